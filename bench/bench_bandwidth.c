@@ -1,0 +1,181 @@
+/* How near the bandwidth-bound ops come to the speed of memory: bytes each must move at least (every
+ * operand once), over time, as a share of a plain copy on the same threads.
+ *
+ *     bench_bandwidth [threads]        0, the default: one per core
+ *
+ * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
+ */
+#include "ops/ops.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { REPEATS = 7 };
+static const size_t FOOTPRINT = (size_t)128 << 20; /* bytes touched before memory repeats */
+
+typedef struct bench_shape {
+    int64_t n, d;
+} bench_shape;
+static const bench_shape shapes[] = { { 1024, 768 }, { 4096, 2048 } };
+static const dtype types[] = { DT_F32, DT_BF16 };
+
+/* Operands of a call, as (rows, columns) in units of N and D; what: activations 'a', fp32 'f' and
+ * ints 'i' are streamed, small weights 'w' are not counted. */
+typedef struct shape_of {
+    char what;
+    int rows, cols; /* rows: 'N' tokens, 'V' the table, 1; cols in D, 0 means one column */
+} shape_of;
+typedef struct bench_row {
+    const char *name;
+    op_code op;
+    shape_of in[OP_MAX_IN], out[OP_MAX_OUT];
+} bench_row;
+
+#define ACT                                                                                        \
+    { 'a', 'N', 1 }
+#define ACT2                                                                                       \
+    { 'a', 'N', 2 }
+#define STAT                                                                                       \
+    { 'f', 'N', 0 }
+#define W                                                                                          \
+    { 'w', 1, 1 }
+#define DW                                                                                         \
+    { 'g', 1, 1 }
+#define NONE                                                                                       \
+    { 0, 0, 0 }
+static const bench_row rows[] = {
+    { "rmsnorm", OP_RMSNORM, { ACT, NONE, W }, { NONE, ACT, STAT } },
+    { "rmsnorm + residual", OP_RMSNORM, { ACT, ACT, W }, { ACT, ACT, STAT } },
+    { "rmsnorm_bwd", OP_RMSNORM_BWD, { ACT, ACT, STAT, W, ACT }, { ACT, DW } },
+    { "layernorm", OP_LAYERNORM, { ACT, NONE, W, W }, { NONE, ACT, { 's', 'N', 0 } } },
+    { "layernorm + residual", OP_LAYERNORM, { ACT, ACT, W, W }, { ACT, ACT, { 's', 'N', 0 } } },
+    { "layernorm_bwd", OP_LAYERNORM_BWD, { ACT, ACT, { 's', 'N', 0 }, W, ACT }, { ACT, DW, DW } },
+    { "rope", OP_ROPE, { ACT, { 'p', 'N', 0 }, { 't', 'N', 0 } }, { ACT } },
+    { "gelu", OP_GELU, { ACT }, { ACT } },
+    { "gelu_bwd", OP_GELU_BWD, { ACT, ACT }, { ACT } },
+    { "swiglu", OP_SWIGLU, { ACT2 }, { ACT } },
+    { "swiglu_bwd", OP_SWIGLU_BWD, { ACT, ACT2 }, { ACT2 } },
+    { "add", OP_ADD, { ACT, ACT }, { ACT } },
+    { "dropout", OP_DROPOUT, { ACT, { 'q', 'N', 0 } }, { ACT } },
+    { "embed", OP_EMBED, { { 'p', 'N', 0 }, { 'a', 'V', 1 } }, { ACT } },
+    { "embed_bwd", OP_EMBED_BWD, { ACT, { 'p', 'N', 0 } }, { { 'g', 'V', 1 } } },
+};
+
+typedef struct arena_of {
+    char *base;
+    size_t used, size;
+} arena_of;
+
+static tensor operand(const shape_of *o, bench_shape s, dtype act, arena_of *a, size_t *moved) {
+    if (!o->what) return (tensor){ 0 };
+    const int head = 64, vocab = 8192;
+    dtype dt = o->what == 'a' ? act : o->what == 'p' ? DT_I32 : o->what == 'q' ? DT_I64 : DT_F32;
+    int64_t n = o->rows == 'N' ? s.n : o->rows == 'V' ? vocab : 1;
+    int64_t cols = o->what == 's' ? 2 : o->what == 't' ? head : o->cols ? o->cols * s.d : 1;
+    tensor t = tensor_of(a->base + a->used, dt, n == 1 ? 1 : 2, (int64_t[]){ n, cols });
+    if (n == 1) t.dim[0] = cols;
+    a->used += align_up(tensor_bytes(&t), 4096) + 4096;
+    BUG_IF(a->used > a->size);
+    bool table = o->rows == 'V' || o->what == 't';
+    if (!table) *moved += tensor_bytes(&t);
+    for (int64_t i = 0; i < tensor_count(&t); i++) { /* values near 1 cost what any others do */
+        if (dt == DT_I32)
+            ((int32_t *)t.data)[i] = (int32_t)(i * 7919 % MIN(s.n, vocab));
+        else if (dt == DT_I64)
+            ((int64_t *)t.data)[i] = i;
+        else
+            dt_from_f32(dt, &(float){ 0.5f + (float)(i % 97) / 97 },
+                        (char *)t.data + i * (int64_t)dt_size(dt), 1);
+    }
+    return t;
+}
+
+static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of *a, op_call *c) {
+    size_t moved = 0;
+    *c = (op_call){ .op = r->op, .attr = { .eps = 1e-5f } };
+    for (int i = 0; i < OP_MAX_IN; i++) c->in[i] = operand(&r->in[i], s, act, a, &moved);
+    for (int i = 0; i < OP_MAX_OUT; i++) c->out[i] = operand(&r->out[i], s, act, a, &moved);
+    if (r->op == OP_EMBED) moved += tensor_bytes(&c->out[0]); /* the rows gathered */
+    if (r->op == OP_EMBED_BWD) moved += 2 * (size_t)s.n * (size_t)s.d * sizeof(float);
+    c->attr.heads.dim = c->attr.heads.rot = 64;
+    c->attr.heads.kv = (int)(s.d / 64 / 6); /* a row is q|k|v, as wide as D */
+    c->attr.heads.q = (int)(s.d / 64) - 2 * c->attr.heads.kv;
+    c->attr.dropout.p = 0.1f;
+    if (r->op == OP_EMBED_BWD) c->accumulate = 1;
+    return moved;
+}
+
+/* ---- copy ------------------------------------------------------------------------------------- */
+typedef struct copy_job {
+    char *to, *from;
+    size_t bytes;
+} copy_job;
+static void copy_task(void *ctx, int64_t i, int worker) {
+    const copy_job *j = ctx;
+    size_t each = 1 << 20, at = (size_t)i * each;
+    memcpy(j->to + at, j->from + at, MIN(each, j->bytes - at));
+}
+static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes written, a second */
+    copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
+    double best = 0;
+    for (int i = 0; i < REPEATS; i++) {
+        double t = time_now();
+        pool_run(p, (int64_t)(j.bytes >> 20), copy_task, &j);
+        best = MAX(best, 2 * (double)j.bytes / (time_now() - t));
+    }
+    return best;
+}
+
+/* ---- ops ---------------------------------------------------------------------------------------- */
+enum { MAX_COPIES = 64 };
+static double op_rate(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
+                      char *memory, size_t size) {
+    static const step_block step = { .loss_grad = 1 };
+    arena_of a = { .base = memory, .size = size };
+    op_call calls[MAX_COPIES];
+    size_t moved = 0;
+    int copies = 0;
+    while (copies < MAX_COPIES && a.used < FOOTPRINT)
+        moved = build_call(r, s, act, &a, &calls[copies++]);
+    op_run run = { .pool = p, .step = &step };
+    run.workspace_bytes = ops_workspace(b, &calls[0], pool_size(p));
+    run.workspace = aligned_alloc(64, align_up(run.workspace_bytes + 64, 64));
+    double best = 0;
+    for (int i = 0; i < REPEATS; i++) {
+        double t = time_now();
+        for (int k = 0; k < copies; k++) {
+            calls[k].run = &run;
+            ops_run(b, &calls[k]);
+        }
+        best = MAX(best, (double)moved * copies / (time_now() - t));
+    }
+    free(run.workspace);
+    return best;
+}
+
+int main(int argc, char **argv) {
+    pool *p = pool_new(argc > 1 ? atoi(argv[1]) : 0);
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    size_t size = FOOTPRINT + ((size_t)512 << 20);
+    void *memory;
+    err e = mem_map(size, &memory);
+    if (e) {
+        err_print(stderr, e, false);
+        return 1;
+    }
+    memset(memory, 1, size);
+    double copy = copy_rate(p, memory);
+    printf("%s, %d threads, copy %.1f GB/s\n%-22s %6s %6s %6s %8s %6s\n", b->name, pool_size(p),
+           copy / 1e9, "op", "N", "D", "type", "GB/s", "copy%");
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (size_t t = 0; t < COUNT_OF(types); t++)
+            for (size_t r = 0; r < COUNT_OF(rows); r++) {
+                double rate = op_rate(b, p, &rows[r], shapes[s], types[t], memory, size);
+                printf("%-22s %6lld %6lld %6s %8.1f %5.0f%%\n", rows[r].name,
+                       (long long)shapes[s].n, (long long)shapes[s].d, dt_name(types[t]),
+                       rate / 1e9, 100 * rate / copy);
+            }
+    mem_unmap(memory, size);
+    pool_free(p);
+    return 0;
+}

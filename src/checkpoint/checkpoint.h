@@ -1,0 +1,144 @@
+/* checkpoint: what is on disk between runs. Safetensors files, and models exchanged with the
+ * Hugging Face world. Depends on model, io, tensor and util.
+ *
+ *     st_file *f;
+ *     TRY(st_open("gpt2/", &f));                      // one file, or a folder cut into several
+ *     const st_tensor *w;
+ *     TRY(st_need(f, "wte.weight", 2, (int64_t[]){ 50257, 768 }, &w));
+ *     TRY(st_read_f32(w, 0, w->count, table));        // whatever float type it was stored in
+ *     st_close(f);
+ */
+#ifndef INGOT_CHECKPOINT_H
+#define INGOT_CHECKPOINT_H
+
+#include "model/model.h"
+#include "tensor/tensor.h"
+
+/* ---- safetensors, reading ----------------------------------------------------------------
+ * The format, all little-endian:
+ *
+ *     | u64 n | n bytes of JSON, maybe padded with spaces | data ... |
+ *
+ * 1. n is at most ST_MAX_HEADER, and the header lies inside the file and begins with '{'.
+ * 2. The JSON is one object: name -> { "dtype": "F32", "shape": [2, 3], "data_offsets": [a, b] },
+ *    and optionally "__metadata__": text -> text. Names are unique.
+ * 3. [a, b) counts from the first byte after the header, and b - a is what dtype and shape need.
+ * 4. The ranges cover the data exactly: no overlap, no hole, nothing after the last.
+ *
+ * st_open checks all of it, so that what it returns can be read without further checks. A file
+ * must not be changed while it is open: it is mapped, not copied. */
+enum { ST_MAX_DIM = 8, ST_MAX_HEADER = 100 << 20 };
+
+/* The files of a model folder: all in one, or an index that names several. */
+#define ST_SINGLE_FILE "model.safetensors"
+#define ST_INDEX_FILE  "model.safetensors.index.json"
+
+typedef struct st_tensor {
+    const char *name; /* borrowed from the file, as all here */
+    const char *type; /* as the file says it: "BF16" */
+    dtype dt;         /* DT_NONE for types of the format that we do not compute with */
+    int ndim;
+    int64_t dim[ST_MAX_DIM]; /* 0 dims: a scalar, count 1 */
+    int64_t count;
+    size_t bytes;
+    const void *data;  /* may be unaligned: copy with st_read or st_read_f32 */
+    const char *where; /* path of the file it lies in, for messages */
+} st_tensor;
+
+typedef struct st_file st_file; /* one file, or all files of a folder */
+
+/* Opens and checks a file; a folder holding model.safetensors or model.safetensors.index.json; or
+ * an index file. Of a folder cut into several files the index decides which tensors there are.
+ * @param out owned: st_close. */
+err st_open(const char *path, st_file **out) MUST_USE;
+void st_close(st_file *f); /* takes NULL */
+
+int st_count(const st_file *f);
+/* @return the i-th tensor in order of names. */
+const st_tensor *st_at(const st_file *f, int i);
+/* @return NULL when there is none of that name. */
+const st_tensor *st_find(const st_file *f, const char *name);
+/* Like st_find, but absence, or another shape than wanted, is an error that says so. */
+err st_need(const st_file *f, const char *name, int ndim, const int64_t *dim,
+            const st_tensor **out) MUST_USE;
+/* @return the text under `key` in the (first) file's __metadata__, or NULL. */
+const char *st_metadata(const st_file *f, const char *key);
+
+/* Copies n elements from `first` on, in row-major order, as they are stored. */
+void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst);
+/* The same, converted to fp32. An error when the tensor's type is not a float we know. */
+err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) MUST_USE;
+
+/* ---- safetensors, writing ----------------------------------------------------------------
+ * The header comes first, so shapes are told before data; the data then streams through a
+ * callback, a tensor at a time, and never has to be in memory together. Files appear complete
+ * under their name or not at all. */
+typedef struct st_spec {
+    const char *name;
+    dtype dt;
+    int ndim;
+    int64_t dim[ST_MAX_DIM];
+} st_spec;
+
+typedef struct st_sink st_sink;
+/* Appends bytes to the tensor being written. */
+err st_emit(st_sink *s, const void *bytes, size_t n) MUST_USE;
+
+/* Tensors are asked for once each, in the order they take in the file: widest element type first,
+ * so that every one is aligned, and otherwise as given. */
+typedef struct st_source {
+    /* Emits all bytes of specs[i], in as many pieces as it likes. */
+    err (*fill)(void *ctx, int i, st_sink *s);
+    void *ctx;
+} st_source;
+
+typedef struct st_meta {
+    const char *key, *value;
+} st_meta;
+
+/* Writes one file. `meta` (n_meta pairs) goes to __metadata__ beside "format": "pt", which readers
+ * from the PyTorch world ask for. */
+err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
+             st_source from) MUST_USE;
+
+/* Writes model.safetensors into an existing folder, or, when the data exceed `max_file_bytes`
+ * (0: no limit), model-0000i-of-0000k.safetensors with the index that ties them. Tensors keep their
+ * order and are never cut; one larger than the limit has a file to itself. */
+err st_write_folder(const char *folder, const st_spec *specs, int n, size_t max_file_bytes,
+                    st_source from) MUST_USE;
+
+/* ---- Hugging Face models -----------------------------------------------------------------
+ * A folder holds config.json, whose "model_type" names a family, and the weights. Each family has
+ * its own names for settings (tables in hf.c), and its own names and layouts for parameters
+ * (hf_params.c): matrices stored transposed, q, k and v in one tensor, or alternating by head. */
+typedef struct hf_family hf_family;
+/* @param model_type as config.json has it: "llama". @return NULL when it is none of ours. */
+const hf_family *hf_family_of(const char *model_type);
+/* @return the i-th family; NULL past the last. */
+const hf_family *hf_family_at(int i);
+const char *hf_family_type(const hf_family *family); /* its model_type */
+
+/* Reads FOLDER/config.json. Dropout, a choice of the training, is left off. An error when the file
+ * asks for something that our models cannot do. */
+err hf_import_config(const char *folder, model_config *c, const hf_family **family) MUST_USE;
+/* Finds the family that has models of these settings: the first that does, or `wanted` (a
+ * model_type) where that is not NULL. */
+err hf_family_for(const model_config *c, const char *wanted, const hf_family **family) MUST_USE;
+/* Writes FOLDER/config.json. An error when the family has no models of these settings.
+ * @param dt of the weights: DT_F32, DT_BF16 or DT_F16. */
+err hf_export_config(const char *folder, const hf_family *family, const model_config *c,
+                     dtype dt) MUST_USE;
+
+/* Reads every parameter of the model from an open file and hands it, whole and in fp32, to
+ * put(ctx, i, values), i as in model_param_at. An error when one is missing or has another shape,
+ * or when the file holds weights that this model has no place for. */
+err hf_import_params(const hf_family *family, const st_file *f, const model *m,
+                     err (*put)(void *ctx, int i, const float *values), void *ctx) MUST_USE;
+
+/* Writes them to a folder, as st_write_folder does, in element type `dt` and under the family's
+ * names. get(ctx, i, values) gives parameter i, whole. */
+err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
+                     size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
+                     void *ctx) MUST_USE;
+
+#endif

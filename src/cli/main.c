@@ -1,0 +1,125 @@
+/* ingot: finds the command and runs it. The only place that exits. */
+#include <signal.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "config/config.h"
+
+enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
+
+static const cli_command commands[] = {
+    { .name = "config",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs]",
+      .summary = "check a config and print it with every default filled in",
+      .run = cmd_config,
+      .options = true,
+      .help =
+          "What is printed is YAML that can be loaded again. --docs prints the reference page of\n"
+          "all options instead.\n"
+          "\n"
+          "Examples\n"
+          "  ingot config > run.yaml                  a complete file to start from\n"
+          "  ingot config run.yaml                    is this file right, and what does it mean?\n"
+          "  ingot config run.yaml --precision bf16   the same with one option changed\n" },
+};
+
+static const cli_command *find_command(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        if (strcmp(commands[i].name, name) == 0) return &commands[i];
+    return NULL;
+}
+
+static void print_overview(FILE *to) {
+    fprintf(to, "ingot turns text into a trained language model.\n\n"
+                "usage: ingot COMMAND [arguments]\n\n");
+    for (size_t i = 0; i < COUNT_OF(commands); i++)
+        fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
+    fprintf(to,
+            "\n\"ingot COMMAND --help\" tells more of one. --version prints the version; --debug\n"
+            "shows where in the program an error came from.\n");
+}
+
+static void print_help(const cli_command *c) {
+    printf("ingot %s: %s\n\nusage: ingot %s %s\n\n%s", c->name, c->summary, c->name, c->usage,
+           c->help);
+    if (!c->options) return;
+    str text = { 0 };
+    config_help(&text);
+    printf("\n%s", text.text);
+    str_free(&text);
+}
+
+static const char *command_name(const void *ctx, int i) { return commands[i].name; }
+
+static err unknown_command(const char *name) {
+    err e = ERR("usage: unknown command \"%s\"", name);
+    const char *near = str_nearest(name, command_name, NULL, (int)COUNT_OF(commands));
+    if (near) return err_hint(e, "\"ingot %s\"; \"ingot --help\" lists them all", near);
+    return err_hint(e, "\"ingot --help\" lists them all");
+}
+
+static bool is_help(const char *arg) {
+    return strcmp(arg, "--help") == 0 || strcmp(arg, "-h") == 0;
+}
+
+/* A command with subcommands answers for the help of those itself. */
+static bool asks_help(const cli_command *c, int argc, char **argv) {
+    int last = c->subcommands ? MIN(argc, 2) : argc;
+    for (int i = 1; i < last && strcmp(argv[i], "--") != 0; i++)
+        if (is_help(argv[i])) return true;
+    return false;
+}
+
+/* argv[0] is the command's name. */
+static err dispatch(int argc, char **argv) {
+    bool help = strcmp(argv[0], "help") == 0;
+    if (is_help(argv[0]) || (help && argc == 1)) {
+        print_overview(stdout);
+        return OK;
+    }
+    if (strcmp(argv[0], "--version") == 0) {
+        printf("ingot %s\n", INGOT_VERSION);
+        return OK;
+    }
+    const cli_command *c = find_command(argv[help]);
+    if (!c) return unknown_command(argv[help]);
+    if (!help && !asks_help(c, argc, argv)) return c->run(argc, argv);
+    print_help(c);
+    return OK;
+}
+
+/* Takes --debug out of the arguments, up to a "--". @return whether it was there. */
+static bool take_debug(int *argc, char **argv) {
+    int kept = 0;
+    bool found = false, literal = false;
+    for (int i = 0; i < *argc; i++) {
+        literal = literal || strcmp(argv[i], "--") == 0;
+        if (!literal && strcmp(argv[i], "--debug") == 0)
+            found = true;
+        else
+            argv[kept++] = argv[i];
+    }
+    argv[kept] = NULL;
+    *argc = kept;
+    return found;
+}
+
+static bool is_usage_error(err e) {
+    return str_starts(err_message(e), "usage:") || err_message(e)[0] == '-';
+}
+
+int main(int argc, char **argv) {
+    /* A file beyond the size limit is then an error of the write, not the end of the process. */
+    signal(SIGXFSZ, SIG_IGN);
+    bool debug = take_debug(&argc, argv);
+    if (argc < 2) {
+        print_overview(stderr);
+        return EXIT_USAGE;
+    }
+    err e = dispatch(argc - 1, argv + 1);
+    if (!e) return EXIT_DONE;
+    err_print(stderr, e, debug);
+    int code = is_usage_error(e) ? EXIT_USAGE : EXIT_ERROR;
+    err_free(e);
+    return code;
+}

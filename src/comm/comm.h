@@ -1,0 +1,79 @@
+/* comm: the mesh of ranks and the one communication verb. Depends on tensor.
+ *
+ * A rank holds one `comm` endpoint. A communication changes how a tensor lies on the ranks of a
+ * set of mesh axes: comm_start(from -> to), later comm_wait. Which collective that is follows
+ * from the two placements:
+ *
+ *     P -> I, R      all-reduce             S(d) -> I, R   all-gather
+ *     P -> S(d)      reduce-scatter         S(d) -> S(e)   all-to-all
+ *     I -> S(d)      take a slice (local)   I <-> R        nothing: only the meaning changes
+ *
+ *     comm *ends[4];
+ *     TRY(comm_threads((mesh){ .size = { [AX_DP] = 2, [AX_TP] = 2 } }, ends));
+ *     // thread r:  comm_start(ends[r], &move, &x, &y, &ticket);  ...  comm_wait(ends[r], &ticket);
+ */
+#ifndef INGOT_COMM_H
+#define INGOT_COMM_H
+
+#include "tensor/tensor.h"
+
+typedef uint32_t axis_set; /* bit a: mesh_axis a */
+#define AXIS(a) ((axis_set)1 << (a))
+
+/* ---- mesh: ranks as a box, the last axis varies fastest ---------------------------------- */
+typedef struct mesh {
+    int size[AX_COUNT]; /* 0 is read as 1 */
+} mesh;
+int mesh_size(const mesh *m, mesh_axis a);
+int mesh_world(const mesh *m);
+int mesh_coord(const mesh *m, int rank, mesh_axis a);
+int mesh_span(const mesh *m, axis_set axes); /* ranks in a group along these axes */
+/* Fills the ranks of `rank`'s group along `axes`, in order. @return rank's index in it. */
+int mesh_group(const mesh *m, int rank, axis_set axes, int *members);
+/* Names the group: equal for ranks of one group, different for others along the same axes. */
+int mesh_group_id(const mesh *m, int rank, axis_set axes);
+
+/* ---- the verb ---------------------------------------------------------------------------- */
+typedef enum {
+    MOVE_NONE, /* the bytes stay as they are */
+    MOVE_SLICE,
+    MOVE_ALL_REDUCE,
+    MOVE_ALL_GATHER,
+    MOVE_REDUCE_SCATTER,
+    MOVE_ALL_TO_ALL,
+    MOVE_ILLEGAL
+} move_kind;
+move_kind move_of(place from, place to);
+const char *move_name(move_kind k);
+
+typedef struct comm_move {
+    axis_set axes;
+    place from, to;
+    bool accumulate; /* out += the result (fp32 only) */
+} comm_move;
+
+/* A communication under way. Its tensors must stay in place and unaliased until comm_wait. */
+typedef struct comm_ticket {
+    comm_move move;
+    tensor in, out; /* may be one and the same memory for all-reduce */
+    uint64_t sequence;
+} comm_ticket;
+
+typedef struct comm comm;
+int comm_rank(const comm *c);
+const mesh *comm_mesh(const comm *c);
+/* Sums run in rank order in fp32, so every rank gets the same bits, every run. */
+err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
+               comm_ticket *ticket);
+err comm_wait(comm *c, comm_ticket *ticket);
+void comm_free(comm *c); /* takes NULL */
+
+/* ---- backends ---------------------------------------------------------------------------- */
+/* One rank: every move is local. */
+comm *comm_self(void);
+/* mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits
+ * longer than `patience` seconds for a peer returns an error that names the collective and the
+ * missing ranks (0: 60 s). */
+err comm_threads(mesh m, double patience, comm **ends);
+
+#endif

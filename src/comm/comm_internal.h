@@ -1,0 +1,30 @@
+/* The backend side of comm.h. */
+#ifndef INGOT_COMM_INTERNAL_H
+#define INGOT_COMM_INTERNAL_H
+
+#include "comm/comm.h"
+
+typedef struct comm_backend {
+    const char *name;
+    err (*start)(comm *c, comm_ticket *t);
+    err (*wait)(comm *c, comm_ticket *t);
+    void (*free)(comm *c);
+} comm_backend;
+
+struct comm {
+    const comm_backend *backend;
+    mesh m;
+    int rank;
+    void *state; /* the backend's */
+};
+
+/* A tensor seen as [outer, dim, inner] around the dim that is cut. */
+typedef struct cut {
+    int64_t outer, dim, inner;
+} cut;
+cut cut_of(const tensor *t, int dim);
+
+/* out (+)= part `index` of `parts` of `in`, cut along `dim`. Types are equal. */
+void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, int parts);
+
+#endif

@@ -1,0 +1,63 @@
+#include "comm/comm.h"
+
+int mesh_size(const mesh *m, mesh_axis a) { return m->size[a] > 0 ? m->size[a] : 1; }
+
+int mesh_world(const mesh *m) { return mesh_span(m, ~(axis_set)0); }
+
+int mesh_span(const mesh *m, axis_set axes) {
+    int n = 1;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) n *= mesh_size(m, (mesh_axis)a);
+    return n;
+}
+
+static int stride(const mesh *m, mesh_axis axis) {
+    int s = 1;
+    for (int a = AX_COUNT - 1; a > (int)axis; a--) s *= mesh_size(m, (mesh_axis)a);
+    return s;
+}
+
+int mesh_coord(const mesh *m, int rank, mesh_axis a) {
+    return rank / stride(m, a) % mesh_size(m, a);
+}
+
+int mesh_group_id(const mesh *m, int rank, axis_set axes) {
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) rank -= mesh_coord(m, rank, (mesh_axis)a) * stride(m, (mesh_axis)a);
+    return rank; /* its first member */
+}
+
+int mesh_group(const mesh *m, int rank, axis_set axes, int *members) {
+    int n = 0, me = 0, id = mesh_group_id(m, rank, axes);
+    for (int r = 0; r < mesh_world(m); r++)
+        if (mesh_group_id(m, r, axes) == id) {
+            if (r == rank) me = n;
+            members[n++] = r;
+        }
+    return me;
+}
+
+static const struct {
+    const char *name;
+} moves[] = {
+    [MOVE_NONE] = { "none" },
+    [MOVE_SLICE] = { "slice" },
+    [MOVE_ALL_REDUCE] = { "all-reduce" },
+    [MOVE_ALL_GATHER] = { "all-gather" },
+    [MOVE_REDUCE_SCATTER] = { "reduce-scatter" },
+    [MOVE_ALL_TO_ALL] = { "all-to-all" },
+    [MOVE_ILLEGAL] = { "illegal" },
+};
+const char *move_name(move_kind k) { return moves[k].name; }
+
+move_kind move_of(place from, place to) {
+    static const uint8_t by_kind[4][4] = {
+        /*            to I              to R             to S                 to P          */
+        [PL_I] = { MOVE_NONE, MOVE_NONE, MOVE_SLICE, MOVE_ILLEGAL },
+        [PL_R] = { MOVE_NONE, MOVE_NONE, MOVE_ILLEGAL, MOVE_ILLEGAL },
+        [PL_S] = { MOVE_ALL_GATHER, MOVE_ALL_GATHER, MOVE_ALL_TO_ALL, MOVE_ILLEGAL },
+        [PL_P] = { MOVE_ALL_REDUCE, MOVE_ALL_REDUCE, MOVE_REDUCE_SCATTER, MOVE_NONE },
+    };
+    if (place_same(from, to)) return MOVE_NONE;
+    return (move_kind)by_kind[from.kind][to.kind];
+}

@@ -1,0 +1,102 @@
+/* config: the options of a run. One table (options.def) yields this struct, its defaults, the
+ * YAML reader, command-line overrides, validation, --help, the reference page and --print-config.
+ * Depends on util and libyaml. The environment is not read.
+ *
+ *     config c;
+ *     config_init(&c);                                         // defaults
+ *     TRY(config_from_args(&c, argc, argv, NULL, 0));          // run.yaml --training.steps=100
+ *     printf("%" PRId64 "\n", c.training.seq_len);
+ *     config_free(&c);
+ *
+ * Checks here concern one option at a time. What ties options together (heads divide dim) is
+ * checked where it is used; config_where() tells such an error which line to blame.
+ */
+#ifndef INGOT_CONFIG_H
+#define INGOT_CONFIG_H
+
+#include <math.h>
+
+#include "util/util.h"
+
+/* ---- values ------------------------------------------------------------------------------ */
+/* An option left to its preset: CFG_AUTO in ints, choices and tristates, NaN in reals. */
+enum { CFG_AUTO = -1 };
+#define CFG_AUTO_REAL ((double)NAN)
+
+/* A length or a cadence. `training.steps: 2e9 tokens` is { 2e9, CFG_TOKENS }. Zero is "off". */
+typedef enum { CFG_STEPS = 1, CFG_TOKENS = 2, CFG_EPOCHS = 4, CFG_PERCENT = 8 } cfg_unit;
+enum {
+    CFG_LENGTH = CFG_STEPS | CFG_TOKENS | CFG_EPOCHS,
+    CFG_ANY = CFG_LENGTH | CFG_PERCENT /* of the length of the run */
+};
+typedef struct cfg_amount {
+    double value;
+    cfg_unit unit;
+} cfg_amount;
+
+/* What an amount means for one run, all in steps or tokens; 0: not known. */
+typedef struct cfg_scale {
+    double run_steps; /* what 100% is */
+    double tokens_per_step;
+    double tokens_per_epoch;
+} cfg_scale;
+/* @return steps, rounded up to a whole one; an error when the scale it needs is unknown or the
+ * result exceeds int64. `name` is the option, for the message. */
+err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int64_t *steps);
+
+/* cfg_norm, cfg_optimizer, ...: the enums of the choices. */
+#define V(symbol, text)       symbol,
+#define CHOICES(type, values) typedef enum { values type##_count } type;
+#include "config/options.def"
+#undef V
+
+/* ---- the options ------------------------------------------------------------------------- */
+typedef struct config {
+#define SECTION(section, main, help)                     struct {
+#define INT(section, key, def, min, max, help)           int64_t key;
+#define REAL(section, key, def, min, max, help)          double key;
+#define BOOL(section, key, def, help)                    bool key;
+#define TRISTATE(section, key, help)                     int key;
+#define TEXT(section, key, def, holder, help)            const char *key;
+#define CHOICE(section, key, type, def, help)            int key;
+#define AMOUNT(section, key, value_, unit_, units, help) cfg_amount key;
+#define END_SECTION(section)                                                                       \
+    }                                                                                              \
+    section;
+#include "config/options.def"
+    arena *memory;      /* owned: the texts above and the places below */
+    const char **place; /* per option, where it was set; NULL: default */
+} config;
+
+/* Fills in the defaults. @param c freed by config_free. */
+void config_init(config *c);
+void config_free(config *c); /* takes NULL */
+
+/* Reads a YAML file over what `c` holds. After an error `c` is good only for config_free. */
+err config_load(config *c, const char *path);
+/* The same from memory; `name` stands for the file in messages. */
+err config_parse(config *c, const char *text, size_t len, const char *name);
+/* Sets one option from text, as --name=value does. @param name "training.steps" */
+err config_set(config *c, const char *name, const char *value);
+
+/* A command's own flag beside the options. */
+typedef struct config_flag {
+    const char *name;   /* "--print-config" */
+    bool *set;          /* becomes true; may be NULL */
+    const char **value; /* borrowed from argv; NULL: the flag takes no value */
+} config_flag;
+/* Reads `[FILE.yaml] [--section.key=value | --section.key value | flag]...`, options over the
+ * file wherever they stand. argv[0] is the command's name and is skipped. */
+err config_from_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags);
+
+/* @return "run.yaml:12", "command line" or "default". Borrowed from `c`. */
+const char *config_where(const config *c, const char *name);
+/* @return the text of a choice, such as config_choice("precision.dtype", CFG_BF16) = "bf16". */
+const char *config_choice(const char *name, int value);
+
+/* ---- what is told to people: each appends to `out` ----------------------------------------- */
+void config_print(const config *c, str *out); /* YAML, reloadable to the same values */
+void config_help(str *out);                   /* the options, for --help */
+void config_docs(str *out);                   /* docs/config.md */
+
+#endif

@@ -1,0 +1,65 @@
+/* config, inside: the option table as data. */
+#ifndef INGOT_CONFIG_INTERNAL_H
+#define INGOT_CONFIG_INTERNAL_H
+
+#include "config/config.h"
+
+typedef enum {
+    OPT_INT,
+    OPT_REAL,
+    OPT_BOOL,
+    OPT_TRISTATE,
+    OPT_TEXT,
+    OPT_CHOICE,
+    OPT_AMOUNT
+} option_type;
+
+typedef struct option {
+    const char *section, *key, *name; /* name is "section.key" */
+    option_type type;
+    size_t offset;              /* of the value in a config */
+    const char *const *choices; /* OPT_CHOICE */
+    int n_choices;
+    int64_t int_min, int_max;  /* OPT_INT */
+    double real_min, real_max; /* OPT_REAL */
+    int units;                 /* OPT_AMOUNT: set of cfg_unit */
+    const char *holder;        /* OPT_TEXT: what --help calls the value */
+    bool has_auto;
+    const char *help;
+} option;
+
+typedef struct section {
+    const char *name, *main_key, *help; /* main_key: "" when there is none */
+} section;
+
+extern const option option_table[];
+extern const int option_count;
+extern const section section_table[];
+extern const int section_count;
+extern const config config_defaults;
+
+/* @return NULL when there is none. Aliases are followed. */
+const section *section_find(const char *name);
+const option *option_find(const char *section_name, const char *key);
+/* By "section.key", or by "section" alone for its main key. */
+const option *option_find_name(const char *name);
+int option_index(const option *o);
+
+/* Adds the best remedy for a name that is no option: the nearest one. `section_name` may be NULL. */
+err option_suggest(err e, const char *section_name, const char *key);
+
+/* Parses `text` into the option's place in `c`. Errors start with `label`, the option as the user
+ * wrote it ("run.yaml:3: training.steps", "--training.steps"). `place` is kept for
+ * config_where; it is borrowed and must live as long as `c`. */
+err option_set(config *c, const option *o, const char *text, const char *label, const char *place);
+bool option_parse_bool(const char *text, bool *out);
+/* "a whole number from 1 to 1024, or auto" */
+void option_expects(const option *o, str *out);
+/* Appends the value as YAML that option_set reads back to the same value. */
+void option_print(const option *o, const config *c, str *out);
+/* Appends s in double quotes, control characters escaped. */
+void quote_text(str *out, const char *s);
+/* Appends the shortest text that reads back as v. */
+void print_real(str *out, double v);
+
+#endif

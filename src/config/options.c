@@ -1,0 +1,163 @@
+/* The option table as data, and looking things up in it. */
+#include <string.h>
+
+#include "config/config_internal.h"
+
+/* cfg_norm_names, ...: the texts of the choices. */
+#define V(symbol, text)       text,
+#define CHOICES(type, values) static const char *const type##_names[] = { values };
+#include "config/options.def"
+#undef V
+
+#define BASE(s, k, t)                                                                              \
+    .section = #s, .key = #k, .name = #s "." #k, .type = (t), .offset = offsetof(config, s.k)
+/* clang-format off */
+const option option_table[] = {
+#define INT(s, k, def, min, max, text)                                                             \
+    { BASE(s, k, OPT_INT), .int_min = (min), .int_max = (max), .has_auto = (def) == CFG_AUTO,      \
+      .help = text },
+/* A real default is automatic when it is not equal to itself. */
+#define REAL(s, k, def, min, max, text)                                                            \
+    { BASE(s, k, OPT_REAL), .real_min = (min), .real_max = (max), .has_auto = (def) != (def),      \
+      .help = text },
+#define BOOL(s, k, def, text)     { BASE(s, k, OPT_BOOL), .help = text },
+#define TRISTATE(s, k, text)      { BASE(s, k, OPT_TRISTATE), .has_auto = true, .help = text },
+#define TEXT(s, k, def, placeholder, text)                                                         \
+    { BASE(s, k, OPT_TEXT), .holder = placeholder, .help = text },
+#define CHOICE(s, k, type_, def, text)                                                             \
+    { BASE(s, k, OPT_CHOICE), .choices = type_##_names, .n_choices = type_##_count,                \
+      .has_auto = (int)(def) == CFG_AUTO, .help = text },
+#define AMOUNT(s, k, value_, unit_, units_, text)                                                  \
+    { BASE(s, k, OPT_AMOUNT), .units = units_, .help = text },
+#include "config/options.def"
+};
+
+const section section_table[] = {
+#define SECTION(s, main, text) { #s, main, text },
+#include "config/options.def"
+};
+
+const config config_defaults = {
+#define INT(s, k, def, min, max, text)            .s.k = (def),
+#define REAL(s, k, def, min, max, text)           .s.k = (def),
+#define BOOL(s, k, def, text)                     .s.k = (def),
+#define TRISTATE(s, k, text)                      .s.k = CFG_AUTO,
+#define TEXT(s, k, def, placeholder, text)        .s.k = (def),
+#define CHOICE(s, k, type_, def, text)            .s.k = (def),
+#define AMOUNT(s, k, value_, unit_, units_, text) .s.k = { (value_), (unit_) },
+#include "config/options.def"
+};
+
+static const struct {
+    const char *section, *other, *key;
+} alias_table[] = {
+#define ALIAS(s, other_name, k) { #s, #other_name, #k },
+#include "config/options.def"
+};
+/* clang-format on */
+
+const int option_count = (int)COUNT_OF(option_table);
+const int section_count = (int)COUNT_OF(section_table);
+
+int option_index(const option *o) { return (int)(o - option_table); }
+
+const section *section_find(const char *name) {
+    for (int i = 0; i < section_count; i++)
+        if (strcmp(section_table[i].name, name) == 0) return &section_table[i];
+    return NULL;
+}
+
+const option *option_find(const char *section_name, const char *key) {
+    for (size_t i = 0; i < COUNT_OF(alias_table); i++)
+        if (strcmp(alias_table[i].section, section_name) == 0 &&
+            strcmp(alias_table[i].other, key) == 0)
+            key = alias_table[i].key;
+    for (int i = 0; i < option_count; i++)
+        if (strcmp(option_table[i].section, section_name) == 0 &&
+            strcmp(option_table[i].key, key) == 0)
+            return &option_table[i];
+    return NULL;
+}
+
+const option *option_find_name(const char *name) {
+    char part[64];
+    const char *dot = strchr(name, '.');
+    size_t len = dot ? (size_t)(dot - name) : strlen(name);
+    if (len >= sizeof part) return NULL;
+    memcpy(part, name, len);
+    part[len] = '\0';
+    const section *s = section_find(part);
+    if (!s) return NULL;
+    return option_find(part, dot ? dot + 1 : s->main_key);
+}
+
+/* ---- suggestions --------------------------------------------------------------------------- */
+static const char *section_name_at(const void *ctx, int i) { return section_table[i].name; }
+static const char *option_name_at(const void *ctx, int i) { return option_table[i].name; }
+
+/* Keys of one section; elsewhere "", which is near to nothing. */
+static const char *section_key_at(const void *ctx, int i) {
+    return strcmp(option_table[i].section, ctx) == 0 ? option_table[i].key : "";
+}
+
+/* @return the option that has this very key in some other section. */
+static const option *same_key(const char *key) {
+    for (int i = 0; i < option_count; i++)
+        if (strcmp(option_table[i].key, key) == 0) return &option_table[i];
+    return NULL;
+}
+
+static const char *nearest_name(const char *section_name, const char *key) {
+    bool known = section_find(section_name) != NULL;
+    const char *in_section =
+        known ? str_nearest(key, section_key_at, section_name, option_count) : NULL;
+    if (in_section && in_section[0]) return option_find(section_name, in_section)->name;
+    const option *elsewhere = same_key(key);
+    if (elsewhere) return elsewhere->name;
+    if (known) return NULL; /* equal section names would make anything look near */
+    str full = { 0 };
+    str_add(&full, "%s.%s", section_name, key);
+    const char *near = str_nearest(full.text, option_name_at, NULL, option_count);
+    str_free(&full);
+    return near;
+}
+
+err option_suggest(err e, const char *section_name, const char *key) {
+    const char *near = NULL;
+    if (section_name) {
+        near = nearest_name(section_name, key);
+    } else {
+        near = str_nearest(key, section_name_at, NULL, section_count);
+        const option *o = same_key(key);
+        if (!near && o) near = o->name;
+    }
+    if (!near) return err_hint(e, "\"ingot config --help\" lists every option");
+    return err_hint(e, "\"%s\"; \"ingot config --help\" lists every option", near);
+}
+
+/* ---- a config's life ----------------------------------------------------------------------- */
+void config_init(config *c) {
+    *c = config_defaults;
+    c->memory = arena_new();
+    c->place = arena_alloc(c->memory, (size_t)option_count * sizeof *c->place);
+}
+
+void config_free(config *c) {
+    if (!c) return;
+    arena_free(c->memory);
+    c->memory = NULL;
+    c->place = NULL;
+}
+
+const char *config_where(const config *c, const char *name) {
+    const option *o = option_find_name(name);
+    BUG_IF(o == NULL);
+    const char *place = c->place[option_index(o)];
+    return place ? place : "default";
+}
+
+const char *config_choice(const char *name, int value) {
+    const option *o = option_find_name(name);
+    BUG_IF(o == NULL || o->type != OPT_CHOICE || value >= o->n_choices || value < CFG_AUTO);
+    return value == CFG_AUTO ? "auto" : o->choices[value];
+}

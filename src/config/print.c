@@ -1,0 +1,150 @@
+/* What people read: the resolved config, --help, and the reference page. */
+#include <string.h>
+
+#include "config/config_internal.h"
+
+static bool in_section(const option *o, const section *s) {
+    return strcmp(o->section, s->name) == 0;
+}
+
+static void pad_to(str *out, size_t start, size_t column) {
+    while (out->len - start < column) str_add(out, " ");
+}
+
+void config_print(const config *c, str *out) {
+    for (int i = 0; i < section_count; i++) {
+        const section *s = &section_table[i];
+        str_add(out, "%s%s: # %s\n", i ? "\n" : "", s->name, s->help);
+        for (int j = 0; j < option_count; j++) {
+            const option *o = &option_table[j];
+            if (!in_section(o, s)) continue;
+            size_t start = out->len;
+            str_add(out, "  %s: ", o->key);
+            option_print(o, c, out);
+            pad_to(out, start, 35);
+            str_add(out, " # %s\n", o->help);
+        }
+    }
+}
+
+/* ---- --help ------------------------------------------------------------------------------- */
+enum { HELP_COLUMN = 46, HELP_WIDTH = 100 };
+
+/* Appends `text`, broken between words, every line after the first indented to HELP_COLUMN.
+ * `line` is where the current line began. */
+static void wrap(str *out, size_t line, const char *text) {
+    for (const char *word = text; *word;) {
+        size_t n = strcspn(word, " ");
+        if (out->len - line + 1 + n > HELP_WIDTH) {
+            str_add(out, "\n");
+            line = out->len;
+            pad_to(out, line, HELP_COLUMN - 1);
+        }
+        str_add(out, " %.*s", (int)n, word);
+        word += n;
+        while (*word == ' ') word++;
+    }
+    str_add(out, "\n");
+}
+
+static const char *holder_of(const option *o) {
+    static const char *const names[] = {
+        [OPT_INT] = "N",         [OPT_REAL] = "X",      [OPT_BOOL] = "BOOL",
+        [OPT_TRISTATE] = "BOOL", [OPT_CHOICE] = "NAME", [OPT_AMOUNT] = "LENGTH",
+    };
+    return o->type == OPT_TEXT ? o->holder : names[o->type];
+}
+
+static void help_row(const option *o, str *out) {
+    size_t start = out->len;
+    str_add(out, "  --%s %s", o->name, holder_of(o));
+    if (out->len - start >= HELP_COLUMN) {
+        str_add(out, "\n");
+        start = out->len;
+    }
+    pad_to(out, start, HELP_COLUMN - 1);
+    str text = { 0 };
+    str_add(&text, "%s [", o->help);
+    option_print(o, &config_defaults, &text);
+    str_add(&text, "]");
+    if (o->type == OPT_CHOICE) {
+        str_add(&text, "; ");
+        option_expects(o, &text);
+    }
+    wrap(out, start, text.text);
+    str_free(&text);
+}
+
+void config_help(str *out) {
+    str_add(out, "Options, in a YAML file or on the command line; [default]\n");
+    for (int i = 0; i < section_count; i++) {
+        const section *s = &section_table[i];
+        str_add(out, "\n%s: %s\n", s->name, s->help);
+        if (s->main_key[0])
+            str_add(out, "  --%s VALUE is short for --%s.%s\n", s->name, s->name, s->main_key);
+        for (int j = 0; j < option_count; j++)
+            if (in_section(&option_table[j], s)) help_row(&option_table[j], out);
+    }
+    str_add(out, "\nLENGTH is a number of steps, or a number with a unit: \"2e9 tokens\", "
+                 "\"1.5 epochs\", \"10%%\" of the\nrun. Numbers may be written 4096, 4_096, 1e6, "
+                 "2.5M or 64Ki.\n");
+}
+
+/* ---- docs/config.md -------------------------------------------------------------------------- */
+/* Appends `text` for a table cell. */
+static void cell(str *out, const char *text) {
+    for (; *text; text++) str_add(out, *text == '|' ? "\\|" : "%c", *text);
+}
+
+static void docs_row(const option *o, str *out) {
+    str expects = { 0 };
+    option_expects(o, &expects);
+    str_add(out, "| `%s` | `", o->key);
+    option_print(o, &config_defaults, out);
+    str_add(out, "` | ");
+    cell(out, o->type == OPT_AMOUNT ? o->units == CFG_ANY ? "length or percentage" : "length"
+              : o->type == OPT_TEXT ? "text"
+                                    : expects.text);
+    str_add(out, " | ");
+    cell(out, o->help);
+    str_add(out, " |\n");
+    str_free(&expects);
+}
+
+static const char docs_head[] =
+    "# Configuration\n"
+    "\n"
+    "Made from the option table by `ingot config --docs`; change `src/config/options.def`, not this\n"
+    "page.\n"
+    "\n"
+    "A config is a YAML file of sections and keys. Any key may be given on the command line too, as\n"
+    "`--section.key=value` or `--section.key value`, which wins over the file. What is given in\n"
+    "neither has the default below. An unknown key, a value of the wrong kind and a value out of\n"
+    "range are errors. `ingot config FILE` checks a file and prints it with every default filled in,\n"
+    "and what it prints can be loaded again.\n"
+    "\n"
+    "- **Numbers** may be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K M G or B, T) or\n"
+    "  `64Ki` (powers of 1024).\n"
+    "- **Lengths** are steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
+    "  table says so, a percentage of the run (`10%`). Steps are rounded up to a whole one. As the\n"
+    "  time between two events, `0` means never.\n"
+    "- **`auto`** leaves the choice to the preset or to the rest of the config.\n"
+    "- **Short forms**: a section with a main key takes its value directly, so that `precision: bf16`\n"
+    "  and `--precision bf16` set `precision.dtype`.\n";
+
+static void docs_section(const section *s, str *out) {
+    str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);
+    if (s->main_key[0]) str_add(out, " Main key: `%s`.", s->main_key);
+    str_add(out, "\n\n| key | default | values | |\n|---|---|---|---|\n");
+    for (int j = 0; j < option_count; j++)
+        if (in_section(&option_table[j], s)) docs_row(&option_table[j], out);
+}
+
+void config_docs(str *out) {
+    str_add(out, "%s", docs_head);
+    for (int i = 0; i < section_count; i++) docs_section(&section_table[i], out);
+    str_add(out, "\n## Other names\n\n| name | same as |\n|---|---|\n");
+#define ALIAS(section, other, key)                                                                 \
+    str_add(out, "| `%s` | `%s` |\n", #section "." #other, #section "." #key);
+#include "config/options.def"
+}

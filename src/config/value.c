@@ -1,0 +1,391 @@
+/* One option's value: text to value and back, what it may be, and what it means. */
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "config/config_internal.h"
+
+/* ---- numbers ------------------------------------------------------------------------------- */
+static bool is_digit(char ch) { return ch >= '0' && ch <= '9'; }
+
+/* Copies digits, without the underscores between them. @return the rest of s. */
+static const char *copy_digits(const char *s, str *out) {
+    for (; is_digit(*s) || (*s == '_' && is_digit(s[1]) && out->len); s++)
+        if (*s != '_') str_add_bytes(out, s, 1);
+    return s;
+}
+
+/* Powers of a thousand (K M G B T) or, with an i behind, of 1024. Must end the word.
+ * @return the rest of s, behind the suffix if there is one. */
+static const char *take_suffix(const char *s, double *factor) {
+    static const struct {
+        char letter;
+        int power;
+    } suffixes[] = { { 'k', 1 }, { 'K', 1 }, { 'M', 2 }, { 'G', 3 }, { 'B', 3 }, { 'T', 4 } };
+    for (size_t i = 0; i < COUNT_OF(suffixes); i++) {
+        if (*s != suffixes[i].letter) continue;
+        const char *end = s + 1 + (s[1] == 'i');
+        if (*end && *end != ' ') return s;
+        *factor = pow(s[1] == 'i' ? 1024 : 1000, suffixes[i].power);
+        return end;
+    }
+    return s;
+}
+
+/* Reads a number at the start of `text`: 4096, 4_096, 1e6, 2.5M, 64Ki. Never hexadecimal, infinite
+ * or NaN. `digits` gets the plain decimal form when it is a whole number written out in full, for
+ * values beyond what a double holds exactly; else "". @return what follows, NULL if no number. */
+static const char *take_number(const char *text, double *v, str *digits) {
+    str plain = { 0 };
+    const char *s = text;
+    if (*s == '-' || *s == '+') str_add_bytes(&plain, s++, 1);
+    size_t sign = plain.len;
+    s = copy_digits(s, &plain);
+    bool whole = true;
+    if (*s == '.') {
+        whole = false;
+        str_add_bytes(&plain, s++, 1);
+        s = copy_digits(s, &plain);
+    }
+    bool any = plain.len - sign > (whole ? 0u : 1u);
+    const char *exponent = s + 1 + (s[0] && (s[1] == '-' || s[1] == '+'));
+    if (any && (*s == 'e' || *s == 'E') && is_digit(*exponent)) {
+        whole = false;
+        str_add_bytes(&plain, s, (size_t)(exponent - s));
+        s = copy_digits(exponent, &plain);
+    }
+    double factor = 1;
+    if (any) s = take_suffix(s, &factor);
+    *v = any ? strtod(plain.text, NULL) * factor : 0;
+    if (any && whole && factor == 1) str_add(digits, "%s", plain.text);
+    str_free(&plain);
+    return any && isfinite(*v) ? s : NULL;
+}
+
+static bool parse_int(const char *text, int64_t *out) {
+    str digits = { 0 };
+    double v;
+    const char *rest = take_number(text, &v, &digits);
+    bool ok = rest && *rest == '\0';
+    if (ok && digits.len) {
+        errno = 0;
+        *out = strtoll(digits.text, NULL, 10);
+        ok = errno == 0;
+    } else if (ok) {
+        ok = v == floor(v) && fabs(v) <= 9007199254740992.0;
+        if (ok) *out = (int64_t)v;
+    }
+    str_free(&digits);
+    return ok;
+}
+
+static bool parse_real(const char *text, double *out) {
+    str digits = { 0 };
+    const char *rest = take_number(text, out, &digits);
+    str_free(&digits);
+    return rest && *rest == '\0';
+}
+
+bool option_parse_bool(const char *text, bool *out) {
+    static const char *const words[] = { "false", "true", "no", "yes", "off", "on" };
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strcmp(text, words[i]) == 0) {
+            *out = i % 2;
+            return true;
+        }
+    return false;
+}
+
+/* ---- amounts ------------------------------------------------------------------------------- */
+static const struct {
+    const char *text;
+    cfg_unit unit;
+} unit_names[] = {
+    { "", CFG_STEPS },        { "steps", CFG_STEPS },   { "step", CFG_STEPS },
+    { "tokens", CFG_TOKENS }, { "epochs", CFG_EPOCHS }, { "epoch", CFG_EPOCHS },
+    { "%", CFG_PERCENT },
+};
+
+static bool parse_amount(const char *text, int units, cfg_amount *out) {
+    str digits = { 0 };
+    double v;
+    const char *rest = take_number(text, &v, &digits);
+    str_free(&digits);
+    if (!rest) return false;
+    while (*rest == ' ') rest++;
+    for (size_t i = 0; i < COUNT_OF(unit_names); i++) {
+        cfg_unit unit = unit_names[i].unit;
+        if (strcmp(rest, unit_names[i].text) != 0) continue;
+        double most = unit == CFG_PERCENT ? 100 : 1e18;
+        bool whole = unit == CFG_STEPS || unit == CFG_TOKENS;
+        if (!(unit & units) || v < 0 || v > most || (whole && v != floor(v))) return false;
+        *out = (cfg_amount){ v, unit };
+        return true;
+    }
+    return false;
+}
+
+static void print_amount(str *out, cfg_amount a) {
+    print_real(out, a.value);
+    str_add(out, "%s",
+            a.unit == CFG_TOKENS    ? " tokens"
+            : a.unit == CFG_EPOCHS  ? " epochs"
+            : a.unit == CFG_PERCENT ? "%"
+                                    : "");
+}
+
+err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int64_t *steps) {
+    bool by_tokens = a.unit == CFG_TOKENS || a.unit == CFG_EPOCHS;
+    const char *unknown = NULL;
+    if (by_tokens && scale->tokens_per_step <= 0) unknown = "the tokens in a step";
+    if (a.unit == CFG_EPOCHS && scale->tokens_per_epoch <= 0) unknown = "the size of the data";
+    if (a.unit == CFG_PERCENT && scale->run_steps <= 0) unknown = "the length of the run";
+    str text = { 0 };
+    print_amount(&text, a);
+    err e = OK;
+    double n = a.value;
+    if (unknown) {
+        e = err_hint(
+            ERR("%s: \"%s\" in steps depends on %s, which is not known", name, text.text, unknown),
+            "give it in steps");
+    } else {
+        /* Multiply first, so that a percentage of a round number stays a whole number. */
+        if (a.unit == CFG_PERCENT) n = a.value * scale->run_steps / 100;
+        if (a.unit == CFG_TOKENS) n = a.value / scale->tokens_per_step;
+        if (a.unit == CFG_EPOCHS) n = a.value * scale->tokens_per_epoch / scale->tokens_per_step;
+        n = ceil(n * (1 - 1e-12));
+        if (n > 1e18) e = ERR("%s: \"%s\" is more than 1e18 steps", name, text.text);
+    }
+    str_free(&text);
+    if (!e) *steps = (int64_t)n;
+    return e;
+}
+
+/* ---- text ---------------------------------------------------------------------------------- */
+/* @return the length of the UTF-8 character at s, 0 when it is not one. */
+static int utf8_length(const unsigned char *s) {
+    if (s[0] < 0x80) return 1;
+    int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
+    if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
+    for (int i = 1; i < n; i++)
+        if ((s[i] & 0xc0) != 0x80) return 0;
+    bool overlong = (s[0] == 0xe0 && s[1] < 0xa0) || (s[0] == 0xf0 && s[1] < 0x90);
+    bool beyond = (s[0] == 0xf4 && s[1] > 0x8f) || (s[0] == 0xed && s[1] > 0x9f);
+    return overlong || beyond ? 0 : n;
+}
+
+static bool is_utf8(const char *s) {
+    const unsigned char *p = (const unsigned char *)s;
+    while (*p) {
+        int n = utf8_length(p);
+        if (n == 0) return false;
+        p += n;
+    }
+    return true;
+}
+
+/* @return the code point of the n bytes at p, a whole UTF-8 character. */
+static unsigned utf8_decode(const unsigned char *p, int n) {
+    static const unsigned char lead_bits[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
+    unsigned cp = p[0] & lead_bits[n];
+    for (int i = 1; i < n; i++) cp = cp << 6 | (p[i] & 0x3f);
+    return cp;
+}
+
+/* Characters that YAML refuses or would read as line breaks. */
+static bool needs_escape(unsigned cp) {
+    return cp < 0x20 || (cp >= 0x7f && cp <= 0x9f) || cp == 0x2028 || cp == 0x2029 ||
+           cp == 0xfeff || cp == 0xfffe || cp == 0xffff;
+}
+
+void quote_text(str *out, const char *s) {
+    str_add(out, "\"");
+    for (const unsigned char *p = (const unsigned char *)s; *p;) {
+        int n = utf8_length(p);
+        unsigned cp = n ? utf8_decode(p, n) : *p;
+        if (cp == '"' || cp == '\\')
+            str_add(out, "\\%c", *p);
+        else if (cp == '\n')
+            str_add(out, "\\n");
+        else if (cp == '\t')
+            str_add(out, "\\t");
+        else if (n == 0 || (cp < 0x100 && needs_escape(cp)))
+            str_add(out, "\\x%02x", cp);
+        else if (needs_escape(cp))
+            str_add(out, "\\u%04x", cp);
+        else
+            str_add_bytes(out, p, (size_t)n);
+        p += n ? n : 1;
+    }
+    str_add(out, "\"");
+}
+
+void print_real(str *out, double v) {
+    char text[40];
+    if (v == floor(v) && fabs(v) < 1e7) {
+        str_add(out, "%.0f", v);
+        return;
+    }
+    for (int digits = 1; digits <= 17; digits++) {
+        snprintf(text, sizeof text, "%.*g", digits, v);
+        if (strtod(text, NULL) == v) break;
+    }
+    char *exponent = strchr(text, 'e');
+    if (!exponent) {
+        str_add(out, "%s", text);
+        return;
+    }
+    *exponent = '\0'; /* 2e+09 is better read as 2e9 */
+    str_add(out, "%se%d", text, atoi(exponent + 1));
+}
+
+/* ---- any option ---------------------------------------------------------------------------- */
+static void expects_number(const option *o, str *out) {
+    if (o->type == OPT_INT) {
+        str_add(out, "a whole number ");
+        if (o->int_max == INT64_MAX)
+            str_add(out, "of at least %lld", (long long)o->int_min);
+        else
+            str_add(out, "from %lld to %lld", (long long)o->int_min, (long long)o->int_max);
+        return;
+    }
+    str_add(out, "a number from ");
+    print_real(out, o->real_min);
+    str_add(out, " to ");
+    print_real(out, o->real_max);
+}
+
+void option_expects(const option *o, str *out) {
+    switch (o->type) {
+    case OPT_INT:
+    case OPT_REAL:
+        expects_number(o, out);
+        if (o->has_auto) str_add(out, ",");
+        break;
+    case OPT_BOOL: str_add(out, "true or false"); break;
+    case OPT_TRISTATE: str_add(out, "true, false"); break;
+    case OPT_TEXT: str_add(out, "UTF-8 text"); break;
+    case OPT_AMOUNT:
+        str_add(
+            out, "%s",
+            o->units == CFG_ANY
+                ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs or 10%"
+                : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
+        break;
+    case OPT_CHOICE:
+        for (int i = 0; i < o->n_choices; i++)
+            str_add(out, "%s%s",
+                    i == 0                 ? ""
+                    : i + 1 < o->n_choices ? ", "
+                    : o->has_auto          ? ", "
+                                           : " or ",
+                    o->choices[i]);
+        break;
+    }
+    if (o->has_auto) str_add(out, " or auto");
+}
+
+static bool set_choice(const option *o, const char *text, int *out) {
+    for (int i = 0; i < o->n_choices; i++)
+        if (strcmp(text, o->choices[i]) == 0) {
+            *out = i;
+            return true;
+        }
+    return false;
+}
+
+static void set_auto(const option *o, void *at) {
+    if (o->type == OPT_INT)
+        *(int64_t *)at = CFG_AUTO;
+    else if (o->type == OPT_REAL)
+        *(double *)at = CFG_AUTO_REAL;
+    else
+        *(int *)at = CFG_AUTO;
+}
+
+/* @return false when the text is no legal value; `at` is then untouched. */
+static bool parse_value(config *c, const option *o, const char *text, void *at) {
+    bool b = false;
+    int64_t whole = 0;
+    double real = 0;
+    if (o->has_auto && strcmp(text, "auto") == 0) {
+        set_auto(o, at);
+        return true;
+    }
+    switch (o->type) {
+    case OPT_INT:
+        if (!parse_int(text, &whole) || whole < o->int_min || whole > o->int_max) return false;
+        *(int64_t *)at = whole;
+        return true;
+    case OPT_REAL:
+        if (!parse_real(text, &real) || real < o->real_min || real > o->real_max) return false;
+        *(double *)at = real;
+        return true;
+    case OPT_BOOL: return option_parse_bool(text, at);
+    case OPT_TRISTATE:
+        if (!option_parse_bool(text, &b)) return false;
+        *(int *)at = b;
+        return true;
+    case OPT_TEXT:
+        if (!is_utf8(text)) return false;
+        *(const char **)at = arena_strdup(c->memory, text);
+        return true;
+    case OPT_CHOICE: return set_choice(o, text, at);
+    case OPT_AMOUNT: return parse_amount(text, o->units, at);
+    }
+    return false;
+}
+
+static const char *choice_at(const void *ctx, int i) { return ((const option *)ctx)->choices[i]; }
+
+err option_set(config *c, const option *o, const char *text, const char *label, const char *place) {
+    if (parse_value(c, o, text, (char *)c + o->offset)) {
+        c->place[option_index(o)] = place;
+        return OK;
+    }
+    str expected = { 0 }, got = { 0 };
+    option_expects(o, &expected);
+    quote_text(&got, text);
+    err e =
+        ERR("%s: expected %s; got %.100s", label, expected.text, text[0] ? got.text : "nothing");
+    const char *near = o->type == OPT_CHOICE ? str_nearest(text, choice_at, o, o->n_choices) : NULL;
+    if (near) e = err_hint(e, "\"%s\"", near);
+    str_free(&expected);
+    str_free(&got);
+    return e;
+}
+
+void option_print(const option *o, const config *c, str *out) {
+    const void *at = (const char *)c + o->offset;
+    switch (o->type) {
+    case OPT_INT: {
+        int64_t v = *(const int64_t *)at;
+        if (o->has_auto && v == CFG_AUTO)
+            str_add(out, "auto");
+        else
+            str_add(out, "%lld", (long long)v);
+        break;
+    }
+    case OPT_REAL: {
+        double v = *(const double *)at;
+        if (isnan(v))
+            str_add(out, "auto");
+        else
+            print_real(out, v);
+        break;
+    }
+    case OPT_BOOL: str_add(out, *(const bool *)at ? "true" : "false"); break;
+    case OPT_TRISTATE: {
+        int v = *(const int *)at;
+        str_add(out, v == CFG_AUTO ? "auto" : v ? "true" : "false");
+        break;
+    }
+    case OPT_TEXT: quote_text(out, *(const char *const *)at); break;
+    case OPT_CHOICE: {
+        int v = *(const int *)at;
+        str_add(out, "%s", v == CFG_AUTO ? "auto" : o->choices[v]);
+        break;
+    }
+    case OPT_AMOUNT: print_amount(out, *(const cfg_amount *)at); break;
+    }
+}

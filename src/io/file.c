@@ -1,0 +1,137 @@
+/* Reading files, whole or mapped, and what to say when the system refuses. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/io_internal.h"
+
+static const struct {
+    int code;
+    const char *remedy;
+} remedies[] = {
+    { ENOENT, "check the path" },
+    { ENOTDIR, "a part of this path is a file where a folder is needed: check the path" },
+    { EISDIR, "this is a folder: give the path of a file" },
+    { EACCES, "check who owns it and its permissions, or choose another place" },
+    { EPERM, "check who owns it and its permissions, or choose another place" },
+    { EROFS, "this disk is mounted read-only: choose another place" },
+    { ENOSPC,
+      "free some space on that disk, or choose another one; what was there before is intact" },
+    { EDQUOT, "your quota on that disk is used up: free some space, or choose another disk" },
+    { EFBIG, "raise the limit on the size of files (ulimit -f), or choose another disk" },
+    { EMFILE, "too many files are open: raise the limit (ulimit -n)" },
+    { ENFILE, "too many files are open on this machine" },
+    { ENAMETOOLONG, "choose a shorter path" },
+    { EIO, "the disk reports a fault: check its health and the system log" },
+};
+
+err io_system_error(const char *file, int line, const char *verb, const char *path, int code) {
+    err e = err_make(file, line, "cannot %s %s: %s", verb, path, strerror(code));
+    for (size_t i = 0; i < COUNT_OF(remedies); i++)
+        if (remedies[i].code == code) return err_hint(e, "%s", remedies[i].remedy);
+    return e;
+}
+
+/* Opens a regular file for reading and tells its size. */
+static err open_regular(const char *path, int *fd, size_t *size) {
+    struct stat st;
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (*fd < 0) return IO_ERR("open", path);
+    err e = OK;
+    if (fstat(*fd, &st) != 0)
+        e = IO_ERR("inspect", path);
+    else if (S_ISDIR(st.st_mode))
+        e = io_system_error(__FILE__, __LINE__, "read", path, EISDIR);
+    else if (!S_ISREG(st.st_mode))
+        e = err_hint(ERR("cannot read %s: it is a device or a pipe", path), "give a regular file");
+    if (!e) {
+        *size = (size_t)st.st_size;
+        return OK;
+    }
+    close(*fd);
+    *fd = -1;
+    return e;
+}
+
+/* Reads exactly n bytes. A file that shrank meanwhile is an error. */
+static err read_all(int fd, const char *path, char *to, size_t n) {
+    for (size_t done = 0; done < n;) {
+        ssize_t got = read(fd, to + done, n - done);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return IO_ERR("read", path);
+        if (got == 0)
+            return ERR("cannot read %s: expected %zu bytes; it ended after %zu", path, n, done);
+        done += (size_t)got;
+    }
+    return OK;
+}
+
+err io_read(const char *path, size_t max, char **text, size_t *len) {
+    int fd;
+    size_t size;
+    TRY(open_regular(path, &fd, &size));
+    err e = OK;
+    char *bytes = NULL;
+    if (size > max) {
+        char have[32], limit[32];
+        e = ERR("%s: expected a file of at most %s; it has %s", path,
+                str_bytes(limit, sizeof limit, (double)max),
+                str_bytes(have, sizeof have, (double)size));
+    } else {
+        bytes = malloc(size + 1);
+        e = bytes ? read_all(fd, path, bytes, size)
+                  : io_system_error(__FILE__, __LINE__, "read", path, ENOMEM);
+    }
+    close(fd);
+    if (e) {
+        free(bytes);
+        return e;
+    }
+    bytes[size] = '\0';
+    *text = bytes;
+    if (len) *len = size;
+    return OK;
+}
+
+err io_map(const char *path, io_mapping *out) {
+    int fd;
+    size_t size;
+    *out = (io_mapping){ 0 };
+    TRY(open_regular(path, &fd, &size));
+    err e = OK;
+    if (size > 0) { /* the system does not map empty files */
+        void *p = mmap(NULL, size, PROT_READ, MAP_SHARED, fd, 0);
+        if (p == MAP_FAILED)
+            e = IO_ERR("map", path);
+        else
+            *out = (io_mapping){ p, size };
+    }
+    close(fd);
+    return e;
+}
+
+void io_unmap(io_mapping *m) {
+    if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
+    *m = (io_mapping){ 0 };
+}
+
+bool io_exists(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0;
+}
+
+bool io_is_dir(const char *path) {
+    struct stat st;
+    return stat(path, &st) == 0 && S_ISDIR(st.st_mode);
+}
+
+err io_size(const char *path, int64_t *bytes) {
+    struct stat st;
+    if (stat(path, &st) != 0) return IO_ERR("inspect", path);
+    *bytes = (int64_t)st.st_size;
+    return OK;
+}

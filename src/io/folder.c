@@ -1,0 +1,108 @@
+/* Folders: making, listing, removing. */
+#include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/io_internal.h"
+
+static err make_one(const char *path) {
+    if (mkdir(path, 0777) == 0) return OK;
+    if (errno != EEXIST) return IO_ERR("make the folder", path);
+    if (io_is_dir(path)) return OK;
+    return err_hint(ERR("cannot make the folder %s: a file of that name is in the way", path),
+                    "remove it, or choose another place");
+}
+
+err io_make_dirs(const char *path) {
+    char *part = strdup(path);
+    err e = OK;
+    for (char *p = part + 1; !e && part[0] && *p; p++) {
+        if (*p != '/') continue;
+        *p = '\0';
+        e = make_one(part);
+        *p = '/';
+    }
+    if (!e) e = make_one(path);
+    free(part);
+    return e;
+}
+
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+err io_list(const char *path, char ***names, int *n) {
+    DIR *d = opendir(path);
+    if (!d) return IO_ERR("list the folder", path);
+    void *list = NULL;
+    int count = 0, capacity = 0;
+    errno = 0;
+    for (struct dirent *entry; (entry = readdir(d)); errno = 0) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        mem_reserve(&list, &capacity, count, sizeof(char *));
+        ((char **)list)[count++] = strdup(entry->d_name);
+    }
+    err e = errno ? IO_ERR("list the folder", path) : OK;
+    closedir(d);
+    if (e) {
+        io_list_free(list, count);
+        return e;
+    }
+    if (count) qsort(list, (size_t)count, sizeof(char *), by_name);
+    *names = list;
+    *n = count;
+    return OK;
+}
+
+void io_list_free(char **names, int n) {
+    for (int i = 0; i < n; i++) free(names[i]);
+    free(names);
+}
+
+/* Resolves all of `path` but its last part, which may be a link. @return owned, NULL if it cannot. */
+static char *resolve_but_last(const char *path) {
+    char *copy = strdup(path);
+    size_t n = strlen(copy);
+    while (n > 1 && copy[n - 1] == '/') copy[--n] = '\0';
+    const char *slash = strrchr(copy, '/'), *last = slash ? slash + 1 : copy;
+    char *parent = io_parent(copy), *real = realpath(parent, NULL);
+    str out = { 0 };
+    bool named = last[0] && strcmp(last, ".") != 0 && strcmp(last, "..") != 0;
+    if (named && real) str_add(&out, "%s/%s", strcmp(real, "/") == 0 ? "" : real, last);
+    free(real);
+    free(parent);
+    free(copy);
+    return out.text;
+}
+
+static int remove_entry(const char *path, const struct stat *st, int kind, struct FTW *where) {
+    return remove(path);
+}
+
+/* Both resolved. */
+static bool is_inside(const char *root, const char *path) {
+    size_t n = strlen(root);
+    return strncmp(root, path, n) == 0 && path[n] == '/' && path[n + 1];
+}
+
+err io_remove_tree(const char *root, const char *path) {
+    enum { OPEN_AT_ONCE = 32 };
+    struct stat st;
+    if (lstat(path, &st) != 0 && errno == ENOENT) return OK;
+    char *real_root = realpath(root, NULL);
+    if (!real_root) return IO_ERR("find the folder", root);
+    char *real = resolve_but_last(path);
+    err e = OK;
+    if (!real || !is_inside(real_root, real))
+        e = ERR("refused to remove %s: it is not inside %s", path, root);
+    else if (nftw(real, remove_entry, OPEN_AT_ONCE, FTW_DEPTH | FTW_PHYS | FTW_MOUNT) != 0)
+        e = IO_ERR("remove", path);
+    free(real);
+    free(real_root);
+    return e;
+}

@@ -1,0 +1,82 @@
+/* io: files, as safely as they can be written. Reading whole or mapped, writing atomically,
+ * folders, JSON documents. Depends on util and jansson.
+ *
+ *     io_writer *w = NULL;
+ *     TRY(io_writer_open("runs/a/model.bin", &w));
+ *     err e = io_writer_write(w, bytes, n);
+ *     if (e) { io_writer_abort(w); return e; }       // the previous model.bin is as it was
+ *     TRY(io_writer_commit(w));                      // now, and only now, it is the new one
+ *
+ * Every error names the path, what the system said and a remedy.
+ */
+#ifndef INGOT_IO_H
+#define INGOT_IO_H
+
+#include <jansson.h>
+
+#include "util/util.h"
+
+/* ---- reading ----------------------------------------------------------------------------- */
+/* Reads a whole file. @param max bytes; a larger file is an error. @param text owned (free),
+ * with a NUL after its last byte. @param len may be NULL. */
+err io_read(const char *path, size_t max, char **text, size_t *len);
+
+/* A file mapped read-only. The file must not be shortened while it is mapped. */
+typedef struct io_mapping {
+    const uint8_t *data; /* NULL for an empty file */
+    size_t size;
+} io_mapping;
+err io_map(const char *path, io_mapping *out);
+void io_unmap(io_mapping *m); /* takes a zeroed or already unmapped one */
+
+/* ---- writing -----------------------------------------------------------------------------
+ *
+ *     open -> temporary file beside the target -> write ... -> commit: fsync, rename, fsync folder
+ *                                                        \---> abort:  remove the temporary
+ *
+ * Whatever fails or dies on the way, the target is the old file or the whole new one. */
+typedef struct io_writer io_writer;
+err io_writer_open(const char *path, io_writer **out);
+/* After an error the writer is good only for abort. */
+err io_writer_write(io_writer *w, const void *bytes, size_t n);
+/* Frees the writer, on an error too, when the target is left as it was. */
+err io_writer_commit(io_writer *w);
+void io_writer_abort(io_writer *w); /* takes NULL */
+/* All of it in one call. */
+err io_write(const char *path, const void *bytes, size_t n);
+
+/* ---- append-only logs ---------------------------------------------------------------------- */
+/* A descriptor opened for appending, made if missing. */
+err io_append_open(const char *path, int *fd);
+/* Appends all n bytes with one write where the system lets it. `path` is for messages. */
+err io_append(int fd, const char *path, const void *bytes, size_t n);
+
+/* ---- folders ----------------------------------------------------------------------------- */
+err io_make_dirs(const char *path); /* and its parents; one that exists is fine */
+bool io_exists(const char *path);
+bool io_is_dir(const char *path);
+err io_size(const char *path, int64_t *bytes);
+/* Names in a folder, without . and .., in byte order. @param names owned: io_list_free. */
+err io_list(const char *path, char ***names, int *n);
+void io_list_free(char **names, int n); /* takes NULL */
+/* Removes `path` and all below it, which must lie inside `root`. Links are removed, not followed.
+ * A path that does not exist is fine. */
+err io_remove_tree(const char *root, const char *path);
+
+/* ---- JSON -------------------------------------------------------------------------------- */
+/* Parses a document. Errors carry name:line:column. @param out owned: json_decref. */
+err io_json_parse(const char *text, size_t len, const char *name, json_t **out);
+err io_json_read(const char *path, json_t **out);
+/* A JSON string of any n bytes: what is not UTF-8 becomes U+FFFD. @return owned. */
+json_t *io_json_string(const char *bytes, size_t n);
+err io_json_write(const char *path, const json_t *doc); /* atomically, indented */
+/* A member of an object, with its type checked; `name` stands for the document in messages. What
+ * they return is borrowed from `object`. */
+err io_json_text(const json_t *object, const char *name, const char *key, const char **out);
+err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out);
+err io_json_real(const json_t *object, const char *name, const char *key, double *out);
+err io_json_bool(const json_t *object, const char *name, const char *key, bool *out);
+err io_json_array(const json_t *object, const char *name, const char *key, json_t **out);
+err io_json_object(const json_t *object, const char *name, const char *key, json_t **out);
+
+#endif

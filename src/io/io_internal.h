@@ -1,0 +1,14 @@
+/* io, inside: errors of the system. */
+#ifndef INGOT_IO_INTERNAL_H
+#define INGOT_IO_INTERNAL_H
+
+#include "io/io.h"
+
+/* "cannot VERB PATH: reason" with the remedy for errno value `code`. */
+err io_system_error(const char *file, int line, const char *verb, const char *path, int code);
+#define IO_ERR(verb, path) io_system_error(__FILE__, __LINE__, verb, path, errno)
+
+/* The folder a path lies in: owned (free). */
+char *io_parent(const char *path);
+
+#endif

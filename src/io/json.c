@@ -1,0 +1,120 @@
+/* JSON documents: jansson with errors that name the place. */
+#include <stdlib.h>
+
+#include "io/io_internal.h"
+
+/* A document is held in memory several times over while it is read. */
+static const size_t JSON_MAX_BYTES = (size_t)1 << 30;
+
+err io_json_parse(const char *text, size_t len, const char *name, json_t **out) {
+    json_error_t problem;
+    *out = json_loadb(text, len, JSON_REJECT_DUPLICATES, &problem);
+    if (*out) return OK;
+    return err_hint(
+        ERR("%s:%d:%d: not valid JSON: %s", name, problem.line, problem.column, problem.text),
+        "is the file complete, and is it JSON?");
+}
+
+err io_json_read(const char *path, json_t **out) {
+    char *text = NULL;
+    size_t len;
+    *out = NULL;
+    TRY(io_read(path, JSON_MAX_BYTES, &text, &len));
+    err e = io_json_parse(text, len, path, out);
+    free(text);
+    return e;
+}
+
+err io_json_write(const char *path, const json_t *doc) {
+    char *text = json_dumps(doc, JSON_INDENT(2) | JSON_PRESERVE_ORDER | JSON_REAL_PRECISION(17));
+    if (!text) return ERR("cannot write %s: a text in it is not UTF-8", path);
+    str with_newline = { 0 };
+    str_add(&with_newline, "%s\n", text);
+    free(text);
+    err e = io_write(path, with_newline.text, with_newline.len);
+    str_free(&with_newline);
+    return e;
+}
+
+/* @return the length of the UTF-8 character that the n bytes at p begin with, 0 when none. */
+static size_t utf8_prefix(const char *p, size_t n) {
+    for (size_t len = 1; len <= MIN(n, 4); len++) {
+        json_t *s = json_stringn(p, len); /* NULL when it is not UTF-8 */
+        json_decref(s);
+        if (s) return len;
+    }
+    return 0;
+}
+
+json_t *io_json_string(const char *bytes, size_t n) {
+    json_t *whole = json_stringn(bytes, n);
+    if (whole) return whole;
+    str fixed = { 0 };
+    for (size_t i = 0; i < n;) {
+        size_t len = utf8_prefix(bytes + i, n - i);
+        if (len)
+            str_add_bytes(&fixed, bytes + i, len);
+        else
+            str_add(&fixed, "\xef\xbf\xbd");
+        i += len ? len : 1;
+    }
+    whole = json_stringn(fixed.text, fixed.len);
+    str_free(&fixed);
+    return whole;
+}
+
+/* ---- members ------------------------------------------------------------------------------- */
+static const char *kind_of(const json_t *v) {
+    static const char *const kinds[] = {
+        [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
+        [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
+        [JSON_FALSE] = "false",        [JSON_NULL] = "null",
+    };
+    return v ? kinds[json_typeof(v)] : "nothing";
+}
+
+static err mismatch(const char *name, const char *key, const char *expected, const json_t *got) {
+    return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, kind_of(got));
+}
+
+err io_json_text(const json_t *object, const char *name, const char *key, const char **out) {
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_string(v)) return mismatch(name, key, "a string", v);
+    *out = json_string_value(v);
+    return OK;
+}
+
+err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out) {
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_integer(v)) return mismatch(name, key, "an integer", v);
+    *out = json_integer_value(v);
+    return OK;
+}
+
+err io_json_real(const json_t *object, const char *name, const char *key, double *out) {
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_number(v)) return mismatch(name, key, "a number", v);
+    *out = json_number_value(v);
+    return OK;
+}
+
+err io_json_bool(const json_t *object, const char *name, const char *key, bool *out) {
+    const json_t *v = json_object_get(object, key);
+    if (!json_is_boolean(v)) return mismatch(name, key, "true or false", v);
+    *out = json_is_true(v);
+    return OK;
+}
+
+err io_json_array(const json_t *object, const char *name, const char *key, json_t **out) {
+    json_t *v = json_object_get(object, key);
+    if (!json_is_array(v)) return mismatch(name, key, "an array", v);
+    *out = v;
+    return OK;
+}
+
+err io_json_object(const json_t *object, const char *name, const char *key, json_t **out) {
+    json_t *v = json_object_get(object, key);
+    if (!json_is_object(v)) return mismatch(name, key, "an object", v);
+    *out = v;
+    return OK;
+}

@@ -1,0 +1,156 @@
+/* Writing files so that nothing is ever lost: see the drawing in io.h. */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/io_internal.h"
+
+enum { BUFFER_BYTES = 1 << 18, MOST_TEMPORARIES = 1000 };
+
+struct io_writer {
+    char *path, *temporary;
+    int fd;
+    size_t used; /* of buffer */
+    unsigned char buffer[BUFFER_BYTES];
+};
+
+static err write_all(int fd, const char *path, const void *bytes, size_t n) {
+    const char *from = bytes;
+    while (n > 0) {
+        ssize_t done = write(fd, from, n);
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return IO_ERR("write", path);
+        from += done;
+        n -= (size_t)done;
+    }
+    return OK;
+}
+
+char *io_parent(const char *path) {
+    const char *slash = strrchr(path, '/');
+    if (!slash) return strdup(".");
+    return slash == path ? strdup("/") : strndup(path, (size_t)(slash - path));
+}
+
+/* Opens a new file beside the target. The process id keeps writers apart; the number gets past what
+ * a killed process of the same id left behind. */
+static err open_temporary(io_writer *w) {
+    for (int i = 0; i < MOST_TEMPORARIES; i++) {
+        str name = { 0 };
+        str_add(&name, "%s.%ld.%d.tmp", w->path, (long)getpid(), i);
+        w->fd = open(name.text, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (w->fd >= 0) {
+            w->temporary = name.text;
+            return OK;
+        }
+        int code = errno;
+        str_free(&name);
+        if (code != EEXIST) return io_system_error(__FILE__, __LINE__, "write", w->path, code);
+    }
+    return err_hint(ERR("cannot write %s: too many temporary files beside it", w->path),
+                    "remove the files ending in .tmp there, once no program writes them");
+}
+
+static void writer_free(io_writer *w) {
+    if (w->fd >= 0) close(w->fd);
+    free(w->temporary);
+    free(w->path);
+    free(w);
+}
+
+err io_writer_open(const char *path, io_writer **out) {
+    struct stat st;
+    bool exists = stat(path, &st) == 0;
+    if (exists && S_ISDIR(st.st_mode))
+        return io_system_error(__FILE__, __LINE__, "write", path, EISDIR);
+    if (exists && !S_ISREG(st.st_mode))
+        return err_hint(ERR("cannot write %s: it is a device or a pipe", path),
+                        "give the path of a regular file");
+    io_writer *w = mem_alloc(sizeof *w);
+    w->path = strdup(path);
+    err e = open_temporary(w);
+    if (!e && exists && fchmod(w->fd, st.st_mode & 07777) != 0) e = IO_ERR("write", path);
+    if (e) {
+        io_writer_abort(w);
+        return e;
+    }
+    *out = w;
+    return OK;
+}
+
+static err flush_buffer(io_writer *w) {
+    size_t n = w->used;
+    w->used = 0;
+    return write_all(w->fd, w->path, w->buffer, n);
+}
+
+err io_writer_write(io_writer *w, const void *bytes, size_t n) {
+    if (n > BUFFER_BYTES - w->used) TRY(flush_buffer(w));
+    if (n >= BUFFER_BYTES) return write_all(w->fd, w->path, bytes, n);
+    memcpy(w->buffer + w->used, bytes, n);
+    w->used += n;
+    return OK;
+}
+
+/* Makes the rename itself survive a power cut. Some file systems cannot sync a folder; the file is
+ * then as safe as they make it. */
+static err sync_parent(const char *path) {
+    char *parent = io_parent(path);
+    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    err e = OK;
+    if (fd >= 0 && fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
+        e = IO_ERR("sync the folder of", path);
+    if (fd >= 0) close(fd);
+    free(parent);
+    return e;
+}
+
+static err finish_temporary(io_writer *w) {
+    TRY(flush_buffer(w));
+    if (fsync(w->fd) != 0) return IO_ERR("write", w->path);
+    int fd = w->fd;
+    w->fd = -1;
+    if (close(fd) != 0) return IO_ERR("write", w->path); /* where network disks report a full one */
+    if (rename(w->temporary, w->path) != 0) return IO_ERR("write", w->path);
+    return OK;
+}
+
+err io_writer_commit(io_writer *w) {
+    err e = finish_temporary(w);
+    if (e) {
+        io_writer_abort(w);
+        return e;
+    }
+    e = sync_parent(w->path);
+    writer_free(w);
+    return e;
+}
+
+void io_writer_abort(io_writer *w) {
+    if (!w) return;
+    if (w->temporary) unlink(w->temporary);
+    writer_free(w);
+}
+
+err io_write(const char *path, const void *bytes, size_t n) {
+    io_writer *w = NULL;
+    TRY(io_writer_open(path, &w));
+    err e = io_writer_write(w, bytes, n);
+    if (e) {
+        io_writer_abort(w);
+        return e;
+    }
+    return io_writer_commit(w);
+}
+
+err io_append_open(const char *path, int *fd) {
+    *fd = open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0666);
+    return *fd < 0 ? IO_ERR("open", path) : OK;
+}
+
+err io_append(int fd, const char *path, const void *bytes, size_t n) {
+    return write_all(fd, path, bytes, n);
+}

@@ -1,0 +1,209 @@
+/* The forward pass of every family, written once against the record calls. Placements say where
+ * tensor and sequence parallelism communicate; on one rank they say nothing and cost nothing.
+ *
+ *   norm before the branch      norm on its output (OLMo-2)     branches in parallel (NeoX)
+ *   r = x + delta               r = x + delta                   r = x + delta
+ *   d = attn(norm1 r)           d = norm1 attn(r)               d = attn(norm1 r) + mlp(norm2 r)
+ *   r2 = r + d                  r2 = r + d
+ *   out r2, mlp(norm2 r2)       out r2, norm2 mlp(r2)           out r, d
+ */
+#include "model_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct builder {
+    const model *m;
+    const model_config *c;
+    prog *p;
+    prog_mode mode;
+    int64_t n, positions;
+    placement stream;
+} builder;
+
+static const char *type_of_module[] = { "embed", "attn", "mlp", "head" };
+enum { M_EMBED, M_ATTN, M_MLP, M_HEAD };
+
+static void enter(builder *b, int module) {
+    err e = module_dtype(&b->m->l, type_of_module[module], &b->p->dt);
+    BUG_IF(e); /* model_new has checked the overrides */
+}
+
+/* Facts about tokens. `cut`: as the stream lies (sequence parallel ranks see their own tokens). */
+static val token_input(builder *b, const char *name, dtype dt, bool cut) {
+    placement pl = b->stream;
+    if (!cut) pl.on[AX_TP] = PLACE_I;
+    int64_t n = b->n / (cut && b->stream.on[AX_TP].kind == PL_S ? mesh_size(&b->p->m, AX_TP) : 1);
+    return prog_input(b->p, name, dt, 1, &n, pl);
+}
+
+static bool has(const builder *b, const char *param) {
+    for (int i = 0; i < b->m->fuseds; i++)
+        if (!strcmp(b->m->fused[i].name, param)) return true;
+    return false;
+}
+#define USE_IF(b, name, x)      (has(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
+#define USE_ONCE_IF(b, name, x) (has(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
+
+static norm_out norm(builder *b, stream s, const char *w, const char *bias) {
+    return rec_norm(b->p, s, b->c->norm == NORM_RMS, prog_use(b->p, w, s.residual),
+                    USE_IF(b, bias, s.residual), (float)b->c->norm_eps);
+}
+
+static head_shape heads(const builder *b) {
+    double hd = (double)b->c->head_dim;
+    return (head_shape){ .q = b->c->heads,
+                         .kv = b->c->kv_heads,
+                         .dim = (int)b->c->head_dim,
+                         .rot = (int)rope_dims(b->c),
+                         .window = (int)b->c->window,
+                         /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
+                         .scale = (float)(b->c->mup ? 8 / hd : 1 / sqrt(hd)),
+                         .norm_full = b->c->qknorm == QKNORM_FULL };
+}
+
+/* @return the branch's output, a partial sum over tp. */
+static val attention(builder *b, val x) {
+    prog *p = b->p;
+    head_shape h = heads(b);
+    enter(b, M_ATTN);
+    x = rec_comm(p, x, AX_TP, PLACE_R);
+    val qkv = rec_linear(p, x, prog_use(p, "attn.qkv", x), USE_IF(b, "attn.qkv.b", x));
+    if (b->c->qknorm != QKNORM_NONE)
+        qkv = rec_qknorm(p, qkv, prog_use(p, "attn.qnorm", qkv), prog_use(p, "attn.knorm", qkv), h,
+                         (float)b->c->norm_eps);
+    val pos = token_input(b, "pos", DT_I32, false);
+    if (b->c->pos == POS_ROPE) {
+        int64_t dim[] = { b->positions, h.rot };
+        qkv = rec_rope(p, qkv, pos, prog_input(p, "rope", DT_F32, 2, dim, (placement){ 0 }), h);
+    }
+    val o;
+    if (b->mode == PROG_DECODE) {
+        int64_t dim[] = { b->positions, 2 * b->c->kv_heads * b->c->head_dim };
+        val cache = prog_input_per_layer(p, "cache", p->dt, 2, dim, (placement){ 0 });
+        o = rec_attention_cached(p, qkv, cache, pos, h);
+    } else {
+        o = rec_attention(p, qkv, token_input(b, "start", DT_I32, false), h);
+    }
+    return rec_linear(p, o, prog_use(p, "attn.o", o), USE_ONCE_IF(b, "attn.o.b", o));
+}
+
+static val feed_forward(builder *b, val x) {
+    prog *p = b->p;
+    enter(b, M_MLP);
+    x = rec_comm(p, x, AX_TP, PLACE_R);
+    val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h;
+    if (b->c->mlp == MLP_SWIGLU)
+        h = rec_swiglu(p, rec_linear(p, x, w, bias));
+    else
+        h = rec_linear_gelu(p, x, w, bias,
+                            b->c->mlp == MLP_GELU_ERF ? ACT_GELU_ERF : ACT_GELU_TANH);
+    return rec_linear(p, h, prog_use(p, "mlp.down", h), USE_ONCE_IF(b, "mlp.down.b", h));
+}
+
+/* Sums a branch over tp into the stream's placement, with dropout. */
+static val join(builder *b, val partial, uint32_t site) {
+    val d = rec_comm(b->p, partial, AX_TP, b->stream.on[AX_TP]);
+    if (b->c->dropout > 0)
+        d = rec_dropout(b->p, d, token_input(b, "ids", DT_I64, true), (float)b->c->dropout, site);
+    return d;
+}
+
+static stream block(builder *b, stream s) {
+    if (b->c->parallel) {
+        norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
+        norm_out n2 = norm(b, (stream){ n1.r, VAL_NONE }, "norm2.w", "norm2.b");
+        val a = attention(b, n1.y), f = feed_forward(b, n2.y);
+        return (stream){ n1.r, join(b, rec_add(b->p, a, f), 0) };
+    }
+    if (b->c->norm_post) {
+        val r = rec_sum(b->p, s), d = join(b, attention(b, r), 0);
+        s = (stream){ r, norm(b, (stream){ d, VAL_NONE }, "norm1.w", "norm1.b").y };
+        val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), 1);
+        return (stream){ r2, norm(b, (stream){ d2, VAL_NONE }, "norm2.w", "norm2.b").y };
+    }
+    norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
+    s = (stream){ n1.r, join(b, attention(b, n1.y), 0) };
+    norm_out n2 = norm(b, s, "norm2.w", "norm2.b");
+    return (stream){ n2.r, join(b, feed_forward(b, n2.y), 1) };
+}
+
+static stream embed(builder *b) {
+    prog *p = b->p;
+    enter(b, M_EMBED);
+    val tok = token_input(b, "tokens", DT_I32, true), delta = VAL_NONE;
+    p->dt = b->m->l.stream;
+    val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
+    if (b->c->pos == POS_LEARNED) {
+        val pos = token_input(b, "pos_cut", DT_I32, true);
+        p->dt = b->m->l.dt;
+        delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
+    }
+    if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
+        x = rec_sum(p, (stream){ x, delta });
+        x = rec_dropout(p, x, token_input(b, "ids", DT_I64, true), (float)b->c->embed_dropout, 2);
+        delta = VAL_NONE;
+    }
+    return (stream){ x, delta };
+}
+
+static void finish(builder *b, stream s) {
+    prog *p = b->p;
+    enter(b, M_HEAD);
+    val h = norm(b, s, "norm.w", "norm.b").y;
+    val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
+    /* µP: logits shrink as the width grows past the base's */
+    float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
+    if (b->mode != PROG_DECODE) {
+        rec_linear_ce(p, h, w, token_input(b, "targets", DT_I32, true), by);
+        return;
+    }
+    p->dt = DT_F32;
+    p->loss = rec_scale(p, rec_linear(p, h, w, VAL_NONE), by);
+}
+
+static err record_one(model *m, builder *b, const char *name, int which, prog **out) {
+    param_set set = model_set(m);
+    prog *p = prog_new(name, b->mode, &m->l.mesh, &set);
+    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
+    m->recorded[m->records++] = p;
+    p->selective = m->l.selective;
+    b->p = p;
+    if (which == 0 && m->c.tied) prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
+    int tp = b->stream.on[AX_TP].kind == PL_S ? mesh_size(&m->l.mesh, AX_TP) : 1;
+    stream s = { VAL_NONE, VAL_NONE };
+    if (which > 0) s = prog_stream_in(p, b->n / tp, m->c.dim, m->l.stream, m->l.dt, b->stream);
+    if (which == 0) s = embed(b);
+    if (which == 1) s = block(b, s);
+    if (which == 2) {
+        finish(b, s);
+    } else {
+        p->file = __FILE__;
+        p->line = __LINE__;
+        prog_stream_out(p,
+                        (stream){ rec_cast(p, s.residual, m->l.stream),
+                                  s.delta == VAL_NONE ? VAL_NONE : rec_cast(p, s.delta, m->l.dt) });
+    }
+    *out = p;
+    return prog_finish(p);
+}
+
+err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) {
+    builder b = { .m = m, .c = &m->c, .mode = mode, .n = n, .positions = positions };
+    if (positions > m->c.max_seq)
+        return err_hint(ERR("sequences of %lld tokens, but the model's positions end at %lld",
+                            (long long)positions, (long long)m->c.max_seq),
+                        "lower training.seq_len or raise model.max_seq_len");
+    b.stream.on[AX_DP] = mesh_size(&m->l.mesh, AX_DP) > 1 ? PLACE_S(0) : PLACE_I;
+    bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1 && mode != PROG_DECODE;
+    b.stream.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
+    if (sp && n % mesh_size(&m->l.mesh, AX_TP))
+        return err_hint(ERR("%lld tokens do not divide over %d sequence-parallel ranks",
+                            (long long)n, mesh_size(&m->l.mesh, AX_TP)),
+                        "choose a batch and sequence length whose product the ranks divide");
+    *out = (chain){ .layers = m->c.layers };
+    TRY(record_one(m, &b, "first", 0, &out->first));
+    TRY(record_one(m, &b, "block", 1, &out->block));
+    TRY(record_one(m, &b, "last", 2, &out->last));
+    return OK;
+}

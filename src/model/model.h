@@ -1,0 +1,158 @@
+/* model: architectures. One table says every parameter; one block function records every family.
+ * Depends on prog and config.
+ *
+ *     model_config c;
+ *     TRY(model_preset("llama3-8b", &c));
+ *     model *m;
+ *     TRY(model_new(&c, &(model_layout){ .mesh = mesh, .dt = DT_BF16 }, &m));
+ *     plan *p = plan_new(...);
+ *     model_reserve(m, p, true);                               // parameters and gradients
+ *     chain train;
+ *     TRY(model_record(m, PROG_TRAIN, tokens, seq, &train));
+ *     plan_chain(p, &train, model_bucket_home, m);
+ *     TRY(plan_commit(p));
+ *     model_init(m, p, rank, seed);
+ *
+ * A new architecture is: rows in params.c that its switches turn on, a branch in blocks.c if no
+ * switch says it yet, a preset, and a row of Hugging Face names (checkpoint/hf.c).
+ */
+#ifndef INGOT_MODEL_H
+#define INGOT_MODEL_H
+
+#include "config/config.h"
+#include "prog/prog.h"
+
+typedef enum { NORM_RMS, NORM_LAYER } norm_kind;
+typedef enum { MLP_SWIGLU, MLP_GELU_TANH, MLP_GELU_ERF } mlp_kind;
+typedef enum { QKNORM_NONE, QKNORM_HEAD, QKNORM_FULL } qknorm_kind;
+typedef enum { POS_ROPE, POS_LEARNED } pos_kind;
+
+typedef struct rope_scaling { /* Llama 3: stretch the slow dims */
+    bool on;
+    double factor, low, high;
+    int64_t original;
+} rope_scaling;
+
+/* What a model is, whatever it runs on. */
+typedef struct model_config {
+    char name[48];
+    int layers;
+    int64_t dim, ffn, vocab, max_seq;
+    int heads, kv_heads;
+    int64_t head_dim;
+    bool tied;
+    norm_kind norm;
+    bool norm_post; /* on the branch's output (OLMo-2) instead of its input */
+    bool parallel;  /* attention and MLP side by side (GPT-NeoX) */
+    mlp_kind mlp;
+    bool bias, qkv_bias; /* on every product; on q, k, v alone */
+    qknorm_kind qknorm;
+    pos_kind pos;
+    double rope_theta, rope_fraction;
+    rope_scaling scaling;
+    int64_t window; /* 0: none */
+    double norm_eps, init_std, dropout, embed_dropout;
+    bool mup;
+    int64_t mup_base; /* width at which µP changes nothing */
+} model_config;
+
+/* Fills c from a preset; an unknown name is an error that lists near ones. */
+err model_preset(const char *name, model_config *c);
+const char *model_preset_name(int i); /* NULL past the end */
+/* The preset named in the config with the section's other keys laid over it. */
+err model_from_config(const config *cfg, model_config *c);
+/* Says what does not fit together: heads and width, rope and head size, ... */
+err model_check(const model_config *c);
+
+/* ---- the parameter table ----------------------------------------------------------------- */
+typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
+/* µP's three kinds of matrices, and everything that is not one. */
+typedef enum { ROLE_INPUT, ROLE_HIDDEN, ROLE_OUTPUT, ROLE_VECTOR } param_role;
+
+/* A parameter as checkpoints, optimizers and Hugging Face see it: one part, one layer. */
+typedef struct model_param {
+    char name[64]; /* "l3.attn.q" */
+    char base[32]; /* "attn.q" */
+    int layer;     /* -1: outside the blocks */
+    int ndim;
+    int64_t dim[2];   /* of the whole model */
+    int64_t local[2]; /* of this tp rank */
+    place tp;
+    init_kind init;
+    param_role role;
+    int64_t fan_in;
+    bool decay;         /* matrices only */
+    const char *module; /* "embed", "attn", "mlp", "norm", "head" */
+    int bucket;
+    int64_t offset; /* of its first local element in the bucket */
+} model_param;
+
+/* ---- a model laid out on ranks ----------------------------------------------------------- */
+typedef struct model_layout {
+    mesh mesh;
+    dtype dt;            /* what products compute in */
+    dtype stream;        /* the residual stream; DT_NONE: dt */
+    const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
+    bool sequence_parallel;
+    bool zero3;
+    bool selective; /* recompute cheap ops */
+} model_layout;
+
+typedef struct model model;
+err model_new(const model_config *c, const model_layout *l, model **out);
+void model_free(model *m); /* takes NULL; frees the programs it recorded */
+const model_config *model_conf(const model *m);
+const model_layout *model_lay(const model *m);
+int model_params(const model *m);
+const model_param *model_param_at(const model *m, int i);
+int model_find_param(const model *m, const char *name); /* -1: none */
+int64_t model_count(const model_config *c);             /* parameters of the whole model */
+/* Floating point operations of one token's forward and backward; attention counted over `seq`
+ * keys, all of them or only the causal half. */
+double model_flops(const model_config *c, int64_t seq, bool causal);
+
+/* Records a chain for n tokens (of this dp rank), positions below `positions`. */
+err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out);
+/* Asks the plan for parameters (master and, where it differs, the copy computed with) and, when
+ * training, gradients. */
+void model_reserve(model *m, plan *p, bool train);
+bucket_home model_bucket_home(void *m, int bucket, int layer);
+
+/* One bucket of one layer: what optimizers and checkpoints walk. */
+typedef struct bucket_view {
+    const char *name;
+    int bucket, layer;
+    dtype dt;
+    int64_t count;          /* elements this rank stores */
+    int64_t first;          /* index of its first element in the whole bucket (ZeRO-3) */
+    int master, copy, grad; /* plan regions; copy -1 when the master is read itself */
+} bucket_view;
+int model_buckets(const model *m);
+bucket_view model_bucket(const model *m, int i, int rank);
+
+/* The part of a parameter that lies in a bucket view: elements [from, to) of the local parameter,
+ * flattened, at `at` in the view. @return false when none does. */
+typedef struct param_range {
+    int64_t from, to, at;
+} param_range;
+bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
+/* The global flat index of a local element. */
+int64_t model_global_index(const model *m, int param, int rank, int64_t local);
+
+/* After plan_commit. Draws weights by (seed, parameter, global element), so that every layout
+ * starts from the same bits; makes the copies; fills constants (the RoPE table). */
+void model_init(model *m, plan *p, int rank, uint64_t seed);
+void model_fill_constants(const model *m, plan *p);
+/* Master to copy, for one bucket or all (-1). */
+void model_refresh_copies(const model *m, plan *p, int rank);
+
+/* A microbatch of this dp rank, in loader order: n tokens. */
+typedef struct model_batch {
+    const int32_t *tokens, *targets, *pos, *start;
+    const int64_t *ids;
+    int64_t n;
+} model_batch;
+/* Copies it to the programs' inputs, cut for sequence parallelism where that is on. */
+void model_set_batch(const model *m, plan *p, int rank, const model_batch *b);
+
+#endif

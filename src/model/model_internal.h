@@ -1,0 +1,37 @@
+#ifndef INGOT_MODEL_INTERNAL_H
+#define INGOT_MODEL_INTERNAL_H
+
+#include "model/model.h"
+
+/* Where a parameter lives: the embedding and the loss end are programs of their own, and a table
+ * that both use has a bucket of its own. */
+typedef enum { ROOM_FIRST, ROOM_TIED, ROOM_BLOCK, ROOM_LAST, ROOM_COUNT } room;
+
+enum { MAX_BUCKETS = ROOM_COUNT * 3, MODEL_MAX_PARAMS = 32 };
+
+typedef struct bucket_info {
+    room where;
+    int first_region;          /* of layer 0, set by model_reserve */
+    int *master, *copy, *grad; /* [layers or 1] plan regions, -1: none */
+} bucket_info;
+
+struct model {
+    model_config c;
+    model_layout l;
+    prog_param fused[MODEL_MAX_PARAMS]; /* what programs see */
+    int fuseds;
+    prog_bucket bucket[MAX_BUCKETS];
+    bucket_info info[MAX_BUCKETS];
+    int buckets;
+    model_param *param; /* every part of every layer */
+    int params;
+    prog **recorded; /* owned */
+    int records, record_cap;
+};
+
+/* Products of this module compute in... */
+err module_dtype(const model_layout *l, const char *module, dtype *out);
+param_set model_set(const model *m);
+int64_t rope_dims(const model_config *c);
+
+#endif

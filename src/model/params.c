@@ -1,0 +1,302 @@
+/* The parameter table: every parameter of every family, once. What a row says (shape, how tensor
+ * parallelism cuts it, how it starts, what kind of weight it is) is what initialisation,
+ * optimizers, ZeRO, checkpoints, the memory plan and Hugging Face exchange all derive from. */
+#include "model_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sizes a row names. */
+typedef enum { NONE, D, Q, KV, F, V, P, HD, QN, KN } size_name;
+/* Switches that turn a row on: all of `when` must hold. */
+enum {
+    LEARNED = 1, /* learned positions */
+    LNORM = 2,   /* layer norm with bias */
+    BIAS = 4,    /* biases on every product */
+    QKVB = 8,    /* biases on q, k, v */
+    QKN = 16,    /* QK-norm */
+    GATED = 32,  /* gate and up */
+    UNTIED = 64, /* a head of its own */
+};
+
+typedef struct param_row {
+    const char *name;
+    const char *fused; /* the parameter that programs see; parts follow one another */
+    const char *module;
+    room where;
+    size_name dim[2];
+    place tp;
+    init_kind init;
+    param_role role;
+    int when;
+} param_row;
+
+#define S0                                                                                         \
+    { PL_S, 0 }
+#define S1                                                                                         \
+    { PL_S, 1 }
+#define I_                                                                                         \
+    { PL_I, 0 }
+/* clang-format off */
+static const param_row table[] = {
+    /* name           product sees   module   where       shape       tp  starts as          role         when */
+    { "embed.tokens",    "embed.tokens",    "embed", ROOM_FIRST, { V, D },    I_, INIT_NORMAL,       ROLE_INPUT,  0 },
+    { "embed.positions", "embed.positions", "embed", ROOM_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
+    { "attn.q",       "attn.qkv",    "attn", ROOM_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.k",       "attn.qkv",    "attn", ROOM_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.v",       "attn.qkv",    "attn", ROOM_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.o",       "attn.o",      "attn", ROOM_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "mlp.gate",     "mlp.up",      "mlp",  ROOM_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, GATED },
+    { "mlp.up",       "mlp.up",      "mlp",  ROOM_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "mlp.down",     "mlp.down",    "mlp",  ROOM_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "attn.q.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "attn.k.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "attn.v.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "mlp.up.b",     "mlp.up.b",    "mlp",  ROOM_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "attn.o.b",     "attn.o.b",    "attn", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "mlp.down.b",   "mlp.down.b",  "mlp",  ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "norm1.w",      "norm1.w",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm1.b",      "norm1.b",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "norm2.w",      "norm2.w",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm2.b",      "norm2.b",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "attn.qnorm",   "attn.qnorm",  "norm", ROOM_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.knorm",   "attn.knorm",  "norm", ROOM_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "norm.w",       "norm.w",      "norm", ROOM_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm.b",       "norm.b",      "norm", ROOM_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "head",         "head",        "head", ROOM_LAST,  { V, D },    I_, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
+};
+/* clang-format on */
+#undef S0
+#undef S1
+#undef I_
+
+static int64_t size_of(const model_config *c, size_name s) {
+    switch (s) {
+    case NONE: return 1;
+    case D: return c->dim;
+    case Q: return c->heads * c->head_dim;
+    case KV: return c->kv_heads * c->head_dim;
+    case F: return c->ffn;
+    case V: return c->vocab;
+    case P: return c->max_seq;
+    case HD: return c->head_dim;
+    case QN: return c->qknorm == QKNORM_FULL ? c->heads * c->head_dim : c->head_dim;
+    case KN: return c->qknorm == QKNORM_FULL ? c->kv_heads * c->head_dim : c->head_dim;
+    }
+    return 0;
+}
+
+static int switches(const model_config *c) {
+    return (c->pos == POS_LEARNED ? LEARNED : 0) | (c->norm == NORM_LAYER ? LNORM : 0) |
+           (c->bias ? BIAS : 0) | (c->bias || c->qkv_bias ? QKVB : 0) |
+           (c->qknorm != QKNORM_NONE ? QKN : 0) | (c->mlp == MLP_SWIGLU ? GATED : 0) |
+           (c->tied ? 0 : UNTIED);
+}
+
+static bool exists(const model_config *c, const param_row *r) {
+    return (switches(c) & r->when) == r->when;
+}
+
+static room room_of(const model_config *c, const param_row *r) {
+    return c->tied && !strcmp(r->name, "embed.tokens") ? ROOM_TIED : r->where;
+}
+
+int64_t model_count(const model_config *c) {
+    int64_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const param_row *r = &table[i];
+        int64_t one = size_of(c, r->dim[0]) * size_of(c, r->dim[1]);
+        if (exists(c, r)) n += one * (r->where == ROOM_BLOCK ? c->layers : 1);
+    }
+    return n;
+}
+
+double model_flops(const model_config *c, int64_t seq, bool causal) {
+    double products = 0;
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const param_row *r = &table[i];
+        bool product = r->dim[1] != NONE && exists(c, r) &&
+                       (r->role != ROLE_INPUT || (c->tied && r->dim[0] == V));
+        if (product)
+            products += (double)size_of(c, r->dim[0]) * (double)size_of(c, r->dim[1]) *
+                        (r->where == ROOM_BLOCK ? c->layers : 1);
+    }
+    double keys = c->window ? MIN((double)seq, (double)c->window) : (double)seq;
+    double attention = 2.0 * c->layers * (double)(c->heads * c->head_dim) * keys;
+    return 6 * products + 6 * attention * (causal ? 0.5 : 1);
+}
+
+/* ---- types of modules -------------------------------------------------------------------- */
+static const char *const modules[] = { "embed", "attn", "mlp", "head" };
+
+err module_dtype(const model_layout *l, const char *module, dtype *out) {
+    *out = strcmp(module, "norm") ? l->dt : DT_F32; /* norms are fp32 whatever the setting */
+    const char *at = l->modules ? l->modules : "";
+    while (*at) {
+        size_t n = strcspn(at, ",");
+        const char *eq = memchr(at, '=', n);
+        char name[16] = "", type[16] = "";
+        if (eq) {
+            snprintf(name, sizeof name, "%.*s", (int)MIN(eq - at, 15), at);
+            snprintf(type, sizeof type, "%.*s", (int)MIN(at + n - eq - 1, 15), eq + 1);
+        }
+        dtype dt = dt_from_name(type);
+        bool known = false;
+        for (size_t i = 0; i < COUNT_OF(modules); i++) known |= !strcmp(name, modules[i]);
+        if (!known || (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16))
+            return err_hint(ERR("precision.modules: '%.*s' is not MODULE=DTYPE", (int)n, at),
+                            "modules are embed, attn, mlp and head; types fp32, bf16 and fp16");
+        if (!strcmp(name, module)) *out = dt;
+        at += n + (at[n] == ',');
+    }
+    return OK;
+}
+
+/* ---- laying them out --------------------------------------------------------------------- */
+static err local_size(const model *m, const param_row *r, int64_t *dim) {
+    int tp = mesh_size(&m->l.mesh, AX_TP);
+    for (int i = 0; i < 2; i++) {
+        dim[i] = size_of(&m->c, r->dim[i]);
+        if (r->tp.kind != PL_S || r->tp.dim != i) continue;
+        if (dim[i] % tp)
+            return err_hint(ERR("%s has %lld rows, which %d tensor-parallel ranks do not divide",
+                                r->name, (long long)dim[i], tp),
+                            "use a tensor_parallel_degree that divides it");
+        dim[i] /= tp;
+    }
+    return OK;
+}
+
+static int find_bucket(model *m, room where, dtype dt) {
+    static const char *const names[] = { "first", "tied", "block", "last" };
+    for (int b = 0; b < m->buckets; b++)
+        if (m->info[b].where == where && m->bucket[b].dt == dt) return b;
+    BUG_IF(m->buckets == MAX_BUCKETS);
+    m->bucket[m->buckets] = (prog_bucket){
+        .name = names[where], .dt = dt, .sharded = m->l.zero3, .tied = where == ROOM_TIED
+    };
+    m->info[m->buckets] = (bucket_info){ .where = where };
+    return m->buckets++;
+}
+
+/* Rows that share a product become one prog_param; vectors stay fp32. */
+static err fuse(model *m) {
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const param_row *r = &table[i];
+        if (!exists(&m->c, r)) continue;
+        int64_t dim[2];
+        dtype dt = DT_F32;
+        TRY(local_size(m, r, dim));
+        if (r->dim[1] != NONE) TRY(module_dtype(&m->l, r->module, &dt));
+        prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
+        if (last && !strcmp(last->name, r->fused)) {
+            last->dim[0] += dim[0];
+            continue;
+        }
+        BUG_IF(m->fuseds == MODEL_MAX_PARAMS);
+        prog_param *q = &m->fused[m->fuseds++];
+        *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
+                           .dim = { dim[0], dim[1] },
+                           .tp = r->tp,
+                           .bucket = find_bucket(m, room_of(&m->c, r), dt) };
+        snprintf(q->name, sizeof q->name, "%s", r->fused);
+    }
+    bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, mesh_size(&m->l.mesh, AX_DP));
+    return OK;
+}
+
+static const prog_param *fused_of(const model *m, const char *name) {
+    for (int i = 0; i < m->fuseds; i++)
+        if (!strcmp(m->fused[i].name, name)) return &m->fused[i];
+    BUG_IF(!"every row has its product");
+    return NULL;
+}
+
+static void add_part(model *m, const param_row *r, int layer, int64_t before) {
+    const prog_param *q = fused_of(m, r->fused);
+    model_param *p = &m->param[m->params++];
+    *p = (model_param){ .layer = layer,
+                        .ndim = q->ndim,
+                        .tp = r->tp,
+                        .init = r->init,
+                        .role = r->role,
+                        .decay = q->ndim == 2,
+                        .module = r->module,
+                        .bucket = q->bucket,
+                        .offset = q->offset + before };
+    for (int i = 0; i < 2; i++) p->dim[i] = size_of(&m->c, r->dim[i]);
+    err e = local_size(m, r, p->local);
+    BUG_IF(e); /* fuse() has seen it */
+    p->fan_in = p->dim[1];
+    snprintf(p->base, sizeof p->base, "%s", r->name);
+    if (layer >= 0)
+        snprintf(p->name, sizeof p->name, "l%d.%s", layer, r->name);
+    else
+        snprintf(p->name, sizeof p->name, "%s", r->name);
+}
+
+static void list_parts(model *m) {
+    m->param = mem_alloc(COUNT_OF(table) * (size_t)(m->c.layers + 1) * sizeof *m->param);
+    room order[] = { ROOM_FIRST, ROOM_BLOCK, ROOM_LAST };
+    for (size_t o = 0; o < COUNT_OF(order); o++)
+        for (int l = 0; l < (order[o] == ROOM_BLOCK ? m->c.layers : 1); l++) {
+            const char *product = "";
+            int64_t before = 0;
+            for (size_t i = 0; i < COUNT_OF(table); i++) {
+                const param_row *r = &table[i];
+                if (r->where != order[o] || !exists(&m->c, r)) continue;
+                if (strcmp(product, r->fused)) before = 0;
+                product = r->fused;
+                add_part(m, r, order[o] == ROOM_BLOCK ? l : -1, before);
+                const model_param *p = &m->param[m->params - 1];
+                before += p->local[0] * p->local[1];
+            }
+        }
+}
+
+err model_new(const model_config *c, const model_layout *l, model **out) {
+    *out = NULL;
+    TRY(model_check(c));
+    model *m = mem_alloc(sizeof *m);
+    m->c = *c;
+    m->l = *l;
+    if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
+    if (m->l.stream == DT_NONE) m->l.stream = m->l.dt;
+    err e = fuse(m);
+    if (e) {
+        model_free(m);
+        return err_trail(e, __FILE__, __LINE__);
+    }
+    list_parts(m);
+    *out = m;
+    return OK;
+}
+
+void model_free(model *m) {
+    if (!m) return;
+    for (int i = 0; i < m->records; i++) prog_free(m->recorded[i]);
+    for (int b = 0; b < m->buckets; b++) {
+        free(m->info[b].master);
+        free(m->info[b].copy);
+        free(m->info[b].grad);
+    }
+    free(m->recorded);
+    free(m->param);
+    free(m);
+}
+
+const model_config *model_conf(const model *m) { return &m->c; }
+const model_layout *model_lay(const model *m) { return &m->l; }
+int model_params(const model *m) { return m->params; }
+const model_param *model_param_at(const model *m, int i) { return &m->param[i]; }
+
+int model_find_param(const model *m, const char *name) {
+    for (int i = 0; i < m->params; i++)
+        if (!strcmp(m->param[i].name, name)) return i;
+    return -1;
+}
+
+param_set model_set(const model *m) {
+    return (param_set){ m->fused, m->fuseds, m->bucket, m->buckets };
+}

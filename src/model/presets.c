@@ -1,0 +1,197 @@
+/* Models people know by name. A row is a family's switches and a size. */
+#include "model_internal.h"
+
+#include <string.h>
+
+/* What the sizes of a family share. */
+static const model_config gpt2 = { .norm = NORM_LAYER,
+                                   .mlp = MLP_GELU_TANH,
+                                   .bias = true,
+                                   .pos = POS_LEARNED,
+                                   .tied = true,
+                                   .norm_eps = 1e-5,
+                                   .vocab = 50257,
+                                   .max_seq = 1024 };
+static const model_config gpt3 = { .norm = NORM_LAYER,
+                                   .mlp = MLP_GELU_TANH,
+                                   .bias = true,
+                                   .pos = POS_LEARNED,
+                                   .tied = true,
+                                   .norm_eps = 1e-5,
+                                   .vocab = 50257,
+                                   .max_seq = 2048 };
+static const model_config pythia = { .norm = NORM_LAYER,
+                                     .mlp = MLP_GELU_ERF,
+                                     .bias = true,
+                                     .parallel = true,
+                                     .rope_theta = 10000,
+                                     .rope_fraction = 0.25,
+                                     .norm_eps = 1e-5,
+                                     .vocab = 50304,
+                                     .max_seq = 2048 };
+static const model_config llama = { .norm = NORM_RMS,
+                                    .mlp = MLP_SWIGLU,
+                                    .rope_theta = 10000,
+                                    .rope_fraction = 1,
+                                    .norm_eps = 1e-5,
+                                    .vocab = 32000,
+                                    .max_seq = 4096 };
+static const model_config llama3 = { .norm = NORM_RMS,
+                                     .mlp = MLP_SWIGLU,
+                                     .rope_theta = 500000,
+                                     .rope_fraction = 1,
+                                     .norm_eps = 1e-5,
+                                     .vocab = 128256,
+                                     .max_seq = 8192 };
+static const model_config llama31 = { .norm = NORM_RMS,
+                                      .mlp = MLP_SWIGLU,
+                                      .rope_theta = 500000,
+                                      .rope_fraction = 1,
+                                      .norm_eps = 1e-5,
+                                      .vocab = 128256,
+                                      .max_seq = 131072,
+                                      .scaling = { true, 8, 1, 4, 8192 } };
+static const model_config mistral = { .norm = NORM_RMS,
+                                      .mlp = MLP_SWIGLU,
+                                      .rope_theta = 10000,
+                                      .rope_fraction = 1,
+                                      .norm_eps = 1e-5,
+                                      .vocab = 32000,
+                                      .max_seq = 32768,
+                                      .window = 4096 };
+/* Chinchilla's relative positions are not public; rotary ones stand in. Sizes are the paper's. */
+static const model_config chinchilla = { .norm = NORM_RMS,
+                                         .mlp = MLP_GELU_TANH,
+                                         .rope_theta = 10000,
+                                         .rope_fraction = 1,
+                                         .norm_eps = 1e-5,
+                                         .vocab = 32000,
+                                         .max_seq = 2048 };
+static const model_config olmo2 = { .norm = NORM_RMS,
+                                    .norm_post = true,
+                                    .mlp = MLP_SWIGLU,
+                                    .qknorm = QKNORM_FULL,
+                                    .rope_theta = 500000,
+                                    .rope_fraction = 1,
+                                    .norm_eps = 1e-6,
+                                    .vocab = 100352,
+                                    .max_seq = 4096 };
+static const model_config qwen3 = { .norm = NORM_RMS,
+                                    .mlp = MLP_SWIGLU,
+                                    .qknorm = QKNORM_HEAD,
+                                    .rope_theta = 1000000,
+                                    .rope_fraction = 1,
+                                    .norm_eps = 1e-6,
+                                    .vocab = 151936,
+                                    .max_seq = 40960 };
+static const model_config qwen3_tied = { .norm = NORM_RMS,
+                                         .mlp = MLP_SWIGLU,
+                                         .tied = true,
+                                         .qknorm = QKNORM_HEAD,
+                                         .rope_theta = 1000000,
+                                         .rope_fraction = 1,
+                                         .norm_eps = 1e-6,
+                                         .vocab = 151936,
+                                         .max_seq = 40960 };
+/* For plain text as bytes: 256 of them and the end of a document. */
+static const model_config bytes = { .norm = NORM_RMS,
+                                    .mlp = MLP_SWIGLU,
+                                    .rope_theta = 10000,
+                                    .rope_fraction = 1,
+                                    .norm_eps = 1e-5,
+                                    .tied = true,
+                                    .vocab = 257,
+                                    .max_seq = 1024 };
+static const model_config gpt_small = { .norm = NORM_LAYER,
+                                        .mlp = MLP_GELU_TANH,
+                                        .bias = true,
+                                        .pos = POS_LEARNED,
+                                        .tied = true,
+                                        .norm_eps = 1e-5,
+                                        .vocab = 4096,
+                                        .max_seq = 1024 };
+
+static const struct {
+    const char *name;
+    const model_config *family;
+    int layers;
+    int64_t dim;
+    int heads, kv_heads; /* 0: as many as heads */
+    int64_t head_dim;    /* 0: dim / heads */
+    int64_t ffn;         /* 0: 4 dim */
+    int64_t vocab;       /* 0: the family's */
+} presets[] = {
+    { "tiny", &bytes, 4, 128, 4, 2, 0, 384, 0 },
+    { "demo", &bytes, 6, 256, 8, 4, 0, 704, 0 },
+    { "gpt-small", &gpt_small, 6, 384, 6, 0, 0, 0, 0 },
+    { "gpt2-124m", &gpt2, 12, 768, 12, 0, 0, 0, 0 },
+    { "gpt2-355m", &gpt2, 24, 1024, 16, 0, 0, 0, 0 },
+    { "gpt2-774m", &gpt2, 36, 1280, 20, 0, 0, 0, 0 },
+    { "gpt2-1558m", &gpt2, 48, 1600, 25, 0, 0, 0, 0 },
+    { "gpt3-125m", &gpt3, 12, 768, 12, 0, 0, 0, 0 },
+    { "gpt3-350m", &gpt3, 24, 1024, 16, 0, 0, 0, 0 },
+    { "gpt3-760m", &gpt3, 24, 1536, 16, 0, 0, 0, 0 },
+    { "gpt3-1.3b", &gpt3, 24, 2048, 16, 0, 0, 0, 0 },
+    { "gpt3-2.7b", &gpt3, 32, 2560, 32, 0, 0, 0, 0 },
+    { "gpt3-6.7b", &gpt3, 32, 4096, 32, 0, 0, 0, 0 },
+    { "gpt3-13b", &gpt3, 40, 5120, 40, 0, 0, 0, 0 },
+    { "gpt3-175b", &gpt3, 96, 12288, 96, 0, 0, 0, 0 },
+    { "pythia-14m", &pythia, 6, 128, 4, 0, 0, 0, 0 },
+    { "pythia-31m", &pythia, 6, 256, 8, 0, 0, 0, 0 },
+    { "pythia-70m", &pythia, 6, 512, 8, 0, 0, 0, 0 },
+    { "pythia-160m", &pythia, 12, 768, 12, 0, 0, 0, 0 },
+    { "pythia-410m", &pythia, 24, 1024, 16, 0, 0, 0, 0 },
+    { "pythia-1b", &pythia, 16, 2048, 8, 0, 0, 0, 0 },
+    { "pythia-1.4b", &pythia, 24, 2048, 16, 0, 0, 0, 0 },
+    { "pythia-2.8b", &pythia, 32, 2560, 32, 0, 0, 0, 0 },
+    { "pythia-6.9b", &pythia, 32, 4096, 32, 0, 0, 0, 50432 },
+    { "pythia-12b", &pythia, 36, 5120, 40, 0, 0, 0, 50688 },
+    { "llama-1b", &llama, 16, 2048, 32, 8, 0, 8192, 0 },
+    { "llama-3b", &llama, 28, 3072, 24, 8, 0, 8192, 0 },
+    { "llama2-7b", &llama, 32, 4096, 32, 0, 0, 11008, 0 },
+    { "llama2-13b", &llama, 40, 5120, 40, 0, 0, 13824, 0 },
+    { "llama2-70b", &llama, 80, 8192, 64, 8, 0, 28672, 0 },
+    { "llama3-8b", &llama3, 32, 4096, 32, 8, 0, 14336, 0 },
+    { "llama3-70b", &llama3, 80, 8192, 64, 8, 0, 28672, 0 },
+    { "llama3-405b", &llama31, 126, 16384, 128, 8, 0, 53248, 0 },
+    { "mistral-7b", &mistral, 32, 4096, 32, 8, 0, 14336, 0 },
+    { "chinchilla-70b", &chinchilla, 80, 8192, 64, 0, 0, 0, 0 },
+    { "olmo2-1b", &olmo2, 16, 2048, 16, 0, 0, 8192, 0 },
+    { "olmo2-7b", &olmo2, 32, 4096, 32, 0, 0, 11008, 0 },
+    { "olmo2-13b", &olmo2, 40, 5120, 40, 0, 0, 13824, 0 },
+    { "olmo2-32b", &olmo2, 64, 5120, 40, 8, 0, 27648, 0 },
+    { "qwen3-0.6b", &qwen3_tied, 28, 1024, 16, 8, 128, 3072, 0 },
+    { "qwen3-1.7b", &qwen3_tied, 28, 2048, 16, 8, 128, 6144, 0 },
+    { "qwen3-4b", &qwen3_tied, 36, 2560, 32, 8, 128, 9728, 0 },
+    { "qwen3-8b", &qwen3, 36, 4096, 32, 8, 128, 12288, 0 },
+    { "qwen3-14b", &qwen3, 40, 5120, 40, 8, 128, 17408, 0 },
+    { "qwen3-32b", &qwen3, 64, 5120, 64, 8, 128, 25600, 0 },
+};
+
+const char *model_preset_name(int i) {
+    return i >= 0 && i < (int)COUNT_OF(presets) ? presets[i].name : NULL;
+}
+
+static const char *name_at(const void *ctx, int i) { return model_preset_name(i); }
+
+err model_preset(const char *name, model_config *c) {
+    for (size_t i = 0; i < COUNT_OF(presets); i++) {
+        if (strcmp(presets[i].name, name)) continue;
+        *c = *presets[i].family;
+        snprintf(c->name, sizeof c->name, "%s", name);
+        c->layers = presets[i].layers;
+        c->dim = presets[i].dim;
+        c->heads = presets[i].heads;
+        c->kv_heads = presets[i].kv_heads ? presets[i].kv_heads : c->heads;
+        c->head_dim = presets[i].head_dim ? presets[i].head_dim : c->dim / c->heads;
+        c->ffn = presets[i].ffn ? presets[i].ffn : 4 * c->dim;
+        if (presets[i].vocab) c->vocab = presets[i].vocab;
+        c->init_std = 0.02;
+        c->mup_base = 256;
+        return OK;
+    }
+    const char *near = str_nearest(name, name_at, NULL, (int)COUNT_OF(presets));
+    err e = ERR("no model preset is called '%s'", name);
+    if (near) return err_hint(e, "did you mean '%s'? ingot train --help lists them", near);
+    return err_hint(e, "choose one such as tiny, gpt2-124m or llama3-8b; see docs/models.md");
+}

@@ -1,0 +1,200 @@
+/* A model's memory: regions for its buckets, first values, the inputs of a batch. */
+#include "model_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static int copies_of(const model *m, int b) {
+    return m->info[b].where == ROOM_BLOCK ? m->c.layers : 1;
+}
+
+void model_reserve(model *m, plan *p, bool train) {
+    for (int b = 0; b < m->buckets; b++) {
+        bucket_info *k = &m->info[b];
+        int n = copies_of(m, b);
+        size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
+        k->master = mem_grow(k->master, (size_t)n * sizeof(int));
+        k->copy = mem_grow(k->copy, (size_t)n * sizeof(int));
+        k->grad = mem_grow(k->grad, (size_t)n * sizeof(int));
+        for (int l = 0; l < n; l++) {
+            bool narrow = m->bucket[b].dt != DT_F32;
+            k->master[l] = plan_region(p, "params", count * sizeof(float));
+            k->copy[l] = narrow ? plan_region(p, "copies", count * dt_size(m->bucket[b].dt)) : -1;
+            k->grad[l] = train ? plan_region(p, "grads", count * sizeof(float)) : -1;
+        }
+    }
+}
+
+bucket_home model_bucket_home(void *ctx, int b, int layer) {
+    const model *m = ctx;
+    const bucket_info *k = &m->info[b];
+    int l = k->where == ROOM_BLOCK ? layer : 0;
+    return (bucket_home){ k->copy[l] >= 0 ? k->copy[l] : k->master[l], k->grad[l] };
+}
+
+int model_buckets(const model *m) {
+    int n = 0;
+    for (int b = 0; b < m->buckets; b++) n += copies_of(m, b);
+    return n;
+}
+
+bucket_view model_bucket(const model *m, int i, int rank) {
+    int b = 0;
+    while (i >= copies_of(m, b)) i -= copies_of(m, b++);
+    const bucket_info *k = &m->info[b];
+    int64_t count = bucket_stored(&m->bucket[b], &m->l.mesh);
+    int slice = m->bucket[b].sharded ? mesh_coord(&m->l.mesh, rank, AX_DP) : 0;
+    bucket_view v = { .name = m->bucket[b].name,
+                      .bucket = b,
+                      .layer = k->where == ROOM_BLOCK ? i : -1,
+                      .dt = m->bucket[b].dt,
+                      .count = count,
+                      .first = count * slice,
+                      .master = -1,
+                      .copy = -1,
+                      .grad = -1 };
+    if (k->master) {
+        v.master = k->master[i];
+        v.copy = k->copy[i];
+        v.grad = k->grad[i];
+    }
+    return v;
+}
+
+bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out) {
+    const model_param *p = &m->param[param];
+    if (p->bucket != b->bucket || (b->layer >= 0 && p->layer != b->layer)) return false;
+    int64_t begin = p->offset, end = p->offset + p->local[0] * p->local[1];
+    int64_t from = MAX(begin, b->first), to = MIN(end, b->first + b->count);
+    if (from >= to) return false;
+    *out = (param_range){ from - begin, to - begin, from - b->first };
+    return true;
+}
+
+int64_t model_global_index(const model *m, int param, int rank, int64_t local) {
+    const model_param *p = &m->param[param];
+    int64_t row = local / p->local[1], col = local % p->local[1];
+    int coord = mesh_coord(&m->l.mesh, rank, AX_TP);
+    if (p->tp.kind == PL_S && p->tp.dim == 0) row += coord * p->local[0];
+    if (p->tp.kind == PL_S && p->tp.dim == 1) col += coord * p->local[1];
+    return row * p->dim[1] + col;
+}
+
+/* ---- first values ------------------------------------------------------------------------ */
+/* µP: hidden weights shrink with the fan-in beyond the base width; the output starts at zero
+ * influence through its logit scale. Standard: one deviation, residual outputs by depth. */
+static double deviation(const model_config *c, const model_param *p) {
+    double std = c->init_std;
+    if (p->init == INIT_NORMAL_DEPTH) std /= sqrt(2.0 * c->layers);
+    if (c->mup && p->role == ROLE_HIDDEN) std *= sqrt((double)c->mup_base / (double)c->dim);
+    return std;
+}
+
+typedef struct init_job {
+    const model *m;
+    int param, rank;
+    rng_key key;
+    float *at; /* of element range.from */
+    param_range range;
+    double std;
+} init_job;
+enum { INIT_CHUNK = 65536 };
+
+static void init_chunk(void *ctx, int64_t i, int worker) {
+    const init_job *j = ctx;
+    const model_param *p = &j->m->param[j->param];
+    int64_t from = j->range.from + i * INIT_CHUNK, to = MIN(from + INIT_CHUNK, j->range.to);
+    for (int64_t e = from; e < to; e++) {
+        float v = p->init == INIT_ONES ? 1 : 0;
+        if (p->init == INIT_NORMAL || p->init == INIT_NORMAL_DEPTH)
+            v = (float)j->std *
+                rng_normal(j->key, (uint64_t)model_global_index(j->m, j->param, j->rank, e));
+        j->at[e - j->range.from] = v;
+    }
+}
+
+void model_init(model *m, plan *p, int rank, uint64_t seed) {
+    pool *threads = pool_new(0);
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i, rank);
+        float *master = plan_data(p, b.master);
+        memset(master, 0, (size_t)b.count * sizeof *master);
+        for (int k = 0; k < m->params; k++) {
+            init_job j = { .m = m, .param = k, .rank = rank };
+            if (!model_param_range(m, k, &b, &j.range)) continue;
+            j.key = rng_key_of(seed, hash_str(m->param[k].name));
+            j.at = master + j.range.at;
+            j.std = deviation(&m->c, &m->param[k]);
+            int64_t n = j.range.to - j.range.from;
+            pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
+        }
+    }
+    pool_free(threads);
+    model_refresh_copies(m, p, rank);
+    model_fill_constants(m, p);
+}
+
+void model_refresh_copies(const model *m, plan *p, int rank) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i, rank);
+        if (b.copy >= 0) dt_from_f32(b.dt, plan_data(p, b.master), plan_data(p, b.copy), b.count);
+    }
+}
+
+/* ---- constants and inputs ---------------------------------------------------------------- */
+int64_t rope_dims(const model_config *c) {
+    return (int64_t)(c->rope_fraction * (double)c->head_dim + 0.5) / 2 * 2;
+}
+
+/* Llama 3: waves longer than the original context are stretched by `factor`, short ones left,
+ * those between blended. */
+static double scaled_frequency(const rope_scaling *s, double f) {
+    if (!s->on) return f;
+    double turns = (double)s->original * f / 6.283185307179586;
+    if (turns <= s->low) return f / s->factor;
+    if (turns >= s->high) return f;
+    double blend = (turns - s->low) / (s->high - s->low);
+    return (1 - blend) * f / s->factor + blend * f;
+}
+
+void model_fill_constants(const model *m, plan *p) {
+    float *table = plan_input(p, "rope"); /* [positions, rot]: cos | sin */
+    if (!table) return;
+    int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
+    for (int i = 0; i < m->records; i++)
+        for (val v = 0; v < m->recorded[i]->vals; v++) {
+            const prog_val *x = &m->recorded[i]->val[v];
+            if (x->cls == VC_INPUT && !strcmp(x->name, "rope")) rows = MAX(rows, x->dim[0]);
+        }
+    for (int64_t j = 0; j < half; j++) {
+        double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)rot);
+        f = scaled_frequency(&m->c.scaling, f);
+        for (int64_t t = 0; t < rows; t++) {
+            table[t * rot + j] = (float)cos((double)t * f);
+            table[t * rot + half + j] = (float)sin((double)t * f);
+        }
+    }
+}
+
+void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
+    bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1;
+    int parts = sp ? mesh_size(&m->l.mesh, AX_TP) : 1;
+    int64_t n = b->n / parts, from = sp ? n * mesh_coord(&m->l.mesh, rank, AX_TP) : 0;
+    const struct {
+        const char *name;
+        const void *data;
+        size_t size;
+        bool cut;
+    } in[] = {
+        { "tokens", b->tokens, 4, true }, { "targets", b->targets, 4, true },
+        { "pos_cut", b->pos, 4, true },   { "ids", b->ids, 8, true },
+        { "pos", b->pos, 4, false },      { "start", b->start, 4, false },
+    };
+    for (size_t i = 0; i < COUNT_OF(in); i++) {
+        void *to = plan_input(p, in[i].name);
+        if (!to || !in[i].data) continue;
+        size_t skip = in[i].cut ? (size_t)from * in[i].size : 0;
+        memcpy(to, (const char *)in[i].data + skip, (size_t)(in[i].cut ? n : b->n) * in[i].size);
+    }
+}

@@ -1,0 +1,309 @@
+/* ATTENTION_BWD: probabilities are made again from the saved log-sum-exp, tile by tile, and the
+ * five products of a pair of tiles are done while it is in cache.
+ *
+ * Gradients of keys and values gather over query tiles in workspace, those of queries over key
+ * tiles beside the scores; each gathers in rising order of tiles, whoever does it. */
+#include "attention_internal.h"
+
+#include <string.h>
+
+/* A tile of queries of one head, ready to meet tiles of keys. */
+typedef struct query_tile {
+    int tile, rows;
+    void *q_turned, *do_turned; /* right operands: dims x queries */
+    void *q, *dout;             /* right operands: queries x dims */
+    float lse2[ATT_TILE];       /* log-sum-exp in powers of two */
+    float delta[ATT_TILE];      /* sum of dO * O */
+    float *dq;                  /* [width, ATT_TILE], before the scale */
+} query_tile;
+
+typedef struct scores {
+    float *p, *g;                    /* [ATT_TILE, ATT_TILE] P' and G' */
+    void *p_left, *g_left, *g_right; /* rooms of their operands */
+} scores;
+
+typedef struct bwd {
+    att_plan plan;
+    const op_call *c;
+    float scale;
+    char *packed; /* [kv, tile] K, V and K' as left operands */
+    float *sums;  /* [kv, tile] dK before the scale, dV: [ATT_TILE, width] each */
+    char *worker; /* [thread] */
+    size_t worker_bytes;
+} bwd;
+
+enum { DO_QUERIES = 1, DO_KEYS = 2 };
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+static char *packed_tile(const bwd *b, int kv, int tile) {
+    return b->packed + ((size_t)kv * b->plan.n_tiles + tile) * 3 * b->plan.tile_bytes;
+}
+static size_t sum_count(const att_plan *p) { return (size_t)ATT_TILE * p->width; }
+static float *sums_tile(const bwd *b, int kv, int tile) {
+    return b->sums + ((size_t)kv * b->plan.n_tiles + tile) * 2 * sum_count(&b->plan);
+}
+
+static void pack_keys(const bwd *b, int kv, int t) {
+    const att_plan *p = &b->plan;
+    const tensor *qkv = &b->c->in[1];
+    int rows = att_tile_rows(p, t);
+    char *to = packed_tile(b, kv, t);
+    tile_src k = att_src(qkv, p->tile_row[t], att_k_col(p, kv), rows, p->dim);
+    tile_src v = att_src(qkv, p->tile_row[t], att_v_col(p, kv), rows, p->dim);
+    p->path->left_outer(to, &k, p->width);
+    p->path->left_outer(to + p->tile_bytes, &v, p->width);
+    p->path->left_inner(to + 2 * p->tile_bytes, &k, p->width);
+}
+
+/* Sum of a[i] * b[i] over n elements of any type. */
+static float dot_src(const tile_src *a, const tile_src *b, int row, int n) {
+    float x[ATT_TILE], y[ATT_TILE], sum = 0;
+    for (int c = 0; c < n; c += ATT_TILE) {
+        int m = MIN(ATT_TILE, n - c);
+        int64_t at_a = row * a->stride + c, at_b = row * b->stride + c;
+        CPU(to_f32)(a->dt, (const char *)a->data + (size_t)at_a * dt_size(a->dt), x, m);
+        CPU(to_f32)(b->dt, (const char *)b->data + (size_t)at_b * dt_size(b->dt), y, m);
+        for (int i = 0; i < m; i++) sum += x[i] * y[i];
+    }
+    return sum;
+}
+
+static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
+    const att_plan *p = &b->plan;
+    const tile_path *path = p->path;
+    int64_t row = p->tile_row[t], col = att_q_col(p, head);
+    qt->tile = t;
+    qt->rows = att_tile_rows(p, t);
+    tile_src dout = att_src(&b->c->in[0], row, col, qt->rows, p->dim);
+    tile_src q = att_src(&b->c->in[1], row, col, qt->rows, p->dim);
+    tile_src o = att_src(&b->c->in[2], row, col, qt->rows, p->dim);
+    path->right_outer(qt->q_turned, &q, p->width);
+    path->right_outer(qt->do_turned, &dout, p->width);
+    path->right_inner(qt->q, &q, p->width);
+    path->right_inner(qt->dout, &dout, p->width);
+    const float *lse = (const float *)b->c->in[3].data + head * p->n + row;
+    for (int i = 0; i < ATT_TILE; i++) {
+        qt->lse2[i] = i < qt->rows ? lse[i] * ATT_LOG2E : 0;
+        qt->delta[i] = i < qt->rows ? dot_src(&dout, &o, i, p->dim) : 0;
+    }
+}
+
+static void init_worker(const bwd *b, int worker, query_tile *qt, scores *s) {
+    const att_plan *p = &b->plan;
+    char *at = b->worker + worker * b->worker_bytes;
+    void **operand[] = { &qt->q_turned, &qt->do_turned, &qt->q, &qt->dout };
+    for (size_t i = 0; i < COUNT_OF(operand); i++, at += p->tile_bytes) *operand[i] = at;
+    qt->dq = (float *)at;
+    at += sum_count(p) * sizeof(float);
+    s->p = (float *)at;
+    s->g = s->p + ATT_SQUARE;
+    at += 2 * ATT_SQUARE * sizeof(float);
+    void **room[] = { &s->p_left, &s->g_left, &s->g_right };
+    for (size_t i = 0; i < COUNT_OF(room); i++, at += ATT_SQUARE * p->path->elem) *room[i] = at;
+}
+static size_t worker_bytes(const att_plan *p) {
+    return 4 * p->tile_bytes + sum_count(p) * sizeof(float) + 2 * ATT_SQUARE * sizeof(float) +
+           3 * ATT_SQUARE * p->path->elem;
+}
+
+/* ---- a pair of tiles ------------------------------------------------------------------------- */
+/* S' and D' become P' and G' for ATT_LANES queries over keys [klo, khi). */
+static void grad_lanes(const scores *s, const query_tile *qt, float scale2, int q0, int klo,
+                       int khi) {
+    for (int k = klo; k < khi; k++) {
+        float *p = s->p + (size_t)k * ATT_TILE, *g = s->g + (size_t)k * ATT_TILE;
+        for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
+            vec prob = vec_exp2(vec_load(p + q) * scale2 - vec_load(qt->lse2 + q));
+            vec_store(p + q, prob);
+            vec_store(g + q, prob * (vec_load(g + q) - vec_load(qt->delta + q)));
+        }
+    }
+}
+
+static void zero_rows(const scores *s, int q0, int from, int to) {
+    for (int k = from; k < to; k++) {
+        size_t at = (size_t)k * ATT_TILE + q0;
+        memset(s->p + at, 0, ATT_LANES * sizeof(float));
+        memset(s->g + at, 0, ATT_LANES * sizeof(float));
+    }
+}
+
+static void pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, int what) {
+    const att_plan *p = &b->plan;
+    const tile_path *path = p->path;
+    int m = att_pad(p, att_tile_rows(p, kt)), n = att_pad(p, qt->rows), w = p->width;
+    const char *k = packed_tile(b, kv, kt), *v = k + p->tile_bytes, *k_turned = v + p->tile_bytes;
+    att_band room;
+    const att_band *band = CPU(att_band_tiles)(&room, p, qt->tile, kt);
+    path->mul(&(tile_job){ TILE_SCORES, k, qt->q_turned, s->p, m, n, w, ATT_TILE, w, false, band });
+    path->mul(
+        &(tile_job){ TILE_SCORES, v, qt->do_turned, s->g, m, n, w, ATT_TILE, w, false, band });
+    for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
+        int klo, khi;
+        att_lane_keys(band, q0, n, m, &klo, &khi);
+        if (band) {
+            CPU(att_mask)(s->p, band, q0, klo, khi);
+            zero_rows(s, q0, 0, klo);
+            zero_rows(s, q0, MAX(klo, khi), m);
+        }
+        grad_lanes(s, qt, p->scale2, q0, klo, khi);
+    }
+    if (what & DO_QUERIES) {
+        const void *g = path->right_scores(s->g_right, s->g, m, n);
+        path->mul(&(tile_job){ TILE_BY_QUERY, k_turned, g, qt->dq, w, n, m, ATT_TILE, ATT_TILE,
+                               true, band });
+    }
+    if (what & DO_KEYS) {
+        float *dk = sums_tile(b, kv, kt), *dv = dk + sum_count(p);
+        const void *pl = path->left_scores(s->p_left, s->p, m, n);
+        const void *gl = path->left_scores(s->g_left, s->g, m, n);
+        path->mul(&(tile_job){ TILE_BY_KEY, pl, qt->dout, dv, m, w, n, w, ATT_TILE, true, band });
+        path->mul(&(tile_job){ TILE_BY_KEY, gl, qt->q, dk, m, w, n, w, ATT_TILE, true, band });
+    }
+}
+
+/* ---- results --------------------------------------------------------------------------------- */
+/* dqkv[row + r][col + c] = scale * from[r][c] */
+static void store_rows(const bwd *b, const float *from, int ld, int64_t row, int64_t col, int rows,
+                       int cols, float scale) {
+    const tensor *to = &b->c->out[0];
+    float scaled[ATT_TILE];
+    for (int r = 0; r < rows; r++) {
+        for (int c = 0; c < cols; c += ATT_TILE) {
+            int n = MIN(ATT_TILE, cols - c);
+            for (int i = 0; i < n; i++) scaled[i] = from[(size_t)r * ld + c + i] * scale;
+            int64_t at = (row + r) * to->dim[1] + col + c;
+            CPU(from_f32)(to->dt, scaled, (char *)to->data + (size_t)at * dt_size(to->dt), n);
+        }
+    }
+}
+
+static void store_keys(const bwd *b, int kv, int t) {
+    const att_plan *p = &b->plan;
+    const float *dk = sums_tile(b, kv, t), *dv = dk + sum_count(p);
+    int64_t row = p->tile_row[t];
+    int rows = att_tile_rows(p, t);
+    store_rows(b, dk, p->width, row, att_k_col(p, kv), rows, p->dim, b->scale);
+    store_rows(b, dv, p->width, row, att_v_col(p, kv), rows, p->dim, 1.0f);
+}
+
+static void store_queries(const bwd *b, const query_tile *qt, int head) {
+    const att_plan *p = &b->plan;
+    float turned[ATT_LANES][ATT_TILE];
+    int64_t row = p->tile_row[qt->tile], col = att_q_col(p, head);
+    for (int q0 = 0; q0 < qt->rows; q0 += ATT_LANES) {
+        for (int d = 0; d < p->dim; d += ATT_TILE) {
+            const float *from = qt->dq + (size_t)d * ATT_TILE + q0;
+            CPU(tile_transpose)
+            (turned[0], ATT_TILE, from, ATT_TILE, MIN(ATT_TILE, p->width - d), ATT_LANES);
+            store_rows(b, turned[0], ATT_TILE, row + q0, col + d, MIN(ATT_LANES, qt->rows - q0),
+                       MIN(ATT_TILE, p->dim - d), b->scale);
+        }
+    }
+}
+
+/* ---- tasks ----------------------------------------------------------------------------------- */
+static void zero_sums(const bwd *b, int kv, int t0, int t1) {
+    size_t bytes = 2 * sum_count(&b->plan) * sizeof(float);
+    memset(sums_tile(b, kv, t0), 0, (size_t)(t1 - t0) * bytes);
+}
+
+/* One tile of queries against all keys it sees. */
+static void query_pass(const bwd *b, query_tile *qt, const scores *s, int head, int t, int what) {
+    const att_plan *p = &b->plan;
+    int64_t first = att_first(p, p->tile_row[t]);
+    int kt = t;
+    while (kt > 0 && p->tile_row[kt] > first) kt--;
+    load_queries(b, qt, head, t);
+    memset(qt->dq, 0, sum_count(p) * sizeof(float));
+    for (; kt <= t; kt++) pair(b, qt, s, head / p->group, kt, what);
+    store_queries(b, qt, head);
+}
+
+/* All there is to do for a kv head of a chunk. */
+static void chunk_task(void *ctx, int64_t i, int worker) {
+    const bwd *b = ctx;
+    const att_plan *p = &b->plan;
+    int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
+    int t0 = p->chunk_tile[chunk], t1 = p->chunk_tile[chunk + 1];
+    query_tile qt;
+    scores s;
+    init_worker(b, worker, &qt, &s);
+    for (int t = t0; t < t1; t++) pack_keys(b, kv, t);
+    zero_sums(b, kv, t0, t1);
+    for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
+        for (int t = t0; t < t1; t++) query_pass(b, &qt, &s, h, t, DO_QUERIES | DO_KEYS);
+    for (int t = t0; t < t1; t++) store_keys(b, kv, t);
+}
+
+static void pack_task(void *ctx, int64_t i, int worker) {
+    const bwd *b = ctx;
+    pack_keys(b, (int)(i % b->plan.kv), (int)(i / b->plan.kv));
+}
+
+static void query_task(void *ctx, int64_t i, int worker) {
+    const bwd *b = ctx;
+    int back = (int)(i / b->plan.heads); /* later tiles see more keys: longest first */
+    query_tile qt;
+    scores s;
+    init_worker(b, worker, &qt, &s);
+    query_pass(b, &qt, &s, (int)(i % b->plan.heads), b->plan.n_tiles - 1 - back, DO_QUERIES);
+}
+
+/* One tile of keys against all queries that see it. */
+static void key_task(void *ctx, int64_t i, int worker) {
+    const bwd *b = ctx;
+    const att_plan *p = &b->plan;
+    int kv = (int)(i % p->kv), kt = (int)(i / p->kv);
+    query_tile qt;
+    scores s;
+    init_worker(b, worker, &qt, &s);
+    zero_sums(b, kv, kt, kt + 1);
+    for (int h = kv * p->group; h < (kv + 1) * p->group; h++) {
+        for (int t = kt; t < p->n_tiles; t++) {
+            if (att_first(p, p->tile_row[t]) >= p->tile_row[kt + 1]) break;
+            load_queries(b, &qt, h, t);
+            pair(b, &qt, &s, kv, kt, DO_KEYS);
+        }
+    }
+    store_keys(b, kv, kt);
+}
+
+/* ---- the op ---------------------------------------------------------------------------------- */
+/* Products are bf16 only when both gradients and values are. */
+static att_plan shape_of(const op_call *c) {
+    bool same = c->in[0].dt == c->in[1].dt;
+    return CPU(att_shape)(c, c->in[1].dim[0], same ? c->in[1].dt : DT_F32);
+}
+static size_t packed_bytes(const att_plan *p) {
+    return (size_t)CPU(att_max_tiles)(p) * p->kv * 3 * p->tile_bytes;
+}
+static size_t sums_bytes(const att_plan *p) {
+    return (size_t)CPU(att_max_tiles)(p) * p->kv * 2 * sum_count(p) * sizeof(float);
+}
+
+size_t CPU(att_bwd_workspace)(const op_call *c, int threads) {
+    att_plan p = shape_of(c);
+    return CPU(att_plan_bytes)(&p) + packed_bytes(&p) + sums_bytes(&p) +
+           (size_t)threads * worker_bytes(&p);
+}
+
+void CPU(attention_bwd)(const op_call *c) {
+    bwd b = { .plan = shape_of(c), .c = c, .scale = c->attr.heads.scale };
+    att_plan *p = &b.plan;
+    BUG_IF(c->in[1].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
+    BUG_IF(c->in[0].dim[1] != (int64_t)p->heads * p->dim || c->in[3].dt != DT_F32);
+    CPU(att_cut)(p, c->in[4].data, c->run->workspace);
+    b.packed = (char *)c->run->workspace + CPU(att_plan_bytes)(p);
+    b.sums = (float *)(b.packed + packed_bytes(p));
+    b.worker = (char *)b.sums + sums_bytes(p);
+    b.worker_bytes = worker_bytes(p);
+    pool *threads = c->run->pool;
+    if (CPU(att_by_chunk)(p, pool_size(threads))) {
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &b);
+        return;
+    }
+    pool_run(threads, (int64_t)p->kv * p->n_tiles, pack_task, &b);
+    pool_run(threads, (int64_t)p->heads * p->n_tiles, query_task, &b);
+    pool_run(threads, (int64_t)p->kv * p->n_tiles, key_task, &b);
+}

@@ -1,0 +1,181 @@
+/* ATTENTION_CACHED: keys and values lie in a cache, one row a position. A run of tokens (a prompt)
+ * goes through the same tiles as training; single tokens go row by row, as fast as the cache can
+ * be read. */
+#include "attention_internal.h"
+
+#include <string.h>
+
+enum { PROMPT = 8 }; /* tokens from which tiles pay */
+
+typedef struct cached {
+    att_plan plan; /* tile_row and start are not used: positions say what is seen */
+    const op_call *c;
+    const int32_t *pos;
+    tensor cache;
+    char *worker;
+    size_t worker_bytes;
+} cached;
+
+static int64_t first_row(const att_plan *p, int64_t pos) {
+    return p->window > 0 ? MAX(0, pos - p->window + 1) : 0;
+}
+static tile_src cache_src(const cached *a, int64_t row, int kv, bool value, int rows) {
+    int64_t col = (int64_t)(kv + (value ? a->plan.kv : 0)) * a->plan.dim;
+    return att_src(&a->cache, row, col, rows, a->plan.dim);
+}
+
+/* k|v of each token, which follow q in its row, become the cache's row. */
+static void store_tokens(const cached *a) {
+    const att_plan *p = &a->plan;
+    const tensor *qkv = &a->c->in[0];
+    int64_t width = 2 * (int64_t)p->kv * p->dim;
+    float part[ATT_TILE];
+    for (int64_t i = 0; i < p->n; i++) {
+        BUG_IF(a->pos[i] < 0 || a->pos[i] >= a->cache.dim[0]);
+        for (int64_t c = 0; c < width; c += ATT_TILE) {
+            int n = (int)MIN(ATT_TILE, width - c);
+            tile_src from = att_src(qkv, i, att_k_col(p, 0) + c, 1, n);
+            tile_src to = att_src(&a->cache, a->pos[i], c, 1, n);
+            CPU(to_f32)(from.dt, from.data, part, n);
+            CPU(from_f32)(to.dt, part, (void *)to.data, n);
+        }
+    }
+}
+
+/* ---- a run of tokens, by tiles ------------------------------------------------------------- */
+static void tile_task(void *ctx, int64_t task, int worker) {
+    const cached *a = ctx;
+    const att_plan *p = &a->plan;
+    int head = (int)(task % p->heads);
+    int64_t row = task / p->heads * ATT_TILE;
+    int nq = (int)MIN(ATT_TILE, p->n - row);
+    int64_t lo[ATT_TILE], end[ATT_TILE];
+    for (int q = 0; q < nq; q++) {
+        lo[q] = first_row(p, a->pos[row + q]);
+        end[q] = a->pos[row + q] + 1;
+    }
+    char *room = a->worker + worker * a->worker_bytes, *k = room + CPU(att_state_bytes)(p);
+    char *v = k + p->tile_bytes;
+    att_state st;
+    CPU(att_state_init)(&st, p, room);
+    tile_src q = att_src(&a->c->in[0], row, att_q_col(p, head), nq, p->dim);
+    CPU(att_state_begin)(&st, p, &q);
+    for (int64_t key = lo[0] / ATT_TILE * ATT_TILE; key < end[nq - 1]; key += ATT_TILE) {
+        int keys = (int)MIN(ATT_TILE, end[nq - 1] - key);
+        tile_src ks = cache_src(a, key, head / p->group, false, keys);
+        tile_src vs = cache_src(a, key, head / p->group, true, keys);
+        p->path->left_outer(k, &ks, p->width);
+        p->path->left_inner(v, &vs, p->width);
+        att_band band;
+        const att_band *mask = CPU(att_band_of)(&band, p, lo, end, nq, key, keys);
+        CPU(att_state_add)(&st, p, k, v, nq, keys, mask);
+    }
+    CPU(att_state_end)(&st, p, nq, &a->c->out[0], row, head, NULL);
+}
+
+/* ---- single tokens, by rows ----------------------------------------------------------------- */
+/* [keys][dim] of the cache as fp32: converted into room. */
+static void load_keys(const tile_src *s, float *room) {
+    for (int r = 0; r < s->rows; r++) {
+        size_t at = (size_t)(r * s->stride) * dt_size(s->dt);
+        CPU(to_f32)(s->dt, (const char *)s->data + at, room + (size_t)r * s->cols, s->cols);
+    }
+}
+
+static float dot(const float *x, const float *y, int n) {
+    float sum = 0;
+    for (int i = 0; i < n; i++) sum += x[i] * y[i];
+    return sum;
+}
+
+/* Softmax of one query over the keys taken in so far. */
+typedef struct row_state {
+    const float *q; /* [dim], scaled */
+    float *out;     /* [dim] */
+    float max, sum;
+} row_state;
+
+static void row_add(row_state *st, const float *k, const float *v, int keys, int dim) {
+    float s[ATT_TILE], top = st->max, sum = 0, shrink[VEC];
+    for (int j = 0; j < keys; j++) {
+        s[j] = dot(st->q, k + (size_t)j * dim, dim);
+        if (s[j] > top) top = s[j];
+    }
+    for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
+    for (int j = 0; j < keys; j += VEC) vec_store(s + j, vec_exp2(vec_load(s + j) - top));
+    vec_store(shrink, vec_exp2(vec_all(st->max - top)));
+    for (int d = 0; d < dim; d++) st->out[d] *= shrink[0];
+    for (int j = 0; j < keys; j++) {
+        const float *row = v + (size_t)j * dim;
+        for (int d = 0; d < dim; d++) st->out[d] += s[j] * row[d];
+        sum += s[j];
+    }
+    st->sum = st->sum * shrink[0] + sum;
+    st->max = top;
+}
+
+/* All query heads of a kv head for one token, so that the cache is read once. */
+static void row_task(void *ctx, int64_t task, int worker) {
+    const cached *a = ctx;
+    const att_plan *p = &a->plan;
+    int kv = (int)(task % p->kv), dim = p->dim;
+    int64_t i = task / p->kv, pos = a->pos[i];
+    row_state *st = (row_state *)(a->worker + worker * a->worker_bytes);
+    float *k = (float *)(st + p->group);
+    float *v = k + (size_t)ATT_TILE * dim, *q = v + (size_t)ATT_TILE * dim;
+    float *out = q + (size_t)p->group * dim;
+    tile_src qs = att_src(&a->c->in[0], i, att_q_col(p, kv * p->group), 1, p->group * dim);
+    CPU(to_f32)(qs.dt, qs.data, q, qs.cols);
+    for (int d = 0; d < qs.cols; d++) q[d] *= p->scale2;
+    memset(out, 0, (size_t)qs.cols * sizeof *out);
+    for (int h = 0; h < p->group; h++)
+        st[h] = (row_state){ q + (size_t)h * dim, out + (size_t)h * dim, ATT_MASKED, 0 };
+    for (int64_t key = first_row(p, pos); key <= pos; key += ATT_TILE) {
+        int keys = (int)MIN(ATT_TILE, pos + 1 - key);
+        tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);
+        load_keys(&ks, k);
+        load_keys(&vs, v);
+        for (int h = 0; h < p->group; h++) row_add(&st[h], k, v, keys, dim);
+    }
+    for (int h = 0; h < p->group; h++)
+        for (int d = 0; d < dim; d++) st[h].out[d] /= st[h].sum;
+    tile_src to = att_src(&a->c->out[0], i, att_q_col(p, kv * p->group), 1, p->group * dim);
+    CPU(from_f32)(to.dt, out, (void *)to.data, to.cols);
+}
+
+/* ---- the op ---------------------------------------------------------------------------------- */
+/* Products are bf16 only when queries and cache both are. */
+static att_plan shape_of(const op_call *c) {
+    bool same = c->in[0].dt == c->in[1].dt;
+    return CPU(att_shape)(c, c->in[0].dim[0], same ? c->in[0].dt : DT_F32);
+}
+static size_t worker_bytes(const att_plan *p) {
+    size_t tile = CPU(att_state_bytes)(p) + 2 * p->tile_bytes;
+    size_t row = (2 * (size_t)ATT_TILE + 2 * p->group) * p->dim * sizeof(float);
+    return align_up(MAX(tile, row + p->group * sizeof(row_state)), 64);
+}
+size_t CPU(att_cached_workspace)(const op_call *c, int threads) {
+    att_plan p = shape_of(c);
+    return (size_t)threads * worker_bytes(&p);
+}
+
+static bool is_run(const int32_t *pos, int64_t n) {
+    for (int64_t i = 1; i < n; i++)
+        if (pos[i] <= pos[i - 1]) return false;
+    return n >= PROMPT;
+}
+
+void CPU(attention_cached)(const op_call *c) {
+    cached a = { .plan = shape_of(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
+    const att_plan *p = &a.plan;
+    BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
+    BUG_IF(a.cache.dim[1] != 2 * (int64_t)p->kv * p->dim);
+    a.worker = c->run->workspace;
+    a.worker_bytes = worker_bytes(p);
+    store_tokens(&a);
+    int64_t tiles = (p->n + ATT_TILE - 1) / ATT_TILE;
+    if (is_run(a.pos, p->n))
+        pool_run(c->run->pool, tiles * p->heads, tile_task, &a);
+    else
+        pool_run(c->run->pool, p->n * p->kv, row_task, &a);
+}

@@ -1,0 +1,225 @@
+/* ATTENTION: softmax(q k') v, one tile of queries after the other over the tiles of keys it sees. */
+#include "attention_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- one tile of queries --------------------------------------------------------------------- */
+/* How far, in powers of two, a score may rise above the maximum held before all sums are scaled
+ * down to a new one. Any bound that keeps 2^x far from overflow gives the same result. */
+static const float RISE = 8.0f;
+enum { VECS = ATT_LANES / VEC };
+
+size_t CPU(att_state_bytes)(const att_plan *p) {
+    size_t out = (size_t)p->width * ATT_TILE * sizeof(float), s = ATT_SQUARE * sizeof(float);
+    return out + s + ATT_SQUARE * p->path->elem + p->tile_bytes;
+}
+
+void CPU(att_state_init)(att_state *st, const att_plan *p, void *room) {
+    char *at = room;
+    st->out = (float *)at;
+    at += (size_t)p->width * ATT_TILE * sizeof(float);
+    st->s = (float *)at;
+    at += ATT_SQUARE * sizeof(float);
+    st->p_room = at;
+    at += ATT_SQUARE * p->path->elem;
+    st->q = at;
+}
+
+void CPU(att_state_begin)(att_state *st, const att_plan *p, const tile_src *q) {
+    for (int i = 0; i < ATT_TILE; i++) {
+        st->max[i] = ATT_MASKED;
+        st->sum[i] = 0;
+    }
+    memset(st->out, 0, (size_t)p->width * ATT_TILE * sizeof(float));
+    p->path->right_outer(st->q, q, p->width);
+}
+
+/* Raises the maxima of ATT_LANES queries to `top` where that is needed at all. */
+static void raise_max(att_state *st, int q0, const vec *top, int width) {
+    float *max = st->max + q0, *sum = st->sum + q0;
+    vec_i need = { 0 };
+    UNROLL
+    for (int i = 0; i < VECS; i++) need |= top[i] > vec_load(max + i * VEC) + RISE;
+    int any = 0;
+    for (int i = 0; i < VEC; i++) any |= need[i];
+    if (!any) return;
+    vec shrink[VECS];
+    UNROLL
+    for (int i = 0; i < VECS; i++) {
+        vec old = vec_load(max + i * VEC), now = vec_max(top[i], old);
+        shrink[i] = vec_exp2(old - now);
+        vec_store(sum + i * VEC, vec_load(sum + i * VEC) * shrink[i]);
+        vec_store(max + i * VEC, now);
+    }
+    for (int d = 0; d < width; d++) {
+        float *row = st->out + (size_t)d * ATT_TILE + q0;
+        UNROLL
+        for (int i = 0; i < VECS; i++)
+            vec_store(row + i * VEC, vec_load(row + i * VEC) * shrink[i]);
+    }
+}
+
+/* s -> 2^(s*scale2 - max) for ATT_LANES queries over keys [klo, khi), and their sums. A query that
+ * has seen no key yet takes 0 from its masked scores, which leaves nothing of them. */
+static void softmax_lanes(att_state *st, const att_plan *p, int q0, int klo, int khi) {
+    vec top[VECS], base[VECS], sum[VECS], masked = vec_all(ATT_MASKED), scale2 = vec_all(p->scale2);
+    UNROLL
+    for (int i = 0; i < VECS; i++) top[i] = masked;
+    for (int k = klo; k < khi; k++) {
+        const float *row = st->s + (size_t)k * ATT_TILE + q0;
+        UNROLL
+        for (int i = 0; i < VECS; i++) top[i] = vec_max(vec_load(row + i * VEC), top[i]);
+    }
+    UNROLL
+    for (int i = 0; i < VECS; i++) top[i] = vec_select(top[i] > masked, top[i] * scale2, masked);
+    raise_max(st, q0, top, p->width);
+    UNROLL
+    for (int i = 0; i < VECS; i++) {
+        vec max = vec_load(st->max + q0 + i * VEC);
+        base[i] = vec_select(max > masked, max, vec_all(0));
+        sum[i] = vec_load(st->sum + q0 + i * VEC);
+    }
+    for (int k = klo; k < khi; k++) {
+        float *row = st->s + (size_t)k * ATT_TILE + q0;
+        UNROLL
+        for (int i = 0; i < VECS; i++) {
+            vec e = vec_exp2(vec_load(row + i * VEC) * scale2 - base[i]);
+            vec_store(row + i * VEC, e);
+            sum[i] += e;
+        }
+    }
+    UNROLL
+    for (int i = 0; i < VECS; i++) vec_store(st->sum + q0 + i * VEC, sum[i]);
+}
+
+static void zero_rows(float *s, int from, int to) {
+    for (int k = from; k < to; k++) memset(s + (size_t)k * ATT_TILE, 0, ATT_LANES * sizeof *s);
+}
+
+void CPU(att_state_add)(att_state *st, const att_plan *p, const void *k, const void *v, int nq,
+                        int keys, const att_band *band) {
+    int m = att_pad(p, keys), n = att_pad(p, nq);
+    p->path->mul(&(tile_job){ TILE_SCORES, k, st->q, st->s, m, n, p->width, ATT_TILE, p->width,
+                              false, band });
+    for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
+        int klo, khi;
+        att_lane_keys(band, q0, n, m, &klo, &khi);
+        if (band) {
+            CPU(att_mask)(st->s, band, q0, klo, khi);
+            zero_rows(st->s + q0, 0, klo);
+            zero_rows(st->s + q0, MAX(khi, klo), m);
+        }
+        softmax_lanes(st, p, q0, klo, khi);
+    }
+    const void *prob = p->path->right_scores(st->p_room, st->s, m, n);
+    p->path->mul(&(tile_job){ TILE_BY_QUERY, v, prob, st->out, p->width, n, m, ATT_TILE, ATT_TILE,
+                              true, band });
+}
+
+void CPU(att_state_end)(att_state *st, const att_plan *p, int nq, const tensor *o, int64_t row,
+                        int head, float *lse) {
+    float turned[ATT_LANES][ATT_TILE];
+    int64_t stride = o->dim[1];
+    for (int q0 = 0; q0 < nq; q0 += ATT_LANES) {
+        for (int d = 0; d < p->dim; d += ATT_TILE) {
+            int dims = MIN(ATT_TILE, p->width - d), keep = MIN(ATT_TILE, p->dim - d);
+            CPU(tile_transpose)
+            (turned[0], ATT_TILE, st->out + (size_t)d * ATT_TILE + q0, ATT_TILE, dims, ATT_LANES);
+            for (int q = q0; q < MIN(q0 + ATT_LANES, nq); q++) {
+                float *from = turned[q - q0], inverse = 1.0f / st->sum[q];
+                for (int i = 0; i < keep; i++) from[i] *= inverse;
+                int64_t at = (row + q) * stride + (int64_t)head * p->dim + d;
+                CPU(from_f32)(o->dt, from, (char *)o->data + (size_t)at * dt_size(o->dt), keep);
+            }
+        }
+    }
+    for (int q = 0; lse && q < nq; q++) lse[q] = st->max[q] * ATT_LN2 + logf(st->sum[q]);
+}
+
+/* ---- the op ---------------------------------------------------------------------------------- */
+typedef struct fwd {
+    att_plan plan;
+    const op_call *c;
+    char *packed; /* [kv, tile] keys and values */
+    char *worker; /* [thread] att_state_bytes */
+    size_t worker_bytes;
+} fwd;
+
+static char *packed_tile(const fwd *f, int kv, int tile) {
+    return f->packed + ((size_t)kv * f->plan.n_tiles + tile) * 2 * f->plan.tile_bytes;
+}
+
+static void pack_tile(const fwd *f, int kv, int t) {
+    const att_plan *p = &f->plan;
+    const tensor *qkv = &f->c->in[0];
+    int rows = att_tile_rows(p, t);
+    char *to = packed_tile(f, kv, t);
+    tile_src k = att_src(qkv, p->tile_row[t], att_k_col(p, kv), rows, p->dim);
+    tile_src v = att_src(qkv, p->tile_row[t], att_v_col(p, kv), rows, p->dim);
+    p->path->left_outer(to, &k, p->width);
+    p->path->left_inner(to + p->tile_bytes, &v, p->width);
+}
+
+static void attend_tile(const fwd *f, int head, int qt, int worker) {
+    const att_plan *p = &f->plan;
+    int nq = att_tile_rows(p, qt), kt = qt;
+    int64_t row = p->tile_row[qt], first = att_first(p, row);
+    while (kt > 0 && p->tile_row[kt] > first) kt--;
+    att_state st;
+    CPU(att_state_init)(&st, p, f->worker + worker * f->worker_bytes);
+    tile_src q = att_src(&f->c->in[0], row, att_q_col(p, head), nq, p->dim);
+    CPU(att_state_begin)(&st, p, &q);
+    for (; kt <= qt; kt++) {
+        att_band room;
+        const att_band *band = CPU(att_band_tiles)(&room, p, qt, kt);
+        const char *k = packed_tile(f, head / p->group, kt);
+        CPU(att_state_add)(&st, p, k, k + p->tile_bytes, nq, att_tile_rows(p, kt), band);
+    }
+    float *lse = (float *)f->c->out[1].data + head * p->n + row;
+    CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, lse);
+}
+
+/* A kv head of a chunk: its keys and values are packed and used while they are near. */
+static void chunk_task(void *ctx, int64_t i, int worker) {
+    const fwd *f = ctx;
+    const att_plan *p = &f->plan;
+    int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
+    int t0 = p->chunk_tile[chunk], t1 = p->chunk_tile[chunk + 1];
+    for (int t = t0; t < t1; t++) pack_tile(f, kv, t);
+    for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
+        for (int t = t0; t < t1; t++) attend_tile(f, h, t, worker);
+}
+static void pack_task(void *ctx, int64_t i, int worker) {
+    const fwd *f = ctx;
+    pack_tile(f, (int)(i % f->plan.kv), (int)(i / f->plan.kv));
+}
+static void attend_task(void *ctx, int64_t i, int worker) {
+    const fwd *f = ctx;
+    int back = (int)(i / f->plan.heads); /* later tiles see more keys: longest first */
+    attend_tile(f, (int)(i % f->plan.heads), f->plan.n_tiles - 1 - back, worker);
+}
+
+size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
+    att_plan p = CPU(att_shape)(c, c->in[0].dim[0], c->in[0].dt);
+    return CPU(att_plan_bytes)(&p) + CPU(att_max_tiles)(&p) * p.kv * 2 * p.tile_bytes +
+           (size_t)threads * CPU(att_state_bytes)(&p);
+}
+
+void CPU(attention)(const op_call *c) {
+    fwd f = { .plan = CPU(att_shape)(c, c->in[0].dim[0], c->in[0].dt), .c = c };
+    att_plan *p = &f.plan;
+    BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
+    BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
+    CPU(att_cut)(p, c->in[1].data, c->run->workspace);
+    f.packed = (char *)c->run->workspace + CPU(att_plan_bytes)(p);
+    f.worker = f.packed + CPU(att_max_tiles)(p) * p->kv * 2 * p->tile_bytes;
+    f.worker_bytes = CPU(att_state_bytes)(p);
+    pool *threads = c->run->pool;
+    if (CPU(att_by_chunk)(p, pool_size(threads))) {
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &f);
+        return;
+    }
+    pool_run(threads, (int64_t)p->kv * p->n_tiles, pack_task, &f);
+    pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, &f);
+}

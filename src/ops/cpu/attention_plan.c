@@ -1,0 +1,119 @@
+/* Shapes, the cut of tokens into tiles and chunks, and which pairs of a tile may attend. */
+#include "attention_internal.h"
+
+#include <string.h>
+
+att_plan CPU(att_shape)(const op_call *c, int64_t n, dtype dt) {
+    int heads = c->attr.heads.q, kv = c->attr.heads.kv, dim = c->attr.heads.dim;
+    BUG_IF(heads < 1 || kv < 1 || dim < 1 || heads % kv != 0);
+    BUG_IF(n < 0 || n > INT32_MAX);
+    BUG_IF(!(c->attr.heads.scale > 0));
+    const tile_path *path = CPU(tile_path_for)(dt);
+    int width = (int)align_up((size_t)dim, (size_t)path->unit);
+    return (att_plan){
+        .path = path,
+        .n = n,
+        .heads = heads,
+        .kv = kv,
+        .group = heads / kv,
+        .dim = dim,
+        .width = width,
+        .window = c->attr.heads.window,
+        .scale2 = c->attr.heads.scale * ATT_LOG2E,
+        .tile_bytes = (size_t)ATT_TILE * width * path->elem,
+    };
+}
+
+/* Each chunk but the last has ATT_CHUNK tokens or more, and adds at most one part tile. */
+static int64_t max_chunks(const att_plan *p) { return p->n / ATT_CHUNK + 1; }
+int64_t CPU(att_max_tiles)(const att_plan *p) { return p->n / ATT_TILE + max_chunks(p); }
+
+size_t CPU(att_plan_bytes)(const att_plan *p) {
+    int64_t entries = CPU(att_max_tiles)(p) + 1 + max_chunks(p) + 1;
+    return align_up((size_t)entries * sizeof(int32_t), 64);
+}
+
+/* A chunk may end before token i when nothing from i on looks back past i. */
+static bool may_cut(const int32_t *start, int64_t i, int64_t first) {
+    return start[i] == i && i - first >= ATT_CHUNK;
+}
+
+void CPU(att_cut)(att_plan *p, const int32_t *start, void *room) {
+    p->start = start;
+    p->tile_row = room;
+    p->chunk_tile = p->tile_row + CPU(att_max_tiles)(p) + 1;
+    p->n_tiles = p->n_chunks = 0;
+    int64_t chunk = 0, tile = 0;
+    for (int64_t i = 0; i < p->n; i++) {
+        BUG_IF(start[i] < 0 || start[i] > i || (i > 0 && start[i] < start[i - 1]));
+        bool new_chunk = i == 0 || may_cut(start, i, chunk);
+        if (new_chunk) {
+            chunk = i;
+            p->chunk_tile[p->n_chunks++] = p->n_tiles;
+        }
+        if (new_chunk || i - tile == ATT_TILE) {
+            tile = i;
+            p->tile_row[p->n_tiles++] = (int32_t)i;
+        }
+    }
+    p->tile_row[p->n_tiles] = (int32_t)p->n;
+    p->chunk_tile[p->n_chunks] = p->n_tiles;
+}
+
+bool CPU(att_by_chunk)(const att_plan *p, int threads) {
+    return threads == 1 || (int64_t)p->kv * p->n_chunks >= 4 * threads;
+}
+
+size_t CPU(attention_workspace)(const op_call *c, int threads) {
+    switch (c->op) {
+    case OP_ATTENTION: return CPU(att_fwd_workspace)(c, threads);
+    case OP_ATTENTION_BWD: return CPU(att_bwd_workspace)(c, threads);
+    default: return CPU(att_cached_workspace)(c, threads);
+    }
+}
+
+/* ---- masks ---------------------------------------------------------------------------------- */
+static uint8_t within(int64_t key, int64_t key0, int keys) {
+    return (uint8_t)MIN(MAX(key - key0, 0), keys);
+}
+
+const att_band *CPU(att_band_of)(att_band *band, const att_plan *p, const int64_t *lo,
+                                 const int64_t *end, int nq, int64_t key0, int keys) {
+    bool padded = keys % p->path->unit != 0;
+    if (!padded && lo[nq - 1] <= key0 && end[0] >= key0 + keys) return NULL;
+    int from = 0, to = 0;
+    for (int k = 0; k < ATT_TILE; k++) {
+        while (from < nq && (k >= keys || end[from] <= key0 + k)) from++;
+        while (to < nq && (k >= keys || lo[to] <= key0 + k)) to++;
+        band->from[k] = (uint8_t)from;
+        band->to[k] = (uint8_t)to;
+    }
+    for (int g = 0; g < ATT_TILE / ATT_GROUP; g++) {
+        int first = MIN(g * ATT_GROUP, nq - 1), last = MIN(first + ATT_GROUP, nq) - 1;
+        band->keys[g].lo = within(lo[first], key0, keys);
+        band->keys[g].hi = within(end[last], key0, keys);
+        band->queries[g].lo = band->from[g * ATT_GROUP];
+        band->queries[g].hi = band->to[g * ATT_GROUP + ATT_GROUP - 1];
+    }
+    return band;
+}
+
+const att_band *CPU(att_band_tiles)(att_band *band, const att_plan *p, int qt, int kt) {
+    int64_t lo[ATT_TILE], end[ATT_TILE];
+    int nq = att_tile_rows(p, qt);
+    for (int q = 0; q < nq; q++) {
+        int64_t i = p->tile_row[qt] + q;
+        lo[q] = att_first(p, i);
+        end[q] = i + 1;
+    }
+    return CPU(att_band_of)(band, p, lo, end, nq, p->tile_row[kt], att_tile_rows(p, kt));
+}
+
+void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi) {
+    for (int k = klo; k < khi; k++) {
+        float *row = s + (size_t)k * ATT_TILE + q0;
+        int from = MIN(MAX(band->from[k] - q0, 0), ATT_LANES), to = band->to[k] - q0;
+        for (int q = 0; q < from; q++) row[q] = ATT_MASKED;
+        for (int q = MAX(to, from); q < ATT_LANES; q++) row[q] = ATT_MASKED;
+    }
+}

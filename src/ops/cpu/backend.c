@@ -1,0 +1,61 @@
+/* The table of this instruction set's kernels. */
+#include "cpu_internal.h"
+
+static size_t workspace(const op_call *c, int threads) {
+    switch (c->op) {
+    case OP_LINEAR:
+    case OP_LINEAR_GELU:
+    case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_W: return CPU(linear_workspace)(c, threads);
+    case OP_RMSNORM:
+    case OP_RMSNORM_BWD:
+    case OP_LAYERNORM:
+    case OP_LAYERNORM_BWD:
+    case OP_QKNORM:
+    case OP_QKNORM_BWD: return CPU(norm_workspace)(c, threads);
+    case OP_ATTENTION:
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_CACHED: return CPU(attention_workspace)(c, threads);
+    case OP_LINEAR_CE: return CPU(linear_ce_workspace)(c, threads);
+    default: return 0;
+    }
+}
+
+#define CPU_STRING2(x) #x
+#define CPU_STRING(x)  CPU_STRING2(x)
+
+extern const op_backend CPU(backend);
+const op_backend CPU(backend) = {
+    .name = CPU_STRING(CPU_ISA),
+    .workspace = workspace,
+    .kernel = {
+        [OP_EMBED] = CPU(embed),
+        [OP_EMBED_BWD] = CPU(embed_bwd),
+        [OP_LINEAR] = CPU(linear),
+        [OP_LINEAR_GELU] = CPU(linear),
+        [OP_LINEAR_BWD_X] = CPU(linear_bwd_x),
+        [OP_LINEAR_BWD_W] = CPU(linear_bwd_w),
+        [OP_RMSNORM] = CPU(rmsnorm),
+        [OP_RMSNORM_BWD] = CPU(rmsnorm_bwd),
+        [OP_LAYERNORM] = CPU(layernorm),
+        [OP_LAYERNORM_BWD] = CPU(layernorm_bwd),
+        [OP_QKNORM] = CPU(qknorm),
+        [OP_QKNORM_BWD] = CPU(qknorm_bwd),
+        [OP_ROPE] = CPU(rope),
+        [OP_ROPE_BWD] = CPU(rope),
+        [OP_ATTENTION] = CPU(attention),
+        [OP_ATTENTION_BWD] = CPU(attention_bwd),
+        [OP_ATTENTION_CACHED] = CPU(attention_cached),
+        [OP_GELU] = CPU(gelu),
+        [OP_GELU_BWD] = CPU(gelu_bwd),
+        [OP_SWIGLU] = CPU(swiglu),
+        [OP_SWIGLU_BWD] = CPU(swiglu_bwd),
+        [OP_ADD] = CPU(add),
+        [OP_CAST] = CPU(add),
+        [OP_DROPOUT] = CPU(dropout),
+        [OP_SCALE] = CPU(scale),
+        [OP_LINEAR_CE] = CPU(linear_ce),
+        [OP_SQNORM] = CPU(sqnorm),
+        [OP_ZERO] = CPU(zero),
+    },
+};

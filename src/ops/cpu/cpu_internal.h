@@ -1,0 +1,88 @@
+/* What the CPU ops share. Every file of this folder but ops_cpu.c is compiled once for each
+ * instruction set, with CPU_ISA naming it and the compiler's flags allowing it; CPU(f) gives each
+ * copy its own symbol. Nothing here tests for a processor at run time: ops_cpu.c chooses a copy.
+ */
+#ifndef INGOT_OPS_CPU_INTERNAL_H
+#define INGOT_OPS_CPU_INTERNAL_H
+
+#include "ops/ops.h"
+
+#ifndef CPU_ISA
+#define CPU_ISA portable /* for editors; the build always sets it */
+#endif
+#define CPU_PASTE2(a, b) a##_##b
+#define CPU_PASTE(a, b)  CPU_PASTE2(a, b)
+#define CPU(name)        CPU_PASTE(name, CPU_ISA)
+
+enum { CPU_MAX_THREADS = 256 };
+
+/* ---- rows ---------------------------------------------------------------------------------
+ * The common shape of an op here: take a row as fp32 (in place when it is fp32 already, else
+ * converted into `tmp`), compute, put it back in the tensor's type. */
+const float *CPU(row_get)(const tensor *t, int64_t row, int64_t cols, float *tmp);
+/* Where to compute the row: the tensor itself when fp32, else `tmp`; row_put finishes. */
+float *CPU(row_at)(const tensor *t, int64_t row, int64_t cols, float *tmp);
+void CPU(row_put)(const tensor *t, int64_t row, int64_t cols, const float *from);
+/* Converters of n elements; vectorised for the instruction set. */
+void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n);
+void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n);
+
+/* ---- products -----------------------------------------------------------------------------
+ * C[M,N] (+)= A[M,K] B[K,N], row major with row strides in elements; ta/tb: the operand is stored
+ * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: fp32 products go
+ * to BLAS, bf16 x bf16 to our own kernels, other mixtures are converted to fp32. c may be fp32,
+ * bf16 or fp16; sums are fp32. `bias` [N] and `gelu` (with `pre`, the value before it) apply as
+ * the tile is stored. */
+typedef struct gemm {
+    int64_t m, n, k;
+    const void *a, *b;
+    void *c;
+    dtype at, bt, ct;
+    int64_t lda, ldb, ldc;
+    bool ta, tb;
+    bool accumulate; /* C += */
+    float alpha;     /* 0 means 1 */
+    const void *bias;
+    dtype bias_t;
+    bool gelu;
+    act_kind act;
+    void *pre; /* [M, N], type ct, stride ldc */
+} gemm;
+/* The product of matrices that lie densely: c = op(a) op(b), where op transposes if asked. */
+gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c);
+void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
+size_t CPU(gemm_workspace)(const gemm *g, int threads);
+
+/* One op a line: kernels by file. */
+void CPU(embed)(const op_call *c);
+void CPU(embed_bwd)(const op_call *c);
+void CPU(linear)(const op_call *c); /* also LINEAR_GELU */
+void CPU(linear_bwd_x)(const op_call *c);
+void CPU(linear_bwd_w)(const op_call *c);
+void CPU(rmsnorm)(const op_call *c);
+void CPU(rmsnorm_bwd)(const op_call *c);
+void CPU(layernorm)(const op_call *c);
+void CPU(layernorm_bwd)(const op_call *c);
+void CPU(qknorm)(const op_call *c);
+void CPU(qknorm_bwd)(const op_call *c);
+void CPU(rope)(const op_call *c); /* also ROPE_BWD */
+void CPU(attention)(const op_call *c);
+void CPU(attention_bwd)(const op_call *c);
+void CPU(attention_cached)(const op_call *c);
+void CPU(gelu)(const op_call *c);
+void CPU(gelu_bwd)(const op_call *c);
+void CPU(swiglu)(const op_call *c);
+void CPU(swiglu_bwd)(const op_call *c);
+void CPU(add)(const op_call *c); /* also CAST */
+void CPU(dropout)(const op_call *c);
+void CPU(scale)(const op_call *c);
+void CPU(linear_ce)(const op_call *c);
+void CPU(sqnorm)(const op_call *c);
+void CPU(zero)(const op_call *c);
+
+size_t CPU(linear_workspace)(const op_call *c, int threads);
+size_t CPU(norm_workspace)(const op_call *c, int threads);
+size_t CPU(attention_workspace)(const op_call *c, int threads);
+size_t CPU(linear_ce_workspace)(const op_call *c, int threads);
+
+#endif

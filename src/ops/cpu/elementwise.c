@@ -1,0 +1,189 @@
+/* Sums, copies, conversions, scaling, dropout, and the sum of squares: one pass over memory. */
+#include "chunks.h"
+
+#include <string.h>
+
+/* ---- a + b, copy, cast ----------------------------------------------------------------------- */
+static void add_block(const float *a, const float *b, float *c, int64_t n) {
+#pragma omp simd
+    for (int64_t k = 0; k < n; k++) c[k] = a[k] + b[k];
+}
+
+static void copy_task(const tensor *from, const tensor *to, span e) {
+    size_t size = dt_size(from->dt);
+    if (from->dt == to->dt) {
+        memmove((char *)to->data + (size_t)e.lo * size, (char *)from->data + (size_t)e.lo * size,
+                (size_t)(e.hi - e.lo) * size);
+        return;
+    }
+    float tmp[BLOCK];
+    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
+        int64_t m = MIN(BLOCK, e.hi - at);
+        elems_put(to, at, m, elems_get(from, at, m, tmp));
+    }
+}
+
+static void add_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    const tensor *at_ = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
+    span e = span_of(i, TASK_ELEMENTS, tensor_count(at_));
+    if (c->op == OP_CAST || !bt->data) {
+        copy_task(at_, ct, e);
+        return;
+    }
+    float a_tmp[BLOCK], b_tmp[BLOCK], c_tmp[BLOCK];
+    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
+        int64_t m = MIN(BLOCK, e.hi - at);
+        float *out = elems_at(ct, at, c_tmp);
+        add_block(elems_get(at_, at, m, a_tmp), elems_get(bt, at, m, b_tmp), out, m);
+        elems_put(ct, at, m, out);
+    }
+}
+
+void CPU(add)(const op_call *c) {
+    pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), TASK_ELEMENTS), add_task, (void *)c);
+}
+
+/* ---- scale ----------------------------------------------------------------------------------- */
+static void scale_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    const tensor *xt = &c->in[0], *yt = &c->out[0];
+    float by = c->attr.scale.by, x_tmp[BLOCK], y_tmp[BLOCK];
+    span e = span_of(i, TASK_ELEMENTS, tensor_count(xt));
+    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
+        int64_t m = MIN(BLOCK, e.hi - at);
+        const float *x = elems_get(xt, at, m, x_tmp);
+        float *y = elems_at(yt, at, y_tmp);
+#pragma omp simd
+        for (int64_t k = 0; k < m; k++) y[k] = x[k] * by;
+        elems_put(yt, at, m, y);
+    }
+}
+
+void CPU(scale)(const op_call *c) {
+    int64_t n = tensor_count(&c->in[0]);
+    pool_run(c->run->pool, ceil_div(n, TASK_ELEMENTS), scale_task, (void *)c);
+}
+
+/* ---- dropout --------------------------------------------------------------------------------
+ * Element (token, column) is decided by word column % 4 of
+ *     philox(step key, { site | layer << 16, id low, id high, column / 4 })
+ * so that every layout, and the backward, draws the same mask. Philox runs on LANES counters side
+ * by side, since one after another it would cost more than the memory it decides over. */
+enum { LANES = 16 };
+
+static void philox_lanes(rng_key key, const uint32_t head[3], uint32_t first,
+                         uint32_t out[4][LANES]) {
+    uint32_t k0 = key.k[0], k1 = key.k[1];
+    for (uint32_t l = 0; l < LANES; l++) {
+        out[0][l] = head[0];
+        out[1][l] = head[1];
+        out[2][l] = head[2];
+        out[3][l] = first + l;
+    }
+    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
+#pragma omp simd
+        for (int l = 0; l < LANES; l++) {
+            uint64_t p0 = (uint64_t)0xD2511F53u * out[0][l], p1 = (uint64_t)0xCD9E8D57u * out[2][l];
+            uint32_t c1 = out[1][l], c3 = out[3][l];
+            out[0][l] = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
+            out[1][l] = (uint32_t)p1;
+            out[2][l] = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
+            out[3][l] = (uint32_t)p0;
+        }
+    }
+}
+
+typedef struct drop {
+    rng_key key;
+    uint32_t site, below; /* dropped when the word is below */
+    float keep;           /* what a kept element is multiplied by */
+} drop;
+
+static void drop_factors(const drop *d, int64_t id, int64_t column, float *factor) {
+    uint32_t head[3] = { d->site, (uint32_t)id, (uint32_t)((uint64_t)id >> 32) }, bits[4][LANES];
+    philox_lanes(d->key, head, (uint32_t)(column / 4), bits);
+    for (int l = 0; l < LANES; l++)
+        for (int w = 0; w < 4; w++) factor[4 * l + w] = bits[w][l] < d->below ? 0 : d->keep;
+}
+
+static drop drop_of(const op_call *c) {
+    float p = c->attr.dropout.p;
+    BUG_IF(!(p >= 0 && p < 1) || c->attr.dropout.site >> 16);
+    return (drop){ .key = c->run->step->dropout,
+                   .site = c->attr.dropout.site | c->run->layer << 16,
+                   .below = (uint32_t)((double)p * 4294967296.0),
+                   .keep = (float)(1 / (1 - (double)p)) };
+}
+
+static void dropout_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    const tensor *xt = &c->in[0], *yt = &c->out[0];
+    const int64_t *id = c->in[1].data; /* [N] */
+    int64_t cols = xt->dim[1];
+    drop d = drop_of(c);
+    float factor[4 * LANES], x_tmp[4 * LANES], y_tmp[4 * LANES];
+    span rows = span_of(i, rows_per_task(cols), xt->dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++)
+        for (int64_t col = 0; col < cols; col += 4 * LANES) {
+            int64_t m = MIN(4 * LANES, cols - col), at = row * cols + col;
+            drop_factors(&d, id[row], col, factor);
+            const float *x = elems_get(xt, at, m, x_tmp);
+            float *y = elems_at(yt, at, y_tmp);
+#pragma omp simd
+            for (int64_t k = 0; k < m; k++) y[k] = factor[k] == 0 ? 0 : x[k] * factor[k];
+            elems_put(yt, at, m, y);
+        }
+}
+
+void CPU(dropout)(const op_call *c) {
+    const tensor *x = &c->in[0];
+    pool_run(c->run->pool, ceil_div(x->dim[0], rows_per_task(x->dim[1])), dropout_task, (void *)c);
+}
+
+/* ---- sum of squares -------------------------------------------------------------------------- */
+enum { SQNORM_CHUNKS = 128 };
+typedef struct sqnorm_job {
+    const tensor *x;
+    int64_t n, each;
+    double part[SQNORM_CHUNKS];
+} sqnorm_job;
+
+static double squares(const float *x, int64_t n) {
+    double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
+    int64_t q = n / 4; /* four stretches at once, so that no sum waits for another's addition */
+#pragma omp simd reduction(+ : s0, s1, s2, s3)
+    for (int64_t k = 0; k < q; k++) {
+        double a = x[k], b = x[k + q], c = x[k + 2 * q], d = x[k + 3 * q];
+        s0 += a * a;
+        s1 += b * b;
+        s2 += c * c;
+        s3 += d * d;
+    }
+    for (int64_t k = 4 * q; k < n; k++) s0 += (double)x[k] * x[k];
+    return (s0 + s1) + (s2 + s3);
+}
+
+static void sqnorm_task(void *ctx, int64_t i, int worker) {
+    sqnorm_job *j = ctx;
+    span e = span_of(i, j->each, j->n);
+    float tmp[BLOCK];
+    double sum = 0;
+    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
+        int64_t m = MIN(BLOCK, e.hi - at);
+        sum += squares(elems_get(j->x, at, m, tmp), m);
+    }
+    j->part[i] = sum;
+}
+
+void CPU(sqnorm)(const op_call *c) {
+    sqnorm_job j = { .x = &c->in[0], .n = tensor_count(&c->in[0]) };
+    j.each = MAX(TASK_ELEMENTS, ceil_div(j.n, SQNORM_CHUNKS));
+    int64_t chunks = ceil_div(j.n, j.each);
+    pool_run(c->run->pool, chunks, sqnorm_task, &j);
+    double sum = 0;
+    for (int64_t i = 0; i < chunks; i++) sum += j.part[i];
+    sum *= c->attr.scale.by;
+    float *out = c->out[0].data;
+    *out = (float)(sum + (c->accumulate & 1 ? *out : 0.0));
+}

@@ -1,0 +1,176 @@
+/* Matrix products: cuts C into strips, strips into blocks of tiles, and K into stretches.
+ *
+ *     for each strip of C, at most STRIP x STRIP                  (bounds the workspace)
+ *         for each stretch of K, at most kernel.kc                (panels fit the caches)
+ *             pack A's rows and B's columns into panels           one task: a block of panels
+ *             for each block of BLOCK_M x BLOCK_N of the strip    one task
+ *                 for each panel of B, for each panel of A: kernel.tile
+ *
+ * A sum runs over the whole of K in one order whatever the cut of M and N, and the stretches of K
+ * depend on K alone: the bits do not depend on the number of threads. Between stretches sums stay
+ * fp32, in C itself when it is fp32, else in the workspace.
+ *
+ * Workspace, each part aligned to 64 bytes:
+ *
+ *     | A panels | B panels | sums between stretches | conversion scratch, one a thread |
+ */
+#include "kernel/kernel_internal.h"
+
+enum { STRIP = 2048, BLOCK_M = 128, BLOCK_N = 96 };
+
+typedef struct plan {
+    const gemm *g;
+    const gemm_kernel *kernel;
+    gemm_side a, b;
+    int64_t mc, nc, kc;       /* a strip, a stretch: whole panels, whole groups */
+    int64_t block_m, block_n; /* of a task, whole panels */
+    bool fp32_plain;          /* tiles may be summed in C directly */
+    bool partial;             /* sums between stretches need the workspace */
+    size_t a_bytes, b_bytes, partial_bytes, convert_bytes;
+    char *pa, *pb, *convert;
+    float *sums;
+    int64_t m0, n0, k0, mn, nn, kn, k_pad; /* the strip and stretch at hand */
+} plan;
+
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+static int64_t round_up(int64_t a, int64_t to) { return div_up(a, to) * to; }
+
+/* `total` in equal parts of at most `most`, each a multiple of `unit`. */
+static int64_t part_size(int64_t total, int64_t most, int64_t unit) {
+    return round_up(div_up(total, div_up(total, most)), unit);
+}
+
+static plan plan_make(const gemm *g) {
+    bool bf16 = g->at == DT_BF16 && g->bt == DT_BF16;
+    const gemm_kernel *kernel = bf16 ? CPU(gemm_bf16_kernel) : &CPU(gemm_f32_kernel);
+    plan p = { .g = g, .kernel = kernel };
+    p.a = (gemm_side){ g->a, g->at, g->lda, g->ta };
+    p.b = (gemm_side){ g->b, g->bt, g->ldb, !g->tb };
+    p.mc = part_size(g->m, STRIP, kernel->mr);
+    p.nc = part_size(g->n, STRIP, kernel->nr);
+    p.kc = part_size(g->k, kernel->kc, MAX(kernel->ga, kernel->gb));
+    p.block_m = BLOCK_M / kernel->mr * kernel->mr;
+    p.block_n = BLOCK_N / kernel->nr * kernel->nr;
+    bool plain_alpha = g->alpha == 0 || g->alpha == 1;
+    p.fp32_plain = g->ct == DT_F32 && !g->bias && !g->gelu && plain_alpha;
+    p.partial = p.kc < g->k && (g->ct != DT_F32 || g->gelu);
+
+    size_t element = dt_size(kernel->dt);
+    p.a_bytes = align_up((size_t)(p.mc * p.kc) * element, 64);
+    p.b_bytes = align_up((size_t)(p.nc * p.kc) * element, 64);
+    p.partial_bytes = p.partial ? align_up((size_t)(p.mc * p.nc) * sizeof(float), 64) : 0;
+    if (g->at != kernel->dt || g->bt != kernel->dt) {
+        size_t for_a = CPU(gemm_convert_bytes)(p.block_m, p.kc, kernel->mr);
+        size_t for_b = CPU(gemm_convert_bytes)(p.block_n, p.kc, kernel->nr);
+        p.convert_bytes = align_up(MAX(for_a, for_b), 64);
+    }
+    return p;
+}
+
+static size_t plan_bytes(const plan *p, int threads) {
+    return p->a_bytes + p->b_bytes + p->partial_bytes + p->convert_bytes * (size_t)threads + 64;
+}
+
+gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c) {
+    gemm g = { .m = a->dim[ta], .k = a->dim[!ta], .n = b->dim[!tb], .ta = ta, .tb = tb };
+    BUG_IF(a->ndim != 2 || b->ndim != 2 || b->dim[tb] != g.k);
+    g.a = a->data, g.at = a->dt, g.lda = a->dim[1];
+    g.b = b->data, g.bt = b->dt, g.ldb = b->dim[1];
+    g.c = c->data, g.ct = c->dt, g.ldc = g.n;
+    return g;
+}
+
+size_t CPU(gemm_workspace)(const gemm *g, int threads) {
+    if (g->m <= 0 || g->n <= 0 || g->k <= 0) return 0;
+    plan p = plan_make(g);
+    return plan_bytes(&p, threads);
+}
+
+/* ---- packing --------------------------------------------------------------------------------- */
+
+typedef struct pack_run {
+    plan *p;
+    int64_t a_tasks;
+} pack_run;
+
+static void pack_task(void *ctx, int64_t i, int worker) {
+    const pack_run *r = ctx;
+    const plan *p = r->p;
+    const gemm_kernel *kn = p->kernel;
+    float *convert = (float *)(void *)(p->convert + p->convert_bytes * (size_t)worker);
+    bool is_a = i < r->a_tasks;
+    int64_t block = is_a ? p->block_m : p->block_n;
+    int64_t from = (is_a ? i : i - r->a_tasks) * block;
+    int64_t rows = MIN(block, (is_a ? p->mn : p->nn) - from);
+    char *out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * dt_size(kn->dt);
+    CPU(gemm_pack)
+    (is_a ? &p->a : &p->b, (is_a ? p->m0 : p->n0) + from, rows, p->k0, p->kn, kn->dt,
+     is_a ? kn->mr : kn->nr, is_a ? kn->ga : kn->gb, p->k_pad, out, convert);
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------- */
+
+static void one_tile(const plan *p, int64_t i, int64_t j) {
+    const gemm *g = p->g;
+    const gemm_kernel *kn = p->kernel;
+    size_t element = dt_size(kn->dt);
+    const char *pa = p->pa + (size_t)(i * p->k_pad) * element;
+    const char *pb = p->pb + (size_t)(j * p->k_pad) * element;
+    bool first = p->k0 == 0, last = p->k0 + p->kn == g->k;
+    gemm_tile t = { .mr = kn->mr, .nr = kn->nr, .row = p->m0 + i, .col = p->n0 + j };
+    t.rows = MIN(kn->mr, p->mn - i);
+    t.cols = MIN(kn->nr, p->nn - j);
+    t.add = g->accumulate || (!first && !p->partial);
+    t.bias = first || p->partial;
+    if (p->fp32_plain && t.rows == kn->mr && t.cols == kn->nr) {
+        kn->tile(p->k_pad, pa, pb, (float *)g->c + t.row * g->ldc + t.col, g->ldc, t.add);
+        return;
+    }
+    _Alignas(64) float local[GEMM_MAX_TILE];
+    t.t = p->partial ? p->sums + i * p->nc + j * kn->mr : local;
+    kn->tile(p->k_pad, pa, pb, t.t, kn->nr, p->partial && !first);
+    if (!p->partial || last) CPU(gemm_store)(g, &t);
+}
+
+static void tiles_task(void *ctx, int64_t task, int worker) {
+    const plan *p = ctx;
+    const gemm_kernel *kn = p->kernel;
+    int64_t across = div_up(p->nn, p->block_n);
+    int64_t i0 = task / across * p->block_m, j0 = task % across * p->block_n;
+    int64_t i1 = MIN(i0 + p->block_m, p->mn), j1 = MIN(j0 + p->block_n, p->nn);
+    if (kn->enter) kn->enter();
+    for (int64_t j = j0; j < j1; j += kn->nr)
+        for (int64_t i = i0; i < i1; i += kn->mr) one_tile(p, i, j);
+    if (kn->leave) kn->leave();
+}
+
+static void run_stretch(plan *p, pool *pl, bool a_is_packed) {
+    pack_run pack = { p, a_is_packed ? 0 : div_up(p->mn, p->block_m) };
+    pool_run(pl, pack.a_tasks + div_up(p->nn, p->block_n), pack_task, &pack);
+    pool_run(pl, div_up(p->mn, p->block_m) * div_up(p->nn, p->block_n), tiles_task, p);
+}
+
+static void run_strip(plan *p, pool *pl) {
+    for (p->k0 = 0; p->k0 < p->g->k; p->k0 += p->kc) {
+        p->kn = MIN(p->kc, p->g->k - p->k0);
+        p->k_pad = round_up(p->kn, MAX(p->kernel->ga, p->kernel->gb));
+        run_stretch(p, pl, p->n0 > 0 && p->kc >= p->g->k);
+    }
+}
+
+void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_bytes) {
+    if (g->m <= 0 || g->n <= 0) return;
+    BUG_IF(g->k <= 0);
+    plan p = plan_make(g);
+    BUG_IF(workspace_bytes < plan_bytes(&p, pool_size(pl)));
+    p.pa = (char *)align_up((uintptr_t)workspace, 64);
+    p.pb = p.pa + p.a_bytes;
+    p.sums = (float *)(void *)(p.pb + p.b_bytes);
+    p.convert = p.pb + p.b_bytes + p.partial_bytes;
+    for (p.m0 = 0; p.m0 < g->m; p.m0 += p.mc)
+        for (p.n0 = 0; p.n0 < g->n; p.n0 += p.nc) {
+            p.mn = MIN(p.mc, g->m - p.m0);
+            p.nn = MIN(p.nc, g->n - p.n0);
+            run_strip(&p, pl);
+        }
+}

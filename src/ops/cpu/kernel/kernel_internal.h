@@ -1,0 +1,67 @@
+/* What a product kernel is, and how its operands lie in memory.
+ *
+ * gemm.c cuts C into tiles of mr x nr and copies A and B into panels: mr rows of A (nr columns of
+ * B) over a stretch of K, the elements in exactly the order the kernel reads them. Within a panel
+ * `ga` (`gb`) successive elements of K lie together, because the instruction takes them so:
+ *
+ *     panel[k / g][row][k % g]         rows and K beyond the matrix are zero
+ *
+ *     g = 1   fp32 multiply-add                 one element of K at a time
+ *     g = 2   AVX-512 vdpbf16ps, AMX's B        pairs
+ *     g = 4   Arm bfmmla                        2 rows x 4 of K are one register
+ *     g = 32  AMX's A                           16 rows x 32 of K are one tile register
+ */
+#ifndef INGOT_OPS_CPU_KERNEL_INTERNAL_H
+#define INGOT_OPS_CPU_KERNEL_INTERNAL_H
+
+#include "ops/cpu/cpu_internal.h"
+
+enum { GEMM_MAX_NR = 32, GEMM_MAX_TILE = 32 * GEMM_MAX_NR };
+
+typedef struct gemm_kernel {
+    dtype dt;   /* of the panels: DT_F32 or DT_BF16 */
+    int mr, nr; /* multiples of 4 */
+    int ga, gb; /* 1, 2, 4 or 32 */
+    int kc;     /* longest stretch of K: B's panel stays in the first cache beside A's */
+    /* c[mr, nr] = (add ? c : 0) + a b over k, a multiple of ga and gb. */
+    void (*tile)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add);
+    /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
+    void (*enter)(void);
+    void (*leave)(void);
+    /* Multiply-adds on registers alone, for the benchmark. @return floating-point operations. */
+    double (*burn)(int64_t rounds);
+} gemm_kernel;
+
+extern const gemm_kernel CPU(gemm_f32_kernel);
+/* For bf16 operands; its panels are fp32 where the processor has no bf16 products. */
+extern const gemm_kernel *const CPU(gemm_bf16_kernel);
+
+/* ---- gemm_pack.c -------------------------------------------------------------------------- */
+/* One operand as rows (of A, or columns of B) by K. */
+typedef struct gemm_side {
+    const void *data;
+    dtype dt;
+    int64_t ld;
+    bool k_major; /* element (r, k) at [k * ld + r], else at [r * ld + k] */
+} gemm_side;
+
+/* Packs rows [r0, r0 + rows) x K [k0, k0 + kn) into panels of `height` rows, `k_pad` long, of
+ * type dt with groups of g. `convert`: gemm_convert_bytes() of scratch, used when the types
+ * differ. */
+void CPU(gemm_pack)(const gemm_side *s, int64_t r0, int64_t rows, int64_t k0, int64_t kn, dtype dt,
+                    int height, int g, int64_t k_pad, void *out, float *convert);
+size_t CPU(gemm_convert_bytes)(int64_t rows, int64_t kn, int height);
+
+/* ---- gemm_store.c ------------------------------------------------------------------------- */
+/* Finishes one tile: t[mr, nr] fp32, the upper left rows x cols of it valid, goes to C at
+ * (row, col) with what the product asks for. Scribbles on t. */
+typedef struct gemm_tile {
+    float *t;
+    int mr, nr;
+    int64_t row, col, rows, cols;
+    bool add;  /* to what C holds */
+    bool bias; /* apply g->bias */
+} gemm_tile;
+void CPU(gemm_store)(const gemm *g, const gemm_tile *tile);
+
+#endif

@@ -1,0 +1,175 @@
+/* The loss: logits, their softmax, and the gradients of both operands in one pass over chunks of
+ * rows, so that the logits of all tokens never exist at once.
+ *
+ *     for each chunk of rows
+ *         z[R,V]  = h w^T                           product, fp32
+ *         loss, p = softmax(scale z)                one task a row; p - onehot, times the loss's
+ *                                                   gradient, replaces z in place in h's type
+ *         dh[R,D] = p w,   dw[V,D] += p^T h         products
+ *
+ * A chunk is large because each one packs w twice and reads and writes all of dw once.
+ *
+ * Workspace: | z, rows of `stride` floats | what the products need |
+ */
+#include "cpu_internal.h"
+#include "vmath.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { CHUNK_BYTES = 128 << 20, LEAST_ROWS = 32, LANES = 16, BLOCK = 512, NO_TARGET = -100 };
+
+typedef struct ce {
+    const op_call *call;
+    int64_t n, d, v;
+    int64_t rows;   /* of a chunk */
+    int64_t stride; /* floats between rows of z */
+    size_t z_bytes;
+    float *z;
+    int64_t from, count; /* the chunk at hand */
+} ce;
+
+static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+static ce ce_make(const op_call *c) {
+    ce s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
+    /* An odd number of cache lines: rows of a tile then fall into different sets. */
+    s.stride = (div_up(s.v, LANES) | 1) * LANES;
+    int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
+    s.rows = div_up(s.n, div_up(s.n, most));
+    s.z_bytes = align_up((size_t)(s.rows * s.stride) * sizeof(float), 64);
+    return s;
+}
+
+/* ---- the three products ----------------------------------------------------------------------- */
+
+/* The chunk's rows of h or dh. */
+static tensor chunk_of(const ce *s, const tensor *t) {
+    int64_t skip = s->from * s->d * (int64_t)dt_size(t->dt);
+    return tensor_of(t->data ? (char *)t->data + skip : NULL, t->dt, 2,
+                     (int64_t[]){ s->count, s->d });
+}
+static tensor z_of(const ce *s, dtype dt) {
+    return tensor_of(s->z, dt, 2, (int64_t[]){ s->count, s->v });
+}
+
+static gemm logits(const ce *s) {
+    tensor h = chunk_of(s, &s->call->in[0]), z = z_of(s, DT_F32);
+    gemm g = CPU(gemm_of)(&h, false, &s->call->in[1], true, &z);
+    g.ldc = s->stride;
+    return g;
+}
+
+/* p has h's type, in rows that begin where z's did. */
+static int64_t p_stride(const ce *s) {
+    return s->stride * (int64_t)(sizeof(float) / dt_size(s->call->in[0].dt));
+}
+
+static gemm grad_h(const ce *s) {
+    tensor dh = chunk_of(s, &s->call->out[1]), p = z_of(s, s->call->in[0].dt);
+    gemm g = CPU(gemm_of)(&p, false, &s->call->in[1], false, &dh);
+    g.lda = p_stride(s);
+    return g;
+}
+
+static gemm grad_w(const ce *s) {
+    tensor h = chunk_of(s, &s->call->in[0]), p = z_of(s, h.dt);
+    gemm g = CPU(gemm_of)(&p, true, &h, false, &s->call->out[2]);
+    g.lda = p_stride(s);
+    g.accumulate = s->from > 0 || (s->call->accumulate & 4);
+    return g;
+}
+
+size_t CPU(linear_ce_workspace)(const op_call *c, int threads) {
+    ce s = ce_make(c);
+    s.count = s.rows;
+    gemm product[3] = { logits(&s) };
+    int count = 1;
+    if (c->out[1].dt != DT_NONE) product[count++] = grad_h(&s);
+    if (c->out[2].dt != DT_NONE) product[count++] = grad_w(&s);
+    size_t most = 0;
+    for (int i = 0; i < count; i++) most = MAX(most, CPU(gemm_workspace)(&product[i], threads));
+    return s.z_bytes + most + 64;
+}
+
+static void multiply(const ce *s, gemm g) {
+    const op_run *run = s->call->run;
+    char *rest = (char *)s->z + s->z_bytes, *end = (char *)run->workspace + run->workspace_bytes;
+    CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
+}
+
+/* ---- softmax of one row ------------------------------------------------------------------------
+ * Sums run in LANES lanes joined in a fixed order. */
+
+/* The order of floats is that of their bits as integers, negative ones with the rest flipped;
+ * compilers make vector code of an integer maximum where they do not of a float's. */
+static int32_t sortable(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
+
+static float row_max(const float *z, int64_t n, float scale) {
+    int32_t most = INT32_MIN;
+    for (int64_t j = 0; j < n; j++) {
+        int32_t key = sortable((int32_t)vm_to_bits(z[j] * scale));
+        most = key > most ? key : most;
+    }
+    return vm_from_bits((uint32_t)sortable(most));
+}
+
+/* Replaces z by e^(scale z - max). @return their sum. */
+static float row_exp(float *z, int64_t n, float scale, float max) {
+    float lane[LANES] = { 0 }, sum = 0;
+    int64_t j = 0;
+    for (; j + LANES <= n; j += LANES)
+        for (int l = 0; l < LANES; l++) {
+            float e = vm_exp(z[j + l] * scale - max);
+            z[j + l] = e;
+            lane[l] += e;
+        }
+    for (; j < n; j++) sum += z[j] = vm_exp(z[j] * scale - max);
+    for (int l = 0; l < LANES; l++) sum += lane[l];
+    return sum;
+}
+
+/* Writes by * z - at_target's share over z itself, in a type no wider than fp32: a block is read
+ * before the narrower one is written, never past what was read. */
+static void row_grad(float *z, int64_t n, float by, int64_t target, float share, dtype dt) {
+    float block[BLOCK];
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        int64_t count = MIN(BLOCK, n - j);
+        for (int64_t i = 0; i < count; i++) block[i] = z[j + i] * by;
+        if (target >= j && target < j + count) block[target - j] -= share;
+        CPU(from_f32)(dt, block, (char *)z + j * (int64_t)dt_size(dt), count);
+    }
+}
+
+static void row_task(void *ctx, int64_t i, int worker) {
+    const ce *s = ctx;
+    const op_call *c = s->call;
+    int64_t target = ((const int32_t *)c->in[2].data)[s->from + i];
+    float *z = s->z + i * s->stride, *loss = (float *)c->out[0].data + s->from + i;
+    bool grad = c->out[1].data || c->out[2].data;
+    if (target == NO_TARGET) {
+        *loss = 0;
+        if (grad) memset(z, 0, (size_t)s->v * dt_size(c->in[0].dt));
+        return;
+    }
+    BUG_IF(target < 0 || target >= s->v);
+    float scale = c->attr.ce.logit_scale, at_target = z[target] * scale;
+    float max = row_max(z, s->v, scale), sum = row_exp(z, s->v, scale, max);
+    *loss = logf(sum) + max - at_target;
+    if (!grad) return;
+    float unit = c->run->step->loss_grad * scale;
+    row_grad(z, s->v, unit / sum, target, unit, c->in[0].dt);
+}
+
+void CPU(linear_ce)(const op_call *c) {
+    ce s = ce_make(c);
+    BUG_IF(c->out[0].dt != DT_F32 || (c->out[2].data && c->out[2].dt != DT_F32));
+    s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
+    for (s.from = 0; s.from < s.n; s.from += s.rows) {
+        s.count = MIN(s.rows, s.n - s.from);
+        multiply(&s, logits(&s));
+        pool_run(c->run->pool, s.count, row_task, &s);
+        if (c->out[1].data) multiply(&s, grad_h(&s));
+        if (c->out[2].data) multiply(&s, grad_w(&s));
+    }
+}

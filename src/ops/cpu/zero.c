@@ -1,0 +1,5 @@
+#include "cpu_internal.h"
+
+#include <string.h>
+
+void CPU(zero)(const op_call *c) { memset(c->out[0].data, 0, tensor_bytes(&c->out[0])); }

@@ -1,0 +1,183 @@
+/* ops: the arithmetic. Each op is a plain function over tensors, usable on its own; programs
+ * (prog/) only arrange calls to it. Depends on tensor and util.
+ *
+ *     const op_backend *cpu = ops_cpu(OPS_ISA_BEST);
+ *     op_call c = { .op = OP_SWIGLU, .in = { gu }, .out = { y }, .run = &run };
+ *     ops_run(cpu, &c);
+ *
+ * Conventions
+ *   - Activations are [N, D] row major: N tokens. Sequences and documents are told by `start`
+ *     alone, never by the shape.
+ *   - Activations may be fp32, bf16 or fp16, in any mixture; arithmetic, sums, softmax and
+ *     statistics are fp32. Weight gradients are always fp32.
+ *   - An absent optional tensor has data == NULL.
+ *   - "+=" marks outputs that are stored when call.accumulate is false and added to when true.
+ *   - The result does not depend on the number of threads: work is cut by shape alone.
+ *   - Kernels never allocate: what they need beyond their operands is `run->workspace`, of at
+ *     least ops_workspace() bytes.
+ */
+#ifndef INGOT_OPS_H
+#define INGOT_OPS_H
+
+#include "tensor/tensor.h"
+
+/* One row an op: enum, printed name, flags. Everything that lists ops derives from here.
+ *   CHEAP    bandwidth-bound and free of products: selective recompute runs it again
+ *   INPLACE  out[0] may share in[0]'s memory
+ *   EXTERN   run by the executor (communication), not by a backend                        */
+enum { OPF_CHEAP = 1, OPF_INPLACE = 2, OPF_EXTERN = 4 };
+/* clang-format off */
+#define OP_TABLE(X)                                                                            \
+    /* tok[N] i32, table[V,D] -> x[N,D]           ids outside [0,V) are a BUG: the loader checks */ \
+    X(EMBED,         "embed",         0)                                                       \
+    /* dx[N,D], tok[N] -> += dtable[V,D]                                                      */ \
+    X(EMBED_BWD,     "embed_bwd",     0)                                                       \
+    /* x[N,K], w[M,K], b[M]? -> y[N,M]            y = x w^T + b                               */ \
+    X(LINEAR,        "linear",        0)                                                       \
+    /* x[N,K], w[M,K], b[M]? -> y[N,M], pre[N,M]  y = gelu(pre), attr.act                     */ \
+    X(LINEAR_GELU,   "linear_gelu",   0)                                                       \
+    /* dy[N,M], w[M,K] -> dx[N,K]                                                             */ \
+    X(LINEAR_BWD_X,  "linear_bwd_x",  0)                                                       \
+    /* dy[N,M], x[N,K] -> += dw[M,K], += db[M]?                                               */ \
+    X(LINEAR_BWD_W,  "linear_bwd_w",  0)                                                       \
+    /* x[N,D], delta[N,D]?, w[D] -> r[N,D], y[N,D], stat[N]    r = x + delta (x when absent);  \
+     * y = r * stat * w, stat = 1/rms(r). r is rounded to its type before it is normalised, so \
+     * that y can be made again from r. r may be absent only when delta is, or share x.     */ \
+    X(RMSNORM,       "rmsnorm",       OPF_CHEAP)                                               \
+    /* dy[N,D], r[N,D], stat[N], w[D], dr[N,D]? -> dx[N,D], += dw[D]    dx = dr + d(norm)     */ \
+    X(RMSNORM_BWD,   "rmsnorm_bwd",   0)                                                       \
+    /* x[N,D], delta[N,D]?, w[D], b[D]? -> r[N,D], y[N,D], stat[N,2] (mean, 1/deviation)      */ \
+    X(LAYERNORM,     "layernorm",     OPF_CHEAP)                                               \
+    /* dy[N,D], r[N,D], stat[N,2], w[D], dr[N,D]? -> dx[N,D], += dw[D], += db[D]?             */ \
+    X(LAYERNORM_BWD, "layernorm_bwd", 0)                                                       \
+    /* qkv[N,C], wq, wk -> y[N,C], stat[N,S]      RMS norm of q and of k, attr.heads; per head  \
+     * (w[head_dim], S = heads + kv_heads) or over the whole width (S = 2). v is copied.     */ \
+    X(QKNORM,        "qknorm",        OPF_CHEAP)                                               \
+    /* dy[N,C], qkv[N,C], stat, wq, wk -> dqkv[N,C], += dwq, += dwk                           */ \
+    X(QKNORM_BWD,    "qknorm_bwd",    0)                                                       \
+    /* qkv[N,C], pos[N] i32, table[P,rot] -> y[N,C]   rotates the first rot dims of each q and k \
+     * head, half-split: (x[j], x[j+rot/2]); table row = cos[rot/2] | sin[rot/2]             */ \
+    X(ROPE,          "rope",          OPF_CHEAP | OPF_INPLACE)                                 \
+    /* dy[N,C], pos, table -> dqkv[N,C]           the inverse rotation                        */ \
+    X(ROPE_BWD,      "rope_bwd",      OPF_INPLACE)                                             \
+    /* qkv[N,C], start[N] i32 -> o[N,H*hd], lse[H,N] f32                                       \
+     * token i attends to j in [max(start[i], i-window+1), i]; window 0: no limit. start is     \
+     * non-decreasing and start[i] <= i. q|k|v are segments of a row, attr.heads.            */ \
+    X(ATTENTION,     "attention",     0)                                                       \
+    /* do[N,H*hd], qkv[N,C], o[N,H*hd], lse[H,N], start[N] -> dqkv[N,C]                       */ \
+    X(ATTENTION_BWD, "attention_bwd", 0)                                                       \
+    /* qkv[N,C], cache[P,2*KV*hd], pos[N] i32 -> o[N,H*hd]   stores k|v of each token at row    \
+     * pos of the cache, then attends to rows [max(0,pos-window+1), pos]                     */ \
+    X(ATTENTION_CACHED, "attention_cached", 0)                                                 \
+    /* x[N,F] -> y[N,F], attr.act                                                             */ \
+    X(GELU,          "gelu",          OPF_CHEAP)                                               \
+    /* dy[N,F], x[N,F] -> dx[N,F]                                                             */ \
+    X(GELU_BWD,      "gelu_bwd",      OPF_INPLACE)                                             \
+    /* gu[N,2F] (gate|up) -> y[N,F]               y = silu(gate) * up                         */ \
+    X(SWIGLU,        "swiglu",        OPF_CHEAP)                                               \
+    /* dy[N,F], gu[N,2F] -> dgu[N,2F]                                                         */ \
+    X(SWIGLU_BWD,    "swiglu_bwd",    0)                                                       \
+    /* a[N,D], b[N,D]? -> c[N,D]                  copies (or converts) when b is absent       */ \
+    X(ADD,           "add",           OPF_CHEAP | OPF_INPLACE)                                 \
+    /* x[N,D], id[N] i64 -> y[N,D]                keeps x/(1-p) with probability 1-p, decided by \
+     * (step key, attr.dropout.site, id, column); its own backward                           */ \
+    X(DROPOUT,       "dropout",       OPF_CHEAP | OPF_INPLACE)                                 \
+    /* x[...] -> y[...] of another element type                                               */ \
+    X(CAST,          "cast",          OPF_CHEAP)                                               \
+    /* x[...] -> y[...]                           y = x * attr.scale.by                       */ \
+    X(SCALE,         "scale",         OPF_CHEAP | OPF_INPLACE)                                 \
+    /* h[N,D], w[V,D], target[N] i32 -> loss[N] f32, dh[N,D]?, += dw[V,D]?                      \
+     * loss = -log softmax(attr.ce.logit_scale * h w^T)[target], 0 where target is -100. With   \
+     * dh and dw the gradients of sum(loss) * step->loss_grad are made in the same pass, a     \
+     * chunk of rows at a time: all logits never exist.                                      */ \
+    X(LINEAR_CE,     "linear_ce",     0)                                                       \
+    /* one communication step: attr.comm                                                      */ \
+    X(COMM,          "comm",          OPF_EXTERN)                                              \
+    /* g[n] f32 -> += out[1] f32 (fp64 inside)    sum of squares, times attr.scale.by         */ \
+    X(SQNORM,        "sqnorm",        0)                                                       \
+    /* -> x[...]                                  all zero bits                               */ \
+    X(ZERO,          "zero",          0)
+/* clang-format on */
+
+#define OP_ENUM(id, name, flags) OP_##id,
+typedef enum { OP_TABLE(OP_ENUM) OP_COUNT } op_code;
+#undef OP_ENUM
+
+const char *op_name(op_code op);
+int op_flags(op_code op);
+
+typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
+
+/* What is fixed when an op is recorded. Only the member an op documents is read. */
+typedef struct op_attr {
+    float eps;    /* norms */
+    act_kind act; /* LINEAR_GELU, GELU */
+    struct {
+        int q, kv, dim;   /* local query heads, key/value heads, head size */
+        int rot;          /* ROPE: rotated dims of each head, even */
+        int window;       /* attention: 0 none */
+        float scale;      /* attention: of the scores */
+        bool norm_full;   /* QKNORM: over all heads of a token together */
+    } heads;
+    struct {
+        float p;
+        uint32_t site; /* which dropout of the block; the executor adds the layer */
+    } dropout;
+    struct {
+        float by;
+    } scale;
+    struct {
+        float logit_scale;
+    } ce;
+    struct {
+        uint32_t axes; /* set of mesh_axis bits */
+        place from, to;
+    } comm;
+} op_attr;
+
+/* What changes from step to step: one block, read by kernels, written by the host between steps. */
+typedef struct step_block {
+    float loss_grad;    /* d(sum of token losses): loss scale / valid targets of the global batch */
+    rng_key dropout;    /* key of this step's dropout masks */
+} step_block;
+
+/* What a call needs from its surroundings. */
+typedef struct op_run {
+    pool *pool; /* NULL: the caller's thread alone */
+    void *workspace;
+    size_t workspace_bytes;
+    const step_block *step;
+    uint32_t layer; /* of the program instance, for DROPOUT */
+} op_run;
+
+enum { OP_MAX_IN = 5, OP_MAX_OUT = 3 };
+typedef struct op_call {
+    op_code op;
+    tensor in[OP_MAX_IN];
+    tensor out[OP_MAX_OUT];
+    op_attr attr;
+    uint32_t accumulate; /* bit i: out[i] is added to, where documented "+=" */
+    const op_run *run;
+} op_call;
+
+typedef void (*op_kernel)(const op_call *c);
+typedef struct op_backend {
+    const char *name;
+    op_kernel kernel[OP_COUNT];
+    /* Bytes a call of these shapes needs with this many threads; data pointers are not read. */
+    size_t (*workspace)(const op_call *c, int threads);
+} op_backend;
+
+/* ---- the CPU, by instruction set ---------------------------------------------------------
+ * The same sources are compiled once per instruction set; the best one this processor has is
+ * chosen at run time. */
+#define OPS_ISA_BEST NULL
+/* @param isa a name from ops_cpu_isa, or OPS_ISA_BEST. @return NULL when this CPU lacks it. */
+const op_backend *ops_cpu(const char *isa);
+/* @return the i-th instruction set this CPU runs, weakest first; NULL past the end. */
+const char *ops_cpu_isa(int i);
+
+void ops_run(const op_backend *b, const op_call *c);
+size_t ops_workspace(const op_backend *b, const op_call *c, int threads);
+
+#endif

@@ -1,0 +1,259 @@
+/* A chain's instances: first, the blocks, last; their memory, addresses and the order they run in.
+ *
+ * Recompute by blocks is nothing but this order. With keep_every = n the forward pass leaves the
+ * summed input (the cut) of every n-th block and the saved values of n blocks; backward runs a
+ * segment's forward lists again from its cut into those same n slots:
+ *
+ *     keep_every 2:   F0 F1 | F2 F3 | F4 F5 | last | B5 B4 | F2' F3 B3 B2 | F0' F1 B1 B0 | first
+ *                     cut0    cut1    cut2                   from cut1      from cut0
+ *
+ * The same ops on the same bits give the same bits. F' is the block with the cut as its input and
+ * no delta; the last forward of a segment runs only what backward reads.
+ */
+#include "plan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { ALIGN = 64, PAGE = 4096 };
+
+/* ---- regions ----------------------------------------------------------------------------- */
+plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
+    plan *p = mem_alloc(sizeof *p);
+    p->m = *m;
+    p->backend = backend;
+    p->threads = threads;
+    return p;
+}
+
+int plan_region(plan *p, const char *name, size_t bytes) {
+    BUG_IF(p->arena);
+    mem_reserve((void **)&p->region, &p->region_cap, p->regions, sizeof *p->region);
+    region *r = &p->region[p->regions];
+    snprintf(r->name, sizeof r->name, "%s", name);
+    r->bytes = bytes;
+    return p->regions++;
+}
+
+size_t plan_bytes(const plan *p, const char *name) {
+    size_t sum = 0;
+    for (int i = 0; i < p->regions; i++)
+        if (!name || !strcmp(p->region[i].name, name)) sum += p->region[i].bytes;
+    /* asked before commit, the shared regions are not there yet */
+    if (!p->arena && (!name || !strcmp(name, "temp"))) sum += p->temp_bytes;
+    if (!p->arena && (!name || !strcmp(name, "work"))) sum += p->work_bytes;
+    return sum;
+}
+
+int plan_region_count(const plan *p) { return p->regions; }
+
+const char *plan_region_info(const plan *p, int index, size_t *bytes) {
+    *bytes = p->region[index].bytes;
+    return p->region[index].name;
+}
+
+static int find_input(const plan *p, const char *name) {
+    for (int i = 0; i < p->regions; i++)
+        if (p->region[i].name[0] == '.' && !strcmp(p->region[i].name + 1, name)) return i;
+    return -1;
+}
+
+/* Inputs are regions whose name begins with a dot; programs that ask for one share it. */
+static void add_input(plan *p, const prog_val *v, int layers) {
+    size_t bytes = val_bytes(v) * (size_t)(v->per_layer ? layers : 1);
+    int at = find_input(p, v->name);
+    if (at < 0) {
+        char name[REGION_NAME];
+        snprintf(name, sizeof name, ".%s", v->name);
+        at = plan_region(p, name, 0);
+    }
+    p->region[at].bytes = MAX(p->region[at].bytes, bytes);
+}
+
+void *plan_data(const plan *p, int index) {
+    BUG_IF(!p->arena);
+    return (char *)p->arena + p->region[index].at;
+}
+
+void *plan_input(const plan *p, const char *name) {
+    int at = find_input(p, name);
+    return at < 0 ? NULL : plan_data(p, at);
+}
+
+/* ---- adding a chain ---------------------------------------------------------------------- */
+static void measure(plan *p, const prog *g) {
+    p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
+    const op_list *lists[] = { &g->fwd, &g->bwd };
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++) {
+            const prog_op *o = &lists[k]->op[i];
+            if (op_flags(o->op) & OPF_EXTERN) continue;
+            op_call c = call_of(g, o, NULL);
+            p->work_bytes = MAX(p->work_bytes, ops_workspace(p->backend, &c, p->threads));
+        }
+}
+
+static int segments(const chain *c) {
+    return c->keep_every ? (c->layers + c->keep_every - 1) / c->keep_every : 0;
+}
+static int slots(const chain *c) {
+    return c->keep_every ? MIN(c->keep_every, c->layers) : c->layers;
+}
+
+static void add_instr(chain_plan *k, run_kind kind, int which) {
+    k->list[k->instrs++] = (instr){ kind, which };
+}
+
+/* Instances: 0 first, 1..layers the blocks, layers+1 last, then one restart a segment. */
+static void order(chain_plan *k) {
+    const chain *c = &k->c;
+    int L = c->layers, n = c->keep_every;
+    k->insts = L + 2 + segments(c);
+    k->inst = mem_alloc((size_t)k->insts * sizeof *k->inst);
+    k->list = mem_alloc((size_t)(4 * L + 8) * sizeof *k->list);
+    for (int i = 0; i < k->insts; i++) {
+        prog *p = i == 0 ? c->first : i == L + 1 ? c->last : c->block;
+        int layer = i == 0 || i == L + 1 ? -1 : i <= L ? i - 1 : (i - L - 2) * n;
+        k->inst[i] = (instance){ p, layer, NULL };
+    }
+    for (int i = 0; i <= L + 1; i++) add_instr(k, RUN_FWD, i);
+    if (c->first->mode != PROG_TRAIN) return;
+    int last_segment = n ? (L - 1) / n : 0;
+    for (int l = L - 1; l >= 0; l--) {
+        int s = n ? l / n : 0;
+        bool segment_end = n && s != last_segment && (l == L - 1 || l % n == n - 1);
+        if (segment_end)
+            for (int f = s * n; f <= l; f++)
+                add_instr(k, f == l ? RUN_FWD_SAVES : RUN_FWD, f == s * n ? L + 2 + s : f + 1);
+        add_instr(k, RUN_BWD, l + 1);
+    }
+    add_instr(k, RUN_BWD, 0);
+}
+
+static size_t cut_bytes(const prog *p) {
+    return p->cut == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->cut]), ALIGN);
+}
+
+int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx) {
+    mem_reserve((void **)&p->chain, &p->chain_cap, p->chains, sizeof *p->chain);
+    chain_plan *k = &p->chain[p->chains];
+    *k = (chain_plan){ .c = *c, .find = find, .find_ctx = ctx, .saved = -1, .cuts = -1 };
+    prog *all[] = { c->first, c->block, c->last };
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        measure(p, all[i]);
+        for (val v = 0; v < all[i]->vals; v++)
+            if (all[i]->val[v].cls == VC_INPUT) add_input(p, &all[i]->val[v], c->layers);
+    }
+    const prog_val *res = &c->block->val[c->block->res_in];
+    k->res_bytes = align_up(val_bytes(res), ALIGN);
+    k->delta_bytes = align_up(val_bytes(&c->block->val[c->block->delta_in]), ALIGN);
+    k->slot_bytes = c->block->saved_bytes;
+    bool train = c->first->mode == PROG_TRAIN;
+    if (train) {
+        BUG_IF(c->first->saved_bytes || c->last->saved_bytes); /* only blocks save */
+        k->saved = plan_region(p, "saved", k->slot_bytes * (size_t)slots(c));
+        if (c->keep_every)
+            k->cuts = plan_region(p, "cuts", cut_bytes(c->block) * (size_t)segments(c));
+    }
+    /* two of each, taken in turn: residual, delta, and in training the gradient */
+    k->stream = plan_region(p, "stream", 2 * (k->res_bytes * (train ? 2 : 1) + k->delta_bytes));
+    k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->loss]));
+    order(k);
+    return p->chains++;
+}
+
+/* ---- addresses --------------------------------------------------------------------------- */
+static char *stream_at(const plan *p, const chain_plan *k, int what, int turn) {
+    size_t sizes[] = { k->res_bytes, k->delta_bytes, k->res_bytes }, at = 0;
+    for (int i = 0; i < what; i++) at += 2 * sizes[i];
+    return (char *)plan_data(p, k->stream) + at + (size_t)(turn & 1) * sizes[what];
+}
+enum { S_RES, S_DELTA, S_GRAD };
+
+static char *saved_at(const plan *p, const chain_plan *k, const instance *in, val v) {
+    int slot = k->c.keep_every ? in->layer % k->c.keep_every : in->layer;
+    return (char *)plan_data(p, k->saved) + (size_t)slot * k->slot_bytes + in->p->val[v].at;
+}
+
+static void *cut_at(const plan *p, const chain_plan *k, const instance *in) {
+    int n = k->c.keep_every;
+    if (!n || in->layer % n) return saved_at(p, k, in, in->p->cut);
+    return (char *)plan_data(p, k->cuts) + (size_t)(in->layer / n) * cut_bytes(in->p);
+}
+
+/* Where a root value lies, apart from the stream that comes in. */
+static void *home(const plan *p, const chain_plan *k, const instance *in, int index, val v) {
+    const prog_val *x = &in->p->val[v];
+    switch (x->cls) {
+    case VC_TEMP: return (char *)plan_data(p, p->temp) + x->at;
+    case VC_SAVED: return saved_at(p, k, in, v);
+    case VC_CUT: return cut_at(p, k, in);
+    case VC_PARAM: return plan_data(p, k->find(k->find_ctx, x->bucket, in->layer).param);
+    case VC_GRAD: return plan_data(p, k->find(k->find_ctx, x->bucket, in->layer).grad);
+    case VC_INPUT: {
+        char *at = plan_input(p, x->name);
+        return at + (x->per_layer ? (size_t)in->layer * val_bytes(x) : 0);
+    }
+    case VC_BOUNDARY:
+        if (v == in->p->grad_in) return stream_at(p, k, S_GRAD, index + 1);
+        if (v == in->p->grad_out) return stream_at(p, k, S_GRAD, index);
+        if (v == in->p->loss) return plan_data(p, k->result);
+        if (v == val_root(in->p, in->p->res_out)) return stream_at(p, k, S_RES, index);
+        if (v == val_root(in->p, in->p->delta_out)) return stream_at(p, k, S_DELTA, index);
+        return NULL; /* the incoming stream: bound by the caller */
+    default: BUG_IF(!"a root"); return NULL;
+    }
+}
+
+static void bind(const plan *p, const chain_plan *k, instance *in, int index, void *res,
+                 void *delta) {
+    prog *g = in->p;
+    in->addr = mem_alloc((size_t)g->vals * sizeof *in->addr);
+    for (val v = 0; v < g->vals; v++) {
+        val r = val_root(g, v);
+        char *at = r == g->res_in ? res : r == g->delta_in ? delta : home(p, k, in, index, r);
+        for (val a = v; at && a != r; a = g->val[a].base) at += g->val[a].offset;
+        in->addr[v] = at;
+    }
+}
+
+static void resolve(plan *p, chain_plan *k) {
+    void *res = NULL, *delta = NULL;
+    for (int i = 0; i < k->c.layers + 2; i++) {
+        instance *in = &k->inst[i];
+        bind(p, k, in, i, res, delta);
+        if (in->p->res_out != VAL_NONE) {
+            res = in->addr[in->p->res_out];
+            delta = in->p->delta_out == VAL_NONE ? NULL : in->addr[in->p->delta_out];
+        }
+    }
+    for (int i = k->c.layers + 2; i < k->insts; i++) /* restarts: the cut, and nothing to add */
+        bind(p, k, &k->inst[i], k->inst[i].layer + 1, cut_at(p, k, &k->inst[i]), NULL);
+}
+
+err plan_commit(plan *p) {
+    p->temp = plan_region(p, "temp", p->temp_bytes);
+    p->work = plan_region(p, "work", p->work_bytes);
+    size_t at = 0;
+    for (int i = 0; i < p->regions; i++) {
+        p->region[i].at = at;
+        at += align_up(p->region[i].bytes, PAGE);
+    }
+    TRY(mem_map(at, &p->arena));
+    p->arena_bytes = at;
+    for (int i = 0; i < p->chains; i++) resolve(p, &p->chain[i]);
+    return OK;
+}
+
+void plan_free(plan *p) {
+    if (!p) return;
+    for (int i = 0; i < p->chains; i++) {
+        for (int k = 0; k < p->chain[i].insts; k++) free(p->chain[i].inst[k].addr);
+        free(p->chain[i].inst);
+        free(p->chain[i].list);
+    }
+    free(p->chain);
+    free(p->region);
+    mem_unmap(p->arena, p->arena_bytes);
+    free(p);
+}

@@ -1,0 +1,53 @@
+/* Every communication becomes a START where its input is ready and a WAIT just before its result
+ * is first read, so that what lies between overlaps it. The memory pass keeps both tensors alive
+ * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs. */
+#include "prog_internal.h"
+
+#include <stdlib.h>
+
+static bool moves_bytes(const prog_op *o) {
+    if (o->op != OP_COMM) return false;
+    move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
+    return k != MOVE_NONE;
+}
+
+static bool touches(const prog *p, const prog_op *o, val root) {
+    for (int k = 0; k < OP_MAX_IN; k++)
+        if (o->in[k] != VAL_NONE && val_root(p, o->in[k]) == root) return true;
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (o->out[k] != VAL_NONE && val_root(p, o->out[k]) == root) return true;
+    return false;
+}
+
+void pass_split_comm(prog *p, op_list *l) {
+    op_list out = { 0 };
+    int *open = mem_alloc((size_t)(l->n + 1) * sizeof *open); /* STARTs without WAIT, in order */
+    int opens = 0;
+    for (int i = 0; i <= l->n; i++) {
+        /* How many must end before this op: all up to the last one it depends on, since the
+         * communications of a rank end in the order they began. */
+        int end = i == l->n ? opens : 0;
+        for (int k = 0; k < opens && i < l->n; k++) {
+            const prog_op *s = &out.op[open[k]];
+            if (touches(p, &l->op[i], val_root(p, s->out[0]))) end = k + 1;
+        }
+        for (int k = 0; k < end; k++) {
+            prog_op w = out.op[open[k]];
+            w.phase = COMM_WAIT;
+            w.pair = open[k];
+            list_push(&out, &w);
+        }
+        for (int k = end; k < opens; k++) open[k - end] = open[k];
+        opens -= end;
+        if (i == l->n) break;
+        prog_op o = l->op[i];
+        if (moves_bytes(&o)) {
+            o.phase = COMM_START;
+            open[opens++] = out.n;
+        }
+        list_push(&out, &o);
+    }
+    free(open);
+    free(l->op);
+    *l = out;
+}

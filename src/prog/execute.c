@@ -1,0 +1,105 @@
+#include "plan_internal.h"
+
+#include <math.h>
+
+op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
+    op_call c = { .op = o->op, .attr = o->attr };
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (o->in[i] != VAL_NONE) {
+            c.in[i] = val_tensor(&p->val[o->in[i]]);
+            c.in[i].data = addr ? addr[o->in[i]] : NULL;
+        }
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (o->out[i] != VAL_NONE) {
+            c.out[i] = val_tensor(&p->val[o->out[i]]);
+            c.out[i].data = addr ? addr[o->out[i]] : NULL;
+        }
+    return c;
+}
+
+static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_MICRO && micro); }
+
+static err run_comm(exec *x, const instance *in, const prog_op *o, int micro, comm_ticket *tickets,
+                    int at) {
+    if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
+    op_call c = call_of(in->p, o, in->addr);
+    comm_move move = { o->attr.comm.axes, o->attr.comm.from, o->attr.comm.to, adds(o->acc, micro) };
+    if (o->phase != COMM_WAIT) TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], &tickets[at]));
+    if (o->phase != COMM_START)
+        TRY(comm_wait(x->comm, &tickets[o->phase == COMM_WAIT ? o->pair : at]));
+    return OK;
+}
+
+/* A sum that starts from an absent delta onto itself is already there. */
+static bool nothing_to_do(const op_call *c) {
+    return c->op == OP_ADD && !c->in[1].data && c->in[0].data == c->out[0].data;
+}
+
+static err check_finite(const instance *in, const prog_op *o, const op_call *c) {
+    enum { BLOCK = 1024 };
+    float row[BLOCK];
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = &c->out[k];
+        if (!t->data || !dt_is_float(t->dt)) continue;
+        for (int64_t at = 0, n = tensor_count(t); at < n; at += BLOCK) {
+            int64_t len = MIN((int64_t)BLOCK, n - at);
+            dt_to_f32(t->dt, (const char *)t->data + (size_t)at * dt_size(t->dt), row, len);
+            for (int64_t j = 0; j < len; j++)
+                if (!isfinite(row[j])) {
+                    char where[32] = "";
+                    if (in->layer >= 0) snprintf(where, sizeof where, " %d", in->layer);
+                    return ERR("first non-finite value at %s%s, %s, %s:%d: element %lld is %g",
+                               in->p->name, where, op_name(o->op), o->file, o->line,
+                               (long long)(at + j), (double)row[j]);
+                }
+        }
+    }
+    return OK;
+}
+
+static err run_op(exec *x, const instance *in, const prog_op *o, int micro) {
+    op_run run = { .pool = x->pool,
+                   .workspace = plan_data(x->plan, x->plan->work),
+                   .workspace_bytes = x->plan->work_bytes,
+                   .step = &x->step,
+                   .layer = (uint32_t)(in->layer + 1) };
+    op_call c = call_of(in->p, o, in->addr);
+    c.run = &run;
+    c.accumulate = adds(o->acc, micro) ? ~0u : 0;
+    if (nothing_to_do(&c)) return OK;
+    if (o->once && mesh_coord(&in->p->m, comm_rank(x->comm), AX_TP)) c.in[2].data = NULL;
+    ops_run(x->plan->backend, &c);
+    if (x->check_finite) TRY(check_finite(in, o, &c));
+    return OK;
+}
+
+static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros) {
+    enum { MOST_OPEN = 256 };
+    comm_ticket tickets[MOST_OPEN];
+    const op_list *l = kind == RUN_BWD ? &in->p->bwd : &in->p->fwd;
+    BUG_IF(l->n > MOST_OPEN);
+    for (int i = 0; i < l->n; i++) {
+        const prog_op *o = &l->op[i];
+        if (o->when == WHEN_LAST && micro != micros - 1) continue;
+        if (kind == RUN_FWD_SAVES && !o->saves) continue;
+        double t0 = x->profile ? time_now() : 0;
+        if (o->op == OP_COMM)
+            TRY(run_comm(x, in, o, micro, tickets, i));
+        else
+            TRY(run_op(x, in, o, micro));
+        if (x->profile) x->op_seconds[o->op] += time_now() - t0;
+    }
+    return OK;
+}
+
+err exec_chain(exec *x, int which, int micro, int micros) {
+    const chain_plan *k = &x->plan->chain[which];
+    for (int i = 0; i < k->instrs; i++)
+        TRY(run_list(x, &k->inst[k->list[i].instance], k->list[i].kind, micro, micros));
+    return OK;
+}
+
+void *exec_value(const exec *x, int which, val v) {
+    const chain_plan *k = &x->plan->chain[which];
+    return k->inst[k->c.layers + 1].addr[v];
+}

@@ -1,0 +1,116 @@
+/* Plans a program's memory: which values share bytes, where temporaries lie, what an instance
+ * saves. The planner alone decides aliasing; recording and backward are single-assignment.
+ *
+ *     temp   |  a  |   b    |        lifetimes are intervals of op numbers; two values may overlap
+ *            | c |    d     |        in bytes only when their intervals do not
+ *     saved  | r | stat | qkv | ...  one slot per instance in flight
+ */
+#include "prog_internal.h"
+
+#include <stdlib.h>
+
+enum { ALIGN = 64 };
+
+typedef struct life {
+    val v;
+    int from, to; /* op numbers, inclusive */
+    size_t bytes;
+} life;
+
+/* Lets out[0] of an in-place op take the bytes of in[0], or lend it its own. */
+static void share_in_place(prog *p, op_list *l) {
+    for (int i = 0; i < l->n; i++) {
+        const prog_op *o = &l->op[i];
+        if (!(op_flags(o->op) & OPF_INPLACE) || o->in[0] == VAL_NONE) continue;
+        val a = o->in[0], y = o->out[0];
+        prog_val *x = &p->val[a], *z = &p->val[y];
+        if (x->cls != VC_TEMP || (z->cls != VC_TEMP && z->cls != VC_SAVED)) continue;
+        if (x->dt != z->dt || val_bytes(x) != val_bytes(z)) continue;
+        bool sole = true; /* nobody reads a later, nor another operand of this op */
+        for (int k = 1; k < OP_MAX_IN; k++)
+            sole &= o->in[k] == VAL_NONE || val_root(p, o->in[k]) != a;
+        for (int j = i + 1; j < l->n; j++)
+            for (int k = 0; k < OP_MAX_IN; k++)
+                sole &= l->op[j].in[k] == VAL_NONE || val_root(p, l->op[j].in[k]) != a;
+        /* a communication under way may still be reading a */
+        for (int j = 0; j < l->n; j++)
+            sole &= !(l->op[j].phase == COMM_WAIT && l->op[j].pair < i && j > i &&
+                      val_root(p, l->op[j].in[0]) == a);
+        if (!sole) continue;
+        x->cls = VC_ALIAS;
+        x->base = y;
+        x->offset = 0;
+    }
+}
+
+static void touch(life *lives, int *index, const prog *p, val v, int at) {
+    v = val_root(p, v);
+    if (v == VAL_NONE || p->val[v].cls != VC_TEMP || index[v] < 0) return;
+    life *f = &lives[index[v]];
+    if (at < f->from) f->from = at;
+    if (at > f->to) f->to = at;
+}
+
+static int by_size(const void *a, const void *b) {
+    const life *x = a, *y = b;
+    if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
+    return x->v - y->v;
+}
+
+/* Lowest offset where f fits beside everything placed that lives at the same time. */
+static size_t place_life(const prog *p, const life *placed, int n, const life *f) {
+    size_t at = 0;
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int i = 0; i < n; i++) {
+            const life *g = &placed[i];
+            if (g->to < f->from || f->to < g->from) continue;
+            size_t begin = p->val[g->v].at, end = begin + g->bytes;
+            if (at < end && begin < at + f->bytes) {
+                at = end;
+                moved = true;
+            }
+        }
+    }
+    return at;
+}
+
+static size_t plan_list(prog *p, op_list *l) {
+    life *lives = mem_alloc((size_t)p->vals * sizeof *lives);
+    int *index = mem_alloc((size_t)p->vals * sizeof *index), n = 0;
+    for (val v = 0; v < p->vals; v++) index[v] = -1;
+    for (int i = 0; i < l->n; i++) /* values this list makes */
+        for (int k = 0; k < OP_MAX_OUT; k++) {
+            val v = val_root(p, l->op[i].out[k]);
+            if (v == VAL_NONE || p->val[v].cls != VC_TEMP || index[v] >= 0) continue;
+            index[v] = n;
+            lives[n++] = (life){ v, i, i, align_up(val_bytes(&p->val[v]), ALIGN) };
+        }
+    for (int i = 0; i < l->n; i++) {
+        for (int k = 0; k < OP_MAX_IN; k++) touch(lives, index, p, l->op[i].in[k], i);
+        for (int k = 0; k < OP_MAX_OUT; k++) touch(lives, index, p, l->op[i].out[k], i);
+    }
+    qsort(lives, (size_t)n, sizeof *lives, by_size);
+    size_t total = 0;
+    for (int i = 0; i < n; i++) {
+        p->val[lives[i].v].at = place_life(p, lives, i, &lives[i]);
+        total = MAX(total, p->val[lives[i].v].at + lives[i].bytes);
+    }
+    free(lives);
+    free(index);
+    return total;
+}
+
+void pass_memory(prog *p) {
+    share_in_place(p, &p->fwd);
+    share_in_place(p, &p->bwd);
+    size_t f = plan_list(p, &p->fwd), b = plan_list(p, &p->bwd);
+    p->temp_bytes = MAX(f, b);
+    size_t at = 0;
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].cls == VC_SAVED || p->val[v].cls == VC_CUT) {
+            p->val[v].at = at;
+            at += align_up(val_bytes(&p->val[v]), ALIGN);
+        }
+    p->saved_bytes = at;
+}

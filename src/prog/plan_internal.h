@@ -1,0 +1,60 @@
+/* The plan's inside, shared by chain.c and execute.c. */
+#ifndef INGOT_PLAN_INTERNAL_H
+#define INGOT_PLAN_INTERNAL_H
+
+#include "prog_internal.h"
+
+enum { REGION_NAME = 32 };
+typedef struct region {
+    char name[REGION_NAME];
+    size_t bytes, at; /* at: offset in the arena, set by plan_commit */
+} region;
+
+/* A program at one place of a chain, with its own addresses. */
+typedef struct instance {
+    prog *p;
+    int layer;   /* -1 for first and last */
+    void **addr; /* [p->vals], NULL: absent */
+} instance;
+
+typedef enum {
+    RUN_FWD,
+    RUN_BWD,
+    RUN_FWD_SAVES /* forward again, only what backward will read */
+} run_kind;
+typedef struct instr {
+    run_kind kind;
+    int instance;
+} instr;
+
+typedef struct chain_plan {
+    chain c;
+    bucket_finder find;
+    void *find_ctx;
+    int saved, cuts, stream, result; /* regions, -1: none */
+    size_t slot_bytes;       /* of one layer's saved values */
+    size_t res_bytes, delta_bytes;
+    instance *inst; /* [layers + 2]: first, blocks, last; then restarts, one per segment */
+    int insts;
+    instr *list;
+    int instrs;
+} chain_plan;
+
+struct plan {
+    mesh m;
+    const op_backend *backend;
+    int threads;
+    region *region;
+    int regions, region_cap;
+    chain_plan *chain;
+    int chains, chain_cap;
+    size_t temp_bytes, work_bytes;
+    int temp, work; /* regions, made by plan_commit */
+    void *arena;
+    size_t arena_bytes;
+};
+
+/* The call of an op in an instance; addr NULL gives shapes without data. */
+op_call call_of(const prog *p, const prog_op *o, void *const *addr);
+
+#endif

@@ -1,0 +1,318 @@
+/* Values, ops, parameters and communication: the ground that the typed record calls (rec_ops.c)
+ * stand on. */
+#include "prog_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- life -------------------------------------------------------------------------------- */
+prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set) {
+    prog *p = mem_alloc(sizeof *p);
+    *p = (prog){ .name = name, .mode = mode, .m = *m, .set = *set, .dt = DT_F32 };
+    p->emit = &p->fwd;
+    p->split_comm = true;
+    p->res_in = p->delta_in = p->res_out = p->delta_out = p->cut = VAL_NONE;
+    p->grad_in = p->grad_out = p->loss = VAL_NONE;
+    p->bucket_full = mem_alloc((size_t)set->buckets * sizeof(val));
+    p->bucket_grad = mem_alloc((size_t)set->buckets * sizeof(val));
+    for (int b = 0; b < set->buckets; b++) p->bucket_full[b] = p->bucket_grad[b] = VAL_NONE;
+    p->param_written = mem_alloc((size_t)set->params);
+    return p;
+}
+
+void prog_free(prog *p) {
+    if (!p) return;
+    err_free(p->error);
+    free(p->val);
+    free(p->fwd.op);
+    free(p->bwd.op);
+    free(p->bucket_full);
+    free(p->bucket_grad);
+    free(p->param_written);
+    free(p);
+}
+
+void prog_fail(prog *p, const char *hint, const char *fmt, ...) {
+    if (p->error) return;
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    p->error = err_make(p->file, p->line, "program %s, %s:%d: %s", p->name, p->file, p->line, text);
+    if (hint) p->error = err_hint(p->error, "%s", hint);
+}
+
+/* ---- values and ops ---------------------------------------------------------------------- */
+/* An axis of one rank holds everything: there is nothing to place. */
+static placement on_mesh(const prog *p, placement pl) {
+    for (int a = 0; a < AX_COUNT; a++)
+        if (mesh_size(&p->m, (mesh_axis)a) == 1) pl.on[a] = PLACE_I;
+    return pl;
+}
+
+val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, placement pl) {
+    mem_reserve((void **)&p->val, &p->val_cap, p->vals, sizeof *p->val);
+    prog_val *v = &p->val[p->vals];
+    *v = (prog_val){ .cls = cls,
+                     .dt = dt,
+                     .ndim = ndim,
+                     .pl = on_mesh(p, pl),
+                     .base = VAL_NONE,
+                     .param = -1,
+                     .bucket = -1,
+                     .producer = -1,
+                     .grad = VAL_NONE };
+    for (int i = 0; i < ndim; i++) v->dim[i] = dim[i];
+    return p->vals++;
+}
+
+val val_alias(prog *p, val base, size_t offset, dtype dt, int ndim, const int64_t *dim,
+              placement pl) {
+    val v = val_new(p, VC_ALIAS, dt, ndim, dim, pl);
+    p->val[v].base = base;
+    p->val[v].offset = offset;
+    return v;
+}
+
+val val_root(const prog *p, val v) {
+    while (v != VAL_NONE && p->val[v].cls == VC_ALIAS) v = p->val[v].base;
+    return v;
+}
+
+tensor val_tensor(const prog_val *v) { return tensor_of(NULL, v->dt, v->ndim, v->dim); }
+
+size_t val_bytes(const prog_val *v) {
+    tensor t = val_tensor(v);
+    return tensor_bytes(&t);
+}
+
+void list_push(op_list *l, const prog_op *op) {
+    mem_reserve((void **)&l->op, &l->cap, l->n, sizeof *l->op);
+    l->op[l->n++] = *op;
+}
+
+prog_op *op_emit(prog *p, op_code op) {
+    prog_op o = { .op = op, .file = p->file, .line = p->line, .pair = -1 };
+    for (int i = 0; i < OP_MAX_IN; i++) o.in[i] = VAL_NONE;
+    for (int i = 0; i < OP_MAX_OUT; i++) o.out[i] = VAL_NONE;
+    list_push(p->emit, &o);
+    return &p->emit->op[p->emit->n - 1];
+}
+
+val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl) {
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].cls == VC_INPUT && !strcmp(p->val[v].name, name)) return v;
+    val v = val_new(p, VC_INPUT, dt, ndim, dim, pl);
+    p->val[v].name = name;
+    return v;
+}
+
+val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                         placement pl) {
+    val v = prog_input(p, name, dt, ndim, dim, pl);
+    p->val[v].per_layer = true;
+    return v;
+}
+
+stream prog_stream_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta, placement pl) {
+    int64_t dim[] = { n, d };
+    p->res_in = val_new(p, VC_BOUNDARY, residual, 2, dim, pl);
+    p->delta_in = val_new(p, VC_BOUNDARY, delta, 2, dim, pl);
+    p->val[p->res_in].needs_grad = p->val[p->delta_in].needs_grad = true;
+    p->val[p->res_in].name = "residual";
+    p->val[p->delta_in].name = "delta";
+    return (stream){ p->res_in, p->delta_in };
+}
+
+void prog_stream_out(prog *p, stream s) {
+    p->res_out = s.residual;
+    p->delta_out = s.delta;
+}
+
+val val_as(prog *p, val x, dtype dt) {
+    if (x == VAL_NONE || p->val[x].dt == dt) return x;
+    /* A producer that computes in fp32 anyway can emit the other type, if nobody read x yet. */
+    int made_by = p->val[x].producer;
+    bool read = p->emit != &p->fwd || p->val[x].cls != VC_TEMP || made_by < 0;
+    for (int i = made_by + 1; i < p->fwd.n && !read; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) read |= p->fwd.op[i].in[k] == x;
+    if (!read && p->fwd.op[made_by].op != OP_COMM) {
+        p->val[x].dt = dt;
+        return x;
+    }
+    val y = val_new(p, VC_TEMP, dt, p->val[x].ndim, p->val[x].dim, p->val[x].pl);
+    p->val[y].needs_grad = p->val[x].needs_grad;
+    prog_op *o = op_emit(p, OP_CAST);
+    o->in[0] = x;
+    o->out[0] = y;
+    if (p->emit == &p->fwd) p->val[y].producer = p->fwd.n - 1;
+    return y;
+}
+
+val rec_cast_(prog *p, val x, dtype dt) {
+    return p->error || x == VAL_NONE ? VAL_NONE : val_as(p, x, dt);
+}
+
+/* ---- communication ----------------------------------------------------------------------- */
+static bool reshape(const prog *p, const prog_val *x, axis_set axes, place to, int64_t *dim) {
+    int n = mesh_span(&p->m, axes);
+    mesh_axis axis = axes & AXIS(AX_DP) ? AX_DP : AX_TP;
+    place from = x->pl.on[axis];
+    memcpy(dim, x->dim, sizeof x->dim);
+    if (from.kind == PL_S) dim[from.dim] *= n;
+    if (to.kind != PL_S) return true;
+    if (to.dim >= x->ndim || dim[to.dim] % n) return false;
+    dim[to.dim] /= n;
+    return true;
+}
+
+val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
+    prog_val v = p->val[x];
+    placement pl = v.pl;
+    place from = PLACE_I;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) {
+            from = pl.on[a];
+            pl.on[a] = to;
+        }
+    if (mesh_span(&p->m, axes) == 1 || place_same(from, to)) return x;
+    move_kind move = move_of(from, to);
+    int64_t dim[TENSOR_MAX_DIM];
+    if (move == MOVE_ILLEGAL) {
+        char was[64];
+        prog_fail(p, "see the table of moves in comm/comm.h", "comm: no way from %s to %c",
+                  placement_str(was, sizeof was, v.pl), "IRSP"[to.kind]);
+        return VAL_NONE;
+    }
+    if (!reshape(p, &v, axes, to, dim)) {
+        prog_fail(p, "choose sizes that the number of ranks divides",
+                  "comm: dim %d of size %lld does not divide over %d ranks", to.dim,
+                  (long long)v.dim[to.dim], mesh_span(&p->m, axes));
+        return VAL_NONE;
+    }
+    val y;
+    if (move == MOVE_NONE) { /* only the meaning changes: the same bytes */
+        y = val_alias(p, x, 0, v.dt, v.ndim, dim, pl);
+    } else {
+        y = val_new(p, VC_TEMP, v.dt, v.ndim, dim, pl);
+    }
+    p->val[y].needs_grad = v.needs_grad;
+    prog_op *o = op_emit(p, OP_COMM);
+    o->in[0] = x;
+    o->out[0] = y;
+    o->when = when;
+    o->attr.comm.axes = axes;
+    o->attr.comm.from = from;
+    o->attr.comm.to = to;
+    if (p->emit == &p->fwd) p->val[y].producer = p->fwd.n - 1;
+    return y;
+}
+
+val rec_comm_(prog *p, val x, mesh_axis axis, place to) {
+    if (p->error || x == VAL_NONE) return VAL_NONE;
+    return emit_comm(p, x, AXIS(axis), to, WHEN_ALWAYS);
+}
+
+/* ---- parameters -------------------------------------------------------------------------- */
+val bucket_read(prog *p, int b) {
+    if (p->bucket_full[b] != VAL_NONE) return p->bucket_full[b];
+    const prog_bucket *k = &p->set.bucket[b];
+    placement pl = { 0 };
+    if (k->sharded) pl.on[AX_DP] = PLACE_S(0);
+    int64_t n = bucket_stored(k, &p->m);
+    val stored = val_new(p, VC_PARAM, k->dt, 1, &n, pl);
+    p->val[stored].bucket = b;
+    p->val[stored].name = k->name;
+    p->bucket_full[b] = emit_comm(p, stored, AXIS(AX_DP), PLACE_R, WHEN_ALWAYS);
+    return p->bucket_full[b];
+}
+
+static int find_param(prog *p, const char *name) {
+    for (int i = 0; i < p->set.params; i++)
+        if (!strcmp(p->set.param[i].name, name)) return i;
+    prog_fail(p, "add a row to the parameter table", "no parameter is called %s", name);
+    return -1;
+}
+
+static val use(prog *p, const char *name, val x, bool once_over_tp) {
+    if (p->error) return VAL_NONE;
+    int i = find_param(p, name);
+    if (i < 0) return VAL_NONE;
+    const prog_param *q = &p->set.param[i];
+    val full = bucket_read(p, q->bucket);
+    placement pl = { 0 };
+    for (int a = 0; a < AX_COUNT; a++) {
+        place_kind beside = (place_kind)p->val[x].pl.on[a].kind;
+        if (a == AX_TP && q->tp.kind == PL_S)
+            pl.on[a] = q->tp;
+        else if (beside != PL_I && !(a == AX_TP && once_over_tp))
+            pl.on[a] = PLACE_R;
+    }
+    dtype dt = p->set.bucket[q->bucket].dt;
+    val v = val_alias(p, full, (size_t)q->offset * dt_size(dt), dt, q->ndim, q->dim, pl);
+    p->val[v].param = i;
+    p->val[v].bucket = q->bucket;
+    p->val[v].name = q->name;
+    p->val[v].needs_grad = p->mode == PROG_TRAIN;
+    return v;
+}
+
+val prog_use_(prog *p, const char *name, val x) { return use(p, name, x, false); }
+val prog_use_once_(prog *p, const char *name, val x) { return use(p, name, x, true); }
+
+void prog_param_shared(prog *p, const char *name) {
+    int i = find_param(p, name);
+    if (i >= 0) p->param_written[i] |= WROTE_EARLIER;
+}
+
+/* With slices over dp the whole gradient exists only inside the program, zeroed so that padding
+ * does not carry garbage into the sum; else it is the accumulator itself. */
+static val bucket_gradient(prog *p, int b) {
+    if (p->bucket_grad[b] != VAL_NONE) return p->bucket_grad[b];
+    const prog_bucket *k = &p->set.bucket[b];
+    bool slices = k->sharded && mesh_size(&p->m, AX_DP) > 1;
+    val g = val_new(p, slices ? VC_TEMP : VC_GRAD, DT_F32, 1, &k->count, (placement){ 0 });
+    p->val[g].bucket = b;
+    p->val[g].name = k->name;
+    p->bucket_grad[b] = g;
+    if (slices) op_emit(p, OP_ZERO)->out[0] = g;
+    return g;
+}
+
+val param_grad(prog *p, val param, op_acc *acc) {
+    prog_val v = p->val[param];
+    const prog_param *q = &p->set.param[v.param];
+    val base = bucket_gradient(p, v.bucket);
+    bool slices = p->val[base].cls == VC_TEMP;
+    uint8_t wrote = p->param_written[v.param];
+    *acc = wrote & WROTE_HERE ? ACC_ADD : slices ? ACC_STORE : wrote ? ACC_ADD : ACC_MICRO;
+    p->param_written[v.param] |= WROTE_HERE;
+    val g = val_alias(p, base, (size_t)q->offset * sizeof(float), DT_F32, v.ndim, v.dim,
+                      placement_dual(v.pl));
+    p->val[g].param = v.param;
+    p->val[g].bucket = v.bucket;
+    p->val[g].name = q->name;
+    return g;
+}
+
+/* ---- buckets ----------------------------------------------------------------------------- */
+int64_t bucket_stored(const prog_bucket *b, const mesh *m) {
+    return b->sharded ? b->count / mesh_size(m, AX_DP) : b->count;
+}
+
+void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, int dp) {
+    for (int b = 0; b < buckets; b++) {
+        int64_t at = 0;
+        for (int same = 0; same < 2; same++) {
+            if (same) bucket[b].tp_same = at;
+            for (int i = 0; i < params; i++) {
+                if (param[i].bucket != b || (param[i].tp.kind != PL_S) != same) continue;
+                param[i].offset = at;
+                int64_t n = param[i].dim[0] * (param[i].ndim > 1 ? param[i].dim[1] : 1);
+                at += (int64_t)align_up((size_t)n, PARAM_ALIGN);
+            }
+        }
+        bucket[b].count = (int64_t)align_up((size_t)at, (size_t)(PARAM_ALIGN * dp));
+    }
+}

@@ -1,0 +1,32 @@
+#include "util/util.h"
+
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+/* The one process-wide setting of this folder: how much the user asked to be told. */
+static log_level least_level = LOG_INFO;
+
+void log_set_level(log_level least) { least_level = least; }
+
+void log_at(log_level level, const char *fmt, ...) {
+    static const char *const prefix[] = { "debug: ", "", "warning: ", "error: " };
+    if (level < least_level) return;
+    char text[2048];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    fprintf(stderr, "%s%s\n", prefix[level], text); /* one call, so that lines stay whole */
+}
+
+bool term_has_color(FILE *f) {
+    const char *no = getenv("NO_COLOR");
+    return isatty(fileno(f)) && !(no && *no);
+}
+
+double time_now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}

@@ -1,0 +1,108 @@
+#include "util/util.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+void *mem_alloc(size_t bytes) {
+    void *p = calloc(1, bytes ? bytes : 1);
+    if (!p) {
+        fprintf(stderr, "ingot: out of memory asking for %zu bytes\n", bytes);
+        abort();
+    }
+    return p;
+}
+
+void *mem_grow(void *p, size_t bytes) {
+    void *q = realloc(p, bytes ? bytes : 1);
+    if (!q) {
+        fprintf(stderr, "ingot: out of memory asking for %zu bytes\n", bytes);
+        abort();
+    }
+    return q;
+}
+
+void mem_reserve(void **items, int *capacity, int count, size_t item_size) {
+    if (count < *capacity) return;
+    int wider = *capacity ? *capacity * 2 : 16;
+    *items = mem_grow(*items, (size_t)wider * item_size);
+    memset((char *)*items + (size_t)*capacity * item_size, 0,
+           (size_t)(wider - *capacity) * item_size);
+    *capacity = wider;
+}
+
+err mem_map(size_t bytes, void **out) {
+    *out = NULL;
+    if (!bytes) bytes = 1;
+    void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (p == MAP_FAILED) {
+        char size[32];
+        return err_hint(ERR("cannot reserve %s of memory: %s", str_bytes(size, sizeof size, bytes),
+                            strerror(errno)),
+                        "use a smaller model or batch, or activation_checkpoint.mode=full");
+    }
+    madvise(p, bytes, MADV_HUGEPAGE); /* advice only: failure costs speed, not correctness */
+    *out = p;
+    return OK;
+}
+
+void mem_unmap(void *p, size_t bytes) {
+    if (p) munmap(p, bytes ? bytes : 1);
+}
+
+bool mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
+
+/* ---- arena: a list of chunks, newest first ---------------------------------------------- */
+typedef struct chunk {
+    struct chunk *next;
+    size_t used, size;
+    char bytes[];
+} chunk;
+struct arena {
+    chunk *head;
+};
+enum { ARENA_CHUNK = 64 << 10 };
+
+arena *arena_new(void) { return mem_alloc(sizeof(arena)); }
+
+void *arena_alloc(arena *a, size_t bytes) {
+    bytes = align_up(bytes ? bytes : 1, 16);
+    if (!a->head || a->head->size - a->head->used < bytes) {
+        size_t size = MAX(bytes, (size_t)ARENA_CHUNK);
+        chunk *c = mem_alloc(sizeof *c + size + 16);
+        *c = (chunk){ .next = a->head, .size = size };
+        a->head = c;
+    }
+    char *base = (char *)align_up((size_t)a->head->bytes, 16);
+    void *p = base + a->head->used;
+    a->head->used += bytes;
+    return p;
+}
+
+char *arena_strdup(arena *a, const char *s) {
+    size_t n = strlen(s) + 1;
+    return memcpy(arena_alloc(a, n), s, n);
+}
+
+char *arena_printf(arena *a, const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    BUG_IF(n < 0);
+    char *p = arena_alloc(a, (size_t)n + 1);
+    vsnprintf(p, (size_t)n + 1, fmt, again);
+    va_end(again);
+    return p;
+}
+
+void arena_free(arena *a) {
+    if (!a) return;
+    for (chunk *c = a->head, *next; c; c = next) {
+        next = c->next;
+        free(c);
+    }
+    free(a);
+}

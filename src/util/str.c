@@ -1,0 +1,111 @@
+#include "util/util.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static void str_room(str *s, size_t more) {
+    if (s->len + more + 1 <= s->cap) return;
+    s->cap = MAX(s->cap * 2, s->len + more + 1);
+    s->text = mem_grow(s->text, s->cap);
+}
+
+void str_add(str *s, const char *fmt, ...) {
+    va_list args, again;
+    va_start(args, fmt);
+    va_copy(again, args);
+    int n = vsnprintf(NULL, 0, fmt, args);
+    va_end(args);
+    BUG_IF(n < 0);
+    str_room(s, (size_t)n);
+    vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
+    va_end(again);
+    s->len += (size_t)n;
+}
+
+void str_add_bytes(str *s, const void *bytes, size_t n) {
+    str_room(s, n);
+    if (n) memcpy(s->text + s->len, bytes, n);
+    s->len += n;
+    s->text[s->len] = 0;
+}
+
+void str_free(str *s) {
+    free(s->text);
+    *s = (str){ 0 };
+}
+
+int str_distance(const char *a, const char *b) {
+    enum { MOST = 63 };
+    int n = (int)strlen(a), m = (int)strlen(b);
+    if (n > MOST || m > MOST) return MOST;
+    int d[MOST + 2][MOST + 2];
+    for (int i = 0; i <= n; i++) d[i][0] = i;
+    for (int j = 0; j <= m; j++) d[0][j] = j;
+    for (int i = 1; i <= n; i++)
+        for (int j = 1; j <= m; j++) {
+            int same = a[i - 1] == b[j - 1];
+            int best = MIN(MIN(d[i - 1][j], d[i][j - 1]) + 1, d[i - 1][j - 1] + !same);
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1])
+                best = MIN(best, d[i - 2][j - 2] + 1);
+            d[i][j] = best;
+        }
+    return d[n][m];
+}
+
+const char *str_nearest(const char *word, const char *(*get)(const void *ctx, int i),
+                        const void *ctx, int n) {
+    const char *best = NULL;
+    int least = 2 + (int)strlen(word) / 3; /* further away is no suggestion */
+    for (int i = 0; i < n; i++) {
+        int d = str_distance(word, get(ctx, i));
+        if (d < least) {
+            least = d;
+            best = get(ctx, i);
+        }
+    }
+    return best;
+}
+
+bool str_starts(const char *s, const char *prefix) { return !strncmp(s, prefix, strlen(prefix)); }
+
+bool str_ends(const char *s, const char *suffix) {
+    size_t n = strlen(s), m = strlen(suffix);
+    return n >= m && !strcmp(s + n - m, suffix);
+}
+
+static char *scaled(char *buf, size_t n, double v, double step, const char *const *units,
+                    int most) {
+    int u = 0;
+    while (v >= step && u < most) {
+        v /= step;
+        u++;
+    }
+    snprintf(buf, n,
+             v >= 100 || (u == 0 && v == (int64_t)v) ? "%.0f%s"
+             : v >= 10                               ? "%.1f%s"
+                                                     : "%.2f%s",
+             v, units[u]);
+    return buf;
+}
+
+char *str_bytes(char *buf, size_t n, double bytes) {
+    static const char *const units[] = { " B", " KiB", " MiB", " GiB", " TiB" };
+    return scaled(buf, n, bytes, 1024, units, 4);
+}
+
+char *str_count(char *buf, size_t n, double count) {
+    static const char *const units[] = { "", " k", " M", " B", " T" };
+    return scaled(buf, n, count, 1000, units, 4);
+}
+
+char *str_duration(char *buf, size_t n, double s) {
+    if (s < 60)
+        snprintf(buf, n, s < 10 ? "%.1fs" : "%.0fs", s);
+    else if (s < 3600)
+        snprintf(buf, n, "%dm %02ds", (int)s / 60, (int)s % 60);
+    else if (s < 86400)
+        snprintf(buf, n, "%dh %02dm", (int)(s / 3600), (int)(s / 60) % 60);
+    else
+        snprintf(buf, n, "%dd %02dh", (int)(s / 86400), (int)(s / 3600) % 24);
+    return buf;
+}

@@ -1,0 +1,119 @@
+/* A fork-join pool. Workers spin briefly before they sleep: within a training step loops follow
+ * one another in microseconds, and a futex wake-up costs more than many of them. */
+#include "util/util.h"
+
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { SPINS = 20000 };
+
+typedef void (*pool_fn)(void *ctx, int64_t i, int worker);
+typedef struct worker {
+    pool *owner;
+    int index;
+    pthread_t thread;
+} worker;
+
+struct pool {
+    int size;
+    worker *workers; /* [size - 1] */
+    pool_fn fn;
+    void *ctx;
+    int64_t n;
+    _Atomic int64_t next;
+    _Atomic uint32_t round; /* a new loop, or the end when `quit` */
+    _Atomic int busy;
+    bool quit, oversubscribed;
+    pthread_mutex_t lock;
+    pthread_cond_t wake;
+};
+
+static inline void relax(void) {
+#if defined(__aarch64__)
+    __asm__ volatile("yield");
+#elif defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+}
+
+static void take_tasks(pool *p, int who) {
+    for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) p->fn(p->ctx, i, who);
+}
+
+static void wait_for_round(pool *p, uint32_t seen) {
+    for (int s = 0; s < (p->oversubscribed ? 1 : SPINS); s++) {
+        if (atomic_load(&p->round) != seen) return;
+        relax();
+    }
+    pthread_mutex_lock(&p->lock);
+    while (atomic_load(&p->round) == seen) pthread_cond_wait(&p->wake, &p->lock);
+    pthread_mutex_unlock(&p->lock);
+}
+
+static void *worker_main(void *arg) {
+    worker *w = arg;
+    pool *p = w->owner;
+    for (uint32_t seen = 0;;) {
+        wait_for_round(p, seen);
+        seen = atomic_load(&p->round);
+        if (p->quit) return NULL;
+        take_tasks(p, w->index);
+        atomic_fetch_sub(&p->busy, 1);
+    }
+}
+
+static void announce(pool *p) {
+    pthread_mutex_lock(&p->lock);
+    atomic_fetch_add(&p->round, 1);
+    pthread_cond_broadcast(&p->wake);
+    pthread_mutex_unlock(&p->lock);
+}
+
+pool *pool_new(int threads) {
+    long cores = sysconf(_SC_NPROCESSORS_ONLN);
+    if (threads <= 0) threads = cores > 0 ? (int)cores : 1;
+    pool *p = mem_alloc(sizeof *p);
+    p->size = threads;
+    p->oversubscribed = threads > cores;
+    p->workers = mem_alloc((size_t)threads * sizeof *p->workers);
+    pthread_mutex_init(&p->lock, NULL);
+    pthread_cond_init(&p->wake, NULL);
+    for (int i = 0; i < threads - 1; i++) {
+        p->workers[i] = (worker){ .owner = p, .index = i + 1 };
+        BUG_IF(pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]));
+    }
+    return p;
+}
+
+int pool_size(const pool *p) { return p ? p->size : 1; }
+
+void pool_run(pool *p, int64_t n, pool_fn fn, void *ctx) {
+    if (!p || p->size == 1 || n <= 1) {
+        for (int64_t i = 0; i < n; i++) fn(ctx, i, 0);
+        return;
+    }
+    p->fn = fn;
+    p->ctx = ctx;
+    p->n = n;
+    atomic_store(&p->next, 0);
+    atomic_store(&p->busy, p->size - 1);
+    announce(p);
+    take_tasks(p, 0);
+    for (int s = 0; atomic_load(&p->busy) > 0; s++) {
+        relax();
+        if (p->oversubscribed || s > SPINS) usleep(0); /* the late worker may need this core */
+    }
+}
+
+void pool_free(pool *p) {
+    if (!p) return;
+    p->quit = true;
+    announce(p);
+    for (int i = 0; i < p->size - 1; i++) pthread_join(p->workers[i].thread, NULL);
+    pthread_mutex_destroy(&p->lock);
+    pthread_cond_destroy(&p->wake);
+    free(p->workers);
+    free(p);
+}

@@ -1,0 +1,165 @@
+/* util: what every other folder stands on. Errors, memory, strings, logging, random numbers,
+ * hashing, threads. Depends on libc and POSIX only.
+ *
+ *     err load(const char *path, arena *a, blob *out) {
+ *         char *text = NULL;
+ *         TRY(io_read(path, &text));                       // forwards with file:line
+ *         if (!text[0])
+ *             return ERR("%s is empty", path);             // a fault of the world: an error
+ *         BUG_IF(out == NULL);                             // a fault of ours: abort with a place
+ *         ...
+ *         return OK;
+ *     }
+ */
+#ifndef INGOT_UTIL_H
+#define INGOT_UTIL_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+#define NORETURN               __attribute__((noreturn))
+#define MUST_USE               __attribute__((warn_unused_result))
+#else
+#define PRINTF_LIKE(fmt, args)
+#define NORETURN
+#define MUST_USE
+#endif
+
+#define COUNT_OF(a) (sizeof(a) / sizeof((a)[0]))
+#define MIN(a, b)   ((a) < (b) ? (a) : (b))
+#define MAX(a, b)   ((a) > (b) ? (a) : (b))
+
+/* ---- errors ------------------------------------------------------------------------------
+ * An `err` is NULL on success, else an owned object: a message (what, where, expected, got), an
+ * optional hint (the remedy) and the trail of file:line it unwound through. The caller frees it
+ * or forwards it. */
+typedef struct err_object *err;
+#define OK ((err)0)
+
+err err_make(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4) MUST_USE;
+/* Adds a remedy, shown on its own line. @return e. */
+err err_hint(err e, const char *fmt, ...) PRINTF_LIKE(2, 3) MUST_USE;
+/* Appends a place to the trail. @return e. */
+err err_trail(err e, const char *file, int line) MUST_USE;
+const char *err_message(err e);
+const char *err_remedy(err e); /* "" when none was given */
+/* Prints "error: message", the remedy, and with `trail` the places. */
+void err_print(FILE *to, err e, bool trail);
+void err_free(err e); /* takes NULL */
+
+#define ERR(...) err_make(__FILE__, __LINE__, __VA_ARGS__)
+#define TRY(expr)                                                                                  \
+    do {                                                                                           \
+        err try_error_ = (expr);                                                                   \
+        if (try_error_) return err_trail(try_error_, __FILE__, __LINE__);                          \
+    } while (0)
+/* For functions with a `cleanup:` label and a local `err e = OK;` that they return. */
+#define TRY_CLEAN(expr)                                                                            \
+    do {                                                                                           \
+        e = (expr);                                                                                \
+        if (e) {                                                                                   \
+            e = err_trail(e, __FILE__, __LINE__);                                                  \
+            goto cleanup;                                                                          \
+        }                                                                                          \
+    } while (0)
+
+NORETURN void bug_at(const char *file, int line, const char *what);
+#define BUG_IF(cond)                                                                               \
+    do {                                                                                           \
+        if (cond) bug_at(__FILE__, __LINE__, #cond);                                               \
+    } while (0)
+
+/* ---- memory ------------------------------------------------------------------------------ */
+/* malloc and friends that abort when memory is out: for small host structures only. The large
+ * buffers of a run come from mem_map, whose failure is an error with a remedy. */
+void *mem_alloc(size_t bytes); /* zeroed */
+void *mem_grow(void *p, size_t bytes);
+/* Appends room for one more element: grows `*items` when `count` reaches `*capacity`. */
+void mem_reserve(void **items, int *capacity, int count, size_t item_size);
+
+/* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. */
+err mem_map(size_t bytes, void **out);
+void mem_unmap(void *p, size_t bytes);
+
+/* A bump allocator: many small things freed at once. No destructor, zeroed memory. */
+typedef struct arena arena;
+arena *arena_new(void);
+void *arena_alloc(arena *a, size_t bytes);
+char *arena_strdup(arena *a, const char *s);
+char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void arena_free(arena *a); /* takes NULL */
+
+static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+/* @return false when a*b overflows. */
+bool mul_size(size_t a, size_t b, size_t *out);
+
+/* ---- strings ----------------------------------------------------------------------------- */
+/* A growing text buffer. Zero-initialise, append, free. `text` is always NUL-terminated once
+ * something was appended. */
+typedef struct str {
+    char *text;
+    size_t len, cap;
+} str;
+void str_add(str *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
+void str_add_bytes(str *s, const void *bytes, size_t n);
+void str_free(str *s);
+/* Levenshtein distance with transpositions, for "did you mean". */
+int str_distance(const char *a, const char *b);
+/* @return the candidate nearest to `word` (by `get(i)`), or NULL when none is near. */
+const char *str_nearest(const char *word, const char *(*get)(const void *ctx, int i),
+                        const void *ctx, int n);
+bool str_starts(const char *s, const char *prefix);
+bool str_ends(const char *s, const char *suffix);
+/* "1.5 GiB", "124 M", "3m 20s": written into buf, which is returned. */
+char *str_bytes(char *buf, size_t n, double bytes);
+char *str_count(char *buf, size_t n, double count);
+char *str_duration(char *buf, size_t n, double seconds);
+
+/* ---- log --------------------------------------------------------------------------------- */
+typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
+void log_set_level(log_level least);
+void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
+#define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
+#define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
+/* @return true when `f` is a terminal and NO_COLOR is not set. */
+bool term_has_color(FILE *f);
+
+/* ---- time -------------------------------------------------------------------------------- */
+double time_now(void); /* seconds, monotonic */
+
+/* ---- random numbers: Philox 4x32-10 ------------------------------------------------------
+ * Counter based: the value is a pure function of (key, counter), so any element of any stream is
+ * reached directly, by any rank, in any order. */
+typedef struct rng_key {
+    uint32_t k[2];
+} rng_key;
+rng_key rng_key_of(uint64_t seed, uint64_t stream);
+void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]);
+uint32_t rng_u32(rng_key key, uint64_t index);
+float rng_uniform(rng_key key, uint64_t index); /* [0, 1) */
+float rng_normal(rng_key key, uint64_t index);  /* mean 0, deviation 1 */
+/* @return an unbiased integer below n, n > 0. */
+uint64_t rng_below(rng_key key, uint64_t index, uint64_t n);
+
+/* ---- hashing ----------------------------------------------------------------------------- */
+uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* xxHash64, stable on disk */
+uint64_t hash_str(const char *s);
+
+/* ---- threads ----------------------------------------------------------------------------- */
+/* A pool of workers for data-parallel loops. The caller's thread takes part. */
+typedef struct pool pool;
+/* @param threads 0 means one per online core. */
+pool *pool_new(int threads);
+int pool_size(const pool *p); /* 1 for a NULL pool */
+/* Calls fn(ctx, i, worker) for i in [0, n), each once, spread over the pool; returns when all are
+ * done. `worker` is in [0, pool_size). A NULL pool runs everything in the caller. Tasks must not
+ * depend on which worker runs them, so that results do not depend on the number of threads. */
+void pool_run(pool *p, int64_t n, void (*fn)(void *ctx, int64_t i, int worker), void *ctx);
+void pool_free(pool *p); /* takes NULL */
+
+#endif

@@ -1,0 +1,261 @@
+/* Runs a small model on any layout of thread ranks and collects its loss and every gradient as
+ * whole tensors, so that layouts can be compared element by element. */
+#ifndef INGOT_TEST_RUNNER_H
+#define INGOT_TEST_RUNNER_H
+
+#include <math.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+
+enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MAX_RANKS = 8 };
+
+typedef struct layout {
+    const char *name;
+    int dp, tp;
+    bool sp, zero3;
+    int keep_every;
+    bool selective;
+    dtype dt;
+    const char *modules;
+    int threads;
+} layout;
+
+typedef struct outcome {
+    double loss; /* mean over the valid targets of all microbatches */
+    int params;
+    char name[128][64];
+    int64_t count[128];
+    float *grad[128];
+    uint8_t *seen[128]; /* an element was written by some rank */
+    size_t param_bytes, temp_bytes, saved_bytes;
+    bool replicas_agree;
+} outcome;
+
+static void check(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    err_free(e);
+    fail();
+}
+
+static inline model_config small_llama(void) {
+    return (model_config){ .name = "test",
+                           .layers = 2,
+                           .dim = 32,
+                           .ffn = 48,
+                           .vocab = 40,
+                           .max_seq = 64,
+                           .heads = 4,
+                           .kv_heads = 2,
+                           .head_dim = 8,
+                           .rope_theta = 10000,
+                           .rope_fraction = 1,
+                           .norm_eps = 1e-5,
+                           .init_std = 0.2,
+                           .mup_base = 32 };
+}
+
+/* The global batch of a microbatch, the same for every layout: documents of uneven length. */
+typedef struct test_batch {
+    int32_t tokens[RUN_ROWS * RUN_SEQ], targets[RUN_ROWS * RUN_SEQ], pos[RUN_ROWS * RUN_SEQ],
+        start[RUN_ROWS * RUN_SEQ];
+    int64_t ids[RUN_ROWS * RUN_SEQ];
+    int valid;
+} test_batch;
+
+static inline void make_batch(test_batch *b, int micro, int64_t vocab) {
+    rng_key key = rng_key_of(7, (uint64_t)micro);
+    b->valid = 0;
+    for (int r = 0; r < RUN_ROWS; r++) {
+        int begin = 0;
+        for (int t = 0; t < RUN_SEQ; t++) {
+            int i = r * RUN_SEQ + t;
+            if (t && rng_below(key, (uint64_t)i + 1000, 6) == 0) begin = t;
+            b->tokens[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)vocab);
+            bool masked = rng_below(key, (uint64_t)i + 2000, 8) == 0;
+            b->targets[i] =
+                masked ? -100 : (int32_t)rng_below(key, (uint64_t)i + 3000, (uint64_t)vocab);
+            b->valid += !masked;
+            b->pos[i] = t - begin;
+            b->start[i] = r * RUN_SEQ + begin;
+            b->ids[i] = ((int64_t)micro * RUN_ROWS + r) * RUN_SEQ + t;
+        }
+    }
+}
+
+typedef struct rank_job {
+    const model_config *c;
+    const layout *l;
+    comm *end;
+    int rank;
+    outcome *out;
+    pthread_mutex_t *lock;
+    err error;
+} rank_job;
+
+static inline void collect(rank_job *j, model *m, plan *p) {
+    outcome *o = j->out;
+    pthread_mutex_lock(j->lock);
+    o->params = model_params(m);
+    assert_true(o->params <= 128);
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i, j->rank);
+        const float *g = plan_data(p, b.grad);
+        for (int k = 0; k < o->params; k++) {
+            param_range r;
+            const model_param *q = model_param_at(m, k);
+            if (!o->grad[k]) {
+                o->count[k] = q->dim[0] * q->dim[1];
+                o->grad[k] = mem_alloc((size_t)o->count[k] * sizeof(float));
+                o->seen[k] = mem_alloc((size_t)o->count[k]);
+                snprintf(o->name[k], sizeof o->name[k], "%s", q->name);
+            }
+            if (!model_param_range(m, k, &b, &r)) continue;
+            for (int64_t e = r.from; e < r.to; e++) {
+                int64_t at = model_global_index(m, k, j->rank, e);
+                float v = g[r.at + e - r.from];
+                if (o->seen[k][at] && o->grad[k][at] != v) o->replicas_agree = false;
+                o->grad[k][at] = v;
+                o->seen[k][at] = 1;
+            }
+        }
+    }
+    if (j->rank == 0) {
+        o->param_bytes = plan_bytes(p, "params");
+        o->temp_bytes = plan_bytes(p, "temp");
+        o->saved_bytes = plan_bytes(p, "saved") + plan_bytes(p, "cuts");
+    }
+    pthread_mutex_unlock(j->lock);
+}
+
+static inline err rank_run(rank_job *j) {
+    const layout *l = j->l;
+    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    model_layout lay = { .mesh = me,
+                         .dt = l->dt ? l->dt : DT_F32,
+                         .modules = l->modules,
+                         .sequence_parallel = l->sp,
+                         .zero3 = l->zero3,
+                         .selective = l->selective };
+    model *m;
+    chain c;
+    TRY(model_new(j->c, &lay, &m));
+    int64_t rows = RUN_ROWS / l->dp, n = rows * RUN_SEQ;
+    TRY(model_record(m, PROG_TRAIN, n, RUN_SEQ, &c));
+    c.keep_every = l->keep_every;
+    plan *p = plan_new(&me, ops_cpu(OPS_ISA_BEST), l->threads ? l->threads : 1);
+    model_reserve(m, p, true);
+    int chain_id = plan_chain(p, &c, model_bucket_home, m);
+    TRY(plan_commit(p));
+    model_init(m, p, j->rank, 42);
+    exec x = { .plan = p, .comm = j->end, .pool = l->threads > 1 ? pool_new(l->threads) : NULL };
+    test_batch batch[RUN_MICROS];
+    int valid = 0;
+    for (int k = 0; k < RUN_MICROS; k++) {
+        make_batch(&batch[k], k, j->c->vocab);
+        valid += batch[k].valid;
+    }
+    x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
+    double loss = 0;
+    int64_t from = mesh_coord(&me, j->rank, AX_DP) * n;
+    int32_t start[RUN_ROWS * RUN_SEQ];
+    for (int k = 0; k < RUN_MICROS; k++) {
+        for (int64_t i = 0; i < n; i++) start[i] = batch[k].start[from + i] - (int32_t)from;
+        model_batch b = { batch[k].tokens + from, batch[k].targets + from,
+                          batch[k].pos + from,    start,
+                          batch[k].ids + from,    n };
+        model_set_batch(m, p, j->rank, &b);
+        TRY(exec_chain(&x, chain_id, k, RUN_MICROS));
+        const float *losses = exec_value(&x, chain_id, c.last->loss);
+        int64_t mine = l->sp && l->tp > 1 ? n / l->tp : n;
+        for (int64_t i = 0; i < mine; i++) loss += losses[i];
+    }
+    collect(j, m, p);
+    pthread_mutex_lock(j->lock);
+    /* without sequence parallelism every tp rank has the same losses: count one */
+    if (l->sp || mesh_coord(&me, j->rank, AX_TP) == 0) j->out->loss += loss / valid;
+    pthread_mutex_unlock(j->lock);
+    pool_free(x.pool);
+    plan_free(p);
+    model_free(m);
+    return OK;
+}
+
+static inline void *rank_main(void *arg) {
+    rank_job *j = arg;
+    j->error = rank_run(j);
+    return NULL;
+}
+
+static inline void run_layout(const model_config *c, const layout *l, outcome *out) {
+    memset(out, 0, sizeof *out);
+    out->replicas_agree = true;
+    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    int n = mesh_world(&me);
+    comm *ends[RUN_MAX_RANKS];
+    if (n == 1)
+        ends[0] = comm_self();
+    else
+        check(comm_threads(me, 20, ends));
+    pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    rank_job job[RUN_MAX_RANKS];
+    pthread_t thread[RUN_MAX_RANKS];
+    for (int r = 0; r < n; r++) {
+        job[r] = (rank_job){ c, l, ends[r], r, out, &lock, OK };
+        pthread_create(&thread[r], NULL, rank_main, &job[r]);
+    }
+    for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
+    for (int r = 0; r < n; r++) check(job[r].error);
+    for (int r = 0; r < n; r++) comm_free(ends[r]);
+}
+
+static inline void outcome_free(outcome *o) {
+    for (int k = 0; k < o->params; k++) {
+        free(o->grad[k]);
+        free(o->seen[k]);
+    }
+}
+
+static inline double norm2(const float *a, int64_t n) {
+    double s = 0;
+    for (int64_t i = 0; i < n; i++) s += (double)a[i] * a[i];
+    return sqrt(s);
+}
+
+/* ||a-b|| <= tol max(||b||, 1e-3 ||all of b||) for every gradient. */
+static inline void same_within(const char *what, const outcome *a, const outcome *b, double tol) {
+    double all = 0;
+    assert_int_equal(a->params, b->params);
+    for (int k = 0; k < b->params; k++) all += pow(norm2(b->grad[k], b->count[k]), 2);
+    all = sqrt(all);
+    assert_true(all > 0);
+    if (fabs(a->loss - b->loss) > tol * fabs(b->loss))
+        fail_msg("%s: loss %.9g, expected %.9g", what, a->loss, b->loss);
+    for (int k = 0; k < b->params; k++) {
+        double d = 0, ref = norm2(b->grad[k], b->count[k]);
+        for (int64_t i = 0; i < b->count[k]; i++) {
+            if (!a->seen[k][i])
+                fail_msg("%s: %s has a hole at %lld", what, a->name[k], (long long)i);
+            d += pow((double)a->grad[k][i] - b->grad[k][i], 2);
+        }
+        if (!(sqrt(d) <= tol * fmax(ref, 1e-3 * all)))
+            fail_msg("%s: gradient of %s is off by %.3g of %.3g", what, a->name[k], sqrt(d), ref);
+    }
+}
+
+static inline void same_bits(const char *what, const outcome *a, const outcome *b) {
+    assert_int_equal(a->params, b->params);
+    if (memcmp(&a->loss, &b->loss, sizeof a->loss)) fail_msg("%s: the loss differs", what);
+    for (int k = 0; k < b->params; k++)
+        if (memcmp(a->grad[k], b->grad[k], (size_t)b->count[k] * sizeof(float)))
+            fail_msg("%s: the gradient of %s differs", what, a->name[k]);
+}
+
+#endif

@@ -1,0 +1,396 @@
+/* Products against a plain fp64 reference: every pair of types, transposition, kind of store and
+ * awkward size, on every instruction set this processor has. What the ops make of them (linear,
+ * linear_ce) is in test_ops.c; here only what takes shapes too large for it. */
+#include "ops/cpu/kernel/kernel_internal.h"
+#include "ops/cpu/vmath.h"
+#include "ops/cpu_features.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* ---- the instruction sets --------------------------------------------------------------------- */
+#define X(isa)                                                                                     \
+    void gemm_run_##isa(const gemm *g, pool *p, void *workspace, size_t bytes);                    \
+    size_t gemm_workspace_##isa(const gemm *g, int threads);
+CPU_ISA_TABLE
+#undef X
+
+static const struct isa {
+    const char *name;
+    void (*run)(const gemm *g, pool *p, void *workspace, size_t bytes);
+    size_t (*workspace)(const gemm *g, int threads);
+} isas[] = {
+#define X(isa) { #isa, gemm_run_##isa, gemm_workspace_##isa },
+    CPU_ISA_TABLE
+#undef X
+};
+
+enum { MOST_THREADS = 3 };
+static pool *pools[MOST_THREADS + 1]; /* by number of threads; set up once, read by all tests */
+
+/* ---- operands --------------------------------------------------------------------------------- */
+enum { POISON = 0xff }; /* 0xff..: NaN in every float type */
+
+static float get(dtype dt, const void *p, int64_t i) {
+    float x;
+    dt_to_f32(dt, (const char *)p + (size_t)i * dt_size(dt), &x, 1);
+    return x;
+}
+
+static void *draw(dtype dt, int64_t count, uint64_t stream) {
+    rng_key key = rng_key_of(7, stream);
+    char *p = mem_alloc((size_t)count * dt_size(dt) + 1);
+    for (int64_t i = 0; i < count; i++) {
+        float x = rng_normal(key, (uint64_t)i);
+        dt_from_f32(dt, &x, p + (size_t)i * dt_size(dt), 1);
+    }
+    return p;
+}
+
+static double epsilon(dtype dt) { return dt == DT_F32 ? 6e-8 : dt == DT_BF16 ? 4e-3 : 5e-4; }
+
+/* ---- one product ------------------------------------------------------------------------------ */
+typedef struct store_kind {
+    const char *name;
+    float alpha;
+    bool accumulate, gelu, pre;
+    act_kind act;
+    dtype bias;
+} store_kind;
+static const store_kind stores[] = {
+    { .name = "plain" },
+    { .name = "bias", .bias = DT_F32 },
+    { .name = "bias gelu pre", .bias = DT_BF16, .gelu = true, .pre = true },
+    { .name = "accumulate", .accumulate = true },
+    { .name = "bias gelu erf", .bias = DT_F16, .gelu = true, .act = ACT_GELU_ERF },
+    { .name = "alpha", .alpha = 0.5f },
+    { .name = "alpha accumulate", .alpha = -3, .accumulate = true },
+};
+enum { STORES = sizeof stores / sizeof stores[0], PAD = 5 };
+
+typedef struct product {
+    gemm g;
+    const store_kind *store;
+    double *sum, *size;    /* [M, N]: the product, and the sum of its terms' sizes */
+    char *c, *pre, *start; /* [M, ldc]; start: what C held before */
+    size_t c_bytes;
+} product;
+
+static void reference(product *t) {
+    const gemm *g = &t->g;
+    float *a = mem_alloc((size_t)(g->m * g->k) * 4), *b = mem_alloc((size_t)(g->n * g->k) * 4);
+    for (int64_t k = 0; k < g->k; k++) {
+        for (int64_t i = 0; i < g->m; i++)
+            a[i * g->k + k] = get(g->at, g->a, g->ta ? k * g->lda + i : i * g->lda + k);
+        for (int64_t j = 0; j < g->n; j++)
+            b[j * g->k + k] = get(g->bt, g->b, g->tb ? j * g->ldb + k : k * g->ldb + j);
+    }
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            double sum = 0, size = 0;
+            for (int64_t k = 0; k < g->k; k++) {
+                double x = (double)a[i * g->k + k] * b[j * g->k + k];
+                sum += x;
+                size += fabs(x);
+            }
+            t->sum[i * g->n + j] = sum;
+            t->size[i * g->n + j] = size;
+        }
+    free(a);
+    free(b);
+}
+
+static product product_make(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct, bool ta,
+                            bool tb, const store_kind *store) {
+    product t = { .store = store };
+    t.g = (gemm){ .m = m, .n = n, .k = k, .at = at, .bt = bt, .ct = ct, .ta = ta, .tb = tb };
+    gemm *g = &t.g;
+    g->lda = (ta ? m : k) + PAD;
+    g->ldb = (tb ? k : n) + PAD;
+    g->ldc = n + PAD;
+    g->a = draw(at, (ta ? k : m) * g->lda, 1);
+    g->b = draw(bt, (tb ? n : k) * g->ldb, 2);
+    g->alpha = store->alpha;
+    g->accumulate = store->accumulate;
+    g->gelu = store->gelu;
+    g->act = store->act;
+    if (store->bias) g->bias = draw(g->bias_t = store->bias, n, 3);
+    t.c_bytes = (size_t)(m * g->ldc) * dt_size(ct);
+    g->c = t.c = mem_alloc(t.c_bytes);
+    if (store->pre) g->pre = t.pre = mem_alloc(t.c_bytes);
+    t.start = draw(ct, m * g->ldc, 4);
+    t.sum = mem_alloc((size_t)(m * n) * sizeof *t.sum);
+    t.size = mem_alloc((size_t)(m * n) * sizeof *t.size);
+    reference(&t);
+    return t;
+}
+
+static void product_free(product *t) {
+    void *owned[] = { (void *)t->g.a, (void *)t->g.b, (void *)t->g.bias, t->c, t->pre, t->start,
+                      t->sum,         t->size };
+    for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);
+}
+
+static void product_run(product *t, const struct isa *isa, int threads) {
+    memset(t->c, POISON, t->c_bytes);
+    if (t->pre) memset(t->pre, POISON, t->c_bytes);
+    if (t->store->accumulate) memcpy(t->c, t->start, t->c_bytes);
+    size_t bytes = isa->workspace(&t->g, threads), guard = 64;
+    char *workspace = aligned_alloc(64, align_up(bytes + guard, 64));
+    memset(workspace, POISON, bytes);
+    memset(workspace + bytes, 0x5a, guard);
+    isa->run(&t->g, pools[threads], workspace, bytes);
+    for (size_t i = 0; i < guard; i++)
+        if (workspace[bytes + i] != 0x5a) fail_msg("%s: wrote beyond its workspace", isa->name);
+    free(workspace);
+}
+
+static double gelu_of(act_kind act, double x) {
+    if (act == ACT_GELU_ERF) return 0.5 * x * erfc(-x / sqrt(2));
+    return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
+}
+
+static void expect(const product *t, const char *isa, int64_t i, int64_t j, const char *what,
+                   double got, double want, double slack) {
+    const gemm *g = &t->g;
+    if (fabs(got - want) <= slack + epsilon(g->ct) * fabs(want) + 1e-7) return;
+    fail_msg("%s %s%s x %s%s -> %s, %lld x %lld x %lld, %s: %s[%lld, %lld] = %.9g, expected %.9g",
+             isa, dt_name(g->at), g->ta ? "^T" : "", dt_name(g->bt), g->tb ? "^T" : "",
+             dt_name(g->ct), (long long)g->m, (long long)g->n, (long long)g->k, t->store->name,
+             what, (long long)i, (long long)j, got, want);
+}
+
+static void product_check(const product *t, const char *isa) {
+    const gemm *g = &t->g;
+    double alpha = g->alpha != 0 ? g->alpha : 1;
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            int64_t at = i * g->ldc + j;
+            double slack = 1e-6 * (fabs(alpha) * t->size[i * g->n + j] + 1);
+            double want = alpha * t->sum[i * g->n + j], got = get(g->ct, t->c, at);
+            if (g->bias) want += get(g->bias_t, g->bias, j);
+            if (g->accumulate) want += get(g->ct, t->start, at);
+            if (t->pre) {
+                double pre = get(g->ct, t->pre, at);
+                expect(t, isa, i, j, "pre", pre, want, slack);
+                want = pre; /* what was kept, not what was computed */
+                slack = 1e-6;
+            }
+            if (g->gelu) want = gelu_of(g->act, want);
+            expect(t, isa, i, j, "c", got, want, 1.2 * slack);
+        }
+    /* Between the rows nothing may change. */
+    const char *was = g->accumulate ? t->start : NULL;
+    for (int64_t i = 0; i < g->m; i++) {
+        size_t from = (size_t)(i * g->ldc + g->n) * dt_size(g->ct);
+        for (size_t b = from; b < from + PAD * dt_size(g->ct); b++)
+            assert_int_equal((uint8_t)t->c[b], was ? (uint8_t)was[b] : POISON);
+    }
+}
+
+static void check_product(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct, int trans,
+                          const store_kind *store, int threads) {
+    product t = product_make(m, n, k, at, bt, ct, trans & 1, trans & 2, store);
+    for (size_t i = 0; i < COUNT_OF(isas); i++) {
+        if (!cpu_has_isa(isas[i].name)) continue;
+        product_run(&t, &isas[i], threads);
+        product_check(&t, isas[i].name);
+    }
+    product_free(&t);
+}
+
+/* ---- the tests -------------------------------------------------------------------------------- */
+static const dtype outs[] = { DT_F32, DT_BF16, DT_F16 };
+
+static void products_of_every_kind(void **state) {
+    static const int64_t sizes[] = { 1, 3, 17, 65, 257 };
+    static const dtype pairs[][2] = {
+        { DT_F32, DT_F32 },  { DT_BF16, DT_BF16 }, { DT_F16, DT_F16 },
+        { DT_F32, DT_BF16 }, { DT_BF16, DT_F16 },
+    };
+    enum { SIZES = sizeof sizes / sizeof sizes[0] };
+    int count = 0; /* store, output type and threads go round with it, so that all of them meet */
+    for (size_t p = 0; p < COUNT_OF(pairs); p++)
+        for (int trans = 0; trans < 4; trans++)
+            for (int s = 0; s < SIZES * SIZES * SIZES; s++, count++)
+                check_product(sizes[s % SIZES], sizes[s / SIZES % SIZES], sizes[s / SIZES / SIZES],
+                              pairs[p][0], pairs[p][1], outs[count % 3], trans,
+                              &stores[count % STORES], 1 + count % MOST_THREADS);
+}
+
+/* Several strips of C, several stretches of K, and both at once. */
+static void products_cut_in_strips(void **state) {
+    static const int64_t shape[][3] = {
+        { 2085, 41, 30 }, { 37, 4133, 21 }, { 45, 50, 2083 }, { 2060, 2070, 9 }, { 19, 2101, 1300 },
+    };
+    for (size_t i = 0; i < COUNT_OF(shape); i++)
+        for (int s = 0; s < STORES; s++)
+            check_product(shape[i][0], shape[i][1], shape[i][2], s & 1 ? DT_BF16 : DT_F32,
+                          s % 3 ? DT_BF16 : DT_F32, outs[(size_t)(s + (int)i) % 3],
+                          (s + (int)i) % 4, &stores[s], 2);
+}
+
+static void bits_do_not_depend_on_threads(void **state) {
+    for (size_t i = 0; i < COUNT_OF(isas); i++) {
+        if (!cpu_has_isa(isas[i].name)) continue;
+        for (int kind = 0; kind < 6; kind++) {
+            dtype dt = outs[kind % 3];
+            product t = product_make(200, 333, kind < 3 ? 150 : 1500, dt, dt, dt, kind & 1, true,
+                                     &stores[kind % STORES]);
+            product_run(&t, &isas[i], 1);
+            char *one = mem_alloc(t.c_bytes);
+            memcpy(one, t.c, t.c_bytes);
+            for (int threads = 2; threads <= MOST_THREADS; threads++) {
+                product_run(&t, &isas[i], threads);
+                assert_memory_equal(one, t.c, t.c_bytes);
+            }
+            free(one);
+            product_free(&t);
+        }
+    }
+}
+
+/* ---- the loss over more than one chunk of rows ------------------------------------------------ */
+enum { CE_N = 521, CE_V = 65600, CE_D = 3, IGNORED = -100 };
+
+typedef struct ce_case {
+    float *h, *w, *loss, *dh, *dw; /* [N,D] [V,D] [N] [N,D] [V,D] */
+    int32_t *target;
+} ce_case;
+
+static void ce_reference(const ce_case *c, double unit, double *loss, double *dh, double *dw) {
+    double *p = mem_alloc(CE_V * sizeof *p);
+    for (int i = 0; i < CE_N; i++) {
+        if (c->target[i] == IGNORED) continue;
+        double sum = 0, at_target = 0;
+        for (int v = 0; v < CE_V; v++) {
+            double z = 0;
+            for (int d = 0; d < CE_D; d++) z += (double)c->h[i * CE_D + d] * c->w[v * CE_D + d];
+            sum += p[v] = exp(z);
+            if (v == c->target[i]) at_target = z;
+        }
+        loss[i] = log(sum) - at_target;
+        for (int v = 0; v < CE_V; v++) {
+            double g = unit * (p[v] / sum - (v == c->target[i]));
+            for (int d = 0; d < CE_D; d++) {
+                dh[i * CE_D + d] += g * c->w[v * CE_D + d];
+                dw[v * CE_D + d] += g * c->h[i * CE_D + d];
+            }
+        }
+    }
+    free(p);
+}
+
+static void expect_all(const char *isa, const char *what, const float *got, const double *want,
+                       int64_t n, double tolerance) {
+    double squares = 0;
+    for (int64_t i = 0; i < n; i++) squares += want[i] * want[i];
+    double rms = sqrt(squares / (double)n);
+    for (int64_t i = 0; i < n; i++)
+        if (!(fabs(got[i] - want[i]) <= tolerance * (fabs(want[i]) + rms)))
+            fail_msg("%s: %s[%lld] = %.9g, expected %.9g", isa, what, (long long)i, got[i],
+                     want[i]);
+}
+
+static void ce_run(const op_backend *b, const ce_case *c, bool grad, float unit) {
+    int64_t nd[] = { CE_N, CE_D }, vd[] = { CE_V, CE_D }, n[] = { CE_N };
+    step_block step = { .loss_grad = unit };
+    op_run run = { .pool = pools[2], .step = &step };
+    op_call call = { .op = OP_LINEAR_CE, .run = &run, .attr.ce.logit_scale = 1 };
+    call.in[0] = tensor_of(c->h, DT_F32, 2, nd);
+    call.in[1] = tensor_of(c->w, DT_F32, 2, vd);
+    call.in[2] = tensor_of(c->target, DT_I32, 1, n);
+    call.out[0] = tensor_of(c->loss, DT_F32, 1, n);
+    if (grad) {
+        call.out[1] = tensor_of(c->dh, DT_F32, 2, nd);
+        call.out[2] = tensor_of(c->dw, DT_F32, 2, vd);
+    }
+    run.workspace_bytes = ops_workspace(b, &call, 2);
+    assert_true(run.workspace_bytes < (200u << 20));
+    run.workspace = mem_alloc(run.workspace_bytes);
+    memset(run.workspace, POISON, run.workspace_bytes);
+    ops_run(b, &call);
+    free(run.workspace);
+}
+
+static void loss_in_chunks(void **state) {
+    ce_case c = {
+        draw(DT_F32, CE_N * CE_D, 11), draw(DT_F32, CE_V * CE_D, 12), mem_alloc(CE_N * 4),
+        mem_alloc(CE_N * CE_D * 4),    mem_alloc(CE_V * CE_D * 4),    mem_alloc(CE_N * 4)
+    };
+    double *loss = mem_alloc(CE_N * 8), *dh = mem_alloc(CE_N * CE_D * 8);
+    double *dw = mem_alloc(CE_V * CE_D * 8);
+    for (int i = 0; i < CE_N; i++)
+        c.target[i] =
+            i % 7 == 3 ? IGNORED : (int32_t)rng_below(rng_key_of(1, 2), (uint64_t)i, CE_V);
+    ce_reference(&c, 0.25, loss, dh, dw);
+    for (int i = 0; ops_cpu_isa(i); i++) {
+        const char *isa = ops_cpu_isa(i);
+        for (int grad = 0; grad < 2; grad++) {
+            memset(c.loss, POISON, CE_N * 4);
+            memset(c.dh, POISON, CE_N * CE_D * 4);
+            memset(c.dw, POISON, CE_V * CE_D * 4);
+            ce_run(ops_cpu(isa), &c, grad, 0.25f);
+            expect_all(isa, "loss", c.loss, loss, CE_N, 1e-5);
+        }
+        expect_all(isa, "dh", c.dh, dh, CE_N * CE_D, 2e-5);
+        expect_all(isa, "dw", c.dw, dw, CE_V * CE_D, 2e-5);
+    }
+    void *owned[] = { c.h, c.w, c.loss, c.dh, c.dw, c.target, loss, dh, dw };
+    for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);
+}
+
+/* ---- elementary functions --------------------------------------------------------------------- */
+static double sigmoid(double x) { return 1 / (1 + exp(-x)); }
+static float exp_f(float x) { return vm_exp(x); }
+static float tanh_f(float x) { return vm_tanh(x); }
+static float erf_f(float x) { return vm_erf(x); }
+static float sigmoid_f(float x) { return vm_sigmoid(x); }
+
+static void elementary_functions(void **state) {
+    static const struct {
+        const char *name;
+        float (*ours)(float);
+        double (*exact)(double);
+        double lo, hi, at_inf, at_minus_inf;
+    } fns[] = {
+        { "exp", exp_f, exp, -87.3, 88.7, INFINITY, 0 },
+        { "tanh", tanh_f, tanh, -20, 20, 1, -1 },
+        { "erf", erf_f, erf, -8, 8, 1, -1 },
+        { "sigmoid", sigmoid_f, sigmoid, -80, 80, 1, 0 },
+    };
+    enum { POINTS = 100003 };
+    for (size_t f = 0; f < COUNT_OF(fns); f++) {
+        for (int i = 0; i < POINTS; i++) {
+            float x = (float)(fns[f].lo + (fns[f].hi - fns[f].lo) * i / (POINTS - 1));
+            double want = fns[f].exact(x), got = fns[f].ours(x);
+            if (!(fabs(got - want) <= 1e-6 * fabs(want)))
+                fail_msg("%s(%.9g) = %.9g, expected %.9g", fns[f].name, x, got, want);
+        }
+        assert_true(isnan(fns[f].ours(NAN)));
+        assert_true((double)fns[f].ours(INFINITY) == fns[f].at_inf);
+        assert_true((double)fns[f].ours(-INFINITY) == fns[f].at_minus_inf);
+    }
+}
+
+static int set_up(void **state) {
+    for (int i = 1; i <= MOST_THREADS; i++) pools[i] = pool_new(i);
+    return 0;
+}
+static int tear_down(void **state) {
+    for (int i = 1; i <= MOST_THREADS; i++) pool_free(pools[i]);
+    return 0;
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(products_of_every_kind),        cmocka_unit_test(products_cut_in_strips),
+        cmocka_unit_test(bits_do_not_depend_on_threads), cmocka_unit_test(loss_in_chunks),
+        cmocka_unit_test(elementary_functions),
+    };
+    return cmocka_run_group_tests(tests, set_up, tear_down);
+}

@@ -1,0 +1,187 @@
+/* observe: the logs across a resume, and the progress line. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdlib.h>
+#include <string.h>
+#include <cmocka.h>
+
+#include "io/io.h"
+#include "observe/observe.h"
+
+static int setup(void **state) {
+    char *dir = strdup("/tmp/ingot_observe_XXXXXX");
+    *state = dir;
+    return mkdtemp(dir) ? 0 : -1;
+}
+
+static int teardown(void **state) {
+    err e = io_remove_tree("/tmp", *state);
+    free(*state);
+    err_free(e);
+    return e != OK;
+}
+
+static void assert_fine(err e) {
+    if (e) fail_msg("%s", err_message(e));
+}
+
+static void assert_holds(const char *dir, const char *name, const char *expected) {
+    char path[128], *text = NULL;
+    snprintf(path, sizeof path, "%s/%s", dir, name);
+    assert_fine(io_read(path, 1 << 20, &text, NULL));
+    assert_string_equal(text, expected);
+    free(text);
+}
+
+static void log_steps(observe *o, int first, int last) {
+    for (int i = first; i <= last; i++) {
+        observe_step s = OBSERVE_STEP_NONE;
+        s.step = i;
+        s.tokens = 10 * i;
+        s.loss = i + 0.5;
+        s.lr = 0.001;
+        s.grad_norm = i == 2 ? INFINITY : 1;
+        if (i == 3) s.val_loss = 7;
+        assert_fine(observe_log(o, &s));
+    }
+}
+
+#define LINE(n, loss, rest)                                                                        \
+    "{\"step\":" n ",\"tokens\":" n "0,\"loss\":" loss ",\"grad_norm\":" rest "}\n"
+#define LINE1 LINE("1", "1.5", "1,\"lr\":0.001")
+#define LINE2 LINE("2", "2.5", "null,\"lr\":0.001")
+#define LINE3 LINE("3", "3.5", "1,\"lr\":0.001,\"val_loss\":7")
+
+static void steps_are_lines(void **state) {
+    observe *o = NULL;
+    assert_fine(observe_open(*state, 0, &o));
+    log_steps(o, 1, 3);
+    assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3); /* at once, before closing */
+    observe_close(o);
+}
+
+static void resume_takes_out_later_steps(void **state) {
+    observe *o = NULL;
+    char path[128];
+    log_set_level(LOG_WARN);
+    assert_fine(observe_open(*state, 0, &o));
+    log_steps(o, 1, 3);
+    observe_close(o);
+    snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
+    int fd;
+    assert_fine(io_append_open(path, &fd));
+    assert_fine(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* cut short by a crash */
+    fclose(fdopen(fd, "a"));
+    assert_fine(observe_open(*state, 4, &o));
+    observe_close(o);
+    assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
+    assert_fine(observe_open(*state, 2, &o));
+    assert_holds(*state, "metrics.jsonl", LINE1);
+    log_steps(o, 2, 3);
+    observe_close(o);
+    assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
+    assert_fine(observe_open(*state, 0, &o));
+    observe_close(o);
+    assert_holds(*state, "metrics.jsonl", "");
+}
+
+static void events_stay(void **state) {
+    observe *o = NULL;
+    char path[128], *text = NULL;
+    assert_fine(observe_open(*state, 0, &o));
+    assert_fine(observe_event(o, "saved", 5, json_pack("{s:s}", "path", "x")));
+    observe_close(o);
+    assert_fine(observe_open(*state, 1, &o));
+    assert_fine(observe_event(o, "resumed", 1, NULL));
+    observe_close(o);
+    snprintf(path, sizeof path, "%s/events.jsonl", (char *)*state);
+    assert_fine(io_read(path, 4096, &text, NULL));
+    assert_true(str_starts(text, "{\"event\":\"saved\",\"step\":5,\"time\":"));
+    assert_non_null(strstr(text, ",\"path\":\"x\"}\n{\"event\":\"resumed\",\"step\":1,\"time\":"));
+    free(text);
+}
+
+static void missing_folder_is_an_error(void **state) {
+    observe *o = NULL;
+    err e = observe_open("/nonexistent/run", 0, &o);
+    assert_non_null(e);
+    assert_non_null(strstr(err_message(e), "/nonexistent/run/metrics.jsonl"));
+    err_free(e);
+    assert_null(o);
+}
+
+static observe_step full_step(void) {
+    observe_step s = OBSERVE_STEP_NONE;
+    s.step = 120;
+    s.total_steps = 1000;
+    s.loss = 3.21543;
+    s.lr = 3e-4;
+    s.grad_norm = 1.0204;
+    s.tok_s = 52100;
+    s.mfu = 0.4123;
+    s.eta_s = 200;
+    return s;
+}
+
+static void assert_line(const observe_step *s, int width, bool color, const char *expected) {
+    str line = { 0 };
+    progress_format(&line, s, width, color);
+    assert_string_equal(line.text, expected);
+    str_free(&line);
+}
+
+static void line_fits_the_width(void **state) {
+    observe_step s = full_step();
+    assert_line(
+        &s, 0, false,
+        "step 120/1000  loss 3.2154  lr 3.00e-04  norm 1.020  52.1 k tok/s  MFU 41.2%  ETA 3m 20s");
+    assert_line(&s, 79, false,
+                "step 120/1000  loss 3.2154  norm 1.020  52.1 k tok/s  MFU 41.2%  ETA 3m 20s");
+    assert_line(&s, 40, false, "step 120/1000  loss 3.2154  ETA 3m 20s");
+    assert_line(&s, 26, false, "step 120/1000  loss 3.2154");
+    assert_line(&s, 20, false, "step 120/1000  loss ");
+    assert_line(&s, 26, true, "step 120/1000  \033[1mloss 3.2154\033[0m");
+    s = OBSERVE_STEP_NONE;
+    s.step = 3;
+    assert_line(&s, 0, true, "step 3  \033[31mloss nan\033[0m");
+    for (int width = 1; width < 100; width++) {
+        str line = { 0 };
+        s = full_step();
+        progress_format(&line, &s, width, false);
+        assert_true(line.len <= (size_t)width);
+        str_free(&line);
+    }
+}
+
+static void plain_lines_where_no_terminal(void **state) {
+    char *text = NULL;
+    size_t size = 0;
+    char path[128];
+    snprintf(path, sizeof path, "%s/out", (char *)*state);
+    FILE *f = fopen(path, "w");
+    progress *p = progress_new(f);
+    assert_false(progress_is_live(p));
+    observe_step s = OBSERVE_STEP_NONE;
+    s.step = 1;
+    s.loss = 2;
+    progress_show(p, &s);
+    progress_note(p, "saved %d", 1);
+    s.step = 2;
+    progress_show(p, &s);
+    progress_free(p);
+    fclose(f);
+    assert_fine(io_read(path, 4096, &text, &size));
+    assert_string_equal(text, "step 1  loss 2.0000\nsaved 1\nstep 2  loss 2.0000\n");
+    free(text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        T(steps_are_lines),     T(resume_takes_out_later_steps),
+        T(events_stay),         T(missing_folder_is_an_error),
+        T(line_fits_the_width), T(plain_lines_where_no_terminal),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
