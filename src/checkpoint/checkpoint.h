@@ -1,5 +1,5 @@
-/* checkpoint: what is on disk between runs. Safetensors files, and models exchanged with the
- * Hugging Face world. Depends on model, io, tensor and util.
+/* checkpoint: what is on disk between runs. Safetensors files, models exchanged with the Hugging
+ * Face world, and the saved states of a run. Depends on optim, io and below.
  *
  *     st_file *f;
  *     TRY(st_open("gpt2/", &f));                      // one file, or a folder cut into several
@@ -11,8 +11,9 @@
 #ifndef INGOT_CHECKPOINT_H
 #define INGOT_CHECKPOINT_H
 
-#include "model/model.h"
-#include "tensor/tensor.h"
+#include <jansson.h>
+
+#include "optim/optim.h"
 
 /* ---- safetensors, reading ----------------------------------------------------------------
  * The format, all little-endian:
@@ -140,5 +141,42 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
 err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
                      size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
                      void *ctx) MUST_USE;
+
+/* ---- a run's checkpoints -----------------------------------------------------------------
+ *
+ *     RUN/checkpoints/step-00001000/manifest.json       what it is, and a checksum of each file
+ *                                   model.safetensors   master weights, by parameter name
+ *                                   optim.safetensors   NAME/m, NAME/v, ...; absent after import
+ *
+ * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
+ * 2. The folder appears under its name complete, or not at all: it is written as .tmp and renamed.
+ * 3. The data cursor is one number: windows consumed (and the seed, which the run's config has).
+ */
+typedef struct ckpt_state {
+    int64_t step;    /* steps done */
+    int64_t updates; /* of the optimizer: steps that were not skipped */
+    int64_t tokens;  /* seen */
+    int64_t windows; /* consumed */
+    uint64_t seed;
+    bool bytes; /* tokens are bytes of text, so samples can be read */
+    loss_scaler scaler;
+    noise_scale noise;
+} ckpt_state;
+
+/* Writes a checkpoint of a model on one rank and removes the oldest beyond `keep` (0: none).
+ * @param o may be NULL: weights alone. */
+err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimizer *o,
+              const ckpt_state *s, int64_t keep) MUST_USE;
+/* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
+err ckpt_latest(const char *run_dir, char **path) MUST_USE;
+/* What the checkpoint at `path` holds; files are verified by ckpt_load. */
+err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s) MUST_USE;
+/* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
+ * plan_commit. A model of other shapes is an error. */
+err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
+
+/* A model's settings as JSON and back; unknown or missing members are errors. */
+json_t *model_to_json(const model_config *c);
+err model_from_json(const json_t *object, const char *name, model_config *c) MUST_USE;
 
 #endif

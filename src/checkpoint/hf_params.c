@@ -86,13 +86,10 @@ static const row gpt_neox_rows[] = {
     { "l%d.attn.qnorm",  "model.layers.%d.self_attn.q_norm.weight",       0 },                   \
     { "l%d.attn.knorm",  "model.layers.%d.self_attn.k_norm.weight",       0 },                   \
     { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",       0 },                   \
-    { "l%d.attn.o.b",    "model.layers.%d.self_attn.o_proj.bias",         0 },                   \
     { "l%d.norm2.w",     "model.layers.%d." NORM2 ".weight",              0 },                   \
     { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_proj.weight",          0 },                   \
     { "l%d.mlp.up",      "model.layers.%d.mlp.up_proj.weight",            0 },                   \
-    { "l%d.mlp.up.b",    "model.layers.%d.mlp.up_proj.bias",              0 },                   \
     { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",          0 },                   \
-    { "l%d.mlp.down.b",  "model.layers.%d.mlp.down_proj.bias",            0 },                   \
     { "norm.w",          "model.norm.weight",                             0 },                   \
     { "head",            "lm_head.weight",                                0 },
 /* clang-format on */

@@ -11,14 +11,37 @@
 
 #include "util/util.h"
 
+/* ---- arguments of a command: one table parses, checks and documents them ------------------ */
+typedef enum { ARG_COUNT, ARG_FRACTION, ARG_REAL, ARG_TEXT, ARG_FLAG } cli_arg_type;
+typedef struct cli_arg {
+    const char *name; /* without the dashes */
+    cli_arg_type type;
+    size_t offset; /* of an int64_t, double, double, const char * or bool in the command's struct */
+    const char *holder, *help;
+} cli_arg;
+typedef struct cli_spec {
+    const char *command; /* "data synth" */
+    const char *usage;   /* what follows it */
+    const cli_arg *args;
+    int n_args;
+    int inputs; /* words that are no options: how many must be given */
+} cli_spec;
+/* Reads argv (without the command's name) into the struct at `into`, and the words that are no
+ * options into `input` [spec.inputs], borrowed. */
+err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input);
+/* The table as help text. */
+void cli_print_args(const cli_spec *s);
+
+/* ---- commands ----------------------------------------------------------------------------- */
 typedef struct cli_command {
     const char *name;
     const char *usage;   /* what follows "ingot NAME" */
     const char *summary; /* one line */
     err (*run)(int argc, char **argv);
-    const char *help; /* paragraphs and examples, ending in a newline */
-    bool options;     /* takes the options of config/, which --help lists */
-    bool subcommands; /* `ingot NAME SUB --help` is the command's own affair */
+    const char *help;     /* paragraphs and examples, ending in a newline */
+    bool options;         /* takes the options of config/, which --help lists */
+    const cli_spec *spec; /* its own options, which --help lists; NULL: none */
+    bool subcommands;     /* `ingot NAME SUB --help` is the command's own affair */
 } cli_command;
 
 err cmd_config(int argc, char **argv);
@@ -27,5 +50,6 @@ err cmd_export(int argc, char **argv);
 err cmd_import(int argc, char **argv);
 err cmd_sample(int argc, char **argv);
 err cmd_train(int argc, char **argv);
+extern const cli_spec cmd_export_spec, cmd_sample_spec;
 
 #endif

@@ -4,11 +4,8 @@
 #include "io/io.h"
 
 #include <errno.h>
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
-
-/* ---- arguments: one table a subcommand parses, checks and documents its options ------------ */
 
 typedef struct data_args {
     int64_t documents, bytes, seed, first;
@@ -17,106 +14,11 @@ typedef struct data_args {
     bool json, verify;
 } data_args;
 
-typedef enum { ARG_COUNT, ARG_FRACTION, ARG_TEXT, ARG_FLAG } arg_type;
-typedef struct arg {
-    const char *name;
-    arg_type type;
-    size_t offset; /* in data_args */
-    const char *holder, *help;
-} arg;
-
 typedef struct subcommand {
-    const char *name, *usage, *summary;
+    const char *summary;
     err (*run)(const data_args *a);
-    bool takes_input;
-    arg args[12]; /* the rest has no name */
+    cli_spec spec;
 } subcommand;
-
-/* Whole numbers, also as 10k, 5M or 2G (thousands, millions, thousand millions). */
-static err parse_count(const arg *o, const char *text, int64_t *out) {
-    static const struct {
-        char letter;
-        int64_t by;
-    } units[] = { { 'k', 1000 }, { 'K', 1000 }, { 'M', 1000000 }, { 'G', 1000000000 } };
-    char *end = NULL;
-    errno = 0;
-    long long n = strtoll(text, &end, 10);
-    int64_t by = 1;
-    for (size_t i = 0; i < COUNT_OF(units); i++)
-        if (*end == units[i].letter && end[1] == 0) by = units[i].by;
-    if (end == text || (*end && by == 1) || errno || n < 0 || n > INT64_MAX / by)
-        return err_hint(ERR("--%s: \"%s\" is not a whole number", o->name, text),
-                        "write it like 5000, 10k, 5M or 2G");
-    *out = n * by;
-    return OK;
-}
-
-static err parse_fraction(const arg *o, const char *text, double *out) {
-    char *end = NULL;
-    *out = strtod(text, &end);
-    if (end == text || *end || !isfinite(*out) || *out < 0 || *out > 1)
-        return err_hint(ERR("--%s: \"%s\" is not a fraction", o->name, text),
-                        "write a number from 0 to 1, such as 0.05");
-    return OK;
-}
-
-static err parse_value(const arg *o, const char *text, data_args *a) {
-    char *at = (char *)a + o->offset;
-    switch (o->type) {
-    case ARG_COUNT: return parse_count(o, text, (int64_t *)(void *)at);
-    case ARG_FRACTION: return parse_fraction(o, text, (double *)(void *)at);
-    case ARG_TEXT: *(const char **)(void *)at = text; return OK;
-    case ARG_FLAG: break;
-    }
-    BUG_IF("a flag takes no value");
-    return OK;
-}
-
-static const char *arg_name(const void *ctx, int i) {
-    return ((const subcommand *)ctx)->args[i].name;
-}
-
-static err unknown_option(const subcommand *s, const char *word, size_t n) {
-    char name[64] = "";
-    snprintf(name, sizeof name, "%.*s", (int)n, word);
-    int count = 0;
-    while (s->args[count].name) count++;
-    err e = ERR("--%s: no such option of \"ingot data %s\"", name, s->name);
-    const char *near = str_nearest(name, arg_name, s, count);
-    if (near) return err_hint(e, "did you mean --%s?", near);
-    return err_hint(e, "\"ingot data %s --help\" lists them", s->name);
-}
-
-/* Parses one option and its value. @param i moves to the last word used. */
-static err parse_option(const subcommand *s, int argc, char **argv, int *i, data_args *a) {
-    const char *word = argv[*i] + 2, *equals = strchr(word, '=');
-    size_t n = equals ? (size_t)(equals - word) : strlen(word);
-    const arg *o = s->args;
-    while (o->name && (strlen(o->name) != n || memcmp(o->name, word, n) != 0)) o++;
-    if (!o->name) return unknown_option(s, word, n);
-    if (o->type == ARG_FLAG) {
-        if (equals) return ERR("--%s: takes no value", o->name);
-        *(bool *)((char *)a + o->offset) = true;
-        return OK;
-    }
-    if (!equals && *i + 1 == argc) return ERR("--%s: needs a value: %s", o->name, o->holder);
-    return parse_value(o, equals ? equals + 1 : argv[++*i], a);
-}
-
-static err parse_args(const subcommand *s, int argc, char **argv, data_args *a) {
-    for (int i = 0; i < argc; i++) {
-        if (str_starts(argv[i], "--"))
-            TRY(parse_option(s, argc, argv, &i, a));
-        else if (s->takes_input && !a->input)
-            a->input = argv[i];
-        else
-            return err_hint(ERR("usage: \"%s\" is one argument too many", argv[i]),
-                            "ingot data %s %s", s->name, s->usage);
-    }
-    if (s->takes_input && !a->input)
-        return err_hint(ERR("usage: no file given"), "ingot data %s %s", s->name, s->usage);
-    return OK;
-}
 
 /* ---- output: standard output, or a file that appears when it is complete -------------------- */
 
@@ -290,38 +192,47 @@ cleanup:
 #define AT(member)     offsetof(data_args, member)
 #define PLANTED(kind_) offsetof(data_args, synth.plant[kind_])
 /* clang-format off */
+static const cli_arg synth_args[] = {
+    { "documents", ARG_COUNT, AT(documents), "N", "how many (default 1000, or as many as --bytes needs)" },
+    { "bytes", ARG_COUNT, AT(bytes), "N", "stop once this much text is written" },
+    { "seed", ARG_COUNT, AT(seed), "N", "another seed, another corpus (default 0)" },
+    { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be made apart" },
+    { "out", ARG_TEXT, AT(out), "FILE", "where to (default: standard output)" },
+    { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " DATA_SEPARATOR " lines, or JSON lines (default text)" },
+    { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "part of the documents that repeat an earlier one" },
+    { "near-duplicates", ARG_FRACTION, PLANTED(PLANT_NEAR_DUPLICATE), "F", "... that repeat one with a few words changed" },
+    { "boilerplate", ARG_FRACTION, PLANTED(PLANT_BOILERPLATE), "F", "... with menus, notices and footers" },
+    { "markup", ARG_FRACTION, PLANTED(PLANT_MARKUP), "F", "... with HTML left in" },
+    { "garbage", ARG_FRACTION, PLANTED(PLANT_GARBAGE), "F", "... that are no text at all" },
+};
+static const cli_arg tokenize_args[] = {
+    { "out", ARG_TEXT, AT(out), "FILE", "the token file to write" },
+};
+static const cli_arg inspect_args[] = {
+    { "verify", ARG_FLAG, AT(verify), "", "read all of it: checksum and ids, however large" },
+    { "json", ARG_FLAG, AT(json), "", "print JSON" },
+};
+#define ARGS(table) table, (int)COUNT_OF(table)
 static const subcommand subcommands[] = {
-    { "synth", "[options]", "write small English stories and articles, as many as you like", run_synth, false, {
-        { "documents", ARG_COUNT, AT(documents), "N", "how many (default 1000, or as many as --bytes needs)" },
-        { "bytes", ARG_COUNT, AT(bytes), "N", "stop once this much text is written" },
-        { "seed", ARG_COUNT, AT(seed), "N", "another seed, another corpus (default 0)" },
-        { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be made apart" },
-        { "out", ARG_TEXT, AT(out), "FILE", "where to (default: standard output)" },
-        { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " DATA_SEPARATOR " lines, or JSON lines (default text)" },
-        { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "part of the documents that repeat an earlier one" },
-        { "near-duplicates", ARG_FRACTION, PLANTED(PLANT_NEAR_DUPLICATE), "F", "... that repeat one with a few words changed" },
-        { "boilerplate", ARG_FRACTION, PLANTED(PLANT_BOILERPLATE), "F", "... with menus, notices and footers" },
-        { "markup", ARG_FRACTION, PLANTED(PLANT_MARKUP), "F", "... with HTML left in" },
-        { "garbage", ARG_FRACTION, PLANTED(PLANT_GARBAGE), "F", "... that are no text at all" } } },
-    { "tokenize", "FILE --out FILE.tok", "turn text or JSON lines into a token file", run_tokenize, true, {
-        { "out", ARG_TEXT, AT(out), "FILE", "the token file to write" } } },
-    { "inspect", "FILE [options]", "say what a token file or a text holds", run_inspect, true, {
-        { "verify", ARG_FLAG, AT(verify), "", "read all of it: checksum and ids, however large" },
-        { "json", ARG_FLAG, AT(json), "", "print JSON" } } },
+    { "write small English stories and articles, as many as you like", run_synth,
+      { "data synth", "[options]", ARGS(synth_args), 0 } },
+    { "turn text or JSON lines into a token file", run_tokenize,
+      { "data tokenize", "FILE --out FILE.tok", ARGS(tokenize_args), 1 } },
+    { "say what a token file or a text holds", run_inspect,
+      { "data inspect", "FILE [options]", ARGS(inspect_args), 1 } },
 };
 /* clang-format on */
 
+/* The word after "data". */
+static const char *name_of(const subcommand *s) { return s->spec.command + strlen("data "); }
+
 static void print_subcommand(const subcommand *s) {
-    printf("ingot data %s: %s\n\nusage: ingot data %s %s\n\n", s->name, s->summary, s->name,
-           s->usage);
-    for (const arg *o = s->args; o->name; o++) {
-        char left[48];
-        snprintf(left, sizeof left, "--%s %s", o->name, o->holder);
-        printf("  %-24s %s\n", left, o->help);
-    }
+    printf("ingot %s: %s\n\nusage: ingot %s %s\n\n", s->spec.command, s->summary, s->spec.command,
+           s->spec.usage);
+    cli_print_args(&s->spec);
 }
 
-static const char *subcommand_name(const void *ctx, int i) { return subcommands[i].name; }
+static const char *subcommand_name(const void *ctx, int i) { return name_of(&subcommands[i]); }
 
 static err unknown_subcommand(const char *name) {
     err e = ERR("usage: \"%s\" is no subcommand of data", name);
@@ -336,7 +247,7 @@ err cmd_data(int argc, char **argv) {
                         "\"ingot data --help\" tells more");
     const subcommand *s = NULL;
     for (size_t i = 0; i < COUNT_OF(subcommands); i++)
-        if (strcmp(subcommands[i].name, argv[1]) == 0) s = &subcommands[i];
+        if (strcmp(name_of(&subcommands[i]), argv[1]) == 0) s = &subcommands[i];
     if (!s) return unknown_subcommand(argv[1]);
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;
@@ -344,6 +255,6 @@ err cmd_data(int argc, char **argv) {
         return OK;
     }
     data_args a = { .format = "text" };
-    TRY(parse_args(s, argc - 2, argv + 2, &a));
+    TRY(cli_parse(&s->spec, argc - 2, argv + 2, &a, &a.input));
     return s->run(&a);
 }

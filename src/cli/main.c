@@ -8,6 +8,65 @@
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 static const cli_command commands[] = {
+    { .name = "train",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--fresh]",
+      .summary = "train a model, or continue a run",
+      .run = cmd_train,
+      .options = true,
+      .help =
+          "The same command on a run folder that holds a checkpoint continues it; --fresh starts\n"
+          "over. Ctrl-C finishes the step, saves and stops. --print-config shows the options as\n"
+          "they would be used, --quiet leaves the opening summary out.\n"
+          "\n"
+          "Examples\n"
+          "  ingot train configs/tiny.yaml                          a first run, in seconds\n"
+          "  ingot train configs/tiny.yaml --data.train=book.txt    on your own text\n"
+          "  ingot train --model.preset=gpt2-124m --data.train=fineweb.bin --precision=bf16\n" },
+    { .name = "sample",
+      .usage = "RUN [--prompt TEXT] [options]",
+      .summary = "let a trained model write",
+      .run = cmd_sample,
+      .spec = &cmd_sample_spec,
+      .help = "RUN is a run folder, or one checkpoint inside it.\n"
+              "\n"
+              "Examples\n"
+              "  ingot sample runs/tiny --prompt \"Once upon a time\"\n"
+              "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
+              "\n" },
+    { .name = "data",
+      .usage = "synth|tokenize|inspect ...",
+      .summary = "make, tokenize and look at training data",
+      .run = cmd_data,
+      .subcommands = true,
+      .help = "  synth      write small English stories and articles, as many as you like\n"
+              "  tokenize   turn text or JSON lines into a token file\n"
+              "  inspect    say what a token file or a text holds\n"
+              "\n"
+              "\"ingot data synth --help\" tells more of one.\n"
+              "\n"
+              "Examples\n"
+              "  ingot data synth --bytes 10M --out stories.txt\n"
+              "  ingot data inspect stories.txt\n" },
+    { .name = "import",
+      .usage = "HF_FOLDER RUN",
+      .summary = "make a run from a Hugging Face model",
+      .run = cmd_import,
+      .help = "Reads config.json and the safetensors of a gpt2, gpt_neox, llama, mistral, olmo2,\n"
+              "qwen2 or qwen3 model, in one file or several, and writes a checkpoint to RUN.\n"
+              "Continue training it with --checkpoint.initial_load_path=RUN.\n"
+              "\n"
+              "Example\n"
+              "  ingot import ~/models/Qwen3-0.6B runs/qwen3\n" },
+    { .name = "export",
+      .usage = "RUN HF_FOLDER [options]",
+      .summary = "write a model as a Hugging Face folder",
+      .run = cmd_export,
+      .spec = &cmd_export_spec,
+      .help = "Writes config.json and model.safetensors, which transformers loads.\n"
+              "\n"
+              "Example\n"
+              "  ingot export runs/tiny tiny-hf --dtype bf16\n"
+              "\n" },
     { .name = "config",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs]",
       .summary = "check a config and print it with every default filled in",
@@ -42,6 +101,7 @@ static void print_overview(FILE *to) {
 static void print_help(const cli_command *c) {
     printf("ingot %s: %s\n\nusage: ingot %s %s\n\n%s", c->name, c->summary, c->name, c->usage,
            c->help);
+    if (c->spec) cli_print_args(c->spec);
     if (!c->options) return;
     str text = { 0 };
     config_help(&text);

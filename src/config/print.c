@@ -114,23 +114,23 @@ static void docs_row(const option *o, str *out) {
 static const char docs_head[] =
     "# Configuration\n"
     "\n"
-    "Made from the option table by `ingot config --docs`; change `src/config/options.def`, not this\n"
-    "page.\n"
+    "Made from the option table by `ingot config --docs`; change `src/config/options.def`, not\n"
+    "this page.\n"
     "\n"
-    "A config is a YAML file of sections and keys. Any key may be given on the command line too, as\n"
-    "`--section.key=value` or `--section.key value`, which wins over the file. What is given in\n"
-    "neither has the default below. An unknown key, a value of the wrong kind and a value out of\n"
-    "range are errors. `ingot config FILE` checks a file and prints it with every default filled in,\n"
-    "and what it prints can be loaded again.\n"
+    "A config is a YAML file of sections and keys. Any key may be given on the command line too,\n"
+    "as `--section.key=value` or `--section.key value`, which wins over the file. What is given\n"
+    "in neither has the default below. An unknown key, a value of the wrong kind and a value out\n"
+    "of range are errors. `ingot config FILE` checks a file and prints it with every default\n"
+    "filled in, and what it prints can be loaded again.\n"
     "\n"
-    "- **Numbers** may be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K M G or B, T) or\n"
-    "  `64Ki` (powers of 1024).\n"
+    "- **Numbers** may be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K M G or B, T)\n"
+    "  or `64Ki` (powers of 1024).\n"
     "- **Lengths** are steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
-    "  table says so, a percentage of the run (`10%`). Steps are rounded up to a whole one. As the\n"
-    "  time between two events, `0` means never.\n"
+    "  table says so, a percentage of the run (`10%`). Steps are rounded up to a whole one. As\n"
+    "  the time between two events, `0` means never.\n"
     "- **`auto`** leaves the choice to the preset or to the rest of the config.\n"
-    "- **Short forms**: a section with a main key takes its value directly, so that `precision: bf16`\n"
-    "  and `--precision bf16` set `precision.dtype`.\n";
+    "- **Short forms**: a section with a main key takes its value directly, so that\n"
+    "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n";
 
 static void docs_section(const section *s, str *out) {
     str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);

@@ -266,11 +266,11 @@ void option_expects(const option *o, str *out) {
     case OPT_TRISTATE: str_add(out, "true, false"); break;
     case OPT_TEXT: str_add(out, "UTF-8 text"); break;
     case OPT_AMOUNT:
-        str_add(
-            out, "%s",
-            o->units == CFG_ANY
-                ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs or 10%"
-                : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
+        str_add(out, "%s",
+                o->units == CFG_ANY
+                    ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs "
+                      "or 10%"
+                    : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
         break;
     case OPT_CHOICE:
         for (int i = 0; i < o->n_choices; i++)

@@ -188,8 +188,8 @@ err data_split(const data_source *s, double fraction, int64_t seq_len, data_rang
                             "held out",
                             s->info.path, (long long)n, (long long)seq_len),
                         "use a longer file or a shorter sequence");
-    /* Back to the end of a document, unless it is further than a tenth of the training part. */
-    int64_t least = MAX(need, cut - cut / 10), at = cut;
+    /* Back to the end of a document, unless that costs much of the training part or of time. */
+    int64_t least = MAX(need, cut - MIN(cut / 10, 1 << 20)), at = cut;
     while (at > least && data_token(s, at - 1) != s->info.eos) at--;
     if (at > least) cut = at;
     *train = (data_range){ 0, cut };

@@ -65,10 +65,10 @@ static const char *const PLANTS[] = {
 static const char *const CAUSES[] = {
     "does it rain; the sun warms the sea, and some of the water goes up into the air; high up, the air is cold, so the water turns into tiny drops; the drops come together and make clouds; when the drops are too heavy, they fall down as rain; without the heat of the sun, there would be no rain; clouds",
     "does bread rise; the baker puts yeast into the dough; yeast is alive and eats the sugar in the flour; while it eats, it makes a gas, and the gas makes little holes in the dough; so the dough grows until it is twice as big; without yeast, the bread would be flat and hard; small holes",
-    "do leaves fall in autumn; in autumn, the days are short and the light is weak; the leaves cannot make much food from weak light; the tree takes back what is useful in the leaves, so the green goes away; then the tree lets the leaves go; without its leaves, the tree needs less water in the cold months; yellow leaves",
+    "do leaves fall in autumn; in autumn, the days are short and the light is weak; the leaves cannot make much food from weak light; the tree takes back what is useful in the leaves, so the green goes away; the tree lets the leaves go; without its leaves, the tree needs less water in the cold months; yellow leaves",
     "do boats float; a boat is heavy, but it is full of air; when it sits in the water, it pushes some of the water away; the water pushes back from below; the boat sinks only until the push from below is as strong as its weight; with a hole in its side, it would fill with water and sink; wide boats",
     "does the moon change its shape; the moon has no light of its own and only gives back the light of the sun; it goes around the earth once in about four weeks; so we see its bright side from another place each night; sometimes we see all of it, and sometimes only a thin line; without the sun, we would not see the moon at all; a thin moon",
-    "does ice melt; in ice, the tiny parts of water hold each other tight; heat makes these parts move faster and faster; when they move fast enough, they cannot hold each other any longer; then the hard ice turns into water; in a cold place, the ice would stay hard for years; drops of water", NULL };
+    "does ice melt; in ice, the tiny parts of water hold each other tight; heat makes these parts move faster and faster; when they move fast enough, they cannot hold each other any longer; the hard ice turns into water; in a cold place, the ice would stay hard for years; drops of water", NULL };
 
 /* ---- things we use ----------------------------------------------------------------------------- */
 static const char *const THINGS[] = {
@@ -77,7 +77,7 @@ static const char *const THINGS[] = {
     "lamp; lamps; the bulb; give light after the sun goes down; electric current makes a part inside the bulb shine; work with one small switch; turn it off when nobody is in the room; the bulb burns out before its time",
     "umbrella; umbrellas; the round roof of cloth; keep people dry in the rain; thin metal arms open the cloth like the wings of a bird; fold up to a small size; dry it in the open air after use; the cloth gets weak and the metal gets rust",
     "windmill; windmills; the long arms; turn the wind into useful work; the wind pushes the arms, and the arms turn a heavy stone or a machine; need nothing but wind; stop the arms in a storm; the arms turn too fast and break",
-    "candle; candles; the string in the middle; give a soft and warm light; the flame melts the wax, and the string drinks it up and burns it; need no electric current; keep it away from paper and cloth; a small flame can become a big fire", NULL };
+    "lantern; lanterns; the glass on all sides; carry light through wind and rain; a flame burns oil inside, and the glass keeps the wind away from it; need no electric current; clean the glass every week; the glass turns black and the light grows weak", NULL };
 
 const synth_frame SYNTH_ARTICLES[] = {
     { CAST_NONE, { { "one; many; what; home; food; part; use; young; danger; good", ANIMALS }, { PERSON, PEOPLE }, { "town", TOWNS } }, {
@@ -101,7 +101,7 @@ const synth_frame SYNTH_ARTICLES[] = {
         "this is how {name} from {town} does it. `My {parent} showed it to me when I was {child} years old,` {he} says. `[I have never changed a thing|I still do it the same way|It has always worked].`",
         "first, {first}. [Take your time, because good work at the start makes the rest easy.|Do not hurry.|] Then {second}.",
         "after that, {third}. How do you know that it is done? It is done when {sign}. [If it is not, wait a little longer.|If you are not sure, wait a few minutes and look again.]",
-        "{dish} should be eaten with {with}. [What is left can be kept in a cool place until the next day.|It is even better when you share it with friends, as {name} does.] If something goes wrong, do not worry. Make sure that you have {need}, and try again." } },
+        "{dish} should be eaten with {with}. [What is left can be kept in a cool place until the next day.|It is even better when you share with friends, as {name} does.] If something goes wrong, do not worry. Make sure that you have {need}, and try again." } },
     { CAST_NONE, { { "plant; weeks; water; light; problem; cause; ripe; meal", PLANTS }, { PERSON, PEOPLE }, { "town", TOWNS } }, {
         "many people grow {plant} in the garden. [It is not hard, but it takes some care.|You do not need a lot of room for it.] From the seed to the plate, it takes about {weeks}.",
         "{plant} need {light}. Put the seeds into soft earth, not too deep, and cover them. Give them water {water}. [Do it early, before the sun is high.|Use water that is not too cold.|] Pull out the weeds, because they take light and food from the {plant}.",
@@ -112,7 +112,7 @@ const synth_frame SYNTH_ARTICLES[] = {
         "{name} is a teacher in {town}. Every year, someone in the class asks {him}: `Why {question}?` [Then {he} smiles|Then {he} goes to the board], because {he} likes this question. `It happens step by step,` says {name}. `[Every|Each] step has a cause.`",
         "first, {one}. Next, {two}.",
         "after that, {three}. In the end, {four}.",
-        "so one thing leads to the next. {without}. [You can see a sign of all this yourself: look for {see}.|The next time you see {see}, you will know why.] [And if someone asks you why {question}, you can answer just like {name}.|]" } },
+        "so one thing leads to the next. {without}. [You can see a sign of all this yourself: look for {see}.|The next time you see {see}, you will know why.] [And if someone asks you, you can answer just like {name}.|]" } },
     { CAST_NONE, { { "one; many; part; use; how; plus; care; else", THINGS }, { PERSON, PEOPLE }, { "town", TOWNS } }, {
         "a {one} is a useful thing. People use it to {use}. [There is one in almost every town.|Most people have used one.|] If you look at a {one}, you first see {part}.",
         "how does it work? It is simple: {how}. [That is the whole secret.|Nothing more is needed.|] {many} have one great advantage: they {plus}.",

@@ -7,14 +7,14 @@
 
 /* ---- a thing is out of reach ------------------------------------------------------------- */
 static const char *const STUCK[] = {
-    "kite; a strong wind took it and left it; in the top of an oak tree; the tree was too tall to climb; threw a stick at it, but the stick fell back down; a long ladder; climbed up step by step and pulled the kite free",
-    "ball; it flew too far and landed; on the roof of the barn; the roof was too high to reach; jumped as high as {A.he} could, but it was not enough; a tall ladder; climbed up to the roof and rolled the ball down",
-    "toy boat; the water carried it away and left it; in the middle of the pond; the water was too deep and cold; threw stones to make waves, but the boat only went farther away; a long branch; reached out with the branch and pulled the boat to the shore",
-    "silver key; it slipped and ended up; at the bottom of the old well; the well was too dark and deep; let down a string, but the string was too short; a long rope with a hook; let the hook down into the well and pulled the key up",
-    "straw basket; the wind blew it away and dropped it; on the other side of the river; the river was too wide to jump over; tried to walk on the stones, but they were wet and slippery; a little row boat; rowed across and brought the basket back",
-    "new boot; it came off and stayed; deep in the mud by the gate; the mud was too soft to stand on; pulled at it with a thin stick, but the stick broke; a wide board; laid the board over the mud and pulled the boot out",
-    "favorite book; it slipped and ended up; behind the heavy shelf; the gap was too small to reach into; pushed the shelf with all {A.his} strength, but it did not move; a thin wooden spoon; slid the spoon into the gap and pushed the book out",
-    "drum; it rolled down the hill and stopped; under a thick thorn bush; the thorns were too sharp to touch; kicked the bush, but the thorns held on to the drum; a pair of thick gloves; held the thorns apart and pulled the drum out", NULL };
+    "kite; flying {A.his} kite; a strong wind took it and left it; in the top of an oak tree; the tree was too tall to climb; threw a stick at it, but the stick fell back down; a long ladder; climbed up step by step and pulled the kite free",
+    "ball; playing with {A.his} ball; it flew too far and landed; on the roof of the barn; the roof was too high to reach; jumped as high as {A.he} could, but it was not enough; a tall ladder; climbed up to the roof and rolled the ball down",
+    "toy boat; sailing {A.his} toy boat; the water carried it away and left it; in the middle of the pond; the water was too deep and cold; threw stones to make waves, but the boat only went farther away; a long branch; reached out with the branch and pulled the boat to the shore",
+    "silver key; looking at {A.his} silver key; it slipped and ended up; at the bottom of the old well; the well was too dark and deep; let down a string, but the string was too short; a long rope with a hook; let the hook down into the well and pulled the key up",
+    "straw basket; walking with {A.his} straw basket; the wind blew it away and dropped it; on the other side of the river; the river was too wide to jump over; tried to walk on the stones, but they were wet and slippery; a little row boat; rowed across and brought the basket back",
+    "new boot; walking in {A.his} new boots; one boot came off and stayed; deep in the mud by the gate; the mud was too soft to stand on; pulled at it with a thin stick, but the stick broke; a wide board; laid the board over the mud and pulled the boot out",
+    "favorite book; reading {A.his} favorite book; it slipped and ended up; behind the heavy shelf; the gap was too small to reach into; pushed the shelf with all {A.his} strength, but it did not move; a thin wooden spoon; slid the spoon into the gap and pushed the book out",
+    "drum; playing {A.his} drum; it rolled down the hill and stopped; under a thick thorn bush; the thorns were too sharp to touch; kicked the bush, but the thorns held on to the drum; a pair of thick gloves; held the thorns apart and pulled the drum out", NULL };
 
 /* ---- a thing is lost --------------------------------------------------------------------- */
 static const char *const LOST[] = {
@@ -29,11 +29,11 @@ static const char *const LOST[] = {
 /* ---- something to make ------------------------------------------------------------------- */
 static const char *const MAKE[] = {
     "apple cake; flour, eggs and apples; sugar; without sugar the cake would not be sweet; mixed everything and put it in the oven; the smell of warm apples filled the air; a big piece of cake",
-    "vegetable soup; carrots, beans and potatoes; salt; without salt the soup would taste like water; cut everything up and cooked it slowly in a pot; steam rose from the pot; a full bowl of soup",
+    "pot of soup; carrots, beans and potatoes; salt; without salt the soup would taste like water; cut everything up and cooked it slowly in a pot; steam rose from the pot; a full bowl of soup",
     "kite; paper, glue and thin sticks; string; without string the kite would fly away; glued the paper to the sticks and tied on the string; the kite rose high above the trees; a turn with the kite",
     "small boat; wood, nails and a white sail; rope; without rope the sail would not stay up; put the pieces together and tied up the sail; the boat moved over the water like a swan; a ride in the boat",
     "bird house; boards, paint and a round door; nails; without nails the boards would not hold; put the boards together and painted them green; two small birds moved in the same day; a place to watch the birds",
-    "warm blanket; wool, thread and a lot of time; a needle; without a needle {A.he} could not sew; sewed all day until the last piece was in place; the blanket was soft and wide; a corner of the blanket",
+    "warm blanket; wool, a needle and a lot of time; thread; without thread {A.he} could not sew; sewed all day until the last piece was in place; the blanket was soft and wide; a corner of the blanket",
     "swing; a board and a strong branch; rope; without rope the board could not hang; tied the board to the branch with a good knot; the swing went up and down like a bird; a turn on the swing", NULL };
 static const char *const OWNER[] = {
     "some flowers from the garden", "a basket of berries", "a jar of honey", "three shiny stones",
@@ -72,19 +72,19 @@ static const char *const QUARREL[] = {
 static const char *const HELP[] = {
     "a small bird; could not fly, because its wing was hurt; made a soft nest in a box and brought seeds and water every day; its wing was strong again; sang at the window every morning",
     "a thin kitten; was wet and cold, because it had no home; dried it with a towel and gave it warm milk; its fur was soft and dry; slept at the foot of the bed every night",
-    "a lost lamb; could not find the way back, because the fog was thick; tied a bell around its neck and led it slowly over the hill; it saw its mother; ran to the gate every time {A} came by",
+    "a lost lamb; could not find its mother, because the fog was thick; gave it milk and led it slowly from hill to hill; its mother answered its call; ran to the gate every time {A} came by",
     "a tired bee; could not fly, because it had found no flowers; put a drop of sugar water on a leaf beside it; it could move its wings again; came back with other bees, and the garden was full of flowers that year",
     "a young tree; was bent to the ground, because the storm had been so strong; tied it to a post and put good earth around it; it stood straight again; gave sweet apples in the autumn",
-    "a little turtle; lay on its back, because it had rolled down the bank; turned it over and carried it to the water; it could swim again; came to the shore to say hello whenever {A} was near", NULL };
+    "a little turtle; was very weak, because it had been on its back in the sun; turned it over and gave it water and shade; it could swim again; came to the shore to say hello whenever {A} was near", NULL };
 
 /* ---- something is broken ------------------------------------------------------------------- */
 static const char *const BROKEN[] = {
     "blue cup; ran through the kitchen and bumped into the table; glued the pieces together; the cup stood on the shelf again, with one thin line on its side",
     "window; kicked the ball too hard; cleaned up the glass and put in a new window; the sun came in as bright as before",
-    "garden fence; climbed over it to save time; carried boards and held the nails; the fence was stronger than before",
-    "flower pot; played with a rope near the door; put the flower into a new pot with fresh earth; the flower opened two days later",
-    "old clock; wanted to see what was inside; put back every little wheel; the clock began to tick again",
-    "brown chair; jumped up and down on it; cut a new leg from a strong piece of wood; the chair was good to sit on for many years", NULL };
+    "garden fence; climbed over the fence to save time; carried boards and held the nails; the fence was stronger than before",
+    "flower pot; played with a rope near the door; put the flower into a new pot with fresh earth; the flower stood straight again",
+    "old clock; opened the clock to see what was inside; put back every little wheel; the clock began to tick again",
+    "brown chair; jumped up and down on a chair; cut a new leg from a strong piece of wood; the chair was as good as new", NULL };
 
 /* ---- something to wait for ----------------------------------------------------------------- */
 static const char *const GROW[] = {
@@ -103,9 +103,9 @@ static const char *const CONTEST[] = {
     "race up the hill; ran so fast at the start that {B.he} soon had no breath left; walked at the start and saved {A.his} strength; came to the top while {B} sat on a stone and breathed hard; it is wise to save some strength for the end", NULL };
 
 const synth_frame SYNTH_STORIES[] = {
-    { CAST_ANY, { { "thing; came; where; why; fail; tool; how", STUCK } }, {
+    { CAST_ANY, { { "thing; doing; came; where; why; fail; tool; how", STUCK } }, {
         "{:opening}",
-        "{:day}, {A} was playing with {A.his} {thing}. [It was the best one {A.he} had ever had.|{A.he} took good care of it.|] [But then|Suddenly], {came} {where}. {A} [looked at it for a long time|ran after it]. {A.he} wanted to get it back, but {why}.",
+        "{:day}, {A} was {doing}. [It was the best one {A.he} had ever had.|{A.he} always took good care of it.|] [But then|Suddenly] {came} {where}. [{A} looked at it for a long time.|`Oh no, my {thing}!` cried {A}.|] {A.he} wanted to get it back, but {why}.",
         "first, {A} {fail}. {:sad}",
         "{:arrives} {:asks} `My {thing} is {where},` said {A}. `I cannot get it back.` {:idea} `Let us ask {C} for {tool}.`",
         "so they went to {C} and asked for {tool}. {C} was happy to help. {B} [held on tight|watched from below|stood close by], and {A} {how}. {:glad} {:thanks}",
@@ -119,15 +119,15 @@ const synth_frame SYNTH_STORIES[] = {
         "{:learned} [it helps to think before you search|a thing has its place, and there it is never lost|a friend's eyes can see what you miss]. {:close}" } },
     { CAST_ANY, { { "thing; parts; missing; without; work; result; share", MAKE }, { "price", OWNER } }, {
         "{:opening}",
-        "{:day}, {A} wanted to make a {thing}. {A.he} had {parts}. But there was no {missing}, and {without}. [{A} looked everywhere, but found nothing.|{:sad}]",
-        "so {A} went to {B}. `Do you have {missing}?` {A.he} asked. `Yes,` said {B}. `But I would like {price} for it.` [That was fair.|{A} was glad to agree.] So {A} gave {B} {price}, and {B} gave {A} what {A.he} needed.",
+        "{:day}, {A} wanted to make a {thing}. {A.he} had {parts}. But {A.he} had no {missing}, and {without}. [{A} looked everywhere, but found nothing.|{:sad}]",
+        "so {A} went to {B}. `Do you have {missing}?` {A.he} asked. `Yes,` said {B}. `But I would like {price} in return.` [That was fair.|{A} was glad to agree.] So {A} gave {B} {price}, and {B} gave {A} what {A.he} needed.",
         "back at home, {A} {work}. It took a long time, and {A} [had to start again once|worked until it was right|got very tired]. But then it was done, and {result}. {:glad}",
         "{A} called {B} and {C}. `Come and see!` {A.he} said. Each of them got {share}. `[what a fine {thing}|I like your {thing} very much|you did good work]!` said {C}.",
         "{:learned} [good things take time|a thing is twice as good when you share it|a fair trade makes two people happy]. {:close}" } },
     { CAST_ANY, { { "skill; where; fail; tip; success", LEARN } }, {
         "{:opening} [There was only one thing {A.he} could not do.|But {A.he} had one big wish.] {A} wanted to learn to {skill}.",
         "{:day}, {A} tried it {where}. {A.he} {fail}. `I will never learn it,` said {A}. {A.he} tried again, but it was no better. {:sad}",
-        "{C} had seen it all. `Everyone falls at first,` said {C}. `Here is my secret. You must {tip}.` {A} [nodded|listened well]. {A.he} wanted to try it [at once|right away].",
+        "{C} had seen it all. `[it is hard for everyone at first|everyone has to begin somewhere],` said {C}. `Here is my secret. You must {tip}.` {A} [nodded|listened well]. {A.he} wanted to try it [at once|right away].",
         "so {A} practiced every day. On the first day, it was still hard. On the second day, it was a little better. {B} came to watch and said, `[Do not give up|You are getting better|Keep going]!`",
         "after [one week|two weeks|ten days], {A} was {where} again. {A.he} remembered what {C} had said. Then {A} {success}. {:glad} `I knew you could do it,` said {B}.",
         "{:learned} [practice makes hard things easy|no one can do everything the first time|you only lose when you stop trying]. {:close}" } },
@@ -152,7 +152,7 @@ const synth_frame SYNTH_STORIES[] = {
         "{:learned} [a small kindness can grow|those you help do not forget you|it is good to care for those who are weak]. {:close}" } },
     { CAST_CHILDREN, { { "thing; how; repair; result", BROKEN } }, {
         "{:opening}",
-        "{:day}, {A} {how}. There was a loud crash. {C}'s {thing} was broken! {A} looked around. No one had seen it.",
+        "{:day}, {A} was at {C}'s house. {A} {how}. There was a loud crash. {C}'s {thing} was broken! {A} looked around. No one had seen it.",
         "`I could hide it,` thought {A}. `I could say that the wind did it.` But {A.his} stomach hurt when {A.he} thought of that. {B} saw {A.his} face. `What is wrong?` {B.he} asked, and {A} told {B.him} everything. `You should tell the truth,` said {B}.",
         "so {A} went to {C}. `I broke your {thing},` {A.he} said. `I am very sorry.` {C} was quiet for a moment. `I am sad about the {thing},` said {C}. `But I am glad that you told me the truth. Now let us fix it together.`",
         "they {repair}. It took the whole afternoon, and {A} worked hard. In the end, {result}. {:glad}",

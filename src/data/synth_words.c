@@ -66,7 +66,7 @@ static const char *const OPENING[] = {
     "long ago, a young {A.kind} named {A} lived {home}. {A} was {trait}, and {A.he} {habit}.", NULL };
 static const char *const DAY[] = {
     "one [sunny|bright|warm|quiet|clear] [morning|afternoon|day]", "one day",
-    "one morning after breakfast", "early one morning", "on the first day of [spring|summer]",
+    "one morning after breakfast", "early one morning", "on a day like any other",
     "late one afternoon", NULL };
 static const char *const LATER[] = {
     "just then", "after a while", "a little later", "soon", "before long", NULL };
@@ -82,7 +82,7 @@ static const char *const GLAD[] = {
     "{A} had never felt so happy.", "`hooray!` cried {A}.", "{A} was so glad that {A.he} danced around.",
     NULL };
 static const char *const ARRIVES[] = {
-    "{:later}, {B} the {B.kind} came along.", "{:later}, {A.his} friend {B} came down the path.",
+    "{:later}, {B} came along.", "{:later}, {A.his} friend {B} came down the path.",
     "{:later}, a {B.kind} named {B} came by.", "{:later}, {B} came to see what was wrong.", NULL };
 static const char *const ASKS[] = {
     "`what is wrong?` asked {B}.", "`why do you look so sad?` {B.he} asked.",

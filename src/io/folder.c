@@ -64,7 +64,7 @@ void io_list_free(char **names, int n) {
     free(names);
 }
 
-/* Resolves all of `path` but its last part, which may be a link. @return owned, NULL if it cannot. */
+/* Resolves all of `path` but its last part, which may be a link. @return owned; NULL: cannot. */
 static char *resolve_but_last(const char *path) {
     char *copy = strdup(path);
     size_t n = strlen(copy);

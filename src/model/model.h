@@ -136,6 +136,11 @@ typedef struct param_range {
     int64_t from, to, at;
 } param_range;
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
+/* Parameter i's elements that this rank stores, in its master weights or their gradient; NULL when
+ * it stores none. @param range may be NULL. */
+typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
+float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
+                        param_range *range);
 /* The global flat index of a local element. */
 int64_t model_global_index(const model *m, int param, int rank, int64_t local);
 

@@ -72,6 +72,18 @@ bool model_param_range(const model *m, int param, const bucket_view *b, param_ra
     return true;
 }
 
+float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
+                        param_range *range) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i, rank);
+        param_range r;
+        if (!model_param_range(m, param, &b, &r)) continue;
+        if (range) *range = r;
+        return (float *)plan_data(p, part == PARAM_MASTER ? b.master : b.grad) + r.at;
+    }
+    return NULL;
+}
+
 int64_t model_global_index(const model *m, int param, int rank, int64_t local) {
     const model_param *p = &m->param[param];
     int64_t row = local / p->local[1], col = local % p->local[1];

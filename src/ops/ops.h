@@ -96,7 +96,25 @@ enum { OPF_CHEAP = 1, OPF_INPLACE = 2, OPF_EXTERN = 4 };
     /* g[n] f32 -> += out[1] f32 (fp64 inside)    sum of squares, times attr.scale.by         */ \
     X(SQNORM,        "sqnorm",        0)                                                       \
     /* -> x[...]                                  all zero bits                               */ \
-    X(ZERO,          "zero",          0)
+    X(ZERO,          "zero",          0)                                                       \
+    /* Updates. g f32 -> p f32, state..., copy? (p in another type); all outputs are also inputs. \
+     * step->update holds what changes by the step, attr.update what is the parameter's own.   \
+     * g[n] -> p[n], copy[n]?                                                                 */ \
+    X(UPDATE_SGD,    "update_sgd",    0)                                                       \
+    /* g[n] -> p[n], m[n], copy[n]?                                                           */ \
+    X(UPDATE_MOMENTUM, "update_momentum", 0)                                                   \
+    /* g[n] -> p[n], m[n], v[n], copy[n]?         attr.update.l2: decay through the gradient  */ \
+    X(UPDATE_ADAM,   "update_adam",   0)                                                       \
+    /* g[n] -> p[n], m[n], copy[n]?                                                           */ \
+    X(UPDATE_LION,   "update_lion",   0)                                                       \
+    /* g[n] -> p[n], m u8[], v u8[], copy[n]?     blocks of 256: a byte each, then fp32 scales */ \
+    X(UPDATE_ADAM8,  "update_adam8",  0)                                                       \
+    /* g[R,C] -> p[R,C], rows[R], cols[C], copy?  g[n] -> p[n], v[n], (absent), copy?          */ \
+    X(UPDATE_ADAFACTOR, "update_adafactor", 0)                                                 \
+    /* g[R,C] -> p[R,C], m[R,C], copy?                                                        */ \
+    X(UPDATE_MUON,   "update_muon",   0)                                                       \
+    /* p[R,C] f32 -> g[R,C] f32                   adaptive clipping by rows, in place, attr.agc */ \
+    X(AGC,           "agc",           0)
 /* clang-format on */
 
 #define OP_ENUM(id, name, flags) OP_##id,
@@ -130,6 +148,13 @@ typedef struct op_attr {
         float logit_scale;
     } ce;
     struct {
+        float lr_mul, decay, beta1, beta2, eps, momentum;
+        bool l2, nesterov;
+    } update;
+    struct {
+        float factor, eps;
+    } agc;
+    struct {
         uint32_t axes; /* set of mesh_axis bits */
         place from, to;
     } comm;
@@ -139,6 +164,11 @@ typedef struct op_attr {
 typedef struct step_block {
     float loss_grad;    /* d(sum of token losses): loss scale / valid targets of the global batch */
     rng_key dropout;    /* key of this step's dropout masks */
+    struct {
+        float lr;
+        float grad_scale; /* clipping and the loss scale's inverse: multiplies every gradient */
+        int64_t count;    /* which update this is, from 1: bias corrections follow from it */
+    } update;
 } step_block;
 
 /* What a call needs from its surroundings. */
@@ -150,7 +180,7 @@ typedef struct op_run {
     uint32_t layer; /* of the program instance, for DROPOUT */
 } op_run;
 
-enum { OP_MAX_IN = 5, OP_MAX_OUT = 3 };
+enum { OP_MAX_IN = 5, OP_MAX_OUT = 4 };
 typedef struct op_call {
     op_code op;
     tensor in[OP_MAX_IN];

@@ -11,6 +11,7 @@
 
 static int setup(void **state) {
     char *dir = strdup("/tmp/ingot_observe_XXXXXX");
+    log_set_level(LOG_WARN);
     *state = dir;
     return mkdtemp(dir) ? 0 : -1;
 }
@@ -64,7 +65,6 @@ static void steps_are_lines(void **state) {
 static void resume_takes_out_later_steps(void **state) {
     observe *o = NULL;
     char path[128];
-    log_set_level(LOG_WARN);
     assert_fine(observe_open(*state, 0, &o));
     log_steps(o, 1, 3);
     observe_close(o);
@@ -84,6 +84,18 @@ static void resume_takes_out_later_steps(void **state) {
     assert_fine(observe_open(*state, 0, &o));
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", "");
+}
+
+/* A crash may have cut off the newline alone: the next line would run on from that one. */
+static void resume_after_a_missing_newline(void **state) {
+    observe *o = NULL;
+    char path[128];
+    snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
+    assert_fine(io_write(path, LINE1 "{\"step\":2}", strlen(LINE1) + 10));
+    assert_fine(observe_open(*state, 3, &o));
+    log_steps(o, 3, 3);
+    observe_close(o);
+    assert_holds(*state, "metrics.jsonl", LINE1 LINE3);
 }
 
 static void events_stay(void **state) {
@@ -179,9 +191,13 @@ static void plain_lines_where_no_terminal(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        T(steps_are_lines),     T(resume_takes_out_later_steps),
-        T(events_stay),         T(missing_folder_is_an_error),
-        T(line_fits_the_width), T(plain_lines_where_no_terminal),
+        T(steps_are_lines),
+        T(resume_takes_out_later_steps),
+        T(resume_after_a_missing_newline),
+        T(events_stay),
+        T(missing_folder_is_an_error),
+        T(line_fits_the_width),
+        T(plain_lines_where_no_terminal),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -35,7 +35,7 @@ static void same_seed_and_index_give_the_same_text(void **state) {
     assert_false(same(document(7, 3, NULL, NULL), document(7, 3 + ((int64_t)1 << 40), NULL, NULL)));
 }
 
-static const uint64_t PINNED = 0;
+static const uint64_t PINNED = 0xd7e9a752b84ec87f;
 
 /* Pinned, so that a run's data does not change under it unnoticed. */
 static void text_is_pinned(void **state) {
@@ -71,7 +71,7 @@ static void check_sentence_marks(const str *t) {
         assert_false(c == ' ' && (next == ' ' || next == '.' || next == ',' || next == 0));
         if ((c == '.' || c == '?' || c == '!') && next == ' ' && t->text[i + 2] != '"')
             assert_false(islower((unsigned char)t->text[i + 2]));
-        if (c == '"') quotes++;
+        if (c == '"' && ++quotes % 2) assert_false(islower((unsigned char)next));
         if (c == '\n') assert_int_equal(quotes % 2, 0); /* none stays open over a paragraph */
     }
     assert_int_equal(quotes % 2, 0);

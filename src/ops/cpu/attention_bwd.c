@@ -77,6 +77,8 @@ static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
     tile_src dout = att_src(&b->c->in[0], row, col, qt->rows, p->dim);
     tile_src q = att_src(&b->c->in[1], row, col, qt->rows, p->dim);
     tile_src o = att_src(&b->c->in[2], row, col, qt->rows, p->dim);
+    for (int i = 0; i < qt->rows; i++) /* read last, and a page or so apart */
+        __builtin_prefetch((const char *)o.data + (size_t)(i * o.stride) * dt_size(o.dt));
     path->right_outer(qt->q_turned, &q, p->width);
     path->right_outer(qt->do_turned, &dout, p->width);
     path->right_inner(qt->q, &q, p->width);

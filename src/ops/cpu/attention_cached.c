@@ -74,18 +74,19 @@ static void tile_task(void *ctx, int64_t task, int worker) {
 }
 
 /* ---- single tokens, by rows ----------------------------------------------------------------- */
-/* [keys][dim] of the cache as fp32: converted into room. */
-static void load_keys(const tile_src *s, float *room) {
+typedef struct rows {
+    const float *at;
+    int64_t ld;
+} rows;
+
+/* Rows of the cache as fp32, close together: in the cache they lie a power of two apart more often
+ * than not, and would push each other out before the next head reads them. */
+static rows load_rows(const tile_src *s, float *room) {
     for (int r = 0; r < s->rows; r++) {
         size_t at = (size_t)(r * s->stride) * dt_size(s->dt);
         CPU(to_f32)(s->dt, (const char *)s->data + at, room + (size_t)r * s->cols, s->cols);
     }
-}
-
-static float dot(const float *x, const float *y, int n) {
-    float sum = 0;
-    for (int i = 0; i < n; i++) sum += x[i] * y[i];
-    return sum;
+    return (rows){ room, s->cols };
 }
 
 /* Softmax of one query over the keys taken in so far. */
@@ -95,21 +96,56 @@ typedef struct row_state {
     float max, sum;
 } row_state;
 
-static void row_add(row_state *st, const float *k, const float *v, int keys, int dim) {
-    float s[ATT_TILE], top = st->max, sum = 0, shrink[VEC];
+enum { BLOCK = 4 * VEC }; /* of a head's dims, in registers */
+
+static float dot(const float *x, const float *y, int n) {
+    vec part[4] = { { 0 } };
+    float sum = 0;
+    int i = 0;
+    for (; i + BLOCK <= n; i += BLOCK) {
+        UNROLL
+        for (int v = 0; v < 4; v++)
+            part[v] += vec_load(x + i + v * VEC) * vec_load(y + i + v * VEC);
+    }
+    for (; i < n; i++) sum += x[i] * y[i];
+    vec all = (part[0] + part[1]) + (part[2] + part[3]);
+    for (int v = 0; v < VEC; v++) sum += all[v];
+    return sum;
+}
+
+/* out = out * shrink + sum of weight[j] * row j */
+static void mix_rows(float *out, float shrink, const float *weight, rows x, int n, int dim) {
+    int d = 0;
+    for (; d + BLOCK <= dim; d += BLOCK) {
+        vec sum[4];
+        UNROLL
+        for (int v = 0; v < 4; v++) sum[v] = vec_load(out + d + v * VEC) * shrink;
+        for (int j = 0; j < n; j++) {
+            const float *row = x.at + j * x.ld + d;
+            UNROLL
+            for (int v = 0; v < 4; v++) sum[v] += vec_load(row + v * VEC) * weight[j];
+        }
+        UNROLL
+        for (int v = 0; v < 4; v++) vec_store(out + d + v * VEC, sum[v]);
+    }
+    for (; d < dim; d++) {
+        float sum = out[d] * shrink;
+        for (int j = 0; j < n; j++) sum += weight[j] * x.at[j * x.ld + d];
+        out[d] = sum;
+    }
+}
+
+static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
+    float s[ATT_TILE], top = st->max, sum = 0;
     for (int j = 0; j < keys; j++) {
-        s[j] = dot(st->q, k + (size_t)j * dim, dim);
-        if (s[j] > top) top = s[j];
+        s[j] = dot(st->q, k.at + j * k.ld, dim);
+        top = s[j] > top ? s[j] : top;
     }
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
     for (int j = 0; j < keys; j += VEC) vec_store(s + j, vec_exp2(vec_load(s + j) - top));
-    vec_store(shrink, vec_exp2(vec_all(st->max - top)));
-    for (int d = 0; d < dim; d++) st->out[d] *= shrink[0];
-    for (int j = 0; j < keys; j++) {
-        const float *row = v + (size_t)j * dim;
-        for (int d = 0; d < dim; d++) st->out[d] += s[j] * row[d];
-        sum += s[j];
-    }
+    vec shrink = vec_exp2(vec_all(st->max - top));
+    for (int j = 0; j < keys; j++) sum += s[j];
+    mix_rows(st->out, shrink[0], s, v, keys, dim);
     st->sum = st->sum * shrink[0] + sum;
     st->max = top;
 }
@@ -133,9 +169,8 @@ static void row_task(void *ctx, int64_t task, int worker) {
     for (int64_t key = first_row(p, pos); key <= pos; key += ATT_TILE) {
         int keys = (int)MIN(ATT_TILE, pos + 1 - key);
         tile_src ks = cache_src(a, key, kv, false, keys), vs = cache_src(a, key, kv, true, keys);
-        load_keys(&ks, k);
-        load_keys(&vs, v);
-        for (int h = 0; h < p->group; h++) row_add(&st[h], k, v, keys, dim);
+        rows kr = load_rows(&ks, k), vr = load_rows(&vs, v);
+        for (int h = 0; h < p->group; h++) row_add(&st[h], kr, vr, keys, dim);
     }
     for (int h = 0; h < p->group; h++)
         for (int d = 0; d < dim; d++) st[h].out[d] /= st[h].sum;

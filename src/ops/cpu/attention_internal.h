@@ -54,19 +54,34 @@ static inline vec vec_select(vec_i mask, vec a, vec b) {
 /* The larger; b where a is NaN. */
 static inline vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
 
-/* 2^x for x below 127, relative error 2e-7, exactly 0 below the normal range; what is not finite
- * stays so, but for minus infinity. Cheaper than vm_exp: the scale of the scores already carries
- * log2(e), and they never lie above. */
+/* Hides a value from the compiler, which may reorder sums: (x + big) - big must round x. */
+#if defined(__aarch64__)
+#define VEC_OPAQUE(x) __asm__("" : "+w"(x))
+#elif defined(__AVX512F__)
+#define VEC_OPAQUE(x) __asm__("" : "+v"(x))
+#elif defined(__SSE2__)
+#define VEC_OPAQUE(x) __asm__("" : "+x"(x))
+#else
+#define VEC_OPAQUE(x) __asm__("" : "+m"(x))
+#endif
+
+/* 2^x for x below 127, relative error 2e-7, exactly 0 below the normal range; NaN stays NaN.
+ * Cheaper than vm_exp: the scale of the scores already carries log2(e), they never lie above, and
+ * conversions between int and float, slow on some processors, are done by adding 1.5 * 2^23: the
+ * integer then stands in the low bits. 127 more makes of it the exponent of 2^n. */
 static inline vec vec_exp2(vec x) {
-    /* truncation is floor where it matters, since the sum is positive there */
-    vec_i biased = __builtin_convertvector(x + 127.5f, vec_i);
-    vec r = x - __builtin_convertvector(biased - 127, vec); /* [-0.5, 0.5] */
+    const float big = 12582912.0f + 127.0f;
+    vec n = x + big;
+    VEC_OPAQUE(n);
+    vec whole = n - big;
+    VEC_OPAQUE(whole);
+    vec r = x - whole; /* [-0.5, 0.5] */
     vec y = r * 0.00133908634f + 0.00967603192f;
     y = y * r + 0.0555035711f;
     y = y * r + 0.240221075f;
     y = y * r + 0.693147188f;
     y = y * r + 1.00000008f;
-    y = y * (vec)(biased << 23);
+    y = y * (vec)((vec_i)n << 23);
     return (vec)((vec_i)y & ~(x < -126.0f));
 }
 

@@ -1,6 +1,5 @@
-/* Products of tiles for attention. The fp32 path takes operands as plain matrices, L as [m][k] and
- * R as [k][n], so a score tile serves as either without a copy. The bf16 path, where the
- * instruction set multiplies bf16, is in kernel/. */
+/* Products of tiles for attention: the fp32 path, and the choice of path. The kernels, and the bf16
+ * path where the instruction set multiplies bf16, are in kernel/. */
 #include "attention_internal.h"
 
 #include <string.h>
@@ -10,8 +9,6 @@
 #else
 #include "kernel/tile_f32_vector.h"
 #endif
-
-enum { F32_GRAIN = 4 };
 
 /* ---- transposing --------------------------------------------------------------------------- */
 typedef float f4 __attribute__((vector_size(16), aligned(4), may_alias));
@@ -35,55 +32,118 @@ void CPU(tile_transpose)(float *dst, int ldd, const float *src, int lds, int row
             transpose4(dst + (size_t)c * ldd + r, ldd, src + (size_t)r * lds + c, lds);
 }
 
-/* ---- fp32 ---------------------------------------------------------------------------------- */
+/* ---- fp32 ------------------------------------------------------------------------------------
+ * L is in panels, [m / TILE_MR][k][TILE_MR]; R is a plain matrix, [k][n], so that a score tile
+ * serves without a copy. */
+enum { F32_GRAIN = 4 };
+
 static const void *src_at(const tile_src *s, int row, int col) {
     return (const char *)s->data + (size_t)(row * s->stride + col) * dt_size(s->dt);
 }
 
-/* [rows][width] */
-static void f32_plain(void *dst, const tile_src *s, int width) {
-    float *to = dst;
-    for (int r = 0; r < s->rows; r++, to += width) {
-        CPU(to_f32)(s->dt, src_at(s, r, 0), to, s->cols);
-        memset(to + s->cols, 0, (size_t)(width - s->cols) * sizeof *to);
+/* Rows lie a page or so apart, where the processor's own prefetch does not follow. */
+enum { AHEAD = 12 };
+static void prefetch_rows(const tile_src *s, int row, int rows) {
+    for (int r = row + AHEAD; r < MIN(row + AHEAD + rows, s->rows); r++) {
+        const char *at = src_at(s, r, 0);
+        for (size_t b = 0; b < (size_t)s->cols * dt_size(s->dt); b += 64)
+            __builtin_prefetch(at + b);
     }
-    int more = (int)align_up(s->rows, TILE_F32_UNIT) - s->rows;
-    memset(to, 0, (size_t)more * width * sizeof *to);
 }
 
-/* [width][ATT_TILE]: four rows at a time through a block that stays in the nearest cache. */
-static void f32_turned(void *dst, const tile_src *s, int width) {
-    float block[4][ATT_TILE];
-    float *to = dst;
-    int rows = (int)align_up(s->rows, TILE_F32_UNIT);
+typedef struct f32_block {
+    float room[4][ATT_TILE];
+    const float *at; /* the four rows, in room or in the source */
+    int ld;
+} f32_block;
+
+/* rows [r, r + 4), cols [c, c + cols) of the source as fp32, zero beyond it. */
+static void f32_rows4(f32_block *b, const tile_src *s, int r, int c, int cols) {
+    if (s->dt == DT_F32 && r + 4 <= s->rows && c + cols <= s->cols) {
+        b->at = src_at(s, r, c);
+        b->ld = (int)s->stride;
+        return;
+    }
+    for (int i = 0; i < 4; i++) {
+        int got = r + i < s->rows ? MAX(MIN(cols, s->cols - c), 0) : 0;
+        if (got > 0) CPU(to_f32)(s->dt, src_at(s, r + i, c), b->room[i], got);
+        memset(b->room[i] + got, 0, (size_t)(cols - got) * sizeof(float));
+    }
+    b->at = b->room[0];
+    b->ld = ATT_TILE;
+}
+
+/* Source rows are the outer index, in panels of `panel`: four are transposed at a time. R is one
+ * panel as wide as a tile. */
+static void f32_outer(float *to, const tile_src *s, int width, int panel) {
+    f32_block block;
+    int rows = (int)align_up((size_t)s->rows, TILE_F32_UNIT);
     for (int r = 0; r < rows; r += 4) {
+        prefetch_rows(s, r, 4);
+        float *at = to + (size_t)(r / panel) * panel * width + r % panel;
         for (int c = 0; c < width; c += ATT_TILE) {
-            int cols = MIN(ATT_TILE, width - c), got = MIN(cols, s->cols - c);
-            memset(block, 0, sizeof block);
-            for (int i = 0; i < 4 && r + i < s->rows && got > 0; i++)
-                CPU(to_f32)(s->dt, src_at(s, r + i, c), block[i], got);
-            CPU(tile_transpose)
-            (to + (size_t)c * ATT_TILE + r, ATT_TILE, block[0], ATT_TILE, 4, cols);
+            int cols = MIN(ATT_TILE, width - c);
+            f32_rows4(&block, s, r, c, cols);
+            CPU(tile_transpose)(at + (size_t)c * panel, panel, block.at, block.ld, 4, cols);
         }
     }
 }
 
-static const void *f32_scores(void *room, const float *t, int keys, int queries) {
+static void f32_left_outer(void *dst, const tile_src *s, int width) {
+    f32_outer(dst, s, width, TILE_MR);
+}
+static void f32_right_outer(void *dst, const tile_src *s, int width) {
+    f32_outer(dst, s, width, ATT_TILE);
+}
+
+static void f32_left_inner(void *dst, const tile_src *s, int width) {
+    f32_block block;
+    int rows = (int)align_up((size_t)s->rows, TILE_F32_UNIT);
+    for (int r = 0; r < rows; r += 4) {
+        prefetch_rows(s, r, 4);
+        for (int c = 0; c < width; c += ATT_TILE) {
+            int cols = MIN(ATT_TILE, width - c);
+            f32_rows4(&block, s, r, c, cols);
+            for (int p = 0; p < cols; p += TILE_MR) {
+                float *to = (float *)dst + (size_t)(c + p) * ATT_TILE + (size_t)r * TILE_MR;
+                for (int i = 0; i < 4; i++)
+                    memcpy(to + i * TILE_MR, block.at + (size_t)i * block.ld + p,
+                           TILE_MR * sizeof *to);
+            }
+        }
+    }
+}
+
+static void f32_right_inner(void *dst, const tile_src *s, int width) {
+    float *to = dst;
+    int rows = (int)align_up((size_t)s->rows, TILE_F32_UNIT);
+    for (int r = 0; r < rows; r++, to += width) {
+        int got = r < s->rows ? s->cols : 0;
+        prefetch_rows(s, r, 1);
+        if (got) CPU(to_f32)(s->dt, src_at(s, r, 0), to, got);
+        memset(to + got, 0, (size_t)(width - got) * sizeof *to);
+    }
+}
+
+static const void *f32_left_scores(void *room, const float *t, int keys, int queries) {
+    for (int k = 0; k < keys; k += TILE_MR) CPU(tile_transpose)
+    ((float *)room + (size_t)k * ATT_TILE, TILE_MR, t + (size_t)k * ATT_TILE, ATT_TILE, TILE_MR,
+     queries);
+    return room;
+}
+static const void *f32_right_scores(void *room, const float *t, int keys, int queries) {
     (void)room, (void)keys, (void)queries;
     return t;
 }
 
-/* R is [k][n] where its rows are keys or dims, and its row length is that of C. */
 static void f32_mul(const tile_job *j) {
     const float *left = j->left, *right = j->right;
-    int ldr = j->ldc;
-    for (int n = 0, cols; n < j->n; n += cols) {
-        cols = f32_panel_cols(j->n - n);
+    for (int n = 0; n < j->n; n += TILE_NR) {
         for (int m = 0; m < j->m; m += TILE_MR) {
             int k0, k1;
-            if (!tile_inner(j, m, m + TILE_MR, n, n + cols, F32_GRAIN, &k0, &k1)) continue;
-            f32_panel(left + (size_t)m * j->inner, j->inner, right + n, ldr, k0, k1,
-                      j->c + (size_t)m * j->ldc + n, j->ldc, j->add, cols);
+            if (!tile_inner(j, m, m + TILE_MR, n, n + TILE_NR, F32_GRAIN, &k0, &k1)) continue;
+            f32_panel(left + (size_t)m * j->inner, right + n, j->ldc, k0, k1,
+                      j->c + (size_t)m * j->ldc + n, j->ldc, j->add);
         }
     }
 }
@@ -92,12 +152,12 @@ static const tile_path f32_path = {
     .name = "fp32",
     .elem = sizeof(float),
     .unit = TILE_F32_UNIT,
-    .left_outer = f32_plain,
-    .left_inner = f32_turned,
-    .right_outer = f32_turned,
-    .right_inner = f32_plain,
-    .left_scores = f32_scores,
-    .right_scores = f32_scores,
+    .left_outer = f32_left_outer,
+    .left_inner = f32_left_inner,
+    .right_outer = f32_right_outer,
+    .right_inner = f32_right_inner,
+    .left_scores = f32_left_scores,
+    .right_scores = f32_right_scores,
     .mul = f32_mul,
 };
 

@@ -17,6 +17,8 @@ static size_t workspace(const op_call *c, int threads) {
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_CACHED: return CPU(attention_workspace)(c, threads);
     case OP_LINEAR_CE: return CPU(linear_ce_workspace)(c, threads);
+    case OP_UPDATE_ADAFACTOR: return CPU(adafactor_workspace)(c, threads);
+    case OP_UPDATE_MUON: return CPU(muon_workspace)(c, threads);
     default: return 0;
     }
 }
@@ -57,5 +59,13 @@ const op_backend CPU(backend) = {
         [OP_LINEAR_CE] = CPU(linear_ce),
         [OP_SQNORM] = CPU(sqnorm),
         [OP_ZERO] = CPU(zero),
+        [OP_UPDATE_SGD] = CPU(update),
+        [OP_UPDATE_MOMENTUM] = CPU(update),
+        [OP_UPDATE_ADAM] = CPU(update),
+        [OP_UPDATE_LION] = CPU(update),
+        [OP_UPDATE_ADAM8] = CPU(update_adam8),
+        [OP_UPDATE_ADAFACTOR] = CPU(update_adafactor),
+        [OP_UPDATE_MUON] = CPU(update_muon),
+        [OP_AGC] = CPU(agc),
     },
 };

@@ -79,10 +79,17 @@ void CPU(scale)(const op_call *c);
 void CPU(linear_ce)(const op_call *c);
 void CPU(sqnorm)(const op_call *c);
 void CPU(zero)(const op_call *c);
+void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion */
+void CPU(update_adam8)(const op_call *c);
+void CPU(update_adafactor)(const op_call *c);
+void CPU(update_muon)(const op_call *c);
+void CPU(agc)(const op_call *c);
 
 size_t CPU(linear_workspace)(const op_call *c, int threads);
 size_t CPU(norm_workspace)(const op_call *c, int threads);
 size_t CPU(attention_workspace)(const op_call *c, int threads);
 size_t CPU(linear_ce_workspace)(const op_call *c, int threads);
+size_t CPU(adafactor_workspace)(const op_call *c, int threads);
+size_t CPU(muon_workspace)(const op_call *c, int threads);
 
 #endif

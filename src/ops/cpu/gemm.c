@@ -16,7 +16,7 @@
  */
 #include "kernel/kernel_internal.h"
 
-enum { STRIP = 2048, BLOCK_M = 128, BLOCK_N = 96 };
+enum { STRIP = 2048, BLOCK_M = 128, BLOCK_N = 192 };
 
 typedef struct plan {
     const gemm *g;
@@ -24,6 +24,7 @@ typedef struct plan {
     gemm_side a, b;
     int64_t mc, nc, kc;       /* a strip, a stretch: whole panels, whole groups */
     int64_t block_m, block_n; /* of a task, whole panels */
+    size_t element;           /* of the panels, bytes */
     bool fp32_plain;          /* tiles may be summed in C directly */
     bool partial;             /* sums between stretches need the workspace */
     size_t a_bytes, b_bytes, partial_bytes, convert_bytes;
@@ -48,14 +49,14 @@ static plan plan_make(const gemm *g) {
     p.b = (gemm_side){ g->b, g->bt, g->ldb, !g->tb };
     p.mc = part_size(g->m, STRIP, kernel->mr);
     p.nc = part_size(g->n, STRIP, kernel->nr);
-    p.kc = part_size(g->k, kernel->kc, MAX(kernel->ga, kernel->gb));
+    p.kc = part_size(g->k, kernel->kc, kernel->ku);
     p.block_m = BLOCK_M / kernel->mr * kernel->mr;
     p.block_n = BLOCK_N / kernel->nr * kernel->nr;
     bool plain_alpha = g->alpha == 0 || g->alpha == 1;
     p.fp32_plain = g->ct == DT_F32 && !g->bias && !g->gelu && plain_alpha;
     p.partial = p.kc < g->k && (g->ct != DT_F32 || g->gelu);
 
-    size_t element = dt_size(kernel->dt);
+    size_t element = p.element = dt_size(kernel->dt);
     p.a_bytes = align_up((size_t)(p.mc * p.kc) * element, 64);
     p.b_bytes = align_up((size_t)(p.nc * p.kc) * element, 64);
     p.partial_bytes = p.partial ? align_up((size_t)(p.mc * p.nc) * sizeof(float), 64) : 0;
@@ -65,6 +66,13 @@ static plan plan_make(const gemm *g) {
         p.convert_bytes = align_up(MAX(for_a, for_b), 64);
     }
     return p;
+}
+
+/* Smaller blocks when there are too few for the threads to share evenly. */
+static void plan_share(plan *p, int threads) {
+    int64_t down = div_up(p->mc, p->block_m), nr = p->kernel->nr;
+    while (down * div_up(p->nc, p->block_n) < 4 * threads && p->block_n >= 4 * nr)
+        p->block_n = round_up(p->block_n / 2, nr);
 }
 
 static size_t plan_bytes(const plan *p, int threads) {
@@ -102,7 +110,7 @@ static void pack_task(void *ctx, int64_t i, int worker) {
     int64_t block = is_a ? p->block_m : p->block_n;
     int64_t from = (is_a ? i : i - r->a_tasks) * block;
     int64_t rows = MIN(block, (is_a ? p->mn : p->nn) - from);
-    char *out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * dt_size(kn->dt);
+    char *out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * p->element;
     CPU(gemm_pack)
     (is_a ? &p->a : &p->b, (is_a ? p->m0 : p->n0) + from, rows, p->k0, p->kn, kn->dt,
      is_a ? kn->mr : kn->nr, is_a ? kn->ga : kn->gb, p->k_pad, out, convert);
@@ -113,9 +121,8 @@ static void pack_task(void *ctx, int64_t i, int worker) {
 static void one_tile(const plan *p, int64_t i, int64_t j) {
     const gemm *g = p->g;
     const gemm_kernel *kn = p->kernel;
-    size_t element = dt_size(kn->dt);
-    const char *pa = p->pa + (size_t)(i * p->k_pad) * element;
-    const char *pb = p->pb + (size_t)(j * p->k_pad) * element;
+    const char *pa = p->pa + (size_t)(i * p->k_pad) * p->element;
+    const char *pb = p->pb + (size_t)(j * p->k_pad) * p->element;
     bool first = p->k0 == 0, last = p->k0 + p->kn == g->k;
     gemm_tile t = { .mr = kn->mr, .nr = kn->nr, .row = p->m0 + i, .col = p->n0 + j };
     t.rows = MIN(kn->mr, p->mn - i);
@@ -153,7 +160,7 @@ static void run_stretch(plan *p, pool *pl, bool a_is_packed) {
 static void run_strip(plan *p, pool *pl) {
     for (p->k0 = 0; p->k0 < p->g->k; p->k0 += p->kc) {
         p->kn = MIN(p->kc, p->g->k - p->k0);
-        p->k_pad = round_up(p->kn, MAX(p->kernel->ga, p->kernel->gb));
+        p->k_pad = round_up(p->kn, p->kernel->ku);
         run_stretch(p, pl, p->n0 > 0 && p->kc >= p->g->k);
     }
 }
@@ -163,6 +170,7 @@ void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_by
     BUG_IF(g->k <= 0);
     plan p = plan_make(g);
     BUG_IF(workspace_bytes < plan_bytes(&p, pool_size(pl)));
+    plan_share(&p, pool_size(pl));
     p.pa = (char *)align_up((uintptr_t)workspace, 64);
     p.pb = p.pa + p.a_bytes;
     p.sums = (float *)(void *)(p.pb + p.b_bytes);

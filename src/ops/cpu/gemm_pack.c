@@ -26,46 +26,47 @@ static inline void copy_units(const char *in, size_t stride, int r, int rows, in
             memcpy(out + ((size_t)i * height + r) * size, in + r * stride + (size_t)i * size, size);
 }
 
+/* 4 rows x 4 units: out[u][0..3]. */
+static inline void transpose4x4(const char *p, size_t stride, char *o, size_t step) {
+    u32x4 a = (u32x4)load16(p), b = (u32x4)load16(p + stride);
+    u32x4 c = (u32x4)load16(p + 2 * stride), d = (u32x4)load16(p + 3 * stride);
+    u64x2 ab0 = (u64x2)__builtin_shufflevector(a, b, 0, 4, 1, 5);
+    u64x2 ab1 = (u64x2)__builtin_shufflevector(a, b, 2, 6, 3, 7);
+    u64x2 cd0 = (u64x2)__builtin_shufflevector(c, d, 0, 4, 1, 5);
+    u64x2 cd1 = (u64x2)__builtin_shufflevector(c, d, 2, 6, 3, 7);
+    store16(o, (u16x8)__builtin_shufflevector(ab0, cd0, 0, 2));
+    store16(o + step, (u16x8)__builtin_shufflevector(ab0, cd0, 1, 3));
+    store16(o + 2 * step, (u16x8)__builtin_shufflevector(ab1, cd1, 0, 2));
+    store16(o + 3 * step, (u16x8)__builtin_shufflevector(ab1, cd1, 1, 3));
+}
+
 static void pack_units4(const char *in, size_t stride, int rows, int64_t units, int height,
                         char *out) {
     int64_t whole = units / 4 * 4;
-    int r = 0;
-    for (; r + 4 <= rows; r += 4) {
-        const char *p = in + r * stride;
-        for (int64_t u = 0; u < whole; u += 4, p += 16) {
-            u32x4 a = (u32x4)load16(p), b = (u32x4)load16(p + stride);
-            u32x4 c = (u32x4)load16(p + 2 * stride), d = (u32x4)load16(p + 3 * stride);
-            u64x2 ab0 = (u64x2)__builtin_shufflevector(a, b, 0, 4, 1, 5);
-            u64x2 ab1 = (u64x2)__builtin_shufflevector(a, b, 2, 6, 3, 7);
-            u64x2 cd0 = (u64x2)__builtin_shufflevector(c, d, 0, 4, 1, 5);
-            u64x2 cd1 = (u64x2)__builtin_shufflevector(c, d, 2, 6, 3, 7);
-            char *o = out + ((size_t)u * height + r) * 4;
-            size_t step = (size_t)height * 4;
-            store16(o, (u16x8)__builtin_shufflevector(ab0, cd0, 0, 2));
-            store16(o + step, (u16x8)__builtin_shufflevector(ab0, cd0, 1, 3));
-            store16(o + 2 * step, (u16x8)__builtin_shufflevector(ab1, cd1, 0, 2));
-            store16(o + 3 * step, (u16x8)__builtin_shufflevector(ab1, cd1, 1, 3));
-        }
-    }
-    copy_units(in, stride, 0, r, whole, units, height, out, 4);
-    copy_units(in, stride, r, rows, 0, units, height, out, 4);
+    int rows4 = rows / 4 * 4;
+    size_t step = (size_t)height * 4;
+    for (int64_t u = 0; u < whole; u += 4)
+        for (int r = 0; r < rows4; r += 4)
+            transpose4x4(in + r * stride + u * 4, stride, out + u * step + r * 4, step);
+    copy_units(in, stride, 0, rows4, whole, units, height, out, 4);
+    copy_units(in, stride, rows4, rows, 0, units, height, out, 4);
 }
 
 static void pack_units8(const char *in, size_t stride, int rows, int64_t units, int height,
                         char *out) {
     int64_t whole = units / 2 * 2;
-    int r = 0;
-    for (; r + 2 <= rows; r += 2) {
-        const char *p = in + r * stride;
-        for (int64_t u = 0; u < whole; u += 2, p += 16) {
+    int rows2 = rows / 2 * 2;
+    size_t step = (size_t)height * 8;
+    for (int64_t u = 0; u < whole; u += 2)
+        for (int r = 0; r < rows2; r += 2) {
+            const char *p = in + r * stride + u * 8;
             u64x2 a = (u64x2)load16(p), b = (u64x2)load16(p + stride);
-            char *o = out + ((size_t)u * height + r) * 8;
+            char *o = out + u * step + r * 8;
             store16(o, (u16x8)__builtin_shufflevector(a, b, 0, 2));
-            store16(o + (size_t)height * 8, (u16x8)__builtin_shufflevector(a, b, 1, 3));
+            store16(o + step, (u16x8)__builtin_shufflevector(a, b, 1, 3));
         }
-    }
-    copy_units(in, stride, 0, r, whole, units, height, out, 8);
-    copy_units(in, stride, r, rows, 0, units, height, out, 8);
+    copy_units(in, stride, 0, rows2, whole, units, height, out, 8);
+    copy_units(in, stride, rows2, rows, 0, units, height, out, 8);
 }
 
 static void pack_units64(const char *in, size_t stride, int rows, int64_t units, int height,

@@ -5,22 +5,28 @@
 
 #include <string.h>
 
-static void *at(const gemm *g, void *base, int64_t row, int64_t col) {
-    return (char *)base + (row * g->ldc + col) * (int64_t)dt_size(g->ct);
+static char *at(const gemm *g, void *base, const gemm_tile *t) {
+    return (char *)base + (t->row * g->ldc + t->col) * (int64_t)dt_size(g->ct);
+}
+
+/* Rows are a few words: cheaper moved here than by a call. */
+static inline void copy_row(char *to, const char *from, size_t bytes) {
+    for (; bytes >= 8; bytes -= 8, to += 8, from += 8) memcpy(to, from, 8);
+    if (bytes) memcpy(to, from, bytes);
 }
 
 /* Rounds the tile to C's type and copies the valid part to `base` (C or pre). */
 static void put(const gemm *g, const gemm_tile *t, void *base) {
     float rounded[GEMM_MAX_TILE];
     const char *from = (const char *)t->t;
-    size_t element = dt_size(g->ct);
+    char *to = at(g, base, t);
+    size_t element = dt_size(g->ct), stride = (size_t)g->ldc * element;
     if (g->ct != DT_F32) {
         CPU(from_f32)(g->ct, t->t, rounded, t->mr * t->nr);
         from = (const char *)rounded;
     }
-    for (int64_t i = 0; i < t->rows; i++)
-        memcpy(at(g, base, t->row + i, t->col), from + (size_t)i * t->nr * element,
-               (size_t)t->cols * element);
+    for (int64_t i = 0; i < t->rows; i++, to += stride, from += t->nr * element)
+        copy_row(to, from, (size_t)t->cols * element);
 }
 
 static void add_bias(const gemm *g, const gemm_tile *t) {
@@ -33,8 +39,10 @@ static void add_bias(const gemm *g, const gemm_tile *t) {
 
 static void add_c(const gemm *g, const gemm_tile *t) {
     float old[GEMM_MAX_NR];
-    for (int64_t i = 0; i < t->rows; i++) {
-        CPU(to_f32)(g->ct, at(g, g->c, t->row + i, t->col), old, t->cols);
+    const char *from = at(g, g->c, t);
+    size_t stride = (size_t)g->ldc * dt_size(g->ct);
+    for (int64_t i = 0; i < t->rows; i++, from += stride) {
+        CPU(to_f32)(g->ct, from, old, t->cols);
         for (int64_t j = 0; j < t->cols; j++) t->t[i * t->nr + j] += old[j];
     }
 }

@@ -92,78 +92,99 @@ static dtype common_type(const tensor *const *t, int n) {
 typedef struct norm_fwd {
     const void *x, *delta;
     void *r, *y;
-    const float *w, *b;
-    float eps, mean, scale;
+    float mean, scale;
 } norm_fwd;
 
 VEC_INLINE void row_add(dtype t, const void *x, const void *delta, void *r, int64_t d) {
-    for (int64_t k = 0; k < d; k += VEC)
-        vec_put(t, r, k, d, vec_get(t, x, k, d, 0) + vec_get(t, delta, k, d, 0));
+    int64_t k = 0;
+    for (; k + 2 * VEC <= d; k += 2 * VEC) {
+        vf a[2], b[2];
+        vec_load2(t, x, k, a);
+        vec_load2(t, delta, k, b);
+        vec_store2(t, r, k, (vf[]){ a[0] + b[0], a[1] + b[1] });
+    }
+    for (int64_t m; k < d; k += VEC) {
+        m = MIN(d - k, VEC);
+        vec_put(t, r, k, m, vec_get(t, x, k, m, 0) + vec_get(t, delta, k, m, 0));
+    }
 }
 
-VEC_INLINE void row_forward(dtype t, norm_fwd *a, bool centred, int64_t d) {
-    const void *x = a->x;
-    if (a->delta) {
-        row_add(t, x, a->delta, a->r, d);
-        x = a->r;
-    } else if (a->r && a->r != x) {
-        memcpy(a->r, x, (size_t)d * dt_size(t));
-    }
-    a->mean = centred ? row_sum(t, x, d) / (float)d : 0;
-    a->scale = 1 / sqrtf(row_squares(t, x, a->mean, d) / (float)d + a->eps);
-    row_normalise(t, x, a->w, a->b, a->y, d, a->mean, a->scale);
-}
-
-/* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
-static void row_forward_mixed(const norm_job *j, int64_t row, int worker, norm_fwd *a) {
-    const tensor *xt = &j->c->in[0], *dt = &j->c->in[1], *rt = &j->c->out[0], *yt = &j->c->out[1];
-    float *tmp = norm_row(&j->space, worker, 0), *other = norm_row(&j->space, worker, 1);
-    const float *x = CPU(row_get)(xt, row, j->d, tmp);
-    if (rt->data) {
-        if (dt->data) row_add(DT_F32, x, CPU(row_get)(dt, row, j->d, other), tmp, j->d);
-        CPU(row_put)(rt, row, j->d, dt->data ? tmp : x);
-        x = CPU(row_get)(rt, row, j->d, tmp);
-    }
-    a->x = x;
-    a->delta = a->r = NULL;
-    a->y = CPU(row_at)(yt, row, j->d, other);
-    row_forward(DT_F32, a, j->centred, j->d);
-    CPU(row_put)(yt, row, j->d, a->y);
+/* Makes r where asked, then the statistics of the row to normalise, which a->x becomes. */
+VEC_INLINE void row_statistics(dtype t, norm_fwd *a, bool centred, float eps, int64_t d) {
+    if (a->delta)
+        row_add(t, a->x, a->delta, a->r, d);
+    else if (a->r && a->r != a->x)
+        memcpy(a->r, a->x, (size_t)d * dt_size(t));
+    if (a->r) a->x = a->r;
+    a->mean = centred ? row_sum(t, a->x, d) / (float)d : 0;
+    a->scale = 1 / sqrtf(row_squares(t, a->x, a->mean, d) / (float)d + eps);
 }
 
 static void *row_data(const tensor *t, int64_t row, int64_t d) {
     return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
 }
 
-static void norm_one(const norm_job *j, int64_t row, int worker, norm_fwd *a) {
+/* A few rows: the statistics of all, then the results of all, so that one row's square root and
+ * division pass while the next is summed. */
+enum { GROUP = 4 };
+VEC_INLINE void group_forward(dtype t, const norm_job *j, const float *w, const float *b,
+                              int64_t row, int n) {
     const op_call *c = j->c;
-    if (j->native == DT_NONE) {
-        row_forward_mixed(j, row, worker, a);
-        return;
+    float *stat = c->out[2].data; /* [N] or [N, 2] */
+    norm_fwd a[GROUP];
+    for (int i = 0; i < n; i++) {
+        a[i] = (norm_fwd){ .x = row_data(&c->in[0], row + i, j->d),
+                           .delta = row_data(&c->in[1], row + i, j->d),
+                           .r = row_data(&c->out[0], row + i, j->d),
+                           .y = row_data(&c->out[1], row + i, j->d) };
+        row_statistics(t, &a[i], j->centred, c->attr.eps, j->d);
     }
-    a->x = row_data(&c->in[0], row, j->d);
-    a->delta = row_data(&c->in[1], row, j->d);
-    a->r = row_data(&c->out[0], row, j->d);
-    a->y = row_data(&c->out[1], row, j->d);
-    if (j->native == DT_F32)
-        row_forward(DT_F32, a, j->centred, j->d);
-    else
-        row_forward(DT_BF16, a, j->centred, j->d);
+    for (int i = 0; i < n; i++) {
+        norm_out out = { a[i].x, w, b, a[i].y, a[i].mean, a[i].scale };
+        row_normalise(t, out, j->d);
+        if (j->centred) stat[2 * (row + i)] = a[i].mean;
+        stat[j->centred ? 2 * (row + i) + 1 : row + i] = a[i].scale;
+    }
+}
+
+/* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
+static void mixed_forward(const norm_job *j, const float *w, const float *b, int64_t row,
+                          int worker) {
+    const tensor *xt = &j->c->in[0], *dt = &j->c->in[1], *rt = &j->c->out[0], *yt = &j->c->out[1];
+    float *tmp = norm_row(&j->space, worker, 0), *other = norm_row(&j->space, worker, 1);
+    float *stat = j->c->out[2].data;
+    const float *x = CPU(row_get)(xt, row, j->d, tmp);
+    if (rt->data) {
+        if (dt->data) row_add(DT_F32, x, CPU(row_get)(dt, row, j->d, other), tmp, j->d);
+        CPU(row_put)(rt, row, j->d, dt->data ? tmp : x);
+        x = CPU(row_get)(rt, row, j->d, tmp);
+    }
+    norm_fwd a = { .x = x };
+    row_statistics(DT_F32, &a, j->centred, j->c->attr.eps, j->d);
+    float *y = CPU(row_at)(yt, row, j->d, other);
+    row_normalise(DT_F32, (norm_out){ x, w, b, y, a.mean, a.scale }, j->d);
+    CPU(row_put)(yt, row, j->d, y);
+    if (j->centred) stat[2 * row] = a.mean;
+    stat[j->centred ? 2 * row + 1 : row] = a.scale;
 }
 
 static void norm_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
-    const op_call *c = j->c;
-    float *stat = c->out[2].data; /* [N] or [N, 2] */
-    norm_fwd a = { .eps = c->attr.eps };
-    a.w = CPU(row_get)(&c->in[2], 0, j->d, norm_row(&j->space, worker, 2));
-    if (j->centred && c->in[3].data)
-        a.b = CPU(row_get)(&c->in[3], 0, j->d, norm_row(&j->space, worker, 3));
+    const tensor *bt = &j->c->in[3];
+    const float *w = CPU(row_get)(&j->c->in[2], 0, j->d, norm_row(&j->space, worker, 2));
+    const float *b = NULL;
+    if (j->centred && bt->data) b = CPU(row_get)(bt, 0, j->d, norm_row(&j->space, worker, 3));
     span rows = span_of(i, j->each, j->n);
-    for (int64_t row = rows.lo; row < rows.hi; row++) {
-        norm_one(j, row, worker, &a);
-        if (j->centred) stat[2 * row] = a.mean;
-        stat[j->centred ? 2 * row + 1 : row] = a.scale;
+    if (j->native == DT_NONE) {
+        for (int64_t row = rows.lo; row < rows.hi; row++) mixed_forward(j, w, b, row, worker);
+        return;
+    }
+    for (int64_t row = rows.lo; row < rows.hi; row += GROUP) {
+        int n = (int)MIN(GROUP, rows.hi - row);
+        if (j->native == DT_F32)
+            group_forward(DT_F32, j, w, b, row, n);
+        else
+            group_forward(DT_BF16, j, w, b, row, n);
     }
 }
 
@@ -193,7 +214,7 @@ static void norm_bwd_one(const norm_job *j, int64_t row, int worker, norm_back *
         a->x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
         a->dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
         a->dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
-        row_backward(DT_F32, a, j->centred, j->d);
+        row_backward(DT_F32, *a, j->centred, j->d);
         CPU(row_put)(dxt, row, j->d, a->dx);
         return;
     }
@@ -202,9 +223,9 @@ static void norm_bwd_one(const norm_job *j, int64_t row, int worker, norm_back *
     a->dr = row_data(drt, row, j->d);
     a->dx = row_data(dxt, row, j->d);
     if (j->native == DT_F32)
-        row_backward(DT_F32, a, j->centred, j->d);
+        row_backward(DT_F32, *a, j->centred, j->d);
     else
-        row_backward(DT_BF16, a, j->centred, j->d);
+        row_backward(DT_BF16, *a, j->centred, j->d);
 }
 
 static void norm_bwd_task(void *ctx, int64_t i, int worker) {

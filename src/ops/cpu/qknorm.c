@@ -45,7 +45,8 @@ static void segment_fwd(const segment *s, const float *x, const float *w, float 
         int64_t at = s->at + g * s->width;
         float mean_square = row_squares(DT_F32, x + at, 0, s->width) / (float)s->width;
         float scale = stat[s->stat + g] = 1 / sqrtf(mean_square + eps);
-        row_normalise(DT_F32, x + at, w, NULL, y + at, s->width, 0, scale);
+        norm_out out = { .x = x + at, .w = w, .y = y + at, .scale = scale };
+        row_normalise(DT_F32, out, s->width);
     }
 }
 
@@ -81,7 +82,7 @@ static void segment_bwd(const segment *s, const float *dy, const float *x, const
         norm_back a = {
             .dy = dy + at, .x = x + at, .w = w, .dx = dx + at, .dw = dw, .scale = stat[s->stat + g]
         };
-        row_backward(DT_F32, &a, false, s->width);
+        row_backward(DT_F32, a, false, s->width);
     }
 }
 

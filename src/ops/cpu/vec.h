@@ -13,8 +13,10 @@
 
 #include <string.h>
 
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+#if defined(__ARM_NEON)
 #include <arm_neon.h>
+#elif defined(__SSE2__)
+#include <immintrin.h>
 #endif
 
 #define VEC_INLINE static inline __attribute__((always_inline))
@@ -41,15 +43,40 @@ VEC_INLINE float vec_sum(vf x) { /* always in the same order */
     return s;
 }
 
-/* ---- bf16, with the same rounding as f32_to_bf16 -------------------------------------------- */
+/* ---- bf16, with the same rounding as f32_to_bf16 -----------------------------------------------
+ * Widening and narrowing by intrinsics: gcc 12 makes scalar code of __builtin_convertvector. */
+#if defined(__ARM_NEON)
+VEC_INLINE vf vec_from_bf16(vh h) { return (vf)vshll_n_u16((uint16x4_t)h, 16); }
+VEC_INLINE vh vec_high_half(vu u) { return (vh)vshrn_n_u32((uint32x4_t)u, 16); }
+#elif defined(__AVX512F__)
+VEC_INLINE vf vec_from_bf16(vh h) { return (vf)((vu)_mm512_cvtepu16_epi32((__m256i)h) << 16); }
+VEC_INLINE vh vec_high_half(vu u) { return (vh)_mm512_cvtepi32_epi16((__m512i)(u >> 16)); }
+#elif defined(__AVX2__)
+VEC_INLINE vf vec_from_bf16(vh h) { return (vf)((vu)_mm256_cvtepu16_epi32((__m128i)h) << 16); }
+VEC_INLINE vh vec_high_half(vu u) {
+    __m256i s = _mm256_srai_epi32((__m256i)u, 16); /* signed, as the pack wants it */
+    return (vh)_mm256_castsi256_si128(_mm256_permute4x64_epi64(_mm256_packs_epi32(s, s), 0xd8));
+}
+#elif defined(__SSE2__)
+VEC_INLINE vf vec_from_bf16(vh h) {
+    __m128i wide = _mm_cvtsi64_si128((int64_t)h);
+    return (vf)_mm_unpacklo_epi16(_mm_setzero_si128(), wide);
+}
+VEC_INLINE vh vec_high_half(vu u) {
+    __m128i s = _mm_srai_epi32((__m128i)u, 16);
+    return (vh)_mm_cvtsi128_si64(_mm_packs_epi32(s, s));
+}
+#else
 VEC_INLINE vf vec_from_bf16(vh h) { return (vf)(__builtin_convertvector(h, vu) << 16); }
+VEC_INLINE vh vec_high_half(vu u) { return __builtin_convertvector(u >> 16, vh); }
+#endif
+
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 VEC_INLINE vh vec_to_bf16(vf x) { return (vh)vcvt_bf16_f32((float32x4_t)x); }
 #else
 VEC_INLINE vh vec_to_bf16(vf x) {
-    vu u = (vu)x, even = (u + 0x7fff + ((u >> 16) & 1)) >> 16, quiet = (u >> 16) | 0x40;
-    vu nan = (vu)(x != x);
-    return __builtin_convertvector((quiet & nan) | (even & ~nan), vh);
+    vu u = (vu)x, even = u + 0x7fff + ((u >> 16) & 1), quiet = u | 0x400000, nan = (vu)(x != x);
+    return vec_high_half((quiet & nan) | (even & ~nan));
 }
 #endif
 
@@ -75,25 +102,53 @@ VEC_INLINE void vec_store(dtype dt, void *p, int64_t k, vf x) {
 /* What a stored x reads back as. */
 VEC_INLINE vf vec_round(dtype dt, vf x) { return dt == DT_F32 ? x : vec_from_bf16(vec_to_bf16(x)); }
 
-/* Elements [k, k + VEC) of an array of n: at its end, lanes beyond read `fill` and are not stored. */
-VEC_INLINE vf vec_get(dtype dt, const void *p, int64_t k, int64_t n, float fill) {
-    if (k + VEC <= n) return vec_load(dt, p, k);
-    vf x = vec_of(fill);
-    for (int64_t i = 0; k + i < n; i++)
-        x[i] = dt == DT_F32 ? ((const float *)p)[k + i] : bf16_to_f32(((const uint16_t *)p)[k + i]);
-    return x;
+/* Two vectors at once, which narrow types load and store in half the instructions. */
+VEC_INLINE void vec_load2(dtype dt, const void *p, int64_t k, vf x[2]) {
+#if defined(__ARM_NEON)
+    if (dt == DT_BF16) {
+        uint16x8_t h = vld1q_u16((const uint16_t *)p + k);
+        x[0] = (vf)vshll_n_u16(vget_low_u16(h), 16);
+        x[1] = (vf)vshll_high_n_u16(h, 16);
+        return;
+    }
+#endif
+    x[0] = vec_load(dt, p, k);
+    x[1] = vec_load(dt, p, k + VEC);
 }
-VEC_INLINE void vec_put(dtype dt, void *p, int64_t k, int64_t n, vf x) {
-    if (k + VEC <= n) {
+VEC_INLINE void vec_store2(dtype dt, void *p, int64_t k, const vf x[2]) {
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    if (dt == DT_BF16) {
+        bfloat16x8_t lo = vcvtq_low_bf16_f32((float32x4_t)x[0]);
+        vst1q_bf16((bfloat16_t *)p + k, vcvtq_high_bf16_f32(lo, (float32x4_t)x[1]));
+        return;
+    }
+#endif
+    vec_store(dt, p, k, x[0]);
+    vec_store(dt, p, k + VEC, x[1]);
+}
+
+/* The same for the last m <= VEC elements: lanes beyond read `fill`, and are not stored. With m a
+ * constant VEC these are the functions above. */
+VEC_INLINE vf vec_get(dtype dt, const void *p, int64_t k, int64_t m, float fill) {
+    if (m == VEC) return vec_load(dt, p, k);
+    float lane[VEC];
+    for (int64_t i = 0; i < VEC; i++) lane[i] = fill;
+    for (int64_t i = 0; i < m; i++) {
+        uint32_t u = dt == DT_F32 ? ((const uint32_t *)p)[k + i]
+                                  : (uint32_t)((const uint16_t *)p)[k + i] << 16;
+        memcpy(&lane[i], &u, sizeof u);
+    }
+    return vec_load(DT_F32, lane, 0);
+}
+VEC_INLINE void vec_put(dtype dt, void *p, int64_t k, int64_t m, vf x) {
+    if (m == VEC) {
         vec_store(dt, p, k, x);
         return;
     }
-    for (int64_t i = 0; k + i < n; i++) {
-        if (dt == DT_F32)
-            ((float *)p)[k + i] = x[i];
-        else
-            ((uint16_t *)p)[k + i] = f32_to_bf16(x[i]);
-    }
+    char lane[VEC_BYTES];
+    size_t size = dt == DT_F32 ? 4 : 2;
+    vec_store(dt, lane, 0, x);
+    for (size_t i = 0; i < (size_t)m * size; i++) ((char *)p)[(size_t)k * size + i] = lane[i];
 }
 
 /* ---- 1 / (1 + 2^t) -----------------------------------------------------------------------------

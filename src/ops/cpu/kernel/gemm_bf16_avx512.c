@@ -46,7 +46,13 @@ static double burn(int64_t rounds) {
     return (double)rounds * SUMS * 64;
 }
 
-static const gemm_kernel kernel = {
-    .dt = DT_BF16, .mr = MR, .nr = NR, .ga = 2, .gb = 2, .kc = 512, .tile = tile, .burn = burn
-};
+static const gemm_kernel kernel = { .dt = DT_BF16,
+                                    .mr = MR,
+                                    .nr = NR,
+                                    .ga = 2,
+                                    .gb = 2,
+                                    .ku = 2,
+                                    .kc = 512,
+                                    .tile = tile,
+                                    .burn = burn };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

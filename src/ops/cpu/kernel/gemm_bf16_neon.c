@@ -1,34 +1,23 @@
 /* bf16 products with Arm's bfmmla: a register holds 2 rows x 4 of K, and one instruction
  * multiplies two of them into a 2 x 2 block of fp32 sums.
  *
- * The inner loop is assembly because it needs all 32 registers: compilers hoist the loads and
- * spill sums, which halved the speed with gcc 12.
- *
  *     v0-v3    A: four pairs of rows          v4-v7   B: pairs of columns, in turn
  *     v8-v31   sums: v(8 + 4j + i) is pair i of rows x pair j of columns
  */
 #include "kernel_internal.h"
+#include "neon_sums.h"
 
 #include <arm_neon.h>
 
 enum { MR = 8, NR = 12, PAIRS_M = MR / 2, PAIRS_N = NR / 2, SUMS = PAIRS_M * PAIRS_N };
 
+/* clang-format off */
 /* Column pair y into its four sums. */
 #define COLUMN(y, s0, s1, s2, s3)                                                                  \
     "bfmmla v" #s0 ".4s, v0.8h, v" #y ".8h\n"                                                      \
     "bfmmla v" #s1 ".4s, v1.8h, v" #y ".8h\n"                                                      \
     "bfmmla v" #s2 ".4s, v2.8h, v" #y ".8h\n"                                                      \
     "bfmmla v" #s3 ".4s, v3.8h, v" #y ".8h\n"
-#define ZERO4(s0, s1, s2, s3)                                                                      \
-    "movi v" #s0 ".4s, #0\n movi v" #s1 ".4s, #0\n movi v" #s2 ".4s, #0\n movi v" #s3 ".4s, #0\n"
-#define ZERO_SUMS                                                                                  \
-    ZERO4(8, 9, 10, 11)                                                                            \
-    ZERO4(12, 13, 14, 15)                                                                          \
-    ZERO4(16, 17, 18, 19) ZERO4(20, 21, 22, 23) ZERO4(24, 25, 26, 27) ZERO4(28, 29, 30, 31)
-#define VECTOR_REGISTERS                                                                           \
-    "v0", "v1", "v2", "v3", "v4", "v5", "v6", "v7", "v8", "v9", "v10", "v11", "v12", "v13", "v14", \
-        "v15", "v16", "v17", "v18", "v19", "v20", "v21", "v22", "v23", "v24", "v25", "v26", "v27", \
-        "v28", "v29", "v30", "v31"
 
 /* sums[j][i] over `steps` > 0 groups of four. */
 static inline void multiply(int64_t steps, const void *a, const void *b,
@@ -40,21 +29,43 @@ static inline void multiply(int64_t steps, const void *a, const void *b,
         "ldp q0, q1, [%[a]], #64\n"
         "ldp q4, q5, [%[b]], #96\n"
         "ldp q2, q3, [%[a], #-32]\n"
-        "ldp q6, q7, [%[b], #-64]\n" COLUMN(4, 8, 9, 10, 11)
-            COLUMN(5, 12, 13, 14, 15) "ldp q4, q5, [%[b], #-32]\n" COLUMN(6, 16, 17, 18, 19)
-                COLUMN(7, 20, 21, 22, 23) "subs %[steps], %[steps], #1\n" COLUMN(4, 24, 25, 26, 27)
-                    COLUMN(5, 28, 29, 30,
-                           31) "b.ne 1b\n"
-                               "stp q8, q9, [%[out]]\n stp q10, q11, [%[out], #32]\n"
-                               "stp q12, q13, [%[out], #64]\n stp q14, q15, [%[out], #96]\n"
-                               "stp q16, q17, [%[out], #128]\n stp q18, q19, [%[out], #160]\n"
-                               "stp q20, q21, [%[out], #192]\n stp q22, q23, [%[out], #224]\n"
-                               "stp q24, q25, [%[out], #256]\n stp q26, q27, [%[out], #288]\n"
-                               "stp q28, q29, [%[out], #320]\n stp q30, q31, [%[out], #352]\n"
+        "ldp q6, q7, [%[b], #-64]\n"
+        COLUMN(4, 8, 9, 10, 11)
+        COLUMN(5, 12, 13, 14, 15)
+        "ldp q4, q5, [%[b], #-32]\n"
+        COLUMN(6, 16, 17, 18, 19)
+        COLUMN(7, 20, 21, 22, 23)
+        "subs %[steps], %[steps], #1\n"
+        COLUMN(4, 24, 25, 26, 27)
+        COLUMN(5, 28, 29, 30, 31)
+        "b.ne 1b\n"
+        STORE_SUMS
         : [steps] "+r"(steps), [a] "+r"(a), [b] "+r"(b)
         : [out] "r"(out)
         : "cc", "memory", VECTOR_REGISTERS);
 }
+
+static double burn(int64_t rounds) {
+    int64_t left = rounds;
+    __asm__ volatile(
+        ZERO_SUMS
+        ZERO4(0, 1, 2, 3)
+        ZERO4(4, 5, 6, 7)
+        "1:\n"
+        "subs %[left], %[left], #1\n"
+        COLUMN(4, 8, 9, 10, 11)
+        COLUMN(5, 12, 13, 14, 15)
+        COLUMN(6, 16, 17, 18, 19)
+        COLUMN(7, 20, 21, 22, 23)
+        COLUMN(4, 24, 25, 26, 27)
+        COLUMN(5, 28, 29, 30, 31)
+        "b.ne 1b\n"
+        : [left] "+r"(left)
+        :
+        : "cc", VECTOR_REGISTERS);
+    return (double)rounds * SUMS * 32;
+}
+/* clang-format on */
 
 static inline void store4(float *c, float64x2_t v, bool add) {
     float32x4_t x = vreinterpretq_f32_f64(v);
@@ -63,6 +74,10 @@ static inline void store4(float *c, float64x2_t v, bool add) {
 
 static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     float32x4_t sums[PAIRS_N][PAIRS_M];
+    for (int i = 0; i < MR; i++) {
+        __builtin_prefetch(c + i * ldc, 1);
+        __builtin_prefetch(c + i * ldc + NR - 1, 1);
+    }
     multiply(k / 4, a, b, sums);
     for (int i = 0; i < PAIRS_M; i++, c += 2 * ldc)
         for (int j = 0; j < PAIRS_N; j += 2) {
@@ -73,22 +88,13 @@ static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
         }
 }
 
-static double burn(int64_t rounds) {
-    int64_t left = rounds;
-    __asm__ volatile(ZERO_SUMS ZERO4(0, 1, 2, 3)
-                         ZERO4(4, 5, 6, 7) "1:\n"
-                                           "subs %[left], %[left], #1\n" COLUMN(4, 8, 9, 10, 11)
-                                               COLUMN(5, 12, 13, 14, 15) COLUMN(6, 16, 17, 18, 19)
-                                                   COLUMN(7, 20, 21, 22, 23)
-                                                       COLUMN(4, 24, 25, 26, 27)
-                                                           COLUMN(5, 28, 29, 30, 31) "b.ne 1b\n"
-                     : [left] "+r"(left)
-                     :
-                     : "cc", VECTOR_REGISTERS);
-    return (double)rounds * SUMS * 32;
-}
-
-static const gemm_kernel kernel = {
-    .dt = DT_BF16, .mr = MR, .nr = NR, .ga = 4, .gb = 4, .kc = 1024, .tile = tile, .burn = burn
-};
+static const gemm_kernel kernel = { .dt = DT_BF16,
+                                    .mr = MR,
+                                    .nr = NR,
+                                    .ga = 4,
+                                    .gb = 4,
+                                    .ku = 4,
+                                    .kc = 1024,
+                                    .tile = tile,
+                                    .burn = burn };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

@@ -48,6 +48,12 @@ static double burn(int64_t rounds) {
     return (double)rounds * SUMS * LANES * 2;
 }
 
-const gemm_kernel CPU(gemm_f32_kernel) = {
-    .dt = DT_F32, .mr = MR, .nr = NR, .ga = 1, .gb = 1, .kc = 256, .tile = tile, .burn = burn
-};
+const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
+                                           .mr = MR,
+                                           .nr = NR,
+                                           .ga = 1,
+                                           .gb = 1,
+                                           .ku = 1,
+                                           .kc = 256,
+                                           .tile = tile,
+                                           .burn = burn };

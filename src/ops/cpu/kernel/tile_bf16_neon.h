@@ -16,6 +16,7 @@ static void bf16_outer(void *dst, const tile_src *s, int width) {
     for (int r = 0; r < rows; r++) {
         const uint16_t *from = (const uint16_t *)s->data + r * s->stride;
         int k = 0;
+        prefetch_rows(s, r, 1);
         if (r < s->rows) {
             for (; k < whole; k += BF16_STEP) memcpy(to + bf16_at(r, k, width), from + k, 8);
             if (k < s->cols) {
@@ -44,6 +45,7 @@ static void bf16_inner(void *dst, const tile_src *s, int width) {
     uint16_t *to = dst;
     int rows = (int)align_up(s->rows, BF16_UNIT);
     for (int k = 0; k < rows; k += BF16_STEP) {
+        prefetch_rows(s, k, BF16_STEP);
         for (int c = 0; c < width; c += BF16_PANEL) {
             uint16_t part[BF16_STEP][BF16_PANEL] = { { 0 } };
             int n = MIN(BF16_PANEL, MAX(s->cols - c, 0));

@@ -1,30 +1,28 @@
-/* C[TILE_MR, TILE_NR] of an fp32 product in the compiler's own vectors: a column of scalars of L
- * times two vectors of R. Enough sums are in flight to hide the latency of multiply-add within the
- * registers there are: 32 of them with AVX-512, 16 before. */
+/* C[TILE_MR, TILE_NR] of an fp32 product in the compiler's own vectors: a row of L, [k][TILE_MR],
+ * of scalars times two vectors of R. Enough sums are in flight to hide the latency of multiply-add
+ * within the registers there are: 32 of them with AVX-512, 16 before. */
 enum {
     TILE_MR = VEC == 16 ? 8 : 4,
     TILE_NR = 2 * VEC,
     TILE_F32_UNIT = TILE_NR < 16 ? 16 : TILE_NR,
 };
 
-static inline void f32_panel(const float *l, int ldl, const float *r, int ldr, int k0, int k1,
-                             float *c, int ldc, bool add) {
-    vec sum[TILE_MR][2] = { 0 };
+static inline void f32_panel(const float *l, const float *r, int ldr, int k0, int k1, float *c,
+                             int ldc, bool add) {
+    vec sum[TILE_MR][2] = { { { 0 } } };
     for (int k = k0; k < k1; k++) {
-        vec r0 = *(const vec *)(r + (size_t)k * ldr);
-        vec r1 = *(const vec *)(r + (size_t)k * ldr + VEC);
+        vec r0 = vec_load(r + (size_t)k * ldr), r1 = vec_load(r + (size_t)k * ldr + VEC);
         UNROLL
         for (int i = 0; i < TILE_MR; i++) {
-            float x = l[(size_t)i * ldl + k];
+            float x = l[(size_t)k * TILE_MR + i];
             sum[i][0] += x * r0;
             sum[i][1] += x * r1;
         }
     }
     UNROLL
     for (int i = 0; i < TILE_MR; i++) {
-        vec *c0 = (vec *)(c + (size_t)i * ldc);
-        vec *c1 = (vec *)(c + (size_t)i * ldc + VEC);
-        *c0 = add ? *c0 + sum[i][0] : sum[i][0];
-        *c1 = add ? *c1 + sum[i][1] : sum[i][1];
+        float *to = c + (size_t)i * ldc;
+        vec_store(to, add ? vec_load(to) + sum[i][0] : sum[i][0]);
+        vec_store(to + VEC, add ? vec_load(to + VEC) + sum[i][1] : sum[i][1]);
     }
 }

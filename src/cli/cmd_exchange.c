@@ -1,0 +1,96 @@
+/* ingot import, ingot export: models from and to Hugging Face folders. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/weights.h"
+#include "io/io.h"
+
+typedef struct exchange_args {
+    const char *family, *dtype;
+    int64_t shard;
+} exchange_args;
+
+#define AT(member) offsetof(exchange_args, member)
+static const cli_arg export_args[] = {
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "fp32, bf16 or fp16 (default fp32)" },
+    { "family", ARG_TEXT, AT(family), "NAME", "model_type to write; default: the first that fits" },
+    { "max-file-bytes", ARG_COUNT, AT(shard), "N",
+      "cut the weights into files of at most N bytes" },
+};
+static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
+const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
+                                   (int)COUNT_OF(export_args), 2 };
+
+static int64_t count_of(const weights *w, int i) {
+    const model_param *q = model_param_at(w->m, i);
+    return q->dim[0] * q->dim[1];
+}
+
+static err put(void *ctx, int i, const float *values) {
+    weights *w = ctx;
+    memcpy(model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL), values,
+           (size_t)count_of(w, i) * sizeof *values);
+    return OK;
+}
+
+static err get(void *ctx, int i, float *values) {
+    const weights *w = ctx;
+    memcpy(values, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL),
+           (size_t)count_of(w, i) * sizeof *values);
+    return OK;
+}
+
+static void say(const char *verb, const weights *w, const hf_family *f, const char *to) {
+    char n[32];
+    printf("%s a %s model of %s parameters to %s\n", verb, hf_family_type(f),
+           str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to);
+}
+
+err cmd_import(int argc, char **argv) {
+    const char *path[2];
+    char *there = NULL;
+    model_config c;
+    const hf_family *family;
+    weights w = { 0 };
+    st_file *f = NULL;
+    err e = OK;
+    TRY(cli_parse(&import_spec, argc - 1, argv + 1, NULL, path));
+    TRY(ckpt_latest(path[1], &there));
+    if (there) {
+        free(there);
+        return err_hint(ERR("%s already holds a run", path[1]), "choose a new folder");
+    }
+    TRY(hf_import_config(path[0], &c, &family));
+    TRY_CLEAN(weights_new(&c, DT_F32, NULL, 0, &w));
+    TRY_CLEAN(st_open(path[0], &f));
+    TRY_CLEAN(hf_import_params(family, f, w.m, put, &w));
+    TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, 0));
+    say("imported", &w, family, path[1]);
+cleanup:
+    st_close(f);
+    weights_free(&w);
+    return e;
+}
+
+err cmd_export(int argc, char **argv) {
+    const char *path[2];
+    exchange_args a = { .dtype = "fp32" };
+    weights w = { 0 };
+    const hf_family *family;
+    err e = OK;
+    TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
+    dtype dt = dt_from_name(a.dtype);
+    if (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16)
+        return err_hint(ERR("--dtype: \"%s\" is no type of weights", a.dtype),
+                        "choose fp32, bf16 or fp16");
+    TRY_CLEAN(weights_open(path[0], DT_F32, NULL, 0, &w));
+    TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &family));
+    TRY_CLEAN(io_make_dirs(path[1]));
+    TRY_CLEAN(hf_export_config(path[1], family, model_conf(w.m), dt));
+    TRY_CLEAN(hf_export_params(family, path[1], w.m, dt, (size_t)a.shard, get, &w));
+    say("exported", &w, family, path[1]);
+cleanup:
+    weights_free(&w);
+    return e;
+}

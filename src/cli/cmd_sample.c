@@ -1,0 +1,115 @@
+/* ingot sample: a trained model writes. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/cli.h"
+#include "cli/weights.h"
+
+typedef struct sample_args {
+    const char *prompt, *ids;
+    int64_t tokens, seed, top_k, context;
+    double temperature, top_p;
+    bool greedy;
+} sample_args;
+
+#define AT(member) offsetof(sample_args, member)
+static const cli_arg args[] = {
+    { "prompt", ARG_TEXT, AT(prompt), "TEXT", "how the text begins; without one, a new document" },
+    { "tokens", ARG_COUNT, AT(tokens), "N", "tokens to write at most (default 256)" },
+    { "temperature", ARG_REAL, AT(temperature), "X", "spread of the choice (default 0.8)" },
+    { "top-k", ARG_COUNT, AT(top_k), "N", "choose among the N likeliest; 0: all (default)" },
+    { "top-p", ARG_FRACTION, AT(top_p), "X", "choose among the likeliest that hold X (default 1)" },
+    { "greedy", ARG_FLAG, AT(greedy), "", "always the likeliest token: --temperature 0" },
+    { "seed", ARG_COUNT, AT(seed), "N", "the same seed writes the same text (default 0)" },
+    { "context", ARG_COUNT, AT(context), "N", "tokens remembered; 0: as many as the model can" },
+    { "ids", ARG_TEXT, AT(ids), "\"1 2 3\"", "prompt as token ids, and ids out: any vocabulary" },
+};
+const cli_spec cmd_sample_spec = { "sample", "RUN [--prompt TEXT] [options]", args,
+                                   (int)COUNT_OF(args), 1 };
+
+/* ---- prompts ----------------------------------------------------------------------------- */
+static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) {
+    *ids = mem_alloc((strlen(text) / 2 + 2) * sizeof **ids);
+    *n = 0;
+    for (const char *at = text; *at;) {
+        char *end;
+        long long id = strtoll(at, &end, 10);
+        if (end == at || id < 0 || id >= vocab) {
+            return err_hint(ERR("--ids: \"%.20s\" is no token id of a vocabulary of %lld", at,
+                                (long long)vocab),
+                            "write ids separated by spaces");
+        }
+        (*ids)[(*n)++] = (int32_t)id;
+        at = end + strspn(end, " ,\t\n");
+    }
+    if (!*n) return ERR("--ids: holds no id");
+    return OK;
+}
+
+static void text_prompt(const char *text, int32_t **ids, int64_t *n) {
+    size_t len = strlen(text);
+    *ids = mem_alloc((len + 1) * sizeof **ids);
+    (*ids)[0] = BYTE_EOS; /* a document begins */
+    byte_encode(text, len, *ids + 1);
+    *n = (int64_t)len + 1;
+}
+
+/* ---- output, as it is made --------------------------------------------------------------- */
+static bool print_text(void *ctx, int32_t id) {
+    char out[BYTE_DECODE_MAX];
+    int n = byte_decoder_push(ctx, id, out);
+    fwrite(out, 1, (size_t)n, stdout);
+    fflush(stdout);
+    return !ferror(stdout);
+}
+
+static bool print_id(void *ctx, int32_t id) {
+    printf(" %d", id);
+    fflush(stdout);
+    return !ferror(stdout);
+}
+
+static err run(const sample_args *a, weights *w, const generator *g) {
+    const model_config *c = model_conf(w->m);
+    int32_t *prompt = NULL;
+    int64_t n = 0;
+    byte_decoder decoder = { 0 };
+    err e = OK;
+    if (a->ids)
+        TRY_CLEAN(read_ids(a->ids, c->vocab, &prompt, &n));
+    else if (!w->state.bytes) {
+        e = err_hint(
+            ERR("%s was not trained on bytes: its tokens cannot be shown as text", w->path),
+            "give the prompt as token ids: --ids \"1 2 3\"");
+        goto cleanup;
+    } else {
+        text_prompt(a->prompt ? a->prompt : "", &prompt, &n);
+    }
+    sample_options o = { .tokens = a->tokens,
+                         .temperature = a->greedy ? 0 : a->temperature,
+                         .top_k = a->top_k,
+                         .top_p = a->top_p,
+                         .seed = (uint64_t)a->seed,
+                         .stop = a->ids ? -1 : BYTE_EOS };
+    printf("%s", a->ids ? a->ids : a->prompt ? a->prompt : "");
+    TRY_CLEAN(generate(g, &w->x, prompt, n, &o, a->ids ? print_id : print_text, &decoder));
+    char rest[BYTE_DECODE_MAX];
+    fwrite(rest, 1, (size_t)byte_decoder_end(&decoder, rest), stdout);
+    printf("\n");
+cleanup:
+    free(prompt);
+    return e;
+}
+
+err cmd_sample(int argc, char **argv) {
+    sample_args a = { .tokens = 256, .temperature = 0.8, .top_p = 1 };
+    const char *folder;
+    weights w = { 0 };
+    generator g;
+    TRY(cli_parse(&cmd_sample_spec, argc - 1, argv + 1, &a, &folder));
+    if (a.prompt && a.ids) return ERR("--ids: give a prompt as text or as ids, not both");
+    err e = weights_open(folder, DT_F32, &g, a.context, &w);
+    if (!e) e = run(&a, &w, &g);
+    weights_free(&w);
+    return e;
+}

@@ -1,0 +1,34 @@
+/* ingot train: a run from a config. */
+#include "cli/cli.h"
+#include "train/train.h"
+
+/* Set by the first Ctrl-C; the second ends the process as usual. */
+static volatile sig_atomic_t stop_asked;
+
+static void ask_stop(int signal_number) {
+    stop_asked = 1;
+    signal(signal_number, SIG_DFL);
+}
+
+err cmd_train(int argc, char **argv) {
+    bool print = false;
+    train_options o = { .stop = &stop_asked };
+    const config_flag flags[] = { { "--fresh", &o.fresh, NULL },
+                                  { "--quiet", &o.quiet, NULL },
+                                  { "--print-config", &print, NULL } };
+    config c;
+    config_init(&c);
+    err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
+    if (!e && print) {
+        str text = { 0 };
+        config_print(&c, &text);
+        fputs(text.text, stdout);
+        str_free(&text);
+    } else if (!e) {
+        signal(SIGINT, ask_stop);
+        signal(SIGTERM, ask_stop);
+        e = train_run(&c, &o);
+    }
+    config_free(&c);
+    return e;
+}

@@ -1,0 +1,54 @@
+#include "cli/weights.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+err weights_find(const char *run, char **path) {
+    *path = NULL;
+    if (!io_is_dir(run))
+        return err_hint(ERR("%s is not a folder", run),
+                        "give a run folder, such as runs/demo, or a checkpoint inside one");
+    char *manifest = mem_alloc(strlen(run) + 32);
+    sprintf(manifest, "%s/manifest.json", run);
+    bool itself = io_exists(manifest);
+    free(manifest);
+    if (itself) {
+        *path = mem_alloc(strlen(run) + 1);
+        strcpy(*path, run);
+        return OK;
+    }
+    TRY(ckpt_latest(run, path));
+    if (!*path)
+        return err_hint(ERR("%s holds no checkpoint", run),
+                        "train it first (ingot train), or ingot import a Hugging Face folder");
+    return OK;
+}
+
+err weights_new(const model_config *c, dtype dt, generator *g, int64_t positions, weights *w) {
+    model_layout l = { .dt = dt };
+    TRY(model_new(c, &l, &w->m));
+    w->x.pool = pool_new(0);
+    w->x.comm = comm_self();
+    w->p = w->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), pool_size(w->x.pool));
+    model_reserve(w->m, w->p, false);
+    if (g) TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, g));
+    return plan_commit(w->p);
+}
+
+err weights_open(const char *run, dtype dt, generator *g, int64_t positions, weights *w) {
+    model_config c;
+    TRY(weights_find(run, &w->path));
+    TRY(ckpt_read_manifest(w->path, &c, &w->state));
+    TRY(weights_new(&c, dt, g, positions, w));
+    return ckpt_load(w->path, w->m, w->p, NULL);
+}
+
+void weights_free(weights *w) {
+    plan_free(w->p);
+    model_free(w->m);
+    comm_free(w->x.comm);
+    pool_free(w->x.pool);
+    free(w->path);
+}

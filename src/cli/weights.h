@@ -1,0 +1,24 @@
+/* A trained model opened for use: what sample, export and import share. */
+#ifndef INGOT_CLI_WEIGHTS_H
+#define INGOT_CLI_WEIGHTS_H
+
+#include "eval/eval.h"
+
+typedef struct weights {
+    model *m;
+    plan *p;
+    exec x;
+    ckpt_state state;
+    char *path; /* of the checkpoint, owned */
+} weights;
+
+/* Finds the checkpoint of a run folder, or takes a checkpoint folder itself. @param path owned. */
+err weights_find(const char *run, char **path);
+/* Opens a model of these settings, without values. With `generator`, records it to write up to
+ * `positions` tokens (0: as many as the model has). */
+err weights_new(const model_config *c, dtype dt, generator *g, int64_t positions, weights *w);
+/* Opens a run's newest checkpoint. */
+err weights_open(const char *run, dtype dt, generator *g, int64_t positions, weights *w);
+void weights_free(weights *w); /* takes a zeroed one */
+
+#endif

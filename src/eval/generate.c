@@ -1,0 +1,123 @@
+#include "eval/eval.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+err generator_plan(model *m, plan *p, int64_t positions, generator *g) {
+    *g = (generator){ .m = m, .positions = MIN(positions, model_conf(m)->max_seq) };
+    TRY(model_record(m, PROG_DECODE, PREFILL, g->positions, &g->many));
+    TRY(model_record(m, PROG_DECODE, 1, g->positions, &g->one));
+    g->many_id = plan_chain(p, &g->many, model_bucket_home, m);
+    g->one_id = plan_chain(p, &g->one, model_bucket_home, m);
+    return OK;
+}
+
+/* ---- choosing ---------------------------------------------------------------------------- */
+typedef struct candidate {
+    float p;
+    int32_t id;
+} candidate;
+
+static int likelier(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    if (x->p != y->p) return x->p < y->p ? 1 : -1;
+    return x->id - y->id; /* ties in a fixed order */
+}
+
+static int32_t likeliest(const float *logits, int64_t vocab) {
+    int32_t best = 0;
+    for (int32_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[best]) best = i;
+    return best;
+}
+
+int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
+    int32_t best = likeliest(logits, vocab);
+    if (o->temperature <= 0) return best;
+    float most = logits[best];
+    double sum = 0;
+    for (int64_t i = 0; i < vocab; i++) {
+        logits[i] = expf((logits[i] - most) / (float)o->temperature);
+        sum += logits[i];
+    }
+    bool all = (o->top_k <= 0 || o->top_k >= vocab) && (o->top_p <= 0 || o->top_p >= 1);
+    candidate *c = mem_alloc((size_t)vocab * sizeof *c);
+    for (int64_t i = 0; i < vocab; i++) c[i] = (candidate){ logits[i], (int32_t)i };
+    int64_t n = vocab;
+    if (!all) {
+        qsort(c, (size_t)vocab, sizeof *c, likelier);
+        if (o->top_k > 0) n = MIN(n, o->top_k);
+        double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
+        int64_t k = 0;
+        while (k < n && kept < wanted) kept += c[k++].p;
+        n = k;
+        sum = kept;
+    }
+    double at = u * sum;
+    int64_t k = 0;
+    while (k < n - 1 && (at -= c[k].p) >= 0) k++;
+    int32_t id = c[k].id;
+    free(c);
+    return id;
+}
+
+/* ---- running ----------------------------------------------------------------------------- */
+/* Runs n <= PREFILL tokens at positions [at, at + n). @return logits of the last, in place. */
+static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, int64_t at,
+                float **logits) {
+    bool single = n == 1;
+    int64_t width = single ? 1 : PREFILL;
+    int32_t tok[PREFILL], pos[PREFILL];
+    for (int64_t i = 0; i < width; i++) {
+        /* What lies beyond the prompt is fed again at its last place: nothing is overwritten. */
+        int64_t k = MIN(i, n - 1);
+        tok[i] = tokens[k];
+        pos[i] = (int32_t)(at + k);
+    }
+    model_set_batch(g->m, x->plan, comm_rank(x->comm),
+                    &(model_batch){ .tokens = tok, .pos = pos, .n = width });
+    int which = single ? g->one_id : g->many_id;
+    const prog *last = single ? g->one.last : g->many.last;
+    TRY(exec_chain(x, which, 0, 1));
+    float *all = exec_value(x, which, last->loss);
+    *logits = all + (n - 1) * model_conf(g->m)->vocab;
+    return OK;
+}
+
+static err feed_all(const generator *g, exec *x, const int32_t *tokens, int64_t n, float **logits) {
+    for (int64_t at = 0; at < n; at += PREFILL)
+        TRY(feed(g, x, tokens + at, MIN((int64_t)PREFILL, n - at), at, logits));
+    return OK;
+}
+
+err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, const sample_options *o,
+             bool (*emit)(void *ctx, int32_t token), void *ctx) {
+    BUG_IF(n < 1);
+    err e = OK;
+    rng_key key = rng_key_of(o->seed, hash_str("sample"));
+    int32_t *text = mem_alloc((size_t)g->positions * sizeof *text);
+    int64_t keep = MIN(n, g->positions - 1), at = keep;
+    memcpy(text, prompt + n - keep, (size_t)keep * sizeof *text);
+    float *logits = NULL;
+    TRY_CLEAN(feed_all(g, x, text, keep, &logits));
+    for (int64_t i = 0; i < o->tokens; i++) {
+        int32_t id =
+            sample_token(logits, model_conf(g->m)->vocab, o, rng_uniform(key, (uint64_t)i));
+        if (id == o->stop || !emit(ctx, id)) break;
+        if (at == g->positions) { /* full: begin again from the later half */
+            int64_t half = MAX(g->positions / 2, 1);
+            memmove(text, text + at - half, (size_t)half * sizeof *text);
+            at = half;
+            if (at < g->positions) text[at++] = id;
+            TRY_CLEAN(feed_all(g, x, text, at, &logits));
+            continue;
+        }
+        text[at] = id;
+        TRY_CLEAN(feed(g, x, &text[at], 1, at, &logits));
+        at++;
+    }
+cleanup:
+    free(text);
+    return e;
+}

@@ -1,0 +1,170 @@
+/* Muon: momentum whose matrix is made nearly orthogonal before it is applied (Jordan et al., 2024).
+ *
+ *     m = mu m + (1 - mu) g,   u = (1 - mu) g + mu m  (Nesterov)  or  m
+ *     x = u / |u|, then five times  x = a x + (b G + c G G) x,  G = x x^T
+ *     p = (1 - lr decay) p - lr sqrt(max(1, R / C)) x
+ *
+ * The polynomial drives every singular value towards 1. G is taken on the shorter side: for tall
+ * matrices it is x^T x, and multiplies from the right. Products run on the pool, in fp32; passes
+ * between them touch each element once.
+ *
+ * Workspace, with S = min(R, C):
+ *
+ *     | x [R, C] | next x [R, C] | G [S, S] | b G + c G G [S, S] | sums f64 [chunks] | products |
+ */
+#include "update.h"
+
+enum { ITERATIONS = 5, MAX_CHUNKS = 128 };
+static const float A = 3.4445f, B = -4.7750f, C = 2.0315f;
+static const double LEAST_NORM = 1e-7;
+
+typedef struct muon_job {
+    const op_call *c;
+    update_factors f;
+    int64_t n, each, chunks;
+    int64_t side;
+    bool tall;
+    tensor x, next, gram, poly; /* [R, C], [R, C], [S, S], [S, S] */
+    double *sum;                /* [chunks] */
+    float inverse;              /* 1 / |u| */
+} muon_job;
+
+static muon_job job_of(const op_call *c) {
+    const tensor *g = &c->in[0]; /* [R, C] */
+    BUG_IF(g->ndim != 2);
+    muon_job j = { .c = c, .n = tensor_count(g), .tall = g->dim[0] > g->dim[1] };
+    j.side = MIN(g->dim[0], g->dim[1]);
+    j.each = MAX(TASK_ELEMENTS, ceil_div(j.n, MAX_CHUNKS));
+    j.chunks = ceil_div(j.n, j.each);
+    j.x = j.next = tensor_of(NULL, DT_F32, 2, g->dim);
+    j.gram = j.poly = tensor_of(NULL, DT_F32, 2, (int64_t[]){ j.side, j.side });
+    return j;
+}
+
+/* ---- products -------------------------------------------------------------------------------- */
+static gemm gram_product(const muon_job *j) {
+    return CPU(gemm_of)(&j->x, j->tall, &j->x, !j->tall, &j->gram);
+}
+static gemm square_product(const muon_job *j) {
+    return CPU(gemm_of)(&j->gram, false, &j->gram, false, &j->poly);
+}
+static gemm next_product(const muon_job *j) {
+    const tensor *left = j->tall ? &j->x : &j->poly, *right = j->tall ? &j->poly : &j->x;
+    gemm g = CPU(gemm_of)(left, false, right, false, &j->next);
+    g.accumulate = true;
+    return g;
+}
+
+static size_t own_bytes(const muon_job *j) {
+    size_t floats = 2 * (size_t)j->n + 2 * (size_t)(j->side * j->side);
+    return align_up(floats * sizeof(float), 64) + (size_t)MAX_CHUNKS * sizeof(double);
+}
+
+size_t CPU(muon_workspace)(const op_call *c, int threads) {
+    muon_job j = job_of(c);
+    gemm g[] = { gram_product(&j), square_product(&j), next_product(&j) };
+    size_t products = 0;
+    for (size_t i = 0; i < COUNT_OF(g); i++)
+        products = MAX(products, CPU(gemm_workspace)(&g[i], threads));
+    return own_bytes(&j) + products;
+}
+
+static void multiply(const muon_job *j, gemm g) {
+    size_t own = own_bytes(j);
+    CPU(gemm_run)
+    (&g, j->c->run->pool, (char *)j->c->run->workspace + own, j->c->run->workspace_bytes - own);
+}
+
+/* ---- passes ---------------------------------------------------------------------------------- */
+static void momentum_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    const float *restrict g = j->c->in[0].data;
+    float *restrict m = j->c->out[1].data, *restrict u = j->x.data;
+    float mu = j->c->attr.update.momentum, rest = 1 - mu, scale = j->f.scale;
+    float now = j->c->attr.update.nesterov ? rest : 0, then = j->c->attr.update.nesterov ? mu : 1;
+    span s = span_of(i, j->each, j->n);
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t k = s.lo; k < s.hi; k++) {
+        float gk = g[k] * scale, mk = mu * m[k] + rest * gk, uk = now * gk + then * mk;
+        m[k] = mk;
+        u[k] = uk;
+        sum += (double)uk * uk;
+    }
+    j->sum[i] = sum;
+}
+
+static void normalise_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    float *x = j->x.data, by = j->inverse;
+    span s = span_of(i, j->each, j->n);
+#pragma omp simd
+    for (int64_t k = s.lo; k < s.hi; k++) x[k] *= by;
+}
+
+/* poly = b G + c G G, where poly holds G G. */
+static void poly_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    const float *restrict gram = j->gram.data;
+    float *restrict poly = j->poly.data;
+    span s = span_of(i, TASK_ELEMENTS, j->side * j->side);
+#pragma omp simd
+    for (int64_t k = s.lo; k < s.hi; k++) poly[k] = B * gram[k] + C * poly[k];
+}
+
+static void next_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    const float *restrict x = j->x.data;
+    float *restrict next = j->next.data;
+    span s = span_of(i, j->each, j->n);
+#pragma omp simd
+    for (int64_t k = s.lo; k < s.hi; k++) next[k] = A * x[k];
+}
+
+static void apply_task(void *ctx, int64_t i, int worker) {
+    const muon_job *j = ctx;
+    const tensor *g = &j->c->in[0];
+    const float *restrict x = j->x.data;
+    float *restrict p = j->c->out[0].data, keep = j->f.keep;
+    float lr = (float)(j->f.lr * sqrt(MAX(1.0, (double)g->dim[0] / (double)g->dim[1])));
+    span s = span_of(i, j->each, j->n);
+    for (int64_t at = s.lo; at < s.hi; at += BLOCK) {
+        int64_t end = MIN(at + BLOCK, s.hi);
+#pragma omp simd
+        for (int64_t k = at; k < end; k++) p[k] = p[k] * keep - lr * x[k];
+        update_copy(&j->c->out[2], p, at, end - at);
+    }
+}
+
+static void orthogonalise(muon_job *j) {
+    pool *p = j->c->run->pool;
+    double sum = 0;
+    for (int64_t i = 0; i < j->chunks; i++) sum += j->sum[i];
+    j->inverse = (float)(1 / MAX(sqrt(sum), LEAST_NORM));
+    pool_run(p, j->chunks, normalise_task, j);
+    for (int k = 0; k < ITERATIONS; k++) {
+        multiply(j, gram_product(j));
+        multiply(j, square_product(j));
+        pool_run(p, ceil_div(j->side * j->side, TASK_ELEMENTS), poly_task, j);
+        pool_run(p, j->chunks, next_task, j);
+        multiply(j, next_product(j));
+        tensor swap = j->x;
+        j->x = j->next;
+        j->next = swap;
+    }
+}
+
+void CPU(update_muon)(const op_call *c) {
+    muon_job j = job_of(c);
+    update_check(c, 1, 2);
+    j.f = update_factors_of(c);
+    float *at = c->run->workspace;
+    j.x.data = at;
+    j.next.data = at + j.n;
+    j.gram.data = at + 2 * j.n;
+    j.poly.data = at + 2 * j.n + j.side * j.side;
+    j.sum = (double *)((char *)at + own_bytes(&j)) - MAX_CHUNKS;
+    pool_run(c->run->pool, j.chunks, momentum_task, &j);
+    orthogonalise(&j);
+    pool_run(c->run->pool, j.chunks, apply_task, &j);
+}

@@ -1,0 +1,121 @@
+/* optim: updates, schedules, clipping, loss scaling. Depends on model.
+ *
+ *     optimizer *o;
+ *     TRY(optim_new(&settings, model, plan, rank, &o));       // reserves state; before plan_commit
+ *     TRY(plan_commit(plan));
+ *     ...
+ *     double norm;
+ *     TRY(optim_grad_norm(o, exec, 1, &norm));                // of the whole model's gradient
+ *     TRY(optim_step(o, exec, lr, optim_clip(norm, max_norm)));
+ *
+ * The update is a list of op calls over the buckets this rank stores: one call a parameter (or
+ * the slice of it that lies here), made once. Gradients must be reduced already.
+ */
+#ifndef INGOT_OPTIM_H
+#define INGOT_OPTIM_H
+
+#include "model/model.h"
+
+typedef enum {
+    OPTIM_SGD,
+    OPTIM_MOMENTUM,
+    OPTIM_ADAM,  /* decay as L2: added to the gradient */
+    OPTIM_ADAMW, /* decay of the weights themselves */
+    OPTIM_ADAFACTOR,
+    OPTIM_LION,
+    OPTIM_ADAM8BIT, /* AdamW with block-quantised moments: ops/block8.h */
+    OPTIM_MUON,     /* hidden matrices; AdamW for the rest */
+} optim_kind;
+
+/* A rule reads what it has a name for: SGD nothing but the decay; Lion beta1 and beta2; Adafactor
+ * only the decay, its other numbers being the paper's (eps 1e-30, clipping of updates at 1, moments
+ * that decay by 1 - t^-0.8). Decay is of matrices only: decoupled (p *= 1 - lr decay), but through
+ * the gradient for SGD, momentum and Adam. */
+typedef struct optim_settings {
+    optim_kind kind;
+    double beta1, beta2, eps, weight_decay;
+    double momentum; /* momentum, Muon */
+    bool nesterov;   /* momentum, Muon */
+    double agc;      /* adaptive clipping: longest row of the gradient, as a part of the row of
+                      * weights; 0: off. Vectors and the head are never clipped so. */
+    const op_backend *backend; /* NULL: the CPU's best */
+} optim_settings;
+
+typedef struct optimizer optimizer;
+/* Reserves state in the plan ("optimizer" regions); after model_reserve, before plan_commit. Model
+ * and plan are borrowed, and outlive it.
+ * With µP, the learning rate of hidden matrices is multiplied by base / width (Muon needs no such
+ * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
+ * other rules, are refused there. So are Adafactor, Muon and AGC where ranks hold parts of matrices:
+ * tensor parallelism, and ZeRO-3 over several ranks. */
+err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out);
+void optim_free(optimizer *o); /* takes NULL */
+/* State is zero after plan_commit: nothing more to initialise. The count of updates done is part
+ * of it, and is set on resume. */
+int64_t optim_updates(const optimizer *o);
+void optim_set_updates(optimizer *o, int64_t n);
+
+/* The norm of the gradient of the whole model, each element counted once whatever the layout;
+ * `scale` multiplies it (1 / loss scale). A NaN or infinity shows in the result. Every rank gets
+ * the same bits. */
+err optim_grad_norm(optimizer *o, exec *x, double scale, double *norm);
+/* @return what to multiply gradients with: 1, or max_norm / norm when that is smaller. max_norm 0:
+ * no clipping. NaN when the norm is not finite, and no step should be taken. */
+double optim_clip(double norm, double max_norm);
+/* Updates master weights with lr, gradients times `grad_scale` (clipping, 1 / loss scale), and
+ * refreshes the copies that products read. With agc the gradients are clipped in place. An error,
+ * before anything is changed, when lr or grad_scale is not finite. */
+err optim_step(optimizer *o, exec *x, double lr, double grad_scale);
+
+/* State by parameter, for checkpoints: state k ("m", "v", "row", ...) of a parameter, as fp32.
+ * 8-bit moments are given and taken dequantised; taking what was given restores the same bits. */
+int optim_states(const optimizer *o, int param);
+const char *optim_state_name(const optimizer *o, int param, int k);
+/* Elements of the state that lie on this rank: those of the parameter's own slice (in its order)
+ * for "m" and "v", its rows or columns for "row" and "col"; 0 when nothing lies here. */
+int64_t optim_state_count(const optimizer *o, int param, int k);
+void optim_state_get(const optimizer *o, int param, int k, float *to);
+void optim_state_set(optimizer *o, int param, int k, const float *from);
+
+/* ---- schedules --------------------------------------------------------------------------- */
+typedef enum { SCHED_CONSTANT, SCHED_COSINE, SCHED_LINEAR, SCHED_WSD } sched_kind;
+typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_EXPONENTIAL, DECAY_SQRT } decay_kind;
+typedef struct schedule {
+    sched_kind kind;
+    decay_kind decay; /* WSD: how the last part falls */
+    double lr;
+    double min_factor;     /* of lr, where the fall ends: at step `total`, and held after */
+    int64_t warmup, total; /* in steps */
+    int64_t decay_steps;   /* WSD: length of the last part, at most what warm-up leaves */
+} schedule;
+/* The learning rate of step `step`, counted from 0. Warm-up rises evenly, lr (step + 1) /
+ * (warmup + 1), so that step 0 already learns and step `warmup` has lr. With x going from 0 to 1
+ * over the fall and a, b the two ends (1 and min_factor):
+ *     linear        a + (b - a) x             cosine   b + (a - b) (1 + cos(pi x)) / 2
+ *     exponential   a (b / a)^x, taking b as 0.01 when it is 0      sqrt     b + (a - b) (1 - sqrt(x))
+ */
+double schedule_lr(const schedule *s, int64_t step);
+
+/* ---- fp16 loss scale --------------------------------------------------------------------- */
+typedef struct loss_scaler {
+    double scale;
+    int64_t good_steps, interval;
+} loss_scaler;
+/* After a step's gradients: halves on overflow, doubles after `interval` good ones in a row, and
+ * stays within [1, 2^32]. @return whether the step may be applied. */
+bool loss_scale_update(loss_scaler *s, bool finite);
+
+/* ---- gradient noise scale ----------------------------------------------------------------
+ * From squared gradient norms of a small and a large batch (McCandlish et al., 2018): unbiased
+ * estimates of |G|^2 and of the trace of the noise, each smoothed before the ratio is taken. */
+typedef struct noise_scale {
+    double g2, noise; /* moving averages */
+    double decay;     /* 0 means 0.99 */
+    int64_t seen;
+} noise_scale;
+/* @param small_sq, large_sq squared norms of the mean gradients over b_small and b_large tokens
+ * (or sequences: the unit of the result). @return the scale, NaN until it is defined. */
+double noise_scale_add(noise_scale *n, double small_sq, double b_small, double large_sq,
+                       double b_large);
+
+#endif

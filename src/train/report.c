@@ -1,0 +1,89 @@
+#include "train_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void line(const char *label, const char *fmt, ...) {
+    va_list args;
+    va_start(args, fmt);
+    printf("  %-10s", label);
+    vprintf(fmt, args);
+    printf("\n");
+    va_end(args);
+}
+
+/* Regions grouped under the words people know. */
+static void memory_line(const plan *p) {
+    static const struct {
+        const char *label, *regions[4];
+    } groups[] = {
+        { "weights", { "params", "copies" } },
+        { "gradients", { "grads" } },
+        { "optimizer", { "optimizer" } },
+        { "activations", { "saved", "cuts", "stream", "result" } },
+        { "workspace", { "temp", "work" } },
+    };
+    char size[32];
+    str text = { 0 };
+    str_add(&text, "%s", str_bytes(size, sizeof size, (double)plan_bytes(p, NULL)));
+    for (size_t g = 0; g < COUNT_OF(groups); g++) {
+        size_t sum = 0;
+        for (int k = 0; k < 4 && groups[g].regions[k]; k++)
+            sum += plan_bytes(p, groups[g].regions[k]);
+        str_add(&text, "%s %s %s", g ? "," : ":", groups[g].label,
+                str_bytes(size, sizeof size, (double)sum));
+    }
+    line("memory", "%s", text.text);
+    str_free(&text);
+}
+
+void trainer_describe(const trainer *t) {
+    char a[32], b[32], c[32];
+    const data_info *d = data_source_info(t->data);
+    printf("%s\n", t->dir);
+    line("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld", t->mc.name,
+         str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers, (long long)t->mc.dim,
+         t->mc.heads, (long long)t->mc.vocab);
+    line("data", "%s (%s), %s tokens, %s held out", d->path, d->format,
+         str_count(a, sizeof a, (double)(t->train_range.to - t->train_range.from)),
+         str_count(b, sizeof b, (double)(t->eval_range.to - t->eval_range.from)));
+    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens a step", (long long)t->micros,
+         (long long)t->rows, (long long)t->seq,
+         str_count(a, sizeof a, (double)(t->micros * t->rows * t->seq)));
+    line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
+         str_count(a, sizeof a, (double)(t->steps * t->micros * t->rows * t->seq)),
+         (double)(t->steps * t->micros * t->rows * t->seq) /
+             (double)MAX(t->train_range.to - t->train_range.from, 1));
+    line("compute", "%s, %s, %d threads", config_choice("precision.dtype", t->cfg->precision.dtype),
+         ops_cpu(*t->cfg->debug.isa ? t->cfg->debug.isa : OPS_ISA_BEST)->name,
+         pool_size(t->x.pool));
+    memory_line(t->p);
+    if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
+    (void)c;
+    fflush(stdout);
+}
+
+err trainer_write_programs(const trainer *t) {
+    const struct {
+        const char *name;
+        const chain *c;
+    } all[] = { { "train", &t->train }, { "eval", &t->eval }, { "decode", &t->gen.one } };
+    char path[4096];
+    snprintf(path, sizeof path, "%s/programs", t->dir);
+    TRY(io_make_dirs(path));
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        if (!all[i].c->first) continue;
+        str text = { 0 };
+        prog_dump(all[i].c->first, &text);
+        prog_dump(all[i].c->block, &text);
+        prog_dump(all[i].c->last, &text);
+        snprintf(path, sizeof path, "%s/programs/%s.txt", t->dir, all[i].name);
+        err e = io_write(path, text.text, text.len);
+        str_free(&text);
+        if (e) return err_trail(e, __FILE__, __LINE__);
+    }
+    return OK;
+}

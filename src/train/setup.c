@@ -1,0 +1,298 @@
+/* From a config to a trainer that can take its first step. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+static char *join(const char *a, const char *b) {
+    char *path = mem_alloc(strlen(a) + strlen(b) + 2);
+    sprintf(path, "%s/%s", a, b);
+    return path;
+}
+
+/* ---- the run folder ---------------------------------------------------------------------- */
+static err open_folder(trainer *t) {
+    const config *c = t->cfg;
+    t->dir = *c->run.dir ? join(c->run.dir, "") : join("runs", c->run.name);
+    if (*c->run.dir) t->dir[strlen(t->dir) - 1] = 0;
+    TRY(io_make_dirs(t->dir));
+    if (t->opt->fresh) {
+        static const char *const ours[] = { "checkpoints", "programs", "config.yaml",
+                                            "metrics.jsonl", "events.jsonl" };
+        for (size_t i = 0; i < COUNT_OF(ours); i++) {
+            char *path = join(t->dir, ours[i]);
+            err e = io_remove_tree(t->dir, path);
+            free(path);
+            if (e) return err_trail(e, __FILE__, __LINE__);
+        }
+    }
+    return OK;
+}
+
+/* The checkpoint to begin from: the run's own, or the one a new run starts with. */
+static err find_start(trainer *t, char **path, bool *resume) {
+    TRY(ckpt_latest(t->dir, path));
+    *resume = *path != NULL;
+    const char *from = t->cfg->checkpoint.initial_load_path;
+    if (*path || !*from) return OK;
+    TRY(ckpt_latest(from, path)); /* a run */
+    if (!*path) *path = join(from, ".");
+    return OK;
+}
+
+static err same_model(const model_config *a, const model_config *b, const char *path) {
+    json_t *x = model_to_json(a), *y = model_to_json(b), *v;
+    const char *key;
+    err e = OK;
+    json_object_foreach(x, key, v) {
+        json_t *w = json_object_get(y, key);
+        if (e || !strcmp(key, "name") || json_equal(v, w)) continue;
+        char *got = json_dumps(v, JSON_ENCODE_ANY), *was = json_dumps(w, JSON_ENCODE_ANY);
+        e = err_hint(
+            ERR("%s was saved with model.%s = %s, but the config says %s", path, key, was, got),
+            "restore that setting, choose another run.dir, or pass --fresh to start over");
+        free(got);
+        free(was);
+    }
+    json_decref(x);
+    json_decref(y);
+    return e;
+}
+
+/* ---- data -------------------------------------------------------------------------------- */
+static err open_data(trainer *t) {
+    const config *c = t->cfg;
+    uint64_t seed = (uint64_t)c->training.seed;
+    if (*c->data.train)
+        TRY(data_open(c->data.train, t->mc.vocab, &t->data));
+    else
+        TRY(data_open_synth(seed, c->data.synth_documents, &t->data));
+    const data_info *info = data_source_info(t->data);
+    if (info->vocab > t->mc.vocab)
+        return err_hint(ERR("%s has a vocabulary of %lld, the model's is %lld", info->path,
+                            (long long)info->vocab, (long long)t->mc.vocab),
+                        "set model.vocab_size to at least %lld", (long long)info->vocab);
+    t->train_range = (data_range){ 0, info->tokens };
+    if (*c->data.validation) {
+        TRY(data_open(c->data.validation, t->mc.vocab, &t->held_out));
+        t->eval_range = (data_range){ 0, data_source_info(t->held_out)->tokens };
+    } else if (c->data.validation_fraction > 0) {
+        TRY(data_split(t->data, c->data.validation_fraction, t->seq, &t->train_range,
+                       &t->eval_range));
+    }
+    return OK;
+}
+
+static err batch_shape(trainer *t) {
+    const config *c = t->cfg;
+    t->rows = c->training.local_batch_size;
+    t->seq = c->training.seq_len;
+    int64_t global = c->training.global_batch_size;
+    if (global == CFG_AUTO) global = t->rows;
+    if (global % t->rows)
+        return err_hint(ERR("training.global_batch_size (%lld) is not a multiple of "
+                            "training.local_batch_size (%lld)",
+                            (long long)global, (long long)t->rows),
+                        "a step is a whole number of microbatches");
+    t->micros = global / t->rows;
+    if (c->training.noise_scale && t->micros < 2)
+        return err_hint(ERR("training.noise_scale compares a microbatch with the whole step, which "
+                            "has only one"),
+                        "set training.global_batch_size to at least twice local_batch_size");
+    return OK;
+}
+
+static err lengths(trainer *t) {
+    const config *c = t->cfg;
+    double per_step = (double)(t->rows * t->micros * t->seq);
+    double epoch = (double)(t->train_range.to - t->train_range.from);
+    cfg_scale s = { .tokens_per_step = per_step, .tokens_per_epoch = epoch };
+    TRY(cfg_amount_steps(c->training.steps, &s, "training.steps", &t->steps));
+    s.run_steps = (double)t->steps;
+    t->stop = 0;
+    TRY(cfg_amount_steps(c->training.stop, &s, "training.stop", &t->stop));
+    t->stop = t->stop > 0 ? MIN(t->stop, t->steps) : t->steps;
+    TRY(cfg_amount_steps(c->lr_scheduler.warmup, &s, "lr_scheduler.warmup", &t->sched.warmup));
+    TRY(cfg_amount_steps(c->lr_scheduler.decay, &s, "lr_scheduler.decay", &t->sched.decay_steps));
+    TRY(cfg_amount_steps(c->metrics.log_every, &s, "metrics.log_every", &t->every.log));
+    TRY(cfg_amount_steps(c->validation.every, &s, "validation.every", &t->every.validate));
+    TRY(cfg_amount_steps(c->sample.every, &s, "sample.every", &t->every.sample));
+    TRY(cfg_amount_steps(c->checkpoint.every, &s, "checkpoint.every", &t->every.save));
+    t->sched.kind = (sched_kind)c->lr_scheduler.name;
+    t->sched.decay = (decay_kind)c->lr_scheduler.decay_type;
+    t->sched.min_factor = c->lr_scheduler.min_lr_factor;
+    t->sched.total = t->steps;
+    t->sched.lr = c->optimizer.lr;
+    if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
+        t->sched.lr *= (double)(t->rows * t->micros) / (double)c->optimizer.lr_scaling_base_batch;
+    return OK;
+}
+
+static err open_loaders(trainer *t) {
+    const config *c = t->cfg;
+    int64_t curriculum = 0, ramp = 0;
+    cfg_scale s = { .run_steps = (double)t->steps,
+                    .tokens_per_step = (double)(t->rows * t->micros * t->seq),
+                    .tokens_per_epoch = (double)(t->train_range.to - t->train_range.from) };
+    TRY(cfg_amount_steps(c->training.seq_curriculum, &s, "training.seq_curriculum", &curriculum));
+    TRY(cfg_amount_steps(c->training.batch_ramp, &s, "training.batch_ramp", &ramp));
+    int64_t windows = t->rows * t->micros;
+    loader_options o = { .seq_len = t->seq,
+                         .rows = t->rows,
+                         .step_windows = windows,
+                         .seed = (uint64_t)c->training.seed,
+                         .range = t->train_range,
+                         .vocab_limit = t->mc.vocab,
+                         .mask_documents = c->data.documents,
+                         .in_order = !c->data.shuffle,
+                         .curriculum_start = c->training.seq_curriculum_start,
+                         .curriculum_windows = curriculum * windows,
+                         .ramp_start = c->training.batch_ramp_start,
+                         .ramp_windows = ramp * windows,
+                         .prefetch = (int)c->data.prefetch };
+    TRY(loader_new(t->data, &o, &t->batches));
+    if (t->eval_range.to > t->eval_range.from) {
+        loader_options e = { .seq_len = t->seq,
+                             .rows = t->rows,
+                             .range = t->eval_range,
+                             .vocab_limit = t->mc.vocab,
+                             .mask_documents = c->data.documents,
+                             .evaluation = true };
+        TRY(loader_new(t->held_out ? t->held_out : t->data, &e, &t->eval_batches));
+    }
+    return OK;
+}
+
+/* ---- model, memory, programs ------------------------------------------------------------- */
+static int keep_every(const config *c, int layers) {
+    switch ((cfg_recompute)c->activation_checkpoint.mode) {
+    case CFG_AC_FULL: return 1;
+    case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
+    case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
+    default: return 0;
+    }
+}
+
+static err build(trainer *t) {
+    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
+    const config *c = t->cfg;
+    const op_backend *ops = ops_cpu(*c->debug.isa ? c->debug.isa : OPS_ISA_BEST);
+    if (!ops) {
+        str have = { 0 };
+        for (int i = 0; ops_cpu_isa(i); i++) str_add(&have, "%s%s", i ? ", " : "", ops_cpu_isa(i));
+        err e = err_hint(ERR("debug.isa: this processor has no \"%s\"", c->debug.isa), "it has %s",
+                         have.text);
+        str_free(&have);
+        return e;
+    }
+    model_layout l = { .dt = types[c->precision.dtype],
+                       .modules = c->precision.modules,
+                       .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+    TRY(model_new(&t->mc, &l, &t->m));
+    t->x.pool = pool_new((int)c->training.threads);
+    t->p = plan_new(&l.mesh, ops, pool_size(t->x.pool));
+    model_reserve(t->m, t->p, true);
+    optim_settings s = { .kind = (optim_kind)c->optimizer.name,
+                         .beta1 = c->optimizer.beta1,
+                         .beta2 = c->optimizer.beta2,
+                         .eps = c->optimizer.eps,
+                         .weight_decay = c->optimizer.weight_decay,
+                         .momentum = c->optimizer.momentum,
+                         .nesterov = c->optimizer.nesterov,
+                         .agc = c->training.agc };
+    TRY(optim_new(&s, t->m, t->p, 0, &t->o));
+    TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
+    t->train.keep_every = keep_every(c, t->mc.layers);
+    t->train_id = plan_chain(t->p, &t->train, model_bucket_home, t->m);
+    if (t->eval_batches) {
+        TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
+        t->eval_id = plan_chain(t->p, &t->eval, model_bucket_home, t->m);
+    }
+    t->can_sample = t->every.sample > 0 && t->mc.vocab >= BYTE_VOCAB &&
+                    data_source_info(t->data)->tokenizer == TOKENIZER_BYTES;
+    if (t->every.sample > 0 && !t->can_sample)
+        return err_hint(ERR("sample.every: %s has no tokenizer to write text with",
+                            data_source_info(t->data)->path),
+                        "train on plain text, or set sample.every=0");
+    if (t->can_sample) TRY(generator_plan(t->m, t->p, t->seq, &t->gen));
+    TRY(plan_commit(t->p));
+    t->x.plan = t->p;
+    t->x.comm = comm_self();
+    t->x.check_finite = c->debug.check_finite;
+    return OK;
+}
+
+static err begin(trainer *t, const char *from, bool resume) {
+    uint64_t seed = (uint64_t)t->cfg->training.seed;
+    if (!resume)
+        t->state = (ckpt_state){ .seed = seed,
+                                 .scaler = { t->cfg->precision.loss_scale, 0,
+                                             t->cfg->precision.loss_scale_growth_interval } };
+    t->state.bytes = data_source_info(t->data)->tokenizer == TOKENIZER_BYTES;
+    if (from)
+        TRY(ckpt_load(from, t->m, t->p, resume ? t->o : NULL));
+    else
+        model_init(t->m, t->p, 0, seed);
+    if (resume && t->state.seed != seed)
+        return err_hint(ERR("%s was trained with training.seed=%llu, the config says %llu", t->dir,
+                            (unsigned long long)t->state.seed, (unsigned long long)seed),
+                        "restore the seed, or pass --fresh to start over");
+    loader_seek(t->batches, t->state.windows);
+    return OK;
+}
+
+static err write_config(const trainer *t) {
+    str text = { 0 };
+    config_print(t->cfg, &text);
+    char *path = join(t->dir, "config.yaml");
+    err e = io_write(path, text.text, text.len);
+    free(path);
+    str_free(&text);
+    return e;
+}
+
+err trainer_setup(trainer *t) {
+    char *from = NULL;
+    bool resume = false;
+    model_config saved;
+    err e = OK;
+    t->val_loss = NAN;
+    TRY(open_folder(t));
+    TRY_CLEAN(find_start(t, &from, &resume));
+    if (from) TRY_CLEAN(ckpt_read_manifest(from, &saved, &t->state));
+    if (from && !resume) /* a new run takes the other's model as it is */
+        t->mc = saved;
+    else
+        TRY_CLEAN(model_from_config(t->cfg, &t->mc));
+    if (resume) TRY_CLEAN(same_model(&t->mc, &saved, from));
+    TRY_CLEAN(batch_shape(t));
+    TRY_CLEAN(open_data(t));
+    TRY_CLEAN(lengths(t));
+    TRY_CLEAN(open_loaders(t));
+    TRY_CLEAN(build(t));
+    TRY_CLEAN(begin(t, from, resume));
+    TRY_CLEAN(write_config(t));
+    TRY_CLEAN(observe_open(t->dir, t->state.step ? t->state.step + 1 : 0, &t->log));
+    if (resume) TRY_CLEAN(observe_event(t->log, "resume", t->state.step, NULL));
+cleanup:
+    free(from);
+    return e;
+}
+
+void trainer_free(trainer *t) {
+    observe_close(t->log);
+    progress_free(t->show);
+    loader_free(t->batches);
+    loader_free(t->eval_batches);
+    data_close(t->data);
+    data_close(t->held_out);
+    optim_free(t->o);
+    plan_free(t->p);
+    model_free(t->m);
+    comm_free(t->x.comm);
+    pool_free(t->x.pool);
+    free(t->dir);
+}

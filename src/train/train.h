@@ -1,0 +1,31 @@
+/* train: a run from its config to a trained model. Depends on everything below it.
+ *
+ *     config c;                                         // from YAML and the command line
+ *     TRY(train_run(&c, &(train_options){ .fresh = false }));
+ *
+ * One step:
+ *
+ *     loader -> microbatches -> programs forward and backward, gradients summed in fp32
+ *            -> global norm -> clip -> optimizer on the stored weights -> copies refreshed
+ *            -> metrics -> (validation, sample, checkpoint when due)
+ *
+ * A run folder that has a checkpoint is continued, bit for bit as if it had never stopped.
+ */
+#ifndef INGOT_TRAIN_H
+#define INGOT_TRAIN_H
+
+#include <signal.h>
+
+#include "config/config.h"
+#include "eval/eval.h"
+#include "observe/observe.h"
+
+typedef struct train_options {
+    bool fresh; /* start over: what the folder holds of an earlier run is removed */
+    bool quiet; /* no progress */
+    const volatile sig_atomic_t *stop; /* non-zero: finish the step, save, return; may be NULL */
+} train_options;
+
+err train_run(const config *c, const train_options *o);
+
+#endif

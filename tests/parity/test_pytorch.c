@@ -1,0 +1,288 @@
+/* Against PyTorch: logits, loss and every gradient of small Hugging Face models, and weights that
+ * survive import and export bit for bit. Fixtures: tests/fixtures/make.py. */
+#include <stdio.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "parity/runner.h"
+
+#include "checkpoint/checkpoint.h"
+#include "eval/eval.h"
+#include "io/io.h"
+
+static const char *const families[] = { "gpt2",    "gpt_neox", "llama", "llama3", "llama3_sharded",
+                                        "mistral", "olmo2",    "qwen2", "qwen3" };
+
+typedef struct subject {
+    model_config c;
+    const hf_family *family;
+    model *m;
+    plan *p;
+    exec x;
+    chain train;
+    int train_id;
+    generator g;
+    int64_t rows, seq;
+    int32_t *tokens, *targets;
+    float *logits; /* [rows, seq, vocab] */
+    float loss;
+    st_file *expected;
+} subject;
+
+static float *param(const subject *s, int i, param_part part) {
+    return model_param_data(s->m, s->p, 0, i, part, NULL);
+}
+static size_t param_bytes(const subject *s, int i) {
+    const model_param *q = model_param_at(s->m, i);
+    return (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
+}
+static err put_weights(void *ctx, int i, const float *v) {
+    memcpy(param(ctx, i, PARAM_MASTER), v, param_bytes(ctx, i));
+    return OK;
+}
+static err get_weights(void *ctx, int i, float *v) {
+    memcpy(v, param(ctx, i, PARAM_MASTER), param_bytes(ctx, i));
+    return OK;
+}
+static err get_gradients(void *ctx, int i, float *v) {
+    memcpy(v, param(ctx, i, PARAM_GRAD), param_bytes(ctx, i));
+    return OK;
+}
+
+static const st_tensor *expected(const subject *s, const char *name) {
+    const st_tensor *t = st_find(s->expected, name);
+    if (!t) fail_msg("the fixture has no %s", name);
+    return t;
+}
+
+static void open_subject(const char *name, subject *s) {
+    char dir[512], path[600];
+    snprintf(dir, sizeof dir, "%s/%s", FIXTURES, name);
+    /* the same model cut into several files has one set of expected values */
+    snprintf(path, sizeof path, "%s/%.*s/expected.safetensors", FIXTURES,
+             (int)strcspn(name, str_ends(name, "_sharded") ? "_" : ""), name);
+    memset(s, 0, sizeof *s);
+    check(st_open(path, &s->expected));
+    const st_tensor *ids = expected(s, "input_ids"), *lg = expected(s, "logits");
+    s->rows = ids->dim[0];
+    s->seq = ids->dim[1];
+    s->tokens = mem_alloc(ids->bytes);
+    s->targets = mem_alloc(ids->bytes);
+    s->logits = mem_alloc(lg->bytes);
+    st_read(ids, 0, ids->count, s->tokens);
+    st_read(expected(s, "targets"), 0, ids->count, s->targets);
+    st_read(lg, 0, lg->count, s->logits);
+    st_read(expected(s, "loss"), 0, 1, &s->loss);
+
+    check(hf_import_config(dir, &s->c, &s->family));
+    model_layout l = { .dt = DT_F32 };
+    check(model_new(&s->c, &l, &s->m));
+    s->x.comm = comm_self();
+    s->p = s->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(s->m, s->p, true);
+    check(model_record(s->m, PROG_TRAIN, s->rows * s->seq, s->seq, &s->train));
+    s->train_id = plan_chain(s->p, &s->train, model_bucket_home, s->m);
+    check(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
+    check(plan_commit(s->p));
+    st_file *f;
+    check(st_open(dir, &f));
+    check(hf_import_params(s->family, f, s->m, put_weights, s));
+    st_close(f);
+    model_refresh_copies(s->m, s->p, 0);
+    model_fill_constants(s->m, s->p);
+}
+
+static void close_subject(subject *s) {
+    plan_free(s->p);
+    model_free(s->m);
+    comm_free(s->x.comm);
+    st_close(s->expected);
+    free(s->tokens);
+    free(s->targets);
+    free(s->logits);
+}
+
+static double run_training(subject *s) {
+    int64_t n = s->rows * s->seq;
+    int32_t *pos = mem_alloc((size_t)n * 4), *start = mem_alloc((size_t)n * 4);
+    int64_t *ids = mem_alloc((size_t)n * 8);
+    int valid = 0;
+    for (int64_t i = 0; i < n; i++) {
+        pos[i] = (int32_t)(i % s->seq);
+        start[i] = (int32_t)(i / s->seq * s->seq);
+        ids[i] = i;
+        valid += s->targets[i] >= 0;
+    }
+    s->x.step.loss_grad = 1.0f / (float)valid;
+    model_set_batch(s->m, s->p, 0, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
+    check(exec_chain(&s->x, s->train_id, 0, 1));
+    const float *losses = exec_value(&s->x, s->train_id, s->train.last->loss);
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += losses[i];
+    free(pos);
+    free(start);
+    free(ids);
+    return sum / valid;
+}
+
+static char *scratch(char *path, size_t n) {
+    const char *tmp = getenv("TMPDIR");
+    snprintf(path, n, "%s/ingot-hf-XXXXXX", tmp ? tmp : "/tmp");
+    assert_non_null(mkdtemp(path));
+    return path;
+}
+
+static void remove_scratch(const char *path) {
+    char root[256];
+    snprintf(root, sizeof root, "%s", path);
+    *strrchr(root, '/') = 0;
+    check(io_remove_tree(root, path));
+}
+
+static double distance(const st_tensor *a, const st_tensor *b, double *ref) {
+    float *x = mem_alloc(a->bytes), *y = mem_alloc(b->bytes);
+    assert_int_equal(a->count, b->count);
+    check(st_read_f32(a, 0, a->count, x));
+    check(st_read_f32(b, 0, b->count, y));
+    double d = 0;
+    *ref = norm2(y, b->count);
+    for (int64_t i = 0; i < a->count; i++) d += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+    free(x);
+    free(y);
+    return sqrt(d);
+}
+
+static void check_gradients(const char *name, subject *s) {
+    char dir[256], key[256];
+    scratch(dir, sizeof dir);
+    check(hf_export_params(s->family, dir, s->m, DT_F32, 0, get_gradients, s));
+    st_file *ours;
+    check(st_open(dir, &ours));
+    double all = 0;
+    int compared = 0;
+    for (int i = 0; i < st_count(s->expected); i++) {
+        const st_tensor *t = st_at(s->expected, i);
+        double ref;
+        if (strncmp(t->name, "grad.", 5)) continue;
+        distance(t, t, &ref);
+        all += ref * ref;
+    }
+    all = sqrt(all);
+    for (int i = 0; i < st_count(ours); i++) {
+        const st_tensor *t = st_at(ours, i);
+        double ref;
+        snprintf(key, sizeof key, "grad.%s", t->name);
+        double d = distance(t, expected(s, key), &ref);
+        if (!(d <= 1e-5 * fmax(ref, 1e-3 * all)))
+            fail_msg("%s: gradient of %s is off by %.3g of %.3g", name, t->name, d, ref);
+        compared++;
+    }
+    for (int i = 0; i < st_count(s->expected); i++) /* none of theirs is missing from ours */
+        compared -= !strncmp(st_at(s->expected, i)->name, "grad.", 5);
+    assert_int_equal(compared, 0);
+    st_close(ours);
+    remove_scratch(dir);
+}
+
+static void test_gradients(void **state) {
+    for (size_t i = 0; i < COUNT_OF(families); i++) {
+        subject s;
+        open_subject(families[i], &s);
+        double loss = run_training(&s);
+        if (!(fabs(loss - s.loss) < 1e-5 * s.loss))
+            fail_msg("%s: loss %.7f, PyTorch has %.7f", families[i], loss, s.loss);
+        check_gradients(families[i], &s);
+        close_subject(&s);
+    }
+}
+
+/* ---- logits, through the cache ----------------------------------------------------------- */
+static void compare_logits(const char *name, const subject *s, int row, int64_t t, const float *got,
+                           double *worst) {
+    const float *want = s->logits + ((int64_t)row * s->seq + t) * s->c.vocab;
+    for (int64_t v = 0; v < s->c.vocab; v++) {
+        double d = fabs((double)got[v] - want[v]);
+        if (d > *worst) *worst = d;
+        if (!(d < 2e-5))
+            fail_msg("%s: logit %lld of token %lld is off by %g", name, (long long)v, (long long)t,
+                     d);
+    }
+}
+
+/* The prompt in one piece, then again a token at a time: both must give PyTorch's logits. */
+static void test_logits(void **state) {
+    for (size_t i = 0; i < COUNT_OF(families); i++) {
+        subject s;
+        double worst = 0;
+        open_subject(families[i], &s);
+        for (int row = 0; row < s.rows; row++) {
+            int32_t tok[PREFILL], pos[PREFILL];
+            for (int64_t t = 0; t < PREFILL; t++) {
+                tok[t] = s.tokens[row * s.seq + MIN(t, s.seq - 1)];
+                pos[t] = (int32_t)MIN(t, s.seq - 1);
+            }
+            model_set_batch(s.m, s.p, 0, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
+            check(exec_chain(&s.x, s.g.many_id, 0, 1));
+            const float *all = exec_value(&s.x, s.g.many_id, s.g.many.last->loss);
+            for (int64_t t = 0; t < s.seq; t++)
+                compare_logits(families[i], &s, row, t, all + t * s.c.vocab, &worst);
+            for (int64_t t = 0; t < s.seq; t++) {
+                model_set_batch(s.m, s.p, 0,
+                                &(model_batch){ .tokens = tok + t, .pos = pos + t, .n = 1 });
+                check(exec_chain(&s.x, s.g.one_id, 0, 1));
+                compare_logits(families[i], &s, row, t,
+                               exec_value(&s.x, s.g.one_id, s.g.one.last->loss), &worst);
+            }
+        }
+        close_subject(&s);
+    }
+}
+
+/* ---- import, export ---------------------------------------------------------------------- */
+static void same_tensors(const char *name, const char *a, const char *b) {
+    st_file *x, *y;
+    check(st_open(a, &x));
+    check(st_open(b, &y));
+    if (st_count(x) != st_count(y))
+        fail_msg("%s: %d tensors became %d", name, st_count(x), st_count(y));
+    for (int i = 0; i < st_count(x); i++) {
+        const st_tensor *t = st_at(x, i), *u = st_find(y, t->name);
+        if (!u || t->bytes != u->bytes || t->dt != u->dt || memcmp(t->data, u->data, t->bytes))
+            fail_msg("%s: %s did not survive", name, t->name);
+    }
+    st_close(x);
+    st_close(y);
+}
+
+static void test_round_trip(void **state) {
+    for (size_t i = 0; i < COUNT_OF(families); i++) {
+        subject s;
+        char dir[256], from[512];
+        snprintf(from, sizeof from, "%s/%s", FIXTURES, families[i]);
+        open_subject(families[i], &s);
+        scratch(dir, sizeof dir);
+        check(hf_export_config(dir, s.family, &s.c, DT_F32));
+        check(hf_export_params(s.family, dir, s.m, DT_F32, 0, get_weights, &s));
+        same_tensors(families[i], from, dir);
+        model_config again;
+        const hf_family *family;
+        check(hf_import_config(dir, &again, &family));
+        json_t *a = model_to_json(&s.c), *b = model_to_json(&again);
+        json_object_del(a, "name");
+        json_object_del(b, "name");
+        if (!json_equal(a, b)) fail_msg("%s: config.json did not survive", families[i]);
+        json_decref(a);
+        json_decref(b);
+        remove_scratch(dir);
+        close_subject(&s);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_logits),
+        cmocka_unit_test(test_round_trip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

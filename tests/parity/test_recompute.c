@@ -1,0 +1,89 @@
+/* Recompute changes what is kept, never a bit of the result. */
+#include "parity/runner.h"
+
+static const layout modes[] = {
+    { .name = "full", .dp = 1, .tp = 1, .keep_every = 1 },
+    { .name = "every 2", .dp = 1, .tp = 1, .keep_every = 2 },
+    { .name = "every 3", .dp = 1, .tp = 1, .keep_every = 3 },
+    { .name = "every 8, more than layers", .dp = 1, .tp = 1, .keep_every = 8 },
+    { .name = "selective", .dp = 1, .tp = 1, .selective = true },
+    { .name = "selective and every 2", .dp = 1, .tp = 1, .selective = true, .keep_every = 2 },
+    { .name = "full, three threads", .dp = 1, .tp = 1, .keep_every = 1, .threads = 3 },
+};
+
+static void compare(const char *name, model_config c, dtype dt, const char *modules) {
+    c.layers = 5;
+    outcome none, again;
+    layout plain = { .dp = 1, .tp = 1, .dt = dt, .modules = modules };
+    run_layout(&c, &plain, &none);
+    run_layout(&c, &plain, &again);
+    same_bits("a second run", &again, &none);
+    outcome_free(&again);
+    for (size_t i = 0; i < COUNT_OF(modes); i++) {
+        outcome o;
+        layout l = modes[i];
+        char what[128];
+        l.dt = dt;
+        l.modules = modules;
+        snprintf(what, sizeof what, "%s %s, %s", name, dt_name(dt), l.name);
+        run_layout(&c, &l, &o);
+        same_bits(what, &o, &none);
+        if (l.keep_every < 5 && !(o.saved_bytes < none.saved_bytes))
+            fail_msg("%s: keeps %zu bytes, none keeps %zu", what, o.saved_bytes, none.saved_bytes);
+        outcome_free(&o);
+    }
+    outcome_free(&none);
+}
+
+static void every_type(const char *name, model_config c) {
+    compare(name, c, DT_F32, NULL);
+    compare(name, c, DT_BF16, NULL);
+    compare(name, c, DT_F16, NULL);
+    compare(name, c, DT_BF16, "head=fp32,attn=fp16");
+}
+
+static void test_llama(void **state) {
+    model_config c = small_llama();
+    c.dropout = 0.1;
+    c.qknorm = QKNORM_HEAD;
+    every_type("llama", c);
+}
+
+static void test_gpt2(void **state) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.mlp = MLP_GELU_TANH;
+    c.bias = true;
+    c.pos = POS_LEARNED;
+    c.tied = true;
+    c.embed_dropout = 0.1;
+    every_type("gpt2", c);
+}
+
+static void test_neox(void **state) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.mlp = MLP_GELU_ERF;
+    c.bias = true;
+    c.parallel = true;
+    c.rope_fraction = 0.5;
+    every_type("neox", c);
+}
+
+static void test_post_norm(void **state) {
+    model_config c = small_llama();
+    c.norm_post = true;
+    c.qknorm = QKNORM_FULL;
+    c.window = 5;
+    every_type("olmo2", c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_llama),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_neox),
+        cmocka_unit_test(test_post_norm),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
