@@ -20,7 +20,7 @@ static const bench_shape shapes[] = { { 1024, 768 }, { 4096, 2048 } };
 static const dtype types[] = { DT_F32, DT_BF16 };
 
 /* Operands of a call, as (rows, columns) in units of N and D; what: activations 'a', fp32 'f' and
- * ints 'i' are streamed, small weights 'w' are not counted. */
+ * ints 'i' are streamed, fp32 'u' read and written, small weights 'w' are not counted. */
 typedef struct shape_of {
     char what;
     int rows, cols; /* rows: 'N' tokens, 'V' the table, 1; cols in D, 0 means one column */
@@ -41,6 +41,10 @@ typedef struct bench_row {
     { 'w', 1, 1 }
 #define DW                                                                                         \
     { 'g', 1, 1 }
+#define FULL                                                                                       \
+    { 'f', 'N', 1 }
+#define UPD                                                                                        \
+    { 'u', 'N', 1 }
 #define NONE                                                                                       \
     { 0, 0, 0 }
 static const bench_row rows[] = {
@@ -59,6 +63,8 @@ static const bench_row rows[] = {
     { "dropout", OP_DROPOUT, { ACT, { 'q', 'N', 0 } }, { ACT } },
     { "embed", OP_EMBED, { { 'p', 'N', 0 }, { 'a', 'V', 1 } }, { ACT } },
     { "embed_bwd", OP_EMBED_BWD, { ACT, { 'p', 'N', 0 } }, { { 'g', 'V', 1 } } },
+    { "update_lion", OP_UPDATE_LION, { FULL }, { UPD, UPD, ACT } },
+    { "update_adam", OP_UPDATE_ADAM, { FULL }, { UPD, UPD, UPD, ACT } },
 };
 
 typedef struct arena_of {
@@ -77,7 +83,7 @@ static tensor operand(const shape_of *o, bench_shape s, dtype act, arena_of *a, 
     a->used += align_up(tensor_bytes(&t), 4096) + 4096;
     BUG_IF(a->used > a->size);
     bool table = o->rows == 'V' || o->what == 't';
-    if (!table) *moved += tensor_bytes(&t);
+    if (!table) *moved += tensor_bytes(&t) * (o->what == 'u' ? 2 : 1);
     for (int64_t i = 0; i < tensor_count(&t); i++) { /* values near 1 cost what any others do */
         if (dt == DT_I32)
             ((int32_t *)t.data)[i] = (int32_t)(i * 7919 % MIN(s.n, vocab));
@@ -101,6 +107,10 @@ static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of 
     c->attr.heads.kv = (int)(s.d / 64 / 6); /* a row is q|k|v, as wide as D */
     c->attr.heads.q = (int)(s.d / 64) - 2 * c->attr.heads.kv;
     c->attr.dropout.p = 0.1f;
+    c->attr.update.lr_mul = 1;
+    c->attr.update.beta1 = 0.9f;
+    c->attr.update.beta2 = 0.95f;
+    c->attr.update.eps = 1e-8f;
     if (r->op == OP_EMBED_BWD) c->accumulate = 1;
     return moved;
 }
@@ -130,7 +140,7 @@ static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes writte
 enum { MAX_COPIES = 64 };
 static double op_rate(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
                       char *memory, size_t size) {
-    static const step_block step = { .loss_grad = 1 };
+    static const step_block step = { .loss_grad = 1, .update = { 1e-4f, 1, 1 } };
     arena_of a = { .base = memory, .size = size };
     op_call calls[MAX_COPIES];
     size_t moved = 0;

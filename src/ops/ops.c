@@ -1,5 +1,7 @@
 #include "ops/ops.h"
 
+#include <stdlib.h>
+
 static const struct {
     const char *name;
     int flags;
@@ -20,4 +22,32 @@ void ops_run(const op_backend *b, const op_call *c) {
 
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
     return b->workspace ? b->workspace(c, threads) : 0;
+}
+
+typedef struct burn_run {
+    const op_backend *b;
+    dtype dt;
+    int64_t rounds;
+    double *done; /* [threads] */
+} burn_run;
+
+static void burn_task(void *ctx, int64_t i, int worker) {
+    const burn_run *r = ctx;
+    r->done[i] = r->b->burn(r->dt, r->rounds);
+}
+
+double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
+    int threads = pool_size(p);
+    burn_run r = { b, dt, 20000, mem_alloc((size_t)threads * sizeof(double)) };
+    double best = 0;
+    for (int rep = 0; rep < 6; rep++) { /* the best: other processes only ever slow it down */
+        double start = time_now(), done = 0;
+        pool_run(p, threads, burn_task, &r);
+        double seconds = time_now() - start;
+        for (int i = 0; i < threads; i++) done += r.done[i];
+        if (seconds > 1e-3) best = MAX(best, done / seconds);
+        if (seconds < 5e-3) r.rounds *= 4;
+    }
+    free(r.done);
+    return best;
 }

@@ -196,6 +196,8 @@ typedef struct op_backend {
     op_kernel kernel[OP_COUNT];
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. */
     size_t (*workspace)(const op_call *c, int threads);
+    /* Multiply-adds of this type on registers alone, on the calling thread. @return operations. */
+    double (*burn)(dtype dt, int64_t rounds);
 } op_backend;
 
 /* ---- the CPU, by instruction set ---------------------------------------------------------
@@ -206,6 +208,10 @@ typedef struct op_backend {
 const op_backend *ops_cpu(const char *isa);
 /* @return the i-th instruction set this CPU runs, weakest first; NULL past the end. */
 const char *ops_cpu_isa(int i);
+
+/* Floating-point operations a second that products of this type can reach with these threads, as
+ * measured in some milliseconds: what MFU is a share of. */
+double ops_peak_flops(const op_backend *b, dtype dt, pool *p);
 
 void ops_run(const op_backend *b, const op_call *c);
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads);

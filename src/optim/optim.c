@@ -349,6 +349,6 @@ void optim_state_set(optimizer *o, int param, int k, const float *from) {
     }
     bool sign = t->r->state[k].shape == AS_SIGNED_BYTES;
     for (int64_t b = 0; b < block8_count(n); b++)
-        block8_pack(from + b * BLOCK8, MIN(BLOCK8, n - b * BLOCK8), sign, NULL,
+        block8_pack(from + b * BLOCK8, MIN(BLOCK8, n - b * BLOCK8), sign,
                     (uint8_t *)at + b * BLOCK8, &block8_scales(at, n)[b]);
 }

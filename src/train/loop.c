@@ -213,6 +213,7 @@ err train_run(const config *c, const train_options *o) {
     err e = OK;
     TRY_CLEAN(trainer_setup(&t));
     t.show = progress_new(stdout);
+    t.peak_flops = ops_peak_flops(t.ops, model_lay(t.m)->dt, t.x.pool);
     if (!o->quiet) trainer_describe(&t);
     if (c->debug.dump_programs) TRY_CLEAN(trainer_write_programs(&t));
     if (t.state.step >= t.stop) {

@@ -41,7 +41,7 @@ static void memory_line(const plan *p) {
 }
 
 void trainer_describe(const trainer *t) {
-    char a[32], b[32], c[32];
+    char a[32], b[32];
     const data_info *d = data_source_info(t->data);
     printf("%s\n", t->dir);
     line("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld", t->mc.name,
@@ -58,11 +58,9 @@ void trainer_describe(const trainer *t) {
          (double)(t->steps * t->micros * t->rows * t->seq) /
              (double)MAX(t->train_range.to - t->train_range.from, 1));
     line("compute", "%s, %s, %d threads", config_choice("precision.dtype", t->cfg->precision.dtype),
-         ops_cpu(*t->cfg->debug.isa ? t->cfg->debug.isa : OPS_ISA_BEST)->name,
-         pool_size(t->x.pool));
+         t->ops->name, pool_size(t->x.pool));
     memory_line(t->p);
     if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
-    (void)c;
     fflush(stdout);
 }
 

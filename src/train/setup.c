@@ -179,8 +179,8 @@ static int keep_every(const config *c, int layers) {
 static err build(trainer *t) {
     static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
     const config *c = t->cfg;
-    const op_backend *ops = ops_cpu(*c->debug.isa ? c->debug.isa : OPS_ISA_BEST);
-    if (!ops) {
+    t->ops = ops_cpu(*c->debug.isa ? c->debug.isa : OPS_ISA_BEST);
+    if (!t->ops) {
         str have = { 0 };
         for (int i = 0; ops_cpu_isa(i); i++) str_add(&have, "%s%s", i ? ", " : "", ops_cpu_isa(i));
         err e = err_hint(ERR("debug.isa: this processor has no \"%s\"", c->debug.isa), "it has %s",
@@ -193,7 +193,7 @@ static err build(trainer *t) {
                        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
     TRY(model_new(&t->mc, &l, &t->m));
     t->x.pool = pool_new((int)c->training.threads);
-    t->p = plan_new(&l.mesh, ops, pool_size(t->x.pool));
+    t->p = plan_new(&l.mesh, t->ops, pool_size(t->x.pool));
     model_reserve(t->m, t->p, true);
     optim_settings s = { .kind = (optim_kind)c->optimizer.name,
                          .beta1 = c->optimizer.beta1,

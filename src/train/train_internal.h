@@ -12,6 +12,7 @@ typedef struct trainer {
     const train_options *opt;
     char *dir; /* owned */
 
+    const op_backend *ops;
     model_config mc;
     model *m;
     plan *p;

@@ -144,7 +144,8 @@ static void pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, 
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
         if (band) {
-            CPU(att_mask)(s->p, band, q0, klo, khi);
+            CPU(att_mask)(s->p, band, q0, klo, khi, ATT_MASKED);
+            CPU(att_mask)(s->g, band, q0, klo, khi, 0); /* not made there, and 0 * NaN is NaN */
             zero_rows(s, q0, 0, klo);
             zero_rows(s, q0, MAX(klo, khi), m);
         }

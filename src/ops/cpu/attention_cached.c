@@ -137,11 +137,11 @@ static void mix_rows(float *out, float shrink, const float *weight, rows x, int 
 
 static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
     float s[ATT_TILE], top = st->max, sum = 0;
-    for (int j = 0; j < keys; j++) {
-        s[j] = dot(st->q, k.at + j * k.ld, dim);
-        top = s[j] > top ? s[j] : top;
-    }
+    vec best = vec_all(ATT_MASKED);
+    for (int j = 0; j < keys; j++) s[j] = dot(st->q, k.at + j * k.ld, dim);
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
+    for (int j = 0; j < keys; j += VEC) best = vec_max(vec_load(s + j), best);
+    for (int i = 0; i < VEC; i++) top = best[i] > top ? best[i] : top;
     for (int j = 0; j < keys; j += VEC) vec_store(s + j, vec_exp2(vec_load(s + j) - top));
     vec shrink = vec_exp2(vec_all(st->max - top));
     for (int j = 0; j < keys; j++) sum += s[j];

@@ -106,7 +106,7 @@ void CPU(att_state_add)(att_state *st, const att_plan *p, const void *k, const v
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
         if (band) {
-            CPU(att_mask)(st->s, band, q0, klo, khi);
+            CPU(att_mask)(st->s, band, q0, klo, khi, ATT_MASKED);
             zero_rows(st->s + q0, 0, klo);
             zero_rows(st->s + q0, MAX(khi, klo), m);
         }

@@ -35,8 +35,9 @@ enum { VEC = 8 };
 #else
 enum { VEC = 4 };
 #endif
-typedef float vec __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
-typedef int32_t vec_i __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
+typedef float vec __attribute__((vector_size(VEC * 4)));
+typedef int32_t vec_i __attribute__((vector_size(VEC * 4)));
+typedef float vec_in_memory __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
 
 /* Before a loop over registers: gcc keeps an array in memory unless all its loops are unrolled. */
 #if defined(__clang__)
@@ -46,8 +47,8 @@ typedef int32_t vec_i __attribute__((vector_size(VEC * 4), aligned(4), may_alias
 #endif
 
 static inline vec vec_all(float x) { return x - (vec){ 0 }; }
-static inline vec vec_load(const float *p) { return *(const vec *)p; }
-static inline void vec_store(float *p, vec x) { *(vec *)p = x; }
+static inline vec vec_load(const float *p) { return *(const vec_in_memory *)p; }
+static inline void vec_store(float *p, vec x) { *(vec_in_memory *)p = x; }
 static inline vec vec_select(vec_i mask, vec a, vec b) {
     return (vec)(((vec_i)a & mask) | ((vec_i)b & ~mask));
 }
@@ -217,8 +218,8 @@ const att_band *CPU(att_band_of)(att_band *band, const att_plan *p, const int64_
                                  const int64_t *end, int nq, int64_t key0, int keys);
 /* The same for two tiles of a plan. */
 const att_band *CPU(att_band_tiles)(att_band *band, const att_plan *p, int qt, int kt);
-/* Scores in [klo, khi) x [q0, q0 + ATT_LANES) that the band hides become ATT_MASKED. */
-void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi);
+/* What the band hides in [klo, khi) x [q0, q0 + ATT_LANES) of a score tile becomes `hidden`. */
+void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi, float hidden);
 
 /* Rows of keys that a block of ATT_LANES queries needs. */
 static inline void att_lane_keys(const att_band *band, int q0, int nq, int keys, int *lo, int *hi) {

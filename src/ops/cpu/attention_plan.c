@@ -109,11 +109,11 @@ const att_band *CPU(att_band_tiles)(att_band *band, const att_plan *p, int qt, i
     return CPU(att_band_of)(band, p, lo, end, nq, p->tile_row[kt], att_tile_rows(p, kt));
 }
 
-void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi) {
+void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi, float hidden) {
     for (int k = klo; k < khi; k++) {
         float *row = s + (size_t)k * ATT_TILE + q0;
         int from = MIN(MAX(band->from[k] - q0, 0), ATT_LANES), to = band->to[k] - q0;
-        for (int q = 0; q < from; q++) row[q] = ATT_MASKED;
-        for (int q = MAX(to, from); q < ATT_LANES; q++) row[q] = ATT_MASKED;
+        for (int q = 0; q < from; q++) row[q] = hidden;
+        for (int q = MAX(to, from); q < ATT_LANES; q++) row[q] = hidden;
     }
 }

@@ -164,6 +164,8 @@ static const tile_path f32_path = {
 /* ---- bf16, where the instruction set has it -------------------------------------------------- */
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 #include "kernel/tile_bf16_neon.h"
+#elif defined(__AMX_BF16__)
+#include "kernel/tile_bf16_amx.h"
 #elif defined(__AVX512BF16__)
 #include "kernel/tile_bf16_avx512.h"
 #else

@@ -1,5 +1,5 @@
 /* The table of this instruction set's kernels. */
-#include "cpu_internal.h"
+#include "kernel/kernel_internal.h"
 
 static size_t workspace(const op_call *c, int threads) {
     switch (c->op) {
@@ -23,6 +23,14 @@ static size_t workspace(const op_call *c, int threads) {
     }
 }
 
+static double burn(dtype dt, int64_t rounds) {
+    const gemm_kernel *k = dt == DT_BF16 ? CPU(gemm_bf16_kernel) : &CPU(gemm_f32_kernel);
+    if (k->enter) k->enter();
+    double done = k->burn(rounds);
+    if (k->leave) k->leave();
+    return done;
+}
+
 #define CPU_STRING2(x) #x
 #define CPU_STRING(x)  CPU_STRING2(x)
 
@@ -30,6 +38,7 @@ extern const op_backend CPU(backend);
 const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
     .workspace = workspace,
+    .burn = burn,
     .kernel = {
         [OP_EMBED] = CPU(embed),
         [OP_EMBED_BWD] = CPU(embed_bwd),

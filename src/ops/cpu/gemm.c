@@ -90,6 +90,7 @@ gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tens
 
 size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     if (g->m <= 0 || g->n <= 0 || g->k <= 0) return 0;
+    if (CPU(gemm_is_row)(g)) return CPU(gemm_row_workspace)(g, threads);
     plan p = plan_make(g);
     return plan_bytes(&p, threads);
 }
@@ -167,9 +168,12 @@ static void run_strip(plan *p, pool *pl) {
 
 void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_bytes) {
     if (g->m <= 0 || g->n <= 0) return;
-    BUG_IF(g->k <= 0);
+    BUG_IF(g->k <= 0 || workspace_bytes < CPU(gemm_workspace)(g, pool_size(pl)));
+    if (CPU(gemm_is_row)(g)) {
+        CPU(gemm_row_run)(g, pl, workspace);
+        return;
+    }
     plan p = plan_make(g);
-    BUG_IF(workspace_bytes < plan_bytes(&p, pool_size(pl)));
     plan_share(&p, pool_size(pl));
     p.pa = (char *)align_up((uintptr_t)workspace, 64);
     p.pb = p.pa + p.a_bytes;

@@ -88,104 +88,88 @@ static dtype common_type(const tensor *const *t, int n) {
     return dt == DT_F32 || dt == DT_BF16 ? dt : DT_NONE;
 }
 
-/* Pointers of one row; delta and r may be NULL. All of one type. */
-typedef struct norm_fwd {
-    const void *x, *delta;
-    void *r, *y;
-    float mean, scale;
-} norm_fwd;
-
-VEC_INLINE void row_add(dtype t, const void *x, const void *delta, void *r, int64_t d) {
-    int64_t k = 0;
-    for (; k + 2 * VEC <= d; k += 2 * VEC) {
-        vf a[2], b[2];
-        vec_load2(t, x, k, a);
-        vec_load2(t, delta, k, b);
-        vec_store2(t, r, k, (vf[]){ a[0] + b[0], a[1] + b[1] });
-    }
-    for (int64_t m; k < d; k += VEC) {
-        m = MIN(d - k, VEC);
-        vec_put(t, r, k, m, vec_get(t, x, k, m, 0) + vec_get(t, delta, k, m, 0));
-    }
+/* One pass, for the type at hand. */
+static float pass_by_type(dtype t, bool centred, norm_next n, norm_out o, int64_t d) {
+    if (t == DT_F32)
+        return centred ? norm_pass(DT_F32, n, o, true, d) : norm_pass(DT_F32, n, o, false, d);
+    return centred ? norm_pass(DT_BF16, n, o, true, d) : norm_pass(DT_BF16, n, o, false, d);
 }
 
-/* Makes r where asked, then the statistics of the row to normalise, which a->x becomes. */
-VEC_INLINE void row_statistics(dtype t, norm_fwd *a, bool centred, float eps, int64_t d) {
-    if (a->delta)
-        row_add(t, a->x, a->delta, a->r, d);
-    else if (a->r && a->r != a->x)
-        memcpy(a->r, a->x, (size_t)d * dt_size(t));
-    if (a->r) a->x = a->r;
-    a->mean = centred ? row_sum(t, a->x, d) / (float)d : 0;
-    a->scale = 1 / sqrtf(row_squares(t, a->x, a->mean, d) / (float)d + eps);
+/* From the sum over a row to its statistics. */
+static void row_statistics(const norm_job *j, dtype t, float sum, norm_out *o) {
+    float d = (float)j->d, squares = sum;
+    if (j->centred) {
+        o->mean = sum / d;
+        squares = t == DT_F32 ? row_deviation(DT_F32, o->x, o->mean, j->d)
+                              : row_deviation(DT_BF16, o->x, o->mean, j->d);
+    }
+    o->scale = 1 / sqrtf(squares / d + j->c->attr.eps);
+}
+
+static void store_statistics(const norm_job *j, int64_t row, const norm_out *o) {
+    float *stat = j->c->out[2].data; /* [N] or [N, 2] */
+    if (j->centred) stat[2 * row] = o->mean;
+    stat[j->centred ? 2 * row + 1 : row] = o->scale;
 }
 
 static void *row_data(const tensor *t, int64_t row, int64_t d) {
     return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
 }
 
-/* A few rows: the statistics of all, then the results of all, so that one row's square root and
- * division pass while the next is summed. */
-enum { GROUP = 4 };
-VEC_INLINE void group_forward(dtype t, const norm_job *j, const float *w, const float *b,
-                              int64_t row, int n) {
+/* All activations of one type: each pass finishes row - 1 and sums up row. */
+static void native_rows(const norm_job *j, span rows, const float *w, const float *b) {
     const op_call *c = j->c;
-    float *stat = c->out[2].data; /* [N] or [N, 2] */
-    norm_fwd a[GROUP];
-    for (int i = 0; i < n; i++) {
-        a[i] = (norm_fwd){ .x = row_data(&c->in[0], row + i, j->d),
-                           .delta = row_data(&c->in[1], row + i, j->d),
-                           .r = row_data(&c->out[0], row + i, j->d),
-                           .y = row_data(&c->out[1], row + i, j->d) };
-        row_statistics(t, &a[i], j->centred, c->attr.eps, j->d);
-    }
-    for (int i = 0; i < n; i++) {
-        norm_out out = { a[i].x, w, b, a[i].y, a[i].mean, a[i].scale };
-        row_normalise(t, out, j->d);
-        if (j->centred) stat[2 * (row + i)] = a[i].mean;
-        stat[j->centred ? 2 * (row + i) + 1 : row + i] = a[i].scale;
+    norm_out o = { .x = NULL };
+    for (int64_t row = rows.lo; row <= rows.hi; row++) {
+        norm_next n = { .x = NULL };
+        if (row < rows.hi) {
+            n.x = row_data(&c->in[0], row, j->d);
+            n.delta = row_data(&c->in[1], row, j->d);
+            n.r = row_data(&c->out[0], row, j->d);
+            if (n.r == n.x && !n.delta) n.r = NULL; /* there already */
+        }
+        float sum = pass_by_type(j->native, j->centred, n, o, j->d);
+        if (row == rows.hi) break;
+        o = (norm_out){
+            .x = n.r ? n.r : n.x, .y = row_data(&c->out[1], row, j->d), .w = w, .b = b
+        };
+        row_statistics(j, j->native, sum, &o);
+        store_statistics(j, row, &o);
     }
 }
 
 /* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
-static void mixed_forward(const norm_job *j, const float *w, const float *b, int64_t row,
-                          int worker) {
+static void mixed_row(const norm_job *j, int64_t row, int worker, const float *w, const float *b) {
     const tensor *xt = &j->c->in[0], *dt = &j->c->in[1], *rt = &j->c->out[0], *yt = &j->c->out[1];
     float *tmp = norm_row(&j->space, worker, 0), *other = norm_row(&j->space, worker, 1);
-    float *stat = j->c->out[2].data;
     const float *x = CPU(row_get)(xt, row, j->d, tmp);
     if (rt->data) {
-        if (dt->data) row_add(DT_F32, x, CPU(row_get)(dt, row, j->d, other), tmp, j->d);
-        CPU(row_put)(rt, row, j->d, dt->data ? tmp : x);
+        const float *delta = dt->data ? CPU(row_get)(dt, row, j->d, other) : NULL;
+#pragma omp simd
+        for (int64_t k = 0; k < j->d; k++) tmp[k] = delta ? x[k] + delta[k] : x[k];
+        CPU(row_put)(rt, row, j->d, tmp);
         x = CPU(row_get)(rt, row, j->d, tmp);
     }
-    norm_fwd a = { .x = x };
-    row_statistics(DT_F32, &a, j->centred, j->c->attr.eps, j->d);
-    float *y = CPU(row_at)(yt, row, j->d, other);
-    row_normalise(DT_F32, (norm_out){ x, w, b, y, a.mean, a.scale }, j->d);
-    CPU(row_put)(yt, row, j->d, y);
-    if (j->centred) stat[2 * row] = a.mean;
-    stat[j->centred ? 2 * row + 1 : row] = a.scale;
+    norm_out o = { .x = x, .y = CPU(row_at)(yt, row, j->d, other), .w = w, .b = b },
+             none = { NULL };
+    float sum = pass_by_type(DT_F32, j->centred, (norm_next){ .x = x }, none, j->d);
+    row_statistics(j, DT_F32, sum, &o);
+    store_statistics(j, row, &o);
+    pass_by_type(DT_F32, j->centred, (norm_next){ .x = NULL }, o, j->d);
+    CPU(row_put)(yt, row, j->d, o.y);
 }
 
 static void norm_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
     const tensor *bt = &j->c->in[3];
-    const float *w = CPU(row_get)(&j->c->in[2], 0, j->d, norm_row(&j->space, worker, 2));
-    const float *b = NULL;
+    const float *w = CPU(row_get)(&j->c->in[2], 0, j->d, norm_row(&j->space, worker, 2)), *b = NULL;
     if (j->centred && bt->data) b = CPU(row_get)(bt, 0, j->d, norm_row(&j->space, worker, 3));
     span rows = span_of(i, j->each, j->n);
-    if (j->native == DT_NONE) {
-        for (int64_t row = rows.lo; row < rows.hi; row++) mixed_forward(j, w, b, row, worker);
+    if (j->native != DT_NONE) {
+        native_rows(j, rows, w, b);
         return;
     }
-    for (int64_t row = rows.lo; row < rows.hi; row += GROUP) {
-        int n = (int)MIN(GROUP, rows.hi - row);
-        if (j->native == DT_F32)
-            group_forward(DT_F32, j, w, b, row, n);
-        else
-            group_forward(DT_BF16, j, w, b, row, n);
-    }
+    for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row(j, row, worker, w, b);
 }
 
 static void norm_run(const op_call *c, bool centred) {
@@ -206,42 +190,67 @@ void CPU(rmsnorm)(const op_call *c) { norm_run(c, false); }
 void CPU(layernorm)(const op_call *c) { norm_run(c, true); }
 
 /* ---- backward -------------------------------------------------------------------------------- */
-static void norm_bwd_one(const norm_job *j, int64_t row, int worker, norm_back *a) {
+static void back_by_type(dtype t, bool centred, norm_back *n, const norm_back *o, norm_grad p,
+                         int64_t d) {
+    if (t == DT_F32 && centred)
+        norm_back_pass(DT_F32, n, o, p, true, d);
+    else if (t == DT_F32)
+        norm_back_pass(DT_F32, n, o, p, false, d);
+    else if (centred)
+        norm_back_pass(DT_BF16, n, o, p, true, d);
+    else
+        norm_back_pass(DT_BF16, n, o, p, false, d);
+}
+
+static norm_back back_row(const norm_job *j, int64_t row) {
+    const float *stat = j->c->in[2].data; /* [N] or [N, 2] */
+    return (norm_back){ .mean = j->centred ? stat[2 * row] : 0,
+                        .scale = stat[j->centred ? 2 * row + 1 : row] };
+}
+
+static void native_rows_bwd(const norm_job *j, span rows, norm_grad p) {
+    const op_call *c = j->c;
+    norm_back o = { .x = NULL };
+    for (int64_t row = rows.lo; row <= rows.hi; row++) {
+        norm_back n = { .x = NULL };
+        if (row < rows.hi) {
+            n = back_row(j, row);
+            n.dy = row_data(&c->in[0], row, j->d);
+            n.x = row_data(&c->in[1], row, j->d);
+            n.dr = row_data(&c->in[4], row, j->d);
+            n.dx = row_data(&c->out[0], row, j->d);
+        }
+        back_by_type(j->native, j->centred, &n, &o, p, j->d);
+        o = n;
+    }
+}
+
+static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, norm_grad p) {
     const tensor *dyt = &j->c->in[0], *rt = &j->c->in[1], *drt = &j->c->in[4], *dxt = &j->c->out[0];
     const norm_space *s = &j->space;
-    if (j->native == DT_NONE) {
-        a->dy = CPU(row_get)(dyt, row, j->d, norm_row(s, worker, 0));
-        a->x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
-        a->dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
-        a->dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
-        row_backward(DT_F32, *a, j->centred, j->d);
-        CPU(row_put)(dxt, row, j->d, a->dx);
-        return;
-    }
-    a->dy = row_data(dyt, row, j->d);
-    a->x = row_data(rt, row, j->d);
-    a->dr = row_data(drt, row, j->d);
-    a->dx = row_data(dxt, row, j->d);
-    if (j->native == DT_F32)
-        row_backward(DT_F32, *a, j->centred, j->d);
-    else
-        row_backward(DT_BF16, *a, j->centred, j->d);
+    norm_back n = back_row(j, row), none = { .x = NULL };
+    n.dy = CPU(row_get)(dyt, row, j->d, norm_row(s, worker, 0));
+    n.x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
+    n.dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
+    n.dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
+    back_by_type(DT_F32, j->centred, &n, &none, p, j->d);
+    back_by_type(DT_F32, j->centred, &none, &n, p, j->d);
+    CPU(row_put)(dxt, row, j->d, n.dx);
 }
 
 static void norm_bwd_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
     const norm_space *s = &j->space;
-    const float *stat = j->c->in[2].data; /* [N] or [N, 2] */
-    norm_back a = { .dw = s->partial + i * s->width };
-    a.db = a.dw + s->ld;
-    memset(a.dw, 0, (size_t)s->width * sizeof *a.dw);
-    a.w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(s, worker, 2));
+    norm_grad p = { .dw = s->partial + i * s->width };
+    p.db = p.dw + s->ld;
+    memset(p.dw, 0, (size_t)s->width * sizeof *p.dw);
+    p.w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(s, worker, 2));
     span rows = span_of(i, s->each, j->n);
-    for (int64_t row = rows.lo; row < rows.hi; row++) {
-        a.mean = j->centred ? stat[2 * row] : 0;
-        a.scale = stat[j->centred ? 2 * row + 1 : row];
-        norm_bwd_one(j, row, worker, &a);
+    if (j->native != DT_NONE) {
+        native_rows_bwd(j, rows, p);
+        return;
     }
+    for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row_bwd(j, row, worker, p);
 }
 
 static void norm_bwd_run(const op_call *c, bool centred) {

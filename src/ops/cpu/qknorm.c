@@ -41,12 +41,14 @@ static qknorm_job job_of(const op_call *c) {
 
 static void segment_fwd(const segment *s, const float *x, const float *w, float *y, float *stat,
                         float eps) {
-    for (int64_t g = 0; g < s->count; g++) {
-        int64_t at = s->at + g * s->width;
-        float mean_square = row_squares(DT_F32, x + at, 0, s->width) / (float)s->width;
-        float scale = stat[s->stat + g] = 1 / sqrtf(mean_square + eps);
-        norm_out out = { .x = x + at, .w = w, .y = y + at, .scale = scale };
-        row_normalise(DT_F32, out, s->width);
+    norm_out o = { .x = NULL };
+    for (int64_t g = 0; g <= s->count; g++) { /* finishes group g - 1 and sums up group g */
+        const float *at = x + s->at + g * s->width;
+        norm_next n = { .x = g < s->count ? at : NULL };
+        float squares = norm_pass(DT_F32, n, o, false, s->width);
+        o = (norm_out){ .x = at, .y = y + s->at + g * s->width, .w = w };
+        o.scale = 1 / sqrtf(squares / (float)s->width + eps);
+        if (n.x) stat[s->stat + g] = o.scale;
     }
 }
 
@@ -77,12 +79,16 @@ void CPU(qknorm)(const op_call *c) {
 
 static void segment_bwd(const segment *s, const float *dy, const float *x, const float *w,
                         const float *stat, float *dx, float *dw) {
-    for (int64_t g = 0; g < s->count; g++) {
+    norm_back o = { .x = NULL };
+    for (int64_t g = 0; g <= s->count; g++) {
         int64_t at = s->at + g * s->width;
-        norm_back a = {
-            .dy = dy + at, .x = x + at, .w = w, .dx = dx + at, .dw = dw, .scale = stat[s->stat + g]
-        };
-        row_backward(DT_F32, a, false, s->width);
+        norm_back n = { .x = NULL };
+        if (g < s->count)
+            n = (norm_back){
+                .dy = dy + at, .x = x + at, .dx = dx + at, .scale = stat[s->stat + g]
+            };
+        norm_back_pass(DT_F32, &n, &o, (norm_grad){ .w = w, .dw = dw }, false, s->width);
+        o = n;
     }
 }
 

@@ -50,13 +50,13 @@ static void adam(const op_call *c, const update_factors *f, elements e) {
 static void lion(const op_call *c, const update_factors *f, elements e) {
     const float *restrict g = e.g;
     float *restrict p = e.p, *restrict m = e.m;
-    float scale = f->scale, keep = f->keep, lr = f->lr;
+    float scale = f->scale, decay = f->decay, lr = f->lr;
     float b1 = f->b1, c1 = f->c1, b2 = f->b2, c2 = f->c2;
 #pragma omp simd
     for (int64_t k = 0; k < e.n; k++) {
         float gk = g[k] * scale, u = b1 * m[k] + c1 * gk;
         float sign = (u > 0 ? 1.0f : 0.0f) - (u < 0 ? 1.0f : 0.0f);
-        p[k] = p[k] * keep - lr * sign;
+        p[k] -= lr * (sign + decay * p[k]);
         m[k] = b2 * m[k] + c2 * gk;
     }
 }

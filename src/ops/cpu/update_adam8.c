@@ -1,30 +1,10 @@
 /* AdamW with moments of a byte an element (block8.h): a block is decoded, updated in fp32 and
  * encoded again while it is in the cache. The weights move by the moments before they are rounded.
- * Bytes an element: 16, and the copy's own.
- *
- * The noise that rounds is a hash of (update, element), so a run gives the same bits whatever the
- * threads, and a resumed run those of one that never stopped. */
+ * Bytes an element: 16, and the copy's own. */
 #include "ops/block8.h"
 #include "update.h"
 
 enum { TASK_BLOCKS = TASK_ELEMENTS / BLOCK8 };
-
-/* 32 well mixed bits an element: the upper half for one moment, the lower for the other. */
-static void hash_noise(uint64_t update, int64_t at, uint32_t *m, uint32_t *v) {
-    uint32_t seed = (uint32_t)update * 0x9e3779b1u + (uint32_t)((uint64_t)at >> 32);
-    uint32_t first = (uint32_t)at;
-#pragma omp simd
-    for (uint32_t k = 0; k < BLOCK8; k++) {
-        uint32_t h = (first + k) * 0x85ebca6bu ^ seed;
-        h ^= h >> 16;
-        h *= 0x7feb352du;
-        h ^= h >> 15;
-        h *= 0x846ca68bu;
-        h ^= h >> 16;
-        m[k] = (h & 0xffffu) << (BLOCK8_SHIFT - 16);
-        v[k] = (h >> 16) << (BLOCK8_SHIFT - 16);
-    }
-}
 
 static void adam8_block(const update_factors *f, const float *restrict g, float *restrict p,
                         float *restrict m, float *restrict v, int64_t n) {
@@ -52,16 +32,14 @@ static void adam8_task(void *ctx, int64_t i, int worker) {
     float *p = c->out[0].data, m[BLOCK8], v[BLOCK8];
     uint8_t *mc = c->out[1].data, *vc = c->out[2].data;
     float *ms = block8_scales(mc, j->n), *vs = block8_scales(vc, j->n);
-    uint32_t m_noise[BLOCK8], v_noise[BLOCK8];
     span blocks = span_of(i, TASK_BLOCKS, block8_count(j->n));
     for (int64_t b = blocks.lo; b < blocks.hi; b++) {
         int64_t at = b * BLOCK8, n = MIN(BLOCK8, j->n - at);
         block8_unpack(mc + at, n, true, ms[b], m);
         block8_unpack(vc + at, n, false, vs[b], v);
         adam8_block(&j->f, g + at, p + at, m, v, n);
-        hash_noise((uint64_t)c->run->step->update.count, at, m_noise, v_noise);
-        block8_pack(m, n, true, m_noise, mc + at, &ms[b]);
-        block8_pack(v, n, false, v_noise, vc + at, &vs[b]);
+        block8_pack(m, n, true, mc + at, &ms[b]);
+        block8_pack(v, n, false, vc + at, &vs[b]);
         update_copy(&c->out[3], p, at, n);
     }
 }

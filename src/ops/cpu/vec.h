@@ -107,8 +107,8 @@ VEC_INLINE void vec_load2(dtype dt, const void *p, int64_t k, vf x[2]) {
 #if defined(__ARM_NEON)
     if (dt == DT_BF16) {
         uint16x8_t h = vld1q_u16((const uint16_t *)p + k);
-        x[0] = (vf)vshll_n_u16(vget_low_u16(h), 16);
-        x[1] = (vf)vshll_high_n_u16(h, 16);
+        x[0] = (vf)vzip1q_u16(vdupq_n_u16(0), h); /* zips run on more pipes than long shifts */
+        x[1] = (vf)vzip2q_u16(vdupq_n_u16(0), h);
         return;
     }
 #endif
@@ -127,28 +127,31 @@ VEC_INLINE void vec_store2(dtype dt, void *p, int64_t k, const vf x[2]) {
     vec_store(dt, p, k + VEC, x[1]);
 }
 
-/* The same for the last m <= VEC elements: lanes beyond read `fill`, and are not stored. With m a
- * constant VEC these are the functions above. */
-VEC_INLINE vf vec_get(dtype dt, const void *p, int64_t k, int64_t m, float fill) {
-    if (m == VEC) return vec_load(dt, p, k);
-    float lane[VEC];
-    for (int64_t i = 0; i < VEC; i++) lane[i] = fill;
-    for (int64_t i = 0; i < m; i++) {
-        uint32_t u = dt == DT_F32 ? ((const uint32_t *)p)[k + i]
-                                  : (uint32_t)((const uint16_t *)p)[k + i] << 16;
-        memcpy(&lane[i], &u, sizeof u);
-    }
-    return vec_load(DT_F32, lane, 0);
+/* One element, for what is left at the end of a row. */
+VEC_INLINE float elem_get(dtype dt, const void *p, int64_t k) {
+    if (dt == DT_F32) return ((const float *)p)[k];
+    union {
+        uint32_t u;
+        float f;
+    } x = { .u = (uint32_t)((const uint16_t *)p)[k] << 16 };
+    return x.f;
 }
-VEC_INLINE void vec_put(dtype dt, void *p, int64_t k, int64_t m, vf x) {
-    if (m == VEC) {
-        vec_store(dt, p, k, x);
-        return;
-    }
-    char lane[VEC_BYTES];
-    size_t size = dt == DT_F32 ? 4 : 2;
-    vec_store(dt, lane, 0, x);
-    for (size_t i = 0; i < (size_t)m * size; i++) ((char *)p)[(size_t)k * size + i] = lane[i];
+VEC_INLINE void elem_put(dtype dt, void *p, int64_t k, float f) {
+    union {
+        float f;
+        uint32_t u;
+    } x = { .f = f };
+    uint32_t even = x.u + 0x7fff + (x.u >> 16 & 1), quiet = x.u | 0x400000;
+    if (dt == DT_F32)
+        ((float *)p)[k] = f;
+    else
+        ((uint16_t *)p)[k] = (uint16_t)((f == f ? even : quiet) >> 16);
+}
+VEC_INLINE float elem_round(dtype dt, float f) {
+    uint16_t h;
+    if (dt == DT_F32) return f;
+    elem_put(dt, &h, 0, f);
+    return elem_get(dt, &h, 0);
 }
 
 /* ---- 1 / (1 + 2^t) -----------------------------------------------------------------------------

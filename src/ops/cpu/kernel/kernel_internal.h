@@ -65,4 +65,9 @@ typedef struct gemm_tile {
 } gemm_tile;
 void CPU(gemm_store)(const gemm *g, const gemm_tile *tile);
 
+/* ---- gemm_row.c   ------------------------------------------------------------------------- */
+bool CPU(gemm_is_row)(const gemm *g);
+size_t CPU(gemm_row_workspace)(const gemm *g, int threads);
+void CPU(gemm_row_run)(const gemm *g, pool *p, void *workspace);
+
 #endif

@@ -1,0 +1,507 @@
+/* Optimizers over whole models: which parameter gets which rule and numbers, norms and steps that
+ * do not depend on the layout, state that comes back to the bit. The kernels themselves are tested
+ * in test_update.c. */
+#include "optim/optim.h"
+
+#include "ops/block8.h"
+#include "parity/runner.h"
+
+/* ---- a model, a plan and an optimizer on one rank -------------------------------------------- */
+typedef struct rig {
+    model *m;
+    plan *p;
+    optimizer *o;
+    exec x;
+    int rank;
+} rig;
+
+static err rig_make(rig *r, const model_config *c, const model_layout *l, const optim_settings *s,
+                    comm *end) {
+    *r = (rig){ .rank = comm_rank(end) };
+    TRY(model_new(c, l, &r->m));
+    r->p = plan_new(&l->mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(r->m, r->p, true);
+    TRY(optim_new(s, r->m, r->p, r->rank, &r->o));
+    TRY(plan_commit(r->p));
+    model_init(r->m, r->p, r->rank, 42);
+    r->x = (exec){ .plan = r->p, .comm = end };
+    return OK;
+}
+
+static void rig_free(rig *r) {
+    optim_free(r->o);
+    plan_free(r->p);
+    model_free(r->m);
+}
+
+/* Calls fn for every element of every parameter stored here: where its weight, gradient and copy
+ * lie, and its index in the whole parameter. */
+typedef struct element {
+    const model_param *q;
+    int64_t global;
+    float *p, *g;
+    const void *copy;
+    dtype copy_dt;
+} element;
+static void each_element(rig *r, void (*fn)(void *ctx, const element *e), void *ctx) {
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, r->rank);
+        float *p = plan_data(r->p, b.master), *g = plan_data(r->p, b.grad);
+        const char *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
+        for (int k = 0; k < model_params(r->m); k++) {
+            param_range z;
+            if (!model_param_range(r->m, k, &b, &z)) continue;
+            for (int64_t e = z.from; e < z.to; e++) {
+                int64_t at = z.at + e - z.from;
+                fn(ctx, &(element){ .q = model_param_at(r->m, k),
+                                    .global = model_global_index(r->m, k, r->rank, e),
+                                    .p = p + at,
+                                    .g = g + at,
+                                    .copy = copy ? copy + (size_t)at * dt_size(b.dt) : NULL,
+                                    .copy_dt = b.dt });
+            }
+        }
+    }
+}
+
+/* A gradient that depends on the parameter, the global element and the step alone. */
+static float gradient_of(const model_param *q, int64_t global, uint64_t step) {
+    return 0.05f * rng_normal(rng_key_of(step, hash_str(q->name)), (uint64_t)global);
+}
+static void set_gradient(void *ctx, const element *e) {
+    *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
+}
+static void fill_gradients(rig *r, uint64_t step) {
+    /* what lies between parameters is no gradient, and must not be read as one */
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, r->rank);
+        float *g = plan_data(r->p, b.grad);
+        for (int64_t k = 0; k < b.count; k++) g[k] = 1e6f;
+    }
+    each_element(r, set_gradient, &step);
+}
+
+static optim_settings settings_of(optim_kind kind) {
+    return (optim_settings){ .kind = kind,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8,
+                             .weight_decay = 0.1,
+                             .momentum = 0.9,
+                             .nesterov = true };
+}
+
+/* ---- on any layout --------------------------------------------------------------------------- */
+typedef struct spread {
+    const layout *l;
+    const optim_settings *s;
+    float *weight[128]; /* whole parameters, after three steps */
+    double norm;        /* of the first gradient */
+    pthread_mutex_t lock;
+    bool agree;
+} spread;
+typedef struct spread_rank {
+    spread *all;
+    comm *end;
+    rig r;
+    err error;
+} spread_rank;
+
+static void gather_weight(void *ctx, const element *e) {
+    spread_rank *me = ctx;
+    int k = model_find_param(me->r.m, e->q->name);
+    float **w = &me->all->weight[k];
+    if (!*w) {
+        *w = mem_alloc((size_t)(e->q->dim[0] * e->q->dim[1]) * sizeof(float));
+        for (int64_t i = 0; i < e->q->dim[0] * e->q->dim[1]; i++) (*w)[i] = NAN;
+    }
+    float *at = &(*w)[e->global];
+    if (!isnan(*at) && memcmp(at, e->p, sizeof *at)) me->all->agree = false;
+    *at = *e->p;
+}
+
+static err spread_run(spread_rank *me) {
+    const layout *l = me->all->l;
+    model_config c = small_llama();
+    model_layout lay = { .mesh = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } },
+                         .dt = DT_F32,
+                         .zero3 = l->zero3 };
+    double norm = 0;
+    TRY(rig_make(&me->r, &c, &lay, me->all->s, me->end));
+    for (uint64_t step = 0; step < 3; step++) {
+        fill_gradients(&me->r, step);
+        TRY(optim_grad_norm(me->r.o, &me->r.x, 0.5, &norm));
+        pthread_mutex_lock(&me->all->lock);
+        if (!step && me->all->norm != 0 && me->all->norm != norm) me->all->agree = false;
+        if (!step) me->all->norm = norm;
+        pthread_mutex_unlock(&me->all->lock);
+        TRY(optim_step(me->r.o, &me->r.x, 0.01, optim_clip(norm, 1.0) * 0.5));
+    }
+    pthread_mutex_lock(&me->all->lock);
+    each_element(&me->r, gather_weight, me);
+    pthread_mutex_unlock(&me->all->lock);
+    rig_free(&me->r);
+    return OK;
+}
+static void *spread_main(void *arg) {
+    spread_rank *me = arg;
+    me->error = spread_run(me);
+    return NULL;
+}
+
+static void spread_on(const layout *l, const optim_settings *s, spread *out) {
+    *out = (spread){ .l = l, .s = s, .lock = PTHREAD_MUTEX_INITIALIZER, .agree = true };
+    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    comm *ends[RUN_MAX_RANKS] = { comm_self() };
+    int n = mesh_world(&me);
+    if (n > 1) {
+        comm_free(ends[0]);
+        check(comm_threads(me, 20, ends));
+    }
+    spread_rank rank[RUN_MAX_RANKS];
+    pthread_t thread[RUN_MAX_RANKS];
+    for (int r = 0; r < n; r++) {
+        rank[r] = (spread_rank){ .all = out, .end = ends[r] };
+        pthread_create(&thread[r], NULL, spread_main, &rank[r]);
+    }
+    for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
+    for (int r = 0; r < n; r++) check(rank[r].error);
+    for (int r = 0; r < n; r++) comm_free(ends[r]);
+}
+
+static const layout layouts[] = {
+    { .name = "dp2", .dp = 2, .tp = 1 },
+    { .name = "tp2", .dp = 1, .tp = 2 },
+    { .name = "zero3 dp2", .dp = 2, .tp = 1, .zero3 = true },
+    { .name = "zero3 dp2 tp2", .dp = 2, .tp = 2, .zero3 = true },
+};
+
+static double expected_norm(void) {
+    model_config c = small_llama();
+    model_layout lay = { .dt = DT_F32 };
+    model *m;
+    double sum = 0;
+    check(model_new(&c, &lay, &m));
+    for (int k = 0; k < model_params(m); k++) {
+        const model_param *q = model_param_at(m, k);
+        for (int64_t i = 0; i < q->dim[0] * q->dim[1]; i++) sum += pow(gradient_of(q, i, 0), 2);
+    }
+    model_free(m);
+    return 0.5 * sqrt(sum);
+}
+
+static double largest_difference(const spread *a, const spread *b, const model *m) {
+    double worst = 0;
+    for (int k = 0; k < model_params(m); k++) {
+        const model_param *q = model_param_at(m, k);
+        for (int64_t i = 0; i < q->dim[0] * q->dim[1]; i++) {
+            double d = fabs((double)a->weight[k][i] - b->weight[k][i]);
+            if (!(d <= worst)) worst = d;
+        }
+    }
+    return worst;
+}
+
+static void spread_free(spread *s) {
+    for (int k = 0; k < 128; k++) free(s->weight[k]);
+}
+
+/* Each element counts once, whoever holds it; the padding never; and weights follow. */
+static void test_layouts_agree(void **state) {
+    static const optim_kind kinds[] = { OPTIM_ADAMW, OPTIM_LION, OPTIM_MOMENTUM };
+    const layout single = { .name = "one", .dp = 1, .tp = 1 };
+    model_config c = small_llama();
+    model *m;
+    check(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        optim_settings s = settings_of(kinds[k]);
+        spread one;
+        spread_on(&single, &s, &one);
+        assert_true(fabs(one.norm / expected_norm() - 1) < 1e-6);
+        for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+            spread many;
+            spread_on(&layouts[i], &s, &many);
+            if (fabs(many.norm / one.norm - 1) > 1e-6)
+                fail_msg("%s: norm %.9g, expected %.9g", layouts[i].name, many.norm, one.norm);
+            if (!many.agree) fail_msg("%s: ranks differ", layouts[i].name);
+            double worst = largest_difference(&many, &one, m);
+            if (!(worst < 2e-6)) fail_msg("%s: weights differ by %g", layouts[i].name, worst);
+            spread_free(&many);
+        }
+        spread_free(&one);
+    }
+    model_free(m);
+}
+
+/* ---- what each parameter gets ---------------------------------------------------------------- */
+/* Without a gradient, decay alone moves weights: matrices, the embedding and the head, no vector. */
+static void set_zero(void *ctx, const element *e) { *e->g = 0; }
+static void set_three(void *ctx, const element *e) { *e->p = 3; }
+static void check_decay(void *ctx, const element *e) {
+    double want = e->q->ndim == 2 ? 3 * (1 - 0.01 * 0.1) : 3;
+    if (fabs(*e->p - want) > 1e-6) fail_msg("%s is %.8g, expected %.8g", e->q->name, *e->p, want);
+}
+static void test_decay_on_matrices_only(void **state) {
+    static const optim_kind kinds[] = { OPTIM_SGD,      OPTIM_ADAMW,     OPTIM_LION,
+                                        OPTIM_ADAM8BIT, OPTIM_ADAFACTOR, OPTIM_MUON };
+    model_config c = small_llama();
+    c.bias = true;
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        optim_settings s = settings_of(kinds[k]);
+        comm *end = comm_self();
+        rig r;
+        check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+        each_element(&r, set_zero, NULL);
+        each_element(&r, set_three, NULL);
+        check(optim_step(r.o, &r.x, 0.01, 1));
+        each_element(&r, check_decay, NULL);
+        rig_free(&r);
+        comm_free(end);
+    }
+}
+
+/* The first step of Lion moves every weight by its learning rate: µP's factors show. */
+static void check_lion_step(void *ctx, const element *e) {
+    double want = 3 - 0.01 * (e->q->role == ROLE_HIDDEN ? 8.0 / 32 : 1);
+    if (fabs(*e->p - want) > 1e-6) fail_msg("%s is %.8g, expected %.8g", e->q->name, *e->p, want);
+}
+static void set_one(void *ctx, const element *e) { *e->g = 1; }
+static void test_mup_rates(void **state) {
+    model_config c = small_llama();
+    c.mup = true;
+    c.mup_base = 8;
+    optim_settings s = settings_of(OPTIM_LION);
+    s.weight_decay = 0;
+    comm *end = comm_self();
+    rig r;
+    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    each_element(&r, set_one, NULL);
+    each_element(&r, set_three, NULL);
+    check(optim_step(r.o, &r.x, 0.01, 1));
+    each_element(&r, check_lion_step, NULL);
+    rig_free(&r);
+    comm_free(end);
+}
+
+/* Rows of weights are 3 sqrt(C) long and rows of gradients 10 sqrt(C): with a factor of 0.1 only
+ * 0.3 of each element is left, but not of vectors and not of the head, tied or not. */
+static void set_ten(void *ctx, const element *e) { *e->g = 10; }
+static void check_agc(void *ctx, const element *e) {
+    const bool *tied = ctx;
+    bool free_ = e->q->ndim == 1 || !strcmp(e->q->name, *tied ? "embed.tokens" : "head");
+    double want = 3 - 0.01 * (free_ ? 10 : 0.3);
+    if (fabs(*e->p - want) > 1e-6) fail_msg("%s is %.8g, expected %.8g", e->q->name, *e->p, want);
+}
+static void test_agc_by_parameter(void **state) {
+    for (int tied = 0; tied < 2; tied++) {
+        model_config c = small_llama();
+        c.tied = tied;
+        optim_settings s = settings_of(OPTIM_SGD);
+        s.weight_decay = 0;
+        s.agc = 0.1;
+        comm *end = comm_self();
+        rig r;
+        check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+        each_element(&r, set_ten, NULL);
+        each_element(&r, set_three, NULL);
+        check(optim_step(r.o, &r.x, 0.01, 1));
+        each_element(&r, check_agc, &(bool){ tied });
+        rig_free(&r);
+        comm_free(end);
+    }
+}
+
+/* Muon takes q, k and v apart: each comes out with singular values near 1. Its other parameters
+ * move as AdamW moves them. */
+static double spectral_square(const float *a, int64_t rows, int64_t cols) { /* largest, of a a^T */
+    double x[64], y[64], length = 0;
+    BUG_IF(rows > 64 || cols > 64);
+    for (int64_t i = 0; i < rows; i++) x[i] = 1 + 0.1 * (double)i;
+    for (int t = 0; t < 200; t++) {
+        for (int64_t j = 0; j < cols; j++) {
+            y[j] = 0;
+            for (int64_t i = 0; i < rows; i++) y[j] += a[i * cols + j] * x[i];
+        }
+        length = 0;
+        for (int64_t i = 0; i < rows; i++) {
+            x[i] = 0;
+            for (int64_t j = 0; j < cols; j++) x[i] += a[i * cols + j] * y[j];
+            length += x[i] * x[i];
+        }
+        length = sqrt(length);
+        for (int64_t i = 0; i < rows; i++) x[i] /= length;
+    }
+    return length;
+}
+static void set_nothing(void *ctx, const element *e) { *e->p = 0; }
+static void test_muon_by_part(void **state) {
+    model_config c = small_llama();
+    optim_settings s = settings_of(OPTIM_MUON);
+    comm *end = comm_self();
+    rig r;
+    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    fill_gradients(&r, 0);
+    each_element(&r, set_nothing, NULL);
+    check(optim_step(r.o, &r.x, 1, 1));
+    for (int i = 0; i < model_buckets(r.m); i++) {
+        bucket_view b = model_bucket(r.m, i, 0);
+        for (int k = 0; k < model_params(r.m); k++) {
+            const model_param *q = model_param_at(r.m, k);
+            param_range z;
+            if (!model_param_range(r.m, k, &b, &z)) continue;
+            const float *p = (const float *)plan_data(r.p, b.master) + z.at;
+            if (q->role != ROLE_HIDDEN) { /* Adam's first step: the learning rate, by sign */
+                for (int64_t e = 0; e < z.to; e++) assert_true(fabs(fabs(p[e]) - 1) < 0.05);
+                continue;
+            }
+            double top = sqrt(spectral_square(p, q->local[0], q->local[1]));
+            top /= sqrt(fmax(1, (double)q->local[0] / (double)q->local[1]));
+            if (!(top > 0.65 && top < 1.3)) fail_msg("%s: largest singular value %g", q->name, top);
+        }
+    }
+    rig_free(&r);
+    comm_free(end);
+}
+
+static void check_copy(void *ctx, const element *e) {
+    if (!e->copy) return;
+    uint16_t want;
+    dt_from_f32(e->copy_dt, e->p, &want, 1);
+    assert_memory_equal(&want, e->copy, sizeof want);
+    ++*(int64_t *)ctx;
+}
+static void test_copies_are_refreshed(void **state) {
+    static const dtype types[] = { DT_BF16, DT_F16 };
+    for (optim_kind kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++)
+        for (size_t t = 0; t < COUNT_OF(types); t++) {
+            model_config c = small_llama();
+            optim_settings s = settings_of(kind);
+            comm *end = comm_self();
+            int64_t seen = 0;
+            rig r;
+            check(rig_make(&r, &c, &(model_layout){ .dt = types[t] }, &s, end));
+            fill_gradients(&r, 0);
+            check(optim_step(r.o, &r.x, 0.01, 1));
+            each_element(&r, check_copy, &seen);
+            assert_true(seen > 10000);
+            rig_free(&r);
+            comm_free(end);
+        }
+}
+
+/* ---- refusals -------------------------------------------------------------------------------- */
+static void refused(optim_settings s, model_layout l, bool mup, const char *because) {
+    model_config c = small_llama();
+    c.mup = mup;
+    model *m;
+    optimizer *o;
+    l.dt = DT_F32;
+    check(model_new(&c, &l, &m));
+    plan *p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(m, p, true);
+    err e = optim_new(&s, m, p, 0, &o);
+    if (!e) fail_msg("expected a refusal: %s", because);
+    if (!strstr(err_message(e), because)) fail_msg("'%s' says not '%s'", err_message(e), because);
+    assert_null(o);
+    err_free(e);
+    plan_free(p);
+    model_free(m);
+}
+
+static void test_refusals(void **state) {
+    model_layout plain = { .mesh = { .size = { 1, 1 } } }, tp = { .mesh = { .size = { 1, 2 } } };
+    model_layout zero3 = { .mesh = { .size = { 2, 1 } }, .zero3 = true };
+    refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, which tensor");
+    refused(settings_of(OPTIM_ADAFACTOR), zero3, false,
+            "adafactor needs whole matrices, which ZeRO");
+    optim_settings s = settings_of(OPTIM_ADAMW);
+    s.agc = 0.01;
+    refused(s, zero3, false, "training.agc needs whole matrices");
+    refused(settings_of(OPTIM_SGD), plain, true, "model.mup has no learning rates for sgd");
+    s = settings_of(OPTIM_ADAMW);
+    s.beta2 = 0.999999999;
+    refused(s, plain, false, "optimizer.beta2");
+}
+
+static void check_untouched(void *ctx, const element *e) { assert_true(*e->p == 3); }
+static void test_infinite_step_is_refused(void **state) {
+    model_config c = small_llama();
+    optim_settings s = settings_of(OPTIM_ADAMW);
+    comm *end = comm_self();
+    rig r;
+    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    fill_gradients(&r, 0);
+    each_element(&r, set_three, NULL);
+    ((float *)plan_data(r.p, model_bucket(r.m, 0, 0).grad))[3] = INFINITY;
+    double norm;
+    check(optim_grad_norm(r.o, &r.x, 1, &norm));
+    assert_false(isfinite(norm));
+    err e = optim_step(r.o, &r.x, 0.01, optim_clip(norm, 1));
+    assert_non_null(e);
+    err_free(e);
+    assert_int_equal(optim_updates(r.o), 0);
+    each_element(&r, check_untouched, NULL);
+    rig_free(&r);
+    comm_free(end);
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+/* A run that stops after three steps, hands over weights, state and count, and goes on elsewhere
+ * has the bits of one that never stopped. */
+static void hand_over(rig *from, rig *to) {
+    for (int i = 0; i < model_buckets(from->m); i++) {
+        bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
+        memcpy(plan_data(to->p, b.master), plan_data(from->p, a.master),
+               (size_t)a.count * sizeof(float));
+    }
+    for (int k = 0; k < model_params(from->m); k++)
+        for (int j = 0; j < optim_states(from->o, k); j++) {
+            int64_t n = optim_state_count(from->o, k, j);
+            assert_int_equal(n, optim_state_count(to->o, k, j));
+            assert_string_equal(optim_state_name(from->o, k, j), optim_state_name(to->o, k, j));
+            float *v = mem_alloc((size_t)n * sizeof *v);
+            optim_state_get(from->o, k, j, v);
+            optim_state_set(to->o, k, j, v);
+            free(v);
+        }
+    optim_set_updates(to->o, optim_updates(from->o));
+}
+
+static void test_state_comes_back(void **state) {
+    for (optim_kind kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++) {
+        model_config c = small_llama();
+        c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9; /* parts of no whole blocks */
+        optim_settings s = settings_of(kind);
+        comm *end = comm_self();
+        rig a, b;
+        check(rig_make(&a, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        check(rig_make(&b, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        for (uint64_t step = 0; step < 6; step++) {
+            if (step == 3) hand_over(&a, &b);
+            fill_gradients(&a, step);
+            fill_gradients(&b, step);
+            check(optim_step(a.o, &a.x, 0.01, 1));
+            if (step >= 3) check(optim_step(b.o, &b.x, 0.01, 1));
+        }
+        for (int i = 0; i < model_buckets(a.m); i++) {
+            bucket_view v = model_bucket(a.m, i, 0), w = model_bucket(b.m, i, 0);
+            if (memcmp(plan_data(a.p, v.master), plan_data(b.p, w.master),
+                       (size_t)v.count * sizeof(float)))
+                fail_msg("kind %d: resumed, bucket %s differs", kind, v.name);
+        }
+        rig_free(&a);
+        rig_free(&b);
+        comm_free(end);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_layouts_agree),    cmocka_unit_test(test_decay_on_matrices_only),
+        cmocka_unit_test(test_mup_rates),        cmocka_unit_test(test_agc_by_parameter),
+        cmocka_unit_test(test_muon_by_part),     cmocka_unit_test(test_copies_are_refreshed),
+        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_infinite_step_is_refused),
+        cmocka_unit_test(test_state_comes_back),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,133 @@
+/* Numbers that follow a run: learning rates, clipping, loss scale, noise scale. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+
+#include <cmocka.h>
+
+#include "optim/optim.h"
+
+/* ---- schedules ------------------------------------------------------------------------------- */
+static void expect_lr(const schedule *s, int64_t step, double want) {
+    double got = schedule_lr(s, step);
+    if (fabs(got - want) > 1e-15)
+        fail_msg("step %lld: %.17g, expected %.17g", (long long)step, got, want);
+}
+
+static void test_schedules(void **state) {
+    schedule s = {
+        .kind = SCHED_CONSTANT, .lr = 2e-3, .min_factor = 0.1, .warmup = 9, .total = 109
+    };
+    expect_lr(&s, 0, 2e-4);
+    expect_lr(&s, 4, 1e-3);
+    expect_lr(&s, 9, 2e-3);
+    expect_lr(&s, 1000, 2e-3);
+    s.kind = SCHED_LINEAR;
+    expect_lr(&s, 4, 1e-3);
+    expect_lr(&s, 9, 2e-3);
+    expect_lr(&s, 59, 1.1e-3);
+    expect_lr(&s, 109, 2e-4);
+    expect_lr(&s, 500, 2e-4);
+    s.kind = SCHED_COSINE;
+    expect_lr(&s, 9, 2e-3);
+    expect_lr(&s, 59, 1.1e-3);
+    expect_lr(&s, 34, 2e-4 + 1.8e-3 * (2 + sqrt(2)) / 4); /* a quarter of the way */
+    expect_lr(&s, 109, 2e-4);
+    s.kind = SCHED_WSD;
+    s.decay_steps = 16;
+    static const struct {
+        decay_kind kind;
+        double quarter, half; /* of lr, with min_factor 0.1 */
+    } wsd[] = {
+        { DECAY_LINEAR, 0.775, 0.55 },
+        { DECAY_COSINE, 0.86819805153394638, 0.55 },
+        { DECAY_SQRT, 0.55, 0.36360389693210722 },
+        { DECAY_EXPONENTIAL, 0.56234132519034908, 0.31622776601683793 },
+    };
+    for (size_t i = 0; i < COUNT_OF(wsd); i++) {
+        s.decay = wsd[i].kind;
+        s.min_factor = 0.1;
+        expect_lr(&s, 9, 2e-3);
+        expect_lr(&s, 93, 2e-3);
+        expect_lr(&s, 97, 2e-3 * wsd[i].quarter);
+        expect_lr(&s, 101, 2e-3 * wsd[i].half);
+        expect_lr(&s, 109, 2e-4);
+        s.min_factor = 0;
+        expect_lr(&s, 109, wsd[i].kind == DECAY_EXPONENTIAL ? 2e-5 : 0);
+    }
+    s.decay = DECAY_LINEAR; /* longer than what warm-up leaves: the whole of that */
+    s.decay_steps = 1000;
+    expect_lr(&s, 8, 1.8e-3);
+    expect_lr(&s, 59, 1e-3);
+    s.decay_steps = 0;
+    expect_lr(&s, 500, 2e-3);
+    s.warmup = 0;
+    expect_lr(&s, 0, 2e-3);
+}
+
+/* ---- loss scale ------------------------------------------------------------------------------ */
+static void test_loss_scale(void **state) {
+    loss_scaler s = { .scale = 1024, .interval = 3 };
+    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true));
+    assert_true(s.scale == 1024);
+    assert_true(loss_scale_update(&s, true) && s.scale == 2048 && s.good_steps == 0);
+    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true));
+    assert_false(loss_scale_update(&s, false)); /* the count of good steps starts again */
+    assert_true(s.scale == 1024);
+    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true) && s.scale == 1024);
+    assert_true(loss_scale_update(&s, true) && s.scale == 2048);
+    for (int i = 0; i < 100; i++) assert_false(loss_scale_update(&s, false));
+    assert_true(s.scale == 1);
+    for (int i = 0; i < 1000; i++) loss_scale_update(&s, true);
+    assert_true(s.scale == 4294967296.0);
+}
+
+/* ---- noise scale ----------------------------------------------------------------------------- */
+/* Gradients of D elements: a fixed G with |G|^2 = 4, and for each example noise of variance 0.25
+ * an element, so trace 0.25 D = 16 and a scale of 4. The mean over B examples is drawn at once. */
+static double mean_gradient_square(rng_key key, int draw, int side, double b, double shift) {
+    enum { D = 64 };
+    double sum = 0;
+    for (int i = 0; i < D; i++) {
+        uint64_t at = ((uint64_t)draw * 2 + (uint64_t)side) * D + (uint64_t)i;
+        sum += pow(shift + 0.5 / sqrt(b) * rng_normal(key, at), 2);
+    }
+    return sum;
+}
+static void test_noise_scale(void **state) {
+    noise_scale n = { .decay = 0.999 };
+    rng_key key = rng_key_of(99, 1);
+    double got = 0, g = sqrt(4.0 / 64);
+    for (int i = 0; i < 20000; i++)
+        got = noise_scale_add(&n, mean_gradient_square(key, i, 0, 4, g), 4,
+                              mean_gradient_square(key, i, 1, 32, g), 32);
+    assert_true(fabs(got / 4 - 1) < 0.05);
+    assert_true(fabs(n.g2 / 4 - 1) < 0.05);
+    assert_int_equal(n.seen, 20000);
+    noise_scale none = {
+        0
+    }; /* all noise: |G|^2 comes out negative at first, and nothing is told */
+    assert_true(isnan(noise_scale_add(&none, 8, 1, 0.5, 8)));
+    assert_true(none.decay == 0);
+}
+
+/* ---- clipping -------------------------------------------------------------------------------- */
+static void test_clip(void **state) {
+    assert_true(optim_clip(0.5, 1) == 1);
+    assert_true(optim_clip(4, 1) == 0.25);
+    assert_true(optim_clip(4, 0) == 1);
+    assert_true(optim_clip(0, 1) == 1);
+    assert_true(isnan(optim_clip(INFINITY, 1)));
+    assert_true(isnan(optim_clip(NAN, 0)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_schedules),
+        cmocka_unit_test(test_loss_scale),
+        cmocka_unit_test(test_noise_scale),
+        cmocka_unit_test(test_clip),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,372 @@
+/* The update kernels: trajectories against PyTorch's (tests/fixtures/make.py has the formulas), by
+ * hand where numbers are few, the same bits on any number of threads, copies refreshed. Every
+ * instruction set of this machine is tried. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "checkpoint/checkpoint.h"
+#include "ops/block8.h"
+
+static void check(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    err_free(e);
+    fail();
+}
+
+/* ---- a parameter with its state -------------------------------------------------------------- */
+typedef struct subject {
+    op_call c;
+    step_block step;
+    op_run run;
+    float *g, *p;
+    void *state[2], *copy;
+    int64_t n;
+} subject;
+
+/* How an op's outputs follow the weights: '=' as many, 'r' rows, 'c' columns, 'b' bytes. */
+typedef struct form {
+    op_code op;
+    const char *state;
+    int copy;
+} form;
+static const form sgd = { OP_UPDATE_SGD, "", 1 }, momentum = { OP_UPDATE_MOMENTUM, "=", 2 },
+                  adam = { OP_UPDATE_ADAM, "==", 3 }, lion = { OP_UPDATE_LION, "=", 2 },
+                  adam8 = { OP_UPDATE_ADAM8, "bb", 3 }, muon = { OP_UPDATE_MUON, "=", 2 },
+                  factor = { OP_UPDATE_ADAFACTOR, "rc", 3 },
+                  factor_vector = { OP_UPDATE_ADAFACTOR, "=", 3 };
+
+static void subject_make(subject *s, const op_backend *b, const form *f, op_attr attr, int ndim,
+                         const int64_t *dim, dtype copy, pool *threads) {
+    *s = (subject){ .c = { .op = f->op, .attr = attr } };
+    s->c.in[0] = s->c.out[0] = tensor_of(NULL, DT_F32, ndim, dim);
+    s->n = tensor_count(&s->c.in[0]);
+    s->c.in[0].data = s->g = mem_alloc((size_t)s->n * sizeof *s->g);
+    s->c.out[0].data = s->p = mem_alloc((size_t)s->n * sizeof *s->p);
+    for (int k = 0; f->state[k]; k++) {
+        int64_t bytes = (int64_t)block8_bytes(s->n);
+        tensor *t = &s->c.out[1 + k];
+        *t = f->state[k] == '='   ? s->c.in[0]
+             : f->state[k] == 'r' ? tensor_of(NULL, DT_F32, 1, &dim[0])
+             : f->state[k] == 'c' ? tensor_of(NULL, DT_F32, 1, &dim[1])
+                                  : tensor_of(NULL, DT_U8, 1, &bytes);
+        t->data = s->state[k] = mem_alloc(tensor_bytes(t));
+    }
+    if (copy) {
+        tensor *t = &s->c.out[f->copy];
+        *t = tensor_of(NULL, copy, ndim, dim);
+        t->data = s->copy = mem_alloc(tensor_bytes(t));
+    }
+    s->run = (op_run){ .pool = threads };
+    s->run.workspace_bytes = ops_workspace(b, &s->c, pool_size(threads));
+    s->run.workspace = aligned_alloc(64, align_up(s->run.workspace_bytes + 64, 64));
+}
+
+static void subject_step(subject *s, const op_backend *b, double lr, double scale) {
+    s->step.update.lr = (float)lr;
+    s->step.update.grad_scale = (float)scale;
+    s->step.update.count++;
+    s->run.step = &s->step;
+    s->c.run = &s->run;
+    ops_run(b, &s->c);
+}
+
+static void subject_free(subject *s) {
+    free(s->g);
+    free(s->p);
+    free(s->state[0]);
+    free(s->state[1]);
+    free(s->copy);
+    free(s->run.workspace);
+}
+
+/* As make.py has them. */
+static void initial(float *p, int64_t n) {
+    for (int64_t i = 0; i < n; i++) p[i] = (float)(0.5 * cos(0.3 * (double)(i + 1)));
+}
+static void gradient(float *g, int64_t n, int64_t step) {
+    for (int64_t k = 0; k < n; k++) {
+        double i = (double)k;
+        g[k] = (float)(0.1 * sin(0.1 * (double)step * (i + 1) + 0.7 * i * i));
+    }
+}
+
+static op_attr attr_of(double decay, double beta1, double beta2, double eps) {
+    op_attr a = { 0 };
+    a.update.lr_mul = 1;
+    a.update.decay = (float)decay;
+    a.update.beta1 = (float)beta1;
+    a.update.beta2 = (float)beta2;
+    a.update.eps = (float)eps;
+    return a;
+}
+
+/* ---- trajectories ---------------------------------------------------------------------------- */
+typedef struct trajectory {
+    const char *name;
+    const form *matrix, *vector; /* NULL: none */
+    double lr, decay, beta1, beta2, eps, momentum;
+    bool l2, nesterov;
+    double tolerance; /* of weights near 1, after 100 steps */
+} trajectory;
+static const trajectory trajectories[] = {
+    { "sgd", &sgd, &sgd, 0.05, 0.01, .tolerance = 1e-7 },
+    { "sgd_momentum", &momentum, &momentum, 0.05, 0.01, .momentum = 0.9, .tolerance = 5e-7 },
+    { "sgd_nesterov", &momentum, &momentum, 0.05, 0.01, .momentum = 0.9, .nesterov = true,
+      .tolerance = 5e-7 },
+    { "adam", &adam, &adam, 0.01, 0.01, 0.9, 0.95, 1e-8, .l2 = true, .tolerance = 1e-6 },
+    { "adamw", &adam, &adam, 0.01, 0.1, 0.9, 0.95, 1e-8, .tolerance = 1e-6 },
+    { "adafactor", &factor, &factor_vector, 0.01, 0.1, .eps = 1e-30, .tolerance = 1e-6 },
+    { "lion", &lion, &lion, 0.003, 0.1, 0.9, 0.99, .tolerance = 2e-7 },
+    { "muon", &muon, NULL, 0.02, 0.1, .momentum = 0.95, .nesterov = true, .tolerance = 2e-6 },
+};
+
+static double worst_difference(const st_file *f, const char *name, const char *shape, int64_t step,
+                               const float *got, int64_t n) {
+    char key[64];
+    float *want = mem_alloc((size_t)n * sizeof *want);
+    snprintf(key, sizeof key, "%s.%s.%lld", name, shape, (long long)step);
+    const st_tensor *t = st_find(f, key);
+    assert_non_null(t);
+    assert_int_equal(t->count, n);
+    check(st_read_f32(t, 0, n, want));
+    double worst = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d = fabs((double)got[i] - want[i]);
+        worst = d > worst || isnan(d) ? d : worst;
+    }
+    free(want);
+    return worst;
+}
+
+static void follow(const op_backend *b, const st_file *f, const trajectory *t, const form *form_,
+                   const char *shape, int ndim, const int64_t *dim) {
+    op_attr attr = attr_of(t->decay, t->beta1, t->beta2, t->eps);
+    attr.update.momentum = (float)t->momentum;
+    attr.update.l2 = t->l2;
+    attr.update.nesterov = t->nesterov;
+    subject s;
+    subject_make(&s, b, form_, attr, ndim, dim, DT_NONE, NULL);
+    initial(s.p, s.n);
+    for (int64_t step = 1; step <= 100; step++) {
+        gradient(s.g, s.n, step);
+        for (int64_t i = 0; i < s.n; i++) s.g[i] *= 64; /* as a loss scale would, exactly */
+        subject_step(&s, b, t->lr, 1.0 / 64);
+        if (step != 1 && step != 10 && step != 100) continue;
+        double worst = worst_difference(f, t->name, shape, step, s.p, s.n);
+        if (!(worst <= t->tolerance))
+            fail_msg("%s, %s on %s: step %lld is off by %.3g, allowed %.3g", t->name, shape,
+                     b->name, (long long)step, worst, t->tolerance);
+    }
+    subject_free(&s);
+}
+
+static void test_trajectories(void **state) {
+    st_file *f;
+    check(st_open(FIXTURES "/optim.safetensors", &f));
+    for (int i = 0; ops_cpu_isa(i); i++)
+        for (size_t k = 0; k < COUNT_OF(trajectories); k++) {
+            const trajectory *t = &trajectories[k];
+            const op_backend *b = ops_cpu(ops_cpu_isa(i));
+            follow(b, f, t, t->matrix, "matrix", 2, (int64_t[]){ 8, 16 });
+            follow(b, f, t, t->matrix, "tall", 2, (int64_t[]){ 16, 8 });
+            if (t->vector) follow(b, f, t, t->vector, "vector", 1, (int64_t[]){ 16 });
+        }
+    st_close(f);
+}
+
+/* ---- 8-bit moments --------------------------------------------------------------------------- */
+static void fill_random(float *x, int64_t n, uint64_t which, double spread) {
+    rng_key key = rng_key_of(11, which);
+    for (int64_t i = 0; i < n; i++) /* magnitudes over several octaves, as gradients have */
+        x[i] =
+            rng_normal(key, (uint64_t)i) * (float)exp2(spread * rng_normal(key, (uint64_t)(i + n)));
+}
+
+/* Decoding and encoding again gives the same bytes, for blocks of all kinds. */
+static void test_block8_round_trip(void **state) {
+    enum { N = BLOCK8, CASES = 400 };
+    for (int t = 0; t < CASES; t++)
+        for (int sign = 0; sign < 2; sign++) {
+            float x[N], y[N], scale, again;
+            uint8_t code[N], code2[N];
+            int64_t n = t % 3 ? N : 1 + t % N;
+            fill_random(x, n, (uint64_t)t, t % 12);
+            for (int64_t i = 0; i < n; i++) {
+                x[i] *= (float)pow(10, t % 57 - 40);
+                if (!sign) x[i] = fabsf(x[i]);
+                if (t % 7 == 0 && i % 3 == 0) x[i] = 0;
+            }
+            block8_pack(x, n, sign, code, &scale);
+            block8_unpack(code, n, sign, scale, y);
+            block8_pack(y, n, sign, code2, &again);
+            assert_memory_equal(&scale, &again, sizeof scale);
+            assert_memory_equal(code, code2, (size_t)n);
+        }
+}
+
+/* Half a step at most: an eighth of an octave's lower end, halved. Below the smallest code the signed
+ * form gives zero, the unsigned the smallest. */
+static void test_block8_accuracy(void **state) {
+    for (int sign = 0; sign < 2; sign++) {
+        float x[BLOCK8], y[BLOCK8], scale, least = sign ? 0x1p-16f : 0x1p-32f;
+        uint8_t code[BLOCK8];
+        fill_random(x, BLOCK8, 1, 3);
+        for (int i = 0; i < BLOCK8; i++) x[i] = sign ? x[i] : x[i] * x[i];
+        x[5] = x[9] = 0;
+        block8_pack(x, BLOCK8, sign, code, &scale);
+        x[7] = scale * least / 4;
+        block8_pack(x, BLOCK8, sign, code, &scale);
+        block8_unpack(code, BLOCK8, sign, scale, y);
+        for (int i = 0; i < BLOCK8; i++)
+            if (fabsf(x[i]) > 1.3f * scale * least)
+                assert_true(fabsf(y[i] - x[i]) <= 0.0626f * fabsf(x[i]));
+        assert_true(y[5] == 0 && y[9] == 0);
+        assert_true(sign ? y[7] == 0 : y[7] > 0 && y[7] < 1.3f * scale * least);
+    }
+}
+
+/* Weights drift from those of fp32 AdamW by rounding alone: over 100 steps by 3 to 4 % of the way
+ * they went. The gradient is a signal, of sizes over several octaves, and as much noise. */
+static void test_adam8_follows_adamw(void **state) {
+    enum { N = 5000, STEPS = 100 };
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    op_attr attr = attr_of(0.1, 0.9, 0.95, 1e-8);
+    subject exact, small;
+    subject_make(&exact, b, &adam, attr, 1, (int64_t[]){ N }, DT_NONE, NULL);
+    subject_make(&small, b, &adam8, attr, 1, (int64_t[]){ N }, DT_NONE, NULL);
+    float *signal = mem_alloc(N * sizeof *signal), *first = mem_alloc(N * sizeof *first);
+    fill_random(signal, N, 100, 0);
+    for (int i = 0; i < N; i++) signal[i] = copysignf(exp2f(signal[i]), signal[i]);
+    initial(exact.p, N);
+    memcpy(small.p, exact.p, N * sizeof(float));
+    memcpy(first, exact.p, N * sizeof(float));
+    for (int step = 0; step < STEPS; step++) {
+        fill_random(exact.g, N, (uint64_t)step, 0);
+        for (int i = 0; i < N; i++) exact.g[i] = 1e-3f * signal[i] * (1 + exact.g[i]);
+        memcpy(small.g, exact.g, N * sizeof(float));
+        subject_step(&exact, b, 1e-3, 1);
+        subject_step(&small, b, 1e-3, 1);
+    }
+    double apart = 0, moved = 0, worst = 0;
+    for (int i = 0; i < N; i++) {
+        double d = (double)small.p[i] - exact.p[i];
+        apart += d * d;
+        moved += pow((double)exact.p[i] - first[i], 2);
+        worst = MAX(worst, fabs(d));
+    }
+    assert_true(sqrt(apart / moved) < 0.04);
+    assert_true(worst < 12e-3);
+    free(signal);
+    free(first);
+    subject_free(&exact);
+    subject_free(&small);
+}
+
+/* ---- threads and copies ---------------------------------------------------------------------- */
+static const struct {
+    const char *name;
+    const form *f;
+    int ndim;
+    int64_t dim[2];
+} sizes[] = {
+    { "sgd", &sgd, 1, { 40003 } },
+    { "momentum", &momentum, 1, { 40003 } },
+    { "adam", &adam, 1, { 40003 } },
+    { "lion", &lion, 1, { 40003 } },
+    { "adam8", &adam8, 1, { 40003 } },
+    { "adafactor", &factor, 2, { 331, 257 } },
+    { "adafactor, vector", &factor_vector, 1, { 40003 } },
+    { "muon, wide", &muon, 2, { 131, 257 } },
+    { "muon, tall", &muon, 2, { 257, 131 } },
+};
+
+/* Three steps; @return the weights, and checks that the copy is what they round to. */
+static float *run_three(const op_backend *b, size_t which, int threads, dtype copy) {
+    pool *p = threads > 1 ? pool_new(threads) : NULL;
+    op_attr attr = attr_of(0.1, 0.9, 0.95, 1e-8);
+    attr.update.momentum = 0.9f;
+    attr.update.nesterov = true;
+    subject s;
+    subject_make(&s, b, sizes[which].f, attr, sizes[which].ndim, sizes[which].dim, copy, p);
+    fill_random(s.p, s.n, 50, 0);
+    for (uint64_t step = 0; step < 3; step++) {
+        fill_random(s.g, s.n, step, 1);
+        subject_step(&s, b, 0.01, 0.5);
+    }
+    if (copy) {
+        char *want = mem_alloc((size_t)s.n * dt_size(copy));
+        dt_from_f32(copy, s.p, want, s.n);
+        assert_memory_equal(want, s.copy, (size_t)s.n * dt_size(copy));
+        free(want);
+    }
+    float *out = s.p;
+    s.p = NULL;
+    subject_free(&s);
+    pool_free(p);
+    return out;
+}
+
+static void test_threads_and_copies(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        int64_t n = sizes[i].dim[0] * (sizes[i].ndim == 2 ? sizes[i].dim[1] : 1);
+        float *one = run_three(b, i, 1, DT_BF16), *many = run_three(b, i, 3, DT_F16);
+        float *two = run_three(b, i, 2, DT_NONE);
+        if (memcmp(one, many, (size_t)n * sizeof *one) || memcmp(one, two, (size_t)n * sizeof *one))
+            fail_msg("%s gives other bits on more threads", sizes[i].name);
+        free(one);
+        free(two);
+        free(many);
+    }
+}
+
+/* ---- adaptive clipping, by hand -------------------------------------------------------------- */
+static void test_agc(void **state) {
+    for (int i = 0; ops_cpu_isa(i); i++) {
+        const op_backend *b = ops_cpu(ops_cpu_isa(i));
+        float p[] = { 3, 4, 0, 0, 0, 0, 1, 0, 0 };          /* lengths 5, 0, 1 */
+        float g[] = { 6, 0, 8, 0, 0.5f, 0, 0, 0.1f, 0.1f }; /* 10, 0.5, 0.141 */
+        step_block step = { .update = { .grad_scale = 0.5f } };
+        op_run run = { .step = &step };
+        op_call c = { .op = OP_AGC, .run = &run };
+        c.attr.agc.factor = 0.1f;
+        c.attr.agc.eps = 1e-3f;
+        c.in[0] = tensor_of(p, DT_F32, 2, (int64_t[]){ 3, 3 });
+        c.out[0] = tensor_of(g, DT_F32, 2, (int64_t[]){ 3, 3 });
+        ops_run(b, &c);
+        /* row 0 may have 0.1 * 5 = 0.5 and has 5 once scaled; row 1 0.1 * 0.001 and has 0.25; row
+         * 2 may have 0.1 and has 0.0707 */
+        float want[] = { 0.6f, 0, 0.8f, 0, 0.5f * 4e-4f, 0, 0, 0.1f, 0.1f };
+        for (int k = 0; k < 9; k++) assert_float_equal(g[k], want[k], 1e-7);
+    }
+}
+
+/* Decay and learning rate of one SGD step, by hand. */
+static void test_one_step_by_hand(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    subject s;
+    op_attr attr = attr_of(0.5, 0, 0, 0);
+    attr.update.lr_mul = 0.25f;
+    subject_make(&s, b, &sgd, attr, 1, (int64_t[]){ 2 }, DT_NONE, NULL);
+    s.p[0] = 1, s.p[1] = -2, s.g[0] = 3, s.g[1] = 4;
+    subject_step(&s, b, 0.4, 2); /* p -= 0.1 (2 g + 0.5 p) */
+    assert_float_equal(s.p[0], 1 - 0.1 * (6 + 0.5), 1e-6);
+    assert_float_equal(s.p[1], -2 - 0.1 * (8 - 1), 1e-6);
+    subject_free(&s);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_trajectories),       cmocka_unit_test(test_block8_round_trip),
+        cmocka_unit_test(test_block8_accuracy),    cmocka_unit_test(test_adam8_follows_adamw),
+        cmocka_unit_test(test_threads_and_copies), cmocka_unit_test(test_agc),
+        cmocka_unit_test(test_one_step_by_hand),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
