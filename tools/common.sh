@@ -60,7 +60,8 @@ configure_and_build() {
     }
     # Ninja's "[3/80] ..." lines go by on a terminal; the status comes last, through the same pipe.
     {
-        NINJA_STATUS='[%f/%t] ' cmake --build "$folder" --target "$target" -j "$(nproc)" 2>&1
+        # -k 0: every file that does not compile, not only the first
+        NINJA_STATUS='[%f/%t] ' cmake --build "$folder" --target "$target" -- -k 0 2>&1
         echo "status $?"
     } | while IFS= read -r line; do
         case $line in

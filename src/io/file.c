@@ -71,8 +71,8 @@ static err read_all(int fd, const char *path, char *to, size_t n) {
 }
 
 err io_read(const char *path, size_t max, char **text, size_t *len) {
-    int fd;
-    size_t size;
+    int fd = -1;
+    size_t size = 0;
     TRY(open_regular(path, &fd, &size));
     err e = OK;
     char *bytes = NULL;
@@ -98,8 +98,8 @@ err io_read(const char *path, size_t max, char **text, size_t *len) {
 }
 
 err io_map(const char *path, io_mapping *out) {
-    int fd;
-    size_t size;
+    int fd = -1;
+    size_t size = 0;
     *out = (io_mapping){ 0 };
     TRY(open_regular(path, &fd, &size));
     err e = OK;

@@ -4,13 +4,13 @@
  * part of the scale, as a small float with 3 bits of mantissa, so that neighbours differ by 6 to
  * 12 % wherever they lie:
  *
- *     unsigned (second moments)   0: zero;  1..255: from 2^-31.75 up to 1, 8 values an octave
+ *     unsigned (second moments)   0..255: from 2^-31.75 up to 1, 8 values an octave
  *     signed (first moments)      bit 7 the sign, below it 0: zero;  1..127: 2^-15.75 up to 1
  *
  * The square of the signed range is the unsigned one, as the moments are. Values are rounded to the
- * nearest code; what lies below the smallest becomes zero when signed and the smallest code when
- * unsigned: a denominator may be too large, never zero by rounding. (Rounding by chance, without
- * bias, was tried: over 1000 steps its noise cost more than the bias it saved.)
+ * nearest code. Unsigned there is no zero: a denominator may come out too large, never nothing.
+ * (Rounding by chance, without bias, was tried: over 1000 steps its noise cost more than the bias
+ * it saved.)
  *
  * Memory of n elements: ceil(n / 256) * 256 codes, then one fp32 scale a block.
  *
@@ -49,45 +49,41 @@ static inline float block8_float(uint32_t u) {
 }
 
 /* The largest magnitude of a block, 0 when tiny; a NaN shows. */
-static inline float block8_scale(const float *x, int64_t n) {
+static inline float block8_scale(const float *x) {
     uint32_t most = 0; /* the bits of magnitudes are ordered as they are */
-    for (int64_t k = 0; k < n; k++) {
+    for (int k = 0; k < BLOCK8; k++) {
         uint32_t size = block8_bits(x[k]) & 0x7fffffffu;
         most = size > most ? size : most;
     }
     return most < block8_bits(BLOCK8_TINY) ? 0 : block8_float(most);
 }
 
-/* Encodes up to 256 elements. */
-static inline void block8_pack(const float *restrict x, int64_t n, bool sign,
-                               uint8_t *restrict code, float *restrict scale) {
-    const float max = block8_scale(x, n), inverse = 1 / max;
+/* The bits of code 0 as a part of the scale: signed, what would be there if zero were not. */
+static inline uint32_t block8_base(bool sign) {
+    return BLOCK8_ONE - ((sign ? 127u : 255u) << BLOCK8_SHIFT);
+}
+
+/* Encodes a block of 256 elements: what lies beyond the end is 0. */
+static inline void block8_pack(const float *restrict x, bool sign, uint8_t *restrict code,
+                               float *restrict scale) {
+    const uint32_t base = block8_base(sign), half = (uint32_t)1 << (BLOCK8_SHIFT - 1);
+    const float max = block8_scale(x), inverse = max > 0 ? 1 / max : 0;
     *scale = max;
-    if (max == 0) {
-        for (int64_t k = 0; k < n; k++) code[k] = 0;
-        return;
-    }
-    /* one step below the smallest code, where zero would be if it were one of the series */
-    const uint32_t zero = BLOCK8_ONE - ((sign ? 127u : 255u) << BLOCK8_SHIFT);
-    const uint32_t half = (uint32_t)1 << (BLOCK8_SHIFT - 1);
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t bits = block8_bits(x[k]), size = bits & 0x7fffffffu;
-        uint32_t part = block8_bits(block8_float(size) * inverse);
-        /* the reciprocal may miss 1 by a bit, and the largest must have the largest code */
-        part = ((size == block8_bits(max)) | (part > BLOCK8_ONE)) ? BLOCK8_ONE : part;
-        uint32_t c = ((part > zero ? part - zero : 0) + half) >> BLOCK8_SHIFT;
-        uint32_t some = c + ((c == 0) & (size != 0));
-        code[k] = (uint8_t)(sign ? c | (c ? bits >> 24 & 0x80u : 0) : some);
+    for (int k = 0; k < BLOCK8; k++) {
+        uint32_t bits = block8_bits(x[k]);
+        uint32_t part = block8_bits(block8_float(bits & 0x7fffffffu) * inverse);
+        uint32_t c = ((part > base ? part : base) - base + half) >> BLOCK8_SHIFT;
+        code[k] = (uint8_t)(sign ? c | (bits >> 24 & 0x80u) : c);
     }
 }
 
-static inline void block8_unpack(const uint8_t *restrict code, int64_t n, bool sign, float scale,
+static inline void block8_unpack(const uint8_t *restrict code, bool sign, float scale,
                                  float *restrict x) {
-    const uint32_t top = sign ? 127 : 255;
-    for (int64_t k = 0; k < n; k++) {
-        uint32_t c = code[k] & top, minus = sign ? (uint32_t)(code[k] & 0x80u) << 24 : 0;
-        uint32_t bits = BLOCK8_ONE - ((top - c) << BLOCK8_SHIFT);
-        x[k] = block8_float((c ? bits : 0) | minus) * scale;
+    const uint32_t base = block8_base(sign);
+    for (int k = 0; k < BLOCK8; k++) {
+        uint32_t c = code[k] & (sign ? 0x7fu : 0xffu), bits = base + (c << BLOCK8_SHIFT);
+        if (sign) bits = (c ? bits : 0) | (uint32_t)(code[k] & 0x80u) << 24;
+        x[k] = block8_float(bits) * scale;
     }
 }
 

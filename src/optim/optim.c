@@ -211,7 +211,7 @@ static void reserve(optimizer *o, plan *p) {
         /* kernels that use a workspace here use the same on any number of threads */
         o->work_bytes = MAX(o->work_bytes, ops_workspace(o->s.backend, &c, 1));
     }
-    o->work = plan_region(p, "optimizer", o->work_bytes);
+    o->work = plan_region(p, "work", o->work_bytes);
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) {
@@ -333,9 +333,11 @@ void optim_state_get(const optimizer *o, int param, int k, float *to) {
         return;
     }
     bool sign = t->r->state[k].shape == AS_SIGNED_BYTES;
-    for (int64_t b = 0; b < block8_count(n); b++)
-        block8_unpack((uint8_t *)at + b * BLOCK8, MIN(BLOCK8, n - b * BLOCK8), sign,
-                      block8_scales(at, n)[b], to + b * BLOCK8);
+    for (int64_t b = 0; b < block8_count(n); b++) {
+        float block[BLOCK8];
+        block8_unpack((uint8_t *)at + b * BLOCK8, sign, block8_scales(at, n)[b], block);
+        memcpy(to + b * BLOCK8, block, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *to);
+    }
 }
 
 void optim_state_set(optimizer *o, int param, int k, const float *from) {
@@ -348,7 +350,9 @@ void optim_state_set(optimizer *o, int param, int k, const float *from) {
         return;
     }
     bool sign = t->r->state[k].shape == AS_SIGNED_BYTES;
-    for (int64_t b = 0; b < block8_count(n); b++)
-        block8_pack(from + b * BLOCK8, MIN(BLOCK8, n - b * BLOCK8), sign,
-                    (uint8_t *)at + b * BLOCK8, &block8_scales(at, n)[b]);
+    for (int64_t b = 0; b < block8_count(n); b++) {
+        float block[BLOCK8] = { 0 };
+        memcpy(block, from + b * BLOCK8, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *from);
+        block8_pack(block, sign, (uint8_t *)at + b * BLOCK8, &block8_scales(at, n)[b]);
+    }
 }

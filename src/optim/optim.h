@@ -42,8 +42,8 @@ typedef struct optim_settings {
 } optim_settings;
 
 typedef struct optimizer optimizer;
-/* Reserves state in the plan ("optimizer" regions); after model_reserve, before plan_commit. Model
- * and plan are borrowed, and outlive it.
+/* Reserves state in the plan ("optimizer" regions, and "work"); after model_reserve, before
+ * plan_commit. Model and plan are borrowed, and outlive it.
  * With µP, the learning rate of hidden matrices is multiplied by base / width (Muon needs no such
  * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
  * other rules, are refused there. So are Adafactor, Muon and AGC where ranks hold parts of matrices:
@@ -92,7 +92,8 @@ typedef struct schedule {
  * (warmup + 1), so that step 0 already learns and step `warmup` has lr. With x going from 0 to 1
  * over the fall and a, b the two ends (1 and min_factor):
  *     linear        a + (b - a) x             cosine   b + (a - b) (1 + cos(pi x)) / 2
- *     exponential   a (b / a)^x, taking b as 0.01 when it is 0      sqrt     b + (a - b) (1 - sqrt(x))
+ *     sqrt          b + (a - b) (1 - sqrt(x))
+ *     exponential   a (b / a)^x, taking b as 0.01 when it is 0
  */
 double schedule_lr(const schedule *s, int64_t step);
 

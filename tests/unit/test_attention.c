@@ -396,20 +396,34 @@ static void test_documents_do_not_meet(void **state) {
 }
 
 /* Scores in the thousands, rising and falling along the keys. */
+static void swing_scores(problem *p) {
+    for (int i = 0; i < p->s.n; i++)
+        for (int c = 0; c < (p->s.q + p->s.kv) * p->s.dim; c++)
+            p->qkv[(size_t)i * p->cols + c] *= 1 + 40.0 * ((i / 32) % 3);
+}
+/* Scores that rise by a hundred every 64 keys, on queries all alike. */
+static void step_scores(problem *p) {
+    int q = p->s.q * p->s.dim, k = p->s.kv * p->s.dim;
+    for (int i = 0; i < p->s.n; i++)
+        for (int c = 0; c < q + k; c++)
+            p->qkv[(size_t)i * p->cols + c] = c < q ? 1 : 100.0 * (i / 64) / (p->scale * p->s.dim);
+}
+
 static void test_large_scores(void **state) {
-    problem p = problem_make((shape){ 260, 2, 2, 32, 0, 70 }, type_mixes[0]);
-    for (int i = 0; i < p.s.n; i++)
-        for (int c = 0; c < (p.s.q + p.s.kv) * p.s.dim; c++)
-            p.qkv[(size_t)i * p.cols + c] *= 1 + 40.0 * ((i / 32) % 3);
-    round_values(DT_F32, p.qkv, (size_t)p.s.n * p.cols);
-    reference_fwd(&p);
-    EACH_ISA(isa) {
-        fwd_out got = run_fwd(&p, isa, 1, 0xff);
-        assert_near("o", &p, isa, &got.o, DT_F32, p.o, (size_t)p.s.n * p.width, 2e-3);
-        assert_near("lse", &p, isa, &got.lse, DT_F32, p.lse, (size_t)p.s.n * p.s.q, 1e-5);
-        buffer_free(&got.o), buffer_free(&got.lse);
+    void (*const kinds[])(problem *) = { swing_scores, step_scores };
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        problem p = problem_make((shape){ 260, 2, 2, 32, 0, k == 0 ? 70 : 0 }, type_mixes[0]);
+        kinds[k](&p);
+        round_values(DT_F32, p.qkv, (size_t)p.s.n * p.cols);
+        reference_fwd(&p);
+        EACH_ISA(isa) {
+            fwd_out got = run_fwd(&p, isa, 1, 0xff);
+            assert_near("o", &p, isa, &got.o, DT_F32, p.o, (size_t)p.s.n * p.width, 2e-3);
+            assert_near("lse", &p, isa, &got.lse, DT_F32, p.lse, (size_t)p.s.n * p.s.q, 1e-5);
+            buffer_free(&got.o), buffer_free(&got.lse);
+        }
+        problem_free(&p);
     }
-    problem_free(&p);
 }
 
 /* A NaN in a query stays in its row; one in a key spreads to the queries that see it. */

@@ -448,23 +448,28 @@ static void test_every_op_has_a_spec(void **state) {
 }
 
 /* ---- converters ------------------------------------------------------------------------------ */
-static void cast(const op_backend *b, dtype from, void *src, dtype to, void *dst, int64_t n) {
+/* In pieces: those shorter than a vector take the one-element code. */
+static void cast(const op_backend *b, dtype from, void *src, dtype to, void *dst, int64_t n,
+                 int64_t piece) {
     op_run run = { 0 };
     op_call c = { .op = OP_CAST, .run = &run };
-    c.in[0] = tensor_of(src, from, 1, &n);
-    c.out[0] = tensor_of(dst, to, 1, &n);
-    ops_run(b, &c);
+    for (int64_t at = 0; at < n; at += piece) {
+        int64_t m = MIN(piece, n - at);
+        c.in[0] = tensor_of((char *)src + (size_t)at * dt_size(from), from, 1, &m);
+        c.out[0] = tensor_of((char *)dst + (size_t)at * dt_size(to), to, 1, &m);
+        ops_run(b, &c);
+    }
 }
 
 /* Every code up, and every code down again with its neighbours and halfway points: all as the
  * one-element converters have it. */
-static void check_converters(const op_backend *b, dtype narrow) {
+static void check_converters(const op_backend *b, dtype narrow, int64_t piece) {
     enum { CODES = 65536, NEAR = 5 };
     uint16_t *code = mem_alloc(CODES * sizeof *code);
     float *wide = mem_alloc(CODES * sizeof *wide), *near = mem_alloc(CODES * NEAR * sizeof *near);
     uint16_t *down = mem_alloc(CODES * NEAR * sizeof *down);
     for (int i = 0; i < CODES; i++) code[i] = (uint16_t)i;
-    cast(b, narrow, code, DT_F32, wide, CODES);
+    cast(b, narrow, code, DT_F32, wide, CODES, piece);
     for (int i = 0; i < CODES; i++) {
         float want, next;
         uint16_t after = (uint16_t)(i + 1);
@@ -479,7 +484,7 @@ static void check_converters(const op_backend *b, dtype narrow) {
                                   nextafterf(half, -INFINITY), want * 1.7f };
         memcpy(near + i * NEAR, all, sizeof all);
     }
-    cast(b, DT_F32, near, narrow, down, CODES * NEAR);
+    cast(b, DT_F32, near, narrow, down, CODES * NEAR, piece);
     for (int i = 0; i < CODES * NEAR; i++) {
         uint16_t want;
         float back;
@@ -495,17 +500,49 @@ static void check_converters(const op_backend *b, dtype narrow) {
     free(down);
 }
 static void test_converters(void **state) {
-    for (int i = 0; ops_cpu_isa(i); i++) {
-        check_converters(ops_cpu(ops_cpu_isa(i)), DT_BF16);
-        check_converters(ops_cpu(ops_cpu_isa(i)), DT_F16);
-    }
+    const int64_t pieces[] = { 1 << 20, 7, 1 };
+    for (int i = 0; ops_cpu_isa(i); i++)
+        for (size_t p = 0; p < COUNT_OF(pieces); p++) {
+            check_converters(ops_cpu(ops_cpu_isa(i)), DT_BF16, pieces[p]);
+            check_converters(ops_cpu(ops_cpu_isa(i)), DT_F16, pieces[p]);
+        }
+}
+
+/* Far from 0 an activation is its limit, and a NaN is not lost. */
+static void test_extremes(void **state) {
+    float x[] = { -1e4f, -200, -88, 88, 200, 1e4f, NAN, 0 }, y[8], dx[8], one[8];
+    const float want[] = { 0, 0, 0, 88, 200, 1e4f, NAN, 0 },
+                slope[] = { 0, 0, 0, 1, 1, 1, NAN, 0.5f };
+    const act_kind acts[] = { ACT_GELU_TANH, ACT_GELU_ERF };
+    int64_t n = 8;
+    for (int i = 0; i < 8; i++) one[i] = 1;
+    for (int i = 0; ops_cpu_isa(i); i++)
+        for (int a = 0; a < 2; a++) {
+            op_run run = { 0 };
+            op_call f = { .op = OP_GELU, .run = &run, .attr = { .act = acts[a] } }, b = f;
+            b.op = OP_GELU_BWD;
+            f.in[0] = b.in[1] = tensor_of(x, DT_F32, 1, &n);
+            b.in[0] = tensor_of(one, DT_F32, 1, &n);
+            f.out[0] = tensor_of(y, DT_F32, 1, &n);
+            b.out[0] = tensor_of(dx, DT_F32, 1, &n);
+            ops_run(ops_cpu(ops_cpu_isa(i)), &f);
+            ops_run(ops_cpu(ops_cpu_isa(i)), &b);
+            for (int k = 0; k < 8; k++) {
+                assert_true(isnan(want[k]) ? isnan(y[k]) : fabsf(y[k] - want[k]) < 1e-30f);
+                assert_true(isnan(want[k]) ? isnan(dx[k]) : fabsf(dx[k] - slope[k]) < 1e-6f);
+            }
+        }
 }
 
 int main(void) {
-    struct CMUnitTest tests[COUNT_OF(specs) + 2] = { cmocka_unit_test(test_every_op_has_a_spec),
-                                                     cmocka_unit_test(test_converters) };
+    enum { OTHERS = 3 };
+    struct CMUnitTest tests[COUNT_OF(specs) + OTHERS] = {
+        cmocka_unit_test(test_every_op_has_a_spec),
+        cmocka_unit_test(test_converters),
+        cmocka_unit_test(test_extremes),
+    };
     for (size_t s = 0; s < COUNT_OF(specs); s++)
-        tests[s + 2] =
+        tests[s + OTHERS] =
             (struct CMUnitTest){ specs[s].name, test_spec, NULL, NULL, (void *)&specs[s] };
     return cmocka_run_group_tests_name("ops", tests, NULL, NULL);
 }

@@ -195,23 +195,24 @@ static void test_block8_round_trip(void **state) {
         for (int sign = 0; sign < 2; sign++) {
             float x[N], y[N], scale, again;
             uint8_t code[N], code2[N];
-            int64_t n = t % 3 ? N : 1 + t % N;
+            int64_t n = t % 3 ? N : 1 + t % N; /* the rest is 0 */
+            memset(x, 0, sizeof x);
             fill_random(x, n, (uint64_t)t, t % 12);
             for (int64_t i = 0; i < n; i++) {
                 x[i] *= (float)pow(10, t % 57 - 40);
                 if (!sign) x[i] = fabsf(x[i]);
                 if (t % 7 == 0 && i % 3 == 0) x[i] = 0;
             }
-            block8_pack(x, n, sign, code, &scale);
-            block8_unpack(code, n, sign, scale, y);
-            block8_pack(y, n, sign, code2, &again);
+            block8_pack(x, sign, code, &scale);
+            block8_unpack(code, sign, scale, y);
+            block8_pack(y, sign, code2, &again);
             assert_memory_equal(&scale, &again, sizeof scale);
-            assert_memory_equal(code, code2, (size_t)n);
+            assert_memory_equal(code, code2, sizeof code);
         }
 }
 
-/* Half a step at most: an eighth of an octave's lower end, halved. Below the smallest code the signed
- * form gives zero, the unsigned the smallest. */
+/* Half a step at most: an eighth of an octave's lower end, halved. Below the smallest code, zero
+ * included, the signed form gives zero and the unsigned the smallest. */
 static void test_block8_accuracy(void **state) {
     for (int sign = 0; sign < 2; sign++) {
         float x[BLOCK8], y[BLOCK8], scale, least = sign ? 0x1p-16f : 0x1p-32f;
@@ -219,15 +220,15 @@ static void test_block8_accuracy(void **state) {
         fill_random(x, BLOCK8, 1, 3);
         for (int i = 0; i < BLOCK8; i++) x[i] = sign ? x[i] : x[i] * x[i];
         x[5] = x[9] = 0;
-        block8_pack(x, BLOCK8, sign, code, &scale);
+        block8_pack(x, sign, code, &scale);
         x[7] = scale * least / 4;
-        block8_pack(x, BLOCK8, sign, code, &scale);
-        block8_unpack(code, BLOCK8, sign, scale, y);
+        block8_pack(x, sign, code, &scale);
+        block8_unpack(code, sign, scale, y);
         for (int i = 0; i < BLOCK8; i++)
             if (fabsf(x[i]) > 1.3f * scale * least)
                 assert_true(fabsf(y[i] - x[i]) <= 0.0626f * fabsf(x[i]));
-        assert_true(y[5] == 0 && y[9] == 0);
-        assert_true(sign ? y[7] == 0 : y[7] > 0 && y[7] < 1.3f * scale * least);
+        for (int i = 5; i <= 9; i += 2)
+            assert_true(sign ? y[i] == 0 : y[i] > 0 && y[i] < 1.3f * scale * least);
     }
 }
 

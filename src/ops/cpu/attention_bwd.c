@@ -33,6 +33,8 @@ typedef struct bwd {
 } bwd;
 
 enum { DO_QUERIES = 1, DO_KEYS = 2 };
+/* Cutting by tiles makes seven products of five. */
+static const double CHUNKS_WORTH = 1.4;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 static char *packed_tile(const bwd *b, int kv, int tile) {
@@ -115,9 +117,9 @@ static void grad_lanes(const scores *s, const query_tile *qt, float scale2, int 
     for (int k = klo; k < khi; k++) {
         float *p = s->p + (size_t)k * ATT_TILE, *g = s->g + (size_t)k * ATT_TILE;
         for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
-            vec prob = vec_exp2(vec_load(p + q) * scale2 - vec_load(qt->lse2 + q));
-            vec_store(p + q, prob);
-            vec_store(g + q, prob * (vec_load(g + q) - vec_load(qt->delta + q)));
+            vf prob = att_exp2(att_get(p + q) * scale2 - att_get(qt->lse2 + q));
+            att_put(p + q, prob);
+            att_put(g + q, prob * (att_get(g + q) - att_get(qt->delta + q)));
         }
     }
 }
@@ -214,12 +216,10 @@ static void zero_sums(const bwd *b, int kv, int t0, int t1) {
 /* One tile of queries against all keys it sees. */
 static void query_pass(const bwd *b, query_tile *qt, const scores *s, int head, int t, int what) {
     const att_plan *p = &b->plan;
-    int64_t first = att_first(p, p->tile_row[t]);
-    int kt = t;
-    while (kt > 0 && p->tile_row[kt] > first) kt--;
     load_queries(b, qt, head, t);
     memset(qt->dq, 0, sum_count(p) * sizeof(float));
-    for (; kt <= t; kt++) pair(b, qt, s, head / p->group, kt, what);
+    for (int kt = CPU(att_first_tile)(p, t); kt <= t; kt++)
+        pair(b, qt, s, head / p->group, kt, what);
     store_queries(b, qt, head);
 }
 
@@ -302,7 +302,7 @@ void CPU(attention_bwd)(const op_call *c) {
     b.worker = (char *)b.sums + sums_bytes(p);
     b.worker_bytes = worker_bytes(p);
     pool *threads = c->run->pool;
-    if (CPU(att_by_chunk)(p, pool_size(threads))) {
+    if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
         pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &b);
         return;
     }

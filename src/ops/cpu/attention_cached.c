@@ -60,7 +60,7 @@ static void tile_task(void *ctx, int64_t task, int worker) {
     CPU(att_state_init)(&st, p, room);
     tile_src q = att_src(&a->c->in[0], row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
-    for (int64_t key = lo[0] / ATT_TILE * ATT_TILE; key < end[nq - 1]; key += ATT_TILE) {
+    for (int64_t key = lo[0]; key < end[nq - 1]; key += ATT_TILE) {
         int keys = (int)MIN(ATT_TILE, end[nq - 1] - key);
         tile_src ks = cache_src(a, key, head / p->group, false, keys);
         tile_src vs = cache_src(a, key, head / p->group, true, keys);
@@ -99,16 +99,15 @@ typedef struct row_state {
 enum { BLOCK = 4 * VEC }; /* of a head's dims, in registers */
 
 static float dot(const float *x, const float *y, int n) {
-    vec part[4] = { { 0 } };
+    vf part[4] = { { 0 } };
     float sum = 0;
     int i = 0;
     for (; i + BLOCK <= n; i += BLOCK) {
-        UNROLL
-        for (int v = 0; v < 4; v++)
-            part[v] += vec_load(x + i + v * VEC) * vec_load(y + i + v * VEC);
+        ATT_UNROLL
+        for (int v = 0; v < 4; v++) part[v] += att_get(x + i + v * VEC) * att_get(y + i + v * VEC);
     }
     for (; i < n; i++) sum += x[i] * y[i];
-    vec all = (part[0] + part[1]) + (part[2] + part[3]);
+    vf all = (part[0] + part[1]) + (part[2] + part[3]);
     for (int v = 0; v < VEC; v++) sum += all[v];
     return sum;
 }
@@ -117,16 +116,16 @@ static float dot(const float *x, const float *y, int n) {
 static void mix_rows(float *out, float shrink, const float *weight, rows x, int n, int dim) {
     int d = 0;
     for (; d + BLOCK <= dim; d += BLOCK) {
-        vec sum[4];
-        UNROLL
-        for (int v = 0; v < 4; v++) sum[v] = vec_load(out + d + v * VEC) * shrink;
+        vf sum[4];
+        ATT_UNROLL
+        for (int v = 0; v < 4; v++) sum[v] = att_get(out + d + v * VEC) * shrink;
         for (int j = 0; j < n; j++) {
             const float *row = x.at + j * x.ld + d;
-            UNROLL
-            for (int v = 0; v < 4; v++) sum[v] += vec_load(row + v * VEC) * weight[j];
+            ATT_UNROLL
+            for (int v = 0; v < 4; v++) sum[v] += att_get(row + v * VEC) * weight[j];
         }
-        UNROLL
-        for (int v = 0; v < 4; v++) vec_store(out + d + v * VEC, sum[v]);
+        ATT_UNROLL
+        for (int v = 0; v < 4; v++) att_put(out + d + v * VEC, sum[v]);
     }
     for (; d < dim; d++) {
         float sum = out[d] * shrink;
@@ -137,13 +136,13 @@ static void mix_rows(float *out, float shrink, const float *weight, rows x, int 
 
 static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
     float s[ATT_TILE], top = st->max, sum = 0;
-    vec best = vec_all(ATT_MASKED);
+    vf best = vec_of(ATT_MASKED);
     for (int j = 0; j < keys; j++) s[j] = dot(st->q, k.at + j * k.ld, dim);
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
-    for (int j = 0; j < keys; j += VEC) best = vec_max(vec_load(s + j), best);
+    for (int j = 0; j < keys; j += VEC) best = att_max(att_get(s + j), best);
     for (int i = 0; i < VEC; i++) top = best[i] > top ? best[i] : top;
-    for (int j = 0; j < keys; j += VEC) vec_store(s + j, vec_exp2(vec_load(s + j) - top));
-    vec shrink = vec_exp2(vec_all(st->max - top));
+    for (int j = 0; j < keys; j += VEC) att_put(s + j, att_exp2(att_get(s + j) - top));
+    vf shrink = att_exp2(vec_of(st->max - top));
     for (int j = 0; j < keys; j++) sum += s[j];
     mix_rows(st->out, shrink[0], s, v, keys, dim);
     st->sum = st->sum * shrink[0] + sum;

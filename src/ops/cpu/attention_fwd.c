@@ -36,61 +36,60 @@ void CPU(att_state_begin)(att_state *st, const att_plan *p, const tile_src *q) {
 }
 
 /* Raises the maxima of ATT_LANES queries to `top` where that is needed at all. */
-static void raise_max(att_state *st, int q0, const vec *top, int width) {
+static void raise_max(att_state *st, int q0, const vf *top, int width) {
     float *max = st->max + q0, *sum = st->sum + q0;
-    vec_i need = { 0 };
-    UNROLL
-    for (int i = 0; i < VECS; i++) need |= top[i] > vec_load(max + i * VEC) + RISE;
+    vi need = { 0 };
+    ATT_UNROLL
+    for (int i = 0; i < VECS; i++) need |= top[i] > att_get(max + i * VEC) + RISE;
     int any = 0;
     for (int i = 0; i < VEC; i++) any |= need[i];
     if (!any) return;
-    vec shrink[VECS];
-    UNROLL
+    vf shrink[VECS];
+    ATT_UNROLL
     for (int i = 0; i < VECS; i++) {
-        vec old = vec_load(max + i * VEC), now = vec_max(top[i], old);
-        shrink[i] = vec_exp2(old - now);
-        vec_store(sum + i * VEC, vec_load(sum + i * VEC) * shrink[i]);
-        vec_store(max + i * VEC, now);
+        vf old = att_get(max + i * VEC), now = att_max(top[i], old);
+        shrink[i] = att_exp2(old - now);
+        att_put(sum + i * VEC, att_get(sum + i * VEC) * shrink[i]);
+        att_put(max + i * VEC, now);
     }
     for (int d = 0; d < width; d++) {
         float *row = st->out + (size_t)d * ATT_TILE + q0;
-        UNROLL
-        for (int i = 0; i < VECS; i++)
-            vec_store(row + i * VEC, vec_load(row + i * VEC) * shrink[i]);
+        ATT_UNROLL
+        for (int i = 0; i < VECS; i++) att_put(row + i * VEC, att_get(row + i * VEC) * shrink[i]);
     }
 }
 
 /* s -> 2^(s*scale2 - max) for ATT_LANES queries over keys [klo, khi), and their sums. A query that
  * has seen no key yet takes 0 from its masked scores, which leaves nothing of them. */
 static void softmax_lanes(att_state *st, const att_plan *p, int q0, int klo, int khi) {
-    vec top[VECS], base[VECS], sum[VECS], masked = vec_all(ATT_MASKED), scale2 = vec_all(p->scale2);
-    UNROLL
+    vf top[VECS], base[VECS], sum[VECS], masked = vec_of(ATT_MASKED), scale2 = vec_of(p->scale2);
+    ATT_UNROLL
     for (int i = 0; i < VECS; i++) top[i] = masked;
     for (int k = klo; k < khi; k++) {
         const float *row = st->s + (size_t)k * ATT_TILE + q0;
-        UNROLL
-        for (int i = 0; i < VECS; i++) top[i] = vec_max(vec_load(row + i * VEC), top[i]);
+        ATT_UNROLL
+        for (int i = 0; i < VECS; i++) top[i] = att_max(att_get(row + i * VEC), top[i]);
     }
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < VECS; i++) top[i] = vec_select(top[i] > masked, top[i] * scale2, masked);
     raise_max(st, q0, top, p->width);
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < VECS; i++) {
-        vec max = vec_load(st->max + q0 + i * VEC);
-        base[i] = vec_select(max > masked, max, vec_all(0));
-        sum[i] = vec_load(st->sum + q0 + i * VEC);
+        vf max = att_get(st->max + q0 + i * VEC);
+        base[i] = vec_select(max > masked, max, vec_of(0));
+        sum[i] = att_get(st->sum + q0 + i * VEC);
     }
     for (int k = klo; k < khi; k++) {
         float *row = st->s + (size_t)k * ATT_TILE + q0;
-        UNROLL
+        ATT_UNROLL
         for (int i = 0; i < VECS; i++) {
-            vec e = vec_exp2(vec_load(row + i * VEC) * scale2 - base[i]);
-            vec_store(row + i * VEC, e);
+            vf e = att_exp2(att_get(row + i * VEC) * scale2 - base[i]);
+            att_put(row + i * VEC, e);
             sum[i] += e;
         }
     }
-    UNROLL
-    for (int i = 0; i < VECS; i++) vec_store(st->sum + q0 + i * VEC, sum[i]);
+    ATT_UNROLL
+    for (int i = 0; i < VECS; i++) att_put(st->sum + q0 + i * VEC, sum[i]);
 }
 
 static void zero_rows(float *s, int from, int to) {
@@ -138,6 +137,9 @@ void CPU(att_state_end)(att_state *st, const att_plan *p, int nq, const tensor *
 }
 
 /* ---- the op ---------------------------------------------------------------------------------- */
+/* Cutting by tiles costs little here: only the nearness of what was packed. */
+static const double CHUNKS_WORTH = 1.1;
+
 typedef struct fwd {
     att_plan plan;
     const op_call *c;
@@ -163,14 +165,13 @@ static void pack_tile(const fwd *f, int kv, int t) {
 
 static void attend_tile(const fwd *f, int head, int qt, int worker) {
     const att_plan *p = &f->plan;
-    int nq = att_tile_rows(p, qt), kt = qt;
-    int64_t row = p->tile_row[qt], first = att_first(p, row);
-    while (kt > 0 && p->tile_row[kt] > first) kt--;
+    int nq = att_tile_rows(p, qt);
+    int64_t row = p->tile_row[qt];
     att_state st;
     CPU(att_state_init)(&st, p, f->worker + worker * f->worker_bytes);
     tile_src q = att_src(&f->c->in[0], row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
-    for (; kt <= qt; kt++) {
+    for (int kt = CPU(att_first_tile)(p, qt); kt <= qt; kt++) {
         att_band room;
         const att_band *band = CPU(att_band_tiles)(&room, p, qt, kt);
         const char *k = packed_tile(f, head / p->group, kt);
@@ -216,7 +217,7 @@ void CPU(attention)(const op_call *c) {
     f.worker = f.packed + CPU(att_max_tiles)(p) * p->kv * 2 * p->tile_bytes;
     f.worker_bytes = CPU(att_state_bytes)(p);
     pool *threads = c->run->pool;
-    if (CPU(att_by_chunk)(p, pool_size(threads))) {
+    if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
         pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &f);
         return;
     }

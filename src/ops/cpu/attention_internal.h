@@ -13,6 +13,7 @@
 #define INGOT_OPS_CPU_ATTENTION_INTERNAL_H
 
 #include "cpu_internal.h"
+#include "vec.h"
 
 enum {
     ATT_TILE = 64,   /* queries, and keys, of a tile */
@@ -25,65 +26,48 @@ static const float ATT_LOG2E = 1.44269504f, ATT_LN2 = 0.693147181f;
 /* The score of a pair that must not attend: far below any real one, yet finite. */
 static const float ATT_MASKED = -1e30f;
 
-/* ---- vectors -------------------------------------------------------------------------------
- * The compiler's own, as wide as the instruction set's: plain loops over exp are left scalar by
- * gcc. Operators work lane by lane; a comparison gives all ones or all zeros. */
-#if defined(__AVX512F__)
-enum { VEC = 16 };
-#elif defined(__AVX2__)
-enum { VEC = 8 };
-#else
-enum { VEC = 4 };
-#endif
-typedef float vec __attribute__((vector_size(VEC * 4)));
-typedef int32_t vec_i __attribute__((vector_size(VEC * 4)));
-typedef float vec_in_memory __attribute__((vector_size(VEC * 4), aligned(4), may_alias));
-
+/* ---- vectors of fp32 ---------------------------------------------------------------------- */
 /* Before a loop over registers: gcc keeps an array in memory unless all its loops are unrolled. */
 #if defined(__clang__)
-#define UNROLL _Pragma("unroll")
+#define ATT_UNROLL _Pragma("unroll")
 #else
-#define UNROLL _Pragma("GCC unroll 16")
+#define ATT_UNROLL _Pragma("GCC unroll 16")
 #endif
 
-static inline vec vec_all(float x) { return x - (vec){ 0 }; }
-static inline vec vec_load(const float *p) { return *(const vec_in_memory *)p; }
-static inline void vec_store(float *p, vec x) { *(vec_in_memory *)p = x; }
-static inline vec vec_select(vec_i mask, vec a, vec b) {
-    return (vec)(((vec_i)a & mask) | ((vec_i)b & ~mask));
-}
+static inline vf att_get(const float *p) { return vec_load(DT_F32, p, 0); }
+static inline void att_put(float *p, vf x) { vec_store(DT_F32, p, 0, x); }
 /* The larger; b where a is NaN. */
-static inline vec vec_max(vec a, vec b) { return vec_select(a > b, a, b); }
+static inline vf att_max(vf a, vf b) { return vec_select(a > b, a, b); }
 
 /* Hides a value from the compiler, which may reorder sums: (x + big) - big must round x. */
 #if defined(__aarch64__)
-#define VEC_OPAQUE(x) __asm__("" : "+w"(x))
+#define ATT_OPAQUE(x) __asm__("" : "+w"(x))
 #elif defined(__AVX512F__)
-#define VEC_OPAQUE(x) __asm__("" : "+v"(x))
+#define ATT_OPAQUE(x) __asm__("" : "+v"(x))
 #elif defined(__SSE2__)
-#define VEC_OPAQUE(x) __asm__("" : "+x"(x))
+#define ATT_OPAQUE(x) __asm__("" : "+x"(x))
 #else
-#define VEC_OPAQUE(x) __asm__("" : "+m"(x))
+#define ATT_OPAQUE(x) __asm__("" : "+m"(x))
 #endif
 
 /* 2^x for x below 127, relative error 2e-7, exactly 0 below the normal range; NaN stays NaN.
  * Cheaper than vm_exp: the scale of the scores already carries log2(e), they never lie above, and
  * conversions between int and float, slow on some processors, are done by adding 1.5 * 2^23: the
  * integer then stands in the low bits. 127 more makes of it the exponent of 2^n. */
-static inline vec vec_exp2(vec x) {
+static inline vf att_exp2(vf x) {
     const float big = 12582912.0f + 127.0f;
-    vec n = x + big;
-    VEC_OPAQUE(n);
-    vec whole = n - big;
-    VEC_OPAQUE(whole);
-    vec r = x - whole; /* [-0.5, 0.5] */
-    vec y = r * 0.00133908634f + 0.00967603192f;
+    vf n = x + big;
+    ATT_OPAQUE(n);
+    vf whole = n - big;
+    ATT_OPAQUE(whole);
+    vf r = x - whole; /* [-0.5, 0.5] */
+    vf y = r * 0.00133908634f + 0.00967603192f;
     y = y * r + 0.0555035711f;
     y = y * r + 0.240221075f;
     y = y * r + 0.693147188f;
     y = y * r + 1.00000008f;
-    y = y * (vec)((vec_i)n << 23);
-    return (vec)((vec_i)y & ~(x < -126.0f));
+    y = y * (vf)((vu)n << 23);
+    return (vf)((vi)y & ~(x < -126.0f));
 }
 
 /* ---- tile products ------------------------------------------------------------------------ */
@@ -194,10 +178,11 @@ int64_t CPU(att_max_tiles)(const att_plan *p);
 /* Cuts the tokens by start; `room` holds the lists. */
 void CPU(att_cut)(att_plan *p, const int32_t *start, void *room);
 
-/* @return whether there are chunks enough to keep the threads busy with one task for each chunk
- * and kv head. If not, work is cut finer at the cost of packing, and in the backward of making the
- * scores twice; tiles and the order of sums, and so the bits, are the same either way. */
-bool CPU(att_by_chunk)(const att_plan *p, int threads);
+/* @return whether one task for each chunk and kv head keeps the threads busy: whether it is done
+ * within `worth` times the time that work cut ever finer would take. If not, it is cut by tiles, at
+ * the cost of packing first, and in the backward of making the scores twice; tiles and the order of
+ * sums, and so the bits, are the same either way. */
+bool CPU(att_by_chunk)(const att_plan *p, int threads, double worth);
 
 /* First key token i may see. */
 static inline int64_t att_first(const att_plan *p, int64_t i) {
@@ -210,6 +195,9 @@ static inline int att_pad(const att_plan *p, int rows) {
 static inline int att_tile_rows(const att_plan *p, int t) {
     return p->tile_row[t + 1] - p->tile_row[t];
 }
+
+/* First tile of keys that tile qt of queries sees. */
+int CPU(att_first_tile)(const att_plan *p, int qt);
 
 /* The mask of `nq` queries over keys [key0, key0 + keys). lo and end, [nq], are each query's first
  * key and the one after its last, neither ever falling.

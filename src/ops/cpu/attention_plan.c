@@ -60,8 +60,25 @@ void CPU(att_cut)(att_plan *p, const int32_t *start, void *room) {
     p->chunk_tile[p->n_chunks] = p->n_tiles;
 }
 
-bool CPU(att_by_chunk)(const att_plan *p, int threads) {
-    return threads == 1 || (int64_t)p->kv * p->n_chunks >= 4 * threads;
+int CPU(att_first_tile)(const att_plan *p, int qt) {
+    int64_t first = att_first(p, p->tile_row[qt]);
+    int kt = qt;
+    while (kt > 0 && p->tile_row[kt] > first) kt--;
+    return kt;
+}
+
+/* Chunks count by their pairs of tiles: as many tasks as the longest goes into the whole. */
+bool CPU(att_by_chunk)(const att_plan *p, int threads, double worth) {
+    int64_t whole = 0, longest = 1;
+    for (int c = 0; c < p->n_chunks; c++) {
+        int64_t pairs = 0;
+        for (int t = p->chunk_tile[c]; t < p->chunk_tile[c + 1]; t++)
+            pairs += t - CPU(att_first_tile)(p, t) + 1;
+        whole += pairs;
+        longest = MAX(longest, pairs);
+    }
+    int64_t tasks = p->kv * whole / longest, rounds = (tasks + threads - 1) / threads;
+    return (double)(rounds * threads) <= worth * (double)tasks;
 }
 
 size_t CPU(attention_workspace)(const op_call *c, int threads) {

@@ -53,6 +53,10 @@ gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tens
 void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
 size_t CPU(gemm_workspace)(const gemm *g, int threads);
 
+/* GELU of n values, in place or not: the one that products fuse and the one that recompute runs are
+ * the same code, so that they agree to the bit. */
+void CPU(gelu_values)(act_kind act, const float *x, float *y, int64_t n);
+
 /* One op a line: kernels by file. */
 void CPU(embed)(const op_call *c);
 void CPU(embed_bwd)(const op_call *c);

@@ -1,12 +1,22 @@
 /* Sums, copies, conversions, scaling, dropout, and the sum of squares: one pass over memory. */
 #include "chunks.h"
+#include "vec.h"
 
 #include <string.h>
 
 /* ---- a + b, copy, cast ----------------------------------------------------------------------- */
-static void add_block(const float *a, const float *b, float *c, int64_t n) {
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++) c[k] = a[k] + b[k];
+/* All of one type, fp32 or bf16. */
+VEC_INLINE void add_block(dtype t, const void *a, const void *b, void *c, int64_t n) {
+    int64_t k = 0;
+    for (; k + 2 * VEC <= n; k += 2 * VEC) {
+        vf x[2], y[2];
+        vec_load2(t, a, k, x);
+        vec_load2(t, b, k, y);
+        x[0] += y[0];
+        x[1] += y[1];
+        vec_store2(t, c, k, x);
+    }
+    for (; k < n; k++) elem_put(t, c, k, elem_get(t, a, k) + elem_get(t, b, k));
 }
 
 static void copy_task(const tensor *from, const tensor *to, span e) {
@@ -25,17 +35,22 @@ static void copy_task(const tensor *from, const tensor *to, span e) {
 
 static void add_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *at_ = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
-    span e = span_of(i, TASK_ELEMENTS, tensor_count(at_));
+    const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
+    span e = span_of(i, TASK_ELEMENTS, tensor_count(x));
     if (c->op == OP_CAST || !bt->data) {
-        copy_task(at_, ct, e);
+        copy_task(x, ct, e);
+        return;
+    }
+    if (x->dt == DT_BF16 && bt->dt == DT_BF16 && ct->dt == DT_BF16) {
+        add_block(DT_BF16, (uint16_t *)x->data + e.lo, (uint16_t *)bt->data + e.lo,
+                  (uint16_t *)ct->data + e.lo, e.hi - e.lo);
         return;
     }
     float a_tmp[BLOCK], b_tmp[BLOCK], c_tmp[BLOCK];
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
         int64_t m = MIN(BLOCK, e.hi - at);
         float *out = elems_at(ct, at, c_tmp);
-        add_block(elems_get(at_, at, m, a_tmp), elems_get(bt, at, m, b_tmp), out, m);
+        add_block(DT_F32, elems_get(x, at, m, a_tmp), elems_get(bt, at, m, b_tmp), out, m);
         elems_put(ct, at, m, out);
     }
 }
@@ -103,8 +118,13 @@ typedef struct drop {
 static void drop_factors(const drop *d, int64_t id, int64_t column, float *factor) {
     uint32_t head[3] = { d->site, (uint32_t)id, (uint32_t)((uint64_t)id >> 32) }, bits[4][LANES];
     philox_lanes(d->key, head, (uint32_t)(column / 4), bits);
-    for (int l = 0; l < LANES; l++)
-        for (int w = 0; w < 4; w++) factor[4 * l + w] = bits[w][l] < d->below ? 0 : d->keep;
+#pragma omp simd
+    for (int l = 0; l < LANES; l++) {
+        factor[4 * l] = bits[0][l] < d->below ? 0 : d->keep;
+        factor[4 * l + 1] = bits[1][l] < d->below ? 0 : d->keep;
+        factor[4 * l + 2] = bits[2][l] < d->below ? 0 : d->keep;
+        factor[4 * l + 3] = bits[3][l] < d->below ? 0 : d->keep;
+    }
 }
 
 static drop drop_of(const op_call *c) {

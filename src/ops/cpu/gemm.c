@@ -106,15 +106,17 @@ static void pack_task(void *ctx, int64_t i, int worker) {
     const pack_run *r = ctx;
     const plan *p = r->p;
     const gemm_kernel *kn = p->kernel;
-    float *convert = (float *)(void *)(p->convert + p->convert_bytes * (size_t)worker);
     bool is_a = i < r->a_tasks;
     int64_t block = is_a ? p->block_m : p->block_n;
     int64_t from = (is_a ? i : i - r->a_tasks) * block;
     int64_t rows = MIN(block, (is_a ? p->mn : p->nn) - from);
-    char *out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * p->element;
-    CPU(gemm_pack)
-    (is_a ? &p->a : &p->b, (is_a ? p->m0 : p->n0) + from, rows, p->k0, p->kn, kn->dt,
-     is_a ? kn->mr : kn->nr, is_a ? kn->ga : kn->gb, p->k_pad, out, convert);
+    gemm_panels to = { .dt = kn->dt, .k_pad = p->k_pad };
+    to.height = is_a ? kn->mr : kn->nr;
+    to.g = is_a ? kn->ga : kn->gb;
+    to.out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * p->element;
+    to.convert = (float *)(void *)(p->convert + p->convert_bytes * (size_t)worker);
+    int64_t r0 = (is_a ? p->m0 : p->n0) + from;
+    CPU(gemm_pack)(is_a ? &p->a : &p->b, &to, r0, rows, p->k0, p->kn);
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */

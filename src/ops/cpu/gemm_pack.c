@@ -212,43 +212,46 @@ static const char *side_at(const gemm_side *s, int64_t r, int64_t k) {
     return (const char *)s->data + element * (int64_t)dt_size(s->dt);
 }
 
-static void convert_rows(const gemm_side *s, int64_t r0, int64_t rows, int64_t k0, int64_t kn,
-                         int height, int64_t k_pad, char *out, float *convert) {
+static void convert_rows(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows,
+                         int64_t k0, int64_t kn) {
     const struct packer *p = packer_of(1);
-    for (int64_t r = 0; r < rows; r += height, out += (size_t)height * k_pad * 4) {
-        int n = (int)MIN(height, rows - r);
+    char *out = to->out;
+    for (int64_t r = 0; r < rows; r += to->height, out += (size_t)(to->height * to->k_pad) * 4) {
+        int n = (int)MIN(to->height, rows - r);
         for (int i = 0; i < n; i++)
-            CPU(to_f32)(s->dt, side_at(s, r0 + r + i, k0), convert + i * kn, kn);
-        pack_panel(p, (const char *)convert, (size_t)kn * 4, false, n, kn, height, k_pad, out);
+            CPU(to_f32)(s->dt, side_at(s, r0 + r + i, k0), to->convert + i * kn, kn);
+        pack_panel(p, (const char *)to->convert, (size_t)kn * 4, false, n, kn, to->height,
+                   to->k_pad, out);
     }
 }
 
-static void convert_k_major(const gemm_side *s, int64_t r0, int64_t rows, int64_t k0, int64_t kn,
-                            int height, int64_t k_pad, char *out, float *convert) {
+static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows,
+                            int64_t k0, int64_t kn) {
     const struct packer *p = packer_of(1);
     for (int64_t k = 0; k < kn; k += CONVERT_K) {
         int64_t n = MIN(CONVERT_K, kn - k);
-        int64_t pad = k + CONVERT_K < kn ? n : k_pad - k; /* the last piece clears to the end */
+        int64_t pad = k + CONVERT_K < kn ? n : to->k_pad - k; /* the last clears to the end */
         for (int64_t i = 0; i < n; i++)
-            CPU(to_f32)(s->dt, side_at(s, r0, k0 + k + i), convert + i * rows, rows);
-        for (int64_t r = 0; r < rows; r += height)
-            pack_panel(p, (const char *)(convert + r), (size_t)rows * 4, true,
-                       (int)MIN(height, rows - r), n, height, pad,
-                       out + ((size_t)r * k_pad + (size_t)k * height) * 4);
+            CPU(to_f32)(s->dt, side_at(s, r0, k0 + k + i), to->convert + i * rows, rows);
+        for (int64_t r = 0; r < rows; r += to->height) {
+            char *out = (char *)to->out + (size_t)(r * to->k_pad + k * to->height) * 4;
+            pack_panel(p, (const char *)(to->convert + r), (size_t)rows * 4, true,
+                       (int)MIN(to->height, rows - r), n, to->height, pad, out);
+        }
     }
 }
 
-void CPU(gemm_pack)(const gemm_side *s, int64_t r0, int64_t rows, int64_t k0, int64_t kn, dtype dt,
-                    int height, int g, int64_t k_pad, void *out, float *convert) {
-    if (s->dt != dt) {
-        BUG_IF(dt != DT_F32);
-        (s->k_major ? convert_k_major : convert_rows)(s, r0, rows, k0, kn, height, k_pad, out,
-                                                      convert);
+void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows, int64_t k0,
+                    int64_t kn) {
+    if (s->dt != to->dt) {
+        BUG_IF(to->dt != DT_F32);
+        (s->k_major ? convert_k_major : convert_rows)(s, to, r0, rows, k0, kn);
         return;
     }
-    const struct packer *p = packer_of(g);
-    char *panel = out;
-    for (int64_t r = 0; r < rows; r += height, panel += (size_t)height * k_pad * p->element)
+    const struct packer *p = packer_of(to->g);
+    char *panel = to->out;
+    size_t panel_bytes = (size_t)(to->height * to->k_pad) * p->element;
+    for (int64_t r = 0; r < rows; r += to->height, panel += panel_bytes)
         pack_panel(p, side_at(s, r0 + r, k0), (size_t)s->ld * p->element, s->k_major,
-                   (int)MIN(height, rows - r), kn, height, k_pad, panel);
+                   (int)MIN(to->height, rows - r), kn, to->height, to->k_pad, panel);
 }

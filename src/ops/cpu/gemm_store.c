@@ -1,7 +1,6 @@
 /* What happens to a tile of sums on its way to C: scale, bias, accumulation, GELU, rounding to
  * C's type. The sums of a tile are contiguous, so the elementwise parts are long vector loops. */
 #include "kernel/kernel_internal.h"
-#include "vmath.h"
 
 #include <string.h>
 
@@ -60,10 +59,7 @@ static void gelu(const gemm *g, const gemm_tile *t) {
             CPU(to_f32)(g->ct, rounded, x, n);
         }
     }
-    if (g->act == ACT_GELU_TANH)
-        for (int64_t i = 0; i < n; i++) x[i] = vm_gelu_tanh(x[i]);
-    else
-        for (int64_t i = 0; i < n; i++) x[i] = vm_gelu_erf(x[i]);
+    CPU(gelu_values)(g->act, x, x, n);
 }
 
 void CPU(gemm_store)(const gemm *g, const gemm_tile *t) {

@@ -17,7 +17,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK_BYTES = 128 << 20, LEAST_ROWS = 32, LANES = 16, BLOCK = 512, NO_TARGET = -100 };
+enum { CHUNK_BYTES = 128 << 20, LEAST_ROWS = 32, LINE = 16, BLOCK = 512, NO_TARGET = -100 };
 
 typedef struct ce {
     const op_call *call;
@@ -33,10 +33,10 @@ static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 static ce ce_make(const op_call *c) {
     ce s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
-    /* An odd number of cache lines: rows of a tile then fall into different sets. */
-    s.stride = (div_up(s.v, LANES) | 1) * LANES;
+    /* An odd number of cache lines: rows of a tile then fall into different sets of a cache. */
+    s.stride = (div_up(s.v, LINE) | 1) * LINE;
     int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
-    s.rows = div_up(s.n, div_up(s.n, most));
+    s.rows = div_up(s.n, MAX(1, div_up(s.n, most)));
     s.z_bytes = align_up((size_t)(s.rows * s.stride) * sizeof(float), 64);
     return s;
 }
@@ -98,8 +98,7 @@ static void multiply(const ce *s, gemm g) {
     CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
 }
 
-/* ---- softmax of one row ------------------------------------------------------------------------
- * Sums run in LANES lanes joined in a fixed order. */
+/* ---- softmax of one row ----------------------------------------------------------------------- */
 
 /* The order of floats is that of their bits as integers, negative ones with the rest flipped;
  * compilers make vector code of an integer maximum where they do not of a float's. */
@@ -116,21 +115,17 @@ static float row_max(const float *z, int64_t n, float scale) {
 
 /* Replaces z by e^(scale z - max). @return their sum. */
 static float row_exp(float *z, int64_t n, float scale, float max) {
-    float lane[LANES] = { 0 }, sum = 0;
-    int64_t j = 0;
-    for (; j + LANES <= n; j += LANES)
-        for (int l = 0; l < LANES; l++) {
-            float e = vm_exp(z[j + l] * scale - max);
-            z[j + l] = e;
-            lane[l] += e;
-        }
-    for (; j < n; j++) sum += z[j] = vm_exp(z[j] * scale - max);
-    for (int l = 0; l < LANES; l++) sum += lane[l];
+    float sum = 0;
+    for (int64_t j = 0; j < n; j++) {
+        float e = vm_exp(z[j] * scale - max);
+        z[j] = e;
+        sum += e;
+    }
     return sum;
 }
 
-/* Writes by * z - at_target's share over z itself, in a type no wider than fp32: a block is read
- * before the narrower one is written, never past what was read. */
+/* Replaces z by (by * z - share at the target), in a type no wider than fp32: a block is read
+ * before the narrower one is written, which never reaches past it. */
 static void row_grad(float *z, int64_t n, float by, int64_t target, float share, dtype dt) {
     float block[BLOCK];
     for (int64_t j = 0; j < n; j += BLOCK) {

@@ -151,7 +151,7 @@ static void mixed_row(const norm_job *j, int64_t row, int worker, const float *w
         x = CPU(row_get)(rt, row, j->d, tmp);
     }
     norm_out o = { .x = x, .y = CPU(row_at)(yt, row, j->d, other), .w = w, .b = b },
-             none = { NULL };
+             none = { .x = NULL };
     float sum = pass_by_type(DT_F32, j->centred, (norm_next){ .x = x }, none, j->d);
     row_statistics(j, DT_F32, sum, &o);
     store_statistics(j, row, &o);

@@ -1,6 +1,7 @@
 /* Rotary position embedding on the q and k heads of a row; v passes through. Bytes moved: the row
  * once in, once out; in place, v is not touched. */
 #include "chunks.h"
+#include "vec.h"
 
 #include <string.h>
 
@@ -15,18 +16,37 @@ typedef struct rope_job {
     float sign;           /* of the angle: -1 turns back */
 } rope_job;
 
-/* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are the same or apart. */
-static void rotate(const float *x, float *y, const float *cs, int rot, int dim, float sign) {
-    int half = rot / 2;
+/* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are of type t, the same or apart. */
+VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int half, float sign) {
     const float *cosine = cs, *sine = cs + half;
-#pragma omp simd
-    for (int j = 0; j < half; j++) {
-        float a = x[j], b = x[j + half], s = sign * sine[j];
-        y[j] = a * cosine[j] - b * s;
-        y[j + half] = b * cosine[j] + a * s;
+    int j = 0;
+    for (; j + 2 * VEC <= half; j += 2 * VEC) {
+        vf a[2], b[2], c[2], s[2];
+        vec_load2(t, x, j, a);
+        vec_load2(t, x, j + half, b);
+        vec_load2(DT_F32, cosine, j, c);
+        vec_load2(DT_F32, sine, j, s);
+        vf turned[2] = { a[0] * c[0] - b[0] * (s[0] * sign), a[1] * c[1] - b[1] * (s[1] * sign) };
+        b[0] = b[0] * c[0] + a[0] * (s[0] * sign);
+        b[1] = b[1] * c[1] + a[1] * (s[1] * sign);
+        vec_store2(t, y, j, turned);
+        vec_store2(t, y, j + half, b);
     }
-    if (x != y)
-        for (int j = rot; j < dim; j++) y[j] = x[j];
+    for (; j < half; j++) {
+        float a = elem_get(t, x, j), b = elem_get(t, x, j + half), s = sign * sine[j];
+        elem_put(t, y, j, a * cosine[j] - b * s);
+        elem_put(t, y, j + half, b * cosine[j] + a * s);
+    }
+}
+/* Consecutive heads; the dims beyond rot pass through. */
+VEC_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
+                             int heads) {
+    size_t size = t == DT_F32 ? sizeof(float) : sizeof(uint16_t), skip = (size_t)j->rot * size;
+    size_t step = (size_t)j->dim * size;
+    for (int h = 0; h < heads; h++, x += step, y += step) {
+        rotate(t, x, y, cs, j->rot / 2, j->sign);
+        if (x != y && step > skip) memcpy(y + skip, x + skip, step - skip);
+    }
 }
 
 static void copy_elems(const tensor *from, const tensor *to, int64_t at, int64_t n) {
@@ -44,29 +64,41 @@ static void copy_elems(const tensor *from, const tensor *to, int64_t at, int64_t
     }
 }
 
-static void rope_row(const rope_job *j, int64_t row) {
+/* The q and k heads of a row. */
+static void turn_row(const rope_job *j, int64_t row) {
     float cs_tmp[ROPE_BLOCK], x_tmp[ROPE_BLOCK], y_tmp[ROPE_BLOCK];
     int64_t p = j->pos[row], base = row * j->c;
     BUG_IF(p < 0 || p >= j->table->dim[0]);
     const float *cs = elems_get(j->table, p * j->rot, j->rot, cs_tmp);
+    if (j->in->dt == j->out->dt && (j->in->dt == DT_F32 || j->in->dt == DT_BF16)) {
+        size_t at = (size_t)base * dt_size(j->in->dt);
+        const char *x = (const char *)j->in->data + at;
+        char *y = (char *)j->out->data + at;
+        if (j->in->dt == DT_F32)
+            rotate_heads(DT_F32, x, y, cs, j, j->turned);
+        else
+            rotate_heads(DT_BF16, x, y, cs, j, j->turned);
+        return;
+    }
     int per = ROPE_BLOCK / j->dim;
     for (int h = 0; h < j->turned; h += per) {
         int heads = MIN(per, j->turned - h);
         int64_t at = base + (int64_t)h * j->dim, m = (int64_t)heads * j->dim;
         const float *x = elems_get(j->in, at, m, x_tmp);
         float *y = elems_at(j->out, at, y_tmp);
-        for (int k = 0; k < heads; k++)
-            rotate(x + k * j->dim, y + k * j->dim, cs, j->rot, j->dim, j->sign);
+        rotate_heads(DT_F32, (const char *)x, (char *)y, cs, j, heads);
         elems_put(j->out, at, m, y);
     }
-    int64_t qk = (int64_t)j->turned * j->dim;
-    copy_elems(j->in, j->out, base + qk, j->c - qk);
 }
 
 static void rope_task(void *ctx, int64_t i, int worker) {
     const rope_job *j = ctx;
     span rows = span_of(i, j->each, j->n);
-    for (int64_t r = rows.lo; r < rows.hi; r++) rope_row(j, r);
+    int64_t qk = (int64_t)j->turned * j->dim;
+    for (int64_t r = rows.lo; r < rows.hi; r++) {
+        turn_row(j, r);
+        copy_elems(j->in, j->out, r * j->c + qk, j->c - qk);
+    }
 }
 
 void CPU(rope)(const op_call *c) {

@@ -4,76 +4,66 @@
 #include "update.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
-typedef struct elements { /* of one block */
-    const float *g;
-    float *p, *m, *v;
-    int64_t n;
-} elements;
-
-static void sgd(const op_call *c, const update_factors *f, elements e) {
-    const float *restrict g = e.g;
-    float *restrict p = e.p, scale = f->scale, decay = f->decay, lr = f->lr;
-#pragma omp simd
-    for (int64_t k = 0; k < e.n; k++) p[k] -= lr * (g[k] * scale + decay * p[k]);
+VEC_INLINE void sgd_lane(const update_factors *f, lane *x) {
+    x->p -= (x->g * f->scale + x->p * f->decay) * f->lr;
 }
 
-static void momentum(const op_call *c, const update_factors *f, elements e) {
-    const float *restrict g = e.g;
-    float *restrict p = e.p, *restrict m = e.m;
-    float scale = f->scale, decay = f->decay, lr = f->lr, mu = c->attr.update.momentum;
-    /* u = now g + then m: the buffer itself, or with Nesterov the gradient and a look ahead */
-    float now = c->attr.update.nesterov ? 1 : 0, then = c->attr.update.nesterov ? mu : 1;
-#pragma omp simd
-    for (int64_t k = 0; k < e.n; k++) {
-        float gk = g[k] * scale + decay * p[k], mk = mu * m[k] + gk;
-        m[k] = mk;
-        p[k] -= lr * (now * gk + then * mk);
+VEC_INLINE void momentum_lane(const update_factors *f, lane *x) {
+    vf g = x->g * f->scale + x->p * f->decay;
+    x->m = x->m * f->mu + g;
+    x->p -= (g * f->now + x->m * f->then) * f->lr;
+}
+
+VEC_INLINE void lion_lane(const update_factors *f, lane *x) {
+    const vf one = vec_of(1), none = { 0 };
+    const vi minus = (vi){ 0 } + INT32_MIN;
+    vf u = x->m * f->b1 + x->g * f->g1;
+    vf sign = vec_select(u == none, none, vec_select(minus, u, one));
+    x->p -= (sign + x->p * f->decay) * f->lr;
+    x->m = x->m * f->b2 + x->g * f->g2;
+}
+
+/* Adam with decay through the gradient. */
+VEC_INLINE void adam_l2_lane(const update_factors *f, lane *x) {
+    x->g = x->g * f->scale + x->p * f->decay;
+    adam_lane(f, x);
+}
+
+/* The loop of each rule, with what it keeps and whether the copy is written along known. */
+#define SWEEP(name, keeps_m, keeps_v)                                                              \
+    static void name(const update_factors *f, elements e) {                                        \
+        if (!(keeps_m)) e.m = NULL;                                                                \
+        if (!(keeps_v)) e.v = NULL;                                                                \
+        BUG_IF(((keeps_m) && !e.m) || ((keeps_v) && !e.v));                                        \
+        if (e.copy) {                                                                              \
+            sweep(name##_lane, f, e);                                                              \
+        } else {                                                                                   \
+            e.copy = NULL;                                                                         \
+            sweep(name##_lane, f, e);                                                              \
+        }                                                                                          \
     }
-}
-
-static void adam(const op_call *c, const update_factors *f, elements e) {
-    const float *restrict g = e.g;
-    float *restrict p = e.p, *restrict m = e.m, *restrict v = e.v;
-    float scale = f->scale, l2 = c->attr.update.l2 ? f->decay : 0;
-    float keep = c->attr.update.l2 ? 1 : f->keep, step = f->step, bias = f->root_bias;
-    float c1 = f->c1, b2 = f->b2, c2 = f->c2, eps = f->eps;
-#pragma omp simd
-    for (int64_t k = 0; k < e.n; k++) {
-        float gk = g[k] * scale + l2 * p[k], mk = m[k] + c1 * (gk - m[k]);
-        float vk = b2 * v[k] + c2 * gk * gk;
-        m[k] = mk;
-        v[k] = vk;
-        p[k] = p[k] * keep - step * mk / (sqrtf(vk) * bias + eps);
-    }
-}
-
-static void lion(const op_call *c, const update_factors *f, elements e) {
-    const float *restrict g = e.g;
-    float *restrict p = e.p, *restrict m = e.m;
-    float scale = f->scale, decay = f->decay, lr = f->lr;
-    float b1 = f->b1, c1 = f->c1, b2 = f->b2, c2 = f->c2;
-#pragma omp simd
-    for (int64_t k = 0; k < e.n; k++) {
-        float gk = g[k] * scale, u = b1 * m[k] + c1 * gk;
-        float sign = (u > 0 ? 1.0f : 0.0f) - (u < 0 ? 1.0f : 0.0f);
-        p[k] -= lr * (sign + decay * p[k]);
-        m[k] = b2 * m[k] + c2 * gk;
-    }
-}
+SWEEP(sgd, false, false)
+SWEEP(momentum, true, false)
+SWEEP(adam, true, true)
+SWEEP(adam_l2, true, true)
+SWEEP(lion, true, false)
+#undef SWEEP
 
 /* ---- the pass -------------------------------------------------------------------------------- */
+typedef void (*sweep_fn)(const update_factors *f, elements e);
 static const struct {
-    void (*rule)(const op_call *c, const update_factors *f, elements e);
+    sweep_fn decoupled, l2; /* by where decay goes; the same for rules that have one way only */
     int states;
 } rules[OP_COUNT] = {
-    [OP_UPDATE_SGD] = { sgd, 0 },
-    [OP_UPDATE_MOMENTUM] = { momentum, 1 },
-    [OP_UPDATE_ADAM] = { adam, 2 },
-    [OP_UPDATE_LION] = { lion, 1 },
+    [OP_UPDATE_SGD] = { sgd, sgd, 0 },
+    [OP_UPDATE_MOMENTUM] = { momentum, momentum, 1 },
+    [OP_UPDATE_ADAM] = { adam, adam_l2, 2 },
+    [OP_UPDATE_LION] = { lion, lion, 1 },
 };
 
 typedef struct update_job {
     const op_call *c;
+    sweep_fn sweep;
     update_factors f;
 } update_job;
 
@@ -81,6 +71,7 @@ static void update_task(void *ctx, int64_t i, int worker) {
     const update_job *j = ctx;
     const op_call *c = j->c;
     int states = rules[c->op].states;
+    const tensor *copy = &c->out[states + 1];
     float *p = c->out[0].data, *m = states > 0 ? c->out[1].data : NULL;
     float *v = states > 1 ? c->out[2].data : NULL;
     span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[0]));
@@ -89,16 +80,18 @@ static void update_task(void *ctx, int64_t i, int worker) {
                        .p = p + at,
                        .m = m ? m + at : NULL,
                        .v = v ? v + at : NULL,
+                       .copy = copy_at(copy, at),
                        .n = MIN(BLOCK, e.hi - at) };
-        rules[c->op].rule(c, &j->f, x);
-        update_copy(&c->out[states + 1], p, at, x.n);
+        j->sweep(&j->f, x);
+        if (!x.copy) update_copy(copy, p, at, x.n);
     }
 }
 
 void CPU(update)(const op_call *c) {
     int states = rules[c->op].states;
     update_check(c, states, states + 1);
-    update_job j = { c, update_factors_of(c) };
+    update_job j = { .c = c, .f = update_factors_of(c) };
+    j.sweep = c->attr.update.l2 ? rules[c->op].l2 : rules[c->op].decoupled;
     pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), TASK_ELEMENTS), update_task, &j);
 }
 

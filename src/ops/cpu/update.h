@@ -3,42 +3,139 @@
 #define INGOT_OPS_CPU_UPDATE_H
 
 #include "chunks.h"
+#include "vec.h"
 
 #include <math.h>
 
 /* The scalars of one call: made in fp64 from the attributes and the step block, once. */
 typedef struct update_factors {
-    float scale;  /* of the gradient */
-    float lr;     /* this parameter's */
-    float keep;   /* 1 - lr decay: what decoupled decay leaves */
-    float decay;  /* for rules that add it to the gradient */
-    float b1, c1; /* beta1, 1 - beta1 */
-    float b2, c2;
-    float step;      /* lr / (1 - beta1^t) */
-    float root_bias; /* 1 / sqrt(1 - beta2^t) */
-    float eps;
+    float scale;         /* of the gradient */
+    float lr;            /* this parameter's */
+    float keep;          /* 1 - lr decay: what decoupled decay leaves */
+    float decay;         /* the decay itself */
+    float mu, now, then; /* momentum; the direction is now g + then m */
+    float b1, g1;        /* beta1, and (1 - beta1) with the gradient's scale in it */
+    float b2, g2;        /* beta2, likewise */
+    float root_g2;       /* what g is multiplied by before it is squared */
+    float step, eps;     /* Adam: p -= step m / (sqrt(v) + eps), bias corrections in them */
 } update_factors;
 
 static inline update_factors update_factors_of(const op_call *c) {
     const step_block *s = c->run->step;
     double lr = (double)s->update.lr * c->attr.update.lr_mul, decay = c->attr.update.decay;
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->update.count;
+    /* decay through the gradient is added to the gradient as it is, scaled before */
+    double scale = c->attr.update.l2 ? 1 : s->update.grad_scale;
+    double root_bias = sqrt(1 - pow(b2, t));
+    bool nesterov = c->attr.update.nesterov;
     return (update_factors){ .scale = s->update.grad_scale,
                              .lr = (float)lr,
-                             .keep = (float)(1 - lr * decay),
+                             .keep = c->attr.update.l2 ? 1 : (float)(1 - lr * decay),
                              .decay = (float)decay,
+                             .mu = c->attr.update.momentum,
+                             .now = nesterov ? 1 : 0,
+                             .then = nesterov ? c->attr.update.momentum : 1,
                              .b1 = (float)b1,
-                             .c1 = (float)(1 - b1),
+                             .g1 = (float)((1 - b1) * scale),
                              .b2 = (float)b2,
-                             .c2 = (float)(1 - b2),
-                             .step = (float)(lr / (1 - pow(b1, t))),
-                             .root_bias = (float)(1 / sqrt(1 - pow(b2, t))),
-                             .eps = c->attr.update.eps };
+                             .g2 = (float)((1 - b2) * scale),
+                             .root_g2 = (float)(sqrt(1 - b2) * scale),
+                             .step = (float)(lr * root_bias / (1 - pow(b1, t))),
+                             .eps = (float)(c->attr.update.eps * root_bias) };
+}
+
+/* ---- a vector's worth of elements ------------------------------------------------------------ */
+typedef struct lane {
+    vf g, p, m, v;
+} lane;
+
+#if defined(__ARM_NEON)
+VEC_INLINE vf vec_root(vf x) { return (vf)vsqrtq_f32((float32x4_t)x); }
+#elif defined(__AVX512F__)
+VEC_INLINE vf vec_root(vf x) { return (vf)_mm512_sqrt_ps((__m512)x); }
+#elif defined(__AVX2__)
+VEC_INLINE vf vec_root(vf x) { return (vf)_mm256_sqrt_ps((__m256)x); }
+#elif defined(__SSE2__)
+VEC_INLINE vf vec_root(vf x) { return (vf)_mm_sqrt_ps((__m128)x); }
+#else
+VEC_INLINE vf vec_root(vf x) {
+    for (int i = 0; i < VEC; i++) x[i] = sqrtf(x[i]);
+    return x;
+}
+#endif
+
+/* PyTorch's p = keep p - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps), with sqrt(bias2) moved out:
+ * kernels of this kind wait for arithmetic before they wait for memory, so every product counts. */
+VEC_INLINE void adam_lane(const update_factors *f, lane *x) {
+    vf g = x->g * f->root_g2;
+    x->m = x->m * f->b1 + x->g * f->g1;
+    x->v = x->v * f->b2 + g * g;
+    x->p = x->p * f->keep - x->m / (vec_root(x->v) + f->eps) * f->step;
+}
+
+/* Elements [0, n) of a block; m and v NULL where the rule has none. `copy` is written along when it
+ * is bf16: other types are left to update_copy. */
+typedef struct elements {
+    const float *g;
+    float *p, *m, *v;
+    uint16_t *copy;
+    int64_t n;
+} elements;
+typedef void (*lane_rule)(const update_factors *f, lane *x);
+
+/* Several vectors side by side, loads first and stores last: one vector's chain of operations is
+ * longer than the processor looks ahead. */
+enum { ABREAST = 4 };
+VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k, int n) {
+    lane x[ABREAST];
+    for (int i = 0; i < n; i++) {
+        x[i].g = vec_load(DT_F32, e.g, k + i * VEC);
+        x[i].p = vec_load(DT_F32, e.p, k + i * VEC);
+        if (e.m) x[i].m = vec_load(DT_F32, e.m, k + i * VEC);
+        if (e.v) x[i].v = vec_load(DT_F32, e.v, k + i * VEC);
+    }
+    for (int i = 0; i < n; i++) rule(f, &x[i]);
+    for (int i = 0; i < n; i++) {
+        vec_store(DT_F32, e.p, k + i * VEC, x[i].p);
+        if (e.m) vec_store(DT_F32, e.m, k + i * VEC, x[i].m);
+        if (e.v) vec_store(DT_F32, e.v, k + i * VEC, x[i].v);
+        if (e.copy) vec_store(DT_BF16, e.copy, k + i * VEC, x[i].p);
+    }
+}
+
+/* The last elements, fewer than a vector has, in a vector of their own. */
+VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, int64_t k) {
+    float g[VEC] = { 0 }, p[VEC] = { 0 }, m[VEC] = { 0 }, v[VEC] = { 0 };
+    uint16_t copy[VEC];
+    size_t n = (size_t)(e.n - k), bytes = n * sizeof(float);
+    memcpy(g, e.g + k, bytes);
+    memcpy(p, e.p + k, bytes);
+    if (e.m) memcpy(m, e.m + k, bytes);
+    if (e.v) memcpy(v, e.v + k, bytes);
+    elements own = { g, p, e.m ? m : NULL, e.v ? v : NULL, e.copy ? copy : NULL, VEC };
+    sweep_lanes(rule, f, own, 0, 1);
+    memcpy(e.p + k, p, bytes);
+    if (e.m) memcpy(e.m + k, m, bytes);
+    if (e.v) memcpy(e.v + k, v, bytes);
+    if (e.copy) memcpy(e.copy + k, copy, n * sizeof *copy);
+}
+
+/* Inlined with the rule, and which pointers are NULL, known. */
+VEC_INLINE void sweep(lane_rule rule, const update_factors *f, elements e) {
+    const update_factors own = *f; /* which no store can alias */
+    int64_t k = 0;
+    for (; k + ABREAST * VEC <= e.n; k += ABREAST * VEC) sweep_lanes(rule, &own, e, k, ABREAST);
+    for (; k + VEC <= e.n; k += VEC) sweep_lanes(rule, &own, e, k, 1);
+    if (k < e.n) sweep_rest(rule, &own, e, k);
 }
 
 /* Writes elements [at, at + n) of p into the copy, while they are in the cache. */
 static inline void update_copy(const tensor *copy, const float *p, int64_t at, int64_t n) {
     if (copy->data) elems_put(copy, at, n, p + at);
+}
+/* Where `sweep` writes them itself; NULL: there is no copy, or one of another type. */
+static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
+    return copy->data && copy->dt == DT_BF16 ? (uint16_t *)copy->data + at : NULL;
 }
 
 /* Operands of an update are flat fp32 of one size; the copy may be of any float type. */

@@ -56,7 +56,7 @@ static double sum_of(const factor_job *j) {
 static void sums_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     float *restrict col = j->col_sum + i * j->cols, *rows = j->c->out[1].data;
-    float scale = j->f.scale, eps = j->f.eps;
+    float scale = j->f.scale, eps = j->c->attr.update.eps;
     double total = 0;
     memset(col, 0, (size_t)j->cols * sizeof *col);
     span s = span_of(i, j->each, j->r);
@@ -119,7 +119,7 @@ static void length_task(void *ctx, int64_t i, int worker) {
 static void vector_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *restrict g = j->c->in[0].data;
-    float *restrict v = j->c->out[1].data, scale = j->f.scale, eps = j->f.eps;
+    float *restrict v = j->c->out[1].data, scale = j->f.scale, eps = j->c->attr.update.eps;
     span s = span_of(i, j->each, j->r);
     double total = 0;
 #pragma omp simd reduction(+ : total)

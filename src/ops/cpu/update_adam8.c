@@ -6,19 +6,6 @@
 
 enum { TASK_BLOCKS = TASK_ELEMENTS / BLOCK8 };
 
-static void adam8_block(const update_factors *f, const float *restrict g, float *restrict p,
-                        float *restrict m, float *restrict v, int64_t n) {
-    float scale = f->scale, keep = f->keep, step = f->step, bias = f->root_bias;
-    float c1 = f->c1, b2 = f->b2, c2 = f->c2, eps = f->eps;
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++) {
-        float gk = g[k] * scale, mk = m[k] + c1 * (gk - m[k]), vk = b2 * v[k] + c2 * gk * gk;
-        m[k] = mk;
-        v[k] = vk;
-        p[k] = p[k] * keep - step * mk / (sqrtf(vk) * bias + eps);
-    }
-}
-
 typedef struct adam8_job {
     const op_call *c;
     update_factors f;
@@ -35,11 +22,11 @@ static void adam8_task(void *ctx, int64_t i, int worker) {
     span blocks = span_of(i, TASK_BLOCKS, block8_count(j->n));
     for (int64_t b = blocks.lo; b < blocks.hi; b++) {
         int64_t at = b * BLOCK8, n = MIN(BLOCK8, j->n - at);
-        block8_unpack(mc + at, n, true, ms[b], m);
-        block8_unpack(vc + at, n, false, vs[b], v);
-        adam8_block(&j->f, g + at, p + at, m, v, n);
-        block8_pack(m, n, true, mc + at, &ms[b]);
-        block8_pack(v, n, false, vc + at, &vs[b]);
+        block8_unpack(mc + at, true, ms[b], m);
+        block8_unpack(vc + at, false, vs[b], v);
+        sweep(adam_lane, &j->f, (elements){ .g = g + at, .p = p + at, .m = m, .v = v, .n = n });
+        block8_pack(m, true, mc + at, &ms[b]);
+        block8_pack(v, false, vc + at, &vs[b]);
         update_copy(&c->out[3], p, at, n);
     }
 }

@@ -80,8 +80,7 @@ static void momentum_task(void *ctx, int64_t i, int worker) {
     const muon_job *j = ctx;
     const float *restrict g = j->c->in[0].data;
     float *restrict m = j->c->out[1].data, *restrict u = j->x.data;
-    float mu = j->c->attr.update.momentum, rest = 1 - mu, scale = j->f.scale;
-    float now = j->c->attr.update.nesterov ? rest : 0, then = j->c->attr.update.nesterov ? mu : 1;
+    float mu = j->f.mu, rest = 1 - mu, scale = j->f.scale, now = j->f.now * rest, then = j->f.then;
     span s = span_of(i, j->each, j->n);
     double sum = 0;
 #pragma omp simd reduction(+ : sum)

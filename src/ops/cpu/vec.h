@@ -20,6 +20,12 @@
 #endif
 
 #define VEC_INLINE static inline __attribute__((always_inline))
+/* Before a loop over registers: gcc keeps an array in memory unless all its loops are unrolled. */
+#if defined(__clang__)
+#define VEC_UNROLL _Pragma("unroll")
+#else
+#define VEC_UNROLL _Pragma("GCC unroll 8")
+#endif
 
 #if defined(__AVX512F__)
 #define VEC_BYTES 64
@@ -37,6 +43,17 @@ typedef uint16_t vh __attribute__((vector_size(VEC_BYTES / 2)));
 VEC_INLINE vf vec_of(float x) { return x - (vf){ 0 }; }
 /* Lanes of a where the mask is set (a comparison's result), else of b. */
 VEC_INLINE vf vec_select(vi mask, vf a, vf b) { return (vf)(((vi)a & mask) | ((vi)b & ~mask)); }
+/* x within [-top, top]; NaN stays NaN. */
+#if defined(__ARM_NEON)
+VEC_INLINE vf vec_clamp(vf x, vf top) {
+    float32x4_t t = (float32x4_t)top;
+    return (vf)vmaxq_f32(vminq_f32((float32x4_t)x, t), vnegq_f32(t));
+}
+#else
+VEC_INLINE vf vec_clamp(vf x, vf top) {
+    return vec_select(x > top, top, vec_select(x < -top, -top, x));
+}
+#endif
 VEC_INLINE float vec_sum(vf x) { /* always in the same order */
     float s = 0;
     for (int i = 0; i < VEC; i++) s += x[i];
@@ -161,8 +178,7 @@ VEC_INLINE float elem_round(dtype dt, float f) {
  * gives garbage: multiply by what gave the NaN. */
 VEC_INLINE vf vec_logistic2(vf t) {
     const vf magic = vec_of(12582912.0f), top = vec_of(126.0f);
-    t = vec_select(t > top, top, t);
-    t = vec_select(t < -top, -top, t);
+    t = vec_clamp(t, top);
     vu shifted = (vu)(t + magic);
     vf r = t - __builtin_convertvector((vi)(shifted - (vu)magic), vf);
     vf p = r * 0.0013381302537f + 0.0096663685154f;

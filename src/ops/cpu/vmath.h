@@ -105,10 +105,7 @@ static inline float vm_normal_cdf(float x) {
     return vm_select(x < 0.0f, half, 1.0f - half);
 }
 
-/* x Phi(x), and its usual approximation x (1 + tanh u) / 2 written as x sigmoid(2u). */
+/* x Phi(x) */
 static inline float vm_gelu_erf(float x) { return x * vm_normal_cdf(x); }
-static inline float vm_gelu_tanh(float x) {
-    return x * vm_sigmoid(x * (1.5957691216f + 0.0713548163f * x * x));
-}
 
 #endif

@@ -46,11 +46,18 @@ typedef struct gemm_side {
     bool k_major; /* element (r, k) at [k * ld + r], else at [r * ld + k] */
 } gemm_side;
 
-/* Packs rows [r0, r0 + rows) x K [k0, k0 + kn) into panels of `height` rows, `k_pad` long, of
- * type dt with groups of g. `convert`: gemm_convert_bytes() of scratch, used when the types
- * differ. */
-void CPU(gemm_pack)(const gemm_side *s, int64_t r0, int64_t rows, int64_t k0, int64_t kn, dtype dt,
-                    int height, int g, int64_t k_pad, void *out, float *convert);
+/* Where it goes. */
+typedef struct gemm_panels {
+    dtype dt;
+    int height, g;  /* rows of a panel, group of K */
+    int64_t k_pad;  /* length of a panel */
+    void *out;      /* [panels][k_pad / g][height][g] */
+    float *convert; /* gemm_convert_bytes() of scratch, used when the types differ */
+} gemm_panels;
+
+/* Packs rows [r0, r0 + rows) x K [k0, k0 + kn). */
+void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *p, int64_t r0, int64_t rows, int64_t k0,
+                    int64_t kn);
 size_t CPU(gemm_convert_bytes)(int64_t rows, int64_t kn, int height);
 
 /* ---- gemm_store.c ------------------------------------------------------------------------- */

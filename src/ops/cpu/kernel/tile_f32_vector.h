@@ -9,20 +9,20 @@ enum {
 
 static inline void f32_panel(const float *l, const float *r, int ldr, int k0, int k1, float *c,
                              int ldc, bool add) {
-    vec sum[TILE_MR][2] = { { { 0 } } };
+    vf sum[TILE_MR][2] = { { { 0 } } };
     for (int k = k0; k < k1; k++) {
-        vec r0 = vec_load(r + (size_t)k * ldr), r1 = vec_load(r + (size_t)k * ldr + VEC);
-        UNROLL
+        vf r0 = att_get(r + (size_t)k * ldr), r1 = att_get(r + (size_t)k * ldr + VEC);
+        ATT_UNROLL
         for (int i = 0; i < TILE_MR; i++) {
             float x = l[(size_t)k * TILE_MR + i];
             sum[i][0] += x * r0;
             sum[i][1] += x * r1;
         }
     }
-    UNROLL
+    ATT_UNROLL
     for (int i = 0; i < TILE_MR; i++) {
         float *to = c + (size_t)i * ldc;
-        vec_store(to, add ? vec_load(to) + sum[i][0] : sum[i][0]);
-        vec_store(to + VEC, add ? vec_load(to + VEC) + sum[i][1] : sum[i][1]);
+        att_put(to, add ? att_get(to) + sum[i][0] : sum[i][0]);
+        att_put(to + VEC, add ? att_get(to + VEC) + sum[i][1] : sum[i][1]);
     }
 }
