@@ -1,5 +1,5 @@
-/* How near the bandwidth-bound ops come to the speed of memory: bytes each must move at least (every
- * operand once), over time, as a share of a plain copy on the same threads.
+/* How near the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
+ * (every operand once) over time, as a share of a plain copy on the same threads.
  *
  *     bench_bandwidth [threads]        0, the default: one per core
  *
@@ -115,7 +115,7 @@ static size_t build_call(const bench_row *r, bench_shape s, dtype act, arena_of 
     return moved;
 }
 
-/* ---- copy ------------------------------------------------------------------------------------- */
+/* ---- copy ------------------------------------------------------------------------------------ */
 typedef struct copy_job {
     char *to, *from;
     size_t bytes;
@@ -136,7 +136,7 @@ static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes writte
     return best;
 }
 
-/* ---- ops ---------------------------------------------------------------------------------------- */
+/* ---- ops ------------------------------------------------------------------------------------- */
 enum { MAX_COPIES = 64 };
 static double op_rate(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
                       char *memory, size_t size) {

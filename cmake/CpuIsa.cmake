@@ -33,7 +33,7 @@ foreach(row ${CPU_ISAS})
     separate_arguments(kernels)
     list(TRANSFORM kernels REPLACE "(.+)" "src/ops/cpu/kernel/\\1.c")
     add_library(ops_${isa} OBJECT ${CPU_SOURCES} ${kernels})
-    target_link_libraries(ops_${isa} PRIVATE ingot_flags Cblas::Cblas)
+    target_link_libraries(ops_${isa} PRIVATE ingot_flags)
     target_compile_definitions(ops_${isa} PRIVATE CPU_ISA=${isa})
     # Sums may be reordered for vector lanes, the same way every run; NaN and infinity are kept.
     target_compile_options(ops_${isa} PRIVATE ${flags} -O3 -ffp-contract=fast -fno-math-errno

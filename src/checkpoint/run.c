@@ -88,13 +88,13 @@ static err file_entry(const char *folder, const char *name, json_t *files) {
 }
 
 static json_t *state_json(const ckpt_state *s) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}", "step",
-                     (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens",
+    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}",
+                     "step", (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens",
                      (json_int_t)s->tokens, "windows", (json_int_t)s->windows, "seed",
-                     (json_int_t)s->seed, "bytes", (int)s->bytes, "loss_scale", "scale", s->scaler.scale, "good_steps",
-                     (json_int_t)s->scaler.good_steps, "interval", (json_int_t)s->scaler.interval,
-                     "noise_scale", "g2", s->noise.g2, "noise", s->noise.noise, "decay",
-                     s->noise.decay, "seen", (json_int_t)s->noise.seen);
+                     (json_int_t)s->seed, "bytes", (int)s->bytes, "loss_scale", "scale",
+                     s->scaler.scale, "good_steps", (json_int_t)s->scaler.good_steps, "interval",
+                     (json_int_t)s->scaler.interval, "noise_scale", "g2", s->noise.g2, "noise",
+                     s->noise.noise, "decay", s->noise.decay, "seen", (json_int_t)s->noise.seen);
 }
 
 static err read_state(const json_t *doc, const char *name, ckpt_state *s) {

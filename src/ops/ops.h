@@ -131,11 +131,11 @@ typedef struct op_attr {
     float eps;    /* norms */
     act_kind act; /* LINEAR_GELU, GELU */
     struct {
-        int q, kv, dim;   /* local query heads, key/value heads, head size */
-        int rot;          /* ROPE: rotated dims of each head, even */
-        int window;       /* attention: 0 none */
-        float scale;      /* attention: of the scores */
-        bool norm_full;   /* QKNORM: over all heads of a token together */
+        int q, kv, dim; /* local query heads, key/value heads, head size */
+        int rot;        /* ROPE: rotated dims of each head, even */
+        int window;     /* attention: 0 none */
+        float scale;    /* attention: of the scores */
+        bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
     struct {
         float p;
@@ -162,8 +162,8 @@ typedef struct op_attr {
 
 /* What changes from step to step: one block, read by kernels, written by the host between steps. */
 typedef struct step_block {
-    float loss_grad;    /* d(sum of token losses): loss scale / valid targets of the global batch */
-    rng_key dropout;    /* key of this step's dropout masks */
+    float loss_grad; /* d(sum of token losses): loss scale / valid targets of the global batch */
+    rng_key dropout; /* key of this step's dropout masks */
     struct {
         float lr;
         float grad_scale; /* clipping and the loss scale's inverse: multiplies every gradient */

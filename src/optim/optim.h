@@ -46,8 +46,8 @@ typedef struct optimizer optimizer;
  * plan_commit. Model and plan are borrowed, and outlive it.
  * With µP, the learning rate of hidden matrices is multiplied by base / width (Muon needs no such
  * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
- * other rules, are refused there. So are Adafactor, Muon and AGC where ranks hold parts of matrices:
- * tensor parallelism, and ZeRO-3 over several ranks. */
+ * other rules, are refused there. So are Adafactor, Muon and AGC where a rank holds only parts of
+ * matrices: with tensor parallelism, and with ZeRO-3 over several ranks. */
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out);
 void optim_free(optimizer *o); /* takes NULL */
 /* State is zero after plan_commit: nothing more to initialise. The count of updates done is part

@@ -32,7 +32,7 @@ typedef struct chain_plan {
     bucket_finder find;
     void *find_ctx;
     int saved, cuts, stream, result; /* regions, -1: none */
-    size_t slot_bytes;       /* of one layer's saved values */
+    size_t slot_bytes;               /* of one layer's saved values */
     size_t res_bytes, delta_bytes;
     instance *inst; /* [layers + 2]: first, blocks, last; then restarts, one per segment */
     int insts;

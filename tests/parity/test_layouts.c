@@ -127,7 +127,7 @@ static void expect_refused(sabotage how, bool sp, int which, const char *words) 
     err e = record_mlp(how, sp, line);
     char where[64];
     if (!e) fail_msg("a dropped collective was recorded without complaint");
-    snprintf(where, sizeof where, "test_layouts.c:%d", line[which]);
+    snprintf(where, sizeof where, "test_layouts.c:%d", which < 0 ? 0 : line[which]);
     if (which >= 0 && !strstr(err_message(e), where))
         fail_msg("'%s' does not name %s", err_message(e), where);
     if (!strstr(err_message(e), words)) fail_msg("'%s' does not say '%s'", err_message(e), words);

@@ -508,6 +508,38 @@ static void test_converters(void **state) {
         }
 }
 
+/* Kernels that compute on bf16 without the converters must round as they do: every code plus half
+ * its last place (a tie), and plus some other code. */
+static void test_bf16_sums(void **state) {
+    enum { CODES = 65536, N = 2 * CODES };
+    draw_from("bf16 sums");
+    uint16_t *a = mem_alloc(N * sizeof *a), *b = mem_alloc(N * sizeof *b),
+             *c = mem_alloc(N * sizeof *c);
+    for (int i = 0; i < N; i++) {
+        uint16_t exponent = (uint16_t)(i & 0x7f80), half = (uint16_t)(exponent - (8 << 7));
+        a[i] = (uint16_t)i;
+        b[i] = i < CODES ? (exponent > 8 << 7 ? half : 0) : (uint16_t)draw_below(CODES);
+    }
+    for (int i = 0; ops_cpu_isa(i); i++) {
+        int64_t n = N;
+        op_run run = { 0 };
+        op_call call = { .op = OP_ADD, .run = &run };
+        call.in[0] = tensor_of(a, DT_BF16, 1, &n);
+        call.in[1] = tensor_of(b, DT_BF16, 1, &n);
+        call.out[0] = tensor_of(c, DT_BF16, 1, &n);
+        ops_run(ops_cpu(ops_cpu_isa(i)), &call);
+        for (int k = 0; k < N; k++) {
+            float sum = bf16_to_f32(a[k]) + bf16_to_f32(b[k]), got = bf16_to_f32(c[k]);
+            if (isnan(sum) ? !isnan(got) : c[k] != f32_to_bf16(sum))
+                fail_msg("%s: %04x + %04x gave %04x, expected %04x", ops_cpu_isa(i), a[k], b[k],
+                         c[k], f32_to_bf16(sum));
+        }
+    }
+    free(a);
+    free(b);
+    free(c);
+}
+
 /* Far from 0 an activation is its limit, and a NaN is not lost. */
 static void test_extremes(void **state) {
     float x[] = { -1e4f, -200, -88, 88, 200, 1e4f, NAN, 0 }, y[8], dx[8], one[8];
@@ -535,10 +567,11 @@ static void test_extremes(void **state) {
 }
 
 int main(void) {
-    enum { OTHERS = 3 };
+    enum { OTHERS = 4 };
     struct CMUnitTest tests[COUNT_OF(specs) + OTHERS] = {
         cmocka_unit_test(test_every_op_has_a_spec),
         cmocka_unit_test(test_converters),
+        cmocka_unit_test(test_bf16_sums),
         cmocka_unit_test(test_extremes),
     };
     for (size_t s = 0; s < COUNT_OF(specs); s++)

@@ -234,7 +234,7 @@ static void test_layouts_agree(void **state) {
 }
 
 /* ---- what each parameter gets ---------------------------------------------------------------- */
-/* Without a gradient, decay alone moves weights: matrices, the embedding and the head, no vector. */
+/* Without a gradient decay alone moves weights: matrices, the embedding and head too, no vector. */
 static void set_zero(void *ctx, const element *e) { *e->g = 0; }
 static void set_three(void *ctx, const element *e) { *e->p = 3; }
 static void check_decay(void *ctx, const element *e) {

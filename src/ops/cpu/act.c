@@ -11,7 +11,7 @@ static const float LOG2E = 1.44269504f;
  * results are stored only when all are there, so that no store keeps them apart. */
 enum { SIDE = 4 };
 
-/* ---- GELU ------------------------------------------------------------------------------------- */
+/* ---- GELU ------------------------------------------------------------------------------------ */
 /* The tanh form is x s(z) with s the logistic function and z = x (a + b x^2), a = 2 sqrt(2 / pi),
  * b = 0.044715 a; its slope is s + x s (1 - s) z'. */
 static const float GELU_A = 1.5957691216f, GELU_B = 0.0713548163f;

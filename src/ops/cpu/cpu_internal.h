@@ -29,8 +29,8 @@ void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n);
 
 /* ---- products -----------------------------------------------------------------------------
  * C[M,N] (+)= A[M,K] B[K,N], row major with row strides in elements; ta/tb: the operand is stored
- * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: fp32 products go
- * to BLAS, bf16 x bf16 to our own kernels, other mixtures are converted to fp32. c may be fp32,
+ * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: bf16 x bf16
+ * takes the processor's bf16 products, everything else becomes fp32 as it is packed. c may be fp32,
  * bf16 or fp16; sums are fp32. `bias` [N] and `gelu` (with `pre`, the value before it) apply as
  * the tile is stored. */
 typedef struct gemm {

@@ -1,34 +1,36 @@
 /* Matrix products: cuts C into strips, strips into blocks of tiles, and K into stretches.
  *
  *     for each strip of C, at most STRIP x STRIP                  (bounds the workspace)
- *         for each stretch of K, at most kernel.kc                (panels fit the caches)
+ *         for each stretch of K, at most STRETCH                  (likewise)
  *             pack A's rows and B's columns into panels           one task: a block of panels
- *             for each block of BLOCK_M x BLOCK_N of the strip    one task
- *                 for each panel of B, for each panel of A: kernel.tile
+ *             for each block of the strip                         one task: its panels in one L2
+ *                 for each piece of the stretch, of kernel.kc     a panel of A and of B in one L1
+ *                     for each panel of B, for each panel of A: kernel.tile
  *
- * A sum runs over the whole of K in one order whatever the cut of M and N, and the stretches of K
- * depend on K alone: the bits do not depend on the number of threads. Between stretches sums stay
- * fp32, in C itself when it is fp32, else in the workspace.
+ * A sum runs over the whole of K in one order whatever the cut of M and N, and the cuts of K depend
+ * on K alone: the bits do not depend on the number of threads. Between pieces sums stay fp32: in C
+ * itself when it is fp32, else beside the panels of the task; between stretches in the workspace.
  *
  * Workspace, each part aligned to 64 bytes:
  *
- *     | A panels | B panels | sums between stretches | conversion scratch, one a thread |
+ *     | A panels | B panels | sums between stretches | sums and conversion scratch, one a thread |
  */
 #include "kernel/kernel_internal.h"
 
-enum { STRIP = 2048, BLOCK_M = 128, BLOCK_N = 192 };
+enum { STRIP = 2048, STRETCH = 4096 };
 
 typedef struct plan {
     const gemm *g;
     const gemm_kernel *kernel;
     gemm_side a, b;
     int64_t mc, nc, kc;       /* a strip, a stretch: whole panels, whole groups */
+    int64_t piece;            /* of a stretch */
     int64_t block_m, block_n; /* of a task, whole panels */
     size_t element;           /* of the panels, bytes */
     bool fp32_plain;          /* tiles may be summed in C directly */
     bool partial;             /* sums between stretches need the workspace */
-    size_t a_bytes, b_bytes, partial_bytes, convert_bytes;
-    char *pa, *pb, *convert;
+    size_t a_bytes, b_bytes, partial_bytes, thread_bytes;
+    char *pa, *pb, *scratch; /* scratch: thread_bytes a thread */
     float *sums;
     int64_t m0, n0, k0, mn, nn, kn, k_pad; /* the strip and stretch at hand */
 } plan;
@@ -49,9 +51,10 @@ static plan plan_make(const gemm *g) {
     p.b = (gemm_side){ g->b, g->bt, g->ldb, !g->tb };
     p.mc = part_size(g->m, STRIP, kernel->mr);
     p.nc = part_size(g->n, STRIP, kernel->nr);
-    p.kc = part_size(g->k, kernel->kc, kernel->ku);
-    p.block_m = BLOCK_M / kernel->mr * kernel->mr;
-    p.block_n = BLOCK_N / kernel->nr * kernel->nr;
+    p.kc = part_size(g->k, STRETCH, kernel->ku);
+    p.piece = part_size(p.kc, kernel->kc, kernel->ku);
+    p.block_m = kernel->block_m / kernel->mr * kernel->mr;
+    p.block_n = kernel->block_n / kernel->nr * kernel->nr;
     bool plain_alpha = g->alpha == 0 || g->alpha == 1;
     p.fp32_plain = g->ct == DT_F32 && !g->bias && !g->gelu && plain_alpha;
     p.partial = p.kc < g->k && (g->ct != DT_F32 || g->gelu);
@@ -60,11 +63,15 @@ static plan plan_make(const gemm *g) {
     p.a_bytes = align_up((size_t)(p.mc * p.kc) * element, 64);
     p.b_bytes = align_up((size_t)(p.nc * p.kc) * element, 64);
     p.partial_bytes = p.partial ? align_up((size_t)(p.mc * p.nc) * sizeof(float), 64) : 0;
+    /* packing and tiles use a thread's scratch in turn */
+    if (p.piece < p.kc && !p.partial)
+        p.thread_bytes = (size_t)(p.block_m * p.block_n) * sizeof(float);
     if (g->at != kernel->dt || g->bt != kernel->dt) {
         size_t for_a = CPU(gemm_convert_bytes)(p.block_m, p.kc, kernel->mr);
         size_t for_b = CPU(gemm_convert_bytes)(p.block_n, p.kc, kernel->nr);
-        p.convert_bytes = align_up(MAX(for_a, for_b), 64);
+        p.thread_bytes = MAX(p.thread_bytes, MAX(for_a, for_b));
     }
+    p.thread_bytes = align_up(p.thread_bytes, 64);
     return p;
 }
 
@@ -76,7 +83,7 @@ static void plan_share(plan *p, int threads) {
 }
 
 static size_t plan_bytes(const plan *p, int threads) {
-    return p->a_bytes + p->b_bytes + p->partial_bytes + p->convert_bytes * (size_t)threads + 64;
+    return p->a_bytes + p->b_bytes + p->partial_bytes + p->thread_bytes * (size_t)threads + 64;
 }
 
 gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c) {
@@ -114,43 +121,56 @@ static void pack_task(void *ctx, int64_t i, int worker) {
     to.height = is_a ? kn->mr : kn->nr;
     to.g = is_a ? kn->ga : kn->gb;
     to.out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * p->element;
-    to.convert = (float *)(void *)(p->convert + p->convert_bytes * (size_t)worker);
+    to.convert = (float *)(void *)(p->scratch + p->thread_bytes * (size_t)worker);
     int64_t r0 = (is_a ? p->m0 : p->n0) + from;
     CPU(gemm_pack)(is_a ? &p->a : &p->b, &to, r0, rows, p->k0, p->kn);
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-static void one_tile(const plan *p, int64_t i, int64_t j) {
+/* Panels i of A and j of B over the piece of the stretch from k on. `sums`: where this tile's wait
+ * for the next piece; NULL: there is but one. */
+static void one_tile(const plan *p, int64_t i, int64_t j, int64_t k, float *sums) {
     const gemm *g = p->g;
     const gemm_kernel *kn = p->kernel;
-    const char *pa = p->pa + (size_t)(i * p->k_pad) * p->element;
-    const char *pb = p->pb + (size_t)(j * p->k_pad) * p->element;
-    bool first = p->k0 == 0, last = p->k0 + p->kn == g->k;
+    const char *pa = p->pa + (size_t)(i * p->k_pad + k * kn->mr) * p->element;
+    const char *pb = p->pb + (size_t)(j * p->k_pad + k * kn->nr) * p->element;
+    int64_t length = MIN(p->piece, p->k_pad - k);
+    bool first = p->k0 == 0, last = p->k0 + p->kn == g->k && k + length == p->k_pad;
     gemm_tile t = { .mr = kn->mr, .nr = kn->nr, .row = p->m0 + i, .col = p->n0 + j };
     t.rows = MIN(kn->mr, p->mn - i);
     t.cols = MIN(kn->nr, p->nn - j);
-    t.add = g->accumulate || (!first && !p->partial);
-    t.bias = first || p->partial;
     if (p->fp32_plain && t.rows == kn->mr && t.cols == kn->nr) {
-        kn->tile(p->k_pad, pa, pb, (float *)g->c + t.row * g->ldc + t.col, g->ldc, t.add);
+        kn->tile(length, pa, pb, (float *)g->c + t.row * g->ldc + t.col, g->ldc,
+                 g->accumulate || !first || k > 0);
         return;
     }
     _Alignas(64) float local[GEMM_MAX_TILE];
-    t.t = p->partial ? p->sums + i * p->nc + j * kn->mr : local;
-    kn->tile(p->k_pad, pa, pb, t.t, kn->nr, p->partial && !first);
-    if (!p->partial || last) CPU(gemm_store)(g, &t);
+    t.t = p->partial ? p->sums + i * p->nc + j * kn->mr : sums ? sums : local;
+    t.add = g->accumulate || (!first && !p->partial);
+    t.bias = first || p->partial;
+    kn->tile(length, pa, pb, t.t, kn->nr, k > 0 || (p->partial && !first));
+    bool done = k + length == p->k_pad;
+    if (p->partial ? last : done) CPU(gemm_store)(g, &t);
 }
 
 static void tiles_task(void *ctx, int64_t task, int worker) {
     const plan *p = ctx;
     const gemm_kernel *kn = p->kernel;
-    int64_t across = div_up(p->nn, p->block_n);
+    int64_t across = div_up(p->nn, p->block_n), tile = (int64_t)kn->mr * kn->nr;
     int64_t i0 = task / across * p->block_m, j0 = task % across * p->block_n;
     int64_t i1 = MIN(i0 + p->block_m, p->mn), j1 = MIN(j0 + p->block_n, p->nn);
+    bool waits = p->piece < p->k_pad && !p->partial;
+    float *sums = (float *)(void *)(p->scratch + p->thread_bytes * (size_t)worker);
     if (kn->enter) kn->enter();
-    for (int64_t j = j0; j < j1; j += kn->nr)
-        for (int64_t i = i0; i < i1; i += kn->mr) one_tile(p, i, j);
+    for (int64_t k = 0; k < p->k_pad; k += p->piece) {
+        float *at = waits ? sums : NULL;
+        for (int64_t j = j0; j < j1; j += kn->nr)
+            for (int64_t i = i0; i < i1; i += kn->mr) {
+                one_tile(p, i, j, k, at);
+                if (waits) at += tile;
+            }
+    }
     if (kn->leave) kn->leave();
 }
 
@@ -180,7 +200,7 @@ void CPU(gemm_run)(const gemm *g, pool *pl, void *workspace, size_t workspace_by
     p.pa = (char *)align_up((uintptr_t)workspace, 64);
     p.pb = p.pa + p.a_bytes;
     p.sums = (float *)(void *)(p.pb + p.b_bytes);
-    p.convert = p.pb + p.b_bytes + p.partial_bytes;
+    p.scratch = p.pb + p.b_bytes + p.partial_bytes;
     for (p.m0 = 0; p.m0 < g->m; p.m0 += p.mc)
         for (p.n0 = 0; p.n0 < g->n; p.n0 += p.nc) {
             p.mn = MIN(p.mc, g->m - p.m0);

@@ -1,8 +1,7 @@
 /* Conversions of many elements to and from fp32: round to nearest, ties to even, subnormals kept,
  * NaN stays NaN, the same bits as the one-element converters of tensor.h. */
 #include "chunks.h"
-
-#include <string.h>
+#include "vec.h"
 
 static inline float float_of(uint32_t u) {
     union {
@@ -19,12 +18,7 @@ static inline uint32_t bits_of(float f) {
     return v.u;
 }
 
-/* ---- one element, branch-free so that loops over it vectorise ------------------------------ */
-static inline uint16_t bf16_of(float x) {
-    uint32_t u = bits_of(x), even = u + 0x7fff + (u >> 16 & 1), quiet = u | 0x400000;
-    return (uint16_t)(((u & 0x7fffffff) > 0x7f800000 ? quiet : even) >> 16);
-}
-
+/* ---- one fp16 element, branch-free so that loops over it vectorise --------------------------- */
 /* The half's exponent and mantissa in fp32 position, then scaled by 2^112, the difference of the
  * biases: exact, and it normalises subnormals on the way. */
 static inline float float_of_f16(uint16_t h) {
@@ -45,11 +39,9 @@ static inline uint16_t f16_of(float x) {
     return (uint16_t)(u >> 16 & 0x8000) | (uint16_t)code;
 }
 
-/* ---- eight elements in the processor's own instructions, where it has them -----------------
- * fp16_vector and bf16_vector convert as many whole vectors as fit and return how many elements
- * that was; the loops above do the rest. */
+/* ---- fp16 in the processor's own instructions, where it has them: as many whole vectors as fit;
+ * each function returns how many elements that was, and the loops above do the rest. */
 #if defined(__ARM_NEON)
-#include <arm_neon.h>
 static int64_t f16_load_vectors(const uint16_t *s, float *d, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -68,7 +60,6 @@ static int64_t f16_store_vectors(const float *s, uint16_t *d, int64_t n) {
     return i;
 }
 #elif defined(__F16C__)
-#include <immintrin.h>
 static int64_t f16_load_vectors(const uint16_t *s, float *d, int64_t n) {
     int64_t i = 0;
     for (; i + 8 <= n; i += 8)
@@ -87,29 +78,14 @@ static int64_t f16_load_vectors(const uint16_t *s, float *d, int64_t n) { return
 static int64_t f16_store_vectors(const float *s, uint16_t *d, int64_t n) { return 0; }
 #endif
 
-/* The x86 bf16 instructions flush subnormals, so only Arm's are of use here. */
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-static int64_t bf16_store_vectors(const float *s, uint16_t *d, int64_t n) {
-    int64_t i = 0;
-    for (; i + 8 <= n; i += 8) {
-        bfloat16x8_t lo = vcvtq_low_bf16_f32(vld1q_f32(s + i));
-        vst1q_bf16((bfloat16_t *)(d + i), vcvtq_high_bf16_f32(lo, vld1q_f32(s + i + 4)));
-    }
-    return i;
-}
-#else
-static int64_t bf16_store_vectors(const float *s, uint16_t *d, int64_t n) { return 0; }
-#endif
-
 /* ---- arrays -------------------------------------------------------------------------------- */
-static void bf16_load(const uint16_t *restrict s, float *restrict d, int64_t n) {
-#pragma omp simd
-    for (int64_t i = 0; i < n; i++) d[i] = float_of((uint32_t)s[i] << 16);
-}
-static void bf16_store(const float *restrict s, uint16_t *restrict d, int64_t n) {
-    int64_t done = bf16_store_vectors(s, d, n);
-#pragma omp simd
-    for (int64_t i = done; i < n; i++) d[i] = bf16_of(s[i]);
+VEC_INLINE void convert(dtype from, const void *s, dtype to, void *d, int64_t n) {
+    int64_t k = 0;
+    for (vf x[2]; k + 2 * VEC <= n; k += 2 * VEC) {
+        vec_load2(from, s, k, x);
+        vec_store2(to, d, k, x);
+    }
+    for (; k < n; k++) elem_put(to, d, k, elem_get(from, s, k));
 }
 static void f16_load(const uint16_t *restrict s, float *restrict d, int64_t n) {
     int64_t done = f16_load_vectors(s, d, n);
@@ -124,7 +100,7 @@ static void f16_store(const float *restrict s, uint16_t *restrict d, int64_t n) 
 
 void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n) {
     switch (dt) {
-    case DT_BF16: bf16_load(src, dst, n); break;
+    case DT_BF16: convert(DT_BF16, src, DT_F32, dst, n); break;
     case DT_F16: f16_load(src, dst, n); break;
     default: dt_to_f32(dt, src, dst, n);
     }
@@ -132,7 +108,7 @@ void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n) {
 
 void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n) {
     switch (dt) {
-    case DT_BF16: bf16_store(src, dst, n); break;
+    case DT_BF16: convert(DT_F32, src, DT_BF16, dst, n); break;
     case DT_F16: f16_store(src, dst, n); break;
     default: dt_from_f32(dt, src, dst, n);
     }

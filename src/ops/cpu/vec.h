@@ -90,14 +90,14 @@ VEC_INLINE vh vec_high_half(vu u) { return __builtin_convertvector(u >> 16, vh);
 
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
 VEC_INLINE vh vec_to_bf16(vf x) { return (vh)vcvt_bf16_f32((float32x4_t)x); }
-#else
+#else /* x86 has an instruction too, but it flushes subnormals */
 VEC_INLINE vh vec_to_bf16(vf x) {
     vu u = (vu)x, even = u + 0x7fff + ((u >> 16) & 1), quiet = u | 0x400000, nan = (vu)(x != x);
     return vec_high_half((quiet & nan) | (even & ~nan));
 }
 #endif
 
-/* ---- elements [k, k + VEC) of an array of fp32 or bf16 ----------------------------------------- */
+/* ---- elements [k, k + VEC) of an array of fp32 or bf16 --------------------------------------- */
 VEC_INLINE vf vec_load(dtype dt, const void *p, int64_t k) {
     vf x;
     vh h;

@@ -40,7 +40,8 @@ static inline float vm_select(int cond, float a, float b) {
  * and d = n*lo the first-order rest. e^r by a polynomial of degree 6 over half an octave. */
 static inline float vm_exp(float x) {
     const float log2e = 1.44269504f, hi = 0.693145751953125f, lo = 1.42860677e-6f;
-    float c = vm_select(x > -88.0f, x, -88.0f); /* NaN becomes -88 here, and is put back at the end */
+    float c =
+        vm_select(x > -88.0f, x, -88.0f); /* NaN becomes -88 here, and is put back at the end */
     c = vm_select(c < 89.0f, c, 89.0f);
     float t = c * log2e;
     int32_t n = (int32_t)(t + vm_copysign(0.5f, t));

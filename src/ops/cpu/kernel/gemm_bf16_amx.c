@@ -38,12 +38,26 @@ static inline void store_sums(float *c, int64_t ldc) {
     _tile_stored(3, c + 16 * ldc + 16, ldc * 4);
 }
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    const uint16_t *pa = a, *pb = b;
+static inline void load_sums(const float *c, int64_t ldc) {
+    _tile_loadd(0, c, ldc * 4);
+    _tile_loadd(1, c + 16, ldc * 4);
+    _tile_loadd(2, c + 16 * ldc, ldc * 4);
+    _tile_loadd(3, c + 16 * ldc + 16, ldc * 4);
+}
+
+static inline void zero_sums(void) {
     _tile_zero(0);
     _tile_zero(1);
     _tile_zero(2);
     _tile_zero(3);
+}
+
+static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+    const uint16_t *pa = a, *pb = b;
+    if (add)
+        load_sums(c, ldc);
+    else
+        zero_sums();
     for (; k > 0; k -= STEP, pa += MR * STEP, pb += NR * STEP) {
         _tile_loadd(6, pb, NR * 4);
         _tile_loadd(4, pa, STEP * 2);
@@ -54,22 +68,12 @@ static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
         _tile_dpbf16ps(2, 5, 6);
         _tile_dpbf16ps(3, 5, 7);
     }
-    if (!add) {
-        store_sums(c, ldc);
-        return;
-    }
-    alignas(64) float sums[MR * NR];
-    store_sums(sums, NR);
-    for (int i = 0; i < MR; i++)
-        for (int j = 0; j < NR; j++) c[i * ldc + j] += sums[i * NR + j];
+    store_sums(c, ldc);
 }
 
 static double burn(int64_t rounds) {
     enter();
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    zero_sums();
     _tile_zero(4);
     _tile_zero(5);
     for (int64_t r = 0; r < rounds; r++) {
@@ -89,6 +93,8 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .gb = 2,
                                     .ku = 32,
                                     .kc = 512,
+                                    .block_m = 256,
+                                    .block_n = 256,
                                     .tile = tile,
                                     .enter = enter,
                                     .leave = leave,

@@ -95,6 +95,8 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .gb = 4,
                                     .ku = 4,
                                     .kc = 1024,
+                                    .block_m = 128,
+                                    .block_n = 192,
                                     .tile = tile,
                                     .burn = burn };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

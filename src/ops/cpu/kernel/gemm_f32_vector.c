@@ -55,5 +55,7 @@ const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
                                            .gb = 1,
                                            .ku = 1,
                                            .kc = 256,
+                                           .block_m = 128,
+                                           .block_n = 192,
                                            .tile = tile,
                                            .burn = burn };

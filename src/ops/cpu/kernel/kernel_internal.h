@@ -19,11 +19,12 @@
 enum { GEMM_MAX_NR = 32, GEMM_MAX_TILE = 32 * GEMM_MAX_NR };
 
 typedef struct gemm_kernel {
-    dtype dt;   /* of the panels: DT_F32 or DT_BF16 */
-    int mr, nr; /* multiples of 4 */
-    int ga, gb; /* 1, 2, 4 or 32 */
-    int ku;     /* panels are padded to this multiple of K, itself one of ga and gb */
-    int kc;     /* longest stretch of K: B's panel stays in the first cache beside A's */
+    dtype dt;             /* of the panels: DT_F32 or DT_BF16 */
+    int mr, nr;           /* multiples of 4 */
+    int ga, gb;           /* 1, 2, 4 or 32 */
+    int ku;               /* panels are padded to this multiple of K, itself one of ga and gb */
+    int kc;               /* longest piece of K: B's panel stays in the first cache beside A's */
+    int block_m, block_n; /* of C for one task: their panels stay in the second cache */
     /* c[mr, nr] = (add ? c : 0) + a b over k, a multiple of ku. */
     void (*tile)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add);
     /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
