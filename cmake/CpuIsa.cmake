@@ -34,7 +34,12 @@ foreach(row ${CPU_ISAS})
     list(TRANSFORM kernels REPLACE "(.+)" "src/ops/cpu/kernel/\\1.c")
     add_library(ops_${isa} OBJECT ${CPU_SOURCES} ${kernels})
     target_link_libraries(ops_${isa} PRIVATE ingot_flags)
-    target_compile_definitions(ops_${isa} PRIVATE CPU_ISA=${isa})
+    if("${kernels}" MATCHES "gemm_bf16_portable")
+        set(bf16 0)
+    else()
+        set(bf16 1)
+    endif()
+    target_compile_definitions(ops_${isa} PRIVATE CPU_ISA=${isa} CPU_BF16_PRODUCTS=${bf16})
     # Sums may be reordered for vector lanes, the same way every run; NaN and infinity are kept.
     target_compile_options(ops_${isa} PRIVATE ${flags} -O3 -ffp-contract=fast -fno-math-errno
         -fno-trapping-math -fno-signed-zeros -fassociative-math -fopenmp-simd)

@@ -1,4 +1,5 @@
 /* ingot import, ingot export: models from and to Hugging Face folders. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -29,6 +30,11 @@ static int64_t count_of(const weights *w, int i) {
 
 static err put(void *ctx, int i, const float *values) {
     weights *w = ctx;
+    for (int64_t k = 0, n = count_of(w, i); k < n; k++)
+        if (!isfinite(values[k]))
+            return err_hint(ERR("%s: element %lld is %g", model_param_at(w->m, i)->name,
+                                (long long)k, (double)values[k]),
+                            "the file is damaged, or its training had failed: take another");
     memcpy(model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL), values,
            (size_t)count_of(w, i) * sizeof *values);
     return OK;

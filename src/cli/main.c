@@ -68,13 +68,13 @@ static const cli_command commands[] = {
               "  ingot export runs/tiny tiny-hf --dtype bf16\n"
               "\n" },
     { .name = "config",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs]",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",
       .summary = "check a config and print it with every default filled in",
       .run = cmd_config,
       .options = true,
       .help =
           "What is printed is YAML that can be loaded again. --docs prints the reference page of\n"
-          "all options instead.\n"
+          "all options instead, --models the model presets with their sizes.\n"
           "\n"
           "Examples\n"
           "  ingot config > run.yaml                  a complete file to start from\n"

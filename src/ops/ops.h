@@ -193,6 +193,7 @@ typedef struct op_call {
 typedef void (*op_kernel)(const op_call *c);
 typedef struct op_backend {
     const char *name;
+    bool bf16_products; /* the processor multiplies bf16 faster than fp32 */
     op_kernel kernel[OP_COUNT];
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. */
     size_t (*workspace)(const op_call *c, int threads);

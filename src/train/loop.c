@@ -39,7 +39,7 @@ static err small_batch_norm(trainer *t, const data_batch *b, double scale, doubl
 }
 
 static err run_step(trainer *t, step_result *r) {
-    bool fp16 = t->cfg->precision.dtype == CFG_FP16;
+    bool fp16 = model_lay(t->m)->dt == DT_F16;
     double scale = fp16 ? t->state.scaler.scale : 1, sum = 0, small_sq = NAN, small = 0;
     *r = (step_result){ .noise = NAN };
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)t->state.step);
@@ -67,7 +67,7 @@ static err run_step(trainer *t, step_result *r) {
 
 /* @return an error when the loss is not finite and no loss scale can mend it. */
 static err update(trainer *t, const step_result *r, observe_step *s) {
-    bool fp16 = t->cfg->precision.dtype == CFG_FP16, finite = isfinite(r->norm);
+    bool fp16 = model_lay(t->m)->dt == DT_F16, finite = isfinite(r->norm);
     double scale = fp16 ? t->state.scaler.scale : 1;
     s->lr = schedule_lr(&t->sched, t->state.step);
     if (fp16) {

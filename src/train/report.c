@@ -57,8 +57,8 @@ void trainer_describe(const trainer *t) {
          str_count(a, sizeof a, (double)(t->steps * t->micros * t->rows * t->seq)),
          (double)(t->steps * t->micros * t->rows * t->seq) /
              (double)MAX(t->train_range.to - t->train_range.from, 1));
-    line("compute", "%s, %s, %d threads", config_choice("precision.dtype", t->cfg->precision.dtype),
-         t->ops->name, pool_size(t->x.pool));
+    line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
+         pool_size(t->x.pool));
     memory_line(t->p);
     if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);

@@ -188,7 +188,9 @@ static err build(trainer *t) {
         str_free(&have);
         return e;
     }
-    model_layout l = { .dt = types[c->precision.dtype],
+    int precision = c->precision.dtype;
+    if (precision == CFG_FASTEST) precision = t->ops->bf16_products ? CFG_BF16 : CFG_FP32;
+    model_layout l = { .dt = types[precision],
                        .modules = c->precision.modules,
                        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
     TRY(model_new(&t->mc, &l, &t->m));

@@ -37,6 +37,7 @@ static double burn(dtype dt, int64_t rounds) {
 extern const op_backend CPU(backend);
 const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
+    .bf16_products = CPU_BF16_PRODUCTS,
     .workspace = workspace,
     .burn = burn,
     .kernel = {

@@ -1,0 +1,190 @@
+/* Presets against the sizes their publishers state, the parameter table, initial weights. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "model/model.h"
+
+static void check(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    err_free(e);
+    fail();
+}
+
+/* Parameters of the Hugging Face models of these names, counted by transformers. */
+static void test_preset_sizes(void **state) {
+    static const struct {
+        const char *name;
+        int64_t count;
+    } known[] = {
+        { "gpt2-124m", 124439808LL },   { "gpt2-1558m", 1557611200LL },
+        { "pythia-160m", 162322944LL }, { "pythia-6.9b", 6857302016LL },
+        { "llama2-7b", 6738415616LL },  { "llama2-70b", 68976648192LL },
+        { "llama3-8b", 8030261248LL },  { "llama3-405b", 405853388800LL },
+        { "mistral-7b", 7241732096LL }, { "olmo2-7b", 7298617344LL },
+        { "qwen3-0.6b", 596049920LL },  { "qwen3-32b", 32762123264LL },
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++) {
+        model_config c;
+        check(model_preset(known[i].name, &c));
+        if (model_count(&c) != known[i].count)
+            fail_msg("%s has %lld parameters, expected %lld", known[i].name,
+                     (long long)model_count(&c), (long long)known[i].count);
+    }
+}
+
+static void test_every_preset_is_sound(void **state) {
+    int n = 0;
+    for (; model_preset_name(n); n++) {
+        model_config c;
+        check(model_preset(model_preset_name(n), &c));
+        check(model_check(&c));
+    }
+    assert_true(n > 30);
+    model_config c;
+    err e = model_preset("lama3-8b", &c);
+    assert_non_null(e);
+    assert_non_null(strstr(err_remedy(e), "llama3-8b"));
+    err_free(e);
+}
+
+/* 6 per weight of a product and 12 per layer, width and key, whichever way attention is counted. */
+static void test_flops(void **state) {
+    model_config c;
+    check(model_preset("llama2-7b", &c));
+    double weights = 0;
+    for (int64_t l = 0; l < c.layers; l++) weights += 4.0 * 4096 * 4096 + 3.0 * 4096 * 11008;
+    weights += 32000.0 * 4096;
+    double attention = 12.0 * 32 * 4096 * 2048;
+    assert_true(fabs(model_flops(&c, 2048, false) / (6 * weights + attention) - 1) < 1e-12);
+    assert_true(fabs(model_flops(&c, 2048, true) / (6 * weights + attention / 2) - 1) < 1e-12);
+}
+
+/* ---- initial weights --------------------------------------------------------------------- */
+typedef struct opened {
+    model *m;
+    plan *p;
+} opened;
+
+static opened open_model(const model_config *c, mesh m, int rank, bool zero3) {
+    opened o;
+    check(model_new(c, &(model_layout){ .mesh = m, .zero3 = zero3 }, &o.m));
+    o.p = plan_new(&m, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(o.m, o.p, false);
+    check(plan_commit(o.p));
+    model_init(o.m, o.p, rank, 7);
+    return o;
+}
+
+static void close_model(opened *o) {
+    plan_free(o->p);
+    model_free(o->m);
+}
+
+static double deviation(const opened *o, const char *name) {
+    int i = model_find_param(o->m, name);
+    assert_true(i >= 0);
+    param_range r;
+    const float *v = model_param_data(o->m, o->p, 0, i, PARAM_MASTER, &r);
+    double sum = 0, sq = 0, n = (double)(r.to - r.from);
+    for (int64_t k = 0; k < r.to - r.from; k++) {
+        sum += v[k];
+        sq += (double)v[k] * v[k];
+    }
+    assert_true(fabs(sum / n) < 5 * sqrt(sq / n) / sqrt(n));
+    return sqrt(sq / n);
+}
+
+static model_config wide(int64_t dim) {
+    model_config c;
+    check(model_preset("tiny", &c));
+    c.dim = dim;
+    c.head_dim = dim / c.heads;
+    c.ffn = 4 * dim;
+    c.mup_base = 128;
+    c.vocab = 1000;
+    return c;
+}
+
+static void near(double got, double want) {
+    if (fabs(got / want - 1) > 0.02) fail_msg("deviation %g, expected %g", got, want);
+}
+
+static void test_first_weights(void **state) {
+    model_config c = wide(256);
+    opened o = open_model(&c, (mesh){ 0 }, 0, false);
+    near(deviation(&o, "embed.tokens"), 0.02);
+    near(deviation(&o, "l0.attn.q"), 0.02);
+    near(deviation(&o, "l3.mlp.down"), 0.02 / sqrt(2.0 * c.layers));
+    const float *ones =
+        model_param_data(o.m, o.p, 0, model_find_param(o.m, "l1.norm1.w"), PARAM_MASTER, NULL);
+    assert_true(ones[0] == 1 && ones[255] == 1);
+    close_model(&o);
+    /* muP: hidden weights shrink with the square root of the width, the embedding does not */
+    c.mup = true;
+    o = open_model(&c, (mesh){ 0 }, 0, false);
+    near(deviation(&o, "embed.tokens"), 0.02);
+    near(deviation(&o, "l0.attn.q"), 0.02 / sqrt(2.0));
+    close_model(&o);
+    c = wide(128);
+    c.mup = true; /* at the base width it changes nothing */
+    o = open_model(&c, (mesh){ 0 }, 0, false);
+    near(deviation(&o, "l0.attn.q"), 0.02);
+    close_model(&o);
+}
+
+/* Every layout starts from the same bits: weights are drawn by global element. */
+static void test_layouts_start_equal(void **state) {
+    static const struct {
+        mesh m;
+        bool zero3;
+    } layouts[] = { { { { 1, 2 } }, false }, { { { 2, 1 } }, true }, { { { 2, 2 } }, true } };
+    model_config c = wide(128);
+    opened one = open_model(&c, (mesh){ 0 }, 0, false);
+    for (size_t l = 0; l < COUNT_OF(layouts); l++)
+        for (int rank = 0; rank < mesh_world(&layouts[l].m); rank++) {
+            opened o = open_model(&c, layouts[l].m, rank, layouts[l].zero3);
+            int seen = 0;
+            for (int i = 0; i < model_params(o.m); i++) {
+                param_range r;
+                const float *v = model_param_data(o.m, o.p, rank, i, PARAM_MASTER, &r);
+                const float *w = model_param_data(one.m, one.p, 0, i, PARAM_MASTER, NULL);
+                for (int64_t e = r.from; v && e < r.to; e++, seen++)
+                    if (v[e - r.from] != w[model_global_index(o.m, i, rank, e)])
+                        fail_msg("%s differs on rank %d", model_param_at(o.m, i)->name, rank);
+            }
+            assert_true(seen > 0);
+            close_model(&o);
+        }
+    close_model(&one);
+}
+
+static void test_modules(void **state) {
+    model_config c = wide(128);
+    model *m;
+    err e = model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "head=fp23" }, &m);
+    assert_non_null(e);
+    err_free(e);
+    e = model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "tail=fp32" }, &m);
+    assert_non_null(e);
+    err_free(e);
+    check(model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "mlp=fp32" }, &m));
+    model_free(m);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_preset_sizes),
+        cmocka_unit_test(test_every_preset_is_sound),
+        cmocka_unit_test(test_flops),
+        cmocka_unit_test(test_first_weights),
+        cmocka_unit_test(test_layouts_start_equal),
+        cmocka_unit_test(test_modules),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
