@@ -73,8 +73,7 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
 
 /* ---- manifest ---------------------------------------------------------------------------- */
 static err file_entry(const char *folder, const char *name, json_t *files) {
-    char *path = mem_alloc(strlen(folder) + strlen(name) + 2);
-    sprintf(path, "%s/%s", folder, name);
+    char *path = io_join(folder, name);
     io_mapping map = { 0 };
     err e = io_map(path, &map);
     free(path);
@@ -122,14 +121,8 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     return OK;
 }
 
-static char *join(const char *a, const char *b) {
-    char *path = mem_alloc(strlen(a) + strlen(b) + 2);
-    sprintf(path, "%s/%s", a, b);
-    return path;
-}
-
 static err read_manifest(const char *path, json_t **doc) {
-    char *file = join(path, "manifest.json");
+    char *file = io_join(path, "manifest.json");
     int64_t format = 0;
     err e = io_json_read(file, doc);
     if (!e) e = io_json_int(*doc, file, "format", &format);
@@ -143,7 +136,7 @@ static err read_manifest(const char *path, json_t **doc) {
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s) {
     json_t *doc = NULL, *mo;
     err e = OK;
-    char *name = join(path, "manifest.json");
+    char *name = io_join(path, "manifest.json");
     TRY_CLEAN(read_manifest(path, &doc));
     TRY_CLEAN(io_json_object(doc, name, "model", &mo));
     TRY_CLEAN(model_from_json(mo, name, c));
@@ -159,8 +152,8 @@ static err write_all(const char *folder, const model *m, const plan *p, const op
                      const ckpt_state *s) {
     err e = OK;
     json_t *files = json_object(), *doc = NULL;
-    char *weights = join(folder, MODEL_FILE), *states = join(folder, OPTIM_FILE);
-    char *manifest = join(folder, "manifest.json");
+    char *weights = io_join(folder, MODEL_FILE), *states = io_join(folder, OPTIM_FILE);
+    char *manifest = io_join(folder, "manifest.json");
     TRY_CLEAN(write_tensors(weights, m, p, NULL));
     TRY_CLEAN(file_entry(folder, MODEL_FILE, files));
     if (o) {
@@ -193,7 +186,7 @@ static err list_steps(const char *root, int64_t **steps, int *n) {
         char *end;
         if (!str_starts(names[i], "step-")) continue;
         long long step = strtoll(names[i] + 5, &end, 10);
-        char *folder = join(root, names[i]), *manifest = join(folder, "manifest.json");
+        char *folder = io_join(root, names[i]), *manifest = io_join(folder, "manifest.json");
         if (!*end && end != names[i] + 5 && io_exists(manifest)) (*steps)[(*n)++] = step;
         free(folder);
         free(manifest);
@@ -217,7 +210,7 @@ static err remove_old(const char *root, int64_t keep) {
     for (int i = 0; i + keep < n && !e; i++) {
         char name[64];
         snprintf(name, sizeof name, "step-%08lld", (long long)steps[i]);
-        char *path = join(root, name);
+        char *path = io_join(root, name);
         e = io_remove_tree(root, path);
         free(path);
     }
@@ -243,11 +236,11 @@ err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimize
     BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
     err e = OK;
     char name[64];
-    char *root = join(run_dir, "checkpoints");
+    char *root = io_join(run_dir, "checkpoints");
     snprintf(name, sizeof name, "step-%08lld", (long long)s->step);
-    char *final = join(root, name);
+    char *final = io_join(root, name);
     snprintf(name, sizeof name, ".step-%08lld.tmp", (long long)s->step);
-    char *temp = join(root, name);
+    char *temp = io_join(root, name);
     TRY_CLEAN(io_make_dirs(root));
     TRY_CLEAN(io_remove_tree(root, temp));
     TRY_CLEAN(io_make_dirs(temp));
@@ -270,12 +263,12 @@ err ckpt_latest(const char *run_dir, char **path) {
     int64_t *steps;
     int n;
     *path = NULL;
-    char *root = join(run_dir, "checkpoints");
+    char *root = io_join(run_dir, "checkpoints");
     err e = list_steps(root, &steps, &n);
     if (!e && n) {
         char name[64];
         snprintf(name, sizeof name, "step-%08lld", (long long)steps[n - 1]);
-        *path = join(root, name);
+        *path = io_join(root, name);
     }
     if (!e) free(steps);
     free(root);
@@ -289,7 +282,7 @@ static err verify_file(const char *folder, const json_t *doc, const char *name) 
     int64_t bytes;
     err e = OK;
     io_mapping map = { 0 };
-    char *manifest = join(folder, "manifest.json"), *path = join(folder, name);
+    char *manifest = io_join(folder, "manifest.json"), *path = io_join(folder, name);
     TRY_CLEAN(io_json_object(doc, manifest, "files", &files));
     TRY_CLEAN(io_json_object(files, manifest, name, &entry));
     TRY_CLEAN(io_json_text(entry, manifest, "xxh64", &want));
@@ -357,7 +350,7 @@ err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
     BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
     err e = OK;
     json_t *doc = NULL;
-    char *weights = join(path, MODEL_FILE), *states = join(path, OPTIM_FILE);
+    char *weights = io_join(path, MODEL_FILE), *states = io_join(path, OPTIM_FILE);
     TRY_CLEAN(read_manifest(path, &doc));
     TRY_CLEAN(verify_file(path, doc, MODEL_FILE));
     TRY_CLEAN(load_weights(weights, m, p));

@@ -10,8 +10,7 @@ err weights_find(const char *run, char **path) {
     if (!io_is_dir(run))
         return err_hint(ERR("%s is not a folder", run),
                         "give a run folder, such as runs/demo, or a checkpoint inside one");
-    char *manifest = mem_alloc(strlen(run) + 32);
-    sprintf(manifest, "%s/manifest.json", run);
+    char *manifest = io_join(run, "manifest.json");
     bool itself = io_exists(manifest);
     free(manifest);
     if (itself) {

@@ -106,3 +106,10 @@ err io_remove_tree(const char *root, const char *path) {
     free(real_root);
     return e;
 }
+
+char *io_join(const char *folder, const char *name) {
+    size_t n = strlen(folder) + strlen(name) + 2;
+    char *path = mem_alloc(n);
+    snprintf(path, n, "%s/%s", folder, name);
+    return path;
+}

@@ -52,7 +52,8 @@ err io_append_open(const char *path, int *fd);
 err io_append(int fd, const char *path, const void *bytes, size_t n);
 
 /* ---- folders ----------------------------------------------------------------------------- */
-err io_make_dirs(const char *path); /* and its parents; one that exists is fine */
+char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
+err io_make_dirs(const char *path);                  /* and its parents; one that exists is fine */
 bool io_exists(const char *path);
 bool io_is_dir(const char *path);
 err io_size(const char *path, int64_t *bytes);

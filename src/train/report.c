@@ -68,20 +68,22 @@ err trainer_write_programs(const trainer *t) {
     const struct {
         const char *name;
         const chain *c;
-    } all[] = { { "train", &t->train }, { "eval", &t->eval }, { "decode", &t->gen.one } };
-    char path[4096];
-    snprintf(path, sizeof path, "%s/programs", t->dir);
-    TRY(io_make_dirs(path));
-    for (size_t i = 0; i < COUNT_OF(all); i++) {
+    } all[] = { { "train.txt", &t->train },
+                { "eval.txt", &t->eval },
+                { "decode.txt", &t->gen.one } };
+    char *folder = io_join(t->dir, "programs");
+    err e = io_make_dirs(folder);
+    for (size_t i = 0; i < COUNT_OF(all) && !e; i++) {
         if (!all[i].c->first) continue;
         str text = { 0 };
         prog_dump(all[i].c->first, &text);
         prog_dump(all[i].c->block, &text);
         prog_dump(all[i].c->last, &text);
-        snprintf(path, sizeof path, "%s/programs/%s.txt", t->dir, all[i].name);
-        err e = io_write(path, text.text, text.len);
+        char *path = io_join(folder, all[i].name);
+        e = io_write(path, text.text, text.len);
+        free(path);
         str_free(&text);
-        if (e) return err_trail(e, __FILE__, __LINE__);
     }
-    return OK;
+    free(folder);
+    return e;
 }

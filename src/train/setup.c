@@ -7,23 +7,18 @@
 
 #include "io/io.h"
 
-static char *join(const char *a, const char *b) {
-    char *path = mem_alloc(strlen(a) + strlen(b) + 2);
-    sprintf(path, "%s/%s", a, b);
-    return path;
-}
-
 /* ---- the run folder ---------------------------------------------------------------------- */
 static err open_folder(trainer *t) {
     const config *c = t->cfg;
-    t->dir = *c->run.dir ? join(c->run.dir, "") : join("runs", c->run.name);
-    if (*c->run.dir) t->dir[strlen(t->dir) - 1] = 0;
+    str dir = { 0 };
+    str_add(&dir, *c->run.dir ? "%s" : "runs/%s", *c->run.dir ? c->run.dir : c->run.name);
+    t->dir = dir.text;
     TRY(io_make_dirs(t->dir));
     if (t->opt->fresh) {
         static const char *const ours[] = { "checkpoints", "programs", "config.yaml",
                                             "metrics.jsonl", "events.jsonl" };
         for (size_t i = 0; i < COUNT_OF(ours); i++) {
-            char *path = join(t->dir, ours[i]);
+            char *path = io_join(t->dir, ours[i]);
             err e = io_remove_tree(t->dir, path);
             free(path);
             if (e) return err_trail(e, __FILE__, __LINE__);
@@ -39,7 +34,7 @@ static err find_start(trainer *t, char **path, bool *resume) {
     const char *from = t->cfg->checkpoint.initial_load_path;
     if (*path || !*from) return OK;
     TRY(ckpt_latest(from, path)); /* a run */
-    if (!*path) *path = join(from, ".");
+    if (!*path) *path = io_join(from, ".");
     return OK;
 }
 
@@ -249,7 +244,7 @@ static err begin(trainer *t, const char *from, bool resume) {
 static err write_config(const trainer *t) {
     str text = { 0 };
     config_print(t->cfg, &text);
-    char *path = join(t->dir, "config.yaml");
+    char *path = io_join(t->dir, "config.yaml");
     err e = io_write(path, text.text, text.len);
     free(path);
     str_free(&text);

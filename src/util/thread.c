@@ -30,13 +30,14 @@ struct pool {
     pthread_cond_t wake;
 };
 
-static inline void relax(void) {
+/* Tells the core that this thread only waits. */
 #if defined(__aarch64__)
-    __asm__ volatile("yield");
+static inline void relax(void) { __asm__ volatile("yield"); }
 #elif defined(__x86_64__)
-    __builtin_ia32_pause();
+static inline void relax(void) { __builtin_ia32_pause(); }
+#else
+static inline void relax(void) {}
 #endif
-}
 
 static void take_tasks(pool *p, int who) {
     for (int64_t i; (i = atomic_fetch_add(&p->next, 1)) < p->n;) p->fn(p->ctx, i, who);

@@ -17,7 +17,7 @@
  */
 #include "kernel/kernel_internal.h"
 
-enum { STRIP = 2048, STRETCH = 4096 };
+enum { STRIP = 4096, STRETCH = 4096 };
 
 typedef struct plan {
     const gemm *g;
@@ -43,6 +43,13 @@ static int64_t part_size(int64_t total, int64_t most, int64_t unit) {
     return round_up(div_up(total, div_up(total, most)), unit);
 }
 
+/* A task of packing is some panels over some of K: small enough for every thread to have its share, wide enough
+ * to read whole cache lines of an operand that lies across. */
+enum { PACK_ROWS = 96, PACK_K = 512 };
+
+/* Rows of A or B in one task: whole panels. */
+static int64_t pack_rows(int height) { return round_up(PACK_ROWS, height); }
+
 static plan plan_make(const gemm *g) {
     bool bf16 = g->at == DT_BF16 && g->bt == DT_BF16;
     const gemm_kernel *kernel = bf16 ? CPU(gemm_bf16_kernel) : &CPU(gemm_f32_kernel);
@@ -67,8 +74,9 @@ static plan plan_make(const gemm *g) {
     if (p.piece < p.kc && !p.partial)
         p.thread_bytes = (size_t)(p.block_m * p.block_n) * sizeof(float);
     if (g->at != kernel->dt || g->bt != kernel->dt) {
-        size_t for_a = CPU(gemm_convert_bytes)(p.block_m, p.kc, kernel->mr);
-        size_t for_b = CPU(gemm_convert_bytes)(p.block_n, p.kc, kernel->nr);
+        int64_t slice = round_up(PACK_K, kernel->ku);
+        size_t for_a = CPU(gemm_convert_bytes)(pack_rows(kernel->mr), slice, kernel->mr);
+        size_t for_b = CPU(gemm_convert_bytes)(pack_rows(kernel->nr), slice, kernel->nr);
         p.thread_bytes = MAX(p.thread_bytes, MAX(for_a, for_b));
     }
     p.thread_bytes = align_up(p.thread_bytes, 64);
@@ -106,7 +114,9 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
 
 typedef struct pack_run {
     plan *p;
-    int64_t a_tasks;
+    int64_t slice;   /* of K */
+    int64_t slices;  /* in the stretch */
+    int64_t a_tasks; /* the rest are B's */
 } pack_run;
 
 static void pack_task(void *ctx, int64_t i, int worker) {
@@ -114,16 +124,17 @@ static void pack_task(void *ctx, int64_t i, int worker) {
     const plan *p = r->p;
     const gemm_kernel *kn = p->kernel;
     bool is_a = i < r->a_tasks;
-    int64_t block = is_a ? p->block_m : p->block_n;
-    int64_t from = (is_a ? i : i - r->a_tasks) * block;
-    int64_t rows = MIN(block, (is_a ? p->mn : p->nn) - from);
-    gemm_panels to = { .dt = kn->dt, .k_pad = p->k_pad };
-    to.height = is_a ? kn->mr : kn->nr;
+    if (!is_a) i -= r->a_tasks;
+    int height = is_a ? kn->mr : kn->nr;
+    int64_t many = pack_rows(height), from = i / r->slices * many, k = i % r->slices * r->slice;
+    int64_t rows = MIN(many, (is_a ? p->mn : p->nn) - from);
+    gemm_panels to = { .dt = kn->dt, .height = height, .length = p->k_pad };
+    to.k_pad = MIN(r->slice, p->k_pad - k);
     to.g = is_a ? kn->ga : kn->gb;
-    to.out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad) * p->element;
+    to.out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad + k * height) * p->element;
     to.convert = (float *)(void *)(p->scratch + p->thread_bytes * (size_t)worker);
     int64_t r0 = (is_a ? p->m0 : p->n0) + from;
-    CPU(gemm_pack)(is_a ? &p->a : &p->b, &to, r0, rows, p->k0, p->kn);
+    CPU(gemm_pack)(is_a ? &p->a : &p->b, &to, r0, rows, p->k0 + k, MIN(r->slice, p->kn - k));
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
@@ -175,8 +186,11 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
 }
 
 static void run_stretch(plan *p, pool *pl, bool a_is_packed) {
-    pack_run pack = { p, a_is_packed ? 0 : div_up(p->mn, p->block_m) };
-    pool_run(pl, pack.a_tasks + div_up(p->nn, p->block_n), pack_task, &pack);
+    const gemm_kernel *kn = p->kernel;
+    pack_run pack = { .p = p, .slice = round_up(PACK_K, kn->ku) };
+    pack.slices = div_up(p->kn, pack.slice);
+    if (!a_is_packed) pack.a_tasks = div_up(p->mn, pack_rows(kn->mr)) * pack.slices;
+    pool_run(pl, pack.a_tasks + div_up(p->nn, pack_rows(kn->nr)) * pack.slices, pack_task, &pack);
     pool_run(pl, div_up(p->mn, p->block_m) * div_up(p->nn, p->block_n), tiles_task, p);
 }
 

@@ -216,7 +216,7 @@ static void convert_rows(const gemm_side *s, const gemm_panels *to, int64_t r0, 
                          int64_t k0, int64_t kn) {
     const struct packer *p = packer_of(1);
     char *out = to->out;
-    for (int64_t r = 0; r < rows; r += to->height, out += (size_t)(to->height * to->k_pad) * 4) {
+    for (int64_t r = 0; r < rows; r += to->height, out += (size_t)(to->height * to->length) * 4) {
         int n = (int)MIN(to->height, rows - r);
         for (int i = 0; i < n; i++)
             CPU(to_f32)(s->dt, side_at(s, r0 + r + i, k0), to->convert + i * kn, kn);
@@ -234,7 +234,7 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
         for (int64_t i = 0; i < n; i++)
             CPU(to_f32)(s->dt, side_at(s, r0, k0 + k + i), to->convert + i * rows, rows);
         for (int64_t r = 0; r < rows; r += to->height) {
-            char *out = (char *)to->out + (size_t)(r * to->k_pad + k * to->height) * 4;
+            char *out = (char *)to->out + (size_t)(r * to->length + k * to->height) * 4;
             pack_panel(p, (const char *)(to->convert + r), (size_t)rows * 4, true,
                        (int)MIN(to->height, rows - r), n, to->height, pad, out);
         }
@@ -250,7 +250,7 @@ void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64
     }
     const struct packer *p = packer_of(to->g);
     char *panel = to->out;
-    size_t panel_bytes = (size_t)(to->height * to->k_pad) * p->element;
+    size_t panel_bytes = (size_t)(to->height * to->length) * p->element;
     for (int64_t r = 0; r < rows; r += to->height, panel += panel_bytes)
         pack_panel(p, side_at(s, r0 + r, k0), (size_t)s->ld * p->element, s->k_major,
                    (int)MIN(to->height, rows - r), kn, to->height, to->k_pad, panel);

@@ -1,6 +1,7 @@
 /* What happens to a tile of sums on its way to C: scale, bias, accumulation, GELU, rounding to
  * C's type. The sums of a tile are contiguous, so the elementwise parts are long vector loops. */
 #include "kernel/kernel_internal.h"
+#include "vec.h"
 
 #include <string.h>
 
@@ -62,7 +63,33 @@ static void gelu(const gemm *g, const gemm_tile *t) {
     CPU(gelu_values)(g->act, x, x, n);
 }
 
+/* The plain case, a whole tile with nothing but a bias, in one pass: loads of the tile, stores of
+ * C. `dt` is constant after inlining. */
+VEC_INLINE void put_whole(const gemm *g, const gemm_tile *t, dtype dt) {
+    float bias[GEMM_MAX_NR] = { 0 };
+    if (t->bias && g->bias)
+        CPU(to_f32)
+        (g->bias_t, (const char *)g->bias + t->col * (int64_t)dt_size(g->bias_t), bias, t->cols);
+    char *to = at(g, g->c, t);
+    const float *from = t->t;
+    for (int64_t i = 0; i < t->rows; i++, from += t->nr, to += g->ldc * (int64_t)dt_size(dt))
+        for (int j = 0; j < t->nr; j += VEC)
+            vec_store(dt, to, j, vec_load(DT_F32, from, j) + vec_load(DT_F32, bias, j));
+}
+
+static bool is_plain(const gemm *g, const gemm_tile *t) {
+    return t->cols == t->nr && t->nr % VEC == 0 && !t->add && !g->gelu &&
+           (g->alpha == 0 || g->alpha == 1) && (g->ct == DT_BF16 || g->ct == DT_F32);
+}
+
 void CPU(gemm_store)(const gemm *g, const gemm_tile *t) {
+    if (is_plain(g, t)) {
+        if (g->ct == DT_BF16)
+            put_whole(g, t, DT_BF16);
+        else
+            put_whole(g, t, DT_F32);
+        return;
+    }
     if (g->alpha != 0 && g->alpha != 1)
         for (int i = 0; i < t->mr * t->nr; i++) t->t[i] *= g->alpha;
     if (t->bias && g->bias) add_bias(g, t);

@@ -113,13 +113,18 @@ static float row_max(const float *z, int64_t n, float scale) {
     return vm_from_bits((uint32_t)sortable(most));
 }
 
-/* Replaces z by e^(scale z - max). @return their sum. */
-static float row_exp(float *z, int64_t n, float scale, float max) {
-    float sum = 0;
-    for (int64_t j = 0; j < n; j++) {
-        float e = vm_exp(z[j] * scale - max);
-        z[j] = e;
-        sum += e;
+/* Replaces z by e^(scale z - max). @return their sum, in blocks: a vocabulary is long enough for
+ * one fp32 sum to lose four digits. */
+static double row_exp(float *z, int64_t n, float scale, float max) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        float part = 0;
+        for (int64_t i = j, end = MIN(j + BLOCK, n); i < end; i++) {
+            float e = vm_exp(z[i] * scale - max);
+            z[i] = e;
+            part += e;
+        }
+        sum += (double)part;
     }
     return sum;
 }
@@ -149,11 +154,12 @@ static void row_task(void *ctx, int64_t i, int worker) {
     }
     BUG_IF(target < 0 || target >= s->v);
     float scale = c->attr.ce.logit_scale, at_target = z[target] * scale;
-    float max = row_max(z, s->v, scale), sum = row_exp(z, s->v, scale, max);
-    *loss = logf(sum) + max - at_target;
+    float max = row_max(z, s->v, scale);
+    double sum = row_exp(z, s->v, scale, max);
+    *loss = (float)(log(sum) + (double)max - (double)at_target);
     if (!grad) return;
     float unit = c->run->step->loss_grad * scale;
-    row_grad(z, s->v, unit / sum, target, unit, c->in[0].dt);
+    row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
 }
 
 void CPU(linear_ce)(const op_call *c) {

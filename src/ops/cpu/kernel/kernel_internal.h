@@ -51,8 +51,9 @@ typedef struct gemm_side {
 typedef struct gemm_panels {
     dtype dt;
     int height, g;  /* rows of a panel, group of K */
-    int64_t k_pad;  /* length of a panel */
-    void *out;      /* [panels][k_pad / g][height][g] */
+    int64_t length; /* of a panel, in K */
+    int64_t k_pad;  /* how much of it to fill, from `out` on: zeros beyond the operand */
+    void *out;      /* [panels][length / g][height][g] */
     float *convert; /* gemm_convert_bytes() of scratch, used when the types differ */
 } gemm_panels;
 
