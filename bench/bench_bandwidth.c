@@ -1,8 +1,9 @@
 /* How near the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
  * (every operand once) over time, as a share of a plain copy on the same threads.
  *
- *     bench_bandwidth [threads]        0, the default: one per core
+ *     bench_bandwidth [threads [op]]   0, the default: one per core; only ops named like this
  *
+ * The copy is measured anew before each op: on a shared machine the two slow down together.
  * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
  */
 #include "ops/ops.h"
@@ -174,16 +175,17 @@ int main(int argc, char **argv) {
         return 1;
     }
     memset(memory, 1, size);
-    double copy = copy_rate(p, memory);
-    printf("%s, %d threads, copy %.1f GB/s\n%-22s %6s %6s %6s %8s %6s\n", b->name, pool_size(p),
-           copy / 1e9, "op", "N", "D", "type", "GB/s", "copy%");
+    printf("%s, %d threads\n%-22s %6s %6s %6s %8s %8s %6s\n", b->name, pool_size(p), "op", "N", "D",
+           "type", "copy", "GB/s", "copy%");
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t t = 0; t < COUNT_OF(types); t++)
             for (size_t r = 0; r < COUNT_OF(rows); r++) {
+                if (argc > 2 && strncmp(rows[r].name, argv[2], strlen(argv[2]))) continue;
+                double copy = copy_rate(p, memory);
                 double rate = op_rate(b, p, &rows[r], shapes[s], types[t], memory, size);
-                printf("%-22s %6lld %6lld %6s %8.1f %5.0f%%\n", rows[r].name,
+                printf("%-22s %6lld %6lld %6s %8.1f %8.1f %5.0f%%\n", rows[r].name,
                        (long long)shapes[s].n, (long long)shapes[s].d, dt_name(types[t]),
-                       rate / 1e9, 100 * rate / copy);
+                       copy / 1e9, rate / 1e9, 100 * rate / copy);
             }
     mem_unmap(memory, size);
     pool_free(p);

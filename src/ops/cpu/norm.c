@@ -88,28 +88,22 @@ static dtype common_type(const tensor *const *t, int n) {
     return dt == DT_F32 || dt == DT_BF16 ? dt : DT_NONE;
 }
 
-/* One pass, for the type at hand. */
-static float pass_by_type(dtype t, bool centred, norm_next n, norm_out o, int64_t d) {
-    if (t == DT_F32)
-        return centred ? norm_pass(DT_F32, n, o, true, d) : norm_pass(DT_F32, n, o, false, d);
-    return centred ? norm_pass(DT_BF16, n, o, true, d) : norm_pass(DT_BF16, n, o, false, d);
-}
-
-/* From the sum over a row to its statistics. */
-static void row_statistics(const norm_job *j, dtype t, float sum, norm_out *o) {
-    float d = (float)j->d, squares = sum;
-    if (j->centred) {
-        o->mean = sum / d;
-        squares = t == DT_F32 ? row_deviation(DT_F32, o->x, o->mean, j->d)
-                              : row_deviation(DT_BF16, o->x, o->mean, j->d);
-    }
-    o->scale = 1 / sqrtf(squares / d + j->c->attr.eps);
-}
-
-static void store_statistics(const norm_job *j, int64_t row, const norm_out *o) {
+/* From the sum over a row to its statistics: what it is multiplied by, then shifted by. By value:
+ * read back from memory, they would wait for all the stores of the row before. */
+typedef struct norm_stat {
+    float scale, shift;
+} norm_stat;
+static norm_stat row_statistics(const norm_job *j, dtype t, int64_t row, const void *x, float sum) {
     float *stat = j->c->out[2].data; /* [N] or [N, 2] */
-    if (j->centred) stat[2 * row] = o->mean;
-    stat[j->centred ? 2 * row + 1 : row] = o->scale;
+    float d = (float)j->d, mean = sum / d, squares = sum;
+    if (j->centred)
+        squares = t == DT_F32 ? row_deviation(DT_F32, x, mean, j->d)
+                              : row_deviation(DT_BF16, x, mean, j->d);
+    norm_stat s = { .scale = 1 / sqrtf(squares / d + j->c->attr.eps) };
+    s.shift = j->centred ? -mean * s.scale : 0;
+    if (j->centred) stat[2 * row] = mean;
+    stat[j->centred ? 2 * row + 1 : row] = s.scale;
+    return s;
 }
 
 static void *row_data(const tensor *t, int64_t row, int64_t d) {
@@ -117,25 +111,63 @@ static void *row_data(const tensor *t, int64_t row, int64_t d) {
 }
 
 /* All activations of one type: each pass finishes row - 1 and sums up row. */
-static void native_rows(const norm_job *j, span rows, const float *w, const float *b) {
+VEC_INLINE void native_rows(norm_form f, const norm_job *j, span rows, const float *w,
+                            const float *b) {
     const op_call *c = j->c;
-    norm_out o = { .x = NULL };
+    norm_out o = { .x = NULL, .w = w, .b = b };
     for (int64_t row = rows.lo; row <= rows.hi; row++) {
-        norm_next n = { .x = NULL };
+        norm_next n = { .r = NULL };
         if (row < rows.hi) {
             n.x = row_data(&c->in[0], row, j->d);
             n.delta = row_data(&c->in[1], row, j->d);
             n.r = row_data(&c->out[0], row, j->d);
-            if (n.r == n.x && !n.delta) n.r = NULL; /* there already */
+            if (!f.delta && n.r && n.r != n.x) memcpy(n.r, n.x, (size_t)j->d * norm_size(f.t));
+            if (!n.r) n.r = (void *)n.x; /* which is only read then */
         }
-        float sum = pass_by_type(j->native, j->centred, n, o, j->d);
+        float sum = norm_pass(f, n, o, j->d);
         if (row == rows.hi) break;
-        o = (norm_out){
-            .x = n.r ? n.r : n.x, .y = row_data(&c->out[1], row, j->d), .w = w, .b = b
-        };
-        row_statistics(j, j->native, sum, &o);
-        store_statistics(j, row, &o);
+        norm_stat s = row_statistics(j, f.t, row, n.r, sum);
+        o.x = n.r;
+        o.y = row_data(&c->out[1], row, j->d);
+        o.scale = s.scale;
+        o.shift = s.shift;
     }
+}
+
+/* The loop of each form. */
+#define ROWS(name, ...)                                                                            \
+    static void name(const norm_job *j, span rows, const float *w, const float *b) {               \
+        native_rows((norm_form){ __VA_ARGS__ }, j, rows, w, b);                                    \
+    }
+ROWS(rms_f32, DT_F32, false, false, false)
+ROWS(rms_f32_sum, DT_F32, false, true, false)
+ROWS(rms_bf16, DT_BF16, false, false, false)
+ROWS(rms_bf16_sum, DT_BF16, false, true, false)
+ROWS(layer_f32, DT_F32, true, false, false)
+ROWS(layer_f32_bias, DT_F32, true, false, true)
+ROWS(layer_f32_sum, DT_F32, true, true, false)
+ROWS(layer_f32_sum_bias, DT_F32, true, true, true)
+ROWS(layer_bf16, DT_BF16, true, false, false)
+ROWS(layer_bf16_bias, DT_BF16, true, false, true)
+ROWS(layer_bf16_sum, DT_BF16, true, true, false)
+ROWS(layer_bf16_sum_bias, DT_BF16, true, true, true)
+#undef ROWS
+
+typedef void (*rows_fn)(const norm_job *j, span rows, const float *w, const float *b);
+static rows_fn rows_of(const norm_job *j, bool delta, bool bias) {
+    static const rows_fn rms[2][2] = { { rms_f32, rms_f32_sum }, { rms_bf16, rms_bf16_sum } };
+    static const rows_fn layer[2][2][2] = {
+        { { layer_f32, layer_f32_bias }, { layer_f32_sum, layer_f32_sum_bias } },
+        { { layer_bf16, layer_bf16_bias }, { layer_bf16_sum, layer_bf16_sum_bias } },
+    };
+    bool narrow = j->native == DT_BF16;
+    return j->centred ? layer[narrow][delta][bias] : rms[narrow][delta];
+}
+
+static float mixed_pass(bool centred, norm_next n, norm_out o, int64_t d) {
+    if (!centred) return norm_pass((norm_form){ .t = DT_F32 }, n, o, d);
+    if (!o.b) return norm_pass((norm_form){ .t = DT_F32, .centred = true }, n, o, d);
+    return norm_pass((norm_form){ .t = DT_F32, .centred = true, .extra = true }, n, o, d);
 }
 
 /* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
@@ -152,10 +184,11 @@ static void mixed_row(const norm_job *j, int64_t row, int worker, const float *w
     }
     norm_out o = { .x = x, .y = CPU(row_at)(yt, row, j->d, other), .w = w, .b = b },
              none = { .x = NULL };
-    float sum = pass_by_type(DT_F32, j->centred, (norm_next){ .x = x }, none, j->d);
-    row_statistics(j, DT_F32, sum, &o);
-    store_statistics(j, row, &o);
-    pass_by_type(DT_F32, j->centred, (norm_next){ .x = NULL }, o, j->d);
+    float sum = mixed_pass(j->centred, (norm_next){ .r = (void *)x }, none, j->d);
+    norm_stat stat = row_statistics(j, DT_F32, row, x, sum);
+    o.scale = stat.scale;
+    o.shift = stat.shift;
+    mixed_pass(j->centred, (norm_next){ .r = NULL }, o, j->d);
     CPU(row_put)(yt, row, j->d, o.y);
 }
 
@@ -166,7 +199,7 @@ static void norm_task(void *ctx, int64_t i, int worker) {
     if (j->centred && bt->data) b = CPU(row_get)(bt, 0, j->d, norm_row(&j->space, worker, 3));
     span rows = span_of(i, j->each, j->n);
     if (j->native != DT_NONE) {
-        native_rows(j, rows, w, b);
+        rows_of(j, j->c->in[1].data != NULL, b != NULL)(j, rows, w, b);
         return;
     }
     for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row(j, row, worker, w, b);
@@ -190,25 +223,13 @@ void CPU(rmsnorm)(const op_call *c) { norm_run(c, false); }
 void CPU(layernorm)(const op_call *c) { norm_run(c, true); }
 
 /* ---- backward -------------------------------------------------------------------------------- */
-static void back_by_type(dtype t, bool centred, norm_back *n, const norm_back *o, norm_grad p,
-                         int64_t d) {
-    if (t == DT_F32 && centred)
-        norm_back_pass(DT_F32, n, o, p, true, d);
-    else if (t == DT_F32)
-        norm_back_pass(DT_F32, n, o, p, false, d);
-    else if (centred)
-        norm_back_pass(DT_BF16, n, o, p, true, d);
-    else
-        norm_back_pass(DT_BF16, n, o, p, false, d);
-}
-
 static norm_back back_row(const norm_job *j, int64_t row) {
     const float *stat = j->c->in[2].data; /* [N] or [N, 2] */
-    return (norm_back){ .mean = j->centred ? stat[2 * row] : 0,
-                        .scale = stat[j->centred ? 2 * row + 1 : row] };
+    if (!j->centred) return (norm_back){ .scale = stat[row] };
+    return (norm_back){ .scale = stat[2 * row + 1], .shift = -stat[2 * row] * stat[2 * row + 1] };
 }
 
-static void native_rows_bwd(const norm_job *j, span rows, norm_grad p) {
+VEC_INLINE void native_rows_bwd(norm_form f, const norm_job *j, span rows, norm_grad p) {
     const op_call *c = j->c;
     norm_back o = { .x = NULL };
     for (int64_t row = rows.lo; row <= rows.hi; row++) {
@@ -220,9 +241,42 @@ static void native_rows_bwd(const norm_job *j, span rows, norm_grad p) {
             n.dr = row_data(&c->in[4], row, j->d);
             n.dx = row_data(&c->out[0], row, j->d);
         }
-        back_by_type(j->native, j->centred, &n, &o, p, j->d);
+        norm_back_pass(f, &n, &o, p, j->d);
         o = n;
     }
+}
+
+#define ROWS(name, ...)                                                                            \
+    static void name(const norm_job *j, span rows, norm_grad p) {                                  \
+        native_rows_bwd((norm_form){ __VA_ARGS__ }, j, rows, p);                                   \
+    }
+ROWS(rms_back_f32, DT_F32, false, false, false)
+ROWS(rms_back_f32_sum, DT_F32, false, false, true)
+ROWS(rms_back_bf16, DT_BF16, false, false, false)
+ROWS(rms_back_bf16_sum, DT_BF16, false, false, true)
+ROWS(layer_back_f32, DT_F32, true, false, false)
+ROWS(layer_back_f32_sum, DT_F32, true, false, true)
+ROWS(layer_back_bf16, DT_BF16, true, false, false)
+ROWS(layer_back_bf16_sum, DT_BF16, true, false, true)
+#undef ROWS
+
+typedef void (*back_fn)(const norm_job *j, span rows, norm_grad p);
+static const back_fn back_rows[2][2][2] = {
+    /* layer norm, bf16, with dr */
+    { { rms_back_f32, rms_back_f32_sum }, { rms_back_bf16, rms_back_bf16_sum } },
+    { { layer_back_f32, layer_back_f32_sum }, { layer_back_bf16, layer_back_bf16_sum } },
+};
+
+static void mixed_pass_bwd(bool centred, norm_back *n, const norm_back *o, norm_grad p, int64_t d) {
+    bool dr = o->dr != NULL;
+    if (centred && dr)
+        norm_back_pass((norm_form){ DT_F32, true, false, true }, n, o, p, d);
+    else if (centred)
+        norm_back_pass((norm_form){ DT_F32, true, false, false }, n, o, p, d);
+    else if (dr)
+        norm_back_pass((norm_form){ DT_F32, false, false, true }, n, o, p, d);
+    else
+        norm_back_pass((norm_form){ DT_F32, false, false, false }, n, o, p, d);
 }
 
 static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, norm_grad p) {
@@ -233,8 +287,8 @@ static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, norm_grad 
     n.x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
     n.dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
     n.dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
-    back_by_type(DT_F32, j->centred, &n, &none, p, j->d);
-    back_by_type(DT_F32, j->centred, &none, &n, p, j->d);
+    mixed_pass_bwd(j->centred, &n, &none, p, j->d);
+    mixed_pass_bwd(j->centred, &none, &n, p, j->d);
     CPU(row_put)(dxt, row, j->d, n.dx);
 }
 
@@ -247,7 +301,7 @@ static void norm_bwd_task(void *ctx, int64_t i, int worker) {
     p.w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(s, worker, 2));
     span rows = span_of(i, s->each, j->n);
     if (j->native != DT_NONE) {
-        native_rows_bwd(j, rows, p);
+        back_rows[j->centred][j->native == DT_BF16][j->c->in[4].data != NULL](j, rows, p);
         return;
     }
     for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row_bwd(j, row, worker, p);

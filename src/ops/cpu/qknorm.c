@@ -44,11 +44,11 @@ static void segment_fwd(const segment *s, const float *x, const float *w, float 
     norm_out o = { .x = NULL };
     for (int64_t g = 0; g <= s->count; g++) { /* finishes group g - 1 and sums up group g */
         const float *at = x + s->at + g * s->width;
-        norm_next n = { .x = g < s->count ? at : NULL };
-        float squares = norm_pass(DT_F32, n, o, false, s->width);
+        norm_next n = { .r = g < s->count ? (void *)at : NULL };
+        float squares = norm_pass((norm_form){ .t = DT_F32 }, n, o, s->width);
         o = (norm_out){ .x = at, .y = y + s->at + g * s->width, .w = w };
         o.scale = 1 / sqrtf(squares / (float)s->width + eps);
-        if (n.x) stat[s->stat + g] = o.scale;
+        if (n.r) stat[s->stat + g] = o.scale;
     }
 }
 
@@ -87,7 +87,8 @@ static void segment_bwd(const segment *s, const float *dy, const float *x, const
             n = (norm_back){
                 .dy = dy + at, .x = x + at, .dx = dx + at, .scale = stat[s->stat + g]
             };
-        norm_back_pass(DT_F32, &n, &o, (norm_grad){ .w = w, .dw = dw }, false, s->width);
+        norm_back_pass((norm_form){ .t = DT_F32 }, &n, &o, (norm_grad){ .w = w, .dw = dw },
+                       s->width);
         o = n;
     }
 }

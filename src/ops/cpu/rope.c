@@ -39,14 +39,23 @@ VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int hal
     }
 }
 /* Consecutive heads; the dims beyond rot pass through. */
-VEC_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
-                             int heads) {
+VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const float *cs,
+                          const rope_job *j, int heads) {
     size_t size = t == DT_F32 ? sizeof(float) : sizeof(uint16_t), skip = (size_t)j->rot * size;
     size_t step = (size_t)j->dim * size;
     for (int h = 0; h < heads; h++, x += step, y += step) {
-        rotate(t, x, y, cs, j->rot / 2, j->sign);
+        rotate(t, x, y, cs, j->rot / 2, sign);
         if (x != y && step > skip) memcpy(y + skip, x + skip, step - skip);
     }
+}
+
+/* With the sign known, no product is spent on it. */
+VEC_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
+                             int heads) {
+    if (j->sign > 0)
+        rotate_by(t, 1.0f, x, y, cs, j, heads);
+    else
+        rotate_by(t, -1.0f, x, y, cs, j, heads);
 }
 
 static void copy_elems(const tensor *from, const tensor *to, int64_t at, int64_t n) {

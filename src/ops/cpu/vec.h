@@ -120,12 +120,22 @@ VEC_INLINE void vec_store(dtype dt, void *p, int64_t k, vf x) {
 VEC_INLINE vf vec_round(dtype dt, vf x) { return dt == DT_F32 ? x : vec_from_bf16(vec_to_bf16(x)); }
 
 /* Two vectors at once, which narrow types load and store in half the instructions. */
+#if defined(__ARM_NEON)
+VEC_INLINE void vec_widen2(uint16x8_t h, vf x[2]) {
+    x[0] = (vf)vzip1q_u16(vdupq_n_u16(0), h); /* zips run on more pipes than long shifts */
+    x[1] = (vf)vzip2q_u16(vdupq_n_u16(0), h);
+}
+#endif
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+VEC_INLINE uint16x8_t vec_narrow2(const vf x[2]) {
+    bfloat16x8_t low = vcvtq_low_bf16_f32((float32x4_t)x[0]);
+    return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(low, (float32x4_t)x[1]));
+}
+#endif
 VEC_INLINE void vec_load2(dtype dt, const void *p, int64_t k, vf x[2]) {
 #if defined(__ARM_NEON)
     if (dt == DT_BF16) {
-        uint16x8_t h = vld1q_u16((const uint16_t *)p + k);
-        x[0] = (vf)vzip1q_u16(vdupq_n_u16(0), h); /* zips run on more pipes than long shifts */
-        x[1] = (vf)vzip2q_u16(vdupq_n_u16(0), h);
+        vec_widen2(vld1q_u16((const uint16_t *)p + k), x);
         return;
     }
 #endif
@@ -135,13 +145,26 @@ VEC_INLINE void vec_load2(dtype dt, const void *p, int64_t k, vf x[2]) {
 VEC_INLINE void vec_store2(dtype dt, void *p, int64_t k, const vf x[2]) {
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
     if (dt == DT_BF16) {
-        bfloat16x8_t lo = vcvtq_low_bf16_f32((float32x4_t)x[0]);
-        vst1q_bf16((bfloat16_t *)p + k, vcvtq_high_bf16_f32(lo, (float32x4_t)x[1]));
+        vst1q_u16((uint16_t *)p + k, vec_narrow2(x));
         return;
     }
 #endif
     vec_store(dt, p, k, x[0]);
     vec_store(dt, p, k + VEC, x[1]);
+}
+/* The same, and x becomes what was stored. */
+VEC_INLINE void vec_keep2(dtype dt, void *p, int64_t k, vf x[2]) {
+#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
+    if (dt == DT_BF16) {
+        uint16x8_t h = vec_narrow2(x);
+        vst1q_u16((uint16_t *)p + k, h);
+        vec_widen2(h, x);
+        return;
+    }
+#endif
+    x[0] = vec_round(dt, x[0]);
+    x[1] = vec_round(dt, x[1]);
+    vec_store2(dt, p, k, x);
 }
 
 /* One element, for what is left at the end of a row. */
