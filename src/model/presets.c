@@ -122,7 +122,7 @@ static const struct {
     int64_t vocab;       /* 0: the family's */
 } presets[] = {
     { "tiny", &bytes, 4, 128, 4, 2, 0, 384, 0 },
-    { "demo", &bytes, 6, 256, 8, 4, 0, 704, 0 },
+    { "demo", &bytes, 4, 256, 8, 4, 0, 704, 0 },
     { "gpt-small", &gpt_small, 6, 384, 6, 0, 0, 0, 0 },
     { "gpt2-124m", &gpt2, 12, 768, 12, 0, 0, 0, 0 },
     { "gpt2-355m", &gpt2, 24, 1024, 16, 0, 0, 0, 0 },

@@ -17,7 +17,7 @@
  */
 #include "kernel/kernel_internal.h"
 
-enum { STRIP = 4096, STRETCH = 4096 };
+enum { STRIP = 2048, STRETCH = 4096 };
 
 typedef struct plan {
     const gemm *g;
