@@ -135,6 +135,19 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     pthread_mutex_unlock(j->lock);
 }
 
+/* Vectors start at 0 and 1, which would hide a bias added twice or a norm's weight left out. */
+static inline void stir_vectors(model *m, plan *p, int rank) {
+    for (int i = 0; i < model_params(m); i++) {
+        param_range r = { 0 };
+        const model_param *q = model_param_at(m, i);
+        float *v = q->ndim == 1 ? model_param_data(m, p, rank, i, PARAM_MASTER, &r) : NULL;
+        rng_key key = rng_key_of(9, hash_str(q->name));
+        for (int64_t e = r.from; v && e < r.to; e++)
+            v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, rank, e));
+    }
+    model_refresh_copies(m, p, rank);
+}
+
 static inline err rank_run(rank_job *j) {
     const layout *l = j->l;
     mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
@@ -155,6 +168,7 @@ static inline err rank_run(rank_job *j) {
     int chain_id = plan_chain(p, &c, model_bucket_home, m);
     TRY(plan_commit(p));
     model_init(m, p, j->rank, 42);
+    stir_vectors(m, p, j->rank);
     exec x = { .plan = p, .comm = j->end, .pool = l->threads > 1 ? pool_new(l->threads) : NULL };
     test_batch batch[RUN_MICROS];
     int valid = 0;

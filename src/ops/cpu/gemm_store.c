@@ -29,10 +29,14 @@ static void put(const gemm *g, const gemm_tile *t, void *base) {
         copy_row(to, from, (size_t)t->cols * element);
 }
 
-static void add_bias(const gemm *g, const gemm_tile *t) {
-    float bias[GEMM_MAX_NR] = { 0 };
+static void get_bias(const gemm *g, const gemm_tile *t, float *bias) {
     const char *from = (const char *)g->bias + t->col * (int64_t)dt_size(g->bias_t);
     CPU(to_f32)(g->bias_t, from, bias, t->cols);
+}
+
+static void add_bias(const gemm *g, const gemm_tile *t) {
+    float bias[GEMM_MAX_NR] = { 0 };
+    get_bias(g, t, bias);
     for (int i = 0; i < t->mr; i++)
         for (int j = 0; j < t->nr; j++) t->t[i * t->nr + j] += bias[j];
 }
@@ -67,9 +71,7 @@ static void gelu(const gemm *g, const gemm_tile *t) {
  * C. `dt` is constant after inlining. */
 VEC_INLINE void put_whole(const gemm *g, const gemm_tile *t, dtype dt) {
     float bias[GEMM_MAX_NR] = { 0 };
-    if (t->bias && g->bias)
-        CPU(to_f32)
-        (g->bias_t, (const char *)g->bias + t->col * (int64_t)dt_size(g->bias_t), bias, t->cols);
+    if (t->bias && g->bias) get_bias(g, t, bias);
     char *to = at(g, g->c, t);
     const float *from = t->t;
     for (int64_t i = 0; i < t->rows; i++, from += t->nr, to += g->ldc * (int64_t)dt_size(dt))
