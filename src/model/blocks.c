@@ -46,8 +46,8 @@ static bool has(const builder *b, const char *param) {
 #define USE_ONCE_IF(b, name, x) (has(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
 
 static norm_out norm(builder *b, stream s, const char *w, const char *bias) {
-    return rec_norm(b->p, s, b->c->norm == NORM_RMS, prog_use(b->p, w, s.residual),
-                    USE_IF(b, bias, s.residual), (float)b->c->norm_eps);
+    val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
+    return rec_norm(b->p, s, b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps);
 }
 
 static head_shape heads(const builder *b) {
