@@ -14,7 +14,7 @@ typedef struct sample_args {
 
 #define AT(member) offsetof(sample_args, member)
 static const cli_arg args[] = {
-    { "prompt", ARG_TEXT, AT(prompt), "TEXT", "how the text begins; without one, a new document" },
+    { "prompt", ARG_TEXT, AT(prompt), "TEXT", "how the document begins (default \"The \")" },
     { "tokens", ARG_COUNT, AT(tokens), "N", "tokens to write at most (default 256)" },
     { "temperature", ARG_REAL, AT(temperature), "X", "spread of the choice (default 0.8)" },
     { "top-k", ARG_COUNT, AT(top_k), "N", "choose among the N likeliest; 0: all (default)" },
@@ -46,12 +46,14 @@ static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) 
     return OK;
 }
 
-static void text_prompt(const char *text, int32_t **ids, int64_t *n) {
+/* A document begins with its first byte: models never see what ended the one before. */
+static err text_prompt(const char *text, int32_t **ids, int64_t *n) {
     size_t len = strlen(text);
-    *ids = mem_alloc((len + 1) * sizeof **ids);
-    (*ids)[0] = BYTE_EOS; /* a document begins */
-    byte_encode(text, len, *ids + 1);
-    *n = (int64_t)len + 1;
+    if (!len) return err_hint(ERR("--prompt: is empty"), "give the first words of the text");
+    *ids = mem_alloc(len * sizeof **ids);
+    byte_encode(text, len, *ids);
+    *n = (int64_t)len;
+    return OK;
 }
 
 /* ---- output, as it is made --------------------------------------------------------------- */
@@ -83,7 +85,7 @@ static err run(const sample_args *a, weights *w, const generator *g) {
             "give the prompt as token ids: --ids \"1 2 3\"");
         goto cleanup;
     } else {
-        text_prompt(a->prompt ? a->prompt : "", &prompt, &n);
+        TRY_CLEAN(text_prompt(a->prompt, &prompt, &n));
     }
     sample_options o = { .tokens = a->tokens,
                          .temperature = a->greedy ? 0 : a->temperature,
@@ -91,7 +93,7 @@ static err run(const sample_args *a, weights *w, const generator *g) {
                          .top_p = a->top_p,
                          .seed = (uint64_t)a->seed,
                          .stop = a->ids ? -1 : BYTE_EOS };
-    printf("%s", a->ids ? a->ids : a->prompt ? a->prompt : "");
+    printf("%s", a->ids ? a->ids : a->prompt);
     TRY_CLEAN(generate(g, &w->x, prompt, n, &o, a->ids ? print_id : print_text, &decoder));
     char rest[BYTE_DECODE_MAX];
     fwrite(rest, 1, (size_t)byte_decoder_end(&decoder, rest), stdout);
@@ -108,6 +110,7 @@ err cmd_sample(int argc, char **argv) {
     generator g;
     TRY(cli_parse(&cmd_sample_spec, argc - 1, argv + 1, &a, &folder));
     if (a.prompt && a.ids) return ERR("--ids: give a prompt as text or as ids, not both");
+    if (!a.prompt) a.prompt = "The ";
     err e = weights_open(folder, DT_F32, &g, a.context, &w);
     if (!e) e = run(&a, &w, &g);
     weights_free(&w);

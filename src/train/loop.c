@@ -115,15 +115,14 @@ static err write_sample(trainer *t) {
     sample_text s = { 0 };
     size_t n = strlen(c->sample.prompt);
     int32_t *prompt = mem_alloc((n + 1) * sizeof *prompt);
-    prompt[0] = BYTE_EOS; /* a document begins */
-    byte_encode(c->sample.prompt, n, prompt + 1);
+    byte_encode(c->sample.prompt, n, prompt);
     sample_options o = { .tokens = c->sample.tokens,
                          .temperature = c->sample.temperature,
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
                          .seed = t->state.seed + (uint64_t)t->state.step,
                          .stop = BYTE_EOS };
-    err e = generate(&t->gen, &t->x, prompt, (int64_t)n + 1, &o, take_token, &s);
+    err e = generate(&t->gen, &t->x, prompt, (int64_t)n, &o, take_token, &s);
     free(prompt);
     if (!e) {
         const char *text = s.text.text ? s.text.text : "";

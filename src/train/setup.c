@@ -214,6 +214,8 @@ static err build(trainer *t) {
         return err_hint(ERR("sample.every: %s has no tokenizer to write text with",
                             data_source_info(t->data)->path),
                         "train on plain text, or set sample.every=0");
+    if (t->can_sample && !*c->sample.prompt)
+        return err_hint(ERR("sample.prompt is empty"), "give the first words, such as \"The \"");
     if (t->can_sample) TRY(generator_plan(t->m, t->p, t->seq, &t->gen));
     TRY(plan_commit(t->p));
     t->x.plan = t->p;
