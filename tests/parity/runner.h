@@ -62,6 +62,26 @@ static inline model_config small_llama(void) {
                            .mup_base = 32 };
 }
 
+static inline model_config small_gpt2(void) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.mlp = MLP_GELU_TANH;
+    c.bias = true;
+    c.pos = POS_LEARNED;
+    c.tied = true;
+    return c;
+}
+
+static inline model_config small_neox(void) {
+    model_config c = small_llama();
+    c.norm = NORM_LAYER;
+    c.mlp = MLP_GELU_ERF;
+    c.bias = true;
+    c.parallel = true;
+    c.rope_fraction = 0.5;
+    return c;
+}
+
 /* The global batch of a microbatch, the same for every layout: documents of uneven length. */
 typedef struct test_batch {
     int32_t tokens[RUN_ROWS * RUN_SEQ], targets[RUN_ROWS * RUN_SEQ], pos[RUN_ROWS * RUN_SEQ],

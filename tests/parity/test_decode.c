@@ -94,12 +94,7 @@ static void test_window(void **state) {
     compare("sliding window", c, 2);
 }
 static void test_gpt2(void **state) {
-    model_config c = small_llama();
-    c.norm = NORM_LAYER;
-    c.mlp = MLP_GELU_TANH;
-    c.bias = true;
-    c.pos = POS_LEARNED;
-    c.tied = true;
+    model_config c = small_gpt2();
     compare("gpt2", c, 2);
 }
 

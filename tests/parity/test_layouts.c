@@ -45,22 +45,13 @@ static void test_llama_tied_dropout(void **state) {
 }
 
 static void test_gpt2(void **state) {
-    model_config c = small_llama();
-    c.norm = NORM_LAYER;
-    c.mlp = MLP_GELU_TANH;
-    c.bias = true;
-    c.pos = POS_LEARNED;
-    c.tied = true;
+    model_config c = small_gpt2();
     c.kv_heads = c.heads;
     compare_all("gpt2", &c);
 }
 
 static void test_neox(void **state) {
-    model_config c = small_llama();
-    c.norm = NORM_LAYER;
-    c.mlp = MLP_GELU_ERF;
-    c.bias = true;
-    c.parallel = true;
+    model_config c = small_neox();
     c.rope_fraction = 0.25;
     compare_all("neox", &c);
 }

@@ -50,23 +50,13 @@ static void test_llama(void **state) {
 }
 
 static void test_gpt2(void **state) {
-    model_config c = small_llama();
-    c.norm = NORM_LAYER;
-    c.mlp = MLP_GELU_TANH;
-    c.bias = true;
-    c.pos = POS_LEARNED;
-    c.tied = true;
+    model_config c = small_gpt2();
     c.embed_dropout = 0.1;
     every_type("gpt2", c);
 }
 
 static void test_neox(void **state) {
-    model_config c = small_llama();
-    c.norm = NORM_LAYER;
-    c.mlp = MLP_GELU_ERF;
-    c.bias = true;
-    c.parallel = true;
-    c.rope_fraction = 0.5;
+    model_config c = small_neox();
     every_type("neox", c);
 }
 
