@@ -18,6 +18,7 @@ typedef struct cli_arg {
     cli_arg_type type;
     size_t offset; /* of an int64_t, double, double, const char * or bool in the command's struct */
     const char *holder, *help;
+    char letter; /* "-t" for short; 0: none */
 } cli_arg;
 typedef struct cli_spec {
     const char *command; /* "data synth" */
@@ -25,10 +26,13 @@ typedef struct cli_spec {
     const cli_arg *args;
     int n_args;
     int inputs; /* words that are no options: how many must be given */
+    bool many;  /* ... and more may be */
 } cli_spec;
 /* Reads argv (without the command's name) into the struct at `into`, and the words that are no
- * options into `input` [spec.inputs], borrowed. */
+ * options into `input` [spec.inputs], borrowed. "-" alone is a word: standard input. */
 err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input);
+/* The same for a spec with `many`: the words end up first in argv. @param n how many. */
+err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n);
 /* The table as help text. */
 void cli_print_args(const cli_spec *s);
 
@@ -38,11 +42,27 @@ typedef struct cli_command {
     const char *usage;   /* what follows "ingot NAME" */
     const char *summary; /* one line */
     err (*run)(int argc, char **argv);
-    const char *help;     /* paragraphs and examples, ending in a newline */
-    bool options;         /* takes the options of config/, which --help lists */
-    const cli_spec *spec; /* its own options, which --help lists; NULL: none */
-    bool subcommands;     /* `ingot NAME SUB --help` is the command's own affair */
+    const char *help;                /* paragraphs and examples, ending in a newline */
+    bool options;                    /* takes the options of config/, which --help lists */
+    const cli_spec *spec;            /* its own options, which --help lists; NULL: none */
+    const struct cli_family *family; /* its subcommands, which --help lists; NULL: none */
 } cli_command;
+
+/* `ingot data filter`: one file of its own, data_filter.c, and one row in the family's table. */
+typedef struct cli_subcommand {
+    const char *summary;
+    err (*run)(const struct cli_subcommand *self, int argc, char **argv); /* words after the name */
+    cli_spec spec;    /* spec.command is "data filter" */
+    const char *help; /* more paragraphs and examples, ending in a newline; NULL: none */
+} cli_subcommand;
+typedef struct cli_family {
+    const char *command; /* "data" */
+    const cli_subcommand *const *members;
+    int n;
+} cli_family;
+/* Finds the subcommand argv[1] and runs it, or prints its help. argv[0] is the family's command. */
+err cli_run_family(const cli_family *f, int argc, char **argv);
+void cli_print_family(const cli_family *f);
 
 err cmd_config(int argc, char **argv);
 err cmd_data(int argc, char **argv);
@@ -51,5 +71,7 @@ err cmd_import(int argc, char **argv);
 err cmd_sample(int argc, char **argv);
 err cmd_train(int argc, char **argv);
 extern const cli_spec cmd_export_spec, cmd_sample_spec;
+extern const cli_family data_family;
+extern const cli_subcommand data_synth, data_tokenize, data_inspect;
 
 #endif

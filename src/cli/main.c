@@ -34,19 +34,11 @@ static const cli_command commands[] = {
               "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
               "\n" },
     { .name = "data",
-      .usage = "synth|tokenize|inspect ...",
-      .summary = "make, tokenize and look at training data",
+      .usage = "SUBCOMMAND ...",
+      .summary = "make, clean, tokenize and look at training data",
       .run = cmd_data,
-      .subcommands = true,
-      .help = "  synth      write small English stories and articles, as many as you like\n"
-              "  tokenize   turn text or JSON lines into a token file\n"
-              "  inspect    say what a token file or a text holds\n"
-              "\n"
-              "\"ingot data synth --help\" tells more of one.\n"
-              "\n"
-              "Examples\n"
-              "  ingot data synth --bytes 10M --out stories.txt\n"
-              "  ingot data inspect stories.txt\n" },
+      .family = &data_family,
+      .help = "" },
     { .name = "import",
       .usage = "HF_FOLDER RUN",
       .summary = "make a run from a Hugging Face model",
@@ -102,6 +94,7 @@ static void print_help(const cli_command *c) {
     printf("ingot %s: %s\n\nusage: ingot %s %s\n\n%s", c->name, c->summary, c->name, c->usage,
            c->help);
     if (c->spec) cli_print_args(c->spec);
+    if (c->family) cli_print_family(c->family);
     if (!c->options) return;
     str text = { 0 };
     config_help(&text);
@@ -124,7 +117,7 @@ static bool is_help(const char *arg) {
 
 /* A command with subcommands answers for the help of those itself. */
 static bool asks_help(const cli_command *c, int argc, char **argv) {
-    int last = c->subcommands ? MIN(argc, 2) : argc;
+    int last = c->family ? MIN(argc, 2) : argc;
     for (int i = 1; i < last && strcmp(argv[i], "--") != 0; i++)
         if (is_help(argv[i])) return true;
     return false;

@@ -1,0 +1,87 @@
+/* UTF-8: checking, repairing, counting. */
+#include "text/text.h"
+
+#include <string.h>
+
+int utf8_encode(uint32_t cp, char out[4]) {
+    if (cp < 0x80) return out[0] = (char)cp, 1;
+    if (cp < 0x800) return out[0] = (char)(0xC0 | cp >> 6), out[1] = (char)(0x80 | (cp & 63)), 2;
+    int n = cp < 0x10000 ? 3 : 4;
+    for (int i = n - 1; i > 0; i--, cp >>= 6) out[i] = (char)(0x80 | (cp & 63));
+    out[0] = (char)((n == 3 ? 0xE0 : 0xF0) | cp);
+    return n;
+}
+
+/* Bytes a character led by this one has, and the range its second byte must be in. */
+static int lead(unsigned char c, unsigned char *low, unsigned char *high) {
+    *low = 0x80, *high = 0xBF;
+    if (c < 0x80) return 1;
+    if (c < 0xC2) return 0;
+    if (c < 0xE0) return 2;
+    if (c < 0xF0) {
+        if (c == 0xE0) *low = 0xA0;
+        if (c == 0xED) *high = 0x9F; /* surrogates */
+        return 3;
+    }
+    if (c == 0xF0) *low = 0x90;
+    if (c == 0xF4) *high = 0x8F;
+    return c < 0xF5 ? 4 : 0;
+}
+
+/* @return bytes of the character at p, or minus the bytes of the invalid piece there. */
+static int character(const unsigned char *p, size_t n) {
+    unsigned char low, high;
+    int need = lead(p[0], &low, &high);
+    if (need <= 1) return need ? 1 : -1;
+    for (int i = 1; i < need; i++, low = 0x80, high = 0xBF)
+        if ((size_t)i >= n || p[i] < low || p[i] > high) return -i;
+    return need;
+}
+
+/* @return bytes up to the first that is not ASCII, counted in eights. */
+static size_t ascii_run(const unsigned char *p, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, p + i, 8);
+        if (eight & 0x8080808080808080u) break;
+    }
+    return i;
+}
+
+size_t utf8_valid(const char *text, size_t n) {
+    const unsigned char *p = (const unsigned char *)text;
+    size_t i = 0;
+    while (i < n) {
+        if (p[i] < 0x80) {
+            size_t run = ascii_run(p + i, n - i);
+            i += run ? run : 1;
+            continue;
+        }
+        int got = character(p + i, n - i);
+        if (got < 0) return i;
+        i += (size_t)got;
+    }
+    return n;
+}
+
+int64_t utf8_repair(const char *text, size_t n, str *out) {
+    int64_t bad = 0;
+    while (n > 0) {
+        size_t good = utf8_valid(text, n);
+        if (good) str_add_bytes(out, text, good);
+        text += good, n -= good;
+        if (n == 0) break;
+        size_t piece = (size_t)-character((const unsigned char *)text, n);
+        str_add_bytes(out, "\xEF\xBF\xBD", 3);
+        bad++;
+        text += piece, n -= piece;
+    }
+    return bad;
+}
+
+int64_t utf8_length(const char *text, size_t n) {
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) count += ((unsigned char)text[i] & 0xC0) != 0x80;
+    return count;
+}

@@ -1,0 +1,87 @@
+/* tokenizer: text to ids and back. Byte-level BPE with any split pattern, Llama-2-style BPE with
+ * byte fallback, plain bytes; the files people have; and the trainer. Depends on text, io, PCRE2.
+ *
+ *     tokenizer *t = NULL;
+ *     TRY(tokenizer_open("tokenizer.json", NULL, &t));
+ *     encoder *e = encoder_new(t);                  // one for each thread: holds a cache
+ *     token_ids ids = { 0 };
+ *     encoder_add(e, text, n, false, &ids);         // appends
+ *     str back = { 0 };
+ *     tokenizer_decode(t, ids.at, ids.n, true, &back);
+ */
+#ifndef INGOT_TOKENIZER_H
+#define INGOT_TOKENIZER_H
+
+#include "util/util.h"
+
+typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
+
+/* Opens, told apart by name and content:
+ *   "bytes"           the built-in one: ids 0..255 are bytes, 256 ends a document
+ *   *.json            Hugging Face tokenizer.json
+ *   a folder          with tokenizer.json, or with GPT-2's two files (vocab.json or encoder.json,
+ *                     merges.txt or vocab.bpe)
+ *   *.tiktoken        base64 tokens and ranks
+ * @param pattern of a .tiktoken file: "r50k" (or "gpt2"), "cl100k", "o200k" or a regular
+ * expression; NULL: known from the file's name, else an error. */
+err tokenizer_open(const char *path, const char *pattern, tokenizer **out) MUST_USE;
+void tokenizer_free(tokenizer *t); /* takes NULL */
+
+int64_t tokenizer_vocab(const tokenizer *t);    /* ids are below it */
+int32_t tokenizer_eos(const tokenizer *t);      /* what ends a document; -1: none known */
+uint64_t tokenizer_hash(const tokenizer *t);    /* of everything that changes ids */
+const char *tokenizer_kind(const tokenizer *t); /* "bytes", "byte-level BPE", ...; static */
+/* @return the id whose text is exactly this, special or not; -1: none. */
+int32_t tokenizer_find(const tokenizer *t, const char *text, size_t n);
+/* Writes it as a tokenizer.json that Hugging Face loads and tokenizer_open reads the same. */
+err tokenizer_save(const tokenizer *t, const char *path) MUST_USE;
+
+/* ---- encoding ------------------------------------------------------------------------------ */
+typedef struct token_ids {
+    int32_t *at; /* owned: token_ids_free */
+    size_t n, cap;
+} token_ids;
+void token_ids_free(token_ids *ids);
+
+/* What one thread needs to encode: buffers and a cache of pieces seen. */
+typedef struct encoder encoder;
+encoder *encoder_new(const tokenizer *t);
+/* Appends the ids of any n bytes. The same ids as the tokenizer's original gives.
+ * @param special whether special tokens written out in the text count as such. */
+void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out);
+void encoder_free(encoder *e); /* takes NULL */
+
+/* ---- decoding ------------------------------------------------------------------------------ */
+/* Appends the bytes of n ids; ids outside the vocabulary become U+FFFD.
+ * @param special whether special tokens are written out or left away. */
+void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out);
+
+/* ---- splitting ----------------------------------------------------------------------------- */
+/* Cuts text into the pieces that are tokenized one by one. Known patterns run on a scanner of our
+ * own, any other on PCRE2. */
+typedef struct splitter splitter;
+err splitter_new(const char *pattern, splitter **out) MUST_USE;
+/* The end of the piece that begins at `from`, which is the end of the piece before or 0.
+ * @param text valid UTF-8, n bytes. */
+size_t splitter_next(const splitter *s, const char *text, size_t n, size_t from);
+void splitter_free(splitter *s);
+/* "gpt2", "cl100k", "o200k" (and "r50k") to their regular expressions; NULL: not a known name. */
+const char *splitter_pattern(const char *name);
+
+/* ---- training ------------------------------------------------------------------------------ */
+typedef struct bpe_options {
+    int64_t vocab;              /* ids wanted in all, special tokens and the 256 bytes included */
+    int64_t min_frequency;      /* of a pair; 0 and 1: any */
+    const char *pattern;        /* name or regular expression; NULL: gpt2 */
+    const char *const *special; /* [n_special] */
+    int n_special;
+    int threads;   /* 0: one per core */
+    size_t memory; /* cap on the word counts; 0: 1 GiB */
+    bool quiet;    /* no progress */
+} bpe_options;
+struct text_inputs;
+/* Learns merges from documents: the vocabulary and merges of Hugging Face's trainer for the same
+ * input, whatever the number of threads. */
+err bpe_train(struct text_inputs *in, const bpe_options *o, tokenizer **out) MUST_USE;
+
+#endif
