@@ -1,12 +1,32 @@
-# The CUDA ops, src/ops/cuda/*.cu, when INGOT_CUDA asks for them. Without one the program is the
-# CPU's alone, and says so here.
-set(CUDA_SOURCES)
+# The CUDA ops, src/ops/cuda, when INGOT_CUDA asks for them; attention through cuDNN where it is
+# found. Without them the program is the CPU's alone, and says so when a GPU is asked for.
+set(CUDA_SOURCES src/ops/cuda_none.c)
+set(CUDA_LIBRARIES)
 if(INGOT_CUDA)
+    if(NOT CMAKE_CUDA_ARCHITECTURES)
+        set(CMAKE_CUDA_ARCHITECTURES 90)
+    endif()
     enable_language(CUDA)
+    find_package(CUDAToolkit 12.4 REQUIRED)
     set(CMAKE_CUDA_STANDARD 17)
     set(CMAKE_CUDA_STANDARD_REQUIRED ON)
-    file(GLOB CUDA_SOURCES CONFIGURE_DEPENDS src/ops/cuda/*.cu)
-    if(NOT CUDA_SOURCES)
-        message(STATUS "CUDA: no sources in src/ops/cuda; building the CPU program")
+    file(GLOB CUDA_FILES CONFIGURE_DEPENDS src/ops/cuda/*.cu src/ops/cuda/*.c)
+    list(FILTER CUDA_FILES EXCLUDE REGEX "/attention_(cudnn|none)\\.c$")
+    set(CUDA_LIBRARIES CUDA::cudart CUDA::cublasLt)
+    find_path(CUDNN_INCLUDE cudnn_graph.h HINTS ${CUDNN_ROOT}/include ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(CUDNN_LIBRARY NAMES cudnn libcudnn.so.9
+        HINTS ${CUDNN_ROOT}/lib ${CUDAToolkit_LIBRARY_DIR})
+    if(CUDNN_INCLUDE AND CUDNN_LIBRARY)
+        list(APPEND CUDA_FILES src/ops/cuda/attention_cudnn.c)
+        list(APPEND CUDA_LIBRARIES ${CUDNN_LIBRARY})
+    else()
+        list(APPEND CUDA_FILES src/ops/cuda/attention_none.c)
+        message(STATUS "CUDA: no cuDNN found; attention runs on our own kernels")
     endif()
+    add_library(ops_cuda OBJECT ${CUDA_FILES})
+    target_link_libraries(ops_cuda PRIVATE ingot_flags)
+    target_include_directories(ops_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS} ${CUDNN_INCLUDE})
+    target_compile_options(ops_cuda PRIVATE
+        "$<$<COMPILE_LANGUAGE:CUDA>:-Werror=all-warnings;-lineinfo>")
+    set(CUDA_SOURCES $<TARGET_OBJECTS:ops_cuda>)
 endif()

@@ -1,5 +1,5 @@
 /* checkpoint: what is on disk between runs. Safetensors files, models exchanged with the Hugging
- * Face world, and the saved states of a run. Depends on optim, io and below.
+ * Face world, and the saved states of a run. Depends on optim, data, io and below.
  *
  *     st_file *f;
  *     TRY(st_open("gpt2/", &f));                      // one file, or a folder cut into several
@@ -13,6 +13,7 @@
 
 #include <jansson.h>
 
+#include "data/data.h"
 #include "optim/optim.h"
 
 /* ---- safetensors, reading ----------------------------------------------------------------
@@ -150,13 +151,14 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
  *
  * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
  * 2. The folder appears under its name complete, or not at all: it is written as .tmp and renamed.
- * 3. The data cursor is one number: windows consumed (and the seed, which the run's config has).
+ * 3. The data cursor is the number of windows consumed, the ranges skipped and the seed.
  */
 typedef struct ckpt_state {
-    int64_t step;    /* steps done */
-    int64_t updates; /* of the optimizer: steps that were not skipped */
-    int64_t tokens;  /* seen */
-    int64_t windows; /* consumed */
+    int64_t step;     /* steps done */
+    int64_t updates;  /* of the optimizer: steps that were not skipped */
+    int64_t tokens;   /* seen */
+    int64_t windows;  /* consumed */
+    data_skips skips; /* windows jumped over */
     uint64_t seed;
     bool bytes; /* tokens are bytes of text, so samples can be read */
     loss_scaler scaler;

@@ -41,15 +41,14 @@ static void add_spec(writer *w, int param, int state) {
 static err fill(void *ctx, int i, st_sink *sink) {
     const writer *w = ctx;
     int param = w->of[i][0], state = w->of[i][1];
-    if (state < 0) {
-        const model_param *q = model_param_at(w->m, param);
-        size_t bytes = (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
-        return st_emit(sink, model_param_data(w->m, w->p, 0, param, PARAM_MASTER, NULL), bytes);
-    }
-    size_t bytes = (size_t)optim_state_count(w->o, param, state) * sizeof(float);
+    const model_param *q = model_param_at(w->m, param);
+    int64_t n = state < 0 ? q->dim[0] * q->dim[1] : optim_state_count(w->o, param, state);
+    size_t bytes = (size_t)n * sizeof(float);
     float *values = mem_alloc(bytes);
-    optim_state_get(w->o, param, state, values);
-    err e = st_emit(sink, values, bytes);
+    err e = state < 0 ? plan_get(w->p, values,
+                                 model_param_data(w->m, w->p, 0, param, PARAM_MASTER, NULL), bytes)
+                      : optim_state_get(w->o, param, state, values);
+    if (!e) e = st_emit(sink, values, bytes);
     free(values);
     return e;
 }
@@ -86,14 +85,36 @@ static err file_entry(const char *folder, const char *name, json_t *files) {
     return OK;
 }
 
+static json_t *skips_json(const data_skips *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < s->n; i++)
+        json_array_append_new(
+            list, json_pack("[I, I]", (json_int_t)s->at[i].from, (json_int_t)s->at[i].to));
+    return list;
+}
+
+/* Checkpoints of before windows could be skipped have no list. */
+static err read_skips(const json_t *state, const char *name, data_skips *s) {
+    *s = (data_skips){ 0 };
+    json_t *list = json_object_get(state, "skipped");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_int_t from, to;
+        if (json_unpack(json_array_get(list, i), "[I, I!]", &from, &to) || from < 0 || from >= to)
+            return ERR("%s: \"skipped\": expected pairs of numbers, the first the smaller", name);
+        TRY(data_skips_add(s, (data_range){ from, to }, 0));
+    }
+    return OK;
+}
+
 static json_t *state_json(const ckpt_state *s) {
-    return json_pack("{s:I, s:I, s:I, s:I, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}",
-                     "step", (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens",
-                     (json_int_t)s->tokens, "windows", (json_int_t)s->windows, "seed",
-                     (json_int_t)s->seed, "bytes", (int)s->bytes, "loss_scale", "scale",
-                     s->scaler.scale, "good_steps", (json_int_t)s->scaler.good_steps, "interval",
-                     (json_int_t)s->scaler.interval, "noise_scale", "g2", s->noise.g2, "noise",
-                     s->noise.noise, "decay", s->noise.decay, "seen", (json_int_t)s->noise.seen);
+    return json_pack(
+        "{s:I, s:I, s:I, s:I, s:o, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}", "step",
+        (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens", (json_int_t)s->tokens,
+        "windows", (json_int_t)s->windows, "skipped", skips_json(&s->skips), "seed",
+        (json_int_t)s->seed, "bytes", (int)s->bytes, "loss_scale", "scale", s->scaler.scale,
+        "good_steps", (json_int_t)s->scaler.good_steps, "interval", (json_int_t)s->scaler.interval,
+        "noise_scale", "g2", s->noise.g2, "noise", s->noise.noise, "decay", s->noise.decay, "seen",
+        (json_int_t)s->noise.seen);
 }
 
 static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
@@ -104,6 +125,7 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     TRY(io_json_int(o, name, "updates", &s->updates));
     TRY(io_json_int(o, name, "tokens", &s->tokens));
     TRY(io_json_int(o, name, "windows", &s->windows));
+    TRY(read_skips(o, name, &s->skips));
     TRY(io_json_int(o, name, "seed", &seed));
     s->seed = (uint64_t)seed;
     TRY(io_json_bool(o, name, "bytes", &s->bytes));
@@ -306,14 +328,19 @@ cleanup:
 static err load_weights(const char *path, model *m, plan *p) {
     st_file *f;
     err e = OK;
+    float *values = NULL;
     TRY(st_open(path, &f));
     for (int i = 0; i < model_params(m); i++) {
         const model_param *q = model_param_at(m, i);
         const st_tensor *t;
         TRY_CLEAN(st_need(f, q->name, q->ndim, q->dim, &t));
-        TRY_CLEAN(st_read_f32(t, 0, t->count, model_param_data(m, p, 0, i, PARAM_MASTER, NULL)));
+        size_t bytes = (size_t)t->count * sizeof *values;
+        values = mem_grow(values, bytes);
+        TRY_CLEAN(st_read_f32(t, 0, t->count, values));
+        plan_put(p, model_param_data(m, p, 0, i, PARAM_MASTER, NULL), values, bytes);
     }
 cleanup:
+    free(values);
     st_close(f);
     return e;
 }
@@ -361,7 +388,7 @@ err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
         TRY_CLEAN(read_state(doc, path, &s));
         optim_set_updates(o, s.updates);
     }
-    model_refresh_copies(m, p, 0);
+    TRY(model_refresh_copies(m, p, 0));
     model_fill_constants(m, p);
 cleanup:
     json_decref(doc);

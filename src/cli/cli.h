@@ -69,9 +69,14 @@ err cmd_data(int argc, char **argv);
 err cmd_export(int argc, char **argv);
 err cmd_import(int argc, char **argv);
 err cmd_sample(int argc, char **argv);
+err cmd_tokenizer(int argc, char **argv);
 err cmd_train(int argc, char **argv);
 extern const cli_spec cmd_export_spec, cmd_sample_spec;
-extern const cli_family data_family;
-extern const cli_subcommand data_synth, data_tokenize, data_inspect;
+extern const cli_family data_family, tokenizer_family;
+extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
+    tokenizer_count;
+extern const cli_subcommand data_dedup, data_decontaminate;
+extern const cli_subcommand data_filter;
+extern const cli_subcommand data_synth, data_tokenize, data_inspect, data_stats;
 
 #endif

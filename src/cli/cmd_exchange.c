@@ -35,16 +35,15 @@ static err put(void *ctx, int i, const float *values) {
             return err_hint(ERR("%s: element %lld is %g", model_param_at(w->m, i)->name,
                                 (long long)k, (double)values[k]),
                             "the file is damaged, or its training had failed: take another");
-    memcpy(model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL), values,
-           (size_t)count_of(w, i) * sizeof *values);
+    plan_put(w->p, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL), values,
+             (size_t)count_of(w, i) * sizeof *values);
     return OK;
 }
 
 static err get(void *ctx, int i, float *values) {
     const weights *w = ctx;
-    memcpy(values, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL),
-           (size_t)count_of(w, i) * sizeof *values);
-    return OK;
+    return plan_get(w->p, values, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL),
+                    (size_t)count_of(w, i) * sizeof *values);
 }
 
 static void say(const char *verb, const weights *w, const hf_family *f, const char *to) {
@@ -53,9 +52,18 @@ static void say(const char *verb, const weights *w, const hf_family *f, const ch
            str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to);
 }
 
+/* A tokenizer goes where its model goes. */
+static err copy_tokenizer(const char *from, const char *folder) {
+    if (!from || !io_exists(from)) return OK;
+    char *to = io_join(folder, "tokenizer.json");
+    err e = io_copy(from, to);
+    free(to);
+    return e;
+}
+
 err cmd_import(int argc, char **argv) {
     const char *path[2];
-    char *there = NULL;
+    char *there = NULL, *words = NULL;
     model_config c;
     const hf_family *family;
     weights w = { 0 };
@@ -72,8 +80,11 @@ err cmd_import(int argc, char **argv) {
     TRY_CLEAN(st_open(path[0], &f));
     TRY_CLEAN(hf_import_params(family, f, w.m, put, &w));
     TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, 0));
+    words = io_join(path[0], "tokenizer.json");
+    TRY_CLEAN(copy_tokenizer(words, path[1]));
     say("imported", &w, family, path[1]);
 cleanup:
+    free(words);
     st_close(f);
     weights_free(&w);
     return e;
@@ -84,6 +95,7 @@ err cmd_export(int argc, char **argv) {
     exchange_args a = { .dtype = "fp32" };
     weights w = { 0 };
     const hf_family *family;
+    char *words = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
     dtype dt = dt_from_name(a.dtype);
@@ -95,8 +107,11 @@ err cmd_export(int argc, char **argv) {
     TRY_CLEAN(io_make_dirs(path[1]));
     TRY_CLEAN(hf_export_config(path[1], family, model_conf(w.m), dt));
     TRY_CLEAN(hf_export_params(family, path[1], w.m, dt, (size_t)a.shard, get, &w));
+    words = weights_tokenizer_path(w.path);
+    TRY_CLEAN(copy_tokenizer(words, path[1]));
     say("exported", &w, family, path[1]);
 cleanup:
+    free(words);
     weights_free(&w);
     return e;
 }

@@ -46,21 +46,9 @@ static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) 
     return OK;
 }
 
-/* A document begins with its first byte: models never see what ended the one before. */
-static err text_prompt(const char *text, int32_t **ids, int64_t *n) {
-    size_t len = strlen(text);
-    if (!len) return err_hint(ERR("--prompt: is empty"), "give the first words of the text");
-    *ids = mem_alloc(len * sizeof **ids);
-    byte_encode(text, len, *ids);
-    *n = (int64_t)len;
-    return OK;
-}
-
 /* ---- output, as it is made --------------------------------------------------------------- */
-static bool print_text(void *ctx, int32_t id) {
-    char out[BYTE_DECODE_MAX];
-    int n = byte_decoder_push(ctx, id, out);
-    fwrite(out, 1, (size_t)n, stdout);
+static bool print_text(void *ctx, const char *text, size_t n) {
+    fwrite(text, 1, n, stdout);
     fflush(stdout);
     return !ferror(stdout);
 }
@@ -71,36 +59,44 @@ static bool print_id(void *ctx, int32_t id) {
     return !ferror(stdout);
 }
 
-static err run(const sample_args *a, weights *w, const generator *g) {
-    const model_config *c = model_conf(w->m);
+static err sample_ids(const char *text, const sample_options *o, weights *w, const generator *g) {
     int32_t *prompt = NULL;
     int64_t n = 0;
-    byte_decoder decoder = { 0 };
     err e = OK;
-    if (a->ids)
-        TRY_CLEAN(read_ids(a->ids, c->vocab, &prompt, &n));
-    else if (!w->state.bytes) {
-        e = err_hint(
-            ERR("%s was not trained on bytes: its tokens cannot be shown as text", w->path),
-            "give the prompt as token ids: --ids \"1 2 3\"");
-        goto cleanup;
-    } else {
-        TRY_CLEAN(text_prompt(a->prompt, &prompt, &n));
-    }
+    TRY_CLEAN(read_ids(text, model_conf(w->m)->vocab, &prompt, &n));
+    printf("%s", text);
+    TRY_CLEAN(generate(g, &w->x, prompt, n, o, print_id, NULL));
+cleanup:
+    free(prompt);
+    return e;
+}
+
+/* A document begins with its first words: models never see what ended the one before. */
+static err sample_text(const char *prompt, const sample_options *o, weights *w,
+                       const generator *g) {
+    tokenizer *t = NULL;
+    if (!*prompt) return err_hint(ERR("--prompt: is empty"), "give the first words of the text");
+    TRY(weights_tokenizer(w, &t));
+    if (!t)
+        return err_hint(ERR("%s has no tokenizer: its tokens cannot be shown as text", w->path),
+                        "put the tokenizer.json it was trained with into the run's folder, or give "
+                        "the prompt as token ids: --ids \"1 2 3\"");
+    printf("%s", prompt);
+    err e = generate_text(g, &w->x, t, prompt, o, print_text, NULL);
+    tokenizer_free(t);
+    return e;
+}
+
+static err run(const sample_args *a, weights *w, const generator *g) {
     sample_options o = { .tokens = a->tokens,
                          .temperature = a->greedy ? 0 : a->temperature,
                          .top_k = a->top_k,
                          .top_p = a->top_p,
                          .seed = (uint64_t)a->seed,
-                         .stop = a->ids ? -1 : BYTE_EOS };
-    printf("%s", a->ids ? a->ids : a->prompt);
-    TRY_CLEAN(generate(g, &w->x, prompt, n, &o, a->ids ? print_id : print_text, &decoder));
-    char rest[BYTE_DECODE_MAX];
-    fwrite(rest, 1, (size_t)byte_decoder_end(&decoder, rest), stdout);
+                         .stop = -1 };
+    TRY(a->ids ? sample_ids(a->ids, &o, w, g) : sample_text(a->prompt, &o, w, g));
     printf("\n");
-cleanup:
-    free(prompt);
-    return e;
+    return OK;
 }
 
 err cmd_sample(int argc, char **argv) {

@@ -1,64 +1,133 @@
 /* ingot data tokenize: text to tokens. */
-#include "cli/cli.h"
+#include "cli/data_common.h"
+#include "cli/tokenizer_common.h"
 #include "data/data.h"
+#include "io/io.h"
+
+#include <string.h>
 
 typedef struct tokenize_args {
-    const char *out, *input;
+    data_common common;
+    const char *tokenizer, *pattern, *eos;
+    double held_out;
 } tokenize_args;
 
-static err copy_tokens(const data_source *from, token_writer *to) {
-    int32_t ids[4096];
-    int64_t total = data_source_info(from)->tokens;
-    for (int64_t at = 0; at < total; at += (int64_t)COUNT_OF(ids)) {
-        int64_t n = MIN((int64_t)COUNT_OF(ids), total - at);
-        data_read(from, at, n, ids);
-        TRY(token_writer_add(to, ids, n));
-    }
+/* What a thread holds for each byte of the longest document at worst: ids as they are made, the
+ * same as they are stored, and both once more while they grow. */
+enum { BYTES_PER_BYTE = 16, TOKENIZER_BYTES_AT_MOST = 64 << 20 };
+
+static void print_json(const char *out, const tokenize_report *r) {
+    json_t *o =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
+                  "out", out, "documents", (json_int_t)r->documents, "tokens",
+                  (json_int_t)r->tokens, "held_out_documents", (json_int_t)r->held_out_documents,
+                  "held_out_tokens", (json_int_t)r->held_out_tokens, "shards", r->shards, "resumed",
+                  r->resumed, "bytes", (json_int_t)r->bytes, "repaired", (json_int_t)r->repaired,
+                  "invalid", (json_int_t)r->invalid, "unreadable", (json_int_t)r->unreadable,
+                  "empty", (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds",
+                  r->seconds, "peak_memory_bytes", (json_int_t)mem_peak());
+    BUG_IF(!o);
+    json_dumpf(o, stdout, JSON_INDENT(2));
+    printf("\n");
+    json_decref(o);
+}
+
+static void print_report(const char *out, const tokenize_report *r) {
+    char a[32], b[32];
+    const struct {
+        const char *what;
+        int64_t n;
+    } skipped[] = { { "not UTF-8", r->invalid },
+                    { "unreadable", r->unreadable },
+                    { "empty", r->empty },
+                    { "excluded", r->excluded },
+                    { "repaired and kept", r->repaired } };
+    printf("%s\n", out);
+    printf("  training    %12lld documents  %14lld tokens\n", (long long)r->documents,
+           (long long)r->tokens);
+    if (r->held_out_documents)
+        printf("  validation  %12lld documents  %14lld tokens\n", (long long)r->held_out_documents,
+               (long long)r->held_out_tokens);
+    for (size_t i = 0; i < COUNT_OF(skipped); i++)
+        if (skipped[i].n)
+            printf("  %-11s %12lld documents\n", skipped[i].what, (long long)skipped[i].n);
+    printf("  %d shards", r->shards);
+    if (r->resumed) printf(", %d of them there before", r->resumed);
+    if (r->bytes)
+        printf("; %s of text, %.2f bytes a token, %s/s", str_bytes(a, sizeof a, (double)r->bytes),
+               (double)r->bytes / (double)MAX(r->tokens + r->held_out_tokens, 1),
+               str_bytes(b, sizeof b, (double)r->bytes / MAX(r->seconds, 1e-9)));
+    printf("; peak memory %s\n", str_bytes(a, sizeof a, (double)mem_peak()));
+}
+
+static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
+    *eos = -1;
+    if (!a->eos) return OK;
+    *eos = tokenizer_find(t, a->eos, strlen(a->eos));
+    if (*eos < 0) return ERR("--eos: the tokenizer has no token \"%.60s\"", a->eos);
     return OK;
 }
 
-static err tokenize(const tokenize_args *a) {
-    if (!a->out) return ERR("--out: needs a file to write the tokens to");
-    data_source *source = NULL;
-    token_writer *w = NULL;
+static err tokenize(const tokenize_args *a, const char *const *paths, int n) {
+    tokenizer *t = NULL;
+    text_inputs *in = NULL;
+    tokenize_report r;
+    int threads;
     err e = OK;
-    TRY_CLEAN(data_open(a->input, 0, &source));
-    const data_info *info = data_source_info(source);
-    if (info->vocab == 0) {
-        e = err_hint(ERR("%s: %s do not say how large their vocabulary is", a->input, info->format),
-                     "train on the file as it is");
-        goto cleanup;
-    }
-    TRY_CLEAN(token_writer_open(a->out,
-                                &(token_writer_options){ .vocab = info->vocab,
-                                                         .eos = info->eos,
-                                                         .tokenizer = info->tokenizer,
-                                                         .tokenizer_hash = info->tokenizer_hash },
-                                &w));
-    TRY_CLEAN(copy_tokens(source, w));
-    token_writer *done = w;
-    w = NULL; /* close frees it */
-    TRY_CLEAN(token_writer_close(done));
-    fprintf(stderr, "%s: %lld documents, %lld tokens\n", a->out, (long long)info->documents,
-            (long long)info->tokens);
+    TRY(data_common_fit(&a->common, TOKENIZER_BYTES_AT_MOST, BYTES_PER_BYTE, &threads));
+    TRY(tokenizer_open(a->tokenizer ? a->tokenizer : "bytes", a->pattern, &t));
+    tokenize_options o = { .tokenizer = t,
+                           .held_out = a->held_out,
+                           .threads = threads,
+                           .fresh = a->common.fresh,
+                           .quiet = a->common.quiet };
+    TRY_CLEAN(find_eos(a, t, &o.eos));
+    TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
+    TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
+    (a->common.json ? print_json : print_report)(a->common.out, &r);
 cleanup:
-    token_writer_abandon(w);
-    data_close(source);
+    text_inputs_close(in);
+    tokenizer_free(t);
     return e;
 }
 
 static err run(const cli_subcommand *self, int argc, char **argv) {
     tokenize_args a = { 0 };
-    TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
-    return tokenize(&a);
+    int n;
+    TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
+    TRY(data_common_check(&a.common));
+    if (!a.common.out)
+        return err_hint(ERR("--out: needs a folder for the shards, or a file ending in .tok"),
+                        "ingot %s %s", self->spec.command, self->spec.usage);
+    if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
+        return err_hint(ERR("--held-out: needs a folder; %s is one file", a.common.out),
+                        "give --out a folder");
+    return tokenize(&a, (const char *const *)argv, n);
 }
 
+#define AT(member) offsetof(tokenize_args, member)
+/* clang-format off */
 static const cli_arg args[] = {
-    { "out", ARG_TEXT, offsetof(tokenize_args, out), "FILE", "the token file to write", 0 },
+    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun continues; or one file ending in .tok", 'o' },
+    TOKENIZER_ARG(tokenize_args),
+    PATTERN_ARG(tokenize_args),
+    { "eos", ARG_TEXT, AT(eos), "TOKEN", "what ends documents (default: what the tokenizer says)" },
+    { "held-out", ARG_FRACTION, AT(held_out), "F", "documents to validate on, chosen by a hash of their text (default 0)" },
+    { "fresh", ARG_FLAG, DATA_AT(fresh), "", "start over: do not continue what is in the folder" },
+    DATA_READ_ARGS,
 };
+/* clang-format on */
 
 const cli_subcommand data_tokenize = {
-    .summary = "turn text or JSON lines into a token file",
+    .summary = "turn documents into shards of tokens",
     .run = run,
-    .spec = { "data tokenize", "FILE --out FILE.tok", args, (int)COUNT_OF(args), 1, false },
+    .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", args,
+              (int)COUNT_OF(args), 1, true },
+    .help = "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or\n"
+            "compressed. Without -t, tokens are bytes.\n"
+            "\n"
+            "Examples\n"
+            "  ingot data tokenize clean/ -t tokenizer.json --held-out 0.005 --out tokens\n"
+            "  ingot train configs/tiny.yaml --data.train=tokens\n"
+            "  ingot data tokenize book.txt --out book.tok\n",
 };

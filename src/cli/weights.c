@@ -44,6 +44,31 @@ err weights_open(const char *run, dtype dt, generator *g, int64_t positions, wei
     return ckpt_load(w->path, w->m, w->p, NULL);
 }
 
+char *weights_tokenizer_path(const char *checkpoint) {
+    static const char *const places[] = { "tokenizer.json", "../tokenizer.json",
+                                          "../../tokenizer.json" };
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        char *path = io_join(checkpoint, places[i]);
+        if (io_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+err weights_tokenizer(const weights *w, tokenizer **out) {
+    *out = NULL;
+    if (w->state.bytes) return tokenizer_open("bytes", NULL, out);
+    char *path = weights_tokenizer_path(w->path);
+    err e = path ? tokenizer_open(path, NULL, out) : OK;
+    if (!e && *out && tokenizer_vocab(*out) > model_conf(w->m)->vocab)
+        e = err_hint(
+            ERR("%s has %lld ids, the model %lld", path, (long long)tokenizer_vocab(*out),
+                (long long)model_conf(w->m)->vocab),
+            "it is not the model's: put the right one there, or take it away and use --ids");
+    free(path);
+    return e;
+}
+
 void weights_free(weights *w) {
     plan_free(w->p);
     model_free(w->m);

@@ -12,6 +12,12 @@ typedef struct weights {
     char *path; /* of the checkpoint, owned */
 } weights;
 
+/* The tokenizer a run was trained with: "bytes" for plain text, else the tokenizer.json beside its
+ * checkpoints. NULL when there is none. */
+err weights_tokenizer(const weights *w, tokenizer **out);
+/* Its file, owned; NULL when there is none. */
+char *weights_tokenizer_path(const char *checkpoint);
+
 /* Finds the checkpoint of a run folder, or takes a checkpoint folder itself. @param path owned. */
 err weights_find(const char *run, char **path);
 /* Opens a model of these settings, without values. With `generator`, records it to write up to

@@ -1,60 +1,253 @@
-/* One window of the source becomes one row of a batch: targets, positions, document starts. */
+/* One window becomes one row of a batch: tokens, targets, positions, document starts.
+ *
+ * A row is made in passes, each a plain loop that the compiler turns into vectors; what there are
+ * few of, documents, is what the code walks over. */
 #include "data/data_internal.h"
 
+#include <string.h>
+
+/* ---- what stands in a window ------------------------------------------------------------------- */
+
 /* @return tokens of window w, its last target included: seq_len + 1, fewer at the range's end. */
-static int64_t window_tokens(const loader_options *o, int64_t w) {
-    int64_t left = o->range.to - o->range.from - w * o->seq_len;
+static int64_t window_tokens(const stream *s, const loader_options *o, int64_t w) {
+    int64_t left = s->range.to - s->range.from - w * o->seq_len;
     return MAX(0, MIN(left, o->seq_len + 1));
 }
 
-int64_t window_valid(const data_source *s, const loader_options *o, int64_t w) {
-    int64_t inputs = window_tokens(o, w) - 1, from = o->range.from + w * o->seq_len, ends = 0;
-    if (inputs <= 0) return 0;
-    int32_t eos = s->info.eos;
-    if (!o->mask_documents || eos < 0) return inputs;
-    if (s->info.width == 2) {
-        const uint16_t *t = (const uint16_t *)s->tokens + from;
-        for (int64_t i = 0; i < inputs; i++) ends += t[i] == eos;
-    } else {
-        const uint32_t *t = (const uint32_t *)s->tokens + from;
-        for (int64_t i = 0; i < inputs; i++) ends += t[i] == (uint32_t)eos;
-    }
-    return inputs - ends;
+/* The pieces of a window. @param one room for the only piece of a window that is not packed. */
+static const piece *window_pieces(const stream *s, const loader_options *o, int64_t w, packed *held,
+                                  piece *one, int *n) {
+    if (s->pack) return packing_window(s->pack, w, held, n);
+    int64_t have = window_tokens(s, o, w);
+    *one = (piece){ s->range.from + w * o->seq_len, (int32_t)MIN(have, o->seq_len),
+                    have > o->seq_len };
+    *n = have > 0;
+    return one;
 }
 
-static err check_ids(const data_source *s, int64_t limit, const int32_t *ids, int64_t n,
-                     int64_t from) {
-    uint32_t max = 0; /* unsigned: a negative id is the largest */
-    for (int64_t i = 0; i < n; i++) max = MAX(max, (uint32_t)ids[i]);
-    if (limit <= 0 || (int64_t)max < limit) return OK;
+/* Finds the tokens that end documents in an eos-parted piece. @return how many. */
+static int find_eos(const token_view *v, int32_t eos, int32_t *ends) {
+    enum { STRIDE = 128 };
+    int found = 0;
+    for (int64_t i = 0; i < v->n; i += STRIDE) {
+        int64_t to = MIN(i + STRIDE, v->n), left = view_count(v, i, to, eos);
+        for (int64_t k = i; left > 0; k++)
+            if (view_token(v, k) == eos) ends[found++] = (int32_t)k, left--;
+    }
+    return found;
+}
+
+/* The same by the index, for sources without an id that ends documents. */
+static int find_indexed(const data_source *s, int64_t from, int64_t n, int32_t *ends) {
+    int found = 0;
+    for (int64_t d = data_document_of(s, from); d < s->info.documents; d++) {
+        int64_t end = data_document(s, d).to - from - 1;
+        if (end >= n) break;
+        ends[found++] = (int32_t)end;
+    }
+    return found;
+}
+
+/* The tokens of one piece that end a document. A packed piece ends at most one, and that it says. */
+static int find_ends(const stream *s, const loader_options *o, const piece *p, const token_view *v,
+                     int32_t *ends) {
+    if (!o->mask_documents) return 0;
+    if (s->pack) {
+        ends[0] = p->n - 1;
+        return !p->more;
+    }
+    if (s->source->info.eos >= 0) return find_eos(v, s->source->info.eos, ends);
+    return s->source->indexed ? find_indexed(s->source, p->from, p->n, ends) : 0;
+}
+
+static int64_t piece_valid(const stream *s, const loader_options *o, const piece *p,
+                           const token_view *v, int32_t *ends) {
+    int64_t inputs = p->n - !p->more; /* with a token after them */
+    if (s->pack || !o->mask_documents) return inputs;
+    if (s->source->info.eos >= 0) return inputs - view_count(v, 0, inputs, s->source->info.eos);
+    piece part = { p->from, (int32_t)inputs, true };
+    return inputs - find_ends(s, o, &part, v, ends);
+}
+
+/* ---- what is wrong with it --------------------------------------------------------------------- */
+
+static err beyond_vocabulary(const stream *s, int64_t limit, const piece *p) {
     int64_t at = 0;
-    while ((int64_t)(uint32_t)ids[at] < limit) at++;
+    while ((uint32_t)data_token(s->source, p->from + at) < limit) at++;
     return err_hint(ERR("%s: token %lld has id %lld, the model's vocabulary ends at %lld",
-                        s->info.path, (long long)(from + at), (long long)(uint32_t)ids[at],
+                        s->source->info.path, (long long)(p->from + at),
+                        (long long)(uint32_t)data_token(s->source, p->from + at),
                         (long long)limit - 1),
                     "the file was made with another tokenizer, or it is damaged; `ingot data "
                     "inspect` shows what it holds");
 }
 
-err window_fill(const data_source *s, const loader_options *o, int64_t w, int64_t limit,
-                int32_t *scratch, int64_t row, data_batch *b) {
-    int64_t T = o->seq_len, have = window_tokens(o, w), from = o->range.from + w * T, at = row * T;
-    data_read(s, from, have, scratch);
-    TRY(check_ids(s, o->vocab_limit, scratch, have, from));
-    int64_t begin = 0; /* of the document, or of the piece of one, that token t is in */
-    for (int64_t t = 0; t < T; t++) {
-        bool real = t < have;
-        bool ends = real && o->mask_documents && scratch[t] == s->info.eos;
-        bool predicts = t + 1 < have && !ends;
-        if (t == have) begin = t; /* padding is a document of its own */
-        b->tokens[at + t] = real ? scratch[t] : 0;
-        b->targets[at + t] = predicts ? scratch[t + 1] : DATA_NO_TARGET;
-        b->pos[at + t] = (int32_t)(t - begin);
-        b->start[at + t] = (int32_t)(at + begin);
-        b->id[at + t] = from + t;
-        b->valid_here += predicts;
-        if (ends || t + 1 - begin == limit) begin = t + 1;
+/* Also the token after the piece, which is a target. */
+static bool is_beyond(const stream *s, const loader_options *o, const piece *p,
+                      const token_view *v) {
+    if (o->vocab_limit <= 0 || (v->width == 2 && o->vocab_limit > UINT16_MAX)) return false;
+    if (s->source->below > 0 && s->source->below <= o->vocab_limit) return false;
+    if (view_largest(v) >= o->vocab_limit) return true;
+    return p->more && (uint32_t)data_token(s->source, p->from + p->n) >= o->vocab_limit;
+}
+
+static bool guarded(const loader_options *o) { return o->guard.on && !o->evaluation; }
+
+int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_maker *m, int part) {
+    piece one;
+    int n;
+    const piece *p = window_pieces(s, o, w, &m->held[part], &one, &n);
+    int64_t used = 0, valid = 0;
+    token_view all = { m->ids, 4, 0 };
+    for (int i = 0; i < n; i++) {
+        token_view v = source_view(s->source, p[i].from, p[i].n, m->ids + used);
+        if (guarded(o) && is_beyond(s, o, &p[i], &v)) return 0;
+        valid += piece_valid(s, o, &p[i], &v, m->ends);
+        if (n == 1)
+            all = v;
+        else if (guarded(o))
+            data_read(s->source, p[i].from, p[i].n, m->ids + used);
+        used += p[i].n;
     }
-    b->window[row] = have > 1 ? w : -1;
+    all.n = used;
+    return guarded(o) && guard_judge(&o->guard, &all) != GUARD_FINE ? 0 : valid;
+}
+
+void window_prefetch(const stream *s, const loader_options *o, int64_t w) {
+    enum { LINE = 64 };
+    if (s->pack || window_tokens(s, o, w) <= o->seq_len) return;
+    int64_t from = s->range.from + w * o->seq_len;
+    const data_shard *shard = source_shard(s->source, from);
+    int64_t at = from - shard->first, n = MIN(o->seq_len, shard->n - at);
+    const char *tokens = (const char *)shard->tokens + at * shard->width;
+    for (int64_t byte = 0; byte < n * shard->width; byte += LINE) __builtin_prefetch(tokens + byte);
+}
+
+/* ---- filling a row ----------------------------------------------------------------------------- */
+
+/* Rising numbers by four vectors at a time, so that one sum does not wait for the other: left to the
+ * compiler these loops take twice as long. */
+typedef int64_t pair __attribute__((vector_size(16)));
+typedef int32_t quad __attribute__((vector_size(16)));
+
+static void fill_ids(int64_t *out, int64_t n, int64_t first) {
+    pair a = { first, first + 1 }, b = a + 2, c = a + 4, d = a + 6;
+    int64_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        memcpy(out + i, &a, sizeof a);
+        memcpy(out + i + 2, &b, sizeof b);
+        memcpy(out + i + 4, &c, sizeof c);
+        memcpy(out + i + 6, &d, sizeof d);
+        a += 8, b += 8, c += 8, d += 8;
+    }
+    for (; i < n; i++) out[i] = first + i;
+}
+
+/* first, first + by, first + 2 by ... */
+static void fill_steps(int32_t *out, int64_t n, int32_t first, int32_t by) {
+    quad a = { first, first + by, first + 2 * by, first + 3 * by };
+    quad b = a + 4 * by, c = a + 8 * by, d = a + 12 * by;
+    int64_t i = 0;
+    for (; i + 16 <= n; i += 16) {
+        memcpy(out + i, &a, sizeof a);
+        memcpy(out + i + 4, &b, sizeof b);
+        memcpy(out + i + 8, &c, sizeof c);
+        memcpy(out + i + 12, &d, sizeof d);
+        a += 16 * by, b += 16 * by, c += 16 * by, d += 16 * by;
+    }
+    for (; i < n; i++) out[i] = first + (int32_t)i * by;
+}
+
+static void fill_rising(int32_t *out, int64_t n) { fill_steps(out, n, 0, 1); }
+static void fill_same(int32_t *out, int64_t n, int32_t value) { fill_steps(out, n, value, 0); }
+
+/* Tokens and, one place on, targets, from where they are stored. */
+static void copy_narrow(const uint16_t *restrict from, int64_t n, int32_t *restrict tokens,
+                        int32_t *restrict targets) {
+    for (int64_t i = 0; i < n - 1; i++) {
+        tokens[i] = from[i];
+        targets[i] = from[i + 1];
+    }
+    tokens[n - 1] = from[n - 1];
+}
+
+static void copy_tokens(const token_view *v, int32_t *tokens, int32_t *targets) {
+    if (v->width == 2) {
+        copy_narrow(v->at, v->n, tokens, targets);
+        return;
+    }
+    memcpy(tokens, v->at, (size_t)v->n * sizeof *tokens);
+    memcpy(targets, (const int32_t *)v->at + 1, (size_t)(v->n - 1) * sizeof *targets);
+}
+
+/* Tokens [at, at + n) of the batch attend to one another and to nothing before them; the curriculum
+ * cuts them into stretches of `limit`. */
+static void fill_document(data_batch *b, int64_t at, int64_t n, int64_t limit) {
+    for (int64_t from = 0; from < n; from += limit) {
+        int32_t here = (int32_t)MIN(limit, n - from), first = (int32_t)(at + from);
+        fill_rising(b->pos + first, here);
+        fill_same(b->start + first, here, first);
+    }
+}
+
+/* Puts one piece at `at` in the batch. @return its targets. */
+static int64_t fill_piece(const stream *s, const loader_options *o, const piece *p,
+                          const token_view *v, int64_t limit, int32_t *ends, int64_t at,
+                          data_batch *b) {
+    int32_t *targets = b->targets + at;
+    copy_tokens(v, b->tokens + at, targets);
+    targets[p->n - 1] = p->more ? data_token(s->source, p->from + p->n) : DATA_NO_TARGET;
+    fill_ids(b->id + at, p->n, s->first + p->from);
+    int n_ends = find_ends(s, o, p, v, ends);
+    int64_t begin = 0, valid = p->n - !p->more;
+    for (int i = 0; i < n_ends; i++) {
+        valid -= targets[ends[i]] != DATA_NO_TARGET;
+        targets[ends[i]] = DATA_NO_TARGET;
+        fill_document(b, at + begin, ends[i] + 1 - begin, limit);
+        begin = ends[i] + 1;
+    }
+    fill_document(b, at + begin, p->n - begin, limit);
+    return valid;
+}
+
+/* Padding is a document of its own, whose tokens have no target. */
+static void fill_padding(data_batch *b, int64_t at, int64_t n, int64_t limit) {
+    fill_same(b->tokens + at, n, 0);
+    fill_same(b->targets + at, n, DATA_NO_TARGET);
+    fill_ids(b->id + at, n, 0);
+    fill_document(b, at, n, limit);
+}
+
+err window_fill(const stream *s, const loader_options *o, int64_t w, int64_t limit, row_maker *m,
+                int part, int64_t row, data_batch *b) {
+    int64_t T = o->seq_len, at = row * T, used = 0, valid = 0;
+    piece one;
+    int n;
+    const piece *p = window_pieces(s, o, w, &m->held[part], &one, &n);
+    bool beyond = false;
+    for (int i = 0; i < n; i++) {
+        token_view v = source_view(s->source, p[i].from, p[i].n, m->ids);
+        beyond = beyond || is_beyond(s, o, &p[i], &v);
+        if (beyond && !guarded(o)) return beyond_vocabulary(s, o->vocab_limit, &p[i]);
+        valid += fill_piece(s, o, &p[i], &v, limit, m->ends, at + used, b);
+        used += p[i].n;
+    }
+    fill_padding(b, at + used, T - used, limit);
+    guard_verdict verdict = GUARD_FINE;
+    if (beyond)
+        verdict = GUARD_VOCABULARY;
+    else if (guarded(o))
+        verdict = guard_judge(&o->guard, &(token_view){ b->tokens + at, 4, used });
+    if (verdict != GUARD_FINE) {
+        fill_same(b->targets + at, T, DATA_NO_TARGET);
+        valid = 0;
+    }
+    if (beyond) fill_same(b->tokens + at, T, 0); /* no row of the embedding has such ids */
+    bool real = n > 0 && (s->pack || p[0].n + p[0].more > 1);
+    b->valid_here += valid;
+    b->window[row] = real ? w : -1;
+    b->part[row] = part;
+    b->row_valid[row] = valid;
+    b->guard[row] = (uint8_t)verdict;
     return OK;
 }

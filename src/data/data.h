@@ -1,5 +1,5 @@
-/* data: from text to batches. The synthetic corpus, the byte tokenizer, token files and the
- * deterministic loader. Depends on io and util.
+/* data: from text to batches. The synthetic corpus, the byte tokenizer, token files and shards,
+ * mixtures and the deterministic loader. Depends on tokenizer, text, io and util.
  *
  *     data_source *source = NULL;
  *     TRY(data_open("corpus.txt", model_vocab, &source));
@@ -78,41 +78,55 @@ err synth_options_check(const synth_options *o);
 synth_info data_synth_document(uint64_t seed, int64_t index, const synth_options *o, str *out);
 
 /* ---- token sources -----------------------------------------------------------------------
- * Read-only tokens, mapped from a file or made in memory; may be read by many threads. */
-typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_BPE, TOKENIZER_KINDS } tokenizer_kind;
-const char *tokenizer_kind_name(tokenizer_kind kind);
+ * Read-only tokens in one or many shards, mapped from files or made in memory; may be read by many
+ * threads. Tokens and documents of a source are numbered through all its shards. */
+typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_BPE, TOKENIZER_KINDS } token_kind;
+const char *token_kind_name(token_kind kind);
 
 typedef struct data_info {
     const char *path;   /* owned by the source */
     const char *format; /* "ingot tokens", "llm.c tokens", "raw u16 tokens", "text", ...; static */
-    tokenizer_kind tokenizer;
-    uint64_t tokenizer_hash; /* identifies a trained vocabulary; 0: none */
+    token_kind tokenizer;
+    uint64_t tokenizer_hash;    /* identifies a trained vocabulary; 0: none */
+    const char *tokenizer_path; /* the file that writes these ids out as text; NULL: none known */
     int64_t tokens;
     int64_t documents; /* -1: not counted */
     int64_t vocab;     /* ids are below this; 0: not stated by the file */
-    int32_t eos;       /* the id that ends a document; -1: none */
+    int32_t eos;       /* the id that ends a document; -1: none, the index alone tells */
     int width;         /* bytes per stored token: 2 or 4 */
 } data_info;
 
 typedef struct data_source data_source;
 
-/* Opens a token file or a text, told apart by content:
- *   .tok              our own format, below; the checksum is verified up to DATA_VERIFY_BYTES
+/* Opens token files or texts, told apart by content:
+ *   a folder          shards written by data_tokenize_text, by its index.json
+ *   .tok              our own format, below; checksums are verified up to DATA_VERIFY_BYTES
+ *   X.bin + X.idx     Megatron's, by either name or by X alone
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
  *   *.bin             without a header: raw u16 as nanoGPT writes it
- *   *.jsonl           the "text" member of each line, byte-tokenised
- *   anything else     UTF-8 text, byte-tokenised, documents split at DATA_SEPARATOR lines
+ *   *.jsonl           the "text" member of each line, tokenised in memory
+ *   anything else     UTF-8 text, tokenised in memory, documents split at DATA_SEPARATOR lines
  * @param vocab_limit ids must be below it (the model's vocabulary); 0: no limit. Files up to
  * DATA_VERIFY_BYTES are checked here, larger ones window by window as they are read. */
 enum { DATA_VERIFY_BYTES = 512 << 20 };
 err data_open(const char *path, int64_t vocab_limit, data_source **out) MUST_USE;
+
+typedef struct data_options {
+    int64_t vocab_limit;
+    const char *tokenizer; /* of texts, as tokenizer_open takes it; NULL: "bytes" */
+    bool held_out;         /* of folders, the shards held out instead of those to train on */
+} data_options;
+/* Several paths as one source, one after the other: shards may lie on several disks.
+ * @param out NULL without an error when `held_out` is asked for and nothing was held out. */
+err data_open_paths(const char *const *paths, int n, const data_options *o,
+                    data_source **out) MUST_USE;
 /* The first documents of the synthetic corpus, byte-tokenised in memory. */
 err data_open_synth(uint64_t seed, int64_t documents, data_source **out) MUST_USE;
 /* Copies tokens given by the caller; for tests and embedding. */
 err data_open_memory(const int32_t *tokens, int64_t n, int64_t vocab, int32_t eos,
                      data_source **out) MUST_USE;
 const data_info *data_source_info(const data_source *s);
-/* Reads every token: checksum, ids. */
+/* Reads every token: checksums, ids, document index. */
 err data_verify(const data_source *s) MUST_USE;
 /* @return token i, 0 <= i < info.tokens. */
 int32_t data_token(const data_source *s, int64_t i);
@@ -120,37 +134,141 @@ int32_t data_token(const data_source *s, int64_t i);
 void data_read(const data_source *s, int64_t from, int64_t n, int32_t *out);
 void data_close(data_source *s); /* takes NULL */
 
-/* ---- writing token files -----------------------------------------------------------------
- * The .tok format, little-endian: a header, the tokens, a trailer. What is known last stands last,
- * so a file is written in one go and a file cut short shows it.
+typedef struct data_range {
+    int64_t from, to; /* [from, to) */
+} data_range;
+
+/* What one shard is and where it came from; all borrowed from the source. */
+typedef struct data_shard_info {
+    const char *path;
+    int64_t tokens, documents; /* documents -1: not counted */
+    const char *provenance;    /* JSON, see below; NULL: the format has none */
+    size_t provenance_len;
+} data_shard_info;
+int data_shards(const data_source *s);
+data_shard_info data_shard_at(const data_source *s, int i);
+
+/* Makes documents addressable: takes the index of the files, or finds the ends by reading. */
+void data_index_documents(data_source *s);
+/* The tokens of document d, 0 <= d < info.documents, its end included; after the above. */
+data_range data_document(const data_source *s, int64_t d);
+/* @return the document that token i is in; after the above. */
+int64_t data_document_of(const data_source *s, int64_t i);
+
+/* ---- token files -------------------------------------------------------------------------
+ * The .tok format, little-endian: a header, the tokens, an index and a trailer. What is known last
+ * stands last, so a file is written in one go and a file cut short shows it.
  *
- *      0  char[8]  "INGOTTOK"                      0  u64  tokens
- *      8  u32      version, 1                      8  u64  documents
- *     12  u16      bytes per token, 2 or 4        16  u64  xxHash64 of the tokens' bytes
- *     14  u16      tokenizer_kind                 24  u64  xxHash64 of the header and of the
- *     16  u32      vocabulary: ids are below it            trailer up to here
- *     20  u32      id that ends a document; ~0: none
- *     24  u64      tokenizer hash; 0: none
- */
+ *   header  0  char[8]  "INGOTTOK"                trailer  0  u64  tokens
+ *           8  u32      version, 2                         8  u64  documents
+ *          12  u16      bytes per token, 2 or 4           16  u64  xxHash64 of the tokens' bytes
+ *          14  u16      token_kind                        24  u64  bytes of provenance
+ *          16  u32      vocabulary: ids are below it      32  u64  xxHash64 of index, provenance
+ *          20  u32      id that ends documents; ~0: none  40  u64  xxHash64 of the header and of
+ *          24  u64      tokenizer hash; 0: none                    the trailer up to here
+ *
+ *   index, at the next multiple of 8 bytes after the tokens: for each document a u64, the number of
+ *   tokens in the file up to its end; then provenance, an object of JSON that says what the tokens
+ *   were made from, padded with spaces to a multiple of 8 bytes.
+ *
+ * Version 1, still read, has no index, and a trailer of tokens, documents and two checksums. */
 typedef struct token_writer_options {
     int64_t vocab; /* decides the width: 2 bytes up to 65,536 */
     int32_t eos;   /* -1: none */
-    tokenizer_kind tokenizer;
+    token_kind tokenizer;
     uint64_t tokenizer_hash;
 } token_writer_options;
 
 typedef struct token_writer token_writer;
 err token_writer_open(const char *path, const token_writer_options *o, token_writer **out) MUST_USE;
+/* Adds tokens; an eos among them ends a document. */
 err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) MUST_USE;
-/* Completes the file under its name and frees the writer, also on error. */
-err token_writer_close(token_writer *w) MUST_USE;
+/* Completes the file under its name and frees the writer, also on error.
+ * @param provenance JSON text; NULL: "{}". */
+err token_writer_close(token_writer *w, const char *provenance) MUST_USE;
 /* Frees the writer and leaves no file; takes NULL. */
 void token_writer_abandon(token_writer *w);
 
+/* ---- text to shards ------------------------------------------------------------------------
+ * FOLDER/train-00000.tok ...        a shard for each segment of the input
+ *        validation-00000.tok ...   its held-out documents
+ *        tokenizer.json             what made the ids
+ *        index.json                 all of the above with sums and checksums; "complete" when done
+ *
+ * A document is held out when the hash of its text is below the fraction, so the same text is on
+ * the same side in every corpus and copies never fall on both. Each shard appears complete or not
+ * at all; a rerun keeps those that are there. Nothing depends on the number of threads. */
+struct text_inputs;
+struct tokenizer;
+typedef struct tokenize_options {
+    const struct tokenizer *tokenizer;
+    int32_t eos;     /* the id between documents; -1: the tokenizer's own */
+    double held_out; /* fraction of the documents */
+    int threads;     /* 0: one per core */
+    bool fresh;      /* start over, whatever is there */
+    bool quiet;      /* no progress */
+} tokenize_options;
+typedef struct tokenize_report {
+    int64_t documents, tokens;                              /* to train on */
+    int64_t held_out_documents, held_out_tokens;            /* to validate on */
+    int64_t bytes;                                          /* of text that this run read */
+    int64_t repaired, invalid, unreadable, empty, excluded; /* as in text_counts */
+    int shards, resumed; /* in the folder; of these, found there */
+    double seconds;
+} tokenize_report;
+/* @param out a folder, or a name that ends in .tok: one file, nothing held out. */
+err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_options *o,
+                       tokenize_report *report) MUST_USE;
+
+/* ---- mixtures ------------------------------------------------------------------------------
+ * Sources and their shares. In a run of windows as long as the sum of the parts' counts, each part
+ * comes exactly as often as its count, evenly spread; which one comes at a position, and how often
+ * each came before it, is arithmetic. A part that has been through its epochs leaves, and the
+ * others share its place in their own proportions from there on. */
+typedef struct data_part {
+    const char *name; /* borrowed */
+    const data_source *source;
+    data_range range; /* tokens of the source; to == 0: all */
+    double weight;    /* share of the windows, in any unit; 0 in every part: by size */
+    double epochs;    /* limit; 0: none */
+} data_part;
+
+/* A mix file: sources by name, with paths, weights and limits.
+ *
+ *     preset: slimpajama            # weights by the sources' names; optional
+ *     sources:
+ *       - name: c4
+ *         path: /disk1/c4           # or a list of paths
+ *         weight: 0.15              # over the preset's
+ *         epochs: 2                 # at most; default: no limit
+ */
+typedef struct mix_entry {
+    const char *name, *const *paths;
+    int n_paths;
+    double weight, epochs;
+} mix_entry;
+typedef struct mix_file {
+    mix_entry *entries;
+    int n;
+    const char *preset; /* NULL: none */
+    arena *memory;      /* owned: all of the above */
+} mix_file;
+/* @return whether a path names a mix file: by its ending, .yaml or .yml. */
+bool mix_file_is(const char *path);
+err mix_file_read(const char *path, mix_file *out) MUST_USE;
+void mix_file_free(mix_file *m);
+/* Published mixes. @return the i-th preset's name, NULL past the last. */
+const char *mix_preset_name(int i);
+/* @return the weight of a source in a preset, by name, whatever its case and punctuation; 0: none. */
+double mix_preset_weight(const char *preset, const char *source);
+
 /* ---- the loader --------------------------------------------------------------------------
- * The tokens of a range are cut into windows of seq_len tokens, each with one more as the last
- * target. An epoch visits every window once, in an order that is a keyed permutation: no index
- * is stored. The whole state is the number of windows consumed.
+ * The tokens of a part are cut into windows. An epoch of a part visits each of its windows once, in
+ * an order that is a keyed permutation, another in every epoch: no index is stored. The state is
+ * (seed, windows consumed, skipped ranges), and any place is reached directly:
+ *
+ *     windows consumed -> position in the mix, past what is skipped -> part and its own count
+ *                      -> epoch and place in it -> window -> tokens
  *
  * A step consumes step_windows windows, whatever the number of ranks. Its microbatch m is windows
  * [m * ranks * rows, (m + 1) * ranks * rows) of the step, of which rank r takes `rows`:
@@ -158,14 +276,46 @@ void token_writer_abandon(token_writer *w);
  *     step:   | microbatch 0                | microbatch 1                | ...
  *             | rank 0 | rank 1 | rank 2    | rank 0 | rank 1 | rank 2    |
  */
-typedef struct data_range {
-    int64_t from, to; /* tokens [from, to) */
-} data_range;
 
 /* Cuts off the last `fraction` of the tokens as held-out data, at the end of a document where one
  * is near. Both parts hold at least one window of seq_len, else an error. */
 err data_split(const data_source *s, double fraction, int64_t seq_len, data_range *train,
                data_range *held_out) MUST_USE;
+
+/* How documents fill windows.
+ *   concat     one after the other, a window every seq_len tokens: cuts most documents
+ *   best fit   groups of documents, the longest first, each into the fullest window that still has
+ *              room: cuts only what is longer than a window; what stays free is padding. The
+ *              sources' documents must be indexed */
+typedef enum { PACK_CONCAT, PACK_BEST_FIT } data_packing;
+
+/* Windows that are jumped over, by position in the mix: sorted, apart from one another. */
+enum { DATA_MAX_SKIPS = 64 };
+typedef struct data_skips {
+    int n;
+    data_range at[DATA_MAX_SKIPS];
+} data_skips;
+/* Adds a range to those there are. Only what lies at or after `now` counts: the past is fixed. */
+err data_skips_add(data_skips *s, data_range r, int64_t now) MUST_USE;
+/* Reads "1000-2000, 5000-5100". */
+err data_skips_parse(const char *text, data_skips *out) MUST_USE;
+/* @return the position of the window that comes after `consumed` others. */
+int64_t data_skips_position(const data_skips *s, int64_t consumed);
+
+/* Windows that teach nothing keep their place and lose their targets. */
+typedef enum {
+    GUARD_FINE,
+    GUARD_VOCABULARY, /* ids the model does not have */
+    GUARD_REPEATED,   /* one id over and over */
+    GUARD_FEW_IDS,    /* hardly any different ids */
+    GUARD_VERDICTS,
+} guard_verdict;
+const char *guard_verdict_name(guard_verdict v);
+typedef struct guard_options {
+    bool on;         /* else ids outside the vocabulary are an error, and nothing else matters */
+    double repeated; /* reject when one id is more than this part of the window; 0: do not */
+    int64_t few_ids; /* reject when fewer ids differ; 0: do not */
+} guard_options;
 
 typedef struct loader_options {
     int64_t seq_len;      /* T: tokens in a window */
@@ -173,11 +323,14 @@ typedef struct loader_options {
     int64_t step_windows; /* in the global batch: a multiple of rows * ranks; 0: rows * ranks */
     int rank, ranks;      /* data-parallel place; ranks 0 means 1 */
     uint64_t seed;
-    data_range range;    /* to == 0: the whole source */
+    data_range range;    /* of loader_new's source; to == 0: all of it */
     int64_t vocab_limit; /* ids must be below it; 0: no limit */
     bool mask_documents; /* attention stays inside a document, whose last token has no target */
     bool in_order;       /* windows as they lie in the file, in every epoch */
     bool evaluation;     /* in order, and the end padded instead of dropped: see loader_next */
+    data_packing packing;
+    guard_options guard;
+    data_skips skips;
     /* Sequence curriculum: documents (or windows, without mask_documents) are cut into pieces of
      * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. Cuts
      * keep their targets: only the context gets shorter. 0: off. */
@@ -187,7 +340,8 @@ typedef struct loader_options {
      * over ramp_windows, always rounded down to whole microbatches, at least one. 0: off. */
     int64_t ramp_start;
     int64_t ramp_windows;
-    int prefetch; /* batches made ahead by a thread; 0: made by the caller */
+    int prefetch; /* batches made ahead; 0: made by the caller */
+    int workers;  /* threads that make them; 0 means 1 */
 } loader_options;
 
 enum { DATA_NO_TARGET = -100 };
@@ -199,28 +353,49 @@ typedef struct data_batch {
     int32_t *targets;     /* [N], DATA_NO_TARGET where nothing is predicted */
     int32_t *pos;         /* [N], restarts with each document and each window */
     int32_t *start;       /* [N], index in this batch of the first token attended to */
-    int64_t *id;          /* [N], place of the token in the source: names it on every layout */
-    int64_t *window;      /* [rows], -1 for padding */
+    int64_t *id;          /* [N], place of the token in the data: names it on every layout */
+    int64_t *window;      /* [rows], in its part; -1 for padding */
+    int32_t *part;        /* [rows] */
+    int64_t *row_valid;   /* [rows], targets */
+    uint8_t *guard;       /* [rows], guard_verdict */
     int64_t valid_here;   /* targets in this batch */
     int64_t valid;        /* targets in the whole step: every rank, every microbatch */
     int64_t microbatch;   /* of the step, from 0 */
     int64_t microbatches; /* in the step */
-    int64_t epoch;        /* of the first row */
+    int64_t epoch;        /* of the first row, in its part */
     int64_t consumed;     /* windows consumed once this microbatch is done on every rank */
 } data_batch;
 
 typedef struct loader loader;
 err loader_new(const data_source *s, const loader_options *o, loader **out) MUST_USE;
-/* @return an error when a window read holds an id at or above the limit. An evaluation pads: the
- * last window with tokens that have no target, the last batch with whole rows of them (window -1);
- * past loader_batches it starts again. */
+/* The same over several sources, which stay open as long as the loader; options.range is not read. */
+err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) MUST_USE;
+/* @return an error when a window holds an id at or above the limit and no guard is on, when a whole
+ * step has no target, or when every part has been through its epochs. An evaluation pads: the last
+ * window with tokens that have no target, the last batch with whole rows of them (window -1); past
+ * loader_batches it starts again. */
 err loader_next(loader *l, data_batch *out) MUST_USE;
 /* Continues as if `consumed` windows had been consumed; a step begins there. */
 void loader_seek(loader *l, int64_t consumed);
-int64_t loader_windows(const loader *l); /* in an epoch */
+/* Replaces what is skipped; a seek must follow. */
+void loader_set_skips(loader *l, const data_skips *skips);
+int64_t loader_windows(const loader *l); /* in one epoch of every part */
+/* @return windows there are before every part has been through its epochs; INT64_MAX: no end. */
+int64_t loader_total(const loader *l);
 /* @return microbatches of a rank in an epoch, rounded up: what an evaluation runs. */
 int64_t loader_batches(const loader *l);
-void loader_free(loader *l); /* takes NULL; the source stays open */
+/* What the loader makes of a part. */
+typedef struct loader_part {
+    double share;    /* of the windows, while all parts are in; the shares' sum is 1 */
+    int64_t windows; /* in an epoch */
+    int64_t most;    /* windows until it leaves; INT64_MAX: never */
+} loader_part;
+loader_part loader_part_at(const loader *l, int part);
+/* @return windows of this part among the first `consumed`. */
+int64_t loader_part_consumed(const loader *l, int part, int64_t consumed);
+/* @return the first token of a window in its part's source: where to look. */
+int64_t loader_window_token(const loader *l, int part, int64_t window);
+void loader_free(loader *l); /* takes NULL; the sources stay open */
 
 /* The order of windows: a bijection of [0, n) for each (seed, epoch), without memory.
  * @param i in [0, n). */

@@ -5,42 +5,185 @@
 #include "data/data.h"
 #include "io/io.h"
 
-struct data_source {
-    data_info info;
-    char *path;         /* owned; info.path */
-    const void *tokens; /* info.tokens of info.width bytes: inside `file` or `made` */
-    io_mapping file;    /* zeroed for tokens made in memory */
-    void *made;         /* owned: tokens made in memory */
-    uint64_t checksum;  /* of the tokens' bytes, when has_checksum */
+/* ---- source.c: shards in a row ---------------------------------------------------------------- */
+typedef struct data_shard {
+    char *path;         /* owned */
+    const void *tokens; /* n of `width` bytes: inside `file` or `made` */
+    int width;
+    int64_t first, n;     /* place in the source */
+    int64_t first_doc;    /* place in the source; read only once documents are indexed */
+    int64_t docs;         /* -1: not counted */
+    const uint64_t *ends; /* [docs] tokens up to each document's end; NULL: no index */
+    io_mapping file;      /* zeroed for tokens made in memory */
+    void *made;           /* owned: tokens made in memory */
+    uint64_t *made_ends;  /* owned: an index made in memory */
+    const char *provenance;
+    size_t provenance_len;
+    uint64_t checksum, index_checksum; /* of tokens, of index and provenance; has_checksum */
     bool has_checksum;
+} data_shard;
+
+struct data_source {
+    data_info info;    /* of all shards */
+    char *path;        /* owned; info.path */
+    char *tokenizer;   /* owned; info.tokenizer_path */
+    data_shard *shard; /* [n], owned */
+    int n, capacity;
+    bool indexed;        /* documents can be addressed */
     int64_t vocab_limit; /* of the model; 0: none */
+    int64_t below;       /* every id was seen to be below this; 0: not all were looked at */
 };
 
-/* ---- tokfile.c: token files, told by their first bytes ------------------------------------ */
-/* Recognises a token file and fills in info, tokens and checksum from s->file.
- * @param found false when the file is none of the formats, which is no error. */
-err tokfile_parse(data_source *s, bool *found);
+/* Appends an empty shard that is the caller's to fill. */
+data_shard *source_add(data_source *s, const char *path);
+/* Takes in what the last shard was found to hold: numbers it, and checks that it goes with those
+ * before it. @param info of that shard alone. */
+err source_join(data_source *s, const data_info *info) MUST_USE;
+/* @return the shard that token i is in. */
+const data_shard *source_shard(const data_source *s, int64_t i);
+/* Opens one path into `s`. @param shards of a folder: whether those held out are meant. */
+err source_open_path(data_source *s, const char *path, const data_options *o) MUST_USE;
 
-/* ---- text.c: byte-tokenised sources --------------------------------------------------------- */
-/* Tokens under construction, 2 bytes each. */
-typedef struct byte_tokens {
-    uint16_t *at;
+/* Neighbouring tokens as they are stored. */
+typedef struct token_view {
+    const void *at;
+    int width;
+    int64_t n;
+} token_view;
+static inline int32_t view_token(const token_view *v, int64_t i) {
+    return v->width == 2 ? ((const uint16_t *)v->at)[i] : (int32_t)((const uint32_t *)v->at)[i];
+}
+/* Tokens [from, from + n): where they lie, or copied to `room` when two shards hold them. */
+token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *room);
+/* @return how many of v's tokens [from, to) are `id`. */
+int64_t view_count(const token_view *v, int64_t from, int64_t to, int32_t id);
+uint32_t view_largest(const token_view *v); /* unsigned: a negative id is the largest */
+
+static inline int32_t shard_token(const data_shard *s, int64_t i) {
+    return s->width == 2 ? ((const uint16_t *)s->tokens)[i]
+                         : (int32_t)((const uint32_t *)s->tokens)[i];
+}
+
+/* ---- tokfile.c, foreign.c: token files, told by their first bytes ----------------------------- */
+/* A parser recognises a file mapped at shard->file and fills in the shard and what is known of it.
+ * @param found false when the file is none of its kind, which is no error. */
+typedef err (*file_parser)(data_shard *s, data_info *info, bool *found);
+err tokfile_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
+err foreign_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
+/* Megatron's pair of files, from either name or the part they share. */
+bool megatron_is(const char *path);
+err megatron_open(data_shard *s, data_info *info) MUST_USE;
+/* The tokens lie in the file between `before` and `after` bytes and must fill it exactly. */
+err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t count) MUST_USE;
+err shard_damaged(const data_shard *s, const char *what) MUST_USE;
+/* The index as a reader may trust it: every end in order and inside the shard. */
+err shard_check_index(const data_shard *s) MUST_USE;
+
+/* Tokens already of the width that the writer's vocabulary asks for. @param ends [docs] of each
+ * document, in tokens from the first added here; the last is n. */
+err token_writer_add_stored(token_writer *w, const void *tokens, int64_t n, const uint32_t *ends,
+                            int64_t docs) MUST_USE;
+int token_width(int64_t vocab); /* bytes of a stored token */
+
+/* ---- shards.c: folders ------------------------------------------------------------------------ */
+#define SHARDS_INDEX     "index.json"
+#define SHARDS_TOKENIZER "tokenizer.json"
+/* Opens every shard that a folder's index lists, one part of it. */
+err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;
+
+/* ---- text.c: texts, tokenised in memory ------------------------------------------------------- */
+/* Tokens under construction, of `width` bytes. */
+typedef struct token_buffer {
+    void *at;
     size_t n, cap;
-    int64_t documents;
-} byte_tokens;
-/* Appends a document and its end; an empty one leaves no trace. */
-void byte_tokens_add(byte_tokens *t, const char *text, size_t n);
-/* Makes `s` own the tokens, which must not be empty. */
-void byte_tokens_give(byte_tokens *t, const char *format, data_source *s);
-err text_tokenize(data_source *s);
-err jsonl_tokenize(data_source *s);
+    int width;
+    uint64_t *ends; /* [docs] */
+    size_t docs, docs_cap;
+} token_buffer;
+/* Appends a document of bytes and its end; an empty one leaves no trace. */
+void token_buffer_add_bytes(token_buffer *t, const char *text, size_t n);
+/* Makes the shard own the tokens, which must not be empty. */
+void token_buffer_give(token_buffer *t, data_shard *s);
+data_info byte_info(const char *format);
+/* @param vocabulary as tokenizer_open takes it. */
+err text_tokenize(data_shard *s, const char *vocabulary, data_info *info) MUST_USE;
+err jsonl_tokenize(data_shard *s, const char *vocabulary, data_info *info) MUST_USE;
 
-/* ---- batch.c: one row of a batch ---------------------------------------------------------- */
-/* @return targets in window w of the loader's range. */
-int64_t window_valid(const data_source *s, const loader_options *o, int64_t w);
+/* ---- mix.c: which part comes when ------------------------------------------------------------- */
+typedef struct mix mix;
+/* @param windows [n] in an epoch of each part. */
+err mix_new(const data_part *parts, int n, const int64_t *windows, mix **out) MUST_USE;
+int64_t mix_total(const mix *m); /* positions before every part has left; INT64_MAX: no end */
+typedef struct mix_place {
+    int part;
+    int64_t number; /* of the part's own windows, from 0 on through its epochs */
+} mix_place;
+/* @param position below mix_total. */
+mix_place mix_at(const mix *m, int64_t position);
+/* @return windows of a part among the first `positions`. */
+int64_t mix_count(const mix *m, int part, int64_t positions);
+double mix_share(const mix *m, int part);
+int64_t mix_most(const mix *m, int part);
+void mix_free(mix *m); /* takes NULL */
+
+/* ---- pack.c: best-fit packing ------------------------------------------------------------------ */
+/* Neighbouring tokens that stand together in a window. */
+typedef struct piece {
+    int64_t from; /* in the source */
+    int32_t n;
+    bool more; /* the document goes on: the last token has a target */
+} piece;
+typedef struct packing packing;
+/* The documents of `s` are indexed. */
+packing *packing_new(const data_source *s, data_range range, int64_t seq_len);
+int64_t packing_windows(const packing *p);
+void packing_free(packing *p); /* takes NULL */
+/* A group of documents, packed: what one thread holds. Zero-initialise. */
+typedef struct packed {
+    const packing *of; /* what is held is group `group` of this; NULL: nothing */
+    int64_t group;
+    piece *pieces; /* by bin */
+    int *bin;      /* [bins + 1] first piece of each */
+    int bins;
+    /* scratch of the packer */
+    piece *items;   /* as they lie in the source */
+    int *order;     /* of items, the longest first */
+    int *length;    /* [seq_len + 1] how many items have each length */
+    uint32_t *room; /* left in each bin under construction */
+    int *where;     /* bin of each item */
+    int items_cap;
+} packed;
+/* @return the pieces of window w, borrowed from `held` until the next call. */
+const piece *packing_window(const packing *p, int64_t w, packed *held, int *n);
+void packed_free(packed *held);
+
+/* ---- guard.c ---------------------------------------------------------------------------------- */
+guard_verdict guard_judge(const guard_options *g, const token_view *v);
+
+/* ---- batch.c: one row of a batch -------------------------------------------------------------- */
+/* A part as the loader sees it. */
+typedef struct stream {
+    const data_source *source;
+    data_range range;
+    packing *pack;   /* owned; NULL: windows one after the other */
+    int64_t windows; /* in an epoch */
+    int64_t first;   /* id of the source's first token among all parts */
+    uint64_t seed;
+    const char *name;
+} stream;
+/* What a thread that makes rows needs of its own. */
+typedef struct row_maker {
+    int32_t *ids;  /* [seq_len + 1] */
+    int32_t *ends; /* [seq_len + 1] */
+    packed *held;  /* [parts] */
+} row_maker;
+/* Asks for the tokens of window w to be in the cache soon. */
+void window_prefetch(const stream *s, const loader_options *o, int64_t w);
+/* @return targets in window w; 0 for one that the guard rejects. */
+int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_maker *m, int part);
 /* Fills row `row` of `b` with window w; every token is padding when w is past the range's end.
- * @param limit longest piece of the curriculum. @param scratch room for seq_len + 1 ids. */
-err window_fill(const data_source *s, const loader_options *o, int64_t w, int64_t limit,
-                int32_t *scratch, int64_t row, data_batch *b);
+ * @param limit longest piece of the curriculum. */
+err window_fill(const stream *s, const loader_options *o, int64_t w, int64_t limit, row_maker *m,
+                int part, int64_t row, data_batch *b) MUST_USE;
 
 #endif

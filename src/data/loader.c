@@ -1,13 +1,16 @@
-/* The loader: which windows come when, and the thread that makes batches ahead of their use.
+/* The loader: which windows come when, and the threads that make batches ahead of their use.
  *
- * Batches live in a ring of prefetch + 1 slots. The thread fills slot (head + ready), the caller
- * holds slot head until its next call:
+ * Batches live in a ring of prefetch + 1 slots. A worker claims the next slot and makes its batch;
+ * the caller holds slot `head` until its next call:
  *
- *        head                 head + ready
- *     [ held ][ ready ][ ready ][ being filled ][ free ]
+ *        head                      head + claimed
+ *     [ held ][ ready ][ making ][ ready ][ free ]
  *
  * What is put in a slot depends on the number of windows consumed alone, so batches are the same
- * with and without the thread. A seek counts up `generation`; a batch begun before it is dropped.
+ * with any number of workers and with none. A seek waits until nobody makes a batch.
+ *
+ * The targets of a whole step are counted before its first batch is handed out, by the worker that
+ * claims that batch; those who claim later batches of the step wait for the sum.
  */
 #include "data/data_internal.h"
 
@@ -18,160 +21,278 @@
 
 /* A step of training: the windows between two updates. */
 typedef struct step {
-    int64_t begin, size; /* windows [begin, begin + size) */
-    int64_t valid;       /* targets in them */
+    int64_t begin, size; /* windows consumed: [begin, begin + size) */
+    int64_t valid;       /* targets in them; -1: not counted yet */
 } step;
 
 typedef struct slot {
     data_batch batch;
     err error; /* owned until handed to the caller */
+    bool ready;
 } slot;
 
 struct loader {
-    const data_source *source;
+    stream *streams; /* [parts] */
+    int parts;
+    mix *mix;
     loader_options o; /* defaults resolved */
-    int64_t windows;  /* in an epoch */
-    int slots;
-    slot *ring;       /* [slots] */
-    void *memory;     /* of the slots' arrays */
-    int32_t *scratch; /* [seq_len + 1], of whoever makes batches */
+    int slots, workers;
+    slot *ring;        /* [slots] */
+    void *memory;      /* of the slots' arrays */
+    row_maker *makers; /* [workers], at least one: of the caller when nobody works */
+    pthread_t *threads;
+    int started;
 
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t changed;
-    pthread_t thread;
-    bool threaded, stop, held;
-    int head, ready;
-    int64_t next; /* windows consumed before the next batch to make */
-    step step;    /* of the last batch made */
-    uint64_t generation;
+    bool stop, pause, held;
+    int head, claimed, making;
+    int64_t next;   /* windows consumed before the next batch to make */
+    step *steps;    /* [slots + 1] a ring too: there are no more in the making */
+    int64_t n_step; /* begun so far; the last is steps[n_step % (slots + 1)] */
 };
 
 /* ---- which windows ------------------------------------------------------------------------ */
 
 static int64_t batch_windows(const loader *l) { return l->o.rows * l->o.ranks; }
 
-int64_t loader_windows(const loader *l) { return l->windows; }
+int64_t loader_windows(const loader *l) {
+    int64_t sum = 0;
+    for (int i = 0; i < l->parts; i++) sum += l->streams[i].windows;
+    return sum;
+}
 
 int64_t loader_batches(const loader *l) {
-    return (l->windows + batch_windows(l) - 1) / batch_windows(l);
+    return (loader_windows(l) + batch_windows(l) - 1) / batch_windows(l);
 }
 
-/* @return the window that is consumed as number `place`; past the range for padding. */
-static int64_t window_at(const loader *l, int64_t place) {
-    if (l->o.evaluation) return place % (loader_batches(l) * batch_windows(l));
-    if (l->o.in_order) return place % l->windows;
-    return data_permute(l->o.seed, place / l->windows, l->windows, place % l->windows);
+int64_t loader_total(const loader *l) {
+    int64_t total = mix_total(l->mix);
+    for (int i = 0; i < l->o.skips.n && total < INT64_MAX; i++) {
+        data_range r = l->o.skips.at[i];
+        total -= MAX(0, MIN(r.to, mix_total(l->mix)) - r.from);
+    }
+    return total;
 }
 
-/* @return the longest piece of a document in a step that begins at `place`. */
-static int64_t curriculum_limit(const loader_options *o, int64_t place) {
+loader_part loader_part_at(const loader *l, int part) {
+    return (loader_part){ .share = mix_share(l->mix, part),
+                          .windows = l->streams[part].windows,
+                          .most = mix_most(l->mix, part) };
+}
+
+int64_t loader_part_consumed(const loader *l, int part, int64_t consumed) {
+    int64_t total = mix_total(l->mix);
+    int64_t position = MIN(data_skips_position(&l->o.skips, consumed), total);
+    int64_t count = mix_count(l->mix, part, position);
+    for (int i = 0; i < l->o.skips.n && l->o.skips.at[i].from < position; i++)
+        count -= mix_count(l->mix, part, MIN(l->o.skips.at[i].to, position)) -
+                 mix_count(l->mix, part, l->o.skips.at[i].from);
+    return count;
+}
+
+int64_t loader_window_token(const loader *l, int part, int64_t window) {
+    const stream *s = &l->streams[part];
+    if (!s->pack) return s->range.from + window * l->o.seq_len;
+    packed held = { 0 };
+    int n;
+    int64_t from = packing_window(s->pack, window, &held, &n)->from;
+    packed_free(&held);
+    return from;
+}
+
+typedef struct place {
+    int part;
+    int64_t window; /* past the range for padding */
+    int64_t epoch;
+} place;
+
+/* @return the window that is read after `consumed` others, which are fewer than loader_total. */
+static place window_at(const loader *l, int64_t consumed) {
+    if (l->o.evaluation) {
+        int64_t round = loader_batches(l) * batch_windows(l);
+        return (place){ 0, consumed % round, consumed / round };
+    }
+    mix_place m = mix_at(l->mix, data_skips_position(&l->o.skips, consumed));
+    const stream *s = &l->streams[m.part];
+    int64_t epoch = m.number / s->windows, i = m.number % s->windows;
+    if (!l->o.in_order) i = data_permute(s->seed, epoch, s->windows, i);
+    return (place){ m.part, i, epoch };
+}
+
+/* @return the longest piece of a document in a step that begins at `consumed`. */
+static int64_t curriculum_limit(const loader_options *o, int64_t consumed) {
     if (o->curriculum_start <= 0 || o->curriculum_start >= o->seq_len) return o->seq_len;
     if (o->curriculum_windows <= 0) return o->curriculum_start;
-    if (place >= o->curriculum_windows) return o->seq_len;
-    double done = (double)place / (double)o->curriculum_windows;
+    if (consumed >= o->curriculum_windows) return o->seq_len;
+    double done = (double)consumed / (double)o->curriculum_windows;
     return o->curriculum_start + (int64_t)(done * (double)(o->seq_len - o->curriculum_start));
 }
 
-/* @return windows in a step that begins at `place`. */
-static int64_t step_size(const loader_options *o, int64_t place) {
-    if (o->ramp_start <= 0 || place >= o->ramp_windows) return o->step_windows;
+/* @return windows in a step that begins at `consumed`. */
+static int64_t step_size(const loader_options *o, int64_t consumed) {
+    if (o->ramp_start <= 0 || consumed >= o->ramp_windows) return o->step_windows;
     int64_t unit = o->rows * o->ranks;
-    double done = (double)place / (double)o->ramp_windows;
+    double done = (double)consumed / (double)o->ramp_windows;
     int64_t size = o->ramp_start + (int64_t)(done * (double)(o->step_windows - o->ramp_start));
     return MAX(unit, MIN(size, o->step_windows) / unit * unit);
 }
 
-static int64_t count_valid(const loader *l, step s) {
-    if (!l->o.evaluation && (!l->o.mask_documents || l->source->info.eos < 0))
-        return s.size * l->o.seq_len;
+/* Whether every window has seq_len targets, whatever it holds. */
+static bool always_full(const loader *l) {
+    if (l->o.evaluation || l->o.guard.on || l->o.packing != PACK_CONCAT) return false;
+    return !l->o.mask_documents ||
+           (l->parts == 1 && l->streams[0].source->info.eos < 0 && !l->streams[0].source->indexed);
+}
+
+/* Whether the batch that is made anyway tells the sum. */
+static bool batch_is_step(const loader *l, const step *s) {
+    return l->o.ranks == 1 && s->size == batch_windows(l);
+}
+
+/* Finds a window and has it fetched: it lies anywhere in memory, and is read a window later. */
+static place ask_for(const loader *l, int64_t consumed) {
+    place p = window_at(l, consumed);
+    window_prefetch(&l->streams[p.part], &l->o, p.window);
+    return p;
+}
+
+static int64_t count_valid(const loader *l, const step *s, row_maker *m) {
+    if (always_full(l)) return s->size * l->o.seq_len;
     int64_t valid = 0;
-    for (int64_t i = 0; i < s.size; i++)
-        valid += window_valid(l->source, &l->o, window_at(l, s.begin + i));
+    place p, next = window_at(l, s->begin);
+    for (int64_t i = 0; i < s->size; i++) {
+        p = next;
+        if (i + 1 < s->size) next = ask_for(l, s->begin + i + 1);
+        valid += window_valid(&l->streams[p.part], &l->o, p.window, m, p.part);
+    }
     return valid;
 }
 
-/* Makes the microbatch that begins after `place` windows, in step `s`. */
-static err make_batch(const loader *l, int64_t place, step s, data_batch *b) {
-    int64_t unit = batch_windows(l), first = place + l->o.rank * l->o.rows;
+static err exhausted(const loader *l, int64_t consumed) {
+    return err_hint(ERR("the data ends after %lld windows: every source has been through its "
+                        "epochs, and the step after window %lld needs more",
+                        (long long)loader_total(l), (long long)consumed),
+                    "train for fewer steps, or raise `epochs` in the mix file");
+}
+
+/* Makes the microbatch that begins after `consumed` windows, in step `s`. */
+static err make_batch(const loader *l, int64_t consumed, const step *s, row_maker *m,
+                      data_batch *b) {
+    int64_t unit = batch_windows(l), first = consumed + l->o.rank * l->o.rows;
     b->valid_here = 0;
-    b->valid = s.valid;
-    b->microbatch = (place - s.begin) / unit;
-    b->microbatches = s.size / unit;
-    b->epoch = l->o.evaluation ? place / unit / loader_batches(l) : first / l->windows;
-    b->consumed = place + unit;
-    int64_t limit = curriculum_limit(&l->o, s.begin);
-    for (int64_t row = 0; row < l->o.rows; row++)
-        TRY(window_fill(l->source, &l->o, window_at(l, first + row), limit, l->scratch, row, b));
+    b->microbatch = (consumed - s->begin) / unit;
+    b->microbatches = s->size / unit;
+    b->consumed = consumed + unit;
+    int64_t limit = curriculum_limit(&l->o, s->begin);
+    place p, next = window_at(l, first);
+    b->epoch = next.epoch;
+    for (int64_t row = 0; row < l->o.rows; row++) {
+        p = next;
+        if (row + 1 < l->o.rows) next = ask_for(l, first + row + 1);
+        TRY(window_fill(&l->streams[p.part], &l->o, p.window, limit, m, p.part, row, b));
+    }
     return OK;
 }
 
 /* ---- the ring -------------------------------------------------------------------------------- */
 
+static step *step_at(loader *l, int64_t number) { return &l->steps[number % (l->slots + 1)]; }
+
+static err check_step(const loader *l, const step *s, int64_t valid) {
+    if (valid > 0 || !l->o.guard.on || l->o.evaluation) return OK;
+    return err_hint(ERR("no token of the step after window %lld can be learned from: the guard "
+                        "rejected all of it, or its documents are single tokens",
+                        (long long)s->begin),
+                    "`ingot data inspect` shows what the data is like; data.guard=false trains on "
+                    "it as it is");
+}
+
 /* Makes one batch at the ring's end; the lock is held on entry and exit, not while working. */
-static void produce(loader *l) {
-    slot *to = &l->ring[(l->head + l->ready) % l->slots];
-    step s = l->step;
-    int64_t place = l->next;
-    uint64_t generation = l->generation;
+static void produce(loader *l, row_maker *m) {
+    slot *to = &l->ring[(l->head + l->claimed++) % l->slots];
+    int64_t consumed = l->next;
+    if (l->n_step < 0 || consumed == step_at(l, l->n_step)->begin + step_at(l, l->n_step)->size)
+        *step_at(l, ++l->n_step) =
+            (step){ .begin = consumed, .size = step_size(&l->o, consumed), .valid = -1 };
+    step *shared = step_at(l, l->n_step), s = *shared;
+    l->next = consumed + batch_windows(l);
+    l->making++;
+    err e = OK;
+    bool first = consumed == s.begin;
+    if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted(l, s.begin);
     pthread_mutex_unlock(&l->lock);
-    if (place == s.begin + s.size) {
-        s = (step){ .begin = place, .size = step_size(&l->o, place) };
-        s.valid = count_valid(l, s);
-    }
-    err e = make_batch(l, place, s, &to->batch);
+    if (!e && first && !batch_is_step(l, &s)) s.valid = count_valid(l, &s, m);
+    if (!e) e = make_batch(l, consumed, &s, m, &to->batch);
+    if (!e && first && batch_is_step(l, &s)) s.valid = to->batch.valid_here;
+    if (!e && first) e = check_step(l, &s, s.valid);
     pthread_mutex_lock(&l->lock);
-    if (generation != l->generation) {
-        err_free(e);
-        return;
+    if (first) {
+        shared->valid = MAX(s.valid, 0);
+        pthread_cond_broadcast(&l->changed);
     }
+    while (shared->valid < 0) pthread_cond_wait(&l->changed, &l->lock);
+    to->batch.valid = shared->valid;
     to->error = e;
-    l->step = s;
-    l->next = place + batch_windows(l);
-    l->ready++;
+    to->ready = true;
+    l->making--;
     pthread_cond_broadcast(&l->changed);
 }
 
-static void *prefetch_main(void *arg) {
-    loader *l = arg;
+typedef struct worker {
+    loader *l;
+    int index;
+} worker;
+
+static void *worker_main(void *arg) {
+    worker w = *(worker *)arg;
+    free(arg);
+    loader *l = w.l;
     pthread_mutex_lock(&l->lock);
     while (!l->stop) {
-        if (l->ready == l->slots)
+        if (l->pause || l->claimed == l->slots)
             pthread_cond_wait(&l->changed, &l->lock);
         else
-            produce(l);
+            produce(l, &l->makers[w.index]);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
 }
 
-static err start_thread(loader *l) {
+static err start_workers(loader *l) {
     sigset_t all, before;
     sigfillset(&all); /* signals are the main thread's business */
     pthread_sigmask(SIG_SETMASK, &all, &before);
-    int failed = pthread_create(&l->thread, NULL, prefetch_main, l);
+    int failed = 0;
+    while (l->started < l->workers && !failed) {
+        worker *w = mem_alloc(sizeof *w);
+        *w = (worker){ l, l->started };
+        failed = pthread_create(&l->threads[l->started], NULL, worker_main, w);
+        if (failed)
+            free(w);
+        else
+            l->started++;
+    }
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (failed)
-        return err_hint(ERR("the prefetch thread does not start: %s", strerror(failed)),
-                        "set the loader's prefetch to 0, or raise the limit of threads");
-    l->threaded = true;
+        return err_hint(
+            ERR("a prefetch thread does not start: %s", strerror(failed)),
+            "set data.prefetch to 0, lower data.workers, or raise the limit of threads");
     return OK;
 }
 
 err loader_next(loader *l, data_batch *out) {
     pthread_mutex_lock(&l->lock);
     if (l->held) {
+        l->ring[l->head].ready = false;
         l->head = (l->head + 1) % l->slots;
-        l->ready--;
+        l->claimed--;
         l->held = false;
         pthread_cond_broadcast(&l->changed);
     }
-    while (l->ready == 0) {
-        if (l->threaded)
-            pthread_cond_wait(&l->changed, &l->lock);
-        else
-            produce(l);
-    }
+    if (l->workers == 0) produce(l, &l->makers[0]);
     slot *s = &l->ring[l->head];
+    while (!s->ready) pthread_cond_wait(&l->changed, &l->lock);
     l->held = true;
     err e = s->error;
     s->error = OK;
@@ -185,50 +306,89 @@ static void drop_ready(loader *l) {
     for (int i = 0; i < l->slots; i++) {
         err_free(l->ring[i].error);
         l->ring[i].error = OK;
+        l->ring[i].ready = false;
     }
-    l->ready = 0;
+    l->claimed = 0;
     l->held = false;
 }
 
-void loader_seek(loader *l, int64_t consumed) {
-    BUG_IF(consumed < 0);
+/* Stops the workers between two batches; the lock is held on return. */
+static void pause_workers(loader *l) {
     pthread_mutex_lock(&l->lock);
+    l->pause = true;
+    while (l->making > 0) pthread_cond_wait(&l->changed, &l->lock);
     drop_ready(l);
-    l->generation++;
-    l->next = consumed;
-    l->step = (step){ .begin = consumed }; /* empty: the next batch begins a step */
+    l->n_step = -1; /* the next batch begins a step */
+}
+
+static void resume_workers(loader *l) {
+    l->pause = false;
     pthread_cond_broadcast(&l->changed);
     pthread_mutex_unlock(&l->lock);
 }
 
+void loader_seek(loader *l, int64_t consumed) {
+    BUG_IF(consumed < 0);
+    pause_workers(l);
+    l->next = consumed;
+    resume_workers(l);
+}
+
+void loader_set_skips(loader *l, const data_skips *skips) {
+    pause_workers(l);
+    l->o.skips = *skips;
+    resume_workers(l);
+}
+
 /* ---- life -------------------------------------------------------------------------------------- */
 
-/* Fills in defaults and refuses what cannot work with this source. */
-static err resolve_options(const data_source *s, loader_options *o) {
+/* Fills in defaults and refuses what cannot work. */
+static err resolve_options(loader_options *o) {
     if (o->ranks == 0) o->ranks = 1;
+    if (o->workers == 0) o->workers = 1;
     if (o->step_windows == 0) o->step_windows = o->rows * o->ranks;
-    if (o->range.to == 0) o->range.to = s->info.tokens;
     BUG_IF(o->seq_len < 1 || o->rows < 1 || o->rank < 0 || o->rank >= o->ranks);
-    BUG_IF(o->rows * o->seq_len > INT32_MAX || o->prefetch < 0);
-    BUG_IF(o->range.from < 0 || o->range.to < o->range.from || o->range.to > s->info.tokens);
+    BUG_IF(o->rows * o->seq_len > INT32_MAX || o->prefetch < 0 || o->workers < 0);
     if (o->step_windows % (o->rows * o->ranks))
         return err_hint(ERR("a global batch of %lld windows is not a multiple of %d ranks x %lld "
                             "windows",
                             (long long)o->step_windows, o->ranks, (long long)o->rows),
                         "change the global batch size or the local one");
-    int64_t tokens = o->range.to - o->range.from, least = o->evaluation ? 2 : o->seq_len + 1;
+    if (o->packing == PACK_BEST_FIT && !o->mask_documents)
+        return err_hint(ERR("best-fit packing puts documents side by side that have nothing to do "
+                            "with one another, so attention must stay inside each"),
+                        "set data.documents=true, or data.packing=concat");
+    return OK;
+}
+
+/* What the loader needs to know of one part. */
+static err open_stream(const data_part *p, int index, const loader_options *o, stream *s) {
+    const data_info *info = data_source_info(p->source);
+    data_range r = p->range;
+    if (r.to == 0) r.to = info->tokens;
+    BUG_IF(r.from < 0 || r.to < r.from || r.to > info->tokens);
+    bool packs = o->packing == PACK_BEST_FIT && !o->evaluation;
+    int64_t tokens = r.to - r.from, least = o->evaluation || packs ? 2 : o->seq_len + 1;
     if (tokens < least)
         return err_hint(ERR("%s has %lld tokens here, a window of sequence length %lld needs %lld",
-                            s->info.path, (long long)tokens, (long long)o->seq_len,
-                            (long long)least),
+                            info->path, (long long)tokens, (long long)o->seq_len, (long long)least),
                         "use a longer file or a shorter sequence");
+    *s = (stream){ .source = p->source, .range = r, .name = p->name };
+    /* A source alone keeps the seed; others get orders of their own. */
+    s->seed = index == 0 ? o->seed : hash_bytes(&index, sizeof index, o->seed);
+    if (packs) {
+        s->pack = packing_new(p->source, r, o->seq_len);
+        s->windows = packing_windows(s->pack);
+    } else {
+        s->windows = (tokens - 1 + (o->evaluation ? o->seq_len - 1 : 0)) / o->seq_len;
+    }
     return OK;
 }
 
 /* Lays the arrays of every slot out in one block: the 8-byte ones first, for alignment. */
 static void carve_slots(loader *l) {
     size_t n = (size_t)(l->o.rows * l->o.seq_len), rows = (size_t)l->o.rows;
-    size_t bytes = (n + rows) * sizeof(int64_t) + 4 * n * sizeof(int32_t);
+    size_t bytes = (n + 2 * rows) * sizeof(int64_t) + (4 * n + rows) * sizeof(int32_t) + rows;
     bytes = align_up(bytes, 64);
     l->memory = mem_alloc(bytes * (size_t)l->slots);
     l->ring = mem_alloc((size_t)l->slots * sizeof *l->ring);
@@ -236,49 +396,98 @@ static void carve_slots(loader *l) {
         data_batch *b = &l->ring[i].batch;
         b->id = (int64_t *)(void *)((char *)l->memory + bytes * (size_t)i);
         b->window = b->id + n;
-        b->tokens = (int32_t *)(void *)(b->window + rows);
+        b->row_valid = b->window + rows;
+        b->tokens = (int32_t *)(void *)(b->row_valid + rows);
         b->targets = b->tokens + n;
         b->pos = b->targets + n;
         b->start = b->pos + n;
+        b->part = b->start + n;
+        b->guard = (uint8_t *)(void *)(b->part + rows);
     }
 }
 
-err loader_new(const data_source *s, const loader_options *o, loader **out) {
+static void make_makers(loader *l) {
+    size_t n = (size_t)l->o.seq_len + 1;
+    int makers = MAX(1, l->workers);
+    l->makers = mem_alloc((size_t)makers * sizeof *l->makers);
+    for (int i = 0; i < makers; i++) {
+        l->makers[i].ids = mem_alloc(n * sizeof(int32_t));
+        l->makers[i].ends = mem_alloc(n * sizeof(int32_t));
+        l->makers[i].held = mem_alloc((size_t)l->parts * sizeof(packed));
+    }
+}
+
+static err open_streams(loader *l, const data_part *parts) {
+    int64_t first = 0;
+    err e = OK;
+    int64_t *windows = mem_alloc((size_t)l->parts * sizeof *windows);
+    for (int i = 0; i < l->parts; i++) {
+        TRY_CLEAN(open_stream(&parts[i], i, &l->o, &l->streams[i]));
+        l->streams[i].first = first;
+        windows[i] = l->streams[i].windows;
+        first += parts[i].source->info.tokens;
+    }
+    e = mix_new(parts, l->parts, windows, &l->mix);
+cleanup:
+    free(windows);
+    return e;
+}
+
+err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) {
     loader_options resolved = *o;
-    TRY(resolve_options(s, &resolved));
+    BUG_IF(n < 1 || (n > 1 && o->evaluation));
+    TRY(resolve_options(&resolved));
     loader *l = mem_alloc(sizeof *l);
-    l->source = s;
     l->o = resolved;
-    int64_t inputs = l->o.range.to - l->o.range.from - 1;
-    l->windows = (inputs + (l->o.evaluation ? l->o.seq_len - 1 : 0)) / l->o.seq_len;
+    l->parts = n;
+    l->streams = mem_alloc((size_t)n * sizeof *l->streams);
     l->slots = l->o.prefetch + 1;
-    l->scratch = mem_alloc((size_t)(l->o.seq_len + 1) * sizeof(int32_t));
-    carve_slots(l);
+    l->steps = mem_alloc((size_t)(l->slots + 1) * sizeof *l->steps);
+    l->n_step = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
-    err e = l->o.prefetch > 0 ? start_thread(l) : OK;
-    if (e) {
-        loader_free(l);
-        return err_trail(e, __FILE__, __LINE__);
-    }
+    err e = OK;
+    TRY_CLEAN(open_streams(l, parts));
+    l->workers = l->o.prefetch > 0 ? MIN(l->o.workers, l->o.prefetch) : 0;
+    l->threads = mem_alloc((size_t)(l->workers + 1) * sizeof *l->threads);
+    carve_slots(l);
+    make_makers(l);
+    TRY_CLEAN(start_workers(l));
     *out = l;
-    return OK;
+    l = NULL;
+cleanup:
+    loader_free(l);
+    return e;
+}
+
+err loader_new(const data_source *s, const loader_options *o, loader **out) {
+    data_part part = { .name = s->info.path, .source = s, .range = o->range };
+    return loader_new_mix(&part, 1, o, out);
 }
 
 void loader_free(loader *l) {
     if (!l) return;
-    if (l->threaded) {
-        pthread_mutex_lock(&l->lock);
-        l->stop = true;
-        pthread_cond_broadcast(&l->changed);
-        pthread_mutex_unlock(&l->lock);
-        pthread_join(l->thread, NULL);
-    }
-    drop_ready(l);
+    pthread_mutex_lock(&l->lock);
+    l->stop = true;
+    pthread_cond_broadcast(&l->changed);
+    pthread_mutex_unlock(&l->lock);
+    for (int i = 0; i < l->started; i++) pthread_join(l->threads[i], NULL);
+    if (l->ring) drop_ready(l);
     pthread_cond_destroy(&l->changed);
     pthread_mutex_destroy(&l->lock);
+    for (int i = 0; l->makers && i < MAX(1, l->workers); i++) {
+        free(l->makers[i].ids);
+        free(l->makers[i].ends);
+        for (int k = 0; k < l->parts; k++) packed_free(&l->makers[i].held[k]);
+        free(l->makers[i].held);
+    }
+    for (int i = 0; i < l->parts; i++) packing_free(l->streams[i].pack);
+    free(l->makers);
+    free(l->streams);
+    mix_free(l->mix);
+    free(l->threads);
+    free(l->steps);
     free(l->ring);
     free(l->memory);
-    free(l->scratch);
     free(l);
 }

@@ -1,126 +1,248 @@
-/* Token sources: opening, checking, reading. */
+/* Token sources: shards in a row, opened, checked, read. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-static const char *const TOKENIZER_NAMES[] = {
+static const char *const KIND_NAMES[] = {
     [TOKENIZER_UNKNOWN] = "unknown",
     [TOKENIZER_BYTES] = "bytes",
     [TOKENIZER_BPE] = "bpe",
 };
 
-const char *tokenizer_kind_name(tokenizer_kind kind) {
+const char *token_kind_name(token_kind kind) {
     BUG_IF((int)kind < 0 || kind >= TOKENIZER_KINDS);
-    return TOKENIZER_NAMES[kind];
+    return KIND_NAMES[kind];
 }
 
 const data_info *data_source_info(const data_source *s) { return &s->info; }
 
+/* ---- reading ------------------------------------------------------------------------------- */
+
+const data_shard *source_shard(const data_source *s, int64_t i) {
+    int low = 0, high = s->n - 1;
+    while (low < high) {
+        int middle = (low + high + 1) / 2;
+        if (s->shard[middle].first <= i)
+            low = middle;
+        else
+            high = middle - 1;
+    }
+    return &s->shard[low];
+}
+
 int32_t data_token(const data_source *s, int64_t i) {
     BUG_IF(i < 0 || i >= s->info.tokens);
-    if (s->info.width == 2) return ((const uint16_t *)s->tokens)[i];
-    return (int32_t)((const uint32_t *)s->tokens)[i];
+    const data_shard *shard = source_shard(s, i);
+    return shard_token(shard, i - shard->first);
 }
 
 void data_read(const data_source *s, int64_t from, int64_t n, int32_t *out) {
-    BUG_IF(n > 0 && (from < 0 || from + n > s->info.tokens));
-    if (s->info.width == 2) {
-        const uint16_t *t = (const uint16_t *)s->tokens + from;
-        for (int64_t i = 0; i < n; i++) out[i] = t[i];
-    } else if (n > 0) {
-        memcpy(out, (const uint32_t *)s->tokens + from, (size_t)n * sizeof *out);
+    if (n <= 0) return;
+    BUG_IF(from < 0 || from + n > s->info.tokens);
+    for (const data_shard *shard = source_shard(s, from); n > 0; shard++) {
+        int64_t at = from - shard->first, here = MIN(n, shard->n - at);
+        if (shard->width == 2) {
+            const uint16_t *restrict t = (const uint16_t *)shard->tokens + at;
+            int32_t *restrict to = out;
+            for (int64_t i = 0; i < here; i++) to[i] = t[i];
+        } else {
+            memcpy(out, (const uint32_t *)shard->tokens + at, (size_t)here * sizeof *out);
+        }
+        from += here;
+        n -= here;
+        out += here;
     }
+}
+
+token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *room) {
+    BUG_IF(from < 0 || from + n > s->info.tokens);
+    const data_shard *shard = source_shard(s, from);
+    int64_t at = from - shard->first;
+    if (at + n <= shard->n)
+        return (token_view){ (const char *)shard->tokens + at * shard->width, shard->width, n };
+    data_read(s, from, n, room);
+    return (token_view){ room, 4, n };
+}
+
+/* Sums in the tokens' own width for as long as they cannot overflow: twice the lanes. */
+static int64_t count_narrow(const uint16_t *t, int64_t n, uint16_t id) {
+    enum { STRETCH = 1 << 15 };
+    int64_t count = 0;
+    for (int64_t from = 0; from < n; from += STRETCH) {
+        int64_t to = MIN(n, from + STRETCH);
+        uint16_t some = 0;
+        for (int64_t i = from; i < to; i++) some = (uint16_t)(some + (t[i] == id));
+        count += some;
+    }
+    return count;
+}
+
+int64_t view_count(const token_view *v, int64_t from, int64_t to, int32_t id) {
+    if (v->width == 2)
+        return id > UINT16_MAX || id < 0
+                   ? 0
+                   : count_narrow((const uint16_t *)v->at + from, to - from, (uint16_t)id);
+    const uint32_t *t = v->at;
+    uint32_t count = 0;
+    for (int64_t i = from; i < to; i++) count += t[i] == (uint32_t)id;
+    return count;
+}
+
+uint32_t view_largest(const token_view *v) {
+    if (v->width == 2) {
+        const uint16_t *t = v->at;
+        uint16_t max = 0;
+        for (int64_t i = 0; i < v->n; i++) max = MAX(max, t[i]);
+        return max;
+    }
+    const uint32_t *t = v->at;
+    uint32_t max = 0;
+    for (int64_t i = 0; i < v->n; i++) max = MAX(max, t[i]);
+    return max;
 }
 
 /* ---- checking ---------------------------------------------------------------------------- */
 
-static uint32_t largest_id(const data_source *s) {
-    uint32_t max = 0;
-    if (s->info.width == 2) {
-        const uint16_t *t = s->tokens;
-        uint16_t max16 = 0;
-        for (int64_t i = 0; i < s->info.tokens; i++) max16 = MAX(max16, t[i]);
-        max = max16;
-    } else {
-        const uint32_t *t = s->tokens;
-        for (int64_t i = 0; i < s->info.tokens; i++) max = MAX(max, t[i]);
-    }
-    return max;
-}
-
-static err id_beyond(const data_source *s, uint32_t max, int64_t limit, const char *whose) {
+static err id_beyond(const data_shard *s, uint32_t max, int64_t limit, const char *whose) {
     int64_t at = 0;
-    while ((uint32_t)data_token(s, at) < (uint64_t)limit) at++;
+    while ((uint32_t)shard_token(s, at) < (uint64_t)limit) at++;
     return err_hint(ERR("%s: id %lld at token %lld is outside %s vocabulary of %lld (largest id in "
                         "the file: %lld)",
-                        s->info.path, (long long)(uint32_t)data_token(s, at), (long long)at, whose,
+                        s->path, (long long)(uint32_t)shard_token(s, at), (long long)at, whose,
                         (long long)limit, (long long)max),
                     "the file was made with another tokenizer than the model's; tokenize the text "
                     "again, or give the model a vocabulary of at least %lld",
                     (long long)max + 1);
 }
 
-static err check_ids(const data_source *s) {
-    uint32_t max = largest_id(s);
+static err verify_shard(const data_source *s, const data_shard *shard) {
+    size_t bytes = (size_t)shard->n * (size_t)shard->width;
+    if (shard->has_checksum && hash_bytes(shard->tokens, bytes, 0) != shard->checksum)
+        return err_hint(ERR("%s: the tokens do not match the checksum in the trailer", shard->path),
+                        "the file was damaged after it was written; make it again with `ingot data "
+                        "tokenize`, or copy it again");
+    uint32_t max = view_largest(&(token_view){ shard->tokens, shard->width, shard->n });
     if (s->info.vocab > 0 && max >= s->info.vocab)
-        return id_beyond(s, max, s->info.vocab, "the file's own");
+        return id_beyond(shard, max, s->info.vocab, "the file's own");
     if (s->vocab_limit > 0 && max >= s->vocab_limit)
-        return id_beyond(s, max, s->vocab_limit, "the model's");
+        return id_beyond(shard, max, s->vocab_limit, "the model's");
     return OK;
 }
 
 err data_verify(const data_source *s) {
-    size_t bytes = (size_t)s->info.tokens * (size_t)s->info.width;
-    if (s->has_checksum && hash_bytes(s->tokens, bytes, 0) != s->checksum)
-        return err_hint(ERR("%s: the tokens do not match the checksum in the header", s->info.path),
-                        "the file was damaged after it was written; make it again with `ingot data "
-                        "tokenize`, or copy it again");
-    return check_ids(s);
+    for (int i = 0; i < s->n; i++) TRY(verify_shard(s, &s->shard[i]));
+    return OK;
 }
 
-static err check_declared_vocab(const data_source *s) {
-    if (s->vocab_limit <= 0 || s->info.vocab <= s->vocab_limit) return OK;
-    return err_hint(ERR("%s: made with a vocabulary of %lld, the model has %lld", s->info.path,
-                        (long long)s->info.vocab, (long long)s->vocab_limit),
-                    "give the model a vocabulary of at least %lld, or tokenize the text with the "
-                    "model's tokenizer",
-                    (long long)s->info.vocab);
+/* Tokens are read at once only where that takes no time. */
+static err check_source(data_source *s) {
+    if (s->vocab_limit > 0 && s->info.vocab > s->vocab_limit)
+        return err_hint(ERR("%s: made with a vocabulary of %lld, the model has %lld", s->info.path,
+                            (long long)s->info.vocab, (long long)s->vocab_limit),
+                        "give the model a vocabulary of at least %lld, or tokenize the text with "
+                        "the model's tokenizer",
+                        (long long)s->info.vocab);
+    if (s->info.tokens * s->info.width > DATA_VERIFY_BYTES) return OK;
+    TRY(data_verify(s));
+    s->below = s->vocab_limit > 0 ? s->vocab_limit : s->info.vocab;
+    return OK;
 }
 
-/* ---- opening ----------------------------------------------------------------------------- */
+/* ---- joining shards ---------------------------------------------------------------------- */
 
 static data_source *source_new(const char *path, int64_t vocab_limit) {
     data_source *s = mem_alloc(sizeof *s);
-    s->path = mem_alloc(strlen(path) + 1);
-    strcpy(s->path, path);
-    s->info = (data_info){ .path = s->path, .documents = -1, .eos = -1 };
+    s->path = strdup(path);
+    s->info = (data_info){ .path = s->path, .eos = -1 };
     s->vocab_limit = vocab_limit;
     return s;
 }
 
-/* Token files stay mapped; a text is left behind once its bytes have become tokens. */
-static err open_content(data_source *s) {
-    bool is_tokens = false;
-    TRY(tokfile_parse(s, &is_tokens));
-    if (!is_tokens) {
-        TRY(str_ends(s->path, ".jsonl") ? jsonl_tokenize(s) : text_tokenize(s));
-        io_unmap(&s->file);
+data_shard *source_add(data_source *s, const char *path) {
+    void *shards = s->shard;
+    mem_reserve(&shards, &s->capacity, s->n, sizeof *s->shard);
+    s->shard = shards;
+    data_shard *shard = &s->shard[s->n++];
+    *shard = (data_shard){ .path = strdup(path), .docs = -1 };
+    return shard;
+}
+
+static err unlike(const data_source *s, const char *what, long long here, long long before) {
+    return err_hint(ERR("%s: its %s is %lld, that of %s is %lld", s->shard[s->n - 1].path, what,
+                        here, s->shard[0].path, before),
+                    "files of one source must come from one tokenizer; name the others as sources "
+                    "of their own in a mix file");
+}
+
+err source_join(data_source *s, const data_info *info) {
+    data_shard *shard = &s->shard[s->n - 1];
+    data_info *all = &s->info;
+    TRY(shard_check_index(shard));
+    shard->first = all->tokens;
+    if (s->n == 1) {
+        const char *path = all->path, *tokenizer_path = all->tokenizer_path;
+        *all = *info;
+        all->path = path;
+        all->tokenizer_path = tokenizer_path;
+        all->tokens = 0;
+        all->documents = 0;
     }
-    TRY(check_declared_vocab(s));
-    if (s->info.tokens * s->info.width <= DATA_VERIFY_BYTES) TRY(data_verify(s));
+    if (info->eos != all->eos) return unlike(s, "end of document id", info->eos, all->eos);
+    if (info->tokenizer != all->tokenizer || info->tokenizer_hash != all->tokenizer_hash)
+        return unlike(s, "tokenizer hash", (long long)info->tokenizer_hash,
+                      (long long)all->tokenizer_hash);
+    if (all->format != info->format) all->format = "several formats";
+    all->vocab = all->vocab && info->vocab ? MAX(all->vocab, info->vocab) : 0;
+    all->width = MAX(all->width, shard->width);
+    all->tokens += shard->n;
+    all->documents = all->documents < 0 || shard->docs < 0 ? -1 : all->documents + shard->docs;
     return OK;
 }
 
-err data_open(const char *path, int64_t vocab_limit, data_source **out) {
-    data_source *s = source_new(path, vocab_limit);
+/* ---- opening ----------------------------------------------------------------------------- */
+
+/* Token files stay mapped; a text is left behind once its bytes have become tokens. */
+static err open_file(data_shard *s, const data_options *o, data_info *info) {
+    static const file_parser parsers[] = { tokfile_parse, foreign_parse };
+    if (megatron_is(s->path)) return megatron_open(s, info);
+    TRY(io_map(s->path, &s->file));
+    if (s->file.size == 0) return ERR("%s is empty", s->path);
+    bool found = false;
+    for (size_t i = 0; i < COUNT_OF(parsers) && !found; i++) TRY(parsers[i](s, info, &found));
+    if (!found) {
+        const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
+        TRY(str_ends(s->path, ".jsonl") ? jsonl_tokenize(s, tokenizer, info)
+                                        : text_tokenize(s, tokenizer, info));
+        io_unmap(&s->file);
+    }
+    if (s->n == 0) return ERR("%s holds no tokens", s->path);
+    return OK;
+}
+
+err source_open_path(data_source *s, const char *path, const data_options *o) {
+    if (io_is_dir(path)) return shards_open(s, path, o->held_out);
+    if (o->held_out) return OK; /* only folders have a part held out */
+    data_info info = { .eos = -1 };
+    TRY(open_file(source_add(s, path), o, &info));
+    return source_join(s, &info);
+}
+
+err data_open_paths(const char *const *paths, int n, const data_options *o, data_source **out) {
+    BUG_IF(n < 1);
+    data_source *s = source_new(paths[0], o->vocab_limit);
     err e = OK;
-    TRY_CLEAN(io_map(path, &s->file));
-    if (s->file.size == 0) {
-        e = ERR("%s is empty", path);
+    for (int i = 0; i < n; i++) TRY_CLEAN(source_open_path(s, paths[i], o));
+    *out = NULL;
+    if (o->held_out && s->info.tokens == 0) goto cleanup;
+    if (s->info.tokens == 0) {
+        e = ERR("%s holds no tokens", paths[0]);
         goto cleanup;
     }
-    TRY_CLEAN(open_content(s));
+    TRY_CLEAN(check_source(s));
+    bool indexed = true;
+    for (int i = 0; i < s->n; i++) indexed = indexed && s->shard[i].ends;
+    if (indexed) data_index_documents(s); /* takes no reading */
     *out = s;
     s = NULL;
 cleanup:
@@ -128,20 +250,26 @@ cleanup:
     return e;
 }
 
+err data_open(const char *path, int64_t vocab_limit, data_source **out) {
+    return data_open_paths(&path, 1, &(data_options){ .vocab_limit = vocab_limit }, out);
+}
+
 err data_open_synth(uint64_t seed, int64_t documents, data_source **out) {
     if (documents < 1)
         return ERR("a synthetic corpus needs a document, %lld were asked for",
                    (long long)documents);
     data_source *s = source_new("synthetic corpus", 0);
-    byte_tokens t = { 0 };
+    token_buffer t = { .width = 2 };
     str text = { 0 };
     for (int64_t i = 0; i < documents; i++) {
         text.len = 0;
         data_synth_document(seed, i, NULL, &text);
-        byte_tokens_add(&t, text.text, text.len);
+        token_buffer_add_bytes(&t, text.text, text.len);
     }
     str_free(&text);
-    byte_tokens_give(&t, "synthetic", s);
+    token_buffer_give(&t, source_add(s, s->path));
+    data_info info = byte_info("synthetic");
+    err_free(source_join(s, &info)); /* the first shard goes with any source */
     *out = s;
     return OK;
 }
@@ -150,32 +278,52 @@ err data_open_memory(const int32_t *tokens, int64_t n, int64_t vocab, int32_t eo
                      data_source **out) {
     BUG_IF(n < 1);
     data_source *s = source_new("tokens in memory", 0);
-    s->made = mem_alloc((size_t)n * sizeof *tokens);
-    memcpy(s->made, tokens, (size_t)n * sizeof *tokens);
-    s->tokens = s->made;
-    s->info.format = "memory";
-    s->info.tokens = n;
-    s->info.vocab = vocab;
-    s->info.eos = eos;
-    s->info.width = 4;
-    err e = data_verify(s);
-    if (e) {
-        data_close(s);
-        return err_trail(e, __FILE__, __LINE__);
-    }
+    data_shard *shard = source_add(s, s->path);
+    shard->made = mem_alloc((size_t)n * sizeof *tokens);
+    memcpy(shard->made, tokens, (size_t)n * sizeof *tokens);
+    shard->tokens = shard->made;
+    shard->n = n;
+    shard->width = 4;
+    err e = OK;
+    TRY_CLEAN(source_join(s, &(data_info){ .format = "memory", .vocab = vocab, .eos = eos }));
+    TRY_CLEAN(data_verify(s));
     *out = s;
-    return OK;
+    s = NULL;
+cleanup:
+    data_close(s);
+    return e;
 }
 
 void data_close(data_source *s) {
     if (!s) return;
-    io_unmap(&s->file);
-    free(s->made);
+    for (int i = 0; i < s->n; i++) {
+        io_unmap(&s->shard[i].file);
+        free(s->shard[i].made);
+        free(s->shard[i].made_ends);
+        free(s->shard[i].path);
+    }
+    free(s->shard);
+    free(s->tokenizer);
     free(s->path);
     free(s);
 }
 
+int data_shards(const data_source *s) { return s->n; }
+
+data_shard_info data_shard_at(const data_source *s, int i) {
+    BUG_IF(i < 0 || i >= s->n);
+    const data_shard *d = &s->shard[i];
+    return (data_shard_info){ d->path, d->n, d->docs, d->provenance, d->provenance_len };
+}
+
 /* ---- the held-out part ------------------------------------------------------------------- */
+
+/* @return whether token i is the last of a document. */
+static bool ends_document(const data_source *s, int64_t i) {
+    if (s->info.eos >= 0) return data_token(s, i) == s->info.eos;
+    if (!s->indexed) return false;
+    return data_document(s, data_document_of(s, i)).to == i + 1;
+}
 
 err data_split(const data_source *s, double fraction, int64_t seq_len, data_range *train,
                data_range *held_out) {
@@ -190,7 +338,7 @@ err data_split(const data_source *s, double fraction, int64_t seq_len, data_rang
                         "use a longer file or a shorter sequence");
     /* Back to the end of a document, unless that costs much of the training part or of time. */
     int64_t least = MAX(need, cut - MIN(cut / 10, 1 << 20)), at = cut;
-    while (at > least && data_token(s, at - 1) != s->info.eos) at--;
+    while (at > least && !ends_document(s, at - 1)) at--;
     if (at > least) cut = at;
     *train = (data_range){ 0, cut };
     *held_out = (data_range){ cut, n };

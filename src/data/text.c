@@ -1,39 +1,126 @@
-/* Byte-tokenised sources: plain text and JSON lines. */
+/* Texts as sources: plain text and JSON lines, tokenised in memory. */
 #include "data/data_internal.h"
 
 #include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "tokenizer/tokenizer.h"
+
 /* Text may hold this share of bytes that are not UTF-8 before it is taken for something else. */
 static const double MAX_INVALID = 0.001;
 
 /* ---- tokens under construction ------------------------------------------------------------- */
 
-void byte_tokens_add(byte_tokens *t, const char *text, size_t n) {
-    if (n == 0) return;
-    if (t->n + n + 1 > t->cap) {
-        t->cap = MAX(t->cap * 2, t->n + n + 1);
-        t->at = mem_grow(t->at, t->cap * sizeof *t->at);
+static void *buffer_room(token_buffer *t, size_t n) {
+    size_t width = (size_t)t->width;
+    if (t->n + n > t->cap) {
+        t->cap = MAX(t->cap * 2, t->n + n);
+        t->at = mem_grow(t->at, t->cap * width);
     }
-    for (size_t i = 0; i < n; i++) t->at[t->n + i] = (unsigned char)text[i];
-    t->at[t->n + n] = BYTE_EOS;
-    t->n += n + 1;
-    t->documents++;
+    t->n += n;
+    return (char *)t->at + (t->n - n) * width;
 }
 
-void byte_tokens_give(byte_tokens *t, const char *format, data_source *s) {
+static void buffer_end_document(token_buffer *t) {
+    if (t->docs == t->docs_cap) {
+        t->docs_cap = MAX(1024, t->docs_cap * 2);
+        t->ends = mem_grow(t->ends, t->docs_cap * sizeof *t->ends);
+    }
+    t->ends[t->docs++] = t->n;
+}
+
+void token_buffer_add_bytes(token_buffer *t, const char *text, size_t n) {
+    BUG_IF(t->width != 2);
+    if (n == 0) return;
+    uint16_t *to = buffer_room(t, n + 1);
+    for (size_t i = 0; i < n; i++) to[i] = (unsigned char)text[i];
+    to[n] = BYTE_EOS;
+    buffer_end_document(t);
+}
+
+static void add_ids(token_buffer *t, const int32_t *ids, size_t n, int32_t eos) {
+    if (n == 0) return;
+    void *to = buffer_room(t, n + 1);
+    for (size_t i = 0; i <= n; i++) {
+        int32_t id = i < n ? ids[i] : eos;
+        if (t->width == 2)
+            ((uint16_t *)to)[i] = (uint16_t)id;
+        else
+            ((uint32_t *)to)[i] = (uint32_t)id;
+    }
+    buffer_end_document(t);
+}
+
+void token_buffer_give(token_buffer *t, data_shard *s) {
     BUG_IF(t->n == 0);
     s->made = t->at;
     s->tokens = t->at;
-    s->info.format = format;
-    s->info.tokenizer = TOKENIZER_BYTES;
-    s->info.tokens = (int64_t)t->n;
-    s->info.documents = t->documents;
-    s->info.vocab = BYTE_VOCAB;
-    s->info.eos = BYTE_EOS;
-    s->info.width = sizeof *t->at;
-    *t = (byte_tokens){ 0 };
+    s->width = t->width;
+    s->n = (int64_t)t->n;
+    s->docs = (int64_t)t->docs;
+    s->made_ends = t->ends;
+    s->ends = t->ends;
+    *t = (token_buffer){ 0 };
+}
+
+data_info byte_info(const char *format) {
+    return (data_info){
+        .format = format, .tokenizer = TOKENIZER_BYTES, .vocab = BYTE_VOCAB, .eos = BYTE_EOS
+    };
+}
+
+/* ---- documents to tokens ------------------------------------------------------------------- */
+
+typedef struct text_encoder {
+    token_buffer tokens;
+    tokenizer *t; /* NULL: bytes */
+    encoder *e;
+    token_ids ids; /* of one document */
+    int32_t eos;
+    data_info info;
+} text_encoder;
+
+static err encoder_open(text_encoder *x, const char *name, const char *format) {
+    *x = (text_encoder){ .tokens = { .width = 2 }, .info = byte_info(format) };
+    if (strcmp(name, "bytes") == 0) return OK;
+    TRY(tokenizer_open(name, NULL, &x->t));
+    x->e = encoder_new(x->t);
+    x->eos = tokenizer_eos(x->t);
+    if (x->eos < 0) {
+        tokenizer_free(x->t);
+        encoder_free(x->e);
+        return err_hint(ERR("%s: has no token that ends a document", name),
+                        "tokenize the text with `ingot data tokenize --eos TOKEN` and train on "
+                        "what it writes");
+    }
+    x->tokens.width = token_width(tokenizer_vocab(x->t));
+    x->info = (data_info){ .format = format,
+                           .tokenizer = TOKENIZER_BPE,
+                           .tokenizer_hash = tokenizer_hash(x->t),
+                           .vocab = tokenizer_vocab(x->t),
+                           .eos = x->eos };
+    return OK;
+}
+
+static void encode_document(text_encoder *x, const char *text, size_t n) {
+    if (!x->t) {
+        token_buffer_add_bytes(&x->tokens, text, n);
+        return;
+    }
+    x->ids.n = 0;
+    encoder_add(x->e, text, n, false, &x->ids);
+    add_ids(&x->tokens, x->ids.at, x->ids.n, x->eos);
+}
+
+static void encoder_finish(text_encoder *x, data_shard *s, data_info *info) {
+    if (x->tokens.n) token_buffer_give(&x->tokens, s);
+    *info = x->info;
+    free(x->tokens.at);
+    free(x->tokens.ends);
+    token_ids_free(&x->ids);
+    encoder_free(x->e);
+    tokenizer_free(x->t);
 }
 
 /* ---- plain text ------------------------------------------------------------------------------ */
@@ -52,19 +139,19 @@ static int64_t count_replaced(const unsigned char *text, size_t n) {
     return bad + (byte_decoder_end(&d, out) > 0);
 }
 
-static err check_text(const data_source *s) {
+static err check_text(const data_shard *s) {
     const unsigned char *nul = memchr(s->file.data, 0, s->file.size);
     if (nul)
         return err_hint(
             ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
                 "here",
-                s->info.path, (long long)(nul - s->file.data)),
+                s->path, (long long)(nul - s->file.data)),
             "known are .tok files, llm.c .bin, raw 16-bit tokens named .bin, .jsonl and "
             "UTF-8 text; unpack compressed files first");
     int64_t bad = count_replaced(s->file.data, s->file.size);
     if ((double)bad > MAX_INVALID * (double)s->file.size)
         return err_hint(
-            ERR("%s: %lld of %zu bytes are not UTF-8", s->info.path, (long long)bad, s->file.size),
+            ERR("%s: %lld of %zu bytes are not UTF-8", s->path, (long long)bad, s->file.size),
             "convert the text to UTF-8, for example with iconv");
     return OK;
 }
@@ -84,58 +171,56 @@ static size_t without_break(const char *text, size_t n) {
     return n;
 }
 
-err text_tokenize(data_source *s) {
+err text_tokenize(data_shard *s, const char *vocabulary, data_info *info) {
     static const char separator[] = DATA_SEPARATOR;
+    text_encoder x;
     TRY(check_text(s));
-    byte_tokens t = { 0 };
+    TRY(encoder_open(&x, vocabulary, "text"));
     const char *text = (const char *)s->file.data, *end = text + s->file.size, *begin = text, *next;
     for (const char *p = text; p < end; p = next) {
         size_t n = line_length(p, end, &next);
         if (n != sizeof separator - 1 || memcmp(p, separator, n) != 0) continue;
-        byte_tokens_add(&t, begin, without_break(begin, (size_t)(p - begin)));
+        encode_document(&x, begin, without_break(begin, (size_t)(p - begin)));
         begin = next;
     }
-    byte_tokens_add(&t, begin, (size_t)(end - begin));
-    if (t.n == 0) return ERR("%s holds nothing but document separators", s->info.path);
-    byte_tokens_give(&t, "text", s);
+    encode_document(&x, begin, (size_t)(end - begin));
+    encoder_finish(&x, s, info);
+    if (s->n == 0) return ERR("%s holds nothing but document separators", s->path);
     return OK;
 }
 
 /* ---- JSON lines ------------------------------------------------------------------------------ */
 
-static err add_json_line(data_source *s, const char *line, size_t n, int64_t number,
-                         byte_tokens *t) {
+static err add_json_line(const data_shard *s, const char *line, size_t n, int64_t number,
+                         text_encoder *x) {
     json_error_t why;
     json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
     if (!object)
-        return err_hint(ERR("%s:%lld: not JSON: %s", s->info.path, (long long)number, why.text),
+        return err_hint(ERR("%s:%lld: not JSON: %s", s->path, (long long)number, why.text),
                         "each line of a .jsonl file is one object with a \"text\" member");
     const json_t *text = json_object_get(object, "text");
     err e = OK;
     if (json_is_string(text))
-        byte_tokens_add(t, json_string_value(text), json_string_length(text));
+        encode_document(x, json_string_value(text), json_string_length(text));
     else
-        e = err_hint(ERR("%s:%lld: no \"text\" string", s->info.path, (long long)number),
+        e = err_hint(ERR("%s:%lld: no \"text\" string", s->path, (long long)number),
                      "each line of a .jsonl file is one object with a \"text\" member");
     json_decref(object);
     return e;
 }
 
-err jsonl_tokenize(data_source *s) {
-    byte_tokens t = { 0 };
+err jsonl_tokenize(data_shard *s, const char *vocabulary, data_info *info) {
+    text_encoder x;
     err e = OK;
+    TRY(encoder_open(&x, vocabulary, "JSON lines"));
     const char *end = (const char *)s->file.data + s->file.size, *next;
     int64_t number = 1;
-    for (const char *p = (const char *)s->file.data; p < end; p = next, number++) {
+    for (const char *p = (const char *)s->file.data; p < end && !e; p = next, number++) {
         size_t n = line_length(p, end, &next);
-        if (n > 0) TRY_CLEAN(add_json_line(s, p, n, number, &t));
+        if (n > 0) e = add_json_line(s, p, n, number, &x);
     }
-    if (t.n == 0) {
-        e = ERR("%s holds no text", s->info.path);
-        goto cleanup;
-    }
-    byte_tokens_give(&t, "JSON lines", s);
-cleanup:
-    free(t.at);
-    return e;
+    encoder_finish(&x, s, info);
+    TRY(e);
+    if (s->n == 0) return ERR("%s holds no text", s->path);
+    return OK;
 }

@@ -1,4 +1,4 @@
-/* Token files: our own .tok, the headers of llm.c, and nanoGPT's raw u16. */
+/* Our own token files, read and written. data.h draws the format. */
 #include "data/data_internal.h"
 
 #include <inttypes.h>
@@ -12,142 +12,135 @@
 #endif
 
 static const char MAGIC[8] = { 'I', 'N', 'G', 'O', 'T', 'T', 'O', 'K' };
-enum { VERSION = 1 };
+enum { VERSION_1 = 1, VERSION = 2, ALIGN = 8 };
 static const uint32_t NO_EOS = UINT32_MAX;
 
 typedef struct tok_header {
     char magic[8];
     uint32_t version;
-    uint16_t width, tokenizer;
+    uint16_t width, kind;
     uint32_t vocab, eos;
     uint64_t tokenizer_hash;
 } tok_header;
 typedef struct tok_trailer {
     uint64_t tokens, documents;
     uint64_t checksum; /* of the tokens */
-    uint64_t frame;    /* checksum of the header and of this trailer before it */
+    uint64_t provenance_bytes;
+    uint64_t index_checksum; /* of all between the tokens and this trailer */
+    uint64_t frame;          /* of the header and of this trailer before it */
 } tok_trailer;
-_Static_assert(sizeof(tok_header) == 32 && sizeof(tok_trailer) == 32, "they are the file's layout");
+typedef struct tok_trailer_1 {
+    uint64_t tokens, documents;
+    uint64_t checksum;
+    uint64_t frame;
+} tok_trailer_1;
+_Static_assert(sizeof(tok_header) == 32 && sizeof(tok_trailer) == 48 && sizeof(tok_trailer_1) == 32,
+               "they are the file's layout");
 
-static uint64_t frame_checksum(const tok_header *h, const tok_trailer *t) {
-    return hash_bytes(t, offsetof(tok_trailer, frame), hash_bytes(h, sizeof *h, 0));
+static uint64_t frame_checksum(const tok_header *h, const void *trailer, size_t before_frame) {
+    return hash_bytes(trailer, before_frame, hash_bytes(h, sizeof *h, 0));
 }
+
+int token_width(int64_t vocab) { return vocab <= UINT16_MAX + 1 ? 2 : 4; }
 
 /* ---- reading ------------------------------------------------------------------------------- */
 
-static err damaged(const data_source *s, const char *what) {
-    return err_hint(ERR("%s: %s", s->info.path, what),
+err shard_damaged(const data_shard *s, const char *what) {
+    return err_hint(ERR("%s: %s", s->path, what),
                     "the file was cut short or changed after it was written; make it again with "
                     "`ingot data tokenize`, or copy it again");
 }
 
-/* The tokens lie in the file between `before` and `after` bytes and must fill it exactly. */
-static err place_tokens(data_source *s, size_t before, size_t after, uint64_t count) {
-    size_t bytes = s->file.size - before - after, width = (size_t)s->info.width;
+err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t count) {
+    size_t bytes = s->file.size - before - after, width = (size_t)s->width;
     if (bytes % width || bytes / width != count)
         return err_hint(ERR("%s: the file says it holds %" PRIu64
                             " tokens of %zu bytes, it has %zu "
                             "bytes of tokens",
-                            s->info.path, count, width, bytes),
+                            s->path, count, width, bytes),
                         "the file was cut short or changed after it was written; make it or copy "
                         "it again");
-    if (count == 0) return damaged(s, "the file holds no tokens");
-    s->info.tokens = (int64_t)count;
+    s->n = (int64_t)count;
     s->tokens = s->file.data + before;
     return OK;
 }
 
-static err check_tok_header(const data_source *s, const tok_header *h) {
-    if (h->version != VERSION)
-        return err_hint(ERR("%s: token file version %" PRIu32 ", this program reads version %d",
-                            s->info.path, h->version, VERSION),
+static err check_header(const data_shard *s, const tok_header *h) {
+    if (h->version != VERSION && h->version != VERSION_1)
+        return err_hint(ERR("%s: token file version %" PRIu32 ", this program reads versions %d "
+                            "and %d",
+                            s->path, h->version, VERSION_1, VERSION),
                         "make it again with this program's `ingot data tokenize`");
-    if ((h->width != 2 && h->width != 4) || h->tokenizer >= TOKENIZER_KINDS || h->vocab == 0 ||
+    if ((h->width != 2 && h->width != 4) || h->kind >= TOKENIZER_KINDS || h->vocab == 0 ||
         h->vocab > INT32_MAX || (h->eos != NO_EOS && h->eos >= h->vocab))
-        return damaged(s, "the header holds values this program never writes");
+        return shard_damaged(s, "the header holds values this program never writes");
     return OK;
 }
 
-static err parse_tok(data_source *s, bool *found) {
-    tok_header h;
-    tok_trailer t;
-    bool magic = s->file.size >= sizeof MAGIC && !memcmp(s->file.data, MAGIC, sizeof MAGIC);
-    *found = magic || str_ends(s->info.path, ".tok");
-    if (!*found) return OK;
-    if (!magic) return damaged(s, "the file does not begin like a token file of this program");
-    if (s->file.size < sizeof h + sizeof t)
-        return damaged(s, "the file is shorter than a token file's header and trailer");
-    memcpy(&h, s->file.data, sizeof h);
-    memcpy(&t, s->file.data + s->file.size - sizeof t, sizeof t);
-    TRY(check_tok_header(s, &h));
-    if (t.frame != frame_checksum(&h, &t))
-        return damaged(s, "the file does not end in the trailer that belongs to its header");
-    s->info.format = "ingot tokens";
-    s->info.width = h.width;
-    s->info.vocab = h.vocab;
-    s->info.eos = h.eos == NO_EOS ? -1 : (int32_t)h.eos;
-    s->info.documents = t.documents > INT64_MAX ? -1 : (int64_t)t.documents;
-    s->info.tokenizer = (tokenizer_kind)h.tokenizer;
-    s->info.tokenizer_hash = h.tokenizer_hash;
+static err read_trailer(const data_shard *s, const tok_header *h, void *t, size_t size) {
+    if (s->file.size < sizeof *h + size)
+        return shard_damaged(s, "the file is shorter than a token file's header and trailer");
+    memcpy(t, s->file.data + s->file.size - size, size);
+    uint64_t frame, before = size - sizeof frame;
+    memcpy(&frame, (char *)t + before, sizeof frame);
+    if (frame != frame_checksum(h, t, before))
+        return shard_damaged(s, "the file does not end in the trailer that belongs to its header");
+    return OK;
+}
+
+static err parse_1(data_shard *s, const tok_header *h) {
+    tok_trailer_1 t;
+    TRY(read_trailer(s, h, &t, sizeof t));
+    s->docs = t.documents > INT64_MAX ? -1 : (int64_t)t.documents;
     s->checksum = t.checksum;
-    s->has_checksum = true;
-    return place_tokens(s, sizeof h, sizeof t, t.tokens);
+    return shard_place_tokens(s, sizeof *h, sizeof t, t.tokens);
 }
 
-/* The two headers llm.c writes, and the id that parts documents in each. */
-static const struct llmc_kind {
-    int32_t magic, version;
-    int width;
-    int32_t eos;
-    const char *format;
-} LLMC_KINDS[] = {
-    { 20240520, 1, 2, 50256, "llm.c tokens (GPT-2)" },
-    { 20240801, 7, 4, 128000, "llm.c tokens (Llama 3)" },
-};
-enum { LLMC_HEADER = 256 * 4 };
-
-static err parse_llmc(data_source *s, bool *found) {
-    int32_t head[3] = { 0 };
-    if (s->file.size < 4) return OK;
-    memcpy(head, s->file.data, MIN(s->file.size, sizeof head));
-    for (size_t i = 0; i < COUNT_OF(LLMC_KINDS); i++) {
-        const struct llmc_kind *kind = &LLMC_KINDS[i];
-        if (head[0] != kind->magic) continue;
-        *found = true;
-        if (s->file.size < LLMC_HEADER)
-            return damaged(s, "an llm.c token file that ends inside its header of 1024 bytes");
-        if (head[1] != kind->version)
-            return ERR("%s: llm.c token file version %" PRId32 ", expected %" PRId32, s->info.path,
-                       head[1], kind->version);
-        if (head[2] < 0) return damaged(s, "the llm.c header says a negative number of tokens");
-        s->info.format = kind->format;
-        s->info.tokenizer = TOKENIZER_BPE;
-        s->info.width = kind->width;
-        s->info.eos = kind->eos;
-        return place_tokens(s, LLMC_HEADER, 0, (uint64_t)head[2]);
-    }
+/* The trailer is whole, so its sizes are the writer's; they still must add up to this file. */
+static err parse_2(data_shard *s, const tok_header *h) {
+    tok_trailer t;
+    TRY(read_trailer(s, h, &t, sizeof t));
+    size_t room = s->file.size - sizeof *h - sizeof t;
+    if (t.tokens > room / h->width || t.documents > room / sizeof(uint64_t) ||
+        t.provenance_bytes > room)
+        return shard_damaged(s, "the trailer speaks of more than the file holds");
+    size_t tokens_end = sizeof *h + (size_t)t.tokens * h->width;
+    size_t index = align_up(tokens_end, ALIGN);
+    size_t provenance = index + (size_t)t.documents * sizeof(uint64_t);
+    size_t end = provenance + align_up((size_t)t.provenance_bytes, ALIGN);
+    if (end + sizeof t != s->file.size)
+        return shard_damaged(s, "tokens, index and trailer do not add up to the file");
+    if (hash_bytes(s->file.data + tokens_end, end - tokens_end, 0) != t.index_checksum)
+        return shard_damaged(s, "the document index does not match its checksum");
+    s->n = (int64_t)t.tokens;
+    s->tokens = s->file.data + sizeof *h;
+    s->docs = (int64_t)t.documents;
+    s->ends = (const uint64_t *)(const void *)(s->file.data + index);
+    s->provenance = (const char *)s->file.data + provenance;
+    s->provenance_len = (size_t)t.provenance_bytes;
+    s->checksum = t.checksum;
+    s->index_checksum = t.index_checksum;
     return OK;
 }
 
-/* Raw u16 has nothing to be told by but its name. Its ids are GPT-2's where they reach 50256. */
-static err parse_raw(data_source *s, bool *found) {
-    if (!str_ends(s->info.path, ".bin")) return OK;
-    *found = true;
-    if (s->file.size % 2)
-        return err_hint(
-            ERR("%s: %zu bytes, an odd number, cannot be 16-bit tokens", s->info.path,
-                s->file.size),
-            "a .bin file is an llm.c token file or raw 16-bit tokens; name a text .txt");
-    s->info.format = "raw u16 tokens";
-    s->info.width = 2;
-    s->info.eos = 50256;
-    return place_tokens(s, 0, 0, s->file.size / 2);
-}
-
-err tokfile_parse(data_source *s, bool *found) {
-    err (*const parsers[])(data_source *, bool *) = { parse_tok, parse_llmc, parse_raw };
-    *found = false;
-    for (size_t i = 0; i < COUNT_OF(parsers) && !*found; i++) TRY(parsers[i](s, found));
+err tokfile_parse(data_shard *s, data_info *info, bool *found) {
+    tok_header h;
+    bool magic = s->file.size >= sizeof MAGIC && !memcmp(s->file.data, MAGIC, sizeof MAGIC);
+    *found = magic || str_ends(s->path, ".tok");
+    if (!*found) return OK;
+    if (!magic) return shard_damaged(s, "the file does not begin like a token file");
+    if (s->file.size < sizeof h)
+        return shard_damaged(s, "the file is shorter than a token file's header and trailer");
+    memcpy(&h, s->file.data, sizeof h);
+    TRY(check_header(s, &h));
+    s->width = h.width;
+    TRY(h.version == VERSION_1 ? parse_1(s, &h) : parse_2(s, &h));
+    s->has_checksum = true;
+    *info = (data_info){ .format = "ingot tokens",
+                         .vocab = h.vocab,
+                         .eos = h.eos == NO_EOS ? -1 : (int32_t)h.eos,
+                         .tokenizer = (token_kind)h.kind,
+                         .tokenizer_hash = h.tokenizer_hash };
     return OK;
 }
 
@@ -160,7 +153,8 @@ struct token_writer {
     tok_header header;
     tok_trailer trailer;
     XXH64_state_t *hash;
-    bool document_open; /* the last token written did not end a document */
+    uint64_t *ends; /* [trailer.documents] */
+    size_t ends_cap;
     int buffered;
     union {
         uint16_t narrow[BUFFER_TOKENS];
@@ -175,8 +169,8 @@ err token_writer_open(const char *path, const token_writer_options *o, token_wri
     BUG_IF(w->hash == NULL);
     XXH64_reset(w->hash, 0);
     w->header = (tok_header){ .version = VERSION,
-                              .width = o->vocab <= UINT16_MAX + 1 ? 2 : 4,
-                              .tokenizer = (uint16_t)o->tokenizer,
+                              .width = (uint16_t)token_width(o->vocab),
+                              .kind = (uint16_t)o->tokenizer,
                               .vocab = (uint32_t)o->vocab,
                               .eos = o->eos < 0 ? NO_EOS : (uint32_t)o->eos,
                               .tokenizer_hash = o->tokenizer_hash };
@@ -191,11 +185,24 @@ cleanup:
     return e;
 }
 
+static void add_end(token_writer *w, uint64_t end) {
+    size_t n = (size_t)w->trailer.documents++;
+    if (n == w->ends_cap) {
+        w->ends_cap = MAX(1024, 2 * n);
+        w->ends = mem_grow(w->ends, w->ends_cap * sizeof *w->ends);
+    }
+    w->ends[n] = end;
+}
+
+static err write_tokens(token_writer *w, const void *tokens, size_t n) {
+    XXH64_update(w->hash, tokens, n * w->header.width);
+    return io_writer_write(w->file, tokens, n * w->header.width);
+}
+
 static err flush_tokens(token_writer *w) {
-    size_t bytes = (size_t)w->buffered * w->header.width;
-    XXH64_update(w->hash, &w->buffer, bytes);
+    size_t n = (size_t)w->buffered;
     w->buffered = 0;
-    return io_writer_write(w->file, &w->buffer, bytes);
+    return write_tokens(w, &w->buffer, n);
 }
 
 err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) {
@@ -206,21 +213,54 @@ err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) {
             w->buffer.narrow[w->buffered] = (uint16_t)id;
         else
             w->buffer.wide[w->buffered] = id;
-        w->document_open = id != w->header.eos;
-        w->trailer.documents += !w->document_open;
+        w->trailer.tokens++;
+        if (id == w->header.eos) add_end(w, w->trailer.tokens);
         if (++w->buffered == BUFFER_TOKENS) TRY(flush_tokens(w));
     }
-    w->trailer.tokens += (uint64_t)n;
     return OK;
 }
 
-err token_writer_close(token_writer *w) {
+err token_writer_add_stored(token_writer *w, const void *tokens, int64_t n, const uint32_t *ends,
+                            int64_t docs) {
+    TRY(flush_tokens(w));
+    for (int64_t d = 0; d < docs; d++) add_end(w, w->trailer.tokens + ends[d]);
+    w->trailer.tokens += (uint64_t)n;
+    return write_tokens(w, tokens, (size_t)n);
+}
+
+/* Writes and hashes what stands between the tokens and the trailer. */
+static err write_index(token_writer *w, const char *provenance) {
+    static const char zeros[ALIGN], spaces[ALIGN] = { ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ' };
+    size_t tokens_end = sizeof w->header + (size_t)w->trailer.tokens * w->header.width;
+    size_t len = strlen(provenance);
+    const struct {
+        const void *at;
+        size_t n;
+    } parts[] = { { zeros, align_up(tokens_end, ALIGN) - tokens_end },
+                  { w->ends, (size_t)w->trailer.documents * sizeof *w->ends },
+                  { provenance, len },
+                  { spaces, align_up(len, ALIGN) - len } };
+    XXH64_reset(w->hash, 0);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (parts[i].n == 0) continue;
+        XXH64_update(w->hash, parts[i].at, parts[i].n);
+        TRY(io_writer_write(w->file, parts[i].at, parts[i].n));
+    }
+    w->trailer.provenance_bytes = len;
+    w->trailer.index_checksum = XXH64_digest(w->hash);
+    return OK;
+}
+
+err token_writer_close(token_writer *w, const char *provenance) {
     err e = OK;
+    tok_trailer *t = &w->trailer;
     TRY_CLEAN(flush_tokens(w));
-    w->trailer.documents += w->document_open;
-    w->trailer.checksum = XXH64_digest(w->hash);
-    w->trailer.frame = frame_checksum(&w->header, &w->trailer);
-    TRY_CLEAN(io_writer_write(w->file, &w->trailer, sizeof w->trailer));
+    bool open = t->tokens > (t->documents ? w->ends[t->documents - 1] : 0);
+    if (open) add_end(w, t->tokens); /* a last document without an end */
+    t->checksum = XXH64_digest(w->hash);
+    TRY_CLEAN(write_index(w, provenance ? provenance : "{}"));
+    t->frame = frame_checksum(&w->header, t, offsetof(tok_trailer, frame));
+    TRY_CLEAN(io_writer_write(w->file, t, sizeof *t));
     io_writer *file = w->file;
     w->file = NULL; /* commit frees it, also when it fails */
     TRY_CLEAN(io_writer_commit(file));
@@ -233,5 +273,6 @@ void token_writer_abandon(token_writer *w) {
     if (!w) return;
     io_writer_abort(w->file);
     XXH64_freeState(w->hash);
+    free(w->ends);
     free(w);
 }

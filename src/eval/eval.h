@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "data/data.h"
+#include "tokenizer/tokenizer.h"
 
 /* Mean loss over the targets of `batches` microbatches from the loader's beginning (0: all).
  * @param which the plan's EVAL chain, @param last its last program. */
@@ -42,6 +43,12 @@ typedef struct sample_options {
  * stop. The prompt holds at least one token. The same seed gives the same text. */
 err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, const sample_options *o,
              bool (*emit)(void *ctx, int32_t token), void *ctx);
+
+/* The same in text: `prompt` is not empty; emit gets whole characters as they are made. o->stop is
+ * not read: the tokenizer's end of a document stops. */
+err generate_text(const generator *g, exec *x, const tokenizer *t, const char *prompt,
+                  const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
+                  void *ctx);
 
 /* Chooses a token from logits [vocab], which are overwritten. `u` is uniform in [0, 1). */
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u);

@@ -44,6 +44,8 @@ err io_writer_commit(io_writer *w);
 void io_writer_abort(io_writer *w); /* takes NULL */
 /* All of it in one call. */
 err io_write(const char *path, const void *bytes, size_t n);
+/* Copies a file, which appears whole. */
+err io_copy(const char *from, const char *to) MUST_USE;
 
 /* ---- append-only logs ---------------------------------------------------------------------- */
 /* A descriptor opened for appending, made if missing. */

@@ -154,3 +154,11 @@ err io_append_open(const char *path, int *fd) {
 err io_append(int fd, const char *path, const void *bytes, size_t n) {
     return write_all(fd, path, bytes, n);
 }
+
+err io_copy(const char *from, const char *to) {
+    io_mapping m = { 0 };
+    TRY(io_map(from, &m));
+    err e = io_write(to, m.data, m.size);
+    io_unmap(&m);
+    return e;
+}

@@ -57,6 +57,8 @@ static head_shape heads(const builder *b) {
                          .dim = (int)b->c->head_dim,
                          .rot = (int)rope_dims(b->c),
                          .window = (int)b->c->window,
+                         .seq = (int)b->m->l.seq,
+                         .documents = b->m->l.documents,
                          /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
                          .scale = (float)(b->c->mup ? 8 / hd : 1 / sqrt(hd)),
                          .norm_full = b->c->qknorm == QKNORM_FULL };

@@ -96,6 +96,8 @@ typedef struct model_layout {
     bool sequence_parallel;
     bool zero3;
     bool selective; /* recompute cheap ops */
+    int64_t seq;    /* tokens in a row of a training batch; 0: not known */
+    bool documents; /* which may hold several documents */
 } model_layout;
 
 typedef struct model model;
@@ -137,7 +139,8 @@ typedef struct param_range {
 } param_range;
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
 /* Parameter i's elements that this rank stores, in its master weights or their gradient; NULL when
- * it stores none. @param range may be NULL. */
+ * it stores none. An address in the plan: plan_get and plan_put reach it on every backend.
+ * @param range may be NULL. */
 typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
 float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
                         param_range *range);
@@ -149,7 +152,7 @@ int64_t model_global_index(const model *m, int param, int rank, int64_t local);
 void model_init(model *m, plan *p, int rank, uint64_t seed);
 void model_fill_constants(const model *m, plan *p);
 /* Master to copy, for one bucket or all (-1). */
-void model_refresh_copies(const model *m, plan *p, int rank);
+err model_refresh_copies(const model *m, plan *p, int rank) MUST_USE;
 
 /* A microbatch of this dp rank, in loader order: n tokens. */
 typedef struct model_batch {

@@ -126,12 +126,21 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
     }
 }
 
+/* The narrow copy that products read, where there is one. */
+static void put_copy(const plan *p, const bucket_view *b, const float *master) {
+    if (b->copy < 0) return;
+    size_t bytes = (size_t)b->count * dt_size(b->dt);
+    void *copy = mem_alloc(bytes);
+    dt_from_f32(b->dt, master, copy, b->count);
+    plan_put(p, plan_data(p, b->copy), copy, bytes);
+    free(copy);
+}
+
 void model_init(model *m, plan *p, int rank, uint64_t seed) {
     pool *threads = pool_new(0);
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i, rank);
-        float *master = plan_data(p, b.master);
-        memset(master, 0, (size_t)b.count * sizeof *master);
+        float *master = mem_alloc((size_t)b.count * sizeof *master);
         for (int k = 0; k < m->params; k++) {
             init_job j = { .m = m, .param = k, .rank = rank };
             if (!model_param_range(m, k, &b, &j.range)) continue;
@@ -141,17 +150,26 @@ void model_init(model *m, plan *p, int rank, uint64_t seed) {
             int64_t n = j.range.to - j.range.from;
             pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
         }
+        plan_put(p, plan_data(p, b.master), master, (size_t)b.count * sizeof *master);
+        put_copy(p, &b, master);
+        free(master);
     }
     pool_free(threads);
-    model_refresh_copies(m, p, rank);
     model_fill_constants(m, p);
 }
 
-void model_refresh_copies(const model *m, plan *p, int rank) {
+err model_refresh_copies(const model *m, plan *p, int rank) {
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i, rank);
-        if (b.copy >= 0) dt_from_f32(b.dt, plan_data(p, b.master), plan_data(p, b.copy), b.count);
+        if (b.copy < 0) continue;
+        size_t bytes = (size_t)b.count * sizeof(float);
+        float *master = mem_alloc(bytes);
+        err e = plan_get(p, master, plan_data(p, b.master), bytes);
+        if (!e) put_copy(p, &b, master);
+        free(master);
+        TRY(e);
     }
+    return OK;
 }
 
 /* ---- constants and inputs ---------------------------------------------------------------- */
@@ -171,14 +189,16 @@ static double scaled_frequency(const rope_scaling *s, double f) {
 }
 
 void model_fill_constants(const model *m, plan *p) {
-    float *table = plan_input(p, "rope"); /* [positions, rot]: cos | sin */
-    if (!table) return;
+    void *at = plan_input(p, "rope");
+    if (!at) return;
     int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
     for (int i = 0; i < m->records; i++)
         for (val v = 0; v < m->recorded[i]->vals; v++) {
             const prog_val *x = &m->recorded[i]->val[v];
             if (x->cls == VC_INPUT && !strcmp(x->name, "rope")) rows = MAX(rows, x->dim[0]);
         }
+    size_t bytes = (size_t)(rows * rot) * sizeof(float);
+    float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
         double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)rot);
         f = scaled_frequency(&m->c.scaling, f);
@@ -187,6 +207,8 @@ void model_fill_constants(const model *m, plan *p) {
             table[t * rot + half + j] = (float)sin((double)t * f);
         }
     }
+    plan_put(p, at, table, bytes);
+    free(table);
 }
 
 void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
@@ -207,6 +229,7 @@ void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
         void *to = plan_input(p, in[i].name);
         if (!to || !in[i].data) continue;
         size_t skip = in[i].cut ? (size_t)from * in[i].size : 0;
-        memcpy(to, (const char *)in[i].data + skip, (size_t)(in[i].cut ? n : b->n) * in[i].size);
+        plan_put(p, to, (const char *)in[i].data + skip,
+                 (size_t)(in[i].cut ? n : b->n) * in[i].size);
     }
 }

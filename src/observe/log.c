@@ -32,6 +32,33 @@ static void add_figure(str *out, const char *name, double v, presence when) {
         str_add(out, ",\"%s\":null", name);
 }
 
+static void add_name(str *out, const char *before, const char *name) {
+    json_t *text = io_json_string(name, strlen(name));
+    char *quoted = json_dumps(text, JSON_ENCODE_ANY);
+    BUG_IF(quoted == NULL);
+    str_add(out, "%s%s:", before, quoted);
+    free(quoted);
+    json_decref(text);
+}
+
+static void add_parts(str *out, const observe_step *s) {
+    for (int i = 0; i < s->n_sources; i++) {
+        const observe_part *p = &s->sources[i];
+        add_name(out, i ? "," : ",\"sources\":{", p->name);
+        str_add(out, "{\"tokens\":%lld", (long long)p->tokens);
+        add_figure(out, "loss", p->loss, EXTRA);
+        str_add(out, i + 1 < s->n_sources ? "}" : "}}");
+    }
+    for (int i = 0; i < s->n_validation; i++) {
+        add_name(out, i ? "," : ",\"validation\":{", s->validation[i].name);
+        if (isfinite(s->validation[i].loss))
+            str_add(out, "%.9g", s->validation[i].loss);
+        else
+            str_add(out, "null");
+        if (i + 1 == s->n_validation) str_add(out, "}");
+    }
+}
+
 static void step_as_json(const observe_step *s, str *out) {
     str_add(out, "{");
 #define ADD_COUNT(name)                                                                            \
@@ -41,6 +68,7 @@ static void step_as_json(const observe_step *s, str *out) {
     OBSERVE_FIELDS(ADD_COUNT, ADD_FIGURE)
 #undef ADD_COUNT
 #undef ADD_FIGURE
+    add_parts(out, s);
     str_add(out, "}\n");
 }
 

@@ -40,13 +40,25 @@
     FIGURE(skipped, EXTRA)       /* 1: the update was skipped for an overflow */                  \
     FIGURE(clipped, EXTRA)       /* factor the gradient was scaled by */                          \
     FIGURE(noise_scale, EXTRA)   /* gradient noise scale, tokens */                               \
+    FIGURE(rejected, EXTRA)      /* sequences that the data guard gave weight 0 */                \
     FIGURE(val_loss, EXTRA)      /* when this step validated */
 /* clang-format on */
+
+/* One source of a mixture, or one set to validate on. */
+typedef struct observe_part {
+    const char *name; /* borrowed */
+    int64_t tokens;   /* seen so far */
+    double loss;      /* mean over its targets; NaN: none in this step */
+} observe_part;
 
 #define OBSERVE_COUNT(name)        int64_t name;
 #define OBSERVE_FIGURE(name, when) double name;
 typedef struct observe_step {
     OBSERVE_FIELDS(OBSERVE_COUNT, OBSERVE_FIGURE)
+    /* Where there are several, "sources": { NAME: { "tokens": N, "loss": L }, ... } and
+     * "validation": { NAME: L, ... }. Borrowed. */
+    const observe_part *sources, *validation;
+    int n_sources, n_validation;
     /* For the progress line alone. */
     int64_t total_steps; /* 0: not known */
     double eta_s;        /* seconds left; NaN: not known */

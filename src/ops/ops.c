@@ -21,7 +21,7 @@ void ops_run(const op_backend *b, const op_call *c) {
 }
 
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
-    return b->workspace ? b->workspace(c, threads) : 0;
+    return b->workspace ? b->workspace(b, c, threads) : 0;
 }
 
 typedef struct burn_run {

@@ -134,6 +134,8 @@ typedef struct op_attr {
         int q, kv, dim; /* local query heads, key/value heads, head size */
         int rot;        /* ROPE: rotated dims of each head, even */
         int window;     /* attention: 0 none */
+        int seq;        /* attention: tokens in a row, which no document crosses; 0: not known */
+        bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: of the scores */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
@@ -176,8 +178,9 @@ typedef struct op_run {
     pool *pool; /* NULL: the caller's thread alone */
     void *workspace;
     size_t workspace_bytes;
-    const step_block *step;
-    uint32_t layer; /* of the program instance, for DROPOUT */
+    const step_block *step; /* in the backend's memory */
+    uint32_t layer;         /* of the program instance, for DROPOUT */
+    void *context;          /* the backend's own */
 } op_run;
 
 enum { OP_MAX_IN = 5, OP_MAX_OUT = 4 };
@@ -190,13 +193,28 @@ typedef struct op_call {
     const op_run *run;
 } op_call;
 
+/* The memory kernels work on, and the queue their calls go through, in order. A NULL device is the
+ * CPU: the process's own memory, and calls that are done when they return. */
+typedef struct op_device {
+    err (*map)(void *context, size_t bytes, void **out); /* zeroed */
+    void (*unmap)(void *context, void *p, size_t bytes);
+    /* Host to device; the bytes at `from` are read before it returns. */
+    void (*put)(void *context, void *to, const void *from, size_t bytes);
+    /* Device to host; waits. */
+    err (*get)(void *context, void *to, const void *from, size_t bytes);
+    /* Waits for all that was queued. @return the first fault since the last call. */
+    err (*sync)(void *context);
+} op_device;
+
 typedef void (*op_kernel)(const op_call *c);
 typedef struct op_backend {
     const char *name;
     bool bf16_products; /* the processor multiplies bf16 faster than fp32 */
+    const op_device *device;
+    void *context;
     op_kernel kernel[OP_COUNT];
     /* Bytes a call of these shapes needs with this many threads; data pointers are not read. */
-    size_t (*workspace)(const op_call *c, int threads);
+    size_t (*workspace)(const struct op_backend *b, const op_call *c, int threads);
     /* Multiply-adds of this type on registers alone, on the calling thread. @return operations. */
     double (*burn)(dtype dt, int64_t rounds);
 } op_backend;
@@ -209,6 +227,13 @@ typedef struct op_backend {
 const op_backend *ops_cpu(const char *isa);
 /* @return the i-th instruction set this CPU runs, weakest first; NULL past the end. */
 const char *ops_cpu_isa(int i);
+
+/* ---- NVIDIA GPUs --------------------------------------------------------------------------
+ * Kernels queue their work and return; op_device moves memory and waits. */
+int ops_cuda_count(void); /* GPUs here; 0 also in a build without CUDA */
+/* @param deterministic the same bits in every run, at its cost. */
+err ops_cuda_open(int number, bool deterministic, op_backend **out) MUST_USE;
+void ops_cuda_close(op_backend *b); /* takes NULL */
 
 /* Floating-point operations a second that products of this type can reach with these threads, as
  * measured in some milliseconds: what MFU is a share of. */

@@ -66,7 +66,7 @@ struct optimizer {
     mesh mesh;
     slot *slot; /* [params] */
     int params;
-    int work; /* plan region */
+    int work, norms; /* plan regions; norms: a square sum for each parameter */
     size_t work_bytes;
     int64_t updates;
 };
@@ -211,7 +211,13 @@ static void reserve(optimizer *o, plan *p) {
         /* kernels that use a workspace here use the same on any number of threads */
         o->work_bytes = MAX(o->work_bytes, ops_workspace(o->s.backend, &c, 1));
     }
+    for (int i = 0; i < o->params; i++) {
+        int64_t n = slot_count(&o->slot[i]);
+        op_call c = { .op = OP_SQNORM, .in = { tensor_of(NULL, DT_F32, 1, &n) } };
+        o->work_bytes = MAX(o->work_bytes, ops_workspace(o->s.backend, &c, 1));
+    }
     o->work = plan_region(p, "work", o->work_bytes);
+    o->norms = plan_region(p, "work", (size_t)o->params * sizeof(float));
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) {
@@ -242,11 +248,12 @@ int64_t optim_updates(const optimizer *o) { return o->updates; }
 void optim_set_updates(optimizer *o, int64_t n) { o->updates = n; }
 
 /* ---- running ----------------------------------------------------------------------------- */
-static void run_call(optimizer *o, exec *x, op_call *c) {
+static void run_call(optimizer *o, exec *x, const step_block *step, op_call *c) {
     op_run run = { .pool = x->pool,
                    .workspace = plan_data(o->p, o->work),
                    .workspace_bytes = o->work_bytes,
-                   .step = &x->step };
+                   .step = step,
+                   .context = o->s.backend->context };
     c->run = &run;
     double t0 = x->profile ? time_now() : 0;
     ops_run(o->s.backend, c);
@@ -268,18 +275,21 @@ static err sum_over_ranks(optimizer *o, exec *x, float *sum) {
 
 err optim_grad_norm(optimizer *o, exec *x, double scale, double *norm) {
     double sum = 0;
+    float *part = mem_alloc((size_t)o->params * sizeof *part), *at = plan_data(o->p, o->norms);
+    const step_block *step = exec_step(x);
     for (int i = 0; i < o->params; i++) {
         const slot *t = &o->slot[i];
         int64_t n = slot_count(t);
-        float part = 0;
-        if (!n) continue;
-        op_call c = { .op = OP_SQNORM };
+        op_call c = { .op = n ? OP_SQNORM : OP_ZERO };
         c.attr.scale.by = (float)(scale * scale / t->copies);
-        c.in[0] = view(o, true, t->b.grad, DT_F32, t->range.at, 1, &n);
-        c.out[0] = tensor_of(&part, DT_F32, 1, (int64_t[]){ 1 });
-        run_call(o, x, &c);
-        sum += part;
+        if (n) c.in[0] = view(o, true, t->b.grad, DT_F32, t->range.at, 1, &n);
+        c.out[0] = tensor_of(at + i, DT_F32, 1, (int64_t[]){ 1 });
+        run_call(o, x, step, &c);
     }
+    err e = plan_get(o->p, part, at, (size_t)o->params * sizeof *part);
+    for (int i = 0; i < o->params; i++) sum += part[i];
+    free(part);
+    TRY(e);
     float all = (float)sum;
     TRY(sum_over_ranks(o, x, &all));
     *norm = sqrt(mesh_world(&o->mesh) > 1 ? all : sum);
@@ -300,6 +310,7 @@ err optim_step(optimizer *o, exec *x, double lr, double grad_scale) {
     x->step.update.lr = (float)lr;
     x->step.update.grad_scale = (float)grad_scale;
     x->step.update.count = o->updates;
+    const step_block *step = exec_step(x);
     for (int i = 0; i < o->params; i++) {
         const slot *t = &o->slot[i];
         if (!slot_count(t)) continue;
@@ -308,10 +319,10 @@ err optim_step(optimizer *o, exec *x, double lr, double grad_scale) {
             op_call c = { .op = OP_AGC, .attr = t->attr };
             c.in[0] = view(o, true, t->b.master, DT_F32, t->range.at, 2, dim);
             c.out[0] = view(o, true, t->b.grad, DT_F32, t->range.at, 2, dim);
-            run_call(o, x, &c);
+            run_call(o, x, step, &c);
         }
         op_call c = call_of(o, i, true);
-        run_call(o, x, &c);
+        run_call(o, x, step, &c);
     }
     return OK;
 }
@@ -323,21 +334,22 @@ const char *optim_state_name(const optimizer *o, int param, int k) {
 }
 int64_t optim_state_count(const optimizer *o, int param, int k) { return state_count(o, param, k); }
 
-void optim_state_get(const optimizer *o, int param, int k, float *to) {
+err optim_state_get(const optimizer *o, int param, int k, float *to) {
     const slot *t = &o->slot[param];
     int64_t n = state_count(o, param, k);
-    if (!n) return;
+    if (!n) return OK;
     void *at = plan_data(o->p, t->state[k]);
-    if (!in_bytes(t, k)) {
-        memcpy(to, at, (size_t)n * sizeof *to);
-        return;
-    }
+    if (!in_bytes(t, k)) return plan_get(o->p, to, at, (size_t)n * sizeof *to);
     bool sign = t->r->state[k].shape == AS_SIGNED_BYTES;
-    for (int64_t b = 0; b < block8_count(n); b++) {
+    uint8_t *codes = mem_alloc(block8_bytes(n));
+    err e = plan_get(o->p, codes, at, block8_bytes(n));
+    for (int64_t b = 0; !e && b < block8_count(n); b++) {
         float block[BLOCK8];
-        block8_unpack((uint8_t *)at + b * BLOCK8, sign, block8_scales(at, n)[b], block);
+        block8_unpack(codes + b * BLOCK8, sign, block8_scales(codes, n)[b], block);
         memcpy(to + b * BLOCK8, block, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *to);
     }
+    free(codes);
+    return e;
 }
 
 void optim_state_set(optimizer *o, int param, int k, const float *from) {
@@ -346,13 +358,16 @@ void optim_state_set(optimizer *o, int param, int k, const float *from) {
     if (!n) return;
     void *at = plan_data(o->p, t->state[k]);
     if (!in_bytes(t, k)) {
-        memcpy(at, from, (size_t)n * sizeof *from);
+        plan_put(o->p, at, from, (size_t)n * sizeof *from);
         return;
     }
     bool sign = t->r->state[k].shape == AS_SIGNED_BYTES;
+    uint8_t *codes = mem_alloc(block8_bytes(n));
     for (int64_t b = 0; b < block8_count(n); b++) {
         float block[BLOCK8] = { 0 };
         memcpy(block, from + b * BLOCK8, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *from);
-        block8_pack(block, sign, (uint8_t *)at + b * BLOCK8, &block8_scales(at, n)[b]);
+        block8_pack(block, sign, codes + b * BLOCK8, &block8_scales(codes, n)[b]);
     }
+    plan_put(o->p, at, codes, block8_bytes(n));
+    free(codes);
 }

@@ -74,7 +74,7 @@ const char *optim_state_name(const optimizer *o, int param, int k);
 /* Elements of the state that lie on this rank: those of the parameter's own slice (in its order)
  * for "m" and "v", its rows or columns for "row" and "col"; 0 when nothing lies here. */
 int64_t optim_state_count(const optimizer *o, int param, int k);
-void optim_state_get(const optimizer *o, int param, int k, float *to);
+err optim_state_get(const optimizer *o, int param, int k, float *to) MUST_USE;
 void optim_state_set(optimizer *o, int param, int k, const float *from);
 
 /* ---- schedules --------------------------------------------------------------------------- */

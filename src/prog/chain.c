@@ -80,6 +80,36 @@ void *plan_input(const plan *p, const char *name) {
     return at < 0 ? NULL : plan_data(p, at);
 }
 
+void plan_put(const plan *p, void *to, const void *from, size_t bytes) {
+    const op_device *d = p->backend->device;
+    if (d)
+        d->put(p->backend->context, to, from, bytes);
+    else
+        memcpy(to, from, bytes);
+}
+
+err plan_get(const plan *p, void *to, const void *from, size_t bytes) {
+    const op_device *d = p->backend->device;
+    if (d) return d->get(p->backend->context, to, from, bytes);
+    memcpy(to, from, bytes);
+    return OK;
+}
+
+static err arena_map(plan *p, size_t bytes) {
+    const op_device *d = p->backend->device;
+    TRY(d ? d->map(p->backend->context, bytes, &p->arena) : mem_map(bytes, &p->arena));
+    p->arena_bytes = bytes;
+    return OK;
+}
+
+static void arena_unmap(plan *p) {
+    const op_device *d = p->backend->device;
+    if (d && p->arena)
+        d->unmap(p->backend->context, p->arena, p->arena_bytes);
+    else if (!d)
+        mem_unmap(p->arena, p->arena_bytes);
+}
+
 /* ---- adding a chain ---------------------------------------------------------------------- */
 static void measure(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
@@ -234,13 +264,13 @@ static void resolve(plan *p, chain_plan *k) {
 err plan_commit(plan *p) {
     p->temp = plan_region(p, "temp", p->temp_bytes);
     p->work = plan_region(p, "work", p->work_bytes);
+    p->step = plan_region(p, "step", p->backend->device ? sizeof(step_block) : 0);
     size_t at = 0;
     for (int i = 0; i < p->regions; i++) {
         p->region[i].at = at;
         at += align_up(p->region[i].bytes, PAGE);
     }
-    TRY(mem_map(at, &p->arena));
-    p->arena_bytes = at;
+    TRY(arena_map(p, at));
     for (int i = 0; i < p->chains; i++) resolve(p, &p->chain[i]);
     return OK;
 }
@@ -254,6 +284,6 @@ void plan_free(plan *p) {
     }
     free(p->chain);
     free(p->region);
-    mem_unmap(p->arena, p->arena_bytes);
+    arena_unmap(p);
     free(p);
 }

@@ -35,15 +35,17 @@ static bool nothing_to_do(const op_call *c) {
     return c->op == OP_ADD && !c->in[1].data && c->in[0].data == c->out[0].data;
 }
 
-static err check_finite(const instance *in, const prog_op *o, const op_call *c) {
+static err check_finite(const plan *p, const instance *in, const prog_op *o, const op_call *c) {
     enum { BLOCK = 1024 };
-    float row[BLOCK];
+    float row[BLOCK], raw[BLOCK];
     for (int k = 0; k < OP_MAX_OUT; k++) {
         const tensor *t = &c->out[k];
         if (!t->data || !dt_is_float(t->dt)) continue;
         for (int64_t at = 0, n = tensor_count(t); at < n; at += BLOCK) {
             int64_t len = MIN((int64_t)BLOCK, n - at);
-            dt_to_f32(t->dt, (const char *)t->data + (size_t)at * dt_size(t->dt), row, len);
+            size_t size = dt_size(t->dt);
+            TRY(plan_get(p, raw, (const char *)t->data + (size_t)at * size, (size_t)len * size));
+            dt_to_f32(t->dt, raw, row, len);
             for (int64_t j = 0; j < len; j++)
                 if (!isfinite(row[j])) {
                     char where[32] = "";
@@ -57,23 +59,32 @@ static err check_finite(const instance *in, const prog_op *o, const op_call *c) 
     return OK;
 }
 
-static err run_op(exec *x, const instance *in, const prog_op *o, int micro) {
+static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
+                  const step_block *step) {
     op_run run = { .pool = x->pool,
                    .workspace = plan_data(x->plan, x->plan->work),
                    .workspace_bytes = x->plan->work_bytes,
-                   .step = &x->step,
-                   .layer = (uint32_t)(in->layer + 1) };
+                   .step = step,
+                   .layer = (uint32_t)(in->layer + 1),
+                   .context = x->plan->backend->context };
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
     if (nothing_to_do(&c)) return OK;
     if (o->once && mesh_coord(&in->p->m, comm_rank(x->comm), AX_TP)) c.in[2].data = NULL;
     ops_run(x->plan->backend, &c);
-    if (x->check_finite) TRY(check_finite(in, o, &c));
+    if (x->check_finite) TRY(check_finite(x->plan, in, o, &c));
     return OK;
 }
 
-static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros) {
+/* What an op took includes waiting for it, where calls are only queued. */
+static err wait_for(const exec *x) {
+    const op_backend *b = x->plan->backend;
+    return b->device ? b->device->sync(b->context) : OK;
+}
+
+static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros,
+                    const step_block *step) {
     enum { MOST_OPEN = 256 };
     comm_ticket tickets[MOST_OPEN];
     const op_list *l = kind == RUN_BWD ? &in->p->bwd : &in->p->fwd;
@@ -86,17 +97,27 @@ static err run_list(exec *x, const instance *in, run_kind kind, int micro, int m
         if (o->op == OP_COMM)
             TRY(run_comm(x, in, o, micro, tickets, i));
         else
-            TRY(run_op(x, in, o, micro));
-        if (x->profile) x->op_seconds[o->op] += time_now() - t0;
+            TRY(run_op(x, in, o, micro, step));
+        if (!x->profile) continue;
+        TRY(wait_for(x));
+        x->op_seconds[o->op] += time_now() - t0;
     }
     return OK;
 }
 
 err exec_chain(exec *x, int which, int micro, int micros) {
     const chain_plan *k = &x->plan->chain[which];
+    const step_block *step = exec_step(x);
     for (int i = 0; i < k->instrs; i++)
-        TRY(run_list(x, &k->inst[k->list[i].instance], k->list[i].kind, micro, micros));
+        TRY(run_list(x, &k->inst[k->list[i].instance], k->list[i].kind, micro, micros, step));
     return OK;
+}
+
+const step_block *exec_step(const exec *x) {
+    if (!x->plan->backend->device) return &x->step;
+    void *at = plan_data(x->plan, x->plan->step);
+    plan_put(x->plan, at, &x->step, sizeof x->step);
+    return at;
 }
 
 void *exec_value(const exec *x, int which, val v) {

@@ -49,7 +49,7 @@ struct plan {
     chain_plan *chain;
     int chains, chain_cap;
     size_t temp_bytes, work_bytes;
-    int temp, work; /* regions, made by plan_commit */
+    int temp, work, step; /* regions, made by plan_commit */
     void *arena;
     size_t arena_bytes;
 };

@@ -182,6 +182,8 @@ typedef struct norm_out {
 } norm_out;
 typedef struct head_shape {
     int q, kv, dim, rot, window; /* of the whole model; tp divides them */
+    int seq;                     /* tokens in a row, which no document crosses; 0: not known */
+    bool documents;              /* rows may hold several documents */
     float scale;
     bool norm_full;
 } head_shape;
@@ -267,9 +269,13 @@ typedef bucket_home (*bucket_finder)(void *ctx, int bucket, int layer);
 int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx);
 /* Maps the arena and resolves every address. */
 err plan_commit(plan *p);
+/* Addresses in the arena: memory of the backend's device, which only its kernels and the two calls
+ * below reach. On the CPU it is the process's own. */
 void *plan_data(const plan *p, int index);
 /* An input's memory; NULL when no program asked for it. */
 void *plan_input(const plan *p, const char *name);
+void plan_put(const plan *p, void *to, const void *from, size_t bytes);
+err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
 
 /* ---- execution --------------------------------------------------------------------------- */
 typedef struct exec {
@@ -288,6 +294,8 @@ typedef struct exec {
 err exec_chain(exec *x, int which, int micro, int micros);
 /* Where the chain's last program has a value: p->loss, p->res_out, ... */
 void *exec_value(const exec *x, int which, val v);
+/* The step block as kernels read it, with the values that x->step has now. */
+const step_block *exec_step(const exec *x);
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves
  * that each collective meets its partners. @param chains one per rank, in rank order. */

@@ -213,6 +213,8 @@ static bool local_heads(prog *p, const char *op, val qkv, head_shape h, op_attr 
     attr->heads.dim = h.dim;
     attr->heads.rot = h.rot;
     attr->heads.window = h.window;
+    attr->heads.seq = h.seq;
+    attr->heads.documents = h.documents;
     attr->heads.scale = h.scale;
     attr->heads.norm_full = h.norm_full;
     return expect(p, op, "the width of qkv", p->val[qkv].dim[1],

@@ -28,7 +28,8 @@ typedef struct text_span {
 /* ---- documents ----------------------------------------------------------------------------- */
 typedef struct text_doc {
     text_span text;                     /* valid UTF-8 */
-    text_span id, url, source, licence; /* valid UTF-8; empty: not given */
+    text_span id, url, source, licence; /* valid UTF-8; empty: not given. Plain text and WARC: the
+                                         * source is the input as the user named it */
     text_span line;  /* the JSON line it came from, without its end; empty: another format */
     size_t value[2]; /* the text's JSON string in `line`: bytes [0, 1), quotes included */
     int64_t number;  /* in its segment, from 0: names the document with the segment's index */
@@ -57,7 +58,8 @@ typedef struct text_input_options {
     const char *format;    /* "text", "jsonl", "warc", "wet"; NULL: by name and content */
     size_t segment_bytes;  /* of a plain file; 0: 256 MiB. Compressed files are one segment */
     size_t block_bytes;    /* 0: 1 MiB */
-    size_t document_bytes; /* the longest record read; 0: 64 MiB. A longer one is a bad record */
+    size_t document_bytes; /* the longest record read; 0: 64 MiB. Plain text is cut there, at the
+                            * end of a line; a longer record of another kind is a bad one */
 } text_input_options;
 
 /* What became of the records read. */
@@ -102,7 +104,10 @@ typedef struct text_flow {
     void (*drop)(void *result);
 } text_flow;
 
-/* Runs every block of one segment through the flow. Holds at most `threads` blocks at a time.
+/* @return how many workers `threads` asks for: 0 means one per core. */
+int text_threads(int threads);
+/* Runs every block of one segment through the flow. Holds at most `threads` blocks at a time. A
+ * segment may be run again, unless it comes from a pipe: then that is an error.
  * @param counts what was read is added. */
 err text_flow_run(text_inputs *in, int segment, const text_flow *f, int threads,
                   text_counts *counts) MUST_USE;
@@ -133,8 +138,9 @@ typedef struct text_stage_options {
      * with part-NNNNNN.jsonl.zst (or as `compress` says) for each segment and state.json: a rerun
      * keeps the parts that are there. NULL or "-": standard output. */
     const char *out;
-    const char
-        *dropped; /* where dropped documents go, with "dropped_by" and "value"; NULL: nowhere */
+    /* Where dropped documents go, with "dropped_by" and "value"; NULL: nowhere. A folder when `out`
+     * is one, so that a rerun continues both; else a file. */
+    const char *dropped;
     const char *compress; /* of parts: "zst" (NULL), "gz", "none" */
     int threads;          /* 0: one per core */
     bool fresh;           /* start over, whatever is there */
@@ -147,7 +153,8 @@ typedef struct text_stage_report {
     int64_t edited;                   /* kept, with another text */
     int64_t *dropped, *dropped_bytes; /* [n_rules] */
     int64_t *count;                   /* [n_counters] */
-    double seconds;
+    double seconds;                   /* of this run */
+    int64_t seen_bytes;               /* of text, in this run: without the parts that were there */
     int resumed_parts;
 } text_stage_report;
 

@@ -46,7 +46,9 @@ void token_ids_free(token_ids *ids);
 /* What one thread needs to encode: buffers and a cache of pieces seen. */
 typedef struct encoder encoder;
 encoder *encoder_new(const tokenizer *t);
-/* Appends the ids of any n bytes. The same ids as the tokenizer's original gives.
+/* Appends the ids of any n bytes: of UTF-8 the same as the tokenizer's original gives. A byte that is
+ * no part of a character counts as one of its own, no letter, number or space; what has a token for
+ * every byte gives all of them back.
  * @param special whether special tokens written out in the text count as such. */
 void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out);
 void encoder_free(encoder *e); /* takes NULL */
@@ -55,6 +57,19 @@ void encoder_free(encoder *e); /* takes NULL */
 /* Appends the bytes of n ids; ids outside the vocabulary become U+FFFD.
  * @param special whether special tokens are written out or left away. */
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out);
+
+/* As ids arrive: a character is held back until its last byte is there, so that a terminal never sees
+ * half of one. Set `t`, zero the rest. */
+typedef struct token_stream {
+    const tokenizer *t;
+    int32_t *ids;
+    size_t n, cap, shown; /* shown: bytes of `text` handed out */
+    str text;
+} token_stream;
+/* Appends what this id adds; special tokens add nothing. */
+void token_stream_push(token_stream *s, int32_t id, str *out);
+/* Appends what was held back, as U+FFFD, and frees the stream. */
+void token_stream_end(token_stream *s, str *out);
 
 /* ---- splitting ----------------------------------------------------------------------------- */
 /* Cuts text into the pieces that are tokenized one by one. Known patterns run on a scanner of our

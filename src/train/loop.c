@@ -12,7 +12,7 @@ static bool due(int64_t step, int64_t every) { return every > 0 && step % every 
 /* ---- one step ---------------------------------------------------------------------------- */
 typedef struct step_result {
     double loss, norm, data_s;
-    int64_t valid, epoch, micros, windows;
+    int64_t valid, epoch, micros, windows, rejected;
     double noise; /* gradient noise scale, NaN: not measured */
 } step_result;
 
@@ -22,7 +22,7 @@ static err microbatch(trainer *t, const data_batch *b, double *sum) {
     model_set_batch(t->m, t->p, 0, &batch);
     TRY(exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches));
     const float *losses = exec_value(&t->x, t->train_id, t->train.last->loss);
-    for (int64_t i = 0; i < n; i++) *sum += losses[i];
+    *sum += datasets_add_losses(t, b, losses);
     return OK;
 }
 
@@ -43,11 +43,13 @@ static err run_step(trainer *t, step_result *r) {
     double scale = fp16 ? t->state.scaler.scale : 1, sum = 0, small_sq = NAN, small = 0;
     *r = (step_result){ .noise = NAN };
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)t->state.step);
+    datasets_step_begin(t);
     data_batch b;
     do {
         double t0 = time_now();
         TRY(loader_next(t->batches, &b));
         r->data_s += time_now() - t0;
+        TRY(datasets_log_rejected(t, &b, &r->rejected));
         t->x.step.loss_grad = (float)(scale / (double)MAX(b.valid, 1));
         TRY(microbatch(t, &b, &sum));
         if (t->cfg->training.noise_scale && b.microbatch == 0 && b.microbatches > 1)
@@ -89,13 +91,19 @@ static err update(trainer *t, const step_result *r, observe_step *s) {
 
 /* ---- now and then ------------------------------------------------------------------------ */
 static err validate(trainer *t, observe_step *s) {
-    TRY(eval_loss(&t->x, t->m, t->eval_id, t->eval.last, t->eval_batches,
-                  t->cfg->validation.batches, &t->val_loss));
+    TRY(datasets_validate(t, &t->val_loss));
     s->val_loss = t->val_loss;
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
                   (long long)t->state.step, t->val_loss, exp(t->val_loss));
-    return observe_event(t->log, "validation", t->state.step,
-                         json_pack("{s:f}", "loss", isfinite(t->val_loss) ? t->val_loss : -1.0));
+    json_t *details = json_pack("{s:f}", "loss", isfinite(t->val_loss) ? t->val_loss : -1.0);
+    json_t *sets = t->n_sets > 1 ? json_object() : NULL;
+    for (int i = 0; i < t->n_sets && sets; i++) {
+        const run_source *set = &t->sets[i];
+        progress_note(t->show, "    %-20s %.4f", set->name, set->loss);
+        json_object_set_new(sets, set->name, json_real(isfinite(set->loss) ? set->loss : -1.0));
+    }
+    if (sets) json_object_set_new(details, "sets", sets);
+    return observe_event(t->log, "validation", t->state.step, details);
 }
 
 typedef struct sample_text {
@@ -157,6 +165,7 @@ static void measure_step(const trainer *t, const step_result *r, double seconds,
     s->mfu_causal = s->tok_s * model_flops(&t->mc, t->seq, true) / t->peak_flops;
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
     s->batch = (double)(r->micros * t->rows);
+    if (t->cfg->data.guard) s->rejected = (double)r->rejected;
     s->noise_scale = r->noise;
     s->total_steps = t->stop;
     s->eta_s = left_s;
@@ -175,9 +184,9 @@ static err one_step(trainer *t, double *average_s) {
     t->state.tokens += r.micros * t->rows * t->seq;
     measure_step(t, &r, seconds, *average_s * (double)(t->stop - t->state.step), &s);
     bool last = t->state.step == t->stop;
-    if (t->eval_batches &&
-        (due(t->state.step, t->every.validate) || (last && t->every.validate > 0)))
+    if (t->n_sets && (due(t->state.step, t->every.validate) || (last && t->every.validate > 0)))
         TRY(validate(t, &s));
+    datasets_measure(t, &s);
     TRY(observe_log(t->log, &s));
     if (progress_is_live(t->show) || due(t->state.step, t->every.log) || last || t->state.step == 1)
         progress_show(t->show, &s);

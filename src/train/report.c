@@ -40,23 +40,46 @@ static void memory_line(const plan *p) {
     str_free(&text);
 }
 
-void trainer_describe(const trainer *t) {
+/* One source in a line; of a mixture, each with the share it has of every batch. */
+static void data_lines(const trainer *t) {
     char a[32], b[32];
-    const data_info *d = data_source_info(t->data);
+    int64_t tokens = datasets_tokens(t->sources, t->n_sources);
+    str_count(a, sizeof a, (double)tokens);
+    str_count(b, sizeof b, (double)datasets_tokens(t->sets, t->n_sets));
+    if (t->n_sources == 1)
+        line("data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
+             data_source_info(t->sources[0].data)->format, a, b);
+    else
+        line("data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
+    for (int i = 0; i < t->n_sources && t->n_sources > 1; i++) {
+        const run_source *s = &t->sources[i];
+        loader_part p = loader_part_at(t->batches, i);
+        double windows = p.share * (double)(t->steps * t->micros * t->rows);
+        double epochs = MIN(windows, (double)p.most) / (double)p.windows;
+        char limit[48] = "";
+        if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
+        line("", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
+             str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
+    }
+    if (t->state.skips.n)
+        line("skipped", "%d ranges of sequences, %lld in all", t->state.skips.n,
+             (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
+}
+
+void trainer_describe(const trainer *t) {
+    char a[32];
     printf("%s\n", t->dir);
     line("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld", t->mc.name,
          str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers, (long long)t->mc.dim,
          t->mc.heads, (long long)t->mc.vocab);
-    line("data", "%s (%s), %s tokens, %s held out", d->path, d->format,
-         str_count(a, sizeof a, (double)(t->train_range.to - t->train_range.from)),
-         str_count(b, sizeof b, (double)(t->eval_range.to - t->eval_range.from)));
+    data_lines(t);
     line("batch", "%lld x %lld sequences of %lld tokens = %s tokens a step", (long long)t->micros,
          (long long)t->rows, (long long)t->seq,
          str_count(a, sizeof a, (double)(t->micros * t->rows * t->seq)));
     line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
          str_count(a, sizeof a, (double)(t->steps * t->micros * t->rows * t->seq)),
          (double)(t->steps * t->micros * t->rows * t->seq) /
-             (double)MAX(t->train_range.to - t->train_range.from, 1));
+             (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
     line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
          pool_size(t->x.pool));
     memory_line(t->p);

@@ -57,30 +57,7 @@ static err same_model(const model_config *a, const model_config *b, const char *
     return e;
 }
 
-/* ---- data -------------------------------------------------------------------------------- */
-static err open_data(trainer *t) {
-    const config *c = t->cfg;
-    uint64_t seed = (uint64_t)c->training.seed;
-    if (*c->data.train)
-        TRY(data_open(c->data.train, t->mc.vocab, &t->data));
-    else
-        TRY(data_open_synth(seed, c->data.synth_documents, &t->data));
-    const data_info *info = data_source_info(t->data);
-    if (info->vocab > t->mc.vocab)
-        return err_hint(ERR("%s has a vocabulary of %lld, the model's is %lld", info->path,
-                            (long long)info->vocab, (long long)t->mc.vocab),
-                        "set model.vocab_size to at least %lld", (long long)info->vocab);
-    t->train_range = (data_range){ 0, info->tokens };
-    if (*c->data.validation) {
-        TRY(data_open(c->data.validation, t->mc.vocab, &t->held_out));
-        t->eval_range = (data_range){ 0, data_source_info(t->held_out)->tokens };
-    } else if (c->data.validation_fraction > 0) {
-        TRY(data_split(t->data, c->data.validation_fraction, t->seq, &t->train_range,
-                       &t->eval_range));
-    }
-    return OK;
-}
-
+/* ---- lengths ----------------------------------------------------------------------------- */
 static err batch_shape(trainer *t) {
     const config *c = t->cfg;
     t->rows = c->training.local_batch_size;
@@ -103,7 +80,7 @@ static err batch_shape(trainer *t) {
 static err lengths(trainer *t) {
     const config *c = t->cfg;
     double per_step = (double)(t->rows * t->micros * t->seq);
-    double epoch = (double)(t->train_range.to - t->train_range.from);
+    double epoch = (double)datasets_tokens(t->sources, t->n_sources);
     cfg_scale s = { .tokens_per_step = per_step, .tokens_per_epoch = epoch };
     TRY(cfg_amount_steps(c->training.steps, &s, "training.steps", &t->steps));
     s.run_steps = (double)t->steps;
@@ -131,34 +108,10 @@ static err open_loaders(trainer *t) {
     int64_t curriculum = 0, ramp = 0;
     cfg_scale s = { .run_steps = (double)t->steps,
                     .tokens_per_step = (double)(t->rows * t->micros * t->seq),
-                    .tokens_per_epoch = (double)(t->train_range.to - t->train_range.from) };
+                    .tokens_per_epoch = (double)datasets_tokens(t->sources, t->n_sources) };
     TRY(cfg_amount_steps(c->training.seq_curriculum, &s, "training.seq_curriculum", &curriculum));
     TRY(cfg_amount_steps(c->training.batch_ramp, &s, "training.batch_ramp", &ramp));
-    int64_t windows = t->rows * t->micros;
-    loader_options o = { .seq_len = t->seq,
-                         .rows = t->rows,
-                         .step_windows = windows,
-                         .seed = (uint64_t)c->training.seed,
-                         .range = t->train_range,
-                         .vocab_limit = t->mc.vocab,
-                         .mask_documents = c->data.documents,
-                         .in_order = !c->data.shuffle,
-                         .curriculum_start = c->training.seq_curriculum_start,
-                         .curriculum_windows = curriculum * windows,
-                         .ramp_start = c->training.batch_ramp_start,
-                         .ramp_windows = ramp * windows,
-                         .prefetch = (int)c->data.prefetch };
-    TRY(loader_new(t->data, &o, &t->batches));
-    if (t->eval_range.to > t->eval_range.from) {
-        loader_options e = { .seq_len = t->seq,
-                             .rows = t->rows,
-                             .range = t->eval_range,
-                             .vocab_limit = t->mc.vocab,
-                             .mask_documents = c->data.documents,
-                             .evaluation = true };
-        TRY(loader_new(t->held_out ? t->held_out : t->data, &e, &t->eval_batches));
-    }
-    return OK;
+    return datasets_load(t, curriculum, ramp);
 }
 
 /* ---- model, memory, programs ------------------------------------------------------------- */
@@ -204,16 +157,15 @@ static err build(trainer *t) {
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     t->train.keep_every = keep_every(c, t->mc.layers);
     t->train_id = plan_chain(t->p, &t->train, model_bucket_home, t->m);
-    if (t->eval_batches) {
+    if (t->n_sets) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
         t->eval_id = plan_chain(t->p, &t->eval, model_bucket_home, t->m);
     }
-    t->can_sample = t->every.sample > 0 && t->mc.vocab >= BYTE_VOCAB &&
-                    data_source_info(t->data)->tokenizer == TOKENIZER_BYTES;
+    t->can_sample = t->every.sample > 0 && t->mc.vocab >= BYTE_VOCAB && datasets_are_bytes(t);
     if (t->every.sample > 0 && !t->can_sample)
-        return err_hint(ERR("sample.every: %s has no tokenizer to write text with",
-                            data_source_info(t->data)->path),
-                        "train on plain text, or set sample.every=0");
+        return err_hint(
+            ERR("sample.every: %s has no tokenizer to write text with", t->sources[0].name),
+            "train on plain text, or set sample.every=0");
     if (t->can_sample && !*c->sample.prompt)
         return err_hint(ERR("sample.prompt is empty"), "give the first words, such as \"The \"");
     if (t->can_sample) TRY(generator_plan(t->m, t->p, t->seq, &t->gen));
@@ -230,7 +182,7 @@ static err begin(trainer *t, const char *from, bool resume) {
         t->state = (ckpt_state){ .seed = seed,
                                  .scaler = { t->cfg->precision.loss_scale, 0,
                                              t->cfg->precision.loss_scale_growth_interval } };
-    t->state.bytes = data_source_info(t->data)->tokenizer == TOKENIZER_BYTES;
+    t->state.bytes = datasets_are_bytes(t);
     if (from)
         TRY(ckpt_load(from, t->m, t->p, resume ? t->o : NULL));
     else
@@ -239,8 +191,7 @@ static err begin(trainer *t, const char *from, bool resume) {
         return err_hint(ERR("%s was trained with training.seed=%llu, the config says %llu", t->dir,
                             (unsigned long long)t->state.seed, (unsigned long long)seed),
                         "restore the seed, or pass --fresh to start over");
-    loader_seek(t->batches, t->state.windows);
-    return OK;
+    return datasets_begin(t);
 }
 
 static err write_config(const trainer *t) {
@@ -268,7 +219,7 @@ err trainer_setup(trainer *t) {
         TRY_CLEAN(model_from_config(t->cfg, &t->mc));
     if (resume) TRY_CLEAN(same_model(&t->mc, &saved, from));
     TRY_CLEAN(batch_shape(t));
-    TRY_CLEAN(open_data(t));
+    TRY_CLEAN(datasets_open(t));
     TRY_CLEAN(lengths(t));
     TRY_CLEAN(open_loaders(t));
     TRY_CLEAN(build(t));
@@ -284,10 +235,7 @@ cleanup:
 void trainer_free(trainer *t) {
     observe_close(t->log);
     progress_free(t->show);
-    loader_free(t->batches);
-    loader_free(t->eval_batches);
-    data_close(t->data);
-    data_close(t->held_out);
+    datasets_free(t);
     optim_free(t->o);
     plan_free(t->p);
     model_free(t->m);

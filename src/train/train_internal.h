@@ -7,6 +7,19 @@ typedef struct cadences { /* in steps; 0: never */
     int64_t log, validate, sample, save;
 } cadences;
 
+/* A source to train on, or a set to validate on. */
+typedef struct run_source {
+    char *name; /* owned */
+    data_source *data;
+    bool borrowed; /* data is another's */
+    data_range range;
+    double weight, epochs; /* as in data_part */
+    loader *batches;       /* of a set alone */
+    double loss;           /* of a set: at the last validation */
+    double sum;            /* of a source: losses of the step */
+    int64_t valid;         /* ... over so many targets */
+} run_source;
+
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
@@ -23,9 +36,10 @@ typedef struct trainer {
     generator gen;
     bool can_sample;
 
-    data_source *data, *held_out; /* held_out NULL: a range of data */
-    data_range train_range, eval_range;
-    loader *batches, *eval_batches;
+    run_source *sources, *sets; /* to train on; to validate on; owned */
+    int n_sources, n_sets;
+    loader *batches;     /* of all sources */
+    observe_part *parts; /* [n_sources + n_sets], of the last step */
 
     int64_t rows, micros, seq; /* a microbatch; microbatches in a full step; tokens in a row */
     int64_t steps, stop;       /* length of the schedule; where this run ends */
@@ -42,6 +56,22 @@ typedef struct trainer {
 /* setup.c: everything up to the first step. */
 err trainer_setup(trainer *t);
 void trainer_free(trainer *t);
+/* datasets.c: the run's data. */
+err datasets_open(trainer *t);
+int64_t datasets_tokens(const run_source *list, int n);
+bool datasets_are_bytes(const trainer *t); /* so that samples can be read */
+err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps);
+/* Puts the loader where the state is, past what is to be skipped. */
+err datasets_begin(trainer *t);
+void datasets_step_begin(trainer *t);
+/* Adds a microbatch's losses to their sources. @return their sum. */
+double datasets_add_losses(trainer *t, const data_batch *b, const float *losses);
+/* Logs the windows that the guard rejected. @param rejected how many in the step: added to. */
+err datasets_log_rejected(trainer *t, const data_batch *b, int64_t *rejected);
+void datasets_measure(trainer *t, observe_step *out);
+/* The loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
+err datasets_validate(trainer *t, double *loss);
+void datasets_free(trainer *t);
 /* report.c: what the user is told before the first step. */
 void trainer_describe(const trainer *t);
 err trainer_write_programs(const trainer *t);

@@ -4,6 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 void *mem_alloc(size_t bytes) {
     void *p = calloc(1, bytes ? bytes : 1);
@@ -49,6 +50,12 @@ err mem_map(size_t bytes, void **out) {
 
 void mem_unmap(void *p, size_t bytes) {
     if (p) munmap(p, bytes ? bytes : 1);
+}
+
+size_t mem_peak(void) {
+    struct rusage use;
+    getrusage(RUSAGE_SELF, &use);
+    return (size_t)use.ru_maxrss * 1024; /* the kernel counts in KiB */
 }
 
 bool mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }

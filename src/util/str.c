@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static void str_room(str *s, size_t more) {
+void str_reserve(str *s, size_t more) {
     if (s->len + more + 1 <= s->cap) return;
     s->cap = MAX(s->cap * 2, s->len + more + 1);
     s->text = mem_grow(s->text, s->cap);
@@ -16,14 +16,14 @@ void str_add(str *s, const char *fmt, ...) {
     int n = vsnprintf(NULL, 0, fmt, args);
     va_end(args);
     BUG_IF(n < 0);
-    str_room(s, (size_t)n);
+    str_reserve(s, (size_t)n);
     vsnprintf(s->text + s->len, (size_t)n + 1, fmt, again);
     va_end(again);
     s->len += (size_t)n;
 }
 
 void str_add_bytes(str *s, const void *bytes, size_t n) {
-    str_room(s, n);
+    str_reserve(s, n);
     if (n) memcpy(s->text + s->len, bytes, n);
     s->len += n;
     s->text[s->len] = 0;

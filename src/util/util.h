@@ -95,6 +95,8 @@ char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void arena_free(arena *a); /* takes NULL */
 
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
+/* @return the most bytes this process has had resident so far. */
+size_t mem_peak(void);
 /* @return false when a*b overflows. */
 bool mul_size(size_t a, size_t b, size_t *out);
 
@@ -107,6 +109,8 @@ typedef struct str {
 } str;
 void str_add(str *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_add_bytes(str *s, const void *bytes, size_t n);
+/* Makes room for `more` bytes, and a NUL, after the first len; len stays. */
+void str_reserve(str *s, size_t more);
 void str_free(str *s);
 /* Levenshtein distance with transpositions, for "did you mean". */
 int str_distance(const char *a, const char *b);

@@ -165,7 +165,7 @@ static inline void stir_vectors(model *m, plan *p, int rank) {
         for (int64_t e = r.from; v && e < r.to; e++)
             v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, rank, e));
     }
-    model_refresh_copies(m, p, rank);
+    BUG_IF(model_refresh_copies(m, p, rank) != OK);
 }
 
 static inline err rank_run(rank_job *j) {

@@ -88,7 +88,7 @@ static void open_subject(const char *name, subject *s) {
     check(st_open(dir, &f));
     check(hf_import_params(s->family, f, s->m, put_weights, s));
     st_close(f);
-    model_refresh_copies(s->m, s->p, 0);
+    assert_null(model_refresh_copies(s->m, s->p, 0));
     model_fill_constants(s->m, s->p);
 }
 

@@ -219,7 +219,7 @@ static const char *write_tok(folder *f, const char *name, const int32_t *ids, in
     assert_ok(token_writer_open(in_folder(f, name), &o, &w));
     assert_ok(token_writer_add(w, ids, n / 2));
     assert_ok(token_writer_add(w, ids + n / 2, n - n / 2));
-    assert_ok(token_writer_close(w));
+    assert_ok(token_writer_close(w, NULL));
     return in_folder(f, name);
 }
 

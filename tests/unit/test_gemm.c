@@ -229,8 +229,8 @@ static void products_of_every_kind(void **state) {
 /* Several strips of C, several stretches of K, and both at once. */
 static void products_cut_in_strips(void **state) {
     static const int64_t shape[][3] = {
-        { 2085, 41, 30 },  { 37, 4133, 21 },   { 45, 50, 2083 },
-        { 2060, 2070, 9 }, { 19, 2101, 1300 }, { 1, 70, 900 },
+        { 2085, 41, 30 },   { 37, 4133, 21 }, { 45, 50, 2083 }, { 2060, 2070, 9 },
+        { 19, 2101, 1300 }, { 1, 70, 900 },   { 45, 50, 4150 }, { 1060, 20, 4150 },
     };
     for (size_t i = 0; i < COUNT_OF(shape); i++)
         for (int s = 0; s < STORES; s++)

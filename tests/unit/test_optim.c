@@ -460,7 +460,7 @@ static void hand_over(rig *from, rig *to) {
             assert_int_equal(n, optim_state_count(to->o, k, j));
             assert_string_equal(optim_state_name(from->o, k, j), optim_state_name(to->o, k, j));
             float *v = mem_alloc((size_t)n * sizeof *v);
-            optim_state_get(from->o, k, j, v);
+            assert_null(optim_state_get(from->o, k, j, v));
             optim_state_set(to->o, k, j, v);
             free(v);
         }

@@ -1,7 +1,7 @@
 /* The table of this instruction set's kernels. */
 #include "kernel/kernel_internal.h"
 
-static size_t workspace(const op_call *c, int threads) {
+static size_t workspace(const op_backend *b, const op_call *c, int threads) {
     switch (c->op) {
     case OP_LINEAR:
     case OP_LINEAR_GELU:

@@ -241,6 +241,10 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
     }
 }
 
+/* Rows of K taken at a time across all panels when K is the outer dimension: each is read along a
+ * stretch of memory before the next, and all stay in the first cache. */
+enum { PACK_K_MAJOR = 64 };
+
 void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows, int64_t k0,
                     int64_t kn) {
     if (s->dt != to->dt) {
@@ -249,9 +253,13 @@ void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64
         return;
     }
     const struct packer *p = packer_of(to->g);
-    char *panel = to->out;
-    size_t panel_bytes = (size_t)(to->height * to->length) * p->element;
-    for (int64_t r = 0; r < rows; r += to->height, panel += panel_bytes)
-        pack_panel(p, side_at(s, r0 + r, k0), (size_t)s->ld * p->element, s->k_major,
-                   (int)MIN(to->height, rows - r), kn, to->height, to->k_pad, panel);
+    int64_t step = s->k_major ? PACK_K_MAJOR : to->k_pad;
+    for (int64_t k = 0; k < to->k_pad; k += step) {
+        int64_t pad = MIN(step, to->k_pad - k), n = MIN(pad, kn - k);
+        for (int64_t r = 0; r < rows; r += to->height) {
+            char *out = (char *)to->out + (size_t)(r * to->length + k * to->height) * p->element;
+            pack_panel(p, side_at(s, r0 + r, k0 + k), (size_t)s->ld * p->element, s->k_major,
+                       (int)MIN(to->height, rows - r), n, to->height, pad, out);
+        }
+    }
 }

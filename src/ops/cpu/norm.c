@@ -72,12 +72,12 @@ void CPU(norm_reduce)(const op_call *c, const norm_space *s, int64_t first, int 
     pool_run(c->run->pool, ceil_div(j.n, BLOCK), reduce_task, &j);
 }
 
-/* ---- forward --------------------------------------------------------------------------------- */
+/* ---- rows of one type -------------------------------------------------------------------------- */
 typedef struct norm_job {
     const op_call *c;
     norm_space space;
-    int64_t n, d, each;
-    bool centred; /* layer norm */
+    int64_t n, d, each; /* each: rows a task forward, chunks a task backward */
+    bool centred;       /* layer norm */
     dtype native; /* the type all activations share, when the row functions take it; else DT_NONE */
 } norm_job;
 
@@ -88,93 +88,114 @@ static dtype common_type(const tensor *const *t, int n) {
     return dt == DT_F32 || dt == DT_BF16 ? dt : DT_NONE;
 }
 
-/* From the sum over a row to its statistics: what it is multiplied by, then shifted by. By value:
+static void *row_data(const tensor *t, int64_t row, int64_t d) {
+    return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
+}
+/* The i-th row after p, which may be NULL. */
+VEC_INLINE void *row_after(const void *p, int64_t i, size_t bytes) {
+    return p ? (char *)p + (size_t)i * bytes : NULL;
+}
+
+/* ---- forward --------------------------------------------------------------------------------- */
+typedef struct norm_rows {
+    const void *x, *delta;
+    void *r, *y;
+    float *stat; /* [n] or [n, 2] */
+    const float *w, *b;
+    int64_t n;
+} norm_rows;
+
+/* The mean square of x - mean, the slow way. */
+static float row_deviation(dtype t, const void *x, float mean, int64_t d) {
+    double sum = 0;
+    for (int64_t k = 0; k < d; k++) {
+        float v = elem_get(t, x, k) - mean;
+        sum += (double)v * v;
+    }
+    return (float)(sum / (double)d);
+}
+
+/* From the sums over a row to its statistics: what it is multiplied by, then shifted by. By value:
  * read back from memory, they would wait for all the stores of the row before. */
 typedef struct norm_stat {
     float scale, shift;
 } norm_stat;
-static norm_stat row_statistics(const norm_job *j, dtype t, int64_t row, const void *x, float sum) {
-    float *stat = j->c->out[2].data; /* [N] or [N, 2] */
-    float d = (float)j->d, mean = sum / d, squares = sum;
-    if (j->centred)
-        squares = t == DT_F32 ? row_deviation(DT_F32, x, mean, j->d)
-                              : row_deviation(DT_BF16, x, mean, j->d);
-    norm_stat s = { .scale = 1 / sqrtf(squares / d + j->c->attr.eps) };
-    s.shift = j->centred ? -mean * s.scale : 0;
-    if (j->centred) stat[2 * row] = mean;
-    stat[j->centred ? 2 * row + 1 : row] = s.scale;
+static norm_stat row_statistics(const norm_job *j, dtype t, const void *x, float sum, float squares,
+                                float *stat) {
+    float d = (float)j->d, eps = j->c->attr.eps, square = squares / d;
+    if (!j->centred) return (norm_stat){ .scale = stat[0] = 1 / sqrtf(square + eps) };
+    float mean = sum / d, variance = square - mean * mean;
+    /* far from 0 for its spread, a row loses digits in that difference: here 4 bits of 24 at most */
+    if (!(square < 16 * variance)) variance = row_deviation(t, x, mean, j->d);
+    norm_stat s = { .scale = 1 / sqrtf(variance + eps) };
+    s.shift = -mean * s.scale;
+    stat[0] = mean;
+    stat[1] = s.scale;
     return s;
 }
 
-static void *row_data(const tensor *t, int64_t row, int64_t d) {
-    return t->data ? (char *)t->data + (size_t)(row * d) * dt_size(t->dt) : NULL;
-}
-
-/* All activations of one type: each pass finishes row - 1 and sums up row. */
-VEC_INLINE void native_rows(norm_form f, const norm_job *j, span rows, const float *w,
-                            const float *b) {
-    const op_call *c = j->c;
-    norm_out o = { .x = NULL, .w = w, .b = b };
-    for (int64_t row = rows.lo; row <= rows.hi; row++) {
-        norm_next n = { .r = NULL };
-        if (row < rows.hi) {
-            n.x = row_data(&c->in[0], row, j->d);
-            n.delta = row_data(&c->in[1], row, j->d);
-            n.r = row_data(&c->out[0], row, j->d);
-            if (!f.delta && n.r && n.r != n.x) memcpy(n.r, n.x, (size_t)j->d * norm_size(f.t));
+/* Each pass finishes row - 1 and sums up row. */
+VEC_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
+    size_t bytes = (size_t)j->d * elem_size(f.t);
+    norm_out o = { .x = NULL, .w = t->w, .b = t->b };
+    for (int64_t row = 0; row <= t->n; row++) {
+        float sum = 0;
+        norm_next n = { .sum = &sum };
+        if (row < t->n) {
+            n.x = row_after(t->x, row, bytes);
+            n.delta = row_after(t->delta, row, bytes);
+            n.r = row_after(t->r, row, bytes);
+            if (!f.delta && n.r && n.r != n.x) memcpy(n.r, n.x, bytes);
             if (!n.r) n.r = (void *)n.x; /* which is only read then */
         }
-        float sum = norm_pass(f, n, o, j->d);
-        if (row == rows.hi) break;
-        norm_stat s = row_statistics(j, f.t, row, n.r, sum);
+        float squares = norm_pass(f, n, o, j->d);
+        if (row == t->n) break;
+        norm_stat s =
+            row_statistics(j, f.t, n.r, sum, squares, t->stat + row * (f.centred ? 2 : 1));
         o.x = n.r;
-        o.y = row_data(&c->out[1], row, j->d);
+        o.y = row_after(t->y, row, bytes);
         o.scale = s.scale;
         o.shift = s.shift;
     }
 }
 
 /* The loop of each form. */
-#define ROWS(name, ...)                                                                            \
-    static void name(const norm_job *j, span rows, const float *w, const float *b) {               \
-        native_rows((norm_form){ __VA_ARGS__ }, j, rows, w, b);                                    \
+#define BLOCK_OF(name, ...)                                                                        \
+    static void name(const norm_job *j, const norm_rows *t) {                                      \
+        norm_block((norm_form){ __VA_ARGS__ }, j, t);                                              \
     }
-ROWS(rms_f32, DT_F32, false, false, false)
-ROWS(rms_f32_sum, DT_F32, false, true, false)
-ROWS(rms_bf16, DT_BF16, false, false, false)
-ROWS(rms_bf16_sum, DT_BF16, false, true, false)
-ROWS(layer_f32, DT_F32, true, false, false)
-ROWS(layer_f32_bias, DT_F32, true, false, true)
-ROWS(layer_f32_sum, DT_F32, true, true, false)
-ROWS(layer_f32_sum_bias, DT_F32, true, true, true)
-ROWS(layer_bf16, DT_BF16, true, false, false)
-ROWS(layer_bf16_bias, DT_BF16, true, false, true)
-ROWS(layer_bf16_sum, DT_BF16, true, true, false)
-ROWS(layer_bf16_sum_bias, DT_BF16, true, true, true)
-#undef ROWS
+BLOCK_OF(rms_f32, DT_F32, false, false, false)
+BLOCK_OF(rms_f32_sum, DT_F32, false, true, false)
+BLOCK_OF(rms_bf16, DT_BF16, false, false, false)
+BLOCK_OF(rms_bf16_sum, DT_BF16, false, true, false)
+BLOCK_OF(layer_f32, DT_F32, true, false, false)
+BLOCK_OF(layer_f32_bias, DT_F32, true, false, true)
+BLOCK_OF(layer_f32_sum, DT_F32, true, true, false)
+BLOCK_OF(layer_f32_sum_bias, DT_F32, true, true, true)
+BLOCK_OF(layer_bf16, DT_BF16, true, false, false)
+BLOCK_OF(layer_bf16_bias, DT_BF16, true, false, true)
+BLOCK_OF(layer_bf16_sum, DT_BF16, true, true, false)
+BLOCK_OF(layer_bf16_sum_bias, DT_BF16, true, true, true)
+#undef BLOCK_OF
 
-typedef void (*rows_fn)(const norm_job *j, span rows, const float *w, const float *b);
-static rows_fn rows_of(const norm_job *j, bool delta, bool bias) {
-    static const rows_fn rms[2][2] = { { rms_f32, rms_f32_sum }, { rms_bf16, rms_bf16_sum } };
-    static const rows_fn layer[2][2][2] = {
+static void norm_rows_of(const norm_job *j, dtype t, const norm_rows *rows) {
+    static void (*const rms[2][2])(const norm_job *j, const norm_rows *t) = {
+        { rms_f32, rms_f32_sum },
+        { rms_bf16, rms_bf16_sum },
+    };
+    static void (*const layer[2][2][2])(const norm_job *j, const norm_rows *t) = {
         { { layer_f32, layer_f32_bias }, { layer_f32_sum, layer_f32_sum_bias } },
         { { layer_bf16, layer_bf16_bias }, { layer_bf16_sum, layer_bf16_sum_bias } },
     };
-    bool narrow = j->native == DT_BF16;
-    return j->centred ? layer[narrow][delta][bias] : rms[narrow][delta];
-}
-
-static float mixed_pass(bool centred, norm_next n, norm_out o, int64_t d) {
-    if (!centred) return norm_pass((norm_form){ .t = DT_F32 }, n, o, d);
-    if (!o.b) return norm_pass((norm_form){ .t = DT_F32, .centred = true }, n, o, d);
-    return norm_pass((norm_form){ .t = DT_F32, .centred = true, .extra = true }, n, o, d);
+    bool narrow = t == DT_BF16, delta = rows->delta != NULL;
+    (j->centred ? layer[narrow][delta][rows->b != NULL] : rms[narrow][delta])(j, rows);
 }
 
 /* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
-static void mixed_row(const norm_job *j, int64_t row, int worker, const float *w, const float *b) {
-    const tensor *xt = &j->c->in[0], *dt = &j->c->in[1], *rt = &j->c->out[0], *yt = &j->c->out[1];
+static void mixed_row(const norm_job *j, int64_t row, int worker, norm_rows t) {
+    const tensor *dt = &j->c->in[1], *rt = &j->c->out[0], *yt = &j->c->out[1];
     float *tmp = norm_row(&j->space, worker, 0), *other = norm_row(&j->space, worker, 1);
-    const float *x = CPU(row_get)(xt, row, j->d, tmp);
+    const float *x = CPU(row_get)(&j->c->in[0], row, j->d, tmp);
     if (rt->data) {
         const float *delta = dt->data ? CPU(row_get)(dt, row, j->d, other) : NULL;
 #pragma omp simd
@@ -182,27 +203,33 @@ static void mixed_row(const norm_job *j, int64_t row, int worker, const float *w
         CPU(row_put)(rt, row, j->d, tmp);
         x = CPU(row_get)(rt, row, j->d, tmp);
     }
-    norm_out o = { .x = x, .y = CPU(row_at)(yt, row, j->d, other), .w = w, .b = b },
-             none = { .x = NULL };
-    float sum = mixed_pass(j->centred, (norm_next){ .r = (void *)x }, none, j->d);
-    norm_stat stat = row_statistics(j, DT_F32, row, x, sum);
-    o.scale = stat.scale;
-    o.shift = stat.shift;
-    mixed_pass(j->centred, (norm_next){ .r = NULL }, o, j->d);
-    CPU(row_put)(yt, row, j->d, o.y);
+    t.n = 1;
+    t.x = x;
+    t.y = CPU(row_at)(yt, row, j->d, other);
+    norm_rows_of(j, DT_F32, &t);
+    CPU(row_put)(yt, row, j->d, t.y);
 }
 
 static void norm_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
-    const tensor *bt = &j->c->in[3];
-    const float *w = CPU(row_get)(&j->c->in[2], 0, j->d, norm_row(&j->space, worker, 2)), *b = NULL;
-    if (j->centred && bt->data) b = CPU(row_get)(bt, 0, j->d, norm_row(&j->space, worker, 3));
+    const op_call *c = j->c;
     span rows = span_of(i, j->each, j->n);
-    if (j->native != DT_NONE) {
-        rows_of(j, j->c->in[1].data != NULL, b != NULL)(j, rows, w, b);
+    int64_t stats = j->centred ? 2 : 1;
+    norm_rows t = { .w = CPU(row_get)(&c->in[2], 0, j->d, norm_row(&j->space, worker, 2)) };
+    if (j->centred && c->in[3].data)
+        t.b = CPU(row_get)(&c->in[3], 0, j->d, norm_row(&j->space, worker, 3));
+    t.stat = (float *)c->out[2].data + rows.lo * stats;
+    if (j->native == DT_NONE) {
+        for (int64_t row = rows.lo; row < rows.hi; row++, t.stat += stats)
+            mixed_row(j, row, worker, t);
         return;
     }
-    for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row(j, row, worker, w, b);
+    t.n = rows.hi - rows.lo;
+    t.x = row_data(&c->in[0], rows.lo, j->d);
+    t.delta = row_data(&c->in[1], rows.lo, j->d);
+    t.r = row_data(&c->out[0], rows.lo, j->d);
+    t.y = row_data(&c->out[1], rows.lo, j->d);
+    norm_rows_of(j, j->native, &t);
 }
 
 static void norm_run(const op_call *c, bool centred) {
@@ -211,7 +238,7 @@ static void norm_run(const op_call *c, bool centred) {
                    .space = CPU(norm_space_of)(c),
                    .n = x->dim[0],
                    .d = x->dim[1],
-                   .each = rows_per_task(x->dim[1]),
+                   .each = stream_rows(x->dim[0], x->dim[1], c->run->pool),
                    .centred = centred };
     j.native = common_type((const tensor *[]){ x, &c->in[1], &c->out[0], &c->out[1] }, 4);
     BUG_IF(c->in[1].data && !c->out[0].data); /* the sum must be kept somewhere */
@@ -223,88 +250,91 @@ void CPU(rmsnorm)(const op_call *c) { norm_run(c, false); }
 void CPU(layernorm)(const op_call *c) { norm_run(c, true); }
 
 /* ---- backward -------------------------------------------------------------------------------- */
-static norm_back back_row(const norm_job *j, int64_t row) {
-    const float *stat = j->c->in[2].data; /* [N] or [N, 2] */
-    if (!j->centred) return (norm_back){ .scale = stat[row] };
-    return (norm_back){ .scale = stat[2 * row + 1], .shift = -stat[2 * row] * stat[2 * row + 1] };
-}
+typedef struct back_rows {
+    const void *dy, *x, *dr;
+    void *dx;
+    const float *stat; /* [n] or [n, 2] */
+    norm_grad p;
+    int64_t n;
+} back_rows;
 
-VEC_INLINE void native_rows_bwd(norm_form f, const norm_job *j, span rows, norm_grad p) {
-    const op_call *c = j->c;
-    norm_back o = { .x = NULL };
-    for (int64_t row = rows.lo; row <= rows.hi; row++) {
-        norm_back n = { .x = NULL };
-        if (row < rows.hi) {
-            n = back_row(j, row);
-            n.dy = row_data(&c->in[0], row, j->d);
-            n.x = row_data(&c->in[1], row, j->d);
-            n.dr = row_data(&c->in[4], row, j->d);
-            n.dx = row_data(&c->out[0], row, j->d);
-        }
-        norm_back_pass(f, &n, &o, p, j->d);
-        o = n;
+VEC_INLINE void back_block(norm_form f, const norm_job *j, const back_rows *t) {
+    size_t bytes = (size_t)j->d * elem_size(f.t);
+    for (int64_t row = 0; row < t->n; row++) {
+        const float *stat = t->stat + row * (f.centred ? 2 : 1);
+        norm_back b = { .dy = row_after(t->dy, row, bytes),
+                        .x = row_after(t->x, row, bytes),
+                        .dr = row_after(t->dr, row, bytes),
+                        .dx = row_after(t->dx, row, bytes),
+                        .scale = f.centred ? stat[1] : stat[0],
+                        .shift = f.centred ? -stat[0] * stat[1] : 0 };
+        back_sums(f, &b, t->p, j->d);
+        back_finish(f, &b, t->p.w, j->d);
     }
 }
 
-#define ROWS(name, ...)                                                                            \
-    static void name(const norm_job *j, span rows, norm_grad p) {                                  \
-        native_rows_bwd((norm_form){ __VA_ARGS__ }, j, rows, p);                                   \
+#define BLOCK_OF(name, ...)                                                                        \
+    static void name(const norm_job *j, const back_rows *t) {                                      \
+        back_block((norm_form){ __VA_ARGS__ }, j, t);                                              \
     }
-ROWS(rms_back_f32, DT_F32, false, false, false)
-ROWS(rms_back_f32_sum, DT_F32, false, false, true)
-ROWS(rms_back_bf16, DT_BF16, false, false, false)
-ROWS(rms_back_bf16_sum, DT_BF16, false, false, true)
-ROWS(layer_back_f32, DT_F32, true, false, false)
-ROWS(layer_back_f32_sum, DT_F32, true, false, true)
-ROWS(layer_back_bf16, DT_BF16, true, false, false)
-ROWS(layer_back_bf16_sum, DT_BF16, true, false, true)
-#undef ROWS
+BLOCK_OF(rms_back_f32, DT_F32, false, false, false)
+BLOCK_OF(rms_back_f32_sum, DT_F32, false, false, true)
+BLOCK_OF(rms_back_bf16, DT_BF16, false, false, false)
+BLOCK_OF(rms_back_bf16_sum, DT_BF16, false, false, true)
+BLOCK_OF(layer_back_f32, DT_F32, true, false, false)
+BLOCK_OF(layer_back_f32_sum, DT_F32, true, false, true)
+BLOCK_OF(layer_back_bf16, DT_BF16, true, false, false)
+BLOCK_OF(layer_back_bf16_sum, DT_BF16, true, false, true)
+#undef BLOCK_OF
 
-typedef void (*back_fn)(const norm_job *j, span rows, norm_grad p);
-static const back_fn back_rows[2][2][2] = {
-    /* layer norm, bf16, with dr */
-    { { rms_back_f32, rms_back_f32_sum }, { rms_back_bf16, rms_back_bf16_sum } },
-    { { layer_back_f32, layer_back_f32_sum }, { layer_back_bf16, layer_back_bf16_sum } },
-};
-
-static void mixed_pass_bwd(bool centred, norm_back *n, const norm_back *o, norm_grad p, int64_t d) {
-    bool dr = o->dr != NULL;
-    if (centred && dr)
-        norm_back_pass((norm_form){ DT_F32, true, false, true }, n, o, p, d);
-    else if (centred)
-        norm_back_pass((norm_form){ DT_F32, true, false, false }, n, o, p, d);
-    else if (dr)
-        norm_back_pass((norm_form){ DT_F32, false, false, true }, n, o, p, d);
-    else
-        norm_back_pass((norm_form){ DT_F32, false, false, false }, n, o, p, d);
+static void back_rows_of(const norm_job *j, dtype t, const back_rows *rows) {
+    static void (*const of[2][2][2])(const norm_job *j, const back_rows *t) = {
+        { { rms_back_f32, rms_back_f32_sum }, { rms_back_bf16, rms_back_bf16_sum } },
+        { { layer_back_f32, layer_back_f32_sum }, { layer_back_bf16, layer_back_bf16_sum } },
+    };
+    of[j->centred][t == DT_BF16][rows->dr != NULL](j, rows);
 }
 
-static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, norm_grad p) {
+static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, back_rows t) {
     const tensor *dyt = &j->c->in[0], *rt = &j->c->in[1], *drt = &j->c->in[4], *dxt = &j->c->out[0];
     const norm_space *s = &j->space;
-    norm_back n = back_row(j, row), none = { .x = NULL };
-    n.dy = CPU(row_get)(dyt, row, j->d, norm_row(s, worker, 0));
-    n.x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
-    n.dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
-    n.dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
-    mixed_pass_bwd(j->centred, &n, &none, p, j->d);
-    mixed_pass_bwd(j->centred, &none, &n, p, j->d);
-    CPU(row_put)(dxt, row, j->d, n.dx);
+    t.n = 1;
+    t.dy = CPU(row_get)(dyt, row, j->d, norm_row(s, worker, 0));
+    t.x = CPU(row_get)(rt, row, j->d, norm_row(s, worker, 1));
+    t.dr = drt->data ? CPU(row_get)(drt, row, j->d, norm_row(s, worker, 3)) : NULL;
+    t.dx = CPU(row_at)(dxt, row, j->d, norm_row(s, worker, 4));
+    back_rows_of(j, DT_F32, &t);
+    CPU(row_put)(dxt, row, j->d, t.dx);
+}
+
+/* The rows of one chunk, into its own weight gradient. */
+static void chunk_bwd(const norm_job *j, int64_t chunk, int worker, const float *w) {
+    const op_call *c = j->c;
+    const norm_space *s = &j->space;
+    span rows = span_of(chunk, s->each, j->n);
+    int64_t stats = j->centred ? 2 : 1;
+    back_rows t = { .stat = (const float *)c->in[2].data + rows.lo * stats,
+                    .p = { .w = w, .dw = s->partial + chunk * s->width } };
+    t.p.db = t.p.dw + s->ld;
+    memset(t.p.dw, 0, (size_t)s->width * sizeof *t.p.dw);
+    if (j->native == DT_NONE) {
+        for (int64_t row = rows.lo; row < rows.hi; row++, t.stat += stats)
+            mixed_row_bwd(j, row, worker, t);
+        return;
+    }
+    t.n = rows.hi - rows.lo;
+    t.dy = row_data(&c->in[0], rows.lo, j->d);
+    t.x = row_data(&c->in[1], rows.lo, j->d);
+    t.dr = row_data(&c->in[4], rows.lo, j->d);
+    t.dx = row_data(&c->out[0], rows.lo, j->d);
+    back_rows_of(j, j->native, &t);
 }
 
 static void norm_bwd_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
-    const norm_space *s = &j->space;
-    norm_grad p = { .dw = s->partial + i * s->width };
-    p.db = p.dw + s->ld;
-    memset(p.dw, 0, (size_t)s->width * sizeof *p.dw);
-    p.w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(s, worker, 2));
-    span rows = span_of(i, s->each, j->n);
-    if (j->native != DT_NONE) {
-        back_rows[j->centred][j->native == DT_BF16][j->c->in[4].data != NULL](j, rows, p);
-        return;
-    }
-    for (int64_t row = rows.lo; row < rows.hi; row++) mixed_row_bwd(j, row, worker, p);
+    const float *w = CPU(row_get)(&j->c->in[3], 0, j->d, norm_row(&j->space, worker, 2));
+    span chunks = span_of(i, j->each, j->space.chunks);
+    for (int64_t k = chunks.lo; k < chunks.hi; k++) chunk_bwd(j, k, worker, w);
 }
 
 static void norm_bwd_run(const op_call *c, bool centred) {
@@ -312,9 +342,10 @@ static void norm_bwd_run(const op_call *c, bool centred) {
     norm_job j = {
         .c = c, .space = CPU(norm_space_of)(c), .n = dy->dim[0], .d = dy->dim[1], .centred = centred
     };
+    j.each = ceil_div(stream_rows(j.n, j.d, c->run->pool), j.space.each);
     j.native = common_type((const tensor *[]){ dy, &c->in[1], &c->in[4], &c->out[0] }, 4);
     BUG_IF(c->in[2].dt != DT_F32);
-    pool_run(c->run->pool, j.space.chunks, norm_bwd_task, &j);
+    pool_run(c->run->pool, ceil_div(j.space.chunks, j.each), norm_bwd_task, &j);
     CPU(norm_reduce)(c, &j.space, 0, 1);
     if (centred) CPU(norm_reduce)(c, &j.space, j.space.ld, 2);
 }

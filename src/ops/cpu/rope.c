@@ -1,7 +1,6 @@
 /* Rotary position embedding on the q and k heads of a row; v passes through. Bytes moved: the row
  * once in, once out; in place, v is not touched. */
-#include "chunks.h"
-#include "vec.h"
+#include "stream.h"
 
 #include <string.h>
 
@@ -16,22 +15,29 @@ typedef struct rope_job {
     float sign;           /* of the angle: -1 turns back */
 } rope_job;
 
+/* n vectors of each half of a head, from element j on. */
+VEC_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, int half, float sign,
+                            int j, int n) {
+    vf a[UNIT_VECS], b[UNIT_VECS], c[UNIT_VECS], s[UNIT_VECS], turned[UNIT_VECS];
+    vecs_load(t, x, j, a, n);
+    vecs_load(t, x, j + half, b, n);
+    vecs_load(DT_F32, cs, j, c, n);
+    vecs_load(DT_F32, cs, j + half, s, n);
+    VEC_UNROLL for (int i = 0; i < n; i++) turned[i] = a[i] * c[i] - b[i] * (s[i] * sign);
+    VEC_UNROLL for (int i = 0; i < n; i++) b[i] = b[i] * c[i] + a[i] * (s[i] * sign);
+    vecs_store(t, y, j, turned, n);
+    vecs_store(t, y, j + half, b, n);
+}
 /* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are of type t, the same or apart. */
 VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int half, float sign) {
     const float *cosine = cs, *sine = cs + half;
     int j = 0;
-    for (; j + 2 * VEC <= half; j += 2 * VEC) {
-        vf a[2], b[2], c[2], s[2];
-        vec_load2(t, x, j, a);
-        vec_load2(t, x, j + half, b);
-        vec_load2(DT_F32, cosine, j, c);
-        vec_load2(DT_F32, sine, j, s);
-        vf turned[2] = { a[0] * c[0] - b[0] * (s[0] * sign), a[1] * c[1] - b[1] * (s[1] * sign) };
-        b[0] = b[0] * c[0] + a[0] * (s[0] * sign);
-        b[1] = b[1] * c[1] + a[1] * (s[1] * sign);
-        vec_store2(t, y, j, turned);
-        vec_store2(t, y, j + half, b);
+    for (; j + UNIT <= half; j += UNIT) {
+        unit_ahead(t, x, 2 * j); /* in order, whichever half they belong to */
+        unit_ahead(t, x, 2 * j + UNIT);
+        rotate_vecs(t, x, y, cs, half, sign, j, UNIT_VECS);
     }
+    for (; j + 2 * VEC <= half; j += 2 * VEC) rotate_vecs(t, x, y, cs, half, sign, j, 2);
     for (; j < half; j++) {
         float a = elem_get(t, x, j), b = elem_get(t, x, j + half), s = sign * sine[j];
         elem_put(t, y, j, a * cosine[j] - b * s);
@@ -41,7 +47,7 @@ VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int hal
 /* Consecutive heads; the dims beyond rot pass through. */
 VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const float *cs,
                           const rope_job *j, int heads) {
-    size_t size = t == DT_F32 ? sizeof(float) : sizeof(uint16_t), skip = (size_t)j->rot * size;
+    size_t size = elem_size(t), skip = (size_t)j->rot * size;
     size_t step = (size_t)j->dim * size;
     for (int h = 0; h < heads; h++, x += step, y += step) {
         rotate(t, x, y, cs, j->rot / 2, sign);
@@ -119,7 +125,7 @@ void CPU(rope)(const op_call *c) {
                    .pos = c->in[1].data,
                    .n = in->dim[0],
                    .c = in->dim[1],
-                   .each = rows_per_task(in->dim[1]),
+                   .each = stream_rows(in->dim[0], in->dim[1], c->run->pool),
                    .dim = dim,
                    .rot = c->attr.heads.rot,
                    .turned = q + kv,

@@ -63,6 +63,7 @@ static const struct {
 
 typedef struct update_job {
     const op_call *c;
+    int64_t n, each;
     sweep_fn sweep;
     update_factors f;
 } update_job;
@@ -74,7 +75,7 @@ static void update_task(void *ctx, int64_t i, int worker) {
     const tensor *copy = &c->out[states + 1];
     float *p = c->out[0].data, *m = states > 0 ? c->out[1].data : NULL;
     float *v = states > 1 ? c->out[2].data : NULL;
-    span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[0]));
+    span e = span_of(i, j->each, j->n);
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
         elements x = { .g = (const float *)c->in[0].data + at,
                        .p = p + at,
@@ -90,9 +91,10 @@ static void update_task(void *ctx, int64_t i, int worker) {
 void CPU(update)(const op_call *c) {
     int states = rules[c->op].states;
     update_check(c, states, states + 1);
-    update_job j = { .c = c, .f = update_factors_of(c) };
+    update_job j = { .c = c, .n = tensor_count(&c->in[0]), .f = update_factors_of(c) };
+    j.each = ceil_div(stream_task(j.n, c->run->pool), BLOCK) * BLOCK;
     j.sweep = c->attr.update.l2 ? rules[c->op].l2 : rules[c->op].decoupled;
-    pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), TASK_ELEMENTS), update_task, &j);
+    pool_run(c->run->pool, ceil_div(j.n, j.each), update_task, &j);
 }
 
 /* ---- adaptive clipping ------------------------------------------------------------------------

@@ -2,8 +2,7 @@
 #ifndef INGOT_OPS_CPU_UPDATE_H
 #define INGOT_OPS_CPU_UPDATE_H
 
-#include "chunks.h"
-#include "vec.h"
+#include "stream.h"
 
 #include <math.h>
 
@@ -85,9 +84,8 @@ typedef void (*lane_rule)(const update_factors *f, lane *x);
 
 /* Several vectors side by side, loads first and stores last: one vector's chain of operations is
  * longer than the processor looks ahead. */
-enum { ABREAST = 4 };
 VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k, int n) {
-    lane x[ABREAST];
+    lane x[UNIT_VECS];
     for (int i = 0; i < n; i++) {
         x[i].g = vec_load(DT_F32, e.g, k + i * VEC);
         x[i].p = vec_load(DT_F32, e.p, k + i * VEC);
@@ -124,7 +122,13 @@ VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, 
 VEC_INLINE void sweep(lane_rule rule, const update_factors *f, elements e) {
     const update_factors own = *f; /* which no store can alias */
     int64_t k = 0;
-    for (; k + ABREAST * VEC <= e.n; k += ABREAST * VEC) sweep_lanes(rule, &own, e, k, ABREAST);
+    for (; k + UNIT <= e.n; k += UNIT) {
+        unit_ahead(DT_F32, e.g, k);
+        unit_ahead(DT_F32, e.p, k);
+        if (e.m) unit_ahead(DT_F32, e.m, k);
+        if (e.v) unit_ahead(DT_F32, e.v, k);
+        sweep_lanes(rule, &own, e, k, UNIT_VECS);
+    }
     for (; k + VEC <= e.n; k += VEC) sweep_lanes(rule, &own, e, k, 1);
     if (k < e.n) sweep_rest(rule, &own, e, k);
 }

@@ -152,20 +152,6 @@ VEC_INLINE void vec_store2(dtype dt, void *p, int64_t k, const vf x[2]) {
     vec_store(dt, p, k, x[0]);
     vec_store(dt, p, k + VEC, x[1]);
 }
-/* The same, and x becomes what was stored. */
-VEC_INLINE void vec_keep2(dtype dt, void *p, int64_t k, vf x[2]) {
-#if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-    if (dt == DT_BF16) {
-        uint16x8_t h = vec_narrow2(x);
-        vst1q_u16((uint16_t *)p + k, h);
-        vec_widen2(h, x);
-        return;
-    }
-#endif
-    x[0] = vec_round(dt, x[0]);
-    x[1] = vec_round(dt, x[1]);
-    vec_store2(dt, p, k, x);
-}
 
 /* One element, for what is left at the end of a row. */
 VEC_INLINE float elem_get(dtype dt, const void *p, int64_t k) {

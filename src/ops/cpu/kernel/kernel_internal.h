@@ -27,6 +27,10 @@ typedef struct gemm_kernel {
     int block_m, block_n; /* of C for one task: their panels stay in the second cache */
     /* c[mr, nr] = (add ? c : 0) + a b over k, a multiple of ku. */
     void (*tile)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add);
+    /* The same with A not packed: K contiguous, its mr rows lda elements apart. NULL: cannot. */
+    void (*tile_rows)(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
+                      bool add);
+    int rows_m; /* with tile_rows: rows of C for a task that packs one panel of B for itself */
     /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);

@@ -1,0 +1,84 @@
+#include "cli/data_common.h"
+
+#include <string.h>
+#include <unistd.h>
+
+enum {
+    LONGEST = 64 << 20,   /* of a record, without a cap */
+    LEAST = 1 << 16,      /* ... and at least, however small the cap */
+    PART_OF_MEMORY = 256, /* the longest record is this part of the cap */
+    COPIES = 6,           /* of a record that reading and writing hold: raw, decoded, written */
+    BLOCK = 1 << 20,      /* what text/ reads at a time ... */
+    BLOCK_COPIES = 4,     /* ... raw, decoded, written, compressed */
+    PROGRAM = 16 << 20,   /* code, libraries, stacks, codecs */
+    MOST_THREADS = 1024,
+};
+
+static err one_of(const char *option, const char *value, const char *const *names, int n) {
+    if (!value) return OK;
+    str list = { 0 };
+    for (int i = 0; i < n; i++) {
+        if (strcmp(value, names[i]) == 0) return str_free(&list), OK;
+        str_add(&list, "%s%s", i == 0 ? "" : i + 1 == n ? " or " : ", ", names[i]);
+    }
+    err e = ERR("--%s: \"%s\" is not %s", option, value, list.text);
+    str_free(&list);
+    return e;
+}
+
+err data_common_check(data_common *c) {
+    static const char *const invalid[] = { "repair", "refuse" };
+    static const char *const compress[] = { "zst", "gz", "none" };
+    static const char *const formats[] = { "text", "jsonl", "warc", "wet" };
+    TRY(one_of("invalid", c->invalid, invalid, 2));
+    TRY(one_of("compress", c->compress, compress, 3));
+    TRY(one_of("format", c->in.format, formats, 4));
+    c->in.invalid = c->invalid && strcmp(c->invalid, "refuse") == 0 ? TEXT_REFUSE : TEXT_REPAIR;
+    if (c->longest == 0) {
+        c->longest = LONGEST;
+        if (c->memory) c->longest = MIN(c->longest, MAX(LEAST, c->memory / PART_OF_MEMORY));
+    }
+    if (c->longest > INT32_MAX)
+        return ERR("--longest: %lld is too large; a record has at most 2 GiB",
+                   (long long)c->longest);
+    if (c->threads > MOST_THREADS)
+        return ERR("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
+    c->in.document_bytes = (size_t)c->longest;
+    return OK;
+}
+
+err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) {
+    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
+    *threads = (int)(c->threads ? c->threads : MAX(1, MIN(cores, MOST_THREADS)));
+    if (!c->memory) return OK;
+    double each = (double)c->longest * (double)(COPIES + per_byte) + BLOCK * BLOCK_COPIES;
+    double left = (double)c->memory - (double)fixed - PROGRAM;
+    if (left < each) {
+        char cap[32], need[32], record[32];
+        return err_hint(
+            ERR("--memory: %s is too little; one thread needs %s with records of up to %s",
+                str_bytes(cap, sizeof cap, (double)c->memory),
+                str_bytes(need, sizeof need, (double)fixed + PROGRAM + each),
+                str_bytes(record, sizeof record, (double)c->longest)),
+            "raise --memory, or lower --longest");
+    }
+    *threads = (int)MIN((double)*threads, left / each);
+    return OK;
+}
+
+text_stage_options data_common_stage(const data_common *c, int threads) {
+    return (text_stage_options){ .out = c->out,
+                                 .dropped = c->dropped,
+                                 .compress = c->compress,
+                                 .threads = threads,
+                                 .fresh = c->fresh,
+                                 .quiet = c->quiet };
+}
+
+FILE *data_common_to(const data_common *c) {
+    return !c->out || strcmp(c->out, "-") == 0 ? stderr : stdout;
+}
+
+void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r) {
+    (c->json ? text_stage_print_json : text_stage_print)(s, r, data_common_to(c));
+}

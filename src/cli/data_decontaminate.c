@@ -1,0 +1,141 @@
+/* ingot data decontaminate: cuts the texts of evaluations out of training documents. */
+#include "cli/data_common.h"
+#include "curate/curate.h"
+#include "io/io.h"
+
+#include <stdlib.h>
+
+typedef struct decontaminate_args {
+    data_common common;
+    const char *against, *fields, *work, *report;
+    int64_t ngram, shortest, common_in, margin, piece, pieces;
+    bool keep_work;
+} decontaminate_args;
+
+enum { WORKER_PER_BYTE = 16 };
+
+static err in_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
+    if (value < least || value > most)
+        return ERR("--%s: %lld is not between %lld and %lld", option, (long long)value,
+                   (long long)least, (long long)most);
+    *out = (int)value;
+    return OK;
+}
+
+static err take_options(const decontaminate_args *a, decontaminate_options *o) {
+    if (!a->against)
+        return err_hint(ERR("--against: no reference is named"),
+                        "name the evaluation files: --against gsm8k.jsonl,mmlu/");
+    o->against = a->against;
+    o->fields = a->fields;
+    TRY(in_range("ngram", a->ngram, 2, GRAM_MOST, &o->ngram));
+    TRY(in_range("shortest", a->shortest, 1, a->ngram, &o->shortest));
+    TRY(in_range("common", a->common_in, 0, INT32_MAX, &o->common));
+    TRY(in_range("margin", a->margin, 0, INT32_MAX, &o->margin));
+    TRY(in_range("piece", a->piece, 0, INT32_MAX, &o->piece));
+    TRY(in_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
+    o->keep_work = a->keep_work;
+    o->fresh = a->common.fresh;
+    o->quiet = a->common.quiet;
+    o->report = a->report;
+    if (a->common.memory) o->memory = (size_t)a->common.memory / 2; /* the rest is for reading */
+    return OK;
+}
+
+static void print_summary(const decontaminate_summary *s, FILE *to) {
+    fprintf(to, "%lld n-grams of %lld reference files: %lld found, in %lld documents\n",
+            (long long)s->grams, (long long)s->references, (long long)s->found,
+            (long long)s->documents);
+    if (s->common) fprintf(to, "%lld n-grams are common and left alone\n", (long long)s->common);
+    if (s->silent)
+        fprintf(to, "%lld of %lld reference files match nothing\n", (long long)s->silent,
+                (long long)s->references);
+}
+
+static void print_json(const decontaminate_summary *s, FILE *to) {
+    json_t *all = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "references",
+                            (json_int_t)s->references, "ngrams", (json_int_t)s->grams, "found",
+                            (json_int_t)s->found, "common", (json_int_t)s->common, "documents",
+                            (json_int_t)s->documents, "silent_references", (json_int_t)s->silent);
+    BUG_IF(!all);
+    json_dumpf(all, to, JSON_COMPACT);
+    fprintf(to, "\n");
+    json_decref(all);
+}
+
+static err run_stage(const decontaminate_args *a, const decontaminate_options *o, text_inputs *in) {
+    decontaminate *d = NULL;
+    text_stage_report report = { 0 };
+    err e = OK;
+    TRY_CLEAN(decontaminate_find(o, in, &d));
+    text_stage s = decontaminate_stage(d);
+    text_stage_options so = data_common_stage(&a->common, o->threads);
+    TRY_CLEAN(text_stage_run(&s, in, &so, &report));
+    TRY_CLEAN(decontaminate_end(d));
+    (a->common.json ? print_json : print_summary)(decontaminate_summarise(d),
+                                                  data_common_to(&a->common));
+    data_common_print(&a->common, &s, &report);
+cleanup:
+    text_stage_report_free(&report);
+    decontaminate_free(d);
+    return e;
+}
+
+static err run(const cli_subcommand *self, int argc, char **argv) {
+    decontaminate_options o = decontaminate_defaults();
+    decontaminate_args a = { .ngram = o.ngram,
+                             .shortest = o.shortest,
+                             .common_in = o.common,
+                             .margin = o.margin,
+                             .piece = o.piece,
+                             .pieces = o.pieces };
+    text_inputs *in = NULL;
+    int n = 0;
+    err e = OK;
+    TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
+    TRY(data_common_check(&a.common));
+    TRY(take_options(&a, &o));
+    TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
+    char *work = dedup_work_folder(a.work, a.common.out);
+    o.work = work;
+    TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+    TRY_CLEAN(run_stage(&a, &o, in));
+cleanup:
+    text_inputs_close(in);
+    free(work);
+    return e;
+}
+
+#define AT(member) offsetof(decontaminate_args, member)
+/* clang-format off */
+static const cli_arg args[] = {
+    DATA_COMMON_ARGS,
+    { "against", ARG_TEXT, AT(against), "A,B", "references: files of JSON lines, or folders of .jsonl files" },
+    { "fields", ARG_TEXT, AT(fields), "A,B", "members of a reference to look for, such as question,answer (default: every string)" },
+    { "ngram", ARG_COUNT, AT(ngram), "N", "a match is N words in a row (default 13)" },
+    { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references are looked for whole, from N words (default 8)" },
+    { "common", ARG_COUNT, AT(common_in), "N", "n-grams in more than N documents are left alone (default 10; 0: none are)" },
+    { "margin", ARG_COUNT, AT(margin), "N", "characters cut on either side of a match (default 200)" },
+    { "piece", ARG_COUNT, AT(piece), "N", "pieces of fewer characters go as well (default 200)" },
+    { "pieces", ARG_COUNT, AT(pieces), "N", "a document that falls into more is dropped (default 10)" },
+    { "report", ARG_TEXT, AT(report), "FILE", "a JSON line for each match and each common n-gram" },
+    { "work", ARG_TEXT, AT(work), "DIR", "where spill files go; a rerun continues from them (default: PATH.work beside --out)" },
+    { "keep-work", ARG_FLAG, AT(keep_work), "", "do not remove them at the end" },
+};
+/* clang-format on */
+
+const cli_subcommand data_decontaminate = {
+    .summary = "cut the texts of evaluations out of documents",
+    .run = run,
+    .spec = { "data decontaminate", "[options] --against FILES INPUT...", args, (int)COUNT_OF(args),
+              1, true },
+    .help =
+        "Words are compared in lower case, without accents and punctuation. Each string of a\n"
+        "reference is looked for by itself. What is left of a document between the cuts is joined\n"
+        "by blank lines. A reference that matches nothing gets a warning. The input is read twice:\n"
+        "first to learn which n-grams are common.\n"
+        "\n"
+        "Example\n"
+        "  ingot data decontaminate unique/ --against gsm8k.jsonl,mmlu/ --fields question,answer \\\n"
+        "      --out pretrain/ --report contamination.jsonl\n",
+};

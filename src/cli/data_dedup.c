@@ -1,0 +1,240 @@
+/* ingot data dedup: one of each document, near-duplicates and paragraphs included. */
+#include "cli/data_common.h"
+#include "curate/curate.h"
+#include "io/io.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct dedup_args {
+    data_common common;
+    const char *method, *keep, *work, *report;
+    int64_t ngram, hashes, bands, rows, paragraph_words;
+    double threshold;
+    bool lines, keep_work;
+} dedup_args;
+
+enum { NOT_GIVEN = -1 };
+enum { WORKER_PER_BYTE = 8 }; /* memory of a worker, for each byte of the longest record */
+static const char *const methods[] = {
+    [DEDUP_NEAR] = "near", [DEDUP_EXACT] = "exact", [DEDUP_PARAGRAPH] = "paragraph"
+};
+static const char *const keeps[] = {
+    [DEDUP_FIRST] = "first", [DEDUP_LAST] = "last", [DEDUP_LONGEST] = "longest"
+};
+
+static err choose(const char *option, const char *value, const char *const names[3], int *out) {
+    for (int i = 0; i < 3; i++)
+        if (strcmp(value, names[i]) == 0) return *out = i, OK;
+    return ERR("--%s: \"%s\" is not %s, %s or %s", option, value, names[0], names[1], names[2]);
+}
+
+/* Options that the method has no use for are mistakes. */
+static err check_method(const dedup_args *a, dedup_method method) {
+    const struct {
+        const char *name;
+        bool given;
+        dedup_method of;
+    } options[] = {
+        { "threshold", a->threshold != 0, DEDUP_NEAR },
+        { "ngram", a->ngram != NOT_GIVEN, DEDUP_NEAR },
+        { "hashes", a->hashes != NOT_GIVEN, DEDUP_NEAR },
+        { "bands", a->bands != NOT_GIVEN, DEDUP_NEAR },
+        { "rows", a->rows != NOT_GIVEN, DEDUP_NEAR },
+        { "lines", a->lines, DEDUP_PARAGRAPH },
+        { "paragraph-words", a->paragraph_words != NOT_GIVEN, DEDUP_PARAGRAPH },
+    };
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        if (options[i].given && options[i].of != method)
+            return ERR("--%s: is of --method %s, not of %s", options[i].name,
+                       methods[options[i].of], methods[method]);
+    if (method != DEDUP_PARAGRAPH) return OK;
+    if (a->report) return ERR("--report: lists clusters of documents; paragraphs have none");
+    if (strcmp(a->keep, "first") != 0) return ERR("--keep: of paragraphs the first is kept");
+    return OK;
+}
+
+/* @param given NOT_GIVEN leaves *out, the default. */
+static err take_number(const char *option, int64_t given, int64_t most, int *out) {
+    if (given == NOT_GIVEN) return OK;
+    if (given < 1 || given > most)
+        return ERR("--%s: %lld is not between 1 and %lld", option, (long long)given,
+                   (long long)most);
+    *out = (int)given;
+    return OK;
+}
+
+/* Bands and rows: as given, or the best for a threshold. */
+static err choose_bands(const dedup_args *a, dedup_options *o) {
+    int hashes = o->bands * o->rows;
+    bool bands = a->bands != NOT_GIVEN, rows = a->rows != NOT_GIVEN;
+    TRY(take_number("ngram", a->ngram, GRAM_MOST, &o->ngram));
+    TRY(take_number("hashes", a->hashes, MINHASH_MOST, &hashes));
+    TRY(take_number("bands", a->bands, MINHASH_MOST, &o->bands));
+    TRY(take_number("rows", a->rows, MINHASH_MOST, &o->rows));
+    if (a->threshold != 0 && (bands || rows))
+        return ERR("--threshold: chooses bands and rows; leave out --bands and --rows");
+    if (a->threshold >= 1)
+        return err_hint(ERR("--threshold: %g is not below 1", a->threshold),
+                        "--method exact finds documents that are the same");
+    if (a->threshold != 0) {
+        minhash_pick(hashes, a->threshold, &o->bands, &o->rows);
+        return OK;
+    }
+    if (bands && rows && a->hashes == NOT_GIVEN) hashes = MINHASH_MOST; /* as many as they need */
+    if (bands && !rows) o->rows = hashes / o->bands;
+    if (!bands) o->bands = hashes / o->rows;
+    if (o->rows >= 1 && o->bands >= 1 && o->bands <= hashes / o->rows) return OK;
+    return err_hint(ERR("--hashes: %d are too few for %d bands of %d rows", hashes,
+                        MAX(o->bands, 1), MAX(o->rows, 1)),
+                    "raise --hashes, or choose bands times rows within it");
+}
+
+static err take_options(const dedup_args *a, dedup_options *o) {
+    int method = 0, keep = 0;
+    TRY(choose("method", a->method, methods, &method));
+    TRY(choose("keep", a->keep, keeps, &keep));
+    TRY(check_method(a, (dedup_method)method));
+    TRY(choose_bands(a, o));
+    TRY(take_number("paragraph-words", a->paragraph_words, INT32_MAX, &o->paragraph_words));
+    o->method = (dedup_method)method;
+    o->keep = (dedup_keep)keep;
+    o->lines = a->lines;
+    o->keep_work = a->keep_work;
+    o->fresh = a->common.fresh;
+    o->quiet = a->common.quiet;
+    o->report = a->report;
+    if (a->common.memory) o->memory = (size_t)a->common.memory / 2; /* the rest is for reading */
+    return OK;
+}
+
+/* ---- what is said -------------------------------------------------------------------------- */
+
+static void print_curve(const dedup_options *o, FILE *to) {
+    static const double at[] = { 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1 };
+    fprintf(to, "near-duplicates: %d-grams, %d bands x %d rows = %d hashes\n  similarity  ",
+            o->ngram, o->bands, o->rows, o->bands * o->rows);
+    for (size_t i = 0; i < COUNT_OF(at); i++) fprintf(to, " %6.2f", at[i]);
+    fprintf(to, "\n  found       ");
+    for (size_t i = 0; i < COUNT_OF(at); i++)
+        fprintf(to, " %6.4f", minhash_curve(o->bands, o->rows, at[i]));
+    fprintf(to, "\n");
+}
+
+static void print_summary(const dedup_summary *s, FILE *to) {
+    if (s->paragraphs) {
+        fprintf(to, "%lld of %lld paragraphs repeat an earlier one\n", (long long)s->copies,
+                (long long)s->paragraphs);
+        return;
+    }
+    fprintf(to, "%lld clusters, %lld documents beside the kept ones, the largest cluster %lld\n",
+            (long long)s->clusters, (long long)s->copies, (long long)s->largest);
+    for (int i = 1; i < DEDUP_SIZES; i++) {
+        if (!s->sizes[i]) continue;
+        char size[64];
+        snprintf(size, sizeof size, "%lld to %lld", 1LL << i, (2LL << i) - 1);
+        fprintf(to, "  %-22s %12lld clusters\n", size, (long long)s->sizes[i]);
+    }
+}
+
+static void print_json(const dedup_options *o, const dedup_summary *s, FILE *to) {
+    json_t *sizes = json_object();
+    for (int i = 1; i < DEDUP_SIZES; i++) {
+        char least[24];
+        snprintf(least, sizeof least, "%lld", 1LL << i);
+        if (s->sizes[i]) json_object_set_new(sizes, least, json_integer(s->sizes[i]));
+    }
+    json_t *all =
+        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "method", methods[o->method], "documents",
+                  (json_int_t)s->documents, "paragraphs", (json_int_t)s->paragraphs, "copies",
+                  (json_int_t)s->copies, "clusters", (json_int_t)s->clusters, "largest",
+                  (json_int_t)s->largest, "clusters_of_at_least", sizes);
+    BUG_IF(!all);
+    json_dumpf(all, to, JSON_COMPACT);
+    fprintf(to, "\n");
+    json_decref(all);
+}
+
+/* ---- the command --------------------------------------------------------------------------- */
+
+static err run_stage(const dedup_args *a, const dedup_options *o, text_inputs *in) {
+    FILE *to = data_common_to(&a->common);
+    dedup *d = NULL;
+    text_stage_report report = { 0 };
+    err e = OK;
+    if (o->method == DEDUP_NEAR && !a->common.json) print_curve(o, to);
+    TRY_CLEAN(dedup_find(o, in, &d));
+    text_stage s = dedup_stage(d);
+    text_stage_options so = data_common_stage(&a->common, o->threads);
+    TRY_CLEAN(text_stage_run(&s, in, &so, &report));
+    TRY_CLEAN(dedup_end(d));
+    if (a->common.json)
+        print_json(o, dedup_summarise(d), to);
+    else
+        print_summary(dedup_summarise(d), to);
+    data_common_print(&a->common, &s, &report);
+cleanup:
+    text_stage_report_free(&report);
+    dedup_free(d);
+    return e;
+}
+
+static err run(const cli_subcommand *self, int argc, char **argv) {
+    dedup_args a = { .method = "near",
+                     .keep = "first",
+                     .ngram = NOT_GIVEN,
+                     .hashes = NOT_GIVEN,
+                     .bands = NOT_GIVEN,
+                     .rows = NOT_GIVEN,
+                     .paragraph_words = NOT_GIVEN };
+    dedup_options o = dedup_defaults();
+    text_inputs *in = NULL;
+    int n = 0;
+    err e = OK;
+    TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
+    TRY(data_common_check(&a.common));
+    TRY(take_options(&a, &o));
+    TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
+    char *work = dedup_work_folder(a.work, a.common.out);
+    o.work = work;
+    TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+    TRY_CLEAN(run_stage(&a, &o, in));
+cleanup:
+    text_inputs_close(in);
+    free(work);
+    return e;
+}
+
+#define AT(member) offsetof(dedup_args, member)
+/* clang-format off */
+static const cli_arg args[] = {
+    DATA_COMMON_ARGS,
+    { "method", ARG_TEXT, AT(method), "near|exact|paragraph", "what counts as a copy (default near)" },
+    { "keep", ARG_TEXT, AT(keep), "first|last|longest", "which document of a cluster stays (default first)" },
+    { "threshold", ARG_FRACTION, AT(threshold), "S", "near: choose bands and rows that tell similarity S and more from less" },
+    { "ngram", ARG_COUNT, AT(ngram), "N", "near: compare sets of N words in a row (default 5)" },
+    { "hashes", ARG_COUNT, AT(hashes), "N", "near: hash functions at most (default 112)" },
+    { "bands", ARG_COUNT, AT(bands), "N", "near: documents that agree in one of N bands are near (default 14)" },
+    { "rows", ARG_COUNT, AT(rows), "N", "near: ... of N hashes each (default 8)" },
+    { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is one (default: blank lines part them)" },
+    { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: those of fewer words stay (default 10)" },
+    { "report", ARG_TEXT, AT(report), "FILE", "a JSON line for each cluster: its documents and the one kept" },
+    { "work", ARG_TEXT, AT(work), "DIR", "where spill files go; a rerun continues from them (default: PATH.work beside --out)" },
+    { "keep-work", ARG_FLAG, AT(keep_work), "", "do not remove them at the end" },
+};
+/* clang-format on */
+
+const cli_subcommand data_dedup = {
+    .summary = "keep one of each document: exact and near copies, or paragraphs",
+    .run = run,
+    .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
+    .help =
+        "Words are compared in lower case, without accents and punctuation, digits as 0.\n"
+        "The tables take 1Gi unless --memory says otherwise: about 12 bytes a document, the rest\n"
+        "is on disk. The input is read twice.\n"
+        "\n"
+        "Examples\n"
+        "  ingot data dedup clean/ --out unique/ --report clusters.jsonl\n"
+        "  ingot data dedup clean/ --out unique/ --threshold 0.9 --hashes 256 --memory 512Mi\n"
+        "  ingot data dedup clean/ --out unique.jsonl.zst --method paragraph --lines\n",
+};

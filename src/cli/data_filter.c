@@ -1,0 +1,86 @@
+/* ingot data filter: keep the documents that are worth training on. */
+#include "cli/data_common.h"
+#include "curate/curate.h"
+
+typedef struct filter_args {
+    data_common common;
+    filter_options filter;
+} filter_args;
+
+static err run_stage(const filter_args *a, const char *const *paths, int n) {
+    filter *f = NULL;
+    text_inputs *in = NULL;
+    text_stage_report report = { 0 };
+    err e = OK;
+    int threads = 1;
+    TRY_CLEAN(data_common_fit(&a->common, 0, FILTER_BYTES_PER_TEXT_BYTE, &threads));
+    TRY_CLEAN(filter_new(&a->filter, threads, &f));
+    TRY_CLEAN(data_common_fit(&a->common, filter_bytes(f), FILTER_BYTES_PER_TEXT_BYTE, &threads));
+    TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
+    text_stage stage = filter_stage(f);
+    text_stage_options o = data_common_stage(&a->common, threads);
+    TRY_CLEAN(text_stage_run(&stage, in, &o, &report));
+    data_common_print(&a->common, &stage, &report);
+cleanup:
+    text_stage_report_free(&report);
+    text_inputs_close(in);
+    filter_free(f);
+    return e;
+}
+
+static err run(const cli_subcommand *self, int argc, char **argv) {
+    filter_args a = { .filter = filter_defaults() };
+    int n = 0;
+    TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
+    TRY(data_common_check(&a.common));
+    return run_stage(&a, (const char *const *)argv, n);
+}
+
+#define AT(member) offsetof(filter_args, filter.member)
+#define LEAST      "at least"
+#define MOST       "at most"
+/* clang-format off */
+#define RULE_ARG(id, name, limit_, direction, what) \
+    { name, ARG_REAL, AT(limit[FILTER_##id]), "N", direction " (default " #limit_ "): " what },
+#define SETTING_ARG(id, name, value, what) \
+    { name, ARG_REAL, AT(setting[SETTING_##id]), "N", what " (default " #value ")" },
+#define MASK_ARG(id, name, mask_) \
+    { "mask-" name, ARG_TEXT, AT(mask[PII_##id]), "TEXT", "what stands for such data (default " mask_ ")" },
+static const cli_arg args[] = {
+    DATA_COMMON_ARGS,
+    { "rules", ARG_TEXT, AT(sets), "A,B", "rule sets, in the order they apply, or none (default " FILTER_DEFAULT_SETS ")" },
+    { "bad-words", ARG_TEXT, AT(bad_words), "FILE", "drop documents with these words or phrases, one a line" },
+    { "url-domains", ARG_TEXT, AT(url_domains), "FILE", "drop documents of these domains and all below them, one a line" },
+    { "url-words", ARG_TEXT, AT(url_words), "FILE", "... with these words in the URL" },
+    { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "... with any of this in the URL, also inside a word" },
+    { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText model, .bin or .ftz" },
+    { "language", ARG_TEXT, AT(languages), "A,B", "keep documents that one of these labels is likely for (default: any label)" },
+    { "pii", ARG_TEXT, AT(pii), "A,B", "mask email, ip, phone in what is kept (default: none)" },
+    PII_KINDS(MASK_ARG)
+    FILTER_RULES(RULE_ARG)
+    FILTER_SETTINGS(SETTING_ARG)
+};
+/* clang-format on */
+
+const cli_subcommand data_filter = {
+    .summary = "keep the documents that are worth training on",
+    .run = run,
+    .spec = { "data filter", "INPUT... [options]", args, (int)COUNT_OF(args), 1, true },
+    .help =
+        "A document goes through the URL lists, the language model, the rule sets, the bad words\n"
+        "and the masks, in this order; the first rule that fails drops it. A rule is the option\n"
+        "that sets its limit, and that name is in the report and with the dropped documents. A\n"
+        "minimum of 0 or a huge maximum switches one rule off.\n"
+        "\n"
+        "Rule sets: " FILTER_ALL_SETS ".\n"
+        "C4 also edits: it removes lines without the end of a sentence, of few words, with\n"
+        "javascript or talk of cookies, and citation marks; c4-no-punct is the same without the\n"
+        "first of these, as FineWeb has it. Words are what white space parts; lengths are in code\n"
+        "points.\n"
+        "\n"
+        "Examples\n"
+        "  ingot data filter crawl/ --out clean --dropped dropped.jsonl.zst\n"
+        "  ingot data filter wet/*.wet.gz --language-model lid.176.bin --language en --out clean\n"
+        "  ingot data filter a.jsonl --rules gopher-quality --gopher-min-words 20 > kept.jsonl\n"
+        "  ingot data filter a.jsonl --rules none --pii email,ip,phone --out masked.jsonl\n",
+};

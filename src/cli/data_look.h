@@ -1,0 +1,28 @@
+/* What `ingot data inspect` and `ingot data stats` share. */
+#ifndef INGOT_CLI_DATA_LOOK_H
+#define INGOT_CLI_DATA_LOOK_H
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+#include "data/data.h"
+#include "tokenizer/tokenizer.h"
+
+/* Ids as text: by a tokenizer, as bytes, or as numbers when nothing better is known. */
+typedef struct look_text {
+    tokenizer *t; /* owned; NULL: none */
+    bool bytes;
+} look_text;
+/* @param path names the tokenizer; NULL: what the source brings. */
+err look_text_open(const data_source *s, const char *path, look_text *out) MUST_USE;
+/* Appends tokens [r.from, r.to) of the source. */
+void look_text_add(const look_text *l, const data_source *s, data_range r, str *out);
+void look_text_close(look_text *l);
+
+/* The head of both: path, format, counts. */
+void look_print_info(const data_info *info, int shards);
+json_t *look_info_json(const data_info *info, int shards);
+/* Prints a document as text or JSON and gives it up. */
+err look_print_json(json_t *o) MUST_USE;
+
+#endif

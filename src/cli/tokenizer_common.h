@@ -1,0 +1,22 @@
+/* What the members of `ingot tokenizer` share. */
+#ifndef INGOT_CLI_TOKENIZER_COMMON_H
+#define INGOT_CLI_TOKENIZER_COMMON_H
+
+#include "cli/cli.h"
+#include "tokenizer/tokenizer.h"
+
+/* clang-format off */
+#define TOKENIZER_ARG(type) \
+    { "tokenizer", ARG_TEXT, offsetof(type, tokenizer), "FILE", "a tokenizer.json, a folder with one or with GPT-2's two files, a .tiktoken file, or \"bytes\"", 't' }
+#define PATTERN_ARG(type) \
+    { "pattern", ARG_TEXT, offsetof(type, pattern), "NAME|REGEX", "how a .tiktoken file's text is split: gpt2, cl100k, o200k or an expression (default: by its name)" }
+#define SPECIAL_ARG(type) \
+    { "special", ARG_FLAG, offsetof(type, special), "", "special tokens written out in the text count as such" }
+/* clang-format on */
+
+/* Opens what --tokenizer names. */
+err cli_open_tokenizer(const char *path, const char *pattern, tokenizer **out);
+/* All of standard input. @param what for messages: "text". */
+err cli_read_stdin(const char *what, str *out);
+
+#endif

@@ -1,0 +1,115 @@
+/* ingot tokenizer count: how many tokens is a corpus? */
+#include "cli/data_common.h"
+#include "cli/tokenizer_common.h"
+
+#include <stdlib.h>
+
+typedef struct count_args {
+    data_common common;
+    const char *tokenizer, *pattern;
+    bool special;
+} count_args;
+
+typedef struct counting {
+    const tokenizer *t;
+    encoder **encoders; /* [threads] */
+    token_ids *ids;     /* [threads] */
+    bool special;
+    int64_t tokens;
+} counting;
+
+static err count_block(void *ctx, int worker, const text_block *b, void *result) {
+    counting *c = ctx;
+    int64_t *tokens = result;
+    token_ids *ids = &c->ids[worker];
+    if (!c->encoders[worker]) c->encoders[worker] = encoder_new(c->t);
+    for (int i = 0; i < b->n; i++) {
+        ids->n = 0;
+        encoder_add(c->encoders[worker], b->docs[i].text.at, b->docs[i].text.len, c->special, ids);
+        *tokens += (int64_t)ids->n;
+    }
+    return OK;
+}
+
+static err add_block(void *ctx, const text_block *b, void *result) {
+    ((counting *)ctx)->tokens += *(int64_t *)result;
+    return OK;
+}
+
+static void print_counts(const count_args *a, const text_counts *c, int64_t tokens,
+                         double seconds) {
+    double each = tokens ? (double)c->bytes / (double)tokens : 0;
+    if (a->common.json) {
+        printf(
+            "{\"documents\": %lld, \"bytes\": %lld, \"tokens\": %lld, \"bytes_per_token\": %.4f, "
+            "\"seconds\": %.3f}\n",
+            (long long)c->documents, (long long)c->bytes, (long long)tokens, each, seconds);
+        return;
+    }
+    printf("documents    %15lld\nbytes        %15lld\ntokens       %15lld\nbytes/token  %15.3f\n",
+           (long long)c->documents, (long long)c->bytes, (long long)tokens, each);
+}
+
+static err count(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
+    counting c = { .t = t, .special = a->special };
+    text_counts counts = { 0 };
+    text_flow flow = { &c, sizeof(int64_t), count_block, add_block, NULL };
+    double begin = time_now();
+    err e = OK;
+    c.encoders = mem_alloc((size_t)threads * sizeof *c.encoders);
+    c.ids = mem_alloc((size_t)threads * sizeof *c.ids);
+    for (int i = 0; i < text_segments(in) && !e; i++)
+        e = text_flow_run(in, i, &flow, threads, &counts);
+    for (int i = 0; i < threads; i++) {
+        encoder_free(c.encoders[i]);
+        token_ids_free(&c.ids[i]);
+    }
+    free(c.encoders);
+    free(c.ids);
+    if (!e) print_counts(a, &counts, c.tokens, time_now() - begin);
+    return e;
+}
+
+static err run(const cli_subcommand *self, int argc, char **argv) {
+    count_args a = { 0 };
+    tokenizer *t = NULL;
+    text_inputs *in = NULL;
+    int n = 0, threads = 1;
+    err e = OK;
+    TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
+    TRY(data_common_check(&a.common));
+    TRY(data_common_fit(&a.common, 0, 0, &threads));
+    TRY(cli_open_tokenizer(a.tokenizer, a.pattern, &t));
+    TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+    TRY_CLEAN(count(&a, t, in, threads));
+cleanup:
+    text_inputs_close(in);
+    tokenizer_free(t);
+    return e;
+}
+
+/* clang-format off */
+static const cli_arg args[] = {
+    TOKENIZER_ARG(count_args),
+    SPECIAL_ARG(count_args),
+    PATTERN_ARG(count_args),
+    { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core" },
+    { "format", ARG_TEXT, DATA_IN(format), "NAME", "text, jsonl, warc or wet (default: by name and content)" },
+    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
+    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "bytes that are no UTF-8 become U+FFFD, or cost the document (default repair)" },
+    { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default 64Mi)" },
+    { "strict", ARG_FLAG, DATA_IN(strict), "", "a record that cannot be read is an error, not a counted skip" },
+    { "json", ARG_FLAG, DATA_AT(json), "", "the counts as JSON" },
+};
+/* clang-format on */
+
+const cli_subcommand tokenizer_count = {
+    .summary = "count the tokens of a corpus",
+    .run = run,
+    .spec = { "tokenizer count", "INPUT... -t FILE [options]", args, (int)COUNT_OF(args), 1, true },
+    .help =
+        "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
+        "\n"
+        "Example\n"
+        "  ingot tokenizer count clean/ -t tokenizer.json\n",
+};

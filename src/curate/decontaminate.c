@@ -1,0 +1,334 @@
+/* Decontamination in two passes: the first finds which documents have which n-grams of the
+ * references, so that common ones and the report are known; the second, a stage, cuts. */
+#include "curate/decontaminate_internal.h"
+
+#include <stdlib.h>
+
+enum { FORMAT = 1 }; /* of the spill files: part of their settings */
+
+enum { RULE_CONTAMINATED, RULE_PIECES };
+static const char *const rules[] = { "contaminated", "too many pieces" };
+enum { COUNT_CUTS, COUNT_BYTES, COUNT_SHORT };
+static const char *const counters[] = { "places cut out", "bytes removed", "pieces too short" };
+
+decontaminate_options decontaminate_defaults(void) {
+    return (decontaminate_options){ .ngram = 13,
+                                    .shortest = 8,
+                                    .common = 10,
+                                    .margin = 200,
+                                    .piece = 200,
+                                    .pieces = 10,
+                                    .memory = (size_t)1 << 30 };
+}
+
+/* ---- pass 1: hits into spill files --------------------------------------------------------- */
+
+typedef struct hits_of_block {
+    str bytes; /* records as in the stream */
+    uint64_t documents;
+} hits_of_block;
+
+typedef struct share_reader {
+    decontaminate *d;
+    spill_writer *out;
+    uint64_t documents, with_hits; /* of the segment */
+} share_reader;
+
+static void add_record(const text_doc *doc, const ref_hits *hits, str *out) {
+    hit_record head = { (uint64_t)doc->number, (uint32_t)hits->n, 0 };
+    size_t at = out->len;
+    str_add_bytes(out, &head, sizeof head);
+    doc_names(doc, out);
+    head.names = (uint32_t)(out->len - at - sizeof head);
+    memcpy(out->text + at, &head, sizeof head);
+    str_add_bytes(out, hits->at, (size_t)hits->n * sizeof *hits->at);
+}
+
+static err work(void *ctx, int worker, const text_block *b, void *result) {
+    decontaminate *d = ((share_reader *)ctx)->d;
+    hits_of_block *to = result;
+    ref_hits *hits = &d->workers[worker].hits;
+    for (int i = 0; i < b->n; i++) {
+        hits->n = 0;
+        refs_find(d->refs, b->docs[i].text, hits);
+        if (!hits->n) continue;
+        add_record(&b->docs[i], hits, &to->bytes);
+        to->documents++;
+    }
+    return OK;
+}
+
+static void drop(void *result) { str_free(&((hits_of_block *)result)->bytes); }
+
+static err merge(void *ctx, const text_block *b, void *result) {
+    share_reader *r = ctx;
+    hits_of_block *from = result;
+    r->documents += (uint64_t)b->n;
+    r->with_hits += from->documents;
+    err e = spill_write(r->out, STREAM_HITS, from->bytes.text, from->bytes.len);
+    drop(result);
+    return e;
+}
+
+static err read_share(void *ctx, int share, spill_writer *out) {
+    decontaminate *d = ctx;
+    share_reader r = { .d = d, .out = out };
+    text_flow flow = { &r, sizeof(hits_of_block), work, merge, drop };
+    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+        text_counts counts = { 0 };
+        r.documents = r.with_hits = 0;
+        TRY(text_flow_run(d->in, s, &flow, d->o.threads, &counts));
+        uint64_t both[2] = { r.documents, r.with_hits };
+        TRY(spill_write(out, STREAM_DOCUMENTS, both, sizeof both));
+    }
+    return OK;
+}
+
+/* ---- reading them again -------------------------------------------------------------------- */
+
+static err read_document(const decontaminate *d, spill_reader *r, uint64_t first,
+                         hit_document *doc) {
+    hit_record head;
+    TRY(spill_read(r, &head, sizeof head));
+    doc->number = first + head.number;
+    doc->hits.n = 0;
+    TRY(spill_read_str(r, head.names, &doc->names));
+    for (uint32_t i = 0; i < head.hits; i++) {
+        mem_reserve((void **)&doc->hits.at, &doc->hits.cap, doc->hits.n, sizeof *doc->hits.at);
+        ref_hit *h = &doc->hits.at[doc->hits.n++];
+        TRY(spill_read(r, h, sizeof *h));
+        if (h->gram >= (uint32_t)d->refs->n_grams)
+            return ERR("a spill file in %s names n-gram %u of %d", d->o.work, h->gram,
+                       d->refs->n_grams);
+    }
+    return OK;
+}
+
+static err each_of_share(const decontaminate *d, int share, uint64_t *first, hit_document *doc,
+                         err (*fn)(void *, const hit_document *), void *ctx) {
+    spill_reader hits = { 0 }, counts = { 0 };
+    err e = OK;
+    TRY_CLEAN(spill_reader_open(d->spills[share], STREAM_HITS, &hits));
+    TRY_CLEAN(spill_reader_open(d->spills[share], STREAM_DOCUMENTS, &counts));
+    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+        uint64_t both[2];
+        TRY_CLEAN(spill_read(&counts, both, sizeof both));
+        doc->segment = s;
+        for (uint64_t i = 0; i < both[1]; i++) {
+            TRY_CLEAN(read_document(d, &hits, *first, doc));
+            TRY_CLEAN(fn(ctx, doc));
+        }
+        *first += both[0];
+    }
+cleanup:
+    spill_reader_close(&hits);
+    spill_reader_close(&counts);
+    return e;
+}
+
+err decontaminate_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
+                       void *ctx) {
+    hit_document doc = { 0 };
+    uint64_t first = 0;
+    err e = OK;
+    for (int i = 0; i < d->shares && !e; i++) e = each_of_share(d, i, &first, &doc, fn, ctx);
+    str_free(&doc.names);
+    free(doc.hits.at);
+    return e;
+}
+
+/* ---- what is common ------------------------------------------------------------------------ */
+
+static int by_gram(const void *a, const void *b) {
+    uint32_t x = ((const ref_hit *)a)->gram, y = ((const ref_hit *)b)->gram;
+    return x < y ? -1 : x > y;
+}
+
+/* Each n-gram of a document once. */
+static err count_grams(void *ctx, const hit_document *doc) {
+    decontaminate *d = ctx;
+    ref_hit *hits = doc->hits.at;
+    qsort(hits, (size_t)doc->hits.n, sizeof *hits, by_gram);
+    for (int i = 0; i < doc->hits.n; i++)
+        if (i == 0 || hits[i].gram != hits[i - 1].gram) d->refs->grams[hits[i].gram].documents++;
+    return OK;
+}
+
+static err count_documents(void *ctx, const hit_document *doc) {
+    decontaminate *d = ctx;
+    for (int i = 0; i < doc->hits.n; i++) {
+        if (gram_is_common(d, doc->hits.at[i].gram)) continue;
+        d->summary.documents++;
+        break;
+    }
+    return OK;
+}
+
+/* Every file with a place of an n-gram has found it. */
+static void count_found(decontaminate *d) {
+    refs *r = d->refs;
+    for (int i = 0; i < r->n_grams; i++) {
+        if (!r->grams[i].documents) continue;
+        bool common = gram_is_common(d, (uint32_t)i);
+        *(common ? &d->summary.common : &d->summary.found) += 1;
+        for (uint32_t at = (uint32_t)i + 1; at; at = r->grams[at - 1].next) {
+            ref_file *f = &r->files[r->texts[r->grams[at - 1].text].file];
+            *(common ? &f->common : &f->found) += 1;
+        }
+    }
+}
+
+static void warn_silent(decontaminate *d) {
+    for (int i = 0; i < d->refs->n_files; i++) {
+        const ref_file *f = &d->refs->files[i];
+        if (f->found) continue;
+        d->summary.silent++;
+        if (f->common)
+            log_warn("%s: all %lld n-grams found are in more than %d documents and left alone; "
+                     "--common raises that number",
+                     f->path, (long long)f->common, d->o.common);
+        else
+            log_warn("%s: none of its %lld texts was found; check that it is the right file",
+                     f->path, (long long)f->texts);
+    }
+}
+
+/* ---- the stage ----------------------------------------------------------------------------- */
+
+/* `count` characters before or after a byte. */
+static size_t step_back(text_span text, size_t at, int count) {
+    for (; count > 0 && at > 0; count--)
+        for (at--; at > 0 && ((unsigned char)text.at[at] & 0xC0) == 0x80; at--) {
+        }
+    return at;
+}
+
+static size_t step_on(text_span text, size_t at, int count) {
+    for (; count > 0 && at < text.len; count--)
+        for (at++; at < text.len && ((unsigned char)text.at[at] & 0xC0) == 0x80; at++) {
+        }
+    return at;
+}
+
+/* Hits come in the order of their ends; a long one may begin before several short ones. */
+static int find_cuts(const decontaminate *d, text_span text, decontaminate_worker *w) {
+    int n = 0;
+    for (int i = 0; i < w->hits.n; i++) {
+        const ref_hit *h = &w->hits.at[i];
+        if (gram_is_common(d, h->gram)) continue;
+        size_t begin = step_back(text, h->begin, d->o.margin);
+        size_t end = step_on(text, h->end, d->o.margin);
+        for (; n > 0 && w->cuts[n - 1].end >= begin; n--) begin = MIN(begin, w->cuts[n - 1].begin);
+        mem_reserve((void **)&w->cuts, &w->cuts_cap, n, sizeof *w->cuts);
+        w->cuts[n++] = (cut){ begin, end };
+    }
+    return n;
+}
+
+static err judge(void *ctx, int worker, int segment, const text_doc *doc, text_verdict *v) {
+    decontaminate *d = ctx;
+    decontaminate_worker *w = &d->workers[worker];
+    w->hits.n = 0;
+    refs_find(d->refs, doc->text, &w->hits);
+    int n = w->hits.n ? find_cuts(d, doc->text, w) : 0;
+    if (n == 0) return OK;
+    int pieces = 0;
+    w->text.len = 0;
+    for (int i = 0; i <= n; i++) {
+        size_t begin = i ? w->cuts[i - 1].end : 0, end = i < n ? w->cuts[i].begin : doc->text.len;
+        if (begin == end) continue;
+        pieces++;
+        if (utf8_length(doc->text.at + begin, end - begin) < d->o.piece) {
+            v->count[COUNT_SHORT]++;
+            continue;
+        }
+        if (w->text.len) str_add_bytes(&w->text, "\n\n", 2);
+        str_add_bytes(&w->text, doc->text.at + begin, end - begin);
+    }
+    v->count[COUNT_CUTS] += n;
+    if (pieces > d->o.pieces) {
+        v->rule = RULE_PIECES;
+        v->value = pieces;
+    } else if (w->text.len == 0) {
+        v->rule = RULE_CONTAMINATED;
+        v->value = n;
+    } else {
+        v->count[COUNT_BYTES] += (int64_t)doc->text.len - (int64_t)w->text.len;
+        v->text = (text_span){ w->text.text, w->text.len };
+    }
+    return OK;
+}
+
+text_stage decontaminate_stage(decontaminate *d) {
+    int facts[] = { d->o.common, d->o.margin, d->o.piece, d->o.pieces };
+    return (text_stage){ .name = "decontaminate",
+                         .rules = rules,
+                         .n_rules = (int)COUNT_OF(rules),
+                         .counters = counters,
+                         .n_counters = (int)COUNT_OF(counters),
+                         .hash = hash_bytes(facts, sizeof facts, d->settings),
+                         .ctx = d,
+                         .judge = judge };
+}
+
+/* ---- all of it ----------------------------------------------------------------------------- */
+
+static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, refs *r) {
+    decontaminate *d = mem_alloc(sizeof *d);
+    uint64_t facts[] = { FORMAT, (uint64_t)o->ngram, (uint64_t)o->shortest, r->hash,
+                         o->fields ? hash_str(o->fields) : 0 };
+    d->o = *o;
+    d->in = in;
+    d->refs = r;
+    d->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
+    d->segments = text_segments(in);
+    d->shares = share_count(in);
+    d->spills = mem_alloc((size_t)d->shares * sizeof *d->spills);
+    d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
+    d->summary.references = r->n_files;
+    d->summary.grams = r->n_distinct;
+    return d;
+}
+
+err decontaminate_find(const decontaminate_options *o, text_inputs *in, decontaminate **out) {
+    *out = NULL;
+    BUG_IF(o->threads < 1 || !o->work || o->shortest < 1 || o->shortest > o->ngram);
+    refs *r = NULL;
+    TRY(refs_read(o->against, o->fields, o->ngram, o->shortest, o->memory, &r));
+    decontaminate *d = new_run(o, in, r);
+    share_job job = { in,          o->work,  "decontaminate", DECONTAMINATE_STREAMS,
+                      d->settings, o->fresh, o->quiet,        d,
+                      read_share };
+    err e = OK;
+    TRY_CLEAN(share_run(&job, d->spills));
+    TRY_CLEAN(decontaminate_each(d, count_grams, d));
+    TRY_CLEAN(decontaminate_each(d, count_documents, d));
+    count_found(d);
+    warn_silent(d);
+    if (o->report) TRY_CLEAN(decontaminate_report_write(d));
+    *out = d;
+    d = NULL;
+cleanup:
+    decontaminate_free(d);
+    return e;
+}
+
+const decontaminate_summary *decontaminate_summarise(const decontaminate *d) { return &d->summary; }
+
+err decontaminate_end(decontaminate *d) {
+    return d->o.keep_work ? OK : spill_clear(d->o.work, "decontaminate");
+}
+
+void decontaminate_free(decontaminate *d) {
+    if (!d) return;
+    for (int i = 0; i < d->shares; i++) spill_close(d->spills[i]);
+    for (int i = 0; i < d->o.threads; i++) {
+        free(d->workers[i].hits.at);
+        free(d->workers[i].cuts);
+        str_free(&d->workers[i].text);
+    }
+    refs_free(d->refs);
+    free(d->workers);
+    free(d->spills);
+    free(d);
+}

@@ -1,0 +1,332 @@
+/* References: reading them, the table of their n-grams, finding those in a text. */
+#include "curate/decontaminate_internal.h"
+#include "io/io.h"
+
+#include <stdlib.h>
+
+enum { FIRST_BITS = 12, FILTER_BITS = 21, RING = GRAM_MOST, CHUNK = 512 };
+#define TAIL_SALT 0xC2B2AE3D27D4EB4Fu /* keeps the ends of short texts apart from n-grams */
+
+static uint64_t key_of(uint64_t sum, int words) { return gram_mix(sum + (uint64_t)words); }
+static uint64_t tail_key(uint64_t sum) { return gram_mix(sum ^ TAIL_SALT); }
+
+/* ---- the table ----------------------------------------------------------------------------- */
+
+/* @return the slot of the key, or the free one where it belongs. */
+static ref_slot *find_slot(const refs *r, uint64_t key) {
+    size_t mask = ((size_t)1 << r->bits) - 1, i = (size_t)key & mask;
+    while (r->slots[i].value && r->slots[i].key != key) i = (i + 1) & mask;
+    return &r->slots[i];
+}
+
+static void set_filter(refs *r, uint64_t key) {
+    uint64_t i = key >> (64 - FILTER_BITS);
+    r->filter[i / 64] |= (uint64_t)1 << i % 64;
+}
+
+static inline bool may_have(const refs *r, uint64_t key) {
+    uint64_t i = key >> (64 - FILTER_BITS);
+    return r->filter[i / 64] >> i % 64 & 1;
+}
+
+static void grow_table(refs *r) {
+    ref_slot *old = r->slots;
+    size_t n = (size_t)1 << r->bits++;
+    r->slots = mem_alloc(n * 2 * sizeof *r->slots);
+    for (size_t i = 0; i < n; i++)
+        if (old[i].value) *find_slot(r, old[i].key) = old[i];
+    free(old);
+}
+
+/* The slot for a key that may be new. */
+static ref_slot *make_slot(refs *r, uint64_t key) {
+    if (r->filled >= (size_t)1 << (r->bits - 1)) grow_table(r);
+    ref_slot *s = find_slot(r, key);
+    if (s->value) return s;
+    s->key = key;
+    r->filled++;
+    set_filter(r, key);
+    return s;
+}
+
+static void add_gram(refs *r, uint64_t key, uint32_t text, const norm_word *first,
+                     const norm_word *last) {
+    ref_slot *s = make_slot(r, key);
+    ref_gram *head = s->value ? &r->grams[s->value - 1] : NULL;
+    if (head && refs_place(r, (uint32_t)(s->value - 1), text))
+        return; /* a text that repeats itself */
+    uint32_t index = (uint32_t)r->n_grams;
+    mem_reserve((void **)&r->grams, &r->grams_cap, r->n_grams, sizeof *r->grams);
+    r->grams[r->n_grams++] = (ref_gram){ text, first->begin, last->end, 0, 0 };
+    if (!s->value) {
+        s->value = index + 1;
+        r->n_distinct++;
+        return;
+    }
+    head = &r->grams[s->value - 1];
+    r->grams[index].next = head->next;
+    head->next = index + 1;
+}
+
+/* Looks at a bounded part of the chain: of text that a great many references share, some. */
+const ref_gram *refs_place(const refs *r, uint32_t number, uint32_t text) {
+    enum { MOST_STEPS = 64 };
+    const ref_gram *g = &r->grams[number];
+    for (int i = 0; i < MOST_STEPS; i++) {
+        if (g->text == text) return g;
+        if (!g->next) break;
+        g = &r->grams[g->next - 1];
+    }
+    return NULL;
+}
+
+/* ---- texts --------------------------------------------------------------------------------- */
+
+/* The last words of a text, and its n-grams as they pass. */
+typedef struct window {
+    norm_word ring[RING];
+    size_t n; /* words so far */
+    gram whole, tail;
+} window;
+
+static window window_new(const refs *r) {
+    return (window){ .whole = gram_new(r->ngram), .tail = gram_new(r->shortest) };
+}
+
+static inline void window_push(window *w, norm_word word) {
+    gram_roll(&w->whole, word.hash, w->ring[(w->n - (size_t)w->whole.n) % RING].hash);
+    gram_roll(&w->tail, word.hash, w->ring[(w->n - (size_t)w->tail.n) % RING].hash);
+    w->ring[w->n++ % RING] = word;
+}
+
+/* The word that is the i-th from the end; 1 is the last. */
+static inline const norm_word *window_word(const window *w, int i) {
+    return &w->ring[(w->n - (size_t)i) % RING];
+}
+
+static uint64_t window_sum(const window *w, int words) {
+    uint64_t sum = 0;
+    for (int i = words; i >= 1; i--) sum = sum * GRAM_BASE + window_word(w, i)->hash;
+    return sum;
+}
+
+static void add_last(refs *r, const window *w, uint64_t sum, int words, uint32_t text) {
+    add_gram(r, key_of(sum, words), text, window_word(w, words), window_word(w, 1));
+}
+
+static size_t count_words(const refs *r, text_span text) {
+    norm_word chunk[CHUNK];
+    size_t at = 0, n = 0, got;
+    while ((got = norm_words(r->words, text, &at, chunk, CHUNK)) > 0) n += got;
+    return n;
+}
+
+static void index_text(refs *r, uint32_t text) {
+    norm_word chunk[CHUNK];
+    window w = window_new(r);
+    size_t at = 0, got;
+    while ((got = norm_words(r->words, r->texts[text].text, &at, chunk, CHUNK)) > 0)
+        for (size_t k = 0; k < got; k++) {
+            window_push(&w, chunk[k]);
+            if (w.whole.have == r->ngram) add_last(r, &w, w.whole.sum, r->ngram, text);
+        }
+    if (w.whole.have == r->ngram) return;
+    int all = w.whole.have;
+    add_last(r, &w, w.whole.sum, all, text);
+    make_slot(r, tail_key(w.tail.sum))->value |= (uint64_t)1 << all;
+}
+
+static err check_memory(const refs *r) {
+    size_t all = r->bytes + (size_t)r->n_grams * sizeof *r->grams +
+                 ((size_t)3 << r->bits) * sizeof *r->slots; /* while it grows there are two */
+    if (all <= r->most_bytes) return OK;
+    char cap[32];
+    return err_hint(ERR("%s: the references do not fit in %s of memory",
+                        r->files[r->n_files - 1].path,
+                        str_bytes(cap, sizeof cap, (double)r->most_bytes)),
+                    "raise --memory, or choose members with --fields");
+}
+
+static err add_text(refs *r, int line, const char *member, const char *bytes, size_t n) {
+    if (count_words(r, (text_span){ bytes, n }) < (size_t)r->shortest) return OK;
+    char *copy = arena_alloc(r->memory, n + 1);
+    memcpy(copy, bytes, n);
+    mem_reserve((void **)&r->texts, &r->texts_cap, r->n_texts, sizeof *r->texts);
+    r->texts[r->n_texts] =
+        (ref_text){ r->n_files - 1, line, arena_strdup(r->memory, member), { copy, n } };
+    r->bytes += n + sizeof *r->texts;
+    r->files[r->n_files - 1].texts++;
+    index_text(r, (uint32_t)r->n_texts++);
+    return check_memory(r);
+}
+
+/* ---- JSON ---------------------------------------------------------------------------------- */
+
+/* Whether a comma-separated list has the name, or one that the name lies below: "a" has "a.b". */
+static bool in_fields(const char *fields, const char *name) {
+    if (!fields) return true;
+    for (const char *at = fields; *at;) {
+        size_t n = strcspn(at, ",");
+        if (n && strncmp(name, at, n) == 0 && (!name[n] || name[n] == '.')) return true;
+        at += n;
+        at += *at == ',';
+    }
+    return false;
+}
+
+typedef struct json_place {
+    const char *fields;
+    int line;
+    str member; /* the path so far */
+} json_place;
+
+/* Every string of a value; elements of an array go by its name. */
+static err add_strings(refs *r, json_t *value, json_place *p) {
+    const char *member = p->member.len ? p->member.text : "";
+    if (json_is_string(value)) {
+        if (!in_fields(p->fields, member)) return OK;
+        return add_text(r, p->line, member, json_string_value(value), json_string_length(value));
+    }
+    size_t i;
+    json_t *item;
+    json_array_foreach(value, i, item) TRY(add_strings(r, item, p));
+    const char *key;
+    size_t before = p->member.len;
+    json_object_foreach(value, key, item) {
+        str_add(&p->member, "%s%s", before ? "." : "", key);
+        TRY(add_strings(r, item, p));
+        p->member.len = before;
+        p->member.text[before] = '\0';
+    }
+    return OK;
+}
+
+static err read_lines(refs *r, const char *path, const char *fields, const char *text, size_t len) {
+    json_place p = { .fields = fields };
+    err e = OK;
+    for (size_t at = 0; at < len && !e;) {
+        const char *end = memchr(text + at, '\n', len - at);
+        size_t n = end ? (size_t)(end - text) - at : len - at;
+        p.line++;
+        if (strspn(text + at, " \t\r") < n) {
+            char name[300];
+            json_t *value = NULL;
+            snprintf(name, sizeof name, "%s, line %d", path, p.line);
+            e = io_json_parse(text + at, n, name, &value);
+            if (!e) e = add_strings(r, value, &p);
+            json_decref(value);
+            p.member.len = 0;
+        }
+        at += n + 1;
+    }
+    str_free(&p.member);
+    return e;
+}
+
+static err read_file(refs *r, const char *path, const char *fields) {
+    char *text = NULL;
+    size_t len = 0;
+    TRY(io_read(path, r->most_bytes / 2, &text, &len));
+    if (len >= 2 && (memcmp(text, "\x1f\x8b", 2) == 0 || memcmp(text, "\x28\xb5", 2) == 0)) {
+        free(text);
+        return err_hint(ERR("%s is compressed; references are plain JSON lines", path),
+                        "decompress it first");
+    }
+    mem_reserve((void **)&r->files, &r->files_cap, r->n_files, sizeof *r->files);
+    r->files[r->n_files++] = (ref_file){ .path = arena_strdup(r->memory, path) };
+    r->hash = hash_bytes(text, len, r->hash);
+    err e = read_lines(r, path, fields, text, len);
+    free(text);
+    if (e) return e;
+    if (r->files[r->n_files - 1].texts) return OK;
+    return err_hint(ERR("%s: no %s of at least %d words to look for", path,
+                        fields ? "member of --fields" : "string", r->shortest),
+                    "give a file of JSON lines with evaluation texts; --fields names the members, "
+                    "--shortest the least words");
+}
+
+static err read_path(refs *r, const char *path, const char *fields) {
+    if (!io_is_dir(path)) return read_file(r, path, fields);
+    char **names = NULL;
+    int n = 0, before = r->n_files;
+    TRY(io_list(path, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++) {
+        char *file = io_join(path, names[i]);
+        if (str_ends(file, ".jsonl")) e = read_file(r, file, fields);
+        free(file);
+    }
+    io_list_free(names, n);
+    if (!e && r->n_files == before) e = ERR("%s: no .jsonl file in this folder", path);
+    return e;
+}
+
+err refs_read(const char *paths, const char *fields, int ngram, int shortest, size_t memory,
+              refs **out) {
+    *out = NULL;
+    refs *r = mem_alloc(sizeof *r);
+    *r = (refs){ .ngram = ngram, .shortest = shortest, .bits = FIRST_BITS, .most_bytes = memory };
+    r->memory = arena_new();
+    r->words = norm_new(false);
+    r->slots = mem_alloc(((size_t)1 << r->bits) * sizeof *r->slots);
+    r->filter = mem_alloc(((size_t)1 << FILTER_BITS) / 8);
+    err e = OK;
+    char *list = strdup(paths), *rest = NULL;
+    for (char *path = strtok_r(list, ",", &rest); path && !e; path = strtok_r(NULL, ",", &rest))
+        e = read_path(r, path, fields);
+    free(list);
+    if (!e && r->n_files == 0) e = ERR("--against: no file is named");
+    if (e)
+        refs_free(r);
+    else
+        *out = r;
+    return e;
+}
+
+void refs_free(refs *r) {
+    if (!r) return;
+    arena_free(r->memory);
+    norm_free(r->words);
+    free(r->files);
+    free(r->texts);
+    free(r->grams);
+    free(r->slots);
+    free(r->filter);
+    free(r);
+}
+
+/* ---- finding ------------------------------------------------------------------------------- */
+
+static void add_hit(ref_hits *out, uint32_t number, uint32_t begin, uint32_t end) {
+    mem_reserve((void **)&out->at, &out->cap, out->n, sizeof *out->at);
+    out->at[out->n++] = (ref_hit){ number, begin, end };
+}
+
+static void look_up(const refs *r, const window *w, uint64_t sum, int words, ref_hits *out) {
+    uint64_t key = key_of(sum, words);
+    if (!may_have(r, key)) return;
+    uint64_t value = find_slot(r, key)->value;
+    if (value)
+        add_hit(out, (uint32_t)(value - 1), window_word(w, words)->begin, window_word(w, 1)->end);
+}
+
+/* Short texts that end with the last word. */
+static void look_up_short(const refs *r, const window *w, ref_hits *out) {
+    uint64_t key = tail_key(w->tail.sum);
+    if (!may_have(r, key)) return;
+    uint64_t lengths = find_slot(r, key)->value;
+    for (int n = r->shortest; n < r->ngram && (size_t)n <= w->n; n++)
+        if (lengths >> n & 1) look_up(r, w, window_sum(w, n), n, out);
+}
+
+void refs_find(const refs *r, text_span text, ref_hits *out) {
+    norm_word chunk[CHUNK];
+    window w = window_new(r);
+    size_t at = 0, got;
+    while ((got = norm_words(r->words, text, &at, chunk, CHUNK)) > 0)
+        for (size_t k = 0; k < got; k++) {
+            window_push(&w, chunk[k]);
+            if (w.whole.have == w.whole.n) look_up(r, &w, w.whole.sum, r->ngram, out);
+            if (w.tail.have == w.tail.n) look_up_short(r, &w, out);
+        }
+}

@@ -1,0 +1,364 @@
+/* Deduplication in three passes:
+ *
+ *     1  read: keys of each document or paragraph -> a spill file a share      (dedup_read.c)
+ *     2  group equal keys -> clusters, or which paragraphs are not the first
+ *     3  the stage: reads again, writes what is kept
+ *
+ * Memory is a few bytes a document, whatever its length: the clusters. Everything else is on disk
+ * or bounded. What a killed run had finished of pass 1 and 3 is found again; pass 2 is short. */
+#include "curate/dedup_internal.h"
+
+#include <stdlib.h>
+
+enum { FORMAT = 1 };            /* of the spill files: part of their settings */
+enum { LEAST_TABLE = 4 << 20 }; /* bytes a thread has at least for grouping */
+
+static const char *const document_rules[] = { "duplicate", "near-duplicate" };
+static const char *const paragraph_rules[] = { "duplicate paragraphs" };
+static const char *const paragraph_counters[] = { "paragraphs removed", "bytes removed" };
+
+dedup_options dedup_defaults(void) {
+    return (dedup_options){
+        .ngram = 5, .bands = 14, .rows = 8, .paragraph_words = 10, .memory = (size_t)1 << 30
+    };
+}
+
+/* ---- sizes --------------------------------------------------------------------------------- */
+
+static err read_counts(dedup *d) {
+    uint64_t docs = 0, items = 0;
+    for (int i = 0; i < d->shares; i++) {
+        spill_reader r;
+        err e = spill_reader_open(d->spills[i], STREAM_COUNTS, &r);
+        d->share_item[i] = items;
+        for (int s = share_first(d->in, i); !e && s < share_first(d->in, i + 1); s++) {
+            uint64_t both[2] = { 0, 0 };
+            e = spill_read(&r, both, sizeof both);
+            d->first_doc[s + 1] = docs += both[0];
+            d->first_item[s + 1] = items += both[1];
+        }
+        spill_reader_close(&r);
+        TRY(e);
+    }
+    d->summary.documents = (int64_t)docs;
+    d->summary.paragraphs = d->o.method == DEDUP_PARAGRAPH ? (int64_t)items : 0;
+    return OK;
+}
+
+/* What the result takes, beside tables for grouping. */
+static uint64_t bytes_needed(const dedup *d) {
+    uint64_t docs = (uint64_t)d->summary.documents, items = d->first_item[d->segments];
+    if (d->o.method == DEDUP_PARAGRAPH) return docs * sizeof *d->paragraph + items / 8 + 1;
+    int arrays = d->o.method == DEDUP_NEAR ? 3 : 2; /* cluster, same, and one to work with */
+    if (d->o.keep == DEDUP_LONGEST) arrays++;
+    return docs * (uint64_t)arrays * sizeof *d->cluster.parent;
+}
+
+size_t dedup_room(const dedup *d) { return d->o.memory - (size_t)bytes_needed(d); }
+
+static err check_size(const dedup *d) {
+    uint64_t docs = (uint64_t)d->summary.documents;
+    uint64_t need = bytes_needed(d) + (uint64_t)d->o.threads * LEAST_TABLE;
+    char count[32], cap[32], needed[32];
+    str_count(count, sizeof count, (double)docs);
+    if (docs >= UINT32_MAX)
+        return err_hint(ERR("dedup: %s documents are more than the 2^32 it can number", count),
+                        "deduplicate parts of the input by themselves");
+    if (need > d->o.memory)
+        return err_hint(ERR("--memory: %s is too little for %s documents: clusters need %s",
+                            str_bytes(cap, sizeof cap, (double)d->o.memory), count,
+                            str_bytes(needed, sizeof needed, (double)need)),
+                        "raise --memory; what is in %s is kept for the next run", d->o.work);
+    return OK;
+}
+
+static group_job job_of(const dedup *d, int stream, void (*same)(void *, const group_pair *, int)) {
+    return (group_job){ .spills = d->spills,
+                        .base = d->share_item,
+                        .n_spills = d->shares,
+                        .stream = stream,
+                        .threads = d->o.threads,
+                        .memory = dedup_room(d),
+                        .ctx = (void *)d,
+                        .same = same };
+}
+
+/* ---- clusters ------------------------------------------------------------------------------ */
+
+static void join_near(void *ctx, const group_pair *pairs, int n) {
+    dedup *d = ctx;
+    for (int i = 0; i < n; i++)
+        forest_join(&d->cluster, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
+}
+
+static void join_same(void *ctx, const group_pair *pairs, int n) {
+    dedup *d = ctx;
+    join_near(d, pairs, n);
+    for (int i = 0; d->same.parent && i < n; i++)
+        forest_join(&d->same, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
+}
+
+/* Every document's bytes. @param out [documents]. */
+static err read_lengths(const dedup *d, uint32_t *out) {
+    for (int i = 0; i < d->shares; i++) {
+        spill_reader r;
+        TRY(spill_reader_open(d->spills[i], STREAM_FACTS, &r));
+        size_t n =
+            (size_t)(d->first_doc[share_first(d->in, i + 1)] - d->first_doc[share_first(d->in, i)]);
+        err e = spill_read(&r, out, n * sizeof *out);
+        spill_reader_close(&r);
+        TRY(e);
+        out += n;
+    }
+    return OK;
+}
+
+/* Makes the parent of each document the one kept for it. @param best [documents] room. */
+static err choose_kept(dedup *d, uint32_t *best) {
+    uint32_t n = d->cluster.n, *parent = d->cluster.parent;
+    if (d->o.keep == DEDUP_FIRST) return OK; /* the root is the first */
+    uint32_t *length = NULL;
+    if (d->o.keep == DEDUP_LONGEST) {
+        length = malloc((size_t)n * sizeof *length + 1);
+        err e = length ? read_lengths(d, length) : ERR("out of memory for %u documents", n);
+        if (e) return free(length), e;
+    }
+    for (uint32_t i = 0; i < n; i++) { /* a root comes before the others of its set */
+        uint32_t *b = &best[parent[i]];
+        if (parent[i] == i || !length || length[i] > length[*b]) *b = i;
+    }
+    for (uint32_t i = 0; i < n; i++) parent[i] = best[parent[i]];
+    free(length);
+    return OK;
+}
+
+/* @param size [documents] room. */
+static void count_clusters(dedup *d, uint32_t *size) {
+    dedup_summary *s = &d->summary;
+    memset(size, 0, (size_t)d->cluster.n * sizeof *size);
+    for (uint32_t i = 0; i < d->cluster.n; i++) size[d->cluster.parent[i]]++;
+    for (uint32_t i = 0; i < d->cluster.n; i++) {
+        if (size[i] < 2) continue;
+        s->clusters++;
+        s->copies += size[i] - 1;
+        s->largest = MAX(s->largest, (int64_t)size[i]);
+        s->sizes[31 - __builtin_clz(size[i])]++;
+    }
+}
+
+static err find_clusters(dedup *d) {
+    uint32_t n = (uint32_t)d->summary.documents;
+    TRY(forest_new(&d->cluster, n));
+    if (d->o.method == DEDUP_NEAR) {
+        TRY(forest_new(&d->same, n));
+        group_job near = job_of(d, STREAM_NEAR, join_near);
+        TRY(group_run(&near));
+    }
+    group_job same = job_of(d, STREAM_SAME, join_same);
+    TRY(group_run(&same));
+    forest_flatten(&d->cluster);
+    forest_flatten(&d->same);
+    void *room = NULL;
+    TRY(mem_map((size_t)n * sizeof(uint32_t), &room));
+    err e = choose_kept(d, room);
+    if (!e) count_clusters(d, room);
+    mem_unmap(room, (size_t)n * sizeof(uint32_t));
+    return e;
+}
+
+/* ---- paragraphs ---------------------------------------------------------------------------- */
+
+static void mark_repeated(void *ctx, const group_pair *pairs, int n) {
+    dedup *d = ctx;
+    for (int i = 0; i < n; i++) {
+        uint8_t *byte = &d->repeated[pairs[i].item / 8], bit = (uint8_t)(1 << pairs[i].item % 8);
+        d->summary.copies += !(*byte & bit);
+        *byte |= bit;
+    }
+}
+
+/* From paragraphs of each document to paragraphs before it. */
+static err sum_paragraphs(dedup *d) {
+    TRY(read_lengths(d, d->paragraph));
+    for (int s = 0; s < d->segments; s++) {
+        uint32_t before = 0;
+        for (uint64_t i = d->first_doc[s]; i < d->first_doc[s + 1]; i++) {
+            uint32_t here = d->paragraph[i];
+            d->paragraph[i] = before;
+            before += here;
+        }
+    }
+    return OK;
+}
+
+static err find_paragraphs(dedup *d) {
+    void *p = NULL;
+    d->repeated_bytes = (size_t)d->summary.paragraphs / 8 + 1;
+    TRY(mem_map(d->repeated_bytes, &p));
+    d->repeated = p;
+    d->paragraph_bytes = (size_t)d->summary.documents * sizeof *d->paragraph;
+    TRY(mem_map(d->paragraph_bytes, &p));
+    d->paragraph = p;
+    TRY(sum_paragraphs(d));
+    group_job job = job_of(d, STREAM_SAME, mark_repeated);
+    return group_run(&job);
+}
+
+/* ---- the stage ----------------------------------------------------------------------------- */
+
+static err input_changed(const dedup *d, int segment) {
+    return err_hint(ERR("%s changed while it was read", text_segment_path(d->in, segment)),
+                    "run again with --fresh when nobody writes to it");
+}
+
+static err judge_document(void *ctx, int worker, int segment, const text_doc *doc,
+                          text_verdict *v) {
+    dedup *d = ctx;
+    uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
+    if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
+    uint32_t kept = d->cluster.parent[number];
+    if (kept == number) return OK;
+    bool same = !d->same.parent || d->same.parent[number] == d->same.parent[kept];
+    v->rule = same ? 0 : 1;
+    v->value = kept; /* the number of the document that stands for it */
+    return OK;
+}
+
+/* Writes the paragraphs that stay. @param item the number of the first that was compared. @return
+ * how many were compared. */
+static uint64_t cut_paragraphs(dedup *d, const text_doc *doc, uint64_t item, str *out,
+                               int64_t *removed) {
+    uint64_t first = item;
+    size_t at = 0, begin = 0;
+    bool last = false; /* was removed */
+    paragraph p;
+    for (; paragraph_next(doc->text, d->o.lines, &at, &p); begin = p.end) {
+        uint64_t key;
+        last = paragraph_key(d->words, p.text, d->o.paragraph_words, &key);
+        if (last) {
+            last = d->repeated[item / 8] >> item % 8 & 1;
+            item++;
+        }
+        if (last)
+            ++*removed;
+        else
+            str_add_bytes(out, doc->text.at + begin, p.end - begin);
+    }
+    while (last && out->len && strchr(" \t\r\n", out->text[out->len - 1])) out->len--;
+    return item - first;
+}
+
+static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *doc,
+                            text_verdict *v) {
+    dedup *d = ctx;
+    uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
+    if (number >= d->first_doc[segment + 1]) return input_changed(d, segment);
+    uint64_t item = d->first_item[segment] + d->paragraph[number];
+    uint64_t end = number + 1 < d->first_doc[segment + 1]
+                       ? d->first_item[segment] + d->paragraph[number + 1]
+                       : d->first_item[segment + 1];
+    bool any = false;
+    for (uint64_t i = item; i < end && !any; i++) any = d->repeated[i / 8] >> i % 8 & 1;
+    if (!any) return OK;
+    str *out = &d->workers[worker].text;
+    int64_t removed = 0;
+    out->len = 0;
+    if (cut_paragraphs(d, doc, item, out, &removed) != end - item) return input_changed(d, segment);
+    v->count[0] += removed;
+    v->count[1] += (int64_t)(doc->text.len - out->len);
+    if (out->len == 0) {
+        v->rule = 0;
+        v->value = (double)removed;
+    }
+    v->text = (text_span){ out->text, out->len };
+    return OK;
+}
+
+text_stage dedup_stage(dedup *d) {
+    int choice[] = { (int)d->settings, d->o.keep };
+    text_stage s = { .name = "dedup",
+                     .hash = hash_bytes(choice, sizeof choice, d->settings),
+                     .ctx = d,
+                     .rules = document_rules,
+                     .n_rules = d->o.method == DEDUP_NEAR ? 2 : 1,
+                     .judge = judge_document };
+    if (d->o.method != DEDUP_PARAGRAPH) return s;
+    s.rules = paragraph_rules;
+    s.counters = paragraph_counters;
+    s.n_counters = (int)COUNT_OF(paragraph_counters);
+    s.judge = judge_paragraphs;
+    return s;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------- */
+
+static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
+    bool near = o->method == DEDUP_NEAR, paragraphs = o->method == DEDUP_PARAGRAPH;
+    int64_t facts[] = { FORMAT,
+                        o->method,
+                        near ? o->ngram : 0,
+                        near ? o->bands : 0,
+                        near ? o->rows : 0,
+                        paragraphs && o->lines,
+                        paragraphs ? o->paragraph_words : 0,
+                        o->report != NULL };
+    return hash_bytes(facts, sizeof facts, text_inputs_hash(in));
+}
+
+static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
+    dedup *d = mem_alloc(sizeof *d);
+    d->o = *o;
+    d->in = in;
+    d->settings = settings_of(o, in);
+    d->segments = text_segments(in);
+    d->shares = share_count(in);
+    d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
+    d->first_item = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_item);
+    d->share_item = mem_alloc((size_t)d->shares * sizeof *d->share_item);
+    d->spills = mem_alloc((size_t)d->shares * sizeof *d->spills);
+    d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
+    if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows);
+    if (o->method == DEDUP_PARAGRAPH) d->words = norm_new(true);
+    return d;
+}
+
+err dedup_find(const dedup_options *o, text_inputs *in, dedup **out) {
+    *out = NULL;
+    BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
+    dedup *d = dedup_new(o, in);
+    share_job job = { in,       o->work,  "dedup", STREAM_COUNT, d->settings,
+                      o->fresh, o->quiet, d,       dedup_read };
+    err e = OK;
+    TRY_CLEAN(share_run(&job, d->spills));
+    TRY_CLEAN(read_counts(d));
+    TRY_CLEAN(check_size(d));
+    TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
+    if (o->report) TRY_CLEAN(dedup_report_write(d));
+    *out = d;
+    d = NULL;
+cleanup:
+    dedup_free(d);
+    return e;
+}
+
+const dedup_summary *dedup_summarise(const dedup *d) { return &d->summary; }
+
+err dedup_end(dedup *d) { return d->o.keep_work ? OK : spill_clear(d->o.work, "dedup"); }
+
+void dedup_free(dedup *d) {
+    if (!d) return;
+    forest_free(&d->cluster);
+    forest_free(&d->same);
+    mem_unmap(d->repeated, d->repeated_bytes);
+    mem_unmap(d->paragraph, d->paragraph_bytes);
+    for (int i = 0; i < d->shares; i++) spill_close(d->spills[i]);
+    for (int i = 0; i < d->o.threads; i++) str_free(&d->workers[i].text);
+    minhash_free(d->hashes);
+    norm_free(d->words);
+    free(d->workers);
+    free(d->spills);
+    free(d->share_item);
+    free(d->first_item);
+    free(d->first_doc);
+    free(d);
+}

@@ -1,0 +1,145 @@
+/* Pass 1 of deduplication: every document's keys, and little else, into spill files. */
+#include "curate/dedup_internal.h"
+
+#include <stdlib.h>
+
+/* What becomes of a block. */
+typedef struct keys_of_block {
+    uint64_t *keys; /* in order: of the bands, then of the text; or of each paragraph */
+    uint32_t *facts;
+    int n_keys, cap;
+    str names; /* u32 length and text a document */
+} keys_of_block;
+
+typedef struct share_reader {
+    dedup *d;
+    spill_writer *out;
+    uint64_t items;         /* in the share, so far: documents, or paragraphs */
+    uint64_t documents;     /* in the segment */
+    uint64_t segment_items; /* ... and items */
+} share_reader;
+
+static void add_key(keys_of_block *k, uint64_t key) {
+    mem_reserve((void **)&k->keys, &k->cap, k->n_keys, sizeof *k->keys);
+    k->keys[k->n_keys++] = key;
+}
+
+static uint64_t text_key(const text_doc *doc) { return hash_bytes(doc->text.at, doc->text.len, 0); }
+
+static uint32_t near_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+    minhash_scratch *s = &d->workers[worker].hashes;
+    uint64_t keys[MINHASH_MOST];
+    minhash_sign(d->hashes, doc->text, s);
+    minhash_keys(d->hashes, s, keys);
+    for (int i = 0; i < d->o.bands; i++) add_key(out, keys[i]);
+    add_key(out, text_key(doc));
+    return (uint32_t)MIN(doc->text.len, (size_t)UINT32_MAX);
+}
+
+static uint32_t exact_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+    add_key(out, text_key(doc));
+    return (uint32_t)MIN(doc->text.len, (size_t)UINT32_MAX);
+}
+
+static uint32_t paragraph_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+    uint32_t n = 0;
+    size_t at = 0;
+    paragraph p;
+    while (paragraph_next(doc->text, d->o.lines, &at, &p)) {
+        uint64_t key;
+        if (!paragraph_key(d->words, p.text, d->o.paragraph_words, &key)) continue;
+        add_key(out, key);
+        n++;
+    }
+    return n;
+}
+
+static uint32_t (*const keys_by[])(dedup *, int, const text_doc *, keys_of_block *) = {
+    [DEDUP_NEAR] = near_keys, [DEDUP_EXACT] = exact_keys, [DEDUP_PARAGRAPH] = paragraph_keys
+};
+
+static void add_names(const text_doc *doc, str *out) {
+    uint32_t n = 0;
+    size_t begin = out->len;
+    str_add_bytes(out, &n, sizeof n);
+    doc_names(doc, out);
+    n = (uint32_t)(out->len - begin - sizeof n);
+    memcpy(out->text + begin, &n, sizeof n);
+}
+
+static err work(void *ctx, int worker, const text_block *b, void *result) {
+    dedup *d = ((share_reader *)ctx)->d;
+    keys_of_block *k = result;
+    k->facts = mem_alloc((size_t)b->n * sizeof *k->facts);
+    for (int i = 0; i < b->n; i++) {
+        k->facts[i] = keys_by[d->o.method](d, worker, &b->docs[i], k);
+        if (d->o.report) add_names(&b->docs[i], &k->names);
+    }
+    return OK;
+}
+
+static void drop(void *result) {
+    keys_of_block *k = result;
+    free(k->keys);
+    free(k->facts);
+    str_free(&k->names);
+}
+
+/* ---- in input order ------------------------------------------------------------------------ */
+
+static err put_document(share_reader *r, const uint64_t *keys, uint32_t fact) {
+    bool paragraphs = r->d->o.method == DEDUP_PARAGRAPH;
+    int bands = r->d->o.method == DEDUP_NEAR ? r->d->o.bands : 0;
+    uint64_t items = paragraphs ? fact : 1;
+    if (r->items + items > UINT32_MAX)
+        return err_hint(ERR("dedup: more than 2^32 documents or paragraphs in one file"),
+                        "cut the input into more files");
+    TRY(spill_write(r->out, STREAM_FACTS, &fact, sizeof fact));
+    for (int i = 0; i < bands; i++)
+        TRY(group_write(r->out, STREAM_NEAR, keys[i], (uint32_t)r->items));
+    keys += bands;
+    for (uint64_t i = 0; i < items; i++)
+        TRY(group_write(r->out, STREAM_SAME, keys[i], (uint32_t)r->items++));
+    r->documents++;
+    r->segment_items += items;
+    return OK;
+}
+
+static err merge_documents(share_reader *r, const text_block *b, const keys_of_block *k) {
+    const dedup *d = r->d;
+    const uint64_t *keys = k->keys;
+    const char *names = k->names.text;
+    for (int i = 0; i < b->n; i++) {
+        BUG_IF((uint64_t)b->docs[i].number != r->documents);
+        TRY(put_document(r, keys, k->facts[i]));
+        keys += d->o.method == DEDUP_PARAGRAPH ? k->facts[i]
+                : d->o.method == DEDUP_NEAR    ? (uint32_t)d->o.bands + 1
+                                               : 1;
+        if (!d->o.report) continue;
+        uint32_t n;
+        memcpy(&n, names, sizeof n);
+        TRY(spill_write(r->out, STREAM_NAMES, names, sizeof n + n));
+        names += sizeof n + n;
+    }
+    return OK;
+}
+
+static err merge(void *ctx, const text_block *b, void *result) {
+    err e = merge_documents(ctx, b, result);
+    drop(result);
+    return e;
+}
+
+err dedup_read(void *ctx, int share, spill_writer *out) {
+    dedup *d = ctx;
+    share_reader r = { .d = d, .out = out };
+    text_flow flow = { &r, sizeof(keys_of_block), work, merge, drop };
+    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+        text_counts counts = { 0 };
+        r.documents = r.segment_items = 0;
+        TRY(text_flow_run(d->in, s, &flow, d->o.threads, &counts));
+        uint64_t both[2] = { r.documents, r.segment_items };
+        TRY(spill_write(out, STREAM_COUNTS, both, sizeof both));
+    }
+    return OK;
+}

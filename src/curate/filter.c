@@ -1,0 +1,278 @@
+/* The filter: its tables, its making, and how a document goes through the steps. */
+#include "curate/filter_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define RULE_ROW(id, name, limit, direction, what) { name, limit, FILTER_##direction },
+const filter_rule filter_rules[FILTER_RULE_COUNT] = { FILTER_RULES(RULE_ROW) };
+#define RULE_NAME(id, name, ...) name,
+static const char *const rule_names[] = { FILTER_RULES(RULE_NAME) };
+#define COUNTER_NAME(id, name) name,
+static const char *const counter_names[] = { FILTER_COUNTERS(COUNTER_NAME) };
+#define SETTING_VALUE(id, name, value, help) value,
+static const double settings[] = { FILTER_SETTINGS(SETTING_VALUE) };
+#define PII_NAME(id, name, mask) name,
+static const char *const pii_names[] = { PII_KINDS(PII_NAME) };
+#define PII_MASK(id, name, mask) mask,
+static const char *const pii_masks[] = { PII_KINDS(PII_MASK) };
+
+static const struct {
+    const char *name;
+    filter_step step;
+} sets[] = {
+    { "gopher-repetition", filter_gopher_repetition },
+    { "gopher-quality", filter_gopher_quality },
+    { "c4", filter_c4 },
+    { "c4-no-punct", filter_c4_no_punct },
+    { "fineweb", filter_fineweb },
+    { "basic", filter_basic },
+};
+
+filter_options filter_defaults(void) {
+    filter_options o = { 0 };
+    for (int i = 0; i < FILTER_RULE_COUNT; i++) o.limit[i] = filter_rules[i].limit;
+    memcpy(o.setting, settings, sizeof o.setting);
+    memcpy(o.mask, pii_masks, sizeof o.mask);
+    return o;
+}
+
+/* ---- lists of names in options --------------------------------------------------------------- */
+
+/* Calls take() for each name of a comma-separated list. */
+static err for_names(const char *list, err (*take)(filter *f, const char *name), filter *f) {
+    arena *a = arena_new();
+    err e = OK;
+    char *copy = arena_strdup(a, list), *rest = NULL;
+    for (char *name = strtok_r(copy, ", ", &rest); name && !e; name = strtok_r(NULL, ", ", &rest))
+        e = take(f, name);
+    arena_free(a);
+    return e;
+}
+
+static const char *set_name(const void *ctx, int i) { return sets[i].name; }
+static const char *pii_name(const void *ctx, int i) { return pii_names[i]; }
+static const char *label_name(const void *ctx, int i) { return language_name(ctx, i); }
+
+static err hint_nearest(err e, const char *name, const char *(*get)(const void *ctx, int i),
+                        const void *ctx, int n, const char *all) {
+    const char *near = str_nearest(name, get, ctx, n);
+    if (near) return err_hint(e, "did you mean %s?", near);
+    return err_hint(e, "%s", all);
+}
+
+static bool has_step(const filter *f, filter_step step) {
+    for (int i = 0; i < f->n_steps; i++)
+        if (f->steps[i] == step) return true;
+    return false;
+}
+
+static err take_set(filter *f, const char *name) {
+    size_t i = 0;
+    while (i < COUNT_OF(sets) && strcmp(sets[i].name, name) != 0) i++;
+    if (i == COUNT_OF(sets))
+        return hint_nearest(ERR("--rules: \"%s\" is no rule set", name), name, set_name, NULL,
+                            (int)COUNT_OF(sets), "they are " FILTER_ALL_SETS);
+    f->steps[f->n_steps++] = sets[i].step;
+    for (int k = 0; k + 1 < f->n_steps; k++)
+        if (f->steps[k] == sets[i].step) return ERR("--rules: %s is there twice", name);
+    if (has_step(f, filter_c4) && has_step(f, filter_c4_no_punct))
+        return ERR("--rules: c4 and c4-no-punct exclude each other");
+    return OK;
+}
+
+static err take_pii(filter *f, const char *name) {
+    for (int i = 0; i < PII_KIND_COUNT; i++)
+        if (strcmp(pii_names[i], name) == 0) return f->pii[i] = true, OK;
+    return hint_nearest(ERR("--pii: \"%s\" is no kind of personal data", name), name, pii_name,
+                        NULL, PII_KIND_COUNT, "they are email, ip, phone");
+}
+
+static err take_language(filter *f, const char *name) {
+    int n = language_count(f->model);
+    for (int i = 0; i < n; i++) {
+        if (strcmp(language_name(f->model, i), name) != 0) continue;
+        f->languages = mem_grow(f->languages, (size_t)(f->n_languages + 1) * sizeof(int));
+        f->languages[f->n_languages++] = i;
+        return OK;
+    }
+    return hint_nearest(ERR("--language: the model has no label \"%s\"", name), name, label_name,
+                        f->model, n, "labels are written as in the model, without __label__");
+}
+
+/* ---- making ---------------------------------------------------------------------------------- */
+
+static err open_lists(filter *f) {
+    const filter_options *o = &f->o;
+    const struct {
+        const char *path;
+        phrase_list **to;
+    } lists[] = { { o->bad_words, &f->bad_words },
+                  { o->url_domains, &f->url_domains },
+                  { o->url_words, &f->url_words },
+                  { o->url_parts, &f->url_parts } };
+    for (size_t i = 0; i < COUNT_OF(lists); i++) {
+        if (!lists[i].path) continue;
+        TRY(phrase_list_read(lists[i].path, lists[i].to));
+        uint64_t hash = phrase_list_hash(*lists[i].to) + i;
+        f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    }
+    return OK;
+}
+
+static err open_language(filter *f) {
+    if (f->o.languages && !f->o.language_model)
+        return err_hint(ERR("--language: needs a model to tell languages by"),
+                        "--language-model FILE reads a fastText model, such as lid.176.bin");
+    if (!f->o.language_model) return OK;
+    TRY(language_open(f->o.language_model, &f->model));
+    uint64_t hash = language_hash(f->model);
+    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    if (f->o.languages) TRY(for_names(f->o.languages, take_language, f));
+    return OK;
+}
+
+static void hash_options(filter *f) {
+    const filter_options *o = &f->o;
+    f->hash = hash_bytes(o->limit, sizeof o->limit, 1);
+    f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash);
+    const char *const texts[] = { o->sets,    o->languages, o->pii,
+                                  o->mask[0], o->mask[1],   o->mask[PII_KIND_COUNT - 1] };
+    _Static_assert(PII_KIND_COUNT == 3, "every mask is hashed");
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        if (texts[i]) f->hash = hash_bytes(texts[i], strlen(texts[i]), f->hash + i);
+}
+
+static err choose_steps(filter *f) {
+    const filter_options *o = &f->o;
+    if (f->url_domains || f->url_words || f->url_parts) f->steps[f->n_steps++] = filter_url;
+    if (f->model) f->steps[f->n_steps++] = filter_language;
+    const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
+    if (strcmp(names, "none") != 0) TRY(for_names(names, take_set, f));
+    if (f->bad_words) f->steps[f->n_steps++] = filter_bad_words;
+    if (o->pii) TRY(for_names(o->pii, take_pii, f));
+    if (o->pii) f->steps[f->n_steps++] = filter_pii;
+    return OK;
+}
+
+err filter_new(const filter_options *o, int workers, filter **out) {
+    filter *f = mem_alloc(sizeof *f);
+    f->o = *o;
+    err e = OK;
+    hash_options(f);
+    TRY_CLEAN(open_lists(f));
+    TRY_CLEAN(open_language(f));
+    TRY_CLEAN(choose_steps(f));
+    f->n_workers = workers;
+    f->workers = mem_alloc((size_t)workers * sizeof *f->workers);
+    for (int i = 0; i < workers && f->model; i++)
+        f->workers[i].language = language_room_new(f->model);
+    *out = f;
+    return OK;
+cleanup:
+    filter_free(f);
+    *out = NULL;
+    return e;
+}
+
+static void worker_free(filter_worker *w) {
+    scan_free(&w->scan);
+    seen_free(&w->seen);
+    free(w->runs);
+    str_free(&w->edited);
+    str_free(&w->masked);
+    str_free(&w->folded);
+    language_room_free(w->language);
+}
+
+void filter_free(filter *f) {
+    if (!f) return;
+    for (int i = 0; i < f->n_workers; i++) worker_free(&f->workers[i]);
+    free(f->workers);
+    free(f->languages);
+    phrase_list_free(f->bad_words);
+    phrase_list_free(f->url_domains);
+    phrase_list_free(f->url_words);
+    phrase_list_free(f->url_parts);
+    language_close(f->model);
+    free(f);
+}
+
+size_t filter_bytes(const filter *f) {
+    const phrase_list *lists[] = { f->bad_words, f->url_domains, f->url_words, f->url_parts };
+    size_t bytes = sizeof *f + (f->model ? language_bytes(f->model) : 0);
+    for (size_t i = 0; i < COUNT_OF(lists); i++)
+        if (lists[i]) bytes += phrase_list_bytes(lists[i]);
+    return bytes;
+}
+
+/* ---- judging --------------------------------------------------------------------------------- */
+
+const scan *judged_scan(judged *j) {
+    if (!j->w->scanned) scan_text(&j->w->scan, j->v->text);
+    j->w->scanned = true;
+    return &j->w->scan;
+}
+
+bool judged_fails(judged *j, int rule, double value) {
+    double limit = j->f->o.limit[rule];
+    bool fails = filter_rules[rule].direction == FILTER_LEAST ? value < limit : value > limit;
+    if (!fails) return false;
+    j->v->rule = rule;
+    j->v->value = value;
+    return true;
+}
+
+bool filter_language(judged *j) {
+    const filter *f = j->f;
+    const float *p = language_predict(f->model, j->w->language, j->v->text);
+    float best = 0;
+    if (f->n_languages == 0)
+        for (int i = 0; i < language_count(f->model); i++) best = MAX(best, p[i]);
+    for (int i = 0; i < f->n_languages; i++) best = MAX(best, p[f->languages[i]]);
+    return judged_fails(j, FILTER_language, best);
+}
+
+bool filter_bad_words(judged *j) {
+    return judged_fails(j, FILTER_bad_words,
+                        (double)phrase_list_count(j->f->bad_words, j->v->text));
+}
+
+bool filter_pii(judged *j) {
+    static const int counters[] = { COUNTER_email, COUNTER_ip, COUNTER_phone };
+    _Static_assert(COUNT_OF(counters) == PII_KIND_COUNT, "one a kind");
+    const char *masks[PII_KIND_COUNT] = { 0 };
+    int64_t count[PII_KIND_COUNT] = { 0 };
+    for (int i = 0; i < PII_KIND_COUNT; i++)
+        if (j->f->pii[i]) masks[i] = j->f->o.mask[i];
+    j->w->masked.len = 0;
+    if (!pii_mask(j->v->text, masks, &j->w->masked, count)) return false;
+    for (int i = 0; i < PII_KIND_COUNT; i++) j->count[counters[i]] += count[i];
+    j->v->text = (text_span){ j->w->masked.text, j->w->masked.len };
+    return false;
+}
+
+err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
+    const filter *f = ctx;
+    BUG_IF(worker < 0 || worker >= f->n_workers || d->text.len > UINT32_MAX);
+    judged j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
+    j.w->scanned = false;
+    for (int i = 0; i < f->n_steps; i++)
+        if (f->steps[i](&j)) {
+            v->text = d->text; /* what is dropped is kept as it was */
+            return OK;
+        }
+    for (int i = 0; i < FILTER_COUNTER_COUNT; i++) v->count[i] += j.count[i];
+    return OK;
+}
+
+text_stage filter_stage(filter *f) {
+    return (text_stage){ .name = "filter",
+                         .rules = rule_names,
+                         .n_rules = FILTER_RULE_COUNT,
+                         .counters = counter_names,
+                         .n_counters = FILTER_COUNTER_COUNT,
+                         .hash = f->hash,
+                         .ctx = f,
+                         .judge = filter_judge };
+}

@@ -1,0 +1,213 @@
+/* C4's rules. They go through the lines, remove some, take citation marks out of the others, and
+ * drop documents by what the lines that are left hold. */
+#include "curate/filter_internal.h"
+
+#include <string.h>
+
+/* ---- phrases --------------------------------------------------------------------------------- */
+
+typedef enum { LOREM_IPSUM, JAVASCRIPT, POLICY, BRACE, CITATION, FOUND_KINDS } found_kind;
+
+/* In lower case. Looked for at a letter that is rare in English, `at` bytes into the phrase. */
+typedef struct phrase {
+    const char *text;
+    int at;
+    found_kind kind;
+} phrase;
+static const phrase phrases[] = {
+    /* those that are looked for at the same letter together */
+    { "lorem ipsum", 7, LOREM_IPSUM },
+    { "javascript", 0, JAVASCRIPT },
+    { "terms of use", 7, POLICY },
+    { "privacy policy", 3, POLICY },
+    { "cookie policy", 3, POLICY },
+    { "uses cookies", 8, POLICY },
+    { "use of cookies", 10, POLICY },
+    { "use cookies", 7, POLICY },
+    { "{", 0, BRACE },
+    { "[", 0, CITATION },
+};
+
+static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 32) : c; }
+
+static bool is_at(text_span line, size_t at, const char *word) {
+    for (; *word; word++, at++)
+        if (at >= line.len || lower(line.at[at]) != *word) return false;
+    return true;
+}
+
+/* The first phrase that is looked for at a byte, counted from 1; 0: none. */
+#define BOTH(c, C, first) [c] = first, [C] = first
+static const uint8_t looked_for[256] = {
+    BOTH('p', 'P', 1), BOTH('j', 'J', 2), BOTH('f', 'F', 3), BOTH('v', 'V', 4),
+    BOTH('k', 'K', 5), ['{'] = 9,         ['['] = 10,
+};
+
+static void find_phrases(text_span line, int *found) {
+    for (size_t i = 0; i < line.len; i++) {
+        size_t k = looked_for[(unsigned char)line.at[i]];
+        if (k == 0) continue;
+        char c = lower(line.at[i]);
+        for (const phrase *f = &phrases[k - 1]; f < phrases + COUNT_OF(phrases); f++) {
+            if (f->text[f->at] != c) break;
+            if (i >= (size_t)f->at && is_at(line, i - (size_t)f->at, f->text)) found[f->kind]++;
+        }
+    }
+}
+
+/* Bytes of the citation mark that begins here: [12], [], [edit], [citation needed]; 0: none. */
+static size_t citation(text_span line, size_t at) {
+    static const char *const marks[] = { "[edit]", "[citation needed]" };
+    for (size_t i = 0; i < COUNT_OF(marks); i++) {
+        size_t n = strlen(marks[i]);
+        if (n <= line.len - at && memcmp(line.at + at, marks[i], n) == 0) return n;
+    }
+    size_t end = at + 1;
+    while (end < line.len && line.at[end] >= '0' && line.at[end] <= '9') end++;
+    return end < line.len && line.at[end] == ']' ? end + 1 - at : 0;
+}
+
+/* Appends the line without its citation marks and the white space they leave at its ends.
+ * @return how many there were. */
+static int64_t add_line(str *out, text_span line, bool brackets) {
+    size_t begin = out->len;
+    int64_t removed = 0;
+    size_t from = 0;
+    for (size_t i = 0; brackets && i < line.len; i++) {
+        size_t n = line.at[i] == '[' ? citation(line, i) : 0;
+        if (!n) continue;
+        str_add_bytes(out, line.at + from, i - from);
+        i += n - 1;
+        from = i + 1;
+        removed++;
+    }
+    str_add_bytes(out, line.at + from, line.len - from);
+    if (removed == 0) return 0;
+    while (out->len > begin && out->text[out->len - 1] == ' ') out->len--;
+    size_t spaces = 0;
+    while (begin + spaces < out->len && out->text[begin + spaces] == ' ') spaces++;
+    memmove(out->text + begin, out->text + begin + spaces, out->len - begin - spaces);
+    out->len -= spaces;
+    return removed;
+}
+
+/* ---- sentences ------------------------------------------------------------------------------- */
+
+/* Quotation marks and brackets that may close a sentence behind its end. */
+static bool is_closing(uint32_t cp) {
+    return cp == '"' || cp == '\'' || cp == ')' || cp == ']' || cp == 0x201D || cp == 0x2019 ||
+           cp == 0xBB || cp == 0x300D || cp == 0x300F || cp == 0xFF09;
+}
+
+/* Whether the dot at `at` follows a single letter that is a word of its own. */
+static bool is_initial(text_span line, size_t at) {
+    if (at == 0 || line.at[at] != '.') return false;
+    char c = line.at[at - 1];
+    bool letter = (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    return letter && (at == 1 || line.at[at - 2] == ' ' || line.at[at - 2] == '.');
+}
+
+/* Whether a sentence that ended before `i` is followed by the beginning of another, or nothing. */
+static bool is_break(text_span line, size_t i, bool spaced) {
+    size_t from = i;
+    uint32_t cp = 0;
+    for (int n; i < line.len; i += (size_t)n) {
+        n = utf8_decode(line.at + i, &cp);
+        if (!(unicode_class(cp) & CLASS_SPACE)) break;
+    }
+    if (i == line.len) return true;
+    return (i > from || !spaced) && !(unicode_class(cp) & CLASS_LOWER);
+}
+
+int64_t filter_sentences(text_span line) {
+    int64_t sentences = 0;
+    bool open = false; /* something since the last end */
+    for (size_t i = 0, next; i < line.len; i = next) {
+        unsigned char c = (unsigned char)line.at[i];
+        next = i + 1;
+        if (c < 0x80 && c != '.' && c != '?' && c != '!') {
+            open |= c > ' ';
+            continue;
+        }
+        uint32_t cp;
+        next = i + (size_t)utf8_decode(line.at + i, &cp);
+        if (!filter_is_terminal(cp)) {
+            open = true;
+            continue;
+        }
+        for (uint32_t after; next < line.len;) {
+            size_t n = (size_t)utf8_decode(line.at + next, &after);
+            if (!filter_is_terminal(after) && !is_closing(after)) break;
+            next += n;
+        }
+        if (is_initial(line, i) || !is_break(line, next, cp < 0x3000)) continue;
+        sentences += open;
+        open = false;
+    }
+    return sentences + open;
+}
+
+/* ---- lines ----------------------------------------------------------------------------------- */
+
+static bool ends_sentence(text_span line) {
+    if (line.len == 0 || filter_ends_in_ellipsis(line)) return false;
+    uint32_t last = last_code_point(line);
+    return last == '"' || last == 0x201D || filter_is_terminal(last);
+}
+
+typedef struct c4 {
+    int64_t lorem_ipsum, braces, sentences;
+} c4;
+
+/* Judges a line that `out` has from byte `begin` on, without citation marks.
+ * @return the counter of the rule that removes it, or -1. */
+static int judge_line(judged *j, const scan_line *l, const str *out, size_t begin, int *found,
+                      bool punctuated, c4 *c) {
+    const double *setting = j->f->o.setting;
+    text_span line = { out->text + begin, out->len - begin };
+    if (l->longest_word > setting[SETTING_c4_word_length]) return COUNTER_line_length;
+    if (punctuated && !ends_sentence(line)) return COUNTER_line_end;
+    if (l->words < setting[SETTING_c4_line_words]) return COUNTER_line_words;
+    c->lorem_ipsum += found[LOREM_IPSUM];
+    if (found[JAVASCRIPT]) return COUNTER_line_javascript;
+    c->braces += found[BRACE] > 0;
+    if (found[POLICY]) return COUNTER_line_policy;
+    c->sentences += filter_sentences(line);
+    return -1;
+}
+
+static bool judge_lines(judged *j, bool punctuated) {
+    const scan *s = judged_scan(j);
+    str *out = &j->w->edited;
+    c4 c = { 0 };
+    out->len = 0;
+    str_add_bytes(out, "", 0);
+    for (int64_t i = 0; i < s->n_lines; i++) {
+        text_span line = { s->text.at + s->lines[i].at, s->lines[i].bytes };
+        int found[FOUND_KINDS] = { 0 };
+        find_phrases(line, found);
+        size_t before = out->len;
+        if (before) str_add_bytes(out, "\n", 1);
+        size_t begin = out->len;
+        int64_t citations = add_line(out, line, found[CITATION] > 0);
+        int counter = judge_line(j, &s->lines[i], out, begin, found, punctuated, &c);
+        if (counter >= 0) {
+            out->len = before;
+            j->count[counter]++;
+        } else {
+            j->count[COUNTER_citations] += citations;
+        }
+    }
+    if (judged_fails(j, FILTER_c4_lorem_ipsum, (double)c.lorem_ipsum) ||
+        judged_fails(j, FILTER_c4_braces, (double)c.braces) ||
+        judged_fails(j, FILTER_c4_sentences, (double)c.sentences))
+        return true;
+    if (out->len != s->text.len || memcmp(out->text, s->text.at, out->len) != 0) {
+        j->v->text = (text_span){ out->text, out->len };
+        j->w->scanned = false;
+    }
+    return false;
+}
+
+bool filter_c4(judged *j) { return judge_lines(j, true); }
+bool filter_c4_no_punct(judged *j) { return judge_lines(j, false); }

@@ -1,0 +1,186 @@
+/* Gopher's repetition rules. Runs of n words are compared by hashes, and with each n only those are
+ * looked at again that can still occur twice: a run of n words repeats only if the n - 1 words it
+ * begins with repeat, and those it ends with. Ordinary text has few, so that nine passes cost about
+ * two. */
+#include "curate/filter_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A mark on a slot's count, which no count of words reaches. */
+#define SEEN_BEFORE 0x80000000u
+
+/* ---- sets of hashes -------------------------------------------------------------------------- */
+
+/* Empties the set and makes room for n keys. */
+static void seen_clear(seen_set *s, int64_t n) {
+    uint64_t least = MAX(1024, (uint64_t)n + (uint64_t)n / 2);
+    if (!s->slots || s->mask + 1 < least) {
+        uint64_t size = 1024;
+        while (size < least) size *= 2;
+        free(s->slots);
+        s->slots = mem_alloc(size * sizeof *s->slots);
+        s->mask = size - 1;
+        s->stamp = 0;
+    }
+    if (++s->stamp == 0) { /* came round: old stamps would look new */
+        memset(s->slots, 0, (s->mask + 1) * sizeof *s->slots);
+        s->stamp = 1;
+    }
+}
+
+/* Counts the key. @return its slot. */
+static uint32_t seen_add(seen_set *s, uint64_t key) {
+    uint64_t i = (key ^ key >> 32) & s->mask;
+    for (;; i = (i + 1) & s->mask) {
+        seen_slot *slot = &s->slots[i];
+        if (slot->stamp != s->stamp) {
+            *slot = (seen_slot){ .key = key, .stamp = s->stamp, .count = 1 };
+            return (uint32_t)i;
+        }
+        if (slot->key == key) {
+            slot->count++;
+            return (uint32_t)i;
+        }
+    }
+}
+
+void seen_free(seen_set *s) { free(s->slots); }
+
+/* ---- lines and paragraphs -------------------------------------------------------------------- */
+
+static void note(seen_set *seen, const char *at, size_t bytes, int64_t chars, repeats *r) {
+    uint32_t slot = seen_add(seen, hash_bytes(at, bytes, 0));
+    if (seen->slots[slot].count == 1) return;
+    r->count++;
+    r->chars += chars;
+}
+
+repeats filter_repeated_lines(filter_worker *w, const scan *s) {
+    repeats r = { 0 };
+    seen_clear(&w->seen, s->n_lines);
+    for (int64_t i = 0; i < s->n_lines; i++)
+        note(&w->seen, s->text.at + s->lines[i].at, s->lines[i].bytes, s->lines[i].chars, &r);
+    return r;
+}
+
+static repeats repeated_paragraphs(filter_worker *w, const scan *s, int64_t *paragraphs) {
+    repeats r = { 0 };
+    *paragraphs = 0;
+    seen_clear(&w->seen, s->n_lines);
+    for (int64_t i = 0, next; i < s->n_lines; i = next) {
+        for (next = i + 1; next < s->n_lines && !s->lines[next].paragraph;) next++;
+        const scan_line *last = &s->lines[next - 1];
+        const char *at = s->text.at + s->lines[i].at;
+        size_t bytes = last->at + last->bytes - s->lines[i].at;
+        note(&w->seen, at, bytes, utf8_length(at, bytes), &r);
+        ++*paragraphs;
+    }
+    return r;
+}
+
+static bool drops_lines(judged *j, const scan *s) {
+    int64_t paragraphs;
+    repeats p = repeated_paragraphs(j->w, s, &paragraphs);
+    double chars = (double)s->chars;
+    if (judged_fails(j, FILTER_repeat_paragraphs, ratio((double)p.count, (double)paragraphs)) ||
+        judged_fails(j, FILTER_repeat_paragraph_chars, ratio((double)p.chars, chars)))
+        return true;
+    repeats l = filter_repeated_lines(j->w, s);
+    return judged_fails(j, FILTER_repeat_lines, ratio((double)l.count, (double)s->n_lines)) ||
+           judged_fails(j, FILTER_repeat_line_chars, ratio((double)l.chars, chars));
+}
+
+/* ---- runs of words --------------------------------------------------------------------------- */
+
+typedef struct runs {
+    repeat_run *run; /* in the order of the text */
+    int64_t n;
+    int words; /* in a run */
+} runs;
+
+/* Every run of one word. */
+static runs runs_begin(filter_worker *w, const scan *s) {
+    if (w->runs_room < s->words) {
+        w->runs_room = MAX(1024, s->words + s->words / 2);
+        free(w->runs);
+        w->runs = mem_alloc((size_t)w->runs_room * sizeof *w->runs);
+    }
+    for (int64_t i = 0; i < s->words; i++)
+        w->runs[i] = (repeat_run){ .hash = s->hash[i], .at = (uint32_t)i };
+    return (runs){ .run = w->runs, .n = s->words, .words = 1 };
+}
+
+/* Makes every run one word longer and counts how often each occurs. */
+static void runs_extend(runs *r, seen_set *seen, const scan *s) {
+    r->words++;
+    while (r->n > 0 && r->run[r->n - 1].at + r->words > s->words) r->n--;
+    seen_clear(seen, r->n);
+    for (int64_t i = 0; i < r->n; i++) {
+        repeat_run *run = &r->run[i];
+        uint64_t h = run->hash, next = s->hash[run->at + (uint32_t)r->words - 1];
+        run->hash = ((h << 23 | h >> 41) ^ next) * 0xD6E8FEB86659FD93u;
+        run->slot = seen_add(seen, run->hash);
+    }
+}
+
+/* Leaves the runs that may occur twice when they are one word longer. */
+static void runs_narrow(runs *r, const seen_set *seen) {
+    int64_t kept = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        const repeat_run *run = &r->run[i];
+        if (seen->slots[run->slot].count < 2) continue;
+        bool next = i + 1 < r->n && run[1].at == run->at + 1 && seen->slots[run[1].slot].count > 1;
+        if (next) r->run[kept++] = *run;
+    }
+    r->n = kept;
+}
+
+static int64_t run_chars(const scan *s, uint32_t at, int words) {
+    return s->word_chars[at + (uint32_t)words] - s->word_chars[at];
+}
+
+/* Characters of the most frequent run, the first where several are, spaces between words included,
+ * once for each time it occurs. */
+static int64_t top_run_chars(const runs *r, const seen_set *seen, const scan *s) {
+    if (s->words < r->words) return 0;
+    uint32_t at = 0, most = 1; /* where none repeats, the text's first */
+    for (int64_t i = 0; i < r->n; i++) {
+        uint32_t count = seen->slots[r->run[i].slot].count;
+        if (count > most) at = r->run[i].at, most = count;
+    }
+    return (run_chars(s, at, r->words) + r->words - 1) * most;
+}
+
+/* Characters of words in runs that occurred before, none counted twice: after such a run the search
+ * goes on behind it. */
+static int64_t repeated_run_chars(const runs *r, seen_set *seen, const scan *s) {
+    int64_t chars = 0, from = 0;
+    for (int64_t i = 0; i < r->n; i++) {
+        uint32_t *count = &seen->slots[r->run[i].slot].count;
+        if (r->run[i].at < from || *count == 1) continue;
+        if (*count & SEEN_BEFORE) {
+            chars += run_chars(s, r->run[i].at, r->words);
+            from = (int64_t)r->run[i].at + r->words;
+        }
+        *count |= SEEN_BEFORE;
+    }
+    return chars;
+}
+
+bool filter_gopher_repetition(judged *j) {
+    enum { FIRST_TOP = 2, FIRST_REPEAT = 5, LAST = 10 };
+    const scan *s = judged_scan(j);
+    if (drops_lines(j, s)) return true;
+    seen_set *seen = &j->w->seen;
+    runs r = runs_begin(j->w, s);
+    for (int n = FIRST_TOP; n <= LAST; n++) {
+        runs_extend(&r, seen, s);
+        bool top = n < FIRST_REPEAT;
+        int rule = top ? FILTER_top_2gram + n - FIRST_TOP : FILTER_repeat_5gram + n - FIRST_REPEAT;
+        int64_t chars = top ? top_run_chars(&r, seen, s) : repeated_run_chars(&r, seen, s);
+        if (judged_fails(j, rule, ratio((double)chars, (double)s->chars))) return true;
+        runs_narrow(&r, seen);
+    }
+    return false;
+}

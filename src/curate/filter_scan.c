@@ -1,0 +1,243 @@
+/* The one pass over a document's text: words, lines and what is counted on the way. */
+#include "curate/filter_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* Beside the CLASS_ bits, of a word so far: what is looked at again when the word is complete. */
+enum { HAS_HASH = 256, HAS_DOT = 512 };
+
+static bool is_ascii_space(unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+
+/* ---- eight bytes at a time ----------------------------------------------------------------------
+ * Sets of bytes in a 64-bit word, each by its highest bit. Where a byte is not ASCII those after it
+ * are not to be relied on. */
+
+#define EACH(byte) ((uint64_t)(byte)*UINT64_C(0x0101010101010101))
+#define HIGHS      EACH(0x80)
+
+/* Bytes that may end a word: white space, controls and what is not ASCII. */
+static uint64_t stops(uint64_t eight) {
+    uint64_t above_space = (eight & ~HIGHS) + EACH(0x7F - ' ');
+    return (~above_space | eight) & HIGHS;
+}
+
+static uint64_t between(uint64_t eight, unsigned char low, unsigned char high) {
+    return (eight + EACH(0x80 - low)) & ~(eight + EACH(0x7F - high)) & HIGHS;
+}
+
+static uint64_t letters_in(uint64_t eight) { return between(eight | EACH(0x20), 'a', 'z'); }
+
+static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH(1) >> 56); }
+
+/* ---- one word -------------------------------------------------------------------------------- */
+
+static uint64_t mix(uint64_t h, uint64_t word) {
+    h = (h ^ word) * 0x9E3779B97F4A7C15u;
+    return h ^ h >> 29;
+}
+
+/* The n < 8 bytes at p as a number; `left` may be read. */
+static uint64_t load_part(const char *p, size_t n, size_t left) {
+    uint64_t v = 0;
+    if (left >= 8) {
+        memcpy(&v, p, 8);
+        return v & ((UINT64_C(1) << n * 8) - 1);
+    }
+    memcpy(&v, p, n);
+    return v;
+}
+
+static uint64_t word_hash(const char *p, size_t n, size_t left) {
+    uint64_t h = n, v;
+    for (; n >= 8; p += 8, n -= 8, left -= 8) {
+        memcpy(&v, p, 8);
+        h = mix(h, v);
+    }
+    return mix(h, load_part(p, n, left));
+}
+
+/* The words Gopher asks for, as load_part gives them. */
+#define PACK(a, b, c, d)                                                                           \
+    ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
+static const uint32_t stop_words[] = {
+    PACK('t', 'h', 'e', 0),   PACK('b', 'e', 0, 0),     PACK('t', 'o', 0, 0),
+    PACK('o', 'f', 0, 0),     PACK('a', 'n', 'd', 0),   PACK('t', 'h', 'a', 't'),
+    PACK('h', 'a', 'v', 'e'), PACK('w', 'i', 't', 'h'),
+};
+
+enum { ALL_STOP_WORDS = (1 << COUNT_OF(stop_words)) - 1 };
+
+static bool is_ascii_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
+
+/* The bit of a stop word, in any case and with any ASCII punctuation around it; else 0. */
+static unsigned stop_word_bit(const char *p, size_t n, size_t left) {
+    while (n > 2 && !is_ascii_letter(p[n - 1])) n--;
+    while (n > 2 && !is_ascii_letter(p[0])) p++, n--, left--;
+    if (n < 2 || n > 4) return 0;
+    uint32_t word = (uint32_t)load_part(p, n, left);
+    word |= 0x20202020u & (uint32_t)((UINT64_C(1) << n * 8) - 1);
+    for (unsigned i = 0; i < COUNT_OF(stop_words); i++)
+        if (word == stop_words[i]) return 1u << i;
+    return 0;
+}
+
+/* "..." without overlaps, and U+2026. */
+static int64_t count_ellipses(const char *p, size_t n) {
+    int64_t count = 0;
+    for (size_t i = 0; i + 3 <= n; i++) {
+        bool dots = p[i] == '.' && p[i + 1] == '.' && p[i + 2] == '.';
+        if (!dots && memcmp(p + i, "\xE2\x80\xA6", 3) != 0) continue;
+        count++;
+        i += 2;
+    }
+    return count;
+}
+
+static int64_t count_byte(const char *p, size_t n, char c) {
+    int64_t count = 0;
+    for (size_t i = 0; i < n; i++) count += p[i] == c;
+    return count;
+}
+
+/* ---- the pass -------------------------------------------------------------------------------- */
+
+typedef struct walk {
+    scan *s;
+    const char *p, *end;
+    int64_t extra;      /* bytes before p that do not begin a character */
+    scan_line *line;    /* the one being read; NULL: no word yet */
+    int64_t line_extra; /* `extra` where it begins */
+    bool blank;         /* a blank line, or none, came before */
+} walk;
+
+static void reserve_words(scan *s) {
+    if (s->words + 2 <= s->words_room) return;
+    s->words_room = MAX(1024, s->words_room * 2);
+    s->hash = mem_grow(s->hash, (size_t)s->words_room * sizeof *s->hash);
+    s->word_chars = mem_grow(s->word_chars, (size_t)s->words_room * sizeof *s->word_chars);
+}
+
+static void reserve_lines(scan *s) {
+    if (s->n_lines + 1 <= s->lines_room) return;
+    s->lines_room = MAX(256, s->lines_room * 2);
+    s->lines = mem_grow(s->lines, (size_t)s->lines_room * sizeof *s->lines);
+}
+
+/* Passes the characters of a word that are ASCII, as long as eight bytes can be read. */
+static unsigned walk_ascii(walk *k) {
+    unsigned classes = 0;
+    while (k->end - k->p >= 8) {
+        uint64_t eight;
+        memcpy(&eight, k->p, 8);
+        uint64_t stop = stops(eight), in_word = HIGHS;
+        if (stop) in_word &= (stop & -stop) - 1;
+        uint64_t letters = letters_in(eight) & in_word;
+        if (letters) classes |= CLASS_LETTER;
+        if (between(eight, '0', '9') & in_word) classes |= CLASS_NUMBER;
+        if (between(eight, '#', '#') & in_word) classes |= HAS_HASH;
+        if (between(eight, '.', '.') & in_word) classes |= HAS_DOT;
+        k->s->letters += count_set(letters);
+        k->p += stop ? __builtin_ctzll(stop) / 8 : 8;
+        if (stop) break;
+    }
+    return classes;
+}
+
+/* Moves to the end of the word at p. @return its classes. */
+static unsigned walk_word(walk *k) {
+    unsigned classes = walk_ascii(k);
+    while (k->p < k->end && !is_ascii_space((unsigned char)*k->p)) {
+        uint32_t cp;
+        int n = utf8_decode(k->p, &cp);
+        unsigned class = unicode_class(cp);
+        if (class & CLASS_SPACE) break;
+        k->s->letters += (class & (CLASS_LETTER | CLASS_MARK)) != 0;
+        if (cp == '#') class |= HAS_HASH;
+        if (cp == '.' || cp == 0x2026) class |= HAS_DOT;
+        classes |= class;
+        k->extra += n - 1;
+        k->p += n;
+    }
+    return classes;
+}
+
+static void begin_line(walk *k) {
+    scan *s = k->s;
+    reserve_lines(s);
+    k->line = &s->lines[s->n_lines++];
+    *k->line = (scan_line){ .at = (uint32_t)(k->p - s->text.at), .paragraph = k->blank };
+    k->line_extra = k->extra;
+    k->blank = false;
+}
+
+static void add_word(walk *k) {
+    scan *s = k->s;
+    reserve_words(s);
+    if (!k->line) begin_line(k);
+    const char *at = k->p;
+    int64_t extra = k->extra;
+    unsigned classes = walk_word(k);
+    size_t n = (size_t)(k->p - at), left = (size_t)(k->end - at);
+    uint32_t chars = (uint32_t)((int64_t)n - (k->extra - extra));
+    s->hash[s->words] = word_hash(at, n, left);
+    s->word_chars[s->words + 1] = s->word_chars[s->words] + chars;
+    s->words++;
+    if (classes & CLASS_LETTER) s->letter_words++;
+    if (classes & (CLASS_LETTER | CLASS_NUMBER | CLASS_MARK))
+        s->solid_words++, s->solid_word_chars += chars;
+    if (classes & HAS_HASH) s->hashes += count_byte(at, n, '#');
+    if (classes & HAS_DOT) s->ellipses += count_ellipses(at, n);
+    if (n <= 8 && s->stop_words != ALL_STOP_WORDS) s->stop_words |= stop_word_bit(at, n, left);
+    scan_line *line = k->line;
+    line->words++;
+    line->longest_word = MAX(line->longest_word, chars);
+    line->bytes = (uint32_t)(k->p - s->text.at) - line->at;
+    line->chars = (uint32_t)((int64_t)line->bytes - (k->extra - k->line_extra));
+}
+
+static void end_line(walk *k) {
+    k->s->newlines++;
+    if (!k->line) k->blank = true;
+    k->line = NULL;
+}
+
+/* Passes white space. */
+static void walk_space(walk *k) {
+    while (k->p < k->end) {
+        unsigned char c = (unsigned char)*k->p;
+        int n = 1;
+        if (c >= 128) {
+            uint32_t cp;
+            n = utf8_decode(k->p, &cp);
+            if (!(unicode_class(cp) & CLASS_SPACE)) return;
+        } else if (!is_ascii_space(c)) {
+            return;
+        }
+        if (c == '\n') end_line(k);
+        k->extra += n - 1;
+        k->p += n;
+    }
+}
+
+void scan_text(scan *s, text_span text) {
+    scan fresh = { .text = text,
+                   .hash = s->hash,
+                   .word_chars = s->word_chars,
+                   .lines = s->lines,
+                   .words_room = s->words_room,
+                   .lines_room = s->lines_room };
+    *s = fresh;
+    reserve_words(s);
+    s->word_chars[0] = 0;
+    walk k = { .s = s, .p = text.at, .end = text.at + text.len, .blank = true };
+    for (walk_space(&k); k.p < k.end; walk_space(&k)) add_word(&k);
+    s->chars = (int64_t)text.len - k.extra;
+    s->all_lines = s->newlines + (text.len > 0 && text.at[text.len - 1] != '\n');
+}
+
+void scan_free(scan *s) {
+    free(s->hash);
+    free(s->word_chars);
+    free(s->lines);
+}

@@ -1,0 +1,294 @@
+/* Reads fastText's model files. Nothing in them is believed: every size is checked against what is
+ * left of the file before anything is allocated by it. */
+#include "curate/language_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { MAGIC = 793712314, OLDEST = 11, NEWEST = 12, SUPERVISED = 3, MOST_DIM = 1 << 16 };
+
+/* ---- the file as a stream -------------------------------------------------------------------- */
+
+typedef struct reader {
+    const char *path;
+    const uint8_t *p;
+    size_t left;
+    err e; /* the first fault; after it everything reads as 0 */
+} reader;
+
+static void fault(reader *r, const char *what) {
+    if (r->e) return;
+    r->e = err_hint(ERR("%s: not a whole fastText model: %s", r->path, what),
+                    "download the file again, or name another");
+}
+
+/* The next n bytes; NULL, and a fault, when there are fewer. */
+static const uint8_t *take(reader *r, size_t n, const char *what) {
+    if (r->e || n > r->left) return fault(r, what), NULL;
+    const uint8_t *p = r->p;
+    r->p += n;
+    r->left -= n;
+    return p;
+}
+
+static void take_into(reader *r, void *to, size_t n, const char *what) {
+    const uint8_t *p = take(r, n, what);
+    memset(to, 0, n);
+    if (p) memcpy(to, p, n);
+}
+
+static int32_t take_i32(reader *r, const char *what) {
+    int32_t v;
+    take_into(r, &v, sizeof v, what);
+    return v;
+}
+
+static int64_t take_i64(reader *r, const char *what) {
+    int64_t v;
+    take_into(r, &v, sizeof v, what);
+    return v;
+}
+
+static uint8_t take_u8(reader *r, const char *what) {
+    uint8_t v;
+    take_into(r, &v, sizeof v, what);
+    return v;
+}
+
+/* ---- settings -------------------------------------------------------------------------------- */
+
+static void read_settings(reader *r, language_model *m) {
+    enum { DIM, NGRAMS = 5, LOSS, MODEL, BUCKET, MINN, MAXN, N = 12 };
+    if (take_i32(r, "its beginning is missing") != MAGIC) fault(r, "it begins with another mark");
+    int32_t version = take_i32(r, "its version is missing");
+    if (version < OLDEST || version > NEWEST) fault(r, "its version is neither 11 nor 12");
+    int32_t v[N];
+    for (int i = 0; i < N; i++) v[i] = take_i32(r, "its settings are cut off");
+    take(r, sizeof(double), "its settings are cut off");
+    m->dim = v[DIM], m->word_ngrams = v[NGRAMS], m->bucket = v[BUCKET];
+    m->minn = v[MINN], m->maxn = version == OLDEST ? 0 : v[MAXN];
+    m->loss = (ft_loss)v[LOSS];
+    if (v[MODEL] != SUPERVISED) fault(r, "it was not trained on labels (supervised)");
+    if (m->dim < 1 || m->dim > MOST_DIM) fault(r, "its vectors have an impossible size");
+    if (v[LOSS] < FT_HIERARCHICAL || v[LOSS] > FT_ONE_VS_ALL) fault(r, "its loss is unknown");
+    bool negative = m->bucket < 0 || m->word_ngrams < 0 || m->minn < 0 || m->maxn < 0;
+    if (negative || m->maxn > 64 || m->word_ngrams > 64) fault(r, "its n-grams are out of range");
+    if (m->bucket == 0 && (m->maxn > 0 || m->word_ngrams > 1)) fault(r, "n-grams, but no buckets");
+}
+
+/* ---- the dictionary -------------------------------------------------------------------------- */
+
+static void add_word(language_model *m, int32_t index) {
+    uint32_t h = (uint32_t)FT_HASH_SEED;
+    for (uint32_t i = 0; i < m->word[index].len; i++) h = ft_hash(h, m->word[index].text[i]);
+    uint32_t i = h & m->word_mask;
+    while (m->word_table[i] >= 0) i = (i + 1) & m->word_mask;
+    m->word_table[i] = index;
+}
+
+int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint32_t hash) {
+    for (uint32_t i = hash & m->word_mask; m->word_table[i] >= 0; i = (i + 1) & m->word_mask) {
+        const ft_word *w = &m->word[m->word_table[i]];
+        if (w->len == len && memcmp(w->text, text, len) == 0) return m->word_table[i];
+    }
+    return -1;
+}
+
+static void make_word_table(language_model *m) {
+    m->word_mask = 63;
+    while (m->word_mask < (uint32_t)m->words * 2u) m->word_mask = m->word_mask * 2 + 1;
+    size_t bytes = ((size_t)m->word_mask + 1) * sizeof *m->word_table;
+    m->word_table = mem_alloc(bytes);
+    memset(m->word_table, 0xFF, bytes);
+    for (int32_t i = 0; i < m->words; i++) add_word(m, i);
+}
+
+static void read_word(reader *r, ft_word *w, int64_t *count, int8_t *type) {
+    const uint8_t *end = r->e ? NULL : memchr(r->p, 0, r->left);
+    if (!end) {
+        fault(r, "its dictionary is cut off");
+        return;
+    }
+    w->text = (const char *)r->p;
+    w->len = (uint32_t)(end - r->p);
+    take(r, (size_t)w->len + 1, "its dictionary is cut off");
+    *count = take_i64(r, "its dictionary is cut off");
+    *type = (int8_t)take_u8(r, "its dictionary is cut off");
+}
+
+static char *label_of(const ft_word *w) {
+    static const char prefix[] = "__label__";
+    const char *text = str_starts(w->text, prefix) ? w->text + sizeof prefix - 1 : w->text;
+    char *copy = mem_alloc(strlen(text) + 1);
+    return strcpy(copy, text);
+}
+
+/* Which buckets are left, and their rows, in a model that was pruned. */
+static void read_pruned(reader *r, language_model *m, int64_t pruned) {
+    const char *what = "its list of n-grams is cut off";
+    m->bucket_rows = pruned < 0 ? m->bucket : pruned;
+    if (pruned < 0) return;
+    if ((uint64_t)pruned > MIN(r->left / 8, INT32_MAX / 4)) return fault(r, what);
+    m->kept_mask = 63;
+    while (m->kept_mask < (uint64_t)pruned * 2) m->kept_mask = m->kept_mask * 2 + 1;
+    size_t bytes = ((size_t)m->kept_mask + 1) * sizeof *m->kept;
+    m->kept = mem_alloc(bytes);
+    memset(m->kept, 0xFF, bytes);
+    for (int64_t i = 0; i < pruned; i++) {
+        ft_kept k = { .bucket = take_i32(r, what) };
+        k.row = take_i32(r, what);
+        if (k.bucket < 0 || k.row < 0 || k.row >= pruned)
+            return fault(r, "an n-gram lies outside its matrix");
+        *ft_kept_slot(m, k.bucket) = k;
+    }
+}
+
+static void read_dictionary(reader *r, language_model *m) {
+    enum { ENTRY = 10 }; /* bytes of the shortest */
+    const char *what = "its dictionary is cut off";
+    int32_t size = take_i32(r, what);
+    m->words = take_i32(r, what), m->labels = take_i32(r, what);
+    take_i64(r, what);
+    int64_t pruned = take_i64(r, what);
+    if (r->e) return;
+    if (m->words < 0 || m->labels < 1 || size < 1 || (int64_t)m->words + m->labels != size ||
+        (size_t)size > r->left / ENTRY)
+        return fault(r, "its dictionary has an impossible size");
+    m->word = mem_alloc((size_t)MAX(m->words, 1) * sizeof *m->word);
+    m->label = mem_alloc((size_t)m->labels * sizeof *m->label);
+    m->tree = mem_alloc((size_t)m->labels * 2 * sizeof *m->tree);
+    for (int32_t i = 0; i < size && !r->e; i++) {
+        ft_word w = { 0 };
+        int64_t count = 0;
+        int8_t type = 0;
+        read_word(r, &w, &count, &type);
+        if (r->e) return;
+        if (type != (i >= m->words)) return fault(r, "labels and words are mixed");
+        if (type == 0) {
+            m->word[i] = w;
+            continue;
+        }
+        m->label[i - m->words] = label_of(&w);
+        m->tree[i - m->words].count = count;
+    }
+    make_word_table(m);
+    read_pruned(r, m, pruned);
+}
+
+/* ---- matrices -------------------------------------------------------------------------------- */
+
+static void read_quantiser(reader *r, ft_quantiser *q, int64_t columns) {
+    const char *what = "its quantiser is cut off";
+    q->dim = take_i32(r, what), q->parts = take_i32(r, what);
+    q->part = take_i32(r, what), q->last_part = take_i32(r, what);
+    bool fits = q->dim == columns && q->parts >= 1 && q->part >= 1 && q->last_part >= 1 &&
+                q->last_part <= q->part &&
+                (int64_t)(q->parts - 1) * q->part + q->last_part == q->dim;
+    if (!fits) return fault(r, "its quantiser does not fit its vectors");
+    q->centroids = take(r, (size_t)q->dim * 256 * sizeof(float), what);
+}
+
+static void read_quantised(reader *r, ft_matrix *m) {
+    const char *what = "a matrix is cut off";
+    m->quantised = true;
+    bool norms = take_u8(r, what) != 0;
+    m->rows = take_i64(r, what), m->columns = take_i64(r, what);
+    int32_t codes = take_i32(r, what);
+    if (codes < 0 || m->rows < 0 || m->rows > codes) return fault(r, "a matrix has no size");
+    m->data = take(r, (size_t)codes, what);
+    read_quantiser(r, &m->q, m->columns);
+    if (!r->e && m->rows * m->q.parts != codes) return fault(r, "a matrix has too few codes");
+    if (!norms) return;
+    m->norms = take(r, (size_t)m->rows, what);
+    read_quantiser(r, &m->norm, 1);
+}
+
+static void read_matrix(reader *r, ft_matrix *m, bool quantised, int64_t rows, int64_t columns) {
+    if (quantised) {
+        read_quantised(r, m);
+    } else {
+        m->rows = take_i64(r, "a matrix is cut off");
+        m->columns = take_i64(r, "a matrix is cut off");
+    }
+    if (r->e) return;
+    if (m->rows != rows || m->columns != columns)
+        return fault(r, "a matrix does not fit the dictionary");
+    size_t bytes;
+    if (quantised) return;
+    if (!mul_size((size_t)rows, (size_t)columns * sizeof(float), &bytes))
+        return fault(r, "a matrix has an impossible size");
+    m->data = take(r, bytes, "a matrix is cut off");
+}
+
+/* ---- the tree -------------------------------------------------------------------------------- */
+
+/* Joins the two nodes of the smallest counts until one is left. Labels come most frequent first, so
+ * the smallest leaf is the last, and inner nodes are made in the order of their counts. */
+static void build_tree(language_model *m) {
+    int32_t leaf = m->labels - 1, node = m->labels, all = 2 * m->labels - 1;
+    for (int32_t i = m->labels; i < all; i++) m->tree[i].count = INT64_C(1000000000000000);
+    for (int32_t i = m->labels; i < all; i++) {
+        int32_t pick[2];
+        for (int k = 0; k < 2; k++) {
+            bool take_leaf = leaf >= 0 && (node >= i || m->tree[leaf].count < m->tree[node].count);
+            pick[k] = take_leaf ? leaf-- : node++;
+        }
+        m->tree[i].left = pick[0], m->tree[i].right = pick[1];
+        uint64_t sum = (uint64_t)m->tree[pick[0]].count + (uint64_t)m->tree[pick[1]].count;
+        m->tree[i].count = (int64_t)sum;
+    }
+}
+
+/* ---- opening --------------------------------------------------------------------------------- */
+
+static void read_model(reader *r, language_model *m) {
+    read_settings(r, m);
+    if (!r->e) read_dictionary(r, m);
+    if (r->e) return;
+    bool quantised = take_u8(r, "its matrices are missing") != 0;
+    read_matrix(r, &m->in, quantised, m->words + m->bucket_rows, m->dim);
+    bool quantised_out = take_u8(r, "its output matrix is missing") != 0;
+    read_matrix(r, &m->out, quantised && quantised_out, m->labels, m->dim);
+    if (!r->e && m->loss == FT_HIERARCHICAL) build_tree(m);
+}
+
+err language_open(const char *path, language_model **out) {
+    *out = NULL;
+    language_model *m = mem_alloc(sizeof *m);
+    err e = io_map(path, &m->file);
+    if (!e) {
+        reader r = { .path = path, .p = m->file.data, .left = m->file.size };
+        read_model(&r, m);
+        e = r.e;
+    }
+    if (e) {
+        language_close(m);
+        return err_trail(e, __FILE__, __LINE__);
+    }
+    *out = m;
+    return OK;
+}
+
+void language_close(language_model *m) {
+    if (!m) return;
+    for (int32_t i = 0; m->label && i < m->labels; i++) free(m->label[i]);
+    free(m->label);
+    free(m->word);
+    free(m->word_table);
+    free(m->kept);
+    free(m->tree);
+    io_unmap(&m->file);
+    free(m);
+}
+
+int language_count(const language_model *m) { return m->labels; }
+const char *language_name(const language_model *m, int i) { return m->label[i]; }
+uint64_t language_hash(const language_model *m) {
+    return hash_bytes(m->file.data, m->file.size, 0);
+}
+size_t language_bytes(const language_model *m) {
+    size_t tables = ((size_t)m->word_mask + 1) * sizeof *m->word_table +
+                    (m->kept ? ((size_t)m->kept_mask + 1) * sizeof *m->kept : 0);
+    return sizeof *m + m->file.size + tables + (size_t)m->words * sizeof *m->word +
+           (size_t)m->labels * (sizeof *m->label + 2 * sizeof *m->tree);
+}

@@ -1,0 +1,234 @@
+/* What a fastText model makes of a text: the mean of the rows of its words, their n-grams of
+ * characters and its n-grams of words, times the output matrix. */
+#include "curate/language_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_NGRAMS = 64 };
+
+struct language_room {
+    float *hidden;      /* [dim] */
+    float *probability; /* [labels] */
+    int32_t *path;      /* [labels] nodes still to visit */
+    float *path_log;    /* [labels] log of the probability to get there */
+    /* While a text is read: */
+    int64_t rows;                /* that were added to `hidden` */
+    int32_t recent[MOST_NGRAMS]; /* hashes of the last words, the newest at words % MOST_NGRAMS */
+    int64_t words;
+    str word; /* the one being read, with its < and > */
+};
+
+language_room *language_room_new(const language_model *m) {
+    language_room *r = mem_alloc(sizeof *r);
+    r->hidden = mem_alloc((size_t)m->dim * sizeof *r->hidden);
+    r->probability = mem_alloc((size_t)m->labels * sizeof *r->probability);
+    r->path = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path);
+    r->path_log = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path_log);
+    return r;
+}
+
+void language_room_free(language_room *r) {
+    if (!r) return;
+    free(r->hidden);
+    free(r->probability);
+    free(r->path);
+    free(r->path_log);
+    str_free(&r->word);
+    free(r);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------ */
+
+static float load(const uint8_t *floats, int64_t i) {
+    float v;
+    memcpy(&v, floats + i * (int64_t)sizeof v, sizeof v);
+    return v;
+}
+
+/* Where the centroid `code` of a part begins, counted in floats. */
+static int64_t centroid(const ft_quantiser *q, int32_t part, uint8_t code) {
+    int32_t width = part == q->parts - 1 ? q->last_part : q->part;
+    return (int64_t)part * 256 * q->part + (int64_t)code * width;
+}
+
+static float row_norm(const ft_matrix *m, int64_t row) {
+    return m->norms ? load(m->norm.centroids, m->norms[row]) : 1;
+}
+
+/* Calls body with `v`, the value of column `at`, for each of the row's columns in order. */
+#define FOR_ROW(m, row, body)                                                                      \
+    if (!(m)->quantised) {                                                                         \
+        const uint8_t *from = (m)->data + (row) * (m)->columns * (int64_t)sizeof(float);           \
+        for (int64_t at = 0; at < (m)->columns; at++) {                                            \
+            float v = load(from, at);                                                              \
+            body;                                                                                  \
+        }                                                                                          \
+    } else {                                                                                       \
+        const ft_quantiser *q = &(m)->q;                                                           \
+        const uint8_t *code = (m)->data + (row)*q->parts;                                          \
+        float norm = row_norm((m), (row));                                                         \
+        int64_t at = 0;                                                                            \
+        for (int32_t part = 0; part < q->parts; part++) {                                          \
+            int64_t from = centroid(q, part, code[part]);                                          \
+            int32_t width = part == q->parts - 1 ? q->last_part : q->part;                         \
+            for (int32_t i = 0; i < width; i++, at++) {                                            \
+                float v = norm * load(q->centroids, from + i);                                     \
+                body;                                                                              \
+            }                                                                                      \
+        }                                                                                          \
+    }
+
+static void add_row(const language_model *m, language_room *r, int64_t row) {
+    float *hidden = r->hidden;
+    FOR_ROW(&m->in, row, hidden[at] += v);
+    r->rows++;
+}
+
+static float dot_row(const language_model *m, const float *hidden, int64_t row) {
+    float sum = 0;
+    FOR_ROW(&m->out, row, sum += hidden[at] * v);
+    return sum;
+}
+
+/* ---- reading a text -------------------------------------------------------------------------- */
+
+static void add_bucket(const language_model *m, language_room *r, uint64_t hash) {
+    int64_t bucket = (int64_t)(hash % (uint64_t)m->bucket);
+    if (m->kept) {
+        const ft_kept *k = ft_kept_slot(m, bucket);
+        if (k->bucket < 0) return;
+        bucket = k->row;
+    }
+    add_row(m, r, m->words + bucket);
+}
+
+/* Adds the n-grams of minn to maxn characters of the word in r->word, < and > included, but for
+ * these alone. */
+static void add_ngrams(const language_model *m, language_room *r) {
+    const char *w = r->word.text;
+    size_t len = r->word.len;
+    for (size_t i = 0; i < len; i++) {
+        if (((unsigned char)w[i] & 0xC0) == 0x80) continue;
+        uint32_t h = (uint32_t)FT_HASH_SEED;
+        size_t end = i;
+        for (int n = 1; end < len && n <= m->maxn; n++) {
+            h = ft_hash(h, w[end++]);
+            while (end < len && ((unsigned char)w[end] & 0xC0) == 0x80) h = ft_hash(h, w[end++]);
+            bool edge = n == 1 && (i == 0 || end == len);
+            if (n >= m->minn && !edge) add_bucket(m, r, h);
+        }
+    }
+}
+
+/* Adds the runs of up to word_ngrams words that end with the newest. */
+static void add_word_ngrams(const language_model *m, language_room *r) {
+    int64_t most = MIN((int64_t)m->word_ngrams, r->words);
+    for (int64_t n = 2; n <= most; n++) {
+        uint64_t h = 0;
+        for (int64_t k = r->words - n; k < r->words; k++) {
+            uint64_t word = (uint64_t)(int64_t)r->recent[k % MOST_NGRAMS];
+            h = k == r->words - n ? word : h * 116049371u + word;
+        }
+        add_bucket(m, r, h);
+    }
+}
+
+static const char end_of_text[] = "</s>";
+
+static void add_word(const language_model *m, language_room *r, const char *w, size_t len) {
+    uint32_t h = (uint32_t)FT_HASH_SEED;
+    for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
+    int32_t index = ft_find_word(m, w, len, h);
+    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0) return; /* no word to fastText */
+    if (index >= 0) add_row(m, r, index);
+    bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
+    if (m->maxn > 0 && !end) {
+        r->word.len = 0;
+        str_add_bytes(&r->word, "<", 1);
+        str_add_bytes(&r->word, w, len);
+        str_add_bytes(&r->word, ">", 1);
+        add_ngrams(m, r);
+    }
+    r->recent[r->words++ % MOST_NGRAMS] = (int32_t)h;
+    add_word_ngrams(m, r);
+}
+
+static bool is_space(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
+
+static void read_text(const language_model *m, language_room *r, text_span text) {
+    memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
+    r->rows = r->words = 0;
+    for (size_t at = 0; at < text.len;) {
+        size_t end = at;
+        while (end < text.len && !is_space(text.at[end])) end++;
+        if (end > at) add_word(m, r, text.at + at, end - at);
+        at = end + 1;
+    }
+    add_word(m, r, end_of_text, sizeof end_of_text - 1);
+    for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)r->rows;
+}
+
+/* ---- probabilities --------------------------------------------------------------------------- */
+
+static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+
+static void softmax(const language_model *m, language_room *r) {
+    float most = -INFINITY, sum = 0, *p = r->probability;
+    for (int32_t i = 0; i < m->labels; i++) {
+        p[i] = dot_row(m, r->hidden, i);
+        most = MAX(most, p[i]);
+    }
+    for (int32_t i = 0; i < m->labels; i++) sum += p[i] = expf(p[i] - most);
+    for (int32_t i = 0; i < m->labels; i++) p[i] /= sum;
+}
+
+/* fastText takes this one from a table of steps of 1/32 up to 8, and so do its thresholds. */
+static float stepped_sigmoid(float x) {
+    if (x < -8) return 0;
+    return x > 8 ? 1 : sigmoid(floorf((x + 8) * 32) / 32 - 8);
+}
+
+static void one_by_one(const language_model *m, language_room *r) {
+    for (int32_t i = 0; i < m->labels; i++)
+        r->probability[i] = stepped_sigmoid(dot_row(m, r->hidden, i));
+}
+
+/* As fastText has it: never the logarithm of 0. */
+static float safe_log(float x) { return logf(x + 1e-5f); }
+
+/* Down the tree: at each inner node a row says how likely the right branch is. A leaf is never
+ * pushed twice, and a node takes one place on the path and gives two, so labels places do. */
+static void down_the_tree(const language_model *m, language_room *r) {
+    int32_t depth = 0;
+    r->path[depth] = 2 * m->labels - 2;
+    r->path_log[depth++] = 0;
+    while (depth > 0) {
+        int32_t node = r->path[--depth];
+        float p = r->path_log[depth];
+        if (node < m->labels) {
+            r->probability[node] = MIN(1.0f, expf(p));
+            continue;
+        }
+        float right = sigmoid(dot_row(m, r->hidden, node - m->labels));
+        const ft_node *t = &m->tree[node];
+        r->path[depth] = t->left, r->path_log[depth++] = p + safe_log(1 - right);
+        r->path[depth] = t->right, r->path_log[depth++] = p + safe_log(right);
+    }
+}
+
+const float *language_predict(const language_model *m, language_room *r, text_span text) {
+    static void (*const by_loss[])(const language_model *, language_room *) = {
+        [FT_HIERARCHICAL] = down_the_tree,
+        [FT_NEGATIVE] = one_by_one,
+        [FT_SOFTMAX] = softmax,
+        [FT_ONE_VS_ALL] = one_by_one,
+    };
+    read_text(m, r, text);
+    if (r->rows == 0)
+        memset(r->probability, 0, (size_t)m->labels * sizeof *r->probability);
+    else
+        by_loss[m->loss](m, r);
+    return r->probability;
+}

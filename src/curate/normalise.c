@@ -1,0 +1,143 @@
+/* Words of a text, for comparing texts: see dedup_internal.h. One lookup a character: a table of
+ * the basic plane is made once, by utf8proc; what does not fit there is asked of it each time. */
+#include "curate/dedup_internal.h"
+
+#include <stdlib.h>
+#include <utf8proc.h>
+
+enum { PLANE = 0x10000, MOST_PIECES = 8 };
+/* What a character becomes: a code point, or one of these. */
+#define PART    0u          /* between words */
+#define NOTHING 0xFFFFFFFFu /* a mark */
+#define SEVERAL 0xFFFFFFFEu /* more than one code point */
+#define ALONE   0x80000000u /* bit: a word of its own */
+
+struct norm {
+    uint32_t map[PLANE];
+    bool zero_digits;
+};
+
+/* Scripts that put no spaces between words. */
+static const uint32_t unspaced[][2] = {
+    { 0x0E00, 0x0EFF },                                           /* Thai, Lao */
+    { 0x1000, 0x109F },                                           /* Myanmar */
+    { 0x1780, 0x17FF },                                           /* Khmer */
+    { 0x3005, 0x3007 }, { 0x3040, 0x30FF }, { 0x31F0, 0x31FF },   /* kana */
+    { 0x3400, 0x9FFF }, { 0xF900, 0xFAFF }, { 0x20000, 0x3FFFF }, /* Chinese characters */
+};
+
+static bool is_unspaced(uint32_t cp) {
+    for (size_t i = 0; i < COUNT_OF(unspaced); i++)
+        if (cp >= unspaced[i][0] && cp <= unspaced[i][1]) return true;
+    return false;
+}
+
+/* One code point of a decomposition. */
+static uint32_t map_piece(const norm *t, uint32_t cp) {
+    uint8_t class = unicode_class(cp);
+    if (class & CLASS_MARK) return NOTHING;
+    if (!(class & (CLASS_LETTER | CLASS_NUMBER))) return PART;
+    if (t->zero_digits && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND)
+        return '0';
+    uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    return is_unspaced(low) ? low | ALONE : low;
+}
+
+/* @param out [MOST_PIECES] what the character becomes: letters, or one PART. @return how many: 0
+ * for a mark. */
+static int decompose(const norm *t, uint32_t cp, uint32_t *out) {
+    utf8proc_int32_t piece[MOST_PIECES];
+    int bounds = 0;
+    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, piece, MOST_PIECES,
+                                                 UTF8PROC_DECOMPOSE, &bounds);
+    if (n < 0 || n > MOST_PIECES) return out[0] = PART, 1;
+    int kept = 0;
+    for (int i = 0; i < n; i++) {
+        uint32_t to = map_piece(t, (uint32_t)piece[i]);
+        if (to == PART) return out[0] = PART, 1;
+        if (to != NOTHING) out[kept++] = to;
+    }
+    for (int i = 0; kept > 1 && i < kept; i++) out[i] &= ~ALONE;
+    return kept;
+}
+
+norm *norm_new(bool zero_digits) {
+    norm *t = mem_alloc(sizeof *t);
+    t->zero_digits = zero_digits;
+    for (uint32_t cp = 0; cp < PLANE; cp++) {
+        uint32_t to[MOST_PIECES];
+        int n = decompose(t, cp, to);
+        t->map[cp] = n == 0 ? NOTHING : n == 1 ? to[0] : SEVERAL;
+    }
+    return t;
+}
+
+void norm_free(norm *t) { free(t); }
+
+/* ---- hashing of words: FNV-1a over code points, mixed at the end --------------------------- */
+
+#define WORD_START 0xCBF29CE484222325u
+#define WORD_PRIME 0x00000100000001B3u
+
+typedef struct scan {
+    uint64_t hash; /* WORD_START: between words */
+    norm_word *out;
+    size_t n;
+    uint32_t begin;
+} scan;
+
+static inline void end_word(scan *s, size_t at) {
+    if (s->hash == WORD_START) return;
+    s->out[s->n++] = (norm_word){ gram_mix(s->hash), s->begin, (uint32_t)at };
+    s->hash = WORD_START;
+}
+
+static inline void add_letter(scan *s, uint32_t cp, size_t at) {
+    if (s->hash == WORD_START) s->begin = (uint32_t)at;
+    s->hash = (s->hash ^ cp) * WORD_PRIME;
+}
+
+/* A character outside ASCII, of `bytes` bytes. It can end two words: the one before, and itself. */
+static void add_char(const norm *t, scan *s, uint32_t cp, size_t at, int bytes) {
+    uint32_t to[MOST_PIECES] = { PART };
+    int n = 1;
+    if (cp < PLANE && t->map[cp] != SEVERAL)
+        to[0] = t->map[cp];
+    else
+        n = decompose(t, cp, to);
+    if (n == 0 || to[0] == NOTHING) return;
+    if (to[0] == PART || to[0] & ALONE) end_word(s, at);
+    if (to[0] == PART) return;
+    for (int i = 0; i < n; i++) add_letter(s, to[i] & ~ALONE, at);
+    if (to[0] & ALONE) end_word(s, at + (size_t)bytes);
+}
+
+gram gram_new(int n) {
+    gram g = { .leaving = 1, .n = n };
+    for (int i = 0; i < n; i++) g.leaving *= GRAM_BASE;
+    return g;
+}
+
+size_t norm_words(const norm *t, text_span text, size_t *at, norm_word *out, size_t room) {
+    scan s = { WORD_START, out, 0, 0 };
+    size_t i = *at;
+    while (i < text.len && s.n + 2 <= room) {
+        unsigned char c = (unsigned char)text.at[i];
+        if (c < 0x80) {
+            uint32_t to = t->map[c];
+            if (to == PART)
+                end_word(&s, i);
+            else
+                add_letter(&s, to, i);
+            i++;
+            continue;
+        }
+        uint32_t cp;
+        int bytes = utf8_decode(text.at + i, &cp);
+        add_char(t, &s, cp, i, bytes);
+        i += (size_t)bytes;
+    }
+    if (i >= text.len) end_word(&s, text.len);
+    *at = i;
+    return s.n;
+}

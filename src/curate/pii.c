@@ -1,0 +1,214 @@
+/* Personal data by its form: e-mail addresses, public IP addresses, phone numbers. Each kind has a
+ * function that says where it ends, given a place where it may begin (or, of an address, its @).
+ * All look at a bounded number of bytes, so that masking is linear on any text. */
+#include "curate/curate.h"
+
+#include <arpa/inet.h>
+#include <string.h>
+
+enum { LOCAL_BYTES = 64, DOMAIN_BYTES = 255 };
+
+/* What is being masked, and the part of it that is copied already. */
+typedef struct masking {
+    text_span text;
+    size_t done;
+} masking;
+
+static int at(const masking *m, size_t i) {
+    return i < m->text.len ? (unsigned char)m->text.at[i] : -1;
+}
+static int before(const masking *m, size_t i) { return i > 0 ? at(m, i - 1) : -1; }
+
+static bool is_digit(int c) { return c >= '0' && c <= '9'; }
+static bool is_letter(int c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
+/* Bytes of other characters count as letters: they join words. */
+static bool is_alnum(int c) { return is_digit(c) || is_letter(c) || c >= 0x80; }
+static bool is_hex(int c) {
+    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+}
+static bool is_one_of(int c, const char *set) { return c > 0 && strchr(set, c); }
+
+/* ---- e-mail addresses ------------------------------------------------------------------------ */
+
+static bool is_local(int c) {
+    return is_digit(c) || is_letter(c) || is_one_of(c, "._%+-'&~!#$*=?^`{|}");
+}
+
+/* Where the domain that begins at i ends; i: there is none. It has a dot, and a name of at least
+ * two letters behind the last. */
+static size_t domain_end(const masking *m, size_t i) {
+    size_t end = i, dot = 0;
+    while (end - i < DOMAIN_BYTES &&
+           (is_digit(at(m, end)) || is_letter(at(m, end)) || is_one_of(at(m, end), ".-")))
+        end++;
+    while (end > i && is_one_of(at(m, end - 1), ".-")) end--;
+    for (size_t k = i; k < end; k++)
+        if (at(m, k) == '.') dot = k;
+    bool fits = dot > i && end - dot > 2 && is_letter(at(m, dot + 1)) &&
+                is_letter(at(m, dot + 2)) && !is_one_of(at(m, i), ".-");
+    return fits ? end : i;
+}
+
+/* The address around the @ at `sign`. @return false: there is none. */
+static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end) {
+    size_t i = sign;
+    while (i > m->done && sign - i < LOCAL_BYTES && is_local(before(m, i))) i--;
+    while (i < sign && !is_alnum(at(m, i))) i++;
+    if (i == sign || at(m, sign - 1) == '.') return false;
+    *begin = i;
+    *end = domain_end(m, sign + 1);
+    return *end > sign + 1;
+}
+
+/* ---- IP addresses ---------------------------------------------------------------------------- */
+
+/* Networks that are not on the public Internet (RFC 6890 and those for examples and multicast). */
+static bool is_public4(uint32_t ip) {
+    static const struct {
+        uint32_t network;
+        int bits;
+    } apart[] = { { 0x00000000, 8 },  { 0x0A000000, 8 },  { 0x64400000, 10 }, { 0x7F000000, 8 },
+                  { 0xA9FE0000, 16 }, { 0xAC100000, 12 }, { 0xC0000000, 24 }, { 0xC0000200, 24 },
+                  { 0xC0A80000, 16 }, { 0xC6120000, 15 }, { 0xC6336400, 24 }, { 0xCB007100, 24 },
+                  { 0xE0000000, 3 } };
+    for (size_t i = 0; i < COUNT_OF(apart); i++)
+        if ((ip ^ apart[i].network) >> (32 - apart[i].bits) == 0) return false;
+    return true;
+}
+
+/* Parses the n bytes at i as an address of the family. */
+static bool parse_ip(const masking *m, size_t i, size_t n, int family, void *out) {
+    char text[INET6_ADDRSTRLEN];
+    if (n >= sizeof text) return false;
+    memcpy(text, m->text.at + i, n);
+    text[n] = 0;
+    return inet_pton(family, text, out) == 1;
+}
+
+static size_t ip4_end(const masking *m, size_t i) {
+    size_t end = i;
+    while (end - i < 16 && (is_digit(at(m, end)) || at(m, end) == '.')) end++;
+    if (end > i && at(m, end - 1) == '.') end--;
+    uint8_t ip[4];
+    if (is_alnum(at(m, end)) || !parse_ip(m, i, end - i, AF_INET, ip)) return i;
+    bool open =
+        is_public4((uint32_t)ip[0] << 24 | (uint32_t)ip[1] << 16 | (uint32_t)ip[2] << 8 | ip[3]);
+    return open ? end : i;
+}
+
+/* Global unicast, 2000::/3, but for the network of examples. */
+static size_t ip6_end(const masking *m, size_t i) {
+    size_t end = i;
+    while (end - i < INET6_ADDRSTRLEN && (is_hex(at(m, end)) || is_one_of(at(m, end), ":."))) end++;
+    if (is_alnum(at(m, end))) return i;
+    uint8_t ip[16];
+    for (; end > i; end--) { /* a colon or full stop of the sentence may be behind it */
+        if (parse_ip(m, i, end - i, AF_INET6, ip)) break;
+        if (!is_one_of(at(m, end - 1), ":.")) return i;
+    }
+    bool open = end > i && (ip[0] & 0xE0) == 0x20 && memcmp(ip, "\x20\x01\x0D\xB8", 4) != 0;
+    return open ? end : i;
+}
+
+static size_t ip_end(const masking *m, size_t i) {
+    int c = before(m, i);
+    if (is_alnum(c) || is_one_of(c, "._:")) return i;
+    bool four_hex = is_hex(at(m, i)) && is_hex(at(m, i + 1)) && is_hex(at(m, i + 2)) &&
+                    is_hex(at(m, i + 3)) && at(m, i + 4) == ':';
+    return four_hex ? ip6_end(m, i) : ip4_end(m, i);
+}
+
+/* ---- phone numbers --------------------------------------------------------------------------- */
+
+/* +49 30 1234567, +1 (212) 555-0123: 8 to 15 digits in groups. */
+static size_t international_end(const masking *m, size_t i) {
+    if (at(m, i) != '+' || is_alnum(before(m, i))) return i;
+    size_t end = i + 1, last = i;
+    int digits = 0, apart = 0;
+    for (; digits <= 15; end++) {
+        int c = at(m, end);
+        if (is_digit(c)) {
+            if (++digits == 1 && c == '0') return i;
+            apart = 0;
+            last = end + 1;
+        } else if (!is_one_of(c, " -.()/") || ++apart > 2) {
+            break;
+        }
+    }
+    return digits >= 8 && digits <= 15 && !is_alnum(at(m, last)) ? last : i;
+}
+
+/* Three or four digits that may begin a part of a North American number. */
+static bool is_group(const masking *m, size_t i, int n) {
+    for (int k = 0; k < n; k++)
+        if (!is_digit(at(m, i + (size_t)k))) return false;
+    return n == 4 || at(m, i) >= '2';
+}
+
+/* (212) 555-0123, 212-555-0123, 212.555.0123, 1 212 555 0123. Spaces alone part numbers of any
+ * kind, so they are not enough without the 1 or the brackets. */
+static size_t american_end(const masking *m, size_t i) {
+    int c = before(m, i);
+    if (is_alnum(c) || is_one_of(c, "-./$+_=")) return i;
+    size_t p = i;
+    bool sure = at(m, p) == '1' && is_one_of(at(m, p + 1), " -.");
+    if (sure) p += 2;
+    bool brackets = at(m, p) == '(';
+    p += brackets;
+    if (!is_group(m, p, 3)) return i;
+    p += 3;
+    if (brackets && at(m, p++) != ')') return i;
+    bool parted = is_one_of(at(m, p), " -.");
+    if (!brackets && !parted) return i;
+    sure = sure || brackets || at(m, p) != ' ';
+    p += parted;
+    if (!is_group(m, p, 3) || !is_one_of(at(m, p + 3), " -.")) return i;
+    sure = sure || at(m, p + 3) != ' ';
+    p += 4;
+    if (!sure || !is_group(m, p, 4)) return i;
+    p += 4;
+    bool goes_on = is_alnum(at(m, p)) || (is_one_of(at(m, p), "-./") && is_digit(at(m, p + 1)));
+    return goes_on ? i : p;
+}
+
+static size_t phone_end(const masking *m, size_t i) {
+    return at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------- */
+
+static const bool interesting[256] = {
+    ['@'] = true, ['+'] = true, ['('] = true, ['0'] = true, ['1'] = true,
+    ['2'] = true, ['3'] = true, ['4'] = true, ['5'] = true, ['6'] = true,
+    ['7'] = true, ['8'] = true, ['9'] = true,
+};
+
+/* What the byte at i is part of. @return its kind; -1: nothing. */
+static int find(const masking *m, size_t i, const char *const *masks, size_t *begin, size_t *end) {
+    if (at(m, i) == '@') return masks[PII_email] && find_email(m, i, begin, end) ? PII_email : -1;
+    *begin = i;
+    if (masks[PII_ip] && is_digit(at(m, i)) && (*end = ip_end(m, i)) > i) return PII_ip;
+    if (masks[PII_phone] && (*end = phone_end(m, i)) > i) return PII_phone;
+    return -1;
+}
+
+bool pii_mask(text_span text, const char *const *masks, str *out, int64_t *count) {
+    masking m = { .text = text };
+    for (size_t i = 0; i < text.len; i++) {
+        if (!interesting[(unsigned char)text.at[i]]) continue;
+        size_t begin = i, end = i;
+        int kind = find(&m, i, masks, &begin, &end);
+        if (kind >= 0) {
+            str_add_bytes(out, text.at + m.done, begin - m.done);
+            str_add_bytes(out, masks[kind], strlen(masks[kind]));
+            count[kind]++;
+            m.done = end;
+            i = end - 1;
+        } else {
+            while (is_digit(at(&m, i)) && is_digit(at(&m, i + 1))) i++;
+        }
+    }
+    if (m.done == 0) return false;
+    str_add_bytes(out, text.at + m.done, text.len - m.done);
+    return true;
+}

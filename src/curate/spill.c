@@ -1,0 +1,290 @@
+/* Spill files: see dedup_internal.h. All numbers little-endian, as the machine's. */
+#include "curate/dedup_internal.h"
+#include "io/io.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+enum { PAGE = 2048 * GROUP_RECORD, MOST_STREAMS = 1 << 16 };
+#define SPILL_MAGIC 0x315C6C6970737400u
+
+typedef struct page_entry {
+    uint64_t offset, hash;
+    uint32_t bytes, stream;
+} page_entry;
+_Static_assert(sizeof(page_entry) == 24, "the index is written as it lies in memory");
+
+typedef struct footer {
+    uint64_t magic, settings, streams;
+    uint64_t index, pages, index_hash; /* index: its offset */
+} footer;
+_Static_assert(sizeof(footer) == 48, "the footer is written as it lies in memory");
+
+/* ---- writing ------------------------------------------------------------------------------- */
+
+struct spill_writer {
+    io_writer *file;
+    footer foot;
+    char *buffer; /* [streams, PAGE] */
+    uint32_t *used;
+    page_entry *index;
+    int n, cap;
+};
+
+err spill_create(const char *path, int streams, uint64_t settings, spill_writer **out) {
+    BUG_IF(streams < 1 || streams > MOST_STREAMS);
+    *out = NULL;
+    io_writer *file = NULL;
+    TRY(io_writer_open(path, &file));
+    spill_writer *w = mem_alloc(sizeof *w);
+    w->file = file;
+    w->foot = (footer){ SPILL_MAGIC, settings, (uint64_t)streams };
+    w->buffer = mem_alloc((size_t)streams * PAGE);
+    w->used = mem_alloc((size_t)streams * sizeof *w->used);
+    *out = w;
+    return OK;
+}
+
+static err write_page(spill_writer *w, int stream) {
+    uint32_t n = w->used[stream];
+    if (n == 0) return OK;
+    const char *bytes = w->buffer + (size_t)stream * PAGE;
+    mem_reserve((void **)&w->index, &w->cap, w->n, sizeof *w->index);
+    w->index[w->n++] =
+        (page_entry){ w->foot.index, hash_bytes(bytes, n, w->foot.index), n, (uint32_t)stream };
+    w->foot.index += n;
+    w->used[stream] = 0;
+    return io_writer_write(w->file, bytes, n);
+}
+
+err spill_write(spill_writer *w, int stream, const void *bytes, size_t n) {
+    for (const char *from = bytes; n > 0;) {
+        uint32_t *used = &w->used[stream];
+        size_t part = MIN(n, (size_t)(PAGE - *used));
+        memcpy(w->buffer + (size_t)stream * PAGE + *used, from, part);
+        *used += (uint32_t)part;
+        from += part;
+        n -= part;
+        if (*used == PAGE) TRY(write_page(w, stream));
+    }
+    return OK;
+}
+
+static int by_stream(const void *a, const void *b) {
+    const page_entry *x = a, *y = b;
+    if (x->stream != y->stream) return x->stream < y->stream ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
+}
+
+static void writer_free(spill_writer *w) {
+    free(w->buffer);
+    free(w->used);
+    free(w->index);
+    free(w);
+}
+
+static err write_end(spill_writer *w) {
+    for (int i = 0; i < (int)w->foot.streams; i++) TRY(write_page(w, i));
+    if (w->n) qsort(w->index, (size_t)w->n, sizeof *w->index, by_stream);
+    size_t bytes = (size_t)w->n * sizeof *w->index;
+    w->foot.pages = (uint64_t)w->n;
+    w->foot.index_hash = hash_bytes(w->index, bytes, 0);
+    TRY(io_writer_write(w->file, w->index, bytes));
+    return io_writer_write(w->file, &w->foot, sizeof w->foot);
+}
+
+err spill_commit(spill_writer *w) {
+    err e = write_end(w);
+    if (e)
+        io_writer_abort(w->file);
+    else
+        e = io_writer_commit(w->file);
+    writer_free(w);
+    return e;
+}
+
+void spill_abort(spill_writer *w) {
+    if (!w) return;
+    io_writer_abort(w->file);
+    writer_free(w);
+}
+
+/* ---- the folder ---------------------------------------------------------------------------- */
+
+char *spill_path(const char *folder, const char *name, int number) {
+    str path = { 0 };
+    str_add(&path, "%s/%s-%06d.spill", folder, name, number);
+    return path.text;
+}
+
+/* Also what a killed run left of a file it had not finished. */
+static bool is_spill(const char *file, const char *name) {
+    size_t n = strlen(name);
+    return str_starts(file, name) && file[n] == '-' && strstr(file, ".spill");
+}
+
+err spill_clear(const char *folder, const char *name) {
+    if (!io_is_dir(folder)) return OK;
+    char **files = NULL;
+    int n = 0, left = 0;
+    TRY(io_list(folder, &files, &n));
+    for (int i = 0; i < n; i++) {
+        char *path = io_join(folder, files[i]);
+        if (!is_spill(files[i], name) || unlink(path) != 0) left++;
+        free(path);
+    }
+    io_list_free(files, n);
+    if (left == 0 && rmdir(folder) != 0)
+        return ERR("cannot remove %s: %s", folder, strerror(errno));
+    return OK;
+}
+
+/* ---- reading ------------------------------------------------------------------------------- */
+
+struct spill {
+    char *path;
+    page_entry *index;
+    size_t *first; /* [streams + 1] pages of each stream in the index */
+};
+
+static err damaged(const char *path) {
+    return err_hint(ERR("%s is damaged: not what was written there", path),
+                    "remove the folder it lies in, or use --fresh, and run again");
+}
+
+static err read_at(int fd, const char *path, void *into, size_t n, uint64_t offset) {
+    for (char *to = into; n > 0;) {
+        ssize_t got = pread(fd, to, n, (off_t)offset);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) return ERR("cannot read %s: %s", path, strerror(errno));
+        if (got == 0) return damaged(path);
+        to += got;
+        offset += (uint64_t)got;
+        n -= (size_t)got;
+    }
+    return OK;
+}
+
+/* Counts the pages of each stream, and checks that they lie before the index. */
+static err take_index(spill *s, const footer *f) {
+    for (uint64_t i = 0; i < f->pages; i++) {
+        const page_entry *p = &s->index[i];
+        if (p->stream >= f->streams || p->bytes == 0 || p->bytes > PAGE || p->offset > f->index ||
+            p->bytes > f->index - p->offset || (i && by_stream(p - 1, p) > 0))
+            return damaged(s->path);
+        s->first[p->stream + 1]++;
+    }
+    for (uint64_t i = 0; i < f->streams; i++) s->first[i + 1] += s->first[i];
+    return OK;
+}
+
+static err read_index(spill *s, int fd, uint64_t size, int streams, uint64_t settings,
+                      bool *other) {
+    footer f;
+    if (size < sizeof f) return damaged(s->path);
+    TRY(read_at(fd, s->path, &f, sizeof f, size - sizeof f));
+    if (f.magic != SPILL_MAGIC) return damaged(s->path);
+    *other = f.settings != settings || f.streams != (uint64_t)streams;
+    if (*other) return OK;
+    uint64_t bytes = size - sizeof f;
+    if (f.index > bytes || (bytes - f.index) % sizeof(page_entry) ||
+        (bytes - f.index) / sizeof(page_entry) != f.pages)
+        return damaged(s->path);
+    s->index = mem_alloc((size_t)f.pages * sizeof *s->index);
+    s->first = mem_alloc(((size_t)streams + 1) * sizeof *s->first);
+    TRY(read_at(fd, s->path, s->index, (size_t)f.pages * sizeof *s->index, f.index));
+    if (hash_bytes(s->index, (size_t)f.pages * sizeof *s->index, 0) != f.index_hash)
+        return damaged(s->path);
+    return take_index(s, &f);
+}
+
+static err open_file(const char *path, int *fd) {
+    *fd = open(path, O_RDONLY | O_CLOEXEC);
+    return *fd >= 0 ? OK : ERR("cannot open %s: %s", path, strerror(errno));
+}
+
+err spill_open(const char *path, int streams, uint64_t settings, spill **out) {
+    *out = NULL;
+    if (!io_exists(path)) return OK;
+    int64_t size = 0;
+    int fd = -1;
+    bool other = false;
+    TRY(io_size(path, &size));
+    TRY(open_file(path, &fd));
+    spill *s = mem_alloc(sizeof *s);
+    s->path = strdup(path);
+    err e = read_index(s, fd, (uint64_t)size, streams, settings, &other);
+    close(fd);
+    if (e || other)
+        spill_close(s);
+    else
+        *out = s;
+    return e;
+}
+
+uint64_t spill_bytes(const spill *s, int stream) {
+    uint64_t sum = 0;
+    for (size_t i = s->first[stream]; i < s->first[stream + 1]; i++) sum += s->index[i].bytes;
+    return sum;
+}
+
+void spill_close(spill *s) {
+    if (!s) return;
+    free(s->path);
+    free(s->index);
+    free(s->first);
+    free(s);
+}
+
+err spill_reader_open(const spill *s, int stream, spill_reader *out) {
+    *out = (spill_reader){ 0 };
+    int fd = -1;
+    if (s->first[stream] < s->first[stream + 1]) TRY(open_file(s->path, &fd));
+    *out = (spill_reader){ .from = s,
+                           .fd = fd,
+                           .page = s->first[stream],
+                           .end = s->first[stream + 1],
+                           .buffer = mem_alloc(PAGE) };
+    return OK;
+}
+
+static err next_page(spill_reader *r) {
+    if (r->page == r->end) return damaged(r->from->path);
+    const page_entry *p = &r->from->index[r->page++];
+    TRY(read_at(r->fd, r->from->path, r->buffer, p->bytes, p->offset));
+    if (hash_bytes(r->buffer, p->bytes, p->offset) != p->hash) return damaged(r->from->path);
+    r->used = 0;
+    r->len = p->bytes;
+    return OK;
+}
+
+err spill_read(spill_reader *r, void *into, size_t n) {
+    for (char *to = into; n > 0;) {
+        if (r->used == r->len) TRY(next_page(r));
+        size_t part = MIN(n, r->len - r->used);
+        memcpy(to, r->buffer + r->used, part);
+        r->used += part;
+        to += part;
+        n -= part;
+    }
+    return OK;
+}
+
+err spill_read_str(spill_reader *r, size_t n, str *out) {
+    char piece[4096]; /* bit by bit: a wrong length ends with the stream, not with memory */
+    for (out->len = 0; n > 0;) {
+        size_t part = MIN(n, sizeof piece);
+        TRY(spill_read(r, piece, part));
+        str_add_bytes(out, piece, part);
+        n -= part;
+    }
+    return OK;
+}
+
+void spill_reader_close(spill_reader *r) {
+    if (r->buffer && r->fd >= 0) close(r->fd);
+    free(r->buffer);
+    *r = (spill_reader){ 0 };
+}

@@ -1,0 +1,464 @@
+/* Text to shards. data.h draws the folder; text/ cuts the input and keeps the order.
+ *
+ *     segment of input -> blocks of documents -> workers: ids, in the width they are stored in
+ *                                             -> in input order: the segment's two shards
+ *
+ * The index is written first, marked incomplete, so that what a stopped run left can be told from
+ * the results of other inputs; a shard that is there is whole, and is kept. */
+#include "data/data_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "text/text.h"
+#include "tokenizer/tokenizer.h"
+
+enum { TRAIN, HELD_OUT, SIDES };
+static const char *const SIDE_NAMES[] = { "train", "validation" };
+
+/* ---- what documents came from ------------------------------------------------------------------- */
+
+enum { MOST_SOURCES = 256 }; /* those beyond are counted together */
+typedef struct tally {
+    struct {
+        char *name; /* owned */
+        int64_t documents, tokens;
+    } at[MOST_SOURCES + 1];
+    int n;
+} tally;
+
+static void tally_add(tally *t, const char *name, size_t len, int64_t documents, int64_t tokens) {
+    static const char others[] = "(others)";
+    int i = 0;
+    len = len ? strnlen(name, len) : 0;
+    while (i < t->n && (strlen(t->at[i].name) != len || memcmp(t->at[i].name, name, len))) i++;
+    if (i >= MOST_SOURCES) i = MOST_SOURCES, name = others, len = sizeof others - 1;
+    if (i == t->n) {
+        t->at[i].name = strndup(len ? name : "", len);
+        t->at[i].documents = t->at[i].tokens = 0;
+        t->n++;
+    }
+    t->at[i].documents += documents;
+    t->at[i].tokens += tokens;
+}
+
+static void tally_add_all(tally *t, const tally *from) {
+    for (int i = 0; i < from->n; i++)
+        tally_add(t, from->at[i].name, strlen(from->at[i].name), from->at[i].documents,
+                  from->at[i].tokens);
+}
+
+static void tally_free(tally *t) {
+    for (int i = 0; i < t->n; i++) free(t->at[i].name);
+    t->n = 0;
+}
+
+static json_t *tally_json(const tally *t) {
+    json_t *o = json_object();
+    for (int i = 0; i < t->n; i++)
+        json_object_set_new(o, t->at[i].name,
+                            json_pack("{s:I, s:I}", "documents", (json_int_t)t->at[i].documents,
+                                      "tokens", (json_int_t)t->at[i].tokens));
+    return o;
+}
+
+static void tally_read(tally *t, const json_t *o) {
+    const char *name;
+    json_t *v;
+    json_object_foreach((json_t *)(uintptr_t)o, name, v) {
+        tally_add(t, name, strlen(name), json_integer_value(json_object_get(v, "documents")),
+                  json_integer_value(json_object_get(v, "tokens")));
+    }
+}
+
+/* ---- one block ------------------------------------------------------------------------------------ */
+
+typedef struct side {
+    void *tokens; /* n of the stored width */
+    size_t n, cap;
+    uint32_t *ends; /* [docs] */
+    size_t docs, docs_cap;
+} side;
+
+/* What a thread needs, and the block it has made of it, which is written before it begins another:
+ * so buffers serve from block to block, and no memory is asked of the system. */
+typedef struct worker {
+    encoder *encoder;
+    token_ids ids; /* of one document */
+    side side[SIDES];
+    tally sources[SIDES];
+} worker;
+
+typedef struct tokenizing {
+    const tokenize_options *o;
+    int32_t eos;
+    int width;
+    token_writer_options format;
+    uint64_t below; /* hashes of documents to hold out; UINT64_MAX is never reached by a fraction */
+    worker *workers;
+    int threads;
+    /* of the segment at work */
+    token_writer *writer[SIDES];
+    tally sources[SIDES];
+    text_counts read;
+    /* of all */
+    tokenize_report *report;
+    double shown;
+} tokenizing;
+
+static void add_document(side *s, const token_ids *ids, int32_t eos, int width) {
+    size_t n = ids->n + 1;
+    if (s->n + n > s->cap) {
+        s->cap = MAX(2 * s->cap, s->n + n);
+        s->tokens = mem_grow(s->tokens, s->cap * (size_t)width);
+    }
+    if (width == 2) {
+        uint16_t *to = (uint16_t *)s->tokens + s->n;
+        for (size_t i = 0; i < ids->n; i++) to[i] = (uint16_t)ids->at[i];
+        to[ids->n] = (uint16_t)eos;
+    } else {
+        uint32_t *to = (uint32_t *)s->tokens + s->n;
+        memcpy(to, ids->at, ids->n * sizeof *to);
+        to[ids->n] = (uint32_t)eos;
+    }
+    s->n += n;
+    if (s->docs == s->docs_cap) {
+        s->docs_cap = MAX(64, 2 * s->docs_cap);
+        s->ends = mem_grow(s->ends, s->docs_cap * sizeof *s->ends);
+    }
+    s->ends[s->docs++] = (uint32_t)s->n;
+}
+
+static err encode_block(void *ctx, int index, const text_block *b, void *result) {
+    const tokenizing *t = ctx;
+    worker *w = &t->workers[index];
+    *(worker **)result = w;
+    for (int k = 0; k < SIDES; k++) {
+        w->side[k].n = w->side[k].docs = 0;
+        tally_free(&w->sources[k]);
+    }
+    for (int i = 0; i < b->n; i++) {
+        const text_doc *d = &b->docs[i];
+        w->ids.n = 0;
+        encoder_add(w->encoder, d->text.at, d->text.len, false, &w->ids);
+        if (w->ids.n == 0) continue;
+        int k = t->below && hash_bytes(d->text.at, d->text.len, 0) < t->below ? HELD_OUT : TRAIN;
+        side *s = &w->side[k];
+        if (s->n + w->ids.n >= UINT32_MAX)
+            return err_hint(ERR("a block of more than 4294967295 tokens"), "lower --longest");
+        add_document(s, &w->ids, t->eos, t->width);
+        tally_add(&w->sources[k], d->source.at, d->source.len, 1, (int64_t)w->ids.n + 1);
+    }
+    return OK;
+}
+
+static void show_progress(tokenizing *t) {
+    if (t->o->quiet || !isatty(STDERR_FILENO) || time_now() - t->shown < 0.5) return;
+    char tokens[32];
+    t->shown = time_now();
+    fprintf(
+        stderr, "\rtokenize: shard %d, %s tokens\033[K", t->report->shards + 1,
+        str_count(tokens, sizeof tokens, (double)(t->report->tokens + t->report->held_out_tokens)));
+}
+
+static err write_block(void *ctx, const text_block *b, void *result) {
+    tokenizing *t = ctx;
+    const worker *w = *(worker **)result;
+    for (int k = 0; k < SIDES; k++) {
+        const side *s = &w->side[k];
+        if (s->docs)
+            TRY(token_writer_add_stored(t->writer[k], s->tokens, (int64_t)s->n, s->ends,
+                                        (int64_t)s->docs));
+        tally_add_all(&t->sources[k], &w->sources[k]);
+    }
+    t->report->documents += (int64_t)w->side[TRAIN].docs;
+    t->report->tokens += (int64_t)w->side[TRAIN].n;
+    t->report->held_out_documents += (int64_t)w->side[HELD_OUT].docs;
+    t->report->held_out_tokens += (int64_t)w->side[HELD_OUT].n;
+    show_progress(t);
+    return OK;
+}
+
+static err run_segment(tokenizing *t, text_inputs *in, int segment) {
+    const text_flow flow = {
+        .ctx = t, .result_size = sizeof(worker *), .work = encode_block, .merge = write_block
+    };
+    t->read = (text_counts){ 0 };
+    TRY(text_flow_run(in, segment, &flow, t->threads, &t->read));
+    t->report->bytes += t->read.bytes;
+    t->report->repaired += t->read.repaired;
+    t->report->invalid += t->read.invalid;
+    t->report->unreadable += t->read.unreadable;
+    t->report->empty += t->read.empty;
+    t->report->excluded += t->read.excluded;
+    return OK;
+}
+
+/* ---- one segment to its shards -------------------------------------------------------------------- */
+
+static char *provenance(const tokenizing *t, const text_inputs *in, int segment, int k) {
+    const text_counts *c = &t->read;
+    const char *path = text_segment_path(in, segment);
+    json_t *o =
+        json_pack("{s:o, s:i, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}}", "input",
+                  io_json_string(path, strlen(path)), "segment", segment, "sources",
+                  tally_json(&t->sources[k]), "read", "documents", (json_int_t)c->documents,
+                  "bytes", (json_int_t)c->bytes, "repaired", (json_int_t)c->repaired, "invalid",
+                  (json_int_t)c->invalid, "unreadable", (json_int_t)c->unreadable, "empty",
+                  (json_int_t)c->empty, "excluded", (json_int_t)c->excluded);
+    BUG_IF(!o);
+    char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
+    BUG_IF(!text);
+    json_decref(o);
+    return text;
+}
+
+static char *shard_path(const char *folder, int k, int segment) {
+    str s = { 0 };
+    str_add(&s, "%s/%s-%05d.tok", folder, SIDE_NAMES[k], segment);
+    return s.text;
+}
+
+static err close_writer(tokenizing *t, const text_inputs *in, int segment, int k) {
+    char *text = provenance(t, in, segment, k);
+    token_writer *w = t->writer[k];
+    t->writer[k] = NULL; /* close frees it, also on error */
+    err e = token_writer_close(w, text);
+    free(text);
+    return e;
+}
+
+/* The training shard is closed last: where it is, the other is too. */
+static err make_shards(tokenizing *t, text_inputs *in, const char *folder, int segment) {
+    err e = OK;
+    for (int k = 0; k < SIDES && !e; k++) {
+        char *path = shard_path(folder, k, segment);
+        e = token_writer_open(path, &t->format, &t->writer[k]);
+        free(path);
+    }
+    if (!e) e = run_segment(t, in, segment);
+    for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segment, k);
+    for (int k = 0; k < SIDES; k++) {
+        token_writer_abandon(t->writer[k]);
+        t->writer[k] = NULL;
+        tally_free(&t->sources[k]);
+    }
+    return e;
+}
+
+/* ---- the index ------------------------------------------------------------------------------------ */
+
+typedef struct listing {
+    json_t *shards[SIDES];
+    tally sources;
+    int64_t documents[SIDES], tokens[SIDES];
+} listing;
+
+/* Reads what a shard says of itself. @param l NULL: only whether it is there and whole. */
+static bool read_shard(const char *folder, int segment, int k, listing *l) {
+    data_shard s = { .path = shard_path(folder, k, segment), .docs = -1 };
+    data_info info;
+    bool whole = false;
+    err e = io_exists(s.path) ? io_map(s.path, &s.file) : ERR("%s is not there", s.path);
+    if (!e && s.file.data) e = tokfile_parse(&s, &info, &whole);
+    whole = whole && !e && s.provenance;
+    err_free(e);
+    if (whole && l) {
+        json_t *p = json_loadb(s.provenance, s.provenance_len, 0, NULL);
+        char sum[32];
+        snprintf(sum, sizeof sum, "%016llx", (unsigned long long)s.checksum);
+        tally_read(&l->sources, json_object_get(p, "sources"));
+        json_array_append_new(l->shards[k],
+                              json_pack("{s:s, s:I, s:I, s:s, s:O?, s:i}", "file",
+                                        strrchr(s.path, '/') + 1, "tokens", (json_int_t)s.n,
+                                        "documents", (json_int_t)s.docs, "xxh64", sum, "input",
+                                        json_object_get(p, "input"), "segment", segment));
+        json_decref(p);
+        l->documents[k] += s.docs;
+        l->tokens[k] += s.n;
+    }
+    io_unmap(&s.file);
+    free(s.path);
+    return whole;
+}
+
+static err write_index(const char *folder, const tokenize_options *o, const char *identity,
+                       int32_t eos, const listing *l) {
+    char hash[32];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(o->tokenizer));
+    json_t *doc = json_pack("{s:i, s:b, s:s, s:f, s:{s:s, s:s, s:I, s:i, s:s}}", "format", 1,
+                            "complete", l != NULL, "identity", identity, "held_out", o->held_out,
+                            "tokenizer", "kind", tokenizer_kind(o->tokenizer), "hash", hash,
+                            "vocabulary", (json_int_t)tokenizer_vocab(o->tokenizer), "eos",
+                            (int)eos, "file", SHARDS_TOKENIZER);
+    BUG_IF(!doc);
+    for (int k = 0; k < SIDES && l; k++) json_object_set(doc, SIDE_NAMES[k], l->shards[k]);
+    if (l) json_object_set_new(doc, "sources", tally_json(&l->sources));
+    char *path = io_join(folder, SHARDS_INDEX);
+    err e = io_json_write(path, doc);
+    free(path);
+    json_decref(doc);
+    return e;
+}
+
+/* What an earlier run left: shards, and temporary files of one that was killed. */
+static err remove_left(const char *folder, bool all) {
+    char **names;
+    int n;
+    TRY(io_list(folder, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++) {
+        bool ours = str_starts(names[i], "train-") || str_starts(names[i], "validation-") ||
+                    str_starts(names[i], SHARDS_INDEX) || str_starts(names[i], SHARDS_TOKENIZER);
+        if (!ours || !(all || str_ends(names[i], ".tmp"))) continue;
+        char *path = io_join(folder, names[i]);
+        e = io_remove_tree(folder, path);
+        free(path);
+    }
+    io_list_free(names, n);
+    return e;
+}
+
+/* An index that is there must be of the same work. */
+static err check_identity(const char *folder, const char *identity, bool *there) {
+    char *path = io_join(folder, SHARDS_INDEX);
+    json_t *doc = NULL;
+    const char *theirs;
+    err e = OK;
+    *there = io_exists(path);
+    if (!*there) goto cleanup;
+    TRY_CLEAN(io_json_read(path, &doc));
+    TRY_CLEAN(io_json_text(doc, path, "identity", &theirs));
+    if (strcmp(theirs, identity) != 0)
+        e = err_hint(ERR("%s holds the tokens of other input, or was made with another tokenizer "
+                         "or fraction held out",
+                         folder),
+                     "choose another folder, or pass --fresh to make it anew");
+cleanup:
+    json_decref(doc);
+    free(path);
+    return e;
+}
+
+static err prepare_folder(const char *folder, const tokenize_options *o, const char *identity,
+                          int32_t eos) {
+    bool there = false;
+    TRY(io_make_dirs(folder));
+    if (!o->fresh) TRY(check_identity(folder, identity, &there));
+    TRY(remove_left(folder, o->fresh));
+    if (!there) TRY(write_index(folder, o, identity, eos, NULL));
+    char *path = io_join(folder, SHARDS_TOKENIZER);
+    err e = tokenizer_save(o->tokenizer, path);
+    free(path);
+    return e;
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------ */
+
+static err make_missing(tokenizing *t, text_inputs *in, const char *folder) {
+    for (int i = 0; i < text_segments(in); i++) {
+        if (read_shard(folder, i, TRAIN, NULL) && read_shard(folder, i, HELD_OUT, NULL))
+            t->report->resumed++;
+        else
+            TRY(make_shards(t, in, folder, i));
+        t->report->shards++;
+    }
+    return OK;
+}
+
+static err list_all(tokenizing *t, const text_inputs *in, const char *folder,
+                    const char *identity) {
+    listing l = { .shards = { json_array(), json_array() } };
+    err e = OK;
+    for (int i = 0; i < text_segments(in) && !e; i++)
+        for (int k = 0; k < SIDES && !e; k++)
+            if (!read_shard(folder, i, k, &l))
+                e = ERR("%s: shard %d of %s is gone or damaged", folder, i, SIDE_NAMES[k]);
+    if (!e) e = write_index(folder, t->o, identity, t->eos, &l);
+    t->report->documents = l.documents[TRAIN];
+    t->report->tokens = l.tokens[TRAIN];
+    t->report->held_out_documents = l.documents[HELD_OUT];
+    t->report->held_out_tokens = l.tokens[HELD_OUT];
+    for (int k = 0; k < SIDES; k++) json_decref(l.shards[k]);
+    tally_free(&l.sources);
+    return e;
+}
+
+static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
+    const struct {
+        uint64_t input, tokenizer, below;
+        int64_t eos;
+    } what = { text_inputs_hash(in), tokenizer_hash(t->o->tokenizer), t->below, t->eos };
+    char identity[32];
+    snprintf(identity, sizeof identity, "%016llx",
+             (unsigned long long)hash_bytes(&what, sizeof what, 0));
+    TRY(prepare_folder(folder, t->o, identity, t->eos));
+    TRY(make_missing(t, in, folder));
+    TRY(list_all(t, in, folder, identity));
+    if (t->report->tokens > 0) return OK;
+    return err_hint(ERR("%s: there is no text to train on in the input", folder),
+                    "is the input what it should be? `ingot data filter` shows what it reads");
+}
+
+static err to_file(tokenizing *t, text_inputs *in, const char *path) {
+    err e = OK;
+    t->below = 0;
+    TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
+    for (int i = 0; i < text_segments(in) && !e; i++) e = run_segment(t, in, i);
+    if (!e && t->report->tokens == 0) e = ERR("%s: there is no text in the input", path);
+    if (!e) e = close_writer(t, in, 0, TRAIN);
+    token_writer_abandon(t->writer[TRAIN]);
+    tally_free(&t->sources[TRAIN]);
+    t->report->shards = 1;
+    return e;
+}
+
+static err set_up(tokenizing *t) {
+    const tokenize_options *o = t->o;
+    t->eos = o->eos >= 0 ? o->eos : tokenizer_eos(o->tokenizer);
+    if (t->eos < 0 || t->eos >= tokenizer_vocab(o->tokenizer))
+        return err_hint(ERR("--eos: the tokenizer names no token that ends a document"),
+                        "say which it is, such as --eos \"<|endoftext|>\"");
+    BUG_IF(!(o->held_out >= 0 && o->held_out <= 1));
+    t->below = o->held_out >= 1 ? UINT64_MAX : (uint64_t)(o->held_out * 0x1p64);
+    bool bytes = strcmp(tokenizer_kind(o->tokenizer), "bytes") == 0;
+    t->format =
+        (token_writer_options){ .vocab = tokenizer_vocab(o->tokenizer),
+                                .eos = t->eos,
+                                .tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_BPE,
+                                .tokenizer_hash = bytes ? 0 : tokenizer_hash(o->tokenizer) };
+    t->width = token_width(t->format.vocab);
+    t->threads = o->threads > 0 ? o->threads : (int)MAX(1, sysconf(_SC_NPROCESSORS_ONLN));
+    t->workers = mem_alloc((size_t)t->threads * sizeof *t->workers);
+    for (int i = 0; i < t->threads; i++) t->workers[i].encoder = encoder_new(o->tokenizer);
+    return OK;
+}
+
+err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_options *o,
+                       tokenize_report *report) {
+    tokenizing *t = mem_alloc(sizeof *t);
+    t->o = o;
+    t->report = report;
+    *report = (tokenize_report){ 0 };
+    double began = time_now();
+    err e = OK;
+    TRY_CLEAN(set_up(t));
+    e = str_ends(out, ".tok") ? to_file(t, in, out) : to_folder(t, in, out);
+    if (t->shown > 0) fprintf(stderr, "\r\033[K");
+    report->seconds = time_now() - began;
+cleanup:
+    for (int i = 0; i < t->threads; i++) {
+        worker *w = &t->workers[i];
+        encoder_free(w->encoder);
+        token_ids_free(&w->ids);
+        for (int k = 0; k < SIDES; k++) {
+            free(w->side[k].tokens);
+            free(w->side[k].ends);
+            tally_free(&w->sources[k]);
+        }
+    }
+    free(t->workers);
+    free(t);
+    return e;
+}

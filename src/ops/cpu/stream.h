@@ -1,0 +1,52 @@
+/* How the ops that wait for memory go through it. Processors guess what is read next from what was
+ * read before: a task is long enough for the guesses to pay, since each new place to read from
+ * starts them over, and loops that compute much on a row also ask for what is some rows away,
+ * so that loading goes on meanwhile. */
+#ifndef INGOT_OPS_CPU_STREAM_H
+#define INGOT_OPS_CPU_STREAM_H
+
+#include "chunks.h"
+#include "vec.h"
+
+enum {
+    STREAM_AHEAD = 12 * 1024, /* bytes: too far for the first-level cache, near for the second */
+    STREAM_TASKS = 4,         /* a thread: when one is late, others take its share */
+    STREAM_LINE = 64,
+};
+
+/* Elements a task of a loop over n of them, for loops whose results do not depend on it. */
+static inline int64_t stream_task(int64_t n, const pool *p) {
+    int64_t share = ceil_div(n, (int64_t)STREAM_TASKS * pool_size(p));
+    return MIN(MAX(share, TASK_ELEMENTS), 16 * TASK_ELEMENTS);
+}
+static inline int64_t stream_rows(int64_t n, int64_t cols, const pool *p) {
+    return MAX(1, stream_task(n * cols, p) / MAX(cols, 1));
+}
+
+/* ---- units: elements computed on together, fp32 or bf16. Loops over the vectors of a unit do one
+ * operation for all of them, then the next, so that none waits for the one before it. */
+enum { UNIT_VECS = 4, UNIT = UNIT_VECS * VEC };
+#define UNIT_EACH VEC_UNROLL for (int i = 0; i < UNIT_VECS; i++)
+
+VEC_INLINE size_t elem_size(dtype t) { return t == DT_F32 ? sizeof(float) : sizeof(uint16_t); }
+/* n vectors from element k on; n is even, and constant. */
+VEC_INLINE void vecs_load(dtype t, const void *p, int64_t k, vf *x, int n) {
+    VEC_UNROLL for (int i = 0; i < n; i += 2) vec_load2(t, p, k + i * VEC, x + i);
+}
+VEC_INLINE void vecs_store(dtype t, void *p, int64_t k, const vf *x, int n) {
+    VEC_UNROLL for (int i = 0; i < n; i += 2) vec_store2(t, p, k + i * VEC, x + i);
+}
+VEC_INLINE void unit_load(dtype t, const void *p, int64_t k, vf x[UNIT_VECS]) {
+    vecs_load(t, p, k, x, UNIT_VECS);
+}
+VEC_INLINE void unit_store(dtype t, void *p, int64_t k, const vf x[UNIT_VECS]) {
+    vecs_store(t, p, k, x, UNIT_VECS);
+}
+/* Asks for the unit that lies STREAM_AHEAD bytes after element k; it need not exist. */
+VEC_INLINE void unit_ahead(dtype t, const void *p, int64_t k) {
+    const char *at = (const char *)p + (size_t)k * elem_size(t) + STREAM_AHEAD;
+    VEC_UNROLL for (size_t i = 0; i < UNIT * elem_size(t); i += STREAM_LINE)
+        __builtin_prefetch(at + i, 0, 2);
+}
+
+#endif

@@ -1,0 +1,324 @@
+/* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type: the path
+ * of fp32 runs, of decoding, and of shapes that cuDNN refuses (attention_cudnn.c). Scores never
+ * exist as a whole.
+ *
+ *     forward    block: QUERIES tokens of one head. Tiles of 32 keys and values pass through shared
+ *                memory; lane j scores key j, then the lanes share the columns of the output.
+ *     backward   one kernel by queries for dq, one by keys for dk and dv. Both make the scores
+ *                again from lse; the roles of lanes are as above. Sums run in a fixed order.
+ *
+ * Bytes: each tile of keys is read once by each block of queries. Deterministic.
+ */
+#include "device.cuh"
+
+enum {
+    TILE = 32,
+    WARPS = 4,
+    EACH = 4,
+    QUERIES = WARPS * EACH,
+    MOST_DIM = 256,
+    PER = MOST_DIM / 32
+};
+
+typedef struct att {
+    int64_t n;
+    int q, kv, dim, window;
+    float scale;
+    const int32_t *start;   /* training: the first token seen */
+    const int32_t *pos;     /* decoding: the row of the cache it has */
+    const void *qkv, *keys; /* keys: qkv itself or the cache */
+    int qkv_t, key_t;
+    int64_t stride, key_stride; /* elements of a row */
+    int key_col;                /* of k of head 0; v follows all of k */
+} att;
+
+static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
+    return a.pos ? a.pos[i] : i;
+}
+static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
+    int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
+    if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
+    return lo;
+}
+
+/* Rows [row, row + TILE) of `width` columns from `col`, zero past `end`, into room[TILE][dim + 1]. */
+static __device__ void load_tile(const void *p, int dt, int64_t stride, int64_t col, int64_t row,
+                                 int64_t end, int dim, float *room) {
+    for (int e = threadIdx.x; e < TILE * dim; e += blockDim.x) {
+        int r = e / dim, c = e % dim;
+        room[r * (dim + 1) + c] = row + r < end ? read1(p, dt, (row + r) * stride + col + c) : 0.0f;
+    }
+}
+
+static __device__ __forceinline__ float dot(const float *a, const float *b, int n) {
+    float s = 0;
+    for (int d = 0; d < n; d++) s += a[d] * b[d];
+    return s;
+}
+
+/* ---- forward ----------------------------------------------------------------------------------- */
+static __global__ void attend(att a, mixed o, float *lse) {
+    extern __shared__ float shared[];
+    int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
+    int head = blockIdx.y, group = head / (a.q / a.kv);
+    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
+    for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
+        int r = e / dim, c = e % dim;
+        qs[r * ld + c] =
+            r < count ? read1(a.qkv, a.qkv_t, (first + r) * a.stride + head * dim + c) : 0.0f;
+    }
+    int64_t begin = INT64_MAX, end = 0;
+    for (int r = 0; r < count; r++) {
+        begin = min(begin, first_key(a, first + r));
+        end = max(end, last_key(a, first + r) + 1);
+    }
+    float max_[EACH], sum[EACH], out[EACH][PER] = { { 0 } };
+    for (int t = 0; t < EACH; t++) max_[t] = -INFINITY, sum[t] = 0;
+    for (int64_t tile = begin; tile < end; tile += TILE) {
+        __syncthreads();
+        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + group * dim, tile, end, dim, ks);
+        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + (a.kv + group) * dim, tile, end, dim,
+                  vs);
+        __syncthreads();
+        for (int t = 0; t < EACH; t++) {
+            int r = warp * EACH + t;
+            if (r >= count) continue;
+            int64_t j = tile + lane;
+            bool seen = j >= first_key(a, first + r) && j <= last_key(a, first + r);
+            float s = seen ? dot(qs + r * ld, ks + lane * ld, dim) * a.scale : -INFINITY;
+            float most = fmaxf(max_[t], warp_max(s));
+            if (most == -INFINITY) continue;
+            float p = seen ? __expf(s - most) : 0, fade = __expf(max_[t] - most);
+            sum[t] = sum[t] * fade + warp_sum(p);
+            max_[t] = most;
+            for (int c = 0; c < PER; c++) out[t][c] *= fade;
+            for (int k = 0; k < TILE; k++) {
+                float pk = __shfl_sync(~0u, p, k);
+#pragma unroll
+                for (int c = 0; c < PER; c++)
+                    if (lane + c * 32 < dim) out[t][c] += pk * vs[k * ld + lane + c * 32];
+            }
+        }
+    }
+    for (int t = 0; t < EACH; t++) {
+        int r = warp * EACH + t;
+        if (r >= count) continue;
+        int64_t i = first + r;
+        for (int c = 0; c < PER; c++)
+            if (lane + c * 32 < dim)
+                write1(o.p, o.dt, i * a.q * dim + head * dim + lane + c * 32, out[t][c] / sum[t]);
+        if (lse && lane == 0) lse[head * a.n + i] = max_[t] + logf(sum[t]);
+    }
+}
+
+static att att_of(const op_call *c, const tensor *qkv) {
+    att a = {};
+    a.n = qkv->dim[0];
+    a.q = c->attr.heads.q, a.kv = c->attr.heads.kv, a.dim = c->attr.heads.dim;
+    a.window = c->attr.heads.window, a.scale = c->attr.heads.scale;
+    a.qkv = a.keys = qkv->data;
+    a.qkv_t = a.key_t = qkv->dt;
+    a.stride = a.key_stride = qkv->dim[1];
+    a.key_col = a.q * a.dim;
+    BUG_IF(a.dim > MOST_DIM);
+    return a;
+}
+
+static void run_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
+    size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
+    CUDA_OK(cuda_of(c),
+            cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
+    dim3 blocks((unsigned)ceil_div(a.n, QUERIES), (unsigned)a.q);
+    attend<<<blocks, WARPS * WARP, shared, cuda_stream(c)>>>(a, mixed(*o), lse);
+    CUDA_LAUNCHED(c);
+}
+
+extern "C" void cuda_attention_tiles(const op_call *c) {
+    att a = att_of(c, &c->in[0]);
+    a.start = (const int32_t *)c->in[1].data;
+    run_attend(c, a, &c->out[0], (float *)c->out[1].data);
+}
+
+/* ---- decoding ---------------------------------------------------------------------------------- */
+static __global__ void store_keys(att a, void *cache, int cache_t) {
+    int64_t row = blockIdx.x;
+    int width = 2 * a.kv * a.dim;
+    for (int c = threadIdx.x; c < width; c += blockDim.x)
+        write1(cache, cache_t, a.pos[row] * (int64_t)width + c,
+               read1(a.qkv, a.qkv_t, row * a.stride + a.q * a.dim + c));
+}
+
+extern "C" void cuda_attention_cached(const op_call *c) {
+    att a = att_of(c, &c->in[0]);
+    a.pos = (const int32_t *)c->in[2].data;
+    const tensor *cache = &c->in[1];
+    store_keys<<<(unsigned)a.n, 128, 0, cuda_stream(c)>>>(a, cache->data, cache->dt);
+    CUDA_LAUNCHED(c);
+    a.keys = cache->data;
+    a.key_t = cache->dt;
+    a.key_stride = cache->dim[1];
+    a.key_col = 0;
+    run_attend(c, a, &c->out[0], NULL);
+}
+
+/* ---- backward ---------------------------------------------------------------------------------- */
+/* dq of QUERIES tokens; also leaves rowdot[H, N] = sum of do x o, which the other kernel reads. */
+static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
+                                    float *rowdot) {
+    extern __shared__ float shared[];
+    int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float *qs = shared, *ds = qs + QUERIES * ld, *ks = ds + QUERIES * ld, *vs = ks + TILE * ld;
+    int head = blockIdx.y, group = head / (a.q / a.kv);
+    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
+    for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
+        int r = e / dim, c = e % dim;
+        int64_t at = (first + r) * a.q * dim + head * dim + c;
+        qs[r * ld + c] =
+            r < count ? read1(a.qkv, a.qkv_t, (first + r) * a.stride + head * dim + c) : 0.0f;
+        ds[r * ld + c] = r < count ? read1(dout.p, dout.dt, at) : 0.0f;
+    }
+    __syncthreads();
+    int64_t begin = INT64_MAX, end = first + count;
+    for (int r = 0; r < count; r++) begin = min(begin, first_key(a, first + r));
+    float dq[EACH][PER] = { { 0 } }, row[EACH], stat[EACH];
+    for (int t = 0; t < EACH; t++) {
+        int r = warp * EACH + t;
+        row[t] = stat[t] = 0;
+        if (r >= count) continue;
+        float s = 0;
+        for (int c = lane; c < dim; c += 32)
+            s += ds[r * ld + c] * read1(o.p, o.dt, (first + r) * a.q * dim + head * dim + c);
+        row[t] = warp_sum(s);
+        stat[t] = lse[head * a.n + first + r];
+        if (lane == 0) rowdot[head * a.n + first + r] = row[t];
+    }
+    for (int64_t tile = begin; tile < end; tile += TILE) {
+        __syncthreads();
+        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + group * dim, tile, end, dim, ks);
+        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + (a.kv + group) * dim, tile, end, dim,
+                  vs);
+        __syncthreads();
+        for (int t = 0; t < EACH; t++) {
+            int r = warp * EACH + t;
+            if (r >= count) continue;
+            int64_t j = tile + lane;
+            bool seen = j >= first_key(a, first + r) && j <= last_key(a, first + r);
+            float g = 0;
+            if (seen) {
+                float p = __expf(dot(qs + r * ld, ks + lane * ld, dim) * a.scale - stat[t]);
+                g = p * (dot(ds + r * ld, vs + lane * ld, dim) - row[t]) * a.scale;
+            }
+            for (int k = 0; k < TILE; k++) {
+                float gk = __shfl_sync(~0u, g, k);
+#pragma unroll
+                for (int c = 0; c < PER; c++)
+                    if (lane + c * 32 < dim) dq[t][c] += gk * ks[k * ld + lane + c * 32];
+            }
+        }
+    }
+    for (int t = 0; t < EACH; t++) {
+        int r = warp * EACH + t;
+        for (int c = 0; c < PER; c++)
+            if (r < count && lane + c * 32 < dim)
+                write1(dqkv.p, dqkv.dt, (first + r) * a.stride + head * dim + lane + c * 32,
+                       dq[t][c]);
+    }
+}
+
+/* dk and dv of QUERIES keys of one group, over every query of the group's heads that sees them. */
+static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
+                                 mixed dqkv) {
+    extern __shared__ float shared[];
+    int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+    float *ks = shared, *vs = ks + QUERIES * ld, *qs = vs + QUERIES * ld, *ds = qs + TILE * ld;
+    int group = blockIdx.y, heads = a.q / a.kv;
+    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
+    int64_t last = first + count - 1;
+    for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
+        int r = e / dim, c = e % dim;
+        int64_t at = (first + r) * a.stride + a.key_col + group * dim + c;
+        ks[r * ld + c] = r < count ? read1(a.keys, a.key_t, at) : 0.0f;
+        vs[r * ld + c] = r < count ? read1(a.keys, a.key_t, at + a.kv * dim) : 0.0f;
+    }
+    float dk[EACH][PER] = { { 0 } }, dv[EACH][PER] = { { 0 } };
+    for (int head = group * heads; head < (group + 1) * heads; head++)
+        for (int64_t tile = first; tile < a.n && first_key(a, tile) <= last; tile += TILE) {
+            __syncthreads();
+            load_tile(a.qkv, a.qkv_t, a.stride, (int64_t)head * dim, tile, a.n, dim, qs);
+            load_tile(dout.p, dout.dt, (int64_t)a.q * dim, (int64_t)head * dim, tile, a.n, dim, ds);
+            __syncthreads();
+            int64_t i = tile + lane;
+            bool live = i < a.n;
+            int64_t lo = live ? first_key(a, i) : 0;
+            float stat = live ? lse[head * a.n + i] : 0, row = live ? rowdot[head * a.n + i] : 0;
+            for (int t = 0; t < EACH; t++) {
+                int r = warp * EACH + t;
+                int64_t j = first + r;
+                float p = 0, g = 0;
+                if (live && r < count && j >= lo && j <= i) {
+                    p = __expf(dot(qs + lane * ld, ks + r * ld, dim) * a.scale - stat);
+                    g = p * (dot(ds + lane * ld, vs + r * ld, dim) - row) * a.scale;
+                }
+                for (int k = 0; k < TILE; k++) {
+                    float pk = __shfl_sync(~0u, p, k), gk = __shfl_sync(~0u, g, k);
+#pragma unroll
+                    for (int c = 0; c < PER; c++) {
+                        if (lane + c * 32 >= dim) continue;
+                        dv[t][c] += pk * ds[k * ld + lane + c * 32];
+                        dk[t][c] += gk * qs[k * ld + lane + c * 32];
+                    }
+                }
+            }
+        }
+    for (int t = 0; t < EACH; t++) {
+        int r = warp * EACH + t;
+        for (int c = 0; c < PER; c++) {
+            if (r >= count || lane + c * 32 >= dim) continue;
+            int64_t at = (first + r) * a.stride + a.key_col + group * dim + lane + c * 32;
+            write1(dqkv.p, dqkv.dt, at, dk[t][c]);
+            write1(dqkv.p, dqkv.dt, at + a.kv * dim, dv[t][c]);
+        }
+    }
+}
+
+extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
+    att a = att_of(c, &c->in[1]);
+    a.start = (const int32_t *)c->in[4].data;
+    const float *lse = (const float *)c->in[3].data;
+    float *rowdot = (float *)c->run->workspace;
+    mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
+    int shared = (int)((size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float));
+    cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_queries, most, shared));
+    CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_keys, most, shared));
+    unsigned blocks = (unsigned)ceil_div(a.n, QUERIES);
+    grad_queries<<<dim3(blocks, (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(
+        a, dout, o, lse, dqkv, rowdot);
+    CUDA_LAUNCHED(c);
+    grad_keys<<<dim3(blocks, (unsigned)a.kv), WARPS * WARP, shared, cuda_stream(c)>>>(a, dout, lse,
+                                                                                      rowdot, dqkv);
+    CUDA_LAUNCHED(c);
+}
+
+extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
+    if (c->op != OP_ATTENTION_BWD) return 0;
+    return (size_t)(c->attr.heads.q * c->in[1].dim[0]) * sizeof(float);
+}
+
+/* ---- for cuDNN: the first key of each query, as an index in its row ------------------------------- */
+static __global__ void row_starts(const int32_t *start, int64_t n, int64_t seq, int window,
+                                  int32_t *first) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i >= n) return;
+    int64_t lo = start[i], row = i / seq * seq;
+    if (window > 0 && i - window + 1 > lo) lo = i - window + 1;
+    first[i] = (int32_t)(lo > row ? lo - row : 0);
+}
+
+extern "C" void cuda_row_starts(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
+                                int32_t *first) {
+    row_starts<<<(unsigned)ceil_div(n, 256), 256, 0, cuda_stream(c)>>>(start, n, seq,
+                                                                       c->attr.heads.window, first);
+    CUDA_LAUNCHED(c);
+}

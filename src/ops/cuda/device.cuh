@@ -1,0 +1,202 @@
+/* Device-side helpers: eight elements at a time in fp32 whatever their type, sums over a warp and a
+ * row's warps. */
+#ifndef INGOT_OPS_CUDA_DEVICE_CUH
+#define INGOT_OPS_CUDA_DEVICE_CUH
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include "cuda_internal.h"
+
+typedef __nv_bfloat16 bf16;
+
+enum { EIGHT = 8, WARP = 32 };
+
+/* ---- eight elements -------------------------------------------------------------------------- */
+struct alignas(16) pack16 {
+    uint32_t w[4];
+};
+
+__device__ __forceinline__ void read8(const float *p, float v[8]) {
+    float4 a = ((const float4 *)p)[0], b = ((const float4 *)p)[1];
+    v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
+    v[4] = b.x, v[5] = b.y, v[6] = b.z, v[7] = b.w;
+}
+__device__ __forceinline__ void read8(const bf16 *p, float v[8]) {
+    pack16 a = *(const pack16 *)p;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[2 * i] = __uint_as_float(a.w[i] << 16);
+        v[2 * i + 1] = __uint_as_float(a.w[i] & 0xffff0000u);
+    }
+}
+__device__ __forceinline__ void read8(const half *p, float v[8]) {
+    pack16 a = *(const pack16 *)p;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 f = __half22float2(*(const half2 *)&a.w[i]);
+        v[2 * i] = f.x, v[2 * i + 1] = f.y;
+    }
+}
+__device__ __forceinline__ void write8(float *p, const float v[8]) {
+    ((float4 *)p)[0] = make_float4(v[0], v[1], v[2], v[3]);
+    ((float4 *)p)[1] = make_float4(v[4], v[5], v[6], v[7]);
+}
+__device__ __forceinline__ void write8(bf16 *p, const float v[8]) {
+    pack16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        __nv_bfloat162 h = __floats2bfloat162_rn(v[2 * i], v[2 * i + 1]);
+        a.w[i] = *(const uint32_t *)&h;
+    }
+    *(pack16 *)p = a;
+}
+__device__ __forceinline__ void write8(half *p, const float v[8]) {
+    pack16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        half2 h = __floats2half2_rn(v[2 * i], v[2 * i + 1]);
+        a.w[i] = *(const uint32_t *)&h;
+    }
+    *(pack16 *)p = a;
+}
+
+__device__ __forceinline__ float read1(const void *p, int dt, int64_t i) {
+    switch (dt) {
+    case DT_BF16: return __bfloat162float(((const bf16 *)p)[i]);
+    case DT_F16: return __half2float(((const half *)p)[i]);
+    default: return ((const float *)p)[i];
+    }
+}
+__device__ __forceinline__ void write1(void *p, int dt, int64_t i, float v) {
+    switch (dt) {
+    case DT_BF16: ((bf16 *)p)[i] = __float2bfloat16_rn(v); break;
+    case DT_F16: ((half *)p)[i] = __float2half_rn(v); break;
+    default: ((float *)p)[i] = v;
+    }
+}
+
+/* A tensor's memory, of a type known when compiled ... */
+template <typename T> struct typed {
+    T *p;
+    __host__ typed(const tensor &t, int64_t width = 0) : p((T *)t.data) {}
+    __device__ bool present() const { return p != nullptr; }
+    /* Elements [i, i + 8), of which the last may lie at or past `end` (which i is below). */
+    __device__ __forceinline__ void load(int64_t i, int64_t end, float v[8]) const {
+        read8(p + i, v);
+    }
+    __device__ __forceinline__ void store(int64_t i, int64_t end, const float v[8]) const {
+        write8(p + i, v);
+    }
+    __device__ __forceinline__ float round(float v) const {
+        if (sizeof(T) == 4) return v;
+        return (float)(T)v;
+    }
+};
+/* ... or when run: mixtures of types, and rows that are no multiple of eight elements. */
+struct mixed {
+    void *p;
+    int dt;
+    bool eights; /* all accesses are whole and aligned */
+    /* @param width what rows are cut into; 0: the last dim. */
+    __host__ __device__ mixed() : p(nullptr), dt(0), eights(false) {}
+    __host__ mixed(const tensor &t, int64_t width = 0) : p(t.data), dt(t.dt) {
+        if (width == 0 && t.ndim > 0) width = t.dim[t.ndim - 1];
+        eights = width % 8 == 0 && (uintptr_t)t.data % 16 == 0;
+    }
+    __device__ bool present() const { return p != nullptr; }
+    __device__ __forceinline__ void load(int64_t i, int64_t end, float v[8]) const {
+        if (eights) {
+            if (dt == DT_BF16)
+                read8((const bf16 *)p + i, v);
+            else if (dt == DT_F16)
+                read8((const half *)p + i, v);
+            else
+                read8((const float *)p + i, v);
+            return;
+        }
+        for (int k = 0; k < 8; k++) v[k] = i + k < end ? read1(p, dt, i + k) : 0.0f;
+    }
+    __device__ __forceinline__ void store(int64_t i, int64_t end, const float v[8]) const {
+        if (eights) {
+            if (dt == DT_BF16)
+                write8((bf16 *)p + i, v);
+            else if (dt == DT_F16)
+                write8((half *)p + i, v);
+            else
+                write8((float *)p + i, v);
+            return;
+        }
+        for (int k = 0; k < 8; k++)
+            if (i + k < end) write1(p, dt, i + k, v[k]);
+    }
+    __device__ __forceinline__ float round(float v) const {
+        if (dt == DT_BF16) return __bfloat162float(__float2bfloat16_rn(v));
+        if (dt == DT_F16) return __half2float(__float2half_rn(v));
+        return v;
+    }
+};
+
+/* The type all present tensors share when rows of `width` can be read eight at a time; else
+ * DT_NONE. */
+static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
+    dtype dt = DT_NONE;
+    for (int i = 0; i < n; i++) {
+        if (!t[i]->data) continue;
+        if (dt != DT_NONE && t[i]->dt != dt) return DT_NONE;
+        if ((uintptr_t)t[i]->data % 16) return DT_NONE;
+        dt = t[i]->dt;
+    }
+    return width % 8 ? DT_NONE : dt;
+}
+/* Runs the statement with A as the class of accesses. */
+#define WITH_TYPE(dt, ...)                                                                         \
+    do {                                                                                           \
+        if ((dt) == DT_BF16) {                                                                     \
+            using A = typed<bf16>;                                                                 \
+            __VA_ARGS__;                                                                           \
+        } else if ((dt) == DT_F32) {                                                               \
+            using A = typed<float>;                                                                \
+            __VA_ARGS__;                                                                           \
+        } else if ((dt) == DT_F16) {                                                               \
+            using A = typed<half>;                                                                 \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            using A = mixed;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+/* ---- sums ------------------------------------------------------------------------------------ */
+__device__ __forceinline__ float warp_sum(float v) {
+#pragma unroll
+    for (int o = WARP / 2; o; o >>= 1) v += __shfl_xor_sync(~0u, v, o);
+    return v;
+}
+__device__ __forceinline__ float warp_max(float v) {
+#pragma unroll
+    for (int o = WARP / 2; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
+    return v;
+}
+/* Over all threads of a block of at most 1024, to all of them. `room` [33] shared. */
+__device__ __forceinline__ float block_sum(float v, float *room) {
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP,
+        warps = (blockDim.x + WARP - 1) / WARP;
+    v = warp_sum(v);
+    __syncthreads();
+    if (lane == 0) room[warp] = v;
+    __syncthreads();
+    v = 0;
+    for (int i = 0; i < warps; i++) v += room[i];
+    return v;
+}
+
+static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+/* Blocks for `n` items of which a block takes `each`, at most what keeps the device busy. */
+static inline int grid_for(const cuda_context *x, int64_t n, int64_t each, int per_sm) {
+    int64_t blocks = ceil_div(n, each), most = (int64_t)x->sms * per_sm;
+    return (int)(blocks < most ? (blocks > 0 ? blocks : 1) : most);
+}
+
+#endif

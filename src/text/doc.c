@@ -1,0 +1,67 @@
+/* Documents out: JSON lines. */
+#include <string.h>
+
+#include "text/text_internal.h"
+
+static void add_escape(char c, str *out) {
+    static const char shorts[32] = {
+        ['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'
+    };
+    unsigned char byte = (unsigned char)c;
+    if (byte >= 0x20)
+        str_add_bytes(out, (char[]){ '\\', c }, 2);
+    else if (shorts[byte])
+        str_add_bytes(out, (char[]){ '\\', shorts[byte] }, 2);
+    else
+        str_add(out, "\\u%04x", byte);
+}
+
+void text_json_string(const char *text, size_t n, str *out) {
+    str_reserve(out, n + n / 16 + 2);
+    str_add_bytes(out, "\"", 1);
+    for (size_t i = 0;;) {
+        size_t run = json_plain_run(text + i, n - i);
+        str_add_bytes(out, text + i, run);
+        i += run;
+        if (i == n) break;
+        add_escape(text[i++], out);
+    }
+    str_add_bytes(out, "\"", 1);
+}
+
+/* Adds `"name": value` after what a new object holds so far. */
+static void add_member(const char *name, text_span value, str *out) {
+    str_add(out, "%s\"%s\": ", out->text[out->len - 1] == '{' ? "" : ", ", name);
+    text_json_string(value.at, value.len, out);
+}
+
+static void add_object(const text_doc *d, text_span text, str *out) {
+    const struct {
+        const char *name;
+        text_span value;
+    } about[] = {
+        { "id", d->id }, { "url", d->url }, { "source", d->source }, { "license", d->licence }
+    };
+    str_add_bytes(out, "{", 1);
+    for (size_t i = 0; i < COUNT_OF(about); i++)
+        if (about[i].value.len) add_member(about[i].name, about[i].value, out);
+    add_member("text", text, out);
+    str_add_bytes(out, "}", 1);
+}
+
+static bool same(text_span a, text_span b) {
+    return a.len == b.len && (a.at == b.at || memcmp(a.at, b.at, a.len) == 0);
+}
+
+void text_doc_write(const text_doc *d, text_span text, str *out) {
+    if (d->line.len == 0) {
+        add_object(d, text, out);
+    } else if (same(text, d->text)) {
+        str_add_bytes(out, d->line.at, d->line.len);
+    } else {
+        str_add_bytes(out, d->line.at, d->value[0]);
+        text_json_string(text.at, text.len, out);
+        str_add_bytes(out, d->line.at + d->value[1], d->line.len - d->value[1]);
+    }
+    str_add_bytes(out, "\n", 1);
+}

@@ -1,0 +1,296 @@
+/* What is to be read: files, folders, globs, standard input; and how it is cut in segments. */
+#include <errno.h>
+#include <glob.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "io/io.h"
+#include "text/text_internal.h"
+
+enum { HEAD_BYTES = 4096, LONGEST_PATH = 200 };
+static const size_t SEGMENT_BYTES = (size_t)256 << 20, BLOCK_BYTES = (size_t)1 << 20,
+                    DOCUMENT_BYTES = (size_t)64 << 20;
+
+/* ---- one file --------------------------------------------------------------------------------- */
+static input_file *new_file(text_inputs *in, const char *path, const char *given) {
+    void *files = in->files;
+    mem_reserve(&files, &in->files_cap, in->n_files, sizeof *in->files);
+    in->files = files;
+    input_file *f = &in->files[in->n_files++];
+    *f = (input_file){ .path = arena_strdup(in->memory, path),
+                       .given = arena_strdup(in->memory, given) };
+    return f;
+}
+
+static void add_segment(text_inputs *in, int64_t from, int64_t to) {
+    void *segments = in->segments;
+    mem_reserve(&segments, &in->segments_cap, in->n_segments, sizeof *in->segments);
+    in->segments = segments;
+    in->segments[in->n_segments++] = (input_segment){ in->n_files - 1, from, to };
+}
+
+static void add_segments(text_inputs *in, const input_file *f) {
+    int64_t step = (int64_t)in->o.segment_bytes, from = 0;
+    if (f->packing == PACK_NONE && f->format->look_back)
+        for (; f->size - from > step; from += step) add_segment(in, from, from + step);
+    add_segment(in, from, -1);
+}
+
+static err refuse_packing(const char *path, const char *head, size_t n) {
+    static const struct {
+        const char *magic;
+        size_t n;
+        const char *program;
+    } foreign[] = { { "\xFD\x37zXZ", 5, "xz" },
+                    { "BZh", 3, "bzip2" },
+                    { "PK\x03\x04", 4, "unzip" } };
+    for (size_t i = 0; i < COUNT_OF(foreign); i++)
+        if (n >= foreign[i].n && memcmp(head, foreign[i].magic, foreign[i].n) == 0)
+            return err_hint(
+                ERR("%s is packed by %s, which is not read here", path, foreign[i].program),
+                "unpack it, or pack it again as .zst or .gz");
+    return OK;
+}
+
+typedef struct file_head {
+    char bytes[HEAD_BYTES];
+    size_t n;
+} file_head;
+static err read_head(const char *path, text_packing packing, file_head *head) {
+    stream *s = NULL;
+    TRY(stream_open(path, packing, 0, -1, &s));
+    err e = stream_read(s, head->bytes, HEAD_BYTES, &head->n);
+    stream_close(s);
+    return e;
+}
+
+/* Finds the packing and the format of a regular file. */
+static err inspect(const text_inputs *in, input_file *f) {
+    text_packing named;
+    file_head head;
+    const text_format *by_name = format_of_name(f->path, &named);
+    TRY(read_head(f->path, PACK_NONE, &head));
+    TRY(refuse_packing(f->path, head.bytes, head.n));
+    /* A name that says gzip is believed: other content is damage, not text. */
+    f->packing = named == PACK_NONE ? packing_of(head.bytes, head.n) : named;
+    f->format = in->o.format ? format_named(in->o.format) : by_name;
+    if (f->format) return OK;
+    if (f->packing != PACK_NONE) TRY(read_head(f->path, f->packing, &head));
+    f->format = format_of_content(head.bytes, head.n);
+    return OK;
+}
+
+static err add_pipe(text_inputs *in, const char *path) {
+    input_file *f = new_file(in, path, strcmp(path, "-") == 0 ? "stdin" : path);
+    f->pipe = in->pipes = true;
+    f->packing = PACK_SNIFF;
+    f->format = in->o.format ? format_named(in->o.format) : NULL;
+    add_segment(in, 0, -1);
+    return OK;
+}
+
+static err add_file(text_inputs *in, const char *path, const char *given) {
+    struct stat st;
+    if (stat(path, &st) != 0)
+        return err_hint(ERR("cannot read %s: %s", path, strerror(errno)), "check the path");
+    if (!S_ISREG(st.st_mode)) return add_pipe(in, path);
+    input_file *f = new_file(in, path, given);
+    f->size = (int64_t)st.st_size;
+    TRY(inspect(in, f));
+    in->bytes += f->size;
+    add_segments(in, f);
+    return OK;
+}
+
+/* ---- folders ------------------------------------------------------------------------------------ */
+typedef struct ancestor {
+    const struct ancestor *up;
+    dev_t device;
+    ino_t node;
+} ancestor;
+
+/* A folder of parts that its stage has not finished would be read as if it were all. */
+static err check_finished(const char *state) {
+    json_t *doc = NULL;
+    if (!io_exists(state)) return OK;
+    TRY(io_json_read(state, &doc));
+    const char *stage = json_string_value(json_object_get(doc, "stage"));
+    err e = OK;
+    if (json_is_false(json_object_get(doc, "complete")))
+        e = err_hint(ERR("%s: the stage \"%s\" that writes this folder has not finished", state,
+                         stage ? stage : "?"),
+                     "run that command again: it goes on where it stopped");
+    json_decref(doc);
+    return e;
+}
+
+static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up);
+
+static err add_entry(text_inputs *in, const char *path, const char *name, const char *given,
+                     const ancestor *here) {
+    text_packing packing;
+    if (name[0] == '.' || name[0] == '_') return OK;
+    if (io_is_dir(path)) return add_folder(in, path, given, here);
+    if (strcmp(name, "state.json") == 0) return check_finished(path);
+    if (format_of_name(name, &packing)) return add_file(in, path, given);
+    in->passed_over += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* a stage's own */
+    return OK;
+}
+
+static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up) {
+    struct stat st;
+    char **names = NULL;
+    int n = 0;
+    if (stat(path, &st) != 0) return ERR("cannot read %s: %s", path, strerror(errno));
+    for (const ancestor *a = up; a; a = a->up)
+        if (a->device == st.st_dev && a->node == st.st_ino) return OK; /* a link to above */
+    ancestor here = { up, st.st_dev, st.st_ino };
+    TRY(io_list(path, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++) {
+        char *below = io_join(path, names[i]);
+        e = add_entry(in, below, names[i], given, &here);
+        free(below);
+    }
+    io_list_free(names, n);
+    return e;
+}
+
+static err add_whole_folder(text_inputs *in, const char *path, const char *given) {
+    int before = in->n_files;
+    in->passed_over = 0;
+    TRY(add_folder(in, path, given, NULL));
+    if (in->passed_over)
+        log_info("%s: %d file%s passed over, whose names say no known format", path,
+                 in->passed_over, in->passed_over == 1 ? "" : "s");
+    if (in->n_files > before) return OK;
+    return err_hint(ERR("%s holds no file whose name says a known format", path),
+                    "known are .txt, .jsonl, .json, .warc and .wet, plain, .gz or .zst");
+}
+
+/* ---- what the user named -------------------------------------------------------------------------- */
+static int by_name(const void *a, const void *b) {
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static err add_glob(text_inputs *in, const char *pattern) {
+    glob_t g;
+    int rc = glob(pattern, GLOB_NOSORT, NULL, &g);
+    if (rc == GLOB_NOMATCH)
+        return err_hint(ERR("%s: no such file, and no file matches", pattern), "check the path");
+    if (rc != 0) return ERR("cannot list %s: %s", pattern, strerror(errno));
+    qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, by_name);
+    err e = OK;
+    for (size_t i = 0; i < g.gl_pathc && !e; i++) {
+        const char *path = g.gl_pathv[i];
+        e = io_is_dir(path) ? add_whole_folder(in, path, pattern) : add_file(in, path, pattern);
+    }
+    globfree(&g);
+    return e;
+}
+
+static err add_input(text_inputs *in, const char *path) {
+    if (strcmp(path, "-") == 0) return add_pipe(in, path);
+    if (io_is_dir(path)) return add_whole_folder(in, path, path);
+    if (!io_exists(path) && strpbrk(path, "*?[")) return add_glob(in, path);
+    return add_file(in, path, path);
+}
+
+/* ---- options --------------------------------------------------------------------------------------- */
+static const char *keep(text_inputs *in, const char *text, const char *otherwise) {
+    const char *s = text && *text ? text : otherwise;
+    return s ? arena_strdup(in->memory, s) : NULL;
+}
+
+static err want_member(text_inputs *in, const char *path, int result) {
+    if (!path) return OK;
+    if (strlen(path) > LONGEST_PATH)
+        return ERR("the name of a JSON member: expected at most %d bytes; \"%s\" has %zu",
+                   LONGEST_PATH, path, strlen(path));
+    in->wants[in->n_wants++] = (json_want){ path, result };
+    return OK;
+}
+
+static err take_options(text_inputs *in, const text_input_options *o) {
+    text_input_options *t = &in->o;
+    *t = *o;
+    t->text_field = keep(in, o->text_field, "text");
+    t->id_field = keep(in, o->id_field, "id");
+    t->url_field = keep(in, o->url_field, "url");
+    t->source_field = keep(in, o->source_field, "source");
+    t->licence_field = keep(in, o->licence_field, NULL);
+    t->sources = keep(in, o->sources, NULL);
+    t->not_sources = keep(in, o->not_sources, NULL);
+    t->licences = keep(in, o->licences, NULL);
+    t->not_licences = keep(in, o->not_licences, NULL);
+    t->format = keep(in, o->format, NULL);
+    t->segment_bytes = o->segment_bytes ? o->segment_bytes : SEGMENT_BYTES;
+    t->block_bytes = o->block_bytes ? o->block_bytes : BLOCK_BYTES;
+    t->document_bytes = o->document_bytes ? o->document_bytes : DOCUMENT_BYTES;
+    TRY(want_member(in, t->text_field, FIELD_TEXT));
+    TRY(want_member(in, t->id_field, FIELD_ID));
+    TRY(want_member(in, t->url_field, FIELD_URL));
+    TRY(want_member(in, t->source_field, FIELD_SOURCE));
+    TRY(want_member(in, t->licence_field ? t->licence_field : "license", FIELD_LICENCE));
+    if (!t->licence_field) TRY(want_member(in, "licence", FIELD_LICENCE));
+    if (t->format && !format_named(t->format))
+        return err_hint(ERR("no format \"%s\"", t->format), "known are text, jsonl, warc and wet");
+    return OK;
+}
+
+err text_inputs_open(const char *const *paths, int n, const text_input_options *o,
+                     text_inputs **out) {
+    text_inputs *in = mem_alloc(sizeof *in);
+    in->memory = arena_new();
+    err e = take_options(in, o);
+    if (!e && n == 0)
+        e = err_hint(ERR("no input given"),
+                     "name files, folders or globs, or - for standard input");
+    for (int i = 0; i < n && !e; i++) e = add_input(in, paths[i]);
+    if (e) {
+        text_inputs_close(in);
+        return e;
+    }
+    *out = in;
+    return OK;
+}
+
+int text_segments(const text_inputs *in) { return in->n_segments; }
+
+const char *text_segment_path(const text_inputs *in, int segment) {
+    BUG_IF(segment < 0 || segment >= in->n_segments);
+    return in->files[in->segments[segment].file].path;
+}
+
+int64_t segment_bytes(const text_inputs *in, int segment) {
+    const input_segment *s = &in->segments[segment];
+    return (s->to < 0 ? in->files[s->file].size : s->to) - s->from;
+}
+
+int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
+
+uint64_t text_inputs_hash(const text_inputs *in) {
+    const text_input_options *o = &in->o;
+    const char *texts[] = { o->text_field,    o->id_field, o->url_field,   o->source_field,
+                            o->licence_field, o->sources,  o->not_sources, o->licences,
+                            o->not_licences,  o->format };
+    str all = { 0 };
+    for (size_t i = 0; i < COUNT_OF(texts); i++)
+        str_add(&all, "%d:%s\n", texts[i] != NULL, texts[i] ? texts[i] : "");
+    str_add(&all, "%d %d %zu %zu %zu\n", (int)o->invalid, o->strict, o->segment_bytes,
+            o->block_bytes, o->document_bytes);
+    for (int i = 0; i < in->n_files; i++)
+        str_add(&all, "%s %lld\n", in->files[i].path, (long long)in->files[i].size);
+    uint64_t hash = hash_bytes(all.text, all.len, 0);
+    str_free(&all);
+    return hash;
+}
+
+void text_inputs_close(text_inputs *in) {
+    if (!in) return;
+    free(in->files);
+    free(in->segments);
+    arena_free(in->memory);
+    free(in);
+}

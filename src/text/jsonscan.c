@@ -1,0 +1,328 @@
+/* One pass over a JSON line: checks it, and finds where the wanted members are. Nothing is copied
+ * and no tree is built, since of most lines only the text is wanted. */
+#include <string.h>
+
+#include "text/text_internal.h"
+
+enum { MOST_DEPTH = 1000, LONGEST_NAME = 256 };
+
+typedef struct scan {
+    const char *p, *end;
+    const json_want *wants;
+    int n_wants;
+    json_member *out;
+    const char *begin;
+    const char *wrong; /* the first fault */
+    bool odd;
+    int depth;
+} scan;
+
+static bool fault(scan *s, const char *what) {
+    if (!s->wrong) s->wrong = what;
+    return false;
+}
+
+/* ---- strings ------------------------------------------------------------------------------- */
+#define EACH_BYTE(b) (0x0101010101010101u * (uint8_t)(b))
+
+/* The high bit of each byte that is zero; bytes after the first such may be marked wrongly. */
+static inline uint64_t zero_bytes(uint64_t x) { return (x - EACH_BYTE(1)) & ~x & EACH_BYTE(0x80); }
+
+/* Marks the first byte of eight that is a quote, a backslash or a control character. */
+static inline uint64_t special_bytes(uint64_t x) {
+    return zero_bytes(x ^ EACH_BYTE('"')) | zero_bytes(x ^ EACH_BYTE('\\')) |
+           ((x - EACH_BYTE(0x20)) & ~x & EACH_BYTE(0x80));
+}
+
+static inline bool is_special(char c) { return c == '"' || c == '\\' || (unsigned char)c < 0x20; }
+
+size_t json_plain_run(const char *p, size_t n) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, p + i, 8);
+        uint64_t special = special_bytes(eight);
+        if (special) return i + (size_t)__builtin_ctzll(special) / 8;
+    }
+    while (i < n && !is_special(p[i])) i++;
+    return i;
+}
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 32;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* The four digits after \u. @return -1 when they are not. */
+static int32_t hex_four(const char *p, const char *end) {
+    if (end - p < 4) return -1;
+    int32_t v = 0;
+    for (int i = 0; i < 4; i++) {
+        int digit = hex_digit(p[i]);
+        if (digit < 0) return -1;
+        v = v << 4 | digit;
+    }
+    return v;
+}
+
+enum { REPLACEMENT = 0xFFFD };
+
+/* The character an escape at p, after "\u", stands for. @return bytes used after "\u": 4 or 10; 0
+ * when it is no escape. *cp is REPLACEMENT, and *odd true, when it stands for none. */
+static int unicode_escape(const char *p, const char *end, uint32_t *cp, bool *odd) {
+    int32_t first = hex_four(p, end);
+    if (first < 0) return 0;
+    *cp = (uint32_t)first;
+    if (first >= 0xD800 && first < 0xDC00 && end - p >= 10 && p[4] == '\\' && p[5] == 'u') {
+        int32_t second = hex_four(p + 6, end);
+        if (second >= 0xDC00 && second < 0xE000) {
+            *cp = 0x10000 + (((uint32_t)first & 0x3FF) << 10) + ((uint32_t)second & 0x3FF);
+            return 10;
+        }
+    }
+    if (first == 0 || (first >= 0xD800 && first < 0xE000)) *cp = REPLACEMENT, *odd = true;
+    return 4;
+}
+
+/* What a backslash and this character stand for; 0: nothing. */
+static char short_escape(char c) {
+    switch (c) {
+    case '"':
+    case '\\':
+    case '/': return c;
+    case 'b': return '\b';
+    case 'f': return '\f';
+    case 'n': return '\n';
+    case 'r': return '\r';
+    case 't': return '\t';
+    default: return 0;
+    }
+}
+
+static bool skip_escape(scan *s) {
+    s->p++;
+    if (s->p == s->end) return fault(s, "a string does not end");
+    if (*s->p == 'u') {
+        uint32_t cp;
+        int used = unicode_escape(s->p + 1, s->end, &cp, &s->odd);
+        s->p += 1 + used;
+        return used ? true : fault(s, "a bad \\u escape");
+    }
+    return short_escape(*s->p++) ? true : fault(s, "a bad escape");
+}
+
+/* Passes the string at p. */
+static bool skip_string(scan *s, bool *escaped) {
+    *escaped = false;
+    if (s->p == s->end || *s->p != '"') return fault(s, "a quote is missing");
+    s->p++;
+    for (;;) {
+        s->p += json_plain_run(s->p, (size_t)(s->end - s->p));
+        if (s->p == s->end) return fault(s, "a string does not end");
+        if (*s->p == '"') return s->p++, true;
+        if (*s->p != '\\') return fault(s, "a control character in a string");
+        *escaped = true;
+        if (!skip_escape(s)) return false;
+    }
+}
+
+/* Copies up to the first special character, eight at a time; may write 7 bytes more. */
+static size_t copy_plain(const char *p, size_t n, char *to) {
+    size_t i = 0;
+    for (; i + 8 <= n; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, p + i, 8);
+        memcpy(to + i, &eight, 8);
+        uint64_t special = special_bytes(eight);
+        if (special) return i + (size_t)__builtin_ctzll(special) / 8;
+    }
+    for (; i < n && !is_special(p[i]); i++) to[i] = p[i];
+    return i;
+}
+
+size_t json_unescape(const char *p, size_t n, char *to) {
+    const char *end = p + n;
+    char *at = to;
+    bool odd = false;
+    for (;;) {
+        size_t run = copy_plain(p, (size_t)(end - p), at);
+        p += run, at += run;
+        if (p == end) return (size_t)(at - to);
+        p++; /* a backslash: the string was checked */
+        if (*p != 'u') {
+            *at++ = short_escape(*p++);
+            continue;
+        }
+        uint32_t cp = REPLACEMENT;
+        p += 1 + unicode_escape(p + 1, end, &cp, &odd);
+        at += utf8_encode(cp, at);
+    }
+}
+
+void json_patch(char *line, size_t n) {
+    char *end = line + n;
+    for (char *p = line; (p = memchr(p, '\\', (size_t)(end - p))) && end - p > 1;) {
+        if (p[1] != 'u') {
+            p += 2;
+            continue;
+        }
+        uint32_t cp;
+        bool odd = false;
+        int used = unicode_escape(p + 2, end, &cp, &odd);
+        if (odd) memcpy(p + 2, "fffd", 4);
+        p += 2 + used;
+    }
+}
+
+/* ---- values ---------------------------------------------------------------------------------- */
+static void skip_space(scan *s) {
+    while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r' || *s->p == '\n'))
+        s->p++;
+}
+
+static bool skip_digits(scan *s) {
+    const char *from = s->p;
+    while (s->p < s->end && *s->p >= '0' && *s->p <= '9') s->p++;
+    return s->p > from ? true : fault(s, "a bad number");
+}
+
+static bool skip_number(scan *s) {
+    if (*s->p == '-') s->p++;
+    bool zero = s->p < s->end && *s->p == '0';
+    const char *whole = s->p;
+    if (!skip_digits(s)) return false;
+    if (zero && s->p - whole > 1) return fault(s, "a bad number");
+    if (s->p < s->end && *s->p == '.') {
+        s->p++;
+        if (!skip_digits(s)) return false;
+    }
+    if (s->p < s->end && (*s->p | 32) == 'e') {
+        s->p++;
+        if (s->p < s->end && (*s->p == '+' || *s->p == '-')) s->p++;
+        return skip_digits(s);
+    }
+    return true;
+}
+
+static bool skip_word(scan *s) {
+    static const char *const words[] = { "true", "false", "null" };
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        size_t n = strlen(words[i]);
+        if ((size_t)(s->end - s->p) >= n && memcmp(s->p, words[i], n) == 0) return s->p += n, true;
+    }
+    return fault(s, "not JSON");
+}
+
+/* Which wants the member `name` may still answer: bit i for wants[i], whose path is used up to
+ * used[i] bytes. */
+typedef struct paths {
+    uint32_t alive;
+    uint8_t used[8];
+} paths;
+
+static bool skip_value(scan *s, const paths *here);
+
+static bool next_item(scan *s, char close, bool *last) {
+    skip_space(s);
+    if (s->p == s->end) return fault(s, "the line breaks off");
+    *last = *s->p == close;
+    if (!*last && *s->p != ',') return fault(s, "a comma is missing");
+    s->p++;
+    return true;
+}
+
+static bool skip_array(scan *s) {
+    static const paths none = { 0 };
+    s->p++;
+    skip_space(s);
+    if (s->p < s->end && *s->p == ']') return s->p++, true;
+    for (bool last = false; !last;)
+        if (!skip_value(s, &none) || !next_item(s, ']', &last)) return false;
+    return true;
+}
+
+/* Narrows the paths to those that go on with this name. A name may hold dots itself. */
+static void follow(scan *s, const paths *here, const char *name, size_t n, paths *to) {
+    *to = (paths){ 0 };
+    for (int i = 0; i < s->n_wants; i++) {
+        if (!(here->alive >> i & 1)) continue;
+        const char *rest = s->wants[i].path + here->used[i];
+        if (!*rest || strncmp(rest, name, n) != 0 || (rest[n] != '\0' && rest[n] != '.')) continue;
+        to->alive |= 1u << i;
+        to->used[i] = (uint8_t)(here->used[i] + n + (rest[n] == '.'));
+        s->out[s->wants[i].result] = (json_member){ 0 }; /* of two of a name the last counts */
+    }
+}
+
+static bool skip_member(scan *s, const paths *here) {
+    bool escaped;
+    char plain[LONGEST_NAME + 8];
+    const char *name = s->p + 1;
+    if (!skip_string(s, &escaped)) return false;
+    size_t n = (size_t)(s->p - 1 - name);
+    paths below = { 0 };
+    if (here->alive && n <= LONGEST_NAME) {
+        if (escaped) n = json_unescape(name, n, plain), name = plain;
+        follow(s, here, name, n, &below);
+    }
+    skip_space(s);
+    if (s->p == s->end || *s->p != ':') return fault(s, "a colon is missing");
+    s->p++;
+    return skip_value(s, &below);
+}
+
+static bool skip_object(scan *s, const paths *here) {
+    s->p++;
+    skip_space(s);
+    if (s->p < s->end && *s->p == '}') return s->p++, true;
+    for (bool last = false; !last;) {
+        skip_space(s);
+        if (!skip_member(s, here) || !next_item(s, '}', &last)) return false;
+    }
+    return true;
+}
+
+static void answer(scan *s, const paths *here, json_member found) {
+    for (int i = 0; i < s->n_wants; i++)
+        if ((here->alive >> i & 1) && !s->wants[i].path[here->used[i]])
+            s->out[s->wants[i].result] = found;
+}
+
+static bool skip_value(scan *s, const paths *here) {
+    skip_space(s);
+    if (s->p == s->end) return fault(s, "the line breaks off");
+    const char *from = s->p;
+    bool fine, escaped = false, scalar = false;
+    if (++s->depth > MOST_DEPTH) return fault(s, "nested too deep");
+    switch (*s->p) {
+    case '{': fine = skip_object(s, here); break;
+    case '[': fine = skip_array(s); break;
+    case '"': fine = skip_string(s, &escaped); break;
+    case 't':
+    case 'f':
+    case 'n': fine = skip_word(s); break;
+    default: fine = skip_number(s), scalar = true;
+    }
+    s->depth--;
+    if (fine && here->alive && (scalar || *from == '"'))
+        answer(s, here,
+               (json_member){ (size_t)(from - s->begin), (size_t)(s->p - s->begin),
+                              scalar    ? JSON_SCALAR
+                              : escaped ? JSON_ESCAPED
+                                        : JSON_PLAIN });
+    return fine;
+}
+
+const char *json_scan(const char *line, size_t n, const json_want *wants, int n_wants,
+                      json_member *out, bool *odd) {
+    scan s = { line, line + n, wants, n_wants, out, line };
+    paths all = { .alive = (1u << n_wants) - 1 };
+    BUG_IF(n_wants > (int)COUNT_OF(all.used));
+    skip_space(&s);
+    if (s.p == s.end || *s.p != '{') return "not a JSON object";
+    if (!skip_object(&s, &all)) return s.wrong;
+    skip_space(&s);
+    *odd = s.odd;
+    return s.p == s.end ? NULL : "something follows the object";
+}

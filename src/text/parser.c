@@ -1,0 +1,132 @@
+/* What all formats do with a document they found; and which formats there are. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "text/text_internal.h"
+
+void text_counts_add(text_counts *to, const text_counts *from) {
+    to->documents += from->documents;
+    to->bytes += from->bytes;
+    to->repaired += from->repaired;
+    to->invalid += from->invalid;
+    to->unreadable += from->unreadable;
+    to->empty += from->empty;
+    to->excluded += from->excluded;
+}
+
+void parser_open(parser *p, const text_inputs *in, int segment, const text_format *format) {
+    const input_file *f = &in->files[in->segments[segment].file];
+    *p = (parser){
+        .in = in, .format = format, .path = span_of(f->path), .source = span_of(f->given)
+    };
+}
+
+void parser_run(parser *p, const raw_block *b) {
+    spool_reset(&p->strings);
+    p->n = 0;
+    p->counts = (text_counts){ 0 };
+    p->bad = (bad_records){ 0 };
+    p->format->parse(p, b);
+}
+
+void parser_free(parser *p) {
+    free(p->docs);
+    spool_free(&p->strings);
+    str_free(&p->scratch);
+    str_free(&p->body);
+}
+
+size_t format_longest(const text_format *f, const text_inputs *in) {
+    return in->o.document_bytes + f->overhead;
+}
+
+bool parser_fits(parser *p, size_t n, int64_t offset) {
+    if (n <= format_longest(p->format, p->in)) return true;
+    bad_add(&p->bad, offset, "longer than %zu bytes", p->in->o.document_bytes);
+    return false;
+}
+
+bool parser_valid(parser *p, text_span *text, bool *repaired) {
+    if (utf8_valid(text->at, text->len) == text->len) return true;
+    if (p->in->o.invalid == TEXT_REFUSE) return p->counts.invalid++, false;
+    p->scratch.len = 0;
+    utf8_repair(text->at, text->len, &p->scratch);
+    *text = spool_copy(&p->strings, p->scratch.text, p->scratch.len);
+    return *repaired = true;
+}
+
+text_span parser_breaks(parser *p, text_span text) {
+    if (!memmem(text.at, text.len, "\r\n", 2)) return text;
+    char *to = spool_room(&p->strings, text.len);
+    size_t made = 0;
+    for (size_t i = 0; i < text.len; i++)
+        if (!(text.at[i] == '\r' && i + 1 < text.len && text.at[i + 1] == '\n'))
+            to[made++] = text.at[i];
+    return spool_take(&p->strings, made);
+}
+
+static bool is_excluded(const char *only, const char *but, text_span name) {
+    return (only && !names_have(only, name)) || (but && names_have(but, name));
+}
+
+void parser_add(parser *p, const text_doc *d, bool repaired) {
+    const text_input_options *o = &p->in->o;
+    if (span_trim(d->text).len == 0) {
+        p->counts.empty++;
+        return;
+    }
+    if (is_excluded(o->sources, o->not_sources, d->source) ||
+        is_excluded(o->licences, o->not_licences, d->licence)) {
+        p->counts.excluded++;
+        return;
+    }
+    void *docs = p->docs;
+    mem_reserve(&docs, &p->capacity, p->n, sizeof *p->docs);
+    p->docs = docs;
+    p->docs[p->n++] = *d;
+    p->counts.documents++;
+    p->counts.bytes += (int64_t)d->text.len;
+    p->counts.repaired += repaired;
+}
+
+/* ---- formats -------------------------------------------------------------------------------- */
+static const struct {
+    const char *name; /* of --format; also an ending */
+    const text_format *format;
+} formats[] = {
+    { "text", &format_text },   { "txt", &format_text },   { "md", &format_text },
+    { "jsonl", &format_jsonl }, { "json", &format_jsonl }, { "ndjson", &format_jsonl },
+    { "warc", &format_warc },   { "wet", &format_warc },
+};
+
+const text_format *format_named(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (strcmp(formats[i].name, name) == 0) return formats[i].format;
+    return NULL;
+}
+
+const text_format *format_of_name(const char *path, text_packing *packing) {
+    static const struct {
+        const char *ending;
+        text_packing packing;
+    } packings[] = { { ".gz", PACK_GZIP }, { ".zst", PACK_ZSTD }, { ".zstd", PACK_ZSTD } };
+    const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
+    size_t n = strlen(name);
+    *packing = PACK_NONE;
+    for (size_t i = 0; i < COUNT_OF(packings) && *packing == PACK_NONE; i++)
+        if (str_ends(name, packings[i].ending))
+            *packing = packings[i].packing, n -= strlen(packings[i].ending);
+    const char *dot = memrchr(name, '.', n);
+    if (!dot) return NULL;
+    text_span ending = { dot + 1, n - (size_t)(dot + 1 - name) };
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (span_is_nocase(ending, formats[i].name)) return formats[i].format;
+    return NULL;
+}
+
+const text_format *format_of_content(const char *head, size_t n) {
+    if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
+    text_span text = span_trim((text_span){ head, n });
+    if (text.len >= 5 && memcmp(text.at, "WARC/", 5) == 0) return &format_warc;
+    return text.len && text.at[0] == '{' ? &format_jsonl : &format_text;
+}

@@ -1,0 +1,42 @@
+/* How far a stage is. A terminal has one line that is rewritten; elsewhere a line now and then.
+ * Stages that take no time say nothing. */
+#include <unistd.h>
+
+#include "text/text_internal.h"
+
+static const double QUIET_SECONDS = 2, LIVE_SECONDS = 0.5, PLAIN_SECONDS = 10;
+
+void text_progress_init(text_progress *p, const char *name, int64_t total) {
+    *p = (text_progress){ .name = name, .total = total, .live = isatty(STDERR_FILENO) };
+    p->began = p->shown = time_now();
+}
+
+static void draw(text_progress *p, double now) {
+    char done[32], total[32], rate[32], left[32];
+    double seconds = now - p->began, made = (double)(p->done - p->skipped);
+    double speed = seconds > 0 ? made / seconds : 0;
+    str line = { 0 };
+    str_add(&line, "%s: %s", p->name, str_bytes(done, sizeof done, (double)p->done));
+    if (p->total > 0)
+        str_add(&line, " of %s (%.0f%%)", str_bytes(total, sizeof total, (double)p->total),
+                100.0 * (double)p->done / (double)p->total);
+    str_add(&line, ", %s/s", str_bytes(rate, sizeof rate, speed));
+    if (p->total > p->done && speed > 0)
+        str_add(&line, ", %s left",
+                str_duration(left, sizeof left, (double)(p->total - p->done) / speed));
+    fprintf(stderr, p->live ? "\r%s\033[K" : "%s\n", line.text);
+    str_free(&line);
+    p->drawn = true;
+    p->shown = now;
+}
+
+void text_progress_add(text_progress *p, int64_t bytes) {
+    p->done += bytes;
+    if (!p->name) return;
+    double now = time_now(), every = p->live ? LIVE_SECONDS : PLAIN_SECONDS;
+    if (now - p->began > QUIET_SECONDS && now - p->shown >= every) draw(p, now);
+}
+
+void text_progress_end(text_progress *p) {
+    if (p->live && p->drawn) fprintf(stderr, "\r\033[K");
+}

@@ -1,0 +1,205 @@
+/* Reports of stages: adding, keeping beside a part, printing. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "text/text_internal.h"
+
+void report_init(text_stage_report *r, const text_stage *s) {
+    size_t rules = (size_t)s->n_rules, counters = (size_t)s->n_counters;
+    *r = (text_stage_report){ .dropped = mem_alloc((2 * rules + counters) * sizeof *r->dropped) };
+    r->dropped_bytes = r->dropped + rules;
+    r->count = r->dropped_bytes + rules;
+}
+
+void text_stage_report_free(text_stage_report *r) {
+    free(r->dropped);
+    *r = (text_stage_report){ 0 };
+}
+
+void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s) {
+    text_counts_add(&to->read, &from->read);
+    to->kept += from->kept;
+    to->kept_bytes += from->kept_bytes;
+    to->edited += from->edited;
+    for (int i = 0; i < s->n_rules; i++) {
+        to->dropped[i] += from->dropped[i];
+        to->dropped_bytes[i] += from->dropped_bytes[i];
+    }
+    for (int i = 0; i < s->n_counters; i++) to->count[i] += from->count[i];
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------- */
+/* The numbers every report has, by name. */
+typedef struct report_number {
+    const char *name;
+    size_t offset;
+} report_number;
+#define NUMBER(name, member)                                                                       \
+    { name, offsetof(text_stage_report, member) }
+static const report_number read_numbers[] = {
+    NUMBER("documents", read.documents),   NUMBER("bytes", read.bytes),
+    NUMBER("repaired", read.repaired),     NUMBER("invalid", read.invalid),
+    NUMBER("unreadable", read.unreadable), NUMBER("empty", read.empty),
+    NUMBER("excluded", read.excluded),
+};
+static const report_number kept_numbers[] = {
+    NUMBER("documents", kept),
+    NUMBER("bytes", kept_bytes),
+    NUMBER("edited", edited),
+};
+
+static int64_t *number_in(text_stage_report *r, const report_number *n) {
+    return (int64_t *)((char *)r + n->offset);
+}
+
+static json_t *numbers_to_json(const text_stage_report *r, const report_number *numbers, size_t n) {
+    json_t *object = json_object();
+    text_stage_report copy = *r;
+    for (size_t i = 0; i < n; i++)
+        json_object_set_new(object, numbers[i].name, json_integer(*number_in(&copy, &numbers[i])));
+    return object;
+}
+
+static json_t *to_json(const text_stage_report *r, const text_stage *s) {
+    json_t *dropped = json_array(), *counters = json_array();
+    for (int i = 0; i < s->n_rules; i++)
+        json_array_append_new(dropped, json_pack("{sssIsI}", "rule", s->rules[i], "documents",
+                                                 (json_int_t)r->dropped[i], "bytes",
+                                                 (json_int_t)r->dropped_bytes[i]));
+    for (int i = 0; i < s->n_counters; i++)
+        json_array_append_new(
+            counters, json_pack("{sssI}", "counter", s->counters[i], "n", (json_int_t)r->count[i]));
+    return json_pack("{sssosososo}", "stage", s->name, "read",
+                     numbers_to_json(r, read_numbers, COUNT_OF(read_numbers)), "kept",
+                     numbers_to_json(r, kept_numbers, COUNT_OF(kept_numbers)), "dropped", dropped,
+                     "counters", counters);
+}
+
+err report_save(const text_stage_report *r, const text_stage *s, const char *path) {
+    json_t *doc = to_json(r, s);
+    err e = io_json_write(path, doc);
+    json_decref(doc);
+    return e;
+}
+
+static err numbers_from_json(const json_t *doc, const char *path, const char *key,
+                             const report_number *numbers, size_t n, text_stage_report *r) {
+    json_t *object;
+    TRY(io_json_object(doc, path, key, &object));
+    for (size_t i = 0; i < n; i++)
+        TRY(io_json_int(object, path, numbers[i].name, number_in(r, &numbers[i])));
+    return OK;
+}
+
+/* A list of n objects, of which each has the number `key`. */
+static err list_from_json(const json_t *doc, const char *path, const char *list, const char *key,
+                          int n, int64_t *out) {
+    json_t *array;
+    TRY(io_json_array(doc, path, list, &array));
+    if ((int)json_array_size(array) != n)
+        return ERR("%s: \"%s\": expected %d entries; got %zu", path, list, n,
+                   json_array_size(array));
+    for (int i = 0; i < n; i++)
+        TRY(io_json_int(json_array_get(array, (size_t)i), path, key, &out[i]));
+    return OK;
+}
+
+static err from_json(const json_t *doc, const char *path, const text_stage *s,
+                     text_stage_report *r) {
+    TRY(numbers_from_json(doc, path, "read", read_numbers, COUNT_OF(read_numbers), r));
+    TRY(numbers_from_json(doc, path, "kept", kept_numbers, COUNT_OF(kept_numbers), r));
+    TRY(list_from_json(doc, path, "dropped", "documents", s->n_rules, r->dropped));
+    TRY(list_from_json(doc, path, "dropped", "bytes", s->n_rules, r->dropped_bytes));
+    return list_from_json(doc, path, "counters", "n", s->n_counters, r->count);
+}
+
+err report_load(const char *path, const text_stage *s, text_stage_report *r) {
+    json_t *doc = NULL;
+    TRY(io_json_read(path, &doc));
+    err e = from_json(doc, path, s, r);
+    json_decref(doc);
+    return e;
+}
+
+void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to) {
+    json_t *doc = to_json(r, s);
+    json_object_set_new(doc, "seconds", json_real(r->seconds));
+    json_object_set_new(doc, "resumed_parts", json_integer(r->resumed_parts));
+    json_object_set_new(doc, "peak_memory_bytes", json_integer((json_int_t)mem_peak()));
+    json_dumpf(doc, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    fputc('\n', to);
+    json_decref(doc);
+}
+
+/* ---- the table ------------------------------------------------------------------------------------ */
+typedef struct table {
+    FILE *to;
+    int width;  /* of the names */
+    double all; /* documents read: what shares are of */
+} table;
+
+static void print_row(const table *t, const char *name, int64_t documents, int64_t bytes) {
+    char size[32];
+    fprintf(t->to, "  %-*s %12lld", t->width, name, (long long)documents);
+    if (t->all > 0) fprintf(t->to, " %8.2f%%", 100 * (double)documents / t->all);
+    if (bytes >= 0) fprintf(t->to, " %12s", str_bytes(size, sizeof size, (double)bytes));
+    fputc('\n', t->to);
+}
+
+static int widest(const text_stage *s) {
+    int width = (int)strlen("excluded by source or licence");
+    for (int i = 0; i < s->n_rules; i++) width = MAX(width, (int)strlen(s->rules[i]) + 2);
+    for (int i = 0; i < s->n_counters; i++) width = MAX(width, (int)strlen(s->counters[i]));
+    return width;
+}
+
+static void print_reading(const table *t, const text_counts *c) {
+    const struct {
+        const char *name;
+        int64_t n;
+    } rows[] = {
+        { "records that could not be read", c->unreadable },
+        { "refused for invalid UTF-8", c->invalid },
+        { "with invalid UTF-8 repaired", c->repaired },
+        { "without text", c->empty },
+        { "excluded by source or licence", c->excluded },
+    };
+    for (size_t i = 0; i < COUNT_OF(rows); i++)
+        if (rows[i].n)
+            fprintf(t->to, "  %-*s %12lld\n", t->width, rows[i].name, (long long)rows[i].n);
+}
+
+static void print_dropped(const table *t, const text_stage *s, const text_stage_report *r) {
+    int64_t documents = 0, bytes = 0;
+    int idle = 0;
+    for (int i = 0; i < s->n_rules; i++)
+        documents += r->dropped[i], bytes += r->dropped_bytes[i], idle += !r->dropped[i];
+    if (s->n_rules == 0) return;
+    print_row(t, "dropped", documents, bytes);
+    for (int i = 0; i < s->n_rules; i++) {
+        char name[128];
+        snprintf(name, sizeof name, "  %s", s->rules[i]);
+        if (r->dropped[i]) print_row(t, name, r->dropped[i], r->dropped_bytes[i]);
+    }
+    if (idle) fprintf(t->to, "    %d rule%s dropped nothing\n", idle, idle == 1 ? "" : "s");
+}
+
+void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to) {
+    table t = { to, MAX(widest(s), 30), (double)r->read.documents };
+    char time[32], speed[32], peak[32];
+    fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
+    print_row(&t, "read", r->read.documents, r->read.bytes);
+    print_reading(&t, &r->read);
+    print_dropped(&t, s, r);
+    print_row(&t, "kept", r->kept, r->kept_bytes);
+    if (r->edited) print_row(&t, "  of these edited", r->edited, -1);
+    for (int i = 0; i < s->n_counters; i++)
+        fprintf(to, "  %-*s %12lld\n", t.width, s->counters[i], (long long)r->count[i]);
+    fprintf(to, "  %s, %s/s, peak memory %s", str_duration(time, sizeof time, r->seconds),
+            str_bytes(speed, sizeof speed, r->seconds > 0 ? (double)r->seen_bytes / r->seconds : 0),
+            str_bytes(peak, sizeof peak, (double)mem_peak()));
+    if (r->resumed_parts) fprintf(to, "; %d parts were there", r->resumed_parts);
+    fputc('\n', to);
+}

@@ -1,0 +1,194 @@
+/* A stage: judges each document, writes what is kept and, on request, what is dropped and why. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "text/text_internal.h"
+
+typedef struct stage_worker {
+    packer *kept, *dropped;
+} stage_worker;
+
+typedef struct stage_run {
+    const text_stage *stage;
+    sink out, dropped;
+    stage_worker *workers; /* [threads] */
+    int threads;
+    text_progress progress;
+    text_stage_report part; /* of the segment at hand */
+} stage_run;
+
+/* What a block became. */
+typedef struct stage_result {
+    str kept, dropped;
+    text_stage_report report;
+} stage_result;
+
+static void drop_result(void *result) {
+    stage_result *r = result;
+    str_free(&r->kept);
+    str_free(&r->dropped);
+    text_stage_report_free(&r->report);
+}
+
+/* ---- work ---------------------------------------------------------------------------------------- */
+/* The document as it came, with why it was dropped as last members. */
+static void write_dropped(const text_doc *d, const char *rule, double value, str *out) {
+    text_doc_write(d, d->text, out);
+    while (out->text[out->len - 1] != '}') out->len--;
+    out->len--;
+    str_add(out, ", \"dropped_by\": ");
+    text_json_string(rule, strlen(rule), out);
+    str_add(out, isfinite(value) ? ", \"value\": %.9g}\n" : ", \"value\": null}\n", value);
+}
+
+static err judge_document(stage_run *run, int worker, int segment, const text_doc *d,
+                          stage_result *r) {
+    const text_stage *s = run->stage;
+    text_verdict v = { .rule = TEXT_KEEP, .text = d->text, .count = r->report.count };
+    TRY(s->judge(s->ctx, worker, segment, d, &v));
+    BUG_IF(v.rule != TEXT_KEEP && (v.rule < 0 || v.rule >= s->n_rules));
+    if (v.rule != TEXT_KEEP) {
+        r->report.dropped[v.rule]++;
+        r->report.dropped_bytes[v.rule] += (int64_t)d->text.len;
+        if (run->dropped.path) write_dropped(d, s->rules[v.rule], v.value, &r->dropped);
+        return OK;
+    }
+    r->report.kept++;
+    r->report.kept_bytes += (int64_t)v.text.len;
+    r->report.edited +=
+        v.text.len != d->text.len || memcmp(v.text.at, d->text.at, d->text.len) != 0;
+    text_doc_write(d, v.text, &r->kept);
+    return OK;
+}
+
+static err work(void *ctx, int worker, const text_block *b, void *result) {
+    stage_run *run = ctx;
+    stage_result *r = result;
+    stage_worker *w = &run->workers[worker];
+    report_init(&r->report, run->stage);
+    for (int i = 0; i < b->n; i++) TRY(judge_document(run, worker, b->segment, &b->docs[i], r));
+    if (r->kept.len) packer_run(w->kept, &r->kept);
+    if (r->dropped.len) packer_run(w->dropped, &r->dropped);
+    return OK;
+}
+
+static err merge(void *ctx, const text_block *b, void *result) {
+    stage_run *run = ctx;
+    stage_result *r = result;
+    report_add(&run->part, &r->report, run->stage);
+    err e = sink_write(&run->out, r->kept.text, r->kept.len);
+    if (!e) e = sink_write(&run->dropped, r->dropped.text, r->dropped.len);
+    drop_result(r);
+    text_progress_add(&run->progress, b->raw_bytes);
+    return e;
+}
+
+/* ---- segments --------------------------------------------------------------------------------------- */
+static err run_segment(stage_run *run, text_inputs *in, int segment) {
+    const text_flow flow = { run, sizeof(stage_result), work, merge, drop_result };
+    TRY(sink_begin(&run->out, segment));
+    TRY(sink_begin(&run->dropped, segment));
+    TRY(text_flow_run(in, segment, &flow, run->threads, &run->part.read));
+    TRY(sink_end(&run->dropped));
+    return sink_end(&run->out);
+}
+
+static err do_segment(stage_run *run, text_inputs *in, const parts *folder, int segment,
+                      text_stage_report *out) {
+    bool whole = false;
+    int64_t bytes = segment_bytes(in, segment), until = run->progress.done + bytes;
+    if (folder) TRY(parts_find(folder, segment, &whole, &run->part));
+    if (whole) {
+        out->resumed_parts++;
+        run->progress.skipped += bytes;
+    } else {
+        TRY(run_segment(run, in, segment));
+        if (folder) TRY(parts_add(folder, segment, &run->part));
+        out->seen_bytes += run->part.read.bytes;
+    }
+    report_add(out, &run->part, run->stage);
+    if (bytes > 0) text_progress_add(&run->progress, until - run->progress.done);
+    return OK;
+}
+
+static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_report *out) {
+    parts p = { run->stage, in, &run->out, &run->dropped };
+    const parts *folder = run->out.kind == SINK_FOLDER ? &p : NULL;
+    if (folder) TRY(parts_open(folder, fresh));
+    for (int i = 0; i < text_segments(in); i++) {
+        report_init(&run->part, run->stage);
+        err e = do_segment(run, in, folder, i, out);
+        text_stage_report_free(&run->part);
+        TRY(e);
+    }
+    TRY(sink_finish(&run->dropped));
+    TRY(sink_finish(&run->out));
+    return folder ? parts_close(folder) : OK;
+}
+
+/* ---- before ------------------------------------------------------------------------------------------- */
+/* Whether an input is the file `path` or lies in the folder `path`. */
+static err refuse_inputs_in(const text_inputs *in, const char *path) {
+    char *there = path ? realpath(path, NULL) : NULL;
+    err e = OK;
+    for (int i = 0; there && i < in->n_files && !e; i++) {
+        char *file = realpath(in->files[i].path, NULL);
+        size_t n = strlen(there);
+        if (file && strncmp(file, there, n) == 0 && (file[n] == '/' || !file[n]))
+            e = err_hint(ERR("cannot write to %s: the input %s is there", path, in->files[i].path),
+                         "choose another place for the result");
+        free(file);
+    }
+    free(there);
+    return e;
+}
+
+static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
+    TRY(sink_init(&run->out, o->out ? o->out : "-", o->compress));
+    TRY(sink_init(&run->dropped, o->dropped, o->compress));
+    if (run->dropped.kind == SINK_STDOUT)
+        return err_hint(ERR("dropped documents cannot go to standard output"), "name a file");
+    bool folder = run->out.kind == SINK_FOLDER;
+    if (o->dropped && folder != (run->dropped.kind == SINK_FOLDER))
+        return err_hint(ERR("%s is %s, so %s must be too: a rerun goes on with both",
+                            o->out ? o->out : "-", folder ? "a folder" : "one file", o->dropped),
+                        folder ? "give a folder for the dropped documents"
+                               : "give a file such as dropped.jsonl.zst");
+    if (o->out && o->dropped && strcmp(o->out, o->dropped) == 0)
+        return ERR("%s: kept and dropped documents need places of their own", o->out);
+    if (run->out.kind != SINK_STDOUT) TRY(refuse_inputs_in(in, o->out));
+    return refuse_inputs_in(in, o->dropped);
+}
+
+static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *o,
+                     text_stage_report *out) {
+    TRY(open_sinks(run, in, o));
+    run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
+    for (int i = 0; i < run->threads; i++) {
+        run->workers[i].kept = packer_new(run->out.packing);
+        run->workers[i].dropped = packer_new(run->dropped.packing);
+    }
+    err e = run_all(run, in, o->fresh, out);
+    sink_abort(&run->out);
+    sink_abort(&run->dropped);
+    for (int i = 0; i < run->threads; i++) {
+        packer_free(run->workers[i].kept);
+        packer_free(run->workers[i].dropped);
+    }
+    free(run->workers);
+    return e;
+}
+
+err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
+                   text_stage_report *out) {
+    stage_run run = { .stage = s, .threads = text_threads(o->threads) };
+    report_init(out, s);
+    text_progress_init(&run.progress, o->quiet ? NULL : s->name, text_inputs_bytes(in));
+    err e = run_stage(&run, in, o, out);
+    text_progress_end(&run.progress);
+    out->seconds = time_now() - run.progress.began;
+    if (e) text_stage_report_free(out);
+    return e;
+}

@@ -1,0 +1,287 @@
+/* Encoding: text, cut at added tokens, normalised, cut at those that look like normalised text, cut
+ * by the rules, and each piece turned into ids, from the cache where it was met before.
+ *
+ *     encoder_add -> add_segments(raw) -> add_normal -> add_segments(normal) -> add_cut -> add_piece
+ *                                           nothing but a scanner to run: -> add_scanned
+ */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/cache.h"
+#include "tokenizer/tokenizer_internal.h"
+
+struct encoder {
+    const tokenizer *t;
+    cache cache;
+    bpe_work work;
+    regex_work *regex;
+    bool special; /* of the text at hand */
+    bool escaped; /* its broken bytes are written as code points */
+    token_ids *out;
+    str escapes, unescaped, normal[2], changed[MAX_STEPS][2]; /* scratch */
+};
+
+encoder *encoder_new(const tokenizer *t) {
+    encoder *e = mem_alloc(sizeof *e);
+    e->t = t;
+    e->regex = regex_work_new(true);
+    cache_init(&e->cache);
+    return e;
+}
+
+void encoder_free(encoder *e) {
+    if (!e) return;
+    cache_free(&e->cache);
+    bpe_work_free(&e->work);
+    regex_work_free(e->regex);
+    str_free(&e->escapes);
+    str_free(&e->unescaped);
+    for (int i = 0; i < 2; i++) str_free(&e->normal[i]);
+    for (int i = 0; i < 2 * MAX_STEPS; i++) str_free(&e->changed[i / 2][i % 2]);
+    free(e);
+}
+
+void token_ids_free(token_ids *ids) {
+    free(ids->at);
+    *ids = (token_ids){ 0 };
+}
+
+/* Room for so many more, and one entry of the cache that is stored whole. */
+static void reserve(token_ids *ids, size_t more) {
+    size_t need = ids->n + more + CACHE_INLINE;
+    if (need <= ids->cap) return;
+    ids->cap = MAX(need, 2 * ids->cap);
+    ids->at = mem_grow(ids->at, ids->cap * sizeof *ids->at);
+}
+
+/* ---- pieces -------------------------------------------------------------------------------------- */
+
+static void store(encoder *e, const int32_t *ids, size_t n) {
+    memcpy(e->out->at + e->out->n, ids, n * sizeof *ids);
+    e->out->n += n;
+}
+
+static void add_new(encoder *e, cache_key key, const char *piece, size_t len) {
+    size_t n;
+    const int32_t *ids = bpe_piece(&e->t->bpe, &e->work, piece, len, &n);
+    if (len <= CACHE_LONGEST) cache_add(&e->cache, key, piece, len, ids, n);
+    store(e, ids, n);
+}
+
+static void add_long(encoder *e, const char *piece, size_t len) {
+    cache_key key = { 0 };
+    size_t n;
+    const int32_t *ids = NULL;
+    if (len <= CACHE_LONGEST) {
+        key = cache_key_long(piece, len);
+        ids = cache_find_long(&e->cache, key, piece, len, &n);
+    }
+    if (ids)
+        store(e, ids, n);
+    else
+        add_new(e, key, piece, len);
+}
+
+/* There is room for an id for each byte. */
+static void add_piece(encoder *e, const char *piece, size_t len) {
+    if (len > CACHE_SHORT) {
+        add_long(e, piece, len);
+        return;
+    }
+    cache_key key = cache_key_at_end(piece, len);
+    const cache_entry *c = cache_find(cache_set(&e->cache, key), key);
+    if (c)
+        store(e, c->n <= CACHE_INLINE ? c->id : e->cache.spill + c->id[0], c->n);
+    else
+        add_new(e, key, piece, len);
+}
+
+/* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
+ * are looked up. */
+enum { BATCH = 256 };
+typedef struct lookup {
+    cache_key key;
+    cache_entry *set;
+    size_t len;
+} lookup;
+
+/* @return how many pieces. @param bytes they have in all. */
+static int prepare(const encoder *e, const char *text, size_t n, size_t from, lookup *at,
+                   size_t *bytes) {
+    size_t ends[BATCH];
+    int pieces = e->t->scan(text, n, from, ends, BATCH);
+    *bytes = ends[pieces - 1] - from;
+    for (int i = 0; i < pieces; i++) {
+        size_t len = ends[i] - from, kept = MIN(len, CACHE_SHORT);
+        const char *piece = text + from;
+        at[i].len = len;
+        at[i].key = n - from >= 16 ? cache_key_of(piece, kept) : cache_key_at_end(piece, kept);
+        at[i].set = cache_set(&e->cache, at[i].key);
+        __builtin_prefetch(at[i].set);
+        from = ends[i];
+    }
+    return pieces;
+}
+
+static void add_scanned(encoder *e, const char *text, size_t n) {
+    lookup at[BATCH];
+    for (size_t from = 0, bytes; from < n;) {
+        int pieces = prepare(e, text, n, from, at, &bytes);
+        reserve(e->out, bytes);
+        int32_t *out = e->out->at + e->out->n;
+        for (int i = 0; i < pieces; from += at[i++].len) {
+            bool is_short = at[i].len <= CACHE_SHORT;
+            const cache_entry *c = is_short ? cache_find(at[i].set, at[i].key) : NULL;
+            if (c && c->n <= CACHE_INLINE) {
+                memcpy(out, c->id, sizeof c->id);
+                out += c->n;
+                continue;
+            }
+            e->out->n = (size_t)(out - e->out->at);
+            add_piece(e, text + from, at[i].len);
+            out = e->out->at + e->out->n;
+        }
+        e->out->n = (size_t)(out - e->out->at);
+    }
+}
+
+/* ---- cuts ---------------------------------------------------------------------------------------- */
+
+static void add_cut(encoder *e, int step, text_span piece, bool first);
+
+static void add_last(encoder *e, text_span piece) {
+    if (e->escaped) {
+        e->unescaped.len = 0;
+        chars_unescape(piece.at, piece.len, &e->unescaped);
+        piece = (text_span){ e->unescaped.text, e->unescaped.len };
+    }
+    reserve(e->out, piece.len);
+    add_piece(e, piece.at, piece.len);
+}
+
+static bool begins_with(text_span s, const char *prefix) {
+    return s.len >= strlen(prefix) && memcmp(s.at, prefix, strlen(prefix)) == 0;
+}
+
+/* What a step does to a piece before it cuts it. */
+static text_span change(const cut_step *c, text_span piece, bool first, str out[2]) {
+    if (c->space) {
+        out[0].len = 0;
+        for (const char *p = piece.at, *end = p + piece.len, *gap; p; p = gap ? gap + 1 : NULL) {
+            gap = memchr(p, ' ', (size_t)(end - p));
+            str_add_bytes(&out[0], p, (size_t)((gap ? gap : end) - p));
+            if (gap) str_add(&out[0], "%s", c->space);
+        }
+        piece = (text_span){ out[0].text, out[0].len };
+    }
+    bool wanted = c->scheme == PREPEND_ALWAYS || (c->scheme == PREPEND_FIRST && first);
+    if (!c->prepend || !wanted || begins_with(piece, c->prepend)) return piece;
+    out[1].len = 0;
+    str_add(&out[1], "%s", c->prepend);
+    str_add_bytes(&out[1], piece.at, piece.len);
+    return (text_span){ out[1].text, out[1].len };
+}
+
+/* Whether a part is joined to the one before it. */
+static bool joins(cut_behaviour how, bool match_before, bool match) {
+    switch (how) {
+    case CUT_CONTIGUOUS: return match == match_before;
+    case CUT_WITH_PREVIOUS: return match && !match_before;
+    case CUT_WITH_NEXT: return !match && match_before;
+    default: return false;
+    }
+}
+
+/* Parts, one after another, held back until it is known that nothing joins them. */
+typedef struct cutting {
+    encoder *e;
+    int step;
+    bool first;
+    text_span text;
+    size_t start, end; /* of the part held */
+    bool held, match;
+} cutting;
+
+static void cut_flush(cutting *c) {
+    const cut_step *s = &c->e->t->cuts[c->step];
+    bool drop = s->behaviour == CUT_REMOVED && c->match;
+    text_span part = { c->text.at + c->start, c->end - c->start };
+    if (c->held && part.len && !drop) add_cut(c->e, c->step + 1, part, c->first && c->start == 0);
+    c->held = false;
+}
+
+static void cut_part(cutting *c, size_t start, size_t end, bool match) {
+    const cut_step *s = &c->e->t->cuts[c->step];
+    match ^= s->invert;
+    if (c->held && joins(s->behaviour, c->match, match)) {
+        c->end = end;
+    } else {
+        cut_flush(c);
+        c->start = start, c->end = end;
+        c->held = true;
+    }
+    c->match = match;
+}
+
+static void add_cut(encoder *e, int step, text_span piece, bool first) {
+    if (step == e->t->n_cuts) {
+        add_last(e, piece);
+        return;
+    }
+    const cut_step *s = &e->t->cuts[step];
+    piece = change(s, piece, first, e->changed[step]);
+    cutting c = { .e = e, .step = step, .first = first, .text = piece };
+    finder_place p = { 0 };
+    size_t done = 0, start, end;
+    while (finder_walk(&s->find, e->regex, piece.at, piece.len, &p, &start, &end)) {
+        if (start > done) cut_part(&c, done, start, false);
+        cut_part(&c, start, end, true);
+        done = end;
+    }
+    if (done < piece.len) cut_part(&c, done, piece.len, false);
+    cut_flush(&c);
+}
+
+/* ---- segments between added tokens ------------------------------------------------------------------ */
+
+typedef void (*segment_fn)(encoder *e, text_span segment, bool first);
+
+static void add_segments(encoder *e, const added_set *s, text_span text, bool first,
+                         segment_fn next) {
+    added_match m;
+    size_t done = 0, from = 0;
+    while (added_next(s, text.at, text.len, &from, e->special, &m)) {
+        if (m.start > done)
+            next(e, (text_span){ text.at + done, m.start - done }, first && done == 0);
+        reserve(e->out, 1);
+        store(e, &m.token->id, 1);
+        done = m.end;
+    }
+    if (done < text.len)
+        next(e, (text_span){ text.at + done, text.len - done }, first && done == 0);
+}
+
+static void add_normal_segment(encoder *e, text_span text, bool first) {
+    if (e->t->scan)
+        add_scanned(e, text.at, text.len);
+    else
+        add_cut(e, 0, text, first);
+}
+
+static void add_raw_segment(encoder *e, text_span text, bool first) {
+    const tokenizer *t = e->t;
+    e->escaped = !t->scan && utf8_valid(text.at, text.len) < text.len;
+    if (e->escaped) {
+        e->escapes.len = 0;
+        chars_escape(text.at, text.len, &e->escapes);
+        text = (text_span){ e->escapes.text, e->escapes.len };
+    }
+    text = normalize(t->norms, t->n_norms, e->regex, text, e->normal);
+    add_segments(e, &t->normal, text, first, add_normal_segment);
+}
+
+void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out) {
+    e->out = out;
+    e->special = special;
+    add_segments(e, &e->t->raw, (text_span){ text, n }, true, add_raw_segment);
+}

@@ -1,0 +1,253 @@
+/* The rules of a tokenizer.json: normalisers and pre-tokenizers. What is not known is refused. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "tokenizer/tokenizer_internal.h"
+
+/* ---- members ----------------------------------------------------------------------------------------- */
+
+static bool is_among(const char *key, const char *words) {
+    size_t n = strlen(key);
+    for (const char *p = words; (p = strstr(p, key)); p += n)
+        if ((p == words || p[-1] == ' ') && (p[n] == ' ' || p[n] == 0)) return true;
+    return false;
+}
+
+err json_only(const json_t *o, const char *where, const char *allowed) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)o, key, value) {
+        (void)value;
+        if (!is_among(key, allowed))
+            return err_hint(ERR("%s has \"%s\", which is not known", where, key), "known there: %s",
+                            allowed);
+    }
+    return OK;
+}
+
+/* A switch that may be missing. */
+static err flag(const json_t *o, const char *where, const char *key, bool missing, bool *out) {
+    *out = missing;
+    return json_object_get(o, key) ? io_json_bool(o, where, key, out) : OK;
+}
+
+static char *copy(const char *s) {
+    char *made = strdup(s);
+    BUG_IF(!made);
+    return made;
+}
+
+err json_finder(const json_t *step, const char *where, finder *out) {
+    json_t *pattern = NULL;
+    const char *text = NULL;
+    TRY(io_json_object(step, where, "pattern", &pattern));
+    TRY(json_only(pattern, where, "String Regex"));
+    if (json_object_get(pattern, "Regex")) {
+        TRY(io_json_text(pattern, where, "Regex", &text));
+        return finder_of(text, REGEX_ONIGURUMA, out);
+    }
+    TRY(io_json_text(pattern, where, "String", &text));
+    *out = (finder){ .literal = copy(text) };
+    return OK;
+}
+
+typedef struct step_kind {
+    const char *type, *members; /* that it may have beside "type" */
+    err (*read)(const json_t *o, const struct step_kind *k, void *into);
+    int what;
+} step_kind;
+
+/* Reads one object by its type, or a Sequence of them. */
+static err read_steps(const json_t *o, const char *where, const step_kind *kinds, int n,
+                      const char *list, void *into) {
+    const char *type = NULL;
+    if (!o || json_is_null(o)) return OK;
+    TRY(io_json_text(o, where, "type", &type));
+    if (strcmp(type, "Sequence") == 0) {
+        json_t *steps = NULL, *step;
+        size_t i;
+        TRY(io_json_array(o, where, list, &steps));
+        json_array_foreach(steps, i, step) {
+            const char *inner = json_string_value(json_object_get(step, "type"));
+            if (inner && strcmp(inner, "Sequence") == 0)
+                return ERR("%s: a Sequence in a Sequence is not supported", where);
+            TRY(read_steps(step, where, kinds, n, list, into));
+        }
+        return OK;
+    }
+    str names = { 0 };
+    for (int i = 0; i < n; i++) {
+        if (strcmp(kinds[i].type, type) == 0) {
+            str_free(&names);
+            TRY(json_only(o, type, kinds[i].members));
+            return kinds[i].read(o, &kinds[i], into);
+        }
+        str_add(&names, "%s%s", i ? ", " : "", kinds[i].type);
+    }
+    err e = err_hint(ERR("%s has the type \"%s\", which is not supported", where, type),
+                     "known: %s", names.text);
+    str_free(&names);
+    return e;
+}
+
+/* ---- normalisers -------------------------------------------------------------------------------------- */
+
+static err new_norm(tokenizer *t, norm_kind kind, norm_step **out) {
+    if (t->n_norms == MAX_STEPS) return ERR("more than %d normalizers", MAX_STEPS);
+    *out = &t->norms[t->n_norms++];
+    (*out)->kind = kind;
+    return OK;
+}
+
+static err read_plain(const json_t *o, const step_kind *k, void *into) {
+    norm_step *s = NULL;
+    return new_norm(into, (norm_kind)k->what, &s);
+}
+
+static err read_replace(const json_t *o, const step_kind *k, void *into) {
+    norm_step *s = NULL;
+    const char *with = NULL;
+    TRY(io_json_text(o, k->type, "content", &with));
+    TRY(new_norm(into, NORM_REPLACE, &s));
+    s->with = copy(with);
+    return json_finder(o, k->type, &s->find);
+}
+
+static err read_prepend(const json_t *o, const step_kind *k, void *into) {
+    norm_step *s = NULL;
+    const char *with = NULL;
+    TRY(io_json_text(o, k->type, "prepend", &with));
+    TRY(new_norm(into, NORM_PREPEND, &s));
+    s->with = copy(with);
+    return OK;
+}
+
+static const step_kind normalizers[] = {
+    { "NFC", "type", read_plain, NORM_NFC },
+    { "NFD", "type", read_plain, NORM_NFD },
+    { "NFKC", "type", read_plain, NORM_NFKC },
+    { "NFKD", "type", read_plain, NORM_NFKD },
+    { "Lowercase", "type", read_plain, NORM_LOWERCASE },
+    { "Replace", "type pattern content", read_replace, 0 },
+    { "Prepend", "type prepend", read_prepend, 0 },
+};
+
+err json_normalizer(const json_t *o, tokenizer *t) {
+    return read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers",
+                      t);
+}
+
+/* ---- pre-tokenizers ------------------------------------------------------------------------------------- */
+
+typedef struct pre_tokenizers {
+    tokenizer *t;
+    bool byte_level;
+} pre_tokenizers;
+
+static err new_cut(pre_tokenizers *p, const char *type, cut_step **out) {
+    /* Text is in GPT-2's alphabet from ByteLevel on, where a later cut would find other things. */
+    if (p->byte_level)
+        return ERR("the pre-tokenizer has %s after ByteLevel, which is not supported", type);
+    if (p->t->n_cuts == MAX_STEPS - 1) return ERR("more than %d pre-tokenizers", MAX_STEPS - 1);
+    *out = &p->t->cuts[p->t->n_cuts++];
+    return OK;
+}
+
+static const struct {
+    const char *name;
+    cut_behaviour behaviour;
+} behaviours[] = {
+    { "Isolated", CUT_ISOLATED },
+    { "Removed", CUT_REMOVED },
+    { "MergedWithPrevious", CUT_WITH_PREVIOUS },
+    { "MergedWithNext", CUT_WITH_NEXT },
+    { "Contiguous", CUT_CONTIGUOUS },
+};
+
+static err read_split(const json_t *o, const step_kind *k, void *into) {
+    cut_step *s = NULL;
+    const char *name = NULL;
+    TRY(io_json_text(o, k->type, "behavior", &name));
+    TRY(new_cut(into, k->type, &s));
+    TRY(flag(o, k->type, "invert", false, &s->invert));
+    TRY(json_finder(o, k->type, &s->find));
+    for (size_t i = 0; i < COUNT_OF(behaviours); i++) {
+        if (strcmp(behaviours[i].name, name) != 0) continue;
+        s->behaviour = behaviours[i].behaviour;
+        return OK;
+    }
+    return ERR("Split has the behavior \"%s\", which is not known", name);
+}
+
+static err read_digits(const json_t *o, const step_kind *k, void *into) {
+    cut_step *s = NULL;
+    bool each = false;
+    TRY(flag(o, k->type, "individual_digits", false, &each));
+    TRY(new_cut(into, k->type, &s));
+    s->behaviour = each ? CUT_ISOLATED : CUT_CONTIGUOUS;
+    return finder_of("\\p{N}", REGEX_ONIGURUMA, &s->find);
+}
+
+static err read_byte_level(const json_t *o, const step_kind *k, void *into) {
+    pre_tokenizers *p = into;
+    cut_step *s = NULL;
+    bool prefix = false, use_regex = true;
+    TRY(flag(o, k->type, "add_prefix_space", true, &prefix));
+    TRY(flag(o, k->type, "use_regex", true, &use_regex));
+    if (prefix || use_regex) TRY(new_cut(p, k->type, &s));
+    p->byte_level = true;
+    if (prefix) {
+        s->prepend = copy(" ");
+        s->scheme = PREPEND_ALWAYS;
+    }
+    return use_regex ? finder_of("gpt2", REGEX_ONIGURUMA, &s->find) : OK;
+}
+
+static err read_scheme(const json_t *o, const char *where, prepend_scheme *out) {
+    static const char *const names[] = {
+        [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first", [PREPEND_ALWAYS] = "always"
+    };
+    bool prefix = true;
+    TRY(flag(o, where, "add_prefix_space", true, &prefix));
+    *out = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
+    const char *name = json_string_value(json_object_get(o, "prepend_scheme"));
+    if (!name) return OK;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        if (strcmp(names[i], name) != 0) continue;
+        *out = (prepend_scheme)i;
+        return OK;
+    }
+    return ERR("%s has the prepend_scheme \"%s\", which is not known", where, name);
+}
+
+static err read_metaspace(const json_t *o, const step_kind *k, void *into) {
+    cut_step *s = NULL;
+    const char *mark = NULL;
+    bool split = true;
+    TRY(io_json_text(o, k->type, "replacement", &mark));
+    TRY(flag(o, k->type, "split", true, &split));
+    TRY(new_cut(into, k->type, &s));
+    TRY(read_scheme(o, k->type, &s->scheme));
+    s->space = copy(mark);
+    s->prepend = copy(mark);
+    s->behaviour = CUT_WITH_NEXT;
+    if (split) s->find.literal = copy(mark);
+    return OK;
+}
+
+static const step_kind cut_kinds[] = {
+    { "ByteLevel", "type add_prefix_space trim_offsets use_regex", read_byte_level, 0 },
+    { "Split", "type pattern behavior invert", read_split, 0 },
+    { "Digits", "type individual_digits", read_digits, 0 },
+    { "Metaspace", "type replacement str_rep add_prefix_space prepend_scheme split", read_metaspace,
+      0 },
+};
+
+err json_pre_tokenizer(const json_t *o, tokenizer *t, bool *byte_level) {
+    pre_tokenizers p = { t, false };
+    TRY(read_steps(o, "the pre_tokenizer", cut_kinds, (int)COUNT_OF(cut_kinds), "pretokenizers",
+                   &p));
+    *byte_level = p.byte_level;
+    return OK;
+}

@@ -1,0 +1,50 @@
+/* Opening: which kind of file is it? */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "tokenizer/tokenizer_internal.h"
+
+/* The first of the names that the folder has. @return owned (free), NULL: none. */
+static char *first_there(const char *folder, const char *const *names) {
+    for (; *names; names++) {
+        char *path = io_join(folder, *names);
+        if (io_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}
+
+static err open_folder(const char *path, tokenizer **out) {
+    static const char *const vocabs[] = { "vocab.json", "encoder.json", NULL };
+    static const char *const lists[] = { "merges.txt", "vocab.bpe", NULL };
+    static const char *const whole[] = { "tokenizer.json", NULL };
+    char *json = first_there(path, whole), *vocab = first_there(path, vocabs);
+    char *merges = first_there(path, lists);
+    err e;
+    if (json)
+        e = tokenizer_open_json(json, out);
+    else if (vocab && merges)
+        e = tokenizer_open_gpt2(vocab, merges, out);
+    else
+        e = err_hint(ERR("%s holds no tokenizer", path),
+                     "expected tokenizer.json, or vocab.json and merges.txt");
+    free(json);
+    free(vocab);
+    free(merges);
+    return e;
+}
+
+err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
+    *out = NULL;
+    if (strcmp(path, "bytes") == 0) return tokenizer_bytes(out);
+    if (str_ends(path, ".tiktoken")) return tokenizer_open_tiktoken(path, pattern, out);
+    if (pattern)
+        return err_hint(ERR("--pattern: %s says itself how text is split", path),
+                        "leave --pattern away; it is for .tiktoken files");
+    if (io_is_dir(path)) return open_folder(path, out);
+    if (str_ends(path, ".json")) return tokenizer_open_json(path, out);
+    return err_hint(ERR("%s is no tokenizer that is known by its name", path),
+                    "expected a tokenizer.json, a folder that holds one or GPT-2's two files, a "
+                    ".tiktoken file, or \"bytes\"");
+}

@@ -1,0 +1,305 @@
+/* Hugging Face's tokenizer.json: a BPE model, its added tokens, its rules. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "tokenizer/tokenizer_internal.h"
+
+static const size_t MAX_FILE = (size_t)256 << 20;
+
+/* ---- the vocabulary ---------------------------------------------------------------------------------- */
+
+typedef struct vocabulary {
+    const json_t *by_text; /* of the model */
+    json_t *added;         /* the same of added tokens, owned */
+    int64_t next;          /* the id of one that is new */
+    text_span *texts; /* [n] in id order, as the model sees them; into `bytes` or the document */
+    bool *indexed;    /* [n] whether BPE can meet it */
+    int64_t n;
+    str bytes;
+} vocabulary;
+
+static void vocabulary_free(vocabulary *v) {
+    json_decref(v->added);
+    free(v->texts);
+    free(v->indexed);
+    str_free(&v->bytes);
+}
+
+static err vocabulary_size(vocabulary *v) {
+    const char *text;
+    json_t *id;
+    int64_t most = (int64_t)json_object_size(v->by_text) * 8 + 4096;
+    json_object_foreach((json_t *)v->by_text, text, id) {
+        int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
+        if (value < 0 || value >= MIN(most, TOKEN_MAX_ID))
+            return ERR("the token \"%.40s\" has no id that makes sense", text);
+        v->n = MAX(v->n, value + 1);
+    }
+    return OK;
+}
+
+/* Byte-level texts are turned to the bytes they stand for; those that stand for none, which BPE
+ * never makes, stay as they are. */
+static err vocabulary_read(const json_t *model, bool byte_level, vocabulary *v) {
+    json_t *by_text = NULL, *id;
+    const char *text;
+    TRY(io_json_object(model, "the model", "vocab", &by_text));
+    v->by_text = by_text;
+    TRY(vocabulary_size(v));
+    v->texts = mem_alloc(((size_t)v->n + 1) * sizeof *v->texts);
+    v->indexed = mem_alloc((size_t)v->n + 1);
+    json_object_foreach(by_text, text, id) {
+        int64_t i = json_integer_value(id);
+        if (v->texts[i].at) return ERR("the id %lld has two tokens", (long long)i);
+        v->texts[i] = (text_span){ text, strlen(text) };
+        v->indexed[i] = true;
+    }
+    /* First all bytes, then where they lie: the buffer moves while it grows. */
+    size_t *at = mem_alloc(((size_t)v->n + 1) * sizeof *at);
+    for (int64_t i = 0; byte_level && i < v->n; i++) {
+        at[i] = v->bytes.len;
+        v->indexed[i] = alphabet_to_bytes(v->texts[i].at, v->texts[i].len, &v->bytes);
+    }
+    at[v->n] = v->bytes.len;
+    for (int64_t i = 0; byte_level && i < v->n; i++)
+        if (v->indexed[i] && v->texts[i].len)
+            v->texts[i] = (text_span){ v->bytes.text + at[i], at[i + 1] - at[i] };
+    free(at);
+    return OK;
+}
+
+/* ---- merges ------------------------------------------------------------------------------------------- */
+
+static err text_id(const vocabulary *v, const char *text, size_t rank, int32_t *id) {
+    const json_t *found = json_object_get(v->by_text, text);
+    if (!found)
+        return ERR("merge %zu needs the token \"%.80s\", which the vocabulary does not have", rank,
+                   text);
+    *id = (int32_t)json_integer_value(found);
+    return OK;
+}
+
+/* "left right" or ["left", "right"]. @param both the two texts with a NUL after each. */
+static err merge_texts(const json_t *merge, size_t rank, str *both, const char **right) {
+    both->len = 0;
+    const char *line = json_string_value(merge), *gap = line ? strchr(line, ' ') : NULL;
+    const char *left = json_string_value(json_array_get(merge, 0));
+    *right = json_string_value(json_array_get(merge, 1));
+    if (gap && !strchr(gap + 1, ' ')) {
+        str_add(both, "%.*s%c%s", (int)(gap - line), line, 0, gap + 1);
+        *right = both->text + (gap - line) + 1;
+        return OK;
+    }
+    if (line || !left || !*right || json_array_size(merge) != 2)
+        return ERR("merge %zu is neither \"left right\" nor [left, right]", rank);
+    size_t n = strlen(left);
+    str_add(both, "%s%c%s", left, 0, *right);
+    *right = both->text + n + 1;
+    return OK;
+}
+
+/* A merge that joins U+2581 to another character before it: words cannot be cut apart then. */
+static bool crosses_words(const bpe *b, bpe_pair m) {
+    static const char mark[] = "\xE2\x96\x81";
+    const text_span *l = &b->tokens[m.left], *r = &b->tokens[m.right];
+    bool begins = r->len >= 3 && memcmp(r->at, mark, 3) == 0;
+    bool ends = l->len >= 3 && memcmp(l->at + l->len - 3, mark, 3) == 0;
+    return begins && !ends;
+}
+
+static err read_merges(const json_t *model, const vocabulary *v, bpe *b, bool *crossing) {
+    json_t *merges = NULL, *merge;
+    size_t rank;
+    str both = { 0 }, joint = { 0 };
+    err e = OK;
+    TRY(io_json_array(model, "the model", "merges", &merges));
+    if (json_array_size(merges) > TOKEN_MAX_ID) return ERR("more than %d merges", TOKEN_MAX_ID);
+    bpe_reserve_pairs(b, (int64_t)json_array_size(merges));
+    json_array_foreach(merges, rank, merge) {
+        const char *right = NULL;
+        bpe_pair pair;
+        int32_t made = -1;
+        TRY_CLEAN(merge_texts(merge, rank, &both, &right));
+        joint.len = 0;
+        str_add(&joint, "%s%s", both.text, right);
+        TRY_CLEAN(text_id(v, both.text, rank, &pair.left));
+        TRY_CLEAN(text_id(v, right, rank, &pair.right));
+        TRY_CLEAN(text_id(v, joint.text, rank, &made));
+        bpe_add_pair(b, pair, (uint32_t)rank, made);
+        *crossing |= crosses_words(b, pair);
+    }
+cleanup:
+    str_free(&both);
+    str_free(&joint);
+    return e;
+}
+
+/* ---- the model ----------------------------------------------------------------------------------------- */
+
+/* Members that change ids in ways we do not do: missing, null, "" and 0 mean that nobody asks. */
+static err refuse_if_set(const json_t *model, const char *key) {
+    const json_t *v = json_object_get(model, key);
+    bool unset = !v || json_is_null(v) || (json_is_string(v) && !json_string_length(v)) ||
+                 (json_is_number(v) && json_number_value(v) == 0);
+    return unset ? OK : ERR("the model has \"%s\", which is not supported", key);
+}
+
+static err check_model(const json_t *model) {
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (type && strcmp(type, "BPE") != 0)
+        return err_hint(ERR("the model is a %s: only BPE is supported", type),
+                        "models of the GPT, Llama, Qwen, Mistral and OLMo families use BPE");
+    TRY(json_only(model, "the model",
+                  "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
+                  "byte_fallback ignore_merges vocab merges"));
+    TRY(refuse_if_set(model, "dropout"));
+    TRY(refuse_if_set(model, "continuing_subword_prefix"));
+    return refuse_if_set(model, "end_of_word_suffix");
+}
+
+static err read_unknown(const json_t *model, const vocabulary *v, bpe *b) {
+    const char *text = json_string_value(json_object_get(model, "unk_token"));
+    b->unknown = -1;
+    if (!text) return OK;
+    const json_t *id = json_object_get(v->by_text, text);
+    if (!id) return ERR("the model's unk_token \"%s\" is not in its vocabulary", text);
+    b->unknown = (int32_t)json_integer_value(id);
+    return OK;
+}
+
+static void set_byte_ids(bpe *b, bool fallback) {
+    for (int i = 0; i < 256; i++) {
+        char name[8], byte = (char)i;
+        int n = snprintf(name, sizeof name, "<0x%02X>", i);
+        if (!b->chars)
+            b->byte_id[i] = bpe_find(b, &byte, 1);
+        else
+            b->byte_id[i] = fallback ? bpe_find(b, name, (size_t)n) : -1;
+    }
+}
+
+static err read_model(const json_t *model, bool byte_level, vocabulary *v, tokenizer *t) {
+    bpe *b = &t->bpe;
+    bool crossing = false;
+    TRY(check_model(model));
+    TRY(vocabulary_read(model, byte_level, v));
+    bool fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    b->chars = !byte_level;
+    b->fuse_unknown = json_is_true(json_object_get(model, "fuse_unk"));
+    b->whole_first = json_is_true(json_object_get(model, "ignore_merges"));
+    TRY(read_unknown(model, v, b));
+    bpe_set_tokens(b, v->texts, v->n, v->indexed);
+    TRY(read_merges(model, v, b, &crossing));
+    set_byte_ids(b, fallback);
+    if (b->chars && !b->whole_first && !crossing && bpe_find(b, "\xE2\x96\x81", 3) >= 0)
+        t->cuts[t->n_cuts++].find.scan = scan_words; /* changes no id, and the cache sees words */
+    t->kind = byte_level ? "byte-level BPE" : fallback ? "BPE with byte fallback" : "BPE";
+    return OK;
+}
+
+/* ---- added tokens ----------------------------------------------------------------------------------------- */
+
+/* Hugging Face gives ids by itself: the one the text has, else the next free one. */
+static int32_t added_id(vocabulary *v, const char *text) {
+    const json_t *known = json_object_get(v->added, text);
+    if (!known) known = json_object_get(v->by_text, text);
+    int64_t id = known ? json_integer_value(known) : v->next;
+    v->next = MAX(v->next, id + 1);
+    json_object_set_new(v->added, text, json_integer(id));
+    return (int32_t)id;
+}
+
+static err read_added_token(const json_t *o, vocabulary *v, tokenizer *t) {
+    static const char where[] = "an added token";
+    added_token a = { 0 };
+    const char *text = NULL;
+    int64_t id = 0;
+    TRY(json_only(o, where, "id content single_word lstrip rstrip normalized special"));
+    TRY(io_json_text(o, where, "content", &text));
+    TRY(io_json_int(o, where, "id", &id));
+    TRY(io_json_bool(o, where, "single_word", &a.single_word));
+    TRY(io_json_bool(o, where, "lstrip", &a.lstrip));
+    TRY(io_json_bool(o, where, "rstrip", &a.rstrip));
+    TRY(io_json_bool(o, where, "normalized", &a.normalized));
+    TRY(io_json_bool(o, where, "special", &a.special));
+    if (!text[0]) return OK;
+    a.id = added_id(v, text);
+    if (a.id != id)
+        log_warn("the added token \"%s\" gets the id %d, as Hugging Face gives it, not %lld", text,
+                 a.id, (long long)id);
+    added_token_set(t, &a, text, strlen(text));
+    t->added[t->n_added++] = a;
+    t->vocab = MAX(t->vocab, a.id + 1);
+    return OK;
+}
+
+static err read_added(const json_t *doc, vocabulary *v, tokenizer *t) {
+    json_t *tokens = json_object_get(doc, "added_tokens"), *token;
+    size_t i;
+    t->vocab = v->n;
+    v->next = (int64_t)json_object_size(v->by_text);
+    v->added = json_object();
+    if (!tokens || json_is_null(tokens)) return OK;
+    TRY(io_json_array(doc, "the document", "added_tokens", &tokens));
+    if (json_array_size(tokens) > TOKEN_MAX_ID / 2) return ERR("too many added tokens");
+    t->added = mem_alloc((json_array_size(tokens) + 1) * sizeof *t->added);
+    json_array_foreach(tokens, i, token) TRY(read_added_token(token, v, t));
+    return OK;
+}
+
+/* ---- the document ------------------------------------------------------------------------------------------- */
+
+static err read_document(const json_t *doc, tokenizer *t) {
+    json_t *model = NULL;
+    vocabulary v = { 0 };
+    bool byte_level = false;
+    err e = OK;
+    TRY(json_only(doc, "the document",
+                  "version truncation padding added_tokens normalizer pre_tokenizer "
+                  "post_processor decoder model"));
+    TRY(io_json_object(doc, "the document", "model", &model));
+    TRY(check_model(model));
+    TRY(json_normalizer(json_object_get(doc, "normalizer"), t));
+    TRY(json_pre_tokenizer(json_object_get(doc, "pre_tokenizer"), t, &byte_level));
+    TRY_CLEAN(read_model(model, byte_level, &v, t));
+    TRY_CLEAN(read_added(doc, &v, t));
+    TRY_CLEAN(json_decoder(json_object_get(doc, "decoder"), t, byte_level));
+cleanup:
+    vocabulary_free(&v);
+    return e;
+}
+
+err tokenizer_from_json(const json_t *doc, const char *name, char *source, size_t len,
+                        tokenizer **out) {
+    tokenizer *t = mem_alloc(sizeof *t);
+    *out = NULL;
+    t->source = source;
+    t->source_len = len;
+    err e = json_is_object(doc) ? read_document(doc, t) : ERR("it does not hold an object");
+    if (!e) {
+        *out = t;
+        return OK;
+    }
+    const char *remedy = err_remedy(e);
+    err told = err_hint(ERR("cannot use %s: %s", name, err_message(e)), "%s",
+                        remedy[0] ? remedy : "is it the tokenizer.json of a BPE model?");
+    err_free(e);
+    tokenizer_free(t);
+    return told;
+}
+
+err tokenizer_open_json(const char *path, tokenizer **out) {
+    char *text = NULL;
+    size_t len = 0;
+    json_t *doc = NULL;
+    TRY(io_read(path, MAX_FILE, &text, &len));
+    err e = io_json_parse(text, len, path, &doc);
+    if (e) {
+        free(text);
+        return e;
+    }
+    e = tokenizer_from_json(doc, path, text, len, out);
+    json_decref(doc);
+    return e;
+}

@@ -1,0 +1,253 @@
+/* .tiktoken files: a token in base64 and its rank, which is its id, on each line. There are no
+ * merges: any two tokens whose joint bytes are a token may be joined, at that token's rank. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "tokenizer/tokenizer_internal.h"
+
+static const size_t MAX_FILE = (size_t)256 << 20;
+
+/* ---- what the files do not say ------------------------------------------------------------------------ */
+
+typedef struct special_token {
+    const char *text;
+    int32_t id;
+} special_token;
+
+/* OpenAI's vocabularies, known by pattern and size, with their special tokens. */
+static const struct {
+    const char *name, *pattern;
+    int64_t tokens; /* ids in the file are below */
+    special_token special[6];
+} openai[] = {
+    { "r50k", "gpt2", 50256, { { "<|endoftext|>", 50256 } } },
+    { "gpt2", "gpt2", 50256, { { "<|endoftext|>", 50256 } } },
+    { "p50k", "gpt2", 50281, { { "<|endoftext|>", 50256 } } },
+    { "cl100k",
+      "cl100k",
+      100256,
+      { { "<|endoftext|>", 100257 },
+        { "<|fim_prefix|>", 100258 },
+        { "<|fim_middle|>", 100259 },
+        { "<|fim_suffix|>", 100260 },
+        { "<|endofprompt|>", 100276 } } },
+    { "o200k", "o200k", 199998, { { "<|endoftext|>", 199999 }, { "<|endofprompt|>", 200018 } } },
+};
+
+static err pattern_of(const char *path, const char **pattern) {
+    const char *name = strrchr(path, '/');
+    name = name ? name + 1 : path;
+    for (size_t i = 0; i < COUNT_OF(openai) && !*pattern; i++)
+        if (str_starts(name, openai[i].name)) *pattern = openai[i].pattern;
+    if (*pattern) return OK;
+    return err_hint(ERR("%s does not say by which pattern text is split", path),
+                    "give --pattern: gpt2, cl100k, o200k or a regular expression");
+}
+
+/* ---- lines ---------------------------------------------------------------------------------------------- */
+
+typedef struct tokens {
+    text_span *at; /* [n] in id order; empty: none */
+    int64_t n, room, lines;
+    str bytes;
+    size_t *starts; /* of each id's bytes, plus 1; 0: none */
+    size_t *lens;
+} tokens;
+
+static void tokens_free(tokens *t) {
+    free(t->at);
+    free(t->starts);
+    free(t->lens);
+    str_free(&t->bytes);
+}
+
+static int base64_digit(char c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+/* @return false when it is no base64. */
+static bool add_base64(const char *s, size_t n, str *out) {
+    uint32_t bits = 0;
+    int have = 0;
+    if (n % 4 != 0) return false;
+    for (int pad = 0; n > 0 && s[n - 1] == '=' && pad < 2; pad++) n--;
+    for (size_t i = 0; i < n; i++) {
+        int digit = base64_digit(s[i]);
+        if (digit < 0) return false;
+        bits = bits << 6 | (uint32_t)digit;
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        char byte = (char)(bits >> have & 0xFF);
+        str_add_bytes(out, &byte, 1);
+    }
+    return true;
+}
+
+static void reserve(tokens *t, int64_t id) {
+    if (id < t->room) return;
+    int64_t room = MAX(id + 1, t->room * 2 + 1024);
+    t->starts = mem_grow(t->starts, (size_t)room * sizeof *t->starts);
+    t->lens = mem_grow(t->lens, (size_t)room * sizeof *t->lens);
+    memset(t->starts + t->room, 0, (size_t)(room - t->room) * sizeof *t->starts);
+    memset(t->lens + t->room, 0, (size_t)(room - t->room) * sizeof *t->lens);
+    t->room = room;
+}
+
+static err add_line(const char *path, int64_t line, const char *s, tokens *t) {
+    const char *gap = strchr(s, ' ');
+    size_t before = t->bytes.len;
+    char *end = NULL;
+    long id = gap ? strtol(gap + 1, &end, 10) : -1;
+    bool good = gap && end > gap + 1 && !*end && add_base64(s, (size_t)(gap - s), &t->bytes);
+    if (!good || t->bytes.len == before)
+        return ERR("%s:%lld: expected a token in base64 and its rank, got \"%.40s\"", path,
+                   (long long)line, s);
+    if (id < 0 || id >= MIN(8 * line + 4096, TOKEN_MAX_ID))
+        return ERR("%s:%lld: the rank %ld makes no sense there", path, (long long)line, id);
+    reserve(t, id);
+    if (t->starts[id]) return ERR("%s:%lld: the rank %ld came before", path, (long long)line, id);
+    t->starts[id] = before + 1;
+    t->lens[id] = t->bytes.len - before;
+    t->n = MAX(t->n, id + 1);
+    return OK;
+}
+
+static err read_tokens(const char *path, tokens *t) {
+    char *text = NULL;
+    TRY(io_read(path, MAX_FILE, &text, NULL));
+    char *rest = text;
+    err e = OK;
+    for (int64_t line = 1; rest && !e; line++) {
+        char *s = strsep(&rest, "\n");
+        size_t n = strlen(s);
+        if (n && s[n - 1] == '\r') s[n - 1] = 0;
+        if (s[0]) e = add_line(path, line, s, t);
+    }
+    free(text);
+    if (!e && t->n == 0) e = ERR("%s holds no tokens", path);
+    return e;
+}
+
+/* ---- merges ----------------------------------------------------------------------------------------------- */
+
+/* A token can only be made of one pair: the last two that joining its own bytes by rank leaves. For
+ * whatever else could be joined to it would have been joined otherwise before. */
+typedef struct join {
+    size_t start; /* of each part; the last is the end */
+    int32_t id;
+} join;
+
+static size_t lowest_join(const bpe *b, const char *s, const join *part, size_t n) {
+    size_t best = n;
+    int32_t rank = INT32_MAX;
+    for (size_t i = 0; i + 1 < n; i++) {
+        int32_t id = bpe_find(b, s + part[i].start, part[i + 2].start - part[i].start);
+        if (id >= 0 && id < rank) rank = id, best = i;
+    }
+    return best;
+}
+
+static bool last_pair(const bpe *b, text_span t, join *part, bpe_pair *out) {
+    size_t n = t.len;
+    for (size_t i = 0; i <= n; i++) {
+        part[i] = (join){ i, i < n ? bpe_find(b, t.at + i, 1) : -1 };
+        if (i < n && part[i].id < 0) return false;
+    }
+    while (n > 2) {
+        size_t i = lowest_join(b, t.at, part, n);
+        if (i == n) return false;
+        part[i].id = bpe_find(b, t.at + part[i].start, part[i + 2].start - part[i].start);
+        memmove(&part[i + 1], &part[i + 2], (n - i - 1) * sizeof *part);
+        n--;
+    }
+    *out = (bpe_pair){ part[0].id, part[1].id };
+    return true;
+}
+
+/* Where just one cut leaves two tokens it is that pair, if any. @return how many cuts do. */
+static int count_cuts(const bpe *b, text_span t, bpe_pair *out) {
+    int found = 0;
+    for (size_t i = 1; i < t.len; i++) {
+        bpe_pair p = { bpe_find(b, t.at, i), -1 };
+        if (p.left >= 0) p.right = bpe_find(b, t.at + i, t.len - i);
+        if (p.right < 0) continue;
+        *out = p;
+        found++;
+    }
+    return found;
+}
+
+static int64_t find_merges(const tokens *t, bpe_pair *merges) {
+    enum { LONGEST = 512 }; /* bytes of a token that is joined; the longest of OpenAI's has 128 */
+    join part[LONGEST + 1];
+    bpe b = { 0 };
+    int64_t n = 0;
+    bpe_set_tokens(&b, t->at, t->n, NULL);
+    for (int64_t i = 0; i < t->n; i++) {
+        text_span s = t->at[i];
+        if (s.len < 2 || s.len > LONGEST) continue;
+        int cuts = count_cuts(&b, s, &merges[n]);
+        n += cuts == 1 || (cuts > 1 && last_pair(&b, s, part, &merges[n]));
+    }
+    bpe_free(&b);
+    return n;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------------- */
+
+static int add_special(const char *pattern, tokens *t, int32_t *special) {
+    int n = 0;
+    for (size_t i = 0; i < COUNT_OF(openai); i++) {
+        if (openai[i].tokens != t->n ||
+            splitter_pattern(openai[i].pattern) != splitter_pattern(pattern))
+            continue;
+        for (const special_token *s = openai[i].special; s->text; s++) {
+            reserve(t, s->id);
+            t->starts[s->id] = t->bytes.len + 1;
+            t->lens[s->id] = strlen(s->text);
+            str_add(&t->bytes, "%s", s->text);
+            t->n = MAX(t->n, s->id + 1);
+            special[n++] = s->id;
+        }
+        break;
+    }
+    return n;
+}
+
+static void set_spans(tokens *t) {
+    t->at = mem_grow(t->at, ((size_t)t->n + 1) * sizeof *t->at);
+    for (int64_t i = 0; i < t->n; i++)
+        t->at[i] = t->starts[i] ? (text_span){ t->bytes.text + t->starts[i] - 1, t->lens[i] }
+                                : (text_span){ "", 0 };
+}
+
+err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **out) {
+    tokens t = { 0 };
+    int32_t special[COUNT_OF(openai[0].special)];
+    bpe_pair *merges = NULL;
+    err e = OK;
+    *out = NULL;
+    TRY(pattern_of(path, &pattern));
+    TRY_CLEAN(read_tokens(path, &t));
+    set_spans(&t);
+    merges = mem_alloc(((size_t)t.n + 1) * sizeof *merges);
+    bpe_parts p = {
+        .pattern = pattern, .flavour = REGEX_RUST, .merges = merges, .whole_first = true
+    };
+    p.n_merges = find_merges(&t, merges);
+    p.special = special;
+    p.n_special = splitter_pattern(pattern) ? add_special(pattern, &t, special) : 0;
+    set_spans(&t);
+    p.tokens = t.at;
+    p.n_tokens = t.n;
+    TRY_CLEAN(tokenizer_from_bpe(&p, out));
+cleanup:
+    free(merges);
+    tokens_free(&t);
+    return e;
+}

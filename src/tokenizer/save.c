@@ -1,0 +1,99 @@
+/* Saving as the tokenizer.json that Hugging Face's library reads. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "tokenizer/tokenizer_internal.h"
+
+/* A token as the vocabulary writes it: special ones as they are, others in GPT-2's alphabet. */
+static void token_name(const tokenizer *t, int32_t id, str *out) {
+    out->len = 0;
+    str_add(out, "%s", "");
+    text_span s = t->bpe.tokens[id];
+    if (t->is_special[id])
+        str_add_bytes(out, s.at, s.len);
+    else
+        alphabet_from_bytes(s.at, s.len, out);
+}
+
+static json_t *vocabulary(const tokenizer *t) {
+    json_t *all = json_object();
+    str name = { 0 };
+    for (int32_t i = 0; i < t->bpe.n; i++) {
+        if (!t->bpe.tokens[i].len) continue;
+        token_name(t, i, &name);
+        json_object_set_new(all, name.text, json_integer(i));
+    }
+    str_free(&name);
+    return all;
+}
+
+static int by_rank(const void *a, const void *b) {
+    uint64_t x = ((const pair_slot *)a)->made, y = ((const pair_slot *)b)->made;
+    return (x > y) - (x < y);
+}
+
+static json_t *merges(const tokenizer *t) {
+    const bpe *b = &t->bpe;
+    pair_slot *pairs = mem_alloc(((size_t)b->n_pairs + 1) * sizeof *pairs);
+    size_t n = 0;
+    for (uint64_t i = 0; i <= b->pairs_mask; i++)
+        if (b->pairs[i].pair != UINT64_MAX) pairs[n++] = b->pairs[i];
+    qsort(pairs, n, sizeof *pairs, by_rank);
+    json_t *all = json_array();
+    str left = { 0 }, right = { 0 };
+    for (size_t i = 0; i < n; i++) {
+        token_name(t, (int32_t)(pairs[i].pair >> 32), &left);
+        token_name(t, (int32_t)(uint32_t)pairs[i].pair, &right);
+        json_array_append_new(all, json_pack("[s, s]", left.text, right.text));
+    }
+    str_free(&left);
+    str_free(&right);
+    free(pairs);
+    return all;
+}
+
+static json_t *added_tokens(const tokenizer *t) {
+    json_t *all = json_array();
+    for (int i = 0; i < t->n_added; i++) {
+        const added_token *a = &t->added[i];
+        json_array_append_new(all, json_pack("{s:i, s:s, s:b, s:b, s:b, s:b, s:b}", "id", a->id,
+                                             "content", a->text, "single_word", a->single_word,
+                                             "lstrip", a->lstrip, "rstrip", a->rstrip, "normalized",
+                                             a->normalized, "special", a->special));
+    }
+    return all;
+}
+
+static json_t *byte_level(bool use_regex) {
+    return json_pack("{s:s, s:b, s:b, s:b}", "type", "ByteLevel", "add_prefix_space", 0,
+                     "trim_offsets", 1, "use_regex", use_regex);
+}
+
+static json_t *pre_tokenizer(const tokenizer *t) {
+    if (t->n_cuts == 0) return byte_level(false);
+    const char *pattern = t->cuts[0].find.source;
+    if (strcmp(pattern, splitter_pattern("gpt2")) == 0) return byte_level(true);
+    return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
+                     "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "invert",
+                     0, byte_level(false));
+}
+
+err tokenizer_save(const tokenizer *t, const char *path) {
+    if (t->source) return io_write(path, t->source, t->source_len);
+    if (t->n_cuts && t->cuts[0].find.re && t->cuts[0].find.flavour == REGEX_RUST)
+        return ERR("cannot write %s: Hugging Face reads the pattern %s otherwise", path,
+                   t->cuts[0].find.source);
+    json_t *doc = json_pack(
+        "{s:s, s:n, s:n, s:o, s:n, s:o, s:n, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
+        "s:b, s:b, s:b, s:o, s:o}}",
+        "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t), "normalizer",
+        "pre_tokenizer", pre_tokenizer(t), "post_processor", "decoder", byte_level(true), "model",
+        "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+        "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", t->bpe.whole_first, "vocab",
+        vocabulary(t), "merges", merges(t));
+    BUG_IF(!doc);
+    err e = io_json_write(path, doc);
+    json_decref(doc);
+    return e;
+}

@@ -1,0 +1,129 @@
+/* GPT-2's pattern, 64 bytes at a time. Where a piece begins follows from the classes of a few
+ * neighbours alone:
+ *
+ *     a letter, number or other     when the class before differs and no ' ' is before, which would
+ *                                   have taken it along
+ *     white space                   when what is before or after it is none: a run is one piece, but
+ *                                   for its last character, which what follows may take along
+ *
+ * so a block, which begins with a piece, is classified and compared as vectors, and the result is a
+ * word with a bit for each beginning. Contractions are rare and corrected afterwards. What is left
+ * at the end of a block begins the next one.
+ */
+#include <string.h>
+
+#include "tokenizer/scan.h"
+
+enum {
+    BLOCK = 64,
+    SURE = 61, /* beginnings below are certain: a contraction looks 3 bytes ahead */
+};
+/* Classes as the block sees them: of no bit, others. */
+enum { LETTERS = 1, NUMBERS = 2, SPACES = 4, BLANK = 8, NOT_ASCII = 16 };
+
+/* Loops run over whole blocks, which is what compilers make vectors of: the first and the last
+ * byte have neighbours whose class does not matter. */
+typedef struct block {
+    uint8_t class[1 + BLOCK + 1]; /* of the character that byte i - 1 is of */
+    uint8_t begins[BLOCK];        /* 1: here a piece begins; 2: here is an apostrophe */
+} block;
+
+static void classify(const uint8_t *restrict s, block *restrict b) {
+    for (int i = 0; i < BLOCK; i++) {
+        uint8_t c = s[i];
+        uint8_t letter = (uint8_t)((c | 32) - 'a') < 26 ? LETTERS : 0;
+        uint8_t number = (uint8_t)(c - '0') < 10 ? NUMBERS : 0;
+        uint8_t line = (uint8_t)(c - '\t') < 5 ? SPACES : 0;
+        uint8_t blank = c == ' ' ? SPACES | BLANK : 0;
+        uint8_t high = c >= 0x80 ? NOT_ASCII : 0;
+        b->class[1 + i] = letter | number | line | blank | high;
+    }
+}
+
+/* Gives the bytes of each character that is not ASCII its class. @return false: one is white space,
+ * whose bytes the rules above would take apart. */
+static bool classify_high(const char *s, size_t n, block *b) {
+    for (size_t i = 0; i < BLOCK;) {
+        if (!(b->class[1 + i] & NOT_ASCII)) {
+            i++;
+            continue;
+        }
+        int len;
+        unsigned class = class_at(s, n, i, &len);
+        if (class & SPACE) return false;
+        uint8_t mine = class & LETTER ? LETTERS : class & NUMBER ? NUMBERS : 0;
+        for (size_t end = MIN(i + (size_t)len, BLOCK); i < end; i++) b->class[1 + i] = mine;
+    }
+    return true;
+}
+
+static void find_beginnings(const uint8_t *restrict s, block *restrict b) {
+    for (int i = 0; i < BLOCK; i++) {
+        uint8_t before = b->class[i], here = b->class[i + 1], after = b->class[i + 2];
+        uint8_t lone = (before & after & SPACES) == 0;
+        uint8_t changed = (here != before) & ((before & BLANK) == 0);
+        uint8_t begins = here & SPACES ? lone : changed;
+        b->begins[i] = (uint8_t)(begins | (s[i] == '\'' ? 2 : 0));
+    }
+}
+
+/* Bits 0 and 1 of 64 bytes as two words. */
+static uint64_t bits_of(const uint8_t *bytes, uint64_t *second) {
+    static const uint64_t ones = 0x0101010101010101u, gather = 0x0102040810204080u;
+    uint64_t first = 0, eight, any = 0;
+    for (int i = 0; i < 8; i++) {
+        memcpy(&eight, bytes + 8 * i, 8);
+        any |= eight;
+        first |= ((eight & ones) * gather >> 56) << 8 * i;
+    }
+    *second = 0;
+    for (int i = 0; i < 8 && any >> 1 & ones; i++) {
+        memcpy(&eight, bytes + 8 * i, 8);
+        *second |= ((eight >> 1 & ones) * gather >> 56) << 8 * i;
+    }
+    return first;
+}
+
+/* @return bytes of the contraction at s, which has 3 readable bytes after it; 0: none. */
+static int contraction(const uint8_t *s) {
+    if (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd') return 2;
+    bool two = (s[2] == 'e' && (s[1] == 'r' || s[1] == 'v')) || (s[1] == 'l' && s[2] == 'l');
+    return two ? 3 : 0;
+}
+
+/* @return a bit for each place of the block where a piece begins, the first left out; 0: not to be
+ * told from the block alone. */
+static uint64_t beginnings(const char *text, size_t n, block *b) {
+    static const uint64_t sure = ((uint64_t)1 << SURE) - 1;
+    const uint8_t *s = (const uint8_t *)text;
+    uint64_t any = 0, apostrophes;
+    classify(s, b);
+    for (int i = 0; i < BLOCK; i += 8) {
+        uint64_t eight;
+        memcpy(&eight, s + i, 8);
+        any |= eight;
+    }
+    if ((any & 0x8080808080808080u) && !classify_high(text, n, b)) return 0;
+    find_beginnings(s, b);
+    uint64_t begins = bits_of(b->begins, &apostrophes) | 1;
+    for (uint64_t left = begins & apostrophes & sure; left; left &= left - 1) {
+        int i = __builtin_ctzll(left), len = contraction(s + i);
+        if (!len) continue;
+        begins &= ~((uint64_t)2 << i); /* not where its letters begin, but where they end */
+        begins |= (uint64_t)1 << (i + len);
+    }
+    return begins & (sure - 1);
+}
+
+int scan_gpt2(const char *text, size_t n, size_t from, size_t *ends, int max) {
+    int k = 0;
+    block b = { { 0 }, { 0 } };
+    while (from < n && (k == 0 || k + BLOCK <= max)) {
+        bool whole = BLOCK <= max && from + BLOCK <= n;
+        uint64_t begins = whole ? beginnings(text + from, n - from, &b) : 0;
+        if (!begins) ends[k++] = from = scan_gpt2_one(text, n, from);
+        for (size_t base = from; begins; begins &= begins - 1)
+            ends[k++] = from = base + (size_t)__builtin_ctzll(begins);
+    }
+    return k;
+}

@@ -1,0 +1,31 @@
+/* Decoding as ids arrive. What an id reads as may depend on those before it (a word's leading space
+ * is dropped at the beginning of a text alone), so that all of them are decoded again each time;
+ * samples are short. */
+#include <stdlib.h>
+
+#include "text/text.h"
+#include "tokenizer/tokenizer.h"
+
+void token_stream_push(token_stream *s, int32_t id, str *out) {
+    if (s->n == s->cap) {
+        s->cap = s->cap ? 2 * s->cap : 64;
+        s->ids = mem_grow(s->ids, s->cap * sizeof *s->ids);
+    }
+    s->ids[s->n++] = id;
+    s->text.len = 0;
+    tokenizer_decode(s->t, s->ids, s->n, false, &s->text);
+    size_t fresh = s->text.len - MIN(s->shown, s->text.len), whole;
+    if (!fresh) return;
+    const char *from = s->text.text + s->shown;
+    whole = utf8_valid(from, fresh);
+    if (fresh - whole > 3) whole = fresh; /* no character is that long: these bytes are none */
+    str_add_bytes(out, from, whole);
+    s->shown += whole;
+}
+
+void token_stream_end(token_stream *s, str *out) {
+    if (s->text.len > s->shown) utf8_repair(s->text.text + s->shown, s->text.len - s->shown, out);
+    free(s->ids);
+    str_free(&s->text);
+    *s = (token_stream){ 0 };
+}

@@ -1,0 +1,283 @@
+/* What the files of tokenizer/ share. A tokenizer is three things, put together once and then only
+ * read:
+ *
+ *     rules     what happens to text before BPE sees it: added tokens, normalisers, cuts
+ *     bpe       pieces of text to ids: which pair of ids becomes which
+ *     texts     ids to bytes
+ *
+ * encode.c walks text through the first two, decode.c through the last. Text need not be UTF-8: a
+ * byte that is no part of a character counts as a character of its own, no letter, number or space.
+ */
+#ifndef INGOT_TOKENIZER_INTERNAL_H
+#define INGOT_TOKENIZER_INTERNAL_H
+
+#include "text/text.h"
+#include "tokenizer/tokenizer.h"
+
+enum {
+    TOKEN_MAX_ID = (1 << 24) - 1, /* ids and ranks fit beside other things in a word */
+    MAX_STEPS = 16,               /* of a tokenizer's normalisers, and of its cuts */
+};
+
+/* ---- building ------------------------------------------------------------------------------- */
+typedef struct bpe_pair {
+    int32_t left, right;
+} bpe_pair;
+
+/* Whose regular expressions: Hugging Face's (^ and $ also match at line ends), or tiktoken's. */
+typedef enum { REGEX_ONIGURUMA, REGEX_RUST } regex_flavour;
+
+/* What a trainer learns, or a file holds: everything is borrowed. */
+typedef struct bpe_parts {
+    const char *pattern; /* a name that splitter_pattern knows, or a regular expression */
+    regex_flavour flavour;
+    const text_span *tokens; /* [n_tokens] bytes in id order; empty: no such id */
+    int64_t n_tokens;
+    const bpe_pair *merges; /* [n_merges] in order of rank; what a pair makes is their joint text */
+    int64_t n_merges;
+    const int32_t *special; /* [n_special] ids of tokens that merges never make */
+    int n_special;
+    bool whole_first; /* a piece that is a token is that token, whatever the merges say */
+} bpe_parts;
+/* A byte-level tokenizer. An error when the two of a merge do not join to a token. */
+err tokenizer_from_bpe(const bpe_parts *p, tokenizer **out) MUST_USE;
+
+/* ---- characters of text that may be broken: chars.c ------------------------------------------- */
+/* The code point at p, which has n > 0 bytes. @return its bytes; 1 and U+FFFD for a broken byte. */
+int char_decode_any(const char *p, size_t n, uint32_t *cp);
+/* The same, fast for what is common. */
+static inline int char_decode(const char *p, size_t n, uint32_t *cp) {
+    const uint8_t *s = (const uint8_t *)p;
+    if (s[0] < 0x80) return *cp = s[0], 1;
+    if (s[0] >= 0xC2 && s[0] < 0xE0 && n > 1 && (s[1] & 0xC0) == 0x80)
+        return *cp = (s[0] & 31u) << 6 | (s[1] & 63u), 2;
+    if (s[0] > 0xE0 && s[0] < 0xED && n > 2 && (s[1] & 0xC0) == 0x80 && (s[2] & 0xC0) == 0x80)
+        return *cp = (s[0] & 15u) << 12 | (s[1] & 63u) << 6 | (s[2] & 63u), 3;
+    return char_decode_any(p, n, cp);
+}
+/* Bytes of the last character before p[n], n > 0. */
+int char_back(const char *p, size_t n, uint32_t *cp);
+/* Broken text as valid UTF-8 for those who need it: each broken byte becomes a code point of
+ * U+10FF00..U+10FFFF, and so do the bytes of such code points in the text. Undone exactly. */
+void chars_escape(const char *text, size_t n, str *out);
+void chars_unescape(const char *text, size_t n, str *out);
+/* GPT-2's alphabet: each byte written as a printable character. */
+uint32_t byte_to_char(uint8_t byte);
+/* Appends the bytes that a text of that alphabet stands for. @return false, and nothing appended,
+ * when a character is not of it. */
+bool alphabet_to_bytes(const char *text, size_t n, str *out);
+void alphabet_from_bytes(const char *bytes, size_t n, str *out);
+
+/* ---- regular expressions: regex.c --------------------------------------------------------------- */
+typedef struct regex regex;
+typedef struct regex_work regex_work; /* what one thread needs to match */
+err regex_new(const char *pattern, regex_flavour flavour, regex **out) MUST_USE;
+void regex_free(regex *r);
+/* @param lasting whether it is worth a stack of its own, for patterns that go deep. */
+regex_work *regex_work_new(bool lasting);
+void regex_work_free(regex_work *w);
+/* The first match at or after `from` in valid UTF-8. @return false: none. */
+bool regex_find(const regex *r, regex_work *w, const char *text, size_t n, size_t from,
+                size_t *start, size_t *end);
+
+/* ---- known patterns: split.c, scan*.c ------------------------------------------------------------ */
+/* Ends of the pieces from `from` on, which is where one begins; any bytes.
+ * @return how many were written, at least 1 and at most `max`; the last is n when all is done. */
+typedef int (*scan_fn)(const char *text, size_t n, size_t from, size_t *ends, int max);
+int scan_gpt2(const char *text, size_t n, size_t from, size_t *ends, int max);
+int scan_cl100k(const char *text, size_t n, size_t from, size_t *ends, int max);
+int scan_qwen2(const char *text, size_t n, size_t from, size_t *ends, int max);
+int scan_o200k(const char *text, size_t n, size_t from, size_t *ends, int max);
+/* Before each U+2581 that follows another character. */
+int scan_words(const char *text, size_t n, size_t from, size_t *ends, int max);
+int scan_whole(const char *text, size_t n, size_t from, size_t *ends, int max);
+/* @param pattern a name or a regular expression. @return NULL: no scanner of ours does it. */
+scan_fn scanner_of(const char *pattern);
+
+/* ---- rules: rules.c ------------------------------------------------------------------------------ */
+typedef enum {
+    NORM_NFC,
+    NORM_NFD,
+    NORM_NFKC,
+    NORM_NFKD,
+    NORM_LOWERCASE,
+    NORM_REPLACE,
+    NORM_PREPEND
+} norm_kind;
+
+typedef struct finder { /* one of the three; none: finds nothing */
+    regex *re;
+    char *literal; /* owned */
+    scan_fn scan;  /* matches follow one another without gaps */
+    char *source;  /* owned: the regular expression, for saving and hashing */
+    regex_flavour flavour;
+} finder;
+
+/* The next match at or after `from`. @return false: none. */
+bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
+                 size_t *start, size_t *end);
+typedef struct finder_place {
+    size_t from, last; /* where to look, where the last match ended */
+    bool matched;
+} finder_place;
+/* All matches, one a call. */
+bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_place *p,
+                 size_t *start, size_t *end);
+void finder_free(finder *f);
+/* Looks for a regular expression or what splitter_pattern names, with our scanner where it can. */
+err finder_of(const char *pattern, regex_flavour flavour, finder *out) MUST_USE;
+
+typedef struct norm_step {
+    norm_kind kind;
+    finder find;
+    char *with; /* owned: the replacement, or what is prepended */
+} norm_step;
+
+/* @return the text, in one of the two buffers once a step has changed it. */
+text_span normalize(const norm_step *steps, int n_steps, regex_work *w, text_span text,
+                    str scratch[2]);
+
+typedef enum {
+    CUT_ISOLATED,
+    CUT_REMOVED,
+    CUT_WITH_PREVIOUS,
+    CUT_WITH_NEXT,
+    CUT_CONTIGUOUS
+} cut_behaviour;
+typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
+
+/* One pre-tokenizer: changes a piece a little, then cuts it. */
+typedef struct cut_step {
+    char *space;           /* owned: what ' ' becomes; NULL: stays */
+    char *prepend;         /* owned: put before a piece that does not begin so; NULL: nothing */
+    prepend_scheme scheme; /* when */
+    finder find;
+    cut_behaviour behaviour;
+    bool invert; /* what is between the matches counts as the match */
+} cut_step;
+
+typedef struct added_token {
+    char *text; /* owned: as written */
+    size_t len;
+    char *match; /* owned: what is looked for: `text`, normalised where that is wanted */
+    size_t match_len;
+    int32_t id;
+    bool special, normalized, lstrip, rstrip, single_word;
+} added_token;
+
+/* Added tokens that are looked for together: in the text as it is, or as normalised. */
+typedef struct added_set {
+    added_token **by_match; /* [n] in byte order; the tokens are the tokenizer's */
+    int n, n_plain;         /* n_plain of them are not special */
+    bool first[256];        /* bytes that begin one */
+    int only_first;         /* the one byte they all begin with; -1: several */
+} added_set;
+void added_set_build(added_set *s, added_token *all, int n, bool normalized);
+typedef struct added_match {
+    size_t start, end; /* with the white space it takes, be it part of the match before */
+    const added_token *token;
+} added_match;
+/* The next token at or after *from that counts, as Hugging Face looks for it; *from moves on. */
+bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bool special,
+                added_match *out);
+
+/* ---- bpe.c ---------------------------------------------------------------------------------------- */
+typedef struct pair_slot {
+    uint64_t pair; /* left << 32 | right; UINT64_MAX: empty */
+    uint64_t made; /* rank << 32 | id */
+} pair_slot;
+
+typedef struct bpe {
+    text_span *tokens; /* [n] as bytes, at `bytes`; empty: no such id */
+    int64_t n;
+    char *bytes;
+    uint32_t *index; /* ids + 1 of the tokens that a piece may be, by their bytes */
+    uint64_t index_mask;
+    pair_slot *pairs;
+    uint64_t pairs_mask;
+    uint64_t *filter; /* a bit for each hash of a pair: whether one in the table has it */
+    uint64_t filter_mask;
+    int64_t n_pairs;
+    int32_t byte_id[256]; /* what a byte begins as, or falls back to; -1: none */
+    bool chars;           /* symbols begin as characters, not bytes */
+    bool whole_first;     /* a piece that is a token is that token */
+    bool fuse_unknown;
+    int32_t unknown; /* id for what has none; -1: it is left out */
+} bpe;
+
+/* Copies the texts. @param indexed whether each can be a piece or a part of one; NULL: all. */
+void bpe_set_tokens(bpe *b, const text_span *tokens, int64_t n, const bool *indexed);
+/* A copy of the spans and of what they show, owned: free both. */
+text_span *spans_copy(const text_span *from, int64_t n, char **bytes);
+void bpe_reserve_pairs(bpe *b, int64_t n);
+/* The last rank given to a pair counts. */
+void bpe_add_pair(bpe *b, bpe_pair pair, uint32_t rank, int32_t made);
+int32_t bpe_find(const bpe *b, const char *text, size_t n);
+void bpe_free(bpe *b);
+
+/* Buffers for one thread. */
+typedef struct bpe_work {
+    int32_t *ids; /* [cap] symbols */
+    size_t cap;
+    uint32_t *prev, *next; /* [links] the symbol before and after */
+    uint64_t *heap;        /* [3 links] */
+    size_t links;
+} bpe_work;
+/* @return ids of a piece, in w->ids until the next call. @param n_ids how many. */
+const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids);
+void bpe_work_free(bpe_work *w);
+
+/* ---- the tokenizer --------------------------------------------------------------------------------- */
+struct tokenizer {
+    const char *kind;
+    bpe bpe;
+    norm_step norms[MAX_STEPS];
+    cut_step cuts[MAX_STEPS];
+    int n_norms, n_cuts;
+    scan_fn scan;       /* set: all that the rules do is to cut with this scanner */
+    added_token *added; /* [n_added] */
+    int n_added;
+    added_set raw, normal; /* looked for before and after normalising */
+    int64_t vocab;
+    text_span *decoded; /* [vocab] what each id gives, at `decoded_bytes` */
+    char *decoded_bytes;
+    bool *is_special;            /* [vocab] */
+    int strip_left, strip_right; /* spaces taken from the ends of what is decoded */
+    bool strip_first;            /* the first token loses its spaces */
+    int32_t eos;
+    uint64_t hash;
+    char *source; /* the tokenizer.json it came from; NULL: made by us */
+    size_t source_len;
+};
+
+/* Gives an added token its text, and with the normalisers in place what is looked for. */
+void added_token_set(const tokenizer *t, added_token *a, const char *text, size_t n);
+/* [vocab] the model's tokens, and added tokens as they are found; empty: no such id. @return owned. */
+text_span *tokenizer_texts(const tokenizer *t);
+/* Fills in what follows from the rest: sets of added tokens, the scanner, eos, hash.
+ * @param decoded [vocab] what ids give, copied; NULL: tokenizer_texts. */
+void tokenizer_finish(tokenizer *t, const text_span *decoded);
+
+/* ---- the parts of a tokenizer.json: json_*.c -------------------------------------------------------- */
+struct json_t;
+/* An error unless all members of the object are among those named, separated by spaces. */
+err json_only(const struct json_t *o, const char *where, const char *allowed) MUST_USE;
+/* Reads the "pattern" of a step. */
+err json_finder(const struct json_t *step, const char *where, finder *out) MUST_USE;
+err json_normalizer(const struct json_t *o, tokenizer *t) MUST_USE;
+/* @param byte_level whether bytes are written in GPT-2's alphabet. */
+err json_pre_tokenizer(const struct json_t *o, tokenizer *t, bool *byte_level) MUST_USE;
+/* Fills in what ids give, and finishes the tokenizer. */
+err json_decoder(const struct json_t *o, tokenizer *t, bool byte_level) MUST_USE;
+
+/* ---- files: open_*.c ---------------------------------------------------------------------------------- */
+err tokenizer_open_json(const char *path, tokenizer **out) MUST_USE;
+err tokenizer_open_gpt2(const char *vocab, const char *merges, tokenizer **out) MUST_USE;
+err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **out) MUST_USE;
+/* A document that holds what a tokenizer.json holds. @param name for messages. @param source the
+ * document as text, owned from here on. */
+err tokenizer_from_json(const struct json_t *doc, const char *name, char *source, size_t len,
+                        tokenizer **out) MUST_USE;
+err tokenizer_bytes(tokenizer **out) MUST_USE;
+
+#endif

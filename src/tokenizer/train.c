@@ -1,0 +1,212 @@
+/* Training a byte-level BPE: documents in, tokenizer out. */
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "tokenizer/train_internal.h"
+
+static const size_t DEFAULT_MEMORY = (size_t)1 << 30;
+
+/* ---- progress ------------------------------------------------------------------------------------- */
+
+train_progress train_progress_new(bool quiet) {
+    return (train_progress){ .quiet = quiet, .live = isatty(fileno(stderr)), .last = time_now() };
+}
+
+void train_progress_show(train_progress *p, const char *fmt, ...) {
+    static const double LIVE_S = 0.2, PLAIN_S = 10;
+    if (!p || p->quiet) return;
+    double now = time_now();
+    if (now - p->last < (p->live ? LIVE_S : PLAIN_S)) return;
+    p->last = now;
+    p->drawn = true;
+    va_list args;
+    va_start(args, fmt);
+    if (p->live) fputs("\r\033[K", stderr);
+    vfprintf(stderr, fmt, args);
+    fputs(p->live ? "" : "\n", stderr);
+    va_end(args);
+    fflush(stderr);
+}
+
+void train_progress_end(train_progress *p) {
+    if (p->live && p->drawn) fputs("\r\033[K", stderr);
+    p->drawn = false;
+}
+
+/* ---- options -------------------------------------------------------------------------------------- */
+
+static err check_special(const bpe_options *o) {
+    for (int i = 0; i < o->n_special; i++) {
+        size_t n = strlen(o->special[i]);
+        if (n == 0) return ERR("a special token is empty");
+        if (utf8_valid(o->special[i], n) != n) return ERR("special token %d is not UTF-8", i + 1);
+    }
+    return OK;
+}
+
+static err check_options(const bpe_options *o) {
+    int64_t least = 256 + o->n_special;
+    TRY(check_special(o));
+    if (o->vocab < least)
+        return err_hint(ERR("a vocabulary of %lld ids is too small: the 256 bytes and %d special "
+                            "tokens alone are %lld",
+                            (long long)o->vocab, o->n_special, (long long)least),
+                        "32000 is usual for one language, 128000 for many");
+    if (o->vocab > TOKEN_MAX_ID)
+        return err_hint(ERR("a vocabulary of %lld ids is more than the %d there can be",
+                            (long long)o->vocab, TOKEN_MAX_ID),
+                        "32000 is usual for one language, 128000 for many");
+    return OK;
+}
+
+/* What is not given, as the header says. */
+static bpe_options with_defaults(bpe_options o) {
+    if (!o.pattern) o.pattern = "gpt2";
+    if (o.threads <= 0) o.threads = (int)MAX(1, sysconf(_SC_NPROCESSORS_ONLN));
+    if (o.memory == 0) o.memory = DEFAULT_MEMORY;
+    return o;
+}
+
+/* ---- counting ------------------------------------------------------------------------------------- */
+
+typedef struct counting {
+    word_counts *counts;
+    splitter *splitter;
+    int threads;
+    train_progress *progress;
+    int64_t words, raw_bytes, all_bytes;
+} counting;
+
+static err count_block(void *ctx, int worker, const text_block *b, void *result) {
+    counting *c = ctx;
+    int64_t words = 0;
+    for (int i = 0; i < b->n; i++) {
+        text_span t = b->docs[i].text;
+        for (size_t from = 0, to; from < t.len; from = to, words++) {
+            to = splitter_next(c->splitter, t.at, t.len, from);
+            TRY(word_counts_add(c->counts, worker, t.at + from, to - from, 1));
+        }
+    }
+    *(int64_t *)result = words;
+    return OK;
+}
+
+static err block_counted(void *ctx, const text_block *b, void *result) {
+    counting *c = ctx;
+    char done[32], all[32];
+    c->words += *(int64_t *)result;
+    c->raw_bytes += b->raw_bytes;
+    train_progress_show(c->progress, "counting words: %s of %s",
+                        str_bytes(done, sizeof done, (double)c->raw_bytes),
+                        c->all_bytes ? str_bytes(all, sizeof all, (double)c->all_bytes) : "?");
+    return OK;
+}
+
+static err counting_init(counting *c, const bpe_options *o) {
+    c->threads = o->threads;
+    /* Half: laying the words out for learning holds both the counts and the cells. */
+    c->counts = word_counts_new(o->memory / 2, o->threads);
+    err e = splitter_new(o->pattern, &c->splitter);
+    return e ? err_hint(e, "gpt2, cl100k and o200k are known by name") : OK;
+}
+
+static void counting_free(counting *c) {
+    splitter_free(c->splitter);
+    word_counts_free(c->counts);
+}
+
+static err count_words(counting *c, text_inputs *in, text_counts *read) {
+    text_flow flow = {
+        .ctx = c, .result_size = sizeof(int64_t), .work = count_block, .merge = block_counted
+    };
+    c->all_bytes = text_inputs_bytes(in);
+    for (int s = 0; s < text_segments(in); s++) TRY(text_flow_run(in, s, &flow, c->threads, read));
+    TRY(word_counts_seal(c->counts));
+    if (c->words == 0)
+        return err_hint(ERR("no text to learn from: %lld documents with words, %lld empty, %lld "
+                            "unreadable, %lld excluded",
+                            (long long)read->documents, (long long)read->empty,
+                            (long long)read->unreadable, (long long)read->excluded),
+                        "check the inputs: the names of their members if they are JSON, and the "
+                        "longest record that is read");
+    return OK;
+}
+
+/* ---- telling -------------------------------------------------------------------------------------- */
+
+static void tell_counted(const counting *c, const text_counts *read, double seconds) {
+    char bytes[32], words[32], spilled[32], time[32];
+    log_info("counted %s words in %lld documents, %s of text: %s",
+             str_count(words, sizeof words, (double)c->words), (long long)read->documents,
+             str_bytes(bytes, sizeof bytes, (double)read->bytes),
+             str_duration(time, sizeof time, seconds));
+    int64_t n = word_counts_spilled(c->counts);
+    if (n)
+        log_info("%s of counts went through temporary files, to stay inside the memory cap",
+                 str_bytes(spilled, sizeof spilled, (double)n));
+}
+
+static void tell_learned(const bpe_learned *l, const bpe_options *o, double seconds) {
+    char time[32];
+    if (!o->quiet)
+        log_info("learned %lld merges: %s", (long long)l->n_merges,
+                 str_duration(time, sizeof time, seconds));
+    if (l->n_tokens < o->vocab)
+        log_warn("the text has no more pairs seen %lld times: %lld ids were made, not %lld",
+                 (long long)MAX(1, o->min_frequency), (long long)l->n_tokens, (long long)o->vocab);
+}
+
+/* ---- all of it ------------------------------------------------------------------------------------ */
+
+err bpe_learn_documents(text_inputs *in, const bpe_options *options, bpe_learned *out) {
+    bpe_options o = with_defaults(*options);
+    train_progress progress = train_progress_new(o.quiet);
+    counting c = { .progress = &progress };
+    text_counts read = { 0 };
+    double begin = time_now();
+    err e = OK;
+    *out = (bpe_learned){ 0 };
+    TRY(check_options(&o));
+    TRY_CLEAN(counting_init(&c, &o));
+    TRY_CLEAN(count_words(&c, in, &read));
+    train_progress_end(&progress);
+    if (!o.quiet) tell_counted(&c, &read, time_now() - begin);
+    begin = time_now();
+    TRY_CLEAN(bpe_learn(c.counts, &o, &progress, out));
+    train_progress_end(&progress);
+    tell_learned(out, &o, time_now() - begin);
+cleanup:
+    train_progress_end(&progress);
+    counting_free(&c);
+    return e;
+}
+
+/* Hugging Face gives both the same id, and then reads the text as the special token everywhere. */
+static err check_twins(const bpe_learned *l) {
+    if (l->twin < 0) return OK;
+    text_span t = l->tokens[l->twin];
+    return err_hint(ERR("the special token \"%.*s\" is also what the text's own tokens look like, "
+                        "and one id cannot be both",
+                        (int)t.len, t.at),
+                    "give special tokens a text that is in no document, such as <|endoftext|>");
+}
+
+err bpe_train(text_inputs *in, const bpe_options *options, tokenizer **out) {
+    bpe_learned l;
+    err e = OK;
+    *out = NULL;
+    TRY_CLEAN(bpe_learn_documents(in, options, &l));
+    TRY_CLEAN(check_twins(&l));
+    bpe_parts parts = { .pattern = with_defaults(*options).pattern,
+                        .tokens = l.tokens,
+                        .n_tokens = l.n_tokens,
+                        .merges = l.merges,
+                        .n_merges = l.n_merges,
+                        .special = l.special,
+                        .n_special = l.n_special };
+    TRY_CLEAN(tokenizer_from_bpe(&parts, out));
+cleanup:
+    bpe_learned_free(&l);
+    return e;
+}

@@ -1,0 +1,159 @@
+/* Training, from documents to merges:
+ *
+ *     documents -> word counts -> cells ------> merges -> tokenizer
+ *       train.c    train_words.c  train_cells.c  train_learn.c, train_pairs.c
+ *
+ * A word is a piece of the splitter. Only how often each word was seen matters, so nothing depends
+ * on the order of the documents or on which thread counted them.
+ */
+#ifndef INGOT_TOKENIZER_TRAIN_INTERNAL_H
+#define INGOT_TOKENIZER_TRAIN_INTERNAL_H
+
+#include "tokenizer/tokenizer_internal.h"
+
+/* ---- progress ----------------------------------------------------------------------------------
+ * On a terminal one line that is rewritten, elsewhere a line now and then. */
+typedef struct train_progress {
+    bool quiet, live, drawn;
+    double last; /* when a line was due */
+} train_progress;
+train_progress train_progress_new(bool quiet);
+void train_progress_show(train_progress *p, const char *fmt, ...)
+    PRINTF_LIKE(2, 3); /* takes NULL */
+void train_progress_end(train_progress *p);
+
+/* ---- word counts ----------------------------------------------------------------------------
+ * A hash table in shards, each with its part of the memory. A shard that is full is written to a
+ * temporary file and begins anew; at the end each such file is read back and summed, one shard at a
+ * time. The files have no name: nothing is left behind, however the program ends. */
+typedef struct word_counts word_counts;
+/* @param memory bytes for all tables. @param workers how many threads add. */
+word_counts *word_counts_new(size_t memory, int workers);
+/* Counts a word `times` more. Workers run side by side; each has a small table of its own that is
+ * poured into the shards when it is full. */
+err word_counts_add(word_counts *c, int worker, const char *word, size_t len,
+                    uint64_t times) MUST_USE;
+/* Ends adding: what the workers hold goes to the shards. */
+err word_counts_seal(word_counts *c) MUST_USE;
+/* Visits every distinct word once, in no order that means anything.
+ * @param last whether shards may be freed once visited: the counts are gone afterwards. */
+typedef void (*word_visit)(void *ctx, const char *word, size_t len, uint64_t count);
+err word_counts_each(word_counts *c, bool last, word_visit visit, void *ctx) MUST_USE;
+int64_t word_counts_spilled(const word_counts *c); /* bytes written to temporary files */
+void word_counts_free(word_counts *c);             /* takes NULL */
+
+/* ---- cells ------------------------------------------------------------------------------------
+ * All words in one array of ids, one cell a byte, a CELL_NONE before and after each word:
+ *
+ *     # t h e # c a t #        the id of a token is in its first and its last cell, so that both
+ *     # A - A # c a t #        neighbours are found from their lengths; cells between are CELL_NONE
+ *
+ * Words lie in order of falling counts, so that a few runs tell how often a cell's word was seen. */
+#define CELL_NONE UINT32_MAX
+
+typedef struct cell_run {
+    uint32_t first; /* up to the next run's first */
+    int64_t weight; /* how often each word in it was seen */
+} cell_run;
+
+typedef struct bpe_cells {
+    uint32_t *at; /* [n] */
+    size_t n;
+    cell_run *runs; /* [n_runs], and one more that begins at n */
+    int n_runs;
+    int64_t words, left_out; /* distinct words, and how many of them did not fit */
+    int64_t least;           /* the lowest count of a word that is in */
+    size_t wanted;           /* bytes of memory that all words would have taken */
+} bpe_cells;
+
+/* Lays the words out, as bytes yet; the counts are used up. Words of one byte have no pairs and need
+ * no cells. When learning from all words would take more than `memory`, the rarest stay out.
+ * @param others bytes of it that are needed for other things. */
+err bpe_cells_fill(bpe_cells *c, word_counts *from, size_t memory, size_t others) MUST_USE;
+void bpe_cells_free(bpe_cells *c);
+
+/* @return the run that cell p is in, given that it is not before `run`. */
+static inline int bpe_cells_run(const bpe_cells *c, int run, uint32_t p) {
+    if (p < c->runs[run + 1].first) return run;
+    int low = run + 1, high = c->n_runs - 1;
+    while (low < high) {
+        int middle = (low + high) / 2;
+        if (p < c->runs[middle + 1].first)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+/* ---- pairs ------------------------------------------------------------------------------------
+ * The count of each pair of neighbours and the places where it was when it first appeared. Counts
+ * only fall after that: a token that makes new pairs is made once, in one step. So a pair below the
+ * least frequency never matters again, and a place may be stale: the cells tell. */
+typedef struct pair_entry {
+    uint64_t key;   /* left << 32 | right */
+    int64_t count;  /* below the floor: dead */
+    uint32_t first; /* in places */
+    uint32_t n;
+} pair_entry;
+
+typedef struct pair_rank {
+    int64_t count;
+    uint64_t key;
+} pair_rank;
+
+typedef struct bpe_pairs {
+    const bpe_cells *cells;
+    const uint32_t *length; /* of tokens, by id, in cells */
+    int64_t floor;          /* pairs below are not kept */
+    pair_entry *entries;    /* in the order of their places */
+    uint32_t n, cap;
+    uint64_t *slots; /* hash << 32 | entry + 1; 0: free */
+    size_t n_slots;  /* a power of two */
+    uint32_t *places;
+    size_t n_places, cap_places;
+    pair_rank *heap; /* pairs of at least `ranked`, highest first; counts may be out of date */
+    size_t n_heap, cap_heap;
+    int64_t ranked;
+} bpe_pairs;
+
+static inline uint64_t pair_key(uint32_t left, uint32_t right) {
+    return (uint64_t)left << 32 | right;
+}
+
+/* Finds the pairs of bytes in the cells and makes ids of the bytes. @param length borrowed. */
+err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256],
+                   const uint32_t *length, int64_t floor) MUST_USE;
+/* Takes the most frequent pair out: of equals the one with the smaller left id, then right id.
+ * @param at its places, in ascending order and valid until the next pairs_add.
+ * @return false when no pair is left. */
+bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at);
+/* A pair was seen less often by `weight`. */
+void bpe_pairs_subtract(bpe_pairs *p, uint32_t left, uint32_t right, int64_t weight);
+/* Makes room for n more places. */
+void bpe_pairs_reserve(bpe_pairs *p, size_t n);
+/* A new pair with room for n places, which must be reserved.
+ * @return where they go; NULL: the pair is too rare to be kept. */
+uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t count, uint32_t n);
+void bpe_pairs_free(bpe_pairs *p);
+
+/* ---- learning --------------------------------------------------------------------------------- */
+typedef struct bpe_learned {
+    text_span *tokens; /* [n_tokens] */
+    bpe_pair *merges;  /* [n_merges] */
+    int32_t *special;  /* [n_special] ids, without repetitions */
+    int64_t n_tokens, n_merges;
+    int n_special;
+    int32_t twin;  /* a special token with the text of a byte or of what a merge makes; -1: none */
+    arena *memory; /* of the tokens' bytes */
+} bpe_learned;
+
+/* Learns from the counts, which are used up. @param o with room for the special tokens and bytes;
+ * its pattern does not matter. @param out to be freed whatever the outcome. */
+err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progress,
+              bpe_learned *out) MUST_USE;
+/* The same from documents, whose words it counts first. */
+err bpe_learn_documents(text_inputs *in, const bpe_options *o, bpe_learned *out) MUST_USE;
+void bpe_learned_free(bpe_learned *l);
+
+#endif

@@ -1,0 +1,279 @@
+/* The merges, one after another: Hugging Face's order of ids and of pairs.
+ *
+ * Special tokens come first, then the 256 bytes in the order of the code points that stand for them
+ * in a tokenizer.json, then what merges make. The most frequent pair is merged everywhere, from the
+ * left; of equals, the one with the smaller left id, then the smaller right id. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/train_internal.h"
+
+enum {
+    FIXED_BYTES = 3 << 20, /* that learning takes for anything */
+    BYTES_PER_ID = 128,    /* ... and for each id */
+};
+
+/* One merged place: what lies to the left and right of it, CELL_NONE at the ends of a word. */
+typedef struct merged {
+    uint32_t at, left, right;
+    int run;
+} merged;
+
+typedef struct neighbour {
+    int64_t weight; /* how often it is there */
+    uint32_t n;     /* in how many places */
+    uint32_t *to;   /* where the pair's next place goes; NULL: too rare */
+} neighbour;
+
+/* What a new token has on one side. */
+typedef struct side {
+    neighbour *by_id;
+    uint32_t *seen; /* [n_seen] ids whose n is not 0 */
+    uint32_t n_seen;
+} side;
+
+typedef struct learner {
+    const bpe_options *o;
+    bpe_learned *out;
+    bpe_cells cells;
+    bpe_pairs pairs;
+    text_span *bytes; /* by id: what a token is in the words; a special token's text is no such */
+    uint32_t *length; /* ... and their number, in a table of its own as it is read all the time */
+    text_span *twins; /* [n_special] bytes that a special token's text stands for; empty: none */
+    merged *merged;
+    uint32_t n_merged, cap_merged;
+    side left, right;
+} learner;
+
+/* ---- ids ----------------------------------------------------------------------------------------- */
+
+static bool same(text_span a, text_span b) {
+    return a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
+}
+
+static uint32_t add_token(learner *l, text_span text) {
+    l->out->tokens[l->out->n_tokens] = text;
+    return (uint32_t)l->out->n_tokens++;
+}
+
+/* @return the id of a token of these bytes: a special token's when it has just this text. */
+static uint32_t id_of_bytes(learner *l, text_span bytes) {
+    int i = 0;
+    while (i < l->out->n_special && !same(l->twins[i], bytes)) i++;
+    bool special = i < l->out->n_special;
+    uint32_t id = special ? (uint32_t)l->out->special[i] : add_token(l, bytes);
+    if (special) l->out->twin = (int32_t)id;
+    l->bytes[id] = bytes;
+    l->length[id] = (uint32_t)bytes.len;
+    return id;
+}
+
+/* The bytes that a special token's text stands for; empty when it stands for none. */
+static text_span twin_of(text_span text, arena *memory) {
+    str bytes = { 0 };
+    text_span twin = { 0 };
+    if (alphabet_to_bytes(text.at, text.len, &bytes)) {
+        char *copy = arena_alloc(memory, bytes.len);
+        memcpy(copy, bytes.text, bytes.len);
+        twin = (text_span){ copy, bytes.len };
+    }
+    str_free(&bytes);
+    return twin;
+}
+
+static void add_special(learner *l) {
+    bpe_learned *out = l->out;
+    for (int i = 0; i < l->o->n_special; i++) {
+        text_span text = { arena_strdup(out->memory, l->o->special[i]), strlen(l->o->special[i]) };
+        bool known = false;
+        for (int k = 0; k < out->n_special; k++) known |= same(out->tokens[k], text);
+        if (known) continue;
+        l->twins[out->n_special] = twin_of(text, out->memory);
+        out->special[out->n_special++] = (int32_t)add_token(l, text);
+    }
+}
+
+static int by_character(const void *a, const void *b) {
+    return (int)byte_to_char(*(const uint8_t *)a) - (int)byte_to_char(*(const uint8_t *)b);
+}
+
+static void add_bytes(learner *l, uint32_t id_of_byte[256]) {
+    uint8_t *bytes = arena_alloc(l->out->memory, 256);
+    for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
+    qsort(bytes, 256, 1, by_character);
+    for (int i = 0; i < 256; i++)
+        id_of_byte[bytes[i]] = id_of_bytes(l, (text_span){ (const char *)bytes + i, 1 });
+}
+
+/* ---- one merge ------------------------------------------------------------------------------------ */
+
+static void note_merged(learner *l, merged m) {
+    if (l->n_merged == l->cap_merged) {
+        l->cap_merged = MAX(1024, l->cap_merged * 2);
+        l->merged = mem_grow(l->merged, l->cap_merged * sizeof *l->merged);
+    }
+    l->merged[l->n_merged++] = m;
+}
+
+/* Writes the new token where the pair still is, and notes what its neighbours are. Places ascend, so
+ * a run of one token pairs up from the left. */
+static void replace(learner *l, const pair_entry *pair, const uint32_t *places, uint32_t id) {
+    uint32_t a = (uint32_t)(pair->key >> 32), b = (uint32_t)pair->key;
+    uint32_t to_b = l->length[a], size = to_b + l->length[b];
+    int run = 0;
+    l->n_merged = 0;
+    for (uint32_t i = 0; i < pair->n; i++) {
+        uint32_t *cell = l->cells.at + places[i];
+        if (cell[0] != a || cell[to_b] != b) continue;
+        run = bpe_cells_run(&l->cells, run, places[i]);
+        note_merged(l, (merged){ places[i], cell[-1], cell[size], run });
+        cell[to_b - 1] = cell[to_b] = CELL_NONE;
+        cell[0] = cell[size - 1] = id;
+        if (cell[-1] == id) l->merged[l->n_merged - 2].right = id; /* was the first of this pair */
+    }
+}
+
+static void side_add(side *s, uint32_t id, int64_t weight) {
+    if (s->by_id[id].n++ == 0) s->seen[s->n_seen++] = id;
+    s->by_id[id].weight += weight;
+}
+
+/* Two new tokens side by side are a pair on the right of the first only. */
+static void collect_sides(learner *l, uint32_t id) {
+    for (uint32_t i = 0; i < l->n_merged; i++) {
+        const merged *m = &l->merged[i];
+        int64_t weight = l->cells.runs[m->run].weight;
+        if (m->left != CELL_NONE && m->left != id) side_add(&l->left, m->left, weight);
+        if (m->right != CELL_NONE) side_add(&l->right, m->right, weight);
+    }
+}
+
+/* The pairs that went, and those that came: (x a) and (x id), (b y) and (id y). */
+static void change_pairs(learner *l, uint32_t a, uint32_t b, uint32_t id) {
+    bpe_pairs_reserve(&l->pairs, (size_t)l->n_merged * 2);
+    for (uint32_t i = 0; i < l->left.n_seen; i++) {
+        uint32_t x = l->left.seen[i];
+        neighbour *n = &l->left.by_id[x];
+        bpe_pairs_subtract(&l->pairs, x, a, n->weight);
+        n->to = bpe_pairs_add(&l->pairs, x, id, n->weight, n->n);
+    }
+    for (uint32_t i = 0; i < l->right.n_seen; i++) {
+        uint32_t y = l->right.seen[i];
+        neighbour *n = &l->right.by_id[y];
+        bpe_pairs_subtract(&l->pairs, b, y == id ? a : y, n->weight);
+        n->to = bpe_pairs_add(&l->pairs, id, y, n->weight, n->n);
+    }
+}
+
+static void place_pairs(learner *l, uint32_t id) {
+    for (uint32_t i = 0; i < l->n_merged; i++) {
+        const merged *m = &l->merged[i];
+        if (m->left != CELL_NONE && m->left != id && l->left.by_id[m->left].to)
+            *l->left.by_id[m->left].to++ = m->at - l->length[m->left];
+        if (m->right != CELL_NONE && l->right.by_id[m->right].to)
+            *l->right.by_id[m->right].to++ = m->at;
+    }
+}
+
+static void side_clear(side *s) {
+    for (uint32_t i = 0; i < s->n_seen; i++) s->by_id[s->seen[i]] = (neighbour){ 0 };
+    s->n_seen = 0;
+}
+
+static text_span joined(arena *memory, text_span a, text_span b) {
+    char *bytes = arena_alloc(memory, a.len + b.len);
+    memcpy(bytes, a.at, a.len);
+    memcpy(bytes + a.len, b.at, b.len);
+    return (text_span){ bytes, a.len + b.len };
+}
+
+static void merge_pair(learner *l, const pair_entry *pair, const uint32_t *places) {
+    uint32_t a = (uint32_t)(pair->key >> 32), b = (uint32_t)pair->key;
+    uint32_t id = id_of_bytes(l, joined(l->out->memory, l->bytes[a], l->bytes[b]));
+    l->out->merges[l->out->n_merges++] = (bpe_pair){ (int32_t)a, (int32_t)b };
+    replace(l, pair, places, id);
+    collect_sides(l, id);
+    change_pairs(l, a, b, id);
+    place_pairs(l, id);
+    side_clear(&l->left);
+    side_clear(&l->right);
+}
+
+/* ---- all of them ----------------------------------------------------------------------------------- */
+
+static void side_init(side *s, size_t ids) {
+    s->by_id = mem_alloc(ids * sizeof *s->by_id);
+    s->seen = mem_alloc(ids * sizeof *s->seen);
+}
+
+static void learner_init(learner *l, const bpe_options *o, bpe_learned *out) {
+    size_t ids = (size_t)o->vocab, special = (size_t)o->n_special;
+    *l = (learner){ .o = o, .out = out };
+    *out = (bpe_learned){ .memory = arena_new(), .twin = -1 };
+    out->tokens = mem_alloc(ids * sizeof *out->tokens);
+    /* A merge that makes a special token's text makes no id: one more merge than there are ids. */
+    out->merges = mem_alloc((ids + special) * sizeof *out->merges);
+    out->special = mem_alloc(special * sizeof *out->special);
+    l->bytes = mem_alloc(ids * sizeof *l->bytes);
+    l->length = mem_alloc(ids * sizeof *l->length);
+    l->twins = mem_alloc(special * sizeof *l->twins);
+    side_init(&l->left, ids);
+    side_init(&l->right, ids);
+}
+
+static void learner_free(learner *l) {
+    side *const sides[] = { &l->left, &l->right };
+    for (size_t i = 0; i < COUNT_OF(sides); i++) {
+        free(sides[i]->by_id);
+        free(sides[i]->seen);
+    }
+    free(l->merged);
+    free(l->twins);
+    free(l->length);
+    free(l->bytes);
+    bpe_pairs_free(&l->pairs);
+    bpe_cells_free(&l->cells);
+}
+
+static void warn_left_out(const bpe_cells *c) {
+    char left[32], all[32], need[32];
+    if (c->left_out == 0) return;
+    log_warn("%s of %s distinct words, those seen less than %lld times, do not fit into the memory "
+             "cap and are left out; with %s all would be learned from",
+             str_count(left, sizeof left, (double)c->left_out),
+             str_count(all, sizeof all, (double)c->words), (long long)c->least,
+             str_bytes(need, sizeof need, (double)c->wanted));
+}
+
+err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progress,
+              bpe_learned *out) {
+    learner l;
+    uint32_t id_of_byte[256];
+    pair_entry pair;
+    const uint32_t *places = NULL;
+    err e = OK;
+    learner_init(&l, o, out);
+    add_special(&l);
+    add_bytes(&l, id_of_byte);
+    BUG_IF(out->n_tokens > o->vocab);
+    TRY_CLEAN(
+        bpe_cells_fill(&l.cells, counts, o->memory, FIXED_BYTES + (size_t)o->vocab * BYTES_PER_ID));
+    warn_left_out(&l.cells);
+    TRY_CLEAN(bpe_pairs_init(&l.pairs, &l.cells, id_of_byte, l.length, o->min_frequency));
+    while (out->n_tokens < o->vocab && bpe_pairs_pop(&l.pairs, &pair, &places)) {
+        merge_pair(&l, &pair, places);
+        train_progress_show(progress, "learning: %lld of %lld ids", (long long)out->n_tokens,
+                            (long long)o->vocab);
+    }
+cleanup:
+    learner_free(&l);
+    return e;
+}
+
+void bpe_learned_free(bpe_learned *l) {
+    free(l->tokens);
+    free(l->merges);
+    free(l->special);
+    arena_free(l->memory);
+    *l = (bpe_learned){ 0 };
+}

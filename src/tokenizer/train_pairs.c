@@ -1,0 +1,220 @@
+/* Pairs of neighbours: their counts, their places, and which of them comes next. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/train_internal.h"
+
+/* ---- the table --------------------------------------------------------------------------------- */
+
+static uint32_t key_hash(uint64_t key) {
+    key *= 0x9E3779B97F4A7C15u;
+    return (uint32_t)((key ^ key >> 29) * 0xBF58476D1CE4E5B9u >> 32);
+}
+
+/* @return the pair's slot, or the free one where it would go. */
+static uint64_t *find_slot(const bpe_pairs *p, uint64_t key, uint32_t hash) {
+    for (size_t i = hash & (p->n_slots - 1);; i = (i + 1) & (p->n_slots - 1)) {
+        uint64_t slot = p->slots[i];
+        if (slot == 0) return &p->slots[i];
+        if (slot >> 32 == hash && p->entries[(uint32_t)slot - 1].key == key) return &p->slots[i];
+    }
+}
+
+static pair_entry *find(const bpe_pairs *p, uint64_t key) {
+    uint64_t slot = *find_slot(p, key, key_hash(key));
+    return slot ? &p->entries[(uint32_t)slot - 1] : NULL;
+}
+
+static void enter(bpe_pairs *p, uint32_t index) {
+    uint64_t key = p->entries[index].key;
+    uint32_t hash = key_hash(key);
+    *find_slot(p, key, hash) = (uint64_t)hash << 32 | (index + 1);
+}
+
+/* Builds the slots anew, for the entries there are and half as many more. */
+static void rebuild_slots(bpe_pairs *p) {
+    size_t n_slots = 1024;
+    while (n_slots < (size_t)p->cap + p->cap / 2) n_slots *= 2;
+    if (n_slots != p->n_slots) {
+        free(p->slots);
+        p->slots = mem_alloc(n_slots * sizeof *p->slots);
+        p->n_slots = n_slots;
+    } else {
+        memset(p->slots, 0, n_slots * sizeof *p->slots);
+    }
+    for (uint32_t i = 0; i < p->n; i++) enter(p, i);
+}
+
+/* ---- places ------------------------------------------------------------------------------------- */
+
+static bool still_there(const bpe_pairs *p, uint64_t key, uint32_t at) {
+    uint32_t left = (uint32_t)(key >> 32);
+    const uint32_t *cell = p->cells->at + at;
+    return cell[0] == left && cell[p->length[left]] == (uint32_t)key;
+}
+
+/* Takes out dead pairs and stale places. Entries are in the order of their places, so everything
+ * moves down where it is. */
+static void sweep(bpe_pairs *p) {
+    uint32_t kept = 0, to = 0;
+    for (uint32_t i = 0; i < p->n; i++) {
+        pair_entry e = p->entries[i];
+        if (e.count < p->floor) continue;
+        uint32_t first = to;
+        for (uint32_t k = e.first; k < e.first + e.n; k++)
+            if (still_there(p, e.key, p->places[k])) p->places[to++] = p->places[k];
+        p->entries[kept++] = (pair_entry){ e.key, e.count, first, to - first };
+    }
+    p->n = kept;
+    p->n_places = to;
+}
+
+void bpe_pairs_reserve(bpe_pairs *p, size_t n) {
+    if (p->n_places + n <= p->cap_places) return;
+    sweep(p);
+    rebuild_slots(p);
+    BUG_IF(p->n_places + n > p->cap_places); /* live places are fewer than cells */
+}
+
+/* ---- which comes next ------------------------------------------------------------------------------ */
+
+static bool before(pair_rank a, pair_rank b) {
+    return a.count != b.count ? a.count > b.count : a.key < b.key;
+}
+
+static void heap_push(bpe_pairs *p, pair_rank r) {
+    if (r.count < p->ranked) return;
+    if (p->n_heap == p->cap_heap) {
+        p->cap_heap = MAX(1024, p->cap_heap * 2);
+        p->heap = mem_grow(p->heap, p->cap_heap * sizeof *p->heap);
+    }
+    size_t i = p->n_heap++;
+    for (; i > 0 && before(r, p->heap[(i - 1) / 2]); i = (i - 1) / 2)
+        p->heap[i] = p->heap[(i - 1) / 2];
+    p->heap[i] = r;
+}
+
+static pair_rank heap_pop(bpe_pairs *p) {
+    pair_rank top = p->heap[0], r = p->heap[--p->n_heap];
+    size_t i = 0;
+    for (size_t child; (child = 2 * i + 1) < p->n_heap; i = child) {
+        if (child + 1 < p->n_heap && before(p->heap[child + 1], p->heap[child])) child++;
+        if (!before(p->heap[child], r)) break;
+        p->heap[i] = p->heap[child];
+    }
+    p->heap[i] = r;
+    return top;
+}
+
+/* Most pairs are rare and are never merged. So only those within a factor of the highest count are
+ * ranked, and when none of them is left, the next. */
+static void rank_more(bpe_pairs *p) {
+    enum { FACTOR = 4 };
+    int64_t highest = 0;
+    for (uint32_t i = 0; i < p->n; i++) highest = MAX(highest, p->entries[i].count);
+    p->ranked = MAX(highest / FACTOR, p->floor);
+    for (uint32_t i = 0; i < p->n; i++)
+        heap_push(p, (pair_rank){ p->entries[i].count, p->entries[i].key });
+}
+
+bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at) {
+    for (;;) {
+        if (p->n_heap == 0) rank_more(p);
+        if (p->n_heap == 0) return false;
+        pair_rank top = heap_pop(p);
+        pair_entry *e = find(p, top.key);
+        if (!e) continue; /* fell below the floor and was swept out */
+        if (e->count != top.count) {
+            heap_push(p, (pair_rank){ e->count, e->key });
+            continue;
+        }
+        *out = *e;
+        *at = p->places + e->first;
+        e->count = 0;
+        return true;
+    }
+}
+
+/* ---- changes -------------------------------------------------------------------------------------- */
+
+void bpe_pairs_subtract(bpe_pairs *p, uint32_t left, uint32_t right, int64_t weight) {
+    pair_entry *e = find(p, pair_key(left, right));
+    if (e) e->count -= weight;
+}
+
+uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t count, uint32_t n) {
+    if (count < p->floor) return NULL;
+    if (p->n == p->cap) {
+        p->cap = MAX(1024, p->cap + p->cap / 2);
+        p->entries = mem_grow(p->entries, p->cap * sizeof *p->entries);
+        if (p->cap > p->n_slots / 4 * 3) rebuild_slots(p);
+    }
+    uint32_t *places = p->places + p->n_places;
+    p->entries[p->n] = (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_places, n };
+    enter(p, p->n++);
+    p->n_places += n;
+    heap_push(p, (pair_rank){ count, pair_key(left, right) });
+    return places;
+}
+
+/* ---- the first pairs -------------------------------------------------------------------------------- */
+
+typedef struct first_pair {
+    int64_t count;
+    uint32_t n;
+    uint32_t *to; /* where its next place goes; NULL: too rare */
+} first_pair;
+
+/* The pair at a cell whose token and the next are bytes yet; NULL: one of them is no byte. */
+static first_pair *first_at(const bpe_cells *c, uint32_t i, first_pair *pairs) {
+    if (c->at[i] == CELL_NONE || c->at[i + 1] == CELL_NONE) return NULL;
+    return &pairs[c->at[i] << 8 | c->at[i + 1]];
+}
+
+static void count_first(const bpe_cells *c, first_pair *pairs) {
+    for (int run = 0; run < c->n_runs; run++) {
+        for (uint32_t i = c->runs[run].first; i + 1 < c->runs[run + 1].first; i++) {
+            first_pair *f = first_at(c, i, pairs);
+            if (!f) continue;
+            f->count += c->runs[run].weight;
+            f->n++;
+        }
+    }
+}
+
+static void place_first(bpe_cells *c, first_pair *pairs, const uint32_t id_of_byte[256]) {
+    for (uint32_t i = 0; i + 1 < c->n; i++) {
+        first_pair *f = first_at(c, i, pairs);
+        if (f && f->to) *f->to++ = i;
+        if (c->at[i] != CELL_NONE) c->at[i] = id_of_byte[c->at[i]];
+    }
+}
+
+err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256],
+                   const uint32_t *length, int64_t floor) {
+    *p = (bpe_pairs){ .cells = cells, .length = length, .floor = MAX(floor, 1) };
+    p->ranked = INT64_MAX;
+    void *places = NULL;
+    size_t n =
+        cells->n + cells->n / 2; /* live places are fewer than cells; the rest: fewer sweeps */
+    TRY(mem_map(n * sizeof *p->places, &places));
+    p->places = places;
+    p->cap_places = n;
+    first_pair *pairs = mem_alloc(256 * 256 * sizeof *pairs);
+    count_first(cells, pairs);
+    for (uint32_t i = 0; i < 256 * 256; i++)
+        if (pairs[i].n)
+            pairs[i].to = bpe_pairs_add(p, id_of_byte[i >> 8], id_of_byte[i & 255], pairs[i].count,
+                                        pairs[i].n);
+    place_first(cells, pairs, id_of_byte);
+    free(pairs);
+    return OK;
+}
+
+void bpe_pairs_free(bpe_pairs *p) {
+    mem_unmap(p->places, p->cap_places * sizeof *p->places);
+    free(p->entries);
+    free(p->slots);
+    free(p->heap);
+    *p = (bpe_pairs){ 0 };
+}

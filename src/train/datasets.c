@@ -1,0 +1,282 @@
+/* The data of a run: sources to train on with their shares, sets to validate on. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+static run_source *add_source(run_source **list, int *n, const char *name) {
+    *list = mem_grow(*list, (size_t)(*n + 1) * sizeof **list);
+    run_source *s = &(*list)[(*n)++];
+    *s = (run_source){ .name = strdup(name), .loss = NAN };
+    return s;
+}
+
+static err check_vocab(const trainer *t, const data_source *d) {
+    const data_info *info = data_source_info(d);
+    if (info->vocab <= t->mc.vocab) return OK;
+    return err_hint(ERR("%s has a vocabulary of %lld, the model's is %lld", info->path,
+                        (long long)info->vocab, (long long)t->mc.vocab),
+                    "set model.vocab_size to at least %lld", (long long)info->vocab);
+}
+
+static err open_source(const trainer *t, const char *const *paths, int n, bool held_out,
+                       data_source **out) {
+    data_options o = { .vocab_limit = t->mc.vocab,
+                       .tokenizer = t->cfg->data.tokenizer,
+                       .held_out = held_out };
+    TRY(data_open_paths(paths, n, &o, out));
+    return *out ? check_vocab(t, *out) : OK;
+}
+
+/* A path becomes one source, a mix file one for each of its entries. With `held_out` only shards
+ * that were held out when the data was made count; a source without them adds nothing. */
+static err open_sources(const trainer *t, const char *path, bool held_out, run_source **list,
+                        int *n) {
+    mix_entry only = { .name = path, .paths = &path, .n_paths = 1 };
+    mix_file file = { .entries = &only, .n = 1 };
+    bool is_mix = mix_file_is(path);
+    if (is_mix) TRY(mix_file_read(path, &file));
+    err e = OK;
+    for (int i = 0; i < file.n; i++) {
+        const mix_entry *m = &file.entries[i];
+        data_source *d = NULL;
+        TRY_CLEAN(open_source(t, m->paths, m->n_paths, held_out, &d));
+        if (!d) continue;
+        run_source *s = add_source(list, n, m->name);
+        s->data = d;
+        s->range = (data_range){ 0, data_source_info(d)->tokens };
+        s->weight = m->weight;
+        s->epochs = m->epochs;
+    }
+cleanup:
+    if (is_mix) mix_file_free(&file);
+    return e;
+}
+
+static bool is_held_out(const trainer *t, const char *name) {
+    for (int i = 0; i < t->n_sets; i++)
+        if (strcmp(t->sets[i].name, name) == 0) return true;
+    return false;
+}
+
+/* Sources that came without a held-out part give up a fraction of their own. */
+static err split_sources(trainer *t) {
+    double fraction = t->cfg->data.validation_fraction;
+    for (int i = 0; i < t->n_sources && fraction > 0; i++) {
+        run_source *s = &t->sources[i];
+        data_range rest;
+        if (is_held_out(t, s->name)) continue;
+        TRY(data_split(s->data, fraction, t->seq, &s->range, &rest));
+        run_source *set = add_source(&t->sets, &t->n_sets, s->name);
+        set->data = s->data;
+        set->borrowed = true;
+        set->range = rest;
+        set->weight = s->weight;
+    }
+    return OK;
+}
+
+/* Ids of two tokenizers in one model would be noise. Formats of others do not say theirs. */
+static err check_tokenizers(const run_source *list, int n, const data_info **known) {
+    for (int i = 0; i < n; i++) {
+        const data_info *d = data_source_info(list[i].data);
+        if (d->tokenizer != TOKENIZER_BYTES && d->tokenizer_hash == 0) continue;
+        if (!*known) *known = d;
+        if (d->tokenizer == (*known)->tokenizer && d->tokenizer_hash == (*known)->tokenizer_hash)
+            continue;
+        return err_hint(
+            ERR("%s and %s were made with different tokenizers", (*known)->path, d->path),
+            "tokenize all data of a run with one tokenizer; data.tokenizer is that of "
+            "plain text");
+    }
+    return OK;
+}
+
+static err open_all(trainer *t) {
+    const config *c = t->cfg;
+    if (*c->data.train) {
+        TRY(open_sources(t, c->data.train, false, &t->sources, &t->n_sources));
+    } else {
+        data_source *d;
+        TRY(data_open_synth((uint64_t)c->training.seed, c->data.synth_documents, &d));
+        run_source *s = add_source(&t->sources, &t->n_sources, "synthetic corpus");
+        s->data = d;
+        s->range = (data_range){ 0, data_source_info(d)->tokens };
+        TRY(check_vocab(t, d));
+    }
+    if (*c->data.validation)
+        return open_sources(t, c->data.validation, false, &t->sets, &t->n_sets);
+    if (*c->data.train) TRY(open_sources(t, c->data.train, true, &t->sets, &t->n_sets));
+    return split_sources(t);
+}
+
+err datasets_open(trainer *t) {
+    const data_info *known = NULL;
+    TRY(open_all(t));
+    TRY(check_tokenizers(t->sources, t->n_sources, &known));
+    return check_tokenizers(t->sets, t->n_sets, &known);
+}
+
+int64_t datasets_tokens(const run_source *list, int n) {
+    int64_t sum = 0;
+    for (int i = 0; i < n; i++) sum += list[i].range.to - list[i].range.from;
+    return sum;
+}
+
+bool datasets_are_bytes(const trainer *t) {
+    bool bytes = true;
+    for (int i = 0; i < t->n_sources; i++)
+        bytes = bytes && data_source_info(t->sources[i].data)->tokenizer == TOKENIZER_BYTES;
+    return bytes;
+}
+
+/* ---- loaders ----------------------------------------------------------------------------------- */
+
+static err open_sets(trainer *t) {
+    for (int i = 0; i < t->n_sets; i++) {
+        run_source *s = &t->sets[i];
+        loader_options o = { .seq_len = t->seq,
+                             .rows = t->rows,
+                             .range = s->range,
+                             .vocab_limit = t->mc.vocab,
+                             .mask_documents = t->cfg->data.documents,
+                             .evaluation = true };
+        TRY(loader_new(s->data, &o, &s->batches));
+    }
+    return OK;
+}
+
+/* A run that needs more than the sources may give is better told now. */
+static err check_enough(const trainer *t) {
+    int64_t windows = t->rows * t->micros, total = loader_total(t->batches);
+    if (t->cfg->training.batch_ramp_start > 0 || t->stop <= total / windows) return OK;
+    return err_hint(ERR("the epochs that the mix allows last for %lld steps, the run has %lld",
+                        (long long)(total / windows), (long long)t->stop),
+                    "set training.steps to what there is, or raise `epochs` in %s",
+                    t->cfg->data.train);
+}
+
+err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps) {
+    const config *c = t->cfg;
+    int64_t windows = t->rows * t->micros;
+    loader_options o = { .seq_len = t->seq,
+                         .rows = t->rows,
+                         .step_windows = windows,
+                         .seed = (uint64_t)c->training.seed,
+                         .vocab_limit = t->mc.vocab,
+                         .mask_documents = c->data.documents,
+                         .in_order = !c->data.shuffle,
+                         .packing = (data_packing)c->data.packing,
+                         .guard = { c->data.guard, c->data.guard_repeated, c->data.guard_few_ids },
+                         .curriculum_start = c->training.seq_curriculum_start,
+                         .curriculum_windows = curriculum_steps * windows,
+                         .ramp_start = c->training.batch_ramp_start,
+                         .ramp_windows = ramp_steps * windows,
+                         .prefetch = (int)c->data.prefetch,
+                         .workers = (int)c->data.workers };
+    data_part *parts = mem_alloc((size_t)t->n_sources * sizeof *parts);
+    for (int i = 0; i < t->n_sources; i++) {
+        run_source *s = &t->sources[i];
+        if (o.packing == PACK_BEST_FIT) data_index_documents(s->data);
+        parts[i] = (data_part){ s->name, s->data, s->range, s->weight, s->epochs };
+    }
+    err e = loader_new_mix(parts, t->n_sources, &o, &t->batches);
+    free(parts);
+    TRY(e);
+    TRY(check_enough(t));
+    return open_sets(t);
+}
+
+err datasets_begin(trainer *t) {
+    data_skips wanted;
+    TRY(data_skips_parse(t->cfg->data.skip, &wanted));
+    int64_t now = data_skips_position(&t->state.skips, t->state.windows);
+    for (int i = 0; i < wanted.n; i++) TRY(data_skips_add(&t->state.skips, wanted.at[i], now));
+    loader_set_skips(t->batches, &t->state.skips);
+    loader_seek(t->batches, t->state.windows);
+    return OK;
+}
+
+/* ---- figures ------------------------------------------------------------------------------------ */
+
+void datasets_step_begin(trainer *t) {
+    for (int i = 0; i < t->n_sources; i++) t->sources[i].sum = 0, t->sources[i].valid = 0;
+}
+
+double datasets_add_losses(trainer *t, const data_batch *b, const float *losses) {
+    double sum = 0;
+    for (int64_t row = 0; row < t->rows; row++) {
+        run_source *s = &t->sources[b->part[row]];
+        double part = 0;
+        for (int64_t i = 0; i < t->seq; i++) part += losses[row * t->seq + i];
+        s->sum += part;
+        s->valid += b->row_valid[row];
+        sum += part;
+    }
+    return sum;
+}
+
+err datasets_log_rejected(trainer *t, const data_batch *b, int64_t *rejected) {
+    enum { EVENTS_PER_STEP = 8 }; /* one bad file must not fill the disk */
+    for (int64_t row = 0; row < t->rows; row++) {
+        if (b->guard[row] == GUARD_FINE) continue;
+        if ((*rejected)++ >= EVENTS_PER_STEP) continue;
+        int part = b->part[row];
+        int64_t token = loader_window_token(t->batches, part, b->window[row]);
+        TRY(observe_event(
+            t->log, "guard", t->state.step + 1,
+            json_pack("{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",
+                      io_json_string(t->sources[part].name, strlen(t->sources[part].name)),
+                      "window", (json_int_t)b->window[row], "token", (json_int_t)token)));
+    }
+    return OK;
+}
+
+void datasets_measure(trainer *t, observe_step *out) {
+    t->parts = mem_grow(t->parts, (size_t)(t->n_sources + t->n_sets) * sizeof *t->parts);
+    for (int i = 0; i < t->n_sources; i++) {
+        const run_source *s = &t->sources[i];
+        t->parts[i] =
+            (observe_part){ s->name, loader_part_consumed(t->batches, i, t->state.windows) * t->seq,
+                            s->valid ? s->sum / (double)s->valid : NAN };
+    }
+    for (int i = 0; i < t->n_sets; i++)
+        t->parts[t->n_sources + i] = (observe_part){ t->sets[i].name, 0, t->sets[i].loss };
+    out->sources = t->parts;
+    out->n_sources = t->n_sources > 1 ? t->n_sources : 0;
+    out->validation = t->parts + t->n_sources;
+    out->n_validation = t->n_sets > 1 && !isnan(out->val_loss) ? t->n_sets : 0;
+}
+
+err datasets_validate(trainer *t, double *loss) {
+    double sum = 0, weights = 0;
+    for (int i = 0; i < t->n_sets; i++) {
+        run_source *s = &t->sets[i];
+        TRY(eval_loss(&t->x, t->m, t->eval_id, t->eval.last, s->batches, t->cfg->validation.batches,
+                      &s->loss));
+        double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
+        sum += weight * s->loss;
+        weights += weight;
+    }
+    *loss = sum / weights;
+    return OK;
+}
+
+static void free_sources(run_source *list, int n) {
+    for (int i = 0; i < n; i++) {
+        loader_free(list[i].batches);
+        if (!list[i].borrowed) data_close(list[i].data);
+        free(list[i].name);
+    }
+    free(list);
+}
+
+void datasets_free(trainer *t) {
+    loader_free(t->batches);
+    free_sources(t->sets, t->n_sets); /* first: some read the sources' data */
+    free_sources(t->sources, t->n_sources);
+    free(t->parts);
+}

@@ -1,0 +1,612 @@
+/* Every op on the GPU against the CPU: each float type and mixtures, a spread of shapes, fresh
+ * random data, outputs poisoned before each run.
+ *
+ *     gpu_ops [SEED]
+ *
+ * A line an op; the last says 'N passed, N failed'. */
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "ops/block8.h"
+#include "ops/ops.h"
+
+static struct {
+    const op_backend *cpu;
+    op_backend *gpu;
+    pool *pool;
+    uint64_t draws;
+    rng_key key;
+    int passed, failed;
+    double worst; /* of the op at hand, as a share of what is allowed */
+    char worst_case[160];
+    step_block step, *step_gpu;
+} t;
+
+static void stop(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    exit(1);
+}
+
+/* ---- tensors ------------------------------------------------------------------------------------ */
+static tensor make(dtype dt, int ndim, ...) {
+    int64_t dim[TENSOR_MAX_DIM] = { 0 };
+    va_list list;
+    va_start(list, ndim);
+    for (int i = 0; i < ndim; i++) dim[i] = va_arg(list, int64_t);
+    va_end(list);
+    tensor x = tensor_of(NULL, dt, ndim, dim);
+    x.data = mem_alloc(tensor_bytes(&x) + 64);
+    return x;
+}
+
+static float draw(void) { return rng_normal(t.key, t.draws++); }
+
+static tensor random_of(dtype dt, int64_t rows, int64_t cols, float mean, float spread) {
+    tensor x = cols ? make(dt, 2, rows, cols) : make(dt, 1, rows);
+    int64_t n = tensor_count(&x);
+    float *v = mem_alloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) v[i] = mean + spread * draw();
+    dt_from_f32(dt, v, x.data, n);
+    free(v);
+    return x;
+}
+
+static tensor ints_below(int64_t n, int64_t below) {
+    tensor x = make(DT_I32, 1, n);
+    for (int64_t i = 0; i < n; i++)
+        ((int32_t *)x.data)[i] = (int32_t)rng_below(t.key, t.draws++, (uint64_t)below);
+    return x;
+}
+
+/* Rows of `seq` tokens, each cut into documents at random places. */
+static tensor starts(int64_t n, int64_t seq, bool documents) {
+    tensor x = make(DT_I32, 1, n);
+    int32_t *start = x.data;
+    for (int64_t i = 0; i < n; i++) {
+        bool fresh = i % seq == 0 || (documents && rng_below(t.key, t.draws++, 9) == 0);
+        start[i] = fresh ? (int32_t)i : start[i - 1];
+    }
+    return x;
+}
+
+/* ---- one call on both ------------------------------------------------------------------------------ */
+typedef struct side {
+    op_call c;
+    void *memory[OP_MAX_IN + OP_MAX_OUT];
+} side;
+
+static void *to_gpu(const tensor *x) {
+    if (!x->data) return NULL;
+    void *p = NULL;
+    stop(t.gpu->device->map(t.gpu->context, tensor_bytes(x), &p));
+    t.gpu->device->put(t.gpu->context, p, x->data, tensor_bytes(x));
+    return p;
+}
+
+/* The outputs of both sides begin the same: poisoned, or what the call adds to. */
+static void poison(op_call *c, bool keep) {
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (c->out[i].data && !keep) memset(c->out[i].data, 0xff, tensor_bytes(&c->out[i]));
+}
+
+static double difference(const tensor *a, const tensor *b) {
+    int64_t n = tensor_count(a);
+    if (!dt_is_float(a->dt)) return memcmp(a->data, b->data, tensor_bytes(a)) ? 1 : 0;
+    float *x = mem_alloc((size_t)n * sizeof *x), *y = mem_alloc((size_t)n * sizeof *y);
+    double d = 0, size = 0;
+    dt_to_f32(a->dt, a->data, x, n);
+    dt_to_f32(b->dt, b->data, y, n);
+    for (int64_t i = 0; i < n; i++) {
+        d += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
+        size += (double)y[i] * y[i];
+    }
+    free(x);
+    free(y);
+    if (isnan(d) || isnan(size)) return 1e9;
+    return size > 0 ? sqrt(d / size) : sqrt(d);
+}
+
+static double allowed(dtype dt, double fp32) {
+    return dt == DT_BF16 ? 6e-3 : dt == DT_F16 ? 1e-3 : fp32;
+}
+
+/* Runs the call on the GPU, on copies of its tensors; results replace c's outputs. */
+static void run_gpu(op_call *c) {
+    op_call g = *c;
+    void *work = NULL;
+    size_t bytes = ops_workspace(t.gpu, c, 1);
+    for (int i = 0; i < OP_MAX_IN; i++) g.in[i].data = to_gpu(&c->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++) g.out[i].data = to_gpu(&c->out[i]);
+    if (bytes) stop(t.gpu->device->map(t.gpu->context, bytes, &work));
+    op_run run = { .workspace = work,
+                   .workspace_bytes = bytes,
+                   .step = t.step_gpu,
+                   .layer = 3,
+                   .context = t.gpu->context };
+    g.run = &run;
+    ops_run(t.gpu, &g);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (c->out[i].data)
+            stop(t.gpu->device->get(t.gpu->context, c->out[i].data, g.out[i].data,
+                                    tensor_bytes(&c->out[i])));
+    stop(t.gpu->device->sync(t.gpu->context));
+    for (int i = 0; i < OP_MAX_IN; i++) t.gpu->device->unmap(t.gpu->context, g.in[i].data, 0);
+    for (int i = 0; i < OP_MAX_OUT; i++) t.gpu->device->unmap(t.gpu->context, g.out[i].data, 0);
+    t.gpu->device->unmap(t.gpu->context, work, 0);
+}
+
+static void run_cpu(op_call *c) {
+    size_t bytes = ops_workspace(t.cpu, c, pool_size(t.pool));
+    op_run run = { .pool = t.pool,
+                   .workspace = mem_alloc(bytes + 64),
+                   .workspace_bytes = bytes,
+                   .step = &t.step,
+                   .layer = 3 };
+    c->run = &run;
+    ops_run(t.cpu, c);
+    c->run = NULL;
+    free(run.workspace);
+}
+
+static op_call copy_outputs(const op_call *c) {
+    op_call g = *c;
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (!c->out[i].data) continue;
+        g.out[i].data = mem_alloc(tensor_bytes(&c->out[i]) + 64);
+        memcpy(g.out[i].data, c->out[i].data, tensor_bytes(&c->out[i]));
+    }
+    return g;
+}
+
+static void note(const op_call *c, int out, double d, double most) {
+    if (d / most <= t.worst && t.worst_case[0]) return;
+    t.worst = d / most;
+    const tensor *x = &c->out[out];
+    snprintf(t.worst_case, sizeof t.worst_case,
+             "%s out %d %s [%lld, %lld] in %s: %.2e, allowed %.0e", op_name(c->op), out,
+             dt_name(x->dt), (long long)x->dim[0], (long long)x->dim[1], dt_name(c->in[0].dt), d,
+             most);
+}
+
+/* @param keep outputs are inputs too. @param fp32 what fp32 outputs may differ by. */
+static void compare(op_call *c, bool keep, double fp32) {
+    poison(c, keep || c->accumulate);
+    op_call g = copy_outputs(c);
+    run_cpu(c);
+    run_gpu(&g);
+    double in = 0; /* narrow inputs make no difference: both sides read the same */
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (!c->out[i].data) continue;
+        note(c, i, difference(&g.out[i], &c->out[i]), allowed(c->out[i].dt, MAX(fp32, in)));
+        free(g.out[i].data);
+    }
+}
+
+static void release(op_call *c) {
+    for (int i = 0; i < OP_MAX_IN; i++) free(c->in[i].data);
+    for (int i = 0; i < OP_MAX_OUT; i++) free(c->out[i].data);
+}
+
+/* ---- the ops ---------------------------------------------------------------------------------------- */
+static const dtype TYPES[] = { DT_F32, DT_BF16, DT_F16 };
+enum { N_TYPES = 3 };
+#define EACH_TYPE(dt)                                                                              \
+    for (int ti_ = 0, dt = TYPES[0]; ti_ < N_TYPES; ti_++, dt = TYPES[ti_ % N_TYPES])
+
+static const struct {
+    int64_t n, d;
+} SHAPES[] = { { 1, 8 },    { 3, 20 },   { 17, 64 },   { 33, 768 },
+               { 8, 1600 }, { 5, 2048 }, { 130, 129 }, { 4, 5120 } };
+
+static void test_elementwise(void) {
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) EACH_TYPE(dt) {
+            int64_t n = SHAPES[s].n, d = SHAPES[s].d;
+            for (int other = 0; other < N_TYPES; other++) {
+                op_call c = { .op = OP_ADD, .in = { random_of(dt, n, d, 0, 1) } };
+                if (other) c.in[1] = random_of(TYPES[other], n, d, 0, 1);
+                c.out[0] = random_of(TYPES[other], n, d, 0, 1);
+                compare(&c, false, 1e-6);
+                c.op = OP_SCALE;
+                c.attr.scale.by = 0.37f;
+                compare(&c, false, 1e-6);
+                release(&c);
+            }
+            op_call c = { .op = OP_DROPOUT,
+                          .in = { random_of(dt, n, d, 0, 1), make(DT_I64, 1, n) },
+                          .out = { random_of(dt, n, d, 0, 1) } };
+            for (int64_t i = 0; i < n; i++) ((int64_t *)c.in[1].data)[i] = (i + 1) * 77777777777;
+            c.attr.dropout.p = 0.3f;
+            c.attr.dropout.site = 2;
+            compare(&c, false, 1e-6);
+            release(&c);
+        }
+    op_call z = { .op = OP_ZERO, .out = { random_of(DT_F32, 1000, 0, 0, 1) } };
+    compare(&z, false, 1e-9);
+    release(&z);
+}
+
+static void test_activations(void) {
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) EACH_TYPE(dt) for (int act = 0; act < 2; act++) {
+            int64_t n = SHAPES[s].n, d = SHAPES[s].d;
+            op_call c = { .op = OP_GELU,
+                          .in = { random_of(dt, n, d, 0, 2) },
+                          .out = { random_of(dt, n, d, 0, 1) } };
+            c.attr.act = (act_kind)act;
+            compare(&c, false, 3e-6);
+            release(&c);
+            op_call b = { .op = OP_GELU_BWD,
+                          .in = { random_of(dt, n, d, 0, 1), random_of(dt, n, d, 0, 2) },
+                          .out = { random_of(dt, n, d, 0, 1) } };
+            b.attr.act = (act_kind)act;
+            compare(&b, false, 3e-6);
+            release(&b);
+            op_call g = { .op = OP_SWIGLU,
+                          .in = { random_of(dt, n, 2 * d, 0, 2) },
+                          .out = { random_of(dt, n, d, 0, 1) } };
+            compare(&g, false, 3e-6);
+            release(&g);
+            op_call h = { .op = OP_SWIGLU_BWD,
+                          .in = { random_of(dt, n, d, 0, 1), random_of(dt, n, 2 * d, 0, 2) },
+                          .out = { random_of(dt, n, 2 * d, 0, 1) } };
+            compare(&h, false, 3e-6);
+            release(&h);
+        }
+}
+
+static void norm_case(bool rms, dtype dt, dtype rt, int64_t n, int64_t d, bool delta, bool add) {
+    op_call c = { .op = rms ? OP_RMSNORM : OP_LAYERNORM };
+    c.attr.eps = 1e-5f;
+    c.in[0] = random_of(rt, n, d, 0.3f, 1);
+    if (delta) c.in[1] = random_of(dt, n, d, 0, 1);
+    c.in[2] = random_of(DT_F32, d, 0, 1, 0.2f);
+    if (!rms) c.in[3] = random_of(DT_F32, d, 0, 0, 0.2f);
+    c.out[0] = random_of(rt, n, d, 0, 1);
+    c.out[1] = random_of(dt, n, d, 0, 1);
+    c.out[2] = rms ? make(DT_F32, 1, n) : make(DT_F32, 2, n, (int64_t)2);
+    compare(&c, false, 3e-6);
+    op_call b = { .op = rms ? OP_RMSNORM_BWD : OP_LAYERNORM_BWD };
+    b.in[0] = random_of(dt, n, d, 0, 1);
+    b.in[1] = c.out[0];
+    b.in[2] = c.out[2];
+    b.in[3] = c.in[2];
+    if (delta) b.in[4] = random_of(rt, n, d, 0, 1);
+    b.out[0] = random_of(rt, n, d, 0, 1);
+    b.out[1] = random_of(DT_F32, d, 0, 0, 1);
+    if (!rms) b.out[2] = random_of(DT_F32, d, 0, 0, 1);
+    b.accumulate = add ? ~0u : 0;
+    if (add) memset(b.out[0].data, 0, tensor_bytes(&b.out[0]));
+    compare(&b, false, 1e-5);
+    free(b.in[0].data);
+    free(b.in[4].data);
+    for (int i = 0; i < 3; i++) free(b.out[i].data);
+    release(&c);
+}
+
+static void test_norms(void) {
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++)
+        EACH_TYPE(dt) for (int rms = 0; rms < 2; rms++) for (int k = 0; k < 2; k++) {
+            norm_case(rms, dt, dt, SHAPES[s].n, SHAPES[s].d, k, k);
+            norm_case(rms, dt, DT_F32, SHAPES[s].n, SHAPES[s].d, !k, k);
+        }
+    norm_case(true, DT_BF16, DT_BF16, 4096, 768, true, false);
+}
+
+static void test_qknorm(void) {
+    EACH_TYPE(dt) for (int full = 0; full < 2; full++) for (int dim = 12; dim <= 128; dim += 58) {
+        int q = 6, kv = 2;
+        int64_t n = 37, cols = (q + 2 * kv) * dim, stats = full ? 2 : q + kv;
+        op_call c = { .op = OP_QKNORM, .in = { random_of(dt, n, cols, 0.2f, 1) } };
+        c.attr.eps = 1e-6f;
+        c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
+        c.attr.heads.norm_full = full;
+        c.in[1] = random_of(DT_F32, full ? q * dim : dim, 0, 1, 0.2f);
+        c.in[2] = random_of(DT_F32, full ? kv * dim : dim, 0, 1, 0.2f);
+        c.out[0] = random_of(dt, n, cols, 0, 1);
+        c.out[1] = make(DT_F32, 2, n, stats);
+        compare(&c, false, 3e-6);
+        op_call b = { .op = OP_QKNORM_BWD, .attr = c.attr };
+        b.in[0] = random_of(dt, n, cols, 0, 1);
+        b.in[1] = c.in[0], b.in[2] = c.out[1], b.in[3] = c.in[1], b.in[4] = c.in[2];
+        b.out[0] = random_of(dt, n, cols, 0, 1);
+        b.out[1] = random_of(DT_F32, tensor_count(&c.in[1]), 0, 0, 1);
+        b.out[2] = random_of(DT_F32, tensor_count(&c.in[2]), 0, 0, 1);
+        compare(&b, false, 1e-5);
+        free(b.in[0].data);
+        for (int i = 0; i < 3; i++) free(b.out[i].data);
+        release(&c);
+    }
+}
+
+static void test_rope(void) {
+    static const int dims[][2] = { { 64, 64 }, { 128, 128 }, { 80, 20 }, { 12, 12 }, { 64, 16 } };
+    for (size_t k = 0; k < COUNT_OF(dims); k++) EACH_TYPE(dt) for (int bwd = 0; bwd < 2; bwd++) {
+            int q = 3, kv = 1, dim = dims[k][0], rot = dims[k][1];
+            int64_t n = 29, cols = (q + 2 * kv) * dim;
+            op_call c = { .op = bwd ? OP_ROPE_BWD : OP_ROPE,
+                          .in = { random_of(dt, n, cols, 0, 1), ints_below(n, 50),
+                                  random_of(DT_F32, 50, rot, 0, 1) },
+                          .out = { random_of(dt, n, cols, 0, 1) } };
+            c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
+            c.attr.heads.rot = rot;
+            compare(&c, false, 3e-6);
+            release(&c);
+        }
+}
+
+static void test_embed(void) {
+    for (size_t s = 0; s < COUNT_OF(SHAPES); s++) EACH_TYPE(dt) for (int add = 0; add < 2; add++) {
+            int64_t n = SHAPES[s].n * 7, d = SHAPES[s].d, v = 50;
+            op_call c = { .op = OP_EMBED,
+                          .in = { ints_below(n, v), random_of(dt, v, d, 0, 1) },
+                          .out = { random_of(add ? DT_F32 : dt, n, d, 0, 1) } };
+            compare(&c, false, 1e-7);
+            op_call b = { .op = OP_EMBED_BWD,
+                          .in = { random_of(dt, n, d, 0, 1), c.in[0] },
+                          .out = { random_of(DT_F32, v, d, 0, 1) } };
+            b.accumulate = add;
+            compare(&b, false, 3e-6);
+            free(b.in[0].data);
+            free(b.out[0].data);
+            release(&c);
+        }
+}
+
+/* Products on the CPU round their operands as the GPU does; only the order of sums differs. */
+static void linear_case(dtype dt, dtype wt, int64_t n, int64_t k, int64_t m, bool bias, bool gelu,
+                        int act) {
+    op_call c = { .op = gelu ? OP_LINEAR_GELU : OP_LINEAR,
+                  .in = { random_of(dt, n, k, 0, 1), random_of(wt, m, k, 0, 0.3f) },
+                  .out = { random_of(dt, n, m, 0, 1) } };
+    if (bias) c.in[2] = random_of(DT_F32, m, 0, 0, 1);
+    if (gelu) c.out[1] = random_of(dt, n, m, 0, 1);
+    c.attr.act = (act_kind)act;
+    compare(&c, false, 2e-5);
+    op_call x = { .op = OP_LINEAR_BWD_X,
+                  .in = { random_of(dt, n, m, 0, 1), c.in[1] },
+                  .out = { random_of(dt, n, k, 0, 1) } };
+    compare(&x, false, 2e-5);
+    for (int add = 0; add < 2; add++) {
+        op_call w = { .op = OP_LINEAR_BWD_W,
+                      .in = { x.in[0], c.in[0] },
+                      .out = { random_of(DT_F32, m, k, 0, 1) } };
+        if (bias) w.out[1] = random_of(DT_F32, m, 0, 0, 1);
+        w.accumulate = add ? ~0u : 0;
+        compare(&w, false, 2e-5);
+        free(w.out[0].data);
+        free(w.out[1].data);
+    }
+    free(x.in[0].data);
+    free(x.out[0].data);
+    release(&c);
+}
+
+static void test_linear(void) {
+    static const int64_t shapes[][3] = {
+        { 16, 64, 32 }, { 33, 24, 40 }, { 128, 768, 2304 }, { 7, 13, 5 }, { 200, 384, 1536 }
+    };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++) EACH_TYPE(dt)
+    for (int k = 0; k < 3; k++)
+        linear_case(dt, dt, shapes[s][0], shapes[s][1], shapes[s][2], k > 0, k > 1, k & 1);
+    linear_case(DT_F32, DT_BF16, 33, 64, 40, true, true, ACT_GELU_TANH);
+    linear_case(DT_BF16, DT_BF16, 64, 64, 64, true, true, ACT_GELU_TANH);
+}
+
+static void test_loss(void) {
+    static const int64_t shapes[][3] = {
+        { 33, 64, 101 }, { 17, 32, 4096 }, { 5, 16, 50257 }, { 64, 24, 37 }
+    };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        EACH_TYPE(dt) for (int grad = 0; grad < 2; grad++) {
+            int64_t n = shapes[s][0], d = shapes[s][1], v = shapes[s][2];
+            op_call c = { .op = OP_LINEAR_CE,
+                          .in = { random_of(dt, n, d, 0, 1), random_of(dt, v, d, 0, 0.3f),
+                                  ints_below(n, v) },
+                          .out = { random_of(DT_F32, n, 0, 0, 1) } };
+            for (int64_t i = 0; i < n; i += 4) ((int32_t *)c.in[2].data)[i] = -100;
+            c.attr.ce.logit_scale = 0.7f;
+            if (grad) {
+                c.out[1] = random_of(dt, n, d, 0, 1);
+                c.out[2] = random_of(DT_F32, v, d, 0, 1);
+            }
+            /* logits pass through the operands' type here, through fp32 on the CPU */
+            compare(&c, false, dt == DT_F32 ? 2e-5 : 1e-2);
+            release(&c);
+        }
+}
+
+static void attention_case(dtype dt, int64_t rows, int64_t seq, int q, int kv, int dim, int window,
+                           bool documents, bool told) {
+    int64_t n = rows * seq, cols = (int64_t)(q + 2 * kv) * dim, wide = (int64_t)q * dim;
+    op_call c = { .op = OP_ATTENTION,
+                  .in = { random_of(dt, n, cols, 0, 1), starts(n, seq, documents) },
+                  .out = { random_of(dt, n, wide, 0, 1), make(DT_F32, 2, (int64_t)q, n) } };
+    c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim, c.attr.heads.window = window;
+    c.attr.heads.scale = 1 / sqrtf((float)dim);
+    c.attr.heads.seq = told ? (int)seq : 0;
+    c.attr.heads.documents = documents;
+    op_call g = copy_outputs(&c);
+    poison(&g, false);
+    run_cpu(&c);
+    run_gpu(&g);
+    note(&c, 0, difference(&g.out[0], &c.out[0]), allowed(dt, 1e-5));
+    /* backward from each side's own forward: the layout of lse is the backend's affair */
+    op_call b = { .op = OP_ATTENTION_BWD,
+                  .attr = c.attr,
+                  .in = { random_of(dt, n, wide, 0, 1), c.in[0], c.out[0], c.out[1], c.in[1] },
+                  .out = { random_of(dt, n, cols, 0, 1) } };
+    op_call h = copy_outputs(&b);
+    h.in[2] = g.out[0], h.in[3] = g.out[1];
+    poison(&h, false);
+    run_cpu(&b);
+    run_gpu(&h);
+    note(&b, 0, difference(&h.out[0], &b.out[0]), dt == DT_BF16 ? 1.2e-2 : allowed(dt, 2e-5) * 2);
+    free(b.in[0].data);
+    free(b.out[0].data);
+    free(h.out[0].data);
+    free(g.out[0].data);
+    free(g.out[1].data);
+    release(&c);
+}
+
+static void test_attention(void) {
+    EACH_TYPE(dt) {
+        for (int documents = 0; documents < 2; documents++)
+            for (int told = 0; told < 2; told++) {
+                attention_case(dt, 2, 64, 4, 4, 64, 0, documents, told);
+                attention_case(dt, 3, 128, 6, 2, 64, 0, documents, told);
+                attention_case(dt, 1, 200, 4, 1, 128, 0, documents, told);
+                attention_case(dt, 2, 96, 2, 2, 32, 17, documents, told);
+            }
+        attention_case(dt, 1, 45, 3, 3, 20, 0, true, false);
+        attention_case(dt, 1, 70, 2, 1, 256, 9, true, false);
+    }
+}
+
+static void test_cached(void) {
+    EACH_TYPE(dt) for (int window = 0; window < 2; window++) for (int64_t n = 1; n < 50; n += 40) {
+        int q = 4, kv = 2, dim = 64;
+        int64_t room = 128, at = 30;
+        op_call c = { .op = OP_ATTENTION_CACHED,
+                      .in = { random_of(dt, n, (q + 2 * kv) * dim, 0, 1),
+                              random_of(dt, room, 2 * kv * dim, 0, 1), make(DT_I32, 1, n) },
+                      .out = { random_of(dt, n, q * dim, 0, 1) } };
+        for (int64_t i = 0; i < n; i++) ((int32_t *)c.in[2].data)[i] = (int32_t)(at + i);
+        c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
+        c.attr.heads.window = window ? 11 : 0;
+        c.attr.heads.scale = 0.125f;
+        compare(&c, false, 1e-5);
+        release(&c);
+    }
+}
+
+static void test_sqnorm(void) {
+    static const int64_t sizes[] = { 1, 7, 4096, 100003, 3000000 };
+    for (size_t s = 0; s < COUNT_OF(sizes); s++)
+        for (int add = 0; add < 2; add++) {
+            op_call c = { .op = OP_SQNORM,
+                          .in = { random_of(DT_F32, sizes[s], 0, 0, 1) },
+                          .out = { random_of(DT_F32, 1, 0, 5, 1) } };
+            c.attr.scale.by = 0.5f;
+            c.accumulate = add;
+            compare(&c, false, 1e-6);
+            release(&c);
+        }
+}
+
+static void test_updates(void) {
+    static const struct {
+        op_code op;
+        int states;
+    } rules[] = { { OP_UPDATE_SGD, 0 },
+                  { OP_UPDATE_MOMENTUM, 1 },
+                  { OP_UPDATE_ADAM, 2 },
+                  { OP_UPDATE_LION, 1 } };
+    static const int64_t sizes[] = { 1, 255, 1024, 70001 };
+    for (size_t r = 0; r < COUNT_OF(rules); r++)
+        for (size_t s = 0; s < COUNT_OF(sizes); s++)
+            for (int copy = 0; copy < 3; copy++) {
+                op_call c = { .op = rules[r].op, .in = { random_of(DT_F32, sizes[s], 0, 0, 1) } };
+                c.attr.update.lr_mul = 1.5f, c.attr.update.decay = 0.1f;
+                c.attr.update.beta1 = 0.9f, c.attr.update.beta2 = 0.95f;
+                c.attr.update.eps = 1e-8f, c.attr.update.momentum = 0.9f;
+                c.attr.update.l2 = copy == 1, c.attr.update.nesterov = copy == 2;
+                for (int i = 0; i <= rules[r].states; i++)
+                    c.out[i] = random_of(DT_F32, sizes[s], 0, i == 2 ? 1 : 0, 0.1f);
+                if (copy) c.out[rules[r].states + 1] = random_of(TYPES[copy], sizes[s], 0, 0, 1);
+                compare(&c, true, 2e-6);
+                release(&c);
+            }
+}
+
+static void test_matrix_updates(void) {
+    static const int64_t sizes[][2] = { { 64, 96 }, { 130, 40 }, { 300, 300 }, { 77, 0 } };
+    for (size_t s = 0; s < COUNT_OF(sizes); s++) {
+        int64_t r = sizes[s][0], k = sizes[s][1], n = r * MAX(k, 1);
+        op_call c = { .op = OP_UPDATE_ADAFACTOR, .in = { random_of(DT_F32, r, k, 0, 1) } };
+        c.attr.update.lr_mul = 1, c.attr.update.decay = 0.1f, c.attr.update.eps = 1e-30f;
+        c.attr.update.momentum = 0.95f, c.attr.update.nesterov = true;
+        c.out[0] = random_of(DT_F32, r, k, 0, 1);
+        c.out[1] = random_of(DT_F32, r, 0, 1, 0.1f);
+        if (k) c.out[2] = random_of(DT_F32, k, 0, 1, 0.1f);
+        c.out[3] = random_of(DT_BF16, r, k, 0, 1);
+        compare(&c, true, 3e-6);
+        release(&c);
+        op_call a = { .op = OP_UPDATE_ADAM8,
+                      .attr = c.attr,
+                      .in = { random_of(DT_F32, n, 0, 0, 1) } };
+        a.attr.update.beta1 = 0.9f, a.attr.update.beta2 = 0.99f, a.attr.update.eps = 1e-8f;
+        a.out[0] = random_of(DT_F32, n, 0, 0, 1);
+        a.out[1] = make(DT_U8, 1, (int64_t)block8_bytes(n));
+        a.out[2] = make(DT_U8, 1, (int64_t)block8_bytes(n));
+        compare(&a, true, 2e-6);
+        release(&a);
+        if (!k) continue;
+        op_call m = { .op = OP_UPDATE_MUON,
+                      .attr = c.attr,
+                      .in = { random_of(DT_F32, r, k, 0, 1) } };
+        m.out[0] = random_of(DT_F32, r, k, 0, 1);
+        m.out[1] = random_of(DT_F32, r, k, 0, 1);
+        m.out[2] = random_of(DT_BF16, r, k, 0, 1);
+        compare(&m, true, 1e-4);
+        release(&m);
+        op_call g = { .op = OP_AGC,
+                      .in = { random_of(DT_F32, r, k, 0, 1) },
+                      .out = { random_of(DT_F32, r, k, 0, 1) } };
+        g.attr.agc.factor = 0.5f, g.attr.agc.eps = 1e-3f;
+        compare(&g, true, 2e-6);
+        release(&g);
+    }
+}
+
+/* ---- all of them ------------------------------------------------------------------------------------- */
+static const struct {
+    const char *name;
+    void (*run)(void);
+} tests[] = {
+    { "add, scale, cast, dropout, zero", test_elementwise },
+    { "gelu, swiglu", test_activations },
+    { "rmsnorm, layernorm", test_norms },
+    { "qknorm", test_qknorm },
+    { "rope", test_rope },
+    { "embed", test_embed },
+    { "linear", test_linear },
+    { "linear_ce", test_loss },
+    { "attention", test_attention },
+    { "attention_cached", test_cached },
+    { "sqnorm", test_sqnorm },
+    { "sgd, momentum, adam, lion", test_updates },
+    { "adafactor, adam8, muon, agc", test_matrix_updates },
+};
+
+int main(int argc, char **argv) {
+    uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
+    t.key = rng_key_of(seed, 1);
+    t.cpu = ops_cpu(OPS_ISA_BEST);
+    t.pool = pool_new(0);
+    stop(ops_cuda_open(0, false, &t.gpu));
+    t.step = (step_block){ .loss_grad = 0.013f, .dropout = rng_key_of(seed, 2) };
+    t.step.update.lr = 1e-2f, t.step.update.grad_scale = 0.8f, t.step.update.count = 7;
+    void *p = NULL;
+    stop(t.gpu->device->map(t.gpu->context, sizeof t.step, &p));
+    t.gpu->device->put(t.gpu->context, p, &t.step, sizeof t.step);
+    t.step_gpu = p;
+    printf("seed %llu, CPU %s\n", (unsigned long long)seed, t.cpu->name);
+    for (size_t i = 0; i < COUNT_OF(tests); i++) {
+        t.worst = 0;
+        t.worst_case[0] = 0;
+        tests[i].run();
+        bool good = t.worst <= 1;
+        t.passed += good;
+        t.failed += !good;
+        printf("%-4s %-34s worst: %s\n", good ? "ok" : "FAIL", tests[i].name, t.worst_case);
+        fflush(stdout);
+    }
+    printf("%d passed, %d failed\n", t.passed, t.failed);
+    ops_cuda_close(t.gpu);
+    pool_free(t.pool);
+    return t.failed > 0;
+}

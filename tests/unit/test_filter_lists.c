@@ -1,0 +1,268 @@
+/* Lists of bad words, domains and words in URLs; personal data. */
+#include "unit/filter_harness.h"
+
+#include "io/io.h"
+
+#include <unistd.h>
+
+/* ---- lists ----------------------------------------------------------------------------------- */
+
+static char list_path[] = "/tmp/ingot_list_XXXXXX";
+
+static int make_file(void **state) {
+    int fd = mkstemp(list_path);
+    return fd < 0 || close(fd);
+}
+static int remove_file(void **state) { return unlink(list_path); }
+
+static phrase_list *list_of(const char *text) {
+    assert_null(io_write(list_path, text, strlen(text)));
+    phrase_list *l = NULL;
+    err e = phrase_list_read(list_path, &l);
+    if (e) fail_msg("%s", err_message(e));
+    return l;
+}
+
+static void expect_count(const phrase_list *l, const char *text, int64_t count) {
+    int64_t got = phrase_list_count(l, span_of(text));
+    if (got != count)
+        fail_msg("\"%s\": %lld, expected %lld", text, (long long)got, (long long)count);
+}
+
+static void test_phrases(void **state) {
+    phrase_list *l =
+        list_of("\xEF\xBB\xBF# a comment\r\nbad\r\n\nBad Word\n  two girls \nbad\ns&m\n"
+                "\xC3\x89T\xC3\x89\n\xE6\x80\xA7\xE4\xBA\xA4\n\xF0\x9F\x96\x95\n");
+    assert_int_equal(phrase_list_size(l), 7); /* one is there twice */
+    expect_count(l, "", 0);
+    expect_count(l, "nothing here", 0);
+    expect_count(l, "BAD", 1);
+    expect_count(l, "(bad), \"Bad\"; bad", 3);
+    expect_count(l, "badly abad bad_ bad2 2bad not_bad", 0);
+    expect_count(l, "a bad word", 2);
+    expect_count(l, "a bad words", 1);
+    expect_count(l, "two girls, two  girls, two-girls", 1);
+    expect_count(l, "S&M or s m or it's my", 1);
+    expect_count(l, "\xC3\xA9t\xC3\xA9 \xC3\x89T\xC3\x89 \xC3\xA9t\xC3\xA9s", 2);
+    expect_count(l, "x\xE6\x80\xA7\xE4\xBA\xA4\xE7\x9A\x84", 1); /* Han: inside a run */
+    expect_count(l, "so\xF0\x9F\x96\x95so", 1);                  /* no letter: anywhere */
+    phrase_list_free(l);
+}
+
+/* Many words, and each is found: the table holds. */
+static void test_many_phrases(void **state) {
+    str file = { 0 };
+    for (int i = 0; i < 5000; i++) str_add(&file, "w%d\nw%d more%d\n", i, i, i);
+    phrase_list *l = list_of(file.text);
+    assert_int_equal(phrase_list_size(l), 10000);
+    for (int i = 0; i < 5000; i++) {
+        char text[64];
+        snprintf(text, sizeof text, "a w%d more%d b", i, i);
+        expect_count(l, text, 2);
+        snprintf(text, sizeof text, "a w%d more%d b", i, i + 1);
+        expect_count(l, text, 1);
+    }
+    expect_count(l, "w5000 w-1", 0);
+    phrase_list_free(l);
+    str_free(&file);
+}
+
+static void expect_refused(const char *bytes, size_t n, const char *says) {
+    assert_null(io_write(list_path, bytes, n));
+    phrase_list *l = NULL;
+    err e = phrase_list_read(list_path, &l);
+    assert_non_null(e);
+    assert_null(l);
+    if (!strstr(err_message(e), says)) fail_msg("%s", err_message(e));
+    err_free(e);
+}
+
+static void test_wrong_lists(void **state) {
+    expect_refused("", 0, "the list is empty");
+    expect_refused("# only\n\n  \n", 11, "the list is empty");
+    expect_refused("good\nb\xFF"
+                   "d\n",
+                   9, ":2: the line is not UTF-8");
+    char line[5000];
+    memset(line, 'a', sizeof line);
+    expect_refused(line, sizeof line, ":1: a line of 5000 bytes");
+}
+
+static void test_bad_words(void **state) {
+    phrase_list_free(list_of("bad\n"));
+    filter_options o = filter_defaults();
+    o.sets = "none";
+    o.bad_words = list_path;
+    outcome got = judge(&o, "a bad and a Bad one", "");
+    assert_int_equal(got.rule, FILTER_bad_words);
+    assert_true(got.value == 2);
+    free(got.text);
+    o.limit[FILTER_bad_words] = 2;
+    got = judge(&o, "a bad and a Bad one", "");
+    assert_int_equal(got.rule, TEXT_KEEP);
+    free(got.text);
+}
+
+/* ---- URLs ------------------------------------------------------------------------------------ */
+
+typedef struct url_case {
+    const char *url;
+    bool dropped;
+} url_case;
+
+static void expect_urls(const filter_options *o, int rule, const url_case *of, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        outcome got = judge(o, "text", of[i].url);
+        if (got.rule != (of[i].dropped ? rule : TEXT_KEEP))
+            fail_msg("%s: %s", of[i].url, got.rule < 0 ? "kept" : "dropped");
+        assert_int_equal(got.count[COUNTER_no_url], of[i].url[0] == 0);
+        free(got.text);
+    }
+}
+
+static void test_domains(void **state) {
+    phrase_list_free(list_of("Bad.example\nsub.other.example\n10.0.0.1\n"));
+    filter_options o = filter_defaults();
+    o.sets = "none";
+    o.url_domains = list_path;
+    static const url_case of[] = {
+        { "http://bad.example", true },
+        { "https://www.BAD.example:8080/page?x=1", true },
+        { "https://a.b.bad.example./", true },
+        { "bad.example/page", true },
+        { "http://user:secret@bad.example/", true },
+        { "http://10.0.0.1/", true },
+        { "http://sub.other.example#top", true },
+        { "http://other.example/", false },
+        { "http://notbad.example/", false },
+        { "http://bad.example.org/", false },
+        { "http://good.example/http://bad.example", false },
+        { "http://good.example/?u=@bad.example", false },
+        { "http://", false },
+        { "", false },
+    };
+    expect_urls(&o, FILTER_url_domains, of, COUNT_OF(of));
+}
+
+static void test_url_words(void **state) {
+    phrase_list_free(list_of("casino\nfree-money\n"));
+    filter_options o = filter_defaults();
+    o.sets = "none";
+    o.url_words = list_path;
+    static const url_case words[] = {
+        { "http://x.example/Casino/", true },         { "http://my-casino.example/", true },
+        { "http://x.example/free-money.html", true }, { "http://x.example/casinos/", false },
+        { "http://mycasino.example/", false },        { "http://x.example/free/money", false },
+    };
+    expect_urls(&o, FILTER_url_words, words, COUNT_OF(words));
+    o.url_words = NULL;
+    o.url_parts = list_path;
+    static const url_case parts[] = {
+        { "http://mycasinos.example/", true },
+        { "http://x.example/CASINO", true },
+        { "http://x.example/casin/o", false },
+    };
+    expect_urls(&o, FILTER_url_words, parts, COUNT_OF(parts));
+}
+
+/* ---- personal data --------------------------------------------------------------------------- */
+
+typedef struct pii_case {
+    const char *text, *masked; /* NULL: as it is */
+} pii_case;
+
+static void expect_masked(int kind, const pii_case *of, size_t n) {
+    const char *masks[PII_KIND_COUNT] = { "E", "I", "P" };
+    for (size_t i = 0; i < n; i++) {
+        str out = { 0 };
+        int64_t count[PII_KIND_COUNT] = { 0 };
+        bool changed = pii_mask(span_of(of[i].text), masks, &out, count);
+        const char *got = changed ? out.text : of[i].text;
+        const char *want = of[i].masked ? of[i].masked : of[i].text;
+        if (strcmp(got, want) != 0) fail_msg("\"%s\" became \"%s\"", of[i].text, got);
+        assert_true(changed == (of[i].masked != NULL));
+        for (int k = 0; k < PII_KIND_COUNT; k++)
+            assert_true((count[k] > 0) == (changed && k == kind));
+        str_free(&out);
+    }
+}
+
+static void test_email(void **state) {
+    static const pii_case of[] = {
+        { "write to ann@mail.example.org.", "write to E." },
+        { "<Ann.O'Neil+list@a-b.co.uk>, bob_2@x.io", "<E>, E" },
+        { "mailto:ann@example.com?subject=x", "mailto:E?subject=x" },
+        { "ann@example.com", "E" },
+        { "(x@y.museum)", "(E)" },
+        { "@handle and a@b and @@ and me @ home.com", NULL },
+        { "user@host.1 x@.com x@-a.com .@a.com", NULL },
+        { "caf\xC3\xA9@example.com", NULL },
+    };
+    expect_masked(PII_email, of, COUNT_OF(of));
+    str long_one = {
+        0
+    }; /* any length takes linear time, and only 64 characters before the @ count */
+    add_times(&long_one, 100000, "a@", "");
+    const char *masks[PII_KIND_COUNT] = { "E", "I", "P" };
+    int64_t count[PII_KIND_COUNT] = { 0 };
+    str out = { 0 };
+    assert_false(pii_mask((text_span){ long_one.text, long_one.len }, masks, &out, count));
+    str_free(&long_one), str_free(&out);
+}
+
+static void test_ip(void **state) {
+    static const pii_case of[] = {
+        { "from 8.8.8.8, then 93.184.216.34:80.", "from I, then I:80." },
+        { "1.1.1.1.", "I." },
+        { "10.1.2.3 192.168.0.1 127.0.0.1 172.16.9.9 169.254.1.1 100.64.0.1 0.0.0.0", NULL },
+        { "192.0.2.1 198.51.100.7 203.0.113.9 198.18.0.1 224.0.0.1 255.255.255.255", NULL },
+        { "172.15.0.1 172.32.0.1 100.128.0.1", "I I I" },
+        { "256.1.1.1 1.2.3 1.2.3.4.5 v8.8.8.8 8.8.8.8a 1..2.3.4", NULL },
+        { "at 2606:4700:4700::1111.", "at I." },
+        { "[2001:4860:4860:0:0:0:0:8888]:53", "[I]:53" },
+        { "2001:db8::1 fe80::1 ::1 std::vector 12:30:45 2021:22 2001:1:2", NULL },
+    };
+    expect_masked(PII_ip, of, COUNT_OF(of));
+}
+
+static void test_phone(void **state) {
+    static const pii_case of[] = {
+        { "call (212) 555-0123 or 212-555-0123.", "call P or P." },
+        { "212.555.0123, 1-800-555-0123, 1 800 555 0123, (212)555-0123", "P, P, P, P" },
+        { "+49 30 1234567 and +1 (212) 555-0123; +442071234567", "P and P; P" },
+        { "212 555 0123 is three numbers", NULL },
+        { "112-555-0123 212-155-0123 212-555-01234 12-555-0123 9212-555-0123", NULL },
+        { "in 2024-05-06 and 1999-2000, $212-555-0123, +5, +0 1234 5678 90", NULL },
+        { "+1234567 +12345678901234567 c++ 11", NULL },
+        { "978-0-306-40615-7 and 212-555-0123-4", NULL },
+    };
+    expect_masked(PII_phone, of, COUNT_OF(of));
+}
+
+static void test_masks(void **state) {
+    filter_options o = filter_defaults();
+    o.sets = "none";
+    static const char text[] = "ann@mail.com at 8.8.8.8, call 212-555-0123";
+    outcome got = judge(&o, text, "");
+    assert_string_equal(got.text, text); /* not asked for */
+    free(got.text);
+    o.pii = "ip,email";
+    o.mask[PII_ip] = "<IP>";
+    got = judge(&o, text, "");
+    assert_string_equal(got.text, "email@example.com at <IP>, call 212-555-0123");
+    assert_int_equal(got.count[COUNTER_email], 1);
+    assert_int_equal(got.count[COUNTER_ip], 1);
+    assert_int_equal(got.count[COUNTER_phone], 0);
+    free(got.text);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_phrases),     cmocka_unit_test(test_many_phrases),
+        cmocka_unit_test(test_wrong_lists), cmocka_unit_test(test_bad_words),
+        cmocka_unit_test(test_domains),     cmocka_unit_test(test_url_words),
+        cmocka_unit_test(test_email),       cmocka_unit_test(test_ip),
+        cmocka_unit_test(test_phone),       cmocka_unit_test(test_masks),
+    };
+    return cmocka_run_group_tests(tests, make_file, remove_file);
+}

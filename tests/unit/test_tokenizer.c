@@ -1,0 +1,345 @@
+/* Tokenizers: the ids and texts that Hugging Face's library gives for the files of fixtures/, and
+ * that what was encoded comes back. */
+#include "unit/tokenizer_harness.h"
+
+/* ---- against Hugging Face --------------------------------------------------------------------- */
+
+static void check_ids(const char *name, const char *text, const json_t *want,
+                      const token_ids *got) {
+    bool same = json_array_size(want) == got->n;
+    for (size_t i = 0; same && i < got->n; i++)
+        same = json_integer_value(json_array_get(want, i)) == got->at[i];
+    if (same) return;
+    fprintf(stderr, "%s: \"%s\" became", name, text);
+    for (size_t i = 0; i < got->n; i++) fprintf(stderr, " %d", got->at[i]);
+    char *expected = json_dumps(want, JSON_COMPACT);
+    fail_msg("expected %s", expected);
+}
+
+/* [ids, ids with special tokens or null, decoded or null] */
+static void check_case(const char *name, const tokenizer *t, encoder *e, const json_t *text,
+                       const json_t *want) {
+    const char *s = json_string_value(text);
+    size_t n = json_string_length(text);
+    const json_t *plain = json_array_get(want, 0), *special = json_array_get(want, 1);
+    const json_t *decoded = json_array_get(want, 2);
+    if (json_is_null(decoded)) decoded = text;
+    token_ids ids = { 0 };
+    str back = { 0 };
+    encoder_add(e, s, n, true, &ids);
+    check_ids(name, s, json_is_null(special) ? plain : special, &ids);
+    ids.n = 0;
+    encoder_add(e, s, n, false, &ids);
+    check_ids(name, s, plain, &ids);
+    tokenizer_decode(t, ids.at, ids.n, true, &back);
+    assert_int_equal(back.len, json_string_length(decoded));
+    if (back.len) assert_memory_equal(back.text, json_string_value(decoded), back.len);
+    token_ids_free(&ids);
+    str_free(&back);
+}
+
+static json_t *read_cases(void) {
+    char *text = NULL;
+    size_t n;
+    assert_ok(io_read(FIXTURE("cases"), 1 << 24, &text, &n));
+    json_t *doc = json_loadb(text, n, JSON_ALLOW_NUL, NULL);
+    assert_non_null(doc);
+    free(text);
+    return doc;
+}
+
+static void test_hugging_face(void **state) {
+    json_t *doc = read_cases(), *texts = json_object_get(doc, "texts"), *cases, *text;
+    const char *name;
+    int tokenizers = 0;
+    size_t i;
+    json_object_foreach(json_object_get(doc, "cases"), name, cases) {
+        str path = { 0 };
+        str_add(&path, "%s/tokenizers/%s.json", FIXTURES, name);
+        tokenizer *t = open_tokenizer(path.text, NULL);
+        encoder *e = encoder_new(t);
+        assert_int_equal(json_array_size(cases), json_array_size(texts));
+        for (int pass = 0; pass < 2; pass++) /* the second from the cache */
+            json_array_foreach(texts, i, text)
+                check_case(name, t, e, text, json_array_get(cases, i));
+        encoder_free(e);
+        tokenizer_free(t);
+        str_free(&path);
+        tokenizers++;
+    }
+    assert_int_equal(tokenizers, 8);
+    json_decref(doc);
+}
+
+/* ---- there and back ---------------------------------------------------------------------------- */
+
+static void round_trip(const tokenizer *t, encoder *e, const char *bytes, size_t n) {
+    token_ids ids = { 0 };
+    str back = { 0 };
+    encoder_add(e, bytes, n, n % 2, &ids);
+    tokenizer_decode(t, ids.at, ids.n, true, &back);
+    assert_int_equal(back.len, n);
+    if (n) assert_memory_equal(back.text, bytes, n);
+    token_ids_free(&ids);
+    str_free(&back);
+}
+
+/* Bytes as they come, and pieces of UTF-8 that are right, cut short, overlong or surrogates. */
+static size_t random_bytes(chance *c, char *out, size_t room) {
+    static const char *const parts[] = { "the ",
+                                         " river",
+                                         "'ll",
+                                         "\r\n",
+                                         "   ",
+                                         "\xC3\xA9",
+                                         "\xE4\xB8\xAD",
+                                         "\xF0\x9F\x9A\x80",
+                                         "\xE4\xB8",
+                                         "\xF0\x9F",
+                                         "\xC0\x80",
+                                         "\xED\xA0\x80",
+                                         "\xF4\x8F\xBC\x80",
+                                         "\xF4\x90\x80\x80",
+                                         "\xEF\xBF\xBD",
+                                         "<|endoftext|>" };
+    size_t n = 0, want = below(c, room);
+    while (n < want) {
+        const char *part = parts[below(c, COUNT_OF(parts))];
+        if (below(c, 3) && n + strlen(part) < room) {
+            memcpy(out + n, part, strlen(part));
+            n += strlen(part);
+        } else {
+            out[n++] = (char)below(c, 256);
+        }
+    }
+    return n;
+}
+
+static void test_round_trip(void **state) {
+    static const char *const names[] = { FIXTURE("gpt2"), FIXTURE("llama3"), FIXTURE("o200k"),
+                                         FIXTURE("llama2"), "bytes" };
+    char bytes[400];
+    for (size_t k = 0; k < COUNT_OF(names); k++) {
+        tokenizer *t = open_tokenizer(names[k], NULL);
+        encoder *e = encoder_new(t);
+        chance c = { rng_key_of(1, k), 0 };
+        for (int b = 0; b < 256; b++) round_trip(t, e, &(char){ (char)b }, 1);
+        for (int i = 0; i < 65536; i += 7) round_trip(t, e, (char[]){ (char)i, (char)(i >> 8) }, 2);
+        for (int i = 0; i < 3000; i++) {
+            size_t n = random_bytes(&c, bytes, sizeof bytes);
+            round_trip(t, e, bytes, n);
+        }
+        encoder_free(e);
+        tokenizer_free(t);
+    }
+}
+
+/* ---- long pieces ---------------------------------------------------------------------------------- */
+
+/* BPE as its definition says, on texts: join the pair of the lowest rank, leftmost, until none. */
+static size_t slow_bpe(const json_t *merges, char (*part)[64], size_t n) {
+    for (;;) {
+        size_t best = SIZE_MAX, at = 0, rank;
+        json_t *merge;
+        json_array_foreach(merges, rank, merge) {
+            const char *l = json_string_value(json_array_get(merge, 0));
+            const char *r = json_string_value(json_array_get(merge, 1));
+            for (size_t i = 0; i + 1 < n && best == SIZE_MAX; i++)
+                if (!strcmp(part[i], l) && !strcmp(part[i + 1], r)) best = rank, at = i;
+            if (best != SIZE_MAX) break;
+        }
+        if (best == SIZE_MAX) return n;
+        memcpy(part[at] + strlen(part[at]), part[at + 1], strlen(part[at + 1]) + 1);
+        memmove(part[at + 1], part[at + 2], (n - at - 2) * sizeof *part);
+        n--;
+    }
+}
+
+static void test_long_pieces(void **state) {
+    json_t *doc = NULL;
+    tokenizer *t = open_tokenizer(FIXTURE("gpt2"), NULL);
+    assert_ok(io_json_read(FIXTURE("gpt2"), &doc));
+    const json_t *model = json_object_get(doc, "model");
+    static char part[200][64], text[200];
+    chance c = { rng_key_of(2, 0), 0 };
+    for (int round = 0; round < 400; round++) {
+        size_t n =
+            2 + below(&c, 150); /* letters: one piece, on both sides of where it turns long */
+        for (size_t i = 0; i < n; i++) {
+            text[i] = "theanrisdo"[below(&c, 3 + (uint64_t)round % 8)];
+            snprintf(part[i], sizeof part[i], "%c", text[i]);
+        }
+        token_ids ids = ids_of(t, text, n, false);
+        assert_int_equal(ids.n, slow_bpe(json_object_get(model, "merges"), part, n));
+        for (size_t i = 0; i < ids.n; i++)
+            assert_int_equal(ids.at[i], json_integer_value(json_object_get(
+                                            json_object_get(model, "vocab"), part[i])));
+        token_ids_free(&ids);
+    }
+    json_decref(doc);
+    tokenizer_free(t);
+}
+
+/* A megabyte of the same: would take hours if anything were quadratic. */
+static void test_worst_texts(void **state) {
+    static const char *const files[] = { FIXTURE("gpt2"),   FIXTURE("llama3"),     FIXTURE("o200k"),
+                                         FIXTURE("llama2"), FIXTURE("normalized"), "bytes" };
+    static const char *const units[] = { "a",   " ",        "\n", "\xF0\x9F\x9A\x80",
+                                         "A",   "'",        "1",  "\xFF",
+                                         " \n", "\xCC\x81", "a'", "\xE4\xB8\xADZ" };
+    size_t n = 1 << 20;
+    char *text = mem_alloc(n + 1);
+    for (size_t f = 0; f < COUNT_OF(files); f++) {
+        tokenizer *t = open_tokenizer(files[f], NULL);
+        for (size_t u = 0; u < COUNT_OF(units); u++) {
+            size_t len = strlen(units[u]);
+            for (size_t i = 0; i < n; i++) text[i] = units[u][i % len];
+            token_ids ids = ids_of(t, text, n / len * len, true);
+            assert_true(ids.n > 0);
+            token_ids_free(&ids);
+        }
+        tokenizer_free(t);
+    }
+    free(text);
+}
+
+/* ---- the cache ------------------------------------------------------------------------------------- */
+
+/* More pieces than the cache holds, short and long: what it gives is what BPE gives. */
+static void test_cache(void **state) {
+    tokenizer *t = open_tokenizer(FIXTURE("gpt2"), NULL);
+    encoder *e = encoder_new(t);
+    bpe_work w = { 0 };
+    token_ids ids = { 0 };
+    chance c = { rng_key_of(3, 0), 0 };
+    for (int i = 0; i < 400000; i++) {
+        char piece[64];
+        size_t len = 1 + below(&c, i % 4 ? 6 : 60), n;
+        uint64_t seed = below(&c, 100000);
+        for (size_t k = 0; k < len; k++, seed = seed * 6364136223846793005u + 1442695040888963407u)
+            piece[k] = (char)('a' + (seed >> 33) % 26);
+        ids.n = 0;
+        encoder_add(e, piece, len, false, &ids);
+        const int32_t *want = bpe_piece(&t->bpe, &w, piece, len, &n);
+        assert_int_equal(ids.n, n);
+        assert_memory_equal(ids.at, want, n * sizeof *want);
+    }
+    token_ids_free(&ids);
+    bpe_work_free(&w);
+    encoder_free(e);
+    tokenizer_free(t);
+}
+
+/* ---- questions ------------------------------------------------------------------------------------ */
+
+static void test_questions(void **state) {
+    tokenizer *t = open_tokenizer(FIXTURE("gpt2"), NULL);
+    assert_string_equal(tokenizer_kind(t), "byte-level BPE");
+    assert_int_equal(tokenizer_vocab(t), 600);
+    assert_int_equal(tokenizer_eos(t), 0);
+    assert_int_equal(tokenizer_find(t, "<|endoftext|>", 13), 0);
+    assert_true(tokenizer_find(t, " the", 4) > 256);
+    assert_int_equal(tokenizer_find(t, "no such token", 13), -1);
+    str out = { 0 };
+    tokenizer_decode(t, (int32_t[]){ -1, 0, 600 }, 3, false, &out);
+    assert_string_equal(out.text, "\xEF\xBF\xBD\xEF\xBF\xBD");
+    str_free(&out);
+    tokenizer_free(t);
+
+    t = open_tokenizer("bytes", NULL);
+    assert_string_equal(tokenizer_kind(t), "bytes");
+    assert_int_equal(tokenizer_vocab(t), 257);
+    assert_int_equal(tokenizer_eos(t), 256);
+    tokenizer_free(t);
+
+    t = open_tokenizer(FIXTURE("llama2"), NULL);
+    assert_string_equal(tokenizer_kind(t), "BPE with byte fallback");
+    assert_int_equal(tokenizer_eos(t), tokenizer_find(t, "</s>", 4));
+    tokenizer_free(t);
+}
+
+/* ---- real files, where they are --------------------------------------------------------------------- */
+
+static const char *shared_file(const char *name) {
+    static char path[4096];
+    const char *root = getenv("INGOT_SHARED_DATA");
+    snprintf(path, sizeof path, "%s/%s", root ? root : "", name);
+    return root && io_exists(path) ? path : NULL;
+}
+
+static void test_shakespeare(void **state) {
+    const char *path = shared_file("tinyshakespeare/input.txt");
+    if (!path) skip();
+    char *text = NULL;
+    size_t n;
+    assert_ok(io_read(path, 1 << 24, &text, &n));
+    tokenizer *t = open_tokenizer(shared_file("gpt2-bpe/tokenizer.json"), NULL);
+    token_ids ids = ids_of(t, text, n, false);
+    assert_int_equal(ids.n, 338025);
+    token_ids_free(&ids);
+    tokenizer_free(t);
+    free(text);
+}
+
+static void test_gpt2_samples(void **state) {
+    const char *path = shared_file("gpt2-bpe/samples.inp");
+    if (!path) skip();
+    static const char between[] = "\n__ggml_vocab_test__\n";
+    char *text = NULL, *want = NULL, *line, *rest;
+    size_t n;
+    assert_ok(io_read(path, 1 << 20, &text, &n));
+    assert_ok(io_read(shared_file("gpt2-bpe/samples.out"), 1 << 20, &want, NULL));
+    tokenizer *t = open_tokenizer(shared_file("gpt2-bpe/tokenizer.json"), NULL);
+    rest = want;
+    for (char *s = text, *end; s; s = end ? end + strlen(between) : NULL) {
+        end = memmem(s, (size_t)(text + n - s), between, strlen(between));
+        token_ids ids = ids_of(t, s, (size_t)((end ? end : text + n) - s), false);
+        line = strsep(&rest, "\n");
+        assert_non_null(line);
+        for (size_t i = 0; i < ids.n; i++) assert_int_equal(strtol(line, &line, 10), ids.at[i]);
+        assert_int_equal(line[strspn(line, " ")], 0);
+        token_ids_free(&ids);
+    }
+    free(text);
+    free(want);
+    tokenizer_free(t);
+}
+
+static void test_tiktoken_samples(void **state) {
+    const char *path = shared_file("tiktoken/samples.txt");
+    if (!path) skip();
+    char *text = NULL;
+    assert_ok(io_read(path, 1 << 20, &text, NULL));
+    tokenizer *cl100k = open_tokenizer(shared_file("tiktoken/cl100k_base.tiktoken"), NULL);
+    tokenizer *gpt2 = open_tokenizer(shared_file("gpt2-bpe/tokenizer.json"), NULL);
+    int seen = 0;
+    for (char *s = text; (s = strstr(s, "EncodingName: ")); seen++) {
+        bool old = str_starts(s, "EncodingName: r50k");
+        char *sample = strstr(s, "\nSample: ") + 9, *end = strstr(sample, "\nEncoded: [");
+        token_ids ids = ids_of(old ? gpt2 : cl100k, sample, (size_t)(end - sample), false);
+        s = end + strlen("\nEncoded: [");
+        for (size_t i = 0; i < ids.n; i++, s++) assert_int_equal(strtol(s, &s, 10), ids.at[i]);
+        if (!ids.n) s++;
+        assert_int_equal(s[-1], ']');
+        token_ids_free(&ids);
+    }
+    assert_true(seen > 100);
+    free(text);
+    tokenizer_free(gpt2);
+    tokenizer_free(cl100k);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_hugging_face),
+        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(test_long_pieces),
+        cmocka_unit_test(test_worst_texts),
+        cmocka_unit_test(test_cache),
+        cmocka_unit_test(test_questions),
+        cmocka_unit_test(test_shakespeare),
+        cmocka_unit_test(test_gpt2_samples),
+        cmocka_unit_test(test_tiktoken_samples),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
