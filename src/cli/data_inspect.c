@@ -123,11 +123,13 @@ static void print_shards(const data_source *s) {
     printf("\n%12s %14s  %s\n", "documents", "tokens", "shard, made from");
     for (int i = 0; i < data_shards(s); i++) {
         json_t *o = shard_json(s, i);
-        const char *input =
-            json_string_value(json_object_get(json_object_get(o, "provenance"), "input"));
+        json_t *inputs = json_object_get(json_object_get(o, "provenance"), "inputs");
+        const char *first = json_string_value(json_array_get(inputs, 0));
         data_shard_info d = data_shard_at(s, i);
-        printf("%12lld %14lld  %s%s%s\n", (long long)d.documents, (long long)d.tokens, d.path,
-               input ? ", " : "", input ? input : "");
+        printf("%12lld %14lld  %s%s%s", (long long)d.documents, (long long)d.tokens, d.path,
+               first ? ", " : "", first ? first : "");
+        if (json_array_size(inputs) > 1) printf(" and %zu more", json_array_size(inputs) - 1);
+        printf("\n");
         json_decref(o);
     }
 }

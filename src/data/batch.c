@@ -114,13 +114,14 @@ int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_ma
 }
 
 void window_prefetch(const stream *s, const loader_options *o, int64_t w) {
-    enum { LINE = 64 };
+    enum { LINE = 64, READ = 0, FAR_CACHE = 1 }; /* the nearest one has few requests in flight */
     if (s->pack || window_tokens(s, o, w) <= o->seq_len) return;
     int64_t from = s->range.from + w * o->seq_len;
     const data_shard *shard = source_shard(s->source, from);
     int64_t at = from - shard->first, n = MIN(o->seq_len, shard->n - at);
     const char *tokens = (const char *)shard->tokens + at * shard->width;
-    for (int64_t byte = 0; byte < n * shard->width; byte += LINE) __builtin_prefetch(tokens + byte);
+    for (int64_t byte = 0; byte < n * shard->width; byte += LINE)
+        __builtin_prefetch(tokens + byte, READ, FAR_CACHE);
 }
 
 /* ---- filling a row ----------------------------------------------------------------------------- */

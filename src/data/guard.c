@@ -41,14 +41,11 @@ static bool has_few(const token_view *v, int64_t least) {
 
 /* Reads the glances. @return how many buckets they fell into: no more than the ids that differ. */
 static int glance(const token_view *v, int32_t seen[GLANCES]) {
-    uint64_t hit[BUCKETS / 64] = { 0 };
-    for (int k = 0; k < GLANCES; k++) seen[k] = view_token(v, glance_at(k, v->n));
-    for (int k = 0; k < GLANCES; k++) {
-        unsigned b = bucket_of(seen[k]);
-        hit[b / 64] |= (uint64_t)1 << b % 64;
-    }
+    uint8_t hit[BUCKETS] = { 0 };
     int different = 0;
-    for (int i = 0; i < BUCKETS / 64; i++) different += __builtin_popcountll(hit[i]);
+    for (int k = 0; k < GLANCES; k++) seen[k] = view_token(v, glance_at(k, v->n));
+    for (int k = 0; k < GLANCES; k++) hit[bucket_of(seen[k])] = 1;
+    for (int b = 0; b < BUCKETS; b++) different += hit[b];
     return different;
 }
 

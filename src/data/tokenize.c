@@ -28,14 +28,25 @@ typedef struct tally {
     int n;
 } tally;
 
+/* @return its place; t->n: it has none yet. */
+static int tally_find(const tally *t, const char *name, size_t len) {
+    int i = 0;
+    while (i < t->n && (strlen(t->at[i].name) != len || memcmp(t->at[i].name, name, len))) i++;
+    return i;
+}
+
 static void tally_add(tally *t, const char *name, size_t len, int64_t documents, int64_t tokens) {
     static const char others[] = "(others)";
-    int i = 0;
-    len = len ? strnlen(name, len) : 0;
-    while (i < t->n && (strlen(t->at[i].name) != len || memcmp(t->at[i].name, name, len))) i++;
-    if (i >= MOST_SOURCES) i = MOST_SOURCES, name = others, len = sizeof others - 1;
+    if (len == 0) name = "";
+    len = strnlen(name, len);
+    int i = tally_find(t, name, len);
+    if (i == t->n && i >= MOST_SOURCES) {
+        name = others;
+        len = sizeof others - 1;
+        i = tally_find(t, name, len);
+    }
     if (i == t->n) {
-        t->at[i].name = strndup(len ? name : "", len);
+        t->at[i].name = strndup(name, len);
         t->at[i].documents = t->at[i].tokens = 0;
         t->n++;
     }
@@ -184,29 +195,37 @@ static err run_segment(tokenizing *t, text_inputs *in, int segment) {
     const text_flow flow = {
         .ctx = t, .result_size = sizeof(worker *), .work = encode_block, .merge = write_block
     };
-    t->read = (text_counts){ 0 };
-    TRY(text_flow_run(in, segment, &flow, t->threads, &t->read));
-    t->report->bytes += t->read.bytes;
-    t->report->repaired += t->read.repaired;
-    t->report->invalid += t->read.invalid;
-    t->report->unreadable += t->read.unreadable;
-    t->report->empty += t->read.empty;
-    t->report->excluded += t->read.excluded;
+    text_counts read = { 0 };
+    TRY(text_flow_run(in, segment, &flow, t->threads, &read));
+    text_counts_add(&t->read, &read);
+    t->report->bytes += read.bytes;
+    t->report->repaired += read.repaired;
+    t->report->invalid += read.invalid;
+    t->report->unreadable += read.unreadable;
+    t->report->empty += read.empty;
+    t->report->excluded += read.excluded;
     return OK;
 }
 
 /* ---- one segment to its shards -------------------------------------------------------------------- */
 
-static char *provenance(const tokenizing *t, const text_inputs *in, int segment, int k) {
+/* @param from, to: the segments the tokens came from. */
+static char *provenance(const tokenizing *t, const text_inputs *in, int from, int to, int k) {
     const text_counts *c = &t->read;
-    const char *path = text_segment_path(in, segment);
-    json_t *o =
-        json_pack("{s:o, s:i, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}}", "input",
-                  io_json_string(path, strlen(path)), "segment", segment, "sources",
-                  tally_json(&t->sources[k]), "read", "documents", (json_int_t)c->documents,
-                  "bytes", (json_int_t)c->bytes, "repaired", (json_int_t)c->repaired, "invalid",
-                  (json_int_t)c->invalid, "unreadable", (json_int_t)c->unreadable, "empty",
-                  (json_int_t)c->empty, "excluded", (json_int_t)c->excluded);
+    json_t *inputs = json_array();
+    const char *last = "";
+    for (int i = from; i < to; i++) {
+        const char *path = text_segment_path(in, i);
+        if (strcmp(path, last) != 0)
+            json_array_append_new(inputs, io_json_string(path, strlen(path)));
+        last = path;
+    }
+    json_t *o = json_pack("{s:o, s:i, s:o, s:{s:I, s:I, s:I, s:I, s:I, s:I, s:I}}", "inputs",
+                          inputs, "segment", from, "sources", tally_json(&t->sources[k]), "read",
+                          "documents", (json_int_t)c->documents, "bytes", (json_int_t)c->bytes,
+                          "repaired", (json_int_t)c->repaired, "invalid", (json_int_t)c->invalid,
+                          "unreadable", (json_int_t)c->unreadable, "empty", (json_int_t)c->empty,
+                          "excluded", (json_int_t)c->excluded);
     BUG_IF(!o);
     char *text = json_dumps(o, JSON_COMPACT | JSON_SORT_KEYS);
     BUG_IF(!text);
@@ -220,8 +239,8 @@ static char *shard_path(const char *folder, int k, int segment) {
     return s.text;
 }
 
-static err close_writer(tokenizing *t, const text_inputs *in, int segment, int k) {
-    char *text = provenance(t, in, segment, k);
+static err close_writer(tokenizing *t, const text_inputs *in, int from, int to, int k) {
+    char *text = provenance(t, in, from, to, k);
     token_writer *w = t->writer[k];
     t->writer[k] = NULL; /* close frees it, also on error */
     err e = token_writer_close(w, text);
@@ -232,13 +251,14 @@ static err close_writer(tokenizing *t, const text_inputs *in, int segment, int k
 /* The training shard is closed last: where it is, the other is too. */
 static err make_shards(tokenizing *t, text_inputs *in, const char *folder, int segment) {
     err e = OK;
+    t->read = (text_counts){ 0 };
     for (int k = 0; k < SIDES && !e; k++) {
         char *path = shard_path(folder, k, segment);
         e = token_writer_open(path, &t->format, &t->writer[k]);
         free(path);
     }
     if (!e) e = run_segment(t, in, segment);
-    for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segment, k);
+    for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segment, segment + 1, k);
     for (int k = 0; k < SIDES; k++) {
         token_writer_abandon(t->writer[k]);
         t->writer[k] = NULL;
@@ -272,8 +292,8 @@ static bool read_shard(const char *folder, int segment, int k, listing *l) {
         json_array_append_new(l->shards[k],
                               json_pack("{s:s, s:I, s:I, s:s, s:O?, s:i}", "file",
                                         strrchr(s.path, '/') + 1, "tokens", (json_int_t)s.n,
-                                        "documents", (json_int_t)s.docs, "xxh64", sum, "input",
-                                        json_object_get(p, "input"), "segment", segment));
+                                        "documents", (json_int_t)s.docs, "xxh64", sum, "inputs",
+                                        json_object_get(p, "inputs"), "segment", segment));
         json_decref(p);
         l->documents[k] += s.docs;
         l->tokens[k] += s.n;
@@ -407,7 +427,7 @@ static err to_file(tokenizing *t, text_inputs *in, const char *path) {
     TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
     for (int i = 0; i < text_segments(in) && !e; i++) e = run_segment(t, in, i);
     if (!e && t->report->tokens == 0) e = ERR("%s: there is no text in the input", path);
-    if (!e) e = close_writer(t, in, 0, TRAIN);
+    if (!e) e = close_writer(t, in, 0, text_segments(in), TRAIN);
     token_writer_abandon(t->writer[TRAIN]);
     tally_free(&t->sources[TRAIN]);
     t->report->shards = 1;

@@ -63,9 +63,9 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
 }
 
 /* ---- running ----------------------------------------------------------------------------- */
-/* Runs n <= PREFILL tokens at positions [at, at + n). @return logits of the last, in place. */
+/* Runs n <= PREFILL tokens at positions [at, at + n). @param logits [vocab], of the last. */
 static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, int64_t at,
-                float **logits) {
+                float *logits) {
     bool single = n == 1;
     int64_t width = single ? 1 : PREFILL;
     int32_t tok[PREFILL], pos[PREFILL];
@@ -80,12 +80,12 @@ static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, i
     int which = single ? g->one_id : g->many_id;
     const prog *last = single ? g->one.last : g->many.last;
     TRY(exec_chain(x, which, 0, 1));
-    float *all = exec_value(x, which, last->loss);
-    *logits = all + (n - 1) * model_conf(g->m)->vocab;
-    return OK;
+    const float *all = exec_value(x, which, last->loss);
+    int64_t vocab = model_conf(g->m)->vocab;
+    return plan_get(x->plan, logits, all + (n - 1) * vocab, (size_t)vocab * sizeof *logits);
 }
 
-static err feed_all(const generator *g, exec *x, const int32_t *tokens, int64_t n, float **logits) {
+static err feed_all(const generator *g, exec *x, const int32_t *tokens, int64_t n, float *logits) {
     for (int64_t at = 0; at < n; at += PREFILL)
         TRY(feed(g, x, tokens + at, MIN((int64_t)PREFILL, n - at), at, logits));
     return OK;
@@ -99,8 +99,8 @@ err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, cons
     int32_t *text = mem_alloc((size_t)g->positions * sizeof *text);
     int64_t keep = MIN(n, g->positions - 1), at = keep;
     memcpy(text, prompt + n - keep, (size_t)keep * sizeof *text);
-    float *logits = NULL;
-    TRY_CLEAN(feed_all(g, x, text, keep, &logits));
+    float *logits = mem_alloc((size_t)model_conf(g->m)->vocab * sizeof *logits);
+    TRY_CLEAN(feed_all(g, x, text, keep, logits));
     for (int64_t i = 0; i < o->tokens; i++) {
         int32_t id =
             sample_token(logits, model_conf(g->m)->vocab, o, rng_uniform(key, (uint64_t)i));
@@ -110,14 +110,15 @@ err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, cons
             memmove(text, text + at - half, (size_t)half * sizeof *text);
             at = half;
             if (at < g->positions) text[at++] = id;
-            TRY_CLEAN(feed_all(g, x, text, at, &logits));
+            TRY_CLEAN(feed_all(g, x, text, at, logits));
             continue;
         }
         text[at] = id;
-        TRY_CLEAN(feed(g, x, &text[at], 1, at, &logits));
+        TRY_CLEAN(feed(g, x, &text[at], 1, at, logits));
         at++;
     }
 cleanup:
+    free(logits);
     free(text);
     return e;
 }

@@ -204,6 +204,8 @@ typedef struct op_device {
     err (*get)(void *context, void *to, const void *from, size_t bytes);
     /* Waits for all that was queued. @return the first fault since the last call. */
     err (*sync)(void *context);
+    /* Operations a second of a large product of this type, measured; NaN where it cannot be. */
+    double (*peak)(void *context, dtype dt);
 } op_device;
 
 typedef void (*op_kernel)(const op_call *c);

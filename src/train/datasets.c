@@ -14,17 +14,18 @@ static run_source *add_source(run_source **list, int *n, const char *name) {
     return s;
 }
 
-static err check_vocab(const trainer *t, const data_source *d) {
+static err check_vocab(trainer *t, const data_source *d) {
     const data_info *info = data_source_info(d);
+    if (t->grow_vocab) t->mc.vocab = MAX(t->mc.vocab, info->vocab);
     if (info->vocab <= t->mc.vocab) return OK;
     return err_hint(ERR("%s has a vocabulary of %lld, the model's is %lld", info->path,
                         (long long)info->vocab, (long long)t->mc.vocab),
                     "set model.vocab_size to at least %lld", (long long)info->vocab);
 }
 
-static err open_source(const trainer *t, const char *const *paths, int n, bool held_out,
+static err open_source(trainer *t, const char *const *paths, int n, bool held_out,
                        data_source **out) {
-    data_options o = { .vocab_limit = t->mc.vocab,
+    data_options o = { .vocab_limit = t->grow_vocab ? 0 : t->mc.vocab,
                        .tokenizer = t->cfg->data.tokenizer,
                        .held_out = held_out };
     TRY(data_open_paths(paths, n, &o, out));
@@ -33,8 +34,7 @@ static err open_source(const trainer *t, const char *const *paths, int n, bool h
 
 /* A path becomes one source, a mix file one for each of its entries. With `held_out` only shards
  * that were held out when the data was made count; a source without them adds nothing. */
-static err open_sources(const trainer *t, const char *path, bool held_out, run_source **list,
-                        int *n) {
+static err open_sources(trainer *t, const char *path, bool held_out, run_source **list, int *n) {
     mix_entry only = { .name = path, .paths = &path, .n_paths = 1 };
     mix_file file = { .entries = &only, .n = 1 };
     bool is_mix = mix_file_is(path);
@@ -131,6 +131,19 @@ bool datasets_are_bytes(const trainer *t) {
     for (int i = 0; i < t->n_sources; i++)
         bytes = bytes && data_source_info(t->sources[i].data)->tokenizer == TOKENIZER_BYTES;
     return bytes;
+}
+
+err datasets_words(trainer *t) {
+    if (datasets_are_bytes(t)) return tokenizer_open("bytes", NULL, &t->words);
+    for (int i = 0; i < t->n_sources && !t->words; i++) {
+        const char *path = data_source_info(t->sources[i].data)->tokenizer_path;
+        if (path) TRY(tokenizer_open(path, NULL, &t->words));
+    }
+    if (!t->words) return OK;
+    char *to = io_join(t->dir, "tokenizer.json");
+    err e = tokenizer_save(t->words, to);
+    free(to);
+    return e;
 }
 
 /* ---- loaders ----------------------------------------------------------------------------------- */

@@ -21,8 +21,9 @@ static err microbatch(trainer *t, const data_batch *b, double *sum) {
     model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, n };
     model_set_batch(t->m, t->p, 0, &batch);
     TRY(exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches));
-    const float *losses = exec_value(&t->x, t->train_id, t->train.last->loss);
-    *sum += datasets_add_losses(t, b, losses);
+    TRY(plan_get(t->p, t->losses, exec_value(&t->x, t->train_id, t->train.last->loss),
+                 (size_t)n * sizeof *t->losses));
+    *sum += datasets_add_losses(t, b, t->losses);
     return OK;
 }
 
@@ -106,40 +107,27 @@ static err validate(trainer *t, observe_step *s) {
     return observe_event(t->log, "validation", t->state.step, details);
 }
 
-typedef struct sample_text {
-    byte_decoder decoder;
-    str text;
-} sample_text;
-
-static bool take_token(void *ctx, int32_t id) {
-    sample_text *s = ctx;
-    char out[BYTE_DECODE_MAX];
-    str_add_bytes(&s->text, out, (size_t)byte_decoder_push(&s->decoder, id, out));
+static bool take_text(void *ctx, const char *text, size_t n) {
+    str_add_bytes(ctx, text, n);
     return true;
 }
 
 static err write_sample(trainer *t) {
     const config *c = t->cfg;
-    sample_text s = { 0 };
-    size_t n = strlen(c->sample.prompt);
-    int32_t *prompt = mem_alloc((n + 1) * sizeof *prompt);
-    byte_encode(c->sample.prompt, n, prompt);
+    str text = { 0 };
     sample_options o = { .tokens = c->sample.tokens,
                          .temperature = c->sample.temperature,
                          .top_k = c->sample.top_k,
                          .top_p = c->sample.top_p,
-                         .seed = t->state.seed + (uint64_t)t->state.step,
-                         .stop = BYTE_EOS };
-    err e = generate(&t->gen, &t->x, prompt, (int64_t)n, &o, take_token, &s);
-    free(prompt);
+                         .seed = t->state.seed + (uint64_t)t->state.step };
+    err e = generate_text(&t->gen, &t->x, t->words, c->sample.prompt, &o, take_text, &text);
     if (!e) {
-        const char *text = s.text.text ? s.text.text : "";
         progress_note(t->show, "step %lld writes: %s%s", (long long)t->state.step, c->sample.prompt,
-                      text);
+                      text.text ? text.text : "");
         e = observe_event(t->log, "sample", t->state.step,
-                          json_pack("{s:o}", "text", io_json_string(text, s.text.len)));
+                          json_pack("{s:o}", "text", io_json_string(text.text, text.len)));
     }
-    str_free(&s.text);
+    str_free(&text);
     return e;
 }
 
@@ -190,7 +178,7 @@ static err one_step(trainer *t, double *average_s) {
     TRY(observe_log(t->log, &s));
     if (progress_is_live(t->show) || due(t->state.step, t->every.log) || last || t->state.step == 1)
         progress_show(t->show, &s);
-    if (t->can_sample && due(t->state.step, t->every.sample)) TRY(write_sample(t));
+    if (t->every.sample && due(t->state.step, t->every.sample)) TRY(write_sample(t));
     if (due(t->state.step, t->every.save) && !last) TRY(save(t));
     return OK;
 }

@@ -124,9 +124,26 @@ static int keep_every(const config *c, int layers) {
     }
 }
 
-static err build(trainer *t) {
-    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
+static err plan_samples(trainer *t) {
+    if (t->every.sample <= 0) return OK;
+    if (!t->words)
+        return err_hint(
+            ERR("sample.every: %s has no tokenizer to write text with", t->sources[0].name),
+            "train on plain text or on shards of `ingot data tokenize`, or set sample.every=0");
+    if (!*t->cfg->sample.prompt)
+        return err_hint(ERR("sample.prompt is empty"), "give the first words, such as \"The \"");
+    return generator_plan(t->m, t->p, t->seq, &t->gen);
+}
+
+static err open_device(trainer *t) {
     const config *c = t->cfg;
+    bool cuda = c->device.kind == CFG_DEVICE_CUDA;
+    if (c->device.kind == CFG_DEVICE_AUTO) cuda = ops_cuda_count() > c->device.index;
+    if (cuda) {
+        TRY(ops_cuda_open((int)c->device.index, c->debug.deterministic, &t->gpu));
+        t->ops = t->gpu;
+        return OK;
+    }
     t->ops = ops_cpu(*c->debug.isa ? c->debug.isa : OPS_ISA_BEST);
     if (!t->ops) {
         str have = { 0 };
@@ -136,10 +153,19 @@ static err build(trainer *t) {
         str_free(&have);
         return e;
     }
+    return OK;
+}
+
+static err build(trainer *t) {
+    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
+    const config *c = t->cfg;
+    TRY(open_device(t));
     int precision = c->precision.dtype;
     if (precision == CFG_FASTEST) precision = t->ops->bf16_products ? CFG_BF16 : CFG_FP32;
     model_layout l = { .dt = types[precision],
                        .modules = c->precision.modules,
+                       .seq = t->seq,
+                       .documents = c->data.documents,
                        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
     TRY(model_new(&t->mc, &l, &t->m));
     t->x.pool = pool_new((int)c->training.threads);
@@ -152,7 +178,8 @@ static err build(trainer *t) {
                          .weight_decay = c->optimizer.weight_decay,
                          .momentum = c->optimizer.momentum,
                          .nesterov = c->optimizer.nesterov,
-                         .agc = c->training.agc };
+                         .agc = c->training.agc,
+                         .backend = t->ops };
     TRY(optim_new(&s, t->m, t->p, 0, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     t->train.keep_every = keep_every(c, t->mc.layers);
@@ -161,15 +188,9 @@ static err build(trainer *t) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
         t->eval_id = plan_chain(t->p, &t->eval, model_bucket_home, t->m);
     }
-    t->can_sample = t->every.sample > 0 && t->mc.vocab >= BYTE_VOCAB && datasets_are_bytes(t);
-    if (t->every.sample > 0 && !t->can_sample)
-        return err_hint(
-            ERR("sample.every: %s has no tokenizer to write text with", t->sources[0].name),
-            "train on plain text, or set sample.every=0");
-    if (t->can_sample && !*c->sample.prompt)
-        return err_hint(ERR("sample.prompt is empty"), "give the first words, such as \"The \"");
-    if (t->can_sample) TRY(generator_plan(t->m, t->p, t->seq, &t->gen));
+    TRY(plan_samples(t));
     TRY(plan_commit(t->p));
+    t->losses = mem_alloc((size_t)(t->rows * t->seq) * sizeof *t->losses);
     t->x.plan = t->p;
     t->x.comm = comm_self();
     t->x.check_finite = c->debug.check_finite;
@@ -217,9 +238,12 @@ err trainer_setup(trainer *t) {
         t->mc = saved;
     else
         TRY_CLEAN(model_from_config(t->cfg, &t->mc));
+    t->grow_vocab = !from && t->cfg->model.vocab_size == CFG_AUTO;
+    if (resume && t->cfg->model.vocab_size == CFG_AUTO) t->mc.vocab = saved.vocab;
     if (resume) TRY_CLEAN(same_model(&t->mc, &saved, from));
     TRY_CLEAN(batch_shape(t));
     TRY_CLEAN(datasets_open(t));
+    TRY_CLEAN(datasets_words(t));
     TRY_CLEAN(lengths(t));
     TRY_CLEAN(open_loaders(t));
     TRY_CLEAN(build(t));
@@ -236,9 +260,12 @@ void trainer_free(trainer *t) {
     observe_close(t->log);
     progress_free(t->show);
     datasets_free(t);
+    tokenizer_free(t->words);
     optim_free(t->o);
     plan_free(t->p);
+    ops_cuda_close(t->gpu);
     model_free(t->m);
+    free(t->losses);
     comm_free(t->x.comm);
     pool_free(t->x.pool);
     free(t->dir);

@@ -26,7 +26,9 @@ typedef struct trainer {
     char *dir; /* owned */
 
     const op_backend *ops;
+    op_backend *gpu; /* ops, when it is one; owned */
     model_config mc;
+    bool grow_vocab; /* the model takes the vocabulary the data has */
     model *m;
     plan *p;
     optimizer *o;
@@ -34,7 +36,8 @@ typedef struct trainer {
     chain train, eval;
     int train_id, eval_id;
     generator gen;
-    bool can_sample;
+    tokenizer *words; /* of the data, for samples; NULL: not known */
+    float *losses;    /* [rows * seq], of a microbatch */
 
     run_source *sources, *sets; /* to train on; to validate on; owned */
     int n_sources, n_sets;
@@ -59,7 +62,10 @@ void trainer_free(trainer *t);
 /* datasets.c: the run's data. */
 err datasets_open(trainer *t);
 int64_t datasets_tokens(const run_source *list, int n);
-bool datasets_are_bytes(const trainer *t); /* so that samples can be read */
+bool datasets_are_bytes(const trainer *t);
+/* Opens the tokenizer the data was made with, and leaves it in the run's folder for those who sample
+ * or export. */
+err datasets_words(trainer *t);
 err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps);
 /* Puts the loader where the state is, past what is to be skipped. */
 err datasets_begin(trainer *t);

@@ -52,7 +52,14 @@ static err get(void *context, void *to, const void *from, size_t bytes) {
     return sync(context);
 }
 
-static const op_device device = { map, unmap, put, get, sync };
+static double peak(void *context, dtype dt) {
+    cuda_context *x = context;
+    double flops = cuda_peak(x, dt);
+    err_free(take_fault(x));
+    return flops;
+}
+
+static const op_device device = { map, unmap, put, get, sync, peak };
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 

@@ -60,6 +60,8 @@ void cuda_products_free(struct cuda_products *p);
  * context's fault. */
 bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes);
 enum { CUDA_GEMM_WORKSPACE = 32 << 20 };
+/* Operations a second of a large product of this type; NaN when it cannot be tried. */
+double cuda_peak(cuda_context *x, dtype dt);
 
 void cuda_linear(const op_call *c); /* also LINEAR_GELU */
 void cuda_linear_bwd_x(const op_call *c);

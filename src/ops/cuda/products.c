@@ -5,6 +5,7 @@
 #include "cuda_internal.h"
 
 #include <cublasLt.h>
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -198,4 +199,45 @@ bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
     }
     point(p, g);
     return blas_ok(x, run(x, p, &p->algo, g, g->c, workspace, bytes), "product");
+}
+
+/* ---- the peak ------------------------------------------------------------------------------------ */
+
+/* Random bits with exponents near that of 1: a product of zeros would run faster than data does. */
+static void fill(void *host, size_t bytes, dtype dt) {
+    rng_key key = rng_key_of(1, 2);
+    for (size_t i = 0; i < bytes / dt_size(dt); i++) {
+        float v = rng_uniform(key, i & 0xffff) - 0.5f;
+        dt_from_f32(dt, &v, (char *)host + i * dt_size(dt), 1);
+    }
+}
+
+double cuda_peak(cuda_context *x, dtype dt) {
+    enum { SIDE = 8192, ROUNDS = 10 };
+    size_t bytes = (size_t)SIDE * SIDE * dt_size(dt);
+    char *room = NULL, *host = mem_alloc(bytes);
+    double best = NAN;
+    if (cudaMalloc((void **)&room, 3 * bytes + CUDA_GEMM_WORKSPACE) != cudaSuccess) {
+        cudaGetLastError();
+        free(host);
+        return NAN;
+    }
+    fill(host, bytes, dt);
+    cudaMemcpy(room, host, bytes, cudaMemcpyHostToDevice);
+    cudaMemcpy(room + bytes, host, bytes, cudaMemcpyHostToDevice);
+    cuda_gemm g = { .m = SIDE, .n = SIDE, .k = SIDE, .lda = SIDE, .ldb = SIDE, .ldc = SIDE };
+    g.a = room, g.b = room + bytes, g.c = room + 2 * bytes;
+    g.at = g.bt = g.ct = dt;
+    g.tb = g.exact = true;
+    for (int i = 0; i < ROUNDS; i++) {
+        cudaStreamSynchronize(x->stream);
+        double from = time_now();
+        if (!cuda_multiply(x, &g, room + 3 * bytes, CUDA_GEMM_WORKSPACE)) break;
+        if (cudaStreamSynchronize(x->stream) != cudaSuccess) break;
+        double rate = 2.0 * SIDE * SIDE * SIDE / (time_now() - from);
+        if (!(rate < best)) best = rate;
+    }
+    cudaFree(room);
+    free(host);
+    return best;
 }
