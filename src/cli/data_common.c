@@ -54,13 +54,17 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
     double each = (double)c->longest * (double)(COPIES + per_byte) + BLOCK * BLOCK_COPIES;
     double left = (double)c->memory - (double)fixed - PROGRAM;
     if (left < each) {
-        char cap[32], need[32], record[32];
-        return err_hint(
-            ERR("--memory: %s is too little; one thread needs %s with records of up to %s",
-                str_bytes(cap, sizeof cap, (double)c->memory),
-                str_bytes(need, sizeof need, (double)fixed + PROGRAM + each),
-                str_bytes(record, sizeof record, (double)c->longest)),
-            "raise --memory, or lower --longest");
+        char cap[32], need[32], record[32], tables[32];
+        str taken = { 0 };
+        if (fixed)
+            str_add(&taken, "beside the %s of its tables ",
+                    str_bytes(tables, sizeof tables, (double)fixed));
+        err e = ERR("--memory: %s is too little; %sone thread needs %s with records of up to %s",
+                    str_bytes(cap, sizeof cap, (double)c->memory), taken.len ? taken.text : "",
+                    str_bytes(need, sizeof need, PROGRAM + each),
+                    str_bytes(record, sizeof record, (double)c->longest));
+        str_free(&taken);
+        return err_hint(e, "raise --memory, or lower --longest");
     }
     *threads = (int)MIN((double)*threads, left / each);
     return OK;
@@ -79,6 +83,17 @@ FILE *data_common_to(const data_common *c) {
     return !c->out || strcmp(c->out, "-") == 0 ? stderr : stdout;
 }
 
-void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r) {
-    (c->json ? text_stage_print_json : text_stage_print)(s, r, data_common_to(c));
+void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r,
+                       json_t *found) {
+    FILE *to = data_common_to(c);
+    if (!c->json) {
+        text_stage_print(s, r, to);
+        json_decref(found);
+        return;
+    }
+    json_t *all = text_stage_json(s, r);
+    if (found) json_object_set_new(all, "found", found);
+    json_dumpf(all, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
+    fputc('\n', to);
+    json_decref(all);
 }

@@ -16,6 +16,8 @@
 #ifndef INGOT_CLI_DATA_COMMON_H
 #define INGOT_CLI_DATA_COMMON_H
 
+#include <jansson.h>
+
 #include "cli/cli.h"
 #include "text/text.h"
 
@@ -66,7 +68,9 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
 text_stage_options data_common_stage(const data_common *c, int threads);
 /* Where a report goes: to stderr when the documents go to standard output. */
 FILE *data_common_to(const data_common *c);
-/* The report, as a table or JSON: to stderr when the documents go to standard output. */
-void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r);
+/* The report, as a table or one JSON object.
+ * @param found what a stage found out beside, the object's last member; taken. NULL: nothing. */
+void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r,
+                       json_t *found);
 
 #endif

@@ -12,7 +12,7 @@ typedef struct decontaminate_args {
     bool keep_work;
 } decontaminate_args;
 
-enum { WORKER_PER_BYTE = 16 };
+enum { WORKER_PER_BYTE = 16, NOT_GIVEN = -1 };
 
 static err in_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
     if (value < least || value > most)
@@ -29,7 +29,8 @@ static err take_options(const decontaminate_args *a, decontaminate_options *o) {
     o->against = a->against;
     o->fields = a->fields;
     TRY(in_range("ngram", a->ngram, 2, GRAM_MOST, &o->ngram));
-    TRY(in_range("shortest", a->shortest, 1, a->ngram, &o->shortest));
+    int64_t shortest = a->shortest == NOT_GIVEN ? MIN(o->shortest, a->ngram) : a->shortest;
+    TRY(in_range("shortest", shortest, 1, a->ngram, &o->shortest));
     TRY(in_range("common", a->common_in, 0, INT32_MAX, &o->common));
     TRY(in_range("margin", a->margin, 0, INT32_MAX, &o->margin));
     TRY(in_range("piece", a->piece, 0, INT32_MAX, &o->piece));
@@ -43,38 +44,36 @@ static err take_options(const decontaminate_args *a, decontaminate_options *o) {
 }
 
 static void print_summary(const decontaminate_summary *s, FILE *to) {
-    fprintf(to, "%lld n-grams of %lld reference files: %lld found, in %lld documents\n",
-            (long long)s->grams, (long long)s->references, (long long)s->found,
-            (long long)s->documents);
+    fprintf(to, "%lld n-grams of %lld reference file%s: %lld found, in %lld document%s\n",
+            (long long)s->grams, (long long)s->references, s->references == 1 ? "" : "s",
+            (long long)s->found, (long long)s->documents, s->documents == 1 ? "" : "s");
     if (s->common) fprintf(to, "%lld n-grams are common and left alone\n", (long long)s->common);
     if (s->silent)
         fprintf(to, "%lld of %lld reference files match nothing\n", (long long)s->silent,
                 (long long)s->references);
 }
 
-static void print_json(const decontaminate_summary *s, FILE *to) {
+static json_t *summary_json(const decontaminate_summary *s) {
     json_t *all = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "references",
                             (json_int_t)s->references, "ngrams", (json_int_t)s->grams, "found",
                             (json_int_t)s->found, "common", (json_int_t)s->common, "documents",
                             (json_int_t)s->documents, "silent_references", (json_int_t)s->silent);
     BUG_IF(!all);
-    json_dumpf(all, to, JSON_COMPACT);
-    fprintf(to, "\n");
-    json_decref(all);
+    return all;
 }
 
-static err run_stage(const decontaminate_args *a, const decontaminate_options *o, text_inputs *in) {
+static err run_stage(const decontaminate_args *a, decontaminate_options *o, text_inputs *in) {
+    text_stage_options so = data_common_stage(&a->common, o->threads);
     decontaminate *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
+    o->to = &so;
     TRY_CLEAN(decontaminate_find(o, in, &d));
     text_stage s = decontaminate_stage(d);
-    text_stage_options so = data_common_stage(&a->common, o->threads);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(decontaminate_end(d));
-    (a->common.json ? print_json : print_summary)(decontaminate_summarise(d),
-                                                  data_common_to(&a->common));
-    data_common_print(&a->common, &s, &report);
+    if (!a->common.json) print_summary(decontaminate_summarise(d), data_common_to(&a->common));
+    data_common_print(&a->common, &s, &report, summary_json(decontaminate_summarise(d)));
 cleanup:
     text_stage_report_free(&report);
     decontaminate_free(d);
@@ -84,7 +83,7 @@ cleanup:
 static err run(const cli_subcommand *self, int argc, char **argv) {
     decontaminate_options o = decontaminate_defaults();
     decontaminate_args a = { .ngram = o.ngram,
-                             .shortest = o.shortest,
+                             .shortest = NOT_GIVEN,
                              .common_in = o.common,
                              .margin = o.margin,
                              .piece = o.piece,
@@ -113,7 +112,7 @@ static const cli_arg args[] = {
     { "against", ARG_TEXT, AT(against), "A,B", "references: files of JSON lines, or folders of .jsonl files" },
     { "fields", ARG_TEXT, AT(fields), "A,B", "members of a reference to look for, such as question,answer (default: every string)" },
     { "ngram", ARG_COUNT, AT(ngram), "N", "a match is N words in a row (default 13)" },
-    { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references are looked for whole, from N words (default 8)" },
+    { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references are looked for whole, from N words (default 8, at most --ngram)" },
     { "common", ARG_COUNT, AT(common_in), "N", "n-grams in more than N documents are left alone (default 10; 0: none are)" },
     { "margin", ARG_COUNT, AT(margin), "N", "characters cut on either side of a match (default 200)" },
     { "piece", ARG_COUNT, AT(piece), "N", "pieces of fewer characters go as well (default 200)" },

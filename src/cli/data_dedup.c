@@ -36,7 +36,7 @@ static err check_method(const dedup_args *a, dedup_method method) {
         bool given;
         dedup_method of;
     } options[] = {
-        { "threshold", a->threshold != 0, DEDUP_NEAR },
+        { "threshold", a->threshold >= 0, DEDUP_NEAR },
         { "ngram", a->ngram != NOT_GIVEN, DEDUP_NEAR },
         { "hashes", a->hashes != NOT_GIVEN, DEDUP_NEAR },
         { "bands", a->bands != NOT_GIVEN, DEDUP_NEAR },
@@ -72,12 +72,15 @@ static err choose_bands(const dedup_args *a, dedup_options *o) {
     TRY(take_number("hashes", a->hashes, MINHASH_MOST, &hashes));
     TRY(take_number("bands", a->bands, MINHASH_MOST, &o->bands));
     TRY(take_number("rows", a->rows, MINHASH_MOST, &o->rows));
-    if (a->threshold != 0 && (bands || rows))
+    if (a->threshold >= 0 && (bands || rows))
         return ERR("--threshold: chooses bands and rows; leave out --bands and --rows");
     if (a->threshold >= 1)
         return err_hint(ERR("--threshold: %g is not below 1", a->threshold),
                         "--method exact finds documents that are the same");
-    if (a->threshold != 0) {
+    if (a->threshold == 0)
+        return err_hint(ERR("--threshold: 0 would make all documents copies of one"),
+                        "0.7 to 0.9 is usual");
+    if (a->threshold > 0) {
         minhash_pick(hashes, a->threshold, &o->bands, &o->rows);
         return OK;
     }
@@ -127,17 +130,18 @@ static void print_summary(const dedup_summary *s, FILE *to) {
                 (long long)s->paragraphs);
         return;
     }
-    fprintf(to, "%lld clusters, %lld documents beside the kept ones, the largest cluster %lld\n",
-            (long long)s->clusters, (long long)s->copies, (long long)s->largest);
+    fprintf(to,
+            "%lld clusters with %lld documents in all, %lld in the largest; one of each is kept\n",
+            (long long)s->clusters, (long long)(s->clusters + s->copies), (long long)s->largest);
     for (int i = 1; i < DEDUP_SIZES; i++) {
         if (!s->sizes[i]) continue;
         char size[64];
-        snprintf(size, sizeof size, "%lld to %lld", 1LL << i, (2LL << i) - 1);
-        fprintf(to, "  %-22s %12lld clusters\n", size, (long long)s->sizes[i]);
+        snprintf(size, sizeof size, "clusters of %lld to %lld", 1LL << i, (2LL << i) - 1);
+        fprintf(to, "  %-34s %12lld\n", size, (long long)s->sizes[i]);
     }
 }
 
-static void print_json(const dedup_options *o, const dedup_summary *s, FILE *to) {
+static json_t *summary_json(const dedup_options *o, const dedup_summary *s) {
     json_t *sizes = json_object();
     for (int i = 1; i < DEDUP_SIZES; i++) {
         char least[24];
@@ -150,29 +154,25 @@ static void print_json(const dedup_options *o, const dedup_summary *s, FILE *to)
                   (json_int_t)s->copies, "clusters", (json_int_t)s->clusters, "largest",
                   (json_int_t)s->largest, "clusters_of_at_least", sizes);
     BUG_IF(!all);
-    json_dumpf(all, to, JSON_COMPACT);
-    fprintf(to, "\n");
-    json_decref(all);
+    return all;
 }
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static err run_stage(const dedup_args *a, const dedup_options *o, text_inputs *in) {
+static err run_stage(const dedup_args *a, dedup_options *o, text_inputs *in) {
     FILE *to = data_common_to(&a->common);
+    text_stage_options so = data_common_stage(&a->common, o->threads);
     dedup *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
+    o->to = &so;
     if (o->method == DEDUP_NEAR && !a->common.json) print_curve(o, to);
     TRY_CLEAN(dedup_find(o, in, &d));
     text_stage s = dedup_stage(d);
-    text_stage_options so = data_common_stage(&a->common, o->threads);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(dedup_end(d));
-    if (a->common.json)
-        print_json(o, dedup_summarise(d), to);
-    else
-        print_summary(dedup_summarise(d), to);
-    data_common_print(&a->common, &s, &report);
+    if (!a->common.json) print_summary(dedup_summarise(d), to);
+    data_common_print(&a->common, &s, &report, summary_json(o, dedup_summarise(d)));
 cleanup:
     text_stage_report_free(&report);
     dedup_free(d);
@@ -182,6 +182,7 @@ cleanup:
 static err run(const cli_subcommand *self, int argc, char **argv) {
     dedup_args a = { .method = "near",
                      .keep = "first",
+                     .threshold = NOT_GIVEN,
                      .ngram = NOT_GIVEN,
                      .hashes = NOT_GIVEN,
                      .bands = NOT_GIVEN,
@@ -213,9 +214,9 @@ static const cli_arg args[] = {
     { "keep", ARG_TEXT, AT(keep), "first|last|longest", "which document of a cluster stays (default first)" },
     { "threshold", ARG_FRACTION, AT(threshold), "S", "near: choose bands and rows that tell similarity S and more from less" },
     { "ngram", ARG_COUNT, AT(ngram), "N", "near: compare sets of N words in a row (default 5)" },
-    { "hashes", ARG_COUNT, AT(hashes), "N", "near: hash functions at most (default 112)" },
-    { "bands", ARG_COUNT, AT(bands), "N", "near: documents that agree in one of N bands are near (default 14)" },
-    { "rows", ARG_COUNT, AT(rows), "N", "near: ... of N hashes each (default 8)" },
+    { "hashes", ARG_COUNT, AT(hashes), "N", "near: hash functions at most (default 112, or as many as --bands and --rows need)" },
+    { "bands", ARG_COUNT, AT(bands), "N", "near: documents that agree in one of N bands are near (default: hashes / rows, 14)" },
+    { "rows", ARG_COUNT, AT(rows), "N", "near: ... of N hashes each (default 8, or hashes / bands)" },
     { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is one (default: blank lines part them)" },
     { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: those of fewer words stay (default 10)" },
     { "report", ARG_TEXT, AT(report), "FILE", "a JSON line for each cluster: its documents and the one kept" },

@@ -20,7 +20,7 @@ static err run_stage(const filter_args *a, const char *const *paths, int n) {
     text_stage stage = filter_stage(f);
     text_stage_options o = data_common_stage(&a->common, threads);
     TRY_CLEAN(text_stage_run(&stage, in, &o, &report));
-    data_common_print(&a->common, &stage, &report);
+    data_common_print(&a->common, &stage, &report, NULL);
 cleanup:
     text_stage_report_free(&report);
     text_inputs_close(in);
@@ -79,7 +79,7 @@ const cli_subcommand data_filter = {
         "points.\n"
         "\n"
         "Examples\n"
-        "  ingot data filter crawl/ --out clean --dropped dropped.jsonl.zst\n"
+        "  ingot data filter crawl/ --out clean --dropped dropped\n"
         "  ingot data filter wet/*.wet.gz --language-model lid.176.bin --language en --out clean\n"
         "  ingot data filter a.jsonl --rules gopher-quality --gopher-min-words 20 > kept.jsonl\n"
         "  ingot data filter a.jsonl --rules none --pii email,ip,phone --out masked.jsonl\n",

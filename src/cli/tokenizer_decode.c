@@ -24,8 +24,9 @@ static err parse_ids(const tokenizer *t, const str *text, token_ids *out) {
             return err_hint(ERR("\"%.*s\" on standard input is no id", (int)strcspn(p, spaces), p),
                             "give whole numbers with white space between them");
         if (errno || id < 0 || id >= tokenizer_vocab(t))
-            return ERR("the id %.*s is not below %lld, the size of the vocabulary",
-                       (int)strcspn(p, spaces), p, (long long)tokenizer_vocab(t));
+            return err_hint(ERR("the id %.*s is not in the vocabulary, 0 to %lld",
+                                (int)strcspn(p, spaces), p, (long long)tokenizer_vocab(t) - 1),
+                            "decode with the tokenizer that made the ids");
         out->at[out->n++] = (int32_t)id;
         p = after;
     }

@@ -45,12 +45,27 @@ static err names_split(const char *list, names *out) {
 
 static err check_out(const char *out) {
     io_writer *probe = NULL;
-    if (!out)
-        return err_hint(ERR("--out: needs a file to write the tokenizer to"),
+    if (!out || !str_ends(out, ".json"))
+        return err_hint(ERR("--out: needs a file, ending in .json, to write the tokenizer to"),
                         "for example --out tokenizer.json");
     TRY(io_writer_open(out, &probe)); /* better known now than after the training */
     io_writer_abort(probe);
     return OK;
+}
+
+/* The file that is written must not be one of those that are read. */
+static err check_inputs(const text_inputs *in, const char *out) {
+    char *there = realpath(out, NULL);
+    err e = OK;
+    for (int i = 0; there && i < text_segments(in) && !e; i++) {
+        char *file = realpath(text_segment_path(in, i), NULL);
+        if (file && strcmp(file, there) == 0)
+            e = err_hint(ERR("--out: %s is one of the inputs", out),
+                         "choose another place for the tokenizer");
+        free(file);
+    }
+    free(there);
+    return e;
 }
 
 static void print_result(const train_args *a, const tokenizer *t, double seconds) {
@@ -70,6 +85,7 @@ static err train(const train_args *a, const bpe_options *o, const char *const *p
     double begin = time_now();
     err e = OK;
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
+    TRY_CLEAN(check_inputs(in, a->common.out));
     TRY_CLEAN(bpe_train(in, o, &t));
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);
@@ -114,7 +130,7 @@ static const cli_arg args[] = {
     { "vocab", ARG_COUNT, AT(vocab), "N", "ids in all, the 256 bytes and special tokens included (default 32000)" },
     { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen so often (default 2)" },
     { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR ")" },
-    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is cut before learning: gpt2, cl100k, o200k or an expression (default gpt2)" },
+    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is cut before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core; the result is the same for any number" },
     { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "never use more (default: 1Gi and what reading takes); what has no room goes through files in TMPDIR" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default: 64Mi, at most 1/256 of --memory)" },

@@ -213,7 +213,8 @@ typedef struct dedup_options {
     int paragraph_words;    /* shorter paragraphs stay */
     const char *work;       /* folder for spill files: what a rerun goes on from */
     bool keep_work, fresh;
-    const char *report; /* JSON lines, one a cluster; NULL: none. Not of PARAGRAPH */
+    const char *report;           /* JSON lines, one a cluster; NULL: none. Not of PARAGRAPH */
+    const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
     int threads;
     size_t memory; /* for tables; what reading takes comes on top */
     bool quiet;
@@ -267,7 +268,8 @@ typedef struct decontaminate_options {
     int pieces;          /* a document that falls into more pieces is dropped */
     const char *work;    /* as in dedup_options */
     bool keep_work, fresh;
-    const char *report; /* JSON lines, one a match and one a common n-gram; NULL: none */
+    const char *report;           /* JSON lines, one a match and one a common n-gram; NULL: none */
+    const text_stage_options *to; /* as in dedup_options */
     int threads;
     size_t memory; /* for the references */
     bool quiet;

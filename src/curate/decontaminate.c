@@ -296,9 +296,17 @@ err decontaminate_find(const decontaminate_options *o, text_inputs *in, decontam
     refs *r = NULL;
     TRY(refs_read(o->against, o->fields, o->ngram, o->shortest, o->memory, &r));
     decontaminate *d = new_run(o, in, r);
-    share_job job = { in,          o->work,  "decontaminate", DECONTAMINATE_STREAMS,
-                      d->settings, o->fresh, o->quiet,        d,
-                      read_share };
+    share_job job = { .in = in,
+                      .stage = decontaminate_stage(d),
+                      .to = o->to,
+                      .folder = o->work,
+                      .report = o->report,
+                      .streams = DECONTAMINATE_STREAMS,
+                      .settings = d->settings,
+                      .fresh = o->fresh,
+                      .quiet = o->quiet,
+                      .ctx = d,
+                      .make = read_share };
     err e = OK;
     TRY_CLEAN(share_run(&job, d->spills));
     TRY_CLEAN(decontaminate_each(d, count_grams, d));

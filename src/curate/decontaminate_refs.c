@@ -209,11 +209,12 @@ static err read_lines(refs *r, const char *path, const char *fields, const char 
         size_t n = end ? (size_t)(end - text) - at : len - at;
         p.line++;
         if (strspn(text + at, " \t\r") < n) {
-            char name[300];
-            json_t *value = NULL;
-            snprintf(name, sizeof name, "%s, line %d", path, p.line);
-            e = io_json_parse(text + at, n, name, &value);
-            if (!e) e = add_strings(r, value, &p);
+            json_error_t problem;
+            json_t *value = json_loadb(text + at, n, 0, &problem);
+            e = value ? add_strings(r, value, &p)
+                      : err_hint(ERR("%s:%d:%d: not valid JSON: %s", path, p.line, problem.column,
+                                     problem.text),
+                                 "references are files of JSON lines");
             json_decref(value);
             p.member.len = 0;
         }

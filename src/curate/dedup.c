@@ -326,8 +326,17 @@ err dedup_find(const dedup_options *o, text_inputs *in, dedup **out) {
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
     dedup *d = dedup_new(o, in);
-    share_job job = { in,       o->work,  "dedup", STREAM_COUNT, d->settings,
-                      o->fresh, o->quiet, d,       dedup_read };
+    share_job job = { .in = in,
+                      .stage = dedup_stage(d),
+                      .to = o->to,
+                      .folder = o->work,
+                      .report = o->report,
+                      .streams = STREAM_COUNT,
+                      .settings = d->settings,
+                      .fresh = o->fresh,
+                      .quiet = o->quiet,
+                      .ctx = d,
+                      .make = dedup_read };
     err e = OK;
     TRY_CLEAN(share_run(&job, d->spills));
     TRY_CLEAN(read_counts(d));

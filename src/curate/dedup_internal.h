@@ -142,14 +142,17 @@ int share_first(const text_inputs *in, int i);
 /* Makes a spill file for each share that has none of these settings yet, and opens all. */
 typedef struct share_job {
     const text_inputs *in;
-    const char *folder, *name; /* name: "dedup", of the files and in messages */
+    text_stage stage;             /* what comes after; its name is that of the files */
+    const text_stage_options *to; /* where its result goes; NULL: not known */
+    const char *folder, *report;  /* of the files; beside the result, NULL: none */
     int streams;
     uint64_t settings;
     bool fresh, quiet;
     void *ctx;
     err (*make)(void *ctx, int share, spill_writer *out);
 } share_job;
-/* Refuses standard input: who makes spill files reads it again. @param spills [share_count]. */
+/* Refuses standard input: who makes spill files reads it again. That the result and the report can
+ * be written is checked before anything is read. @param spills [share_count]. */
 err share_run(const share_job *j, spill **spills) MUST_USE;
 
 /* `"id":"...","url":"...","source":"..."`, as far as the document has them. */

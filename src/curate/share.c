@@ -20,8 +20,17 @@ static err check_inputs(const share_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
             return err_hint(
-                ERR("%s reads its input twice; standard input can be read once", j->name),
+                ERR("%s reads its input twice; standard input can be read once", j->stage.name),
                 "write it to a file first, and name that");
+    return OK;
+}
+
+static err check_outputs(const share_job *j) {
+    io_writer *probe = NULL;
+    if (j->to) TRY(text_stage_check(&j->stage, j->in, j->to));
+    if (!j->report) return OK;
+    TRY(io_writer_open(j->report, &probe));
+    io_writer_abort(probe);
     return OK;
 }
 
@@ -46,25 +55,29 @@ static err open_share(const share_job *j, int share, const char *path, spill **o
 err share_run(const share_job *j, spill **spills) {
     int n = share_count(j->in);
     TRY(check_inputs(j));
-    if (j->fresh) TRY(spill_clear(j->folder, j->name));
+    TRY(check_outputs(j));
+    if (j->fresh) TRY(spill_clear(j->folder, j->stage.name));
     TRY(io_make_dirs(j->folder));
     for (int i = 0; i < n; i++) {
-        char *path = spill_path(j->folder, j->name, i);
+        char *path = spill_path(j->folder, j->stage.name, i);
         err e = open_share(j, i, path, &spills[i]);
         free(path);
         TRY(e);
         if (!j->quiet && n > 1)
-            log_info("%s: read %d of %d shares of the input", j->name, i + 1, n);
+            log_info("%s: read %d of %d shares of the input", j->stage.name, i + 1, n);
     }
     return OK;
 }
 
 char *dedup_work_folder(const char *work, const char *out) {
     str path = { 0 };
-    if (work)
+    if (work) {
         str_add(&path, "%s", work);
-    else
-        str_add(&path, "%s.work", out && strcmp(out, "-") != 0 ? out : "ingot-data");
+        return path.text;
+    }
+    str_add(&path, "%s", out && strcmp(out, "-") != 0 ? out : "ingot-data");
+    while (path.len > 1 && path.text[path.len - 1] == '/') path.len--;
+    str_add(&path, ".work");
     return path.text;
 }
 

@@ -76,9 +76,14 @@ static void number_block(flow_run *r, flow_worker *w) {
     w->block = (text_block){ w->parser.docs, w->parser.n, r->segment, w->raw.raw_bytes };
 }
 
+static const char *name_of(const flow_run *r) {
+    const char *path = text_segment_path(r->in, r->segment);
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
 /* What could not be read: an error when the options say so, else counted for the end's warning. */
 static err judge_bad(flow_run *r, flow_worker *w) {
-    const char *path = text_segment_path(r->in, r->segment);
+    const char *path = name_of(r);
     bad_records bad = w->raw.bad;
     bad_merge(&bad, &w->parser.bad);
     if (bad.n && r->in->o.strict)
@@ -134,9 +139,8 @@ static void run_worker(void *ctx, int64_t unused, int index) {
 
 static void warn_bad(const flow_run *r) {
     if (!r->bad.n) return;
-    log_warn("%s: %lld record%s could not be read; the first, at byte %lld: %s",
-             text_segment_path(r->in, r->segment), (long long)r->bad.n, r->bad.n == 1 ? "" : "s",
-             (long long)r->bad.offset, r->bad.why);
+    log_warn("%s: %lld record%s could not be read; the first, at byte %lld: %s", name_of(r),
+             (long long)r->bad.n, r->bad.n == 1 ? "" : "s", (long long)r->bad.offset, r->bad.why);
 }
 
 int text_threads(int threads) {

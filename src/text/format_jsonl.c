@@ -43,7 +43,8 @@ static void parse_line(parser *p, text_span line, int64_t offset, bool valid) {
         return;
     }
     if (m[FIELD_TEXT].kind != JSON_PLAIN && m[FIELD_TEXT].kind != JSON_ESCAPED) {
-        bad_add(&p->bad, offset, "no string \"%s\"", p->in->o.text_field);
+        bad_add(&p->bad, offset, "no string \"%s\"; --text-field names another member",
+                p->in->o.text_field);
         return;
     }
     if (odd && !mend_escapes(p, &line)) return;

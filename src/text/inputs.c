@@ -162,11 +162,11 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     in->passed_over = 0;
     TRY(add_folder(in, path, given, NULL));
     if (in->passed_over)
-        log_info("%s: %d file%s passed over, whose names say no known format", path,
-                 in->passed_over, in->passed_over == 1 ? "" : "s");
+        log_info("%s: %d file%s of no known format passed over", path, in->passed_over,
+                 in->passed_over == 1 ? "" : "s");
     if (in->n_files > before) return OK;
     return err_hint(ERR("%s holds no file whose name says a known format", path),
-                    "known are .txt, .jsonl, .json, .warc and .wet, plain, .gz or .zst");
+                    "known are .txt, .md, .jsonl, .json, .warc and .wet, plain, .gz or .zst");
 }
 
 /* ---- what the user named -------------------------------------------------------------------------- */

@@ -52,7 +52,7 @@ static err compare_state(const parts *p, const char *path) {
     } facts[] = {
         { "stage", "the result of another stage" },
         { "stage_hash", "a result made with other options" },
-        { "inputs_hash", "a result made from other inputs" },
+        { "inputs_hash", "a result made from other inputs, or read with another --longest" },
         { "parts", "a result made from other inputs" },
         { "packing", "parts compressed another way" },
         { "dropped", "a result whose dropped documents went elsewhere" },
@@ -116,8 +116,25 @@ static err open_existing(const parts *p, const char *state) {
     return p->dropped->path ? sweep(p->dropped->path, true, false, &found) : OK;
 }
 
+/* What reads the folder later would take other texts in it for parts. */
+static err refuse_texts(const char *folder) {
+    char **names = NULL;
+    int n = 0;
+    text_packing packing;
+    TRY(io_list(folder, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++)
+        if (!is_part(names[i]) && names[i][0] != '.' && format_of_name(names[i], &packing))
+            e = err_hint(ERR("%s holds other texts, such as %s", folder, names[i]),
+                         "choose a folder that is empty or not there yet");
+    io_list_free(names, n);
+    return e;
+}
+
 static err open_new(const parts *p) {
     bool found = false;
+    TRY(refuse_texts(p->out->path));
+    if (p->dropped->path) TRY(refuse_texts(p->dropped->path));
     TRY(sweep(p->out->path, false, true, &found));
     if (p->dropped->path) TRY(sweep(p->dropped->path, false, true, &found));
     if (found) return refuse(p, "parts of an unknown result");

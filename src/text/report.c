@@ -123,11 +123,16 @@ err report_load(const char *path, const text_stage *s, text_stage_report *r) {
     return e;
 }
 
-void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to) {
+json_t *text_stage_json(const text_stage *s, const text_stage_report *r) {
     json_t *doc = to_json(r, s);
     json_object_set_new(doc, "seconds", json_real(r->seconds));
     json_object_set_new(doc, "resumed_parts", json_integer(r->resumed_parts));
     json_object_set_new(doc, "peak_memory_bytes", json_integer((json_int_t)mem_peak()));
+    return doc;
+}
+
+void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to) {
+    json_t *doc = text_stage_json(s, r);
     json_dumpf(doc, to, JSON_INDENT(2) | JSON_REAL_PRECISION(6));
     fputc('\n', to);
     json_decref(doc);
@@ -143,7 +148,7 @@ typedef struct table {
 static void print_row(const table *t, const char *name, int64_t documents, int64_t bytes) {
     char size[32];
     fprintf(t->to, "  %-*s %12lld", t->width, name, (long long)documents);
-    if (t->all > 0) fprintf(t->to, " %8.2f%%", 100 * (double)documents / t->all);
+    fprintf(t->to, " %8.2f%%", t->all > 0 ? 100 * (double)documents / t->all : 0);
     if (bytes >= 0) fprintf(t->to, " %12s", str_bytes(size, sizeof size, (double)bytes));
     fputc('\n', t->to);
 }
@@ -186,9 +191,20 @@ static void print_dropped(const table *t, const text_stage *s, const text_stage_
     if (idle) fprintf(t->to, "    %d rule%s dropped nothing\n", idle, idle == 1 ? "" : "s");
 }
 
+static void print_run(const text_stage_report *r, FILE *to) {
+    char text[32];
+    fprintf(to, "  %s", str_duration(text, sizeof text, r->seconds));
+    if (r->seen_bytes && r->seconds > 0)
+        fprintf(to, ", %s/s", str_bytes(text, sizeof text, (double)r->seen_bytes / r->seconds));
+    fprintf(to, ", peak memory %s", str_bytes(text, sizeof text, (double)mem_peak()));
+    if (r->resumed_parts)
+        fprintf(to, "; %d part%s there before", r->resumed_parts,
+                r->resumed_parts == 1 ? " was" : "s were");
+    fputc('\n', to);
+}
+
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to) {
     table t = { to, MAX(widest(s), 30), (double)r->read.documents };
-    char time[32], speed[32], peak[32];
     fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
     print_row(&t, "read", r->read.documents, r->read.bytes);
     print_reading(&t, &r->read);
@@ -196,10 +212,7 @@ void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to)
     print_row(&t, "kept", r->kept, r->kept_bytes);
     if (r->edited) print_row(&t, "  of these edited", r->edited, -1);
     for (int i = 0; i < s->n_counters; i++)
-        fprintf(to, "  %-*s %12lld\n", t.width, s->counters[i], (long long)r->count[i]);
-    fprintf(to, "  %s, %s/s, peak memory %s", str_duration(time, sizeof time, r->seconds),
-            str_bytes(speed, sizeof speed, r->seconds > 0 ? (double)r->seen_bytes / r->seconds : 0),
-            str_bytes(peak, sizeof peak, (double)mem_peak()));
-    if (r->resumed_parts) fprintf(to, "; %d parts were there", r->resumed_parts);
-    fputc('\n', to);
+        if (r->count[i])
+            fprintf(to, "  %-*s %12lld\n", t.width, s->counters[i], (long long)r->count[i]);
+    print_run(r, to);
 }

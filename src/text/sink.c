@@ -89,6 +89,14 @@ static const struct {
     { ".jsonl.zst", "zst", PACK_ZSTD },
 };
 
+/* A folder called out.txt would be a misunderstanding. */
+static err refuse_name(const char *path) {
+    text_packing packing;
+    if (!format_of_name(path, &packing) && packing == PACK_NONE) return OK;
+    return err_hint(ERR("%s: documents are written as JSON lines", path),
+                    "give a name that ends in .jsonl, .jsonl.gz or .jsonl.zst, or a folder");
+}
+
 err sink_init(sink *s, const char *path, const char *compress) {
     *s = (sink){ .path = path };
     if (!path) return OK;
@@ -103,9 +111,10 @@ err sink_init(sink *s, const char *path, const char *compress) {
     for (size_t i = 0; i < COUNT_OF(packings); i++)
         if (str_ends(path, packings[i].ending))
             s->kind = SINK_FILE, s->packing = packings[i].packing;
-    return known ? OK
-                 : err_hint(ERR("no way to compress is called \"%s\"", compress),
-                            "known are zst, gz and none");
+    if (!known)
+        return err_hint(ERR("no way to compress is called \"%s\"", compress),
+                        "known are zst, gz and none");
+    return s->kind == SINK_FOLDER ? refuse_name(path) : OK;
 }
 
 char *sink_part_path(const sink *s, int segment) {

@@ -162,6 +162,18 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
     return refuse_inputs_in(in, o->dropped);
 }
 
+err text_stage_check(const text_stage *s, const text_inputs *in, const text_stage_options *o) {
+    stage_run run = { .stage = s };
+    TRY(open_sinks(&run, in, o));
+    parts p = { s, in, &run.out, &run.dropped };
+    if (run.out.kind == SINK_FOLDER) return parts_open(&p, o->fresh);
+    err e = sink_begin(&run.out, 0);
+    if (!e) e = sink_begin(&run.dropped, 0);
+    sink_abort(&run.out);
+    sink_abort(&run.dropped);
+    return e;
+}
+
 static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *o,
                      text_stage_report *out) {
     TRY(open_sinks(run, in, o));
@@ -189,6 +201,8 @@ err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_option
     err e = run_stage(&run, in, o, out);
     text_progress_end(&run.progress);
     out->seconds = time_now() - run.progress.began;
+    if (!e && out->read.documents == 0)
+        log_warn("%s: the input holds no documents: is it what it should be?", s->name);
     if (e) text_stage_report_free(out);
     return e;
 }

@@ -158,11 +158,16 @@ typedef struct text_stage_report {
     int resumed_parts;
 } text_stage_report;
 
+/* Whether the result can go where it shall, and whether what is there is of this stage on these
+ * inputs. For stages that read their input before they run: better known now. */
+err text_stage_check(const text_stage *s, const text_inputs *in,
+                     const text_stage_options *o) MUST_USE;
 err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
                    text_stage_report *out) MUST_USE;
 /* The table of what was read, dropped by each rule and kept, and the peak of memory. */
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to);
-/* The same as one JSON object. */
+/* The same as one JSON object. @return owned (json_decref). */
+struct json_t *text_stage_json(const text_stage *s, const text_stage_report *r);
 void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE *to);
 void text_stage_report_free(text_stage_report *r);
 

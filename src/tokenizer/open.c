@@ -44,6 +44,9 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
                         "leave --pattern away; it is for .tiktoken files");
     if (io_is_dir(path)) return open_folder(path, out);
     if (str_ends(path, ".json")) return tokenizer_open_json(path, out);
+    if (str_ends(path, ".model"))
+        return err_hint(ERR("%s: SentencePiece models are not read", path),
+                        "give the tokenizer.json that comes with the same model");
     return err_hint(ERR("%s is no tokenizer that is known by its name", path),
                     "expected a tokenizer.json, a folder that holds one or GPT-2's two files, a "
                     ".tiktoken file, or \"bytes\"");

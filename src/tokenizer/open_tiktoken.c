@@ -37,6 +37,7 @@ static const struct {
 
 static err pattern_of(const char *path, const char **pattern) {
     const char *name = strrchr(path, '/');
+    if (*pattern) return splitter_check(*pattern);
     name = name ? name + 1 : path;
     for (size_t i = 0; i < COUNT_OF(openai) && !*pattern; i++)
         if (str_starts(name, openai[i].name)) *pattern = openai[i].pattern;

@@ -34,6 +34,13 @@ const char *splitter_pattern(const char *name) {
     return NULL;
 }
 
+err splitter_check(const char *pattern) {
+    static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
+    if (splitter_pattern(pattern) || pattern[strspn(pattern, word)]) return OK;
+    return err_hint(ERR("--pattern: no pattern is called \"%s\"", pattern),
+                    "known are gpt2, cl100k, qwen2 and o200k; else give a regular expression");
+}
+
 scan_fn scanner_of(const char *pattern) {
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (strcmp(known[i].name, pattern) == 0 || strcmp(known[i].pattern, pattern) == 0)

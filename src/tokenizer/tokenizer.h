@@ -80,8 +80,10 @@ err splitter_new(const char *pattern, splitter **out) MUST_USE;
  * @param text valid UTF-8, n bytes. */
 size_t splitter_next(const splitter *s, const char *text, size_t n, size_t from);
 void splitter_free(splitter *s);
-/* "gpt2", "cl100k", "o200k" (and "r50k") to their regular expressions; NULL: not a known name. */
+/* "gpt2" (or "r50k"), "cl100k", "qwen2", "o200k" to their regular expressions; NULL: no known name. */
 const char *splitter_pattern(const char *name);
+/* Refuses what is a plain word and no known name: as an expression it would find only itself. */
+err splitter_check(const char *pattern) MUST_USE;
 
 /* ---- training ------------------------------------------------------------------------------ */
 typedef struct bpe_options {

@@ -50,8 +50,9 @@ static err check_options(const bpe_options *o) {
     TRY(check_special(o));
     if (o->vocab < least)
         return err_hint(ERR("a vocabulary of %lld ids is too small: the 256 bytes and %d special "
-                            "tokens alone are %lld",
-                            (long long)o->vocab, o->n_special, (long long)least),
+                            "token%s alone are %lld",
+                            (long long)o->vocab, o->n_special, o->n_special == 1 ? "" : "s",
+                            (long long)least),
                         "32000 is usual for one language, 128000 for many");
     if (o->vocab > TOKEN_MAX_ID)
         return err_hint(ERR("a vocabulary of %lld ids is more than the %d there can be",
@@ -104,11 +105,12 @@ static err block_counted(void *ctx, const text_block *b, void *result) {
 }
 
 static err counting_init(counting *c, const bpe_options *o) {
+    TRY(splitter_check(o->pattern));
     c->threads = o->threads;
     /* Half: laying the words out for learning holds both the counts and the cells. */
     c->counts = word_counts_new(o->memory / 2, o->threads);
     err e = splitter_new(o->pattern, &c->splitter);
-    return e ? err_hint(e, "gpt2, cl100k and o200k are known by name") : OK;
+    return e ? err_hint(e, "gpt2, cl100k, qwen2 and o200k are known by name") : OK;
 }
 
 static void counting_free(counting *c) {

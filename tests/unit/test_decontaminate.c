@@ -322,7 +322,7 @@ static void bad_references_are_errors(void **state) {
         { "", "no string of at least 8 words" },
         { "\n\n", "no string of at least 8 words" },
         { "{\"q\":\"too short\"}\n", "no string of at least 8 words" },
-        { "{\"q\":\"fine\"}\n{\"q\": broken}\n", "line 2" },
+        { "{\"q\":\"fine\"}\n{\"q\": broken}\n", "ref.jsonl:2:" },
         { "\x1f\x8b\x08", "compressed" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {

@@ -8,9 +8,11 @@
 
 #include "text/text_internal.h"
 
+enum { MOST_WORKERS = 256 };
+
 /* Drops documents whose text begins with 'd', upper-cases those that begin with 'e', counts 'x'. */
 typedef struct letters {
-    char scratch[8][4096];
+    char scratch[MOST_WORKERS][4096];
     int kill_after; /* documents of one worker; 0: live */
     _Atomic int seen;
     err (*refuse)(void);
@@ -18,7 +20,7 @@ typedef struct letters {
 
 static err judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     letters *l = ctx;
-    assert_in_range(worker, 0, 7);
+    assert_in_range(worker, 0, MOST_WORKERS - 1);
     if (l->kill_after && ++l->seen > l->kill_after) raise(SIGKILL);
     if (l->refuse && d->text.at[0] == '!') return l->refuse();
     for (size_t i = 0; i < d->text.len; i++) v->count[0] += d->text.at[i] == 'x';

@@ -48,11 +48,12 @@ static norm_shape shape_of(const op_call *c, int64_t tokens, int groups, int64_t
     return s;
 }
 
-/* Forward fills a thread's registers; backward, which keeps sums beside a row, takes two vectors a
- * thread until a row has BWD_WARPS. */
+/* Forward fills a thread's registers. Backward, which keeps sums beside a row, takes three vectors a
+ * thread where one warp then holds the row and waits for no other; else two, until a row has
+ * BWD_WARPS. */
 static void spread(norm_shape &s, bool bwd) {
     int64_t vectors = ceil_div(s.d, WARP * EIGHT);
-    s.warps = (int)ceil_div(vectors, bwd ? 2 : MOST_V);
+    s.warps = (int)ceil_div(vectors, !bwd ? MOST_V : vectors <= 3 ? 3 : 2);
     if (bwd && s.warps > BWD_WARPS)
         s.warps = vectors > BWD_WARPS * MOST_V ? 2 * BWD_WARPS : BWD_WARPS;
     int warps = bwd ? BWD_WARPS : FWD_WARPS;
@@ -172,9 +173,9 @@ extern "C" void cuda_norm(const op_call *c) {
 
 /* ---- backward -------------------------------------------------------------------------------- */
 template <class A, int V, bool RMS>
-static __global__ void __launch_bounds__(V > 2 ? 512 : 256, V > 2 ? 1
-                                                            : RMS ? 3
-                                                                  : 2)
+static __global__ void __launch_bounds__(V > 3 ? 512 : 256, V > 3          ? 1
+                                                            : RMS && V < 3 ? 3
+                                                                           : 2)
     norm_bwd(A dy, A x, const float *stat, mixed w, A dr, A dx, float *partial, bool biased,
              norm_shape s) {
     extern __shared__ float shared[]; /* [rows - 1][2 or 1][d] for the block's sum */
