@@ -272,9 +272,15 @@ static __global__ void add_partials(const float *partial, int rows, int64_t stri
     out[col] = accumulate ? out[col] + sum : sum;
 }
 
+/* As many blocks as are on the device at a time, on 132 multiprocessors: a second wave would run
+ * with most of it idle. */
 static int bwd_blocks(const norm_shape &s) {
+    int64_t vectors = ceil_div(s.d, (int64_t)s.warps * WARP * EIGHT);
+    int most = vectors > 3            ? CUDA_PARTIALS / 3
+               : s.rms && vectors < 3 ? CUDA_PARTIALS
+                                      : CUDA_PARTIALS / 3 * 2;
     int64_t blocks = ceil_div(s.n, s.rows);
-    return (int)(blocks < CUDA_PARTIALS ? blocks : CUDA_PARTIALS);
+    return (int)(blocks < most ? blocks : most);
 }
 
 typedef struct norm_bwd_args {
