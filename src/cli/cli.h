@@ -66,12 +66,13 @@ void cli_print_family(const cli_family *f);
 
 err cmd_config(int argc, char **argv);
 err cmd_data(int argc, char **argv);
+err cmd_doctor(int argc, char **argv);
 err cmd_export(int argc, char **argv);
 err cmd_import(int argc, char **argv);
 err cmd_sample(int argc, char **argv);
 err cmd_tokenizer(int argc, char **argv);
 err cmd_train(int argc, char **argv);
-extern const cli_spec cmd_export_spec, cmd_sample_spec;
+extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_sample_spec;
 extern const cli_family data_family, tokenizer_family;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;

@@ -65,6 +65,13 @@ static const cli_command commands[] = {
               "Example\n"
               "  ingot export runs/tiny tiny-hf --dtype bf16\n"
               "\n" },
+    { .name = "doctor",
+      .usage = "[--json]",
+      .summary = "say what this build and this machine can do",
+      .run = cmd_doctor,
+      .spec = &cmd_doctor_spec,
+      .help = "Measures copy bandwidth and products for a second or two; nothing is written.\n"
+              "\n" },
     { .name = "config",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",
       .summary = "check a config and print it with every default filled in",

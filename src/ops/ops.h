@@ -233,6 +233,12 @@ const char *ops_cpu_isa(int i);
 /* ---- NVIDIA GPUs --------------------------------------------------------------------------
  * Kernels queue their work and return; op_device moves memory and waits. */
 int ops_cuda_count(void); /* GPUs here; 0 also in a build without CUDA */
+typedef struct ops_gpu_info {
+    char name[256], blas[32], dnn[32];    /* blas, dnn: versions of the libraries */
+    int multiprocessors, driver, runtime; /* versions as CUDA writes them: 13000 */
+    double memory, free_memory;           /* bytes */
+} ops_gpu_info;
+err ops_cuda_describe(int number, ops_gpu_info *out) MUST_USE;
 /* @param deterministic the same bits in every run, at its cost. */
 err ops_cuda_open(int number, bool deterministic, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */

@@ -145,6 +145,26 @@ int ops_cuda_count(void) {
     return n;
 }
 
+err ops_cuda_describe(int number, ops_gpu_info *out) {
+    struct cudaDeviceProp p;
+    size_t free_bytes = 0, all = 0;
+    *out = (ops_gpu_info){ .name = "" };
+    cudaError_t status = cudaGetDeviceProperties(&p, number);
+    if (status == cudaSuccess) status = cudaSetDevice(number);
+    if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &all);
+    if (status != cudaSuccess)
+        return ERR("GPU %d does not answer: %s", number, cudaGetErrorString(status));
+    snprintf(out->name, sizeof out->name, "%s", p.name);
+    out->multiprocessors = p.multiProcessorCount;
+    out->memory = (double)all;
+    out->free_memory = (double)free_bytes;
+    cudaDriverGetVersion(&out->driver);
+    cudaRuntimeGetVersion(&out->runtime);
+    snprintf(out->blas, sizeof out->blas, "%zu", cuda_products_version());
+    snprintf(out->dnn, sizeof out->dnn, "%s", cuda_attention_version());
+    return OK;
+}
+
 static err open_device(cuda_context *x, int number) {
     x->device = number;
     cudaError_t status = cudaSetDevice(number);

@@ -56,6 +56,7 @@ typedef struct cuda_gemm {
 } cuda_gemm;
 err cuda_products_new(struct cuda_products **out);
 void cuda_products_free(struct cuda_products *p);
+size_t cuda_products_version(void);
 /* @return false when a bias or GELU cannot be fused, and nothing was done; other failures are the
  * context's fault. */
 bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes);
@@ -89,6 +90,7 @@ bool cuda_attention_cudnn(const op_call *c);
 size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c);
 err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out);
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
+const char *cuda_attention_version(void);           /* "none" without cuDNN */
 void cuda_gelu(const op_call *c);                   /* act.cu */
 void cuda_gelu_bwd(const op_call *c);
 void cuda_swiglu(const op_call *c);

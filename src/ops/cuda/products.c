@@ -56,6 +56,8 @@ err cuda_products_new(struct cuda_products **out) {
     return OK;
 }
 
+size_t cuda_products_version(void) { return cublasLtGetVersion(); }
+
 static void plan_free(plan *p) {
     if (p->a) cublasLtMatrixLayoutDestroy(p->a);
     if (p->b) cublasLtMatrixLayoutDestroy(p->b);
