@@ -20,7 +20,7 @@ static err parse_count(const cli_arg *o, const char *text, int64_t *out) {
         if (strcmp(end, units[i].name) == 0) by = units[i].by;
     if (end == text || (*end && by == 1) || errno || n < 0 || n > INT64_MAX / by)
         return err_hint(ERR("--%s: \"%s\" is not a whole number", o->name, text),
-                        "write it like 5000, 10k, 5M or 2G");
+                        "write it like 5000, 10k, 5M, 2G or 1Gi");
     *out = n * by;
     return OK;
 }

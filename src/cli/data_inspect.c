@@ -22,7 +22,7 @@ err look_text_open(const data_source *s, const char *path, look_text *out) {
     if (!path) return OK;
     TRY(tokenizer_open(path, NULL, &out->t));
     if (info->tokenizer_hash == 0 || info->tokenizer_hash == tokenizer_hash(out->t)) return OK;
-    tokenizer_free(out->t);
+    look_text_close(out);
     return err_hint(ERR("%s is not the tokenizer that %s was made with", path, info->path),
                     "give the one that was used with --tokenizer");
 }
@@ -40,7 +40,10 @@ void look_text_add(const look_text *l, const data_source *s, data_range r, str *
     free(ids);
 }
 
-void look_text_close(look_text *l) { tokenizer_free(l->t); }
+void look_text_close(look_text *l) {
+    tokenizer_free(l->t);
+    *l = (look_text){ 0 };
+}
 
 void look_print_info(const data_info *info, int shards) {
     printf("file        %s\nformat      %s\ntokenizer   %s\ntokens      %lld\n", info->path,

@@ -51,7 +51,7 @@ static void print_report(const char *out, const tokenize_report *r) {
     for (size_t i = 0; i < COUNT_OF(skipped); i++)
         if (skipped[i].n)
             printf("  %-11s %12lld documents\n", skipped[i].what, (long long)skipped[i].n);
-    printf("  %d shards", r->shards);
+    printf("  %d shard%s", r->shards, r->shards == 1 ? "" : "s");
     if (r->resumed) printf(", %d of them there before", r->resumed);
     if (r->bytes)
         printf("; %s of text, %.2f bytes a token, %s/s", str_bytes(a, sizeof a, (double)r->bytes),
@@ -99,6 +99,14 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     if (!a.common.out)
         return err_hint(ERR("--out: needs a folder for the shards, or a file ending in .tok"),
                         "ingot %s %s", self->spec.command, self->spec.usage);
+    if (a.held_out >= 1)
+        return err_hint(ERR("--held-out: 1 leaves nothing to train on"),
+                        "write the part to hold out, such as 0.005");
+    static const char *const files[] = { ".bin", ".idx", ".npy", ".jsonl", ".txt", ".gz", ".zst" };
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (str_ends(a.common.out, files[i]))
+            return err_hint(ERR("--out: %s files are not written here", files[i]),
+                            "give a folder for the shards, or a file ending in .tok");
     if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
         return err_hint(ERR("--held-out: needs a folder; %s is one file", a.common.out),
                         "give --out a folder");

@@ -164,8 +164,8 @@ int64_t data_document_of(const data_source *s, int64_t i);
  *          12  u16      bytes per token, 2 or 4           16  u64  xxHash64 of the tokens' bytes
  *          14  u16      token_kind                        24  u64  bytes of provenance
  *          16  u32      vocabulary: ids are below it      32  u64  xxHash64 of index, provenance
- *          20  u32      id that ends documents; ~0: none  40  u64  xxHash64 of the header and of
- *          24  u64      tokenizer hash; 0: none                    the trailer up to here
+ *          20  u32      id that ends documents; ~0: none  40  u64  xxHash64 of the trailer up to
+ *          24  u64      tokenizer hash; 0: none                    here, seeded with the header's
  *
  *   index, at the next multiple of 8 bytes after the tokens: for each document a u64, the number of
  *   tokens in the file up to its end; then provenance, an object of JSON that says what the tokens

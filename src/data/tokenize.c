@@ -322,6 +322,25 @@ static err write_index(const char *folder, const tokenize_options *o, const char
     return e;
 }
 
+static bool is_ours(const char *name) {
+    return str_starts(name, "train-") || str_starts(name, "validation-") ||
+           str_starts(name, SHARDS_INDEX) || str_starts(name, SHARDS_TOKENIZER);
+}
+
+/* The folder of the input, say, is no place for shards: both would be read as the other. */
+static err refuse_others(const char *folder) {
+    char **names;
+    int n;
+    TRY(io_list(folder, &names, &n));
+    err e = OK;
+    for (int i = 0; i < n && !e; i++)
+        if (!is_ours(names[i]) && names[i][0] != '.')
+            e = err_hint(ERR("%s holds other files, such as %s", folder, names[i]),
+                         "choose a folder that is empty or not there yet");
+    io_list_free(names, n);
+    return e;
+}
+
 /* What an earlier run left: shards, and temporary files of one that was killed. */
 static err remove_left(const char *folder, bool all) {
     char **names;
@@ -329,9 +348,7 @@ static err remove_left(const char *folder, bool all) {
     TRY(io_list(folder, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        bool ours = str_starts(names[i], "train-") || str_starts(names[i], "validation-") ||
-                    str_starts(names[i], SHARDS_INDEX) || str_starts(names[i], SHARDS_TOKENIZER);
-        if (!ours || !(all || str_ends(names[i], ".tmp"))) continue;
+        if (!is_ours(names[i]) || !(all || str_ends(names[i], ".tmp"))) continue;
         char *path = io_join(folder, names[i]);
         e = io_remove_tree(folder, path);
         free(path);
@@ -365,6 +382,7 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
                           int32_t eos) {
     bool there = false;
     TRY(io_make_dirs(folder));
+    TRY(refuse_others(folder));
     if (!o->fresh) TRY(check_identity(folder, identity, &there));
     TRY(remove_left(folder, o->fresh));
     if (!there) TRY(write_index(folder, o, identity, eos, NULL));
@@ -417,6 +435,7 @@ static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
     TRY(make_missing(t, in, folder));
     TRY(list_all(t, in, folder, identity));
     if (t->report->tokens > 0) return OK;
+    TRY(remove_left(folder, true)); /* nothing here is worth keeping */
     return err_hint(ERR("%s: there is no text to train on in the input", folder),
                     "is the input what it should be? `ingot data filter` shows what it reads");
 }

@@ -56,7 +56,7 @@ bool parser_valid(parser *p, text_span *text, bool *repaired) {
 }
 
 text_span parser_breaks(parser *p, text_span text) {
-    if (!memmem(text.at, text.len, "\r\n", 2)) return text;
+    if (!text.len || !memchr(text.at, '\r', text.len)) return text;
     char *to = spool_room(&p->strings, text.len);
     size_t made = 0;
     for (size_t i = 0; i < text.len; i++)
