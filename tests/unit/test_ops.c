@@ -566,13 +566,43 @@ static void test_extremes(void **state) {
         }
 }
 
+/* Rows whose mean is many deviations from 0, where a variance in one pass loses its digits. */
+static void test_far_layernorm(void **state) {
+    enum { N = 7, D = 768 };
+    static float x[N][D], w[D], y[N][D], stat[N][2];
+    draw_from("far layernorm");
+    for (int k = 0; k < D; k++) w[k] = 1;
+    for (int i = 0; i < N; i++)
+        for (int k = 0; k < D; k++) x[i][k] = (float)(pow(4, i) + draw_normal());
+    for (int i = 0; ops_cpu_isa(i); i++) {
+        const op_backend *b = ops_cpu(ops_cpu_isa(i));
+        op_call c = { .op = OP_LAYERNORM, .attr = { .eps = 1e-5f } };
+        c.in[0] = tensor_of(x, DT_F32, 2, (int64_t[]){ N, D });
+        c.in[2] = tensor_of(w, DT_F32, 1, (int64_t[]){ D });
+        c.out[1] = tensor_of(y, DT_F32, 2, (int64_t[]){ N, D });
+        c.out[2] = tensor_of(stat, DT_F32, 2, (int64_t[]){ N, 2 });
+        size_t bytes = ops_workspace(b, &c, 1);
+        op_run run = { .workspace = mem_alloc(bytes + 1), .workspace_bytes = bytes };
+        c.run = &run;
+        ops_run(b, &c);
+        free(run.workspace);
+        for (int r = 0; r < N; r++) {
+            double mean = 0, var = 0;
+            for (int k = 0; k < D; k++) mean += (double)x[r][k] / D;
+            for (int k = 0; k < D; k++) var += (x[r][k] - mean) * (x[r][k] - mean) / D;
+            double scale = 1 / sqrt(var + 1e-5);
+            assert_true(fabs(stat[r][0] - mean) < 1e-6 * mean);
+            assert_true(fabs(stat[r][1] - scale) < 2e-6 * scale);
+        }
+    }
+}
+
 int main(void) {
-    enum { OTHERS = 4 };
+    enum { OTHERS = 5 };
     struct CMUnitTest tests[COUNT_OF(specs) + OTHERS] = {
-        cmocka_unit_test(test_every_op_has_a_spec),
-        cmocka_unit_test(test_converters),
-        cmocka_unit_test(test_bf16_sums),
-        cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_every_op_has_a_spec), cmocka_unit_test(test_converters),
+        cmocka_unit_test(test_bf16_sums),           cmocka_unit_test(test_extremes),
+        cmocka_unit_test(test_far_layernorm),
     };
     for (size_t s = 0; s < COUNT_OF(specs); s++)
         tests[s + OTHERS] =
