@@ -4,7 +4,6 @@
  *
  * Prints seconds, seconds of all cores, and the peak of memory in bytes. */
 #include <stdlib.h>
-#include <sys/resource.h>
 
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
@@ -13,13 +12,6 @@ static void die(err e) {
     if (!e) return;
     err_print(stderr, e, true);
     exit(1);
-}
-
-static double cpu_seconds(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
 }
 
 int main(int argc, char **argv) {
@@ -37,7 +29,7 @@ int main(int argc, char **argv) {
     double begin = time_now();
     die(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
     die(bpe_train(in, &o, &t));
-    printf("%.3f %.3f %zu\n", time_now() - begin, cpu_seconds(), mem_peak());
+    printf("%.3f %.3f %zu\n", time_now() - begin, time_cpu(), mem_peak());
     tokenizer_free(t);
     text_inputs_close(in);
     return 0;

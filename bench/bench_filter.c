@@ -12,7 +12,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 enum { REPEATS = 5 };
 
@@ -48,19 +47,13 @@ static err read_corpus(const char *const *paths, int n, corpus *c) {
     return e;
 }
 
-static double cpu_seconds(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)u.ru_utime.tv_sec + (double)u.ru_utime.tv_usec * 1e-6;
-}
-
 /* The best of a few passes, in MB/s. @param kept how many documents pass. */
 static err measure(const corpus *c, const filter_options *o, double *rate, int *kept) {
     filter *f = NULL;
     TRY(filter_new(o, 1, &f));
     double best = INFINITY;
     for (int r = 0; r < REPEATS; r++) {
-        double start = cpu_seconds();
+        double start = time_cpu();
         *kept = 0;
         for (int i = 0; i < c->n; i++) {
             int64_t count[FILTER_COUNTER_COUNT] = { 0 };
@@ -68,7 +61,7 @@ static err measure(const corpus *c, const filter_options *o, double *rate, int *
             err_free(filter_judge(f, 0, 0, &c->docs[i], &v));
             *kept += v.rule == TEXT_KEEP;
         }
-        best = MIN(best, cpu_seconds() - start);
+        best = MIN(best, time_cpu() - start);
     }
     filter_free(f);
     *rate = (double)c->bytes / best / 1e6;

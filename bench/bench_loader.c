@@ -6,20 +6,12 @@
  * pass. Every row makes the same batches of 8 x 2048 tokens; one core makes them, none ahead. */
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include "data/data.h"
 #include "io/io.h"
 
 enum { VOCAB = 50257, EOS = 50256, ROWS = 8, SEQ = 2048 };
-
-static double cpu_now(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 
 /* Documents of 32 to about 2,000 tokens, many short ones and few long. */
 static err write_tokens(const char *path, int64_t n, int64_t vocab) {
@@ -47,21 +39,21 @@ static err write_tokens(const char *path, int64_t n, int64_t vocab) {
 
 static err measure(const char *name, const data_part *parts, int n, loader_options o) {
     loader *l = NULL;
-    double t0 = cpu_now();
+    double t0 = time_cpu();
     TRY(loader_new_mix(parts, n, &o, &l));
-    double open_s = cpu_now() - t0, seconds = 0;
+    double open_s = time_cpu() - t0, seconds = 0;
     int64_t windows = MIN(loader_windows(l), (64 << 20) / SEQ), batches = windows / ROWS, real = 0;
     data_batch b = { 0 };
     err e = OK;
     for (int pass = 0; pass < 3 && !e; pass++) { /* the best: the machine has other work */
         loader_seek(l, 0);
         real = 0;
-        t0 = cpu_now();
+        t0 = time_cpu();
         for (int64_t i = 0; i < batches && !e; i++) {
             e = loader_next(l, &b);
             real += b.valid_here;
         }
-        double s = cpu_now() - t0;
+        double s = time_cpu() - t0;
         if (pass == 0 || s < seconds) seconds = s;
     }
     double tokens = (double)(batches * ROWS * SEQ);

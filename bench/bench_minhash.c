@@ -8,15 +8,8 @@
 #include "data/data.h"
 
 #include <stdlib.h>
-#include <time.h>
 
 enum { NGRAM = 5, BANDS = 14, ROWS = 8, BYTES = 32 << 20, DOCUMENT = 4000 };
-
-static double cpu_seconds(void) {
-    struct timespec t;
-    clock_gettime(CLOCK_THREAD_CPUTIME_ID, &t);
-    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
-}
 
 typedef struct corpus {
     str text;
@@ -82,15 +75,15 @@ int main(int argc, char **argv) {
     }
     minhash *m = minhash_new(NGRAM, BANDS, ROWS);
     minhash_scratch *s = mem_alloc(sizeof *s);
-    double begin = cpu_seconds();
+    double begin = time_cpu();
     uint64_t sum = 0;
     for (int i = 0; i < c.n; i++) {
         size_t at = 0, got;
         while ((got = norm_words(m->words, document(&c, i), &at, s->words, MINHASH_CHUNK)) > 0)
             sum += s->words[got - 1].hash + got;
     }
-    report("words", &c, cpu_seconds() - begin, sum);
-    begin = cpu_seconds();
+    report("words", &c, time_cpu() - begin, sum);
+    begin = time_cpu();
     sum = 0;
     for (int i = 0; i < c.n; i++) {
         uint64_t keys[BANDS];
@@ -98,7 +91,7 @@ int main(int argc, char **argv) {
         minhash_keys(m, s, keys);
         sum += keys[0];
     }
-    report("signatures", &c, cpu_seconds() - begin, sum);
+    report("signatures", &c, time_cpu() - begin, sum);
     minhash_free(m);
     free(s);
     str_free(&c.text);

@@ -8,17 +8,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/resource.h>
 
 #include "io/io.h"
 #include "tokenizer/tokenizer.h"
-
-static double cpu_seconds(void) {
-    struct rusage u;
-    getrusage(RUSAGE_SELF, &u);
-    return (double)(u.ru_utime.tv_sec + u.ru_stime.tv_sec) +
-           1e-6 * (double)(u.ru_utime.tv_usec + u.ru_stime.tv_usec);
-}
 
 typedef struct work {
     const tokenizer *t;
@@ -49,9 +41,9 @@ static void split(work *w) {
 static double speed(work *w, void (*fn)(work *), int times) {
     double best = 1e30;
     for (int i = 0; i < times; i++) {
-        double begin = cpu_seconds();
+        double begin = time_cpu();
         fn(w);
-        best = MIN(best, cpu_seconds() - begin);
+        best = MIN(best, time_cpu() - begin);
     }
     return (double)w->n / MAX(best, 1e-9) / 1e6;
 }
@@ -62,9 +54,9 @@ static err run(int argc, char **argv) {
     char *text = NULL;
     const char *pattern = argc > 3 ? argv[3] : NULL;
     TRY(io_read(argv[2], (size_t)4 << 30, &text, &w.n));
-    double begin = cpu_seconds();
+    double begin = time_cpu();
     TRY(tokenizer_open(argv[1], pattern, &t));
-    double open = cpu_seconds() - begin;
+    double open = time_cpu() - begin;
     TRY(splitter_new(pattern ? pattern : "gpt2", &w.s));
     w.t = t;
     w.text = text;

@@ -61,7 +61,7 @@ static err synth_write_all(const synth_args *a, bool jsonl, sink *to) {
         if (jsonl)
             add_jsonl(a->first + i, &info, &text, &line);
         else
-            str_add(&line, "%s\n%s\n", text.text, DATA_SEPARATOR);
+            str_add(&line, "%s\n%s\n", text.text, TEXT_SEPARATOR);
         bytes += (int64_t)text.len;
         TRY_CLEAN(sink_write(to, &line));
     }
@@ -94,7 +94,7 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, AT(seed), "N", "another seed, another corpus (default 0)" },
     { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be made apart" },
     { "out", ARG_TEXT, AT(out), "FILE", "where to (default: standard output)" },
-    { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " DATA_SEPARATOR " lines, or JSON lines (default text)" },
+    { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " TEXT_SEPARATOR " lines, or JSON lines (default text)" },
     { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "part of the documents that repeat an earlier one" },
     { "near-duplicates", ARG_FRACTION, PLANTED(PLANT_NEAR_DUPLICATE), "F", "... that repeat one with a few words changed" },
     { "boilerplate", ARG_FRACTION, PLANTED(PLANT_BOILERPLATE), "F", "... with menus, notices and footers" },

@@ -10,7 +10,7 @@ void byte_encode(const char *text, size_t n, int32_t *out) {
 }
 
 /* @return the length of the character this byte begins, 0 when it begins none. */
-static int utf8_length(unsigned char lead) {
+static int sequence_length(unsigned char lead) {
     if (lead < 0x80) return 1;
     if (lead >= 0xC2 && lead <= 0xDF) return 2;
     if (lead >= 0xE0 && lead <= 0xEF) return 3;
@@ -48,7 +48,7 @@ int byte_decoder_push(byte_decoder *d, int32_t id, char out[BYTE_DECODE_MAX]) {
     int n = 0;
     if (d->len > 0 && !continues(d, c)) n = byte_decoder_end(d, out);
     if (d->len == 0) {
-        d->need = utf8_length(c);
+        d->need = sequence_length(c);
         if (d->need == 0) {
             memcpy(out + n, REPLACEMENT, 3);
             return n + 3;
@@ -67,7 +67,7 @@ void byte_decode(const int32_t *ids, size_t n, str *out) {
     char piece[BYTE_DECODE_MAX];
     for (size_t i = 0; i < n; i++) {
         str_add_bytes(out, piece, (size_t)byte_decoder_push(&d, ids[i], piece));
-        if (ids[i] == BYTE_EOS) str_add(out, "\n%s\n", DATA_SEPARATOR);
+        if (ids[i] == BYTE_EOS) str_add(out, "\n%s\n", TEXT_SEPARATOR);
     }
     str_add_bytes(out, piece, (size_t)byte_decoder_end(&d, piece));
 }

@@ -17,15 +17,12 @@
 #ifndef INGOT_DATA_H
 #define INGOT_DATA_H
 
-#include "util/util.h"
+#include "text/text.h"
 
 /* ---- the byte tokenizer ------------------------------------------------------------------
  * Ids 0..255 are the bytes of UTF-8 text, 256 ends a document. Nothing to train, nothing to
  * load, every text can be written. */
 enum { BYTE_EOS = 256, BYTE_VOCAB = 257 };
-/* In plain text files a line that holds exactly this ends a document. The line break before it
- * belongs to the separator, not to the document. */
-#define DATA_SEPARATOR "<|endoftext|>"
 
 /* @param out room for n ids. */
 void byte_encode(const char *text, size_t n, int32_t *out);
@@ -105,7 +102,7 @@ typedef struct data_source data_source;
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
  *   *.bin             without a header: raw u16 as nanoGPT writes it
  *   *.jsonl           the "text" member of each line, tokenised in memory
- *   anything else     UTF-8 text, tokenised in memory, documents split at DATA_SEPARATOR lines
+ *   anything else     UTF-8 text, tokenised in memory, documents split at TEXT_SEPARATOR lines
  * @param vocab_limit ids must be below it (the model's vocabulary); 0: no limit. Files up to
  * DATA_VERIFY_BYTES are checked here, larger ones window by window as they are read. */
 enum { DATA_VERIFY_BYTES = 512 << 20 };

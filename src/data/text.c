@@ -172,7 +172,7 @@ static size_t without_break(const char *text, size_t n) {
 }
 
 err text_tokenize(data_shard *s, const char *vocabulary, data_info *info) {
-    static const char separator[] = DATA_SEPARATOR;
+    static const char separator[] = TEXT_SEPARATOR;
     text_encoder x;
     TRY(check_text(s));
     TRY(encoder_open(&x, vocabulary, "text"));

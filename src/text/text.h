@@ -41,7 +41,8 @@ void text_doc_write(const text_doc *d, text_span text, str *out);
 /* Appends n bytes of valid UTF-8 as a JSON string, quotes included. */
 void text_json_string(const char *text, size_t n, str *out);
 
-/* In plain text files a line that holds exactly this ends a document. */
+/* In plain text files a line that holds exactly this ends a document. The line break before it
+ * belongs to the separator, not to the document. */
 #define TEXT_SEPARATOR "<|endoftext|>"
 
 /* ---- inputs -------------------------------------------------------------------------------- */

@@ -25,6 +25,12 @@ bool term_has_color(FILE *f) {
     return isatty(fileno(f)) && !(no && *no);
 }
 
+double time_cpu(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &t);
+    return (double)t.tv_sec + 1e-9 * (double)t.tv_nsec;
+}
+
 double time_now(void) {
     struct timespec t;
     clock_gettime(CLOCK_MONOTONIC, &t);

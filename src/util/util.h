@@ -135,6 +135,7 @@ bool term_has_color(FILE *f);
 
 /* ---- time -------------------------------------------------------------------------------- */
 double time_now(void); /* seconds, monotonic */
+double time_cpu(void); /* seconds of all threads of this process, the system's included */
 
 /* ---- random numbers: Philox 4x32-10 ------------------------------------------------------
  * Counter based: the value is a pure function of (key, counter), so any element of any stream is

@@ -1,65 +1,7 @@
 /* The byte tokenizer, token files and the loader. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "data_harness.h"
 
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "data/data.h"
-#include "io/io.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
-
-/* The error must speak of each of these. */
-static void assert_error(err e, const char *first, const char *second) {
-    assert_non_null(e);
-    bool speaks = strstr(err_message(e), first) && strstr(err_message(e), second);
-    if (!speaks) err_print(stderr, e, true);
-    assert_true(speaks);
-    err_free(e);
-}
-
-typedef struct folder {
-    char path[64], file[128];
-} folder;
-
-static int make_folder(void **state) {
-    folder *f = calloc(1, sizeof *f);
-    strcpy(f->path, "/tmp/ingot-data-XXXXXX");
-    *state = f;
-    return mkdtemp(f->path) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    folder *f = *state;
-    err e = io_remove_tree("/tmp", f->path);
-    bool failed = e != OK;
-    err_free(e);
-    free(f);
-    return failed;
-}
-
-static const char *in_folder(folder *f, const char *name) {
-    snprintf(f->file, sizeof f->file, "%s/%s", f->path, name);
-    return f->file;
-}
-
-static const char *write_file(folder *f, const char *name, const void *bytes, size_t n) {
-    const char *path = in_folder(f, name);
-    assert_ok(io_write(path, bytes, n));
-    return path;
-}
-
-static data_source *open_text(folder *f, const char *name, const char *text) {
+static data_source *open_text(test_folder *f, const char *name, const char *text) {
     data_source *s = NULL;
     assert_ok(data_open(write_file(f, name, text, strlen(text)), 0, &s));
     return s;
@@ -138,7 +80,7 @@ static void encode_and_decode_are_inverse(void **state) {
     assert_string_equal(out.text, text);
     out.len = 0;
     byte_decode(ids, n + 1, &out);
-    assert_string_equal(out.text + n, "\n" DATA_SEPARATOR "\n");
+    assert_string_equal(out.text + n, "\n" TEXT_SEPARATOR "\n");
     str_free(&out);
 }
 
@@ -210,7 +152,7 @@ static void files_that_are_no_text_are_refused(void **state) {
 
 /* ---- token files --------------------------------------------------------------------------- */
 
-static const char *write_tok(folder *f, const char *name, const int32_t *ids, int64_t n,
+static const char *write_tok(test_folder *f, const char *name, const int32_t *ids, int64_t n,
                              int64_t vocab, int32_t eos) {
     token_writer *w = NULL;
     const token_writer_options o = {
@@ -258,7 +200,7 @@ static void an_abandoned_token_file_leaves_nothing(void **state) {
     token_writer_abandon(w);
     char **names = NULL;
     int n = -1;
-    assert_ok(io_list(((folder *)*state)->path, &names, &n));
+    assert_ok(io_list(((test_folder *)*state)->path, &names, &n));
     assert_int_equal(n, 0);
     io_list_free(names, n);
 }

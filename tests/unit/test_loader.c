@@ -1,21 +1,5 @@
 /* The loader: order, cursor, ranks, prefetch, documents, curriculum, held-out part. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "data/data.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
+#include "data_harness.h"
 
 enum { NONE = DATA_NO_TARGET, END = 9 };
 
@@ -34,18 +18,6 @@ static data_source *counting_source(int64_t n) {
     data_source *s = source_of(tokens, n);
     free(tokens);
     return s;
-}
-
-static loader *loader_of(const data_source *s, loader_options o) {
-    loader *l = NULL;
-    assert_ok(loader_new(s, &o, &l));
-    return l;
-}
-
-static data_batch next(loader *l) {
-    data_batch b;
-    assert_ok(loader_next(l, &b));
-    return b;
 }
 
 static void assert_ids(const int32_t *got, const int32_t *expected, int n) {

@@ -1,29 +1,7 @@
 /* Mixtures: exact proportions, phases, skipped windows, any place reached directly; mix files. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "data_harness.h"
 
 #include "data/data_internal.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
-
-static void assert_error(err e, const char *says) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), says)) err_print(stderr, e, true);
-    assert_non_null(strstr(err_message(e), says));
-    err_free(e);
-}
 
 enum { END = 9, T = 16, MOST_PARTS = 5 };
 
@@ -113,9 +91,9 @@ static void odd_weights_are_refused_or_rounded(void **state) {
     const int64_t windows[] = { 10, 20 };
     data_part parts[2] = { { .name = "a", .weight = 1 }, { .name = "b" } };
     mix *m = NULL;
-    assert_error(mix_new(parts, 2, windows, &m), "some have none");
+    assert_says(mix_new(parts, 2, windows, &m), "some have none");
     parts[1].weight = -1;
-    assert_error(mix_new(parts, 2, windows, &m), "weight of -1");
+    assert_says(mix_new(parts, 2, windows, &m), "weight of -1");
     const double thirds[] = { 1.0 / 3, 2.0 / 3 };
     m = mix_of(2, thirds, NULL, windows);
     assert_in_range(mix_count(m, 0, 3000000), 999999, 1000001);
@@ -141,11 +119,11 @@ static void skips_join_and_shift(void **state) {
     assert_int_equal(s.at[0].to, 40);
     static const char *const bad[] = { "5", "5-", "-5", "7-7", "9-3", "1-2;", "1-2 3-4", "a-b" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        assert_error(data_skips_parse(bad[i], &s), "no list of ranges");
+        assert_says(data_skips_parse(bad[i], &s), "no list of ranges");
     s.n = 0;
     for (int i = 0; i < DATA_MAX_SKIPS; i++)
         assert_ok(data_skips_add(&s, (data_range){ 10 * i, 10 * i + 5 }, 0));
-    assert_error(data_skips_add(&s, (data_range){ 9999, 10000 }, 0), "more than 64");
+    assert_says(data_skips_add(&s, (data_range){ 9999, 10000 }, 0), "more than 64");
 }
 
 /* ---- loaders over mixtures ---------------------------------------------------------------------- */
@@ -196,16 +174,10 @@ static const loader_options USUAL = { .seq_len = T,
                                       .guard = { true, 0.8, 3 },
                                       .skips = { 2, { { 30, 41 }, { 100, 137 } } } };
 
-static loader *loader_of(const corpus *c, loader_options o) {
+static loader *mixed_loader(const corpus *c, loader_options o) {
     loader *l = NULL;
     assert_ok(loader_new_mix(c->part, 3, &o, &l));
     return l;
-}
-
-static data_batch next(loader *l) {
-    data_batch b;
-    assert_ok(loader_next(l, &b));
-    return b;
 }
 
 /* The same global batches, whatever the ranks, rows, packing and threads; across epochs of each
@@ -220,14 +192,14 @@ static void any_number_of_ranks_sees_the_same_tokens(void **state) {
         loader_options whole = USUAL;
         whole.packing = (data_packing)kind;
         for (size_t k = 0; k < COUNT_OF(layouts); k++) {
-            loader *one = loader_of(*state, whole);
+            loader *one = mixed_loader(*state, whole);
             loader_options o = whole;
             o.ranks = layouts[k].ranks;
             o.rows = layouts[k].rows;
             o.prefetch = layouts[k].prefetch;
             o.workers = layouts[k].workers;
             loader *l[8];
-            for (o.rank = 0; o.rank < o.ranks; o.rank++) l[o.rank] = loader_of(*state, o);
+            for (o.rank = 0; o.rank < o.ranks; o.rank++) l[o.rank] = mixed_loader(*state, o);
             for (int step = 0; step < 12; step++) {
                 data_batch a = next(one);
                 int64_t row = 0, valid = 0;
@@ -263,7 +235,7 @@ static void any_step_is_reached_directly(void **state) {
         o.step_windows = 12;
         o.prefetch = 2;
         o.workers = 2;
-        loader *on = loader_of(*state, o), *jumps = loader_of(*state, o);
+        loader *on = mixed_loader(*state, o), *jumps = mixed_loader(*state, o);
         int64_t consumed[MOST_PARTS] = { 0 };
         for (int64_t step = 0; step < 60; step++) { /* 720 windows: past every limit */
             loader_seek(jumps, (step * 37 % 60) * 12);
@@ -289,7 +261,7 @@ static void each_epoch_of_a_source_has_every_window_once(void **state) {
     loader_options o = USUAL;
     o.skips.n = 0;
     o.rows = o.step_windows = 10;
-    loader *l = loader_of(*state, o);
+    loader *l = mixed_loader(*state, o);
     int seen[3][100] = { { 0 } }, again = 0;
     int64_t count[3] = { 0 }, order[100];
     const int64_t windows[] = { 100, 30, 20 };
@@ -321,7 +293,7 @@ static void the_end_of_all_sources_is_an_error(void **state) {
         assert_int_equal(loader_total(l), 17);
         for (int i = 0; i < 4; i++) next(l);
         data_batch b;
-        assert_error(loader_next(l, &b), "ends after 17 windows");
+        assert_says(loader_next(l, &b), "ends after 17 windows");
         loader_free(l);
     }
 }
@@ -375,7 +347,7 @@ static void the_guard_takes_weight_not_place(void **state) {
     o.guard.few_ids = 8;
     assert_ok(loader_new(s, &o, &l));
     data_batch b;
-    assert_error(loader_next(l, &b), "no token of the step");
+    assert_says(loader_next(l, &b), "no token of the step");
     loader_free(l);
     data_close(s);
 }
@@ -423,7 +395,7 @@ static void mix_files_are_read(void **state) {
         { "sources:\n\t- x", "not valid YAML" },
         { "mixture: 3\n", "unknown key \"mixture\"" },
     };
-    for (size_t i = 0; i < COUNT_OF(bad); i++) assert_error(read_mix(bad[i].text, &m), bad[i].says);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) assert_says(read_mix(bad[i].text, &m), bad[i].says);
 }
 
 static void published_mixes_add_up(void **state) {

@@ -1,21 +1,5 @@
 /* Best-fit packing: nothing lost, nothing twice, few cuts, the same from anywhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include "data/data.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
+#include "data_harness.h"
 
 enum { END = 9, NONE = DATA_NO_TARGET };
 
@@ -42,18 +26,6 @@ static loader_options options_of(int64_t T, data_packing packing) {
     return (loader_options){
         .seq_len = T, .rows = 1, .seed = 5, .mask_documents = true, .packing = packing
     };
-}
-
-static loader *loader_of(const data_source *s, loader_options o) {
-    loader *l = NULL;
-    assert_ok(loader_new(s, &o, &l));
-    return l;
-}
-
-static data_batch next(loader *l) {
-    data_batch b;
-    assert_ok(loader_next(l, &b));
-    return b;
 }
 
 typedef struct epoch {

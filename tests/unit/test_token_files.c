@@ -1,63 +1,6 @@
 /* Token files of all kinds: version 1 of our own, Megatron's written byte by byte, and what becomes
  * of files that were cut or changed anywhere. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "data/data.h"
-#include "io/io.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
-
-static void assert_error(err e, const char *first, const char *second) {
-    assert_non_null(e);
-    bool speaks = strstr(err_message(e), first) && strstr(err_message(e), second);
-    if (!speaks) err_print(stderr, e, true);
-    assert_true(speaks);
-    err_free(e);
-}
-
-typedef struct folder {
-    char path[64], file[128];
-} folder;
-
-static int make_folder(void **state) {
-    folder *f = calloc(1, sizeof *f);
-    strcpy(f->path, "/tmp/ingot-files-XXXXXX");
-    *state = f;
-    return mkdtemp(f->path) ? 0 : -1;
-}
-
-static int remove_folder(void **state) {
-    folder *f = *state;
-    err e = io_remove_tree("/tmp", f->path);
-    bool failed = e != OK;
-    err_free(e);
-    free(f);
-    return failed;
-}
-
-static const char *in_folder(folder *f, const char *name) {
-    snprintf(f->file, sizeof f->file, "%s/%s", f->path, name);
-    return f->file;
-}
-
-static const char *write_file(folder *f, const char *name, const void *bytes, size_t n) {
-    const char *path = in_folder(f, name);
-    assert_ok(io_write(path, bytes, n));
-    return path;
-}
+#include "data_harness.h"
 
 static void assert_tokens(const data_source *s, const int32_t *expected, int64_t n) {
     assert_int_equal(data_source_info(s)->tokens, n);
@@ -132,7 +75,7 @@ static void version_1_is_still_read(void **state) {
                  "v3.tok");
 }
 
-static const char *write_tok(folder *f, const char *name, const int32_t *ids, int64_t n) {
+static const char *write_tok(test_folder *f, const char *name, const int32_t *ids, int64_t n) {
     token_writer *w = NULL;
     const token_writer_options o = { .vocab = 300, .eos = 9, .tokenizer = TOKENIZER_BPE };
     assert_ok(token_writer_open(in_folder(f, name), &o, &w));
@@ -301,7 +244,7 @@ static void wrong_megatron_files_are_refused(void **state) {
 /* ---- damage ------------------------------------------------------------------------------------- */
 
 /* Without waiting for the disk: thousands of files. */
-static const char *write_fast(folder *f, const char *name, const void *bytes_, size_t n) {
+static const char *write_fast(test_folder *f, const char *name, const void *bytes_, size_t n) {
     FILE *out = fopen(in_folder(f, name), "wb");
     assert_non_null(out);
     assert_int_equal(fwrite(bytes_, 1, n, out), n);

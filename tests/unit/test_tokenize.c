@@ -1,49 +1,26 @@
 /* Text to shards: the same bytes from any number of threads, after any interruption; folders that
  * were damaged. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "data_harness.h"
 
-#include <cmocka.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
 
-#include "data/data.h"
-#include "io/io.h"
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
-
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
-
-static void assert_error(err e, const char *says) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), says)) err_print(stderr, e, true);
-    assert_non_null(strstr(err_message(e), says));
-    err_free(e);
-}
 
 enum { DOCUMENTS = 400, SEGMENT = 32 << 10 };
 
 typedef struct world {
-    char path[64], corpus[128], out[128];
+    test_folder at;
+    char corpus[128];
     tokenizer *t;
 } world;
 
 /* Every document twice: copies must fall on one side. */
 static int make_world(void **state) {
     world *w = calloc(1, sizeof *w);
-    strcpy(w->path, "/tmp/ingot-tokenize-XXXXXX");
-    if (!mkdtemp(w->path)) return -1;
-    snprintf(w->corpus, sizeof w->corpus, "%s/corpus.jsonl", w->path);
+    if (folder_make(&w->at)) return -1;
+    strcpy(w->corpus, in_folder(&w->at, "corpus.jsonl"));
     str all = { 0 }, text = { 0 };
     for (int i = 0; i < DOCUMENTS; i++) {
         text.len = 0;
@@ -65,17 +42,12 @@ static int make_world(void **state) {
 static int remove_world(void **state) {
     world *w = *state;
     tokenizer_free(w->t);
-    err e = io_remove_tree("/tmp", w->path);
-    bool failed = e != OK;
-    err_free(e);
+    int failed = folder_remove(&w->at);
     free(w);
     return failed;
 }
 
-static const char *folder_of(world *w, const char *name) {
-    snprintf(w->out, sizeof w->out, "%s/%s", w->path, name);
-    return w->out;
-}
+static const char *folder_of(world *w, const char *name) { return in_folder(&w->at, name); }
 
 static err tokenize_to(const world *w, const char *out, tokenize_options o,
                        tokenize_report *report) {
@@ -227,7 +199,7 @@ static void missing_and_damaged_shards_are_made_again(void **state) {
     assert_int_equal(unlink(gone), 0);
     assert_int_equal(truncate(bad, 50), 0);
     data_source *s = NULL;
-    assert_error(data_open(cut, 0, &s), "train-00002.tok");
+    assert_says(data_open(cut, 0, &s), "train-00002.tok");
     tokenize_report r;
     assert_ok(tokenize_to(w, cut, USUAL, &r));
     assert_int_equal(r.resumed, r.shards - 2);
@@ -243,7 +215,7 @@ static void another_input_needs_another_folder(void **state) {
     assert_ok(tokenize_to(w, folder, USUAL, NULL));
     tokenize_options o = USUAL;
     o.held_out = 0.2;
-    assert_error(tokenize_to(w, folder, o, NULL), "other input");
+    assert_says(tokenize_to(w, folder, o, NULL), "other input");
     o.fresh = true;
     tokenize_report r;
     assert_ok(tokenize_to(w, folder, o, &r));
@@ -256,7 +228,7 @@ static void another_input_needs_another_folder(void **state) {
     assert_ok(data_open_paths(&path, 1, &(data_options){ .held_out = true }, &s));
     assert_null(s);
     o.eos = 257;
-    assert_error(tokenize_to(w, folder, o, NULL), "ends a document");
+    assert_says(tokenize_to(w, folder, o, NULL), "ends a document");
 }
 
 /* Names of sources come from the text: their number is bounded, their bytes are not trusted. */
