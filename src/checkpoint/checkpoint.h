@@ -147,7 +147,8 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
  *
  *     RUN/checkpoints/step-00001000/manifest.json       what it is, and a checksum of each file
  *                                   model.safetensors   master weights, by parameter name
- *                                   optim.safetensors   NAME/m, NAME/v, ...; absent after import
+ *                                   optim.safetensors   NAME/m, NAME/v, ..., and the scales of
+ *                                                       delayed fp8; absent after import
  *
  * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
  * 2. The folder appears under its name complete, or not at all: it is written as .tmp and renamed.

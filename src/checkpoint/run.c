@@ -12,6 +12,7 @@
 enum { FORMAT = 1 };
 #define MODEL_FILE "model.safetensors"
 #define OPTIM_FILE "optim.safetensors"
+#define FP8_ROWS   "fp8" /* in the optimizer's file */
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 typedef struct writer {
@@ -19,7 +20,7 @@ typedef struct writer {
     const plan *p;
     const optimizer *o;
     st_spec *spec;
-    int (*of)[2]; /* parameter and state of each spec; state -1: the weights */
+    int (*of)[2]; /* parameter and state of each spec; state -1: the weights; parameter -1: fp8 */
     int n;
     arena *names;
 } writer;
@@ -38,15 +39,34 @@ static void add_spec(writer *w, int param, int state) {
     w->of[w->n++][1] = state;
 }
 
+/* The scales of fp8 are of the training, as the optimizer's states are. */
+static void add_fp8_rows(writer *w) {
+    int64_t n;
+    if (!model_fp8_rows(w->m, w->p, &n)) return;
+    w->spec[w->n] = (st_spec){ .name = FP8_ROWS, .dt = DT_F32, .ndim = 1, .dim = { n } };
+    w->of[w->n++][0] = -1;
+}
+
+static err fill_fp8_rows(const writer *w, st_sink *sink) {
+    int64_t n;
+    const float *rows = model_fp8_rows(w->m, w->p, &n);
+    size_t bytes = (size_t)n * sizeof *rows;
+    float *values = mem_alloc(bytes);
+    err e = plan_get(w->p, values, rows, bytes);
+    if (!e) e = st_emit(sink, values, bytes);
+    free(values);
+    return e;
+}
+
 static err fill(void *ctx, int i, st_sink *sink) {
     const writer *w = ctx;
+    if (w->of[i][0] < 0) return fill_fp8_rows(w, sink);
     int param = w->of[i][0], state = w->of[i][1];
     const model_param *q = model_param_at(w->m, param);
     int64_t n = state < 0 ? q->dim[0] * q->dim[1] : optim_state_count(w->o, param, state);
     size_t bytes = (size_t)n * sizeof(float);
     float *values = mem_alloc(bytes);
-    err e = state < 0 ? plan_get(w->p, values,
-                                 model_param_data(w->m, w->p, 0, param, PARAM_MASTER, NULL), bytes)
+    err e = state < 0 ? model_weights_get(w->m, w->p, 0, param, values)
                       : optim_state_get(w->o, param, state, values);
     if (!e) e = st_emit(sink, values, bytes);
     free(values);
@@ -63,6 +83,7 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
         if (!o) add_spec(&w, i, -1);
         for (int k = 0; o && k < optim_states(o, i); k++) add_spec(&w, i, k);
     }
+    if (o) add_fp8_rows(&w);
     err e = st_write(path, w.spec, w.n, NULL, 0, (st_source){ fill, &w });
     free(w.spec);
     free(w.of);
@@ -337,7 +358,7 @@ static err load_weights(const char *path, model *m, plan *p) {
         size_t bytes = (size_t)t->count * sizeof *values;
         values = mem_grow(values, bytes);
         TRY_CLEAN(st_read_f32(t, 0, t->count, values));
-        plan_put(p, model_param_data(m, p, 0, i, PARAM_MASTER, NULL), values, bytes);
+        model_weights_set(m, p, 0, i, values);
     }
 cleanup:
     free(values);
@@ -345,7 +366,20 @@ cleanup:
     return e;
 }
 
-static err load_optimizer(const char *path, model *m, optimizer *o) {
+/* Without them, as from a run in bf16, scales begin anew. */
+static err load_fp8_rows(const st_file *f, const model *m, const plan *p) {
+    int64_t n;
+    float *rows = model_fp8_rows(m, p, &n);
+    const st_tensor *t = rows ? st_find(f, FP8_ROWS) : NULL;
+    if (!t || t->count != n) return OK;
+    float *values = mem_alloc((size_t)n * sizeof *values);
+    err e = st_read_f32(t, 0, n, values);
+    if (!e) plan_put(p, rows, values, (size_t)n * sizeof *values);
+    free(values);
+    return e;
+}
+
+static err load_optimizer(const char *path, model *m, plan *p, optimizer *o) {
     st_file *f;
     err e = OK;
     float *values = NULL;
@@ -367,6 +401,7 @@ static err load_optimizer(const char *path, model *m, optimizer *o) {
             TRY_CLEAN(st_read_f32(t, 0, n, values));
             optim_state_set(o, i, k, values);
         }
+    TRY_CLEAN(load_fp8_rows(f, m, p));
 cleanup:
     free(values);
     st_close(f);
@@ -383,10 +418,7 @@ err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
     TRY_CLEAN(load_weights(weights, m, p));
     if (o && json_object_get(json_object_get(doc, "files"), OPTIM_FILE)) {
         TRY_CLEAN(verify_file(path, doc, OPTIM_FILE));
-        TRY_CLEAN(load_optimizer(states, m, o));
-        ckpt_state s;
-        TRY_CLEAN(read_state(doc, path, &s));
-        optim_set_updates(o, s.updates);
+        TRY_CLEAN(load_optimizer(states, m, p, o));
     }
     TRY(model_refresh_copies(m, p, 0));
     model_fill_constants(m, p);

@@ -1,4 +1,5 @@
 /* ingot doctor: what this build and this machine can do. */
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -48,18 +49,32 @@ static double copy_rate(pool *p) {
     return best;
 }
 
-/* ---- the report -------------------------------------------------------------------------------- */
-typedef struct findings {
-    char compiler[64], isa[160];
-    int threads, gpus;
+/* ---- findings ---------------------------------------------------------------------------------- */
+typedef struct cpu_findings {
+    char name[128], isa[160]; /* name: "" when the system does not say */
+    int threads;
     double memory, copy, fp32, bf16;
-} findings;
+} cpu_findings;
 
-static findings examine_cpu(void) {
-    findings f = { .gpus = ops_cuda_count() };
+/* "model name : ..." of /proc/cpuinfo; arm64 has none. */
+static void cpu_name(char *out, size_t room) {
+    char row[256];
+    FILE *f = fopen("/proc/cpuinfo", "r");
+    out[0] = 0;
+    while (f && !*out && fgets(row, sizeof row, f)) {
+        char *value = strchr(row, ':');
+        if (!str_starts(row, "model name") || !value) continue;
+        value += 1 + strspn(value + 1, " \t");
+        snprintf(out, room, "%.*s", (int)strcspn(value, "\n"), value);
+    }
+    if (f) fclose(f);
+}
+
+static cpu_findings examine_cpu(void) {
+    cpu_findings f = { .threads = 0 };
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     pool *p = pool_new(0);
-    snprintf(f.compiler, sizeof f.compiler, "%.60s", __VERSION__);
+    cpu_name(f.name, sizeof f.name);
     for (int i = 0; ops_cpu_isa(i); i++) {
         size_t n = strlen(f.isa);
         snprintf(f.isa + n, sizeof f.isa - n, "%s%s", i ? ", " : "", ops_cpu_isa(i));
@@ -68,11 +83,21 @@ static findings examine_cpu(void) {
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     f.copy = copy_rate(p);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
-    f.bf16 = b->bf16_products ? ops_peak_flops(b, DT_BF16, p) : 0;
+    f.bf16 = b->bf16_products ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);
     return f;
 }
 
+static err examine_gpu(int number, ops_gpu_info *info, ops_gpu_speed *speed) {
+    const op_backend *b = NULL;
+    TRY(ops_cuda_describe(number, info));
+    TRY(ops_open(&(ops_choice){ .kind = OPS_CUDA, .index = number }, &b));
+    err e = ops_cuda_measure(b, speed);
+    ops_close(b);
+    return e;
+}
+
+/* ---- as text ----------------------------------------------------------------------------------- */
 static void line(const char *name, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void line(const char *name, const char *fmt, ...) {
     va_list list;
@@ -83,67 +108,113 @@ static void line(const char *name, const char *fmt, ...) {
     printf("\n");
 }
 
-static err print_gpu(int number) {
-    ops_gpu_info g;
-    op_backend *b = NULL;
-    TRY(ops_cuda_describe(number, &g));
-    printf("GPU %d\n", number);
-    line("name", "%s, %d multiprocessors", g.name, g.multiprocessors);
-    line("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
-    line("software", "driver for CUDA %d.%d, runtime %d.%d, cuBLASLt %s, cuDNN %s", g.driver / 1000,
-         g.driver % 1000 / 10, g.runtime / 1000, g.runtime % 1000 / 10, g.blas, g.dnn);
-    TRY(ops_cuda_open(number, false, &b));
-    line("products", "fp32 %.1f TFLOP/s, bf16 %.0f TFLOP/s", ops_peak_flops(b, DT_F32, NULL) / 1e12,
-         ops_peak_flops(b, DT_BF16, NULL) / 1e12);
-    ops_cuda_close(b);
-    return OK;
-}
-
-static void print_cpu(const findings *f) {
+static void print_cpu(const cpu_findings *f) {
     char bytes[32];
-    printf("ingot %s, compiler %s\n", INGOT_VERSION, f->compiler);
+    printf("ingot %s, compiler %.60s\n", INGOT_VERSION, __VERSION__);
     printf("CPU\n");
+    if (*f->name) line("name", "%s", f->name);
     line("threads", "%d", f->threads);
     line("memory", "%s", str_bytes(bytes, sizeof bytes, f->memory));
-    line("instructions", "%s (the last is used)", f->isa);
     line("copy", "%.1f GB/s", f->copy / 1e9);
-    line("fp32 products", "%.0f GFLOP/s on registers", f->fp32 / 1e9);
+    line("instructions", "%s (the last is used)", f->isa);
+    line("products", "our own kernels, no BLAS library");
+    line("fp32", "%.0f GFLOP/s on registers", f->fp32 / 1e9);
     if (f->bf16 > 0)
-        line("bf16 products", "%.0f GFLOP/s on registers", f->bf16 / 1e9);
+        line("bf16", "%.0f GFLOP/s on registers", f->bf16 / 1e9);
     else
-        line("bf16 products", "no instructions for them: train in fp32 here");
-    if (!f->gpus)
-        printf("GPU\n  none, or this ingot was built without CUDA (cmake --preset cuda)\n");
+        line("bf16", "no instructions for products: train in fp32 here");
 }
 
-static err print_json(const findings *f) {
-    json_t *gpus = json_array();
-    for (int i = 0; i < f->gpus; i++) {
-        ops_gpu_info g;
-        err e = ops_cuda_describe(i, &g);
-        if (e) {
-            json_decref(gpus);
-            return e;
-        }
-        json_array_append_new(gpus, json_pack("{s:s, s:f, s:i, s:i}", "name", g.name, "memory",
-                                              g.memory, "driver", g.driver, "runtime", g.runtime));
-    }
-    json_t *o = json_pack("{s:s, s:s, s:i, s:f, s:s, s:f, s:f, s:f, s:o}", "version", INGOT_VERSION,
-                          "compiler", f->compiler, "threads", f->threads, "memory", f->memory,
-                          "instructions", f->isa, "copy_bytes_s", f->copy, "fp32_flops", f->fp32,
-                          "bf16_flops", f->bf16, "gpus", gpus);
-    json_dumpf(o, stdout, JSON_INDENT(2));
-    printf("\n");
-    json_decref(o);
+static void print_rate(const char *name, double flops, const char *otherwise) {
+    if (flops > 0)
+        line(name, "%.*f TFLOP/s", flops < 100e12, flops / 1e12);
+    else
+        line(name, "%s", otherwise);
+}
+
+static err print_gpu(int number) {
+    ops_gpu_info g;
+    ops_gpu_speed s;
+    TRY(examine_gpu(number, &g, &s));
+    printf("GPU %d\n", number);
+    line("name", "%s, compute capability %d.%d, %d multiprocessors", g.name, g.capability / 10,
+         g.capability % 10, g.multiprocessors);
+    line("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
+    line("driver", "%s%sserves CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
+         g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
+    line("libraries", "CUDA %d.%d, cuBLASLt %s, cuDNN %s", g.runtime / 1000, g.runtime % 1000 / 10,
+         g.blas, g.dnn);
+    line("copy", "%.0f GB/s on the device, %.1f to it, %.1f from it (pinned memory)", s.copy / 1e9,
+         s.to_device / 1e9, s.to_host / 1e9);
+    print_rate("fp32", s.fp32, "could not be measured");
+    print_rate("tf32", s.tf32, "could not be measured");
+    print_rate("fp16", s.fp16, "could not be measured");
+    print_rate("bf16", s.bf16, "could not be measured");
+    print_rate("fp8", s.fp8, "this GPU does not multiply it");
     return OK;
+}
+
+/* Without a GPU: why. That is what was found, not a failure of the command. */
+static void print_no_gpu(err why) {
+    printf("GPU\n");
+    line("none", "%s", err_message(why));
+    line("", "try: %s", err_remedy(why));
+}
+
+/* ---- as JSON ----------------------------------------------------------------------------------- */
+static json_t *number_of(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+static err gpu_json(int number, json_t *into) {
+    ops_gpu_info g;
+    ops_gpu_speed s;
+    TRY(examine_gpu(number, &g, &s));
+    const struct {
+        const char *name;
+        double value;
+    } figures[] = { { "memory", g.memory },           { "free_memory", g.free_memory },
+                    { "copy_bytes_s", s.copy },       { "to_device_bytes_s", s.to_device },
+                    { "to_host_bytes_s", s.to_host }, { "fp32_flops", s.fp32 },
+                    { "tf32_flops", s.tf32 },         { "fp16_flops", s.fp16 },
+                    { "bf16_flops", s.bf16 },         { "fp8_flops", s.fp8 } };
+    json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:s}", "name", g.name,
+                          "compute_capability", g.capability, "multiprocessors", g.multiprocessors,
+                          "driver", g.driver, "driver_cuda", g.driver_cuda, "cuda", g.runtime,
+                          "cublaslt", g.blas, "cudnn", g.dnn);
+    for (size_t i = 0; i < COUNT_OF(figures); i++)
+        json_object_set_new(o, figures[i].name, number_of(figures[i].value));
+    json_array_append_new(into, o);
+    return OK;
+}
+
+static err print_json(const cpu_findings *f, int gpus, err why) {
+    json_t *list = json_array();
+    err e = OK;
+    for (int i = 0; i < gpus && !e; i++) e = gpu_json(i, list);
+    json_t *o =
+        json_pack("{s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION,
+                  "compiler", __VERSION__, "cpu", f->name, "threads", f->threads, "memory",
+                  number_of(f->memory), "instructions", f->isa, "copy_bytes_s", number_of(f->copy),
+                  "fp32_flops", number_of(f->fp32), "bf16_flops", number_of(f->bf16), "gpus", list);
+    if (why) json_object_set_new(o, "no_gpu", json_string(err_message(why)));
+    if (!e) json_dumpf(o, stdout, JSON_INDENT(2));
+    if (!e) printf("\n");
+    json_decref(o);
+    return e;
 }
 
 err cmd_doctor(int argc, char **argv) {
     doctor_args a = { 0 };
     TRY(cli_parse(&cmd_doctor_spec, argc - 1, argv + 1, &a, NULL));
-    findings f = examine_cpu();
-    if (a.json) return print_json(&f);
-    print_cpu(&f);
-    for (int i = 0; i < f.gpus; i++) TRY(print_gpu(i));
-    return OK;
+    cpu_findings f = examine_cpu();
+    int gpus = ops_cuda_count();
+    err why = gpus ? OK : ops_cuda_check(0), e = OK;
+    if (a.json) {
+        e = print_json(&f, gpus, why);
+    } else {
+        print_cpu(&f);
+        if (why) print_no_gpu(why);
+        for (int i = 0; i < gpus && !e; i++) e = print_gpu(i);
+    }
+    err_free(why);
+    return e;
 }

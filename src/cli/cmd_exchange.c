@@ -76,7 +76,7 @@ err cmd_import(int argc, char **argv) {
         return err_hint(ERR("%s already holds a run", path[1]), "choose a new folder");
     }
     TRY(hf_import_config(path[0], &c, &family));
-    TRY_CLEAN(weights_new(&c, DT_F32, NULL, 0, &w));
+    TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(st_open(path[0], &f));
     TRY_CLEAN(hf_import_params(family, f, w.m, put, &w));
     TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, 0));
@@ -102,7 +102,7 @@ err cmd_export(int argc, char **argv) {
     if (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16)
         return err_hint(ERR("--dtype: \"%s\" is no type of weights", a.dtype),
                         "choose fp32, bf16 or fp16");
-    TRY_CLEAN(weights_open(path[0], DT_F32, NULL, 0, &w));
+    TRY_CLEAN(weights_open(path[0], WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &family));
     TRY_CLEAN(io_make_dirs(path[1]));
     TRY_CLEAN(hf_export_config(path[1], family, model_conf(w.m), dt));

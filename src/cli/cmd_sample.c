@@ -6,8 +6,8 @@
 #include "cli/weights.h"
 
 typedef struct sample_args {
-    const char *prompt, *ids;
-    int64_t tokens, seed, top_k, context;
+    const char *prompt, *ids, *device;
+    int64_t tokens, seed, top_k, context, index;
     double temperature, top_p;
     bool greedy;
 } sample_args;
@@ -23,6 +23,8 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, AT(seed), "N", "the same seed writes the same text (default 0)" },
     { "context", ARG_COUNT, AT(context), "N", "tokens remembered; 0: as many as the model can" },
     { "ids", ARG_TEXT, AT(ids), "\"1 2 3\"", "prompt as token ids, and ids out: any vocabulary" },
+    { "device", ARG_TEXT, AT(device), "NAME", "auto, cpu or cuda (default auto: a GPU if any)" },
+    { "device.index", ARG_COUNT, AT(index), "N", "which GPU, from 0" },
 };
 const cli_spec cmd_sample_spec = { "sample", "RUN [--prompt TEXT] [options]", args,
                                    (int)COUNT_OF(args), 1 };
@@ -104,10 +106,12 @@ err cmd_sample(int argc, char **argv) {
     const char *folder;
     weights w = { 0 };
     generator g;
+    ops_choice on;
     TRY(cli_parse(&cmd_sample_spec, argc - 1, argv + 1, &a, &folder));
     if (a.prompt && a.ids) return ERR("--ids: give a prompt as text or as ids, not both");
     if (!a.prompt) a.prompt = "The ";
-    err e = weights_open(folder, DT_F32, &g, a.context, &w);
+    TRY(weights_device(a.device, a.index, &on));
+    err e = weights_open(folder, &on, &g, a.context, &w);
     if (!e) e = run(&a, &w, &g);
     weights_free(&w);
     return e;

@@ -16,12 +16,14 @@ static const cli_command commands[] = {
       .help =
           "The same command on a run folder that holds a checkpoint continues it; --fresh starts\n"
           "over. Ctrl-C finishes the step, saves and stops. --print-config shows the options as\n"
-          "they would be used, --quiet leaves the opening summary out.\n"
+          "they would be used, --quiet leaves the opening summary out. A GPU computes where the\n"
+          "build and the machine have one; --device=cpu or --device=cuda insists.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a first run, in seconds\n"
           "  ingot train configs/tiny.yaml --data.train=book.txt    on your own text\n"
-          "  ingot train --model.preset=gpt2-124m --data.train=fineweb.bin --precision=bf16\n" },
+          "  ingot train --model.preset=gpt2-124m --data.train=shards --precision=bf16\n"
+          "  ingot train configs/tiny.yaml --device=cpu             though there is a GPU\n" },
     { .name = "sample",
       .usage = "RUN [--prompt TEXT] [options]",
       .summary = "let a trained model write",
@@ -32,6 +34,7 @@ static const cli_command commands[] = {
               "Examples\n"
               "  ingot sample runs/tiny --prompt \"Once upon a time\"\n"
               "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
+              "  ingot sample runs/tiny --device cpu\n"
               "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",
@@ -70,7 +73,8 @@ static const cli_command commands[] = {
       .summary = "say what this build and this machine can do",
       .run = cmd_doctor,
       .spec = &cmd_doctor_spec,
-      .help = "Measures copy bandwidth and products for a second or two; nothing is written.\n"
+      .help = "Measures copies and products for some seconds; writes nothing. Where no GPU can be\n"
+              "used it says why, and what would help.\n"
               "\n" },
     { .name = "config",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",

@@ -1,5 +1,6 @@
 #include "cli/weights.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,22 +26,39 @@ err weights_find(const char *run, char **path) {
     return OK;
 }
 
-err weights_new(const model_config *c, dtype dt, generator *g, int64_t positions, weights *w) {
-    model_layout l = { .dt = dt };
+static const char *const kinds[] = { [OPS_AUTO] = "auto", [OPS_CPU] = "cpu", [OPS_CUDA] = "cuda" };
+
+err weights_device(const char *kind, int64_t index, ops_choice *out) {
+    *out = (ops_choice){ .index = (int)MIN(index, (int64_t)INT_MAX) };
+    if (!kind) return OK;
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (strcmp(kinds[i], kind) == 0) {
+            out->kind = (ops_kind)i;
+            return OK;
+        }
+    return err_hint(ERR("--device: expected auto, cpu or cuda; got \"%s\"", kind),
+                    "cuda is an NVIDIA GPU, auto the CPU where there is none");
+}
+
+err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
+                weights *w) {
+    model_layout l = { .dt = DT_F32 };
+    TRY(ops_open(on, &w->ops));
     TRY(model_new(c, &l, &w->m));
     w->x.pool = pool_new(0);
     w->x.comm = comm_self();
-    w->p = w->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), pool_size(w->x.pool));
+    w->p = w->x.plan = plan_new(&l.mesh, w->ops, pool_size(w->x.pool));
     model_reserve(w->m, w->p, false);
     if (g) TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, g));
     return plan_commit(w->p);
 }
 
-err weights_open(const char *run, dtype dt, generator *g, int64_t positions, weights *w) {
+err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
+                 weights *w) {
     model_config c;
     TRY(weights_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state));
-    TRY(weights_new(&c, dt, g, positions, w));
+    TRY(weights_new(&c, on, g, positions, w));
     return ckpt_load(w->path, w->m, w->p, NULL);
 }
 
@@ -71,6 +89,7 @@ err weights_tokenizer(const weights *w, tokenizer **out) {
 
 void weights_free(weights *w) {
     plan_free(w->p);
+    ops_close(w->ops);
     model_free(w->m);
     comm_free(w->x.comm);
     pool_free(w->x.pool);

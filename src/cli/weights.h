@@ -5,6 +5,7 @@
 #include "eval/eval.h"
 
 typedef struct weights {
+    const op_backend *ops; /* from ops_open */
     model *m;
     plan *p;
     exec x;
@@ -20,11 +21,16 @@ char *weights_tokenizer_path(const char *checkpoint);
 
 /* Finds the checkpoint of a run folder, or takes a checkpoint folder itself. @param path owned. */
 err weights_find(const char *run, char **path);
+/* What computes, as the options --device and --device.index say. @param kind NULL: auto. */
+err weights_device(const char *kind, int64_t index, ops_choice *out);
+#define WEIGHTS_ON_CPU (&(ops_choice){ .kind = OPS_CPU })
 /* Opens a model of these settings, without values. With `generator`, records it to write up to
  * `positions` tokens (0: as many as the model has). */
-err weights_new(const model_config *c, dtype dt, generator *g, int64_t positions, weights *w);
+err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
+                weights *w);
 /* Opens a run's newest checkpoint. */
-err weights_open(const char *run, dtype dt, generator *g, int64_t positions, weights *w);
+err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
+                 weights *w);
 void weights_free(weights *w); /* takes a zeroed one */
 
 #endif

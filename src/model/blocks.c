@@ -50,6 +50,13 @@ static norm_out norm(builder *b, stream s, const char *w, const char *bias) {
     return rec_norm(b->p, s, b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps);
 }
 
+/* A block's linear layer that was just recorded, in fp8 where the layout says so. Text is written
+ * with the weights as they are. */
+static val linear(builder *b, block_linear which, val y) {
+    if (b->mode != PROG_DECODE) prog_fp8(b->p, y, linear_recipe(&b->m->l, which), which);
+    return y;
+}
+
 static head_shape heads(const builder *b) {
     double hd = (double)b->c->head_dim;
     return (head_shape){ .q = b->c->heads,
@@ -70,7 +77,8 @@ static val attention(builder *b, val x) {
     head_shape h = heads(b);
     enter(b, M_ATTN);
     x = rec_comm(p, x, AX_TP, PLACE_R);
-    val qkv = rec_linear(p, x, prog_use(p, "attn.qkv", x), USE_IF(b, "attn.qkv.b", x));
+    val qkv = linear(b, LINEAR_QKV,
+                     rec_linear(p, x, prog_use(p, "attn.qkv", x), USE_IF(b, "attn.qkv.b", x)));
     if (b->c->qknorm != QKNORM_NONE)
         qkv = rec_qknorm(p, qkv, prog_use(p, "attn.qnorm", qkv), prog_use(p, "attn.knorm", qkv), h,
                          (float)b->c->norm_eps);
@@ -87,7 +95,8 @@ static val attention(builder *b, val x) {
     } else {
         o = rec_attention(p, qkv, token_input(b, "start", DT_I32, false), h);
     }
-    return rec_linear(p, o, prog_use(p, "attn.o", o), USE_ONCE_IF(b, "attn.o.b", o));
+    return linear(b, LINEAR_O,
+                  rec_linear(p, o, prog_use(p, "attn.o", o), USE_ONCE_IF(b, "attn.o.b", o)));
 }
 
 static val feed_forward(builder *b, val x) {
@@ -96,11 +105,13 @@ static val feed_forward(builder *b, val x) {
     x = rec_comm(p, x, AX_TP, PLACE_R);
     val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h;
     if (b->c->mlp == MLP_SWIGLU)
-        h = rec_swiglu(p, rec_linear(p, x, w, bias));
+        h = rec_swiglu(p, linear(b, LINEAR_UP, rec_linear(p, x, w, bias)));
     else
-        h = rec_linear_gelu(p, x, w, bias,
-                            b->c->mlp == MLP_GELU_ERF ? ACT_GELU_ERF : ACT_GELU_TANH);
-    return rec_linear(p, h, prog_use(p, "mlp.down", h), USE_ONCE_IF(b, "mlp.down.b", h));
+        h = linear(b, LINEAR_UP,
+                   rec_linear_gelu(p, x, w, bias,
+                                   b->c->mlp == MLP_GELU_ERF ? ACT_GELU_ERF : ACT_GELU_TANH));
+    return linear(b, LINEAR_DOWN,
+                  rec_linear(p, h, prog_use(p, "mlp.down", h), USE_ONCE_IF(b, "mlp.down.b", h)));
 }
 
 /* Sums a branch over tp into the stream's placement, with dropout. */
@@ -170,11 +181,14 @@ static err record_one(model *m, builder *b, const char *name, int which, prog **
     mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
     m->recorded[m->records++] = p;
     p->selective = m->l.selective;
+    p->fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS;
     b->p = p;
     if (which == 0 && m->c.tied) prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
     int tp = b->stream.on[AX_TP].kind == PL_S ? mesh_size(&m->l.mesh, AX_TP) : 1;
     stream s = { VAL_NONE, VAL_NONE };
     if (which > 0) s = prog_stream_in(p, b->n / tp, m->c.dim, m->l.stream, m->l.dt, b->stream);
+    if (which == 0 && m->l.fp8 == FP8_DELAYED && b->mode == PROG_TRAIN)
+        rec_fp8_commit(p, m->c.layers);
     if (which == 0) s = embed(b);
     if (which == 1) s = block(b, s);
     if (which == 2) {

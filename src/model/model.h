@@ -90,14 +90,18 @@ typedef struct model_param {
 /* ---- a model laid out on ranks ----------------------------------------------------------- */
 typedef struct model_layout {
     mesh mesh;
-    dtype dt;            /* what products compute in */
-    dtype stream;        /* the residual stream; DT_NONE: dt */
+    dtype dt;     /* what products compute in */
+    dtype stream; /* the residual stream; DT_NONE: dt */
+    dtype master; /* what weights that compute in bf16 are kept in: DT_F32 (or DT_NONE), beside
+                          * a copy, or DT_BF16, themselves */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
     bool zero3;
-    bool selective; /* recompute cheap ops */
-    int64_t seq;    /* tokens in a row of a training batch; 0: not known */
-    bool documents; /* which may hold several documents */
+    bool selective;       /* recompute cheap ops */
+    fp8_recipe fp8;       /* how the blocks' linear layers multiply in fp8; FP8_OFF: they do not */
+    const char *fp8_skip; /* those that do not: "attn.o,mlp", by name or module; NULL: none */
+    int64_t seq;          /* tokens in a row of a training batch; 0: not known */
+    bool documents;       /* which may hold several documents */
 } model_layout;
 
 typedef struct model model;
@@ -128,6 +132,7 @@ typedef struct bucket_view {
     int64_t count;          /* elements this rank stores */
     int64_t first;          /* index of its first element in the whole bucket (ZeRO-3) */
     int master, copy, grad; /* plan regions; copy -1 when the master is read itself */
+    dtype master_dt;        /* fp32, or bf16 where the layout says so */
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i, int rank);
@@ -138,14 +143,22 @@ typedef struct param_range {
     int64_t from, to, at;
 } param_range;
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
-/* Parameter i's elements that this rank stores, in its master weights or their gradient; NULL when
- * it stores none. An address in the plan: plan_get and plan_put reach it on every backend.
- * @param range may be NULL. */
+/* Parameter i's elements that this rank stores, in its master weights (which must be fp32) or their
+ * gradient; NULL when it stores none. An address in the plan: plan_get and plan_put reach it on every
+ * backend. @param range may be NULL. */
 typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
 float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
                         param_range *range);
+/* The same elements of its master weights as fp32, whatever they are kept in. Copies are not
+ * refreshed. */
+err model_weights_get(const model *m, const plan *p, int rank, int param, float *to) MUST_USE;
+void model_weights_set(const model *m, const plan *p, int rank, int param, const float *from);
 /* The global flat index of a local element. */
 int64_t model_global_index(const model *m, int param, int rank, int64_t local);
+
+/* The scales of fp8 that one step leaves to the next (FP8_DELAYED), all layers' rows, in the plan; NULL
+ * when there are none. @param count of floats. */
+float *model_fp8_rows(const model *m, const plan *p, int64_t *count);
 
 /* After plan_commit. Draws weights by (seed, parameter, global element), so that every layout
  * starts from the same bits; makes the copies; fills constants (the RoPE table). */

@@ -29,6 +29,14 @@ struct model {
     int records, record_cap;
 };
 
+/* The linear layers of a block, by the parameter they multiply with. */
+typedef enum { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, BLOCK_LINEARS } block_linear;
+extern const char *const block_linear_name[BLOCK_LINEARS];
+/* How this one multiplies. */
+fp8_recipe linear_recipe(const model_layout *l, block_linear which);
+/* Says what does not go together in a layout that asks for fp8. */
+err fp8_check(const model_layout *l);
+
 /* Products of this module compute in... */
 err module_dtype(const model_layout *l, const char *module, dtype *out);
 param_set model_set(const model *m);

@@ -153,6 +153,53 @@ err module_dtype(const model_layout *l, const char *module, dtype *out) {
     return OK;
 }
 
+/* ---- fp8 ---------------------------------------------------------------------------------- */
+const char *const block_linear_name[BLOCK_LINEARS] = { "attn.qkv", "attn.o", "mlp.up", "mlp.down" };
+
+/* Whether n bytes of text name this linear layer, or the module it belongs to. */
+static bool names_linear(const char *text, size_t n, const char *name) {
+    size_t module = strcspn(name, ".");
+    return (n == strlen(name) || n == module) && !strncmp(text, name, n);
+}
+
+fp8_recipe linear_recipe(const model_layout *l, block_linear which) {
+    const char *at = l->fp8_skip ? l->fp8_skip : "";
+    while (*at) {
+        size_t n = strcspn(at, ",");
+        if (names_linear(at, n, block_linear_name[which])) return FP8_OFF;
+        at += n + (at[n] == ',');
+    }
+    return l->fp8;
+}
+
+err fp8_check(const model_layout *l) {
+    if (l->fp8 == FP8_OFF) return OK;
+    if (l->dt != DT_BF16)
+        return err_hint(ERR("precision.fp8 with precision.dtype=%s", dt_name(l->dt)),
+                        "set precision.dtype=bf16: all but the products in fp8 is computed in it");
+    if (mesh_world(&l->mesh) > 1)
+        return err_hint(ERR("precision.fp8 on %d ranks", mesh_world(&l->mesh)),
+                        "scales are not shared between ranks: train on one, or set "
+                        "precision.fp8=off");
+    const char *at = l->fp8_skip ? l->fp8_skip : "";
+    while (*at) {
+        size_t n = strcspn(at, ",");
+        bool known = false;
+        for (int i = 0; i < BLOCK_LINEARS; i++) known |= names_linear(at, n, block_linear_name[i]);
+        if (!known)
+            return err_hint(ERR("precision.fp8_skip: '%.*s' is no linear layer", (int)n, at),
+                            "they are attn.qkv, attn.o, mlp.up and mlp.down, by modules attn and "
+                            "mlp");
+        at += n + (at[n] == ',');
+    }
+    return OK;
+}
+
+float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
+    *count = (int64_t)m->c.layers * BLOCK_LINEARS * FP8_OPERANDS * FP8_ROW;
+    return m->l.fp8 == FP8_DELAYED ? plan_input(p, "fp8") : NULL;
+}
+
 /* ---- laying them out --------------------------------------------------------------------- */
 static err local_size(const model *m, const param_row *r, int64_t *dim) {
     int tp = mesh_size(&m->l.mesh, AX_TP);
@@ -263,7 +310,8 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     m->l = *l;
     if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
     if (m->l.stream == DT_NONE) m->l.stream = m->l.dt;
-    err e = fuse(m);
+    err e = fp8_check(&m->l);
+    if (!e) e = fuse(m);
     if (e) {
         model_free(m);
         return err_trail(e, __FILE__, __LINE__);

@@ -9,6 +9,10 @@ static int copies_of(const model *m, int b) {
     return m->info[b].where == ROOM_BLOCK ? m->c.layers : 1;
 }
 
+static dtype master_of(const model *m, int b) {
+    return m->l.master == DT_BF16 && m->bucket[b].dt == DT_BF16 ? DT_BF16 : DT_F32;
+}
+
 void model_reserve(model *m, plan *p, bool train) {
     for (int b = 0; b < m->buckets; b++) {
         bucket_info *k = &m->info[b];
@@ -18,11 +22,16 @@ void model_reserve(model *m, plan *p, bool train) {
         k->copy = mem_grow(k->copy, (size_t)n * sizeof(int));
         k->grad = mem_grow(k->grad, (size_t)n * sizeof(int));
         for (int l = 0; l < n; l++) {
-            bool narrow = m->bucket[b].dt != DT_F32;
-            k->master[l] = plan_region(p, "params", count * sizeof(float));
-            k->copy[l] = narrow ? plan_region(p, "copies", count * dt_size(m->bucket[b].dt)) : -1;
-            k->grad[l] = train ? plan_region(p, "grads", count * sizeof(float)) : -1;
+            dtype dt = m->bucket[b].dt, master = master_of(m, b);
+            k->master[l] = plan_region(p, "params", count * dt_size(master));
+            k->copy[l] = dt != master ? plan_region(p, "copies", count * dt_size(dt)) : -1;
+            k->grad[l] = -1;
         }
+    }
+    for (int b = 0; b < m->buckets && train; b++) { /* in a row: the norm is one call */
+        size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
+        for (int l = 0; l < copies_of(m, b); l++)
+            m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
 }
 
@@ -51,6 +60,7 @@ bucket_view model_bucket(const model *m, int i, int rank) {
                       .dt = m->bucket[b].dt,
                       .count = count,
                       .first = count * slice,
+                      .master_dt = master_of(m, b),
                       .master = -1,
                       .copy = -1,
                       .grad = -1 };
@@ -72,16 +82,61 @@ bool model_param_range(const model *m, int param, const bucket_view *b, param_ra
     return true;
 }
 
+/* The bucket that holds something of a parameter here. */
+static bool find_param(const model *m, int rank, int param, bucket_view *b, param_range *r) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        *b = model_bucket(m, i, rank);
+        if (model_param_range(m, param, b, r)) return true;
+    }
+    return false;
+}
+
 float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
                         param_range *range) {
-    for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i, rank);
-        param_range r;
-        if (!model_param_range(m, param, &b, &r)) continue;
-        if (range) *range = r;
-        return (float *)plan_data(p, part == PARAM_MASTER ? b.master : b.grad) + r.at;
+    bucket_view b;
+    param_range r;
+    if (!find_param(m, rank, param, &b, &r)) return NULL;
+    BUG_IF(part == PARAM_MASTER && b.master_dt != DT_F32);
+    if (range) *range = r;
+    return (float *)plan_data(p, part == PARAM_MASTER ? b.master : b.grad) + r.at;
+}
+
+/* n elements from `at` on of a region of this type. */
+static err get_values(const plan *p, int region, dtype dt, int64_t at, int64_t n, float *to) {
+    const char *from = (const char *)plan_data(p, region) + (size_t)at * dt_size(dt);
+    if (dt == DT_F32) return plan_get(p, to, from, (size_t)n * sizeof *to);
+    void *raw = mem_alloc((size_t)n * dt_size(dt));
+    err e = plan_get(p, raw, from, (size_t)n * dt_size(dt));
+    if (!e) dt_to_f32(dt, raw, to, n);
+    free(raw);
+    return e;
+}
+
+static void put_values(const plan *p, int region, dtype dt, int64_t at, int64_t n,
+                       const float *from) {
+    char *to = (char *)plan_data(p, region) + (size_t)at * dt_size(dt);
+    if (dt == DT_F32) {
+        plan_put(p, to, from, (size_t)n * sizeof *from);
+        return;
     }
-    return NULL;
+    void *raw = mem_alloc((size_t)n * dt_size(dt));
+    dt_from_f32(dt, from, raw, n);
+    plan_put(p, to, raw, (size_t)n * dt_size(dt));
+    free(raw);
+}
+
+err model_weights_get(const model *m, const plan *p, int rank, int param, float *to) {
+    bucket_view b;
+    param_range r;
+    if (!find_param(m, rank, param, &b, &r)) return OK;
+    return get_values(p, b.master, b.master_dt, r.at, r.to - r.from, to);
+}
+
+void model_weights_set(const model *m, const plan *p, int rank, int param, const float *from) {
+    bucket_view b;
+    param_range r;
+    if (find_param(m, rank, param, &b, &r))
+        put_values(p, b.master, b.master_dt, r.at, r.to - r.from, from);
 }
 
 int64_t model_global_index(const model *m, int param, int rank, int64_t local) {
@@ -128,12 +183,7 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
 
 /* The narrow copy that products read, where there is one. */
 static void put_copy(const plan *p, const bucket_view *b, const float *master) {
-    if (b->copy < 0) return;
-    size_t bytes = (size_t)b->count * dt_size(b->dt);
-    void *copy = mem_alloc(bytes);
-    dt_from_f32(b->dt, master, copy, b->count);
-    plan_put(p, plan_data(p, b->copy), copy, bytes);
-    free(copy);
+    if (b->copy >= 0) put_values(p, b->copy, b->dt, 0, b->count, master);
 }
 
 void model_init(model *m, plan *p, int rank, uint64_t seed) {
@@ -150,7 +200,7 @@ void model_init(model *m, plan *p, int rank, uint64_t seed) {
             int64_t n = j.range.to - j.range.from;
             pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
         }
-        plan_put(p, plan_data(p, b.master), master, (size_t)b.count * sizeof *master);
+        put_values(p, b.master, b.master_dt, 0, b.count, master);
         put_copy(p, &b, master);
         free(master);
     }
@@ -162,9 +212,8 @@ err model_refresh_copies(const model *m, plan *p, int rank) {
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i, rank);
         if (b.copy < 0) continue;
-        size_t bytes = (size_t)b.count * sizeof(float);
-        float *master = mem_alloc(bytes);
-        err e = plan_get(p, master, plan_data(p, b.master), bytes);
+        float *master = mem_alloc((size_t)b.count * sizeof *master);
+        err e = get_values(p, b.master, b.master_dt, 0, b.count, master);
         if (!e) put_copy(p, &b, master);
         free(master);
         TRY(e);

@@ -64,8 +64,8 @@ static inline uint32_t block8_base(bool sign) {
 }
 
 /* Encodes a block of 256 elements: what lies beyond the end is 0. */
-static inline void block8_pack(const float *restrict x, bool sign, uint8_t *restrict code,
-                               float *restrict scale) {
+static inline void block8_pack(const float *__restrict x, bool sign, uint8_t *__restrict code,
+                               float *__restrict scale) {
     const uint32_t base = block8_base(sign), half = (uint32_t)1 << (BLOCK8_SHIFT - 1);
     const float max = block8_scale(x), inverse = max > 0 ? 1 / max : 0;
     *scale = max;
@@ -77,8 +77,8 @@ static inline void block8_pack(const float *restrict x, bool sign, uint8_t *rest
     }
 }
 
-static inline void block8_unpack(const uint8_t *restrict code, bool sign, float scale,
-                                 float *restrict x) {
+static inline void block8_unpack(const uint8_t *__restrict code, bool sign, float scale,
+                                 float *__restrict x) {
     const uint32_t base = block8_base(sign);
     for (int k = 0; k < BLOCK8; k++) {
         uint32_t c = code[k] & (sign ? 0x7fu : 0xffu), bits = base + (c << BLOCK8_SHIFT);

@@ -3,13 +3,13 @@
 
 int ops_cuda_count(void) { return 0; }
 
-err ops_cuda_open(int number, bool deterministic, op_backend **out) {
+err ops_cuda_check(int number) {
     return err_hint(ERR("this ingot was built without CUDA"),
-                    "build it with \"cmake --preset cuda\", or train with device=cpu");
+                    "build it with \"cmake --preset cuda\", or use the CPU: --device cpu");
 }
 
-err ops_cuda_describe(int number, ops_gpu_info *out) {
-    return ERR("this ingot was built without CUDA");
-}
+err ops_cuda_open(int number, int flags, op_backend **out) { return ops_cuda_check(number); }
+err ops_cuda_describe(int number, ops_gpu_info *out) { return ops_cuda_check(number); }
+err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) { return ops_cuda_check(0); }
 
 void ops_cuda_close(op_backend *b) {}

@@ -1,5 +1,6 @@
 #include "ops/ops.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 static const struct {
@@ -23,6 +24,54 @@ void ops_run(const op_backend *b, const op_call *c) {
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
     return b->workspace ? b->workspace(b, c, threads) : 0;
 }
+
+/* ---- what a call costs ------------------------------------------------------------------------- */
+
+static double count_of(const tensor *t) { return t->dt == DT_NONE ? 0 : (double)tensor_count(t); }
+
+/* Of a product a[m,k] b[k,n] = c[m,n], however the three lie: m k n is the root of their counts. */
+static double product_flops(double a, double b, double c) { return 2 * sqrt(a * b * c); }
+
+static double flops_of(const op_call *c) {
+    const tensor *in = c->in, *out = c->out;
+    double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)in[0].dim[0];
+    double scores = (double)in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
+    switch (c->op) {
+    case OP_LINEAR:
+    case OP_LINEAR_GELU:
+    case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_X_GELU:
+    case OP_LINEAR_BWD_W:
+        return product_flops(count_of(&in[0]), count_of(&in[1]), count_of(&out[0]));
+    case OP_LINEAR_CE: {
+        double n = (double)in[0].dim[0] * (double)in[1].dim[0] * (double)in[0].dim[1];
+        return 2 * n * (1 + (out[1].dt != DT_NONE) + (out[2].dt != DT_NONE));
+    }
+    case OP_ATTENTION: return 2 * scores; /* two products over half the keys */
+    case OP_ATTENTION_BWD: return 5 * scores;
+    default: return 0;
+    }
+}
+
+static double bytes_of(const op_call *c) {
+    double bytes = 0;
+    if (c->op == OP_EMBED) /* reads as many rows as it writes */
+        return count_of(&c->out[0]) * (double)(dt_size(c->in[1].dt) + dt_size(c->out[0].dt));
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (c->in[i].dt != DT_NONE) bytes += (double)tensor_bytes(&c->in[i]);
+    bool update = c->op >= OP_UPDATE_SGD; /* outputs are inputs too, but for the copy */
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (c->out[i].dt == DT_NONE) continue;
+        bool also_read = update ? i == 0 || c->out[i].dt == DT_F32 || c->out[i].dt == DT_U8
+                                : (c->accumulate >> i & 1) && c->out[i].dt == DT_F32;
+        bytes += (double)tensor_bytes(&c->out[i]) * (also_read ? 2 : 1);
+    }
+    return bytes;
+}
+
+op_work ops_work(const op_call *c) { return (op_work){ flops_of(c), bytes_of(c) }; }
+
+/* ---- peak ---------------------------------------------------------------------------------------- */
 
 typedef struct burn_run {
     const op_backend *b;

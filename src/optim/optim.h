@@ -4,12 +4,11 @@
  *     TRY(optim_new(&settings, model, plan, rank, &o));       // reserves state; before plan_commit
  *     TRY(plan_commit(plan));
  *     ...
- *     double norm;
- *     TRY(optim_grad_norm(o, exec, 1, &norm));                // of the whole model's gradient
- *     TRY(optim_step(o, exec, lr, optim_clip(norm, max_norm)));
+ *     TRY(optim_step(o, exec, lr, max_norm));                 // norm, clipping, update
  *
- * The update is a list of op calls over the buckets this rank stores: one call a parameter (or
- * the slice of it that lies here), made once. Gradients must be reduced already.
+ * A step is a list of op calls over the buckets this rank stores: one call for all parameters that
+ * lie side by side and follow the same rule. The gradient's norm, and what follows from it, stays
+ * where the kernels are: nothing waits. Gradients must be reduced already.
  */
 #ifndef INGOT_OPTIM_H
 #define INGOT_OPTIM_H
@@ -38,7 +37,9 @@ typedef struct optim_settings {
     bool nesterov;   /* momentum, Muon */
     double agc;      /* adaptive clipping: longest row of the gradient, as a part of the row of
                       * weights; 0: off. Vectors and the head are never clipped so. */
-    const op_backend *backend; /* NULL: the CPU's best */
+    double offload; /* part of the state kept in the host's memory, where the backend is a device */
+    int64_t growth_interval;   /* fp16: good steps before the loss scale doubles; 0: it has none */
+    const op_backend *backend; /* the plan's; NULL: the CPU's best */
 } optim_settings;
 
 typedef struct optimizer optimizer;
@@ -50,22 +51,23 @@ typedef struct optimizer optimizer;
  * matrices: with tensor parallelism, and with ZeRO-3 over several ranks. */
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out);
 void optim_free(optimizer *o); /* takes NULL */
-/* State is zero after plan_commit: nothing more to initialise. The count of updates done is part
- * of it, and is set on resume. */
-int64_t optim_updates(const optimizer *o);
-void optim_set_updates(optimizer *o, int64_t n);
 
-/* The norm of the gradient of the whole model, each element counted once whatever the layout;
- * `scale` multiplies it (1 / loss scale). A NaN or infinity shows in the result. Every rank gets
- * the same bits. */
-err optim_grad_norm(optimizer *o, exec *x, double scale, double *norm);
-/* @return what to multiply gradients with: 1, or max_norm / norm when that is smaller. max_norm 0:
- * no clipping. NaN when the norm is not finite, and no step should be taken. */
+/* State is zero after plan_commit: nothing more to initialise. What is carried from step to step
+ * beside it (the count of updates, the loss scale) is the executor's step_state, set on resume. */
+
+/* One update of the master weights and of the copies that products read, queued. Gradients are
+ * divided by the loss scale and, where their norm is above max_norm, scaled down to it (0: never).
+ * The norm counts each element of the whole model once, whatever the layout, and is the same bits on
+ * every rank. Where it is not finite nothing changes, but for the loss scale: see ops/clip.h, and
+ * step_state for what the host reads of it later. With agc gradients are clipped in place.
+ * An error, before anything is queued, when lr is not finite or max_norm negative. */
+err optim_step(optimizer *o, exec *x, double lr, double max_norm);
+/* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
+err optim_grad_norm(optimizer *o, exec *x, double *norm);
+
+/* @return what a step multiplied its gradients with to keep them within max_norm: 1, or max_norm /
+ * norm when that is smaller; NaN when the norm was not finite and no step was taken. */
 double optim_clip(double norm, double max_norm);
-/* Updates master weights with lr, gradients times `grad_scale` (clipping, 1 / loss scale), and
- * refreshes the copies that products read. With agc the gradients are clipped in place. An error,
- * before anything is changed, when lr or grad_scale is not finite. */
-err optim_step(optimizer *o, exec *x, double lr, double grad_scale);
 
 /* State by parameter, for checkpoints: state k ("m", "v", "row", ...) of a parameter, as fp32.
  * 8-bit moments are given and taken dequantised; taking what was given restores the same bits. */
@@ -97,14 +99,11 @@ typedef struct schedule {
  */
 double schedule_lr(const schedule *s, int64_t step);
 
-/* ---- fp16 loss scale --------------------------------------------------------------------- */
+/* The fp16 loss scale as checkpoints keep it; ops/clip.h moves it. */
 typedef struct loss_scaler {
     double scale;
     int64_t good_steps, interval;
 } loss_scaler;
-/* After a step's gradients: halves on overflow, doubles after `interval` good ones in a row, and
- * stays within [1, 2^32]. @return whether the step may be applied. */
-bool loss_scale_update(loss_scaler *s, bool finite);
 
 /* ---- gradient noise scale ----------------------------------------------------------------
  * From squared gradient norms of a small and a large batch (McCandlish et al., 2018): unbiased

@@ -1,7 +1,9 @@
-/* Numbers that follow the run: the learning rate, the loss scale, the gradient noise scale. */
+/* Numbers that follow the run: the learning rate, clipping, the gradient noise scale. */
 #include "optim/optim.h"
 
 #include <math.h>
+
+#include "ops/clip.h"
 
 /* ---- learning rate ----------------------------------------------------------------------- */
 static const double PI = 3.14159265358979323846, EXPONENTIAL_END = 0.01;
@@ -32,20 +34,9 @@ double schedule_lr(const schedule *s, int64_t step) {
     return s->lr * falls[fall](s->min_factor, MIN((double)into / (double)length, 1.0));
 }
 
-/* ---- fp16 loss scale --------------------------------------------------------------------- */
-static const double LEAST_SCALE = 1, MOST_SCALE = 4294967296.0;
-
-bool loss_scale_update(loss_scaler *s, bool finite) {
-    if (!finite) {
-        s->scale = MAX(s->scale / 2, LEAST_SCALE);
-        s->good_steps = 0;
-        return false;
-    }
-    if (++s->good_steps >= s->interval) {
-        s->scale = MIN(s->scale * 2, MOST_SCALE);
-        s->good_steps = 0;
-    }
-    return true;
+/* ---- clipping ---------------------------------------------------------------------------- */
+double optim_clip(double norm, double max_norm) {
+    return isfinite(norm) ? clip_factor(norm, max_norm) : NAN;
 }
 
 /* ---- gradient noise scale ---------------------------------------------------------------- */

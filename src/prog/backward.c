@@ -76,12 +76,49 @@ static void linear_weights(walk *w, val dy) {
     o->out[0] = dw;
     o->out[1] = db;
     o->acc = acc;
+    o->attr.fp8 = w->o->attr.fp8;
     BUG_IF(db != VAL_NONE && bias_acc != acc);
 }
 
+/* @return the LINEAR_GELU that made v when the op under the rule is its only reader, and not in fp8:
+ * there the slope rides on what quantises the gradient; else NULL. */
+static const prog_op *gelu_before(const walk *w, val v) {
+    const prog *p = w->p;
+    int made = p->val[v].producer, readers = 0;
+    if (made < 0 || p->fwd.op[made].op != OP_LINEAR_GELU || p->fwd.op[made].out[0] != v)
+        return NULL;
+    for (int i = made + 1; i < p->fwd.n; i++)
+        for (int k = 0; k < OP_MAX_IN; k++) {
+            val in = p->fwd.op[i].in[k];
+            readers += in != VAL_NONE && val_root(p, in) == v;
+        }
+    bool fp8 = w->o->attr.fp8.recipe != FP8_OFF;
+    return readers == 1 && v != p->res_out && v != p->delta_out && !fp8 ? &p->fwd.op[made] : NULL;
+}
+
+/* The gradient of a linear layer's input; behind a GELU, of what came before that. */
+static void linear_input(walk *w, val dy) {
+    val x = w->o->in[0], weight = w->o->in[1];
+    const prog_op *made = wants(w, x) ? gelu_before(w, x) : NULL;
+    if (!made) {
+        one(w, OP_LINEAR_BWD_X, x, dy, weight, VAL_NONE, VAL_NONE, VAL_NONE);
+        return;
+    }
+    val pre = made->out[1], dpre = like(w, pre);
+    prog_op *o = op_emit(w->p, OP_LINEAR_BWD_X_GELU);
+    o->in[0] = dy;
+    o->in[1] = weight;
+    o->in[2] = pre;
+    o->out[0] = dpre;
+    o->attr.act = made->attr.act;
+    give(w, pre, dpre);
+}
+
 static void bwd_linear(walk *w) {
-    val dy = val_as(w->p, grad(w, w->o->out[0]), w->p->val[w->o->in[1]].dt);
-    if (w->o->op == OP_LINEAR_GELU) {
+    val dy = w->o->op == OP_LINEAR_GELU ? grad(w, w->o->out[1]) : VAL_NONE;
+    bool through = dy != VAL_NONE; /* the layer behind made the gradient of `pre` */
+    dy = val_as(w->p, through ? dy : grad(w, w->o->out[0]), w->p->val[w->o->in[1]].dt);
+    if (w->o->op == OP_LINEAR_GELU && !through) {
         val dpre = like(w, w->o->out[1]);
         prog_op *o = op_emit(w->p, OP_GELU_BWD);
         o->in[0] = dy;
@@ -90,7 +127,7 @@ static void bwd_linear(walk *w) {
         o->attr = w->o->attr;
         dy = dpre;
     }
-    one(w, OP_LINEAR_BWD_X, w->o->in[0], dy, w->o->in[1], VAL_NONE, VAL_NONE, VAL_NONE);
+    linear_input(w, dy);
     if (wants(w, w->o->in[1])) linear_weights(w, dy);
 }
 

@@ -15,7 +15,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ALIGN = 64, PAGE = 4096 };
+enum { ALIGN = 64 };
 
 /* ---- regions ----------------------------------------------------------------------------- */
 plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
@@ -35,10 +35,23 @@ int plan_region(plan *p, const char *name, size_t bytes) {
     return p->regions++;
 }
 
+int plan_region_host(plan *p, const char *name, size_t bytes) {
+    int index = plan_region(p, name, bytes);
+    p->region[index].host = p->backend->device != NULL;
+    return index;
+}
+
+size_t plan_host_bytes(const plan *p) {
+    size_t sum = 0;
+    for (int i = 0; i < p->regions; i++) sum += p->region[i].host ? p->region[i].bytes : 0;
+    return sum;
+}
+
 size_t plan_bytes(const plan *p, const char *name) {
     size_t sum = 0;
     for (int i = 0; i < p->regions; i++)
-        if (!name || !strcmp(p->region[i].name, name)) sum += p->region[i].bytes;
+        if (!p->region[i].host && (!name || !strcmp(p->region[i].name, name)))
+            sum += p->region[i].bytes;
     /* asked before commit, the shared regions are not there yet */
     if (!p->arena && (!name || !strcmp(name, "temp"))) sum += p->temp_bytes;
     if (!p->arena && (!name || !strcmp(name, "work"))) sum += p->work_bytes;
@@ -48,7 +61,7 @@ size_t plan_bytes(const plan *p, const char *name) {
 int plan_region_count(const plan *p) { return p->regions; }
 
 const char *plan_region_info(const plan *p, int index, size_t *bytes) {
-    *bytes = p->region[index].bytes;
+    *bytes = p->region[index].host ? 0 : p->region[index].bytes;
     return p->region[index].name;
 }
 
@@ -72,7 +85,7 @@ static void add_input(plan *p, const prog_val *v, int layers) {
 
 void *plan_data(const plan *p, int index) {
     BUG_IF(!p->arena);
-    return (char *)p->arena + p->region[index].at;
+    return (char *)(p->region[index].host ? p->host : p->arena) + p->region[index].at;
 }
 
 void *plan_input(const plan *p, const char *name) {
@@ -95,15 +108,46 @@ err plan_get(const plan *p, void *to, const void *from, size_t bytes) {
     return OK;
 }
 
-static err arena_map(plan *p, size_t bytes) {
+void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes) {
+    const op_device *d = p->backend->device;
+    if (d) {
+        d->fetch(p->backend->context, t, from, bytes);
+        return;
+    }
+    if (t->room < bytes) t->memory = mem_grow(t->memory, t->room = bytes);
+    t->bytes = bytes;
+    memcpy(t->memory, from, bytes);
+}
+
+err plan_take(const plan *p, op_ticket *t, void *to) {
+    const op_device *d = p->backend->device;
+    if (d) return d->take(p->backend->context, t, to);
+    memcpy(to, t->memory, t->bytes);
+    return OK;
+}
+
+void plan_drop(const plan *p, op_ticket *t) {
+    const op_device *d = p->backend->device;
+    if (d)
+        d->drop(p->backend->context, t);
+    else
+        free(t->memory);
+    *t = (op_ticket){ 0 };
+}
+
+static err arena_map(plan *p, size_t bytes, size_t host_bytes) {
     const op_device *d = p->backend->device;
     TRY(d ? d->map(p->backend->context, bytes, &p->arena) : mem_map(bytes, &p->arena));
     p->arena_bytes = bytes;
+    if (!host_bytes) return OK;
+    TRY(d->map_host(p->backend->context, host_bytes, &p->host));
+    p->host_bytes = host_bytes;
     return OK;
 }
 
 static void arena_unmap(plan *p) {
     const op_device *d = p->backend->device;
+    if (d && p->host) d->unmap_host(p->backend->context, p->host, p->host_bytes);
     if (d && p->arena)
         d->unmap(p->backend->context, p->arena, p->arena_bytes);
     else if (!d)
@@ -265,12 +309,13 @@ err plan_commit(plan *p) {
     p->temp = plan_region(p, "temp", p->temp_bytes);
     p->work = plan_region(p, "work", p->work_bytes);
     p->step = plan_region(p, "step", p->backend->device ? sizeof(step_block) : 0);
-    size_t at = 0;
+    size_t at = 0, host_at = 0;
     for (int i = 0; i < p->regions; i++) {
-        p->region[i].at = at;
-        at += align_up(p->region[i].bytes, PAGE);
+        size_t *end = p->region[i].host ? &host_at : &at;
+        p->region[i].at = *end;
+        *end += align_up(p->region[i].bytes, PLAN_PAGE);
     }
-    TRY(arena_map(p, at));
+    TRY(arena_map(p, at, host_at));
     for (int i = 0; i < p->chains; i++) resolve(p, &p->chain[i]);
     return OK;
 }
@@ -279,6 +324,8 @@ void plan_free(plan *p) {
     if (!p) return;
     for (int i = 0; i < p->chains; i++) {
         for (int k = 0; k < p->chain[i].insts; k++) free(p->chain[i].inst[k].addr);
+        for (size_t k = 0; k < COUNT_OF(p->chain[i].tape); k++)
+            exec_tape_drop(p, &p->chain[i].tape[k]);
         free(p->chain[i].inst);
         free(p->chain[i].list);
     }

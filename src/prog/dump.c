@@ -33,6 +33,7 @@ static void dump_ref(const prog *p, val v, str *out) {
 static void dump_op(const prog *p, const prog_op *o, str *out) {
     static const char *const phase[] = { "", " start", " wait" };
     static const char *const acc[] = { "", " +=micro", " +=" };
+    static const char *const when[] = { "", " first", " last" };
     str_add(out, "    ");
     for (int i = 0, n = 0; i < OP_MAX_OUT; i++) {
         if (o->out[i] == VAL_NONE) continue;
@@ -56,8 +57,7 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
             if (o->attr.comm.axes & AXIS(a)) str_add(out, " %s", mesh_axis_name[a]);
     }
     const char *base = strrchr(o->file, '/');
-    str_add(out, "%s%s  %s:%d\n", acc[o->acc], o->when == WHEN_LAST ? " last" : "",
-            base ? base + 1 : o->file, o->line);
+    str_add(out, "%s%s  %s:%d\n", acc[o->acc], when[o->when], base ? base + 1 : o->file, o->line);
 }
 
 void prog_dump(const prog *p, str *out) {

@@ -1,6 +1,7 @@
 #include "plan_internal.h"
 
 #include <math.h>
+#include <stddef.h>
 
 op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
     op_call c = { .op = o->op, .attr = o->attr };
@@ -59,6 +60,24 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
     return OK;
 }
 
+/* ---- calls ------------------------------------------------------------------------------- */
+/* What an op took includes waiting for it, where calls are only queued. */
+void exec_call(exec *x, const op_call *c) {
+    const op_backend *b = x->plan->backend;
+    if (!x->profile) {
+        ops_run(b, c);
+        return;
+    }
+    double from = time_now();
+    if (b->device) b->device->mark(b->context, 0);
+    ops_run(b, c);
+    if (b->device) b->device->mark(b->context, 1);
+    x->op_seconds[c->op] += b->device ? b->device->between(b->context, 0, 1) : time_now() - from;
+    op_work w = ops_work(c);
+    x->op_work[c->op].flops += w.flops;
+    x->op_work[c->op].bytes += w.bytes;
+}
+
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
     op_run run = { .pool = x->pool,
@@ -72,15 +91,9 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
     if (nothing_to_do(&c)) return OK;
     if (o->once && mesh_coord(&in->p->m, comm_rank(x->comm), AX_TP)) c.in[2].data = NULL;
-    ops_run(x->plan->backend, &c);
+    exec_call(x, &c);
     if (x->check_finite) TRY(check_finite(x->plan, in, o, &c));
     return OK;
-}
-
-/* What an op took includes waiting for it, where calls are only queued. */
-static err wait_for(const exec *x) {
-    const op_backend *b = x->plan->backend;
-    return b->device ? b->device->sync(b->context) : OK;
 }
 
 static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros,
@@ -91,36 +104,113 @@ static err run_list(exec *x, const instance *in, run_kind kind, int micro, int m
     BUG_IF(l->n > MOST_OPEN);
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
+        if (o->when == WHEN_FIRST && micro != 0) continue;
         if (o->when == WHEN_LAST && micro != micros - 1) continue;
         if (kind == RUN_FWD_SAVES && !o->saves) continue;
-        double t0 = x->profile ? time_now() : 0;
         if (o->op == OP_COMM)
             TRY(run_comm(x, in, o, micro, tickets, i));
         else
             TRY(run_op(x, in, o, micro, step));
-        if (!x->profile) continue;
-        TRY(wait_for(x));
-        x->op_seconds[o->op] += time_now() - t0;
     }
     return OK;
 }
 
-err exec_chain(exec *x, int which, int micro, int micros) {
-    const chain_plan *k = &x->plan->chain[which];
-    const step_block *step = exec_step(x);
+/* ---- chains ------------------------------------------------------------------------------ */
+typedef struct chain_run {
+    exec *x;
+    const chain_plan *k;
+    int micro, micros;
+    const step_block *step;
+} chain_run;
+
+static err chain_calls(void *ctx) {
+    const chain_run *r = ctx;
+    const chain_plan *k = r->k;
     for (int i = 0; i < k->instrs; i++)
-        TRY(run_list(x, &k->inst[k->list[i].instance], k->list[i].kind, micro, micros, step));
+        TRY(run_list(r->x, &k->inst[k->list[i].instance], k->list[i].kind, r->micro, r->micros,
+                     r->step));
     return OK;
 }
 
-const step_block *exec_step(const exec *x) {
-    if (!x->plan->backend->device) return &x->step;
-    void *at = plan_data(x->plan, x->plan->step);
-    plan_put(x->plan, at, &x->step, sizeof x->step);
-    return at;
+err exec_chain(exec *x, int which, int micro, int micros) {
+    chain_plan *k = &x->plan->chain[which];
+    chain_run r = { x, k, micro, micros, exec_step(x) };
+    return exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r);
 }
 
 void *exec_value(const exec *x, int which, val v) {
     const chain_plan *k = &x->plan->chain[which];
     return k->inst[k->c.layers + 1].addr[v];
+}
+
+/* ---- the step block ---------------------------------------------------------------------- */
+step_block *exec_step(exec *x) {
+    if (!x->plan->backend->device) return &x->step;
+    void *at = plan_data(x->plan, x->plan->step);
+    plan_put(x->plan, at, &x->step, offsetof(step_block, now));
+    return at;
+}
+
+static step_state *state_at(exec *x) {
+    if (!x->plan->backend->device) return &x->step.now;
+    return &((step_block *)plan_data(x->plan, x->plan->step))->now;
+}
+
+const step_state *exec_state(exec *x) { return state_at(x); }
+
+err exec_state_get(exec *x, step_state *out) {
+    return plan_get(x->plan, out, state_at(x), sizeof *out);
+}
+
+void exec_state_set(exec *x, const step_state *s) { plan_put(x->plan, state_at(x), s, sizeof *s); }
+
+/* ---- beside the rest --------------------------------------------------------------------- */
+void exec_aside(exec *x) {
+    const op_backend *b = x->plan->backend;
+    if (b->device) b->device->aside(b->context);
+}
+void exec_back(exec *x) {
+    const op_backend *b = x->plan->backend;
+    if (b->device) b->device->back(b->context);
+}
+void exec_join(exec *x) {
+    const op_backend *b = x->plan->backend;
+    if (b->device) b->device->join(b->context);
+}
+
+/* ---- tapes ------------------------------------------------------------------------------- */
+/* The first run may try out plans and is queued call by call; the second is recorded. */
+enum { NOT_RECORDABLE = -1 };
+
+static bool replays(const exec *x, const exec_tape *t) {
+    const op_device *d = x->plan->backend->device;
+    return d && d->record && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
+           !x->no_replay && mesh_world(&x->plan->m) == 1;
+}
+
+err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {
+    const op_backend *b = x->plan->backend;
+    if (!replays(x, t)) return calls(ctx);
+    if (t->runs == 0) {
+        t->runs = 1;
+        return calls(ctx);
+    }
+    if (!t->graph) {
+        b->device->record(b->context);
+        err e = calls(ctx);
+        t->graph = b->device->recorded(b->context);
+        if (e) return err_trail(e, __FILE__, __LINE__);
+        if (!t->graph) {
+            t->runs = NOT_RECORDABLE;
+            return calls(ctx);
+        }
+    }
+    b->device->replay(b->context, t->graph);
+    return OK;
+}
+
+void exec_tape_drop(const plan *p, exec_tape *t) {
+    const op_backend *b = p->backend;
+    if (t->graph) b->device->forget(b->context, t->graph);
+    *t = (exec_tape){ 0 };
 }

@@ -24,6 +24,7 @@ err prog_finish(prog *p) {
         p->error = OK;
         return err_trail(e, __FILE__, __LINE__);
     }
+    if (p->fp8_sites) pass_fp8(p);
     if (p->terminal)
         append(&p->fwd, &p->bwd);
     else if (p->mode == PROG_TRAIN)

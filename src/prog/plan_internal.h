@@ -8,6 +8,7 @@ enum { REGION_NAME = 32 };
 typedef struct region {
     char name[REGION_NAME];
     size_t bytes, at; /* at: offset in the arena, set by plan_commit */
+    bool host;        /* ... or in the host's */
 } region;
 
 /* A program at one place of a chain, with its own addresses. */
@@ -38,6 +39,7 @@ typedef struct chain_plan {
     int insts;
     instr *list;
     int instrs;
+    exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
 } chain_plan;
 
 struct plan {
@@ -50,8 +52,8 @@ struct plan {
     int chains, chain_cap;
     size_t temp_bytes, work_bytes;
     int temp, work, step; /* regions, made by plan_commit */
-    void *arena;
-    size_t arena_bytes;
+    void *arena, *host;   /* host: memory of the host, for a device */
+    size_t arena_bytes, host_bytes;
 };
 
 /* The call of an op in an instance; addr NULL gives shapes without data. */

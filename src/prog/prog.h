@@ -100,7 +100,7 @@ typedef struct prog_val {
 } prog_val;
 
 /* When an op of a list runs, by microbatch. */
-typedef enum { WHEN_ALWAYS, WHEN_LAST } op_when;
+typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LAST } op_when;
 /* How "+=" outputs behave. */
 typedef enum {
     ACC_STORE, /* overwrite */
@@ -135,6 +135,7 @@ typedef struct prog {
     param_set set;
     bool selective;  /* recompute cheap ops in backward instead of saving their results */
     bool split_comm; /* START and WAIT apart */
+    int fp8_sites;   /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
     dtype dt;        /* what the module being recorded computes in */
     prog_val *val;
     int vals, val_cap;
@@ -205,6 +206,11 @@ val rec_comm_(prog *p, val x, mesh_axis axis, place to);
 val rec_embed_(prog *p, val tok, val table);
 val rec_linear_(prog *p, val x, val w, val b);
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
+/* Marks the linear layer that made y as one to multiply in fp8 (fp8.c). Does nothing where its types
+ * are not bf16 or its sizes no multiples of 16. */
+void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
+/* First of a step: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
+void rec_fp8_commit_(prog *p, int layers);
 norm_out rec_norm_(prog *p, stream s, bool rms, val w, val b, float eps);
 val rec_sum_(prog *p, stream s); /* the stream's sum, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
@@ -225,6 +231,7 @@ void rec_linear_ce_(prog *p, val h, val w, val target, float logit_scale);
 #define rec_embed(p, ...)            rec_embed_(HERE(p), __VA_ARGS__)
 #define rec_linear(p, ...)           rec_linear_(HERE(p), __VA_ARGS__)
 #define rec_linear_gelu(p, ...)      rec_linear_gelu_(HERE(p), __VA_ARGS__)
+#define rec_fp8_commit(p, ...)       rec_fp8_commit_(HERE(p), __VA_ARGS__)
 #define rec_norm(p, ...)             rec_norm_(HERE(p), __VA_ARGS__)
 #define rec_sum(p, ...)              rec_sum_(HERE(p), __VA_ARGS__)
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
@@ -252,8 +259,14 @@ typedef struct chain {
 typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
 void plan_free(plan *p); /* takes NULL */
-/* Reserves bytes. @return the region's index. */
+/* Reserves bytes. @return the region's index. Regions lie in the order they were asked for, each at
+ * a whole page; what is left of its last page is zero, and stays so. */
+enum { PLAN_PAGE = 4096 };
 int plan_region(plan *p, const char *name, size_t bytes);
+/* The same in the host's memory, which the device's kernels reach over the bus. It is not part of the
+ * arena; where there is no device it is. */
+int plan_region_host(plan *p, const char *name, size_t bytes);
+size_t plan_host_bytes(const plan *p);
 /* Bytes of the regions of this name together; NULL: of the whole arena. */
 size_t plan_bytes(const plan *p, const char *name);
 int plan_region_count(const plan *p);
@@ -276,16 +289,25 @@ void *plan_data(const plan *p, int index);
 void *plan_input(const plan *p, const char *name);
 void plan_put(const plan *p, void *to, const void *from, size_t bytes);
 err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
+/* Reads late: fetch queues the copy behind the calls made so far and returns at once; take waits for
+ * that copy alone. A ticket starts as all zero, serves again and again, and is dropped at the end. */
+void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes);
+err plan_take(const plan *p, op_ticket *t, void *to) MUST_USE;
+void plan_drop(const plan *p, op_ticket *t);
 
-/* ---- execution --------------------------------------------------------------------------- */
+/* ---- execution ---------------------------------------------------------------------------
+ * On a device calls are only queued: nothing here waits for them. What runs the same calls every
+ * time is recorded the second time and replayed as one from then on (a CUDA graph). */
 typedef struct exec {
     plan *plan;
     comm *comm;
     pool *pool;
-    step_block step;
+    step_block step;   /* `now` is the CPU's; a device has its own: exec_state_get */
     bool check_finite; /* stop at the first op that makes a NaN or infinity, and name it */
-    bool profile;      /* add up the time of each op */
+    bool profile;      /* add up the time of each op and what it did */
+    bool no_replay;    /* queue every call, every time */
     double op_seconds[OP_COUNT];
+    op_work op_work[OP_COUNT];
 } exec;
 
 /* Runs one microbatch of a chain: forward, and backward in TRAIN. Inputs are in place already.
@@ -294,8 +316,30 @@ typedef struct exec {
 err exec_chain(exec *x, int which, int micro, int micros);
 /* Where the chain's last program has a value: p->loss, p->res_out, ... */
 void *exec_value(const exec *x, int which, val v);
-/* The step block as kernels read it, with the values that x->step has now. */
-const step_block *exec_step(const exec *x);
+/* The step block as kernels read it, with the values that x->step has now; its state is left as the
+ * kernels made it. */
+step_block *exec_step(exec *x);
+/* The state that kernels carry from step to step, in the backend's memory. get waits. */
+const step_state *exec_state(exec *x);
+err exec_state_get(exec *x, step_state *out) MUST_USE;
+void exec_state_set(exec *x, const step_state *s);
+/* Runs one call, timed when profiling. The caller has set c->run. */
+void exec_call(exec *x, const op_call *c);
+
+/* Calls from aside to back run beside those that follow them, on a queue of their own, until join;
+ * without a device in their turn. They must not use a workspace. */
+void exec_aside(exec *x);
+void exec_back(exec *x);
+void exec_join(exec *x);
+
+/* A list of calls that is the same every time: all zero at first, dropped at the end. */
+typedef struct exec_tape {
+    int runs;
+    void *graph;
+} exec_tape;
+/* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
+err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx);
+void exec_tape_drop(const plan *p, exec_tape *t);
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves
  * that each collective meets its partners. @param chains one per rank, in rank order. */

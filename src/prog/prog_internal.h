@@ -30,6 +30,7 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 
 /* ---- the passes, in order ---------------------------------------------------------------- */
 err pass_backward(prog *p);                /* backward.c */
+void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
 err pass_save(prog *p);                    /* recompute.c: what is saved, what is made again */
 void pass_split_comm(prog *p, op_list *l); /* comm_split.c */
 void pass_memory(prog *p);                 /* memory.c */

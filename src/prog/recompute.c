@@ -14,6 +14,7 @@ typedef struct saver {
     val *again;      /* [vals at start] the value made again, or VAL_NONE */
     uint8_t *needed; /* [vals at start] read by backward other than through a cheap op */
     int n;           /* vals at start */
+    op_list put_off; /* readers of an activation that its own backward op will make again */
 } saver;
 
 static bool from_forward(const saver *s, val v) {
@@ -27,12 +28,16 @@ static bool is_gather(const saver *s, val v) {
     return s->p->val[val_root(s->p, maker(s, v)->in[0])].cls == VC_PARAM;
 }
 
-/* Which of a cheap op's results are worth making again; statistics are tiny and stay saved. */
+/* Which of a cheap op's results is worth making again; statistics are tiny and stay saved. */
+static int result_of(const prog_op *o) {
+    bool norm = o->op == OP_RMSNORM || o->op == OP_LAYERNORM;
+    bool quantize = o->op >= OP_QUANTIZE && o->op <= OP_QUANTIZE_GELU_BWD;
+    return norm || quantize ? 1 : 0; /* of a quantisation the transpose */
+}
+
 static bool cheap_result(const prog_op *o, val v) {
     if (o->op == OP_LINEAR_GELU) return v == o->out[0]; /* gelu of the saved pre-activation */
-    if (!(op_flags(o->op) & OPF_CHEAP)) return false;
-    bool norm = o->op == OP_RMSNORM || o->op == OP_LAYERNORM;
-    return v == o->out[norm ? 1 : 0];
+    return (op_flags(o->op) & OPF_CHEAP) && v == o->out[result_of(o)];
 }
 
 /* What must be at hand to make a cheap result again. */
@@ -76,7 +81,7 @@ static val make_again(saver *s, val v) {
     }
     if (o.op == OP_QKNORM) fresh.out[1] = twin(s, o.out[1], VC_TEMP);
     fresh.in[0] = source_of(&o);
-    fresh.out[norm ? 1 : 0] = t;
+    fresh.out[result_of(&o)] = t;
     for (int i = 0; i < OP_MAX_IN; i++) fresh.in[i] = fetch(s, fresh.in[i]);
     list_push(&s->out, &fresh);
     return t;
@@ -107,6 +112,35 @@ static val fetch(saver *s, val v) {
     return v;
 }
 
+/* SWIGLU_BWD reads what its forward read, and makes that result again for the price of writing it.
+ * The weight gradient, which nothing in the list reads, can wait for it. */
+static bool waits(const saver *s, const prog_op *o) {
+    if (o->op != OP_LINEAR_BWD_W || !remakable(s, o->in[1])) return false;
+    return maker(s, o->in[1])->op == OP_SWIGLU && s->again[o->in[1]] == VAL_NONE;
+}
+
+static void add_fetched(saver *s, prog_op o) {
+    for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = fetch(s, o.in[k]);
+    list_push(&s->out, &o);
+}
+
+static void add_activation(saver *s, prog_op o) {
+    for (int i = 0; i < s->put_off.n; i++) {
+        val y = s->put_off.op[i].in[1];
+        if (maker(s, y)->in[0] == o.in[1]) o.out[1] = s->again[y] = twin(s, y, VC_TEMP);
+    }
+    add_fetched(s, o);
+    int kept = 0;
+    for (int i = 0; i < s->put_off.n; i++) {
+        prog_op late = s->put_off.op[i];
+        if (s->again[late.in[1]] != VAL_NONE)
+            add_fetched(s, late);
+        else
+            s->put_off.op[kept++] = late;
+    }
+    s->put_off.n = kept;
+}
+
 /* Marks the forward ops that lead to something saved: all that a second forward must run. */
 static void mark_saves(prog *p) {
     uint8_t *need = mem_alloc((size_t)p->vals);
@@ -135,9 +169,15 @@ err pass_save(prog *p) {
     if (p->cut != VAL_NONE) s.needed[p->cut] = 1;
     for (int i = 0; i < p->bwd.n; i++) {
         prog_op o = p->bwd.op[i];
-        for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = fetch(&s, o.in[k]);
-        list_push(&s.out, &o);
+        if (waits(&s, &o))
+            list_push(&s.put_off, &o);
+        else if (o.op == OP_SWIGLU_BWD)
+            add_activation(&s, o);
+        else
+            add_fetched(&s, o);
     }
+    BUG_IF(s.put_off.n);
+    free(s.put_off.op);
     if (p->cut != VAL_NONE) p->val[p->cut].cls = VC_CUT;
     mark_saves(p);
     free(p->bwd.op);

@@ -219,20 +219,20 @@ void datasets_step_begin(trainer *t) {
     for (int i = 0; i < t->n_sources; i++) t->sources[i].sum = 0, t->sources[i].valid = 0;
 }
 
-double datasets_add_losses(trainer *t, const data_batch *b, const float *losses) {
+double datasets_add_losses(trainer *t, const flight *f, const float *losses) {
     double sum = 0;
     for (int64_t row = 0; row < t->rows; row++) {
-        run_source *s = &t->sources[b->part[row]];
+        run_source *s = &t->sources[f->part[row]];
         double part = 0;
         for (int64_t i = 0; i < t->seq; i++) part += losses[row * t->seq + i];
         s->sum += part;
-        s->valid += b->row_valid[row];
+        s->valid += f->row_valid[row];
         sum += part;
     }
     return sum;
 }
 
-err datasets_log_rejected(trainer *t, const data_batch *b, int64_t *rejected) {
+err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t *rejected) {
     enum { EVENTS_PER_STEP = 8 }; /* one bad file must not fill the disk */
     for (int64_t row = 0; row < t->rows; row++) {
         if (b->guard[row] == GUARD_FINE) continue;
@@ -240,7 +240,7 @@ err datasets_log_rejected(trainer *t, const data_batch *b, int64_t *rejected) {
         int part = b->part[row];
         int64_t token = loader_window_token(t->batches, part, b->window[row]);
         TRY(observe_event(
-            t->log, "guard", t->state.step + 1,
+            t->log, "guard", step,
             json_pack("{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",
                       io_json_string(t->sources[part].name, strlen(t->sources[part].name)),
                       "window", (json_int_t)b->window[row], "token", (json_int_t)token)));

@@ -36,6 +36,9 @@ static void memory_line(const plan *p) {
         str_add(&text, "%s %s %s", g ? "," : ":", groups[g].label,
                 str_bytes(size, sizeof size, (double)sum));
     }
+    if (plan_host_bytes(p))
+        str_add(&text, "; in the host's memory %s",
+                str_bytes(size, sizeof size, (double)plan_host_bytes(p)));
     line("memory", "%s", text.text);
     str_free(&text);
 }

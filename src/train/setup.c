@@ -137,23 +137,12 @@ static err plan_samples(trainer *t) {
 
 static err open_device(trainer *t) {
     const config *c = t->cfg;
-    bool cuda = c->device.kind == CFG_DEVICE_CUDA;
-    if (c->device.kind == CFG_DEVICE_AUTO) cuda = ops_cuda_count() > c->device.index;
-    if (cuda) {
-        TRY(ops_cuda_open((int)c->device.index, c->debug.deterministic, &t->gpu));
-        t->ops = t->gpu;
-        return OK;
-    }
-    t->ops = ops_cpu(*c->debug.isa ? c->debug.isa : OPS_ISA_BEST);
-    if (!t->ops) {
-        str have = { 0 };
-        for (int i = 0; ops_cpu_isa(i); i++) str_add(&have, "%s%s", i ? ", " : "", ops_cpu_isa(i));
-        err e = err_hint(ERR("debug.isa: this processor has no \"%s\"", c->debug.isa), "it has %s",
-                         have.text);
-        str_free(&have);
-        return e;
-    }
-    return OK;
+    ops_choice choice = { .kind = (ops_kind)c->device.kind,
+                          .index = (int)c->device.index,
+                          .deterministic = c->debug.deterministic,
+                          .tf32 = c->precision.tf32,
+                          .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };
+    return ops_open(&choice, &t->ops);
 }
 
 static err build(trainer *t) {
@@ -163,7 +152,10 @@ static err build(trainer *t) {
     int precision = c->precision.dtype;
     if (precision == CFG_FASTEST) precision = t->ops->bf16_products ? CFG_BF16 : CFG_FP32;
     model_layout l = { .dt = types[precision],
+                       .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
                        .modules = c->precision.modules,
+                       .fp8 = (fp8_recipe)c->precision.fp8,
+                       .fp8_skip = c->precision.fp8_skip,
                        .seq = t->seq,
                        .documents = c->data.documents,
                        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
@@ -179,6 +171,9 @@ static err build(trainer *t) {
                          .momentum = c->optimizer.momentum,
                          .nesterov = c->optimizer.nesterov,
                          .agc = c->training.agc,
+                         .offload = c->optimizer.offload,
+                         .growth_interval =
+                             l.dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
                          .backend = t->ops };
     TRY(optim_new(&s, t->m, t->p, 0, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
@@ -212,6 +207,10 @@ static err begin(trainer *t, const char *from, bool resume) {
         return err_hint(ERR("%s was trained with training.seed=%llu, the config says %llu", t->dir,
                             (unsigned long long)t->state.seed, (unsigned long long)seed),
                         "restore the seed, or pass --fresh to start over");
+    bool fp16 = model_lay(t->m)->dt == DT_F16;
+    exec_state_set(&t->x, &(step_state){ .loss_scale = fp16 ? (float)t->state.scaler.scale : 0,
+                                         .count = t->state.updates,
+                                         .good = t->state.scaler.good_steps });
     return datasets_begin(t);
 }
 
@@ -262,10 +261,16 @@ void trainer_free(trainer *t) {
     datasets_free(t);
     tokenizer_free(t->words);
     optim_free(t->o);
+    if (t->p) {
+        plan_drop(t->p, &t->flight.losses);
+        plan_drop(t->p, &t->last.state);
+    }
     plan_free(t->p);
-    ops_cuda_close(t->gpu);
+    ops_close(t->ops);
     model_free(t->m);
     free(t->losses);
+    free(t->flight.part);
+    free(t->flight.row_valid);
     comm_free(t->x.comm);
     pool_free(t->x.pool);
     free(t->dir);

@@ -20,13 +20,29 @@ typedef struct run_source {
     int64_t valid;         /* ... over so many targets */
 } run_source;
 
+/* A microbatch that is queued, its losses on their way. */
+typedef struct flight {
+    bool open;
+    op_ticket losses;
+    int32_t *part; /* [rows], as in data_batch; owned */
+    int64_t *row_valid;
+} flight;
+
+/* A step that is queued: what the host knew of it then, and what it will learn. */
+typedef struct queued_step {
+    bool open;
+    op_ticket state; /* the step state after it */
+    double lr, data_s, loss_sum;
+    int64_t valid, micros, windows, rejected;
+    double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
+} queued_step;
+
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
     char *dir; /* owned */
 
-    const op_backend *ops;
-    op_backend *gpu; /* ops, when it is one; owned */
+    const op_backend *ops; /* from ops_open */
     model_config mc;
     bool grow_vocab; /* the model takes the vocabulary the data has */
     model *m;
@@ -38,6 +54,10 @@ typedef struct trainer {
     generator gen;
     tokenizer *words; /* of the data, for samples; NULL: not known */
     float *losses;    /* [rows * seq], of a microbatch */
+    flight flight;
+    queued_step last; /* the last step that was queued */
+    double since;     /* when the step before it was done */
+    double average_s; /* of a step */
 
     run_source *sources, *sets; /* to train on; to validate on; owned */
     int n_sources, n_sets;
@@ -71,13 +91,20 @@ err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps);
 err datasets_begin(trainer *t);
 void datasets_step_begin(trainer *t);
 /* Adds a microbatch's losses to their sources. @return their sum. */
-double datasets_add_losses(trainer *t, const data_batch *b, const float *losses);
+double datasets_add_losses(trainer *t, const flight *f, const float *losses);
 /* Logs the windows that the guard rejected. @param rejected how many in the step: added to. */
-err datasets_log_rejected(trainer *t, const data_batch *b, int64_t *rejected);
+err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t *rejected);
 void datasets_measure(trainer *t, observe_step *out);
 /* The loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
 err datasets_validate(trainer *t, double *loss);
 void datasets_free(trainer *t);
+/* step.c: one step. */
+/* Queues forward, backward and update of the step after the last. Before it reads anything of that
+ * step it has `landed` called, if the step before is still under way. */
+err trainer_queue_step(trainer *t, err (*landed)(trainer *t));
+/* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
+ * scale can mend it. */
+err trainer_land(trainer *t, observe_step *s);
 /* report.c: what the user is told before the first step. */
 void trainer_describe(const trainer *t);
 err trainer_write_programs(const trainer *t);

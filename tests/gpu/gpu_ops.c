@@ -1,7 +1,8 @@
 /* Every op on the GPU against the CPU: each float type and mixtures, a spread of shapes, fresh
  * random data, outputs poisoned before each run.
  *
- *     gpu_ops [SEED]
+ *     gpu_ops [SEED [--small] [NAME]]    --small: without the larger shapes; NAME: only tests that
+ *                                        have it in their name
  *
  * A line an op; the last says 'N passed, N failed'. */
 #include <math.h>
@@ -23,6 +24,8 @@ static struct {
     double worst; /* of the op at hand, as a share of what is allowed */
     char worst_case[160];
     step_block step, *step_gpu;
+    size_t shift; /* bytes by which operands lie off their alignment on the GPU */
+    int64_t most; /* elements of a call's operands; larger calls are left out. 0: no limit */
 } t;
 
 static void stop(err e) {
@@ -62,12 +65,13 @@ static tensor ints_below(int64_t n, int64_t below) {
     return x;
 }
 
-/* Rows of `seq` tokens, each cut into documents at random places. */
-static tensor starts(int64_t n, int64_t seq, bool documents) {
+/* Rows of `seq` tokens, each cut into documents at random places, `length` tokens apart on average;
+ * 0: not cut. */
+static tensor starts(int64_t n, int64_t seq, int length) {
     tensor x = make(DT_I32, 1, n);
     int32_t *start = x.data;
     for (int64_t i = 0; i < n; i++) {
-        bool fresh = i % seq == 0 || (documents && rng_below(t.key, t.draws++, 9) == 0);
+        bool fresh = i % seq == 0 || (length && rng_below(t.key, t.draws++, (uint64_t)length) == 0);
         start[i] = fresh ? (int32_t)i : start[i - 1];
     }
     return x;
@@ -77,9 +81,17 @@ static tensor starts(int64_t n, int64_t seq, bool documents) {
 static void *to_gpu(const tensor *x) {
     if (!x->data) return NULL;
     void *p = NULL;
-    stop(t.gpu->device->map(t.gpu->context, tensor_bytes(x), &p));
+    stop(t.gpu->device->map(t.gpu->context, tensor_bytes(x) + t.shift, &p));
+    p = (char *)p + t.shift;
     t.gpu->device->put(t.gpu->context, p, x->data, tensor_bytes(x));
     return p;
+}
+static void drop(void *p) {
+    if (p) t.gpu->device->unmap(t.gpu->context, (char *)p - t.shift, 0);
+}
+
+static void put_step(void) {
+    t.gpu->device->put(t.gpu->context, t.step_gpu, &t.step, sizeof t.step);
 }
 
 /* The outputs of both sides begin the same: poisoned, or what the call adds to. */
@@ -128,9 +140,12 @@ static void run_gpu(op_call *c) {
         if (c->out[i].data)
             stop(t.gpu->device->get(t.gpu->context, c->out[i].data, g.out[i].data,
                                     tensor_bytes(&c->out[i])));
+    if (c->op == OP_QUANTIZE && !c->out[2].data) /* its row is written too */
+        stop(t.gpu->device->get(t.gpu->context, c->in[1].data, g.in[1].data,
+                                tensor_bytes(&c->in[1])));
     stop(t.gpu->device->sync(t.gpu->context));
-    for (int i = 0; i < OP_MAX_IN; i++) t.gpu->device->unmap(t.gpu->context, g.in[i].data, 0);
-    for (int i = 0; i < OP_MAX_OUT; i++) t.gpu->device->unmap(t.gpu->context, g.out[i].data, 0);
+    for (int i = 0; i < OP_MAX_IN; i++) drop(g.in[i].data);
+    for (int i = 0; i < OP_MAX_OUT; i++) drop(g.out[i].data);
     t.gpu->device->unmap(t.gpu->context, work, 0);
 }
 
@@ -167,8 +182,16 @@ static void note(const op_call *c, int out, double d, double most) {
              most);
 }
 
+static bool too_large(const op_call *c) {
+    int64_t n = 0;
+    for (int i = 0; i < OP_MAX_IN; i++) n += c->in[i].data ? tensor_count(&c->in[i]) : 0;
+    for (int i = 0; i < OP_MAX_OUT; i++) n += c->out[i].data ? tensor_count(&c->out[i]) : 0;
+    return t.most && n > t.most;
+}
+
 /* @param keep outputs are inputs too. @param fp32 what fp32 outputs may differ by. */
 static void compare(op_call *c, bool keep, double fp32) {
+    if (too_large(c)) return;
     poison(c, keep || c->accumulate);
     op_call g = copy_outputs(c);
     run_cpu(c);
@@ -246,6 +269,7 @@ static void test_activations(void) {
             op_call h = { .op = OP_SWIGLU_BWD,
                           .in = { random_of(dt, n, d, 0, 1), random_of(dt, n, 2 * d, 0, 2) },
                           .out = { random_of(dt, n, 2 * d, 0, 1) } };
+            if (act) h.out[1] = random_of(dt, n, d, 0, 1);
             compare(&h, false, 3e-6);
             release(&h);
         }
@@ -363,6 +387,12 @@ static void linear_case(dtype dt, dtype wt, int64_t n, int64_t k, int64_t m, boo
                   .in = { random_of(dt, n, m, 0, 1), c.in[1] },
                   .out = { random_of(dt, n, k, 0, 1) } };
     compare(&x, false, 2e-5);
+    op_call through = { .op = OP_LINEAR_BWD_X_GELU,
+                        .in = { x.in[0], c.in[1], random_of(dt, n, k, 0, 1.5f) },
+                        .out = { x.out[0] } };
+    through.attr.act = (act_kind)act;
+    compare(&through, false, 2e-5);
+    free(through.in[2].data);
     for (int add = 0; add < 2; add++) {
         op_call w = { .op = OP_LINEAR_BWD_W,
                       .in = { x.in[0], c.in[0] },
@@ -389,6 +419,142 @@ static void test_linear(void) {
     linear_case(DT_BF16, DT_BF16, 64, 64, 64, true, true, ACT_GELU_TANH);
 }
 
+/* ---- fp8: bytes and rows are the CPU's, bit for bit ---------------------------------------------- */
+static tensor fp8_row(float scale, dtype dt) {
+    tensor row = make(DT_F32, 1, (int64_t)FP8_ROW);
+    float *v = row.data;
+    v[FP8_TOP] = fp8_top(dt);
+    fp8_set_scale(v, scale);
+    v[FP8_AMAX] = 0.25f;
+    return row;
+}
+
+static double different_bytes(const tensor *a, const tensor *b) {
+    int64_t n = tensor_count(a), wrong = 0;
+    float x, y;
+    for (int64_t i = 0; i < n; i++) {
+        dt_to_f32(a->dt, (const char *)a->data + i, &x, 1);
+        dt_to_f32(b->dt, (const char *)b->data + i, &y, 1);
+        wrong += isnan(x) ? !isnan(y) : memcmp(&x, &y, sizeof x) != 0;
+    }
+    return (double)wrong;
+}
+
+static void quantize_case(dtype xt, dtype dt, int64_t n, int64_t k, float scale, int which,
+                          fp8_recipe recipe, bool given) {
+    op_call c = { .op = OP_QUANTIZE, .in = { random_of(xt, n, k, 0, 3), fp8_row(scale, dt) } };
+    if (which & 1) c.out[0] = make(dt, 2, n, k);
+    if (which & 2) c.out[1] = make(dt, 2, k, n);
+    float odd[] = { NAN, INFINITY, -INFINITY, 0, -0.0f };
+    dt_from_f32(xt, odd, (char *)c.in[0].data + 11 * dt_size(xt), COUNT_OF(odd));
+    c.attr.fp8.recipe = recipe;
+    c.attr.fp8.given = given;
+    poison(&c, false);
+    op_call g = copy_outputs(&c);
+    tensor row = fp8_row(scale, dt);
+    g.in[1] = row;
+    run_cpu(&c);
+    run_gpu(&g);
+    for (int i = 0; i < 2; i++)
+        if (c.out[i].data) {
+            note(&c, i, different_bytes(&g.out[i], &c.out[i]), 1e-3);
+            free(g.out[i].data);
+        }
+    if (memcmp(row.data, c.in[1].data, tensor_bytes(&row))) note(&c, 2, 1, 1e-3);
+    free(row.data);
+    release(&c);
+}
+
+/* Activations differ in their last bits, so that a value in many thousands rounds the other way. */
+static void quantize_activation_case(op_code op, int64_t n, int64_t k, int act, fp8_recipe recipe) {
+    bool bwd = op == OP_QUANTIZE_SWIGLU_BWD || op == OP_QUANTIZE_GELU_BWD;
+    int64_t in = op == OP_QUANTIZE_SWIGLU ? 2 * k : k,
+            out = op == OP_QUANTIZE_SWIGLU_BWD ? 2 * k : k;
+    dtype dt = bwd ? DT_E5M2 : DT_E4M3;
+    op_call c = { .op = op, .in = { random_of(DT_BF16, n, in, 0.1f, 2), fp8_row(0, dt) } };
+    if (bwd) c.in[2] = random_of(DT_BF16, n, op == OP_QUANTIZE_SWIGLU_BWD ? 2 * k : k, 0, 2);
+    c.out[0] = make(dt, 2, n, out);
+    c.out[1] = make(dt, 2, out, n);
+    c.out[2] = random_of(DT_F32, out, 0, 0, 1);
+    c.attr.act = (act_kind)act;
+    c.attr.fp8.recipe = recipe;
+    for (int add = 0; add < 2; add++) {
+        c.accumulate = add ? ~0u : 0;
+        memset(c.in[1].data, 0, tensor_bytes(&c.in[1]));
+        compare(&c, false, 5e-3);
+    }
+    release(&c);
+}
+
+static void test_quantize_activations(void) {
+    static const op_code ops[] = { OP_QUANTIZE, OP_QUANTIZE_SWIGLU, OP_QUANTIZE_SWIGLU_BWD,
+                                   OP_QUANTIZE_GELU, OP_QUANTIZE_GELU_BWD };
+    static const int64_t shapes[][2] = { { 16, 16 }, { 144, 272 }, { 400, 1600 }, { 2048, 768 } };
+    for (size_t i = 0; i < COUNT_OF(ops); i++)
+        for (size_t s = 0; s < COUNT_OF(shapes); s++)
+            for (int k = 0; k < 2; k++)
+                quantize_activation_case(ops[i], shapes[s][0], shapes[s][1], k,
+                                         k ? FP8_CURRENT : FP8_DELAYED);
+}
+
+static void test_quantize(void) {
+    static const int64_t shapes[][2] = { { 16, 16 },   { 16, 128 },   { 144, 16 },
+                                         { 128, 272 }, { 400, 1600 }, { 2048, 768 } };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++) EACH_TYPE(xt) for (int k = 0; k < 24; k++) {
+            dtype dt = k & 1 ? DT_E5M2 : DT_E4M3;
+            float scale = k / 2 % 2 ? 64 : 0; /* 64: values beyond 7 saturate in e4m3 */
+            quantize_case(xt, dt, shapes[s][0], shapes[s][1], scale, 1 + k / 4 % 3,
+                          k < 12 ? FP8_DELAYED : FP8_CURRENT, k >= 20);
+        }
+    op_call c = { .op = OP_FP8_COMMIT, .out = { make(DT_F32, 2, (int64_t)37, (int64_t)FP8_ROW) } };
+    float *rows = c.out[0].data;
+    for (int64_t i = 0; i < 37 * FP8_ROW; i++) rows[i] = fabsf(draw());
+    for (int i = 0; i < 37; i++) rows[i * FP8_ROW + FP8_TOP] = fp8_top(i & 1 ? DT_E5M2 : DT_E4M3);
+    memset(rows + 5 * FP8_ROW, 0, FP8_ROW * sizeof *rows);
+    compare(&c, true, 1e-12);
+    release(&c);
+}
+
+/* The GPU's sums of fp8 products are kept in fewer bits than fp32 has. */
+static void fp8_linear_case(int64_t n, int64_t k, int64_t m, bool bias, bool gelu, int act) {
+    op_call c = { .op = gelu ? OP_LINEAR_GELU : OP_LINEAR,
+                  .in = { random_of(DT_E4M3, n, k, 0, 100), random_of(DT_E4M3, m, k, 0, 100) },
+                  .out = { random_of(DT_BF16, n, m, 0, 1) } };
+    if (bias) c.in[2] = random_of(DT_F32, m, 0, 0, 1);
+    c.in[3] = fp8_row(0x1p7f, DT_E4M3), c.in[4] = fp8_row(0x1p8f, DT_E4M3);
+    if (gelu) c.out[1] = random_of(DT_BF16, n, m, 0, 1);
+    c.attr.act = (act_kind)act;
+    compare(&c, false, 1e-3);
+    op_call x = { .op = OP_LINEAR_BWD_X,
+                  .in = { random_of(DT_E5M2, n, m, 0, 1000), random_of(DT_E4M3, k, m, 0, 100) },
+                  .out = { random_of(DT_BF16, n, k, 0, 1) } };
+    x.in[3] = fp8_row(0x1p11f, DT_E5M2), x.in[4] = c.in[4];
+    compare(&x, false, 1e-3);
+    for (int add = 0; add < 2; add++) {
+        op_call w = { .op = OP_LINEAR_BWD_W,
+                      .in = { random_of(DT_E5M2, m, n, 0, 1000), random_of(DT_E4M3, k, n, 0, 100) },
+                      .out = { random_of(DT_F32, m, k, 0, 1) } };
+        w.in[3] = x.in[3], w.in[4] = c.in[3];
+        w.accumulate = add ? ~0u : 0;
+        compare(&w, false, 1e-3);
+        for (int i = 0; i < 2; i++) free(w.in[i].data);
+        free(w.out[0].data);
+    }
+    for (int i = 0; i < 2; i++) free(x.in[i].data);
+    free(x.in[3].data);
+    free(x.out[0].data);
+    release(&c);
+}
+
+static void test_fp8_linear(void) {
+    static const int64_t shapes[][3] = {
+        { 16, 16, 16 }, { 48, 32, 64 }, { 144, 272, 400 }, { 128, 768, 2304 }, { 1024, 384, 1536 }
+    };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (int k = 0; k < 4; k++)
+            fp8_linear_case(shapes[s][0], shapes[s][1], shapes[s][2], k > 0, k > 1, k & 1);
+}
+
 static void test_loss(void) {
     static const int64_t shapes[][3] = {
         { 33, 64, 101 }, { 17, 32, 4096 }, { 5, 16, 50257 }, { 64, 24, 37 }
@@ -413,15 +579,15 @@ static void test_loss(void) {
 }
 
 static void attention_case(dtype dt, int64_t rows, int64_t seq, int q, int kv, int dim, int window,
-                           bool documents, bool told) {
+                           int length, bool told) {
     int64_t n = rows * seq, cols = (int64_t)(q + 2 * kv) * dim, wide = (int64_t)q * dim;
     op_call c = { .op = OP_ATTENTION,
-                  .in = { random_of(dt, n, cols, 0, 1), starts(n, seq, documents) },
+                  .in = { random_of(dt, n, cols, 0, 1), starts(n, seq, length) },
                   .out = { random_of(dt, n, wide, 0, 1), make(DT_F32, 2, (int64_t)q, n) } };
     c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim, c.attr.heads.window = window;
     c.attr.heads.scale = 1 / sqrtf((float)dim);
     c.attr.heads.seq = told ? (int)seq : 0;
-    c.attr.heads.documents = documents;
+    c.attr.heads.documents = length > 0;
     op_call g = copy_outputs(&c);
     poison(&g, false);
     run_cpu(&c);
@@ -448,15 +614,20 @@ static void attention_case(dtype dt, int64_t rows, int64_t seq, int q, int kv, i
 
 static void test_attention(void) {
     EACH_TYPE(dt) {
-        for (int documents = 0; documents < 2; documents++)
+        for (int length = 0; length < 10; length += 9)
             for (int told = 0; told < 2; told++) {
-                attention_case(dt, 2, 64, 4, 4, 64, 0, documents, told);
-                attention_case(dt, 3, 128, 6, 2, 64, 0, documents, told);
-                attention_case(dt, 1, 200, 4, 1, 128, 0, documents, told);
-                attention_case(dt, 2, 96, 2, 2, 32, 17, documents, told);
+                attention_case(dt, 2, 64, 4, 4, 64, 0, length, told);
+                attention_case(dt, 3, 128, 6, 2, 64, 0, length, told);
+                attention_case(dt, 1, 200, 4, 1, 128, 0, length, told);
+                attention_case(dt, 2, 96, 2, 2, 32, 17, length, told);
             }
-        attention_case(dt, 1, 45, 3, 3, 20, 0, true, false);
-        attention_case(dt, 1, 70, 2, 1, 256, 9, true, false);
+        for (int length = 300; !t.most && dt != DT_F32 && length > 20; length /= 5) {
+            attention_case(dt, 2, 2048, 4, 2, 64, 0, length,
+                           true); /* each document apart; with 60 */
+            attention_case(dt, 1, 2048, 2, 2, 128, 0, length, true); /* more than there are slots */
+        }
+        attention_case(dt, 1, 45, 3, 3, 20, 0, 9, false);
+        attention_case(dt, 1, 70, 2, 1, 256, 9, 9, false);
     }
 }
 
@@ -483,12 +654,33 @@ static void test_sqnorm(void) {
         for (int add = 0; add < 2; add++) {
             op_call c = { .op = OP_SQNORM,
                           .in = { random_of(DT_F32, sizes[s], 0, 0, 1) },
-                          .out = { random_of(DT_F32, 1, 0, 5, 1) } };
+                          .out = { random_of(DT_F32, 2, 0, 5, 1) } };
             c.attr.scale.by = 0.5f;
             c.accumulate = add;
-            compare(&c, false, 1e-6);
+            t.shift = add ? 4 : 0;
+            compare(&c, false, 1e-7);
             release(&c);
         }
+    t.shift = 0;
+}
+
+/* To the bit: both sides run the same lines. */
+static void test_clip(void) {
+    static const float sums[] = { 0, 1e-30f, 0.25f, 1, 4, 1e30f, INFINITY };
+    static const float scales[] = { 0, 1, 1024, 4294967296.0f };
+    for (size_t i = 0; i < COUNT_OF(sums); i++)
+        for (size_t k = 0; k < COUNT_OF(scales); k++)
+            for (int interval = 0; interval < 3; interval++) {
+                op_call c = { .op = OP_CLIP, .in = { make(DT_F32, 1, (int64_t)2) } };
+                ((float *)c.in[0].data)[0] = sums[i];
+                ((float *)c.in[0].data)[1] = sums[i] * 1e-8f;
+                c.out[0] = make(DT_U8, 1, (int64_t)sizeof(step_state));
+                *(step_state *)c.out[0].data =
+                    (step_state){ .loss_scale = scales[k], .count = 11, .good = 1 };
+                c.attr.clip.growth_interval = interval;
+                compare(&c, true, 1e-9);
+                release(&c);
+            }
 }
 
 static void test_updates(void) {
@@ -511,9 +703,67 @@ static void test_updates(void) {
                 for (int i = 0; i <= rules[r].states; i++)
                     c.out[i] = random_of(DT_F32, sizes[s], 0, i == 2 ? 1 : 0, 0.1f);
                 if (copy) c.out[rules[r].states + 1] = random_of(TYPES[copy], sizes[s], 0, 0, 1);
+                t.shift = s & copy & 1 ? 4 : 0;
                 compare(&c, true, 2e-6);
+                t.step.now.skip = 1;
+                put_step();
+                compare(&c, true, 1e-12);
+                t.step.now.skip = 0;
+                put_step();
+                t.shift = 0;
                 release(&c);
             }
+}
+
+static op_call narrow_update(op_code op, int states, int64_t n) {
+    op_call c = { .op = op, .in = { random_of(DT_F32, n, 0, 0, 0.01f) } };
+    c.attr.update.lr_mul = 1, c.attr.update.beta1 = 0.9f, c.attr.update.beta2 = 0.95f;
+    c.attr.update.eps = 1e-8f, c.attr.update.site = 3, c.attr.update.first = 4096;
+    c.out[0] = random_of(DT_BF16, n, 0, 0, 1);
+    for (int i = 1; i <= states; i++) {
+        bool bytes = op == OP_UPDATE_ADAM8;
+        c.out[i] = bytes ? make(DT_U8, 1, (int64_t)block8_bytes(n))
+                         : random_of(DT_F32, n, 0, i == 2 ? 1 : 0, 0.1f);
+    }
+    return c;
+}
+
+/* Weights in bf16. Where the update itself has no rounding, p - g, both sides draw the same bits. */
+static void test_rounding(void) {
+    static const struct {
+        op_code op;
+        int states;
+    } rules[] = { { OP_UPDATE_SGD, 0 },
+                  { OP_UPDATE_MOMENTUM, 1 },
+                  { OP_UPDATE_ADAM, 2 },
+                  { OP_UPDATE_LION, 1 },
+                  { OP_UPDATE_ADAM8, 2 } };
+    static const int64_t sizes[] = { 1, 255, 1024, 70001 };
+    for (size_t r = 0; r < COUNT_OF(rules); r++)
+        for (size_t s = 0; s < COUNT_OF(sizes); s++) {
+            op_call c = narrow_update(rules[r].op, rules[r].states, sizes[s]);
+            compare(&c, true, 2e-6);
+            release(&c);
+        }
+    step_block was = t.step;
+    t.step.update.lr = t.step.now.grad_scale = 1;
+    put_step();
+    for (size_t s = 0; s < COUNT_OF(sizes); s++)
+        for (int shift = 0; shift < 2; shift++) {
+            op_call c = narrow_update(OP_UPDATE_SGD, 0, sizes[s]);
+            c.attr.update.first += shift;
+            t.shift = (size_t)shift * 4;
+            op_call g = copy_outputs(&c);
+            run_cpu(&c);
+            run_gpu(&g);
+            bool same = !memcmp(c.out[0].data, g.out[0].data, tensor_bytes(&c.out[0]));
+            note(&c, 0, same ? 0 : 1, 1e-3);
+            free(g.out[0].data);
+            release(&c);
+        }
+    t.shift = 0;
+    t.step = was;
+    put_step();
 }
 
 static void test_matrix_updates(void) {
@@ -568,28 +818,41 @@ static const struct {
     { "rope", test_rope },
     { "embed", test_embed },
     { "linear", test_linear },
+    { "quantize, fp8_commit", test_quantize },
+    { "quantize swiglu, gelu", test_quantize_activations },
+    { "linear in fp8", test_fp8_linear },
     { "linear_ce", test_loss },
     { "attention", test_attention },
     { "attention_cached", test_cached },
     { "sqnorm", test_sqnorm },
+    { "clip", test_clip },
     { "sgd, momentum, adam, lion", test_updates },
+    { "weights in bf16", test_rounding },
     { "adafactor, adam8, muon, agc", test_matrix_updates },
 };
 
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
+    const char *only = "";
+    for (int i = 2; i < argc; i++)
+        if (strcmp(argv[i], "--small") == 0)
+            t.most = 1 << 16;
+        else
+            only = argv[i];
     t.key = rng_key_of(seed, 1);
     t.cpu = ops_cpu(OPS_ISA_BEST);
     t.pool = pool_new(0);
     stop(ops_cuda_open(0, false, &t.gpu));
     t.step = (step_block){ .loss_grad = 0.013f, .dropout = rng_key_of(seed, 2) };
-    t.step.update.lr = 1e-2f, t.step.update.grad_scale = 0.8f, t.step.update.count = 7;
+    t.step.update.lr = 1e-2f, t.step.update.max_norm = 1;
+    t.step.now.grad_scale = 0.8f, t.step.now.count = 7;
     void *p = NULL;
     stop(t.gpu->device->map(t.gpu->context, sizeof t.step, &p));
-    t.gpu->device->put(t.gpu->context, p, &t.step, sizeof t.step);
     t.step_gpu = p;
+    put_step();
     printf("seed %llu, CPU %s\n", (unsigned long long)seed, t.cpu->name);
     for (size_t i = 0; i < COUNT_OF(tests); i++) {
+        if (!strstr(tests[i].name, only)) continue;
         t.worst = 0;
         t.worst_case[0] = 0;
         tests[i].run();

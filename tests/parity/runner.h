@@ -24,6 +24,7 @@ typedef struct layout {
     bool selective;
     dtype dt;
     const char *modules;
+    fp8_recipe fp8;
     int threads;
 } layout;
 
@@ -176,7 +177,8 @@ static inline err rank_run(rank_job *j) {
                          .modules = l->modules,
                          .sequence_parallel = l->sp,
                          .zero3 = l->zero3,
-                         .selective = l->selective };
+                         .selective = l->selective,
+                         .fp8 = l->fp8 };
     model *m;
     chain c;
     TRY(model_new(j->c, &lay, &m));

@@ -11,10 +11,11 @@ static const layout modes[] = {
     { .name = "full, three threads", .dp = 1, .tp = 1, .keep_every = 1, .threads = 3 },
 };
 
-static void compare(const char *name, model_config c, dtype dt, const char *modules) {
+static void compare(const char *name, model_config c, dtype dt, const char *modules,
+                    fp8_recipe fp8) {
     c.layers = 5;
     outcome none, again;
-    layout plain = { .dp = 1, .tp = 1, .dt = dt, .modules = modules };
+    layout plain = { .dp = 1, .tp = 1, .dt = dt, .modules = modules, .fp8 = fp8 };
     run_layout(&c, &plain, &none);
     run_layout(&c, &plain, &again);
     same_bits("a second run", &again, &none);
@@ -25,7 +26,9 @@ static void compare(const char *name, model_config c, dtype dt, const char *modu
         char what[128];
         l.dt = dt;
         l.modules = modules;
-        snprintf(what, sizeof what, "%s %s, %s", name, dt_name(dt), l.name);
+        l.fp8 = fp8;
+        snprintf(what, sizeof what, "%s %s%s, %s", name, dt_name(dt), fp8 ? " with fp8" : "",
+                 l.name);
         run_layout(&c, &l, &o);
         same_bits(what, &o, &none);
         if (l.keep_every < 5 && !(o.saved_bytes < none.saved_bytes))
@@ -36,10 +39,12 @@ static void compare(const char *name, model_config c, dtype dt, const char *modu
 }
 
 static void every_type(const char *name, model_config c) {
-    compare(name, c, DT_F32, NULL);
-    compare(name, c, DT_BF16, NULL);
-    compare(name, c, DT_F16, NULL);
-    compare(name, c, DT_BF16, "head=fp32,attn=fp16");
+    compare(name, c, DT_F32, NULL, FP8_OFF);
+    compare(name, c, DT_BF16, NULL, FP8_OFF);
+    compare(name, c, DT_F16, NULL, FP8_OFF);
+    compare(name, c, DT_BF16, "head=fp32,attn=fp16", FP8_OFF);
+    compare(name, c, DT_BF16, NULL, FP8_DELAYED);
+    compare(name, c, DT_BF16, "attn=fp16", FP8_CURRENT);
 }
 
 static void test_llama(void **state) {

@@ -52,6 +52,26 @@ static void linear_gelu_ref(op_inst *t) {
         t->out[0].v[i] = gelu(pre, t->attr.act);
     }
 }
+/* y = gelu(pre) w^T, of which only the backward is one op */
+static void gelu_linear_setup(op_inst *t) {
+    op_shape s = t->shape;
+    in_make(t, 0, T_ACT, s.n, s.a);
+    in_make(t, 1, T_WEIGHT, s.b, s.a);
+    out_make(t, 0, T_ACT, s.n, s.b);
+    t->attr.act = s.variant ? ACT_GELU_ERF : ACT_GELU_TANH;
+    for (int64_t i = 0; i < t->in[0].count; i++) t->in[0].v[i] *= 2.5; /* into both tails */
+    for (int64_t i = 0; i < t->in[1].count; i++) t->in[1].v[i] /= sqrt((double)s.a);
+}
+static void gelu_linear_ref(op_inst *t) {
+    int64_t k = t->shape.a, m = t->shape.b;
+    for (int64_t i = 0; i < t->shape.n; i++)
+        for (int64_t j = 0; j < m; j++) {
+            double sum = 0;
+            for (int64_t e = 0; e < k; e++)
+                sum += gelu(t->in[0].v[i * k + e], t->attr.act) * t->in[1].v[j * k + e];
+            t->out[0].v[i * m + j] = sum;
+        }
+}
 
 /* ---- norms: a = D ---------------------------------------------------------------------------- */
 static void norm_setup(op_inst *t) {
@@ -311,13 +331,14 @@ static void dropout_ref(op_inst *t) {
 
 static void sqnorm_setup(op_inst *t) {
     in_make(t, 0, T_F32, t->shape.n);
-    out_make(t, 0, T_F32, 1);
+    out_make(t, 0, T_F32, 2);
     t->attr.scale.by = 0.5f;
 }
 static void sqnorm_ref(op_inst *t) {
     double sum = 0;
     for (int64_t i = 0; i < t->in[0].count; i++) sum += t->in[0].v[i] * t->in[0].v[i];
-    t->out[0].v[0] = 0.5 * sum;
+    t->out[0].v[0] = (float)(0.5 * sum);
+    t->out[0].v[1] = 0.5 * sum - t->out[0].v[0];
 }
 
 /* ---- the loss: a = D, b = V ------------------------------------------------------------------ */
@@ -365,6 +386,9 @@ static const op_spec specs[] = {
                  { .n = 70, 40, 130 } } },
     { "linear_gelu", linear_gelu_setup, linear_gelu_ref, .optional_in = 4, .call = {
         { .op = OP_LINEAR_GELU, { IN(0), IN(1), IN(2) }, { OUT(0), OUT(1) } } },
+      .shape = { { .n = 1, 1, 1 }, { .n = 7, 33, 19, .variant = 1 }, { .n = 70, 40, 130 } } },
+    { "gelu_linear", gelu_linear_setup, gelu_linear_ref, .has_grad = 1, .call = {
+        { .op = OP_LINEAR_BWD_X_GELU, { GRAD(0), IN(1), IN(0) }, { GRAD_IN(0) } } },
       .shape = { { .n = 1, 1, 1 }, { .n = 7, 33, 19, .variant = 1 }, { .n = 70, 40, 130 } } },
     { "rmsnorm", rmsnorm_setup, rmsnorm_ref, .has_grad = 3, .optional_in = 2, .optional_grad = 1,
       .call = {
@@ -426,7 +450,7 @@ static const op_spec specs[] = {
           .adds = 4, .optional_out = 6 } },
       .shape = { { .n = 1, 1, 2 }, { .n = 7, 33, 19 }, { .n = 40, 16, 130, .variant = 1 } } },
     { "sqnorm", sqnorm_setup, sqnorm_ref, .call = {
-        { .op = OP_SQNORM, { IN(0) }, { OUT(0) }, .adds = 1 } },
+        { .op = OP_SQNORM, { IN(0) }, { OUT(0) } } }, /* adding: test_update.c */
       .shape = { { .n = 1 }, { .n = 777 }, { .n = 50001 } } },
     { "zero", unary_setup, zero_ref, .call = { { .op = OP_ZERO, { { 0 } }, { OUT(0) } } },
       .shape = { { .n = 1, 1 }, { .n = 7, 33 } } },
@@ -436,10 +460,11 @@ static const op_spec specs[] = {
 static void test_spec(void **state) { harness_run(*state); }
 
 /* An op that nobody tests is a fault of this file. Updates, from UPDATE_SGD on, are tested in
- * test_update.c. */
+ * test_update.c, those of fp8 in test_fp8.c. */
 static void test_every_op_has_a_spec(void **state) {
     for (int op = 0; op < OP_UPDATE_SGD; op++) {
         bool found = op_flags((op_code)op) & OPF_EXTERN;
+        found |= op >= OP_QUANTIZE && op <= OP_FP8_COMMIT;
         for (size_t s = 0; s < COUNT_OF(specs); s++)
             for (int k = 0; k < SPEC_MAX_CALLS; k++)
                 found |= specs[s].call[k].out[0].kind && specs[s].call[k].op == (op_code)op;

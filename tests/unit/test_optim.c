@@ -1,95 +1,7 @@
 /* Optimizers over whole models: which parameter gets which rule and numbers, norms and steps that
- * do not depend on the layout, state that comes back to the bit. The kernels themselves are tested
- * in test_update.c. */
-#include "optim/optim.h"
-
-#include "ops/block8.h"
-#include "parity/runner.h"
-
-/* ---- a model, a plan and an optimizer on one rank -------------------------------------------- */
-typedef struct rig {
-    model *m;
-    plan *p;
-    optimizer *o;
-    exec x;
-    int rank;
-} rig;
-
-static err rig_make(rig *r, const model_config *c, const model_layout *l, const optim_settings *s,
-                    comm *end) {
-    *r = (rig){ .rank = comm_rank(end) };
-    TRY(model_new(c, l, &r->m));
-    r->p = plan_new(&l->mesh, ops_cpu(OPS_ISA_BEST), 1);
-    model_reserve(r->m, r->p, true);
-    TRY(optim_new(s, r->m, r->p, r->rank, &r->o));
-    TRY(plan_commit(r->p));
-    model_init(r->m, r->p, r->rank, 42);
-    r->x = (exec){ .plan = r->p, .comm = end };
-    return OK;
-}
-
-static void rig_free(rig *r) {
-    optim_free(r->o);
-    plan_free(r->p);
-    model_free(r->m);
-}
-
-/* Calls fn for every element of every parameter stored here: where its weight, gradient and copy
- * lie, and its index in the whole parameter. */
-typedef struct element {
-    const model_param *q;
-    int64_t global;
-    float *p, *g;
-    const void *copy;
-    dtype copy_dt;
-} element;
-static void each_element(rig *r, void (*fn)(void *ctx, const element *e), void *ctx) {
-    for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, r->rank);
-        float *p = plan_data(r->p, b.master), *g = plan_data(r->p, b.grad);
-        const char *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
-        for (int k = 0; k < model_params(r->m); k++) {
-            param_range z;
-            if (!model_param_range(r->m, k, &b, &z)) continue;
-            for (int64_t e = z.from; e < z.to; e++) {
-                int64_t at = z.at + e - z.from;
-                fn(ctx, &(element){ .q = model_param_at(r->m, k),
-                                    .global = model_global_index(r->m, k, r->rank, e),
-                                    .p = p + at,
-                                    .g = g + at,
-                                    .copy = copy ? copy + (size_t)at * dt_size(b.dt) : NULL,
-                                    .copy_dt = b.dt });
-            }
-        }
-    }
-}
-
-/* A gradient that depends on the parameter, the global element and the step alone. */
-static float gradient_of(const model_param *q, int64_t global, uint64_t step) {
-    return 0.05f * rng_normal(rng_key_of(step, hash_str(q->name)), (uint64_t)global);
-}
-static void set_gradient(void *ctx, const element *e) {
-    *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
-}
-static void fill_gradients(rig *r, uint64_t step) {
-    /* what lies between parameters is no gradient, and must not be read as one */
-    for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, r->rank);
-        float *g = plan_data(r->p, b.grad);
-        for (int64_t k = 0; k < b.count; k++) g[k] = 1e6f;
-    }
-    each_element(r, set_gradient, &step);
-}
-
-static optim_settings settings_of(optim_kind kind) {
-    return (optim_settings){ .kind = kind,
-                             .beta1 = 0.9,
-                             .beta2 = 0.95,
-                             .eps = 1e-8,
-                             .weight_decay = 0.1,
-                             .momentum = 0.9,
-                             .nesterov = true };
-}
+ * do not depend on the layout. How they lie in memory is tested in test_optim_memory.c, the kernels
+ * themselves in test_update.c. */
+#include "optim_rig.h"
 
 /* ---- on any layout --------------------------------------------------------------------------- */
 typedef struct spread {
@@ -128,14 +40,18 @@ static err spread_run(spread_rank *me) {
                          .zero3 = l->zero3 };
     double norm = 0;
     TRY(rig_make(&me->r, &c, &lay, me->all->s, me->end));
+    exec_state_set(&me->r.x, &(step_state){ .loss_scale = 2 });
     for (uint64_t step = 0; step < 3; step++) {
         fill_gradients(&me->r, step);
-        TRY(optim_grad_norm(me->r.o, &me->r.x, 0.5, &norm));
+        TRY(optim_grad_norm(me->r.o, &me->r.x, &norm));
         pthread_mutex_lock(&me->all->lock);
         if (!step && me->all->norm != 0 && me->all->norm != norm) me->all->agree = false;
         if (!step) me->all->norm = norm;
         pthread_mutex_unlock(&me->all->lock);
-        TRY(optim_step(me->r.o, &me->r.x, 0.01, optim_clip(norm, 1.0) * 0.5));
+        TRY(optim_step(me->r.o, &me->r.x, 0.01, 1.0));
+        if (me->r.x.step.now.norm != (float)norm || me->r.x.step.now.count != (int64_t)step + 1)
+            return ERR("step %d: the norm is %g, the step's %g", (int)step, norm,
+                       (double)me->r.x.step.now.norm);
     }
     pthread_mutex_lock(&me->all->lock);
     each_element(&me->r, gather_weight, me);
@@ -253,7 +169,7 @@ static void test_decay_on_matrices_only(void **state) {
         check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
         each_element(&r, set_zero, NULL);
         each_element(&r, set_three, NULL);
-        check(optim_step(r.o, &r.x, 0.01, 1));
+        check(optim_step(r.o, &r.x, 0.01, 0));
         each_element(&r, check_decay, NULL);
         rig_free(&r);
         comm_free(end);
@@ -277,7 +193,7 @@ static void test_mup_rates(void **state) {
     check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
     each_element(&r, set_one, NULL);
     each_element(&r, set_three, NULL);
-    check(optim_step(r.o, &r.x, 0.01, 1));
+    check(optim_step(r.o, &r.x, 0.01, 0));
     each_element(&r, check_lion_step, NULL);
     rig_free(&r);
     comm_free(end);
@@ -304,7 +220,7 @@ static void test_agc_by_parameter(void **state) {
         check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
         each_element(&r, set_ten, NULL);
         each_element(&r, set_three, NULL);
-        check(optim_step(r.o, &r.x, 0.01, 1));
+        check(optim_step(r.o, &r.x, 0.01, 0));
         each_element(&r, check_agc, &(bool){ tied });
         rig_free(&r);
         comm_free(end);
@@ -342,7 +258,7 @@ static void test_muon_by_part(void **state) {
     check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
     fill_gradients(&r, 0);
     each_element(&r, set_nothing, NULL);
-    check(optim_step(r.o, &r.x, 1, 1));
+    check(optim_step(r.o, &r.x, 1, 0));
     for (int i = 0; i < model_buckets(r.m); i++) {
         bucket_view b = model_bucket(r.m, i, 0);
         for (int k = 0; k < model_params(r.m); k++) {
@@ -381,7 +297,7 @@ static void test_copies_are_refreshed(void **state) {
             rig r;
             check(rig_make(&r, &c, &(model_layout){ .dt = types[t] }, &s, end));
             fill_gradients(&r, 0);
-            check(optim_step(r.o, &r.x, 0.01, 1));
+            check(optim_step(r.o, &r.x, 0.01, 0));
             each_element(&r, check_copy, &seen);
             assert_true(seen > 10000);
             rig_free(&r);
@@ -395,7 +311,7 @@ static void refused(optim_settings s, model_layout l, bool mup, const char *beca
     c.mup = mup;
     model *m;
     optimizer *o;
-    l.dt = DT_F32;
+    if (!l.dt) l.dt = DT_F32;
     check(model_new(&c, &l, &m));
     plan *p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(m, p, true);
@@ -418,90 +334,56 @@ static void test_refusals(void **state) {
     s.agc = 0.01;
     refused(s, zero3, false, "training.agc needs whole matrices");
     refused(settings_of(OPTIM_SGD), plain, true, "model.mup has no learning rates for sgd");
+    model_layout narrow = { .mesh = { .size = { 1, 1 } }, .master = DT_BF16 };
+    refused(settings_of(OPTIM_ADAMW), narrow, false, "and they read fp32");
+    narrow.dt = DT_BF16;
+    refused(settings_of(OPTIM_MUON), narrow, false, "muon needs weights in fp32");
+    refused(settings_of(OPTIM_ADAFACTOR), narrow, false, "adafactor needs weights in fp32");
+    s.agc = 0.1;
+    refused(s, narrow, false, "training.agc needs weights in fp32");
+    s = settings_of(OPTIM_ADAMW);
+    s.offload = 1.5;
+    refused(s, plain, false, "optimizer.offload is 1.5");
     s = settings_of(OPTIM_ADAMW);
     s.beta2 = 0.999999999;
     refused(s, plain, false, "optimizer.beta2");
 }
 
 static void check_untouched(void *ctx, const element *e) { assert_true(*e->p == 3); }
-static void test_infinite_step_is_refused(void **state) {
+static void test_infinite_step_is_skipped(void **state) {
     model_config c = small_llama();
     optim_settings s = settings_of(OPTIM_ADAMW);
+    s.growth_interval = 10;
     comm *end = comm_self();
     rig r;
     check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    exec_state_set(&r.x, &(step_state){ .loss_scale = 8 });
     fill_gradients(&r, 0);
     each_element(&r, set_three, NULL);
     ((float *)plan_data(r.p, model_bucket(r.m, 0, 0).grad))[3] = INFINITY;
     double norm;
-    check(optim_grad_norm(r.o, &r.x, 1, &norm));
+    check(optim_grad_norm(r.o, &r.x, &norm));
     assert_false(isfinite(norm));
-    err e = optim_step(r.o, &r.x, 0.01, optim_clip(norm, 1));
+    check(optim_step(r.o, &r.x, 0.01, 1));
+    assert_true(r.x.step.now.skip && r.x.step.now.count == 0 && r.x.step.now.loss_scale == 4);
+    each_element(&r, check_untouched, NULL);
+    fill_gradients(&r, 0);
+    check(optim_step(r.o, &r.x, 0.01, 1));
+    assert_true(!r.x.step.now.skip && r.x.step.now.count == 1 && r.x.step.now.good == 1);
+    err e = optim_step(r.o, &r.x, NAN, 1);
     assert_non_null(e);
     err_free(e);
-    assert_int_equal(optim_updates(r.o), 0);
-    each_element(&r, check_untouched, NULL);
+    assert_int_equal(r.x.step.now.count, 1);
     rig_free(&r);
     comm_free(end);
 }
 
-/* ---- state ----------------------------------------------------------------------------------- */
-/* A run that stops after three steps, hands over weights, state and count, and goes on elsewhere
- * has the bits of one that never stopped. */
-static void hand_over(rig *from, rig *to) {
-    for (int i = 0; i < model_buckets(from->m); i++) {
-        bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
-        memcpy(plan_data(to->p, b.master), plan_data(from->p, a.master),
-               (size_t)a.count * sizeof(float));
-    }
-    for (int k = 0; k < model_params(from->m); k++)
-        for (int j = 0; j < optim_states(from->o, k); j++) {
-            int64_t n = optim_state_count(from->o, k, j);
-            assert_int_equal(n, optim_state_count(to->o, k, j));
-            assert_string_equal(optim_state_name(from->o, k, j), optim_state_name(to->o, k, j));
-            float *v = mem_alloc((size_t)n * sizeof *v);
-            assert_null(optim_state_get(from->o, k, j, v));
-            optim_state_set(to->o, k, j, v);
-            free(v);
-        }
-    optim_set_updates(to->o, optim_updates(from->o));
-}
-
-static void test_state_comes_back(void **state) {
-    for (optim_kind kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++) {
-        model_config c = small_llama();
-        c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9; /* parts of no whole blocks */
-        optim_settings s = settings_of(kind);
-        comm *end = comm_self();
-        rig a, b;
-        check(rig_make(&a, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
-        check(rig_make(&b, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
-        for (uint64_t step = 0; step < 6; step++) {
-            if (step == 3) hand_over(&a, &b);
-            fill_gradients(&a, step);
-            fill_gradients(&b, step);
-            check(optim_step(a.o, &a.x, 0.01, 1));
-            if (step >= 3) check(optim_step(b.o, &b.x, 0.01, 1));
-        }
-        for (int i = 0; i < model_buckets(a.m); i++) {
-            bucket_view v = model_bucket(a.m, i, 0), w = model_bucket(b.m, i, 0);
-            if (memcmp(plan_data(a.p, v.master), plan_data(b.p, w.master),
-                       (size_t)v.count * sizeof(float)))
-                fail_msg("kind %d: resumed, bucket %s differs", kind, v.name);
-        }
-        rig_free(&a);
-        rig_free(&b);
-        comm_free(end);
-    }
-}
-
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_layouts_agree),    cmocka_unit_test(test_decay_on_matrices_only),
-        cmocka_unit_test(test_mup_rates),        cmocka_unit_test(test_agc_by_parameter),
-        cmocka_unit_test(test_muon_by_part),     cmocka_unit_test(test_copies_are_refreshed),
-        cmocka_unit_test(test_refusals),         cmocka_unit_test(test_infinite_step_is_refused),
-        cmocka_unit_test(test_state_comes_back),
+        cmocka_unit_test(test_layouts_agree), cmocka_unit_test(test_decay_on_matrices_only),
+        cmocka_unit_test(test_mup_rates),     cmocka_unit_test(test_agc_by_parameter),
+        cmocka_unit_test(test_muon_by_part),  cmocka_unit_test(test_copies_are_refreshed),
+        cmocka_unit_test(test_refusals),      cmocka_unit_test(test_infinite_step_is_skipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -66,23 +66,6 @@ static void test_schedules(void **state) {
     expect_lr(&s, 0, 2e-3);
 }
 
-/* ---- loss scale ------------------------------------------------------------------------------ */
-static void test_loss_scale(void **state) {
-    loss_scaler s = { .scale = 1024, .interval = 3 };
-    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true));
-    assert_true(s.scale == 1024);
-    assert_true(loss_scale_update(&s, true) && s.scale == 2048 && s.good_steps == 0);
-    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true));
-    assert_false(loss_scale_update(&s, false)); /* the count of good steps starts again */
-    assert_true(s.scale == 1024);
-    assert_true(loss_scale_update(&s, true) && loss_scale_update(&s, true) && s.scale == 1024);
-    assert_true(loss_scale_update(&s, true) && s.scale == 2048);
-    for (int i = 0; i < 100; i++) assert_false(loss_scale_update(&s, false));
-    assert_true(s.scale == 1);
-    for (int i = 0; i < 1000; i++) loss_scale_update(&s, true);
-    assert_true(s.scale == 4294967296.0);
-}
-
 /* ---- noise scale ----------------------------------------------------------------------------- */
 /* Gradients of D elements: a fixed G with |G|^2 = 4, and for each example noise of variance 0.25
  * an element, so trace 0.25 D = 16 and a scale of 4. The mean over B examples is drawn at once. */
@@ -125,7 +108,6 @@ static void test_clip(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_loss_scale),
         cmocka_unit_test(test_noise_scale),
         cmocka_unit_test(test_clip),
     };

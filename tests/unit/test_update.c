@@ -11,6 +11,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "ops/block8.h"
+#include "ops/clip.h"
 
 static void check(err e) {
     if (!e) return;
@@ -69,8 +70,8 @@ static void subject_make(subject *s, const op_backend *b, const form *f, op_attr
 
 static void subject_step(subject *s, const op_backend *b, double lr, double scale) {
     s->step.update.lr = (float)lr;
-    s->step.update.grad_scale = (float)scale;
-    s->step.update.count++;
+    s->step.now.grad_scale = (float)scale;
+    s->step.now.count++;
     s->run.step = &s->step;
     s->c.run = &s->run;
     ops_run(b, &s->c);
@@ -333,7 +334,7 @@ static void test_agc(void **state) {
         const op_backend *b = ops_cpu(ops_cpu_isa(i));
         float p[] = { 3, 4, 0, 0, 0, 0, 1, 0, 0 };          /* lengths 5, 0, 1 */
         float g[] = { 6, 0, 8, 0, 0.5f, 0, 0, 0.1f, 0.1f }; /* 10, 0.5, 0.141 */
-        step_block step = { .update = { .grad_scale = 0.5f } };
+        step_block step = { .now = { .grad_scale = 0.5f } };
         op_run run = { .step = &step };
         op_call c = { .op = OP_AGC, .run = &run };
         c.attr.agc.factor = 0.1f;
@@ -362,12 +363,265 @@ static void test_one_step_by_hand(void **state) {
     subject_free(&s);
 }
 
+/* ---- what a step may do ---------------------------------------------------------------------- */
+/* One step whose gradient has this norm, times the loss scale it was made with. */
+static void clip(const op_backend *b, step_block *step, double norm, double max_norm,
+                 int64_t interval) {
+    double scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1, sum = pow(norm * scale, 2);
+    float pair[2] = { (float)sum, isfinite(sum) ? (float)(sum - (float)sum) : 0 };
+    op_run run = { .step = step };
+    op_call c = { .op = OP_CLIP, .run = &run };
+    step->update.max_norm = (float)max_norm;
+    c.attr.clip.growth_interval = interval;
+    c.in[0] = tensor_of(pair, DT_F32, 1, (int64_t[]){ 2 });
+    c.out[0] = tensor_of(&step->now, DT_U8, 1, (int64_t[]){ sizeof step->now });
+    ops_run(b, &c);
+}
+
+static void test_clip(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    step_block s = { .now = { .count = 5 } };
+    clip(b, &s, 0.5, 1, 0);
+    assert_true(s.now.grad_scale == 1 && s.now.norm == 0.5f && s.now.count == 6 && !s.now.skip);
+    clip(b, &s, 4, 1, 0);
+    assert_true(s.now.grad_scale == 0.25f && s.now.norm == 4 && s.now.count == 7);
+    clip(b, &s, 4, 0, 0);
+    assert_true(s.now.grad_scale == 1 && s.now.count == 8);
+    clip(b, &s, 0, 1, 0);
+    assert_true(s.now.grad_scale == 1 && s.now.norm == 0 && s.now.count == 9);
+    static const double bad[] = { INFINITY, -INFINITY, NAN, 1e30 };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        clip(b, &s, bad[i], 1, 0);
+        assert_true(s.now.skip && s.now.count == 9 && !isfinite(s.now.norm));
+        assert_true(s.now.loss_scale == 0 && s.now.good == 0);
+    }
+    clip(b, &s, 1, 1, 0);
+    assert_true(!s.now.skip && s.now.count == 10 && s.now.grad_scale == 1);
+}
+
+static void test_loss_scale(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    step_block s = { .now = { .loss_scale = 1024 } };
+    clip(b, &s, 4, 1, 3);
+    assert_true(s.now.norm == 4 && s.now.grad_scale == 0.25f / 1024);
+    clip(b, &s, 4, 1, 3);
+    assert_true(s.now.loss_scale == 1024 && s.now.good == 2);
+    clip(b, &s, 4, 1, 3); /* this step's gradients have the scale they were made with */
+    assert_true(s.now.loss_scale == 2048 && s.now.good == 0 && s.now.grad_scale == 0.25f / 1024);
+    clip(b, &s, 4, 1, 3);
+    clip(b, &s, 4, 1, 3);
+    clip(b, &s, NAN, 1, 3); /* the count of good steps starts again */
+    assert_true(s.now.skip && s.now.loss_scale == 1024 && s.now.good == 0 && s.now.count == 5);
+    clip(b, &s, 1, 1, 3);
+    clip(b, &s, 1, 1, 3);
+    assert_true(s.now.loss_scale == 1024);
+    clip(b, &s, 1, 1, 3);
+    assert_true(s.now.loss_scale == 2048);
+    for (int i = 0; i < 100; i++) clip(b, &s, INFINITY, 1, 3);
+    assert_true(s.now.loss_scale == 1);
+    for (int i = 0; i < 1000; i++) clip(b, &s, 0, 1, 3);
+    assert_true(s.now.loss_scale == 4294967296.0f);
+}
+
+/* Many square sums added one after the other lose nothing: as one. */
+static void test_square_sums_add_up(void **state) {
+    enum { N = 3000, PARTS = 300 };
+    float x[N], sum[2] = { 0 };
+    double want = 0;
+    rng_key key = rng_key_of(5, 5);
+    op_run run = { 0 };
+    for (int k = 0; k < PARTS; k++) {
+        for (int i = 0; i < N; i++) {
+            x[i] = 1e-3f * rng_normal(key, (uint64_t)(k * N + i));
+            want += (double)x[i] * x[i];
+        }
+        op_call c = { .op = OP_SQNORM, .accumulate = k > 0, .run = &run };
+        c.attr.scale.by = 1;
+        c.in[0] = tensor_of(x, DT_F32, 1, (int64_t[]){ N });
+        c.out[0] = tensor_of(sum, DT_F32, 1, (int64_t[]){ 2 });
+        ops_run(ops_cpu(OPS_ISA_BEST), &c);
+    }
+    assert_true(fabs(((double)sum[0] + sum[1]) / want - 1) < 1e-12);
+}
+
+/* A step that is skipped leaves every operand as it was, on every rule. */
+static void test_skipped(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        subject s;
+        subject_make(&s, b, sizes[i].f, attr_of(0.1, 0.9, 0.95, 1e-8), sizes[i].ndim, sizes[i].dim,
+                     DT_BF16, NULL);
+        fill_random(s.p, s.n, 1, 0);
+        fill_random(s.g, s.n, 2, 0);
+        subject_step(&s, b, 0.01, 1);
+        char *before[4];
+        for (int k = 0; k < 4; k++) {
+            before[k] = mem_alloc(tensor_bytes(&s.c.out[k]) + 1);
+            if (s.c.out[k].data) memcpy(before[k], s.c.out[k].data, tensor_bytes(&s.c.out[k]));
+        }
+        s.step.now.skip = 1;
+        for (int64_t k = 0; k < s.n; k++) s.g[k] = NAN;
+        subject_step(&s, b, 0.01, 0);
+        for (int k = 0; k < 4; k++) {
+            if (s.c.out[k].data && memcmp(before[k], s.c.out[k].data, tensor_bytes(&s.c.out[k])))
+                fail_msg("%s: a skipped step changed output %d", sizes[i].name, k);
+            free(before[k]);
+        }
+        subject_free(&s);
+    }
+}
+
+/* ---- weights in bf16 ------------------------------------------------------------------------- */
+/* p - g on n weights from element `first` of a bucket on; p is rounded by chance. */
+static void narrow_step(const op_backend *b, uint16_t *p, float *g, int64_t n, int64_t first,
+                        uint32_t site, int64_t count, pool *threads) {
+    step_block step = { .dropout = rng_key_of(4, 4), .update = { .lr = 1 } };
+    step.now = (step_state){ .grad_scale = 1, .count = count };
+    op_run run = { .step = &step, .pool = threads };
+    op_call c = { .op = OP_UPDATE_SGD, .run = &run };
+    c.attr.update.lr_mul = 1;
+    c.attr.update.site = site;
+    c.attr.update.first = first;
+    c.in[0] = tensor_of(g, DT_F32, 1, &n);
+    c.out[0] = tensor_of(p, DT_BF16, 1, &n);
+    ops_run(b, &c);
+}
+
+enum { NARROW = 100003, ONE = 0x3f80 }; /* ONE: of bf16, whose next is 1 + 2^-7 */
+static void narrow_from(uint16_t *p, float *g, double part) {
+    for (int64_t i = 0; i < NARROW; i++) {
+        p[i] = ONE;
+        g[i] = (float)(-part * 0x1p-7);
+    }
+}
+
+/* Up as often as the value is near to what lies above: the mean is right, to 5 deviations. */
+static void test_rounding_is_fair(void **state) {
+    uint16_t *p = mem_alloc(NARROW * sizeof *p);
+    float *g = mem_alloc(NARROW * sizeof *g);
+    static const double parts[] = { 0, 0.01, 0.3, 0.5, 0.97 };
+    for (int i = 0; ops_cpu_isa(i); i++)
+        for (size_t k = 0; k < COUNT_OF(parts); k++) {
+            int64_t up = 0;
+            narrow_from(p, g, parts[k]);
+            narrow_step(ops_cpu(ops_cpu_isa(i)), p, g, NARROW, 0, 7, 1, NULL);
+            for (int64_t e = 0; e < NARROW; e++) {
+                assert_true(p[e] == ONE || p[e] == ONE + 1);
+                up += p[e] != ONE;
+            }
+            double room = 5 * sqrt(parts[k] * (1 - parts[k]) / NARROW);
+            assert_true(fabs((double)up / NARROW - parts[k]) <= room + 1e-4 * parts[k]);
+        }
+    free(p);
+    free(g);
+}
+
+static int64_t differing(const uint16_t *a, const uint16_t *b, int64_t n) {
+    int64_t sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += a[i] != b[i];
+    return sum;
+}
+
+/* The bits are those of the bucket's element, on any number of threads, in any call; others in
+ * another step or bucket. */
+static void test_rounding_is_the_elements(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    uint16_t *p = mem_alloc(NARROW * sizeof *p), *q = mem_alloc(NARROW * sizeof *q);
+    float *g = mem_alloc(NARROW * sizeof *g);
+    pool *threads = pool_new(3);
+    narrow_from(p, g, 0.5);
+    narrow_step(b, p, g, NARROW, 1000, 7, 1, NULL);
+    narrow_from(q, g, 0.5);
+    narrow_step(b, q, g, NARROW, 1000, 7, 1, threads);
+    assert_int_equal(differing(p, q, NARROW), 0);
+    narrow_from(q, g, 0.5);
+    for (int64_t at = 0, n; at < NARROW; at += n) { /* pieces of no order */
+        n = MIN(1 + at % 777, NARROW - at);
+        narrow_step(b, q + at, g + at, n, 1000 + at, 7, 1, NULL);
+    }
+    assert_int_equal(differing(p, q, NARROW), 0);
+    for (int other = 0; other < 3; other++) {
+        narrow_from(q, g, 0.5);
+        narrow_step(b, q, g, NARROW, 1000 + (other == 0) * 4, 7 + (other == 1), 1 + (other == 2),
+                    NULL);
+        assert_true(llabs(differing(p, q, NARROW) - NARROW / 2) < NARROW / 50);
+    }
+    pool_free(threads);
+    free(p);
+    free(q);
+    free(g);
+}
+
+/* What fits is not rounded; what is no number stays none. */
+static void test_rounding_of_the_odd(void **state) {
+    uint16_t p[] = { 0, 0x8000, ONE, 0xc049, 0x7f7f, 0x0080, 0x0001 };
+    uint16_t want[COUNT_OF(p)];
+    float g[COUNT_OF(p)] = { 0 };
+    memcpy(want, p, sizeof p);
+    narrow_step(ops_cpu(OPS_ISA_BEST), p, g, (int64_t)COUNT_OF(p), 0, 0, 1, NULL);
+    want[1] = p[1] ? 0x8000 : 0; /* either zero */
+    assert_memory_equal(p, want, sizeof p);
+    g[2] = NAN, p[3] = 0x7fc0, g[4] = INFINITY;
+    narrow_step(ops_cpu(OPS_ISA_BEST), p, g, (int64_t)COUNT_OF(p), 0, 0, 1, NULL);
+    float v[COUNT_OF(p)];
+    dt_to_f32(DT_BF16, p, v, (int64_t)COUNT_OF(p));
+    assert_true(isnan(v[2]) && isnan(v[3]) && v[4] == -INFINITY);
+}
+
+/* Steps of a thousandth of the distance between neighbours, which rounding to the nearest would lose
+ * all: Adam in bf16 goes where Adam in fp32 goes. */
+static void test_narrow_adam_follows(void **state) {
+    enum { N = 4000, STEPS = 300 };
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    static const form *const forms[] = { &adam, &lion, &adam8, &momentum };
+    for (size_t f = 0; f < COUNT_OF(forms); f++) {
+        subject wide, narrow;
+        op_attr attr = attr_of(0.1, 0.9, 0.95, 1e-8);
+        subject_make(&wide, b, forms[f], attr, 1, (int64_t[]){ N }, DT_NONE, NULL);
+        subject_make(&narrow, b, forms[f], attr, 1, (int64_t[]){ N }, DT_NONE, NULL);
+        uint16_t *p = mem_alloc(N * sizeof *p);
+        narrow.c.out[0].dt = DT_BF16;
+        narrow.c.out[0].data = p;
+        for (int i = 0; i < N; i++) wide.p[i] = 1, p[i] = ONE;
+        for (int step = 0; step < STEPS; step++) {
+            fill_random(wide.g, N, (uint64_t)step, 0);
+            for (int i = 0; i < N; i++) wide.g[i] = 1 + 0.1f * wide.g[i];
+            memcpy(narrow.g, wide.g, N * sizeof(float));
+            subject_step(&wide, b, 1e-5, 1);
+            subject_step(&narrow, b, 1e-5, 1);
+        }
+        double moved = 0, away = 0;
+        for (int i = 0; i < N; i++) {
+            float v;
+            dt_to_f32(DT_BF16, &p[i], &v, 1);
+            moved += 1 - (double)wide.p[i];
+            away += 1 - (double)v;
+        }
+        if (!(moved > 0.002 * N && fabs(away / moved - 1) < 0.05))
+            fail_msg("form %d moved %g in bf16, %g in fp32", (int)f, away / N, moved / N);
+        free(p);
+        subject_free(&wide);
+        subject_free(&narrow);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trajectories),       cmocka_unit_test(test_block8_round_trip),
-        cmocka_unit_test(test_block8_accuracy),    cmocka_unit_test(test_adam8_follows_adamw),
-        cmocka_unit_test(test_threads_and_copies), cmocka_unit_test(test_agc),
+        cmocka_unit_test(test_trajectories),
+        cmocka_unit_test(test_block8_round_trip),
+        cmocka_unit_test(test_block8_accuracy),
+        cmocka_unit_test(test_adam8_follows_adamw),
+        cmocka_unit_test(test_threads_and_copies),
+        cmocka_unit_test(test_agc),
         cmocka_unit_test(test_one_step_by_hand),
+        cmocka_unit_test(test_clip),
+        cmocka_unit_test(test_loss_scale),
+        cmocka_unit_test(test_square_sums_add_up),
+        cmocka_unit_test(test_skipped),
+        cmocka_unit_test(test_rounding_is_fair),
+        cmocka_unit_test(test_rounding_is_the_elements),
+        cmocka_unit_test(test_rounding_of_the_odd),
+        cmocka_unit_test(test_narrow_adam_follows),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -185,7 +185,7 @@ static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
     const tensor *dyt = &c->in[0], *gut = &c->in[1], *dgut = &c->out[0];
     int64_t f = dyt->dim[1];
     span rows = span_of(i, rows_per_task(f), dyt->dim[0]);
-    float dy_tmp[BLOCK], g_tmp[BLOCK], u_tmp[BLOCK], dg_tmp[BLOCK], du_tmp[BLOCK];
+    float dy_tmp[BLOCK], g_tmp[BLOCK], u_tmp[BLOCK], dg_tmp[BLOCK], du_tmp[BLOCK], y_tmp[BLOCK];
     for (int64_t row = rows.lo; row < rows.hi; row++)
         for (int64_t at = 0; at < f; at += BLOCK) {
             int64_t m = MIN(BLOCK, f - at), gate = row * 2 * f + at;
@@ -193,6 +193,11 @@ static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
             const float *g = elems_get(gut, gate, m, g_tmp);
             const float *u = elems_get(gut, gate + f, m, u_tmp);
             float *dg = elems_at(dgut, gate, dg_tmp), *du = elems_at(dgut, gate + f, du_tmp);
+            if (c->out[1].data) {
+                float *y = elems_at(&c->out[1], row * f + at, y_tmp);
+                swiglu_block(g, u, y, m);
+                elems_put(&c->out[1], row * f + at, m, y);
+            }
             swiglu_bwd_block(dy, g, u, dg, du, m);
             elems_put(dgut, gate, m, dg);
             elems_put(dgut, gate + f, m, du);

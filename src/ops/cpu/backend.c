@@ -6,6 +6,7 @@ static size_t workspace(const op_backend *b, const op_call *c, int threads) {
     case OP_LINEAR:
     case OP_LINEAR_GELU:
     case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_X_GELU:
     case OP_LINEAR_BWD_W: return CPU(linear_workspace)(c, threads);
     case OP_RMSNORM:
     case OP_RMSNORM_BWD:
@@ -16,6 +17,11 @@ static size_t workspace(const op_backend *b, const op_call *c, int threads) {
     case OP_ATTENTION:
     case OP_ATTENTION_BWD:
     case OP_ATTENTION_CACHED: return CPU(attention_workspace)(c, threads);
+    case OP_QUANTIZE:
+    case OP_QUANTIZE_SWIGLU:
+    case OP_QUANTIZE_SWIGLU_BWD:
+    case OP_QUANTIZE_GELU:
+    case OP_QUANTIZE_GELU_BWD: return CPU(quantize_workspace)(c, threads);
     case OP_LINEAR_CE: return CPU(linear_ce_workspace)(c, threads);
     case OP_UPDATE_ADAFACTOR: return CPU(adafactor_workspace)(c, threads);
     case OP_UPDATE_MUON: return CPU(muon_workspace)(c, threads);
@@ -46,6 +52,7 @@ const op_backend CPU(backend) = {
         [OP_LINEAR] = CPU(linear),
         [OP_LINEAR_GELU] = CPU(linear),
         [OP_LINEAR_BWD_X] = CPU(linear_bwd_x),
+        [OP_LINEAR_BWD_X_GELU] = CPU(linear_bwd_x_gelu),
         [OP_LINEAR_BWD_W] = CPU(linear_bwd_w),
         [OP_RMSNORM] = CPU(rmsnorm),
         [OP_RMSNORM_BWD] = CPU(rmsnorm_bwd),
@@ -66,6 +73,12 @@ const op_backend CPU(backend) = {
         [OP_CAST] = CPU(add),
         [OP_DROPOUT] = CPU(dropout),
         [OP_SCALE] = CPU(scale),
+        [OP_QUANTIZE] = CPU(quantize),
+        [OP_QUANTIZE_SWIGLU] = CPU(quantize),
+        [OP_QUANTIZE_SWIGLU_BWD] = CPU(quantize),
+        [OP_QUANTIZE_GELU] = CPU(quantize),
+        [OP_QUANTIZE_GELU_BWD] = CPU(quantize),
+        [OP_FP8_COMMIT] = CPU(fp8_commit),
         [OP_LINEAR_CE] = CPU(linear_ce),
         [OP_SQNORM] = CPU(sqnorm),
         [OP_ZERO] = CPU(zero),
@@ -76,6 +89,7 @@ const op_backend CPU(backend) = {
         [OP_UPDATE_ADAM8] = CPU(update_adam8),
         [OP_UPDATE_ADAFACTOR] = CPU(update_adafactor),
         [OP_UPDATE_MUON] = CPU(update_muon),
+        [OP_CLIP] = CPU(clip),
         [OP_AGC] = CPU(agc),
     },
 };

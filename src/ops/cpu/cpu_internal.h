@@ -30,7 +30,7 @@ void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n);
 /* ---- products -----------------------------------------------------------------------------
  * C[M,N] (+)= A[M,K] B[K,N], row major with row strides in elements; ta/tb: the operand is stored
  * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: bf16 x bf16
- * takes the processor's bf16 products, everything else becomes fp32 as it is packed. c may be fp32,
+ * takes the processor's bf16 products, everything else, fp8 too, becomes fp32 as it is packed. c may be fp32,
  * bf16 or fp16; sums are fp32. `bias` [N] and `gelu` (with `pre`, the value before it) apply as
  * the tile is stored. */
 typedef struct gemm {
@@ -57,11 +57,16 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads);
  * the same code, so that they agree to the bit. */
 void CPU(gelu_values)(act_kind act, const float *x, float *y, int64_t n);
 
+/* out[cols] (+)= the sum of t's rows. @param workspace sum_columns_bytes. */
+void CPU(sum_columns)(const tensor *t, const tensor *out, bool add, pool *p, void *workspace);
+size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols);
+
 /* One op a line: kernels by file. */
 void CPU(embed)(const op_call *c);
 void CPU(embed_bwd)(const op_call *c);
 void CPU(linear)(const op_call *c); /* also LINEAR_GELU */
 void CPU(linear_bwd_x)(const op_call *c);
+void CPU(linear_bwd_x_gelu)(const op_call *c);
 void CPU(linear_bwd_w)(const op_call *c);
 void CPU(rmsnorm)(const op_call *c);
 void CPU(rmsnorm_bwd)(const op_call *c);
@@ -80,6 +85,8 @@ void CPU(swiglu_bwd)(const op_call *c);
 void CPU(add)(const op_call *c); /* also CAST */
 void CPU(dropout)(const op_call *c);
 void CPU(scale)(const op_call *c);
+void CPU(quantize)(const op_call *c); /* and all that begin with its name */
+void CPU(fp8_commit)(const op_call *c);
 void CPU(linear_ce)(const op_call *c);
 void CPU(sqnorm)(const op_call *c);
 void CPU(zero)(const op_call *c);
@@ -87,11 +94,13 @@ void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion */
 void CPU(update_adam8)(const op_call *c);
 void CPU(update_adafactor)(const op_call *c);
 void CPU(update_muon)(const op_call *c);
+void CPU(clip)(const op_call *c);
 void CPU(agc)(const op_call *c);
 
 size_t CPU(linear_workspace)(const op_call *c, int threads);
 size_t CPU(norm_workspace)(const op_call *c, int threads);
 size_t CPU(attention_workspace)(const op_call *c, int threads);
+size_t CPU(quantize_workspace)(const op_call *c, int threads);
 size_t CPU(linear_ce_workspace)(const op_call *c, int threads);
 size_t CPU(adafactor_workspace)(const op_call *c, int threads);
 size_t CPU(muon_workspace)(const op_call *c, int threads);

@@ -1,5 +1,6 @@
 /* Sums, copies, conversions, scaling, dropout, and the sum of squares: one pass over memory. */
 #include "chunks.h"
+#include "philox.h"
 #include "vec.h"
 
 #include <string.h>
@@ -83,32 +84,7 @@ void CPU(scale)(const op_call *c) {
 /* ---- dropout --------------------------------------------------------------------------------
  * Element (token, column) is decided by word column % 4 of
  *     philox(step key, { site | layer << 16, id low, id high, column / 4 })
- * so that every layout, and the backward, draws the same mask. Philox runs on LANES counters side
- * by side, since one after another it would cost more than the memory it decides over. */
-enum { LANES = 16 };
-
-static void philox_lanes(rng_key key, const uint32_t head[3], uint32_t first,
-                         uint32_t out[4][LANES]) {
-    uint32_t k0 = key.k[0], k1 = key.k[1];
-    for (uint32_t l = 0; l < LANES; l++) {
-        out[0][l] = head[0];
-        out[1][l] = head[1];
-        out[2][l] = head[2];
-        out[3][l] = first + l;
-    }
-    for (int round = 0; round < 10; round++, k0 += 0x9E3779B9u, k1 += 0xBB67AE85u) {
-#pragma omp simd
-        for (int l = 0; l < LANES; l++) {
-            uint64_t p0 = (uint64_t)0xD2511F53u * out[0][l], p1 = (uint64_t)0xCD9E8D57u * out[2][l];
-            uint32_t c1 = out[1][l], c3 = out[3][l];
-            out[0][l] = (uint32_t)(p1 >> 32) ^ c1 ^ k0;
-            out[1][l] = (uint32_t)p1;
-            out[2][l] = (uint32_t)(p0 >> 32) ^ c3 ^ k1;
-            out[3][l] = (uint32_t)p0;
-        }
-    }
-}
-
+ * so that every layout, and the backward, draws the same mask. */
 typedef struct drop {
     rng_key key;
     uint32_t site, below; /* dropped when the word is below */
@@ -205,5 +181,7 @@ void CPU(sqnorm)(const op_call *c) {
     for (int64_t i = 0; i < chunks; i++) sum += j.part[i];
     sum *= c->attr.scale.by;
     float *out = c->out[0].data;
-    *out = (float)(sum + (c->accumulate & 1 ? *out : 0.0));
+    if (c->accumulate & 1) sum += (double)out[0] + out[1];
+    out[0] = (float)sum;
+    out[1] = (float)(sum - out[0]);
 }

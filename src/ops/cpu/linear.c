@@ -4,6 +4,14 @@
 
 #include <string.h>
 
+static bool is_fp8(const op_call *c) { return dt_size(c->in[0].dt) == 1; }
+
+/* What turns their product into real values. */
+static float fp8_factor(const op_call *c) {
+    const float *a = c->in[3].data, *b = c->in[4].data; /* rows, ops/fp8.h */
+    return a[FP8_UNSCALE] * b[FP8_UNSCALE];             /* 0, of a tensor of zeros, counts as 1 */
+}
+
 /* x[N,K], w[M,K] -> y[N,M] */
 static gemm forward(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], false, &c->in[1], true, &c->out[0]);
@@ -15,21 +23,22 @@ static gemm forward(const op_call *c) {
     return g;
 }
 
-/* dy[N,M], w[M,K] -> dx[N,K] */
+/* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w lies transposed */
 static gemm backward_x(const op_call *c) {
-    return CPU(gemm_of)(&c->in[0], false, &c->in[1], false, &c->out[0]);
+    return CPU(gemm_of)(&c->in[0], false, &c->in[1], is_fp8(c), &c->out[0]);
 }
 
-/* dy[N,M], x[N,K] -> += dw[M,K] */
+/* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both lie transposed */
 static gemm backward_w(const op_call *c) {
-    gemm g = CPU(gemm_of)(&c->in[0], true, &c->in[1], false, &c->out[0]);
+    gemm g = CPU(gemm_of)(&c->in[0], !is_fp8(c), &c->in[1], is_fp8(c), &c->out[0]);
     g.accumulate = c->accumulate & 1;
     return g;
 }
 
 static gemm product_of(const op_call *c) {
     switch (c->op) {
-    case OP_LINEAR_BWD_X: return backward_x(c);
+    case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_X_GELU: return backward_x(c);
     case OP_LINEAR_BWD_W: return backward_w(c);
     default: return forward(c);
     }
@@ -37,6 +46,7 @@ static gemm product_of(const op_call *c) {
 
 static void run_product(const op_call *c) {
     gemm g = product_of(c);
+    if (is_fp8(c)) g.alpha = fp8_factor(c);
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 
@@ -48,6 +58,14 @@ void CPU(linear)(const op_call *c) {
 
 void CPU(linear_bwd_x)(const op_call *c) { run_product(c); }
 
+void CPU(linear_bwd_x_gelu)(const op_call *c) {
+    run_product(c);
+    op_call slope = *c; /* in place */
+    slope.in[0] = c->out[0];
+    slope.in[1] = c->in[2];
+    CPU(gelu_bwd)(&slope);
+}
+
 /* ---- the bias gradient ------------------------------------------------------------------------
  * The rows of dy are cut into spans and its columns into blocks, a task each; then the sums of the
  * spans are added. Within a span rows are added in runs, which keeps the rounding error of a long
@@ -55,21 +73,16 @@ void CPU(linear_bwd_x)(const op_call *c) { run_product(c); }
 enum { BIAS_COLS = 128, BIAS_ROWS = 64, BIAS_SPAN = 8 * BIAS_ROWS };
 
 typedef struct bias_run {
-    const op_call *call;
+    const tensor *dy;
+    float *out;
+    bool add;
     int64_t rows, width, spans, blocks;
     float *sums; /* [spans, width] */
 } bias_run;
 
-static bias_run bias_make(const op_call *c) {
-    bias_run b = { .call = c, .rows = c->in[0].dim[0], .width = c->in[0].dim[1] };
-    b.spans = ceil_div(b.rows, BIAS_SPAN);
-    b.blocks = ceil_div(b.width, BIAS_COLS);
-    return b;
-}
-
 static void span_task(void *ctx, int64_t i, int worker) {
     const bias_run *b = ctx;
-    const tensor *dy = &b->call->in[0];
+    const tensor *dy = b->dy;
     int64_t from = i % b->blocks * BIAS_COLS, cols = MIN(BIAS_COLS, b->width - from);
     int64_t first = i / b->blocks * BIAS_SPAN, end = MIN(first + BIAS_SPAN, b->rows);
     float total[BIAS_COLS] = { 0 }, run[BIAS_COLS], row[BIAS_COLS] = { 0 };
@@ -88,26 +101,35 @@ static void span_task(void *ctx, int64_t i, int worker) {
 static void block_task(void *ctx, int64_t i, int worker) {
     const bias_run *b = ctx;
     int64_t from = i * BIAS_COLS, cols = MIN(BIAS_COLS, b->width - from);
-    float *out = (float *)b->call->out[1].data + from;
-    if (!(b->call->accumulate & 2)) memset(out, 0, (size_t)cols * sizeof *out);
+    float *out = b->out + from;
+    if (!b->add) memset(out, 0, (size_t)cols * sizeof *out);
     for (int64_t s = 0; s < b->spans; s++)
         for (int64_t j = 0; j < cols; j++) out[j] += b->sums[s * b->width + from + j];
 }
 
+void CPU(sum_columns)(const tensor *dy, const tensor *out, bool add, pool *p, void *workspace) {
+    BUG_IF(out->dt != DT_F32);
+    bias_run b = { dy, out->data, add, dy->dim[0], dy->dim[1] };
+    b.spans = ceil_div(b.rows, BIAS_SPAN);
+    b.blocks = ceil_div(b.width, BIAS_COLS);
+    b.sums = (float *)align_up((uintptr_t)workspace, 64);
+    pool_run(p, b.spans * b.blocks, span_task, &b);
+    pool_run(p, b.blocks, block_task, &b);
+}
+
+size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols) {
+    return (size_t)(ceil_div(rows, BIAS_SPAN) * cols) * sizeof(float) + 64;
+}
+
 void CPU(linear_bwd_w)(const op_call *c) {
     run_product(c);
-    if (!c->out[1].data) return;
-    BUG_IF(c->out[1].dt != DT_F32);
-    bias_run b = bias_make(c);
-    b.sums = (float *)align_up((uintptr_t)c->run->workspace, 64);
-    pool_run(c->run->pool, b.spans * b.blocks, span_task, &b);
-    pool_run(c->run->pool, b.blocks, block_task, &b);
+    if (c->out[1].data)
+        CPU(sum_columns)(&c->in[0], &c->out[1], c->accumulate & 2, c->run->pool, c->run->workspace);
 }
 
 size_t CPU(linear_workspace)(const op_call *c, int threads) {
     gemm g = product_of(c);
     size_t product = CPU(gemm_workspace)(&g, threads);
     if (c->op != OP_LINEAR_BWD_W) return product;
-    bias_run b = bias_make(c);
-    return MAX(product, (size_t)(b.spans * b.width) * sizeof(float) + 64);
+    return MAX(product, CPU(sum_columns_bytes)(c->in[0].dim[0], c->in[0].dim[1]));
 }

@@ -158,7 +158,8 @@ static void row_task(void *ctx, int64_t i, int worker) {
     double sum = row_exp(z, s->v, scale, max);
     *loss = (float)(log(sum) + (double)max - (double)at_target);
     if (!grad) return;
-    float unit = c->run->step->loss_grad * scale;
+    const step_block *step = c->run->step;
+    float unit = step->loss_grad * scale * (step->now.loss_scale > 0 ? step->now.loss_scale : 1);
     row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
 }
 

@@ -1,6 +1,7 @@
 /* Updates by element: SGD, momentum, Adam, Lion; and adaptive clipping by rows. Each is one pass
  * over memory: the gradient's scale, the decay, the update and the narrow copy of the weights
  * together. Bytes an element: SGD 12, momentum and Lion 20, Adam 28, and the copy's own. */
+#include "ops/clip.h"
 #include "update.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
@@ -73,28 +74,36 @@ static void update_task(void *ctx, int64_t i, int worker) {
     const op_call *c = j->c;
     int states = rules[c->op].states;
     const tensor *copy = &c->out[states + 1];
-    float *p = c->out[0].data, *m = states > 0 ? c->out[1].data : NULL;
-    float *v = states > 1 ? c->out[2].data : NULL;
+    float *m = states > 0 ? c->out[1].data : NULL, *v = states > 1 ? c->out[2].data : NULL;
+    float tmp[BLOCK];
     span e = span_of(i, j->each, j->n);
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
+        int64_t n = MIN(BLOCK, e.hi - at);
         elements x = { .g = (const float *)c->in[0].data + at,
-                       .p = p + at,
+                       .p = update_get(&c->out[0], at, n, tmp),
                        .m = m ? m + at : NULL,
                        .v = v ? v + at : NULL,
                        .copy = copy_at(copy, at),
-                       .n = MIN(BLOCK, e.hi - at) };
+                       .n = n };
         j->sweep(&j->f, x);
-        if (!x.copy) update_copy(copy, p, at, x.n);
+        if (!x.copy) update_put(c, copy, x.p, at, n);
     }
 }
 
 void CPU(update)(const op_call *c) {
     int states = rules[c->op].states;
-    update_check(c, states, states + 1);
+    if (!update_due(c, states, states + 1)) return;
     update_job j = { .c = c, .n = tensor_count(&c->in[0]), .f = update_factors_of(c) };
     j.each = ceil_div(stream_task(j.n, c->run->pool), BLOCK) * BLOCK;
     j.sweep = c->attr.update.l2 ? rules[c->op].l2 : rules[c->op].decoupled;
     pool_run(c->run->pool, ceil_div(j.n, j.each), update_task, &j);
+}
+
+/* ---- clipping --------------------------------------------------------------------------------- */
+void CPU(clip)(const op_call *c) {
+    const step_block *step = c->run->step;
+    BUG_IF(tensor_count(&c->in[0]) != 2 || tensor_bytes(&c->out[0]) != sizeof(step_state));
+    clip_state(c->out[0].data, c->in[0].data, step->update.max_norm, c->attr.clip.growth_interval);
 }
 
 /* ---- adaptive clipping ------------------------------------------------------------------------
@@ -115,7 +124,7 @@ static void agc_task(void *ctx, int64_t i, int worker) {
         const float *p = (const float *)c->in[0].data + row * cols;
         float *g = (float *)c->out[0].data + row * cols;
         double most = c->attr.agc.factor * MAX(row_length(p, cols), (double)c->attr.agc.eps);
-        double length = row_length(g, cols) * c->run->step->update.grad_scale;
+        double length = row_length(g, cols) * c->run->step->now.grad_scale;
         if (!(length > most)) continue; /* NaN passes: the norm of the whole has shown it */
         float by = (float)(most / length);
 #pragma omp simd
@@ -127,5 +136,6 @@ void CPU(agc)(const op_call *c) {
     const tensor *p = &c->in[0];
     BUG_IF(p->ndim != 2 || p->dt != DT_F32 || c->out[0].dt != DT_F32);
     BUG_IF(tensor_count(p) != tensor_count(&c->out[0]));
+    if (c->run->step->now.skip) return;
     pool_run(c->run->pool, ceil_div(p->dim[0], rows_per_task(p->dim[1])), agc_task, (void *)c);
 }

@@ -2,6 +2,7 @@
 #ifndef INGOT_OPS_CPU_UPDATE_H
 #define INGOT_OPS_CPU_UPDATE_H
 
+#include "philox.h"
 #include "stream.h"
 
 #include <math.h>
@@ -22,12 +23,12 @@ typedef struct update_factors {
 static inline update_factors update_factors_of(const op_call *c) {
     const step_block *s = c->run->step;
     double lr = (double)s->update.lr * c->attr.update.lr_mul, decay = c->attr.update.decay;
-    double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->update.count;
+    double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->now.count;
     /* decay through the gradient is added to the gradient as it is, scaled before */
-    double scale = c->attr.update.l2 ? 1 : s->update.grad_scale;
+    double scale = c->attr.update.l2 ? 1 : s->now.grad_scale;
     double root_bias = sqrt(1 - pow(b2, t));
     bool nesterov = c->attr.update.nesterov;
-    return (update_factors){ .scale = s->update.grad_scale,
+    return (update_factors){ .scale = s->now.grad_scale,
                              .lr = (float)lr,
                              .keep = c->attr.update.l2 ? 1 : (float)(1 - lr * decay),
                              .decay = (float)decay,
@@ -142,14 +143,60 @@ static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
     return copy->data && copy->dt == DT_BF16 ? (uint16_t *)copy->data + at : NULL;
 }
 
-/* Operands of an update are flat fp32 of one size; the copy may be of any float type. */
-static inline void update_check(const op_call *c, int states, int copy) {
+/* ---- weights kept in bf16 --------------------------------------------------------------------
+ * Rounded up or down by chance, so that steps too small for the type count on average. Element i of
+ * a bucket is decided by the upper half of word i % 4 of
+ *     philox(step key, { all ones, update, bucket, i / 4 })
+ * whichever rank or call holds it. No dropout has a first word of all ones. */
+static inline uint16_t round_by(float x, uint32_t chance) {
+    uint32_t bits;
+    memcpy(&bits, &x, sizeof bits);
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) /* infinite, or no number: quiet */
+        return (uint16_t)(bits >> 16 | (bits & 0x7fffffu ? 0x40u : 0u));
+    return (uint16_t)((bits + (chance >> 16)) >> 16);
+}
+
+/* Elements [at, at + n) of the weights, from fp32. */
+static inline void update_round(const op_call *c, const float *x, int64_t at, int64_t n) {
+    const step_block *s = c->run->step;
+    uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[4][LANES];
+    uint16_t *p = (uint16_t *)c->out[0].data + at;
+    int64_t index = c->attr.update.first + at, end = index + n;
+    for (int64_t i = index; i < end;) {
+        int64_t from = i / 4 * 4, to = MIN(end, from + 4 * LANES);
+        philox_lanes(s->dropout, head, (uint32_t)(from / 4), word);
+        for (; i < to; i++) p[i - index] = round_by(x[i - index], word[i % 4][(i - from) / 4]);
+    }
+}
+
+/* Where elements [at, at + n) of the weights are computed: in place when fp32, else in tmp;
+ * update_put finishes. */
+static inline float *update_get(const tensor *p, int64_t at, int64_t n, float *tmp) {
+    if (p->dt == DT_F32) return (float *)p->data + at;
+    CPU(to_f32)(p->dt, (const uint16_t *)p->data + at, tmp, n);
+    return tmp;
+}
+static inline void update_put(const op_call *c, const tensor *copy, const float *x, int64_t at,
+                              int64_t n) {
+    if (c->out[0].dt == DT_BF16)
+        update_round(c, x, at, n);
+    else if (copy->data)
+        elems_put(copy, at, n, x);
+}
+
+/* Operands of an update are flat fp32 of one size; the copy may be of any float type.
+ * @return false when the step is skipped, and nothing is to change. */
+static inline bool update_due(const op_call *c, int states, int copy) {
     int64_t n = tensor_count(&c->in[0]);
     BUG_IF(c->in[0].dt != DT_F32);
+    bool narrow = c->out[0].dt == DT_BF16;
     for (int i = 0; i <= states; i++)
-        BUG_IF(!c->out[i].data || c->out[i].dt != DT_F32 || tensor_count(&c->out[i]) != n);
-    BUG_IF(c->out[copy].data && tensor_count(&c->out[copy]) != n);
-    BUG_IF(c->run->step->update.count < 1);
+        BUG_IF(!c->out[i].data || tensor_count(&c->out[i]) != n ||
+               (c->out[i].dt != DT_F32 && !(narrow && i == 0)));
+    BUG_IF(c->out[copy].data && (narrow || tensor_count(&c->out[copy]) != n));
+    if (c->run->step->now.skip) return false;
+    BUG_IF(c->run->step->now.count < 1);
+    return true;
 }
 
 #endif

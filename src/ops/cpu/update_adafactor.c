@@ -158,12 +158,13 @@ static void apply_vector_task(void *ctx, int64_t i, int worker) {
 
 void CPU(update_adafactor)(const op_call *c) {
     factor_job j = job_of(c);
-    update_check(c, 0, 3);
+    BUG_IF(c->out[0].dt != DT_F32);
+    if (!update_due(c, 0, 3)) return;
     BUG_IF(tensor_count(&c->out[1]) != j.r);
     BUG_IF(j.factored && tensor_count(&c->out[2]) != j.cols);
     j.f = update_factors_of(c);
-    j.c2 = (float)pow((double)c->run->step->update.count, DECAY_POWER);
-    j.b2 = (float)(1 - pow((double)c->run->step->update.count, DECAY_POWER));
+    j.c2 = (float)pow((double)c->run->step->now.count, DECAY_POWER);
+    j.b2 = (float)(1 - pow((double)c->run->step->now.count, DECAY_POWER));
     j.sum = c->run->workspace;
     j.row = (float *)(j.sum + j.chunks);
     j.col = j.row + j.r;

@@ -155,7 +155,8 @@ static void orthogonalise(muon_job *j) {
 
 void CPU(update_muon)(const op_call *c) {
     muon_job j = job_of(c);
-    update_check(c, 1, 2);
+    BUG_IF(c->out[0].dt != DT_F32);
+    if (!update_due(c, 1, 2)) return;
     j.f = update_factors_of(c);
     float *at = c->run->workspace;
     j.x.data = at;

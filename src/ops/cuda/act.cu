@@ -1,135 +1,129 @@
-/* GELU and SwiGLU with their backwards: bandwidth-bound, eight elements a thread. Deterministic. */
-#include "device.cuh"
+/* GELU and SwiGLU with their backwards: bandwidth-bound, a vector of eight elements a thread.
+ * Deterministic. */
+#include "act.cuh"
 
-enum { THREADS = 256, PER_SM = 16 };
+enum { THREADS = 256 };
 
 /* ---- GELU ------------------------------------------------------------------------------------ */
-static __device__ __forceinline__ float gelu(float x, bool tanh_form) {
-    if (!tanh_form) return 0.5f * x * (1 + erff(x * 0.70710678118654752f));
-    float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
-    return x / (1 + __expf(-2 * u));
+/* y = gelu(x), or dy gelu'(x). */
+template <class A, bool BWD, bool TANH>
+static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64_t n) {
+    int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
+    if (i >= n) return;
+    float v[8], d[8];
+    x.load(i, n, v);
+    if (BWD) dy.load(i, n, d);
+#pragma unroll
+    for (int k = 0; k < 8; k++) v[k] = BWD ? d[k] * gelu_slope(v[k], TANH) : gelu(v[k], TANH);
+    y.store(i, n, v);
 }
 
-static __device__ __forceinline__ float gelu_slope(float x, bool tanh_form) {
-    if (!tanh_form)
-        return 0.5f * (1 + erff(x * 0.70710678118654752f)) +
-               x * 0.39894228040143268f * __expf(-0.5f * x * x);
-    float u = 0.79788456080286536f * (x + 0.044715f * x * x * x);
-    float s = 1 / (1 + __expf(-2 * u)); /* (1 + tanh u) / 2 */
-    float du = 0.79788456080286536f * (1 + 3 * 0.044715f * x * x);
-    return s + x * 2 * s * (1 - s) * du;
+template <class A>
+static void launch_gelu(cuda_context *ctx, const tensor &x, const tensor &dy, const tensor &y,
+                        bool tanh_form) {
+    int64_t n = x.dim[0];
+    auto kernel = dy.data ? (tanh_form ? gelu_map<A, true, true> : gelu_map<A, true, false>)
+                          : (tanh_form ? gelu_map<A, false, true> : gelu_map<A, false, false>);
+    kernel<<<blocks_for(n, THREADS * EIGHT), THREADS, 0, ctx->stream>>>(A(x), A(dy), A(y), n);
 }
 
-template <class A> static __global__ void gelu_map(A x, A dy, A y, int64_t n, bool tanh_form) {
-    int64_t step = (int64_t)gridDim.x * THREADS * EIGHT;
-    for (int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT; i < n; i += step) {
-        float v[8], d[8];
-        x.load(i, n, v);
-        if (dy.present()) {
-            dy.load(i, n, d);
-            for (int k = 0; k < 8; k++) v[k] = d[k] * gelu_slope(v[k], tanh_form);
-        } else {
-            for (int k = 0; k < 8; k++) v[k] = gelu(v[k], tanh_form);
-        }
-        y.store(i, n, v);
-    }
-}
-
-static void gelu_launch(cuda_context *ctx, act_kind act, const tensor *xt, const tensor *dyt,
-                        const tensor *yt) {
+static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const tensor *dyt,
+                     const tensor *yt) {
     int64_t n = tensor_count(xt);
     tensor x = tensor_of(xt->data, xt->dt, 1, &n), y = tensor_of(yt->data, yt->dt, 1, &n);
     tensor dy = dyt ? tensor_of(dyt->data, dyt->dt, 1, &n) : tensor{};
     const tensor *all[] = { &x, &dy, &y };
-    int blocks = grid_for(ctx, n, THREADS * EIGHT, PER_SM);
-    WITH_TYPE(common_type(n, all, 3), (gelu_map<A><<<blocks, THREADS, 0, ctx->stream>>>(
-                                          A(x), A(dy), A(y), n, act == ACT_GELU_TANH)));
+    WITH_TYPE(common_type(n, all, 3), launch_gelu<A>(ctx, x, dy, y, act == ACT_GELU_TANH));
     cuda_ok(ctx, cudaGetLastError(), __FILE__, __LINE__);
 }
 
 extern "C" void cuda_gelu(const op_call *c) {
-    gelu_launch(cuda_of(c), c->attr.act, &c->in[0], NULL, &c->out[0]);
+    run_gelu(cuda_of(c), c->attr.act, &c->in[0], NULL, &c->out[0]);
 }
 extern "C" void cuda_gelu_bwd(const op_call *c) {
-    gelu_launch(cuda_of(c), c->attr.act, &c->in[1], &c->in[0], &c->out[0]);
+    run_gelu(cuda_of(c), c->attr.act, &c->in[1], &c->in[0], &c->out[0]);
 }
 
-/* ---- SwiGLU: rows of gate | up ----------------------------------------------------------------- */
-template <class A> static __global__ void swiglu(A gu, A y, int64_t n, int64_t f) {
-    int64_t eights = (f + 7) / 8, total = n * eights, step = (int64_t)gridDim.x * THREADS;
-    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < total; e += step) {
-        int64_t row = e / eights, col = e % eights * 8, g = row * 2 * f + col;
+/* ---- SwiGLU: rows of gate | up, a block each ----------------------------------------------------- */
+template <class A> static __global__ void __launch_bounds__(THREADS) swiglu(A gu, A y, int f) {
+    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
         float gate[8], up[8];
-        gu.load(g, row * 2 * f + f, gate);
-        gu.load(g + f, row * 2 * f + 2 * f, up);
-        for (int k = 0; k < 8; k++) gate[k] = gate[k] / (1 + __expf(-gate[k])) * up[k];
-        y.store(row * f + col, row * f + f, gate);
+        gu.load(g + col, g + f, gate);
+        gu.load(u + col, u + f, up);
+#pragma unroll
+        for (int k = 0; k < 8; k++) up[k] *= gate[k] * sigmoid(gate[k]);
+        y.store(o + col, o + f, up);
     }
 }
 
-template <class A> static __global__ void swiglu_bwd(A dy, A gu, A dgu, int64_t n, int64_t f) {
-    int64_t eights = (f + 7) / 8, total = n * eights, step = (int64_t)gridDim.x * THREADS;
-    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < total; e += step) {
-        int64_t row = e / eights, col = e % eights * 8, g = row * 2 * f + col;
-        float gate[8], up[8], d[8];
-        gu.load(g, row * 2 * f + f, gate);
-        gu.load(g + f, row * 2 * f + 2 * f, up);
-        dy.load(row * f + col, row * f + f, d);
+template <class A>
+static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, A y, int f) {
+    int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
+    for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
+        float gate[8], up[8], d[8], made[8];
+        gu.load(g + col, g + f, gate);
+        gu.load(u + col, u + f, up);
+        dy.load(o + col, o + f, d);
+#pragma unroll
         for (int k = 0; k < 8; k++) {
-            float s = 1 / (1 + __expf(-gate[k])), silu = gate[k] * s;
-            float du = d[k] * silu;
+            float s = sigmoid(gate[k]), silu = gate[k] * s;
+            made[k] = up[k] * silu;
             gate[k] = d[k] * up[k] * (s + silu * (1 - s));
-            up[k] = du;
+            up[k] = d[k] * silu;
         }
-        dgu.store(g, row * 2 * f + f, gate);
-        dgu.store(g + f, row * 2 * f + 2 * f, up);
+        dgu.store(g + col, g + f, gate);
+        dgu.store(u + col, u + f, up);
+        if (y.present()) y.store(o + col, o + f, made);
     }
 }
 
 extern "C" void cuda_swiglu(const op_call *c) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
-    int64_t n = gu->dim[0], f = gu->dim[1] / 2;
-    int blocks = grid_for(cuda_of(c), n * ceil_div(f, 8), THREADS, PER_SM);
+    int f = (int)(gu->dim[1] / 2);
     WITH_TYPE(common_type(f, all, 2),
-              (swiglu<A><<<blocks, THREADS, 0, cuda_stream(c)>>>(A(*gu, f), A(*y, f), n, f)));
+              (swiglu<A><<<blocks_for(gu->dim[0], 1), THREADS, 0, cuda_stream(c)>>>(A(*gu, f),
+                                                                                    A(*y, f), f)));
     CUDA_LAUNCHED(c);
 }
 
 extern "C" void cuda_swiglu_bwd(const op_call *c) {
-    const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *all[] = { dy, gu, dgu };
-    int64_t n = gu->dim[0], f = gu->dim[1] / 2;
-    int blocks = grid_for(cuda_of(c), n * ceil_div(f, 8), THREADS, PER_SM);
-    WITH_TYPE(common_type(f, all, 3), (swiglu_bwd<A><<<blocks, THREADS, 0, cuda_stream(c)>>>(
-                                          A(*dy, f), A(*gu, f), A(*dgu, f), n, f)));
+    const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *y = &c->out[1];
+    const tensor *all[] = { dy, gu, dgu, y };
+    int f = (int)(gu->dim[1] / 2);
+    WITH_TYPE(common_type(f, all, 4),
+              (swiglu_bwd<A><<<blocks_for(gu->dim[0], 1), THREADS, 0, cuda_stream(c)>>>(
+                  A(*dy, f), A(*gu, f), A(*dgu, f), A(*y, f), f)));
     CUDA_LAUNCHED(c);
 }
 
 /* ---- bias, where a product could not add it ---------------------------------------------------- */
 template <class A>
-static __global__ void bias_gelu(A z, mixed b, A y, int64_t rows, int64_t cols, int act) {
-    int64_t eights = (cols + 7) / 8, total = rows * eights, step = (int64_t)gridDim.x * THREADS;
-    for (int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x; e < total; e += step) {
-        int64_t row = e / eights, col = e % eights * 8, at = row * cols + col;
-        int64_t end = row * cols + cols;
+static __global__ void __launch_bounds__(THREADS)
+    bias_gelu(A z, mixed b, A y, int64_t cols, int act) {
+    int64_t base = blockIdx.x * cols, end = base + cols;
+    for (int64_t col = threadIdx.x * EIGHT; col < cols; col += THREADS * EIGHT) {
         float v[8], add[8];
-        z.load(at, end, v);
+        z.load(base + col, end, v);
         if (b.present()) {
             b.load(col, cols, add);
+#pragma unroll
             for (int k = 0; k < 8; k++) v[k] = z.round(v[k] + add[k]);
-            z.store(at, end, v);
+            z.store(base + col, end, v);
         }
         if (act < 0) continue;
+#pragma unroll
         for (int k = 0; k < 8; k++) v[k] = gelu(v[k], act == ACT_GELU_TANH);
-        y.store(at, end, v);
+        y.store(base + col, end, v);
     }
 }
 
 extern "C" void cuda_bias_gelu(cuda_context *x, const tensor *z, const tensor *bias, int act,
                                const tensor *y) {
-    int64_t rows = z->dim[0], cols = z->dim[1];
+    int64_t cols = z->dim[1];
     const tensor *all[] = { z, y };
-    int blocks = grid_for(x, rows * ceil_div(cols, 8), THREADS, PER_SM);
-    WITH_TYPE(common_type(cols, all, 2), (bias_gelu<A><<<blocks, THREADS, 0, x->stream>>>(
-                                             A(*z), mixed(*bias), A(*y), rows, cols, act)));
+    WITH_TYPE(common_type(cols, all, 2),
+              (bias_gelu<A><<<blocks_for(z->dim[0], 1), THREADS, 0, x->stream>>>(
+                  A(*z), mixed(*bias), A(*y), cols, act)));
     cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
 }

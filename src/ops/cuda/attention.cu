@@ -7,6 +7,9 @@
  *     backward   one kernel by queries for dq, one by keys for dk and dv. Both make the scores
  *                again from lse; the roles of lanes are as above. Sums run in a fixed order.
  *
+ * Blocks take sets of QUERIES tokens in turn, from the first token that is ours: where cuDNN has room
+ * for a number of documents, the tokens of those that are left.
+ *
  * Bytes: each tile of keys is read once by each block of queries. Deterministic.
  */
 #include "device.cuh"
@@ -17,21 +20,28 @@ enum {
     EACH = 4,
     QUERIES = WARPS * EACH,
     MOST_DIM = 256,
-    PER = MOST_DIM / 32
+    PER = MOST_DIM / 32,
+    SETS_OF_REST = 64
 };
 
 typedef struct att {
     int64_t n;
     int q, kv, dim, window;
     float scale;
-    const int32_t *start;   /* training: the first token seen */
-    const int32_t *pos;     /* decoding: the row of the cache it has */
+    const int32_t *start; /* training: the first token seen */
+    const int32_t *pos;   /* decoding: the row of the cache it has */
+    const int32_t *from;  /* the first token that is ours; NULL: 0. Not inside a document */
+    int64_t lse_head, lse_token;
     const void *qkv, *keys; /* keys: qkv itself or the cache */
     int qkv_t, key_t;
     int64_t stride, key_stride; /* elements of a row */
     int key_col;                /* of k of head 0; v follows all of k */
 } att;
 
+static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
+static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t i) {
+    return head * a.lse_head + i * a.lse_token;
+}
 static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
     return a.pos ? a.pos[i] : i;
 }
@@ -57,12 +67,13 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 }
 
 /* ---- forward ----------------------------------------------------------------------------------- */
-static __global__ void attend(att a, mixed o, float *lse) {
+static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t first) {
     extern __shared__ float shared[];
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
-    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
+    int64_t count = min((int64_t)QUERIES, a.n - first);
+    __syncthreads(); /* the last set's readers are done */
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
         qs[r * ld + c] =
@@ -108,8 +119,17 @@ static __global__ void attend(att a, mixed o, float *lse) {
         for (int c = 0; c < PER; c++)
             if (lane + c * 32 < dim)
                 write1(o.p, o.dt, i * a.q * dim + head * dim + lane + c * 32, out[t][c] / sum[t]);
-        if (lse && lane == 0) lse[head * a.n + i] = max_[t] + logf(sum[t]);
+        if (lse && lane == 0) lse[lse_at(a, head, i)] = max_[t] + logf(sum[t]);
     }
+}
+
+/* The sets a block takes. */
+#define EACH_SET(a, first)                                                                         \
+    for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (a).n;            \
+         first += (int64_t)gridDim.x * QUERIES)
+
+static __global__ void attend(att a, mixed o, float *lse) {
+    EACH_SET(a, first) attend_set(a, o, lse, first);
 }
 
 static att att_of(const op_call *c, const tensor *qkv) {
@@ -121,16 +141,23 @@ static att att_of(const op_call *c, const tensor *qkv) {
     a.qkv_t = a.key_t = qkv->dt;
     a.stride = a.key_stride = qkv->dim[1];
     a.key_col = a.q * a.dim;
+    a.lse_head = a.n, a.lse_token = 1;
     BUG_IF(a.dim > MOST_DIM);
     return a;
+}
+
+/* Blocks along the tokens: one a set, or few where most likely none is ours. */
+static unsigned sets(const att &a) {
+    int64_t all = ceil_div(a.n, QUERIES);
+    return (unsigned)(a.from && all > SETS_OF_REST ? SETS_OF_REST : all);
 }
 
 static void run_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     CUDA_OK(cuda_of(c),
             cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    dim3 blocks((unsigned)ceil_div(a.n, QUERIES), (unsigned)a.q);
-    attend<<<blocks, WARPS * WARP, shared, cuda_stream(c)>>>(a, mixed(*o), lse);
+    attend<<<dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(a, mixed(*o),
+                                                                                   lse);
     CUDA_LAUNCHED(c);
 }
 
@@ -164,13 +191,14 @@ extern "C" void cuda_attention_cached(const op_call *c) {
 
 /* ---- backward ---------------------------------------------------------------------------------- */
 /* dq of QUERIES tokens; also leaves rowdot[H, N] = sum of do x o, which the other kernel reads. */
-static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
-                                    float *rowdot) {
+static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
+                                      mixed dqkv, float *rowdot, int64_t first) {
     extern __shared__ float shared[];
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ds = qs + QUERIES * ld, *ks = ds + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
-    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
+    int64_t count = min((int64_t)QUERIES, a.n - first);
+    __syncthreads();
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
         int64_t at = (first + r) * a.q * dim + head * dim + c;
@@ -190,7 +218,7 @@ static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse
         for (int c = lane; c < dim; c += 32)
             s += ds[r * ld + c] * read1(o.p, o.dt, (first + r) * a.q * dim + head * dim + c);
         row[t] = warp_sum(s);
-        stat[t] = lse[head * a.n + first + r];
+        stat[t] = lse[lse_at(a, head, first + r)];
         if (lane == 0) rowdot[head * a.n + first + r] = row[t];
     }
     for (int64_t tile = begin; tile < end; tile += TILE) {
@@ -226,15 +254,20 @@ static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse
     }
 }
 
+static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
+                                    float *rowdot) {
+    EACH_SET(a, first) grad_query_set(a, dout, o, lse, dqkv, rowdot, first);
+}
+
 /* dk and dv of QUERIES keys of one group, over every query of the group's heads that sees them. */
-static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
-                                 mixed dqkv) {
+static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
+                                    mixed dqkv, int64_t first) {
     extern __shared__ float shared[];
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *ks = shared, *vs = ks + QUERIES * ld, *qs = vs + QUERIES * ld, *ds = qs + TILE * ld;
     int group = blockIdx.y, heads = a.q / a.kv;
-    int64_t first = (int64_t)blockIdx.x * QUERIES, count = min((int64_t)QUERIES, a.n - first);
-    int64_t last = first + count - 1;
+    int64_t count = min((int64_t)QUERIES, a.n - first), last = first + count - 1;
+    __syncthreads();
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
         int64_t at = (first + r) * a.stride + a.key_col + group * dim + c;
@@ -251,7 +284,8 @@ static __global__ void grad_keys(att a, mixed dout, const float *lse, const floa
             int64_t i = tile + lane;
             bool live = i < a.n;
             int64_t lo = live ? first_key(a, i) : 0;
-            float stat = live ? lse[head * a.n + i] : 0, row = live ? rowdot[head * a.n + i] : 0;
+            float stat = live ? lse[lse_at(a, head, i)] : 0,
+                  row = live ? rowdot[head * a.n + i] : 0;
             for (int t = 0; t < EACH; t++) {
                 int r = warp * EACH + t;
                 int64_t j = first + r;
@@ -282,23 +316,30 @@ static __global__ void grad_keys(att a, mixed dout, const float *lse, const floa
     }
 }
 
-extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
-    att a = att_of(c, &c->in[1]);
-    a.start = (const int32_t *)c->in[4].data;
+static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
+                                 mixed dqkv) {
+    EACH_SET(a, first) grad_key_set(a, dout, lse, rowdot, dqkv, first);
+}
+
+static void run_grad(const op_call *c, const att &a, float *rowdot) {
     const float *lse = (const float *)c->in[3].data;
-    float *rowdot = (float *)c->run->workspace;
     mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
     int shared = (int)((size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float));
     cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
     CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_queries, most, shared));
     CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_keys, most, shared));
-    unsigned blocks = (unsigned)ceil_div(a.n, QUERIES);
-    grad_queries<<<dim3(blocks, (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(
+    grad_queries<<<dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(
         a, dout, o, lse, dqkv, rowdot);
     CUDA_LAUNCHED(c);
-    grad_keys<<<dim3(blocks, (unsigned)a.kv), WARPS * WARP, shared, cuda_stream(c)>>>(a, dout, lse,
-                                                                                      rowdot, dqkv);
+    grad_keys<<<dim3(sets(a), (unsigned)a.kv), WARPS * WARP, shared, cuda_stream(c)>>>(
+        a, dout, lse, rowdot, dqkv);
     CUDA_LAUNCHED(c);
+}
+
+extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
+    att a = att_of(c, &c->in[1]);
+    a.start = (const int32_t *)c->in[4].data;
+    run_grad(c, a, (float *)c->run->workspace);
 }
 
 extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
@@ -321,4 +362,65 @@ extern "C" void cuda_row_starts(const op_call *c, const int32_t *start, int64_t 
     row_starts<<<(unsigned)ceil_div(n, 256), 256, 0, cuda_stream(c)>>>(start, n, seq,
                                                                        c->attr.heads.window, first);
     CUDA_LAUNCHED(c);
+}
+
+/* ---- for cuDNN: where documents lie, and those it has no slot for --------------------------------- */
+enum { CUT_THREADS = 1024, CUT_EACH = 16 };
+
+/* One block: each thread marks the beginnings among CUT_EACH tokens; sums over the threads before it
+ * number them. */
+static __global__ void cut_documents(const int32_t *start, int n, int slots, int64_t w0, int64_t w1,
+                                     int64_t w2, cuda_places *out) {
+    __shared__ int begin[CUDA_MOST_SLOTS + 1], total[CUT_THREADS / WARP];
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, before = 0;
+    for (int k = threadIdx.x; k <= slots; k += CUT_THREADS) begin[k] = n;
+    for (int from = 0; from < n; from += CUT_THREADS * CUT_EACH) {
+        int at = from + threadIdx.x * CUT_EACH;
+        unsigned bits = 0;
+#pragma unroll
+        for (int j = 0; j < CUT_EACH; j++)
+            if (at + j < n && start[at + j] == at + j) bits |= 1u << j;
+        int own = __popc(bits), sum = own;
+        for (int o = 1; o < WARP; o <<= 1) {
+            int other = __shfl_up_sync(~0u, sum, o);
+            if (lane >= o) sum += other;
+        }
+        __syncthreads();
+        if (lane == WARP - 1) total[warp] = sum;
+        __syncthreads();
+        int number = before + sum - own;
+        for (int w = 0; w < CUT_THREADS / WARP; w++) {
+            if (w < warp) number += total[w];
+            before += total[w];
+        }
+        for (; bits; bits &= bits - 1, number++)
+            if (number <= slots) begin[number] = at + __ffs(bits) - 1;
+    }
+    __syncthreads();
+    for (int k = threadIdx.x; k <= slots; k += CUT_THREADS) {
+        int64_t at = begin[k];
+        if (k < slots) out->length[k] = begin[k + 1] - begin[k];
+        out->at[0][k] = at * w0, out->at[1][k] = at * w1, out->at[2][k] = at * w2;
+    }
+    if (threadIdx.x == 0) out->rest = begin[slots];
+}
+
+extern "C" void cuda_cut_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
+                                   const int64_t width[3], cuda_places *out) {
+    BUG_IF(slots > CUDA_MOST_SLOTS || n >= INT32_MAX - CUT_THREADS * CUT_EACH);
+    cut_documents<<<1, CUT_THREADS, 0, cuda_stream(c)>>>(start, (int)n, slots, width[0], width[1],
+                                                         width[2], out);
+    CUDA_LAUNCHED(c);
+}
+
+extern "C" void cuda_attention_rest(const op_call *c, const int32_t *from, void *workspace) {
+    bool bwd = c->op == OP_ATTENTION_BWD;
+    att a = att_of(c, &c->in[bwd ? 1 : 0]);
+    a.start = (const int32_t *)c->in[bwd ? 4 : 1].data;
+    a.from = from;
+    a.lse_head = 1, a.lse_token = a.q;
+    if (bwd)
+        run_grad(c, a, (float *)workspace);
+    else
+        run_attend(c, a, &c->out[0], (float *)c->out[1].data);
 }

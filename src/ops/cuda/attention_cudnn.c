@@ -4,11 +4,20 @@
  * change here needs tests/gpu. forward() and backward() spell out the two graphs; the rest is
  * plumbing.
  *
- * The graph knows rows: B sequences of T tokens. Documents inside a row, and a sliding window, are a
- * mask: the first key a query sees, as an index in its row (cuda_row_starts makes it from `start`).
- * lse is [B, H, T] here: forward and backward go the same way, so nobody else sees it.
+ * Sequences are told in one of three ways:
  *
- * Workspace: | first keys [N] i32 | cuDNN's own | dq in fp32 [N, H, D] | row dots [B, H, T] |
+ *     rows        B sequences of T tokens; lse is [B, H, T]
+ *     first keys  the same, with a mask: the first key each query sees, as an index in its row. For
+ *                 sliding windows and documents in short rows; costs as much as no mask at all
+ *     documents   B slots for documents of at most T tokens, wherever they lie among the tokens:
+ *                 nothing is computed between documents; lse is [N, H]. Their places are read on the
+ *                 device, an unused slot has length 0. Documents past the slots, all at the end, are
+ *                 left to attention.cu.
+ *
+ * Forward and backward go the same way, so nobody else sees lse.
+ *
+ * Workspace: | first keys or places of documents | cuDNN's own | dq in fp32 | row dots |
+ *            | dk and dv of each query head |
  */
 #include "cuda_internal.h"
 
@@ -32,21 +41,32 @@ enum {
     T_DK,
     T_DV,
     T_FIRST,
+    T_LENGTH_Q, /* documents: [B]; the same memory twice */
+    T_LENGTH_K,
+    T_AT_QKV, /* documents: [B + 1], where each begins, in elements of those tensors */
+    T_AT_O,
+    T_AT_STATS,
     T_SCALE,
     T_NEG_INF,
-    T_ONE, /* host scalars */
-    T_DQ_SUM,
-    T_ROWDOT, /* in the workspace */
+    T_ONE,    /* host scalars */
+    T_DQ_SUM, /* in the workspace, from here */
+    T_ROWDOT,
+    T_DK_EACH,
+    T_DV_EACH,
     T_MEMORY,
     T_VIRTUAL = 100
 };
 enum { MOST_DESC = 256, MOST_OPS = 64, MOST_CONFIGS = 16 };
+/* Documents have a slot for each row and for each SLOT_TOKENS. Empty slots cost something: in rows
+ * shorter than LONG_ROW more than there is to save. */
+enum { SLOT_TOKENS = 128, LONG_ROW = 2048 };
+typedef enum { BY_ROWS, BY_FIRST_KEYS, BY_DOCUMENTS } told_by;
 
 typedef struct att_shape {
-    int64_t b, h, kv, t, d;
+    int64_t n, b, h, kv, t, d; /* n: tokens */
     float scale;
     int32_t type; /* dtype */
-    int32_t masked, backward, deterministic;
+    int32_t by, backward, deterministic;
 } att_shape;
 
 typedef struct att_plan {
@@ -57,9 +77,9 @@ typedef struct att_plan {
     desc mem[T_MEMORY]; /* the tensors in memory */
     desc plan;          /* NULL: cuDNN refuses the shape */
     int64_t next_virtual;
-    size_t sum_at, dot_at, bytes; /* offsets in the workspace after the first keys; all of it */
-    float scale, neg_inf, one;    /* read by cuDNN at every run */
-    char why[512];                /* the first failure; "" so far none */
+    size_t at[T_MEMORY], bytes; /* offsets in the workspace after the places; all of it */
+    float scale, neg_inf, one;  /* read by cuDNN at every run */
+    char why[512];              /* the first failure; "" so far none */
 } att_plan;
 
 struct cuda_attention {
@@ -105,8 +125,9 @@ static void finalize(att_plan *p, desc d, const char *what) {
 
 /* ---- tensors: always four dims, batch, head, row, column ------------------------------------------ */
 
-static desc tensor4(att_plan *p, int64_t number, cudnnDataType_t type, const int64_t dim[4],
-                    const int64_t stride[4]) {
+/* @param begin where its sequences begin; NULL: at its strides. */
+static desc tensor_at(att_plan *p, int64_t number, cudnnDataType_t type, const int64_t dim[4],
+                      const int64_t stride[4], desc begin) {
     int64_t align = 16;
     bool yes = true;
     desc t = make(p, CUDNN_BACKEND_TENSOR_DESCRIPTOR);
@@ -118,14 +139,28 @@ static desc tensor4(att_plan *p, int64_t number, cudnnDataType_t type, const int
     if (number >= T_VIRTUAL) set(p, t, CUDNN_ATTR_TENSOR_IS_VIRTUAL, CUDNN_TYPE_BOOLEAN, 1, &yes);
     if (number >= T_SCALE && number <= T_ONE)
         set(p, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
+    set_desc(p, t, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, begin);
     finalize(p, t, "tensor");
     if (number < T_MEMORY) p->mem[number] = t;
     return t;
 }
+static desc tensor4(att_plan *p, int64_t number, cudnnDataType_t type, const int64_t dim[4],
+                    const int64_t stride[4]) {
+    return tensor_at(p, number, type, dim, stride, NULL);
+}
 
-static desc scalar(att_plan *p, int number) {
+static desc vector(att_plan *p, int number, cudnnDataType_t type, int64_t n) {
     if (p->mem[number]) return p->mem[number];
-    return tensor4(p, number, F32, DIMS(1, 1, 1, 1), DIMS(1, 1, 1, 1));
+    return tensor4(p, number, type, DIMS(n, 1, 1, 1), DIMS(1, 1, 1, 1));
+}
+static desc scalar(att_plan *p, int number) { return vector(p, number, F32, 1); }
+/* Where documents lie. Offsets must be 64 bits wide: head_gradient's are multiples of them. */
+static void places(att_plan *p) {
+    int64_t b = p->shape.b;
+    if (p->shape.by != BY_DOCUMENTS) return;
+    vector(p, T_LENGTH_Q, I32, b);
+    vector(p, T_LENGTH_K, I32, b);
+    for (int i = T_AT_QKV; i <= T_AT_STATS; i++) vector(p, i, CUDNN_DATA_INT64, b + 1);
 }
 static desc scores(att_plan *p, cudnnDataType_t type) { /* virtual [B, H, T, T] */
     const att_shape *s = &p->shape;
@@ -136,16 +171,19 @@ static desc scores(att_plan *p, cudnnDataType_t type) { /* virtual [B, H, T, T] 
 static desc per_row(att_plan *p, int64_t number) { /* [B, H, T, 1] */
     const att_shape *s = &p->shape;
     if (number < T_MEMORY && p->mem[number]) return p->mem[number];
+    if (number < T_MEMORY && s->by == BY_DOCUMENTS)
+        return tensor_at(p, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, 1, s->h, 1),
+                         p->mem[T_AT_STATS]);
     return tensor4(p, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, s->t, 1, 1));
 }
 /* Heads of D columns in rows of `row` elements, as [B, heads, T, D] or transposed [B, heads, D, T]. */
 static desc heads_at(att_plan *p, int64_t number, cudnnDataType_t type, int64_t heads, int64_t row,
-                     bool transposed) {
+                     bool transposed, int at) {
     const att_shape *s = &p->shape;
-    if (transposed)
-        return tensor4(p, number, type, DIMS(s->b, heads, s->d, s->t),
-                       DIMS(s->t * row, s->d, 1, row));
-    return tensor4(p, number, type, DIMS(s->b, heads, s->t, s->d), DIMS(s->t * row, s->d, row, 1));
+    const int64_t *dim = transposed ? DIMS(s->b, heads, s->d, s->t) : DIMS(s->b, heads, s->t, s->d);
+    const int64_t *stride =
+        transposed ? DIMS(s->t * row, s->d, 1, row) : DIMS(s->t * row, s->d, row, 1);
+    return tensor_at(p, number, type, dim, stride, p->mem[at]);
 }
 
 /* ---- operations ------------------------------------------------------------------------------------ */
@@ -157,7 +195,9 @@ static desc add_op(att_plan *p, desc op, desc y, const char *what) {
     return y;
 }
 
-static desc product(att_plan *p, desc a, desc b, desc c) {
+/* c = a b. Of documents, m, n and k are the true extents of a dimension that they vary in: without
+ * them the plan builds, and reads and writes out of bounds. */
+static desc product(att_plan *p, desc a, desc b, desc c, int m, int n, int k) {
     cudnnDataType_t type = F32;
     desc how = make(p, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set(p, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
@@ -167,6 +207,9 @@ static desc product(att_plan *p, desc a, desc b, desc c) {
     set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
     set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_CDESC, c);
     set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_DESC, how);
+    set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, p->mem[m]);
+    set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, p->mem[n]);
+    set_desc(p, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, p->mem[k]);
     return add_op(p, op, c, "product");
 }
 
@@ -224,25 +267,35 @@ static desc mask_causal(att_plan *p, desc score) {
     desc row = index_of(p, score, 2), column = index_of(p, score, 3);
     return keep_where(p, score, PW_BOOL(CMP_GE, row, column));
 }
+/* Keys before a query's first, or outside its document. */
 static desc mask_first(att_plan *p, desc score) {
     const att_shape *s = &p->shape;
-    if (!s->masked) return score;
+    if (s->by == BY_ROWS) return score;
+    if (s->by == BY_DOCUMENTS) {
+        desc row = index_of(p, score, 2), column = index_of(p, score, 3);
+        desc in_q = PW_BOOL(CMP_LT, row, p->mem[T_LENGTH_Q]);
+        desc in_k = PW_BOOL(CMP_LT, column, p->mem[T_LENGTH_K]);
+        return keep_where(p, score, PW_BOOL(LOGICAL_AND, in_q, in_k));
+    }
     desc first = tensor4(p, T_FIRST, I32, DIMS(s->b, 1, s->t, 1), DIMS(s->t, s->t, 1, 1));
     return keep_where(p, score, PW_BOOL(CMP_GE, index_of(p, score, 3), first));
 }
 
 /* ---- the two graphs ----------------------------------------------------------------------------------- */
 
+enum { Q_ = T_LENGTH_Q, K_ = T_LENGTH_K, ALL = 0 }; /* extents of products */
+
 static int64_t row_width(const att_shape *s) { return (s->h + 2 * s->kv) * s->d; }
 
 static void forward(att_plan *p) {
     const att_shape *s = &p->shape;
     int64_t row = row_width(s);
-    desc q = heads_at(p, T_Q, p->type, s->h, row, false);
-    desc kt = heads_at(p, T_K, p->type, s->kv, row, true); /* K enters transposed */
-    desc v = heads_at(p, T_V, p->type, s->kv, row, false);
-    desc o = heads_at(p, T_O, p->type, s->h, s->h * s->d, false);
-    desc z = product(p, q, kt, scores(p, F32));
+    places(p);
+    desc q = heads_at(p, T_Q, p->type, s->h, row, false, T_AT_QKV);
+    desc kt = heads_at(p, T_K, p->type, s->kv, row, true, T_AT_QKV); /* K enters transposed */
+    desc v = heads_at(p, T_V, p->type, s->kv, row, false, T_AT_QKV);
+    desc o = heads_at(p, T_O, p->type, s->h, s->h * s->d, false, T_AT_O);
+    desc z = product(p, q, kt, scores(p, F32), Q_, K_, ALL);
     z = PW(MUL, z, scalar(p, T_SCALE), scores(p, F32));
     z = mask_first(p, z);
     z = mask_causal(p, z);
@@ -253,20 +306,25 @@ static void forward(att_plan *p) {
     desc log = PW(LOG, sum, NULL, per_row(p, p->next_virtual++));
     PW(ADD, max, log, per_row(p, T_STATS));
     /* Probabilities must have the inputs' type: fp32 here is refused. */
-    product(p, PW(DIV, e, sum, scores(p, p->type)), v, o);
+    product(p, PW(DIV, e, sum, scores(p, p->type)), v, o, Q_, ALL, K_);
 }
 
 /* dK or dV = a^T b, where several query heads share a key head: one gradient each, then the sum. It
- * must be in the operands' type: with fp32 the plan builds, and dK and dV are NaN. */
-static void head_gradient(att_plan *p, desc at, desc b, int number) {
+ * must be in the operands' type: with fp32 the plan builds, and dK and dV are NaN. In cuDNN's own
+ * memory those of documents would take B x T rows; in ours the engine places a document at H / KV
+ * times the gradient's own offset. */
+static void head_gradient(att_plan *p, desc at, desc b, int number, int each_number) {
     const att_shape *s = &p->shape;
-    desc out = heads_at(p, number, p->type, s->kv, row_width(s), false);
-    if (s->h == s->kv) {
-        product(p, at, b, out);
+    int64_t row = row_width(s), shared = s->h / s->kv;
+    desc out = heads_at(p, number, p->type, s->kv, row, false, T_AT_QKV);
+    if (shared == 1) {
+        product(p, at, b, out, K_, ALL, Q_);
         return;
     }
-    desc each = heads_at(p, p->next_virtual++, p->type, s->h, s->h * s->d, false);
-    product(p, at, b, each);
+    desc each = s->by == BY_DOCUMENTS
+                    ? heads_at(p, each_number, p->type, s->h, shared * row, false, T_AT_QKV)
+                    : heads_at(p, p->next_virtual++, p->type, s->h, s->h * s->d, false, ALL);
+    product(p, at, b, each, K_, ALL, Q_);
     reduce(p, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
@@ -281,41 +339,44 @@ static desc transposed(att_plan *p, desc x) { /* of scores, in the operands' typ
 static void backward(att_plan *p) {
     const att_shape *s = &p->shape;
     int64_t row = row_width(s), wide = s->h * s->d;
-    desc q = heads_at(p, T_Q, p->type, s->h, row, false);
-    desc kt = heads_at(p, T_K, p->type, s->kv, row, true); /* K and V both enter transposed */
-    desc vt = heads_at(p, T_V, p->type, s->kv, row, true);
-    desc o = heads_at(p, T_O, p->type, s->h, wide, false);
-    desc dout = heads_at(p, T_DO, p->type, s->h, wide, false);
-    desc dq = heads_at(p, T_DQ, p->type, s->h, row, false);
+    places(p);
+    desc q = heads_at(p, T_Q, p->type, s->h, row, false, T_AT_QKV);
+    desc kt = heads_at(p, T_K, p->type, s->kv, row, true, T_AT_QKV); /* K, V enter transposed */
+    desc vt = heads_at(p, T_V, p->type, s->kv, row, true, T_AT_QKV);
+    desc o = heads_at(p, T_O, p->type, s->h, wide, false, T_AT_O);
+    desc dout = heads_at(p, T_DO, p->type, s->h, wide, false, T_AT_O);
+    desc dq = heads_at(p, T_DQ, p->type, s->h, row, false, T_AT_QKV);
     desc scale = scalar(p, T_SCALE);
     /* The sum over D of dO x O. The product with one belongs to the pattern: without it the plan
      * builds, and dQ and dK are NaN. */
-    desc dot = PW(MUL, dout, o, heads_at(p, p->next_virtual++, F32, s->h, wide, false));
+    desc dot = PW(MUL, dout, o, heads_at(p, p->next_virtual++, F32, s->h, wide, false, ALL));
     dot = reduce(p, CUDNN_REDUCE_TENSOR_ADD, dot, per_row(p, p->next_virtual++));
     dot = PW(MUL, dot, scalar(p, T_ONE), per_row(p, T_ROWDOT));
     /* P = exp(scale Q K^T - stats) once more; dV = P^T dO. */
-    desc z = product(p, q, kt, scores(p, F32));
+    desc z = product(p, q, kt, scores(p, F32), Q_, K_, ALL);
     z = PW(MUL, z, scale, scores(p, F32));
     z = mask_first(p, z);
     z = PW(SUB, z, per_row(p, T_STATS), scores(p, F32));
     z = mask_causal(p, z);
     desc prob = PW(EXP, z, NULL, scores(p, F32));
-    head_gradient(p, transposed(p, prob), dout, T_DV);
+    head_gradient(p, transposed(p, prob), dout, T_DV, T_DV_EACH);
     /* dS = P (dO V^T - dot) scale; dK = dS^T Q. */
-    desc ds = product(p, dout, vt, scores(p, F32));
+    desc ds = product(p, dout, vt, scores(p, F32), Q_, K_, ALL);
     ds = PW(SUB, ds, dot, scores(p, F32));
     ds = PW(MUL, ds, prob, scores(p, F32));
     ds = PW(MUL, ds, scale, scores(p, F32));
-    head_gradient(p, transposed(p, ds), q, T_DK);
+    head_gradient(p, transposed(p, ds), q, T_DK, T_DK_EACH);
     /* dQ = dS K. By default tiles of dQ are added into an fp32 buffer, in no fixed order; leaving
-     * that buffer out is how one asks for the deterministic engine. */
-    desc k = reshape(p, kt, heads_at(p, p->next_virtual++, p->type, s->kv, row, false));
+     * that buffer out is how one asks for the deterministic engine. The buffer of documents is
+     * addressed by dQ's own offsets, and so must have its strides. */
+    desc k = reshape(p, kt, heads_at(p, p->next_virtual++, p->type, s->kv, row, false, T_AT_QKV));
     if (s->deterministic) {
-        product(p, ds, k, dq);
+        product(p, ds, k, dq, Q_, ALL, K_);
         return;
     }
-    desc sum = heads_at(p, T_DQ_SUM, F32, s->h, wide, false);
-    product(p, ds, k, sum);
+    desc sum =
+        heads_at(p, T_DQ_SUM, F32, s->h, s->by == BY_DOCUMENTS ? row : wide, false, T_AT_QKV);
+    product(p, ds, k, sum, Q_, ALL, K_);
     PW(IDENTITY, sum, NULL, dq);
 }
 
@@ -367,10 +428,17 @@ static att_plan *build(cudnnHandle_t dnn, const att_shape *s) {
               cudnnBackendGetAttribute(p->plan, CUDNN_ATTR_EXECUTION_PLAN_WORKSPACE_SIZE,
                                        CUDNN_TYPE_INT64, 1, &one, &own),
               "workspace");
-    size_t rows = (size_t)(s->b * s->t * s->h) * sizeof(float);
-    p->sum_at = align_up((size_t)own, 256);
-    p->dot_at = p->sum_at + (p->mem[T_DQ_SUM] ? align_up(rows * (size_t)s->d, 256) : 0);
-    p->bytes = p->dot_at + (p->mem[T_ROWDOT] ? align_up(rows, 256) : 0);
+    int64_t row = row_width(s), each = s->h / s->kv * row * (int64_t)dt_size((dtype)s->type);
+    int64_t sum = (s->by == BY_DOCUMENTS ? row : s->h * s->d) * (int64_t)sizeof(float);
+    const int64_t token_bytes[T_MEMORY] = { [T_DQ_SUM] = sum,
+                                            [T_ROWDOT] = s->h * (int64_t)sizeof(float),
+                                            [T_DK_EACH] = each,
+                                            [T_DV_EACH] = each };
+    p->bytes = align_up((size_t)own, 256);
+    for (int i = T_DQ_SUM; i < T_MEMORY; i++) {
+        p->at[i] = p->bytes;
+        if (p->mem[i]) p->bytes += align_up((size_t)(s->n * token_bytes[i]), 256);
+    }
     if (!p->plan) log_at(LOG_DEBUG, "attention without cuDNN: %s", p->why);
     return p;
 }
@@ -420,13 +488,18 @@ static bool shape_of(const cuda_context *x, const op_call *c, att_shape *s) {
             return false;
     if (c->out[0].dt != qkv->dt || (bwd && (c->in[0].dt != qkv->dt || c->in[2].dt != qkv->dt)))
         return false;
-    s->b = qkv->dim[0] / seq, s->t = seq;
+    bool window = c->attr.heads.window > 0 && c->attr.heads.window < seq;
+    s->n = qkv->dim[0], s->b = s->n / seq, s->t = seq;
     s->h = c->attr.heads.q, s->kv = c->attr.heads.kv, s->d = c->attr.heads.dim;
     s->scale = c->attr.heads.scale;
     s->type = (int32_t)qkv->dt;
-    s->masked = c->attr.heads.documents || (c->attr.heads.window > 0 && c->attr.heads.window < seq);
     s->backward = bwd;
     s->deterministic = bwd && x->deterministic;
+    /* The deterministic engine needs memory for all scores of a sequence: too much for slots. */
+    bool documents = c->attr.heads.documents;
+    bool slots = documents && !window && seq >= LONG_ROW && !x->deterministic;
+    s->by = slots ? BY_DOCUMENTS : documents || window ? BY_FIRST_KEYS : BY_ROWS;
+    if (slots) s->b = MIN(s->b + s->n / SLOT_TOKENS, CUDA_MOST_SLOTS);
     return s->d % 8 == 0 && s->d <= 128;
 }
 
@@ -450,13 +523,15 @@ static att_plan *plan_for(const cuda_context *x, const op_call *c) {
     return p->plan && q->plan ? p : NULL;
 }
 
-static size_t first_bytes(const att_shape *s) {
-    return s->masked ? align_up((size_t)(s->b * s->t) * sizeof(int32_t), 256) : 0;
+static size_t places_bytes(const att_shape *s) {
+    if (s->by == BY_DOCUMENTS) return align_up(sizeof(cuda_places), 256);
+    return s->by == BY_FIRST_KEYS ? align_up((size_t)s->n * sizeof(int32_t), 256) : 0;
 }
 
 size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c) {
     att_plan *p = plan_for(x, c);
-    return p ? first_bytes(&p->shape) + p->bytes + 256 : 0;
+    size_t left = cuda_attention_tiles_bytes(c); /* of documents past the slots */
+    return p ? places_bytes(&p->shape) + MAX(p->bytes, left) + 256 : 0;
 }
 
 static void run(const op_call *c, att_plan *p, void *const at[T_MEMORY], void *workspace) {
@@ -482,9 +557,14 @@ bool cuda_attention_cudnn(const op_call *c) {
     const att_shape *s = &p->shape;
     bool bwd = s->backward;
     char *qkv = c->in[bwd ? 1 : 0].data, *dqkv = bwd ? c->out[0].data : NULL;
+    const int32_t *start = c->in[bwd ? 4 : 1].data;
     int32_t *first = c->run->workspace;
-    char *work = (char *)c->run->workspace + first_bytes(s);
-    if (s->masked) cuda_row_starts(c, c->in[bwd ? 4 : 1].data, s->b * s->t, s->t, first);
+    cuda_places *at_documents = c->run->workspace;
+    char *work = (char *)c->run->workspace + places_bytes(s);
+    if (s->by == BY_FIRST_KEYS) cuda_row_starts(c, start, s->n, s->t, first);
+    if (s->by == BY_DOCUMENTS)
+        cuda_cut_documents(c, start, s->n, (int)s->b,
+                           (const int64_t[]){ row_width(s), s->h * s->d, s->h }, at_documents);
     int64_t k = s->h * s->d * 2, v = k + s->kv * s->d * 2; /* bytes from q to k, to v */
     void *const at[T_MEMORY] = { [T_Q] = qkv,
                                  [T_K] = qkv + k,
@@ -496,11 +576,19 @@ bool cuda_attention_cudnn(const op_call *c) {
                                  [T_DK] = bwd ? dqkv + k : NULL,
                                  [T_DV] = bwd ? dqkv + v : NULL,
                                  [T_FIRST] = first,
+                                 [T_LENGTH_Q] = at_documents->length,
+                                 [T_LENGTH_K] = at_documents->length,
+                                 [T_AT_QKV] = at_documents->at[0],
+                                 [T_AT_O] = at_documents->at[1],
+                                 [T_AT_STATS] = at_documents->at[2],
                                  [T_SCALE] = &p->scale,
                                  [T_NEG_INF] = &p->neg_inf,
                                  [T_ONE] = &p->one,
-                                 [T_DQ_SUM] = work + p->sum_at,
-                                 [T_ROWDOT] = work + p->dot_at };
+                                 [T_DQ_SUM] = work + p->at[T_DQ_SUM],
+                                 [T_ROWDOT] = work + p->at[T_ROWDOT],
+                                 [T_DK_EACH] = work + p->at[T_DK_EACH],
+                                 [T_DV_EACH] = work + p->at[T_DV_EACH] };
     run(c, p, at, work);
+    if (s->by == BY_DOCUMENTS) cuda_attention_rest(c, &at_documents->rest, work);
     return true;
 }

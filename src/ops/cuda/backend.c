@@ -2,6 +2,7 @@
 #include "cuda_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line) {
     if (status == cudaSuccess) return true;
@@ -35,9 +36,62 @@ static err map(void *context, size_t bytes, void **out) {
 
 static void unmap(void *context, void *p, size_t bytes) { cudaFree(p); }
 
+/* Copies to the device go through pinned memory, so that queueing one never waits for the calls
+ * before it: pieces fill a slot, slots are taken in turn, and a slot is used again only after the
+ * copies out of it are done. */
+enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 8 };
+typedef struct cuda_queue {
+    char *staging; /* [SLOTS][SLOT_BYTES], NULL: none to be had */
+    cudaEvent_t left[SLOTS];
+    int slot;
+    size_t used; /* of the slot */
+    cudaEvent_t mark[MARKS];
+} cuda_queue;
+
+static err queue_new(cuda_queue **out) {
+    cuda_queue *q = *out = mem_alloc(sizeof *q);
+    cudaError_t status = cudaSuccess;
+    for (int i = 0; i < SLOTS && status == cudaSuccess; i++)
+        status = cudaEventCreateWithFlags(&q->left[i], cudaEventDisableTiming);
+    for (int i = 0; i < MARKS && status == cudaSuccess; i++) status = cudaEventCreate(&q->mark[i]);
+    if (status != cudaSuccess) return ERR("CUDA events: %s", cudaGetErrorString(status));
+    if (cudaHostAlloc((void **)&q->staging, SLOTS * SLOT_BYTES, 0) != cudaSuccess) {
+        cudaGetLastError(); /* copies then go from where the bytes are, and may wait */
+        q->staging = NULL;
+    }
+    return OK;
+}
+
+static void queue_free(cuda_queue *q) {
+    if (!q) return;
+    for (int i = 0; i < SLOTS; i++)
+        if (q->left[i]) cudaEventDestroy(q->left[i]);
+    for (int i = 0; i < MARKS; i++)
+        if (q->mark[i]) cudaEventDestroy(q->mark[i]);
+    cudaFreeHost(q->staging);
+    free(q);
+}
+
+static void put_piece(cuda_context *x, char *to, const char *from, size_t bytes) {
+    cuda_queue *q = x->queue;
+    if (q->used + bytes > SLOT_BYTES) {
+        CUDA_OK(x, cudaEventRecord(q->left[q->slot], x->stream));
+        q->slot = (q->slot + 1) % SLOTS;
+        q->used = 0;
+        CUDA_OK(x, cudaEventSynchronize(q->left[q->slot]));
+    }
+    char *at = q->staging + (size_t)q->slot * SLOT_BYTES + q->used;
+    memcpy(at, from, bytes);
+    q->used += align_up(bytes, 256);
+    CUDA_OK(x, cudaMemcpyAsync(to, at, bytes, cudaMemcpyDefault, x->stream));
+}
+
 static void put(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
-    CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyHostToDevice, x->stream));
+    if (!x->queue->staging)
+        CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
+    for (size_t at = 0; x->queue->staging && at < bytes; at += SLOT_BYTES)
+        put_piece(x, (char *)to + at, (const char *)from + at, MIN(bytes - at, (size_t)SLOT_BYTES));
 }
 
 static err sync(void *context) {
@@ -48,8 +102,80 @@ static err sync(void *context) {
 
 static err get(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
-    CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToHost, x->stream));
+    CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
     return sync(context);
+}
+
+/* ---- reading late ---------------------------------------------------------------------------- */
+
+static void drop(void *context, op_ticket *t) {
+    if (t->event) cudaEventDestroy(t->event);
+    cudaFreeHost(t->memory);
+}
+
+static void fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
+    cuda_context *x = context;
+    if (t->room < bytes) {
+        drop(context, t);
+        *t = (op_ticket){ .room = bytes };
+        if (!CUDA_OK(x, cudaHostAlloc(&t->memory, bytes, 0))) t->memory = NULL, t->room = 0;
+        cudaEvent_t event = NULL;
+        CUDA_OK(x, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+        t->event = event;
+    }
+    t->bytes = bytes;
+    if (!t->memory) return;
+    CUDA_OK(x, cudaMemcpyAsync(t->memory, from, bytes, cudaMemcpyDeviceToHost, x->stream));
+    CUDA_OK(x, cudaEventRecord(t->event, x->stream));
+}
+
+static err take(void *context, op_ticket *t, void *to) {
+    cuda_context *x = context;
+    if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event))) memcpy(to, t->memory, t->bytes);
+    return take_fault(x);
+}
+
+/* ---- recording: CUDA graphs ------------------------------------------------------------------ */
+
+static void record(void *context) {
+    cuda_context *x = context;
+    CUDA_OK(x, cudaStreamBeginCapture(x->stream, cudaStreamCaptureModeThreadLocal));
+}
+
+static void *recorded(void *context) {
+    cuda_context *x = context;
+    cudaGraph_t graph = NULL;
+    cudaGraphExec_t made = NULL;
+    cudaError_t status = cudaStreamEndCapture(x->stream, &graph);
+    if (status == cudaSuccess && !x->fault) status = cudaGraphInstantiate(&made, graph, 0);
+    if (graph) cudaGraphDestroy(graph);
+    if (!made) { /* what went wrong was the recording: the calls are queued one by one instead */
+        err_free(take_fault(x));
+        cudaGetLastError();
+    }
+    return made;
+}
+
+static void replay(void *context, void *graph) {
+    cuda_context *x = context;
+    CUDA_OK(x, cudaGraphLaunch(graph, x->stream));
+}
+
+static void forget(void *context, void *graph) { cudaGraphExecDestroy(graph); }
+
+/* ---- time ---------------------------------------------------------------------------------------- */
+
+static void mark(void *context, int i) {
+    cuda_context *x = context;
+    CUDA_OK(x, cudaEventRecord(x->queue->mark[i], x->stream));
+}
+
+static double between(void *context, int from, int to) {
+    cuda_context *x = context;
+    float ms = 0;
+    CUDA_OK(x, cudaEventSynchronize(x->queue->mark[to]));
+    CUDA_OK(x, cudaEventElapsedTime(&ms, x->queue->mark[from], x->queue->mark[to]));
+    return ms * 1e-3;
 }
 
 static double peak(void *context, dtype dt) {
@@ -59,7 +185,28 @@ static double peak(void *context, dtype dt) {
     return flops;
 }
 
-static const op_device device = { map, unmap, put, get, sync, peak };
+static const op_device device = {
+    .map = map,
+    .unmap = unmap,
+    .map_host = cuda_map_host,
+    .unmap_host = cuda_unmap_host,
+    .aside = cuda_aside,
+    .back = cuda_back,
+    .join = cuda_join,
+    .put = put,
+    .get = get,
+    .fetch = fetch,
+    .take = take,
+    .drop = drop,
+    .sync = sync,
+    .record = record,
+    .recorded = recorded,
+    .replay = replay,
+    .forget = forget,
+    .mark = mark,
+    .between = between,
+    .peak = peak,
+};
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
@@ -75,7 +222,13 @@ static size_t workspace(const op_backend *b, const op_call *c, int threads) {
     case OP_LINEAR:
     case OP_LINEAR_GELU:
     case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_X_GELU:
     case OP_LINEAR_BWD_W: return cuda_linear_workspace(c);
+    case OP_QUANTIZE:
+    case OP_QUANTIZE_SWIGLU:
+    case OP_QUANTIZE_SWIGLU_BWD:
+    case OP_QUANTIZE_GELU:
+    case OP_QUANTIZE_GELU_BWD: return cuda_quantize_workspace(c);
     case OP_LINEAR_CE: return cuda_linear_ce_workspace(c);
     case OP_EMBED_BWD: return cuda_embed_workspace(c);
     case OP_RMSNORM_BWD:
@@ -102,6 +255,7 @@ static const op_backend table = {
         [OP_LINEAR] = cuda_linear,
         [OP_LINEAR_GELU] = cuda_linear,
         [OP_LINEAR_BWD_X] = cuda_linear_bwd_x,
+        [OP_LINEAR_BWD_X_GELU] = cuda_linear_bwd_x_gelu,
         [OP_LINEAR_BWD_W] = cuda_linear_bwd_w,
         [OP_RMSNORM] = cuda_norm,
         [OP_RMSNORM_BWD] = cuda_norm_bwd,
@@ -122,6 +276,12 @@ static const op_backend table = {
         [OP_CAST] = cuda_add,
         [OP_DROPOUT] = cuda_dropout,
         [OP_SCALE] = cuda_scale,
+        [OP_QUANTIZE] = cuda_quantize,
+        [OP_QUANTIZE_SWIGLU] = cuda_quantize_activation,
+        [OP_QUANTIZE_SWIGLU_BWD] = cuda_quantize_activation_bwd,
+        [OP_QUANTIZE_GELU] = cuda_quantize_activation,
+        [OP_QUANTIZE_GELU_BWD] = cuda_quantize_activation_bwd,
+        [OP_FP8_COMMIT] = cuda_fp8_commit,
         [OP_LINEAR_CE] = cuda_linear_ce,
         [OP_SQNORM] = cuda_sqnorm,
         [OP_ZERO] = cuda_zero,
@@ -132,38 +292,12 @@ static const op_backend table = {
         [OP_UPDATE_ADAM8] = cuda_update_adam8,
         [OP_UPDATE_ADAFACTOR] = cuda_update_adafactor,
         [OP_UPDATE_MUON] = cuda_update_muon,
+        [OP_CLIP] = cuda_clip,
         [OP_AGC] = cuda_agc,
     },
 };
 
 /* ---- life ---------------------------------------------------------------------------------------- */
-
-int ops_cuda_count(void) {
-    int n = 0;
-    if (cudaGetDeviceCount(&n) != cudaSuccess) n = 0;
-    cudaGetLastError(); /* no driver is no fault of a later call */
-    return n;
-}
-
-err ops_cuda_describe(int number, ops_gpu_info *out) {
-    struct cudaDeviceProp p;
-    size_t free_bytes = 0, all = 0;
-    *out = (ops_gpu_info){ .name = "" };
-    cudaError_t status = cudaGetDeviceProperties(&p, number);
-    if (status == cudaSuccess) status = cudaSetDevice(number);
-    if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &all);
-    if (status != cudaSuccess)
-        return ERR("GPU %d does not answer: %s", number, cudaGetErrorString(status));
-    snprintf(out->name, sizeof out->name, "%s", p.name);
-    out->multiprocessors = p.multiProcessorCount;
-    out->memory = (double)all;
-    out->free_memory = (double)free_bytes;
-    cudaDriverGetVersion(&out->driver);
-    cudaRuntimeGetVersion(&out->runtime);
-    snprintf(out->blas, sizeof out->blas, "%zu", cuda_products_version());
-    snprintf(out->dnn, sizeof out->dnn, "%s", cuda_attention_version());
-    return OK;
-}
 
 static err open_device(cuda_context *x, int number) {
     x->device = number;
@@ -174,21 +308,21 @@ static err open_device(cuda_context *x, int number) {
         status = cudaStreamCreateWithFlags(&x->stream, cudaStreamNonBlocking);
     if (status != cudaSuccess)
         return err_hint(ERR("GPU %d does not open: %s", number, cudaGetErrorString(status)),
-                        "nvidia-smi shows what is there; device=cpu trains without one");
-    TRY(cuda_products_new(&x->products));
+                        "nvidia-smi shows what is there; --device cpu does without");
+    TRY(queue_new(&x->queue));
+    TRY(cuda_products_new(x, &x->products));
     TRY(cuda_attention_new(x->stream, &x->attention));
     return OK;
 }
 
-err ops_cuda_open(int number, bool deterministic, op_backend **out) {
-    if (ops_cuda_count() <= number)
-        return err_hint(ERR("GPU %d was asked for, %d are there", number, ops_cuda_count()),
-                        "nvidia-smi shows what is there; device=cpu trains without one");
+err ops_cuda_open(int number, int flags, op_backend **out) {
+    TRY(ops_cuda_check(number));
     op_backend *b = mem_alloc(sizeof *b);
     cuda_context *x = mem_alloc(sizeof *x);
     *b = table;
     b->context = x;
-    x->deterministic = deterministic;
+    x->deterministic = flags & OPS_DETERMINISTIC;
+    x->tf32 = flags & OPS_TF32;
     err e = open_device(x, number);
     if (e) {
         ops_cuda_close(b);
@@ -203,6 +337,8 @@ void ops_cuda_close(op_backend *b) {
     cuda_context *x = b->context;
     cuda_attention_free(x->attention);
     cuda_products_free(x->products);
+    queue_free(x->queue);
+    cuda_side_free(x->side);
     if (x->stream) cudaStreamDestroy(x->stream);
     err_free(x->fault);
     free(x);

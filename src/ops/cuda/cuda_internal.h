@@ -21,6 +21,9 @@ typedef struct cuda_context {
     struct cuda_products *products;   /* products.c: cuBLASLt and its plans */
     struct cuda_attention *attention; /* attention_cudnn.c: cuDNN and its plans; NULL without it */
     bool deterministic;               /* the same bits in every run, at its cost */
+    bool tf32;                        /* linear layers of fp32 multiply in tf32 */
+    struct cuda_queue *queue;         /* backend.c: staging memory, marks */
+    struct cuda_side *side;           /* aside.c: the second queue; NULL until there was one */
     err fault;                        /* the first */
 } cuda_context;
 
@@ -39,7 +42,9 @@ bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line);
 
 /* ---- products: products.c and linear.c ----------------------------------------------------------------------
  * As the CPU's gemm: C[M,N] (+)= op(A) op(B), row major, ta/tb when stored transposed. A and B are
- * of one type: fp32, bf16 or fp16; C of that type or fp32. */
+ * of one type, fp32, bf16 or fp16, and C of that type or fp32; or both are fp8 (e4m3 with e4m3 or
+ * e5m2), C is bf16 or fp32, K runs along the rows of both (ta false, tb true), and every size and
+ * stride is a multiple of 16. */
 typedef struct cuda_gemm {
     int64_t m, n, k;
     const void *a, *b;
@@ -47,18 +52,22 @@ typedef struct cuda_gemm {
     dtype at, bt, ct;
     int64_t lda, ldb, ldc;
     bool ta, tb, accumulate;
-    float alpha;      /* 0 means 1 */
+    float alpha;                    /* 0 means 1 */
+    const float *scale_a, *scale_b; /* fp8: what turns stored values into real ones; NULL: 1 */
+    bool fast;                      /* fp8: sums are kept shorter within a product */
+    bool exact;                     /* fp32 operands: full precision, not tf32 */
+    /* What cuBLASLt may do beside the product. */
     const void *bias; /* [N] of bias_t */
     dtype bias_t;
-    bool gelu; /* tanh form, with `pre` [M, N] of type ct, stride ldc */
-    void *pre;
-    bool exact; /* fp32 operands: full precision, not tf32 */
+    bool gelu;  /* C = gelu(pre), tanh form, with pre = AB + bias, stored */
+    bool dgelu; /* C = gelu'(pre) AB, tanh form, pre read */
+    void *pre;  /* [M, N] of type ct, stride ldc */
 } cuda_gemm;
-err cuda_products_new(struct cuda_products **out);
+err cuda_products_new(const cuda_context *x, struct cuda_products **out);
 void cuda_products_free(struct cuda_products *p);
 size_t cuda_products_version(void);
-/* @return false when a bias or GELU cannot be fused, and nothing was done; other failures are the
- * context's fault. */
+/* @return false when an fp8 product or what goes beside a product is not to be had, and nothing was
+ * done; other failures are the context's fault. */
 bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes);
 enum { CUDA_GEMM_WORKSPACE = 32 << 20 };
 /* Operations a second of a large product of this type; NaN when it cannot be tried. */
@@ -66,10 +75,19 @@ double cuda_peak(cuda_context *x, dtype dt);
 
 void cuda_linear(const op_call *c); /* also LINEAR_GELU */
 void cuda_linear_bwd_x(const op_call *c);
+void cuda_linear_bwd_x_gelu(const op_call *c);
 void cuda_linear_bwd_w(const op_call *c);
 void cuda_linear_ce(const op_call *c);
 size_t cuda_linear_workspace(const op_call *c);
 size_t cuda_linear_ce_workspace(const op_call *c);
+
+/* ---- the host's memory and the second queue: aside.c, as op_device has them -------------------- */
+err cuda_map_host(void *context, size_t bytes, void **out);
+void cuda_unmap_host(void *context, void *p, size_t bytes);
+void cuda_aside(void *context);
+void cuda_back(void *context);
+void cuda_join(void *context);
+void cuda_side_free(struct cuda_side *s); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */
 void cuda_embed(const op_call *c); /* embed.cu */
@@ -99,12 +117,18 @@ void cuda_add(const op_call *c); /* elementwise.cu: also CAST */
 void cuda_dropout(const op_call *c);
 void cuda_scale(const op_call *c);
 void cuda_zero(const op_call *c);
+void cuda_quantize(const op_call *c); /* quantize.cu */
+void cuda_quantize_activation(const op_call *c);
+void cuda_quantize_activation_bwd(const op_call *c);
+size_t cuda_quantize_workspace(const op_call *c);
+void cuda_fp8_commit(const op_call *c);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
 size_t cuda_reduce_workspace(const op_call *c);
 void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion */
 void cuda_update_adam8(const op_call *c);
 void cuda_update_adafactor(const op_call *c);
 void cuda_update_muon(const op_call *c);
+void cuda_clip(const op_call *c);
 void cuda_agc(const op_call *c);
 size_t cuda_update_workspace(const op_call *c);
 
@@ -113,6 +137,14 @@ size_t cuda_update_workspace(const op_call *c);
  * @param partial cuda_columns_bytes of workspace. */
 void cuda_sum_columns(cuda_context *x, const tensor *t, float *out, bool accumulate, void *partial);
 size_t cuda_columns_bytes(int64_t cols);
+/* Adds partial sums [rows, outputs x wide], wide >= d, to one or two outputs [d], in order. */
+typedef struct cuda_sums {
+    float *out[2]; /* NULL: not wanted */
+    bool add[2];   /* to what is there */
+    int d, wide;
+} cuda_sums;
+void cuda_add_partials(cuda_context *x, const float *partial, int rows, int outputs,
+                       const cuda_sums *o);
 /* z[N,M] += bias[M] where there is one, in place; then y = gelu(z) unless act is negative. */
 void cuda_bias_gelu(cuda_context *x, const tensor *z, const tensor *bias, int act, const tensor *y);
 /* Losses of a chunk of logits z[count, v] and, in place, their gradients. loss.cu. */
@@ -127,6 +159,19 @@ void cuda_softmax_rows(const cuda_softmax *s);
 /* The first key each of n queries sees, as an index in its row of `seq` tokens. */
 void cuda_row_starts(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
                      int32_t *first);
+/* Where documents lie, for cuDNN: document i has `length` tokens (0 past the last) and begins at
+ * at[w][i] elements of the w-th tensor. rest: the first token of documents that have no slot. */
+enum { CUDA_MOST_SLOTS = 1024 };
+typedef struct cuda_places {
+    int32_t length[CUDA_MOST_SLOTS];
+    int64_t at[3][CUDA_MOST_SLOTS + 2];
+    int32_t rest;
+} cuda_places;
+/* @param width elements of a token in each of the three tensors. */
+void cuda_cut_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
+                        const int64_t width[3], cuda_places *out);
+/* Attention of the tokens from *from on, with lse as [N, H]; forward or backward. */
+void cuda_attention_rest(const op_call *c, const int32_t *from, void *workspace);
 /* Converts n elements between float types. */
 void cuda_convert(cuda_context *x, const tensor *from, const tensor *to);
 

@@ -76,14 +76,43 @@ __device__ __forceinline__ void write1(void *p, int dt, int64_t i, float v) {
     }
 }
 
+/* ---- copies into shared memory that a thread queues and waits for itself ------------------------- */
+__device__ __forceinline__ void copy_async(pack16 *to, const pack16 *from) {
+    unsigned at = (unsigned)__cvta_generic_to_shared(to);
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
+}
+__device__ __forceinline__ void copies_end() { /* of a set of copies */
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+template <int AFTER> __device__ __forceinline__ void copies_wait() { /* for all but the last sets */
+    asm volatile("cp.async.wait_group %0;" ::"n"(AFTER) : "memory");
+}
+
 /* A tensor's memory, of a type known when compiled ... */
 template <typename T> struct typed {
+    struct raw { /* eight elements as they lie in memory: what a load under way fills */
+        pack16 w[sizeof(T) / 2];
+    };
+    using fp32 = typed<float>; /* how tensors of fp32 beside it are read */
+    enum { WHOLE = 1 };        /* rows are whole eights */
     T *p;
     __host__ typed(const tensor &t, int64_t width = 0) : p((T *)t.data) {}
     __device__ bool present() const { return p != nullptr; }
     /* Elements [i, i + 8), of which the last may lie at or past `end` (which i is below). */
     __device__ __forceinline__ void load(int64_t i, int64_t end, float v[8]) const {
         read8(p + i, v);
+    }
+    __device__ __forceinline__ raw fetch(int64_t i, int64_t end) const {
+        return *(const raw *)(p + i);
+    }
+    static __device__ __forceinline__ void widen(const raw &r, float v[8]) {
+        read8((const T *)r.w, v);
+    }
+    /* Queues a copy of them into shared memory. */
+    __device__ __forceinline__ void send(raw *to, int64_t i, int64_t end) const {
+#pragma unroll
+        for (int k = 0; k < (int)(sizeof(T) / 2); k++)
+            copy_async(&to->w[k], (const pack16 *)(p + i) + k);
     }
     __device__ __forceinline__ void store(int64_t i, int64_t end, const float v[8]) const {
         write8(p + i, v);
@@ -95,6 +124,11 @@ template <typename T> struct typed {
 };
 /* ... or when run: mixtures of types, and rows that are no multiple of eight elements. */
 struct mixed {
+    struct raw {
+        float v[8];
+    };
+    using fp32 = mixed;
+    enum { WHOLE = 0 };
     void *p;
     int dt;
     bool eights; /* all accesses are whole and aligned */
@@ -116,6 +150,18 @@ struct mixed {
             return;
         }
         for (int k = 0; k < 8; k++) v[k] = i + k < end ? read1(p, dt, i + k) : 0.0f;
+    }
+    __device__ __forceinline__ raw fetch(int64_t i, int64_t end) const {
+        raw r;
+        load(i, end, r.v);
+        return r;
+    }
+    static __device__ __forceinline__ void widen(const raw &r, float v[8]) {
+#pragma unroll
+        for (int k = 0; k < 8; k++) v[k] = r.v[k];
+    }
+    __device__ __forceinline__ void send(raw *to, int64_t i, int64_t end) const {
+        *to = fetch(i, end);
     }
     __device__ __forceinline__ void store(int64_t i, int64_t end, const float v[8]) const {
         if (eights) {
@@ -167,6 +213,19 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
         }                                                                                          \
     } while (0)
 
+/* ---- fast functions, good to a few last places ---------------------------------------------------- */
+__device__ __forceinline__ float power2(float x) {
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float inverse(float x) {
+    float y;
+    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ __forceinline__ float sigmoid(float x) { return inverse(1 + power2(-1.44269504f * x)); }
+
 /* ---- sums ------------------------------------------------------------------------------------ */
 __device__ __forceinline__ float warp_sum(float v) {
 #pragma unroll
@@ -193,7 +252,14 @@ __device__ __forceinline__ float block_sum(float v, float *room) {
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Blocks for `n` items of which a block takes `each`, at most what keeps the device busy. */
+/* Blocks for `n` items of which a block takes `each`: all of them, which for work without a loop beats
+ * a few that stay ... */
+static inline unsigned blocks_for(int64_t n, int64_t each) {
+    int64_t blocks = ceil_div(n, each);
+    BUG_IF(blocks < 1 || blocks > INT32_MAX);
+    return (unsigned)blocks;
+}
+/* ... or at most what keeps the device busy. */
 static inline int grid_for(const cuda_context *x, int64_t n, int64_t each, int per_sm) {
     int64_t blocks = ceil_div(n, each), most = (int64_t)x->sms * per_sm;
     return (int)(blocks < most ? (blocks > 0 ? blocks : 1) : most);

@@ -7,7 +7,8 @@
 
 #include <string.h>
 
-enum { LOGIT_BYTES = 1 << 30, LINE = 64 };
+/* Logits at a time: chunks of 4096 rows are the fastest and small. */
+enum { LOGIT_BYTES = 512 << 20, LOGIT_ROWS = 4096, LINE = 64, ROWS = 128 };
 
 typedef struct room {
     char *at, *end;
@@ -26,11 +27,14 @@ static void *take(room *r, size_t bytes) {
 
 /* ---- operands of one type ---------------------------------------------------------------------- */
 
+/* fp8 operands, e4m3 or e5m2, are multiplied as they are. */
+static bool is_fp8(dtype dt) { return dt_size(dt) == 1; }
+
 static size_t widened(const tensor *t) {
     return align_up((size_t)tensor_count(t) * sizeof(float), 256);
 }
 static size_t pair_bytes(const tensor *a, const tensor *b) {
-    return a->dt == b->dt ? 0 : widened(a) + widened(b);
+    return a->dt == b->dt || is_fp8(a->dt) ? 0 : widened(a) + widened(b);
 }
 
 static tensor widen(cuda_context *x, const tensor *t, room *r) {
@@ -44,7 +48,7 @@ static tensor widen(cuda_context *x, const tensor *t, room *r) {
 /* c = op(a) op(b), where the operands may differ in type: then both become fp32. */
 static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, const tensor *c,
                          room *r) {
-    if (a.dt != b.dt) {
+    if (a.dt != b.dt && !is_fp8(a.dt)) {
         a = widen(x, &a, r);
         b = widen(x, &b, r);
     }
@@ -62,20 +66,32 @@ static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, 
                         .ldc = c->dim[1],
                         .ta = ta,
                         .tb = tb,
-                        .exact = true };
+                        .exact = !x->tf32 };
 }
 
 static bool multiply(const op_call *c, const cuda_gemm *g) {
     return cuda_multiply(cuda_of(c), g, c->run->workspace, CUDA_GEMM_WORKSPACE);
 }
+/* Where there is no other way. */
+static void must_multiply(const op_call *c, const cuda_gemm *g) {
+    cuda_context *x = cuda_of(c);
+    if (!multiply(c, g) && !x->fault)
+        x->fault =
+            err_hint(ERR("this GPU has no product of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
+                         dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
+                     "fp8 needs compute capability 8.9 or more; set precision.fp8=off");
+}
 
-/* cuBLASLt writes no fp16 or bf16 result of other operands' types. */
-static bool direct(const cuda_gemm *g) { return g->ct == DT_F32 || g->ct == g->at; }
+/* cuBLASLt writes no fp16 or bf16 result of other operands' types, but for fp8. */
+static bool writes(dtype operands, dtype result) {
+    return result == DT_F32 || result == operands || (is_fp8(operands) && result == DT_BF16);
+}
+static bool direct(const cuda_gemm *g) { return writes(g->at, g->ct); }
 
 /* Through an fp32 result where the product cannot write c's own type. */
 static void product(const op_call *c, cuda_gemm g, const tensor *to, room *r) {
     if (direct(&g)) {
-        multiply(c, &g);
+        must_multiply(c, &g);
         return;
     }
     tensor wide = *to;
@@ -92,9 +108,36 @@ static void product(const op_call *c, cuda_gemm g, const tensor *to, room *r) {
 size_t cuda_linear_workspace(const op_call *c) {
     const tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
     size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(a, b) + widened(y);
-    if (a->dt == b->dt && (y->dt == a->dt || y->dt == DT_F32)) bytes -= widened(y);
-    if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE) bytes += cuda_columns_bytes(a->dim[1]);
+    if ((a->dt == b->dt || is_fp8(a->dt)) && writes(a->dt, y->dt)) bytes -= widened(y);
+    if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE)
+        bytes += cuda_columns_bytes(c->out[1].dim[0]);
+    if (c->in[2].dt != DT_NONE && c->in[2].ndim == 1) bytes += widened(&c->in[2]);
     return bytes + 1024;
+}
+
+/* Whether the sums of fp8 products are kept shorter, which is faster. */
+enum { FP8_FAST_FORWARD = true, FP8_FAST_BACKWARD = false };
+
+/* The product of the op's operands. In fp8 both lie along the sum, whichever op it is. */
+static cuda_gemm operands(const op_call *c, bool ta, bool tb, room *r) {
+    bool fp8 = is_fp8(c->in[0].dt);
+    cuda_gemm g = gemm_of(cuda_of(c), c->in[0], ta && !fp8, c->in[1], tb || fp8, &c->out[0], r);
+    if (!fp8) return g;
+    bool forward = c->op == OP_LINEAR || c->op == OP_LINEAR_GELU;
+    g.scale_a = (const float *)c->in[3].data + FP8_UNSCALE;
+    g.scale_b = (const float *)c->in[4].data + FP8_UNSCALE;
+    g.fast = forward ? FP8_FAST_FORWARD : FP8_FAST_BACKWARD;
+    return g;
+}
+
+/* Beside a product the bias has the result's type. */
+static tensor bias_as(cuda_context *x, const tensor *bias, dtype dt, room *r) {
+    tensor b = *bias;
+    if (!bias->data || bias->dt == dt) return b;
+    b.dt = dt;
+    b.data = take(r, tensor_bytes(&b));
+    cuda_convert(x, bias, &b);
+    return b;
 }
 
 void cuda_linear(const op_call *c) {
@@ -102,14 +145,16 @@ void cuda_linear(const op_call *c) {
     bool gelu = c->op == OP_LINEAR_GELU;
     const tensor *bias = &c->in[2], *y = &c->out[0], *pre = gelu ? &c->out[1] : y;
     room r = room_of(c);
-    cuda_gemm g = gemm_of(x, c->in[0], false, c->in[1], true, y, &r), fused = g;
-    fused.bias = bias->data;
-    fused.bias_t = bias->dt;
+    cuda_gemm g = operands(c, false, true, &r), fused = g;
     fused.gelu = gelu && c->attr.act == ACT_GELU_TANH;
     fused.pre = pre->data;
-    bool whole = direct(&g) && (fused.gelu || !gelu) && g.at != DT_F32 &&
-                 (!gelu || pre->dt == y->dt) && (bias->data || fused.gelu);
-    if (whole && multiply(c, &fused)) return;
+    bool whole = direct(&g) && (!gelu || (fused.gelu && g.at != DT_F32 && pre->dt == y->dt));
+    if (whole && (bias->data || gelu)) {
+        tensor b = bias_as(x, bias, g.ct, &r);
+        fused.bias = b.data;
+        fused.bias_t = b.dt;
+        if (multiply(c, &fused)) return;
+    }
     g.c = pre->data;
     g.ct = pre->dt;
     product(c, g, pre, &r);
@@ -118,21 +163,38 @@ void cuda_linear(const op_call *c) {
 
 void cuda_linear_bwd_x(const op_call *c) {
     room r = room_of(c);
-    cuda_gemm g = gemm_of(cuda_of(c), c->in[0], false, c->in[1], false, &c->out[0], &r);
+    cuda_gemm g = operands(c, false, false, &r);
     product(c, g, &c->out[0], &r);
+}
+
+void cuda_linear_bwd_x_gelu(const op_call *c) {
+    room r = room_of(c);
+    const tensor *pre = &c->in[2], *dpre = &c->out[0];
+    cuda_gemm g = operands(c, false, false, &r), fused = g;
+    fused.dgelu = true;
+    fused.pre = pre->data;
+    bool whole = direct(&g) && c->attr.act == ACT_GELU_TANH && g.at != DT_F32 && pre->dt == g.ct;
+    if (whole && multiply(c, &fused)) return;
+    product(c, g, dpre, &r);
+    op_call slope = *c; /* in place */
+    slope.in[0] = *dpre;
+    slope.in[1] = *pre;
+    cuda_gelu_bwd(&slope);
 }
 
 void cuda_linear_bwd_w(const op_call *c) {
     cuda_context *x = cuda_of(c);
+    const tensor *dy = &c->in[0], *dw = &c->out[0], *db = &c->out[1];
     room r = room_of(c);
-    if (c->out[1].data) {
-        void *partial = take(&r, cuda_columns_bytes(c->in[0].dim[1]));
-        cuda_sum_columns(x, &c->in[0], c->out[1].data, c->accumulate & 2, partial);
+    if (dw->data) {
+        cuda_gemm g = operands(c, true, false, &r);
+        g.accumulate = c->accumulate & 1;
+        must_multiply(c, &g);
     }
-    if (!c->out[0].data) return;
-    cuda_gemm g = gemm_of(x, c->in[0], true, c->in[1], false, &c->out[0], &r);
-    g.accumulate = c->accumulate & 1;
-    multiply(c, &g);
+    if (db->data) {
+        void *partial = take(&r, cuda_columns_bytes(dy->dim[1]));
+        cuda_sum_columns(x, dy, db->data, c->accumulate & 2, partial);
+    }
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------
@@ -146,9 +208,9 @@ static ce ce_of(const op_call *c) {
     ce s = { .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
     s.zt = c->in[0].dt == c->in[1].dt ? c->in[0].dt : DT_F32;
     s.stride = (s.v + LINE - 1) / LINE * LINE;
-    int64_t most = LOGIT_BYTES / (s.stride * (int64_t)dt_size(s.zt));
+    int64_t most = MIN(LOGIT_ROWS, LOGIT_BYTES / (s.stride * (int64_t)dt_size(s.zt)));
     int64_t chunks = MAX(1, (s.n + MAX(most, 1) - 1) / MAX(most, 1));
-    s.rows = (s.n + chunks - 1) / chunks;
+    s.rows = MIN((int64_t)align_up((size_t)((s.n + chunks - 1) / chunks), ROWS), s.n);
     return s;
 }
 

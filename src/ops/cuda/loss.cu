@@ -1,9 +1,11 @@
 /* Softmax and its gradient over rows of logits, in place. One block a row: a first pass keeps the
- * running maximum and sum, a second writes (p - onehot) x the loss's gradient. A row is read twice,
- * the second time mostly from L2, and written once. Deterministic. */
+ * running maximum and sum, a second writes (p - onehot) x the loss's gradient. A row that fits waits
+ * in shared memory for the second pass: each logit is read once and written once. A longer one is
+ * read twice, the second time mostly from L2. Deterministic. */
 #include "device.cuh"
 
-enum { THREADS = 512, NO_TARGET = -100 };
+/* Two blocks a multiprocessor: while one computes, the other loads. Larger blocks are slower. */
+enum { THREADS = 512, NO_TARGET = -100, ROW_BYTES = 112 << 10 };
 
 typedef struct softmax_args {
     const int32_t *target;
@@ -14,65 +16,110 @@ typedef struct softmax_args {
     bool grad;
 } softmax_args;
 
-/* A maximum and the sum of e^(x - max). */
+/* A maximum and the sum of 2^(x - max). */
 static __device__ __forceinline__ void join(float &max, float &sum, float other_max,
                                             float other_sum) {
     float most = fmaxf(max, other_max);
     if (most == -INFINITY) return;
-    sum = sum * __expf(max - most) + other_sum * __expf(other_max - most);
+    sum = sum * power2(max - most) + other_sum * power2(other_max - most);
     max = most;
 }
 
-template <class A> static __global__ void softmax_rows(A z, softmax_args a) {
-    __shared__ float maxima[32], sums[32];
-    int64_t row = blockIdx.x, base = row * a.stride, end = base + a.v;
-    int32_t target = a.target[row];
-    if (target == NO_TARGET) {
-        if (threadIdx.x == 0) a.loss[row] = 0;
-        float none[8] = { 0 };
-        for (int64_t i = threadIdx.x * EIGHT; a.grad && i < a.v; i += THREADS * EIGHT)
-            z.store(base + i, end, none);
-        return;
-    }
-    float max = -INFINITY, sum = 0, at_target = -INFINITY;
-    for (int64_t i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
-        float v[8], most = -INFINITY, part = 0;
-        z.load(base + i, end, v);
-#pragma unroll
-        for (int k = 0; k < 8; k++) {
-            v[k] = i + k < a.v ? v[k] * a.scale : -INFINITY;
-            if (i + k == target) at_target = v[k];
-            most = fmaxf(most, v[k]);
-        }
-#pragma unroll
-        for (int k = 0; k < 8; k++) part += __expf(v[k] - most);
-        join(max, sum, most, part);
-    }
+static __device__ __forceinline__ void join_warp(float &max, float &sum, float &target) {
 #pragma unroll
     for (int o = WARP / 2; o; o >>= 1) {
         join(max, sum, __shfl_xor_sync(~0u, max, o), __shfl_xor_sync(~0u, sum, o));
-        at_target = fmaxf(at_target, __shfl_xor_sync(~0u, at_target, o));
+        target = fmaxf(target, __shfl_xor_sync(~0u, target, o));
     }
-    __shared__ float targets[32];
-    int warp = threadIdx.x / WARP;
-    if (threadIdx.x % WARP == 0) maxima[warp] = max, sums[warp] = sum, targets[warp] = at_target;
+}
+
+/* Over a block, to all its threads; target: the only value above -inf. */
+static __device__ __forceinline__ void join_all(float &max, float &sum, float &target) {
+    enum { WARPS = THREADS / WARP };
+    __shared__ float maxima[WARPS], sums[WARPS], targets[WARPS];
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    join_warp(max, sum, target);
+    if (lane == 0) maxima[warp] = max, sums[warp] = sum, targets[warp] = target;
     __syncthreads();
-    max = -INFINITY, sum = 0, at_target = -INFINITY;
-    for (int i = 0; i < THREADS / WARP; i++) {
-        join(max, sum, maxima[i], sums[i]);
-        at_target = fmaxf(at_target, targets[i]);
+    max = lane < WARPS ? maxima[lane] : -INFINITY;
+    sum = lane < WARPS ? sums[lane] : 0;
+    target = lane < WARPS ? targets[lane] : -INFINITY;
+    join_warp(max, sum, target);
+}
+
+/* Exponents to the base 2: logits are scaled by scale x log2(e) when read. */
+template <class A, bool KEEP>
+static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_args a) {
+    extern __shared__ pack16 shared[]; /* KEEP: the row; a thread reads what it sent for */
+    typename A::raw *kept = (typename A::raw *)shared;
+    int64_t base = blockIdx.x * a.stride, end = base + a.v;
+    int v = (int)a.v, target = a.target[blockIdx.x];
+    if (target == NO_TARGET) {
+        if (threadIdx.x == 0) a.loss[blockIdx.x] = 0;
+        float none[8] = { 0 };
+        for (int i = threadIdx.x * EIGHT; a.grad && i < v; i += THREADS * EIGHT)
+            z.store(base + i, end, none);
+        return;
     }
-    if (threadIdx.x == 0) a.loss[row] = logf(sum) + max - at_target;
-    if (!a.grad) return;
-    float unit = a.step->loss_grad * a.scale, by = unit / sum;
-    for (int64_t i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
-        float v[8];
-        z.load(base + i, end, v);
+    if (KEEP) {
+        for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT)
+            z.send(kept + i / EIGHT, base + i, end);
+        copies_end();
+        copies_wait<0>();
+    }
+    const float log2_e = 1.44269504f, by_e = a.scale * log2_e;
+    float max = -INFINITY, sum = 0, at_target = -INFINITY, x[8];
+    for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
+        float part = 0, most;
+        if (KEEP)
+            A::widen(kept[i / EIGHT], x);
+        else
+            z.load(base + i, end, x);
 #pragma unroll
-        for (int k = 0; k < 8; k++)
-            v[k] = __expf(v[k] * a.scale - max) * by - (i + k == target ? unit : 0.0f);
-        z.store(base + i, end, v);
+        for (int k = 0; k < 8; k++) x[k] *= by_e;
+        if (i + 8 > v)
+#pragma unroll
+            for (int k = 0; k < 8; k++) x[k] = i + k < v ? x[k] : -INFINITY;
+        if ((unsigned)(target - i) < 8)
+#pragma unroll
+            for (int k = 0; k < 8; k++) at_target = i + k == target ? x[k] : at_target;
+        most = max;
+#pragma unroll
+        for (int k = 0; k < 8; k++) most = fmaxf(most, x[k]);
+        if (most == -INFINITY) continue;
+#pragma unroll
+        for (int k = 0; k < 8; k++) part += power2(x[k] - most);
+        sum = sum * power2(max - most) + part;
+        max = most;
     }
+    join_all(max, sum, at_target);
+    if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(sum) + (max - at_target) / log2_e;
+    if (!a.grad) return;
+    float loss_scale = a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1;
+    float unit = a.step->loss_grad * a.scale * loss_scale, by = unit / sum;
+    for (int i = threadIdx.x * EIGHT; i < v; i += THREADS * EIGHT) {
+        if (KEEP)
+            A::widen(kept[i / EIGHT], x);
+        else
+            z.load(base + i, end, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++) x[k] = power2(x[k] * by_e - max) * by;
+        if ((unsigned)(target - i) < 8)
+#pragma unroll
+            for (int k = 0; k < 8; k++) x[k] -= i + k == target ? unit : 0;
+        z.store(base + i, end, x);
+    }
+}
+
+template <class A> static void launch(const op_call *c, const tensor &z, const softmax_args &a) {
+    size_t row = (size_t)ceil_div(a.v, EIGHT) * sizeof(typename A::raw);
+    bool keep = a.grad && row <= ROW_BYTES;
+    auto kernel = keep ? softmax_rows<A, true> : softmax_rows<A, false>;
+    if (keep)
+        CUDA_OK(cuda_of(c),
+                cudaFuncSetAttribute((const void *)kernel,
+                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)row));
+    kernel<<<(unsigned)z.dim[0], THREADS, keep ? row : 0, cuda_stream(c)>>>(A(z), a);
 }
 
 extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
@@ -85,7 +132,6 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     int64_t dim[] = { s->count, s->stride };
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
-    WITH_TYPE(common_type(s->stride, all, 1),
-              (softmax_rows<A><<<(unsigned)s->count, THREADS, 0, cuda_stream(c)>>>(A(z), a)));
+    WITH_TYPE(common_type(s->stride, all, 1), launch<A>(c, z, a));
     CUDA_LAUNCHED(c);
 }

@@ -1,35 +1,36 @@
 /* RMS norm and layer norm with the residual sum fused, and the norms of q and k heads; forward and
- * backward.
+ * backward. Each tensor is read once and written once:
  *
- * A row is held in the registers of `warps` warps, at most 32 elements a thread, so that each tensor
- * is read once and written once:
- *
- *     forward    x, delta -> r, y          2 to 4 x N x D elements
+ *     forward    x, delta -> r, y          2 to 4 x N x D elements; a row in the registers of one
+ *                warp up to 2048 columns, of several beyond
  *     backward   dy, r, dr -> dx           3 to 4 x N x D elements, and the weights' gradients:
- *                each block adds the rows it takes up in registers and leaves one partial sum;
- *                a second kernel adds those in order. Deterministic: who takes which row follows
- *                from the shapes and the device alone.
+ *                one block a multiprocessor adds the rows it takes up in registers and leaves one
+ *                partial sum; a second kernel adds those in order
+ *
+ * Deterministic: who takes which row follows from the shapes alone.
  */
 #include "device.cuh"
 
-enum { MOST_V = 4, FWD_WARPS = 4, BWD_WARPS = 8, MOST_WIDTH = 16384 };
+enum { MOST_WIDTH = 16384, BLOCKS = CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
 
 /* Rows of d elements. A token has `groups` of them, one after another from column `first` of
  * `stride`, and their statistics from column stat_first of stat_stride. */
 typedef struct norm_shape {
     int64_t n; /* tokens x groups */
     int d, groups, first, stride, stat_first, stat_stride;
-    int warps, rows; /* warps a row, rows a block */
+    int warps, rows; /* warps a row, rows a block has at a time */
     float eps;
     bool rms;
 } norm_shape;
 
+template <bool GROUPED>
 static __device__ __forceinline__ int64_t row_place(const norm_shape &s, int64_t row) {
-    if (s.groups == 1) return row * s.stride + s.first;
+    if (!GROUPED) return row * s.stride + s.first;
     return row / s.groups * s.stride + s.first + row % s.groups * s.d;
 }
+template <bool GROUPED>
 static __device__ __forceinline__ int64_t stat_place(const norm_shape &s, int64_t row) {
-    if (s.groups == 1) return row * s.stat_stride + s.stat_first;
+    if (!GROUPED) return row * s.stat_stride + s.stat_first;
     return row / s.groups * s.stat_stride + s.stat_first + row % s.groups;
 }
 
@@ -48,86 +49,104 @@ static norm_shape shape_of(const op_call *c, int64_t tokens, int groups, int64_t
     return s;
 }
 
-/* Forward fills a thread's registers. Backward, which keeps sums beside a row, takes three vectors a
- * thread where one warp then holds the row and waits for no other; else two, until a row has
- * BWD_WARPS. */
-static void spread(norm_shape &s, bool bwd) {
-    int64_t vectors = ceil_div(s.d, WARP * EIGHT);
-    s.warps = (int)ceil_div(vectors, !bwd ? MOST_V : vectors <= 3 ? 3 : 2);
-    if (bwd && s.warps > BWD_WARPS)
-        s.warps = vectors > BWD_WARPS * MOST_V ? 2 * BWD_WARPS : BWD_WARPS;
-    int warps = bwd ? BWD_WARPS : FWD_WARPS;
-    s.rows = s.warps < warps ? warps / s.warps : 1;
+/* A warp of a row has V x STEP columns, a thread of it the vectors at first_column + k x STEP. */
+template <int V> static __device__ __forceinline__ int first_column(const norm_shape &s) {
+    int warp = threadIdx.x / WARP % s.warps, lane = threadIdx.x % WARP;
+    return warp * V * STEP + lane * EIGHT;
 }
 
-/* The sum over a row's warps, to all its threads. `room` [32]. */
-static __device__ __forceinline__ float row_sum(float v, const norm_shape &s, float *room) {
-    v = warp_sum(v);
-    if (s.warps == 1) return v;
-    int warp = threadIdx.x / WARP, first = warp / s.warps * s.warps;
-    __syncthreads();
-    if (threadIdx.x % WARP == 0) room[warp] = v;
-    __syncthreads();
-    v = 0;
-    for (int i = 0; i < s.warps; i++) v += room[first + i];
-    return v;
-}
-
-/* The columns of vector k of this thread. */
-static __device__ __forceinline__ int column(const norm_shape &s, int k) {
-    int in_row = threadIdx.x % (s.warps * WARP);
-    return (k * s.warps * WARP + in_row) * EIGHT;
+/* C sums over a row's warps, to all its threads; the rows of a block do not wait for each other.
+ * Lanes halve the values they add up as they go: 32 / C of them end with the warp's sum of one.
+ * `room` [warps of the block][C], another one than in the last call. */
+template <int C>
+static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s, int group,
+                                                float *room) {
+    enum { SHARE = WARP / C };
+    int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
+#pragma unroll
+    for (int half = C / 2, o = WARP / 2; half; half /= 2, o /= 2)
+#pragma unroll
+        for (int i = 0; i < half; i++) {
+            bool upper = lane & o;
+            float give = upper ? v[i] : v[i + half], keep = upper ? v[i + half] : v[i];
+            v[i] = keep + __shfl_xor_sync(~0u, give, o);
+        }
+    float sum = v[0];
+#pragma unroll
+    for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    if (s.warps > 1) {
+        if (lane % SHARE == 0) room[warp * C + lane / SHARE] = sum;
+        asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(s.warps * WARP) : "memory");
+        sum = 0;
+        for (int i = lane % SHARE; i < s.warps; i += SHARE)
+            sum += room[(group * s.warps + i) * C + lane / SHARE];
+#pragma unroll
+        for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
+    }
+#pragma unroll
+    for (int c = 0; c < C; c++) v[c] = C == 1 ? sum : __shfl_sync(~0u, sum, c * SHARE);
 }
 
 /* ---- forward --------------------------------------------------------------------------------- */
-template <class A, int V>
-static __global__ void norm_fwd(A x, A delta, mixed w, mixed b, A r, A y, float *stat,
-                                norm_shape s) {
-    __shared__ float room[32];
-    int64_t row = (int64_t)blockIdx.x * s.rows + threadIdx.x / (s.warps * WARP);
-    bool live = row < s.n;
-    int64_t base = row_place(s, row), end = base + s.d;
-    float v[V][8], sum = 0;
+enum { FWD_WARPS = 4, FWD_V = 8 };
+
+template <class A, int V, bool RMS>
+static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y,
+                                float *stat, norm_shape s) {
+    __shared__ float room[2][WARP];
+    int col = first_column<V>(s), group = threadIdx.x / (s.warps * WARP);
+    int64_t row = (int64_t)blockIdx.x * s.rows + group;
+    if (row >= s.n) return; /* all threads of the row, which alone wait for each other */
+    bool grouped = s.groups > 1;
+    int64_t base = grouped ? row_place<true>(s, row) : row_place<false>(s, row), end = base + s.d;
+    typename A::raw xs[V], ds[V];
+    float v[V][8], sum = 0, mean = 0, by = 1.0f / s.d;
 #pragma unroll
     for (int k = 0; k < V; k++) {
-        int col = column(s, k);
-        bool in = live && col < s.d;
-        for (int i = 0; i < 8; i++) v[k][i] = 0;
-        if (in) x.load(base + col, end, v[k]);
-        if (in && delta.present()) {
-            float d[8];
-            delta.load(base + col, end, d);
-            for (int i = 0; i < 8; i++) v[k][i] = r.round(v[k][i] + d[i]);
-        }
-        if (in && r.present()) r.store(base + col, end, v[k]);
-        for (int i = 0; i < 8; i++) sum += s.rms ? v[k][i] * v[k][i] : v[k][i];
+        bool in = col + k * STEP < s.d;
+        xs[k] = ds[k] = {};
+        if (in) xs[k] = x.fetch(base + col + k * STEP, end);
+        if (in && delta.present()) ds[k] = delta.fetch(base + col + k * STEP, end);
     }
-    sum = row_sum(sum, s, room);
-    float mean = s.rms ? 0 : sum / s.d;
-    if (!s.rms) {
-        sum = 0;
+#pragma unroll
+    for (int k = 0; k < V; k++) {
+        float d[8];
+        A::widen(xs[k], v[k]);
+        A::widen(ds[k], d);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            if (delta.present()) v[k][i] = r.round(v[k][i] + d[i]);
+            sum += RMS ? v[k][i] * v[k][i] : v[k][i];
+        }
+        if (r.present() && col + k * STEP < s.d) r.store(base + col + k * STEP, end, v[k]);
+    }
+    row_sums<1>(&sum, s, group, room[0]);
+    if (!RMS) {
+        mean = sum * by, sum = 0;
 #pragma unroll
         for (int k = 0; k < V; k++)
-            for (int i = 0; i < 8; i++)
-                if (column(s, k) + i < s.d) sum += (v[k][i] - mean) * (v[k][i] - mean);
-        sum = row_sum(sum, s, room);
+#pragma unroll
+            for (int i = 0; i < 8; i++) {
+                v[k][i] -= mean;
+                if (col + k * STEP + (A::WHOLE ? 0 : i) < s.d) sum += v[k][i] * v[k][i];
+            }
+        row_sums<1>(&sum, s, group, room[1]);
     }
-    float scale = rsqrtf(sum / s.d + s.eps);
-    if (!live) return;
-    if (column(s, 0) == 0) {
-        float *to = stat + stat_place(s, row);
-        if (!s.rms) *to++ = mean;
+    float scale = rsqrtf(sum * by + s.eps);
+    if (col == 0) {
+        float *to = stat + (grouped ? stat_place<true>(s, row) : stat_place<false>(s, row));
+        if (!RMS) *to++ = mean;
         *to = scale;
     }
 #pragma unroll
     for (int k = 0; k < V; k++) {
-        int col = column(s, k);
-        if (col >= s.d) continue;
+        if (col + k * STEP >= s.d) continue;
         float weight[8], bias[8] = { 0 };
-        w.load(col, s.d, weight);
-        if (b.present()) b.load(col, s.d, bias);
-        for (int i = 0; i < 8; i++) v[k][i] = (v[k][i] - mean) * scale * weight[i] + bias[i];
-        y.store(base + col, end, v[k]);
+        w.load(col + k * STEP, s.d, weight);
+        if (!RMS && b.present()) b.load(col + k * STEP, s.d, bias);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[k][i] = v[k][i] * scale * weight[i] + bias[i];
+        y.store(base + col + k * STEP, end, v[k]);
     }
 }
 
@@ -136,26 +155,44 @@ typedef struct norm_args {
     float *stat;
 } norm_args;
 
-template <class A>
-static void launch_fwd(cudaStream_t stream, const norm_args &a, const norm_shape &s) {
-    int blocks = (int)ceil_div(s.n, s.rows), threads = s.rows * s.warps * WARP;
-#define FWD(V)                                                                                     \
-    norm_fwd<A, V><<<blocks, threads, 0, stream>>>(                                                \
-        A(a.x, s.d), A(a.delta, s.d), mixed(a.w), mixed(a.b), A(a.r, s.d), A(a.y, s.d), a.stat, s)
-    switch (ceil_div(s.d, s.warps * WARP * EIGHT)) {
-    case 1: FWD(1); break;
-    case 2: FWD(2); break;
-    case 3: FWD(3); break;
-    default: FWD(4);
-    }
-#undef FWD
+template <class A, int V>
+static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
+    using W = typename A::fp32;
+    int threads = s.rows * s.warps * WARP;
+    (s.rms
+         ? norm_fwd<A, V, true>
+         : norm_fwd<A, V, false>)<<<(unsigned)ceil_div(s.n, s.rows), threads, 0, cuda_stream(c)>>>(
+        A(a.x, s.d), A(a.delta, s.d), W(a.w), W(a.b), A(a.r, s.d), A(a.y, s.d), a.stat, s);
 }
 
-static void run_fwd(const op_call *c, const norm_args &a, norm_shape s) {
-    spread(s, false);
+template <class A>
+static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape s) {
+    int64_t vectors = ceil_div(s.d, STEP);
+    s.warps = (int)ceil_div(vectors, FWD_V);
+    s.rows = s.warps < FWD_WARPS ? FWD_WARPS / s.warps : 1;
+    switch (ceil_div(vectors, s.warps)) {
+    case 1: return launch_fwd<A, 1>(c, a, s);
+    case 2: return launch_fwd<A, 2>(c, a, s);
+    case 3: return launch_fwd<A, 3>(c, a, s);
+    case 4: return launch_fwd<A, 4>(c, a, s);
+    case 5:
+    case 6: return launch_fwd<A, 6>(c, a, s);
+    case 7: return launch_fwd<A, 7>(c, a, s);
+    default: return launch_fwd<A, 8>(c, a, s);
+    }
+}
+
+/* The type of all activations, where rows of them and of fp32 weights can be read by eights. */
+static dtype row_type(const norm_shape &s, const tensor *const *all, int n, const tensor &w,
+                      const tensor &b) {
+    const tensor *weights[] = { &w, &b };
+    bool eights = s.stride % 8 == 0 && common_type(s.d, weights, 2) == DT_F32;
+    return eights ? common_type(s.d, all, n) : DT_NONE;
+}
+
+static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     const tensor *all[] = { &a.x, &a.delta, &a.r, &a.y };
-    dtype dt = s.stride % 8 ? DT_NONE : common_type(s.d, all, 4);
-    WITH_TYPE(dt, launch_fwd<A>(cuda_stream(c), a, s));
+    WITH_TYPE(row_type(s, all, 4, a.w, a.b), launch_fwd_by_width<A>(c, a, s));
     CUDA_LAUNCHED(c);
 }
 
@@ -172,115 +209,178 @@ extern "C" void cuda_norm(const op_call *c) {
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
-template <class A, int V, bool RMS>
-static __global__ void __launch_bounds__(V > 3 ? 512 : 256, V > 3          ? 1
-                                                            : RMS && V < 3 ? 3
-                                                                           : 2)
-    norm_bwd(A dy, A x, const float *stat, mixed w, A dr, A dx, float *partial, bool biased,
-             norm_shape s) {
-    extern __shared__ float shared[]; /* [rows - 1][2 or 1][d] for the block's sum */
-    __shared__ float room[32];
-    int in_block = threadIdx.x / (s.warps * WARP);
-    float dw[V][8] = { { 0 } }, db[V][8] = { { 0 } };
-    for (int64_t first = (int64_t)blockIdx.x * s.rows; first < s.n;
-         first += (int64_t)gridDim.x * s.rows) {
-        int64_t row = first + in_block, base = row_place(s, row), end = base + s.d;
-        bool live = row < s.n;
-        const float *st = stat + stat_place(s, live ? row : 0);
-        float mean = RMS ? 0 : st[0], scale = RMS ? st[0] : st[1];
-        float g[V][8], h[V][8], sum_g = 0, sum_gh = 0;
+/* A group of s.warps warps takes R rows at a time, whose sums share one barrier; a thread has the
+ * same V vectors of columns in each. Rows come through shared memory, STAGES - 1 sets ahead; a thread
+ * reads only what it has sent for, so that nobody waits for others' copies. */
+template <class A, int V, int R, int STAGES, int WARPS> struct bwd_shape {
+    using access = A;
+    enum { v = V, r = R, stages = STAGES, warps = WARPS, threads = WARPS * WARP };
+    enum { set = 3 * R * V * threads }; /* slots [3][R][V][threads]: dy, x, dr */
+};
+enum { DY, X, DR };
+
+template <class S, bool RMS, bool GROUPED> struct bwd_thread {
+    using A = typename S::access;
+    enum { V = S::v, R = S::r, SUMS = RMS ? R : 2 * R };
+    A dy, x, dr, dx;
+    const float *stat;
+    typename A::raw *slots;
+    int col, group; /* the first column of its vectors; which rows of the block's */
+    float weight[V][8], dw[V][8], db[V][8];
+
+    static __device__ __forceinline__ int slot(int which, int r, int k) {
+        return ((which * R + r) * V + k) * S::threads;
+    }
+
+    __device__ __forceinline__ void send(int stage, int64_t first, const norm_shape &s) const {
+        typename A::raw *to = slots + stage * S::set;
 #pragma unroll
-        for (int k = 0; k < V; k++) {
-            int col = column(s, k);
+        for (int r = 0; r < R; r++) {
+            if (first + r >= s.n) break;
+            int64_t base = row_place<GROUPED>(s, first + r), end = base + s.d;
 #pragma unroll
-            for (int i = 0; i < 8; i++) g[k][i] = h[k][i] = 0;
-            if (!live || col >= s.d) continue;
-            dy.load(base + col, end, g[k]);
-            x.load(base + col, end, h[k]);
-            float weight[8];
-            w.load(col, s.d, weight);
-#pragma unroll
-            for (int i = 0; i < 8; i++) {
-                if (col + i >= s.d) continue;
-                h[k][i] = (h[k][i] - mean) * scale;
-                dw[k][i] += g[k][i] * h[k][i];
-                if (!RMS) db[k][i] += g[k][i];
-                g[k][i] *= weight[i];
-                sum_g += g[k][i];
-                sum_gh += g[k][i] * h[k][i];
+            for (int k = 0; k < V; k++) {
+                int64_t at = base + col + k * STEP;
+                if (col + k * STEP >= s.d) continue; /* its slots stay 0 */
+                dy.send(to + slot(DY, r, k), at, end);
+                x.send(to + slot(X, r, k), at, end);
+                if (dr.present()) dr.send(to + slot(DR, r, k), at, end);
             }
         }
-        sum_gh = row_sum(sum_gh, s, room) / s.d;
-        sum_g = RMS ? 0 : row_sum(sum_g, s, room) / s.d;
-        if (!live) continue;
+        copies_end();
+    }
+
+    __device__ __forceinline__ void statistics(float mean[R], float scale[R], int64_t first,
+                                               const norm_shape &s) const {
 #pragma unroll
-        for (int k = 0; k < V; k++) {
-            int col = column(s, k);
-            if (col >= s.d) continue;
-            float d[8] = { 0 };
-            if (dr.present()) dr.load(base + col, end, d);
-#pragma unroll
-            for (int i = 0; i < 8; i++) d[i] += scale * (g[k][i] - sum_g - h[k][i] * sum_gh);
-            dx.store(base + col, end, d);
+        for (int r = 0; r < R; r++) {
+            const float *from = stat + stat_place<GROUPED>(s, first + r);
+            mean[r] = !RMS && first + r < s.n ? from[0] : 0;
+            scale[r] = first + r < s.n ? from[!RMS] : 0;
         }
     }
-    /* The rows of the block in order, then one partial sum. */
-    int kinds = biased ? 2 : 1;
-    __syncthreads();
+
+    /* The gradient of a normalised element and the element, from a slot. */
+    __device__ __forceinline__ void read(const typename A::raw *from, int r, int k, float mean,
+                                         float scale, float g[8], float h[8]) const {
+        A::widen(from[slot(DY, r, k)], g);
+        A::widen(from[slot(X, r, k)], h);
 #pragma unroll
-    for (int k = 0; k < V; k++)
+        for (int i = 0; i < 8; i++) h[i] = h[i] * scale - mean * scale;
+    }
+
+    template <bool KEEP>
+    __device__ __forceinline__ void rows(int stage, int64_t first, const float mean[R],
+                                         const float scale[R], float *room, const norm_shape &s) {
+        const typename A::raw *from = slots + stage * S::set;
+        float sum[SUMS] = { 0 }, g[KEEP ? R : 1][KEEP ? V : 1][8], h[KEEP ? R : 1][KEEP ? V : 1][8];
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int col = column(s, k) + i;
-            if (in_block == 0 || col >= s.d) continue;
-            float *to = shared + (int64_t)(in_block - 1) * kinds * s.d;
-            to[col] = dw[k][i];
-            if (biased) to[s.d + col] = db[k][i];
-        }
-    __syncthreads();
-    if (in_block > 0) return;
-    float *to = partial + (int64_t)blockIdx.x * kinds * s.d;
+        for (int r = 0; r < R; r++) {
+            if (first + r >= s.n) break;
 #pragma unroll
-    for (int k = 0; k < V; k++)
+            for (int k = 0; k < V; k++) {
+                float(&gs)[8] = g[KEEP ? r : 0][KEEP ? k : 0],
+                (&hs)[8] = h[KEEP ? r : 0][KEEP ? k : 0];
+                read(from, r, k, mean[r], scale[r], gs, hs);
 #pragma unroll
-        for (int i = 0; i < 8; i++) {
-            int col = column(s, k) + i;
-            if (col >= s.d) continue;
-            float sum = dw[k][i], sum_b = db[k][i];
-            for (int row = 1; row < s.rows; row++) {
-                const float *from = shared + (int64_t)(row - 1) * kinds * s.d;
-                sum += from[col];
-                if (biased) sum_b += from[s.d + col];
+                for (int i = 0; i < 8; i++) { /* gs is 0 where there is no element */
+                    dw[k][i] += gs[i] * hs[i];
+                    if (!RMS) db[k][i] += gs[i];
+                    gs[i] *= weight[k][i];
+                    sum[r] += gs[i] * hs[i];
+                    if (!RMS) sum[SUMS - R + r] += gs[i];
+                }
             }
-            to[col] = sum;
-            if (biased) to[s.d + col] = sum_b;
         }
-}
+        row_sums<SUMS>(sum, s, group, room);
+        if (!KEEP) asm volatile("" ::: "memory"); /* slots are read again: registers are dearer */
+        float by = 1.0f / s.d;
+#pragma unroll
+        for (int r = 0; r < R; r++) {
+            if (first + r >= s.n) break;
+            int64_t base = row_place<GROUPED>(s, first + r);
+            float along = sum[r] * by, shift = RMS ? 0 : scale[r] * sum[SUMS - R + r] * by;
+#pragma unroll
+            for (int k = 0; k < V; k++) {
+                float(&gs)[8] = g[KEEP ? r : 0][KEEP ? k : 0],
+                (&hs)[8] = h[KEEP ? r : 0][KEEP ? k : 0];
+                float d[8] = { 0 };
+                if (col + k * STEP >= s.d) continue;
+                if (!KEEP) {
+                    read(from, r, k, mean[r], scale[r], gs, hs);
+#pragma unroll
+                    for (int i = 0; i < 8; i++) gs[i] *= weight[k][i];
+                }
+                if (dr.present()) A::widen(from[slot(DR, r, k)], d);
+#pragma unroll
+                for (int i = 0; i < 8; i++)
+                    d[i] = scale[r] * (gs[i] - hs[i] * along) + (d[i] - shift);
+                dx.store(base + col + k * STEP, base + s.d, d);
+            }
+        }
+    }
+};
 
-/* out[col] (+)= sum over rows of partial[rows, stride]; 32 columns a block, 8 threads each. */
-static __global__ void add_partials(const float *partial, int rows, int64_t stride, int64_t cols,
-                                    float *out, bool accumulate) {
-    __shared__ float room[8][33];
-    int64_t col = (int64_t)blockIdx.x * 32 + threadIdx.x;
-    float sum = 0;
-    if (col < cols)
-        for (int r = threadIdx.y; r < rows; r += 8) sum += partial[r * stride + col];
-    room[threadIdx.y][threadIdx.x] = sum;
-    __syncthreads();
-    if (threadIdx.y || col >= cols) return;
-    for (int k = 1; k < 8; k++) sum += room[k][threadIdx.x];
-    out[col] = accumulate ? out[col] + sum : sum;
-}
-
-/* As many blocks as are on the device at a time, on 132 multiprocessors: a second wave would run
- * with most of it idle. */
-static int bwd_blocks(const norm_shape &s) {
-    int64_t vectors = ceil_div(s.d, (int64_t)s.warps * WARP * EIGHT);
-    int most = vectors > 3            ? CUDA_PARTIALS / 3
-               : s.rms && vectors < 3 ? CUDA_PARTIALS
-                                      : CUDA_PARTIALS / 3 * 2;
-    int64_t blocks = ceil_div(s.n, s.rows);
-    return (int)(blocks < most ? blocks : most);
+template <class S, bool RMS, bool GROUPED, bool KEEP>
+static __global__ void __launch_bounds__(S::threads, 1)
+    norm_bwd(typename S::access dy, typename S::access x, const float *stat,
+             typename S::access::fp32 w, typename S::access dr, typename S::access dx,
+             float *partial, bool biased, norm_shape s) {
+    using A = typename S::access;
+    extern __shared__ pack16 shared[];
+    __shared__ float room[2][S::warps * 2 * S::r];
+    const int group = threadIdx.x / (s.warps * WARP);
+    bwd_thread<S, RMS, GROUPED> t = {
+        dy, x, dr, dx, stat, (typename A::raw *)shared + threadIdx.x
+    };
+    t.col = first_column<S::v>(s), t.group = group;
+#pragma unroll
+    for (int k = 0; k < S::v; k++) {
+#pragma unroll
+        for (int i = 0; i < 8; i++) t.weight[k][i] = t.dw[k][i] = t.db[k][i] = 0;
+        if (t.col + k * STEP < s.d) w.load(t.col + k * STEP, s.d, t.weight[k]);
+    }
+    for (int i = 0; i < S::stages * 3 * S::r * S::v; i++) t.slots[i * S::threads] = {};
+    int64_t step = (int64_t)gridDim.x * s.rows * S::r;
+    int64_t first = ((int64_t)blockIdx.x * s.rows + group) * S::r;
+    float mean[S::r], scale[S::r], next_mean[S::r], next_scale[S::r];
+    for (int i = 0; i < S::stages - 1; i++) t.send(i, first + i * step, s);
+    t.statistics(mean, scale, first, s);
+    for (int at = 0, turn = 0; first < s.n; first += step, turn ^= 1) {
+        t.send(at == 0 ? S::stages - 1 : at - 1, first + (S::stages - 1) * step, s);
+        t.statistics(next_mean, next_scale, first + step, s);
+        copies_wait<S::stages - 1>();
+        t.template rows<KEEP>(at, first, mean, scale, room[turn], s);
+        at = at == S::stages - 1 ? 0 : at + 1;
+#pragma unroll
+        for (int r = 0; r < S::r; r++) mean[r] = next_mean[r], scale[r] = next_scale[r];
+    }
+    copies_wait<0>();
+    /* The groups of the block in order, then one partial sum, of whole vectors. */
+    float *sums = (float *)shared;
+    int wide = (s.d + 7) / 8 * 8;
+    for (int other = s.rows - 1; other >= 0; other--) {
+        __syncthreads();
+        float *to = other ? sums : partial + (int64_t)blockIdx.x * (biased ? 2 : 1) * wide;
+#pragma unroll
+        for (int k = 0; k < S::v; k++) {
+            int col = t.col + k * STEP;
+            if (group != other || col >= s.d) continue;
+            float more[8];
+            if (other < s.rows - 1) {
+                read8(sums + col, more);
+#pragma unroll
+                for (int i = 0; i < 8; i++) t.dw[k][i] += more[i];
+            }
+            if (other < s.rows - 1 && biased) {
+                read8(sums + wide + col, more);
+#pragma unroll
+                for (int i = 0; i < 8; i++) t.db[k][i] += more[i];
+            }
+            write8(to + col, t.dw[k]);
+            if (biased) write8(to + wide + col, t.db[k]);
+        }
+    }
 }
 
 typedef struct norm_bwd_args {
@@ -290,40 +390,46 @@ typedef struct norm_bwd_args {
     bool add_w, add_b;
 } norm_bwd_args;
 
-template <class A>
-static void launch_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &s, bool biased) {
-    int blocks = bwd_blocks(s), threads = s.rows * s.warps * WARP;
-    size_t shared = (size_t)(s.rows - 1) * (biased ? 2 : 1) * s.d * sizeof(float);
-    float *partial = (float *)c->run->workspace;
-#define BWD(V)                                                                                     \
-    (s.rms ? norm_bwd<A, V, true>                                                                  \
-           : norm_bwd<A, V, false>)<<<blocks, threads, shared, cuda_stream(c)>>>(                  \
-        A(a.dy, s.d), A(a.x, s.d), a.stat, mixed(a.w), A(a.dr, s.d), A(a.dx, s.d), partial,        \
-        biased, s)
-    switch (ceil_div(s.d, s.warps * WARP * EIGHT)) {
-    case 1: BWD(1); break;
-    case 2: BWD(2); break;
-    case 3: BWD(3); break;
-    default: BWD(4);
-    }
-#undef BWD
+/* @return how many partial sums it leaves. */
+template <class S, bool KEEP>
+static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
+    using A = typename S::access;
+    s.warps = (int)ceil_div(s.d, S::v * WARP * EIGHT);
+    BUG_IF(s.warps > S::warps || (s.groups > 1 && !(s.rms && S::v == 1)));
+    s.rows = S::warps / s.warps;
+    int64_t want = ceil_div(s.n, s.rows * S::r);
+    int blocks = (int)(want < BLOCKS ? want : BLOCKS), threads = s.rows * s.warps * WARP;
+    size_t shared = S::stages * S::set * sizeof(typename A::raw);
+    auto kernel = s.rms ? norm_bwd<S, true, false, KEEP> : norm_bwd<S, false, false, KEEP>;
+    if constexpr (S::v == 1)
+        if (s.groups > 1) kernel = norm_bwd<S, true, true, KEEP>;
+    CUDA_OK(cuda_of(c),
+            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                 (int)shared));
+    kernel<<<blocks, threads, shared, cuda_stream(c)>>>(
+        A(a.dy, s.d), A(a.x, s.d), a.stat, typename A::fp32(a.w), A(a.dr, s.d), A(a.dx, s.d),
+        (float *)c->run->workspace, a.db != NULL, s);
+    return blocks;
 }
 
-static void run_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
-    spread(s, true);
+/* What was fastest on an H200, in GPT-2's and Llama's widths. */
+template <class A>
+static int launch_bwd_by_width(const op_call *c, const norm_bwd_args &a, const norm_shape &s) {
+    enum { TWO = 32 / sizeof(typename A::raw) }; /* rows at a time, of 16 bits an element */
+    if (s.d <= 4 * STEP || s.groups > 1)
+        return launch_bwd<bwd_shape<A, 1, 2, 2, 16>, false>(c, a, s);
+    if (s.d <= 8 * STEP) return launch_bwd<bwd_shape<A, 2, TWO, 2, 12>, true>(c, a, s);
+    if (s.d <= 32 * STEP) return launch_bwd<bwd_shape<A, 2, 1, 2, 16>, false>(c, a, s);
+    return launch_bwd<bwd_shape<A, 4, 1, 1, 16>, false>(c, a, s);
+}
+
+static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &s) {
     const tensor *all[] = { &a.dy, &a.x, &a.dr, &a.dx };
-    dtype dt = s.stride % 8 ? DT_NONE : common_type(s.d, all, 4);
-    bool biased = a.db != NULL;
-    WITH_TYPE(dt, launch_bwd<A>(c, a, s, biased));
+    int blocks = 0;
+    WITH_TYPE(row_type(s, all, 4, a.w, a.w), blocks = launch_bwd_by_width<A>(c, a, s));
     CUDA_LAUNCHED(c);
-    float *partial = (float *)c->run->workspace, *out[] = { a.dw, a.db };
-    bool add[] = { a.add_w, a.add_b };
-    for (int k = 0; k < 2; k++) {
-        if (!out[k]) continue;
-        add_partials<<<(unsigned)ceil_div(s.d, 32), dim3(32, 8), 0, cuda_stream(c)>>>(
-            partial + k * s.d, bwd_blocks(s), (int64_t)s.d * (biased ? 2 : 1), s.d, out[k], add[k]);
-        CUDA_LAUNCHED(c);
-    }
+    cuda_sums o = { { a.dw, a.db }, { a.add_w, a.add_b }, s.d, (s.d + 7) / 8 * 8 };
+    cuda_add_partials(cuda_of(c), (const float *)c->run->workspace, blocks, a.db ? 2 : 1, &o);
 }
 
 extern "C" void cuda_norm_bwd(const op_call *c) {
@@ -398,57 +504,7 @@ extern "C" void cuda_qknorm_bwd(const op_call *c) {
     copy_v(c, &c->in[0], &c->out[0]);
 }
 
-/* ---- sums of columns, for the gradients of biases ----------------------------------------------- */
-template <class A>
-static __global__ void column_partials(A x, int64_t rows, int64_t cols, float *partial) {
-    /* A block takes 256 columns (32 threads of eight) and every gridDim.y-th set of 8 rows. */
-    __shared__ float room[8][256 + 8];
-    int64_t col = ((int64_t)blockIdx.x * 32 + threadIdx.x) * EIGHT;
-    float sum[8] = { 0 };
-    for (int64_t r = (int64_t)blockIdx.y * 8 + threadIdx.y; r < rows && col < cols;
-         r += (int64_t)gridDim.y * 8) {
-        float v[8];
-        x.load(r * cols + col, r * cols + cols, v);
-        for (int i = 0; i < 8; i++) sum[i] += v[i];
-    }
-    for (int i = 0; i < 8; i++) room[threadIdx.y][threadIdx.x * 8 + i] = sum[i];
-    __syncthreads();
-    int t = threadIdx.y * 32 + threadIdx.x;
-    int64_t out = (int64_t)blockIdx.x * 256 + t;
-    if (out >= cols) return;
-    float total = 0;
-    for (int k = 0; k < 8; k++) total += room[k][t];
-    partial[blockIdx.y * cols + out] = total;
-}
-
-extern "C" size_t cuda_columns_bytes(int64_t cols) {
-    return (size_t)CUDA_PARTIALS * (size_t)cols * sizeof(float);
-}
-
-extern "C" void cuda_sum_columns(cuda_context *x, const tensor *t, float *out, bool accumulate,
-                                 void *partial) {
-    int64_t rows = t->dim[0], cols = t->dim[1];
-    int64_t across = ceil_div(cols, 256), most = 2 * CUDA_PARTIALS / across;
-    int64_t down = ceil_div(rows, 8 * 8);
-    down = down < most ? down : most;
-    down = down < 1 ? 1 : down > CUDA_PARTIALS ? CUDA_PARTIALS : down;
-    const tensor *all[] = { t };
-    WITH_TYPE(
-        common_type(cols, all, 1),
-        (column_partials<A><<<dim3((unsigned)across, (unsigned)down), dim3(32, 8), 0, x->stream>>>(
-            A(*t), rows, cols, (float *)partial)));
-    add_partials<<<(unsigned)ceil_div(cols, 32), dim3(32, 8), 0, x->stream>>>(
-        (const float *)partial, (int)down, cols, cols, out, accumulate);
-    cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
-}
-
 extern "C" size_t cuda_norm_workspace(const op_call *c) {
-    int64_t width = 0;
-    switch (c->op) {
-    case OP_RMSNORM_BWD:
-    case OP_LAYERNORM_BWD: width = 2 * c->in[1].dim[1]; break;
-    case OP_QKNORM_BWD: width = c->in[1].dim[1]; break;
-    default: break;
-    }
-    return (size_t)CUDA_PARTIALS * (size_t)width * sizeof(float);
+    size_t outputs = c->op == OP_LAYERNORM_BWD ? 2 : 1;
+    return BLOCKS * outputs * align_up((size_t)c->in[1].dim[1], EIGHT) * sizeof(float);
 }

@@ -1,0 +1,92 @@
+/* What lies on the host but works for the device: memory that kernels reach over the bus, and a second
+ * queue, beside the first, for the calls that wait for it.
+ *
+ *     main  --- clip --+-- updates ----------------+-- next step
+ *                      | fork                      | join
+ *     side             +-- updates over the bus ---+
+ *
+ * Fork and join are events, which a CUDA graph records as edges. */
+#include "cuda_internal.h"
+
+#include <stdlib.h>
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+err cuda_map_host(void *context, size_t bytes, void **out) {
+    char size[32];
+    void *seen = NULL;
+    *out = NULL;
+    TRY(mem_map(bytes, out));
+    cudaError_t status = cudaHostRegister(*out, bytes, cudaHostRegisterMapped);
+    if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, *out, 0);
+    if (status == cudaSuccess && seen == *out) return OK;
+    cudaGetLastError(); /* no lasting fault */
+    if (seen) cudaHostUnregister(*out);
+    mem_unmap(*out, bytes);
+    *out = NULL;
+    return err_hint(ERR("%s of the host's memory cannot be given to the GPU: %s",
+                        str_bytes(size, sizeof size, (double)bytes),
+                        seen ? "it sees them elsewhere" : cudaGetErrorString(status)),
+                    "lower optimizer.offload; \"ulimit -l\" may limit memory that is pinned");
+}
+
+void cuda_unmap_host(void *context, void *p, size_t bytes) {
+    cudaHostUnregister(p);
+    mem_unmap(p, bytes);
+}
+
+/* ---- the second queue ---------------------------------------------------------------------------- */
+struct cuda_side {
+    cudaStream_t stream; /* while aside, the main one */
+    cudaEvent_t fork, joined;
+    bool aside, open; /* open: not joined yet */
+};
+
+static struct cuda_side *side_of(cuda_context *x) {
+    if (x->side) return x->side;
+    x->side = mem_alloc(sizeof *x->side);
+    CUDA_OK(x, cudaStreamCreateWithFlags(&x->side->stream, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaEventCreateWithFlags(&x->side->fork, cudaEventDisableTiming));
+    CUDA_OK(x, cudaEventCreateWithFlags(&x->side->joined, cudaEventDisableTiming));
+    return x->side;
+}
+
+static void swap(cuda_context *x) {
+    cudaStream_t other = x->side->stream;
+    x->side->stream = x->stream;
+    x->stream = other;
+    x->side->aside = !x->side->aside;
+}
+
+void cuda_aside(void *context) {
+    cuda_context *x = context;
+    struct cuda_side *s = side_of(x);
+    BUG_IF(s->aside);
+    CUDA_OK(x, cudaEventRecord(s->fork, x->stream));
+    CUDA_OK(x, cudaStreamWaitEvent(s->stream, s->fork, 0));
+    s->open = true;
+    swap(x);
+}
+
+void cuda_back(void *context) {
+    cuda_context *x = context;
+    BUG_IF(!x->side || !x->side->aside);
+    swap(x);
+}
+
+void cuda_join(void *context) {
+    cuda_context *x = context;
+    struct cuda_side *s = x->side;
+    if (!s || !s->open) return;
+    BUG_IF(s->aside);
+    CUDA_OK(x, cudaEventRecord(s->joined, s->stream));
+    CUDA_OK(x, cudaStreamWaitEvent(x->stream, s->joined, 0));
+    s->open = false;
+}
+
+void cuda_side_free(struct cuda_side *s) {
+    if (!s) return;
+    cudaEventDestroy(s->fork);
+    cudaEventDestroy(s->joined);
+    cudaStreamDestroy(s->stream);
+    free(s);
+}

@@ -1,0 +1,103 @@
+/* Sums of columns, for the gradients of biases and of norms' weights: blocks leave partial sums, and a
+ * second kernel adds those. Reads each element once. Deterministic: the order follows from the shape.
+ */
+#include "device.cuh"
+
+enum { ROWS = 8, BLOCKS = 4 * CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
+
+/* ---- partial sums --------------------------------------------------------------------------------- */
+/* 32 columns a block, 32 threads each. */
+static __global__ void __launch_bounds__(1024)
+    add_partials(const float *partial, int rows, int cols, cuda_sums o) {
+    __shared__ float room[32][33];
+    int col = blockIdx.x * 32 + threadIdx.x;
+    float sum = 0;
+    if (col < cols)
+#pragma unroll 4
+        for (int r = threadIdx.y; r < rows; r += 32) sum += partial[(int64_t)r * cols + col];
+    room[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    sum = warp_sum(room[threadIdx.x][threadIdx.y]); /* a warp a column now */
+    col = blockIdx.x * 32 + threadIdx.y;
+    bool second = col >= o.wide;
+    float *out = second ? o.out[1] : o.out[0];
+    bool add = second ? o.add[1] : o.add[0];
+    col -= second ? o.wide : 0;
+    if (threadIdx.x || col >= o.d || !out) return;
+    out[col] = add ? out[col] + sum : sum;
+}
+
+extern "C" void cuda_add_partials(cuda_context *x, const float *partial, int rows, int outputs,
+                                  const cuda_sums *o) {
+    int cols = outputs * o->wide;
+    add_partials<<<blocks_for(cols, 32), dim3(32, 32), 0, x->stream>>>(partial, rows, cols, *o);
+    cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
+}
+
+/* ---- columns of a tensor -------------------------------------------------------------------------- */
+/* A block takes STEP columns (a vector a lane) and every gridDim.y-th set of rows; a thread has U loads
+ * under way. */
+template <class A, int U>
+static __global__ void __launch_bounds__(ROWS *WARP, 4)
+    column_partials(A x, int64_t rows, int64_t cols, float *partial) {
+    __shared__ float room[ROWS][STEP + 8];
+    int64_t col = ((int64_t)blockIdx.x * WARP + threadIdx.x) * EIGHT;
+    int64_t first = (int64_t)blockIdx.y * ROWS * U + threadIdx.y;
+    float sum[8] = { 0 };
+    for (int64_t r = first; r < rows && col < cols; r += (int64_t)gridDim.y * ROWS * U) {
+        typename A::raw got[U];
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            int64_t at = (r + u * ROWS) * cols;
+            got[u] = {};
+            if (r + u * ROWS < rows) got[u] = x.fetch(at + col, at + cols);
+        }
+#pragma unroll
+        for (int u = 0; u < U; u++) {
+            float v[8];
+            A::widen(got[u], v);
+#pragma unroll
+            for (int i = 0; i < 8; i++) sum[i] += v[i];
+        }
+    }
+#pragma unroll
+    for (int i = 0; i < 8; i++) room[threadIdx.y][threadIdx.x * 8 + i] = sum[i];
+    __syncthreads();
+    int t = threadIdx.y * WARP + threadIdx.x;
+    int64_t out = (int64_t)blockIdx.x * STEP + t;
+    if (out >= cols) return;
+    float total = 0;
+#pragma unroll
+    for (int k = 0; k < ROWS; k++) total += room[k][t];
+    partial[blockIdx.y * cols + out] = total;
+}
+
+/* Partial sums a column has at most. */
+static int64_t most_partials(int64_t cols) {
+    int64_t most = BLOCKS / ceil_div(cols, STEP);
+    return most < 1 ? 1 : most > CUDA_PARTIALS ? CUDA_PARTIALS : most;
+}
+
+extern "C" size_t cuda_columns_bytes(int64_t cols) {
+    return (size_t)(most_partials(cols) * cols) * sizeof(float);
+}
+
+template <class A> static int launch_columns(cuda_context *x, const tensor *t, float *partial) {
+    static_assert((int)ROWS == (int)EIGHT, "a block's threads are its columns at last");
+    enum { U = (A::WHOLE ? 128 : 64) / sizeof(typename A::raw) };
+    int64_t rows = t->dim[0], cols = t->dim[1];
+    int64_t down = ceil_div(rows, ROWS * U), most = most_partials(cols);
+    if (down > most) down = most;
+    dim3 grid(blocks_for(cols, STEP), (unsigned)down), block(WARP, ROWS);
+    column_partials<A, U><<<grid, block, 0, x->stream>>>(A(*t), rows, cols, partial);
+    return (int)down;
+}
+
+extern "C" void cuda_sum_columns(cuda_context *x, const tensor *t, float *out, bool accumulate,
+                                 void *partial) {
+    int cols = (int)t->dim[1], rows = 0;
+    const tensor *all[] = { t };
+    WITH_TYPE(common_type(cols, all, 1), rows = launch_columns<A>(x, t, (float *)partial));
+    cuda_sums o = { { out, NULL }, { accumulate, false }, cols, cols };
+    cuda_add_partials(x, (const float *)partial, rows, 1, &o);
+}

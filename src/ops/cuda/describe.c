@@ -1,0 +1,167 @@
+/* Which GPUs are here, and what they reach. */
+#include "cuda_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- what is there --------------------------------------------------------------------------- */
+
+static err count_gpus(int *n) {
+    *n = 0;
+    cudaError_t status = cudaGetDeviceCount(n);
+    cudaGetLastError(); /* no driver is no fault of a later call */
+    if (status == cudaSuccess && *n > 0) return OK;
+    *n = 0;
+    int driver = 0, runtime = 0;
+    cudaDriverGetVersion(&driver);
+    cudaRuntimeGetVersion(&runtime);
+    if (!driver)
+        return err_hint(ERR("there is no NVIDIA driver here"),
+                        "install one, or hand the GPUs through to the container; --device cpu does "
+                        "without");
+    if (status == cudaErrorInsufficientDriver)
+        return err_hint(ERR("the NVIDIA driver serves CUDA up to %d.%d, this ingot was built with "
+                            "%d.%d",
+                            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10),
+                        "update the driver, or build with a CUDA toolkit of its age");
+    if (status == cudaErrorNoDevice || status == cudaSuccess)
+        return err_hint(ERR("the NVIDIA driver shows no GPU"),
+                        "nvidia-smi lists those it knows, CUDA_VISIBLE_DEVICES may hide them; "
+                        "--device cpu does without");
+    return err_hint(ERR("the GPUs do not answer: %s", cudaGetErrorString(status)),
+                    "nvidia-smi may say more; --device cpu does without");
+}
+
+int ops_cuda_count(void) {
+    int n;
+    err_free(count_gpus(&n));
+    return n;
+}
+
+err ops_cuda_check(int number) {
+    int n;
+    TRY(count_gpus(&n));
+    if (number < n) return OK;
+    return err_hint(ERR("GPU %d was asked for; the last one here is number %d", number, n - 1),
+                    "set device.index to one that is here, or leave it out");
+}
+
+/* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ...": the first word of
+ * digits and points. */
+static void driver_version(char *out, size_t room) {
+    char text[512] = "";
+    FILE *f = fopen("/proc/driver/nvidia/version", "r");
+    out[0] = 0;
+    if (!f) return;
+    size_t n = fread(text, 1, sizeof text - 1, f);
+    fclose(f);
+    text[n] = 0;
+    text[strcspn(text, "\n")] = 0;
+    char *next = NULL;
+    for (char *w = strtok_r(text, " \t", &next); w; w = strtok_r(NULL, " \t", &next))
+        if (strchr(w, '.') && strspn(w, "0123456789.") == strlen(w)) {
+            snprintf(out, room, "%s", w);
+            return;
+        }
+}
+
+err ops_cuda_describe(int number, ops_gpu_info *out) {
+    struct cudaDeviceProp p;
+    size_t free_bytes = 0, all = 0;
+    *out = (ops_gpu_info){ .name = "" };
+    TRY(ops_cuda_check(number));
+    cudaError_t status = cudaGetDeviceProperties(&p, number);
+    if (status == cudaSuccess) status = cudaSetDevice(number);
+    if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &all);
+    if (status != cudaSuccess)
+        return err_hint(ERR("GPU %d does not answer: %s", number, cudaGetErrorString(status)),
+                        "nvidia-smi may say more; --device cpu does without");
+    snprintf(out->name, sizeof out->name, "%s", p.name);
+    out->multiprocessors = p.multiProcessorCount;
+    out->capability = 10 * p.major + p.minor;
+    out->memory = (double)all;
+    out->free_memory = (double)free_bytes;
+    driver_version(out->driver, sizeof out->driver);
+    cudaDriverGetVersion(&out->driver_cuda);
+    cudaRuntimeGetVersion(&out->runtime);
+    size_t blas = cuda_products_version(); /* 130100: 13.1.0 */
+    snprintf(out->blas, sizeof out->blas, "%zu.%zu.%zu", blas / 10000, blas / 100 % 100,
+             blas % 100);
+    snprintf(out->dnn, sizeof out->dnn, "%s", cuda_attention_version());
+    return OK;
+}
+
+/* ---- what it reaches ------------------------------------------------------------------------- */
+enum { COPY_BYTES = 1 << 30, COPY_ROUNDS = 6 };
+
+typedef struct watch {
+    cudaStream_t stream;
+    cudaEvent_t from, to;
+} watch;
+
+/* Seconds between the two events; 0 when the calls between them failed. */
+static double seconds_of(const watch *w) {
+    float ms = 0;
+    if (cudaEventSynchronize(w->to) != cudaSuccess) return 0;
+    if (cudaEventElapsedTime(&ms, w->from, w->to) != cudaSuccess) return 0;
+    return ms * 1e-3;
+}
+
+/* Bytes a second from one place to another, the best of some rounds: others only ever slow it down.
+ * NaN when there is no memory for it. */
+static double copy_rate(const watch *w, void *to, const void *from, size_t bytes) {
+    double best = NAN;
+    if (!to || !from) return NAN;
+    for (int i = 0; i < COPY_ROUNDS; i++) {
+        cudaEventRecord(w->from, w->stream);
+        if (cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, w->stream) != cudaSuccess) break;
+        cudaEventRecord(w->to, w->stream);
+        double seconds = seconds_of(w);
+        if (seconds > 0) best = fmax((double)bytes / seconds, isnan(best) ? 0 : best);
+    }
+    return best;
+}
+
+static void measure_copies(const watch *w, ops_gpu_speed *out) {
+    void *a = NULL, *b = NULL, *host = NULL;
+    size_t slow = COPY_BYTES / 4; /* through the bus it takes long enough */
+    if (cudaMalloc(&a, COPY_BYTES) != cudaSuccess) a = NULL;
+    if (cudaMalloc(&b, COPY_BYTES) != cudaSuccess) b = NULL;
+    if (cudaHostAlloc(&host, slow, 0) != cudaSuccess) host = NULL;
+    out->copy = 2 * copy_rate(w, b, a, COPY_BYTES);
+    out->to_device = copy_rate(w, a, host, slow);
+    out->to_host = copy_rate(w, host, a, slow);
+    cudaFree(a);
+    cudaFree(b);
+    cudaFreeHost(host);
+}
+
+/* Operations a second of a large product; NaN when this GPU does not multiply the type. */
+static double product_rate(cuda_context *x, dtype dt, bool tf32) {
+    bool before = x->tf32;
+    x->tf32 = tf32;
+    double rate = cuda_peak(x, dt);
+    x->tf32 = before;
+    if (x->fault) rate = NAN;
+    err_free(x->fault);
+    x->fault = OK;
+    return rate;
+}
+
+err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) {
+    cuda_context *x = b->context;
+    watch w = { .stream = x->stream };
+    *out = (ops_gpu_speed){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
+    if (CUDA_OK(x, cudaEventCreate(&w.from)) && CUDA_OK(x, cudaEventCreate(&w.to))) {
+        measure_copies(&w, out);
+        out->fp32 = product_rate(x, DT_F32, false);
+        out->tf32 = product_rate(x, DT_F32, true);
+        out->bf16 = product_rate(x, DT_BF16, false);
+        out->fp16 = product_rate(x, DT_F16, false);
+        out->fp8 = product_rate(x, DT_E4M3, false);
+    }
+    if (w.from) cudaEventDestroy(w.from);
+    if (w.to) cudaEventDestroy(w.to);
+    cudaGetLastError(); /* memory that was not to be had is no fault of a later call */
+    return b->device->sync(x);
+}

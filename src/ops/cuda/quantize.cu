@@ -1,0 +1,410 @@
+/* Tensors in fp8 and their transposes, for products that want both operands along the sum.
+ *
+ * A block takes a tile of 128 x 128. A thread has 8 rows of 8 elements, 16 bytes each for bf16: it
+ * reads several before it uses the first, scales, converts and stores rows of 8 bytes, and turns its
+ * square round in registers. The transpose passes through shared memory, so that it too is stored
+ * along lines of 128 bytes.
+ *
+ *     thread (c, r) of 16 x 16:   rows 8r..8r+7, columns 8c..8c+7
+ *     shared memory               [128 columns][16 units of 8 bytes, one a thread r]
+ *
+ * The unit of thread r lies at r ^ c, so that the 16 threads that write at once, of all c, and the
+ * 8 that read a line, meet no bank twice. Bytes: those of the operands, and 1 or 2 written an element.
+ * The largest magnitude is taken on the way; a maximum does not depend on the order.
+ *
+ * What is quantised is a tensor or, made on the way, the result of an activation: a *source*, which
+ * fetches what eight elements follow from and then makes them, in PARTS that lie side by side. */
+#include <cuda_fp8.h>
+
+#include "act.cuh"
+
+enum { TILE = 128, SIDE = 16, THREADS = SIDE * SIDE, UNITS = TILE / 8, AMAX_THREADS = 256 };
+
+/* ---- sources ------------------------------------------------------------------------------------- */
+template <class A> struct plain {
+    enum { PARTS = 1, BATCH = 8 }; /* BATCH: rows fetched before the first is used */
+    A x;
+    int64_t k;
+    typedef typename A::raw raw;
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        return x.fetch(row * k + col, row * k + k);
+    }
+    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+        A::widen(r, v[0]);
+    }
+};
+
+/* silu(gate) * up of gu[n, 2k] */
+template <class A> struct swiglu_of {
+    enum { PARTS = 1, BATCH = 4 };
+    A gu;
+    int64_t k;
+    struct raw {
+        typename A::raw gate, up;
+    };
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        int64_t at = row * 2 * k + col;
+        return raw{ gu.fetch(at, at + 8), gu.fetch(at + k, at + k + 8) };
+    }
+    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+        float gate[8];
+        A::widen(r.gate, gate);
+        A::widen(r.up, v[0]);
+#pragma unroll
+        for (int i = 0; i < 8; i++) v[0][i] *= gate[i] * sigmoid(gate[i]);
+    }
+};
+
+/* Its gradient by dy[n, k]: gate's, and beside it up's. */
+template <class A> struct swiglu_bwd_of {
+    enum { PARTS = 2, BATCH = 2 };
+    A dy, gu;
+    int64_t k;
+    struct raw {
+        typename A::raw dy, gate, up;
+    };
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        int64_t at = row * 2 * k + col, d = row * k + col;
+        return raw{ dy.fetch(d, d + 8), gu.fetch(at, at + 8), gu.fetch(at + k, at + k + 8) };
+    }
+    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+        float d[8], gate[8], up[8];
+        A::widen(r.dy, d);
+        A::widen(r.gate, gate);
+        A::widen(r.up, up);
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            float s = sigmoid(gate[i]), silu = gate[i] * s;
+            v[0][i] = d[i] * up[i] * (s + silu * (1 - s));
+            v[1][i] = d[i] * silu;
+        }
+    }
+};
+
+template <class A> struct gelu_of {
+    enum { PARTS = 1, BATCH = 8 };
+    A x;
+    int64_t k;
+    bool tanh_form;
+    typedef typename A::raw raw;
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        return x.fetch(row * k + col, row * k + k);
+    }
+    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+        A::widen(r, v[0]);
+        if (tanh_form) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], true);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] = gelu(v[0][i], false);
+        }
+    }
+};
+
+template <class A> struct gelu_bwd_of {
+    enum { PARTS = 1, BATCH = 4 };
+    A dy, x;
+    int64_t k;
+    bool tanh_form;
+    struct raw {
+        typename A::raw dy, x;
+    };
+    __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
+        int64_t at = row * k + col;
+        return raw{ dy.fetch(at, at + 8), x.fetch(at, at + 8) };
+    }
+    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+        float x[8];
+        A::widen(r.dy, v[0]);
+        A::widen(r.x, x);
+        if (tanh_form) {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_slope(x[i], true);
+        } else {
+#pragma unroll
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_slope(x[i], false);
+        }
+    }
+};
+
+/* ---- scales -------------------------------------------------------------------------------------- */
+/* Where a scale comes from. */
+typedef enum { FROM_ROW, FROM_TENSOR, FROM_TENSOR_IF_COLD } scale_source;
+
+static __device__ __forceinline__ float larger(float most, float x) {
+    return fmaxf(most,
+                 fabsf(x + x * 0.0f)); /* NaN, which fmaxf passes over, where x is not finite */
+}
+
+/* Raises the row's amax. Most blocks find that another was there before. */
+static __device__ void raise_amax(float *row, float most) {
+    if (most > __ldcg(row + FP8_AMAX))
+        atomicMax((int *)(row + FP8_AMAX), __float_as_int(most)); /* ordered as their bits are */
+}
+
+/* Every block comes to the same scale: where it is of the tensor, amax was final before the kernel. */
+static __device__ float scale_for(float *row, scale_source from, float top) {
+    float scale = row[FP8_SCALE];
+    if (from == FROM_ROW || (from == FROM_TENSOR_IF_COLD && scale != 0)) return scale;
+    scale = fp8_scale(__ldcg(row + FP8_AMAX), top);
+    if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
+        row[FP8_TOP] = top;
+        fp8_set_scale(row, scale);
+    }
+    return scale;
+}
+
+/* Largest finite magnitude, rows by grid stride. Leaves at once where the row is warm, if
+ * `cold_only`. */
+template <class S>
+static __global__ void __launch_bounds__(AMAX_THREADS)
+    amax(S source, int64_t n, int64_t k, float *row, bool cold_only) {
+    __shared__ float room[AMAX_THREADS / WARP];
+    if (cold_only && row[FP8_SCALE] != 0) return;
+    float most = 0;
+    for (int64_t i = blockIdx.x; i < n; i += gridDim.x)
+        for (int64_t col = threadIdx.x * EIGHT; col < k; col += AMAX_THREADS * EIGHT) {
+            float v[S::PARTS][8];
+            source.make(source.fetch(i, col), v);
+#pragma unroll
+            for (int p = 0; p < S::PARTS; p++)
+#pragma unroll
+                for (int j = 0; j < 8; j++) most = larger(most, v[p][j]);
+        }
+    most = warp_max(most);
+    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = most;
+    __syncthreads();
+    if (threadIdx.x) return;
+    for (int w = 0; w < AMAX_THREADS / WARP; w++) most = fmaxf(most, room[w]);
+    raise_amax(row, most);
+}
+
+/* ---- the conversion ------------------------------------------------------------------------------ */
+template <__nv_fp8_interpretation_t F>
+static __device__ __forceinline__ uint2 to_fp8(const float v[8]) {
+    uint32_t pair[4];
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        pair[i] = __nv_cvt_float2_to_fp8x2(make_float2(v[2 * i], v[2 * i + 1]), __NV_SATFINITE, F);
+    return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
+}
+
+/* Rows a, b, c, d of 4 bytes each become columns. */
+static __device__ __forceinline__ void transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
+                                                  uint32_t out[4]) {
+    uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
+    uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
+    out[0] = __byte_perm(ab_low, cd_low, 0x5410);
+    out[1] = __byte_perm(ab_low, cd_low, 0x7632);
+    out[2] = __byte_perm(ab_high, cd_high, 0x5410);
+    out[3] = __byte_perm(ab_high, cd_high, 0x7632);
+}
+
+/* A thread's square to its units: unit r of column 8c + i at r ^ c. */
+static __device__ __forceinline__ void put_square(const uint2 rows[8], int c, int r,
+                                                  uint2 (*room)[UNITS]) {
+    uint32_t top[8], bottom[8]; /* of each column: rows 0..3, rows 4..7 */
+    transpose4(rows[0].x, rows[1].x, rows[2].x, rows[3].x, top);
+    transpose4(rows[0].y, rows[1].y, rows[2].y, rows[3].y, top + 4);
+    transpose4(rows[4].x, rows[5].x, rows[6].x, rows[7].x, bottom);
+    transpose4(rows[4].y, rows[5].y, rows[6].y, rows[7].y, bottom + 4);
+#pragma unroll
+    for (int i = 0; i < 8; i++) room[8 * c + i][r ^ c] = make_uint2(top[i], bottom[i]);
+}
+
+/* Lines of the transpose: 8 threads a column, two units each, which lie swapped where c is odd. */
+static __device__ __forceinline__ void store_lines(const uint2 (*room)[UNITS], uint8_t *qt,
+                                                   int64_t n, int64_t k, int64_t row0,
+                                                   int64_t col0) {
+    int pair = threadIdx.x % 8;
+#pragma unroll
+    for (int col = threadIdx.x / 8; col < TILE; col += THREADS / 8) {
+        int c = col / 8;
+        uint4 both = *(const uint4 *)&room[col][2 * (pair ^ (c / 2))];
+        if (c % 2) both = make_uint4(both.z, both.w, both.x, both.y);
+        if (col0 + col < k && row0 + 16 * pair < n)
+            *(uint4 *)(qt + (col0 + col) * n + row0 + 16 * pair) = both;
+    }
+}
+
+/* Sums of a tile's columns, from those of each thread over its 8 rows, to out[128]. `room` [8][128]. */
+static __device__ __forceinline__ void put_sums(float sum[8], int c, float (*room)[TILE],
+                                                float *out, int64_t left) {
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+        sum[j] += __shfl_xor_sync(~0u, sum[j], SIDE); /* the warp's other r */
+    __syncthreads();
+    if (threadIdx.x % WARP < SIDE) {
+#pragma unroll
+        for (int j = 0; j < 8; j++) room[threadIdx.x / WARP][8 * c + j] = sum[j];
+    }
+    __syncthreads();
+    if (threadIdx.x >= TILE || threadIdx.x >= left) return;
+    float all = 0;
+#pragma unroll
+    for (int w = 0; w < THREADS / WARP; w++) all += room[w][threadIdx.x];
+    out[threadIdx.x] = all;
+}
+
+/* Grid: columns of tiles, rows of tiles. q [n, PARTS k] or qt [PARTS k, n] may be absent; n and k
+ * are multiples of 16. With SUM sums [rows of tiles, PARTS k] are those of each tile's columns. */
+template <class S, __nv_fp8_interpretation_t F, bool SUM>
+static __global__ void __launch_bounds__(THREADS, 2)
+    quantize(S source, float *row, uint8_t *__restrict__ q, uint8_t *__restrict__ qt, int64_t n,
+             int64_t k, scale_source from, float top, float *sums) {
+    __shared__ __align__(16) uint2 room[TILE][UNITS];
+    __shared__ float columns[SUM ? THREADS / WARP : 1][TILE];
+    __shared__ float highest[THREADS / WARP];
+    int c = threadIdx.x % SIDE, r = threadIdx.x / SIDE;
+    int64_t row0 = (int64_t)blockIdx.y * TILE, col0 = (int64_t)blockIdx.x * TILE;
+    int64_t first = row0 + 8 * r, col = col0 + 8 * c;
+    bool inside = first < n && col < k; /* all of the square or nothing */
+    float scale = 0, most = 0, sum[S::PARTS][8] = {};
+    uint2 bytes[S::PARTS][8];
+#pragma unroll
+    for (int b = 0; b < 8; b += S::BATCH) {
+        typename S::raw raw[S::BATCH] = {};
+#pragma unroll
+        for (int i = 0; i < S::BATCH; i++)
+            if (inside) raw[i] = source.fetch(first + b + i, col);
+        if (b == 0) scale = scale_for(row, from, top);
+#pragma unroll
+        for (int i = 0; i < S::BATCH; i++) {
+            float v[S::PARTS][8];
+            source.make(raw[i], v);
+#pragma unroll
+            for (int p = 0; p < S::PARTS; p++) {
+#pragma unroll
+                for (int j = 0; j < 8; j++) {
+                    most = larger(most, v[p][j]);
+                    if (SUM) sum[p][j] += v[p][j];
+                    v[p][j] = fmaf(v[p][j], scale, v[p][j] * 0.0f); /* NaN where not finite */
+                }
+                bytes[p][b + i] = to_fp8<F>(v[p]);
+                if (q && inside)
+                    *(uint2 *)(q + ((first + b + i) * S::PARTS + p) * k + col) = bytes[p][b + i];
+            }
+        }
+    }
+    most = warp_max(most);
+    if (threadIdx.x % WARP == 0) highest[threadIdx.x / WARP] = most;
+#pragma unroll
+    for (int p = 0; p < S::PARTS; p++) {
+        if (p) __syncthreads();
+        if (qt) put_square(bytes[p], c, r, room);
+        __syncthreads();
+        if (qt) store_lines(room, qt + p * k * n, n, k, row0, col0);
+        if (SUM)
+            put_sums(sum[p], c, columns, sums + (blockIdx.y * S::PARTS + p) * k + col0, k - col0);
+    }
+    if (from == FROM_ROW || threadIdx.x) return;
+    for (int w = 0; w < THREADS / WARP; w++) most = fmaxf(most, highest[w]);
+    raise_amax(row, most);
+}
+
+/* ---- launches -------------------------------------------------------------------------------------- */
+/* out[width] (+)= sums[rows, width] over its rows. A block: 32 columns. */
+static __global__ void add_tiles(const float *sums, int64_t rows, int64_t width, float *out,
+                                 bool accumulate) {
+    __shared__ float room[SIDE][WARP];
+    int64_t col = (int64_t)blockIdx.x * WARP + threadIdx.x;
+    float sum = 0;
+    for (int64_t r = threadIdx.y; r < rows && col < width; r += SIDE) sum += sums[r * width + col];
+    room[threadIdx.y][threadIdx.x] = sum;
+    __syncthreads();
+    if (threadIdx.y || col >= width) return;
+    for (int i = 1; i < SIDE; i++) sum += room[i][threadIdx.x];
+    out[col] = accumulate ? out[col] + sum : sum;
+}
+
+extern "C" size_t cuda_quantize_workspace(const op_call *c) {
+    if (c->out[2].dt == DT_NONE) return 0;
+    return (size_t)(ceil_div(c->in[0].dim[0], TILE) * c->out[2].dim[0]) * sizeof(float);
+}
+
+template <class S, __nv_fp8_interpretation_t F>
+static void launch_as(const op_call *c, S source, int64_t n, int64_t k, scale_source from) {
+    dim3 grid((unsigned)ceil_div(k, TILE), (unsigned)ceil_div(n, TILE));
+    float *sums = c->out[2].data ? (float *)c->run->workspace : NULL;
+    auto kernel = sums ? quantize<S, F, true> : quantize<S, F, false>;
+    kernel<<<grid, THREADS, 0, cuda_stream(c)>>>(
+        source, (float *)c->in[1].data, (uint8_t *)c->out[0].data, (uint8_t *)c->out[1].data, n, k,
+        from, fp8_top(F == __NV_E5M2 ? DT_E5M2 : DT_E4M3), sums);
+    CUDA_LAUNCHED(c);
+    if (!sums) return;
+    int64_t width = S::PARTS * k;
+    add_tiles<<<(unsigned)ceil_div(width, WARP), dim3(WARP, SIDE), 0, cuda_stream(c)>>>(
+        sums, grid.y, width, (float *)c->out[2].data, c->accumulate & 4);
+    CUDA_LAUNCHED(c);
+}
+
+/* @param n, k of the source's operands; the result is PARTS k wide. */
+template <class S> static void launch(const op_call *c, S source, int64_t n, int64_t k) {
+    cuda_context *ctx = cuda_of(c);
+    float *row = (float *)c->in[1].data;
+    BUG_IF(n % 16 || k % 16);
+    bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
+    scale_source from = c->attr.fp8.given ? FROM_ROW : delayed ? FROM_TENSOR_IF_COLD : FROM_TENSOR;
+    if (from == FROM_TENSOR)
+        CUDA_OK(ctx, cudaMemsetAsync(row + FP8_AMAX, 0, sizeof *row, ctx->stream));
+    if (from != FROM_ROW) {
+        int blocks = grid_for(ctx, n, 1, delayed ? 1 : 8);
+        amax<<<blocks, AMAX_THREADS, 0, ctx->stream>>>(source, n, k, row, delayed);
+        CUDA_LAUNCHED(c);
+    }
+    if (c->out[c->out[0].data ? 0 : 1].dt == DT_E5M2)
+        launch_as<S, __NV_E5M2>(c, source, n, k, from);
+    else
+        launch_as<S, __NV_E4M3>(c, source, n, k, from);
+}
+
+extern "C" void cuda_quantize(const op_call *c) {
+    const tensor *x = &c->in[0];
+    int64_t n = x->dim[0], k = x->dim[1];
+    WITH_TYPE(x->dt, launch(c, plain<A>{ A(*x), k }, n, k));
+}
+
+/* Programs only have them in bf16. */
+#define WITH_BF16(dt, ...)                                                                         \
+    do {                                                                                           \
+        if ((dt) == DT_BF16) {                                                                     \
+            using A = typed<bf16>;                                                                 \
+            __VA_ARGS__;                                                                           \
+        } else {                                                                                   \
+            using A = mixed;                                                                       \
+            __VA_ARGS__;                                                                           \
+        }                                                                                          \
+    } while (0)
+
+extern "C" void cuda_quantize_activation(const op_call *c) {
+    const tensor *x = &c->in[0];
+    bool swiglu = c->op == OP_QUANTIZE_SWIGLU, tanh_form = c->attr.act == ACT_GELU_TANH;
+    int64_t n = x->dim[0], k = swiglu ? x->dim[1] / 2 : x->dim[1];
+    if (swiglu)
+        WITH_BF16(x->dt, launch(c, swiglu_of<A>{ A(*x), k }, n, k));
+    else
+        WITH_BF16(x->dt, launch(c, gelu_of<A>{ A(*x), k, tanh_form }, n, k));
+}
+
+extern "C" void cuda_quantize_activation_bwd(const op_call *c) {
+    const tensor *dy = &c->in[0], *x = &c->in[2];
+    bool swiglu = c->op == OP_QUANTIZE_SWIGLU_BWD, tanh_form = c->attr.act == ACT_GELU_TANH;
+    int64_t n = dy->dim[0], k = dy->dim[1];
+    dtype dt = dy->dt == x->dt ? dy->dt : DT_NONE;
+    if (swiglu)
+        WITH_BF16(dt, launch(c, swiglu_bwd_of<A>{ A(*dy), A(*x), k }, n, k));
+    else
+        WITH_BF16(dt, launch(c, gelu_bwd_of<A>{ A(*dy), A(*x), k, tanh_form }, n, k));
+}
+
+static __global__ void commit(float *rows, int64_t n) {
+    int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (i < n) fp8_commit_row(rows + i * FP8_ROW);
+}
+
+extern "C" void cuda_fp8_commit(const op_call *c) {
+    int64_t n = c->out[0].dim[0];
+    commit<<<(unsigned)ceil_div(n, WARP), WARP, 0, cuda_stream(c)>>>((float *)c->out[0].data, n);
+    CUDA_LAUNCHED(c);
+}

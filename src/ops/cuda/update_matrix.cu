@@ -1,0 +1,273 @@
+/* Updates of whole matrices: Adafactor and Muon. What changes by the step is read from the step block
+ * on the device. Deterministic: sums are cut into a fixed number of parts. */
+#include "update.cuh"
+
+enum { THREADS = 256 };
+
+/* ---- Adafactor -----------------------------------------------------------------------------------
+ * As the CPU's (ops/cpu/update_adafactor.c): row and column means of the squared gradient, the
+ * length of the update, the update. Workspace, fp32:
+ *
+ *     | partial [CUDA_PARTIALS] f64 | total f64 | row factors [R] | column factors [C] |
+ *       column sums [CUDA_PARTIALS, C] |
+ */
+typedef struct factored {
+    const float *g;
+    float *p, *rows, *cols; /* a vector's v is `rows`, and cols is NULL */
+    double *partial, *total;
+    float *row, *col, *sums;
+    int64_t r, c;
+    int blocks;
+    update_attr a;
+    const step_block *s;
+    mixed copy;
+} factored;
+
+static __device__ float beta2_of(const step_block *s, float &rest) {
+    double power = pow((double)s->now.count, -0.8);
+    rest = (float)power;
+    return (float)(1 - power);
+}
+
+/* The block's double, to partial[block]. */
+static __device__ void leave(const factored &f, double v) {
+    __shared__ double room[THREADS];
+    room[threadIdx.x] = v;
+    __syncthreads();
+    for (int o = THREADS / 2; o; o >>= 1) {
+        if (threadIdx.x < o) room[threadIdx.x] += room[threadIdx.x + o];
+        __syncthreads();
+    }
+    if (threadIdx.x == 0) f.partial[blockIdx.x] = room[0];
+}
+
+static __global__ void total_of(factored f) {
+    double sum = 0;
+    for (int i = 0; i < f.blocks; i++) sum += f.partial[i];
+    *f.total = sum;
+}
+
+static __global__ void row_sums(factored f) {
+    if (f.s->now.skip) return;
+    __shared__ float room[33];
+    float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
+    double total = 0;
+    for (int64_t row = blockIdx.x; row < f.r; row += gridDim.x) {
+        float sum = 0;
+        for (int64_t k = threadIdx.x; k < f.c; k += THREADS) {
+            float x = f.g[row * f.c + k] * scale;
+            sum += x * x + f.a.eps;
+        }
+        sum = block_sum(sum, room);
+        if (threadIdx.x) continue;
+        f.rows[row] = b2 * f.rows[row] + rest * (sum / f.c);
+        total += f.rows[row];
+    }
+    leave(f, total);
+}
+
+static __global__ void column_sums(factored f) { /* block (x, y): 256 columns, every y-th row */
+    float scale = f.s->now.grad_scale, sum = 0;
+    int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (col >= f.c) return;
+    for (int64_t row = blockIdx.y; row < f.r; row += gridDim.y) {
+        float x = f.g[row * f.c + col] * scale;
+        sum += x * x + f.a.eps;
+    }
+    f.sums[blockIdx.y * f.c + col] = sum;
+}
+
+static __global__ void column_factors(factored f, int parts) {
+    if (f.s->now.skip) return;
+    float rest, b2 = beta2_of(f.s, rest), sum = 0;
+    int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (col >= f.c) return;
+    for (int k = 0; k < parts; k++) sum += f.sums[k * f.c + col];
+    f.cols[col] = b2 * f.cols[col] + rest * (sum / f.r);
+    f.col[col] = 1 / sqrtf(f.cols[col]);
+}
+
+static __global__ void row_factors(factored f) {
+    int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (row < f.r) f.row[row] = 1 / sqrtf(f.rows[row] / (float)(*f.total / f.r));
+}
+
+/* What element i is multiplied by to become the update before clipping. */
+static __device__ __forceinline__ float factor_at(const factored &f, int64_t i) {
+    float scale = f.s->now.grad_scale;
+    if (f.cols) return scale * f.row[i / f.c] * f.col[i % f.c];
+    return scale / sqrtf(f.rows[i]);
+}
+
+static __global__ void lengths(factored f) {
+    if (f.s->now.skip) return;
+    float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
+    double sum = 0;
+    int64_t n = f.r * f.c, step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
+        float x = f.g[i] * scale;
+        if (!f.cols) f.rows[i] = b2 * f.rows[i] + rest * (x * x + f.a.eps);
+        float u = f.g[i] * factor_at(f, i);
+        sum += (double)u * u;
+    }
+    leave(f, sum);
+}
+
+static __global__ void apply_factored(factored f) {
+    if (f.s->now.skip) return;
+    const factors k = share(f.a, f.s);
+    int64_t n = f.r * f.c, step = (int64_t)gridDim.x * THREADS;
+    double rms = sqrt(*f.total / (double)n);
+    float lr = (float)(k.lr / (rms > 1 ? rms : 1.0));
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
+        float p = f.p[i] * k.keep - lr * f.g[i] * factor_at(f, i);
+        f.p[i] = p;
+        if (f.copy.present()) write1(f.copy.p, f.copy.dt, i, p);
+    }
+}
+
+extern "C" void cuda_update_adafactor(const op_call *c) {
+    const tensor *g = &c->in[0];
+    bool matrix = g->ndim == 2;
+    factored f = { (const float *)g->data,
+                   (float *)c->out[0].data,
+                   (float *)c->out[1].data,
+                   matrix ? (float *)c->out[2].data : NULL,
+                   (double *)c->run->workspace,
+                   NULL,
+                   NULL,
+                   NULL,
+                   NULL,
+                   g->dim[0],
+                   matrix ? g->dim[1] : 1,
+                   CUDA_PARTIALS,
+                   attr_of(c),
+                   c->run->step,
+                   mixed(c->out[3]) };
+    f.total = f.partial + CUDA_PARTIALS;
+    f.row = (float *)(f.total + 1);
+    f.col = f.row + f.r;
+    f.sums = f.col + f.c;
+    cudaStream_t stream = cuda_stream(c);
+    if (matrix) {
+        unsigned across = (unsigned)ceil_div(f.c, THREADS);
+        int parts = (int)(f.r < CUDA_PARTIALS ? f.r : CUDA_PARTIALS);
+        row_sums<<<CUDA_PARTIALS, THREADS, 0, stream>>>(f);
+        total_of<<<1, 1, 0, stream>>>(f);
+        column_sums<<<dim3(across, (unsigned)parts), THREADS, 0, stream>>>(f);
+        column_factors<<<across, THREADS, 0, stream>>>(f, parts);
+        row_factors<<<(unsigned)ceil_div(f.r, THREADS), THREADS, 0, stream>>>(f);
+    }
+    lengths<<<CUDA_PARTIALS, THREADS, 0, stream>>>(f);
+    total_of<<<1, 1, 0, stream>>>(f);
+    apply_factored<<<CUDA_PARTIALS * 4, THREADS, 0, stream>>>(f);
+    CUDA_LAUNCHED(c);
+}
+
+/* ---- Muon -----------------------------------------------------------------------------------------
+ * As the CPU's (ops/cpu/update_muon.c): momentum, five Newton-Schulz steps in fp32 products, the
+ * update. Workspace: | x [R,C] | next [R,C] | G [S,S] | poly [S,S] | partial f64 | total | products |
+ */
+static __global__ void muon_momentum(const float *g, float *m, float *u, int64_t n, double *partial,
+                                     update_attr a, const step_block *s) {
+    if (s->now.skip) return;
+    const factors f = share(a, s);
+    float rest = 1 - f.mu, now = f.now * rest;
+    double sum = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float gi = g[i] * f.scale, mi = f.mu * m[i] + rest * gi, ui = now * gi + f.then * mi;
+        m[i] = mi;
+        u[i] = ui;
+        sum += (double)ui * ui;
+    }
+    factored leaves = { NULL, NULL, NULL, NULL, partial, NULL, NULL,   NULL,
+                        NULL, 0,    0,    0,    a,       s,    mixed{} };
+    leave(leaves, sum);
+}
+
+static __global__ void muon_normalise(float *x, int64_t n, const double *partial) {
+    __shared__ float by;
+    if (threadIdx.x == 0) {
+        double sum = 0;
+        for (int i = 0; i < CUDA_PARTIALS; i++) sum += partial[i];
+        by = (float)(1 / fmax(sqrt(sum), 1e-7));
+    }
+    __syncthreads();
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS)
+        x[i] *= by;
+}
+
+/* y = a x + b y */
+static __global__ void blend(const float *x, float *y, int64_t n, float a, float b) {
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS)
+        y[i] = a * x[i] + (b == 0 ? 0.0f : b * y[i]);
+}
+
+static __global__ void muon_apply(const float *x, float *p, mixed copy, int64_t n, float shape,
+                                  update_attr a, const step_block *s) {
+    if (s->now.skip) return;
+    const factors f = share(a, s);
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float w = p[i] * f.keep - f.lr * shape * x[i];
+        p[i] = w;
+        if (copy.present()) write1(copy.p, copy.dt, i, w);
+    }
+}
+
+static void product(const op_call *c, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
+                    const float *b, bool tb, float *to, bool accumulate, void *room) {
+    cuda_gemm g = {};
+    g.m = m, g.n = n, g.k = k;
+    g.a = a, g.b = b, g.c = to;
+    g.at = g.bt = g.ct = DT_F32;
+    g.lda = ta ? m : k, g.ldb = tb ? k : n, g.ldc = n;
+    g.ta = ta, g.tb = tb, g.accumulate = accumulate, g.exact = true;
+    cuda_multiply(cuda_of(c), &g, room, CUDA_GEMM_WORKSPACE);
+}
+
+extern "C" void cuda_update_muon(const op_call *c) {
+    const tensor *g = &c->in[0];
+    int64_t r = g->dim[0], k = g->dim[1], n = r * k, s = r < k ? r : k;
+    bool tall = r > k;
+    float *x = (float *)c->run->workspace, *next = x + n, *gram = next + n, *poly = gram + s * s;
+    double *partial = (double *)align_up((uintptr_t)(poly + s * s), 16);
+    void *room = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
+    cudaStream_t stream = cuda_stream(c);
+    update_attr a = attr_of(c);
+    muon_momentum<<<CUDA_PARTIALS, THREADS, 0, stream>>>(
+        (const float *)g->data, (float *)c->out[1].data, x, n, partial, a, c->run->step);
+    muon_normalise<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, n, partial);
+    for (int i = 0; i < 5; i++) {
+        product(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, room);
+        product(c, s, s, s, gram, false, gram, false, poly, false, room);
+        blend<<<CUDA_PARTIALS, THREADS, 0, stream>>>(gram, poly, s * s, -4.7750f, 2.0315f);
+        blend<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, next, n, 3.4445f, 0);
+        if (tall)
+            product(c, r, k, k, x, false, poly, false, next, true, room);
+        else
+            product(c, r, k, r, poly, false, x, false, next, true, room);
+        float *swap = x;
+        x = next;
+        next = swap;
+    }
+    double ratio = (double)r / (double)k;
+    float shape = (float)sqrt(ratio > 1 ? ratio : 1.0);
+    muon_apply<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, (float *)c->out[0].data, mixed(c->out[2]),
+                                                      n, shape, a, c->run->step);
+    CUDA_LAUNCHED(c);
+}
+
+extern "C" size_t cuda_update_workspace(const op_call *c) {
+    const tensor *g = &c->in[0];
+    int64_t r = g->dim[0], k = g->ndim == 2 ? g->dim[1] : 1, s = r < k ? r : k;
+    size_t sums = (CUDA_PARTIALS + 1) * sizeof(double);
+    if (c->op == OP_UPDATE_ADAFACTOR)
+        return sums + (size_t)(r + k + CUDA_PARTIALS * k) * sizeof(float);
+    if (c->op == OP_UPDATE_MUON)
+        return (size_t)(2 * r * k + 2 * s * s) * sizeof(float) + sums + 512 + CUDA_GEMM_WORKSPACE;
+    return 0;
+}

@@ -1,0 +1,67 @@
+/* What the optimizer is made of: rules, the stretches they run over, where their state lies. */
+#ifndef INGOT_OPTIM_INTERNAL_H
+#define INGOT_OPTIM_INTERNAL_H
+
+#include "optim/optim.h"
+
+/* ---- rules: rules.c ---------------------------------------------------------------------- */
+typedef enum { AS_PARAM, AS_ROWS, AS_COLS, AS_BYTES, AS_SIGNED_BYTES } state_shape;
+/* What one call takes: any elements, a whole parameter, or a whole matrix with its shape. */
+typedef enum { TAKES_ANY, TAKES_PARAM, TAKES_MATRIX } rule_takes;
+enum { MAX_STATES = 2 };
+
+typedef struct rule {
+    op_code op;
+    int states, copy; /* copy: which output of the op it is */
+    rule_takes takes;
+    struct {
+        const char *name;
+        state_shape shape;
+    } state[MAX_STATES];
+} rule;
+
+err rules_check(const optim_settings *s, const model *m);
+const rule *rule_of(optim_kind kind, const model_param *q);
+op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q);
+/* Adaptive clipping of rows: matrices, but for the head. */
+bool rule_clips_rows(const optim_settings *s, const model_config *c, const model_param *q);
+static inline bool rule_in_bytes(const rule *r, int k) {
+    return r->state[k].shape == AS_BYTES || r->state[k].shape == AS_SIGNED_BYTES;
+}
+
+/* ---- the optimizer ----------------------------------------------------------------------- */
+/* Parameters side by side in a bucket that one call updates, with what lies between them: zeros,
+ * which stay zeros. State has the stretch's own size and order. */
+typedef struct stretch {
+    const rule *r;
+    bucket_view b;
+    int64_t at, count;     /* elements of the view */
+    int param;             /* its first; its only one where a call takes no more */
+    int state[MAX_STATES]; /* plan regions */
+    op_attr attr;          /* update.far: state is in the host's memory */
+} stretch;
+
+typedef struct slot { /* a parameter, or the slice of it that lies here */
+    int stretch;      /* -1: nothing lies here */
+    int64_t at;       /* in the stretch */
+    int64_t count;
+    int64_t copies; /* ranks that hold the same elements */
+} slot;
+
+struct optimizer {
+    optim_settings s;
+    const model *m;
+    const plan *p;
+    mesh mesh;
+    slot *slot; /* [params] */
+    int *order; /* [ordered] parameters as they lie in memory, those of which something lies here */
+    int params, ordered;
+    stretch *stretch;
+    int stretches;
+    bool far;      /* some of them have state in the host's memory */
+    int work, sum; /* plan regions; sum: the gradient's square sum */
+    size_t work_bytes;
+    exec_tape tape;
+};
+
+#endif

@@ -1,0 +1,130 @@
+/* Which parameter gets which rule and which numbers, and what cannot be done. */
+#include "optim_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+static const rule sgd = { OP_UPDATE_SGD, .copy = 1 };
+static const rule momentum = { OP_UPDATE_MOMENTUM, 1, 2, .state = { { "m", AS_PARAM } } };
+static const rule adam = { OP_UPDATE_ADAM, 2, 3,
+                           .state = { { "m", AS_PARAM }, { "v", AS_PARAM } } };
+static const rule adam8 = { OP_UPDATE_ADAM8, 2, 3,
+                            .state = { { "m", AS_SIGNED_BYTES }, { "v", AS_BYTES } } };
+static const rule lion = { OP_UPDATE_LION, 1, 2, .state = { { "m", AS_PARAM } } };
+static const rule muon = { OP_UPDATE_MUON, 1, 2, TAKES_MATRIX, { { "m", AS_PARAM } } };
+static const rule factors = {
+    OP_UPDATE_ADAFACTOR, 2, 3, TAKES_MATRIX, { { "row", AS_ROWS }, { "col", AS_COLS } }
+};
+static const rule factors_vector = {
+    OP_UPDATE_ADAFACTOR, 1, 3, TAKES_PARAM, { { "v", AS_PARAM } }
+};
+
+static const struct {
+    const char *name;
+    const rule *hidden, *matrix, *vector; /* matrix: those outside the blocks */
+    bool normalised;                      /* an update's size does not follow the gradient's */
+} kinds[] = {
+    [OPTIM_SGD] = { "sgd", &sgd, &sgd, &sgd, false },
+    [OPTIM_MOMENTUM] = { "momentum", &momentum, &momentum, &momentum, false },
+    [OPTIM_ADAM] = { "adam", &adam, &adam, &adam, true },
+    [OPTIM_ADAMW] = { "adamw", &adam, &adam, &adam, true },
+    [OPTIM_ADAFACTOR] = { "adafactor", &factors, &factors, &factors_vector, true },
+    [OPTIM_LION] = { "lion", &lion, &lion, &lion, true },
+    [OPTIM_ADAM8BIT] = { "adam8bit", &adam8, &adam8, &adam8, true },
+    [OPTIM_MUON] = { "muon", &muon, &adam, &adam, true },
+};
+static const double ADAFACTOR_EPS = 1e-30, AGC_EPS = 1e-3;
+
+/* ---- what can be done -------------------------------------------------------------------- */
+static err check_settings(const optim_settings *s) {
+    const struct {
+        const char *name;
+        double value;
+    } below_one[] = { { "beta1", s->beta1 }, { "beta2", s->beta2 }, { "momentum", s->momentum } };
+    for (size_t i = 0; i < COUNT_OF(below_one); i++)
+        if (!(below_one[i].value >= 0 && (float)below_one[i].value < 1))
+            return err_hint(ERR("optimizer.%s is %.10g, expected 0 or more and below 1",
+                                below_one[i].name, below_one[i].value),
+                            "kernels compute in fp32, where what is nearer to 1 than 6e-8 is 1");
+    if (!(s->offload >= 0 && s->offload <= 1))
+        return ERR("optimizer.offload is %g, expected 0 to 1", s->offload);
+    if (!(s->eps >= 0) || !(s->weight_decay >= 0) || !(s->agc >= 0))
+        return ERR("optimizer: eps %g, weight_decay %g and agc %g must not be negative", s->eps,
+                   s->weight_decay, s->agc);
+    return OK;
+}
+
+static err check_layout(const optim_settings *s, const model *m) {
+    const model_layout *l = model_lay(m);
+    const char *name = kinds[s->kind].name;
+    if (model_conf(m)->mup && !kinds[s->kind].normalised)
+        return err_hint(ERR("model.mup has no learning rates for %s", name),
+                        "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
+    bool needs_matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
+    bool whole = needs_matrices || s->agc > 0;
+    int tp = mesh_size(&l->mesh, AX_TP), dp = mesh_size(&l->mesh, AX_DP);
+    if (!whole || (tp == 1 && !(l->zero3 && dp > 1))) return OK;
+    const char *what = needs_matrices ? name : "training.agc";
+    if (tp > 1)
+        return err_hint(
+            ERR("%s needs whole matrices, which tensor parallelism over %d ranks cuts", what, tp),
+            "use another optimizer, or tensor_parallel_degree 1");
+    return err_hint(ERR("%s needs whole matrices, which ZeRO-3 over %d ranks cuts", what, dp),
+                    "use another optimizer, or keep parameters whole on every rank");
+}
+
+/* Weights kept in bf16 are rounded by chance as they are stored, which kernels of whole matrices do
+ * not do. */
+static err check_master(const optim_settings *s, const model *m) {
+    const model_layout *l = model_lay(m);
+    if (l->master != DT_BF16) return OK;
+    if (l->dt != DT_BF16)
+        return err_hint(ERR("optimizer.master=bf16 keeps the weights that products read, and they "
+                            "read %s",
+                            dt_name(l->dt)),
+                        "set precision=bf16, or optimizer.master=fp32");
+    bool matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
+    if (!matrices && s->agc == 0) return OK;
+    return err_hint(
+        ERR("%s needs weights in fp32", matrices ? kinds[s->kind].name : "training.agc"),
+        "set optimizer.master=fp32, or use sgd, momentum, adam, adamw, lion or adam8bit");
+}
+
+err rules_check(const optim_settings *s, const model *m) {
+    TRY(check_settings(s));
+    TRY(check_layout(s, m));
+    return check_master(s, m);
+}
+
+/* ---- what each parameter gets ------------------------------------------------------------ */
+const rule *rule_of(optim_kind kind, const model_param *q) {
+    if (q->ndim < 2) return kinds[kind].vector;
+    return q->role == ROLE_HIDDEN ? kinds[kind].hidden : kinds[kind].matrix;
+}
+
+static double lr_factor(const model_config *c, const model_param *q, const rule *r) {
+    if (!c->mup || q->role != ROLE_HIDDEN || r == &muon) return 1;
+    return (double)c->mup_base / (double)c->dim;
+}
+
+op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q) {
+    const rule *r = rule_of(s->kind, q);
+    op_attr a = { 0 };
+    a.update.lr_mul = (float)lr_factor(c, q, r);
+    a.update.decay = q->decay ? (float)s->weight_decay : 0;
+    a.update.beta1 = (float)s->beta1;
+    a.update.beta2 = (float)s->beta2;
+    a.update.eps = (float)(r->op == OP_UPDATE_ADAFACTOR ? ADAFACTOR_EPS : s->eps);
+    a.update.momentum = (float)s->momentum;
+    a.update.l2 = s->kind == OPTIM_ADAM;
+    a.update.nesterov = s->nesterov;
+    a.agc.factor = (float)s->agc;
+    a.agc.eps = (float)AGC_EPS;
+    return a;
+}
+
+/* The paper leaves the last layer free; a table shared with the embedding is that layer too. */
+bool rule_clips_rows(const optim_settings *s, const model_config *c, const model_param *q) {
+    bool head = q->role == ROLE_OUTPUT || (c->tied && !strcmp(q->base, "embed.tokens"));
+    return s->agc > 0 && q->ndim == 2 && !head;
+}

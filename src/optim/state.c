@@ -1,0 +1,84 @@
+/* State by parameter, for checkpoints. A stretch holds the state of its parameters in their order,
+ * and each of them begins a block where moments are in bytes (ops/block8.h). */
+#include "optim_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "ops/block8.h"
+
+int optim_states(const optimizer *o, int param) {
+    return rule_of(o->s.kind, model_param_at(o->m, param))->states;
+}
+
+const char *optim_state_name(const optimizer *o, int param, int k) {
+    return rule_of(o->s.kind, model_param_at(o->m, param))->state[k].name;
+}
+
+int64_t optim_state_count(const optimizer *o, int param, int k) {
+    const slot *t = &o->slot[param];
+    const model_param *q = model_param_at(o->m, param);
+    if (t->stretch < 0) return 0;
+    switch (o->stretch[t->stretch].r->state[k].shape) {
+    case AS_ROWS: return q->local[0];
+    case AS_COLS: return q->local[1];
+    default: return t->count;
+    }
+}
+
+/* Where a parameter's state begins. */
+typedef struct place_of_state {
+    char *at;
+    float *scale; /* of its first block, in bytes */
+    bool bytes, sign;
+} place_of_state;
+
+static place_of_state find(const optimizer *o, int param, int k) {
+    const slot *t = &o->slot[param];
+    const stretch *s = &o->stretch[t->stretch];
+    char *base = plan_data(o->p, s->state[k]);
+    place_of_state f = { .bytes = rule_in_bytes(s->r, k),
+                         .sign = s->r->state[k].shape == AS_SIGNED_BYTES };
+    f.at = base + (size_t)t->at * (f.bytes ? 1 : sizeof(float));
+    if (f.bytes) f.scale = block8_scales(base, s->count) + t->at / BLOCK8;
+    return f;
+}
+
+err optim_state_get(const optimizer *o, int param, int k, float *to) {
+    int64_t n = optim_state_count(o, param, k), blocks = block8_count(n);
+    if (!n) return OK;
+    place_of_state f = find(o, param, k);
+    if (!f.bytes) return plan_get(o->p, to, f.at, (size_t)n * sizeof *to);
+    uint8_t *codes = mem_alloc((size_t)(blocks * BLOCK8));
+    float *scales = mem_alloc((size_t)blocks * sizeof *scales), block[BLOCK8];
+    err e = plan_get(o->p, codes, f.at, (size_t)(blocks * BLOCK8));
+    if (!e) e = plan_get(o->p, scales, f.scale, (size_t)blocks * sizeof *scales);
+    for (int64_t b = 0; !e && b < blocks; b++) {
+        block8_unpack(codes + b * BLOCK8, f.sign, scales[b], block);
+        memcpy(to + b * BLOCK8, block, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *to);
+    }
+    free(codes);
+    free(scales);
+    return e;
+}
+
+void optim_state_set(optimizer *o, int param, int k, const float *from) {
+    int64_t n = optim_state_count(o, param, k), blocks = block8_count(n);
+    if (!n) return;
+    place_of_state f = find(o, param, k);
+    if (!f.bytes) {
+        plan_put(o->p, f.at, from, (size_t)n * sizeof *from);
+        return;
+    }
+    uint8_t *codes = mem_alloc((size_t)(blocks * BLOCK8));
+    float *scales = mem_alloc((size_t)blocks * sizeof *scales);
+    for (int64_t b = 0; b < blocks; b++) {
+        float block[BLOCK8] = { 0 };
+        memcpy(block, from + b * BLOCK8, (size_t)MIN(BLOCK8, n - b * BLOCK8) * sizeof *from);
+        block8_pack(block, f.sign, codes + b * BLOCK8, &scales[b]);
+    }
+    plan_put(o->p, f.at, codes, (size_t)(blocks * BLOCK8));
+    plan_put(o->p, f.scale, scales, (size_t)blocks * sizeof *scales);
+    free(codes);
+    free(scales);
+}

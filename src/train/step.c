@@ -1,0 +1,133 @@
+/* One step: microbatches, the update, and what is read of them afterwards. Nothing here waits for a
+ * device before the next step's first microbatch is queued. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+/* ---- microbatches ------------------------------------------------------------------------ */
+static err flight_take(trainer *t) {
+    flight *f = &t->flight;
+    if (!f->open) return OK;
+    f->open = false;
+    TRY(plan_take(t->p, &f->losses, t->losses));
+    t->last.loss_sum += datasets_add_losses(t, f, t->losses);
+    return OK;
+}
+
+static void flight_start(trainer *t, const data_batch *b) {
+    flight *f = &t->flight;
+    size_t rows = (size_t)t->rows;
+    f->part = mem_grow(f->part, rows * sizeof *f->part);
+    f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
+    memcpy(f->part, b->part, rows * sizeof *f->part);
+    memcpy(f->row_valid, b->row_valid, rows * sizeof *f->row_valid);
+    plan_fetch(t->p, &f->losses, exec_value(&t->x, t->train_id, t->train.last->loss),
+               (size_t)(t->rows * t->seq) * sizeof *t->losses);
+    f->open = true;
+}
+
+/* The gradient of the first microbatch alone stands in its accumulator before the second adds to
+ * it: its norm against the whole step's tells the noise. */
+static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
+    double norm;
+    TRY(optim_grad_norm(t->o, &t->x, &norm));
+    norm *= (double)b->valid / (double)MAX(b->valid_here, 1); /* as a mean over its own targets */
+    q->small_sq = norm * norm;
+    q->small = (double)b->valid_here;
+    return OK;
+}
+
+static err microbatch(trainer *t, const data_batch *b) {
+    model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, t->rows * t->seq };
+    t->x.step.loss_grad = (float)(1 / (double)MAX(b->valid, 1));
+    model_set_batch(t->m, t->p, 0, &batch);
+    return exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches);
+}
+
+/* ---- a step ------------------------------------------------------------------------------ */
+err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
+    int64_t step = t->state.step + t->last.open;
+    queued_step q = { .small_sq = NAN, .lr = schedule_lr(&t->sched, step) };
+    data_batch b;
+    t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
+    do {
+        double from = time_now();
+        TRY(loader_next(t->batches, &b));
+        q.data_s += time_now() - from;
+        TRY(datasets_log_rejected(t, &b, step + 1, &q.rejected));
+        TRY(microbatch(t, &b));
+        TRY(flight_take(t)); /* of the microbatch before */
+        if (b.microbatch == 0) {
+            if (t->last.open) TRY(landed(t));
+            datasets_step_begin(t);
+            t->last.loss_sum = 0;
+        }
+        flight_start(t, &b);
+        if (t->cfg->training.noise_scale && b.microbatch == 0 && b.microbatches > 1)
+            TRY(small_batch_norm(t, &b, &q));
+    } while (b.microbatch + 1 < b.microbatches);
+    TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
+    q.valid = b.valid;
+    q.micros = b.microbatches;
+    q.windows = b.consumed;
+    q.loss_sum = t->last.loss_sum;
+    q.state = t->last.state;
+    q.open = true;
+    plan_fetch(t->p, &q.state, exec_state(&t->x), sizeof(step_state));
+    t->last = q;
+    return OK;
+}
+
+static void measure(trainer *t, const step_state *now, observe_step *s) {
+    const queued_step *q = &t->last;
+    double seconds = time_now() - t->since, tokens = (double)(q->micros * t->rows * t->seq);
+    t->average_s = t->average_s > 0 ? 0.9 * t->average_s + 0.1 * seconds : seconds;
+    s->step = t->state.step;
+    s->tokens = t->state.tokens;
+    s->loss = q->loss_sum / (double)MAX(q->valid, 1);
+    s->grad_norm = now->norm;
+    s->lr = q->lr;
+    s->step_s = seconds;
+    s->data_s = q->data_s;
+    s->tok_s = tokens / seconds;
+    s->mfu = s->tok_s * model_flops(&t->mc, t->seq, false) / t->peak_flops;
+    s->mfu_causal = s->tok_s * model_flops(&t->mc, t->seq, true) / t->peak_flops;
+    s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
+    s->batch = (double)(q->micros * t->rows);
+    if (t->cfg->data.guard) s->rejected = (double)q->rejected;
+    s->total_steps = t->stop;
+    s->eta_s = t->average_s * (double)(t->stop - t->state.step);
+    if (t->cfg->training.max_norm > 0 && !now->skip)
+        s->clipped = optim_clip(now->norm, t->cfg->training.max_norm);
+    if (q->small > 0 && isfinite(now->norm) && isfinite(q->small_sq))
+        s->noise_scale = noise_scale_add(&t->state.noise, q->small_sq, q->small,
+                                         (double)now->norm * (double)now->norm, (double)q->valid);
+}
+
+err trainer_land(trainer *t, observe_step *s) {
+    bool fp16 = model_lay(t->m)->dt == DT_F16;
+    queued_step *q = &t->last;
+    step_state now;
+    TRY(flight_take(t));
+    TRY(plan_take(t->p, &q->state, &now));
+    q->open = false;
+    double loss = q->loss_sum / (double)MAX(q->valid, 1);
+    if (!fp16 && (now.skip || !isfinite(loss)))
+        return err_hint(ERR("step %lld: the loss is %g and the gradient norm %g",
+                            (long long)t->state.step + 1, loss, (double)now.norm),
+                        "lower optimizer.lr or lengthen lr_scheduler.warmup; debug.check_finite="
+                        "true names the first op that went wrong. The last checkpoint is intact");
+    if (fp16) {
+        s->loss_scale = t->state.scaler.scale;
+        s->skipped = now.skip;
+        t->state.scaler.scale = now.loss_scale;
+        t->state.scaler.good_steps = now.good;
+    }
+    t->state.step++;
+    t->state.updates = now.count;
+    t->state.windows = q->windows;
+    t->state.tokens += q->micros * t->rows * t->seq;
+    measure(t, &now, s);
+    return OK;
+}

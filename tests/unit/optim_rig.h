@@ -1,0 +1,115 @@
+/* What tests of the optimizer share: a model, a plan and an optimizer on one rank, and gradients that
+ * depend on the element alone. */
+#ifndef INGOT_TEST_OPTIM_RIG_H
+#define INGOT_TEST_OPTIM_RIG_H
+
+#include "optim/optim.h"
+
+#include "ops/block8.h"
+#include "parity/runner.h"
+
+typedef struct rig {
+    model *m;
+    plan *p;
+    optimizer *o;
+    exec x;
+    int rank;
+} rig;
+
+static int calls_made[OP_COUNT];
+static void count_call(const op_call *c) {
+    __atomic_fetch_add(&calls_made[c->op], 1, __ATOMIC_RELAXED);
+    ops_cpu(OPS_ISA_BEST)->kernel[c->op](c);
+}
+static const op_backend *counting(void) {
+    static op_backend b;
+    static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
+    pthread_mutex_lock(&lock);
+    if (!b.name) {
+        b = *ops_cpu(OPS_ISA_BEST);
+        for (int i = 0; i < OP_COUNT; i++)
+            if (b.kernel[i]) b.kernel[i] = count_call;
+    }
+    pthread_mutex_unlock(&lock);
+    return &b;
+}
+
+static err rig_make(rig *r, const model_config *c, const model_layout *l, const optim_settings *s,
+                    comm *end) {
+    *r = (rig){ .rank = comm_rank(end) };
+    TRY(model_new(c, l, &r->m));
+    r->p = plan_new(&l->mesh, counting(), 1);
+    model_reserve(r->m, r->p, true);
+    TRY(optim_new(s, r->m, r->p, r->rank, &r->o));
+    TRY(plan_commit(r->p));
+    model_init(r->m, r->p, r->rank, 42);
+    r->x = (exec){ .plan = r->p, .comm = end };
+    return OK;
+}
+
+static void rig_free(rig *r) {
+    optim_free(r->o);
+    plan_free(r->p);
+    model_free(r->m);
+}
+
+/* Calls fn for every element of every parameter stored here: where its weight, gradient and copy
+ * lie, and its index in the whole parameter. */
+typedef struct element {
+    const model_param *q;
+    int64_t global;
+    float *p, *g;
+    const void *copy;
+    dtype copy_dt;
+} element;
+static void each_element(rig *r, void (*fn)(void *ctx, const element *e), void *ctx) {
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, r->rank);
+        float *p = plan_data(r->p, b.master), *g = plan_data(r->p, b.grad);
+        const char *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
+        for (int k = 0; k < model_params(r->m); k++) {
+            param_range z;
+            if (!model_param_range(r->m, k, &b, &z)) continue;
+            for (int64_t e = z.from; e < z.to; e++) {
+                int64_t at = z.at + e - z.from;
+                fn(ctx, &(element){ .q = model_param_at(r->m, k),
+                                    .global = model_global_index(r->m, k, r->rank, e),
+                                    .p = p + at,
+                                    .g = g + at,
+                                    .copy = copy ? copy + (size_t)at * dt_size(b.dt) : NULL,
+                                    .copy_dt = b.dt });
+            }
+        }
+    }
+}
+
+/* A gradient that depends on the parameter, the global element and the step alone. */
+static float gradient_of(const model_param *q, int64_t global, uint64_t step) {
+    return 0.05f * rng_normal(rng_key_of(step, hash_str(q->name)), (uint64_t)global);
+}
+static void set_gradient(void *ctx, const element *e) {
+    *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
+}
+static void fill_gradients(rig *r, uint64_t step) {
+    /* in slices, what lies between parameters is anything, and must not be read */
+    const model_layout *l = model_lay(r->m);
+    bool slices = l->zero3 && mesh_size(&l->mesh, AX_DP) > 1;
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, r->rank);
+        float *g = plan_data(r->p, b.grad);
+        for (int64_t k = 0; k < b.count; k++) g[k] = slices ? 1e6f : 0;
+    }
+    each_element(r, set_gradient, &step);
+}
+
+static optim_settings settings_of(optim_kind kind) {
+    return (optim_settings){ .kind = kind,
+                             .beta1 = 0.9,
+                             .beta2 = 0.95,
+                             .eps = 1e-8,
+                             .weight_decay = 0.1,
+                             .momentum = 0.9,
+                             .nesterov = true };
+}
+
+#endif

@@ -1,0 +1,457 @@
+/* How the optimizer's calls and state lie in memory: parameters that share a call, state that comes
+ * back to the bit, weights in bf16, state in the host's memory. */
+#include "optim_rig.h"
+
+/* ---- side by side ---------------------------------------------------------------------------- */
+/* With a bucket for matrices and one for vectors, each is one update, and the norm one call. */
+static void test_calls_are_few(void **state) {
+    static const struct {
+        optim_kind kind;
+        op_code op;
+        dtype dt;
+    } cases[] = { { OPTIM_SGD, OP_UPDATE_SGD, DT_BF16 },
+                  { OPTIM_ADAMW, OP_UPDATE_ADAM, DT_BF16 },
+                  { OPTIM_LION, OP_UPDATE_LION, DT_BF16 },
+                  { OPTIM_ADAM8BIT, OP_UPDATE_ADAM8, DT_BF16 } };
+    for (size_t k = 0; k < COUNT_OF(cases); k++) {
+        model_config c = small_llama();
+        optim_settings s = settings_of(cases[k].kind);
+        comm *end = comm_self();
+        rig r;
+        check(rig_make(&r, &c, &(model_layout){ .dt = cases[k].dt }, &s, end));
+        fill_gradients(&r, 0);
+        memset(calls_made, 0, sizeof calls_made);
+        check(optim_step(r.o, &r.x, 0.01, 1));
+        assert_int_equal(calls_made[cases[k].op], model_buckets(r.m));
+        assert_int_equal(calls_made[OP_SQNORM], 1);
+        assert_int_equal(calls_made[OP_CLIP], 1);
+        rig_free(&r);
+        comm_free(end);
+    }
+}
+
+/* A parameter alone, updated by its rule. */
+typedef struct alone {
+    float *p, *g;
+    void *state[2];
+    int64_t n;
+} alone;
+static void alone_step(alone *a, const model_param *q, op_code op, bool bytes, const rig *r,
+                       const optim_settings *s) {
+    op_run run = { .step = &r->x.step };
+    op_call c = { .op = op, .run = &run };
+    int64_t size = (int64_t)block8_bytes(a->n);
+    c.attr.update.lr_mul = 1, c.attr.update.decay = q->ndim == 2 ? (float)s->weight_decay : 0;
+    c.attr.update.beta1 = (float)s->beta1, c.attr.update.beta2 = (float)s->beta2;
+    c.attr.update.eps = (float)s->eps;
+    c.in[0] = tensor_of(a->g, DT_F32, 1, &a->n);
+    c.out[0] = tensor_of(a->p, DT_F32, 1, &a->n);
+    for (int k = 0; k < 2; k++)
+        c.out[1 + k] = tensor_of(a->state[k], bytes ? DT_U8 : DT_F32, 1, bytes ? &size : &a->n);
+    for (int64_t i = 0; i < a->n; i++)
+        a->g[i] = gradient_of(q, i, (uint64_t)r->x.step.now.count - 1);
+    ops_run(ops_cpu(OPS_ISA_BEST), &c);
+}
+
+static void check_alone(rig *r, alone *all, op_code op, bool bytes, const optim_settings *s) {
+    for (int k = 0; k < model_params(r->m); k++) {
+        alone *a = &all[k];
+        const model_param *q = model_param_at(r->m, k);
+        alone_step(a, q, op, bytes, r, s);
+        const float *p = model_param_data(r->m, r->p, 0, k, PARAM_MASTER, NULL);
+        if (memcmp(p, a->p, (size_t)a->n * sizeof *p))
+            fail_msg("%s differs from what it is alone", q->name);
+        for (int j = 0; j < 2; j++) {
+            float *v = mem_alloc((size_t)a->n * sizeof *v), block[BLOCK8];
+            check(optim_state_get(r->o, k, j, v));
+            for (int64_t b = 0; bytes && b < block8_count(a->n); b++) {
+                block8_unpack((uint8_t *)a->state[j] + b * BLOCK8, j == 0,
+                              block8_scales(a->state[j], a->n)[b], block);
+                int64_t n = MIN(BLOCK8, a->n - b * BLOCK8);
+                assert_memory_equal(block, v + b * BLOCK8, (size_t)n * sizeof *v);
+            }
+            if (!bytes) assert_memory_equal(v, a->state[j], (size_t)a->n * sizeof *v);
+            free(v);
+        }
+    }
+}
+
+static void check_padding(const rig *r) {
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, 0);
+        uint8_t *used = mem_alloc((size_t)b.count);
+        for (int k = 0; k < model_params(r->m); k++) {
+            param_range z;
+            if (model_param_range(r->m, k, &b, &z)) memset(used + z.at, 1, (size_t)(z.to - z.from));
+        }
+        const float *p = plan_data(r->p, b.master);
+        const uint16_t *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
+        for (int64_t e = 0; e < b.count; e++)
+            if (!used[e] && (p[e] != 0 || (copy && copy[e])))
+                fail_msg("%s: what lies between parameters is not zero", b.name);
+        free(used);
+    }
+}
+
+/* Parameters that share a call, and those that cannot (parts that would share a block of bytes), get
+ * the bits they get alone; and what lies between them stays zero. */
+static void test_together_as_alone(void **state) {
+    for (int bytes = 0; bytes < 2; bytes++) {
+        model_config c = small_llama();
+        c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9;
+        optim_settings s = settings_of(bytes ? OPTIM_ADAM8BIT : OPTIM_ADAMW);
+        comm *end = comm_self();
+        rig r;
+        check(rig_make(&r, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        alone *all = mem_alloc((size_t)model_params(r.m) * sizeof *all);
+        for (int k = 0; k < model_params(r.m); k++) {
+            const model_param *q = model_param_at(r.m, k);
+            int64_t n = q->dim[0] * q->dim[1];
+            size_t size = (size_t)n * sizeof(float), one = bytes ? block8_bytes(n) : size;
+            all[k] = (alone){ .n = n, .p = mem_alloc(size), .g = mem_alloc(size) };
+            for (int j = 0; j < 2; j++) all[k].state[j] = mem_alloc(one);
+            memcpy(all[k].p, model_param_data(r.m, r.p, 0, k, PARAM_MASTER, NULL), size);
+        }
+        for (uint64_t step = 0; step < 3; step++) {
+            fill_gradients(&r, step);
+            check(optim_step(r.o, &r.x, 0.01, 0.5));
+            check_alone(&r, all, bytes ? OP_UPDATE_ADAM8 : OP_UPDATE_ADAM, bytes, &s);
+        }
+        check_padding(&r);
+        for (int k = 0; k < model_params(r.m); k++) {
+            free(all[k].p), free(all[k].g), free(all[k].state[0]), free(all[k].state[1]);
+        }
+        free(all);
+        rig_free(&r);
+        comm_free(end);
+    }
+}
+
+/* ---- state ----------------------------------------------------------------------------------- */
+static void hand_over_state(rig *from, rig *to) {
+    for (int k = 0; k < model_params(from->m); k++)
+        for (int j = 0; j < optim_states(from->o, k); j++) {
+            int64_t n = optim_state_count(from->o, k, j);
+            assert_int_equal(n, optim_state_count(to->o, k, j));
+            assert_string_equal(optim_state_name(from->o, k, j), optim_state_name(to->o, k, j));
+            float *v = mem_alloc((size_t)n * sizeof *v);
+            assert_null(optim_state_get(from->o, k, j, v));
+            optim_state_set(to->o, k, j, v);
+            free(v);
+        }
+    step_state now;
+    check(exec_state_get(&from->x, &now));
+    exec_state_set(&to->x, &now);
+}
+
+/* A run that stops after three steps, hands over weights, state and count, and goes on elsewhere
+ * has the bits of one that never stopped. */
+static void hand_over(rig *from, rig *to) {
+    for (int i = 0; i < model_buckets(from->m); i++) {
+        bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
+        memcpy(plan_data(to->p, b.master), plan_data(from->p, a.master),
+               (size_t)a.count * sizeof(float));
+    }
+    hand_over_state(from, to);
+}
+
+/* Gradients for weights that are not fp32. */
+static void fill_narrow(rig *r, uint64_t step) {
+    for (int i = 0; i < model_buckets(r->m); i++) {
+        bucket_view b = model_bucket(r->m, i, r->rank);
+        float *g = plan_data(r->p, b.grad);
+        for (int k = 0; k < model_params(r->m); k++) {
+            param_range z;
+            if (!model_param_range(r->m, k, &b, &z)) continue;
+            for (int64_t e = z.from; e < z.to; e++)
+                g[z.at + e - z.from] = gradient_of(model_param_at(r->m, k),
+                                                   model_global_index(r->m, k, r->rank, e), step);
+        }
+    }
+}
+
+static void test_state_comes_back(void **state) {
+    for (optim_kind kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++) {
+        model_config c = small_llama();
+        c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9; /* parts of no whole blocks */
+        optim_settings s = settings_of(kind);
+        comm *end = comm_self();
+        rig a, b;
+        check(rig_make(&a, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        check(rig_make(&b, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        for (uint64_t step = 0; step < 6; step++) {
+            if (step == 3) hand_over(&a, &b);
+            fill_gradients(&a, step);
+            fill_gradients(&b, step);
+            check(optim_step(a.o, &a.x, 0.01, 0));
+            if (step >= 3) check(optim_step(b.o, &b.x, 0.01, 0));
+        }
+        for (int i = 0; i < model_buckets(a.m); i++) {
+            bucket_view v = model_bucket(a.m, i, 0), w = model_bucket(b.m, i, 0);
+            if (memcmp(plan_data(a.p, v.master), plan_data(b.p, w.master),
+                       (size_t)v.count * sizeof(float)))
+                fail_msg("kind %d: resumed, bucket %s differs", kind, v.name);
+        }
+        rig_free(&a);
+        rig_free(&b);
+        comm_free(end);
+    }
+}
+
+/* ---- weights in bf16 ------------------------------------------------------------------------- */
+static void check_same_bits(const rig *a, const rig *b, const char *what) {
+    for (int k = 0; k < model_params(a->m); k++) {
+        const model_param *q = model_param_at(a->m, k);
+        size_t bytes = (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
+        float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
+        check(model_weights_get(a->m, a->p, 0, k, v));
+        check(model_weights_get(b->m, b->p, 0, k, w));
+        if (memcmp(v, w, bytes)) fail_msg("%s: %s differs", what, q->name);
+        free(v);
+        free(w);
+    }
+}
+
+/* No fp32 weights beside those that products read; vectors stay fp32. */
+static void test_narrow_master(void **state) {
+    model_config c = small_llama();
+    optim_settings s = settings_of(OPTIM_ADAMW);
+    comm *end = comm_self();
+    model_layout lay = { .dt = DT_BF16, .master = DT_BF16 };
+    rig r, again;
+    check(rig_make(&r, &c, &lay, &s, end));
+    check(rig_make(&again, &c, &lay, &s, end));
+    assert_int_equal(plan_bytes(r.p, "copies"), 0);
+    for (int i = 0; i < model_buckets(r.m); i++) {
+        bucket_view b = model_bucket(r.m, i, 0);
+        assert_int_equal(b.master_dt, b.dt);
+        assert_int_equal(b.copy, -1);
+        assert_int_equal(model_bucket_home(r.m, b.bucket, b.layer).param, b.master);
+    }
+    int w = model_find_param(r.m, "l1.mlp.down"); /* first values, rounded to the nearest */
+    model_layout wide = { .dt = DT_F32 };
+    rig exact;
+    check(rig_make(&exact, &c, &wide, &s, end));
+    const float *want = model_param_data(exact.m, exact.p, 0, w, PARAM_MASTER, NULL);
+    const model_param *q = model_param_at(r.m, w);
+    int64_t n = q->dim[0] * q->dim[1];
+    float *got = mem_alloc((size_t)n * sizeof *got);
+    check(model_weights_get(r.m, r.p, 0, w, got));
+    for (int64_t i = 0; i < n; i++) {
+        uint16_t h;
+        float v;
+        dt_from_f32(DT_BF16, &want[i], &h, 1);
+        dt_to_f32(DT_BF16, &h, &v, 1);
+        assert_true(v == got[i]);
+    }
+    free(got);
+    /* steps come back to the bit, through fp32 as a checkpoint takes them */
+    for (uint64_t step = 0; step < 6; step++) {
+        if (step == 3) {
+            for (int k = 0; k < model_params(r.m); k++) {
+                const model_param *z = model_param_at(r.m, k);
+                float *v = mem_alloc((size_t)(z->dim[0] * z->dim[1]) * sizeof *v);
+                check(model_weights_get(r.m, r.p, 0, k, v));
+                model_weights_set(again.m, again.p, 0, k, v);
+                free(v);
+            }
+            hand_over_state(&r, &again);
+        }
+        fill_narrow(&r, step);
+        fill_narrow(&again, step);
+        check(optim_step(r.o, &r.x, 0.01, 0));
+        if (step >= 3) check(optim_step(again.o, &again.x, 0.01, 0));
+    }
+    check_same_bits(&r, &again, "resumed");
+    rig_free(&r);
+    rig_free(&again);
+    rig_free(&exact);
+    comm_free(end);
+}
+
+/* A slice of a bucket is rounded as the whole is. */
+typedef struct narrow_rank {
+    comm *end;
+    int dp;
+    float *weight[128];
+    err error;
+} narrow_rank;
+static err narrow_run(narrow_rank *me) {
+    model_config c = small_llama();
+    optim_settings s = settings_of(OPTIM_LION);
+    model_layout lay = { .mesh = { .size = { [AX_DP] = me->dp, [AX_TP] = 1 } },
+                         .dt = DT_BF16,
+                         .master = DT_BF16,
+                         .zero3 = me->dp > 1 };
+    rig r;
+    TRY(rig_make(&r, &c, &lay, &s, me->end));
+    for (uint64_t step = 0; step < 3; step++) {
+        fill_narrow(&r, step);
+        TRY(optim_step(r.o, &r.x, 0.001, 0));
+    }
+    for (int i = 0; i < model_buckets(r.m); i++) {
+        bucket_view b = model_bucket(r.m, i, r.rank);
+        for (int k = 0; k < model_params(r.m); k++) {
+            param_range z;
+            if (!model_param_range(r.m, k, &b, &z)) continue;
+            const model_param *q = model_param_at(r.m, k);
+            me->weight[k] = mem_alloc((size_t)(q->dim[0] * q->dim[1]) * sizeof(float));
+            for (int64_t e = 0; e < q->dim[0] * q->dim[1]; e++) me->weight[k][e] = NAN;
+            TRY(model_weights_get(r.m, r.p, r.rank, k, me->weight[k] + z.from));
+        }
+    }
+    rig_free(&r);
+    return OK;
+}
+static void *narrow_main(void *arg) {
+    narrow_rank *me = arg;
+    me->error = narrow_run(me);
+    return NULL;
+}
+static void test_narrow_slices(void **state) {
+    narrow_rank one = { .end = comm_self(), .dp = 1 }, two[2];
+    mesh me = { .size = { [AX_DP] = 2, [AX_TP] = 1 } };
+    comm *ends[2];
+    pthread_t thread[2];
+    check(narrow_run(&one));
+    check(comm_threads(me, 20, ends));
+    for (int r = 0; r < 2; r++) {
+        two[r] = (narrow_rank){ .end = ends[r], .dp = 2 };
+        pthread_create(&thread[r], NULL, narrow_main, &two[r]);
+    }
+    for (int r = 0; r < 2; r++) pthread_join(thread[r], NULL);
+    int64_t seen = 0;
+    model_config c = small_llama();
+    model *m;
+    check(model_new(&c, &(model_layout){ .dt = DT_BF16 }, &m));
+    for (int r = 0; r < 2; r++) {
+        check(two[r].error);
+        for (int k = 0; k < model_params(m); k++) {
+            const model_param *q = model_param_at(m, k);
+            for (int64_t e = 0; two[r].weight[k] && e < q->dim[0] * q->dim[1]; e++) {
+                if (isnan(two[r].weight[k][e])) continue;
+                seen++;
+                if (two[r].weight[k][e] != one.weight[k][e])
+                    fail_msg("rank %d: %s differs in slices", r, q->name);
+            }
+            free(two[r].weight[k]);
+        }
+        comm_free(ends[r]);
+    }
+    assert_int_equal(seen, model_count(&c));
+    for (int k = 0; k < 128; k++) free(one.weight[k]);
+    comm_free(one.end);
+    model_free(m);
+}
+
+/* ---- state in the host's memory -----------------------------------------------------------------
+ * A device that is the CPU, and notes what it is asked for. */
+static struct {
+    bool aside;
+    int far, wrong, joins; /* wrong: calls that had no business aside */
+    size_t host;
+} asked;
+static err fake_map(void *context, size_t bytes, void **out) { return mem_map(bytes, out); }
+static void fake_unmap(void *context, void *p, size_t bytes) { mem_unmap(p, bytes); }
+static err fake_map_host(void *context, size_t bytes, void **out) {
+    asked.host = bytes;
+    return mem_map(bytes, out);
+}
+static void fake_put(void *context, void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+}
+static err fake_get(void *context, void *to, const void *from, size_t bytes) {
+    memcpy(to, from, bytes);
+    return OK;
+}
+static void fake_aside(void *context) { asked.aside = true; }
+static void fake_back(void *context) { asked.aside = false; }
+static void fake_join(void *context) { asked.joins++; }
+static void watch_call(const op_call *c) {
+    if (asked.aside && c->attr.update.far) asked.far++;
+    bool own = ops_workspace(ops_cpu(OPS_ISA_BEST), c, 1) == 0; /* a workspace is shared */
+    if (asked.aside && !(c->attr.update.far && own)) asked.wrong++;
+    ops_cpu(OPS_ISA_BEST)->kernel[c->op](c);
+}
+static const op_device fake_device = { .map = fake_map,
+                                       .unmap = fake_unmap,
+                                       .map_host = fake_map_host,
+                                       .unmap_host = fake_unmap,
+                                       .put = fake_put,
+                                       .get = fake_get,
+                                       .aside = fake_aside,
+                                       .back = fake_back,
+                                       .join = fake_join };
+
+static void make_on_fake(rig *r, const model_config *c, optim_settings s, comm *end,
+                         op_backend *b) {
+    *b = *ops_cpu(OPS_ISA_BEST);
+    b->device = &fake_device;
+    for (int i = 0; i < OP_COUNT; i++)
+        if (b->kernel[i]) b->kernel[i] = watch_call;
+    model_layout l = { .dt = DT_BF16 };
+    s.backend = b;
+    *r = (rig){ 0 };
+    check(model_new(c, &l, &r->m));
+    r->p = plan_new(&l.mesh, b, 1);
+    model_reserve(r->m, r->p, true);
+    check(optim_new(&s, r->m, r->p, 0, &r->o));
+    check(plan_commit(r->p));
+    model_init(r->m, r->p, 0, 42);
+    r->x = (exec){ .plan = r->p, .comm = end };
+}
+
+/* State moves to the host as it was asked for, the last layers' first; weights and state stay what
+ * they are without. */
+static void test_offload(void **state) {
+    static const double parts[] = { 0.3, 1 };
+    for (optim_kind kind = OPTIM_MOMENTUM; kind <= OPTIM_MUON; kind++)
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
+            model_config c = small_llama();
+            c.layers = 6;
+            optim_settings s = settings_of(kind);
+            comm *end = comm_self();
+            op_backend backend[2];
+            rig plain, off;
+            make_on_fake(&plain, &c, s, end, &backend[0]);
+            memset(&asked, 0, sizeof asked);
+            s.offload = parts[i];
+            make_on_fake(&off, &c, s, end, &backend[1]);
+            size_t all = plan_bytes(plain.p, "optimizer"), there = plan_host_bytes(off.p);
+            assert_int_equal(there + plan_bytes(off.p, "optimizer"), all);
+            assert_true(fabs((double)there / (double)all - parts[i]) < 0.1);
+            assert_true(asked.host >= there);
+            for (uint64_t step = 0; step < 3; step++) {
+                fill_gradients(&plain, step);
+                fill_gradients(&off, step);
+                check(optim_step(plain.o, &plain.x, 0.01, 1));
+                check(optim_step(off.o, &off.x, 0.01, 1));
+            }
+            assert_true(asked.joins == 3 && !asked.wrong && !asked.aside);
+            assert_true(asked.far > 0 || kind == OPTIM_ADAFACTOR || kind == OPTIM_MUON);
+            check_same_bits(&plain, &off, "offload");
+            for (int k = 0; k < model_params(off.m); k++)
+                for (int j = 0; j < optim_states(off.o, k); j++) {
+                    size_t bytes = (size_t)optim_state_count(off.o, k, j) * sizeof(float);
+                    float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
+                    check(optim_state_get(plain.o, k, j, v));
+                    optim_state_set(off.o, k, j, v);
+                    check(optim_state_get(off.o, k, j, w));
+                    assert_memory_equal(v, w, bytes);
+                    free(v);
+                    free(w);
+                }
+            rig_free(&plain);
+            rig_free(&off);
+            comm_free(end);
+        }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_calls_are_few),    cmocka_unit_test(test_together_as_alone),
+        cmocka_unit_test(test_state_comes_back), cmocka_unit_test(test_narrow_master),
+        cmocka_unit_test(test_narrow_slices),    cmocka_unit_test(test_offload),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
