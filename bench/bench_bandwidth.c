@@ -142,7 +142,9 @@ typedef struct rates {
 } rates;
 static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
                      char *memory, size_t size) {
-    static const step_block step = { .loss_grad = 1, .update = { 1e-4f, 1, 1 } };
+    static const step_block step = { .loss_grad = 1,
+                                     .update = { 1e-4f, 1 },
+                                     .now = { .grad_scale = 1, .count = 1 } };
     char *copy_memory = memory + size - FOOTPRINT; /* not the op's: its values stay as they are */
     arena_of a = { .base = memory, .size = size - FOOTPRINT };
     op_call calls[MAX_COPIES];

@@ -1,37 +1,54 @@
-/* Times whole training steps (forward, backward, clip, AdamW) on random tokens, as bench/cpu and
- * bench/gpu run them beside PyTorch and llm.c.
+/* Times whole training steps (forward, backward, clipping, update), as bench/cpu and bench/gpu run
+ * them beside PyTorch and llm.c.
  *
- *     bench_train PRESET ROWS SEQ fp32|bf16|fp16 STEPS [--cuda] [--vocab=N] [--profile] [--memory]
- *                 [--losses] [--documents] [--recompute=N]
+ *     bench_train PRESET ROWS SEQ fp32|bf16|fp16 STEPS [flags] [options of a run]
  *
- * Prints median and best tokens/s; with --profile the time of each op; with --memory what the plan
- * said and what the process grew by; with --losses the loss of each step. */
+ *     --cuda              on the GPU
+ *     --vocab=N           another vocabulary than the preset's
+ *     --fp8=RECIPE        as --precision.fp8
+ *     --documents         rows hold several documents
+ *     --tokens=FILE       times the steps once more, on the tokens of a file, row after row
+ *     --losses            the loss and the gradient's norm of every step, of which none is warm-up
+ *     --profile           the time of each op, what it did in it and how fast
+ *     --memory            what the plan said and what the process grew by
+ *     --json              the result as a line of JSON
+ *
+ * Options of a run are those of model, precision, optimizer, activation_checkpoint and debug:
+ * --optimizer=adam8bit, --activation_checkpoint=full, --debug.deterministic. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
+#include "data/data.h"
 #include "optim/optim.h"
 
 typedef struct flags {
-    bool cuda, profile, memory, losses, documents;
-    int64_t vocab;
-    int keep_every;
+    bool cuda, losses, profile, memory, json;
+    const char *vocab, *fp8, *tokens;
 } flags;
 
 typedef struct run {
     flags f;
-    op_backend *gpu;
+    config c;
+    const op_backend *ops;
+    model_config mc;
     model *m;
     plan *p;
     optimizer *o;
     exec x;
     chain train;
     int train_id;
-    int64_t n, seq, vocab;
+    int64_t n, seq;
+    data_source *file; /* NULL: random tokens */
+    int32_t *row;      /* [seq + 1] */
     int32_t *tokens, *targets, *pos, *start;
     int64_t *ids;
 } run;
+
+typedef struct speed {
+    double median, best, mean; /* seconds of a step */
+} speed;
 
 static void die(err e) {
     if (!e) return;
@@ -39,6 +56,7 @@ static void die(err e) {
     exit(1);
 }
 
+/* ---- memory ------------------------------------------------------------------------------ */
 static double resident(void) {
     FILE *f = fopen("/proc/self/statm", "r");
     long total = 0, pages = 0;
@@ -47,76 +65,167 @@ static double resident(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
-static void setup(run *r, const char *preset, int64_t rows, int64_t seq, dtype dt) {
-    model_config c;
-    die(model_preset(preset, &c));
-    if (r->f.vocab) c.vocab = r->f.vocab;
-    if (r->f.cuda) die(ops_cuda_open(0, false, &r->gpu));
-    const op_backend *ops = r->gpu ? r->gpu : ops_cpu(OPS_ISA_BEST);
-    r->seq = seq;
-    r->n = rows * seq;
-    r->vocab = c.vocab;
-    model_layout l = { .dt = dt, .seq = seq, .documents = r->f.documents };
-    die(model_new(&c, &l, &r->m));
-    r->x.pool = pool_new(0);
+/* What is taken of the GPU's memory, by whomever; of the process's on the CPU. */
+static double in_use(const run *r) {
+    ops_gpu_info gpu;
+    if (!r->f.cuda) return resident();
+    die(ops_cuda_describe(0, &gpu));
+    return gpu.memory - gpu.free_memory;
+}
+
+/* ---- setting up -------------------------------------------------------------------------- */
+static int keep_every(const config *c, int layers) {
+    switch ((cfg_recompute)c->activation_checkpoint.mode) {
+    case CFG_AC_FULL: return 1;
+    case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
+    case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
+    default: return 0;
+    }
+}
+
+static void read_options(run *r, int argc, char **argv) {
+    const config_flag known[] = {
+        { "--cuda", &r->f.cuda, NULL },
+        { "--losses", &r->f.losses, NULL },
+        { "--profile", &r->f.profile, NULL },
+        { "--memory", &r->f.memory, NULL },
+        { "--json", &r->f.json, NULL },
+        { "--tokens", NULL, &r->f.tokens },
+        { "--documents", &r->c.data.documents, NULL },
+        { "--vocab", NULL, &r->f.vocab },
+        { "--fp8", NULL, &r->f.fp8 },
+    };
+    config_init(&r->c);
+    r->c.data.documents = false;
+    die(config_set(&r->c, "model.preset", argv[1]));
+    die(config_set(&r->c, "precision.dtype", argv[4]));
+    die(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
+    if (r->f.vocab) die(config_set(&r->c, "model.vocab_size", r->f.vocab));
+    if (r->f.fp8) die(config_set(&r->c, "precision.fp8", r->f.fp8));
+    die(model_from_config(&r->c, &r->mc));
+}
+
+static void build(run *r, int64_t rows, int64_t seq) {
+    const config *c = &r->c;
+    dtype dt = dt_from_name(config_choice("precision.dtype", c->precision.dtype));
+    if (dt == DT_NONE) die(ERR("the type must be fp32, bf16 or fp16"));
+    die(ops_open(&(ops_choice){ .kind = r->f.cuda ? OPS_CUDA : OPS_CPU,
+                                .deterministic = c->debug.deterministic },
+                 &r->ops));
+    model_layout l = { .dt = dt,
+                       .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
+                       .modules = c->precision.modules,
+                       .fp8 = (fp8_recipe)c->precision.fp8,
+                       .fp8_skip = c->precision.fp8_skip,
+                       .seq = seq,
+                       .documents = c->data.documents,
+                       .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+    r->mc.max_seq = MAX(r->mc.max_seq, seq);
+    die(model_new(&r->mc, &l, &r->m));
+    r->x.pool = pool_new((int)c->training.threads);
     r->x.comm = comm_self();
-    r->p = r->x.plan = plan_new(&l.mesh, ops, pool_size(r->x.pool));
+    r->p = r->x.plan = plan_new(&l.mesh, r->ops, pool_size(r->x.pool));
     model_reserve(r->m, r->p, true);
-    optim_settings s = { .kind = OPTIM_ADAMW,
-                         .beta1 = 0.9,
-                         .beta2 = 0.95,
-                         .eps = 1e-8,
-                         .weight_decay = 0.1,
-                         .backend = ops };
+    optim_settings s = { .kind = (optim_kind)c->optimizer.name,
+                         .beta1 = c->optimizer.beta1,
+                         .beta2 = c->optimizer.beta2,
+                         .eps = c->optimizer.eps,
+                         .weight_decay = c->optimizer.weight_decay,
+                         .momentum = c->optimizer.momentum,
+                         .nesterov = c->optimizer.nesterov,
+                         .offload = c->optimizer.offload,
+                         .growth_interval =
+                             dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
+                         .backend = r->ops };
     die(optim_new(&s, r->m, r->p, 0, &r->o));
-    die(model_record(r->m, PROG_TRAIN, r->n, seq, &r->train));
-    r->train.keep_every = r->f.keep_every;
+    die(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
+    r->train.keep_every = keep_every(c, r->mc.layers);
     r->train_id = plan_chain(r->p, &r->train, model_bucket_home, r->m);
     die(plan_commit(r->p));
     model_init(r->m, r->p, 0, 1);
-    r->tokens = mem_alloc((size_t)r->n * 4);
-    r->targets = mem_alloc((size_t)r->n * 4);
-    r->pos = mem_alloc((size_t)r->n * 4);
-    r->start = mem_alloc((size_t)r->n * 4);
-    r->ids = mem_alloc((size_t)r->n * 8);
+    if (dt == DT_F16)
+        exec_state_set(&r->x, &(step_state){ .loss_scale = (float)c->precision.loss_scale });
 }
 
-static void print_loss(run *r, int step, double norm) {
+static void make_batch(run *r, int64_t rows, int64_t seq) {
+    r->seq = seq;
+    r->n = rows * seq;
+    r->row = mem_alloc((size_t)(seq + 1) * sizeof *r->row);
+    r->tokens = mem_alloc((size_t)r->n * sizeof *r->tokens);
+    r->targets = mem_alloc((size_t)r->n * sizeof *r->targets);
+    r->pos = mem_alloc((size_t)r->n * sizeof *r->pos);
+    r->start = mem_alloc((size_t)r->n * sizeof *r->start);
+    r->ids = mem_alloc((size_t)r->n * sizeof *r->ids);
+}
+
+/* ---- a step ------------------------------------------------------------------------------ */
+/* The rows of a step, in the file's order and from its beginning again. */
+static void file_tokens(run *r, int step) {
+    int64_t rows = r->n / r->seq, windows = (data_source_info(r->file)->tokens - 1) / r->seq;
+    if (windows < 1) die(ERR("%s: less than %lld tokens", r->f.tokens, (long long)r->seq + 1));
+    for (int64_t i = 0; i < rows; i++) {
+        data_read(r->file, (step * rows + i) % windows * r->seq, r->seq + 1, r->row);
+        memcpy(r->tokens + i * r->seq, r->row, (size_t)r->seq * sizeof *r->row);
+        memcpy(r->targets + i * r->seq, r->row + 1, (size_t)r->seq * sizeof *r->row);
+    }
+}
+
+static void random_tokens(run *r, rng_key key) {
+    for (int64_t i = 0; i < r->n; i++) {
+        r->tokens[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)r->mc.vocab);
+        r->targets[i] = (int32_t)rng_below(key, (uint64_t)(i + r->n), (uint64_t)r->mc.vocab);
+    }
+}
+
+/* Documents of 500 tokens on average, where rows may hold several. */
+static void places(run *r, rng_key key) {
+    for (int64_t i = 0; i < r->n; i++) {
+        bool fresh = i % r->seq == 0 ||
+                     (r->c.data.documents && rng_below(key, (uint64_t)(i + 2 * r->n), 500) == 0);
+        r->pos[i] = (int32_t)(i % r->seq);
+        r->start[i] = fresh ? (int32_t)i : r->start[i - 1];
+        r->ids[i] = i;
+    }
+}
+
+static void wait_for(const run *r) {
+    if (r->ops->device) die(r->ops->device->sync(r->ops->context));
+}
+
+static double mean_loss(run *r) {
     float *loss = mem_alloc((size_t)r->n * sizeof *loss);
     double sum = 0;
     die(plan_get(r->p, loss, exec_value(&r->x, r->train_id, r->train.last->loss),
                  (size_t)r->n * sizeof *loss));
     for (int64_t i = 0; i < r->n; i++) sum += loss[i];
-    printf("step %d loss %.6f norm %.6f\n", step, sum / (double)r->n, norm);
     free(loss);
+    return sum / (double)r->n;
 }
 
-static void wait_for(run *r) {
-    if (r->gpu) die(r->gpu->device->sync(r->gpu->context));
-}
-
+/* @return seconds, from a batch in the host's memory to updated weights. */
 static double one_step(run *r, int step) {
+    static const double LR = 3e-4, MAX_NORM = 1;
     rng_key key = rng_key_of(3, (uint64_t)step);
-    for (int64_t i = 0; i < r->n; i++) {
-        r->tokens[i] = (int32_t)rng_below(key, (uint64_t)i, (uint64_t)r->vocab);
-        r->targets[i] = (int32_t)rng_below(key, (uint64_t)(i + r->n), (uint64_t)r->vocab);
-        r->pos[i] = (int32_t)(i % r->seq);
-        bool fresh = i % r->seq == 0 ||
-                     (r->f.documents && rng_below(key, (uint64_t)(i + 2 * r->n), 500) == 0);
-        r->start[i] = fresh ? (int32_t)i : r->start[i - 1];
-        r->ids[i] = i;
-    }
+    if (r->file)
+        file_tokens(r, step);
+    else
+        random_tokens(r, key);
+    places(r, key);
     wait_for(r);
-    double t0 = time_now(), norm;
+    double from = time_now();
     model_set_batch(r->m, r->p, 0,
                     &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
     r->x.step.loss_grad = 1.0f / (float)r->n;
     die(exec_chain(&r->x, r->train_id, 0, 1));
-    die(optim_grad_norm(r->o, &r->x, 1, &norm));
-    if (r->f.losses) print_loss(r, step, norm);
-    die(optim_step(r->o, &r->x, 3e-4, optim_clip(norm, 1)));
+    die(optim_step(r->o, &r->x, LR, MAX_NORM));
     wait_for(r);
-    return time_now() - t0;
+    double seconds = time_now() - from;
+    if (r->f.losses) {
+        step_state now;
+        die(exec_state_get(&r->x, &now));
+        printf("step %d loss %.6f norm %.6f\n", step, mean_loss(r), (double)now.norm);
+    }
+    return seconds;
 }
 
 static int ascending(const void *a, const void *b) {
@@ -124,58 +233,80 @@ static int ascending(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
-static void print_profile(const run *r, int steps, double total) {
-    double named = 0;
-    printf("%-18s %9s %6s\n", "op", "ms/step", "%");
-    for (int op = 0; op < OP_COUNT; op++) {
-        double s = r->x.op_seconds[op] / steps;
-        named += s;
-        if (s > 0) printf("%-18s %9.2f %6.1f\n", op_name((op_code)op), 1e3 * s, 100 * s / total);
-    }
-    printf("%-18s %9.2f %6.1f\n", "rest", 1e3 * (total - named), 100 * (total - named) / total);
+/* A GPU's first steps try out plans, are recorded and bring it up to its clock. */
+static speed time_steps(run *r, int steps) {
+    int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
+    double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0;
+    r->x.profile = false;
+    for (int i = 0; i < warm_up; i++) one_step(r, i);
+    r->x.profile = r->f.profile;
+    for (int i = 0; i < steps; i++) sum += t[i] = one_step(r, warm_up + i);
+    qsort(t, (size_t)steps, sizeof *t, ascending);
+    speed s = { t[steps / 2], t[0], sum / steps };
+    free(t);
+    return s;
 }
 
-static void read_flag(flags *f, const char *word) {
-    const struct {
-        const char *name;
-        bool *on;
-    } known[] = { { "--cuda", &f->cuda },
-                  { "--profile", &f->profile },
-                  { "--memory", &f->memory },
-                  { "--losses", &f->losses },
-                  { "--documents", &f->documents } };
-    for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (strcmp(known[i].name, word) == 0) {
-            *known[i].on = true;
-            return;
-        }
-    if (str_starts(word, "--vocab="))
-        f->vocab = atoll(word + strlen("--vocab="));
-    else if (str_starts(word, "--recompute="))
-        f->keep_every = atoi(word + strlen("--recompute="));
-    else
-        die(ERR("unknown option %s", word));
+/* ---- telling ----------------------------------------------------------------------------- */
+/* Ops with products are told by their operations, others by their bytes. */
+static void print_profile(const run *r, int steps, double total) {
+    ops_gpu_speed gpu = { .copy = NAN };
+    double named = 0;
+    if (r->f.cuda) die(ops_cuda_measure(r->ops, &gpu));
+    printf("%-18s %9s %6s %9s %8s %8s\n", "op", "ms/step", "%", "TFLOP/s", "GB/s", "of copy");
+    for (int op = 0; op < OP_COUNT; op++) {
+        double s = r->x.op_seconds[op] / steps;
+        op_work w = r->x.op_work[op];
+        if (!(s > 0)) continue;
+        named += s;
+        printf("%-18s %9.3f %6.1f", op_name((op_code)op), 1e3 * s, 100 * s / total);
+        double rate = (w.flops > 0 ? w.flops : w.bytes) / steps / s;
+        if (w.flops > 0)
+            printf(" %9.1f\n", rate / 1e12);
+        else if (r->f.cuda)
+            printf(" %9s %8.0f %7.0f%%\n", "", rate / 1e9, 100 * rate / gpu.copy);
+        else
+            printf(" %9s %8.1f\n", "", rate / 1e9);
+    }
+    printf("%-18s %9.3f %6.1f\n", "rest", 1e3 * (total - named), 100 * (total - named) / total);
+}
+
+static void print_json(run *r, char **argv, speed s, const speed *real) {
+    double n = (double)r->n;
+    printf("{\"model\": \"%s\", \"rows\": %s, \"seq\": %s, \"dtype\": \"%s\", \"fp8\": \"%s\", "
+           "\"parameters\": %lld, \"tok_s\": %.0f, \"best_tok_s\": %.0f, \"ms\": %.2f, ",
+           argv[1], argv[2], argv[3], argv[4], config_choice("precision.fp8", r->c.precision.fp8),
+           (long long)model_count(&r->mc), n / s.median, n / s.best, 1e3 * s.median);
+    if (real) printf("\"real_tok_s\": %.0f, ", n / real->median);
+    printf("\"planned\": %zu, \"device_used\": %.0f, \"loss\": %.4f}\n", plan_bytes(r->p, NULL),
+           in_use(r), mean_loss(r));
 }
 
 int main(int argc, char **argv) {
     if (argc < 6) {
-        fprintf(stderr, "usage: bench_train PRESET ROWS SEQ DTYPE STEPS [--profile] [--memory]\n");
+        fprintf(stderr, "usage: bench_train PRESET ROWS SEQ DTYPE STEPS [flags] [options]\n");
         return 2;
     }
     run r = { 0 };
-    int steps = atoi(argv[5]);
-    for (int i = 6; i < argc; i++) read_flag(&r.f, argv[i]);
+    speed real = { 0 };
+    int64_t rows = atoll(argv[2]), seq = atoll(argv[3]);
+    int steps = MAX(atoi(argv[5]), 1);
     double before = resident();
-    setup(&r, argv[1], atoll(argv[2]), atoll(argv[3]), dt_from_name(argv[4]));
-    for (int i = 0; i < 2; i++) one_step(&r, i);
-    r.x.profile = r.f.profile;
-    double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0;
-    for (int i = 0; i < steps; i++) sum += t[i] = one_step(&r, i + 2);
+    read_options(&r, argc, argv);
+    data_source *file = NULL;
+    if (r.f.tokens) die(data_open(r.f.tokens, r.mc.vocab, &file));
+    build(&r, rows, seq);
+    make_batch(&r, rows, seq);
+    speed s = time_steps(&r, steps);
     double grown = resident() - before, planned = (double)plan_bytes(r.p, NULL);
-    qsort(t, (size_t)steps, sizeof *t, ascending);
-    printf("%s %s %sx%s: median %.0f best %.0f tok/s\n", argv[1], argv[4], argv[2], argv[3],
-           (double)r.n / t[steps / 2], (double)r.n / t[0]);
-    if (r.f.profile) print_profile(&r, steps, sum / steps);
+    if (r.f.profile) print_profile(&r, steps, s.mean);
+    r.file = file;
+    if (file) real = time_steps(&r, steps);
+    if (r.f.json)
+        print_json(&r, argv, s, file ? &real : NULL);
+    else
+        printf("%s %s %sx%s: median %.0f best %.0f tok/s\n", argv[1], argv[4], argv[2], argv[3],
+               (double)r.n / s.median, (double)r.n / s.best);
     if (r.f.memory)
         printf("memory: planned %.1f MiB, grew %.1f MiB, ratio %.3f\n", planned / 1048576,
                grown / 1048576, grown / planned);

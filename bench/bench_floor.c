@@ -1,0 +1,296 @@
+/* The floor of a training step: its products and its attention, each timed alone and bare (no bias,
+ * no activation, nothing beside it), plus the bytes of every other op, each operand moved once, at
+ * copy bandwidth. What a step takes beyond this is lost in kernels, between them, or on the host.
+ *
+ *     bench_floor PRESET ROWS SEQ fp32|bf16 [--cuda] [--vocab=N] [--fp8=RECIPE] [--json]
+ *
+ * Without a GPU there is no copy bandwidth: only the products' times and the bytes are told. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "optim/optim.h"
+
+typedef struct entry { /* a call and how often a step makes it */
+    op_call c;
+    int times;
+    double seconds; /* of one */
+} entry;
+
+typedef struct floor_run {
+    bool cuda, json;
+    const op_backend *ops;
+    pool *pool;
+    model_config mc;
+    model_layout l;
+    entry *list;
+    int n, room;
+    double bytes; /* of everything that is not in the list */
+} floor_run;
+
+static void die(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    exit(1);
+}
+
+/* ---- what a step does -------------------------------------------------------------------- */
+static tensor shape(dtype dt, int64_t rows, int64_t cols) {
+    return tensor_of(NULL, dt, 2, (int64_t[]){ rows, cols });
+}
+
+static bool same_tensors(const tensor *a, const tensor *b, int n) {
+    for (int i = 0; i < n; i++)
+        if (a[i].dt != b[i].dt || a[i].ndim != b[i].ndim ||
+            memcmp(a[i].dim, b[i].dim, (size_t)a[i].ndim * sizeof *a[i].dim) != 0)
+            return false;
+    return true;
+}
+
+static void add(floor_run *r, op_call c, int times) {
+    for (int i = 0; i < r->n; i++) {
+        const op_call *k = &r->list[i].c;
+        if (k->op == c.op && same_tensors(k->in, c.in, OP_MAX_IN) &&
+            same_tensors(k->out, c.out, OP_MAX_OUT)) {
+            r->list[i].times += times;
+            return;
+        }
+    }
+    mem_reserve((void **)&r->list, &r->room, r->n + 1, sizeof *r->list);
+    r->list[r->n++] = (entry){ .c = c, .times = times };
+}
+
+/* A product alone; the rows of fp8 scales stay. */
+static void add_bare(floor_run *r, op_code op, const op_call *of, int times) {
+    op_call c = { .op = op };
+    c.in[0] = of->in[0];
+    c.in[1] = of->in[1];
+    c.in[3] = of->in[3];
+    c.in[4] = of->in[4];
+    c.out[0] = of->out[0];
+    add(r, c, times);
+}
+
+/* Its three products, and one pass over the logits that turns them into their gradient. */
+static void add_head(floor_run *r, const op_call *of, int times) {
+    tensor h = of->in[0], w = of->in[1], z = shape(h.dt, h.dim[0], w.dim[0]);
+    add(r, (op_call){ .op = OP_LINEAR, .in = { h, w }, .out = { z } }, times);
+    add(r, (op_call){ .op = OP_LINEAR_BWD_X, .in = { z, w }, .out = { of->out[1] } }, times);
+    add(r, (op_call){ .op = OP_LINEAR_BWD_W, .in = { z, h }, .out = { of->out[2] } }, times);
+    r->bytes += 2.0 * (double)tensor_bytes(&z) * times;
+}
+
+static void add_call(floor_run *r, const op_call *c, int times) {
+    switch (c->op) {
+    case OP_LINEAR:
+    case OP_LINEAR_GELU: add_bare(r, OP_LINEAR, c, times); break;
+    case OP_LINEAR_BWD_X:
+    case OP_LINEAR_BWD_X_GELU: add_bare(r, OP_LINEAR_BWD_X, c, times); break;
+    case OP_LINEAR_BWD_W: add_bare(r, OP_LINEAR_BWD_W, c, times); break;
+    case OP_LINEAR_CE: add_head(r, c, times); break;
+    case OP_ATTENTION:
+    case OP_ATTENTION_BWD: add(r, *c, times); break;
+    default: BUG_IF(ops_work(c).flops > 0); r->bytes += ops_work(c).bytes * times;
+    }
+}
+
+static tensor tensor_at(const prog *p, val v) {
+    if (v == VAL_NONE) return (tensor){ 0 };
+    return tensor_of(NULL, p->val[v].dt, p->val[v].ndim, p->val[v].dim);
+}
+
+static void add_list(floor_run *r, const prog *p, const op_list *l, int times) {
+    for (int i = 0; i < l->n; i++) {
+        const prog_op *o = &l->op[i];
+        op_call c = { .op = o->op, .attr = o->attr };
+        for (int k = 0; k < OP_MAX_IN; k++) c.in[k] = tensor_at(p, o->in[k]);
+        for (int k = 0; k < OP_MAX_OUT; k++) c.out[k] = tensor_at(p, o->out[k]);
+        if (o->acc == ACC_ADD) c.accumulate = ~0u;
+        if (!(op_flags(o->op) & OPF_EXTERN)) add_call(r, &c, times);
+    }
+}
+
+static void add_update(floor_run *r) {
+    tensor all = tensor_of(NULL, DT_F32, 1, (int64_t[]){ model_count(&r->mc) }), copy = all;
+    copy.dt = r->l.dt;
+    op_call norm = { .op = OP_SQNORM, .in = { all } };
+    op_call update = { .op = OP_UPDATE_ADAM, .in = { all }, .out = { all, all, all } };
+    if (copy.dt != DT_F32) update.out[3] = copy;
+    r->bytes += ops_work(&norm).bytes + ops_work(&update).bytes;
+}
+
+static void add_step(floor_run *r, int64_t rows, int64_t seq) {
+    model *m;
+    chain k;
+    die(model_new(&r->mc, &r->l, &m));
+    die(model_record(m, PROG_TRAIN, rows * seq, seq, &k));
+    const struct {
+        const prog *p;
+        int times;
+    } parts[] = { { k.first, 1 }, { k.block, k.layers }, { k.last, 1 } };
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        add_list(r, parts[i].p, &parts[i].p->fwd, parts[i].times);
+        add_list(r, parts[i].p, &parts[i].p->bwd, parts[i].times);
+    }
+    add_update(r);
+    model_free(m);
+}
+
+/* ---- timing ------------------------------------------------------------------------------ */
+static void *map(const floor_run *r, size_t bytes) {
+    void *p = NULL;
+    const op_device *d = r->ops->device;
+    die(d ? d->map(r->ops->context, bytes, &p) : mem_map(bytes, &p));
+    return p;
+}
+
+static void unmap(const floor_run *r, void *p, size_t bytes) {
+    const op_device *d = r->ops->device;
+    if (d)
+        d->unmap(r->ops->context, p, bytes);
+    else
+        mem_unmap(p, bytes);
+}
+
+/* Values as they are in training: a chip that multiplies zeros draws less power and runs faster.
+ * Scales are 1, and every row is one document. */
+static void fill(const floor_run *r, const op_call *c, const tensor *t) {
+    enum { CHUNK = 1 << 20 };
+    float *normal = mem_alloc(CHUNK * sizeof *normal);
+    uint32_t *bits = mem_alloc(CHUNK * sizeof *bits);
+    int64_t seq = c->attr.heads.seq ? c->attr.heads.seq : tensor_count(t);
+    bool rows = t->ndim == 1 && t->dt == DT_F32;
+    for (int64_t i = 0; i < CHUNK; i++)
+        normal[i] = rows ? 1 : rng_normal(rng_key_of(7, 0), (uint64_t)i);
+    if (dt_is_float(t->dt)) dt_from_f32(t->dt, normal, bits, CHUNK);
+    for (int64_t at = 0, n = tensor_count(t); at < n; at += CHUNK) {
+        int64_t some = MIN((int64_t)CHUNK, n - at);
+        for (int64_t i = 0; t->dt == DT_I32 && i < some; i++)
+            bits[i] = (uint32_t)((at + i) / seq * seq);
+        char *to = (char *)t->data + (size_t)at * dt_size(t->dt);
+        size_t bytes = (size_t)some * dt_size(t->dt);
+        if (r->ops->device)
+            r->ops->device->put(r->ops->context, to, bits, bytes);
+        else
+            memcpy(to, bits, bytes);
+    }
+    free(normal);
+    free(bits);
+}
+
+static double repeat(const floor_run *r, const op_call *c, int times) {
+    const op_device *d = r->ops->device;
+    double from = time_now();
+    if (d) d->mark(r->ops->context, 0);
+    for (int i = 0; i < times; i++) ops_run(r->ops, c);
+    if (d) d->mark(r->ops->context, 1);
+    return (d ? d->between(r->ops->context, 0, 1) : time_now() - from) / times;
+}
+
+static double seconds_of(const floor_run *r, op_call c) {
+    enum { ALIGN = 256, RUNS = 5 };
+    tensor *all[OP_MAX_IN + OP_MAX_OUT];
+    int n = 0;
+    for (int i = 0; i < OP_MAX_IN; i++) all[n++] = &c.in[i];
+    for (int i = 0; i < OP_MAX_OUT; i++) all[n++] = &c.out[i];
+    size_t size = 0, work = ops_workspace(r->ops, &c, pool_size(r->pool));
+    for (int i = 0; i < n; i++)
+        if (all[i]->dt != DT_NONE) size += (tensor_bytes(all[i]) + ALIGN - 1) / ALIGN * ALIGN;
+    char *memory = map(r, size + work), *at = memory;
+    for (int i = 0; i < n; i++) {
+        if (all[i]->dt == DT_NONE) continue;
+        all[i]->data = at;
+        at += (tensor_bytes(all[i]) + ALIGN - 1) / ALIGN * ALIGN;
+        if (i < OP_MAX_IN) fill(r, &c, all[i]);
+    }
+    op_run run = {
+        .pool = r->pool, .workspace = at, .workspace_bytes = work, .context = r->ops->context
+    };
+    c.run = &run;
+    repeat(r, &c, 2); /* plans are tried out */
+    double once = repeat(r, &c, 1), best = once;
+    int times = r->cuda ? (int)MAX(1, MIN(20e-3 / once, 1000)) : 1;
+    for (int i = 0; i < (r->cuda ? RUNS : 1); i++) best = MIN(best, repeat(r, &c, times));
+    if (r->ops->device) die(r->ops->device->sync(r->ops->context));
+    unmap(r, memory, size + work);
+    return best;
+}
+
+/* ---- telling ----------------------------------------------------------------------------- */
+static bool is_attention(op_code op) { return op == OP_ATTENTION || op == OP_ATTENTION_BWD; }
+
+static void print_entry(const entry *e) {
+    char size[96];
+    const tensor *a = &e->c.in[0], *c = &e->c.out[0];
+    snprintf(size, sizeof size, "%s %lld x %lld -> %lld x %lld", dt_name(a->dt),
+             (long long)a->dim[0], (long long)a->dim[1], (long long)c->dim[0],
+             (long long)c->dim[1]);
+    printf("%-14s %-40s %5d %9.3f %9.1f %9.2f\n", op_name(e->c.op), size, e->times,
+           1e3 * e->seconds, ops_work(&e->c).flops / e->seconds / 1e12,
+           1e3 * e->seconds * e->times);
+}
+
+static void tell(floor_run *r) {
+    ops_gpu_speed gpu = { .copy = NAN };
+    double products = 0, attention = 0;
+    if (r->cuda) die(ops_cuda_measure(r->ops, &gpu));
+    if (!r->json)
+        printf("%-14s %-40s %5s %9s %9s %9s\n", "op", "from, to", "times", "ms", "TFLOP/s",
+               "ms/step");
+    for (int i = 0; i < r->n; i++) {
+        entry *e = &r->list[i];
+        e->seconds = seconds_of(r, e->c);
+        *(is_attention(e->c.op) ? &attention : &products) += e->seconds * e->times;
+        if (!r->json) print_entry(e);
+    }
+    double moving = r->bytes / gpu.copy, all = products + attention + moving;
+    if (r->json)
+        printf("{\"floor_ms\": %.2f, \"products_ms\": %.2f, \"attention_ms\": %.2f, "
+               "\"bytes_ms\": %.2f, \"copy_gb_s\": %.0f}\n",
+               1e3 * all, 1e3 * products, 1e3 * attention, 1e3 * moving, gpu.copy / 1e9);
+    else
+        printf("products %.2f ms, attention %.2f ms, %.1f GB at %.0f GB/s %.2f ms: floor %.2f ms\n",
+               1e3 * products, 1e3 * attention, r->bytes / 1e9, gpu.copy / 1e9, 1e3 * moving,
+               1e3 * all);
+}
+
+static void read_options(floor_run *r, int argc, char **argv) {
+    const char *vocab = "auto", *fp8 = "off";
+    const config_flag known[] = { { "--cuda", &r->cuda, NULL },
+                                  { "--json", &r->json, NULL },
+                                  { "--vocab", NULL, &vocab },
+                                  { "--fp8", NULL, &fp8 } };
+    config c;
+    config_init(&c);
+    die(config_from_args(&c, argc - 4, argv + 4, known, (int)COUNT_OF(known)));
+    die(config_set(&c, "model.preset", argv[1]));
+    die(config_set(&c, "model.vocab_size", vocab));
+    die(config_set(&c, "precision.dtype", argv[4]));
+    die(config_set(&c, "precision.fp8", fp8));
+    die(model_from_config(&c, &r->mc));
+    r->l.dt = dt_from_name(config_choice("precision.dtype", c.precision.dtype));
+    if (r->l.dt == DT_NONE) die(ERR("the type must be fp32, bf16 or fp16"));
+    r->l.fp8 = (fp8_recipe)c.precision.fp8;
+    config_free(&c);
+}
+
+int main(int argc, char **argv) {
+    if (argc < 5) {
+        fprintf(stderr, "usage: bench_floor PRESET ROWS SEQ DTYPE [--cuda] [--vocab=N] "
+                        "[--fp8=RECIPE] [--json]\n");
+        return 2;
+    }
+    floor_run r = { 0 };
+    int64_t rows = atoll(argv[2]), seq = atoll(argv[3]);
+    read_options(&r, argc, argv);
+    r.mc.max_seq = MAX(r.mc.max_seq, seq);
+    r.l.seq = seq;
+    die(ops_open(&(ops_choice){ .kind = r.cuda ? OPS_CUDA : OPS_CPU }, &r.ops));
+    r.pool = pool_new(0);
+    add_step(&r, rows, seq);
+    tell(&r);
+    pool_free(r.pool);
+    ops_close(r.ops);
+    free(r.list);
+    return 0;
+}

@@ -1,0 +1,260 @@
+/* How fast the products of a training step run on a GPU, shape by shape: forward, both gradients,
+ * with and without what goes beside them, in bf16 and fp8. What is printed is the speed of the
+ * algorithm chosen by trial and of the one cuBLASLt would take.
+ *
+ *     bench_gpu_gemm [--json] [--log] [MODEL ROWS SEQ]
+ *
+ * Without a model, those of bench/gpu. --log says what each trial chose, on stderr. Operands are
+ * random and the cache is swept between runs; medians of ten. */
+#include "model/model.h"
+#include "ops/cuda/cuda_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20 };
+#define ROOM_BYTES ((size_t)5 << 28)
+
+typedef enum { WAY_TUNED, WAY_FIRST, WAYS } way;
+typedef struct bench {
+    op_backend *gpu[WAYS];
+    char *a, *b, *c, *pre, *sweep, *work; /* of the device */
+    cudaEvent_t from[RUNS], to[RUNS];
+    bool json;
+    int lines;
+} bench;
+
+static void stop(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    exit(1);
+}
+static void check(cudaError_t status) {
+    if (status) stop(ERR("CUDA: %s", cudaGetErrorString(status)));
+}
+
+/* ---- operands ---------------------------------------------------------------------------------- */
+
+/* Normal numbers in this type, the same million again and again. */
+static void fill(char *to, dtype dt) {
+    float *v = mem_alloc(PATTERN * sizeof *v);
+    char *bytes = mem_alloc(PATTERN * sizeof *v);
+    for (uint64_t i = 0; i < PATTERN; i++) v[i] = 0.5f * rng_normal(rng_key_of(1, 2), i);
+    dt_from_f32(dt, v, bytes, PATTERN);
+    size_t have = PATTERN * dt_size(dt);
+    check(cudaMemcpy(to, bytes, have, cudaMemcpyHostToDevice));
+    for (; have < ROOM_BYTES; have *= 2)
+        check(cudaMemcpy(to + have, to, MIN(have, ROOM_BYTES - have), cudaMemcpyDeviceToDevice));
+    free(v);
+    free(bytes);
+}
+
+/* ---- timing ------------------------------------------------------------------------------------ */
+
+static int ascending(const void *a, const void *b) {
+    float x = *(const float *)a, y = *(const float *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* @return milliseconds; 0: this product is not to be had. */
+static double time_of(bench *b, way w, const cuda_gemm *g) {
+    cuda_context *x = b->gpu[w]->context;
+    float ms[RUNS];
+    if (!cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
+    for (int i = 0; i < RUNS; i++) {
+        check(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
+        check(cudaEventRecord(b->from[i], x->stream));
+        cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE);
+        check(cudaEventRecord(b->to[i], x->stream));
+    }
+    stop(b->gpu[w]->device->sync(x));
+    for (int i = 0; i < RUNS; i++) check(cudaEventElapsedTime(&ms[i], b->from[i], b->to[i]));
+    qsort(ms, RUNS, sizeof *ms, ascending);
+    return ms[RUNS / 2];
+}
+
+/* ---- what is measured -------------------------------------------------------------------------- */
+
+typedef struct layer {
+    const char *model, *name;
+    int64_t n, k, m; /* x[n,k], w[m,k], y[n,m] */
+    bool bias, gelu_out, gelu_in;
+} layer;
+
+static void measure(bench *b, const layer *l, const char *what, cuda_gemm g) {
+    g.a = b->a, g.b = b->b, g.c = b->c;
+    if (g.gelu || g.dgelu) g.pre = b->pre;
+    double tuned = time_of(b, WAY_TUNED, &g), first = time_of(b, WAY_FIRST, &g);
+    double flops = 2e-9 * (double)g.m * (double)g.n * (double)g.k;
+    double rate = tuned > 0 ? flops / tuned : 0, plain = first > 0 ? flops / first : 0;
+    if (b->json) {
+        printf(
+            "%s\n  {\"model\": \"%s\", \"layer\": \"%s\", \"product\": \"%s\", \"type\": \"%s\", "
+            "\"fast\": %s, \"m\": %lld, \"n\": %lld, \"k\": %lld, \"ms\": %.5f, \"tflops\": %.1f, "
+            "\"untuned_tflops\": %.1f}",
+            b->lines++ ? "," : "[", l->model, l->name, what, dt_name(g.at),
+            g.fast ? "true" : "false", (long long)g.m, (long long)g.n, (long long)g.k, tuned, rate,
+            plain);
+        return;
+    }
+    if (!b->lines++)
+        printf("%-11s %-9s %-14s %-10s %20s %8s %8s %8s\n", "model", "layer", "product", "type",
+               "m x n x k", "ms", "TFLOP/s", "untuned");
+    char shape[64], type[32];
+    snprintf(shape, sizeof shape, "%lldx%lldx%lld", (long long)g.m, (long long)g.n, (long long)g.k);
+    snprintf(type, sizeof type, "%s%s", dt_name(g.at), g.fast ? " fast" : "");
+    printf("%-11s %-9s %-14s %-10s %20s ", l->model, l->name, what, type, shape);
+    if (tuned > 0)
+        printf("%8.4f %8.0f %8.0f\n", tuned, rate, plain);
+    else
+        printf("%8s\n", "none");
+    fflush(stdout);
+}
+
+static cuda_gemm forward(const layer *l, dtype dt) {
+    return (cuda_gemm){ .m = l->n,
+                        .n = l->m,
+                        .k = l->k,
+                        .lda = l->k,
+                        .ldb = l->k,
+                        .ldc = l->m,
+                        .at = dt,
+                        .bt = dt,
+                        .ct = DT_BF16,
+                        .tb = true,
+                        .exact = true };
+}
+/* dy[n,m] w[m,k]; in fp8 w is transposed: [k,m] */
+static cuda_gemm backward_x(const layer *l, dtype dt, dtype wt) {
+    bool fp8 = dt != DT_BF16;
+    return (cuda_gemm){ .m = l->n,
+                        .n = l->k,
+                        .k = l->m,
+                        .lda = l->m,
+                        .ldb = fp8 ? l->m : l->k,
+                        .ldc = l->k,
+                        .at = dt,
+                        .bt = wt,
+                        .ct = DT_BF16,
+                        .tb = fp8,
+                        .exact = true };
+}
+/* dy[n,m]^T x[n,k]; in fp8 both are transposed: [m,n], [k,n] */
+static cuda_gemm backward_w(const layer *l, dtype dt, dtype xt) {
+    bool fp8 = dt != DT_BF16;
+    return (cuda_gemm){ .m = l->m,
+                        .n = l->k,
+                        .k = l->n,
+                        .lda = fp8 ? l->n : l->m,
+                        .ldb = fp8 ? l->n : l->k,
+                        .ldc = l->k,
+                        .at = dt,
+                        .bt = xt,
+                        .ct = DT_F32,
+                        .ta = !fp8,
+                        .tb = fp8,
+                        .exact = true };
+}
+
+static void measure_bf16(bench *b, const layer *l) {
+    cuda_gemm y = forward(l, DT_BF16), dx = backward_x(l, DT_BF16, DT_BF16);
+    cuda_gemm dw = backward_w(l, DT_BF16, DT_BF16);
+    measure(b, l, "y", y);
+    y.bias = b->pre;
+    y.bias_t = DT_BF16;
+    if (l->bias) measure(b, l, "y bias", y);
+    y.gelu = true;
+    if (l->gelu_out) measure(b, l, "y bias gelu", y);
+    measure(b, l, "dx", dx);
+    dx.dgelu = true;
+    if (l->gelu_in) measure(b, l, "dx gelu'", dx);
+    measure(b, l, "dw", dw);
+    dw.accumulate = true;
+    measure(b, l, "dw add", dw);
+}
+
+static void measure_fp8(bench *b, const layer *l, bool fast) {
+    cuda_gemm y = forward(l, DT_E4M3), dx = backward_x(l, DT_E5M2, DT_E4M3);
+    cuda_gemm dw = backward_w(l, DT_E5M2, DT_E4M3);
+    y.fast = dx.fast = dw.fast = fast;
+    measure(b, l, "y", y);
+    y.bias = b->pre;
+    y.bias_t = DT_BF16;
+    if (l->bias) measure(b, l, "y bias", y);
+    y.gelu = true;
+    if (l->gelu_out) measure(b, l, "y bias gelu", y);
+    measure(b, l, "dx", dx);
+    dx.dgelu = true;
+    if (l->gelu_in) measure(b, l, "dx gelu'", dx);
+    measure(b, l, "dw", dw);
+    dw.accumulate = true;
+    measure(b, l, "dw add", dw);
+}
+
+/* ---- models ------------------------------------------------------------------------------------ */
+
+static int layers_of(const char *preset, int64_t n, layer *out) {
+    model_config c;
+    stop(model_preset(preset, &c));
+    bool gelu = c.mlp != MLP_SWIGLU;
+    int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
+    int64_t vocab = (int64_t)align_up((size_t)c.vocab, 64);
+    int64_t rows = MIN(n, ((int64_t)1 << 29) / vocab); /* of logits at a time, as linear.c */
+    out[0] =
+        (layer){ preset, "attn.qkv", n, c.dim, q + 2 * kv, c.bias || c.qkv_bias, false, false };
+    out[1] = (layer){ preset, "attn.o", n, q, c.dim, c.bias, false, false };
+    out[2] = (layer){ preset, "mlp.up", n, c.dim, gelu ? c.ffn : 2 * c.ffn, c.bias, gelu, false };
+    out[3] = (layer){ preset, "mlp.down", n, c.ffn, c.dim, c.bias, false, gelu };
+    out[4] =
+        (layer){ preset, "head", n / ((n + rows - 1) / rows), c.dim, vocab, false, false, false };
+    return 5;
+}
+
+static void bench_model(bench *b, const char *preset, int64_t n) {
+    layer all[8];
+    int layers = layers_of(preset, n, all);
+    fill(b->a, DT_BF16);
+    fill(b->b, DT_BF16);
+    fill(b->pre, DT_BF16);
+    for (int i = 0; i < layers; i++) measure_bf16(b, &all[i]);
+    /* bytes of e4m3 in this range are numbers in e5m2 too */
+    fill(b->a, DT_E4M3);
+    fill(b->b, DT_E4M3);
+    for (int i = 0; i + 1 < layers; i++)
+        for (int fast = 1; fast >= 0; fast--) measure_fp8(b, &all[i], fast);
+}
+
+int main(int argc, char **argv) {
+    static const struct {
+        const char *model;
+        int64_t tokens;
+    } models[] = { { "gpt2-124m", 65536 },
+                   { "gpt2-1558m", 16384 },
+                   { "llama-1b", 16384 },
+                   { "llama-3b", 8192 },
+                   { "llama2-7b", 4096 } };
+    bench b = { 0 };
+    int at = 1;
+    for (; at < argc && argv[at][0] == '-'; at++) {
+        if (!strcmp(argv[at], "--json")) b.json = true;
+        if (!strcmp(argv[at], "--log")) log_set_level(LOG_DEBUG);
+    }
+    stop(ops_cuda_open(0, false, &b.gpu[WAY_TUNED]));
+    stop(ops_cuda_open(0, true, &b.gpu[WAY_FIRST]));
+    char **rooms[] = { &b.a, &b.b, &b.c, &b.pre };
+    for (size_t i = 0; i < COUNT_OF(rooms); i++) check(cudaMalloc((void **)rooms[i], ROOM_BYTES));
+    check(cudaMalloc((void **)&b.sweep, SWEEP_BYTES));
+    check(cudaMalloc((void **)&b.work, CUDA_GEMM_WORKSPACE));
+    for (int i = 0; i < RUNS; i++) {
+        check(cudaEventCreate(&b.from[i]));
+        check(cudaEventCreate(&b.to[i]));
+    }
+    if (argc - at == 3)
+        bench_model(&b, argv[at], (int64_t)atoll(argv[at + 1]) * atoll(argv[at + 2]));
+    else
+        for (size_t i = 0; i < COUNT_OF(models); i++)
+            bench_model(&b, models[i].model, models[i].tokens);
+    if (b.json) puts("\n]");
+    for (int w = 0; w < WAYS; w++) ops_cuda_close(b.gpu[w]);
+    return 0;
+}

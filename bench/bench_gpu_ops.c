@@ -1,0 +1,322 @@
+/* How near the GPU's bandwidth-bound ops come to the speed of its memory: the bytes each must move at
+ * least (every operand once) over time, as a share of a plain copy measured just before. At the end
+ * attention, in microseconds, with and without documents.
+ *
+ *     bench_gpu_ops [--only=NAME]   only ops that have it in their name
+ *
+ * Shapes are those of four models, types what their programs have: bf16 activations, fp32 norm
+ * weights, statistics, gradients and moments. Calls are queued in rounds and timed as a whole;
+ * operands rotate through enough memory to leave nothing in the cache. Launches count. */
+#include "ops/block8.h"
+#include "ops/ops.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { ROUNDS = 5, MOST_SETS = 16 };
+static const size_t ARENA = (size_t)12 << 30, FOOTPRINT = (size_t)1 << 30, BLOCK = 64 << 20;
+
+typedef struct bench_model {
+    const char *name;
+    int64_t n, d, f, v;
+    int q, kv, head, seq;
+} bench_model;
+static const bench_model models[] = {
+    { "gpt2-124m", 65536, 768, 3072, 50304, 12, 12, 64, 1024 },
+    { "gpt2-1558m", 16384, 1600, 6400, 50304, 25, 25, 64, 1024 },
+    { "llama-1b", 16384, 2048, 8192, 32000, 32, 8, 64, 4096 },
+    { "llama-3b", 8192, 3072, 8192, 32000, 24, 8, 128, 4096 },
+};
+enum { GPT = 3, LLAMA = 12, ALL = 15 }; /* bits of models */
+
+/* Operands by letter; '-' is absent, '=' the memory of in[0].
+ *   activations [N, ...], bf16: d D, f F, g 2F, q heads; x D in fp32; D like d, not touched
+ *   fp32: w [D], b [F], s [N], S [N, 2]; z [V, D], of which rows are read and written
+ *   a parameter of PARAMS elements: p fp32, c bf16; read and written: u fp32, C bf16, B moments in
+ *   bytes; e [2]
+ *   i32: t tokens, k tokens as in text (the n-th most frequent at 1/n), o positions; the table of rope R [4096, head], of tokens T [V, D] bf16 */
+typedef struct bench_row {
+    const char *name;
+    op_code op;
+    int models;
+    const char *in, *out;
+} bench_row;
+static const int64_t PARAMS = 50304 * 768;
+static const bench_row rows[] = {
+    { "copy", OP_ADD, 1, "f-", "f" },
+    { "layernorm", OP_LAYERNORM, GPT, "d-ww", "-dS" },
+    { "layernorm + residual", OP_LAYERNORM, GPT, "ddww", "ddS" },
+    { "layernorm_bwd, first", OP_LAYERNORM_BWD, GPT, "ddSw-", "dww" },
+    { "layernorm_bwd", OP_LAYERNORM_BWD, GPT, "ddSwd", "dww" },
+    { "rmsnorm", OP_RMSNORM, LLAMA, "d-w", "-ds" },
+    { "rmsnorm + residual", OP_RMSNORM, LLAMA, "ddw", "dds" },
+    { "rmsnorm_bwd, first", OP_RMSNORM_BWD, LLAMA, "ddsw-", "dw" },
+    { "rmsnorm_bwd", OP_RMSNORM_BWD, LLAMA, "ddswd", "dw" },
+    { "gelu", OP_GELU, GPT, "f", "f" },
+    { "gelu_bwd", OP_GELU_BWD, GPT, "ff", "f" },
+    { "swiglu", OP_SWIGLU, LLAMA, "g", "f" },
+    { "swiglu_bwd", OP_SWIGLU_BWD, LLAMA, "fg", "g" },
+    { "rope", OP_ROPE, LLAMA, "qoR", "q" },
+    { "rope in place", OP_ROPE, LLAMA, "qoR", "=" },
+    { "rope_bwd in place", OP_ROPE_BWD, LLAMA, "qoR", "=" },
+    { "bias gradient, D", OP_LINEAR_BWD_W, GPT, "dD", "-w" },
+    { "bias gradient, F", OP_LINEAR_BWD_W, GPT, "fD", "-b" },
+    { "add", OP_ADD, ALL, "dd", "d" },
+    { "cast", OP_CAST, ALL, "d", "x" },
+    { "embed", OP_EMBED, ALL, "tT", "d" },
+    { "embed_bwd", OP_EMBED_BWD, ALL, "dt", "z" },
+    { "embed_bwd, skewed", OP_EMBED_BWD, ALL, "dk", "z" },
+    { "sqnorm", OP_SQNORM, 1, "p", "e" },
+    { "update_adam", OP_UPDATE_ADAM, 1, "p", "uuuc" },
+    { "update_adam, bf16 p", OP_UPDATE_ADAM, 1, "p", "Cuu" },
+    { "update_adam8", OP_UPDATE_ADAM8, 1, "p", "uBBc" },
+    { "update_lion", OP_UPDATE_LION, 1, "p", "uuc" },
+};
+
+typedef struct bench {
+    op_backend *gpu;
+    char *arena; /* device memory full of values near 1, of either type */
+    size_t used;
+    step_block *step;
+    double copy; /* bytes a second */
+    const char *only;
+} bench;
+
+static void stop(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    exit(1);
+}
+static void wait_for(bench *b) { stop(b->gpu->device->sync(b->gpu->context)); }
+static void put(bench *b, void *to, const void *from, size_t bytes) {
+    b->gpu->device->put(b->gpu->context, to, from, bytes);
+}
+
+/* ---- operands ---------------------------------------------------------------------------------- */
+
+static tensor at(bench *b, dtype dt, int64_t rows_, int64_t cols) {
+    int64_t dim[] = { rows_, cols };
+    tensor t = tensor_of(b->arena + b->used, dt, cols ? 2 : 1, dim);
+    b->used += align_up(tensor_bytes(&t), 1 << 20);
+    BUG_IF(b->used > ARENA);
+    return t;
+}
+
+static tensor ints(bench *b, char what, int64_t n, int64_t below) {
+    tensor t = at(b, DT_I32, n, 0);
+    int32_t *v = mem_alloc((size_t)n * sizeof *v);
+    for (int64_t i = 0; i < n; i++) {
+        int64_t any = (int64_t)rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)below);
+        double share = (double)any / (double)below;
+        v[i] = (int32_t)(what == 'o'   ? i % below
+                         : what == 'k' ? (int64_t)pow((double)below, share) % below
+                                       : any);
+    }
+    put(b, t.data, v, tensor_bytes(&t));
+    wait_for(b);
+    free(v);
+    return t;
+}
+
+static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) {
+    int64_t heads = (int64_t)(m->q + 2 * m->kv) * m->head;
+    tensor t = { 0 };
+    int times = 1;
+    switch (what) {
+    case 'd': t = at(b, DT_BF16, m->n, m->d); break;
+    case 'D': t = at(b, DT_BF16, m->n, m->d), times = 0; break;
+    case 'f': t = at(b, DT_BF16, m->n, m->f); break;
+    case 'g': t = at(b, DT_BF16, m->n, 2 * m->f); break;
+    case 'q': t = at(b, DT_BF16, m->n, heads); break;
+    case 'x': t = at(b, DT_F32, m->n, m->d); break;
+    case 'w': t = at(b, DT_F32, m->d, 0); break;
+    case 'b': t = at(b, DT_F32, m->f, 0); break;
+    case 's': t = at(b, DT_F32, m->n, 0); break;
+    case 'S': t = at(b, DT_F32, m->n, 2); break;
+    case 'p': t = at(b, DT_F32, PARAMS, 0); break;
+    case 'c': t = at(b, DT_BF16, PARAMS, 0); break;
+    case 'u': t = at(b, DT_F32, PARAMS, 0), times = 2; break;
+    case 'e': t = at(b, DT_F32, 2, 0); break;
+    case 'C': t = at(b, DT_BF16, PARAMS, 0), times = 2; break;
+    case 'B': t = at(b, DT_U8, (int64_t)block8_bytes(PARAMS), 0), times = 2; break;
+    case 't':
+    case 'k': t = ints(b, what, m->n, m->v); break;
+    case 'o': t = ints(b, what, m->n, 4096); break;
+    case 'R': t = at(b, DT_F32, 4096, m->head), times = 0; break;
+    case 'T': t = at(b, DT_BF16, m->v, m->d), times = 0; break;
+    case 'z': t = at(b, DT_F32, m->v, m->d), times = 0; break;
+    default: break;
+    }
+    *moved += (size_t)times * (t.data ? tensor_bytes(&t) : 0);
+    return t;
+}
+
+/* The bytes that the letters do not tell. */
+static size_t moved_besides(const bench_row *r, const bench_model *m, const op_call *c) {
+    double v = (double)m->v, distinct = v * (1 - exp(-(double)m->n / v));
+    switch (r->op) {
+    case OP_EMBED: return tensor_bytes(&c->out[0]);
+    case OP_EMBED_BWD: return (size_t)(2 * distinct * (double)m->d) * sizeof(float);
+    case OP_ROPE:
+    case OP_ROPE_BWD: /* in place: q and k are written where they were read, v stays */
+        if (r->out[0] != '=') return 0;
+        return (size_t)(m->n * m->q * m->head) * sizeof(uint16_t);
+    default: return 0;
+    }
+}
+
+static size_t build(bench *b, const bench_row *r, const bench_model *m, op_call *c) {
+    size_t moved = 0;
+    *c = (op_call){ .op = r->op, .attr = { .eps = 1e-5f, .scale = { 1 } } };
+    for (int i = 0; r->in[i]; i++) c->in[i] = operand(b, r->in[i], m, &moved);
+    for (int i = 0; r->out[i]; i++)
+        c->out[i] = r->out[i] == '=' ? c->in[0] : operand(b, r->out[i], m, &moved);
+    c->attr.heads.q = m->q, c->attr.heads.kv = m->kv;
+    c->attr.heads.dim = c->attr.heads.rot = m->head;
+    c->attr.update.lr_mul = 1, c->attr.update.beta1 = 0.9f, c->attr.update.beta2 = 0.95f;
+    c->attr.update.eps = 1e-8f;
+    c->accumulate = r->op == OP_EMBED_BWD || r->op == OP_SQNORM;
+    return moved + moved_besides(r, m, c);
+}
+
+/* ---- timing ------------------------------------------------------------------------------------ */
+
+/* Seconds of a call: the best round of calls queued in turn on each set of operands. */
+static double seconds(bench *b, op_call *calls, int sets) {
+    op_run run = { .step = b->step, .context = b->gpu->context };
+    void *work = NULL;
+    run.workspace_bytes = ops_workspace(b->gpu, &calls[0], 1);
+    if (run.workspace_bytes) stop(b->gpu->device->map(b->gpu->context, run.workspace_bytes, &work));
+    run.workspace = work;
+    double best = INFINITY;
+    for (int i = 0; i < sets; i++) calls[i].run = &run;
+    for (int i = 0; i < ROUNDS; i++) {
+        int times = i ? (24 + sets - 1) / sets : 1;
+        wait_for(b);
+        b->gpu->device->mark(b->gpu->context, 0);
+        for (int k = 0; k < times; k++)
+            for (int s = 0; s < sets; s++) ops_run(b->gpu, &calls[s]);
+        b->gpu->device->mark(b->gpu->context, 1);
+        double t = b->gpu->device->between(b->gpu->context, 0, 1) / (times * sets);
+        if (i) best = MIN(best, t);
+    }
+    if (work) b->gpu->device->unmap(b->gpu->context, work, run.workspace_bytes);
+    return best;
+}
+
+static bool wanted(const bench *b, const char *name) { return !b->only || strstr(name, b->only); }
+
+static void print(const bench *b, const char *name, const char *model, double moved, double t) {
+    printf("%-24s %-10s %8.1f %8.0f %5.0f%%\n", name, model, t * 1e6, moved / t / 1e9,
+           100 * moved / t / b->copy);
+    fflush(stdout);
+}
+
+static void measure(bench *b, const bench_row *r, const bench_model *m) {
+    op_call calls[MOST_SETS];
+    size_t moved = 0;
+    int sets = 0;
+    b->used = 0;
+    do moved = build(b, r, m, &calls[sets++]);
+    while (sets < MOST_SETS && b->used < FOOTPRINT);
+    double t = seconds(b, calls, sets);
+    if (!b->copy) b->copy = (double)moved / t; /* the first row */
+    if (wanted(b, r->name)) print(b, r->name, m->name, (double)moved, t);
+}
+
+/* The softmax inside LINEAR_CE: the whole less its three products, of few columns. */
+static void measure_softmax(bench *b, const bench_model *m) {
+    enum { N = 8192, D = 64 };
+    if (!wanted(b, "softmax")) return;
+    b->used = 0;
+    tensor h = at(b, DT_BF16, N, D), w = at(b, DT_BF16, m->v, D), z = at(b, DT_BF16, N, m->v);
+    tensor dh = at(b, DT_BF16, N, D), dw = at(b, DT_F32, m->v, D), loss = at(b, DT_F32, N, 0);
+    op_call whole = { .op = OP_LINEAR_CE, .out = { loss, dh, dw }, .attr = { .ce = { 1 } } };
+    whole.in[0] = h, whole.in[1] = w, whole.in[2] = ints(b, 't', N, m->v);
+    op_call part[] = { { .op = OP_LINEAR, .in = { h, w }, .out = { z } },
+                       { .op = OP_LINEAR_BWD_X, .in = { z, w }, .out = { dh } },
+                       { .op = OP_LINEAR_BWD_W, .in = { z, h }, .out = { dw } } };
+    double t = seconds(b, &whole, 1);
+    for (size_t i = 0; i < COUNT_OF(part); i++) t -= seconds(b, &part[i], 1);
+    print(b, "softmax of linear_ce", m->name, 2.0 * (double)tensor_bytes(&z), t);
+}
+
+/* Attention forward and backward over documents `length` tokens long on average; 0: one a row. */
+static void measure_attention(bench *b, const bench_model *m, int length) {
+    char name[64] = "attention";
+    int64_t heads = (int64_t)(m->q + 2 * m->kv) * m->head, wide = (int64_t)m->q * m->head;
+    if (length) snprintf(name, sizeof name, "attention, documents %d", length);
+    if (!wanted(b, name)) return;
+    b->used = 0;
+    tensor start = at(b, DT_I32, m->n, 0), lse = at(b, DT_F32, m->q, m->n);
+    tensor qkv = at(b, DT_BF16, m->n, heads), dqkv = at(b, DT_BF16, m->n, heads);
+    tensor o = at(b, DT_BF16, m->n, wide), dout = at(b, DT_BF16, m->n, wide);
+    int32_t *v = mem_alloc(tensor_bytes(&start));
+    for (int64_t i = 0; i < m->n; i++) {
+        bool cut = length && rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)length) == 0;
+        v[i] = i % m->seq == 0 || cut ? (int32_t)i : v[i - 1];
+    }
+    put(b, start.data, v, tensor_bytes(&start));
+    wait_for(b);
+    free(v);
+    op_call f = { .op = OP_ATTENTION, .in = { qkv, start }, .out = { o, lse } };
+    f.attr.heads.q = m->q, f.attr.heads.kv = m->kv, f.attr.heads.dim = m->head;
+    f.attr.heads.seq = m->seq, f.attr.heads.documents = length > 0;
+    f.attr.heads.scale = 1 / sqrtf((float)m->head);
+    op_call g = {
+        .op = OP_ATTENTION_BWD, .in = { dout, qkv, o, lse, start }, .out = { dqkv }, .attr = f.attr
+    };
+    double forward = seconds(b, &f, 1), backward = seconds(b, &g, 1);
+    printf("%-24s %-10s %8.1f forward, %8.1f backward\n", name, m->name, forward * 1e6,
+           backward * 1e6);
+}
+
+/* ---- life -------------------------------------------------------------------------------------- */
+
+static void start(bench *b) {
+    void *p = NULL;
+    stop(ops_cuda_open(0, false, &b->gpu));
+    stop(b->gpu->device->map(b->gpu->context, ARENA, &p));
+    b->arena = p;
+    stop(b->gpu->device->map(b->gpu->context, sizeof *b->step, &p));
+    b->step = p;
+    step_block step = { .loss_grad = 1, .update = { .lr = 1e-4f }, .now = { .grad_scale = 1 } };
+    step.now.count = 1;
+    put(b, b->step, &step, sizeof step);
+    size_t n = BLOCK / sizeof(uint16_t);
+    float *v = mem_alloc(n * sizeof *v);
+    uint16_t *narrow = mem_alloc(BLOCK); /* two of them make a float near the second */
+    for (size_t i = 0; i < n; i++) v[i] = 0.5f + (float)(i * 7919 % 997) / 997;
+    dt_from_f32(DT_BF16, v, narrow, (int64_t)n);
+    put(b, b->arena, narrow, BLOCK);
+    op_run run = { .context = b->gpu->context };
+    op_call copy = { .op = OP_ADD, .run = &run };
+    for (size_t done = BLOCK; done < ARENA; done += BLOCK) {
+        copy.in[0] = tensor_of(b->arena, DT_BF16, 1, (int64_t[]){ (int64_t)n });
+        copy.out[0] = tensor_of(b->arena + done, DT_BF16, 1, (int64_t[]){ (int64_t)n });
+        ops_run(b->gpu, &copy);
+    }
+    wait_for(b);
+    free(v);
+    free(narrow);
+}
+
+int main(int argc, char **argv) {
+    bench b = { 0 };
+    if (argc > 1 && !strncmp(argv[1], "--only=", 7)) b.only = argv[1] + 7;
+    start(&b);
+    printf("%-24s %-10s %8s %8s %6s\n", "op", "model", "us", "GB/s", "copy%");
+    for (size_t r = 0; r < COUNT_OF(rows); r++)
+        for (size_t m = 0; m < COUNT_OF(models); m++)
+            if (rows[r].models >> m & 1 && (!b.copy || wanted(&b, rows[r].name)))
+                measure(&b, &rows[r], &models[m]);
+    for (size_t m = 0; m < COUNT_OF(models); m += 2) measure_softmax(&b, &models[m]);
+    for (size_t m = 0; m < COUNT_OF(models); m++)
+        for (int length = 0; length <= 600; length += 600)
+            measure_attention(&b, &models[m], length);
+    b.gpu->device->unmap(b.gpu->context, b.step, sizeof *b.step);
+    b.gpu->device->unmap(b.gpu->context, b.arena, ARENA);
+    ops_cuda_close(b.gpu);
+    return 0;
+}
