@@ -168,57 +168,101 @@ typedef struct init_job {
 } init_job;
 enum { INIT_CHUNK = 65536 };
 
+/* Elements that follow one another in a row do so in the whole parameter. */
 static void init_chunk(void *ctx, int64_t i, int worker) {
     const init_job *j = ctx;
     const model_param *p = &j->m->param[j->param];
     int64_t from = j->range.from + i * INIT_CHUNK, to = MIN(from + INIT_CHUNK, j->range.to);
-    for (int64_t e = from; e < to; e++) {
-        float v = p->init == INIT_ONES ? 1 : 0;
-        if (p->init == INIT_NORMAL || p->init == INIT_NORMAL_DEPTH)
-            v = (float)j->std *
-                rng_normal(j->key, (uint64_t)model_global_index(j->m, j->param, j->rank, e));
-        j->at[e - j->range.from] = v;
+    bool drawn = p->init == INIT_NORMAL || p->init == INIT_NORMAL_DEPTH;
+    for (int64_t e = from, end; e < to; e = end) {
+        end = MIN(to, (e / p->local[1] + 1) * p->local[1]);
+        float *at = j->at + (e - j->range.from);
+        if (drawn)
+            rng_normals(j->key, (uint64_t)model_global_index(j->m, j->param, j->rank, e), end - e,
+                        at);
+        for (int64_t k = 0; k < end - e; k++)
+            at[k] = drawn ? (float)j->std * at[k] : p->init == INIT_ONES ? 1 : 0;
     }
 }
 
-/* The narrow copy that products read, where there is one. */
-static void put_copy(const plan *p, const bucket_view *b, const float *master) {
-    if (b->copy >= 0) put_values(p, b->copy, b->dt, 0, b->count, master);
+typedef struct narrow_job {
+    dtype dt;
+    const float *from;
+    char *to;
+    int64_t n;
+} narrow_job;
+
+static void narrow_chunk(void *ctx, int64_t i, int worker) {
+    const narrow_job *j = ctx;
+    int64_t from = i * INIT_CHUNK, n = MIN(INIT_CHUNK, j->n - from);
+    dt_from_f32(j->dt, j->from + from, j->to + (size_t)from * dt_size(j->dt), n);
+}
+
+/* A bucket's values to a region of it, narrowed on the way where they must be. */
+static void put_bucket(const plan *p, pool *threads, int region, dtype dt, int64_t n,
+                       const float *values, void *narrow) {
+    const void *from = values;
+    if (dt != DT_F32) {
+        narrow_job j = { dt, values, narrow, n };
+        pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, narrow_chunk, &j);
+        from = narrow;
+    }
+    plan_put(p, plan_data(p, region), from, (size_t)n * dt_size(dt));
+}
+
+static void put_all(const plan *p, pool *threads, const bucket_view *b, const float *values,
+                    void *narrow) {
+    put_bucket(p, threads, b->master, b->master_dt, b->count, values, narrow);
+    if (b->copy >= 0) put_bucket(p, threads, b->copy, b->dt, b->count, values, narrow);
+}
+
+static int64_t largest_bucket(const model *m, int rank) {
+    int64_t most = 0;
+    for (int i = 0; i < model_buckets(m); i++) most = MAX(most, model_bucket(m, i, rank).count);
+    return most;
 }
 
 void model_init(model *m, plan *p, int rank, uint64_t seed) {
     pool *threads = pool_new(0);
+    size_t most = (size_t)largest_bucket(m, rank);
+    float *values = mem_alloc(most * sizeof *values);
+    void *narrow = mem_alloc(most * sizeof(uint16_t));
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i, rank);
-        float *master = mem_alloc((size_t)b.count * sizeof *master);
+        memset(values, 0, (size_t)b.count * sizeof *values); /* what lies between parameters */
         for (int k = 0; k < m->params; k++) {
             init_job j = { .m = m, .param = k, .rank = rank };
             if (!model_param_range(m, k, &b, &j.range)) continue;
             j.key = rng_key_of(seed, hash_str(m->param[k].name));
-            j.at = master + j.range.at;
+            j.at = values + j.range.at;
             j.std = deviation(&m->c, &m->param[k]);
             int64_t n = j.range.to - j.range.from;
             pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
         }
-        put_values(p, b.master, b.master_dt, 0, b.count, master);
-        put_copy(p, &b, master);
-        free(master);
+        put_all(p, threads, &b, values, narrow);
     }
+    free(values);
+    free(narrow);
     pool_free(threads);
     model_fill_constants(m, p);
 }
 
 err model_refresh_copies(const model *m, plan *p, int rank) {
-    for (int i = 0; i < model_buckets(m); i++) {
+    pool *threads = pool_new(0);
+    size_t most = (size_t)largest_bucket(m, rank);
+    float *values = mem_alloc(most * sizeof *values);
+    void *narrow = mem_alloc(most * sizeof(uint16_t));
+    err e = OK;
+    for (int i = 0; i < model_buckets(m) && !e; i++) {
         bucket_view b = model_bucket(m, i, rank);
         if (b.copy < 0) continue;
-        float *master = mem_alloc((size_t)b.count * sizeof *master);
-        err e = get_values(p, b.master, b.master_dt, 0, b.count, master);
-        if (!e) put_copy(p, &b, master);
-        free(master);
-        TRY(e);
+        e = get_values(p, b.master, b.master_dt, 0, b.count, values);
+        if (!e) put_bucket(p, threads, b.copy, b.dt, b.count, values, narrow);
     }
-    return OK;
+    free(values);
+    free(narrow);
+    pool_free(threads);
+    return e;
 }
 
 /* ---- constants and inputs ---------------------------------------------------------------- */

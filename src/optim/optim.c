@@ -133,13 +133,12 @@ static void reserve(optimizer *o, plan *p) {
         for (int k = 0; k < s->r->states; k++)
             s->state[k] = (s->attr.update.far ? plan_region_host : plan_region)(
                 p, "optimizer", tensor_bytes(&c.out[1 + k]));
-        /* kernels that use a workspace here use the same on any number of threads */
-        o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, 1));
+        o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, plan_threads(p)));
         most += s->count;
     }
     tensor sum = tensor_of(NULL, DT_F32, 1, (int64_t[]){ 2 });
     op_call c = sqnorm_of(NULL, most, 1, false, &sum);
-    o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, 1));
+    o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, plan_threads(p)));
     o->work = plan_region(p, "work", o->work_bytes);
     o->sum = plan_region(p, "work", tensor_bytes(&sum));
 }

@@ -83,6 +83,8 @@ static void add_input(plan *p, const prog_val *v, int layers) {
     p->region[at].bytes = MAX(p->region[at].bytes, bytes);
 }
 
+int plan_threads(const plan *p) { return p->threads; }
+
 void *plan_data(const plan *p, int index) {
     BUG_IF(!p->arena);
     return (char *)(p->region[index].host ? p->host : p->arena) + p->region[index].at;

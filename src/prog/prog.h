@@ -259,6 +259,7 @@ typedef struct chain {
 typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
 void plan_free(plan *p); /* takes NULL */
+int plan_threads(const plan *p);
 /* Reserves bytes. @return the region's index. Regions lie in the order they were asked for, each at
  * a whole page; what is left of its last page is zero, and stays so. */
 enum { PLAN_PAGE = 4096 };

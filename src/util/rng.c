@@ -44,14 +44,35 @@ float rng_uniform(rng_key key, uint64_t index) {
     return (float)(rng_u32(key, index) >> 8) * 0x1p-24f;
 }
 
-/* Box-Muller: elements 2j and 2j+1 of a block share two uniforms. */
+/* Box-Muller: elements 2j and 2j+1 of a block share two uniforms, the first the cosine. */
+typedef struct polar {
+    double r, angle;
+} polar;
+static polar polar_of(const uint32_t pair[2]) {
+    double u = ((double)pair[0] + 1) * 0x1p-32, v = (double)pair[1] * 0x1p-32; /* (0, 1], [0, 1) */
+    return (polar){ sqrt(-2 * log(u)), 6.283185307179586 * v };
+}
+
 float rng_normal(rng_key key, uint64_t index) {
     uint32_t out[4];
     draw(key, index / 4, out);
-    const uint32_t *pair = out + (index % 4 & 2);
-    double u = ((double)pair[0] + 1) * 0x1p-32, v = (double)pair[1] * 0x1p-32; /* (0, 1], [0, 1) */
-    double r = sqrt(-2 * log(u)), angle = 6.283185307179586 * v;
-    return (float)(r * (index & 1 ? sin(angle) : cos(angle)));
+    polar p = polar_of(out + (index % 4 & 2));
+    return (float)(p.r * (index & 1 ? sin(p.angle) : cos(p.angle)));
+}
+
+void rng_normals(rng_key key, uint64_t first, int64_t n, float *to) {
+    int64_t i = 0;
+    for (; i < n && (first + (uint64_t)i) % 4; i++) to[i] = rng_normal(key, first + (uint64_t)i);
+    for (; i + 4 <= n; i += 4) {
+        uint32_t out[4];
+        draw(key, (first + (uint64_t)i) / 4, out);
+        for (int k = 0; k < 4; k += 2) {
+            polar p = polar_of(out + k);
+            to[i + k] = (float)(p.r * cos(p.angle));
+            to[i + k + 1] = (float)(p.r * sin(p.angle));
+        }
+    }
+    for (; i < n; i++) to[i] = rng_normal(key, first + (uint64_t)i);
 }
 
 uint64_t rng_below(rng_key key, uint64_t index, uint64_t n) {

@@ -148,6 +148,8 @@ void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]);
 uint32_t rng_u32(rng_key key, uint64_t index);
 float rng_uniform(rng_key key, uint64_t index); /* [0, 1) */
 float rng_normal(rng_key key, uint64_t index);  /* mean 0, deviation 1 */
+/* n in a row, as rng_normal gives each. */
+void rng_normals(rng_key key, uint64_t first, int64_t n, float *to);
 /* @return an unbiased integer below n, n > 0. */
 uint64_t rng_below(rng_key key, uint64_t index, uint64_t n);
 
