@@ -20,8 +20,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/data.h"
-#include "optim/optim.h"
+#include "train/train.h"
 
 typedef struct flags {
     bool cuda, losses, profile, memory, json;
@@ -74,15 +73,6 @@ static double in_use(const run *r) {
 }
 
 /* ---- setting up -------------------------------------------------------------------------- */
-static int keep_every(const config *c, int layers) {
-    switch ((cfg_recompute)c->activation_checkpoint.mode) {
-    case CFG_AC_FULL: return 1;
-    case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
-    case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
-    default: return 0;
-    }
-}
-
 static void read_options(run *r, int argc, char **argv) {
     const config_flag known[] = {
         { "--cuda", &r->f.cuda, NULL },
@@ -100,6 +90,7 @@ static void read_options(run *r, int argc, char **argv) {
     die(config_set(&r->c, "model.preset", argv[1]));
     die(config_set(&r->c, "precision.dtype", argv[4]));
     die(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
+    r->c.device.kind = r->f.cuda ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
     if (r->f.vocab) die(config_set(&r->c, "model.vocab_size", r->f.vocab));
     if (r->f.fp8) die(config_set(&r->c, "precision.fp8", r->f.fp8));
     die(model_from_config(&r->c, &r->mc));
@@ -107,43 +98,22 @@ static void read_options(run *r, int argc, char **argv) {
 
 static void build(run *r, int64_t rows, int64_t seq) {
     const config *c = &r->c;
-    dtype dt = dt_from_name(config_choice("precision.dtype", c->precision.dtype));
-    if (dt == DT_NONE) die(ERR("the type must be fp32, bf16 or fp16"));
-    die(ops_open(&(ops_choice){ .kind = r->f.cuda ? OPS_CUDA : OPS_CPU,
-                                .deterministic = c->debug.deterministic },
-                 &r->ops));
-    model_layout l = { .dt = dt,
-                       .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
-                       .modules = c->precision.modules,
-                       .fp8 = (fp8_recipe)c->precision.fp8,
-                       .fp8_skip = c->precision.fp8_skip,
-                       .seq = seq,
-                       .documents = c->data.documents,
-                       .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+    die(train_device(c, &r->ops));
+    model_layout l = train_layout(c, r->ops, seq);
     r->mc.max_seq = MAX(r->mc.max_seq, seq);
     die(model_new(&r->mc, &l, &r->m));
     r->x.pool = pool_new((int)c->training.threads);
     r->x.comm = comm_self();
     r->p = r->x.plan = plan_new(&l.mesh, r->ops, pool_size(r->x.pool));
     model_reserve(r->m, r->p, true);
-    optim_settings s = { .kind = (optim_kind)c->optimizer.name,
-                         .beta1 = c->optimizer.beta1,
-                         .beta2 = c->optimizer.beta2,
-                         .eps = c->optimizer.eps,
-                         .weight_decay = c->optimizer.weight_decay,
-                         .momentum = c->optimizer.momentum,
-                         .nesterov = c->optimizer.nesterov,
-                         .offload = c->optimizer.offload,
-                         .growth_interval =
-                             dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
-                         .backend = r->ops };
+    optim_settings s = train_optim(c, r->ops, &l);
     die(optim_new(&s, r->m, r->p, 0, &r->o));
     die(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
-    r->train.keep_every = keep_every(c, r->mc.layers);
+    r->train.keep_every = train_keep_every(c, r->mc.layers);
     r->train_id = plan_chain(r->p, &r->train, model_bucket_home, r->m);
     die(plan_commit(r->p));
     model_init(r->m, r->p, 0, 1);
-    if (dt == DT_F16)
+    if (l.dt == DT_F16)
         exec_state_set(&r->x, &(step_state){ .loss_scale = (float)c->precision.loss_scale });
 }
 

@@ -115,15 +115,6 @@ static err open_loaders(trainer *t) {
 }
 
 /* ---- model, memory, programs ------------------------------------------------------------- */
-static int keep_every(const config *c, int layers) {
-    switch ((cfg_recompute)c->activation_checkpoint.mode) {
-    case CFG_AC_FULL: return 1;
-    case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
-    case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
-    default: return 0;
-    }
-}
-
 static err plan_samples(trainer *t) {
     if (t->every.sample <= 0) return OK;
     if (!t->words)
@@ -135,49 +126,18 @@ static err plan_samples(trainer *t) {
     return generator_plan(t->m, t->p, t->seq, &t->gen);
 }
 
-static err open_device(trainer *t) {
-    const config *c = t->cfg;
-    ops_choice choice = { .kind = (ops_kind)c->device.kind,
-                          .index = (int)c->device.index,
-                          .deterministic = c->debug.deterministic,
-                          .tf32 = c->precision.tf32,
-                          .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };
-    return ops_open(&choice, &t->ops);
-}
-
 static err build(trainer *t) {
-    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
     const config *c = t->cfg;
-    TRY(open_device(t));
-    int precision = c->precision.dtype;
-    if (precision == CFG_FASTEST) precision = t->ops->bf16_products ? CFG_BF16 : CFG_FP32;
-    model_layout l = { .dt = types[precision],
-                       .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
-                       .modules = c->precision.modules,
-                       .fp8 = (fp8_recipe)c->precision.fp8,
-                       .fp8_skip = c->precision.fp8_skip,
-                       .seq = t->seq,
-                       .documents = c->data.documents,
-                       .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+    TRY(train_device(c, &t->ops));
+    model_layout l = train_layout(c, t->ops, t->seq);
     TRY(model_new(&t->mc, &l, &t->m));
     t->x.pool = pool_new((int)c->training.threads);
     t->p = plan_new(&l.mesh, t->ops, pool_size(t->x.pool));
     model_reserve(t->m, t->p, true);
-    optim_settings s = { .kind = (optim_kind)c->optimizer.name,
-                         .beta1 = c->optimizer.beta1,
-                         .beta2 = c->optimizer.beta2,
-                         .eps = c->optimizer.eps,
-                         .weight_decay = c->optimizer.weight_decay,
-                         .momentum = c->optimizer.momentum,
-                         .nesterov = c->optimizer.nesterov,
-                         .agc = c->training.agc,
-                         .offload = c->optimizer.offload,
-                         .growth_interval =
-                             l.dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
-                         .backend = t->ops };
+    optim_settings s = train_optim(c, t->ops, &l);
     TRY(optim_new(&s, t->m, t->p, 0, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
-    t->train.keep_every = keep_every(c, t->mc.layers);
+    t->train.keep_every = train_keep_every(c, t->mc.layers);
     t->train_id = plan_chain(t->p, &t->train, model_bucket_home, t->m);
     if (t->n_sets) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));

@@ -28,4 +28,13 @@ typedef struct train_options {
 
 err train_run(const config *c, const train_options *o);
 
+/* ---- from a config to what runs ---------------------------------------------------------- */
+/* What computes; ops_close. */
+err train_device(const config *c, const op_backend **out);
+/* How the model lies on it, in rows of `seq` tokens. */
+model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
+optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
+/* As in chain. */
+int train_keep_every(const config *c, int layers);
+
 #endif

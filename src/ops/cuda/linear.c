@@ -230,6 +230,26 @@ static tensor rows_of(const tensor *t, int64_t from, int64_t count) {
     return part;
 }
 
+/* The vocabulary in whole lines, and what is left: with 50,257 columns in one piece the three products
+ * ran at 149 TFLOP/s where 50,304 have 649. */
+typedef struct columns {
+    int64_t from, count;
+} columns;
+
+static int cut_columns(const op_call *c, const ce *s, columns part[2]) {
+    int64_t whole = s->v / LINE * LINE;
+    bool one = whole == s->v || whole == 0 || dt_size(s->zt) != 2 ||
+               (c->out[1].data && !writes(s->zt, c->out[1].dt));
+    part[0] = (columns){ 0, one ? s->v : whole };
+    part[1] = (columns){ whole, s->v - whole };
+    return one ? 1 : 2;
+}
+
+static tensor columns_of(const ce *s, void *z, int64_t rows, columns k) {
+    return tensor_of((char *)z + (size_t)k.from * dt_size(s->zt), s->zt, 2,
+                     (int64_t[]){ rows, k.count });
+}
+
 void cuda_linear_ce(const op_call *c) {
     cuda_context *x = cuda_of(c);
     ce s = ce_of(c);
@@ -239,27 +259,39 @@ void cuda_linear_ce(const op_call *c) {
         h = widen(x, &h, &r);
         w = widen(x, &w, &r);
     }
+    columns part[2];
+    int parts = cut_columns(c, &s, part);
     void *z = take(&r, (size_t)(s.rows * s.stride) * dt_size(s.zt));
     bool grad = c->out[1].data || c->out[2].data;
     for (int64_t from = 0; from < s.n; from += s.rows) {
         int64_t count = MIN(s.rows, s.n - from);
-        tensor hc = rows_of(&h, from, count), zc = tensor_of(z, s.zt, 2, (int64_t[]){ count, s.v });
+        tensor hc = rows_of(&h, from, count), dh = rows_of(&c->out[1], from, count);
         room left = r;
-        cuda_gemm g = gemm_of(x, hc, false, w, true, &zc, &left);
-        g.ldc = s.stride;
-        multiply(c, &g);
-        cuda_softmax_rows(&(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad });
-        if (c->out[1].data) {
-            tensor dh = rows_of(&c->out[1], from, count);
-            g = gemm_of(x, zc, false, w, false, &dh, &left);
-            g.lda = s.stride;
-            product(c, g, &dh, &left);
-        }
-        if (c->out[2].data) {
-            g = gemm_of(x, zc, true, hc, false, &c->out[2], &left);
-            g.lda = s.stride;
-            g.accumulate = from > 0 || (c->accumulate & 4);
+        for (int k = 0; k < parts; k++) {
+            tensor zk = columns_of(&s, z, count, part[k]);
+            tensor wk = rows_of(&w, part[k].from, part[k].count);
+            cuda_gemm g = gemm_of(x, hc, false, wk, true, &zk, &left);
+            g.ldc = s.stride;
             multiply(c, &g);
+        }
+        cuda_softmax_rows(&(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad });
+        for (int k = parts - 1; grad && k >= 0;
+             k--) { /* the short sum first: it is rounded once more */
+            tensor zk = columns_of(&s, z, count, part[k]);
+            tensor wk = rows_of(&w, part[k].from, part[k].count);
+            if (c->out[1].data) {
+                cuda_gemm g = gemm_of(x, zk, false, wk, false, &dh, &left);
+                g.lda = s.stride;
+                g.accumulate = k < parts - 1;
+                product(c, g, &dh, &left);
+            }
+            if (c->out[2].data) {
+                tensor dw = rows_of(&c->out[2], part[k].from, part[k].count);
+                cuda_gemm g = gemm_of(x, zk, true, hc, false, &dw, &left);
+                g.lda = s.stride;
+                g.accumulate = from > 0 || (c->accumulate & 4);
+                multiply(c, &g);
+            }
         }
     }
 }

@@ -1,0 +1,51 @@
+/* What a config asks of the device, the model, the optimizer and recompute. */
+#include "train/train.h"
+
+#include <math.h>
+
+err train_device(const config *c, const op_backend **out) {
+    ops_choice choice = { .kind = (ops_kind)c->device.kind,
+                          .index = (int)c->device.index,
+                          .deterministic = c->debug.deterministic,
+                          .tf32 = c->precision.tf32,
+                          .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };
+    return ops_open(&choice, out);
+}
+
+model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
+    static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
+    int precision = c->precision.dtype;
+    if (precision == CFG_FASTEST) precision = ops->bf16_products ? CFG_BF16 : CFG_FP32;
+    return (model_layout){ .dt = types[precision],
+                           .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
+                           .modules = c->precision.modules,
+                           .fp8 = (fp8_recipe)c->precision.fp8,
+                           .fp8_skip = c->precision.fp8_skip,
+                           .seq = seq,
+                           .documents = c->data.documents,
+                           .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+}
+
+optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l) {
+    return (optim_settings){ .kind = (optim_kind)c->optimizer.name,
+                             .beta1 = c->optimizer.beta1,
+                             .beta2 = c->optimizer.beta2,
+                             .eps = c->optimizer.eps,
+                             .weight_decay = c->optimizer.weight_decay,
+                             .momentum = c->optimizer.momentum,
+                             .nesterov = c->optimizer.nesterov,
+                             .agc = c->training.agc,
+                             .offload = c->optimizer.offload,
+                             .growth_interval =
+                                 l->dt == DT_F16 ? c->precision.loss_scale_growth_interval : 0,
+                             .backend = ops };
+}
+
+int train_keep_every(const config *c, int layers) {
+    switch ((cfg_recompute)c->activation_checkpoint.mode) {
+    case CFG_AC_FULL: return 1;
+    case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
+    case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
+    default: return 0;
+    }
+}
