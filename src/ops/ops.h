@@ -277,7 +277,7 @@ typedef struct op_device {
     void (*replay)(void *context, void *graph);
     void (*forget)(void *context, void *graph);
     /* Calls from aside to back go through a second queue, which begins when the first gets to aside;
-     * join makes the first wait for it. */
+     * join makes the first wait for what was queued there until the last back. get and sync join. */
     void (*aside)(void *context);
     void (*back)(void *context);
     void (*join)(void *context);

@@ -110,7 +110,7 @@ static size_t state_bytes(const optimizer *o, const stretch *s) {
 
 /* Puts a part of all state in the host's memory, as whole stretches: the last layers' first, then what
  * lies outside the blocks. */
-static void offload(optimizer *o) {
+static void offload(optimizer *o, plan *p) {
     double all = 0, moved = 0;
     for (int i = 0; i < o->stretches; i++) all += (double)state_bytes(o, &o->stretch[i]);
     for (int layer = model_conf(o->m)->layers - 1; layer >= -1; layer--)
@@ -120,6 +120,7 @@ static void offload(optimizer *o) {
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
             s->attr.update.far = o->far = true;
+            plan_join_at(p, layer);
             moved += own;
         }
 }
@@ -157,7 +158,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **
     o->order = mem_alloc((size_t)o->params * sizeof *o->order);
     o->stretch = mem_alloc((size_t)o->params * sizeof *o->stretch);
     lay_out(o, rank);
-    if (s->offload > 0) offload(o);
+    if (s->offload > 0) offload(o, p);
     reserve(o, p);
     *out = o;
     return OK;
@@ -165,7 +166,9 @@ err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **
 
 void optim_free(optimizer *o) {
     if (!o) return;
-    exec_tape_drop(o->p, &o->tape);
+    exec_tape_drop(o->p, &o->clip);
+    exec_tape_drop(o->p, &o->updates);
+    exec_tape_drop(o->p, &o->aside);
     free(o->slot);
     free(o->order);
     free(o->stretch);
@@ -261,42 +264,46 @@ static void clip_rows(const step_run *r) {
     }
 }
 
-/* Those that may run beside the others, or the rest. */
+/* ---- a step: the norm, the updates, and beside what follows those whose state is far away -- */
+static err clip_calls(void *ctx) {
+    const step_run *r = ctx;
+    op_call clip = { .op = OP_CLIP, .in = { r->sum } };
+    clip.attr.clip.growth_interval = r->o->s.growth_interval;
+    clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
+    add_squares(r);
+    TRY(sum_over_ranks(r));
+    make_call(r, &clip);
+    clip_rows(r);
+    return OK;
+}
+
 static bool goes_aside(const stretch *s) { return s->attr.update.far && s->r->takes == TAKES_ANY; }
-static void update_all(const step_run *r, bool aside) {
+
+static err update_calls(const step_run *r, bool aside) {
     for (int i = 0; i < r->o->stretches; i++) {
         const stretch *s = &r->o->stretch[i];
         if (goes_aside(s) != aside) continue;
         op_call c = update_of(r->o, s, true);
         make_call(r, &c);
     }
-}
-
-static err step_calls(void *ctx) {
-    const step_run *r = ctx;
-    const optimizer *o = r->o;
-    op_call clip = { .op = OP_CLIP, .in = { r->sum } };
-    clip.attr.clip.growth_interval = o->s.growth_interval;
-    clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
-    add_squares(r);
-    TRY(sum_over_ranks(r));
-    make_call(r, &clip);
-    clip_rows(r);
-    if (o->far) {
-        exec_aside(r->x);
-        update_all(r, true);
-        exec_back(r->x);
-    }
-    update_all(r, false);
-    if (o->far) exec_join(r->x);
     return OK;
 }
+static err near_calls(void *ctx) { return update_calls(ctx, false); }
+static err far_calls(void *ctx) { return update_calls(ctx, true); }
 
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
         return ERR("an update with learning rate %g and gradients of at most %g", lr, max_norm);
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
+    if (o->far) exec_join(x); /* the step block is about to change */
     step_run r = run_of(o, x);
-    return exec_replay(x, &o->tape, step_calls, &r);
+    TRY(exec_replay(x, &o->clip, clip_calls, &r));
+    if (o->far) {
+        exec_aside(x);
+        err e = exec_replay(x, &o->aside, far_calls, &r);
+        exec_back(x);
+        TRY(e);
+    }
+    return exec_replay(x, &o->updates, near_calls, &r);
 }

@@ -61,7 +61,7 @@ struct optimizer {
     bool far;      /* some of them have state in the host's memory */
     int work, sum; /* plan regions; sum: the gradient's square sum */
     size_t work_bytes;
-    exec_tape tape;
+    exec_tape clip, updates, aside;
 };
 
 #endif

@@ -307,6 +307,11 @@ static void resolve(plan *p, chain_plan *k) {
         bind(p, k, &k->inst[i], k->inst[i].layer + 1, cut_at(p, k, &k->inst[i]), NULL);
 }
 
+void plan_join_at(plan *p, int layer) {
+    p->joins = true;
+    p->join_at = layer + 1;
+}
+
 err plan_commit(plan *p) {
     p->temp = plan_region(p, "temp", p->temp_bytes);
     p->work = plan_region(p, "work", p->work_bytes);
@@ -324,6 +329,7 @@ err plan_commit(plan *p) {
 
 void plan_free(plan *p) {
     if (!p) return;
+    if (p->backend->device) err_free(p->backend->device->sync(p->backend->context));
     for (int i = 0; i < p->chains; i++) {
         for (int k = 0; k < p->chain[i].insts; k++) free(p->chain[i].inst[k].addr);
         for (size_t k = 0; k < COUNT_OF(p->chain[i].tape); k++)

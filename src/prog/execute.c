@@ -126,9 +126,15 @@ typedef struct chain_run {
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
     const chain_plan *k = r->k;
-    for (int i = 0; i < k->instrs; i++)
+    bool joined = !r->x->plan->joins;
+    for (int i = 0; i < k->instrs; i++) {
+        if (!joined && k->list[i].instance >= r->x->plan->join_at) {
+            exec_join(r->x);
+            joined = true;
+        }
         TRY(run_list(r->x, &k->inst[k->list[i].instance], k->list[i].kind, r->micro, r->micros,
                      r->step));
+    }
     return OK;
 }
 

@@ -281,6 +281,9 @@ typedef bucket_home (*bucket_finder)(void *ctx, int bucket, int layer);
 
 /* Adds a chain's instances and memory. Programs are borrowed. @return the chain's index. */
 int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx);
+/* What blocks from `layer` on (-1: all programs) read and write may be under way aside when a chain
+ * begins. */
+void plan_join_at(plan *p, int layer);
 /* Maps the arena and resolves every address. */
 err plan_commit(plan *p);
 /* Addresses in the arena: memory of the backend's device, which only its kernels and the two calls
@@ -328,7 +331,8 @@ void exec_state_set(exec *x, const step_state *s);
 void exec_call(exec *x, const op_call *c);
 
 /* Calls from aside to back run beside those that follow them, on a queue of their own, until join;
- * without a device in their turn. They must not use a workspace. */
+ * without a device in their turn. They must not use a workspace. Reading memory joins; chains join
+ * before the block that plan_join_at names. */
 void exec_aside(exec *x);
 void exec_back(exec *x);
 void exec_join(exec *x);

@@ -1,11 +1,12 @@
 /* What lies on the host but works for the device: memory that kernels reach over the bus, and a second
  * queue, beside the first, for the calls that wait for it.
  *
- *     main  --- clip --+-- updates ----------------+-- next step
- *                      | fork                      | join
- *     side             +-- updates over the bus ---+
+ *     main  --- clip --+-- updates -- next step: first blocks --+-- the blocks that were updated aside
+ *                      | fork                                  | join
+ *     side             +-- updates over the bus ---------------+
  *
- * Fork and join are events, which a CUDA graph records as edges. */
+ * Fork and join are events. A join that is recorded in a CUDA graph waits, each time the graph runs, for
+ * what was done aside before that. */
 #include "cuda_internal.h"
 
 #include <stdlib.h>
@@ -36,9 +37,9 @@ void cuda_unmap_host(void *context, void *p, size_t bytes) {
 
 /* ---- the second queue ---------------------------------------------------------------------------- */
 struct cuda_side {
-    cudaStream_t stream; /* while aside, the main one */
-    cudaEvent_t fork, joined;
-    bool aside, open; /* open: not joined yet */
+    cudaStream_t stream;    /* while aside, the main one */
+    cudaEvent_t fork, done; /* done: all that was queued aside */
+    bool aside;
 };
 
 static struct cuda_side *side_of(cuda_context *x) {
@@ -46,7 +47,7 @@ static struct cuda_side *side_of(cuda_context *x) {
     x->side = mem_alloc(sizeof *x->side);
     CUDA_OK(x, cudaStreamCreateWithFlags(&x->side->stream, cudaStreamNonBlocking));
     CUDA_OK(x, cudaEventCreateWithFlags(&x->side->fork, cudaEventDisableTiming));
-    CUDA_OK(x, cudaEventCreateWithFlags(&x->side->joined, cudaEventDisableTiming));
+    CUDA_OK(x, cudaEventCreateWithFlags(&x->side->done, cudaEventDisableTiming));
     return x->side;
 }
 
@@ -63,30 +64,30 @@ void cuda_aside(void *context) {
     BUG_IF(s->aside);
     CUDA_OK(x, cudaEventRecord(s->fork, x->stream));
     CUDA_OK(x, cudaStreamWaitEvent(s->stream, s->fork, 0));
-    s->open = true;
     swap(x);
 }
 
 void cuda_back(void *context) {
     cuda_context *x = context;
     BUG_IF(!x->side || !x->side->aside);
+    CUDA_OK(x, cudaEventRecord(x->side->done, x->stream));
     swap(x);
 }
 
 void cuda_join(void *context) {
     cuda_context *x = context;
-    struct cuda_side *s = x->side;
-    if (!s || !s->open) return;
-    BUG_IF(s->aside);
-    CUDA_OK(x, cudaEventRecord(s->joined, s->stream));
-    CUDA_OK(x, cudaStreamWaitEvent(x->stream, s->joined, 0));
-    s->open = false;
+    enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+    if (!x->side) return;
+    BUG_IF(x->side->aside);
+    CUDA_OK(x, cudaStreamIsCapturing(x->stream, &status));
+    bool recorded = status != cudaStreamCaptureStatusNone;
+    CUDA_OK(x, cudaStreamWaitEvent(x->stream, x->side->done, recorded ? cudaEventWaitExternal : 0));
 }
 
 void cuda_side_free(struct cuda_side *s) {
     if (!s) return;
     cudaEventDestroy(s->fork);
-    cudaEventDestroy(s->joined);
+    cudaEventDestroy(s->done);
     cudaStreamDestroy(s->stream);
     free(s);
 }

@@ -96,12 +96,14 @@ static void put(void *context, void *to, const void *from, size_t bytes) {
 
 static err sync(void *context) {
     cuda_context *x = context;
+    cuda_join(x);
     CUDA_OK(x, cudaStreamSynchronize(x->stream));
     return take_fault(x);
 }
 
 static err get(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
+    cuda_join(x);
     CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
     return sync(context);
 }
