@@ -103,7 +103,7 @@ static int64_t phase_find(const mix *m, const mix_phase *f, int part, int64_t nu
     u128 p = ((u128)(uint64_t)(number + 1) * b + c - 1) / c - 1;
     for (int i = part - 1; i >= 0; i--)
         if (f->left[i]) p = p * (uint64_t)f->left[i] / (uint64_t)(f->left[i] - m->count[i]);
-    return p > FAR ? FAR : (int64_t)p;
+    return p > (u128)FAR ? FAR : (int64_t)p;
 }
 
 /* ---- phases ---------------------------------------------------------------------------------- */

@@ -214,13 +214,15 @@ typedef struct step_state {
 } step_state;
 
 /* What changes from step to step: one block, read by kernels. The host writes all of it but `now`,
- * before a step's calls are queued. */
+ * before a step's calls are queued: `update` before those of the update, the rest before a microbatch,
+ * when the update before it may still be reading. */
 typedef struct step_block {
     float loss_grad; /* d(sum of token losses): 1 / valid targets of the global batch */
     rng_key dropout; /* key of this step's dropout masks */
     struct {
         float lr;
         float max_norm; /* gradients longer than this are scaled down to it; 0: never */
+        rng_key chance; /* weights in bf16: key of how this step rounds them */
     } update;
     step_state now;
 } step_block;

@@ -296,7 +296,8 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
         return ERR("an update with learning rate %g and gradients of at most %g", lr, max_norm);
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
-    if (o->far) exec_join(x); /* the step block is about to change */
+    x->step.update.chance = x->step.dropout; /* which the next step changes before this one ends */
+    if (o->far) exec_join(x);                /* the step block is about to change */
     step_run r = run_of(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->far) {

@@ -2,6 +2,7 @@
 
 #include <math.h>
 #include <stddef.h>
+#include <stdlib.h>
 
 op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
     op_call c = { .op = o->op, .attr = o->attr };
@@ -36,26 +37,39 @@ static bool nothing_to_do(const op_call *c) {
     return c->op == OP_ADD && !c->in[1].data && c->in[0].data == c->out[0].data;
 }
 
+/* The first element that is not finite, n when there is none. Reads in large blocks: on a device each
+ * of them waits. */
+static err find_not_finite(const plan *p, const tensor *t, int64_t *found, float *value) {
+    enum { BLOCK = 1 << 20 };
+    int64_t n = *found = tensor_count(t);
+    size_t size = dt_size(t->dt), room = (size_t)MIN(n, (int64_t)BLOCK);
+    void *raw = mem_alloc(room * size);
+    float *row = mem_alloc(room * sizeof *row);
+    err e = OK;
+    for (int64_t at = 0; at < n && *found == n && !e; at += BLOCK) {
+        int64_t len = MIN((int64_t)BLOCK, n - at);
+        e = plan_get(p, raw, (const char *)t->data + (size_t)at * size, (size_t)len * size);
+        if (!e) dt_to_f32(t->dt, raw, row, len);
+        for (int64_t j = 0; j < len && *found == n && !e; j++)
+            if (!isfinite(row[j])) *found = at + j, *value = row[j];
+    }
+    free(raw);
+    free(row);
+    return e;
+}
+
 static err check_finite(const plan *p, const instance *in, const prog_op *o, const op_call *c) {
-    enum { BLOCK = 1024 };
-    float row[BLOCK], raw[BLOCK];
     for (int k = 0; k < OP_MAX_OUT; k++) {
         const tensor *t = &c->out[k];
+        int64_t at;
+        float value = 0;
         if (!t->data || !dt_is_float(t->dt)) continue;
-        for (int64_t at = 0, n = tensor_count(t); at < n; at += BLOCK) {
-            int64_t len = MIN((int64_t)BLOCK, n - at);
-            size_t size = dt_size(t->dt);
-            TRY(plan_get(p, raw, (const char *)t->data + (size_t)at * size, (size_t)len * size));
-            dt_to_f32(t->dt, raw, row, len);
-            for (int64_t j = 0; j < len; j++)
-                if (!isfinite(row[j])) {
-                    char where[32] = "";
-                    if (in->layer >= 0) snprintf(where, sizeof where, " %d", in->layer);
-                    return ERR("first non-finite value at %s%s, %s, %s:%d: element %lld is %g",
-                               in->p->name, where, op_name(o->op), o->file, o->line,
-                               (long long)(at + j), (double)row[j]);
-                }
-        }
+        TRY(find_not_finite(p, t, &at, &value));
+        if (at == tensor_count(t)) continue;
+        char where[32] = "";
+        if (in->layer >= 0) snprintf(where, sizeof where, " %d", in->layer);
+        return ERR("first non-finite value at %s%s, %s, %s:%d: element %lld is %g", in->p->name,
+                   where, op_name(o->op), o->file, o->line, (long long)at, (double)value);
     }
     return OK;
 }
@@ -205,7 +219,10 @@ err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {
         b->device->record(b->context);
         err e = calls(ctx);
         t->graph = b->device->recorded(b->context);
-        if (e) return err_trail(e, __FILE__, __LINE__);
+        if (e) { /* what was recorded is not all of it */
+            exec_tape_drop(x->plan, t);
+            return err_trail(e, __FILE__, __LINE__);
+        }
         if (!t->graph) {
             t->runs = NOT_RECORDABLE;
             return calls(ctx);

@@ -46,17 +46,31 @@ static err microbatch(trainer *t, const data_batch *b) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------ */
+static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
+    double from = time_now();
+    TRY(loader_next(t->batches, b));
+    q->data_s += time_now() - from;
+    TRY(datasets_log_rejected(t, b, step + 1, &q->rejected));
+    return microbatch(t, b);
+}
+
+/* A step still under way when the next one fails is landed: nobody else will, and what went wrong in
+ * it went wrong first. */
+static err land_before(trainer *t, err (*landed)(trainer *t), err e) {
+    err before = t->last.open ? landed(t) : OK;
+    if (!before) return e;
+    err_free(e);
+    return before;
+}
+
 err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
     int64_t step = t->state.step + t->last.open;
     queued_step q = { .small_sq = NAN, .lr = schedule_lr(&t->sched, step) };
     data_batch b;
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
     do {
-        double from = time_now();
-        TRY(loader_next(t->batches, &b));
-        q.data_s += time_now() - from;
-        TRY(datasets_log_rejected(t, &b, step + 1, &q.rejected));
-        TRY(microbatch(t, &b));
+        err e = queue_microbatch(t, &b, step, &q);
+        if (e) return land_before(t, landed, err_trail(e, __FILE__, __LINE__));
         TRY(flight_take(t)); /* of the microbatch before */
         if (b.microbatch == 0) {
             if (t->last.open) TRY(landed(t));

@@ -23,6 +23,8 @@ static struct {
     step_block step, *step_gpu;
     size_t shift; /* bytes by which operands lie off their alignment on the GPU */
     int64_t most; /* elements of a call's operands; larger calls are left out. 0: no limit */
+    void *work;   /* of all calls, so that it holds anything but zeros */
+    size_t work_bytes;
 } t;
 
 static void stop(err e) {
@@ -75,16 +77,51 @@ static tensor starts(int64_t n, int64_t seq, int length) {
 }
 
 /* ---- one call on both ------------------------------------------------------------------------------ */
+/* Operands lie between bytes that are NaN in every type: who reads them shows, and so does who
+ * writes them. */
+enum { GUARD = 1024 };
+
+static void fill_gpu(void *p, size_t bytes) {
+    char *all = mem_alloc(bytes);
+    memset(all, 0xff, bytes);
+    t.gpu->device->put(t.gpu->context, p, all, bytes);
+    free(all);
+}
+
 static void *to_gpu(const tensor *x) {
     if (!x->data) return NULL;
     void *p = NULL;
-    stop(t.gpu->device->map(t.gpu->context, tensor_bytes(x) + t.shift, &p));
-    p = (char *)p + t.shift;
-    t.gpu->device->put(t.gpu->context, p, x->data, tensor_bytes(x));
+    size_t bytes = tensor_bytes(x);
+    stop(t.gpu->device->map(t.gpu->context, bytes + t.shift + 2 * GUARD, &p));
+    fill_gpu(p, GUARD + t.shift);
+    p = (char *)p + GUARD + t.shift;
+    t.gpu->device->put(t.gpu->context, p, x->data, bytes);
+    fill_gpu((char *)p + bytes, GUARD);
     return p;
 }
-static void drop(void *p) {
-    if (p) t.gpu->device->unmap(t.gpu->context, (char *)p - t.shift, 0);
+
+static bool guarded(const void *p) {
+    unsigned char bytes[GUARD];
+    stop(t.gpu->device->get(t.gpu->context, bytes, p, GUARD));
+    for (int i = 0; i < GUARD; i++)
+        if (bytes[i] != 0xff) return false;
+    return true;
+}
+
+/* @return false when something was written around it. */
+static bool drop(void *p, const tensor *x) {
+    if (!p) return true;
+    bool fine = guarded((char *)p - GUARD) && guarded((char *)p + tensor_bytes(x));
+    t.gpu->device->unmap(t.gpu->context, (char *)p - t.shift - GUARD, 0);
+    return fine;
+}
+
+static void need_work(size_t bytes) {
+    if (bytes <= t.work_bytes) return;
+    if (t.work) t.gpu->device->unmap(t.gpu->context, t.work, 0);
+    stop(t.gpu->device->map(t.gpu->context, bytes + GUARD, &t.work));
+    t.work_bytes = bytes;
+    fill_gpu(t.work, bytes + GUARD);
 }
 
 static void put_step(void) {
@@ -118,15 +155,29 @@ static double allowed(dtype dt, double fp32) {
     return dt == DT_BF16 ? 6e-3 : dt == DT_F16 ? 1e-3 : fp32;
 }
 
+static void note(const op_call *c, int out, double d, double most) {
+    if (d / most <= t.worst && t.worst_case[0]) return;
+    t.worst = d / most;
+    const tensor *x = &c->out[out];
+    snprintf(t.worst_case, sizeof t.worst_case,
+             "%s out %d %s [%lld, %lld] in %s: %.2e, allowed %.0e", op_name(c->op), out,
+             dt_name(x->dt), (long long)x->dim[0], (long long)x->dim[1], dt_name(c->in[0].dt), d,
+             most);
+}
+
+static bool quantizes(op_code op) {
+    return op == OP_QUANTIZE || op == OP_QUANTIZE_SWIGLU || op == OP_QUANTIZE_SWIGLU_BWD ||
+           op == OP_QUANTIZE_GELU || op == OP_QUANTIZE_GELU_BWD;
+}
+
 /* Runs the call on the GPU, on copies of its tensors; results replace c's outputs. */
 static void run_gpu(op_call *c) {
     op_call g = *c;
-    void *work = NULL;
     size_t bytes = ops_workspace(t.gpu, c, 1);
     for (int i = 0; i < OP_MAX_IN; i++) g.in[i].data = to_gpu(&c->in[i]);
     for (int i = 0; i < OP_MAX_OUT; i++) g.out[i].data = to_gpu(&c->out[i]);
-    if (bytes) stop(t.gpu->device->map(t.gpu->context, bytes, &work));
-    op_run run = { .workspace = work,
+    need_work(bytes);
+    op_run run = { .workspace = t.work,
                    .workspace_bytes = bytes,
                    .step = t.step_gpu,
                    .layer = 3,
@@ -137,13 +188,14 @@ static void run_gpu(op_call *c) {
         if (c->out[i].data)
             stop(t.gpu->device->get(t.gpu->context, c->out[i].data, g.out[i].data,
                                     tensor_bytes(&c->out[i])));
-    if (c->op == OP_QUANTIZE && !c->out[2].data) /* its row is written too */
+    if (quantizes(c->op)) /* its row is written too */
         stop(t.gpu->device->get(t.gpu->context, c->in[1].data, g.in[1].data,
                                 tensor_bytes(&c->in[1])));
     stop(t.gpu->device->sync(t.gpu->context));
-    for (int i = 0; i < OP_MAX_IN; i++) drop(g.in[i].data);
-    for (int i = 0; i < OP_MAX_OUT; i++) drop(g.out[i].data);
-    t.gpu->device->unmap(t.gpu->context, work, 0);
+    bool fine = !t.work || guarded((char *)t.work + t.work_bytes);
+    for (int i = 0; i < OP_MAX_IN; i++) fine &= drop(g.in[i].data, &c->in[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++) fine &= drop(g.out[i].data, &c->out[i]);
+    if (!fine) note(c, 0, 1e9, 1); /* wrote outside its operands */
 }
 
 static void run_cpu(op_call *c) {
@@ -167,16 +219,6 @@ static op_call copy_outputs(const op_call *c) {
         memcpy(g.out[i].data, c->out[i].data, tensor_bytes(&c->out[i]));
     }
     return g;
-}
-
-static void note(const op_call *c, int out, double d, double most) {
-    if (d / most <= t.worst && t.worst_case[0]) return;
-    t.worst = d / most;
-    const tensor *x = &c->out[out];
-    snprintf(t.worst_case, sizeof t.worst_case,
-             "%s out %d %s [%lld, %lld] in %s: %.2e, allowed %.0e", op_name(c->op), out,
-             dt_name(x->dt), (long long)x->dim[0], (long long)x->dim[1], dt_name(c->in[0].dt), d,
-             most);
 }
 
 static bool too_large(const op_call *c) {

@@ -1,8 +1,9 @@
 /* Every op on the GPU against the CPU: each float type and mixtures, a spread of shapes, fresh
  * random data, outputs poisoned before each run.
  *
- *     gpu_ops [SEED [--small] [NAME]]    --small: without the larger shapes; NAME: only tests that
- *                                        have it in their name
+ *     gpu_ops [SEED [--small] [--deterministic] [NAME]]
+ *
+ * --small: without the larger shapes; NAME: only tests that have it in their name.
  *
  * A line an op; the last says 'N passed, N failed'. */
 #include "gpu_harness.h"
@@ -274,10 +275,21 @@ static void quantize_activation_case(op_code op, int64_t n, int64_t k, int act, 
     release(&c);
 }
 
+/* A tensor of zeros leaves its row cold; the next one warms it. */
+static void zeros_case(int64_t n, int64_t k) {
+    op_call c = { .op = OP_QUANTIZE,
+                  .in = { make(DT_BF16, 2, n, k), fp8_row(0, DT_E4M3) },
+                  .out = { make(DT_E4M3, 2, n, k), make(DT_E4M3, 2, k, n) } };
+    c.attr.fp8.recipe = FP8_DELAYED;
+    compare(&c, false, 1e-12);
+    release(&c);
+}
+
 static void test_quantize_activations(void) {
     static const op_code ops[] = { OP_QUANTIZE, OP_QUANTIZE_SWIGLU, OP_QUANTIZE_SWIGLU_BWD,
                                    OP_QUANTIZE_GELU, OP_QUANTIZE_GELU_BWD };
-    static const int64_t shapes[][2] = { { 16, 16 }, { 144, 272 }, { 400, 1600 }, { 2048, 768 } };
+    static const int64_t shapes[][2] = { { 16, 16 },   { 16, 144 },   { 272, 16 },  { 144, 272 },
+                                         { 144, 400 }, { 400, 1600 }, { 2048, 768 } };
     for (size_t i = 0; i < COUNT_OF(ops); i++)
         for (size_t s = 0; s < COUNT_OF(shapes); s++)
             for (int k = 0; k < 2; k++)
@@ -294,6 +306,7 @@ static void test_quantize(void) {
             quantize_case(xt, dt, shapes[s][0], shapes[s][1], scale, 1 + k / 4 % 3,
                           k < 12 ? FP8_DELAYED : FP8_CURRENT, k >= 20);
         }
+    zeros_case(144, 272);
     op_call c = { .op = OP_FP8_COMMIT, .out = { make(DT_F32, 2, (int64_t)37, (int64_t)FP8_ROW) } };
     float *rows = c.out[0].data;
     for (int64_t i = 0; i < 37 * FP8_ROW; i++) rows[i] = fabsf(draw());
@@ -343,27 +356,34 @@ static void test_fp8_linear(void) {
             fp8_linear_case(shapes[s][0], shapes[s][1], shapes[s][2], k > 0, k > 1, k & 1);
 }
 
+/* @param grads bit 0: dh, bit 1: dw. */
+static void loss_case(dtype ht, dtype wt, dtype dht, int64_t n, int64_t d, int64_t v, int grads,
+                      bool add) {
+    op_call c = { .op = OP_LINEAR_CE,
+                  .in = { random_of(ht, n, d, 0, 1), random_of(wt, v, d, 0, 0.3f),
+                          ints_below(n, v) },
+                  .out = { random_of(DT_F32, n, 0, 0, 1) } };
+    for (int64_t i = 0; i < n; i += 4) ((int32_t *)c.in[2].data)[i] = -100;
+    c.attr.ce.logit_scale = 0.7f;
+    if (grads & 1) c.out[1] = random_of(dht, n, d, 0, 1);
+    if (grads & 2) c.out[2] = random_of(DT_F32, v, d, 0, 1);
+    c.accumulate = add ? 4 : 0;
+    /* logits pass through the operands' type here, through fp32 on the CPU */
+    compare(&c, false, ht == DT_F32 || wt == DT_F32 ? 2e-5 : 1e-2);
+    release(&c);
+}
+
 static void test_loss(void) {
-    static const int64_t shapes[][3] = {
-        { 33, 64, 101 }, { 17, 32, 4096 }, { 5, 16, 50257 }, { 64, 24, 37 }
-    };
-    for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        EACH_TYPE(dt) for (int grad = 0; grad < 2; grad++) {
-            int64_t n = shapes[s][0], d = shapes[s][1], v = shapes[s][2];
-            op_call c = { .op = OP_LINEAR_CE,
-                          .in = { random_of(dt, n, d, 0, 1), random_of(dt, v, d, 0, 0.3f),
-                                  ints_below(n, v) },
-                          .out = { random_of(DT_F32, n, 0, 0, 1) } };
-            for (int64_t i = 0; i < n; i += 4) ((int32_t *)c.in[2].data)[i] = -100;
-            c.attr.ce.logit_scale = 0.7f;
-            if (grad) {
-                c.out[1] = random_of(dt, n, d, 0, 1);
-                c.out[2] = random_of(DT_F32, v, d, 0, 1);
-            }
-            /* logits pass through the operands' type here, through fp32 on the CPU */
-            compare(&c, false, dt == DT_F32 ? 2e-5 : 1e-2);
-            release(&c);
-        }
+    static const int64_t shapes[][3] = { { 33, 64, 101 },  { 17, 32, 4096 }, { 5, 16, 50257 },
+                                         { 64, 24, 37 },   { 64, 64, 64 },   { 33, 64, 63 },
+                                         { 4200, 64, 129 } };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++) EACH_TYPE(dt)
+    for (int grads = 0; grads < 4; grads++)
+        loss_case(dt, dt, dt, shapes[s][0], shapes[s][1], shapes[s][2], grads, grads == 2);
+    loss_case(DT_BF16, DT_BF16, DT_F32, 33, 64, 101, 3, true);
+    loss_case(DT_BF16, DT_F32, DT_BF16, 33, 64, 101, 3, false);
+    for (int again = 0; again < 2; again++) /* trials meet what is there */
+        loss_case(DT_BF16, DT_BF16, DT_BF16, 48, 64, 193, 3, true);
 }
 
 static void attention_case(dtype dt, int64_t rows, int64_t seq, int q, int kv, int dim, int window,
@@ -413,6 +433,14 @@ static void test_attention(void) {
             attention_case(dt, 2, 2048, 4, 2, 64, 0, length,
                            true); /* each document apart; with 60 */
             attention_case(dt, 1, 2048, 2, 2, 128, 0, length, true); /* more than there are slots */
+        }
+        for (int k = 0; !t.most && dt != DT_F32 && k < 2;
+             k++) { /* rows that are no multiples of 128 */
+            attention_case(dt, 2, 1000, 4, 2, 64, 0, k * 300, true);
+            attention_case(dt, 3, 192, 4, 4, 128, 0, k * 300, true);
+            attention_case(dt, 2, 2112, 4, 1, 64, 0, k * 300, true);
+            attention_case(dt, 1, 4096, 8, 2, 128, 512, k * 300, true);
+            attention_case(dt, 1, 2048, 2, 2, 64, 0, k ? 1 : 2048, true);
         }
         attention_case(dt, 1, 45, 3, 3, 20, 0, 9, false);
         attention_case(dt, 1, 70, 2, 1, 256, 9, 9, false);
@@ -622,17 +650,21 @@ static const struct {
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
     const char *only = "";
+    int flags = 0;
     for (int i = 2; i < argc; i++)
         if (strcmp(argv[i], "--small") == 0)
             t.most = 1 << 16;
+        else if (strcmp(argv[i], "--deterministic") == 0)
+            flags = OPS_DETERMINISTIC;
         else
             only = argv[i];
     t.key = rng_key_of(seed, 1);
     t.cpu = ops_cpu(OPS_ISA_BEST);
     t.pool = pool_new(0);
-    stop(ops_cuda_open(0, false, &t.gpu));
+    stop(ops_cuda_open(0, flags, &t.gpu));
     t.step = (step_block){ .loss_grad = 0.013f, .dropout = rng_key_of(seed, 2) };
     t.step.update.lr = 1e-2f, t.step.update.max_norm = 1;
+    t.step.update.chance = rng_key_of(seed, 3);
     t.step.now.grad_scale = 0.8f, t.step.now.count = 7;
     void *p = NULL;
     stop(t.gpu->device->map(t.gpu->context, sizeof t.step, &p));

@@ -475,7 +475,7 @@ static void test_skipped(void **state) {
 /* p - g on n weights from element `first` of a bucket on; p is rounded by chance. */
 static void narrow_step(const op_backend *b, uint16_t *p, float *g, int64_t n, int64_t first,
                         uint32_t site, int64_t count, pool *threads) {
-    step_block step = { .dropout = rng_key_of(4, 4), .update = { .lr = 1 } };
+    step_block step = { .update = { .lr = 1, .chance = rng_key_of(4, 4) } };
     step.now = (step_state){ .grad_scale = 1, .count = count };
     op_run run = { .step = &step, .pool = threads };
     op_call c = { .op = OP_UPDATE_SGD, .run = &run };

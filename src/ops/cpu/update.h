@@ -164,7 +164,7 @@ static inline void update_round(const op_call *c, const float *x, int64_t at, in
     int64_t index = c->attr.update.first + at, end = index + n;
     for (int64_t i = index; i < end;) {
         int64_t from = i / 4 * 4, to = MIN(end, from + 4 * LANES);
-        philox_lanes(s->dropout, head, (uint32_t)(from / 4), word);
+        philox_lanes(s->update.chance, head, (uint32_t)(from / 4), word);
         for (; i < to; i++) p[i - index] = round_by(x[i - index], word[i % 4][(i - from) / 4]);
     }
 }

@@ -18,10 +18,11 @@ err cuda_map_host(void *context, size_t bytes, void **out) {
     *out = NULL;
     TRY(mem_map(bytes, out));
     cudaError_t status = cudaHostRegister(*out, bytes, cudaHostRegisterMapped);
-    if (status == cudaSuccess) status = cudaHostGetDevicePointer(&seen, *out, 0);
+    bool registered = status == cudaSuccess;
+    if (registered) status = cudaHostGetDevicePointer(&seen, *out, 0);
     if (status == cudaSuccess && seen == *out) return OK;
     cudaGetLastError(); /* no lasting fault */
-    if (seen) cudaHostUnregister(*out);
+    if (registered) cudaHostUnregister(*out);
     mem_unmap(*out, bytes);
     *out = NULL;
     return err_hint(ERR("%s of the host's memory cannot be given to the GPU: %s",

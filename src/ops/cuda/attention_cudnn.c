@@ -9,7 +9,8 @@
  *     rows        B sequences of T tokens; lse is [B, H, T]
  *     first keys  the same, with a mask: the first key each query sees, as an index in its row. For
  *                 sliding windows and documents in short rows; costs as much as no mask at all
- *     documents   B slots for documents of at most T tokens, wherever they lie among the tokens:
+ *     documents   B slots for documents of at most T tokens, wherever they lie among the tokens (also
+ *                 for rows that are no documents, where cuDNN must be told how long they are):
  *                 nothing is computed between documents; lse is [N, H]. Their places are read on the
  *                 device, an unused slot has length 0. Documents past the slots, all at the end, are
  *                 left to attention.cu.
@@ -60,14 +61,19 @@ enum { MOST_DESC = 256, MOST_OPS = 64, MOST_CONFIGS = 16 };
 /* Documents have a slot for each row and for each SLOT_TOKENS. Empty slots cost something: in rows
  * shorter than LONG_ROW more than there is to save. */
 enum { SLOT_TOKENS = 128, LONG_ROW = 2048 };
+/* Keys that an engine takes at a time. Up to 9.15 gradients of rows that are no multiple of it may be
+ * NaN unless the lengths are told, as those of documents are. Before 9.10 the backward graph is another:
+ * dQ's buffer is cleared by the caller, lengths are masked twice. */
+enum { KEY_TILE = 128, LAST_OF_WHOLE_TILES = 91500, OLDEST = 91000 };
 typedef enum { BY_ROWS, BY_FIRST_KEYS, BY_DOCUMENTS } told_by;
 
 typedef struct att_shape {
     int64_t n, b, h, kv, t, d; /* n: tokens */
-    float scale;
+    double scale;
     int32_t type; /* dtype */
     int32_t by, backward, deterministic;
 } att_shape;
+_Static_assert(sizeof(att_shape) == 7 * 8 + 4 * 4, "compared as bytes");
 
 typedef struct att_plan {
     att_shape shape;
@@ -400,7 +406,7 @@ static desc first_plan(att_plan *p, cudnnHandle_t dnn) {
           cudnnBackendGetAttribute(heuristic, CUDNN_ATTR_ENGINEHEUR_RESULTS,
                                    CUDNN_TYPE_BACKEND_DESCRIPTOR, MOST_CONFIGS, &n, config),
           "results");
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < MIN(n, (int64_t)MOST_CONFIGS); i++) {
         p->why[0] = 0;
         desc plan = make(p, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         set(p, plan, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn);
@@ -417,7 +423,7 @@ static att_plan *build(cudnnHandle_t dnn, const att_shape *s) {
     p->shape = *s;
     p->type = s->type == DT_BF16 ? CUDNN_DATA_BFLOAT16 : CUDNN_DATA_HALF;
     p->next_virtual = T_VIRTUAL;
-    p->scale = s->scale;
+    p->scale = (float)s->scale;
     p->neg_inf = -INFINITY;
     p->one = 1;
     (s->backward ? backward : forward)(p);
@@ -451,10 +457,17 @@ static void plan_free(att_plan *p) {
 /* ---- which calls -------------------------------------------------------------------------------------------- */
 
 err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) {
+    *out = NULL;
+    if (cudnnGetVersion() < OLDEST) {
+        log_at(LOG_WARN,
+               "cuDNN 9.10 is the oldest that attention works with: it runs without, slower");
+        return OK;
+    }
     struct cuda_attention *a = mem_alloc(sizeof *a);
     cudnnStatus_t status = cudnnCreate(&a->dnn);
     if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(a->dnn, stream);
     if (status != CUDNN_STATUS_SUCCESS) {
+        if (a->dnn) cudnnDestroy(a->dnn);
         free(a);
         return ERR("cuDNN does not start: %s", cudnnGetErrorString(status));
     }
@@ -476,31 +489,42 @@ void cuda_attention_free(struct cuda_attention *a) {
     free(a);
 }
 
+/* Chooses how sequences are told. @return false where no way is safe. */
+static bool tell(const cuda_context *x, const op_call *c, att_shape *s) {
+    bool documents = c->attr.heads.documents;
+    bool window = c->attr.heads.window > 0 && c->attr.heads.window < s->t;
+    bool lengths = s->t % KEY_TILE && cudnnGetVersion() <= LAST_OF_WHOLE_TILES;
+    /* The deterministic engine needs memory for all scores of a sequence: too much for slots. */
+    bool slots = !window && !x->deterministic;
+    if (lengths && !slots) return false;
+    if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
+        s->by = BY_DOCUMENTS;
+        s->b = MIN(s->b + (documents ? s->n / SLOT_TOKENS : 0), CUDA_MOST_SLOTS);
+        s->t = (int64_t)align_up((size_t)s->t, KEY_TILE);
+    } else {
+        s->by = documents || window ? BY_FIRST_KEYS : BY_ROWS;
+    }
+    return true;
+}
+
 /* @return false for what this file leaves to attention.cu. */
 static bool shape_of(const cuda_context *x, const op_call *c, att_shape *s) {
     bool bwd = c->op == OP_ATTENTION_BWD;
     const tensor *qkv = &c->in[bwd ? 1 : 0];
     int64_t seq = c->attr.heads.seq;
-    memset(s, 0, sizeof *s); /* compared as bytes */
-    if ((qkv->dt != DT_BF16 && qkv->dt != DT_F16) || seq <= 0 || qkv->dim[0] % seq) return false;
+    if ((qkv->dt != DT_BF16 && qkv->dt != DT_F16) || seq <= 1 || qkv->dim[0] % seq) return false;
     for (int i = 0; i < OP_MAX_OUT; i++) /* do, o, dqkv in the same type */
         if (c->out[i].dt != DT_NONE && c->out[i].dt != qkv->dt && c->out[i].dt != DT_F32)
             return false;
     if (c->out[0].dt != qkv->dt || (bwd && (c->in[0].dt != qkv->dt || c->in[2].dt != qkv->dt)))
         return false;
-    bool window = c->attr.heads.window > 0 && c->attr.heads.window < seq;
     s->n = qkv->dim[0], s->b = s->n / seq, s->t = seq;
     s->h = c->attr.heads.q, s->kv = c->attr.heads.kv, s->d = c->attr.heads.dim;
     s->scale = c->attr.heads.scale;
     s->type = (int32_t)qkv->dt;
     s->backward = bwd;
     s->deterministic = bwd && x->deterministic;
-    /* The deterministic engine needs memory for all scores of a sequence: too much for slots. */
-    bool documents = c->attr.heads.documents;
-    bool slots = documents && !window && seq >= LONG_ROW && !x->deterministic;
-    s->by = slots ? BY_DOCUMENTS : documents || window ? BY_FIRST_KEYS : BY_ROWS;
-    if (slots) s->b = MIN(s->b + s->n / SLOT_TOKENS, CUDA_MOST_SLOTS);
-    return s->d % 8 == 0 && s->d <= 128;
+    return s->d % 8 == 0 && s->d <= 128 && tell(x, c, s);
 }
 
 static att_plan *find(struct cuda_attention *a, const att_shape *s) {

@@ -18,6 +18,13 @@ static err take_fault(cuda_context *x) {
     return e;
 }
 
+/* One that was taken before something whose own faults do not count, or count less. */
+static void put_back_fault(cuda_context *x, err before) {
+    if (!before) return;
+    err_free(x->fault);
+    x->fault = before;
+}
+
 static err map(void *context, size_t bytes, void **out) {
     cuda_context *x = context;
     size_t free_bytes = 0, all = 0;
@@ -111,8 +118,11 @@ static err get(void *context, void *to, const void *from, size_t bytes) {
 /* ---- reading late ---------------------------------------------------------------------------- */
 
 static void drop(void *context, op_ticket *t) {
-    if (t->event) cudaEventDestroy(t->event);
-    cudaFreeHost(t->memory);
+    if (t->event) {
+        cudaEventSynchronize(t->event); /* the copy may be under way */
+        cudaEventDestroy(t->event);
+    }
+    if (t->memory) cudaFreeHost(t->memory);
 }
 
 static void fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
@@ -141,6 +151,7 @@ static err take(void *context, op_ticket *t, void *to) {
 
 static void record(void *context) {
     cuda_context *x = context;
+    x->before = take_fault(x);
     CUDA_OK(x, cudaStreamBeginCapture(x->stream, cudaStreamCaptureModeThreadLocal));
 }
 
@@ -155,6 +166,8 @@ static void *recorded(void *context) {
         err_free(take_fault(x));
         cudaGetLastError();
     }
+    put_back_fault(x, x->before);
+    x->before = OK;
     return made;
 }
 
@@ -182,8 +195,11 @@ static double between(void *context, int from, int to) {
 
 static double peak(void *context, dtype dt) {
     cuda_context *x = context;
+    err before = take_fault(x);
     double flops = cuda_peak(x, dt);
-    err_free(take_fault(x));
+    err_free(take_fault(x)); /* not to know it is no fault */
+    cudaGetLastError();
+    put_back_fault(x, before);
     return flops;
 }
 
@@ -343,6 +359,7 @@ void ops_cuda_close(op_backend *b) {
     cuda_side_free(x->side);
     if (x->stream) cudaStreamDestroy(x->stream);
     err_free(x->fault);
+    err_free(x->before);
     free(x);
     free(b);
 }

@@ -25,6 +25,7 @@ typedef struct cuda_context {
     struct cuda_queue *queue;         /* backend.c: staging memory, marks */
     struct cuda_side *side;           /* aside.c: the second queue; NULL until there was one */
     err fault;                        /* the first */
+    err before;                       /* the fault from before what is being recorded */
 } cuda_context;
 
 static inline cuda_context *cuda_of(const op_call *c) { return (cuda_context *)c->run->context; }

@@ -41,7 +41,7 @@ int ops_cuda_count(void) {
 err ops_cuda_check(int number) {
     int n;
     TRY(count_gpus(&n));
-    if (number < n) return OK;
+    if (number >= 0 && number < n) return OK;
     return err_hint(ERR("GPU %d was asked for; the last one here is number %d", number, n - 1),
                     "set device.index to one that is here, or leave it out");
 }

@@ -132,8 +132,8 @@ struct mixed {
     void *p;
     int dt;
     bool eights; /* all accesses are whole and aligned */
-    /* @param width what rows are cut into; 0: the last dim. */
     __host__ __device__ mixed() : p(nullptr), dt(0), eights(false) {}
+    /* @param width what rows are cut into; 0: the last dim. */
     __host__ mixed(const tensor &t, int64_t width = 0) : p(t.data), dt(t.dt) {
         if (width == 0 && t.ndim > 0) width = t.dim[t.ndim - 1];
         eights = width % 8 == 0 && (uintptr_t)t.data % 16 == 0;

@@ -177,7 +177,7 @@ extern "C" void cuda_embed_bwd(const op_call *c) {
     if (!(c->accumulate & 1))
         CUDA_OK(cuda_of(c), cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), stream));
     int32_t *key = (int32_t *)work, *place = key + n, *numbers = place + n;
-    number<<<(unsigned)ceil_div(n, 256), 256, 0, stream>>>(numbers, n);
+    number<<<blocks_for(n, 256), 256, 0, stream>>>(numbers, n);
     int bits = 1;
     while (c->out[0].dim[0] > (int64_t)1 << bits) bits++;
     CUDA_OK(cuda_of(c),

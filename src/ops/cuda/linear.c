@@ -99,16 +99,18 @@ static void product(const op_call *c, cuda_gemm g, const tensor *to, room *r) {
     wide.data = take(r, tensor_bytes(&wide));
     g.c = wide.data;
     g.ct = DT_F32;
-    multiply(c, &g);
+    must_multiply(c, &g);
     cuda_convert(cuda_of(c), &wide, to);
 }
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 
 size_t cuda_linear_workspace(const op_call *c) {
-    const tensor *a = &c->in[0], *b = &c->in[1], *y = &c->out[0];
-    size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(a, b) + widened(y);
-    if ((a->dt == b->dt || is_fp8(a->dt)) && writes(a->dt, y->dt)) bytes -= widened(y);
+    const tensor *a = &c->in[0], *b = &c->in[1];
+    const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the product writes */
+    dtype operands = a->dt == b->dt || is_fp8(a->dt) ? a->dt : DT_F32;
+    size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(a, b);
+    if (!writes(operands, y->dt)) bytes += widened(y);
     if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE)
         bytes += cuda_columns_bytes(c->out[1].dim[0]);
     if (c->in[2].dt != DT_NONE && c->in[2].ndim == 1) bytes += widened(&c->in[2]);
@@ -275,8 +277,8 @@ void cuda_linear_ce(const op_call *c) {
             multiply(c, &g);
         }
         cuda_softmax_rows(&(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad });
-        for (int k = parts - 1; grad && k >= 0;
-             k--) { /* the short sum first: it is rounded once more */
+        /* The short sum first: it is rounded once more. */
+        for (int k = parts - 1; grad && k >= 0; k--) {
             tensor zk = columns_of(&s, z, count, part[k]);
             tensor wk = rows_of(&w, part[k].from, part[k].count);
             if (c->out[1].data) {

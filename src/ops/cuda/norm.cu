@@ -49,6 +49,9 @@ static norm_shape shape_of(const op_call *c, int64_t tokens, int groups, int64_t
     return s;
 }
 
+/* What accesses to rows are cut into: no eights where a row may begin between two. */
+static int64_t row_unit(const norm_shape &s) { return s.stride % 8 || s.first % 8 ? 1 : s.d; }
+
 /* A warp of a row has V x STEP columns, a thread of it the vectors at first_column + k x STEP. */
 template <int V> static __device__ __forceinline__ int first_column(const norm_shape &s) {
     int warp = threadIdx.x / WARP % s.warps, lane = threadIdx.x % WARP;
@@ -56,9 +59,11 @@ template <int V> static __device__ __forceinline__ int first_column(const norm_s
 }
 
 /* C sums over a row's warps, to all its threads; the rows of a block do not wait for each other.
+ * ALONE: a row of several warps has the block to itself. Then it needs one barrier; one whose number is
+ * known only when run takes all 16 of the block's, and a multiprocessor has no more than 64.
  * Lanes halve the values they add up as they go: 32 / C of them end with the warp's sum of one.
  * `room` [warps of the block][C], another one than in the last call. */
-template <int C>
+template <int C, bool ALONE>
 static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s, int group,
                                                 float *room) {
     enum { SHARE = WARP / C };
@@ -76,7 +81,10 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
     for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
     if (s.warps > 1) {
         if (lane % SHARE == 0) room[warp * C + lane / SHARE] = sum;
-        asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(s.warps * WARP) : "memory");
+        if (ALONE)
+            __syncthreads();
+        else
+            asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(s.warps * WARP) : "memory");
         sum = 0;
         for (int i = lane % SHARE; i < s.warps; i += SHARE)
             sum += room[(group * s.warps + i) * C + lane / SHARE];
@@ -99,6 +107,8 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
     if (row >= s.n) return; /* all threads of the row, which alone wait for each other */
     bool grouped = s.groups > 1;
     int64_t base = grouped ? row_place<true>(s, row) : row_place<false>(s, row), end = base + s.d;
+    /* x of r's own type is r already */
+    bool rounded = delta.present() || (!A::WHOLE && r.present());
     typename A::raw xs[V], ds[V];
     float v[V][8], sum = 0, mean = 0, by = 1.0f / s.d;
 #pragma unroll
@@ -115,12 +125,12 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
         A::widen(ds[k], d);
 #pragma unroll
         for (int i = 0; i < 8; i++) {
-            if (delta.present()) v[k][i] = r.round(v[k][i] + d[i]);
+            if (rounded) v[k][i] = r.round(v[k][i] + d[i]);
             sum += RMS ? v[k][i] * v[k][i] : v[k][i];
         }
         if (r.present() && col + k * STEP < s.d) r.store(base + col + k * STEP, end, v[k]);
     }
-    row_sums<1>(&sum, s, group, room[0]);
+    row_sums<1, true>(&sum, s, group, room[0]);
     if (!RMS) {
         mean = sum * by, sum = 0;
 #pragma unroll
@@ -130,7 +140,7 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
                 v[k][i] -= mean;
                 if (col + k * STEP + (A::WHOLE ? 0 : i) < s.d) sum += v[k][i] * v[k][i];
             }
-        row_sums<1>(&sum, s, group, room[1]);
+        row_sums<1, true>(&sum, s, group, room[1]);
     }
     float scale = rsqrtf(sum * by + s.eps);
     if (col == 0) {
@@ -158,18 +168,18 @@ typedef struct norm_args {
 template <class A, int V>
 static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     using W = typename A::fp32;
+    int64_t unit = row_unit(s);
     int threads = s.rows * s.warps * WARP;
-    (s.rms
-         ? norm_fwd<A, V, true>
-         : norm_fwd<A, V, false>)<<<(unsigned)ceil_div(s.n, s.rows), threads, 0, cuda_stream(c)>>>(
-        A(a.x, s.d), A(a.delta, s.d), W(a.w), W(a.b), A(a.r, s.d), A(a.y, s.d), a.stat, s);
+    (s.rms ? norm_fwd<A, V, true>
+           : norm_fwd<A, V, false>)<<<blocks_for(s.n, s.rows), threads, 0, cuda_stream(c)>>>(
+        A(a.x, unit), A(a.delta, unit), W(a.w), W(a.b), A(a.r, unit), A(a.y, unit), a.stat, s);
 }
 
 template <class A>
 static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape s) {
     int64_t vectors = ceil_div(s.d, STEP);
     s.warps = (int)ceil_div(vectors, FWD_V);
-    s.rows = s.warps < FWD_WARPS ? FWD_WARPS / s.warps : 1;
+    s.rows = s.warps == 1 ? FWD_WARPS : 1;
     switch (ceil_div(vectors, s.warps)) {
     case 1: return launch_fwd<A, 1>(c, a, s);
     case 2: return launch_fwd<A, 2>(c, a, s);
@@ -186,8 +196,7 @@ static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape
 static dtype row_type(const norm_shape &s, const tensor *const *all, int n, const tensor &w,
                       const tensor &b) {
     const tensor *weights[] = { &w, &b };
-    bool eights = s.stride % 8 == 0 && common_type(s.d, weights, 2) == DT_F32;
-    return eights ? common_type(s.d, all, n) : DT_NONE;
+    return common_type(s.d, weights, 2) == DT_F32 ? common_type(row_unit(s), all, n) : DT_NONE;
 }
 
 static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
@@ -292,7 +301,7 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
                 }
             }
         }
-        row_sums<SUMS>(sum, s, group, room);
+        row_sums<SUMS, false>(sum, s, group, room);
         if (!KEEP) asm volatile("" ::: "memory"); /* slots are read again: registers are dearer */
         float by = 1.0f / s.d;
 #pragma unroll
@@ -397,7 +406,7 @@ static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
     s.warps = (int)ceil_div(s.d, S::v * WARP * EIGHT);
     BUG_IF(s.warps > S::warps || (s.groups > 1 && !(s.rms && S::v == 1)));
     s.rows = S::warps / s.warps;
-    int64_t want = ceil_div(s.n, s.rows * S::r);
+    int64_t unit = row_unit(s), want = ceil_div(s.n, s.rows * S::r);
     int blocks = (int)(want < BLOCKS ? want : BLOCKS), threads = s.rows * s.warps * WARP;
     size_t shared = S::stages * S::set * sizeof(typename A::raw);
     auto kernel = s.rms ? norm_bwd<S, true, false, KEEP> : norm_bwd<S, false, false, KEEP>;
@@ -407,7 +416,7 @@ static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
             cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                  (int)shared));
     kernel<<<blocks, threads, shared, cuda_stream(c)>>>(
-        A(a.dy, s.d), A(a.x, s.d), a.stat, typename A::fp32(a.w), A(a.dr, s.d), A(a.dx, s.d),
+        A(a.dy, unit), A(a.x, unit), a.stat, typename A::fp32(a.w), A(a.dr, unit), A(a.dx, unit),
         (float *)c->run->workspace, a.db != NULL, s);
     return blocks;
 }

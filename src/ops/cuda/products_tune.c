@@ -35,8 +35,10 @@ static void run_one(contest *t, int i) {
     float alpha = t->g->accumulate ? TRIAL_ALPHA : t->g->alpha == 0 ? 1 : t->g->alpha;
     cudaMemsetAsync(t->memory.workspace, 0, t->memory.bytes, stream);
     cudaEventRecord(t->from[i], stream);
-    if (plan_run(t->x, t->p, &t->found[i].algo, t->g, alpha, t->memory) != CUBLAS_STATUS_SUCCESS)
+    if (plan_run(t->x, t->p, &t->found[i].algo, t->g, alpha, t->memory) != CUBLAS_STATUS_SUCCESS) {
+        cudaGetLastError(); /* a launch that was refused is no fault of a later call */
         t->least[i] = -1;
+    }
     cudaEventRecord(t->to[i], stream);
 }
 
