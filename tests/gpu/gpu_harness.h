@@ -21,9 +21,10 @@ static struct {
     double worst; /* of the op at hand, as a share of what is allowed */
     char worst_case[160];
     step_block step, *step_gpu;
-    size_t shift; /* bytes by which operands lie off their alignment on the GPU */
-    int64_t most; /* elements of a call's operands; larger calls are left out. 0: no limit */
-    void *work;   /* of all calls, so that it holds anything but zeros */
+    size_t shift;  /* bytes by which operands lie off their alignment on the GPU */
+    bool in_place; /* out[0] lies where in[0] does */
+    int64_t most;  /* elements of a call's operands; larger calls are left out. 0: no limit */
+    void *work;    /* of all calls, so that it holds anything but zeros */
     size_t work_bytes;
 } t;
 
@@ -175,7 +176,8 @@ static void run_gpu(op_call *c) {
     op_call g = *c;
     size_t bytes = ops_workspace(t.gpu, c, 1);
     for (int i = 0; i < OP_MAX_IN; i++) g.in[i].data = to_gpu(&c->in[i]);
-    for (int i = 0; i < OP_MAX_OUT; i++) g.out[i].data = to_gpu(&c->out[i]);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        g.out[i].data = i == 0 && t.in_place ? g.in[0].data : to_gpu(&c->out[i]);
     need_work(bytes);
     op_run run = { .workspace = t.work,
                    .workspace_bytes = bytes,
@@ -194,7 +196,7 @@ static void run_gpu(op_call *c) {
     stop(t.gpu->device->sync(t.gpu->context));
     bool fine = !t.work || guarded((char *)t.work + t.work_bytes);
     for (int i = 0; i < OP_MAX_IN; i++) fine &= drop(g.in[i].data, &c->in[i]);
-    for (int i = 0; i < OP_MAX_OUT; i++) fine &= drop(g.out[i].data, &c->out[i]);
+    for (int i = t.in_place; i < OP_MAX_OUT; i++) fine &= drop(g.out[i].data, &c->out[i]);
     if (!fine) note(c, 0, 1e9, 1); /* wrote outside its operands */
 }
 
@@ -240,6 +242,13 @@ static void compare(op_call *c, bool keep, double fp32) {
         note(c, i, difference(&g.out[i], &c->out[i]), allowed(c->out[i].dt, fp32));
         free(g.out[i].data);
     }
+}
+
+/* Of two tensors of one type and shape. */
+static void compare_in_place(op_call *c, double fp32) {
+    t.in_place = true;
+    compare(c, false, fp32);
+    t.in_place = false;
 }
 
 static void release(op_call *c) {

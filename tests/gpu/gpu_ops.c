@@ -16,8 +16,14 @@ static void test_elementwise(void) {
                 if (other) c.in[1] = random_of(TYPES[other], n, d, 0, 1);
                 c.out[0] = random_of(TYPES[other], n, d, 0, 1);
                 compare(&c, false, 1e-6);
+                if (dt == (int)TYPES[other]) compare_in_place(&c, 1e-6);
                 c.op = OP_SCALE;
                 c.attr.scale.by = 0.37f;
+                compare(&c, false, 1e-6);
+                if (dt == (int)TYPES[other]) compare_in_place(&c, 1e-6);
+                free(c.in[1].data);
+                c.in[1] = (tensor){ 0 };
+                c.op = OP_CAST;
                 compare(&c, false, 1e-6);
                 release(&c);
             }
@@ -28,6 +34,7 @@ static void test_elementwise(void) {
             c.attr.dropout.p = 0.3f;
             c.attr.dropout.site = 2;
             compare(&c, false, 1e-6);
+            compare_in_place(&c, 1e-6);
             release(&c);
         }
     op_call z = { .op = OP_ZERO, .out = { random_of(DT_F32, 1000, 0, 0, 1) } };
@@ -49,6 +56,7 @@ static void test_activations(void) {
                           .out = { random_of(dt, n, d, 0, 1) } };
             b.attr.act = (act_kind)act;
             compare(&b, false, 3e-6);
+            compare_in_place(&b, 3e-6);
             release(&b);
             op_call g = { .op = OP_SWIGLU,
                           .in = { random_of(dt, n, 2 * d, 0, 2) },
@@ -100,38 +108,55 @@ static void test_norms(void) {
             norm_case(rms, dt, DT_F32, SHAPES[s].n, SHAPES[s].d, !k, k);
         }
     norm_case(true, DT_BF16, DT_BF16, 4096, 768, true, false);
+    /* rows of every width, and so many that a block takes several */
+    static const int64_t wide[][2] = { { 830, 2048 }, { 700, 1600 }, { 290, 4096 },  { 270, 5120 },
+                                       { 150, 8192 }, { 280, 9000 }, { 140, 16384 }, { 20000, 64 },
+                                       { 9, 1025 },   { 9, 8193 },   { 9, 16383 } };
+    for (size_t s = 0; s < COUNT_OF(wide); s++)
+        for (int k = 0; k < 4; k++)
+            norm_case(k & 1, DT_BF16, k & 2 ? DT_F32 : DT_BF16, wide[s][0], wide[s][1], true,
+                      k & 1);
+    for (int64_t d = 1; d < 8; d++)
+        for (int k = 0; k < 4; k++) norm_case(k & 1, DT_F32, DT_F32, 40, d + 8, k & 2, k & 2);
+}
+
+static void qknorm_case(dtype dt, int64_t n, int q, int kv, int dim, bool full, bool add) {
+    int64_t cols = (int64_t)(q + 2 * kv) * dim, stats = full ? 2 : q + kv;
+    op_call c = { .op = OP_QKNORM, .in = { random_of(dt, n, cols, 0.2f, 1) } };
+    c.attr.eps = 1e-6f;
+    c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
+    c.attr.heads.norm_full = full;
+    c.in[1] = random_of(DT_F32, full ? q * dim : dim, 0, 1, 0.2f);
+    c.in[2] = random_of(DT_F32, full ? kv * dim : dim, 0, 1, 0.2f);
+    c.out[0] = random_of(dt, n, cols, 0, 1);
+    c.out[1] = make(DT_F32, 2, n, stats);
+    compare(&c, false, 3e-6);
+    op_call b = { .op = OP_QKNORM_BWD, .attr = c.attr, .accumulate = add ? 6 : 0 };
+    b.in[0] = random_of(dt, n, cols, 0, 1);
+    b.in[1] = c.in[0], b.in[2] = c.out[1], b.in[3] = c.in[1], b.in[4] = c.in[2];
+    b.out[0] = random_of(dt, n, cols, 0, 1);
+    b.out[1] = random_of(DT_F32, tensor_count(&c.in[1]), 0, 0, 1);
+    b.out[2] = random_of(DT_F32, tensor_count(&c.in[2]), 0, 0, 1);
+    compare(&b, false, 1e-5);
+    free(b.in[0].data);
+    for (int i = 0; i < 3; i++) free(b.out[i].data);
+    release(&c);
 }
 
 static void test_qknorm(void) {
-    EACH_TYPE(dt) for (int full = 0; full < 2; full++) for (int dim = 12; dim <= 128; dim += 58) {
-        int q = 6, kv = 2;
-        int64_t n = 37, cols = (q + 2 * kv) * dim, stats = full ? 2 : q + kv;
-        op_call c = { .op = OP_QKNORM, .in = { random_of(dt, n, cols, 0.2f, 1) } };
-        c.attr.eps = 1e-6f;
-        c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
-        c.attr.heads.norm_full = full;
-        c.in[1] = random_of(DT_F32, full ? q * dim : dim, 0, 1, 0.2f);
-        c.in[2] = random_of(DT_F32, full ? kv * dim : dim, 0, 1, 0.2f);
-        c.out[0] = random_of(dt, n, cols, 0, 1);
-        c.out[1] = make(DT_F32, 2, n, stats);
-        compare(&c, false, 3e-6);
-        op_call b = { .op = OP_QKNORM_BWD, .attr = c.attr };
-        b.in[0] = random_of(dt, n, cols, 0, 1);
-        b.in[1] = c.in[0], b.in[2] = c.out[1], b.in[3] = c.in[1], b.in[4] = c.in[2];
-        b.out[0] = random_of(dt, n, cols, 0, 1);
-        b.out[1] = random_of(DT_F32, tensor_count(&c.in[1]), 0, 0, 1);
-        b.out[2] = random_of(DT_F32, tensor_count(&c.in[2]), 0, 0, 1);
-        compare(&b, false, 1e-5);
-        free(b.in[0].data);
-        for (int i = 0; i < 3; i++) free(b.out[i].data);
-        release(&c);
-    }
+    static const int heads[][3] = { { 6, 2, 12 }, { 6, 2, 70 }, { 6, 2, 128 }, { 4, 1, 10 },
+                                    { 8, 1, 5 },  { 2, 1, 12 }, { 1, 1, 64 },  { 4, 2, 300 } };
+    EACH_TYPE(dt)
+    for (size_t k = 0; k < COUNT_OF(heads); k++)
+        for (int full = 0; full < 2; full++)
+            qknorm_case(dt, 37, heads[k][0], heads[k][1], heads[k][2], full, k & 1);
+    qknorm_case(DT_BF16, 300, 32, 8, 128, false, false);
 }
 
 static void test_rope(void) {
     static const int dims[][2] = { { 64, 64 }, { 128, 128 }, { 80, 20 }, { 12, 12 }, { 64, 16 } };
     for (size_t k = 0; k < COUNT_OF(dims); k++) EACH_TYPE(dt) for (int bwd = 0; bwd < 2; bwd++) {
-            int q = 3, kv = 1, dim = dims[k][0], rot = dims[k][1];
+            int q = 2 + (int)(k & 1), kv = 1, dim = dims[k][0], rot = dims[k][1];
             int64_t n = 29, cols = (q + 2 * kv) * dim;
             op_call c = { .op = bwd ? OP_ROPE_BWD : OP_ROPE,
                           .in = { random_of(dt, n, cols, 0, 1), ints_below(n, 50),
@@ -140,6 +165,7 @@ static void test_rope(void) {
             c.attr.heads.q = q, c.attr.heads.kv = kv, c.attr.heads.dim = dim;
             c.attr.heads.rot = rot;
             compare(&c, false, 3e-6);
+            compare_in_place(&c, 3e-6);
             release(&c);
         }
 }
@@ -160,6 +186,19 @@ static void test_embed(void) {
             free(b.out[0].data);
             release(&c);
         }
+    static const int64_t long_runs[][3] = { { 3000, 1, 12 },
+                                            { 3000, 3, 264 },
+                                            { 3000, 1000, 520 } };
+    for (size_t s = 0; s < COUNT_OF(long_runs); s++) { /* rows that most tokens share */
+        int64_t n = long_runs[s][0], v = long_runs[s][1], d = long_runs[s][2];
+        op_call b = { .op = OP_EMBED_BWD,
+                      .in = { random_of(DT_BF16, n, d, 0, 1), ints_below(n, v) },
+                      .out = { random_of(DT_F32, v, d, 0, 1) } };
+        for (int64_t i = 0; i < n; i++)
+            if (i % 5) ((int32_t *)b.in[1].data)[i] = 0;
+        compare(&b, false, 1e-5);
+        release(&b);
+    }
 }
 
 /* Products on the CPU round their operands as the GPU does; only the order of sums differs. */
@@ -626,14 +665,15 @@ static void test_matrix_updates(void) {
 static const struct {
     const char *name;
     void (*run)(void);
+    size_t shift; /* once more with all operands so many bytes off their alignment; 0: not */
 } tests[] = {
-    { "add, scale, cast, dropout, zero", test_elementwise },
-    { "gelu, swiglu", test_activations },
-    { "rmsnorm, layernorm", test_norms },
-    { "qknorm", test_qknorm },
-    { "rope", test_rope },
-    { "embed", test_embed },
-    { "linear", test_linear },
+    { "add, scale, cast, dropout, zero", test_elementwise, 8 },
+    { "gelu, swiglu", test_activations, 8 },
+    { "rmsnorm, layernorm", test_norms, 8 },
+    { "qknorm", test_qknorm, 8 },
+    { "rope", test_rope, 8 },
+    { "embed", test_embed, 8 },
+    { "linear", test_linear, 16 },
     { "quantize, fp8_commit", test_quantize },
     { "quantize swiglu, gelu", test_quantize_activations },
     { "linear in fp8", test_fp8_linear },
@@ -676,6 +716,9 @@ int main(int argc, char **argv) {
         t.worst = 0;
         t.worst_case[0] = 0;
         tests[i].run();
+        t.shift = tests[i].shift;
+        if (t.shift) tests[i].run();
+        t.shift = 0;
         bool good = t.worst <= 1;
         t.passed += good;
         t.failed += !good;
