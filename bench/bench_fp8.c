@@ -148,7 +148,7 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_fp8 TOKENS IN OUT [IN OUT ...]\n");
         return 2;
     }
-    die(ops_cuda_open(0, false, &gpu));
+    die(ops_cuda_open(0, 0, &gpu));
     int64_t n = atoll(argv[1]);
     for (int i = 2; i + 1 < argc; i += 2) {
         int64_t k = atoll(argv[i]), m = atoll(argv[i + 1]);

@@ -239,7 +239,7 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[at], "--json")) b.json = true;
         if (!strcmp(argv[at], "--log")) log_set_level(LOG_DEBUG);
     }
-    stop(ops_cuda_open(0, false, &b.gpu[WAY_TUNED]));
+    stop(ops_cuda_open(0, 0, &b.gpu[WAY_TUNED]));
     stop(ops_cuda_open(0, true, &b.gpu[WAY_FIRST]));
     char **rooms[] = { &b.a, &b.b, &b.c, &b.pre };
     for (size_t i = 0; i < COUNT_OF(rooms); i++) check(cudaMalloc((void **)rooms[i], ROOM_BYTES));

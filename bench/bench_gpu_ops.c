@@ -276,7 +276,7 @@ static void measure_attention(bench *b, const bench_model *m, int length) {
 
 static void start(bench *b) {
     void *p = NULL;
-    stop(ops_cuda_open(0, false, &b->gpu));
+    stop(ops_cuda_open(0, 0, &b->gpu));
     stop(b->gpu->device->map(b->gpu->context, ARENA, &p));
     b->arena = p;
     stop(b->gpu->device->map(b->gpu->context, sizeof *b->step, &p));

@@ -205,7 +205,7 @@ enum { NOT_RECORDABLE = -1 };
 static bool replays(const exec *x, const exec_tape *t) {
     const op_device *d = x->plan->backend->device;
     return d && d->record && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
-           !x->no_replay && mesh_world(&x->plan->m) == 1;
+           mesh_world(&x->plan->m) == 1;
 }
 
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {

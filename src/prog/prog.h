@@ -309,7 +309,6 @@ typedef struct exec {
     step_block step;   /* `now` is the CPU's; a device has its own: exec_state_get */
     bool check_finite; /* stop at the first op that makes a NaN or infinity, and name it */
     bool profile;      /* add up the time of each op and what it did */
-    bool no_replay;    /* queue every call, every time */
     double op_seconds[OP_COUNT];
     op_work op_work[OP_COUNT];
 } exec;

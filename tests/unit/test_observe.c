@@ -7,25 +7,8 @@
 #include <cmocka.h>
 
 #include "io/io.h"
+#include "folder_state.h"
 #include "observe/observe.h"
-
-static int setup(void **state) {
-    char *dir = strdup("/tmp/ingot_observe_XXXXXX");
-    log_set_level(LOG_WARN);
-    *state = dir;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    err e = io_remove_tree("/tmp", *state);
-    free(*state);
-    err_free(e);
-    return e != OK;
-}
-
-static void assert_fine(err e) {
-    if (e) fail_msg("%s", err_message(e));
-}
 
 static void assert_holds(const char *dir, const char *name, const char *expected) {
     char path[128], *text = NULL;
@@ -190,7 +173,7 @@ static void plain_lines_where_no_terminal(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
         T(steps_are_lines),
         T(resume_takes_out_later_steps),
         T(resume_after_a_missing_newline),

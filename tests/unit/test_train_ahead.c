@@ -7,6 +7,7 @@
 #include <cmocka.h>
 
 #include "io/io.h"
+#include "folder_state.h"
 #include "late_device.h"
 #include "train/train.h"
 
@@ -14,21 +15,8 @@ enum { MOST_SETTINGS = 16 };
 typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
 
 static int setup(void **state) {
-    char *dir = strdup("/tmp/ingot_ahead_XXXXXX");
-    log_set_level(LOG_WARN);
-    *state = dir;
     memset(&late, 0, sizeof late);
-    return mkdtemp(dir) ? 0 : -1;
-}
-static int teardown(void **state) {
-    err e = io_remove_tree("/tmp", *state);
-    free(*state);
-    err_free(e);
-    return e != OK;
-}
-
-static void assert_fine(err e) {
-    if (e) fail_msg("%s", err_message(e));
+    return folder_setup(state);
 }
 
 /* A run of a few small steps of three microbatches, on the CPU or the late device. */
@@ -339,14 +327,14 @@ static void test_data_ends(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(test_as_waiting, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_microbatches_add_up, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_stopped_anywhere, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_not_finite, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_op_not_finite, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_broken_device, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_sources, setup, teardown),
-        cmocka_unit_test_setup_teardown(test_data_ends, setup, teardown),
+        cmocka_unit_test_setup_teardown(test_as_waiting, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_microbatches_add_up, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_stopped_anywhere, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_not_finite, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_op_not_finite, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_broken_device, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_sources, setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_data_ends, setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -46,7 +46,7 @@ static void unmap(void *context, void *p, size_t bytes) { cudaFree(p); }
 /* Copies to the device go through pinned memory, so that queueing one never waits for the calls
  * before it: pieces fill a slot, slots are taken in turn, and a slot is used again only after the
  * copies out of it are done. */
-enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 8 };
+enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 2 };
 typedef struct cuda_queue {
     char *staging; /* [SLOTS][SLOT_BYTES], NULL: none to be had */
     cudaEvent_t left[SLOTS];
