@@ -184,7 +184,7 @@ typedef struct op_attr {
          * decide how each is rounded. */
         uint32_t site;
         int64_t first;
-        bool far; /* state lies in the host's memory, behind a slow bus: a few blocks are enough */
+        bool far; /* state lies in the host's memory, behind a slow bus */
     } update;
     struct {
         float factor, eps;
@@ -255,6 +255,7 @@ typedef struct op_ticket {
 
 /* The memory kernels work on, and the queue their calls go through, in order. A NULL device is the
  * CPU: the process's own memory, and calls that are done when they return. */
+enum { OP_ALL_LEGS = -1 };
 typedef struct op_device {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
@@ -278,11 +279,12 @@ typedef struct op_device {
     void *(*recorded)(void *context);
     void (*replay)(void *context, void *graph);
     void (*forget)(void *context, void *graph);
-    /* Calls from aside to back go through a second queue, which begins when the first gets to aside;
-     * join makes the first wait for what was queued there until the last back. get and sync join. */
+    /* Calls from aside to back are a leg of a second queue, which begins when the first gets to
+     * aside. join makes the first wait for that leg's last run and those before it, or for all
+     * (OP_ALL_LEGS). get and sync join all. */
     void (*aside)(void *context);
-    void (*back)(void *context);
-    void (*join)(void *context);
+    void (*back)(void *context, int leg);
+    void (*join)(void *context, int leg);
     /* Notes when the queue gets here, as mark number i; seconds from one mark to another, waiting
      * for both. */
     void (*mark)(void *context, int i);

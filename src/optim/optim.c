@@ -101,6 +101,8 @@ static op_call sqnorm_of(float *grad, int64_t n, int64_t copies, bool add, const
     return c;
 }
 
+static bool goes_aside(const stretch *s) { return s->attr.update.far && s->r->takes == TAKES_ANY; }
+
 static size_t state_bytes(const optimizer *o, const stretch *s) {
     op_call c = update_of(o, s, false);
     size_t sum = 0;
@@ -134,13 +136,15 @@ static void reserve(optimizer *o, plan *p) {
         for (int k = 0; k < s->r->states; k++)
             s->state[k] = (s->attr.update.far ? plan_region_host : plan_region)(
                 p, "optimizer", tensor_bytes(&c.out[1 + k]));
-        o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, plan_threads(p)));
+        workroom *room = goes_aside(s) ? &o->aside : &o->work;
+        room->bytes = MAX(room->bytes, ops_workspace(b, &c, plan_threads(p)));
         most += s->count;
     }
     tensor sum = tensor_of(NULL, DT_F32, 1, (int64_t[]){ 2 });
     op_call c = sqnorm_of(NULL, most, 1, false, &sum);
-    o->work_bytes = MAX(o->work_bytes, ops_workspace(b, &c, plan_threads(p)));
-    o->work = plan_region(p, "work", o->work_bytes);
+    o->work.bytes = MAX(o->work.bytes, ops_workspace(b, &c, plan_threads(p)));
+    o->work.region = plan_region(p, "work", o->work.bytes);
+    o->aside.region = plan_region(p, "work", o->aside.bytes);
     o->sum = plan_region(p, "work", tensor_bytes(&sum));
 }
 
@@ -168,7 +172,6 @@ void optim_free(optimizer *o) {
     if (!o) return;
     exec_tape_drop(o->p, &o->clip);
     exec_tape_drop(o->p, &o->updates);
-    exec_tape_drop(o->p, &o->aside);
     free(o->slot);
     free(o->order);
     free(o->stretch);
@@ -188,15 +191,16 @@ static step_run run_of(optimizer *o, exec *x) {
                        tensor_of(plan_data(o->p, o->sum), DT_F32, 1, (int64_t[]){ 2 }) };
 }
 
-static void make_call(const step_run *r, op_call *c) {
+static void make_call_in(const step_run *r, op_call *c, const workroom *w) {
     op_run run = { .pool = r->x->pool,
-                   .workspace = plan_data(r->o->p, r->o->work),
-                   .workspace_bytes = r->o->work_bytes,
+                   .workspace = plan_data(r->o->p, w->region),
+                   .workspace_bytes = w->bytes,
                    .step = r->step,
                    .context = r->o->s.backend->context };
     c->run = &run;
     exec_call(r->x, c);
 }
+static void make_call(const step_run *r, op_call *c) { make_call_in(r, c, &r->o->work); }
 
 static float *grad_of(const optimizer *o, const slot *t) {
     const stretch *s = &o->stretch[t->stretch];
@@ -277,19 +281,29 @@ static err clip_calls(void *ctx) {
     return OK;
 }
 
-static bool goes_aside(const stretch *s) { return s->attr.update.far && s->r->takes == TAKES_ANY; }
-
-static err update_calls(const step_run *r, bool aside) {
+static err near_calls(void *ctx) {
+    const step_run *r = ctx;
     for (int i = 0; i < r->o->stretches; i++) {
-        const stretch *s = &r->o->stretch[i];
-        if (goes_aside(s) != aside) continue;
-        op_call c = update_of(r->o, s, true);
+        if (goes_aside(&r->o->stretch[i])) continue;
+        op_call c = update_of(r->o, &r->o->stretch[i], true);
         make_call(r, &c);
     }
     return OK;
 }
-static err near_calls(void *ctx) { return update_calls(ctx, false); }
-static err far_calls(void *ctx) { return update_calls(ctx, true); }
+
+/* In the order in which the next step reads the weights: it waits for one layer at a time. */
+static void far_calls(const step_run *r) {
+    for (int layer = -1; layer < model_conf(r->o->m)->layers; layer++) {
+        exec_aside(r->x);
+        for (int i = 0; i < r->o->stretches; i++) {
+            const stretch *s = &r->o->stretch[i];
+            if (s->b.layer != layer || !goes_aside(s)) continue;
+            op_call c = update_of(r->o, s, true);
+            make_call_in(r, &c, &r->o->aside);
+        }
+        exec_back(r->x, layer + 1);
+    }
+}
 
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
@@ -297,14 +311,9 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
     x->step.update.chance = x->step.dropout; /* which the next step changes before this one ends */
-    if (o->far) exec_join(x);                /* the step block is about to change */
+    if (o->far) exec_join(x, OP_ALL_LEGS);   /* the step block is about to change */
     step_run r = run_of(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
-    if (o->far) {
-        exec_aside(x);
-        err e = exec_replay(x, &o->aside, far_calls, &r);
-        exec_back(x);
-        TRY(e);
-    }
+    if (o->far) far_calls(&r);
     return exec_replay(x, &o->updates, near_calls, &r);
 }

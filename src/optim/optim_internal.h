@@ -48,6 +48,11 @@ typedef struct slot { /* a parameter, or the slice of it that lies here */
     int64_t copies; /* ranks that hold the same elements */
 } slot;
 
+typedef struct workroom {
+    int region;
+    size_t bytes;
+} workroom;
+
 struct optimizer {
     optim_settings s;
     const model *m;
@@ -58,10 +63,10 @@ struct optimizer {
     int params, ordered;
     stretch *stretch;
     int stretches;
-    bool far;      /* some of them have state in the host's memory */
-    int work, sum; /* plan regions; sum: the gradient's square sum */
-    size_t work_bytes;
-    exec_tape clip, updates, aside;
+    bool far; /* some of them have state in the host's memory */
+    int sum;  /* plan region: the gradient's square sum */
+    workroom work, aside;
+    exec_tape clip, updates;
 };
 
 #endif

@@ -308,8 +308,9 @@ static void resolve(plan *p, chain_plan *k) {
 }
 
 void plan_join_at(plan *p, int layer) {
-    p->joins = true;
-    p->join_at = layer + 1;
+    while (p->join_cap <= layer + 1)
+        mem_reserve((void **)&p->joins, &p->join_cap, p->join_cap, sizeof *p->joins);
+    p->joins[layer + 1] = true;
 }
 
 err plan_commit(plan *p) {
@@ -339,6 +340,7 @@ void plan_free(plan *p) {
     }
     free(p->chain);
     free(p->region);
+    free(p->joins);
     arena_unmap(p);
     free(p);
 }

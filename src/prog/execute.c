@@ -140,14 +140,12 @@ typedef struct chain_run {
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
     const chain_plan *k = r->k;
-    bool joined = !r->x->plan->joins;
+    const plan *p = r->x->plan;
     for (int i = 0; i < k->instrs; i++) {
-        if (!joined && k->list[i].instance >= r->x->plan->join_at) {
-            exec_join(r->x);
-            joined = true;
-        }
-        TRY(run_list(r->x, &k->inst[k->list[i].instance], k->list[i].kind, r->micro, r->micros,
-                     r->step));
+        int at = k->list[i].instance;
+        bool first = i == at; /* a chain begins with all of them, forward */
+        if (first && at < p->join_cap && p->joins[at]) exec_join(r->x, at);
+        TRY(run_list(r->x, &k->inst[at], k->list[i].kind, r->micro, r->micros, r->step));
     }
     return OK;
 }
@@ -189,13 +187,13 @@ void exec_aside(exec *x) {
     const op_backend *b = x->plan->backend;
     if (b->device) b->device->aside(b->context);
 }
-void exec_back(exec *x) {
+void exec_back(exec *x, int leg) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->back(b->context);
+    if (b->device) b->device->back(b->context, leg);
 }
-void exec_join(exec *x) {
+void exec_join(exec *x, int leg) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->join(b->context);
+    if (b->device) b->device->join(b->context, leg);
 }
 
 /* ---- tapes ------------------------------------------------------------------------------- */

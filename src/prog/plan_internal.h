@@ -51,8 +51,8 @@ struct plan {
     chain_plan *chain;
     int chains, chain_cap;
     size_t temp_bytes, work_bytes;
-    bool joins;           /* chains join, */
-    int join_at;          /* before the first instance from this one on */
+    bool *joins; /* [join_cap] whether chains join the leg of this number, before that instance */
+    int join_cap;
     int temp, work, step; /* regions, made by plan_commit */
     void *arena, *host;   /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;

@@ -281,8 +281,8 @@ typedef bucket_home (*bucket_finder)(void *ctx, int bucket, int layer);
 
 /* Adds a chain's instances and memory. Programs are borrowed. @return the chain's index. */
 int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx);
-/* What blocks from `layer` on (-1: all programs) read and write may be under way aside when a chain
- * begins. */
+/* What a block (-1: the programs outside blocks) reads and writes may be under way aside when a chain
+ * begins, in leg number layer + 1. */
 void plan_join_at(plan *p, int layer);
 /* Maps the arena and resolves every address. */
 err plan_commit(plan *p);
@@ -329,12 +329,12 @@ void exec_state_set(exec *x, const step_state *s);
 /* Runs one call, timed when profiling. The caller has set c->run. */
 void exec_call(exec *x, const op_call *c);
 
-/* Calls from aside to back run beside those that follow them, on a queue of their own, until join;
- * without a device in their turn. They must not use a workspace. Reading memory joins; chains join
- * before the block that plan_join_at names. */
+/* Calls from aside to back run beside those that follow them, on a queue of their own, until their leg
+ * is joined (op_device); without a device in their turn. A workspace is theirs alone. Reading memory
+ * joins all legs; chains join a leg before the blocks that plan_join_at names. */
 void exec_aside(exec *x);
-void exec_back(exec *x);
-void exec_join(exec *x);
+void exec_back(exec *x, int leg);
+void exec_join(exec *x, int leg);
 
 /* A list of calls that is the same every time: all zero at first, dropped at the end. */
 typedef struct exec_tape {

@@ -10,6 +10,7 @@
 
 #include "ops/ops.h"
 
+enum { MOST_LEGS = 64 };
 typedef enum { LATE_CALL, LATE_PUT, LATE_FETCH, LATE_JOIN } late_kind;
 typedef struct late_work {
     late_kind kind;
@@ -18,7 +19,8 @@ typedef struct late_work {
     void *to;
     const void *from;
     char *bytes; /* of a put, owned */
-    size_t n;    /* of a join: what was queued aside before it */
+    size_t n;    /* of a join: so much of what was queued aside */
+    int leg;
 } late_work;
 typedef struct late_list {
     late_work *at;
@@ -28,6 +30,7 @@ typedef struct late_list {
 /* What the tests watch and ask for, beside the queues. */
 static struct {
     late_list main, side, *tape; /* tape: what is being recorded */
+    int leg[MOST_LEGS];          /* what was queued aside up to its end */
     bool aside, no_graphs;
     int records, replays, ahead; /* ahead: losses queued behind an update not yet run */
     int clips_queued, clips_run;
@@ -89,13 +92,15 @@ static void late_put(void *x, void *to, const void *from, size_t n) {
     w->to = to, w->n = n, w->bytes = mem_alloc(n);
     memcpy(w->bytes, from, n);
 }
-static void late_join(void *x) {
-    BUG_IF(late.aside);
-    late_add(late_queue(), LATE_JOIN)->n = (size_t)late.side.n;
+static void late_join(void *x, int leg) { /* a recorded one: when it is replayed */
+    BUG_IF(late.aside || leg >= MOST_LEGS);
+    late_work *w = late_add(late_queue(), LATE_JOIN);
+    w->n = (size_t)(leg == OP_ALL_LEGS ? late.side.n : late.leg[leg]);
+    w->leg = leg;
 }
 static err late_sync(void *x) {
     BUG_IF(late.tape);
-    late_join(x);
+    late_join(x, OP_ALL_LEGS);
     late_run(&late.main, late.main.n);
     return OK;
 }
@@ -140,7 +145,7 @@ static void late_replay(void *x, void *graph) {
     late.replays++;
     for (int i = 0; i < l->n; i++) {
         if (l->at[i].kind == LATE_JOIN) {
-            late_join(x);
+            late_join(x, l->at[i].leg);
             continue;
         }
         BUG_IF(l->at[i].kind != LATE_CALL);
@@ -149,7 +154,11 @@ static void late_replay(void *x, void *graph) {
     }
 }
 static void late_aside(void *x) { late.aside = true; }
-static void late_back(void *x) { late.aside = false; }
+static void late_back(void *x, int leg) {
+    BUG_IF(leg >= MOST_LEGS);
+    late.aside = false;
+    late.leg[leg] = late.side.n;
+}
 static double late_peak(void *x, dtype dt) { return NAN; }
 
 /* ---- as ops.h has them ------------------------------------------------------------------------- */
@@ -190,6 +199,7 @@ void ops_cuda_close(op_backend *b) {
     free(late.main.at);
     free(late.side.at);
     late.main = late.side = (late_list){ 0 };
+    memset(late.leg, 0, sizeof late.leg);
     free(b);
 }
 

@@ -354,16 +354,18 @@ static struct {
     struct {
         op_call c;
         op_run run;
+        int leg;
     } late[MOST_LATE];
     int lates, most_lates;
 } asked;
 
-static void make_late_calls(void) {
-    for (int i = 0; i < asked.lates; i++) {
+static void make_late_calls(int n) {
+    for (int i = 0; i < n; i++) {
         asked.late[i].c.run = &asked.late[i].run;
         ops_cpu(OPS_ISA_BEST)->kernel[asked.late[i].c.op](&asked.late[i].c);
     }
-    asked.lates = 0;
+    asked.lates -= n;
+    memmove(asked.late, asked.late + n, (size_t)asked.lates * sizeof *asked.late);
 }
 static err fake_map(void *context, size_t bytes, void **out) { return mem_map(bytes, out); }
 static void fake_unmap(void *context, void *p, size_t bytes) { mem_unmap(p, bytes); }
@@ -375,19 +377,24 @@ static void fake_put(void *context, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 static err fake_sync(void *context) {
-    make_late_calls();
+    make_late_calls(asked.lates);
     return OK;
 }
 static err fake_get(void *context, void *to, const void *from, size_t bytes) {
-    make_late_calls();
+    make_late_calls(asked.lates);
     memcpy(to, from, bytes);
     return OK;
 }
 static void fake_aside(void *context) { asked.aside = true; }
-static void fake_back(void *context) { asked.aside = false; }
-static void fake_join(void *context) {
+static void fake_back(void *context, int leg) {
+    asked.aside = false;
+    for (int i = asked.lates - 1; i >= 0 && asked.late[i].leg < 0; i--) asked.late[i].leg = leg;
+}
+static void fake_join(void *context, int leg) {
+    int n = asked.lates;
+    while (leg != OP_ALL_LEGS && n > 0 && asked.late[n - 1].leg != leg) n--;
     asked.joins++;
-    make_late_calls();
+    make_late_calls(n);
 }
 static void watch_call(const op_call *c) {
     if (asked.aside && c->attr.update.far) asked.far++;
@@ -398,6 +405,7 @@ static void watch_call(const op_call *c) {
         return;
     }
     asked.late[asked.lates].c = *c;
+    asked.late[asked.lates].leg = -1;
     asked.late[asked.lates++].run = *c->run;
     asked.most_lates = MAX(asked.most_lates, asked.lates);
 }
@@ -514,7 +522,7 @@ static void test_offload(void **state) {
             assert_true(fabs((double)there / (double)all - parts[i]) < 0.1);
             assert_true(asked.host >= there);
             for (uint64_t step = 0; step < 3; step++) {
-                exec_join(&off.x); /* as a chain does before it writes gradients */
+                exec_join(&off.x, OP_ALL_LEGS); /* as a chain does before it writes gradients */
                 fill_gradients(&plain, step);
                 fill_gradients(&off, step);
                 check(optim_step(plain.o, &plain.x, 0.01, 1));

@@ -1,9 +1,9 @@
 /* What lies on the host but works for the device: memory that kernels reach over the bus, and a second
  * queue, beside the first, for the calls that wait for it.
  *
- *     main  --- clip --+-- updates -- next step: first blocks --+-- the blocks that were updated aside
- *                      | fork                                  | join
- *     side             +-- updates over the bus ---------------+
+ *     main  --- clip --+-- updates -- next step: blocks 0 1 2 --+-- block 3 --+-- block 4 ...
+ *                      | fork                                   | join leg 4  | join leg 5
+ *     side             +-- update of block 3 -------------------+-- of 4 -----+-- of 5 ...
  *
  * Fork and join are events. A join that is recorded in a CUDA graph waits, each time the graph runs, for
  * what was done aside before that. */
@@ -40,6 +40,8 @@ void cuda_unmap_host(void *context, void *p, size_t bytes) {
 struct cuda_side {
     cudaStream_t stream;    /* while aside, the main one */
     cudaEvent_t fork, done; /* done: all that was queued aside */
+    cudaEvent_t *leg;       /* [legs] NULL before its first */
+    int legs;
     bool aside;
 };
 
@@ -68,27 +70,39 @@ void cuda_aside(void *context) {
     swap(x);
 }
 
-void cuda_back(void *context) {
+static cudaEvent_t leg_of(cuda_context *x, int leg) {
+    struct cuda_side *s = x->side;
+    while (s->legs <= leg) mem_reserve((void **)&s->leg, &s->legs, s->legs, sizeof *s->leg);
+    if (!s->leg[leg]) CUDA_OK(x, cudaEventCreateWithFlags(&s->leg[leg], cudaEventDisableTiming));
+    return s->leg[leg];
+}
+
+void cuda_back(void *context, int leg) {
     cuda_context *x = context;
     BUG_IF(!x->side || !x->side->aside);
+    CUDA_OK(x, cudaEventRecord(leg_of(x, leg), x->stream));
     CUDA_OK(x, cudaEventRecord(x->side->done, x->stream));
     swap(x);
 }
 
-void cuda_join(void *context) {
+void cuda_join(void *context, int leg) {
     cuda_context *x = context;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     if (!x->side) return;
     BUG_IF(x->side->aside);
     CUDA_OK(x, cudaStreamIsCapturing(x->stream, &status));
     bool recorded = status != cudaStreamCaptureStatusNone;
-    CUDA_OK(x, cudaStreamWaitEvent(x->stream, x->side->done, recorded ? cudaEventWaitExternal : 0));
+    CUDA_OK(x, cudaStreamWaitEvent(x->stream, leg == OP_ALL_LEGS ? x->side->done : leg_of(x, leg),
+                                   recorded ? cudaEventWaitExternal : 0));
 }
 
 void cuda_side_free(struct cuda_side *s) {
     if (!s) return;
     cudaEventDestroy(s->fork);
     cudaEventDestroy(s->done);
+    for (int i = 0; i < s->legs; i++)
+        if (s->leg[i]) cudaEventDestroy(s->leg[i]);
+    free(s->leg);
     cudaStreamDestroy(s->stream);
     free(s);
 }

@@ -103,14 +103,14 @@ static void put(void *context, void *to, const void *from, size_t bytes) {
 
 static err sync(void *context) {
     cuda_context *x = context;
-    cuda_join(x);
+    cuda_join(x, OP_ALL_LEGS);
     CUDA_OK(x, cudaStreamSynchronize(x->stream));
     return take_fault(x);
 }
 
 static err get(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
-    cuda_join(x);
+    cuda_join(x, OP_ALL_LEGS);
     CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
     return sync(context);
 }
@@ -258,6 +258,10 @@ static size_t workspace(const op_backend *b, const op_call *c, int threads) {
     case OP_SQNORM: return cuda_reduce_workspace(c);
     case OP_UPDATE_ADAFACTOR:
     case OP_UPDATE_MUON: return cuda_update_workspace(c);
+    case OP_UPDATE_MOMENTUM:
+    case OP_UPDATE_LION:
+    case OP_UPDATE_ADAM:
+    case OP_UPDATE_ADAM8: return cuda_far_workspace(c);
     default: return 0;
     }
 }
@@ -356,6 +360,7 @@ void ops_cuda_close(op_backend *b) {
     cuda_attention_free(x->attention);
     cuda_products_free(x->products);
     queue_free(x->queue);
+    cuda_ferry_free(x->ferry);
     cuda_side_free(x->side);
     if (x->stream) cudaStreamDestroy(x->stream);
     err_free(x->fault);

@@ -24,6 +24,7 @@ typedef struct cuda_context {
     bool tf32;                        /* linear layers of fp32 multiply in tf32 */
     struct cuda_queue *queue;         /* backend.c: staging memory, marks */
     struct cuda_side *side;           /* aside.c: the second queue; NULL until there was one */
+    struct cuda_ferry *ferry;         /* ferry.c: queues over the bus; NULL until there were any */
     err fault;                        /* the first */
     err before;                       /* the fault from before what is being recorded */
 } cuda_context;
@@ -86,9 +87,15 @@ size_t cuda_linear_ce_workspace(const op_call *c);
 err cuda_map_host(void *context, size_t bytes, void **out);
 void cuda_unmap_host(void *context, void *p, size_t bytes);
 void cuda_aside(void *context);
-void cuda_back(void *context);
-void cuda_join(void *context);
+void cuda_back(void *context, int leg);
+void cuda_join(void *context, int leg);
 void cuda_side_free(struct cuda_side *s); /* takes NULL */
+
+/* ---- updates whose state lies on the host: ferry.c ---------------------------------------------- */
+/* Makes the update by calls of `kernel` on pieces, whose state is on the device. */
+void cuda_update_far(const op_call *c, op_kernel kernel);
+size_t cuda_far_workspace(const op_call *c);
+void cuda_ferry_free(struct cuda_ferry *f); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */
 void cuda_embed(const op_call *c); /* embed.cu */

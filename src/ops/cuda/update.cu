@@ -87,35 +87,10 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
     }
 }
 
-/* State behind the bus: some blocks that stay, and leave the device to others. */
-template <class R, class P>
-static __global__ void __launch_bounds__(THREADS, PER_SM) update_far(elements o) {
-    const factors f = share(o.a, o.s);
-    int64_t each = THREADS * VECS * 4;
-    for (int64_t from = blockIdx.x * each; from < o.n && !f.skip; from += gridDim.x * each) {
-        if (o.fours && from + each <= o.n) {
-            batch<VECS> x;
-            load<R, P, true>(o, from, x);
-            apply<R, P>(o, f, x);
-            continue;
-        }
-        for (int k = 0; k < VECS; k++) {
-            batch<1> x;
-            load<R, P, false>(o, from + k * THREADS * 4, x);
-            apply<R, P>(o, f, x);
-        }
-    }
-}
-
 template <class R, class P> static void launch_of(const op_call *c) {
     elements o = elements_of(c, R::states);
     int64_t blocks = ceil_div(o.n, THREADS * VECS * 4);
-    if (c->attr.update.far)
-        update_far<R, P>
-            <<<(unsigned)(blocks < FAR_BLOCKS ? blocks : FAR_BLOCKS), THREADS, 0, cuda_stream(c)>>>(
-                o);
-    else
-        update<R, P, VECS><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
+    update<R, P, VECS><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
     CUDA_LAUNCHED(c);
 }
 
@@ -127,6 +102,7 @@ template <class R> static void launch(const op_call *c) {
 }
 
 extern "C" void cuda_update(const op_call *c) {
+    if (c->attr.update.far) return cuda_update_far(c, cuda_update);
     switch (c->op) {
     case OP_UPDATE_SGD: launch<sgd>(c); break;
     case OP_UPDATE_MOMENTUM: launch<momentum>(c); break;

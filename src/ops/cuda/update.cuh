@@ -7,9 +7,6 @@
 #include "device.cuh"
 #include "philox.cuh"
 
-/* Of 256 threads: what keeps the bus to the host busy. */
-enum { FAR_BLOCKS = 48 };
-
 /* A call's attributes, with what follows from them made on the host. */
 typedef struct update_attr {
     float lr_mul, decay, beta1, beta2, eps, momentum;

@@ -44,10 +44,9 @@ static __device__ __forceinline__ void pack8(const float x[2][4], bool sign, uin
     }
 }
 
-/* The warp's block b of 256 elements; `f` is made while the first of them is on its way. */
-template <class P>
-static __device__ __forceinline__ void block_of(const elements &o, int64_t b, bool first,
-                                                factors &f) {
+/* A warp's block of 256 elements. */
+template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_adam8(elements o) {
+    int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int64_t blocks = (o.n + BLOCK8 - 1) / BLOCK8, lane = threadIdx.x % WARP, at = b * BLOCK8;
     uint8_t *mc = (uint8_t *)o.m + at + lane * 4, *vc = (uint8_t *)o.v + at + lane * 4;
     float *ms = (float *)((uint8_t *)o.m + blocks * BLOCK8) + b;
@@ -63,7 +62,7 @@ static __device__ __forceinline__ void block_of(const elements &o, int64_t b, bo
         unpack4(mc + h * HALF, true, *ms, m[h]);
         unpack4(vc + h * HALF, false, *vs, v[h]);
     }
-    if (first) f = share(o.a, o.s);
+    const factors f = share(o.a, o.s); /* made while the elements are on their way */
     if (f.skip || b >= blocks) return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -78,31 +77,15 @@ static __device__ __forceinline__ void block_of(const elements &o, int64_t b, bo
     pack8(v, false, vc, vs);
 }
 
-template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_adam8(elements o) {
-    factors f;
-    block_of<P>(o, (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, true, f);
-}
-
-/* State behind the bus: some blocks that stay, and leave the device to others. */
-template <class P> static __global__ void __launch_bounds__(THREADS) update_adam8_far(elements o) {
-    factors f = share(o.a, o.s);
-    int64_t from = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    for (; from * BLOCK8 < o.n; from += gridDim.x * WARPS) block_of<P>(o, from, false, f);
-}
-
 template <class P> static void launch(const op_call *c) {
     elements o = elements_of(c, 2);
     int64_t blocks = ceil_div(ceil_div(o.n, BLOCK8), WARPS);
-    if (c->attr.update.far)
-        update_adam8_far<P>
-            <<<(unsigned)(blocks < FAR_BLOCKS ? blocks : FAR_BLOCKS), THREADS, 0, cuda_stream(c)>>>(
-                o);
-    else
-        update_adam8<P><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
+    update_adam8<P><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
     CUDA_LAUNCHED(c);
 }
 
 extern "C" void cuda_update_adam8(const op_call *c) {
+    if (c->attr.update.far) return cuda_update_far(c, cuda_update_adam8);
     if (c->out[0].dt == DT_BF16)
         launch<bf16>(c);
     else

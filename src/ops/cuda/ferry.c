@@ -1,0 +1,145 @@
+/* Updates whose state lies on the host. Pieces of it come to the device, are updated there by the
+ * kernels of all other updates, and go back; copies are the copy engines' work, so that kernels of the
+ * main queue have the processors to themselves, and both ways of the bus are busy at once:
+ *
+ *     in       0 | 1 | 2 | 3 |
+ *     update       0 | 1 | 2 | 3
+ *     out              0 | 1 | 2 | 3
+ */
+#include "cuda_internal.h"
+
+#include <stdlib.h>
+
+#include "ops/block8.h"
+
+/* Elements of a piece: some milliseconds' part of the bus, and whole blocks of bytes. */
+enum { PIECE = 1 << 21, ROOMS = 3, STATES = 2 };
+
+struct cuda_ferry {
+    cudaStream_t in, out;
+    cudaEvent_t begin, here[ROOMS], updated[ROOMS], gone[ROOMS];
+};
+
+static struct cuda_ferry *ferry_of(cuda_context *x) {
+    if (x->ferry) return x->ferry;
+    struct cuda_ferry *f = x->ferry = mem_alloc(sizeof *f);
+    CUDA_OK(x, cudaStreamCreateWithFlags(&f->in, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaStreamCreateWithFlags(&f->out, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaEventCreateWithFlags(&f->begin, cudaEventDisableTiming));
+    for (int i = 0; i < ROOMS; i++) {
+        CUDA_OK(x, cudaEventCreateWithFlags(&f->here[i], cudaEventDisableTiming));
+        CUDA_OK(x, cudaEventCreateWithFlags(&f->updated[i], cudaEventDisableTiming));
+        CUDA_OK(x, cudaEventCreateWithFlags(&f->gone[i], cudaEventDisableTiming));
+    }
+    return f;
+}
+
+void cuda_ferry_free(struct cuda_ferry *f) {
+    if (!f) return;
+    for (int i = 0; i < ROOMS; i++) {
+        cudaEventDestroy(f->here[i]);
+        cudaEventDestroy(f->updated[i]);
+        cudaEventDestroy(f->gone[i]);
+    }
+    cudaEventDestroy(f->begin);
+    cudaStreamDestroy(f->in);
+    cudaStreamDestroy(f->out);
+    free(f);
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------ */
+static int states_of(op_code op) {
+    return op == OP_UPDATE_SGD ? 0 : op == OP_UPDATE_MOMENTUM || op == OP_UPDATE_LION ? 1 : 2;
+}
+
+static size_t state_bytes(const tensor *state, int64_t n) {
+    return state->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(state->dt);
+}
+/* A room has the state of one piece, one tensor behind the other. */
+static size_t state_room(const op_call *c, int k) {
+    return align_up(state_bytes(&c->out[1 + k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
+}
+static size_t room_bytes(const op_call *c) {
+    size_t sum = 0;
+    for (int k = 0; k < states_of(c->op); k++) sum += state_room(c, k);
+    return sum;
+}
+size_t cuda_far_workspace(const op_call *c) {
+    return c->attr.update.far ? ROOMS * room_bytes(c) : 0;
+}
+
+typedef struct piece {
+    const op_call *whole;
+    int64_t at, n;
+    char *room;
+} piece;
+
+/* The piece's own call: state in the room, the rest where it is. */
+static op_call call_of_piece(const piece *p) {
+    op_call c = *p->whole;
+    int states = states_of(c.op);
+    char *room = p->room;
+    tensor *whole[] = { &c.in[0], &c.out[0], &c.out[states + 1] };
+    for (size_t i = 0; i < COUNT_OF(whole); i++)
+        if (whole[i]->data)
+            *whole[i] = tensor_of((char *)whole[i]->data + (size_t)p->at * dt_size(whole[i]->dt),
+                                  whole[i]->dt, 1, &p->n);
+    for (int k = 0; k < states; k++) {
+        bool bytes = c.out[1 + k].dt == DT_U8;
+        int64_t n = bytes ? (int64_t)block8_bytes(p->n) : p->n;
+        c.out[1 + k] = tensor_of(room, c.out[1 + k].dt, 1, &n);
+        room += state_room(p->whole, k);
+    }
+    c.attr.update.first += p->at;
+    c.attr.update.far = false;
+    return c;
+}
+
+static void copy(cuda_context *x, cudaStream_t s, void *room, void *host, size_t n, bool in) {
+    CUDA_OK(x, cudaMemcpyAsync(in ? room : host, in ? host : room, n,
+                               in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s));
+}
+
+/* The piece's state, to its room or back. Bytes have their blocks' scales behind them. */
+static void carry(cuda_context *x, cudaStream_t s, const piece *p, bool in) {
+    char *room = p->room;
+    int64_t all = tensor_count(&p->whole->in[0]);
+    for (int k = 0; k < states_of(p->whole->op); k++) {
+        const tensor *t = &p->whole->out[1 + k];
+        if (t->dt == DT_U8) {
+            copy(x, s, room, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8), in);
+            copy(x, s, block8_scales(room, p->n), block8_scales(t->data, all) + p->at / BLOCK8,
+                 (size_t)block8_count(p->n) * sizeof(float), in);
+        } else {
+            copy(x, s, room, (float *)t->data + p->at, state_bytes(t, p->n), in);
+        }
+        room += state_room(p->whole, k);
+    }
+}
+
+/* `after` waits for what `before` has queued so far. */
+static void follow(cuda_context *x, cudaStream_t after, cudaStream_t before, cudaEvent_t e) {
+    CUDA_OK(x, cudaEventRecord(e, before));
+    CUDA_OK(x, cudaStreamWaitEvent(after, e, 0));
+}
+
+void cuda_update_far(const op_call *c, op_kernel kernel) {
+    cuda_context *x = cuda_of(c);
+    struct cuda_ferry *f = ferry_of(x);
+    int64_t n = tensor_count(&c->in[0]), pieces = (n + PIECE - 1) / PIECE;
+    follow(x, f->in, x->stream, f->begin);
+    for (int64_t i = 0; i < pieces; i++) {
+        int room = (int)(i % ROOMS);
+        piece p = { c, i * PIECE, MIN((int64_t)PIECE, n - i * PIECE),
+                    (char *)c->run->workspace + (size_t)room * room_bytes(c) };
+        if (i >= ROOMS) CUDA_OK(x, cudaStreamWaitEvent(f->in, f->gone[room], 0));
+        carry(x, f->in, &p, true);
+        follow(x, x->stream, f->in, f->here[room]);
+        op_call own = call_of_piece(&p);
+        kernel(&own);
+        follow(x, f->out, x->stream, f->updated[room]);
+        carry(x, f->out, &p, false);
+        CUDA_OK(x, cudaEventRecord(f->gone[room], f->out));
+    }
+    follow(x, x->stream, f->out, f->begin);
+}
