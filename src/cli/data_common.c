@@ -1,7 +1,6 @@
 #include "cli/data_common.h"
 
 #include <string.h>
-#include <unistd.h>
 
 enum {
     LONGEST = 64 << 20,   /* of a record, without a cap */
@@ -48,8 +47,7 @@ err data_common_check(data_common *c) {
 }
 
 err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) {
-    int64_t cores = sysconf(_SC_NPROCESSORS_ONLN);
-    *threads = (int)(c->threads ? c->threads : MAX(1, MIN(cores, MOST_THREADS)));
+    *threads = c->threads ? (int)c->threads : MIN(thread_cores(), MOST_THREADS);
     if (!c->memory) return OK;
     double each = (double)c->longest * (double)(COPIES + per_byte) + BLOCK * BLOCK_COPIES;
     double left = (double)c->memory - (double)fixed - PROGRAM;

@@ -468,7 +468,7 @@ static err set_up(tokenizing *t) {
                                 .tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_BPE,
                                 .tokenizer_hash = bytes ? 0 : tokenizer_hash(o->tokenizer) };
     t->width = token_width(t->format.vocab);
-    t->threads = o->threads > 0 ? o->threads : (int)MAX(1, sysconf(_SC_NPROCESSORS_ONLN));
+    t->threads = o->threads > 0 ? o->threads : thread_cores();
     t->workers = mem_alloc((size_t)t->threads * sizeof *t->workers);
     for (int i = 0; i < t->threads; i++) t->workers[i].encoder = encoder_new(o->tokenizer);
     return OK;

@@ -9,7 +9,6 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "text/text_internal.h"
 
@@ -143,10 +142,7 @@ static void warn_bad(const flow_run *r) {
              (long long)r->bad.n, r->bad.n == 1 ? "" : "s", (long long)r->bad.offset, r->bad.why);
 }
 
-int text_threads(int threads) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    return threads > 0 ? threads : (int)MAX(cores, 1);
-}
+int text_threads(int threads) { return threads > 0 ? threads : thread_cores(); }
 
 /* What was read from a pipe is gone, and a second reading would find nothing without a word. */
 static err read_once(text_inputs *in, int segment) {

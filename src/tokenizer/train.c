@@ -64,7 +64,7 @@ static err check_options(const bpe_options *o) {
 /* What is not given, as the header says. */
 static bpe_options with_defaults(bpe_options o) {
     if (!o.pattern) o.pattern = "gpt2";
-    if (o.threads <= 0) o.threads = (int)MAX(1, sysconf(_SC_NPROCESSORS_ONLN));
+    if (o.threads <= 0) o.threads = thread_cores();
     if (o.memory == 0) o.memory = DEFAULT_MEMORY;
     return o;
 }

@@ -3,6 +3,7 @@
 #include "util/util.h"
 
 #include <pthread.h>
+#include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -72,9 +73,16 @@ static void announce(pool *p) {
     pthread_mutex_unlock(&p->lock);
 }
 
+int thread_cores(void) {
+    cpu_set_t set;
+    if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
+    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a set has room for */
+    return cores > 0 ? (int)cores : 1;
+}
+
 pool *pool_new(int threads) {
-    long cores = sysconf(_SC_NPROCESSORS_ONLN);
-    if (threads <= 0) threads = cores > 0 ? (int)cores : 1;
+    int cores = thread_cores();
+    if (threads <= 0) threads = cores;
     pool *p = mem_alloc(sizeof *p);
     p->size = threads;
     p->oversubscribed = threads > cores;

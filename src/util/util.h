@@ -158,9 +158,11 @@ uint64_t hash_bytes(const void *p, size_t n, uint64_t seed); /* xxHash64, stable
 uint64_t hash_str(const char *s);
 
 /* ---- threads ----------------------------------------------------------------------------- */
+/* Cores this process may use: fewer than the machine has under taskset or a batch system. */
+int thread_cores(void);
 /* A pool of workers for data-parallel loops. The caller's thread takes part. */
 typedef struct pool pool;
-/* @param threads 0 means one per online core. */
+/* @param threads 0 means thread_cores(). */
 pool *pool_new(int threads);
 int pool_size(const pool *p); /* 1 for a NULL pool */
 /* Calls fn(ctx, i, worker) for i in [0, n), each once, spread over the pool; returns when all are

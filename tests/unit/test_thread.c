@@ -1,0 +1,60 @@
+/* The pool: every task once, whatever the number of threads; as many of those as may run. */
+#include <sched.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+
+#include "util/util.h"
+
+enum { TASKS = 1000, ROUNDS = 50 };
+typedef struct counts {
+    _Atomic int task[TASKS];
+    _Atomic int strays;
+    int workers;
+} counts;
+
+static void count(void *ctx, int64_t i, int worker) {
+    counts *c = ctx;
+    atomic_fetch_add(&c->task[i], 1);
+    if (worker < 0 || worker >= c->workers) atomic_fetch_add(&c->strays, 1);
+}
+
+static void test_each_task_once(void **state) {
+    for (int threads = 0; threads <= 7; threads++) {
+        pool *p = threads ? pool_new(threads) : NULL;
+        counts c = { .workers = pool_size(p) };
+        assert_int_equal(c.workers, MAX(threads, 1));
+        for (int k = 0; k < ROUNDS; k++) pool_run(p, TASKS - k, count, &c);
+        pool_run(p, 0, count, &c);
+        for (int i = 0; i < TASKS; i++)
+            assert_int_equal(c.task[i], i < TASKS - ROUNDS ? ROUNDS : TASKS - i);
+        assert_int_equal(c.strays, 0);
+        pool_free(p);
+    }
+}
+
+static void test_cores_that_may_be_used(void **state) {
+    cpu_set_t all, one;
+    CPU_ZERO(&one);
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    assert_int_equal(thread_cores(), CPU_COUNT(&all));
+    for (int i = 0; CPU_COUNT(&one) == 0; i++)
+        if (CPU_ISSET(i, &all)) CPU_SET(i, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    pool *p = pool_new(0);
+    assert_int_equal(pool_size(p), 1);
+    pool_free(p);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_each_task_once),
+        cmocka_unit_test(test_cores_that_may_be_used),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
