@@ -1,7 +1,7 @@
 /* Every op on the GPU against the CPU: each float type and mixtures, a spread of shapes, fresh
  * random data, outputs poisoned before each run.
  *
- *     gpu_ops [SEED [--small] [--deterministic] [NAME]]
+ *     gpu_ops [SEED [--small] [--deterministic] [--threads N] [NAME]]
  *
  * --small: without the larger shapes; NAME: only tests that have it in their name.
  *
@@ -690,17 +690,19 @@ static const struct {
 int main(int argc, char **argv) {
     uint64_t seed = argc > 1 ? strtoull(argv[1], NULL, 10) : (uint64_t)time(NULL);
     const char *only = "";
-    int flags = 0;
+    int flags = 0, threads = 0;
     for (int i = 2; i < argc; i++)
         if (strcmp(argv[i], "--small") == 0)
             t.most = 1 << 16;
         else if (strcmp(argv[i], "--deterministic") == 0)
             flags = OPS_DETERMINISTIC;
+        else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
+            threads = atoi(argv[++i]);
         else
             only = argv[i];
     t.key = rng_key_of(seed, 1);
     t.cpu = ops_cpu(OPS_ISA_BEST);
-    t.pool = pool_new(0);
+    t.pool = pool_new(threads);
     stop(ops_cuda_open(0, flags, &t.gpu));
     t.step = (step_block){ .loss_grad = 0.013f, .dropout = rng_key_of(seed, 2) };
     t.step.update.lr = 1e-2f, t.step.update.max_norm = 1;

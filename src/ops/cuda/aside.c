@@ -47,8 +47,10 @@ struct cuda_side {
 
 static struct cuda_side *side_of(cuda_context *x) {
     if (x->side) return x->side;
+    int least, most; /* what goes aside is short, and the bus waits for it: it goes first */
     x->side = mem_alloc(sizeof *x->side);
-    CUDA_OK(x, cudaStreamCreateWithFlags(&x->side->stream, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaDeviceGetStreamPriorityRange(&least, &most));
+    CUDA_OK(x, cudaStreamCreateWithPriority(&x->side->stream, cudaStreamNonBlocking, most));
     CUDA_OK(x, cudaEventCreateWithFlags(&x->side->fork, cudaEventDisableTiming));
     CUDA_OK(x, cudaEventCreateWithFlags(&x->side->done, cudaEventDisableTiming));
     return x->side;

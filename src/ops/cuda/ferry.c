@@ -12,8 +12,9 @@
 
 #include "ops/block8.h"
 
-/* Elements of a piece: some milliseconds' part of the bus, and whole blocks of bytes. */
-enum { PIECE = 1 << 21, ROOMS = 3, STATES = 2 };
+/* Elements of a piece: whole blocks of bytes, and more time on the bus than its update may wait for
+ * the product that has all processors. */
+enum { PIECE = 1 << 23, ROOMS = 3 };
 
 struct cuda_ferry {
     cudaStream_t in, out;
