@@ -109,7 +109,7 @@ static void build(run *r, int64_t rows, int64_t seq) {
     optim_settings s = train_optim(c, r->ops, &l);
     die(optim_new(&s, r->m, r->p, 0, &r->o));
     die(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
-    r->train.keep_every = train_keep_every(c, r->mc.layers);
+    die(train_recompute(c, &r->train));
     r->train_id = plan_chain(r->p, &r->train, model_bucket_home, r->m);
     die(plan_commit(r->p));
     model_init(r->m, r->p, 0, 1);

@@ -169,12 +169,17 @@ static void measure(plan *p, const prog *g) {
         }
 }
 
+/* Blocks that run forward again, but for the last segment of them: the first so many. */
+static int again(const chain *c) { return c->keep_every ? c->layers - c->keep_last : 0; }
 static int segments(const chain *c) {
-    return c->keep_every ? (c->layers + c->keep_every - 1) / c->keep_every : 0;
+    return c->keep_every ? (again(c) + c->keep_every - 1) / c->keep_every : 0;
 }
-static int slots(const chain *c) {
-    return c->keep_every ? MIN(c->keep_every, c->layers) : c->layers;
+/* Blocks of a segment take the slots of those of another; the rest have their own, behind. */
+static int slot_of(const chain *c, int layer) {
+    int rest = again(c);
+    return layer < rest ? layer % c->keep_every : layer - rest + MIN(c->keep_every, rest);
 }
+static int slots(const chain *c) { return slot_of(c, c->layers); }
 
 static void add_instr(chain_plan *k, run_kind kind, int which) {
     k->list[k->instrs++] = (instr){ kind, which };
@@ -194,11 +199,10 @@ static void order(chain_plan *k) {
     }
     for (int i = 0; i <= L + 1; i++) add_instr(k, RUN_FWD, i);
     if (c->first->mode != PROG_TRAIN) return;
-    int last_segment = n ? (L - 1) / n : 0;
     for (int l = L - 1; l >= 0; l--) {
         int s = n ? l / n : 0;
-        bool segment_end = n && s != last_segment && (l == L - 1 || l % n == n - 1);
-        if (segment_end)
+        bool segment_end = s < segments(c) - 1 && l % n == n - 1;
+        if (segment_end) /* the last one's values still lie in the slots */
             for (int f = s * n; f <= l; f++)
                 add_instr(k, f == l ? RUN_FWD_SAVES : RUN_FWD, f == s * n ? L + 2 + s : f + 1);
         add_instr(k, RUN_BWD, l + 1);
@@ -247,13 +251,13 @@ static char *stream_at(const plan *p, const chain_plan *k, int what, int turn) {
 enum { S_RES, S_DELTA, S_GRAD };
 
 static char *saved_at(const plan *p, const chain_plan *k, const instance *in, val v) {
-    int slot = k->c.keep_every ? in->layer % k->c.keep_every : in->layer;
-    return (char *)plan_data(p, k->saved) + (size_t)slot * k->slot_bytes + in->p->val[v].at;
+    size_t slot = (size_t)slot_of(&k->c, in->layer);
+    return (char *)plan_data(p, k->saved) + slot * k->slot_bytes + in->p->val[v].at;
 }
 
 static void *cut_at(const plan *p, const chain_plan *k, const instance *in) {
     int n = k->c.keep_every;
-    if (!n || in->layer % n) return saved_at(p, k, in, in->p->cut);
+    if (in->layer >= again(&k->c) || in->layer % n) return saved_at(p, k, in, in->p->cut);
     return (char *)plan_data(p, k->cuts) + (size_t)(in->layer / n) * cut_bytes(in->p);
 }
 

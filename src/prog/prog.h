@@ -254,6 +254,7 @@ typedef struct chain {
     prog *first, *block, *last;
     int layers;
     int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
+    int keep_last;  /* ... but keep everything of this many blocks, the last */
 } chain;
 
 typedef struct plan plan;

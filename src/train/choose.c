@@ -41,11 +41,22 @@ optim_settings train_optim(const config *c, const op_backend *ops, const model_l
                              .backend = ops };
 }
 
-int train_keep_every(const config *c, int layers) {
+static int keep_every(const config *c, int layers) {
     switch ((cfg_recompute)c->activation_checkpoint.mode) {
     case CFG_AC_FULL: return 1;
     case CFG_AC_EVERY: return (int)c->activation_checkpoint.every;
     case CFG_AC_SQRT: return (int)lround(sqrt((double)layers));
     default: return 0;
     }
+}
+
+err train_recompute(const config *c, chain *t) {
+    double part = c->activation_checkpoint.part;
+    t->keep_every = keep_every(c, t->layers);
+    if (part < 1 && !t->keep_every)
+        return err_hint(
+            ERR("activation_checkpoint.part is %g, but no whole block is recomputed", part),
+            "set activation_checkpoint.mode=full, or leave part out");
+    t->keep_last = t->layers - (int)lround(part * t->layers);
+    return OK;
 }

@@ -137,7 +137,7 @@ static err build(trainer *t) {
     optim_settings s = train_optim(c, t->ops, &l);
     TRY(optim_new(&s, t->m, t->p, 0, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
-    t->train.keep_every = train_keep_every(c, t->mc.layers);
+    TRY(train_recompute(c, &t->train));
     t->train_id = plan_chain(t->p, &t->train, model_bucket_home, t->m);
     if (t->n_sets) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));

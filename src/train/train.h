@@ -34,7 +34,7 @@ err train_device(const config *c, const op_backend **out);
 /* How the model lies on it, in rows of `seq` tokens. */
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
-/* As in chain. */
-int train_keep_every(const config *c, int layers);
+/* Which of a chain's blocks run forward again. */
+err train_recompute(const config *c, chain *t);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct layout {
     const char *name;
     int dp, tp;
     bool sp, zero3;
-    int keep_every;
+    int keep_every, keep_last;
     bool selective;
     dtype dt;
     const char *modules;
@@ -185,6 +185,7 @@ static inline err rank_run(rank_job *j) {
     int64_t rows = RUN_ROWS / l->dp, n = rows * RUN_SEQ;
     TRY(model_record(m, PROG_TRAIN, n, RUN_SEQ, &c));
     c.keep_every = l->keep_every;
+    c.keep_last = l->keep_last;
     plan *p = plan_new(&me, ops_cpu(OPS_ISA_BEST), l->threads ? l->threads : 1);
     model_reserve(m, p, true);
     int chain_id = plan_chain(p, &c, model_bucket_home, m);
