@@ -24,7 +24,7 @@ static void launch_gelu(cuda_context *ctx, const tensor &x, const tensor &dy, co
     int64_t n = x.dim[0];
     auto kernel = dy.data ? (tanh_form ? gelu_map<A, true, true> : gelu_map<A, true, false>)
                           : (tanh_form ? gelu_map<A, false, true> : gelu_map<A, false, false>);
-    kernel<<<blocks_for(n, THREADS * EIGHT), THREADS, 0, ctx->stream>>>(A(x), A(dy), A(y), n);
+    LAUNCH(ctx, { blocks_for(n, THREADS * EIGHT), THREADS }, kernel, A(x), A(dy), A(y), n);
 }
 
 static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const tensor *dyt,
@@ -34,7 +34,6 @@ static void run_gelu(cuda_context *ctx, act_kind act, const tensor *xt, const te
     tensor dy = dyt ? tensor_of(dyt->data, dyt->dt, 1, &n) : tensor{};
     const tensor *all[] = { &x, &dy, &y };
     WITH_TYPE(common_type(n, all, 3), launch_gelu<A>(ctx, x, dy, y, act == ACT_GELU_TANH));
-    cuda_ok(ctx, cudaGetLastError(), __FILE__, __LINE__);
 }
 
 extern "C" void cuda_gelu(const op_call *c) {
@@ -81,10 +80,8 @@ static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, 
 extern "C" void cuda_swiglu(const op_call *c) {
     const tensor *gu = &c->in[0], *y = &c->out[0], *all[] = { gu, y };
     int f = (int)(gu->dim[1] / 2);
-    WITH_TYPE(common_type(f, all, 2),
-              (swiglu<A><<<blocks_for(gu->dim[0], 1), THREADS, 0, cuda_stream(c)>>>(A(*gu, f),
-                                                                                    A(*y, f), f)));
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(common_type(f, all, 2), LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS },
+                                             swiglu<A>, A(*gu, f), A(*y, f), f));
 }
 
 extern "C" void cuda_swiglu_bwd(const op_call *c) {
@@ -92,9 +89,8 @@ extern "C" void cuda_swiglu_bwd(const op_call *c) {
     const tensor *all[] = { dy, gu, dgu, y };
     int f = (int)(gu->dim[1] / 2);
     WITH_TYPE(common_type(f, all, 4),
-              (swiglu_bwd<A><<<blocks_for(gu->dim[0], 1), THREADS, 0, cuda_stream(c)>>>(
-                  A(*dy, f), A(*gu, f), A(*dgu, f), A(*y, f), f)));
-    CUDA_LAUNCHED(c);
+              LAUNCH(cuda_of(c), { blocks_for(gu->dim[0], 1), THREADS }, swiglu_bwd<A>, A(*dy, f),
+                     A(*gu, f), A(*dgu, f), A(*y, f), f));
 }
 
 /* ---- bias, where a product could not add it ---------------------------------------------------- */
@@ -123,7 +119,6 @@ extern "C" void cuda_bias_gelu(cuda_context *x, const tensor *z, const tensor *b
     int64_t cols = z->dim[1];
     const tensor *all[] = { z, y };
     WITH_TYPE(common_type(cols, all, 2),
-              (bias_gelu<A><<<blocks_for(z->dim[0], 1), THREADS, 0, x->stream>>>(
-                  A(*z), mixed(*bias), A(*y), cols, act)));
-    cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
+              LAUNCH(x, { blocks_for(z->dim[0], 1), THREADS }, bias_gelu<A>, A(*z), mixed(*bias),
+                     A(*y), cols, act));
 }

@@ -68,7 +68,7 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 
 /* ---- forward ----------------------------------------------------------------------------------- */
 static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t first) {
-    extern __shared__ float shared[];
+    LAUNCHED_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
@@ -154,11 +154,8 @@ static unsigned sets(const att &a) {
 
 static void run_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    CUDA_OK(cuda_of(c),
-            cudaFuncSetAttribute(attend, cudaFuncAttributeMaxDynamicSharedMemorySize, (int)shared));
-    attend<<<dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(a, mixed(*o),
-                                                                                   lse);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared }, attend, a, mixed(*o),
+           lse);
 }
 
 extern "C" void cuda_attention_tiles(const op_call *c) {
@@ -180,8 +177,7 @@ extern "C" void cuda_attention_cached(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.pos = (const int32_t *)c->in[2].data;
     const tensor *cache = &c->in[1];
-    store_keys<<<(unsigned)a.n, 128, 0, cuda_stream(c)>>>(a, cache->data, cache->dt);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)a.n, 128 }, store_keys, a, cache->data, cache->dt);
     a.keys = cache->data;
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];
@@ -193,7 +189,7 @@ extern "C" void cuda_attention_cached(const op_call *c) {
 /* dq of QUERIES tokens; also leaves rowdot[H, N] = sum of do x o, which the other kernel reads. */
 static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
                                       mixed dqkv, float *rowdot, int64_t first) {
-    extern __shared__ float shared[];
+    LAUNCHED_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ds = qs + QUERIES * ld, *ks = ds + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
@@ -262,7 +258,7 @@ static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse
 /* dk and dv of QUERIES keys of one group, over every query of the group's heads that sees them. */
 static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
                                     mixed dqkv, int64_t first) {
-    extern __shared__ float shared[];
+    LAUNCHED_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *ks = shared, *vs = ks + QUERIES * ld, *qs = vs + QUERIES * ld, *ds = qs + TILE * ld;
     int group = blockIdx.y, heads = a.q / a.kv;
@@ -324,16 +320,11 @@ static __global__ void grad_keys(att a, mixed dout, const float *lse, const floa
 static void run_grad(const op_call *c, const att &a, float *rowdot) {
     const float *lse = (const float *)c->in[3].data;
     mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
-    int shared = (int)((size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float));
-    cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_queries, most, shared));
-    CUDA_OK(cuda_of(c), cudaFuncSetAttribute(grad_keys, most, shared));
-    grad_queries<<<dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared, cuda_stream(c)>>>(
-        a, dout, o, lse, dqkv, rowdot);
-    CUDA_LAUNCHED(c);
-    grad_keys<<<dim3(sets(a), (unsigned)a.kv), WARPS * WARP, shared, cuda_stream(c)>>>(
-        a, dout, lse, rowdot, dqkv);
-    CUDA_LAUNCHED(c);
+    size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
+    dim3 queries(sets(a), (unsigned)a.q), keys(sets(a), (unsigned)a.kv);
+    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries, a, dout, o, lse, dqkv,
+           rowdot);
+    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys, a, dout, lse, rowdot, dqkv);
 }
 
 extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
@@ -359,9 +350,8 @@ static __global__ void row_starts(const int32_t *start, int64_t n, int64_t seq, 
 
 extern "C" void cuda_row_starts(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
                                 int32_t *first) {
-    row_starts<<<(unsigned)ceil_div(n, 256), 256, 0, cuda_stream(c)>>>(start, n, seq,
-                                                                       c->attr.heads.window, first);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, 256), 256 }, row_starts, start, n, seq,
+           c->attr.heads.window, first);
 }
 
 /* ---- for cuDNN: where documents lie, and those it has no slot for --------------------------------- */
@@ -408,9 +398,8 @@ static __global__ void cut_documents(const int32_t *start, int n, int slots, int
 extern "C" void cuda_cut_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
                                    const int64_t width[3], cuda_places *out) {
     BUG_IF(slots > CUDA_MOST_SLOTS || n >= INT32_MAX - CUT_THREADS * CUT_EACH);
-    cut_documents<<<1, CUT_THREADS, 0, cuda_stream(c)>>>(start, (int)n, slots, width[0], width[1],
-                                                         width[2], out);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { 1, CUT_THREADS }, cut_documents, start, (int)n, slots, width[0], width[1],
+           width[2], out);
 }
 
 extern "C" void cuda_attention_rest(const op_call *c, const int32_t *from, void *workspace) {

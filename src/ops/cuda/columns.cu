@@ -30,8 +30,7 @@ static __global__ void __launch_bounds__(1024)
 extern "C" void cuda_add_partials(cuda_context *x, const float *partial, int rows, int outputs,
                                   const cuda_sums *o) {
     int cols = outputs * o->wide;
-    add_partials<<<blocks_for(cols, 32), dim3(32, 32), 0, x->stream>>>(partial, rows, cols, *o);
-    cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
+    LAUNCH(x, { blocks_for(cols, 32), dim3(32, 32) }, add_partials, partial, rows, cols, *o);
 }
 
 /* ---- columns of a tensor -------------------------------------------------------------------------- */
@@ -89,7 +88,7 @@ template <class A> static int launch_columns(cuda_context *x, const tensor *t, f
     int64_t down = ceil_div(rows, ROWS * U), most = most_partials(cols);
     if (down > most) down = most;
     dim3 grid(blocks_for(cols, STEP), (unsigned)down), block(WARP, ROWS);
-    column_partials<A, U><<<grid, block, 0, x->stream>>>(A(*t), rows, cols, partial);
+    LAUNCH(x, { grid, block }, column_partials<A, U>, A(*t), rows, cols, partial);
     return (int)down;
 }
 

@@ -39,8 +39,6 @@ enum { CUDA_PARTIALS = 396 };
 /* Keeps a failed call as the context's fault. @return true when it succeeded. */
 bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line);
 #define CUDA_OK(x, call) cuda_ok(x, call, __FILE__, __LINE__)
-/* After each launch. */
-#define CUDA_LAUNCHED(c) cuda_ok(cuda_of(c), cudaGetLastError(), __FILE__, __LINE__)
 
 /* ---- products: products.c and linear.c ----------------------------------------------------------------------
  * As the CPU's gemm: C[M,N] (+)= op(A) op(B), row major, ta/tb when stored transposed. A and B are
@@ -89,12 +87,16 @@ void cuda_unmap_host(void *context, void *p, size_t bytes);
 void cuda_aside(void *context);
 void cuda_back(void *context, int leg);
 void cuda_join(void *context, int leg);
+/* Where the queue aside began; NULL when not aside. */
+cudaEvent_t cuda_forked(const cuda_context *x);
 void cuda_side_free(struct cuda_side *s); /* takes NULL */
 
 /* ---- updates whose state lies on the host: ferry.c ---------------------------------------------- */
 /* Makes the update by calls of `kernel` on pieces, whose state is on the device. */
 void cuda_update_far(const op_call *c, op_kernel kernel);
 size_t cuda_far_workspace(const op_call *c);
+/* The context's stream waits for what is on its way back to the host. */
+void cuda_ferry_join(cuda_context *x);
 void cuda_ferry_free(struct cuda_ferry *f); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */

@@ -1,12 +1,20 @@
-/* Device-side helpers: eight elements at a time in fp32 whatever their type, sums over a warp and a
- * row's warps. */
+/* What kernels share: eight elements at a time in fp32 whatever their type, sums over a warp and a
+ * block, launches. */
 #ifndef INGOT_OPS_CUDA_DEVICE_CUH
 #define INGOT_OPS_CUDA_DEVICE_CUH
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 
+#include <type_traits>
+
 #include "cuda_internal.h"
+
+#ifdef __CUDACC__
+#include "machine.cuh"
+#else
+#include <machine_emulated.h>
+#endif
 
 typedef __nv_bfloat16 bf16;
 
@@ -74,18 +82,6 @@ __device__ __forceinline__ void write1(void *p, int dt, int64_t i, float v) {
     case DT_F16: ((half *)p)[i] = __float2half_rn(v); break;
     default: ((float *)p)[i] = v;
     }
-}
-
-/* ---- copies into shared memory that a thread queues and waits for itself ------------------------- */
-__device__ __forceinline__ void copy_async(pack16 *to, const pack16 *from) {
-    unsigned at = (unsigned)__cvta_generic_to_shared(to);
-    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"(at), "l"(from) : "memory");
-}
-__device__ __forceinline__ void copies_end() { /* of a set of copies */
-    asm volatile("cp.async.commit_group;" ::: "memory");
-}
-template <int AFTER> __device__ __forceinline__ void copies_wait() { /* for all but the last sets */
-    asm volatile("cp.async.wait_group %0;" ::"n"(AFTER) : "memory");
 }
 
 /* A tensor's memory, of a type known when compiled ... */
@@ -213,17 +209,6 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
         }                                                                                          \
     } while (0)
 
-/* ---- fast functions, good to a few last places ---------------------------------------------------- */
-__device__ __forceinline__ float power2(float x) {
-    float y;
-    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-__device__ __forceinline__ float inverse(float x) {
-    float y;
-    asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
 __device__ __forceinline__ float sigmoid(float x) { return inverse(1 + power2(-1.44269504f * x)); }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
@@ -248,6 +233,27 @@ __device__ __forceinline__ float block_sum(float v, float *room) {
     v = 0;
     for (int i = 0; i < warps; i++) v += room[i];
     return v;
+}
+
+/* ---- launches ---------------------------------------------------------------------------------- */
+typedef struct launch_shape {
+    dim3 blocks, threads;
+    size_t shared = 0; /* bytes, beside what the kernel itself declares */
+} launch_shape;
+
+/* LAUNCH(context, { blocks, threads }, kernel, arguments ...): on the context's stream, whose fault it
+ * is when it fails. */
+#define LAUNCH(...) launch_at(__FILE__, __LINE__, __VA_ARGS__)
+
+/* The kernel alone says of what types its arguments are. */
+template <typename... T>
+static void launch_at(const char *file, int line, cuda_context *x, const launch_shape &s,
+                      void (*kernel)(T...), std::common_type_t<T>... arguments) {
+    cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
+    if (s.shared) /* without asking a block has 48 KiB */
+        cuda_ok(x, cudaFuncSetAttribute((const void *)kernel, most, (int)s.shared), file, line);
+    START(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
+    cuda_ok(x, cudaGetLastError(), file, line);
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }

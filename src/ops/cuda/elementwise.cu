@@ -33,10 +33,8 @@ static void add_launch(cuda_context *x, const tensor *at, const tensor *bt, cons
     tensor a = flat(at), b = flat(bt), y = flat(yt);
     const tensor *all[] = { &a, &b, &y };
     int64_t n = a.dim[0];
-    WITH_TYPE(common_type(n, all, 3),
-              (add<A><<<blocks_for(n, THREADS * EIGHT), THREADS, 0, x->stream>>>(A(a), A(b), A(y),
-                                                                                 n, by)));
-    cuda_ok(x, cudaGetLastError(), __FILE__, __LINE__);
+    WITH_TYPE(common_type(n, all, 3), LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS }, add<A>,
+                                             A(a), A(b), A(y), n, by));
 }
 
 extern "C" void cuda_add(const op_call *c) {
@@ -90,9 +88,7 @@ extern "C" void cuda_dropout(const op_call *c) {
     uint32_t site = c->attr.dropout.site | c->run->layer << 16;
     uint32_t below = (uint32_t)(p * 4294967296.0);
     float keep = (float)(1 / (1 - p));
-    WITH_TYPE(
-        common_type(cols, all, 2),
-        (dropout<A><<<blocks_for(x->dim[0], 1), THREADS, 0, cuda_stream(c)>>>(
-            A(*x), A(*y), (const int64_t *)c->in[1].data, c->run->step, cols, site, below, keep)));
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(common_type(cols, all, 2),
+              LAUNCH(cuda_of(c), { blocks_for(x->dim[0], 1), THREADS }, dropout<A>, A(*x), A(*y),
+                     (const int64_t *)c->in[1].data, c->run->step, cols, site, below, keep));
 }

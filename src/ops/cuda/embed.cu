@@ -47,9 +47,9 @@ extern "C" void cuda_embed(const op_call *c) {
     const tensor *table = &c->in[1], *x = &c->out[0], *all[] = { table, x };
     int64_t n = x->dim[0], d = x->dim[1];
     int blocks = grid_for(cuda_of(c), n, WARPS, PER_SM);
-    WITH_TYPE(common_type(d, all, 2), (gather<A><<<blocks, WARPS * WARP, 0, cuda_stream(c)>>>(
-                                          (const int32_t *)c->in[0].data, A(*table), A(*x), n, d)));
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(common_type(d, all, 2),
+              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, gather<A>,
+                     (const int32_t *)c->in[0].data, A(*table), A(*x), n, d));
 }
 
 static __global__ void number(int32_t *place, int64_t n) {
@@ -170,25 +170,21 @@ extern "C" size_t cuda_embed_workspace(const op_call *c) {
 extern "C" void cuda_embed_bwd(const op_call *c) {
     const tensor *dx = &c->in[0], *all[] = { dx };
     int64_t n = dx->dim[0], d = dx->dim[1];
-    cudaStream_t stream = cuda_stream(c);
+    cuda_context *x = cuda_of(c);
     char *work = (char *)c->run->workspace, *sort = work + lists_bytes(n);
     size_t bytes = sort_bytes(n);
     BUG_IF(c->out[0].dt != DT_F32);
     if (!(c->accumulate & 1))
-        CUDA_OK(cuda_of(c), cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), stream));
+        CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
     int32_t *key = (int32_t *)work, *place = key + n, *numbers = place + n;
-    number<<<blocks_for(n, 256), 256, 0, stream>>>(numbers, n);
+    LAUNCH(x, { blocks_for(n, 256), 256 }, number, numbers, n);
     int bits = 1;
     while (c->out[0].dim[0] > (int64_t)1 << bits) bits++;
-    CUDA_OK(cuda_of(c),
-            cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)c->in[1].data, key,
-                                            numbers, place, (int)n, 0, bits, stream));
+    CUDA_OK(x, cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)c->in[1].data, key,
+                                               numbers, place, (int)n, 0, bits, x->stream));
     runs r = { key, place, (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n, d };
     r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0;
     dim3 blocks((unsigned)ceil_div(n, STRETCH * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
-    WITH_TYPE(common_type(d, all, 1),
-              (add_runs<A><<<blocks, WARPS * WARP, 0, stream>>>(A(*dx), r)));
-    CUDA_LAUNCHED(c);
-    add_pieces<<<blocks, WARPS * WARP, 0, stream>>>(r);
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));
+    LAUNCH(x, { blocks, WARPS * WARP }, add_pieces, r);
 }

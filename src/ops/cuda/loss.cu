@@ -50,7 +50,7 @@ static __device__ __forceinline__ void join_all(float &max, float &sum, float &t
 /* Exponents to the base 2: logits are scaled by scale x log2(e) when read. */
 template <class A, bool KEEP>
 static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_args a) {
-    extern __shared__ pack16 shared[]; /* KEEP: the row; a thread reads what it sent for */
+    LAUNCHED_SHARED(pack16, shared); /* KEEP: the row; a thread reads what it sent for */
     typename A::raw *kept = (typename A::raw *)shared;
     int64_t base = blockIdx.x * a.stride, end = base + a.v;
     int v = (int)a.v, target = a.target[blockIdx.x];
@@ -115,11 +115,7 @@ template <class A> static void launch(const op_call *c, const tensor &z, const s
     size_t row = (size_t)ceil_div(a.v, EIGHT) * sizeof(typename A::raw);
     bool keep = a.grad && row <= ROW_BYTES;
     auto kernel = keep ? softmax_rows<A, true> : softmax_rows<A, false>;
-    if (keep)
-        CUDA_OK(cuda_of(c),
-                cudaFuncSetAttribute((const void *)kernel,
-                                     cudaFuncAttributeMaxDynamicSharedMemorySize, (int)row));
-    kernel<<<(unsigned)z.dim[0], THREADS, keep ? row : 0, cuda_stream(c)>>>(A(z), a);
+    LAUNCH(cuda_of(c), { (unsigned)z.dim[0], THREADS, keep ? row : 0 }, kernel, A(z), a);
 }
 
 extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
@@ -133,5 +129,4 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
     WITH_TYPE(common_type(s->stride, all, 1), launch<A>(c, z, a));
-    CUDA_LAUNCHED(c);
 }

@@ -84,7 +84,7 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
         if (ALONE)
             __syncthreads();
         else
-            asm volatile("bar.sync %0, %1;" ::"r"(group + 1), "r"(s.warps * WARP) : "memory");
+            sync_some(group + 1, s.warps * WARP);
         sum = 0;
         for (int i = lane % SHARE; i < s.warps; i += SHARE)
             sum += room[(group * s.warps + i) * C + lane / SHARE];
@@ -170,9 +170,9 @@ static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s
     using W = typename A::fp32;
     int64_t unit = row_unit(s);
     int threads = s.rows * s.warps * WARP;
-    (s.rms ? norm_fwd<A, V, true>
-           : norm_fwd<A, V, false>)<<<blocks_for(s.n, s.rows), threads, 0, cuda_stream(c)>>>(
-        A(a.x, unit), A(a.delta, unit), W(a.w), W(a.b), A(a.r, unit), A(a.y, unit), a.stat, s);
+    auto kernel = s.rms ? norm_fwd<A, V, true> : norm_fwd<A, V, false>;
+    LAUNCH(cuda_of(c), { blocks_for(s.n, s.rows), threads }, kernel, A(a.x, unit), A(a.delta, unit),
+           W(a.w), W(a.b), A(a.r, unit), A(a.y, unit), a.stat, s);
 }
 
 template <class A>
@@ -202,7 +202,6 @@ static dtype row_type(const norm_shape &s, const tensor *const *all, int n, cons
 static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     const tensor *all[] = { &a.x, &a.delta, &a.r, &a.y };
     WITH_TYPE(row_type(s, all, 4, a.w, a.b), launch_fwd_by_width<A>(c, a, s));
-    CUDA_LAUNCHED(c);
 }
 
 extern "C" void cuda_norm(const op_call *c) {
@@ -336,7 +335,7 @@ static __global__ void __launch_bounds__(S::threads, 1)
              typename S::access::fp32 w, typename S::access dr, typename S::access dx,
              float *partial, bool biased, norm_shape s) {
     using A = typename S::access;
-    extern __shared__ pack16 shared[];
+    LAUNCHED_SHARED(pack16, shared);
     __shared__ float room[2][S::warps * 2 * S::r];
     const int group = threadIdx.x / (s.warps * WARP);
     bwd_thread<S, RMS, GROUPED> t = {
@@ -412,12 +411,9 @@ static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
     auto kernel = s.rms ? norm_bwd<S, true, false, KEEP> : norm_bwd<S, false, false, KEEP>;
     if constexpr (S::v == 1)
         if (s.groups > 1) kernel = norm_bwd<S, true, true, KEEP>;
-    CUDA_OK(cuda_of(c),
-            cudaFuncSetAttribute((const void *)kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                 (int)shared));
-    kernel<<<blocks, threads, shared, cuda_stream(c)>>>(
-        A(a.dy, unit), A(a.x, unit), a.stat, typename A::fp32(a.w), A(a.dr, unit), A(a.dx, unit),
-        (float *)c->run->workspace, a.db != NULL, s);
+    LAUNCH(cuda_of(c), { blocks, threads, shared }, kernel, A(a.dy, unit), A(a.x, unit), a.stat,
+           typename A::fp32(a.w), A(a.dr, unit), A(a.dx, unit), (float *)c->run->workspace,
+           a.db != NULL, s);
     return blocks;
 }
 
@@ -436,7 +432,6 @@ static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &
     const tensor *all[] = { &a.dy, &a.x, &a.dr, &a.dx };
     int blocks = 0;
     WITH_TYPE(row_type(s, all, 4, a.w, a.w), blocks = launch_bwd_by_width<A>(c, a, s));
-    CUDA_LAUNCHED(c);
     cuda_sums o = { { a.dw, a.db }, { a.add_w, a.add_b }, s.d, (s.d + 7) / 8 * 8 };
     cuda_add_partials(cuda_of(c), (const float *)c->run->workspace, blocks, a.db ? 2 : 1, &o);
 }
@@ -487,9 +482,8 @@ static void copy_v(const op_call *c, const tensor *x, const tensor *y) {
     dtype dt = first % 8 ? DT_NONE : common_type(stride, all, 2);
     int blocks = grid_for(cuda_of(c), rows * ceil_div(stride - first, 8), 256, 16);
     int64_t width = first % 8 ? first : stride;
-    WITH_TYPE(dt, (copy_columns<A><<<blocks, 256, 0, cuda_stream(c)>>>(A(*x, width), A(*y, width),
-                                                                       rows, stride, first)));
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks, 256 }, copy_columns<A>, A(*x, width), A(*y, width),
+                         rows, stride, first));
 }
 
 extern "C" void cuda_qknorm(const op_call *c) {

@@ -328,15 +328,13 @@ static void launch_as(const op_call *c, S source, int64_t n, int64_t k, scale_so
     dim3 grid((unsigned)ceil_div(k, TILE), (unsigned)ceil_div(n, TILE));
     float *sums = c->out[2].data ? (float *)c->run->workspace : NULL;
     auto kernel = sums ? quantize<S, F, true> : quantize<S, F, false>;
-    kernel<<<grid, THREADS, 0, cuda_stream(c)>>>(
-        source, (float *)c->in[1].data, (uint8_t *)c->out[0].data, (uint8_t *)c->out[1].data, n, k,
-        from, fp8_top(F == __NV_E5M2 ? DT_E5M2 : DT_E4M3), sums);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { grid, THREADS }, kernel, source, (float *)c->in[1].data,
+           (uint8_t *)c->out[0].data, (uint8_t *)c->out[1].data, n, k, from,
+           fp8_top(F == __NV_E5M2 ? DT_E5M2 : DT_E4M3), sums);
     if (!sums) return;
     int64_t width = S::PARTS * k;
-    add_tiles<<<(unsigned)ceil_div(width, WARP), dim3(WARP, SIDE), 0, cuda_stream(c)>>>(
-        sums, grid.y, width, (float *)c->out[2].data, c->accumulate & 4);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(width, WARP), dim3(WARP, SIDE) }, add_tiles, sums,
+           grid.y, width, (float *)c->out[2].data, c->accumulate & 4);
 }
 
 /* @param n, k of the source's operands; the result is PARTS k wide. */
@@ -350,8 +348,7 @@ template <class S> static void launch(const op_call *c, S source, int64_t n, int
         CUDA_OK(ctx, cudaMemsetAsync(row + FP8_AMAX, 0, sizeof *row, ctx->stream));
     if (from != FROM_ROW) {
         int blocks = grid_for(ctx, n, 1, delayed ? 1 : 8);
-        amax<<<blocks, AMAX_THREADS, 0, ctx->stream>>>(source, n, k, row, delayed);
-        CUDA_LAUNCHED(c);
+        LAUNCH(ctx, { blocks, AMAX_THREADS }, amax<S>, source, n, k, row, delayed);
     }
     if (c->out[c->out[0].data ? 0 : 1].dt == DT_E5M2)
         launch_as<S, __NV_E5M2>(c, source, n, k, from);
@@ -405,6 +402,5 @@ static __global__ void commit(float *rows, int64_t n) {
 
 extern "C" void cuda_fp8_commit(const op_call *c) {
     int64_t n = c->out[0].dim[0];
-    commit<<<(unsigned)ceil_div(n, WARP), WARP, 0, cuda_stream(c)>>>((float *)c->out[0].data, n);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, WARP), WARP }, commit, (float *)c->out[0].data, n);
 }

@@ -57,10 +57,8 @@ extern "C" void cuda_sqnorm(const op_call *c) {
     int64_t n = tensor_count(x), blocks = ceil_div(n, TILE);
     if (blocks > CUDA_PARTIALS) blocks = CUDA_PARTIALS;
     double *partial = (double *)c->run->workspace;
-    squares<<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(
-        (const float *)x->data, n, (uintptr_t)x->data % 16 == 0, partial);
-    CUDA_LAUNCHED(c);
-    finish<<<1, THREADS, 0, cuda_stream(c)>>>(partial, (int)blocks, c->attr.scale.by,
-                                              (float *)c->out[0].data, c->accumulate & 1);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, squares, (const float *)x->data, n,
+           (uintptr_t)x->data % 16 == 0, partial);
+    LAUNCH(cuda_of(c), { 1, THREADS }, finish, partial, (int)blocks, c->attr.scale.by,
+           (float *)c->out[0].data, c->accumulate & 1);
 }

@@ -82,8 +82,7 @@ extern "C" void cuda_rope(const op_call *c) {
     int unit = s.dim % 8 ? s.dim : s.rot / 2; /* where rows are cut: eights only where both are */
     const tensor *table[] = { &c->in[2] };
     dtype dt = common_type(unit, table, 1) == DT_F32 ? common_type(unit, all, 2) : DT_NONE;
-    WITH_TYPE(dt, (rope<A><<<blocks_for(s.rows * s.items, THREADS), THREADS, 0, cuda_stream(c)>>>(
-                      A(*x, unit), A(*y, unit), (const int32_t *)c->in[1].data,
-                      typename A::fp32(c->in[2], s.rot / 2), s)));
-    CUDA_LAUNCHED(c);
+    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks_for(s.rows * s.items, THREADS), THREADS }, rope<A>,
+                         A(*x, unit), A(*y, unit), (const int32_t *)c->in[1].data,
+                         typename A::fp32(c->in[2], s.rot / 2), s));
 }

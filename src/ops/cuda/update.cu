@@ -90,8 +90,7 @@ static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
 template <class R, class P> static void launch_of(const op_call *c) {
     elements o = elements_of(c, R::states);
     int64_t blocks = ceil_div(o.n, THREADS * VECS * 4);
-    update<R, P, VECS><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update<R, P, VECS>, o);
 }
 
 template <class R> static void launch(const op_call *c) {
@@ -122,9 +121,8 @@ static __global__ void clip(step_state *now, const float *sum, const step_block 
 }
 
 extern "C" void cuda_clip(const op_call *c) {
-    clip<<<1, 1, 0, cuda_stream(c)>>>((step_state *)c->out[0].data, (const float *)c->in[0].data,
-                                      c->run->step, c->attr.clip.growth_interval);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { 1, 1 }, clip, (step_state *)c->out[0].data, (const float *)c->in[0].data,
+           c->run->step, c->attr.clip.growth_interval);
 }
 
 /* ---- adaptive clipping: a block a row ----------------------------------------------------------- */
@@ -148,8 +146,6 @@ static __global__ void clip_rows(const float *p, float *g, int64_t cols, float f
 
 extern "C" void cuda_agc(const op_call *c) {
     const tensor *p = &c->in[0];
-    clip_rows<<<(unsigned)p->dim[0], THREADS, 0, cuda_stream(c)>>>(
-        (const float *)p->data, (float *)c->out[0].data, p->dim[1], c->attr.agc.factor,
-        c->attr.agc.eps, c->run->step);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)p->dim[0], THREADS }, clip_rows, (const float *)p->data,
+           (float *)c->out[0].data, p->dim[1], c->attr.agc.factor, c->attr.agc.eps, c->run->step);
 }

@@ -73,13 +73,6 @@ static __device__ __forceinline__ const factors &share(const update_attr &a, con
     return room;
 }
 
-/* To two units in the last place: no step of a weight shows them, and the exact forms need calls. */
-static __device__ __forceinline__ float root(float x) {
-    float y;
-    asm("sqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x));
-    return y;
-}
-
 /* AdamW's rule for an element, or with L2 Adam's. */
 template <bool L2> struct adam {
     static constexpr int states = 2;

@@ -80,8 +80,7 @@ template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_a
 template <class P> static void launch(const op_call *c) {
     elements o = elements_of(c, 2);
     int64_t blocks = ceil_div(ceil_div(o.n, BLOCK8), WARPS);
-    update_adam8<P><<<(unsigned)blocks, THREADS, 0, cuda_stream(c)>>>(o);
-    CUDA_LAUNCHED(c);
+    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update_adam8<P>, o);
 }
 
 extern "C" void cuda_update_adam8(const op_call *c) {

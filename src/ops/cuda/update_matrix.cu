@@ -148,20 +148,19 @@ extern "C" void cuda_update_adafactor(const op_call *c) {
     f.row = (float *)(f.total + 1);
     f.col = f.row + f.r;
     f.sums = f.col + f.c;
-    cudaStream_t stream = cuda_stream(c);
+    cuda_context *ctx = cuda_of(c);
     if (matrix) {
         unsigned across = (unsigned)ceil_div(f.c, THREADS);
         int parts = (int)(f.r < CUDA_PARTIALS ? f.r : CUDA_PARTIALS);
-        row_sums<<<CUDA_PARTIALS, THREADS, 0, stream>>>(f);
-        total_of<<<1, 1, 0, stream>>>(f);
-        column_sums<<<dim3(across, (unsigned)parts), THREADS, 0, stream>>>(f);
-        column_factors<<<across, THREADS, 0, stream>>>(f, parts);
-        row_factors<<<(unsigned)ceil_div(f.r, THREADS), THREADS, 0, stream>>>(f);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, row_sums, f);
+        LAUNCH(ctx, { 1, 1 }, total_of, f);
+        LAUNCH(ctx, { dim3(across, (unsigned)parts), THREADS }, column_sums, f);
+        LAUNCH(ctx, { across, THREADS }, column_factors, f, parts);
+        LAUNCH(ctx, { (unsigned)ceil_div(f.r, THREADS), THREADS }, row_factors, f);
     }
-    lengths<<<CUDA_PARTIALS, THREADS, 0, stream>>>(f);
-    total_of<<<1, 1, 0, stream>>>(f);
-    apply_factored<<<CUDA_PARTIALS * 4, THREADS, 0, stream>>>(f);
-    CUDA_LAUNCHED(c);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, lengths, f);
+    LAUNCH(ctx, { 1, 1 }, total_of, f);
+    LAUNCH(ctx, { CUDA_PARTIALS * 4, THREADS }, apply_factored, f);
 }
 
 /* ---- Muon -----------------------------------------------------------------------------------------
@@ -236,16 +235,16 @@ extern "C" void cuda_update_muon(const op_call *c) {
     float *x = (float *)c->run->workspace, *next = x + n, *gram = next + n, *poly = gram + s * s;
     double *partial = (double *)align_up((uintptr_t)(poly + s * s), 16);
     void *room = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
-    cudaStream_t stream = cuda_stream(c);
+    cuda_context *ctx = cuda_of(c);
     update_attr a = attr_of(c);
-    muon_momentum<<<CUDA_PARTIALS, THREADS, 0, stream>>>(
-        (const float *)g->data, (float *)c->out[1].data, x, n, partial, a, c->run->step);
-    muon_normalise<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, n, partial);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_momentum, (const float *)g->data,
+           (float *)c->out[1].data, x, n, partial, a, c->run->step);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalise, x, n, partial);
     for (int i = 0; i < 5; i++) {
         product(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, room);
         product(c, s, s, s, gram, false, gram, false, poly, false, room);
-        blend<<<CUDA_PARTIALS, THREADS, 0, stream>>>(gram, poly, s * s, -4.7750f, 2.0315f);
-        blend<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, next, n, 3.4445f, 0);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, blend, gram, poly, s * s, -4.7750f, 2.0315f);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, blend, x, next, n, 3.4445f, 0);
         if (tall)
             product(c, r, k, k, x, false, poly, false, next, true, room);
         else
@@ -256,9 +255,8 @@ extern "C" void cuda_update_muon(const op_call *c) {
     }
     double ratio = (double)r / (double)k;
     float shape = (float)sqrt(ratio > 1 ? ratio : 1.0);
-    muon_apply<<<CUDA_PARTIALS, THREADS, 0, stream>>>(x, (float *)c->out[0].data, mixed(c->out[2]),
-                                                      n, shape, a, c->run->step);
-    CUDA_LAUNCHED(c);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_apply, x, (float *)c->out[0].data,
+           mixed(c->out[2]), n, shape, a, c->run->step);
 }
 
 extern "C" size_t cuda_update_workspace(const op_call *c) {

@@ -1,0 +1,230 @@
+/* Kernels on one core of a CPU. Blocks run one after the other. The threads of a block are fibers: one
+ * runs until it must wait for others, at a barrier or to exchange values within its warp, and then the
+ * next one does. Chance decides whether blocks run forwards or backwards, which thread begins and in
+ * which direction the others follow, and whether a copy that is queued happens at once or as late as it
+ * may. A kernel that lacks a barrier or a wait therefore reads what is not there yet, or what is there
+ * no more.
+ *
+ * Built with AddressSanitizer, which must know of every change of stacks.
+ */
+#include <sanitizer/common_interface_defs.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#include <machine_emulated.h>
+#include <vector>
+
+#include "switch.h"
+
+enum { WARP = 32, MOST_THREADS = 1024, BARRIERS = 16, STACK_BYTES = 256 << 10 };
+enum { MOST_SHARED = 227 << 10, MOST_ACROSS = 65535 }; /* of compute capability 9.0 */
+
+dim3 threadIdx, blockIdx, blockDim, gridDim;
+
+namespace {
+
+/* Where threads wait for each other. */
+struct gate {
+    int arrived, threads;
+    unsigned opened; /* times */
+};
+
+struct copy {
+    void *to;
+    const void *from;
+    int set;
+};
+
+struct fiber {
+    void *place; /* on its stack, while another one runs */
+    const void *stack;
+    size_t stack_bytes;
+    void *fake_stack; /* AddressSanitizer's */
+    dim3 thread;
+    bool done;
+    const gate *at; /* waits until it was opened once more; NULL: may run */
+    unsigned opened;
+    int sets; /* of copies that were ended */
+    std::vector<copy> copies;
+};
+
+struct warp {
+    gate meet;
+    uint32_t value[2][WARP]; /* of this exchange, of the one before */
+};
+
+struct {
+    fiber home;                 /* the caller's stack */
+    fiber fibers[MOST_THREADS]; /* have stacks once they ran */
+    int now, threads, live;
+    bool backwards;
+    gate barriers[BARRIERS];
+    warp warps[MOST_THREADS / WARP];
+    void *shared;
+    const std::function<void()> *thread;
+    uint32_t chance;
+} gpu;
+
+uint32_t draw() {
+    gpu.chance = gpu.chance * 1664525u + 1013904223u;
+    return gpu.chance >> 8;
+}
+
+fiber *self() { return &gpu.fibers[gpu.now]; }
+
+/* ---- fibers -------------------------------------------------------------------------------------- */
+void change(fiber *from, fiber *to) {
+    __sanitizer_start_switch_fiber(&from->fake_stack, to->stack, to->stack_bytes);
+    stack_switch(&from->place, to->place);
+    __sanitizer_finish_switch_fiber(from->fake_stack, nullptr, nullptr);
+}
+
+bool may_run(const fiber *f) { return !f->done && (!f->at || f->at->opened != f->opened); }
+
+/* The next of `count` threads from the first on that may run, after the one that runs now; -1: none. */
+int next_of(int first, int count) {
+    int at = gpu.now - first;
+    for (int k = 0; k < count; k++) {
+        at = gpu.backwards ? (at ? at : count) - 1 : at + 1 < count ? at + 1 : 0;
+        if (may_run(&gpu.fibers[first + at])) return first + at;
+    }
+    return -1;
+}
+
+/* Another thread runs, until this one may again: one of the same warp where there is one, so that a
+ * warp may be far ahead of the others. */
+void give_way() {
+    int first = gpu.now / WARP * WARP;
+    int next = next_of(first, min((int)WARP, gpu.threads - first));
+    if (next < 0) next = next_of(0, gpu.threads);
+    if (next < 0) emulate_fault("threads wait for others that never come");
+    if (next == gpu.now) return;
+    fiber *from = self();
+    gpu.now = next;
+    threadIdx = self()->thread;
+    change(from, self());
+}
+
+void live() {
+    const void *stack;
+    size_t bytes;
+    __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
+    if (!gpu.home.stack) gpu.home.stack = stack, gpu.home.stack_bytes = bytes;
+    for (;;) { /* once a block */
+        (*gpu.thread)();
+        if (!self()->copies.empty()) emulate_fault("a thread ends before its copies do");
+        self()->done = true;
+        if (--gpu.live)
+            give_way();
+        else
+            change(self(), &gpu.home);
+    }
+}
+
+void give_stack(fiber *f) {
+    void *stack = malloc(STACK_BYTES);
+    f->stack = stack;
+    f->stack_bytes = STACK_BYTES;
+    f->place = stack_new(stack, STACK_BYTES, live);
+}
+
+void wait_at(gate *g, int threads) {
+    if (g->arrived && g->threads != threads) emulate_fault("threads disagree on how many they are");
+    g->threads = threads;
+    if (++g->arrived == threads) {
+        g->arrived = 0;
+        g->opened++;
+        return;
+    }
+    self()->at = g;
+    self()->opened = g->opened;
+    give_way();
+}
+
+void run_block(size_t shared) {
+    int n = gpu.threads;
+    gpu.live = n;
+    gpu.backwards = draw() & 1;
+    gpu.now = (int)(draw() % (unsigned)n);
+    for (int i = 0; i < n; i++) {
+        fiber *f = &gpu.fibers[i];
+        if (!f->stack) give_stack(f);
+        unsigned x = (unsigned)i % blockDim.x, rest = (unsigned)i / blockDim.x;
+        f->thread = dim3(x, rest % blockDim.y, rest / blockDim.y);
+        f->done = false;
+        f->at = nullptr;
+        f->sets = 0;
+    }
+    /* NaN in every type, and no byte more than was asked for */
+    gpu.shared = malloc(shared);
+    memset(gpu.shared, 0xff, shared);
+    threadIdx = self()->thread;
+    change(&gpu.home, self());
+    free(gpu.shared);
+}
+
+} // namespace
+
+/* ---- what kernels call --------------------------------------------------------------------------- */
+void emulate_fault(const char *what) {
+    fprintf(stderr, "kernel: %s: block %u %u %u, thread %u %u %u\n", what, blockIdx.x, blockIdx.y,
+            blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
+    __sanitizer_print_stack_trace();
+    abort();
+}
+
+void *emulate_shared() { return gpu.shared; }
+
+void emulate_sync(int which, int threads) {
+    if (which < 0 || which >= BARRIERS || threads < 0 || threads % WARP)
+        emulate_fault("there is no such barrier");
+    wait_at(&gpu.barriers[which], threads ? threads : gpu.threads);
+}
+
+const uint32_t *emulate_warp(uint32_t value) {
+    if (gpu.threads < (gpu.now / WARP + 1) * WARP) emulate_fault("a warp is not whole");
+    warp *w = &gpu.warps[gpu.now / WARP];
+    uint32_t *values = w->value[w->meet.opened & 1];
+    values[gpu.now % WARP] = value;
+    wait_at(&w->meet, WARP);
+    return values;
+}
+
+void emulate_copy(void *to, const void *from) {
+    if ((uintptr_t)to % 16 || (uintptr_t)from % 16) emulate_fault("a copy is not aligned");
+    if (draw() & 1)
+        memcpy(to, from, 16);
+    else
+        self()->copies.push_back({ to, from, self()->sets });
+}
+
+void emulate_copies_end() { self()->sets++; }
+
+void emulate_copies_wait(int after) {
+    std::vector<copy> &copies = self()->copies;
+    size_t left = 0;
+    for (const copy &c : copies)
+        if (c.set < self()->sets - after)
+            memcpy(c.to, c.from, 16);
+        else
+            copies[left++] = c;
+    copies.resize(left);
+}
+
+void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread) {
+    uint64_t n = (uint64_t)threads.x * threads.y * threads.z;
+    gridDim = blocks, blockDim = threads;
+    if (!blocks.x || !blocks.y || !blocks.z || blocks.x > INT32_MAX || blocks.y > MOST_ACROSS ||
+        blocks.z > MOST_ACROSS || n < 1 || n > MOST_THREADS || shared > MOST_SHARED)
+        emulate_fault("no such launch");
+    gpu.threads = (int)n;
+    gpu.thread = &thread;
+    uint64_t all = (uint64_t)blocks.x * blocks.y * blocks.z;
+    bool backwards = draw() & 1;
+    for (uint64_t k = 0; k < all; k++) {
+        uint64_t i = backwards ? all - 1 - k : k, rest = i / blocks.x;
+        blockIdx = dim3((unsigned)(i % blocks.x), (unsigned)(rest % blocks.y),
+                        (unsigned)(rest / blocks.y));
+        run_block(shared);
+    }
+}

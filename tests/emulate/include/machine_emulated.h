@@ -1,0 +1,164 @@
+/* CUDA C++ for a plain C++ compiler: what nvcc knows by itself, as far as our kernels use it, and the
+ * names of ops/cuda/machine.cuh. emulate.cpp runs the threads. */
+#ifndef INGOT_EMULATE_MACHINE_H
+#define INGOT_EMULATE_MACHINE_H
+
+#include <math.h>
+#include <stdint.h>
+#include <string.h>
+
+#include <algorithm>
+#include <functional>
+
+using std::max;
+using std::min;
+
+/* ---- the language -------------------------------------------------------------------------------- */
+#define __global__
+#define __device__
+#define __host__
+#define __forceinline__ inline
+#define __launch_bounds__(...)
+#define __align__(bytes) __attribute__((aligned(bytes)))
+#define __shared__       static /* blocks run one after the other */
+
+struct dim3 {
+    unsigned x, y, z;
+    dim3(unsigned x = 1, unsigned y = 1, unsigned z = 1) : x(x), y(y), z(z) {}
+};
+struct alignas(8) float2 {
+    float x, y;
+};
+struct alignas(16) float4 {
+    float x, y, z, w;
+};
+struct alignas(8) uint2 {
+    unsigned x, y;
+};
+struct alignas(16) uint4 {
+    unsigned x, y, z, w;
+};
+static inline float2 make_float2(float x, float y) { return { x, y }; }
+static inline float4 make_float4(float x, float y, float z, float w) { return { x, y, z, w }; }
+static inline uint2 make_uint2(unsigned x, unsigned y) { return { x, y }; }
+static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
+    return { x, y, z, w };
+}
+
+/* ---- emulate.cpp --------------------------------------------------------------------------------- */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that runs now */
+
+/* Runs a kernel; `thread` is what each of its threads does. */
+void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread);
+/* Ends the program: a kernel does what the machine does not take. */
+[[noreturn]] void emulate_fault(const char *what);
+void *emulate_shared();
+/* Waits for `threads` threads of the block; 0: all of them. */
+void emulate_sync(int which, int threads);
+/* @return what each of the warp's 32 lanes gave, until the one after the next of such calls. */
+const uint32_t *emulate_warp(uint32_t value);
+void emulate_copy(void *to, const void *from);
+void emulate_copies_end();
+void emulate_copies_wait(int after);
+
+/* ---- machine.cuh --------------------------------------------------------------------------------- */
+template <typename... T>
+static std::function<void(T...)> emulated(void (*kernel)(T...), dim3 blocks, dim3 threads,
+                                          size_t shared, void *stream) {
+    return [=](T... arguments) {
+        emulate_run(blocks, threads, shared, [&] { kernel(arguments...); });
+    };
+}
+#define START emulated
+
+#define LAUNCHED_SHARED(type, name) type *name = (type *)emulate_shared()
+static inline void sync_some(int which, int threads) { emulate_sync(which, threads); }
+static inline void copy_async(void *to, const void *from) { emulate_copy(to, from); }
+static inline void copies_end() { emulate_copies_end(); }
+template <int AFTER> static void copies_wait() { emulate_copies_wait(AFTER); }
+static inline float power2(float x) { return exp2f(x); }
+static inline float inverse(float x) { return 1 / x; }
+static inline float root(float x) { return sqrtf(x); }
+
+/* ---- between threads ----------------------------------------------------------------------------- */
+static inline void __syncthreads() { emulate_sync(0, 0); }
+
+template <typename To, typename From> static To emulated_bits(From from) {
+    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    To to;
+    memcpy(&to, &from, sizeof to);
+    return to;
+}
+
+static inline int emulated_lane() {
+    return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
+}
+/* What all lanes gave; ours use whole warps only. */
+template <typename T> static const uint32_t *emulated_lanes(unsigned mask, T value) {
+    if (mask != ~0u) emulate_fault("a part of a warp");
+    return emulate_warp(emulated_bits<uint32_t>(value));
+}
+template <typename T> static T __shfl_sync(unsigned mask, T value, int lane) {
+    return emulated_bits<T>(emulated_lanes(mask, value)[lane % 32]);
+}
+template <typename T> static T __shfl_xor_sync(unsigned mask, T value, int by) {
+    return __shfl_sync(mask, value, emulated_lane() ^ by);
+}
+template <typename T> static T __shfl_up_sync(unsigned mask, T value, int by) {
+    int from = emulated_lane() - by;
+    return __shfl_sync(mask, value, from < 0 ? emulated_lane() : from);
+}
+static inline unsigned __ballot_sync(unsigned mask, bool yes) {
+    const uint32_t *all = emulated_lanes(mask, (uint32_t)yes);
+    unsigned bits = 0;
+    for (int i = 0; i < 32; i++) bits |= all[i] << i;
+    return bits;
+}
+static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
+    const uint32_t *all = emulated_lanes(mask, value);
+    return *std::max_element(all, all + 32);
+}
+
+/* No other thread runs meanwhile. */
+template <typename T> static T atomicAdd(T *p, T more) {
+    T before = *p;
+    *p += more;
+    return before;
+}
+static inline float4 operator+=(float4 &a, float4 b) {
+    return a = { a.x + b.x, a.y + b.y, a.z + b.z, a.w + b.w };
+}
+template <typename T> static T atomicMax(T *p, T other) {
+    T before = *p;
+    *p = max(before, other);
+    return before;
+}
+
+/* ---- one thread's own ---------------------------------------------------------------------------- */
+template <typename T> static T __ldcg(const T *p) { return *p; }
+template <typename T> static T __ldcs(const T *p) { return *p; }
+template <typename T> static void __stcs(T *p, T value) { *p = value; }
+
+static inline float __uint_as_float(unsigned x) { return emulated_bits<float>(x); }
+static inline unsigned __float_as_uint(float x) { return emulated_bits<unsigned>(x); }
+static inline int __float_as_int(float x) { return emulated_bits<int>(x); }
+static inline int __popc(unsigned x) { return __builtin_popcount(x); }
+static inline int __ffs(int x) { return __builtin_ffs(x); }
+static inline unsigned __umulhi(unsigned a, unsigned b) {
+    return (unsigned)((uint64_t)a * b >> 32);
+}
+/* Bytes of y:x by the selector's four digits. */
+static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
+    uint64_t both = (uint64_t)y << 32 | x;
+    unsigned out = 0;
+    if (selector & 0x8888) emulate_fault("__byte_perm with signs");
+    for (int i = 0; i < 4; i++)
+        out |= (unsigned)(both >> 8 * (selector >> 4 * i & 7) & 255) << 8 * i;
+    return out;
+}
+static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
+#define __expf expf /* the C library has something of that name */
+static inline float __fdividef(float a, float b) { return a / b; }
+static inline float __fdiv_rn(float a, float b) { return a / b; }
+
+#endif

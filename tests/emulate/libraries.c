@@ -1,0 +1,49 @@
+/* What is not ours: products by plain loops in cuBLASLt's place, so that the kernels beside them run. */
+#include "ops/cuda/cuda_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* ---- products ------------------------------------------------------------------------------------ */
+err cuda_products_new(const cuda_context *x, struct cuda_products **out) {
+    *out = NULL;
+    return OK;
+}
+void cuda_products_free(struct cuda_products *p) {}
+double cuda_peak(cuda_context *x, dtype dt) { return NAN; }
+
+/* [rows, cols] in fp32, of what is stored with this stride, or transposed. Owned. */
+static float *widened(const void *p, dtype dt, int64_t rows, int64_t cols, int64_t stride,
+                      bool transposed) {
+    float *v = mem_alloc((size_t)(rows * cols) * sizeof *v);
+    for (int64_t i = 0; i < rows; i++)
+        for (int64_t j = 0; j < cols; j++) {
+            size_t at = (size_t)(transposed ? j * stride + i : i * stride + j);
+            dt_to_f32(dt, (const char *)p + at * dt_size(dt), &v[i * cols + j], 1);
+        }
+    return v;
+}
+
+bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
+    if (g->bias || g->gelu || g->dgelu) return false; /* then our kernels do it */
+    BUG_IF(g->alpha != 0 && g->alpha != 1);
+    float *a = widened(g->a, g->at, g->m, g->k, g->lda, g->ta);
+    float *b = widened(g->b, g->bt, g->n, g->k, g->ldb, !g->tb);
+    double scale = (g->scale_a ? *g->scale_a : 1.0) * (g->scale_b ? *g->scale_b : 1.0);
+    for (int64_t i = 0; i < g->m; i++)
+        for (int64_t j = 0; j < g->n; j++) {
+            char *to = (char *)g->c + (size_t)(i * g->ldc + j) * dt_size(g->ct);
+            float before = 0;
+            double sum = 0;
+            for (int64_t k = 0; k < g->k; k++) sum += (double)a[i * g->k + k] * b[j * g->k + k];
+            if (g->accumulate) dt_to_f32(g->ct, to, &before, 1);
+            dt_from_f32(g->ct, &(float){ (float)(sum * scale) + before }, to, 1);
+        }
+    free(a);
+    free(b);
+    return true;
+}
+
+/* ---- the device ---------------------------------------------------------------------------------- */
+int ops_cuda_count(void) { return 1; }
+err ops_cuda_check(int number) { return OK; }
