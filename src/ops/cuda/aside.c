@@ -10,31 +10,24 @@
 #include "cuda_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- memory ------------------------------------------------------------------------------------ */
 err cuda_map_host(void *context, size_t bytes, void **out) {
     char size[32];
-    void *seen = NULL;
-    *out = NULL;
-    TRY(mem_map(bytes, out));
-    cudaError_t status = cudaHostRegister(*out, bytes, cudaHostRegisterMapped);
-    bool registered = status == cudaSuccess;
-    if (registered) status = cudaHostGetDevicePointer(&seen, *out, 0);
-    if (status == cudaSuccess && seen == *out) return OK;
+    cudaError_t status = cudaHostAlloc(out, bytes, 0);
+    if (status == cudaSuccess) {
+        memset(*out, 0, bytes);
+        return OK;
+    }
     cudaGetLastError(); /* no lasting fault */
-    if (registered) cudaHostUnregister(*out);
-    mem_unmap(*out, bytes);
     *out = NULL;
     return err_hint(ERR("%s of the host's memory cannot be given to the GPU: %s",
-                        str_bytes(size, sizeof size, (double)bytes),
-                        seen ? "it sees them elsewhere" : cudaGetErrorString(status)),
+                        str_bytes(size, sizeof size, (double)bytes), cudaGetErrorString(status)),
                     "lower optimizer.offload; \"ulimit -l\" may limit memory that is pinned");
 }
 
-void cuda_unmap_host(void *context, void *p, size_t bytes) {
-    cudaHostUnregister(p);
-    mem_unmap(p, bytes);
-}
+void cuda_unmap_host(void *context, void *p, size_t bytes) { cudaFreeHost(p); }
 
 /* ---- the second queue ---------------------------------------------------------------------------- */
 struct cuda_side {
@@ -79,6 +72,10 @@ static cudaEvent_t leg_of(cuda_context *x, int leg) {
     return s->leg[leg];
 }
 
+cudaEvent_t cuda_forked(const cuda_context *x) {
+    return x->side && x->side->aside ? x->side->fork : NULL;
+}
+
 void cuda_back(void *context, int leg) {
     cuda_context *x = context;
     BUG_IF(!x->side || !x->side->aside);
@@ -90,10 +87,11 @@ void cuda_back(void *context, int leg) {
 void cuda_join(void *context, int leg) {
     cuda_context *x = context;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (!x->side) return;
-    BUG_IF(x->side->aside);
+    if (leg == OP_ALL_LEGS && !x->side) return;
+    BUG_IF(side_of(x)->aside); /* a leg that never ran yet may be in a recording that lasts */
     CUDA_OK(x, cudaStreamIsCapturing(x->stream, &status));
     bool recorded = status != cudaStreamCaptureStatusNone;
+    if (leg == OP_ALL_LEGS) cuda_ferry_join(x);
     CUDA_OK(x, cudaStreamWaitEvent(x->stream, leg == OP_ALL_LEGS ? x->side->done : leg_of(x, leg),
                                    recorded ? cudaEventWaitExternal : 0));
 }

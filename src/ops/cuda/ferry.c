@@ -18,7 +18,8 @@ enum { PIECE = 1 << 23, ROOMS = 3 };
 
 struct cuda_ferry {
     cudaStream_t in, out;
-    cudaEvent_t begin, here[ROOMS], updated[ROOMS], gone[ROOMS];
+    cudaEvent_t begin, end, here[ROOMS], updated[ROOMS], gone[ROOMS];
+    int next; /* room */
 };
 
 static struct cuda_ferry *ferry_of(cuda_context *x) {
@@ -27,6 +28,7 @@ static struct cuda_ferry *ferry_of(cuda_context *x) {
     CUDA_OK(x, cudaStreamCreateWithFlags(&f->in, cudaStreamNonBlocking));
     CUDA_OK(x, cudaStreamCreateWithFlags(&f->out, cudaStreamNonBlocking));
     CUDA_OK(x, cudaEventCreateWithFlags(&f->begin, cudaEventDisableTiming));
+    CUDA_OK(x, cudaEventCreateWithFlags(&f->end, cudaEventDisableTiming));
     for (int i = 0; i < ROOMS; i++) {
         CUDA_OK(x, cudaEventCreateWithFlags(&f->here[i], cudaEventDisableTiming));
         CUDA_OK(x, cudaEventCreateWithFlags(&f->updated[i], cudaEventDisableTiming));
@@ -43,6 +45,7 @@ void cuda_ferry_free(struct cuda_ferry *f) {
         cudaEventDestroy(f->gone[i]);
     }
     cudaEventDestroy(f->begin);
+    cudaEventDestroy(f->end);
     cudaStreamDestroy(f->in);
     cudaStreamDestroy(f->out);
     free(f);
@@ -67,6 +70,12 @@ static size_t room_bytes(const op_call *c) {
 }
 size_t cuda_far_workspace(const op_call *c) {
     return c->attr.update.far ? ROOMS * room_bytes(c) : 0;
+}
+
+/* All calls aside have the same workspace, so that a room is the same memory in each of them. */
+static char *room_of(const op_call *c, int room) {
+    size_t each = c->run->workspace_bytes / ROOMS / 256 * 256;
+    return (char *)c->run->workspace + (size_t)room * each;
 }
 
 typedef struct piece {
@@ -124,23 +133,41 @@ static void follow(cuda_context *x, cudaStream_t after, cudaStream_t before, cud
     CUDA_OK(x, cudaStreamWaitEvent(after, e, 0));
 }
 
+/* Copies begin where the queue aside did, not when it gets here: one call's pieces follow another's
+ * without a gap. What went to the host in the step before is there by then. */
+static void begin(cuda_context *x, struct cuda_ferry *f) {
+    cudaEvent_t forked = cuda_forked(x);
+    if (forked)
+        CUDA_OK(x, cudaStreamWaitEvent(f->in, forked, 0));
+    else
+        follow(x, f->in, x->stream, f->begin);
+}
+
+static void move(cuda_context *x, struct cuda_ferry *f, const piece *p, op_kernel kernel) {
+    int room = f->next;
+    op_call own = call_of_piece(p);
+    f->next = (room + 1) % ROOMS;
+    CUDA_OK(x, cudaStreamWaitEvent(f->in, f->gone[room], 0));
+    carry(x, f->in, p, true);
+    follow(x, x->stream, f->in, f->here[room]);
+    kernel(&own);
+    follow(x, f->out, x->stream, f->updated[room]);
+    carry(x, f->out, p, false);
+    CUDA_OK(x, cudaEventRecord(f->gone[room], f->out));
+}
+
 void cuda_update_far(const op_call *c, op_kernel kernel) {
     cuda_context *x = cuda_of(c);
     struct cuda_ferry *f = ferry_of(x);
-    int64_t n = tensor_count(&c->in[0]), pieces = (n + PIECE - 1) / PIECE;
-    follow(x, f->in, x->stream, f->begin);
-    for (int64_t i = 0; i < pieces; i++) {
-        int room = (int)(i % ROOMS);
-        piece p = { c, i * PIECE, MIN((int64_t)PIECE, n - i * PIECE),
-                    (char *)c->run->workspace + (size_t)room * room_bytes(c) };
-        if (i >= ROOMS) CUDA_OK(x, cudaStreamWaitEvent(f->in, f->gone[room], 0));
-        carry(x, f->in, &p, true);
-        follow(x, x->stream, f->in, f->here[room]);
-        op_call own = call_of_piece(&p);
-        kernel(&own);
-        follow(x, f->out, x->stream, f->updated[room]);
-        carry(x, f->out, &p, false);
-        CUDA_OK(x, cudaEventRecord(f->gone[room], f->out));
+    int64_t n = tensor_count(&c->in[0]);
+    begin(x, f);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        piece p = { c, at, MIN((int64_t)PIECE, n - at), room_of(c, f->next) };
+        move(x, f, &p, kernel);
     }
-    follow(x, x->stream, f->out, f->begin);
+    if (!cuda_forked(x)) cuda_ferry_join(x);
+}
+
+void cuda_ferry_join(cuda_context *x) {
+    if (x->ferry) follow(x, x->stream, x->ferry->out, x->ferry->end);
 }
