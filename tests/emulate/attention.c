@@ -22,6 +22,7 @@ static void cut(const op_call *c, const int32_t *start, int64_t n, int slots, cu
     int64_t *begin = mem_alloc((size_t)(slots + 1) * sizeof *begin);
     int k = 0;
     cuda_cut_documents(c, start, n, slots, width, p);
+    cudaStreamSynchronize(cuda_stream(c));
     for (int64_t i = 0; i < n && k <= slots; i++)
         if (start[i] == i) begin[k++] = i;
     while (k <= slots) begin[k++] = n;
@@ -43,6 +44,7 @@ static void cut_many(const op_call *c, cuda_places *p) {
 static void check_first_keys(const op_call *c, const int32_t *start, int32_t *first) {
     int64_t n = tokens(c), seq = c->attr.heads.seq;
     cuda_row_starts(c, start, n, seq, first);
+    cudaStreamSynchronize(cuda_stream(c));
     for (int64_t i = 0; i < n; i++) BUG_IF(first[i] != start[i] - i / seq * seq);
 }
 
@@ -52,6 +54,7 @@ static void attend(const op_call *c, const int32_t *rest, void *work) {
     size_t n = (size_t)tokens(c), bytes[OP_MAX_OUT] = { 0 };
     char *whole[OP_MAX_OUT] = { 0 };
     cuda_attention_rest(c, &none, work);
+    cudaStreamSynchronize(cuda_stream(c));
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (!c->out[i].data) continue;
         bytes[i] = tensor_bytes(&c->out[i]) / n * (size_t)*rest;
@@ -60,6 +63,7 @@ static void attend(const op_call *c, const int32_t *rest, void *work) {
         memset(c->out[i].data, 0xff, tensor_bytes(&c->out[i]));
     }
     cuda_attention_rest(c, rest, work);
+    cudaStreamSynchronize(cuda_stream(c));
     for (int i = 0; i < OP_MAX_OUT; i++) {
         unsigned char *out = c->out[i].data;
         for (size_t k = 0; k < bytes[i]; k++) BUG_IF(out[k] != 0xff);
@@ -68,8 +72,14 @@ static void attend(const op_call *c, const int32_t *rest, void *work) {
     }
 }
 
+static bool recorded(const op_call *c) {
+    enum cudaStreamCaptureStatus status;
+    cudaStreamIsCapturing(cuda_stream(c), &status);
+    return status != cudaStreamCaptureStatusNone;
+}
+
 bool cuda_attention_cudnn(const op_call *c) {
-    if (!by_documents(c)) return false;
+    if (!by_documents(c) || recorded(c)) return false; /* what is looked at has to be there */
     const int32_t *start = c->in[c->op == OP_ATTENTION_BWD ? 4 : 1].data;
     cuda_places *places = c->run->workspace;
     check_first_keys(c, start, c->run->workspace);

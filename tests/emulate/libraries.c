@@ -24,9 +24,8 @@ static float *widened(const void *p, dtype dt, int64_t rows, int64_t cols, int64
     return v;
 }
 
-bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
-    if (g->bias || g->gelu || g->dgelu) return false; /* then our kernels do it */
-    BUG_IF(g->alpha != 0 && g->alpha != 1);
+static void multiply(const void *call) {
+    const cuda_gemm *g = call;
     float *a = widened(g->a, g->at, g->m, g->k, g->lda, g->ta);
     float *b = widened(g->b, g->bt, g->n, g->k, g->ldb, !g->tb);
     double scale = (g->scale_a ? *g->scale_a : 1.0) * (g->scale_b ? *g->scale_b : 1.0);
@@ -41,9 +40,23 @@ bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
         }
     free(a);
     free(b);
+}
+
+bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
+    if (g->bias || g->gelu || g->dgelu) return false; /* then our kernels do it */
+    BUG_IF(g->alpha != 0 && g->alpha != 1);
+    emulate_call(x->stream, multiply, g, sizeof *g);
     return true;
 }
 
 /* ---- the device ---------------------------------------------------------------------------------- */
 int ops_cuda_count(void) { return 1; }
-err ops_cuda_check(int number) { return OK; }
+err ops_cuda_check(int number) {
+    if (number == 0) return OK;
+    return err_hint(ERR("no GPU number %d: the last one here is number 0", number), "use number 0");
+}
+err ops_cuda_describe(int number, ops_gpu_info *out) {
+    *out = (ops_gpu_info){ .name = "emulated" };
+    return OK;
+}
+err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) { return ERR("nothing to measure"); }

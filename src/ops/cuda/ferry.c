@@ -13,8 +13,11 @@
 #include "ops/block8.h"
 
 /* Elements of a piece: whole blocks of bytes, and more time on the bus than its update may wait for
- * the product that has all processors. */
-enum { PIECE = 1 << 23, ROOMS = 3 };
+ * the product that has all processors. Tests have smaller ones. */
+#ifndef FERRY_PIECE
+#define FERRY_PIECE (1 << 23)
+#endif
+enum { PIECE = FERRY_PIECE, ROOMS = 3 };
 
 struct cuda_ferry {
     cudaStream_t in, out;

@@ -3,6 +3,7 @@
 #ifndef INGOT_EMULATE_MACHINE_H
 #define INGOT_EMULATE_MACHINE_H
 
+#include <cuda_runtime_api.h>
 #include <math.h>
 #include <stdint.h>
 #include <string.h>
@@ -50,6 +51,8 @@ extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that runs n
 
 /* Runs a kernel; `thread` is what each of its threads does. */
 void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread);
+/* Queues work: queues.cpp. */
+void emulate_queue(cudaStream_t s, std::function<void()> work);
 /* Ends the program: a kernel does what the machine does not take. */
 [[noreturn]] void emulate_fault(const char *what);
 void *emulate_shared();
@@ -64,9 +67,10 @@ void emulate_copies_wait(int after);
 /* ---- machine.cuh --------------------------------------------------------------------------------- */
 template <typename... T>
 static std::function<void(T...)> emulated(void (*kernel)(T...), dim3 blocks, dim3 threads,
-                                          size_t shared, void *stream) {
+                                          size_t shared, cudaStream_t stream) {
     return [=](T... arguments) {
-        emulate_run(blocks, threads, shared, [&] { kernel(arguments...); });
+        emulate_queue(stream,
+                      [=] { emulate_run(blocks, threads, shared, [=] { kernel(arguments...); }); });
     };
 }
 #define START emulated

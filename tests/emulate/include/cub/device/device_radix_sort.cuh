@@ -2,7 +2,7 @@
 #ifndef INGOT_EMULATE_CUB_H
 #define INGOT_EMULATE_CUB_H
 
-#include <cuda_runtime_api.h>
+#include <machine_emulated.h>
 #include <stdint.h>
 
 #include <algorithm>
@@ -17,11 +17,13 @@ struct DeviceRadixSort {
         uint32_t mask = (uint32_t)(((uint64_t)1 << to) - ((uint64_t)1 << from));
         bytes = (size_t)n * sizeof *order;
         if (!room) return cudaSuccess;
-        for (int i = 0; i < n; i++) order[i] = i;
-        std::stable_sort(order, order + n, [=](int a, int b) {
-            return ((uint32_t)key[a] & mask) < ((uint32_t)key[b] & mask);
+        emulate_queue(s, [=] {
+            for (int i = 0; i < n; i++) order[i] = i;
+            std::stable_sort(order, order + n, [=](int a, int b) {
+                return ((uint32_t)key[a] & mask) < ((uint32_t)key[b] & mask);
+            });
+            for (int i = 0; i < n; i++) key_out[i] = key[order[i]], value_out[i] = value[order[i]];
         });
-        for (int i = 0; i < n; i++) key_out[i] = key[order[i]], value_out[i] = value[order[i]];
         return cudaSuccess;
     }
 };

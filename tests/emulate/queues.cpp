@@ -1,0 +1,232 @@
+/* Streams and events on one core of a CPU. Nothing that is queued is done before somebody must wait for
+ * it; what else is done by then, and in which order of streams, is left to chance. So a host that reads
+ * too early, a stream that misses an event, and memory that is used again too soon all show. A recording
+ * is a list that is queued again at each launch.
+ */
+#include <cuda_runtime_api.h>
+#include <stdint.h>
+
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include <machine_emulated.h>
+
+namespace {
+
+/* Counts of how often an event was recorded: queued so far, and done. */
+struct times {
+    unsigned queued = 0, done = 0;
+};
+
+struct item {
+    std::function<void()> work;
+    std::shared_ptr<times> wait, record; /* wait: until so many are done; record: so many are */
+    unsigned number;
+};
+typedef std::deque<item> list;
+
+} // namespace
+
+struct emulated_event {
+    std::shared_ptr<times> t = std::make_shared<times>();
+};
+struct emulated_stream {
+    list items;
+    list *recording = nullptr;
+};
+struct emulated_graph {
+    list items;
+};
+struct emulated_recording {
+    list items;
+};
+
+namespace {
+
+std::vector<emulated_stream *> streams;
+std::map<uintptr_t, size_t> ours; /* memory from here, which copies read and write late */
+uint32_t chance = 1;
+
+uint32_t draw() {
+    chance = chance * 1664525u + 1013904223u;
+    return chance >> 8;
+}
+
+bool ready(const item &i) { return !i.wait || i.wait->done >= i.number; }
+
+/* The stream's first item, which is ready. */
+void do_first(emulated_stream *s) {
+    item i = std::move(s->items.front());
+    s->items.pop_front();
+    if (i.work) i.work();
+    if (i.record) i.record->done = i.number;
+}
+
+void until_done(const times *t, unsigned number);
+
+void one_more(emulated_stream *s) {
+    if (draw() % 4 == 0) { /* another one gets ahead */
+        emulated_stream *other = streams[draw() % streams.size()];
+        if (!other->items.empty() && ready(other->items.front())) do_first(other);
+    }
+    if (s->items.empty()) return;
+    if (!ready(s->items.front())) {
+        item wait = s->items.front(); /* it may be gone when that is done */
+        until_done(wait.wait.get(), wait.number);
+    } else {
+        do_first(s);
+    }
+}
+
+void until_done(const times *t, unsigned number) {
+    while (t->done < number) {
+        emulated_stream *from = nullptr;
+        for (emulated_stream *s : streams)
+            for (const item &i : s->items)
+                if (i.record.get() == t) from = s;
+        if (!from) emulate_fault("a stream waits for an event that never comes");
+        one_more(from);
+    }
+}
+
+void finish(emulated_stream *s) {
+    while (!s->items.empty()) one_more(s);
+}
+void finish_all() {
+    for (size_t i = 0; i < streams.size(); i++) finish(streams[i]);
+}
+
+void add(emulated_stream *s, item i) {
+    (s->recording ? *s->recording : s->items).push_back(std::move(i));
+}
+
+bool is_ours(const void *p) {
+    auto after = ours.upper_bound((uintptr_t)p);
+    if (after == ours.begin()) return false;
+    auto range = std::prev(after);
+    return (uintptr_t)p < range->first + range->second;
+}
+
+cudaError_t allocate(void **p, size_t bytes) {
+    if (posix_memalign(p, 256, bytes ? bytes : 1)) return cudaErrorMemoryAllocation;
+    memset(*p, 0xff, bytes); /* NaN in every type */
+    ours[(uintptr_t)*p] = bytes ? bytes : 1;
+    return cudaSuccess;
+}
+cudaError_t release(void *p) {
+    finish_all();
+    ours.erase((uintptr_t)p);
+    free(p);
+    return cudaSuccess;
+}
+
+} // namespace
+
+void emulate_queue(cudaStream_t s, std::function<void()> work) {
+    add(s, { std::move(work), nullptr, nullptr, 0 });
+}
+void emulate_call(cudaStream_t s, void (*call)(const void *bytes), const void *bytes, size_t n) {
+    std::vector<char> own((const char *)bytes, (const char *)bytes + n);
+    emulate_queue(s, [=] { call(own.data()); });
+}
+
+/* ---- memory: what is not from here is pageable, and copied before the call returns --------------- */
+cudaError_t cudaMalloc(void **p, size_t bytes) { return allocate(p, bytes); }
+cudaError_t cudaFree(void *p) { return release(p); }
+cudaError_t cudaHostAlloc(void **p, size_t bytes, unsigned flags) { return allocate(p, bytes); }
+cudaError_t cudaFreeHost(void *p) { return release(p); }
+
+cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, int kind, cudaStream_t s) {
+    bool late = is_ours(to) && is_ours(from);
+    if (!late && s->recording) emulate_fault("pageable memory in a recording");
+    emulate_queue(s, [=] { memcpy(to, from, bytes); });
+    if (!late) finish(s);
+    return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void *p, int value, size_t bytes, cudaStream_t s) {
+    emulate_queue(s, [=] { memset(p, value, bytes); });
+    return cudaSuccess;
+}
+
+/* ---- streams and events -------------------------------------------------------------------------- */
+cudaError_t cudaStreamCreateWithFlags(cudaStream_t *s, unsigned flags) {
+    streams.push_back(*s = new emulated_stream);
+    return cudaSuccess;
+}
+cudaError_t cudaStreamCreateWithPriority(cudaStream_t *s, unsigned flags, int at) {
+    return cudaStreamCreateWithFlags(s, flags);
+}
+cudaError_t cudaStreamDestroy(cudaStream_t s) {
+    finish(s);
+    for (size_t i = 0; i < streams.size(); i++)
+        if (streams[i] == s) streams.erase(streams.begin() + (long)i);
+    delete s;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamSynchronize(cudaStream_t s) {
+    if (s->recording) emulate_fault("a recording waits");
+    finish(s);
+    return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t *e, unsigned flags) {
+    *e = new emulated_event;
+    return cudaSuccess;
+}
+cudaError_t cudaEventDestroy(cudaEvent_t e) {
+    delete e;
+    return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
+    if (s->recording) emulate_fault("an event in a recording");
+    add(s, { nullptr, nullptr, e->t, ++e->t->queued });
+    return cudaSuccess;
+}
+cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
+    if (s->recording && flags != cudaEventWaitExternal)
+        emulate_fault("a recording waits for others");
+    add(s, { nullptr, e->t, nullptr, e->t->queued });
+    return cudaSuccess;
+}
+cudaError_t cudaEventSynchronize(cudaEvent_t e) {
+    std::shared_ptr<times> t = e->t;
+    until_done(t.get(), t->queued);
+    return cudaSuccess;
+}
+
+/* ---- recording ----------------------------------------------------------------------------------- */
+cudaError_t cudaStreamIsCapturing(cudaStream_t s, enum cudaStreamCaptureStatus *now) {
+    *now = s->recording ? cudaStreamCaptureStatusActive : cudaStreamCaptureStatusNone;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamBeginCapture(cudaStream_t s, int mode) {
+    s->recording = new list;
+    return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t s, cudaGraph_t *g) {
+    *g = new emulated_graph{ std::move(*s->recording) };
+    delete s->recording;
+    s->recording = nullptr;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t *made, cudaGraph_t g, int flags) {
+    *made = new emulated_recording{ g->items };
+    return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t g) {
+    delete g;
+    return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t s) {
+    for (item i : made->items) {
+        if (i.wait) i.number = i.wait->queued;
+        add(s, i);
+    }
+    return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t made) {
+    delete made;
+    return cudaSuccess;
+}
