@@ -1,9 +1,9 @@
 /* Every op on the GPU against the CPU: each float type and mixtures, a spread of shapes, fresh
  * random data, outputs poisoned before each run.
  *
- *     gpu_ops [SEED [--small] [--deterministic] [--threads N] [NAME]]
+ *     gpu_ops [SEED [--most ELEMENTS] [--deterministic] [--threads N] [NAME]]
  *
- * --small: without the larger shapes; NAME: only tests that have it in their name.
+ * --most: without calls of larger operands; NAME: only tests that have it in their name.
  *
  * A line an op; the last says 'N passed, N failed'. */
 #include "gpu_harness.h"
@@ -698,8 +698,8 @@ int main(int argc, char **argv) {
     const char *only = "";
     int flags = 0, threads = 0;
     for (int i = 2; i < argc; i++)
-        if (strcmp(argv[i], "--small") == 0)
-            t.most = 3 << 16;
+        if (strcmp(argv[i], "--most") == 0 && i + 1 < argc)
+            t.most = atoll(argv[++i]);
         else if (strcmp(argv[i], "--deterministic") == 0)
             flags = OPS_DETERMINISTIC;
         else if (strcmp(argv[i], "--threads") == 0 && i + 1 < argc)
