@@ -192,22 +192,28 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
     return width % 8 ? DT_NONE : dt;
 }
 /* Runs the statement with A as the class of accesses. */
+#define AS_TYPE(label, type, ...)                                                                  \
+    label : {                                                                                      \
+        using A = type;                                                                            \
+        __VA_ARGS__;                                                                               \
+    } break
+#define AS_ONE_TYPE(...)                                                                           \
+    AS_TYPE(case DT_BF16, typed<bf16>, __VA_ARGS__);                                               \
+    AS_TYPE(case DT_F16, typed<half>, __VA_ARGS__);                                                \
+    AS_TYPE(case DT_F32, typed<float>, __VA_ARGS__)
 #define WITH_TYPE(dt, ...)                                                                         \
-    do {                                                                                           \
-        if ((dt) == DT_BF16) {                                                                     \
-            using A = typed<bf16>;                                                                 \
-            __VA_ARGS__;                                                                           \
-        } else if ((dt) == DT_F32) {                                                               \
-            using A = typed<float>;                                                                \
-            __VA_ARGS__;                                                                           \
-        } else if ((dt) == DT_F16) {                                                               \
-            using A = typed<half>;                                                                 \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            using A = mixed;                                                                       \
-            __VA_ARGS__;                                                                           \
+    do switch (dt) {                                                                               \
+            AS_ONE_TYPE(__VA_ARGS__);                                                              \
+            AS_TYPE(default, mixed, __VA_ARGS__);                                                  \
         }                                                                                          \
-    } while (0)
+    while (0)
+/* ... for tensors that always have one type and are aligned. */
+#define WITH_ONE_TYPE(dt, ...)                                                                     \
+    do switch (dt) {                                                                               \
+            AS_ONE_TYPE(__VA_ARGS__);                                                              \
+            AS_TYPE(default, void, BUG_IF(!"one type"));                                           \
+        }                                                                                          \
+    while (0)
 
 __device__ __forceinline__ float sigmoid(float x) { return inverse(1 + power2(-1.44269504f * x)); }
 

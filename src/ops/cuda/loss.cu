@@ -128,5 +128,5 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     int64_t dim[] = { s->count, s->stride };
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
-    WITH_TYPE(common_type(s->stride, all, 1), launch<A>(c, z, a));
+    WITH_ONE_TYPE(common_type(s->stride, all, 1), launch<A>(c, z, a));
 }

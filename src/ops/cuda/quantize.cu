@@ -364,15 +364,11 @@ extern "C" void cuda_quantize(const op_call *c) {
 
 /* Programs only have them in bf16. */
 #define WITH_BF16(dt, ...)                                                                         \
-    do {                                                                                           \
-        if ((dt) == DT_BF16) {                                                                     \
-            using A = typed<bf16>;                                                                 \
-            __VA_ARGS__;                                                                           \
-        } else {                                                                                   \
-            using A = mixed;                                                                       \
-            __VA_ARGS__;                                                                           \
+    do switch (dt) {                                                                               \
+            AS_TYPE(case DT_BF16, typed<bf16>, __VA_ARGS__);                                       \
+            AS_TYPE(default, mixed, __VA_ARGS__);                                                  \
         }                                                                                          \
-    } while (0)
+    while (0)
 
 extern "C" void cuda_quantize_activation(const op_call *c) {
     const tensor *x = &c->in[0];
