@@ -111,49 +111,37 @@ static void measure(bench *b, const layer *l, const char *what, cuda_gemm g) {
     fflush(stdout);
 }
 
-static cuda_gemm forward(const layer *l, dtype dt) {
-    return (cuda_gemm){ .m = l->n,
-                        .n = l->m,
-                        .k = l->k,
-                        .lda = l->k,
-                        .ldb = l->k,
-                        .ldc = l->m,
-                        .at = dt,
-                        .bt = dt,
+/* C[m,n] = op(A) op(B), each matrix without gaps. */
+static cuda_gemm dense(int64_t m, int64_t n, int64_t k, bool ta, bool tb) {
+    return (cuda_gemm){ .m = m,
+                        .n = n,
+                        .k = k,
+                        .lda = ta ? m : k,
+                        .ldb = tb ? k : n,
+                        .ldc = n,
                         .ct = DT_BF16,
-                        .tb = true,
+                        .ta = ta,
+                        .tb = tb,
                         .exact = true };
+}
+
+static cuda_gemm forward(const layer *l, dtype dt) {
+    cuda_gemm g = dense(l->n, l->m, l->k, false, true);
+    g.at = g.bt = dt;
+    return g;
 }
 /* dy[n,m] w[m,k]; in fp8 w is transposed: [k,m] */
 static cuda_gemm backward_x(const layer *l, dtype dt, dtype wt) {
-    bool fp8 = dt != DT_BF16;
-    return (cuda_gemm){ .m = l->n,
-                        .n = l->k,
-                        .k = l->m,
-                        .lda = l->m,
-                        .ldb = fp8 ? l->m : l->k,
-                        .ldc = l->k,
-                        .at = dt,
-                        .bt = wt,
-                        .ct = DT_BF16,
-                        .tb = fp8,
-                        .exact = true };
+    cuda_gemm g = dense(l->n, l->k, l->m, false, dt != DT_BF16);
+    g.at = dt, g.bt = wt;
+    return g;
 }
 /* dy[n,m]^T x[n,k]; in fp8 both are transposed: [m,n], [k,n] */
 static cuda_gemm backward_w(const layer *l, dtype dt, dtype xt) {
     bool fp8 = dt != DT_BF16;
-    return (cuda_gemm){ .m = l->m,
-                        .n = l->k,
-                        .k = l->n,
-                        .lda = fp8 ? l->n : l->m,
-                        .ldb = fp8 ? l->n : l->k,
-                        .ldc = l->k,
-                        .at = dt,
-                        .bt = xt,
-                        .ct = DT_F32,
-                        .ta = !fp8,
-                        .tb = fp8,
-                        .exact = true };
+    cuda_gemm g = dense(l->m, l->k, l->n, !fp8, fp8);
+    g.at = dt, g.bt = xt, g.ct = DT_F32;
+    return g;
 }
 
 static void measure_bf16(bench *b, const layer *l) {

@@ -62,13 +62,7 @@ struct {
     warp warps[MOST_THREADS / WARP];
     void *shared;
     const std::function<void()> *thread;
-    uint32_t chance;
 } gpu;
-
-uint32_t draw() {
-    gpu.chance = gpu.chance * 1664525u + 1013904223u;
-    return gpu.chance >> 8;
-}
 
 fiber *self() { return &gpu.fibers[gpu.now]; }
 
@@ -144,8 +138,8 @@ void wait_at(gate *g, int threads) {
 void run_block(size_t shared) {
     int n = gpu.threads;
     gpu.live = n;
-    gpu.backwards = draw() & 1;
-    gpu.now = (int)(draw() % (unsigned)n);
+    gpu.backwards = emulate_draw() & 1;
+    gpu.now = (int)(emulate_draw() % (unsigned)n);
     for (int i = 0; i < n; i++) {
         fiber *f = &gpu.fibers[i];
         if (!f->stack) give_stack(f);
@@ -166,6 +160,12 @@ void run_block(size_t shared) {
 } // namespace
 
 /* ---- what kernels call --------------------------------------------------------------------------- */
+uint32_t emulate_draw() {
+    static uint32_t chance;
+    chance = chance * 1664525u + 1013904223u;
+    return chance >> 8;
+}
+
 void emulate_fault(const char *what) {
     fprintf(stderr, "kernel: %s: block %u %u %u, thread %u %u %u\n", what, blockIdx.x, blockIdx.y,
             blockIdx.z, threadIdx.x, threadIdx.y, threadIdx.z);
@@ -192,7 +192,7 @@ const uint32_t *emulate_warp(uint32_t value) {
 
 void emulate_copy(void *to, const void *from) {
     if ((uintptr_t)to % 16 || (uintptr_t)from % 16) emulate_fault("a copy is not aligned");
-    if (draw() & 1)
+    if (emulate_draw() & 1)
         memcpy(to, from, 16);
     else
         self()->copies.push_back({ to, from, self()->sets });
@@ -220,7 +220,7 @@ void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<v
     gpu.threads = (int)n;
     gpu.thread = &thread;
     uint64_t all = (uint64_t)blocks.x * blocks.y * blocks.z;
-    bool backwards = draw() & 1;
+    bool backwards = emulate_draw() & 1;
     for (uint64_t k = 0; k < all; k++) {
         uint64_t i = backwards ? all - 1 - k : k, rest = i / blocks.x;
         blockIdx = dim3((unsigned)(i % blocks.x), (unsigned)(rest % blocks.y),

@@ -16,22 +16,21 @@
 
 namespace {
 
-/* Counts of how often an event was recorded: queued so far, and done. */
-struct times {
-    unsigned queued = 0, done = 0;
-};
+/* That an event was recorded: whether the stream has got there. */
+typedef std::shared_ptr<bool> moment;
 
+/* One of these, or in a recording a wait for what will be an event's last moment at the launch. */
 struct item {
     std::function<void()> work;
-    std::shared_ptr<times> wait, record; /* wait: until so many are done; record: so many are */
-    unsigned number;
+    moment wait, record;
+    std::shared_ptr<moment> last;
 };
 typedef std::deque<item> list;
 
 } // namespace
 
 struct emulated_event {
-    std::shared_ptr<times> t = std::make_shared<times>();
+    std::shared_ptr<moment> last = std::make_shared<moment>(); /* NULL before the first */
 };
 struct emulated_stream {
     list items;
@@ -48,45 +47,37 @@ namespace {
 
 std::vector<emulated_stream *> streams;
 std::map<uintptr_t, size_t> ours; /* memory from here, which copies read and write late */
-uint32_t chance = 1;
 
-uint32_t draw() {
-    chance = chance * 1664525u + 1013904223u;
-    return chance >> 8;
-}
-
-bool ready(const item &i) { return !i.wait || i.wait->done >= i.number; }
+bool ready(const item &i) { return !i.wait || *i.wait; }
 
 /* The stream's first item, which is ready. */
 void do_first(emulated_stream *s) {
     item i = std::move(s->items.front());
     s->items.pop_front();
     if (i.work) i.work();
-    if (i.record) i.record->done = i.number;
+    if (i.record) *i.record = true;
 }
 
-void until_done(const times *t, unsigned number);
+void until(moment m);
 
 void one_more(emulated_stream *s) {
-    if (draw() % 4 == 0) { /* another one gets ahead */
-        emulated_stream *other = streams[draw() % streams.size()];
+    if (emulate_draw() % 4 == 0) { /* another one gets ahead */
+        emulated_stream *other = streams[emulate_draw() % streams.size()];
         if (!other->items.empty() && ready(other->items.front())) do_first(other);
     }
     if (s->items.empty()) return;
-    if (!ready(s->items.front())) {
-        item wait = s->items.front(); /* it may be gone when that is done */
-        until_done(wait.wait.get(), wait.number);
-    } else {
+    if (ready(s->items.front()))
         do_first(s);
-    }
+    else
+        until(s->items.front().wait);
 }
 
-void until_done(const times *t, unsigned number) {
-    while (t->done < number) {
+void until(moment m) {
+    while (m && !*m) {
         emulated_stream *from = nullptr;
         for (emulated_stream *s : streams)
             for (const item &i : s->items)
-                if (i.record.get() == t) from = s;
+                if (i.record == m) from = s;
         if (!from) emulate_fault("a stream waits for an event that never comes");
         one_more(from);
     }
@@ -126,7 +117,7 @@ cudaError_t release(void *p) {
 } // namespace
 
 void emulate_queue(cudaStream_t s, std::function<void()> work) {
-    add(s, { std::move(work), nullptr, nullptr, 0 });
+    add(s, { std::move(work), nullptr, nullptr, nullptr });
 }
 void emulate_call(cudaStream_t s, void (*call)(const void *bytes), const void *bytes, size_t n) {
     std::vector<char> own((const char *)bytes, (const char *)bytes + n);
@@ -181,18 +172,18 @@ cudaError_t cudaEventDestroy(cudaEvent_t e) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t e, cudaStream_t s) {
     if (s->recording) emulate_fault("an event in a recording");
-    add(s, { nullptr, nullptr, e->t, ++e->t->queued });
+    *e->last = std::make_shared<bool>(false);
+    add(s, { nullptr, nullptr, *e->last, nullptr });
     return cudaSuccess;
 }
 cudaError_t cudaStreamWaitEvent(cudaStream_t s, cudaEvent_t e, unsigned flags) {
     if (s->recording && flags != cudaEventWaitExternal)
         emulate_fault("a recording waits for others");
-    add(s, { nullptr, e->t, nullptr, e->t->queued });
+    add(s, { nullptr, *e->last, nullptr, s->recording ? e->last : nullptr });
     return cudaSuccess;
 }
 cudaError_t cudaEventSynchronize(cudaEvent_t e) {
-    std::shared_ptr<times> t = e->t;
-    until_done(t.get(), t->queued);
+    until(*e->last);
     return cudaSuccess;
 }
 
@@ -221,7 +212,7 @@ cudaError_t cudaGraphDestroy(cudaGraph_t g) {
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t made, cudaStream_t s) {
     for (item i : made->items) {
-        if (i.wait) i.number = i.wait->queued;
+        if (i.last) i.wait = *i.last;
         add(s, i);
     }
     return cudaSuccess;

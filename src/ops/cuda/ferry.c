@@ -21,8 +21,9 @@ enum { PIECE = FERRY_PIECE, ROOMS = 3 };
 
 struct cuda_ferry {
     cudaStream_t in, out;
-    cudaEvent_t begin, end, here[ROOMS], updated[ROOMS], gone[ROOMS];
-    int next; /* room */
+    cudaEvent_t turn;        /* from one stream to another, where the wait follows at once */
+    cudaEvent_t gone[ROOMS]; /* the room is free */
+    int next;                /* room */
 };
 
 static struct cuda_ferry *ferry_of(cuda_context *x) {
@@ -30,25 +31,16 @@ static struct cuda_ferry *ferry_of(cuda_context *x) {
     struct cuda_ferry *f = x->ferry = mem_alloc(sizeof *f);
     CUDA_OK(x, cudaStreamCreateWithFlags(&f->in, cudaStreamNonBlocking));
     CUDA_OK(x, cudaStreamCreateWithFlags(&f->out, cudaStreamNonBlocking));
-    CUDA_OK(x, cudaEventCreateWithFlags(&f->begin, cudaEventDisableTiming));
-    CUDA_OK(x, cudaEventCreateWithFlags(&f->end, cudaEventDisableTiming));
-    for (int i = 0; i < ROOMS; i++) {
-        CUDA_OK(x, cudaEventCreateWithFlags(&f->here[i], cudaEventDisableTiming));
-        CUDA_OK(x, cudaEventCreateWithFlags(&f->updated[i], cudaEventDisableTiming));
+    CUDA_OK(x, cudaEventCreateWithFlags(&f->turn, cudaEventDisableTiming));
+    for (int i = 0; i < ROOMS; i++)
         CUDA_OK(x, cudaEventCreateWithFlags(&f->gone[i], cudaEventDisableTiming));
-    }
     return f;
 }
 
 void cuda_ferry_free(struct cuda_ferry *f) {
     if (!f) return;
-    for (int i = 0; i < ROOMS; i++) {
-        cudaEventDestroy(f->here[i]);
-        cudaEventDestroy(f->updated[i]);
-        cudaEventDestroy(f->gone[i]);
-    }
-    cudaEventDestroy(f->begin);
-    cudaEventDestroy(f->end);
+    for (int i = 0; i < ROOMS; i++) cudaEventDestroy(f->gone[i]);
+    cudaEventDestroy(f->turn);
     cudaStreamDestroy(f->in);
     cudaStreamDestroy(f->out);
     free(f);
@@ -131,9 +123,9 @@ static void carry(cuda_context *x, cudaStream_t s, const piece *p, bool in) {
 }
 
 /* `after` waits for what `before` has queued so far. */
-static void follow(cuda_context *x, cudaStream_t after, cudaStream_t before, cudaEvent_t e) {
-    CUDA_OK(x, cudaEventRecord(e, before));
-    CUDA_OK(x, cudaStreamWaitEvent(after, e, 0));
+static void follow(cuda_context *x, cudaStream_t after, cudaStream_t before) {
+    CUDA_OK(x, cudaEventRecord(x->ferry->turn, before));
+    CUDA_OK(x, cudaStreamWaitEvent(after, x->ferry->turn, 0));
 }
 
 /* Copies begin where the queue aside did, not when it gets here: one call's pieces follow another's
@@ -143,7 +135,7 @@ static void begin(cuda_context *x, struct cuda_ferry *f) {
     if (forked)
         CUDA_OK(x, cudaStreamWaitEvent(f->in, forked, 0));
     else
-        follow(x, f->in, x->stream, f->begin);
+        follow(x, f->in, x->stream);
 }
 
 static void move(cuda_context *x, struct cuda_ferry *f, const piece *p, op_kernel kernel) {
@@ -152,9 +144,9 @@ static void move(cuda_context *x, struct cuda_ferry *f, const piece *p, op_kerne
     f->next = (room + 1) % ROOMS;
     CUDA_OK(x, cudaStreamWaitEvent(f->in, f->gone[room], 0));
     carry(x, f->in, p, true);
-    follow(x, x->stream, f->in, f->here[room]);
+    follow(x, x->stream, f->in);
     kernel(&own);
-    follow(x, f->out, x->stream, f->updated[room]);
+    follow(x, f->out, x->stream);
     carry(x, f->out, p, false);
     CUDA_OK(x, cudaEventRecord(f->gone[room], f->out));
 }
@@ -172,5 +164,5 @@ void cuda_update_far(const op_call *c, op_kernel kernel) {
 }
 
 void cuda_ferry_join(cuda_context *x) {
-    if (x->ferry) follow(x, x->stream, x->ferry->out, x->ferry->end);
+    if (x->ferry) follow(x, x->stream, x->ferry->out);
 }

@@ -11,11 +11,7 @@
 extern "C" {
 #endif
 
-typedef enum cudaError {
-    cudaSuccess,
-    cudaErrorMemoryAllocation = 2,
-    cudaErrorNotSupported = 801
-} cudaError_t;
+typedef enum cudaError { cudaSuccess, cudaErrorMemoryAllocation = 2 } cudaError_t;
 
 typedef struct emulated_stream *cudaStream_t;
 typedef struct emulated_event *cudaEvent_t;
@@ -36,7 +32,7 @@ typedef enum { cudaFuncAttributeMaxDynamicSharedMemorySize = 8 } cudaFuncAttribu
 /* ---- faults: kernels that do what they must not end the program (emulate.cpp) -------------------- */
 static inline cudaError_t cudaGetLastError(void) { return cudaSuccess; }
 static inline const char *cudaGetErrorString(cudaError_t e) {
-    return e == cudaErrorMemoryAllocation ? "out of memory" : e ? "not emulated" : "no error";
+    return e ? "out of memory" : "no error";
 }
 
 /* ---- queues.cpp ---------------------------------------------------------------------------------- */

@@ -55,6 +55,7 @@ void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<v
 void emulate_queue(cudaStream_t s, std::function<void()> work);
 /* Ends the program: a kernel does what the machine does not take. */
 [[noreturn]] void emulate_fault(const char *what);
+uint32_t emulate_draw(); /* by chance, the same in every run */
 void *emulate_shared();
 /* Waits for `threads` threads of the block; 0: all of them. */
 void emulate_sync(int which, int threads);
