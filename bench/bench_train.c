@@ -8,6 +8,8 @@
  *     --fp8=RECIPE        as --precision.fp8
  *     --documents         rows hold several documents
  *     --tokens=FILE       times the steps once more, on the tokens of a file, row after row
+ *     --queued            a step is waited for when the next one is queued, as in a run; otherwise
+ *                         before that
  *     --losses            the loss and the gradient's norm of every step, of which none is warm-up
  *     --profile           the time of each op, what it did in it and how fast
  *     --memory            what the plan said and what the process grew by
@@ -23,7 +25,7 @@
 #include "train/train.h"
 
 typedef struct flags {
-    bool cuda, losses, profile, memory, json;
+    bool cuda, queued, losses, profile, memory, json;
     const char *vocab, *fp8, *tokens;
 } flags;
 
@@ -43,6 +45,7 @@ typedef struct run {
     int32_t *row;      /* [seq + 1] */
     int32_t *tokens, *targets, *pos, *start;
     int64_t *ids;
+    op_ticket state[2]; /* of this step and the one before */
 } run;
 
 typedef struct speed {
@@ -75,21 +78,18 @@ static double in_use(const run *r) {
 /* ---- setting up -------------------------------------------------------------------------- */
 static void read_options(run *r, int argc, char **argv) {
     const config_flag known[] = {
-        { "--cuda", &r->f.cuda, NULL },
-        { "--losses", &r->f.losses, NULL },
-        { "--profile", &r->f.profile, NULL },
-        { "--memory", &r->f.memory, NULL },
-        { "--json", &r->f.json, NULL },
-        { "--tokens", NULL, &r->f.tokens },
-        { "--documents", &r->c.data.documents, NULL },
-        { "--vocab", NULL, &r->f.vocab },
-        { "--fp8", NULL, &r->f.fp8 },
+        { "--cuda", &r->f.cuda, NULL },     { "--queued", &r->f.queued, NULL },
+        { "--losses", &r->f.losses, NULL }, { "--profile", &r->f.profile, NULL },
+        { "--memory", &r->f.memory, NULL }, { "--json", &r->f.json, NULL },
+        { "--tokens", NULL, &r->f.tokens }, { "--documents", &r->c.data.documents, NULL },
+        { "--vocab", NULL, &r->f.vocab },   { "--fp8", NULL, &r->f.fp8 },
     };
     config_init(&r->c);
     r->c.data.documents = false;
     die(config_set(&r->c, "model.preset", argv[1]));
     die(config_set(&r->c, "precision.dtype", argv[4]));
     die(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
+    if (r->f.queued && r->f.losses) die(ERR("--queued times steps, and reads no --losses"));
     r->c.device.kind = r->f.cuda ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
     if (r->f.vocab) die(config_set(&r->c, "model.vocab_size", r->f.vocab));
     if (r->f.fp8) die(config_set(&r->c, "precision.fp8", r->f.fp8));
@@ -172,22 +172,30 @@ static double mean_loss(run *r) {
     return sum / (double)r->n;
 }
 
-/* @return seconds, from a batch in the host's memory to updated weights. */
-static double one_step(run *r, int step) {
-    static const double LR = 3e-4, MAX_NORM = 1;
+static void next_batch(run *r, int step) {
     rng_key key = rng_key_of(3, (uint64_t)step);
     if (r->file)
         file_tokens(r, step);
     else
         random_tokens(r, key);
     places(r, key);
-    wait_for(r);
-    double from = time_now();
+}
+
+static void queue_step(run *r) {
+    static const double LR = 3e-4, MAX_NORM = 1;
     model_set_batch(r->m, r->p, 0,
                     &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
     r->x.step.loss_grad = 1.0f / (float)r->n;
     die(exec_chain(&r->x, r->train_id, 0, 1));
     die(optim_step(r->o, &r->x, LR, MAX_NORM));
+}
+
+/* @return seconds, from a batch in the host's memory to updated weights. */
+static double one_step(run *r, int step) {
+    next_batch(r, step);
+    wait_for(r);
+    double from = time_now();
+    queue_step(r);
     wait_for(r);
     double seconds = time_now() - from;
     if (r->f.losses) {
@@ -198,6 +206,18 @@ static double one_step(run *r, int step) {
     return seconds;
 }
 
+/* @return seconds since `*since`, to when the gradient's norm of the step before is known. */
+static double one_queued_step(run *r, int step, double *since) {
+    step_state now;
+    next_batch(r, step);
+    queue_step(r);
+    plan_fetch(r->p, &r->state[step % 2], exec_state(&r->x), sizeof now);
+    if (step > 0) die(plan_take(r->p, &r->state[(step + 1) % 2], &now));
+    double from = *since;
+    *since = time_now();
+    return *since - from;
+}
+
 static int ascending(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
     return x < y ? -1 : x > y;
@@ -206,11 +226,14 @@ static int ascending(const void *a, const void *b) {
 /* A GPU's first steps try out plans, are recorded and bring it up to its clock. */
 static speed time_steps(run *r, int steps) {
     int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
-    double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0;
+    double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
     r->x.profile = false;
-    for (int i = 0; i < warm_up; i++) one_step(r, i);
-    r->x.profile = r->f.profile;
-    for (int i = 0; i < steps; i++) sum += t[i] = one_step(r, warm_up + i);
+    for (int i = 0; i < warm_up + steps; i++) {
+        if (i == warm_up) r->x.profile = r->f.profile;
+        double own = r->f.queued ? one_queued_step(r, i, &since) : one_step(r, i);
+        if (i >= warm_up) sum += t[i - warm_up] = own;
+    }
+    if (r->f.queued) wait_for(r);
     qsort(t, (size_t)steps, sizeof *t, ascending);
     speed s = { t[steps / 2], t[0], sum / steps };
     free(t);
