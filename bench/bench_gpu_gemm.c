@@ -144,9 +144,8 @@ static cuda_gemm backward_w(const layer *l, dtype dt, dtype xt) {
     return g;
 }
 
-static void measure_bf16(bench *b, const layer *l) {
-    cuda_gemm y = forward(l, DT_BF16), dx = backward_x(l, DT_BF16, DT_BF16);
-    cuda_gemm dw = backward_w(l, DT_BF16, DT_BF16);
+/* Each product of the layer, with what is fused into it there. */
+static void measure_layer(bench *b, const layer *l, cuda_gemm y, cuda_gemm dx, cuda_gemm dw) {
     measure(b, l, "y", y);
     y.bias = b->pre;
     y.bias_t = DT_BF16;
@@ -161,22 +160,16 @@ static void measure_bf16(bench *b, const layer *l) {
     measure(b, l, "dw add", dw);
 }
 
+static void measure_bf16(bench *b, const layer *l) {
+    measure_layer(b, l, forward(l, DT_BF16), backward_x(l, DT_BF16, DT_BF16),
+                  backward_w(l, DT_BF16, DT_BF16));
+}
+
 static void measure_fp8(bench *b, const layer *l, bool fast) {
     cuda_gemm y = forward(l, DT_E4M3), dx = backward_x(l, DT_E5M2, DT_E4M3);
     cuda_gemm dw = backward_w(l, DT_E5M2, DT_E4M3);
     y.fast = dx.fast = dw.fast = fast;
-    measure(b, l, "y", y);
-    y.bias = b->pre;
-    y.bias_t = DT_BF16;
-    if (l->bias) measure(b, l, "y bias", y);
-    y.gelu = true;
-    if (l->gelu_out) measure(b, l, "y bias gelu", y);
-    measure(b, l, "dx", dx);
-    dx.dgelu = true;
-    if (l->gelu_in) measure(b, l, "dx gelu'", dx);
-    measure(b, l, "dw", dw);
-    dw.accumulate = true;
-    measure(b, l, "dw add", dw);
+    measure_layer(b, l, y, dx, dw);
 }
 
 /* ---- models ------------------------------------------------------------------------------------ */

@@ -60,6 +60,14 @@ static __device__ void load_tile(const void *p, int dt, int64_t stride, int64_t 
     }
 }
 
+/* Keys and values of a group. */
+static __device__ void load_keys(const att &a, int group, int64_t row, int64_t end, float *ks,
+                                 float *vs) {
+    int k = a.key_col + group * a.dim, v = a.key_col + (a.kv + group) * a.dim;
+    load_tile(a.keys, a.key_t, a.key_stride, k, row, end, a.dim, ks);
+    load_tile(a.keys, a.key_t, a.key_stride, v, row, end, a.dim, vs);
+}
+
 static __device__ __forceinline__ float dot(const float *a, const float *b, int n) {
     float s = 0;
     for (int d = 0; d < n; d++) s += a[d] * b[d];
@@ -88,9 +96,7 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
     for (int t = 0; t < EACH; t++) max_[t] = -INFINITY, sum[t] = 0;
     for (int64_t tile = begin; tile < end; tile += TILE) {
         __syncthreads();
-        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + group * dim, tile, end, dim, ks);
-        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + (a.kv + group) * dim, tile, end, dim,
-                  vs);
+        load_keys(a, group, tile, end, ks, vs);
         __syncthreads();
         for (int t = 0; t < EACH; t++) {
             int r = warp * EACH + t;
@@ -219,9 +225,7 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
     }
     for (int64_t tile = begin; tile < end; tile += TILE) {
         __syncthreads();
-        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + group * dim, tile, end, dim, ks);
-        load_tile(a.keys, a.key_t, a.key_stride, a.key_col + (a.kv + group) * dim, tile, end, dim,
-                  vs);
+        load_keys(a, group, tile, end, ks, vs);
         __syncthreads();
         for (int t = 0; t < EACH; t++) {
             int r = warp * EACH + t;
