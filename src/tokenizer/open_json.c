@@ -71,31 +71,28 @@ static err vocabulary_read(const json_t *model, bool byte_level, vocabulary *v) 
 
 /* ---- merges ------------------------------------------------------------------------------------------- */
 
-static err text_id(const vocabulary *v, const char *text, size_t rank, int32_t *id) {
-    const json_t *found = json_object_get(v->by_text, text);
+static err text_id(const vocabulary *v, text_span text, size_t rank, int32_t *id) {
+    const json_t *found = json_object_getn(v->by_text, text.at, text.len);
     if (!found)
-        return ERR("merge %zu needs the token \"%.80s\", which the vocabulary does not have", rank,
-                   text);
+        return ERR("merge %zu needs the token \"%.*s\", which the vocabulary does not have", rank,
+                   (int)MIN(text.len, 80), text.at);
     *id = (int32_t)json_integer_value(found);
     return OK;
 }
 
-/* "left right" or ["left", "right"]. @param both the two texts with a NUL after each. */
-static err merge_texts(const json_t *merge, size_t rank, str *both, const char **right) {
-    both->len = 0;
+/* "left right" or ["left", "right"]. */
+static err merge_texts(const json_t *merge, size_t rank, text_span *left, text_span *right) {
+    const json_t *l = json_array_get(merge, 0), *r = json_array_get(merge, 1);
     const char *line = json_string_value(merge), *gap = line ? strchr(line, ' ') : NULL;
-    const char *left = json_string_value(json_array_get(merge, 0));
-    *right = json_string_value(json_array_get(merge, 1));
     if (gap && !strchr(gap + 1, ' ')) {
-        str_add(both, "%.*s%c%s", (int)(gap - line), line, 0, gap + 1);
-        *right = both->text + (gap - line) + 1;
+        *left = (text_span){ line, (size_t)(gap - line) };
+        *right = (text_span){ gap + 1, strlen(gap + 1) };
         return OK;
     }
-    if (line || !left || !*right || json_array_size(merge) != 2)
+    *left = (text_span){ json_string_value(l), json_string_length(l) };
+    *right = (text_span){ json_string_value(r), json_string_length(r) };
+    if (!left->at || !right->at || json_array_size(merge) != 2)
         return ERR("merge %zu is neither \"left right\" nor [left, right]", rank);
-    size_t n = strlen(left);
-    str_add(both, "%s%c%s", left, 0, *right);
-    *right = both->text + n + 1;
     return OK;
 }
 
@@ -111,26 +108,26 @@ static bool crosses_words(const bpe *b, bpe_pair m) {
 static err read_merges(const json_t *model, const vocabulary *v, bpe *b, bool *crossing) {
     json_t *merges = NULL, *merge;
     size_t rank;
-    str both = { 0 }, joint = { 0 };
+    str joint = { 0 };
     err e = OK;
     TRY(io_json_array(model, "the model", "merges", &merges));
     if (json_array_size(merges) > TOKEN_MAX_ID) return ERR("more than %d merges", TOKEN_MAX_ID);
     bpe_reserve_pairs(b, (int64_t)json_array_size(merges));
     json_array_foreach(merges, rank, merge) {
-        const char *right = NULL;
+        text_span left, right;
         bpe_pair pair;
         int32_t made = -1;
-        TRY_CLEAN(merge_texts(merge, rank, &both, &right));
+        TRY_CLEAN(merge_texts(merge, rank, &left, &right));
         joint.len = 0;
-        str_add(&joint, "%s%s", both.text, right);
-        TRY_CLEAN(text_id(v, both.text, rank, &pair.left));
+        str_add_bytes(&joint, left.at, left.len);
+        str_add_bytes(&joint, right.at, right.len);
+        TRY_CLEAN(text_id(v, left, rank, &pair.left));
         TRY_CLEAN(text_id(v, right, rank, &pair.right));
-        TRY_CLEAN(text_id(v, joint.text, rank, &made));
+        TRY_CLEAN(text_id(v, (text_span){ joint.text, joint.len }, rank, &made));
         bpe_add_pair(b, pair, (uint32_t)rank, made);
         *crossing |= crosses_words(b, pair);
     }
 cleanup:
-    str_free(&both);
     str_free(&joint);
     return e;
 }
