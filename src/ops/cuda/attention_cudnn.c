@@ -475,11 +475,7 @@ err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) {
     return OK;
 }
 
-#define VERSION_TEXT(a, b, c)  VERSION_TEXT_(a, b, c)
-#define VERSION_TEXT_(a, b, c) #a "." #b "." #c
-const char *cuda_attention_version(void) {
-    return VERSION_TEXT(CUDNN_MAJOR, CUDNN_MINOR, CUDNN_PATCHLEVEL);
-}
+size_t cuda_attention_version(void) { return cudnnGetVersion(); }
 
 void cuda_attention_free(struct cuda_attention *a) {
     if (!a) return;

@@ -118,7 +118,7 @@ bool cuda_attention_cudnn(const op_call *c);
 size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c);
 err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out);
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
-const char *cuda_attention_version(void);           /* "none" without cuDNN */
+size_t cuda_attention_version(void);                /* 0 without cuDNN */
 void cuda_gelu(const op_call *c);                   /* act.cu */
 void cuda_gelu_bwd(const op_call *c);
 void cuda_swiglu(const op_call *c);

@@ -65,6 +65,13 @@ static void driver_version(char *out, size_t room) {
         }
 }
 
+/* Of the library that is loaded: 130100 is 13.1.0. */
+static void version_text(size_t number, char *out, size_t room) {
+    snprintf(out, room, "none");
+    if (number)
+        snprintf(out, room, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+}
+
 err ops_cuda_describe(int number, ops_gpu_info *out) {
     struct cudaDeviceProp p;
     size_t free_bytes = 0, all = 0;
@@ -84,10 +91,8 @@ err ops_cuda_describe(int number, ops_gpu_info *out) {
     driver_version(out->driver, sizeof out->driver);
     cudaDriverGetVersion(&out->driver_cuda);
     cudaRuntimeGetVersion(&out->runtime);
-    size_t blas = cuda_products_version(); /* 130100: 13.1.0 */
-    snprintf(out->blas, sizeof out->blas, "%zu.%zu.%zu", blas / 10000, blas / 100 % 100,
-             blas % 100);
-    snprintf(out->dnn, sizeof out->dnn, "%s", cuda_attention_version());
+    version_text(cuda_products_version(), out->blas, sizeof out->blas);
+    version_text(cuda_attention_version(), out->dnn, sizeof out->dnn);
     return OK;
 }
 
