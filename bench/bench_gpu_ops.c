@@ -1,5 +1,6 @@
 /* How near the GPU's bandwidth-bound ops come to the speed of its memory: the bytes each must move at
- * least (every operand once) over time, as a share of a plain copy measured just before. At the end
+ * least (every operand once) over time, as a share of a large copy measured just before and of a copy of
+ * as many bytes: a call of tens of microseconds fills and empties the GPU for some of them. At the end
  * attention, in microseconds, with and without documents.
  *
  *     bench_gpu_ops [--only=NAME]   only ops that have it in their name
@@ -207,9 +208,24 @@ static double seconds(bench *b, op_call *calls, int sets) {
 
 static bool wanted(const bench *b, const char *name) { return !b->only || strstr(name, b->only); }
 
-static void print(const bench *b, const char *name, const char *model, double moved, double t) {
-    printf("%-24s %-10s %8.1f %8.0f %5.0f%%\n", name, model, t * 1e6, moved / t / 1e9,
-           100 * moved / t / b->copy);
+/* Of a copy that moves as many bytes, read and written. */
+static double copy_seconds(bench *b, double moved) {
+    op_call calls[MOST_SETS];
+    int64_t n = (int64_t)(moved / 2 / sizeof(uint16_t));
+    int sets = 0;
+    b->used = 0;
+    do {
+        op_call *c = &calls[sets++];
+        *c = (op_call){ .op = OP_ADD };
+        c->in[0] = at(b, DT_BF16, n, 0);
+        c->out[0] = at(b, DT_BF16, n, 0);
+    } while (sets < MOST_SETS && b->used < FOOTPRINT);
+    return seconds(b, calls, sets);
+}
+
+static void print(bench *b, const char *name, const char *model, double moved, double t) {
+    printf("%-24s %-10s %8.1f %8.0f %5.0f%% %5.0f%%\n", name, model, t * 1e6, moved / t / 1e9,
+           100 * moved / t / b->copy, 100 * copy_seconds(b, moved) / t);
     fflush(stdout);
 }
 
@@ -306,7 +322,7 @@ int main(int argc, char **argv) {
     bench b = { 0 };
     if (argc > 1 && !strncmp(argv[1], "--only=", 7)) b.only = argv[1] + 7;
     start(&b);
-    printf("%-24s %-10s %8s %8s %6s\n", "op", "model", "us", "GB/s", "copy%");
+    printf("%-24s %-10s %8s %8s %6s %6s\n", "op", "model", "us", "GB/s", "copy%", "same%");
     for (size_t r = 0; r < COUNT_OF(rows); r++)
         for (size_t m = 0; m < COUNT_OF(models); m++)
             if (rows[r].models >> m & 1 && (!b.copy || wanted(&b, rows[r].name)))

@@ -67,9 +67,10 @@ static void driver_version(char *out, size_t room) {
 
 /* Of the library that is loaded: 130100 is 13.1.0. */
 static void version_text(size_t number, char *out, size_t room) {
-    snprintf(out, room, "none");
     if (number)
         snprintf(out, room, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+    else
+        snprintf(out, room, "none");
 }
 
 err ops_cuda_describe(int number, ops_gpu_info *out) {
