@@ -208,10 +208,10 @@ static double seconds(bench *b, op_call *calls, int sets) {
 
 static bool wanted(const bench *b, const char *name) { return !b->only || strstr(name, b->only); }
 
-/* Of a copy that moves as many bytes, read and written. */
+/* Of a copy that moves as many bytes, read and written, in whole vectors. */
 static double copy_seconds(bench *b, double moved) {
     op_call calls[MOST_SETS];
-    int64_t n = (int64_t)(moved / 2 / sizeof(uint16_t));
+    int64_t n = (int64_t)align_up((size_t)moved / 2 / sizeof(uint16_t), 64);
     int sets = 0;
     b->used = 0;
     do {
