@@ -420,7 +420,7 @@ err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
         TRY_CLEAN(verify_file(path, doc, OPTIM_FILE));
         TRY_CLEAN(load_optimizer(states, m, p, o));
     }
-    TRY(model_refresh_copies(m, p, 0));
+    TRY_CLEAN(model_refresh_copies(m, p, 0));
     model_fill_constants(m, p);
 cleanup:
     json_decref(doc);

@@ -186,7 +186,7 @@ static void first_half(comm *c, const group *g, const comm_ticket *t) {
     case MOVE_REDUCE_SCATTER: reduce_scatter(c, g, t); break;
     case MOVE_ALL_TO_ALL: all_to_all(c, g, t); break;
     case MOVE_SLICE: comm_take_slice(&t->in, &t->out, t->move.to.dim, g->me, g->n); break;
-    default: BUG_IF(!"a move that needs bytes");
+    default: BUG("a move without bytes has no first half");
     }
 }
 

@@ -256,8 +256,7 @@ static err fuse(model *m) {
 static const prog_param *fused_of(const model *m, const char *name) {
     for (int i = 0; i < m->fuseds; i++)
         if (!strcmp(m->fused[i].name, name)) return &m->fused[i];
-    BUG_IF(!"every row has its product");
-    return NULL;
+    BUG("a fused parameter without a row of the table");
 }
 
 static void add_part(model *m, const param_row *r, int layer, int64_t before) {

@@ -281,7 +281,7 @@ static void *home(const plan *p, const chain_plan *k, const instance *in, int in
         if (v == val_root(in->p, in->p->res_out)) return stream_at(p, k, S_RES, index);
         if (v == val_root(in->p, in->p->delta_out)) return stream_at(p, k, S_DELTA, index);
         return NULL; /* the incoming stream: bound by the caller */
-    default: BUG_IF(!"a root"); return NULL;
+    default: BUG("a value without memory of its own");
     }
 }
 

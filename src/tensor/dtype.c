@@ -117,7 +117,7 @@ void dt_to_f32(dtype from, const void *src, float *dst, int64_t n) {
     case DT_F16: EACH(uint16_t, f16_to_f32); break;
     case DT_E4M3: EACH(uint8_t, e4m3_to_f32); break;
     case DT_E5M2: EACH(uint8_t, e5m2_to_f32); break;
-    default: BUG_IF(!"a float type");
+    default: BUG("not a float type");
     }
 }
 #undef EACH
@@ -135,6 +135,6 @@ void dt_from_f32(dtype to, const float *src, void *dst, int64_t n) {
     case DT_F16: EACH(uint16_t, f32_to_f16); break;
     case DT_E4M3: EACH(uint8_t, f32_to_e4m3); break;
     case DT_E5M2: EACH(uint8_t, f32_to_e5m2); break;
-    default: BUG_IF(!"a float type");
+    default: BUG("not a float type");
     }
 }

@@ -68,7 +68,10 @@ void err_free(err e); /* takes NULL */
         }                                                                                          \
     } while (0)
 
+/* A fault of ours: prints the place and `what`, then aborts. BUG stands where control must never
+ * arrive: BUG("unknown dtype"). */
 NORETURN void bug_at(const char *file, int line, const char *what);
+#define BUG(what) bug_at(__FILE__, __LINE__, what)
 #define BUG_IF(cond)                                                                               \
     do {                                                                                           \
         if (cond) bug_at(__FILE__, __LINE__, #cond);                                               \

@@ -4,8 +4,11 @@
 
 #include <math.h>
 #include <setjmp.h>
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -188,6 +191,35 @@ static void test_names(void **state) {
     assert_true(dt_is_float(DT_E5M2) && !dt_is_float(DT_I32));
 }
 
+/* @return the signal that ended `run` in a process of its own; 0 when it returned. */
+static int signal_of(void (*run)(void)) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        fclose(stderr);
+        signal(SIGABRT, SIG_DFL);
+        run();
+        _exit(0);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFSIGNALED(status) ? WTERMSIG(status) : 0;
+}
+static void widen_ints(void) {
+    int32_t raw = 1;
+    float wide = 0;
+    dt_to_f32(DT_I32, &raw, &wide, 1);
+}
+static void narrow_to_ints(void) {
+    int32_t raw = 0;
+    float wide = 1;
+    dt_from_f32(DT_I32, &wide, &raw, 1);
+}
+static void test_other_types_are_a_bug(void **state) {
+    assert_int_equal(signal_of(widen_ints), SIGABRT);
+    assert_int_equal(signal_of(narrow_to_ints), SIGABRT);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_formats),
@@ -199,6 +231,7 @@ int main(void) {
         cmocka_unit_test(test_nan),
         cmocka_unit_test(test_arrays),
         cmocka_unit_test(test_names),
+        cmocka_unit_test(test_other_types_are_a_bug),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

@@ -101,7 +101,7 @@ static void make_x(const op_call *c, const tensor *x) {
     case OP_QUANTIZE_SWIGLU_BWD: CPU(swiglu_bwd)(&by); break;
     case OP_QUANTIZE_GELU: CPU(gelu)(&by); break;
     case OP_QUANTIZE_GELU_BWD: CPU(gelu_bwd)(&by); break;
-    default: BUG_IF(!"an op that makes x");
+    default: BUG("not a fused quantize op");
     }
 }
 

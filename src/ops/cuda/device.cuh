@@ -211,7 +211,7 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
 #define WITH_ONE_TYPE(dt, ...)                                                                     \
     do switch (dt) {                                                                               \
             AS_ONE_TYPE(__VA_ARGS__);                                                              \
-            AS_TYPE(default, void, BUG_IF(!"one type"));                                           \
+            AS_TYPE(default, void, BUG("tensors of mixed or unsupported types"));                  \
         }                                                                                          \
     while (0)
 
