@@ -1,6 +1,6 @@
 /* Generation sees what training sees: the loss of every token of a long sequence, once through the
  * training attention and once through the cache, in pieces and token by token. */
-#include "parity/runner.h"
+#include "support/model.h"
 
 #include "eval/eval.h"
 
@@ -29,7 +29,7 @@ static void feed(exec *x, model *m, const generator *g, const int32_t *tok, cons
     }
     model_set_batch(m, x->plan, 0,
                     &(model_batch){ .tokens = t, .pos = p, .n = n == 1 ? 1 : PREFILL });
-    check(exec_chain(x, which, 0, 1));
+    assert_ok(exec_chain(x, which, 0, 1));
     const float *logits = exec_value(x, which, c->last->loss);
     int64_t vocab = model_conf(m)->vocab;
     for (int64_t i = 0; i < n; i++)
@@ -42,14 +42,14 @@ static void compare(const char *name, model_config c, int threads) {
     chain e;
     generator g;
     model_layout l = { .dt = DT_F32 };
-    check(model_new(&c, &l, &m));
+    assert_ok(model_new(&c, &l, &m));
     exec x = { .comm = comm_self(), .pool = threads > 1 ? pool_new(threads) : NULL };
     x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), threads);
     model_reserve(m, x.plan, false);
-    check(model_record(m, PROG_EVAL, LONG, LONG, &e));
+    assert_ok(model_record(m, PROG_EVAL, LONG, LONG, &e));
     int eval = plan_chain(x.plan, &e, model_bucket_home, m);
-    check(generator_plan(m, x.plan, 512, &g));
-    check(plan_commit(x.plan));
+    assert_ok(generator_plan(m, x.plan, 512, &g));
+    assert_ok(plan_commit(x.plan));
     model_init(m, x.plan, 0, 3);
     stir_vectors(m, x.plan, 0);
     int32_t tok[LONG], target[LONG], pos[LONG], start[LONG];
@@ -63,7 +63,7 @@ static void compare(const char *name, model_config c, int threads) {
         ids[i] = i;
     }
     model_set_batch(m, x.plan, 0, &(model_batch){ tok, target, pos, start, ids, LONG });
-    check(exec_chain(&x, eval, 0, 1));
+    assert_ok(exec_chain(&x, eval, 0, 1));
     double want[LONG];
     for (int i = 0; i < LONG; i++) want[i] = ((float *)exec_value(&x, eval, e.last->loss))[i];
     static const int pieces[] = { PREFILL, 1, 50 };

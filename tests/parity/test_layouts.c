@@ -1,5 +1,5 @@
 /* The core's promise: a model recorded once gives the same loss and gradients on every layout. */
-#include "parity/runner.h"
+#include "support/model.h"
 
 static const layout layouts[] = {
     { .name = "tp2", .dp = 1, .tp = 2 },
@@ -127,8 +127,8 @@ static void expect_refused(sabotage how, bool sp, int which, const char *words) 
 
 static void test_dropped_collective(void **state) {
     int line[2];
-    check(record_mlp(KEEP, false, line));
-    check(record_mlp(KEEP, true, line));
+    assert_ok(record_mlp(KEEP, false, line));
+    assert_ok(record_mlp(KEEP, true, line));
     expect_refused(DROP_GATHER, false, 0, "linear");
     expect_refused(DROP_GATHER, true, 0, "linear");
     expect_refused(DROP_REDUCE, false, 1, "add");
@@ -145,15 +145,15 @@ static void test_ranks_disagree(void **state) {
     model *m[2];
     chain ch[2];
     for (int r = 0; r < 2; r++) {
-        check(model_new(r ? &longer : &c, &(model_layout){ .mesh = me }, &m[r]));
-        check(model_record(m[r], PROG_TRAIN, 32, 16, &ch[r]));
+        assert_ok(model_new(r ? &longer : &c, &(model_layout){ .mesh = me }, &m[r]));
+        assert_ok(model_record(m[r], PROG_TRAIN, 32, 16, &ch[r]));
     }
     err e = prog_check_ranks(&me, ch, 2);
     assert_non_null(e);
     assert_non_null(strstr(err_message(e), "rank"));
     err_free(e);
     ch[1] = ch[0];
-    check(prog_check_ranks(&me, ch, 2));
+    assert_ok(prog_check_ranks(&me, ch, 2));
     model_free(m[0]);
     model_free(m[1]);
 }

@@ -1,14 +1,10 @@
 /* Against PyTorch: logits, loss and every gradient of small Hugging Face models, and weights that
  * survive import and export bit for bit. Fixtures: tests/fixtures/make.py. */
-#include <stdio.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#include "parity/runner.h"
+#include "support/folder.h"
+#include "support/model.h"
 
 #include "checkpoint/checkpoint.h"
 #include "eval/eval.h"
-#include "io/io.h"
 
 static const char *const families[] = { "gpt2",    "gpt_neox", "llama", "llama3", "llama3_sharded",
                                         "mistral", "olmo2",    "qwen2", "qwen3" };
@@ -62,7 +58,7 @@ static void open_subject(const char *name, subject *s) {
     snprintf(path, sizeof path, "%s/%.*s/expected.safetensors", FIXTURES,
              (int)strcspn(name, str_ends(name, "_sharded") ? "_" : ""), name);
     memset(s, 0, sizeof *s);
-    check(st_open(path, &s->expected));
+    assert_ok(st_open(path, &s->expected));
     const st_tensor *ids = expected(s, "input_ids"), *lg = expected(s, "logits");
     s->rows = ids->dim[0];
     s->seq = ids->dim[1];
@@ -74,19 +70,19 @@ static void open_subject(const char *name, subject *s) {
     st_read(lg, 0, lg->count, s->logits);
     st_read(expected(s, "loss"), 0, 1, &s->loss);
 
-    check(hf_import_config(dir, &s->c, &s->family));
+    assert_ok(hf_import_config(dir, &s->c, &s->family));
     model_layout l = { .dt = DT_F32 };
-    check(model_new(&s->c, &l, &s->m));
+    assert_ok(model_new(&s->c, &l, &s->m));
     s->x.comm = comm_self();
     s->p = s->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
-    check(model_record(s->m, PROG_TRAIN, s->rows * s->seq, s->seq, &s->train));
+    assert_ok(model_record(s->m, PROG_TRAIN, s->rows * s->seq, s->seq, &s->train));
     s->train_id = plan_chain(s->p, &s->train, model_bucket_home, s->m);
-    check(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
-    check(plan_commit(s->p));
+    assert_ok(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
+    assert_ok(plan_commit(s->p));
     st_file *f;
-    check(st_open(dir, &f));
-    check(hf_import_params(s->family, f, s->m, put_weights, s));
+    assert_ok(st_open(dir, &f));
+    assert_ok(hf_import_params(s->family, f, s->m, put_weights, s));
     st_close(f);
     assert_null(model_refresh_copies(s->m, s->p, 0));
     model_fill_constants(s->m, s->p);
@@ -115,7 +111,7 @@ static double run_training(subject *s) {
     }
     s->x.step.loss_grad = 1.0f / (float)valid;
     model_set_batch(s->m, s->p, 0, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
-    check(exec_chain(&s->x, s->train_id, 0, 1));
+    assert_ok(exec_chain(&s->x, s->train_id, 0, 1));
     const float *losses = exec_value(&s->x, s->train_id, s->train.last->loss);
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += losses[i];
@@ -125,25 +121,11 @@ static double run_training(subject *s) {
     return sum / valid;
 }
 
-static char *scratch(char *path, size_t n) {
-    const char *tmp = getenv("TMPDIR");
-    snprintf(path, n, "%s/ingot-hf-XXXXXX", tmp ? tmp : "/tmp");
-    assert_non_null(mkdtemp(path));
-    return path;
-}
-
-static void remove_scratch(const char *path) {
-    char root[256];
-    snprintf(root, sizeof root, "%s", path);
-    *strrchr(root, '/') = 0;
-    check(io_remove_tree(root, path));
-}
-
 static double distance(const st_tensor *a, const st_tensor *b, double *ref) {
     float *x = mem_alloc(a->bytes), *y = mem_alloc(b->bytes);
     assert_int_equal(a->count, b->count);
-    check(st_read_f32(a, 0, a->count, x));
-    check(st_read_f32(b, 0, b->count, y));
+    assert_ok(st_read_f32(a, 0, a->count, x));
+    assert_ok(st_read_f32(b, 0, b->count, y));
     double d = 0;
     *ref = norm2(y, b->count);
     for (int64_t i = 0; i < a->count; i++) d += ((double)x[i] - y[i]) * ((double)x[i] - y[i]);
@@ -153,11 +135,13 @@ static double distance(const st_tensor *a, const st_tensor *b, double *ref) {
 }
 
 static void check_gradients(const char *name, subject *s) {
-    char dir[256], key[256];
-    scratch(dir, sizeof dir);
-    check(hf_export_params(s->family, dir, s->m, DT_F32, 0, get_gradients, s));
+    test_folder folder;
+    char key[256];
+    assert_int_equal(folder_make(&folder), 0);
+    const char *dir = folder.path;
+    assert_ok(hf_export_params(s->family, dir, s->m, DT_F32, 0, get_gradients, s));
     st_file *ours;
-    check(st_open(dir, &ours));
+    assert_ok(st_open(dir, &ours));
     double all = 0;
     int compared = 0;
     for (int i = 0; i < st_count(s->expected); i++) {
@@ -181,7 +165,7 @@ static void check_gradients(const char *name, subject *s) {
         compared -= !strncmp(st_at(s->expected, i)->name, "grad.", 5);
     assert_int_equal(compared, 0);
     st_close(ours);
-    remove_scratch(dir);
+    assert_int_equal(folder_remove(&folder), 0);
 }
 
 static void test_gradients(void **state) {
@@ -222,14 +206,14 @@ static void test_logits(void **state) {
                 pos[t] = (int32_t)MIN(t, s.seq - 1);
             }
             model_set_batch(s.m, s.p, 0, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
-            check(exec_chain(&s.x, s.g.many_id, 0, 1));
+            assert_ok(exec_chain(&s.x, s.g.many_id, 0, 1));
             const float *all = exec_value(&s.x, s.g.many_id, s.g.many.last->loss);
             for (int64_t t = 0; t < s.seq; t++)
                 compare_logits(families[i], &s, row, t, all + t * s.c.vocab, &worst);
             for (int64_t t = 0; t < s.seq; t++) {
                 model_set_batch(s.m, s.p, 0,
                                 &(model_batch){ .tokens = tok + t, .pos = pos + t, .n = 1 });
-                check(exec_chain(&s.x, s.g.one_id, 0, 1));
+                assert_ok(exec_chain(&s.x, s.g.one_id, 0, 1));
                 compare_logits(families[i], &s, row, t,
                                exec_value(&s.x, s.g.one_id, s.g.one.last->loss), &worst);
             }
@@ -241,8 +225,8 @@ static void test_logits(void **state) {
 /* ---- import, export ---------------------------------------------------------------------- */
 static void same_tensors(const char *name, const char *a, const char *b) {
     st_file *x, *y;
-    check(st_open(a, &x));
-    check(st_open(b, &y));
+    assert_ok(st_open(a, &x));
+    assert_ok(st_open(b, &y));
     if (st_count(x) != st_count(y))
         fail_msg("%s: %d tensors became %d", name, st_count(x), st_count(y));
     for (int i = 0; i < st_count(x); i++) {
@@ -257,23 +241,25 @@ static void same_tensors(const char *name, const char *a, const char *b) {
 static void test_round_trip(void **state) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         subject s;
-        char dir[256], from[512];
+        test_folder folder;
+        char from[512];
         snprintf(from, sizeof from, "%s/%s", FIXTURES, families[i]);
         open_subject(families[i], &s);
-        scratch(dir, sizeof dir);
-        check(hf_export_config(dir, s.family, &s.c, DT_F32));
-        check(hf_export_params(s.family, dir, s.m, DT_F32, 0, get_weights, &s));
+        assert_int_equal(folder_make(&folder), 0);
+        const char *dir = folder.path;
+        assert_ok(hf_export_config(dir, s.family, &s.c, DT_F32));
+        assert_ok(hf_export_params(s.family, dir, s.m, DT_F32, 0, get_weights, &s));
         same_tensors(families[i], from, dir);
         model_config again;
         const hf_family *family;
-        check(hf_import_config(dir, &again, &family));
+        assert_ok(hf_import_config(dir, &again, &family));
         json_t *a = model_to_json(&s.c), *b = model_to_json(&again);
         json_object_del(a, "name");
         json_object_del(b, "name");
         if (!json_equal(a, b)) fail_msg("%s: config.json did not survive", families[i]);
         json_decref(a);
         json_decref(b);
-        remove_scratch(dir);
+        assert_int_equal(folder_remove(&folder), 0);
         close_subject(&s);
     }
 }

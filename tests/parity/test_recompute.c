@@ -1,5 +1,5 @@
 /* Recompute changes what is kept, never a bit of the result. */
-#include "parity/runner.h"
+#include "support/model.h"
 
 static const layout modes[] = {
     { .name = "full", .dp = 1, .tp = 1, .keep_every = 1 },

@@ -1,13 +1,10 @@
 /* Attention against a plain fp64 reference, on every instruction set this processor has: forward,
  * backward, documents, windows, shared key heads, element types, threads, and the cache. */
-#include "ops/ops.h"
+#include "support/test.h"
 
 #include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include <cmocka.h>
+#include "ops/ops.h"
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 typedef struct shape {

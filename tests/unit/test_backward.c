@@ -1,11 +1,7 @@
 /* Which ops the backward pass is made of: where a GELU's slope rides on the product behind it. */
+#include "support/test.h"
+
 #include "prog/prog.h"
-
-#include <setjmp.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 typedef enum { PLAIN, TWO_READERS, SCALED, LEAVES, IN_FP8 } reading;
 

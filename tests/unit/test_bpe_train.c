@@ -1,32 +1,9 @@
 /* The BPE trainer: Hugging Face's merges, any number of threads, any cap on memory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support/folder.h"
 
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-
-#include "io/io.h"
 #include "tokenizer/train_internal.h"
 
-#define assert_ok(expr)                                                                            \
-    do {                                                                                           \
-        err assert_ok_ = (expr);                                                                   \
-        if (assert_ok_) err_print(stderr, assert_ok_, true);                                       \
-        assert_null(assert_ok_);                                                                   \
-    } while (0)
-
 #define CASES FIXTURES "/bpe_train/"
-
-static void assert_fails(err e, const char *part) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), part)) err_print(stderr, e, true);
-    assert_non_null(strstr(err_message(e), part));
-    err_free(e);
-}
 
 /* ---- cases made by tests/fixtures/bpe_train/make.py ---------------------------------------------- */
 
@@ -454,7 +431,7 @@ static void test_memory_too_little(void **state) {
     bpe_learned l;
     (void)state;
     word_counts *c = counts_of(words, 1, PLENTY);
-    assert_fails(bpe_learn(c, &o, NULL, &l), "too little to learn");
+    assert_error(bpe_learn(c, &o, NULL, &l), "too little to learn");
     bpe_learned_free(&l);
     word_counts_free(c);
 }
@@ -474,31 +451,11 @@ static void test_no_room_for_temporary_files(void **state) {
         unsetenv("TMPDIR");
     assert_non_null(e);
     assert_non_null(strstr(err_remedy(e), "TMPDIR"));
-    assert_fails(e, "/nowhere/at/all");
+    assert_error(e, "/nowhere/at/all");
     word_counts_free(c);
 }
 
 /* ---- from files to a tokenizer ------------------------------------------------------------------------- */
-
-typedef struct scratch {
-    char folder[64];
-    char *text, *out;
-} scratch;
-
-static scratch scratch_with(const char *text) {
-    scratch s = { .folder = "/tmp/ingot-bpe-XXXXXX" };
-    assert_non_null(mkdtemp(s.folder));
-    s.text = io_join(s.folder, "text.txt");
-    s.out = io_join(s.folder, "tokenizer.json");
-    assert_ok(io_write(s.text, text, strlen(text)));
-    return s;
-}
-
-static void scratch_remove(scratch *s) {
-    assert_ok(io_remove_tree("/tmp", s->folder));
-    free(s->text);
-    free(s->out);
-}
 
 static err train(const char *path, bpe_options o, tokenizer **out) {
     text_inputs *in = inputs_of(path, 0);
@@ -511,17 +468,17 @@ static err train(const char *path, bpe_options o, tokenizer **out) {
 static void test_tokenizer_from_text(void **state) {
     static const char *const special[] = { "<|endoftext|>" };
     static const char text[] = "the cat and the hat and the bat\n";
-    (void)state;
-    scratch s = scratch_with(text);
+    const char *path = folder_write(*state, "text.txt", text);
+    const char *out = in_folder(*state, "tokenizer.json");
     tokenizer *t = NULL, *again = NULL;
     bpe_options o = { .vocab = 262, .min_frequency = 2, .special = special, .n_special = 1 };
-    assert_ok(train(s.text, o, &t));
+    assert_ok(train(path, o, &t));
     assert_int_equal(tokenizer_vocab(t), 262);
     assert_int_equal(tokenizer_eos(t), 0);
     assert_int_equal(tokenizer_find(t, "!", 1), 1); /* the first byte of the alphabet */
     assert_true(tokenizer_find(t, " the", 4) > 256);
-    assert_ok(tokenizer_save(t, s.out));
-    assert_ok(tokenizer_open(s.out, NULL, &again));
+    assert_ok(tokenizer_save(t, out));
+    assert_ok(tokenizer_open(out, NULL, &again));
     assert_int_equal(tokenizer_hash(again), tokenizer_hash(t));
     encoder *e = encoder_new(again);
     token_ids ids = { 0 };
@@ -535,38 +492,33 @@ static void test_tokenizer_from_text(void **state) {
     encoder_free(e);
     tokenizer_free(t);
     tokenizer_free(again);
-    scratch_remove(&s);
 }
 
 static void test_nothing_to_learn_from(void **state) {
-    (void)state;
-    scratch s = scratch_with("");
+    const char *path = folder_write(*state, "text.txt", "");
     tokenizer *t = NULL;
-    assert_fails(train(s.text, (bpe_options){ .vocab = 300 }, &t), "no text to learn from");
+    assert_error(train(path, (bpe_options){ .vocab = 300 }, &t), "no text to learn from");
     assert_null(t);
-    scratch_remove(&s);
 }
 
 static void test_wrong_options(void **state) {
     static const char *const special[] = { "<a>", "" };
-    (void)state;
-    scratch s = scratch_with("some text");
+    const char *path = folder_write(*state, "text.txt", "some text");
     tokenizer *t = NULL;
     bpe_options o = { .vocab = 256, .special = special, .n_special = 1 };
-    assert_fails(train(s.text, o, &t), "too small");
+    assert_error(train(path, o, &t), "too small");
     o.vocab = 257;
-    assert_ok(train(s.text, o, &t));
+    assert_ok(train(path, o, &t));
     tokenizer_free(t);
     o.n_special = 2;
-    assert_fails(train(s.text, o, &t), "empty");
+    assert_error(train(path, o, &t), "empty");
     static const char *const twin[] = { "e" };
     o = (bpe_options){ .vocab = 300, .special = twin, .n_special = 1 };
-    assert_fails(train(s.text, o, &t), "one id cannot be both");
+    assert_error(train(path, o, &t), "one id cannot be both");
     o = (bpe_options){ .vocab = (int64_t)1 << 40 };
-    assert_fails(train(s.text, o, &t), "more than");
+    assert_error(train(path, o, &t), "more than");
     o = (bpe_options){ .vocab = 300, .pattern = "a(" };
-    assert_fails(train(s.text, o, &t), "a(");
-    scratch_remove(&s);
+    assert_error(train(path, o, &t), "a(");
 }
 
 int main(void) {
@@ -583,9 +535,9 @@ int main(void) {
         cmocka_unit_test(test_rarest_words_left_out),
         cmocka_unit_test(test_memory_too_little),
         cmocka_unit_test(test_no_room_for_temporary_files),
-        cmocka_unit_test(test_tokenizer_from_text),
-        cmocka_unit_test(test_nothing_to_learn_from),
-        cmocka_unit_test(test_wrong_options),
+        cmocka_unit_test_setup_teardown(test_tokenizer_from_text, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_nothing_to_learn_from, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(test_wrong_options, folder_setup, folder_teardown),
     };
     log_set_level(LOG_ERROR); /* running out of pairs or memory is a warning, and meant here */
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,10 +1,5 @@
 /* config: values, ranges, files, overrides, and printing back. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "support/test.h"
 
 #include "config/config.h"
 
@@ -19,17 +14,6 @@ static int teardown(void **state) {
     config_free(*state);
     free(*state);
     return 0;
-}
-
-/* The error's message must hold `part`. */
-static void assert_fails(err e, const char *part) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), part)) fail_msg("no \"%s\" in \"%s\"", part, err_message(e));
-    err_free(e);
-}
-
-static void assert_fine(err e) {
-    if (e) fail_msg("%s", err_message(e));
 }
 
 static err parse(config *c, const char *yaml) { return config_parse(c, yaml, strlen(yaml), "t"); }
@@ -57,7 +41,7 @@ static void whole_numbers(void **state) {
                  { "64Ki", 65536 },  { "2.50e2", 250 },    { "9007199254740993", 9007199254740993 },
                  { "0010", 10 },     { "3G", 3000000000 }, { "9223372036854775807", INT64_MAX } };
     for (size_t i = 0; i < COUNT_OF(good); i++) {
-        assert_fine(config_set(c, "training.seed", good[i].text));
+        assert_ok(config_set(c, "training.seed", good[i].text));
         assert_true(c->training.seed == good[i].value);
     }
     static const char *const bad[] = {
@@ -66,46 +50,46 @@ static void whole_numbers(void **state) {
         ".",   "-",   "1Mi2", "1e30", "auto", "-1"
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        assert_fails(config_set(c, "training.seed", bad[i]), "expected a whole number");
+        assert_error(config_set(c, "training.seed", bad[i]), "expected a whole number");
     assert_true(c->training.seed == INT64_MAX); /* untouched by all that failed */
 }
 
 static void reals(void **state) {
     config *c = *state;
-    assert_fine(config_set(c, "optimizer.lr", "3e-4"));
+    assert_ok(config_set(c, "optimizer.lr", "3e-4"));
     assert_true(c->optimizer.lr == 3e-4);
-    assert_fine(config_set(c, "optimizer.lr", ".5"));
+    assert_ok(config_set(c, "optimizer.lr", ".5"));
     assert_true(c->optimizer.lr == .5);
-    assert_fails(config_set(c, "optimizer.lr", "-1"), "from 0 to 1000; got \"-1\"");
-    assert_fails(config_set(c, "optimizer.lr", "fast"), "expected a number");
-    assert_fails(config_set(c, "optimizer.lr", "nan"), "expected a number");
-    assert_fine(config_set(c, "model.rope_theta", "500_000"));
+    assert_error(config_set(c, "optimizer.lr", "-1"), "from 0 to 1000; got \"-1\"");
+    assert_error(config_set(c, "optimizer.lr", "fast"), "expected a number");
+    assert_error(config_set(c, "optimizer.lr", "nan"), "expected a number");
+    assert_ok(config_set(c, "model.rope_theta", "500_000"));
     assert_true(c->model.rope_theta == 500000);
-    assert_fine(config_set(c, "model.rope_theta", "auto"));
+    assert_ok(config_set(c, "model.rope_theta", "auto"));
     assert_true(isnan(c->model.rope_theta));
 }
 
 static void ranges(void **state) {
     config *c = *state;
-    assert_fine(config_set(c, "model.layers", "1024"));
-    assert_fails(config_set(c, "model.layers", "1025"), "from 1 to 1024, or auto; got \"1025\"");
-    assert_fails(config_set(c, "model.layers", "0"), "from 1 to 1024");
+    assert_ok(config_set(c, "model.layers", "1024"));
+    assert_error(config_set(c, "model.layers", "1025"), "from 1 to 1024, or auto; got \"1025\"");
+    assert_error(config_set(c, "model.layers", "0"), "from 1 to 1024");
     /* -1 is how auto is kept, not how it is written. */
-    assert_fails(config_set(c, "model.layers", "-1"), "from 1 to 1024");
-    assert_fails(config_set(c, "training.seq_len", "auto"), "got \"auto\"");
+    assert_error(config_set(c, "model.layers", "-1"), "from 1 to 1024");
+    assert_error(config_set(c, "training.seq_len", "auto"), "got \"auto\"");
 }
 
 static void switches_and_choices(void **state) {
     config *c = *state;
-    assert_fine(config_set(c, "data.shuffle", "no"));
+    assert_ok(config_set(c, "data.shuffle", "no"));
     assert_false(c->data.shuffle);
-    assert_fine(config_set(c, "model.bias", "true"));
+    assert_ok(config_set(c, "model.bias", "true"));
     assert_int_equal(c->model.bias, 1);
-    assert_fine(config_set(c, "model.bias", "auto"));
+    assert_ok(config_set(c, "model.bias", "auto"));
     assert_int_equal(c->model.bias, CFG_AUTO);
-    assert_fails(config_set(c, "data.shuffle", "auto"), "expected true or false");
-    assert_fails(config_set(c, "data.shuffle", "maybe"), "got \"maybe\"");
-    assert_fine(config_set(c, "optimizer.name", "muon"));
+    assert_error(config_set(c, "data.shuffle", "auto"), "expected true or false");
+    assert_error(config_set(c, "data.shuffle", "maybe"), "got \"maybe\"");
+    assert_ok(config_set(c, "optimizer.name", "muon"));
     assert_int_equal(c->optimizer.name, CFG_OPT_MUON);
     assert_string_equal(config_choice("optimizer.name", CFG_OPT_LION), "lion");
     assert_string_equal(config_choice("model.norm", CFG_AUTO), "auto");
@@ -126,22 +110,22 @@ static void amounts(void **state) {
                  { "1 epoch", 1, CFG_EPOCHS },      { "10%", 10, CFG_PERCENT },
                  { "2.5 %", 2.5, CFG_PERCENT },     { "0", 0, CFG_STEPS } };
     for (size_t i = 0; i < COUNT_OF(good); i++) {
-        assert_fine(config_set(c, "validation.every", good[i].text));
+        assert_ok(config_set(c, "validation.every", good[i].text));
         assert_true(c->validation.every.value == good[i].value);
         assert_int_equal(c->validation.every.unit, good[i].unit);
     }
     static const char *const bad[] = { "", "tokens", "-5", "101%", "1.5", "0.1 tokens", "3 weeks" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        assert_fails(config_set(c, "validation.every", bad[i]), "expected steps, tokens");
-    assert_fails(config_set(c, "training.steps", "10%"), "expected steps, tokens or epochs");
+        assert_error(config_set(c, "validation.every", bad[i]), "expected steps, tokens");
+    assert_error(config_set(c, "training.steps", "10%"), "expected steps, tokens or epochs");
 }
 
 static int64_t steps_of(const char *text, cfg_scale s) {
     config c;
     int64_t steps = -1;
     config_init(&c);
-    assert_fine(config_set(&c, "validation.every", text));
-    assert_fine(cfg_amount_steps(c.validation.every, &s, "validation.every", &steps));
+    assert_ok(config_set(&c, "validation.every", text));
+    assert_ok(cfg_amount_steps(c.validation.every, &s, "validation.every", &steps));
     config_free(&c);
     return steps;
 }
@@ -156,27 +140,27 @@ static void amounts_in_steps(void **state) {
     assert_int_equal(steps_of("0", s), 0);
     int64_t steps;
     s.tokens_per_epoch = 0;
-    assert_fails(cfg_amount_steps((cfg_amount){ 2, CFG_EPOCHS }, &s, "x", &steps),
+    assert_error(cfg_amount_steps((cfg_amount){ 2, CFG_EPOCHS }, &s, "x", &steps),
                  "size of the data");
     s.run_steps = 0;
-    assert_fails(cfg_amount_steps((cfg_amount){ 2, CFG_PERCENT }, &s, "x", &steps),
+    assert_error(cfg_amount_steps((cfg_amount){ 2, CFG_PERCENT }, &s, "x", &steps),
                  "length of the run");
-    assert_fine(cfg_amount_steps((cfg_amount){ 2, CFG_STEPS }, &s, "x", &steps));
+    assert_ok(cfg_amount_steps((cfg_amount){ 2, CFG_STEPS }, &s, "x", &steps));
 }
 
 static void yaml_sets_values(void **state) {
     config *c = *state;
-    assert_fine(parse(c, "# a comment\n"
-                         "training:\n"
-                         "  steps: &n 2e9 tokens\n"
-                         "  stop: *n\n"
-                         "precision: bf16\n"
-                         "data: { shuffle: false, train: \"a b.txt\" }\n"
-                         "lr_scheduler:\n"
-                         "  warmup_steps: 20\n"
-                         "checkpoint:\n"
-                         "sample:\n"
-                         "  prompt: null\n"));
+    assert_ok(parse(c, "# a comment\n"
+                       "training:\n"
+                       "  steps: &n 2e9 tokens\n"
+                       "  stop: *n\n"
+                       "precision: bf16\n"
+                       "data: { shuffle: false, train: \"a b.txt\" }\n"
+                       "lr_scheduler:\n"
+                       "  warmup_steps: 20\n"
+                       "checkpoint:\n"
+                       "sample:\n"
+                       "  prompt: null\n"));
     assert_int_equal(c->training.steps.unit, CFG_TOKENS);
     assert_true(c->training.stop.value == 2e9);
     assert_int_equal(c->precision.dtype, CFG_BF16);
@@ -214,7 +198,7 @@ static void yaml_errors_name_the_place(void **state) {
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         config c;
         config_init(&c);
-        assert_fails(parse(&c, bad[i].yaml), bad[i].message);
+        assert_error(parse(&c, bad[i].yaml), bad[i].message);
         config_free(&c);
     }
 }
@@ -269,10 +253,10 @@ static err from_args(config *c, char **argv) {
 
 static void overrides(void **state) {
     config *c = *state;
-    assert_fine(from_args(c, ARGS("--training.steps=5", "--training.seed", "9", "--precision",
-                                  "bf16", "--data.shuffle", "no", "--training.noise_scale",
-                                  "--optimizer=lion", "--lr_scheduler.warmup_steps=3",
-                                  "--sample.prompt", "--dashes", "--run.name=")));
+    assert_ok(from_args(c, ARGS("--training.steps=5", "--training.seed", "9", "--precision", "bf16",
+                                "--data.shuffle", "no", "--training.noise_scale",
+                                "--optimizer=lion", "--lr_scheduler.warmup_steps=3",
+                                "--sample.prompt", "--dashes", "--run.name=")));
     assert_true(c->training.steps.value == 5);
     assert_int_equal(c->training.seed, 9);
     assert_int_equal(c->precision.dtype, CFG_BF16);
@@ -283,13 +267,13 @@ static void overrides(void **state) {
     assert_string_equal(c->sample.prompt, "--dashes");
     assert_string_equal(c->run.name, "");
     assert_string_equal(config_where(c, "training.steps"), "command line");
-    assert_fails(from_args(c, ARGS("--training.stepz=5")), "--training.stepz: unknown option");
-    assert_fails(from_args(c, ARGS("--training.steps")), "end of the command line");
-    assert_fails(from_args(c, ARGS("--training=5")), "--training: unknown option");
-    assert_fails(from_args(c, ARGS("-x")), "-x: unknown option");
-    assert_fails(from_args(c, ARGS("/nonexistent/a.yaml")), "cannot open /nonexistent/a.yaml");
-    assert_fails(from_args(c, ARGS("--precision=half")), "--precision: expected fp32");
-    assert_fails(from_args(c, ARGS("--run.name=\xff")), "expected UTF-8 text");
+    assert_error(from_args(c, ARGS("--training.stepz=5")), "--training.stepz: unknown option");
+    assert_error(from_args(c, ARGS("--training.steps")), "end of the command line");
+    assert_error(from_args(c, ARGS("--training=5")), "--training: unknown option");
+    assert_error(from_args(c, ARGS("-x")), "-x: unknown option");
+    assert_error(from_args(c, ARGS("/nonexistent/a.yaml")), "cannot open /nonexistent/a.yaml");
+    assert_error(from_args(c, ARGS("--precision=half")), "--precision: expected fp32");
+    assert_error(from_args(c, ARGS("--run.name=\xff")), "expected UTF-8 text");
 }
 
 static void file_then_overrides(void **state) {
@@ -304,14 +288,14 @@ static void file_then_overrides(void **state) {
     const char *from = NULL;
     const config_flag flags[] = { { "--dry", &dry, NULL }, { "--from", NULL, &from } };
     char *argv[] = { "train", "--training.seed=2", path, "--dry", "--from", "here", NULL };
-    assert_fine(config_from_args(c, 6, argv, flags, 2));
+    assert_ok(config_from_args(c, 6, argv, flags, 2));
     assert_int_equal(c->training.seed, 2);
     assert_int_equal(c->training.seq_len, 64);
     assert_true(dry);
     assert_string_equal(from, "here");
-    assert_fails(from_args(c, ARGS(path, path)), "expected one config file");
+    assert_error(from_args(c, ARGS(path, path)), "expected one config file");
     remove(path);
-    assert_fails(config_load(c, "/"), "cannot read /");
+    assert_error(config_load(c, "/"), "cannot read /");
 }
 
 /* Prints, reads back, prints again. */
@@ -320,7 +304,7 @@ static void assert_round_trip(config *c) {
     config again;
     config_print(c, &once);
     config_init(&again);
-    assert_fine(config_parse(&again, once.text, once.len, "printed"));
+    assert_ok(config_parse(&again, once.text, once.len, "printed"));
     config_print(&again, &twice);
     assert_string_equal(once.text, twice.text);
     assert_string_equal(c->sample.prompt, again.sample.prompt);
@@ -341,13 +325,13 @@ static void print_round_trip(void **state) {
         "\x01\x7f",        "h\xc3\xa9 \xe4\xbd\xa0", "\xc2\x85 \xe2\x80\xa8 \xef\xbb\xbf",
         "\xf0\x9f\x98\x80"
     };
-    assert_fine(config_set(c, "optimizer.lr", "0.1234567890123456789"));
-    assert_fine(config_set(c, "training.seed", "9223372036854775807"));
-    assert_fine(config_set(c, "validation.every", "7.1%"));
-    assert_fine(config_set(c, "training.steps", "123_456_789_012 tokens"));
-    assert_fine(config_set(c, "checkpoint.every", "0.1 epochs"));
+    assert_ok(config_set(c, "optimizer.lr", "0.1234567890123456789"));
+    assert_ok(config_set(c, "training.seed", "9223372036854775807"));
+    assert_ok(config_set(c, "validation.every", "7.1%"));
+    assert_ok(config_set(c, "training.steps", "123_456_789_012 tokens"));
+    assert_ok(config_set(c, "checkpoint.every", "0.1 epochs"));
     for (size_t i = 0; i < COUNT_OF(prompts); i++) {
-        assert_fine(config_set(c, "sample.prompt", prompts[i]));
+        assert_ok(config_set(c, "sample.prompt", prompts[i]));
         assert_round_trip(c);
     }
 }

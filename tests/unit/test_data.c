@@ -1,9 +1,9 @@
 /* The byte tokenizer, token files and the loader. */
-#include "data_harness.h"
+#include "support/data.h"
 
 static data_source *open_text(test_folder *f, const char *name, const char *text) {
     data_source *s = NULL;
-    assert_ok(data_open(write_file(f, name, text, strlen(text)), 0, &s));
+    assert_ok(data_open(folder_write_bytes(f, name, text, strlen(text)), 0, &s));
     return s;
 }
 
@@ -128,25 +128,26 @@ static void json_lines_are_read(void **state) {
         { "{\"text\":\"\"}\n", "no text", "a.jsonl" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        const char *path = write_file(*state, "a.jsonl", bad[i].text, strlen(bad[i].text));
+        const char *path = folder_write_bytes(*state, "a.jsonl", bad[i].text, strlen(bad[i].text));
         assert_error(data_open(path, 0, &s), bad[i].says, bad[i].place);
     }
 }
 
 static void files_that_are_no_text_are_refused(void **state) {
     data_source *s = NULL;
-    assert_error(data_open(in_folder(*state, "none.txt"), 0, &s), "none.txt", "");
-    assert_error(data_open(write_file(*state, "e.txt", "", 0), 0, &s), "empty", "e.txt");
-    assert_error(data_open(write_file(*state, "z.txt", "ab\0c", 4), 0, &s), "byte 2", "z.txt");
-    assert_error(data_open(write_file(*state, "l.txt", "caf\xE9 au lait", 12), 0, &s), "UTF-8",
-                 "l.txt");
-    assert_error(data_open(write_file(*state, "s.txt", "<|endoftext|>\n", 14), 0, &s), "separators",
-                 "s.txt");
+    assert_error(data_open(in_folder(*state, "none.txt"), 0, &s), "none.txt");
+    assert_error(data_open(folder_write_bytes(*state, "e.txt", "", 0), 0, &s), "empty", "e.txt");
+    assert_error(data_open(folder_write_bytes(*state, "z.txt", "ab\0c", 4), 0, &s), "byte 2",
+                 "z.txt");
+    assert_error(data_open(folder_write_bytes(*state, "l.txt", "caf\xE9 au lait", 12), 0, &s),
+                 "UTF-8", "l.txt");
+    assert_error(data_open(folder_write_bytes(*state, "s.txt", "<|endoftext|>\n", 14), 0, &s),
+                 "separators", "s.txt");
     /* A few stray bytes in a long text are not worth a refusal. */
     char text[5000];
     memset(text, 'a', sizeof text);
     text[77] = '\xFF';
-    assert_ok(data_open(write_file(*state, "t.txt", text, sizeof text), 0, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "t.txt", text, sizeof text), 0, &s));
     data_close(s);
 }
 
@@ -215,22 +216,23 @@ static void damaged_token_files_are_refused(void **state) {
     assert_ok(io_read(write_tok(*state, "a.tok", ids, N, 300, 0), 1 << 20, &bytes, &n));
     data_source *s = NULL;
     for (size_t cut = 0; cut < n; cut++) {
-        err e = data_open(write_file(*state, "cut.tok", bytes, cut), 0, &s);
+        err e = data_open(folder_write_bytes(*state, "cut.tok", bytes, cut), 0, &s);
         assert_non_null(e);
         assert_non_null(strstr(err_message(e), "cut.tok"));
         err_free(e);
     }
     for (size_t at = 0; at < n; at++) {
         bytes[at] ^= (char)(1 << (at % 8));
-        err e = data_open(write_file(*state, "bad.tok", bytes, n), 0, &s);
+        err e = data_open(folder_write_bytes(*state, "bad.tok", bytes, n), 0, &s);
         assert_non_null(e);
         err_free(e);
         bytes[at] ^= (char)(1 << (at % 8));
     }
-    assert_error(data_open(write_file(*state, "long.tok", bytes, n + 1), 0, &s), "trailer",
+    assert_error(data_open(folder_write_bytes(*state, "long.tok", bytes, n + 1), 0, &s), "trailer",
                  "long.tok");
     bytes[32 + 2 * 20] ^= 1; /* a token */
-    assert_error(data_open(write_file(*state, "sum.tok", bytes, n), 0, &s), "checksum", "sum.tok");
+    assert_error(data_open(folder_write_bytes(*state, "sum.tok", bytes, n), 0, &s), "checksum",
+                 "sum.tok");
     free(bytes);
 }
 
@@ -242,47 +244,47 @@ static void a_larger_vocabulary_than_the_model_is_refused(void **state) {
     assert_ok(data_open(path, 300, &s));
     data_close(s);
     const uint16_t raw[] = { 3, 70, 5 };
-    path = write_file(*state, "a.bin", raw, sizeof raw);
+    path = folder_write_bytes(*state, "a.bin", raw, sizeof raw);
     assert_error(data_open(path, 50, &s), "id 70 at token 1", "vocabulary of 50");
-    path = write_file(*state, "a.txt", "abc", 3);
+    path = folder_write_bytes(*state, "a.txt", "abc", 3);
     assert_error(data_open(path, 256, &s), "vocabulary of 257", "model has 256");
 }
 
 static void foreign_token_files_are_read(void **state) {
     data_source *s = NULL;
     const uint16_t raw[] = { 3, 50256, 5, 60000 };
-    assert_ok(data_open(write_file(*state, "nano.bin", raw, sizeof raw), 0, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "nano.bin", raw, sizeof raw), 0, &s));
     assert_tokens(s, (const int32_t[]){ 3, 50256, 5, 60000 }, 4);
     assert_int_equal(data_source_info(s)->eos, 50256);
     data_close(s);
-    assert_error(data_open(write_file(*state, "odd.bin", raw, 7), 0, &s), "odd", "odd.bin");
+    assert_error(data_open(folder_write_bytes(*state, "odd.bin", raw, 7), 0, &s), "odd", "odd.bin");
 
     int32_t gpt2[256 + 1] = { 20240520, 1, 2 }, llama[256 + 3] = { 20240801, 7, 3 };
     gpt2[256] = (int32_t)(11u | 50256u << 16);
-    assert_ok(data_open(write_file(*state, "gpt2.bin", gpt2, sizeof gpt2), 50257, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "gpt2.bin", gpt2, sizeof gpt2), 50257, &s));
     assert_tokens(s, (const int32_t[]){ 11, 50256 }, 2);
     data_close(s);
     llama[256] = 128000;
     llama[257] = 9;
     llama[258] = 100000;
-    assert_ok(data_open(write_file(*state, "llama.bin", llama, sizeof llama), 0, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "llama.bin", llama, sizeof llama), 0, &s));
     assert_tokens(s, (const int32_t[]){ 128000, 9, 100000 }, 3);
     assert_int_equal(data_source_info(s)->eos, 128000);
     data_close(s);
 
     llama[257] = -1;
-    assert_error(data_open(write_file(*state, "neg.bin", llama, sizeof llama), 128256, &s),
+    assert_error(data_open(folder_write_bytes(*state, "neg.bin", llama, sizeof llama), 128256, &s),
                  "4294967295", "token 1");
     gpt2[2] = 3;
-    assert_error(data_open(write_file(*state, "short.bin", gpt2, sizeof gpt2), 0, &s), "3 tokens",
-                 "short.bin");
+    assert_error(data_open(folder_write_bytes(*state, "short.bin", gpt2, sizeof gpt2), 0, &s),
+                 "3 tokens", "short.bin");
     gpt2[2] = -1;
-    assert_error(data_open(write_file(*state, "minus.bin", gpt2, sizeof gpt2), 0, &s), "negative",
-                 "minus.bin");
+    assert_error(data_open(folder_write_bytes(*state, "minus.bin", gpt2, sizeof gpt2), 0, &s),
+                 "negative", "minus.bin");
     gpt2[1] = 2;
-    assert_error(data_open(write_file(*state, "v2.bin", gpt2, sizeof gpt2), 0, &s), "version 2",
-                 "v2.bin");
-    assert_error(data_open(write_file(*state, "head.bin", gpt2, 1000), 0, &s), "header",
+    assert_error(data_open(folder_write_bytes(*state, "v2.bin", gpt2, sizeof gpt2), 0, &s),
+                 "version 2", "v2.bin");
+    assert_error(data_open(folder_write_bytes(*state, "head.bin", gpt2, 1000), 0, &s), "header",
                  "head.bin");
 }
 
@@ -308,19 +310,21 @@ int main(void) {
         cmocka_unit_test(decoding_replaces_what_is_not_utf8),
         cmocka_unit_test(random_bytes_decode_to_valid_text),
         cmocka_unit_test(encode_and_decode_are_inverse),
-        cmocka_unit_test_setup_teardown(text_splits_at_separator_lines, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(json_lines_are_read, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(files_that_are_no_text_are_refused, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(token_files_come_back_as_written, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(an_abandoned_token_file_leaves_nothing, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(damaged_token_files_are_refused, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(a_larger_vocabulary_than_the_model_is_refused, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(foreign_token_files_are_read, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(text_splits_at_separator_lines, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(json_lines_are_read, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(files_that_are_no_text_are_refused, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(token_files_come_back_as_written, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(an_abandoned_token_file_leaves_nothing, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(damaged_token_files_are_refused, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_larger_vocabulary_than_the_model_is_refused, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(foreign_token_files_are_read, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test(built_in_data_is_the_corpus),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,17 +1,11 @@
 /* Decontamination: planted texts at the beginning, middle and end, with edits; what is cut, what is
  * left alone, what is said about it. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/folder.h"
+
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "curate/decontaminate_internal.h"
-#include "unit/curate_place.h"
 
 #define QUESTION                                                                                   \
     "A farmer has 17 sheep, 4 goats and a dog; how many legs do all of his animals have together " \
@@ -31,17 +25,17 @@ typedef struct result {
 
 static void result_free(result *r) { free(r->text); }
 
-static err run_with(place *p, const decontaminate_options *with, const char *from, const char *to,
-                    result *out) {
+static err run_with(test_folder *p, const decontaminate_options *with, const char *from,
+                    const char *to, result *out) {
     decontaminate_options o = *with;
-    o.work = arena_printf(p->memory, "%s/%s.work", p->dir, to);
+    o.work = arena_printf(p->names, "%s/%s.work", p->path, to);
     o.quiet = true;
     if (!o.threads) o.threads = 2;
-    const char *path = in(p, from);
+    const char *path = in_folder(p, from);
     text_inputs *inputs = NULL;
     decontaminate *d = NULL;
     text_stage_report r = { 0 };
-    const char *file = arena_printf(p->memory, "%s/%s.jsonl", p->dir, to);
+    const char *file = arena_printf(p->names, "%s/%s.jsonl", p->path, to);
     TRY(text_inputs_open(&path, 1, &(text_input_options){ .segment_bytes = 4000 }, &inputs));
     err e = decontaminate_find(&o, inputs, &d);
     if (!e) {
@@ -55,7 +49,7 @@ static err run_with(place *p, const decontaminate_options *with, const char *fro
         *out = (result){
             *decontaminate_summarise(d), r.kept, r.edited, { r.dropped[0], r.dropped[1] }, NULL
         };
-        assert_fine(io_read(file, 1 << 24, &out->text, NULL));
+        assert_ok(io_read(file, 1 << 24, &out->text, NULL));
     }
     text_stage_report_free(&r);
     decontaminate_free(d);
@@ -68,17 +62,17 @@ static void add_filler(str *out, int words, int seed) {
     for (int i = 0; i < words; i++) str_add(out, "f%dx%d ", seed, i);
 }
 
-static void put_document(place *p, const char *name, const char *text) {
+static void put_document(test_folder *p, const char *name, const char *text) {
     str line = { 0 };
     str_add(&line, "{\"id\":\"d\",\"text\":");
     text_json_string(text, strlen(text), &line);
     str_add(&line, "}\n");
-    put(p, name, line.text);
+    folder_write(p, name, line.text);
     str_free(&line);
 }
 
 /* A document of `before` words of filler, the planted text, and `after` words. */
-static void put_planted(place *p, const char *planted, int before, int after) {
+static void put_planted(test_folder *p, const char *planted, int before, int after) {
     str text = { 0 };
     add_filler(&text, before, 1);
     str_add(&text, "%s ", planted);
@@ -87,9 +81,9 @@ static void put_planted(place *p, const char *planted, int before, int after) {
     str_free(&text);
 }
 
-static decontaminate_options against(place *p, const char *name) {
+static decontaminate_options against(test_folder *p, const char *name) {
     decontaminate_options o = decontaminate_defaults();
-    o.against = in(p, name);
+    o.against = in_folder(p, name);
     return o;
 }
 
@@ -128,15 +122,15 @@ static const plant plants[] = {
 };
 
 static void plants_are_found_anywhere(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     static const int places[][2] = { { 0, 200 }, { 100, 100 }, { 200, 0 }, { 0, 0 } };
     for (size_t i = 0; i < COUNT_OF(plants); i++)
         for (size_t k = 0; k < COUNT_OF(places); k++) {
             result r;
             put_planted(p, plants[i].text, places[k][0], places[k][1]);
-            assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+            assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
             if (r.summary.found != plants[i].found)
                 fail_msg("plant %zu, place %zu: %lld n-grams found", i, k,
                          (long long)r.summary.found);
@@ -149,16 +143,17 @@ static void plants_are_found_anywhere(void **state) {
 }
 
 static void digits_and_letters_count(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", "{\"q\":\"what is 12 plus 13 plus 14 minus 15 in caf\xC3\xA9\"}\n");
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl",
+                 "{\"q\":\"what is 12 plus 13 plus 14 minus 15 in caf\xC3\xA9\"}\n");
     decontaminate_options o = against(p, "ref.jsonl");
     result r;
     put_planted(p, "What is 12 plus 13 plus 14 minus 15 in cafe\xCC\x81?", 50, 50);
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_int_equal(r.summary.found, 1);
     result_free(&r);
     put_planted(p, "What is 12 plus 13 plus 14 minus 16 in cafe?", 50, 50);
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_int_equal(r.summary.found, 0);
     result_free(&r);
 }
@@ -166,8 +161,8 @@ static void digits_and_letters_count(void **state) {
 /* ---- cutting ------------------------------------------------------------------------------- */
 
 static void cuts_the_match_and_the_margin(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     o.margin = 3;
     o.piece = 4;
@@ -176,24 +171,24 @@ static void cuts_the_match_and_the_margin(void **state) {
     put_document(
         p, "in.jsonl",
         "abcdef\xC3\xA9\xC3\xA9 which of these nine planets has the most moons \xC3\xA9\xC3\xA9ghij");
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_string_equal(r.text, "{\"id\":\"d\",\"text\":\"abcdef\\n\\nghij\"}\n");
     assert_int_equal(r.edited, 1);
     result_free(&r);
     o.piece = 5; /* "ghij" is too short */
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_string_equal(r.text, "{\"id\":\"d\",\"text\":\"abcdef\"}\n");
     result_free(&r);
     o.piece = 7;
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_string_equal(r.text, "");
     assert_int_equal(r.dropped[0], 1);
     result_free(&r);
 }
 
 static void many_pieces_drop_the_document(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     for (int plants_in = 9; plants_in <= 10; plants_in++) { /* 10 pieces, then 11 */
         str text = { 0 };
@@ -204,7 +199,7 @@ static void many_pieces_drop_the_document(void **state) {
         }
         add_filler(&text, 150, 99);
         put_document(p, "in.jsonl", text.text);
-        assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+        assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
         assert_int_equal(r.kept, plants_in == 9);
         assert_int_equal(r.dropped[1], plants_in == 10);
         str_free(&text);
@@ -214,7 +209,7 @@ static void many_pieces_drop_the_document(void **state) {
 
 /* ---- what is common ------------------------------------------------------------------------ */
 
-static void put_repeated(place *p, int documents) {
+static void put_repeated(test_folder *p, int documents) {
     str all = { 0 };
     for (int i = 0; i < documents; i++) {
         str_add(&all, "{\"text\":\"");
@@ -226,18 +221,18 @@ static void put_repeated(place *p, int documents) {
         add_filler(&all, 80, 1000 + i);
         str_add(&all, "\"}\n");
     }
-    put(p, "in.jsonl", all.text);
+    folder_write(p, "in.jsonl", all.text);
     str_free(&all);
 }
 
 static void common_ngrams_are_left_alone(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     result r;
     for (int documents = 10; documents <= 11; documents++) {
         put_repeated(p, documents);
-        assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+        assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
         bool common = documents > 10;
         assert_int_equal(r.summary.common, common);
         assert_int_equal(r.summary.found, QUESTION_GRAMS + !common);
@@ -247,7 +242,7 @@ static void common_ngrams_are_left_alone(void **state) {
         result_free(&r);
     }
     o.common = 0;
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_int_equal(r.edited, 11);
     result_free(&r);
 }
@@ -255,23 +250,23 @@ static void common_ngrams_are_left_alone(void **state) {
 /* ---- what is said -------------------------------------------------------------------------- */
 
 static void report_names_each_match(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
-    o.report = in(p, "report");
+    o.report = in_folder(p, "report");
     o.common = 1;
     result r;
-    put(p, "in.jsonl",
-        "{\"id\":\"a\",\"text\":\"clean\"}\n"
-        "{\"id\":\"b\",\"text\":\"So: " QUESTION "\",\"source\":\"web\"}\n"
-        "{\"id\":\"c\",\"text\":\"Which of these nine planets has the most moons\"}\n"
-        "{\"id\":\"e\",\"text\":\"which of these nine planets has the most moons\"}\n");
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
-    char *report = get(p, "report");
-    const char *file = in(p, "in.jsonl"), *ref = in(p, "ref.jsonl");
+    folder_write(p, "in.jsonl",
+                 "{\"id\":\"a\",\"text\":\"clean\"}\n"
+                 "{\"id\":\"b\",\"text\":\"So: " QUESTION "\",\"source\":\"web\"}\n"
+                 "{\"id\":\"c\",\"text\":\"Which of these nine planets has the most moons\"}\n"
+                 "{\"id\":\"e\",\"text\":\"which of these nine planets has the most moons\"}\n");
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
+    char *report = folder_read(p, "report");
+    const char *file = in_folder(p, "in.jsonl"), *ref = in_folder(p, "ref.jsonl");
     const char *text = QUESTION;
     const char *expected = arena_printf(
-        p->memory,
+        p->names,
         "{\"document\":1,\"file\":\"%s\",\"id\":\"b\",\"source\":\"web\",\"begin\":4,\"end\":%d,"
         "\"ngrams\":%d,\"reference\":\"%s\",\"line\":1,\"member\":\"question\",\"text\":\"%.*s\"}\n"
         "{\"common\":\"Which of these nine planets has the most moons\",\"documents\":2,"
@@ -283,38 +278,39 @@ static void report_names_each_match(void **state) {
 }
 
 static void silent_references_are_counted(void **state) {
-    place *p = *state;
-    assert_fine(io_make_dirs(in(p, "refs")));
-    put(p, "refs/a.jsonl", reference);
-    put(p, "refs/b.jsonl", "{\"q\":\"words that occur in none of the documents at all\"}\n");
-    put(p, "refs/c.jsonl", reference); /* the same again: found as well */
-    put(p, "refs/notes.txt", "not a reference");
+    test_folder *p = *state;
+    assert_ok(io_make_dirs(in_folder(p, "refs")));
+    folder_write(p, "refs/a.jsonl", reference);
+    folder_write(p, "refs/b.jsonl",
+                 "{\"q\":\"words that occur in none of the documents at all\"}\n");
+    folder_write(p, "refs/c.jsonl", reference); /* the same again: found as well */
+    folder_write(p, "refs/notes.txt", "not a reference");
     decontaminate_options o = against(p, "refs");
     result r;
     put_planted(p, QUESTION, 10, 10);
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_int_equal(r.summary.references, 3);
     assert_int_equal(r.summary.silent, 1);
     result_free(&r);
 }
 
 static void fields_are_chosen(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     decontaminate_options o = against(p, "ref.jsonl");
     o.fields = "answer,choices";
     result r;
     put_planted(p, QUESTION, 10, 10);
-    assert_fine(run_with(p, &o, "in.jsonl", "out", &r));
+    assert_ok(run_with(p, &o, "in.jsonl", "out", &r));
     assert_int_equal(r.summary.found, 0);
     assert_int_equal(r.summary.grams, 2);
     result_free(&r);
     o.fields = "quest";
-    assert_fails(run_with(p, &o, "in.jsonl", "out", &r), "no member of --fields");
+    assert_error(run_with(p, &o, "in.jsonl", "out", &r), "no member of --fields");
 }
 
 static void bad_references_are_errors(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     put_planted(p, "x", 10, 10);
     static const struct {
         const char *text, *error;
@@ -326,30 +322,30 @@ static void bad_references_are_errors(void **state) {
         { "\x1f\x8b\x08", "compressed" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
-        put(p, "ref.jsonl", bad[i].text);
+        folder_write(p, "ref.jsonl", bad[i].text);
         decontaminate_options o = against(p, "ref.jsonl");
-        assert_fails(run_with(p, &o, "in.jsonl", "out", NULL), bad[i].error);
+        assert_error(run_with(p, &o, "in.jsonl", "out", NULL), bad[i].error);
     }
     decontaminate_options o = against(p, "nowhere.jsonl");
-    assert_fails(run_with(p, &o, "in.jsonl", "out", NULL), "nowhere.jsonl");
-    put(p, "ref.jsonl", reference);
+    assert_error(run_with(p, &o, "in.jsonl", "out", NULL), "nowhere.jsonl");
+    folder_write(p, "ref.jsonl", reference);
     o = against(p, "ref.jsonl");
     o.memory = 1000;
-    assert_fails(run_with(p, &o, "in.jsonl", "out", NULL), "do not fit");
+    assert_error(run_with(p, &o, "in.jsonl", "out", NULL), "do not fit");
 }
 
 /* Bits flipped in a reference: an error or another reference, never a crash. */
 static void damaged_references_do_no_harm(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     char text[sizeof reference];
     put_planted(p, QUESTION, 10, 10);
     for (uint64_t i = 0; i < 40; i++) {
         memcpy(text, reference, sizeof text);
         size_t at = rng_below(rng_key_of(1, 1), i, sizeof text - 1);
         text[at] ^= (char)(1 << i % 8);
-        assert_fine(io_write(in(p, "ref.jsonl"), text, i % 2 ? at : sizeof text - 1));
+        assert_ok(io_write(in_folder(p, "ref.jsonl"), text, i % 2 ? at : sizeof text - 1));
         refs *r = NULL;
-        err e = refs_read(in(p, "ref.jsonl"), NULL, 13, 8, 1 << 20, &r);
+        err e = refs_read(in_folder(p, "ref.jsonl"), NULL, 13, 8, 1 << 20, &r);
         assert_true(!e == (r != NULL));
         err_free(e);
         refs_free(r);
@@ -358,7 +354,7 @@ static void damaged_references_do_no_harm(void **state) {
 
 /* ---- the same bytes ------------------------------------------------------------------------ */
 
-static void put_many(place *p, int n) {
+static void put_many(test_folder *p, int n) {
     str all = { 0 };
     for (int i = 0; i < n; i++) {
         str_add(&all, "{\"id\":\"%d\",\"text\":\"", i);
@@ -369,24 +365,24 @@ static void put_many(place *p, int n) {
         add_filler(&all, 60, -i);
         str_add(&all, "\"}\n");
     }
-    put(p, "in.jsonl", all.text);
+    folder_write(p, "in.jsonl", all.text);
     str_free(&all);
 }
 
 static void threads_and_kills_change_nothing(void **state) {
-    place *p = *state;
-    put(p, "ref.jsonl", reference);
+    test_folder *p = *state;
+    folder_write(p, "ref.jsonl", reference);
     put_many(p, 150);
     decontaminate_options o = against(p, "ref.jsonl");
-    o.report = in(p, "report.one");
+    o.report = in_folder(p, "report.one");
     o.threads = 1;
-    assert_fine(run_with(p, &o, "in.jsonl", "one", NULL));
-    o.report = in(p, "report.four");
+    assert_ok(run_with(p, &o, "in.jsonl", "one", NULL));
+    o.report = in_folder(p, "report.four");
     o.threads = 4;
-    assert_fine(run_with(p, &o, "in.jsonl", "four", NULL));
+    assert_ok(run_with(p, &o, "in.jsonl", "four", NULL));
     assert_same_files(p, "one.jsonl", "four.jsonl");
     assert_same_files(p, "report.one", "report.four");
-    o.report = in(p, "report.killed");
+    o.report = in_folder(p, "report.killed");
     for (int i = 0; i < 8; i++) {
         pid_t child = fork();
         assert_true(child >= 0);
@@ -398,10 +394,10 @@ static void threads_and_kills_change_nothing(void **state) {
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
     }
-    assert_fine(run_with(p, &o, "in.jsonl", "killed", NULL));
+    assert_ok(run_with(p, &o, "in.jsonl", "killed", NULL));
     assert_same_files(p, "one.jsonl", "killed.jsonl");
     assert_same_files(p, "report.one", "report.killed");
-    assert_false(io_exists(in(p, "killed.work")));
+    assert_false(io_exists(in_folder(p, "killed.work")));
 }
 
 /* ---- files others made ----------------------------------------------------------------------- */
@@ -420,28 +416,28 @@ static void published_plants_are_found(void **state) {
                   { "contaminated_single_deletion", 1 },
                   { "contaminated_single_insertion", 1 },
                   { "long_document", 1 } };
-    place *p = *state;
+    test_folder *p = *state;
     const char *shared = getenv("INGOT_SHARED_DATA");
     if (!shared) skip();
-    const char *folder = arena_printf(p->memory, "%s/decontam/decon-fixtures", shared);
+    const char *folder = arena_printf(p->names, "%s/decontam/decon-fixtures", shared);
     decontaminate_options o = decontaminate_defaults();
-    o.against = arena_printf(p->memory, "%s/reference_question_answer_reference.jsonl", folder);
+    o.against = arena_printf(p->names, "%s/reference_question_answer_reference.jsonl", folder);
     for (size_t i = 0; i < COUNT_OF(files); i++) {
         char *text = NULL;
         size_t len = 0;
         result r;
-        assert_fine(io_read(arena_printf(p->memory, "%s/training_%s.jsonl", folder, files[i].name),
-                            1 << 20, &text, &len));
-        put(p, "in.jsonl", text);
+        assert_ok(io_read(arena_printf(p->names, "%s/training_%s.jsonl", folder, files[i].name),
+                          1 << 20, &text, &len));
+        folder_write(p, "in.jsonl", text);
         free(text);
-        assert_fine(run_with(p, &o, "in.jsonl", files[i].name, &r));
+        assert_ok(run_with(p, &o, "in.jsonl", files[i].name, &r));
         assert_int_equal(r.summary.documents, files[i].documents);
         assert_int_equal(strstr(r.text, "Paris") != NULL, 0);
         result_free(&r);
     }
 }
 
-#define IN_PLACE(test) cmocka_unit_test_setup_teardown(test, place_setup, place_teardown)
+#define IN_PLACE(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 
 int main(void) {
     log_set_level(LOG_ERROR); /* warnings are counted, not read */

@@ -1,16 +1,10 @@
 /* Deduplication: its parts against brute force, then whole runs. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/folder.h"
+
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
-#include <unistd.h>
-#include <cmocka.h>
 
 #include "curate/dedup_internal.h"
-#include "unit/curate_place.h"
 
 static uint64_t draw(int i, uint64_t n) { return rng_below(rng_key_of(7, 0), (uint64_t)i, n); }
 
@@ -19,8 +13,8 @@ static uint64_t draw(int i, uint64_t n) { return rng_below(rng_key_of(7, 0), (ui
 static void sets_do_not_depend_on_the_order_of_joins(void **state) {
     enum { N = 500, JOINS = 300 };
     forest a = { 0 }, b = { 0 };
-    assert_fine(forest_new(&a, N));
-    assert_fine(forest_new(&b, N));
+    assert_ok(forest_new(&a, N));
+    assert_ok(forest_new(&b, N));
     uint32_t least[N];
     for (uint32_t i = 0; i < N; i++) least[i] = i;
     for (int i = 0; i < JOINS; i++) {
@@ -48,10 +42,10 @@ enum { STREAMS = 5, NUMBERS = 60000, TRIES = 90 };
 
 static void write_spill(const char *path, uint64_t settings) {
     spill_writer *w = NULL;
-    assert_fine(spill_create(path, STREAMS, settings, &w));
+    assert_ok(spill_create(path, STREAMS, settings, &w));
     for (uint32_t i = 0; i < NUMBERS; i++)
-        if (i % STREAMS != 3) assert_fine(spill_write(w, (int)(i % STREAMS), &i, sizeof i));
-    assert_fine(spill_commit(w));
+        if (i % STREAMS != 3) assert_ok(spill_write(w, (int)(i % STREAMS), &i, sizeof i));
+    assert_ok(spill_commit(w));
 }
 
 static err read_spill(const spill *s, int stream) {
@@ -69,49 +63,49 @@ static err read_spill(const spill *s, int stream) {
 }
 
 static void spill_gives_back_every_stream(void **state) {
-    const char *path = in(*state, "s");
+    const char *path = in_folder(*state, "s");
     spill *s = NULL;
     write_spill(path, 42);
-    assert_fine(spill_open(path, STREAMS, 42, &s));
+    assert_ok(spill_open(path, STREAMS, 42, &s));
     for (int i = 0; i < STREAMS; i++) {
         assert_int_equal(spill_bytes(s, i), i == 3 ? 0 : NUMBERS / STREAMS * 4);
-        assert_fine(read_spill(s, i));
+        assert_ok(read_spill(s, i));
     }
     spill_reader r;
     uint32_t beyond;
-    assert_fine(spill_reader_open(s, 3, &r));
-    assert_fails(spill_read(&r, &beyond, sizeof beyond), "damaged");
+    assert_ok(spill_reader_open(s, 3, &r));
+    assert_error(spill_read(&r, &beyond, sizeof beyond), "damaged");
     spill_reader_close(&r);
     spill_close(s);
 }
 
 static void spill_of_other_settings_is_not_there(void **state) {
-    const char *path = in(*state, "s");
+    const char *path = in_folder(*state, "s");
     spill *s = NULL;
-    assert_fine(spill_open(path, STREAMS, 42, &s));
+    assert_ok(spill_open(path, STREAMS, 42, &s));
     assert_null(s);
     write_spill(path, 42);
-    assert_fine(spill_open(path, STREAMS, 43, &s));
+    assert_ok(spill_open(path, STREAMS, 43, &s));
     assert_null(s);
-    assert_fine(spill_open(path, STREAMS + 1, 42, &s));
+    assert_ok(spill_open(path, STREAMS + 1, 42, &s));
     assert_null(s);
 }
 
 /* Any flipped bit or missing end is an error or "not there", never other content. */
 static void damaged_spill_is_refused(void **state) {
-    place *p = *state;
-    write_spill(in(p, "s"), 42);
+    test_folder *p = *state;
+    write_spill(in_folder(p, "s"), 42);
     char *text = NULL;
     size_t len = 0;
     int refused = 0;
-    assert_fine(io_read(in(p, "s"), 1 << 24, &text, &len));
+    assert_ok(io_read(in_folder(p, "s"), 1 << 24, &text, &len));
     for (int i = 0; i < TRIES; i++) {
         size_t at = i < TRIES / 3 ? len - 1 - draw(i, 200) : draw(i, len), cut = i % 3 ? len : at;
         text[at] ^= (char)(1 << i % 8);
-        assert_fine(io_write(in(p, "t"), text, cut));
+        assert_ok(io_write(in_folder(p, "t"), text, cut));
         text[at] ^= (char)(1 << i % 8);
         spill *s = NULL;
-        err e = spill_open(in(p, "t"), STREAMS, 42, &s);
+        err e = spill_open(in_folder(p, "t"), STREAMS, 42, &s);
         for (int k = 0; s && !e && k < STREAMS; k++) e = read_spill(s, k);
         refused += e || !s;
         err_free(e);
@@ -155,24 +149,24 @@ static void check_groups(spill *const *spills, const uint64_t *base, int threads
         expected.first[i] = k;
     }
     group_job job = { spills, base, SPILLS, 0, threads, memory, &g, take_pairs };
-    assert_fine(group_run(&job));
+    assert_ok(group_run(&job));
     assert_memory_equal(&g, &expected, sizeof g);
 }
 
 static void groups_are_found_within_any_memory(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     spill *spills[SPILLS];
     uint64_t base[SPILLS];
     for (int s = 0; s < SPILLS; s++) {
         spill_writer *w = NULL;
         base[s] = (uint64_t)s * (ITEMS / SPILLS);
-        assert_fine(spill_create(in(p, "g"), GROUP_PARTS, (uint64_t)s, &w));
+        assert_ok(spill_create(in_folder(p, "g"), GROUP_PARTS, (uint64_t)s, &w));
         for (uint32_t i = 0; i < ITEMS / SPILLS; i++)
-            assert_fine(group_write(w, 0, key_of_item((int)(base[s] + i)), i));
-        assert_fine(spill_commit(w));
-        const char *name = arena_printf(p->memory, "g%d", s);
-        assert_int_equal(rename(in(p, "g"), in(p, name)), 0);
-        assert_fine(spill_open(in(p, name), GROUP_PARTS, (uint64_t)s, &spills[s]));
+            assert_ok(group_write(w, 0, key_of_item((int)(base[s] + i)), i));
+        assert_ok(spill_commit(w));
+        const char *name = arena_printf(p->names, "g%d", s);
+        assert_int_equal(rename(in_folder(p, "g"), in_folder(p, name)), 0);
+        assert_ok(spill_open(in_folder(p, name), GROUP_PARTS, (uint64_t)s, &spills[s]));
     }
     check_groups(spills, base, 1, 1 << 20);
     check_groups(spills, base, 3, 1 << 20);
@@ -211,13 +205,13 @@ typedef struct run {
 } run;
 
 /* Runs dedup from `from` to the folder `to`. */
-static err run_dedup(place *p, const dedup_options *with, const char *from, const char *to,
+static err run_dedup(test_folder *p, const dedup_options *with, const char *from, const char *to,
                      run *out) {
     dedup_options o = *with;
-    o.work = arena_printf(p->memory, "%s/%s.work", p->dir, to);
+    o.work = arena_printf(p->names, "%s/%s.work", p->path, to);
     o.quiet = true;
     if (!o.threads) o.threads = 2;
-    const char *path = in(p, from);
+    const char *path = in_folder(p, from);
     text_inputs *inputs = NULL;
     TRY(text_inputs_open(
         &path, 1, &(text_input_options){ .segment_bytes = 4000, .block_bytes = 1500 }, &inputs));
@@ -227,7 +221,7 @@ static err run_dedup(place *p, const dedup_options *with, const char *from, cons
     if (!e) {
         text_stage s = dedup_stage(d);
         text_stage_options so = {
-            .out = in(p, to), .compress = "none", .threads = o.threads, .quiet = true
+            .out = in_folder(p, to), .compress = "none", .threads = o.threads, .quiet = true
         };
         e = text_stage_run(&s, inputs, &so, &r);
         if (!e) e = dedup_end(d);
@@ -243,14 +237,14 @@ static err run_dedup(place *p, const dedup_options *with, const char *from, cons
 }
 
 /* All parts of an output, one after the other: owned. */
-static char *all_parts(place *p, const char *folder) {
+static char *all_parts(test_folder *p, const char *folder) {
     char **names = NULL;
     int n = 0;
     str all = { 0 };
-    assert_fine(io_list(in(p, folder), &names, &n));
+    assert_ok(io_list(in_folder(p, folder), &names, &n));
     for (int i = 0; i < n; i++) {
         if (!str_starts(names[i], "part-") || !str_ends(names[i], ".jsonl")) continue;
-        char *text = get(p, arena_printf(p->memory, "%s/%s", folder, names[i]));
+        char *text = folder_read(p, arena_printf(p->names, "%s/%s", folder, names[i]));
         str_add(&all, "%s", text);
         free(text);
     }
@@ -258,7 +252,7 @@ static char *all_parts(place *p, const char *folder) {
     return all.text ? all.text : strdup("");
 }
 
-static void assert_same_output(place *p, const char *a, const char *b) {
+static void assert_same_output(test_folder *p, const char *a, const char *b) {
     char *x = all_parts(p, a), *y = all_parts(p, b);
     assert_string_equal(x, y);
     free(x);
@@ -266,12 +260,12 @@ static void assert_same_output(place *p, const char *a, const char *b) {
 }
 
 /* "0 2 5": the ids that are left. */
-static void assert_kept(place *p, const char *folder, const char *expected) {
+static void assert_kept(test_folder *p, const char *folder, const char *expected) {
     char *text = all_parts(p, folder), *rest = NULL;
     str ids = { 0 };
     for (char *line = strtok_r(text, "\n", &rest); line; line = strtok_r(NULL, "\n", &rest)) {
         json_t *o = NULL;
-        assert_fine(io_json_parse(line, strlen(line), "line", &o));
+        assert_ok(io_json_parse(line, strlen(line), "line", &o));
         str_add(&ids, "%s%s", ids.len ? " " : "", json_string_value(json_object_get(o, "id")));
         json_decref(o);
     }
@@ -294,12 +288,12 @@ static const char animals[] =
     "{\"id\":\"6\",\"text\":\"" LONG "\",\"source\":\"farm\"}\n";
 
 static void keeps_one_of_each_cluster(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     dedup_options o = dedup_defaults();
     run r;
-    put(p, "a.jsonl", animals);
-    o.report = in(p, "report");
-    assert_fine(run_dedup(p, &o, "a.jsonl", "near", &r));
+    folder_write(p, "a.jsonl", animals);
+    o.report = in_folder(p, "report");
+    assert_ok(run_dedup(p, &o, "a.jsonl", "near", &r));
     assert_kept(p, "near", "0 1 4");
     assert_int_equal(r.dropped[0], 2); /* 2 and 6: the text of 0 */
     assert_int_equal(r.dropped[1], 2); /* 3 and 5 */
@@ -308,9 +302,9 @@ static void keeps_one_of_each_cluster(void **state) {
     assert_int_equal(r.summary.largest, 4);
     assert_int_equal(r.summary.sizes[1], 1);
     assert_int_equal(r.summary.sizes[2], 1);
-    assert_false(io_exists(in(p, "near.work")));
-    char *report = get(p, "report"), expected[1024];
-    const char *file = in(p, "a.jsonl");
+    assert_false(io_exists(in_folder(p, "near.work")));
+    char *report = folder_read(p, "report"), expected[1024];
+    const char *file = in_folder(p, "a.jsonl");
     snprintf(
         expected, sizeof expected,
         "{\"kept\":0,\"members\":[{\"document\":0,\"file\":\"%s\",\"id\":\"0\"},"
@@ -324,39 +318,40 @@ static void keeps_one_of_each_cluster(void **state) {
 }
 
 static void keeps_by_the_rule(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     dedup_options o = dedup_defaults();
     run r;
-    put(p, "a.jsonl", animals);
+    folder_write(p, "a.jsonl", animals);
     o.keep = DEDUP_LAST;
-    assert_fine(run_dedup(p, &o, "a.jsonl", "last", &r));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "last", &r));
     assert_kept(p, "last", "1 5 6");
     assert_int_equal(r.dropped[0], 2); /* 0 and 2 are the text of 6 */
     o.keep = DEDUP_LONGEST;
-    assert_fine(run_dedup(p, &o, "a.jsonl", "longest", &r));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "longest", &r));
     assert_kept(p, "longest", "1 3 4");
     assert_int_equal(r.dropped[0], 0);
     assert_int_equal(r.dropped[1], 4);
     o.method = DEDUP_EXACT;
-    assert_fine(run_dedup(p, &o, "a.jsonl", "exact", &r));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "exact", &r));
     assert_kept(p, "exact", "0 1 3 4 5");
     assert_int_equal(r.dropped[0], 2);
 }
 
 static void removes_repeated_paragraphs(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     dedup_options o = dedup_defaults();
     run r;
     o.method = DEDUP_PARAGRAPH;
     o.paragraph_words = 4;
-    put(p, "a.jsonl",
+    folder_write(
+        p, "a.jsonl",
         "{\"id\":\"0\",\"text\":\"All rights are reserved here.\\n\\nThe first story is told.\\n\\nMenu\"}\n"
         "{\"id\":\"1\",\"text\":\"ALL rights are reserved, here\\n\\nThe second story is told.\\n\\nMenu\"}\n"
         "{\"id\":\"2\",\"text\":\"The third story is told.\\n\\nThe third story is told.\\n\\n"
         "All rights are reserved here!\\n\"}\n"
         "{\"id\":\"3\",\"text\":\"The first story is told.\"}\n"
         "{\"id\":\"4\",\"text\":\"Menu\"}\n");
-    assert_fine(run_dedup(p, &o, "a.jsonl", "out", &r));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "out", &r));
     char *text = all_parts(p, "out");
     assert_string_equal(
         text,
@@ -372,7 +367,7 @@ static void removes_repeated_paragraphs(void **state) {
 }
 
 /* Stories with copies and near copies, in several segments and shares of work. */
-static void put_stories(place *p, const char *name, int n) {
+static void put_stories(test_folder *p, const char *name, int n) {
     str all = { 0 };
     for (int i = 0; i < n; i++) {
         int of = i > 5 && draw(i, 3) == 0 ? (int)draw(i + n, (uint64_t)i) : i;
@@ -385,12 +380,12 @@ static void put_stories(place *p, const char *name, int n) {
                     (unsigned long long)draw(of * 100 + w, 5000), i % 2 && w == 30 ? "x" : "");
         str_add(&all, "\"}\n");
     }
-    put(p, name, all.text);
+    folder_write(p, name, all.text);
     str_free(&all);
 }
 
 static void threads_and_memory_change_nothing(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     put_stories(p, "a.jsonl", 300);
     for (int method = DEDUP_NEAR; method <= DEDUP_PARAGRAPH; method++) {
         dedup_options o = dedup_defaults();
@@ -401,8 +396,9 @@ static void threads_and_memory_change_nothing(void **state) {
             snprintf(name[i], sizeof name[i], "out%d%d", method, i);
             o.threads = i == 1 ? 5 : 1;
             if (i == 2) o.memory = (4 << 20) + 8192; /* little more than the least */
-            if (method != DEDUP_PARAGRAPH) o.report = in(p, i == 0 ? "r0" : i == 1 ? "r1" : "r2");
-            assert_fine(run_dedup(p, &o, "a.jsonl", name[i], &r[i]));
+            if (method != DEDUP_PARAGRAPH)
+                o.report = in_folder(p, i == 0 ? "r0" : i == 1 ? "r1" : "r2");
+            assert_ok(run_dedup(p, &o, "a.jsonl", name[i], &r[i]));
             assert_memory_equal(&r[i], &r[0], sizeof *r);
         }
         assert_true(r[0].summary.copies > 20);
@@ -416,12 +412,12 @@ static void threads_and_memory_change_nothing(void **state) {
 
 /* A run killed at any moment, again and again, then finished: the same bytes. */
 static void killed_runs_are_finished_by_the_next(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     put_stories(p, "a.jsonl", 400);
     dedup_options o = dedup_defaults();
-    o.report = in(p, "report.whole");
-    assert_fine(run_dedup(p, &o, "a.jsonl", "whole", NULL));
-    o.report = in(p, "report.killed");
+    o.report = in_folder(p, "report.whole");
+    assert_ok(run_dedup(p, &o, "a.jsonl", "whole", NULL));
+    o.report = in_folder(p, "report.killed");
     for (int i = 0; i < 12; i++) {
         pid_t child = fork();
         assert_true(child >= 0);
@@ -433,33 +429,33 @@ static void killed_runs_are_finished_by_the_next(void **state) {
         kill(child, SIGKILL);
         waitpid(child, NULL, 0);
     }
-    assert_fine(run_dedup(p, &o, "a.jsonl", "killed", NULL));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "killed", NULL));
     assert_same_output(p, "whole", "killed");
     assert_same_files(p, "report.whole", "report.killed");
-    assert_false(io_exists(in(p, "killed.work")));
+    assert_false(io_exists(in_folder(p, "killed.work")));
 }
 
 static void spill_files_are_used_again(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     put_stories(p, "a.jsonl", 50);
     dedup_options o = dedup_defaults();
     o.keep_work = true;
-    assert_fine(run_dedup(p, &o, "a.jsonl", "out", NULL));
-    assert_true(io_exists(in(p, "out.work/dedup-000000.spill")));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "out", NULL));
+    assert_true(io_exists(in_folder(p, "out.work/dedup-000000.spill")));
     /* Damage is noticed, so the file must have been read. */
-    put(p, "out.work/dedup-000000.spill",
-        "not a spill file, though long enough to hold a footer....");
-    assert_fails(run_dedup(p, &o, "a.jsonl", "out", NULL), "damaged");
+    folder_write(p, "out.work/dedup-000000.spill",
+                 "not a spill file, though long enough to hold a footer....");
+    assert_error(run_dedup(p, &o, "a.jsonl", "out", NULL), "damaged");
     o.fresh = true;
-    assert_fine(run_dedup(p, &o, "a.jsonl", "out", NULL));
+    assert_ok(run_dedup(p, &o, "a.jsonl", "out", NULL));
 }
 
 static void says_what_memory_it_needs(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     put_stories(p, "a.jsonl", 50);
     dedup_options o = dedup_defaults();
     o.memory = 1 << 20;
-    assert_fails(run_dedup(p, &o, "a.jsonl", "out", NULL), "clusters need 8.00 MiB");
+    assert_error(run_dedup(p, &o, "a.jsonl", "out", NULL), "clusters need 8.00 MiB");
 }
 
 static void refuses_standard_input(void **state) {
@@ -467,14 +463,14 @@ static void refuses_standard_input(void **state) {
     const char *path = "-";
     text_inputs *inputs = NULL;
     dedup *d = NULL;
-    o.work = in(*state, "work");
+    o.work = in_folder(*state, "work");
     o.threads = 1;
-    assert_fine(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &inputs));
-    assert_fails(dedup_find(&o, inputs, &d), "reads its input twice");
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &inputs));
+    assert_error(dedup_find(&o, inputs, &d), "reads its input twice");
     text_inputs_close(inputs);
 }
 
-#define IN_PLACE(test) cmocka_unit_test_setup_teardown(test, place_setup, place_teardown)
+#define IN_PLACE(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,16 +1,13 @@
 /* The narrow float types, every code of them, against a slow reference that shares nothing with
  * the converters: a code's value by its definition, and rounding by search for the nearest code. */
-#include "tensor/tensor.h"
+#include "support/test.h"
 
 #include <math.h>
-#include <setjmp.h>
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <cmocka.h>
+#include "tensor/tensor.h"
 
 typedef struct format {
     const char *name;

@@ -1,6 +1,6 @@
 /* Filters: Gopher quality, C4, FineWeb and basic, each rule with a text on its limit and one just
  * beyond; what is counted in text that is not ASCII; how the steps follow one another. */
-#include "unit/filter_harness.h"
+#include "support/filter.h"
 
 /* ---- Gopher quality -------------------------------------------------------------------------- */
 
@@ -238,7 +238,7 @@ static void expect_c4(const char *set, const char *text, const char *left, int c
     str_add(&want, "%s%s%s", before, *left ? "\n" : "", left);
     filter_options o = filter_defaults();
     o.sets = set;
-    outcome got = judge(&o, s.text, "");
+    verdict got = judge(&o, s.text, "");
     assert_int_equal(got.rule, TEXT_KEEP);
     assert_string_equal(got.text, want.text);
     if (counter >= 0) assert_int_equal(got.count[counter], count);
@@ -308,7 +308,7 @@ static void test_c4_documents(void **state) {
     filter_options o = filter_defaults();
     o.sets = "c4";
     o.limit[FILTER_c4_braces] = 1; /* the second is on a line that is removed before */
-    outcome got = judge(&o, kept.text, "");
+    verdict got = judge(&o, kept.text, "");
     assert_int_equal(got.rule, TEXT_KEEP);
     free(got.text);
     str_free(&kept);
@@ -346,7 +346,7 @@ static void expect_measure(int rule, const char *text, double value) {
     for (int i = 0; i < FILTER_RULE_COUNT; i++)
         o.limit[i] = filter_rules[i].direction == FILTER_LEAST ? 0 : 1e300;
     o.limit[rule] = filter_rules[rule].direction == FILTER_LEAST ? 1e300 : 0;
-    outcome got = judge(&o, text, "");
+    verdict got = judge(&o, text, "");
     assert_int_equal(got.rule, rule);
     if (got.value != value) fail_msg("%s: %g, expected %g", text, got.value, value);
     free(got.text);
@@ -439,7 +439,7 @@ static void test_order(void **state) {
             "\nIt is one. It is two. It is three. It is four. It is five.\njavascript here with ");
     add_times(&s, 60, "word", " ");
     char *half = strchr(s.text, '\n');
-    outcome got = judge(&o, half, "");
+    verdict got = judge(&o, half, "");
     assert_int_equal(got.rule, FILTER_gopher_min_words);
     assert_true(got.value == 15);
     assert_string_equal(got.text, half); /* dropped as it was */
@@ -494,7 +494,7 @@ static void test_documents_in_a_row(void **state) {
         rule[i] = v.rule;
     }
     filter_free(f);
-    outcome alone = judge(&o, a.text, ""), other = judge(&o, b.text, "");
+    verdict alone = judge(&o, a.text, ""), other = judge(&o, b.text, "");
     for (int i = 0; i < 6; i++) assert_int_equal(rule[i], i % 2 ? other.rule : alone.rule);
     free(alone.text), free(other.text);
     str_free(&a), str_free(&b);

@@ -1,9 +1,9 @@
 /* Lists of bad words, domains and words in URLs; personal data. */
-#include "unit/filter_harness.h"
-
-#include "io/io.h"
+#include "support/filter.h"
 
 #include <unistd.h>
+
+#include "io/io.h"
 
 /* ---- lists ----------------------------------------------------------------------------------- */
 
@@ -93,7 +93,7 @@ static void test_bad_words(void **state) {
     filter_options o = filter_defaults();
     o.sets = "none";
     o.bad_words = list_path;
-    outcome got = judge(&o, "a bad and a Bad one", "");
+    verdict got = judge(&o, "a bad and a Bad one", "");
     assert_int_equal(got.rule, FILTER_bad_words);
     assert_true(got.value == 2);
     free(got.text);
@@ -112,7 +112,7 @@ typedef struct url_case {
 
 static void expect_urls(const filter_options *o, int rule, const url_case *of, size_t n) {
     for (size_t i = 0; i < n; i++) {
-        outcome got = judge(o, "text", of[i].url);
+        verdict got = judge(o, "text", of[i].url);
         if (got.rule != (of[i].dropped ? rule : TEXT_KEEP))
             fail_msg("%s: %s", of[i].url, got.rule < 0 ? "kept" : "dropped");
         assert_int_equal(got.count[COUNTER_no_url], of[i].url[0] == 0);
@@ -243,7 +243,7 @@ static void test_masks(void **state) {
     filter_options o = filter_defaults();
     o.sets = "none";
     static const char text[] = "ann@mail.com at 8.8.8.8, call 212-555-0123";
-    outcome got = judge(&o, text, "");
+    verdict got = judge(&o, text, "");
     assert_string_equal(got.text, text); /* not asked for */
     free(got.text);
     o.pii = "ip,email";

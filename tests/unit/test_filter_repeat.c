@@ -1,5 +1,5 @@
 /* Gopher's repetition rules: each with a text on its limit and one just beyond. */
-#include "unit/filter_harness.h"
+#include "support/filter.h"
 
 static const char set[] = "gopher-repetition";
 
@@ -49,7 +49,7 @@ static void test_characters_in_copies(void **state) {
         o.sets = set;
         for (int rule = FILTER_top_2gram; rule <= FILTER_repeat_10gram; rule++) o.limit[rule] = 9;
         str kept = with_piece(of[i].between, 100), dropped = with_piece(of[i].between, 99);
-        outcome a = judge(&o, kept.text, ""), b = judge(&o, dropped.text, "");
+        verdict a = judge(&o, kept.text, ""), b = judge(&o, dropped.text, "");
         assert_int_equal(a.rule, TEXT_KEEP);
         assert_int_equal(b.rule, of[i].rule);
         assert_true(b.value == 20.0 / 99);
@@ -65,7 +65,7 @@ static void test_white_space_around_lines(void **state) {
     for (int rule = FILTER_repeat_paragraphs; rule < FILTER_gopher_min_words; rule++)
         o.limit[rule] = 9;
     o.limit[FILTER_repeat_lines] = 0.49;
-    outcome got = judge(&o, "same line\r\n \t \n\n  same line \nother\nthird one\n\n", "");
+    verdict got = judge(&o, "same line\r\n \t \n\n  same line \nother\nthird one\n\n", "");
     assert_int_equal(got.rule, TEXT_KEEP);
     free(got.text);
     o.limit[FILTER_repeat_lines] = 0.2;
@@ -166,7 +166,7 @@ static void test_repeated_runs_plainly(void **state) {
             for (int r = 0; r < FILTER_RULE_COUNT; r++) o.limit[r] = 9;
             o.limit[FILTER_repeat_5gram + n - 5] = 0;
             double want = (double)plain_repeats(words, count, n) / (double)(2 * count - 1);
-            outcome got = judge(&o, text, "");
+            verdict got = judge(&o, text, "");
             assert_int_equal(got.rule, want > 0 ? FILTER_repeat_5gram + n - 5 : TEXT_KEEP);
             if (want > 0) assert_true(got.value == want);
             free(got.text);

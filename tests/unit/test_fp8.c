@@ -1,10 +1,9 @@
 /* fp8: bytes and scales of one tensor, linear layers with fp8 operands, and small models trained
  * with them. (That recompute changes no bit of it is test_recompute's.) */
-#include <unistd.h>
+#include "support/folder.h"
+#include "support/model.h"
 
 #include "checkpoint/checkpoint.h"
-#include "io/io.h"
-#include "parity/runner.h"
 
 /* ---- one call ---------------------------------------------------------------------------- */
 static void *filled(dtype dt, int64_t n, float mean, float spread, uint64_t seed) {
@@ -351,18 +350,18 @@ enum { TOKENS = RUN_ROWS * RUN_SEQ };
 static void small_open(small *s, const model_config *c, fp8_recipe fp8, const char *skip) {
     *s = (small){ .x = { .comm = comm_self() } };
     model_layout l = { .dt = DT_BF16, .fp8 = fp8, .fp8_skip = skip };
-    check(model_new(c, &l, &s->m));
+    assert_ok(model_new(c, &l, &s->m));
     s->p = s->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
     optim_settings o = {
         .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1
     };
-    check(optim_new(&o, s->m, s->p, 0, &s->o));
-    check(model_record(s->m, PROG_TRAIN, TOKENS, RUN_SEQ, &s->train));
-    check(model_record(s->m, PROG_EVAL, TOKENS, RUN_SEQ, &s->eval));
+    assert_ok(optim_new(&o, s->m, s->p, 0, &s->o));
+    assert_ok(model_record(s->m, PROG_TRAIN, TOKENS, RUN_SEQ, &s->train));
+    assert_ok(model_record(s->m, PROG_EVAL, TOKENS, RUN_SEQ, &s->eval));
     s->train_id = plan_chain(s->p, &s->train, model_bucket_home, s->m);
     s->eval_id = plan_chain(s->p, &s->eval, model_bucket_home, s->m);
-    check(plan_commit(s->p));
+    assert_ok(plan_commit(s->p));
     model_init(s->m, s->p, 0, 42);
     for (int k = 0; k < RUN_MICROS; k++) {
         make_batch(&s->batch[k], k, c->vocab);
@@ -381,7 +380,7 @@ static double run_chain(small *s, int which, const prog *last, int micro, int mi
     test_batch *b = &s->batch[micro];
     model_set_batch(s->m, s->p, 0,
                     &(model_batch){ b->tokens, b->targets, b->pos, b->start, b->ids, TOKENS });
-    check(exec_chain(&s->x, which, micro, micros));
+    assert_ok(exec_chain(&s->x, which, micro, micros));
     const float *losses = exec_value(&s->x, which, last->loss);
     double sum = 0;
     for (int i = 0; i < TOKENS; i++) sum += losses[i];
@@ -394,7 +393,7 @@ static double small_step(small *s) {
     s->x.step.loss_grad = 1.0f / (float)s->valid;
     for (int k = 0; k < RUN_MICROS; k++)
         sum += run_chain(s, s->train_id, s->train.last, k, RUN_MICROS);
-    check(optim_step(s->o, &s->x, 3e-3, 1));
+    assert_ok(optim_step(s->o, &s->x, 3e-3, 1));
     return sum / s->valid;
 }
 
@@ -572,22 +571,21 @@ static void resume(small *s, const model_config *c, fp8_recipe fp8, const char *
     char *path;
     step_state now = { .count = 3 };
     small_open(s, c, fp8, NULL);
-    check(ckpt_latest(from, &path));
-    check(ckpt_load(path, s->m, s->p, s->o));
+    assert_ok(ckpt_latest(from, &path));
+    assert_ok(ckpt_load(path, s->m, s->p, s->o));
     exec_state_set(&s->x, &now);
     free(path);
 }
 
 static void test_resume(void **state) {
     model_config c = small_llama();
-    char dir[] = "/tmp/ingot-fp8-XXXXXX";
-    assert_non_null(mkdtemp(dir));
+    const char *dir = *state;
     small whole, second, plain;
     int64_t n;
     small_open(&whole, &c, FP8_DELAYED, NULL);
     for (int i = 0; i < 3; i++) small_step(&whole);
     ckpt_state st = { .step = 3, .updates = 3 };
-    check(ckpt_save(dir, whole.m, whole.p, whole.o, &st, 0));
+    assert_ok(ckpt_save(dir, whole.m, whole.p, whole.o, &st, 0));
     resume(&second, &c, FP8_DELAYED, dir);
     assert_memory_equal(model_fp8_rows(second.m, second.p, &n),
                         model_fp8_rows(whole.m, whole.p, &n), (size_t)n * sizeof(float));
@@ -598,24 +596,29 @@ static void test_resume(void **state) {
     resume(&plain, &c, FP8_OFF, dir); /* rows are not missed... */
     small_step(&plain);
     st.step = 4;
-    check(ckpt_save(dir, plain.m, plain.p, plain.o, &st, 0));
+    assert_ok(ckpt_save(dir, plain.m, plain.p, plain.o, &st, 0));
     small_free(&plain);
     resume(&second, &c, FP8_DELAYED, dir); /* ...nor needed */
     assert_true(model_fp8_rows(second.m, second.p, &n)[FP8_SCALE] == 0);
     assert_true(isfinite(small_step(&second)));
     small_free(&second);
     small_free(&whole);
-    check(io_remove_tree("/tmp", dir));
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_bytes),           cmocka_unit_test(test_scale),
-        cmocka_unit_test(test_delayed_row),     cmocka_unit_test(test_current_row),
-        cmocka_unit_test(test_fused),           cmocka_unit_test(test_linear),
-        cmocka_unit_test(test_training),        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_rows_of_a_model), cmocka_unit_test(test_which),
-        cmocka_unit_test(test_refusals),        cmocka_unit_test(test_resume),
+        cmocka_unit_test(test_bytes),
+        cmocka_unit_test(test_scale),
+        cmocka_unit_test(test_delayed_row),
+        cmocka_unit_test(test_current_row),
+        cmocka_unit_test(test_fused),
+        cmocka_unit_test(test_linear),
+        cmocka_unit_test(test_training),
+        cmocka_unit_test(test_gradients),
+        cmocka_unit_test(test_rows_of_a_model),
+        cmocka_unit_test(test_which),
+        cmocka_unit_test(test_refusals),
+        cmocka_unit_test_setup_teardown(test_resume, folder_setup, folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

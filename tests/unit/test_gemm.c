@@ -1,16 +1,13 @@
 /* Products against a plain fp64 reference: every pair of types, transposition, kind of store and
  * awkward size, on every instruction set this processor has. What the ops make of them (linear,
  * linear_ce) is in test_ops.c; here only what takes shapes too large for it. */
+#include "support/test.h"
+
+#include <math.h>
+
 #include "ops/cpu/kernel/kernel_internal.h"
 #include "ops/cpu/vmath.h"
 #include "ops/cpu_features.h"
-
-#include <math.h>
-#include <setjmp.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 /* ---- the instruction sets --------------------------------------------------------------------- */
 #define X(isa)                                                                                     \

@@ -1,43 +1,8 @@
 /* Hugging Face exchange: settings and weights that transformers wrote come in, go out again the
  * same, and what our models cannot do is refused. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "support/folder.h"
 
 #include "checkpoint/checkpoint.h"
-#include "io/io.h"
-
-static void assert_ok(err e) {
-    if (e) err_print(stderr, e, true);
-    assert_null(e);
-}
-
-/* The error must say `word`; it is freed. */
-static void assert_err(err e, const char *word) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), word))
-        fail_msg("expected an error with \"%s\", got \"%s\"", word, err_message(e));
-    err_free(e);
-}
-
-static int make_dir(void **state) {
-    char *dir = mem_alloc(64);
-    snprintf(dir, 64, "/tmp/test_hf.XXXXXX");
-    *state = dir;
-    return mkdtemp(dir) ? 0 : -1;
-}
-
-static int drop_dir(void **state) {
-    err_free(io_remove_tree("/tmp", *state));
-    free(*state);
-    return 0;
-}
 
 /* ---- settings ---------------------------------------------------------------------------- */
 
@@ -197,29 +162,30 @@ static void other_settings_are_refused(void **state) {
     model_config c;
     const hf_family *family;
     for (size_t i = 0; i < COUNT_OF(refused); i++)
-        assert_err(import_with(*state, refused[i].keys, &c), refused[i].says);
+        assert_error(import_with(*state, refused[i].keys, &c), refused[i].says);
     char path[128];
     snprintf(path, sizeof path, "%s/config.json", (char *)*state);
     assert_ok(io_write(path, "{\"model_type\": \"bert\"}", 22));
     err e = hf_import_config(*state, &c, &family);
     assert_non_null(strstr(err_remedy(e), "gpt_neox"));
-    assert_err(e, "\"bert\" are not known");
+    assert_error(e, "\"bert\" are not known");
     assert_ok(io_write(path, "{}", 2));
-    assert_err(hf_import_config(*state, &c, &family), "model_type");
-    assert_err(hf_import_config("/nonexistent", &c, &family), "/nonexistent/config.json");
+    assert_error(hf_import_config(*state, &c, &family), "model_type");
+    assert_error(hf_import_config("/nonexistent", &c, &family), "/nonexistent/config.json");
 }
 
 static void families_refuse_what_they_lack(void **state) {
     const hf_family *family;
     model_config c = fixtures[2].want;
     c.mup = true;
-    assert_err(hf_family_for(&c, NULL, &family), "no Hugging Face family");
-    assert_err(hf_family_for(&c, "llama", &family), "no muP scales");
+    assert_error(hf_family_for(&c, NULL, &family), "no Hugging Face family");
+    assert_error(hf_family_for(&c, "llama", &family), "no muP scales");
     c.mup = false;
-    assert_err(hf_family_for(&c, "gpt2", &family), "learned positions");
-    assert_err(hf_family_for(&c, "qwen2", &family), "biases of q, k and v");
-    assert_err(hf_family_for(&c, "bert", &family), "not known");
-    assert_err(hf_export_config(*state, hf_family_of("olmo2"), &c, DT_F32), "models of type olmo2");
+    assert_error(hf_family_for(&c, "gpt2", &family), "learned positions");
+    assert_error(hf_family_for(&c, "qwen2", &family), "biases of q, k and v");
+    assert_error(hf_family_for(&c, "bert", &family), "not known");
+    assert_error(hf_export_config(*state, hf_family_of("olmo2"), &c, DT_F32),
+                 "models of type olmo2");
     c.window = 9;
     assert_ok(hf_family_for(&c, NULL, &family));
     assert_string_equal(hf_family_type(family), "mistral");
@@ -390,7 +356,7 @@ static void files_of_other_shapes(void **state) {
         write_copy(path, &(copy){ f, cases[i].without, cases[i].with, cases[i].prefix });
         err e = load(&fixtures[0].want, hf_family_of("gpt2"), *state, &l);
         if (cases[i].says)
-            assert_err(e, cases[i].says);
+            assert_error(e, cases[i].says);
         else
             assert_ok(e);
         unload(&l);
@@ -402,17 +368,17 @@ static void shapes_must_agree(void **state) {
     loaded l;
     model_config c = fixtures[2].want;
     c.ffn = 40;
-    assert_err(load(&c, hf_family_of("llama"), FIXTURES "/llama", &l), "expected shape [40, 32]");
+    assert_error(load(&c, hf_family_of("llama"), FIXTURES "/llama", &l), "expected shape [40, 32]");
     unload(&l);
     c = fixtures[0].want;
     c.vocab = 80;
-    assert_err(load(&c, hf_family_of("llama"), FIXTURES "/llama", &l),
-               "llama have no parameter \"embed.positions\"");
+    assert_error(load(&c, hf_family_of("llama"), FIXTURES "/llama", &l),
+                 "llama have no parameter \"embed.positions\"");
     unload(&l);
 }
 
 int main(void) {
-#define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, drop_dir)
+#define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_settings),
         WITH_DIR(settings_round_trip),

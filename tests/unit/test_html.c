@@ -1,10 +1,5 @@
 /* html: what of a page is its text, and in which characters. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "support/test.h"
 
 #include "text/html.h"
 #include "text/text.h"

@@ -1,60 +1,14 @@
 /* io: reading, atomic writing under failure, folders, JSON. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/folder.h"
+
 #include <signal.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
-#include <unistd.h>
-#include <cmocka.h>
-
-#include "io/io.h"
-
-/* A folder of its own for each test, removed afterwards. */
-typedef struct place {
-    char dir[64];
-    str path; /* of the last in() */
-} place;
-
-static int setup(void **state) {
-    place *p = mem_alloc(sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "/tmp/ingot_io_XXXXXX");
-    *state = p;
-    return mkdtemp(p->dir) ? 0 : -1;
-}
-
-static int teardown(void **state) {
-    place *p = *state;
-    err e = io_remove_tree("/tmp", p->dir);
-    bool left = io_exists(p->dir);
-    str_free(&p->path);
-    free(p);
-    err_free(e);
-    return e || left;
-}
-
-static const char *in(place *p, const char *name) {
-    str_free(&p->path);
-    str_add(&p->path, "%s/%s", p->dir, name);
-    return p->path.text;
-}
-
-static void assert_fails(err e, const char *part) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), part)) fail_msg("no \"%s\" in \"%s\"", part, err_message(e));
-    err_free(e);
-}
-
-static void assert_fine(err e) {
-    if (e) fail_msg("%s", err_message(e));
-}
 
 static void assert_holds(const char *path, const char *expected) {
     char *text = NULL;
     size_t len = 0;
-    assert_fine(io_read(path, 1 << 20, &text, &len));
+    assert_ok(io_read(path, 1 << 20, &text, &len));
     assert_int_equal(len, strlen(expected));
     assert_string_equal(text, expected);
     free(text);
@@ -63,75 +17,75 @@ static void assert_holds(const char *path, const char *expected) {
 static int entries(const char *dir) {
     char **names = NULL;
     int n = 0;
-    assert_fine(io_list(dir, &names, &n));
+    assert_ok(io_list(dir, &names, &n));
     io_list_free(names, n);
     return n;
 }
 
 static void reads_whole_files(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     char *text = NULL;
     size_t len;
-    assert_fine(io_write(in(p, "a"), "ab\0c", 4));
-    assert_fine(io_read(in(p, "a"), 4, &text, &len));
+    assert_ok(io_write(in_folder(p, "a"), "ab\0c", 4));
+    assert_ok(io_read(in_folder(p, "a"), 4, &text, &len));
     assert_int_equal(len, 4);
     assert_memory_equal(text, "ab\0c", 5);
     free(text);
-    assert_fails(io_read(in(p, "a"), 3, &text, &len), "at most 3 B; it has 4 B");
-    assert_fails(io_read(in(p, "none"), 3, &text, &len), "No such file");
-    assert_fails(io_read(p->dir, 3, &text, &len), "Is a directory");
-    assert_fails(io_read("/dev/null", 3, &text, &len), "device");
+    assert_error(io_read(in_folder(p, "a"), 3, &text, &len), "at most 3 B; it has 4 B");
+    assert_error(io_read(in_folder(p, "none"), 3, &text, &len), "No such file");
+    assert_error(io_read(p->path, 3, &text, &len), "Is a directory");
+    assert_error(io_read("/dev/null", 3, &text, &len), "device");
 }
 
 static void maps_files(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     io_mapping m;
-    assert_fine(io_write(in(p, "a"), "hello", 5));
-    assert_fine(io_map(in(p, "a"), &m));
+    assert_ok(io_write(in_folder(p, "a"), "hello", 5));
+    assert_ok(io_map(in_folder(p, "a"), &m));
     assert_int_equal(m.size, 5);
     assert_memory_equal(m.data, "hello", 5);
     io_unmap(&m);
     io_unmap(&m);
-    assert_fine(io_write(in(p, "empty"), "", 0));
-    assert_fine(io_map(in(p, "empty"), &m));
+    assert_ok(io_write(in_folder(p, "empty"), "", 0));
+    assert_ok(io_map(in_folder(p, "empty"), &m));
     assert_int_equal(m.size, 0);
     io_unmap(&m);
-    assert_fails(io_map(in(p, "none"), &m), "No such file");
+    assert_error(io_map(in_folder(p, "none"), &m), "No such file");
 }
 
 static void replaces_only_on_commit(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     io_writer *w = NULL;
-    assert_fine(io_write(in(p, "a"), "old", 3));
-    assert_fine(io_writer_open(in(p, "a"), &w));
-    assert_fine(io_writer_write(w, "new", 3));
-    assert_holds(in(p, "a"), "old");
+    assert_ok(io_write(in_folder(p, "a"), "old", 3));
+    assert_ok(io_writer_open(in_folder(p, "a"), &w));
+    assert_ok(io_writer_write(w, "new", 3));
+    assert_holds(in_folder(p, "a"), "old");
     io_writer_abort(w);
-    assert_holds(in(p, "a"), "old");
-    assert_int_equal(entries(p->dir), 1);
-    assert_fine(io_writer_open(in(p, "a"), &w));
-    assert_fine(io_writer_write(w, "new", 3));
-    assert_fine(io_writer_write(w, "er", 2));
-    assert_fine(io_writer_commit(w));
-    assert_holds(in(p, "a"), "newer");
-    assert_int_equal(entries(p->dir), 1);
+    assert_holds(in_folder(p, "a"), "old");
+    assert_int_equal(entries(p->path), 1);
+    assert_ok(io_writer_open(in_folder(p, "a"), &w));
+    assert_ok(io_writer_write(w, "new", 3));
+    assert_ok(io_writer_write(w, "er", 2));
+    assert_ok(io_writer_commit(w));
+    assert_holds(in_folder(p, "a"), "newer");
+    assert_int_equal(entries(p->path), 1);
 }
 
 static void writes_large_pieces_in_order(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     enum { PIECE = 100003, PIECES = 13 };
     unsigned char *piece = mem_alloc(PIECE);
     io_writer *w = NULL;
-    assert_fine(io_writer_open(in(p, "big"), &w));
+    assert_ok(io_writer_open(in_folder(p, "big"), &w));
     for (int i = 0; i < PIECES; i++) {
         memset(piece, 'a' + i, PIECE);
-        assert_fine(io_writer_write(w, piece, i % 3 ? PIECE : 7));
+        assert_ok(io_writer_write(w, piece, i % 3 ? PIECE : 7));
     }
     unsigned char *huge = mem_alloc(1 << 20);
-    assert_fine(io_writer_write(w, huge, 1 << 20));
-    assert_fine(io_writer_commit(w));
+    assert_ok(io_writer_write(w, huge, 1 << 20));
+    assert_ok(io_writer_commit(w));
     io_mapping m;
-    assert_fine(io_map(in(p, "big"), &m));
+    assert_ok(io_map(in_folder(p, "big"), &m));
     size_t at = 0;
     for (int i = 0; i < PIECES; i++)
         for (int j = 0; j < (i % 3 ? PIECE : 7); j++) assert_int_equal(m.data[at++], 'a' + i);
@@ -144,134 +98,134 @@ static void writes_large_pieces_in_order(void **state) {
 
 /* A full disk, played by a limit on the size of files: the write ends short, then fails. */
 static void full_disk_keeps_the_old_file(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     struct rlimit before;
-    assert_fine(io_write(in(p, "a"), "old", 3));
+    assert_ok(io_write(in_folder(p, "a"), "old", 3));
     signal(SIGXFSZ, SIG_IGN);
     assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
     struct rlimit small = { 4096, before.rlim_max };
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
     char *bytes = mem_alloc(1 << 20);
-    err e = io_write(in(p, "a"), bytes, 1 << 20);
-    err buffered = io_write(in(p, "a"), bytes, 10000); /* fails in commit */
+    err e = io_write(in_folder(p, "a"), bytes, 1 << 20);
+    err buffered = io_write(in_folder(p, "a"), bytes, 10000); /* fails in commit */
     assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
     free(bytes);
     assert_non_null(strstr(err_remedy(e), "ulimit"));
-    assert_fails(e, "cannot write");
-    assert_fails(buffered, "cannot write");
-    assert_holds(in(p, "a"), "old");
-    assert_int_equal(entries(p->dir), 1);
+    assert_error(e, "cannot write");
+    assert_error(buffered, "cannot write");
+    assert_holds(in_folder(p, "a"), "old");
+    assert_int_equal(entries(p->path), 1);
 }
 
 static void no_space_is_told(void **state) {
     if (!io_exists("/dev/full")) skip();
     int fd;
-    assert_fine(io_append_open("/dev/full", &fd));
+    assert_ok(io_append_open("/dev/full", &fd));
     err e = io_append(fd, "/dev/full", "x", 1);
     close(fd);
     assert_non_null(strstr(err_remedy(e), "free some space"));
-    assert_fails(e, "No space left");
+    assert_error(e, "No space left");
 }
 
 static void bad_targets(void **state) {
-    place *p = *state;
-    assert_fails(io_write(in(p, "no/such/a"), "x", 1), "No such file");
-    assert_fails(io_write(p->dir, "x", 1), "Is a directory");
-    assert_fails(io_write("/dev/null", "x", 1), "device");
+    test_folder *p = *state;
+    assert_error(io_write(in_folder(p, "no/such/a"), "x", 1), "No such file");
+    assert_error(io_write(p->path, "x", 1), "Is a directory");
+    assert_error(io_write("/dev/null", "x", 1), "device");
     if (geteuid() == 0) return; /* root may write anywhere */
-    assert_int_equal(chmod(p->dir, 0555), 0);
-    assert_fails(io_write(in(p, "a"), "x", 1), "Permission denied");
-    assert_int_equal(chmod(p->dir, 0755), 0);
+    assert_int_equal(chmod(p->path, 0555), 0);
+    assert_error(io_write(in_folder(p, "a"), "x", 1), "Permission denied");
+    assert_int_equal(chmod(p->path, 0755), 0);
 }
 
 static void keeps_the_mode(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     struct stat st;
-    assert_fine(io_write(in(p, "a"), "x", 1));
-    assert_int_equal(chmod(in(p, "a"), 0640), 0);
-    assert_fine(io_write(in(p, "a"), "y", 1));
-    assert_int_equal(stat(in(p, "a"), &st), 0);
+    assert_ok(io_write(in_folder(p, "a"), "x", 1));
+    assert_int_equal(chmod(in_folder(p, "a"), 0640), 0);
+    assert_ok(io_write(in_folder(p, "a"), "y", 1));
+    assert_int_equal(stat(in_folder(p, "a"), &st), 0);
     assert_int_equal(st.st_mode & 0777, 0640);
 }
 
 static void makes_and_lists_folders(void **state) {
-    place *p = *state;
-    assert_fine(io_make_dirs(in(p, "x/y//z/")));
-    assert_fine(io_make_dirs(in(p, "x/y/z")));
-    assert_true(io_is_dir(in(p, "x/y/z")));
+    test_folder *p = *state;
+    assert_ok(io_make_dirs(in_folder(p, "x/y//z/")));
+    assert_ok(io_make_dirs(in_folder(p, "x/y/z")));
+    assert_true(io_is_dir(in_folder(p, "x/y/z")));
     static const char *const names[] = { "b", "a", ".h", "B" };
-    for (size_t i = 0; i < COUNT_OF(names); i++) assert_fine(io_write(in(p, names[i]), "", 0));
+    for (size_t i = 0; i < COUNT_OF(names); i++) assert_ok(io_write(in_folder(p, names[i]), "", 0));
     char **list = NULL;
     int n = 0;
-    assert_fine(io_list(p->dir, &list, &n));
+    assert_ok(io_list(p->path, &list, &n));
     assert_int_equal(n, 5);
     static const char *const sorted[] = { ".h", "B", "a", "b", "x" };
     for (int i = 0; i < n; i++) assert_string_equal(list[i], sorted[i]);
     io_list_free(list, n);
-    assert_fails(io_make_dirs(in(p, "a/sub")), "in the way");
-    assert_fails(io_make_dirs(in(p, "a")), "in the way");
-    assert_fails(io_list(in(p, "none"), &list, &n), "No such file");
+    assert_error(io_make_dirs(in_folder(p, "a/sub")), "in the way");
+    assert_error(io_make_dirs(in_folder(p, "a")), "in the way");
+    assert_error(io_list(in_folder(p, "none"), &list, &n), "No such file");
     int64_t size;
-    assert_fine(io_size(in(p, "a"), &size));
+    assert_ok(io_size(in_folder(p, "a"), &size));
     assert_int_equal(size, 0);
 }
 
 static void removes_trees_only_inside(void **state) {
-    place *p = *state;
-    assert_fine(io_make_dirs(in(p, "root/run/deep")));
-    assert_fine(io_make_dirs(in(p, "rooted")));
-    assert_fine(io_write(in(p, "keep"), "k", 1));
-    assert_fine(io_write(in(p, "root/run/deep/f"), "x", 1));
-    assert_int_equal(symlink("../..", in(p, "root/run/up")), 0);
-    char *root = strdup(in(p, "root"));
-    assert_fails(io_remove_tree(root, root), "not inside");
-    assert_fails(io_remove_tree(root, in(p, "rooted")), "not inside");
-    assert_fails(io_remove_tree(root, in(p, "root/..")), "not inside");
-    assert_fails(io_remove_tree(root, in(p, "root/run/..")), "not inside");
-    assert_fails(io_remove_tree(root, in(p, "root/run/up/keep")), "not inside");
-    assert_fine(io_remove_tree(root, in(p, "root/run/")));
-    assert_false(io_exists(in(p, "root/run")));
-    assert_holds(in(p, "keep"), "k"); /* the link was removed, not followed */
-    assert_fine(io_remove_tree(root, in(p, "root/run")));
+    test_folder *p = *state;
+    assert_ok(io_make_dirs(in_folder(p, "root/run/deep")));
+    assert_ok(io_make_dirs(in_folder(p, "rooted")));
+    assert_ok(io_write(in_folder(p, "keep"), "k", 1));
+    assert_ok(io_write(in_folder(p, "root/run/deep/f"), "x", 1));
+    assert_int_equal(symlink("../..", in_folder(p, "root/run/up")), 0);
+    char *root = strdup(in_folder(p, "root"));
+    assert_error(io_remove_tree(root, root), "not inside");
+    assert_error(io_remove_tree(root, in_folder(p, "rooted")), "not inside");
+    assert_error(io_remove_tree(root, in_folder(p, "root/..")), "not inside");
+    assert_error(io_remove_tree(root, in_folder(p, "root/run/..")), "not inside");
+    assert_error(io_remove_tree(root, in_folder(p, "root/run/up/keep")), "not inside");
+    assert_ok(io_remove_tree(root, in_folder(p, "root/run/")));
+    assert_false(io_exists(in_folder(p, "root/run")));
+    assert_holds(in_folder(p, "keep"), "k"); /* the link was removed, not followed */
+    assert_ok(io_remove_tree(root, in_folder(p, "root/run")));
     free(root);
 }
 
 static void json_errors_name_the_place(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     json_t *doc = NULL;
-    assert_fine(io_write(in(p, "a.json"), "{\"n\": 1,\n \"x\": }", 17));
-    assert_fails(io_json_read(in(p, "a.json"), &doc), "a.json:2:7: not valid JSON");
+    assert_ok(io_write(in_folder(p, "a.json"), "{\"n\": 1,\n \"x\": }", 17));
+    assert_error(io_json_read(in_folder(p, "a.json"), &doc), "a.json:2:7: not valid JSON");
     assert_null(doc);
-    assert_fails(io_json_parse("{\"a\":1,\"a\":2}", 13, "t", &doc), "t:1:");
-    assert_fails(io_json_parse("", 0, "t", &doc), "t:1:0");
+    assert_error(io_json_parse("{\"a\":1,\"a\":2}", 13, "t", &doc), "t:1:");
+    assert_error(io_json_parse("", 0, "t", &doc), "t:1:0");
 }
 
 static void json_members(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     json_t *doc = json_pack("{s:s, s:i, s:f, s:b, s:[i], s:{}}", "t", "text", "i", 5, "r", 0.1, "b",
                             1, "a", 1, "o");
-    assert_fine(io_json_write(in(p, "d.json"), doc));
+    assert_ok(io_json_write(in_folder(p, "d.json"), doc));
     json_decref(doc);
-    assert_fine(io_json_read(in(p, "d.json"), &doc));
+    assert_ok(io_json_read(in_folder(p, "d.json"), &doc));
     const char *t;
     int64_t i;
     double r;
     bool b;
     json_t *part;
-    assert_fine(io_json_text(doc, "d", "t", &t));
+    assert_ok(io_json_text(doc, "d", "t", &t));
     assert_string_equal(t, "text");
-    assert_fine(io_json_int(doc, "d", "i", &i));
+    assert_ok(io_json_int(doc, "d", "i", &i));
     assert_int_equal(i, 5);
-    assert_fine(io_json_real(doc, "d", "r", &r));
+    assert_ok(io_json_real(doc, "d", "r", &r));
     assert_true(r == 0.1);
-    assert_fine(io_json_real(doc, "d", "i", &r));
-    assert_fine(io_json_bool(doc, "d", "b", &b));
+    assert_ok(io_json_real(doc, "d", "i", &r));
+    assert_ok(io_json_bool(doc, "d", "b", &b));
     assert_true(b);
-    assert_fine(io_json_array(doc, "d", "a", &part));
-    assert_fine(io_json_object(doc, "d", "o", &part));
-    assert_fails(io_json_int(doc, "d", "t", &i), "d: \"t\": expected an integer; got a string");
-    assert_fails(io_json_text(doc, "d", "none", &t), "got nothing");
-    assert_fails(io_json_object(doc, "d", "a", &part), "got an array");
+    assert_ok(io_json_array(doc, "d", "a", &part));
+    assert_ok(io_json_object(doc, "d", "o", &part));
+    assert_error(io_json_int(doc, "d", "t", &i), "d: \"t\": expected an integer; got a string");
+    assert_error(io_json_text(doc, "d", "none", &t), "got nothing");
+    assert_error(io_json_object(doc, "d", "a", &part), "got an array");
     json_decref(doc);
 }
 
@@ -286,7 +240,7 @@ static void json_of_any_bytes(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-#define T(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+#define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
         T(reads_whole_files),
         T(maps_files),
         T(replaces_only_on_commit),

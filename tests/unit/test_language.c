@@ -1,13 +1,8 @@
 /* fastText models: the probabilities of fastText itself (fixtures/language/make.py), and files that
  * are cut off or damaged. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/test.h"
 
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
+#include <math.h>
 #include <unistd.h>
 
 #include "curate/curate.h"

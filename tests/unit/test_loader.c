@@ -1,5 +1,5 @@
 /* The loader: order, cursor, ranks, prefetch, documents, curriculum, held-out part. */
-#include "data_harness.h"
+#include "support/data.h"
 
 enum { NONE = DATA_NO_TARGET, END = 9 };
 

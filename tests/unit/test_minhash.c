@@ -1,11 +1,7 @@
 /* Words, MinHash signatures and bands: against brute force, and against the theory. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/test.h"
+
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
 
 #include "curate/dedup_internal.h"
 #include "io/io.h"

@@ -1,5 +1,5 @@
 /* Mixtures: exact proportions, phases, skipped windows, any place reached directly; mix files. */
-#include "data_harness.h"
+#include "support/data.h"
 
 #include "data/data_internal.h"
 
@@ -91,9 +91,9 @@ static void odd_weights_are_refused_or_rounded(void **state) {
     const int64_t windows[] = { 10, 20 };
     data_part parts[2] = { { .name = "a", .weight = 1 }, { .name = "b" } };
     mix *m = NULL;
-    assert_says(mix_new(parts, 2, windows, &m), "some have none");
+    assert_error(mix_new(parts, 2, windows, &m), "some have none");
     parts[1].weight = -1;
-    assert_says(mix_new(parts, 2, windows, &m), "weight of -1");
+    assert_error(mix_new(parts, 2, windows, &m), "weight of -1");
     const double thirds[] = { 1.0 / 3, 2.0 / 3 };
     m = mix_of(2, thirds, NULL, windows);
     assert_in_range(mix_count(m, 0, 3000000), 999999, 1000001);
@@ -119,11 +119,11 @@ static void skips_join_and_shift(void **state) {
     assert_int_equal(s.at[0].to, 40);
     static const char *const bad[] = { "5", "5-", "-5", "7-7", "9-3", "1-2;", "1-2 3-4", "a-b" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        assert_says(data_skips_parse(bad[i], &s), "no list of ranges");
+        assert_error(data_skips_parse(bad[i], &s), "no list of ranges");
     s.n = 0;
     for (int i = 0; i < DATA_MAX_SKIPS; i++)
         assert_ok(data_skips_add(&s, (data_range){ 10 * i, 10 * i + 5 }, 0));
-    assert_says(data_skips_add(&s, (data_range){ 9999, 10000 }, 0), "more than 64");
+    assert_error(data_skips_add(&s, (data_range){ 9999, 10000 }, 0), "more than 64");
 }
 
 /* ---- loaders over mixtures ---------------------------------------------------------------------- */
@@ -293,7 +293,7 @@ static void the_end_of_all_sources_is_an_error(void **state) {
         assert_int_equal(loader_total(l), 17);
         for (int i = 0; i < 4; i++) next(l);
         data_batch b;
-        assert_says(loader_next(l, &b), "ends after 17 windows");
+        assert_error(loader_next(l, &b), "ends after 17 windows");
         loader_free(l);
     }
 }
@@ -347,7 +347,7 @@ static void the_guard_takes_weight_not_place(void **state) {
     o.guard.few_ids = 8;
     assert_ok(loader_new(s, &o, &l));
     data_batch b;
-    assert_says(loader_next(l, &b), "no token of the step");
+    assert_error(loader_next(l, &b), "no token of the step");
     loader_free(l);
     data_close(s);
 }
@@ -395,7 +395,7 @@ static void mix_files_are_read(void **state) {
         { "sources:\n\t- x", "not valid YAML" },
         { "mixture: 3\n", "unknown key \"mixture\"" },
     };
-    for (size_t i = 0; i < COUNT_OF(bad); i++) assert_says(read_mix(bad[i].text, &m), bad[i].says);
+    for (size_t i = 0; i < COUNT_OF(bad); i++) assert_error(read_mix(bad[i].text, &m), bad[i].says);
 }
 
 static void published_mixes_add_up(void **state) {

@@ -1,20 +1,9 @@
 /* Presets against the sizes their publishers state, the parameter table, initial weights. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support/test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "model/model.h"
-
-static void check(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    err_free(e);
-    fail();
-}
 
 /* Parameters of the Hugging Face models of these names, counted by transformers. */
 static void test_preset_sizes(void **state) {
@@ -31,7 +20,7 @@ static void test_preset_sizes(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;
-        check(model_preset(known[i].name, &c));
+        assert_ok(model_preset(known[i].name, &c));
         if (model_count(&c) != known[i].count)
             fail_msg("%s has %lld parameters, expected %lld", known[i].name,
                      (long long)model_count(&c), (long long)known[i].count);
@@ -42,8 +31,8 @@ static void test_every_preset_is_sound(void **state) {
     int n = 0;
     for (; model_preset_name(n); n++) {
         model_config c;
-        check(model_preset(model_preset_name(n), &c));
-        check(model_check(&c));
+        assert_ok(model_preset(model_preset_name(n), &c));
+        assert_ok(model_check(&c));
     }
     assert_true(n > 30);
     model_config c;
@@ -56,7 +45,7 @@ static void test_every_preset_is_sound(void **state) {
 /* 6 per weight of a product and 12 per layer, width and key, whichever way attention is counted. */
 static void test_flops(void **state) {
     model_config c;
-    check(model_preset("llama2-7b", &c));
+    assert_ok(model_preset("llama2-7b", &c));
     double weights = 0;
     for (int64_t l = 0; l < c.layers; l++) weights += 4.0 * 4096 * 4096 + 3.0 * 4096 * 11008;
     weights += 32000.0 * 4096;
@@ -73,10 +62,10 @@ typedef struct opened {
 
 static opened open_model(const model_config *c, mesh m, int rank, bool zero3) {
     opened o;
-    check(model_new(c, &(model_layout){ .mesh = m, .zero3 = zero3 }, &o.m));
+    assert_ok(model_new(c, &(model_layout){ .mesh = m, .zero3 = zero3 }, &o.m));
     o.p = plan_new(&m, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(o.m, o.p, false);
-    check(plan_commit(o.p));
+    assert_ok(plan_commit(o.p));
     model_init(o.m, o.p, rank, 7);
     return o;
 }
@@ -102,7 +91,7 @@ static double deviation(const opened *o, const char *name) {
 
 static model_config wide(int64_t dim) {
     model_config c;
-    check(model_preset("tiny", &c));
+    assert_ok(model_preset("tiny", &c));
     c.dim = dim;
     c.head_dim = dim / c.heads;
     c.ffn = 4 * dim;
@@ -173,7 +162,7 @@ static void test_modules(void **state) {
     e = model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "tail=fp32" }, &m);
     assert_non_null(e);
     err_free(e);
-    check(model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "mlp=fp32" }, &m));
+    assert_ok(model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "mlp=fp32" }, &m));
     model_free(m);
 }
 

@@ -1,19 +1,12 @@
 /* observe: the logs across a resume, and the progress line. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <cmocka.h>
+#include "support/folder.h"
 
-#include "io/io.h"
-#include "folder_state.h"
 #include "observe/observe.h"
 
 static void assert_holds(const char *dir, const char *name, const char *expected) {
     char path[128], *text = NULL;
     snprintf(path, sizeof path, "%s/%s", dir, name);
-    assert_fine(io_read(path, 1 << 20, &text, NULL));
+    assert_ok(io_read(path, 1 << 20, &text, NULL));
     assert_string_equal(text, expected);
     free(text);
 }
@@ -27,7 +20,7 @@ static void log_steps(observe *o, int first, int last) {
         s.lr = 0.001;
         s.grad_norm = i == 2 ? INFINITY : 1;
         if (i == 3) s.val_loss = 7;
-        assert_fine(observe_log(o, &s));
+        assert_ok(observe_log(o, &s));
     }
 }
 
@@ -39,7 +32,7 @@ static void log_steps(observe *o, int first, int last) {
 
 static void steps_are_lines(void **state) {
     observe *o = NULL;
-    assert_fine(observe_open(*state, 0, &o));
+    assert_ok(observe_open(*state, 0, &o));
     log_steps(o, 1, 3);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3); /* at once, before closing */
     observe_close(o);
@@ -48,23 +41,23 @@ static void steps_are_lines(void **state) {
 static void resume_takes_out_later_steps(void **state) {
     observe *o = NULL;
     char path[128];
-    assert_fine(observe_open(*state, 0, &o));
+    assert_ok(observe_open(*state, 0, &o));
     log_steps(o, 1, 3);
     observe_close(o);
     snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
     int fd;
-    assert_fine(io_append_open(path, &fd));
-    assert_fine(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* cut short by a crash */
+    assert_ok(io_append_open(path, &fd));
+    assert_ok(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* cut short by a crash */
     fclose(fdopen(fd, "a"));
-    assert_fine(observe_open(*state, 4, &o));
+    assert_ok(observe_open(*state, 4, &o));
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
-    assert_fine(observe_open(*state, 2, &o));
+    assert_ok(observe_open(*state, 2, &o));
     assert_holds(*state, "metrics.jsonl", LINE1);
     log_steps(o, 2, 3);
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
-    assert_fine(observe_open(*state, 0, &o));
+    assert_ok(observe_open(*state, 0, &o));
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", "");
 }
@@ -74,8 +67,8 @@ static void resume_after_a_missing_newline(void **state) {
     observe *o = NULL;
     char path[128];
     snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
-    assert_fine(io_write(path, LINE1 "{\"step\":2}", strlen(LINE1) + 10));
-    assert_fine(observe_open(*state, 3, &o));
+    assert_ok(io_write(path, LINE1 "{\"step\":2}", strlen(LINE1) + 10));
+    assert_ok(observe_open(*state, 3, &o));
     log_steps(o, 3, 3);
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE3);
@@ -84,14 +77,14 @@ static void resume_after_a_missing_newline(void **state) {
 static void events_stay(void **state) {
     observe *o = NULL;
     char path[128], *text = NULL;
-    assert_fine(observe_open(*state, 0, &o));
-    assert_fine(observe_event(o, "saved", 5, json_pack("{s:s}", "path", "x")));
+    assert_ok(observe_open(*state, 0, &o));
+    assert_ok(observe_event(o, "saved", 5, json_pack("{s:s}", "path", "x")));
     observe_close(o);
-    assert_fine(observe_open(*state, 1, &o));
-    assert_fine(observe_event(o, "resumed", 1, NULL));
+    assert_ok(observe_open(*state, 1, &o));
+    assert_ok(observe_event(o, "resumed", 1, NULL));
     observe_close(o);
     snprintf(path, sizeof path, "%s/events.jsonl", (char *)*state);
-    assert_fine(io_read(path, 4096, &text, NULL));
+    assert_ok(io_read(path, 4096, &text, NULL));
     assert_true(str_starts(text, "{\"event\":\"saved\",\"step\":5,\"time\":"));
     assert_non_null(strstr(text, ",\"path\":\"x\"}\n{\"event\":\"resumed\",\"step\":1,\"time\":"));
     free(text);
@@ -166,7 +159,7 @@ static void plain_lines_where_no_terminal(void **state) {
     progress_show(p, &s);
     progress_free(p);
     fclose(f);
-    assert_fine(io_read(path, 4096, &text, &size));
+    assert_ok(io_read(path, 4096, &text, &size));
     assert_string_equal(text, "step 1  loss 2.0000\nsaved 1\nstep 2  loss 2.0000\n");
     free(text);
 }

@@ -1,7 +1,7 @@
 /* Optimizers over whole models: which parameter gets which rule and numbers, norms and steps that
  * do not depend on the layout. How they lie in memory is tested in test_optim_memory.c, the kernels
  * themselves in test_update.c. */
-#include "optim_rig.h"
+#include "support/optim.h"
 
 /* ---- on any layout --------------------------------------------------------------------------- */
 typedef struct spread {
@@ -15,7 +15,7 @@ typedef struct spread {
 typedef struct spread_rank {
     spread *all;
     comm *end;
-    rig r;
+    optim_fixture r;
     err error;
 } spread_rank;
 
@@ -39,7 +39,7 @@ static err spread_run(spread_rank *me) {
                          .dt = DT_F32,
                          .zero3 = l->zero3 };
     double norm = 0;
-    TRY(rig_make(&me->r, &c, &lay, me->all->s, me->end));
+    TRY(fixture_make(&me->r, &c, &lay, me->all->s, me->end));
     exec_state_set(&me->r.x, &(step_state){ .loss_scale = 2 });
     for (uint64_t step = 0; step < 3; step++) {
         fill_gradients(&me->r, step);
@@ -56,7 +56,7 @@ static err spread_run(spread_rank *me) {
     pthread_mutex_lock(&me->all->lock);
     each_element(&me->r, gather_weight, me);
     pthread_mutex_unlock(&me->all->lock);
-    rig_free(&me->r);
+    fixture_free(&me->r);
     return OK;
 }
 static void *spread_main(void *arg) {
@@ -72,7 +72,7 @@ static void spread_on(const layout *l, const optim_settings *s, spread *out) {
     int n = mesh_world(&me);
     if (n > 1) {
         comm_free(ends[0]);
-        check(comm_threads(me, 20, ends));
+        assert_ok(comm_threads(me, 20, ends));
     }
     spread_rank rank[RUN_MAX_RANKS];
     pthread_t thread[RUN_MAX_RANKS];
@@ -81,7 +81,7 @@ static void spread_on(const layout *l, const optim_settings *s, spread *out) {
         pthread_create(&thread[r], NULL, spread_main, &rank[r]);
     }
     for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
-    for (int r = 0; r < n; r++) check(rank[r].error);
+    for (int r = 0; r < n; r++) assert_ok(rank[r].error);
     for (int r = 0; r < n; r++) comm_free(ends[r]);
 }
 
@@ -97,7 +97,7 @@ static double expected_norm(void) {
     model_layout lay = { .dt = DT_F32 };
     model *m;
     double sum = 0;
-    check(model_new(&c, &lay, &m));
+    assert_ok(model_new(&c, &lay, &m));
     for (int k = 0; k < model_params(m); k++) {
         const model_param *q = model_param_at(m, k);
         for (int64_t i = 0; i < q->dim[0] * q->dim[1]; i++) sum += pow(gradient_of(q, i, 0), 2);
@@ -128,7 +128,7 @@ static void test_layouts_agree(void **state) {
     const layout single = { .name = "one", .dp = 1, .tp = 1 };
     model_config c = small_llama();
     model *m;
-    check(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
+    assert_ok(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         optim_settings s = settings_of(kinds[k]);
         spread one;
@@ -165,13 +165,13 @@ static void test_decay_on_matrices_only(void **state) {
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         optim_settings s = settings_of(kinds[k]);
         comm *end = comm_self();
-        rig r;
-        check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+        optim_fixture r;
+        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
         each_element(&r, set_zero, NULL);
         each_element(&r, set_three, NULL);
-        check(optim_step(r.o, &r.x, 0.01, 0));
+        assert_ok(optim_step(r.o, &r.x, 0.01, 0));
         each_element(&r, check_decay, NULL);
-        rig_free(&r);
+        fixture_free(&r);
         comm_free(end);
     }
 }
@@ -189,13 +189,13 @@ static void test_mup_rates(void **state) {
     optim_settings s = settings_of(OPTIM_LION);
     s.weight_decay = 0;
     comm *end = comm_self();
-    rig r;
-    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    optim_fixture r;
+    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
     each_element(&r, set_one, NULL);
     each_element(&r, set_three, NULL);
-    check(optim_step(r.o, &r.x, 0.01, 0));
+    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
     each_element(&r, check_lion_step, NULL);
-    rig_free(&r);
+    fixture_free(&r);
     comm_free(end);
 }
 
@@ -216,13 +216,13 @@ static void test_agc_by_parameter(void **state) {
         s.weight_decay = 0;
         s.agc = 0.1;
         comm *end = comm_self();
-        rig r;
-        check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+        optim_fixture r;
+        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
         each_element(&r, set_ten, NULL);
         each_element(&r, set_three, NULL);
-        check(optim_step(r.o, &r.x, 0.01, 0));
+        assert_ok(optim_step(r.o, &r.x, 0.01, 0));
         each_element(&r, check_agc, &(bool){ tied });
-        rig_free(&r);
+        fixture_free(&r);
         comm_free(end);
     }
 }
@@ -254,11 +254,11 @@ static void test_muon_by_part(void **state) {
     model_config c = small_llama();
     optim_settings s = settings_of(OPTIM_MUON);
     comm *end = comm_self();
-    rig r;
-    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    optim_fixture r;
+    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
     fill_gradients(&r, 0);
     each_element(&r, set_nothing, NULL);
-    check(optim_step(r.o, &r.x, 1, 0));
+    assert_ok(optim_step(r.o, &r.x, 1, 0));
     for (int i = 0; i < model_buckets(r.m); i++) {
         bucket_view b = model_bucket(r.m, i, 0);
         for (int k = 0; k < model_params(r.m); k++) {
@@ -275,7 +275,7 @@ static void test_muon_by_part(void **state) {
             if (!(top > 0.65 && top < 1.3)) fail_msg("%s: largest singular value %g", q->name, top);
         }
     }
-    rig_free(&r);
+    fixture_free(&r);
     comm_free(end);
 }
 
@@ -294,13 +294,13 @@ static void test_copies_are_refreshed(void **state) {
             optim_settings s = settings_of(kind);
             comm *end = comm_self();
             int64_t seen = 0;
-            rig r;
-            check(rig_make(&r, &c, &(model_layout){ .dt = types[t] }, &s, end));
+            optim_fixture r;
+            assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = types[t] }, &s, end));
             fill_gradients(&r, 0);
-            check(optim_step(r.o, &r.x, 0.01, 0));
+            assert_ok(optim_step(r.o, &r.x, 0.01, 0));
             each_element(&r, check_copy, &seen);
             assert_true(seen > 10000);
-            rig_free(&r);
+            fixture_free(&r);
             comm_free(end);
         }
 }
@@ -312,7 +312,7 @@ static void refused(optim_settings s, model_layout l, bool mup, const char *beca
     model *m;
     optimizer *o;
     if (!l.dt) l.dt = DT_F32;
-    check(model_new(&c, &l, &m));
+    assert_ok(model_new(&c, &l, &m));
     plan *p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(m, p, true);
     err e = optim_new(&s, m, p, 0, &o);
@@ -355,26 +355,26 @@ static void test_infinite_step_is_skipped(void **state) {
     optim_settings s = settings_of(OPTIM_ADAMW);
     s.growth_interval = 10;
     comm *end = comm_self();
-    rig r;
-    check(rig_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    optim_fixture r;
+    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
     exec_state_set(&r.x, &(step_state){ .loss_scale = 8 });
     fill_gradients(&r, 0);
     each_element(&r, set_three, NULL);
     ((float *)plan_data(r.p, model_bucket(r.m, 0, 0).grad))[3] = INFINITY;
     double norm;
-    check(optim_grad_norm(r.o, &r.x, &norm));
+    assert_ok(optim_grad_norm(r.o, &r.x, &norm));
     assert_false(isfinite(norm));
-    check(optim_step(r.o, &r.x, 0.01, 1));
+    assert_ok(optim_step(r.o, &r.x, 0.01, 1));
     assert_true(r.x.step.now.skip && r.x.step.now.count == 0 && r.x.step.now.loss_scale == 4);
     each_element(&r, check_untouched, NULL);
     fill_gradients(&r, 0);
-    check(optim_step(r.o, &r.x, 0.01, 1));
+    assert_ok(optim_step(r.o, &r.x, 0.01, 1));
     assert_true(!r.x.step.now.skip && r.x.step.now.count == 1 && r.x.step.now.good == 1);
     err e = optim_step(r.o, &r.x, NAN, 1);
     assert_non_null(e);
     err_free(e);
     assert_int_equal(r.x.step.now.count, 1);
-    rig_free(&r);
+    fixture_free(&r);
     comm_free(end);
 }
 

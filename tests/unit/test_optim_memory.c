@@ -1,6 +1,6 @@
 /* How the optimizer's calls and state lie in memory: parameters that share a call, state that comes
  * back to the bit, weights in bf16, state in the host's memory. */
-#include "optim_rig.h"
+#include "support/optim.h"
 
 /* ---- side by side ---------------------------------------------------------------------------- */
 /* With a bucket for matrices and one for vectors, each is one update, and the norm one call. */
@@ -17,15 +17,15 @@ static void test_calls_are_few(void **state) {
         model_config c = small_llama();
         optim_settings s = settings_of(cases[k].kind);
         comm *end = comm_self();
-        rig r;
-        check(rig_make(&r, &c, &(model_layout){ .dt = cases[k].dt }, &s, end));
+        optim_fixture r;
+        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = cases[k].dt }, &s, end));
         fill_gradients(&r, 0);
         memset(calls_made, 0, sizeof calls_made);
-        check(optim_step(r.o, &r.x, 0.01, 1));
+        assert_ok(optim_step(r.o, &r.x, 0.01, 1));
         assert_int_equal(calls_made[cases[k].op], model_buckets(r.m));
         assert_int_equal(calls_made[OP_SQNORM], 1);
         assert_int_equal(calls_made[OP_CLIP], 1);
-        rig_free(&r);
+        fixture_free(&r);
         comm_free(end);
     }
 }
@@ -36,8 +36,8 @@ typedef struct alone {
     void *state[2];
     int64_t n;
 } alone;
-static void alone_step(alone *a, const model_param *q, op_code op, bool bytes, const rig *r,
-                       const optim_settings *s) {
+static void alone_step(alone *a, const model_param *q, op_code op, bool bytes,
+                       const optim_fixture *r, const optim_settings *s) {
     op_run run = { .step = &r->x.step };
     op_call c = { .op = op, .run = &run };
     int64_t size = (int64_t)block8_bytes(a->n);
@@ -53,7 +53,8 @@ static void alone_step(alone *a, const model_param *q, op_code op, bool bytes, c
     ops_run(ops_cpu(OPS_ISA_BEST), &c);
 }
 
-static void check_alone(rig *r, alone *all, op_code op, bool bytes, const optim_settings *s) {
+static void check_alone(optim_fixture *r, alone *all, op_code op, bool bytes,
+                        const optim_settings *s) {
     for (int k = 0; k < model_params(r->m); k++) {
         alone *a = &all[k];
         const model_param *q = model_param_at(r->m, k);
@@ -63,7 +64,7 @@ static void check_alone(rig *r, alone *all, op_code op, bool bytes, const optim_
             fail_msg("%s differs from what it is alone", q->name);
         for (int j = 0; j < 2; j++) {
             float *v = mem_alloc((size_t)a->n * sizeof *v), block[BLOCK8];
-            check(optim_state_get(r->o, k, j, v));
+            assert_ok(optim_state_get(r->o, k, j, v));
             for (int64_t b = 0; bytes && b < block8_count(a->n); b++) {
                 block8_unpack((uint8_t *)a->state[j] + b * BLOCK8, j == 0,
                               block8_scales(a->state[j], a->n)[b], block);
@@ -76,7 +77,7 @@ static void check_alone(rig *r, alone *all, op_code op, bool bytes, const optim_
     }
 }
 
-static void check_padding(const rig *r) {
+static void check_padding(const optim_fixture *r) {
     for (int i = 0; i < model_buckets(r->m); i++) {
         bucket_view b = model_bucket(r->m, i, 0);
         uint8_t *used = mem_alloc((size_t)b.count);
@@ -101,8 +102,8 @@ static void test_together_as_alone(void **state) {
         c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9;
         optim_settings s = settings_of(bytes ? OPTIM_ADAM8BIT : OPTIM_ADAMW);
         comm *end = comm_self();
-        rig r;
-        check(rig_make(&r, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        optim_fixture r;
+        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
         alone *all = mem_alloc((size_t)model_params(r.m) * sizeof *all);
         for (int k = 0; k < model_params(r.m); k++) {
             const model_param *q = model_param_at(r.m, k);
@@ -114,7 +115,7 @@ static void test_together_as_alone(void **state) {
         }
         for (uint64_t step = 0; step < 3; step++) {
             fill_gradients(&r, step);
-            check(optim_step(r.o, &r.x, 0.01, 0.5));
+            assert_ok(optim_step(r.o, &r.x, 0.01, 0.5));
             check_alone(&r, all, bytes ? OP_UPDATE_ADAM8 : OP_UPDATE_ADAM, bytes, &s);
         }
         check_padding(&r);
@@ -122,13 +123,13 @@ static void test_together_as_alone(void **state) {
             free(all[k].p), free(all[k].g), free(all[k].state[0]), free(all[k].state[1]);
         }
         free(all);
-        rig_free(&r);
+        fixture_free(&r);
         comm_free(end);
     }
 }
 
 /* ---- state ----------------------------------------------------------------------------------- */
-static void hand_over_state(rig *from, rig *to) {
+static void hand_over_state(optim_fixture *from, optim_fixture *to) {
     for (int k = 0; k < model_params(from->m); k++)
         for (int j = 0; j < optim_states(from->o, k); j++) {
             int64_t n = optim_state_count(from->o, k, j);
@@ -140,13 +141,13 @@ static void hand_over_state(rig *from, rig *to) {
             free(v);
         }
     step_state now;
-    check(exec_state_get(&from->x, &now));
+    assert_ok(exec_state_get(&from->x, &now));
     exec_state_set(&to->x, &now);
 }
 
 /* A run that stops after three steps, hands over weights, state and count, and goes on elsewhere
  * has the bits of one that never stopped. */
-static void hand_over(rig *from, rig *to) {
+static void hand_over(optim_fixture *from, optim_fixture *to) {
     for (int i = 0; i < model_buckets(from->m); i++) {
         bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
         memcpy(plan_data(to->p, b.master), plan_data(from->p, a.master),
@@ -156,7 +157,7 @@ static void hand_over(rig *from, rig *to) {
 }
 
 /* Gradients for weights that are not fp32. */
-static void fill_narrow(rig *r, uint64_t step) {
+static void fill_narrow(optim_fixture *r, uint64_t step) {
     for (int i = 0; i < model_buckets(r->m); i++) {
         bucket_view b = model_bucket(r->m, i, r->rank);
         float *g = plan_data(r->p, b.grad);
@@ -176,15 +177,15 @@ static void test_state_comes_back(void **state) {
         c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9; /* parts of no whole blocks */
         optim_settings s = settings_of(kind);
         comm *end = comm_self();
-        rig a, b;
-        check(rig_make(&a, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
-        check(rig_make(&b, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        optim_fixture a, b;
+        assert_ok(fixture_make(&a, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
+        assert_ok(fixture_make(&b, &c, &(model_layout){ .dt = DT_BF16 }, &s, end));
         for (uint64_t step = 0; step < 6; step++) {
             if (step == 3) hand_over(&a, &b);
             fill_gradients(&a, step);
             fill_gradients(&b, step);
-            check(optim_step(a.o, &a.x, 0.01, 0));
-            if (step >= 3) check(optim_step(b.o, &b.x, 0.01, 0));
+            assert_ok(optim_step(a.o, &a.x, 0.01, 0));
+            if (step >= 3) assert_ok(optim_step(b.o, &b.x, 0.01, 0));
         }
         for (int i = 0; i < model_buckets(a.m); i++) {
             bucket_view v = model_bucket(a.m, i, 0), w = model_bucket(b.m, i, 0);
@@ -192,20 +193,20 @@ static void test_state_comes_back(void **state) {
                        (size_t)v.count * sizeof(float)))
                 fail_msg("kind %d: resumed, bucket %s differs", kind, v.name);
         }
-        rig_free(&a);
-        rig_free(&b);
+        fixture_free(&a);
+        fixture_free(&b);
         comm_free(end);
     }
 }
 
 /* ---- weights in bf16 ------------------------------------------------------------------------- */
-static void check_same_bits(const rig *a, const rig *b, const char *what) {
+static void check_same_bits(const optim_fixture *a, const optim_fixture *b, const char *what) {
     for (int k = 0; k < model_params(a->m); k++) {
         const model_param *q = model_param_at(a->m, k);
         size_t bytes = (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
         float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
-        check(model_weights_get(a->m, a->p, 0, k, v));
-        check(model_weights_get(b->m, b->p, 0, k, w));
+        assert_ok(model_weights_get(a->m, a->p, 0, k, v));
+        assert_ok(model_weights_get(b->m, b->p, 0, k, w));
         if (memcmp(v, w, bytes)) fail_msg("%s: %s differs", what, q->name);
         free(v);
         free(w);
@@ -218,9 +219,9 @@ static void test_narrow_master(void **state) {
     optim_settings s = settings_of(OPTIM_ADAMW);
     comm *end = comm_self();
     model_layout lay = { .dt = DT_BF16, .master = DT_BF16 };
-    rig r, again;
-    check(rig_make(&r, &c, &lay, &s, end));
-    check(rig_make(&again, &c, &lay, &s, end));
+    optim_fixture r, again;
+    assert_ok(fixture_make(&r, &c, &lay, &s, end));
+    assert_ok(fixture_make(&again, &c, &lay, &s, end));
     assert_int_equal(plan_bytes(r.p, "copies"), 0);
     for (int i = 0; i < model_buckets(r.m); i++) {
         bucket_view b = model_bucket(r.m, i, 0);
@@ -230,13 +231,13 @@ static void test_narrow_master(void **state) {
     }
     int w = model_find_param(r.m, "l1.mlp.down"); /* first values, rounded to the nearest */
     model_layout wide = { .dt = DT_F32 };
-    rig exact;
-    check(rig_make(&exact, &c, &wide, &s, end));
+    optim_fixture exact;
+    assert_ok(fixture_make(&exact, &c, &wide, &s, end));
     const float *want = model_param_data(exact.m, exact.p, 0, w, PARAM_MASTER, NULL);
     const model_param *q = model_param_at(r.m, w);
     int64_t n = q->dim[0] * q->dim[1];
     float *got = mem_alloc((size_t)n * sizeof *got);
-    check(model_weights_get(r.m, r.p, 0, w, got));
+    assert_ok(model_weights_get(r.m, r.p, 0, w, got));
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         float v;
@@ -251,7 +252,7 @@ static void test_narrow_master(void **state) {
             for (int k = 0; k < model_params(r.m); k++) {
                 const model_param *z = model_param_at(r.m, k);
                 float *v = mem_alloc((size_t)(z->dim[0] * z->dim[1]) * sizeof *v);
-                check(model_weights_get(r.m, r.p, 0, k, v));
+                assert_ok(model_weights_get(r.m, r.p, 0, k, v));
                 model_weights_set(again.m, again.p, 0, k, v);
                 free(v);
             }
@@ -259,13 +260,13 @@ static void test_narrow_master(void **state) {
         }
         fill_narrow(&r, step);
         fill_narrow(&again, step);
-        check(optim_step(r.o, &r.x, 0.01, 0));
-        if (step >= 3) check(optim_step(again.o, &again.x, 0.01, 0));
+        assert_ok(optim_step(r.o, &r.x, 0.01, 0));
+        if (step >= 3) assert_ok(optim_step(again.o, &again.x, 0.01, 0));
     }
     check_same_bits(&r, &again, "resumed");
-    rig_free(&r);
-    rig_free(&again);
-    rig_free(&exact);
+    fixture_free(&r);
+    fixture_free(&again);
+    fixture_free(&exact);
     comm_free(end);
 }
 
@@ -283,8 +284,8 @@ static err narrow_run(narrow_rank *me) {
                          .dt = DT_BF16,
                          .master = DT_BF16,
                          .zero3 = me->dp > 1 };
-    rig r;
-    TRY(rig_make(&r, &c, &lay, &s, me->end));
+    optim_fixture r;
+    TRY(fixture_make(&r, &c, &lay, &s, me->end));
     for (uint64_t step = 0; step < 3; step++) {
         fill_narrow(&r, step);
         TRY(optim_step(r.o, &r.x, 0.001, 0));
@@ -300,7 +301,7 @@ static err narrow_run(narrow_rank *me) {
             TRY(model_weights_get(r.m, r.p, r.rank, k, me->weight[k] + z.from));
         }
     }
-    rig_free(&r);
+    fixture_free(&r);
     return OK;
 }
 static void *narrow_main(void *arg) {
@@ -313,8 +314,8 @@ static void test_narrow_slices(void **state) {
     mesh me = { .size = { [AX_DP] = 2, [AX_TP] = 1 } };
     comm *ends[2];
     pthread_t thread[2];
-    check(narrow_run(&one));
-    check(comm_threads(me, 20, ends));
+    assert_ok(narrow_run(&one));
+    assert_ok(comm_threads(me, 20, ends));
     for (int r = 0; r < 2; r++) {
         two[r] = (narrow_rank){ .end = ends[r], .dp = 2 };
         pthread_create(&thread[r], NULL, narrow_main, &two[r]);
@@ -323,9 +324,9 @@ static void test_narrow_slices(void **state) {
     int64_t seen = 0;
     model_config c = small_llama();
     model *m;
-    check(model_new(&c, &(model_layout){ .dt = DT_BF16 }, &m));
+    assert_ok(model_new(&c, &(model_layout){ .dt = DT_BF16 }, &m));
     for (int r = 0; r < 2; r++) {
-        check(two[r].error);
+        assert_ok(two[r].error);
         for (int k = 0; k < model_params(m); k++) {
             const model_param *q = model_param_at(m, k);
             for (int64_t e = 0; two[r].weight[k] && e < q->dim[0] * q->dim[1]; e++) {
@@ -420,7 +421,7 @@ static const op_device fake_device = { .map = fake_map,
                                        .back = fake_back,
                                        .join = fake_join };
 
-static void make_on_fake(rig *r, const model_config *c, optim_settings s, comm *end,
+static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings s, comm *end,
                          op_backend *b) {
     *b = *ops_cpu(OPS_ISA_BEST);
     b->device = &fake_device;
@@ -428,18 +429,18 @@ static void make_on_fake(rig *r, const model_config *c, optim_settings s, comm *
         if (b->kernel[i]) b->kernel[i] = watch_call;
     model_layout l = { .dt = DT_BF16 };
     s.backend = b;
-    *r = (rig){ 0 };
-    check(model_new(c, &l, &r->m));
+    *r = (optim_fixture){ 0 };
+    assert_ok(model_new(c, &l, &r->m));
     r->p = plan_new(&l.mesh, b, 1);
     model_reserve(r->m, r->p, true);
-    check(optim_new(&s, r->m, r->p, 0, &r->o));
-    check(plan_commit(r->p));
+    assert_ok(optim_new(&s, r->m, r->p, 0, &r->o));
+    assert_ok(plan_commit(r->p));
     model_init(r->m, r->p, 0, 42);
     r->x = (exec){ .plan = r->p, .comm = end };
 }
 
 /* Whole steps, with updates that end only when the next step joins them. */
-static void train_on_fake(const model_config *c, double offload, float *losses, rig *r,
+static void train_on_fake(const model_config *c, double offload, float *losses, optim_fixture *r,
                           op_backend *b) {
     enum { ROWS = 2, SEQ = 16, N = ROWS * SEQ, STEPS = 5 };
     int32_t tokens[N], targets[N], pos[N], start[N];
@@ -454,14 +455,14 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
         if (b->kernel[i]) b->kernel[i] = watch_call;
     s.backend = b;
     s.offload = offload;
-    *r = (rig){ 0 };
-    check(model_new(c, &l, &r->m));
+    *r = (optim_fixture){ 0 };
+    assert_ok(model_new(c, &l, &r->m));
     r->p = plan_new(&l.mesh, b, 1);
     model_reserve(r->m, r->p, true);
-    check(optim_new(&s, r->m, r->p, 0, &r->o));
-    check(model_record(r->m, PROG_TRAIN, N, SEQ, &train));
+    assert_ok(optim_new(&s, r->m, r->p, 0, &r->o));
+    assert_ok(model_record(r->m, PROG_TRAIN, N, SEQ, &train));
     int id = plan_chain(r->p, &train, model_bucket_home, r->m);
-    check(plan_commit(r->p));
+    assert_ok(plan_commit(r->p));
     model_init(r->m, r->p, 0, 42);
     r->x = (exec){ .plan = r->p, .comm = comm_self() };
     r->x.step.loss_grad = 1.0f / N;
@@ -474,10 +475,10 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
             ids[i] = i;
         }
         model_set_batch(r->m, r->p, 0, &(model_batch){ tokens, targets, pos, start, ids, N });
-        check(exec_chain(&r->x, id, 0, 1));
+        assert_ok(exec_chain(&r->x, id, 0, 1));
         /* what a late read would see: no call that was put off is made for it */
         memcpy(losses + step * N, exec_value(&r->x, id, train.last->loss), N * sizeof *losses);
-        check(optim_step(r->o, &r->x, 0.01 / (step + 1), 1));
+        assert_ok(optim_step(r->o, &r->x, 0.01 / (step + 1), 1));
     }
 }
 
@@ -486,7 +487,7 @@ static void test_offload_runs_on(void **state) {
     for (size_t i = 0; i < 3; i++) {
         model_config c = small_llama();
         op_backend backend[2];
-        rig plain, off;
+        optim_fixture plain, off;
         float a[LOSSES], b[LOSSES];
         c.layers = 6;
         train_on_fake(&c, 0, a, &plain, &backend[0]);
@@ -496,8 +497,8 @@ static void test_offload_runs_on(void **state) {
         check_same_bits(&plain, &off, "offload");
         comm_free(plain.x.comm);
         comm_free(off.x.comm);
-        rig_free(&plain);
-        rig_free(&off);
+        fixture_free(&plain);
+        fixture_free(&off);
     }
 }
 
@@ -512,7 +513,7 @@ static void test_offload(void **state) {
             optim_settings s = settings_of(kind);
             comm *end = comm_self();
             op_backend backend[2];
-            rig plain, off;
+            optim_fixture plain, off;
             make_on_fake(&plain, &c, s, end, &backend[0]);
             memset(&asked, 0, sizeof asked);
             s.offload = parts[i];
@@ -525,8 +526,8 @@ static void test_offload(void **state) {
                 exec_join(&off.x, OP_ALL_LEGS); /* as a chain does before it writes gradients */
                 fill_gradients(&plain, step);
                 fill_gradients(&off, step);
-                check(optim_step(plain.o, &plain.x, 0.01, 1));
-                check(optim_step(off.o, &off.x, 0.01, 1));
+                assert_ok(optim_step(plain.o, &plain.x, 0.01, 1));
+                assert_ok(optim_step(off.o, &off.x, 0.01, 1));
             }
             assert_true(asked.joins >= 3 && !asked.wrong && !asked.aside);
             assert_true(asked.far > 0 || kind == OPTIM_ADAFACTOR || kind == OPTIM_MUON);
@@ -535,15 +536,15 @@ static void test_offload(void **state) {
                 for (int j = 0; j < optim_states(off.o, k); j++) {
                     size_t bytes = (size_t)optim_state_count(off.o, k, j) * sizeof(float);
                     float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
-                    check(optim_state_get(plain.o, k, j, v));
+                    assert_ok(optim_state_get(plain.o, k, j, v));
                     optim_state_set(off.o, k, j, v);
-                    check(optim_state_get(off.o, k, j, w));
+                    assert_ok(optim_state_get(off.o, k, j, w));
                     assert_memory_equal(v, w, bytes);
                     free(v);
                     free(w);
                 }
-            rig_free(&plain);
-            rig_free(&off);
+            fixture_free(&plain);
+            fixture_free(&off);
             comm_free(end);
         }
 }

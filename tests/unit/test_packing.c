@@ -1,5 +1,5 @@
 /* Best-fit packing: nothing lost, nothing twice, few cuts, the same from anywhere. */
-#include "data_harness.h"
+#include "support/data.h"
 
 enum { END = 9, NONE = DATA_NO_TARGET };
 

@@ -1,59 +1,8 @@
 /* Safetensors: what HF wrote is read, what we write is read back, and nothing that is broken in
  * whatever way is believed. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
+#include "support/folder.h"
 
 #include "checkpoint/checkpoint.h"
-#include "io/io.h"
-
-static void assert_ok(err e) {
-    if (e) err_print(stderr, e, true);
-    assert_null(e);
-}
-
-/* The error must say `word`; it is freed. */
-static void assert_err(err e, const char *word) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), word))
-        fail_msg("expected an error with \"%s\", got \"%s\"", word, err_message(e));
-    err_free(e);
-}
-
-/* ---- a folder for each test -------------------------------------------------------------- */
-
-typedef struct place_dir {
-    char dir[64], file[96];
-} place_dir;
-
-static int make_dir(void **state) {
-    place_dir *p = mem_alloc(sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "/tmp/test_safetensors.XXXXXX");
-    if (!mkdtemp(p->dir)) return -1;
-    snprintf(p->file, sizeof p->file, "%s/a.safetensors", p->dir);
-    *state = p;
-    return 0;
-}
-
-static int drop_dir(void **state) {
-    place_dir *p = *state;
-    err_free(io_remove_tree("/tmp", p->dir));
-    free(p);
-    return 0;
-}
-
-static void put_bytes(const char *path, const void *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
 
 /* A file of a given header and n bytes of data. */
 static void put_file(const char *path, const char *header, size_t n) {
@@ -63,7 +12,7 @@ static void put_file(const char *path, const char *header, size_t n) {
     bytes[1] = (uint8_t)(h >> 8);
     memcpy(bytes + 8, header, h);
     for (size_t i = 0; i < n; i++) bytes[8 + h + i] = (uint8_t)i;
-    put_bytes(path, bytes, 8 + h + n);
+    write_bytes(path, bytes, 8 + h + n);
     free(bytes);
 }
 
@@ -157,35 +106,36 @@ static void check_mixed(const st_file *f) {
 }
 
 static void round_trip(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     st_meta meta[] = { { "step", "12" }, { "quote", "\"\\" } };
     st_file *f;
-    assert_ok(st_write(p->file, mixed, COUNT_OF(mixed), meta, 2, (st_source){ fill_mixed, NULL }));
-    assert_ok(st_open(p->file, &f));
+    assert_ok(st_write(file, mixed, COUNT_OF(mixed), meta, 2, (st_source){ fill_mixed, NULL }));
+    assert_ok(st_open(file, &f));
     check_mixed(f);
     assert_string_equal(st_metadata(f, "format"), "pt");
     assert_string_equal(st_metadata(f, "step"), "12");
     assert_string_equal(st_metadata(f, "quote"), "\"\\");
     st_close(f);
-    assert_ok(st_write(p->file, NULL, 0, NULL, 0, (st_source){ fill_mixed, NULL }));
-    assert_ok(st_open(p->file, &f));
+    assert_ok(st_write(file, NULL, 0, NULL, 0, (st_source){ fill_mixed, NULL }));
+    assert_ok(st_open(file, &f));
     assert_int_equal(st_count(f), 0);
     assert_null(st_find(f, "wide"));
     st_close(f);
 }
 
 static void failed_write_leaves_the_old_file(void **state) {
-    place_dir *p = *state;
+    test_folder *p = *state;
+    const char *file = in_folder(p, "a.safetensors");
     int fails_at = 4;
     char **names;
     int n;
-    put_bytes(p->file, "old", 3);
+    write_bytes(file, "old", 3);
     st_source source = { fill_mixed, &fails_at };
-    assert_err(st_write(p->file, mixed, COUNT_OF(mixed), NULL, 0, source), "the source failed");
+    assert_error(st_write(file, mixed, COUNT_OF(mixed), NULL, 0, source), "the source failed");
     int64_t bytes;
-    assert_ok(io_size(p->file, &bytes));
+    assert_ok(io_size(file, &bytes));
     assert_int_equal(bytes, 3);
-    assert_ok(io_list(p->dir, &names, &n));
+    assert_ok(io_list(p->path, &names, &n));
     assert_int_equal(n, 1);
     io_list_free(names, n);
 }
@@ -199,32 +149,32 @@ static int files_in(const char *dir) {
 }
 
 static void folder_round_trip(void **state) {
-    place_dir *p = *state;
+    test_folder *p = *state;
     st_source source = { fill_mixed, NULL };
     st_file *f;
     /* In order of width: 16 | 0 + 4 | 48 | 30 | 3 + 5 bytes. */
-    assert_ok(st_write_folder(p->dir, mixed, COUNT_OF(mixed), 20, source));
-    assert_int_equal(files_in(p->dir), 4 + 1);
-    assert_ok(st_open(p->dir, &f));
+    assert_ok(st_write_folder(p->path, mixed, COUNT_OF(mixed), 20, source));
+    assert_int_equal(files_in(p->path), 4 + 1);
+    assert_ok(st_open(p->path, &f));
     check_mixed(f);
     assert_non_null(strstr(st_find(f, "wide")->where, "model-00002-of-00004.safetensors"));
     st_close(f);
-    assert_err(st_write_folder(p->dir, mixed, COUNT_OF(mixed), 0, source), "in the way");
+    assert_error(st_write_folder(p->path, mixed, COUNT_OF(mixed), 0, source), "in the way");
     char index[128];
-    snprintf(index, sizeof index, "%s/%s", p->dir, ST_INDEX_FILE);
+    snprintf(index, sizeof index, "%s/%s", p->path, ST_INDEX_FILE);
     assert_int_equal(unlink(index), 0);
-    assert_err(st_open(p->dir, &f), "holds neither");
-    assert_ok(st_write_folder(p->dir, mixed, COUNT_OF(mixed), 1 << 20, source));
-    assert_ok(st_open(p->dir, &f));
+    assert_error(st_open(p->path, &f), "holds neither");
+    assert_ok(st_write_folder(p->path, mixed, COUNT_OF(mixed), 1 << 20, source));
+    assert_ok(st_open(p->path, &f));
     check_mixed(f);
     st_close(f);
-    assert_err(st_write_folder(p->dir, mixed, COUNT_OF(mixed), 20, source), "in the way");
+    assert_error(st_write_folder(p->path, mixed, COUNT_OF(mixed), 20, source), "in the way");
 }
 
 /* ---- reading elements -------------------------------------------------------------------- */
 
 static void reads_unaligned_floats(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     enum { N = 1000 };
     st_file *f;
     char header[128];
@@ -232,8 +182,8 @@ static void reads_unaligned_floats(void **state) {
         int n = snprintf(header, sizeof header,
                          "{\"x\":{\"dtype\":\"F16\",\"shape\":[%d],\"data_offsets\":[0,%d]}}%*s", N,
                          2 * N, pad, "");
-        put_file(p->file, header, 2 * N);
-        assert_ok(st_open(p->file, &f));
+        put_file(file, header, 2 * N);
+        assert_ok(st_open(file, &f));
         const st_tensor *x = st_find(f, "x");
         float got[N];
         assert_ok(st_read_f32(x, 3, N - 3, got));
@@ -248,17 +198,17 @@ static void reads_unaligned_floats(void **state) {
 }
 
 static void foreign_types_are_listed_not_converted(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     st_file *f;
-    put_file(p->file,
+    put_file(file,
              "{\"a\":{\"dtype\":\"F64\",\"shape\":[2],\"data_offsets\":[0,16]},"
              "\"b\":{\"dtype\":\"F4\",\"shape\":[2,3],\"data_offsets\":[16,19]}}",
              19);
-    assert_ok(st_open(p->file, &f));
+    assert_ok(st_open(file, &f));
     float out[6];
     assert_int_equal(st_find(f, "a")->dt, DT_NONE);
     assert_string_equal(st_find(f, "b")->type, "F4");
-    assert_err(st_read_f32(st_find(f, "a"), 0, 2, out), "is F64, expected a floating-point");
+    assert_error(st_read_f32(st_find(f, "a"), 0, 2, out), "is F64, expected a floating-point");
     st_close(f);
 }
 
@@ -267,12 +217,12 @@ static void need_says_what_is_wrong(void **state) {
     const st_tensor *t;
     assert_ok(st_open(FIXTURES "/llama", &f));
     int64_t shape[] = { 80, 32 };
-    assert_err(st_need(f, "lm_head.weight", 2, (int64_t[]){ 81, 32 }, &t),
-               "expected shape [81, 32], got [80, 32]");
-    assert_err(st_need(f, "lm_head.weight", 1, shape, &t), "expected shape [80], got [80, 32]");
+    assert_error(st_need(f, "lm_head.weight", 2, (int64_t[]){ 81, 32 }, &t),
+                 "expected shape [81, 32], got [80, 32]");
+    assert_error(st_need(f, "lm_head.weight", 1, shape, &t), "expected shape [80], got [80, 32]");
     err e = st_need(f, "lm_head.wieght", 2, shape, &t);
     assert_non_null(strstr(err_remedy(e), "lm_head.weight"));
-    assert_err(e, "has no tensor \"lm_head.wieght\"");
+    assert_error(e, "has no tensor \"lm_head.wieght\"");
     st_close(f);
 }
 
@@ -323,13 +273,13 @@ static const struct {
 };
 
 static void broken_headers(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     for (size_t i = 0; i < COUNT_OF(headers); i++) {
         st_file *f = NULL;
-        put_file(p->file, headers[i].header, headers[i].data);
-        err e = st_open(p->file, &f);
+        put_file(file, headers[i].header, headers[i].data);
+        err e = st_open(file, &f);
         if (headers[i].says)
-            assert_err(e, headers[i].says);
+            assert_error(e, headers[i].says);
         else
             assert_ok(e);
         st_close(f);
@@ -353,14 +303,14 @@ static const struct {
 };
 
 static void strangers_are_named(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     st_file *f;
     for (size_t i = 0; i < COUNT_OF(strangers); i++) {
-        put_bytes(p->file, strangers[i].bytes, strangers[i].n);
-        assert_err(st_open(p->file, &f), strangers[i].says);
+        write_bytes(file, strangers[i].bytes, strangers[i].n);
+        assert_error(st_open(file, &f), strangers[i].says);
     }
-    assert_err(st_open("/nonexistent/a.safetensors", &f), "/nonexistent/a.safetensors");
-    assert_err(st_open("/", &f), "holds neither");
+    assert_error(st_open("/nonexistent/a.safetensors", &f), "/nonexistent/a.safetensors");
+    assert_error(st_open("/", &f), "holds neither");
 }
 
 static const struct {
@@ -378,16 +328,17 @@ static const struct {
 };
 
 static void broken_indices(void **state) {
-    place_dir *p = *state;
+    test_folder *p = *state;
+    const char *file = in_folder(p, "a.safetensors");
     char path[128];
-    snprintf(path, sizeof path, "%s/%s", p->dir, ST_INDEX_FILE);
-    put_file(p->file, "{" T("x", "F32", "[1]", "[0,4]") "}", 4);
+    snprintf(path, sizeof path, "%s/%s", p->path, ST_INDEX_FILE);
+    put_file(file, "{" T("x", "F32", "[1]", "[0,4]") "}", 4);
     for (size_t i = 0; i < COUNT_OF(indices); i++) {
         st_file *f = NULL;
-        put_bytes(path, indices[i].index, strlen(indices[i].index));
-        err e = st_open(p->dir, &f);
+        write_bytes(path, indices[i].index, strlen(indices[i].index));
+        err e = st_open(p->path, &f);
         if (indices[i].says)
-            assert_err(e, indices[i].says);
+            assert_error(e, indices[i].says);
         else
             assert_ok(e);
         st_close(f);
@@ -415,13 +366,13 @@ static void open_and_touch(const char *path, int *opened) {
 }
 
 static void damaged_anywhere(void **state) {
-    place_dir *p = *state;
+    const char *file = in_folder(*state, "a.safetensors");
     char *good;
     size_t n;
     int opened = 0;
     rng_key key = rng_key_of(1, 2);
-    assert_ok(st_write(p->file, mixed, COUNT_OF(mixed), NULL, 0, (st_source){ fill_mixed, NULL }));
-    assert_ok(io_read(p->file, 1 << 20, &good, &n));
+    assert_ok(st_write(file, mixed, COUNT_OF(mixed), NULL, 0, (st_source){ fill_mixed, NULL }));
+    assert_ok(io_read(file, 1 << 20, &good, &n));
     char *bad = mem_alloc(n);
     for (uint64_t round = 0; round < 2000; round++) {
         uint64_t r = round * 16;
@@ -431,9 +382,9 @@ static void damaged_anywhere(void **state) {
         for (int i = 0; i < flips; i++)
             bad[rng_below(key, r + 1 + (uint64_t)i, n)] = (char)rng_u32(key, r + 5 + (uint64_t)i);
         if (flips == 0) left = rng_below(key, r + 9, n);
-        put_bytes(p->file, bad, left);
+        write_bytes(file, bad, left);
         int before = opened;
-        open_and_touch(p->file, &opened);
+        open_and_touch(file, &opened);
         if (left < n && opened > before) fail_msg("a file cut to %zu of %zu bytes opened", left, n);
     }
     assert_true(opened > 0); /* some changes hit data alone, or make another valid name */
@@ -442,7 +393,7 @@ static void damaged_anywhere(void **state) {
 }
 
 int main(void) {
-#define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, make_dir, drop_dir)
+#define WITH_DIR(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(reads_hf_file),
         cmocka_unit_test(shards_equal_the_single_file),

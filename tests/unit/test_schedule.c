@@ -1,10 +1,7 @@
 /* Numbers that follow a run: learning rates, clipping, loss scale, noise scale. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
+#include "support/test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "optim/optim.h"
 

@@ -1,13 +1,7 @@
 /* The synthetic corpus: reproducible, independent of ranges, planted as asked, readable. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support/test.h"
 
-#include <cmocka.h>
 #include <ctype.h>
-#include <stdlib.h>
-#include <string.h>
 
 #include "data/data.h"
 

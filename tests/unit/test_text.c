@@ -1,25 +1,26 @@
 /* text: every format, packed and not, in pieces of any size, on any number of threads. */
+#include "support/text.h"
+
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-
-#include "text_harness.h"
 
 static const text_input_options plain = { 0 };
 
 /* ---- plain text ------------------------------------------------------------------------------- */
 static void text_is_split_at_separators(void **state) {
-    place *p = *state;
-    const char *path = put(p, "a.txt",
-                           "one\ntwo\n<|endoftext|>\nthree\n <|endoftext|>\n<|endoftext|>x\n"
-                           "<|endoftext|>\n<|endoftext|>\nlast\n");
+    test_folder *p = *state;
+    const char *path =
+        write_input(p, "a.txt",
+                    "one\ntwo\n<|endoftext|>\nthree\n <|endoftext|>\n<|endoftext|>x\n"
+                    "<|endoftext|>\n<|endoftext|>\nlast\n");
     str expected = { 0 };
     str_add(&expected,
             "[0|one\ntwo|%s||%s|][1|three\n <|endoftext|>\n<|endoftext|>x|%s:22||%s|]"
             "[2|last\n|%s:86||%s|]",
             path, path, path, path, path, path);
     seen s;
-    assert_fine(read_one(path, &plain, 1, &s));
+    assert_ok(read_one(path, &plain, 1, &s));
     assert_string_equal(s.all.text, expected.text);
     assert_int_equal(s.counts.documents, 3);
     assert_int_equal(s.counts.empty, 1);
@@ -28,11 +29,11 @@ static void text_is_split_at_separators(void **state) {
     str_free(&expected);
 }
 
-static void assert_text(place *p, const char *content, size_t n, const char *texts) {
-    const char *path = put_bytes(p, "t.txt", content, n);
+static void assert_text(test_folder *p, const char *content, size_t n, const char *texts) {
+    const char *path = write_input_bytes(p, "t.txt", content, n);
     seen s;
     str got = { 0 };
-    assert_fine(read_one(path, &plain, 1, &s));
+    assert_ok(read_one(path, &plain, 1, &s));
     for (char *at = s.all.text; (at = strchr(at, '[')) && (at = strchr(at, '|'));) {
         size_t len = strcspn(at + 1, "|");
         str_add_bytes(&got, at, len + 1);
@@ -44,7 +45,7 @@ static void assert_text(place *p, const char *content, size_t n, const char *tex
 }
 
 static void text_at_its_edges(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
 #define CASE(content, texts) assert_text(p, content, sizeof content - 1, texts)
     CASE("", "");
     CASE("\n", "");
@@ -62,8 +63,8 @@ static void text_at_its_edges(void **state) {
 
 /* ---- JSON lines --------------------------------------------------------------------------------- */
 static void json_members_are_found(void **state) {
-    place *p = *state;
-    const char *path = put(
+    test_folder *p = *state;
+    const char *path = write_input(
         p, "a.jsonl",
         "\xEF\xBB\xBF{\"id\": 7, \"text\": \"a\\nb\", \"url\": \"http:\\/\\/x\", \"source\": \"s\", "
         "\"license\": \"CC0\"}\r\n"
@@ -74,11 +75,11 @@ static void json_members_are_found(void **state) {
 }
 
 static void json_paths_reach_inside(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     const char *path =
-        put(p, "a.jsonl",
-            "{\"doc\":{\"body\":\"a\",\"text\":\"b\"},\"meta.url\":\"u\",\"text\":\"c\"}\n"
-            "{\"doc\":{\"body\":{\"\":\"x\"}},\"doc\":{\"body\":\"z\"}}\n");
+        write_input(p, "a.jsonl",
+                    "{\"doc\":{\"body\":\"a\",\"text\":\"b\"},\"meta.url\":\"u\",\"text\":\"c\"}\n"
+                    "{\"doc\":{\"body\":{\"\":\"x\"}},\"doc\":{\"body\":\"z\"}}\n");
     text_input_options o = { .text_field = "doc.body",
                              .url_field = "meta.url",
                              .id_field = "text" };
@@ -86,7 +87,7 @@ static void json_paths_reach_inside(void **state) {
 }
 
 static void broken_lines_are_counted(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     const char *bad[] = {
         "{\"text\": \"a\"",          "{\"text\": \"a}",     "{\"text\": 3}",
         "{\"txt\": \"a\"}",          "[\"text\", \"a\"]",   "{\"text\": \"a\"} x",
@@ -98,46 +99,46 @@ static void broken_lines_are_counted(void **state) {
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         str lines = { 0 };
         str_add(&lines, "{\"text\":\"before\"}\n%s\n{\"text\":\"after\"}\n", bad[i]);
-        const char *path = put(p, "b.jsonl", lines.text);
+        const char *path = write_input(p, "b.jsonl", lines.text);
         seen s;
-        assert_fine(read_one(path, &plain, 1, &s));
+        assert_ok(read_one(path, &plain, 1, &s));
         if (s.counts.unreadable != 1) fail_msg("taken: %s", bad[i]);
         assert_string_equal(s.all.text, "[0|before||||][1|after||||]");
         seen_free(&s);
-        assert_fails(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "byte 18");
+        assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "byte 18");
         seen_free(&s);
         str_free(&lines);
     }
 }
 
 static void invalid_bytes_are_repaired_or_refused(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     const char *path =
-        put(p, "a.jsonl",
-            "{\"text\":\"a\xFF"
-            "b\"}\n{\"text\":\"fine\"}\n"
-            "{\"text\":\"x\\ud800y\\u0000\"}\n{\"text\":\"c\",\"other\":\"\\udc00\"}\n");
+        write_input(p, "a.jsonl",
+                    "{\"text\":\"a\xFF"
+                    "b\"}\n{\"text\":\"fine\"}\n"
+                    "{\"text\":\"x\\ud800y\\u0000\"}\n{\"text\":\"c\",\"other\":\"\\udc00\"}\n");
     seen s;
-    assert_fine(read_one(path, &plain, 1, &s));
+    assert_ok(read_one(path, &plain, 1, &s));
     assert_string_equal(s.all.text, "[0|a\uFFFDb||||][1|fine||||][2|x\uFFFDy\uFFFD||||][3|c||||]");
     assert_int_equal(s.counts.repaired, 3);
     assert_int_equal(s.counts.invalid, 0);
     seen_free(&s);
-    assert_fine(read_one(path, &(text_input_options){ .invalid = TEXT_REFUSE }, 1, &s));
+    assert_ok(read_one(path, &(text_input_options){ .invalid = TEXT_REFUSE }, 1, &s));
     assert_string_equal(s.all.text, "[0|fine||||]");
     assert_int_equal(s.counts.invalid, 3);
     seen_free(&s);
-    path = put(p, "a.txt", "x\xC3\n");
+    path = write_input(p, "a.txt", "x\xC3\n");
     text_input_options o = { .invalid = TEXT_REFUSE };
     assert_sees(path, &o, "");
 }
 
 static void sources_and_licences_are_chosen(void **state) {
-    place *p = *state;
-    const char *path = put(p, "a.jsonl",
-                           "{\"text\":\"1\",\"source\":\"a\",\"license\":\"x\"}\n"
-                           "{\"text\":\"2\",\"source\":\"b\",\"license\":\"y\"}\n"
-                           "{\"text\":\"3\",\"source\":\"c\"}\n{\"text\":\"4\"}\n");
+    test_folder *p = *state;
+    const char *path = write_input(p, "a.jsonl",
+                                   "{\"text\":\"1\",\"source\":\"a\",\"license\":\"x\"}\n"
+                                   "{\"text\":\"2\",\"source\":\"b\",\"license\":\"y\"}\n"
+                                   "{\"text\":\"3\",\"source\":\"c\"}\n{\"text\":\"4\"}\n");
     text_input_options o = { .sources = "a, c" };
     assert_sees(path, &o, "[0|1|||a|x][1|3|||c|]");
     o = (text_input_options){ .not_sources = "a,c" };
@@ -146,20 +147,20 @@ static void sources_and_licences_are_chosen(void **state) {
     assert_sees(path, &o, "[0|2|||b|y]");
     o = (text_input_options){ .not_licences = "y", .not_sources = "c" };
     seen s;
-    assert_fine(read_one(path, &o, 1, &s));
+    assert_ok(read_one(path, &o, 1, &s));
     assert_string_equal(s.all.text, "[0|1|||a|x][1|4||||]");
     assert_int_equal(s.counts.excluded, 2);
     seen_free(&s);
 }
 
 static void member_names_have_a_limit(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     char name[300];
     memset(name, 'x', sizeof name - 1);
     name[sizeof name - 1] = 0;
     seen s;
-    const char *path = put(p, "a.jsonl", "{}");
-    assert_fails(read_one(path, &(text_input_options){ .text_field = name }, 1, &s), "at most 200");
+    const char *path = write_input(p, "a.jsonl", "{}");
+    assert_error(read_one(path, &(text_input_options){ .text_field = name }, 1, &s), "at most 200");
     seen_free(&s);
 }
 
@@ -179,22 +180,22 @@ static void assert_written(const char *path, const char *expected) {
     str out = { 0 };
     const text_flow flow = { &out, 1, write_back, merge_nothing };
     text_counts counts = { 0 };
-    assert_fine(text_inputs_open(&path, 1, &plain, &inputs));
-    assert_fine(text_flow_run(inputs, 0, &flow, 1, &counts));
+    assert_ok(text_inputs_open(&path, 1, &plain, &inputs));
+    assert_ok(text_flow_run(inputs, 0, &flow, 1, &counts));
     assert_string_equal(out.text, expected);
     str_free(&out);
     text_inputs_close(inputs);
 }
 
 static void lines_are_written_as_they_were(void **state) {
-    place *p = *state;
-    const char *path = put(p, "a.jsonl",
-                           "  { \"id\":1,\"text\" : \"a\\u0062c\" , \"x\":[1.50] } \r\n"
-                           "{\"text\":\"\\ud800\"}\n");
+    test_folder *p = *state;
+    const char *path = write_input(p, "a.jsonl",
+                                   "  { \"id\":1,\"text\" : \"a\\u0062c\" , \"x\":[1.50] } \r\n"
+                                   "{\"text\":\"\\ud800\"}\n");
     assert_written(path, "{ \"id\":1,\"text\" : \"a\\u0062c\" , \"x\":[1.50] }\n"
                          "{ \"id\":1,\"text\" : \"q\\\"\\n\" , \"x\":[1.50] }\n"
                          "{\"text\":\"\\ufffd\"}\n{\"text\":\"q\\\"\\n\"}\n");
-    path = put(p, "a.txt", "tab\t\"\\\x01\n");
+    path = write_input(p, "a.txt", "tab\t\"\\\x01\n");
     str expected = { 0 };
     str_add(&expected,
             "{\"id\": \"%s\", \"source\": \"%s\", \"text\": \"tab\\t\\\"\\\\\\u0001\\n\"}\n"
@@ -206,59 +207,59 @@ static void lines_are_written_as_they_were(void **state) {
 
 /* ---- inputs --------------------------------------------------------------------------------------- */
 static void inputs_are_found(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     const char *line = "{\"text\":\"%s\"}\n";
     const char *names[] = { "d/b.jsonl",       "d/a/z.json.gz", "d/c.ndjson.zst",
                             "d/.hidden.jsonl", "d/readme.pdf",  "d/_temporary/x.jsonl" };
-    assert_fine(io_make_dirs(in(p, "d/a")));
-    assert_fine(io_make_dirs(in(p, "d/_temporary")));
+    assert_ok(io_make_dirs(in_folder(p, "d/a")));
+    assert_ok(io_make_dirs(in_folder(p, "d/_temporary")));
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         char text[100];
         snprintf(text, sizeof text, line, names[i]);
-        put(p, names[i], text);
+        write_input(p, names[i], text);
     }
-    assert_int_equal(symlink(in(p, "d"), in(p, "d/a/loop")), 0);
+    assert_int_equal(symlink(in_folder(p, "d"), in_folder(p, "d/a/loop")), 0);
     const char *all = "[0|d/a/z.json.gz||||][0|d/b.jsonl||||][0|d/c.ndjson.zst||||]";
-    assert_sees(in(p, "d"), &plain, all);
-    const char *glob = in(p, "d/*.*son*");
+    assert_sees(in_folder(p, "d"), &plain, all);
+    const char *glob = in_folder(p, "d/*.*son*");
     assert_sees(glob, &plain, "[0|d/b.jsonl||||][0|d/c.ndjson.zst||||]");
     seen s;
-    assert_fails(read_one(in(p, "d/*.nothing"), &plain, 1, &s), "no file matches");
+    assert_error(read_one(in_folder(p, "d/*.nothing"), &plain, 1, &s), "no file matches");
     seen_free(&s);
-    assert_fails(read_one(in(p, "missing"), &plain, 1, &s), "No such file");
+    assert_error(read_one(in_folder(p, "missing"), &plain, 1, &s), "No such file");
     seen_free(&s);
-    assert_fails(read_one(in(p, "d/_temporary/nothing"), &plain, 1, &s), "No such file");
+    assert_error(read_one(in_folder(p, "d/_temporary/nothing"), &plain, 1, &s), "No such file");
     seen_free(&s);
-    assert_fine(io_make_dirs(in(p, "empty")));
-    assert_fails(read_one(in(p, "empty"), &plain, 1, &s), "no file whose name");
+    assert_ok(io_make_dirs(in_folder(p, "empty")));
+    assert_error(read_one(in_folder(p, "empty"), &plain, 1, &s), "no file whose name");
     seen_free(&s);
-    assert_fails(read_all(NULL, 0, &plain, 1, &s), "no input");
+    assert_error(read_all(NULL, 0, &plain, 1, &s), "no input");
     seen_free(&s);
-    assert_fails(read_one(in(p, "d"), &(text_input_options){ .format = "xml" }, 1, &s),
+    assert_error(read_one(in_folder(p, "d"), &(text_input_options){ .format = "xml" }, 1, &s),
                  "no format");
     seen_free(&s);
 }
 
 static void formats_show_in_the_content(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str packed = { 0 };
     const char *line = "{\"text\":\"a\"}\n";
-    assert_sees(put(p, "noname", line), &plain, "[0|a||||]");
+    assert_sees(write_input(p, "noname", line), &plain, "[0|a||||]");
     add_gzip(line, strlen(line), &packed);
-    const char *path = put_bytes(p, "gzipped", packed.text, packed.len);
+    const char *path = write_input_bytes(p, "gzipped", packed.text, packed.len);
     assert_sees(path, &plain, "[0|a||||]");
-    path = put_bytes(p, "misnamed.jsonl", packed.text, packed.len);
+    path = write_input_bytes(p, "misnamed.jsonl", packed.text, packed.len);
     assert_sees(path, &plain, "[0|a||||]");
     str_free(&packed);
     seen s;
-    path = put(p, "x.jsonl.xz",
-               "\xFD"
-               "7zXZ\x00");
-    assert_fails(read_one(path, &plain, 1, &s), "xz");
+    path = write_input(p, "x.jsonl.xz",
+                       "\xFD"
+                       "7zXZ\x00");
+    assert_error(read_one(path, &plain, 1, &s), "xz");
     seen_free(&s);
     text_input_options o = { .format = "text" };
-    path = put(p, "b.jsonl", "{}");
-    assert_fine(read_one(path, &o, 1, &s));
+    path = write_input(p, "b.jsonl", "{}");
+    assert_ok(read_one(path, &o, 1, &s));
     assert_non_null(strstr(s.all.text, "[0|{}|"));
     seen_free(&s);
 }
@@ -295,21 +296,21 @@ static void standard_input_is_sniffed(void **state) {
 }
 
 static void pipes_are_read_once(void **state) {
-    place *p = *state;
-    const char *path = in(p, "fifo");
+    test_folder *p = *state;
+    const char *path = in_folder(p, "fifo");
     assert_int_equal(mkfifo(path, 0666), 0);
     pid_t writer = fork();
     if (writer == 0) {
-        write_file(path, "{\"text\":\"a\"}\n", 13);
+        write_bytes(path, "{\"text\":\"a\"}\n", 13);
         _exit(0);
     }
     text_inputs *inputs = NULL;
     seen s = { 0 };
     const text_flow flow = { &s, sizeof(str), note_work, note_merge, note_drop };
-    assert_fine(text_inputs_open(&path, 1, &plain, &inputs));
-    assert_fine(text_flow_run(inputs, 0, &flow, 1, &s.counts));
+    assert_ok(text_inputs_open(&path, 1, &plain, &inputs));
+    assert_ok(text_flow_run(inputs, 0, &flow, 1, &s.counts));
     assert_string_equal(s.all.text, "[0|a||||]");
-    assert_fails(text_flow_run(inputs, 0, &flow, 1, &s.counts), "once only");
+    assert_error(text_flow_run(inputs, 0, &flow, 1, &s.counts), "once only");
     text_inputs_close(inputs);
     seen_free(&s);
     waitpid(writer, NULL, 0);
@@ -342,26 +343,26 @@ static void many_texts(str *out, int n) {
 
 /* What is seen must not depend on threads, nor on how large blocks are. */
 static void same_for_any_threads_and_blocks(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str lines = { 0 }, texts = { 0 };
     many_lines(&lines, 2000);
     many_texts(&texts, 2000);
     const char *paths[] = {
-        put_bytes(p, "a.jsonl", lines.text, lines.len),
-        put_bytes(p, "b.jsonl.gz", lines.text, lines.len),
-        put_bytes(p, "c.jsonl.zst", lines.text, lines.len),
-        put_bytes(p, "d.txt", texts.text, texts.len),
-        put_bytes(p, "e.txt.zst", texts.text, texts.len),
+        write_input_bytes(p, "a.jsonl", lines.text, lines.len),
+        write_input_bytes(p, "b.jsonl.gz", lines.text, lines.len),
+        write_input_bytes(p, "c.jsonl.zst", lines.text, lines.len),
+        write_input_bytes(p, "d.txt", texts.text, texts.len),
+        write_input_bytes(p, "e.txt.zst", texts.text, texts.len),
     };
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         seen first;
-        assert_fine(read_one(paths[i], &plain, 1, &first));
+        assert_ok(read_one(paths[i], &plain, 1, &first));
         assert_true(first.counts.documents > 1700);
         for (size_t t = 0; t < 12; t++) {
             const size_t blocks[] = { 0, 1, 100, 5000 };
             text_input_options o = { .block_bytes = blocks[t % 4] };
             seen again;
-            assert_fine(read_one(paths[i], &o, (int[]){ 2, 3, 8 }[t / 4], &again));
+            assert_ok(read_one(paths[i], &o, (int[]){ 2, 3, 8 }[t / 4], &again));
             assert_string_equal(again.all.text, first.all.text);
             assert_memory_equal(&again.counts, &first.counts, sizeof first.counts);
             seen_free(&again);
@@ -383,21 +384,21 @@ static void without_numbers(str *s) {
 }
 
 static void segments_cover_a_file_once(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str lines = { 0 }, texts = { 0 };
     many_lines(&lines, 300);
     many_texts(&texts, 300);
-    const char *paths[] = { put_bytes(p, "a.jsonl", lines.text, lines.len),
-                            put_bytes(p, "d.txt", texts.text, texts.len) };
+    const char *paths[] = { write_input_bytes(p, "a.jsonl", lines.text, lines.len),
+                            write_input_bytes(p, "d.txt", texts.text, texts.len) };
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         seen whole;
-        assert_fine(read_one(paths[i], &plain, 1, &whole));
+        assert_ok(read_one(paths[i], &plain, 1, &whole));
         without_numbers(&whole.all);
         for (size_t size = 1; size < 40000; size = size * 3 / 2 + 1) {
             if (size < 12 && i == 1) continue; /* a segment each few bytes takes its time */
             text_input_options o = { .segment_bytes = size, .block_bytes = 700 };
             seen cut;
-            assert_fine(read_one(paths[i], &o, 1, &cut));
+            assert_ok(read_one(paths[i], &o, 1, &cut));
             without_numbers(&cut.all);
             assert_string_equal(cut.all.text, whole.all.text);
             assert_memory_equal(&cut.counts, &whole.counts, sizeof cut.counts);
@@ -410,16 +411,16 @@ static void segments_cover_a_file_once(void **state) {
 }
 
 static void segments_are_counted(void **state) {
-    place *p = *state;
-    const char *paths[] = { put(p, "a.jsonl", "{\"text\":\"0123456789\"}\n"),
-                            put(p, "b.jsonl.gz", "{\"text\":\"0123456789\"}\n") };
+    test_folder *p = *state;
+    const char *paths[] = { write_input(p, "a.jsonl", "{\"text\":\"0123456789\"}\n"),
+                            write_input(p, "b.jsonl.gz", "{\"text\":\"0123456789\"}\n") };
     text_inputs *a = NULL, *b = NULL;
-    assert_fine(text_inputs_open(paths, 2, &(text_input_options){ .segment_bytes = 10 }, &a));
+    assert_ok(text_inputs_open(paths, 2, &(text_input_options){ .segment_bytes = 10 }, &a));
     assert_int_equal(text_segments(a), 4);
     assert_string_equal(text_segment_path(a, 2), paths[0]);
     assert_string_equal(text_segment_path(a, 3), paths[1]);
     assert_true(text_inputs_bytes(a) > 22);
-    assert_fine(text_inputs_open(paths, 2, &plain, &b));
+    assert_ok(text_inputs_open(paths, 2, &plain, &b));
     assert_int_equal(text_segments(b), 2);
     assert_true(text_inputs_hash(a) != text_inputs_hash(b));
     text_inputs_close(a);
@@ -428,25 +429,25 @@ static void segments_are_counted(void **state) {
 
 /* ---- long records --------------------------------------------------------------------------------- */
 static void long_records_are_skipped(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str lines = { 0 };
     for (int i = 0; i < 40; i++) {
         str_add(&lines, "{\"text\":\"%d", i);
         for (int k = 0; k < (i % 10 == 3 ? 3000 : 50); k++) str_add(&lines, "x");
         str_add(&lines, "\"}\n");
     }
-    const char *path = put_bytes(p, "a.jsonl", lines.text, lines.len);
+    const char *path = write_input_bytes(p, "a.jsonl", lines.text, lines.len);
     for (size_t block = 16; block < 10000; block *= 5) {
         text_input_options o = { .document_bytes = 200, .block_bytes = block };
         seen s;
-        assert_fine(read_one(path, &o, 2, &s));
+        assert_ok(read_one(path, &o, 2, &s));
         assert_int_equal(s.counts.documents, 36);
         assert_int_equal(s.counts.unreadable, 4);
         assert_null(strstr(s.all.text, "|13x"));
         assert_non_null(strstr(s.all.text, "|14x"));
         seen_free(&s);
         o.strict = true;
-        assert_fails(read_one(path, &o, 2, &s), "longer than 200 bytes");
+        assert_error(read_one(path, &o, 2, &s), "longer than 200 bytes");
         seen_free(&s);
     }
     str_free(&lines);
@@ -454,18 +455,18 @@ static void long_records_are_skipped(void **state) {
 
 /* Plain text is cut at the end of a line, wherever blocks end; nothing is lost. */
 static void long_texts_are_cut(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str text = { 0 };
     for (int i = 0; i < 40; i++) {
         for (int k = 0; k < (i % 10 == 3 ? 300 : 5); k++) str_add(&text, "%d,%d line\n", i, k);
         str_add(&text, "end\n<|endoftext|>\n");
     }
-    const char *path = put_bytes(p, "d.txt.gz", text.text, text.len);
+    const char *path = write_input_bytes(p, "d.txt.gz", text.text, text.len);
     seen first = { 0 };
     for (size_t block = 16; block < 100000; block *= 5) {
         text_input_options o = { .document_bytes = 200, .block_bytes = block, .strict = true };
         seen s;
-        assert_fine(read_one(path, &o, 2, &s));
+        assert_ok(read_one(path, &o, 2, &s));
         assert_int_equal(s.counts.bytes, text.len - 40 * strlen("\n<|endoftext|>\n"));
         assert_true(s.counts.documents > 40 + 4 * 300 * 10 / 200);
         if (block == 16) {
@@ -481,7 +482,7 @@ static void long_texts_are_cut(void **state) {
 
 /* Long stretches are searched in pieces of 64 KiB; a separator may lie across two of them. */
 static void separators_may_lie_across_pieces(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     enum { PIECE = 64 << 10, LIMIT = 200, SEGMENT = 70000 };
     str text = { 0 };
     for (int k = 0; k < 100; k++) {
@@ -490,14 +491,14 @@ static void separators_may_lie_across_pieces(void **state) {
         text.len = 0;
         for (int i = 0; i < length; i++) str_add_bytes(&text, "x", 1);
         str_add(&text, "\n<|endoftext|>\r\nlast");
-        const char *path = put_bytes(p, "a.txt", text.text, text.len);
+        const char *path = write_input_bytes(p, "a.txt", text.text, text.len);
         text_input_options o = { .block_bytes = 100 };
         if (skip)
             o.document_bytes = LIMIT;
         else
             o.segment_bytes = SEGMENT;
         seen s;
-        assert_fine(read_one(path, &o, 1, &s));
+        assert_ok(read_one(path, &o, 1, &s));
         assert_int_equal(s.counts.unreadable, 0);
         if (!skip) assert_non_null(strstr(s.all.text, "[0|last|")); /* first of its segment */
         assert_non_null(strstr(s.all.text, "|last|"));
@@ -510,9 +511,9 @@ static void separators_may_lie_across_pieces(void **state) {
 
 /* A line of 300 MB, of a sparse file, costs no memory to speak of. */
 static void memory_is_bounded(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     enum { LINE = 300 << 20, MOST = 60 << 20 };
-    const char *path = in(p, "huge.jsonl");
+    const char *path = in_folder(p, "huge.jsonl");
     int fd = open(path, O_WRONLY | O_CREAT, 0666);
     const char *before = "{\"text\":\"before\"}\n{\"text\":\"", *after = "\n{\"text\":\"after\"}\n";
     assert_int_equal(write(fd, before, strlen(before)), strlen(before));
@@ -568,22 +569,22 @@ static void failing_drop(void *result) {
 }
 
 static void the_first_error_is_told(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str lines = { 0 };
     for (int i = 0; i < 1000; i++) str_add(&lines, "{\"id\":\"%d\",\"text\":\"x\"}\n", i);
-    const char *path = put_bytes(p, "a.jsonl", lines.text, lines.len);
+    const char *path = write_input_bytes(p, "a.jsonl", lines.text, lines.len);
     text_inputs *inputs = NULL;
-    assert_fine(text_inputs_open(&path, 1, &(text_input_options){ .block_bytes = 1 }, &inputs));
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ .block_bytes = 1 }, &inputs));
     for (int threads = 1; threads <= 8; threads++) {
         text_counts counts = { 0 };
         failing f = { .fail_at = 500, .fail_merge_at = 600 };
         text_flow flow = { &f, sizeof(failing_result), failing_work, failing_merge, failing_drop };
-        assert_fails(text_flow_run(inputs, 0, &flow, threads, &counts), "work failed at 500");
+        assert_error(text_flow_run(inputs, 0, &flow, threads, &counts), "work failed at 500");
         assert_int_equal(f.live, 0);
         assert_int_equal(f.merged, 500);
         assert_int_equal(counts.documents, 500);
         f = (failing){ .fail_at = 600, .fail_merge_at = 500 };
-        assert_fails(text_flow_run(inputs, 0, &flow, threads, &counts), "merge failed at 500");
+        assert_error(text_flow_run(inputs, 0, &flow, threads, &counts), "merge failed at 500");
         assert_int_equal(f.live, 0);
         assert_int_equal(f.merged, 501);
     }
@@ -591,7 +592,7 @@ static void the_first_error_is_told(void **state) {
     str_free(&lines);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, place_setup, place_teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,6 +1,6 @@
 /* text: what is broken. Files cut short and with flipped bits, random lines, WARC records that lie:
  * an error or a counted skip, never a crash and never silence. */
-#include "text_harness.h"
+#include "support/text.h"
 
 #include "text/html.h"
 #include "text/text_internal.h"
@@ -55,12 +55,13 @@ static void make_warc(str *out, int n) {
 }
 
 /* Reads damaged bytes; an error must be one that says where, and what is skipped is counted. */
-static void read_damaged(place *p, const char *name, const str *bytes, int64_t whole, bool sure) {
-    const char *path = in(p, name);
-    write_file(path, bytes->text, bytes->len);
+static void read_damaged(test_folder *p, const char *name, const str *bytes, int64_t whole,
+                         bool sure) {
+    const char *path = in_folder(p, name);
+    write_bytes(path, bytes->text, bytes->len);
     text_input_options o = { .block_bytes = 4096 };
     seen s;
-    assert_fine(read_one(path, &o, 2, &s));
+    assert_ok(read_one(path, &o, 2, &s));
     int64_t lost = s.counts.unreadable + s.counts.invalid + s.counts.empty;
     if (sure && s.counts.documents < whole && !lost) fail_msg("%s: lost in silence", name);
     assert_true(s.counts.documents <= whole + 3);
@@ -85,18 +86,18 @@ static const kind kinds[] = {
     { "a.warc.gz", make_warc, true },    { "a.wet.zst", make_warc, true },
 };
 
-static void damaged(place *p, const kind *k, bool flip, uint64_t *at) {
+static void damaged(test_folder *p, const kind *k, bool flip, uint64_t *at) {
     str plain_bytes = { 0 }, damaged_bytes = { 0 };
     seen s;
     k->make(&plain_bytes, 300);
-    const char *path = put_bytes(p, k->name, plain_bytes.text, plain_bytes.len);
-    assert_fine(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
+    const char *path = write_input_bytes(p, k->name, plain_bytes.text, plain_bytes.len);
+    assert_ok(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
     int64_t whole = s.counts.documents;
     assert_true(whole >= 300);
     seen_free(&s);
     char *bytes = NULL;
     size_t n;
-    assert_fine(io_read(path, 1 << 24, &bytes, &n));
+    assert_ok(io_read(path, 1 << 24, &bytes, &n));
     for (int i = 0; i < 60; i++) {
         damaged_bytes.len = 0;
         str_add_bytes(&damaged_bytes, bytes, flip ? n : (size_t)draw(at, n));
@@ -121,41 +122,42 @@ static void files_with_flipped_bits(void **state) {
 
 /* What came before the damage is used, and both the file and the place are named. */
 static void what_is_readable_is_used(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str lines = { 0 }, packed = { 0 };
     make_lines(&lines, 1000);
     add_gzip(lines.text, lines.len, &packed);
     size_t first = packed.len;
     add_gzip(lines.text, lines.len, &packed);
     packed.text[first] = 'x';
-    const char *path = in(p, "a.jsonl.gz");
-    assert_fine(io_write(path, packed.text, packed.len));
+    const char *path = in_folder(p, "a.jsonl.gz");
+    assert_ok(io_write(path, packed.text, packed.len));
     seen s;
-    assert_fine(read_one(path, &plain, 1, &s));
+    assert_ok(read_one(path, &plain, 1, &s));
     assert_int_equal(s.counts.documents, 1000);
     assert_int_equal(s.counts.unreadable, 1);
     seen_free(&s);
-    assert_fails(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "a.jsonl.gz");
+    assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "a.jsonl.gz");
     seen_free(&s);
     packed.len = first + 1;
     packed.text[first] = 0; /* padding is no damage */
-    assert_fine(io_write(path, packed.text, packed.len));
-    assert_fine(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
+    assert_ok(io_write(path, packed.text, packed.len));
+    assert_ok(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
     seen_free(&s);
-    assert_fine(io_write(path, "", 0));
-    assert_fails(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "breaks off");
+    assert_ok(io_write(path, "", 0));
+    assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "breaks off");
     seen_free(&s);
     str_free(&lines);
     str_free(&packed);
 }
 
 /* ---- WARC ------------------------------------------------------------------------------------------ */
-static void assert_warc(place *p, const char *bytes, size_t n, int documents, int unreadable) {
+static void assert_warc(test_folder *p, const char *bytes, size_t n, int documents,
+                        int unreadable) {
     for (size_t block = 64; block <= 1 << 20; block *= 128) {
         text_input_options o = { .block_bytes = block, .document_bytes = 1000 };
-        const char *path = put_bytes(p, "a.warc", bytes, n);
+        const char *path = write_input_bytes(p, "a.warc", bytes, n);
         seen s;
-        assert_fine(read_one(path, &o, 2, &s));
+        assert_ok(read_one(path, &o, 2, &s));
         assert_int_equal(s.counts.documents, documents);
         assert_int_equal(s.counts.unreadable, unreadable);
         seen_free(&s);
@@ -163,13 +165,13 @@ static void assert_warc(place *p, const char *bytes, size_t n, int documents, in
 }
 
 static void warc_records_are_read(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     if (!reads_html()) skip();
     str w = { 0 };
     make_warc(&w, 2);
-    const char *path = put_bytes(p, "a.warc.gz", w.text, w.len);
+    const char *path = write_input_bytes(p, "a.warc.gz", w.text, w.len);
     seen s;
-    assert_fine(read_one(path, &plain, 1, &s));
+    assert_ok(read_one(path, &plain, 1, &s));
     assert_int_equal(s.counts.documents, 4);
     const char *text =
         "[0|This is a paragraph of the page that is long enough to be seen as its text, "
@@ -182,7 +184,7 @@ static void warc_records_are_read(void **state) {
 }
 
 static void warc_records_that_lie(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     str w = { 0 };
     str_add(&w, "garbage\r\nmore of it\r\n\r\n");
     add_record(&w, "conversion", "text/plain", "one");
@@ -209,7 +211,7 @@ static void warc_records_that_lie(void **state) {
 }
 
 static void long_warc_records_are_skipped(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     enum { LONG = 1 << 20 };
     str w = { 0 };
     char *content = mem_alloc(LONG + 1);
@@ -352,7 +354,7 @@ static void deep_lines_are_refused(void **state) {
     str_free(&line);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, place_setup, place_teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

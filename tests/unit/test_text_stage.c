@@ -1,10 +1,10 @@
 /* text: stages. What is written, in parts that a killed run goes on with, the same for any number of
  * threads. */
+#include "support/text.h"
+
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/wait.h>
-
-#include "text_harness.h"
 
 #include "text/text_internal.h"
 
@@ -63,7 +63,7 @@ static err run(const char *const *paths, int n, const text_input_options *io,
 
 static char *slurp(const char *path, size_t *n) {
     char *text = NULL;
-    assert_fine(io_read(path, 1 << 28, &text, n));
+    assert_ok(io_read(path, 1 << 28, &text, n));
     return text;
 }
 
@@ -76,16 +76,17 @@ static void assert_holds(const char *path, const char *expected) {
 static const text_input_options plain = { 0 };
 
 static void documents_are_kept_edited_and_dropped(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     text_stage_report r;
-    const char *path = put(p, "a.jsonl",
-                           "{\"text\": \"axx\", \"n\": 1}\n{\"n\": 2, \"text\": \"drop\"  }\n"
-                           "{\"text\": \"edit\", \"n\": 3}\nbroken\n{\"text\":\"\"}\n");
-    text_stage_options o = { .out = in(p, "out.jsonl"),
-                             .dropped = in(p, "drop.jsonl"),
+    const char *path =
+        write_input(p, "a.jsonl",
+                    "{\"text\": \"axx\", \"n\": 1}\n{\"n\": 2, \"text\": \"drop\"  }\n"
+                    "{\"text\": \"edit\", \"n\": 3}\nbroken\n{\"text\":\"\"}\n");
+    text_stage_options o = { .out = in_folder(p, "out.jsonl"),
+                             .dropped = in_folder(p, "drop.jsonl"),
                              .threads = 2 };
-    assert_fine(run(&path, 1, &plain, &o, &l, &r));
+    assert_ok(run(&path, 1, &plain, &o, &l, &r));
     assert_holds(o.out, "{\"text\": \"axx\", \"n\": 1}\n{\"text\": \"Edit\", \"n\": 3}\n");
     assert_holds(o.dropped, "{\"n\": 2, \"text\": \"drop\"  , \"dropped_by\": \"begins with d\", "
                             "\"value\": 0.5}\n");
@@ -103,7 +104,7 @@ static void documents_are_kept_edited_and_dropped(void **state) {
 }
 
 /* ---- parts --------------------------------------------------------------------------------------- */
-static const char *put_many(place *p, const char *name, int n) {
+static const char *put_many(test_folder *p, const char *name, int n) {
     rng_key key = rng_key_of(3, 3);
     str lines = { 0 };
     for (int i = 0; i < n; i++) {
@@ -112,7 +113,7 @@ static const char *put_many(place *p, const char *name, int n) {
         for (int w = 0; w < i % 60; w++) str_add(&lines, " word%d", w * i % 977);
         str_add(&lines, "\"}\n");
     }
-    const char *path = put_bytes(p, name, lines.text, lines.len);
+    const char *path = write_input_bytes(p, name, lines.text, lines.len);
     str_free(&lines);
     return path;
 }
@@ -123,7 +124,7 @@ static const text_input_options small = { .segment_bytes = 200000, .block_bytes 
 static void folder_bytes(const char *folder, str *out) {
     char **names = NULL;
     int n = 0;
-    assert_fine(io_list(folder, &names, &n));
+    assert_ok(io_list(folder, &names, &n));
     for (int i = 0; i < n; i++) {
         char *path = io_join(folder, names[i]);
         size_t len;
@@ -147,7 +148,7 @@ static void assert_same_folder(const char *a, const char *b) {
 }
 
 static void same_bytes_for_any_threads(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 3000);
     const int threads[] = { 1, 2, 3, 8 };
@@ -156,22 +157,22 @@ static void same_bytes_for_any_threads(void **state) {
             char out[32], dropped[32];
             snprintf(out, sizeof out, "out%zu%zu", c, t);
             snprintf(dropped, sizeof dropped, "drop%zu%zu", c, t);
-            text_stage_options o = { .out = in(p, out),
-                                     .dropped = in(p, dropped),
+            text_stage_options o = { .out = in_folder(p, out),
+                                     .dropped = in_folder(p, dropped),
                                      .compress = (const char *[]){ NULL, "gz", "none" }[c],
                                      .threads = threads[t] };
             text_stage_report r;
-            assert_fine(run(&path, 1, &small, &o, &l, &r));
+            assert_ok(run(&path, 1, &small, &o, &l, &r));
             assert_true(r.kept > 2000 && r.dropped[1] > 200);
             text_stage_report_free(&r);
             if (t == 0) continue;
             out[4] = dropped[5] = '0';
-            assert_same_folder(o.dropped, in(p, dropped));
+            assert_same_folder(o.dropped, in_folder(p, dropped));
             char *state_a = io_join(o.out, "state.json"),
-                 *state_b = io_join(in(p, out), "state.json");
+                 *state_b = io_join(in_folder(p, out), "state.json");
             unlink(state_a); /* it names where dropped ones go */
             unlink(state_b);
-            assert_same_folder(o.out, in(p, out));
+            assert_same_folder(o.out, in_folder(p, out));
             free(state_a);
             free(state_b);
         }
@@ -179,12 +180,13 @@ static void same_bytes_for_any_threads(void **state) {
 
 /* What a stage wrote is read as the next one's input. */
 static void parts_are_read_again(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
-    const char *path = put_many(p, "many.jsonl", 500), *out = in(p, "out"), *again = in(p, "again");
+    const char *path = put_many(p, "many.jsonl", 500), *out = in_folder(p, "out"),
+               *again = in_folder(p, "again");
     text_stage_report a, b;
-    assert_fine(run(&path, 1, &small, &(text_stage_options){ .out = out }, &l, &a));
-    assert_fine(
+    assert_ok(run(&path, 1, &small, &(text_stage_options){ .out = out }, &l, &a));
+    assert_ok(
         run(&out, 1, &plain, &(text_stage_options){ .out = again, .compress = "gz" }, &l, &b));
     assert_int_equal(b.read.documents, a.kept);
     assert_int_equal(b.read.bytes, a.kept_bytes);
@@ -195,12 +197,14 @@ static void parts_are_read_again(void **state) {
 }
 
 static void killed_stages_go_on(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 3000);
-    text_stage_options calm = { .out = in(p, "calm"), .dropped = in(p, "dropped"), .threads = 2 };
+    text_stage_options calm = { .out = in_folder(p, "calm"),
+                                .dropped = in_folder(p, "dropped"),
+                                .threads = 2 };
     text_stage_report expected;
-    assert_fine(run(&path, 1, &small, &calm, &l, &expected));
+    assert_ok(run(&path, 1, &small, &calm, &l, &expected));
     str once = { 0 }, again = { 0 };
     folder_bytes(calm.out, &once);
     folder_bytes(calm.dropped, &once);
@@ -218,9 +222,9 @@ static void killed_stages_go_on(void **state) {
         waitpid(child, &status, 0);
         assert_true(WIFSIGNALED(status));
         seen s;
-        assert_fails(read_one(calm.out, &plain, 1, &s), "has not finished");
+        assert_error(read_one(calm.out, &plain, 1, &s), "has not finished");
         seen_free(&s);
-        assert_fine(run(&path, 1, &small, &o, &l, &r));
+        assert_ok(run(&path, 1, &small, &o, &l, &r));
         assert_int_equal(r.kept, expected.kept);
         assert_int_equal(r.read.documents, expected.read.documents);
         assert_int_equal(r.dropped[1], expected.dropped[1]);
@@ -240,20 +244,20 @@ static void killed_stages_go_on(void **state) {
 
 /* A part is whole when its report is there, which is written last; one without is made again. */
 static void parts_without_reports_are_made_again(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 1500);
-    text_stage_options o = { .out = in(p, "out") };
+    text_stage_options o = { .out = in_folder(p, "out") };
     text_stage_report r;
-    assert_fine(run(&path, 1, &small, &o, &l, &r));
+    assert_ok(run(&path, 1, &small, &o, &l, &r));
     text_stage_report_free(&r);
     str before = { 0 }, after = { 0 };
     folder_bytes(o.out, &before);
-    put(p, "out/part-000000.jsonl.zst", "half of a part");
-    unlink(in(p, "out/part-000000.report"));
-    unlink(in(p, "out/part-000001.jsonl.zst"));
-    put(p, "out/part-000001.jsonl.zst.99999.0.tmp", "left by a killed run");
-    assert_fine(run(&path, 1, &small, &o, &l, &r));
+    write_input(p, "out/part-000000.jsonl.zst", "half of a part");
+    unlink(in_folder(p, "out/part-000000.report"));
+    unlink(in_folder(p, "out/part-000001.jsonl.zst"));
+    write_input(p, "out/part-000001.jsonl.zst.99999.0.tmp", "left by a killed run");
+    assert_ok(run(&path, 1, &small, &o, &l, &r));
     text_stage_report_free(&r);
     folder_bytes(o.out, &after);
     assert_int_equal(after.len, before.len);
@@ -263,48 +267,48 @@ static void parts_without_reports_are_made_again(void **state) {
 }
 
 static void other_results_are_refused(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 50), *other = put_many(p, "other.jsonl", 60);
-    text_stage_options o = { .out = in(p, "out") };
+    text_stage_options o = { .out = in_folder(p, "out") };
     text_stage_report r;
-    assert_fine(run(&path, 1, &plain, &o, &l, &r));
+    assert_ok(run(&path, 1, &plain, &o, &l, &r));
     text_stage_report_free(&r);
-    assert_fails(run(&other, 1, &plain, &o, &l, &r), "other inputs");
+    assert_error(run(&other, 1, &plain, &o, &l, &r), "other inputs");
     o.compress = "gz";
-    assert_fails(run(&path, 1, &plain, &o, &l, &r), "compressed another way");
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "compressed another way");
     o.compress = NULL;
-    o.dropped = in(p, "dropped");
-    assert_fails(run(&path, 1, &plain, &o, &l, &r), "dropped documents went elsewhere");
+    o.dropped = in_folder(p, "dropped");
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "dropped documents went elsewhere");
     o.dropped = NULL;
     o.fresh = true;
-    assert_fine(run(&other, 1, &plain, &o, &l, &r));
+    assert_ok(run(&other, 1, &plain, &o, &l, &r));
     assert_int_equal(r.read.documents, 60);
     text_stage_report_free(&r);
     o.fresh = false;
-    assert_fine(run(&other, 1, &plain, &o, &l, &r));
+    assert_ok(run(&other, 1, &plain, &o, &l, &r));
     assert_int_equal(r.resumed_parts, 1);
     assert_int_equal(r.read.documents, 60);
     text_stage_report_free(&r);
-    unlink(in(p, "out/state.json"));
-    assert_fails(run(&other, 1, &plain, &o, &l, &r), "unknown result");
+    unlink(in_folder(p, "out/state.json"));
+    assert_error(run(&other, 1, &plain, &o, &l, &r), "unknown result");
 }
 
 static void places_are_checked(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
     const char *path = put_many(p, "many.jsonl", 5);
     text_stage_report r;
 #define REFUSED(part, ...)                                                                         \
-    assert_fails(run(&path, 1, &plain, &(text_stage_options){ __VA_ARGS__ }, &l, &r), part)
-    REFUSED("no way to compress", .out = in(p, "o"), .compress = "lzma");
-    REFUSED("must be too", .out = in(p, "o"), .dropped = in(p, "d.jsonl"));
-    REFUSED("must be too", .out = in(p, "o.jsonl"), .dropped = in(p, "d"));
-    REFUSED("places of their own", .out = in(p, "o"), .dropped = in(p, "o"));
-    REFUSED("standard output", .out = in(p, "o"), .dropped = "-");
-    REFUSED("is there", .out = p->dir);
+    assert_error(run(&path, 1, &plain, &(text_stage_options){ __VA_ARGS__ }, &l, &r), part)
+    REFUSED("no way to compress", .out = in_folder(p, "o"), .compress = "lzma");
+    REFUSED("must be too", .out = in_folder(p, "o"), .dropped = in_folder(p, "d.jsonl"));
+    REFUSED("must be too", .out = in_folder(p, "o.jsonl"), .dropped = in_folder(p, "d"));
+    REFUSED("places of their own", .out = in_folder(p, "o"), .dropped = in_folder(p, "o"));
+    REFUSED("standard output", .out = in_folder(p, "o"), .dropped = "-");
+    REFUSED("is there", .out = p->path);
     REFUSED("is there", .out = path);
-    REFUSED("a file of that name", .out = put(p, "file", "x"));
+    REFUSED("a file of that name", .out = write_input(p, "file", "x"));
 #undef REFUSED
     assert_true(io_exists(path));
 }
@@ -313,38 +317,38 @@ static err refuse(void) { return ERR("told to fail"); }
 
 /* A stage that fails leaves no part that looks whole, and the file of before as it was. */
 static void failures_leave_nothing(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { .refuse = refuse };
-    const char *path = put(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"!\"}\n");
+    const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"!\"}\n");
     text_stage_report r;
-    text_stage_options o = { .out = put(p, "out.jsonl", "before"), .threads = 2 };
-    assert_fails(run(&path, 1, &plain, &o, &l, &r), "told to fail");
+    text_stage_options o = { .out = write_input(p, "out.jsonl", "before"), .threads = 2 };
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "told to fail");
     assert_holds(o.out, "before");
-    o.out = in(p, "out");
-    assert_fails(run(&path, 1, &plain, &o, &l, &r), "told to fail");
+    o.out = in_folder(p, "out");
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "told to fail");
     char **names = NULL;
     int n = 0;
-    assert_fine(io_list(o.out, &names, &n));
+    assert_ok(io_list(o.out, &names, &n));
     assert_int_equal(n, 1);
     assert_string_equal(names[0], "state.json");
     io_list_free(names, n);
 }
 
 static void files_are_packed_as_named(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
-    const char *empty = put(p, "empty.jsonl", "");
-    const char *path = put(p, "a.jsonl", "{\"text\":\"a\"}\n");
+    const char *empty = write_input(p, "empty.jsonl", "");
+    const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n");
     const char *names[] = { "o.jsonl", "o.jsonl.gz", "o.jsonl.zst" };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         text_stage_report r;
-        text_stage_options o = { .out = in(p, names[i]) };
+        text_stage_options o = { .out = in_folder(p, names[i]) };
         text_input_options strict = { .strict = true };
         const char *both[] = { path, path };
-        assert_fine(run(both, 2, &plain, &o, &l, &r));
+        assert_ok(run(both, 2, &plain, &o, &l, &r));
         text_stage_report_free(&r);
         assert_sees(o.out, &strict, "[0|a||||][1|a||||]");
-        assert_fine(run(&empty, 1, &plain, &o, &l, &r)); /* nothing, but a whole file of it */
+        assert_ok(run(&empty, 1, &plain, &o, &l, &r)); /* nothing, but a whole file of it */
         text_stage_report_free(&r);
         assert_sees(o.out, &strict, "");
     }
@@ -369,23 +373,23 @@ static void restore(FILE *f, diversion d) {
 }
 
 static void documents_go_to_standard_output(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     letters l = { 0 };
-    const char *path = put(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"d\"}\n");
+    const char *path = write_input(p, "a.jsonl", "{\"text\":\"a\"}\n{\"text\":\"d\"}\n");
     text_stage_report r;
-    diversion d = divert(stdout, in(p, "stdout"));
+    diversion d = divert(stdout, in_folder(p, "stdout"));
     err e = run(&path, 1, &plain, &(text_stage_options){ .threads = 1 }, &l, &r);
     restore(stdout, d);
-    assert_fine(e);
+    assert_ok(e);
     text_stage_report_free(&r);
-    assert_holds(in(p, "stdout"), "{\"text\":\"a\"}\n");
+    assert_holds(in_folder(p, "stdout"), "{\"text\":\"a\"}\n");
 }
 
 /* A line when there is something to wait for, and none when there is not. */
 static void progress_is_shown(void **state) {
-    place *p = *state;
+    test_folder *p = *state;
     text_progress quick, slow, quiet;
-    diversion d = divert(stderr, in(p, "stderr"));
+    diversion d = divert(stderr, in_folder(p, "stderr"));
     text_progress_init(&quick, "quick", 1000);
     text_progress_add(&quick, 500);
     text_progress_init(&quiet, NULL, 1000);
@@ -395,7 +399,8 @@ static void progress_is_shown(void **state) {
     text_progress_add(&slow, 1 << 20);
     text_progress_end(&slow);
     restore(stderr, d);
-    assert_holds(in(p, "stderr"), "slow: 1.00 MiB of 4.00 MiB (25%), 10.2 KiB/s, 5m 00s left\n");
+    assert_holds(in_folder(p, "stderr"),
+                 "slow: 1.00 MiB of 4.00 MiB (25%), 10.2 KiB/s, 5m 00s left\n");
 }
 
 /* ---- reports ------------------------------------------------------------------------------------------ */
@@ -444,20 +449,20 @@ static void reports_are_printed(void **state) {
     char *text = printed(text_stage_print_json, &s, &r);
     json_t *doc = NULL, *list, *read;
     int64_t n;
-    assert_fine(io_json_parse(text, strlen(text), "report", &doc));
-    assert_fine(io_json_object(doc, "report", "read", &read));
-    assert_fine(io_json_int(read, "report", "unreadable", &n));
+    assert_ok(io_json_parse(text, strlen(text), "report", &doc));
+    assert_ok(io_json_object(doc, "report", "read", &read));
+    assert_ok(io_json_int(read, "report", "unreadable", &n));
     assert_int_equal(n, 2);
-    assert_fine(io_json_array(doc, "report", "dropped", &list));
-    assert_fine(io_json_int(json_array_get(list, 1), "report", "documents", &n));
+    assert_ok(io_json_array(doc, "report", "dropped", &list));
+    assert_ok(io_json_int(json_array_get(list, 1), "report", "documents", &n));
     assert_int_equal(n, 25);
-    assert_fine(io_json_int(doc, "report", "peak_memory_bytes", &n));
+    assert_ok(io_json_int(doc, "report", "peak_memory_bytes", &n));
     assert_true(n > 0);
     json_decref(doc);
     free(text);
 }
 
-#define TEST(name) cmocka_unit_test_setup_teardown(name, place_setup, place_teardown)
+#define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
 
 int main(void) {
     const struct CMUnitTest tests[] = {

@@ -1,12 +1,8 @@
 /* The pool: every task once, whatever the number of threads; as many of those as may run. */
-#include <sched.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdatomic.h>
-#include <stddef.h>
-#include <stdint.h>
+#include "support/test.h"
 
-#include <cmocka.h>
+#include <sched.h>
+#include <stdatomic.h>
 
 #include "util/util.h"
 

@@ -1,6 +1,6 @@
 /* Token files of all kinds: version 1 of our own, Megatron's written byte by byte, and what becomes
  * of files that were cut or changed anywhere. */
-#include "data_harness.h"
+#include "support/data.h"
 
 static void assert_tokens(const data_source *s, const int32_t *expected, int64_t n) {
     assert_int_equal(data_source_info(s)->tokens, n);
@@ -64,14 +64,14 @@ static void version_1_is_still_read(void **state) {
     f.frame = hash_bytes(&f.count, 24, hash_bytes(&f, 32, 0));
     assert_int_equal(sizeof f, 72);
     data_source *s = NULL;
-    assert_ok(data_open(write_file(*state, "v1.tok", &f, sizeof f), 0, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "v1.tok", &f, sizeof f), 0, &s));
     assert_tokens(s, (const int32_t[]){ 1, 9, 3, 9 }, 4);
     assert_int_equal(data_source_info(s)->documents, 2);
     read_through(s);
     assert_int_equal(data_source_info(s)->documents, 2);
     data_close(s);
     f.version = 3;
-    assert_error(data_open(write_file(*state, "v3.tok", &f, sizeof f), 0, &s), "version 3",
+    assert_error(data_open(folder_write_bytes(*state, "v3.tok", &f, sizeof f), 0, &s), "version 3",
                  "v3.tok");
 }
 
@@ -130,7 +130,7 @@ static void several_files_are_one_source(void **state) {
     assert_memory_equal(batch.targets, all + 1, 12 * sizeof *all);
     loader_free(l);
     data_close(s);
-    const char *mixed[] = { a, write_file(*state, "c.txt", "some text", 9) };
+    const char *mixed[] = { a, folder_write_bytes(*state, "c.txt", "some text", 9) };
     assert_error(data_open_paths(mixed, 2, &(data_options){ 0 }, &s), "c.txt", "end of document");
 }
 
@@ -177,8 +177,8 @@ static void megatron_files_are_read(void **state) {
         for (size_t i = 0; i < COUNT_OF(names); i++) {
             bytes idx = megatron_idx(kinds[k].type, kinds[k].width);
             bytes bin = megatron_bin(kinds[k].width);
-            write_file(*state, "m.idx", idx.at, idx.n);
-            write_file(*state, "m.bin", bin.at, bin.n);
+            folder_write_bytes(*state, "m.idx", idx.at, idx.n);
+            folder_write_bytes(*state, "m.bin", bin.at, bin.n);
             data_source *s = NULL;
             assert_ok(data_open(in_folder(*state, names[i]), 0, &s));
             assert_tokens(s, MEGATRON, 10);
@@ -193,9 +193,9 @@ static void megatron_files_are_read(void **state) {
 /* The index alone keeps documents apart: there is no id that ends them. */
 static void megatron_documents_are_kept_apart(void **state) {
     bytes idx = megatron_idx(8, 2), bin = megatron_bin(2);
-    write_file(*state, "m.idx", idx.at, idx.n);
+    folder_write_bytes(*state, "m.idx", idx.at, idx.n);
     data_source *s = NULL;
-    assert_ok(data_open(write_file(*state, "m.bin", bin.at, bin.n), 0, &s));
+    assert_ok(data_open(folder_write_bytes(*state, "m.bin", bin.at, bin.n), 0, &s));
     loader *l = NULL;
     data_batch b;
     assert_ok(loader_new(
@@ -225,32 +225,23 @@ static void wrong_megatron_files_are_refused(void **state) {
         { 82 + 8, 9, "not there" },   { 82 + 24, 5, "not there" },
     };
     bytes bin = megatron_bin(2);
-    write_file(*state, "m.bin", bin.at, bin.n);
+    folder_write_bytes(*state, "m.bin", bin.at, bin.n);
     data_source *s = NULL;
     for (size_t i = 0; i < COUNT_OF(changes); i++) {
         bytes idx = megatron_idx(8, 2);
         idx.at[changes[i].at] = (unsigned char)changes[i].value;
-        assert_error(data_open(write_file(*state, "m.idx", idx.at, idx.n), 0, &s), changes[i].says,
-                     "m.idx");
+        assert_error(data_open(folder_write_bytes(*state, "m.idx", idx.at, idx.n), 0, &s),
+                     changes[i].says, "m.idx");
     }
     bytes idx = megatron_idx(8, 2);
-    write_file(*state, "m.idx", idx.at, idx.n);
-    assert_error(data_open(write_file(*state, "m.bin", bin.at, bin.n - 2), 0, &s), "add up",
+    folder_write_bytes(*state, "m.idx", idx.at, idx.n);
+    assert_error(data_open(folder_write_bytes(*state, "m.bin", bin.at, bin.n - 2), 0, &s), "add up",
                  "m.idx");
     unlink(in_folder(*state, "m.bin"));
-    assert_error(data_open(in_folder(*state, "m.idx"), 0, &s), "m.bin", "");
+    assert_error(data_open(in_folder(*state, "m.idx"), 0, &s), "m.bin");
 }
 
 /* ---- damage ------------------------------------------------------------------------------------- */
-
-/* Without waiting for the disk: thousands of files. */
-static const char *write_fast(test_folder *f, const char *name, const void *bytes_, size_t n) {
-    FILE *out = fopen(in_folder(f, name), "wb");
-    assert_non_null(out);
-    assert_int_equal(fwrite(bytes_, 1, n, out), n);
-    assert_int_equal(fclose(out), 0);
-    return f->file;
-}
 
 /* Cuts and changes files at random places. What still opens must be safe to read. */
 static void damaged_files_never_crash(void **state) {
@@ -262,30 +253,30 @@ static void damaged_files_never_crash(void **state) {
     size_t tok_bytes = 0;
     assert_ok(io_read(write_tok(*state, "a.tok", ids, 200), 1 << 20, &tok, &tok_bytes));
     bytes idx = megatron_idx(8, 2), bin = megatron_bin(2);
-    write_file(*state, "m.bin", bin.at, bin.n);
+    folder_write_bytes(*state, "m.bin", bin.at, bin.n);
     uint64_t draw = 5000;
     int opened = 0;
     for (int round = 0; round < 400; round++) {
         size_t at = (size_t)rng_below(key, draw++, tok_bytes);
         char bit = (char)(1 << rng_below(key, draw++, 8));
         tok[at] ^= bit;
-        opened += try_open(write_fast(*state, "bad.tok", tok, tok_bytes), "bad.tok");
+        opened += try_open(folder_write_bytes(*state, "bad.tok", tok, tok_bytes), "bad.tok");
         tok[at] ^= bit;
         size_t cut = (size_t)rng_below(key, draw++, tok_bytes);
-        opened += try_open(write_fast(*state, "cut.tok", tok, cut), "cut.tok");
+        opened += try_open(folder_write_bytes(*state, "cut.tok", tok, cut), "cut.tok");
         bytes x = idx;
         for (int changes = round % 3; changes >= 0; changes--) {
             size_t where = (size_t)rng_below(key, draw++, x.n);
             x.at[where] ^= (unsigned char)(1 << rng_below(key, draw++, 8));
         }
         if (round % 3 == 0) x.n = (size_t)rng_below(key, draw++, x.n);
-        try_open(write_fast(*state, "m.idx", x.at, x.n), "m.");
+        try_open(folder_write_bytes(*state, "m.idx", x.at, x.n), "m.");
     }
     assert_int_equal(opened, 0); /* every change to our own files is noticed */
     free(tok);
 }
 
-#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, make_folder, remove_folder)
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(version_1_is_still_read),           IN_FOLDER(the_index_and_provenance_come_back),

@@ -1,6 +1,6 @@
 /* Text to shards: the same bytes from any number of threads, after any interruption; folders that
  * were damaged. */
-#include "data_harness.h"
+#include "support/data.h"
 
 #include <signal.h>
 #include <sys/wait.h>
@@ -199,7 +199,7 @@ static void missing_and_damaged_shards_are_made_again(void **state) {
     assert_int_equal(unlink(gone), 0);
     assert_int_equal(truncate(bad, 50), 0);
     data_source *s = NULL;
-    assert_says(data_open(cut, 0, &s), "train-00002.tok");
+    assert_error(data_open(cut, 0, &s), "train-00002.tok");
     tokenize_report r;
     assert_ok(tokenize_to(w, cut, USUAL, &r));
     assert_int_equal(r.resumed, r.shards - 2);
@@ -215,7 +215,7 @@ static void another_input_needs_another_folder(void **state) {
     assert_ok(tokenize_to(w, folder, USUAL, NULL));
     tokenize_options o = USUAL;
     o.held_out = 0.2;
-    assert_says(tokenize_to(w, folder, o, NULL), "other input");
+    assert_error(tokenize_to(w, folder, o, NULL), "other input");
     o.fresh = true;
     tokenize_report r;
     assert_ok(tokenize_to(w, folder, o, &r));
@@ -228,7 +228,7 @@ static void another_input_needs_another_folder(void **state) {
     assert_ok(data_open_paths(&path, 1, &(data_options){ .held_out = true }, &s));
     assert_null(s);
     o.eos = 257;
-    assert_says(tokenize_to(w, folder, o, NULL), "ends a document");
+    assert_error(tokenize_to(w, folder, o, NULL), "ends a document");
 }
 
 /* Names of sources come from the text: their number is bounded, their bytes are not trusted. */

@@ -1,6 +1,6 @@
 /* Tokenizers: the ids and texts that Hugging Face's library gives for the files of fixtures/, and
  * that what was encoded comes back. */
-#include "unit/tokenizer_harness.h"
+#include "support/tokenizer.h"
 
 /* ---- against Hugging Face --------------------------------------------------------------------- */
 

@@ -1,25 +1,17 @@
 /* Files of tokenizers: each kind is read as the same tokenizer, what is saved is read back, what is
  * not known is refused by name, and damage is an error, never a crash. */
-#include "unit/tokenizer_harness.h"
+#include "support/tokenizer.h"
 
 static const char sample[] = "The old river's window wasn't open: 12345 kettles, na\xC3\xAFve "
                              "lanternfish \xF0\x9F\x9A\x80!\n\n  They'LL see.<|endoftext|>x";
 
 static char *path_in(const char *folder, const char *name) { return io_join(folder, name); }
 
-/* Without the care of io_write, which waits for the disk. */
-static void put_file(const char *path, const char *text, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(text, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
 /* ---- kinds -------------------------------------------------------------------------------------- */
 
 static void write_text(const char *folder, const char *name, const str *text) {
     char *path = path_in(folder, name);
-    put_file(path, text->text, text->len);
+    write_bytes(path, text->text, text->len);
     free(path);
 }
 
@@ -60,8 +52,8 @@ static void test_tiktoken(void **state) {
     tokenizer_free(t);
     tokenizer_free(same);
     t = NULL;
-    assert_err(tokenizer_open(path, NULL, &t), "pattern");
-    assert_err(tokenizer_open(FIXTURE("gpt2"), "gpt2", &t), "--pattern");
+    assert_error(tokenizer_open(path, NULL, &t), "pattern");
+    assert_error(tokenizer_open(FIXTURE("gpt2"), "gpt2", &t), "--pattern");
     free(path);
 }
 
@@ -69,7 +61,7 @@ static void test_tiktoken(void **state) {
 static void test_tiktoken_ranks(void **state) {
     static const char text[] = "YQ== 0\nYg== 1\nYw== 2\nYmM= 3\nYWI= 4\nYWJj 5\nYWJjYg== 7\n";
     char *path = path_in(*state, "ranks.tiktoken");
-    put_file(path, text, strlen(text));
+    write_bytes(path, text, strlen(text));
     tokenizer *t = open_tokenizer(path, "[a-z]+");
     token_ids ids = ids_of(t, "abc ab abcb bcab", 16, false);
     /* The space is no token and is left out; "abcb" is found whole. */
@@ -116,9 +108,9 @@ static void test_gpt2_folder(void **state) {
 
 static void test_nothing_there(void **state) {
     tokenizer *t = NULL;
-    assert_err(tokenizer_open(*state, NULL, &t), "no tokenizer");
-    assert_err(tokenizer_open("/no/such/tokenizer.json", NULL, &t), "/no/such");
-    assert_err(tokenizer_open("words", NULL, &t), "words");
+    assert_error(tokenizer_open(*state, NULL, &t), "no tokenizer");
+    assert_error(tokenizer_open("/no/such/tokenizer.json", NULL, &t), "/no/such");
+    assert_error(tokenizer_open("words", NULL, &t), "words");
 }
 
 /* ---- saving --------------------------------------------------------------------------------------- */
@@ -179,12 +171,12 @@ static void test_from_parts(void **state) {
     check_saved(*state, t);
     tokenizer_free(t);
     merges[2] = (bpe_pair){ 2, 1 }; /* "ba" is no token */
-    assert_err(tokenizer_from_bpe(&p, &t), "no token");
+    assert_error(tokenizer_from_bpe(&p, &t), "no token");
     merges[2] = (bpe_pair){ 2, 99 };
-    assert_err(tokenizer_from_bpe(&p, &t), "99");
+    assert_error(tokenizer_from_bpe(&p, &t), "99");
     p.n_merges = 2;
     p.pattern = "(";
-    assert_err(tokenizer_from_bpe(&p, &t), "pattern");
+    assert_error(tokenizer_from_bpe(&p, &t), "pattern");
 }
 
 /* ---- what is refused ------------------------------------------------------------------------------ */
@@ -224,8 +216,8 @@ static void test_refused(void **state) {
         tokenizer *t = NULL;
         str_add(&changed, "%.*s%s%s", (int)(at - text), text, refused[i].to,
                 at + strlen(refused[i].from));
-        put_file(path, changed.text, changed.len);
-        assert_err(tokenizer_open(path, NULL, &t), refused[i].says);
+        write_bytes(path, changed.text, changed.len);
+        assert_error(tokenizer_open(path, NULL, &t), refused[i].says);
         assert_null(t);
         str_free(&changed);
     }
@@ -240,8 +232,8 @@ static void test_refused_tiktoken(void **state) {
     char *path = path_in(*state, "bad.tiktoken");
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         tokenizer *t = NULL;
-        put_file(path, bad[i], strlen(bad[i]));
-        assert_err(tokenizer_open(path, "gpt2", &t), "bad.tiktoken");
+        write_bytes(path, bad[i], strlen(bad[i]));
+        assert_error(tokenizer_open(path, "gpt2", &t), "bad.tiktoken");
     }
     free(path);
 }
@@ -251,7 +243,7 @@ static void test_refused_tiktoken(void **state) {
 static void check_edited(const char *folder, const char *text, const char *input,
                          const int32_t *want, size_t n) {
     char *path = path_in(folder, "edited.json");
-    put_file(path, text, strlen(text));
+    write_bytes(path, text, strlen(text));
     tokenizer *t = open_tokenizer(path, NULL);
     token_ids ids = ids_of(t, input, strlen(input), false);
     assert_int_equal(ids.n, n);
@@ -342,14 +334,14 @@ static void damage(const char *folder, const char *from, const char *name, const
     chance c = { rng_key_of(5, 0), 0 };
     assert_ok(io_read(from, 1 << 20, &text, &n));
     for (int i = 0; i < rounds; i++) {
-        put_file(path, text, below(&c, n - 2));
+        write_bytes(path, text, below(&c, n - 2));
         cut_refused += survive(path, pattern);
     }
     for (int i = 0; i < 2 * rounds; i++) {
         /* Half of the time where the rules are, not in the vocabulary. */
         size_t at = below(&c, i % 2 ? n : MIN(n, 1200));
         text[at] ^= (char)(1 << below(&c, 8));
-        put_file(path, text, n);
+        write_bytes(path, text, n);
         survive(path, pattern);
         if (i % 3) text[at] ^= (char)(1 << below(&c, 8)); /* now and then it stays, or gets worse */
     }
@@ -371,7 +363,7 @@ static void test_damage(void **state) {
     tokenizer_free(t);
 }
 
-#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_dir, drop_dir)
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_tiktoken),    IN_FOLDER(test_tiktoken_ranks),

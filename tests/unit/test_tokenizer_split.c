@@ -1,6 +1,6 @@
 /* Splitting: what our scanners find is what PCRE2 finds with the pattern they stand for, on any
  * text; and what a pattern may hold. */
-#include "unit/tokenizer_harness.h"
+#include "support/tokenizer.h"
 
 /* ---- characters that both sides know ---------------------------------------------------------------- */
 
@@ -201,11 +201,11 @@ static void test_patterns(void **state) {
     splitter *s = NULL;
     assert_null(splitter_pattern("no such"));
     assert_non_null(splitter_pattern("cl100k"));
-    assert_err(splitter_new("(unclosed", &s), "(unclosed");
-    assert_err(splitter_new("[a[b]]", &s), "set inside a set");
-    assert_err(splitter_new("[\\W]", &s), "\\W");
-    assert_err(splitter_new("\\p{N}{1,3}+", &s), "}+");
-    assert_err(splitter_new("\xFF", &s), "UTF-8");
+    assert_error(splitter_new("(unclosed", &s), "(unclosed");
+    assert_error(splitter_new("[a[b]]", &s), "set inside a set");
+    assert_error(splitter_new("[\\W]", &s), "\\W");
+    assert_error(splitter_new("\\p{N}{1,3}+", &s), "}+");
+    assert_error(splitter_new("\xFF", &s), "UTF-8");
 }
 
 int main(void) {

@@ -1,13 +1,9 @@
 /* A trainer that runs a step ahead of what it knows does, logs and saves what one does that waits for
  * every call: with everything that may come between steps, stopped anywhere, after an error anywhere. */
-#include <setjmp.h>
-#include <signal.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <cmocka.h>
+#include "support/folder.h"
 
-#include "io/io.h"
-#include "folder_state.h"
+#include <signal.h>
+
 #include "late_device.h"
 #include "train/train.h"
 
@@ -40,11 +36,11 @@ static err run(const char *root, const char *name, bool on_device, settings own)
     late.tape = NULL;
     config_init(&c);
     for (size_t i = 0; i < COUNT_OF(common); i++)
-        assert_fine(config_set(&c, common[i][0], common[i][1]));
+        assert_ok(config_set(&c, common[i][0], common[i][1]));
     for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
-        assert_fine(config_set(&c, own[i], own[i + 1]));
-    assert_fine(config_set(&c, "run.dir", dir));
-    assert_fine(config_set(&c, "device.kind", on_device ? "cuda" : "cpu"));
+        assert_ok(config_set(&c, own[i], own[i + 1]));
+    assert_ok(config_set(&c, "run.dir", dir));
+    assert_ok(config_set(&c, "device.kind", on_device ? "cuda" : "cpu"));
     err e = train_run(&c, &(train_options){ .quiet = true, .stop = &late.stopped });
     config_free(&c);
     free(dir);
@@ -55,7 +51,7 @@ static err run(const char *root, const char *name, bool on_device, settings own)
 static char *text_of(const char *root, const char *name, const char *file, size_t *n) {
     char path[256], *text = NULL;
     snprintf(path, sizeof path, "%s/%s/%s", root, name, file);
-    assert_fine(io_read(path, 1 << 26, &text, n));
+    assert_ok(io_read(path, 1 << 26, &text, n));
     return text;
 }
 
@@ -145,8 +141,8 @@ static void test_as_waiting(void **state) {
             snprintf(a, sizeof a, "cpu-%zu-%d", i, graphs);
             snprintf(b, sizeof b, "gpu-%zu-%d", i, graphs);
             late.no_graphs = !graphs;
-            assert_fine(run(*state, a, false, kinds[i]));
-            assert_fine(run(*state, b, true, kinds[i]));
+            assert_ok(run(*state, a, false, kinds[i]));
+            assert_ok(run(*state, b, true, kinds[i]));
             assert_true(late.records > 0 && (late.replays > 0) == (graphs > 0));
             assert_int_equal(late.ahead > 0, i != 2);
             check_same_steps(*state, a, b);
@@ -156,8 +152,8 @@ static void test_as_waiting(void **state) {
 
 /* The loss of a step is that of all its microbatches, however many there are. */
 static void test_microbatches_add_up(void **state) {
-    assert_fine(run(*state, "three", true, (settings){ NULL }));
-    assert_fine(run(*state, "one", true, (settings){ "training.local_batch_size", "6" }));
+    assert_ok(run(*state, "three", true, (settings){ NULL }));
+    assert_ok(run(*state, "one", true, (settings){ "training.local_batch_size", "6" }));
     json_t *x = steps_of(*state, "three"), *y = steps_of(*state, "one");
     for (size_t i = 0; i < 3; i++) {
         double a = json_number_value(json_object_get(json_array_get(x, i), "loss"));
@@ -174,16 +170,16 @@ static void test_stopped_anywhere(void **state) {
     for (size_t k = 0; k < COUNT_OF(some); k++) {
         char whole[32];
         snprintf(whole, sizeof whole, "whole-%zu", k);
-        assert_fine(run(*state, whole, true, kinds[some[k]]));
+        assert_ok(run(*state, whole, true, kinds[some[k]]));
         for (int at = 1; at < 8; at += 2) {
             char name[32];
             snprintf(name, sizeof name, "cut-%zu-%d", k, at);
             late.stop_at = at;
-            assert_fine(run(*state, name, true, kinds[some[k]]));
+            assert_ok(run(*state, name, true, kinds[some[k]]));
             assert_int_equal(logged(*state, name), (size_t)at);
             assert_true(saved(*state, name, at) && !saved(*state, name, at + 1));
             late.stop_at = 0;
-            assert_fine(run(*state, name, true, kinds[some[k]]));
+            assert_ok(run(*state, name, true, kinds[some[k]]));
             check_same_steps(*state, whole, name);
             check_same_state(*state, whole, name, 8);
         }
@@ -212,8 +208,8 @@ static void test_not_finite(void **state) {
             assert_int_equal(saved(*state, name, step), step % 2 == 0 && step < at);
         late.poison = 0;
     }
-    assert_fine(run(*state, "fine", true, every));
-    assert_fine(run(*state, "nan-6", true, every)); /* continues after step 4 */
+    assert_ok(run(*state, "fine", true, every));
+    assert_ok(run(*state, "nan-6", true, every)); /* continues after step 4 */
     check_same_steps(*state, "fine", "nan-6");
     check_same_state(*state, "fine", "nan-6", 8);
 }
@@ -254,12 +250,12 @@ static void write_text(const char *root, const char *name, int lines, int bad) {
         else
             str_add(&text, "Line %d of the text called %s, by nobody.\n", i, name);
     snprintf(path, sizeof path, "%s/%s", root, name);
-    assert_fine(io_write(path, text.text, text.len));
+    assert_ok(io_write(path, text.text, text.len));
     str_free(&text);
 }
 static void write_mix(const char *root, const char *text, char path[256]) {
     snprintf(path, 256, "%s/mix.yaml", root);
-    assert_fine(io_write(path, text, strlen(text)));
+    assert_ok(io_write(path, text, strlen(text)));
 }
 
 /* Events of one kind, without the time; owned. */
@@ -292,8 +288,8 @@ static void test_sources(void **state) {
     write_mix(root, mix.text, path);
     str_free(&mix);
     settings own = { "data.train", path, "data.validation_fraction", "0" };
-    assert_fine(run(root, "cpu", false, own));
-    assert_fine(run(root, "gpu", true, own));
+    assert_ok(run(root, "cpu", false, own));
+    assert_ok(run(root, "gpu", true, own));
     check_same_steps(root, "cpu", "gpu");
     char *a = events_of(root, "cpu", "guard"), *b = events_of(root, "gpu", "guard");
     assert_non_null(strstr(a, "bad"));

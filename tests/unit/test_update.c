@@ -1,24 +1,13 @@
 /* The update kernels: trajectories against PyTorch's (tests/fixtures/make.py has the formulas), by
  * hand where numbers are few, the same bits on any number of threads, copies refreshed. Every
  * instruction set of this machine is tried. */
-#include <math.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support/test.h"
 
-#include <cmocka.h>
+#include <math.h>
 
 #include "checkpoint/checkpoint.h"
 #include "ops/block8.h"
 #include "ops/clip.h"
-
-static void check(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    err_free(e);
-    fail();
-}
 
 /* ---- a parameter with its state -------------------------------------------------------------- */
 typedef struct subject {
@@ -135,7 +124,7 @@ static double worst_difference(const st_file *f, const char *name, const char *s
     const st_tensor *t = st_find(f, key);
     assert_non_null(t);
     assert_int_equal(t->count, n);
-    check(st_read_f32(t, 0, n, want));
+    assert_ok(st_read_f32(t, 0, n, want));
     double worst = 0;
     for (int64_t i = 0; i < n; i++) {
         double d = fabs((double)got[i] - want[i]);
@@ -169,7 +158,7 @@ static void follow(const op_backend *b, const st_file *f, const trajectory *t, c
 
 static void test_trajectories(void **state) {
     st_file *f;
-    check(st_open(FIXTURES "/optim.safetensors", &f));
+    assert_ok(st_open(FIXTURES "/optim.safetensors", &f));
     for (int i = 0; ops_cpu_isa(i); i++)
         for (size_t k = 0; k < COUNT_OF(trajectories); k++) {
             const trajectory *t = &trajectories[k];

@@ -1,16 +1,12 @@
 /* Runs a small model on any layout of thread ranks and collects its loss and every gradient as
  * whole tensors, so that layouts can be compared element by element. */
-#ifndef INGOT_TEST_RUNNER_H
-#define INGOT_TEST_RUNNER_H
+#ifndef INGOT_TESTS_MODEL_H
+#define INGOT_TESTS_MODEL_H
+
+#include "support/test.h"
 
 #include <math.h>
 #include <pthread.h>
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stdlib.h>
-#include <string.h>
-
-#include <cmocka.h>
 
 #include "model/model.h"
 
@@ -38,13 +34,6 @@ typedef struct outcome {
     size_t param_bytes, temp_bytes, saved_bytes;
     bool replicas_agree;
 } outcome;
-
-static void check(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    err_free(e);
-    fail();
-}
 
 static inline model_config small_llama(void) {
     return (model_config){ .name = "test",
@@ -240,7 +229,7 @@ static inline void run_layout(const model_config *c, const layout *l, outcome *o
     if (n == 1)
         ends[0] = comm_self();
     else
-        check(comm_threads(me, 20, ends));
+        assert_ok(comm_threads(me, 20, ends));
     pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     rank_job job[RUN_MAX_RANKS];
     pthread_t thread[RUN_MAX_RANKS];
@@ -249,7 +238,7 @@ static inline void run_layout(const model_config *c, const layout *l, outcome *o
         pthread_create(&thread[r], NULL, rank_main, &job[r]);
     }
     for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
-    for (int r = 0; r < n; r++) check(job[r].error);
+    for (int r = 0; r < n; r++) assert_ok(job[r].error);
     for (int r = 0; r < n; r++) comm_free(ends[r]);
 }
 

@@ -1,57 +1,20 @@
-/* What the tests of text/ share: a folder of their own, packed files, and a flow that writes down
+/* What the tests of text/ share: compressed inputs in a temporary folder, and a flow that notes
  * every document it sees. */
-#ifndef TEXT_HARNESS_H
-#define TEXT_HARNESS_H
+#ifndef INGOT_TESTS_TEXT_H
+#define INGOT_TESTS_TEXT_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdlib.h>
-#include <string.h>
-#include <unistd.h>
-#include <cmocka.h>
+#include "support/folder.h"
+
 #include <zlib.h>
 #include <zstd.h>
 
-#include "io/io.h"
 #include "text/text.h"
 
-typedef struct place {
-    char dir[64];
-    arena *paths;
-} place;
-
-static inline int place_setup(void **state) {
-    place *p = mem_alloc(sizeof *p);
-    snprintf(p->dir, sizeof p->dir, "/tmp/ingot_text_XXXXXX");
-    p->paths = arena_new();
-    *state = p;
-    log_set_level(LOG_ERROR); /* damage is warned about, and here there is much of it */
-    return mkdtemp(p->dir) ? 0 : -1;
-}
-
-static inline int place_teardown(void **state) {
-    place *p = *state;
-    err e = io_remove_tree("/tmp", p->dir);
-    bool failed = e != OK;
-    arena_free(p->paths);
-    err_free(e);
-    free(p);
+/* A folder; damage is warned about, and these tests make much of it. */
+static inline int text_setup(void **state) {
+    int failed = folder_setup(state);
+    log_set_level(LOG_ERROR);
     return failed;
-}
-
-static inline const char *in(place *p, const char *name) {
-    return arena_printf(p->paths, "%s/%s", p->dir, name);
-}
-
-static inline void assert_fine(err e) {
-    if (e) fail_msg("%s", err_message(e));
-}
-
-static inline void assert_fails(err e, const char *part) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), part)) fail_msg("no \"%s\" in \"%s\"", part, err_message(e));
-    err_free(e);
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */
@@ -76,17 +39,11 @@ static inline void add_zstd(const char *bytes, size_t n, str *out) {
     out->len += made;
 }
 
-/* In a hurry: without the syncing of io_write. */
-static inline void write_file(const char *path, const char *bytes, size_t n) {
-    FILE *f = fopen(path, "wb");
-    assert_non_null(f);
-    assert_int_equal(fwrite(bytes, 1, n, f), n);
-    assert_int_equal(fclose(f), 0);
-}
-
-/* Writes bytes, packed as the ending of the name says, in three members or frames. */
-static inline const char *put_bytes(place *p, const char *name, const char *bytes, size_t n) {
-    const char *path = in(p, name);
+/* Writes bytes, compressed as the ending of the name asks, in three members or frames. @return the
+ * path, valid until the end of the test. */
+static inline const char *write_input_bytes(test_folder *f, const char *name, const char *bytes,
+                                            size_t n) {
+    const char *path = in_folder(f, name);
     bool gzip = str_ends(name, ".gz"), zstd = str_ends(name, ".zst");
     str packed = { 0 };
     for (size_t k = 0; k < 3; k++) {
@@ -99,13 +56,13 @@ static inline const char *put_bytes(place *p, const char *name, const char *byte
         else
             str_add_bytes(&packed, from, len);
     }
-    write_file(path, packed.text, packed.len);
+    write_bytes(path, packed.text, packed.len);
     str_free(&packed);
     return path;
 }
 
-static inline const char *put(place *p, const char *name, const char *text) {
-    return put_bytes(p, name, text, strlen(text));
+static inline const char *write_input(test_folder *f, const char *name, const char *text) {
+    return write_input_bytes(f, name, text, strlen(text));
 }
 
 /* ---- reading everything ------------------------------------------------------------------------ */
@@ -168,7 +125,7 @@ static inline void seen_free(seen *s) { str_free(&s->all); }
 static inline void assert_sees(const char *path, const text_input_options *o,
                                const char *expected) {
     seen s;
-    assert_fine(read_one(path, o, 2, &s));
+    assert_ok(read_one(path, o, 2, &s));
     assert_string_equal(s.all.text, expected);
     seen_free(&s);
 }

@@ -1,20 +1,20 @@
-/* What tests of the optimizer share: a model, a plan and an optimizer on one rank, and gradients that
- * depend on the element alone. */
-#ifndef INGOT_TEST_OPTIM_RIG_H
-#define INGOT_TEST_OPTIM_RIG_H
+/* What the tests of the optimizer share: a model, a plan and an optimizer on one rank, and gradients
+ * that depend on the element alone. */
+#ifndef INGOT_TESTS_OPTIM_H
+#define INGOT_TESTS_OPTIM_H
 
-#include "optim/optim.h"
+#include "support/model.h"
 
 #include "ops/block8.h"
-#include "parity/runner.h"
+#include "optim/optim.h"
 
-typedef struct rig {
+typedef struct optim_fixture {
     model *m;
     plan *p;
     optimizer *o;
     exec x;
     int rank;
-} rig;
+} optim_fixture;
 
 static int calls_made[OP_COUNT];
 static void count_call(const op_call *c) {
@@ -34,9 +34,9 @@ static const op_backend *counting(void) {
     return &b;
 }
 
-static err rig_make(rig *r, const model_config *c, const model_layout *l, const optim_settings *s,
-                    comm *end) {
-    *r = (rig){ .rank = comm_rank(end) };
+static err fixture_make(optim_fixture *r, const model_config *c, const model_layout *l,
+                        const optim_settings *s, comm *end) {
+    *r = (optim_fixture){ .rank = comm_rank(end) };
     TRY(model_new(c, l, &r->m));
     r->p = plan_new(&l->mesh, counting(), 1);
     model_reserve(r->m, r->p, true);
@@ -47,7 +47,7 @@ static err rig_make(rig *r, const model_config *c, const model_layout *l, const 
     return OK;
 }
 
-static void rig_free(rig *r) {
+static void fixture_free(optim_fixture *r) {
     optim_free(r->o);
     plan_free(r->p);
     model_free(r->m);
@@ -62,7 +62,7 @@ typedef struct element {
     const void *copy;
     dtype copy_dt;
 } element;
-static void each_element(rig *r, void (*fn)(void *ctx, const element *e), void *ctx) {
+static void each_element(optim_fixture *r, void (*fn)(void *ctx, const element *e), void *ctx) {
     for (int i = 0; i < model_buckets(r->m); i++) {
         bucket_view b = model_bucket(r->m, i, r->rank);
         float *p = plan_data(r->p, b.master), *g = plan_data(r->p, b.grad);
@@ -90,7 +90,7 @@ static float gradient_of(const model_param *q, int64_t global, uint64_t step) {
 static void set_gradient(void *ctx, const element *e) {
     *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
 }
-static void fill_gradients(rig *r, uint64_t step) {
+static void fill_gradients(optim_fixture *r, uint64_t step) {
     /* in slices, what lies between parameters is anything, and must not be read */
     const model_layout *l = model_lay(r->m);
     bool slices = l->zero3 && mesh_size(&l->mesh, AX_DP) > 1;

@@ -1,32 +1,26 @@
-/* For tests of filters: judge one text by one rule set, and make texts of exact measures. */
-#ifndef INGOT_FILTER_HARNESS_H
-#define INGOT_FILTER_HARNESS_H
+/* What the tests of filters share: judging one text by one rule set, and texts of exact measures. */
+#ifndef INGOT_TESTS_FILTER_H
+#define INGOT_TESTS_FILTER_H
 
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-
-#include <cmocka.h>
-#include <stdlib.h>
-#include <string.h>
+#include "support/test.h"
 
 #include "curate/curate.h"
 
 static inline text_span span_of(const char *text) { return (text_span){ text, strlen(text) }; }
 
 /* A verdict, with the text in memory of its own. */
-typedef struct outcome {
+typedef struct verdict {
     int rule;
     double value;
     char *text;
     int64_t count[FILTER_COUNTER_COUNT];
-} outcome;
+} verdict;
 
-static inline outcome judge(const filter_options *o, const char *text, const char *url) {
+static inline verdict judge(const filter_options *o, const char *text, const char *url) {
     filter *f = NULL;
     err e = filter_new(o, 1, &f);
     if (e) fail_msg("%s", err_message(e));
-    outcome got = { .rule = TEXT_KEEP };
+    verdict got = { .rule = TEXT_KEEP };
     text_doc d = { .text = span_of(text), .url = span_of(url) };
     text_verdict v = { .rule = TEXT_KEEP, .text = d.text, .count = got.count };
     assert_null(filter_judge(f, 0, 0, &d, &v));
@@ -42,7 +36,7 @@ static inline outcome judge(const filter_options *o, const char *text, const cha
 static inline void expect_verdict(const char *set, const char *text, int rule, double value) {
     filter_options o = filter_defaults();
     o.sets = set;
-    outcome got = judge(&o, text, "");
+    verdict got = judge(&o, text, "");
     if (got.rule != rule ||
         (rule != TEXT_KEEP && (got.value < value - 1e-9 || got.value > value + 1e-9)))
         fail_msg("%s: expected %s (%g), got %s (%g) for: %.60s...", set,

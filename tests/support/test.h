@@ -1,0 +1,44 @@
+/* What every test includes first: cmocka with the headers it needs, and assertions on err.
+ *
+ *     assert_ok(io_read(path, 1 << 20, &text, NULL));
+ *     assert_error(io_read("/nowhere", 1, &text, NULL), "cannot open", "/nowhere");
+ */
+#ifndef INGOT_TESTS_TEST_H
+#define INGOT_TESTS_TEST_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+
+#include <cmocka.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "util/util.h"
+
+/* Fails with the error's message and trail unless `expr` is OK. */
+#define assert_ok(expr)                                                                            \
+    do {                                                                                           \
+        err assert_ok_ = (expr);                                                                   \
+        if (assert_ok_) {                                                                          \
+            err_print(stderr, assert_ok_, true);                                                   \
+            err_free(assert_ok_);                                                                  \
+            fail_msg("expected no error from %s", #expr);                                          \
+        }                                                                                          \
+    } while (0)
+
+/* `expr` must be an error whose message contains every one of the strings that follow. Frees it. */
+#define assert_error(expr, ...)                                                                    \
+    do {                                                                                           \
+        const char *assert_error_parts_[] = { __VA_ARGS__ };                                       \
+        err assert_error_ = (expr);                                                                \
+        if (!assert_error_) fail_msg("expected an error from %s", #expr);                          \
+        for (size_t i_ = 0; i_ < COUNT_OF(assert_error_parts_); i_++)                              \
+            if (!strstr(err_message(assert_error_), assert_error_parts_[i_]))                      \
+                fail_msg("no \"%s\" in the error \"%s\"", assert_error_parts_[i_],                 \
+                         err_message(assert_error_));                                              \
+        err_free(assert_error_);                                                                   \
+    } while (0)
+
+#endif
