@@ -66,7 +66,9 @@ synth_plan synth_plan_of(uint64_t seed, int64_t index, const synth_options *o) {
     return plan;
 }
 
-/* ---- how they are spoiled ------------------------------------------------------------------ */
+/* ---- how they are spoiled -------------------------------------------------------------------
+ * One draw per statement: C leaves the order in which arguments are evaluated to the compiler, and
+ * the corpus must be the same bytes on every machine. */
 
 static const char *one_of(synth_draw *d, const char *const *from, size_t n) {
     return from[synth_below(d, n)];
@@ -110,17 +112,18 @@ static void spoil_boilerplate(synth_draw *d, const str *clean, str *out) {
         "Read more...\nRelated posts\nLeave a comment\nYour email address will not be published.",
         "Click here to read the terms of use and the privacy policy.",
     };
-    str_add(out, "%s\n\n%s\n\n", ONE_OF(d, menu), ONE_OF(d, notice));
+    str_add(out, "%s\n\n", ONE_OF(d, menu));
+    str_add(out, "%s\n\n", ONE_OF(d, notice));
     str_add_bytes(out, clean->text, clean->len);
-    str_add(out, "\n\n%s\n\nCopyright %d. All rights reserved.", ONE_OF(d, foot),
-            2001 + (int)synth_below(d, 24));
+    str_add(out, "\n\n%s\n\n", ONE_OF(d, foot));
+    str_add(out, "Copyright %d. All rights reserved.", 2001 + (int)synth_below(d, 24));
 }
 
 static void spoil_markup(synth_draw *d, const str *clean, str *out) {
     static const char *const tag[] = { "p", "div", "span" };
     const char *p = clean->text, *name = ONE_OF(d, tag);
-    str_add(out, "<html><body class=\"page-%d\">\n<script>var id = %d; track(id);</script>\n",
-            (int)synth_below(d, 100), (int)synth_below(d, 100000));
+    str_add(out, "<html><body class=\"page-%d\">\n", (int)synth_below(d, 100));
+    str_add(out, "<script>var id = %d; track(id);</script>\n", (int)synth_below(d, 100000));
     while (*p) {
         size_t n = strcspn(p, "\n");
         str_add(out, "<%s>", name);

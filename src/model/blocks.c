@@ -77,11 +77,12 @@ static val attention(builder *b, val x) {
     head_shape h = heads(b);
     enter(b, M_ATTN);
     x = rec_comm(p, x, AX_TP, PLACE_R);
-    val qkv = linear(b, LINEAR_QKV,
-                     rec_linear(p, x, prog_use(p, "attn.qkv", x), USE_IF(b, "attn.qkv.b", x)));
-    if (b->c->qknorm != QKNORM_NONE)
-        qkv = rec_qknorm(p, qkv, prog_use(p, "attn.qnorm", qkv), prog_use(p, "attn.knorm", qkv), h,
-                         (float)b->c->norm_eps);
+    val w = prog_use(p, "attn.qkv", x), bias = USE_IF(b, "attn.qkv.b", x);
+    val qkv = linear(b, LINEAR_QKV, rec_linear(p, x, w, bias));
+    if (b->c->qknorm != QKNORM_NONE) {
+        val qnorm = prog_use(p, "attn.qnorm", qkv), knorm = prog_use(p, "attn.knorm", qkv);
+        qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
+    }
     val pos = token_input(b, "pos", DT_I32, false);
     if (b->c->pos == POS_ROPE) {
         int64_t dim[] = { b->positions, h.rot };
@@ -95,8 +96,8 @@ static val attention(builder *b, val x) {
     } else {
         o = rec_attention(p, qkv, token_input(b, "start", DT_I32, false), h);
     }
-    return linear(b, LINEAR_O,
-                  rec_linear(p, o, prog_use(p, "attn.o", o), USE_ONCE_IF(b, "attn.o.b", o)));
+    w = prog_use(p, "attn.o", o), bias = USE_ONCE_IF(b, "attn.o.b", o);
+    return linear(b, LINEAR_O, rec_linear(p, o, w, bias));
 }
 
 static val feed_forward(builder *b, val x) {
@@ -110,8 +111,8 @@ static val feed_forward(builder *b, val x) {
         h = linear(b, LINEAR_UP,
                    rec_linear_gelu(p, x, w, bias,
                                    b->c->mlp == MLP_GELU_ERF ? ACT_GELU_ERF : ACT_GELU_TANH));
-    return linear(b, LINEAR_DOWN,
-                  rec_linear(p, h, prog_use(p, "mlp.down", h), USE_ONCE_IF(b, "mlp.down.b", h)));
+    w = prog_use(p, "mlp.down", h), bias = USE_ONCE_IF(b, "mlp.down.b", h);
+    return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
 }
 
 /* Sums a branch over tp into the stream's placement, with dropout. */
@@ -196,9 +197,9 @@ static err record_one(model *m, builder *b, const char *name, int which, prog **
     } else {
         p->file = __FILE__;
         p->line = __LINE__;
-        prog_stream_out(p,
-                        (stream){ rec_cast(p, s.residual, m->l.stream),
-                                  s.delta == VAL_NONE ? VAL_NONE : rec_cast(p, s.delta, m->l.dt) });
+        s.residual = rec_cast(p, s.residual, m->l.stream);
+        if (s.delta != VAL_NONE) s.delta = rec_cast(p, s.delta, m->l.dt);
+        prog_stream_out(p, s);
     }
     *out = p;
     return prog_finish(p);

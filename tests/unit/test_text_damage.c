@@ -101,8 +101,10 @@ static void damaged(test_folder *p, const kind *k, bool flip, uint64_t *at) {
     for (int i = 0; i < 60; i++) {
         damaged_bytes.len = 0;
         str_add_bytes(&damaged_bytes, bytes, flip ? n : (size_t)draw(at, n));
-        for (uint64_t f = flip ? 1 + draw(at, 3) : 0; f > 0; f--)
-            damaged_bytes.text[draw(at, n)] ^= (char)(1u << draw(at, 8));
+        for (uint64_t f = flip ? 1 + draw(at, 3) : 0; f > 0; f--) {
+            uint64_t byte = draw(at, n);
+            damaged_bytes.text[byte] ^= (char)(1u << draw(at, 8));
+        }
         read_damaged(p, k->name, &damaged_bytes, whole, k->packed && !flip);
     }
     free(bytes);
@@ -291,8 +293,8 @@ static void random_object(str *out, uint64_t *at, int depth) {
     static const char *const names[] = { "text", "a", "b", "id", "", "te\\u0078t", "other" };
     str_add(out, "{");
     for (uint64_t n = draw(at, 5), i = 0; i < n; i++) {
-        str_add(out, "%s\"%s\"%s:", i ? ", " : " ", names[draw(at, COUNT_OF(names))],
-                draw(at, 3) ? "" : " ");
+        str_add(out, "%s\"%s\"", i ? ", " : " ", names[draw(at, COUNT_OF(names))]);
+        str_add(out, "%s:", draw(at, 3) ? "" : " ");
         random_value(out, at, depth - 1);
     }
     str_add(out, "%s}", draw(at, 2) ? " " : "");
