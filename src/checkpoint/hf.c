@@ -63,6 +63,7 @@ typedef struct settings {
 
 #define ROTARY      IMPLIED(pos,      AS_ENUM,  IS, POS_ROPE,    "rotary positions")
 #define LAYER_NORMS IMPLIED(norm,     AS_ENUM,  IS, NORM_LAYER,  "layer norms")
+#define NORM_BIASES IMPLIED(norm_no_bias, AS_BOOL, IS, 0,        "biases in their layer norms")
 #define RMS_NORMS   IMPLIED(norm,     AS_ENUM,  IS, NORM_RMS,    "RMS norms")
 #define NORMS_FIRST IMPLIED(norm_post, AS_BOOL, IS, 0,           "norms before each branch")
 #define IN_SERIES   IMPLIED(parallel, AS_BOOL,  IS, 0,           "one branch after the other")
@@ -86,7 +87,8 @@ static const key gpt2_keys[] = {
     KEY("initializer_range",   init_std, AS_REAL,  IS, 0.02),
     KEY("tie_word_embeddings", tied,     AS_BOOL,  IS, 1),
     IMPLIED(pos, AS_ENUM, IS, POS_LEARNED, "learned positions"),
-    ALL_KV, PLAIN_HEADS, LAYER_NORMS, NORMS_FIRST, IN_SERIES, BIASES, NO_QK_NORM, NO_WINDOW, NO_MUP,
+    ALL_KV, PLAIN_HEADS, LAYER_NORMS, NORM_BIASES, NORMS_FIRST, IN_SERIES, BIASES, NO_QK_NORM, NO_WINDOW,
+    NO_MUP,
 };
 
 static const key gpt_neox_keys[] = {
@@ -100,7 +102,8 @@ static const key gpt_neox_keys[] = {
     KEY("initializer_range",       init_std, AS_REAL,  IS, 0.02),
     KEY("tie_word_embeddings",     tied,     AS_BOOL,  IS, 0),
     KEY("use_parallel_residual",   parallel, AS_BOOL,  IS, 1),
-    ALL_KV, PLAIN_HEADS, ROTARY, LAYER_NORMS, NORMS_FIRST, BIASES, NO_QK_NORM, NO_WINDOW, NO_MUP,
+    ALL_KV, PLAIN_HEADS, ROTARY, LAYER_NORMS, NORM_BIASES, NORMS_FIRST, BIASES, NO_QK_NORM, NO_WINDOW,
+    NO_MUP,
 };
 
 /* What Llama and the families after it share; the rest is in each one's own rows. */

@@ -11,6 +11,7 @@ typedef struct field {
     field_type type;
     size_t at;
     const char *const *names; /* F_ENUM */
+    bool added;               /* older checkpoints lack it, which means 0 */
 } field;
 
 static const char *const norms[] = { "rms", "layer", NULL };
@@ -35,6 +36,7 @@ static const field fields[] = {
     { "activation", F_ENUM, AT(mlp), mlps },
     { "bias", F_BOOL, AT(bias), NULL },
     { "qkv_bias", F_BOOL, AT(qkv_bias), NULL },
+    { "norm_no_bias", F_BOOL, AT(norm_no_bias), NULL, .added = true },
     { "qk_norm", F_ENUM, AT(qknorm), qknorms },
     { "positions", F_ENUM, AT(pos), positions },
     { "rope_theta", F_REAL, AT(rope_theta), NULL },
@@ -93,6 +95,7 @@ err model_from_json(const json_t *o, const char *doc, model_config *c) {
         const field *f = &fields[i];
         char *at = (char *)c + f->at;
         int64_t n;
+        if (f->added && !json_object_get(o, f->name)) continue;
         switch (f->type) {
         case F_INT:
             TRY(io_json_int(o, doc, f->name, &n));

@@ -45,7 +45,9 @@ typedef struct model_config {
     bool norm_post; /* on the branch's output (OLMo-2) instead of its input */
     bool parallel;  /* attention and MLP side by side (GPT-NeoX) */
     mlp_kind mlp;
-    bool bias, qkv_bias; /* on every product; on q, k, v alone */
+    bool bias, qkv_bias; /* in every linear layer; in q, k, v alone */
+    bool norm_no_bias;   /* layer norms have no bias. Checkpoints that predate it lack the member,
+                          * and their layer norms do have one. */
     qknorm_kind qknorm;
     pos_kind pos;
     double rope_theta, rope_fraction;

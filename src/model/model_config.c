@@ -13,6 +13,30 @@ static void set_bool(bool *to, int from) {
     if (from != CFG_AUTO) *to = from;
 }
 
+/* What the preset leaves open has a default, over which the options are laid. */
+static void set_rope(const config *cfg, model_config *c) {
+    if (c->pos == POS_ROPE && c->rope_theta == 0) c->rope_theta = 10000;
+    if (c->pos == POS_ROPE && c->rope_fraction == 0) c->rope_fraction = 1;
+    set_real(&c->rope_theta, cfg->model.rope_theta);
+    set_real(&c->rope_fraction, cfg->model.rope_fraction);
+    if (cfg->model.rope_scaling != CFG_AUTO)
+        c->scaling.on = cfg->model.rope_scaling == CFG_ROPE_LLAMA3;
+    if (c->scaling.on && c->scaling.factor == 0) c->scaling = (rope_scaling){ true, 8, 1, 4, 8192 };
+    set_real(&c->scaling.factor, cfg->model.rope_scaling_factor);
+    set_real(&c->scaling.low, cfg->model.rope_low_freq_factor);
+    set_real(&c->scaling.high, cfg->model.rope_high_freq_factor);
+    set_int(&c->scaling.original, cfg->model.rope_original_max_seq_len);
+}
+
+/* Layer norms follow model.bias unless they have a setting of their own. */
+static void set_biases(const config *cfg, model_config *c) {
+    set_bool(&c->bias, cfg->model.bias);
+    set_bool(&c->qkv_bias, cfg->model.qkv_bias);
+    bool norms = c->bias;
+    set_bool(&norms, cfg->model.norm_bias);
+    c->norm_no_bias = c->norm == NORM_LAYER && !norms; /* RMS norms never have one */
+}
+
 err model_from_config(const config *cfg, model_config *c) {
     TRY(model_preset(cfg->model.preset, c));
     int64_t layers = c->layers, heads = c->heads, kv = c->kv_heads, dim = c->dim;
@@ -38,31 +62,23 @@ err model_from_config(const config *cfg, model_config *c) {
     set_int(&c->window, cfg->model.sliding_window);
     set_bool(&c->tied, cfg->model.tie_embeddings);
     set_bool(&c->parallel, cfg->model.parallel_branches);
-    set_bool(&c->bias, cfg->model.bias);
-    set_bool(&c->qkv_bias, cfg->model.qkv_bias);
     if (cfg->model.norm != CFG_AUTO) c->norm = (norm_kind)cfg->model.norm;
+    set_biases(cfg, c);
     if (cfg->model.norm_position != CFG_AUTO)
         c->norm_post = cfg->model.norm_position == CFG_NORM_POST;
     if (cfg->model.activation != CFG_AUTO) c->mlp = (mlp_kind)cfg->model.activation;
     if (cfg->model.qk_norm != CFG_AUTO) c->qknorm = (qknorm_kind)cfg->model.qk_norm;
     if (cfg->model.positions != CFG_AUTO) c->pos = (pos_kind)cfg->model.positions;
-    set_real(&c->rope_theta, cfg->model.rope_theta);
-    set_real(&c->rope_fraction, cfg->model.rope_fraction);
-    if (c->pos == POS_ROPE && c->rope_theta == 0) c->rope_theta = 10000;
-    if (c->pos == POS_ROPE && c->rope_fraction == 0) c->rope_fraction = 1;
-    if (cfg->model.rope_scaling != CFG_AUTO)
-        c->scaling.on = cfg->model.rope_scaling == CFG_ROPE_LLAMA3;
-    set_real(&c->scaling.factor, cfg->model.rope_scaling_factor);
-    set_real(&c->scaling.low, cfg->model.rope_low_freq_factor);
-    set_real(&c->scaling.high, cfg->model.rope_high_freq_factor);
-    set_int(&c->scaling.original, cfg->model.rope_original_max_seq_len);
-    if (c->scaling.on && c->scaling.factor == 0) c->scaling = (rope_scaling){ true, 8, 1, 4, 8192 };
+    set_rope(cfg, c);
     set_real(&c->norm_eps, cfg->model.norm_eps);
     set_real(&c->dropout, cfg->model.dropout);
     set_real(&c->embed_dropout, cfg->model.embedding_dropout);
     set_real(&c->init_std, cfg->model.init_std);
     c->mup = cfg->model.mup;
     c->mup_base = cfg->model.mup_base_dim;
+    if (c->norm == NORM_RMS && cfg->model.norm_bias == 1)
+        return err_hint(ERR("model.norm_bias=true, but RMS norms have no biases"),
+                        "set model.norm=layer, or leave model.norm_bias out");
     return model_check(c);
 }
 
