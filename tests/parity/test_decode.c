@@ -82,24 +82,25 @@ static void compare(const char *name, model_config c, int threads) {
     model_free(m);
 }
 
-static void test_llama(void **state) {
+static void llama_decodes_as_it_trains(void **state) {
     model_config c = small_llama();
     compare("llama", c, 1);
     compare("llama, two threads", c, 2);
 }
-static void test_window(void **state) {
+static void a_sliding_window_decodes_as_it_trains(void **state) {
     model_config c = small_llama();
     c.window = 70;
     c.qknorm = QKNORM_HEAD;
     compare("sliding window", c, 2);
 }
-static void test_gpt2(void **state) {
+static void gpt2_decodes_as_it_trains(void **state) {
     model_config c = small_gpt2();
     compare("gpt2", c, 2);
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(test_llama), cmocka_unit_test(test_window),
-                                        cmocka_unit_test(test_gpt2) };
+    const struct CMUnitTest tests[] = { cmocka_unit_test(llama_decodes_as_it_trains),
+                                        cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
+                                        cmocka_unit_test(gpt2_decodes_as_it_trains) };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

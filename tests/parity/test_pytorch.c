@@ -54,7 +54,7 @@ static const st_tensor *expected(const subject *s, const char *name) {
 static void open_subject(const char *name, subject *s) {
     char dir[512], path[600];
     snprintf(dir, sizeof dir, "%s/%s", FIXTURES, name);
-    /* the same model cut into several files has one set of expected values */
+    /* the same model in several files has one set of expected values */
     snprintf(path, sizeof path, "%s/%.*s/expected.safetensors", FIXTURES,
              (int)strcspn(name, str_ends(name, "_sharded") ? "_" : ""), name);
     memset(s, 0, sizeof *s);
@@ -168,7 +168,7 @@ static void check_gradients(const char *name, subject *s) {
     assert_int_equal(folder_remove(&folder), 0);
 }
 
-static void test_gradients(void **state) {
+static void losses_and_gradients_match_pytorch(void **state) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         subject s;
         open_subject(families[i], &s);
@@ -194,7 +194,7 @@ static void compare_logits(const char *name, const subject *s, int row, int64_t 
 }
 
 /* The prompt in one piece, then again a token at a time: both must give PyTorch's logits. */
-static void test_logits(void **state) {
+static void logits_match_pytorch(void **state) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         subject s;
         double worst = 0;
@@ -238,7 +238,7 @@ static void same_tensors(const char *name, const char *a, const char *b) {
     st_close(y);
 }
 
-static void test_round_trip(void **state) {
+static void import_then_export_is_bit_exact(void **state) {
     for (size_t i = 0; i < COUNT_OF(families); i++) {
         subject s;
         test_folder folder;
@@ -266,9 +266,9 @@ static void test_round_trip(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gradients),
-        cmocka_unit_test(test_logits),
-        cmocka_unit_test(test_round_trip),
+        cmocka_unit_test(losses_and_gradients_match_pytorch),
+        cmocka_unit_test(logits_match_pytorch),
+        cmocka_unit_test(import_then_export_is_bit_exact),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -51,25 +51,25 @@ static void every_type(const char *name, model_config c) {
     compare(name, c, DT_BF16, "attn=fp16", FP8_CURRENT);
 }
 
-static void test_llama(void **state) {
+static void recompute_is_bit_exact_for_llama(void **state) {
     model_config c = small_llama();
     c.dropout = 0.1;
     c.qknorm = QKNORM_HEAD;
     every_type("llama", c);
 }
 
-static void test_gpt2(void **state) {
+static void recompute_is_bit_exact_for_gpt2(void **state) {
     model_config c = small_gpt2();
     c.embed_dropout = 0.1;
     every_type("gpt2", c);
 }
 
-static void test_neox(void **state) {
+static void recompute_is_bit_exact_for_neox(void **state) {
     model_config c = small_neox();
     every_type("neox", c);
 }
 
-static void test_post_norm(void **state) {
+static void recompute_is_bit_exact_for_post_norm(void **state) {
     model_config c = small_llama();
     c.norm_post = true;
     c.qknorm = QKNORM_FULL;
@@ -79,10 +79,10 @@ static void test_post_norm(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama),
-        cmocka_unit_test(test_gpt2),
-        cmocka_unit_test(test_neox),
-        cmocka_unit_test(test_post_norm),
+        cmocka_unit_test(recompute_is_bit_exact_for_llama),
+        cmocka_unit_test(recompute_is_bit_exact_for_gpt2),
+        cmocka_unit_test(recompute_is_bit_exact_for_neox),
+        cmocka_unit_test(recompute_is_bit_exact_for_post_norm),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

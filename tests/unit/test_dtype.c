@@ -72,12 +72,12 @@ static uint32_t nearest_code(const format *f, float x) {
 }
 
 /* ---- tests ----------------------------------------------------------------------------------- */
-static void test_formats(void **state) {
+static void the_largest_code_is_the_largest_value(void **state) {
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         assert_true(value_of(&formats[i], top_code(&formats[i])) == formats[i].max);
 }
 
-static void test_every_code_widens(void **state) {
+static void every_code_widens_to_its_value(void **state) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) {
         const format *f = &formats[i];
         for (uint32_t c = 0; c < 2 * sign_bit(f); c++) {
@@ -91,7 +91,7 @@ static void test_every_code_widens(void **state) {
     }
 }
 
-static void test_every_code_round_trips(void **state) {
+static void every_code_survives_a_round_trip(void **state) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) {
         const format *f = &formats[i];
         for (uint32_t c = 0; c < 2 * sign_bit(f); c++) {
@@ -112,7 +112,7 @@ static void check_rounding(const format *f, float x) {
 
 /* Each code, the point halfway to the next, and the floats on both sides of each: what rounding
  * can get wrong, subnormals, the step to infinity and both zeros among it. */
-static void test_rounding(void **state) {
+static void rounding_is_to_the_nearest_even(void **state) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) {
         const format *f = &formats[i];
         for (uint32_t c = 0; c <= top_code(f); c++) {
@@ -137,7 +137,7 @@ static float float_of(uint32_t bits) {
     return x;
 }
 
-static void test_rounding_of_random_floats(void **state) {
+static void random_floats_round_to_the_nearest(void **state) {
     rng_key key = rng_key_of(1, 2);
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         for (uint64_t n = 0; n < 200000; n++) {
@@ -146,7 +146,7 @@ static void test_rounding_of_random_floats(void **state) {
         }
 }
 
-static void test_overflow(void **state) {
+static void overflow_saturates_or_becomes_infinite(void **state) {
     const float beyond[] = { 0x1.fffffep127f, INFINITY };
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         for (int k = 0; k < 2; k++) {
@@ -157,15 +157,15 @@ static void test_overflow(void **state) {
         }
 }
 
-/* A NaN whose payload is all in the bits that are cut off must not become infinity. */
-static void test_nan(void **state) {
+/* A NaN whose payload is all in the truncated bits must not become infinity. */
+static void nan_stays_nan(void **state) {
     const uint32_t nans[] = { 0x7fc00000, 0x7f800001, 0x7fffffff, 0xffc00000, 0xff800001 };
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         for (size_t k = 0; k < COUNT_OF(nans); k++)
             assert_true(code_is_nan(&formats[i], formats[i].narrow(float_of(nans[k]))));
 }
 
-static void test_arrays(void **state) {
+static void arrays_convert_like_elements(void **state) {
     static const dtype types[] = { DT_F32, DT_BF16, DT_F16, DT_E4M3, DT_E5M2 };
     const float x[] = { 0, 1, -1.5f, 0.0625f, 16 };
     for (size_t t = 0; t < COUNT_OF(types); t++) {
@@ -177,7 +177,7 @@ static void test_arrays(void **state) {
     }
 }
 
-static void test_names(void **state) {
+static void types_are_found_by_name(void **state) {
     for (int t = DT_NONE + 1; t < DT_COUNT; t++) {
         assert_int_equal(dt_from_name(dt_name((dtype)t)), t);
         assert_int_equal(dt_from_safetensors(dt_safetensors((dtype)t)), t);
@@ -212,23 +212,23 @@ static void narrow_to_ints(void) {
     float wide = 1;
     dt_from_f32(DT_I32, &wide, &raw, 1);
 }
-static void test_other_types_are_a_bug(void **state) {
+static void converting_integers_is_a_bug(void **state) {
     assert_int_equal(signal_of(widen_ints), SIGABRT);
     assert_int_equal(signal_of(narrow_to_ints), SIGABRT);
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_formats),
-        cmocka_unit_test(test_every_code_widens),
-        cmocka_unit_test(test_every_code_round_trips),
-        cmocka_unit_test(test_rounding),
-        cmocka_unit_test(test_rounding_of_random_floats),
-        cmocka_unit_test(test_overflow),
-        cmocka_unit_test(test_nan),
-        cmocka_unit_test(test_arrays),
-        cmocka_unit_test(test_names),
-        cmocka_unit_test(test_other_types_are_a_bug),
+        cmocka_unit_test(the_largest_code_is_the_largest_value),
+        cmocka_unit_test(every_code_widens_to_its_value),
+        cmocka_unit_test(every_code_survives_a_round_trip),
+        cmocka_unit_test(rounding_is_to_the_nearest_even),
+        cmocka_unit_test(random_floats_round_to_the_nearest),
+        cmocka_unit_test(overflow_saturates_or_becomes_infinite),
+        cmocka_unit_test(nan_stays_nan),
+        cmocka_unit_test(arrays_convert_like_elements),
+        cmocka_unit_test(types_are_found_by_name),
+        cmocka_unit_test(converting_integers_is_a_bug),
     };
     return cmocka_run_group_tests_name("dtype", tests, NULL, NULL);
 }

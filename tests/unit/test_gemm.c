@@ -1,4 +1,4 @@
-/* Products against a plain fp64 reference: every pair of types, transposition, kind of store and
+/* GEMMs against a plain fp64 reference: every pair of types, transposition, kind of store and
  * awkward size, on every instruction set this processor has. What the ops make of them (linear,
  * linear_ce) is in test_ops.c; here only what takes shapes too large for it. */
 #include "support/test.h"
@@ -54,7 +54,7 @@ static void *draw(dtype dt, int64_t count, uint32_t stream) {
 
 static double epsilon(dtype dt) { return dt == DT_F32 ? 6e-8 : dt == DT_BF16 ? 4e-3 : 5e-4; }
 
-/* ---- one product ------------------------------------------------------------------------------ */
+/* ---- one GEMM ---------------------------------------------------------------------------------- */
 typedef struct store_kind {
     const char *name;
     float alpha;
@@ -73,15 +73,15 @@ static const store_kind stores[] = {
 };
 enum { STORES = sizeof stores / sizeof stores[0], PAD = 5 };
 
-typedef struct product {
+typedef struct gemm_case {
     gemm g;
     const store_kind *store;
-    double *sum, *size;    /* [M, N]: the product, and the sum of its terms' sizes */
+    double *sum, *size;    /* [M, N]: the exact result, and the sum of its terms' sizes */
     char *c, *pre, *start; /* [M, ldc]; start: what C held before */
     size_t c_bytes;
-} product;
+} gemm_case;
 
-static void reference(product *t) {
+static void reference(gemm_case *t) {
     const gemm *g = &t->g;
     float *a = mem_alloc((size_t)(g->m * g->k) * 4), *b = mem_alloc((size_t)(g->n * g->k) * 4);
     for (int64_t k = 0; k < g->k; k++) {
@@ -105,9 +105,9 @@ static void reference(product *t) {
     free(b);
 }
 
-static product product_make(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct, bool ta,
-                            bool tb, const store_kind *store) {
-    product t = { .store = store };
+static gemm_case gemm_case_make(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct,
+                                bool ta, bool tb, const store_kind *store) {
+    gemm_case t = { .store = store };
     t.g = (gemm){ .m = m, .n = n, .k = k, .at = at, .bt = bt, .ct = ct, .ta = ta, .tb = tb };
     gemm *g = &t.g;
     g->lda = (ta ? m : k) + PAD;
@@ -130,13 +130,13 @@ static product product_make(int64_t m, int64_t n, int64_t k, dtype at, dtype bt,
     return t;
 }
 
-static void product_free(product *t) {
+static void gemm_case_free(gemm_case *t) {
     void *owned[] = { (void *)t->g.a, (void *)t->g.b, (void *)t->g.bias, t->c, t->pre, t->start,
                       t->sum,         t->size };
     for (size_t i = 0; i < COUNT_OF(owned); i++) free(owned[i]);
 }
 
-static void product_run(product *t, const struct isa *isa, int threads) {
+static void gemm_case_run(gemm_case *t, const struct isa *isa, int threads) {
     memset(t->c, POISON, t->c_bytes);
     if (t->pre) memset(t->pre, POISON, t->c_bytes);
     if (t->store->accumulate) memcpy(t->c, t->start, t->c_bytes);
@@ -155,7 +155,7 @@ static double gelu_of(act_kind act, double x) {
     return 0.5 * x * (1 + tanh(sqrt(2 / M_PI) * (x + 0.044715 * x * x * x)));
 }
 
-static void expect(const product *t, const char *isa, int64_t i, int64_t j, const char *what,
+static void expect(const gemm_case *t, const char *isa, int64_t i, int64_t j, const char *what,
                    double got, double want, double slack) {
     const gemm *g = &t->g;
     if (fabs(got - want) <= slack + epsilon(g->ct) * fabs(want) + 1e-7) return;
@@ -165,7 +165,7 @@ static void expect(const product *t, const char *isa, int64_t i, int64_t j, cons
              what, (long long)i, (long long)j, got, want);
 }
 
-static void product_check(const product *t, const char *isa) {
+static void gemm_case_check(const gemm_case *t, const char *isa) {
     const gemm *g = &t->g;
     double alpha = g->alpha != 0 ? g->alpha : 1;
     for (int64_t i = 0; i < g->m; i++)
@@ -193,21 +193,21 @@ static void product_check(const product *t, const char *isa) {
     }
 }
 
-static void check_product(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct, int trans,
-                          const store_kind *store, int threads) {
-    product t = product_make(m, n, k, at, bt, ct, trans & 1, trans & 2, store);
+static void check_gemm(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtype ct, int trans,
+                       const store_kind *store, int threads) {
+    gemm_case t = gemm_case_make(m, n, k, at, bt, ct, trans & 1, trans & 2, store);
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (!cpu_has_isa(isas[i].name)) continue;
-        product_run(&t, &isas[i], threads);
-        product_check(&t, isas[i].name);
+        gemm_case_run(&t, &isas[i], threads);
+        gemm_case_check(&t, isas[i].name);
     }
-    product_free(&t);
+    gemm_case_free(&t);
 }
 
 /* ---- the tests -------------------------------------------------------------------------------- */
 static const dtype outs[] = { DT_F32, DT_BF16, DT_F16 };
 
-static void products_of_every_kind(void **state) {
+static void gemms_of_every_kind_match_the_reference(void **state) {
     static const int64_t sizes[] = { 1, 3, 17, 65, 257 };
     static const dtype pairs[][2] = {
         { DT_F32, DT_F32 },  { DT_BF16, DT_BF16 }, { DT_F16, DT_F16 },
@@ -218,40 +218,40 @@ static void products_of_every_kind(void **state) {
     for (size_t p = 0; p < COUNT_OF(pairs); p++)
         for (int trans = 0; trans < 4; trans++)
             for (int s = 0; s < SIZES * SIZES * SIZES; s++, count++)
-                check_product(sizes[s % SIZES], sizes[s / SIZES % SIZES], sizes[s / SIZES / SIZES],
-                              pairs[p][0], pairs[p][1], outs[count % 3], trans,
-                              &stores[count % STORES], 1 + count % MOST_THREADS);
+                check_gemm(sizes[s % SIZES], sizes[s / SIZES % SIZES], sizes[s / SIZES / SIZES],
+                           pairs[p][0], pairs[p][1], outs[count % 3], trans,
+                           &stores[count % STORES], 1 + count % MOST_THREADS);
 }
 
 /* Several strips of C, several stretches of K, and both at once. */
-static void products_cut_in_strips(void **state) {
+static void gemms_split_in_strips_match_the_reference(void **state) {
     static const int64_t shape[][3] = {
         { 2085, 41, 30 },   { 37, 4133, 21 }, { 45, 50, 2083 }, { 2060, 2070, 9 },
         { 19, 2101, 1300 }, { 1, 70, 900 },   { 45, 50, 4150 }, { 1060, 20, 4150 },
     };
     for (size_t i = 0; i < COUNT_OF(shape); i++)
         for (int s = 0; s < STORES; s++)
-            check_product(shape[i][0], shape[i][1], shape[i][2], s & 1 ? DT_BF16 : DT_F32,
-                          s % 3 ? DT_BF16 : DT_F32, outs[(size_t)(s + (int)i) % 3],
-                          (s + (int)i) % 4, &stores[s], 2);
+            check_gemm(shape[i][0], shape[i][1], shape[i][2], s & 1 ? DT_BF16 : DT_F32,
+                       s % 3 ? DT_BF16 : DT_F32, outs[(size_t)(s + (int)i) % 3], (s + (int)i) % 4,
+                       &stores[s], 2);
 }
 
-static void bits_do_not_depend_on_threads(void **state) {
+static void gemms_do_not_depend_on_the_number_of_threads(void **state) {
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (!cpu_has_isa(isas[i].name)) continue;
         for (int kind = 0; kind < 6; kind++) {
             dtype dt = outs[kind % 3];
-            product t = product_make(200, 333, kind < 3 ? 150 : 1500, dt, dt, dt, kind & 1, true,
-                                     &stores[kind % STORES]);
-            product_run(&t, &isas[i], 1);
+            gemm_case t = gemm_case_make(200, 333, kind < 3 ? 150 : 1500, dt, dt, dt, kind & 1,
+                                         true, &stores[kind % STORES]);
+            gemm_case_run(&t, &isas[i], 1);
             char *one = mem_alloc(t.c_bytes);
             memcpy(one, t.c, t.c_bytes);
             for (int threads = 2; threads <= MOST_THREADS; threads++) {
-                product_run(&t, &isas[i], threads);
+                gemm_case_run(&t, &isas[i], threads);
                 assert_memory_equal(one, t.c, t.c_bytes);
             }
             free(one);
-            product_free(&t);
+            gemm_case_free(&t);
         }
     }
 }
@@ -319,7 +319,7 @@ static void ce_run(const op_backend *b, const ce_case *c, bool grad, float unit)
     free(run.workspace);
 }
 
-static void loss_in_chunks(void **state) {
+static void the_loss_in_chunks_matches_the_reference(void **state) {
     ce_case c = {
         draw(DT_F32, CE_N * CE_D, 11), draw(DT_F32, CE_V * CE_D, 12), mem_alloc(CE_N * 4),
         mem_alloc(CE_N * CE_D * 4),    mem_alloc(CE_V * CE_D * 4),    mem_alloc(CE_N * 4)
@@ -353,7 +353,7 @@ static float tanh_f(float x) { return vm_tanh(x); }
 static float erf_f(float x) { return vm_erf(x); }
 static float sigmoid_f(float x) { return vm_sigmoid(x); }
 
-static void elementary_functions(void **state) {
+static void elementary_functions_are_accurate(void **state) {
     static const struct {
         const char *name;
         float (*ours)(float);
@@ -390,9 +390,11 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(products_of_every_kind),        cmocka_unit_test(products_cut_in_strips),
-        cmocka_unit_test(bits_do_not_depend_on_threads), cmocka_unit_test(loss_in_chunks),
-        cmocka_unit_test(elementary_functions),
+        cmocka_unit_test(gemms_of_every_kind_match_the_reference),
+        cmocka_unit_test(gemms_split_in_strips_match_the_reference),
+        cmocka_unit_test(gemms_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(the_loss_in_chunks_matches_the_reference),
+        cmocka_unit_test(elementary_functions_are_accurate),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

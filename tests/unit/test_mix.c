@@ -355,13 +355,10 @@ static void the_guard_takes_weight_not_place(void **state) {
 /* ---- mix files ---------------------------------------------------------------------------------- */
 
 static err read_mix(const char *text, mix_file *m) {
-    char path[] = "/tmp/ingot-mix-XXXXXX.yaml";
-    int fd = mkstemps(path, 5);
-    assert_true(fd >= 0);
-    close(fd);
-    assert_ok(io_write(path, text, strlen(text)));
-    err e = mix_file_read(path, m);
-    unlink(path);
+    test_folder f;
+    assert_int_equal(folder_make(&f), 0);
+    err e = mix_file_read(folder_write(&f, "mix.yaml", text), m);
+    assert_int_equal(folder_remove(&f), 0);
     return e;
 }
 

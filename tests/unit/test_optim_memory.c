@@ -4,7 +4,7 @@
 
 /* ---- side by side ---------------------------------------------------------------------------- */
 /* With a bucket for matrices and one for vectors, each is one update, and the norm one call. */
-static void test_calls_are_few(void **state) {
+static void a_bucket_is_one_update(void **state) {
     static const struct {
         optim_kind kind;
         op_code op;
@@ -96,7 +96,7 @@ static void check_padding(const optim_fixture *r) {
 
 /* Parameters that share a call, and those that cannot (parts that would share a block of bytes), get
  * the bits they get alone; and what lies between them stays zero. */
-static void test_together_as_alone(void **state) {
+static void parameters_that_share_a_call_match_separate_calls(void **state) {
     for (int bytes = 0; bytes < 2; bytes++) {
         model_config c = small_llama();
         c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9;
@@ -145,8 +145,8 @@ static void hand_over_state(optim_fixture *from, optim_fixture *to) {
     exec_state_set(&to->x, &now);
 }
 
-/* A run that stops after three steps, hands over weights, state and count, and goes on elsewhere
- * has the bits of one that never stopped. */
+/* A run that stops after three steps and continues elsewhere from its weights, state and count is
+ * bit-exact with one that never stopped. */
 static void hand_over(optim_fixture *from, optim_fixture *to) {
     for (int i = 0; i < model_buckets(from->m); i++) {
         bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
@@ -171,7 +171,7 @@ static void fill_narrow(optim_fixture *r, uint64_t step) {
     }
 }
 
-static void test_state_comes_back(void **state) {
+static void state_survives_a_restart(void **state) {
     for (optim_kind kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++) {
         model_config c = small_llama();
         c.dim = 36, c.head_dim = 9, c.rope_fraction = 8.0 / 9; /* parts of no whole blocks */
@@ -213,8 +213,8 @@ static void check_same_bits(const optim_fixture *a, const optim_fixture *b, cons
     }
 }
 
-/* No fp32 weights beside those that products read; vectors stay fp32. */
-static void test_narrow_master(void **state) {
+/* No fp32 weights beside those that GEMMs read; vectors stay fp32. */
+static void bf16_weights_need_no_copy(void **state) {
     model_config c = small_llama();
     optim_settings s = settings_of(OPTIM_ADAMW);
     comm *end = comm_self();
@@ -309,7 +309,7 @@ static void *narrow_main(void *arg) {
     me->error = narrow_run(me);
     return NULL;
 }
-static void test_narrow_slices(void **state) {
+static void slices_round_as_the_whole(void **state) {
     narrow_rank one = { .end = comm_self(), .dp = 1 }, two[2];
     mesh me = { .size = { [AX_DP] = 2, [AX_TP] = 1 } };
     comm *ends[2];
@@ -482,7 +482,7 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
     }
 }
 
-static void test_offload_runs_on(void **state) {
+static void offloading_does_not_wait(void **state) {
     enum { LOSSES = 5 * 32 };
     for (size_t i = 0; i < 3; i++) {
         model_config c = small_llama();
@@ -504,7 +504,7 @@ static void test_offload_runs_on(void **state) {
 
 /* State moves to the host as it was asked for, the last layers' first; weights and state stay what
  * they are without. */
-static void test_offload(void **state) {
+static void offloaded_state_matches_state_on_the_device(void **state) {
     static const double parts[] = { 0.3, 1 };
     for (optim_kind kind = OPTIM_MOMENTUM; kind <= OPTIM_MUON; kind++)
         for (size_t i = 0; i < COUNT_OF(parts); i++) {
@@ -551,10 +551,13 @@ static void test_offload(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_calls_are_few),    cmocka_unit_test(test_together_as_alone),
-        cmocka_unit_test(test_state_comes_back), cmocka_unit_test(test_narrow_master),
-        cmocka_unit_test(test_narrow_slices),    cmocka_unit_test(test_offload),
-        cmocka_unit_test(test_offload_runs_on),
+        cmocka_unit_test(a_bucket_is_one_update),
+        cmocka_unit_test(parameters_that_share_a_call_match_separate_calls),
+        cmocka_unit_test(state_survives_a_restart),
+        cmocka_unit_test(bf16_weights_need_no_copy),
+        cmocka_unit_test(slices_round_as_the_whole),
+        cmocka_unit_test(offloaded_state_matches_state_on_the_device),
+        cmocka_unit_test(offloading_does_not_wait),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -12,7 +12,7 @@ static void expect_lr(const schedule *s, int64_t step, double want) {
         fail_msg("step %lld: %.17g, expected %.17g", (long long)step, got, want);
 }
 
-static void test_schedules(void **state) {
+static void schedules_give_the_documented_rates(void **state) {
     schedule s = {
         .kind = SCHED_CONSTANT, .lr = 2e-3, .min_factor = 0.1, .warmup = 9, .total = 109
     };
@@ -65,7 +65,7 @@ static void test_schedules(void **state) {
 
 /* ---- noise scale ----------------------------------------------------------------------------- */
 /* Gradients of D elements: a fixed G with |G|^2 = 4, and for each example noise of variance 0.25
- * an element, so trace 0.25 D = 16 and a scale of 4. The mean over B examples is drawn at once. */
+ * per element, so trace 0.25 D = 16 and a scale of 4. The mean over B examples is drawn at once. */
 static double mean_gradient_square(rng_key key, int draw, int side, double b, double shift) {
     enum { D = 64 };
     double sum = 0;
@@ -75,7 +75,7 @@ static double mean_gradient_square(rng_key key, int draw, int side, double b, do
     }
     return sum;
 }
-static void test_noise_scale(void **state) {
+static void the_noise_scale_is_estimated(void **state) {
     noise_scale n = { .decay = 0.999 };
     rng_key key = rng_key_of(99, 1);
     double got = 0, g = sqrt(4.0 / 64);
@@ -85,15 +85,14 @@ static void test_noise_scale(void **state) {
     assert_true(fabs(got / 4 - 1) < 0.05);
     assert_true(fabs(n.g2 / 4 - 1) < 0.05);
     assert_int_equal(n.seen, 20000);
-    noise_scale none = {
-        0
-    }; /* all noise: |G|^2 comes out negative at first, and nothing is told */
+    /* all noise: |G|^2 comes out negative at first, and there is no estimate */
+    noise_scale none = { 0 };
     assert_true(isnan(noise_scale_add(&none, 8, 1, 0.5, 8)));
     assert_true(none.decay == 0);
 }
 
 /* ---- clipping -------------------------------------------------------------------------------- */
-static void test_clip(void **state) {
+static void only_gradients_above_the_limit_are_clipped(void **state) {
     assert_true(optim_clip(0.5, 1) == 1);
     assert_true(optim_clip(4, 1) == 0.25);
     assert_true(optim_clip(4, 0) == 1);
@@ -104,9 +103,9 @@ static void test_clip(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_schedules),
-        cmocka_unit_test(test_noise_scale),
-        cmocka_unit_test(test_clip),
+        cmocka_unit_test(schedules_give_the_documented_rates),
+        cmocka_unit_test(the_noise_scale_is_estimated),
+        cmocka_unit_test(only_gradients_above_the_limit_are_clipped),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

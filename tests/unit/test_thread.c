@@ -9,17 +9,17 @@
 enum { TASKS = 1000, ROUNDS = 50 };
 typedef struct counts {
     _Atomic int task[TASKS];
-    _Atomic int strays;
+    _Atomic int bad_workers;
     int workers;
 } counts;
 
 static void count(void *ctx, int64_t i, int worker) {
     counts *c = ctx;
     atomic_fetch_add(&c->task[i], 1);
-    if (worker < 0 || worker >= c->workers) atomic_fetch_add(&c->strays, 1);
+    if (worker < 0 || worker >= c->workers) atomic_fetch_add(&c->bad_workers, 1);
 }
 
-static void test_each_task_once(void **state) {
+static void each_task_runs_once(void **state) {
     for (int threads = 0; threads <= 7; threads++) {
         pool *p = threads ? pool_new(threads) : NULL;
         counts c = { .workers = pool_size(p) };
@@ -28,12 +28,12 @@ static void test_each_task_once(void **state) {
         pool_run(p, 0, count, &c);
         for (int i = 0; i < TASKS; i++)
             assert_int_equal(c.task[i], i < TASKS - ROUNDS ? ROUNDS : TASKS - i);
-        assert_int_equal(c.strays, 0);
+        assert_int_equal(c.bad_workers, 0);
         pool_free(p);
     }
 }
 
-static void test_cores_that_may_be_used(void **state) {
+static void only_allowed_cores_are_counted(void **state) {
     cpu_set_t all, one;
     CPU_ZERO(&one);
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
@@ -49,8 +49,8 @@ static void test_cores_that_may_be_used(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_each_task_once),
-        cmocka_unit_test(test_cores_that_may_be_used),
+        cmocka_unit_test(each_task_runs_once),
+        cmocka_unit_test(only_allowed_cores_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* The update kernels: trajectories against PyTorch's (tests/fixtures/make.py has the formulas), by
- * hand where numbers are few, the same bits on any number of threads, copies refreshed. Every
- * instruction set of this machine is tried. */
+ * hand where numbers are few, deterministic on any number of threads, copies refreshed. Every
+ * instruction set of this machine is tested. */
 #include "support/test.h"
 
 #include <math.h>
@@ -156,7 +156,7 @@ static void follow(const op_backend *b, const st_file *f, const trajectory *t, c
     subject_free(&s);
 }
 
-static void test_trajectories(void **state) {
+static void trajectories_match_pytorch(void **state) {
     st_file *f;
     assert_ok(st_open(FIXTURES "/optim.safetensors", &f));
     for (int i = 0; ops_cpu_isa(i); i++)
@@ -179,7 +179,7 @@ static void fill_random(float *x, int64_t n, uint64_t which, double spread) {
 }
 
 /* Decoding and encoding again gives the same bytes, for blocks of all kinds. */
-static void test_block8_round_trip(void **state) {
+static void block8_codes_survive_a_round_trip(void **state) {
     enum { N = BLOCK8, CASES = 400 };
     for (int t = 0; t < CASES; t++)
         for (int sign = 0; sign < 2; sign++) {
@@ -203,7 +203,7 @@ static void test_block8_round_trip(void **state) {
 
 /* Half a step at most: an eighth of an octave's lower end, halved. Below the smallest code, zero
  * included, the signed form gives zero and the unsigned the smallest. */
-static void test_block8_accuracy(void **state) {
+static void block8_rounds_to_half_a_step(void **state) {
     for (int sign = 0; sign < 2; sign++) {
         float x[BLOCK8], y[BLOCK8], scale, least = sign ? 0x1p-16f : 0x1p-32f;
         uint8_t code[BLOCK8];
@@ -224,7 +224,7 @@ static void test_block8_accuracy(void **state) {
 
 /* Weights drift from those of fp32 AdamW by rounding alone: over 100 steps by 3 to 4 % of the way
  * they went. The gradient is a signal, of sizes over several octaves, and as much noise. */
-static void test_adam8_follows_adamw(void **state) {
+static void adam8_follows_adamw(void **state) {
     enum { N = 5000, STEPS = 100 };
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     op_attr attr = attr_of(0.1, 0.9, 0.95, 1e-8);
@@ -303,7 +303,7 @@ static float *run_three(const op_backend *b, size_t which, int threads, dtype co
     return out;
 }
 
-static void test_threads_and_copies(void **state) {
+static void updates_do_not_depend_on_the_number_of_threads(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         int64_t n = sizes[i].dim[0] * (sizes[i].ndim == 2 ? sizes[i].dim[1] : 1);
@@ -318,7 +318,7 @@ static void test_threads_and_copies(void **state) {
 }
 
 /* ---- adaptive clipping, by hand -------------------------------------------------------------- */
-static void test_agc(void **state) {
+static void agc_clips_by_unit(void **state) {
     for (int i = 0; ops_cpu_isa(i); i++) {
         const op_backend *b = ops_cpu(ops_cpu_isa(i));
         float p[] = { 3, 4, 0, 0, 0, 0, 1, 0, 0 };          /* lengths 5, 0, 1 */
@@ -339,7 +339,7 @@ static void test_agc(void **state) {
 }
 
 /* Decay and learning rate of one SGD step, by hand. */
-static void test_one_step_by_hand(void **state) {
+static void one_sgd_step_matches_the_formula(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     subject s;
     op_attr attr = attr_of(0.5, 0, 0, 0);
@@ -367,7 +367,7 @@ static void clip(const op_backend *b, step_block *step, double norm, double max_
     ops_run(b, &c);
 }
 
-static void test_clip(void **state) {
+static void clip_scales_and_counts_steps(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     step_block s = { .now = { .count = 5 } };
     clip(b, &s, 0.5, 1, 0);
@@ -388,7 +388,7 @@ static void test_clip(void **state) {
     assert_true(!s.now.skip && s.now.count == 10 && s.now.grad_scale == 1);
 }
 
-static void test_loss_scale(void **state) {
+static void the_loss_scale_halves_and_doubles(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     step_block s = { .now = { .loss_scale = 1024 } };
     clip(b, &s, 4, 1, 3);
@@ -412,8 +412,8 @@ static void test_loss_scale(void **state) {
     assert_true(s.now.loss_scale == 4294967296.0f);
 }
 
-/* Many square sums added one after the other lose nothing: as one. */
-static void test_square_sums_add_up(void **state) {
+/* Many square sums added one by one are as accurate as a single sum. */
+static void square_sums_add_up_exactly(void **state) {
     enum { N = 3000, PARTS = 300 };
     float x[N], sum[2] = { 0 };
     double want = 0;
@@ -434,7 +434,7 @@ static void test_square_sums_add_up(void **state) {
 }
 
 /* A step that is skipped leaves every operand as it was, on every rule. */
-static void test_skipped(void **state) {
+static void a_skipped_step_changes_nothing(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         subject s;
@@ -461,7 +461,7 @@ static void test_skipped(void **state) {
 }
 
 /* ---- weights in bf16 ------------------------------------------------------------------------- */
-/* p - g on n weights from element `first` of a bucket on; p is rounded by chance. */
+/* p - g on n weights from element `first` of a bucket on; p is rounded stochastically. */
 static void narrow_step(const op_backend *b, uint16_t *p, float *g, int64_t n, int64_t first,
                         uint32_t site, int64_t count, pool *threads) {
     step_block step = { .update = { .lr = 1, .chance = rng_key_of(4, 4) } };
@@ -484,8 +484,8 @@ static void narrow_from(uint16_t *p, float *g, double part) {
     }
 }
 
-/* Up as often as the value is near to what lies above: the mean is right, to 5 deviations. */
-static void test_rounding_is_fair(void **state) {
+/* Rounded up in proportion to the distance from the value below: the mean is right to 5 sigma. */
+static void stochastic_rounding_is_unbiased(void **state) {
     uint16_t *p = mem_alloc(NARROW * sizeof *p);
     float *g = mem_alloc(NARROW * sizeof *g);
     static const double parts[] = { 0, 0.01, 0.3, 0.5, 0.97 };
@@ -498,8 +498,8 @@ static void test_rounding_is_fair(void **state) {
                 assert_true(p[e] == ONE || p[e] == ONE + 1);
                 up += p[e] != ONE;
             }
-            double room = 5 * sqrt(parts[k] * (1 - parts[k]) / NARROW);
-            assert_true(fabs((double)up / NARROW - parts[k]) <= room + 1e-4 * parts[k]);
+            double slack = 5 * sqrt(parts[k] * (1 - parts[k]) / NARROW);
+            assert_true(fabs((double)up / NARROW - parts[k]) <= slack + 1e-4 * parts[k]);
         }
     free(p);
     free(g);
@@ -511,9 +511,9 @@ static int64_t differing(const uint16_t *a, const uint16_t *b, int64_t n) {
     return sum;
 }
 
-/* The bits are those of the bucket's element, on any number of threads, in any call; others in
- * another step or bucket. */
-static void test_rounding_is_the_elements(void **state) {
+/* The random bits belong to the element of the bucket: the same on any number of threads and in any
+ * split into calls, different in another step or bucket. */
+static void stochastic_rounding_depends_on_the_element_alone(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     uint16_t *p = mem_alloc(NARROW * sizeof *p), *q = mem_alloc(NARROW * sizeof *q);
     float *g = mem_alloc(NARROW * sizeof *g);
@@ -541,8 +541,8 @@ static void test_rounding_is_the_elements(void **state) {
     free(g);
 }
 
-/* What fits is not rounded; what is no number stays none. */
-static void test_rounding_of_the_odd(void **state) {
+/* A value that bf16 represents exactly is not rounded; NaN and infinity stay what they are. */
+static void exact_values_and_nan_are_not_rounded(void **state) {
     uint16_t p[] = { 0, 0x8000, ONE, 0xc049, 0x7f7f, 0x0080, 0x0001 };
     uint16_t want[COUNT_OF(p)];
     float g[COUNT_OF(p)] = { 0 };
@@ -557,9 +557,9 @@ static void test_rounding_of_the_odd(void **state) {
     assert_true(isnan(v[2]) && isnan(v[3]) && v[4] == -INFINITY);
 }
 
-/* Steps of a thousandth of the distance between neighbours, which rounding to the nearest would lose
- * all: Adam in bf16 goes where Adam in fp32 goes. */
-static void test_narrow_adam_follows(void **state) {
+/* Steps of a thousandth of the distance between neighbors, which rounding to the nearest would lose
+ * entirely: bf16 Adam still follows fp32 Adam. */
+static void bf16_adam_follows_fp32_adam(void **state) {
     enum { N = 4000, STEPS = 300 };
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     static const form *const forms[] = { &adam, &lion, &adam8, &momentum };
@@ -596,21 +596,21 @@ static void test_narrow_adam_follows(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_trajectories),
-        cmocka_unit_test(test_block8_round_trip),
-        cmocka_unit_test(test_block8_accuracy),
-        cmocka_unit_test(test_adam8_follows_adamw),
-        cmocka_unit_test(test_threads_and_copies),
-        cmocka_unit_test(test_agc),
-        cmocka_unit_test(test_one_step_by_hand),
-        cmocka_unit_test(test_clip),
-        cmocka_unit_test(test_loss_scale),
-        cmocka_unit_test(test_square_sums_add_up),
-        cmocka_unit_test(test_skipped),
-        cmocka_unit_test(test_rounding_is_fair),
-        cmocka_unit_test(test_rounding_is_the_elements),
-        cmocka_unit_test(test_rounding_of_the_odd),
-        cmocka_unit_test(test_narrow_adam_follows),
+        cmocka_unit_test(trajectories_match_pytorch),
+        cmocka_unit_test(block8_codes_survive_a_round_trip),
+        cmocka_unit_test(block8_rounds_to_half_a_step),
+        cmocka_unit_test(adam8_follows_adamw),
+        cmocka_unit_test(updates_do_not_depend_on_the_number_of_threads),
+        cmocka_unit_test(agc_clips_by_unit),
+        cmocka_unit_test(one_sgd_step_matches_the_formula),
+        cmocka_unit_test(clip_scales_and_counts_steps),
+        cmocka_unit_test(the_loss_scale_halves_and_doubles),
+        cmocka_unit_test(square_sums_add_up_exactly),
+        cmocka_unit_test(a_skipped_step_changes_nothing),
+        cmocka_unit_test(stochastic_rounding_is_unbiased),
+        cmocka_unit_test(stochastic_rounding_depends_on_the_element_alone),
+        cmocka_unit_test(exact_values_and_nan_are_not_rounded),
+        cmocka_unit_test(bf16_adam_follows_fp32_adam),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
