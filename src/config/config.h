@@ -52,14 +52,14 @@ err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int
 
 /* ---- the options ------------------------------------------------------------------------- */
 typedef struct config {
-#define SECTION(section, main, help)                     struct {
-#define INT(section, key, def, min, max, help)           int64_t key;
-#define REAL(section, key, def, min, max, help)          double key;
-#define BOOL(section, key, def, help)                    bool key;
-#define TRISTATE(section, key, help)                     int key;
-#define TEXT(section, key, def, holder, help)            const char *key;
-#define CHOICE(section, key, type, def, help)            int key;
-#define AMOUNT(section, key, value_, unit_, units, help) cfg_amount key;
+#define SECTION(section, main, help)                             struct {
+#define INT(section, key, resume, def, min, max, help)           int64_t key;
+#define REAL(section, key, resume, def, min, max, help)          double key;
+#define BOOL(section, key, resume, def, help)                    bool key;
+#define TRISTATE(section, key, resume, help)                     int key;
+#define TEXT(section, key, resume, def, holder, help)            const char *key;
+#define CHOICE(section, key, resume, type, def, help)            int key;
+#define AMOUNT(section, key, resume, value_, unit_, units, help) cfg_amount key;
 #define END_SECTION(section)                                                                       \
     }                                                                                              \
     section;
@@ -93,6 +93,15 @@ err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
 const char *config_where(const config *c, const char *name);
 /* @return the text of a choice, such as config_choice("precision.dtype", CFG_BF16) = "bf16". */
 const char *config_choice(const char *name, int value);
+
+/* ---- the options as a table, for comparing two configs ------------------------------------- */
+/* What a continued run does with a changed value: see options.def. */
+typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_MODEL } cfg_resume;
+int config_option_count(void);
+const char *config_option_name(int i); /* "training.steps"; static */
+cfg_resume config_option_resume(int i);
+/* Appends option i's value as text that config_set reads back to the same value. */
+void config_option_text(const config *c, int i, str *out);
 
 /* ---- what is told to people: each appends to `out` ----------------------------------------- */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */

@@ -25,6 +25,7 @@ typedef struct option {
     int units;                 /* OPT_AMOUNT: set of cfg_unit */
     const char *holder;        /* OPT_TEXT: what --help calls the value */
     bool has_auto;
+    cfg_resume resume;
     const char *help;
 } option;
 

@@ -9,26 +9,27 @@
 #include "config/options.def"
 #undef V
 
-#define BASE(s, k, t)                                                                              \
-    .section = #s, .key = #k, .name = #s "." #k, .type = (t), .offset = offsetof(config, s.k)
+#define BASE(s, k, r, t)                                                                           \
+    .section = #s, .key = #k, .name = #s "." #k, .type = (t), .resume = CFG_RESUME_##r,            \
+    .offset = offsetof(config, s.k)
 /* clang-format off */
 const option option_table[] = {
-#define INT(s, k, def, min, max, text)                                                             \
-    { BASE(s, k, OPT_INT), .int_min = (min), .int_max = (max), .has_auto = (def) == CFG_AUTO,      \
+#define INT(s, k, r, def, min, max, text)                                                             \
+    { BASE(s, k, r, OPT_INT), .int_min = (min), .int_max = (max), .has_auto = (def) == CFG_AUTO,      \
       .help = text },
 /* A real default is automatic when it is not equal to itself. */
-#define REAL(s, k, def, min, max, text)                                                            \
-    { BASE(s, k, OPT_REAL), .real_min = (min), .real_max = (max), .has_auto = (def) != (def),      \
+#define REAL(s, k, r, def, min, max, text)                                                            \
+    { BASE(s, k, r, OPT_REAL), .real_min = (min), .real_max = (max), .has_auto = (def) != (def),      \
       .help = text },
-#define BOOL(s, k, def, text)     { BASE(s, k, OPT_BOOL), .help = text },
-#define TRISTATE(s, k, text)      { BASE(s, k, OPT_TRISTATE), .has_auto = true, .help = text },
-#define TEXT(s, k, def, placeholder, text)                                                         \
-    { BASE(s, k, OPT_TEXT), .holder = placeholder, .help = text },
-#define CHOICE(s, k, type_, def, text)                                                             \
-    { BASE(s, k, OPT_CHOICE), .choices = type_##_names, .n_choices = type_##_count,                \
+#define BOOL(s, k, r, def, text)     { BASE(s, k, r, OPT_BOOL), .help = text },
+#define TRISTATE(s, k, r, text)      { BASE(s, k, r, OPT_TRISTATE), .has_auto = true, .help = text },
+#define TEXT(s, k, r, def, placeholder, text)                                                         \
+    { BASE(s, k, r, OPT_TEXT), .holder = placeholder, .help = text },
+#define CHOICE(s, k, r, type_, def, text)                                                             \
+    { BASE(s, k, r, OPT_CHOICE), .choices = type_##_names, .n_choices = type_##_count,                \
       .has_auto = (int)(def) == CFG_AUTO, .help = text },
-#define AMOUNT(s, k, value_, unit_, units_, text)                                                  \
-    { BASE(s, k, OPT_AMOUNT), .units = units_, .help = text },
+#define AMOUNT(s, k, r, value_, unit_, units_, text)                                                  \
+    { BASE(s, k, r, OPT_AMOUNT), .units = units_, .help = text },
 #include "config/options.def"
 };
 
@@ -38,13 +39,13 @@ const section section_table[] = {
 };
 
 const config config_defaults = {
-#define INT(s, k, def, min, max, text)            .s.k = (def),
-#define REAL(s, k, def, min, max, text)           .s.k = (def),
-#define BOOL(s, k, def, text)                     .s.k = (def),
-#define TRISTATE(s, k, text)                      .s.k = CFG_AUTO,
-#define TEXT(s, k, def, placeholder, text)        .s.k = (def),
-#define CHOICE(s, k, type_, def, text)            .s.k = (def),
-#define AMOUNT(s, k, value_, unit_, units_, text) .s.k = { (value_), (unit_) },
+#define INT(s, k, r, def, min, max, text)            .s.k = (def),
+#define REAL(s, k, r, def, min, max, text)           .s.k = (def),
+#define BOOL(s, k, r, def, text)                     .s.k = (def),
+#define TRISTATE(s, k, r, text)                      .s.k = CFG_AUTO,
+#define TEXT(s, k, r, def, placeholder, text)        .s.k = (def),
+#define CHOICE(s, k, r, type_, def, text)            .s.k = (def),
+#define AMOUNT(s, k, r, value_, unit_, units_, text) .s.k = { (value_), (unit_) },
 #include "config/options.def"
 };
 
@@ -58,6 +59,13 @@ static const struct {
 
 const int option_count = (int)COUNT_OF(option_table);
 const int section_count = (int)COUNT_OF(section_table);
+
+int config_option_count(void) { return option_count; }
+const char *config_option_name(int i) { return option_table[i].name; }
+cfg_resume config_option_resume(int i) { return option_table[i].resume; }
+void config_option_text(const config *c, int i, str *out) {
+    option_print(&option_table[i], c, out);
+}
 
 int option_index(const option *o) { return (int)(o - option_table); }
 

@@ -96,6 +96,13 @@ static void cell(str *out, const char *text) {
     for (; *text; text++) str_add(out, *text == '|' ? "\\|" : "%c", *text);
 }
 
+static const char *const resume_names[] = {
+    [CFG_RESUME_FREE] = "free",
+    [CFG_RESUME_NOTED] = "noted",
+    [CFG_RESUME_FIXED] = "fixed",
+    [CFG_RESUME_MODEL] = "fixed",
+};
+
 static void docs_row(const option *o, str *out) {
     str expects = { 0 };
     option_expects(o, &expects);
@@ -105,7 +112,7 @@ static void docs_row(const option *o, str *out) {
     cell(out, o->type == OPT_AMOUNT ? o->units == CFG_ANY ? "length or percentage" : "length"
               : o->type == OPT_TEXT ? "text"
                                     : expects.text);
-    str_add(out, " | ");
+    str_add(out, " | %s | ", resume_names[o->resume]);
     cell(out, o->help);
     str_add(out, " |\n");
     str_free(&expects);
@@ -130,12 +137,14 @@ static const char docs_head[] =
     "  the time between two events, `0` means never.\n"
     "- **`auto`** leaves the choice to the preset or to the rest of the config.\n"
     "- **Short forms**: a section with a main key takes its value directly, so that\n"
-    "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n";
+    "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
+    "- **On resume**, when a run continues with another value: `free` options change nothing that\n"
+    "  is computed; a `noted` one takes effect; a `fixed` one is refused.\n";
 
 static void docs_section(const section *s, str *out) {
     str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);
     if (s->main_key[0]) str_add(out, " Main key: `%s`.", s->main_key);
-    str_add(out, "\n\n| key | default | values | |\n|---|---|---|---|\n");
+    str_add(out, "\n\n| key | default | values | on resume | |\n|---|---|---|---|---|\n");
     for (int j = 0; j < option_count; j++)
         if (in_section(&option_table[j], s)) docs_row(&option_table[j], out);
 }
