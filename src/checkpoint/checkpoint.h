@@ -178,7 +178,8 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s) MUST_US
  * plan_commit. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
 
-/* A model's settings as JSON and back; unknown or missing members are errors. */
+/* A model's facts as JSON and back. A fact that an older checkpoint lacks has its default; one that
+ * this version does not know is an error. */
 json_t *model_to_json(const model_config *c);
 err model_from_json(const json_t *object, const char *name, model_config *c) MUST_USE;
 

@@ -63,9 +63,9 @@ typedef struct settings {
 
 #define ROTARY      IMPLIED(pos,      AS_ENUM,  IS, POS_ROPE,    "rotary positions")
 #define LAYER_NORMS IMPLIED(norm,     AS_ENUM,  IS, NORM_LAYER,  "layer norms")
-#define NORM_BIASES IMPLIED(norm_no_bias, AS_BOOL, IS, 0,        "biases in their layer norms")
+#define NORM_BIASES IMPLIED(norm_bias, AS_BOOL,  IS, 1,          "biases in their layer norms")
 #define RMS_NORMS   IMPLIED(norm,     AS_ENUM,  IS, NORM_RMS,    "RMS norms")
-#define NORMS_FIRST IMPLIED(norm_post, AS_BOOL, IS, 0,           "norms before each branch")
+#define NORMS_FIRST IMPLIED(norm_position, AS_ENUM, IS, NORM_PRE,           "norms before each branch")
 #define IN_SERIES   IMPLIED(parallel, AS_BOOL,  IS, 0,           "one branch after the other")
 #define BIASES      IMPLIED(bias,     AS_BOOL,  IS, 1,           "biases everywhere")
 #define NO_BIASES   IMPLIED(bias,     AS_BOOL,  IS, 0,           "no biases outside q, k and v")
@@ -151,7 +151,7 @@ static const key qwen3_keys[] = {
 static const key olmo2_keys[] = {
     LLAMA_KEYS(1e-5),
     IMPLIED(qknorm, AS_ENUM, IS, QKNORM_FULL, "norms over all q and k heads together"),
-    IMPLIED(norm_post, AS_BOOL, IS, 1, "norms after each branch"),
+    IMPLIED(norm_position, AS_ENUM, IS, NORM_POST, "norms after each branch"),
     PLAIN_HEADS, NO_QKV_BIAS, NO_WINDOW,
 };
 
@@ -202,10 +202,10 @@ static const struct {
 
 /* Of the object that holds a llama3 scaling. */
 static const key scaling_keys[] = {
-    KEY("factor",                           scaling.factor,   AS_REAL,  REQUIRED, 0),
-    KEY("low_freq_factor",                  scaling.low,      AS_REAL,  REQUIRED, 0),
-    KEY("high_freq_factor",                 scaling.high,     AS_REAL,  REQUIRED, 0),
-    KEY("original_max_position_embeddings", scaling.original, AS_INT64, REQUIRED, 0),
+    KEY("factor",                           rope_factor,   AS_REAL,  REQUIRED, 0),
+    KEY("low_freq_factor",                  rope_low,      AS_REAL,  REQUIRED, 0),
+    KEY("high_freq_factor",                 rope_high,     AS_REAL,  REQUIRED, 0),
+    KEY("original_max_position_embeddings", rope_original, AS_INT64, REQUIRED, 0),
 };
 /* clang-format on */
 
@@ -371,7 +371,7 @@ static err read_rope(const reader *r) {
         return err_hint(wrong_value(r, "rope_type", type, "\"default\" or \"llama3\""),
                         "other ways to stretch the context are not supported");
     for (size_t i = 0; i < COUNT_OF(scaling_keys); i++) TRY(read_key(r, rope, &scaling_keys[i]));
-    r->c->scaling.on = true;
+    r->c->rope_scaling = ROPE_LLAMA3;
     return OK;
 }
 
@@ -404,7 +404,7 @@ static err read_config(reader *r) {
 err hf_import_config(const char *folder, model_config *c, const hf_family **family) {
     err e = OK;
     str path = { 0 };
-    *c = (model_config){ 0 };
+    model_config_init(c);
     str_add(&path, "%s/config.json", folder);
     reader r = { .path = path.text, .c = c };
     TRY_CLEAN(io_json_read(path.text, &r.doc));
@@ -471,7 +471,7 @@ static void write_rope(json_t *doc, const settings *s, const model_config *c) {
     if (!s->theta_key) return;
     json_object_set_new(doc, s->theta_key, json_real(c->rope_theta));
     if (s->fraction_key) json_object_set_new(doc, s->fraction_key, json_real(c->rope_fraction));
-    if (!c->scaling.on) return;
+    if (c->rope_scaling != ROPE_LLAMA3) return;
     json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
     write_keys(scaling, c, scaling_keys, COUNT_OF(scaling_keys));
     json_object_set_new(doc, "rope_scaling", scaling);

@@ -1,113 +1,107 @@
-/* A model's settings as JSON: one table, read both ways. */
+/* A model's facts as JSON, by the fact table of model.h. */
 #include "checkpoint/checkpoint.h"
 
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"
 
-typedef enum { F_INT, F_LONG, F_REAL, F_BOOL, F_ENUM } field_type;
-typedef struct field {
-    const char *name;
-    field_type type;
-    size_t at;
-    const char *const *names; /* F_ENUM */
-    bool added;               /* older checkpoints lack it, which means 0 */
-} field;
+/* Facts that older checkpoints have under another key, and as true or false where there is a choice
+ * of two now. */
+static const struct { const char *older, *key; } renamed[] = { { "norm_post", "norm_position" } };
 
-static const char *const norms[] = { "rms", "layer", NULL };
-static const char *const mlps[] = { "swiglu", "gelu", "gelu_erf", NULL };
-static const char *const qknorms[] = { "none", "head", "full", NULL };
-static const char *const positions[] = { "rope", "learned", NULL };
-
-#define AT(member) offsetof(model_config, member)
-static const field fields[] = {
-    { "layers", F_INT, AT(layers), NULL },
-    { "dim", F_LONG, AT(dim), NULL },
-    { "heads", F_INT, AT(heads), NULL },
-    { "kv_heads", F_INT, AT(kv_heads), NULL },
-    { "head_dim", F_LONG, AT(head_dim), NULL },
-    { "ffn_dim", F_LONG, AT(ffn), NULL },
-    { "vocab_size", F_LONG, AT(vocab), NULL },
-    { "max_seq_len", F_LONG, AT(max_seq), NULL },
-    { "tie_embeddings", F_BOOL, AT(tied), NULL },
-    { "norm", F_ENUM, AT(norm), norms },
-    { "norm_post", F_BOOL, AT(norm_post), NULL },
-    { "parallel_branches", F_BOOL, AT(parallel), NULL },
-    { "activation", F_ENUM, AT(mlp), mlps },
-    { "bias", F_BOOL, AT(bias), NULL },
-    { "qkv_bias", F_BOOL, AT(qkv_bias), NULL },
-    { "norm_no_bias", F_BOOL, AT(norm_no_bias), NULL, .added = true },
-    { "qk_norm", F_ENUM, AT(qknorm), qknorms },
-    { "positions", F_ENUM, AT(pos), positions },
-    { "rope_theta", F_REAL, AT(rope_theta), NULL },
-    { "rope_fraction", F_REAL, AT(rope_fraction), NULL },
-    { "rope_scaling", F_BOOL, AT(scaling.on), NULL },
-    { "rope_scaling_factor", F_REAL, AT(scaling.factor), NULL },
-    { "rope_low_freq_factor", F_REAL, AT(scaling.low), NULL },
-    { "rope_high_freq_factor", F_REAL, AT(scaling.high), NULL },
-    { "rope_original_max_seq_len", F_LONG, AT(scaling.original), NULL },
-    { "sliding_window", F_LONG, AT(window), NULL },
-    { "norm_eps", F_REAL, AT(norm_eps), NULL },
-    { "init_std", F_REAL, AT(init_std), NULL },
-    { "dropout", F_REAL, AT(dropout), NULL },
-    { "embedding_dropout", F_REAL, AT(embed_dropout), NULL },
-    { "mup", F_BOOL, AT(mup), NULL },
-    { "mup_base_dim", F_LONG, AT(mup_base), NULL },
-};
+static json_t *fact_to_json(const model_fact *f, const model_config *c) {
+    double v = model_fact_get(f, c);
+    char text[64];
+    switch (f->type) {
+    case FACT_INT: return json_integer((json_int_t)v);
+    case FACT_REAL: return json_real(v);
+    case FACT_BOOL: return json_boolean(v != 0);
+    case FACT_CHOICE: break;
+    }
+    return json_string(model_fact_text(f, v, text, sizeof text));
+}
 
 json_t *model_to_json(const model_config *c) {
     json_t *o = json_object();
     json_object_set_new(o, "name", json_string(c->name));
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        const char *at = (const char *)c + fields[i].at;
-        json_t *v = NULL;
-        switch (fields[i].type) {
-        case F_INT: v = json_integer(*(const int *)at); break;
-        case F_LONG: v = json_integer(*(const int64_t *)at); break;
-        case F_REAL: v = json_real(*(const double *)at); break;
-        case F_BOOL: v = json_boolean(*(const bool *)at); break;
-        case F_ENUM: v = json_string(fields[i].names[*(const int *)at]); break;
-        }
-        json_object_set_new(o, fields[i].name, v);
-    }
+    for (int i = 0; i < model_facts(); i++)
+        json_object_set_new(o, model_fact_at(i)->key, fact_to_json(model_fact_at(i), c));
     return o;
 }
 
-static err read_enum(const json_t *o, const char *doc, const field *f, int *to) {
-    const char *text;
-    TRY(io_json_text(o, doc, f->name, &text));
-    for (int k = 0; f->names[k]; k++)
-        if (!strcmp(f->names[k], text)) {
-            *to = k;
-            return OK;
-        }
-    return err_hint(
-        ERR("%s: \"%s\" is \"%s\", which this version does not know", doc, f->name, text),
-        "use the version of ingot that wrote it");
+static double choice_named(const model_fact *f, const char *name) {
+    for (int i = 0; i <= (int)f->max; i++)
+        if (!strcmp(config_choice(f->name, i), name)) return i;
+    return NAN;
+}
+
+/* @return NaN where the JSON is not of the fact's type. */
+static double fact_from_json(const model_fact *f, const json_t *v) {
+    switch (f->type) {
+    case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
+    case FACT_REAL: return json_is_number(v) ? json_number_value(v) : NAN;
+    case FACT_BOOL: return json_is_boolean(v) ? json_is_true(v) : NAN;
+    case FACT_CHOICE: break;
+    }
+    if (json_is_string(v)) return choice_named(f, json_string_value(v));
+    return json_is_boolean(v) ? json_is_true(v) : NAN;
+}
+
+static const model_fact *fact_of_key(const char *key) {
+    for (size_t i = 0; i < COUNT_OF(renamed); i++)
+        if (!strcmp(renamed[i].older, key)) key = renamed[i].key;
+    return model_fact_find(key);
+}
+
+static err read_fact(const char *doc, const char *key, const json_t *v, model_config *c) {
+    const model_fact *f = fact_of_key(key);
+    if (!f)
+        return err_hint(
+            ERR("%s: a fact \"%s\" of the model, which this version does not know", doc, key),
+            "use the version of ingot that wrote it");
+    double value = fact_from_json(f, v);
+    if (isnan(value) || (value != 0 && !model_fact_legal(f, value))) {
+        char expects[256], *got = json_dumps(v, JSON_ENCODE_ANY);
+        err e = err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, key,
+                             model_fact_expects(f, expects, sizeof expects), got ? got : "nothing"),
+                         "use the version of ingot that wrote it");
+        free(got);
+        return e;
+    }
+    model_fact_set(f, c, value);
+    return OK;
+}
+
+/* Values are checked where they matter: older checkpoints have zeros for facts that do not, which
+ * take the defaults here. */
+static err check_facts(const char *doc, model_config *c) {
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        char value[64], expects[256];
+        double v = model_fact_get(f, c);
+        if (!model_fact_applies(f, c))
+            model_fact_set(f, c, f->fallback);
+        else if ((f->flags & FACT_REQUIRED) && v == 0)
+            return err_hint(ERR("%s: the model's \"%s\" is missing", doc, f->key),
+                            "use another checkpoint: this one is damaged");
+        else if (!model_fact_legal(f, v))
+            return err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, f->key,
+                                model_fact_expects(f, expects, sizeof expects),
+                                model_fact_text(f, v, value, sizeof value)),
+                            "use another checkpoint: this one is damaged");
+    }
+    return model_check(c);
 }
 
 err model_from_json(const json_t *o, const char *doc, model_config *c) {
-    const char *name;
-    *c = (model_config){ 0 };
+    const char *name, *key;
+    json_t *v;
+    model_config_init(c);
     TRY(io_json_text(o, doc, "name", &name));
     snprintf(c->name, sizeof c->name, "%s", name);
-    for (size_t i = 0; i < COUNT_OF(fields); i++) {
-        const field *f = &fields[i];
-        char *at = (char *)c + f->at;
-        int64_t n;
-        if (f->added && !json_object_get(o, f->name)) continue;
-        switch (f->type) {
-        case F_INT:
-            TRY(io_json_int(o, doc, f->name, &n));
-            if (n < 0 || n > INT32_MAX)
-                return ERR("%s: \"%s\" is %lld, out of range", doc, f->name, (long long)n);
-            *(int *)at = (int)n;
-            break;
-        case F_LONG: TRY(io_json_int(o, doc, f->name, (int64_t *)at)); break;
-        case F_REAL: TRY(io_json_real(o, doc, f->name, (double *)at)); break;
-        case F_BOOL: TRY(io_json_bool(o, doc, f->name, (bool *)at)); break;
-        case F_ENUM: TRY(read_enum(o, doc, f, (int *)at)); break;
-        }
-    }
-    return model_check(c);
+    json_object_foreach((json_t *)(uintptr_t)o, key, v) if (strcmp(key, "name"))
+        TRY(read_fact(doc, key, v, c));
+    return check_facts(doc, c);
 }

@@ -44,7 +44,7 @@ typedef struct cfg_scale {
  * result exceeds int64. `name` is the option, for the message. */
 err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int64_t *steps);
 
-/* cfg_norm, cfg_optimizer, ...: the enums of the choices. */
+/* norm_kind, cfg_optimizer, ...: the enums of the choices. */
 #define V(symbol, text)       symbol,
 #define CHOICES(type, values) typedef enum { values type##_count } type;
 #include "config/options.def"

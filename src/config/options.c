@@ -3,7 +3,7 @@
 
 #include "config/config_internal.h"
 
-/* cfg_norm_names, ...: the texts of the choices. */
+/* norm_kind_names, ...: the texts of the choices. */
 #define V(symbol, text)       text,
 #define CHOICES(type, values) static const char *const type##_names[] = { values };
 #include "config/options.def"

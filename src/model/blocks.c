@@ -130,7 +130,7 @@ static stream block(builder *b, stream s) {
         val a = attention(b, n1.y), f = feed_forward(b, n2.y);
         return (stream){ n1.r, join(b, rec_add(b->p, a, f), 0) };
     }
-    if (b->c->norm_post) {
+    if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join(b, attention(b, r), 0);
         s = (stream){ r, norm(b, (stream){ d, VAL_NONE }, "norm1.w", "norm1.b").y };
         val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), 1);

@@ -22,49 +22,62 @@
 #include "config/config.h"
 #include "prog/prog.h"
 
-typedef enum { NORM_RMS, NORM_LAYER } norm_kind;
-typedef enum { MLP_SWIGLU, MLP_GELU_TANH, MLP_GELU_ERF } mlp_kind;
-typedef enum { QKNORM_NONE, QKNORM_HEAD, QKNORM_FULL } qknorm_kind;
-typedef enum { POS_ROPE, POS_LEARNED } pos_kind;
-
-typedef struct rope_scaling { /* Llama 3: stretch the slow dims */
-    bool on;
-    double factor, low, high;
-    int64_t original;
-} rope_scaling;
-
-/* What a model is, whatever it runs on. */
+/* What a model is, whatever it runs on. The members are those of config/model_facts.def. */
 typedef struct model_config {
     char name[48];
-    int layers;
-    int64_t dim, ffn, vocab, max_seq;
-    int heads, kv_heads;
-    int64_t head_dim;
-    bool tied;
-    norm_kind norm;
-    bool norm_post; /* on the branch's output (OLMo-2) instead of its input */
-    bool parallel;  /* attention and MLP side by side (GPT-NeoX) */
-    mlp_kind mlp;
-    bool bias, qkv_bias; /* in every linear layer; in q, k, v alone */
-    bool norm_no_bias;   /* layer norms have no bias. Checkpoints that predate it lack the member,
-                          * and their layer norms do have one. */
-    qknorm_kind qknorm;
-    pos_kind pos;
-    double rope_theta, rope_fraction;
-    rope_scaling scaling;
-    int64_t window; /* 0: none */
-    double norm_eps, init_std, dropout, embed_dropout;
-    bool mup;
-    int64_t mup_base; /* width at which µP changes nothing */
+#define MODEL_INT(key, member, type, ...)    type member;
+#define MODEL_REAL(key, member, ...)         double member;
+#define MODEL_BOOL(key, member, ...)         bool member;
+#define MODEL_CHOICE(key, member, type, ...) type member;
+#include "config/model_facts.def"
 } model_config;
 
+/* ---- facts --------------------------------------------------------------------------------
+ * The members as data, in the order of the table, for what treats all of them alike: options,
+ * checkpoints, comparison, exchange. Every legal value is exact in a double. */
+typedef enum { FACT_INT, FACT_REAL, FACT_BOOL, FACT_CHOICE } fact_type;
+typedef enum fact_flag {
+    FACT_REQUIRED = 1,  /* no default: every preset and every checkpoint states it */
+    FACT_TRAINING = 2,  /* changes how a model is trained, not what trained weights compute */
+    FACT_OF_ROPE = 4,   /* matters only with rotary positions */
+    FACT_OF_LLAMA3 = 8, /* matters only with llama3 rope scaling */
+    FACT_OF_MUP = 16,   /* matters only with muP */
+    FACT_OF_LAYER_NORM = 32,
+} fact_flag;
+typedef struct model_fact {
+    const char *key;  /* in checkpoints: "qk_norm" */
+    const char *name; /* of the option: "model.qk_norm" */
+    fact_type type;
+    int flags;        /* fact_flag, ored */
+    double fallback;  /* the default; 0 where FACT_REQUIRED */
+    double min, max;  /* legal values, both ends included */
+    size_t at, size;  /* of the member in a model_config */
+    size_t option_at; /* of the option in a config */
+} model_fact;
+int model_facts(void);
+const model_fact *model_fact_at(int i);
+const model_fact *model_fact_find(const char *key); /* NULL: none */
+double model_fact_get(const model_fact *f, const model_config *c);
+void model_fact_set(const model_fact *f, model_config *c, double value);
+/* @return whether the fact matters to this model: rope_theta does not where positions are learned. */
+bool model_fact_applies(const model_fact *f, const model_config *c);
+bool model_fact_legal(const model_fact *f, double value);
+/* Writes a value as its option takes it, or what values are legal, into buf, which is returned. */
+char *model_fact_text(const model_fact *f, double value, char *buf, size_t n);
+char *model_fact_expects(const model_fact *f, char *buf, size_t n);
+/* @return the first fact from number `from` on that matters to a or b and in which they differ, -1
+ * when there is none. */
+int model_config_diff(const model_config *a, const model_config *b, int from);
+/* Sets every fact to its default, and the name to "". */
+void model_config_init(model_config *c);
+
 /* Fills c from a preset; an unknown name is an error that lists near ones. */
-err model_preset(const char *name, model_config *c);
+err model_preset(const char *name, model_config *c) MUST_USE;
 const char *model_preset_name(int i); /* NULL past the end */
-/* The preset named in the config with the section's other keys laid over it. */
-err model_from_config(const config *cfg, model_config *c);
-/* Says what does not fit together: heads and width, rope and head size, ... */
-err model_check(const model_config *c);
+/* The preset named in the config, changed by the section's other options. */
+err model_from_config(const config *cfg, model_config *c) MUST_USE;
+/* An error when facts contradict one another: heads and width, rope and head size, ... */
+err model_check(const model_config *c) MUST_USE;
 
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;

@@ -3,79 +3,39 @@
 
 #include <math.h>
 
-static void set_int(int64_t *to, int64_t from) {
-    if (from != CFG_AUTO) *to = from;
-}
-static void set_real(double *to, double from) {
-    if (!isnan(from)) *to = from;
-}
-static void set_bool(bool *to, int from) {
-    if (from != CFG_AUTO) *to = from;
+/* @return NaN where the option is left to the preset. */
+static double option_value(const config *cfg, const model_fact *f) {
+    const void *at = (const char *)cfg + f->option_at;
+    if (f->type == FACT_REAL) return *(const double *)at;
+    int64_t v = f->type == FACT_INT ? *(const int64_t *)at : *(const int *)at;
+    return v == CFG_AUTO ? NAN : (double)v;
 }
 
-/* What the preset leaves open has a default, over which the options are laid. */
-static void set_rope(const config *cfg, model_config *c) {
-    if (c->pos == POS_ROPE && c->rope_theta == 0) c->rope_theta = 10000;
-    if (c->pos == POS_ROPE && c->rope_fraction == 0) c->rope_fraction = 1;
-    set_real(&c->rope_theta, cfg->model.rope_theta);
-    set_real(&c->rope_fraction, cfg->model.rope_fraction);
-    if (cfg->model.rope_scaling != CFG_AUTO)
-        c->scaling.on = cfg->model.rope_scaling == CFG_ROPE_LLAMA3;
-    if (c->scaling.on && c->scaling.factor == 0) c->scaling = (rope_scaling){ true, 8, 1, 4, 8192 };
-    set_real(&c->scaling.factor, cfg->model.rope_scaling_factor);
-    set_real(&c->scaling.low, cfg->model.rope_low_freq_factor);
-    set_real(&c->scaling.high, cfg->model.rope_high_freq_factor);
-    set_int(&c->scaling.original, cfg->model.rope_original_max_seq_len);
-}
-
-/* Layer norms follow model.bias unless they have a setting of their own. */
-static void set_biases(const config *cfg, model_config *c) {
-    set_bool(&c->bias, cfg->model.bias);
-    set_bool(&c->qkv_bias, cfg->model.qkv_bias);
-    bool norms = c->bias;
-    set_bool(&norms, cfg->model.norm_bias);
-    c->norm_no_bias = c->norm == NORM_LAYER && !norms; /* RMS norms never have one */
+/* What a preset derives from width and heads follows them where they were changed and it was not
+ * set itself. */
+static err derive_sizes(const config *cfg, const model_config *preset, model_config *c) {
+    bool wider = c->dim != preset->dim, resized = wider || c->heads != preset->heads;
+    if (cfg->model.kv_heads == CFG_AUTO && cfg->model.heads != CFG_AUTO) c->kv_heads = c->heads;
+    if (cfg->model.ffn_dim == CFG_AUTO && wider)
+        c->ffn = (preset->ffn * c->dim / preset->dim + 15) / 16 * 16;
+    if (cfg->model.head_dim != CFG_AUTO || !resized) return OK;
+    if (c->dim % c->heads)
+        return err_hint(
+            ERR("model.heads (%d) does not divide model.dim (%lld)", c->heads, (long long)c->dim),
+            "choose a width that is a multiple of the heads, or set model.head_dim");
+    c->head_dim = c->dim / c->heads;
+    return OK;
 }
 
 err model_from_config(const config *cfg, model_config *c) {
     TRY(model_preset(cfg->model.preset, c));
-    int64_t layers = c->layers, heads = c->heads, kv = c->kv_heads, dim = c->dim;
-    set_int(&layers, cfg->model.layers);
-    set_int(&heads, cfg->model.heads);
-    set_int(&c->dim, cfg->model.dim);
-    /* what the preset derived from width and heads follows them, unless it is set too */
-    if (cfg->model.heads != CFG_AUTO) kv = heads;
-    if (c->dim != dim && c->dim > 0) c->ffn = (c->ffn * c->dim / dim + 15) / 16 * 16;
-    if ((c->dim != dim || heads != c->heads) && c->dim % heads == 0) c->head_dim = c->dim / heads;
-    set_int(&kv, cfg->model.kv_heads);
-    c->layers = (int)layers;
-    c->heads = (int)heads;
-    c->kv_heads = (int)kv;
-    set_int(&c->head_dim, cfg->model.head_dim);
-    if (cfg->model.head_dim == CFG_AUTO && c->dim % heads)
-        return err_hint(ERR("model.heads (%lld) does not divide model.dim (%lld)", (long long)heads,
-                            (long long)c->dim),
-                        "choose a width that is a multiple of the heads, or set model.head_dim");
-    set_int(&c->ffn, cfg->model.ffn_dim);
-    set_int(&c->vocab, cfg->model.vocab_size);
-    set_int(&c->max_seq, cfg->model.max_seq_len);
-    set_int(&c->window, cfg->model.sliding_window);
-    set_bool(&c->tied, cfg->model.tie_embeddings);
-    set_bool(&c->parallel, cfg->model.parallel_branches);
-    if (cfg->model.norm != CFG_AUTO) c->norm = (norm_kind)cfg->model.norm;
-    set_biases(cfg, c);
-    if (cfg->model.norm_position != CFG_AUTO)
-        c->norm_post = cfg->model.norm_position == CFG_NORM_POST;
-    if (cfg->model.activation != CFG_AUTO) c->mlp = (mlp_kind)cfg->model.activation;
-    if (cfg->model.qk_norm != CFG_AUTO) c->qknorm = (qknorm_kind)cfg->model.qk_norm;
-    if (cfg->model.positions != CFG_AUTO) c->pos = (pos_kind)cfg->model.positions;
-    set_rope(cfg, c);
-    set_real(&c->norm_eps, cfg->model.norm_eps);
-    set_real(&c->dropout, cfg->model.dropout);
-    set_real(&c->embed_dropout, cfg->model.embedding_dropout);
-    set_real(&c->init_std, cfg->model.init_std);
-    c->mup = cfg->model.mup;
-    c->mup_base = cfg->model.mup_base_dim;
+    model_config preset = *c;
+    for (int i = 0; i < model_facts(); i++) {
+        double v = option_value(cfg, model_fact_at(i));
+        if (!isnan(v)) model_fact_set(model_fact_at(i), c, v);
+    }
+    TRY(derive_sizes(cfg, &preset, c));
+    if (cfg->model.norm_bias == CFG_AUTO) c->norm_bias = c->bias;
     if (c->norm == NORM_RMS && cfg->model.norm_bias == 1)
         return err_hint(ERR("model.norm_bias=true, but RMS norms have no biases"),
                         "set model.norm=layer, or leave model.norm_bias out");
@@ -95,15 +55,18 @@ err model_check(const model_config *c) {
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),
             "each key/value head serves the same number of query heads");
     if (c->pos == POS_ROPE && rope_dims(c) < 2)
-        return err_hint(ERR("rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
-                            (long long)c->head_dim),
-                        "raise model.rope_fraction or model.head_dim");
-    if (c->scaling.on && !(c->scaling.high > c->scaling.low))
-        return err_hint(ERR("rope scaling: high_freq_factor (%g) must exceed low_freq_factor (%g)",
-                            c->scaling.high, c->scaling.low),
+        return err_hint(
+            ERR("model.rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
+                (long long)c->head_dim),
+            "raise model.rope_fraction or model.head_dim, or set model.positions=learned");
+    if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
+        return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
+                            "model.rope_low_freq_factor (%g)",
+                            c->rope_high, c->rope_low),
                         "the defaults are 4 and 1");
-    if (c->parallel && c->norm_post)
-        return err_hint(ERR("parallel_branches and norm_position=post do not go together"),
-                        "no published model combines them; choose one");
+    if (c->parallel && c->norm_position == NORM_POST)
+        return err_hint(
+            ERR("model.parallel_branches and model.norm_position=post cannot be combined"),
+            "choose one of the two");
     return OK;
 }

@@ -89,7 +89,7 @@ static int64_t size_of(const model_config *c, size_name s) {
 
 static int switches(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
-           (c->norm == NORM_LAYER && !c->norm_no_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
+           (c->norm == NORM_LAYER && c->norm_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
            (c->bias || c->qkv_bias ? QKVB : 0) | (c->qknorm != QKNORM_NONE ? QKN : 0) |
            (c->mlp == MLP_SWIGLU ? GATED : 0) | (c->tied ? 0 : UNTIED);
 }

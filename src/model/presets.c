@@ -1,15 +1,15 @@
-/* Models people know by name. A row is a family's switches and a size. */
+/* Models known by name. A row is a family and a size. */
 #include "model_internal.h"
 
 #include <string.h>
 
-/* What the sizes of a family share. */
+/* What the sizes of a family share, as far as it differs from the defaults of the fact table: a
+ * member that is 0 here has its default. */
 static const model_config gpt2 = { .norm = NORM_LAYER,
                                    .mlp = MLP_GELU_TANH,
                                    .bias = true,
                                    .pos = POS_LEARNED,
                                    .tied = true,
-                                   .norm_eps = 1e-5,
                                    .vocab = 50257,
                                    .max_seq = 1024 };
 static const model_config gpt3 = { .norm = NORM_LAYER,
@@ -17,97 +17,47 @@ static const model_config gpt3 = { .norm = NORM_LAYER,
                                    .bias = true,
                                    .pos = POS_LEARNED,
                                    .tied = true,
-                                   .norm_eps = 1e-5,
                                    .vocab = 50257,
                                    .max_seq = 2048 };
 static const model_config pythia = { .norm = NORM_LAYER,
                                      .mlp = MLP_GELU_ERF,
                                      .bias = true,
                                      .parallel = true,
-                                     .rope_theta = 10000,
                                      .rope_fraction = 0.25,
-                                     .norm_eps = 1e-5,
                                      .vocab = 50304,
                                      .max_seq = 2048 };
-static const model_config llama = { .norm = NORM_RMS,
-                                    .mlp = MLP_SWIGLU,
-                                    .rope_theta = 10000,
-                                    .rope_fraction = 1,
-                                    .norm_eps = 1e-5,
-                                    .vocab = 32000,
-                                    .max_seq = 4096 };
-static const model_config llama3 = { .norm = NORM_RMS,
-                                     .mlp = MLP_SWIGLU,
-                                     .rope_theta = 500000,
-                                     .rope_fraction = 1,
-                                     .norm_eps = 1e-5,
-                                     .vocab = 128256,
-                                     .max_seq = 8192 };
-static const model_config llama31 = { .norm = NORM_RMS,
-                                      .mlp = MLP_SWIGLU,
-                                      .rope_theta = 500000,
-                                      .rope_fraction = 1,
-                                      .norm_eps = 1e-5,
-                                      .vocab = 128256,
-                                      .max_seq = 131072,
-                                      .scaling = { true, 8, 1, 4, 8192 } };
-static const model_config mistral = { .norm = NORM_RMS,
-                                      .mlp = MLP_SWIGLU,
-                                      .rope_theta = 10000,
-                                      .rope_fraction = 1,
-                                      .norm_eps = 1e-5,
-                                      .vocab = 32000,
-                                      .max_seq = 32768,
-                                      .window = 4096 };
+static const model_config llama = { .vocab = 32000, .max_seq = 4096 };
+static const model_config llama3 = { .rope_theta = 500000, .vocab = 128256, .max_seq = 8192 };
+static const model_config llama31 = {
+    .rope_theta = 500000, .rope_scaling = ROPE_LLAMA3, .vocab = 128256, .max_seq = 131072
+};
+static const model_config mistral = { .window = 4096, .vocab = 32000, .max_seq = 32768 };
 /* Chinchilla's relative positions are not public; rotary ones stand in. Sizes are the paper's. */
-static const model_config chinchilla = { .norm = NORM_RMS,
-                                         .mlp = MLP_GELU_TANH,
-                                         .rope_theta = 10000,
-                                         .rope_fraction = 1,
-                                         .norm_eps = 1e-5,
-                                         .vocab = 32000,
-                                         .max_seq = 2048 };
-static const model_config olmo2 = { .norm = NORM_RMS,
-                                    .norm_post = true,
-                                    .mlp = MLP_SWIGLU,
+static const model_config chinchilla = { .mlp = MLP_GELU_TANH, .vocab = 32000, .max_seq = 2048 };
+static const model_config olmo2 = { .norm_position = NORM_POST,
                                     .qknorm = QKNORM_FULL,
                                     .rope_theta = 500000,
-                                    .rope_fraction = 1,
                                     .norm_eps = 1e-6,
                                     .vocab = 100352,
                                     .max_seq = 4096 };
-static const model_config qwen3 = { .norm = NORM_RMS,
-                                    .mlp = MLP_SWIGLU,
-                                    .qknorm = QKNORM_HEAD,
+static const model_config qwen3 = { .qknorm = QKNORM_HEAD,
                                     .rope_theta = 1000000,
-                                    .rope_fraction = 1,
                                     .norm_eps = 1e-6,
                                     .vocab = 151936,
                                     .max_seq = 40960 };
-static const model_config qwen3_tied = { .norm = NORM_RMS,
-                                         .mlp = MLP_SWIGLU,
-                                         .tied = true,
+static const model_config qwen3_tied = { .tied = true,
                                          .qknorm = QKNORM_HEAD,
                                          .rope_theta = 1000000,
-                                         .rope_fraction = 1,
                                          .norm_eps = 1e-6,
                                          .vocab = 151936,
                                          .max_seq = 40960 };
 /* For plain text as bytes: 256 of them and the end of a document. */
-static const model_config bytes = { .norm = NORM_RMS,
-                                    .mlp = MLP_SWIGLU,
-                                    .rope_theta = 10000,
-                                    .rope_fraction = 1,
-                                    .norm_eps = 1e-5,
-                                    .tied = true,
-                                    .vocab = 257,
-                                    .max_seq = 1024 };
+static const model_config bytes = { .tied = true, .vocab = 257, .max_seq = 1024 };
 static const model_config gpt_small = { .norm = NORM_LAYER,
                                         .mlp = MLP_GELU_TANH,
                                         .bias = true,
                                         .pos = POS_LEARNED,
                                         .tied = true,
-                                        .norm_eps = 1e-5,
                                         .vocab = 4096,
                                         .max_seq = 1024 };
 
@@ -175,10 +125,19 @@ const char *model_preset_name(int i) {
 
 static const char *name_at(const void *ctx, int i) { return model_preset_name(i); }
 
+/* The defaults with a family's own values over them. */
+static void init_family(const model_config *family, model_config *c) {
+    model_config_init(c);
+    for (int i = 0; i < model_facts(); i++) {
+        double v = model_fact_get(model_fact_at(i), family);
+        if (v != 0) model_fact_set(model_fact_at(i), c, v);
+    }
+}
+
 err model_preset(const char *name, model_config *c) {
     for (size_t i = 0; i < COUNT_OF(presets); i++) {
         if (strcmp(presets[i].name, name)) continue;
-        *c = *presets[i].family;
+        init_family(presets[i].family, c);
         snprintf(c->name, sizeof c->name, "%s", name);
         c->layers = presets[i].layers;
         c->dim = presets[i].dim;
@@ -187,8 +146,6 @@ err model_preset(const char *name, model_config *c) {
         c->head_dim = presets[i].head_dim ? presets[i].head_dim : c->dim / c->heads;
         c->ffn = presets[i].ffn ? presets[i].ffn : 4 * c->dim;
         if (presets[i].vocab) c->vocab = presets[i].vocab;
-        c->init_std = 0.02;
-        c->mup_base = 256;
         return OK;
     }
     const char *near = str_nearest(name, name_at, NULL, (int)COUNT_OF(presets));

@@ -272,13 +272,13 @@ int64_t rope_dims(const model_config *c) {
 
 /* Llama 3: waves longer than the original context are stretched by `factor`, short ones left,
  * those between blended. */
-static double scaled_frequency(const rope_scaling *s, double f) {
-    if (!s->on) return f;
-    double turns = (double)s->original * f / 6.283185307179586;
-    if (turns <= s->low) return f / s->factor;
-    if (turns >= s->high) return f;
-    double blend = (turns - s->low) / (s->high - s->low);
-    return (1 - blend) * f / s->factor + blend * f;
+static double scaled_frequency(const model_config *c, double f) {
+    if (c->rope_scaling != ROPE_LLAMA3) return f;
+    double turns = (double)c->rope_original * f / 6.283185307179586;
+    if (turns <= c->rope_low) return f / c->rope_factor;
+    if (turns >= c->rope_high) return f;
+    double blend = (turns - c->rope_low) / (c->rope_high - c->rope_low);
+    return (1 - blend) * f / c->rope_factor + blend * f;
 }
 
 void model_fill_constants(const model *m, plan *p) {
@@ -294,7 +294,7 @@ void model_fill_constants(const model *m, plan *p) {
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
         double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)rot);
-        f = scaled_frequency(&m->c.scaling, f);
+        f = scaled_frequency(&m->c, f);
         for (int64_t t = 0; t < rows; t++) {
             table[t * rot + j] = (float)cos((double)t * f);
             table[t * rot + half + j] = (float)sin((double)t * f);

@@ -38,23 +38,15 @@ static err find_start(trainer *t, char **path, bool *resume) {
     return OK;
 }
 
-static err same_model(const model_config *a, const model_config *b, const char *path) {
-    json_t *x = model_to_json(a), *y = model_to_json(b), *v;
-    const char *key;
-    err e = OK;
-    json_object_foreach(x, key, v) {
-        json_t *w = json_object_get(y, key);
-        if (e || !strcmp(key, "name") || json_equal(v, w)) continue;
-        char *got = json_dumps(v, JSON_ENCODE_ANY), *was = json_dumps(w, JSON_ENCODE_ANY);
-        e = err_hint(
-            ERR("%s was saved with model.%s = %s, but the config says %s", path, key, was, got),
-            "restore that setting, choose another run.dir, or pass --fresh to start over");
-        free(got);
-        free(was);
-    }
-    json_decref(x);
-    json_decref(y);
-    return e;
+static err same_model(const model_config *now, const model_config *saved, const char *path) {
+    int i = model_config_diff(now, saved, 0);
+    if (i < 0) return OK;
+    const model_fact *f = model_fact_at(i);
+    char got[64], was[64];
+    return err_hint(ERR("%s was saved with %s = %s, but the config says %s", path, f->name,
+                        model_fact_text(f, model_fact_get(f, saved), was, sizeof was),
+                        model_fact_text(f, model_fact_get(f, now), got, sizeof got)),
+                    "restore that setting, choose another run.dir, or pass --fresh to start over");
 }
 
 /* ---- lengths ----------------------------------------------------------------------------- */

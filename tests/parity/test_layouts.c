@@ -58,7 +58,7 @@ static void neox_agrees_on_every_layout(void **state) {
 
 static void post_norm_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
-    c.norm_post = true;
+    c.norm_position = NORM_POST;
     compare_all("norm on the output", &c);
 }
 

@@ -71,7 +71,7 @@ static void recompute_is_bit_exact_for_neox(void **state) {
 
 static void recompute_is_bit_exact_for_post_norm(void **state) {
     model_config c = small_llama();
-    c.norm_post = true;
+    c.norm_position = NORM_POST;
     c.qknorm = QKNORM_FULL;
     c.window = 5;
     every_type("olmo2", c);

@@ -76,7 +76,7 @@ static void older_checkpoints_keep_the_biases_of_their_norms(void **state) {
     json_t *o = model_to_json(&c);
     check(model_from_json(o, "new", &read));
     assert_int_equal(count_params(&read, ".b"), 0);
-    assert_int_equal(json_object_del(o, "norm_no_bias"), 0);
+    assert_int_equal(json_object_del(o, "norm_bias"), 0);
     check(model_from_json(o, "old", &read));
     assert_int_equal(count_params(&read, ".b"), c.layers * 2 + 1);
     json_decref(o);
@@ -86,17 +86,17 @@ static void older_checkpoints_keep_the_biases_of_their_norms(void **state) {
 static void each_option_of_rope_scaling_counts_alone(void **state) {
     model_config c;
     check(read_model((settings){ "model.rope_scaling", "llama3" }, &c));
-    assert_true(c.scaling.on && c.scaling.factor == 8 && c.scaling.low == 1);
-    assert_true(c.scaling.high == 4 && c.scaling.original == 8192);
+    assert_true(c.rope_scaling == ROPE_LLAMA3 && c.rope_factor == 8 && c.rope_low == 1);
+    assert_true(c.rope_high == 4 && c.rope_original == 8192);
     check(read_model((settings){ "model.rope_scaling", "llama3", "model.rope_low_freq_factor", "2",
                                  "model.rope_high_freq_factor", "6",
                                  "model.rope_original_max_seq_len", "512" },
                      &c));
-    assert_true(c.scaling.factor == 8 && c.scaling.low == 2);
-    assert_true(c.scaling.high == 6 && c.scaling.original == 512);
+    assert_true(c.rope_factor == 8 && c.rope_low == 2);
+    assert_true(c.rope_high == 6 && c.rope_original == 512);
     check(read_model((settings){ "model.preset", "llama3-405b", "model.rope_scaling_factor", "32" },
                      &c));
-    assert_true(c.scaling.factor == 32 && c.scaling.original == 8192);
+    assert_true(c.rope_factor == 32 && c.rope_original == 8192);
 }
 
 static void a_rope_fraction_of_zero_is_refused(void **state) {

@@ -1,0 +1,128 @@
+/* The facts of a model as data: config/model_facts.def turned into a table, and what can be done
+ * with any of its rows. */
+#include "model_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MEMBER_SIZE(member) sizeof(((model_config *)0)->member)
+#define FACT(key_, member, type_, def, low, high, flags_)                                          \
+    { .key = #key_,                                                                                \
+      .name = "model." #key_,                                                                      \
+      .type = (type_),                                                                             \
+      .flags = (flags_),                                                                           \
+      .fallback = (double)(def),                                                                   \
+      .min = (double)(low),                                                                        \
+      .max = (double)(high),                                                                       \
+      .at = offsetof(model_config, member),                                                        \
+      .size = MEMBER_SIZE(member),                                                                 \
+      .option_at = offsetof(config, model.key_) },
+static const model_fact facts[] = {
+#define MODEL_INT(key, member, type, def, min, max, flags, help)                                   \
+    FACT(key, member, FACT_INT, def, min, max, flags)
+#define MODEL_REAL(key, member, def, min, max, flags, help)                                        \
+    FACT(key, member, FACT_REAL, def, min, max, flags)
+#define MODEL_BOOL(key, member, def, flags, help) FACT(key, member, FACT_BOOL, def, 0, 1, flags)
+#define MODEL_CHOICE(key, member, type, def, flags, help)                                          \
+    FACT(key, member, FACT_CHOICE, def, 0, type##_count - 1, flags)
+#include "config/model_facts.def"
+};
+
+int model_facts(void) { return (int)COUNT_OF(facts); }
+
+const model_fact *model_fact_at(int i) {
+    BUG_IF(i < 0 || i >= model_facts());
+    return &facts[i];
+}
+
+const model_fact *model_fact_find(const char *key) {
+    for (size_t i = 0; i < COUNT_OF(facts); i++)
+        if (!strcmp(facts[i].key, key)) return &facts[i];
+    return NULL;
+}
+
+double model_fact_get(const model_fact *f, const model_config *c) {
+    const void *at = (const char *)c + f->at;
+    switch (f->type) {
+    case FACT_REAL: return *(const double *)at;
+    case FACT_BOOL: return *(const bool *)at;
+    case FACT_INT:
+    case FACT_CHOICE: break;
+    }
+    return f->size == sizeof(int64_t) ? (double)*(const int64_t *)at : *(const int *)at;
+}
+
+void model_fact_set(const model_fact *f, model_config *c, double value) {
+    void *at = (char *)c + f->at;
+    switch (f->type) {
+    case FACT_REAL: *(double *)at = value; return;
+    case FACT_BOOL: *(bool *)at = value != 0; return;
+    case FACT_INT:
+    case FACT_CHOICE: break;
+    }
+    if (f->size == sizeof(int64_t))
+        *(int64_t *)at = (int64_t)value;
+    else
+        *(int *)at = (int)value;
+}
+
+bool model_fact_applies(const model_fact *f, const model_config *c) {
+    bool rope = c->pos == POS_ROPE, llama3 = rope && c->rope_scaling == ROPE_LLAMA3;
+    return (rope || !(f->flags & FACT_OF_ROPE)) && (llama3 || !(f->flags & FACT_OF_LLAMA3)) &&
+           (c->mup || !(f->flags & FACT_OF_MUP)) &&
+           (c->norm == NORM_LAYER || !(f->flags & FACT_OF_LAYER_NORM));
+}
+
+bool model_fact_legal(const model_fact *f, double value) {
+    return value >= f->min && value <= f->max && (f->type == FACT_REAL || value == floor(value));
+}
+
+char *model_fact_text(const model_fact *f, double value, char *buf, size_t n) {
+    switch (f->type) {
+    case FACT_INT: snprintf(buf, n, "%lld", (long long)value); break;
+    case FACT_BOOL: snprintf(buf, n, "%s", value != 0 ? "true" : "false"); break;
+    case FACT_CHOICE: snprintf(buf, n, "%s", config_choice(f->name, (int)value)); break;
+    case FACT_REAL: /* the shortest text that reads back as the value */
+        for (int digits = 6; digits <= 17; digits++) {
+            snprintf(buf, n, "%.*g", digits, value);
+            if (strtod(buf, NULL) == value) break;
+        }
+    }
+    return buf;
+}
+
+char *model_fact_expects(const model_fact *f, char *buf, size_t n) {
+    str text = { 0 };
+    switch (f->type) {
+    case FACT_INT:
+        str_add(&text, "a whole number from %lld to %lld", (long long)f->min, (long long)f->max);
+        break;
+    case FACT_REAL: str_add(&text, "a number from %g to %g", f->min, f->max); break;
+    case FACT_BOOL: str_add(&text, "true or false"); break;
+    case FACT_CHOICE:
+        for (int i = 0; i <= (int)f->max; i++)
+            str_add(&text, "%s%s",
+                    i == 0            ? ""
+                    : i < (int)f->max ? ", "
+                                      : " or ",
+                    config_choice(f->name, i));
+    }
+    snprintf(buf, n, "%s", text.text);
+    str_free(&text);
+    return buf;
+}
+
+int model_config_diff(const model_config *a, const model_config *b, int from) {
+    for (int i = from; i < model_facts(); i++) {
+        const model_fact *f = &facts[i];
+        if (!model_fact_applies(f, a) && !model_fact_applies(f, b)) continue;
+        if (model_fact_get(f, a) != model_fact_get(f, b)) return i;
+    }
+    return -1;
+}
+
+void model_config_init(model_config *c) {
+    *c = (model_config){ 0 };
+    for (size_t i = 0; i < COUNT_OF(facts); i++) model_fact_set(&facts[i], c, facts[i].fallback);
+}

@@ -1,0 +1,199 @@
+/* The table of model facts: every row reaches its option, its member, a checkpoint and the
+ * comparison of two models, and what older checkpoints lack has its default. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "config/config_internal.h"
+#include "fact_values.h"
+
+static void check(err e) {
+    if (!e) return;
+    err_print(stderr, e, true);
+    err_free(e);
+    fail();
+}
+
+static void refuses(err e, const char *word) {
+    assert_non_null(e);
+    if (!strstr(err_message(e), word))
+        fail_msg("expected an error with \"%s\", got \"%s\"", word, err_message(e));
+    err_free(e);
+}
+
+/* A model to which every fact matters. */
+static model_config whole(void) {
+    model_config c;
+    check(model_preset("tiny", &c));
+    c.rope_scaling = ROPE_LLAMA3;
+    c.mup = true;
+    c.norm = NORM_LAYER;
+    for (int i = 0; i < model_facts(); i++) assert_true(model_fact_applies(model_fact_at(i), &c));
+    return c;
+}
+
+static void every_model_option_is_a_fact(void **state) {
+    int n = 0;
+    for (int i = 0; i < option_count; i++) {
+        const option *o = &option_table[i];
+        if (strcmp(o->section, "model") || !strcmp(o->key, "preset")) continue;
+        if (!model_fact_find(o->key))
+            fail_msg("%s is not a row of model_facts.def: checkpoints would not keep it", o->name);
+        n++;
+    }
+    assert_int_equal(n, model_facts());
+}
+
+static void every_fact_has_its_option(void **state) {
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        model_config c;
+        config cfg;
+        char text[64];
+        config_init(&cfg);
+        check(config_set(&cfg, "model.norm", "layer"));
+        check(model_from_config(&cfg, &c));
+        double v = other_value(f, &c);
+        check(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
+        check(model_from_config(&cfg, &c));
+        if (model_fact_get(f, &c) != v) fail_msg("%s=%s does not reach the model", f->name, text);
+        config_free(&cfg);
+    }
+}
+
+static void every_fact_is_kept_and_compared(void **state) {
+    model_config plain = whole();
+    assert_int_equal(model_config_diff(&plain, &plain, 0), -1);
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        model_config c = plain, back;
+        model_fact_set(f, &c, other_value(f, &c));
+        assert_int_equal(model_config_diff(&c, &plain, 0), i);
+        json_t *o = model_to_json(&c);
+        assert_non_null(json_object_get(o, f->key));
+        check(model_from_json(o, "file", &back));
+        json_decref(o);
+        if (model_fact_get(f, &back) != model_fact_get(f, &c) ||
+            model_config_diff(&c, &back, 0) >= 0)
+            fail_msg("%s does not survive a checkpoint", f->name);
+    }
+}
+
+static void facts_without_effect_do_not_differ(void **state) {
+    model_config a, b;
+    check(model_preset("gpt-small", &a));
+    b = a;
+    b.rope_theta = 7;
+    b.rope_factor = 3;
+    b.mup_base = 1;
+    assert_int_equal(model_config_diff(&a, &b, 0), -1);
+}
+
+static void older_checkpoints_load(void **state) {
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        model_config c = whole(), back;
+        json_t *o = model_to_json(&c);
+        json_object_del(o, f->key);
+        err e = model_from_json(o, "old.json", &back);
+        json_decref(o);
+        if (f->flags & FACT_REQUIRED) {
+            refuses(e, f->key);
+            continue;
+        }
+        check(e);
+        assert_true(model_fact_get(f, &back) == f->fallback);
+    }
+}
+
+/* As version 0.1 wrote a model with learned positions and one with norms after the branches. */
+static void first_format_loads(void **state) {
+    static const char sizes[] = "\"name\": \"x\", \"layers\": 2, \"dim\": 32, \"heads\": 4, "
+                                "\"kv_heads\": 4, \"head_dim\": 8, \"ffn_dim\": 64, "
+                                "\"vocab_size\": 80, \"max_seq_len\": 64, \"norm\": \"layer\", "
+                                "\"rope_scaling_factor\": 0.0, \"mup_base_dim\": 256";
+    static const char *const cases[] = {
+        "\"norm_post\": false, \"positions\": \"learned\", \"rope_theta\": 0.0, "
+        "\"rope_fraction\": 0.0, \"rope_scaling\": false",
+        "\"norm_post\": true, \"positions\": \"rope\", \"rope_theta\": 10000.0, "
+        "\"rope_fraction\": 1.0, \"rope_scaling\": false",
+    };
+    for (int i = 0; i < 2; i++) {
+        str text = { 0 };
+        model_config c;
+        str_add(&text, "{%s, %s}", sizes, cases[i]);
+        json_t *o = json_loads(text.text, 0, NULL);
+        assert_non_null(o);
+        check(model_from_json(o, "old.json", &c));
+        assert_int_equal(c.norm_position, i ? NORM_POST : NORM_PRE);
+        assert_int_equal(c.pos, i ? POS_ROPE : POS_LEARNED);
+        assert_true(c.rope_theta == 10000 && c.rope_fraction == 1 && c.rope_factor == 8);
+        json_decref(o);
+        str_free(&text);
+    }
+}
+
+static void wrong_checkpoints_are_refused(void **state) {
+    static const struct {
+        const char *key, *value, *says;
+    } cases[] = {
+        { "softcap", "30", "\"softcap\"" },
+        { "layers", "1e9", "layers" },
+        { "layers", "-1", "from 1 to 1024" },
+        { "layers", "9223372036854775807", "from 1 to 1024" },
+        { "norm", "\"batch\"", "rms or layer" },
+        { "bias", "1", "true or false" },
+        { "rope_theta", "0.5", "a number from 1" },
+        { "rope_theta", "\"x\"", "a number from 1" },
+        { "dropout", "0.99", "from 0 to 0.95" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        model_config c = whole(), back;
+        json_t *o = model_to_json(&c);
+        json_object_set_new(o, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
+        refuses(model_from_json(o, "bad.json", &back), cases[i].says);
+        json_decref(o);
+    }
+}
+
+/* ---- options that follow from others --------------------------- */
+static err model_of(const char *const *set, model_config *c) {
+    config cfg;
+    config_init(&cfg);
+    for (; *set; set += 2) check(config_set(&cfg, set[0], set[1]));
+    err e = model_from_config(&cfg, c);
+    config_free(&cfg);
+    return e;
+}
+#define MODEL_OF(c, ...) model_of((const char *const[]){ __VA_ARGS__, NULL }, c)
+
+static void sizes_follow_width_and_heads(void **state) {
+    model_config c;
+    check(MODEL_OF(&c, "model.dim", "256"));
+    assert_true(c.head_dim == 64 && c.ffn == 768 && c.kv_heads == 2);
+    check(MODEL_OF(&c, "model.heads", "8"));
+    assert_true(c.head_dim == 16 && c.kv_heads == 8);
+    check(MODEL_OF(&c, "model", "qwen3-0.6b", "model.layers", "2"));
+    assert_int_equal(c.head_dim, 128);
+    refuses(MODEL_OF(&c, "model.heads", "3"), "does not divide");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_model_option_is_a_fact),
+        cmocka_unit_test(every_fact_has_its_option),
+        cmocka_unit_test(every_fact_is_kept_and_compared),
+        cmocka_unit_test(facts_without_effect_do_not_differ),
+        cmocka_unit_test(older_checkpoints_load),
+        cmocka_unit_test(first_format_loads),
+        cmocka_unit_test(wrong_checkpoints_are_refused),
+        cmocka_unit_test(sizes_follow_width_and_heads),
+    };
+    return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
+}
