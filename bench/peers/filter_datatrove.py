@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
-"""datatrove's filters over the same documents as bench_filter, in megabytes of text per second of
+"""datatrove's filters over the same documents as bench_data_filter, in megabytes of text per second of
 CPU time on one thread.
 
     pip install datatrove spacy nltk zstandard
-    bench/filter_peer.py FILE.jsonl[.gz|.zst]... [--seconds S] [--verdicts OUT.jsonl]
+    bench/peers/filter_datatrove.py FILE.jsonl[.gz|.zst]... [--seconds S] [--verdicts OUT.jsonl]
 
 Each filter gets at most S seconds (30). --verdicts writes what each filter says of each document:
 {"id", "set", "kept", "reason"}; with the documents that "ingot data filter --rules SET --dropped"

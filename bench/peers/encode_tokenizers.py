@@ -1,6 +1,6 @@
 """Encoding speed of Hugging Face's tokenizers and of tiktoken, on one thread, in CPU time.
 
-    RAYON_NUM_THREADS=1 python bench/tokenizer_peers.py TOKENIZER.json|FILE.tiktoken TEXT
+    RAYON_NUM_THREADS=1 python bench/peers/encode_tokenizers.py TOKENIZER.json|FILE.tiktoken TEXT
 
 The peers get the text as documents of about 10 kB, cut at line ends: on one string of megabytes
 Hugging Face's library is several times slower. Prints a line of JSON; a peer that is not installed

@@ -2,7 +2,7 @@
  * alone with the kernels' own instructions, the copy bandwidth, and for the shapes of a
  * transformer's step over 1024 tokens the speed and its share of the peak:
  *
- *     bench_gemm [--isa NAME] [--threads N] [--blas LIBRARY.so]
+ *     bench_cpu_gemm [--isa NAME] [--threads N] [--blas LIBRARY.so]
  *
  * With --blas, the same fp32 products by that CBLAS with its own threads, for comparison. */
 #include "ops/cpu/kernel/kernel_internal.h"

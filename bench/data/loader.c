@@ -1,6 +1,6 @@
 /* How fast batches are made: bytes of the token file consumed in a second of one core's time.
  *
- *     bench_loader [MEGABYTES]
+ *     bench_data_loader [MEGABYTES]
  *
  * The tokens lie in a file in the folder for temporary files, in the page cache after the first
  * pass. Every row makes the same batches of 8 x 2048 tokens; one core makes them, none ahead. */

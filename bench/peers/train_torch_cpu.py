@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""PyTorch's training speed on this machine, for bench/cpu: a GPT with AdamW and clipping, random tokens.
+"""PyTorch's training speed on this machine, for bench/cpu/run: a GPT with AdamW and clipping, random tokens.
 
-    torch_cpu.py MODEL ROWS SEQ fp32|bf16 STEPS [eager|compile] [onednn|plain]
+    train_torch_cpu.py MODEL ROWS SEQ fp32|bf16 STEPS [eager|compile] [onednn|plain]
 
 Prints "median best" in tokens per second. bf16 is autocast with fp32 master weights, as ours.
 """

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """datasketch's MinHash on the documents of a JSON lines file: 5-grams of words, 112 permutations.
 
-    minhash_peer.py FILE.jsonl [MEGABYTES]
+    bench/peers/minhash_datasketch.py FILE.jsonl [MEGABYTES]
 
 Prints the speed of signatures in MB of text a second of CPU time, on one thread: with words and
 5-grams made in Python, as its users do, and for the hashing alone. Needs the package datasketch.

@@ -2,7 +2,7 @@
  * no activation, nothing beside it), plus the bytes of every other op, each operand moved once, at
  * copy bandwidth. What a step takes beyond this is lost in kernels, between them, or on the host.
  *
- *     bench_floor PRESET ROWS SEQ fp32|bf16 [--cuda] [--vocab=N] [--fp8=RECIPE] [--json]
+ *     bench_gpu_floor PRESET ROWS SEQ fp32|bf16 [--cuda] [--vocab=N] [--fp8=RECIPE] [--json]
  *
  * Without a GPU there is no copy bandwidth: only the products' times and the bytes are told. */
 #include <math.h>
@@ -276,7 +276,7 @@ static void read_options(floor_run *r, int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 5) {
-        fprintf(stderr, "usage: bench_floor PRESET ROWS SEQ DTYPE [--cuda] [--vocab=N] "
+        fprintf(stderr, "usage: bench_gpu_floor PRESET ROWS SEQ DTYPE [--cuda] [--vocab=N] "
                         "[--fp8=RECIPE] [--json]\n");
         return 2;
     }

@@ -1,6 +1,6 @@
 /* Speed of attention: forward, backward, and decoding from a cache.
  *
- *     bench_attention [threads [isa]]
+ *     bench_cpu_attention [threads [isa]]
  *
  * GFLOP/s count the pairs that attend, not the square: 4 N_pairs dim flops a head forward, 10
  * backward. Each figure is the best of several runs, since the machine may be shared. */

@@ -1,4 +1,4 @@
-/* Times whole training steps (forward, backward, clipping, update), as bench/cpu and bench/gpu run
+/* Times whole training steps (forward, backward, clipping, update), as bench/cpu/run and bench/gpu/run run
  * them beside PyTorch and llm.c.
  *
  *     bench_train PRESET ROWS SEQ fp32|bf16|fp16 STEPS [flags] [options of a run]

@@ -1,7 +1,7 @@
 /* Times what fp8 adds to a linear layer and what it saves, on a GPU: quantisation in GB/s, products in
  * TFLOP/s in bf16 and fp8, at the shapes of a model's block.
  *
- *     bench_fp8 TOKENS IN OUT [IN OUT ...] */
+ *     bench_gpu_fp8 TOKENS IN OUT [IN OUT ...] */
 #include <stdlib.h>
 
 #include "ops/ops.h"
@@ -145,7 +145,7 @@ static void products(int64_t n, int64_t k, int64_t m, bool fp8) {
 
 int main(int argc, char **argv) {
     if (argc < 4) {
-        fprintf(stderr, "usage: bench_fp8 TOKENS IN OUT [IN OUT ...]\n");
+        fprintf(stderr, "usage: bench_gpu_fp8 TOKENS IN OUT [IN OUT ...]\n");
         return 2;
     }
     die(ops_cuda_open(0, 0, &gpu));

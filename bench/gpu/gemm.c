@@ -4,7 +4,7 @@
  *
  *     bench_gpu_gemm [--json] [--log] [MODEL ROWS SEQ]
  *
- * Without a model, those of bench/gpu. --log says what each trial chose, on stderr. Operands are
+ * Without a model, those of bench/gpu/run. --log says what each trial chose, on stderr. Operands are
  * random and the cache is swept between runs; medians of ten. */
 #include "model/model.h"
 #include "ops/cuda/cuda_internal.h"

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""PyTorch's training speed on one GPU, for bench/gpu, at its best: torch.compile, bf16 autocast over fp32
+"""PyTorch's training speed on one GPU, for bench/gpu/run, at its best: torch.compile, bf16 autocast over fp32
 weights, cuDNN's attention, fused AdamW, clipping.
 
-    torch_gpu.py MODEL ROWS SEQ STEPS [--tokens FILE] [--narrow] [--checkpoint] [--device cpu]
+    train_torch.py MODEL ROWS SEQ STEPS [--tokens FILE] [--narrow] [--checkpoint] [--device cpu]
 
 Prints one line of JSON: tokens per second on random tokens and, with --tokens, on those of a file; the
 most memory that was allocated, and what the whole process held. --narrow keeps weights and moments in

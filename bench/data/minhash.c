@@ -1,8 +1,8 @@
 /* Speed of MinHash signatures on one thread, in CPU time: words alone, then signatures.
  *
- *     bench_minhash [FILE]      documents of FILE (32 MiB of them); else made by the generator
+ *     bench_data_minhash [FILE]      documents of FILE (32 MiB of them); else made by the generator
  *
- * minhash_peer.py FILE.jsonl measures datasketch on the same documents.
+ * bench/peers/minhash_datasketch.py FILE.jsonl measures datasketch on the same documents.
  */
 #include "curate/dedup_internal.h"
 #include "data/data.h"

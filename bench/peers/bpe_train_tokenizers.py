@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
-"""Hugging Face's BPE trainer on the same text as bench_bpe_train, with the same options.
+"""Hugging Face's BPE trainer on the same text as bench_data_bpe_train, with the same options.
 
-    bpe_train_peer.py FILE.jsonl VOCAB [THREADS] [--save tokenizer.json]
+    bench/peers/bpe_train_tokenizers.py FILE.jsonl VOCAB [THREADS] [--save tokenizer.json]
 
 Prints seconds, seconds of all cores, and the peak of memory in bytes. Needs the package tokenizers.
 """

@@ -1,6 +1,6 @@
-/* Times the training of a BPE tokenizer, as bench/bpe_train_peer.py times Hugging Face's.
+/* Times the training of a BPE tokenizer, as bench/peers/bpe_train_tokenizers.py times Hugging Face's.
  *
- *     bench_bpe_train FILE VOCAB [THREADS]
+ *     bench_data_bpe_train FILE VOCAB [THREADS]
  *
  * Prints seconds, seconds of all cores, and the peak of memory in bytes. */
 #include <stdlib.h>
@@ -15,7 +15,7 @@ static void die(err e) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) die(ERR("usage: bench_bpe_train FILE VOCAB [THREADS]"));
+    if (argc < 3) die(ERR("usage: bench_data_bpe_train FILE VOCAB [THREADS]"));
     static const char *const special[] = { TEXT_SEPARATOR };
     const char *path = argv[1];
     bpe_options o = { .vocab = atoll(argv[2]),

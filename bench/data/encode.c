@@ -1,6 +1,6 @@
 /* Encoding speed on one thread, in CPU time.
  *
- *     bench_tokenizer TOKENIZER FILE [PATTERN]
+ *     bench_data_encode TOKENIZER FILE [PATTERN]
  *
  * Prints a line of JSON: the first pass over the text with an empty cache, the best of several
  * passes after it, splitting alone where the pattern is a known one, and decoding.
@@ -82,7 +82,7 @@ static err run(int argc, char **argv) {
 
 int main(int argc, char **argv) {
     if (argc < 3) {
-        fprintf(stderr, "usage: bench_tokenizer TOKENIZER FILE [PATTERN]\n");
+        fprintf(stderr, "usage: bench_data_encode TOKENIZER FILE [PATTERN]\n");
         return 2;
     }
     err e = run(argc, argv);

@@ -1,8 +1,8 @@
 /* How fast documents are judged, in megabytes of text per second of CPU time on one thread, for
  * each rule set and for all of them.
  *
- *     bench_filter FILE... [--bad-words LIST] [--language-model MODEL]
- *     bench/filter_peer.py FILE...                    the same documents through datatrove
+ *     bench_data_filter FILE... [--bad-words LIST] [--language-model MODEL]
+ *     bench/peers/filter_datatrove.py FILE...                    the same documents through datatrove
  *
  * "in use" stops at the first rule that drops a document. "at worst" has limits that drop nothing,
  * so that every rule measures every document. Reading the files is not part of it.
@@ -115,7 +115,8 @@ int main(int argc, char **argv) {
             argv[n++] = argv[i];
     }
     corpus c = { 0 };
-    err e = n ? read_corpus((const char *const *)argv, n, &c) : ERR("usage: bench_filter FILE...");
+    err e =
+        n ? read_corpus((const char *const *)argv, n, &c) : ERR("usage: bench_data_filter FILE...");
     if (!e) e = bench(&c, bad_words, model);
     if (e) err_print(stderr, e, false);
     int status = e != OK;

@@ -1,7 +1,7 @@
 /* How near the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
  * (every operand once) over time, as a share of a plain copy on the same threads.
  *
- *     bench_bandwidth [threads [op]]   0, the default: one per core; only ops named like this
+ *     bench_cpu_bandwidth [threads [op]]   0, the default: one per core; only ops named like this
  *
  * Copy and op take turns, and each counts its best: on a shared machine they slow down together.
  * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
