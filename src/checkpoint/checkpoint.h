@@ -152,7 +152,8 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
  *
  * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
  * 2. The folder appears under its name complete, or not at all: it is written as .tmp and renamed.
- * 3. The data cursor is the number of windows consumed, the ranges skipped and the seed.
+ * 3. The data cursor is the number of windows consumed, the ranges skipped, whether epochs have
+ *    offsets, and the seed.
  */
 typedef struct ckpt_state {
     int64_t step;     /* steps done */
@@ -160,6 +161,8 @@ typedef struct ckpt_state {
     int64_t tokens;   /* seen */
     int64_t windows;  /* consumed */
     data_skips skips; /* windows jumped over */
+    bool
+        epoch_offset; /* as in loader_options; false in checkpoints of before there was such a thing */
     uint64_t seed;
     bool bytes; /* tokens are bytes of text, so samples can be read */
     loss_scaler scaler;

@@ -129,13 +129,13 @@ static err read_skips(const json_t *state, const char *name, data_skips *s) {
 
 static json_t *state_json(const ckpt_state *s) {
     return json_pack(
-        "{s:I, s:I, s:I, s:I, s:o, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}", "step",
-        (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens", (json_int_t)s->tokens,
-        "windows", (json_int_t)s->windows, "skipped", skips_json(&s->skips), "seed",
-        (json_int_t)s->seed, "bytes", (int)s->bytes, "loss_scale", "scale", s->scaler.scale,
-        "good_steps", (json_int_t)s->scaler.good_steps, "interval", (json_int_t)s->scaler.interval,
-        "noise_scale", "g2", s->noise.g2, "noise", s->noise.noise, "decay", s->noise.decay, "seen",
-        (json_int_t)s->noise.seen);
+        "{s:I, s:I, s:I, s:I, s:o, s:b, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}",
+        "step", (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens",
+        (json_int_t)s->tokens, "windows", (json_int_t)s->windows, "skipped", skips_json(&s->skips),
+        "epoch_offset", (int)s->epoch_offset, "seed", (json_int_t)s->seed, "bytes", (int)s->bytes,
+        "loss_scale", "scale", s->scaler.scale, "good_steps", (json_int_t)s->scaler.good_steps,
+        "interval", (json_int_t)s->scaler.interval, "noise_scale", "g2", s->noise.g2, "noise",
+        s->noise.noise, "decay", s->noise.decay, "seen", (json_int_t)s->noise.seen);
 }
 
 static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
@@ -147,6 +147,7 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     TRY(io_json_int(o, name, "tokens", &s->tokens));
     TRY(io_json_int(o, name, "windows", &s->windows));
     TRY(read_skips(o, name, &s->skips));
+    s->epoch_offset = json_is_true(json_object_get(o, "epoch_offset"));
     TRY(io_json_int(o, name, "seed", &seed));
     s->seed = (uint64_t)seed;
     TRY(io_json_bool(o, name, "bytes", &s->bytes));

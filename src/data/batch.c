@@ -6,23 +6,39 @@
 
 #include <string.h>
 
-/* ---- what stands in a window ------------------------------------------------------------------- */
+/* ---- the tokens of a window --------------------------------------------------------------------
+ * Without packing a window is seq_len tokens and the target of the last. The windows of epoch 0
+ * begin at the range's first token. In later epochs, where the source shifts, they begin at an offset
+ * of the epoch's own, and the range is a ring: the window that crosses its end is two pieces, the
+ * range's last tokens and its first, which are as separate as two documents.
+ *
+ *     epoch 0   |  0  |  1  |  2  |  3  |.|        . dropped: fewer than seq_len + 1 tokens
+ *     epoch 1   | 2' |.|  0  |  1  |  2  | 3' ...  a window that begins at the range's end
+ *               ^ range.from               ^ goes on at its beginning
+ */
 
-/* @return tokens of window w, its last target included: seq_len + 1, fewer at the range's end. */
-static int64_t window_tokens(const stream *s, const loader_options *o, int64_t w) {
-    int64_t left = s->range.to - s->range.from - w * o->seq_len;
-    return MAX(0, MIN(left, o->seq_len + 1));
+/* Separates these draws from those of other users of the seed. */
+static const uint64_t DRAWS_OFFSET = (uint64_t)0x6f6666736574 << 16; /* "offset" */
+
+static int64_t epoch_offset(const window_source *s, int64_t epoch) {
+    if (!s->shifts || epoch == 0) return 0;
+    rng_key key = rng_key_of(s->seed, DRAWS_OFFSET + (uint64_t)epoch);
+    return (int64_t)rng_below(key, 0, (uint64_t)(s->range.to - s->range.from));
 }
 
-/* The pieces of a window. @param one room for the only piece of a window that is not packed. */
-static const piece *window_pieces(const stream *s, const loader_options *o, int64_t w, packed *held,
-                                  piece *one, int *n) {
-    if (s->pack) return packing_window(s->pack, w, held, n);
-    int64_t have = window_tokens(s, o, w);
-    *one = (piece){ s->range.from + w * o->seq_len, (int32_t)MIN(have, o->seq_len),
-                    have > o->seq_len };
-    *n = have > 0;
-    return one;
+/* The pieces of a window.
+ * @param own memory for the pieces of a window that is not packed. */
+static const piece *window_pieces(const window_source *s, const loader_options *o, window_ref w,
+                                  packed *held, piece own[2], int *n) {
+    if (s->pack) return packing_window(s->pack, w.window, held, n);
+    int64_t T = o->seq_len, all = s->range.to - s->range.from;
+    int64_t begin = epoch_offset(s, w.epoch) + w.window * T, here = begin;
+    if (s->shifts && here >= all) here -= all;
+    int64_t left = MAX(0, all - here), rest = s->shifts ? T - MIN(left, T) : 0;
+    own[0] = (piece){ s->range.from + here, (int32_t)MIN(left, T), left > T };
+    own[1] = (piece){ s->range.from, (int32_t)rest, true };
+    *n = (left > 0) + (rest > 0);
+    return own;
 }
 
 /* Finds the tokens that end documents in an eos-parted piece. @return how many. */
@@ -49,8 +65,8 @@ static int find_indexed(const data_source *s, int64_t from, int64_t n, int32_t *
 }
 
 /* The tokens of one piece that end a document. A packed piece ends at most one, and that it says. */
-static int find_ends(const stream *s, const loader_options *o, const piece *p, const token_view *v,
-                     int32_t *ends) {
+static int find_ends(const window_source *s, const loader_options *o, const piece *p,
+                     const token_view *v, int32_t *ends) {
     if (!o->mask_documents) return 0;
     if (s->pack) {
         ends[0] = p->n - 1;
@@ -60,7 +76,7 @@ static int find_ends(const stream *s, const loader_options *o, const piece *p, c
     return s->source->indexed ? find_indexed(s->source, p->from, p->n, ends) : 0;
 }
 
-static int64_t piece_valid(const stream *s, const loader_options *o, const piece *p,
+static int64_t piece_valid(const window_source *s, const loader_options *o, const piece *p,
                            const token_view *v, int32_t *ends) {
     int64_t inputs = p->n - !p->more; /* with a token after them */
     if (s->pack || !o->mask_documents) return inputs;
@@ -71,7 +87,7 @@ static int64_t piece_valid(const stream *s, const loader_options *o, const piece
 
 /* ---- what is wrong with it --------------------------------------------------------------------- */
 
-static err beyond_vocabulary(const stream *s, int64_t limit, const piece *p) {
+static err beyond_vocabulary(const window_source *s, int64_t limit, const piece *p) {
     int64_t at = 0;
     while ((uint32_t)data_token(s->source, p->from + at) < limit) at++;
     return err_hint(ERR("%s: token %lld has id %lld, the model's vocabulary ends at %lld",
@@ -83,7 +99,7 @@ static err beyond_vocabulary(const stream *s, int64_t limit, const piece *p) {
 }
 
 /* Also the token after the piece, which is a target. */
-static bool is_beyond(const stream *s, const loader_options *o, const piece *p,
+static bool is_beyond(const window_source *s, const loader_options *o, const piece *p,
                       const token_view *v) {
     if (o->vocab_limit <= 0 || (v->width == 2 && o->vocab_limit > UINT16_MAX)) return false;
     if (s->source->below > 0 && s->source->below <= o->vocab_limit) return false;
@@ -93,10 +109,10 @@ static bool is_beyond(const stream *s, const loader_options *o, const piece *p,
 
 static bool guarded(const loader_options *o) { return o->guard.on && !o->evaluation; }
 
-int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_maker *m, int part) {
-    piece one;
+int64_t window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m) {
+    piece own[2];
     int n;
-    const piece *p = window_pieces(s, o, w, &m->held[part], &one, &n);
+    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     int64_t used = 0, valid = 0;
     token_view all = { m->ids, 4, 0 };
     for (int i = 0; i < n; i++) {
@@ -113,12 +129,15 @@ int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_ma
     return guarded(o) && guard_judge(&o->guard, &all) != GUARD_FINE ? 0 : valid;
 }
 
-void window_prefetch(const stream *s, const loader_options *o, int64_t w) {
+void window_prefetch(const window_source *s, const loader_options *o, window_ref w) {
     enum { LINE = 64, READ = 0, FAR_CACHE = 1 }; /* the nearest one has few requests in flight */
-    if (s->pack || window_tokens(s, o, w) <= o->seq_len) return;
-    int64_t from = s->range.from + w * o->seq_len;
-    const data_shard *shard = source_shard(s->source, from);
-    int64_t at = from - shard->first, n = MIN(o->seq_len, shard->n - at);
+    piece own[2];
+    int pieces;
+    if (s->pack) return;
+    const piece *p = window_pieces(s, o, w, NULL, own, &pieces);
+    if (pieces == 0) return;
+    const data_shard *shard = source_shard(s->source, p->from);
+    int64_t at = p->from - shard->first, n = MIN(p->n, shard->n - at);
     const char *tokens = (const char *)shard->tokens + at * shard->width;
     for (int64_t byte = 0; byte < n * shard->width; byte += LINE)
         __builtin_prefetch(tokens + byte, READ, FAR_CACHE);
@@ -192,7 +211,7 @@ static void fill_document(data_batch *b, int64_t at, int64_t n, int64_t limit) {
 }
 
 /* Puts one piece at `at` in the batch. @return its targets. */
-static int64_t fill_piece(const stream *s, const loader_options *o, const piece *p,
+static int64_t fill_piece(const window_source *s, const loader_options *o, const piece *p,
                           const token_view *v, int64_t limit, int32_t *ends, int64_t at,
                           data_batch *b) {
     int32_t *targets = b->targets + at;
@@ -219,12 +238,12 @@ static void fill_padding(data_batch *b, int64_t at, int64_t n, int64_t limit) {
     fill_document(b, at, n, limit);
 }
 
-err window_fill(const stream *s, const loader_options *o, int64_t w, int64_t limit, row_maker *m,
-                int part, int64_t row, data_batch *b) {
+err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
+                row_maker *m, int64_t row, data_batch *b) {
     int64_t T = o->seq_len, at = row * T, used = 0, valid = 0;
-    piece one;
+    piece own[2];
     int n;
-    const piece *p = window_pieces(s, o, w, &m->held[part], &one, &n);
+    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     bool beyond = false;
     for (int i = 0; i < n; i++) {
         token_view v = source_view(s->source, p[i].from, p[i].n, m->ids);
@@ -244,10 +263,10 @@ err window_fill(const stream *s, const loader_options *o, int64_t w, int64_t lim
         valid = 0;
     }
     if (beyond) fill_same(b->tokens + at, T, 0); /* no row of the embedding has such ids */
-    bool real = n > 0 && (s->pack || p[0].n + p[0].more > 1);
+    bool real = n > 0 && (s->pack || used + p[n - 1].more > 1);
     b->valid_here += valid;
-    b->window[row] = real ? w : -1;
-    b->part[row] = part;
+    b->window[row] = real ? w.window : -1;
+    b->part[row] = w.part;
     b->row_valid[row] = valid;
     b->guard[row] = (uint8_t)verdict;
     return OK;

@@ -260,12 +260,14 @@ const char *mix_preset_name(int i);
 double mix_preset_weight(const char *preset, const char *source);
 
 /* ---- the loader --------------------------------------------------------------------------
- * The tokens of a part are cut into windows. An epoch of a part visits each of its windows once, in
- * an order that is a keyed permutation, another in every epoch: no index is stored. The state is
- * (seed, windows consumed, skipped ranges), and any place is reached directly:
+ * The tokens of a part are split into windows. An epoch of a part visits each of its windows once,
+ * in an order that is a keyed permutation, another in every epoch: no index is stored. With
+ * epoch_offset, each epoch after the first also splits the tokens at an offset of its own, so that
+ * documents are truncated elsewhere and no window is seen twice. The state is (seed, epoch_offset,
+ * windows consumed, skipped ranges), and any window is reached directly:
  *
  *     windows consumed -> position in the mix, past what is skipped -> part and its own count
- *                      -> epoch and place in it -> window -> tokens
+ *                      -> epoch and position in it -> window -> tokens
  *
  * A step consumes step_windows windows, whatever the number of ranks. Its microbatch m is windows
  * [m * ranks * rows, (m + 1) * ranks * rows) of the step, of which rank r takes `rows`:
@@ -324,6 +326,8 @@ typedef struct loader_options {
     int64_t vocab_limit; /* ids must be below it; 0: no limit */
     bool mask_documents; /* attention stays inside a document, whose last token has no target */
     bool in_order;       /* windows as they lie in the file, in every epoch */
+    bool epoch_offset;   /* split each epoch after the first at an offset drawn from the seed; not
+                          * with in_order, and not with best-fit packing, which splits at documents */
     bool evaluation;     /* in order, and the end padded instead of dropped: see loader_next */
     data_packing packing;
     guard_options guard;
@@ -351,7 +355,7 @@ typedef struct data_batch {
     int32_t *pos;         /* [N], restarts with each document and each window */
     int32_t *start;       /* [N], index in this batch of the first token attended to */
     int64_t *id;          /* [N], place of the token in the data: names it on every layout */
-    int64_t *window;      /* [rows], in its part; -1 for padding */
+    int64_t *window;      /* [rows], in its part's epoch; -1 for padding */
     int32_t *part;        /* [rows] */
     int64_t *row_valid;   /* [rows], targets */
     uint8_t *guard;       /* [rows], guard_verdict */
@@ -374,8 +378,9 @@ err loader_new_mix(const data_part *parts, int n, const loader_options *o, loade
 err loader_next(loader *l, data_batch *out) MUST_USE;
 /* Continues as if `consumed` windows had been consumed; a step begins there. */
 void loader_seek(loader *l, int64_t consumed);
-/* Replaces what is skipped; a seek must follow. */
+/* Replace what is skipped, and whether epochs have offsets; a seek must follow. */
 void loader_set_skips(loader *l, const data_skips *skips);
+void loader_set_epoch_offset(loader *l, bool on);
 int64_t loader_windows(const loader *l); /* in one epoch of every part */
 /* @return windows there are before every part has been through its epochs; INT64_MAX: no end. */
 int64_t loader_total(const loader *l);
@@ -390,8 +395,8 @@ typedef struct loader_part {
 loader_part loader_part_at(const loader *l, int part);
 /* @return windows of this part among the first `consumed`. */
 int64_t loader_part_consumed(const loader *l, int part, int64_t consumed);
-/* @return the first token of a window in its part's source: where to look. */
-int64_t loader_window_token(const loader *l, int part, int64_t window);
+/* @return the first token of a batch's row, counted in its part's source: where to look. */
+int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row);
 void loader_free(loader *l); /* takes NULL; the sources stay open */
 
 /* The order of windows: a bijection of [0, n) for each (seed, epoch), without memory.

@@ -161,29 +161,37 @@ void packed_free(packed *held);
 guard_verdict guard_judge(const guard_options *g, const token_view *v);
 
 /* ---- batch.c: one row of a batch -------------------------------------------------------------- */
-/* A part as the loader sees it. */
-typedef struct stream {
+/* The windows of one part of the mix. */
+typedef struct window_source {
     const data_source *source;
     data_range range;
-    packing *pack;   /* owned; NULL: windows one after the other */
-    int64_t windows; /* in an epoch */
+    packing *pack;   /* owned; NULL: contiguous windows */
+    int64_t windows; /* per epoch */
     int64_t first;   /* id of the source's first token among all parts */
     uint64_t seed;
+    bool shifts; /* each epoch after the first begins at an offset of its own */
     const char *name;
-} stream;
+} window_source;
+/* One window of a mix. */
+typedef struct window_ref {
+    int part;
+    int64_t window; /* in its epoch; past the range for padding */
+    int64_t epoch;  /* of its part */
+} window_ref;
 /* What a thread that makes rows needs of its own. */
 typedef struct row_maker {
     int32_t *ids;  /* [seq_len + 1] */
     int32_t *ends; /* [seq_len + 1] */
     packed *held;  /* [parts] */
 } row_maker;
-/* Asks for the tokens of window w to be in the cache soon. */
-void window_prefetch(const stream *s, const loader_options *o, int64_t w);
-/* @return targets in window w; 0 for one that the guard rejects. */
-int64_t window_valid(const stream *s, const loader_options *o, int64_t w, row_maker *m, int part);
-/* Fills row `row` of `b` with window w; every token is padding when w is past the range's end.
- * @param limit longest piece of the curriculum. */
-err window_fill(const stream *s, const loader_options *o, int64_t w, int64_t limit, row_maker *m,
-                int part, int64_t row, data_batch *b) MUST_USE;
+/* All of these take the source of the part that `w` names. */
+/* Brings the tokens of a window into the cache. */
+void window_prefetch(const window_source *s, const loader_options *o, window_ref w);
+/* @return targets in a window; 0 for one that the guard rejects. */
+int64_t window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m);
+/* Fills row `row` of `b` with a window; all of it is padding when the window is past the range's
+ * end. @param limit longest piece of the curriculum. */
+err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
+                row_maker *m, int64_t row, data_batch *b) MUST_USE;
 
 #endif

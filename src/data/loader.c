@@ -32,7 +32,7 @@ typedef struct slot {
 } slot;
 
 struct loader {
-    stream *streams; /* [parts] */
+    window_source *sources; /* [parts] */
     int parts;
     mix *mix;
     loader_options o; /* defaults resolved */
@@ -58,7 +58,7 @@ static int64_t batch_windows(const loader *l) { return l->o.rows * l->o.ranks; }
 
 int64_t loader_windows(const loader *l) {
     int64_t sum = 0;
-    for (int i = 0; i < l->parts; i++) sum += l->streams[i].windows;
+    for (int i = 0; i < l->parts; i++) sum += l->sources[i].windows;
     return sum;
 }
 
@@ -77,7 +77,7 @@ int64_t loader_total(const loader *l) {
 
 loader_part loader_part_at(const loader *l, int part) {
     return (loader_part){ .share = mix_share(l->mix, part),
-                          .windows = l->streams[part].windows,
+                          .windows = l->sources[part].windows,
                           .most = mix_most(l->mix, part) };
 }
 
@@ -91,33 +91,21 @@ int64_t loader_part_consumed(const loader *l, int part, int64_t consumed) {
     return count;
 }
 
-int64_t loader_window_token(const loader *l, int part, int64_t window) {
-    const stream *s = &l->streams[part];
-    if (!s->pack) return s->range.from + window * l->o.seq_len;
-    packed held = { 0 };
-    int n;
-    int64_t from = packing_window(s->pack, window, &held, &n)->from;
-    packed_free(&held);
-    return from;
+int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row) {
+    return b->id[row * l->o.seq_len] - l->sources[b->part[row]].first;
 }
 
-typedef struct place {
-    int part;
-    int64_t window; /* past the range for padding */
-    int64_t epoch;
-} place;
-
 /* @return the window that is read after `consumed` others, which are fewer than loader_total. */
-static place window_at(const loader *l, int64_t consumed) {
+static window_ref window_at(const loader *l, int64_t consumed) {
     if (l->o.evaluation) {
         int64_t round = loader_batches(l) * batch_windows(l);
-        return (place){ 0, consumed % round, consumed / round };
+        return (window_ref){ 0, consumed % round, consumed / round };
     }
     mix_place m = mix_at(l->mix, data_skips_position(&l->o.skips, consumed));
-    const stream *s = &l->streams[m.part];
+    const window_source *s = &l->sources[m.part];
     int64_t epoch = m.number / s->windows, i = m.number % s->windows;
     if (!l->o.in_order) i = data_permute(s->seed, epoch, s->windows, i);
-    return (place){ m.part, i, epoch };
+    return (window_ref){ m.part, i, epoch };
 }
 
 /* @return the longest piece of a document in a step that begins at `consumed`. */
@@ -141,8 +129,9 @@ static int64_t step_size(const loader_options *o, int64_t consumed) {
 /* Whether every window has seq_len targets, whatever it holds. */
 static bool always_full(const loader *l) {
     if (l->o.evaluation || l->o.guard.on || l->o.packing != PACK_CONCAT) return false;
+    if (l->o.epoch_offset && !l->o.in_order) return false; /* one crosses the range's end */
     return !l->o.mask_documents ||
-           (l->parts == 1 && l->streams[0].source->info.eos < 0 && !l->streams[0].source->indexed);
+           (l->parts == 1 && l->sources[0].source->info.eos < 0 && !l->sources[0].source->indexed);
 }
 
 /* Whether the batch that is made anyway tells the sum. */
@@ -150,21 +139,21 @@ static bool batch_is_step(const loader *l, const step *s) {
     return l->o.ranks == 1 && s->size == batch_windows(l);
 }
 
-/* Finds a window and has it fetched: it lies anywhere in memory, and is read a window later. */
-static place ask_for(const loader *l, int64_t consumed) {
-    place p = window_at(l, consumed);
-    window_prefetch(&l->streams[p.part], &l->o, p.window);
-    return p;
+/* Finds a window and prefetches it: it lies anywhere in memory, and is read a window later. */
+static window_ref prefetch_window(const loader *l, int64_t consumed) {
+    window_ref w = window_at(l, consumed);
+    window_prefetch(&l->sources[w.part], &l->o, w);
+    return w;
 }
 
 static int64_t count_valid(const loader *l, const step *s, row_maker *m) {
     if (always_full(l)) return s->size * l->o.seq_len;
     int64_t valid = 0;
-    place p, next = window_at(l, s->begin);
+    window_ref w, next = window_at(l, s->begin);
     for (int64_t i = 0; i < s->size; i++) {
-        p = next;
-        if (i + 1 < s->size) next = ask_for(l, s->begin + i + 1);
-        valid += window_valid(&l->streams[p.part], &l->o, p.window, m, p.part);
+        w = next;
+        if (i + 1 < s->size) next = prefetch_window(l, s->begin + i + 1);
+        valid += window_valid(&l->sources[w.part], &l->o, w, m);
     }
     return valid;
 }
@@ -185,12 +174,12 @@ static err make_batch(const loader *l, int64_t consumed, const step *s, row_make
     b->microbatches = s->size / unit;
     b->consumed = consumed + unit;
     int64_t limit = curriculum_limit(&l->o, s->begin);
-    place p, next = window_at(l, first);
+    window_ref w, next = window_at(l, first);
     b->epoch = next.epoch;
     for (int64_t row = 0; row < l->o.rows; row++) {
-        p = next;
-        if (row + 1 < l->o.rows) next = ask_for(l, first + row + 1);
-        TRY(window_fill(&l->streams[p.part], &l->o, p.window, limit, m, p.part, row, b));
+        w = next;
+        if (row + 1 < l->o.rows) next = prefetch_window(l, first + row + 1);
+        TRY(window_fill(&l->sources[w.part], &l->o, w, limit, m, row, b));
     }
     return OK;
 }
@@ -340,6 +329,20 @@ void loader_set_skips(loader *l, const data_skips *skips) {
     resume_workers(l);
 }
 
+/* Packed windows follow the documents, and windows in order the file: neither is shifted. */
+static void set_shifts(loader *l) {
+    for (int i = 0; i < l->parts; i++)
+        l->sources[i].shifts =
+            l->o.epoch_offset && !l->o.in_order && !l->o.evaluation && !l->sources[i].pack;
+}
+
+void loader_set_epoch_offset(loader *l, bool on) {
+    pause_workers(l);
+    l->o.epoch_offset = on;
+    set_shifts(l);
+    resume_workers(l);
+}
+
 /* ---- life -------------------------------------------------------------------------------------- */
 
 /* Fills in defaults and refuses what cannot work. */
@@ -361,8 +364,8 @@ static err resolve_options(loader_options *o) {
     return OK;
 }
 
-/* What the loader needs to know of one part. */
-static err open_stream(const data_part *p, int index, const loader_options *o, stream *s) {
+/* Fills in the windows of one part. */
+static err open_windows(const data_part *p, int index, const loader_options *o, window_source *s) {
     const data_info *info = data_source_info(p->source);
     data_range r = p->range;
     if (r.to == 0) r.to = info->tokens;
@@ -373,7 +376,7 @@ static err open_stream(const data_part *p, int index, const loader_options *o, s
         return err_hint(ERR("%s has %lld tokens here, a window of sequence length %lld needs %lld",
                             info->path, (long long)tokens, (long long)o->seq_len, (long long)least),
                         "use a longer file or a shorter sequence");
-    *s = (stream){ .source = p->source, .range = r, .name = p->name };
+    *s = (window_source){ .source = p->source, .range = r, .name = p->name };
     /* A source alone keeps the seed; others get orders of their own. */
     s->seed = index == 0 ? o->seed : hash_bytes(&index, sizeof index, o->seed);
     if (packs) {
@@ -417,14 +420,14 @@ static void make_makers(loader *l) {
     }
 }
 
-static err open_streams(loader *l, const data_part *parts) {
+static err open_parts(loader *l, const data_part *parts) {
     int64_t first = 0;
     err e = OK;
     int64_t *windows = mem_alloc((size_t)l->parts * sizeof *windows);
     for (int i = 0; i < l->parts; i++) {
-        TRY_CLEAN(open_stream(&parts[i], i, &l->o, &l->streams[i]));
-        l->streams[i].first = first;
-        windows[i] = l->streams[i].windows;
+        TRY_CLEAN(open_windows(&parts[i], i, &l->o, &l->sources[i]));
+        l->sources[i].first = first;
+        windows[i] = l->sources[i].windows;
         first += parts[i].source->info.tokens;
     }
     e = mix_new(parts, l->parts, windows, &l->mix);
@@ -440,14 +443,15 @@ err loader_new_mix(const data_part *parts, int n, const loader_options *o, loade
     loader *l = mem_alloc(sizeof *l);
     l->o = resolved;
     l->parts = n;
-    l->streams = mem_alloc((size_t)n * sizeof *l->streams);
+    l->sources = mem_alloc((size_t)n * sizeof *l->sources);
     l->slots = l->o.prefetch + 1;
     l->steps = mem_alloc((size_t)(l->slots + 1) * sizeof *l->steps);
     l->n_step = -1;
     pthread_mutex_init(&l->lock, NULL);
     pthread_cond_init(&l->changed, NULL);
     err e = OK;
-    TRY_CLEAN(open_streams(l, parts));
+    TRY_CLEAN(open_parts(l, parts));
+    set_shifts(l);
     l->workers = l->o.prefetch > 0 ? MIN(l->o.workers, l->o.prefetch) : 0;
     l->threads = mem_alloc((size_t)(l->workers + 1) * sizeof *l->threads);
     carve_slots(l);
@@ -481,9 +485,9 @@ void loader_free(loader *l) {
         for (int k = 0; k < l->parts; k++) packed_free(&l->makers[i].held[k]);
         free(l->makers[i].held);
     }
-    for (int i = 0; i < l->parts; i++) packing_free(l->streams[i].pack);
+    for (int i = 0; i < l->parts; i++) packing_free(l->sources[i].pack);
     free(l->makers);
-    free(l->streams);
+    free(l->sources);
     mix_free(l->mix);
     free(l->threads);
     free(l->steps);

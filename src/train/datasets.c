@@ -209,6 +209,7 @@ err datasets_begin(trainer *t) {
     int64_t now = data_skips_position(&t->state.skips, t->state.windows);
     for (int i = 0; i < wanted.n; i++) TRY(data_skips_add(&t->state.skips, wanted.at[i], now));
     loader_set_skips(t->batches, &t->state.skips);
+    loader_set_epoch_offset(t->batches, t->state.epoch_offset);
     loader_seek(t->batches, t->state.windows);
     return OK;
 }
@@ -238,7 +239,7 @@ err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t
         if (b->guard[row] == GUARD_FINE) continue;
         if ((*rejected)++ >= EVENTS_PER_STEP) continue;
         int part = b->part[row];
-        int64_t token = loader_window_token(t->batches, part, b->window[row]);
+        int64_t token = loader_row_token(t->batches, b, row);
         TRY(observe_event(
             t->log, "guard", step,
             json_pack("{s:s, s:o, s:I, s:I}", "why", guard_verdict_name(b->guard[row]), "source",

@@ -69,6 +69,13 @@ static void data_lines(const trainer *t) {
              (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
 }
 
+/* What a run began with stays: to change it in mid-epoch would repeat and omit tokens. */
+static void offset_line(const trainer *t) {
+    if (t->state.epoch_offset == t->cfg->data.epoch_offset) return;
+    line("epochs", "data.epoch_offset stays %s, as in the checkpoint",
+         t->state.epoch_offset ? "true" : "false");
+}
+
 void trainer_describe(const trainer *t) {
     char a[32];
     printf("%s\n", t->dir);
@@ -86,6 +93,7 @@ void trainer_describe(const trainer *t) {
     line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
          pool_size(t->x.pool));
     memory_line(t->p);
+    offset_line(t);
     if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);
 }

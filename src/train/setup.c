@@ -148,6 +148,7 @@ static err begin(trainer *t, const char *from, bool resume) {
     uint64_t seed = (uint64_t)t->cfg->training.seed;
     if (!resume)
         t->state = (ckpt_state){ .seed = seed,
+                                 .epoch_offset = t->cfg->data.epoch_offset,
                                  .scaler = { t->cfg->precision.loss_scale, 0,
                                              t->cfg->precision.loss_scale_growth_interval } };
     t->state.bytes = datasets_are_bytes(t);

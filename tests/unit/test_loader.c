@@ -96,6 +96,100 @@ static void an_epoch_visits_every_window_once(void **state) {
     data_close(s);
 }
 
+/* Tokens 0 ... n - 1, so that a batch's tokens and targets name themselves. */
+static data_source *numbered_source(int64_t n) {
+    int32_t *tokens = malloc((size_t)n * sizeof *tokens);
+    for (int64_t i = 0; i < n; i++) tokens[i] = (int32_t)i;
+    data_source *s = NULL;
+    assert_ok(data_open_memory(tokens, n, 1 << 20, -1, &s));
+    free(tokens);
+    return s;
+}
+
+enum { SHIFT_T = 32 };
+/* Reads an epoch. Each token must come at most once, and be followed by its own neighbor, none of
+ * them outside the range. @return where window 0 begins. */
+static int64_t read_epoch(loader *l, data_range range, int64_t epoch, int *times) {
+    int64_t windows = loader_windows(l), ends = 0, at = -1;
+    int *here = calloc((size_t)range.to, sizeof *here);
+    for (int64_t i = 0; i < windows; i++) {
+        data_batch b = next(l);
+        int64_t valid = 0;
+        assert_int_equal(b.epoch, epoch);
+        assert_int_equal(loader_row_token(l, &b, 0), b.tokens[0]);
+        if (b.window[0] == 0) at = b.tokens[0];
+        for (int t = 0; t < SHIFT_T; t++) {
+            int32_t token = b.tokens[t], target = b.targets[t];
+            assert_in_range(token, range.from, range.to - 1);
+            assert_int_equal(here[token]++, 0);
+            times[token]++;
+            valid += target != DATA_NO_TARGET;
+            assert_int_equal(b.id[t], token);
+            if (token == range.to - 1) {
+                assert_int_equal(target, DATA_NO_TARGET);
+                ends++;
+            } else {
+                assert_int_equal(target, token + 1);
+            }
+            if (b.start[t] > 0) assert_int_equal(b.tokens[b.start[t]], range.from);
+        }
+        assert_int_equal(b.valid, valid);
+        assert_int_equal(b.row_valid[0], valid);
+    }
+    assert_in_range(ends, 0, 1);
+    free(here);
+    return at;
+}
+
+static void epochs_split_the_data_at_offsets_of_their_own(void **state) {
+    enum { EPOCHS = 60 };
+    static const data_range ranges[] = { { 0, 321 }, { 7, 340 }, { 0, 352 }, { 3, 36 } };
+    for (size_t k = 0; k < COUNT_OF(ranges); k++) {
+        data_source *s = numbered_source(400);
+        int times[400] = { 0 }, plain[400] = { 0 }, differ = 0;
+        loader_options o = { .seq_len = SHIFT_T, .rows = 1, .seed = 5, .range = ranges[k] };
+        loader *l = loader_of(s, o);
+        int64_t first = read_epoch(l, ranges[k], 0, plain);
+        assert_int_equal(first, ranges[k].from);
+        for (int e = 1; e < 5; e++) assert_int_equal(read_epoch(l, ranges[k], e, plain), first);
+        loader_free(l);
+        o.epoch_offset = true;
+        l = loader_of(s, o);
+        assert_int_equal(read_epoch(l, ranges[k], 0, times), first);
+        int64_t before = first;
+        for (int e = 1; e < EPOCHS; e++) {
+            int64_t now = read_epoch(l, ranges[k], e, times);
+            differ += now != before;
+            before = now;
+        }
+        assert_true(differ > EPOCHS * 3 / 4);
+        for (int64_t i = ranges[k].from; i < ranges[k].to; i++) assert_true(times[i] > EPOCHS / 2);
+        loader_free(l);
+        data_close(s);
+    }
+}
+
+/* What a run without offsets read is read again by a loader told so later, as after a resume. */
+static void offsets_can_be_set_before_a_seek(void **state) {
+    data_source *s = numbered_source(1000);
+    loader_options o = { .seq_len = 32, .rows = 2, .seed = 5 };
+    loader *without = loader_of(s, o);
+    o.epoch_offset = true;
+    o.prefetch = 2;
+    loader *l = loader_of(s, o);
+    next(l);
+    loader_set_epoch_offset(l, false);
+    loader_seek(l, 60);
+    loader_seek(without, 60);
+    for (int i = 0; i < 60; i++) {
+        data_batch a = next(l), b = next(without);
+        assert_same_batch(&a, &b, 2, 32);
+    }
+    loader_free(l);
+    loader_free(without);
+    data_close(s);
+}
+
 /* ---- cursor, ranks, prefetch ----------------------------------------------------------------- */
 
 static const loader_options USUAL = { .seq_len = 16,
@@ -103,6 +197,7 @@ static const loader_options USUAL = { .seq_len = 16,
                                       .step_windows = 12,
                                       .seed = 8,
                                       .mask_documents = true,
+                                      .epoch_offset = true,
                                       .curriculum_start = 4,
                                       .curriculum_windows = 100 };
 
@@ -297,8 +392,8 @@ static void starts_suit_the_attention(void **state) {
             assert_int_equal(b.tokens[i], data_token(s, b.id[i]));
             if (b.targets[i] != NONE)
                 assert_int_equal(b.targets[i], data_token(s, b.id[i] + 1));
-            else
-                assert_int_equal(b.tokens[i], END);
+            else /* at the end of a document, or of the source */
+                assert_true(b.tokens[i] == END || b.id[i] == 1999);
         }
     }
     loader_free(l);
@@ -429,6 +524,8 @@ int main(void) {
         cmocka_unit_test(the_order_is_a_bijection),
         cmocka_unit_test(epochs_and_seeds_have_orders_of_their_own),
         cmocka_unit_test(an_epoch_visits_every_window_once),
+        cmocka_unit_test(epochs_split_the_data_at_offsets_of_their_own),
+        cmocka_unit_test(offsets_can_be_set_before_a_seek),
         cmocka_unit_test(seeking_equals_reading_on),
         cmocka_unit_test(prefetching_changes_nothing),
         cmocka_unit_test(any_number_of_ranks_sees_the_same_step),

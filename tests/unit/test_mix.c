@@ -327,7 +327,7 @@ static void the_guard_takes_weight_not_place(void **state) {
             assert_true((b.targets[t] == DATA_NO_TARGET) == (expected[i % 6] != GUARD_FINE));
             assert_in_range(b.tokens[t], 0, 99);
         }
-        assert_int_equal(loader_window_token(l, 0, b.window[0]), 64 * (i % 6));
+        assert_int_equal(loader_row_token(l, &b, 0), 64 * (i % 6));
     }
     loader_free(l);
     o.guard.repeated = 0;
