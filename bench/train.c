@@ -1,5 +1,5 @@
-/* Times whole training steps (forward, backward, clipping, update), as bench/cpu/run and bench/gpu/run run
- * them beside PyTorch and llm.c.
+/* Times whole training steps (forward, backward, clipping, update). bench/cpu/run and bench/gpu/run
+ * alternate it with PyTorch and llm.c.
  *
  *     bench_train PRESET ROWS SEQ fp32|bf16|fp16 STEPS [flags] [options of a run]
  *
@@ -8,18 +8,17 @@
  *     --fp8=RECIPE        as --precision.fp8
  *     --documents         rows hold several documents
  *     --tokens=FILE       times the steps once more, on the tokens of a file, row after row
- *     --queued            a step is waited for when the next one is queued, as in a run; otherwise
- *                         before that
- *     --losses            the loss and the gradient's norm of every step, of which none is warm-up
- *     --profile           the time of each op, what it did in it and how fast
- *     --memory            what the plan said and what the process grew by
+ *     --queued            waits for a step after the next one is queued, as a run does; otherwise
+ *                         before
+ *     --losses            prints the loss and the gradient's norm of every step; no warm-up
+ *     --profile           prints the time of each op and the rate it reaches
+ *     --memory            prints the planned bytes and by how much the process grew
  *     --json              the result as a line of JSON
  *
  * Options of a run are those of model, precision, optimizer, activation_checkpoint and debug:
  * --optimizer=adam8bit, --activation_checkpoint=full, --debug.deterministic. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+#include "bench.h"
+
 #include <unistd.h>
 
 #include "train/train.h"
@@ -45,18 +44,12 @@ typedef struct run {
     int32_t *row;      /* [seq + 1] */
     int32_t *tokens, *targets, *pos, *start;
     int64_t *ids;
-    op_ticket state[2]; /* of this step and the one before */
+    op_ticket state[2]; /* of this step and the previous one */
 } run;
 
 typedef struct speed {
-    double median, best, mean; /* seconds of a step */
+    double median, best, mean; /* seconds per step */
 } speed;
-
-static void die(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    exit(1);
-}
 
 /* ---- memory ------------------------------------------------------------------------------ */
 static double resident(void) {
@@ -67,11 +60,11 @@ static double resident(void) {
     return (double)pages * (double)sysconf(_SC_PAGESIZE);
 }
 
-/* What is taken of the GPU's memory, by whomever; of the process's on the CPU. */
+/* Bytes of the GPU's memory in use, by any process; on the CPU, resident bytes of this one. */
 static double in_use(const run *r) {
     ops_gpu_info gpu;
     if (!r->f.cuda) return resident();
-    die(ops_cuda_describe(0, &gpu));
+    bench_check(ops_cuda_describe(0, &gpu));
     return gpu.memory - gpu.free_memory;
 }
 
@@ -86,32 +79,32 @@ static void read_options(run *r, int argc, char **argv) {
     };
     config_init(&r->c);
     r->c.data.documents = false;
-    die(config_set(&r->c, "model.preset", argv[1]));
-    die(config_set(&r->c, "precision.dtype", argv[4]));
-    die(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
-    if (r->f.queued && r->f.losses) die(ERR("--queued times steps, and reads no --losses"));
+    bench_check(config_set(&r->c, "model.preset", argv[1]));
+    bench_check(config_set(&r->c, "precision.dtype", argv[4]));
+    bench_check(config_from_args(&r->c, argc - 5, argv + 5, known, (int)COUNT_OF(known)));
+    if (r->f.queued && r->f.losses) bench_check(ERR("--queued times steps, and reads no --losses"));
     r->c.device.kind = r->f.cuda ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
-    if (r->f.vocab) die(config_set(&r->c, "model.vocab_size", r->f.vocab));
-    if (r->f.fp8) die(config_set(&r->c, "precision.fp8", r->f.fp8));
-    die(model_from_config(&r->c, &r->mc));
+    if (r->f.vocab) bench_check(config_set(&r->c, "model.vocab_size", r->f.vocab));
+    if (r->f.fp8) bench_check(config_set(&r->c, "precision.fp8", r->f.fp8));
+    bench_check(model_from_config(&r->c, &r->mc));
 }
 
 static void build(run *r, int64_t rows, int64_t seq) {
     const config *c = &r->c;
-    die(train_device(c, &r->ops));
+    bench_check(train_device(c, &r->ops));
     model_layout l = train_layout(c, r->ops, seq);
     r->mc.max_seq = MAX(r->mc.max_seq, seq);
-    die(model_new(&r->mc, &l, &r->m));
+    bench_check(model_new(&r->mc, &l, &r->m));
     r->x.pool = pool_new((int)c->training.threads);
     r->x.comm = comm_self();
     r->p = r->x.plan = plan_new(&l.mesh, r->ops, pool_size(r->x.pool));
     model_reserve(r->m, r->p, true);
     optim_settings s = train_optim(c, r->ops, &l);
-    die(optim_new(&s, r->m, r->p, 0, &r->o));
-    die(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
-    die(train_recompute(c, &r->train));
+    bench_check(optim_new(&s, r->m, r->p, 0, &r->o));
+    bench_check(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
+    bench_check(train_recompute(c, &r->train));
     r->train_id = plan_chain(r->p, &r->train, model_bucket_home, r->m);
-    die(plan_commit(r->p));
+    bench_check(plan_commit(r->p));
     model_init(r->m, r->p, 0, 1);
     if (l.dt == DT_F16)
         exec_state_set(&r->x, &(step_state){ .loss_scale = (float)c->precision.loss_scale });
@@ -129,10 +122,11 @@ static void make_batch(run *r, int64_t rows, int64_t seq) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------ */
-/* The rows of a step, in the file's order and from its beginning again. */
+/* The rows of a step, in the file's order, wrapping around at its end. */
 static void file_tokens(run *r, int step) {
     int64_t rows = r->n / r->seq, windows = (data_source_info(r->file)->tokens - 1) / r->seq;
-    if (windows < 1) die(ERR("%s: less than %lld tokens", r->f.tokens, (long long)r->seq + 1));
+    if (windows < 1)
+        bench_check(ERR("%s: less than %lld tokens", r->f.tokens, (long long)r->seq + 1));
     for (int64_t i = 0; i < rows; i++) {
         data_read(r->file, (step * rows + i) % windows * r->seq, r->seq + 1, r->row);
         memcpy(r->tokens + i * r->seq, r->row, (size_t)r->seq * sizeof *r->row);
@@ -148,7 +142,7 @@ static void random_tokens(run *r, rng_key key) {
 }
 
 /* Documents of 500 tokens on average, where rows may hold several. */
-static void places(run *r, rng_key key) {
+static void fill_positions(run *r, rng_key key) {
     for (int64_t i = 0; i < r->n; i++) {
         bool fresh = i % r->seq == 0 ||
                      (r->c.data.documents && rng_below(key, (uint64_t)(i + 2 * r->n), 500) == 0);
@@ -159,14 +153,14 @@ static void places(run *r, rng_key key) {
 }
 
 static void wait_for(const run *r) {
-    if (r->ops->device) die(r->ops->device->sync(r->ops->context));
+    if (r->ops->device) bench_check(r->ops->device->sync(r->ops->context));
 }
 
 static double mean_loss(run *r) {
     float *loss = mem_alloc((size_t)r->n * sizeof *loss);
     double sum = 0;
-    die(plan_get(r->p, loss, exec_value(&r->x, r->train_id, r->train.last->loss),
-                 (size_t)r->n * sizeof *loss));
+    bench_check(plan_get(r->p, loss, exec_value(&r->x, r->train_id, r->train.last->loss),
+                         (size_t)r->n * sizeof *loss));
     for (int64_t i = 0; i < r->n; i++) sum += loss[i];
     free(loss);
     return sum / (double)r->n;
@@ -178,7 +172,7 @@ static void next_batch(run *r, int step) {
         file_tokens(r, step);
     else
         random_tokens(r, key);
-    places(r, key);
+    fill_positions(r, key);
 }
 
 static void queue_step(run *r) {
@@ -186,11 +180,11 @@ static void queue_step(run *r) {
     model_set_batch(r->m, r->p, 0,
                     &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
     r->x.step.loss_grad = 1.0f / (float)r->n;
-    die(exec_chain(&r->x, r->train_id, 0, 1));
-    die(optim_step(r->o, &r->x, LR, MAX_NORM));
+    bench_check(exec_chain(&r->x, r->train_id, 0, 1));
+    bench_check(optim_step(r->o, &r->x, LR, MAX_NORM));
 }
 
-/* @return seconds, from a batch in the host's memory to updated weights. */
+/* @return seconds, from a batch in host memory to updated weights. */
 static double one_step(run *r, int step) {
     next_batch(r, step);
     wait_for(r);
@@ -200,30 +194,25 @@ static double one_step(run *r, int step) {
     double seconds = time_now() - from;
     if (r->f.losses) {
         step_state now;
-        die(exec_state_get(&r->x, &now));
+        bench_check(exec_state_get(&r->x, &now));
         printf("step %d loss %.6f norm %.6f\n", step, mean_loss(r), (double)now.norm);
     }
     return seconds;
 }
 
-/* @return seconds since `*since`, to when the gradient's norm of the step before is known. */
+/* @return seconds from `*since` to when the gradient's norm of the previous step is known. */
 static double one_queued_step(run *r, int step, double *since) {
     step_state now;
     next_batch(r, step);
     queue_step(r);
     plan_fetch(r->p, &r->state[step % 2], exec_state(&r->x), sizeof now);
-    if (step > 0) die(plan_take(r->p, &r->state[(step + 1) % 2], &now));
+    if (step > 0) bench_check(plan_take(r->p, &r->state[(step + 1) % 2], &now));
     double from = *since;
     *since = time_now();
     return *since - from;
 }
 
-static int ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* A GPU's first steps try out plans, are recorded and bring it up to its clock. */
+/* Warm-up: a GPU's first steps autotune, are captured and bring it up to its clock. */
 static speed time_steps(run *r, int steps) {
     int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
     double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
@@ -234,34 +223,47 @@ static speed time_steps(run *r, int steps) {
         if (i >= warm_up) sum += t[i - warm_up] = own;
     }
     if (r->f.queued) wait_for(r);
-    qsort(t, (size_t)steps, sizeof *t, ascending);
-    speed s = { t[steps / 2], t[0], sum / steps };
+    speed s = { .median = bench_median(t, steps), .mean = sum / steps };
+    s.best = t[0];
     free(t);
     return s;
 }
 
-/* ---- telling ----------------------------------------------------------------------------- */
-/* Ops with products are told by their operations, others by their bytes. */
+/* ---- printing ---------------------------------------------------------------------------- */
+static void print_time(bench_table *t, const char *what, double seconds, double total) {
+    bench_cell(t, "%s", what);
+    bench_cell(t, "%.3f", 1e3 * seconds);
+    bench_cell(t, "%.1f", 100 * seconds / total);
+}
+
+static void print_rate(bench_table *t, bool known, double rate) {
+    if (known)
+        bench_cell(t, "%.1f", rate);
+    else
+        bench_cell(t, "%s", "");
+}
+
+/* Ops with GEMMs are rated by their operations, others by their bytes. */
 static void print_profile(const run *r, int steps, double total) {
+    static const bench_column columns[] = { { "op", -18 },    { "ms/step", 9 }, { "%", 6 },
+                                            { "TFLOP/s", 9 }, { "GB/s", 8 },    { "copy%", 8 } };
     ops_gpu_speed gpu = { .copy = NAN };
     double named = 0;
-    if (r->f.cuda) die(ops_cuda_measure(r->ops, &gpu));
-    printf("%-18s %9s %6s %9s %8s %8s\n", "op", "ms/step", "%", "TFLOP/s", "GB/s", "of copy");
+    if (r->f.cuda) bench_check(ops_cuda_measure(r->ops, &gpu));
+    bench_table table = bench_table_start(columns, COUNT_OF(columns));
     for (int op = 0; op < OP_COUNT; op++) {
         double s = r->x.op_seconds[op] / steps;
         op_work w = r->x.op_work[op];
         if (!(s > 0)) continue;
         named += s;
-        printf("%-18s %9.3f %6.1f", op_name((op_code)op), 1e3 * s, 100 * s / total);
         double rate = (w.flops > 0 ? w.flops : w.bytes) / steps / s;
-        if (w.flops > 0)
-            printf(" %9.1f\n", rate / 1e12);
-        else if (r->f.cuda)
-            printf(" %9s %8.0f %7.0f%%\n", "", rate / 1e9, 100 * rate / gpu.copy);
-        else
-            printf(" %9s %8.1f\n", "", rate / 1e9);
+        print_time(&table, op_name((op_code)op), s, total);
+        print_rate(&table, w.flops > 0, rate / 1e12);
+        print_rate(&table, w.flops <= 0, rate / 1e9);
+        print_rate(&table, w.flops <= 0 && r->f.cuda, 100 * rate / gpu.copy);
     }
-    printf("%-18s %9.3f %6.1f\n", "rest", 1e3 * (total - named), 100 * (total - named) / total);
+    print_time(&table, "rest", total - named, total);
+    for (int i = 0; i < 3; i++) print_rate(&table, false, 0);
 }
 
 static void print_json(run *r, char **argv, speed s, const speed *real) {
@@ -287,7 +289,7 @@ int main(int argc, char **argv) {
     double before = resident();
     read_options(&r, argc, argv);
     data_source *file = NULL;
-    if (r.f.tokens) die(data_open(r.f.tokens, r.mc.vocab, &file));
+    if (r.f.tokens) bench_check(data_open(r.f.tokens, r.mc.vocab, &file));
     build(&r, rows, seq);
     make_batch(&r, rows, seq);
     speed s = time_steps(&r, steps);

@@ -1,15 +1,13 @@
-/* How near the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
+/* How close the bandwidth-bound ops come to the speed of memory: the bytes each must move at least
  * (every operand once) over time, as a share of a plain copy on the same threads.
  *
- *     bench_cpu_bandwidth [threads [op]]   0, the default: one per core; only ops named like this
+ *     bench_cpu_bandwidth [THREADS [OP [ISA]]]   THREADS 0, the default: one per core;
+ *                                                OP: only ops whose names start with it
  *
- * Copy and op take turns, and each counts its best: on a shared machine they slow down together.
+ * Copy and op alternate, and the best of each counts: on a shared machine they slow down together.
  * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
  */
-#include "ops/ops.h"
-
-#include <stdlib.h>
-#include <string.h>
+#include "bench.h"
 
 enum { REPEATS = 7 };
 static const size_t FOOTPRINT = (size_t)128 << 20; /* bytes touched before memory repeats */
@@ -128,7 +126,7 @@ static void copy_task(void *ctx, int64_t i, int worker) {
     size_t each = 1 << 20, at = (size_t)i * each;
     memcpy(j->to + at, j->from + at, MIN(each, j->bytes - at));
 }
-static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes written, a second */
+static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes written, per second */
     copy_job j = { .to = memory, .from = memory + FOOTPRINT / 2, .bytes = FOOTPRINT / 2 };
     double t = time_now();
     pool_run(p, (int64_t)(j.bytes >> 20), copy_task, &j);
@@ -138,7 +136,7 @@ static double copy_rate(pool *p, char *memory) { /* bytes read plus bytes writte
 /* ---- ops ------------------------------------------------------------------------------------- */
 enum { MAX_COPIES = 64 };
 typedef struct rates {
-    double copy, op; /* bytes a second, the best of each */
+    double copy, op; /* bytes per second, the best of each */
 } rates;
 static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_shape s, dtype act,
                      char *memory, size_t size) {
@@ -169,28 +167,36 @@ static rates measure(const op_backend *b, pool *p, const bench_row *r, bench_sha
     return best;
 }
 
+static void print_rates(bench_table *table, const bench_row *r, bench_shape s, dtype dt, rates m) {
+    bench_cell(table, "%s", r->name);
+    bench_cell(table, "%lld", (long long)s.n);
+    bench_cell(table, "%lld", (long long)s.d);
+    bench_cell(table, "%s", dt_name(dt));
+    bench_cell(table, "%.1f", m.copy / 1e9);
+    bench_cell(table, "%.1f", m.op / 1e9);
+    bench_cell(table, "%.0f%%", 100 * m.op / m.copy);
+}
+
 int main(int argc, char **argv) {
+    static const bench_column columns[] = { { "op", -22 }, { "N", 6 },    { "D", 6 },
+                                            { "type", 6 }, { "copy", 8 }, { "GB/s", 8 },
+                                            { "copy%", 6 } };
     pool *p = pool_new(argc > 1 ? atoi(argv[1]) : 0);
-    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    const char *only = argc > 2 ? argv[2] : "";
+    const op_backend *b = ops_cpu(argc > 3 ? argv[3] : OPS_ISA_BEST);
+    if (!b) bench_check(ERR("this processor does not have %s", argv[3]));
     size_t size = 2 * FOOTPRINT + ((size_t)512 << 20);
     void *memory;
-    err e = mem_map(size, &memory);
-    if (e) {
-        err_print(stderr, e, false);
-        return 1;
-    }
+    bench_check(mem_map(size, &memory));
     memset(memory, 1, size);
-    printf("%s, %d threads\n%-22s %6s %6s %6s %8s %8s %6s\n", b->name, pool_size(p), "op", "N", "D",
-           "type", "copy", "GB/s", "copy%");
+    printf("%s, %d threads\n", b->name, pool_size(p));
+    bench_table table = bench_table_start(columns, COUNT_OF(columns));
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (size_t t = 0; t < COUNT_OF(types); t++)
-            for (size_t r = 0; r < COUNT_OF(rows); r++) {
-                if (argc > 2 && strncmp(rows[r].name, argv[2], strlen(argv[2]))) continue;
-                rates m = measure(b, p, &rows[r], shapes[s], types[t], memory, size);
-                printf("%-22s %6lld %6lld %6s %8.1f %8.1f %5.0f%%\n", rows[r].name,
-                       (long long)shapes[s].n, (long long)shapes[s].d, dt_name(types[t]),
-                       m.copy / 1e9, m.op / 1e9, 100 * m.op / m.copy);
-            }
+            for (size_t r = 0; r < COUNT_OF(rows); r++)
+                if (!strncmp(rows[r].name, only, strlen(only)))
+                    print_rates(&table, &rows[r], shapes[s], types[t],
+                                measure(b, p, &rows[r], shapes[s], types[t], memory, size));
     mem_unmap(memory, size);
     pool_free(p);
     return 0;

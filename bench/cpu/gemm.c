@@ -1,16 +1,16 @@
-/* How near the products come to what the processor can do. Prints the peak measured on registers
+/* How close the GEMMs come to what the processor can do. Prints the peak measured on registers
  * alone with the kernels' own instructions, the copy bandwidth, and for the shapes of a
  * transformer's step over 1024 tokens the speed and its share of the peak:
  *
  *     bench_cpu_gemm [--isa NAME] [--threads N] [--blas LIBRARY.so]
  *
- * With --blas, the same fp32 products by that CBLAS with its own threads, for comparison. */
-#include "ops/cpu/kernel/kernel_internal.h"
-#include "ops/cpu_features.h"
+ * With --blas, the same fp32 GEMMs by that CBLAS with its own threads, for comparison. */
+#include "bench.h"
 
 #include <dlfcn.h>
-#include <stdlib.h>
-#include <string.h>
+
+#include "ops/cpu/kernel/kernel_internal.h"
+#include "ops/cpu_features.h"
 
 #define X(isa)                                                                                     \
     void gemm_run_##isa(const gemm *g, pool *p, void *workspace, size_t bytes);                    \
@@ -42,9 +42,9 @@ typedef struct bench {
     const isa *isa;
     pool *pool;
     int threads;
-    void *a, *b, *c; /* owned, room for the largest operand in fp32 */
+    void *a, *b, *c; /* owned; each holds the largest operand in fp32 */
     size_t bytes;    /* of each */
-    double peak[2];  /* fp32, bf16, all threads, floating-point operations a second */
+    double peak[2];  /* fp32, bf16, all threads, floating-point operations per second */
     sgemm_fn sgemm;  /* NULL: no comparison */
 } bench;
 
@@ -89,7 +89,7 @@ static double copy_bandwidth(bench *b) {
     return best;
 }
 
-/* ---- products --------------------------------------------------------------------------------- */
+/* ---- GEMMs ------------------------------------------------------------------------------------ */
 typedef struct pass {
     const char *name;
     bool ta, tb, grad; /* grad: fp32 result, accumulated */
@@ -100,8 +100,8 @@ static const pass passes[] = {
     { "dw += dy^T x", true, false, true },
 };
 
-/* The product of a pass through a layer of `in` inputs and `out` outputs. */
-static gemm product_of(const bench *b, const pass *p, int64_t in, int64_t out, dtype dt) {
+/* The GEMM of a pass through a layer of `in` inputs and `out` outputs. */
+static gemm gemm_of(const bench *b, const pass *p, int64_t in, int64_t out, dtype dt) {
     gemm g = { .a = b->a, .b = b->b, .c = b->c, .at = dt, .bt = dt, .ct = dt };
     g.m = p->ta ? out : TOKENS;
     g.n = p->tb ? out : in;
@@ -127,11 +127,7 @@ static void call_blas(const bench *b, const gemm *g) {
 static double speed_of(const bench *b, const gemm *g, bool blas) {
     size_t bytes = b->isa->workspace(g, b->threads);
     void *workspace = NULL;
-    err e = mem_map(bytes, &workspace);
-    if (e) {
-        err_print(stderr, e, false);
-        exit(1);
-    }
+    bench_check(mem_map(bytes, &workspace));
     double flops = 2.0 * (double)g->m * (double)g->n * (double)g->k, best = 0;
     int reps = flops > 2e10 ? 3 : 12;
     for (int rep = 0; rep <= reps; rep++) {
@@ -147,7 +143,7 @@ static double speed_of(const bench *b, const gemm *g, bool blas) {
     return best;
 }
 
-static void table(bench *b, dtype dt, double peak, bool blas) {
+static void print_table(bench *b, dtype dt, double peak, bool blas) {
     static const int64_t layer[][2] = { { 384, 384 },  { 384, 1536 }, { 768, 768 },  { 768, 2304 },
                                         { 768, 3072 }, { 3072, 768 }, { 768, VOCAB } };
     printf("\n%s%s, %d tokens, GFLOP/s (share of peak)\n%16s", dt_name(dt),
@@ -157,7 +153,7 @@ static void table(bench *b, dtype dt, double peak, bool blas) {
     for (size_t i = 0; i < COUNT_OF(layer); i++) {
         printf("%7lld -> %5lld", (long long)layer[i][0], (long long)layer[i][1]);
         for (size_t p = 0; p < COUNT_OF(passes); p++) {
-            gemm g = product_of(b, &passes[p], layer[i][0], layer[i][1], dt);
+            gemm g = gemm_of(b, &passes[p], layer[i][0], layer[i][1], dt);
             double speed = speed_of(b, &g, blas);
             printf("%11.1f (%3.0f%%)", speed * 1e-9, 100 * speed / peak);
             fflush(stdout);
@@ -178,10 +174,7 @@ static void fill(const bench *b) {
 static sgemm_fn load_blas(const char *path) {
     void *library = dlopen(path, RTLD_NOW | RTLD_LOCAL);
     void *symbol = library ? dlsym(library, "cblas_sgemm") : NULL;
-    if (!symbol) {
-        fprintf(stderr, "no cblas_sgemm in %s: %s\n", path, dlerror());
-        exit(1);
-    }
+    if (!symbol) bench_check(ERR("no cblas_sgemm in %s: %s", path, dlerror()));
     sgemm_fn fn;
     memcpy(&fn, &symbol, sizeof fn); /* ISO C has no cast from object to function pointers */
     return fn;
@@ -221,23 +214,18 @@ int main(int argc, char **argv) {
     b.threads = pool_size(b.pool);
     b.bytes = (size_t)MOST_ROWS * TOKENS * sizeof(float);
     void **buffers[] = { &b.a, &b.b, &b.c };
-    for (size_t i = 0; i < COUNT_OF(buffers); i++) {
-        err e = mem_map(b.bytes, buffers[i]);
-        if (!e) continue;
-        err_print(stderr, e, false);
-        return 1;
-    }
+    for (size_t i = 0; i < COUNT_OF(buffers); i++) bench_check(mem_map(b.bytes, buffers[i]));
     fill(&b);
     b.peak[0] = peak_of(&b, b.isa->f32);
     b.peak[1] = peak_of(&b, *b.isa->bf16);
     printf("%s, %d threads: peak fp32 %.1f GFLOP/s, bf16 %.1f GFLOP/s; copy %.1f GB/s\n",
            b.isa->name, b.threads, b.peak[0] * 1e-9, b.peak[1] * 1e-9, copy_bandwidth(&b) * 1e-9);
     fill(&b);
-    table(&b, DT_F32, b.peak[0], false);
-    table(&b, DT_BF16, b.peak[1], false);
+    print_table(&b, DT_F32, b.peak[0], false);
+    print_table(&b, DT_BF16, b.peak[1], false);
     if (blas) {
         b.sgemm = load_blas(blas);
-        table(&b, DT_F32, b.peak[0], true);
+        print_table(&b, DT_F32, b.peak[0], true);
     }
     for (size_t i = 0; i < COUNT_OF(buffers); i++) mem_unmap(*buffers[i], b.bytes);
     pool_free(b.pool);

@@ -3,11 +3,8 @@
  *     bench_data_encode TOKENIZER FILE [PATTERN]
  *
  * Prints a line of JSON: the first pass over the text with an empty cache, the best of several
- * passes after it, splitting alone where the pattern is a known one, and decoding.
- */
-#include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
+ * passes after it, splitting alone where the pattern is a known one, and decoding. */
+#include "bench.h"
 
 #include "io/io.h"
 #include "tokenizer/tokenizer.h"
@@ -81,13 +78,7 @@ static err run(int argc, char **argv) {
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) {
-        fprintf(stderr, "usage: bench_data_encode TOKENIZER FILE [PATTERN]\n");
-        return 2;
-    }
-    err e = run(argc, argv);
-    if (!e) return 0;
-    err_print(stderr, e, true);
-    err_free(e);
-    return 1;
+    if (argc < 3) bench_check(ERR("usage: bench_data_encode TOKENIZER FILE [PATTERN]"));
+    bench_check(run(argc, argv));
+    return 0;
 }

@@ -1,11 +1,11 @@
-/* How fast batches are made: bytes of the token file consumed in a second of one core's time.
+/* How fast batches are made: bytes of the token file consumed per second of one core's time.
  *
  *     bench_data_loader [MEGABYTES]
  *
- * The tokens lie in a file in the folder for temporary files, in the page cache after the first
- * pass. Every row makes the same batches of 8 x 2048 tokens; one core makes them, none ahead. */
-#include <stdlib.h>
-#include <string.h>
+ * The tokens are in a temporary file, which the page cache holds after the first pass. Every line
+ * makes batches of 8 x 2048 tokens on one core, none ahead. */
+#include "bench.h"
+
 #include <unistd.h>
 
 #include "data/data.h"
@@ -85,7 +85,7 @@ static err run(const char *folder, int64_t bytes) {
     o.guard = (guard_options){ true, 0.8, 8 };
     TRY_CLEAN(measure("... and guard (the default)", &one, 1, o));
     o.step_windows = 8 * ROWS;
-    TRY_CLEAN(measure("... 8 microbatches a step", &one, 1, o));
+    TRY_CLEAN(measure("... 8 microbatches per step", &one, 1, o));
     TRY_CLEAN(measure("u32, the same", &two[1], 1, o));
     TRY_CLEAN(measure("mix of both, 3 : 1", two, 2, o));
     o.packing = PACK_BEST_FIT;
@@ -103,10 +103,7 @@ int main(int argc, char **argv) {
     char folder[] = "/tmp/ingot-bench-XXXXXX";
     if (megabytes < 1 || !mkdtemp(folder)) return 2;
     err e = run(folder, megabytes * 1000000);
-    err gone = io_remove_tree("/tmp", folder);
-    err_free(gone);
-    if (!e) return 0;
-    err_print(stderr, e, true);
-    err_free(e);
-    return 1;
+    bench_check(io_remove_tree("/tmp", folder));
+    bench_check(e);
+    return 0;
 }

@@ -1,17 +1,15 @@
-/* The floor of a training step: its products and its attention, each timed alone and bare (no bias,
- * no activation, nothing beside it), plus the bytes of every other op, each operand moved once, at
- * copy bandwidth. What a step takes beyond this is lost in kernels, between them, or on the host.
+/* The floor of a training step: its GEMMs and its attention, each timed alone and bare (no bias, no
+ * activation), plus the bytes of every other op, each operand moved once, at copy bandwidth. What a
+ * step takes beyond this is lost in kernels, between them, or on the host.
  *
  *     bench_gpu_floor PRESET ROWS SEQ fp32|bf16 [--cuda] [--vocab=N] [--fp8=RECIPE] [--json]
  *
- * Without a GPU there is no copy bandwidth: only the products' times and the bytes are told. */
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
+ * Without a GPU the copy bandwidth is not measured: only the GEMMs' times and the bytes are printed. */
+#include "bench.h"
 
 #include "optim/optim.h"
 
-typedef struct entry { /* a call and how often a step makes it */
+typedef struct entry { /* a call and how often it occurs in a step */
     op_call c;
     int times;
     double seconds; /* of one */
@@ -19,20 +17,13 @@ typedef struct entry { /* a call and how often a step makes it */
 
 typedef struct floor_run {
     bool cuda, json;
-    const op_backend *ops;
-    pool *pool;
+    bench_target target;
     model_config mc;
     model_layout l;
     entry *list;
-    int n, room;
+    int n, capacity;
     double bytes; /* of everything that is not in the list */
 } floor_run;
-
-static void die(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    exit(1);
-}
 
 /* ---- what a step does -------------------------------------------------------------------- */
 static tensor shape(dtype dt, int64_t rows, int64_t cols) {
@@ -56,11 +47,11 @@ static void add(floor_run *r, op_call c, int times) {
             return;
         }
     }
-    mem_reserve((void **)&r->list, &r->room, r->n + 1, sizeof *r->list);
+    mem_reserve((void **)&r->list, &r->capacity, r->n + 1, sizeof *r->list);
     r->list[r->n++] = (entry){ .c = c, .times = times };
 }
 
-/* A product alone; the rows of fp8 scales stay. */
+/* A GEMM alone; the rows of fp8 scales stay. */
 static void add_bare(floor_run *r, op_code op, const op_call *of, int times) {
     op_call c = { .op = op };
     c.in[0] = of->in[0];
@@ -71,7 +62,7 @@ static void add_bare(floor_run *r, op_code op, const op_call *of, int times) {
     add(r, c, times);
 }
 
-/* Its three products, and one pass over the logits that turns them into their gradient. */
+/* The head: its three GEMMs, and one pass over the logits that turns them into their gradient. */
 static void add_head(floor_run *r, const op_call *of, int times) {
     tensor h = of->in[0], w = of->in[1], z = shape(h.dt, h.dim[0], w.dim[0]);
     add(r, (op_call){ .op = OP_LINEAR, .in = { h, w }, .out = { z } }, times);
@@ -122,8 +113,8 @@ static void add_update(floor_run *r) {
 static void add_step(floor_run *r, int64_t rows, int64_t seq) {
     model *m;
     chain k;
-    die(model_new(&r->mc, &r->l, &m));
-    die(model_record(m, PROG_TRAIN, rows * seq, seq, &k));
+    bench_check(model_new(&r->mc, &r->l, &m));
+    bench_check(model_record(m, PROG_TRAIN, rows * seq, seq, &k));
     const struct {
         const prog *p;
         int times;
@@ -137,21 +128,6 @@ static void add_step(floor_run *r, int64_t rows, int64_t seq) {
 }
 
 /* ---- timing ------------------------------------------------------------------------------ */
-static void *map(const floor_run *r, size_t bytes) {
-    void *p = NULL;
-    const op_device *d = r->ops->device;
-    die(d ? d->map(r->ops->context, bytes, &p) : mem_map(bytes, &p));
-    return p;
-}
-
-static void unmap(const floor_run *r, void *p, size_t bytes) {
-    const op_device *d = r->ops->device;
-    if (d)
-        d->unmap(r->ops->context, p, bytes);
-    else
-        mem_unmap(p, bytes);
-}
-
 /* Values as they are in training: a chip that multiplies zeros draws less power and runs faster.
  * Scales are 1, and every row is one document. */
 static void fill(const floor_run *r, const op_call *c, const tensor *t) {
@@ -169,89 +145,73 @@ static void fill(const floor_run *r, const op_call *c, const tensor *t) {
             bits[i] = (uint32_t)((at + i) / seq * seq);
         char *to = (char *)t->data + (size_t)at * dt_size(t->dt);
         size_t bytes = (size_t)some * dt_size(t->dt);
-        if (r->ops->device)
-            r->ops->device->put(r->ops->context, to, bits, bytes);
-        else
-            memcpy(to, bits, bytes);
+        bench_put(&r->target, to, bits, bytes);
     }
     free(normal);
     free(bits);
 }
 
-static double repeat(const floor_run *r, const op_call *c, int times) {
-    const op_device *d = r->ops->device;
-    double from = time_now();
-    if (d) d->mark(r->ops->context, 0);
-    for (int i = 0; i < times; i++) ops_run(r->ops, c);
-    if (d) d->mark(r->ops->context, 1);
-    return (d ? d->between(r->ops->context, 0, 1) : time_now() - from) / times;
-}
-
 static double seconds_of(const floor_run *r, op_call c) {
-    enum { ALIGN = 256, RUNS = 5 };
+    enum { ALIGN = 256 };
     tensor *all[OP_MAX_IN + OP_MAX_OUT];
     int n = 0;
     for (int i = 0; i < OP_MAX_IN; i++) all[n++] = &c.in[i];
     for (int i = 0; i < OP_MAX_OUT; i++) all[n++] = &c.out[i];
-    size_t size = 0, work = ops_workspace(r->ops, &c, pool_size(r->pool));
+    size_t size = 0;
     for (int i = 0; i < n; i++)
-        if (all[i]->dt != DT_NONE) size += (tensor_bytes(all[i]) + ALIGN - 1) / ALIGN * ALIGN;
-    char *memory = map(r, size + work), *at = memory;
+        if (all[i]->dt != DT_NONE) size += align_up(tensor_bytes(all[i]), ALIGN);
+    char *memory = bench_map(&r->target, size), *at = memory;
     for (int i = 0; i < n; i++) {
         if (all[i]->dt == DT_NONE) continue;
         all[i]->data = at;
-        at += (tensor_bytes(all[i]) + ALIGN - 1) / ALIGN * ALIGN;
+        at += align_up(tensor_bytes(all[i]), ALIGN);
         if (i < OP_MAX_IN) fill(r, &c, all[i]);
     }
-    op_run run = {
-        .pool = r->pool, .workspace = at, .workspace_bytes = work, .context = r->ops->context
-    };
-    c.run = &run;
-    repeat(r, &c, 2); /* plans are tried out */
-    double once = repeat(r, &c, 1), best = once;
-    int times = r->cuda ? (int)MAX(1, MIN(20e-3 / once, 1000)) : 1;
-    for (int i = 0; i < (r->cuda ? RUNS : 1); i++) best = MIN(best, repeat(r, &c, times));
-    if (r->ops->device) die(r->ops->device->sync(r->ops->context));
-    unmap(r, memory, size + work);
-    return best;
+    double seconds = bench_call_seconds(&r->target, &c);
+    bench_unmap(&r->target, memory, size);
+    return seconds;
 }
 
-/* ---- telling ----------------------------------------------------------------------------- */
+/* ---- printing ---------------------------------------------------------------------------- */
 static bool is_attention(op_code op) { return op == OP_ATTENTION || op == OP_ATTENTION_BWD; }
 
-static void print_entry(const entry *e) {
-    char size[96];
+static void print_entry(bench_table *table, const entry *e) {
     const tensor *a = &e->c.in[0], *c = &e->c.out[0];
-    snprintf(size, sizeof size, "%s %lld x %lld -> %lld x %lld", dt_name(a->dt),
-             (long long)a->dim[0], (long long)a->dim[1], (long long)c->dim[0],
-             (long long)c->dim[1]);
-    printf("%-14s %-40s %5d %9.3f %9.1f %9.2f\n", op_name(e->c.op), size, e->times,
-           1e3 * e->seconds, ops_work(&e->c).flops / e->seconds / 1e12,
-           1e3 * e->seconds * e->times);
+    bench_cell(table, "%s", op_name(e->c.op));
+    bench_cell(table, "%s %lld x %lld -> %lld x %lld", dt_name(a->dt), (long long)a->dim[0],
+               (long long)a->dim[1], (long long)c->dim[0], (long long)c->dim[1]);
+    bench_cell(table, "%d", e->times);
+    bench_cell(table, "%.3f", 1e3 * e->seconds);
+    bench_cell(table, "%.1f", ops_work(&e->c).flops / e->seconds / 1e12);
+    bench_cell(table, "%.2f", 1e3 * e->seconds * e->times);
 }
 
-static void tell(floor_run *r) {
+static void print_floor(floor_run *r) {
+    static const bench_column columns[] = { { "op", -14 }, { "from, to", -40 }, { "times", 5 },
+                                            { "ms", 9 },   { "TFLOP/s", 9 },    { "ms/step", 9 } };
     ops_gpu_speed gpu = { .copy = NAN };
-    double products = 0, attention = 0;
-    if (r->cuda) die(ops_cuda_measure(r->ops, &gpu));
-    if (!r->json)
-        printf("%-14s %-40s %5s %9s %9s %9s\n", "op", "from, to", "times", "ms", "TFLOP/s",
-               "ms/step");
+    double gemms = 0, attention = 0;
+    bench_table table = { 0 };
+    if (r->cuda) bench_check(ops_cuda_measure(r->target.ops, &gpu));
+    if (!r->json) table = bench_table_start(columns, COUNT_OF(columns));
     for (int i = 0; i < r->n; i++) {
         entry *e = &r->list[i];
         e->seconds = seconds_of(r, e->c);
-        *(is_attention(e->c.op) ? &attention : &products) += e->seconds * e->times;
-        if (!r->json) print_entry(e);
+        *(is_attention(e->c.op) ? &attention : &gemms) += e->seconds * e->times;
+        if (!r->json) print_entry(&table, e);
     }
-    double moving = r->bytes / gpu.copy, all = products + attention + moving;
+    double moving = r->bytes / gpu.copy, all = gemms + attention + moving;
     if (r->json)
-        printf("{\"floor_ms\": %.2f, \"products_ms\": %.2f, \"attention_ms\": %.2f, "
+        printf("{\"floor_ms\": %.2f, \"gemms_ms\": %.2f, \"attention_ms\": %.2f, "
                "\"bytes_ms\": %.2f, \"copy_gb_s\": %.0f}\n",
-               1e3 * all, 1e3 * products, 1e3 * attention, 1e3 * moving, gpu.copy / 1e9);
-    else
-        printf("products %.2f ms, attention %.2f ms, %.1f GB at %.0f GB/s %.2f ms: floor %.2f ms\n",
-               1e3 * products, 1e3 * attention, r->bytes / 1e9, gpu.copy / 1e9, 1e3 * moving,
+               1e3 * all, 1e3 * gemms, 1e3 * attention, 1e3 * moving, gpu.copy / 1e9);
+    else if (r->cuda)
+        printf("GEMMs %.2f ms, attention %.2f ms, %.1f GB at %.0f GB/s %.2f ms: floor %.2f ms\n",
+               1e3 * gemms, 1e3 * attention, r->bytes / 1e9, gpu.copy / 1e9, 1e3 * moving,
                1e3 * all);
+    else
+        printf("GEMMs %.2f ms, attention %.2f ms, %.1f GB\n", 1e3 * gemms, 1e3 * attention,
+               r->bytes / 1e9);
 }
 
 static void read_options(floor_run *r, int argc, char **argv) {
@@ -262,14 +222,14 @@ static void read_options(floor_run *r, int argc, char **argv) {
                                   { "--fp8", NULL, &fp8 } };
     config c;
     config_init(&c);
-    die(config_from_args(&c, argc - 4, argv + 4, known, (int)COUNT_OF(known)));
-    die(config_set(&c, "model.preset", argv[1]));
-    die(config_set(&c, "model.vocab_size", vocab));
-    die(config_set(&c, "precision.dtype", argv[4]));
-    die(config_set(&c, "precision.fp8", fp8));
-    die(model_from_config(&c, &r->mc));
+    bench_check(config_from_args(&c, argc - 4, argv + 4, known, (int)COUNT_OF(known)));
+    bench_check(config_set(&c, "model.preset", argv[1]));
+    bench_check(config_set(&c, "model.vocab_size", vocab));
+    bench_check(config_set(&c, "precision.dtype", argv[4]));
+    bench_check(config_set(&c, "precision.fp8", fp8));
+    bench_check(model_from_config(&c, &r->mc));
     r->l.dt = dt_from_name(config_choice("precision.dtype", c.precision.dtype));
-    if (r->l.dt == DT_NONE) die(ERR("the type must be fp32, bf16 or fp16"));
+    if (r->l.dt == DT_NONE) bench_check(ERR("the type must be fp32, bf16 or fp16"));
     r->l.fp8 = (fp8_recipe)c.precision.fp8;
     config_free(&c);
 }
@@ -285,12 +245,12 @@ int main(int argc, char **argv) {
     read_options(&r, argc, argv);
     r.mc.max_seq = MAX(r.mc.max_seq, seq);
     r.l.seq = seq;
-    die(ops_open(&(ops_choice){ .kind = r.cuda ? OPS_CUDA : OPS_CPU }, &r.ops));
-    r.pool = pool_new(0);
+    bench_check(ops_open(&(ops_choice){ .kind = r.cuda ? OPS_CUDA : OPS_CPU }, &r.target.ops));
+    r.target.pool = r.cuda ? NULL : pool_new(0);
     add_step(&r, rows, seq);
-    tell(&r);
-    pool_free(r.pool);
-    ops_close(r.ops);
+    print_floor(&r);
+    pool_free(r.target.pool);
+    ops_close(r.target.ops);
     free(r.list);
     return 0;
 }

@@ -1,63 +1,26 @@
-/* Times what fp8 adds to a linear layer and what it saves, on a GPU: quantisation in GB/s, products in
+/* Times what fp8 adds to a linear layer and what it saves, on a GPU: quantization in GB/s, GEMMs in
  * TFLOP/s in bf16 and fp8, at the shapes of a model's block.
  *
  *     bench_gpu_fp8 TOKENS IN OUT [IN OUT ...] */
-#include <stdlib.h>
-
-#include "ops/ops.h"
+#include "bench.h"
 
 static op_backend *gpu;
-
-static void die(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    exit(1);
-}
+static bench_target target;
 
 static tensor on_gpu(dtype dt, int64_t rows, int64_t cols) {
-    tensor t = tensor_of(NULL, dt, cols ? 2 : 1, (int64_t[]){ rows, cols });
-    size_t bytes = tensor_bytes(&t);
-    die(gpu->device->map(gpu->context, bytes, &t.data));
-    int64_t n = tensor_count(&t);
-    float *v = mem_alloc((size_t)n * sizeof *v);
-    void *narrow = mem_alloc(bytes);
-    rng_key key = rng_key_of(1, (uint64_t)n);
-    for (int64_t i = 0; i < MIN(n, 65536); i++) v[i] = rng_normal(key, (uint64_t)i);
-    for (int64_t i = 65536; i < n; i++) v[i] = v[i & 65535];
-    dt_from_f32(dt, v, narrow, n);
-    gpu->device->put(gpu->context, t.data, narrow, bytes);
-    die(gpu->device->sync(gpu->context));
-    free(v);
-    free(narrow);
-    return t;
+    return bench_tensor(&target, dt, rows, cols, 0, 1);
 }
 
+/* A row of scales that knows nothing yet. */
 static tensor cold_row(void) {
     tensor row = on_gpu(DT_F32, FP8_ROW, 0);
     float zero[FP8_ROW] = { 0 };
-    gpu->device->put(gpu->context, row.data, zero, sizeof zero);
+    bench_put(&target, row.data, zero, sizeof zero);
     return row;
 }
 
-/* Seconds of one call, the mean of many in a row. */
-static double seconds(op_call *c) {
-    enum { WARM = 3, RUNS = 20 };
-    op_run run = { .context = gpu->context, .workspace_bytes = ops_workspace(gpu, c, 1) };
-    if (run.workspace_bytes)
-        die(gpu->device->map(gpu->context, run.workspace_bytes, &run.workspace));
-    c->run = &run;
-    for (int i = 0; i < WARM; i++) ops_run(gpu, c);
-    gpu->device->mark(gpu->context, 0);
-    for (int i = 0; i < RUNS; i++) ops_run(gpu, c);
-    gpu->device->mark(gpu->context, 1);
-    double s = gpu->device->between(gpu->context, 0, 1) / RUNS;
-    die(gpu->device->sync(gpu->context));
-    gpu->device->unmap(gpu->context, run.workspace, run.workspace_bytes);
-    return s;
-}
-
-static void print(const char *what, op_call *c) {
-    double s = seconds(c);
+static void print_speed(const char *what, op_call *c) {
+    double s = bench_call_seconds(&target, c);
     op_work w = ops_work(c);
     if (w.flops > 0)
         printf(" %s %.0f", what, w.flops / s / 1e12);
@@ -66,7 +29,7 @@ static void print(const char *what, op_call *c) {
     fflush(stdout);
 }
 
-static void quantisations(const char *name, int64_t rows, int64_t cols, dtype dt) {
+static void bench_quantization(const char *name, int64_t rows, int64_t cols, dtype dt) {
     tensor x = on_gpu(DT_BF16, rows, cols), row = cold_row();
     op_call c = { .op = OP_QUANTIZE, .in = { x, row } };
     tensor q = on_gpu(dt, rows, cols), qt = on_gpu(dt, cols, rows);
@@ -76,19 +39,19 @@ static void quantisations(const char *name, int64_t rows, int64_t cols, dtype dt
         static const char *const names[] = { "q", "qt", "both" };
         c.out[0] = which & 1 ? q : (tensor){ 0 };
         c.out[1] = which & 2 ? qt : (tensor){ 0 };
-        print(names[which - 1], &c);
+        print_speed(names[which - 1], &c);
     }
     c.attr.fp8.given = true;
-    print("both, given", &c);
+    print_speed("both, given", &c);
     c.attr.fp8.given = false;
     c.attr.fp8.recipe = FP8_CURRENT;
-    print("both, current", &c);
+    print_speed("both, current", &c);
     printf("\n");
     tensor all[] = { x, row, q, qt };
-    for (int i = 0; i < 4; i++) gpu->device->unmap(gpu->context, all[i].data, 0);
+    for (size_t i = 0; i < COUNT_OF(all); i++) bench_tensor_free(&target, &all[i]);
 }
 
-static void activations(int64_t n, int64_t k) {
+static void bench_activations(int64_t n, int64_t k) {
     static const struct {
         const char *name;
         op_code op;
@@ -105,22 +68,22 @@ static void activations(int64_t n, int64_t k) {
         if (all[i].second) c.in[2] = on_gpu(DT_BF16, n, all[i].second * k);
         c.out[0] = on_gpu(DT_E5M2, n, width), c.out[1] = on_gpu(DT_E5M2, width, n);
         c.attr.fp8.recipe = FP8_DELAYED;
-        print(all[i].name, &c);
+        print_speed(all[i].name, &c);
         c.out[2] = on_gpu(DT_F32, width, 0);
-        print("with sums", &c);
-        for (int j = 0; j < 3; j++) gpu->device->unmap(gpu->context, c.in[j].data, 0);
-        for (int j = 0; j < 3; j++) gpu->device->unmap(gpu->context, c.out[j].data, 0);
+        print_speed("with sums", &c);
+        for (int j = 0; j < 3; j++) bench_tensor_free(&target, &c.in[j]);
+        for (int j = 0; j < 3; j++) bench_tensor_free(&target, &c.out[j]);
     }
     printf("\n");
 }
 
-static void products(int64_t n, int64_t k, int64_t m, bool fp8) {
+static void bench_gemms(int64_t n, int64_t k, int64_t m, bool fp8) {
     dtype v = fp8 ? DT_E4M3 : DT_BF16, g = fp8 ? DT_E5M2 : DT_BF16;
     tensor x = on_gpu(v, n, k), w = on_gpu(v, m, k), dy = on_gpu(g, n, m),
            y = on_gpu(DT_BF16, n, m);
     tensor dx = on_gpu(DT_BF16, n, k), dw = on_gpu(DT_F32, m, k), row = cold_row();
     float one[FP8_ROW] = { [FP8_SCALE] = 1, [FP8_UNSCALE] = 1 };
-    gpu->device->put(gpu->context, row.data, one, sizeof one);
+    bench_put(&target, row.data, one, sizeof one);
     tensor wt = w, dyt = dy, xt = x, none = { 0 };
     if (fp8) {
         wt.dim[0] = k, wt.dim[1] = m;
@@ -133,14 +96,14 @@ static void products(int64_t n, int64_t k, int64_t m, bool fp8) {
     op_call f = { .op = OP_LINEAR, .in = { x, w, { 0 }, row, row }, .out = { y } };
     op_call b = { .op = OP_LINEAR_BWD_X, .in = { dy, wt, { 0 }, row, row }, .out = { dx } };
     op_call a = { .op = OP_LINEAR_BWD_W, .in = { dyt, xt, { 0 }, row, row }, .out = { dw } };
-    print("y", &f);
-    print("dx", &b);
-    print("dw", &a);
+    print_speed("y", &f);
+    print_speed("dx", &b);
+    print_speed("dw", &a);
     a.accumulate = ~0u;
-    print("+= dw", &a);
+    print_speed("+= dw", &a);
     printf("\n");
     tensor all[] = { x, w, dy, y, dx, dw, row, none };
-    for (int i = 0; i < 8; i++) gpu->device->unmap(gpu->context, all[i].data, 0);
+    for (size_t i = 0; i < COUNT_OF(all); i++) bench_tensor_free(&target, &all[i]);
 }
 
 int main(int argc, char **argv) {
@@ -148,17 +111,18 @@ int main(int argc, char **argv) {
         fprintf(stderr, "usage: bench_gpu_fp8 TOKENS IN OUT [IN OUT ...]\n");
         return 2;
     }
-    die(ops_cuda_open(0, 0, &gpu));
+    bench_check(ops_cuda_open(0, 0, &gpu));
+    target.ops = gpu;
     int64_t n = atoll(argv[1]);
     for (int i = 2; i + 1 < argc; i += 2) {
         int64_t k = atoll(argv[i]), m = atoll(argv[i + 1]);
         printf("%lld tokens, %lld -> %lld\n", (long long)n, (long long)k, (long long)m);
-        quantisations("x", n, k, DT_E4M3);
-        quantisations("w", m, k, DT_E4M3);
-        quantisations("dy", n, m, DT_E5M2);
-        activations(n, k);
-        products(n, k, m, false);
-        products(n, k, m, true);
+        bench_quantization("x", n, k, DT_E4M3);
+        bench_quantization("w", m, k, DT_E4M3);
+        bench_quantization("dy", n, m, DT_E5M2);
+        bench_activations(n, k);
+        bench_gemms(n, k, m, false);
+        bench_gemms(n, k, m, true);
     }
     ops_cuda_close(gpu);
     return 0;

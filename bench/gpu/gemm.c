@@ -1,19 +1,18 @@
-/* How fast the products of a training step run on a GPU, shape by shape: forward, both gradients,
- * with and without what goes beside them, in bf16 and fp8. What is printed is the speed of the
- * algorithm chosen by trial and of the one cuBLASLt would take.
+/* How fast the GEMMs of a training step run on a GPU, shape by shape: forward, both gradients, with
+ * and without the epilogues fused into them, in bf16 and fp8. Printed are the speed of the algorithm
+ * chosen by autotuning and of the one cuBLASLt would take.
  *
  *     bench_gpu_gemm [--json] [--log] [MODEL ROWS SEQ]
  *
- * Without a model, those of bench/gpu/run. --log says what each trial chose, on stderr. Operands are
+ * Without a model, those of bench/gpu/run. --log prints what autotuning chose, on stderr. Operands are
  * random and the cache is swept between runs; medians of ten. */
+#include "bench.h"
+
 #include "model/model.h"
 #include "ops/cuda/cuda_internal.h"
 
-#include <stdlib.h>
-#include <string.h>
-
 enum { RUNS = 10, SWEEP_BYTES = 96 << 20, PATTERN = 1 << 20 };
-#define ROOM_BYTES ((size_t)5 << 28)
+#define OPERAND_BYTES ((size_t)5 << 28)
 
 typedef enum { WAY_TUNED, WAY_FIRST, WAYS } way;
 typedef struct bench {
@@ -24,53 +23,47 @@ typedef struct bench {
     int lines;
 } bench;
 
-static void stop(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    exit(1);
-}
-static void check(cudaError_t status) {
-    if (status) stop(ERR("CUDA: %s", cudaGetErrorString(status)));
+static void check_cuda(cudaError_t status) {
+    if (status) bench_check(ERR("CUDA: %s", cudaGetErrorString(status)));
 }
 
 /* ---- operands ---------------------------------------------------------------------------------- */
 
-/* Normal numbers in this type, the same million again and again. */
+/* Normally distributed values of this type; a million of them repeat. */
 static void fill(char *to, dtype dt) {
     float *v = mem_alloc(PATTERN * sizeof *v);
     char *bytes = mem_alloc(PATTERN * sizeof *v);
     for (uint64_t i = 0; i < PATTERN; i++) v[i] = 0.5f * rng_normal(rng_key_of(1, 2), i);
     dt_from_f32(dt, v, bytes, PATTERN);
     size_t have = PATTERN * dt_size(dt);
-    check(cudaMemcpy(to, bytes, have, cudaMemcpyHostToDevice));
-    for (; have < ROOM_BYTES; have *= 2)
-        check(cudaMemcpy(to + have, to, MIN(have, ROOM_BYTES - have), cudaMemcpyDeviceToDevice));
+    check_cuda(cudaMemcpy(to, bytes, have, cudaMemcpyHostToDevice));
+    for (; have < OPERAND_BYTES; have *= 2)
+        check_cuda(
+            cudaMemcpy(to + have, to, MIN(have, OPERAND_BYTES - have), cudaMemcpyDeviceToDevice));
     free(v);
     free(bytes);
 }
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
-static int ascending(const void *a, const void *b) {
-    float x = *(const float *)a, y = *(const float *)b;
-    return x < y ? -1 : x > y;
-}
-
-/* @return milliseconds; 0: this product is not to be had. */
+/* @return milliseconds; 0: cuBLASLt has no algorithm for it. */
 static double time_of(bench *b, way w, const cuda_gemm *g) {
     cuda_context *x = b->gpu[w]->context;
-    float ms[RUNS];
+    double ms[RUNS];
     if (!cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
     for (int i = 0; i < RUNS; i++) {
-        check(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
-        check(cudaEventRecord(b->from[i], x->stream));
+        check_cuda(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
+        check_cuda(cudaEventRecord(b->from[i], x->stream));
         cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE);
-        check(cudaEventRecord(b->to[i], x->stream));
+        check_cuda(cudaEventRecord(b->to[i], x->stream));
     }
-    stop(b->gpu[w]->device->sync(x));
-    for (int i = 0; i < RUNS; i++) check(cudaEventElapsedTime(&ms[i], b->from[i], b->to[i]));
-    qsort(ms, RUNS, sizeof *ms, ascending);
-    return ms[RUNS / 2];
+    bench_check(b->gpu[w]->device->sync(x));
+    for (int i = 0; i < RUNS; i++) {
+        float one;
+        check_cuda(cudaEventElapsedTime(&one, b->from[i], b->to[i]));
+        ms[i] = one;
+    }
+    return bench_median(ms, RUNS);
 }
 
 /* ---- what is measured -------------------------------------------------------------------------- */
@@ -89,7 +82,7 @@ static void measure(bench *b, const layer *l, const char *what, cuda_gemm g) {
     double rate = tuned > 0 ? flops / tuned : 0, plain = first > 0 ? flops / first : 0;
     if (b->json) {
         printf(
-            "%s\n  {\"model\": \"%s\", \"layer\": \"%s\", \"product\": \"%s\", \"type\": \"%s\", "
+            "%s\n  {\"model\": \"%s\", \"layer\": \"%s\", \"gemm\": \"%s\", \"type\": \"%s\", "
             "\"fast\": %s, \"m\": %lld, \"n\": %lld, \"k\": %lld, \"ms\": %.5f, \"tflops\": %.1f, "
             "\"untuned_tflops\": %.1f}",
             b->lines++ ? "," : "[", l->model, l->name, what, dt_name(g.at),
@@ -98,7 +91,7 @@ static void measure(bench *b, const layer *l, const char *what, cuda_gemm g) {
         return;
     }
     if (!b->lines++)
-        printf("%-11s %-9s %-14s %-10s %20s %8s %8s %8s\n", "model", "layer", "product", "type",
+        printf("%-11s %-9s %-14s %-10s %20s %8s %8s %8s\n", "model", "layer", "GEMM", "type",
                "m x n x k", "ms", "TFLOP/s", "untuned");
     char shape[64], type[32];
     snprintf(shape, sizeof shape, "%lldx%lldx%lld", (long long)g.m, (long long)g.n, (long long)g.k);
@@ -144,7 +137,7 @@ static cuda_gemm backward_w(const layer *l, dtype dt, dtype xt) {
     return g;
 }
 
-/* Each product of the layer, with what is fused into it there. */
+/* Each GEMM of the layer, with the epilogues that the model fuses into it. */
 static void measure_layer(bench *b, const layer *l, cuda_gemm y, cuda_gemm dx, cuda_gemm dw) {
     measure(b, l, "y", y);
     y.bias = b->pre;
@@ -176,11 +169,11 @@ static void measure_fp8(bench *b, const layer *l, bool fast) {
 
 static int layers_of(const char *preset, int64_t n, layer *out) {
     model_config c;
-    stop(model_preset(preset, &c));
+    bench_check(model_preset(preset, &c));
     bool gelu = c.mlp != MLP_SWIGLU;
     int64_t q = c.heads * c.head_dim, kv = c.kv_heads * c.head_dim;
     int64_t vocab = (int64_t)align_up((size_t)c.vocab, 64);
-    int64_t rows = MIN(n, ((int64_t)1 << 29) / vocab); /* of logits at a time, as linear.c */
+    int64_t rows = MIN(n, ((int64_t)1 << 29) / vocab); /* of logits at a time, as in linear.c */
     out[0] =
         (layer){ preset, "attn.qkv", n, c.dim, q + 2 * kv, c.bias || c.qkv_bias, false, false };
     out[1] = (layer){ preset, "attn.o", n, q, c.dim, c.bias, false, false };
@@ -220,15 +213,16 @@ int main(int argc, char **argv) {
         if (!strcmp(argv[at], "--json")) b.json = true;
         if (!strcmp(argv[at], "--log")) log_set_level(LOG_DEBUG);
     }
-    stop(ops_cuda_open(0, 0, &b.gpu[WAY_TUNED]));
-    stop(ops_cuda_open(0, true, &b.gpu[WAY_FIRST]));
-    char **rooms[] = { &b.a, &b.b, &b.c, &b.pre };
-    for (size_t i = 0; i < COUNT_OF(rooms); i++) check(cudaMalloc((void **)rooms[i], ROOM_BYTES));
-    check(cudaMalloc((void **)&b.sweep, SWEEP_BYTES));
-    check(cudaMalloc((void **)&b.work, CUDA_GEMM_WORKSPACE));
+    bench_check(ops_cuda_open(0, 0, &b.gpu[WAY_TUNED]));
+    bench_check(ops_cuda_open(0, true, &b.gpu[WAY_FIRST]));
+    char **operands[] = { &b.a, &b.b, &b.c, &b.pre };
+    for (size_t i = 0; i < COUNT_OF(operands); i++)
+        check_cuda(cudaMalloc((void **)operands[i], OPERAND_BYTES));
+    check_cuda(cudaMalloc((void **)&b.sweep, SWEEP_BYTES));
+    check_cuda(cudaMalloc((void **)&b.work, CUDA_GEMM_WORKSPACE));
     for (int i = 0; i < RUNS; i++) {
-        check(cudaEventCreate(&b.from[i]));
-        check(cudaEventCreate(&b.to[i]));
+        check_cuda(cudaEventCreate(&b.from[i]));
+        check_cuda(cudaEventCreate(&b.to[i]));
     }
     if (argc - at == 3)
         bench_model(&b, argv[at], (int64_t)atoll(argv[at + 1]) * atoll(argv[at + 2]));

@@ -1,21 +1,18 @@
-/* How near the GPU's bandwidth-bound ops come to the speed of its memory: the bytes each must move at
- * least (every operand once) over time, as a share of a large copy measured just before and of a copy of
- * as many bytes: a call of tens of microseconds fills and empties the GPU for some of them. At the end
- * attention, in microseconds, with and without documents.
+/* How close the GPU's bandwidth-bound ops come to the speed of its memory: the bytes each must move at
+ * least (every operand once) over time, as a share of a large copy (copy%) and of a copy of as many
+ * bytes (same%): a call of tens of microseconds spends some of them filling and draining the GPU. At
+ * the end attention, in microseconds, with and without documents.
  *
- *     bench_gpu_ops [--only=NAME]   only ops that have it in their name
+ *     bench_gpu_ops [--only=NAME]   only ops with NAME in their name
  *
- * Shapes are those of four models, types what their programs have: bf16 activations, fp32 norm
- * weights, statistics, gradients and moments. Calls are queued in rounds and timed as a whole;
- * operands rotate through enough memory to leave nothing in the cache. Launches count. */
+ * Shapes are those of four models, with the types their programs have: bf16 activations, fp32 norm
+ * weights, statistics, gradients and moments. Calls are queued in rounds and timed as a whole, launches
+ * included; operands rotate through enough memory to leave nothing in the cache. */
+#include "bench.h"
+
 #include "ops/block8.h"
-#include "ops/ops.h"
 
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-enum { ROUNDS = 5, MOST_SETS = 16 };
+enum { MOST_SETS = 16 };
 static const size_t ARENA = (size_t)12 << 30, FOOTPRINT = (size_t)1 << 30, BLOCK = 64 << 20;
 
 typedef struct bench_model {
@@ -77,26 +74,19 @@ static const bench_row rows[] = {
 
 typedef struct bench {
     op_backend *gpu;
+    bench_target target;
     char *arena; /* device memory full of values near 1, of either type */
     size_t used;
-    step_block *step;
-    double copy; /* bytes a second */
+    double copy; /* bytes per second */
     const char *only;
+    bench_table table;
 } bench;
-
-static void stop(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    exit(1);
-}
-static void wait_for(bench *b) { stop(b->gpu->device->sync(b->gpu->context)); }
-static void put(bench *b, void *to, const void *from, size_t bytes) {
-    b->gpu->device->put(b->gpu->context, to, from, bytes);
-}
+static const bench_column columns[] = { { "op", -24 }, { "model", -10 }, { "us", 8 },
+                                        { "GB/s", 8 }, { "copy%", 6 },   { "same%", 6 } };
 
 /* ---- operands ---------------------------------------------------------------------------------- */
 
-static tensor at(bench *b, dtype dt, int64_t rows_, int64_t cols) {
+static tensor take_tensor(bench *b, dtype dt, int64_t rows_, int64_t cols) {
     int64_t dim[] = { rows_, cols };
     tensor t = tensor_of(b->arena + b->used, dt, cols ? 2 : 1, dim);
     b->used += align_up(tensor_bytes(&t), 1 << 20);
@@ -104,8 +94,8 @@ static tensor at(bench *b, dtype dt, int64_t rows_, int64_t cols) {
     return t;
 }
 
-static tensor ints(bench *b, char what, int64_t n, int64_t below) {
-    tensor t = at(b, DT_I32, n, 0);
+static tensor take_ids(bench *b, char what, int64_t n, int64_t below) {
+    tensor t = take_tensor(b, DT_I32, n, 0);
     int32_t *v = mem_alloc((size_t)n * sizeof *v);
     for (int64_t i = 0; i < n; i++) {
         int64_t any = (int64_t)rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)below);
@@ -114,8 +104,8 @@ static tensor ints(bench *b, char what, int64_t n, int64_t below) {
                          : what == 'k' ? (int64_t)pow((double)below, share) % below
                                        : any);
     }
-    put(b, t.data, v, tensor_bytes(&t));
-    wait_for(b);
+    bench_put(&b->target, t.data, v, tensor_bytes(&t));
+    bench_wait(&b->target);
     free(v);
     return t;
 }
@@ -125,35 +115,35 @@ static tensor operand(bench *b, char what, const bench_model *m, size_t *moved) 
     tensor t = { 0 };
     int times = 1;
     switch (what) {
-    case 'd': t = at(b, DT_BF16, m->n, m->d); break;
-    case 'D': t = at(b, DT_BF16, m->n, m->d), times = 0; break;
-    case 'f': t = at(b, DT_BF16, m->n, m->f); break;
-    case 'g': t = at(b, DT_BF16, m->n, 2 * m->f); break;
-    case 'q': t = at(b, DT_BF16, m->n, heads); break;
-    case 'x': t = at(b, DT_F32, m->n, m->d); break;
-    case 'w': t = at(b, DT_F32, m->d, 0); break;
-    case 'b': t = at(b, DT_F32, m->f, 0); break;
-    case 's': t = at(b, DT_F32, m->n, 0); break;
-    case 'S': t = at(b, DT_F32, m->n, 2); break;
-    case 'p': t = at(b, DT_F32, PARAMS, 0); break;
-    case 'c': t = at(b, DT_BF16, PARAMS, 0); break;
-    case 'u': t = at(b, DT_F32, PARAMS, 0), times = 2; break;
-    case 'e': t = at(b, DT_F32, 2, 0); break;
-    case 'C': t = at(b, DT_BF16, PARAMS, 0), times = 2; break;
-    case 'B': t = at(b, DT_U8, (int64_t)block8_bytes(PARAMS), 0), times = 2; break;
+    case 'd': t = take_tensor(b, DT_BF16, m->n, m->d); break;
+    case 'D': t = take_tensor(b, DT_BF16, m->n, m->d), times = 0; break;
+    case 'f': t = take_tensor(b, DT_BF16, m->n, m->f); break;
+    case 'g': t = take_tensor(b, DT_BF16, m->n, 2 * m->f); break;
+    case 'q': t = take_tensor(b, DT_BF16, m->n, heads); break;
+    case 'x': t = take_tensor(b, DT_F32, m->n, m->d); break;
+    case 'w': t = take_tensor(b, DT_F32, m->d, 0); break;
+    case 'b': t = take_tensor(b, DT_F32, m->f, 0); break;
+    case 's': t = take_tensor(b, DT_F32, m->n, 0); break;
+    case 'S': t = take_tensor(b, DT_F32, m->n, 2); break;
+    case 'p': t = take_tensor(b, DT_F32, PARAMS, 0); break;
+    case 'c': t = take_tensor(b, DT_BF16, PARAMS, 0); break;
+    case 'u': t = take_tensor(b, DT_F32, PARAMS, 0), times = 2; break;
+    case 'e': t = take_tensor(b, DT_F32, 2, 0); break;
+    case 'C': t = take_tensor(b, DT_BF16, PARAMS, 0), times = 2; break;
+    case 'B': t = take_tensor(b, DT_U8, (int64_t)block8_bytes(PARAMS), 0), times = 2; break;
     case 't':
-    case 'k': t = ints(b, what, m->n, m->v); break;
-    case 'o': t = ints(b, what, m->n, 4096); break;
-    case 'R': t = at(b, DT_F32, 4096, m->head), times = 0; break;
-    case 'T': t = at(b, DT_BF16, m->v, m->d), times = 0; break;
-    case 'z': t = at(b, DT_F32, m->v, m->d), times = 0; break;
+    case 'k': t = take_ids(b, what, m->n, m->v); break;
+    case 'o': t = take_ids(b, what, m->n, 4096); break;
+    case 'R': t = take_tensor(b, DT_F32, 4096, m->head), times = 0; break;
+    case 'T': t = take_tensor(b, DT_BF16, m->v, m->d), times = 0; break;
+    case 'z': t = take_tensor(b, DT_F32, m->v, m->d), times = 0; break;
     default: break;
     }
     *moved += (size_t)times * (t.data ? tensor_bytes(&t) : 0);
     return t;
 }
 
-/* The bytes that the letters do not tell. */
+/* The bytes that the letters do not count. */
 static size_t moved_besides(const bench_row *r, const bench_model *m, const op_call *c) {
     double v = (double)m->v, distinct = v * (1 - exp(-(double)m->n / v));
     switch (r->op) {
@@ -183,32 +173,9 @@ static size_t build(bench *b, const bench_row *r, const bench_model *m, op_call 
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
-/* Seconds of a call: the best round of calls queued in turn on each set of operands. */
-static double seconds(bench *b, op_call *calls, int sets) {
-    op_run run = { .step = b->step, .context = b->gpu->context };
-    void *work = NULL;
-    run.workspace_bytes = ops_workspace(b->gpu, &calls[0], 1);
-    if (run.workspace_bytes) stop(b->gpu->device->map(b->gpu->context, run.workspace_bytes, &work));
-    run.workspace = work;
-    double best = INFINITY;
-    for (int i = 0; i < sets; i++) calls[i].run = &run;
-    for (int i = 0; i < ROUNDS; i++) {
-        int times = i ? (24 + sets - 1) / sets : 1;
-        wait_for(b);
-        b->gpu->device->mark(b->gpu->context, 0);
-        for (int k = 0; k < times; k++)
-            for (int s = 0; s < sets; s++) ops_run(b->gpu, &calls[s]);
-        b->gpu->device->mark(b->gpu->context, 1);
-        double t = b->gpu->device->between(b->gpu->context, 0, 1) / (times * sets);
-        if (i) best = MIN(best, t);
-    }
-    if (work) b->gpu->device->unmap(b->gpu->context, work, run.workspace_bytes);
-    return best;
-}
-
 static bool wanted(const bench *b, const char *name) { return !b->only || strstr(name, b->only); }
 
-/* Of a copy that moves as many bytes, read and written, in whole vectors. */
+/* Seconds of a copy that moves as many bytes, read and written, in whole vectors. */
 static double copy_seconds(bench *b, double moved) {
     op_call calls[MOST_SETS];
     int64_t n = (int64_t)align_up((size_t)moved / 2 / sizeof(uint16_t), 64);
@@ -217,16 +184,19 @@ static double copy_seconds(bench *b, double moved) {
     do {
         op_call *c = &calls[sets++];
         *c = (op_call){ .op = OP_ADD };
-        c->in[0] = at(b, DT_BF16, n, 0);
-        c->out[0] = at(b, DT_BF16, n, 0);
+        c->in[0] = take_tensor(b, DT_BF16, n, 0);
+        c->out[0] = take_tensor(b, DT_BF16, n, 0);
     } while (sets < MOST_SETS && b->used < FOOTPRINT);
-    return seconds(b, calls, sets);
+    return bench_calls_seconds(&b->target, calls, sets);
 }
 
-static void print(bench *b, const char *name, const char *model, double moved, double t) {
-    printf("%-24s %-10s %8.1f %8.0f %5.0f%% %5.0f%%\n", name, model, t * 1e6, moved / t / 1e9,
-           100 * moved / t / b->copy, 100 * copy_seconds(b, moved) / t);
-    fflush(stdout);
+static void print_speed(bench *b, const char *name, const char *model, double moved, double t) {
+    bench_cell(&b->table, "%s", name);
+    bench_cell(&b->table, "%s", model);
+    bench_cell(&b->table, "%.1f", t * 1e6);
+    bench_cell(&b->table, "%.0f", moved / t / 1e9);
+    bench_cell(&b->table, "%.0f%%", 100 * moved / t / b->copy);
+    bench_cell(&b->table, "%.0f%%", 100 * copy_seconds(b, moved) / t);
 }
 
 static void measure(bench *b, const bench_row *r, const bench_model *m) {
@@ -236,45 +206,48 @@ static void measure(bench *b, const bench_row *r, const bench_model *m) {
     b->used = 0;
     do moved = build(b, r, m, &calls[sets++]);
     while (sets < MOST_SETS && b->used < FOOTPRINT);
-    double t = seconds(b, calls, sets);
+    double t = bench_calls_seconds(&b->target, calls, sets);
     if (!b->copy) b->copy = (double)moved / t; /* the first row */
-    if (wanted(b, r->name)) print(b, r->name, m->name, (double)moved, t);
+    if (wanted(b, r->name)) print_speed(b, r->name, m->name, (double)moved, t);
 }
 
-/* The softmax inside LINEAR_CE: the whole less its three products, of few columns. */
+/* The softmax inside LINEAR_CE: the whole minus its three GEMMs, which have few columns. */
 static void measure_softmax(bench *b, const bench_model *m) {
     enum { N = 8192, D = 64 };
     if (!wanted(b, "softmax")) return;
     b->used = 0;
-    tensor h = at(b, DT_BF16, N, D), w = at(b, DT_BF16, m->v, D), z = at(b, DT_BF16, N, m->v);
-    tensor dh = at(b, DT_BF16, N, D), dw = at(b, DT_F32, m->v, D), loss = at(b, DT_F32, N, 0);
+    tensor h = take_tensor(b, DT_BF16, N, D), w = take_tensor(b, DT_BF16, m->v, D),
+           z = take_tensor(b, DT_BF16, N, m->v);
+    tensor dh = take_tensor(b, DT_BF16, N, D), dw = take_tensor(b, DT_F32, m->v, D),
+           loss = take_tensor(b, DT_F32, N, 0);
     op_call whole = { .op = OP_LINEAR_CE, .out = { loss, dh, dw }, .attr = { .ce = { 1 } } };
-    whole.in[0] = h, whole.in[1] = w, whole.in[2] = ints(b, 't', N, m->v);
+    whole.in[0] = h, whole.in[1] = w, whole.in[2] = take_ids(b, 't', N, m->v);
     op_call part[] = { { .op = OP_LINEAR, .in = { h, w }, .out = { z } },
                        { .op = OP_LINEAR_BWD_X, .in = { z, w }, .out = { dh } },
                        { .op = OP_LINEAR_BWD_W, .in = { z, h }, .out = { dw } } };
-    double t = seconds(b, &whole, 1);
-    for (size_t i = 0; i < COUNT_OF(part); i++) t -= seconds(b, &part[i], 1);
-    print(b, "softmax of linear_ce", m->name, 2.0 * (double)tensor_bytes(&z), t);
+    double t = bench_call_seconds(&b->target, &whole);
+    for (size_t i = 0; i < COUNT_OF(part); i++) t -= bench_call_seconds(&b->target, &part[i]);
+    print_speed(b, "softmax of linear_ce", m->name, 2.0 * (double)tensor_bytes(&z), t);
 }
 
-/* Attention forward and backward over documents `length` tokens long on average; 0: one a row. */
+/* Attention forward and backward over documents `length` tokens long on average; 0: one per row. */
 static void measure_attention(bench *b, const bench_model *m, int length) {
     char name[64] = "attention";
     int64_t heads = (int64_t)(m->q + 2 * m->kv) * m->head, wide = (int64_t)m->q * m->head;
     if (length) snprintf(name, sizeof name, "attention, documents %d", length);
     if (!wanted(b, name)) return;
     b->used = 0;
-    tensor start = at(b, DT_I32, m->n, 0), lse = at(b, DT_F32, m->q, m->n);
-    tensor qkv = at(b, DT_BF16, m->n, heads), dqkv = at(b, DT_BF16, m->n, heads);
-    tensor o = at(b, DT_BF16, m->n, wide), dout = at(b, DT_BF16, m->n, wide);
+    tensor start = take_tensor(b, DT_I32, m->n, 0), lse = take_tensor(b, DT_F32, m->q, m->n);
+    tensor qkv = take_tensor(b, DT_BF16, m->n, heads), dqkv = take_tensor(b, DT_BF16, m->n, heads);
+    tensor o = take_tensor(b, DT_BF16, m->n, wide), dout = take_tensor(b, DT_BF16, m->n, wide);
     int32_t *v = mem_alloc(tensor_bytes(&start));
     for (int64_t i = 0; i < m->n; i++) {
-        bool cut = length && rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)length) == 0;
-        v[i] = i % m->seq == 0 || cut ? (int32_t)i : v[i - 1];
+        bool new_document =
+            length && rng_below(rng_key_of(1, 2), (uint64_t)i, (uint64_t)length) == 0;
+        v[i] = i % m->seq == 0 || new_document ? (int32_t)i : v[i - 1];
     }
-    put(b, start.data, v, tensor_bytes(&start));
-    wait_for(b);
+    bench_put(&b->target, start.data, v, tensor_bytes(&start));
+    bench_wait(&b->target);
     free(v);
     op_call f = { .op = OP_ATTENTION, .in = { qkv, start }, .out = { o, lse } };
     f.attr.heads.q = m->q, f.attr.heads.kv = m->kv, f.attr.heads.dim = m->head;
@@ -283,29 +256,21 @@ static void measure_attention(bench *b, const bench_model *m, int length) {
     op_call g = {
         .op = OP_ATTENTION_BWD, .in = { dout, qkv, o, lse, start }, .out = { dqkv }, .attr = f.attr
     };
-    double forward = seconds(b, &f, 1), backward = seconds(b, &g, 1);
+    double forward = bench_call_seconds(&b->target, &f),
+           backward = bench_call_seconds(&b->target, &g);
     printf("%-24s %-10s %8.1f forward, %8.1f backward\n", name, m->name, forward * 1e6,
            backward * 1e6);
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- the GPU ------------------------------------------------------------------------------------ */
 
-static void start(bench *b) {
-    void *p = NULL;
-    stop(ops_cuda_open(0, 0, &b->gpu));
-    stop(b->gpu->device->map(b->gpu->context, ARENA, &p));
-    b->arena = p;
-    stop(b->gpu->device->map(b->gpu->context, sizeof *b->step, &p));
-    b->step = p;
-    step_block step = { .loss_grad = 1, .update = { .lr = 1e-4f }, .now = { .grad_scale = 1 } };
-    step.now.count = 1;
-    put(b, b->step, &step, sizeof step);
+static void fill_arena(bench *b) {
     size_t n = BLOCK / sizeof(uint16_t);
     float *v = mem_alloc(n * sizeof *v);
     uint16_t *narrow = mem_alloc(BLOCK); /* two of them make a float near the second */
     for (size_t i = 0; i < n; i++) v[i] = 0.5f + (float)(i * 7919 % 997) / 997;
     dt_from_f32(DT_BF16, v, narrow, (int64_t)n);
-    put(b, b->arena, narrow, BLOCK);
+    bench_put(&b->target, b->arena, narrow, BLOCK);
     op_run run = { .context = b->gpu->context };
     op_call copy = { .op = OP_ADD, .run = &run };
     for (size_t done = BLOCK; done < ARENA; done += BLOCK) {
@@ -313,16 +278,34 @@ static void start(bench *b) {
         copy.out[0] = tensor_of(b->arena + done, DT_BF16, 1, (int64_t[]){ (int64_t)n });
         ops_run(b->gpu, &copy);
     }
-    wait_for(b);
+    bench_wait(&b->target);
     free(v);
     free(narrow);
+}
+
+static void open_gpu(bench *b) {
+    bench_check(ops_cuda_open(0, 0, &b->gpu));
+    b->target.ops = b->gpu;
+    b->arena = bench_map(&b->target, ARENA);
+    step_block step = { .loss_grad = 1, .update = { .lr = 1e-4f }, .now = { .grad_scale = 1 } };
+    step.now.count = 1;
+    void *on_gpu = bench_map(&b->target, sizeof step);
+    bench_put(&b->target, on_gpu, &step, sizeof step);
+    b->target.step = on_gpu;
+    fill_arena(b);
+}
+
+static void close_gpu(bench *b) {
+    bench_unmap(&b->target, (void *)(uintptr_t)b->target.step, sizeof *b->target.step);
+    bench_unmap(&b->target, b->arena, ARENA);
+    ops_cuda_close(b->gpu);
 }
 
 int main(int argc, char **argv) {
     bench b = { 0 };
     if (argc > 1 && !strncmp(argv[1], "--only=", 7)) b.only = argv[1] + 7;
-    start(&b);
-    printf("%-24s %-10s %8s %8s %6s %6s\n", "op", "model", "us", "GB/s", "copy%", "same%");
+    open_gpu(&b);
+    b.table = bench_table_start(columns, COUNT_OF(columns));
     for (size_t r = 0; r < COUNT_OF(rows); r++)
         for (size_t m = 0; m < COUNT_OF(models); m++)
             if (rows[r].models >> m & 1 && (!b.copy || wanted(&b, rows[r].name)))
@@ -331,8 +314,6 @@ int main(int argc, char **argv) {
     for (size_t m = 0; m < COUNT_OF(models); m++)
         for (int length = 0; length <= 600; length += 600)
             measure_attention(&b, &models[m], length);
-    b.gpu->device->unmap(b.gpu->context, b.step, sizeof *b.step);
-    b.gpu->device->unmap(b.gpu->context, b.arena, ARENA);
-    ops_cuda_close(b.gpu);
+    close_gpu(&b);
     return 0;
 }
