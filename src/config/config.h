@@ -23,26 +23,35 @@
 enum { CFG_AUTO = -1 };
 #define CFG_AUTO_REAL ((double)NAN)
 
-/* A length or a cadence. `training.steps: 2e9 tokens` is { 2e9, CFG_TOKENS }. Zero is "off". */
-typedef enum { CFG_STEPS = 1, CFG_TOKENS = 2, CFG_EPOCHS = 4, CFG_PERCENT = 8 } cfg_unit;
+/* A length, the time between two events, or a batch size. `training.steps: 2e9 tokens` is
+ * { 2e9, CFG_TOKENS }. Zero is "off". */
+typedef enum {
+    CFG_STEPS = 1,
+    CFG_TOKENS = 2,
+    CFG_EPOCHS = 4,
+    CFG_PERCENT = 8, /* of the length of the run */
+    CFG_SEQUENCES = 16,
+} cfg_unit;
 enum {
     CFG_LENGTH = CFG_STEPS | CFG_TOKENS | CFG_EPOCHS,
-    CFG_ANY = CFG_LENGTH | CFG_PERCENT /* of the length of the run */
+    CFG_ANY = CFG_LENGTH | CFG_PERCENT,
+    CFG_BATCH = CFG_SEQUENCES | CFG_TOKENS
 };
 typedef struct cfg_amount {
-    double value;
+    double value; /* NaN: auto */
     cfg_unit unit;
 } cfg_amount;
 
-/* What an amount means for one run, all in steps or tokens; 0: not known. */
+/* What a length in percent or epochs is measured by; a value of 0: not known. */
 typedef struct cfg_scale {
-    double run_steps; /* what 100% is */
-    double tokens_per_step;
+    cfg_amount run; /* what 100% is: steps or tokens */
     double tokens_per_epoch;
 } cfg_scale;
-/* @return steps, rounded up to a whole one; an error when the scale it needs is unknown or the
- * result exceeds int64. `name` is the option, for the message. */
-err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int64_t *steps);
+/* A length in whole steps or whole tokens, rounded up: steps stay steps, tokens and epochs become
+ * tokens, and a percentage takes the unit of the run. @return an error when what it is measured by is
+ * not known, or when the result exceeds 1e18. `name` is the option, for the message. */
+err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name,
+                       cfg_amount *out) MUST_USE;
 
 /* norm_kind, cfg_optimizer, ...: the enums of the choices. */
 #define V(symbol, text)       symbol,

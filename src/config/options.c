@@ -29,7 +29,8 @@ const option option_table[] = {
     { BASE(s, k, r, OPT_CHOICE), .choices = type_##_names, .n_choices = type_##_count,                \
       .has_auto = (int)(def) == CFG_AUTO, .help = text },
 #define AMOUNT(s, k, r, value_, unit_, units_, text)                                                  \
-    { BASE(s, k, r, OPT_AMOUNT), .units = units_, .help = text },
+    { BASE(s, k, r, OPT_AMOUNT), .units = units_, .has_auto = (value_) != (value_),                  \
+      .help = text },
 #include "config/options.def"
 };
 

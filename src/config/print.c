@@ -52,6 +52,7 @@ static const char *holder_of(const option *o) {
         [OPT_INT] = "N",         [OPT_REAL] = "X",      [OPT_BOOL] = "BOOL",
         [OPT_TRISTATE] = "BOOL", [OPT_CHOICE] = "NAME", [OPT_AMOUNT] = "LENGTH",
     };
+    if (o->type == OPT_AMOUNT && o->units == CFG_BATCH) return "BATCH";
     return o->type == OPT_TEXT ? o->holder : names[o->type];
 }
 
@@ -85,9 +86,10 @@ void config_help(str *out) {
         for (int j = 0; j < option_count; j++)
             if (in_section(&option_table[j], s)) help_row(&option_table[j], out);
     }
-    str_add(out, "\nLENGTH is a number of steps, or a number with a unit: \"2e9 tokens\", "
-                 "\"1.5 epochs\", \"10%%\" of the\nrun. Numbers may be written 4096, 4_096, 1e6, "
-                 "2.5M or 64Ki.\n");
+    str_add(out,
+            "\nLENGTH is a number of steps, or a number with a unit: \"2e9 tokens\", "
+            "\"1.5 epochs\", \"10%%\" of the\nrun. BATCH is a number of sequences, or of tokens: "
+            "\"4M tokens\". Numbers may be written 4096,\n4_096, 1e6, 2.5M or 64Ki.\n");
 }
 
 /* ---- docs/config.md -------------------------------------------------------------------------- */
@@ -109,9 +111,10 @@ static void docs_row(const option *o, str *out) {
     str_add(out, "| `%s` | `", o->key);
     option_print(o, &config_defaults, out);
     str_add(out, "` | ");
-    cell(out, o->type == OPT_AMOUNT ? o->units == CFG_ANY ? "length or percentage" : "length"
-              : o->type == OPT_TEXT ? "text"
-                                    : expects.text);
+    const char *length = o->units == CFG_BATCH ? o->has_auto ? "batch size or auto" : "batch size"
+                         : o->units == CFG_ANY ? "length or percentage"
+                                               : "length";
+    cell(out, o->type == OPT_AMOUNT ? length : o->type == OPT_TEXT ? "text" : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
     cell(out, o->help);
     str_add(out, " |\n");
@@ -133,8 +136,11 @@ static const char docs_head[] =
     "- **Numbers** may be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K M G or B, T)\n"
     "  or `64Ki` (powers of 1024).\n"
     "- **Lengths** are steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
-    "  table says so, a percentage of the run (`10%`). Steps are rounded up to a whole one. As\n"
-    "  the time between two events, `0` means never.\n"
+    "  table says so, a percentage of the run (`10%`). What is given in tokens or epochs is counted\n"
+    "  in tokens, also while the batch grows: a run of `2e9 tokens` trains on that many, rounded up\n"
+    "  to a whole microbatch, and its learning rate follows the tokens. As the time between two\n"
+    "  events, `0` means never.\n"
+    "- **Batch sizes** are sequences (`256`) or tokens (`4M tokens`).\n"
     "- **`auto`** leaves the choice to the preset or to the rest of the config.\n"
     "- **Short forms**: a section with a main key takes its value directly, so that\n"
     "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"

@@ -97,12 +97,15 @@ bool option_parse_bool(const char *text, bool *out) {
 }
 
 /* ---- amounts ------------------------------------------------------------------------------- */
+/* The name printed comes first. A number alone counts in the first of its option's units. */
 static const struct {
     const char *text;
     cfg_unit unit;
 } unit_names[] = {
-    { "", CFG_STEPS },        { "steps", CFG_STEPS },   { "step", CFG_STEPS },
-    { "tokens", CFG_TOKENS }, { "epochs", CFG_EPOCHS }, { "epoch", CFG_EPOCHS },
+    { "", CFG_STEPS },         { "steps", CFG_STEPS },         { "step", CFG_STEPS },
+    { "", CFG_SEQUENCES },     { "sequences", CFG_SEQUENCES }, { "sequence", CFG_SEQUENCES },
+    { " tokens", CFG_TOKENS }, { "tokens", CFG_TOKENS },       { "token", CFG_TOKENS },
+    { " epochs", CFG_EPOCHS }, { "epochs", CFG_EPOCHS },       { "epoch", CFG_EPOCHS },
     { "%", CFG_PERCENT },
 };
 
@@ -115,10 +118,10 @@ static bool parse_amount(const char *text, int units, cfg_amount *out) {
     while (*rest == ' ') rest++;
     for (size_t i = 0; i < COUNT_OF(unit_names); i++) {
         cfg_unit unit = unit_names[i].unit;
-        if (strcmp(rest, unit_names[i].text) != 0) continue;
+        if (!(unit & units) || strcmp(rest, unit_names[i].text) != 0) continue;
         double most = unit == CFG_PERCENT ? 100 : 1e18;
-        bool whole = unit == CFG_STEPS || unit == CFG_TOKENS;
-        if (!(unit & units) || v < 0 || v > most || (whole && v != floor(v))) return false;
+        bool whole = unit == CFG_STEPS || unit == CFG_TOKENS || unit == CFG_SEQUENCES;
+        if (v < 0 || v > most || (whole && v != floor(v))) return false;
         *out = (cfg_amount){ v, unit };
         return true;
     }
@@ -126,39 +129,42 @@ static bool parse_amount(const char *text, int units, cfg_amount *out) {
 }
 
 static void print_amount(str *out, cfg_amount a) {
+    if (isnan(a.value)) {
+        str_add(out, "auto");
+        return;
+    }
     print_real(out, a.value);
-    str_add(out, "%s",
-            a.unit == CFG_TOKENS    ? " tokens"
-            : a.unit == CFG_EPOCHS  ? " epochs"
-            : a.unit == CFG_PERCENT ? "%"
-                                    : "");
+    for (size_t i = 0; i < COUNT_OF(unit_names); i++) {
+        if (unit_names[i].unit != a.unit) continue;
+        str_add(out, "%s", unit_names[i].text);
+        return;
+    }
 }
 
-err cfg_amount_steps(cfg_amount a, const cfg_scale *scale, const char *name, int64_t *steps) {
-    bool by_tokens = a.unit == CFG_TOKENS || a.unit == CFG_EPOCHS;
-    const char *unknown = NULL;
-    if (by_tokens && scale->tokens_per_step <= 0) unknown = "the tokens in a step";
-    if (a.unit == CFG_EPOCHS && scale->tokens_per_epoch <= 0) unknown = "the size of the data";
-    if (a.unit == CFG_PERCENT && scale->run_steps <= 0) unknown = "the length of the run";
+static err amount_error(cfg_amount a, const char *name, const char *unknown) {
     str text = { 0 };
     print_amount(&text, a);
-    err e = OK;
-    double n = a.value;
-    if (unknown) {
-        e = err_hint(
-            ERR("%s: \"%s\" in steps depends on %s, which is not known", name, text.text, unknown),
-            "give it in steps");
-    } else {
-        /* Multiply first, so that a percentage of a round number stays a whole number. */
-        if (a.unit == CFG_PERCENT) n = a.value * scale->run_steps / 100;
-        if (a.unit == CFG_TOKENS) n = a.value / scale->tokens_per_step;
-        if (a.unit == CFG_EPOCHS) n = a.value * scale->tokens_per_epoch / scale->tokens_per_step;
-        n = ceil(n * (1 - 1e-12));
-        if (n > 1e18) e = ERR("%s: \"%s\" is more than 1e18 steps", name, text.text);
-    }
+    err e = unknown ? err_hint(ERR("%s: \"%s\" depends on %s, which is not known", name, text.text,
+                                   unknown),
+                               "give it in steps")
+                    : err_hint(ERR("%s: \"%s\" is more than 1e18 steps or tokens", name, text.text),
+                               "give a shorter length");
     str_free(&text);
-    if (!e) *steps = (int64_t)n;
     return e;
+}
+
+err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name, cfg_amount *out) {
+    *out = a;
+    if (a.unit == CFG_EPOCHS) {
+        if (scale->tokens_per_epoch <= 0) return amount_error(a, name, "the size of the data");
+        *out = (cfg_amount){ a.value * scale->tokens_per_epoch, CFG_TOKENS };
+    } else if (a.unit == CFG_PERCENT) {
+        if (scale->run.value <= 0) return amount_error(a, name, "the length of the run");
+        /* Multiply first, so that a percentage of a round number stays a whole number. */
+        *out = (cfg_amount){ a.value * scale->run.value / 100, scale->run.unit };
+    }
+    out->value = ceil(out->value * (1 - 1e-12));
+    return out->value > 1e18 ? amount_error(a, name, NULL) : OK;
 }
 
 /* ---- text ---------------------------------------------------------------------------------- */
@@ -267,10 +273,12 @@ void option_expects(const option *o, str *out) {
     case OPT_TEXT: str_add(out, "UTF-8 text"); break;
     case OPT_AMOUNT:
         str_add(out, "%s",
-                o->units == CFG_ANY
+                o->units == CFG_BATCH ? "sequences or tokens, such as 256 or 4M tokens"
+                : o->units == CFG_ANY
                     ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs "
                       "or 10%"
                     : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
+        if (o->has_auto) str_add(out, ",");
         break;
     case OPT_CHOICE:
         for (int i = 0; i < o->n_choices; i++)
@@ -297,6 +305,8 @@ static bool set_choice(const option *o, const char *text, int *out) {
 static void set_auto(const option *o, void *at) {
     if (o->type == OPT_INT)
         *(int64_t *)at = CFG_AUTO;
+    else if (o->type == OPT_AMOUNT)
+        ((cfg_amount *)at)->value = CFG_AUTO_REAL;
     else if (o->type == OPT_REAL)
         *(double *)at = CFG_AUTO_REAL;
     else

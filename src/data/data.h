@@ -316,6 +316,22 @@ typedef struct guard_options {
     int64_t few_ids; /* reject when fewer ids differ; 0: do not */
 } guard_options;
 
+/* Batch ramp: the first steps take `start` windows; the number grows linearly to `full` over the
+ * first `windows` windows, always rounded down to whole microbatches, at least one. */
+typedef struct batch_ramp {
+    int64_t unit;    /* windows in a microbatch, over all ranks */
+    int64_t start;   /* 0: every step is full */
+    int64_t full;    /* windows in a step, a multiple of unit */
+    int64_t windows; /* length of the ramp */
+    int64_t end;     /* no step crosses it: the one that ends there may be smaller; 0: none */
+} batch_ramp;
+/* @return the windows in a step that begins after `consumed` others. */
+int64_t batch_ramp_size(const batch_ramp *r, int64_t consumed);
+/* @return the steps it takes from `from` windows consumed to at least `to`. */
+int64_t batch_ramp_steps(const batch_ramp *r, int64_t from, int64_t to);
+/* @return the windows consumed by the first `steps` steps; INT64_MAX where it overflows. */
+int64_t batch_ramp_windows(const batch_ramp *r, int64_t steps);
+
 typedef struct loader_options {
     int64_t seq_len;      /* T: tokens in a window */
     int64_t rows;         /* B: windows in a microbatch of one rank */
@@ -336,13 +352,11 @@ typedef struct loader_options {
      * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. Cuts
      * keep their targets: only the context gets shorter. 0: off. */
     int64_t curriculum_start;
-    int64_t curriculum_windows; /* 0: the limit stays */
-    /* Batch ramp: the first steps take this many windows; the number grows linearly to step_windows
-     * over ramp_windows, always rounded down to whole microbatches, at least one. 0: off. */
-    int64_t ramp_start;
-    int64_t ramp_windows;
-    int prefetch; /* batches made ahead; 0: made by the caller */
-    int workers;  /* threads that make them; 0 means 1 */
+    int64_t curriculum_windows;       /* 0: the limit stays */
+    int64_t ramp_start, ramp_windows; /* batch ramp, as `start` and `windows` above */
+    int64_t run_windows;              /* the end of the run, as `end` above */
+    int prefetch;                     /* batches made ahead; 0: made by the caller */
+    int workers;                      /* threads that make them; 0 means 1 */
 } loader_options;
 
 enum { DATA_NO_TARGET = -100 };

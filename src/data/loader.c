@@ -119,11 +119,12 @@ static int64_t curriculum_limit(const loader_options *o, int64_t consumed) {
 
 /* @return windows in a step that begins at `consumed`. */
 static int64_t step_size(const loader_options *o, int64_t consumed) {
-    if (o->ramp_start <= 0 || consumed >= o->ramp_windows) return o->step_windows;
-    int64_t unit = o->rows * o->ranks;
-    double done = (double)consumed / (double)o->ramp_windows;
-    int64_t size = o->ramp_start + (int64_t)(done * (double)(o->step_windows - o->ramp_start));
-    return MAX(unit, MIN(size, o->step_windows) / unit * unit);
+    batch_ramp r = { .unit = o->rows * o->ranks,
+                     .start = o->ramp_start,
+                     .full = o->step_windows,
+                     .windows = o->ramp_windows,
+                     .end = o->run_windows };
+    return batch_ramp_size(&r, consumed);
 }
 
 /* Whether every window has seq_len targets, whatever it holds. */

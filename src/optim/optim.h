@@ -82,22 +82,24 @@ void optim_state_set(optimizer *o, int param, int k, const float *from);
 /* ---- schedules --------------------------------------------------------------------------- */
 typedef enum { SCHED_CONSTANT, SCHED_COSINE, SCHED_LINEAR, SCHED_WSD } sched_kind;
 typedef enum { DECAY_COSINE, DECAY_LINEAR, DECAY_EXPONENTIAL, DECAY_SQRT } decay_kind;
+/* Lengths count steps or tokens, whichever the run's length is given in. */
 typedef struct schedule {
     sched_kind kind;
     decay_kind decay; /* WSD: how the last part falls */
     double lr;
-    double min_factor;     /* of lr, where the fall ends: at step `total`, and held after */
-    int64_t warmup, total; /* in steps */
-    int64_t decay_steps;   /* WSD: length of the last part, at most what warm-up leaves */
+    double min_factor; /* of lr, where the fall ends: at `total`, and held after */
+    int64_t warmup, total;
+    int64_t decay_length; /* WSD: of the last part, at most what warm-up leaves */
 } schedule;
-/* The learning rate of step `step`, counted from 0. Warm-up rises evenly, lr (step + 1) /
- * (warmup + 1), so that step 0 already learns and step `warmup` has lr. With x going from 0 to 1
- * over the fall and a, b the two ends (1 and min_factor):
+/* The learning rate of a step that begins at `at` and is `size` long (counted in steps: 1). Warm-up
+ * rises evenly, lr (at + size) / (warmup + size), so that the first step already learns and the one
+ * that begins at `warmup` has lr. With x going from 0 to 1 over the fall and a, b the two ends (1 and
+ * min_factor):
  *     linear        a + (b - a) x             cosine   b + (a - b) (1 + cos(pi x)) / 2
  *     sqrt          b + (a - b) (1 - sqrt(x))
  *     exponential   a (b / a)^x, taking b as 0.01 when it is 0
  */
-double schedule_lr(const schedule *s, int64_t step);
+double schedule_lr(const schedule *s, int64_t at, int64_t size);
 
 /* The fp16 loss scale as checkpoints keep it; ops/clip.h moves it. */
 typedef struct loss_scaler {

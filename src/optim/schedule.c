@@ -22,11 +22,11 @@ static double (*const falls[])(double end, double x) = {
     [DECAY_SQRT] = fall_sqrt,
 };
 
-double schedule_lr(const schedule *s, int64_t step) {
-    if (step < s->warmup) return s->lr * (double)(step + 1) / (double)(s->warmup + 1);
+double schedule_lr(const schedule *s, int64_t at, int64_t size) {
+    if (at < s->warmup) return s->lr * ((double)(at + size) / (double)(s->warmup + size));
     int64_t rest = MAX(s->total - s->warmup, 0);
-    int64_t length = s->kind == SCHED_WSD ? MIN(s->decay_steps, rest) : rest;
-    int64_t into = step - (s->total - length);
+    int64_t length = s->kind == SCHED_WSD ? MIN(s->decay_length, rest) : rest;
+    int64_t into = at - (s->total - length);
     if (s->kind == SCHED_CONSTANT || into <= 0 || length == 0) return s->lr;
     decay_kind fall = s->kind == SCHED_COSINE   ? DECAY_COSINE
                       : s->kind == SCHED_LINEAR ? DECAY_LINEAR

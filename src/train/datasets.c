@@ -164,20 +164,19 @@ static err open_sets(trainer *t) {
 
 /* A run that needs more than the sources may give is better told now. */
 static err check_enough(const trainer *t) {
-    int64_t windows = t->rows * t->micros, total = loader_total(t->batches);
-    if (t->cfg->training.batch_ramp_start > 0 || t->stop <= total / windows) return OK;
-    return err_hint(ERR("the epochs that the mix allows last for %lld steps, the run has %lld",
-                        (long long)(total / windows), (long long)t->stop),
-                    "set training.steps to what there is, or raise `epochs` in %s",
-                    t->cfg->data.train);
+    int64_t total = loader_total(t->batches);
+    if (batch_ramp_windows(&t->ramp, t->stop) <= total) return OK;
+    return err_hint(
+        ERR("the epochs that the mix allows last for %lld steps, the run has %lld",
+            (long long)batch_ramp_steps(&t->ramp, 0, total + 1) - 1, (long long)t->stop),
+        "set training.steps to what there is, or raise `epochs` in %s", t->cfg->data.train);
 }
 
-err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps) {
+err datasets_load(trainer *t) {
     const config *c = t->cfg;
-    int64_t windows = t->rows * t->micros;
     loader_options o = { .seq_len = t->seq,
                          .rows = t->rows,
-                         .step_windows = windows,
+                         .step_windows = t->ramp.full,
                          .seed = (uint64_t)c->training.seed,
                          .vocab_limit = t->mc.vocab,
                          .mask_documents = c->data.documents,
@@ -185,9 +184,10 @@ err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps) {
                          .packing = (data_packing)c->data.packing,
                          .guard = { c->data.guard, c->data.guard_repeated, c->data.guard_few_ids },
                          .curriculum_start = c->training.seq_curriculum_start,
-                         .curriculum_windows = curriculum_steps * windows,
-                         .ramp_start = c->training.batch_ramp_start,
-                         .ramp_windows = ramp_steps * windows,
+                         .curriculum_windows = t->curriculum,
+                         .ramp_start = t->ramp.start,
+                         .ramp_windows = t->ramp.windows,
+                         .run_windows = t->ramp.end,
                          .prefetch = (int)c->data.prefetch,
                          .workers = (int)c->data.workers };
     data_part *parts = mem_alloc((size_t)t->n_sources * sizeof *parts);

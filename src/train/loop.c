@@ -7,8 +7,6 @@
 
 #include "io/io.h"
 
-static bool due(int64_t step, int64_t every) { return every > 0 && step % every == 0; }
-
 /* ---- now and then ------------------------------------------------------------------------ */
 static err validate(trainer *t, observe_step *s) {
     TRY(datasets_validate(t, &t->val_loss));
@@ -63,18 +61,23 @@ static err save(trainer *t) {
  * first. */
 static bool last_step(const trainer *t) { return t->state.step == t->stop; }
 
+/* Whether an event comes due in the step that has just been finished, the last one queued. */
+static bool is_due(const trainer *t, cadence c) {
+    return cadence_is_due(c, t->state.step, t->state.tokens, trainer_step_tokens(t));
+}
+
 static err finish(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_land(t, &s));
     int64_t step = t->state.step;
-    if (t->n_sets && (due(step, t->every.validate) || (last_step(t) && t->every.validate > 0)))
-        TRY(validate(t, &s));
+    bool validates = t->n_sets && t->every.validate.length > 0;
+    if (validates && (last_step(t) || is_due(t, t->every.validate))) TRY(validate(t, &s));
     datasets_measure(t, &s);
     TRY(observe_log(t->log, &s));
-    if (progress_is_live(t->show) || due(step, t->every.log) || last_step(t) || step == 1)
+    if (progress_is_live(t->show) || is_due(t, t->every.log) || last_step(t) || step == 1)
         progress_show(t->show, &s);
-    if (t->every.sample && due(step, t->every.sample)) TRY(write_sample(t));
-    if (due(step, t->every.save) && !last_step(t)) TRY(save(t));
+    if (is_due(t, t->every.sample)) TRY(write_sample(t));
+    if (is_due(t, t->every.save) && !last_step(t)) TRY(save(t));
     t->since = time_now();
     return OK;
 }
@@ -83,9 +86,12 @@ static bool stopped(const trainer *t) { return t->opt->stop && *t->opt->stop; }
 
 /* Whether the step just queued may stay under way while the next one is queued. */
 static bool may_run_on(const trainer *t) {
-    int64_t step = t->state.step + 1;
-    return t->ops->device && step < t->stop && !due(step, t->every.validate) &&
-           !due(step, t->every.sample) && !due(step, t->every.save);
+    const cadence events[] = { t->every.validate, t->every.sample, t->every.save };
+    int64_t step = t->state.step + 1, tokens = trainer_step_tokens(t);
+    bool due = step >= t->stop;
+    for (size_t i = 0; i < COUNT_OF(events); i++)
+        due = due || cadence_is_due(events[i], step, t->state.tokens + tokens, tokens);
+    return t->ops->device && !due;
 }
 
 static err one_step(trainer *t) {

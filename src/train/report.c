@@ -57,7 +57,7 @@ static void data_lines(const trainer *t) {
     for (int i = 0; i < t->n_sources && t->n_sources > 1; i++) {
         const run_source *s = &t->sources[i];
         loader_part p = loader_part_at(t->batches, i);
-        double windows = p.share * (double)(t->steps * t->micros * t->rows);
+        double windows = p.share * (double)batch_ramp_windows(&t->ramp, t->steps);
         double epochs = MIN(windows, (double)p.most) / (double)p.windows;
         char limit[48] = "";
         if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
@@ -76,6 +76,20 @@ static void offset_line(const trainer *t) {
          t->state.epoch_offset ? "true" : "false");
 }
 
+static void batch_lines(const trainer *t) {
+    char a[32];
+    double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
+    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)t->micros,
+         (long long)t->rows, (long long)t->seq, str_count(a, sizeof a, (double)t->ramp.full * seq));
+    if (t->ramp.start)
+        line("ramp", "from %lld sequences per step, over the first %s tokens",
+             (long long)batch_ramp_size(&t->ramp, 0),
+             str_count(a, sizeof a, (double)t->ramp.windows * seq));
+    line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
+         str_count(a, sizeof a, tokens),
+         tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
+}
+
 void trainer_describe(const trainer *t) {
     char a[32];
     printf("%s\n", t->dir);
@@ -83,13 +97,7 @@ void trainer_describe(const trainer *t) {
          str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers, (long long)t->mc.dim,
          t->mc.heads, (long long)t->mc.vocab);
     data_lines(t);
-    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens a step", (long long)t->micros,
-         (long long)t->rows, (long long)t->seq,
-         str_count(a, sizeof a, (double)(t->micros * t->rows * t->seq)));
-    line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
-         str_count(a, sizeof a, (double)(t->steps * t->micros * t->rows * t->seq)),
-         (double)(t->steps * t->micros * t->rows * t->seq) /
-             (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
+    batch_lines(t);
     line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
          pool_size(t->x.pool));
     memory_line(t->p);

@@ -49,66 +49,9 @@ static err same_model(const model_config *now, const model_config *saved, const 
                     "restore that setting, choose another run.dir, or pass --fresh to start over");
 }
 
-/* ---- lengths ----------------------------------------------------------------------------- */
-static err batch_shape(trainer *t) {
-    const config *c = t->cfg;
-    t->rows = c->training.local_batch_size;
-    t->seq = c->training.seq_len;
-    int64_t global = c->training.global_batch_size;
-    if (global == CFG_AUTO) global = t->rows;
-    if (global % t->rows)
-        return err_hint(ERR("training.global_batch_size (%lld) is not a multiple of "
-                            "training.local_batch_size (%lld)",
-                            (long long)global, (long long)t->rows),
-                        "a step is a whole number of microbatches");
-    t->micros = global / t->rows;
-    if (c->training.noise_scale && t->micros < 2)
-        return err_hint(ERR("training.noise_scale compares a microbatch with the whole step, which "
-                            "has only one"),
-                        "set training.global_batch_size to at least twice local_batch_size");
-    return OK;
-}
-
-static err lengths(trainer *t) {
-    const config *c = t->cfg;
-    double per_step = (double)(t->rows * t->micros * t->seq);
-    double epoch = (double)datasets_tokens(t->sources, t->n_sources);
-    cfg_scale s = { .tokens_per_step = per_step, .tokens_per_epoch = epoch };
-    TRY(cfg_amount_steps(c->training.steps, &s, "training.steps", &t->steps));
-    s.run_steps = (double)t->steps;
-    t->stop = 0;
-    TRY(cfg_amount_steps(c->training.stop, &s, "training.stop", &t->stop));
-    t->stop = t->stop > 0 ? MIN(t->stop, t->steps) : t->steps;
-    TRY(cfg_amount_steps(c->lr_scheduler.warmup, &s, "lr_scheduler.warmup", &t->sched.warmup));
-    TRY(cfg_amount_steps(c->lr_scheduler.decay, &s, "lr_scheduler.decay", &t->sched.decay_steps));
-    TRY(cfg_amount_steps(c->metrics.log_every, &s, "metrics.log_every", &t->every.log));
-    TRY(cfg_amount_steps(c->validation.every, &s, "validation.every", &t->every.validate));
-    TRY(cfg_amount_steps(c->sample.every, &s, "sample.every", &t->every.sample));
-    TRY(cfg_amount_steps(c->checkpoint.every, &s, "checkpoint.every", &t->every.save));
-    t->sched.kind = (sched_kind)c->lr_scheduler.name;
-    t->sched.decay = (decay_kind)c->lr_scheduler.decay_type;
-    t->sched.min_factor = c->lr_scheduler.min_lr_factor;
-    t->sched.total = t->steps;
-    t->sched.lr = c->optimizer.lr;
-    if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
-        t->sched.lr *= (double)(t->rows * t->micros) / (double)c->optimizer.lr_scaling_base_batch;
-    return OK;
-}
-
-static err open_loaders(trainer *t) {
-    const config *c = t->cfg;
-    int64_t curriculum = 0, ramp = 0;
-    cfg_scale s = { .run_steps = (double)t->steps,
-                    .tokens_per_step = (double)(t->rows * t->micros * t->seq),
-                    .tokens_per_epoch = (double)datasets_tokens(t->sources, t->n_sources) };
-    TRY(cfg_amount_steps(c->training.seq_curriculum, &s, "training.seq_curriculum", &curriculum));
-    TRY(cfg_amount_steps(c->training.batch_ramp, &s, "training.batch_ramp", &ramp));
-    return datasets_load(t, curriculum, ramp);
-}
-
 /* ---- model, memory, programs ------------------------------------------------------------- */
 static err plan_samples(trainer *t) {
-    if (t->every.sample <= 0) return OK;
+    if (t->every.sample.length == 0) return OK;
     if (!t->words)
         return err_hint(
             ERR("sample.every: %s has no tokenizer to write text with", t->sources[0].name),
@@ -146,11 +89,6 @@ static err build(trainer *t) {
 
 static err begin(trainer *t, const char *from, bool resume) {
     uint64_t seed = (uint64_t)t->cfg->training.seed;
-    if (!resume)
-        t->state = (ckpt_state){ .seed = seed,
-                                 .epoch_offset = t->cfg->data.epoch_offset,
-                                 .scaler = { t->cfg->precision.loss_scale, 0,
-                                             t->cfg->precision.loss_scale_growth_interval } };
     t->state.bytes = datasets_are_bytes(t);
     if (from)
         TRY(ckpt_load(from, t->m, t->p, resume ? t->o : NULL));
@@ -186,6 +124,11 @@ err trainer_setup(trainer *t) {
     TRY(open_folder(t));
     TRY_CLEAN(find_start(t, &from, &resume));
     if (from) TRY_CLEAN(ckpt_read_manifest(from, &saved, &t->state));
+    if (!resume)
+        t->state = (ckpt_state){ .seed = (uint64_t)t->cfg->training.seed,
+                                 .epoch_offset = t->cfg->data.epoch_offset,
+                                 .scaler = { t->cfg->precision.loss_scale, 0,
+                                             t->cfg->precision.loss_scale_growth_interval } };
     if (from && !resume) /* a new run takes the other's model as it is */
         t->mc = saved;
     else
@@ -193,11 +136,11 @@ err trainer_setup(trainer *t) {
     t->grow_vocab = !from && t->cfg->model.vocab_size == CFG_AUTO;
     if (resume && t->cfg->model.vocab_size == CFG_AUTO) t->mc.vocab = saved.vocab;
     if (resume) TRY_CLEAN(same_model(&t->mc, &saved, from));
-    TRY_CLEAN(batch_shape(t));
+    TRY_CLEAN(trainer_set_batch(t));
     TRY_CLEAN(datasets_open(t));
     TRY_CLEAN(datasets_words(t));
-    TRY_CLEAN(lengths(t));
-    TRY_CLEAN(open_loaders(t));
+    TRY_CLEAN(trainer_set_lengths(t));
+    TRY_CLEAN(datasets_load(t));
     TRY_CLEAN(build(t));
     TRY_CLEAN(begin(t, from, resume));
     TRY_CLEAN(write_config(t));

@@ -63,9 +63,17 @@ static err land_before(trainer *t, err (*landed)(trainer *t), err e) {
     return before;
 }
 
+int64_t trainer_step_tokens(const trainer *t) { return t->last.micros * t->rows * t->seq; }
+
+/* The learning rate of step `step`, which begins after `before` tokens. */
+static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t tokens) {
+    return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
+}
+
 err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
     int64_t step = t->state.step + t->last.open;
-    queued_step q = { .small_sq = NAN, .lr = schedule_lr(&t->sched, step) };
+    int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
+    queued_step q = { .small_sq = NAN };
     data_batch b;
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
     do {
@@ -81,9 +89,10 @@ err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
         if (t->cfg->training.noise_scale && b.microbatch == 0 && b.microbatches > 1)
             TRY(small_batch_norm(t, &b, &q));
     } while (b.microbatch + 1 < b.microbatches);
-    TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
     q.valid = b.valid;
     q.micros = b.microbatches;
+    q.lr = rate_of(t, step, before, q.micros * t->rows * t->seq);
+    TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
     q.windows = b.consumed;
     q.loss_sum = t->last.loss_sum;
     q.state = t->last.state;
@@ -95,7 +104,7 @@ err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
 
 static void measure(trainer *t, const step_state *now, observe_step *s) {
     const queued_step *q = &t->last;
-    double seconds = time_now() - t->since, tokens = (double)(q->micros * t->rows * t->seq);
+    double seconds = time_now() - t->since, tokens = (double)trainer_step_tokens(t);
     t->average_s = t->average_s > 0 ? 0.9 * t->average_s + 0.1 * seconds : seconds;
     s->step = t->state.step;
     s->tokens = t->state.tokens;
@@ -141,7 +150,7 @@ err trainer_land(trainer *t, observe_step *s) {
     t->state.step++;
     t->state.updates = now.count;
     t->state.windows = q->windows;
-    t->state.tokens += q->micros * t->rows * t->seq;
+    t->state.tokens += trainer_step_tokens(t);
     measure(t, &now, s);
     return OK;
 }

@@ -3,8 +3,14 @@
 
 #include "train/train.h"
 
-typedef struct cadences { /* in steps; 0: never */
-    int64_t log, validate, sample, save;
+/* The time between two events, in steps or tokens. Those given in tokens come due in the step that
+ * completes them, however many tokens a step has. */
+typedef struct cadence {
+    int64_t length; /* 0: never */
+    bool in_tokens;
+} cadence;
+typedef struct cadences {
+    cadence log, validate, sample, save;
 } cadences;
 
 /* A source to train on, or a set to validate on. */
@@ -65,7 +71,10 @@ typedef struct trainer {
     observe_part *parts; /* [n_sources + n_sets], of the last step */
 
     int64_t rows, micros, seq; /* a microbatch; microbatches in a full step; tokens in a row */
-    int64_t steps, stop;       /* length of the schedule; where this run ends */
+    batch_ramp ramp;           /* the windows of every step */
+    int64_t curriculum;        /* length of the sequence curriculum, in windows */
+    int64_t steps, stop;       /* where the schedule ends, and where this run does */
+    bool in_tokens;            /* the run's length was given in tokens: the schedule counts them */
     schedule sched;
     cadences every;
     ckpt_state state;
@@ -79,6 +88,13 @@ typedef struct trainer {
 /* setup.c: everything up to the first step. */
 err trainer_setup(trainer *t);
 void trainer_free(trainer *t);
+/* lengths.c: the batch, and every length of the config in steps or tokens. */
+err trainer_set_batch(trainer *t);
+/* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
+err trainer_set_lengths(trainer *t);
+/* @return whether `c` comes due in the step that ends after `step` steps and `tokens` tokens, of
+ * which it had `in_step` itself. */
+bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
 /* datasets.c: the run's data. */
 err datasets_open(trainer *t);
 int64_t datasets_tokens(const run_source *list, int n);
@@ -86,7 +102,8 @@ bool datasets_are_bytes(const trainer *t);
 /* Opens the tokenizer the data was made with, and leaves it in the run's folder for those who sample
  * or export. */
 err datasets_words(trainer *t);
-err datasets_load(trainer *t, int64_t curriculum_steps, int64_t ramp_steps);
+/* Opens the loaders; after trainer_set_lengths. */
+err datasets_load(trainer *t);
 /* Puts the loader where the state is, past what is to be skipped. */
 err datasets_begin(trainer *t);
 void datasets_step_begin(trainer *t);
@@ -99,6 +116,8 @@ void datasets_measure(trainer *t, observe_step *out);
 err datasets_validate(trainer *t, double *loss);
 void datasets_free(trainer *t);
 /* step.c: one step. */
+/* @return the tokens of the last step that was queued. */
+int64_t trainer_step_tokens(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it has `landed` called, if the step before is still under way. */
 err trainer_queue_step(trainer *t, err (*landed)(trainer *t));

@@ -120,32 +120,49 @@ static void amounts(void **state) {
     assert_error(config_set(c, "training.steps", "10%"), "expected steps, tokens or epochs");
 }
 
-static int64_t steps_of(const char *text, cfg_scale s) {
+static void check_length(const char *text, cfg_scale s, double value, cfg_unit unit) {
     config c;
-    int64_t steps = -1;
+    cfg_amount got;
     config_init(&c);
     assert_ok(config_set(&c, "validation.every", text));
-    assert_ok(cfg_amount_steps(c.validation.every, &s, "validation.every", &steps));
+    assert_ok(cfg_amount_resolve(c.validation.every, &s, "validation.every", &got));
+    assert_true(got.value == value && got.unit == unit);
     config_free(&c);
-    return steps;
 }
 
-static void amounts_in_steps(void **state) {
-    cfg_scale s = { .run_steps = 100, .tokens_per_step = 1000, .tokens_per_epoch = 2500 };
-    assert_int_equal(steps_of("42", s), 42);
-    assert_int_equal(steps_of("7%", s), 7);   /* 0.07 * 100 is a little more than 7 */
-    assert_int_equal(steps_of("0.5%", s), 1); /* up to a whole step */
-    assert_int_equal(steps_of("2001 tokens", s), 3);
-    assert_int_equal(steps_of("2 epochs", s), 5);
-    assert_int_equal(steps_of("0", s), 0);
-    int64_t steps;
-    s.tokens_per_epoch = 0;
-    assert_error(cfg_amount_steps((cfg_amount){ 2, CFG_EPOCHS }, &s, "x", &steps),
+static void lengths_become_steps_or_tokens(void **state) {
+    cfg_scale s = { .run = { 100, CFG_STEPS }, .tokens_per_epoch = 2500 };
+    check_length("42", s, 42, CFG_STEPS);
+    check_length("7%", s, 7, CFG_STEPS);   /* 0.07 * 100 is a little more than 7 */
+    check_length("0.5%", s, 1, CFG_STEPS); /* up to a whole step */
+    check_length("2001 tokens", s, 2001, CFG_TOKENS);
+    check_length("2 epochs", s, 5000, CFG_TOKENS);
+    check_length("0", s, 0, CFG_STEPS);
+    s.run = (cfg_amount){ 4096, CFG_TOKENS };
+    check_length("25%", s, 1024, CFG_TOKENS);
+    check_length("42", s, 42, CFG_STEPS);
+    cfg_amount got;
+    s = (cfg_scale){ 0 };
+    assert_error(cfg_amount_resolve((cfg_amount){ 2, CFG_EPOCHS }, &s, "x", &got),
                  "size of the data");
-    s.run_steps = 0;
-    assert_error(cfg_amount_steps((cfg_amount){ 2, CFG_PERCENT }, &s, "x", &steps),
+    assert_error(cfg_amount_resolve((cfg_amount){ 2, CFG_PERCENT }, &s, "x", &got),
                  "length of the run");
-    assert_ok(cfg_amount_steps((cfg_amount){ 2, CFG_STEPS }, &s, "x", &steps));
+    assert_ok(cfg_amount_resolve((cfg_amount){ 2, CFG_STEPS }, &s, "x", &got));
+}
+
+static void batch_sizes_are_sequences_or_tokens(void **state) {
+    config *c = *state;
+    assert_true(isnan(c->training.global_batch_size.value));
+    assert_ok(config_set(c, "training.global_batch_size", "4M tokens"));
+    assert_true(c->training.global_batch_size.value == 4e6);
+    assert_int_equal(c->training.global_batch_size.unit, CFG_TOKENS);
+    assert_ok(config_set(c, "training.global_batch_size", "512"));
+    assert_int_equal(c->training.global_batch_size.unit, CFG_SEQUENCES);
+    assert_ok(config_set(c, "training.global_batch_size", "auto"));
+    assert_true(isnan(c->training.global_batch_size.value));
+    assert_error(config_set(c, "training.local_batch_size", "auto"), "sequences or tokens");
+    assert_error(config_set(c, "training.local_batch_size", "8 steps"), "sequences or tokens");
+    assert_error(config_set(c, "training.batch_ramp_start", "1.5"), "sequences or tokens");
 }
 
 static void yaml_sets_values(void **state) {
@@ -345,7 +362,8 @@ int main(void) {
         T(ranges),
         T(switches_and_choices),
         T(amounts),
-        T(amounts_in_steps),
+        T(lengths_become_steps_or_tokens),
+        T(batch_sizes_are_sequences_or_tokens),
         T(yaml_sets_values),
         T(yaml_errors_name_the_place),
         T(suggestions),

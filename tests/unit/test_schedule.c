@@ -7,7 +7,7 @@
 
 /* ---- schedules ------------------------------------------------------------------------------- */
 static void expect_lr(const schedule *s, int64_t step, double want) {
-    double got = schedule_lr(s, step);
+    double got = schedule_lr(s, step, 1);
     if (fabs(got - want) > 1e-15)
         fail_msg("step %lld: %.17g, expected %.17g", (long long)step, got, want);
 }
@@ -32,7 +32,7 @@ static void schedules_give_the_documented_rates(void **state) {
     expect_lr(&s, 34, 2e-4 + 1.8e-3 * (2 + sqrt(2)) / 4); /* a quarter of the way */
     expect_lr(&s, 109, 2e-4);
     s.kind = SCHED_WSD;
-    s.decay_steps = 16;
+    s.decay_length = 16;
     static const struct {
         decay_kind kind;
         double quarter, half; /* of lr, with min_factor 0.1 */
@@ -54,10 +54,10 @@ static void schedules_give_the_documented_rates(void **state) {
         expect_lr(&s, 109, wsd[i].kind == DECAY_EXPONENTIAL ? 2e-5 : 0);
     }
     s.decay = DECAY_LINEAR; /* longer than what warm-up leaves: the whole of that */
-    s.decay_steps = 1000;
+    s.decay_length = 1000;
     expect_lr(&s, 8, 1.8e-3);
     expect_lr(&s, 59, 1e-3);
-    s.decay_steps = 0;
+    s.decay_length = 0;
     expect_lr(&s, 500, 2e-3);
     s.warmup = 0;
     expect_lr(&s, 0, 2e-3);

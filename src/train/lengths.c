@@ -1,0 +1,183 @@
+/* The batch, and every length of a config: what it is in steps, tokens and windows.
+ *
+ * A length given in steps counts steps, one given in tokens or epochs counts tokens, and a percentage
+ * counts what the run's own length is given in. While the batch grows the two differ: a run of n
+ * tokens ends when n tokens were trained on, and its learning rate follows the tokens. What must be
+ * known in the other unit is converted along the ramp (batch_ramp), never at the full batch. */
+#include "train_internal.h"
+
+#include <math.h>
+
+/* ---- the batch --------------------------------------------------------------------------- */
+/* Sequences in a batch size; tokens may leave a fraction. */
+static double sequences_of(const trainer *t, cfg_amount a) {
+    return a.unit == CFG_TOKENS ? a.value / (double)t->seq : a.value;
+}
+
+static err check_batch(const char *name, double sequences, const trainer *t) {
+    static const double most = 16777216;
+    if (sequences >= 1 && sequences <= most) return OK;
+    return err_hint(ERR("%s is %g sequences of %lld tokens; expected 1 to %.0f", name, sequences,
+                        (long long)t->seq, most),
+                    "give a number of sequences, or of tokens such as \"512K tokens\"");
+}
+
+/* Sequences given as such are a whole number of microbatches; tokens are rounded to the nearest. */
+static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, int64_t *out) {
+    double sequences = sequences_of(t, a), micros = sequences / (double)t->rows;
+    TRY(check_batch(name, sequences, t));
+    if (a.unit == CFG_SEQUENCES && micros != floor(micros))
+        return err_hint(ERR("%s (%.0f) is not a multiple of training.local_batch_size (%lld)", name,
+                            sequences, (long long)t->rows),
+                        "a step is a whole number of microbatches");
+    *out = MAX(1, (int64_t)llround(micros)) * t->rows;
+    return OK;
+}
+
+err trainer_set_batch(trainer *t) {
+    const config *c = t->cfg;
+    t->seq = c->training.seq_len;
+    double local = sequences_of(t, c->training.local_batch_size);
+    TRY(check_batch("training.local_batch_size", local, t));
+    t->rows = (int64_t)local;
+    t->ramp = (batch_ramp){ .unit = t->rows, .full = t->rows };
+    if (!isnan(c->training.global_batch_size.value))
+        TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
+                               &t->ramp.full));
+    t->micros = t->ramp.full / t->rows;
+    double start = sequences_of(t, c->training.batch_ramp_start);
+    if (start > (double)t->ramp.full)
+        return err_hint(ERR("training.batch_ramp_start is %g sequences, more than the %lld of a "
+                            "full batch",
+                            start, (long long)t->ramp.full),
+                        "set training.global_batch_size to the batch at the end of the ramp");
+    t->ramp.start = start > 0 ? MAX(1, (int64_t)start) : 0;
+    if (c->training.noise_scale && t->micros < 2)
+        return err_hint(ERR("training.noise_scale compares a microbatch with the whole step, which "
+                            "has only one"),
+                        "set training.global_batch_size to at least twice local_batch_size");
+    return OK;
+}
+
+/* ---- conversions ------------------------------------------------------------------------- */
+static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
+
+static int64_t tokens_of_windows(const trainer *t, int64_t windows) {
+    return windows > INT64_MAX / t->seq ? INT64_MAX : windows * t->seq;
+}
+
+static int64_t steps_to_tokens(const trainer *t, int64_t steps) {
+    return tokens_of_windows(t, batch_ramp_windows(&t->ramp, steps));
+}
+
+/* @return the windows consumed when `tokens` were trained on, from where the run stands: what came
+ * before may have had other batches and sequences. */
+static int64_t window_at_tokens(const trainer *t, int64_t tokens) {
+    if (tokens <= t->state.tokens) return 0;
+    return t->state.windows + divide_up(tokens - t->state.tokens, t->seq);
+}
+
+/* @return the steps after which `tokens` were trained on. */
+static int64_t tokens_to_steps(const trainer *t, int64_t tokens) {
+    if (tokens <= t->state.tokens)
+        return MIN(t->state.step, batch_ramp_steps(&t->ramp, 0, divide_up(tokens, t->seq)));
+    return t->state.step +
+           batch_ramp_steps(&t->ramp, t->state.windows, window_at_tokens(t, tokens));
+}
+
+/* A resolved length in the unit of the schedule. */
+static int64_t in_schedule_unit(const trainer *t, cfg_amount a) {
+    int64_t n = (int64_t)a.value;
+    if (t->in_tokens) return a.unit == CFG_TOKENS ? n : steps_to_tokens(t, n);
+    return a.unit == CFG_TOKENS ? batch_ramp_steps(&t->ramp, 0, divide_up(n, t->seq)) : n;
+}
+
+/* ---- the ramp ---------------------------------------------------------------------------- */
+/* @return the windows over which a ramp of `steps` steps grows: the fewest that last so long. */
+static int64_t ramp_windows_for(const trainer *t, int64_t steps) {
+    batch_ramp r = t->ramp;
+    int64_t low = 0, high = steps > INT64_MAX / r.full ? INT64_MAX : steps * r.full;
+    while (low < high) {
+        r.windows = low + (high - low) / 2;
+        if (batch_ramp_steps(&r, 0, r.windows) >= steps)
+            high = r.windows;
+        else
+            low = r.windows + 1;
+    }
+    return low;
+}
+
+static err set_ramp(trainer *t, const cfg_scale *s) {
+    cfg_amount a;
+    TRY(cfg_amount_resolve(t->cfg->training.batch_ramp, s, "training.batch_ramp", &a));
+    int64_t n = (int64_t)a.value;
+    if (t->ramp.start > 0)
+        t->ramp.windows = a.unit == CFG_TOKENS ? divide_up(n, t->seq) : ramp_windows_for(t, n);
+    TRY(cfg_amount_resolve(t->cfg->training.seq_curriculum, s, "training.seq_curriculum", &a));
+    n = (int64_t)a.value;
+    t->curriculum = a.unit == CFG_TOKENS ? divide_up(n, t->seq) : batch_ramp_windows(&t->ramp, n);
+    return OK;
+}
+
+/* ---- everything else --------------------------------------------------------------------- */
+static err set_schedule(trainer *t, const cfg_scale *s) {
+    const config *c = t->cfg;
+    cfg_amount warmup, decay;
+    TRY(cfg_amount_resolve(c->lr_scheduler.warmup, s, "lr_scheduler.warmup", &warmup));
+    TRY(cfg_amount_resolve(c->lr_scheduler.decay, s, "lr_scheduler.decay", &decay));
+    t->sched = (schedule){ .kind = (sched_kind)c->lr_scheduler.name,
+                           .decay = (decay_kind)c->lr_scheduler.decay_type,
+                           .lr = c->optimizer.lr,
+                           .min_factor = c->lr_scheduler.min_lr_factor,
+                           .warmup = in_schedule_unit(t, warmup),
+                           .total = in_schedule_unit(t, s->run),
+                           .decay_length = in_schedule_unit(t, decay) };
+    if (c->optimizer.lr_scaling == CFG_LR_LINEAR)
+        t->sched.lr *= (double)t->ramp.full / (double)c->optimizer.lr_scaling_base_batch;
+    return OK;
+}
+
+static err set_cadence(cfg_amount a, const cfg_scale *s, const char *name, cadence *out) {
+    TRY(cfg_amount_resolve(a, s, name, &a));
+    *out = (cadence){ (int64_t)a.value, a.unit == CFG_TOKENS };
+    return OK;
+}
+
+static err set_cadences(trainer *t, const cfg_scale *s) {
+    const config *c = t->cfg;
+    TRY(set_cadence(c->metrics.log_every, s, "metrics.log_every", &t->every.log));
+    TRY(set_cadence(c->validation.every, s, "validation.every", &t->every.validate));
+    TRY(set_cadence(c->sample.every, s, "sample.every", &t->every.sample));
+    return set_cadence(c->checkpoint.every, s, "checkpoint.every", &t->every.save);
+}
+
+static err set_stop(trainer *t, const cfg_scale *s) {
+    cfg_amount stop;
+    TRY(cfg_amount_resolve(t->cfg->training.stop, s, "training.stop", &stop));
+    int64_t n = (int64_t)stop.value;
+    t->stop = stop.unit == CFG_TOKENS ? tokens_to_steps(t, n) : n;
+    t->stop = stop.value > 0 ? MIN(t->stop, t->steps) : t->steps;
+    return OK;
+}
+
+err trainer_set_lengths(trainer *t) {
+    cfg_scale s = { .tokens_per_epoch = (double)datasets_tokens(t->sources, t->n_sources) };
+    TRY(cfg_amount_resolve(t->cfg->training.steps, &s, "training.steps", &s.run));
+    if (s.run.value < 1)
+        return err_hint(ERR("training.steps is 0: there is nothing to train"),
+                        "give at least one step, such as 1000 or \"2e9 tokens\"");
+    t->in_tokens = s.run.unit == CFG_TOKENS;
+    TRY(set_ramp(t, &s));
+    int64_t n = (int64_t)s.run.value;
+    if (t->in_tokens) t->ramp.end = divide_up(window_at_tokens(t, n), t->rows) * t->rows;
+    t->steps = t->in_tokens ? tokens_to_steps(t, n) : n;
+    TRY(set_stop(t, &s));
+    TRY(set_schedule(t, &s));
+    return set_cadences(t, &s);
+}
+
+bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step) {
+    if (c.length <= 0) return false;
+    if (!c.in_tokens) return step % c.length == 0;
+    return tokens / c.length > (tokens - in_step) / c.length;
+}

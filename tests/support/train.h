@@ -1,0 +1,75 @@
+/* Whole runs of a model of a few thousand weights, and what they log.
+ *
+ *     train_small(f, "a", (settings){ "model.dropout", "0.2" });
+ *     json_t *steps = logged_steps(f, "a");
+ *     assert_true(logged_number(steps, 0, "loss") > 1);
+ */
+#ifndef INGOT_TESTS_TRAIN_H
+#define INGOT_TESTS_TRAIN_H
+
+#include "support/folder.h"
+
+#include <jansson.h>
+
+#include "train/train.h"
+
+enum { MOST_SETTINGS = 32 };
+typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
+
+static inline err try_train(test_folder *f, const char *name, settings own) {
+    static const char *const common[][2] = {
+        { "model.preset", "tiny" },
+        { "model.layers", "1" },
+        { "model.dim", "16" },
+        { "model.heads", "2" },
+        { "model.kv_heads", "2" },
+        { "model.head_dim", "8" },
+        { "model.ffn_dim", "32" },
+        { "precision", "fp32" },
+        { "device.kind", "cpu" },
+        { "training.steps", "8" },
+        { "training.seq_len", "64" },
+        { "training.threads", "1" },
+        { "training.seed", "3" },
+        { "training.local_batch_size", "4" },
+        { "data.synth_documents", "300" },
+        { "optimizer.lr", "0.01" },
+        { "metrics.log_every", "0" },
+        { "validation.every", "0" },
+    };
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < COUNT_OF(common); i++)
+        assert_ok(config_set(&c, common[i][0], common[i][1]));
+    for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
+        assert_ok(config_set(&c, own[i], own[i + 1]));
+    assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
+    err e = train_run(&c, &(train_options){ .quiet = true });
+    config_free(&c);
+    return e;
+}
+
+#define train_small(f, name, ...) assert_ok(try_train(f, name, __VA_ARGS__))
+
+/* @return the lines of a run's metrics.jsonl, owned. */
+static inline json_t *logged_steps(test_folder *f, const char *name) {
+    char path[128], *next = NULL;
+    snprintf(path, sizeof path, "%s/metrics.jsonl", name);
+    char *text = folder_read(f, path);
+    json_t *list = json_array();
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
+        json_t *o = json_loads(line, 0, NULL);
+        assert_non_null(o);
+        json_array_append_new(list, o);
+    }
+    free(text);
+    return list;
+}
+
+static inline double logged_number(const json_t *steps, size_t i, const char *key) {
+    const json_t *v = json_object_get(json_array_get(steps, i), key);
+    if (!v) fail_msg("step %zu has no \"%s\"", i + 1, key);
+    return json_number_value(v);
+}
+
+#endif

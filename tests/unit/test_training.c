@@ -1,0 +1,217 @@
+/* What a run does with its config, seen from its log: lengths and batches, the loss of a step, dropout. */
+#include "support/train.h"
+
+#include <math.h>
+
+/* ---- lengths and batches ------------------------------------------------------------------- */
+#define RAMP "training.global_batch_size", "16", "training.batch_ramp_start", "4"
+
+/* Trains so many tokens and checks the rate and the batch of every step. */
+static void check_run_in_tokens(test_folder *f, int64_t total) {
+    char length[32], name[32];
+    snprintf(length, sizeof length, "%lld tokens", (long long)total);
+    snprintf(name, sizeof name, "run-%lld", (long long)total);
+    train_small(f, name,
+                (settings){ RAMP, "training.steps", length, "training.batch_ramp", "25%",
+                            "lr_scheduler", "linear", "lr_scheduler.warmup", "4096 tokens",
+                            "lr_scheduler.min_lr_factor", "0.1" });
+    json_t *steps = logged_steps(f, name);
+    size_t n = json_array_size(steps);
+    double before = 0, batch = 0;
+    for (size_t i = 0; i < n; i++) {
+        double tokens = logged_number(steps, i, "tokens"), size = tokens - before;
+        double rate = before < 4096 ? (before + size) / (4096 + size)
+                                    : 1 - 0.9 * (before - 4096) / ((double)total - 4096);
+        assert_true(fabs(logged_number(steps, i, "lr") / (0.01 * rate) - 1) < 1e-6);
+        if (i + 1 < n) assert_true(logged_number(steps, i, "batch") >= batch);
+        if (before >= 0.25 * (double)total && i + 1 < n)
+            assert_true(logged_number(steps, i, "batch") == 16);
+        batch = logged_number(steps, i, "batch");
+        before = tokens;
+    }
+    assert_true(before == (double)total);
+    assert_true(logged_number(steps, 0, "batch") == 4);
+    json_decref(steps);
+}
+
+/* Lengths in tokens count tokens, also while the batch grows; the last step takes what is left. */
+static void tokens_are_counted_along_the_ramp(void **state) {
+    for (int64_t more = 0; more < 4; more++) check_run_in_tokens(*state, 40960 + more * 4 * 64);
+}
+
+/* A ramp given in steps lasts for so many, in a run that does too. */
+static void steps_are_counted_along_the_ramp(void **state) {
+    train_small(*state, "run",
+                (settings){ RAMP, "training.steps", "24", "training.batch_ramp", "12",
+                            "lr_scheduler.warmup", "2048 tokens" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_int_equal(json_array_size(steps), 24);
+    assert_true(logged_number(steps, 11, "batch") < 16);
+    assert_true(logged_number(steps, 12, "batch") == 16);
+    size_t peak = 0;
+    while (logged_number(steps, peak, "lr") < 0.01 * (1 - 1e-9)) peak++;
+    assert_true(logged_number(steps, peak - 1, "tokens") >= 2048); /* the warm-up is behind it */
+    assert_true(logged_number(steps, peak - 2, "tokens") < 2048);
+    json_decref(steps);
+}
+
+static void events_in_tokens_follow_the_tokens(void **state) {
+    train_small(*state, "run",
+                (settings){ RAMP, "training.steps", "20480 tokens", "training.batch_ramp", "50%",
+                            "validation.every", "2048 tokens", "validation.batches", "1" });
+    json_t *steps = logged_steps(*state, "run");
+    double before = 0, seen = 0;
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        double tokens = logged_number(steps, i, "tokens");
+        bool due = floor(tokens / 2048) > floor(before / 2048);
+        bool validated = json_object_get(json_array_get(steps, i), "val_loss") != NULL;
+        assert_int_equal(validated, due);
+        before = tokens;
+        seen += validated;
+    }
+    assert_true(seen == 10);
+    json_decref(steps);
+}
+
+static void a_run_in_tokens_resumes_and_grows(void **state) {
+    settings own = { RAMP, "training.steps", "20480 tokens", "training.stop", "9000 tokens" };
+    train_small(*state, "run", own);
+    json_t *steps = logged_steps(*state, "run");
+    double tokens = logged_number(steps, json_array_size(steps) - 1, "tokens");
+    assert_true(tokens >= 9000 && tokens < 9000 + 16 * 64);
+    json_decref(steps);
+    own[7] = "0";
+    train_small(*state, "run", own);
+    own[5] = "23040 tokens";
+    train_small(*state, "run", own);
+    steps = logged_steps(*state, "run");
+    assert_true(logged_number(steps, json_array_size(steps) - 1, "tokens") == 23040);
+    json_decref(steps);
+}
+
+static void batch_sizes_may_be_tokens(void **state) {
+    train_small(*state, "run",
+                (settings){ "training.local_batch_size", "300 tokens", /* 4 sequences of 64 */
+                            "training.global_batch_size", "1000 tokens",
+                            "training.batch_ramp_start", "256 tokens", "training.batch_ramp",
+                            "4" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_true(logged_number(steps, 0, "batch") == 4);
+    assert_true(logged_number(steps, 7, "batch") == 16);
+    json_decref(steps);
+    assert_error(try_train(*state, "no", (settings){ "training.local_batch_size", "63 tokens" }),
+                 "training.local_batch_size", "64 tokens");
+    assert_error(try_train(*state, "no", (settings){ "training.global_batch_size", "6" }),
+                 "global_batch_size", "multiple");
+    assert_error(try_train(*state, "no", (settings){ "training.batch_ramp_start", "8" }),
+                 "batch_ramp_start");
+    assert_error(try_train(*state, "no", (settings){ "training.steps", "0" }), "training.steps");
+}
+
+/* ---- the loss of a step -------------------------------------------------------------------- */
+/* Text whose windows have very different numbers of targets: long documents first, then such of one
+ * letter, whose last token has none. */
+static const char *write_uneven(test_folder *f) {
+    str text = { 0 };
+    for (int i = 0; i < 60; i++)
+        str_add(&text, "%d is the number of this long document, %d, and again %d.\n<|endoftext|>\n",
+                i, i, i);
+    for (int i = 0; i < 2000; i++) str_add(&text, "%c\n<|endoftext|>\n", 'a' + i % 26);
+    const char *path = folder_write(f, "uneven.txt", text.text);
+    str_free(&text);
+    return path;
+}
+
+/* A step's loss and gradient are means over its targets, however they fall into microbatches. */
+static void microbatches_count_by_their_targets(void **state) {
+    const char *path = write_uneven(*state);
+    settings own = { "data.train",
+                     path,
+                     "data.guard",
+                     "false",
+                     "training.steps",
+                     "4",
+                     "training.seq_len",
+                     "32",
+                     "optimizer.name",
+                     "sgd",
+                     "training.max_norm",
+                     "0",
+                     "data.validation_fraction",
+                     "0",
+                     "training.local_batch_size",
+                     "8",
+                     "training.global_batch_size",
+                     "8" };
+    train_small(*state, "one", own);
+    own[15] = "1";
+    train_small(*state, "eight", own);
+    json_t *one = logged_steps(*state, "one"), *eight = logged_steps(*state, "eight");
+    for (size_t i = 0; i < 4; i++) {
+        static const char *const same[] = { "loss", "grad_norm" };
+        for (size_t k = 0; k < COUNT_OF(same); k++) {
+            double a = logged_number(one, i, same[k]), b = logged_number(eight, i, same[k]);
+            if (fabs(a / b - 1) > 1e-4)
+                fail_msg("step %zu: %s is %.9g in one microbatch, %.9g in eight", i + 1, same[k], a,
+                         b);
+        }
+    }
+    json_decref(one);
+    json_decref(eight);
+}
+
+/* ---- dropout ------------------------------------------------------------------------------- */
+/* With a learning rate of zero and the same sequences in every step, losses differ by dropout alone. */
+static void dropout_draws_another_mask_every_step(void **state) {
+    str text = { 0 };
+    while (text.len < 64 * 4 + 1) str_add(&text, "The number %zu. ", text.len);
+    text.text[64 * 4] = 0;
+    const char *path = folder_write(*state, "text.txt", text.text);
+    str_free(&text);
+    settings own = { "data.train",
+                     path,
+                     "data.validation_fraction",
+                     "0",
+                     "optimizer.lr",
+                     "0",
+                     "data.shuffle",
+                     "false",
+                     "training.steps",
+                     "4",
+                     "model.dropout",
+                     "0",
+                     "model.embedding_dropout",
+                     "0" };
+    train_small(*state, "none", own);
+    own[11] = "0.3";
+    train_small(*state, "branches", own);
+    own[11] = "0";
+    own[13] = "0.3";
+    train_small(*state, "embeddings", own);
+    json_t *none = logged_steps(*state, "none"), *branches = logged_steps(*state, "branches");
+    json_t *embeddings = logged_steps(*state, "embeddings");
+    for (size_t i = 0; i + 1 < 4; i++) {
+        assert_true(logged_number(none, i, "loss") == logged_number(none, i + 1, "loss"));
+        assert_true(logged_number(branches, i, "loss") != logged_number(branches, i + 1, "loss"));
+        assert_true(logged_number(embeddings, i, "loss") !=
+                    logged_number(embeddings, i + 1, "loss"));
+    }
+    json_decref(none);
+    json_decref(branches);
+    json_decref(embeddings);
+}
+
+#define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        T(tokens_are_counted_along_the_ramp),
+        T(steps_are_counted_along_the_ramp),
+        T(events_in_tokens_follow_the_tokens),
+        T(a_run_in_tokens_resumes_and_grows),
+        T(batch_sizes_may_be_tokens),
+        T(microbatches_count_by_their_targets),
+        T(dropout_draws_another_mask_every_step),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
