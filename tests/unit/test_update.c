@@ -170,6 +170,30 @@ static void trajectories_match_pytorch(void **state) {
     st_close(f);
 }
 
+/* Of a gradient that stays as it is, the corrected moments are g and g^2 from the first step on, so
+ * each step is lr g / (|g| + eps). An eps as large as g shows whether it is added to the corrected
+ * root: uncorrected, the first of these steps would be 4.5 times too small. */
+static void adam_adds_eps_to_the_corrected_root(void **state) {
+    static const form *const forms[] = { &adam, &adam8 };
+    for (int i = 0; ops_cpu_isa(i); i++)
+        for (size_t k = 0; k < COUNT_OF(forms); k++) {
+            const op_backend *b = ops_cpu(ops_cpu_isa(i));
+            subject s;
+            subject_make(&s, b, forms[k], attr_of(0, 0.9, 0.95, 0.5), 1, (int64_t[]){ 64 }, DT_NONE,
+                         NULL);
+            for (int64_t j = 0; j < s.n; j++) s.g[j] = j % 2 ? 0.5f : -0.5f;
+            for (int64_t j = 0; j < s.n; j++) s.p[j] = 0;
+            for (int step = 1; step <= 8; step++) {
+                subject_step(&s, b, 0.125, 1);
+                for (int64_t j = 0; j < s.n; j++) {
+                    double want = (j % 2 ? -0.0625 : 0.0625) * step;
+                    assert_true(fabs(s.p[j] / want - 1) < (forms[k] == &adam ? 1e-5 : 1e-2));
+                }
+            }
+            subject_free(&s);
+        }
+}
+
 /* ---- 8-bit moments --------------------------------------------------------------------------- */
 static void fill_random(float *x, int64_t n, uint64_t which, double spread) {
     rng_key key = rng_key_of(11, which);
@@ -597,6 +621,7 @@ static void bf16_adam_follows_fp32_adam(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(trajectories_match_pytorch),
+        cmocka_unit_test(adam_adds_eps_to_the_corrected_root),
         cmocka_unit_test(block8_codes_survive_a_round_trip),
         cmocka_unit_test(block8_rounds_to_half_a_step),
         cmocka_unit_test(adam8_follows_adamw),
