@@ -145,38 +145,49 @@ err hf_export_params(const hf_family *family, const char *folder, const model *m
 
 /* ---- a run's checkpoints -----------------------------------------------------------------
  *
- *     RUN/checkpoints/step-00001000/manifest.json       what it is, and a checksum of each file
+ *     RUN/checkpoints/step-00001000/manifest.json       what it is, a checksum of each file and one
+ *                                                       of itself
  *                                   model.safetensors   master weights, by parameter name
  *                                   optim.safetensors   NAME/m, NAME/v, ..., and the scales of
  *                                                       delayed fp8; absent after import
  *
  * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
- * 2. The folder appears under its name complete, or not at all: it is written as .tmp and renamed.
+ * 2. The folder appears under its name complete, or not at all: it is written as .step-N.tmp and
+ *    renamed. A step that is saved once more is exchanged, never removed first.
  * 3. The data cursor is the number of windows consumed, the ranges skipped, whether epochs have
  *    offsets, and the seed.
+ * 4. Every byte of a checkpoint is under a checksum: a flipped bit is an error, never another run.
+ *    Format 1, whose manifests have none of themselves, is still read.
  */
 typedef struct ckpt_state {
-    int64_t step;     /* steps done */
-    int64_t updates;  /* of the optimizer: steps that were not skipped */
-    int64_t tokens;   /* seen */
-    int64_t windows;  /* consumed */
-    data_skips skips; /* windows jumped over */
-    bool
-        epoch_offset; /* as in loader_options; false in checkpoints of before there was such a thing */
+    int64_t step;      /* steps done */
+    int64_t updates;   /* of the optimizer: steps that were not skipped */
+    int64_t tokens;    /* seen */
+    int64_t windows;   /* consumed */
+    data_skips skips;  /* windows jumped over */
+    bool epoch_offset; /* as in loader_options; older checkpoints lack it, which means false */
     uint64_t seed;
     bool bytes; /* tokens are bytes of text, so samples can be read */
     loss_scaler scaler;
     noise_scale noise;
+    double loss;             /* of the last step; NaN: not finite, or not known */
+    int64_t skipped_updates; /* fp16: in a row, up to the last step */
+    uint64_t tokenizer;      /* tokenizer_hash of what made the tokens; 0: not known */
 } ckpt_state;
 
-/* Writes a checkpoint of a model on one rank and removes the oldest beyond `keep` (0: none).
- * @param o may be NULL: weights alone. */
+/* Writes a checkpoint of a model on one rank and removes the oldest beyond `keep` (0: none), but never
+ * the last one after a finite loss.
+ * @param o may be NULL: weights alone. @param run what the run was configured with, kept as it is for
+ * ckpt_read_manifest; borrowed, may be NULL. */
 err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimizer *o,
-              const ckpt_state *s, int64_t keep) MUST_USE;
+              const ckpt_state *s, const json_t *run, int64_t keep) MUST_USE;
+/* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
+err ckpt_recover(const char *run_dir) MUST_USE;
 /* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;
-/* What the checkpoint at `path` holds; files are verified by ckpt_load. */
-err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s) MUST_USE;
+/* What the checkpoint at `path` holds; files are verified by ckpt_load. @param run as ckpt_save got it:
+ * owned (json_decref), NULL when there is none; may be NULL itself. */
+err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) MUST_USE;
 /* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
  * plan_commit. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;

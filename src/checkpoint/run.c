@@ -1,18 +1,16 @@
 /* Saving and loading a run. The format is described in checkpoint.h. */
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_internal.h"
 
 #include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "io/io.h"
 
-enum { FORMAT = 1 };
-#define MODEL_FILE "model.safetensors"
-#define OPTIM_FILE "optim.safetensors"
-#define FP8_ROWS   "fp8" /* in the optimizer's file */
+#define CHECKPOINTS "checkpoints"
+#define TEMPORARY   ".tmp" /* being written */
+#define REPLACED    ".old" /* while the same step is saved once more */
+#define FP8_ROWS    "fp8"  /* in the optimizer's file */
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 typedef struct writer {
@@ -91,129 +89,18 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
     return e;
 }
 
-/* ---- manifest ---------------------------------------------------------------------------- */
-static err file_entry(const char *folder, const char *name, json_t *files) {
-    char *path = io_join(folder, name);
-    io_mapping map = { 0 };
-    err e = io_map(path, &map);
-    free(path);
-    if (e) return err_trail(e, __FILE__, __LINE__);
-    char hash[32];
-    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)hash_bytes(map.data, map.size, 0));
-    json_t *f = json_pack("{s:I, s:s}", "bytes", (json_int_t)map.size, "xxh64", hash);
-    json_object_set_new(files, name, f);
-    io_unmap(&map);
-    return OK;
-}
-
-static json_t *skips_json(const data_skips *s) {
-    json_t *list = json_array();
-    for (int i = 0; i < s->n; i++)
-        json_array_append_new(
-            list, json_pack("[I, I]", (json_int_t)s->at[i].from, (json_int_t)s->at[i].to));
-    return list;
-}
-
-/* Checkpoints of before windows could be skipped have no list. */
-static err read_skips(const json_t *state, const char *name, data_skips *s) {
-    *s = (data_skips){ 0 };
-    json_t *list = json_object_get(state, "skipped");
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        json_int_t from, to;
-        if (json_unpack(json_array_get(list, i), "[I, I!]", &from, &to) || from < 0 || from >= to)
-            return ERR("%s: \"skipped\": expected pairs of numbers, the first the smaller", name);
-        TRY(data_skips_add(s, (data_range){ from, to }, 0));
-    }
-    return OK;
-}
-
-static json_t *state_json(const ckpt_state *s) {
-    return json_pack(
-        "{s:I, s:I, s:I, s:I, s:o, s:b, s:I, s:b, s:{s:f, s:I, s:I}, s:{s:f, s:f, s:f, s:I}}",
-        "step", (json_int_t)s->step, "updates", (json_int_t)s->updates, "tokens",
-        (json_int_t)s->tokens, "windows", (json_int_t)s->windows, "skipped", skips_json(&s->skips),
-        "epoch_offset", (int)s->epoch_offset, "seed", (json_int_t)s->seed, "bytes", (int)s->bytes,
-        "loss_scale", "scale", s->scaler.scale, "good_steps", (json_int_t)s->scaler.good_steps,
-        "interval", (json_int_t)s->scaler.interval, "noise_scale", "g2", s->noise.g2, "noise",
-        s->noise.noise, "decay", s->noise.decay, "seen", (json_int_t)s->noise.seen);
-}
-
-static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
-    json_t *o, *scale, *noise;
-    int64_t seed;
-    TRY(io_json_object(doc, name, "state", &o));
-    TRY(io_json_int(o, name, "step", &s->step));
-    TRY(io_json_int(o, name, "updates", &s->updates));
-    TRY(io_json_int(o, name, "tokens", &s->tokens));
-    TRY(io_json_int(o, name, "windows", &s->windows));
-    TRY(read_skips(o, name, &s->skips));
-    s->epoch_offset = json_is_true(json_object_get(o, "epoch_offset"));
-    TRY(io_json_int(o, name, "seed", &seed));
-    s->seed = (uint64_t)seed;
-    TRY(io_json_bool(o, name, "bytes", &s->bytes));
-    TRY(io_json_object(o, name, "loss_scale", &scale));
-    TRY(io_json_real(scale, name, "scale", &s->scaler.scale));
-    TRY(io_json_int(scale, name, "good_steps", &s->scaler.good_steps));
-    TRY(io_json_int(scale, name, "interval", &s->scaler.interval));
-    TRY(io_json_object(o, name, "noise_scale", &noise));
-    TRY(io_json_real(noise, name, "g2", &s->noise.g2));
-    TRY(io_json_real(noise, name, "noise", &s->noise.noise));
-    TRY(io_json_real(noise, name, "decay", &s->noise.decay));
-    TRY(io_json_int(noise, name, "seen", &s->noise.seen));
-    if (s->step < 0 || s->updates < 0 || s->tokens < 0 || s->windows < 0)
-        return ERR("%s: a count is negative", name);
-    return OK;
-}
-
-static err read_manifest(const char *path, json_t **doc) {
-    char *file = io_join(path, "manifest.json");
-    int64_t format = 0;
-    err e = io_json_read(file, doc);
-    if (!e) e = io_json_int(*doc, file, "format", &format);
-    if (!e && format != FORMAT)
-        e = err_hint(ERR("%s: format %lld, this version reads %d", file, (long long)format, FORMAT),
-                     "use the version of ingot that wrote it");
-    free(file);
-    return e;
-}
-
-err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s) {
-    json_t *doc = NULL, *mo;
-    err e = OK;
-    char *name = io_join(path, "manifest.json");
-    TRY_CLEAN(read_manifest(path, &doc));
-    TRY_CLEAN(io_json_object(doc, name, "model", &mo));
-    TRY_CLEAN(model_from_json(mo, name, c));
-    TRY_CLEAN(read_state(doc, name, s));
-cleanup:
-    json_decref(doc);
-    free(name);
-    return e;
-}
-
 /* ---- saving ------------------------------------------------------------------------------ */
 static err write_all(const char *folder, const model *m, const plan *p, const optimizer *o,
-                     const ckpt_state *s) {
+                     const ckpt_state *s, const json_t *run) {
+    static const char *const names[] = { CKPT_MODEL_FILE, CKPT_OPTIM_FILE };
     err e = OK;
-    json_t *files = json_object(), *doc = NULL;
-    char *weights = io_join(folder, MODEL_FILE), *states = io_join(folder, OPTIM_FILE);
-    char *manifest = io_join(folder, "manifest.json");
+    char *weights = io_join(folder, CKPT_MODEL_FILE), *states = io_join(folder, CKPT_OPTIM_FILE);
     TRY_CLEAN(write_tensors(weights, m, p, NULL));
-    TRY_CLEAN(file_entry(folder, MODEL_FILE, files));
-    if (o) {
-        TRY_CLEAN(write_tensors(states, m, p, o));
-        TRY_CLEAN(file_entry(folder, OPTIM_FILE, files));
-    }
-    doc = json_pack("{s:i, s:s, s:o, s:o, s:O}", "format", FORMAT, "ingot", INGOT_VERSION, "state",
-                    state_json(s), "model", model_to_json(model_conf(m)), "files", files);
-    BUG_IF(!doc);
-    TRY_CLEAN(io_json_write(manifest, doc));
+    if (o) TRY_CLEAN(write_tensors(states, m, p, o));
+    TRY_CLEAN(manifest_write(folder, model_conf(m), s, run, names, o ? 2 : 1));
 cleanup:
-    json_decref(doc);
-    json_decref(files);
     free(weights);
     free(states);
-    free(manifest);
     return e;
 }
 
@@ -230,7 +117,7 @@ static err list_steps(const char *root, int64_t **steps, int *n) {
         char *end;
         if (!str_starts(names[i], "step-")) continue;
         long long step = strtoll(names[i] + 5, &end, 10);
-        char *folder = io_join(root, names[i]), *manifest = io_join(folder, "manifest.json");
+        char *folder = io_join(root, names[i]), *manifest = io_join(folder, CKPT_MANIFEST_FILE);
         if (!*end && end != names[i] + 5 && io_exists(manifest)) (*steps)[(*n)++] = step;
         free(folder);
         free(manifest);
@@ -245,16 +132,39 @@ static err list_steps(const char *root, int64_t **steps, int *n) {
     return OK;
 }
 
+/* @return "ROOT/PREFIXstep-00000012SUFFIX", owned (free). */
+static char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix) {
+    char name[64];
+    snprintf(name, sizeof name, "%sstep-%08lld%s", prefix, (long long)step, suffix);
+    return io_join(root, name);
+}
+
+/* @return false also when the manifest cannot be read. */
+static bool is_good(const char *root, int64_t step) {
+    char *path = step_path(root, "", step, "");
+    json_t *doc = NULL;
+    err e = manifest_read(path, &doc);
+    bool good = !e && manifest_loss_is_finite(doc);
+    err_free(e);
+    json_decref(doc);
+    free(path);
+    return good;
+}
+
+/* Removes the oldest beyond `keep`, but never the last one that was saved after a finite loss: of a
+ * run that diverges it is the only one worth going back to. */
 static err remove_old(const char *root, int64_t keep) {
     int64_t *steps;
     int n;
     err e = OK;
     if (keep <= 0) return OK;
     TRY(list_steps(root, &steps, &n));
-    for (int i = 0; i + keep < n && !e; i++) {
-        char name[64];
-        snprintf(name, sizeof name, "step-%08lld", (long long)steps[i]);
-        char *path = io_join(root, name);
+    int good = n - 1, oldest_kept = n - (int)MIN(keep, (int64_t)n);
+    if (oldest_kept > 0)
+        while (good >= 0 && !is_good(root, steps[good])) good--;
+    for (int i = 0; i < oldest_kept && !e; i++) {
+        if (i == good) continue;
+        char *path = step_path(root, "", steps[i], "");
         e = io_remove_tree(root, path);
         free(path);
     }
@@ -262,44 +172,60 @@ static err remove_old(const char *root, int64_t keep) {
     return e;
 }
 
-static err rename_folder(const char *root, const char *from, const char *to) {
-    TRY(io_remove_tree(root, to)); /* the same step saved once more */
-    if (rename(from, to))
-        return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
-                        "check that the run folder is writable");
-    int fd = open(root, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (fd >= 0) {
-        fsync(fd); /* the name survives a crash; a file system without it is no worse off */
-        close(fd);
-    }
-    return OK;
-}
-
 err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimizer *o,
-              const ckpt_state *s, int64_t keep) {
+              const ckpt_state *s, const json_t *run, int64_t keep) {
     BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
     err e = OK;
-    char name[64];
-    char *root = io_join(run_dir, "checkpoints");
-    snprintf(name, sizeof name, "step-%08lld", (long long)s->step);
-    char *final = io_join(root, name);
-    snprintf(name, sizeof name, ".step-%08lld.tmp", (long long)s->step);
-    char *temp = io_join(root, name);
+    char *root = io_join(run_dir, CHECKPOINTS);
+    char *final = step_path(root, "", s->step, ""),
+         *temp = step_path(root, ".", s->step, TEMPORARY);
+    char *aside = step_path(root, ".", s->step, REPLACED);
     TRY_CLEAN(io_make_dirs(root));
     TRY_CLEAN(io_remove_tree(root, temp));
     TRY_CLEAN(io_make_dirs(temp));
-    e = write_all(temp, m, p, o, s);
+    e = write_all(temp, m, p, o, s, run);
     if (e) {
-        err_free(io_remove_tree(root, temp)); /* give the space back; the first error counts */
+        err_free(io_remove_tree(root, temp)); /* free the space; the first error counts */
         e = err_trail(e, __FILE__, __LINE__);
         goto cleanup;
     }
-    TRY_CLEAN(rename_folder(root, temp, final));
+    TRY_CLEAN(io_replace_tree(root, temp, final, aside));
     TRY_CLEAN(remove_old(root, keep));
 cleanup:
     free(root);
     free(final);
     free(temp);
+    free(aside);
+    return e;
+}
+
+/* A save that was killed while it replaced a checkpoint left the old one under another name. */
+static err recover_entry(const char *root, const char *name) {
+    if (!str_starts(name, ".step-")) return OK;
+    err e = OK;
+    char *path = io_join(root, name);
+    if (str_ends(name, TEMPORARY)) e = io_remove_tree(root, path);
+    if (str_ends(name, REPLACED)) {
+        char *step = strndup(name + 1, strlen(name) - 1 - strlen(REPLACED));
+        char *final = io_join(root, step);
+        if (io_exists(final))
+            e = io_remove_tree(root, path);
+        else if (rename(path, final) != 0)
+            e = ERR("cannot rename %s to %s: %s", path, final, strerror(errno));
+        free(final);
+        free(step);
+    }
+    free(path);
+    return e;
+}
+
+err ckpt_recover(const char *run_dir) {
+    char **names = NULL, *root = io_join(run_dir, CHECKPOINTS);
+    int n = 0;
+    err e = io_is_dir(root) ? io_list(root, &names, &n) : OK;
+    for (int i = 0; i < n && !e; i++) e = recover_entry(root, names[i]);
+    io_list_free(names, n);
+    free(root);
     return e;
 }
 
@@ -307,46 +233,15 @@ err ckpt_latest(const char *run_dir, char **path) {
     int64_t *steps;
     int n;
     *path = NULL;
-    char *root = io_join(run_dir, "checkpoints");
+    char *root = io_join(run_dir, CHECKPOINTS);
     err e = list_steps(root, &steps, &n);
-    if (!e && n) {
-        char name[64];
-        snprintf(name, sizeof name, "step-%08lld", (long long)steps[n - 1]);
-        *path = io_join(root, name);
-    }
+    if (!e && n) *path = step_path(root, "", steps[n - 1], "");
     if (!e) free(steps);
     free(root);
     return e;
 }
 
 /* ---- loading ----------------------------------------------------------------------------- */
-static err verify_file(const char *folder, const json_t *doc, const char *name) {
-    json_t *files, *entry;
-    const char *want;
-    int64_t bytes;
-    err e = OK;
-    io_mapping map = { 0 };
-    char *manifest = io_join(folder, "manifest.json"), *path = io_join(folder, name);
-    TRY_CLEAN(io_json_object(doc, manifest, "files", &files));
-    TRY_CLEAN(io_json_object(files, manifest, name, &entry));
-    TRY_CLEAN(io_json_text(entry, manifest, "xxh64", &want));
-    TRY_CLEAN(io_json_int(entry, manifest, "bytes", &bytes));
-    TRY_CLEAN(io_map(path, &map));
-    char got[32];
-    snprintf(got, sizeof got, "%016llx", (unsigned long long)hash_bytes(map.data, map.size, 0));
-    if ((int64_t)map.size != bytes || strcmp(got, want)) {
-        e = err_hint(ERR("%s is damaged: %zu bytes with checksum %s, the manifest says %lld and %s",
-                         path, map.size, got, (long long)bytes, want),
-                     "remove this checkpoint's folder to continue from the one before");
-        goto cleanup;
-    }
-cleanup:
-    io_unmap(&map);
-    free(manifest);
-    free(path);
-    return e;
-}
-
 static err load_weights(const char *path, model *m, plan *p) {
     st_file *f;
     err e = OK;
@@ -413,12 +308,12 @@ err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
     BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
     err e = OK;
     json_t *doc = NULL;
-    char *weights = io_join(path, MODEL_FILE), *states = io_join(path, OPTIM_FILE);
-    TRY_CLEAN(read_manifest(path, &doc));
-    TRY_CLEAN(verify_file(path, doc, MODEL_FILE));
+    char *weights = io_join(path, CKPT_MODEL_FILE), *states = io_join(path, CKPT_OPTIM_FILE);
+    TRY_CLEAN(manifest_read(path, &doc));
+    TRY_CLEAN(manifest_verify_file(path, doc, CKPT_MODEL_FILE));
     TRY_CLEAN(load_weights(weights, m, p));
-    if (o && json_object_get(json_object_get(doc, "files"), OPTIM_FILE)) {
-        TRY_CLEAN(verify_file(path, doc, OPTIM_FILE));
+    if (o && manifest_lists(doc, CKPT_OPTIM_FILE)) {
+        TRY_CLEAN(manifest_verify_file(path, doc, CKPT_OPTIM_FILE));
         TRY_CLEAN(load_optimizer(states, m, p, o));
     }
     TRY_CLEAN(model_refresh_copies(m, p, 0));

@@ -79,7 +79,7 @@ err cmd_import(int argc, char **argv) {
     TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(st_open(path[0], &f));
     TRY_CLEAN(hf_import_params(family, f, w.m, put, &w));
-    TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, 0));
+    TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, NULL, 0));
     words = io_join(path[0], "tokenizer.json");
     TRY_CLEAN(copy_tokenizer(words, path[1]));
     say("imported", &w, family, path[1]);

@@ -57,7 +57,7 @@ err weights_open(const char *run, const ops_choice *on, generator *g, int64_t po
                  weights *w) {
     model_config c;
     TRY(weights_find(run, &w->path));
-    TRY(ckpt_read_manifest(w->path, &c, &w->state));
+    TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
     TRY(weights_new(&c, on, g, positions, w));
     return ckpt_load(w->path, w->m, w->p, NULL);
 }

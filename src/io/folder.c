@@ -1,6 +1,7 @@
 /* Folders: making, listing, removing. */
 #include <dirent.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <ftw.h>
 #include <limits.h>
 #include <stdlib.h>
@@ -105,6 +106,33 @@ err io_remove_tree(const char *root, const char *path) {
     free(real);
     free(real_root);
     return e;
+}
+
+/* renameat2 is Linux's; elsewhere, and on file systems without it, nothing is exchanged. */
+#ifdef RENAME_EXCHANGE
+static bool exchange(const char *a, const char *b) {
+    return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
+}
+#else
+static bool exchange(const char *a, const char *b) { return false; }
+#endif
+
+err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) {
+    if (io_exists(to) && exchange(from, to)) {
+        TRY(io_sync_folder(root));
+        return io_remove_tree(root, from);
+    }
+    TRY(io_remove_tree(root, aside));
+    bool replaces = io_exists(to);
+    if (replaces && rename(to, aside) != 0) return IO_ERR("rename", to);
+    if (rename(from, to) != 0) {
+        err e = IO_ERR("rename", from);
+        if (replaces && rename(aside, to) != 0)
+            e = err_hint(e, "what was there before is in %s now", aside);
+        return e;
+    }
+    TRY(io_sync_folder(root));
+    return io_remove_tree(root, aside);
 }
 
 char *io_join(const char *folder, const char *name) {

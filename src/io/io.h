@@ -64,7 +64,24 @@ err io_list(const char *path, char ***names, int *n);
 void io_list_free(char **names, int n); /* takes NULL */
 /* Removes `path` and all below it, which must lie inside `root`. Links are removed, not followed.
  * A path that does not exist is fine. */
-err io_remove_tree(const char *root, const char *path);
+err io_remove_tree(const char *root, const char *path) MUST_USE;
+/* Renames the folder `from` to `to`, both inside `root`. A folder `to` that is there is exchanged for
+ * the new one in one step and then removed, so that `to` is at no moment missing. Where the file
+ * system cannot exchange names the old one is called `aside` meanwhile: a crash can leave it there,
+ * with nothing under `to`. */
+err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) MUST_USE;
+
+/* ---- locks -------------------------------------------------------------------------------
+ * A file that at most one process has locked, on this machine and over NFS. The system drops the
+ * lock when its holder ends, however that happens; the file itself may stay. */
+typedef struct io_lock io_lock;
+/* An error that names the holder when another process has it. @param what stands for what is locked
+ * in that message. @param out owned: io_lock_free. */
+err io_lock_take(const char *path, const char *what, io_lock **out) MUST_USE;
+/* Writes who holds the lock into the file, for others' messages. */
+err io_lock_sign(io_lock *l) MUST_USE;
+/* Drops the lock, and removes the file when it was neither there before nor signed. Takes NULL. */
+void io_lock_free(io_lock *l);
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 /* Parses a document. Errors carry name:line:column. @param out owned: json_decref. */

@@ -95,15 +95,19 @@ err io_writer_write(io_writer *w, const void *bytes, size_t n) {
     return OK;
 }
 
-/* Makes the rename itself survive a power cut. Some file systems cannot sync a folder; the file is
- * then as safe as they make it. */
-static err sync_parent(const char *path) {
-    char *parent = io_parent(path);
-    int fd = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+/* Some file systems cannot sync a folder; what it holds is then as safe as they make it. */
+err io_sync_folder(const char *path) {
+    int fd = open(path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     err e = OK;
     if (fd >= 0 && fsync(fd) != 0 && errno != EINVAL && errno != ENOTSUP)
-        e = IO_ERR("sync the folder of", path);
+        e = IO_ERR("sync the folder", path);
     if (fd >= 0) close(fd);
+    return e;
+}
+
+static err sync_parent(const char *path) {
+    char *parent = io_parent(path);
+    err e = io_sync_folder(parent);
     free(parent);
     return e;
 }

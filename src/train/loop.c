@@ -50,7 +50,7 @@ static err write_sample(trainer *t) {
 
 static err save(trainer *t) {
     double t0 = time_now();
-    TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, t->cfg->checkpoint.keep_latest_k));
+    TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, NULL, t->cfg->checkpoint.keep_latest_k));
     return observe_event(t->log, "save", t->state.step,
                          json_pack("{s:f}", "seconds", time_now() - t0));
 }

@@ -123,7 +123,7 @@ err trainer_setup(trainer *t) {
     t->val_loss = NAN;
     TRY(open_folder(t));
     TRY_CLEAN(find_start(t, &from, &resume));
-    if (from) TRY_CLEAN(ckpt_read_manifest(from, &saved, &t->state));
+    if (from) TRY_CLEAN(ckpt_read_manifest(from, &saved, &t->state, NULL));
     if (!resume)
         t->state = (ckpt_state){ .seed = (uint64_t)t->cfg->training.seed,
                                  .epoch_offset = t->cfg->data.epoch_offset,

@@ -585,7 +585,7 @@ static void test_resume(void **state) {
     small_open(&whole, &c, FP8_DELAYED, NULL);
     for (int i = 0; i < 3; i++) small_step(&whole);
     ckpt_state st = { .step = 3, .updates = 3 };
-    assert_ok(ckpt_save(dir, whole.m, whole.p, whole.o, &st, 0));
+    assert_ok(ckpt_save(dir, whole.m, whole.p, whole.o, &st, NULL, 0));
     resume(&second, &c, FP8_DELAYED, dir);
     assert_memory_equal(model_fp8_rows(second.m, second.p, &n),
                         model_fp8_rows(whole.m, whole.p, &n), (size_t)n * sizeof(float));
@@ -596,7 +596,7 @@ static void test_resume(void **state) {
     resume(&plain, &c, FP8_OFF, dir); /* rows are not missed... */
     small_step(&plain);
     st.step = 4;
-    assert_ok(ckpt_save(dir, plain.m, plain.p, plain.o, &st, 0));
+    assert_ok(ckpt_save(dir, plain.m, plain.p, plain.o, &st, NULL, 0));
     small_free(&plain);
     resume(&second, &c, FP8_DELAYED, dir); /* ...nor needed */
     assert_true(model_fp8_rows(second.m, second.p, &n)[FP8_SCALE] == 0);

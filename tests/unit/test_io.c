@@ -4,6 +4,7 @@
 #include <signal.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 
 static void assert_holds(const char *path, const char *expected) {
     char *text = NULL;
@@ -190,6 +191,64 @@ static void removes_trees_only_inside(void **state) {
     free(root);
 }
 
+static void a_folder_is_replaced_or_left_as_it_was(void **state) {
+    test_folder *p = *state;
+    const char *from = in_folder(p, "new"), *to = in_folder(p, "now"),
+               *aside = in_folder(p, "aside");
+    assert_ok(io_make_dirs(to));
+    folder_write(p, "now/a", "old");
+    assert_error(io_replace_tree(p->path, from, to, aside), "cannot rename");
+    assert_true(io_exists(in_folder(p, "now/a")));
+    assert_ok(io_make_dirs(from));
+    folder_write(p, "new/b", "new");
+    assert_ok(io_replace_tree(p->path, from, to, aside));
+    assert_true(io_exists(in_folder(p, "now/b")) && !io_exists(in_folder(p, "now/a")));
+    assert_true(!io_exists(from) && !io_exists(aside));
+}
+
+/* Locks are of processes: the second holder is a child. @return its exit code. */
+static int lock_in_child(const char *path, const char *expected) {
+    fflush(stdout);
+    pid_t child = fork();
+    if (child == 0) {
+        io_lock *l = NULL;
+        err e = io_lock_take(path, "the folder", &l);
+        bool right = expected ? e && strstr(err_message(e), expected) : !e;
+        if (!right && e) err_print(stderr, e, true);
+        io_lock_free(l);
+        _exit(right ? 0 : 1);
+    }
+    int status;
+    assert_int_equal(waitpid(child, &status, 0), child);
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+}
+
+static void a_lock_is_held_by_one_process(void **state) {
+    test_folder *p = *state;
+    const char *path = in_folder(p, ".lock");
+    char me[64];
+    io_lock *l = NULL;
+    snprintf(me, sizeof me, "the folder is in use by process %ld", (long)getpid());
+    assert_ok(io_lock_take(path, "the folder", &l));
+    assert_int_equal(lock_in_child(path, me), 0);
+    assert_true(io_exists(path)); /* who is refused does not remove it */
+    assert_ok(io_lock_sign(l));
+    snprintf(me, sizeof me, "process %ld on ", (long)getpid());
+    assert_int_equal(lock_in_child(path, me), 0);
+    io_lock_free(l);
+    assert_true(io_exists(path));
+    assert_int_equal(lock_in_child(path, NULL), 0);
+}
+
+static void an_unsigned_lock_leaves_no_file(void **state) {
+    test_folder *p = *state;
+    io_lock *l = NULL;
+    assert_ok(io_lock_take(in_folder(p, ".lock"), "the folder", &l));
+    io_lock_free(l);
+    assert_false(io_exists(in_folder(p, ".lock")));
+    assert_error(io_lock_take(in_folder(p, "none/.lock"), "the folder", &l), "cannot lock");
+}
+
 static void json_errors_name_the_place(void **state) {
     test_folder *p = *state;
     json_t *doc = NULL;
@@ -251,6 +310,9 @@ int main(void) {
         T(keeps_the_mode),
         T(makes_and_lists_folders),
         T(removes_trees_only_inside),
+        T(a_folder_is_replaced_or_left_as_it_was),
+        T(a_lock_is_held_by_one_process),
+        T(an_unsigned_lock_leaves_no_file),
         T(json_errors_name_the_place),
         T(json_members),
         T(json_of_any_bytes),

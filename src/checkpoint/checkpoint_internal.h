@@ -1,0 +1,24 @@
+/* checkpoint, inside: the manifest of a saved state. */
+#ifndef INGOT_CHECKPOINT_INTERNAL_H
+#define INGOT_CHECKPOINT_INTERNAL_H
+
+#include "checkpoint/checkpoint.h"
+
+#define CKPT_MODEL_FILE    "model.safetensors"
+#define CKPT_OPTIM_FILE    "optim.safetensors"
+#define CKPT_MANIFEST_FILE "manifest.json"
+
+/* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref. */
+err manifest_read(const char *folder, json_t **doc) MUST_USE;
+/* Writes the manifest of a folder whose other files are complete: it lists and hashes `names`.
+ * @param run borrowed; may be NULL. */
+err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
+                   const json_t *run, const char *const *names, int n) MUST_USE;
+/* @return whether the manifest lists a file of this name. */
+bool manifest_lists(const json_t *doc, const char *name);
+/* Compares a file with the size and the checksum that the manifest gives for it. */
+err manifest_verify_file(const char *folder, const json_t *doc, const char *name) MUST_USE;
+/* @return whether the last step before the checkpoint had a finite loss, as far as is known. */
+bool manifest_loss_is_finite(const json_t *doc);
+
+#endif

@@ -1,0 +1,263 @@
+/* manifest.json: what a checkpoint is. The format is described in checkpoint.h.
+ *
+ * A flipped bit in a number or a file name would still be valid JSON and would resume another run
+ * than the one that was saved, so the manifest carries a checksum of itself: the hash of its members
+ * in a canonical text (sorted keys, no spaces) without the member "checksum". Format 1, which has no
+ * checksum, is still read. */
+#include "checkpoint/checkpoint_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+enum { FORMAT = 2, FORMAT_WITHOUT_CHECKSUM = 1 };
+
+typedef char hash_text[17];
+
+static void print_hash(uint64_t hash, hash_text out) {
+    snprintf(out, sizeof(hash_text), "%016llx", (unsigned long long)hash);
+}
+
+/* ---- the checksum ------------------------------------------------------------------------ */
+static void checksum_of(const json_t *doc, hash_text out) {
+    json_t *rest = json_copy((json_t *)(uintptr_t)doc); /* shallow: jansson has no const here */
+    json_object_del(rest, "checksum");
+    char *text = json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
+    BUG_IF(!text); /* it was parsed from JSON, or made here */
+    print_hash(hash_bytes(text, strlen(text), 0), out);
+    free(text);
+    json_decref(rest);
+}
+
+static err check_checksum(const json_t *doc, const char *path, int64_t format) {
+    const char *want;
+    hash_text got;
+    if (format == FORMAT_WITHOUT_CHECKSUM && !json_object_get(doc, "checksum")) return OK;
+    TRY(io_json_text(doc, path, "checksum", &want));
+    checksum_of(doc, got);
+    if (!strcmp(got, want)) return OK;
+    return err_hint(ERR("%s is damaged: its checksum is %s, it should be %s", path, got, want),
+                    "remove this checkpoint's folder to continue from the one before");
+}
+
+err manifest_read(const char *folder, json_t **doc) {
+    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    int64_t format = 0;
+    err e = io_json_read(path, doc);
+    if (!e) e = io_json_int(*doc, path, "format", &format);
+    if (!e && format != FORMAT && format != FORMAT_WITHOUT_CHECKSUM)
+        e = err_hint(
+            ERR("%s: format %lld; this version reads 1 to %d", path, (long long)format, FORMAT),
+            "use the version of ingot that wrote it");
+    if (!e) e = check_checksum(*doc, path, format);
+    free(path);
+    return e;
+}
+
+/* ---- files ------------------------------------------------------------------------------- */
+static err add_file(const char *folder, const char *name, json_t *files) {
+    char *path = io_join(folder, name);
+    io_mapping map = { 0 };
+    hash_text hash;
+    err e = io_map(path, &map);
+    free(path);
+    if (e) return err_trail(e, __FILE__, __LINE__);
+    print_hash(hash_bytes(map.data, map.size, 0), hash);
+    json_object_set_new(files, name,
+                        json_pack("{s:I, s:s}", "bytes", (json_int_t)map.size, "xxh64", hash));
+    io_unmap(&map);
+    return OK;
+}
+
+bool manifest_lists(const json_t *doc, const char *name) {
+    return json_object_get(json_object_get(doc, "files"), name) != NULL;
+}
+
+err manifest_verify_file(const char *folder, const json_t *doc, const char *name) {
+    json_t *files, *entry;
+    const char *want;
+    int64_t bytes;
+    hash_text got;
+    err e = OK;
+    io_mapping map = { 0 };
+    char *manifest = io_join(folder, CKPT_MANIFEST_FILE), *path = io_join(folder, name);
+    TRY_CLEAN(io_json_object(doc, manifest, "files", &files));
+    TRY_CLEAN(io_json_object(files, manifest, name, &entry));
+    TRY_CLEAN(io_json_text(entry, manifest, "xxh64", &want));
+    TRY_CLEAN(io_json_int(entry, manifest, "bytes", &bytes));
+    TRY_CLEAN(io_map(path, &map));
+    print_hash(hash_bytes(map.data, map.size, 0), got);
+    if ((int64_t)map.size != bytes || strcmp(got, want))
+        e = err_hint(ERR("%s is damaged: it has %zu bytes with checksum %s; the manifest lists "
+                         "%lld bytes with %s",
+                         path, map.size, got, (long long)bytes, want),
+                     "remove this checkpoint's folder to continue from the one before");
+cleanup:
+    io_unmap(&map);
+    free(manifest);
+    free(path);
+    return e;
+}
+
+/* ---- state ------------------------------------------------------------------------------- */
+static json_t *skips_json(const data_skips *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < s->n; i++)
+        json_array_append_new(
+            list, json_pack("[I, I]", (json_int_t)s->at[i].from, (json_int_t)s->at[i].to));
+    return list;
+}
+
+/* Checkpoints from before windows could be skipped have no list. */
+static err read_skips(const json_t *state, const char *name, data_skips *s) {
+    *s = (data_skips){ 0 };
+    json_t *list = json_object_get(state, "skipped");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        json_int_t from, to;
+        if (json_unpack(json_array_get(list, i), "[I, I!]", &from, &to) || from < 0 || from >= to)
+            return ERR("%s: \"skipped\": expected pairs of numbers, the first the smaller", name);
+        TRY(data_skips_add(s, (data_range){ from, to }, 0));
+    }
+    return OK;
+}
+
+/* Every number of a state, once: written and read by this table. */
+typedef enum { AS_INT, AS_SEED, AS_REAL, AS_BOOL, AS_HASH } state_type;
+static const struct state_field {
+    const char *group, *key; /* group: the object it stands in, NULL: the state itself */
+    state_type type;
+    size_t at;
+    bool added; /* older checkpoints lack it, which means 0 */
+} state_fields[] = {
+#define AT(member) offsetof(ckpt_state, member)
+    { NULL, "step", AS_INT, AT(step) },
+    { NULL, "updates", AS_INT, AT(updates) },
+    { NULL, "tokens", AS_INT, AT(tokens) },
+    { NULL, "windows", AS_INT, AT(windows) },
+    { NULL, "epoch_offset", AS_BOOL, AT(epoch_offset), .added = true },
+    { NULL, "seed", AS_SEED, AT(seed) },
+    { NULL, "bytes", AS_BOOL, AT(bytes) },
+    { NULL, "tokenizer", AS_HASH, AT(tokenizer), .added = true },
+    { NULL, "skipped_updates", AS_INT, AT(skipped_updates), .added = true },
+    { "loss_scale", "scale", AS_REAL, AT(scaler.scale) },
+    { "loss_scale", "good_steps", AS_INT, AT(scaler.good_steps) },
+    { "loss_scale", "interval", AS_INT, AT(scaler.interval) },
+    { "noise_scale", "g2", AS_REAL, AT(noise.g2) },
+    { "noise_scale", "noise", AS_REAL, AT(noise.noise) },
+    { "noise_scale", "decay", AS_REAL, AT(noise.decay) },
+    { "noise_scale", "seen", AS_INT, AT(noise.seen) },
+#undef AT
+};
+
+static json_t *field_json(const struct state_field *f, const ckpt_state *s) {
+    const void *at = (const char *)s + f->at;
+    hash_text hash;
+    switch (f->type) {
+    case AS_INT: return json_integer(*(const int64_t *)at);
+    case AS_SEED: return json_integer((json_int_t) * (const uint64_t *)at);
+    case AS_REAL: return json_real(*(const double *)at);
+    case AS_BOOL: return json_boolean(*(const bool *)at);
+    case AS_HASH: print_hash(*(const uint64_t *)at, hash); return json_string(hash);
+    }
+    BUG("unknown type of a state's field");
+}
+
+static err read_field(const json_t *o, const char *name, const struct state_field *f,
+                      ckpt_state *s) {
+    void *at = (char *)s + f->at;
+    const char *hash;
+    int64_t whole = 0;
+    if (f->added && !json_object_get(o, f->key)) return OK;
+    switch (f->type) {
+    case AS_INT:
+        TRY(io_json_int(o, name, f->key, at));
+        if (*(int64_t *)at < 0) return ERR("%s: \"%s\" is negative", name, f->key);
+        return OK;
+    case AS_SEED:
+        TRY(io_json_int(o, name, f->key, &whole));
+        *(uint64_t *)at = (uint64_t)whole;
+        return OK;
+    case AS_REAL: return io_json_real(o, name, f->key, at);
+    case AS_BOOL: return io_json_bool(o, name, f->key, at);
+    case AS_HASH:
+        TRY(io_json_text(o, name, f->key, &hash));
+        *(uint64_t *)at = strtoull(hash, NULL, 16);
+        return OK;
+    }
+    BUG("unknown type of a state's field");
+}
+
+static json_t *state_json(const ckpt_state *s) {
+    json_t *state = json_object();
+    for (size_t i = 0; i < COUNT_OF(state_fields); i++) {
+        const struct state_field *f = &state_fields[i];
+        if (f->group && !json_object_get(state, f->group))
+            json_object_set_new(state, f->group, json_object());
+        json_t *o = f->group ? json_object_get(state, f->group) : state;
+        int failed = json_object_set_new(o, f->key, field_json(f, s));
+        BUG_IF(failed); /* a number that is not finite */
+    }
+    json_object_set_new(state, "skipped", skips_json(&s->skips));
+    if (s->step > 0) /* an imported model has no loss */
+        json_object_set_new(state, "loss", isfinite(s->loss) ? json_real(s->loss) : json_null());
+    return state;
+}
+
+static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
+    json_t *state;
+    *s = (ckpt_state){ .loss = NAN };
+    TRY(io_json_object(doc, name, "state", &state));
+    for (size_t i = 0; i < COUNT_OF(state_fields); i++) {
+        const struct state_field *f = &state_fields[i];
+        json_t *o = state;
+        if (f->group) TRY(io_json_object(state, name, f->group, &o));
+        TRY(read_field(o, name, f, s));
+    }
+    const json_t *loss = json_object_get(state, "loss");
+    if (json_is_number(loss)) s->loss = json_number_value(loss);
+    return read_skips(state, name, &s->skips);
+}
+
+bool manifest_loss_is_finite(const json_t *doc) {
+    return !json_is_null(json_object_get(json_object_get(doc, "state"), "loss"));
+}
+
+/* ---- the whole --------------------------------------------------------------------------- */
+err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
+                   const json_t *run, const char *const *names, int n) {
+    err e = OK;
+    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    hash_text hash;
+    json_t *files = json_object();
+    json_t *doc = json_pack("{s:i, s:s, s:o, s:o, s:O}", "format", FORMAT, "ingot", INGOT_VERSION,
+                            "state", state_json(s), "model", model_to_json(c), "files", files);
+    BUG_IF(!doc);
+    if (run) json_object_set(doc, "run", (json_t *)(uintptr_t)run);
+    for (int i = 0; i < n; i++) TRY_CLEAN(add_file(folder, names[i], files));
+    checksum_of(doc, hash);
+    json_object_set_new(doc, "checksum", json_string(hash));
+    TRY_CLEAN(io_json_write(path, doc));
+cleanup:
+    json_decref(doc);
+    json_decref(files);
+    free(path);
+    return e;
+}
+
+err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) {
+    json_t *doc = NULL, *model_object;
+    err e = OK;
+    char *name = io_join(path, CKPT_MANIFEST_FILE);
+    if (run) *run = NULL;
+    TRY_CLEAN(manifest_read(path, &doc));
+    TRY_CLEAN(io_json_object(doc, name, "model", &model_object));
+    TRY_CLEAN(model_from_json(model_object, name, c));
+    TRY_CLEAN(read_state(doc, name, s));
+    if (run) *run = json_incref(json_object_get(doc, "run"));
+cleanup:
+    json_decref(doc);
+    free(name);
+    return e;
+}

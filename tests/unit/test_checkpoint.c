@@ -1,0 +1,238 @@
+/* Checkpoints on disk: every flipped bit is found, older ones load, a save never leaves less than was
+ * there before. */
+#include "support/folder.h"
+#include "support/model.h"
+
+#include "checkpoint/checkpoint.h"
+
+/* ---- a model to save ------------------------------------------------------------------------- */
+typedef struct saved_model {
+    model *m;
+    plan *p;
+    optimizer *o;
+} saved_model;
+
+static void model_open(saved_model *s) {
+    model_config c = small_llama();
+    model_layout l = { .dt = DT_F32 };
+    assert_ok(model_new(&c, &l, &s->m));
+    s->p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(s->m, s->p, true);
+    optim_settings o = { .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
+    assert_ok(optim_new(&o, s->m, s->p, 0, &s->o));
+    assert_ok(plan_commit(s->p));
+    model_init(s->m, s->p, 0, 42);
+}
+
+static void model_close(saved_model *s) {
+    optim_free(s->o);
+    plan_free(s->p);
+    model_free(s->m);
+}
+
+static ckpt_state state_at(int64_t step, double loss) {
+    return (ckpt_state){ .step = step,
+                         .updates = step - 1,
+                         .tokens = 64 * step,
+                         .windows = 4 * step,
+                         .skips = { 1, { { 5, 9 } } },
+                         .seed = 7,
+                         .bytes = true,
+                         .epoch_offset = true,
+                         .scaler = { 1024, 3, 2000 },
+                         .noise = { .g2 = 0.1, .noise = 2.5, .decay = 0.99, .seen = 4 },
+                         .loss = loss,
+                         .skipped_updates = 2,
+                         .tokenizer = 0xfedcba9876543210 };
+}
+
+static void save(const saved_model *s, const char *dir, int64_t step, double loss, int64_t keep) {
+    ckpt_state st = state_at(step, loss);
+    json_t *run = json_pack("{s:{s:s}}", "options", "optimizer.lr", "0.001");
+    assert_ok(ckpt_save(dir, s->m, s->p, s->o, &st, run, keep));
+    json_decref(run);
+}
+
+static char *manifest_of(const char *dir, int64_t step) {
+    str path = { 0 };
+    str_add(&path, "%s/checkpoints/step-%08lld/manifest.json", dir, (long long)step);
+    return path.text;
+}
+
+static bool has_step(const char *dir, int64_t step) {
+    char *path = manifest_of(dir, step);
+    bool there = io_exists(path);
+    free(path);
+    return there;
+}
+
+/* ---- the manifest ---------------------------------------------------------------------------- */
+static void a_state_comes_back_as_it_was_saved(void **state) {
+    saved_model s;
+    model_config c;
+    ckpt_state got, want = state_at(12, 1.5);
+    json_t *run;
+    char *path;
+    model_open(&s);
+    save(&s, *state, 12, 1.5, 0);
+    assert_ok(ckpt_latest(*state, &path));
+    assert_ok(ckpt_read_manifest(path, &c, &got, &run));
+    assert_int_equal(model_config_diff(&c, model_conf(s.m), 0), -1);
+    /* every member; a struct comparison would see the padding */
+    assert_true(got.step == want.step && got.updates == want.updates);
+    assert_true(got.tokens == want.tokens && got.windows == want.windows);
+    assert_true(got.seed == want.seed && got.bytes == want.bytes);
+    assert_true(got.epoch_offset && got.loss == want.loss);
+    assert_true(got.skipped_updates == 2 && got.tokenizer == want.tokenizer);
+    assert_memory_equal(&got.skips, &want.skips, sizeof got.skips);
+    assert_memory_equal(&got.scaler, &want.scaler, sizeof got.scaler);
+    assert_memory_equal(&got.noise, &want.noise, sizeof got.noise);
+    assert_string_equal(
+        json_string_value(json_object_get(json_object_get(run, "options"), "optimizer.lr")),
+        "0.001");
+    json_decref(run);
+    free(path);
+    model_close(&s);
+}
+
+/* @return true when the flip is found, or leaves the same manifest. */
+static bool flip_is_found_or_harmless(const char *folder, const char *path,
+                                      const json_t *original) {
+    model_config c;
+    ckpt_state st;
+    json_t *doc = NULL;
+    err e = ckpt_read_manifest(folder, &c, &st, NULL);
+    if (!e) assert_ok(io_json_read(path, &doc));
+    bool fine = e || json_equal(doc, original);
+    err_free(e);
+    json_decref(doc);
+    return fine;
+}
+
+static void every_flipped_bit_of_a_manifest_is_found_or_harmless(void **state) {
+    saved_model s;
+    char *text, *folder, *path = manifest_of(*state, 12);
+    size_t n;
+    json_t *original;
+    model_open(&s);
+    save(&s, *state, 12, 1.5, 0);
+    assert_ok(ckpt_latest(*state, &folder));
+    assert_ok(io_read(path, 1 << 20, &text, &n));
+    assert_ok(io_json_read(path, &original));
+    for (size_t bit = 0; bit < 8 * n; bit++) {
+        text[bit / 8] ^= (char)(1 << bit % 8);
+        write_bytes(path, text, n);
+        if (!flip_is_found_or_harmless(folder, path, original))
+            fail_msg("bit %zu flipped is believed: %.40s", bit,
+                     text + (bit / 8 < 20 ? 0 : bit / 8 - 20));
+        text[bit / 8] ^= (char)(1 << bit % 8);
+    }
+    write_bytes(path, text, n);
+    assert_ok(ckpt_load(folder, s.m, s.p, s.o));
+    json_decref(original);
+    free(text);
+    free(folder);
+    free(path);
+    model_close(&s);
+}
+
+/* What the version before wrote: format 1, no checksum, none of the newer members. */
+static void an_older_checkpoint_loads(void **state) {
+    saved_model s;
+    model_config c;
+    ckpt_state st;
+    json_t *doc, *run;
+    char *folder, *path = manifest_of(*state, 12);
+    model_open(&s);
+    save(&s, *state, 12, 1.5, 0);
+    assert_ok(ckpt_latest(*state, &folder));
+    assert_ok(io_json_read(path, &doc));
+    static const char *const newer[] = { "loss", "skipped_updates", "tokenizer", "epoch_offset" };
+    for (size_t i = 0; i < COUNT_OF(newer); i++)
+        assert_int_equal(json_object_del(json_object_get(doc, "state"), newer[i]), 0);
+    json_object_del(doc, "run");
+    json_object_del(doc, "checksum");
+    assert_ok(io_json_write(path, doc));
+    assert_error(ckpt_read_manifest(folder, &c, &st, NULL),
+                 "checksum"); /* format 2 must have one */
+    json_object_set_new(doc, "format", json_integer(1));
+    assert_ok(io_json_write(path, doc));
+    assert_ok(ckpt_read_manifest(folder, &c, &st, &run));
+    assert_null(run);
+    assert_int_equal(st.step, 12);
+    assert_true(isnan(st.loss) && st.tokenizer == 0 && !st.epoch_offset);
+    assert_ok(ckpt_load(folder, s.m, s.p, s.o));
+    json_decref(doc);
+    free(folder);
+    free(path);
+    model_close(&s);
+}
+
+/* ---- saving ---------------------------------------------------------------------------------- */
+static void a_step_saved_again_replaces_the_one_before(void **state) {
+    saved_model s;
+    ckpt_state st;
+    model_config c;
+    char *path;
+    model_open(&s);
+    save(&s, *state, 5, 1, 0);
+    save(&s, *state, 5, 2, 0);
+    assert_ok(ckpt_latest(*state, &path));
+    assert_ok(ckpt_read_manifest(path, &c, &st, NULL));
+    assert_true(st.loss == 2);
+    assert_ok(ckpt_load(path, s.m, s.p, s.o));
+    free(path);
+    model_close(&s);
+}
+
+static void what_a_killed_save_left_is_put_right(void **state) {
+    test_folder *f = *state;
+    saved_model s;
+    model_open(&s);
+    save(&s, f->path, 5, 1, 0);
+    save(&s, f->path, 6, 1, 0);
+    assert_ok(io_make_dirs(in_folder(f, "checkpoints/.step-00000007.tmp/below")));
+    assert_ok(io_make_dirs(in_folder(f, "checkpoints/.step-00000006.old")));
+    /* killed between its two renames */
+    assert_int_equal(rename(in_folder(f, "checkpoints/step-00000005"),
+                            in_folder(f, "checkpoints/.step-00000005.old")),
+                     0);
+    assert_ok(ckpt_recover(f->path));
+    char **names;
+    int n;
+    assert_ok(io_list(in_folder(f, "checkpoints"), &names, &n));
+    assert_int_equal(n, 2);
+    assert_true(has_step(f->path, 5) && has_step(f->path, 6));
+    io_list_free(names, n);
+    assert_ok(ckpt_recover(in_folder(f, "nowhere")));
+    model_close(&s);
+}
+
+static void the_last_checkpoint_with_a_finite_loss_stays(void **state) {
+    saved_model s;
+    model_open(&s);
+    save(&s, *state, 1, 1, 2);
+    save(&s, *state, 2, 1, 2);
+    save(&s, *state, 3, NAN, 2);
+    save(&s, *state, 4, INFINITY, 2);
+    save(&s, *state, 5, NAN, 2);
+    assert_true(!has_step(*state, 1) && has_step(*state, 2) && !has_step(*state, 3));
+    assert_true(has_step(*state, 4) && has_step(*state, 5));
+    save(&s, *state, 6, 1, 2); /* better now: the old one may go */
+    assert_true(!has_step(*state, 2) && !has_step(*state, 4));
+    assert_true(has_step(*state, 5) && has_step(*state, 6));
+    model_close(&s);
+}
+
+int main(void) {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
+    const struct CMUnitTest tests[] = {
+        TEST(a_state_comes_back_as_it_was_saved),
+        TEST(every_flipped_bit_of_a_manifest_is_found_or_harmless),
+        TEST(an_older_checkpoint_loads),
+        TEST(a_step_saved_again_replaces_the_one_before),
+        TEST(what_a_killed_save_left_is_put_right),
+        TEST(the_last_checkpoint_with_a_finite_loss_stays),
+    };
+    return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
+}
