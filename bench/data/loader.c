@@ -82,7 +82,7 @@ static err run(const char *folder, int64_t bytes) {
     TRY_CLEAN(measure("u16, shuffled", &one, 1, o));
     o.mask_documents = true;
     TRY_CLEAN(measure("u16, shuffled, documents", &one, 1, o));
-    o.guard = (guard_options){ true, 0.8, 8 };
+    o.guard = (guard_options){ .on = true, .repeated = 0.8, .few_ids = 8, .malformed = 0.1 };
     TRY_CLEAN(measure("... and guard (the default)", &one, 1, o));
     o.step_windows = 8 * ROWS;
     TRY_CLEAN(measure("... 8 microbatches per step", &one, 1, o));

@@ -126,7 +126,7 @@ int64_t window_valid(const window_source *s, const loader_options *o, window_ref
         used += p[i].n;
     }
     all.n = used;
-    return guarded(o) && guard_judge(&o->guard, &all) != GUARD_FINE ? 0 : valid;
+    return guarded(o) && guard_judge(&o->guard, s->text, &all, &m->guard) != GUARD_FINE ? 0 : valid;
 }
 
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w) {
@@ -257,7 +257,8 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
     if (beyond)
         verdict = GUARD_VOCABULARY;
     else if (guarded(o))
-        verdict = guard_judge(&o->guard, &(token_view){ b->tokens + at, 4, used });
+        verdict =
+            guard_judge(&o->guard, s->text, &(token_view){ b->tokens + at, 4, used }, &m->guard);
     if (verdict != GUARD_FINE) {
         fill_same(b->targets + at, T, DATA_NO_TARGET);
         valid = 0;

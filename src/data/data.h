@@ -307,13 +307,19 @@ typedef enum {
     GUARD_VOCABULARY, /* ids the model does not have */
     GUARD_REPEATED,   /* one id over and over */
     GUARD_FEW_IDS,    /* hardly any different ids */
+    GUARD_LOOPED,     /* one phrase over and over */
+    GUARD_MALFORMED,  /* text that is not UTF-8, or was decoded with the wrong character set */
     GUARD_VERDICTS,
 } guard_verdict;
 const char *guard_verdict_name(guard_verdict v);
 typedef struct guard_options {
-    bool on;         /* else ids outside the vocabulary are an error, and nothing else matters */
-    double repeated; /* reject when one id is more than this part of the window; 0: do not */
-    int64_t few_ids; /* reject when fewer ids differ; 0: do not */
+    bool on;          /* else ids outside the vocabulary are an error, and nothing else matters */
+    double repeated;  /* reject when one id, or one phrase, is more than this part of the window; 0:
+                      * do not */
+    int64_t few_ids;  /* reject when fewer ids differ; 0: do not */
+    double malformed; /* reject when a larger part of the characters is malformed; 0: do not */
+    const struct tokenizer *tokenizer; /* borrowed: of the sources that are not bytes; NULL: their
+                                        * text is not looked at */
 } guard_options;
 
 /* Batch ramp: the first steps take `start` windows; the number grows linearly to `full` over the
@@ -385,8 +391,9 @@ typedef struct loader loader;
 err loader_new(const data_source *s, const loader_options *o, loader **out) MUST_USE;
 /* The same over several sources, which stay open as long as the loader; options.range is not read. */
 err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) MUST_USE;
-/* @return an error when a window holds an id at or above the limit and no guard is on, when a whole
- * step has no target, or when every part has been through its epochs. An evaluation pads: the last
+/* A step may have no target at all (valid is 0) when the guard rejects everything in it.
+ * @return an error when a window holds an id at or above the limit and no guard is on, or when every
+ * part has been through its epochs. An evaluation pads: the last
  * window with tokens that have no target, the last batch with whole rows of them (window -1); past
  * loader_batches it starts again. */
 err loader_next(loader *l, data_batch *out) MUST_USE;

@@ -157,8 +157,27 @@ typedef struct packed {
 const piece *packing_window(const packing *p, int64_t w, packed *held, int *n);
 void packed_free(packed *held);
 
-/* ---- guard.c ---------------------------------------------------------------------------------- */
-guard_verdict guard_judge(const guard_options *g, const token_view *v);
+/* ---- guard.c, guard_text.c ---------------------------------------------------------------------------------- */
+/* What the ids of a source stand for; read-only, shared by threads. */
+typedef struct guard_text guard_text;
+/* @param t of the run; may be NULL. @return NULL: the source's ids cannot be decoded. */
+guard_text *guard_text_new(const data_info *info, const struct tokenizer *t);
+void guard_text_free(guard_text *g); /* takes NULL */
+/* Buffers of one thread. Zero-initialize. */
+typedef struct guard_buffer {
+    int32_t *ids; /* [capacity] */
+    int64_t capacity;
+    str bytes, text;
+} guard_buffer;
+void guard_buffer_free(guard_buffer *b);
+/* @return whether a sample of ids may come from text with more than `share` malformed characters. */
+bool guard_text_suspects(const guard_text *g, const int32_t *ids, int n, double share);
+/* @return whether more than `share` of a window's characters are malformed. */
+bool guard_text_is_malformed(const guard_text *g, const token_view *v, double share,
+                             guard_buffer *b);
+/* @param text NULL: the text is not looked at. */
+guard_verdict guard_judge(const guard_options *g, const guard_text *text, const token_view *v,
+                          guard_buffer *buffer);
 
 /* ---- batch.c: one row of a batch -------------------------------------------------------------- */
 /* The windows of one part of the mix. */
@@ -169,7 +188,8 @@ typedef struct window_source {
     int64_t windows; /* per epoch */
     int64_t first;   /* id of the source's first token among all parts */
     uint64_t seed;
-    bool shifts; /* each epoch after the first begins at an offset of its own */
+    guard_text *text; /* owned; NULL: not decoded */
+    bool shifts;      /* each epoch after the first begins at an offset of its own */
     const char *name;
 } window_source;
 /* One window of a mix. */
@@ -183,6 +203,7 @@ typedef struct row_maker {
     int32_t *ids;  /* [seq_len + 1] */
     int32_t *ends; /* [seq_len + 1] */
     packed *held;  /* [parts] */
+    guard_buffer guard;
 } row_maker;
 /* All of these take the source of the part that `w` names. */
 /* Brings the tokens of a window into the cache. */

@@ -189,15 +189,6 @@ static err make_batch(const loader *l, int64_t consumed, const step *s, row_make
 
 static step *step_at(loader *l, int64_t number) { return &l->steps[number % (l->slots + 1)]; }
 
-static err check_step(const loader *l, const step *s, int64_t valid) {
-    if (valid > 0 || !l->o.guard.on || l->o.evaluation) return OK;
-    return err_hint(ERR("no token of the step after window %lld can be learned from: the guard "
-                        "rejected all of it, or its documents are single tokens",
-                        (long long)s->begin),
-                    "`ingot data inspect` shows what the data is like; data.guard=false trains on "
-                    "it as it is");
-}
-
 /* Makes one batch at the ring's end; the lock is held on entry and exit, not while working. */
 static void produce(loader *l, row_maker *m) {
     slot *to = &l->ring[(l->head + l->claimed++) % l->slots];
@@ -215,7 +206,6 @@ static void produce(loader *l, row_maker *m) {
     if (!e && first && !batch_is_step(l, &s)) s.valid = count_valid(l, &s, m);
     if (!e) e = make_batch(l, consumed, &s, m, &to->batch);
     if (!e && first && batch_is_step(l, &s)) s.valid = to->batch.valid_here;
-    if (!e && first) e = check_step(l, &s, s.valid);
     pthread_mutex_lock(&l->lock);
     if (first) {
         shared->valid = MAX(s.valid, 0);
@@ -380,6 +370,8 @@ static err open_windows(const data_part *p, int index, const loader_options *o, 
     *s = (window_source){ .source = p->source, .range = r, .name = p->name };
     /* A source alone keeps the seed; others get orders of their own. */
     s->seed = index == 0 ? o->seed : hash_bytes(&index, sizeof index, o->seed);
+    if (o->guard.on && o->guard.malformed > 0 && !o->evaluation)
+        s->text = guard_text_new(info, o->guard.tokenizer);
     if (packs) {
         s->pack = packing_new(p->source, r, o->seq_len);
         s->windows = packing_windows(s->pack);
@@ -485,8 +477,12 @@ void loader_free(loader *l) {
         free(l->makers[i].ends);
         for (int k = 0; k < l->parts; k++) packed_free(&l->makers[i].held[k]);
         free(l->makers[i].held);
+        guard_buffer_free(&l->makers[i].guard);
     }
-    for (int i = 0; i < l->parts; i++) packing_free(l->sources[i].pack);
+    for (int i = 0; i < l->parts; i++) {
+        packing_free(l->sources[i].pack);
+        guard_text_free(l->sources[i].text);
+    }
     free(l->makers);
     free(l->sources);
     mix_free(l->mix);

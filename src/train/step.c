@@ -46,11 +46,28 @@ static err microbatch(trainer *t, const data_batch *b) {
 }
 
 /* ---- a step ------------------------------------------------------------------------------ */
-static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
+/* A step without any target, because the guard rejected all of it, is passed over: there is no
+ * gradient in it. A whole epoch of such steps is an error. */
+static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
+    int64_t passed = 0, most = loader_windows(t->batches);
     double from = time_now();
-    TRY(loader_next(t->batches, b));
+    do {
+        if (passed > most)
+            return err_hint(ERR("none of the last %lld sequences has a token to learn from: the "
+                                "guard rejected them, or their documents are single tokens",
+                                (long long)passed),
+                            "`ingot data inspect` shows what the data is like; data.guard=false "
+                            "trains on it as it is");
+        TRY(loader_next(t->batches, b));
+        TRY(datasets_log_rejected(t, b, step + 1, &q->rejected));
+        passed += t->rows;
+    } while (b->valid == 0);
     q->data_s += time_now() - from;
-    TRY(datasets_log_rejected(t, b, step + 1, &q->rejected));
+    return OK;
+}
+
+static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
+    TRY(next_batch(t, b, step, q));
     return microbatch(t, b);
 }
 
