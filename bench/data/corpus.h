@@ -35,10 +35,11 @@ static inline err corpus_merge(void *ctx, const text_block *b, void *result) {
 static inline err corpus_read(corpus *c, const char *const *paths, int n) {
     text_inputs *in = NULL;
     TRY(text_inputs_open(paths, n, &(text_input_options){ 0 }, &in));
-    text_flow flow = { .ctx = c, .result_size = 1, .work = corpus_work, .merge = corpus_merge };
+    text_pipeline flow = { .ctx = c, .result_size = 1, .work = corpus_work, .merge = corpus_merge };
     text_counts counts = { 0 };
     err e = OK;
-    for (int i = 0; i < text_segments(in) && !e; i++) e = text_flow_run(in, i, &flow, 1, &counts);
+    for (int i = 0; i < text_segments(in) && !e; i++)
+        e = text_pipeline_run(in, i, &flow, 1, &counts);
     text_inputs_close(in);
     return e;
 }

@@ -40,7 +40,7 @@ int main(int argc, char **argv) {
     uint64_t sum = 0;
     for (int i = 0; i < c.n; i++) {
         size_t at = 0, got;
-        while ((got = norm_words(m->words, c.doc[i], &at, s->words, MINHASH_CHUNK)) > 0)
+        while ((got = normalizer_next_words(m->words, c.doc[i], &at, s->words, MINHASH_CHUNK)) > 0)
             sum += s->words[got - 1].hash + got;
     }
     print_speed("words", &c, time_cpu() - begin, sum);

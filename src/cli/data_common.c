@@ -1,19 +1,20 @@
+/* Options shared by the data commands: see data_common.h. */
 #include "cli/data_common.h"
 
 #include <string.h>
 
 enum {
-    LONGEST = 64 << 20,   /* of a record, without a cap */
-    LEAST = 1 << 16,      /* ... and at least, however small the cap */
-    PART_OF_MEMORY = 256, /* the longest record is this part of the cap */
-    COPIES = 6,           /* of a record that reading and writing hold: raw, decoded, written */
-    BLOCK = 1 << 20,      /* what text/ reads at a time ... */
-    BLOCK_COPIES = 4,     /* ... raw, decoded, written, compressed */
-    PROGRAM = 16 << 20,   /* code, libraries, stacks, codecs */
+    LONGEST = 64 << 20,   /* of a record, without a memory limit */
+    LEAST = 1 << 16,      /* ... and at least this, however small the limit */
+    PART_OF_MEMORY = 256, /* the longest record is this fraction of the limit */
+    COPIES = 6,       /* copies of a record held while reading and writing: raw, decoded, written */
+    BLOCK = 1 << 20,  /* bytes that text/ reads at a time ... */
+    BLOCK_COPIES = 4, /* ... raw, decoded, written, compressed */
+    PROGRAM = 16 << 20, /* code, libraries, stacks, codecs */
     MOST_THREADS = 1024,
 };
 
-static err one_of(const char *option, const char *value, const char *const *names, int n) {
+static err check_choice(const char *option, const char *value, const char *const *names, int n) {
     if (!value) return OK;
     str list = { 0 };
     for (int i = 0; i < n; i++) {
@@ -29,17 +30,16 @@ err data_common_check(data_common *c) {
     static const char *const invalid[] = { "repair", "refuse" };
     static const char *const compress[] = { "zst", "gz", "none" };
     static const char *const formats[] = { "text", "jsonl", "warc", "wet" };
-    TRY(one_of("invalid", c->invalid, invalid, 2));
-    TRY(one_of("compress", c->compress, compress, 3));
-    TRY(one_of("format", c->in.format, formats, 4));
+    TRY(check_choice("invalid", c->invalid, invalid, 2));
+    TRY(check_choice("compress", c->compress, compress, 3));
+    TRY(check_choice("format", c->in.format, formats, 4));
     c->in.invalid = c->invalid && strcmp(c->invalid, "refuse") == 0 ? TEXT_REFUSE : TEXT_REPAIR;
     if (c->longest == 0) {
         c->longest = LONGEST;
         if (c->memory) c->longest = MIN(c->longest, MAX(LEAST, c->memory / PART_OF_MEMORY));
     }
     if (c->longest > INT32_MAX)
-        return ERR("--longest: %lld is too large; a record has at most 2 GiB",
-                   (long long)c->longest);
+        return ERR("--longest: %lld is too large; the maximum is 2 GiB", (long long)c->longest);
     if (c->threads > MOST_THREADS)
         return ERR("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
     c->in.document_bytes = (size_t)c->longest;
@@ -55,9 +55,9 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
         char cap[32], need[32], record[32], tables[32];
         str taken = { 0 };
         if (fixed)
-            str_add(&taken, "beside the %s of its tables ",
+            str_add(&taken, "besides %s for tables ",
                     str_bytes(tables, sizeof tables, (double)fixed));
-        err e = ERR("--memory: %s is too little; %sone thread needs %s with records of up to %s",
+        err e = ERR("--memory: %s is too small; %sone thread needs %s for records of up to %s",
                     str_bytes(cap, sizeof cap, (double)c->memory), taken.len ? taken.text : "",
                     str_bytes(need, sizeof need, PROGRAM + each),
                     str_bytes(record, sizeof record, (double)c->longest));

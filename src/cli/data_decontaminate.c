@@ -1,4 +1,4 @@
-/* ingot data decontaminate: cuts the texts of evaluations out of training documents. */
+/* ingot data decontaminate: removes the texts of evaluations from training documents. */
 #include "cli/data_common.h"
 #include "curate/curate.h"
 #include "io/io.h"
@@ -14,7 +14,7 @@ typedef struct decontaminate_args {
 
 enum { WORKER_PER_BYTE = 16, NOT_GIVEN = -1 };
 
-static err in_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
+static err check_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
     if (value < least || value > most)
         return ERR("--%s: %lld is not between %lld and %lld", option, (long long)value,
                    (long long)least, (long long)most);
@@ -24,32 +24,33 @@ static err in_range(const char *option, int64_t value, int64_t least, int64_t mo
 
 static err take_options(const decontaminate_args *a, decontaminate_options *o) {
     if (!a->against)
-        return err_hint(ERR("--against: no reference is named"),
-                        "name the evaluation files: --against gsm8k.jsonl,mmlu/");
+        return err_hint(ERR("--against: no reference given"),
+                        "pass the evaluation files, as in --against gsm8k.jsonl,mmlu/");
     o->against = a->against;
     o->fields = a->fields;
-    TRY(in_range("ngram", a->ngram, 2, GRAM_MOST, &o->ngram));
+    TRY(check_range("ngram", a->ngram, 2, NGRAM_MAX, &o->ngram));
     int64_t shortest = a->shortest == NOT_GIVEN ? MIN(o->shortest, a->ngram) : a->shortest;
-    TRY(in_range("shortest", shortest, 1, a->ngram, &o->shortest));
-    TRY(in_range("common", a->common_in, 0, INT32_MAX, &o->common));
-    TRY(in_range("margin", a->margin, 0, INT32_MAX, &o->margin));
-    TRY(in_range("piece", a->piece, 0, INT32_MAX, &o->piece));
-    TRY(in_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
+    TRY(check_range("shortest", shortest, 1, a->ngram, &o->shortest));
+    TRY(check_range("common", a->common_in, 0, INT32_MAX, &o->common));
+    TRY(check_range("margin", a->margin, 0, INT32_MAX, &o->margin));
+    TRY(check_range("piece", a->piece, 0, INT32_MAX, &o->piece));
+    TRY(check_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
     o->keep_work = a->keep_work;
     o->fresh = a->common.fresh;
     o->quiet = a->common.quiet;
     o->report = a->report;
-    if (a->common.memory) o->memory = (size_t)a->common.memory / 2; /* the rest is for reading */
+    if (a->common.memory)
+        o->memory = (size_t)a->common.memory / 2; /* the other half is for reading */
     return OK;
 }
 
 static void print_summary(const decontaminate_summary *s, FILE *to) {
-    fprintf(to, "%lld n-grams of %lld reference file%s: %lld found, in %lld document%s\n",
+    fprintf(to, "%lld n-grams from %lld reference file%s: %lld found in %lld document%s\n",
             (long long)s->grams, (long long)s->references, s->references == 1 ? "" : "s",
             (long long)s->found, (long long)s->documents, s->documents == 1 ? "" : "s");
-    if (s->common) fprintf(to, "%lld n-grams are common and left alone\n", (long long)s->common);
+    if (s->common) fprintf(to, "%lld n-grams are common and were ignored\n", (long long)s->common);
     if (s->silent)
-        fprintf(to, "%lld of %lld reference files match nothing\n", (long long)s->silent,
+        fprintf(to, "%lld of %lld reference files have no match\n", (long long)s->silent,
                 (long long)s->references);
 }
 
@@ -62,25 +63,26 @@ static json_t *summary_json(const decontaminate_summary *s) {
     return all;
 }
 
-static err run_stage(const decontaminate_args *a, decontaminate_options *o, text_inputs *in) {
+static err run_decontaminate_stage(const decontaminate_args *a, decontaminate_options *o,
+                                   text_inputs *in) {
     text_stage_options so = data_common_stage(&a->common, o->threads);
     decontaminate *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
     o->to = &so;
-    TRY_CLEAN(decontaminate_find(o, in, &d));
+    TRY_CLEAN(decontaminate_find_matches(o, in, &d));
     text_stage s = decontaminate_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
-    TRY_CLEAN(decontaminate_end(d));
-    if (!a->common.json) print_summary(decontaminate_summarise(d), data_common_to(&a->common));
-    data_common_print(&a->common, &s, &report, summary_json(decontaminate_summarise(d)));
+    TRY_CLEAN(decontaminate_finish(d));
+    if (!a->common.json) print_summary(decontaminate_get_summary(d), data_common_to(&a->common));
+    data_common_print(&a->common, &s, &report, summary_json(decontaminate_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
     decontaminate_free(d);
     return e;
 }
 
-static err run(const cli_subcommand *self, int argc, char **argv) {
+static err run_decontaminate(const cli_subcommand *self, int argc, char **argv) {
     decontaminate_options o = decontaminate_defaults();
     decontaminate_args a = { .ngram = o.ngram,
                              .shortest = NOT_GIVEN,
@@ -95,10 +97,10 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(data_common_check(&a.common));
     TRY(take_options(&a, &o));
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
-    char *work = dedup_work_folder(a.work, a.common.out);
+    char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;
     TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
-    TRY_CLEAN(run_stage(&a, &o, in));
+    TRY_CLEAN(run_decontaminate_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free(work);
@@ -109,30 +111,30 @@ cleanup:
 /* clang-format off */
 static const cli_arg args[] = {
     DATA_COMMON_ARGS,
-    { "against", ARG_TEXT, AT(against), "A,B", "references: files of JSON lines, or folders of .jsonl files" },
-    { "fields", ARG_TEXT, AT(fields), "A,B", "members of a reference to look for, such as question,answer (default: every string)" },
-    { "ngram", ARG_COUNT, AT(ngram), "N", "a match is N words in a row (default 13)" },
-    { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references are looked for whole, from N words (default 8, at most --ngram)" },
-    { "common", ARG_COUNT, AT(common_in), "N", "n-grams in more than N documents are left alone (default 10; 0: none are)" },
-    { "margin", ARG_COUNT, AT(margin), "N", "characters cut on either side of a match (default 200)" },
-    { "piece", ARG_COUNT, AT(piece), "N", "pieces of fewer characters go as well (default 200)" },
-    { "pieces", ARG_COUNT, AT(pieces), "N", "a document that falls into more is dropped (default 10)" },
-    { "report", ARG_TEXT, AT(report), "FILE", "a JSON line for each match and each common n-gram" },
-    { "work", ARG_TEXT, AT(work), "DIR", "where spill files go; a rerun continues from them (default: PATH.work beside --out)" },
-    { "keep-work", ARG_FLAG, AT(keep_work), "", "do not remove them at the end" },
+    { "against", ARG_TEXT, AT(against), "A,B", "references: JSON lines files, or folders of .jsonl files" },
+    { "fields", ARG_TEXT, AT(fields), "A,B", "members of a reference to search for, such as question,answer (default: every string)" },
+    { "ngram", ARG_COUNT, AT(ngram), "N", "a match is N consecutive words (default 13)" },
+    { "shortest", ARG_COUNT, AT(shortest), "N", "shorter references of at least N words must match as a whole (default 8, at most --ngram)" },
+    { "common", ARG_COUNT, AT(common_in), "N", "ignore n-grams that are in more than N documents (default 10; 0: ignore none)" },
+    { "margin", ARG_COUNT, AT(margin), "N", "characters to remove on either side of a match (default 200)" },
+    { "piece", ARG_COUNT, AT(piece), "N", "remove remaining pieces of fewer characters (default 200)" },
+    { "pieces", ARG_COUNT, AT(pieces), "N", "drop a document that falls into more pieces (default 10)" },
+    { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each match and each common n-gram" },
+    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" },
+    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" },
 };
 /* clang-format on */
 
 const cli_subcommand data_decontaminate = {
-    .summary = "cut the texts of evaluations out of documents",
-    .run = run,
+    .summary = "remove the texts of evaluations from documents",
+    .run = run_decontaminate,
     .spec = { "data decontaminate", "[options] --against FILES INPUT...", args, (int)COUNT_OF(args),
               1, true },
     .help =
         "Words are compared in lower case, without accents and punctuation. Each string of a\n"
-        "reference is looked for by itself. What is left of a document between the cuts is joined\n"
-        "by blank lines. A reference that matches nothing gets a warning. The input is read twice:\n"
-        "first to learn which n-grams are common.\n"
+        "reference is searched for separately. The pieces of a document that remain are joined by\n"
+        "blank lines. A reference without any match causes a warning. The input is read twice, the\n"
+        "first time to find which n-grams are common.\n"
         "\n"
         "Example\n"
         "  ingot data decontaminate unique/ --against gsm8k.jsonl,mmlu/ --fields question,answer \\\n"

@@ -1,4 +1,4 @@
-/* ingot data dedup: one of each document, near-duplicates and paragraphs included. */
+/* ingot data dedup: removes copies and near-copies of documents, or repeated paragraphs. */
 #include "cli/data_common.h"
 #include "curate/curate.h"
 #include "io/io.h"
@@ -15,7 +15,7 @@ typedef struct dedup_args {
 } dedup_args;
 
 enum { NOT_GIVEN = -1 };
-enum { WORKER_PER_BYTE = 8 }; /* memory of a worker, for each byte of the longest record */
+enum { WORKER_PER_BYTE = 8 }; /* memory of a worker per byte of the longest record */
 static const char *const methods[] = {
     [DEDUP_NEAR] = "near", [DEDUP_EXACT] = "exact", [DEDUP_PARAGRAPH] = "paragraph"
 };
@@ -23,13 +23,14 @@ static const char *const keeps[] = {
     [DEDUP_FIRST] = "first", [DEDUP_LAST] = "last", [DEDUP_LONGEST] = "longest"
 };
 
-static err choose(const char *option, const char *value, const char *const names[3], int *out) {
+static err choose_name(const char *option, const char *value, const char *const names[3],
+                       int *out) {
     for (int i = 0; i < 3; i++)
         if (strcmp(value, names[i]) == 0) return *out = i, OK;
     return ERR("--%s: \"%s\" is not %s, %s or %s", option, value, names[0], names[1], names[2]);
 }
 
-/* Options that the method has no use for are mistakes. */
+/* Refuses options that the chosen method does not use. */
 static err check_method(const dedup_args *a, dedup_method method) {
     const struct {
         const char *name;
@@ -46,15 +47,17 @@ static err check_method(const dedup_args *a, dedup_method method) {
     };
     for (size_t i = 0; i < COUNT_OF(options); i++)
         if (options[i].given && options[i].of != method)
-            return ERR("--%s: is of --method %s, not of %s", options[i].name,
+            return ERR("--%s: applies to --method %s, not to %s", options[i].name,
                        methods[options[i].of], methods[method]);
     if (method != DEDUP_PARAGRAPH) return OK;
-    if (a->report) return ERR("--report: lists clusters of documents; paragraphs have none");
-    if (strcmp(a->keep, "first") != 0) return ERR("--keep: of paragraphs the first is kept");
+    if (a->report)
+        return ERR("--report: lists clusters of documents and does not apply to paragraphs");
+    if (strcmp(a->keep, "first") != 0)
+        return ERR("--keep: of repeated paragraphs the first is always kept");
     return OK;
 }
 
-/* @param given NOT_GIVEN leaves *out, the default. */
+/* @param given NOT_GIVEN keeps the default in *out. */
 static err take_number(const char *option, int64_t given, int64_t most, int *out) {
     if (given == NOT_GIVEN) return OK;
     if (given < 1 || given > most)
@@ -64,39 +67,39 @@ static err take_number(const char *option, int64_t given, int64_t most, int *out
     return OK;
 }
 
-/* Bands and rows: as given, or the best for a threshold. */
+/* Takes bands and rows as given, or chooses the best ones for a threshold. */
 static err choose_bands(const dedup_args *a, dedup_options *o) {
     int hashes = o->bands * o->rows;
     bool bands = a->bands != NOT_GIVEN, rows = a->rows != NOT_GIVEN;
-    TRY(take_number("ngram", a->ngram, GRAM_MOST, &o->ngram));
-    TRY(take_number("hashes", a->hashes, MINHASH_MOST, &hashes));
-    TRY(take_number("bands", a->bands, MINHASH_MOST, &o->bands));
-    TRY(take_number("rows", a->rows, MINHASH_MOST, &o->rows));
+    TRY(take_number("ngram", a->ngram, NGRAM_MAX, &o->ngram));
+    TRY(take_number("hashes", a->hashes, MINHASH_MAX, &hashes));
+    TRY(take_number("bands", a->bands, MINHASH_MAX, &o->bands));
+    TRY(take_number("rows", a->rows, MINHASH_MAX, &o->rows));
     if (a->threshold >= 0 && (bands || rows))
-        return ERR("--threshold: chooses bands and rows; leave out --bands and --rows");
+        return ERR("--threshold: chooses bands and rows; omit --bands and --rows");
     if (a->threshold >= 1)
         return err_hint(ERR("--threshold: %g is not below 1", a->threshold),
-                        "--method exact finds documents that are the same");
+                        "--method exact finds identical documents");
     if (a->threshold == 0)
-        return err_hint(ERR("--threshold: 0 would make all documents copies of one"),
-                        "0.7 to 0.9 is usual");
+        return err_hint(ERR("--threshold: 0 would treat all documents as copies"),
+                        "values from 0.7 to 0.9 are common");
     if (a->threshold > 0) {
-        minhash_pick(hashes, a->threshold, &o->bands, &o->rows);
+        minhash_choose_bands(hashes, a->threshold, &o->bands, &o->rows);
         return OK;
     }
-    if (bands && rows && a->hashes == NOT_GIVEN) hashes = MINHASH_MOST; /* as many as they need */
+    if (bands && rows && a->hashes == NOT_GIVEN) hashes = MINHASH_MAX; /* as many as needed */
     if (bands && !rows) o->rows = hashes / o->bands;
     if (!bands) o->bands = hashes / o->rows;
     if (o->rows >= 1 && o->bands >= 1 && o->bands <= hashes / o->rows) return OK;
-    return err_hint(ERR("--hashes: %d are too few for %d bands of %d rows", hashes,
+    return err_hint(ERR("--hashes: %d are not enough for %d bands of %d rows", hashes,
                         MAX(o->bands, 1), MAX(o->rows, 1)),
-                    "raise --hashes, or choose bands times rows within it");
+                    "raise --hashes, or lower --bands or --rows");
 }
 
 static err take_options(const dedup_args *a, dedup_options *o) {
     int method = 0, keep = 0;
-    TRY(choose("method", a->method, methods, &method));
-    TRY(choose("keep", a->keep, keeps, &keep));
+    TRY(choose_name("method", a->method, methods, &method));
+    TRY(choose_name("keep", a->keep, keeps, &keep));
     TRY(check_method(a, (dedup_method)method));
     TRY(choose_bands(a, o));
     TRY(take_number("paragraph-words", a->paragraph_words, INT32_MAX, &o->paragraph_words));
@@ -107,11 +110,12 @@ static err take_options(const dedup_args *a, dedup_options *o) {
     o->fresh = a->common.fresh;
     o->quiet = a->common.quiet;
     o->report = a->report;
-    if (a->common.memory) o->memory = (size_t)a->common.memory / 2; /* the rest is for reading */
+    if (a->common.memory)
+        o->memory = (size_t)a->common.memory / 2; /* the other half is for reading */
     return OK;
 }
 
-/* ---- what is said -------------------------------------------------------------------------- */
+/* ---- output -------------------------------------------------------------------------------- */
 
 static void print_curve(const dedup_options *o, FILE *to) {
     static const double at[] = { 0.5, 0.6, 0.7, 0.75, 0.8, 0.85, 0.9, 0.95, 1 };
@@ -120,7 +124,7 @@ static void print_curve(const dedup_options *o, FILE *to) {
     for (size_t i = 0; i < COUNT_OF(at); i++) fprintf(to, " %6.2f", at[i]);
     fprintf(to, "\n  found       ");
     for (size_t i = 0; i < COUNT_OF(at); i++)
-        fprintf(to, " %6.4f", minhash_curve(o->bands, o->rows, at[i]));
+        fprintf(to, " %6.4f", minhash_match_probability(o->bands, o->rows, at[i]));
     fprintf(to, "\n");
 }
 
@@ -130,9 +134,10 @@ static void print_summary(const dedup_summary *s, FILE *to) {
                 (long long)s->paragraphs);
         return;
     }
-    fprintf(to,
-            "%lld clusters with %lld documents in all, %lld in the largest; one of each is kept\n",
-            (long long)s->clusters, (long long)(s->clusters + s->copies), (long long)s->largest);
+    fprintf(
+        to,
+        "%lld clusters of %lld documents in total, %lld in the largest; one document of each is kept\n",
+        (long long)s->clusters, (long long)(s->clusters + s->copies), (long long)s->largest);
     for (int i = 1; i < DEDUP_SIZES; i++) {
         if (!s->sizes[i]) continue;
         char size[64];
@@ -159,7 +164,7 @@ static json_t *summary_json(const dedup_options *o, const dedup_summary *s) {
 
 /* ---- the command --------------------------------------------------------------------------- */
 
-static err run_stage(const dedup_args *a, dedup_options *o, text_inputs *in) {
+static err run_dedup_stage(const dedup_args *a, dedup_options *o, text_inputs *in) {
     FILE *to = data_common_to(&a->common);
     text_stage_options so = data_common_stage(&a->common, o->threads);
     dedup *d = NULL;
@@ -167,19 +172,19 @@ static err run_stage(const dedup_args *a, dedup_options *o, text_inputs *in) {
     err e = OK;
     o->to = &so;
     if (o->method == DEDUP_NEAR && !a->common.json) print_curve(o, to);
-    TRY_CLEAN(dedup_find(o, in, &d));
+    TRY_CLEAN(dedup_find_copies(o, in, &d));
     text_stage s = dedup_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
-    TRY_CLEAN(dedup_end(d));
-    if (!a->common.json) print_summary(dedup_summarise(d), to);
-    data_common_print(&a->common, &s, &report, summary_json(o, dedup_summarise(d)));
+    TRY_CLEAN(dedup_finish(d));
+    if (!a->common.json) print_summary(dedup_get_summary(d), to);
+    data_common_print(&a->common, &s, &report, summary_json(o, dedup_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
     dedup_free(d);
     return e;
 }
 
-static err run(const cli_subcommand *self, int argc, char **argv) {
+static err run_dedup(const cli_subcommand *self, int argc, char **argv) {
     dedup_args a = { .method = "near",
                      .keep = "first",
                      .threshold = NOT_GIVEN,
@@ -196,10 +201,10 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(data_common_check(&a.common));
     TRY(take_options(&a, &o));
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
-    char *work = dedup_work_folder(a.work, a.common.out);
+    char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;
     TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
-    TRY_CLEAN(run_stage(&a, &o, in));
+    TRY_CLEAN(run_dedup_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free(work);
@@ -211,28 +216,28 @@ cleanup:
 static const cli_arg args[] = {
     DATA_COMMON_ARGS,
     { "method", ARG_TEXT, AT(method), "near|exact|paragraph", "what counts as a copy (default near)" },
-    { "keep", ARG_TEXT, AT(keep), "first|last|longest", "which document of a cluster stays (default first)" },
-    { "threshold", ARG_FRACTION, AT(threshold), "S", "near: choose bands and rows that tell similarity S and more from less" },
-    { "ngram", ARG_COUNT, AT(ngram), "N", "near: compare sets of N words in a row (default 5)" },
-    { "hashes", ARG_COUNT, AT(hashes), "N", "near: hash functions at most (default 112, or as many as --bands and --rows need)" },
-    { "bands", ARG_COUNT, AT(bands), "N", "near: documents that agree in one of N bands are near (default: hashes / rows, 14)" },
-    { "rows", ARG_COUNT, AT(rows), "N", "near: ... of N hashes each (default 8, or hashes / bands)" },
-    { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is one (default: blank lines part them)" },
-    { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: those of fewer words stay (default 10)" },
-    { "report", ARG_TEXT, AT(report), "FILE", "a JSON line for each cluster: its documents and the one kept" },
-    { "work", ARG_TEXT, AT(work), "DIR", "where spill files go; a rerun continues from them (default: PATH.work beside --out)" },
-    { "keep-work", ARG_FLAG, AT(keep_work), "", "do not remove them at the end" },
+    { "keep", ARG_TEXT, AT(keep), "first|last|longest", "which document of a cluster to keep (default first)" },
+    { "threshold", ARG_FRACTION, AT(threshold), "S", "near: choose bands and rows that find pairs of similarity S or more" },
+    { "ngram", ARG_COUNT, AT(ngram), "N", "near: compare sets of word N-grams (default 5)" },
+    { "hashes", ARG_COUNT, AT(hashes), "N", "near: maximum number of hash functions (default 112, or as many as --bands and --rows need)" },
+    { "bands", ARG_COUNT, AT(bands), "N", "near: number of bands; documents that agree in one are copies (default: hashes / rows, 14)" },
+    { "rows", ARG_COUNT, AT(rows), "N", "near: hashes per band (default 8, or hashes / bands)" },
+    { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is a paragraph (default: blank lines separate them)" },
+    { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: never remove paragraphs of fewer words (default 10)" },
+    { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each cluster: its documents and the one kept" },
+    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" },
+    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" },
 };
 /* clang-format on */
 
 const cli_subcommand data_dedup = {
-    .summary = "keep one of each document: exact and near copies, or paragraphs",
-    .run = run,
+    .summary = "remove exact and near copies of documents, or repeated paragraphs",
+    .run = run_dedup,
     .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
     .help =
-        "Words are compared in lower case, without accents and punctuation, digits as 0.\n"
-        "The tables take 1Gi unless --memory says otherwise: about 12 bytes a document, the rest\n"
-        "is on disk. The input is read twice.\n"
+        "Words are compared in lower case, without accents and punctuation, with digits as 0.\n"
+        "Tables take up to 1Gi (half of --memory if given): about 12 bytes per document; the rest is\n"
+        "on disk. The input is read twice.\n"
         "\n"
         "Examples\n"
         "  ingot data dedup clean/ --out unique/ --report clusters.jsonl\n"

@@ -1,4 +1,4 @@
-/* ingot data filter: keep the documents that are worth training on. */
+/* ingot data filter: keeps the documents that are worth training on. */
 #include "cli/data_common.h"
 #include "curate/curate.h"
 
@@ -7,7 +7,7 @@ typedef struct filter_args {
     filter_options filter;
 } filter_args;
 
-static err run_stage(const filter_args *a, const char *const *paths, int n) {
+static err run_filter_stage(const filter_args *a, const char *const *paths, int n) {
     filter *f = NULL;
     text_inputs *in = NULL;
     text_stage_report report = { 0 };
@@ -28,12 +28,12 @@ cleanup:
     return e;
 }
 
-static err run(const cli_subcommand *self, int argc, char **argv) {
+static err run_filter(const cli_subcommand *self, int argc, char **argv) {
     filter_args a = { .filter = filter_defaults() };
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
-    return run_stage(&a, (const char *const *)argv, n);
+    return run_filter_stage(&a, (const char *const *)argv, n);
 }
 
 #define AT(member) offsetof(filter_args, filter.member)
@@ -45,17 +45,17 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 #define SETTING_ARG(id, name, value, what) \
     { name, ARG_REAL, AT(setting[SETTING_##id]), "N", what " (default " #value ")" },
 #define MASK_ARG(id, name, mask_) \
-    { "mask-" name, ARG_TEXT, AT(mask[PII_##id]), "TEXT", "what stands for such data (default " mask_ ")" },
+    { "mask-" name, ARG_TEXT, AT(mask[PII_##id]), "TEXT", "replacement text (default " mask_ ")" },
 static const cli_arg args[] = {
     DATA_COMMON_ARGS,
-    { "rules", ARG_TEXT, AT(sets), "A,B", "rule sets, in the order they apply, or none (default " FILTER_DEFAULT_SETS ")" },
-    { "bad-words", ARG_TEXT, AT(bad_words), "FILE", "drop documents with these words or phrases, one a line" },
-    { "url-domains", ARG_TEXT, AT(url_domains), "FILE", "drop documents of these domains and all below them, one a line" },
-    { "url-words", ARG_TEXT, AT(url_words), "FILE", "... with these words in the URL" },
-    { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "... with any of this in the URL, also inside a word" },
-    { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText model, .bin or .ftz" },
-    { "language", ARG_TEXT, AT(languages), "A,B", "keep documents that one of these labels is likely for (default: any label)" },
-    { "pii", ARG_TEXT, AT(pii), "A,B", "mask email, ip, phone in what is kept (default: none)" },
+    { "rules", ARG_TEXT, AT(sets), "A,B", "rule sets in the order they apply, or none (default " FILTER_DEFAULT_SETS ")" },
+    { "bad-words", ARG_TEXT, AT(bad_words), "FILE", "drop documents with these words or phrases, one per line" },
+    { "url-domains", ARG_TEXT, AT(url_domains), "FILE", "drop documents from these domains and their subdomains, one per line" },
+    { "url-words", ARG_TEXT, AT(url_words), "FILE", "drop documents with these words in the URL" },
+    { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "drop documents with any of these strings in the URL, also inside a word" },
+    { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText language model, .bin or .ftz" },
+    { "language", ARG_TEXT, AT(languages), "A,B", "keep documents in these languages, by label of the model (default: any label)" },
+    { "pii", ARG_TEXT, AT(pii), "A,B", "mask email, ip, phone in documents that are kept (default: none)" },
     PII_KINDS(MASK_ARG)
     FILTER_RULES(RULE_ARG)
     FILTER_SETTINGS(SETTING_ARG)
@@ -64,19 +64,19 @@ static const cli_arg args[] = {
 
 const cli_subcommand data_filter = {
     .summary = "keep the documents that are worth training on",
-    .run = run,
+    .run = run_filter,
     .spec = { "data filter", "INPUT... [options]", args, (int)COUNT_OF(args), 1, true },
     .help =
-        "A document goes through the URL lists, the language model, the rule sets, the bad words\n"
-        "and the masks, in this order; the first rule that fails drops it. A rule is the option\n"
-        "that sets its limit, and that name is in the report and with the dropped documents. A\n"
-        "minimum of 0 or a huge maximum switches one rule off.\n"
+        "A document passes the URL lists, the language model, the rule sets, the bad words and the\n"
+        "masks, in this order; the first rule that fails drops it. A rule has the name of the\n"
+        "option that sets its limit; the report and the dropped documents show that name. A\n"
+        "minimum of 0 or a huge maximum turns a rule off.\n"
         "\n"
         "Rule sets: " FILTER_ALL_SETS ".\n"
-        "C4 also edits: it removes lines without the end of a sentence, of few words, with\n"
-        "javascript or talk of cookies, and citation marks; c4-no-punct is the same without the\n"
-        "first of these, as FineWeb has it. Words are what white space parts; lengths are in code\n"
-        "points.\n"
+        "c4 also edits documents: it removes citation marks, and lines that do not end a sentence,\n"
+        "have few words, or mention javascript or cookies; c4-no-punct, which FineWeb uses, is c4\n"
+        "without the rule about sentence ends. Words are separated by white space; lengths are in\n"
+        "code points.\n"
         "\n"
         "Examples\n"
         "  ingot data filter crawl/ --out clean --dropped dropped\n"

@@ -53,13 +53,13 @@ static void print_counts(const count_args *a, const text_counts *c, int64_t toke
 static err count(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
     counting c = { .t = t, .special = a->special };
     text_counts counts = { 0 };
-    text_flow flow = { &c, sizeof(int64_t), count_block, add_block, NULL };
+    text_pipeline flow = { &c, sizeof(int64_t), count_block, add_block, NULL };
     double begin = time_now();
     err e = OK;
     c.encoders = mem_alloc((size_t)threads * sizeof *c.encoders);
     c.ids = mem_alloc((size_t)threads * sizeof *c.ids);
     for (int i = 0; i < text_segments(in) && !e; i++)
-        e = text_flow_run(in, i, &flow, threads, &counts);
+        e = text_pipeline_run(in, i, &flow, threads, &counts);
     for (int i = 0; i < threads; i++) {
         encoder_free(c.encoders[i]);
         token_ids_free(&c.ids[i]);

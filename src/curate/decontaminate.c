@@ -1,15 +1,26 @@
-/* Decontamination in two passes: the first finds which documents have which n-grams of the
- * references, so that common ones and the report are known; the second, a stage, cuts. */
+/* Decontamination in two passes over the documents.
+ *
+ *     1  find which documents contain which n-grams of the references -> one spill file per split
+ *        count documents per n-gram: those in more than `common` documents are ignored
+ *        write the report, warn about references without a match
+ *     2  the stage: search again, and remove the matches that are not common
+ *
+ * Pass 1 keeps hits on disk, so memory is bounded by the references (decontaminate_refs.c) and
+ * not by
+ * the documents. Searching twice is cheaper than keeping positions: most documents have no hit, and
+ * the filter in front of the table answers those with one lookup per word. A killed run resumes
+ * from
+ * the spill files of pass 1 and from the parts of pass 2. */
 #include "curate/decontaminate_internal.h"
 
 #include <stdlib.h>
 
-enum { FORMAT = 1 }; /* of the spill files: part of their settings */
+enum { FORMAT = 1 }; /* version of the spill files, part of their settings */
 
 enum { RULE_CONTAMINATED, RULE_PIECES };
 static const char *const rules[] = { "contaminated", "too many pieces" };
-enum { COUNT_CUTS, COUNT_BYTES, COUNT_SHORT };
-static const char *const counters[] = { "places cut out", "bytes removed", "pieces too short" };
+enum { COUNT_REMOVALS, COUNT_BYTES, COUNT_SHORT };
+static const char *const counters[] = { "spans removed", "bytes removed", "pieces too short" };
 
 decontaminate_options decontaminate_defaults(void) {
     return (decontaminate_options){ .ngram = 13,
@@ -21,36 +32,36 @@ decontaminate_options decontaminate_defaults(void) {
                                     .memory = (size_t)1 << 30 };
 }
 
-/* ---- pass 1: hits into spill files --------------------------------------------------------- */
+/* ---- pass 1: hits into spill files ----------------------------------------------------------- */
 
 typedef struct hits_of_block {
-    str bytes; /* records as in the stream */
+    str bytes; /* records as they are written to the section */
     uint64_t documents;
 } hits_of_block;
 
-typedef struct share_reader {
+typedef struct split_reader {
     decontaminate *d;
     spill_writer *out;
     uint64_t documents, with_hits; /* of the segment */
-} share_reader;
+} split_reader;
 
 static void add_record(const text_doc *doc, const ref_hits *hits, str *out) {
     hit_record head = { (uint64_t)doc->number, (uint32_t)hits->n, 0 };
     size_t at = out->len;
     str_add_bytes(out, &head, sizeof head);
-    doc_names(doc, out);
+    add_document_names(doc, out);
     head.names = (uint32_t)(out->len - at - sizeof head);
     memcpy(out->text + at, &head, sizeof head);
     str_add_bytes(out, hits->at, (size_t)hits->n * sizeof *hits->at);
 }
 
-static err work(void *ctx, int worker, const text_block *b, void *result) {
-    decontaminate *d = ((share_reader *)ctx)->d;
+static err find_block_hits(void *ctx, int worker, const text_block *b, void *result) {
+    decontaminate *d = ((split_reader *)ctx)->d;
     hits_of_block *to = result;
     ref_hits *hits = &d->workers[worker].hits;
     for (int i = 0; i < b->n; i++) {
         hits->n = 0;
-        refs_find(d->refs, b->docs[i].text, hits);
+        refs_find_in_text(d->refs, b->docs[i].text, hits);
         if (!hits->n) continue;
         add_record(&b->docs[i], hits, &to->bytes);
         to->documents++;
@@ -58,33 +69,34 @@ static err work(void *ctx, int worker, const text_block *b, void *result) {
     return OK;
 }
 
-static void drop(void *result) { str_free(&((hits_of_block *)result)->bytes); }
+static void free_block_hits(void *result) { str_free(&((hits_of_block *)result)->bytes); }
 
-static err merge(void *ctx, const text_block *b, void *result) {
-    share_reader *r = ctx;
+static err write_block_hits(void *ctx, const text_block *b, void *result) {
+    split_reader *r = ctx;
     hits_of_block *from = result;
     r->documents += (uint64_t)b->n;
     r->with_hits += from->documents;
-    err e = spill_write(r->out, STREAM_HITS, from->bytes.text, from->bytes.len);
-    drop(result);
+    err e = spill_write(r->out, SECTION_HITS, from->bytes.text, from->bytes.len);
+    free_block_hits(result);
     return e;
 }
 
-static err read_share(void *ctx, int share, spill_writer *out) {
+static err read_split(void *ctx, int split, spill_writer *out) {
     decontaminate *d = ctx;
-    share_reader r = { .d = d, .out = out };
-    text_flow flow = { &r, sizeof(hits_of_block), work, merge, drop };
-    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+    split_reader r = { .d = d, .out = out };
+    text_pipeline flow = { &r, sizeof(hits_of_block), find_block_hits, write_block_hits,
+                           free_block_hits };
+    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
         text_counts counts = { 0 };
         r.documents = r.with_hits = 0;
-        TRY(text_flow_run(d->in, s, &flow, d->o.threads, &counts));
+        TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));
         uint64_t both[2] = { r.documents, r.with_hits };
-        TRY(spill_write(out, STREAM_DOCUMENTS, both, sizeof both));
+        TRY(spill_write(out, SECTION_DOCUMENTS, both, sizeof both));
     }
     return OK;
 }
 
-/* ---- reading them again -------------------------------------------------------------------- */
+/* ---- reading hits back ----------------------------------------------------------------------- */
 
 static err read_document(const decontaminate *d, spill_reader *r, uint64_t first,
                          hit_document *doc) {
@@ -104,13 +116,13 @@ static err read_document(const decontaminate *d, spill_reader *r, uint64_t first
     return OK;
 }
 
-static err each_of_share(const decontaminate *d, int share, uint64_t *first, hit_document *doc,
-                         err (*fn)(void *, const hit_document *), void *ctx) {
+static err for_each_of_split(const decontaminate *d, int split, uint64_t *first, hit_document *doc,
+                             err (*fn)(void *, const hit_document *), void *ctx) {
     spill_reader hits = { 0 }, counts = { 0 };
     err e = OK;
-    TRY_CLEAN(spill_reader_open(d->spills[share], STREAM_HITS, &hits));
-    TRY_CLEAN(spill_reader_open(d->spills[share], STREAM_DOCUMENTS, &counts));
-    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+    TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_HITS, &hits));
+    TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_DOCUMENTS, &counts));
+    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
         uint64_t both[2];
         TRY_CLEAN(spill_read(&counts, both, sizeof both));
         doc->segment = s;
@@ -126,18 +138,18 @@ cleanup:
     return e;
 }
 
-err decontaminate_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
-                       void *ctx) {
+err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
+                           void *ctx) {
     hit_document doc = { 0 };
     uint64_t first = 0;
     err e = OK;
-    for (int i = 0; i < d->shares && !e; i++) e = each_of_share(d, i, &first, &doc, fn, ctx);
+    for (int i = 0; i < d->splits && !e; i++) e = for_each_of_split(d, i, &first, &doc, fn, ctx);
     str_free(&doc.names);
     free(doc.hits.at);
     return e;
 }
 
-/* ---- what is common ------------------------------------------------------------------------ */
+/* ---- common n-grams -------------------------------------------------------------------------- */
 
 static int by_gram(const void *a, const void *b) {
     uint32_t x = ((const ref_hit *)a)->gram, y = ((const ref_hit *)b)->gram;
@@ -157,19 +169,19 @@ static err count_grams(void *ctx, const hit_document *doc) {
 static err count_documents(void *ctx, const hit_document *doc) {
     decontaminate *d = ctx;
     for (int i = 0; i < doc->hits.n; i++) {
-        if (gram_is_common(d, doc->hits.at[i].gram)) continue;
+        if (ngram_is_common(d, doc->hits.at[i].gram)) continue;
         d->summary.documents++;
         break;
     }
     return OK;
 }
 
-/* Every file with a place of an n-gram has found it. */
+/* An n-gram that occurs in several reference files counts for each of them. */
 static void count_found(decontaminate *d) {
     refs *r = d->refs;
     for (int i = 0; i < r->n_grams; i++) {
         if (!r->grams[i].documents) continue;
-        bool common = gram_is_common(d, (uint32_t)i);
+        bool common = ngram_is_common(d, (uint32_t)i);
         *(common ? &d->summary.common : &d->summary.found) += 1;
         for (uint32_t at = (uint32_t)i + 1; at; at = r->grams[at - 1].next) {
             ref_file *f = &r->files[r->texts[r->grams[at - 1].text].file];
@@ -184,8 +196,8 @@ static void warn_silent(decontaminate *d) {
         if (f->found) continue;
         d->summary.silent++;
         if (f->common)
-            log_warn("%s: all %lld n-grams found are in more than %d documents and left alone; "
-                     "--common raises that number",
+            log_warn("%s: all %lld n-grams found are in more than %d documents and are ignored; "
+                     "raise --common to remove them",
                      f->path, (long long)f->common, d->o.common);
         else
             log_warn("%s: none of its %lld texts was found; check that it is the right file",
@@ -193,9 +205,9 @@ static void warn_silent(decontaminate *d) {
     }
 }
 
-/* ---- the stage ----------------------------------------------------------------------------- */
+/* ---- the stage ------------------------------------------------------------------------------- */
 
-/* `count` characters before or after a byte. */
+/* @return the position `count` characters before (step_back) or after (step_forward) a byte. */
 static size_t step_back(text_span text, size_t at, int count) {
     for (; count > 0 && at > 0; count--)
         for (at--; at > 0 && ((unsigned char)text.at[at] & 0xC0) == 0x80; at--) {
@@ -203,39 +215,43 @@ static size_t step_back(text_span text, size_t at, int count) {
     return at;
 }
 
-static size_t step_on(text_span text, size_t at, int count) {
+static size_t step_forward(text_span text, size_t at, int count) {
     for (; count > 0 && at < text.len; count--)
         for (at++; at < text.len && ((unsigned char)text.at[at] & 0xC0) == 0x80; at++) {
         }
     return at;
 }
 
-/* Hits come in the order of their ends; a long one may begin before several short ones. */
-static int find_cuts(const decontaminate *d, text_span text, decontaminate_worker *w) {
+/* Merges hits and their margins into disjoint removals. Hits are ordered by their ends, but a
+ * long one may begin before several short ones. */
+static int find_removals(const decontaminate *d, text_span text, decontaminate_worker *w) {
     int n = 0;
     for (int i = 0; i < w->hits.n; i++) {
         const ref_hit *h = &w->hits.at[i];
-        if (gram_is_common(d, h->gram)) continue;
+        if (ngram_is_common(d, h->gram)) continue;
         size_t begin = step_back(text, h->begin, d->o.margin);
-        size_t end = step_on(text, h->end, d->o.margin);
-        for (; n > 0 && w->cuts[n - 1].end >= begin; n--) begin = MIN(begin, w->cuts[n - 1].begin);
-        mem_reserve((void **)&w->cuts, &w->cuts_cap, n, sizeof *w->cuts);
-        w->cuts[n++] = (cut){ begin, end };
+        size_t end = step_forward(text, h->end, d->o.margin);
+        for (; n > 0 && w->removals[n - 1].end >= begin; n--)
+            begin = MIN(begin, w->removals[n - 1].begin);
+        mem_reserve((void **)&w->removals, &w->removals_cap, n, sizeof *w->removals);
+        w->removals[n++] = (removal){ begin, end };
     }
     return n;
 }
 
-static err judge(void *ctx, int worker, int segment, const text_doc *doc, text_verdict *v) {
+static err judge_document(void *ctx, int worker, int segment, const text_doc *doc,
+                          text_verdict *v) {
     decontaminate *d = ctx;
     decontaminate_worker *w = &d->workers[worker];
     w->hits.n = 0;
-    refs_find(d->refs, doc->text, &w->hits);
-    int n = w->hits.n ? find_cuts(d, doc->text, w) : 0;
+    refs_find_in_text(d->refs, doc->text, &w->hits);
+    int n = w->hits.n ? find_removals(d, doc->text, w) : 0;
     if (n == 0) return OK;
     int pieces = 0;
     w->text.len = 0;
     for (int i = 0; i <= n; i++) {
-        size_t begin = i ? w->cuts[i - 1].end : 0, end = i < n ? w->cuts[i].begin : doc->text.len;
+        size_t begin = i ? w->removals[i - 1].end : 0,
+               end = i < n ? w->removals[i].begin : doc->text.len;
         if (begin == end) continue;
         pieces++;
         if (utf8_length(doc->text.at + begin, end - begin) < d->o.piece) {
@@ -245,7 +261,7 @@ static err judge(void *ctx, int worker, int segment, const text_doc *doc, text_v
         if (w->text.len) str_add_bytes(&w->text, "\n\n", 2);
         str_add_bytes(&w->text, doc->text.at + begin, end - begin);
     }
-    v->count[COUNT_CUTS] += n;
+    v->count[COUNT_REMOVALS] += n;
     if (pieces > d->o.pieces) {
         v->rule = RULE_PIECES;
         v->value = pieces;
@@ -268,10 +284,10 @@ text_stage decontaminate_stage(decontaminate *d) {
                          .n_counters = (int)COUNT_OF(counters),
                          .hash = hash_bytes(facts, sizeof facts, d->settings),
                          .ctx = d,
-                         .judge = judge };
+                         .judge = judge_document };
 }
 
-/* ---- all of it ----------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, refs *r) {
     decontaminate *d = mem_alloc(sizeof *d);
@@ -282,35 +298,36 @@ static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, r
     d->refs = r;
     d->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
     d->segments = text_segments(in);
-    d->shares = share_count(in);
-    d->spills = mem_alloc((size_t)d->shares * sizeof *d->spills);
+    d->splits = input_split_count(in);
+    d->spills = mem_alloc((size_t)d->splits * sizeof *d->spills);
     d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
     d->summary.references = r->n_files;
     d->summary.grams = r->n_distinct;
     return d;
 }
 
-err decontaminate_find(const decontaminate_options *o, text_inputs *in, decontaminate **out) {
+err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
+                               decontaminate **out) {
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || o->shortest < 1 || o->shortest > o->ngram);
     refs *r = NULL;
     TRY(refs_read(o->against, o->fields, o->ngram, o->shortest, o->memory, &r));
     decontaminate *d = new_run(o, in, r);
-    share_job job = { .in = in,
+    split_job job = { .in = in,
                       .stage = decontaminate_stage(d),
                       .to = o->to,
                       .folder = o->work,
                       .report = o->report,
-                      .streams = DECONTAMINATE_STREAMS,
+                      .sections = DECONTAMINATE_SECTIONS,
                       .settings = d->settings,
                       .fresh = o->fresh,
                       .quiet = o->quiet,
                       .ctx = d,
-                      .make = read_share };
+                      .make = read_split };
     err e = OK;
-    TRY_CLEAN(share_run(&job, d->spills));
-    TRY_CLEAN(decontaminate_each(d, count_grams, d));
-    TRY_CLEAN(decontaminate_each(d, count_documents, d));
+    TRY_CLEAN(split_job_run(&job, d->spills));
+    TRY_CLEAN(decontaminate_for_each(d, count_grams, d));
+    TRY_CLEAN(decontaminate_for_each(d, count_documents, d));
     count_found(d);
     warn_silent(d);
     if (o->report) TRY_CLEAN(decontaminate_report_write(d));
@@ -321,18 +338,20 @@ cleanup:
     return e;
 }
 
-const decontaminate_summary *decontaminate_summarise(const decontaminate *d) { return &d->summary; }
+const decontaminate_summary *decontaminate_get_summary(const decontaminate *d) {
+    return &d->summary;
+}
 
-err decontaminate_end(decontaminate *d) {
+err decontaminate_finish(decontaminate *d) {
     return d->o.keep_work ? OK : spill_clear(d->o.work, "decontaminate");
 }
 
 void decontaminate_free(decontaminate *d) {
     if (!d) return;
-    for (int i = 0; i < d->shares; i++) spill_close(d->spills[i]);
+    for (int i = 0; i < d->splits; i++) spill_close(d->spills[i]);
     for (int i = 0; i < d->o.threads; i++) {
         free(d->workers[i].hits.at);
-        free(d->workers[i].cuts);
+        free(d->workers[i].removals);
         str_free(&d->workers[i].text);
     }
     refs_free(d->refs);

@@ -1,14 +1,15 @@
-/* curate, inside: evaluation texts as a table of n-grams, and finding them. */
+/* Internals of decontamination: the references as a table of n-grams, searching it, and the hits
+ * that pass 1 writes to spill files. */
 #ifndef INGOT_DECONTAMINATE_INTERNAL_H
 #define INGOT_DECONTAMINATE_INTERNAL_H
 
 #include "curate/dedup_internal.h"
 
-/* ---- references ---------------------------------------------------------------------------- */
+/* ---- references ------------------------------------------------------------------------------ */
 typedef struct ref_file {
     char *path;
-    int64_t texts;         /* of enough words to look for */
-    int64_t found, common; /* n-grams found in documents: cut, or left alone as common */
+    int64_t texts;         /* texts long enough to search for */
+    int64_t found, common; /* n-grams found in documents and removed; found and ignored as common */
 } ref_file;
 
 /* One string of a reference: a question, an answer, a passage. */
@@ -18,38 +19,39 @@ typedef struct ref_text {
     text_span text;
 } ref_text;
 
-/* A place in a reference. Places with the same words are chained; the first of a chain is the
- * n-gram, and its index the n-gram's number. */
-typedef struct ref_gram {
+/* An occurrence of an n-gram in a reference. Occurrences of the same words are chained; the
+ * first of a chain represents the n-gram, and its index is the n-gram's number. */
+typedef struct ref_ngram {
     uint32_t text, begin, end; /* bytes of the text */
-    uint32_t next;             /* another place, plus one; 0: none */
-    uint32_t documents;        /* that have it: of a chain's first */
-} ref_gram;
+    uint32_t next;             /* index of the next occurrence plus one; 0: none */
+    uint32_t documents;        /* documents that contain it; only in the first of a chain */
+} ref_ngram;
 
 typedef struct ref_slot {
     uint64_t key;
-    uint64_t value; /* of an n-gram: its number plus one; of a short text's end: its lengths */
+    /* of an n-gram: its number plus one; of the end of a short text: a bit set of lengths */
+    uint64_t value;
 } ref_slot;
 
 typedef struct refs {
-    int ngram, shortest; /* words; texts of fewer than ngram words are looked for whole */
+    int ngram, shortest; /* in words; texts of fewer than ngram words must match as a whole */
     uint64_t hash;       /* of the files' content */
     arena *memory;
-    norm *words;
+    normalizer *words;
     ref_file *files;
     ref_text *texts;
-    ref_gram *grams;
+    ref_ngram *grams;
     int n_files, files_cap, n_texts, texts_cap, n_grams, grams_cap;
     int n_distinct;  /* n-grams */
     ref_slot *slots; /* [2^bits] */
     int bits;
     size_t filled;
-    uint64_t *filter; /* a bit for each value of the first FILTER_BITS of a key */
-    size_t bytes, most_bytes;
+    uint64_t *filter; /* a bit for each value of the top FILTER_BITS of a key */
+    size_t bytes, max_bytes;
 } refs;
 
-/* @param paths comma-separated: JSON lines, or folders with .jsonl files. @param fields
- * comma-separated members; NULL: every string. @param memory the references may take. */
+/* @param paths comma-separated: JSON lines files, or folders with .jsonl files. @param fields
+ * comma-separated members; NULL: every string. @param memory limit for the references. */
 err refs_read(const char *paths, const char *fields, int ngram, int shortest, size_t memory,
               refs **out) MUST_USE;
 void refs_free(refs *r); /* takes NULL */
@@ -61,30 +63,30 @@ typedef struct ref_hits {
     ref_hit *at;
     int n, cap;
 } ref_hits;
-/* Appends every place of the text that has the words of an n-gram, in order of where they end. */
-void refs_find(const refs *r, text_span text, ref_hits *out);
-/* @return a place of n-gram `number` in text `text`; NULL: not there. */
-const ref_gram *refs_place(const refs *r, uint32_t number, uint32_t text);
+/* Appends every occurrence of an n-gram in the text, ordered by where they end. */
+void refs_find_in_text(const refs *r, text_span text, ref_hits *out);
+/* @return an occurrence of n-gram `number` in reference text `text`; NULL: none. */
+const ref_ngram *refs_find_occurrence(const refs *r, uint32_t number, uint32_t text);
 
-/* ---- decontamination, inside --------------------------------------------------------------- */
+/* ---- decontamination, inside ----------------------------------------------------------------- */
 enum {
-    STREAM_HITS,      /* hit_record, names and hits of each document that has any */
-    STREAM_DOCUMENTS, /* u64 a segment: its documents, and those with hits */
-    DECONTAMINATE_STREAMS
+    SECTION_HITS,      /* hit_record, names and hits of each document with hits */
+    SECTION_DOCUMENTS, /* 2 x u64 per segment: its documents, and those with hits */
+    DECONTAMINATE_SECTIONS
 };
 typedef struct hit_record {
-    uint64_t number; /* of the document, in its segment */
+    uint64_t number; /* index of the document in its segment */
     uint32_t hits, names;
 } hit_record;
 
-typedef struct cut {
+typedef struct removal {
     size_t begin, end;
-} cut;
+} removal;
 typedef struct decontaminate_worker {
     ref_hits hits;
-    cut *cuts;
-    int cuts_cap;
-    str text; /* of the document last judged */
+    removal *removals;
+    int removals_cap;
+    str text; /* of the document last judgment */
 } decontaminate_worker;
 
 struct decontaminate {
@@ -92,26 +94,26 @@ struct decontaminate {
     text_inputs *in;
     refs *refs;
     uint64_t settings;
-    int segments, shares;
+    int segments, splits;
     spill **spills;
     decontaminate_worker *workers;
     decontaminate_summary summary;
 };
 
-static inline bool gram_is_common(const decontaminate *d, uint32_t number) {
+static inline bool ngram_is_common(const decontaminate *d, uint32_t number) {
     return d->o.common && d->refs->grams[number].documents > (uint32_t)d->o.common;
 }
 
-/* A document of the spill files, with its hits. Used again for the next. */
+/* A document read back from the spill files, with its hits. Reused for the next one. */
 typedef struct hit_document {
-    uint64_t number; /* in all the input */
+    uint64_t number; /* index in the whole input */
     int segment;
     str names;
     ref_hits hits;
 } hit_document;
 /* Calls fn for every document with hits, in input order. */
-err decontaminate_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
-                       void *ctx) MUST_USE;
+err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
+                           void *ctx) MUST_USE;
 err decontaminate_report_write(const decontaminate *d) MUST_USE;
 
 #endif

@@ -1,18 +1,25 @@
-/* References: reading them, the table of their n-grams, finding those in a text. */
+/* The references of decontamination: reading them, indexing their n-grams, searching a text.
+ *
+ * Every text of a reference is indexed by the rolling hash of each of its n-grams. A text
+ * shorter than
+ * n words is indexed as a whole, under a key that includes its length, plus an entry for its last
+ * `shortest` words that lists the lengths of such texts: while searching, that entry decides which
+ * lengths are worth hashing. A bitmap over the top bits of all keys (`filter`) answers almost every
+ * lookup of a document that contains no reference. */
 #include "curate/decontaminate_internal.h"
 #include "io/io.h"
 
 #include <stdlib.h>
 
-enum { FIRST_BITS = 12, FILTER_BITS = 21, RING = GRAM_MOST, CHUNK = 512 };
-#define TAIL_SALT 0xC2B2AE3D27D4EB4Fu /* keeps the ends of short texts apart from n-grams */
+enum { FIRST_BITS = 12, FILTER_BITS = 21, RING = NGRAM_MAX, CHUNK = 512 };
+#define TAIL_SALT 0xC2B2AE3D27D4EB4Fu /* separates keys of short texts' ends from keys of n-grams */
 
-static uint64_t key_of(uint64_t sum, int words) { return gram_mix(sum + (uint64_t)words); }
-static uint64_t tail_key(uint64_t sum) { return gram_mix(sum ^ TAIL_SALT); }
+static uint64_t key_of(uint64_t sum, int words) { return hash_mix(sum + (uint64_t)words); }
+static uint64_t tail_key(uint64_t sum) { return hash_mix(sum ^ TAIL_SALT); }
 
-/* ---- the table ----------------------------------------------------------------------------- */
+/* ---- the table ------------------------------------------------------------------------------- */
 
-/* @return the slot of the key, or the free one where it belongs. */
+/* @return the slot of the key, or the free slot where it belongs. */
 static ref_slot *find_slot(const refs *r, uint64_t key) {
     size_t mask = ((size_t)1 << r->bits) - 1, i = (size_t)key & mask;
     while (r->slots[i].value && r->slots[i].key != key) i = (i + 1) & mask;
@@ -38,7 +45,7 @@ static void grow_table(refs *r) {
     free(old);
 }
 
-/* The slot for a key that may be new. */
+/* @return the slot for a key, inserted if it is new. */
 static ref_slot *make_slot(refs *r, uint64_t key) {
     if (r->filled >= (size_t)1 << (r->bits - 1)) grow_table(r);
     ref_slot *s = find_slot(r, key);
@@ -49,15 +56,15 @@ static ref_slot *make_slot(refs *r, uint64_t key) {
     return s;
 }
 
-static void add_gram(refs *r, uint64_t key, uint32_t text, const norm_word *first,
-                     const norm_word *last) {
+static void add_gram(refs *r, uint64_t key, uint32_t text, const normalized_word *first,
+                     const normalized_word *last) {
     ref_slot *s = make_slot(r, key);
-    ref_gram *head = s->value ? &r->grams[s->value - 1] : NULL;
-    if (head && refs_place(r, (uint32_t)(s->value - 1), text))
-        return; /* a text that repeats itself */
+    ref_ngram *head = s->value ? &r->grams[s->value - 1] : NULL;
+    if (head && refs_find_occurrence(r, (uint32_t)(s->value - 1), text))
+        return; /* the text repeats itself */
     uint32_t index = (uint32_t)r->n_grams;
     mem_reserve((void **)&r->grams, &r->grams_cap, r->n_grams, sizeof *r->grams);
-    r->grams[r->n_grams++] = (ref_gram){ text, first->begin, last->end, 0, 0 };
+    r->grams[r->n_grams++] = (ref_ngram){ text, first->begin, last->end, 0, 0 };
     if (!s->value) {
         s->value = index + 1;
         r->n_distinct++;
@@ -68,11 +75,12 @@ static void add_gram(refs *r, uint64_t key, uint32_t text, const norm_word *firs
     head->next = index + 1;
 }
 
-/* Looks at a bounded part of the chain: of text that a great many references share, some. */
-const ref_gram *refs_place(const refs *r, uint32_t number, uint32_t text) {
-    enum { MOST_STEPS = 64 };
-    const ref_gram *g = &r->grams[number];
-    for (int i = 0; i < MOST_STEPS; i++) {
+/* Bounded, since a passage may occur in a great many references: beyond MAX_STEPS some are
+ * missed. */
+const ref_ngram *refs_find_occurrence(const refs *r, uint32_t number, uint32_t text) {
+    enum { MAX_STEPS = 64 };
+    const ref_ngram *g = &r->grams[number];
+    for (int i = 0; i < MAX_STEPS; i++) {
         if (g->text == text) return g;
         if (!g->next) break;
         g = &r->grams[g->next - 1];
@@ -80,33 +88,33 @@ const ref_gram *refs_place(const refs *r, uint32_t number, uint32_t text) {
     return NULL;
 }
 
-/* ---- texts --------------------------------------------------------------------------------- */
+/* ---- texts ----------------------------------------------------------------------------------- */
 
-/* The last words of a text, and its n-grams as they pass. */
+/* The last words of a text, and the rolling hashes of the n-grams that end with them. */
 typedef struct window {
-    norm_word ring[RING];
+    normalized_word ring[RING];
     size_t n; /* words so far */
-    gram whole, tail;
+    rolling_ngram whole, tail;
 } window;
 
 static window window_new(const refs *r) {
-    return (window){ .whole = gram_new(r->ngram), .tail = gram_new(r->shortest) };
+    return (window){ .whole = rolling_ngram_new(r->ngram), .tail = rolling_ngram_new(r->shortest) };
 }
 
-static inline void window_push(window *w, norm_word word) {
-    gram_roll(&w->whole, word.hash, w->ring[(w->n - (size_t)w->whole.n) % RING].hash);
-    gram_roll(&w->tail, word.hash, w->ring[(w->n - (size_t)w->tail.n) % RING].hash);
+static inline void window_push(window *w, normalized_word word) {
+    rolling_ngram_push(&w->whole, word.hash, w->ring[(w->n - (size_t)w->whole.n) % RING].hash);
+    rolling_ngram_push(&w->tail, word.hash, w->ring[(w->n - (size_t)w->tail.n) % RING].hash);
     w->ring[w->n++ % RING] = word;
 }
 
-/* The word that is the i-th from the end; 1 is the last. */
-static inline const norm_word *window_word(const window *w, int i) {
+/* @return the i-th word from the end; 1 is the last. */
+static inline const normalized_word *window_word(const window *w, int i) {
     return &w->ring[(w->n - (size_t)i) % RING];
 }
 
 static uint64_t window_sum(const window *w, int words) {
     uint64_t sum = 0;
-    for (int i = words; i >= 1; i--) sum = sum * GRAM_BASE + window_word(w, i)->hash;
+    for (int i = words; i >= 1; i--) sum = sum * NGRAM_BASE + window_word(w, i)->hash;
     return sum;
 }
 
@@ -115,17 +123,17 @@ static void add_last(refs *r, const window *w, uint64_t sum, int words, uint32_t
 }
 
 static size_t count_words(const refs *r, text_span text) {
-    norm_word chunk[CHUNK];
+    normalized_word chunk[CHUNK];
     size_t at = 0, n = 0, got;
-    while ((got = norm_words(r->words, text, &at, chunk, CHUNK)) > 0) n += got;
+    while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0) n += got;
     return n;
 }
 
 static void index_text(refs *r, uint32_t text) {
-    norm_word chunk[CHUNK];
+    normalized_word chunk[CHUNK];
     window w = window_new(r);
     size_t at = 0, got;
-    while ((got = norm_words(r->words, r->texts[text].text, &at, chunk, CHUNK)) > 0)
+    while ((got = normalizer_next_words(r->words, r->texts[text].text, &at, chunk, CHUNK)) > 0)
         for (size_t k = 0; k < got; k++) {
             window_push(&w, chunk[k]);
             if (w.whole.have == r->ngram) add_last(r, &w, w.whole.sum, r->ngram, text);
@@ -137,13 +145,14 @@ static void index_text(refs *r, uint32_t text) {
 }
 
 static err check_memory(const refs *r) {
-    size_t all = r->bytes + (size_t)r->n_grams * sizeof *r->grams +
-                 ((size_t)3 << r->bits) * sizeof *r->slots; /* while it grows there are two */
-    if (all <= r->most_bytes) return OK;
+    size_t all =
+        r->bytes + (size_t)r->n_grams * sizeof *r->grams +
+        ((size_t)3 << r->bits) * sizeof *r->slots; /* the old and the new one while it grows */
+    if (all <= r->max_bytes) return OK;
     char cap[32];
-    return err_hint(ERR("%s: the references do not fit in %s of memory",
+    return err_hint(ERR("%s: the references do not fit into %s of memory",
                         r->files[r->n_files - 1].path,
-                        str_bytes(cap, sizeof cap, (double)r->most_bytes)),
+                        str_bytes(cap, sizeof cap, (double)r->max_bytes)),
                     "raise --memory, or choose members with --fields");
 }
 
@@ -160,9 +169,9 @@ static err add_text(refs *r, int line, const char *member, const char *bytes, si
     return check_memory(r);
 }
 
-/* ---- JSON ---------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 
-/* Whether a comma-separated list has the name, or one that the name lies below: "a" has "a.b". */
+/* @return whether the list contains the name or a parent of it: "a" includes "a.b". */
 static bool in_fields(const char *fields, const char *name) {
     if (!fields) return true;
     for (const char *at = fields; *at;) {
@@ -180,7 +189,7 @@ typedef struct json_place {
     str member; /* the path so far */
 } json_place;
 
-/* Every string of a value; elements of an array go by its name. */
+/* Adds every string of a value; elements of an array have the name of the array. */
 static err add_strings(refs *r, json_t *value, json_place *p) {
     const char *member = p->member.len ? p->member.text : "";
     if (json_is_string(value)) {
@@ -214,7 +223,7 @@ static err read_lines(refs *r, const char *path, const char *fields, const char 
             e = value ? add_strings(r, value, &p)
                       : err_hint(ERR("%s:%d:%d: not valid JSON: %s", path, p.line, problem.column,
                                      problem.text),
-                                 "references are files of JSON lines");
+                                 "references must be JSON lines files");
             json_decref(value);
             p.member.len = 0;
         }
@@ -227,10 +236,10 @@ static err read_lines(refs *r, const char *path, const char *fields, const char 
 static err read_file(refs *r, const char *path, const char *fields) {
     char *text = NULL;
     size_t len = 0;
-    TRY(io_read(path, r->most_bytes / 2, &text, &len));
+    TRY(io_read(path, r->max_bytes / 2, &text, &len));
     if (len >= 2 && (memcmp(text, "\x1f\x8b", 2) == 0 || memcmp(text, "\x28\xb5", 2) == 0)) {
         free(text);
-        return err_hint(ERR("%s is compressed; references are plain JSON lines", path),
+        return err_hint(ERR("%s is compressed; references must be plain JSON lines", path),
                         "decompress it first");
     }
     mem_reserve((void **)&r->files, &r->files_cap, r->n_files, sizeof *r->files);
@@ -240,10 +249,10 @@ static err read_file(refs *r, const char *path, const char *fields) {
     free(text);
     if (e) return e;
     if (r->files[r->n_files - 1].texts) return OK;
-    return err_hint(ERR("%s: no %s of at least %d words to look for", path,
+    return err_hint(ERR("%s: no %s of at least %d words to search for", path,
                         fields ? "member of --fields" : "string", r->shortest),
-                    "give a file of JSON lines with evaluation texts; --fields names the members, "
-                    "--shortest the least words");
+                    "give a JSON lines file of evaluation texts; --fields names the members, "
+                    "--shortest the minimum of words");
 }
 
 static err read_path(refs *r, const char *path, const char *fields) {
@@ -266,9 +275,9 @@ err refs_read(const char *paths, const char *fields, int ngram, int shortest, si
               refs **out) {
     *out = NULL;
     refs *r = mem_alloc(sizeof *r);
-    *r = (refs){ .ngram = ngram, .shortest = shortest, .bits = FIRST_BITS, .most_bytes = memory };
+    *r = (refs){ .ngram = ngram, .shortest = shortest, .bits = FIRST_BITS, .max_bytes = memory };
     r->memory = arena_new();
-    r->words = norm_new(false);
+    r->words = normalizer_new(false);
     r->slots = mem_alloc(((size_t)1 << r->bits) * sizeof *r->slots);
     r->filter = mem_alloc(((size_t)1 << FILTER_BITS) / 8);
     err e = OK;
@@ -287,7 +296,7 @@ err refs_read(const char *paths, const char *fields, int ngram, int shortest, si
 void refs_free(refs *r) {
     if (!r) return;
     arena_free(r->memory);
-    norm_free(r->words);
+    normalizer_free(r->words);
     free(r->files);
     free(r->texts);
     free(r->grams);
@@ -296,7 +305,7 @@ void refs_free(refs *r) {
     free(r);
 }
 
-/* ---- finding ------------------------------------------------------------------------------- */
+/* ---- finding --------------------------------------------------------------------------------- */
 
 static void add_hit(ref_hits *out, uint32_t number, uint32_t begin, uint32_t end) {
     mem_reserve((void **)&out->at, &out->cap, out->n, sizeof *out->at);
@@ -311,7 +320,7 @@ static void look_up(const refs *r, const window *w, uint64_t sum, int words, ref
         add_hit(out, (uint32_t)(value - 1), window_word(w, words)->begin, window_word(w, 1)->end);
 }
 
-/* Short texts that end with the last word. */
+/* Finds short texts that end with the last word. */
 static void look_up_short(const refs *r, const window *w, ref_hits *out) {
     uint64_t key = tail_key(w->tail.sum);
     if (!may_have(r, key)) return;
@@ -320,11 +329,11 @@ static void look_up_short(const refs *r, const window *w, ref_hits *out) {
         if (lengths >> n & 1) look_up(r, w, window_sum(w, n), n, out);
 }
 
-void refs_find(const refs *r, text_span text, ref_hits *out) {
-    norm_word chunk[CHUNK];
+void refs_find_in_text(const refs *r, text_span text, ref_hits *out) {
+    normalized_word chunk[CHUNK];
     window w = window_new(r);
     size_t at = 0, got;
-    while ((got = norm_words(r->words, text, &at, chunk, CHUNK)) > 0)
+    while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0)
         for (size_t k = 0; k < got; k++) {
             window_push(&w, chunk[k]);
             if (w.whole.have == w.whole.n) look_up(r, &w, w.whole.sum, r->ngram, out);

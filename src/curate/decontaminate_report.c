@@ -1,10 +1,12 @@
-/* The report of decontamination, JSON lines. First every match that counts, in input order:
+/* The report of decontamination, as JSON lines. First every match that is not common, in input
+ * order:
  *
  *     {"document":7,"file":"a.jsonl","id":"x","begin":120,"end":310,"ngrams":4,
  *      "reference":"gsm8k.jsonl","line":3,"member":"question","text":"..."}
  *
- * begin and end are bytes of the document's text, `text` is the reference's own. A match is a run
- * of overlapping n-grams of one reference text. Then the n-grams that are common, and left alone:
+ * begin and end are bytes of the document's text; `text` is the reference's own. A match is a
+ * run of
+ * overlapping n-grams of one reference text. Then the n-grams that are common, and ignored:
  *
  *     {"common":"...","documents":57,"reference":"gsm8k.jsonl","line":3,"member":"question"}
  */
@@ -28,7 +30,7 @@ typedef struct reporter {
 
 static void add_path(const char *name, const char *path, str *out) {
     str_add(out, "\"%s\":", name);
-    path_json(path, out);
+    add_path_json(path, out);
 }
 
 static void add_reference(const refs *r, uint32_t text, str *out) {
@@ -53,10 +55,11 @@ static err write_match(reporter *p, const hit_document *doc, const match *m) {
     return io_writer_write(p->out, out->text, out->len);
 }
 
-/* @return whether the hit goes on where the match is: it overlaps it, and lies in the same text. */
-static bool extend(const refs *r, match *m, const ref_hit *h) {
+/* Extends the match by a hit that overlaps it and occurs in the same reference text. @return
+ * false if it does not. */
+static bool extend_match(const refs *r, match *m, const ref_hit *h) {
     if (!m->ngrams || h->begin > m->end) return false;
-    const ref_gram *g = refs_place(r, h->gram, m->text);
+    const ref_ngram *g = refs_find_occurrence(r, h->gram, m->text);
     if (!g) return false;
     m->begin = MIN(m->begin, h->begin);
     m->end = MAX(m->end, h->end);
@@ -72,9 +75,9 @@ static err report_document(void *ctx, const hit_document *doc) {
     match m = { 0 };
     for (int i = 0; i < doc->hits.n; i++) {
         const ref_hit *h = &doc->hits.at[i];
-        if (gram_is_common(p->d, h->gram) || extend(r, &m, h)) continue;
+        if (ngram_is_common(p->d, h->gram) || extend_match(r, &m, h)) continue;
         if (m.ngrams) TRY(write_match(p, doc, &m));
-        const ref_gram *g = &r->grams[h->gram];
+        const ref_ngram *g = &r->grams[h->gram];
         m = (match){ g->text, h->begin, h->end, g->begin, g->end, 1 };
     }
     return m.ngrams ? write_match(p, doc, &m) : OK;
@@ -84,8 +87,8 @@ static err report_common(reporter *p) {
     const refs *r = p->d->refs;
     str *out = &p->line;
     for (int i = 0; i < r->n_grams; i++) {
-        const ref_gram *g = &r->grams[i];
-        if (!gram_is_common(p->d, (uint32_t)i)) continue;
+        const ref_ngram *g = &r->grams[i];
+        if (!ngram_is_common(p->d, (uint32_t)i)) continue;
         out->len = 0;
         str_add(out, "{\"common\":");
         text_json_string(r->texts[g->text].text.at + g->begin, g->end - g->begin, out);
@@ -100,7 +103,7 @@ static err report_common(reporter *p) {
 err decontaminate_report_write(const decontaminate *d) {
     reporter p = { .d = d };
     TRY(io_writer_open(d->o.report, &p.out));
-    err e = decontaminate_each(d, report_document, &p);
+    err e = decontaminate_for_each(d, report_document, &p);
     if (!e) e = report_common(&p);
     if (e)
         io_writer_abort(p.out);

@@ -1,17 +1,39 @@
-/* Deduplication in three passes:
+/* Deduplication in three passes.
  *
- *     1  read: keys of each document or paragraph -> a spill file a share      (dedup_read.c)
- *     2  group equal keys -> clusters, or which paragraphs are not the first
- *     3  the stage: reads again, writes what is kept
+ *     1  read all documents: keys of each document or paragraph -> one spill file per split
+ *                                                                                  (dedup_read.c)
+ *     2  group equal keys -> clusters of documents, or repeated paragraphs         (group.c)
+ *     3  the stage: read again, write what is kept
  *
- * Memory is a few bytes a document, whatever its length: the clusters. Everything else is on disk
- * or bounded. What a killed run had finished of pass 1 and 3 is found again; pass 2 is short. */
+ * Keys. EXACT has one key per document, the hash of its text. NEAR adds one key per band of its
+ * MinHash
+ * signature; two documents that share any band are joined. PARAGRAPH has one key per paragraph.
+ * Items
+ * (documents or paragraphs) are numbered in input order over the whole input.
+ *
+ * Clusters. Pairs of items with equal keys go into disjoint sets whose root is the smallest
+ * number, so
+ * clusters do not depend on the order in which pairs are found, nor on the number of threads. NEAR
+ * keeps a second set over identical texts, only to report "duplicate" and "near-duplicate" apart.
+ *
+ * Memory. Pass 1 streams to disk. Pass 2 needs 4 bytes per document and array (bytes_needed),
+ * and uses
+ * the rest of the cap as hash tables; a partition of keys that does not fit is read in several
+ * ranges.
+ * Pass 3 needs only what pass 2 left. So the cap holds for inputs of any size, up to 2^32
+ * documents.
+ *
+ * Resuming. Spill files and output parts appear atomically when they are complete. A killed run
+ * skips
+ * the ones it finds, if their settings (options and inputs) are the same; pass 2 is fast and runs
+ * again. Pass 3 recounts documents as it goes and refuses an input that has changed since pass
+ * 1. */
 #include "curate/dedup_internal.h"
 
 #include <stdlib.h>
 
-enum { FORMAT = 1 };            /* of the spill files: part of their settings */
-enum { LEAST_TABLE = 4 << 20 }; /* bytes a thread has at least for grouping */
+enum { FORMAT = 1 };            /* version of the spill files, part of their settings */
+enum { LEAST_TABLE = 4 << 20 }; /* minimum bytes per thread for grouping */
 
 static const char *const document_rules[] = { "duplicate", "near-duplicate" };
 static const char *const paragraph_rules[] = { "duplicate paragraphs" };
@@ -23,15 +45,15 @@ dedup_options dedup_defaults(void) {
     };
 }
 
-/* ---- sizes --------------------------------------------------------------------------------- */
+/* ---- sizes ----------------------------------------------------------------------------------- */
 
 static err read_counts(dedup *d) {
     uint64_t docs = 0, items = 0;
-    for (int i = 0; i < d->shares; i++) {
+    for (int i = 0; i < d->splits; i++) {
         spill_reader r;
-        err e = spill_reader_open(d->spills[i], STREAM_COUNTS, &r);
-        d->share_item[i] = items;
-        for (int s = share_first(d->in, i); !e && s < share_first(d->in, i + 1); s++) {
+        err e = spill_reader_open(d->spills[i], SECTION_COUNTS, &r);
+        d->split_item[i] = items;
+        for (int s = input_split_first(d->in, i); !e && s < input_split_first(d->in, i + 1); s++) {
             uint64_t both[2] = { 0, 0 };
             e = spill_read(&r, both, sizeof both);
             d->first_doc[s + 1] = docs += both[0];
@@ -45,16 +67,16 @@ static err read_counts(dedup *d) {
     return OK;
 }
 
-/* What the result takes, beside tables for grouping. */
+/* Memory of the clusters, without tables for grouping. */
 static uint64_t bytes_needed(const dedup *d) {
     uint64_t docs = (uint64_t)d->summary.documents, items = d->first_item[d->segments];
     if (d->o.method == DEDUP_PARAGRAPH) return docs * sizeof *d->paragraph + items / 8 + 1;
-    int arrays = d->o.method == DEDUP_NEAR ? 3 : 2; /* cluster, same, and one to work with */
+    int arrays = d->o.method == DEDUP_NEAR ? 3 : 2; /* cluster, same, and a temporary one */
     if (d->o.keep == DEDUP_LONGEST) arrays++;
     return docs * (uint64_t)arrays * sizeof *d->cluster.parent;
 }
 
-size_t dedup_room(const dedup *d) { return d->o.memory - (size_t)bytes_needed(d); }
+size_t dedup_memory_left(const dedup *d) { return d->o.memory - (size_t)bytes_needed(d); }
 
 static err check_size(const dedup *d) {
     uint64_t docs = (uint64_t)d->summary.documents;
@@ -63,48 +85,49 @@ static err check_size(const dedup *d) {
     str_count(count, sizeof count, (double)docs);
     if (docs >= UINT32_MAX)
         return err_hint(ERR("dedup: %s documents are more than the 2^32 it can number", count),
-                        "deduplicate parts of the input by themselves");
+                        "deduplicate parts of the input separately");
     if (need > d->o.memory)
         return err_hint(ERR("--memory: %s is too little for %s documents: clusters need %s",
                             str_bytes(cap, sizeof cap, (double)d->o.memory), count,
                             str_bytes(needed, sizeof needed, (double)need)),
-                        "raise --memory; what is in %s is kept for the next run", d->o.work);
+                        "raise --memory; the next run reuses %s", d->o.work);
     return OK;
 }
 
-static group_job job_of(const dedup *d, int stream, void (*same)(void *, const group_pair *, int)) {
+static group_job job_of(const dedup *d, int section,
+                        void (*same)(void *, const group_pair *, int)) {
     return (group_job){ .spills = d->spills,
-                        .base = d->share_item,
-                        .n_spills = d->shares,
-                        .stream = stream,
+                        .base = d->split_item,
+                        .n_spills = d->splits,
+                        .section = section,
                         .threads = d->o.threads,
-                        .memory = dedup_room(d),
+                        .memory = dedup_memory_left(d),
                         .ctx = (void *)d,
                         .same = same };
 }
 
-/* ---- clusters ------------------------------------------------------------------------------ */
+/* ---- clusters -------------------------------------------------------------------------------- */
 
 static void join_near(void *ctx, const group_pair *pairs, int n) {
     dedup *d = ctx;
     for (int i = 0; i < n; i++)
-        forest_join(&d->cluster, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
+        disjoint_sets_join(&d->cluster, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
 }
 
 static void join_same(void *ctx, const group_pair *pairs, int n) {
     dedup *d = ctx;
     join_near(d, pairs, n);
     for (int i = 0; d->same.parent && i < n; i++)
-        forest_join(&d->same, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
+        disjoint_sets_join(&d->same, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
 }
 
-/* Every document's bytes. @param out [documents]. */
+/* Reads the length of every document. @param out [documents]. */
 static err read_lengths(const dedup *d, uint32_t *out) {
-    for (int i = 0; i < d->shares; i++) {
+    for (int i = 0; i < d->splits; i++) {
         spill_reader r;
-        TRY(spill_reader_open(d->spills[i], STREAM_FACTS, &r));
-        size_t n =
-            (size_t)(d->first_doc[share_first(d->in, i + 1)] - d->first_doc[share_first(d->in, i)]);
+        TRY(spill_reader_open(d->spills[i], SECTION_FACTS, &r));
+        size_t n = (size_t)(d->first_doc[input_split_first(d->in, i + 1)] -
+                            d->first_doc[input_split_first(d->in, i)]);
         err e = spill_read(&r, out, n * sizeof *out);
         spill_reader_close(&r);
         TRY(e);
@@ -113,17 +136,18 @@ static err read_lengths(const dedup *d, uint32_t *out) {
     return OK;
 }
 
-/* Makes the parent of each document the one kept for it. @param best [documents] room. */
+/* Makes the parent of each document the one that is kept for it. @param best [documents]
+ * temporary. */
 static err choose_kept(dedup *d, uint32_t *best) {
     uint32_t n = d->cluster.n, *parent = d->cluster.parent;
-    if (d->o.keep == DEDUP_FIRST) return OK; /* the root is the first */
+    if (d->o.keep == DEDUP_FIRST) return OK; /* the root is the first one */
     uint32_t *length = NULL;
     if (d->o.keep == DEDUP_LONGEST) {
         length = malloc((size_t)n * sizeof *length + 1);
         err e = length ? read_lengths(d, length) : ERR("out of memory for %u documents", n);
         if (e) return free(length), e;
     }
-    for (uint32_t i = 0; i < n; i++) { /* a root comes before the others of its set */
+    for (uint32_t i = 0; i < n; i++) { /* a root precedes the others of its set */
         uint32_t *b = &best[parent[i]];
         if (parent[i] == i || !length || length[i] > length[*b]) *b = i;
     }
@@ -132,7 +156,7 @@ static err choose_kept(dedup *d, uint32_t *best) {
     return OK;
 }
 
-/* @param size [documents] room. */
+/* @param size [documents] temporary. */
 static void count_clusters(dedup *d, uint32_t *size) {
     dedup_summary *s = &d->summary;
     memset(size, 0, (size_t)d->cluster.n * sizeof *size);
@@ -148,25 +172,25 @@ static void count_clusters(dedup *d, uint32_t *size) {
 
 static err find_clusters(dedup *d) {
     uint32_t n = (uint32_t)d->summary.documents;
-    TRY(forest_new(&d->cluster, n));
+    TRY(disjoint_sets_init(&d->cluster, n));
     if (d->o.method == DEDUP_NEAR) {
-        TRY(forest_new(&d->same, n));
-        group_job near = job_of(d, STREAM_NEAR, join_near);
+        TRY(disjoint_sets_init(&d->same, n));
+        group_job near = job_of(d, SECTION_NEAR, join_near);
         TRY(group_run(&near));
     }
-    group_job same = job_of(d, STREAM_SAME, join_same);
+    group_job same = job_of(d, SECTION_SAME, join_same);
     TRY(group_run(&same));
-    forest_flatten(&d->cluster);
-    forest_flatten(&d->same);
-    void *room = NULL;
-    TRY(mem_map((size_t)n * sizeof(uint32_t), &room));
-    err e = choose_kept(d, room);
-    if (!e) count_clusters(d, room);
-    mem_unmap(room, (size_t)n * sizeof(uint32_t));
+    disjoint_sets_flatten(&d->cluster);
+    disjoint_sets_flatten(&d->same);
+    void *temporary = NULL;
+    TRY(mem_map((size_t)n * sizeof(uint32_t), &temporary));
+    err e = choose_kept(d, temporary);
+    if (!e) count_clusters(d, temporary);
+    mem_unmap(temporary, (size_t)n * sizeof(uint32_t));
     return e;
 }
 
-/* ---- paragraphs ---------------------------------------------------------------------------- */
+/* ---- paragraphs ------------------------------------------------------------------------------ */
 
 static void mark_repeated(void *ctx, const group_pair *pairs, int n) {
     dedup *d = ctx;
@@ -177,7 +201,7 @@ static void mark_repeated(void *ctx, const group_pair *pairs, int n) {
     }
 }
 
-/* From paragraphs of each document to paragraphs before it. */
+/* Turns paragraphs per document into paragraphs before each document in its segment. */
 static err sum_paragraphs(dedup *d) {
     TRY(read_lengths(d, d->paragraph));
     for (int s = 0; s < d->segments; s++) {
@@ -200,15 +224,16 @@ static err find_paragraphs(dedup *d) {
     TRY(mem_map(d->paragraph_bytes, &p));
     d->paragraph = p;
     TRY(sum_paragraphs(d));
-    group_job job = job_of(d, STREAM_SAME, mark_repeated);
+    group_job job = job_of(d, SECTION_SAME, mark_repeated);
     return group_run(&job);
 }
 
-/* ---- the stage ----------------------------------------------------------------------------- */
+/* ---- the stage ------------------------------------------------------------------------------- */
 
 static err input_changed(const dedup *d, int segment) {
-    return err_hint(ERR("%s changed while it was read", text_segment_path(d->in, segment)),
-                    "run again with --fresh when nobody writes to it");
+    return err_hint(
+        ERR("%s has changed since it was first read", text_segment_path(d->in, segment)),
+        "run again with --fresh once nothing writes to it");
 }
 
 static err judge_document(void *ctx, int worker, int segment, const text_doc *doc,
@@ -220,17 +245,17 @@ static err judge_document(void *ctx, int worker, int segment, const text_doc *do
     if (kept == number) return OK;
     bool same = !d->same.parent || d->same.parent[number] == d->same.parent[kept];
     v->rule = same ? 0 : 1;
-    v->value = kept; /* the number of the document that stands for it */
+    v->value = kept; /* the number of the document that is kept */
     return OK;
 }
 
-/* Writes the paragraphs that stay. @param item the number of the first that was compared. @return
- * how many were compared. */
-static uint64_t cut_paragraphs(dedup *d, const text_doc *doc, uint64_t item, str *out,
-                               int64_t *removed) {
+/* Appends the paragraphs that are kept. @param item the number of the first one that was
+ * compared. @return how many were compared. */
+static uint64_t remove_paragraphs(dedup *d, const text_doc *doc, uint64_t item, str *out,
+                                  int64_t *removed) {
     uint64_t first = item;
     size_t at = 0, begin = 0;
-    bool last = false; /* was removed */
+    bool last = false; /* the last paragraph was removed */
     paragraph p;
     for (; paragraph_next(doc->text, d->o.lines, &at, &p); begin = p.end) {
         uint64_t key;
@@ -263,7 +288,8 @@ static err judge_paragraphs(void *ctx, int worker, int segment, const text_doc *
     str *out = &d->workers[worker].text;
     int64_t removed = 0;
     out->len = 0;
-    if (cut_paragraphs(d, doc, item, out, &removed) != end - item) return input_changed(d, segment);
+    if (remove_paragraphs(d, doc, item, out, &removed) != end - item)
+        return input_changed(d, segment);
     v->count[0] += removed;
     v->count[1] += (int64_t)(doc->text.len - out->len);
     if (out->len == 0) {
@@ -290,7 +316,7 @@ text_stage dedup_stage(dedup *d) {
     return s;
 }
 
-/* ---- all of it ----------------------------------------------------------------------------- */
+/* ---- the run --------------------------------------------------------------------------------- */
 
 static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
     bool near = o->method == DEDUP_NEAR, paragraphs = o->method == DEDUP_PARAGRAPH;
@@ -311,34 +337,34 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     d->in = in;
     d->settings = settings_of(o, in);
     d->segments = text_segments(in);
-    d->shares = share_count(in);
+    d->splits = input_split_count(in);
     d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
     d->first_item = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_item);
-    d->share_item = mem_alloc((size_t)d->shares * sizeof *d->share_item);
-    d->spills = mem_alloc((size_t)d->shares * sizeof *d->spills);
+    d->split_item = mem_alloc((size_t)d->splits * sizeof *d->split_item);
+    d->spills = mem_alloc((size_t)d->splits * sizeof *d->spills);
     d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
     if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows);
-    if (o->method == DEDUP_PARAGRAPH) d->words = norm_new(true);
+    if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(true);
     return d;
 }
 
-err dedup_find(const dedup_options *o, text_inputs *in, dedup **out) {
+err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
     dedup *d = dedup_new(o, in);
-    share_job job = { .in = in,
+    split_job job = { .in = in,
                       .stage = dedup_stage(d),
                       .to = o->to,
                       .folder = o->work,
                       .report = o->report,
-                      .streams = STREAM_COUNT,
+                      .sections = SECTION_COUNT,
                       .settings = d->settings,
                       .fresh = o->fresh,
                       .quiet = o->quiet,
                       .ctx = d,
                       .make = dedup_read };
     err e = OK;
-    TRY_CLEAN(share_run(&job, d->spills));
+    TRY_CLEAN(split_job_run(&job, d->spills));
     TRY_CLEAN(read_counts(d));
     TRY_CLEAN(check_size(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
@@ -350,23 +376,23 @@ cleanup:
     return e;
 }
 
-const dedup_summary *dedup_summarise(const dedup *d) { return &d->summary; }
+const dedup_summary *dedup_get_summary(const dedup *d) { return &d->summary; }
 
-err dedup_end(dedup *d) { return d->o.keep_work ? OK : spill_clear(d->o.work, "dedup"); }
+err dedup_finish(dedup *d) { return d->o.keep_work ? OK : spill_clear(d->o.work, "dedup"); }
 
 void dedup_free(dedup *d) {
     if (!d) return;
-    forest_free(&d->cluster);
-    forest_free(&d->same);
+    disjoint_sets_free(&d->cluster);
+    disjoint_sets_free(&d->same);
     mem_unmap(d->repeated, d->repeated_bytes);
     mem_unmap(d->paragraph, d->paragraph_bytes);
-    for (int i = 0; i < d->shares; i++) spill_close(d->spills[i]);
+    for (int i = 0; i < d->splits; i++) spill_close(d->spills[i]);
     for (int i = 0; i < d->o.threads; i++) str_free(&d->workers[i].text);
     minhash_free(d->hashes);
-    norm_free(d->words);
+    normalizer_free(d->words);
     free(d->workers);
     free(d->spills);
-    free(d->share_item);
+    free(d->split_item);
     free(d->first_item);
     free(d->first_doc);
     free(d);

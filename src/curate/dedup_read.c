@@ -1,34 +1,36 @@
-/* Pass 1 of deduplication: every document's keys, and little else, into spill files. */
+/* Pass 1 of deduplication: computes the keys of every document in parallel and writes them, in
+ * input order, to the spill file of a split. Beside keys only lengths, counts and, for the
+ * report, names are kept. */
 #include "curate/dedup_internal.h"
 
 #include <stdlib.h>
 
-/* What becomes of a block. */
-typedef struct keys_of_block {
-    uint64_t *keys; /* in order: of the bands, then of the text; or of each paragraph */
+/* The keys of one block. */
+typedef struct block_keys {
+    uint64_t *keys; /* per document: of the bands, then of the text; or of each paragraph */
     uint32_t *facts;
     int n_keys, cap;
     str names; /* u32 length and text a document */
-} keys_of_block;
+} block_keys;
 
-typedef struct share_reader {
+typedef struct split_reader {
     dedup *d;
     spill_writer *out;
-    uint64_t items;         /* in the share, so far: documents, or paragraphs */
-    uint64_t documents;     /* in the segment */
+    uint64_t items;         /* so far in the split: documents, or paragraphs */
+    uint64_t documents;     /* so far in the segment */
     uint64_t segment_items; /* ... and items */
-} share_reader;
+} split_reader;
 
-static void add_key(keys_of_block *k, uint64_t key) {
+static void add_key(block_keys *k, uint64_t key) {
     mem_reserve((void **)&k->keys, &k->cap, k->n_keys, sizeof *k->keys);
     k->keys[k->n_keys++] = key;
 }
 
 static uint64_t text_key(const text_doc *doc) { return hash_bytes(doc->text.at, doc->text.len, 0); }
 
-static uint32_t near_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+static uint32_t near_keys(dedup *d, int worker, const text_doc *doc, block_keys *out) {
     minhash_scratch *s = &d->workers[worker].hashes;
-    uint64_t keys[MINHASH_MOST];
+    uint64_t keys[MINHASH_MAX];
     minhash_sign(d->hashes, doc->text, s);
     minhash_keys(d->hashes, s, keys);
     for (int i = 0; i < d->o.bands; i++) add_key(out, keys[i]);
@@ -36,12 +38,12 @@ static uint32_t near_keys(dedup *d, int worker, const text_doc *doc, keys_of_blo
     return (uint32_t)MIN(doc->text.len, (size_t)UINT32_MAX);
 }
 
-static uint32_t exact_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+static uint32_t exact_keys(dedup *d, int worker, const text_doc *doc, block_keys *out) {
     add_key(out, text_key(doc));
     return (uint32_t)MIN(doc->text.len, (size_t)UINT32_MAX);
 }
 
-static uint32_t paragraph_keys(dedup *d, int worker, const text_doc *doc, keys_of_block *out) {
+static uint32_t paragraph_keys(dedup *d, int worker, const text_doc *doc, block_keys *out) {
     uint32_t n = 0;
     size_t at = 0;
     paragraph p;
@@ -54,7 +56,7 @@ static uint32_t paragraph_keys(dedup *d, int worker, const text_doc *doc, keys_o
     return n;
 }
 
-static uint32_t (*const keys_by[])(dedup *, int, const text_doc *, keys_of_block *) = {
+static uint32_t (*const keys_by[])(dedup *, int, const text_doc *, block_keys *) = {
     [DEDUP_NEAR] = near_keys, [DEDUP_EXACT] = exact_keys, [DEDUP_PARAGRAPH] = paragraph_keys
 };
 
@@ -62,14 +64,14 @@ static void add_names(const text_doc *doc, str *out) {
     uint32_t n = 0;
     size_t begin = out->len;
     str_add_bytes(out, &n, sizeof n);
-    doc_names(doc, out);
+    add_document_names(doc, out);
     n = (uint32_t)(out->len - begin - sizeof n);
     memcpy(out->text + begin, &n, sizeof n);
 }
 
-static err work(void *ctx, int worker, const text_block *b, void *result) {
-    dedup *d = ((share_reader *)ctx)->d;
-    keys_of_block *k = result;
+static err make_block_keys(void *ctx, int worker, const text_block *b, void *result) {
+    dedup *d = ((split_reader *)ctx)->d;
+    block_keys *k = result;
     k->facts = mem_alloc((size_t)b->n * sizeof *k->facts);
     for (int i = 0; i < b->n; i++) {
         k->facts[i] = keys_by[d->o.method](d, worker, &b->docs[i], k);
@@ -78,34 +80,34 @@ static err work(void *ctx, int worker, const text_block *b, void *result) {
     return OK;
 }
 
-static void drop(void *result) {
-    keys_of_block *k = result;
+static void free_block_keys(void *result) {
+    block_keys *k = result;
     free(k->keys);
     free(k->facts);
     str_free(&k->names);
 }
 
-/* ---- in input order ------------------------------------------------------------------------ */
+/* ---- in input order -------------------------------------------------------------------------- */
 
-static err put_document(share_reader *r, const uint64_t *keys, uint32_t fact) {
+static err put_document(split_reader *r, const uint64_t *keys, uint32_t fact) {
     bool paragraphs = r->d->o.method == DEDUP_PARAGRAPH;
     int bands = r->d->o.method == DEDUP_NEAR ? r->d->o.bands : 0;
     uint64_t items = paragraphs ? fact : 1;
     if (r->items + items > UINT32_MAX)
-        return err_hint(ERR("dedup: more than 2^32 documents or paragraphs in one file"),
-                        "cut the input into more files");
-    TRY(spill_write(r->out, STREAM_FACTS, &fact, sizeof fact));
+        return err_hint(ERR("dedup: more than 2^32 documents or paragraphs in one input file"),
+                        "split the input into more files");
+    TRY(spill_write(r->out, SECTION_FACTS, &fact, sizeof fact));
     for (int i = 0; i < bands; i++)
-        TRY(group_write(r->out, STREAM_NEAR, keys[i], (uint32_t)r->items));
+        TRY(group_write(r->out, SECTION_NEAR, keys[i], (uint32_t)r->items));
     keys += bands;
     for (uint64_t i = 0; i < items; i++)
-        TRY(group_write(r->out, STREAM_SAME, keys[i], (uint32_t)r->items++));
+        TRY(group_write(r->out, SECTION_SAME, keys[i], (uint32_t)r->items++));
     r->documents++;
     r->segment_items += items;
     return OK;
 }
 
-static err merge_documents(share_reader *r, const text_block *b, const keys_of_block *k) {
+static err merge_documents(split_reader *r, const text_block *b, const block_keys *k) {
     const dedup *d = r->d;
     const uint64_t *keys = k->keys;
     const char *names = k->names.text;
@@ -118,28 +120,29 @@ static err merge_documents(share_reader *r, const text_block *b, const keys_of_b
         if (!d->o.report) continue;
         uint32_t n;
         memcpy(&n, names, sizeof n);
-        TRY(spill_write(r->out, STREAM_NAMES, names, sizeof n + n));
+        TRY(spill_write(r->out, SECTION_NAMES, names, sizeof n + n));
         names += sizeof n + n;
     }
     return OK;
 }
 
-static err merge(void *ctx, const text_block *b, void *result) {
+static err write_block_keys(void *ctx, const text_block *b, void *result) {
     err e = merge_documents(ctx, b, result);
-    drop(result);
+    free_block_keys(result);
     return e;
 }
 
-err dedup_read(void *ctx, int share, spill_writer *out) {
+err dedup_read(void *ctx, int split, spill_writer *out) {
     dedup *d = ctx;
-    share_reader r = { .d = d, .out = out };
-    text_flow flow = { &r, sizeof(keys_of_block), work, merge, drop };
-    for (int s = share_first(d->in, share); s < share_first(d->in, share + 1); s++) {
+    split_reader r = { .d = d, .out = out };
+    text_pipeline flow = { &r, sizeof(block_keys), make_block_keys, write_block_keys,
+                           free_block_keys };
+    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
         text_counts counts = { 0 };
         r.documents = r.segment_items = 0;
-        TRY(text_flow_run(d->in, s, &flow, d->o.threads, &counts));
+        TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));
         uint64_t both[2] = { r.documents, r.segment_items };
-        TRY(spill_write(out, STREAM_COUNTS, both, sizeof both));
+        TRY(spill_write(out, SECTION_COUNTS, both, sizeof both));
     }
     return OK;
 }

@@ -1,9 +1,10 @@
-/* The report of clusters, a JSON line each, in the order of the documents kept:
+/* The report of clusters: one JSON line each, in the order of the documents kept.
  *
  *     {"kept":4,"members":[{"document":4,"file":"a.jsonl","id":"x"},{"document":9,...}],"size":2}
  *
- * Names of documents come from the spill files, in input order. As many clusters as fit in memory
- * are gathered at a time; one that does not fit by itself is written as it is read. */
+ * Names of documents come from the spill files, in input order. As many clusters as fit in
+ * memory are
+ * gathered per pass; a cluster that does not fit by itself is written directly as it is read. */
 #include "curate/dedup_internal.h"
 #include "io/io.h"
 
@@ -11,19 +12,23 @@
 
 typedef struct member {
     uint32_t kept, document;
-    size_t begin, end; /* of the text gathered */
+    size_t begin, end; /* range in the gathered text */
 } member;
 
 typedef struct gathering {
     const dedup *d;
     io_writer *out;
-    uint8_t *shared;                        /* a bit a document: in a cluster of two and more */
-    uint32_t low, high;                     /* clusters of this pass */
-    enum { GATHER, TOO_LARGE, DIRECT } how; /* TOO_LARGE: one cluster is; the next pass is DIRECT */
+    uint8_t *shared;    /* bit per document: in a cluster of two or more */
+    uint32_t low, high; /* range of clusters of this pass */
+    enum {
+        GATHER,
+        TOO_LARGE,
+        DIRECT
+    } how; /* TOO_LARGE: a single cluster does not fit; the next pass is DIRECT */
     member *members;
     int n, cap;
     str text;
-    int64_t written; /* members of the cluster that is being written */
+    int64_t written; /* members written of the current cluster */
 } gathering;
 
 static bool is_shared(const gathering *g, uint64_t i) { return g->shared[i / 8] >> i % 8 & 1; }
@@ -37,7 +42,7 @@ static void find_shared(gathering *g) {
     }
 }
 
-/* ---- one cluster --------------------------------------------------------------------------- */
+/* ---- one cluster ----------------------------------------------------------------------------- */
 
 static err cluster_begin(gathering *g, uint32_t kept) {
     char line[64];
@@ -57,13 +62,13 @@ static err cluster_end(gathering *g) {
     return io_writer_write(g->out, line, (size_t)n);
 }
 
-/* ---- members ------------------------------------------------------------------------------- */
+/* ---- members --------------------------------------------------------------------------------- */
 
-static bool fits(const gathering *g) {
-    return g->text.len + (size_t)g->n * sizeof *g->members < dedup_room(g->d) / 4;
+static bool gathered_fits(const gathering *g) {
+    return g->text.len + (size_t)g->n * sizeof *g->members < dedup_memory_left(g->d) / 4;
 }
 
-/* Half the clusters of the pass have to wait for the next. */
+/* Postpones half of the clusters to the next pass. */
 static void gather_less(gathering *g) {
     if (g->high - g->low == 1) g->how = TOO_LARGE;
     g->high = g->low + (g->high - g->low + 1) / 2;
@@ -84,7 +89,7 @@ static void gather_less(gathering *g) {
 static void format_member(const gathering *g, uint32_t document, int segment, const char *names,
                           uint32_t n, str *out) {
     str_add(out, "{\"document\":%u,\"file\":", document);
-    path_json(text_segment_path(g->d->in, segment), out);
+    add_path_json(text_segment_path(g->d->in, segment), out);
     if (n) str_add(out, ",");
     str_add_bytes(out, names, n);
     str_add(out, "}");
@@ -101,7 +106,7 @@ static err take_member(gathering *g, uint32_t document, int segment, const char 
     if (g->how == DIRECT) return cluster_add(g, g->text.text, g->text.len);
     mem_reserve((void **)&g->members, &g->cap, g->n, sizeof *g->members);
     g->members[g->n++] = (member){ kept, document, begin, g->text.len };
-    if (!fits(g)) gather_less(g);
+    if (!gathered_fits(g)) gather_less(g);
     return OK;
 }
 
@@ -120,10 +125,10 @@ static err read_all_names(gathering *g) {
     const dedup *d = g->d;
     str names = { 0 };
     err e = OK;
-    for (int i = 0; i < d->shares && !e; i++) {
+    for (int i = 0; i < d->splits && !e; i++) {
         spill_reader r;
-        e = spill_reader_open(d->spills[i], STREAM_NAMES, &r);
-        for (int s = share_first(d->in, i); !e && s < share_first(d->in, i + 1); s++)
+        e = spill_reader_open(d->spills[i], SECTION_NAMES, &r);
+        for (int s = input_split_first(d->in, i); !e && s < input_split_first(d->in, i + 1); s++)
             e = read_names(g, &r, s, &names);
         spill_reader_close(&r);
     }
@@ -131,7 +136,7 @@ static err read_all_names(gathering *g) {
     return e;
 }
 
-/* ---- the file ------------------------------------------------------------------------------ */
+/* ---- the file -------------------------------------------------------------------------------- */
 
 static int by_cluster(const void *a, const void *b) {
     const member *x = a, *y = b;

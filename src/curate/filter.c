@@ -1,4 +1,6 @@
-/* The filter: its tables, its making, and how a document goes through the steps. */
+/* The filter: the tables of rules, settings and counters, building a filter from options, and
+ * running a document through its steps. The rules themselves are in filter_*.c, one file per
+ * rule set or kind. */
 #include "curate/filter_internal.h"
 
 #include <stdlib.h>
@@ -39,7 +41,7 @@ filter_options filter_defaults(void) {
 
 /* ---- lists of names in options --------------------------------------------------------------- */
 
-/* Calls take() for each name of a comma-separated list. */
+/* Calls take() for each name in a comma-separated list. */
 static err for_names(const char *list, err (*take)(filter *f, const char *name), filter *f) {
     arena *a = arena_new();
     err e = OK;
@@ -71,21 +73,21 @@ static err take_set(filter *f, const char *name) {
     size_t i = 0;
     while (i < COUNT_OF(sets) && strcmp(sets[i].name, name) != 0) i++;
     if (i == COUNT_OF(sets))
-        return hint_nearest(ERR("--rules: \"%s\" is no rule set", name), name, set_name, NULL,
-                            (int)COUNT_OF(sets), "they are " FILTER_ALL_SETS);
+        return hint_nearest(ERR("--rules: unknown rule set \"%s\"", name), name, set_name, NULL,
+                            (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
     f->steps[f->n_steps++] = sets[i].step;
     for (int k = 0; k + 1 < f->n_steps; k++)
-        if (f->steps[k] == sets[i].step) return ERR("--rules: %s is there twice", name);
+        if (f->steps[k] == sets[i].step) return ERR("--rules: %s is listed twice", name);
     if (has_step(f, filter_c4) && has_step(f, filter_c4_no_punct))
-        return ERR("--rules: c4 and c4-no-punct exclude each other");
+        return ERR("--rules: c4 and c4-no-punct cannot be combined");
     return OK;
 }
 
 static err take_pii(filter *f, const char *name) {
     for (int i = 0; i < PII_KIND_COUNT; i++)
         if (strcmp(pii_names[i], name) == 0) return f->pii[i] = true, OK;
-    return hint_nearest(ERR("--pii: \"%s\" is no kind of personal data", name), name, pii_name,
-                        NULL, PII_KIND_COUNT, "they are email, ip, phone");
+    return hint_nearest(ERR("--pii: unknown kind of personal data \"%s\"", name), name, pii_name,
+                        NULL, PII_KIND_COUNT, "the kinds are email, ip, phone");
 }
 
 static err take_language(filter *f, const char *name) {
@@ -100,7 +102,7 @@ static err take_language(filter *f, const char *name) {
                         f->model, n, "labels are written as in the model, without __label__");
 }
 
-/* ---- making ---------------------------------------------------------------------------------- */
+/* ---- construction ---------------------------------------------------------------------------- */
 
 static err open_lists(filter *f) {
     const filter_options *o = &f->o;
@@ -122,8 +124,8 @@ static err open_lists(filter *f) {
 
 static err open_language(filter *f) {
     if (f->o.languages && !f->o.language_model)
-        return err_hint(ERR("--language: needs a model to tell languages by"),
-                        "--language-model FILE reads a fastText model, such as lid.176.bin");
+        return err_hint(ERR("--language: needs --language-model"),
+                        "give a fastText model, such as lid.176.bin");
     if (!f->o.language_model) return OK;
     TRY(language_open(f->o.language_model, &f->model));
     uint64_t hash = language_hash(f->model);
@@ -166,7 +168,7 @@ err filter_new(const filter_options *o, int workers, filter **out) {
     f->n_workers = workers;
     f->workers = mem_alloc((size_t)workers * sizeof *f->workers);
     for (int i = 0; i < workers && f->model; i++)
-        f->workers[i].language = language_room_new(f->model);
+        f->workers[i].language = language_scratch_new(f->model);
     *out = f;
     return OK;
 cleanup:
@@ -182,7 +184,7 @@ static void worker_free(filter_worker *w) {
     str_free(&w->edited);
     str_free(&w->masked);
     str_free(&w->folded);
-    language_room_free(w->language);
+    language_scratch_free(w->language);
 }
 
 void filter_free(filter *f) {
@@ -208,13 +210,13 @@ size_t filter_bytes(const filter *f) {
 
 /* ---- judging --------------------------------------------------------------------------------- */
 
-const scan *judged_scan(judged *j) {
+const scan *judgment_scan(judgment *j) {
     if (!j->w->scanned) scan_text(&j->w->scan, j->v->text);
     j->w->scanned = true;
     return &j->w->scan;
 }
 
-bool judged_fails(judged *j, int rule, double value) {
+bool judgment_fails(judgment *j, int rule, double value) {
     double limit = j->f->o.limit[rule];
     bool fails = filter_rules[rule].direction == FILTER_LEAST ? value < limit : value > limit;
     if (!fails) return false;
@@ -223,24 +225,24 @@ bool judged_fails(judged *j, int rule, double value) {
     return true;
 }
 
-bool filter_language(judged *j) {
+bool filter_language(judgment *j) {
     const filter *f = j->f;
     const float *p = language_predict(f->model, j->w->language, j->v->text);
     float best = 0;
     if (f->n_languages == 0)
         for (int i = 0; i < language_count(f->model); i++) best = MAX(best, p[i]);
     for (int i = 0; i < f->n_languages; i++) best = MAX(best, p[f->languages[i]]);
-    return judged_fails(j, FILTER_language, best);
+    return judgment_fails(j, FILTER_language, best);
 }
 
-bool filter_bad_words(judged *j) {
-    return judged_fails(j, FILTER_bad_words,
-                        (double)phrase_list_count(j->f->bad_words, j->v->text));
+bool filter_bad_words(judgment *j) {
+    return judgment_fails(j, FILTER_bad_words,
+                          (double)phrase_list_count(j->f->bad_words, j->v->text));
 }
 
-bool filter_pii(judged *j) {
+bool filter_pii(judgment *j) {
     static const int counters[] = { COUNTER_email, COUNTER_ip, COUNTER_phone };
-    _Static_assert(COUNT_OF(counters) == PII_KIND_COUNT, "one a kind");
+    _Static_assert(COUNT_OF(counters) == PII_KIND_COUNT, "one per kind");
     const char *masks[PII_KIND_COUNT] = { 0 };
     int64_t count[PII_KIND_COUNT] = { 0 };
     for (int i = 0; i < PII_KIND_COUNT; i++)
@@ -255,11 +257,11 @@ bool filter_pii(judged *j) {
 err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
     const filter *f = ctx;
     BUG_IF(worker < 0 || worker >= f->n_workers || d->text.len > UINT32_MAX);
-    judged j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
+    judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
     j.w->scanned = false;
     for (int i = 0; i < f->n_steps; i++)
         if (f->steps[i](&j)) {
-            v->text = d->text; /* what is dropped is kept as it was */
+            v->text = d->text; /* dropped documents are written unedited */
             return OK;
         }
     for (int i = 0; i < FILTER_COUNTER_COUNT; i++) v->count[i] += j.count[i];

@@ -1,5 +1,5 @@
-/* C4's rules. They go through the lines, remove some, take citation marks out of the others, and
- * drop documents by what the lines that are left hold. */
+/* C4's rules. They go through the lines of a document, remove some, strip citation marks from
+ * the others, and drop documents by what the remaining lines contain. */
 #include "curate/filter_internal.h"
 
 #include <string.h>
@@ -8,14 +8,14 @@
 
 typedef enum { LOREM_IPSUM, JAVASCRIPT, POLICY, BRACE, CITATION, FOUND_KINDS } found_kind;
 
-/* In lower case. Looked for at a letter that is rare in English, `at` bytes into the phrase. */
+/* In lower case. Searched by a letter that is rare in English, `at` bytes into the phrase. */
 typedef struct phrase {
     const char *text;
     int at;
     found_kind kind;
 } phrase;
 static const phrase phrases[] = {
-    /* those that are looked for at the same letter together */
+    /* grouped by the letter that they are searched by */
     { "lorem ipsum", 7, LOREM_IPSUM },
     { "javascript", 0, JAVASCRIPT },
     { "terms of use", 7, POLICY },
@@ -28,35 +28,42 @@ static const phrase phrases[] = {
     { "[", 0, CITATION },
 };
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 32) : c; }
+static char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 32) : c; }
 
-static bool is_at(text_span line, size_t at, const char *word) {
+static bool matches_at(text_span line, size_t at, const char *word) {
     for (; *word; word++, at++)
-        if (at >= line.len || lower(line.at[at]) != *word) return false;
+        if (at >= line.len || lower_ascii(line.at[at]) != *word) return false;
     return true;
 }
 
-/* The first phrase that is looked for at a byte, counted from 1; 0: none. */
-#define BOTH(c, C, first) [c] = first, [C] = first
-static const uint8_t looked_for[256] = {
-    BOTH('p', 'P', 1), BOTH('j', 'J', 2), BOTH('f', 'F', 3), BOTH('v', 'V', 4),
-    BOTH('k', 'K', 5), ['{'] = 9,         ['['] = 10,
+/* Index plus one of the first phrase searched by a byte; 0: none. */
+#define BOTH_CASES(c, C, first) [c] = first, [C] = first
+static const uint8_t first_phrase[256] = {
+    BOTH_CASES('p', 'P', 1),
+    BOTH_CASES('j', 'J', 2),
+    BOTH_CASES('f', 'F', 3),
+    BOTH_CASES('v', 'V', 4),
+    BOTH_CASES('k', 'K', 5),
+    ['{'] = 9,
+    ['['] = 10,
 };
 
 static void find_phrases(text_span line, int *found) {
     for (size_t i = 0; i < line.len; i++) {
-        size_t k = looked_for[(unsigned char)line.at[i]];
+        size_t k = first_phrase[(unsigned char)line.at[i]];
         if (k == 0) continue;
-        char c = lower(line.at[i]);
+        char c = lower_ascii(line.at[i]);
         for (const phrase *f = &phrases[k - 1]; f < phrases + COUNT_OF(phrases); f++) {
             if (f->text[f->at] != c) break;
-            if (i >= (size_t)f->at && is_at(line, i - (size_t)f->at, f->text)) found[f->kind]++;
+            if (i >= (size_t)f->at && matches_at(line, i - (size_t)f->at, f->text))
+                found[f->kind]++;
         }
     }
 }
 
-/* Bytes of the citation mark that begins here: [12], [], [edit], [citation needed]; 0: none. */
-static size_t citation(text_span line, size_t at) {
+/* @return bytes of the citation mark that begins here: [12], [], [edit], [citation needed]; 0:
+ * none. */
+static size_t citation_length(text_span line, size_t at) {
     static const char *const marks[] = { "[edit]", "[citation needed]" };
     for (size_t i = 0; i < COUNT_OF(marks); i++) {
         size_t n = strlen(marks[i]);
@@ -67,14 +74,14 @@ static size_t citation(text_span line, size_t at) {
     return end < line.len && line.at[end] == ']' ? end + 1 - at : 0;
 }
 
-/* Appends the line without its citation marks and the white space they leave at its ends.
- * @return how many there were. */
+/* Appends the line without citation marks and the white space they leave at its ends. @return
+ * the number of marks removed. */
 static int64_t add_line(str *out, text_span line, bool brackets) {
     size_t begin = out->len;
     int64_t removed = 0;
     size_t from = 0;
     for (size_t i = 0; brackets && i < line.len; i++) {
-        size_t n = line.at[i] == '[' ? citation(line, i) : 0;
+        size_t n = line.at[i] == '[' ? citation_length(line, i) : 0;
         if (!n) continue;
         str_add_bytes(out, line.at + from, i - from);
         i += n - 1;
@@ -93,13 +100,13 @@ static int64_t add_line(str *out, text_span line, bool brackets) {
 
 /* ---- sentences ------------------------------------------------------------------------------- */
 
-/* Quotation marks and brackets that may close a sentence behind its end. */
+/* Quotation marks and brackets that may follow the end of a sentence. */
 static bool is_closing(uint32_t cp) {
     return cp == '"' || cp == '\'' || cp == ')' || cp == ']' || cp == 0x201D || cp == 0x2019 ||
            cp == 0xBB || cp == 0x300D || cp == 0x300F || cp == 0xFF09;
 }
 
-/* Whether the dot at `at` follows a single letter that is a word of its own. */
+/* Whether the dot at `at` follows an initial: a single letter that is a word of its own. */
 static bool is_initial(text_span line, size_t at) {
     if (at == 0 || line.at[at] != '.') return false;
     char c = line.at[at - 1];
@@ -107,7 +114,7 @@ static bool is_initial(text_span line, size_t at) {
     return letter && (at == 1 || line.at[at - 2] == ' ' || line.at[at - 2] == '.');
 }
 
-/* Whether a sentence that ended before `i` is followed by the beginning of another, or nothing. */
+/* Whether a sentence that ends before `i` is followed by the start of another, or by nothing. */
 static bool is_break(text_span line, size_t i, bool spaced) {
     size_t from = i;
     uint32_t cp = 0;
@@ -121,7 +128,7 @@ static bool is_break(text_span line, size_t i, bool spaced) {
 
 int64_t filter_sentences(text_span line) {
     int64_t sentences = 0;
-    bool open = false; /* something since the last end */
+    bool open = false; /* text since the last sentence end */
     for (size_t i = 0, next; i < line.len; i = next) {
         unsigned char c = (unsigned char)line.at[i];
         next = i + 1;
@@ -159,9 +166,9 @@ typedef struct c4 {
     int64_t lorem_ipsum, braces, sentences;
 } c4;
 
-/* Judges a line that `out` has from byte `begin` on, without citation marks.
- * @return the counter of the rule that removes it, or -1. */
-static int judge_line(judged *j, const scan_line *l, const str *out, size_t begin, int *found,
+/* Judges the line that `out` holds from byte `begin` on, without citation marks. @return the
+ * counter of the rule that removes it, or -1. */
+static int judge_line(judgment *j, const scan_line *l, const str *out, size_t begin, int *found,
                       bool punctuated, c4 *c) {
     const double *setting = j->f->o.setting;
     text_span line = { out->text + begin, out->len - begin };
@@ -176,8 +183,8 @@ static int judge_line(judged *j, const scan_line *l, const str *out, size_t begi
     return -1;
 }
 
-static bool judge_lines(judged *j, bool punctuated) {
-    const scan *s = judged_scan(j);
+static bool judge_lines(judgment *j, bool punctuated) {
+    const scan *s = judgment_scan(j);
     str *out = &j->w->edited;
     c4 c = { 0 };
     out->len = 0;
@@ -198,9 +205,9 @@ static bool judge_lines(judged *j, bool punctuated) {
             j->count[COUNTER_citations] += citations;
         }
     }
-    if (judged_fails(j, FILTER_c4_lorem_ipsum, (double)c.lorem_ipsum) ||
-        judged_fails(j, FILTER_c4_braces, (double)c.braces) ||
-        judged_fails(j, FILTER_c4_sentences, (double)c.sentences))
+    if (judgment_fails(j, FILTER_c4_lorem_ipsum, (double)c.lorem_ipsum) ||
+        judgment_fails(j, FILTER_c4_braces, (double)c.braces) ||
+        judgment_fails(j, FILTER_c4_sentences, (double)c.sentences))
         return true;
     if (out->len != s->text.len || memcmp(out->text, s->text.at, out->len) != 0) {
         j->v->text = (text_span){ out->text, out->len };
@@ -209,5 +216,5 @@ static bool judge_lines(judged *j, bool punctuated) {
     return false;
 }
 
-bool filter_c4(judged *j) { return judge_lines(j, true); }
-bool filter_c4_no_punct(judged *j) { return judge_lines(j, false); }
+bool filter_c4(judgment *j) { return judge_lines(j, true); }
+bool filter_c4_no_punct(judgment *j) { return judge_lines(j, false); }

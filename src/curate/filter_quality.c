@@ -1,4 +1,5 @@
-/* The rule sets that only compare what the scan counted: Gopher quality, FineWeb, basic. */
+/* Rule sets that only compare counts of the scan with limits: Gopher quality, FineWeb, basic.
+ * Also the table of sentence terminals. */
 #include "curate/filter_internal.h"
 
 #include <string.h>
@@ -54,7 +55,7 @@ static bool begins_with_bullet(text_span line) {
     return line.at[0] == '-' || (line.len >= 3 && memcmp(line.at, "\xE2\x80\xA2", 3) == 0);
 }
 
-/* What the lines of a text look like. */
+/* Counts of lines by how they begin and end. */
 typedef struct line_counts {
     int64_t bullets, ellipses, terminal, few_chars;
 } line_counts;
@@ -71,50 +72,54 @@ static line_counts count_lines(const scan *s, double few) {
     return c;
 }
 
-static int bits(unsigned v) {
+static int count_bits(unsigned v) {
     int n = 0;
     for (; v; v &= v - 1) n++;
     return n;
 }
 
-bool filter_gopher_quality(judged *j) {
-    const scan *s = judged_scan(j);
+bool filter_gopher_quality(judgment *j) {
+    const scan *s = judgment_scan(j);
     double words = (double)s->words, solid = (double)s->solid_words;
-    double length = ratio((double)s->solid_word_chars, solid);
-    if (judged_fails(j, FILTER_gopher_min_words, solid) ||
-        judged_fails(j, FILTER_gopher_max_words, solid) ||
-        judged_fails(j, FILTER_gopher_min_length, length) ||
-        judged_fails(j, FILTER_gopher_max_length, length) ||
-        judged_fails(j, FILTER_gopher_hashes, ratio((double)s->hashes, words)) ||
-        judged_fails(j, FILTER_gopher_ellipses, ratio((double)s->ellipses, words)))
+    double length = safe_ratio((double)s->solid_word_chars, solid);
+    if (judgment_fails(j, FILTER_gopher_min_words, solid) ||
+        judgment_fails(j, FILTER_gopher_max_words, solid) ||
+        judgment_fails(j, FILTER_gopher_min_length, length) ||
+        judgment_fails(j, FILTER_gopher_max_length, length) ||
+        judgment_fails(j, FILTER_gopher_hashes, safe_ratio((double)s->hashes, words)) ||
+        judgment_fails(j, FILTER_gopher_ellipses, safe_ratio((double)s->ellipses, words)))
         return true;
     line_counts c = count_lines(s, 0);
     double lines = (double)s->all_lines;
-    return judged_fails(j, FILTER_gopher_bullets, ratio((double)c.bullets, lines)) ||
-           judged_fails(j, FILTER_gopher_line_ellipses, ratio((double)c.ellipses, lines)) ||
-           judged_fails(j, FILTER_gopher_letters, ratio((double)s->letter_words, words)) ||
-           judged_fails(j, FILTER_gopher_stop_words, bits(s->stop_words));
+    return judgment_fails(j, FILTER_gopher_bullets, safe_ratio((double)c.bullets, lines)) ||
+           judgment_fails(j, FILTER_gopher_line_ellipses, safe_ratio((double)c.ellipses, lines)) ||
+           judgment_fails(j, FILTER_gopher_letters, safe_ratio((double)s->letter_words, words)) ||
+           judgment_fails(j, FILTER_gopher_stop_words, count_bits(s->stop_words));
 }
 
-bool filter_fineweb(judged *j) {
-    const scan *s = judged_scan(j);
+bool filter_fineweb(judgment *j) {
+    const scan *s = judgment_scan(j);
     line_counts c = count_lines(s, j->f->o.setting[SETTING_short_line]);
     double lines = (double)s->n_lines;
-    if (judged_fails(j, FILTER_fineweb_ends, ratio((double)c.terminal, lines)) ||
-        judged_fails(j, FILTER_fineweb_short, ratio((double)c.few_chars, lines)))
+    if (judgment_fails(j, FILTER_fineweb_ends, safe_ratio((double)c.terminal, lines)) ||
+        judgment_fails(j, FILTER_fineweb_short, safe_ratio((double)c.few_chars, lines)))
         return true;
     double repeated = (double)filter_repeated_lines(j->w, s).chars;
-    return judged_fails(j, FILTER_fineweb_repeats,
-                        ratio(repeated, (double)(s->chars - s->newlines))) ||
-           judged_fails(j, FILTER_fineweb_newlines, ratio((double)s->newlines, (double)s->words));
+    return judgment_fails(j, FILTER_fineweb_repeats,
+                          safe_ratio(repeated, (double)(s->chars - s->newlines))) ||
+           judgment_fails(j, FILTER_fineweb_newlines,
+                          safe_ratio((double)s->newlines, (double)s->words));
 }
 
-bool filter_basic(judged *j) {
-    const scan *s = judged_scan(j);
+bool filter_basic(judgment *j) {
+    const scan *s = judgment_scan(j);
     double words = (double)s->words;
-    return judged_fails(j, FILTER_basic_min_words, words) ||
-           judged_fails(j, FILTER_basic_max_words, words) ||
-           judged_fails(j, FILTER_basic_length, ratio((double)s->word_chars[s->words], words)) ||
-           judged_fails(j, FILTER_basic_symbols, ratio((double)(s->hashes + s->ellipses), words)) ||
-           judged_fails(j, FILTER_basic_letters, ratio((double)s->letters, (double)s->chars));
+    return judgment_fails(j, FILTER_basic_min_words, words) ||
+           judgment_fails(j, FILTER_basic_max_words, words) ||
+           judgment_fails(j, FILTER_basic_length,
+                          safe_ratio((double)s->word_chars[s->words], words)) ||
+           judgment_fails(j, FILTER_basic_symbols,
+                          safe_ratio((double)(s->hashes + s->ellipses), words)) ||
+           judgment_fails(j, FILTER_basic_letters,
+                          safe_ratio((double)s->letters, (double)s->chars));
 }

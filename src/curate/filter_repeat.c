@@ -1,18 +1,18 @@
-/* Gopher's repetition rules. Runs of n words are compared by hashes, and with each n only those are
- * looked at again that can still occur twice: a run of n words repeats only if the n - 1 words it
- * begins with repeat, and those it ends with. Ordinary text has few, so that nine passes cost about
- * two. */
+/* Gopher's repetition rules. Runs of n words are compared by hash, for n from 2 to 10. A run of
+ * n words can repeat only if its first n - 1 and its last n - 1 words repeat, so each pass looks
+ * only at the runs that survived the one before. Ordinary text has few of them, so nine passes
+ * cost about as much as two. */
 #include "curate/filter_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* A mark on a slot's count, which no count of words reaches. */
+/* A flag in a slot's count, above any possible count of words. */
 #define SEEN_BEFORE 0x80000000u
 
 /* ---- sets of hashes -------------------------------------------------------------------------- */
 
-/* Empties the set and makes room for n keys. */
+/* Empties the set and reserves space for n keys. */
 static void seen_clear(seen_set *s, int64_t n) {
     uint64_t least = MAX(1024, (uint64_t)n + (uint64_t)n / 2);
     if (!s->slots || s->mask + 1 < least) {
@@ -23,7 +23,7 @@ static void seen_clear(seen_set *s, int64_t n) {
         s->mask = size - 1;
         s->stamp = 0;
     }
-    if (++s->stamp == 0) { /* came round: old stamps would look new */
+    if (++s->stamp == 0) { /* wrapped around: old stamps would look current */
         memset(s->slots, 0, (s->mask + 1) * sizeof *s->slots);
         s->stamp = 1;
     }
@@ -49,7 +49,7 @@ void seen_free(seen_set *s) { free(s->slots); }
 
 /* ---- lines and paragraphs -------------------------------------------------------------------- */
 
-static void note(seen_set *seen, const char *at, size_t bytes, int64_t chars, repeats *r) {
+static void count_repeat(seen_set *seen, const char *at, size_t bytes, int64_t chars, repeats *r) {
     uint32_t slot = seen_add(seen, hash_bytes(at, bytes, 0));
     if (seen->slots[slot].count == 1) return;
     r->count++;
@@ -60,7 +60,8 @@ repeats filter_repeated_lines(filter_worker *w, const scan *s) {
     repeats r = { 0 };
     seen_clear(&w->seen, s->n_lines);
     for (int64_t i = 0; i < s->n_lines; i++)
-        note(&w->seen, s->text.at + s->lines[i].at, s->lines[i].bytes, s->lines[i].chars, &r);
+        count_repeat(&w->seen, s->text.at + s->lines[i].at, s->lines[i].bytes, s->lines[i].chars,
+                     &r);
     return r;
 }
 
@@ -73,38 +74,40 @@ static repeats repeated_paragraphs(filter_worker *w, const scan *s, int64_t *par
         const scan_line *last = &s->lines[next - 1];
         const char *at = s->text.at + s->lines[i].at;
         size_t bytes = last->at + last->bytes - s->lines[i].at;
-        note(&w->seen, at, bytes, utf8_length(at, bytes), &r);
+        count_repeat(&w->seen, at, bytes, utf8_length(at, bytes), &r);
         ++*paragraphs;
     }
     return r;
 }
 
-static bool drops_lines(judged *j, const scan *s) {
+static bool drops_lines(judgment *j, const scan *s) {
     int64_t paragraphs;
     repeats p = repeated_paragraphs(j->w, s, &paragraphs);
     double chars = (double)s->chars;
-    if (judged_fails(j, FILTER_repeat_paragraphs, ratio((double)p.count, (double)paragraphs)) ||
-        judged_fails(j, FILTER_repeat_paragraph_chars, ratio((double)p.chars, chars)))
+    if (judgment_fails(j, FILTER_repeat_paragraphs,
+                       safe_ratio((double)p.count, (double)paragraphs)) ||
+        judgment_fails(j, FILTER_repeat_paragraph_chars, safe_ratio((double)p.chars, chars)))
         return true;
     repeats l = filter_repeated_lines(j->w, s);
-    return judged_fails(j, FILTER_repeat_lines, ratio((double)l.count, (double)s->n_lines)) ||
-           judged_fails(j, FILTER_repeat_line_chars, ratio((double)l.chars, chars));
+    return judgment_fails(j, FILTER_repeat_lines,
+                          safe_ratio((double)l.count, (double)s->n_lines)) ||
+           judgment_fails(j, FILTER_repeat_line_chars, safe_ratio((double)l.chars, chars));
 }
 
 /* ---- runs of words --------------------------------------------------------------------------- */
 
 typedef struct runs {
-    repeat_run *run; /* in the order of the text */
+    repeat_run *run; /* in text order */
     int64_t n;
-    int words; /* in a run */
+    int words; /* per run */
 } runs;
 
-/* Every run of one word. */
+/* Starts with every single word as a run. */
 static runs runs_begin(filter_worker *w, const scan *s) {
-    if (w->runs_room < s->words) {
-        w->runs_room = MAX(1024, s->words + s->words / 2);
+    if (w->runs_capacity < s->words) {
+        w->runs_capacity = MAX(1024, s->words + s->words / 2);
         free(w->runs);
-        w->runs = mem_alloc((size_t)w->runs_room * sizeof *w->runs);
+        w->runs = mem_alloc((size_t)w->runs_capacity * sizeof *w->runs);
     }
     for (int64_t i = 0; i < s->words; i++)
         w->runs[i] = (repeat_run){ .hash = s->hash[i], .at = (uint32_t)i };
@@ -124,7 +127,7 @@ static void runs_extend(runs *r, seen_set *seen, const scan *s) {
     }
 }
 
-/* Leaves the runs that may occur twice when they are one word longer. */
+/* Keeps the runs that may still repeat when extended by one word. */
 static void runs_narrow(runs *r, const seen_set *seen) {
     int64_t kept = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -140,11 +143,11 @@ static int64_t run_chars(const scan *s, uint32_t at, int words) {
     return s->word_chars[at + (uint32_t)words] - s->word_chars[at];
 }
 
-/* Characters of the most frequent run, the first where several are, spaces between words included,
- * once for each time it occurs. */
+/* @return characters of the most frequent run (the first one in a tie), including the spaces
+ * between its words, times its number of occurrences. */
 static int64_t top_run_chars(const runs *r, const seen_set *seen, const scan *s) {
     if (s->words < r->words) return 0;
-    uint32_t at = 0, most = 1; /* where none repeats, the text's first */
+    uint32_t at = 0, most = 1; /* if none repeats, the first of the text */
     for (int64_t i = 0; i < r->n; i++) {
         uint32_t count = seen->slots[r->run[i].slot].count;
         if (count > most) at = r->run[i].at, most = count;
@@ -152,8 +155,8 @@ static int64_t top_run_chars(const runs *r, const seen_set *seen, const scan *s)
     return (run_chars(s, at, r->words) + r->words - 1) * most;
 }
 
-/* Characters of words in runs that occurred before, none counted twice: after such a run the search
- * goes on behind it. */
+/* @return characters of words in runs that occurred before, none counted twice: the search
+ * continues after such a run. */
 static int64_t repeated_run_chars(const runs *r, seen_set *seen, const scan *s) {
     int64_t chars = 0, from = 0;
     for (int64_t i = 0; i < r->n; i++) {
@@ -168,9 +171,9 @@ static int64_t repeated_run_chars(const runs *r, seen_set *seen, const scan *s) 
     return chars;
 }
 
-bool filter_gopher_repetition(judged *j) {
+bool filter_gopher_repetition(judgment *j) {
     enum { FIRST_TOP = 2, FIRST_REPEAT = 5, LAST = 10 };
-    const scan *s = judged_scan(j);
+    const scan *s = judgment_scan(j);
     if (drops_lines(j, s)) return true;
     seen_set *seen = &j->w->seen;
     runs r = runs_begin(j->w, s);
@@ -179,7 +182,7 @@ bool filter_gopher_repetition(judged *j) {
         bool top = n < FIRST_REPEAT;
         int rule = top ? FILTER_top_2gram + n - FIRST_TOP : FILTER_repeat_5gram + n - FIRST_REPEAT;
         int64_t chars = top ? top_run_chars(&r, seen, s) : repeated_run_chars(&r, seen, s);
-        if (judged_fails(j, rule, ratio((double)chars, (double)s->chars))) return true;
+        if (judgment_fails(j, rule, safe_ratio((double)chars, (double)s->chars))) return true;
         runs_narrow(&r, seen);
     }
     return false;

@@ -1,43 +1,47 @@
-/* The one pass over a document's text: words, lines and what is counted on the way. */
+/* The single pass over a document's text that finds words and lines and counts everything the
+ * rule sets need. ASCII is processed eight bytes at a time. */
 #include "curate/filter_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Beside the CLASS_ bits, of a word so far: what is looked at again when the word is complete. */
+/* Flags beside the CLASS_ bits of a word: what has to be counted once the word is complete. */
 enum { HAS_HASH = 256, HAS_DOT = 512 };
 
 static bool is_ascii_space(unsigned char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
-/* ---- eight bytes at a time ----------------------------------------------------------------------
- * Sets of bytes in a 64-bit word, each by its highest bit. Where a byte is not ASCII those after it
- * are not to be relied on. */
+/* ---- eight bytes at a time -------------------------------------------------------------------
+ * Sets of bytes in a 64-bit word, each marked by its highest bit. Results after the first byte
+ * that is
+ * not ASCII are undefined. */
 
-#define EACH(byte) ((uint64_t)(byte)*UINT64_C(0x0101010101010101))
-#define HIGHS      EACH(0x80)
+#define EACH_BYTE(byte) ((uint64_t)(byte)*UINT64_C(0x0101010101010101))
+#define HIGHS           EACH_BYTE(0x80)
 
-/* Bytes that may end a word: white space, controls and what is not ASCII. */
-static uint64_t stops(uint64_t eight) {
-    uint64_t above_space = (eight & ~HIGHS) + EACH(0x7F - ' ');
+/* Marks bytes that may end a word: white space, controls and non-ASCII bytes. */
+static uint64_t word_end_bytes(uint64_t eight) {
+    uint64_t above_space = (eight & ~HIGHS) + EACH_BYTE(0x7F - ' ');
     return (~above_space | eight) & HIGHS;
 }
 
-static uint64_t between(uint64_t eight, unsigned char low, unsigned char high) {
-    return (eight + EACH(0x80 - low)) & ~(eight + EACH(0x7F - high)) & HIGHS;
+static uint64_t bytes_between(uint64_t eight, unsigned char low, unsigned char high) {
+    return (eight + EACH_BYTE(0x80 - low)) & ~(eight + EACH_BYTE(0x7F - high)) & HIGHS;
 }
 
-static uint64_t letters_in(uint64_t eight) { return between(eight | EACH(0x20), 'a', 'z'); }
+static uint64_t letters_in(uint64_t eight) {
+    return bytes_between(eight | EACH_BYTE(0x20), 'a', 'z');
+}
 
-static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH(1) >> 56); }
+static int count_set(uint64_t highs) { return (int)((highs >> 7) * EACH_BYTE(1) >> 56); }
 
 /* ---- one word -------------------------------------------------------------------------------- */
 
-static uint64_t mix(uint64_t h, uint64_t word) {
+static uint64_t mix_hash(uint64_t h, uint64_t word) {
     h = (h ^ word) * 0x9E3779B97F4A7C15u;
     return h ^ h >> 29;
 }
 
-/* The n < 8 bytes at p as a number; `left` may be read. */
+/* Loads the n < 8 bytes at p; `left` bytes are readable. */
 static uint64_t load_part(const char *p, size_t n, size_t left) {
     uint64_t v = 0;
     if (left >= 8) {
@@ -52,12 +56,12 @@ static uint64_t word_hash(const char *p, size_t n, size_t left) {
     uint64_t h = n, v;
     for (; n >= 8; p += 8, n -= 8, left -= 8) {
         memcpy(&v, p, 8);
-        h = mix(h, v);
+        h = mix_hash(h, v);
     }
-    return mix(h, load_part(p, n, left));
+    return mix_hash(h, load_part(p, n, left));
 }
 
-/* The words Gopher asks for, as load_part gives them. */
+/* The stop words of Gopher, as load_part returns them. */
 #define PACK(a, b, c, d)                                                                           \
     ((uint32_t)(a) | (uint32_t)(b) << 8 | (uint32_t)(c) << 16 | (uint32_t)(d) << 24)
 static const uint32_t stop_words[] = {
@@ -70,7 +74,7 @@ enum { ALL_STOP_WORDS = (1 << COUNT_OF(stop_words)) - 1 };
 
 static bool is_ascii_letter(char c) { return (c | 32) >= 'a' && (c | 32) <= 'z'; }
 
-/* The bit of a stop word, in any case and with any ASCII punctuation around it; else 0. */
+/* @return the bit of a stop word, in any case and surrounded by any ASCII punctuation; else 0. */
 static unsigned stop_word_bit(const char *p, size_t n, size_t left) {
     while (n > 2 && !is_ascii_letter(p[n - 1])) n--;
     while (n > 2 && !is_ascii_letter(p[0])) p++, n--, left--;
@@ -82,7 +86,7 @@ static unsigned stop_word_bit(const char *p, size_t n, size_t left) {
     return 0;
 }
 
-/* "..." without overlaps, and U+2026. */
+/* Counts "..." without overlaps, and U+2026. */
 static int64_t count_ellipses(const char *p, size_t n) {
     int64_t count = 0;
     for (size_t i = 0; i + 3 <= n; i++) {
@@ -105,38 +109,38 @@ static int64_t count_byte(const char *p, size_t n, char c) {
 typedef struct walk {
     scan *s;
     const char *p, *end;
-    int64_t extra;      /* bytes before p that do not begin a character */
-    scan_line *line;    /* the one being read; NULL: no word yet */
+    int64_t extra;      /* continuation bytes before p */
+    scan_line *line;    /* the current line; NULL: no word in it yet */
     int64_t line_extra; /* `extra` where it begins */
-    bool blank;         /* a blank line, or none, came before */
+    bool blank;         /* preceded by a blank line, or by nothing */
 } walk;
 
 static void reserve_words(scan *s) {
-    if (s->words + 2 <= s->words_room) return;
-    s->words_room = MAX(1024, s->words_room * 2);
-    s->hash = mem_grow(s->hash, (size_t)s->words_room * sizeof *s->hash);
-    s->word_chars = mem_grow(s->word_chars, (size_t)s->words_room * sizeof *s->word_chars);
+    if (s->words + 2 <= s->words_capacity) return;
+    s->words_capacity = MAX(1024, s->words_capacity * 2);
+    s->hash = mem_grow(s->hash, (size_t)s->words_capacity * sizeof *s->hash);
+    s->word_chars = mem_grow(s->word_chars, (size_t)s->words_capacity * sizeof *s->word_chars);
 }
 
 static void reserve_lines(scan *s) {
-    if (s->n_lines + 1 <= s->lines_room) return;
-    s->lines_room = MAX(256, s->lines_room * 2);
-    s->lines = mem_grow(s->lines, (size_t)s->lines_room * sizeof *s->lines);
+    if (s->n_lines + 1 <= s->lines_capacity) return;
+    s->lines_capacity = MAX(256, s->lines_capacity * 2);
+    s->lines = mem_grow(s->lines, (size_t)s->lines_capacity * sizeof *s->lines);
 }
 
-/* Passes the characters of a word that are ASCII, as long as eight bytes can be read. */
+/* Skips the ASCII characters of a word, while eight bytes can be read. */
 static unsigned walk_ascii(walk *k) {
     unsigned classes = 0;
     while (k->end - k->p >= 8) {
         uint64_t eight;
         memcpy(&eight, k->p, 8);
-        uint64_t stop = stops(eight), in_word = HIGHS;
+        uint64_t stop = word_end_bytes(eight), in_word = HIGHS;
         if (stop) in_word &= (stop & -stop) - 1;
         uint64_t letters = letters_in(eight) & in_word;
         if (letters) classes |= CLASS_LETTER;
-        if (between(eight, '0', '9') & in_word) classes |= CLASS_NUMBER;
-        if (between(eight, '#', '#') & in_word) classes |= HAS_HASH;
-        if (between(eight, '.', '.') & in_word) classes |= HAS_DOT;
+        if (bytes_between(eight, '0', '9') & in_word) classes |= CLASS_NUMBER;
+        if (bytes_between(eight, '#', '#') & in_word) classes |= HAS_HASH;
+        if (bytes_between(eight, '.', '.') & in_word) classes |= HAS_DOT;
         k->s->letters += count_set(letters);
         k->p += stop ? __builtin_ctzll(stop) / 8 : 8;
         if (stop) break;
@@ -202,7 +206,7 @@ static void end_line(walk *k) {
     k->line = NULL;
 }
 
-/* Passes white space. */
+/* Skips white space. */
 static void walk_space(walk *k) {
     while (k->p < k->end) {
         unsigned char c = (unsigned char)*k->p;
@@ -225,8 +229,8 @@ void scan_text(scan *s, text_span text) {
                    .hash = s->hash,
                    .word_chars = s->word_chars,
                    .lines = s->lines,
-                   .words_room = s->words_room,
-                   .lines_room = s->lines_room };
+                   .words_capacity = s->words_capacity,
+                   .lines_capacity = s->lines_capacity };
     *s = fresh;
     reserve_words(s);
     s->word_chars[0] = 0;

@@ -1,9 +1,9 @@
-/* URLs against lists: domains with all below them, whole words, parts. */
+/* Checks URLs against lists: domains with all their subdomains, whole words, and substrings. */
 #include "curate/filter_internal.h"
 
 #include <string.h>
 
-/* The host of a URL: without scheme, user, port, path and a dot at its end. */
+/* @return the host of a URL, without scheme, user, port, path and trailing dot. */
 static text_span url_host(text_span url) {
     const char *at = url.at, *end = url.at + url.len;
     for (const char *p = at; p + 2 < end && *p != '/' && *p != '?'; p++)
@@ -22,7 +22,7 @@ static text_span url_host(text_span url) {
     return (text_span){ at, (size_t)(stop - at) };
 }
 
-/* How many of the host, its parent domain, and so on are in the list. */
+/* @return how many of the host, its parent domain, and so on are in the list. */
 static int64_t count_domains(const phrase_list *l, text_span host) {
     int64_t count = 0;
     while (host.len > 0) {
@@ -34,7 +34,7 @@ static int64_t count_domains(const phrase_list *l, text_span host) {
     return count;
 }
 
-bool filter_url(judged *j) {
+bool filter_url(judgment *j) {
     const filter *f = j->f;
     if (j->doc->url.len == 0) {
         j->v->count[COUNTER_no_url]++;
@@ -43,8 +43,8 @@ bool filter_url(judged *j) {
     fold_text(j->doc->url, &j->w->folded);
     text_span url = { j->w->folded.text, j->w->folded.len };
     int64_t domains = f->url_domains ? count_domains(f->url_domains, url_host(url)) : 0;
-    if (judged_fails(j, FILTER_url_domains, (double)domains)) return true;
+    if (judgment_fails(j, FILTER_url_domains, (double)domains)) return true;
     int64_t words = f->url_words ? phrase_list_count(f->url_words, url) : 0;
     if (f->url_parts) words += phrase_list_parts(f->url_parts, url);
-    return judged_fails(j, FILTER_url_words, (double)words);
+    return judgment_fails(j, FILTER_url_words, (double)words);
 }

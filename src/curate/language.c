@@ -1,55 +1,55 @@
-/* Reads fastText's model files. Nothing in them is believed: every size is checked against what is
- * left of the file before anything is allocated by it. */
+/* Reads fastText's model files. Nothing in them is trusted: every size is checked against what
+ * is left of the file before anything is allocated. */
 #include "curate/language_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-enum { MAGIC = 793712314, OLDEST = 11, NEWEST = 12, SUPERVISED = 3, MOST_DIM = 1 << 16 };
+enum { MAGIC = 793712314, OLDEST = 11, NEWEST = 12, SUPERVISED = 3, MAX_DIM = 1 << 16 };
 
-/* ---- the file as a stream -------------------------------------------------------------------- */
+/* ---- reading the file ------------------------------------------------------------------------ */
 
-typedef struct reader {
+typedef struct model_reader {
     const char *path;
     const uint8_t *p;
     size_t left;
-    err e; /* the first fault; after it everything reads as 0 */
-} reader;
+    err e; /* the first error; after it everything reads as 0 */
+} model_reader;
 
-static void fault(reader *r, const char *what) {
+static void report_fault(model_reader *r, const char *what) {
     if (r->e) return;
-    r->e = err_hint(ERR("%s: not a whole fastText model: %s", r->path, what),
-                    "download the file again, or name another");
+    r->e = err_hint(ERR("%s: not a complete fastText model: %s", r->path, what),
+                    "download the file again, or pass another");
 }
 
-/* The next n bytes; NULL, and a fault, when there are fewer. */
-static const uint8_t *take(reader *r, size_t n, const char *what) {
-    if (r->e || n > r->left) return fault(r, what), NULL;
+/* @return the next n bytes; NULL, and an error, if there are fewer. */
+static const uint8_t *take_bytes(model_reader *r, size_t n, const char *what) {
+    if (r->e || n > r->left) return report_fault(r, what), NULL;
     const uint8_t *p = r->p;
     r->p += n;
     r->left -= n;
     return p;
 }
 
-static void take_into(reader *r, void *to, size_t n, const char *what) {
-    const uint8_t *p = take(r, n, what);
+static void take_into(model_reader *r, void *to, size_t n, const char *what) {
+    const uint8_t *p = take_bytes(r, n, what);
     memset(to, 0, n);
     if (p) memcpy(to, p, n);
 }
 
-static int32_t take_i32(reader *r, const char *what) {
+static int32_t take_i32(model_reader *r, const char *what) {
     int32_t v;
     take_into(r, &v, sizeof v, what);
     return v;
 }
 
-static int64_t take_i64(reader *r, const char *what) {
+static int64_t take_i64(model_reader *r, const char *what) {
     int64_t v;
     take_into(r, &v, sizeof v, what);
     return v;
 }
 
-static uint8_t take_u8(reader *r, const char *what) {
+static uint8_t take_u8(model_reader *r, const char *what) {
     uint8_t v;
     take_into(r, &v, sizeof v, what);
     return v;
@@ -57,23 +57,26 @@ static uint8_t take_u8(reader *r, const char *what) {
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-static void read_settings(reader *r, language_model *m) {
+static void read_settings(model_reader *r, language_model *m) {
     enum { DIM, NGRAMS = 5, LOSS, MODEL, BUCKET, MINN, MAXN, N = 12 };
-    if (take_i32(r, "its beginning is missing") != MAGIC) fault(r, "it begins with another mark");
-    int32_t version = take_i32(r, "its version is missing");
-    if (version < OLDEST || version > NEWEST) fault(r, "its version is neither 11 nor 12");
+    if (take_i32(r, "the beginning is missing") != MAGIC) report_fault(r, "wrong magic number");
+    int32_t version = take_i32(r, "the version is missing");
+    if (version < OLDEST || version > NEWEST) report_fault(r, "its version is neither 11 nor 12");
     int32_t v[N];
-    for (int i = 0; i < N; i++) v[i] = take_i32(r, "its settings are cut off");
-    take(r, sizeof(double), "its settings are cut off");
+    for (int i = 0; i < N; i++) v[i] = take_i32(r, "its settings are truncated");
+    take_bytes(r, sizeof(double), "its settings are truncated");
     m->dim = v[DIM], m->word_ngrams = v[NGRAMS], m->bucket = v[BUCKET];
     m->minn = v[MINN], m->maxn = version == OLDEST ? 0 : v[MAXN];
     m->loss = (ft_loss)v[LOSS];
-    if (v[MODEL] != SUPERVISED) fault(r, "it was not trained on labels (supervised)");
-    if (m->dim < 1 || m->dim > MOST_DIM) fault(r, "its vectors have an impossible size");
-    if (v[LOSS] < FT_HIERARCHICAL || v[LOSS] > FT_ONE_VS_ALL) fault(r, "its loss is unknown");
+    if (v[MODEL] != SUPERVISED) report_fault(r, "it was not trained on labels (supervised)");
+    if (m->dim < 1 || m->dim > MAX_DIM) report_fault(r, "its vectors have an impossible size");
+    if (v[LOSS] < FT_HIERARCHICAL || v[LOSS] > FT_ONE_VS_ALL)
+        report_fault(r, "its loss is unknown");
     bool negative = m->bucket < 0 || m->word_ngrams < 0 || m->minn < 0 || m->maxn < 0;
-    if (negative || m->maxn > 64 || m->word_ngrams > 64) fault(r, "its n-grams are out of range");
-    if (m->bucket == 0 && (m->maxn > 0 || m->word_ngrams > 1)) fault(r, "n-grams, but no buckets");
+    if (negative || m->maxn > 64 || m->word_ngrams > 64)
+        report_fault(r, "its n-gram settings are out of range");
+    if (m->bucket == 0 && (m->maxn > 0 || m->word_ngrams > 1))
+        report_fault(r, "it has n-grams but no buckets");
 }
 
 /* ---- the dictionary -------------------------------------------------------------------------- */
@@ -103,17 +106,17 @@ static void make_word_table(language_model *m) {
     for (int32_t i = 0; i < m->words; i++) add_word(m, i);
 }
 
-static void read_word(reader *r, ft_word *w, int64_t *count, int8_t *type) {
+static void read_word(model_reader *r, ft_word *w, int64_t *count, int8_t *type) {
     const uint8_t *end = r->e ? NULL : memchr(r->p, 0, r->left);
     if (!end) {
-        fault(r, "its dictionary is cut off");
+        report_fault(r, "its dictionary is truncated");
         return;
     }
     w->text = (const char *)r->p;
     w->len = (uint32_t)(end - r->p);
-    take(r, (size_t)w->len + 1, "its dictionary is cut off");
-    *count = take_i64(r, "its dictionary is cut off");
-    *type = (int8_t)take_u8(r, "its dictionary is cut off");
+    take_bytes(r, (size_t)w->len + 1, "its dictionary is truncated");
+    *count = take_i64(r, "its dictionary is truncated");
+    *type = (int8_t)take_u8(r, "its dictionary is truncated");
 }
 
 static char *label_of(const ft_word *w) {
@@ -123,12 +126,12 @@ static char *label_of(const ft_word *w) {
     return strcpy(copy, text);
 }
 
-/* Which buckets are left, and their rows, in a model that was pruned. */
-static void read_pruned(reader *r, language_model *m, int64_t pruned) {
-    const char *what = "its list of n-grams is cut off";
+/* Reads which buckets a pruned model has kept, and their rows. */
+static void read_pruned(model_reader *r, language_model *m, int64_t pruned) {
+    const char *what = "its list of n-grams is truncated";
     m->bucket_rows = pruned < 0 ? m->bucket : pruned;
     if (pruned < 0) return;
-    if ((uint64_t)pruned > MIN(r->left / 8, INT32_MAX / 4)) return fault(r, what);
+    if ((uint64_t)pruned > MIN(r->left / 8, INT32_MAX / 4)) return report_fault(r, what);
     m->kept_mask = 63;
     while (m->kept_mask < (uint64_t)pruned * 2) m->kept_mask = m->kept_mask * 2 + 1;
     size_t bytes = ((size_t)m->kept_mask + 1) * sizeof *m->kept;
@@ -138,14 +141,14 @@ static void read_pruned(reader *r, language_model *m, int64_t pruned) {
         ft_kept k = { .bucket = take_i32(r, what) };
         k.row = take_i32(r, what);
         if (k.bucket < 0 || k.row < 0 || k.row >= pruned)
-            return fault(r, "an n-gram lies outside its matrix");
+            return report_fault(r, "an n-gram is outside its matrix");
         *ft_kept_slot(m, k.bucket) = k;
     }
 }
 
-static void read_dictionary(reader *r, language_model *m) {
-    enum { ENTRY = 10 }; /* bytes of the shortest */
-    const char *what = "its dictionary is cut off";
+static void read_dictionary(model_reader *r, language_model *m) {
+    enum { ENTRY = 10 }; /* bytes of the shortest entry */
+    const char *what = "its dictionary is truncated";
     int32_t size = take_i32(r, what);
     m->words = take_i32(r, what), m->labels = take_i32(r, what);
     take_i64(r, what);
@@ -153,7 +156,7 @@ static void read_dictionary(reader *r, language_model *m) {
     if (r->e) return;
     if (m->words < 0 || m->labels < 1 || size < 1 || (int64_t)m->words + m->labels != size ||
         (size_t)size > r->left / ENTRY)
-        return fault(r, "its dictionary has an impossible size");
+        return report_fault(r, "its dictionary has an impossible size");
     m->word = mem_alloc((size_t)MAX(m->words, 1) * sizeof *m->word);
     m->label = mem_alloc((size_t)m->labels * sizeof *m->label);
     m->tree = mem_alloc((size_t)m->labels * 2 * sizeof *m->tree);
@@ -163,7 +166,7 @@ static void read_dictionary(reader *r, language_model *m) {
         int8_t type = 0;
         read_word(r, &w, &count, &type);
         if (r->e) return;
-        if (type != (i >= m->words)) return fault(r, "labels and words are mixed");
+        if (type != (i >= m->words)) return report_fault(r, "labels and words are mixed");
         if (type == 0) {
             m->word[i] = w;
             continue;
@@ -177,53 +180,56 @@ static void read_dictionary(reader *r, language_model *m) {
 
 /* ---- matrices -------------------------------------------------------------------------------- */
 
-static void read_quantiser(reader *r, ft_quantiser *q, int64_t columns) {
-    const char *what = "its quantiser is cut off";
+static void read_quantizer(model_reader *r, ft_quantizer *q, int64_t columns) {
+    const char *what = "its quantizer is truncated";
     q->dim = take_i32(r, what), q->parts = take_i32(r, what);
     q->part = take_i32(r, what), q->last_part = take_i32(r, what);
     bool fits = q->dim == columns && q->parts >= 1 && q->part >= 1 && q->last_part >= 1 &&
                 q->last_part <= q->part &&
                 (int64_t)(q->parts - 1) * q->part + q->last_part == q->dim;
-    if (!fits) return fault(r, "its quantiser does not fit its vectors");
-    q->centroids = take(r, (size_t)q->dim * 256 * sizeof(float), what);
+    if (!fits) return report_fault(r, "its quantizer does not fit its vectors");
+    q->centroids = take_bytes(r, (size_t)q->dim * 256 * sizeof(float), what);
 }
 
-static void read_quantised(reader *r, ft_matrix *m) {
-    const char *what = "a matrix is cut off";
-    m->quantised = true;
+static void read_quantized(model_reader *r, ft_matrix *m) {
+    const char *what = "a matrix is truncated";
+    m->quantized = true;
     bool norms = take_u8(r, what) != 0;
     m->rows = take_i64(r, what), m->columns = take_i64(r, what);
     int32_t codes = take_i32(r, what);
-    if (codes < 0 || m->rows < 0 || m->rows > codes) return fault(r, "a matrix has no size");
-    m->data = take(r, (size_t)codes, what);
-    read_quantiser(r, &m->q, m->columns);
-    if (!r->e && m->rows * m->q.parts != codes) return fault(r, "a matrix has too few codes");
+    if (codes < 0 || m->rows < 0 || m->rows > codes) return report_fault(r, "a matrix has no size");
+    m->data = take_bytes(r, (size_t)codes, what);
+    read_quantizer(r, &m->q, m->columns);
+    if (!r->e && m->rows * m->q.parts != codes)
+        return report_fault(r, "a matrix has too few codes");
     if (!norms) return;
-    m->norms = take(r, (size_t)m->rows, what);
-    read_quantiser(r, &m->norm, 1);
+    m->norms = take_bytes(r, (size_t)m->rows, what);
+    read_quantizer(r, &m->norm, 1);
 }
 
-static void read_matrix(reader *r, ft_matrix *m, bool quantised, int64_t rows, int64_t columns) {
-    if (quantised) {
-        read_quantised(r, m);
+static void read_matrix(model_reader *r, ft_matrix *m, bool quantized, int64_t rows,
+                        int64_t columns) {
+    if (quantized) {
+        read_quantized(r, m);
     } else {
-        m->rows = take_i64(r, "a matrix is cut off");
-        m->columns = take_i64(r, "a matrix is cut off");
+        m->rows = take_i64(r, "a matrix is truncated");
+        m->columns = take_i64(r, "a matrix is truncated");
     }
     if (r->e) return;
     if (m->rows != rows || m->columns != columns)
-        return fault(r, "a matrix does not fit the dictionary");
+        return report_fault(r, "a matrix does not fit the dictionary");
     size_t bytes;
-    if (quantised) return;
+    if (quantized) return;
     if (!mul_size((size_t)rows, (size_t)columns * sizeof(float), &bytes))
-        return fault(r, "a matrix has an impossible size");
-    m->data = take(r, bytes, "a matrix is cut off");
+        return report_fault(r, "a matrix has an impossible size");
+    m->data = take_bytes(r, bytes, "a matrix is truncated");
 }
 
 /* ---- the tree -------------------------------------------------------------------------------- */
 
-/* Joins the two nodes of the smallest counts until one is left. Labels come most frequent first, so
- * the smallest leaf is the last, and inner nodes are made in the order of their counts. */
+/* Builds the Huffman tree: joins the two nodes with the smallest counts until one is left.
+ * Labels are sorted by decreasing frequency, so the smallest leaf is the last one, and inner
+ * nodes are created in the order of their counts. */
 static void build_tree(language_model *m) {
     int32_t leaf = m->labels - 1, node = m->labels, all = 2 * m->labels - 1;
     for (int32_t i = m->labels; i < all; i++) m->tree[i].count = INT64_C(1000000000000000);
@@ -241,14 +247,14 @@ static void build_tree(language_model *m) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void read_model(reader *r, language_model *m) {
+static void read_model(model_reader *r, language_model *m) {
     read_settings(r, m);
     if (!r->e) read_dictionary(r, m);
     if (r->e) return;
-    bool quantised = take_u8(r, "its matrices are missing") != 0;
-    read_matrix(r, &m->in, quantised, m->words + m->bucket_rows, m->dim);
-    bool quantised_out = take_u8(r, "its output matrix is missing") != 0;
-    read_matrix(r, &m->out, quantised && quantised_out, m->labels, m->dim);
+    bool quantized = take_u8(r, "its matrices are missing") != 0;
+    read_matrix(r, &m->in, quantized, m->words + m->bucket_rows, m->dim);
+    bool quantized_out = take_u8(r, "its output matrix is missing") != 0;
+    read_matrix(r, &m->out, quantized && quantized_out, m->labels, m->dim);
     if (!r->e && m->loss == FT_HIERARCHICAL) build_tree(m);
 }
 
@@ -257,7 +263,7 @@ err language_open(const char *path, language_model **out) {
     language_model *m = mem_alloc(sizeof *m);
     err e = io_map(path, &m->file);
     if (!e) {
-        reader r = { .path = path, .p = m->file.data, .left = m->file.size };
+        model_reader r = { .path = path, .p = m->file.data, .left = m->file.size };
         read_model(&r, m);
         e = r.e;
     }

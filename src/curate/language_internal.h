@@ -1,19 +1,20 @@
-/* A fastText model as it lies in its file. Numbers there are not aligned, so rows are read by
- * memcpy; nothing of the matrices is copied.
+/* A fastText model as stored in its file. Numbers in it are not aligned, so rows are read by
+ * memcpy;
+ * the matrices are not copied.
  *
  *     i32 magic, i32 version
  *     i32 dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate
  *     f64 t
  *     i32 size, nwords, nlabels; i64 ntokens, pruned
- *     size × { text, NUL, i64 count, i8 type }       words first, then labels
- *     pruned × { i32 bucket, i32 row }
- *     u8 quantised; the input matrix: nwords + buckets rows of dim
- *     u8 quantised; the output matrix: nlabels rows of dim
+ *     size x { text, NUL, i64 count, i8 type }       words first, then labels
+ *     pruned x { i32 bucket, i32 row }
+ *     u8 quantized; the input matrix: nwords + buckets rows of dim
+ *     u8 quantized; the output matrix: nlabels rows of dim
  *
- *     dense matrix      i64 rows, columns; f32[rows × columns]
- *     quantised matrix  u8 norms; i64 rows, columns; i32 n; u8 codes[n]; quantiser;
- *                       with norms: u8[rows]; quantiser of dimension 1
- *     quantiser         i32 dim, parts, part size, last part's size; f32 centroids[dim × 256]
+ *     dense matrix      i64 rows, columns; f32[rows x columns]
+ *     quantized matrix  u8 norms; i64 rows, columns; i32 n; u8 codes[n]; quantizer;
+ *                       with norms: u8[rows]; quantizer of dimension 1
+ *     quantizer         i32 dim, parts, part size, last part's size; f32 centroids[dim x 256]
  */
 #ifndef INGOT_LANGUAGE_INTERNAL_H
 #define INGOT_LANGUAGE_INTERNAL_H
@@ -21,16 +22,16 @@
 #include "curate/curate.h"
 #include "io/io.h"
 
-typedef struct ft_quantiser {
+typedef struct ft_quantizer {
     int32_t dim, parts, part, last_part;
     const uint8_t *centroids; /* f32[parts][256][part], the last part narrower */
-} ft_quantiser;
+} ft_quantizer;
 
 typedef struct ft_matrix {
     int64_t rows, columns;
     const uint8_t *data; /* f32[rows][columns]; or codes, u8[rows][q.parts] */
-    bool quantised;
-    ft_quantiser q, norm;
+    bool quantized;
+    ft_quantizer q, norm;
     const uint8_t *norms; /* u8[rows]; NULL: none */
 } ft_matrix;
 
@@ -41,12 +42,12 @@ typedef struct ft_word {
     uint32_t len;
 } ft_word;
 
-/* A bucket that pruning left. */
+/* A bucket kept by pruning. */
 typedef struct ft_kept {
     int32_t bucket, row; /* bucket -1: a free slot */
 } ft_kept;
 
-/* A node of the Huffman tree over labels; below `labels` they are leaves. */
+/* A node of the Huffman tree over labels; indices below `labels` are leaves. */
 typedef struct ft_node {
     int32_t left, right;
     int64_t count;
@@ -60,26 +61,27 @@ struct language_model {
     ft_word *word;       /* [words] */
     int32_t *word_table; /* [word_mask + 1] indices; -1: free */
     uint32_t word_mask;
-    char **label;        /* [labels], owned */
-    int64_t bucket_rows; /* of the input matrix; fewer than `bucket` in a model that was pruned */
-    ft_kept *kept;       /* [kept_mask + 1] which buckets have rows then; NULL: all */
+    char **label; /* [labels], owned */
+    /* rows of buckets in the input matrix; fewer than `bucket` in a pruned model */
+    int64_t bucket_rows;
+    ft_kept *kept; /* buckets that have rows; NULL: all */
     uint32_t kept_mask;
     ft_matrix in, out;
-    ft_node *tree; /* [2 × labels - 1], of a hierarchical model */
+    ft_node *tree; /* [2 x labels - 1], of a hierarchical model */
 };
 
-/* FNV-1a with bytes taken as signed, as the format has it. */
+/* FNV-1a over signed bytes, as fastText defines it. */
 static inline uint32_t ft_hash(uint32_t h, char c) { return (h ^ (uint32_t)(int8_t)c) * 16777619u; }
 enum { FT_HASH_SEED = (int)2166136261u };
 
-/* The slot of a bucket, or the free one where it belongs. */
+/* @return the slot of a bucket, or the free slot where it belongs. */
 static inline ft_kept *ft_kept_slot(const language_model *m, int64_t bucket) {
     uint32_t i = ((uint32_t)bucket * 0x9E3779B1u >> 7) & m->kept_mask;
     while (m->kept[i].bucket >= 0 && m->kept[i].bucket != bucket) i = (i + 1) & m->kept_mask;
     return &m->kept[i];
 }
 
-/* The index of a word; -1: not in the vocabulary. */
+/* @return the index of a word; -1: not in the vocabulary. */
 int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint32_t hash);
 
 #endif

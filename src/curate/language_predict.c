@@ -1,27 +1,27 @@
-/* What a fastText model makes of a text: the mean of the rows of its words, their n-grams of
- * characters and its n-grams of words, times the output matrix. */
+/* Prediction with a fastText model: the mean of the rows of a text's words, their character
+ * n-grams and its word n-grams, multiplied by the output matrix. */
 #include "curate/language_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { MOST_NGRAMS = 64 };
+enum { MAX_NGRAMS = 64 };
 
-struct language_room {
+struct language_scratch {
     float *hidden;      /* [dim] */
     float *probability; /* [labels] */
-    int32_t *path;      /* [labels] nodes still to visit */
-    float *path_log;    /* [labels] log of the probability to get there */
-    /* While a text is read: */
-    int64_t rows;                /* that were added to `hidden` */
-    int32_t recent[MOST_NGRAMS]; /* hashes of the last words, the newest at words % MOST_NGRAMS */
+    int32_t *path;      /* stack of nodes to visit */
+    float *path_log;    /* log probability of reaching each */
+    /* State while reading a text: */
+    int64_t rows;               /* rows added to `hidden` */
+    int32_t recent[MAX_NGRAMS]; /* hashes of the last words, the newest at words % MAX_NGRAMS */
     int64_t words;
-    str word; /* the one being read, with its < and > */
+    str word; /* the current word, with its < and > */
 };
 
-language_room *language_room_new(const language_model *m) {
-    language_room *r = mem_alloc(sizeof *r);
+language_scratch *language_scratch_new(const language_model *m) {
+    language_scratch *r = mem_alloc(sizeof *r);
     r->hidden = mem_alloc((size_t)m->dim * sizeof *r->hidden);
     r->probability = mem_alloc((size_t)m->labels * sizeof *r->probability);
     r->path = mem_alloc(((size_t)m->labels + 1) * sizeof *r->path);
@@ -29,7 +29,7 @@ language_room *language_room_new(const language_model *m) {
     return r;
 }
 
-void language_room_free(language_room *r) {
+void language_scratch_free(language_scratch *r) {
     if (!r) return;
     free(r->hidden);
     free(r->probability);
@@ -41,46 +41,46 @@ void language_room_free(language_room *r) {
 
 /* ---- rows ------------------------------------------------------------------------------------ */
 
-static float load(const uint8_t *floats, int64_t i) {
+static float load_float(const uint8_t *floats, int64_t i) {
     float v;
     memcpy(&v, floats + i * (int64_t)sizeof v, sizeof v);
     return v;
 }
 
-/* Where the centroid `code` of a part begins, counted in floats. */
-static int64_t centroid(const ft_quantiser *q, int32_t part, uint8_t code) {
+/* @return the offset, in floats, of the centroid `code` of a part. */
+static int64_t centroid_offset(const ft_quantizer *q, int32_t part, uint8_t code) {
     int32_t width = part == q->parts - 1 ? q->last_part : q->part;
     return (int64_t)part * 256 * q->part + (int64_t)code * width;
 }
 
 static float row_norm(const ft_matrix *m, int64_t row) {
-    return m->norms ? load(m->norm.centroids, m->norms[row]) : 1;
+    return m->norms ? load_float(m->norm.centroids, m->norms[row]) : 1;
 }
 
-/* Calls body with `v`, the value of column `at`, for each of the row's columns in order. */
+/* Runs body with `v`, the value of column `at`, for each column of the row in order. */
 #define FOR_ROW(m, row, body)                                                                      \
-    if (!(m)->quantised) {                                                                         \
+    if (!(m)->quantized) {                                                                         \
         const uint8_t *from = (m)->data + (row) * (m)->columns * (int64_t)sizeof(float);           \
         for (int64_t at = 0; at < (m)->columns; at++) {                                            \
-            float v = load(from, at);                                                              \
+            float v = load_float(from, at);                                                        \
             body;                                                                                  \
         }                                                                                          \
     } else {                                                                                       \
-        const ft_quantiser *q = &(m)->q;                                                           \
+        const ft_quantizer *q = &(m)->q;                                                           \
         const uint8_t *code = (m)->data + (row)*q->parts;                                          \
         float norm = row_norm((m), (row));                                                         \
         int64_t at = 0;                                                                            \
         for (int32_t part = 0; part < q->parts; part++) {                                          \
-            int64_t from = centroid(q, part, code[part]);                                          \
+            int64_t from = centroid_offset(q, part, code[part]);                                   \
             int32_t width = part == q->parts - 1 ? q->last_part : q->part;                         \
             for (int32_t i = 0; i < width; i++, at++) {                                            \
-                float v = norm * load(q->centroids, from + i);                                     \
+                float v = norm * load_float(q->centroids, from + i);                               \
                 body;                                                                              \
             }                                                                                      \
         }                                                                                          \
     }
 
-static void add_row(const language_model *m, language_room *r, int64_t row) {
+static void add_row(const language_model *m, language_scratch *r, int64_t row) {
     float *hidden = r->hidden;
     FOR_ROW(&m->in, row, hidden[at] += v);
     r->rows++;
@@ -94,7 +94,7 @@ static float dot_row(const language_model *m, const float *hidden, int64_t row) 
 
 /* ---- reading a text -------------------------------------------------------------------------- */
 
-static void add_bucket(const language_model *m, language_room *r, uint64_t hash) {
+static void add_bucket(const language_model *m, language_scratch *r, uint64_t hash) {
     int64_t bucket = (int64_t)(hash % (uint64_t)m->bucket);
     if (m->kept) {
         const ft_kept *k = ft_kept_slot(m, bucket);
@@ -104,9 +104,8 @@ static void add_bucket(const language_model *m, language_room *r, uint64_t hash)
     add_row(m, r, m->words + bucket);
 }
 
-/* Adds the n-grams of minn to maxn characters of the word in r->word, < and > included, but for
- * these alone. */
-static void add_ngrams(const language_model *m, language_room *r) {
+/* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone. */
+static void add_ngrams(const language_model *m, language_scratch *r) {
     const char *w = r->word.text;
     size_t len = r->word.len;
     for (size_t i = 0; i < len; i++) {
@@ -122,13 +121,13 @@ static void add_ngrams(const language_model *m, language_room *r) {
     }
 }
 
-/* Adds the runs of up to word_ngrams words that end with the newest. */
-static void add_word_ngrams(const language_model *m, language_room *r) {
+/* Adds the word n-grams of up to word_ngrams words that end with the newest word. */
+static void add_word_ngrams(const language_model *m, language_scratch *r) {
     int64_t most = MIN((int64_t)m->word_ngrams, r->words);
     for (int64_t n = 2; n <= most; n++) {
         uint64_t h = 0;
         for (int64_t k = r->words - n; k < r->words; k++) {
-            uint64_t word = (uint64_t)(int64_t)r->recent[k % MOST_NGRAMS];
+            uint64_t word = (uint64_t)(int64_t)r->recent[k % MAX_NGRAMS];
             h = k == r->words - n ? word : h * 116049371u + word;
         }
         add_bucket(m, r, h);
@@ -137,11 +136,12 @@ static void add_word_ngrams(const language_model *m, language_room *r) {
 
 static const char end_of_text[] = "</s>";
 
-static void add_word(const language_model *m, language_room *r, const char *w, size_t len) {
+static void add_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
     uint32_t h = (uint32_t)FT_HASH_SEED;
     for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
     int32_t index = ft_find_word(m, w, len, h);
-    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0) return; /* no word to fastText */
+    if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0)
+        return; /* fastText does not treat it as a word */
     if (index >= 0) add_row(m, r, index);
     bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
     if (m->maxn > 0 && !end) {
@@ -151,13 +151,13 @@ static void add_word(const language_model *m, language_room *r, const char *w, s
         str_add_bytes(&r->word, ">", 1);
         add_ngrams(m, r);
     }
-    r->recent[r->words++ % MOST_NGRAMS] = (int32_t)h;
+    r->recent[r->words++ % MAX_NGRAMS] = (int32_t)h;
     add_word_ngrams(m, r);
 }
 
 static bool is_space(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
 
-static void read_text(const language_model *m, language_room *r, text_span text) {
+static void read_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
     r->rows = r->words = 0;
     for (size_t at = 0; at < text.len;) {
@@ -174,7 +174,7 @@ static void read_text(const language_model *m, language_room *r, text_span text)
 
 static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
 
-static void softmax(const language_model *m, language_room *r) {
+static void predict_softmax(const language_model *m, language_scratch *r) {
     float most = -INFINITY, sum = 0, *p = r->probability;
     for (int32_t i = 0; i < m->labels; i++) {
         p[i] = dot_row(m, r->hidden, i);
@@ -184,23 +184,24 @@ static void softmax(const language_model *m, language_room *r) {
     for (int32_t i = 0; i < m->labels; i++) p[i] /= sum;
 }
 
-/* fastText takes this one from a table of steps of 1/32 up to 8, and so do its thresholds. */
+/* fastText reads this from a table with steps of 1/32 up to 8; its thresholds depend on that. */
 static float stepped_sigmoid(float x) {
     if (x < -8) return 0;
     return x > 8 ? 1 : sigmoid(floorf((x + 8) * 32) / 32 - 8);
 }
 
-static void one_by_one(const language_model *m, language_room *r) {
+static void predict_independent(const language_model *m, language_scratch *r) {
     for (int32_t i = 0; i < m->labels; i++)
         r->probability[i] = stepped_sigmoid(dot_row(m, r->hidden, i));
 }
 
-/* As fastText has it: never the logarithm of 0. */
+/* As in fastText: never the logarithm of 0. */
 static float safe_log(float x) { return logf(x + 1e-5f); }
 
-/* Down the tree: at each inner node a row says how likely the right branch is. A leaf is never
- * pushed twice, and a node takes one place on the path and gives two, so labels places do. */
-static void down_the_tree(const language_model *m, language_room *r) {
+/* Traverses the tree: at each inner node a row gives the probability of the right branch.
+ * Visiting a node removes one entry from the stack and adds two, and each leaf is pushed once,
+ * so `labels` entries suffice. */
+static void predict_tree(const language_model *m, language_scratch *r) {
     int32_t depth = 0;
     r->path[depth] = 2 * m->labels - 2;
     r->path_log[depth++] = 0;
@@ -218,12 +219,12 @@ static void down_the_tree(const language_model *m, language_room *r) {
     }
 }
 
-const float *language_predict(const language_model *m, language_room *r, text_span text) {
-    static void (*const by_loss[])(const language_model *, language_room *) = {
-        [FT_HIERARCHICAL] = down_the_tree,
-        [FT_NEGATIVE] = one_by_one,
-        [FT_SOFTMAX] = softmax,
-        [FT_ONE_VS_ALL] = one_by_one,
+const float *language_predict(const language_model *m, language_scratch *r, text_span text) {
+    static void (*const by_loss[])(const language_model *, language_scratch *) = {
+        [FT_HIERARCHICAL] = predict_tree,
+        [FT_NEGATIVE] = predict_independent,
+        [FT_SOFTMAX] = predict_softmax,
+        [FT_ONE_VS_ALL] = predict_independent,
     };
     read_text(m, r, text);
     if (r->rows == 0)

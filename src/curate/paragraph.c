@@ -1,8 +1,8 @@
-/* Paragraphs of a text, for comparing them: see dedup_internal.h. */
+/* Paragraphs of a text and their keys, for deduplication by paragraph: see dedup_internal.h. */
 #include "curate/dedup_internal.h"
 
-/* Where the blank that begins with the line end at `at` ends: after the last line end among white
- * space. @param breaks how many line ends it has. */
+/* @return the end of the blank that begins with the line end at `at`: after the last line end
+ * within the white space. *breaks: its number of line ends. */
 static size_t blank_end(text_span text, size_t at, int *breaks) {
     size_t end = at;
     *breaks = 0;
@@ -37,14 +37,14 @@ bool paragraph_next(text_span text, bool lines, size_t *at, paragraph *out) {
     }
 }
 
-bool paragraph_key(const norm *t, text_span text, int least, uint64_t *key) {
-    norm_word words[256];
+bool paragraph_key(const normalizer *t, text_span text, int least, uint64_t *key) {
+    normalized_word words[256];
     size_t at = 0, got, count = 0;
     uint64_t sum = 0;
-    while ((got = norm_words(t, text, &at, words, COUNT_OF(words))) > 0) {
-        for (size_t i = 0; i < got; i++) sum = sum * GRAM_BASE + words[i].hash;
+    while ((got = normalizer_next_words(t, text, &at, words, COUNT_OF(words))) > 0) {
+        for (size_t i = 0; i < got; i++) sum = sum * NGRAM_BASE + words[i].hash;
         count += got;
     }
-    *key = gram_mix(sum);
+    *key = hash_mix(sum);
     return count >= (size_t)least;
 }

@@ -1,6 +1,7 @@
-/* Personal data by its form: e-mail addresses, public IP addresses, phone numbers. Each kind has a
- * function that says where it ends, given a place where it may begin (or, of an address, its @).
- * All look at a bounded number of bytes, so that masking is linear on any text. */
+/* Personal data recognized by its form: e-mail addresses, public IP addresses, phone numbers.
+ * Each kind has a function that returns where it ends, given a position where it may begin (for
+ * e-mail, the position of the @). All of them look at a bounded number of bytes, so masking is
+ * linear in the text. */
 #include "curate/curate.h"
 
 #include <arpa/inet.h>
@@ -8,20 +9,20 @@
 
 enum { LOCAL_BYTES = 64, DOMAIN_BYTES = 255 };
 
-/* What is being masked, and the part of it that is copied already. */
+/* The text being masked, and how much of it is already copied. */
 typedef struct masking {
     text_span text;
     size_t done;
 } masking;
 
-static int at(const masking *m, size_t i) {
+static int byte_at(const masking *m, size_t i) {
     return i < m->text.len ? (unsigned char)m->text.at[i] : -1;
 }
-static int before(const masking *m, size_t i) { return i > 0 ? at(m, i - 1) : -1; }
+static int byte_before(const masking *m, size_t i) { return i > 0 ? byte_at(m, i - 1) : -1; }
 
 static bool is_digit(int c) { return c >= '0' && c <= '9'; }
 static bool is_letter(int c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-/* Bytes of other characters count as letters: they join words. */
+/* Bytes of non-ASCII characters count as letters: they join words. */
 static bool is_alnum(int c) { return is_digit(c) || is_letter(c) || c >= 0x80; }
 static bool is_hex(int c) {
     return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
@@ -34,27 +35,27 @@ static bool is_local(int c) {
     return is_digit(c) || is_letter(c) || is_one_of(c, "._%+-'&~!#$*=?^`{|}");
 }
 
-/* Where the domain that begins at i ends; i: there is none. It has a dot, and a name of at least
- * two letters behind the last. */
+/* @return the end of the domain that begins at i; i if there is none. A domain has a dot and,
+ * after the last one, a name of at least two letters. */
 static size_t domain_end(const masking *m, size_t i) {
     size_t end = i, dot = 0;
-    while (end - i < DOMAIN_BYTES &&
-           (is_digit(at(m, end)) || is_letter(at(m, end)) || is_one_of(at(m, end), ".-")))
+    while (end - i < DOMAIN_BYTES && (is_digit(byte_at(m, end)) || is_letter(byte_at(m, end)) ||
+                                      is_one_of(byte_at(m, end), ".-")))
         end++;
-    while (end > i && is_one_of(at(m, end - 1), ".-")) end--;
+    while (end > i && is_one_of(byte_at(m, end - 1), ".-")) end--;
     for (size_t k = i; k < end; k++)
-        if (at(m, k) == '.') dot = k;
-    bool fits = dot > i && end - dot > 2 && is_letter(at(m, dot + 1)) &&
-                is_letter(at(m, dot + 2)) && !is_one_of(at(m, i), ".-");
+        if (byte_at(m, k) == '.') dot = k;
+    bool fits = dot > i && end - dot > 2 && is_letter(byte_at(m, dot + 1)) &&
+                is_letter(byte_at(m, dot + 2)) && !is_one_of(byte_at(m, i), ".-");
     return fits ? end : i;
 }
 
-/* The address around the @ at `sign`. @return false: there is none. */
+/* Finds the address around the @ at `sign`. @return false if there is none. */
 static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end) {
     size_t i = sign;
-    while (i > m->done && sign - i < LOCAL_BYTES && is_local(before(m, i))) i--;
-    while (i < sign && !is_alnum(at(m, i))) i++;
-    if (i == sign || at(m, sign - 1) == '.') return false;
+    while (i > m->done && sign - i < LOCAL_BYTES && is_local(byte_before(m, i))) i--;
+    while (i < sign && !is_alnum(byte_at(m, i))) i++;
+    if (i == sign || byte_at(m, sign - 1) == '.') return false;
     *begin = i;
     *end = domain_end(m, sign + 1);
     return *end > sign + 1;
@@ -62,7 +63,7 @@ static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end
 
 /* ---- IP addresses ---------------------------------------------------------------------------- */
 
-/* Networks that are not on the public Internet (RFC 6890 and those for examples and multicast). */
+/* Excludes networks that are not on the public Internet (RFC 6890, documentation, multicast). */
 static bool is_public4(uint32_t ip) {
     static const struct {
         uint32_t network;
@@ -87,34 +88,37 @@ static bool parse_ip(const masking *m, size_t i, size_t n, int family, void *out
 
 static size_t ip4_end(const masking *m, size_t i) {
     size_t end = i;
-    while (end - i < 16 && (is_digit(at(m, end)) || at(m, end) == '.')) end++;
-    if (end > i && at(m, end - 1) == '.') end--;
+    while (end - i < 16 && (is_digit(byte_at(m, end)) || byte_at(m, end) == '.')) end++;
+    if (end > i && byte_at(m, end - 1) == '.') end--;
     uint8_t ip[4];
-    if (is_alnum(at(m, end)) || !parse_ip(m, i, end - i, AF_INET, ip)) return i;
+    if (is_alnum(byte_at(m, end)) || !parse_ip(m, i, end - i, AF_INET, ip)) return i;
     bool open =
         is_public4((uint32_t)ip[0] << 24 | (uint32_t)ip[1] << 16 | (uint32_t)ip[2] << 8 | ip[3]);
     return open ? end : i;
 }
 
-/* Global unicast, 2000::/3, but for the network of examples. */
+/* Global unicast, 2000::/3, except the documentation network. */
 static size_t ip6_end(const masking *m, size_t i) {
     size_t end = i;
-    while (end - i < INET6_ADDRSTRLEN && (is_hex(at(m, end)) || is_one_of(at(m, end), ":."))) end++;
-    if (is_alnum(at(m, end))) return i;
+    while (end - i < INET6_ADDRSTRLEN &&
+           (is_hex(byte_at(m, end)) || is_one_of(byte_at(m, end), ":.")))
+        end++;
+    if (is_alnum(byte_at(m, end))) return i;
     uint8_t ip[16];
-    for (; end > i; end--) { /* a colon or full stop of the sentence may be behind it */
+    for (; end > i; end--) { /* it may be followed by a colon or full stop of the sentence */
         if (parse_ip(m, i, end - i, AF_INET6, ip)) break;
-        if (!is_one_of(at(m, end - 1), ":.")) return i;
+        if (!is_one_of(byte_at(m, end - 1), ":.")) return i;
     }
     bool open = end > i && (ip[0] & 0xE0) == 0x20 && memcmp(ip, "\x20\x01\x0D\xB8", 4) != 0;
     return open ? end : i;
 }
 
 static size_t ip_end(const masking *m, size_t i) {
-    int c = before(m, i);
+    int c = byte_before(m, i);
     if (is_alnum(c) || is_one_of(c, "._:")) return i;
-    bool four_hex = is_hex(at(m, i)) && is_hex(at(m, i + 1)) && is_hex(at(m, i + 2)) &&
-                    is_hex(at(m, i + 3)) && at(m, i + 4) == ':';
+    bool four_hex = is_hex(byte_at(m, i)) && is_hex(byte_at(m, i + 1)) &&
+                    is_hex(byte_at(m, i + 2)) && is_hex(byte_at(m, i + 3)) &&
+                    byte_at(m, i + 4) == ':';
     return four_hex ? ip6_end(m, i) : ip4_end(m, i);
 }
 
@@ -122,11 +126,11 @@ static size_t ip_end(const masking *m, size_t i) {
 
 /* +49 30 1234567, +1 (212) 555-0123: 8 to 15 digits in groups. */
 static size_t international_end(const masking *m, size_t i) {
-    if (at(m, i) != '+' || is_alnum(before(m, i))) return i;
+    if (byte_at(m, i) != '+' || is_alnum(byte_before(m, i))) return i;
     size_t end = i + 1, last = i;
     int digits = 0, apart = 0;
     for (; digits <= 15; end++) {
-        int c = at(m, end);
+        int c = byte_at(m, end);
         if (is_digit(c)) {
             if (++digits == 1 && c == '0') return i;
             apart = 0;
@@ -135,47 +139,48 @@ static size_t international_end(const masking *m, size_t i) {
             break;
         }
     }
-    return digits >= 8 && digits <= 15 && !is_alnum(at(m, last)) ? last : i;
+    return digits >= 8 && digits <= 15 && !is_alnum(byte_at(m, last)) ? last : i;
 }
 
 /* Three or four digits that may begin a part of a North American number. */
 static bool is_group(const masking *m, size_t i, int n) {
     for (int k = 0; k < n; k++)
-        if (!is_digit(at(m, i + (size_t)k))) return false;
-    return n == 4 || at(m, i) >= '2';
+        if (!is_digit(byte_at(m, i + (size_t)k))) return false;
+    return n == 4 || byte_at(m, i) >= '2';
 }
 
-/* (212) 555-0123, 212-555-0123, 212.555.0123, 1 212 555 0123. Spaces alone part numbers of any
- * kind, so they are not enough without the 1 or the brackets. */
+/* (212) 555-0123, 212-555-0123, 212.555.0123, 1 212 555 0123. Groups separated only by spaces
+ * may be any numbers, so these need the leading 1 or the parentheses. */
 static size_t american_end(const masking *m, size_t i) {
-    int c = before(m, i);
+    int c = byte_before(m, i);
     if (is_alnum(c) || is_one_of(c, "-./$+_=")) return i;
     size_t p = i;
-    bool sure = at(m, p) == '1' && is_one_of(at(m, p + 1), " -.");
+    bool sure = byte_at(m, p) == '1' && is_one_of(byte_at(m, p + 1), " -.");
     if (sure) p += 2;
-    bool brackets = at(m, p) == '(';
+    bool brackets = byte_at(m, p) == '(';
     p += brackets;
     if (!is_group(m, p, 3)) return i;
     p += 3;
-    if (brackets && at(m, p++) != ')') return i;
-    bool parted = is_one_of(at(m, p), " -.");
+    if (brackets && byte_at(m, p++) != ')') return i;
+    bool parted = is_one_of(byte_at(m, p), " -.");
     if (!brackets && !parted) return i;
-    sure = sure || brackets || at(m, p) != ' ';
+    sure = sure || brackets || byte_at(m, p) != ' ';
     p += parted;
-    if (!is_group(m, p, 3) || !is_one_of(at(m, p + 3), " -.")) return i;
-    sure = sure || at(m, p + 3) != ' ';
+    if (!is_group(m, p, 3) || !is_one_of(byte_at(m, p + 3), " -.")) return i;
+    sure = sure || byte_at(m, p + 3) != ' ';
     p += 4;
     if (!sure || !is_group(m, p, 4)) return i;
     p += 4;
-    bool goes_on = is_alnum(at(m, p)) || (is_one_of(at(m, p), "-./") && is_digit(at(m, p + 1)));
+    bool goes_on =
+        is_alnum(byte_at(m, p)) || (is_one_of(byte_at(m, p), "-./") && is_digit(byte_at(m, p + 1)));
     return goes_on ? i : p;
 }
 
 static size_t phone_end(const masking *m, size_t i) {
-    return at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
+    return byte_at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------- */
+/* ---- masking --------------------------------------------------------------------------------- */
 
 static const bool interesting[256] = {
     ['@'] = true, ['+'] = true, ['('] = true, ['0'] = true, ['1'] = true,
@@ -183,11 +188,13 @@ static const bool interesting[256] = {
     ['7'] = true, ['8'] = true, ['9'] = true,
 };
 
-/* What the byte at i is part of. @return its kind; -1: nothing. */
-static int find(const masking *m, size_t i, const char *const *masks, size_t *begin, size_t *end) {
-    if (at(m, i) == '@') return masks[PII_email] && find_email(m, i, begin, end) ? PII_email : -1;
+/* Finds what the byte at i belongs to. @return its kind; -1: nothing. */
+static int find_pii(const masking *m, size_t i, const char *const *masks, size_t *begin,
+                    size_t *end) {
+    if (byte_at(m, i) == '@')
+        return masks[PII_email] && find_email(m, i, begin, end) ? PII_email : -1;
     *begin = i;
-    if (masks[PII_ip] && is_digit(at(m, i)) && (*end = ip_end(m, i)) > i) return PII_ip;
+    if (masks[PII_ip] && is_digit(byte_at(m, i)) && (*end = ip_end(m, i)) > i) return PII_ip;
     if (masks[PII_phone] && (*end = phone_end(m, i)) > i) return PII_phone;
     return -1;
 }
@@ -197,7 +204,7 @@ bool pii_mask(text_span text, const char *const *masks, str *out, int64_t *count
     for (size_t i = 0; i < text.len; i++) {
         if (!interesting[(unsigned char)text.at[i]]) continue;
         size_t begin = i, end = i;
-        int kind = find(&m, i, masks, &begin, &end);
+        int kind = find_pii(&m, i, masks, &begin, &end);
         if (kind >= 0) {
             str_add_bytes(out, text.at + m.done, begin - m.done);
             str_add_bytes(out, masks[kind], strlen(masks[kind]));
@@ -205,7 +212,7 @@ bool pii_mask(text_span text, const char *const *masks, str *out, int64_t *count
             m.done = end;
             i = end - 1;
         } else {
-            while (is_digit(at(&m, i)) && is_digit(at(&m, i + 1))) i++;
+            while (is_digit(byte_at(&m, i)) && is_digit(byte_at(&m, i + 1))) i++;
         }
     }
     if (m.done == 0) return false;

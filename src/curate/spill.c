@@ -1,4 +1,6 @@
-/* Spill files: see dedup_internal.h. All numbers little-endian, as the machine's. */
+/* Spill files: see dedup_internal.h for the layout. Numbers are little-endian, as on every
+ * machine we support. Every page and the index carry a hash, so a damaged file is an error,
+ * never a wrong result. */
 #include "curate/dedup_internal.h"
 #include "io/io.h"
 
@@ -7,74 +9,74 @@
 #include <stdlib.h>
 #include <unistd.h>
 
-enum { PAGE = 2048 * GROUP_RECORD, MOST_STREAMS = 1 << 16 };
+enum { PAGE = 2048 * GROUP_RECORD_BYTES, MAX_SECTIONS = 1 << 16 };
 #define SPILL_MAGIC 0x315C6C6970737400u
 
 typedef struct page_entry {
     uint64_t offset, hash;
-    uint32_t bytes, stream;
+    uint32_t bytes, section;
 } page_entry;
-_Static_assert(sizeof(page_entry) == 24, "the index is written as it lies in memory");
+_Static_assert(sizeof(page_entry) == 24, "the index is written as it is in memory");
 
 typedef struct footer {
-    uint64_t magic, settings, streams;
+    uint64_t magic, settings, sections;
     uint64_t index, pages, index_hash; /* index: its offset */
 } footer;
-_Static_assert(sizeof(footer) == 48, "the footer is written as it lies in memory");
+_Static_assert(sizeof(footer) == 48, "the footer is written as it is in memory");
 
-/* ---- writing ------------------------------------------------------------------------------- */
+/* ---- writing --------------------------------------------------------------------------------- */
 
 struct spill_writer {
     io_writer *file;
     footer foot;
-    char *buffer; /* [streams, PAGE] */
+    char *buffer; /* [sections, PAGE] */
     uint32_t *used;
     page_entry *index;
     int n, cap;
 };
 
-err spill_create(const char *path, int streams, uint64_t settings, spill_writer **out) {
-    BUG_IF(streams < 1 || streams > MOST_STREAMS);
+err spill_create(const char *path, int sections, uint64_t settings, spill_writer **out) {
+    BUG_IF(sections < 1 || sections > MAX_SECTIONS);
     *out = NULL;
     io_writer *file = NULL;
     TRY(io_writer_open(path, &file));
     spill_writer *w = mem_alloc(sizeof *w);
     w->file = file;
-    w->foot = (footer){ SPILL_MAGIC, settings, (uint64_t)streams };
-    w->buffer = mem_alloc((size_t)streams * PAGE);
-    w->used = mem_alloc((size_t)streams * sizeof *w->used);
+    w->foot = (footer){ SPILL_MAGIC, settings, (uint64_t)sections };
+    w->buffer = mem_alloc((size_t)sections * PAGE);
+    w->used = mem_alloc((size_t)sections * sizeof *w->used);
     *out = w;
     return OK;
 }
 
-static err write_page(spill_writer *w, int stream) {
-    uint32_t n = w->used[stream];
+static err write_page(spill_writer *w, int section) {
+    uint32_t n = w->used[section];
     if (n == 0) return OK;
-    const char *bytes = w->buffer + (size_t)stream * PAGE;
+    const char *bytes = w->buffer + (size_t)section * PAGE;
     mem_reserve((void **)&w->index, &w->cap, w->n, sizeof *w->index);
     w->index[w->n++] =
-        (page_entry){ w->foot.index, hash_bytes(bytes, n, w->foot.index), n, (uint32_t)stream };
+        (page_entry){ w->foot.index, hash_bytes(bytes, n, w->foot.index), n, (uint32_t)section };
     w->foot.index += n;
-    w->used[stream] = 0;
+    w->used[section] = 0;
     return io_writer_write(w->file, bytes, n);
 }
 
-err spill_write(spill_writer *w, int stream, const void *bytes, size_t n) {
+err spill_write(spill_writer *w, int section, const void *bytes, size_t n) {
     for (const char *from = bytes; n > 0;) {
-        uint32_t *used = &w->used[stream];
+        uint32_t *used = &w->used[section];
         size_t part = MIN(n, (size_t)(PAGE - *used));
-        memcpy(w->buffer + (size_t)stream * PAGE + *used, from, part);
+        memcpy(w->buffer + (size_t)section * PAGE + *used, from, part);
         *used += (uint32_t)part;
         from += part;
         n -= part;
-        if (*used == PAGE) TRY(write_page(w, stream));
+        if (*used == PAGE) TRY(write_page(w, section));
     }
     return OK;
 }
 
-static int by_stream(const void *a, const void *b) {
+static int compare_section(const void *a, const void *b) {
     const page_entry *x = a, *y = b;
-    if (x->stream != y->stream) return x->stream < y->stream ? -1 : 1;
+    if (x->section != y->section) return x->section < y->section ? -1 : 1;
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
@@ -86,8 +88,8 @@ static void writer_free(spill_writer *w) {
 }
 
 static err write_end(spill_writer *w) {
-    for (int i = 0; i < (int)w->foot.streams; i++) TRY(write_page(w, i));
-    if (w->n) qsort(w->index, (size_t)w->n, sizeof *w->index, by_stream);
+    for (int i = 0; i < (int)w->foot.sections; i++) TRY(write_page(w, i));
+    if (w->n) qsort(w->index, (size_t)w->n, sizeof *w->index, compare_section);
     size_t bytes = (size_t)w->n * sizeof *w->index;
     w->foot.pages = (uint64_t)w->n;
     w->foot.index_hash = hash_bytes(w->index, bytes, 0);
@@ -111,7 +113,7 @@ void spill_abort(spill_writer *w) {
     writer_free(w);
 }
 
-/* ---- the folder ---------------------------------------------------------------------------- */
+/* ---- the folder ------------------------------------------------------------------------------ */
 
 char *spill_path(const char *folder, const char *name, int number) {
     str path = { 0 };
@@ -119,7 +121,7 @@ char *spill_path(const char *folder, const char *name, int number) {
     return path.text;
 }
 
-/* Also what a killed run left of a file it had not finished. */
+/* Includes temporary files of killed runs. */
 static bool is_spill(const char *file, const char *name) {
     size_t n = strlen(name);
     return str_starts(file, name) && file[n] == '-' && strstr(file, ".spill");
@@ -141,17 +143,17 @@ err spill_clear(const char *folder, const char *name) {
     return OK;
 }
 
-/* ---- reading ------------------------------------------------------------------------------- */
+/* ---- reading --------------------------------------------------------------------------------- */
 
 struct spill {
     char *path;
     page_entry *index;
-    size_t *first; /* [streams + 1] pages of each stream in the index */
+    size_t *first; /* [sections + 1] pages of each section in the index */
 };
 
-static err damaged(const char *path) {
-    return err_hint(ERR("%s is damaged: not what was written there", path),
-                    "remove the folder it lies in, or use --fresh, and run again");
+static err damaged_error(const char *path) {
+    return err_hint(ERR("%s is damaged: its checksum does not match", path),
+                    "remove its folder, or pass --fresh, and run again");
 }
 
 static err read_at(int fd, const char *path, void *into, size_t n, uint64_t offset) {
@@ -159,7 +161,7 @@ static err read_at(int fd, const char *path, void *into, size_t n, uint64_t offs
         ssize_t got = pread(fd, to, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
         if (got < 0) return ERR("cannot read %s: %s", path, strerror(errno));
-        if (got == 0) return damaged(path);
+        if (got == 0) return damaged_error(path);
         to += got;
         offset += (uint64_t)got;
         n -= (size_t)got;
@@ -167,36 +169,36 @@ static err read_at(int fd, const char *path, void *into, size_t n, uint64_t offs
     return OK;
 }
 
-/* Counts the pages of each stream, and checks that they lie before the index. */
+/* Counts the pages of each section and checks that they are before the index. */
 static err take_index(spill *s, const footer *f) {
     for (uint64_t i = 0; i < f->pages; i++) {
         const page_entry *p = &s->index[i];
-        if (p->stream >= f->streams || p->bytes == 0 || p->bytes > PAGE || p->offset > f->index ||
-            p->bytes > f->index - p->offset || (i && by_stream(p - 1, p) > 0))
-            return damaged(s->path);
-        s->first[p->stream + 1]++;
+        if (p->section >= f->sections || p->bytes == 0 || p->bytes > PAGE || p->offset > f->index ||
+            p->bytes > f->index - p->offset || (i && compare_section(p - 1, p) > 0))
+            return damaged_error(s->path);
+        s->first[p->section + 1]++;
     }
-    for (uint64_t i = 0; i < f->streams; i++) s->first[i + 1] += s->first[i];
+    for (uint64_t i = 0; i < f->sections; i++) s->first[i + 1] += s->first[i];
     return OK;
 }
 
-static err read_index(spill *s, int fd, uint64_t size, int streams, uint64_t settings,
+static err read_index(spill *s, int fd, uint64_t size, int sections, uint64_t settings,
                       bool *other) {
     footer f;
-    if (size < sizeof f) return damaged(s->path);
+    if (size < sizeof f) return damaged_error(s->path);
     TRY(read_at(fd, s->path, &f, sizeof f, size - sizeof f));
-    if (f.magic != SPILL_MAGIC) return damaged(s->path);
-    *other = f.settings != settings || f.streams != (uint64_t)streams;
+    if (f.magic != SPILL_MAGIC) return damaged_error(s->path);
+    *other = f.settings != settings || f.sections != (uint64_t)sections;
     if (*other) return OK;
     uint64_t bytes = size - sizeof f;
     if (f.index > bytes || (bytes - f.index) % sizeof(page_entry) ||
         (bytes - f.index) / sizeof(page_entry) != f.pages)
-        return damaged(s->path);
+        return damaged_error(s->path);
     s->index = mem_alloc((size_t)f.pages * sizeof *s->index);
-    s->first = mem_alloc(((size_t)streams + 1) * sizeof *s->first);
+    s->first = mem_alloc(((size_t)sections + 1) * sizeof *s->first);
     TRY(read_at(fd, s->path, s->index, (size_t)f.pages * sizeof *s->index, f.index));
     if (hash_bytes(s->index, (size_t)f.pages * sizeof *s->index, 0) != f.index_hash)
-        return damaged(s->path);
+        return damaged_error(s->path);
     return take_index(s, &f);
 }
 
@@ -205,7 +207,7 @@ static err open_file(const char *path, int *fd) {
     return *fd >= 0 ? OK : ERR("cannot open %s: %s", path, strerror(errno));
 }
 
-err spill_open(const char *path, int streams, uint64_t settings, spill **out) {
+err spill_open(const char *path, int sections, uint64_t settings, spill **out) {
     *out = NULL;
     if (!io_exists(path)) return OK;
     int64_t size = 0;
@@ -215,7 +217,7 @@ err spill_open(const char *path, int streams, uint64_t settings, spill **out) {
     TRY(open_file(path, &fd));
     spill *s = mem_alloc(sizeof *s);
     s->path = strdup(path);
-    err e = read_index(s, fd, (uint64_t)size, streams, settings, &other);
+    err e = read_index(s, fd, (uint64_t)size, sections, settings, &other);
     close(fd);
     if (e || other)
         spill_close(s);
@@ -224,9 +226,9 @@ err spill_open(const char *path, int streams, uint64_t settings, spill **out) {
     return e;
 }
 
-uint64_t spill_bytes(const spill *s, int stream) {
+uint64_t spill_bytes(const spill *s, int section) {
     uint64_t sum = 0;
-    for (size_t i = s->first[stream]; i < s->first[stream + 1]; i++) sum += s->index[i].bytes;
+    for (size_t i = s->first[section]; i < s->first[section + 1]; i++) sum += s->index[i].bytes;
     return sum;
 }
 
@@ -238,23 +240,23 @@ void spill_close(spill *s) {
     free(s);
 }
 
-err spill_reader_open(const spill *s, int stream, spill_reader *out) {
+err spill_reader_open(const spill *s, int section, spill_reader *out) {
     *out = (spill_reader){ 0 };
     int fd = -1;
-    if (s->first[stream] < s->first[stream + 1]) TRY(open_file(s->path, &fd));
+    if (s->first[section] < s->first[section + 1]) TRY(open_file(s->path, &fd));
     *out = (spill_reader){ .from = s,
                            .fd = fd,
-                           .page = s->first[stream],
-                           .end = s->first[stream + 1],
+                           .page = s->first[section],
+                           .end = s->first[section + 1],
                            .buffer = mem_alloc(PAGE) };
     return OK;
 }
 
 static err next_page(spill_reader *r) {
-    if (r->page == r->end) return damaged(r->from->path);
+    if (r->page == r->end) return damaged_error(r->from->path);
     const page_entry *p = &r->from->index[r->page++];
     TRY(read_at(r->fd, r->from->path, r->buffer, p->bytes, p->offset));
-    if (hash_bytes(r->buffer, p->bytes, p->offset) != p->hash) return damaged(r->from->path);
+    if (hash_bytes(r->buffer, p->bytes, p->offset) != p->hash) return damaged_error(r->from->path);
     r->used = 0;
     r->len = p->bytes;
     return OK;
@@ -273,7 +275,9 @@ err spill_read(spill_reader *r, void *into, size_t n) {
 }
 
 err spill_read_str(spill_reader *r, size_t n, str *out) {
-    char piece[4096]; /* bit by bit: a wrong length ends with the stream, not with memory */
+    /* piecewise, so that a wrong length fails at the end of the section instead of exhausting
+     * memory */
+    char piece[4096];
     for (out->len = 0; n > 0;) {
         size_t part = MIN(n, sizeof piece);
         TRY(spill_read(r, piece, part));

@@ -192,11 +192,11 @@ static err write_block(void *ctx, const text_block *b, void *result) {
 }
 
 static err run_segment(tokenizing *t, text_inputs *in, int segment) {
-    const text_flow flow = {
+    const text_pipeline flow = {
         .ctx = t, .result_size = sizeof(worker *), .work = encode_block, .merge = write_block
     };
     text_counts read = { 0 };
-    TRY(text_flow_run(in, segment, &flow, t->threads, &read));
+    TRY(text_pipeline_run(in, segment, &flow, t->threads, &read));
     text_counts_add(&t->read, &read);
     t->report->bytes += read.bytes;
     t->report->repaired += read.repaired;

@@ -1,4 +1,5 @@
-/* Pages come in many encodings, and what they say of it is often wrong. */
+/* Character sets of web pages. Pages come in many encodings, and what the HTTP header or the
+ * page itself declares is often wrong; html_decode turns any of them into valid UTF-8. */
 #include <errno.h>
 #include <iconv.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 enum { META_WITHIN = 4096, NAME_BYTES = 32 };
 #define UNKNOWN "\xEF\xBF\xBD"
 
-/* What <meta> says near the beginning: `charset=NAME`. @return false when it says nothing. */
+/* Reads `charset=NAME` of a <meta> element near the beginning. @return false if there is none. */
 static bool meta_charset(const char *page, size_t n, char name[NAME_BYTES]) {
     text_span head = { page, MIN(n, (size_t)META_WITHIN) };
     for (size_t i = 0; i + 8 < head.len; i++) {
@@ -26,8 +27,8 @@ static bool meta_charset(const char *page, size_t n, char name[NAME_BYTES]) {
     return false;
 }
 
-/* Names that people give for what browsers read as another. */
-static const char *true_name(const char *name) {
+/* Encoding names that browsers treat as a different, larger encoding. */
+static const char *browser_charset(const char *name) {
     static const char *const western[] = { "iso-8859-1", "iso8859-1", "latin1",
                                            "us-ascii",   "ascii",     "iso-8859-15" };
     for (size_t i = 0; i < COUNT_OF(western); i++)
@@ -37,13 +38,13 @@ static const char *true_name(const char *name) {
     return span_is_nocase(span_of(name), "shift_jis") ? "cp932" : name;
 }
 
-static void convert(iconv_t to_utf8, const char *page, size_t n, str *out) {
+static void convert_to_utf8(iconv_t to_utf8, const char *page, size_t n, str *out) {
     char *from = (char *)(uintptr_t)page;
     while (n > 0) {
         str_reserve(out, n + 64);
         char *to = out->text + out->len;
-        size_t room = out->cap - out->len - 1;
-        size_t rc = iconv(to_utf8, &from, &n, &to, &room);
+        size_t space = out->cap - out->len - 1;
+        size_t rc = iconv(to_utf8, &from, &n, &to, &space);
         out->len = (size_t)(to - out->text);
         if (rc != (size_t)-1 || n == 0 || errno == E2BIG) continue;
         str_add_bytes(out, UNKNOWN, 3);
@@ -60,17 +61,18 @@ void html_decode(const char *page, size_t n, const char *charset, str *out) {
     char meta[NAME_BYTES];
     size_t from = out->len;
     const char *mark = byte_order_mark(page, n);
-    /* Other encodings are hardly ever valid UTF-8 by chance, whatever is said of them. */
+    /* Text in another encoding is hardly ever valid UTF-8, so validity overrides any
+     * declaration. */
     bool valid = !mark && utf8_valid(page, n) == n;
     if (!charset || !*charset) charset = meta_charset(page, n, meta) ? meta : "windows-1252";
-    charset = mark ? mark : true_name(charset);
+    charset = mark ? mark : browser_charset(charset);
     bool utf8 =
         span_is_nocase(span_of(charset), "utf-8") || span_is_nocase(span_of(charset), "utf8");
     iconv_t to_utf8 = valid || utf8 ? (iconv_t)-1 : iconv_open("UTF-8", charset);
     if (to_utf8 == (iconv_t)-1) {
         utf8_repair(page, n, out);
     } else {
-        convert(to_utf8, page, n, out);
+        convert_to_utf8(to_utf8, page, n, out);
         iconv_close(to_utf8);
     }
     str_add_bytes(out, "", 0);

@@ -1,4 +1,5 @@
-/* Documents out: JSON lines. */
+/* Writing documents as JSON lines. A document that came from a JSON line keeps that line byte by
+ * byte, apart from an edited text, so that members unknown to ingot survive every stage. */
 #include <string.h>
 
 #include "text/text_internal.h"
@@ -20,7 +21,7 @@ void text_json_string(const char *text, size_t n, str *out) {
     str_reserve(out, n + n / 16 + 2);
     str_add_bytes(out, "\"", 1);
     for (size_t i = 0;;) {
-        size_t run = json_plain_run(text + i, n - i);
+        size_t run = json_plain_length(text + i, n - i);
         str_add_bytes(out, text + i, run);
         i += run;
         if (i == n) break;
@@ -29,7 +30,7 @@ void text_json_string(const char *text, size_t n, str *out) {
     str_add_bytes(out, "\"", 1);
 }
 
-/* Adds `"name": value` after what a new object holds so far. */
+/* Appends `"name": value` to an object that is being written. */
 static void add_member(const char *name, text_span value, str *out) {
     str_add(out, "%s\"%s\": ", out->text[out->len - 1] == '{' ? "" : ", ", name);
     text_json_string(value.at, value.len, out);
@@ -40,7 +41,7 @@ static void add_object(const text_doc *d, text_span text, str *out) {
         const char *name;
         text_span value;
     } about[] = {
-        { "id", d->id }, { "url", d->url }, { "source", d->source }, { "license", d->licence }
+        { "id", d->id }, { "url", d->url }, { "source", d->source }, { "license", d->license }
     };
     str_add_bytes(out, "{", 1);
     for (size_t i = 0; i < COUNT_OF(about); i++)
@@ -49,14 +50,14 @@ static void add_object(const text_doc *d, text_span text, str *out) {
     str_add_bytes(out, "}", 1);
 }
 
-static bool same(text_span a, text_span b) {
+static bool spans_equal(text_span a, text_span b) {
     return a.len == b.len && (a.at == b.at || memcmp(a.at, b.at, a.len) == 0);
 }
 
 void text_doc_write(const text_doc *d, text_span text, str *out) {
     if (d->line.len == 0) {
         add_object(d, text, out);
-    } else if (same(text, d->text)) {
+    } else if (spans_equal(text, d->text)) {
         str_add_bytes(out, d->line.at, d->line.len);
     } else {
         str_add_bytes(out, d->line.at, d->value[0]);

@@ -1,23 +1,24 @@
-/* Plain text: documents between lines that hold the separator. */
+/* Plain text: documents are separated by lines that consist of TEXT_SEPARATOR; a file without
+ * such lines is one document, split at a line end if it exceeds the longest document allowed. */
 #include <string.h>
 
 #include "text/text_internal.h"
 
 enum { SEPARATOR_BYTES = sizeof TEXT_SEPARATOR - 1 };
 
-/* Bytes of the line break at p: 0 when there is none. */
+/* @return bytes of the line break at p; 0 if there is none. */
 static size_t line_break(const char *p, size_t n) {
     if (n >= 1 && p[0] == '\n') return 1;
     return n >= 2 && p[0] == '\r' && p[1] == '\n' ? 2 : 0;
 }
 
-/* Bytes of text before the line at p + i: the break between them is not the document's. */
+/* @return bytes of text before the line at p + i, without the line break between them. */
 static size_t text_before(const char *p, size_t i) {
     if (i == 0) return 0;
     return i - (i > 1 && p[i - 2] == '\r' ? 2 : 1);
 }
 
-/* Its first byte is rare in text, and finding bytes is what the C library does fastest. */
+/* memchr on the first byte, which is rare in text, is the fastest search the C library has. */
 static const char *find_separator(const char *p, size_t n) {
     if (n < SEPARATOR_BYTES) return NULL;
     for (const char *last = p + n - SEPARATOR_BYTES; p <= last; p++) {
@@ -28,7 +29,7 @@ static const char *find_separator(const char *p, size_t n) {
     return NULL;
 }
 
-size_t text_separator(const char *p, size_t n, bool line_start, size_t *begin) {
+size_t find_separator_line(const char *p, size_t n, bool line_start, size_t *begin) {
     for (size_t at = 0; at < n;) {
         const char *hit = find_separator(p + at, n - at);
         if (!hit) return 0;
@@ -43,72 +44,76 @@ size_t text_separator(const char *p, size_t n, bool line_start, size_t *begin) {
     return 0;
 }
 
-static size_t first_end(const char *p, size_t n, bool line_start) {
+static size_t first_record_end(const char *p, size_t n, bool line_start) {
     size_t begin;
-    return text_separator(p, n, line_start, &begin);
+    return find_separator_line(p, n, line_start, &begin);
 }
 
-static size_t last_end(const char *p, size_t n) {
+static size_t last_record_end(const char *p, size_t n) {
     size_t end = 0;
-    for (size_t more; (more = first_end(p + end, n - end, true));) end += more;
+    for (size_t more; (more = first_record_end(p + end, n - end, true));) end += more;
     return end;
 }
 
-/* A name for a document without one: the file, and where in it. */
-static text_span name_of(parser *p, int64_t offset) {
+/* The id of a document that has none: the path, and its offset in the file. */
+static text_span document_name(parser *p, int64_t offset) {
     if (offset == 0) return p->path;
     char number[32];
     int n = snprintf(number, sizeof number, ":%lld", (long long)offset);
-    char *to = spool_room(&p->strings, p->path.len + (size_t)n);
+    char *to = spool_reserve(&p->strings, p->path.len + (size_t)n);
     memcpy(to, p->path.at, p->path.len);
     memcpy(to + p->path.len, number, (size_t)n);
-    return spool_take(&p->strings, p->path.len + (size_t)n);
+    return spool_commit(&p->strings, p->path.len + (size_t)n);
 }
 
 static void add_document(parser *p, text_span text, int64_t offset) {
     bool repaired = false;
     if (offset == 0 && text.len >= 3 && memcmp(text.at, "\xEF\xBB\xBF", 3) == 0)
         text.at += 3, text.len -= 3; /* a byte order mark */
-    if (!parser_valid(p, &text, &repaired)) return;
-    text_doc d = { .text = parser_breaks(p, text), .id = name_of(p, offset), .source = p->source };
-    parser_add(p, &d, repaired);
+    if (!parser_check_utf8(p, &text, &repaired)) return;
+    text_doc d = { .text = parser_normalize_breaks(p, text),
+                   .id = document_name(p, offset),
+                   .source = p->source };
+    parser_add_document(p, &d, repaired);
 }
 
-/* The text of a file's last document, which may end in a separator without a line break. */
-static size_t last_text(const char *p, size_t n) {
+/* @return bytes of the last document of a file, which may end in a separator without a line
+ * break. */
+static size_t last_document_length(const char *p, size_t n) {
     if (n < SEPARATOR_BYTES) return n;
     size_t before = n - SEPARATOR_BYTES;
     if (memcmp(p + before, TEXT_SEPARATOR, SEPARATOR_BYTES) != 0) return n;
     return before > 0 && p[before - 1] != '\n' ? n : text_before(p, before);
 }
 
-/* A text without separators is one document as far as it may be, then the next. */
-static size_t cut(const char *p, size_t n) {
+/* Where to split text that is too long: after the last line end, or else between characters. */
+static size_t split_long_text(const char *p, size_t n) {
     const char *line = memrchr(p, '\n', n);
     if (line) return (size_t)(line - p) + 1;
     size_t at = n;
-    while (at > 1 && at + 4 > n && ((unsigned char)p[at] & 0xC0) == 0x80) at--; /* no half of one */
+    while (at > 1 && at + 4 > n && ((unsigned char)p[at] & 0xC0) == 0x80)
+        at--; /* not inside a character */
     return at;
 }
 
-static void parse(parser *p, const raw_block *b) {
+static void parse_text_block(parser *p, const raw_block *b) {
     const char *from = b->bytes.text;
     size_t n = b->bytes.len;
     for (size_t at = 0; at < n;) {
-        size_t len, used = text_separator(from + at, n - at, true, &len);
-        if (!used) used = n - at, len = last_text(from + at, n - at);
-        size_t longest = format_longest(&format_text, p->in);
-        if (used > longest) used = len = cut(from + at, longest);
+        size_t len, used = find_separator_line(from + at, n - at, true, &len);
+        if (!used) used = n - at, len = last_document_length(from + at, n - at);
+        size_t longest = format_longest_record(&format_text, p->in);
+        if (used > longest) used = len = split_long_text(from + at, longest);
         add_document(p, (text_span){ from + at, len }, b->offset + (int64_t)at);
         at += used;
     }
 }
 
 const text_format format_text = { .name = "text",
-                                  .last_end = last_end,
-                                  .first_end = first_end,
-                                  .parse = parse,
-                                  .cut = cut,
+                                  .last_record_end = last_record_end,
+                                  .first_record_end = first_record_end,
+                                  .parse = parse_text_block,
+                                  .split_at = split_long_text,
                                   .overhead = SEPARATOR_BYTES + 4,
                                   .look_back = SEPARATOR_BYTES + 3,
-                                  .tails = true };
+                                  .keeps_tail = true };

@@ -1,8 +1,8 @@
-/* WARC: pages as crawled, whose HTML becomes text, and WET: text made by others.
+/* WARC: crawled pages, whose HTML is converted to text, and WET: text extracted by the crawler.
  *
  *     record = blank lines, "WARC/1.0", header lines, an empty line, Content-Length bytes
  *
- * Anything else up to the next line that begins with "WARC/" is one bad record. */
+ * Anything else up to the next line that begins with "WARC/" counts as one bad record. */
 #include <string.h>
 
 #include "text/html.h"
@@ -10,12 +10,12 @@
 
 enum {
     LONGEST_HEAD = 64 << 10,
-    LONGEST_PAGE = 8 << 20, /* a tree takes up to forty times as much */
+    LONGEST_PAGE = 8 << 20, /* the parsed tree takes up to forty times as much */
     MARK_BYTES = 5,
 };
 static const char MARK[] = "\nWARC/";
 
-typedef enum { RECORD_WHOLE, RECORD_BREAKS_OFF, RECORD_BAD, RECORD_NONE } record_state;
+typedef enum { RECORD_WHOLE, RECORD_TRUNCATED, RECORD_BAD, RECORD_NONE } record_state;
 typedef struct warc_record {
     text_span head;   /* from "WARC/" on */
     uint64_t before;  /* bytes before the content */
@@ -23,13 +23,13 @@ typedef struct warc_record {
     record_state state;
 } warc_record;
 
-static size_t blanks(const char *p, size_t n) {
+static size_t count_line_ends(const char *p, size_t n) {
     size_t i = 0;
     while (i < n && (p[i] == '\r' || p[i] == '\n')) i++;
     return i;
 }
 
-/* @return false when it is no number that a file may hold. */
+/* @return false if it is not a number in the range of file sizes. */
 static bool parse_length(text_span digits, uint64_t *out) {
     *out = 0;
     for (size_t i = 0; i < digits.len; i++) {
@@ -40,50 +40,49 @@ static bool parse_length(text_span digits, uint64_t *out) {
 }
 
 /* Reads the head of the record at p. */
-static warc_record record_at(const char *p, size_t n) {
-    size_t skip = blanks(p, n), rest = n - skip;
+static warc_record read_record_head(const char *p, size_t n) {
+    size_t skip = count_line_ends(p, n), rest = n - skip;
     if (rest == 0) return (warc_record){ .state = RECORD_NONE };
     if (memcmp(p + skip, MARK + 1, MIN(rest, (size_t)MARK_BYTES)) != 0)
         return (warc_record){ .state = RECORD_BAD };
-    size_t head = header_end(p + skip, MIN(rest, (size_t)LONGEST_HEAD));
-    if (!head)
-        return (warc_record){ .state = rest < LONGEST_HEAD ? RECORD_BREAKS_OFF : RECORD_BAD };
+    size_t head = header_length(p + skip, MIN(rest, (size_t)LONGEST_HEAD));
+    if (!head) return (warc_record){ .state = rest < LONGEST_HEAD ? RECORD_TRUNCATED : RECORD_BAD };
     warc_record r = { .head = { p + skip, head }, .before = skip + head };
     if (!parse_length(header_value(r.head, "content-length"), &r.content))
         r.state = RECORD_BAD;
     else
-        r.state = n - r.before < r.content ? RECORD_BREAKS_OFF : RECORD_WHOLE;
+        r.state = n - r.before < r.content ? RECORD_TRUNCATED : RECORD_WHOLE;
     return r;
 }
 
-/* ---- where records end ---------------------------------------------------------------------------- */
-static size_t first_end(const char *p, size_t n, bool line_start) {
+/* ---- where records end ----------------------------------------------------------------------- */
+static size_t first_record_end(const char *p, size_t n, bool line_start) {
     const char *hit = memmem(p, n, MARK, sizeof MARK - 1);
     return hit ? (size_t)(hit - p) + 1 : 0;
 }
 
-/* Bytes of the record at p; 0 when its end is not there. */
+/* @return bytes of the record at p; 0 if its end is not in the buffer. */
 static size_t record_end(const char *p, size_t n, warc_record *r) {
-    *r = record_at(p, n);
+    *r = read_record_head(p, n);
     if (r->state == RECORD_WHOLE) return (size_t)(r->before + r->content);
     if (r->state != RECORD_BAD) return 0;
-    size_t skip = blanks(p, n), end = first_end(p + skip, n - skip, true);
+    size_t skip = count_line_ends(p, n), end = first_record_end(p + skip, n - skip, true);
     return end ? skip + end : 0;
 }
 
-static size_t last_end(const char *p, size_t n) {
+static size_t last_record_end(const char *p, size_t n) {
     warc_record r;
     size_t end = 0;
     for (size_t more; (more = record_end(p + end, n - end, &r));) end += more;
     return end;
 }
 
-static uint64_t length(const char *p, size_t n) {
-    warc_record r = record_at(p, n);
-    return r.state == RECORD_BREAKS_OFF && r.head.len ? r.before + r.content : 0;
+static uint64_t warc_record_length(const char *p, size_t n) {
+    warc_record r = read_record_head(p, n);
+    return r.state == RECORD_TRUNCATED && r.head.len ? r.before + r.content : 0;
 }
 
-/* ---- documents -------------------------------------------------------------------------------------- */
+/* ---- documents ------------------------------------------------------------------------------- */
 static bool is_html(text_span type) {
     return span_is_nocase(type, "text/html") || span_is_nocase(type, "application/xhtml+xml");
 }
@@ -94,10 +93,12 @@ static void add_document(parser *p, text_span head, text_span text) {
               url = header_value(head, "warc-target-uri");
     if (id.len > 2 && id.at[0] == '<') id.at++, id.len -= 2;
     if (url.len > 2 && url.at[0] == '<') url.at++, url.len -= 2;
-    if (!parser_valid(p, &text, &repaired)) return;
-    if (!parser_valid(p, &id, &noted) || !parser_valid(p, &url, &noted)) return;
-    text_doc d = { .text = parser_breaks(p, text), .id = id, .url = url, .source = p->source };
-    parser_add(p, &d, repaired);
+    if (!parser_check_utf8(p, &text, &repaired)) return;
+    if (!parser_check_utf8(p, &id, &noted) || !parser_check_utf8(p, &url, &noted)) return;
+    text_doc d = {
+        .text = parser_normalize_breaks(p, text), .id = id, .url = url, .source = p->source
+    };
+    parser_add_document(p, &d, repaired);
 }
 
 static void add_body(parser *p, text_span head, const http_body *b, int64_t offset) {
@@ -106,13 +107,13 @@ static void add_body(parser *p, text_span head, const http_body *b, int64_t offs
         return;
     }
     if (b->bytes.len > LONGEST_PAGE) {
-        bad_add(&p->bad, offset, "a page longer than %d bytes", LONGEST_PAGE);
+        bad_records_add(&p->bad, offset, "a page longer than %d bytes", LONGEST_PAGE);
         return;
     }
     str text = { 0 };
     err e = html_text(b->bytes.at, b->bytes.len, b->charset[0] ? b->charset : NULL, &text);
     if (e)
-        bad_add(&p->bad, offset, "%s", err_message(e));
+        bad_records_add(&p->bad, offset, "%s", err_message(e));
     else
         add_document(p, head, spool_copy(&p->strings, text.text, text.len));
     err_free(e);
@@ -125,16 +126,17 @@ static void parse_record(parser *p, const warc_record *r, text_span content, int
     if (span_is_nocase(type, "response"))
         b = http_parse(content, p->in->o.document_bytes, &p->body);
     else if (span_is_nocase(type, "conversion") || span_is_nocase(type, "resource"))
-        http_media(header_value(r->head, "content-type"), &b);
+        http_split_media_type(header_value(r->head, "content-type"), &b);
+    /* describes the crawl: not a document */
     else
-        return; /* about the crawl: no document */
+        return;
     if (b.wrong)
-        bad_add(&p->bad, offset, "%s", b.wrong);
+        bad_records_add(&p->bad, offset, "%s", b.wrong);
     else
         add_body(p, r->head, &b, offset);
 }
 
-static void parse(parser *p, const raw_block *b) {
+static void parse_warc_block(parser *p, const raw_block *b) {
     const char *from = b->bytes.text;
     size_t n = b->bytes.len;
     for (size_t at = 0; at < n;) {
@@ -143,19 +145,19 @@ static void parse(parser *p, const raw_block *b) {
         int64_t offset = b->offset + (int64_t)at;
         if (r.state == RECORD_NONE) return;
         if (!used) used = n - at;
-        if (r.state == RECORD_BREAKS_OFF)
-            bad_add(&p->bad, offset, "the WARC record breaks off");
+        if (r.state == RECORD_TRUNCATED)
+            bad_records_add(&p->bad, offset, "the WARC record is truncated");
         else if (r.state == RECORD_BAD)
-            bad_add(&p->bad, offset, "no WARC record");
-        else if (parser_fits(p, used, offset))
+            bad_records_add(&p->bad, offset, "not a WARC record");
+        else if (parser_check_length(p, used, offset))
             parse_record(p, &r, (text_span){ from + at + r.before, r.content }, offset);
         at += used;
     }
 }
 
 const text_format format_warc = { .name = "warc",
-                                  .last_end = last_end,
-                                  .first_end = first_end,
-                                  .length = length,
-                                  .parse = parse,
+                                  .last_record_end = last_record_end,
+                                  .first_record_end = first_record_end,
+                                  .length = warc_record_length,
+                                  .parse = parse_warc_block,
                                   .overhead = LONGEST_HEAD };

@@ -1,23 +1,24 @@
-/* Which lines of a page are its text. A block is judged by itself first: sentences are good, links
- * are bad, and what is too short to tell is judged by the company it keeps. */
+/* Selects the blocks of a page that are its text. Each block is first rated by itself: sentences
+ * are good, links are bad. Blocks too short to rate are decided by the blocks near them. */
 #include <stdlib.h>
 
 #include "text/html.h"
 
 enum {
-    LONG = 80,        /* characters from which a sentence is surely text */
-    SHORT = 25,       /* below, nothing can be told */
-    REACH = 3,        /* short blocks between one and its company, at most ... */
-    REACH_ITEMS = 40, /* ... and items of lists and tables */
+    LONG = 80,        /* a sentence of this many characters is certainly text */
+    SHORT = 25,       /* shorter blocks cannot be rated by themselves */
+    REACH = 3,        /* short blocks allowed between a block and a kept one ... */
+    REACH_ITEMS = 40, /* ... and list items and table rows */
 };
-static const double MANY = 0.4, MOST = 0.6, NEARLY_ALL = 0.9; /* of the characters are linked */
+static const double MANY = 0.4, MOST = 0.6,
+                    NEARLY_ALL = 0.9; /* fractions of characters inside links */
 
 typedef enum { BAD, UNSURE, FAIR, GOOD } merit;
 
 static bool is_item(const html_block *b) { return b->kind == BLOCK_ITEM || b->kind == BLOCK_ROW; }
 
-/* Prose may be full of links, as in an encyclopedia: then words of its own stand between them. */
-static merit judge(const html_block *b) {
+/* Prose may be full of links, as in an encyclopedia, but then has words of its own between them. */
+static merit rate_block(const html_block *b) {
     double linked = b->characters ? (double)b->linked / b->characters : 1;
     bool prose = b->sentence && b->characters - b->linked >= SHORT && linked <= NEARLY_ALL;
     if (b->kind == BLOCK_HEADING) return UNSURE;
@@ -28,13 +29,13 @@ static merit judge(const html_block *b) {
     return b->characters >= 3 * LONG ? GOOD : UNSURE;
 }
 
-/* Marks the blocks that have a kept one near them on one side. */
+/* Marks the blocks that have a kept one near them on the given side. */
 enum { ABOVE = 1, BELOW = 2 };
-static void look(const html_block *b, int n, int side, uint8_t *company) {
+static void mark_neighbors(const html_block *b, int n, int side, uint8_t *neighbors) {
     int others = REACH + 1, items = 0;
     for (int k = 0; k < n; k++) {
         int i = side == ABOVE ? k : n - 1 - k;
-        if (others <= REACH && items <= REACH_ITEMS) company[i] |= (uint8_t)side;
+        if (others <= REACH && items <= REACH_ITEMS) neighbors[i] |= (uint8_t)side;
         if (b[i].keep)
             others = items = 0;
         else if (is_item(&b[i]))
@@ -44,26 +45,28 @@ static void look(const html_block *b, int n, int side, uint8_t *company) {
     }
 }
 
-typedef bool (*admits)(const html_block *b, merit m, int company);
+typedef bool (*admits)(const html_block *b, merit m, int neighbors);
 
-static bool admits_fair(const html_block *b, merit m, int company) { return m == FAIR && company; }
+static bool admits_fair(const html_block *b, merit m, int neighbors) {
+    return m == FAIR && neighbors;
+}
 
-/* A list goes with what is above it; anything else must be amid the text. */
-static bool admits_unsure(const html_block *b, merit m, int company) {
+/* A list belongs to the text above it; any other block needs kept text on both sides. */
+static bool admits_unsure(const html_block *b, merit m, int neighbors) {
     if (m < UNSURE || b->kind == BLOCK_HEADING) return false;
-    return company == (ABOVE | BELOW) || (is_item(b) && (company & ABOVE));
+    return neighbors == (ABOVE | BELOW) || (is_item(b) && (neighbors & ABOVE));
 }
 
 static void keep_more(html_block *b, const merit *merits, int n, admits rule) {
-    uint8_t *company = mem_alloc((size_t)n);
-    look(b, n, ABOVE, company);
-    look(b, n, BELOW, company);
+    uint8_t *neighbors = mem_alloc((size_t)n);
+    mark_neighbors(b, n, ABOVE, neighbors);
+    mark_neighbors(b, n, BELOW, neighbors);
     for (int i = 0; i < n; i++)
-        if (rule(&b[i], merits[i], company[i])) b[i].keep = true;
-    free(company);
+        if (rule(&b[i], merits[i], neighbors[i])) b[i].keep = true;
+    free(neighbors);
 }
 
-/* Headings go with the text that follows them. */
+/* Headings are kept with the text that follows them. */
 static void keep_headings(html_block *b, int n) {
     int since = REACH + 1;
     for (int i = n - 1; i >= 0; i--, since++) {
@@ -74,11 +77,12 @@ static void keep_headings(html_block *b, int n) {
     }
 }
 
-/* Where a page says what its main part is, and there are sentences in it, the rest is not text. */
-static merit judge_all(const html_block *b, int n, merit *merits) {
+/* If the page marks its main part and that contains sentences, everything outside it is
+ * rejected. */
+static merit rate_blocks(const html_block *b, int n, merit *merits) {
     merit best = BAD, best_main = BAD;
     for (int i = 0; i < n; i++) {
-        merits[i] = judge(&b[i]);
+        merits[i] = rate_block(&b[i]);
         best = MAX(best, merits[i]);
         if (b[i].main) best_main = MAX(best_main, merits[i]);
     }
@@ -90,7 +94,7 @@ static merit judge_all(const html_block *b, int n, merit *merits) {
 
 void html_choose(html_block *b, int n) {
     merit *merits = mem_alloc((size_t)n * sizeof *merits);
-    merit best = judge_all(b, n, merits);
+    merit best = rate_blocks(b, n, merits);
     for (int i = 0; i < n; i++) b[i].keep = best >= FAIR && merits[i] == best;
     keep_more(b, merits, n, admits_fair);
     keep_more(b, merits, n, admits_unsure);

@@ -1,4 +1,6 @@
-/* A page's tree to its blocks. The tree is walked without recursion: pages nest as they like. */
+/* Converts the tree that libxml2 parses into blocks of text. The tree is traversed without
+ * recursion, since pages nest arbitrarily deep. Runs twice over the tree: once to measure how
+ * much text is below each element, once to collect blocks. */
 #include <libxml/HTMLparser.h>
 #include <pthread.h>
 #include <stdlib.h>
@@ -8,7 +10,7 @@
 #include "text/html.h"
 #include "text/text_internal.h"
 
-/* ---- elements ---------------------------------------------------------------------------------- */
+/* ---- elements -------------------------------------------------------------------------------- */
 typedef enum {
     INLINE,
     BLOCK,
@@ -48,17 +50,17 @@ static const struct element {
     { "ul", BLOCK },      { "video", DROP },
 };
 
-static int by_name(const void *name, const void *e) {
+static int compare_element(const void *name, const void *e) {
     return strcmp(name, ((const struct element *)e)->name);
 }
 
 static role role_of(const xmlNode *e) {
     const struct element *found =
-        bsearch(e->name, elements, COUNT_OF(elements), sizeof elements[0], by_name);
+        bsearch(e->name, elements, COUNT_OF(elements), sizeof elements[0], compare_element);
     return found ? found->role : INLINE;
 }
 
-/* Words in a class or an id of what is about the page and not in it. */
+/* Words in a class or id that mark an element as page furniture rather than content. */
 static const char *const hints[] = {
     "ad",          "ads",         "advert",    "advertisement", "banner",   "breadcrumb",
     "breadcrumbs", "byline",      "catlinks",  "comment",       "comments", "cookie",
@@ -71,11 +73,12 @@ static const char *const hints[] = {
     "subscribe",   "tags",        "toc",       "toolbar",       "widget",
 };
 
-static int by_text(const void *word, const void *hint) {
+static int compare_hint(const void *word, const void *hint) {
     return strcmp(word, *(char *const *)hint);
 }
 
-/* Whether some word of the value is a hint: "site-Footer navTop" has site, footer, nav, top. */
+/* Whether some word of the value is a hint: "site-Footer navTop" contains site, footer, nav,
+ * top. */
 static bool has_hint(const char *value) {
     char word[24];
     size_t n = 0;
@@ -84,7 +87,7 @@ static bool has_hint(const char *value) {
         bool upper = c >= 'A' && c <= 'Z', letter = upper || (c >= 'a' && c <= 'z');
         if ((!letter || upper) && n > 0) {
             word[n] = 0;
-            if (bsearch(word, hints, COUNT_OF(hints), sizeof hints[0], by_text)) return true;
+            if (bsearch(word, hints, COUNT_OF(hints), sizeof hints[0], compare_hint)) return true;
             n = 0;
         }
         if (!c) return false;
@@ -92,7 +95,7 @@ static bool has_hint(const char *value) {
     }
 }
 
-static const char *attribute(const xmlNode *e, const char *name) {
+static const char *find_attribute(const xmlNode *e, const char *name) {
     for (const xmlAttr *a = e->properties; a; a = a->next)
         if (strcmp((const char *)a->name, name) == 0)
             return a->children && a->children->content ? (const char *)a->children->content : "";
@@ -106,29 +109,29 @@ static bool is_one_of(const char *value, const char *const *words, size_t n) {
 }
 
 static bool is_invisible(const xmlNode *e) {
-    const char *hidden = attribute(e, "aria-hidden"), *style = attribute(e, "style");
-    if (attribute(e, "hidden") || (hidden && strcmp(hidden, "true") == 0)) return true;
+    const char *hidden = find_attribute(e, "aria-hidden"), *style = find_attribute(e, "style");
+    if (find_attribute(e, "hidden") || (hidden && strcmp(hidden, "true") == 0)) return true;
     return style && (strstr(style, "display:none") || strstr(style, "display: none"));
 }
 
-/* ---- the walk ------------------------------------------------------------------------------------ */
+/* ---- the walk -------------------------------------------------------------------------------- */
 typedef struct page {
     str text;
     html_block *blocks;
     int n, capacity;
-    html_block open;                  /* the block being made: from open.at to the text's end */
-    int links, code, headings, mains; /* how many of these the walk is inside */
-    bool space;                       /* white space is due before the next character */
-    int64_t all;                      /* bytes of text on the page */
+    html_block open; /* the block being collected, from open.at to the end of the text */
+    int links, code, headings, mains; /* nesting depth of each */
+    bool space;                       /* white space is pending before the next character */
+    int64_t all;                      /* bytes of text on the whole page */
 } page;
 
-/* Bytes of text below an element: kept in libxml2's field for such things. */
+/* Bytes of text below an element, stored in the field that libxml2 leaves to applications. */
 static int64_t text_below(const xmlNode *e) { return (int64_t)(intptr_t)e->_private; }
 
-typedef bool (*enter_fn)(page *p, xmlNode *e); /* @return whether to go inside */
+typedef bool (*enter_fn)(page *p, xmlNode *e); /* @return whether to visit its children */
 typedef void (*leave_fn)(page *p, xmlNode *e);
 
-static void walk(page *p, xmlNode *root, enter_fn enter, leave_fn leave) {
+static void walk_tree(page *p, xmlNode *root, enter_fn enter, leave_fn leave) {
     for (xmlNode *at = root; at;) {
         if (enter(p, at) && at->children) {
             at = at->children;
@@ -156,7 +159,7 @@ static void leave_measure(page *p, xmlNode *e) {
     if (counts) p->all = text_below(e);
 }
 
-/* ---- blocks ---------------------------------------------------------------------------------------- */
+/* ---- blocks ---------------------------------------------------------------------------------- */
 static bool ends_like_a_sentence(const char *text, size_t n) {
     static const char *const ends[] = { ".", "!", "?",  ":",  ";",  "\"", ")", "…", "”",
                                         "»", "’", "。", "！", "？", "」", "।", "؟", "۔" };
@@ -197,8 +200,9 @@ static void break_line(page *p) {
     p->space = false;
 }
 
-/* Bytes of a character that is a space (*space true) or nothing at all. @return 0: it is neither. */
-static size_t blank(const char *s, bool *space) {
+/* @return bytes of a character that is white space (*space true) or invisible (false); 0:
+ * neither. */
+static size_t match_blank(const char *s, bool *space) {
     static const struct {
         const char *bytes;
         bool space;
@@ -231,7 +235,7 @@ static void add_text(page *p, const char *s) {
     bool space = false;
     uint32_t cp;
     while (*s) {
-        size_t n = blank(s, &space);
+        size_t n = match_blank(s, &space);
         if (n && p->code && (*s == '\n' || *s == ' ' || *s == '\t'))
             str_add_bytes(&p->text, s, 1);
         else if (n)
@@ -242,24 +246,24 @@ static void add_text(page *p, const char *s) {
     }
 }
 
-/* ---- what elements do --------------------------------------------------------------------------------- */
+/* ---- what elements do ------------------------------------------------------------------------ */
 static bool is_dropped(const page *p, const xmlNode *e, role r) {
     static const char *const roles[] = { "navigation", "banner", "contentinfo", "complementary",
                                          "search",     "dialog", "menu",        "toolbar" };
     if (r == DROP || (r == HEADER && !p->mains) || is_invisible(e)) return true;
-    if (is_one_of(attribute(e, "role"), roles, COUNT_OF(roles))) return true;
-    /* "with-sidebar" is said of whole pages too: what holds much of the text stays. */
+    if (is_one_of(find_attribute(e, "role"), roles, COUNT_OF(roles))) return true;
+    /* Whole pages may have class "with-sidebar": an element that holds much of the text is kept. */
     if (r == MAIN || text_below(e) * 3 > p->all) return false;
-    const char *class = attribute(e, "class"), *id = attribute(e, "id");
+    const char *class = find_attribute(e, "class"), *id = find_attribute(e, "id");
     return (class && has_hint(class)) || (id && has_hint(id));
 }
 
 static bool is_main(const xmlNode *e, role r) {
-    const char *said = attribute(e, "role");
+    const char *said = find_attribute(e, "role");
     return r == MAIN || (said && strcmp(said, "main") == 0);
 }
 
-static void count(page *p, const xmlNode *e, role r, int by) {
+static void count_nesting(page *p, const xmlNode *e, role r, int by) {
     p->links += r == LINK ? by : 0;
     p->code += r == CODE ? by : 0;
     p->headings += r == HEADING ? by : 0;
@@ -270,14 +274,14 @@ static bool enter_collect(page *p, xmlNode *e) {
     if (e->type == XML_TEXT_NODE) add_text(p, (const char *)e->content);
     if (e->type != XML_ELEMENT_NODE) return false;
     role r = role_of(e);
-    e->_private = is_dropped(p, e, r) ? NULL : e; /* so that leaving knows */
+    e->_private = is_dropped(p, e, r) ? NULL : e; /* tells leave_collect whether it was entered */
     if (!e->_private) return false;
     if (r == BREAK) break_line(p);
     if (r == CELL) p->space = true;
     if (r != INLINE && r != LINK && r != BREAK && r != CELL) end_block(p);
     if (r == ITEM) p->open.kind = BLOCK_ITEM;
     if (r == ROW) p->open.kind = BLOCK_ROW;
-    count(p, e, r, 1);
+    count_nesting(p, e, r, 1);
     return true;
 }
 
@@ -285,18 +289,18 @@ static void leave_collect(page *p, xmlNode *e) {
     if (e->type != XML_ELEMENT_NODE || !e->_private) return;
     role r = role_of(e);
     if (r != INLINE && r != LINK && r != BREAK && r != CELL) end_block(p);
-    count(p, e, r, -1);
+    count_nesting(p, e, r, -1);
 }
 
-/* ---- the page ------------------------------------------------------------------------------------------- */
-/* libxml2 takes time quadratic in the attributes of a tag. Tags longer than people write, data in
- * them for the most part, lose all but their name. */
-static void tame_tags(str *utf8) {
+/* ---- the page -------------------------------------------------------------------------------- */
+/* libxml2 takes time quadratic in the number of attributes of a tag. Tags longer than people
+ * write, which mostly hold data, are reduced to their name. */
+static void shorten_long_tags(str *utf8) {
     enum { LONGEST_TAG = 16 << 10 };
     char *end = utf8->text + utf8->len;
     for (char *p = utf8->text; (p = memchr(p, '<', (size_t)(end - p)));) {
         bool script = strncasecmp(p, "<script", 7) == 0;
-        if (script || strncasecmp(p, "<style", 6) == 0) { /* whose content is no tags */
+        if (script || strncasecmp(p, "<style", 6) == 0) { /* their content is not markup */
             char *close = strcasestr(p, script ? "</script" : "</style");
             if (!close) return;
             p = close + 1;
@@ -311,7 +315,7 @@ static void tame_tags(str *utf8) {
 
 static void start_parser(void) { xmlInitParser(); }
 
-static htmlDocPtr parse(const str *utf8) {
+static htmlDocPtr parse_html(const str *utf8) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
     pthread_once(&once, start_parser);
     htmlParserCtxtPtr context = htmlNewParserCtxt();
@@ -339,12 +343,12 @@ err html_text(const char *bytes, size_t n, const char *charset, str *out) {
     str utf8 = { 0 };
     str_add_bytes(out, "", 0);
     html_decode(bytes, n, charset, &utf8);
-    tame_tags(&utf8);
-    htmlDocPtr doc = utf8.len && utf8.len < INT32_MAX ? parse(&utf8) : NULL;
+    shorten_long_tags(&utf8);
+    htmlDocPtr doc = utf8.len && utf8.len < INT32_MAX ? parse_html(&utf8) : NULL;
     xmlNode *root = doc ? xmlDocGetRootElement(doc) : NULL;
     if (root) {
-        walk(&p, root, enter_measure, leave_measure);
-        walk(&p, root, enter_collect, leave_collect);
+        walk_tree(&p, root, enter_measure, leave_measure);
+        walk_tree(&p, root, enter_collect, leave_collect);
         end_block(&p);
         html_choose(p.blocks, p.n);
         write_kept(&p, out);

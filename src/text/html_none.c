@@ -1,4 +1,4 @@
-/* A build without libxml2 reads no HTML. */
+/* Stands in for html_libxml.c in builds without libxml2: every page is an error. */
 #include "text/html.h"
 
 err html_text(const char *page, size_t n, const char *charset, str *out) {

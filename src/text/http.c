@@ -1,10 +1,11 @@
-/* As much of HTTP as responses in WARC files need: heads, chunks, packed bodies. */
+/* The part of HTTP that responses in WARC files need: headers, chunked transfer, compressed
+ * bodies. */
 #include <string.h>
 #include <zlib.h>
 
 #include "text/text_internal.h"
 
-size_t header_end(const char *p, size_t n) {
+size_t header_length(const char *p, size_t n) {
     for (size_t at = 0; at < n;) {
         const char *brk = memchr(p + at, '\n', n - at);
         if (!brk) return 0;
@@ -16,7 +17,7 @@ size_t header_end(const char *p, size_t n) {
     return 0;
 }
 
-/* Takes the first line off. */
+/* Removes and returns the first line. */
 static text_span next_line(text_span *rest) {
     const char *brk = rest->len ? memchr(rest->at, '\n', rest->len) : NULL;
     size_t n = brk ? (size_t)(brk - rest->at) + 1 : rest->len;
@@ -38,7 +39,7 @@ text_span header_value(text_span head, const char *name) {
     return (text_span){ 0 };
 }
 
-void http_media(text_span value, http_body *out) {
+void http_split_media_type(text_span value, http_body *out) {
     if (value.len == 0) return;
     const char *semicolon = memchr(value.at, ';', value.len);
     size_t n = semicolon ? (size_t)(semicolon - value.at) : value.len;
@@ -57,14 +58,14 @@ void http_media(text_span value, http_body *out) {
     }
 }
 
-/* ---- bodies ------------------------------------------------------------------------------------ */
+/* ---- bodies ---------------------------------------------------------------------------------- */
 static int hex_digit(char c) {
     if (c >= '0' && c <= '9') return c - '0';
     c |= 32;
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* Joins the chunks of a body. One that breaks off gives what is there. */
+/* Joins the chunks of a body. A truncated body yields the chunks that are there. */
 static text_span join_chunks(text_span body, str *made) {
     size_t from = made->len;
     while (body.len) {
@@ -76,12 +77,12 @@ static text_span join_chunks(text_span body, str *made) {
         size = MIN(size, body.len);
         str_add_bytes(made, body.at, size);
         body.at += size, body.len -= size;
-        next_line(&body); /* the break after a chunk */
+        next_line(&body); /* the line break after a chunk */
     }
     return (text_span){ made->text + from, made->len - from };
 }
 
-/* Unpacks gzip or zlib, at most `most` bytes. @return false when nothing comes out. */
+/* Decompresses gzip or zlib data, at most `most` bytes. @return false if nothing comes out. */
 static bool inflate_body(text_span body, size_t most, str *made, text_span *out) {
     z_stream z = { 0 };
     str plain = { 0 };
@@ -89,15 +90,15 @@ static bool inflate_body(text_span body, size_t most, str *made, text_span *out)
     z.next_in = (unsigned char *)(uintptr_t)body.at;
     z.avail_in = (uInt)MIN(body.len, (size_t)UINT32_MAX);
     for (int rc = Z_OK; rc == Z_OK && plain.len < most;) {
-        size_t room = MIN(most - plain.len, (size_t)64 << 10);
-        str_reserve(&plain, room);
+        size_t space = MIN(most - plain.len, (size_t)64 << 10);
+        str_reserve(&plain, space);
         z.next_out = (unsigned char *)plain.text + plain.len;
-        z.avail_out = (uInt)room;
+        z.avail_out = (uInt)space;
         rc = inflate(&z, Z_NO_FLUSH);
-        plain.len += room - z.avail_out;
+        plain.len += space - z.avail_out;
     }
     inflateEnd(&z);
-    made->len = 0; /* the chunks it may have come from are used */
+    made->len = 0; /* the joined chunks are no longer needed */
     str_add_bytes(made, plain.text, plain.len);
     str_free(&plain);
     *out = (text_span){ made->text, made->len };
@@ -107,28 +108,28 @@ static bool inflate_body(text_span body, size_t most, str *made, text_span *out)
 static void decode_body(text_span head, size_t most, str *made, http_body *b) {
     if (span_is_nocase(header_value(head, "transfer-encoding"), "chunked"))
         b->bytes = join_chunks(b->bytes, made);
-    text_span packing = header_value(head, "content-encoding");
-    if (packing.len == 0 || span_is_nocase(packing, "identity")) return;
-    if (!span_is_nocase(packing, "gzip") && !span_is_nocase(packing, "x-gzip") &&
-        !span_is_nocase(packing, "deflate"))
-        b->wrong = "a body packed in a way not known here";
+    text_span compression = header_value(head, "content-encoding");
+    if (compression.len == 0 || span_is_nocase(compression, "identity")) return;
+    if (!span_is_nocase(compression, "gzip") && !span_is_nocase(compression, "x-gzip") &&
+        !span_is_nocase(compression, "deflate"))
+        b->wrong = "a body with an unknown content encoding";
     else if (!inflate_body(b->bytes, most, made, &b->bytes))
-        b->wrong = "a body that cannot be unpacked";
+        b->wrong = "a body that cannot be decompressed";
 }
 
 http_body http_parse(text_span message, size_t most, str *made) {
     http_body b = { 0 };
-    size_t head_bytes = header_end(message.at, message.len);
+    size_t head_bytes = header_length(message.at, message.len);
     if (message.len < 12 || memcmp(message.at, "HTTP/", 5) != 0 || !head_bytes) {
-        b.wrong = "no HTTP response";
+        b.wrong = "not an HTTP response";
         return b;
     }
     text_span head = { message.at, head_bytes };
     const char *status = memchr(head.at, ' ', head.len);
-    if (!status || status[1] != '2') return b; /* an error page is no document */
+    if (!status || status[1] != '2') return b; /* an error page is not a document */
     made->len = 0;
     b.bytes = (text_span){ message.at + head_bytes, message.len - head_bytes };
-    http_media(header_value(head, "content-type"), &b);
+    http_split_media_type(header_value(head, "content-type"), &b);
     if (b.type.len) decode_body(head, most, made, &b);
     return b;
 }

@@ -1,4 +1,6 @@
-/* What is to be read: files, folders, globs, standard input; and how it is cut in segments. */
+/* Lists the inputs (files, folders, globs, standard input), detects compression and format of
+ * each file, and splits files into segments. The list is made once, before anything is read, so
+ * that a stage can tell whether it is resumed on the same inputs. */
 #include <errno.h>
 #include <glob.h>
 #include <stdlib.h>
@@ -12,7 +14,7 @@ enum { HEAD_BYTES = 4096, LONGEST_PATH = 200 };
 static const size_t SEGMENT_BYTES = (size_t)256 << 20, BLOCK_BYTES = (size_t)1 << 20,
                     DOCUMENT_BYTES = (size_t)64 << 20;
 
-/* ---- one file --------------------------------------------------------------------------------- */
+/* ---- one file -------------------------------------------------------------------------------- */
 static input_file *new_file(text_inputs *in, const char *path, const char *given) {
     void *files = in->files;
     mem_reserve(&files, &in->files_cap, in->n_files, sizeof *in->files);
@@ -32,7 +34,7 @@ static void add_segment(text_inputs *in, int64_t from, int64_t to) {
 
 static void add_segments(text_inputs *in, const input_file *f) {
     int64_t step = (int64_t)in->o.segment_bytes, from = 0;
-    if (f->packing == PACK_NONE && f->format->look_back)
+    if (f->compression == COMPRESSION_NONE && f->format->look_back)
         for (; f->size - from > step; from += step) add_segment(in, from, from + step);
     add_segment(in, from, -1);
 }
@@ -42,14 +44,12 @@ static err refuse_packing(const char *path, const char *head, size_t n) {
         const char *magic;
         size_t n;
         const char *program;
-    } foreign[] = { { "\xFD\x37zXZ", 5, "xz" },
-                    { "BZh", 3, "bzip2" },
-                    { "PK\x03\x04", 4, "unzip" } };
+    } foreign[] = { { "\xFD\x37zXZ", 5, "xz" }, { "BZh", 3, "bzip2" }, { "PK\x03\x04", 4, "zip" } };
     for (size_t i = 0; i < COUNT_OF(foreign); i++)
         if (n >= foreign[i].n && memcmp(head, foreign[i].magic, foreign[i].n) == 0)
-            return err_hint(
-                ERR("%s is packed by %s, which is not read here", path, foreign[i].program),
-                "unpack it, or pack it again as .zst or .gz");
+            return err_hint(ERR("%s is compressed with %s, which ingot does not read", path,
+                                foreign[i].program),
+                            "decompress it, or recompress it as .zst or .gz");
     return OK;
 }
 
@@ -57,26 +57,26 @@ typedef struct file_head {
     char bytes[HEAD_BYTES];
     size_t n;
 } file_head;
-static err read_head(const char *path, text_packing packing, file_head *head) {
-    stream *s = NULL;
-    TRY(stream_open(path, packing, 0, -1, &s));
-    err e = stream_read(s, head->bytes, HEAD_BYTES, &head->n);
-    stream_close(s);
+static err read_head(const char *path, text_compression compression, file_head *head) {
+    byte_reader *s = NULL;
+    TRY(byte_reader_open(path, compression, 0, -1, &s));
+    err e = byte_reader_read(s, head->bytes, HEAD_BYTES, &head->n);
+    byte_reader_close(s);
     return e;
 }
 
-/* Finds the packing and the format of a regular file. */
-static err inspect(const text_inputs *in, input_file *f) {
-    text_packing named;
+/* Detects the compression and the format of a regular file. */
+static err detect_format(const text_inputs *in, input_file *f) {
+    text_compression named;
     file_head head;
-    const text_format *by_name = format_of_name(f->path, &named);
-    TRY(read_head(f->path, PACK_NONE, &head));
+    const text_format *compare_names = format_of_path(f->path, &named);
+    TRY(read_head(f->path, COMPRESSION_NONE, &head));
     TRY(refuse_packing(f->path, head.bytes, head.n));
-    /* A name that says gzip is believed: other content is damage, not text. */
-    f->packing = named == PACK_NONE ? packing_of(head.bytes, head.n) : named;
-    f->format = in->o.format ? format_named(in->o.format) : by_name;
+    /* The extension decides: other content in a .gz file is damage, not text. */
+    f->compression = named == COMPRESSION_NONE ? compression_of_bytes(head.bytes, head.n) : named;
+    f->format = in->o.format ? format_by_name(in->o.format) : compare_names;
     if (f->format) return OK;
-    if (f->packing != PACK_NONE) TRY(read_head(f->path, f->packing, &head));
+    if (f->compression != COMPRESSION_NONE) TRY(read_head(f->path, f->compression, &head));
     f->format = format_of_content(head.bytes, head.n);
     return OK;
 }
@@ -84,8 +84,8 @@ static err inspect(const text_inputs *in, input_file *f) {
 static err add_pipe(text_inputs *in, const char *path) {
     input_file *f = new_file(in, path, strcmp(path, "-") == 0 ? "stdin" : path);
     f->pipe = in->pipes = true;
-    f->packing = PACK_SNIFF;
-    f->format = in->o.format ? format_named(in->o.format) : NULL;
+    f->compression = COMPRESSION_DETECT;
+    f->format = in->o.format ? format_by_name(in->o.format) : NULL;
     add_segment(in, 0, -1);
     return OK;
 }
@@ -97,20 +97,21 @@ static err add_file(text_inputs *in, const char *path, const char *given) {
     if (!S_ISREG(st.st_mode)) return add_pipe(in, path);
     input_file *f = new_file(in, path, given);
     f->size = (int64_t)st.st_size;
-    TRY(inspect(in, f));
+    TRY(detect_format(in, f));
     in->bytes += f->size;
     add_segments(in, f);
     return OK;
 }
 
-/* ---- folders ------------------------------------------------------------------------------------ */
+/* ---- folders --------------------------------------------------------------------------------- */
 typedef struct ancestor {
     const struct ancestor *up;
     dev_t device;
     ino_t node;
 } ancestor;
 
-/* A folder of parts that its stage has not finished would be read as if it were all. */
+/* Refuses a folder of parts whose stage has not finished, which would otherwise be read as if it
+ * were complete. */
 static err check_finished(const char *state) {
     json_t *doc = NULL;
     if (!io_exists(state)) return OK;
@@ -120,7 +121,7 @@ static err check_finished(const char *state) {
     if (json_is_false(json_object_get(doc, "complete")))
         e = err_hint(ERR("%s: the stage \"%s\" that writes this folder has not finished", state,
                          stage ? stage : "?"),
-                     "run that command again: it goes on where it stopped");
+                     "run that command again; it resumes where it stopped");
     json_decref(doc);
     return e;
 }
@@ -129,12 +130,12 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 
 static err add_entry(text_inputs *in, const char *path, const char *name, const char *given,
                      const ancestor *here) {
-    text_packing packing;
+    text_compression compression;
     if (name[0] == '.' || name[0] == '_') return OK;
     if (io_is_dir(path)) return add_folder(in, path, given, here);
     if (strcmp(name, "state.json") == 0) return check_finished(path);
-    if (format_of_name(name, &packing)) return add_file(in, path, given);
-    in->passed_over += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* a stage's own */
+    if (format_of_path(name, &compression)) return add_file(in, path, given);
+    in->n_skipped += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* written by stages */
     return OK;
 }
 
@@ -144,7 +145,8 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     int n = 0;
     if (stat(path, &st) != 0) return ERR("cannot read %s: %s", path, strerror(errno));
     for (const ancestor *a = up; a; a = a->up)
-        if (a->device == st.st_dev && a->node == st.st_ino) return OK; /* a link to above */
+        if (a->device == st.st_dev && a->node == st.st_ino)
+            return OK; /* a link to a parent folder */
     ancestor here = { up, st.st_dev, st.st_ino };
     TRY(io_list(path, &names, &n));
     err e = OK;
@@ -159,18 +161,19 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
 
 static err add_whole_folder(text_inputs *in, const char *path, const char *given) {
     int before = in->n_files;
-    in->passed_over = 0;
+    in->n_skipped = 0;
     TRY(add_folder(in, path, given, NULL));
-    if (in->passed_over)
-        log_info("%s: %d file%s of no known format passed over", path, in->passed_over,
-                 in->passed_over == 1 ? "" : "s");
+    if (in->n_skipped)
+        log_info("%s: skipped %d file%s of unknown format", path, in->n_skipped,
+                 in->n_skipped == 1 ? "" : "s");
     if (in->n_files > before) return OK;
-    return err_hint(ERR("%s holds no file whose name says a known format", path),
-                    "known are .txt, .md, .jsonl, .json, .warc and .wet, plain, .gz or .zst");
+    return err_hint(
+        ERR("%s contains no file with a known extension", path),
+        "known extensions are .txt, .md, .jsonl, .json, .warc and .wet, plus .gz or .zst");
 }
 
-/* ---- what the user named -------------------------------------------------------------------------- */
-static int by_name(const void *a, const void *b) {
+/* ---- what the user named --------------------------------------------------------------------- */
+static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
@@ -178,9 +181,10 @@ static err add_glob(text_inputs *in, const char *pattern) {
     glob_t g;
     int rc = glob(pattern, GLOB_NOSORT, NULL, &g);
     if (rc == GLOB_NOMATCH)
-        return err_hint(ERR("%s: no such file, and no file matches", pattern), "check the path");
+        return err_hint(ERR("%s: no such file, and no file matches the pattern", pattern),
+                        "check the path");
     if (rc != 0) return ERR("cannot list %s: %s", pattern, strerror(errno));
-    qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, by_name);
+    qsort(g.gl_pathv, g.gl_pathc, sizeof *g.gl_pathv, compare_names);
     err e = OK;
     for (size_t i = 0; i < g.gl_pathc && !e; i++) {
         const char *path = g.gl_pathv[i];
@@ -197,8 +201,8 @@ static err add_input(text_inputs *in, const char *path) {
     return add_file(in, path, path);
 }
 
-/* ---- options --------------------------------------------------------------------------------------- */
-static const char *keep(text_inputs *in, const char *text, const char *otherwise) {
+/* ---- options --------------------------------------------------------------------------------- */
+static const char *copy_option(text_inputs *in, const char *text, const char *otherwise) {
     const char *s = text && *text ? text : otherwise;
     return s ? arena_strdup(in->memory, s) : NULL;
 }
@@ -215,16 +219,16 @@ static err want_member(text_inputs *in, const char *path, int result) {
 static err take_options(text_inputs *in, const text_input_options *o) {
     text_input_options *t = &in->o;
     *t = *o;
-    t->text_field = keep(in, o->text_field, "text");
-    t->id_field = keep(in, o->id_field, "id");
-    t->url_field = keep(in, o->url_field, "url");
-    t->source_field = keep(in, o->source_field, "source");
-    t->licence_field = keep(in, o->licence_field, NULL);
-    t->sources = keep(in, o->sources, NULL);
-    t->not_sources = keep(in, o->not_sources, NULL);
-    t->licences = keep(in, o->licences, NULL);
-    t->not_licences = keep(in, o->not_licences, NULL);
-    t->format = keep(in, o->format, NULL);
+    t->text_field = copy_option(in, o->text_field, "text");
+    t->id_field = copy_option(in, o->id_field, "id");
+    t->url_field = copy_option(in, o->url_field, "url");
+    t->source_field = copy_option(in, o->source_field, "source");
+    t->license_field = copy_option(in, o->license_field, NULL);
+    t->sources = copy_option(in, o->sources, NULL);
+    t->not_sources = copy_option(in, o->not_sources, NULL);
+    t->licenses = copy_option(in, o->licenses, NULL);
+    t->not_licenses = copy_option(in, o->not_licenses, NULL);
+    t->format = copy_option(in, o->format, NULL);
     t->segment_bytes = o->segment_bytes ? o->segment_bytes : SEGMENT_BYTES;
     t->block_bytes = o->block_bytes ? o->block_bytes : BLOCK_BYTES;
     t->document_bytes = o->document_bytes ? o->document_bytes : DOCUMENT_BYTES;
@@ -232,10 +236,11 @@ static err take_options(text_inputs *in, const text_input_options *o) {
     TRY(want_member(in, t->id_field, FIELD_ID));
     TRY(want_member(in, t->url_field, FIELD_URL));
     TRY(want_member(in, t->source_field, FIELD_SOURCE));
-    TRY(want_member(in, t->licence_field ? t->licence_field : "license", FIELD_LICENCE));
-    if (!t->licence_field) TRY(want_member(in, "licence", FIELD_LICENCE));
-    if (t->format && !format_named(t->format))
-        return err_hint(ERR("no format \"%s\"", t->format), "known are text, jsonl, warc and wet");
+    TRY(want_member(in, t->license_field ? t->license_field : "license", FIELD_LICENSE));
+    if (!t->license_field) TRY(want_member(in, "licence", FIELD_LICENSE));
+    if (t->format && !format_by_name(t->format))
+        return err_hint(ERR("unknown format \"%s\"", t->format),
+                        "the formats are text, jsonl, warc and wet");
     return OK;
 }
 
@@ -273,8 +278,8 @@ int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
 uint64_t text_inputs_hash(const text_inputs *in) {
     const text_input_options *o = &in->o;
     const char *texts[] = { o->text_field,    o->id_field, o->url_field,   o->source_field,
-                            o->licence_field, o->sources,  o->not_sources, o->licences,
-                            o->not_licences,  o->format };
+                            o->license_field, o->sources,  o->not_sources, o->licenses,
+                            o->not_licenses,  o->format };
     str all = { 0 };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         str_add(&all, "%d:%s\n", texts[i] != NULL, texts[i] ? texts[i] : "");

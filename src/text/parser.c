@@ -1,4 +1,5 @@
-/* What all formats do with a document they found; and which formats there are. */
+/* What all formats share: checking, repairing and collecting the documents of a block. Also the
+ * table of formats and how one is detected from a name or from content. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -14,14 +15,14 @@ void text_counts_add(text_counts *to, const text_counts *from) {
     to->excluded += from->excluded;
 }
 
-void parser_open(parser *p, const text_inputs *in, int segment, const text_format *format) {
+void parser_init(parser *p, const text_inputs *in, int segment, const text_format *format) {
     const input_file *f = &in->files[in->segments[segment].file];
     *p = (parser){
         .in = in, .format = format, .path = span_of(f->path), .source = span_of(f->given)
     };
 }
 
-void parser_run(parser *p, const raw_block *b) {
+void parser_parse(parser *p, const raw_block *b) {
     spool_reset(&p->strings);
     p->n = 0;
     p->counts = (text_counts){ 0 };
@@ -36,17 +37,17 @@ void parser_free(parser *p) {
     str_free(&p->body);
 }
 
-size_t format_longest(const text_format *f, const text_inputs *in) {
+size_t format_longest_record(const text_format *f, const text_inputs *in) {
     return in->o.document_bytes + f->overhead;
 }
 
-bool parser_fits(parser *p, size_t n, int64_t offset) {
-    if (n <= format_longest(p->format, p->in)) return true;
-    bad_add(&p->bad, offset, "longer than %zu bytes", p->in->o.document_bytes);
+bool parser_check_length(parser *p, size_t n, int64_t offset) {
+    if (n <= format_longest_record(p->format, p->in)) return true;
+    bad_records_add(&p->bad, offset, "longer than %zu bytes", p->in->o.document_bytes);
     return false;
 }
 
-bool parser_valid(parser *p, text_span *text, bool *repaired) {
+bool parser_check_utf8(parser *p, text_span *text, bool *repaired) {
     if (utf8_valid(text->at, text->len) == text->len) return true;
     if (p->in->o.invalid == TEXT_REFUSE) return p->counts.invalid++, false;
     p->scratch.len = 0;
@@ -55,28 +56,28 @@ bool parser_valid(parser *p, text_span *text, bool *repaired) {
     return *repaired = true;
 }
 
-text_span parser_breaks(parser *p, text_span text) {
+text_span parser_normalize_breaks(parser *p, text_span text) {
     if (!text.len || !memchr(text.at, '\r', text.len)) return text;
-    char *to = spool_room(&p->strings, text.len);
+    char *to = spool_reserve(&p->strings, text.len);
     size_t made = 0;
     for (size_t i = 0; i < text.len; i++)
         if (!(text.at[i] == '\r' && i + 1 < text.len && text.at[i + 1] == '\n'))
             to[made++] = text.at[i];
-    return spool_take(&p->strings, made);
+    return spool_commit(&p->strings, made);
 }
 
 static bool is_excluded(const char *only, const char *but, text_span name) {
-    return (only && !names_have(only, name)) || (but && names_have(but, name));
+    return (only && !name_list_has(only, name)) || (but && name_list_has(but, name));
 }
 
-void parser_add(parser *p, const text_doc *d, bool repaired) {
+void parser_add_document(parser *p, const text_doc *d, bool repaired) {
     const text_input_options *o = &p->in->o;
     if (span_trim(d->text).len == 0) {
         p->counts.empty++;
         return;
     }
     if (is_excluded(o->sources, o->not_sources, d->source) ||
-        is_excluded(o->licences, o->not_licences, d->licence)) {
+        is_excluded(o->licenses, o->not_licenses, d->license)) {
         p->counts.excluded++;
         return;
     }
@@ -89,9 +90,9 @@ void parser_add(parser *p, const text_doc *d, bool repaired) {
     p->counts.repaired += repaired;
 }
 
-/* ---- formats -------------------------------------------------------------------------------- */
+/* ---- formats --------------------------------------------------------------------------------- */
 static const struct {
-    const char *name; /* of --format; also an ending */
+    const char *name; /* a --format name; also a file extension */
     const text_format *format;
 } formats[] = {
     { "text", &format_text },   { "txt", &format_text },   { "md", &format_text },
@@ -99,23 +100,25 @@ static const struct {
     { "warc", &format_warc },   { "wet", &format_warc },
 };
 
-const text_format *format_named(const char *name) {
+const text_format *format_by_name(const char *name) {
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         if (strcmp(formats[i].name, name) == 0) return formats[i].format;
     return NULL;
 }
 
-const text_format *format_of_name(const char *path, text_packing *packing) {
+const text_format *format_of_path(const char *path, text_compression *compression) {
     static const struct {
         const char *ending;
-        text_packing packing;
-    } packings[] = { { ".gz", PACK_GZIP }, { ".zst", PACK_ZSTD }, { ".zstd", PACK_ZSTD } };
+        text_compression compression;
+    } compressions[] = { { ".gz", COMPRESSION_GZIP },
+                         { ".zst", COMPRESSION_ZSTD },
+                         { ".zstd", COMPRESSION_ZSTD } };
     const char *slash = strrchr(path, '/'), *name = slash ? slash + 1 : path;
     size_t n = strlen(name);
-    *packing = PACK_NONE;
-    for (size_t i = 0; i < COUNT_OF(packings) && *packing == PACK_NONE; i++)
-        if (str_ends(name, packings[i].ending))
-            *packing = packings[i].packing, n -= strlen(packings[i].ending);
+    *compression = COMPRESSION_NONE;
+    for (size_t i = 0; i < COUNT_OF(compressions) && *compression == COMPRESSION_NONE; i++)
+        if (str_ends(name, compressions[i].ending))
+            *compression = compressions[i].compression, n -= strlen(compressions[i].ending);
     const char *dot = memrchr(name, '.', n);
     if (!dot) return NULL;
     text_span ending = { dot + 1, n - (size_t)(dot + 1 - name) };

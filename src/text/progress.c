@@ -1,5 +1,5 @@
-/* How far a stage is. A terminal has one line that is rewritten; elsewhere a line now and then.
- * Stages that take no time say nothing. */
+/* Progress of a stage: one line that is rewritten on a terminal, a line every few seconds
+ * elsewhere, nothing for stages that finish at once. */
 #include <unistd.h>
 
 #include "text/text_internal.h"
@@ -11,7 +11,7 @@ void text_progress_init(text_progress *p, const char *name, int64_t total) {
     p->began = p->shown = time_now();
 }
 
-static void draw(text_progress *p, double now) {
+static void draw_progress(text_progress *p, double now) {
     char done[32], total[32], rate[32], left[32];
     double seconds = now - p->began, made = (double)(p->done - p->skipped);
     double speed = seconds > 0 ? made / seconds : 0;
@@ -34,7 +34,7 @@ void text_progress_add(text_progress *p, int64_t bytes) {
     p->done += bytes;
     if (!p->name) return;
     double now = time_now(), every = p->live ? LIVE_SECONDS : PLAIN_SECONDS;
-    if (now - p->began > QUIET_SECONDS && now - p->shown >= every) draw(p, now);
+    if (now - p->began > QUIET_SECONDS && now - p->shown >= every) draw_progress(p, now);
 }
 
 void text_progress_end(text_progress *p) {

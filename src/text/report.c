@@ -1,4 +1,4 @@
-/* Reports of stages: adding, keeping beside a part, printing. */
+/* Reports of stages: summing them up, storing them beside a part as JSON, printing the table. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -30,8 +30,8 @@ void report_add(text_stage_report *to, const text_stage_report *from, const text
     for (int i = 0; i < s->n_counters; i++) to->count[i] += from->count[i];
 }
 
-/* ---- JSON -------------------------------------------------------------------------------------- */
-/* The numbers every report has, by name. */
+/* ---- JSON ------------------------------------------------------------------------------------ */
+/* The counts that every report has, by name. */
 typedef struct report_number {
     const char *name;
     size_t offset;
@@ -62,7 +62,7 @@ static json_t *numbers_to_json(const text_stage_report *r, const report_number *
     return object;
 }
 
-static json_t *to_json(const text_stage_report *r, const text_stage *s) {
+static json_t *report_to_json(const text_stage_report *r, const text_stage *s) {
     json_t *dropped = json_array(), *counters = json_array();
     for (int i = 0; i < s->n_rules; i++)
         json_array_append_new(dropped, json_pack("{sssIsI}", "rule", s->rules[i], "documents",
@@ -78,7 +78,7 @@ static json_t *to_json(const text_stage_report *r, const text_stage *s) {
 }
 
 err report_save(const text_stage_report *r, const text_stage *s, const char *path) {
-    json_t *doc = to_json(r, s);
+    json_t *doc = report_to_json(r, s);
     err e = io_json_write(path, doc);
     json_decref(doc);
     return e;
@@ -93,7 +93,7 @@ static err numbers_from_json(const json_t *doc, const char *path, const char *ke
     return OK;
 }
 
-/* A list of n objects, of which each has the number `key`. */
+/* Reads the number `key` of each of the n objects in a list. */
 static err list_from_json(const json_t *doc, const char *path, const char *list, const char *key,
                           int n, int64_t *out) {
     json_t *array;
@@ -106,8 +106,8 @@ static err list_from_json(const json_t *doc, const char *path, const char *list,
     return OK;
 }
 
-static err from_json(const json_t *doc, const char *path, const text_stage *s,
-                     text_stage_report *r) {
+static err report_from_json(const json_t *doc, const char *path, const text_stage *s,
+                            text_stage_report *r) {
     TRY(numbers_from_json(doc, path, "read", read_numbers, COUNT_OF(read_numbers), r));
     TRY(numbers_from_json(doc, path, "kept", kept_numbers, COUNT_OF(kept_numbers), r));
     TRY(list_from_json(doc, path, "dropped", "documents", s->n_rules, r->dropped));
@@ -118,13 +118,13 @@ static err from_json(const json_t *doc, const char *path, const text_stage *s,
 err report_load(const char *path, const text_stage *s, text_stage_report *r) {
     json_t *doc = NULL;
     TRY(io_json_read(path, &doc));
-    err e = from_json(doc, path, s, r);
+    err e = report_from_json(doc, path, s, r);
     json_decref(doc);
     return e;
 }
 
 json_t *text_stage_json(const text_stage *s, const text_stage_report *r) {
-    json_t *doc = to_json(r, s);
+    json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "seconds", json_real(r->seconds));
     json_object_set_new(doc, "resumed_parts", json_integer(r->resumed_parts));
     json_object_set_new(doc, "peak_memory_bytes", json_integer((json_int_t)mem_peak()));
@@ -138,11 +138,11 @@ void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE
     json_decref(doc);
 }
 
-/* ---- the table ------------------------------------------------------------------------------------ */
+/* ---- the table ------------------------------------------------------------------------------- */
 typedef struct table {
     FILE *to;
-    int width;  /* of the names */
-    double all; /* documents read: what shares are of */
+    int width;  /* of the name column */
+    double all; /* documents read, the base of the percentages */
 } table;
 
 static void print_row(const table *t, const char *name, int64_t documents, int64_t bytes) {
@@ -153,8 +153,8 @@ static void print_row(const table *t, const char *name, int64_t documents, int64
     fputc('\n', t->to);
 }
 
-static int widest(const text_stage *s) {
-    int width = (int)strlen("excluded by source or licence");
+static int widest_name(const text_stage *s) {
+    int width = (int)strlen("excluded by source or license");
     for (int i = 0; i < s->n_rules; i++) width = MAX(width, (int)strlen(s->rules[i]) + 2);
     for (int i = 0; i < s->n_counters; i++) width = MAX(width, (int)strlen(s->counters[i]));
     return width;
@@ -165,11 +165,11 @@ static void print_reading(const table *t, const text_counts *c) {
         const char *name;
         int64_t n;
     } rows[] = {
-        { "records that could not be read", c->unreadable },
-        { "refused for invalid UTF-8", c->invalid },
+        { "unreadable records", c->unreadable },
+        { "dropped for invalid UTF-8", c->invalid },
         { "with invalid UTF-8 repaired", c->repaired },
-        { "without text", c->empty },
-        { "excluded by source or licence", c->excluded },
+        { "empty", c->empty },
+        { "excluded by source or license", c->excluded },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (rows[i].n)
@@ -198,13 +198,12 @@ static void print_run(const text_stage_report *r, FILE *to) {
         fprintf(to, ", %s/s", str_bytes(text, sizeof text, (double)r->seen_bytes / r->seconds));
     fprintf(to, ", peak memory %s", str_bytes(text, sizeof text, (double)mem_peak()));
     if (r->resumed_parts)
-        fprintf(to, "; %d part%s there before", r->resumed_parts,
-                r->resumed_parts == 1 ? " was" : "s were");
+        fprintf(to, "; %d part%s resumed", r->resumed_parts, r->resumed_parts == 1 ? "" : "s");
     fputc('\n', to);
 }
 
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to) {
-    table t = { to, MAX(widest(s), 30), (double)r->read.documents };
+    table t = { to, MAX(widest_name(s), 30), (double)r->read.documents };
     fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
     print_row(&t, "read", r->read.documents, r->read.bytes);
     print_reading(&t, &r->read);

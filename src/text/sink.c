@@ -1,5 +1,6 @@
-/* Where documents go: standard output, one file, or a folder of parts. Blocks are packed each on its
- * own, by the worker that made them, so that packing is parallel and its bytes are always the same. */
+/* Where documents are written: standard output, one file, or a folder of parts. Each block is
+ * compressed on its own by the worker that produced it, so compression is parallel and its bytes
+ * do not depend on the number of threads. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -11,20 +12,20 @@
 
 enum { ZSTD_LEVEL = 3, GZIP_LEVEL = 6 };
 
-/* ---- packing ---------------------------------------------------------------------------------- */
-struct packer {
-    text_packing packing;
+/* ---- compression ----------------------------------------------------------------------------- */
+struct compressor {
+    text_compression compression;
     z_stream gzip;
     ZSTD_CCtx *zstd;
-    str packed;
+    str compressed;
 };
 
-packer *packer_new(text_packing packing) {
-    packer *p = mem_alloc(sizeof *p);
-    p->packing = packing;
-    if (packing == PACK_GZIP)
+compressor *compressor_new(text_compression compression) {
+    compressor *p = mem_alloc(sizeof *p);
+    p->compression = compression;
+    if (compression == COMPRESSION_GZIP)
         BUG_IF(deflateInit2(&p->gzip, GZIP_LEVEL, Z_DEFLATED, 15 + 16, 8, Z_DEFAULT_STRATEGY));
-    if (packing == PACK_ZSTD) {
+    if (compression == COMPRESSION_ZSTD) {
         p->zstd = ZSTD_createCCtx();
         ZSTD_CCtx_setParameter(p->zstd, ZSTD_c_compressionLevel, ZSTD_LEVEL);
         ZSTD_CCtx_setParameter(p->zstd, ZSTD_c_checksumFlag, 1);
@@ -32,67 +33,69 @@ packer *packer_new(text_packing packing) {
     return p;
 }
 
-void packer_free(packer *p) {
+void compressor_free(compressor *p) {
     if (!p) return;
-    if (p->packing == PACK_GZIP) deflateEnd(&p->gzip);
+    if (p->compression == COMPRESSION_GZIP) deflateEnd(&p->gzip);
     ZSTD_freeCCtx(p->zstd);
-    str_free(&p->packed);
+    str_free(&p->compressed);
     free(p);
 }
 
-/* zlib counts its buffers in 32 bits. */
-static size_t pack_gzip(packer *p, const str *text) {
+/* zlib counts its buffers in 32 bits, so long texts go through in pieces. */
+static size_t compress_gzip(compressor *p, const str *text) {
     enum { PIECE = 1 << 30 };
     z_stream *z = &p->gzip;
     size_t left = text->len, n = 0;
-    str_reserve(&p->packed, deflateBound(z, text->len));
+    str_reserve(&p->compressed, deflateBound(z, text->len));
     deflateReset(z);
     z->next_in = (unsigned char *)text->text;
     z->avail_in = 0;
     for (int rc = Z_OK; rc != Z_STREAM_END;) {
         uInt more = (uInt)MIN(left, (size_t)PIECE - z->avail_in),
-             room = (uInt)MIN(p->packed.cap - n, (size_t)PIECE);
+             space = (uInt)MIN(p->compressed.cap - n, (size_t)PIECE);
         z->avail_in += more;
         left -= more;
-        z->next_out = (unsigned char *)p->packed.text + n;
-        z->avail_out = room;
+        z->next_out = (unsigned char *)p->compressed.text + n;
+        z->avail_out = space;
         rc = deflate(z, left ? Z_NO_FLUSH : Z_FINISH);
         BUG_IF(rc != Z_OK && rc != Z_STREAM_END);
-        n += room - z->avail_out;
+        n += space - z->avail_out;
     }
     return n;
 }
 
-static size_t pack_zstd(packer *p, const str *text) {
-    str_reserve(&p->packed, ZSTD_compressBound(text->len));
-    size_t n = ZSTD_compress2(p->zstd, p->packed.text, p->packed.cap, text->text, text->len);
+static size_t compress_zstd(compressor *p, const str *text) {
+    str_reserve(&p->compressed, ZSTD_compressBound(text->len));
+    size_t n =
+        ZSTD_compress2(p->zstd, p->compressed.text, p->compressed.cap, text->text, text->len);
     BUG_IF(ZSTD_isError(n));
     return n;
 }
 
-void packer_run(packer *p, str *text) {
-    if (p->packing == PACK_NONE) return;
-    p->packed.len = p->packing == PACK_GZIP ? pack_gzip(p, text) : pack_zstd(p, text);
+void compressor_run(compressor *p, str *text) {
+    if (p->compression == COMPRESSION_NONE) return;
+    p->compressed.len =
+        p->compression == COMPRESSION_GZIP ? compress_gzip(p, text) : compress_zstd(p, text);
     str plain = *text;
     *text = (str){ 0 };
-    str_add_bytes(text, p->packed.text, p->packed.len);
+    str_add_bytes(text, p->compressed.text, p->compressed.len);
     str_free(&plain);
 }
 
-/* ---- sinks --------------------------------------------------------------------------------------- */
+/* ---- sinks ----------------------------------------------------------------------------------- */
 static const struct {
     const char *ending, *compress;
-    text_packing packing;
-} packings[] = {
-    { ".jsonl", "none", PACK_NONE },
-    { ".jsonl.gz", "gz", PACK_GZIP },
-    { ".jsonl.zst", "zst", PACK_ZSTD },
+    text_compression compression;
+} compressions[] = {
+    { ".jsonl", "none", COMPRESSION_NONE },
+    { ".jsonl.gz", "gz", COMPRESSION_GZIP },
+    { ".jsonl.zst", "zst", COMPRESSION_ZSTD },
 };
 
-/* A folder called out.txt would be a misunderstanding. */
+/* Refuses a folder called, for instance, out.txt, which is certainly a misunderstanding. */
 static err refuse_name(const char *path) {
-    text_packing packing;
-    if (!format_of_name(path, &packing) && packing == PACK_NONE) return OK;
+    text_compression compression;
+    if (!format_of_path(path, &compression) && compression == COMPRESSION_NONE) return OK;
     return err_hint(ERR("%s: documents are written as JSON lines", path),
                     "give a name that ends in .jsonl, .jsonl.gz or .jsonl.zst, or a folder");
 }
@@ -104,29 +107,27 @@ err sink_init(sink *s, const char *path, const char *compress) {
     if (s->kind == SINK_STDOUT) return OK;
     if (!compress) compress = "zst";
     bool known = false;
-    for (size_t i = 0; i < COUNT_OF(packings); i++) {
-        if (strcmp(packings[i].compress, compress) == 0)
-            known = true, s->packing = packings[i].packing;
+    for (size_t i = 0; i < COUNT_OF(compressions); i++) {
+        if (strcmp(compressions[i].compress, compress) == 0)
+            known = true, s->compression = compressions[i].compression;
     }
-    for (size_t i = 0; i < COUNT_OF(packings); i++)
-        if (str_ends(path, packings[i].ending))
-            s->kind = SINK_FILE, s->packing = packings[i].packing;
-    if (!known)
-        return err_hint(ERR("no way to compress is called \"%s\"", compress),
-                        "known are zst, gz and none");
+    for (size_t i = 0; i < COUNT_OF(compressions); i++)
+        if (str_ends(path, compressions[i].ending))
+            s->kind = SINK_FILE, s->compression = compressions[i].compression;
+    if (!known) return err_hint(ERR("unknown compression \"%s\"", compress), "use zst, gz or none");
     return s->kind == SINK_FOLDER ? refuse_name(path) : OK;
 }
 
 char *sink_part_path(const sink *s, int segment) {
     str name = { 0 };
     const char *ending = "";
-    for (size_t i = 0; i < COUNT_OF(packings); i++)
-        if (packings[i].packing == s->packing) ending = packings[i].ending;
+    for (size_t i = 0; i < COUNT_OF(compressions); i++)
+        if (compressions[i].compression == s->compression) ending = compressions[i].ending;
     str_add(&name, "%s/part-%06d%s", s->path, segment, ending);
     return name.text;
 }
 
-err sink_begin(sink *s, int segment) {
+err sink_begin_part(sink *s, int segment) {
     if (s->kind == SINK_FILE && !s->writer) return io_writer_open(s->path, &s->writer);
     if (s->kind != SINK_FOLDER) return OK;
     char *path = sink_part_path(s, segment);
@@ -144,29 +145,29 @@ err sink_write(sink *s, const void *bytes, size_t n) {
     return ERR("cannot write to standard output: %s", strerror(errno));
 }
 
-/* A packed file of nothing is not empty. */
+/* Even an empty compressed file has a header. */
 static err write_nothing(sink *s) {
-    packer *p = packer_new(s->packing);
+    compressor *p = compressor_new(s->compression);
     str nothing = { 0 };
     str_add_bytes(&nothing, "", 0);
-    packer_run(p, &nothing);
+    compressor_run(p, &nothing);
     err e = sink_write(s, nothing.text, nothing.len);
     str_free(&nothing);
-    packer_free(p);
+    compressor_free(p);
     return e;
 }
 
-static err commit(sink *s) {
+static err commit_writer(sink *s) {
     if (!s->wrote) TRY(write_nothing(s));
     io_writer *w = s->writer;
     s->writer = NULL; /* commit frees it */
     return io_writer_commit(w);
 }
 
-err sink_end(sink *s) { return s->kind == SINK_FOLDER ? commit(s) : OK; }
+err sink_end_part(sink *s) { return s->kind == SINK_FOLDER ? commit_writer(s) : OK; }
 
 err sink_finish(sink *s) {
-    if (s->kind == SINK_FILE) return commit(s);
+    if (s->kind == SINK_FILE) return commit_writer(s);
     if (s->kind == SINK_STDOUT && fflush(stdout) != 0)
         return ERR("cannot write to standard output: %s", strerror(errno));
     return OK;

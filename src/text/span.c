@@ -1,4 +1,4 @@
-/* Spans, spooled strings, and the tally of bad records. */
+/* Helpers of the parsers: spans, spooled strings, and the tally of bad records. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -8,11 +8,11 @@ bool span_is(text_span s, const char *word) {
     return strlen(word) == s.len && memcmp(s.at, word, s.len) == 0;
 }
 
-static char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+static char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
 
 bool span_is_nocase(text_span s, const char *word) {
     for (size_t i = 0; i < s.len; i++)
-        if (!word[i] || lower(word[i]) != lower(s.at[i])) return false;
+        if (!word[i] || lower_ascii(word[i]) != lower_ascii(s.at[i])) return false;
     return !word[s.len];
 }
 
@@ -24,7 +24,7 @@ text_span span_trim(text_span s) {
     return s;
 }
 
-bool names_have(const char *names, text_span word) {
+bool name_list_has(const char *names, text_span word) {
     for (const char *p = names; *p;) {
         size_t n = strcspn(p, ",");
         text_span name = span_trim((text_span){ p, n });
@@ -34,7 +34,7 @@ bool names_have(const char *names, text_span word) {
     return false;
 }
 
-/* ---- spool ---------------------------------------------------------------------------------- */
+/* ---- spool ----------------------------------------------------------------------------------- */
 struct spool_piece {
     spool_piece *next;
     size_t used, size;
@@ -42,7 +42,7 @@ struct spool_piece {
 };
 enum { SPOOL_PIECE = 256 << 10 };
 
-char *spool_room(spool *s, size_t n) {
+char *spool_reserve(spool *s, size_t n) {
     if (!s->head || s->head->size - s->head->used < n) {
         size_t size = MAX(n, (size_t)SPOOL_PIECE);
         spool_piece *fresh = mem_grow(NULL, sizeof *fresh + size);
@@ -54,7 +54,7 @@ char *spool_room(spool *s, size_t n) {
     return s->head->bytes + s->head->used;
 }
 
-text_span spool_take(spool *s, size_t used) {
+text_span spool_commit(spool *s, size_t used) {
     BUG_IF(used > s->head->size - s->head->used);
     text_span kept = { s->head->bytes + s->head->used, used };
     s->head->used += used;
@@ -62,9 +62,9 @@ text_span spool_take(spool *s, size_t used) {
 }
 
 text_span spool_copy(spool *s, const char *text, size_t n) {
-    char *to = spool_room(s, n);
+    char *to = spool_reserve(s, n);
     if (n) memcpy(to, text, n);
-    return spool_take(s, n);
+    return spool_commit(s, n);
 }
 
 void spool_reset(spool *s) {
@@ -82,8 +82,8 @@ void spool_free(spool *s) {
     *s = (spool){ 0 };
 }
 
-/* ---- bad records ---------------------------------------------------------------------------- */
-void bad_add(bad_records *b, int64_t offset, const char *fmt, ...) {
+/* ---- bad records ----------------------------------------------------------------------------- */
+void bad_records_add(bad_records *b, int64_t offset, const char *fmt, ...) {
     if (b->n++) return;
     b->offset = offset;
     va_list args;
@@ -92,7 +92,7 @@ void bad_add(bad_records *b, int64_t offset, const char *fmt, ...) {
     va_end(args);
 }
 
-void bad_merge(bad_records *to, const bad_records *from) {
+void bad_records_merge(bad_records *to, const bad_records *from) {
     int64_t n = to->n + from->n;
     if (!to->n) *to = *from;
     to->n = n;

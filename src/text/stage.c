@@ -1,4 +1,19 @@
-/* A stage: judges each document, writes what is kept and, on request, what is dropped and why. */
+/* The stage runner: reads documents, lets a stage judge each, and writes what is kept and, on
+ * request,
+ * what is dropped with the reason.
+ *
+ *     text_stage_run
+ *       per segment            skipped if its part is complete (parts.c)
+ *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
+ *           judge_block        judge each document; format and compress the output of the block
+ *           write_block        in input order: append to the sinks (sink.c), add up the report
+ *         parts_add            the report of the segment, which marks its part as complete
+ *       parts_close            state.json: "complete"
+ *
+ * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the same
+ * for all of them and lives here. Output is deterministic: a block is compressed as a frame of
+ * its own,
+ * and blocks are split by bytes, so neither threads nor interruptions change a byte. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,7 +22,7 @@
 #include "text/text_internal.h"
 
 typedef struct stage_worker {
-    packer *kept, *dropped;
+    compressor *kept, *dropped;
 } stage_worker;
 
 typedef struct stage_run {
@@ -16,10 +31,10 @@ typedef struct stage_run {
     stage_worker *workers; /* [threads] */
     int threads;
     text_progress progress;
-    text_stage_report part; /* of the segment at hand */
+    text_stage_report part; /* of the current segment */
 } stage_run;
 
-/* What a block became. */
+/* The output of one block. */
 typedef struct stage_result {
     str kept, dropped;
     text_stage_report report;
@@ -32,8 +47,8 @@ static void drop_result(void *result) {
     text_stage_report_free(&r->report);
 }
 
-/* ---- work ---------------------------------------------------------------------------------------- */
-/* The document as it came, with why it was dropped as last members. */
+/* ---- work ------------------------------------------------------------------------------------ */
+/* Writes the original document with the rule and its value as last members. */
 static void write_dropped(const text_doc *d, const char *rule, double value, str *out) {
     text_doc_write(d, d->text, out);
     while (out->text[out->len - 1] != '}') out->len--;
@@ -63,18 +78,18 @@ static err judge_document(stage_run *run, int worker, int segment, const text_do
     return OK;
 }
 
-static err work(void *ctx, int worker, const text_block *b, void *result) {
+static err judge_block(void *ctx, int worker, const text_block *b, void *result) {
     stage_run *run = ctx;
     stage_result *r = result;
     stage_worker *w = &run->workers[worker];
     report_init(&r->report, run->stage);
     for (int i = 0; i < b->n; i++) TRY(judge_document(run, worker, b->segment, &b->docs[i], r));
-    if (r->kept.len) packer_run(w->kept, &r->kept);
-    if (r->dropped.len) packer_run(w->dropped, &r->dropped);
+    if (r->kept.len) compressor_run(w->kept, &r->kept);
+    if (r->dropped.len) compressor_run(w->dropped, &r->dropped);
     return OK;
 }
 
-static err merge(void *ctx, const text_block *b, void *result) {
+static err write_block(void *ctx, const text_block *b, void *result) {
     stage_run *run = ctx;
     stage_result *r = result;
     report_add(&run->part, &r->report, run->stage);
@@ -85,18 +100,19 @@ static err merge(void *ctx, const text_block *b, void *result) {
     return e;
 }
 
-/* ---- segments --------------------------------------------------------------------------------------- */
+/* ---- segments -------------------------------------------------------------------------------- */
 static err run_segment(stage_run *run, text_inputs *in, int segment) {
-    const text_flow flow = { run, sizeof(stage_result), work, merge, drop_result };
-    TRY(sink_begin(&run->out, segment));
-    TRY(sink_begin(&run->dropped, segment));
-    TRY(text_flow_run(in, segment, &flow, run->threads, &run->part.read));
-    TRY(sink_end(&run->dropped));
-    return sink_end(&run->out);
+    const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_block,
+                                     drop_result };
+    TRY(sink_begin_part(&run->out, segment));
+    TRY(sink_begin_part(&run->dropped, segment));
+    TRY(text_pipeline_run(in, segment, &pipeline, run->threads, &run->part.read));
+    TRY(sink_end_part(&run->dropped));
+    return sink_end_part(&run->out);
 }
 
-static err do_segment(stage_run *run, text_inputs *in, const parts *folder, int segment,
-                      text_stage_report *out) {
+static err run_or_resume_segment(stage_run *run, text_inputs *in, const parts *folder, int segment,
+                                 text_stage_report *out) {
     bool whole = false;
     int64_t bytes = segment_bytes(in, segment), until = run->progress.done + bytes;
     if (folder) TRY(parts_find(folder, segment, &whole, &run->part));
@@ -119,7 +135,7 @@ static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_repor
     if (folder) TRY(parts_open(folder, fresh));
     for (int i = 0; i < text_segments(in); i++) {
         report_init(&run->part, run->stage);
-        err e = do_segment(run, in, folder, i, out);
+        err e = run_or_resume_segment(run, in, folder, i, out);
         text_stage_report_free(&run->part);
         TRY(e);
     }
@@ -128,8 +144,8 @@ static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_repor
     return folder ? parts_close(folder) : OK;
 }
 
-/* ---- before ------------------------------------------------------------------------------------------- */
-/* Whether an input is the file `path` or lies in the folder `path`. */
+/* ---- before ---------------------------------------------------------------------------------- */
+/* Refuses output to a file that is an input, or to a folder that contains one. */
 static err refuse_inputs_in(const text_inputs *in, const char *path) {
     char *there = path ? realpath(path, NULL) : NULL;
     err e = OK;
@@ -137,8 +153,9 @@ static err refuse_inputs_in(const text_inputs *in, const char *path) {
         char *file = realpath(in->files[i].path, NULL);
         size_t n = strlen(there);
         if (file && strncmp(file, there, n) == 0 && (file[n] == '/' || !file[n]))
-            e = err_hint(ERR("cannot write to %s: the input %s is there", path, in->files[i].path),
-                         "choose another place for the result");
+            e = err_hint(ERR("cannot write to %s: it %s the input %s", path,
+                             file[n] ? "contains" : "is", in->files[i].path),
+                         "choose another output path");
         free(file);
     }
     free(there);
@@ -152,12 +169,12 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
         return err_hint(ERR("dropped documents cannot go to standard output"), "name a file");
     bool folder = run->out.kind == SINK_FOLDER;
     if (o->dropped && folder != (run->dropped.kind == SINK_FOLDER))
-        return err_hint(ERR("%s is %s, so %s must be too: a rerun goes on with both",
+        return err_hint(ERR("%s is %s, so %s must be too: a rerun resumes both",
                             o->out ? o->out : "-", folder ? "a folder" : "one file", o->dropped),
                         folder ? "give a folder for the dropped documents"
                                : "give a file such as dropped.jsonl.zst");
     if (o->out && o->dropped && strcmp(o->out, o->dropped) == 0)
-        return ERR("%s: kept and dropped documents need places of their own", o->out);
+        return ERR("%s: kept and dropped documents need different paths", o->out);
     if (run->out.kind != SINK_STDOUT) TRY(refuse_inputs_in(in, o->out));
     return refuse_inputs_in(in, o->dropped);
 }
@@ -167,8 +184,8 @@ err text_stage_check(const text_stage *s, const text_inputs *in, const text_stag
     TRY(open_sinks(&run, in, o));
     parts p = { s, in, &run.out, &run.dropped };
     if (run.out.kind == SINK_FOLDER) return parts_open(&p, o->fresh);
-    err e = sink_begin(&run.out, 0);
-    if (!e) e = sink_begin(&run.dropped, 0);
+    err e = sink_begin_part(&run.out, 0);
+    if (!e) e = sink_begin_part(&run.dropped, 0);
     sink_abort(&run.out);
     sink_abort(&run.dropped);
     return e;
@@ -179,15 +196,15 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
     TRY(open_sinks(run, in, o));
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
     for (int i = 0; i < run->threads; i++) {
-        run->workers[i].kept = packer_new(run->out.packing);
-        run->workers[i].dropped = packer_new(run->dropped.packing);
+        run->workers[i].kept = compressor_new(run->out.compression);
+        run->workers[i].dropped = compressor_new(run->dropped.compression);
     }
     err e = run_all(run, in, o->fresh, out);
     sink_abort(&run->out);
     sink_abort(&run->dropped);
     for (int i = 0; i < run->threads; i++) {
-        packer_free(run->workers[i].kept);
-        packer_free(run->workers[i].dropped);
+        compressor_free(run->workers[i].kept);
+        compressor_free(run->workers[i].dropped);
     }
     free(run->workers);
     return e;
@@ -195,14 +212,14 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
 
 err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
                    text_stage_report *out) {
-    stage_run run = { .stage = s, .threads = text_threads(o->threads) };
+    stage_run run = { .stage = s, .threads = text_thread_count(o->threads) };
     report_init(out, s);
     text_progress_init(&run.progress, o->quiet ? NULL : s->name, text_inputs_bytes(in));
     err e = run_stage(&run, in, o, out);
     text_progress_end(&run.progress);
     out->seconds = time_now() - run.progress.began;
     if (!e && out->read.documents == 0)
-        log_warn("%s: the input holds no documents: is it what it should be?", s->name);
+        log_warn("%s: the input contains no documents; check the path and --format", s->name);
     if (e) text_stage_report_free(out);
     return e;
 }

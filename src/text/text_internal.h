@@ -1,10 +1,10 @@
-/* text, inside: how bytes on disk become blocks of documents.
+/* Internals of text/: how bytes on disk become blocks of documents.
  *
- *     stream    the unpacked bytes of one input            stream.c
- *     reader    cuts them into raw blocks of whole records reader.c
- *     format    where records end; records to documents    format_*.c, jsonscan.c
- *     flow      workers: cut, parse, work, merge in order  flow.c
- *     stage     a flow that writes what is kept            stage.c, sink.c, report.c
+ *     byte_reader    decompressed bytes of one input            byte_reader.c
+ *     block_reader   splits them into blocks of whole records   block_reader.c
+ *     text_format    where records end; records to documents    format_*.c, json_scan.c
+ *     pipeline       workers: read, parse, work, merge in order pipeline.c
+ *     stage          a pipeline that writes what is kept        stage.c, sink.c, parts.c, report.c
  */
 #ifndef INGOT_TEXT_INTERNAL_H
 #define INGOT_TEXT_INTERNAL_H
@@ -19,171 +19,184 @@ static inline text_span span_of(const char *s) {
 bool span_is(text_span s, const char *word);
 /* Ignores the case of ASCII letters. */
 bool span_is_nocase(text_span s, const char *word);
-/* Without spaces, tabs and line ends at either end. */
+/* @return the span without white space at either end. */
 text_span span_trim(text_span s);
 
-/* ---- stream --------------------------------------------------------------------------------- */
-typedef enum { PACK_NONE, PACK_GZIP, PACK_ZSTD, PACK_SNIFF } text_packing;
-/* By the first bytes of a file. */
-text_packing packing_of(const char *head, size_t n);
+/* ---- byte_reader ----------------------------------------------------------------------------- */
+typedef enum {
+    COMPRESSION_NONE,
+    COMPRESSION_GZIP,
+    COMPRESSION_ZSTD,
+    COMPRESSION_DETECT
+} text_compression;
+/* Detects the compression from the first bytes of a file. */
+text_compression compression_of_bytes(const char *head, size_t n);
 
-typedef struct stream stream;
-/* Opens a file ("-": standard input). @param from, to the bytes of a plain file; to < 0: its end.
- * @param path borrowed. */
-err stream_open(const char *path, text_packing packing, int64_t from, int64_t to,
-                stream **out) MUST_USE;
-/* Unpacks n bytes; *got is smaller at the end only. Bytes that cannot be unpacked end the stream
- * and are told by stream_damage; only the system's errors are errors here. */
-err stream_read(stream *s, char *to, size_t n, size_t *got) MUST_USE;
-/* @return bytes of the file used so far. */
-int64_t stream_taken(const stream *s);
-/* @return why and where the stream ended early; NULL: it did not. */
-const char *stream_damage(const stream *s);
-void stream_close(stream *s); /* takes NULL */
+typedef struct byte_reader byte_reader;
+/* Opens a file ("-": standard input). @param from, to byte range of a plain file; to < 0: up to
+ * its end. @param path borrowed. */
+err byte_reader_open(const char *path, text_compression compression, int64_t from, int64_t to,
+                     byte_reader **out) MUST_USE;
+/* Decompresses up to n bytes; *got is smaller only at the end. Bytes that cannot be decompressed
+ * end the input and are reported by byte_reader_damage; only errors of the system are returned. */
+err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) MUST_USE;
+/* @return bytes of the file consumed so far. */
+int64_t byte_reader_consumed(const byte_reader *s);
+/* @return why and where the input ended early; NULL: it did not. */
+const char *byte_reader_damage(const byte_reader *s);
+void byte_reader_close(byte_reader *s); /* takes NULL */
 
-/* ---- strings that stay where they are until all are forgotten --------------------------------- */
+/* ---- spool: strings with stable addresses, all freed together -------------------------------- */
 typedef struct spool_piece spool_piece;
 typedef struct spool {
     spool_piece *head; /* the newest */
 } spool;
-/* @return room for n bytes, of which the next spool_take keeps the first so many. */
-char *spool_room(spool *s, size_t n);
-text_span spool_take(spool *s, size_t used);
+/* Reserves n bytes; the next spool_commit keeps the first `used` of them. */
+char *spool_reserve(spool *s, size_t n);
+text_span spool_commit(spool *s, size_t used);
 text_span spool_copy(spool *s, const char *text, size_t n);
-void spool_reset(spool *s); /* keeps one piece for the next strings */
+void spool_reset(spool *s); /* keeps one piece for reuse */
 void spool_free(spool *s);
 
-/* ---- records that cannot be read --------------------------------------------------------------- */
+/* ---- records that cannot be read ------------------------------------------------------------- */
 typedef struct bad_records {
     int64_t n;
-    int64_t offset; /* of the first, in the unpacked bytes */
-    char why[160];  /* about the first */
+    int64_t offset; /* of the first one, in the decompressed bytes */
+    char why[160];  /* reason for the first one */
 } bad_records;
-void bad_add(bad_records *b, int64_t offset, const char *fmt, ...) PRINTF_LIKE(3, 4);
-void bad_merge(bad_records *to, const bad_records *from); /* `from` comes later in the input */
+void bad_records_add(bad_records *b, int64_t offset, const char *fmt, ...) PRINTF_LIKE(3, 4);
+void bad_records_merge(bad_records *to,
+                       const bad_records *from); /* `from` comes after `to` in the input */
 
-/* ---- blocks, raw and parsed --------------------------------------------------------------------- */
+/* ---- blocks, raw and parsed ------------------------------------------------------------------ */
 typedef struct raw_block {
     str bytes;         /* whole records */
-    int64_t offset;    /* of the first byte, in the unpacked bytes of the file */
-    int64_t raw_bytes; /* of the file, used for it */
-    bad_records bad;   /* too long to be kept */
-    char *damage;      /* owned; why the file ends here, before its end */
+    int64_t offset;    /* of the first byte, in the decompressed bytes of the file */
+    int64_t raw_bytes; /* of the file consumed for it */
+    bad_records bad;   /* records skipped because they are too long */
+    char *damage;      /* owned; why the file ends early here; NULL: it does not */
 } raw_block;
 
 typedef struct text_format text_format;
-/* Makes documents of one worker's blocks, one after another. */
+/* Parses the blocks of one worker into documents. */
 typedef struct parser {
     const text_inputs *in;
     const text_format *format;
-    text_span path, source; /* of the input: names and default source of documents */
-    text_doc *docs;         /* of the block; point into it and into `strings` */
+    text_span path, source; /* name and default source for documents of this input */
+    text_doc *docs;         /* of the current block; they point into it and into `strings` */
     int n, capacity;
     spool strings;
     str scratch, body;
     text_counts counts;
     bad_records bad;
 } parser;
-void parser_open(parser *p, const text_inputs *in, int segment, const text_format *format);
-/* Makes the documents of a block; those of the one before are forgotten. */
-void parser_run(parser *p, const raw_block *b);
+void parser_init(parser *p, const text_inputs *in, int segment, const text_format *format);
+/* Parses a block; the documents of the previous one become invalid. */
+void parser_parse(parser *p, const raw_block *b);
 void parser_free(parser *p);
-/* @return whether a record of n bytes, its end included, is short enough; if not it is counted. */
-bool parser_fits(parser *p, size_t n, int64_t offset);
-/* Hands a document on unless it is empty or excluded. @param repaired its text was. */
-void parser_add(parser *p, const text_doc *d, bool repaired);
-/* Makes text valid UTF-8 as the options say. @return false when the document is refused; counted.
- * *repaired becomes true when bytes were replaced. */
-bool parser_valid(parser *p, text_span *text, bool *repaired);
-/* @return the text with the line breaks of DOS as plain ones. */
-text_span parser_breaks(parser *p, text_span text);
+/* @return whether a record of n bytes, its end included, is short enough; otherwise it is
+ * counted as bad. */
+bool parser_check_length(parser *p, size_t n, int64_t offset);
+/* Adds a document unless it is empty or excluded. @param repaired whether its text was. */
+void parser_add_document(parser *p, const text_doc *d, bool repaired);
+/* Makes text valid UTF-8 as the options say; *repaired becomes true if bytes were replaced.
+ * @return false if the document is refused, which is counted. */
+bool parser_check_utf8(parser *p, text_span *text, bool *repaired);
+/* @return the text with each CR LF replaced by LF. */
+text_span parser_normalize_breaks(parser *p, text_span text);
 
-/* ---- formats ------------------------------------------------------------------------------------ */
+/* ---- formats --------------------------------------------------------------------------------- */
 struct text_format {
     const char *name;
-    /* @return the bytes up to the end of the last record that is whole; 0: none is. */
-    size_t (*last_end)(const char *p, size_t n);
-    /* The same for the end that comes first, seen from within a record.
-     * @param line_start p is the first byte of a line. */
-    size_t (*first_end)(const char *p, size_t n, bool line_start);
-    /* Bytes of the record at p, from its head. NULL or @return 0: only first_end can tell. */
+    /* @return bytes up to the end of the last complete record; 0: there is none. */
+    size_t (*last_record_end)(const char *p, size_t n);
+    /* @return bytes up to the first end of a record, starting inside one. @param line_start p is
+     * the first byte of a line. */
+    size_t (*first_record_end)(const char *p, size_t n, bool line_start);
+    /* @return bytes of the record at p as its header states; 0, or NULL as function: unknown. */
     uint64_t (*length)(const char *p, size_t n);
     void (*parse)(parser *p, const raw_block *b);
-    /* Where to cut a record whose first n bytes are already too long; NULL: it is passed over. */
-    size_t (*cut)(const char *p, size_t n);
-    size_t overhead;  /* bytes of a record beside its document, about */
-    size_t look_back; /* bytes before a record that show that it begins; 0: cannot be cut */
-    bool tails;       /* a record that damage cut short is a document still */
+    /* @return where to split a record whose first n bytes are already too long; NULL: such a
+     * record is skipped. */
+    size_t (*split_at)(const char *p, size_t n);
+    size_t overhead; /* upper bound of the bytes of a record outside its document */
+    /* bytes before a record needed to recognize its start; 0: the format cannot be split */
+    size_t look_back;
+    bool keeps_tail; /* a record truncated by damage is still a document */
 };
 extern const text_format format_text, format_jsonl, format_warc;
-/* The longest record read, its end included. */
-size_t format_longest(const text_format *f, const text_inputs *in);
-/* By --format; NULL when there is none of that name. */
-const text_format *format_named(const char *name);
-/* By a file's name, its packing's ending left out; NULL when it does not say. */
-const text_format *format_of_name(const char *path, text_packing *packing);
-/* By the first bytes. */
+/* @return the longest record accepted, its end included. */
+size_t format_longest_record(const text_format *f, const text_inputs *in);
+/* Looks up a format by its --format name. @return NULL if there is none. */
+const text_format *format_by_name(const char *name);
+/* Looks up a format by the extension of a path, after removing that of the compression. @return
+ * NULL if it is not a known one. */
+const text_format *format_of_path(const char *path, text_compression *compression);
+/* Detects the format from the first bytes. */
 const text_format *format_of_content(const char *head, size_t n);
 
-/* Where the document separator stands: a whole line, with its end. *begin is the text's end before
- * it. @return bytes up to the end of the line, 0 when there is none. */
-size_t text_separator(const char *p, size_t n, bool line_start, size_t *begin);
+/* Finds the document separator: a whole line, with its end. *begin is the end of the text before
+ * it. @return bytes up to the end of that line; 0 if there is none. */
+size_t find_separator_line(const char *p, size_t n, bool line_start, size_t *begin);
 
-/* ---- HTTP --------------------------------------------------------------------------------------- */
-/* The value of a header line; empty when there is none. @param head lines, the first left out. */
+/* ---- HTTP ------------------------------------------------------------------------------------ */
+/* @return the value of a header line; empty if there is none. @param head lines, of which the
+ * first is skipped. */
 text_span header_value(text_span head, const char *name);
-/* @return bytes of the head at p, with the empty line that ends it; 0: it does not end. */
-size_t header_end(const char *p, size_t n);
+/* @return bytes of the header at p, including the empty line that ends it; 0: it does not end. */
+size_t header_length(const char *p, size_t n);
 typedef struct http_body {
     text_span bytes;   /* decoded; into the message or `made` */
-    const char *wrong; /* why it cannot be used; NULL: it can */
+    const char *wrong; /* why it cannot be used; NULL if it can */
     text_span type;    /* "text/html" */
     char charset[32];  /* "" when not given */
 } http_body;
-/* Takes a response apart. A body that is no text has an empty type.
- * @param most bytes of a body that is unpacked. @param made holds what was decoded. */
+/* Parses a response. A body that is not text has an empty type. @param most limit on the bytes
+ * of a decompressed body. @param made storage for what was decoded. */
 http_body http_parse(text_span message, size_t most, str *made);
 /* Splits "text/html; charset=x". */
-void http_media(text_span value, http_body *out);
+void http_split_media_type(text_span value, http_body *out);
 
-/* ---- JSON --------------------------------------------------------------------------------------- */
+/* ---- JSON ------------------------------------------------------------------------------------ */
 typedef struct json_member {
     size_t at, end; /* in the line; a string's quotes included */
     enum { JSON_ABSENT, JSON_PLAIN, JSON_ESCAPED, JSON_SCALAR } kind; /* a string or a number */
 } json_member;
-/* A dotted path of members, and which result takes its value. */
+/* A dotted path of member names, and the index of the result that receives its value. */
 typedef struct json_want {
     const char *path;
     int result;
 } json_want;
-/* Checks that the line is one JSON object in valid UTF-8 and finds the wanted members; of members
- * of the same name the last counts. @param out zeroed. *odd: an escape stands for no character
- * (half a surrogate pair, NUL). @return NULL, or why the line is no such object. */
+/* Checks that the line is one JSON object in valid UTF-8 and finds the wanted members; among
+ * members of the same name the last one counts. @param out zeroed. *odd: some escape stands for
+ * no character (half a surrogate pair, or NUL). @return NULL, or why the line is not such an
+ * object. */
 const char *json_scan(const char *line, size_t n, const json_want *wants, int n_wants,
                       json_member *out, bool *odd);
-/* Unescapes the inside of a checked JSON string. @param to room for n + 8 bytes. @return bytes. */
+/* Unescapes the inside of a checked JSON string. @param to capacity of at least n + 8 bytes.
+ * @return bytes written. */
 size_t json_unescape(const char *p, size_t n, char *to);
-/* Writes \ufffd over each escape that stands for no character. */
-void json_patch(char *line, size_t n);
+/* Overwrites each escape that stands for no character with \ufffd. */
+void json_replace_odd_escapes(char *line, size_t n);
 /* @return bytes before the first quote, backslash or control character. */
-size_t json_plain_run(const char *p, size_t n);
+size_t json_plain_length(const char *p, size_t n);
 
-/* ---- inputs -------------------------------------------------------------------------------------- */
+/* ---- inputs ---------------------------------------------------------------------------------- */
 typedef struct input_file {
     const char *path;  /* arena */
-    const char *given; /* arena: the input that led to it, a default source */
+    const char *given; /* arena: the input as the user named it, the default source */
     int64_t size;      /* on disk; 0 for a pipe */
-    text_packing packing;
-    const text_format *format; /* NULL: a pipe, whose content will tell */
-    bool pipe, used;           /* a pipe can be read once */
+    text_compression compression;
+    const text_format *format; /* NULL: a pipe, detected from its content when read */
+    bool pipe, used;           /* a pipe can be read only once */
 } input_file;
 typedef struct input_segment {
     int file;
-    int64_t from, to; /* where its records begin; `to` < 0: to the end */
+    int64_t from, to; /* records that begin in [from, to); to < 0: up to the end of the file */
 } input_segment;
 struct text_inputs {
     arena *memory;
-    text_input_options o; /* complete; strings in the arena */
+    text_input_options o; /* with defaults filled in; strings in the arena */
     json_want wants[6];
     int n_wants;
     input_file *files;
@@ -191,83 +204,83 @@ struct text_inputs {
     input_segment *segments;
     int n_segments, segments_cap;
     int64_t bytes;
-    bool pipes;      /* some input can be read once only */
-    int passed_over; /* files of a folder, while it is listed */
+    bool pipes;    /* some input can be read only once */
+    int n_skipped; /* files skipped in the folder being listed */
 };
-/* What json_member results mean. */
-enum { FIELD_TEXT, FIELD_ID, FIELD_URL, FIELD_SOURCE, FIELD_LICENCE, FIELDS };
-/* Whether `word` is one of the comma-separated names. */
-bool names_have(const char *names, text_span word);
+/* Indices of json_member results. */
+enum { FIELD_TEXT, FIELD_ID, FIELD_URL, FIELD_SOURCE, FIELD_LICENSE, FIELDS };
+/* @return whether `word` is one of the comma-separated names. */
+bool name_list_has(const char *names, text_span word);
 
-/* ---- reader -------------------------------------------------------------------------------------- */
-typedef struct reader {
+/* ---- reader ---------------------------------------------------------------------------------- */
+typedef struct block_reader {
     const text_inputs *in;
     const text_format *format;
-    stream *from;
-    int64_t offset; /* of the next byte from the stream */
-    str carry;      /* read, and of the next block */
+    byte_reader *from;
+    int64_t offset; /* of the next byte to be read */
+    str carry;      /* bytes read that belong to the next block */
     bool at_end, done;
-} reader;
-err reader_open(reader *r, const text_inputs *in, int segment) MUST_USE;
-/* Cuts the next block. *more is false when there is none. @param b reused from block to block. */
-err reader_cut(reader *r, raw_block *b, bool *more) MUST_USE;
-void reader_close(reader *r);
-/* The bytes a segment of a plain file covers: records that begin in its range. */
+} block_reader;
+err block_reader_open(block_reader *r, const text_inputs *in, int segment) MUST_USE;
+/* Reads the next block. *more is false at the end. @param b reused from block to block. */
+err block_reader_next(block_reader *r, raw_block *b, bool *more) MUST_USE;
+void block_reader_close(block_reader *r);
+/* The byte range of a segment of a plain file: records that begin in it. */
 err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to) MUST_USE;
-/* @return about how many bytes of its file a segment is. */
+/* @return the approximate number of bytes of its file that a segment covers. */
 int64_t segment_bytes(const text_inputs *in, int segment);
 
-/* ---- packing --------------------------------------------------------------------------------------- */
-typedef struct packer packer;
-packer *packer_new(text_packing packing);
-/* Replaces the text by itself packed, as a member or frame of its own. */
-void packer_run(packer *p, str *text);
-void packer_free(packer *p); /* takes NULL */
+/* ---- compression ----------------------------------------------------------------------------- */
+typedef struct compressor compressor;
+compressor *compressor_new(text_compression compression);
+/* Replaces the text by its compressed form, a complete gzip member or zstd frame. */
+void compressor_run(compressor *p, str *text);
+void compressor_free(compressor *p); /* takes NULL */
 
-/* ---- sinks: where documents go ---------------------------------------------------------------------- */
+/* ---- sinks: where documents are written ------------------------------------------------------ */
 typedef struct sink {
     enum { SINK_NOWHERE, SINK_STDOUT, SINK_FILE, SINK_FOLDER } kind;
     const char *path; /* borrowed */
-    text_packing packing;
+    text_compression compression;
     struct io_writer *writer;
     bool wrote;
 } sink;
-/* @param compress of parts in a folder. */
+/* @param compress method for the parts of a folder. */
 err sink_init(sink *s, const char *path, const char *compress) MUST_USE;
 char *sink_part_path(const sink *s, int segment); /* owned */
-err sink_begin(sink *s, int segment) MUST_USE;
+err sink_begin_part(sink *s, int segment) MUST_USE;
 err sink_write(sink *s, const void *bytes, size_t n) MUST_USE;
-err sink_end(sink *s) MUST_USE;    /* of a segment: a part is whole */
-err sink_finish(sink *s) MUST_USE; /* of all: a file is whole */
-void sink_abort(sink *s);          /* what is not whole is removed */
+err sink_end_part(sink *s) MUST_USE; /* the part is complete */
+err sink_finish(sink *s) MUST_USE;   /* the whole output is complete */
+void sink_abort(sink *s);            /* removes incomplete files */
 
-/* ---- reports ------------------------------------------------------------------------------------------ */
+/* ---- reports --------------------------------------------------------------------------------- */
 void report_init(text_stage_report *r, const text_stage *s);
 void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s);
 err report_save(const text_stage_report *r, const text_stage *s, const char *path) MUST_USE;
 err report_load(const char *path, const text_stage *s, text_stage_report *r) MUST_USE;
 
-/* ---- a folder of parts --------------------------------------------------------------------------------- */
-/* One part a segment, each with a report that is written last: where that is, the part is whole.
- * state.json says of what the parts are. */
+/* ---- a folder of parts ----------------------------------------------------------------------- */
+/* One part per segment, each with a report that is written after it: where the report exists,
+ * the part is complete. state.json records the stage and the inputs. */
 typedef struct parts {
     const text_stage *stage;
     const text_inputs *in;
     const sink *out, *dropped;
 } parts;
-/* Makes the folders, or finds in them what may be continued. */
+/* Creates the folders, or checks that what they hold can be continued. */
 err parts_open(const parts *p, bool fresh) MUST_USE;
-/* @return whether a segment's part is whole; *r is then its report. */
+/* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
-err parts_close(const parts *p) MUST_USE; /* all are there */
+err parts_close(const parts *p) MUST_USE; /* all parts are complete */
 
-/* ---- progress ------------------------------------------------------------------------------------------ */
+/* ---- progress -------------------------------------------------------------------------------- */
 typedef struct text_progress {
-    const char *name; /* NULL: quiet */
-    bool live, drawn; /* on a terminal: one line, rewritten */
+    const char *name; /* NULL: no progress */
+    bool live, drawn; /* on a terminal, one line is rewritten */
     double began, shown;
-    int64_t total, done, skipped; /* bytes of the input; skipped: done before */
+    int64_t total, done, skipped; /* bytes of input; skipped: completed by an earlier run */
 } text_progress;
 void text_progress_init(text_progress *p, const char *name, int64_t total);
 void text_progress_add(text_progress *p, int64_t bytes);

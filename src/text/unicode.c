@@ -1,4 +1,4 @@
-/* UTF-8: checking, repairing, counting. */
+/* UTF-8: encoding, validating, repairing and counting code points. */
 #include "text/text.h"
 
 #include <string.h>
@@ -12,8 +12,8 @@ int utf8_encode(uint32_t cp, char out[4]) {
     return n;
 }
 
-/* Bytes a character led by this one has, and the range its second byte must be in. */
-static int lead(unsigned char c, unsigned char *low, unsigned char *high) {
+/* @return bytes of a character with this lead byte; *low, *high: range of its second byte. */
+static int lead_byte_length(unsigned char c, unsigned char *low, unsigned char *high) {
     *low = 0x80, *high = 0xBF;
     if (c < 0x80) return 1;
     if (c < 0xC2) return 0;
@@ -28,17 +28,17 @@ static int lead(unsigned char c, unsigned char *low, unsigned char *high) {
     return c < 0xF5 ? 4 : 0;
 }
 
-/* @return bytes of the character at p, or minus the bytes of the invalid piece there. */
-static int character(const unsigned char *p, size_t n) {
+/* @return bytes of the character at p, or minus the bytes of the invalid sequence there. */
+static int character_length(const unsigned char *p, size_t n) {
     unsigned char low, high;
-    int need = lead(p[0], &low, &high);
+    int need = lead_byte_length(p[0], &low, &high);
     if (need <= 1) return need ? 1 : -1;
     for (int i = 1; i < need; i++, low = 0x80, high = 0xBF)
         if ((size_t)i >= n || p[i] < low || p[i] > high) return -i;
     return need;
 }
 
-/* @return bytes up to the first that is not ASCII, counted in eights. */
+/* @return bytes before the first group of eight with a byte that is not ASCII. */
 static size_t ascii_run(const unsigned char *p, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
@@ -58,7 +58,7 @@ size_t utf8_valid(const char *text, size_t n) {
             i += run ? run : 1;
             continue;
         }
-        int got = character(p + i, n - i);
+        int got = character_length(p + i, n - i);
         if (got < 0) return i;
         i += (size_t)got;
     }
@@ -72,7 +72,7 @@ int64_t utf8_repair(const char *text, size_t n, str *out) {
         if (good) str_add_bytes(out, text, good);
         text += good, n -= good;
         if (n == 0) break;
-        size_t piece = (size_t)-character((const unsigned char *)text, n);
+        size_t piece = (size_t)-character_length((const unsigned char *)text, n);
         str_add_bytes(out, "\xEF\xBF\xBD", 3);
         bad++;
         text += piece, n -= piece;

@@ -119,11 +119,12 @@ static void counting_free(counting *c) {
 }
 
 static err count_words(counting *c, text_inputs *in, text_counts *read) {
-    text_flow flow = {
+    text_pipeline flow = {
         .ctx = c, .result_size = sizeof(int64_t), .work = count_block, .merge = block_counted
     };
     c->all_bytes = text_inputs_bytes(in);
-    for (int s = 0; s < text_segments(in); s++) TRY(text_flow_run(in, s, &flow, c->threads, read));
+    for (int s = 0; s < text_segments(in); s++)
+        TRY(text_pipeline_run(in, s, &flow, c->threads, read));
     TRY(word_counts_seal(c->counts));
     if (c->words == 0)
         return err_hint(ERR("no text to learn from: %lld documents with words, %lld empty, %lld "

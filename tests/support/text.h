@@ -66,7 +66,7 @@ static inline const char *write_input(test_folder *f, const char *name, const ch
 }
 
 /* ---- reading everything ------------------------------------------------------------------------ */
-/* Every document as "[number|text|id|url|source|licence]". */
+/* Every document as "[number|text|id|url|source|license]". */
 typedef struct seen {
     str all;
     text_counts counts;
@@ -77,7 +77,7 @@ static inline err note_work(void *ctx, int worker, const text_block *b, void *re
     str *out = result;
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
-        const text_span spans[] = { d->text, d->id, d->url, d->source, d->licence };
+        const text_span spans[] = { d->text, d->id, d->url, d->source, d->license };
         str_add(out, "[%lld", (long long)d->number);
         for (size_t k = 0; k < COUNT_OF(spans); k++) {
             str_add_bytes(out, "|", 1);
@@ -103,13 +103,13 @@ static inline void note_drop(void *result) { str_free(result); }
 static inline err read_all(const char *const *paths, int n, const text_input_options *o,
                            int threads, seen *s) {
     text_inputs *inputs = NULL;
-    const text_flow flow = { s, sizeof(str), note_work, note_merge, note_drop };
+    const text_pipeline flow = { s, sizeof(str), note_work, note_merge, note_drop };
     *s = (seen){ 0 };
     str_add(&s->all, "%s", "");
     err e = text_inputs_open(paths, n, o, &inputs);
     for (int i = 0; !e && i < text_segments(inputs); i++) {
         s->next = 0;
-        e = text_flow_run(inputs, i, &flow, threads, &s->counts);
+        e = text_pipeline_run(inputs, i, &flow, threads, &s->counts);
     }
     text_inputs_close(inputs);
     return e;

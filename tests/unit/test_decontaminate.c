@@ -37,17 +37,17 @@ static err run_with(test_folder *p, const decontaminate_options *with, const cha
     text_stage_report r = { 0 };
     const char *file = arena_printf(p->names, "%s/%s.jsonl", p->path, to);
     TRY(text_inputs_open(&path, 1, &(text_input_options){ .segment_bytes = 4000 }, &inputs));
-    err e = decontaminate_find(&o, inputs, &d);
+    err e = decontaminate_find_matches(&o, inputs, &d);
     if (!e) {
         text_stage s = decontaminate_stage(d);
         e = text_stage_run(
             &s, inputs, &(text_stage_options){ .out = file, .threads = o.threads, .quiet = true },
             &r);
     }
-    if (!e) e = decontaminate_end(d);
+    if (!e) e = decontaminate_finish(d);
     if (!e && out) {
         *out = (result){
-            *decontaminate_summarise(d), r.kept, r.edited, { r.dropped[0], r.dropped[1] }, NULL
+            *decontaminate_get_summary(d), r.kept, r.edited, { r.dropped[0], r.dropped[1] }, NULL
         };
         assert_ok(io_read(file, 1 << 24, &out->text, NULL));
     }

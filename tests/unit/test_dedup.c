@@ -12,28 +12,28 @@ static uint64_t draw(int i, uint64_t n) { return rng_below(rng_key_of(7, 0), (ui
 
 static void sets_do_not_depend_on_the_order_of_joins(void **state) {
     enum { N = 500, JOINS = 300 };
-    forest a = { 0 }, b = { 0 };
-    assert_ok(forest_new(&a, N));
-    assert_ok(forest_new(&b, N));
+    disjoint_sets a = { 0 }, b = { 0 };
+    assert_ok(disjoint_sets_init(&a, N));
+    assert_ok(disjoint_sets_init(&b, N));
     uint32_t least[N];
     for (uint32_t i = 0; i < N; i++) least[i] = i;
     for (int i = 0; i < JOINS; i++) {
         uint32_t x = (uint32_t)draw(2 * i, N), y = (uint32_t)draw(2 * i + 1, N);
-        forest_join(&a, x, y);
+        disjoint_sets_join(&a, x, y);
         uint32_t to = MIN(least[x], least[y]), from = MAX(least[x], least[y]);
         for (int k = 0; k < N; k++)
             if (least[k] == from) least[k] = to;
     }
     for (int i = JOINS - 1; i >= 0; i--)
-        forest_join(&b, (uint32_t)draw(2 * i + 1, N), (uint32_t)draw(2 * i, N));
-    forest_flatten(&a);
-    forest_flatten(&b);
+        disjoint_sets_join(&b, (uint32_t)draw(2 * i + 1, N), (uint32_t)draw(2 * i, N));
+    disjoint_sets_flatten(&a);
+    disjoint_sets_flatten(&b);
     for (int i = 0; i < N; i++) {
         assert_int_equal(a.parent[i], least[i]);
         assert_int_equal(b.parent[i], least[i]);
     }
-    forest_free(&a);
-    forest_free(&b);
+    disjoint_sets_free(&a);
+    disjoint_sets_free(&b);
 }
 
 /* ---- spill files --------------------------------------------------------------------------- */
@@ -160,13 +160,13 @@ static void groups_are_found_within_any_memory(void **state) {
     for (int s = 0; s < SPILLS; s++) {
         spill_writer *w = NULL;
         base[s] = (uint64_t)s * (ITEMS / SPILLS);
-        assert_ok(spill_create(in_folder(p, "g"), GROUP_PARTS, (uint64_t)s, &w));
+        assert_ok(spill_create(in_folder(p, "g"), GROUP_PARTITIONS, (uint64_t)s, &w));
         for (uint32_t i = 0; i < ITEMS / SPILLS; i++)
             assert_ok(group_write(w, 0, key_of_item((int)(base[s] + i)), i));
         assert_ok(spill_commit(w));
         const char *name = arena_printf(p->names, "g%d", s);
         assert_int_equal(rename(in_folder(p, "g"), in_folder(p, name)), 0);
-        assert_ok(spill_open(in_folder(p, name), GROUP_PARTS, (uint64_t)s, &spills[s]));
+        assert_ok(spill_open(in_folder(p, name), GROUP_PARTITIONS, (uint64_t)s, &spills[s]));
     }
     check_groups(spills, base, 1, 1 << 20);
     check_groups(spills, base, 3, 1 << 20);
@@ -217,16 +217,16 @@ static err run_dedup(test_folder *p, const dedup_options *with, const char *from
         &path, 1, &(text_input_options){ .segment_bytes = 4000, .block_bytes = 1500 }, &inputs));
     dedup *d = NULL;
     text_stage_report r = { 0 };
-    err e = dedup_find(&o, inputs, &d);
+    err e = dedup_find_copies(&o, inputs, &d);
     if (!e) {
         text_stage s = dedup_stage(d);
         text_stage_options so = {
             .out = in_folder(p, to), .compress = "none", .threads = o.threads, .quiet = true
         };
         e = text_stage_run(&s, inputs, &so, &r);
-        if (!e) e = dedup_end(d);
+        if (!e) e = dedup_finish(d);
         if (!e && out) {
-            *out = (run){ .summary = *dedup_summarise(d), .kept = r.kept, .edited = r.edited };
+            *out = (run){ .summary = *dedup_get_summary(d), .kept = r.kept, .edited = r.edited };
             for (int i = 0; i < s.n_rules; i++) out->dropped[i] = r.dropped[i];
         }
     }
@@ -466,7 +466,7 @@ static void refuses_standard_input(void **state) {
     o.work = in_folder(*state, "work");
     o.threads = 1;
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &inputs));
-    assert_error(dedup_find(&o, inputs, &d), "reads its input twice");
+    assert_error(dedup_find_copies(&o, inputs, &d), "reads its input twice");
     text_inputs_close(inputs);
 }
 

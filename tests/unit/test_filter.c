@@ -462,11 +462,11 @@ static void test_wrong_options(void **state) {
         filter_options o;
         const char *says;
     } of[] = {
-        { { .sets = "gopher" }, "--rules: \"gopher\" is no rule set" },
-        { { .sets = "c4,c4" }, "--rules: c4 is there twice" },
-        { { .sets = "c4,c4-no-punct" }, "--rules: c4 and c4-no-punct exclude each other" },
-        { { .languages = "en" }, "--language: needs a model to tell languages by" },
-        { { .pii = "name" }, "--pii: \"name\" is no kind of personal data" },
+        { { .sets = "gopher" }, "--rules: unknown rule set \"gopher\"" },
+        { { .sets = "c4,c4" }, "--rules: c4 is listed twice" },
+        { { .sets = "c4,c4-no-punct" }, "--rules: c4 and c4-no-punct cannot be combined" },
+        { { .languages = "en" }, "--language: needs --language-model" },
+        { { .pii = "name" }, "--pii: unknown kind of personal data \"name\"" },
     };
     for (size_t i = 0; i < COUNT_OF(of); i++) {
         filter *f = NULL;

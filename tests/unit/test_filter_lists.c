@@ -85,7 +85,7 @@ static void test_wrong_lists(void **state) {
                    9, ":2: the line is not UTF-8");
     char line[5000];
     memset(line, 'a', sizeof line);
-    expect_refused(line, sizeof line, ":1: a line of 5000 bytes");
+    expect_refused(line, sizeof line, ":1: the line has 5000 bytes");
 }
 
 static void test_bad_words(void **state) {

@@ -10,22 +10,22 @@ static text_span span(const char *s) { return (text_span){ s, strlen(s) }; }
 
 /* ---- words --------------------------------------------------------------------------------- */
 
-static size_t words_of(const char *text, norm_word *out, size_t room) {
-    norm *t = norm_new(true);
-    size_t at = 0, n = norm_words(t, span(text), &at, out, room);
-    norm_free(t);
+static size_t words_of(const char *text, normalized_word *out, size_t room) {
+    normalizer *t = normalizer_new(true);
+    size_t at = 0, n = normalizer_next_words(t, span(text), &at, out, room);
+    normalizer_free(t);
     return n;
 }
 
 static void assert_same_words(const char *a, const char *b) {
-    norm_word x[32], y[32];
+    normalized_word x[32], y[32];
     size_t n = words_of(a, x, 32), m = words_of(b, y, 32);
     if (n != m) fail_msg("\"%s\" has %zu words, \"%s\" %zu", a, n, b, m);
     for (size_t i = 0; i < n; i++)
         if (x[i].hash != y[i].hash) fail_msg("word %zu of \"%s\" and \"%s\"", i, a, b);
 }
 
-static void words_are_normalised(void **state) {
+static void words_are_normalized(void **state) {
     assert_same_words("Hello, World!", "hello world");
     assert_same_words("in 1984 or 2001", "in 0000 or 0000");
     assert_same_words("  don't--stop_now  ", "don t stop now");
@@ -44,20 +44,20 @@ static void words_that_differ(void **state) {
         { "to day", "today" }, { "ab", "ba" }, { "12", "123" }, { "resume s", "resumes" }
     };
     for (size_t i = 0; i < COUNT_OF(pairs); i++) {
-        norm_word x[8], y[8];
+        normalized_word x[8], y[8];
         size_t n = words_of(pairs[i][0], x, 8), m = words_of(pairs[i][1], y, 8);
         assert_true(n != m || x[0].hash != y[0].hash);
     }
-    norm *digits = norm_new(false);
-    norm_word x[4];
+    normalizer *digits = normalizer_new(false);
+    normalized_word x[4];
     size_t at = 0;
-    assert_int_equal(norm_words(digits, span("12 13"), &at, x, 4), 2);
+    assert_int_equal(normalizer_next_words(digits, span("12 13"), &at, x, 4), 2);
     assert_true(x[0].hash != x[1].hash);
-    norm_free(digits);
+    normalizer_free(digits);
 }
 
 static void words_know_their_place(void **state) {
-    norm_word w[8];
+    normalized_word w[8];
     assert_int_equal(words_of("-- Caf\xC3\xA9, \xE4\xB8\xAD\xE6\x96\x87x", w, 8), 4);
     static const uint32_t place[][2] = { { 3, 8 }, { 10, 13 }, { 13, 16 }, { 16, 17 } };
     for (int i = 0; i < 4; i++) {
@@ -69,23 +69,23 @@ static void words_know_their_place(void **state) {
 static void words_in_pieces_are_the_same(void **state) {
     const char *text =
         "one two \xE4\xB8\xAD\xE6\x96\x87 three4 \xC3\xA9t\xC3\xA9 five\xE4\xB8\xAD six";
-    norm_word whole[32], piece[32];
+    normalized_word whole[32], piece[32];
     size_t n = words_of(text, whole, 32);
-    norm *t = norm_new(true);
+    normalizer *t = normalizer_new(true);
     for (size_t room = 2; room < 8; room++) {
         size_t at = 0, m = 0, got;
-        while ((got = norm_words(t, span(text), &at, piece + m, room)) > 0) m += got;
+        while ((got = normalizer_next_words(t, span(text), &at, piece + m, room)) > 0) m += got;
         assert_int_equal(m, n);
         for (size_t i = 0; i < n; i++) assert_memory_equal(&piece[i], &whole[i], sizeof *whole);
     }
-    norm_free(t);
+    normalizer_free(t);
 }
 
 /* ---- signatures ---------------------------------------------------------------------------- */
 
-static uint64_t direct_sum(const norm_word *w, int n) {
+static uint64_t direct_sum(const normalized_word *w, int n) {
     uint64_t sum = 0;
-    for (int i = 0; i < n; i++) sum = sum * GRAM_BASE + w[i].hash;
+    for (int i = 0; i < n; i++) sum = sum * NGRAM_BASE + w[i].hash;
     return sum;
 }
 
@@ -108,15 +108,15 @@ static void signature_is_the_least_of_all_grams(void **state) {
     enum { WORDS = 2 * MINHASH_CHUNK + 37 };
     minhash *m = minhash_new(5, 7, 3);
     minhash_scratch *s = mem_alloc(sizeof *s);
-    norm_word *w = mem_alloc((WORDS + 2) * sizeof *w);
+    normalized_word *w = mem_alloc((WORDS + 2) * sizeof *w);
     char *text = numbered(WORDS, own_words, 1);
     size_t at = 0;
-    assert_int_equal(norm_words(m->words, span(text), &at, w, WORDS + 2), WORDS);
+    assert_int_equal(normalizer_next_words(m->words, span(text), &at, w, WORDS + 2), WORDS);
     minhash_sign(m, span(text), s);
     for (int f = 0; f < m->n; f++) {
         uint32_t least = UINT32_MAX;
         for (int i = 0; i + 5 <= WORDS; i++) {
-            uint32_t x = (uint32_t)(gram_mix(direct_sum(w + i, 5)) >> 32);
+            uint32_t x = (uint32_t)(hash_mix(direct_sum(w + i, 5)) >> 32);
             least = MIN(least, m->a[f] * x + m->b[f]);
         }
         assert_int_equal(s->least[f], least);
@@ -153,16 +153,17 @@ static void short_texts_have_signatures(void **state) {
 /* ---- the curve ----------------------------------------------------------------------------- */
 
 static void curve_has_published_values(void **state) {
-    assert_true(fabs(minhash_curve(14, 8, 0.7) - 0.56) < 0.01);
-    assert_true(fabs(minhash_curve(14, 8, 0.8) - 0.92) < 0.01);
-    assert_true(fabs(minhash_curve(14, 8, 0.9) - 0.9996) < 0.0001);
-    assert_true(minhash_curve(14, 8, 1) == 1 && minhash_curve(14, 8, 0) == 0);
+    assert_true(fabs(minhash_match_probability(14, 8, 0.7) - 0.56) < 0.01);
+    assert_true(fabs(minhash_match_probability(14, 8, 0.8) - 0.92) < 0.01);
+    assert_true(fabs(minhash_match_probability(14, 8, 0.9) - 0.9996) < 0.0001);
+    assert_true(minhash_match_probability(14, 8, 1) == 1 &&
+                minhash_match_probability(14, 8, 0) == 0);
 }
 
 static double area_wrong(int b, int r, double threshold) {
     double sum = 0;
     for (int i = 0; i < 4000; i++) {
-        double s = (i + 0.5) / 4000, p = minhash_curve(b, r, s);
+        double s = (i + 0.5) / 4000, p = minhash_match_probability(b, r, s);
         sum += (s < threshold ? p : 1 - p) / 4000;
     }
     return sum;
@@ -172,7 +173,7 @@ static void threshold_picks_the_best_bands(void **state) {
     static const double thresholds[] = { 0.3, 0.5, 0.8, 0.9 };
     for (size_t i = 0; i < COUNT_OF(thresholds); i++) {
         int b = 0, r = 0;
-        minhash_pick(64, thresholds[i], &b, &r);
+        minhash_choose_bands(64, thresholds[i], &b, &r);
         assert_true(b >= 1 && r >= 1 && b * r <= 64);
         double best = area_wrong(b, r, thresholds[i]);
         for (int rows = 1; rows <= 64; rows++)
@@ -183,7 +184,7 @@ static void threshold_picks_the_best_bands(void **state) {
 
 /* ---- against the theory -------------------------------------------------------------------- */
 
-enum { ROWS = 8, BANDS = 14, GROUPS = MINHASH_MOST / (ROWS * BANDS) }; /* 36 families at once */
+enum { ROWS = 8, BANDS = 14, GROUPS = MINHASH_MAX / (ROWS * BANDS) }; /* 36 families at once */
 
 /* Bands that two texts share, for each of the families. */
 static void shared_bands(const uint64_t *x, const uint64_t *y, int *out) {
@@ -249,7 +250,7 @@ static void bands_match_as_often_as_the_curve_says(void **state) {
         }
         char what[32];
         snprintf(what, sizeof what, "similarity %.2f", j);
-        assert_recall(what, found, minhash_curve(BANDS, ROWS, j));
+        assert_recall(what, found, minhash_match_probability(BANDS, ROWS, j));
     }
     signer_free(&sign);
 }
@@ -283,18 +284,18 @@ static void rows_are_independent(void **state) {
     minhash_free(m);
 }
 
-/* ---- licence texts, whose similarities are known ------------------------------------------- */
+/* ---- license texts, whose similarities are known ------------------------------------------- */
 
-typedef struct licences {
+typedef struct licenses {
     signer sign;
     char *name[1024];
     uint64_t *keys[1024];
     int n;
-} licences;
+} licenses;
 
 static err sign_block(void *ctx, int worker, const text_block *b, void *result) { return OK; }
 static err keep_block(void *ctx, const text_block *b, void *result) {
-    licences *l = ctx;
+    licenses *l = ctx;
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
         const char *slash = memrchr(d->id.at, '/', d->id.len);
@@ -306,32 +307,32 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-static void load_licences(licences *l, const char *path) {
+static void load_licenses(licenses *l, const char *path) {
     text_inputs *in = NULL;
     text_counts counts = { 0 };
-    text_flow flow = { l, 1, sign_block, keep_block, NULL };
+    text_pipeline flow = { l, 1, sign_block, keep_block, NULL };
     assert_null(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
     for (int s = 0; s < text_segments(in); s++)
-        assert_null(text_flow_run(in, s, &flow, 1, &counts));
+        assert_null(text_pipeline_run(in, s, &flow, 1, &counts));
     text_inputs_close(in);
 }
 
-static const uint64_t *keys_named(const licences *l, const char *name) {
+static const uint64_t *keys_named(const licenses *l, const char *name) {
     for (int i = 0; i < l->n; i++)
         if (strcmp(l->name[i], name) == 0) return l->keys[i];
-    fail_msg("no licence %s", name);
+    fail_msg("no license %s", name);
     return NULL;
 }
 
-static void licences_are_found_as_the_curve_says(void **state) {
+static void licenses_are_found_as_the_curve_says(void **state) {
     enum { BINS = 10 };
     const char *shared = getenv("INGOT_SHARED_DATA");
     if (!shared) skip();
-    licences *l = mem_alloc(sizeof *l);
+    licenses *l = mem_alloc(sizeof *l);
     l->sign = signer_new();
     char *texts = io_join(shared, "near-dup/licenses.jsonl.zst"), *table = NULL;
     char *pairs = io_join(shared, "near-dup/pairs_jaccard_word5gram.tsv");
-    load_licences(l, texts);
+    load_licenses(l, texts);
     assert_null(io_read(pairs, 1 << 24, &table, NULL));
     double found[BINS][GROUPS] = { { 0 } }, expected[BINS] = { 0 };
     int count[BINS] = { 0 };
@@ -345,7 +346,7 @@ static void licences_are_found_as_the_curve_says(void **state) {
         int bin = MIN((int)(j * BINS), BINS - 1);
         shared_bands(keys_named(l, a), keys_named(l, b), hits);
         for (int g = 0; g < GROUPS; g++) found[bin][g] += hits[g] > 0;
-        expected[bin] += minhash_curve(BANDS, ROWS, j);
+        expected[bin] += minhash_match_probability(BANDS, ROWS, j);
         count[bin]++;
     }
     for (int i = 0; i < BINS; i++) {
@@ -370,7 +371,7 @@ static void licences_are_found_as_the_curve_says(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(words_are_normalised),
+        cmocka_unit_test(words_are_normalized),
         cmocka_unit_test(words_that_differ),
         cmocka_unit_test(words_know_their_place),
         cmocka_unit_test(words_in_pieces_are_the_same),
@@ -380,7 +381,7 @@ int main(void) {
         cmocka_unit_test(threshold_picks_the_best_bands),
         cmocka_unit_test(bands_match_as_often_as_the_curve_says),
         cmocka_unit_test(rows_are_independent),
-        cmocka_unit_test(licences_are_found_as_the_curve_says),
+        cmocka_unit_test(licenses_are_found_as_the_curve_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -133,7 +133,7 @@ static void invalid_bytes_are_repaired_or_refused(void **state) {
     assert_sees(path, &o, "");
 }
 
-static void sources_and_licences_are_chosen(void **state) {
+static void sources_and_licenses_are_chosen(void **state) {
     test_folder *p = *state;
     const char *path = write_input(p, "a.jsonl",
                                    "{\"text\":\"1\",\"source\":\"a\",\"license\":\"x\"}\n"
@@ -143,9 +143,9 @@ static void sources_and_licences_are_chosen(void **state) {
     assert_sees(path, &o, "[0|1|||a|x][1|3|||c|]");
     o = (text_input_options){ .not_sources = "a,c" };
     assert_sees(path, &o, "[0|2|||b|y][1|4||||]");
-    o = (text_input_options){ .licences = "y" };
+    o = (text_input_options){ .licenses = "y" };
     assert_sees(path, &o, "[0|2|||b|y]");
-    o = (text_input_options){ .not_licences = "y", .not_sources = "c" };
+    o = (text_input_options){ .not_licenses = "y", .not_sources = "c" };
     seen s;
     assert_ok(read_one(path, &o, 1, &s));
     assert_string_equal(s.all.text, "[0|1|||a|x][1|4||||]");
@@ -178,10 +178,10 @@ static err merge_nothing(void *ctx, const text_block *b, void *result) { return 
 static void assert_written(const char *path, const char *expected) {
     text_inputs *inputs = NULL;
     str out = { 0 };
-    const text_flow flow = { &out, 1, write_back, merge_nothing };
+    const text_pipeline flow = { &out, 1, write_back, merge_nothing };
     text_counts counts = { 0 };
     assert_ok(text_inputs_open(&path, 1, &plain, &inputs));
-    assert_ok(text_flow_run(inputs, 0, &flow, 1, &counts));
+    assert_ok(text_pipeline_run(inputs, 0, &flow, 1, &counts));
     assert_string_equal(out.text, expected);
     str_free(&out);
     text_inputs_close(inputs);
@@ -231,12 +231,12 @@ static void inputs_are_found(void **state) {
     assert_error(read_one(in_folder(p, "d/_temporary/nothing"), &plain, 1, &s), "No such file");
     seen_free(&s);
     assert_ok(io_make_dirs(in_folder(p, "empty")));
-    assert_error(read_one(in_folder(p, "empty"), &plain, 1, &s), "no file whose name");
+    assert_error(read_one(in_folder(p, "empty"), &plain, 1, &s), "no file with a known extension");
     seen_free(&s);
     assert_error(read_all(NULL, 0, &plain, 1, &s), "no input");
     seen_free(&s);
     assert_error(read_one(in_folder(p, "d"), &(text_input_options){ .format = "xml" }, 1, &s),
-                 "no format");
+                 "unknown format");
     seen_free(&s);
 }
 
@@ -306,11 +306,11 @@ static void pipes_are_read_once(void **state) {
     }
     text_inputs *inputs = NULL;
     seen s = { 0 };
-    const text_flow flow = { &s, sizeof(str), note_work, note_merge, note_drop };
+    const text_pipeline flow = { &s, sizeof(str), note_work, note_merge, note_drop };
     assert_ok(text_inputs_open(&path, 1, &plain, &inputs));
-    assert_ok(text_flow_run(inputs, 0, &flow, 1, &s.counts));
+    assert_ok(text_pipeline_run(inputs, 0, &flow, 1, &s.counts));
     assert_string_equal(s.all.text, "[0|a||||]");
-    assert_error(text_flow_run(inputs, 0, &flow, 1, &s.counts), "once only");
+    assert_error(text_pipeline_run(inputs, 0, &flow, 1, &s.counts), "only once");
     text_inputs_close(inputs);
     seen_free(&s);
     waitpid(writer, NULL, 0);
@@ -578,13 +578,14 @@ static void the_first_error_is_told(void **state) {
     for (int threads = 1; threads <= 8; threads++) {
         text_counts counts = { 0 };
         failing f = { .fail_at = 500, .fail_merge_at = 600 };
-        text_flow flow = { &f, sizeof(failing_result), failing_work, failing_merge, failing_drop };
-        assert_error(text_flow_run(inputs, 0, &flow, threads, &counts), "work failed at 500");
+        text_pipeline flow = { &f, sizeof(failing_result), failing_work, failing_merge,
+                               failing_drop };
+        assert_error(text_pipeline_run(inputs, 0, &flow, threads, &counts), "work failed at 500");
         assert_int_equal(f.live, 0);
         assert_int_equal(f.merged, 500);
         assert_int_equal(counts.documents, 500);
         f = (failing){ .fail_at = 600, .fail_merge_at = 500 };
-        assert_error(text_flow_run(inputs, 0, &flow, threads, &counts), "merge failed at 500");
+        assert_error(text_pipeline_run(inputs, 0, &flow, threads, &counts), "merge failed at 500");
         assert_int_equal(f.live, 0);
         assert_int_equal(f.merged, 501);
     }
@@ -602,7 +603,7 @@ int main(void) {
         TEST(json_paths_reach_inside),
         TEST(broken_lines_are_counted),
         TEST(invalid_bytes_are_repaired_or_refused),
-        TEST(sources_and_licences_are_chosen),
+        TEST(sources_and_licenses_are_chosen),
         TEST(member_names_have_a_limit),
         TEST(lines_are_written_as_they_were),
         TEST(inputs_are_found),

@@ -146,7 +146,7 @@ static void what_is_readable_is_used(void **state) {
     assert_ok(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
     seen_free(&s);
     assert_ok(io_write(path, "", 0));
-    assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "breaks off");
+    assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "is truncated");
     seen_free(&s);
     str_free(&lines);
     str_free(&packed);
@@ -207,7 +207,7 @@ static void warc_records_that_lie(void **state) {
                "HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nTransfer-Encoding: chunked\r\n\r\n"
                "3\r\nfou\r\n1;x=y\r\nr\r\n0\r\n\r\n");
     assert_warc(p, w.text, w.len, 5, 5); /* the short one takes a piece of the next */
-    str_add(&w, "WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 100\r\n\r\nbreaks off");
+    str_add(&w, "WARC/1.0\r\nWARC-Type: conversion\r\nContent-Length: 100\r\n\r\nis truncated");
     assert_warc(p, w.text, w.len, 5, 6);
     str_free(&w);
 }
@@ -351,7 +351,7 @@ static void deep_lines_are_refused(void **state) {
         if (depth < 1000)
             assert_null(wrong);
         else
-            assert_string_equal(wrong, "nested too deep");
+            assert_string_equal(wrong, "nested too deeply");
     }
     str_free(&line);
 }

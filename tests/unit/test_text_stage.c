@@ -276,10 +276,10 @@ static void other_results_are_refused(void **state) {
     text_stage_report_free(&r);
     assert_error(run(&other, 1, &plain, &o, &l, &r), "other inputs");
     o.compress = "gz";
-    assert_error(run(&path, 1, &plain, &o, &l, &r), "compressed another way");
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "another compression");
     o.compress = NULL;
     o.dropped = in_folder(p, "dropped");
-    assert_error(run(&path, 1, &plain, &o, &l, &r), "dropped documents went elsewhere");
+    assert_error(run(&path, 1, &plain, &o, &l, &r), "another --dropped");
     o.dropped = NULL;
     o.fresh = true;
     assert_ok(run(&other, 1, &plain, &o, &l, &r));
@@ -291,7 +291,7 @@ static void other_results_are_refused(void **state) {
     assert_int_equal(r.read.documents, 60);
     text_stage_report_free(&r);
     unlink(in_folder(p, "out/state.json"));
-    assert_error(run(&other, 1, &plain, &o, &l, &r), "unknown result");
+    assert_error(run(&other, 1, &plain, &o, &l, &r), "without state.json");
 }
 
 static void places_are_checked(void **state) {
@@ -301,13 +301,13 @@ static void places_are_checked(void **state) {
     text_stage_report r;
 #define REFUSED(part, ...)                                                                         \
     assert_error(run(&path, 1, &plain, &(text_stage_options){ __VA_ARGS__ }, &l, &r), part)
-    REFUSED("no way to compress", .out = in_folder(p, "o"), .compress = "lzma");
+    REFUSED("unknown compression", .out = in_folder(p, "o"), .compress = "lzma");
     REFUSED("must be too", .out = in_folder(p, "o"), .dropped = in_folder(p, "d.jsonl"));
     REFUSED("must be too", .out = in_folder(p, "o.jsonl"), .dropped = in_folder(p, "d"));
-    REFUSED("places of their own", .out = in_folder(p, "o"), .dropped = in_folder(p, "o"));
+    REFUSED("different paths", .out = in_folder(p, "o"), .dropped = in_folder(p, "o"));
     REFUSED("standard output", .out = in_folder(p, "o"), .dropped = "-");
-    REFUSED("is there", .out = p->path);
-    REFUSED("is there", .out = path);
+    REFUSED("the input", .out = p->path);
+    REFUSED("the input", .out = path);
     REFUSED("a file of that name", .out = write_input(p, "file", "x"));
 #undef REFUSED
     assert_true(io_exists(path));
@@ -431,7 +431,7 @@ static void reports_are_printed(void **state) {
     const char *lines[] = {
         "letters\n                                    documents     share         text\n",
         "  read                                    100   100.00%     10.0 KiB\n",
-        "  records that could not be read            2\n",
+        "  unreadable records                        2\n",
         "  dropped                                  25    25.00%     2.00 KiB\n",
         "    begins with d                          25    25.00%     2.00 KiB\n",
         "    1 rule dropped nothing\n",

@@ -1,23 +1,24 @@
-/* Words of a text, for comparing texts: see dedup_internal.h. One lookup a character: a table of
- * the basic plane is made once, by utf8proc; what does not fit there is asked of it each time. */
+/* Words of a text in normalized form, for comparing texts: see dedup_internal.h. One lookup per
+ * character: a table of the basic plane is built once with utf8proc; other characters are
+ * decomposed each time. */
 #include "curate/dedup_internal.h"
 
 #include <stdlib.h>
 #include <utf8proc.h>
 
-enum { PLANE = 0x10000, MOST_PIECES = 8 };
-/* What a character becomes: a code point, or one of these. */
+enum { PLANE = 0x10000, MAX_PIECES = 8 };
+/* What a character maps to: a code point, or one of these. */
 #define PART    0u          /* between words */
 #define NOTHING 0xFFFFFFFFu /* a mark */
 #define SEVERAL 0xFFFFFFFEu /* more than one code point */
 #define ALONE   0x80000000u /* bit: a word of its own */
 
-struct norm {
+struct normalizer {
     uint32_t map[PLANE];
     bool zero_digits;
 };
 
-/* Scripts that put no spaces between words. */
+/* Scripts written without spaces between words. */
 static const uint32_t unspaced[][2] = {
     { 0x0E00, 0x0EFF },                                           /* Thai, Lao */
     { 0x1000, 0x109F },                                           /* Myanmar */
@@ -32,8 +33,8 @@ static bool is_unspaced(uint32_t cp) {
     return false;
 }
 
-/* One code point of a decomposition. */
-static uint32_t map_piece(const norm *t, uint32_t cp) {
+/* Maps one code point of a decomposition. */
+static uint32_t map_piece(const normalizer *t, uint32_t cp) {
     uint8_t class = unicode_class(cp);
     if (class & CLASS_MARK) return NOTHING;
     if (!(class & (CLASS_LETTER | CLASS_NUMBER))) return PART;
@@ -43,14 +44,14 @@ static uint32_t map_piece(const norm *t, uint32_t cp) {
     return is_unspaced(low) ? low | ALONE : low;
 }
 
-/* @param out [MOST_PIECES] what the character becomes: letters, or one PART. @return how many: 0
+/* @param out [MAX_PIECES] what the character maps to: letters, or one PART. @return how many; 0
  * for a mark. */
-static int decompose(const norm *t, uint32_t cp, uint32_t *out) {
-    utf8proc_int32_t piece[MOST_PIECES];
+static int decompose_char(const normalizer *t, uint32_t cp, uint32_t *out) {
+    utf8proc_int32_t piece[MAX_PIECES];
     int bounds = 0;
-    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, piece, MOST_PIECES,
+    utf8proc_ssize_t n = utf8proc_decompose_char((utf8proc_int32_t)cp, piece, MAX_PIECES,
                                                  UTF8PROC_DECOMPOSE, &bounds);
-    if (n < 0 || n > MOST_PIECES) return out[0] = PART, 1;
+    if (n < 0 || n > MAX_PIECES) return out[0] = PART, 1;
     int kept = 0;
     for (int i = 0; i < n; i++) {
         uint32_t to = map_piece(t, (uint32_t)piece[i]);
@@ -61,50 +62,51 @@ static int decompose(const norm *t, uint32_t cp, uint32_t *out) {
     return kept;
 }
 
-norm *norm_new(bool zero_digits) {
-    norm *t = mem_alloc(sizeof *t);
+normalizer *normalizer_new(bool zero_digits) {
+    normalizer *t = mem_alloc(sizeof *t);
     t->zero_digits = zero_digits;
     for (uint32_t cp = 0; cp < PLANE; cp++) {
-        uint32_t to[MOST_PIECES];
-        int n = decompose(t, cp, to);
+        uint32_t to[MAX_PIECES];
+        int n = decompose_char(t, cp, to);
         t->map[cp] = n == 0 ? NOTHING : n == 1 ? to[0] : SEVERAL;
     }
     return t;
 }
 
-void norm_free(norm *t) { free(t); }
+void normalizer_free(normalizer *t) { free(t); }
 
-/* ---- hashing of words: FNV-1a over code points, mixed at the end --------------------------- */
+/* ---- hashing of words: FNV-1a over code points, mixed at the end ----------------------------- */
 
 #define WORD_START 0xCBF29CE484222325u
 #define WORD_PRIME 0x00000100000001B3u
 
-typedef struct scan {
+typedef struct word_scan {
     uint64_t hash; /* WORD_START: between words */
-    norm_word *out;
+    normalized_word *out;
     size_t n;
     uint32_t begin;
-} scan;
+} word_scan;
 
-static inline void end_word(scan *s, size_t at) {
+static inline void end_word(word_scan *s, size_t at) {
     if (s->hash == WORD_START) return;
-    s->out[s->n++] = (norm_word){ gram_mix(s->hash), s->begin, (uint32_t)at };
+    s->out[s->n++] = (normalized_word){ hash_mix(s->hash), s->begin, (uint32_t)at };
     s->hash = WORD_START;
 }
 
-static inline void add_letter(scan *s, uint32_t cp, size_t at) {
+static inline void add_letter(word_scan *s, uint32_t cp, size_t at) {
     if (s->hash == WORD_START) s->begin = (uint32_t)at;
     s->hash = (s->hash ^ cp) * WORD_PRIME;
 }
 
-/* A character outside ASCII, of `bytes` bytes. It can end two words: the one before, and itself. */
-static void add_char(const norm *t, scan *s, uint32_t cp, size_t at, int bytes) {
-    uint32_t to[MOST_PIECES] = { PART };
+/* Adds a non-ASCII character of `bytes` bytes. It can end two words: the one before it, and
+ * itself. */
+static void add_char(const normalizer *t, word_scan *s, uint32_t cp, size_t at, int bytes) {
+    uint32_t to[MAX_PIECES] = { PART };
     int n = 1;
     if (cp < PLANE && t->map[cp] != SEVERAL)
         to[0] = t->map[cp];
     else
-        n = decompose(t, cp, to);
+        n = decompose_char(t, cp, to);
     if (n == 0 || to[0] == NOTHING) return;
     if (to[0] == PART || to[0] & ALONE) end_word(s, at);
     if (to[0] == PART) return;
@@ -112,16 +114,17 @@ static void add_char(const norm *t, scan *s, uint32_t cp, size_t at, int bytes) 
     if (to[0] & ALONE) end_word(s, at + (size_t)bytes);
 }
 
-gram gram_new(int n) {
-    gram g = { .leaving = 1, .n = n };
-    for (int i = 0; i < n; i++) g.leaving *= GRAM_BASE;
+rolling_ngram rolling_ngram_new(int n) {
+    rolling_ngram g = { .leaving = 1, .n = n };
+    for (int i = 0; i < n; i++) g.leaving *= NGRAM_BASE;
     return g;
 }
 
-size_t norm_words(const norm *t, text_span text, size_t *at, norm_word *out, size_t room) {
-    scan s = { WORD_START, out, 0, 0 };
+size_t normalizer_next_words(const normalizer *t, text_span text, size_t *at, normalized_word *out,
+                             size_t capacity) {
+    word_scan s = { WORD_START, out, 0, 0 };
     size_t i = *at;
-    while (i < text.len && s.n + 2 <= room) {
+    while (i < text.len && s.n + 2 <= capacity) {
         unsigned char c = (unsigned char)text.at[i];
         if (c < 0x80) {
             uint32_t to = t->map[c];

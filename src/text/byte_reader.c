@@ -1,4 +1,6 @@
-/* The unpacked bytes of one input: plain, gzip of many members, zstd of many frames. */
+/* The decompressed bytes of one input: plain, gzip with any number of members, or zstd with any
+ * number of frames. Damaged data ends the input with an explanation instead of an error, so that
+ * what precedes it can be used. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -11,37 +13,39 @@
 
 enum { INPUT_BYTES = 256 << 10 };
 
-struct stream {
+struct byte_reader {
     const char *path;
     int fd;
-    text_packing packing;
-    int64_t from, left; /* bytes of the file that may still be read; < 0: all */
-    int64_t pulled;     /* from the file */
-    size_t at, len;     /* of `input` not yet unpacked: [at, len) */
+    text_compression compression;
+    int64_t from, left; /* start offset, and bytes of the file that may still be read; < 0: all */
+    int64_t pulled;     /* bytes read from the file */
+    size_t at, len;     /* of `input` not yet decompressed: [at, len) */
     bool at_end;        /* of the file */
-    bool inside, began; /* a member or frame has begun and not ended; some has */
+    bool inside,
+        began; /* inside: a member or frame has begun and not ended; began: any has begun */
     z_stream gzip;
     ZSTD_DStream *zstd;
     str damage;
     char input[INPUT_BYTES];
 };
 
-text_packing packing_of(const char *head, size_t n) {
+text_compression compression_of_bytes(const char *head, size_t n) {
     static const struct {
         const char *magic;
         size_t n;
-        text_packing packing;
-    } known[] = { { "\x1f\x8b", 2, PACK_GZIP }, { "\x28\xb5\x2f\xfd", 4, PACK_ZSTD } };
+        text_compression compression;
+    } known[] = { { "\x1f\x8b", 2, COMPRESSION_GZIP },
+                  { "\x28\xb5\x2f\xfd", 4, COMPRESSION_ZSTD } };
     for (size_t i = 0; i < COUNT_OF(known); i++)
         if (n >= known[i].n && memcmp(head, known[i].magic, known[i].n) == 0)
-            return known[i].packing;
-    /* A zstd file may begin with a frame to skip: 0x184D2A50 to 5F. */
+            return known[i].compression;
+    /* A zstd file may begin with a skippable frame: 0x184D2A50 to 5F. */
     bool skips = n >= 4 && (head[0] & 0xF0) == 0x50 && memcmp(head + 1, "\x2a\x4d\x18", 3) == 0;
-    return skips ? PACK_ZSTD : PACK_NONE;
+    return skips ? COMPRESSION_ZSTD : COMPRESSION_NONE;
 }
 
-/* ---- the file --------------------------------------------------------------------------------- */
-static err read_file(stream *s, char *to, size_t n, size_t *got) {
+/* ---- the file -------------------------------------------------------------------------------- */
+static err read_file(byte_reader *s, char *to, size_t n, size_t *got) {
     *got = 0;
     if (s->left >= 0) n = MIN(n, (size_t)s->left);
     while (n > 0 && !s->at_end) {
@@ -61,21 +65,21 @@ static err read_file(stream *s, char *to, size_t n, size_t *got) {
     return OK;
 }
 
-/* Reads more input when all there was is used. */
-static err refill(stream *s) {
+/* Reads more input once all of it is consumed. */
+static err refill_input(byte_reader *s) {
     if (s->at < s->len) return OK;
     s->at = 0;
     return read_file(s, s->input, INPUT_BYTES, &s->len);
 }
 
-int64_t stream_taken(const stream *s) { return s->pulled - (int64_t)(s->len - s->at); }
+int64_t byte_reader_consumed(const byte_reader *s) { return s->pulled - (int64_t)(s->len - s->at); }
 
-static void damaged(stream *s, const char *what) {
-    str_add(&s->damage, "%s at byte %lld", what, (long long)stream_taken(s));
+static void note_damage(byte_reader *s, const char *what) {
+    str_add(&s->damage, "%s at byte %lld", what, (long long)byte_reader_consumed(s));
 }
 
-/* ---- unpacking: each fills [to, to + n) as far as it can --------------------------------------- */
-static err copy_plain(stream *s, char *to, size_t n, size_t *got) {
+/* ---- decompressors: each fills as much of [to, to + n) as it can ----------------------------- */
+static err copy_plain(byte_reader *s, char *to, size_t n, size_t *got) {
     size_t held = MIN(n, s->len - s->at), more = 0;
     memcpy(to, s->input + s->at, held);
     s->at += held;
@@ -84,12 +88,12 @@ static err copy_plain(stream *s, char *to, size_t n, size_t *got) {
     return e;
 }
 
-/* Padding of zeros after the last member is common on tapes and harmless. */
-static void skip_padding(stream *s) {
+/* Zero padding after the last member is common on tapes and harmless. */
+static void skip_padding(byte_reader *s) {
     while (s->began && s->at < s->len && s->input[s->at] == 0) s->at++;
 }
 
-static void inflate_some(stream *s, char *to, size_t n, size_t *made) {
+static void inflate_some(byte_reader *s, char *to, size_t n, size_t *made) {
     if (!s->inside) inflateReset(&s->gzip);
     s->inside = s->began = true;
     s->gzip.next_in = (unsigned char *)s->input + s->at;
@@ -102,15 +106,15 @@ static void inflate_some(stream *s, char *to, size_t n, size_t *made) {
     if (rc == Z_STREAM_END)
         s->inside = false;
     else if (rc != Z_OK && rc != Z_BUF_ERROR)
-        damaged(s, s->gzip.msg ? s->gzip.msg : "not gzip data");
+        note_damage(s, s->gzip.msg ? s->gzip.msg : "not gzip data");
 }
 
-static err unpack_gzip(stream *s, char *to, size_t n, size_t *got) {
+static err decompress_gzip(byte_reader *s, char *to, size_t n, size_t *got) {
     while (*got < n && !s->damage.len) {
-        TRY(refill(s));
+        TRY(refill_input(s));
         if (!s->inside) skip_padding(s);
         if (s->at == s->len && s->at_end) {
-            if (s->inside || !s->began) damaged(s, "the gzip data breaks off");
+            if (s->inside || !s->began) note_damage(s, "the gzip data is truncated");
             return OK;
         }
         if (s->at == s->len) continue;
@@ -121,12 +125,12 @@ static err unpack_gzip(stream *s, char *to, size_t n, size_t *got) {
     return OK;
 }
 
-static err unpack_zstd(stream *s, char *to, size_t n, size_t *got) {
+static err decompress_zstd(byte_reader *s, char *to, size_t n, size_t *got) {
     while (*got < n && !s->damage.len) {
-        TRY(refill(s));
+        TRY(refill_input(s));
         bool dry = s->at == s->len;
         if (dry && !s->inside) {
-            if (!s->began) damaged(s, "the zstd data breaks off");
+            if (!s->began) note_damage(s, "the zstd data is truncated");
             return OK;
         }
         ZSTD_inBuffer in = { s->input + s->at, s->len - s->at, 0 };
@@ -137,24 +141,24 @@ static err unpack_zstd(stream *s, char *to, size_t n, size_t *got) {
         s->began = true;
         s->inside = rc != 0;
         if (ZSTD_isError(rc))
-            damaged(s, ZSTD_getErrorName(rc));
+            note_damage(s, ZSTD_getErrorName(rc));
         else if (dry && s->inside && out.pos == 0)
-            damaged(s, "the zstd data breaks off");
+            note_damage(s, "the zstd data is truncated");
     }
     return OK;
 }
 
-err stream_read(stream *s, char *to, size_t n, size_t *got) {
-    static err (*const unpack[])(stream *, char *, size_t, size_t *) = { copy_plain, unpack_gzip,
-                                                                         unpack_zstd };
+err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) {
+    static err (*const decompress[])(byte_reader *, char *, size_t,
+                                     size_t *) = { copy_plain, decompress_gzip, decompress_zstd };
     *got = 0;
-    return n ? unpack[s->packing](s, to, n, got) : OK;
+    return n ? decompress[s->compression](s, to, n, got) : OK;
 }
 
-const char *stream_damage(const stream *s) { return s->damage.text; }
+const char *byte_reader_damage(const byte_reader *s) { return s->damage.text; }
 
-/* ---- opening ------------------------------------------------------------------------------------ */
-static err start(stream *s, int64_t to) {
+/* ---- opening --------------------------------------------------------------------------------- */
+static err open_file(byte_reader *s, int64_t to) {
     bool standard = strcmp(s->path, "-") == 0;
     s->fd = standard ? STDIN_FILENO : open(s->path, O_RDONLY | O_CLOEXEC);
     if (s->fd < 0)
@@ -163,33 +167,34 @@ static err start(stream *s, int64_t to) {
     if (s->from > 0 && lseek(s->fd, (off_t)s->from, SEEK_SET) < 0)
         return ERR("cannot read %s at byte %lld: %s", s->path, (long long)s->from, strerror(errno));
     s->left = to < 0 ? -1 : MAX(to - s->from, 0);
-    if (s->packing == PACK_SNIFF) {
-        TRY(refill(s));
-        s->packing = packing_of(s->input, s->len);
+    if (s->compression == COMPRESSION_DETECT) {
+        TRY(refill_input(s));
+        s->compression = compression_of_bytes(s->input, s->len);
     }
-    if (s->packing == PACK_GZIP) BUG_IF(inflateInit2(&s->gzip, 15 + 16) != Z_OK);
-    if (s->packing == PACK_ZSTD) s->zstd = ZSTD_createDStream();
+    if (s->compression == COMPRESSION_GZIP) BUG_IF(inflateInit2(&s->gzip, 15 + 16) != Z_OK);
+    if (s->compression == COMPRESSION_ZSTD) s->zstd = ZSTD_createDStream();
     return OK;
 }
 
-err stream_open(const char *path, text_packing packing, int64_t from, int64_t to, stream **out) {
-    stream *s = mem_grow(NULL, sizeof *s);
-    memset(s, 0, offsetof(stream, input));
+err byte_reader_open(const char *path, text_compression compression, int64_t from, int64_t to,
+                     byte_reader **out) {
+    byte_reader *s = mem_grow(NULL, sizeof *s);
+    memset(s, 0, offsetof(byte_reader, input));
     s->path = path;
-    s->packing = packing;
+    s->compression = compression;
     s->from = from;
-    err e = start(s, to);
+    err e = open_file(s, to);
     if (e) {
-        stream_close(s);
+        byte_reader_close(s);
         return e;
     }
     *out = s;
     return OK;
 }
 
-void stream_close(stream *s) {
+void byte_reader_close(byte_reader *s) {
     if (!s) return;
-    if (s->packing == PACK_GZIP) inflateEnd(&s->gzip);
+    if (s->compression == COMPRESSION_GZIP) inflateEnd(&s->gzip);
     ZSTD_freeDStream(s->zstd);
     if (s->fd >= 0 && strcmp(s->path, "-") != 0) close(s->fd);
     str_free(&s->damage);

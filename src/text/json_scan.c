@@ -1,31 +1,31 @@
-/* One pass over a JSON line: checks it, and finds where the wanted members are. Nothing is copied
- * and no tree is built, since of most lines only the text is wanted. */
+/* One pass over a JSON line that validates it and locates the wanted members. Nothing is copied
+ * and no tree is built, since of most lines only the text is needed. */
 #include <string.h>
 
 #include "text/text_internal.h"
 
 enum { MOST_DEPTH = 1000, LONGEST_NAME = 256 };
 
-typedef struct scan {
+typedef struct json_scanner {
     const char *p, *end;
     const json_want *wants;
     int n_wants;
     json_member *out;
     const char *begin;
-    const char *wrong; /* the first fault */
+    const char *wrong; /* the first error */
     bool odd;
     int depth;
-} scan;
+} json_scanner;
 
-static bool fault(scan *s, const char *what) {
+static bool report_fault(json_scanner *s, const char *what) {
     if (!s->wrong) s->wrong = what;
     return false;
 }
 
-/* ---- strings ------------------------------------------------------------------------------- */
+/* ---- strings --------------------------------------------------------------------------------- */
 #define EACH_BYTE(b) (0x0101010101010101u * (uint8_t)(b))
 
-/* The high bit of each byte that is zero; bytes after the first such may be marked wrongly. */
+/* Sets the high bit of each zero byte; bytes after the first one may be marked wrongly. */
 static inline uint64_t zero_bytes(uint64_t x) { return (x - EACH_BYTE(1)) & ~x & EACH_BYTE(0x80); }
 
 /* Marks the first byte of eight that is a quote, a backslash or a control character. */
@@ -36,7 +36,7 @@ static inline uint64_t special_bytes(uint64_t x) {
 
 static inline bool is_special(char c) { return c == '"' || c == '\\' || (unsigned char)c < 0x20; }
 
-size_t json_plain_run(const char *p, size_t n) {
+size_t json_plain_length(const char *p, size_t n) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         uint64_t eight;
@@ -54,7 +54,7 @@ static int hex_digit(char c) {
     return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
-/* The four digits after \u. @return -1 when they are not. */
+/* The four hex digits after \u. @return -1 if they are not. */
 static int32_t hex_four(const char *p, const char *end) {
     if (end - p < 4) return -1;
     int32_t v = 0;
@@ -68,8 +68,8 @@ static int32_t hex_four(const char *p, const char *end) {
 
 enum { REPLACEMENT = 0xFFFD };
 
-/* The character an escape at p, after "\u", stands for. @return bytes used after "\u": 4 or 10; 0
- * when it is no escape. *cp is REPLACEMENT, and *odd true, when it stands for none. */
+/* Decodes the escape at p, after "\u". @return bytes used after "\u": 4 or 10; 0 if it is not an
+ * escape. If it stands for no character *cp is REPLACEMENT and *odd true. */
 static int unicode_escape(const char *p, const char *end, uint32_t *cp, bool *odd) {
     int32_t first = hex_four(p, end);
     if (first < 0) return 0;
@@ -85,7 +85,7 @@ static int unicode_escape(const char *p, const char *end, uint32_t *cp, bool *od
     return 4;
 }
 
-/* What a backslash and this character stand for; 0: nothing. */
+/* The character that backslash and `c` stand for; 0: none. */
 static char short_escape(char c) {
     switch (c) {
     case '"':
@@ -100,28 +100,28 @@ static char short_escape(char c) {
     }
 }
 
-static bool skip_escape(scan *s) {
+static bool skip_escape(json_scanner *s) {
     s->p++;
-    if (s->p == s->end) return fault(s, "a string does not end");
+    if (s->p == s->end) return report_fault(s, "a string does not end");
     if (*s->p == 'u') {
         uint32_t cp;
         int used = unicode_escape(s->p + 1, s->end, &cp, &s->odd);
         s->p += 1 + used;
-        return used ? true : fault(s, "a bad \\u escape");
+        return used ? true : report_fault(s, "a bad \\u escape");
     }
-    return short_escape(*s->p++) ? true : fault(s, "a bad escape");
+    return short_escape(*s->p++) ? true : report_fault(s, "a bad escape");
 }
 
-/* Passes the string at p. */
-static bool skip_string(scan *s, bool *escaped) {
+/* Skips the string at p. */
+static bool skip_string(json_scanner *s, bool *escaped) {
     *escaped = false;
-    if (s->p == s->end || *s->p != '"') return fault(s, "a quote is missing");
+    if (s->p == s->end || *s->p != '"') return report_fault(s, "a quote is missing");
     s->p++;
     for (;;) {
-        s->p += json_plain_run(s->p, (size_t)(s->end - s->p));
-        if (s->p == s->end) return fault(s, "a string does not end");
+        s->p += json_plain_length(s->p, (size_t)(s->end - s->p));
+        if (s->p == s->end) return report_fault(s, "a string does not end");
         if (*s->p == '"') return s->p++, true;
-        if (*s->p != '\\') return fault(s, "a control character in a string");
+        if (*s->p != '\\') return report_fault(s, "a control character in a string");
         *escaped = true;
         if (!skip_escape(s)) return false;
     }
@@ -149,7 +149,7 @@ size_t json_unescape(const char *p, size_t n, char *to) {
         size_t run = copy_plain(p, (size_t)(end - p), at);
         p += run, at += run;
         if (p == end) return (size_t)(at - to);
-        p++; /* a backslash: the string was checked */
+        p++; /* a backslash; the string was validated */
         if (*p != 'u') {
             *at++ = short_escape(*p++);
             continue;
@@ -160,7 +160,7 @@ size_t json_unescape(const char *p, size_t n, char *to) {
     }
 }
 
-void json_patch(char *line, size_t n) {
+void json_replace_odd_escapes(char *line, size_t n) {
     char *end = line + n;
     for (char *p = line; (p = memchr(p, '\\', (size_t)(end - p))) && end - p > 1;) {
         if (p[1] != 'u') {
@@ -176,23 +176,23 @@ void json_patch(char *line, size_t n) {
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
-static void skip_space(scan *s) {
+static void skip_space(json_scanner *s) {
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r' || *s->p == '\n'))
         s->p++;
 }
 
-static bool skip_digits(scan *s) {
+static bool skip_digits(json_scanner *s) {
     const char *from = s->p;
     while (s->p < s->end && *s->p >= '0' && *s->p <= '9') s->p++;
-    return s->p > from ? true : fault(s, "a bad number");
+    return s->p > from ? true : report_fault(s, "a bad number");
 }
 
-static bool skip_number(scan *s) {
+static bool skip_number(json_scanner *s) {
     if (*s->p == '-') s->p++;
     bool zero = s->p < s->end && *s->p == '0';
     const char *whole = s->p;
     if (!skip_digits(s)) return false;
-    if (zero && s->p - whole > 1) return fault(s, "a bad number");
+    if (zero && s->p - whole > 1) return report_fault(s, "a bad number");
     if (s->p < s->end && *s->p == '.') {
         s->p++;
         if (!skip_digits(s)) return false;
@@ -205,34 +205,34 @@ static bool skip_number(scan *s) {
     return true;
 }
 
-static bool skip_word(scan *s) {
+static bool skip_word(json_scanner *s) {
     static const char *const words[] = { "true", "false", "null" };
     for (size_t i = 0; i < COUNT_OF(words); i++) {
         size_t n = strlen(words[i]);
         if ((size_t)(s->end - s->p) >= n && memcmp(s->p, words[i], n) == 0) return s->p += n, true;
     }
-    return fault(s, "not JSON");
+    return report_fault(s, "not JSON");
 }
 
-/* Which wants the member `name` may still answer: bit i for wants[i], whose path is used up to
- * used[i] bytes. */
+/* Wants that can still match at this nesting level: bit i for wants[i], of whose path the first
+ * used[i] bytes are matched. */
 typedef struct paths {
     uint32_t alive;
     uint8_t used[8];
 } paths;
 
-static bool skip_value(scan *s, const paths *here);
+static bool skip_value(json_scanner *s, const paths *here);
 
-static bool next_item(scan *s, char close, bool *last) {
+static bool next_item(json_scanner *s, char close, bool *last) {
     skip_space(s);
-    if (s->p == s->end) return fault(s, "the line breaks off");
+    if (s->p == s->end) return report_fault(s, "the line is truncated");
     *last = *s->p == close;
-    if (!*last && *s->p != ',') return fault(s, "a comma is missing");
+    if (!*last && *s->p != ',') return report_fault(s, "a comma is missing");
     s->p++;
     return true;
 }
 
-static bool skip_array(scan *s) {
+static bool skip_array(json_scanner *s) {
     static const paths none = { 0 };
     s->p++;
     skip_space(s);
@@ -242,8 +242,10 @@ static bool skip_array(scan *s) {
     return true;
 }
 
-/* Narrows the paths to those that go on with this name. A name may hold dots itself. */
-static void follow(scan *s, const paths *here, const char *name, size_t n, paths *to) {
+/* Narrows the wants to those whose path continues with this name. A name may itself contain
+ * dots. */
+static void narrow_paths(json_scanner *s, const paths *here, const char *name, size_t n,
+                         paths *to) {
     *to = (paths){ 0 };
     for (int i = 0; i < s->n_wants; i++) {
         if (!(here->alive >> i & 1)) continue;
@@ -251,11 +253,11 @@ static void follow(scan *s, const paths *here, const char *name, size_t n, paths
         if (!*rest || strncmp(rest, name, n) != 0 || (rest[n] != '\0' && rest[n] != '.')) continue;
         to->alive |= 1u << i;
         to->used[i] = (uint8_t)(here->used[i] + n + (rest[n] == '.'));
-        s->out[s->wants[i].result] = (json_member){ 0 }; /* of two of a name the last counts */
+        s->out[s->wants[i].result] = (json_member){ 0 }; /* among duplicates the last counts */
     }
 }
 
-static bool skip_member(scan *s, const paths *here) {
+static bool skip_member(json_scanner *s, const paths *here) {
     bool escaped;
     char plain[LONGEST_NAME + 8];
     const char *name = s->p + 1;
@@ -264,15 +266,15 @@ static bool skip_member(scan *s, const paths *here) {
     paths below = { 0 };
     if (here->alive && n <= LONGEST_NAME) {
         if (escaped) n = json_unescape(name, n, plain), name = plain;
-        follow(s, here, name, n, &below);
+        narrow_paths(s, here, name, n, &below);
     }
     skip_space(s);
-    if (s->p == s->end || *s->p != ':') return fault(s, "a colon is missing");
+    if (s->p == s->end || *s->p != ':') return report_fault(s, "a colon is missing");
     s->p++;
     return skip_value(s, &below);
 }
 
-static bool skip_object(scan *s, const paths *here) {
+static bool skip_object(json_scanner *s, const paths *here) {
     s->p++;
     skip_space(s);
     if (s->p < s->end && *s->p == '}') return s->p++, true;
@@ -283,18 +285,18 @@ static bool skip_object(scan *s, const paths *here) {
     return true;
 }
 
-static void answer(scan *s, const paths *here, json_member found) {
+static void record_value(json_scanner *s, const paths *here, json_member found) {
     for (int i = 0; i < s->n_wants; i++)
         if ((here->alive >> i & 1) && !s->wants[i].path[here->used[i]])
             s->out[s->wants[i].result] = found;
 }
 
-static bool skip_value(scan *s, const paths *here) {
+static bool skip_value(json_scanner *s, const paths *here) {
     skip_space(s);
-    if (s->p == s->end) return fault(s, "the line breaks off");
+    if (s->p == s->end) return report_fault(s, "the line is truncated");
     const char *from = s->p;
     bool fine, escaped = false, scalar = false;
-    if (++s->depth > MOST_DEPTH) return fault(s, "nested too deep");
+    if (++s->depth > MOST_DEPTH) return report_fault(s, "nested too deeply");
     switch (*s->p) {
     case '{': fine = skip_object(s, here); break;
     case '[': fine = skip_array(s); break;
@@ -306,17 +308,17 @@ static bool skip_value(scan *s, const paths *here) {
     }
     s->depth--;
     if (fine && here->alive && (scalar || *from == '"'))
-        answer(s, here,
-               (json_member){ (size_t)(from - s->begin), (size_t)(s->p - s->begin),
-                              scalar    ? JSON_SCALAR
-                              : escaped ? JSON_ESCAPED
-                                        : JSON_PLAIN });
+        record_value(s, here,
+                     (json_member){ (size_t)(from - s->begin), (size_t)(s->p - s->begin),
+                                    scalar    ? JSON_SCALAR
+                                    : escaped ? JSON_ESCAPED
+                                              : JSON_PLAIN });
     return fine;
 }
 
 const char *json_scan(const char *line, size_t n, const json_want *wants, int n_wants,
                       json_member *out, bool *odd) {
-    scan s = { line, line + n, wants, n_wants, out, line };
+    json_scanner s = { line, line + n, wants, n_wants, out, line };
     paths all = { .alive = (1u << n_wants) - 1 };
     BUG_IF(n_wants > (int)COUNT_OF(all.used));
     skip_space(&s);

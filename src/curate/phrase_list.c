@@ -1,9 +1,8 @@
-/* Lists of words and phrases, and where they occur in a text.
- *
- * Text is looked at in units: a run of letters, digits, marks and _, or a single other character.
- * A phrase can only begin where a unit does, and the unit must be the phrase's first; so one
- * look-up a unit finds the few phrases that are compared in full. Characters of scripts that do not
- * part words are units of their own. */
+/* Lists of words and phrases, and searching a text for them. Text is read in units: a run of
+ * letters, digits, marks and _, or a single other character. A phrase can only begin where a
+ * unit does, and that unit must be the first unit of the phrase, so one lookup per unit finds
+ * the few phrases to compare in full. Characters of scripts that do not separate words are units
+ * of their own. */
 #include "curate/filter_internal.h"
 #include "io/io.h"
 
@@ -11,24 +10,24 @@
 #include <string.h>
 #include <utf8proc.h>
 
-enum { MOST_BYTES = 1 << 30, MOST_PHRASE_BYTES = 4096 };
+enum { MAX_BYTES = 1 << 30, MAX_PHRASE_BYTES = 4096 };
 
 typedef struct entry {
     uint32_t at, len; /* in `text` */
-    uint32_t next;    /* another phrase with the same first unit; 0: none. Counted from 1 */
+    uint32_t next;    /* another phrase with the same first unit, index plus one; 0: none */
 } entry;
 
 typedef struct table {
-    uint32_t *slots; /* [mask + 1] entries, counted from 1; 0: free */
+    uint32_t *slots; /* [mask + 1] index of the entry plus one; 0: free */
     uint32_t mask;
 } table;
 
 struct phrase_list {
-    str text; /* every phrase in lower case, one after the other */
+    str text; /* all phrases in lower case, back to back */
     entry *entries;
-    int n, room;
+    int n, capacity;
     table whole, first; /* by the phrase, and by its first unit */
-    int lengths[MOST_PHRASE_BYTES];
+    int lengths[MAX_PHRASE_BYTES];
     int n_lengths;
     uint64_t hash;
 };
@@ -63,22 +62,22 @@ static bool is_unspaced(uint32_t cp) {
     return false;
 }
 
-/* Whether the character joins its neighbours to a word. */
-static bool is_joined(uint32_t cp) {
+/* Whether the character is part of a word. */
+static bool is_word_char(uint32_t cp) {
     if (cp < 0x80)
         return (cp >= 'a' && cp <= 'z') || (cp >= 'A' && cp <= 'Z') || (cp >= '0' && cp <= '9') ||
                cp == '_';
     return (unicode_class(cp) & (CLASS_LETTER | CLASS_NUMBER | CLASS_MARK)) && !is_unspaced(cp);
 }
 
-/* Reads the unit at `at`. @return its end. @param hash of it in lower case. */
+/* Reads the unit at `at`. @return its end. *hash: of the unit in lower case. */
 static size_t next_unit(text_span text, size_t at, uint64_t *hash) {
     uint64_t h = 0xCBF29CE484222325u;
     bool joined = true;
     for (size_t n, begin = at; at < text.len && joined; at += n) {
         uint32_t cp;
         n = (size_t)utf8_decode(text.at + at, &cp);
-        joined = is_joined(cp);
+        joined = is_word_char(cp);
         if (!joined && at > begin) break;
         h = (h ^ fold_code_point(cp)) * 0x100000001B3u;
     }
@@ -99,14 +98,14 @@ static text_span phrase_text(const phrase_list *l, uint32_t number) {
     return (text_span){ l->text.text + e->at, e->len };
 }
 
-static bool same(text_span a, text_span b) {
+static bool spans_equal(text_span a, text_span b) {
     return a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
 }
 
-/* The slot of the phrase, or the free one where it belongs. */
+/* @return the slot of the phrase, or the free slot where it belongs. */
 static uint32_t *find_whole(const phrase_list *l, text_span phrase) {
     uint32_t i = (uint32_t)hash_bytes(phrase.at, phrase.len, 0) & l->whole.mask;
-    while (l->whole.slots[i] && !same(phrase_text(l, l->whole.slots[i]), phrase))
+    while (l->whole.slots[i] && !spans_equal(phrase_text(l, l->whole.slots[i]), phrase))
         i = (i + 1) & l->whole.mask;
     return &l->whole.slots[i];
 }
@@ -117,63 +116,63 @@ static text_span first_unit(const phrase_list *l, uint32_t number, uint64_t *has
 }
 
 /* Chains the phrase to those with the same first unit. */
-static void chain(phrase_list *l, uint32_t number) {
+static void chain_phrase(phrase_list *l, uint32_t number) {
     uint64_t hash, other;
     text_span unit = first_unit(l, number, &hash);
     uint32_t i = (uint32_t)hash & l->first.mask;
-    while (l->first.slots[i] && !same(first_unit(l, l->first.slots[i], &other), unit))
+    while (l->first.slots[i] && !spans_equal(first_unit(l, l->first.slots[i], &other), unit))
         i = (i + 1) & l->first.mask;
     l->entries[number - 1].next = l->first.slots[i];
     l->first.slots[i] = number;
 }
 
 static void note_lengths(phrase_list *l) {
-    bool has[MOST_PHRASE_BYTES] = { 0 };
+    bool has[MAX_PHRASE_BYTES] = { 0 };
     for (int i = 0; i < l->n; i++) has[l->entries[i].len] = true;
-    for (int n = 0; n < MOST_PHRASE_BYTES; n++)
+    for (int n = 0; n < MAX_PHRASE_BYTES; n++)
         if (has[n]) l->lengths[l->n_lengths++] = n;
 }
 
-static void build(phrase_list *l) {
+static void build_tables(phrase_list *l) {
     int lines = l->n;
     l->n = 0;
     table_make(&l->whole, lines);
     table_make(&l->first, lines);
-    for (int i = 0; i < lines; i++) { /* those that are there twice are left out */
+    for (int i = 0; i < lines; i++) { /* duplicates are left out */
         entry e = l->entries[i];
         uint32_t *slot = find_whole(l, (text_span){ l->text.text + e.at, e.len });
         if (*slot) continue;
         l->entries[l->n++] = e;
         *slot = (uint32_t)l->n;
-        chain(l, (uint32_t)l->n);
+        chain_phrase(l, (uint32_t)l->n);
     }
     note_lengths(l);
     l->hash = hash_bytes(l->text.text, l->text.len, (uint64_t)l->n);
 }
 
-static text_span trim(text_span s) {
+static text_span trim_ascii(text_span s) {
     while (s.len && (unsigned char)s.at[s.len - 1] <= ' ') s.len--;
     while (s.len && (unsigned char)s.at[0] <= ' ') s.at++, s.len--;
     return s;
 }
 
 static err add_phrase(phrase_list *l, const char *path, int64_t number, text_span line) {
-    line = trim(line);
+    line = trim_ascii(line);
     if (line.len == 0 || line.at[0] == '#') return OK;
     if (utf8_valid(line.at, line.len) != line.len)
         return err_hint(ERR("%s:%lld: the line is not UTF-8", path, (long long)number),
                         "convert the list, for instance with iconv");
     str folded = { 0 };
     fold_text(line, &folded);
-    bool too_long = folded.len >= MOST_PHRASE_BYTES;
-    mem_reserve((void **)&l->entries, &l->room, l->n, sizeof *l->entries);
+    bool too_long = folded.len >= MAX_PHRASE_BYTES;
+    mem_reserve((void **)&l->entries, &l->capacity, l->n, sizeof *l->entries);
     l->entries[l->n++] = (entry){ .at = (uint32_t)l->text.len, .len = (uint32_t)folded.len };
     str_add_bytes(&l->text, folded.text, folded.len);
     str_free(&folded);
     if (too_long)
-        return err_hint(ERR("%s:%lld: a line of %zu bytes; at most %d are read", path,
-                            (long long)number, line.len, MOST_PHRASE_BYTES - 1),
-                        "is this a list with one word or phrase a line?");
+        return err_hint(ERR("%s:%lld: the line has %zu bytes; at most %d are allowed", path,
+                            (long long)number, line.len, MAX_PHRASE_BYTES - 1),
+                        "write one word or phrase per line");
     return OK;
 }
 
@@ -181,7 +180,7 @@ err phrase_list_read(const char *path, phrase_list **out) {
     *out = NULL;
     char *bytes = NULL;
     size_t n = 0;
-    TRY(io_read(path, MOST_BYTES, &bytes, &n));
+    TRY(io_read(path, MAX_BYTES, &bytes, &n));
     phrase_list *l = mem_alloc(sizeof *l);
     err e = OK;
     int64_t number = 0;
@@ -192,10 +191,10 @@ err phrase_list_read(const char *path, phrase_list **out) {
         TRY_CLEAN(add_phrase(l, path, ++number, (text_span){ bytes + at, end - at }));
     }
     if (l->n == 0) {
-        e = err_hint(ERR("%s: the list is empty", path), "it needs one word or phrase a line");
+        e = err_hint(ERR("%s: the list is empty", path), "write one word or phrase per line");
         goto cleanup;
     }
-    build(l);
+    build_tables(l);
     *out = l;
     l = NULL;
 cleanup:
@@ -216,7 +215,7 @@ void phrase_list_free(phrase_list *l) {
 int phrase_list_size(const phrase_list *l) { return l->n; }
 uint64_t phrase_list_hash(const phrase_list *l) { return l->hash; }
 size_t phrase_list_bytes(const phrase_list *l) {
-    return sizeof *l + l->text.cap + (size_t)l->room * sizeof *l->entries +
+    return sizeof *l + l->text.cap + (size_t)l->capacity * sizeof *l->entries +
            ((size_t)l->whole.mask + l->first.mask + 2) * sizeof *l->whole.slots;
 }
 
@@ -237,7 +236,7 @@ int64_t phrase_list_parts(const phrase_list *l, text_span text) {
     return places;
 }
 
-/* Whether the text at `at` is the phrase, in any case, and no part of a longer word. */
+/* Whether the phrase, in any case, is at `at` and not part of a longer word. */
 static bool phrase_is_at(text_span phrase, text_span text, size_t at) {
     uint32_t want = 0, cp = 0;
     for (size_t i = 0; i < phrase.len;) {
@@ -246,12 +245,12 @@ static bool phrase_is_at(text_span phrase, text_span text, size_t at) {
         at += (size_t)utf8_decode(text.at + at, &cp);
         if (fold_code_point(cp) != want) return false;
     }
-    if (at == text.len || !is_joined(want)) return true;
+    if (at == text.len || !is_word_char(want)) return true;
     utf8_decode(text.at + at, &cp);
-    return !is_joined(cp);
+    return !is_word_char(cp);
 }
 
-/* Phrases of the list that begin at `at`, where a unit with this hash does. */
+/* @return the number of phrases that begin at `at`, at a unit with this hash. */
 static int64_t count_at(const phrase_list *l, text_span text, size_t at, uint64_t hash) {
     int64_t count = 0;
     for (uint32_t i = (uint32_t)hash & l->first.mask; l->first.slots[i];
