@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Hugging Face's BPE trainer on the same text as bench_data_bpe_train, with the same options.
 
-    bench/peers/bpe_train_tokenizers.py FILE.jsonl VOCAB [THREADS] [--save tokenizer.json]
+    bpe_train_tokenizers.py FILE.jsonl VOCAB [THREADS] [--save tokenizer.json]
 
-Prints seconds, seconds of all cores, and the peak of memory in bytes. Needs the package tokenizers.
+Prints one line of JSON: seconds by the clock, CPU seconds of all threads, peak memory in bytes. Needs
+the package tokenizers.
 """
 import argparse
 import json
@@ -30,7 +31,7 @@ def main():
     parser.add_argument("threads", type=int, nargs="?", default=1)
     parser.add_argument("--save")
     a = parser.parse_args()
-    os.environ["RAYON_NUM_THREADS"] = str(a.threads)  # read when the package first starts its threads
+    os.environ["RAYON_NUM_THREADS"] = str(a.threads)  # read when the package starts its threads
     os.environ["TOKENIZERS_PARALLELISM"] = "true" if a.threads > 1 else "false"
     from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
@@ -43,7 +44,7 @@ def main():
     tokenizer.train_from_iterator(documents(a.file), trainer)
     seconds, cpu = time.monotonic() - begin, cpu_seconds() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    print(f"{seconds:.3f} {cpu:.3f} {peak}")
+    print(json.dumps({"seconds": round(seconds, 3), "cpu_seconds": round(cpu, 3), "peak_bytes": peak}))
     if a.save:
         tokenizer.save(a.save)
 

@@ -3,12 +3,12 @@
 CPU time on one thread.
 
     pip install datatrove spacy nltk zstandard
-    bench/peers/filter_datatrove.py FILE.jsonl[.gz|.zst]... [--seconds S] [--verdicts OUT.jsonl]
+    filter_datatrove.py FILE.jsonl[.gz|.zst]... [--seconds S] [--verdicts OUT.jsonl] [--words spacy|space]
 
-Each filter gets at most S seconds (30). --verdicts writes what each filter says of each document:
-{"id", "set", "kept", "reason"}; with the documents that "ingot data filter --rules SET --dropped"
-drops, this shows where the two differ. datatrove cuts words by spaCy's rules, which take punctuation
-and white space as words of their own; --words space has it cut at white space, as ingot does.
+Each filter gets at most S seconds (30). --verdicts writes the verdict of each filter on each document:
+{"id", "set", "kept", "reason"}; compared with the documents that "ingot data filter --rules SET
+--dropped" drops, this shows where the two differ. datatrove splits words by spaCy's rules, which count
+punctuation and white space as words; --words space has it split at white space, as ingot does.
 """
 import argparse
 import gzip
@@ -54,12 +54,12 @@ def run(step, docs, seconds, verdict):
     for d in docs:
         doc = Document(text=d["text"], id=str(d.get("id", "")))
         start = time.process_time()
-        said = step.filter(doc)
+        verdict_of = step.filter(doc)
         spent += time.process_time() - start
         size += len(d["text"].encode())
         seen += 1
-        kept += said is True
-        verdict(doc.id, said is True, None if said is True else said[1])
+        kept += verdict_of is True
+        verdict(doc.id, verdict_of is True, None if verdict_of is True else verdict_of[1])
         if spent > seconds:
             break
     return size / 1e6, spent, kept, seen
@@ -75,7 +75,7 @@ def main():
     try:
         steps = filters(a.words)
     except ImportError as e:
-        print("datatrove is not here (%s): nothing to compare with" % e, file=sys.stderr)
+        print("datatrove is not installed (%s)" % e, file=sys.stderr)
         return 1
     docs = [d for path in a.files for d in documents(path)]
     out = open(a.verdicts, "w") if a.verdicts else None
@@ -88,7 +88,7 @@ def main():
         if name != "c4-no-punct":
             total += spent / size
         print("%-34s %9.2f MB/s %9d kept of %d" % (name, size / spent, kept, seen), flush=True)
-    print("%-34s %9.2f MB/s" % ("all sets, one after the other", 1 / total))
+    print("%-34s %9.2f MB/s" % ("all sets in sequence", 1 / total))
     return 0
 
 

@@ -1,10 +1,10 @@
 #!/usr/bin/env python3
 """datasketch's MinHash on the documents of a JSON lines file: 5-grams of words, 112 permutations.
 
-    bench/peers/minhash_datasketch.py FILE.jsonl [MEGABYTES]
+    minhash_datasketch.py FILE.jsonl [MEGABYTES]
 
-Prints the speed of signatures in MB of text a second of CPU time, on one thread: with words and
-5-grams made in Python, as its users do, and for the hashing alone. Needs the package datasketch.
+Prints one line of JSON, in MB of text per second of CPU time on one thread: signatures from text, with
+words and 5-grams made in Python as its users do, and the hashing alone. Needs the package datasketch.
 """
 import json
 import os
@@ -45,7 +45,8 @@ def main():
         sketch = first.copy()  # drawing the permutations anew would cost more
         sketch.update_batch(one)
     end = time.process_time()
-    print(f"{size / (end - begin) / 1e6:.3f} {size / (end - made) / 1e6:.3f}")
+    rates = {"mb_s": size / (end - begin) / 1e6, "hashing_mb_s": size / (end - made) / 1e6}
+    print(json.dumps({name: round(rate, 3) for name, rate in rates.items()}))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,14 @@
 #!/usr/bin/env python3
-"""PyTorch's training speed on one GPU, for bench/gpu/run, at its best: torch.compile, bf16 autocast over fp32
-weights, cuDNN's attention, fused AdamW, clipping.
+"""PyTorch's training speed on a GPU or a CPU, for bench/gpu/run and bench/cpu/run: AdamW over fp32
+weights, clipping, the loss of every step.
 
-    train_torch.py MODEL ROWS SEQ STEPS [--tokens FILE] [--narrow] [--checkpoint] [--device cpu]
+    train_torch.py MODEL ROWS SEQ STEPS [--device cuda|cpu] [--dtype bf16|fp32] [--vocab N] [--eager]
+                   [--no-onednn] [--tokens FILE] [--bf16-weights] [--checkpoint]
 
-Prints one line of JSON: tokens per second on random tokens and, with --tokens, on those of a file; the
-most memory that was allocated, and what the whole process held. --narrow keeps weights and moments in
+Prints one line of JSON: tokens per second of the median step on random tokens and, with --tokens, on
+those of a file; on a GPU also the peak of allocated memory and what the whole process held. At its best
+on a GPU: torch.compile, bf16 autocast, cuDNN's attention, fused AdamW. On a CPU what is best depends on
+the machine: --eager and --no-onednn are there to be tried. --bf16-weights keeps weights and moments in
 bf16, for a model that would not fit otherwise; --checkpoint saves only the inputs of blocks.
 """
 import argparse
@@ -19,7 +22,7 @@ import torch.nn as nn
 import torch.nn.functional as F
 from torch.utils.checkpoint import checkpoint
 
-WARM_UP = 5
+WARM_UP = {"cuda": 5, "cpu": 2}  # steps
 
 
 @dataclasses.dataclass
@@ -90,7 +93,8 @@ class Block(nn.Module):
         )
         if s.llama:
             q, k = rotate(q, cos, sin), rotate(k, cos, sin)
-        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=s.kv_heads < s.heads)
+        shared = {"enable_gqa": True} if s.kv_heads < s.heads else {}
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True, **shared)
         return self.out(y.transpose(1, 2).flatten(-2))
 
     def feed_forward(self, x):
@@ -136,71 +140,95 @@ class Model(nn.Module):
 
 
 def windows(tokens, rows, seq, step, device):
-    """Inputs and targets of a step: rows of the file in order, from its beginning again at its end."""
+    """Inputs and targets of a step: rows of the file in order, wrapping around at its end."""
     count = (len(tokens) - 1) // seq
     at = [(step * rows + r) % count * seq for r in range(rows)]
     pair = torch.stack([tokens[a : a + seq + 1] for a in at]).long().to(device)
     return pair[:, :-1].contiguous(), pair[:, 1:].contiguous()
 
 
-def main():
-    args = argparse.ArgumentParser()
-    args.add_argument("model", choices=MODELS)
-    args.add_argument("rows", type=int)
-    args.add_argument("seq", type=int)
-    args.add_argument("steps", type=int)
-    args.add_argument("--tokens")
-    args.add_argument("--narrow", action="store_true")
-    args.add_argument("--checkpoint", action="store_true")
-    args.add_argument("--device", default="cuda")
-    a = args.parse_args()
-    size, cuda = MODELS[a.model], a.device == "cuda"
-    torch.set_float32_matmul_precision("high")
-    torch.backends.cuda.enable_flash_sdp(False)
-    torch.backends.cuda.enable_mem_efficient_sdp(False)
-    torch.manual_seed(0)
-    with torch.device(a.device):
-        model = Model(size, a.seq, a.checkpoint)
-    if a.narrow:
-        model.bfloat16()
-    forward = torch.compile(model)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1, fused=True
-    )
-    wait = torch.cuda.synchronize if cuda else lambda: None
-    file = read_tokens(a.tokens) if a.tokens else None
+def arguments():
+    a = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    a.add_argument("model", choices=MODELS)
+    a.add_argument("rows", type=int)
+    a.add_argument("seq", type=int)
+    a.add_argument("steps", type=int)
+    a.add_argument("--device", choices=("cuda", "cpu"), default="cuda")
+    a.add_argument("--dtype", choices=("bf16", "fp32"), default="bf16")
+    a.add_argument("--vocab", type=int)
+    a.add_argument("--eager", action="store_true")
+    a.add_argument("--no-onednn", action="store_true")
+    a.add_argument("--tokens")
+    a.add_argument("--bf16-weights", action="store_true")
+    a.add_argument("--checkpoint", action="store_true")
+    return a.parse_args()
 
-    def batch(step, real):
-        if real:
-            return windows(file, a.rows, a.seq, step, a.device)
-        return torch.randint(0, size.vocab, (2, a.rows, a.seq), device=a.device)
 
-    def median_step(real):
-        seconds = []
-        for step in range(WARM_UP + a.steps):
-            ids, targets = batch(step, real)
-            wait()
+class Trainer:
+    def __init__(self, a):
+        self.a = a
+        self.size = MODELS[a.model]
+        if a.vocab:
+            self.size = dataclasses.replace(self.size, vocab=a.vocab)
+        torch.manual_seed(0)
+        with torch.device(a.device):
+            self.model = Model(self.size, a.seq, a.checkpoint)
+        if a.bf16_weights:
+            self.model.bfloat16()
+        self.forward = self.model if a.eager else torch.compile(self.model)
+        self.optimizer = torch.optim.AdamW(
+            self.model.parameters(), lr=3e-4, betas=(0.9, 0.95), weight_decay=0.1,
+            fused=True if a.device == "cuda" else None,
+        )
+        self.wait = torch.cuda.synchronize if a.device == "cuda" else lambda: None
+
+    def batch(self, step, file):
+        if file is not None:
+            return windows(file, self.a.rows, self.a.seq, step, self.a.device)
+        shape = (2, self.a.rows, self.a.seq)
+        return torch.randint(0, self.size.vocab, shape, device=self.a.device)
+
+    def step(self, ids, targets):
+        with torch.autocast(self.a.device, torch.bfloat16, enabled=self.a.dtype == "bf16"):
+            loss = self.forward(ids, targets)
+        loss.backward()
+        nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def median_seconds(self, file):
+        """Of the steps after warm-up. file: their tokens; None: random ones."""
+        seconds, warm_up = [], WARM_UP[self.a.device]
+        for step in range(warm_up + self.a.steps):
+            ids, targets = self.batch(step, file)
+            self.wait()
             start = time.perf_counter()
-            with torch.autocast(a.device, torch.bfloat16):
-                loss = forward(ids, targets)
-            loss.backward()
-            nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            wait()
+            self.step(ids, targets)
+            self.wait()
             seconds.append(time.perf_counter() - start)
-        return statistics.median(seconds[WARM_UP:])
+        return statistics.median(seconds[warm_up:])
 
-    tokens, seconds = a.rows * a.seq, median_step(False)
+
+def main():
+    a = arguments()
+    if a.device == "cuda":
+        torch.set_float32_matmul_precision("high")
+        torch.backends.cuda.enable_flash_sdp(False)
+        torch.backends.cuda.enable_mem_efficient_sdp(False)
+    if a.no_onednn:
+        torch._C._set_mkldnn_enabled(False)
+    file = read_tokens(a.tokens) if a.tokens else None
+    trainer, tokens = Trainer(a), a.rows * a.seq
+    seconds = trainer.median_seconds(None)
     result = {
         "version": torch.__version__,
-        "parameters": sum(p.numel() for p in model.parameters()),
+        "parameters": sum(p.numel() for p in trainer.model.parameters()),
         "tok_s": round(tokens / seconds),
         "ms": round(1e3 * seconds, 2),
     }
     if file is not None:
-        result["real_tok_s"] = round(tokens / median_step(True))
-    if cuda:
+        result["real_tok_s"] = round(tokens / trainer.median_seconds(file))
+    if a.device == "cuda":
         free, total = torch.cuda.mem_get_info()
         result["allocated"] = torch.cuda.max_memory_allocated()
         result["device_used"] = total - free
