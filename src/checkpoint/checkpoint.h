@@ -137,6 +137,9 @@ err hf_export_config(const char *folder, const hf_family *family, const model_co
 err hf_import_params(const hf_family *family, const st_file *f, const model *m,
                      err (*put)(void *ctx, int i, const float *values), void *ctx) MUST_USE;
 
+/* Reads all weights of FOLDER into a model, after plan_commit. An error also where one is not finite. */
+err hf_load(const hf_family *family, const char *folder, model *m, plan *p) MUST_USE;
+
 /* Writes them to a folder, as st_write_folder does, in element type `dt` and under the family's
  * names. get(ctx, i, values) gives parameter i, whole. */
 err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
@@ -185,6 +188,11 @@ err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimize
 err ckpt_recover(const char *run_dir) MUST_USE;
 /* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;
+/* The same of a run folder, or the checkpoint folder itself where that is given; none is an error.
+ * @param path owned (free). */
+err ckpt_find(const char *run, char **path) MUST_USE;
+/* @return the tokenizer.json in a checkpoint's folder or its run's, owned; NULL when there is none. */
+char *ckpt_tokenizer_path(const char *checkpoint);
 /* What the checkpoint at `path` holds; files are verified by ckpt_load. @param run as ckpt_save got it:
  * owned (json_decref), NULL when there is none; may be NULL itself. */
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) MUST_USE;

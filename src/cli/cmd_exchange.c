@@ -1,5 +1,4 @@
 /* ingot import, ingot export: models from and to Hugging Face folders. */
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,18 +25,6 @@ const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_a
 static int64_t count_of(const weights *w, int i) {
     const model_param *q = model_param_at(w->m, i);
     return q->dim[0] * q->dim[1];
-}
-
-static err put(void *ctx, int i, const float *values) {
-    weights *w = ctx;
-    for (int64_t k = 0, n = count_of(w, i); k < n; k++)
-        if (!isfinite(values[k]))
-            return err_hint(ERR("%s: element %lld is %g", model_param_at(w->m, i)->name,
-                                (long long)k, (double)values[k]),
-                            "the file is damaged, or its training had failed: take another");
-    plan_put(w->p, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL), values,
-             (size_t)count_of(w, i) * sizeof *values);
-    return OK;
 }
 
 static err get(void *ctx, int i, float *values) {
@@ -67,7 +54,6 @@ err cmd_import(int argc, char **argv) {
     model_config c;
     const hf_family *family;
     weights w = { 0 };
-    st_file *f = NULL;
     err e = OK;
     TRY(cli_parse(&import_spec, argc - 1, argv + 1, NULL, path));
     TRY(ckpt_latest(path[1], &there));
@@ -77,15 +63,13 @@ err cmd_import(int argc, char **argv) {
     }
     TRY(hf_import_config(path[0], &c, &family));
     TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
-    TRY_CLEAN(st_open(path[0], &f));
-    TRY_CLEAN(hf_import_params(family, f, w.m, put, &w));
+    TRY_CLEAN(hf_load(family, path[0], w.m, w.p));
     TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, NULL, 0));
     words = io_join(path[0], "tokenizer.json");
     TRY_CLEAN(copy_tokenizer(words, path[1]));
     say("imported", &w, family, path[1]);
 cleanup:
     free(words);
-    st_close(f);
     weights_free(&w);
     return e;
 }
@@ -107,7 +91,7 @@ err cmd_export(int argc, char **argv) {
     TRY_CLEAN(io_make_dirs(path[1]));
     TRY_CLEAN(hf_export_config(path[1], family, model_conf(w.m), dt));
     TRY_CLEAN(hf_export_params(family, path[1], w.m, dt, (size_t)a.shard, get, &w));
-    words = weights_tokenizer_path(w.path);
+    words = ckpt_tokenizer_path(w.path);
     TRY_CLEAN(copy_tokenizer(words, path[1]));
     say("exported", &w, family, path[1]);
 cleanup:

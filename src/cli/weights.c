@@ -6,26 +6,6 @@
 
 #include "io/io.h"
 
-err weights_find(const char *run, char **path) {
-    *path = NULL;
-    if (!io_is_dir(run))
-        return err_hint(ERR("%s is not a folder", run),
-                        "give a run folder, such as runs/demo, or a checkpoint inside one");
-    char *manifest = io_join(run, "manifest.json");
-    bool itself = io_exists(manifest);
-    free(manifest);
-    if (itself) {
-        *path = mem_alloc(strlen(run) + 1);
-        strcpy(*path, run);
-        return OK;
-    }
-    TRY(ckpt_latest(run, path));
-    if (!*path)
-        return err_hint(ERR("%s holds no checkpoint", run),
-                        "train it first (ingot train), or ingot import a Hugging Face folder");
-    return OK;
-}
-
 static const char *const kinds[] = { [OPS_AUTO] = "auto", [OPS_CPU] = "cpu", [OPS_CUDA] = "cuda" };
 
 err weights_device(const char *kind, int64_t index, ops_choice *out) {
@@ -56,27 +36,16 @@ err weights_new(const model_config *c, const ops_choice *on, generator *g, int64
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) {
     model_config c;
-    TRY(weights_find(run, &w->path));
+    TRY(ckpt_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
     TRY(weights_new(&c, on, g, positions, w));
     return ckpt_load(w->path, w->m, w->p, NULL);
 }
 
-char *weights_tokenizer_path(const char *checkpoint) {
-    static const char *const places[] = { "tokenizer.json", "../tokenizer.json",
-                                          "../../tokenizer.json" };
-    for (size_t i = 0; i < COUNT_OF(places); i++) {
-        char *path = io_join(checkpoint, places[i]);
-        if (io_exists(path)) return path;
-        free(path);
-    }
-    return NULL;
-}
-
 err weights_tokenizer(const weights *w, tokenizer **out) {
     *out = NULL;
     if (w->state.bytes) return tokenizer_open("bytes", NULL, out);
-    char *path = weights_tokenizer_path(w->path);
+    char *path = ckpt_tokenizer_path(w->path);
     err e = path ? tokenizer_open(path, NULL, out) : OK;
     if (!e && *out && tokenizer_vocab(*out) > model_conf(w->m)->vocab)
         e = err_hint(

@@ -16,11 +16,6 @@ typedef struct weights {
 /* The tokenizer a run was trained with: "bytes" for plain text, else the tokenizer.json beside its
  * checkpoints. NULL when there is none. */
 err weights_tokenizer(const weights *w, tokenizer **out);
-/* Its file, owned; NULL when there is none. */
-char *weights_tokenizer_path(const char *checkpoint);
-
-/* Finds the checkpoint of a run folder, or takes a checkpoint folder itself. @param path owned. */
-err weights_find(const char *run, char **path);
 /* What computes, as the options --device and --device.index say. @param kind NULL: auto. */
 err weights_device(const char *kind, int64_t index, ops_choice *out);
 #define WEIGHTS_ON_CPU (&(ops_choice){ .kind = OPS_CPU })

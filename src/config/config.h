@@ -80,6 +80,8 @@ typedef struct config {
 /* Fills in the defaults. @param c freed by config_free. */
 void config_init(config *c);
 void config_free(config *c); /* takes NULL */
+/* @param to freed by config_free; shares nothing with `from`. */
+void config_copy(config *to, const config *from);
 
 /* Reads a YAML file over what `c` holds. After an error `c` is good only for config_free. */
 err config_load(config *c, const char *path);
@@ -114,7 +116,9 @@ void config_option_text(const config *c, int i, str *out);
 
 /* ---- what is told to people: each appends to `out` ----------------------------------------- */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */
-void config_help(str *out);                   /* the options, for --help */
-void config_docs(str *out);                   /* docs/config.md */
+/* The same without options that are still auto: they do not matter to what the config describes. */
+void config_print_used(const config *c, str *out);
+void config_help(str *out); /* the options, for --help */
+void config_docs(str *out); /* docs/config.md */
 
 #endif

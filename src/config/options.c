@@ -151,6 +151,18 @@ void config_init(config *c) {
     c->place = arena_alloc(c->memory, (size_t)option_count * sizeof *c->place);
 }
 
+void config_copy(config *to, const config *from) {
+    *to = *from;
+    to->memory = arena_new();
+    to->place = arena_alloc(to->memory, (size_t)option_count * sizeof *to->place);
+    for (int i = 0; i < option_count; i++) {
+        const option *o = &option_table[i];
+        const char **text = (const char **)((char *)to + o->offset);
+        if (o->type == OPT_TEXT) *text = arena_strdup(to->memory, *text);
+        if (from->place[i]) to->place[i] = arena_strdup(to->memory, from->place[i]);
+    }
+}
+
 void config_free(config *c) {
     if (!c) return;
     arena_free(c->memory);

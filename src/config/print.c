@@ -11,7 +11,7 @@ static void pad_to(str *out, size_t start, size_t column) {
     while (out->len - start < column) str_add(out, " ");
 }
 
-void config_print(const config *c, str *out) {
+static void print_yaml(const config *c, bool with_auto, str *out) {
     for (int i = 0; i < section_count; i++) {
         const section *s = &section_table[i];
         str_add(out, "%s%s: # %s\n", i ? "\n" : "", s->name, s->help);
@@ -20,12 +20,20 @@ void config_print(const config *c, str *out) {
             if (!in_section(o, s)) continue;
             size_t start = out->len;
             str_add(out, "  %s: ", o->key);
+            size_t value = out->len;
             option_print(o, c, out);
+            if (o->has_auto && !with_auto && strcmp(out->text + value, "auto") == 0) {
+                out->text[out->len = start] = '\0';
+                continue;
+            }
             pad_to(out, start, 35);
             str_add(out, " # %s\n", o->help);
         }
     }
 }
+
+void config_print(const config *c, str *out) { print_yaml(c, true, out); }
+void config_print_used(const config *c, str *out) { print_yaml(c, false, out); }
 
 /* ---- --help ------------------------------------------------------------------------------- */
 enum { HELP_COLUMN = 46, HELP_WIDTH = 100 };

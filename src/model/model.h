@@ -59,6 +59,8 @@ const model_fact *model_fact_at(int i);
 const model_fact *model_fact_find(const char *key); /* NULL: none */
 double model_fact_get(const model_fact *f, const model_config *c);
 void model_fact_set(const model_fact *f, model_config *c, double value);
+/* @return the option's value; NaN where it is left to the preset. */
+double model_fact_option(const model_fact *f, const config *cfg);
 /* @return whether the fact matters to this model: rope_theta does not where positions are learned. */
 bool model_fact_applies(const model_fact *f, const model_config *c);
 bool model_fact_legal(const model_fact *f, double value);
@@ -71,11 +73,15 @@ int model_config_diff(const model_config *a, const model_config *b, int from);
 /* Sets every fact to its default, and the name to "". */
 void model_config_init(model_config *c);
 
-/* Fills c from a preset; an unknown name is an error that lists near ones. */
+/* Fills c from a preset; an unknown name is an error that lists near ones. MODEL_CUSTOM is one without
+ * sizes, for models that the other options describe. */
+#define MODEL_CUSTOM "custom"
 err model_preset(const char *name, model_config *c) MUST_USE;
 const char *model_preset_name(int i); /* NULL past the end */
 /* The preset named in the config, changed by the section's other options. */
 err model_from_config(const config *cfg, model_config *c) MUST_USE;
+/* The reverse: sets every option of the section that matters to this model, the others to auto. */
+void model_to_config(const model_config *c, config *cfg);
 /* An error when facts contradict one another: heads and width, rope and head size, ... */
 err model_check(const model_config *c) MUST_USE;
 

@@ -3,8 +3,7 @@
 
 #include <math.h>
 
-/* @return NaN where the option is left to the preset. */
-static double option_value(const config *cfg, const model_fact *f) {
+double model_fact_option(const model_fact *f, const config *cfg) {
     const void *at = (const char *)cfg + f->option_at;
     if (f->type == FACT_REAL) return *(const double *)at;
     int64_t v = f->type == FACT_INT ? *(const int64_t *)at : *(const int *)at;
@@ -15,10 +14,10 @@ static double option_value(const config *cfg, const model_fact *f) {
  * set itself. */
 static err derive_sizes(const config *cfg, const model_config *preset, model_config *c) {
     bool wider = c->dim != preset->dim, resized = wider || c->heads != preset->heads;
+    int64_t ffn = preset->dim ? preset->ffn * c->dim / preset->dim : 4 * c->dim;
     if (cfg->model.kv_heads == CFG_AUTO && cfg->model.heads != CFG_AUTO) c->kv_heads = c->heads;
-    if (cfg->model.ffn_dim == CFG_AUTO && wider)
-        c->ffn = (preset->ffn * c->dim / preset->dim + 15) / 16 * 16;
-    if (cfg->model.head_dim != CFG_AUTO || !resized) return OK;
+    if (cfg->model.ffn_dim == CFG_AUTO && wider) c->ffn = (ffn + 15) / 16 * 16;
+    if (cfg->model.head_dim != CFG_AUTO || !resized || c->heads < 1) return OK;
     if (c->dim % c->heads)
         return err_hint(
             ERR("model.heads (%d) does not divide model.dim (%lld)", c->heads, (long long)c->dim),
@@ -31,7 +30,7 @@ err model_from_config(const config *cfg, model_config *c) {
     TRY(model_preset(cfg->model.preset, c));
     model_config preset = *c;
     for (int i = 0; i < model_facts(); i++) {
-        double v = option_value(cfg, model_fact_at(i));
+        double v = model_fact_option(model_fact_at(i), cfg);
         if (!isnan(v)) model_fact_set(model_fact_at(i), c, v);
     }
     TRY(derive_sizes(cfg, &preset, c));
@@ -40,6 +39,28 @@ err model_from_config(const config *cfg, model_config *c) {
         return err_hint(ERR("model.norm_bias=true, but RMS norms have no biases"),
                         "set model.norm=layer, or leave model.norm_bias out");
     return model_check(c);
+}
+
+static void set_option(const model_fact *f, config *cfg, double value) {
+    void *at = (char *)cfg + f->option_at;
+    int64_t whole = isnan(value) ? CFG_AUTO : (int64_t)value;
+    if (f->type == FACT_REAL)
+        *(double *)at = value;
+    else if (f->type == FACT_INT)
+        *(int64_t *)at = whole;
+    else
+        *(int *)at = (int)whole;
+}
+
+void model_to_config(const model_config *c, config *cfg) {
+    model_config preset;
+    err e = model_preset(c->name, &preset);
+    cfg->model.preset = e ? MODEL_CUSTOM : arena_strdup(cfg->memory, c->name);
+    err_free(e);
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        set_option(f, cfg, model_fact_applies(f, c) ? model_fact_get(f, c) : CFG_AUTO_REAL);
+    }
 }
 
 err model_check(const model_config *c) {

@@ -135,6 +135,11 @@ static void init_family(const model_config *family, model_config *c) {
 }
 
 err model_preset(const char *name, model_config *c) {
+    if (strcmp(name, MODEL_CUSTOM) == 0) {
+        model_config_init(c);
+        snprintf(c->name, sizeof c->name, "%s", name);
+        return OK;
+    }
     for (size_t i = 0; i < COUNT_OF(presets); i++) {
         if (strcmp(presets[i].name, name)) continue;
         init_family(presets[i].family, c);

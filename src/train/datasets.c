@@ -26,7 +26,7 @@ static err check_vocab(trainer *t, const data_source *d) {
 static err open_source(trainer *t, const char *const *paths, int n, bool held_out,
                        data_source **out) {
     data_options o = { .vocab_limit = t->grow_vocab ? 0 : t->mc.vocab,
-                       .tokenizer = t->cfg->data.tokenizer,
+                       .tokenizer = start_tokenizer_name(t),
                        .held_out = held_out };
     TRY(data_open_paths(paths, n, &o, out));
     return *out ? check_vocab(t, *out) : OK;
@@ -113,13 +113,6 @@ static err open_all(trainer *t) {
     return split_sources(t);
 }
 
-err datasets_open(trainer *t) {
-    const data_info *known = NULL;
-    TRY(open_all(t));
-    TRY(check_tokenizers(t->sources, t->n_sources, &known));
-    return check_tokenizers(t->sets, t->n_sets, &known);
-}
-
 int64_t datasets_tokens(const run_source *list, int n) {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) sum += list[i].range.to - list[i].range.from;
@@ -133,15 +126,37 @@ bool datasets_are_bytes(const trainer *t) {
     return bytes;
 }
 
-err datasets_words(trainer *t) {
-    if (datasets_are_bytes(t)) return tokenizer_open("bytes", NULL, &t->words);
-    for (int i = 0; i < t->n_sources && !t->words; i++) {
-        const char *path = data_source_info(t->sources[i].data)->tokenizer_path;
-        if (path) TRY(tokenizer_open(path, NULL, &t->words));
+/* Opens the tokenizer the data was made with: the shards' own, the one that tokenizes text, or, where
+ * the data names none, the one of the weights the run starts from. */
+static err open_tokenizer(trainer *t) {
+    const char *named = start_tokenizer_name(t);
+    if (datasets_are_bytes(t)) return tokenizer_open("bytes", NULL, &t->tokenizer);
+    for (int i = 0; i < t->n_sources && !t->tokenizer; i++) {
+        const data_info *d = data_source_info(t->sources[i].data);
+        if (d->tokenizer_path) return tokenizer_open(d->tokenizer_path, NULL, &t->tokenizer);
+        if (d->tokenizer_hash == 0 || strcmp(named, "bytes") == 0) continue;
+        TRY(tokenizer_open(named, NULL, &t->tokenizer));
+        if (tokenizer_hash(t->tokenizer) == d->tokenizer_hash) continue;
+        tokenizer_free(t->tokenizer);
+        t->tokenizer = NULL;
     }
-    if (!t->words) return OK;
+    if (t->tokenizer || !t->start.tokenizer_path) return OK;
+    return tokenizer_open(t->start.tokenizer_path, NULL, &t->tokenizer);
+}
+
+err datasets_open(trainer *t) {
+    const data_info *known = NULL;
+    TRY(open_all(t));
+    TRY(check_tokenizers(t->sources, t->n_sources, &known));
+    TRY(check_tokenizers(t->sets, t->n_sets, &known));
+    if (known) TRY(start_check_tokenizer(t, known));
+    return open_tokenizer(t);
+}
+
+err datasets_save_tokenizer(const trainer *t) {
+    if (!t->tokenizer || datasets_are_bytes(t)) return OK;
     char *to = io_join(t->dir, "tokenizer.json");
-    err e = tokenizer_save(t->words, to);
+    err e = tokenizer_save(t->tokenizer, to);
     free(to);
     return e;
 }
@@ -186,7 +201,7 @@ err datasets_load(trainer *t) {
                                     .repeated = c->data.guard_repeated,
                                     .few_ids = c->data.guard_few_ids,
                                     .malformed = c->data.guard_malformed,
-                                    .tokenizer = t->words },
+                                    .tokenizer = t->tokenizer },
                          .curriculum_start = c->training.seq_curriculum_start,
                          .curriculum_windows = t->curriculum,
                          .ramp_start = t->ramp.start,

@@ -43,10 +43,22 @@ typedef struct queued_step {
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
+/* What a run begins with. */
+typedef struct run_start {
+    char *path;           /* of a checkpoint or a Hugging Face folder, owned; NULL: nothing */
+    bool resume;          /* it is the run's own checkpoint */
+    const hf_family *hf;  /* of a Hugging Face folder, else NULL */
+    model_config saved;   /* what it holds */
+    bool bytes;           /* it was trained on bytes */
+    tokenizer *tokenizer; /* what it was trained with, owned; NULL: not known */
+    char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
+} run_start;
+
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
     char *dir; /* owned */
+    run_start start;
 
     const op_backend *ops; /* from ops_open */
     model_config mc;
@@ -58,8 +70,8 @@ typedef struct trainer {
     chain train, eval;
     int train_id, eval_id;
     generator gen;
-    tokenizer *words; /* of the data, for samples; NULL: not known */
-    float *losses;    /* [rows * seq], of a microbatch */
+    tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
+    float *losses;        /* [rows * seq], of a microbatch */
     flight flight;
     queued_step last; /* the last step that was queued */
     double since;     /* when the step before it was done */
@@ -88,6 +100,21 @@ typedef struct trainer {
 /* setup.c: everything up to the first step. */
 err trainer_setup(trainer *t);
 void trainer_free(trainer *t);
+/* start.c: what the run begins with. */
+/* Finds it, and sets t->state. */
+err start_find(trainer *t) MUST_USE;
+/* Sets t->mc: the model of the weights, or the config's. */
+err start_model(trainer *t) MUST_USE;
+/* @return what tokenizes plain text, borrowed: as data.tokenizer says, else what came with the weights,
+ * else "bytes". */
+const char *start_tokenizer_name(const trainer *t);
+/* Refuses data that was tokenized otherwise than the weights know it. */
+err start_check_tokenizer(const trainer *t, const data_info *data) MUST_USE;
+/* Loads the weights, and on resume the optimizer's state, or draws them. */
+err start_load(trainer *t) MUST_USE;
+void start_free(run_start *s);
+/* used.c: RUN/config.yaml. */
+err trainer_write_config(const trainer *t) MUST_USE;
 /* lengths.c: the batch, and every length of the config in steps or tokens. */
 err trainer_set_batch(trainer *t);
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
@@ -99,9 +126,8 @@ bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
 err datasets_open(trainer *t);
 int64_t datasets_tokens(const run_source *list, int n);
 bool datasets_are_bytes(const trainer *t);
-/* Opens the tokenizer the data was made with, and leaves it in the run's folder for those who sample
- * or export. */
-err datasets_words(trainer *t);
+/* Leaves the tokenizer in the run's folder, where sample and export find it. */
+err datasets_save_tokenizer(const trainer *t) MUST_USE;
 /* Opens the loaders; after trainer_set_lengths. */
 err datasets_load(trainer *t);
 /* Puts the loader where the state is, past what is to be skipped. */

@@ -1,0 +1,36 @@
+/* Where a trained model lies: the checkpoint of a run folder, and the tokenizer beside it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/checkpoint.h"
+#include "io/io.h"
+
+err ckpt_find(const char *run, char **path) {
+    *path = NULL;
+    if (!io_is_dir(run))
+        return err_hint(ERR("%s is not a folder", run),
+                        "give a run folder, such as runs/demo, or a checkpoint inside one");
+    char *manifest = io_join(run, "manifest.json");
+    bool itself = io_exists(manifest);
+    free(manifest);
+    if (itself) {
+        *path = strdup(run);
+        return OK;
+    }
+    TRY(ckpt_latest(run, path));
+    if (!*path)
+        return err_hint(ERR("%s holds no checkpoint", run),
+                        "train it first (ingot train), or ingot import a Hugging Face folder");
+    return OK;
+}
+
+char *ckpt_tokenizer_path(const char *checkpoint) {
+    static const char *const beside[] = { "tokenizer.json", "../tokenizer.json",
+                                          "../../tokenizer.json" };
+    for (size_t i = 0; i < COUNT_OF(beside); i++) {
+        char *path = io_join(checkpoint, beside[i]);
+        if (io_exists(path)) return path;
+        free(path);
+    }
+    return NULL;
+}

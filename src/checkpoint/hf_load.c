@@ -1,0 +1,32 @@
+/* The weights of a Hugging Face folder into a model's plan. */
+#include <math.h>
+
+#include "checkpoint/checkpoint.h"
+
+typedef struct target {
+    model *m;
+    plan *p;
+} target;
+
+static err put_weights(void *ctx, int i, const float *values) {
+    target *to = ctx;
+    const model_param *q = model_param_at(to->m, i);
+    for (int64_t k = 0, n = q->dim[0] * q->dim[1]; k < n; k++)
+        if (!isfinite(values[k]))
+            return err_hint(ERR("%s: element %lld is %g", q->name, (long long)k, (double)values[k]),
+                            "the file is damaged, or its training had diverged: use another");
+    model_weights_set(to->m, to->p, 0, i, values);
+    return OK;
+}
+
+err hf_load(const hf_family *family, const char *folder, model *m, plan *p) {
+    st_file *f;
+    target to = { m, p };
+    TRY(st_open(folder, &f));
+    err e = hf_import_params(family, f, m, put_weights, &to);
+    st_close(f);
+    TRY(e);
+    TRY(model_refresh_copies(m, p, 0));
+    model_fill_constants(m, p);
+    return OK;
+}

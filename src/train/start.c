@@ -1,0 +1,159 @@
+/* What a run begins with: its own last checkpoint, the weights of another run, a Hugging Face model, or
+ * nothing at all.
+ *
+ *     RUN has a checkpoint                    resume: its model, optimizer state and position
+ *     checkpoint.initial_load_path is
+ *         a run, or a checkpoint              a new run with that model and its weights
+ *         a Hugging Face folder               the same, imported on the fly
+ *     neither                                 a new run with the config's model and random weights
+ *
+ * Weights bring their model and their tokenizer along. What the config states beside them is compared,
+ * never ignored: a run that is continued by the command that began it states the same again. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+/* ---- finding it -------------------------------------------------------------------------- */
+static bool folder_has(const char *folder, const char *name) {
+    char *path = io_join(folder, name);
+    bool there = io_exists(path);
+    free(path);
+    return there;
+}
+
+static err find_tokenizer(run_start *s) {
+    if (s->bytes) return tokenizer_open("bytes", NULL, &s->tokenizer);
+    s->tokenizer_path = ckpt_tokenizer_path(s->path);
+    if (!s->tokenizer_path && s->hf && folder_has(s->path, "vocab.json"))
+        s->tokenizer_path = strdup(s->path); /* GPT-2's two files */
+    return s->tokenizer_path ? tokenizer_open(s->tokenizer_path, NULL, &s->tokenizer) : OK;
+}
+
+static err find_weights(const char *from, run_start *s) {
+    TRY(ckpt_latest(from, &s->path)); /* a run */
+    if (s->path) return OK;
+    s->path = strdup(from);
+    if (folder_has(from, "manifest.json")) return OK;
+    if (folder_has(from, "config.json")) return hf_import_config(from, &s->saved, &s->hf);
+    return err_hint(
+        ERR("checkpoint.initial_load_path: %s holds no run, no checkpoint and no Hugging "
+            "Face model",
+            from),
+        "give a run folder, a checkpoint inside one, or a folder with config.json and "
+        "safetensors files");
+}
+
+static ckpt_state first_state(const config *c) {
+    return (ckpt_state){ .seed = (uint64_t)c->training.seed,
+                         .epoch_offset = c->data.epoch_offset,
+                         .scaler = { c->precision.loss_scale, 0,
+                                     c->precision.loss_scale_growth_interval } };
+}
+
+err start_find(trainer *t) {
+    run_start *s = &t->start;
+    const char *from = t->cfg->checkpoint.initial_load_path;
+    ckpt_state there = { 0 };
+    TRY(ckpt_latest(t->dir, &s->path));
+    s->resume = s->path != NULL;
+    if (!s->path && *from) TRY(find_weights(from, s));
+    if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, NULL));
+    t->state = s->resume ? there : first_state(t->cfg);
+    s->bytes = there.bytes;
+    return s->path ? find_tokenizer(s) : OK;
+}
+
+/* ---- its model --------------------------------------------------------------------------- */
+/* The model the config describes, where what it leaves open is that of the weights: everything, unless
+ * it names a preset. */
+static err described_model(const trainer *t, model_config *c) {
+    const model_config *saved = &t->start.saved;
+    bool preset = strcmp(config_where(t->cfg, "model.preset"), "default") != 0;
+    bool theirs = *t->cfg->checkpoint.initial_load_path && !preset;
+    *c = *saved;
+    if (!theirs) TRY(model_from_config(t->cfg, c));
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        double v = model_fact_option(f, t->cfg);
+        if (theirs && !isnan(v)) model_fact_set(f, c, v);
+    }
+    if (t->cfg->model.vocab_size == CFG_AUTO) c->vocab = saved->vocab;
+    if (t->cfg->model.norm_bias == CFG_AUTO && c->norm == NORM_LAYER)
+        c->norm_bias = saved->norm_bias;
+    return OK;
+}
+
+/* Refuses a model that is not the one of the weights. How they are trained further (dropout) is the
+ * business of a new run. */
+static err same_model(const run_start *s, const model_config *c) {
+    for (int i = model_config_diff(c, &s->saved, 0); i >= 0;
+         i = model_config_diff(c, &s->saved, i + 1)) {
+        const model_fact *f = model_fact_at(i);
+        if (!s->resume && f->flags & FACT_TRAINING) continue;
+        char got[64], was[64];
+        err e = ERR("%s was saved with %s = %s, but the config says %s", s->path, f->name,
+                    model_fact_text(f, model_fact_get(f, &s->saved), was, sizeof was),
+                    model_fact_text(f, model_fact_get(f, c), got, sizeof got));
+        if (!s->resume)
+            return err_hint(e, "leave the model section out: a run takes the model of "
+                               "checkpoint.initial_load_path");
+        return err_hint(
+            e, "restore that setting, choose another run.dir, or pass --fresh to start over");
+    }
+    return OK;
+}
+
+err start_model(trainer *t) {
+    t->grow_vocab = !t->start.path && t->cfg->model.vocab_size == CFG_AUTO;
+    if (!t->start.path) return model_from_config(t->cfg, &t->mc);
+    TRY(described_model(t, &t->mc));
+    TRY(same_model(&t->start, &t->mc));
+    memcpy(t->mc.name, t->start.saved.name, sizeof t->mc.name);
+    return OK;
+}
+
+/* ---- its tokenizer ----------------------------------------------------------------------- */
+const char *start_tokenizer_name(const trainer *t) {
+    const char *named = t->cfg->data.tokenizer;
+    if (strcmp(named, "auto") != 0) return named;
+    return t->start.tokenizer_path ? t->start.tokenizer_path : "bytes";
+}
+
+err start_check_tokenizer(const trainer *t, const data_info *data) {
+    const run_start *s = &t->start;
+    bool bytes = data->tokenizer == TOKENIZER_BYTES;
+    if (!s->path || (!bytes && data->tokenizer_hash == 0)) return OK; /* ids of unknown origin */
+    if (s->bytes && bytes) return OK;
+    uint64_t theirs = s->tokenizer && !s->bytes ? tokenizer_hash(s->tokenizer) : 0;
+    if (!s->bytes && !bytes && (!s->tokenizer || theirs == data->tokenizer_hash)) return OK;
+    bool plausible = strcmp(t->cfg->data.tokenizer, "auto") != 0 || data->vocab == s->saved.vocab;
+    if (!s->tokenizer && plausible) return OK;
+    if (!s->tokenizer)
+        return err_hint(ERR("%s has no tokenizer, and %s is text", s->path, data->path),
+                        "set data.tokenizer to the one the model was trained with");
+    return err_hint(ERR("%s was not tokenized with the tokenizer of %s", data->path, s->path),
+                    "leave data.tokenizer out: text is tokenized as the model knows it; tokenize "
+                    "shards with %s",
+                    s->tokenizer_path ? s->tokenizer_path : "--tokenizer bytes");
+}
+
+/* ---- its weights ------------------------------------------------------------------------- */
+err start_load(trainer *t) {
+    const run_start *s = &t->start;
+    if (!s->path) {
+        model_init(t->m, t->p, 0, (uint64_t)t->cfg->training.seed);
+        return OK;
+    }
+    if (s->hf) return hf_load(s->hf, s->path, t->m, t->p);
+    return ckpt_load(s->path, t->m, t->p, s->resume ? t->o : NULL);
+}
+
+void start_free(run_start *s) {
+    tokenizer_free(s->tokenizer);
+    free(s->tokenizer_path);
+    free(s->path);
+}
