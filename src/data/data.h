@@ -101,8 +101,8 @@ typedef struct data_source data_source;
  *   X.bin + X.idx     Megatron's, by either name or by X alone
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
  *   *.bin             without a header: raw u16 as nanoGPT writes it
- *   *.jsonl           the "text" member of each line, tokenised in memory
- *   anything else     UTF-8 text, tokenised in memory, documents split at TEXT_SEPARATOR lines
+ *   anything else     UTF-8 text, JSON lines and what else text/ reads, plain or compressed:
+ *                     tokenized in memory, to the tokens that data_tokenize_text makes of it
  * @param vocab_limit ids must be below it (the model's vocabulary); 0: no limit. Files up to
  * DATA_VERIFY_BYTES are checked here, larger ones window by window as they are read. */
 enum { DATA_VERIFY_BYTES = 512 << 20 };

@@ -79,10 +79,9 @@ err shard_damaged(const data_shard *s, const char *what) MUST_USE;
 /* The index as a reader may trust it: every end in order and inside the shard. */
 err shard_check_index(const data_shard *s) MUST_USE;
 
-/* Tokens already of the width that the writer's vocabulary asks for. @param ends [docs] of each
- * document, in tokens from the first added here; the last is n. */
-err token_writer_add_stored(token_writer *w, const void *tokens, int64_t n, const uint32_t *ends,
-                            int64_t docs) MUST_USE;
+/* Tokens already of the width that the writer's vocabulary asks for, in whole documents. */
+struct token_buffer;
+err token_writer_add_buffer(token_writer *w, const struct token_buffer *t) MUST_USE;
 int token_width(int64_t vocab); /* bytes of a stored token */
 
 /* ---- shards.c: folders ------------------------------------------------------------------------ */
@@ -91,7 +90,7 @@ int token_width(int64_t vocab); /* bytes of a stored token */
 /* Opens every shard that a folder's index lists, one part of it. */
 err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;
 
-/* ---- text.c: texts, tokenised in memory ------------------------------------------------------- */
+/* ---- text.c: texts, tokenized in memory ------------------------------------------------------- */
 /* Tokens under construction, of `width` bytes. */
 typedef struct token_buffer {
     void *at;
@@ -100,14 +99,15 @@ typedef struct token_buffer {
     uint64_t *ends; /* [docs] */
     size_t docs, docs_cap;
 } token_buffer;
-/* Appends a document of bytes and its end; an empty one leaves no trace. */
+/* Append a document and its end; an empty one adds nothing. */
+void token_buffer_add(token_buffer *t, const int32_t *ids, size_t n, int32_t eos);
 void token_buffer_add_bytes(token_buffer *t, const char *text, size_t n);
-/* Makes the shard own the tokens, which must not be empty. */
-void token_buffer_give(token_buffer *t, data_shard *s);
+/* Moves the tokens, which must not be empty, into a shard. */
+void token_buffer_move(token_buffer *t, data_shard *s);
+void token_buffer_free(token_buffer *t);
 data_info byte_info(const char *format);
-/* @param vocabulary as tokenizer_open takes it. */
-err text_tokenize(data_shard *s, const char *vocabulary, data_info *info) MUST_USE;
-err jsonl_tokenize(data_shard *s, const char *vocabulary, data_info *info) MUST_USE;
+/* Reads the text that is mapped at s->file. @param tokenizer_name as tokenizer_open takes it. */
+err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) MUST_USE;
 
 /* ---- mix.c: which part comes when ------------------------------------------------------------- */
 typedef struct mix mix;

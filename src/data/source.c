@@ -216,8 +216,7 @@ static err open_file(data_shard *s, const data_options *o, data_info *info) {
     for (size_t i = 0; i < COUNT_OF(parsers) && !found; i++) TRY(parsers[i](s, info, &found));
     if (!found) {
         const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
-        TRY(str_ends(s->path, ".jsonl") ? jsonl_tokenize(s, tokenizer, info)
-                                        : text_tokenize(s, tokenizer, info));
+        TRY(text_tokenize(s, tokenizer, info));
         io_unmap(&s->file);
     }
     if (s->n == 0) return ERR("%s holds no tokens", s->path);
@@ -271,7 +270,7 @@ err data_open_synth(uint64_t seed, int64_t documents, data_source **out) {
         token_buffer_add_bytes(&t, text.text, text.len);
     }
     str_free(&text);
-    token_buffer_give(&t, source_add(s, s->path));
+    token_buffer_move(&t, source_add(s, s->path));
     data_info info = byte_info("synthetic");
     err_free(source_join(s, &info)); /* the first shard goes with any source */
     *out = s;

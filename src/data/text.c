@@ -1,7 +1,10 @@
-/* Texts as sources: plain text and JSON lines, tokenised in memory. */
+/* Texts as sources. They are read by the pipeline of `ingot data tokenize` (text/), so that a file
+ * gives the same tokens whether it is trained on directly or tokenized first; only, what that skips
+ * and counts is an error here, since nobody would see the count. Tokens are kept in memory.
+ *
+ *     file -> blocks of documents -> workers: tokens of a block -> in order: tokens of the source */
 #include "data/data_internal.h"
 
-#include <jansson.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -12,47 +15,54 @@ static const double MAX_INVALID = 0.001;
 
 /* ---- tokens under construction ------------------------------------------------------------- */
 
-static void *buffer_room(token_buffer *t, size_t n) {
-    size_t width = (size_t)t->width;
+static void *reserve_tokens(token_buffer *t, size_t n) {
     if (t->n + n > t->cap) {
         t->cap = MAX(t->cap * 2, t->n + n);
-        t->at = mem_grow(t->at, t->cap * width);
+        t->at = mem_grow(t->at, t->cap * (size_t)t->width);
     }
     t->n += n;
-    return (char *)t->at + (t->n - n) * width;
+    return (char *)t->at + (t->n - n) * (size_t)t->width;
 }
 
-static void buffer_end_document(token_buffer *t) {
+static void end_document(token_buffer *t, uint64_t end) {
     if (t->docs == t->docs_cap) {
-        t->docs_cap = MAX(1024, t->docs_cap * 2);
+        t->docs_cap = MAX(64, t->docs_cap * 2);
         t->ends = mem_grow(t->ends, t->docs_cap * sizeof *t->ends);
     }
-    t->ends[t->docs++] = t->n;
+    t->ends[t->docs++] = end;
+}
+
+void token_buffer_add(token_buffer *t, const int32_t *ids, size_t n, int32_t eos) {
+    if (n == 0) return;
+    void *to = reserve_tokens(t, n + 1);
+    if (t->width == 2) {
+        uint16_t *narrow = to;
+        for (size_t i = 0; i < n; i++) narrow[i] = (uint16_t)ids[i];
+        narrow[n] = (uint16_t)eos;
+    } else {
+        memcpy(to, ids, n * sizeof *ids);
+        ((int32_t *)to)[n] = eos;
+    }
+    end_document(t, t->n);
 }
 
 void token_buffer_add_bytes(token_buffer *t, const char *text, size_t n) {
     BUG_IF(t->width != 2);
     if (n == 0) return;
-    uint16_t *to = buffer_room(t, n + 1);
+    uint16_t *to = reserve_tokens(t, n + 1);
     for (size_t i = 0; i < n; i++) to[i] = (unsigned char)text[i];
     to[n] = BYTE_EOS;
-    buffer_end_document(t);
+    end_document(t, t->n);
 }
 
-static void add_ids(token_buffer *t, const int32_t *ids, size_t n, int32_t eos) {
-    if (n == 0) return;
-    void *to = buffer_room(t, n + 1);
-    for (size_t i = 0; i <= n; i++) {
-        int32_t id = i < n ? ids[i] : eos;
-        if (t->width == 2)
-            ((uint16_t *)to)[i] = (uint16_t)id;
-        else
-            ((uint32_t *)to)[i] = (uint32_t)id;
-    }
-    buffer_end_document(t);
+static void append_buffer(token_buffer *t, const token_buffer *from) {
+    BUG_IF(t->width != from->width);
+    uint64_t before = t->n;
+    if (from->n) memcpy(reserve_tokens(t, from->n), from->at, from->n * (size_t)t->width);
+    for (size_t d = 0; d < from->docs; d++) end_document(t, before + from->ends[d]);
 }
 
-void token_buffer_give(token_buffer *t, data_shard *s) {
+void token_buffer_move(token_buffer *t, data_shard *s) {
     BUG_IF(t->n == 0);
     s->made = t->at;
     s->tokens = t->at;
@@ -64,91 +74,49 @@ void token_buffer_give(token_buffer *t, data_shard *s) {
     *t = (token_buffer){ 0 };
 }
 
+void token_buffer_free(token_buffer *t) {
+    free(t->at);
+    free(t->ends);
+    *t = (token_buffer){ 0 };
+}
+
 data_info byte_info(const char *format) {
     return (data_info){
         .format = format, .tokenizer = TOKENIZER_BYTES, .vocab = BYTE_VOCAB, .eos = BYTE_EOS
     };
 }
 
-/* ---- documents to tokens ------------------------------------------------------------------- */
+/* ---- what is not text ------------------------------------------------------------------------ */
 
-typedef struct text_encoder {
-    token_buffer tokens;
-    tokenizer *t; /* NULL: bytes */
-    encoder *e;
-    token_ids ids; /* of one document */
-    int32_t eos;
-    data_info info;
-} text_encoder;
-
-static err encoder_open(text_encoder *x, const char *name, const char *format) {
-    *x = (text_encoder){ .tokens = { .width = 2 }, .info = byte_info(format) };
-    if (strcmp(name, "bytes") == 0) return OK;
-    TRY(tokenizer_open(name, NULL, &x->t));
-    x->e = encoder_new(x->t);
-    x->eos = tokenizer_eos(x->t);
-    if (x->eos < 0) {
-        tokenizer_free(x->t);
-        encoder_free(x->e);
-        return err_hint(ERR("%s: has no token that ends a document", name),
-                        "tokenize the text with `ingot data tokenize --eos TOKEN` and train on "
-                        "what it writes");
-    }
-    x->tokens.width = token_width(tokenizer_vocab(x->t));
-    x->info = (data_info){ .format = format,
-                           .tokenizer = TOKENIZER_BPE,
-                           .tokenizer_hash = tokenizer_hash(x->t),
-                           .vocab = tokenizer_vocab(x->t),
-                           .eos = x->eos };
-    return OK;
-}
-
-static void encode_document(text_encoder *x, const char *text, size_t n) {
-    if (!x->t) {
-        token_buffer_add_bytes(&x->tokens, text, n);
-        return;
-    }
-    x->ids.n = 0;
-    encoder_add(x->e, text, n, false, &x->ids);
-    add_ids(&x->tokens, x->ids.at, x->ids.n, x->eos);
-}
-
-static void encoder_finish(text_encoder *x, data_shard *s, data_info *info) {
-    if (x->tokens.n) token_buffer_give(&x->tokens, s);
-    *info = x->info;
-    free(x->tokens.at);
-    free(x->tokens.ends);
-    token_ids_free(&x->ids);
-    encoder_free(x->e);
-    tokenizer_free(x->t);
-}
-
-/* ---- plain text ------------------------------------------------------------------------------ */
-
-static int64_t count_replaced(const unsigned char *text, size_t n) {
+static int64_t count_invalid(const unsigned char *text, size_t n) {
     byte_decoder d = { 0 };
     char out[BYTE_DECODE_MAX];
     int64_t bad = 0;
     for (size_t i = 0; i < n; i++) {
         if (d.len == 0 && text[i] < 0x80) continue;
         int got = byte_decoder_push(&d, text[i], out);
-        /* A replacement that was not in the text came from bytes that are no character. */
+        /* A replacement that was not in the text came from bytes that are not a character. */
         bool genuine = got == 3 && i >= 2 && memcmp(text + i - 2, out, 3) == 0;
         bad += got >= 3 && memcmp(out, "\xEF\xBF\xBD", 3) == 0 && !genuine;
     }
     return bad + (byte_decoder_end(&d, out) > 0);
 }
 
+static bool is_compressed(const io_mapping *m) {
+    return m->size > 4 && (memcmp(m->data, "\x1F\x8B", 2) == 0 ||
+                           memcmp(m->data, "\x28\xB5\x2F\xFD", 4) == 0); /* gzip, zstd */
+}
+
 static err check_text(const data_shard *s) {
+    if (is_compressed(&s->file)) return OK;
     const unsigned char *nul = memchr(s->file.data, 0, s->file.size);
     if (nul)
-        return err_hint(
-            ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
-                "here",
-                s->path, (long long)(nul - s->file.data)),
-            "known are .tok files, llm.c .bin, raw 16-bit tokens named .bin, .jsonl and "
-            "UTF-8 text; unpack compressed files first");
-    int64_t bad = count_replaced(s->file.data, s->file.size);
+        return err_hint(ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
+                            "here",
+                            s->path, (long long)(nul - s->file.data)),
+                        "known are .tok files, llm.c .bin, raw tokens named .bin, .jsonl and UTF-8 "
+                        "text, the last two also as .gz and .zst");
+    int64_t bad = count_invalid(s->file.data, s->file.size);
     if ((double)bad > MAX_INVALID * (double)s->file.size)
         return err_hint(
             ERR("%s: %lld of %zu bytes are not UTF-8", s->path, (long long)bad, s->file.size),
@@ -156,71 +124,95 @@ static err check_text(const data_shard *s) {
     return OK;
 }
 
-/* @return the length of the line at `p`, its break not counted; *next is after the break. */
-static size_t line_length(const char *p, const char *end, const char **next) {
-    const char *brk = memchr(p, '\n', (size_t)(end - p));
-    *next = brk ? brk + 1 : end;
-    size_t n = (size_t)((brk ? brk : end) - p);
-    return n > 0 && p[n - 1] == '\r' ? n - 1 : n;
+/* ---- documents to tokens ------------------------------------------------------------------- */
+
+typedef struct text_worker {
+    encoder *encoder;
+    token_ids ids;       /* of one document */
+    token_buffer tokens; /* of one block; appended before the worker begins another */
+} text_worker;
+
+typedef struct text_job {
+    tokenizer *t;
+    int32_t eos;
+    int threads;
+    text_worker *workers; /* [threads] */
+    token_buffer all;
+} text_job;
+
+static err encode_block(void *ctx, int index, const text_block *b, void *result) {
+    const text_job *j = ctx;
+    text_worker *w = &j->workers[index];
+    *(text_worker **)result = w;
+    w->tokens.n = w->tokens.docs = 0;
+    for (int i = 0; i < b->n; i++) {
+        w->ids.n = 0;
+        encoder_add(w->encoder, b->docs[i].text.at, b->docs[i].text.len, false, &w->ids);
+        token_buffer_add(&w->tokens, w->ids.at, w->ids.n, j->eos);
+    }
+    return OK;
 }
 
-/* Ends a document before the break that leads to a separator line. */
-static size_t without_break(const char *text, size_t n) {
-    if (n > 0 && text[n - 1] == '\n') n--;
-    if (n > 0 && text[n - 1] == '\r') n--;
-    return n;
+static err append_block(void *ctx, const text_block *b, void *result) {
+    text_job *j = ctx;
+    append_buffer(&j->all, &(*(text_worker **)result)->tokens);
+    return OK;
 }
 
-err text_tokenize(data_shard *s, const char *vocabulary, data_info *info) {
-    static const char separator[] = TEXT_SEPARATOR;
-    text_encoder x;
+static err job_open(text_job *j, const char *name, data_info *info) {
+    TRY(tokenizer_open(name, NULL, &j->t));
+    j->eos = tokenizer_eos(j->t);
+    if (j->eos < 0)
+        return err_hint(ERR("%s: has no token that ends a document", name),
+                        "tokenize the text with `ingot data tokenize --eos TOKEN` and train on "
+                        "what it writes");
+    bool bytes = strcmp(tokenizer_kind(j->t), "bytes") == 0;
+    *info = bytes ? byte_info("text")
+                  : (data_info){ .format = "text",
+                                 .tokenizer = TOKENIZER_BPE,
+                                 .tokenizer_hash = tokenizer_hash(j->t),
+                                 .vocab = tokenizer_vocab(j->t),
+                                 .eos = j->eos };
+    j->all.width = token_width(info->vocab);
+    j->threads = thread_cores();
+    j->workers = mem_alloc((size_t)j->threads * sizeof *j->workers);
+    for (int i = 0; i < j->threads; i++)
+        j->workers[i] =
+            (text_worker){ .encoder = encoder_new(j->t), .tokens = { .width = j->all.width } };
+    return OK;
+}
+
+static void job_free(text_job *j) {
+    for (int i = 0; i < j->threads; i++) {
+        encoder_free(j->workers[i].encoder);
+        token_ids_free(&j->workers[i].ids);
+        token_buffer_free(&j->workers[i].tokens);
+    }
+    free(j->workers);
+    token_buffer_free(&j->all);
+    tokenizer_free(j->t);
+}
+
+err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) {
+    static const text_pipeline stages = { .result_size = sizeof(text_worker *),
+                                          .work = encode_block,
+                                          .merge = append_block };
+    text_job j = { 0 };
+    text_inputs *in = NULL;
+    text_pipeline f = stages;
+    const char *path = s->path;
+    err e = OK;
+    f.ctx = &j;
     TRY(check_text(s));
-    TRY(encoder_open(&x, vocabulary, "text"));
-    const char *text = (const char *)s->file.data, *end = text + s->file.size, *begin = text, *next;
-    for (const char *p = text; p < end; p = next) {
-        size_t n = line_length(p, end, &next);
-        if (n != sizeof separator - 1 || memcmp(p, separator, n) != 0) continue;
-        encode_document(&x, begin, without_break(begin, (size_t)(p - begin)));
-        begin = next;
-    }
-    encode_document(&x, begin, (size_t)(end - begin));
-    encoder_finish(&x, s, info);
-    if (s->n == 0) return ERR("%s holds nothing but document separators", s->path);
-    return OK;
-}
-
-/* ---- JSON lines ------------------------------------------------------------------------------ */
-
-static err add_json_line(const data_shard *s, const char *line, size_t n, int64_t number,
-                         text_encoder *x) {
-    json_error_t why;
-    json_t *object = json_loadb(line, n, JSON_ALLOW_NUL, &why);
-    if (!object)
-        return err_hint(ERR("%s:%lld: not JSON: %s", s->path, (long long)number, why.text),
-                        "each line of a .jsonl file is one object with a \"text\" member");
-    const json_t *text = json_object_get(object, "text");
-    err e = OK;
-    if (json_is_string(text))
-        encode_document(x, json_string_value(text), json_string_length(text));
-    else
-        e = err_hint(ERR("%s:%lld: no \"text\" string", s->path, (long long)number),
-                     "each line of a .jsonl file is one object with a \"text\" member");
-    json_decref(object);
+    TRY_CLEAN(text_inputs_open(&path, 1, &(text_input_options){ .strict = true }, &in));
+    TRY_CLEAN(job_open(&j, tokenizer_name, info));
+    text_counts counts = { 0 };
+    for (int i = 0; i < text_segments(in) && !e; i++)
+        e = text_pipeline_run(in, i, &f, j.threads, &counts);
+    if (!e && j.all.n == 0) e = ERR("%s holds no text", s->path);
+    if (!e) token_buffer_move(&j.all, s);
+cleanup:
+    text_inputs_close(in);
+    job_free(&j);
     return e;
-}
-
-err jsonl_tokenize(data_shard *s, const char *vocabulary, data_info *info) {
-    text_encoder x;
-    err e = OK;
-    TRY(encoder_open(&x, vocabulary, "JSON lines"));
-    const char *end = (const char *)s->file.data + s->file.size, *next;
-    int64_t number = 1;
-    for (const char *p = (const char *)s->file.data; p < end && !e; p = next, number++) {
-        size_t n = line_length(p, end, &next);
-        if (n > 0) e = add_json_line(s, p, n, number, &x);
-    }
-    encoder_finish(&x, s, info);
-    TRY(e);
-    if (s->n == 0) return ERR("%s holds no text", s->path);
-    return OK;
 }

@@ -85,26 +85,18 @@ static void tally_read(tally *t, const json_t *o) {
 
 /* ---- one block ------------------------------------------------------------------------------------ */
 
-typedef struct side {
-    void *tokens; /* n of the stored width */
-    size_t n, cap;
-    uint32_t *ends; /* [docs] */
-    size_t docs, docs_cap;
-} side;
-
 /* What a thread needs, and the block it has made of it, which is written before it begins another:
  * so buffers serve from block to block, and no memory is asked of the system. */
 typedef struct worker {
     encoder *encoder;
     token_ids ids; /* of one document */
-    side side[SIDES];
+    token_buffer side[SIDES];
     tally sources[SIDES];
 } worker;
 
 typedef struct tokenizing {
     const tokenize_options *o;
     int32_t eos;
-    int width;
     token_writer_options format;
     uint64_t below; /* hashes of documents to hold out; UINT64_MAX is never reached by a fraction */
     worker *workers;
@@ -117,29 +109,6 @@ typedef struct tokenizing {
     tokenize_report *report;
     double shown;
 } tokenizing;
-
-static void add_document(side *s, const token_ids *ids, int32_t eos, int width) {
-    size_t n = ids->n + 1;
-    if (s->n + n > s->cap) {
-        s->cap = MAX(2 * s->cap, s->n + n);
-        s->tokens = mem_grow(s->tokens, s->cap * (size_t)width);
-    }
-    if (width == 2) {
-        uint16_t *to = (uint16_t *)s->tokens + s->n;
-        for (size_t i = 0; i < ids->n; i++) to[i] = (uint16_t)ids->at[i];
-        to[ids->n] = (uint16_t)eos;
-    } else {
-        uint32_t *to = (uint32_t *)s->tokens + s->n;
-        memcpy(to, ids->at, ids->n * sizeof *to);
-        to[ids->n] = (uint32_t)eos;
-    }
-    s->n += n;
-    if (s->docs == s->docs_cap) {
-        s->docs_cap = MAX(64, 2 * s->docs_cap);
-        s->ends = mem_grow(s->ends, s->docs_cap * sizeof *s->ends);
-    }
-    s->ends[s->docs++] = (uint32_t)s->n;
-}
 
 static err encode_block(void *ctx, int index, const text_block *b, void *result) {
     const tokenizing *t = ctx;
@@ -155,10 +124,7 @@ static err encode_block(void *ctx, int index, const text_block *b, void *result)
         encoder_add(w->encoder, d->text.at, d->text.len, false, &w->ids);
         if (w->ids.n == 0) continue;
         int k = t->below && hash_bytes(d->text.at, d->text.len, 0) < t->below ? HELD_OUT : TRAIN;
-        side *s = &w->side[k];
-        if (s->n + w->ids.n >= UINT32_MAX)
-            return err_hint(ERR("a block of more than 4294967295 tokens"), "lower --longest");
-        add_document(s, &w->ids, t->eos, t->width);
+        token_buffer_add(&w->side[k], w->ids.at, w->ids.n, t->eos);
         tally_add(&w->sources[k], d->source.at, d->source.len, 1, (int64_t)w->ids.n + 1);
     }
     return OK;
@@ -177,10 +143,7 @@ static err write_block(void *ctx, const text_block *b, void *result) {
     tokenizing *t = ctx;
     const worker *w = *(worker **)result;
     for (int k = 0; k < SIDES; k++) {
-        const side *s = &w->side[k];
-        if (s->docs)
-            TRY(token_writer_add_stored(t->writer[k], s->tokens, (int64_t)s->n, s->ends,
-                                        (int64_t)s->docs));
+        if (w->side[k].docs) TRY(token_writer_add_buffer(t->writer[k], &w->side[k]));
         tally_add_all(&t->sources[k], &w->sources[k]);
     }
     t->report->documents += (int64_t)w->side[TRAIN].docs;
@@ -467,10 +430,12 @@ static err set_up(tokenizing *t) {
                                 .eos = t->eos,
                                 .tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_BPE,
                                 .tokenizer_hash = bytes ? 0 : tokenizer_hash(o->tokenizer) };
-    t->width = token_width(t->format.vocab);
     t->threads = o->threads > 0 ? o->threads : thread_cores();
     t->workers = mem_alloc((size_t)t->threads * sizeof *t->workers);
-    for (int i = 0; i < t->threads; i++) t->workers[i].encoder = encoder_new(o->tokenizer);
+    for (int i = 0; i < t->threads; i++) {
+        t->workers[i].encoder = encoder_new(o->tokenizer);
+        for (int k = 0; k < SIDES; k++) t->workers[i].side[k].width = token_width(t->format.vocab);
+    }
     return OK;
 }
 
@@ -492,8 +457,7 @@ cleanup:
         encoder_free(w->encoder);
         token_ids_free(&w->ids);
         for (int k = 0; k < SIDES; k++) {
-            free(w->side[k].tokens);
-            free(w->side[k].ends);
+            token_buffer_free(&w->side[k]);
             tally_free(&w->sources[k]);
         }
     }

@@ -220,12 +220,12 @@ err token_writer_add(token_writer *w, const int32_t *ids, int64_t n) {
     return OK;
 }
 
-err token_writer_add_stored(token_writer *w, const void *tokens, int64_t n, const uint32_t *ends,
-                            int64_t docs) {
+err token_writer_add_buffer(token_writer *w, const token_buffer *t) {
+    BUG_IF(t->width != w->header.width);
     TRY(flush_tokens(w));
-    for (int64_t d = 0; d < docs; d++) add_end(w, w->trailer.tokens + ends[d]);
-    w->trailer.tokens += (uint64_t)n;
-    return write_tokens(w, tokens, (size_t)n);
+    for (size_t d = 0; d < t->docs; d++) add_end(w, w->trailer.tokens + t->ends[d]);
+    w->trailer.tokens += t->n;
+    return write_tokens(w, t->at, t->n);
 }
 
 /* Writes and hashes what stands between the tokens and the trailer. */

@@ -107,10 +107,11 @@ static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
     if (bad.n && r->in->o.strict)
         return err_hint(
             ERR("%s: the record at byte %lld: %s", path, (long long)bad.offset, bad.why),
-            "repair the file, or omit --strict to skip and count such records");
+            "repair the file; without --strict, `ingot data` commands skip and count such records");
     if (w->raw.damage && r->in->o.strict)
-        return err_hint(ERR("%s is damaged: %s", path, w->raw.damage),
-                        "get the file again, or omit --strict to use what can be read");
+        return err_hint(
+            ERR("%s is damaged: %s", path, w->raw.damage),
+            "get the file again; without --strict, `ingot data` commands use what can be read");
     if (w->raw.damage)
         log_warn("%s is damaged: %s; the rest of it is not read", path, w->raw.damage);
     bad_records_merge(&r->bad, &bad);

@@ -1,6 +1,8 @@
 /* The byte tokenizer, token files and the loader. */
 #include "support/data.h"
 
+#include "tokenizer/tokenizer.h"
+
 static data_source *open_text(test_folder *f, const char *name, const char *text) {
     data_source *s = NULL;
     assert_ok(data_open(folder_write_bytes(f, name, text, strlen(text)), 0, &s));
@@ -123,13 +125,59 @@ static void json_lines_are_read(void **state) {
     static const struct {
         const char *text, *says, *place;
     } bad[] = {
-        { "{\"text\":\"a\"}\n{\"text\":", "not JSON", "a.jsonl:2" },
-        { "{\"txt\":\"a\"}\n", "\"text\"", "a.jsonl:1" },
+        { "{\"text\":\"a\"}\n{\"text\":", "at byte 13", "a.jsonl" },
+        { "{\"txt\":\"a\"}\n", "at byte 0", "a.jsonl" },
         { "{\"text\":\"\"}\n", "no text", "a.jsonl" },
     };
     for (size_t i = 0; i < COUNT_OF(bad); i++) {
         const char *path = folder_write_bytes(*state, "a.jsonl", bad[i].text, strlen(bad[i].text));
         assert_error(data_open(path, 0, &s), bad[i].says, bad[i].place);
+    }
+}
+
+/* A text gives the same tokens whether it is opened or tokenized into a file first. */
+static void assert_same_tokens(test_folder *f, const char *path, const char *tokenizer_name) {
+    const char *tok = in_folder(f, "made.tok");
+    tokenizer *t = NULL;
+    text_inputs *in = NULL;
+    tokenize_report report;
+    assert_ok(tokenizer_open(tokenizer_name, NULL, &t));
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
+    tokenize_options o = { .tokenizer = t, .eos = -1, .quiet = true };
+    assert_ok(data_tokenize_text(in, tok, &o, &report));
+    data_source *made = NULL, *direct = NULL;
+    assert_ok(data_open(tok, 0, &made));
+    assert_ok(data_open_paths(&path, 1, &(data_options){ .tokenizer = tokenizer_name }, &direct));
+    const data_info *a = data_source_info(direct), *b = data_source_info(made);
+    assert_int_equal(a->tokens, b->tokens);
+    assert_int_equal(a->documents, b->documents);
+    assert_int_equal(a->tokenizer_hash, b->tokenizer_hash);
+    for (int64_t n = 0; n < a->tokens; n++)
+        assert_int_equal(data_token(direct, n), data_token(made, n));
+    data_close(made);
+    data_close(direct);
+    text_inputs_close(in);
+    tokenizer_free(t);
+}
+
+static void a_text_has_the_tokens_of_data_tokenize(void **state) {
+    static const char *const texts[][2] = {
+        { "bom.txt", "\xEF\xBB\xBFone\r\ntwo\r\n" },
+        { "crlf.txt", "a\r\nb\r\n<|endoftext|>\r\nc\rd\r\n<|endoftext|>\r\n\r\n" },
+        { "end.txt", "one\n\n<|endoftext|>\n  \n<|endoftext|>\n two <|endoftext|>" },
+        { "bom.jsonl", "\xEF\xBB\xBF{\"text\": \"a\\r\\nb\"}\r\n\r\n{\"text\": \"\\u00e9 \"}" },
+    };
+    static const char *const tokenizers[] = { "bytes", FIXTURES "/tokenizers/gpt2.json",
+                                              FIXTURES "/tokenizers/llama2.json" };
+    char stray[5000];
+    memset(stray, 'a', sizeof stray);
+    stray[77] = '\xFF';
+    stray[sizeof stray - 1] = 0;
+    for (size_t k = 0; k < COUNT_OF(tokenizers); k++) {
+        for (size_t i = 0; i < COUNT_OF(texts); i++)
+            assert_same_tokens(*state, folder_write(*state, texts[i][0], texts[i][1]),
+                               tokenizers[k]);
+        assert_same_tokens(*state, folder_write(*state, "stray.txt", stray), tokenizers[k]);
     }
 }
 
@@ -142,7 +190,7 @@ static void files_that_are_no_text_are_refused(void **state) {
     assert_error(data_open(folder_write_bytes(*state, "l.txt", "caf\xE9 au lait", 12), 0, &s),
                  "UTF-8", "l.txt");
     assert_error(data_open(folder_write_bytes(*state, "s.txt", "<|endoftext|>\n", 14), 0, &s),
-                 "separators", "s.txt");
+                 "no text", "s.txt");
     /* A few stray bytes in a long text are not worth a refusal. */
     char text[5000];
     memset(text, 'a', sizeof text);
@@ -313,6 +361,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(text_splits_at_separator_lines, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(json_lines_are_read, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(a_text_has_the_tokens_of_data_tokenize, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(files_that_are_no_text_are_refused, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(token_files_come_back_as_written, folder_setup,
