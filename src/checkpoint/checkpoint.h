@@ -175,7 +175,7 @@ typedef struct ckpt_state {
     noise_scale noise;
     double loss;             /* of the last step; NaN: not finite, or not known */
     int64_t skipped_updates; /* fp16: in a row, up to the last step */
-    uint64_t tokenizer;      /* tokenizer_hash of what made the tokens; 0: not known */
+    uint64_t tokenizer;      /* of the data, as tokenizer_hash gives it; 0: not known */
 } ckpt_state;
 
 /* Writes a checkpoint of a model on one rank and removes the oldest beyond `keep` (0: none), but never

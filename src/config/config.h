@@ -107,12 +107,17 @@ const char *config_choice(const char *name, int value);
 
 /* ---- the options as a table, for comparing two configs ------------------------------------- */
 /* What a continued run does with a changed value: see options.def. */
-typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_MODEL } cfg_resume;
+typedef enum { CFG_RESUME_FREE, CFG_RESUME_NOTED, CFG_RESUME_FIXED, CFG_RESUME_CONTENT } cfg_resume;
 int config_option_count(void);
 const char *config_option_name(int i); /* "training.steps"; static */
 cfg_resume config_option_resume(int i);
 /* Appends option i's value as text that config_set reads back to the same value. */
 void config_option_text(const config *c, int i, str *out);
+/* @return whether the comma-separated `list` names option i, by its name or its section's. */
+bool config_list_names(const char *list, int i);
+/* An error when an item of `list` is neither an option nor a section. @param name the option that
+ * holds the list, for the message. */
+err config_list_check(const char *list, const char *name) MUST_USE;
 
 /* ---- what is told to people: each appends to `out` ----------------------------------------- */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */

@@ -65,7 +65,11 @@ int config_option_count(void) { return option_count; }
 const char *config_option_name(int i) { return option_table[i].name; }
 cfg_resume config_option_resume(int i) { return option_table[i].resume; }
 void config_option_text(const config *c, int i, str *out) {
-    option_print(&option_table[i], c, out);
+    const option *o = &option_table[i];
+    if (o->type == OPT_TEXT)
+        str_add(out, "%s", *(const char *const *)((const char *)c + o->offset));
+    else
+        option_print(o, c, out);
 }
 
 int option_index(const option *o) { return (int)(o - option_table); }
@@ -181,4 +185,48 @@ const char *config_choice(const char *name, int value) {
     const option *o = option_find_name(name);
     BUG_IF(o == NULL || o->type != OPT_CHOICE || value >= o->n_choices || value < CFG_AUTO);
     return value == CFG_AUTO ? "auto" : o->choices[value];
+}
+
+/* ---- lists of options ------------------------------------------------------------------------ */
+/* @return the next item of a comma-separated list without the spaces around it; *n 0: none left. */
+static const char *next_item(const char **list, size_t *n) {
+    const char *at = *list + strspn(*list, " ,");
+    *n = strcspn(at, ",");
+    *list = at + *n;
+    while (*n && at[*n - 1] == ' ') --*n;
+    return at;
+}
+
+static bool item_is(const char *item, size_t n, const char *name) {
+    return strlen(name) == n && strncmp(item, name, n) == 0;
+}
+
+static bool item_names(const char *item, size_t n, const option *o) {
+    return item_is(item, n, o->name) || item_is(item, n, o->section);
+}
+
+bool config_list_names(const char *list, int i) {
+    size_t n;
+    for (const char *item; item = next_item(&list, &n), n;)
+        if (item_names(item, n, &option_table[i])) return true;
+    return false;
+}
+
+err config_list_check(const char *list, const char *name) {
+    size_t n;
+    for (const char *item; item = next_item(&list, &n), n;) {
+        bool found = false;
+        for (int i = 0; i < option_count; i++)
+            found = found || item_names(item, n, &option_table[i]);
+        if (found) continue;
+        err e = ERR("%s: \"%.*s\" is not an option", name, (int)MIN(n, (size_t)60), item);
+        const char *dot = memchr(item, '.', n);
+        char head_text[64], key[64];
+        size_t head = dot ? (size_t)(dot - item) : n;
+        snprintf(head_text, sizeof head_text, "%.*s", (int)head, item);
+        snprintf(key, sizeof key, "%.*s", (int)(n - head - (dot != NULL)),
+                 item + head + (dot != NULL));
+        return dot ? option_suggest(e, head_text, key) : option_suggest(e, NULL, head_text);
+    }
+    return OK;
 }

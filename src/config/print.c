@@ -110,7 +110,7 @@ static const char *const resume_names[] = {
     [CFG_RESUME_FREE] = "free",
     [CFG_RESUME_NOTED] = "noted",
     [CFG_RESUME_FIXED] = "fixed",
-    [CFG_RESUME_MODEL] = "fixed",
+    [CFG_RESUME_CONTENT] = "fixed",
 };
 
 static void docs_row(const option *o, str *out) {
@@ -153,7 +153,8 @@ static const char docs_head[] =
     "- **Short forms**: a section with a main key takes its value directly, so that\n"
     "  `precision: bf16` and `--precision bf16` set `precision.dtype`.\n"
     "- **On resume**, when a run continues with another value: `free` options change nothing that\n"
-    "  is computed; a `noted` one takes effect; a `fixed` one is refused.\n";
+    "  is computed; a `noted` one takes effect, and a line reports the change; a `fixed` one is\n"
+    "  refused unless `checkpoint.allow_changes` names it or its section.\n";
 
 static void docs_section(const section *s, str *out) {
     str_add(out, "\n## %s\n\n%c%s.", s->name, s->help[0] - 'a' + 'A', s->help + 1);

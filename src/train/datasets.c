@@ -126,6 +126,13 @@ bool datasets_are_bytes(const trainer *t) {
     return bytes;
 }
 
+uint64_t datasets_tokenizer_hash(const trainer *t) {
+    uint64_t hash = datasets_are_bytes(t) ? hash_str("bytes") : 0;
+    for (int i = 0; i < t->n_sources && !hash; i++)
+        hash = data_source_info(t->sources[i].data)->tokenizer_hash;
+    return hash;
+}
+
 /* Opens the tokenizer the data was made with: the shards' own, the one that tokenizes text, or, where
  * the data names none, the one of the weights the run starts from. */
 static err open_tokenizer(trainer *t) {

@@ -50,7 +50,9 @@ static err write_sample(trainer *t) {
 
 static err save(trainer *t) {
     double t0 = time_now();
-    TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, NULL, t->cfg->checkpoint.keep_latest_k));
+    if (t->saved == t->state.step) return OK;
+    TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, t->run, t->cfg->checkpoint.keep_latest_k));
+    t->saved = t->state.step;
     return observe_event(t->log, "save", t->state.step,
                          json_pack("{s:f}", "seconds", time_now() - t0));
 }
@@ -66,9 +68,28 @@ static bool is_due(const trainer *t, cadence c) {
     return cadence_is_due(c, t->state.step, t->state.tokens, trainer_step_tokens(t));
 }
 
+/* A run whose folder was removed under it is saved there once more and ends, rather than train for
+ * days into files that have no name. */
+static err check_folder(trainer *t) {
+    folder_state now = folder_look(&t->folder);
+    if (now == FOLDER_THERE) return OK;
+    if (now == FOLDER_REPLACED)
+        return err_hint(ERR("%s is another folder now than the one this run began in", t->dir),
+                        "nothing was written to it; move the run's own folder back and continue "
+                        "from its last checkpoint");
+    t->saved = -1;
+    TRY(save(t));
+    return err_hint(ERR("%s was removed while the run was using it", t->dir),
+                    "the model of step %lld was saved there again, without earlier checkpoints and "
+                    "metrics; the same command continues",
+                    (long long)t->state.step);
+}
+
 static err finish(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_land(t, &s));
+    TRY(check_folder(t));
+    TRY(folder_drop_previous(&t->folder));
     int64_t step = t->state.step;
     bool validates = t->n_sets && t->every.validate.length > 0;
     if (validates && (last_step(t) || is_due(t, t->every.validate))) TRY(validate(t, &s));
@@ -119,17 +140,18 @@ err train_run(const config *c, const train_options *o) {
     trainer t = { .cfg = c, .opt = o, .peak_flops = NAN };
     err e = OK;
     TRY_CLEAN(trainer_setup(&t));
+    if (t.state.step >= t.stop) {
+        printf("already at step %lld of %lld: nothing to do. Raise training.steps to continue, or "
+               "pass --fresh to start over.\n",
+               (long long)t.state.step, (long long)t.stop);
+        goto cleanup;
+    }
+    TRY_CLEAN(trainer_begin(&t));
     t.show = progress_new(stdout);
     t.peak_flops = ops_peak_flops(t.ops, model_lay(t.m)->dt, t.x.pool);
     if (!o->quiet) trainer_describe(&t);
+    trainer_report_changes(&t);
     if (c->debug.dump_programs) TRY_CLEAN(trainer_write_programs(&t));
-    if (t.state.step >= t.stop) {
-        printf(
-            "already at step %lld of %lld: nothing to do. Raise training.steps to go on, or pass "
-            "--fresh to start over.\n",
-            (long long)t.state.step, (long long)t.stop);
-        goto cleanup;
-    }
     TRY_CLEAN(loop(&t));
 cleanup:
     trainer_free(&t);

@@ -106,6 +106,15 @@ void trainer_describe(const trainer *t) {
     fflush(stdout);
 }
 
+void trainer_report_changes(const trainer *t) {
+    for (const char *at = t->changes.text; at && *at;) {
+        size_t n = strcspn(at, "\n");
+        printf("changed since step %lld: %.*s\n", (long long)t->state.step, (int)n, at);
+        at += n + (at[n] != '\0');
+    }
+    fflush(stdout);
+}
+
 err trainer_write_programs(const trainer *t) {
     const struct {
         const char *name;

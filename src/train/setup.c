@@ -7,24 +7,15 @@
 
 #include "io/io.h"
 
-/* ---- the run folder ---------------------------------------------------------------------- */
+/* ---- where it starts --------------------------------------------------------------------- */
 static err open_folder(trainer *t) {
     const config *c = t->cfg;
     str dir = { 0 };
     str_add(&dir, *c->run.dir ? "%s" : "runs/%s", *c->run.dir ? c->run.dir : c->run.name);
-    t->dir = dir.text;
-    TRY(io_make_dirs(t->dir));
-    if (t->opt->fresh) {
-        static const char *const ours[] = { "checkpoints", "programs", "config.yaml",
-                                            "metrics.jsonl", "events.jsonl" };
-        for (size_t i = 0; i < COUNT_OF(ours); i++) {
-            char *path = io_join(t->dir, ours[i]);
-            err e = io_remove_tree(t->dir, path);
-            free(path);
-            if (e) return err_trail(e, __FILE__, __LINE__);
-        }
-    }
-    return OK;
+    err e = folder_open(&t->folder, dir.text);
+    t->dir = t->folder.path;
+    str_free(&dir);
+    return e;
 }
 
 /* ---- model, memory, programs ------------------------------------------------------------- */
@@ -66,13 +57,10 @@ static err build(trainer *t) {
 }
 
 static err begin(trainer *t) {
-    uint64_t seed = (uint64_t)t->cfg->training.seed;
     t->state.bytes = datasets_are_bytes(t);
+    t->state.tokenizer = datasets_tokenizer_hash(t);
+    if (t->new_optimizer) t->state.updates = 0;
     TRY(start_load(t));
-    if (t->start.resume && t->state.seed != seed)
-        return err_hint(ERR("%s was trained with training.seed=%llu, the config says %llu", t->dir,
-                            (unsigned long long)t->state.seed, (unsigned long long)seed),
-                        "restore the seed, or pass --fresh to start over");
     bool fp16 = model_lay(t->m)->dt == DT_F16;
     exec_state_set(&t->x, &(step_state){ .loss_scale = fp16 ? (float)t->state.scaler.scale : 0,
                                          .count = t->state.updates,
@@ -90,11 +78,22 @@ err trainer_setup(trainer *t) {
     TRY(trainer_set_lengths(t));
     TRY(datasets_load(t));
     TRY(build(t));
-    TRY(begin(t));
+    t->run = resume_snapshot(t);
+    if (t->start.resume) TRY(resume_compare(t));
+    t->saved = t->start.resume ? t->state.step : -1;
+    return begin(t);
+}
+
+err trainer_begin(trainer *t) {
+    TRY(folder_begin(&t->folder, t->opt->fresh));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
     TRY(observe_open(t->dir, t->state.step ? t->state.step + 1 : 0, &t->log));
-    return t->start.resume ? observe_event(t->log, "resume", t->state.step, NULL) : OK;
+    if (t->saved < 0) return OK;
+    json_t *details = NULL;
+    if (t->changes.len)
+        details = json_pack("{s:o}", "changes", io_json_string(t->changes.text, t->changes.len));
+    return observe_event(t->log, "resume", t->state.step, details);
 }
 
 void trainer_free(trainer *t) {
@@ -116,5 +115,7 @@ void trainer_free(trainer *t) {
     free(t->flight.row_valid);
     comm_free(t->x.comm);
     pool_free(t->x.pool);
-    free(t->dir);
+    json_decref(t->run);
+    str_free(&t->changes);
+    folder_close(&t->folder);
 }

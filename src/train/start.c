@@ -58,10 +58,10 @@ err start_find(trainer *t) {
     run_start *s = &t->start;
     const char *from = t->cfg->checkpoint.initial_load_path;
     ckpt_state there = { 0 };
-    TRY(ckpt_latest(t->dir, &s->path));
+    if (!t->opt->fresh) TRY(ckpt_latest(t->dir, &s->path));
     s->resume = s->path != NULL;
     if (!s->path && *from) TRY(find_weights(from, s));
-    if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, NULL));
+    if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
     s->bytes = there.bytes;
     return s->path ? find_tokenizer(s) : OK;
@@ -87,22 +87,19 @@ static err described_model(const trainer *t, model_config *c) {
     return OK;
 }
 
-/* Refuses a model that is not the one of the weights. How they are trained further (dropout) is the
- * business of a new run. */
+/* Refuses a model that is not the one of the weights a new run begins with. How they are trained
+ * further (dropout) is the business of the run. */
 static err same_model(const run_start *s, const model_config *c) {
     for (int i = model_config_diff(c, &s->saved, 0); i >= 0;
          i = model_config_diff(c, &s->saved, i + 1)) {
         const model_fact *f = model_fact_at(i);
-        if (!s->resume && f->flags & FACT_TRAINING) continue;
+        if (f->flags & FACT_TRAINING) continue;
         char got[64], was[64];
-        err e = ERR("%s was saved with %s = %s, but the config says %s", s->path, f->name,
-                    model_fact_text(f, model_fact_get(f, &s->saved), was, sizeof was),
-                    model_fact_text(f, model_fact_get(f, c), got, sizeof got));
-        if (!s->resume)
-            return err_hint(e, "leave the model section out: a run takes the model of "
-                               "checkpoint.initial_load_path");
-        return err_hint(
-            e, "restore that setting, choose another run.dir, or pass --fresh to start over");
+        return err_hint(ERR("%s was saved with %s = %s, but the config says %s", s->path, f->name,
+                            model_fact_text(f, model_fact_get(f, &s->saved), was, sizeof was),
+                            model_fact_text(f, model_fact_get(f, c), got, sizeof got)),
+                        "leave the model section out: a run takes the model of "
+                        "checkpoint.initial_load_path");
     }
     return OK;
 }
@@ -111,7 +108,7 @@ err start_model(trainer *t) {
     t->grow_vocab = !t->start.path && t->cfg->model.vocab_size == CFG_AUTO;
     if (!t->start.path) return model_from_config(t->cfg, &t->mc);
     TRY(described_model(t, &t->mc));
-    TRY(same_model(&t->start, &t->mc));
+    TRY(t->start.resume ? resume_compare_model(t) : same_model(&t->start, &t->mc));
     memcpy(t->mc.name, t->start.saved.name, sizeof t->mc.name);
     return OK;
 }
@@ -127,6 +124,7 @@ err start_check_tokenizer(const trainer *t, const data_info *data) {
     const run_start *s = &t->start;
     bool bytes = data->tokenizer == TOKENIZER_BYTES;
     if (!s->path || (!bytes && data->tokenizer_hash == 0)) return OK; /* ids of unknown origin */
+    if (s->resume && t->state.tokenizer) return OK; /* resume_compare knows more */
     if (s->bytes && bytes) return OK;
     uint64_t theirs = s->tokenizer && !s->bytes ? tokenizer_hash(s->tokenizer) : 0;
     if (!s->bytes && !bytes && (!s->tokenizer || theirs == data->tokenizer_hash)) return OK;
@@ -145,15 +143,16 @@ err start_check_tokenizer(const trainer *t, const data_info *data) {
 err start_load(trainer *t) {
     const run_start *s = &t->start;
     if (!s->path) {
-        model_init(t->m, t->p, 0, (uint64_t)t->cfg->training.seed);
+        model_init(t->m, t->p, 0, t->state.seed);
         return OK;
     }
     if (s->hf) return hf_load(s->hf, s->path, t->m, t->p);
-    return ckpt_load(s->path, t->m, t->p, s->resume ? t->o : NULL);
+    return ckpt_load(s->path, t->m, t->p, s->resume && !t->new_optimizer ? t->o : NULL);
 }
 
 void start_free(run_start *s) {
     tokenizer_free(s->tokenizer);
     free(s->tokenizer_path);
+    json_decref(s->run);
     free(s->path);
 }

@@ -1,6 +1,7 @@
 #ifndef INGOT_TRAIN_INTERNAL_H
 #define INGOT_TRAIN_INTERNAL_H
 
+#include "io/io.h"
 #include "train/train.h"
 
 /* The time between two events, in steps or tokens. Those given in tokens come due in the step that
@@ -12,6 +13,18 @@ typedef struct cadence {
 typedef struct cadences {
     cadence log, validate, sample, save;
 } cadences;
+
+/* The folder of a run: see folder.c. */
+typedef struct folder_id {
+    uint64_t device, inode;
+} folder_id;
+typedef enum { FOLDER_THERE, FOLDER_GONE, FOLDER_REPLACED } folder_state;
+typedef struct run_folder {
+    char *path;        /* owned */
+    io_lock *lock;     /* NULL: there was no folder when it was opened, and the run has not begun */
+    folder_id id;      /* once the run has begun */
+    bool has_previous; /* the run that this one replaces is still there */
+} run_folder;
 
 /* A source to train on, or a set to validate on. */
 typedef struct run_source {
@@ -49,6 +62,7 @@ typedef struct run_start {
     bool resume;          /* it is the run's own checkpoint */
     const hf_family *hf;  /* of a Hugging Face folder, else NULL */
     model_config saved;   /* what it holds */
+    json_t *run;          /* resume_snapshot of the process that saved it, owned; NULL: none kept */
     bool bytes;           /* it was trained on bytes */
     tokenizer *tokenizer; /* what it was trained with, owned; NULL: not known */
     char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
@@ -57,7 +71,8 @@ typedef struct run_start {
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
-    char *dir; /* owned */
+    run_folder folder;
+    const char *dir; /* folder.path */
     run_start start;
 
     const op_backend *ops; /* from ops_open */
@@ -90,7 +105,11 @@ typedef struct trainer {
     schedule sched;
     cadences every;
     ckpt_state state;
-    double peak_flops; /* of this machine for this run's products; NaN: not measured */
+    int64_t saved;      /* step of the last checkpoint that is on disk; -1: none of this run */
+    bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
+    json_t *run;        /* owned: resume_snapshot, for checkpoints */
+    str changes;        /* what differs from the checkpoint that is continued; lines */
+    double peak_flops;  /* of this machine for this run's products; NaN: not measured */
 
     observe *log;
     progress *show;
@@ -98,7 +117,10 @@ typedef struct trainer {
 } trainer;
 
 /* setup.c: everything up to the first step. */
-err trainer_setup(trainer *t);
+/* Checks config, data and device, builds and loads. Leaves the run folder as it is. */
+err trainer_setup(trainer *t) MUST_USE;
+/* Takes the folder over: from here on it holds this run. */
+err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);
 /* start.c: what the run begins with. */
 /* Finds it, and sets t->state. */
@@ -114,7 +136,27 @@ err start_check_tokenizer(const trainer *t, const data_info *data) MUST_USE;
 err start_load(trainer *t) MUST_USE;
 void start_free(run_start *s);
 /* used.c: RUN/config.yaml. */
+/* The config with every choice made. @param used freed by config_free; borrows from t. */
+void trainer_used_config(const trainer *t, config *used);
 err trainer_write_config(const trainer *t) MUST_USE;
+/* folder.c: the run folder. */
+/* Locks the folder if it is there: an error when another process has it. */
+err folder_open(run_folder *f, const char *path) MUST_USE;
+/* Makes the folder if need be and takes it over. @param fresh sets what an earlier run left aside. */
+err folder_begin(run_folder *f, bool fresh) MUST_USE;
+/* The new run has taken a step: removes the one it replaces. */
+err folder_drop_previous(run_folder *f) MUST_USE;
+/* @return whether the path still leads to the folder of this run. */
+folder_state folder_look(const run_folder *f);
+/* Unlocks, and restores a run that was set aside and not removed. */
+void folder_close(run_folder *f);
+/* resume.c: what a continued run may change. */
+/* @return the options and the data as checkpoints keep them; owned. */
+json_t *resume_snapshot(const trainer *t);
+/* Compare this run with the one that was saved: an error for what may not change, lines in t->changes
+ * for what did. First the model and the seed, then, when everything is built, the rest. */
+err resume_compare_model(trainer *t) MUST_USE;
+err resume_compare(trainer *t) MUST_USE;
 /* lengths.c: the batch, and every length of the config in steps or tokens. */
 err trainer_set_batch(trainer *t);
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
@@ -126,6 +168,8 @@ bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
 err datasets_open(trainer *t);
 int64_t datasets_tokens(const run_source *list, int n);
 bool datasets_are_bytes(const trainer *t);
+/* @return what identifies the tokenizer of the data; 0: not known. */
+uint64_t datasets_tokenizer_hash(const trainer *t);
 /* Leaves the tokenizer in the run's folder, where sample and export find it. */
 err datasets_save_tokenizer(const trainer *t) MUST_USE;
 /* Opens the loaders; after trainer_set_lengths. */
@@ -152,6 +196,8 @@ err trainer_queue_step(trainer *t, err (*landed)(trainer *t));
 err trainer_land(trainer *t, observe_step *s);
 /* report.c: what the user is told before the first step. */
 void trainer_describe(const trainer *t);
+/* One line for each difference from the run that is continued. */
+void trainer_report_changes(const trainer *t);
 err trainer_write_programs(const trainer *t);
 
 #endif

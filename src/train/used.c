@@ -17,29 +17,32 @@ static int used_precision(const trainer *t) {
     return dt == DT_BF16 ? CFG_BF16 : dt == DT_F16 ? CFG_FP16 : CFG_FP32;
 }
 
-static const char *used_tokenizer(const trainer *t, const char *saved_as) {
+static const char *used_tokenizer(const trainer *t, arena *memory) {
     bool copied = t->tokenizer && !datasets_are_bytes(t);
     if (strcmp(t->cfg->data.tokenizer, "auto") != 0) return t->cfg->data.tokenizer;
-    return copied ? saved_as : "bytes";
+    return copied ? arena_printf(memory, "%s/tokenizer.json", t->dir) : "bytes";
+}
+
+void trainer_used_config(const trainer *t, config *used) {
+    config_copy(used, t->cfg);
+    model_to_config(&t->mc, used);
+    used->run.dir = t->dir;
+    used->device.kind = t->ops->device ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
+    used->precision.dtype = used_precision(t);
+    used->data.tokenizer = used_tokenizer(t, used->memory);
+    set_batch(&used->training.local_batch_size, t->rows);
+    set_batch(&used->training.global_batch_size, t->ramp.full);
+    set_batch(&used->training.batch_ramp_start, t->ramp.start);
 }
 
 err trainer_write_config(const trainer *t) {
     config used;
     str text = { 0 };
-    char *saved_as = io_join(t->dir, "tokenizer.json"), *path = io_join(t->dir, "config.yaml");
-    config_copy(&used, t->cfg);
-    model_to_config(&t->mc, &used);
-    used.run.dir = t->dir;
-    used.device.kind = t->ops->device ? CFG_DEVICE_CUDA : CFG_DEVICE_CPU;
-    used.precision.dtype = used_precision(t);
-    used.data.tokenizer = used_tokenizer(t, saved_as);
-    set_batch(&used.training.local_batch_size, t->rows);
-    set_batch(&used.training.global_batch_size, t->ramp.full);
-    set_batch(&used.training.batch_ramp_start, t->ramp.start);
+    char *path = io_join(t->dir, "config.yaml");
+    trainer_used_config(t, &used);
     config_print_used(&used, &text);
     err e = io_write(path, text.text, text.len);
     config_free(&used);
-    free(saved_as);
     free(path);
     str_free(&text);
     return e;

@@ -1,0 +1,154 @@
+/* The run folder: one process at a time, and nothing lost by starting over.
+ *
+ * --fresh replaces a run. The earlier one stays until the new one has taken a step, so that a typing
+ * error in a config, missing data or a full GPU cost nothing:
+ *
+ *     earlier run --begin--> RUN/.previous --first step done--> RUN/.removed --> gone
+ *          ^                      |
+ *          +--- error before, or found here by the next process (which was killed)
+ *
+ * Each arrow is a rename, so that a crash leaves one of these states; folder_open continues from any
+ * of them. */
+#include "train_internal.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "io/io.h"
+
+#define PREVIOUS ".previous"
+#define REMOVED  ".removed"
+
+/* What a run leaves in its folder. */
+static const char *const entries[] = { "checkpoints",   "programs",     "config.yaml",
+                                       "metrics.jsonl", "events.jsonl", "tokenizer.json" };
+
+static err rename_path(const char *from, const char *to) {
+    if (rename(from, to) == 0) return OK;
+    return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
+                    "check that the run folder is writable");
+}
+
+/* Moves an entry of the folder `from` to the folder `to`, over what is there. */
+static err move_entry(const run_folder *f, const char *from, const char *to, const char *name) {
+    err e = OK;
+    char *old = io_join(from, name), *new = io_join(to, name);
+    if (io_exists(old)) {
+        TRY_CLEAN(io_remove_tree(f->path, new));
+        TRY_CLEAN(rename_path(old, new));
+    }
+cleanup:
+    free(old);
+    free(new);
+    return e;
+}
+
+static err set_previous_aside(run_folder *f) {
+    err e = OK;
+    char *previous = io_join(f->path, PREVIOUS);
+    TRY_CLEAN(io_make_dirs(previous));
+    f->has_previous = true;
+    for (size_t i = 0; i < COUNT_OF(entries); i++)
+        TRY_CLEAN(move_entry(f, f->path, previous, entries[i]));
+cleanup:
+    free(previous);
+    return e;
+}
+
+/* The new run leaves nothing: what it wrote goes, whether or not the earlier one had such a file. */
+static err restore_previous(run_folder *f) {
+    err e = OK;
+    char *previous = io_join(f->path, PREVIOUS);
+    for (size_t i = 0; i < COUNT_OF(entries); i++)
+        TRY_CLEAN(move_entry(f, previous, f->path, entries[i]));
+    TRY_CLEAN(io_remove_tree(f->path, previous));
+    f->has_previous = false;
+cleanup:
+    free(previous);
+    return e;
+}
+
+static err remove_removed(const run_folder *f) {
+    char *removed = io_join(f->path, REMOVED);
+    err e = io_remove_tree(f->path, removed);
+    free(removed);
+    return e;
+}
+
+static err lock_folder(run_folder *f) {
+    char *path = io_join(f->path, ".lock");
+    err e = io_lock_take(path, f->path, &f->lock);
+    free(path);
+    return e;
+}
+
+err folder_open(run_folder *f, const char *path) {
+    err e = OK;
+    f->path = strdup(path);
+    if (!io_is_dir(path)) return OK; /* made, and locked, when the run begins */
+    TRY(lock_folder(f));
+    char *previous = io_join(path, PREVIOUS);
+    if (io_is_dir(previous)) {
+        log_warn("%s: the run that was to replace this one had not taken a step; this one is back",
+                 path);
+        e = restore_previous(f);
+    }
+    free(previous);
+    return e ? e : remove_removed(f);
+}
+
+static bool stat_folder(const char *path, folder_id *id) {
+    struct stat st;
+    if (stat(path, &st) != 0) return false;
+    *id = (folder_id){ (uint64_t)st.st_dev, (uint64_t)st.st_ino };
+    return true;
+}
+
+/* A folder that was not there when the config was read may hold another's run by now. */
+static err lock_new_folder(run_folder *f) {
+    char *theirs = NULL;
+    TRY(lock_folder(f));
+    TRY(ckpt_latest(f->path, &theirs));
+    err e = theirs ? err_hint(ERR("another process began a run in %s meanwhile", f->path),
+                              "choose another run.dir")
+                   : OK;
+    free(theirs);
+    return e;
+}
+
+err folder_begin(run_folder *f, bool fresh) {
+    TRY(io_make_dirs(f->path));
+    if (!f->lock) TRY(lock_new_folder(f));
+    TRY(io_lock_sign(f->lock));
+    TRY(ckpt_recover(f->path));
+    if (fresh) TRY(set_previous_aside(f));
+    if (!stat_folder(f->path, &f->id)) return ERR("%s is gone already", f->path);
+    return OK;
+}
+
+err folder_drop_previous(run_folder *f) {
+    if (!f->has_previous) return OK;
+    char *previous = io_join(f->path, PREVIOUS), *removed = io_join(f->path, REMOVED);
+    err e = rename_path(previous, removed);
+    free(previous);
+    free(removed);
+    TRY(e);
+    f->has_previous = false;
+    return remove_removed(f);
+}
+
+folder_state folder_look(const run_folder *f) {
+    folder_id now;
+    if (!stat_folder(f->path, &now)) return FOLDER_GONE;
+    return now.device == f->id.device && now.inode == f->id.inode ? FOLDER_THERE : FOLDER_REPLACED;
+}
+
+void folder_close(run_folder *f) {
+    err e = f->has_previous ? restore_previous(f) : OK;
+    if (e) log_warn("%s: the earlier run is in %s: %s", f->path, PREVIOUS, err_message(e));
+    err_free(e);
+    io_lock_free(f->lock);
+    free(f->path);
+}

@@ -1,0 +1,193 @@
+/* What a continued run may change. A checkpoint keeps the options, the data and the tokenizer it was
+ * trained with; the next process compares its own. options.def classes every option:
+ *
+ *     free     not compared
+ *     noted    the change takes effect and is reported, as is a change of the data
+ *     fixed    an error, unless checkpoint.allow_changes names the option or its section
+ *     content  fixed too; what is compared is what the option stands for: the model, the seed that is
+ *              in use, the tokenizer
+ *
+ * In the manifest:
+ *
+ *     "run": { "options": { "optimizer.lr": "0.001", ... },          noted and fixed, as used
+ *              "sources": [ { "name", "tokens", "hash" }, ... ] }    of the training data
+ */
+#include "train_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+/* ---- what is kept ------------------------------------------------------------------------ */
+static json_t *source_json(const run_source *s) {
+    char hash[17];
+    snprintf(hash, sizeof hash, "%016llx", (unsigned long long)data_hash(s->data));
+    return json_pack("{s:o, s:I, s:s}", "name", io_json_string(s->name, strlen(s->name)), "tokens",
+                     (json_int_t)data_source_info(s->data)->tokens, "hash", hash);
+}
+
+/* Whether an option is compared by its text. */
+static bool is_compared(int option) {
+    cfg_resume on_resume = config_option_resume(option);
+    return on_resume == CFG_RESUME_NOTED || on_resume == CFG_RESUME_FIXED;
+}
+
+json_t *resume_snapshot(const trainer *t) {
+    json_t *options = json_object(), *sources = json_array();
+    config used;
+    str text = { 0 };
+    trainer_used_config(t, &used);
+    for (int i = 0; i < config_option_count(); i++) {
+        if (!is_compared(i)) continue;
+        text.len = 0;
+        config_option_text(&used, i, &text);
+        json_object_set_new(options, config_option_name(i), json_string(text.text));
+    }
+    config_free(&used);
+    str_free(&text);
+    for (int i = 0; i < t->n_sources; i++)
+        json_array_append_new(sources, source_json(&t->sources[i]));
+    json_t *run = json_pack("{s:o, s:o}", "options", options, "sources", sources);
+    BUG_IF(!run);
+    return run;
+}
+
+/* ---- comparing --------------------------------------------------------------------------- */
+static err refuse(const trainer *t, const char *name, const char *was, const char *now) {
+    return err_hint(
+        ERR("%s was trained with %s = %s, but the config says %s", t->dir, name, was, now),
+        "restore that setting, choose another run.dir, pass --fresh to start over, or allow the "
+        "change with --checkpoint.allow_changes=%s",
+        name);
+}
+
+static void note(trainer *t, const char *name, const char *was, const char *now) {
+    str_add(&t->changes, "%s%s: %s -> %s", t->changes.len ? "\n" : "", name, *was ? was : "(empty)",
+            *now ? now : "(empty)");
+}
+
+/* @param option index in the table. */
+static err judge(trainer *t, int option, const char *was, const char *now) {
+    const char *name = config_option_name(option);
+    bool allowed = config_option_resume(option) == CFG_RESUME_NOTED ||
+                   config_list_names(t->cfg->checkpoint.allow_changes, option);
+    if (!allowed) return refuse(t, name, was, now);
+    note(t, name, was, now);
+    if (!strcmp(name, "optimizer.name")) t->new_optimizer = true;
+    return OK;
+}
+
+static int option_named(const char *name) {
+    for (int i = 0; i < config_option_count(); i++)
+        if (!strcmp(config_option_name(i), name)) return i;
+    BUG("not an option");
+}
+
+static err compare_models(trainer *t) {
+    const model_config *saved = &t->start.saved;
+    char was[64], now[64];
+    for (int i = -1; (i = model_config_diff(&t->mc, saved, i + 1)) >= 0;) {
+        const model_fact *f = model_fact_at(i);
+        TRY(judge(t, option_named(f->name),
+                  model_fact_text(f, model_fact_get(f, saved), was, sizeof was),
+                  model_fact_text(f, model_fact_get(f, &t->mc), now, sizeof now)));
+    }
+    return OK;
+}
+
+static err compare_seeds(trainer *t) {
+    char was[32], now[32];
+    uint64_t seed = (uint64_t)t->cfg->training.seed;
+    if (t->state.seed == seed) return OK;
+    snprintf(was, sizeof was, "%llu", (unsigned long long)t->state.seed);
+    snprintf(now, sizeof now, "%llu", (unsigned long long)seed);
+    TRY(judge(t, option_named("training.seed"), was, now));
+    t->state.seed = seed;
+    return OK;
+}
+
+err resume_compare_model(trainer *t) {
+    TRY(config_list_check(t->cfg->checkpoint.allow_changes, "checkpoint.allow_changes"));
+    TRY(compare_models(t));
+    return compare_seeds(t);
+}
+
+/* ---- options ----------------------------------------------------------------------------- */
+/* The saved text is read as an option and printed again: versions may write one value differently. */
+static err compare_option(trainer *t, config *saved, int i, const char *text, const char *now) {
+    err unreadable = config_set(saved, config_option_name(i), text);
+    str was = { 0 };
+    if (unreadable) /* a value of another version: compared as it is written */
+        str_add(&was, "%s", text);
+    else
+        config_option_text(saved, i, &was);
+    err_free(unreadable);
+    err e = strcmp(was.text, now) ? judge(t, i, was.text, now) : OK;
+    str_free(&was);
+    return e;
+}
+
+static err compare_options(trainer *t) {
+    const json_t *was = json_object_get(t->start.run, "options");
+    const json_t *now = json_object_get(t->run, "options");
+    err e = OK;
+    config saved;
+    config_init(&saved);
+    for (int i = 0; i < config_option_count() && !e; i++) {
+        const char *name = config_option_name(i);
+        const char *text = json_string_value(json_object_get(was, name));
+        if (text && is_compared(i))
+            e = compare_option(t, &saved, i, text, json_string_value(json_object_get(now, name)));
+    }
+    config_free(&saved);
+    return e;
+}
+
+/* ---- the data ---------------------------------------------------------------------------- */
+static err compare_tokenizers(trainer *t) {
+    uint64_t now = datasets_tokenizer_hash(t), was = t->state.tokenizer;
+    char a[32], b[32];
+    if (!was || !now || was == now) return OK;
+    snprintf(a, sizeof a, "a tokenizer %016llx", (unsigned long long)was);
+    snprintf(b, sizeof b, "%016llx", (unsigned long long)now);
+    return judge(t, option_named("data.tokenizer"), a, b);
+}
+
+static void describe_source(const json_t *source, str *out) {
+    const char *name = json_string_value(json_object_get(source, "name"));
+    const char *hash = json_string_value(json_object_get(source, "hash"));
+    str_add(out, "%s (%lld tokens, %s)", name ? name : "?",
+            (long long)json_integer_value(json_object_get(source, "tokens")), hash ? hash : "?");
+}
+
+static void compare_sources(trainer *t, const json_t *was, const json_t *now) {
+    size_t n = MAX(json_array_size(was), json_array_size(now));
+    bool changed = false;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *a = json_array_get(was, i), *b = json_array_get(now, i);
+        if (json_equal(json_object_get(a, "hash"), json_object_get(b, "hash"))) continue;
+        str x = { 0 }, y = { 0 };
+        a ? describe_source(a, &x) : str_add(&x, "nothing");
+        b ? describe_source(b, &y) : str_add(&y, "nothing");
+        note(t, "training data", x.text, y.text);
+        changed = true;
+        str_free(&x);
+        str_free(&y);
+    }
+    if (changed)
+        str_add(&t->changes, "\nthe new data continues at sequence %lld, where the old data was",
+                (long long)t->state.windows);
+}
+
+err resume_compare(trainer *t) {
+    TRY(compare_tokenizers(t));
+    if (!t->start.run) {
+        note(t, "options", "not kept by the version that saved this run", "not compared");
+        return OK;
+    }
+    TRY(compare_options(t));
+    compare_sources(t, json_object_get(t->start.run, "sources"),
+                    json_object_get(t->run, "sources"));
+    return OK;
+}
