@@ -15,6 +15,7 @@
 
 #include "data/data.h"
 #include "optim/optim.h"
+#include "tokenizer/tokenizer.h"
 
 /* ---- safetensors, reading ----------------------------------------------------------------
  * The format, all little-endian:
@@ -110,30 +111,41 @@ err st_write_folder(const char *folder, const st_spec *specs, int n, size_t max_
                     st_source from) MUST_USE;
 
 /* ---- Hugging Face models -----------------------------------------------------------------
- * A folder holds config.json, whose "model_type" names a family, and the weights. Each family has
- * its own names for settings (tables in hf.c), and its own names and layouts for parameters
- * (hf_params.c): matrices stored transposed, q, k and v in one tensor, or alternating by head. */
+ * A folder holds config.json, whose "model_type" names a family, the weights, and the tokenizer. Each
+ * family has its own keys for the facts of a model, and its own names and layouts for parameters:
+ * matrices stored transposed, q, k and v in one tensor, or alternating by head. Both are tables
+ * (hf_families.c). */
 typedef struct hf_family hf_family;
-/* @param model_type as config.json has it: "llama". @return NULL when it is none of ours. */
+/* @param model_type as config.json has it: "llama". @return NULL when it is not one of ours. */
 const hf_family *hf_family_of(const char *model_type);
 /* @return the i-th family; NULL past the last. */
 const hf_family *hf_family_at(int i);
 const char *hf_family_type(const hf_family *family); /* its model_type */
 
 /* Reads FOLDER/config.json. Dropout, a choice of the training, is left off. An error when the file
- * asks for something that our models cannot do. */
-err hf_import_config(const char *folder, model_config *c, const hf_family **family) MUST_USE;
-/* Finds the family that has models of these settings: the first that does, or `wanted` (a
- * model_type) where that is not NULL. */
+ * asks for something that our models do not have.
+ * @param unknown receives the keys that we do not know, separated by commas; NULL: a warning lists
+ * them. */
+err hf_import_config(const char *folder, model_config *c, const hf_family **family,
+                     str *unknown) MUST_USE;
+/* Finds the family that has models of these facts: the first that does, or `wanted` (a model_type)
+ * where that is not NULL. */
 err hf_family_for(const model_config *c, const char *wanted, const hf_family **family) MUST_USE;
-/* Writes FOLDER/config.json. An error when the family has no models of these settings.
- * @param dt of the weights: DT_F32, DT_BF16 or DT_F16. */
-err hf_export_config(const char *folder, const hf_family *family, const model_config *c,
-                     dtype dt) MUST_USE;
 
-/* Reads every parameter of the model from an open file and hands it, whole and in fp32, to
+/* Ids of the tokens that begin and end a document; -1: none. */
+typedef struct hf_tokens {
+    int64_t bos, eos;
+} hf_tokens;
+/* Writes FOLDER/config.json. An error names the first fact that the family does not express.
+ * @param dt of the weights: DT_F32, DT_BF16 or DT_F16. */
+err hf_export_config(const char *folder, const hf_family *family, const model_config *c, dtype dt,
+                     hf_tokens tokens) MUST_USE;
+
+/* Opens the weights of a folder. Pickled ones are refused with the way to convert them. */
+err hf_open_weights(const char *folder, st_file **out) MUST_USE;
+/* Reads every parameter of the model from an open file and passes it, whole and in fp32, to
  * put(ctx, i, values), i as in model_param_at. An error when one is missing or has another shape,
- * or when the file holds weights that this model has no place for. */
+ * or when the file holds weights that this model does not have. */
 err hf_import_params(const hf_family *family, const st_file *f, const model *m,
                      err (*put)(void *ctx, int i, const float *values), void *ctx) MUST_USE;
 
@@ -141,10 +153,28 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
 err hf_load(const hf_family *family, const char *folder, model *m, plan *p) MUST_USE;
 
 /* Writes them to a folder, as st_write_folder does, in element type `dt` and under the family's
- * names. get(ctx, i, values) gives parameter i, whole. */
+ * names; biases that the family's models have and this one lacks are zeros. An error when a weight
+ * exceeds the type. get(ctx, i, values) gives parameter i, whole. */
 err hf_export_params(const hf_family *family, const char *folder, const model *m, dtype dt,
                      size_t max_file_bytes, err (*get)(void *ctx, int i, float *values),
                      void *ctx) MUST_USE;
+
+/* A whole folder: config.json, generation_config.json, the weights and, where there is a tokenizer,
+ * tokenizer.json and tokenizer_config.json. It is written beside `folder` and renamed when complete,
+ * so that a failure leaves what was there. A folder that exists is replaced where all it holds are
+ * files of a model, and otherwise refused. */
+typedef struct hf_export {
+    const hf_family *family;
+    const model *m;
+    dtype dt;
+    size_t max_file_bytes; /* 0: no limit */
+    const tokenizer *tok;  /* NULL: none */
+    const char
+        *tokenizer_config; /* path of the tokenizer_config.json that was imported; may be NULL */
+    err (*get)(void *ctx, int i, float *values);
+    void *ctx;
+} hf_export;
+err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
 
 /* ---- a run's checkpoints -----------------------------------------------------------------
  *
@@ -191,7 +221,9 @@ err ckpt_latest(const char *run_dir, char **path) MUST_USE;
 /* The same of a run folder, or the checkpoint folder itself where that is given; none is an error.
  * @param path owned (free). */
 err ckpt_find(const char *run, char **path) MUST_USE;
-/* @return the tokenizer.json in a checkpoint's folder or its run's, owned; NULL when there is none. */
+/* @return a file in a checkpoint's folder or its run's, owned; NULL when there is none. */
+char *ckpt_file(const char *checkpoint, const char *name);
+/* The same of tokenizer.json. */
 char *ckpt_tokenizer_path(const char *checkpoint);
 /* What the checkpoint at `path` holds; files are verified by ckpt_load. @param run as ckpt_save got it:
  * owned (json_decref), NULL when there is none; may be NULL itself. */

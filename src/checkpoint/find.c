@@ -24,13 +24,17 @@ err ckpt_find(const char *run, char **path) {
     return OK;
 }
 
-char *ckpt_tokenizer_path(const char *checkpoint) {
-    static const char *const beside[] = { "tokenizer.json", "../tokenizer.json",
-                                          "../../tokenizer.json" };
-    for (size_t i = 0; i < COUNT_OF(beside); i++) {
-        char *path = io_join(checkpoint, beside[i]);
+char *ckpt_file(const char *checkpoint, const char *name) {
+    static const char *const folders[] = { ".", "..", "../.." };
+    for (size_t i = 0; i < COUNT_OF(folders); i++) {
+        char *folder = io_join(checkpoint, folders[i]), *path = io_join(folder, name);
+        free(folder);
         if (io_exists(path)) return path;
         free(path);
     }
     return NULL;
+}
+
+char *ckpt_tokenizer_path(const char *checkpoint) {
+    return ckpt_file(checkpoint, "tokenizer.json");
 }

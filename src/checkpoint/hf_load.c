@@ -14,7 +14,7 @@ static err put_weights(void *ctx, int i, const float *values) {
     for (int64_t k = 0, n = q->dim[0] * q->dim[1]; k < n; k++)
         if (!isfinite(values[k]))
             return err_hint(ERR("%s: element %lld is %g", q->name, (long long)k, (double)values[k]),
-                            "the file is damaged, or its training had diverged: use another");
+                            "use another file: this one is damaged, or its training had diverged");
     model_weights_set(to->m, to->p, 0, i, values);
     return OK;
 }
@@ -22,7 +22,7 @@ static err put_weights(void *ctx, int i, const float *values) {
 err hf_load(const hf_family *family, const char *folder, model *m, plan *p) {
     st_file *f;
     target to = { m, p };
-    TRY(st_open(folder, &f));
+    TRY(hf_open_weights(folder, &f));
     err e = hf_import_params(family, f, m, put_weights, &to);
     st_close(f);
     TRY(e);

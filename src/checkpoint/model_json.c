@@ -74,25 +74,35 @@ static err read_fact(const char *doc, const char *key, const json_t *v, model_co
     return OK;
 }
 
-/* Values are checked where they matter: older checkpoints have zeros for facts that do not, which
- * take the defaults here. */
+/* Older checkpoints have zeros for facts that do not matter to their model: these are not checked
+ * but take the defaults. */
 static err check_facts(const char *doc, model_config *c) {
+    model_config_normalize(c);
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
         char value[64], expects[256];
         double v = model_fact_get(f, c);
-        if (!model_fact_applies(f, c))
-            model_fact_set(f, c, f->fallback);
-        else if ((f->flags & FACT_REQUIRED) && v == 0)
+        if (model_fact_legal(f, v)) continue;
+        if ((f->flags & FACT_REQUIRED) && v == 0)
             return err_hint(ERR("%s: the model's \"%s\" is missing", doc, f->key),
                             "use another checkpoint: this one is damaged");
-        else if (!model_fact_legal(f, v))
-            return err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, f->key,
-                                model_fact_expects(f, expects, sizeof expects),
-                                model_fact_text(f, v, value, sizeof value)),
-                            "use another checkpoint: this one is damaged");
+        return err_hint(ERR("%s: \"%s\": expected %s; got %s", doc, f->key,
+                            model_fact_expects(f, expects, sizeof expects),
+                            model_fact_text(f, v, value, sizeof value)),
+                        "use another checkpoint: this one is damaged");
     }
     return model_check(c);
+}
+
+/* Version 0.1 rotated an even number of dims, the nearest below the fraction of a head; the fraction
+ * that means as many now takes its place. */
+static void keep_rotated_dims(model_config *c) {
+    double head = (double)c->head_dim;
+    int64_t dims = (int64_t)(c->rope_fraction * head + 0.5) / 2 * 2;
+    if (c->pos != POS_ROPE || (int64_t)(c->rope_fraction * head) == dims) return;
+    c->rope_fraction = (double)dims / head;
+    while ((int64_t)(c->rope_fraction * head) < dims)
+        c->rope_fraction = nextafter(c->rope_fraction, 1);
 }
 
 err model_from_json(const json_t *o, const char *doc, model_config *c) {
@@ -103,5 +113,6 @@ err model_from_json(const json_t *o, const char *doc, model_config *c) {
     snprintf(c->name, sizeof c->name, "%s", name);
     json_object_foreach((json_t *)(uintptr_t)o, key, v) if (strcmp(key, "name"))
         TRY(read_fact(doc, key, v, c));
+    if (json_object_get(o, "norm_post")) keep_rotated_dims(c); /* which version 0.1 wrote */
     return check_facts(doc, c);
 }

@@ -6,6 +6,9 @@
 #include "cli/weights.h"
 #include "io/io.h"
 
+/* Of the Hugging Face folder that was imported: names the tokens that begin and end a document. */
+#define TOKENIZER_CONFIG "tokenizer_config.json"
+
 typedef struct exchange_args {
     const char *family, *dtype;
     int64_t shard;
@@ -14,88 +17,118 @@ typedef struct exchange_args {
 #define AT(member) offsetof(exchange_args, member)
 static const cli_arg export_args[] = {
     { "dtype", ARG_TEXT, AT(dtype), "TYPE", "fp32, bf16 or fp16 (default fp32)" },
-    { "family", ARG_TEXT, AT(family), "NAME", "model_type to write; default: the first that fits" },
+    { "family", ARG_TEXT, AT(family), "NAME",
+      "model_type to write (default: the first that fits)" },
     { "max-file-bytes", ARG_COUNT, AT(shard), "N",
-      "cut the weights into files of at most N bytes" },
+      "split the weights into files of at most N bytes" },
 };
 static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
 const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
-static int64_t count_of(const weights *w, int i) {
+static int64_t param_count(const weights *w, int i) {
     const model_param *q = model_param_at(w->m, i);
     return q->dim[0] * q->dim[1];
 }
 
-static err get(void *ctx, int i, float *values) {
+static err get_param(void *ctx, int i, float *values) {
     const weights *w = ctx;
     return plan_get(w->p, values, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL),
-                    (size_t)count_of(w, i) * sizeof *values);
+                    (size_t)param_count(w, i) * sizeof *values);
 }
 
-static void say(const char *verb, const weights *w, const hf_family *f, const char *to) {
+static void report(const char *verb, const weights *w, const hf_family *f, const char *to) {
     char n[32];
-    printf("%s a %s model of %s parameters to %s\n", verb, hf_family_type(f),
-           str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to);
+    printf("%s %s parameters to %s (model_type %s)\n", verb,
+           str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to, hf_family_type(f));
 }
 
-/* A tokenizer goes where its model goes. */
-static err copy_tokenizer(const char *from, const char *folder) {
-    if (!from || !io_exists(from)) return OK;
-    char *to = io_join(folder, "tokenizer.json");
-    err e = io_copy(from, to);
-    free(to);
+/* ---- import ------------------------------------------------------------------------------- */
+static err copy_if_there(const char *from, const char *to, const char *name) {
+    char *source = io_join(from, name), *target = io_join(to, name);
+    err e = io_exists(source) ? io_copy(source, target) : OK;
+    free(source);
+    free(target);
     return e;
+}
+
+/* Whether a tokenizer is the built-in one, whose ids are bytes: what exports of byte models hold. One
+ * that cannot be opened is not, and is reported by what needs it. */
+static bool is_bytes(const char *path) {
+    tokenizer *tok = NULL, *bytes = NULL;
+    err e = tokenizer_open(path, NULL, &tok);
+    if (!e) e = tokenizer_open("bytes", NULL, &bytes);
+    bool same = !e && tokenizer_hash(tok) == tokenizer_hash(bytes);
+    tokenizer_free(tok);
+    tokenizer_free(bytes);
+    err_free(e);
+    return same;
+}
+
+/* The tokenizer comes with its model. */
+static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
+    char *path = io_join(from, "tokenizer.json");
+    s->bytes = io_exists(path) && is_bytes(path);
+    free(path);
+    TRY(io_make_dirs(run));
+    if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
+    return copy_if_there(from, run, TOKENIZER_CONFIG);
+}
+
+static err check_new_run(const char *run) {
+    char *found = NULL;
+    TRY(ckpt_latest(run, &found));
+    if (!found) return OK;
+    free(found);
+    return err_hint(ERR("%s already holds a run", run), "choose a new folder");
 }
 
 err cmd_import(int argc, char **argv) {
     const char *path[2];
-    char *there = NULL, *words = NULL;
     model_config c;
     const hf_family *family;
     weights w = { 0 };
     err e = OK;
     TRY(cli_parse(&import_spec, argc - 1, argv + 1, NULL, path));
-    TRY(ckpt_latest(path[1], &there));
-    if (there) {
-        free(there);
-        return err_hint(ERR("%s already holds a run", path[1]), "choose a new folder");
-    }
-    TRY(hf_import_config(path[0], &c, &family));
+    TRY(check_new_run(path[1]));
+    TRY(hf_import_config(path[0], &c, &family, NULL));
     TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(hf_load(family, path[0], w.m, w.p));
+    TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
     TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, NULL, 0));
-    words = io_join(path[0], "tokenizer.json");
-    TRY_CLEAN(copy_tokenizer(words, path[1]));
-    say("imported", &w, family, path[1]);
+    report("imported", &w, family, path[1]);
 cleanup:
-    free(words);
     weights_free(&w);
     return e;
 }
 
+/* ---- export ------------------------------------------------------------------------------- */
 err cmd_export(int argc, char **argv) {
     const char *path[2];
     exchange_args a = { .dtype = "fp32" };
     weights w = { 0 };
-    const hf_family *family;
-    char *words = NULL;
+    hf_export x = { .get = get_param, .ctx = &w };
+    tokenizer *tok = NULL;
+    char *settings = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
-    dtype dt = dt_from_name(a.dtype);
-    if (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16)
-        return err_hint(ERR("--dtype: \"%s\" is no type of weights", a.dtype),
-                        "choose fp32, bf16 or fp16");
+    x.dt = dt_from_name(a.dtype);
+    x.max_file_bytes = (size_t)a.shard;
+    if (x.dt != DT_F32 && x.dt != DT_BF16 && x.dt != DT_F16)
+        return err_hint(ERR("--dtype: expected fp32, bf16 or fp16; got \"%s\"", a.dtype),
+                        "choose one of the three");
     TRY_CLEAN(weights_open(path[0], WEIGHTS_ON_CPU, NULL, 0, &w));
-    TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &family));
-    TRY_CLEAN(io_make_dirs(path[1]));
-    TRY_CLEAN(hf_export_config(path[1], family, model_conf(w.m), dt));
-    TRY_CLEAN(hf_export_params(family, path[1], w.m, dt, (size_t)a.shard, get, &w));
-    words = ckpt_tokenizer_path(w.path);
-    TRY_CLEAN(copy_tokenizer(words, path[1]));
-    say("exported", &w, family, path[1]);
+    TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
+    TRY_CLEAN(weights_tokenizer(&w, &tok));
+    settings = ckpt_file(w.path, TOKENIZER_CONFIG);
+    x.m = w.m;
+    x.tok = tok;
+    x.tokenizer_config = settings;
+    TRY_CLEAN(hf_export_folder(path[1], &x));
+    report("exported", &w, x.family, path[1]);
 cleanup:
-    free(words);
+    free(settings);
+    tokenizer_free(tok);
     weights_free(&w);
     return e;
 }

@@ -68,10 +68,18 @@ void model_fact_set(const model_fact *f, model_config *c, double value) {
 }
 
 bool model_fact_applies(const model_fact *f, const model_config *c) {
-    bool rope = c->pos == POS_ROPE, llama3 = rope && c->rope_scaling == ROPE_LLAMA3;
-    return (rope || !(f->flags & FACT_OF_ROPE)) && (llama3 || !(f->flags & FACT_OF_LLAMA3)) &&
-           (c->mup || !(f->flags & FACT_OF_MUP)) &&
-           (c->norm == NORM_LAYER || !(f->flags & FACT_OF_LAYER_NORM));
+    bool rope = c->pos == POS_ROPE;
+    const struct {
+        int flag;
+        bool holds;
+    } conditions[] = {
+        { FACT_OF_ROPE, rope },        { FACT_OF_LLAMA3, rope && c->rope_scaling == ROPE_LLAMA3 },
+        { FACT_OF_MUP, c->mup },       { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER },
+        { FACT_OF_NO_BIAS, !c->bias },
+    };
+    for (size_t i = 0; i < COUNT_OF(conditions); i++)
+        if ((f->flags & conditions[i].flag) && !conditions[i].holds) return false;
+    return true;
 }
 
 bool model_fact_legal(const model_fact *f, double value) {
@@ -125,4 +133,9 @@ int model_config_diff(const model_config *a, const model_config *b, int from) {
 void model_config_init(model_config *c) {
     *c = (model_config){ 0 };
     for (size_t i = 0; i < COUNT_OF(facts); i++) model_fact_set(&facts[i], c, facts[i].fallback);
+}
+
+void model_config_normalize(model_config *c) {
+    for (size_t i = 0; i < COUNT_OF(facts); i++)
+        if (!model_fact_applies(&facts[i], c)) model_fact_set(&facts[i], c, facts[i].fallback);
 }

@@ -14,7 +14,7 @@
  *     model_init(m, p, rank, seed);
  *
  * A new architecture is: rows in params.c that its switches turn on, a branch in blocks.c if no
- * switch says it yet, a preset, and a row of Hugging Face names (checkpoint/hf.c).
+ * switch says it yet, a preset, and a row of Hugging Face names (checkpoint/hf_families.c).
  */
 #ifndef INGOT_MODEL_H
 #define INGOT_MODEL_H
@@ -43,6 +43,7 @@ typedef enum fact_flag {
     FACT_OF_LLAMA3 = 8, /* matters only with llama3 rope scaling */
     FACT_OF_MUP = 16,   /* matters only with muP */
     FACT_OF_LAYER_NORM = 32,
+    FACT_OF_NO_BIAS = 64, /* matters only where model.bias is false */
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
@@ -72,6 +73,8 @@ char *model_fact_expects(const model_fact *f, char *buf, size_t n);
 int model_config_diff(const model_config *a, const model_config *b, int from);
 /* Sets every fact to its default, and the name to "". */
 void model_config_init(model_config *c);
+/* Sets the facts that do not matter to this model to their defaults. */
+void model_config_normalize(model_config *c);
 
 /* Fills c from a preset; an unknown name is an error that lists near ones. MODEL_CUSTOM is one without
  * sizes, for models that the other options describe. */

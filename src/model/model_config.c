@@ -63,14 +63,22 @@ void model_to_config(const model_config *c, config *cfg) {
     }
 }
 
+static err check_ranges(const model_config *c) {
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        double v = model_fact_get(f, c);
+        char value[64], expects[256];
+        if (!model_fact_applies(f, c) || model_fact_legal(f, v)) continue;
+        return err_hint(ERR("%s: expected %s; got %s", f->name,
+                            model_fact_expects(f, expects, sizeof expects),
+                            model_fact_text(f, v, value, sizeof value)),
+                        "give it a value in that range");
+    }
+    return OK;
+}
+
 err model_check(const model_config *c) {
-    if (c->layers < 1 || c->dim < 1 || c->heads < 1 || c->kv_heads < 1 || c->head_dim < 1 ||
-        c->ffn < 1 || c->vocab < 1 || c->max_seq < 1)
-        return err_hint(ERR("the model has a size of zero: %d layers, width %lld, %d heads, "
-                            "feed-forward %lld, vocabulary %lld",
-                            c->layers, (long long)c->dim, c->heads, (long long)c->ffn,
-                            (long long)c->vocab),
-                        "set model.preset, or every size of the model section");
+    TRY(check_ranges(c));
     if (c->heads % c->kv_heads)
         return err_hint(
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),
@@ -80,6 +88,10 @@ err model_check(const model_config *c) {
             ERR("model.rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
                 (long long)c->head_dim),
             "raise model.rope_fraction or model.head_dim, or set model.positions=learned");
+    if (c->pos == POS_ROPE && rope_dims(c) > c->head_dim)
+        return err_hint(
+            ERR("a head of %lld dims, which is odd, cannot rotate whole", (long long)c->head_dim),
+            "set an even model.head_dim, or a smaller model.rope_fraction");
     if (c->rope_scaling == ROPE_LLAMA3 && !(c->rope_high > c->rope_low))
         return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
                             "model.rope_low_freq_factor (%g)",

@@ -40,6 +40,9 @@ err fp8_check(const model_layout *l);
 /* Products of this module compute in... */
 err module_dtype(const model_layout *l, const char *module, dtype *out);
 param_set model_set(const model *m);
+/* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
+ * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */
+int64_t rope_width(const model_config *c);
 int64_t rope_dims(const model_config *c);
 
 #endif

@@ -266,9 +266,11 @@ err model_refresh_copies(const model *m, plan *p, int rank) {
 }
 
 /* ---- constants and inputs ---------------------------------------------------------------- */
-int64_t rope_dims(const model_config *c) {
-    return (int64_t)(c->rope_fraction * (double)c->head_dim + 0.5) / 2 * 2;
+int64_t rope_width(const model_config *c) {
+    return (int64_t)(c->rope_fraction * (double)c->head_dim);
 }
+
+int64_t rope_dims(const model_config *c) { return (rope_width(c) + 1) / 2 * 2; }
 
 /* Llama 3: waves longer than the original context are stretched by `factor`, short ones left,
  * those between blended. */
@@ -285,6 +287,7 @@ void model_fill_constants(const model *m, plan *p) {
     void *at = plan_input(p, "rope");
     if (!at) return;
     int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
+    double width = (double)rope_width(&m->c);
     for (int i = 0; i < m->records; i++)
         for (val v = 0; v < m->recorded[i]->vals; v++) {
             const prog_val *x = &m->recorded[i]->val[v];
@@ -293,7 +296,7 @@ void model_fill_constants(const model *m, plan *p) {
     size_t bytes = (size_t)(rows * rot) * sizeof(float);
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {
-        double f = pow(m->c.rope_theta, -2.0 * (double)j / (double)rot);
+        double f = pow(m->c.rope_theta, -2.0 * (double)j / width);
         f = scaled_frequency(&m->c, f);
         for (int64_t t = 0; t < rows; t++) {
             table[t * rot + j] = (float)cos((double)t * f);

@@ -38,7 +38,7 @@ static err find_weights(const char *from, run_start *s) {
     if (s->path) return OK;
     s->path = strdup(from);
     if (folder_has(from, "manifest.json")) return OK;
-    if (folder_has(from, "config.json")) return hf_import_config(from, &s->saved, &s->hf);
+    if (folder_has(from, "config.json")) return hf_import_config(from, &s->saved, &s->hf, NULL);
     return err_hint(
         ERR("checkpoint.initial_load_path: %s holds no run, no checkpoint and no Hugging "
             "Face model",

@@ -7,7 +7,7 @@
 #include "eval/eval.h"
 
 static const char *const families[] = { "gpt2",    "gpt_neox", "llama", "llama3", "llama3_sharded",
-                                        "mistral", "olmo2",    "qwen2", "qwen3" };
+                                        "mistral", "olmo2",    "qwen2", "qwen3",  "gpt_neox_odd" };
 
 typedef struct subject {
     model_config c;
@@ -70,7 +70,7 @@ static void open_subject(const char *name, subject *s) {
     st_read(lg, 0, lg->count, s->logits);
     st_read(expected(s, "loss"), 0, 1, &s->loss);
 
-    assert_ok(hf_import_config(dir, &s->c, &s->family));
+    assert_ok(hf_import_config(dir, &s->c, &s->family, NULL));
     model_layout l = { .dt = DT_F32 };
     assert_ok(model_new(&s->c, &l, &s->m));
     s->x.comm = comm_self();
@@ -247,12 +247,12 @@ static void import_then_export_is_bit_exact(void **state) {
         open_subject(families[i], &s);
         assert_int_equal(folder_make(&folder), 0);
         const char *dir = folder.path;
-        assert_ok(hf_export_config(dir, s.family, &s.c, DT_F32));
+        assert_ok(hf_export_config(dir, s.family, &s.c, DT_F32, (hf_tokens){ -1, -1 }));
         assert_ok(hf_export_params(s.family, dir, s.m, DT_F32, 0, get_weights, &s));
         same_tensors(families[i], from, dir);
         model_config again;
         const hf_family *family;
-        assert_ok(hf_import_config(dir, &again, &family));
+        assert_ok(hf_import_config(dir, &again, &family, NULL));
         json_t *a = model_to_json(&s.c), *b = model_to_json(&again);
         json_object_del(a, "name");
         json_object_del(b, "name");

@@ -1,36 +1,15 @@
 /* The table of model facts: every row reaches its option, its member, a checkpoint and the
  * comparison of two models, and what older checkpoints lack has its default. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-#include <cmocka.h>
-
-#include <stdlib.h>
-#include <string.h>
+#include "support/facts.h"
+#include "support/test.h"
 
 #include "checkpoint/checkpoint.h"
 #include "config/config_internal.h"
-#include "fact_values.h"
-
-static void check(err e) {
-    if (!e) return;
-    err_print(stderr, e, true);
-    err_free(e);
-    fail();
-}
-
-static void refuses(err e, const char *word) {
-    assert_non_null(e);
-    if (!strstr(err_message(e), word))
-        fail_msg("expected an error with \"%s\", got \"%s\"", word, err_message(e));
-    err_free(e);
-}
 
 /* A model to which every fact matters. */
 static model_config whole(void) {
     model_config c;
-    check(model_preset("tiny", &c));
+    assert_ok(model_preset("tiny", &c));
     c.rope_scaling = ROPE_LLAMA3;
     c.mup = true;
     c.norm = NORM_LAYER;
@@ -57,11 +36,11 @@ static void every_fact_has_its_option(void **state) {
         config cfg;
         char text[64];
         config_init(&cfg);
-        check(config_set(&cfg, "model.norm", "layer"));
-        check(model_from_config(&cfg, &c));
+        assert_ok(config_set(&cfg, "model.norm", "layer"));
+        assert_ok(model_from_config(&cfg, &c));
         double v = other_value(f, &c);
-        check(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
-        check(model_from_config(&cfg, &c));
+        assert_ok(config_set(&cfg, f->name, model_fact_text(f, v, text, sizeof text)));
+        assert_ok(model_from_config(&cfg, &c));
         if (model_fact_get(f, &c) != v) fail_msg("%s=%s does not reach the model", f->name, text);
         config_free(&cfg);
     }
@@ -77,7 +56,7 @@ static void every_fact_is_kept_and_compared(void **state) {
         assert_int_equal(model_config_diff(&c, &plain, 0), i);
         json_t *o = model_to_json(&c);
         assert_non_null(json_object_get(o, f->key));
-        check(model_from_json(o, "file", &back));
+        assert_ok(model_from_json(o, "file", &back));
         json_decref(o);
         if (model_fact_get(f, &back) != model_fact_get(f, &c) ||
             model_config_diff(&c, &back, 0) >= 0)
@@ -87,7 +66,7 @@ static void every_fact_is_kept_and_compared(void **state) {
 
 static void facts_without_effect_do_not_differ(void **state) {
     model_config a, b;
-    check(model_preset("gpt-small", &a));
+    assert_ok(model_preset("gpt-small", &a));
     b = a;
     b.rope_theta = 7;
     b.rope_factor = 3;
@@ -104,10 +83,10 @@ static void older_checkpoints_load(void **state) {
         err e = model_from_json(o, "old.json", &back);
         json_decref(o);
         if (f->flags & FACT_REQUIRED) {
-            refuses(e, f->key);
+            assert_error(e, f->key);
             continue;
         }
-        check(e);
+        assert_ok(e);
         assert_true(model_fact_get(f, &back) == f->fallback);
     }
 }
@@ -130,12 +109,29 @@ static void first_format_loads(void **state) {
         str_add(&text, "{%s, %s}", sizes, cases[i]);
         json_t *o = json_loads(text.text, 0, NULL);
         assert_non_null(o);
-        check(model_from_json(o, "old.json", &c));
+        assert_ok(model_from_json(o, "old.json", &c));
         assert_int_equal(c.norm_position, i ? NORM_POST : NORM_PRE);
         assert_int_equal(c.pos, i ? POS_ROPE : POS_LEARNED);
         assert_true(c.rope_theta == 10000 && c.rope_fraction == 1 && c.rope_factor == 8);
         json_decref(o);
         str_free(&text);
+    }
+}
+
+/* Version 0.1 rounded to an even number of rotated dims: 0.3 of 8 is 2.4, of which it rotated 2, and
+ * 0.4 of 8 is 3.2, of which it rotated 2 as well. */
+static void older_checkpoints_rotate_as_they_did(void **state) {
+    static const double fractions[] = { 0.3, 0.4, 0.25, 1 }, want[] = { 2, 2, 2, 8 };
+    for (size_t i = 0; i < COUNT_OF(fractions); i++) {
+        model_config c = whole(), back;
+        c.head_dim = 8;
+        c.rope_fraction = fractions[i];
+        json_t *o = model_to_json(&c);
+        json_object_del(o, "norm_position");
+        json_object_set_new(o, "norm_post", json_false());
+        assert_ok(model_from_json(o, "old.json", &back));
+        json_decref(o);
+        assert_int_equal((int64_t)(back.rope_fraction * 8), want[i]);
     }
 }
 
@@ -157,7 +153,7 @@ static void wrong_checkpoints_are_refused(void **state) {
         model_config c = whole(), back;
         json_t *o = model_to_json(&c);
         json_object_set_new(o, cases[i].key, json_loads(cases[i].value, JSON_DECODE_ANY, NULL));
-        refuses(model_from_json(o, "bad.json", &back), cases[i].says);
+        assert_error(model_from_json(o, "bad.json", &back), cases[i].says);
         json_decref(o);
     }
 }
@@ -166,7 +162,7 @@ static void wrong_checkpoints_are_refused(void **state) {
 static err model_of(const char *const *set, model_config *c) {
     config cfg;
     config_init(&cfg);
-    for (; *set; set += 2) check(config_set(&cfg, set[0], set[1]));
+    for (; *set; set += 2) assert_ok(config_set(&cfg, set[0], set[1]));
     err e = model_from_config(&cfg, c);
     config_free(&cfg);
     return e;
@@ -175,13 +171,13 @@ static err model_of(const char *const *set, model_config *c) {
 
 static void sizes_follow_width_and_heads(void **state) {
     model_config c;
-    check(MODEL_OF(&c, "model.dim", "256"));
+    assert_ok(MODEL_OF(&c, "model.dim", "256"));
     assert_true(c.head_dim == 64 && c.ffn == 768 && c.kv_heads == 2);
-    check(MODEL_OF(&c, "model.heads", "8"));
+    assert_ok(MODEL_OF(&c, "model.heads", "8"));
     assert_true(c.head_dim == 16 && c.kv_heads == 8);
-    check(MODEL_OF(&c, "model", "qwen3-0.6b", "model.layers", "2"));
+    assert_ok(MODEL_OF(&c, "model", "qwen3-0.6b", "model.layers", "2"));
     assert_int_equal(c.head_dim, 128);
-    refuses(MODEL_OF(&c, "model.heads", "3"), "does not divide");
+    assert_error(MODEL_OF(&c, "model.heads", "3"), "does not divide");
 }
 
 int main(void) {
@@ -192,6 +188,7 @@ int main(void) {
         cmocka_unit_test(facts_without_effect_do_not_differ),
         cmocka_unit_test(older_checkpoints_load),
         cmocka_unit_test(first_format_loads),
+        cmocka_unit_test(older_checkpoints_rotate_as_they_did),
         cmocka_unit_test(wrong_checkpoints_are_refused),
         cmocka_unit_test(sizes_follow_width_and_heads),
     };

@@ -113,7 +113,7 @@ static void a_hugging_face_folder_is_imported_on_the_fly(void **state) {
     char *checkpoint;
     assert_ok(ckpt_find(in_folder(f, "run"), &checkpoint));
     assert_ok(ckpt_read_manifest(checkpoint, &saved, &at, NULL));
-    assert_ok(hf_import_config(theirs_at, &theirs, &family));
+    assert_ok(hf_import_config(theirs_at, &theirs, &family, NULL));
     assert_int_equal(model_config_diff(&saved, &theirs, 0), -1);
     st_file *ours, *original;
     assert_ok(st_open(run_path(f, "run", "checkpoints/step-00000001/model.safetensors"), &ours));

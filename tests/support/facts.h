@@ -1,11 +1,11 @@
 /* Another legal value of a fact, for tests that walk the table. */
-#ifndef FACT_VALUES_H
-#define FACT_VALUES_H
+#ifndef INGOT_TESTS_FACTS_H
+#define INGOT_TESTS_FACTS_H
 
 #include "model/model.h"
 
 /* @return a value of the fact that c does not have and that contradicts none of its others. */
-static double other_value(const model_fact *f, const model_config *c) {
+static inline double other_value(const model_fact *f, const model_config *c) {
     double v = model_fact_get(f, c);
     switch (f->type) {
     case FACT_BOOL: return !v;

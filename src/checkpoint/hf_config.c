@@ -1,0 +1,489 @@
+/* config.json of Hugging Face models, read and written by the tables of hf_families.c. A key that
+ * changes what a model computes is either used or refused; one that we do not know is reported.
+ *
+ * Rotary positions have two forms: keys at the top level with an object "rope_scaling", and, from
+ * transformers 5 on, one object "rope_parameters". Both are read, and must agree where a file has
+ * both; the older one is written, which every version reads. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "checkpoint/hf_internal.h"
+#include "io/io.h"
+
+/* Names of the activations; the first of a kind is the one we write. */
+static const struct {
+    const char *theirs;
+    bool gated;
+    mlp_kind ours;
+} activations[] = {
+    { "silu", true, MLP_SWIGLU },          { "swish", true, MLP_SWIGLU },
+    { "gelu_new", false, MLP_GELU_TANH },  { "gelu_pytorch_tanh", false, MLP_GELU_TANH },
+    { "gelu_fast", false, MLP_GELU_TANH }, { "gelu_accurate", false, MLP_GELU_TANH },
+    { "gelu", false, MLP_GELU_ERF },       { "gelu_python", false, MLP_GELU_ERF },
+};
+
+static const model_fact *fact_of(const hf_key *k) {
+    for (int i = 0; i < model_facts(); i++)
+        if (model_fact_at(i)->at == k->at) return model_fact_at(i);
+    BUG("a key of a family is not a fact");
+}
+
+static double default_value(const model_config *c, const hf_key *k, hf_default what) {
+    switch (what) {
+    case HF_REFUSED: BUG("there is no default");
+    case HF_VALUE: break;
+    case HF_ZERO: return 0;
+    case HF_HEADS: return c->heads;
+    case HF_HEAD_DIM: return (double)(c->dim / MAX(c->heads, 1));
+    case HF_4_DIM: return 4 * (double)c->dim;
+    }
+    return k->value;
+}
+
+/* ---- import ------------------------------------------------------------------------------ */
+
+typedef struct reader {
+    const char *path;
+    const hf_family *family;
+    json_t *doc;
+    model_config *c;
+    str *unknown; /* keys that we do not know */
+} reader;
+
+static err wrong_value(const reader *r, const char *name, const json_t *got, const char *expected) {
+    char *text = json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT);
+    err e =
+        ERR("%s: \"%s\": expected %s; got %s", r->path, name, expected, text ? text : "nothing");
+    free(text);
+    return e;
+}
+
+static const char other_model[] = "import a model without it: ours have no counterpart";
+
+static double json_number_of(const model_fact *f, const json_t *v) {
+    switch (f->type) {
+    case FACT_INT: return json_is_integer(v) ? (double)json_integer_value(v) : NAN;
+    case FACT_REAL: return json_is_number(v) ? json_number_value(v) : NAN;
+    case FACT_BOOL: return json_is_boolean(v) ? json_is_true(v) : NAN;
+    case FACT_CHOICE: break;
+    }
+    BUG("a choice is never read as a number");
+}
+
+static err read_value(const reader *r, const char *name, const json_t *v, const hf_key *k,
+                      double *out) {
+    const model_fact *f = fact_of(k);
+    char expects[256];
+    *out = json_number_of(f, v);
+    if (!isnan(*out) && model_fact_legal(f, *out)) return OK;
+    return err_hint(wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
+                    "check that the file is complete and its values are those of a model");
+}
+
+/* A key may have two names; both must agree where both are there. */
+static err find_key(const reader *r, const json_t *object, const hf_key *k, const char **name,
+                    json_t **out) {
+    json_t *first = json_object_get(object, k->theirs);
+    json_t *second = k->alias ? json_object_get(object, k->alias) : NULL;
+    if (first && second && !json_equal(first, second))
+        return err_hint(ERR("%s: \"%s\" and \"%s\", two names of one key, differ", r->path,
+                            k->theirs, k->alias),
+                        "remove the one that does not fit the weights");
+    *name = first || !second ? k->theirs : k->alias;
+    *out = first ? first : second;
+    return OK;
+}
+
+static err read_key(const reader *r, const json_t *object, const hf_key *k) {
+    const char *name = NULL;
+    json_t *v = NULL;
+    double value;
+    if (k->theirs) TRY(find_key(r, object, k, &name, &v));
+    hf_default what = v ? k->null : k->absent;
+    if (!v && what == HF_REFUSED)
+        return err_hint(ERR("%s: \"%s\" is missing", r->path, k->theirs),
+                        "add it: every model of type %s has it", r->family->model_type);
+    if (v && (!json_is_null(v) || what == HF_REFUSED))
+        TRY(read_value(r, name, v, k, &value));
+    else
+        value = default_value(r->c, k, what);
+    if (v && k->use != HF_USED && value != default_value(r->c, k, k->absent)) {
+        char want[64];
+        model_fact_text(fact_of(k), default_value(r->c, k, k->absent), want, sizeof want);
+        return err_hint(wrong_value(r, name, v, want), "%s", other_model);
+    }
+    model_fact_set(fact_of(k), r->c, value);
+    return OK;
+}
+
+static err read_demands(const reader *r, const hf_demand *demands, int n) {
+    for (int i = 0; i < n; i++) {
+        const hf_demand *d = &demands[i];
+        json_t *got = json_object_get(r->doc, d->theirs);
+        json_t *want = json_loads(d->json, JSON_DECODE_ANY, NULL);
+        bool same = !got || json_is_null(got) || d->any || json_equal(got, want);
+        json_decref(want);
+        if (!same) return err_hint(wrong_value(r, d->theirs, got, d->json), "%s", other_model);
+    }
+    return OK;
+}
+
+static err read_activation(const reader *r) {
+    json_t *v = json_object_get(r->doc, r->family->act_key);
+    const char *name = v ? json_string_value(v) : r->family->act_absent;
+    str known = { 0 };
+    for (size_t i = 0; i < COUNT_OF(activations); i++) {
+        if (activations[i].gated != r->family->gated) continue;
+        str_add(&known, "%s%s", known.len ? ", " : "", activations[i].theirs);
+        if (!name || strcmp(activations[i].theirs, name)) continue;
+        r->c->mlp = activations[i].ours;
+        str_free(&known);
+        return OK;
+    }
+    err e = err_hint(wrong_value(r, r->family->act_key, v, known.text), "%s", other_model);
+    str_free(&known);
+    return e;
+}
+
+/* ---- rotary positions */
+
+/* Reads a number that a file may hold in several places, which must agree. */
+static err read_place(const reader *r, const json_t *object, const char *key, const char *fact,
+                      bool *found, double *value) {
+    const model_fact *f = model_fact_find(fact);
+    json_t *v = json_object_get(object, key);
+    char expects[256];
+    if (!v || json_is_null(v)) return OK;
+    double got = json_number_of(f, v);
+    if (isnan(got) || !model_fact_legal(f, got))
+        return err_hint(wrong_value(r, key, v, model_fact_expects(f, expects, sizeof expects)),
+                        "check that the file is complete and its values are those of a model");
+    if (*found && got != *value)
+        return err_hint(ERR("%s: \"%s\" is %g, but another key says %g", r->path, key, got, *value),
+                        "remove the one that does not fit the weights");
+    *found = true;
+    *value = got;
+    return OK;
+}
+
+/* A number from the object `rope` or from the family's own key `outside`. Models of a family with a
+ * key of its own do not read the common one at the top level, which must agree all the same. */
+static err read_rope_number(const reader *r, const json_t *rope, const char *inside,
+                            const char *outside, const char *fact, double absent, double *out) {
+    bool found = false;
+    *out = absent;
+    TRY(read_place(r, rope, inside, fact, &found, out));
+    TRY(read_place(r, r->doc, outside ? outside : inside, fact, &found, out));
+    found = true;
+    return read_place(r, r->doc, inside, fact, &found, out);
+}
+
+/* The object that describes rotary positions, NULL where there is none. */
+static err find_rope(const reader *r, json_t **out) {
+    json_t *now = json_object_get(r->doc, "rope_parameters");
+    json_t *older = json_object_get(r->doc, "rope_scaling");
+    *out = NULL;
+    for (int i = 0; i < 2; i++) {
+        json_t *v = i ? older : now;
+        if (!v || json_is_null(v) || (json_is_object(v) && !json_object_size(v))) continue;
+        if (!json_is_object(v))
+            return err_hint(wrong_value(r, i ? "rope_scaling" : "rope_parameters", v, "an object"),
+                            "correct the file");
+        if (*out && !json_equal(*out, v))
+            return err_hint(ERR("%s: \"rope_parameters\" and \"rope_scaling\" differ", r->path),
+                            "remove the one that does not fit the weights");
+        *out = v;
+    }
+    return OK;
+}
+
+static err read_scaling(const reader *r, json_t *rope) {
+    for (int i = 0; i < hf_n_scaling_keys; i++) {
+        const hf_key *k = &hf_scaling_keys[i];
+        bool outside = k->at == offsetof(model_config, rope_original);
+        json_t *inner = json_object_get(rope, k->theirs);
+        json_t *outer = outside ? json_object_get(r->doc, k->theirs) : NULL;
+        if (inner && outer && !json_equal(inner, outer))
+            return err_hint(ERR("%s: two values of \"%s\"", r->path, k->theirs),
+                            "remove the one that does not fit the weights");
+        TRY(read_key(r, !inner && outer ? r->doc : rope, k));
+    }
+    r->c->rope_scaling = ROPE_LLAMA3;
+    return OK;
+}
+
+static void note_unknown(const reader *r, const char *object, const char *key) {
+    str_add(r->unknown, "%s%s%s%s", r->unknown->len ? ", " : "", object ? object : "",
+            object ? "." : "", key);
+}
+
+static err check_rope_keys(const reader *r, json_t *rope) {
+    static const char *const known[] = { "rope_type", "type", "rope_theta",
+                                         "partial_rotary_factor" };
+    const char *key;
+    json_t *v;
+    json_object_foreach(rope, key, v) {
+        bool is_known = false;
+        for (size_t i = 0; i < COUNT_OF(known); i++) is_known |= !strcmp(known[i], key);
+        for (int i = 0; i < hf_n_scaling_keys; i++)
+            is_known |= !strcmp(hf_scaling_keys[i].theirs, key);
+        if (json_is_object(v))
+            return err_hint(
+                ERR("%s: rotary positions that differ between layers (\"%s\")", r->path, key), "%s",
+                other_model);
+        if (!is_known) note_unknown(r, "rope_parameters", key);
+    }
+    return OK;
+}
+
+static err read_rope(const reader *r) {
+    const hf_family *f = r->family;
+    json_t *rope;
+    if (!f->theta_key) return OK;
+    TRY(find_rope(r, &rope));
+    TRY(check_rope_keys(r, rope));
+    TRY(read_rope_number(r, rope, "rope_theta", f->theta_key, "rope_theta", 10000,
+                         &r->c->rope_theta));
+    TRY(read_rope_number(r, rope, "partial_rotary_factor", f->fraction_key, "rope_fraction",
+                         f->fraction_absent, &r->c->rope_fraction));
+    if (!f->fraction_key && r->c->rope_fraction != 1)
+        return err_hint(
+            ERR("%s: \"partial_rotary_factor\": expected 1; got %g", r->path, r->c->rope_fraction),
+            "%s", other_model);
+    json_t *type = json_object_get(rope, "rope_type"), *older = json_object_get(rope, "type");
+    if (type && older && !json_equal(type, older))
+        return err_hint(ERR("%s: \"rope_type\" and \"type\" differ", r->path),
+                        "remove the one that does not fit the weights");
+    if (!type) type = older;
+    const char *name = type ? json_string_value(type) : "default";
+    if (name && !strcmp(name, "default")) return OK;
+    if (!name || strcmp(name, "llama3"))
+        return err_hint(wrong_value(r, "rope_type", type, "\"default\" or \"llama3\""), "%s",
+                        other_model);
+    return read_scaling(r, rope);
+}
+
+/* ---- the whole file */
+
+/* Layers are all alike in our models: with the window, or without. */
+static err check_layer_types(const reader *r) {
+    json_t *list = json_object_get(r->doc, "layer_types"), *v;
+    const char *want = r->c->window ? "sliding_attention" : "full_attention";
+    size_t i;
+    if (!list || json_is_null(list)) return OK;
+    if (!json_is_array(list))
+        return err_hint(wrong_value(r, "layer_types", list, "an array"), "correct the file");
+    json_array_foreach(list, i, v) {
+        const char *got = json_string_value(v);
+        if (!got || strcmp(got, want))
+            return err_hint(ERR("%s: \"layer_types\": expected \"%s\" for every layer; got \"%s\" "
+                                "for layer %zu",
+                                r->path, want, got ? got : "no text", i),
+                            "%s", other_model);
+    }
+    return OK;
+}
+
+static bool demand_names(const hf_demand *d, int n, const char *key) {
+    for (int i = 0; i < n; i++)
+        if (!strcmp(d[i].theirs, key)) return true;
+    return false;
+}
+
+static bool key_is_read(const hf_family *f, const char *key) {
+    static const char *const rope[] = { "rope_theta", "partial_rotary_factor", "rope_parameters",
+                                        "rope_scaling" };
+    for (int i = 0; i < f->n_keys; i++) {
+        const hf_key *k = &f->keys[i];
+        if (k->theirs && !strcmp(k->theirs, key)) return true;
+        if (k->alias && !strcmp(k->alias, key)) return true;
+    }
+    for (size_t i = 0; f->theta_key && i < COUNT_OF(rope); i++)
+        if (!strcmp(rope[i], key)) return true;
+    const char *const own[] = { f->act_key, f->theta_key, f->fraction_key, "layer_types" };
+    for (size_t i = 0; i < COUNT_OF(own); i++)
+        if (own[i] && !strcmp(own[i], key)) return true;
+    return demand_names(f->demands, f->n_demands, key) ||
+           demand_names(hf_common_demands, hf_n_common_demands, key);
+}
+
+static err find_family(reader *r) {
+    const char *type = json_string_value(json_object_get(r->doc, "model_type"));
+    if (!type)
+        return err_hint(ERR("%s: no \"model_type\"", r->path),
+                        "give the folder of a Hugging Face model");
+    r->family = hf_family_of(type);
+    if (r->family) return OK;
+    str known = { 0 };
+    for (int i = 0; hf_family_at(i); i++)
+        str_add(&known, "%s%s", i ? ", " : "", hf_family_at(i)->model_type);
+    err e = err_hint(ERR("%s: models of type \"%s\" are not supported", r->path, type),
+                     "import a model of type %s", known.text);
+    str_free(&known);
+    return e;
+}
+
+static err read_config(reader *r) {
+    const char *key;
+    json_t *v;
+    TRY(find_family(r));
+    TRY(read_demands(r, hf_common_demands, hf_n_common_demands));
+    TRY(read_demands(r, r->family->demands, r->family->n_demands));
+    for (int i = 0; i < r->family->n_keys; i++) TRY(read_key(r, r->doc, &r->family->keys[i]));
+    TRY(read_activation(r));
+    TRY(read_rope(r));
+    TRY(check_layer_types(r));
+    json_object_foreach(r->doc, key, v) if (!key_is_read(r->family, key) &&
+                                            !hf_key_is_harmless(key)) note_unknown(r, NULL, key);
+    model_config_normalize(r->c);
+    snprintf(r->c->name, sizeof r->c->name, "%s", r->family->model_type);
+    return model_check(r->c);
+}
+
+err hf_import_config(const char *folder, model_config *c, const hf_family **family, str *unknown) {
+    err e = OK;
+    str path = { 0 }, own = { 0 };
+    model_config_init(c);
+    str_add(&path, "%s/config.json", folder);
+    reader r = { .path = path.text, .c = c, .unknown = unknown ? unknown : &own };
+    TRY_CLEAN(io_json_read(path.text, &r.doc));
+    TRY_CLEAN(read_config(&r));
+    *family = r.family;
+    if (own.len) log_warn("%s: unknown keys, taken to change nothing: %s", path.text, own.text);
+cleanup:
+    json_decref(r.doc);
+    str_free(&own);
+    str_free(&path);
+    return e;
+}
+
+/* ---- export ------------------------------------------------------------------------------ */
+
+static const hf_key *key_of(const hf_family *family, const model_fact *f) {
+    for (int i = 0; i < family->n_keys; i++)
+        if (family->keys[i].at == f->at) return &family->keys[i];
+    return NULL;
+}
+
+/* Whether models of the family may have any value of this fact, which config.json then holds. */
+static bool is_free(const hf_family *family, const model_fact *f) {
+    const hf_key *k = key_of(family, f);
+    if (k) return k->use != HF_IMPLIED;
+    if (f->at == offsetof(model_config, rope_fraction)) return family->fraction_key != NULL;
+    return (f->flags & (FACT_OF_ROPE | FACT_OF_LLAMA3)) && family->theta_key;
+}
+
+static bool has_activation(const hf_family *family, mlp_kind mlp) {
+    for (size_t i = 0; i < COUNT_OF(activations); i++)
+        if (activations[i].gated == family->gated && activations[i].ours == mlp) return true;
+    return false;
+}
+
+/* An error names the fact that the family does not express. */
+static err check_fits(const hf_family *family, const model_config *c) {
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        const hf_key *k = key_of(family, f);
+        char has[64], wants[64];
+        if ((f->flags & FACT_TRAINING) || !model_fact_applies(f, c) || is_free(family, f)) continue;
+        double got = model_fact_get(f, c);
+        double want = k ? default_value(c, k, k->absent) : f->fallback;
+        bool activation = f->at == offsetof(model_config, mlp);
+        if (activation && has_activation(family, c->mlp)) continue;
+        if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
+        if (got != want)
+            return err_hint(ERR("models of type %s have %s=%s; this one has %s", family->model_type,
+                                f->name, model_fact_text(f, want, wants, sizeof wants),
+                                model_fact_text(f, got, has, sizeof has)),
+                            "choose another family with --family");
+    }
+    return OK;
+}
+
+err hf_family_for(const model_config *c, const char *wanted, const hf_family **family) {
+    str names = { 0 };
+    for (int i = 0; hf_family_at(i); i++) {
+        *family = hf_family_at(i);
+        str_add(&names, "%s%s", i ? ", " : "", (*family)->model_type);
+        if (wanted && strcmp(wanted, (*family)->model_type)) continue;
+        err e = check_fits(*family, c);
+        if (!e || wanted) {
+            str_free(&names);
+            return e;
+        }
+        err_free(e);
+    }
+    *family = NULL;
+    err e = wanted ? err_hint(ERR("--family: \"%s\" is not a family that we write", wanted),
+                              "use one of %s", names.text)
+                   : err_hint(ERR("no Hugging Face family has models like this one"),
+                              "pass --family=NAME (%s) to see which option that family lacks",
+                              names.text);
+    str_free(&names);
+    return e;
+}
+
+static json_t *json_of(const model_config *c, const hf_key *k) {
+    const model_fact *f = fact_of(k);
+    double v = model_fact_get(f, c);
+    if (f->type == FACT_REAL) return json_real(v);
+    if (f->type == FACT_BOOL) return json_boolean(v != 0);
+    return v == 0 ? json_null() : json_integer((json_int_t)v);
+}
+
+static void write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
+    for (int i = 0; i < n; i++)
+        if (keys[i].use == HF_USED)
+            json_object_set_new(object, keys[i].theirs, json_of(c, &keys[i]));
+}
+
+static void write_activation(json_t *doc, const hf_family *family, const model_config *c) {
+    for (size_t i = 0; i < COUNT_OF(activations); i++) {
+        if (activations[i].gated != family->gated || activations[i].ours != c->mlp) continue;
+        json_object_set_new(doc, family->act_key, json_string(activations[i].theirs));
+        return;
+    }
+}
+
+static void write_rope(json_t *doc, const hf_family *family, const model_config *c) {
+    if (!family->theta_key) return;
+    json_object_set_new(doc, family->theta_key, json_real(c->rope_theta));
+    if (family->fraction_key)
+        json_object_set_new(doc, family->fraction_key, json_real(c->rope_fraction));
+    if (c->rope_scaling != ROPE_LLAMA3) return;
+    json_t *scaling = json_pack("{s:s}", "rope_type", "llama3");
+    write_keys(scaling, c, hf_scaling_keys, hf_n_scaling_keys);
+    json_object_set_new(doc, "rope_scaling", scaling);
+}
+
+static const char *torch_dtype(dtype dt) {
+    static const char *const names[DT_COUNT] = {
+        [DT_F32] = "float32", [DT_BF16] = "bfloat16", [DT_F16] = "float16"
+    };
+    BUG_IF(!names[dt]);
+    return names[dt];
+}
+
+static json_t *token_json(int64_t id) { return id < 0 ? json_null() : json_integer(id); }
+
+err hf_export_config(const char *folder, const hf_family *family, const model_config *c, dtype dt,
+                     hf_tokens tokens) {
+    TRY(check_fits(family, c));
+    json_t *doc =
+        json_pack("{s:[s], s:s, s:s, s:o, s:o}", "architectures", family->architecture,
+                  "model_type", family->model_type, "torch_dtype", torch_dtype(dt), "bos_token_id",
+                  token_json(tokens.bos), "eos_token_id", token_json(tokens.eos));
+    write_keys(doc, c, family->keys, family->n_keys);
+    for (int i = 0; i < family->n_demands; i++)
+        json_object_set_new(doc, family->demands[i].theirs,
+                            json_loads(family->demands[i].json, JSON_DECODE_ANY, NULL));
+    write_activation(doc, family, c);
+    write_rope(doc, family, c);
+    str path = { 0 };
+    str_add(&path, "%s/config.json", folder);
+    err e = io_json_write(path.text, doc);
+    str_free(&path);
+    json_decref(doc);
+    return e;
+}

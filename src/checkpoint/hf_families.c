@@ -1,0 +1,251 @@
+/* The Hugging Face families: how each expresses the facts of a model in config.json, and its names
+ * and layouts of parameters. A fact that a family does not declare here has its default in every
+ * model of that family, and an export with another value is refused. */
+#include "checkpoint/hf_internal.h"
+
+#include <string.h>
+
+/* clang-format off */
+#define AT(member)                            offsetof(model_config, member)
+#define KEY(theirs, member, absent, value, null) \
+    { theirs, NULL, AT(member), HF_USED, absent, null, value }
+#define SIZE(theirs, member)                  KEY(theirs, member, HF_REFUSED, 0, HF_REFUSED)
+#define REAL(theirs, member, value)           KEY(theirs, member, HF_VALUE, value, HF_REFUSED)
+#define RENAMED(theirs, alias, member) \
+    { theirs, alias, AT(member), HF_USED, HF_REFUSED, HF_REFUSED, 0 }
+#define IMPLIED(member, value)                { NULL, NULL, AT(member), HF_IMPLIED, HF_VALUE, HF_VALUE, value }
+#define ZEROS(member)                         { NULL, NULL, AT(member), HF_ZEROS, HF_VALUE, HF_VALUE, 1 }
+#define ALL_KV                                { NULL, NULL, AT(kv_heads), HF_IMPLIED, HF_HEADS, HF_HEADS, 0 }
+#define HEAD_DIM                              KEY("head_dim", head_dim, HF_HEAD_DIM, 0, HF_HEAD_DIM)
+
+/* ---- facts --------------------------------------------------------------------------------- */
+static const hf_key gpt2_keys[] = {
+    SIZE("vocab_size", vocab),
+    RENAMED("n_positions", "max_position_embeddings", max_seq),
+    RENAMED("n_embd",      "hidden_size",             dim),
+    RENAMED("n_layer",     "num_hidden_layers",       layers),
+    RENAMED("n_head",      "num_attention_heads",     heads),
+    KEY("n_inner", ffn, HF_4_DIM, 0, HF_4_DIM),
+    REAL("layer_norm_epsilon",  norm_eps, 1e-5),
+    REAL("initializer_range",   init_std, 0.02),
+    REAL("tie_word_embeddings", tied, 1),
+    IMPLIED(pos, POS_LEARNED), IMPLIED(norm, NORM_LAYER), ALL_KV,
+    { NULL, NULL, AT(head_dim), HF_IMPLIED, HF_HEAD_DIM, HF_HEAD_DIM, 0 },
+    ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
+};
+
+static const hf_key gpt_neox_keys[] = {
+    SIZE("vocab_size", vocab),
+    SIZE("max_position_embeddings", max_seq),
+    SIZE("hidden_size", dim),
+    SIZE("num_hidden_layers", layers),
+    SIZE("num_attention_heads", heads),
+    SIZE("intermediate_size", ffn),
+    REAL("layer_norm_eps",        norm_eps, 1e-5),
+    REAL("initializer_range",     init_std, 0.02),
+    REAL("tie_word_embeddings",   tied, 0),
+    REAL("use_parallel_residual", parallel, 1),
+    IMPLIED(norm, NORM_LAYER), ALL_KV,
+    { "head_dim", NULL, AT(head_dim), HF_IMPLIED, HF_HEAD_DIM, HF_HEAD_DIM, 0 },
+    ZEROS(bias), ZEROS(norm_bias), ZEROS(qkv_bias),
+};
+
+/* What Llama and the families derived from it share. */
+#define LLAMA_KEYS(EPS)                                                                          \
+    SIZE("vocab_size", vocab),                                                                   \
+    SIZE("max_position_embeddings", max_seq),                                                    \
+    SIZE("hidden_size", dim),                                                                    \
+    SIZE("num_hidden_layers", layers),                                                           \
+    SIZE("num_attention_heads", heads),                                                          \
+    SIZE("intermediate_size", ffn),                                                              \
+    REAL("rms_norm_eps",        norm_eps, EPS),                                                  \
+    REAL("initializer_range",   init_std, 0.02),                                                 \
+    REAL("tie_word_embeddings", tied, 0)
+#define KV_HEADS(absent, value) KEY("num_key_value_heads", kv_heads, absent, value, HF_HEADS)
+
+static const hf_key llama_keys[] = { LLAMA_KEYS(1e-6), KV_HEADS(HF_HEADS, 0), HEAD_DIM };
+static const hf_key mistral_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 8), HEAD_DIM,
+    KEY("sliding_window", window, HF_VALUE, 4096, HF_ZERO),
+};
+static const hf_key qwen2_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 32), HEAD_DIM, ZEROS(qkv_bias),
+};
+static const hf_key qwen3_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 32), IMPLIED(qknorm, QKNORM_HEAD),
+    KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED),
+};
+static const hf_key olmo2_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
+    IMPLIED(norm_position, NORM_POST),
+};
+
+const hf_key hf_scaling_keys[] = {
+    SIZE("factor", rope_factor),
+    SIZE("low_freq_factor", rope_low),
+    SIZE("high_freq_factor", rope_high),
+    SIZE("original_max_position_embeddings", rope_original),
+};
+const int hf_n_scaling_keys = (int)COUNT_OF(hf_scaling_keys);
+
+static const hf_demand gpt2_demands[] = {
+    { "scale_attn_weights",              "true",  false },
+    { "scale_attn_by_inverse_layer_idx", "false", false },
+    { "attn_pdrop",                      "0.0",   true },
+    { "embd_pdrop",                      "0.0",   true },
+    { "resid_pdrop",                     "0.0",   true },
+};
+#define ATTENTION_BIAS(value) { "attention_bias",     value,   false }
+#define NO_MLP_BIAS           { "mlp_bias",           "false", false }
+#define NO_WINDOW             { "use_sliding_window", "false", false }, \
+                              { "sliding_window",     "null",  true }
+static const hf_demand gpt_neox_demands[] = { ATTENTION_BIAS("true") };
+static const hf_demand llama_demands[]    = { ATTENTION_BIAS("false"), NO_MLP_BIAS };
+static const hf_demand qwen2_demands[]    = { NO_WINDOW };
+static const hf_demand qwen3_demands[]    = { ATTENTION_BIAS("false"), NO_WINDOW };
+static const hf_demand olmo2_demands[]    = { ATTENTION_BIAS("false") };
+
+const hf_demand hf_common_demands[] = {
+    { "is_causal",           "true",  false },
+    { "is_encoder_decoder",  "false", false },
+    { "add_cross_attention", "false", false },
+    { "pruned_heads",        "{}",    false },
+    { "quantization_config", "null",  false },
+};
+const int hf_n_common_demands = (int)COUNT_OF(hf_common_demands);
+
+/* ---- parameters ---------------------------------------------------------------------------- */
+static const hf_param gpt2_params[] = {
+    { "embed.tokens",    "transformer.wte.weight",                  0 },
+    { "embed.positions", "transformer.wpe.weight",                  0 },
+    { "l%d.norm1.w",     "transformer.h.%d.ln_1.weight",            0 },
+    { "l%d.norm1.b",     "transformer.h.%d.ln_1.bias",              0 },
+    { "l%d.attn.q",      "transformer.h.%d.attn.c_attn.weight",     HF_Q | HF_TRANSPOSED },
+    { "l%d.attn.k",      "transformer.h.%d.attn.c_attn.weight",     HF_K | HF_TRANSPOSED },
+    { "l%d.attn.v",      "transformer.h.%d.attn.c_attn.weight",     HF_V | HF_TRANSPOSED },
+    { "l%d.attn.q.b",    "transformer.h.%d.attn.c_attn.bias",       HF_Q },
+    { "l%d.attn.k.b",    "transformer.h.%d.attn.c_attn.bias",       HF_K },
+    { "l%d.attn.v.b",    "transformer.h.%d.attn.c_attn.bias",       HF_V },
+    { "l%d.attn.o",      "transformer.h.%d.attn.c_proj.weight",     HF_TRANSPOSED },
+    { "l%d.attn.o.b",    "transformer.h.%d.attn.c_proj.bias",       0 },
+    { "l%d.norm2.w",     "transformer.h.%d.ln_2.weight",            0 },
+    { "l%d.norm2.b",     "transformer.h.%d.ln_2.bias",              0 },
+    { "l%d.mlp.up",      "transformer.h.%d.mlp.c_fc.weight",        HF_TRANSPOSED },
+    { "l%d.mlp.up.b",    "transformer.h.%d.mlp.c_fc.bias",          0 },
+    { "l%d.mlp.down",    "transformer.h.%d.mlp.c_proj.weight",      HF_TRANSPOSED },
+    { "l%d.mlp.down.b",  "transformer.h.%d.mlp.c_proj.bias",        0 },
+    { "norm.w",          "transformer.ln_f.weight",                 0 },
+    { "norm.b",          "transformer.ln_f.bias",                   0 },
+    { "head",            "lm_head.weight",                          0 },
+};
+
+#define NEOX_LAYER "gpt_neox.layers.%d."
+static const hf_param gpt_neox_params[] = {
+    { "embed.tokens",    "gpt_neox.embed_in.weight",                           0 },
+    { "l%d.norm1.w",     NEOX_LAYER "input_layernorm.weight",                  0 },
+    { "l%d.norm1.b",     NEOX_LAYER "input_layernorm.bias",                    0 },
+    { "l%d.attn.q",      NEOX_LAYER "attention.query_key_value.weight",        HF_Q | HF_BY_HEAD },
+    { "l%d.attn.k",      NEOX_LAYER "attention.query_key_value.weight",        HF_K | HF_BY_HEAD },
+    { "l%d.attn.v",      NEOX_LAYER "attention.query_key_value.weight",        HF_V | HF_BY_HEAD },
+    { "l%d.attn.q.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_Q | HF_BY_HEAD },
+    { "l%d.attn.k.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_K | HF_BY_HEAD },
+    { "l%d.attn.v.b",    NEOX_LAYER "attention.query_key_value.bias",          HF_V | HF_BY_HEAD },
+    { "l%d.attn.o",      NEOX_LAYER "attention.dense.weight",                  0 },
+    { "l%d.attn.o.b",    NEOX_LAYER "attention.dense.bias",                    0 },
+    { "l%d.norm2.w",     NEOX_LAYER "post_attention_layernorm.weight",         0 },
+    { "l%d.norm2.b",     NEOX_LAYER "post_attention_layernorm.bias",           0 },
+    { "l%d.mlp.up",      NEOX_LAYER "mlp.dense_h_to_4h.weight",                0 },
+    { "l%d.mlp.up.b",    NEOX_LAYER "mlp.dense_h_to_4h.bias",                  0 },
+    { "l%d.mlp.down",    NEOX_LAYER "mlp.dense_4h_to_h.weight",                0 },
+    { "l%d.mlp.down.b",  NEOX_LAYER "mlp.dense_4h_to_h.bias",                  0 },
+    { "norm.w",          "gpt_neox.final_layer_norm.weight",                   0 },
+    { "norm.b",          "gpt_neox.final_layer_norm.bias",                     0 },
+    { "head",            "embed_out.weight",                                   0 },
+};
+
+/* Llama's names are those of Mistral, Qwen2 (with q, k, v biases) and Qwen3 (with q and k norms)
+ * too. OLMo-2 normalizes the output of a branch instead of its input. */
+#define LLAMA_PARAMS(NORM1, NORM2)                                                               \
+    { "embed.tokens",    "model.embed_tokens.weight",                     0 },                   \
+    { "l%d.norm1.w",     "model.layers.%d." NORM1 ".weight",              0 },                   \
+    { "l%d.attn.q",      "model.layers.%d.self_attn.q_proj.weight",       0 },                   \
+    { "l%d.attn.k",      "model.layers.%d.self_attn.k_proj.weight",       0 },                   \
+    { "l%d.attn.v",      "model.layers.%d.self_attn.v_proj.weight",       0 },                   \
+    { "l%d.attn.q.b",    "model.layers.%d.self_attn.q_proj.bias",         0 },                   \
+    { "l%d.attn.k.b",    "model.layers.%d.self_attn.k_proj.bias",         0 },                   \
+    { "l%d.attn.v.b",    "model.layers.%d.self_attn.v_proj.bias",         0 },                   \
+    { "l%d.attn.qnorm",  "model.layers.%d.self_attn.q_norm.weight",       0 },                   \
+    { "l%d.attn.knorm",  "model.layers.%d.self_attn.k_norm.weight",       0 },                   \
+    { "l%d.attn.o",      "model.layers.%d.self_attn.o_proj.weight",       0 },                   \
+    { "l%d.norm2.w",     "model.layers.%d." NORM2 ".weight",              0 },                   \
+    { "l%d.mlp.gate",    "model.layers.%d.mlp.gate_proj.weight",          0 },                   \
+    { "l%d.mlp.up",      "model.layers.%d.mlp.up_proj.weight",            0 },                   \
+    { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",          0 },                   \
+    { "norm.w",          "model.norm.weight",                             0 },                   \
+    { "head",            "lm_head.weight",                                0 },
+static const hf_param llama_params[] = { LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") };
+static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm",
+                                                      "post_feedforward_layernorm") };
+
+/* ---- families ------------------------------------------------------------------------------ */
+#define ROWS(table)  table, (int)COUNT_OF(table)
+#define SILU         "hidden_act", "silu", true
+#define ROPE         "rope_theta", NULL, 1.0
+#define LLAMA_NAMES  "model.", ROWS(llama_params)
+static const hf_family families[] = {
+    { "gpt2",     "GPT2LMHeadModel",    ROWS(gpt2_keys), ROWS(gpt2_demands),
+      "activation_function", "gelu_new", false, NULL, NULL, 0, "transformer.", ROWS(gpt2_params) },
+    { "gpt_neox", "GPTNeoXForCausalLM", ROWS(gpt_neox_keys), ROWS(gpt_neox_demands),
+      "hidden_act", "gelu", false, "rotary_emb_base", "rotary_pct", 0.25,
+      "gpt_neox.", ROWS(gpt_neox_params) },
+    { "llama",    "LlamaForCausalLM",   ROWS(llama_keys), ROWS(llama_demands), SILU, ROPE, LLAMA_NAMES },
+    { "mistral",  "MistralForCausalLM", ROWS(mistral_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
+    { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(qwen2_demands), SILU, ROPE, LLAMA_NAMES },
+    { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(qwen3_demands), SILU, ROPE, LLAMA_NAMES },
+    { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), ROWS(olmo2_demands), SILU, ROPE,
+      "model.", ROWS(olmo2_params) },
+};
+
+/* Keys that change nothing in what a trained model computes: who made the file and how, what a
+ * program does with the output, dropout, tokens by name, and keys of other heads than the language
+ * model's. */
+static const char *const harmless[] = {
+    "_attn_implementation", "_name_or_path", "architectures", "attention_dropout", "attn_implementation",
+    "bad_words_ids", "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
+    "classifier_dropout", "cross_attention_hidden_size", "decoder_start_token_id",
+    "diversity_penalty", "do_sample", "dtype", "early_stopping", "encoder_no_repeat_ngram_size",
+    "eos_token_id", "exponential_decay_length_penalty", "finetuning_task", "forced_bos_token_id",
+    "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout", "id2label", "is_decoder",
+    "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type",
+    "n_ctx", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
+    "num_return_sequences", "original_max_position_embeddings", "output_attentions",
+    "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+    "problem_type", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
+    "return_dict", "return_dict_in_generate", "sep_token_id", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
+    "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",
+    "transformers_version", "typical_p", "use_bfloat16", "use_cache",
+};
+/* clang-format on */
+
+bool hf_key_is_harmless(const char *key) {
+    for (size_t i = 0; i < COUNT_OF(harmless); i++)
+        if (!strcmp(harmless[i], key)) return true;
+    return false;
+}
+
+const hf_family *hf_family_of(const char *model_type) {
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        if (!strcmp(families[i].model_type, model_type)) return &families[i];
+    return NULL;
+}
+
+const hf_family *hf_family_at(int i) { return i < (int)COUNT_OF(families) ? &families[i] : NULL; }
+
+const char *hf_family_type(const hf_family *family) { return family->model_type; }
+
+void hf_add_biases(const hf_family *family, model_config *c) {
+    for (int i = 0; i < family->n_keys; i++)
+        if (family->keys[i].use == HF_ZEROS) *(bool *)((char *)c + family->keys[i].at) = true;
+}

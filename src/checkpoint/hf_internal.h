@@ -1,0 +1,90 @@
+/* Hugging Face families as data (hf_families.c), read by what exchanges config.json (hf_config.c) and
+ * weights (hf_params.c). */
+#ifndef INGOT_HF_INTERNAL_H
+#define INGOT_HF_INTERNAL_H
+
+#include "checkpoint/checkpoint.h"
+
+/* ---- config.json --------------------------------------------------------------------------- */
+/* What a key that is missing, or null, stands for. */
+typedef enum {
+    HF_REFUSED,
+    HF_VALUE,    /* `value` */
+    HF_ZERO,     /* off */
+    HF_HEADS,    /* as many as query heads */
+    HF_HEAD_DIM, /* dim / heads */
+    HF_4_DIM,    /* 4 dim */
+} hf_default;
+
+typedef enum {
+    HF_USED,    /* the key holds the fact */
+    HF_IMPLIED, /* models of the family have this value; a key, where named, must agree */
+    HF_ZEROS,   /* the same, of biases: a model without them is written with zeros */
+} hf_use;
+
+/* A fact of a model as a family expresses it. */
+typedef struct hf_key {
+    const char *theirs; /* in config.json; NULL: none */
+    const char *alias;  /* another name of the key; NULL: none */
+    size_t at;          /* of the member in a model_config */
+    hf_use use;
+    hf_default absent, null; /* what the key's absence, and null in its place, stand for */
+    double value;
+} hf_key;
+
+/* A key that is written with one value, in JSON. Read, it must have that value, which is also what
+ * its absence stands for; with `any`, it does not change what trained weights compute. */
+typedef struct hf_demand {
+    const char *theirs, *json;
+    bool any;
+} hf_demand;
+
+/* ---- weights ------------------------------------------------------------------------------- */
+/* How our [rows, cols] lies in their tensor:
+ *   0           the same
+ *   TRANSPOSED  [cols, rows]: GPT-2 computes x W instead of x W^T
+ *   Q, K, V     a third of a tensor with three times the rows, the thirds contiguous
+ *   BY_HEAD     with Q, K or V: the thirds alternate by head, q0 k0 v0 q1 k1 v1 ...          */
+enum {
+    HF_TRANSPOSED = 1,
+    HF_Q = 2,
+    HF_K = 4,
+    HF_V = 8,
+    HF_BY_HEAD = 16,
+    HF_THIRD = HF_Q | HF_K | HF_V
+};
+typedef struct hf_param {
+    const char *ours, *theirs; /* %d: the layer */
+    int how;
+} hf_param;
+
+/* ---- families ------------------------------------------------------------------------------ */
+struct hf_family {
+    const char *model_type, *architecture;
+    const hf_key *keys;
+    int n_keys;
+    const hf_demand *demands;
+    int n_demands;
+    const char *act_key, *act_absent; /* the activation's key, and its name where it is missing */
+    bool gated;                       /* the feed-forward layer is a gated one */
+    /* Rotary positions: NULL for none, and no fraction_key where whole heads rotate. */
+    const char *theta_key, *fraction_key;
+    double fraction_absent;
+    const char *prefix; /* of parameters; files of the bare model, without head, leave it out */
+    const hf_param *params;
+    int n_params;
+};
+
+/* Demands of every family: models that are no decoders, or whose weights are not plain numbers. */
+extern const hf_demand hf_common_demands[];
+extern const int hf_n_common_demands;
+/* Members of an object that describes rotary positions, a llama3 scaling among them. */
+extern const hf_key hf_scaling_keys[];
+extern const int hf_n_scaling_keys;
+/* @return whether the key is known to change nothing in what a model computes. */
+bool hf_key_is_harmless(const char *key);
+
+/* Sets the biases that the family's models have and c may lack: those written as zeros. */
+void hf_add_biases(const hf_family *family, model_config *c);
+
+#endif
