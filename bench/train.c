@@ -22,6 +22,7 @@
 #include <unistd.h>
 
 #include "train/train.h"
+#include "ops/op_table.h"
 
 typedef struct flags {
     bool cuda, queued, losses, profile, memory, json;
@@ -37,6 +38,7 @@ typedef struct run {
     plan *p;
     optimizer *o;
     exec x;
+    op_profile profile[OP_COUNT];
     chain train;
     int train_id;
     int64_t n, seq;
@@ -103,7 +105,7 @@ static void build(run *r, int64_t rows, int64_t seq) {
     bench_check(optim_new(&s, r->m, r->p, 0, &r->o));
     bench_check(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
     bench_check(train_recompute(c, &r->train));
-    r->train_id = plan_chain(r->p, &r->train, model_bucket_home, r->m);
+    bench_check(plan_chain(r->p, &r->train, model_bucket_regions, r->m, &r->train_id));
     bench_check(plan_commit(r->p));
     model_init(r->m, r->p, 0, 1);
     if (l.dt == DT_F16)
@@ -159,8 +161,8 @@ static void wait_for(const run *r) {
 static double mean_loss(run *r) {
     float *loss = mem_alloc((size_t)r->n * sizeof *loss);
     double sum = 0;
-    bench_check(plan_get(r->p, loss, exec_value(&r->x, r->train_id, r->train.last->loss),
-                         (size_t)r->n * sizeof *loss));
+    bench_check(
+        plan_get(r->p, loss, exec_result(&r->x, r->train_id).data, (size_t)r->n * sizeof *loss));
     for (int64_t i = 0; i < r->n; i++) sum += loss[i];
     free(loss);
     return sum / (double)r->n;
@@ -216,9 +218,9 @@ static double one_queued_step(run *r, int step, double *since) {
 static speed time_steps(run *r, int steps) {
     int warm_up = r->f.losses ? 0 : r->f.cuda ? 5 : 2;
     double *t = mem_alloc((size_t)steps * sizeof *t), sum = 0, since = time_now();
-    r->x.profile = false;
+    r->x.profile = NULL;
     for (int i = 0; i < warm_up + steps; i++) {
-        if (i == warm_up) r->x.profile = r->f.profile;
+        if (i == warm_up && r->f.profile) r->x.profile = r->profile;
         double own = r->f.queued ? one_queued_step(r, i, &since) : one_step(r, i);
         if (i >= warm_up) sum += t[i - warm_up] = own;
     }
@@ -251,9 +253,9 @@ static void print_profile(const run *r, int steps, double total) {
     double named = 0;
     if (r->f.cuda) bench_check(ops_cuda_measure(r->ops, &gpu));
     bench_table table = bench_table_start(columns, COUNT_OF(columns));
-    for (int op = 0; op < OP_COUNT; op++) {
-        double s = r->x.op_seconds[op] / steps;
-        op_work w = r->x.op_work[op];
+    for (int op = 1; op < OP_COUNT; op++) {
+        double s = r->profile[op].seconds / steps;
+        op_work w = r->profile[op].work;
         if (!(s > 0)) continue;
         named += s;
         double rate = (w.flops > 0 ? w.flops : w.bytes) / steps / s;

@@ -5,6 +5,7 @@
  * GFLOP/s count the pairs that attend, not the square: 4 N_pairs dim flops per head forward, 10
  * backward. */
 #include "bench.h"
+#include "ops/op_table.h"
 
 typedef struct setting {
     int batch, seq, q, kv, dim;

@@ -8,6 +8,7 @@
  * Operands rotate through enough copies to exceed the last-level cache, as they do in a model.
  */
 #include "bench.h"
+#include "ops/op_table.h"
 
 enum { REPEATS = 7 };
 static const size_t FOOTPRINT = (size_t)128 << 20; /* bytes touched before memory repeats */

@@ -7,7 +7,10 @@
  * Without a GPU the copy bandwidth is not measured: only the GEMMs' times and the bytes are printed. */
 #include "bench.h"
 
+#include "prog/prog_internal.h"
+
 #include "optim/optim.h"
+#include "ops/op_table.h"
 
 typedef struct entry { /* a call and how often it occurs in a step */
     op_call c;

@@ -3,6 +3,7 @@
  *
  *     bench_gpu_fp8 TOKENS IN OUT [IN OUT ...] */
 #include "bench.h"
+#include "ops/op_table.h"
 
 static op_backend *gpu;
 static bench_target target;

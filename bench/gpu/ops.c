@@ -11,6 +11,7 @@
 #include "bench.h"
 
 #include "ops/block8.h"
+#include "ops/op_table.h"
 
 enum { MOST_SETS = 16 };
 static const size_t ARENA = (size_t)12 << 30, FOOTPRINT = (size_t)1 << 30, BLOCK = 64 << 20;

@@ -15,8 +15,8 @@
 
 /* Mean loss over the targets of `batches` microbatches from the loader's beginning (0: all).
  * @param which the plan's EVAL chain, @param last its last program. */
-err eval_loss(exec *x, const model *m, int which, const prog *last, loader *l, int64_t batches,
-              double *loss);
+err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches,
+              double *loss) MUST_USE;
 
 /* ---- writing text ------------------------------------------------------------------------ */
 enum { PREFILL = 64 }; /* tokens of a prompt taken at once */

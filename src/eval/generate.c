@@ -8,8 +8,8 @@ err generator_plan(model *m, plan *p, int64_t positions, generator *g) {
     *g = (generator){ .m = m, .positions = MIN(positions, model_conf(m)->max_seq) };
     TRY(model_record(m, PROG_DECODE, PREFILL, g->positions, &g->many));
     TRY(model_record(m, PROG_DECODE, 1, g->positions, &g->one));
-    g->many_id = plan_chain(p, &g->many, model_bucket_home, m);
-    g->one_id = plan_chain(p, &g->one, model_bucket_home, m);
+    TRY(plan_chain(p, &g->many, model_bucket_regions, m, &g->many_id));
+    TRY(plan_chain(p, &g->one, model_bucket_regions, m, &g->one_id));
     return OK;
 }
 
@@ -78,9 +78,8 @@ static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, i
     model_set_batch(g->m, x->plan, comm_rank(x->comm),
                     &(model_batch){ .tokens = tok, .pos = pos, .n = width });
     int which = single ? g->one_id : g->many_id;
-    const prog *last = single ? g->one.last : g->many.last;
     TRY(exec_chain(x, which, 0, 1));
-    const float *all = exec_value(x, which, last->loss);
+    const float *all = exec_result(x, which).data;
     int64_t vocab = model_conf(g->m)->vocab;
     return plan_get(x->plan, logits, all + (n - 1) * vocab, (size_t)vocab * sizeof *logits);
 }

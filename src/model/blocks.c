@@ -18,22 +18,27 @@ typedef struct builder {
     prog *p;
     prog_mode mode;
     int64_t n, positions;
-    placement stream;
+    placement residual; /* how the residual lies */
 } builder;
 
 static const char *type_of_module[] = { "embed", "attn", "mlp", "head" };
 enum { M_EMBED, M_ATTN, M_MLP, M_HEAD };
 
-static void enter(builder *b, int module) {
-    err e = module_dtype(&b->m->l, type_of_module[module], &b->p->dt);
+static dtype enter_module(builder *b, int module) {
+    dtype dt = DT_F32;
+    err e = module_dtype(&b->m->l, type_of_module[module], &dt);
     BUG_IF(e); /* model_new has checked the overrides */
+    prog_compute_in(b->p, dt);
+    return dt;
 }
 
-/* Facts about tokens. `cut`: as the stream lies (sequence parallel ranks see their own tokens). */
-static val token_input(builder *b, const char *name, dtype dt, bool cut) {
-    placement pl = b->stream;
-    if (!cut) pl.on[AX_TP] = PLACE_I;
-    int64_t n = b->n / (cut && b->stream.on[AX_TP].kind == PL_S ? mesh_size(&b->p->m, AX_TP) : 1);
+/* Facts about tokens. `sharded`: as the residual is (sequence-parallel ranks see their own tokens). */
+static val token_input(builder *b, const char *name, dtype dt, bool sharded) {
+    placement pl = b->residual;
+    if (!sharded) pl.on[AX_TP] = PLACE_I;
+    int64_t n =
+        b->n /
+        (sharded && b->residual.on[AX_TP].kind == PL_S ? mesh_size(&b->m->l.mesh, AX_TP) : 1);
     return prog_input(b->p, name, dt, 1, &n, pl);
 }
 
@@ -45,9 +50,10 @@ static bool has(const builder *b, const char *param) {
 #define USE_IF(b, name, x)      (has(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
 #define USE_ONCE_IF(b, name, x) (has(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
 
-static norm_out norm(builder *b, stream s, const char *w, const char *bias) {
+static norm_out norm(builder *b, residual_state s, const char *w, const char *bias) {
     val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
-    return rec_norm(b->p, s, b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps);
+    return rec_norm(b->p, s,
+                    (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
 }
 
 /* A block's linear layer that was just recorded, in fp8 where the layout says so. Text is written
@@ -75,7 +81,7 @@ static head_shape heads(const builder *b) {
 static val attention(builder *b, val x) {
     prog *p = b->p;
     head_shape h = heads(b);
-    enter(b, M_ATTN);
+    dtype dt = enter_module(b, M_ATTN);
     x = rec_comm(p, x, AX_TP, PLACE_R);
     val w = prog_use(p, "attn.qkv", x), bias = USE_IF(b, "attn.qkv.b", x);
     val qkv = linear(b, LINEAR_QKV, rec_linear(p, x, w, bias));
@@ -91,7 +97,7 @@ static val attention(builder *b, val x) {
     val o;
     if (b->mode == PROG_DECODE) {
         int64_t dim[] = { b->positions, 2 * b->c->kv_heads * b->c->head_dim };
-        val cache = prog_input_per_layer(p, "cache", p->dt, 2, dim, (placement){ 0 });
+        val cache = prog_input_per_layer(p, "cache", dt, 2, dim, (placement){ 0 });
         o = rec_attention_cached(p, qkv, cache, pos, h);
     } else {
         o = rec_attention(p, qkv, token_input(b, "start", DT_I32, false), h);
@@ -102,7 +108,7 @@ static val attention(builder *b, val x) {
 
 static val feed_forward(builder *b, val x) {
     prog *p = b->p;
-    enter(b, M_MLP);
+    enter_module(b, M_MLP);
     x = rec_comm(p, x, AX_TP, PLACE_R);
     val w = prog_use(p, "mlp.up", x), bias = USE_IF(b, "mlp.up.b", x), h;
     if (b->c->mlp == MLP_SWIGLU)
@@ -115,79 +121,81 @@ static val feed_forward(builder *b, val x) {
     return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
 }
 
-/* Sums a branch over tp into the stream's placement, with dropout. */
+/* Sums a branch over tp into the residual's placement, with dropout. */
 static val join(builder *b, val partial, uint32_t site) {
-    val d = rec_comm(b->p, partial, AX_TP, b->stream.on[AX_TP]);
+    val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
     if (b->c->dropout > 0)
         d = rec_dropout(b->p, d, token_input(b, "ids", DT_I64, true), (float)b->c->dropout, site);
     return d;
 }
 
-static stream block(builder *b, stream s) {
+static residual_state block(builder *b, residual_state s) {
     if (b->c->parallel) {
         norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
-        norm_out n2 = norm(b, (stream){ n1.r, VAL_NONE }, "norm2.w", "norm2.b");
+        norm_out n2 = norm(b, (residual_state){ n1.r, VAL_NONE }, "norm2.w", "norm2.b");
         val a = attention(b, n1.y), f = feed_forward(b, n2.y);
-        return (stream){ n1.r, join(b, rec_add(b->p, a, f), 0) };
+        return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), 0) };
     }
     if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join(b, attention(b, r), 0);
-        s = (stream){ r, norm(b, (stream){ d, VAL_NONE }, "norm1.w", "norm1.b").y };
+        s = (residual_state){ r, norm(b, (residual_state){ d, VAL_NONE }, "norm1.w", "norm1.b").y };
         val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), 1);
-        return (stream){ r2, norm(b, (stream){ d2, VAL_NONE }, "norm2.w", "norm2.b").y };
+        return (residual_state){
+            r2, norm(b, (residual_state){ d2, VAL_NONE }, "norm2.w", "norm2.b").y
+        };
     }
     norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
-    s = (stream){ n1.r, join(b, attention(b, n1.y), 0) };
+    s = (residual_state){ n1.r, join(b, attention(b, n1.y), 0) };
     norm_out n2 = norm(b, s, "norm2.w", "norm2.b");
-    return (stream){ n2.r, join(b, feed_forward(b, n2.y), 1) };
+    return (residual_state){ n2.r, join(b, feed_forward(b, n2.y), 1) };
 }
 
-static stream embed(builder *b) {
+static residual_state embed(builder *b) {
     prog *p = b->p;
-    enter(b, M_EMBED);
+    enter_module(b, M_EMBED);
     val tok = token_input(b, "tokens", DT_I32, true), delta = VAL_NONE;
-    p->dt = b->m->l.stream;
+    prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
     if (b->c->pos == POS_LEARNED) {
         val pos = token_input(b, "pos_cut", DT_I32, true);
-        p->dt = b->m->l.dt;
+        prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
     }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
-        x = rec_sum(p, (stream){ x, delta });
+        x = rec_sum(p, (residual_state){ x, delta });
         x = rec_dropout(p, x, token_input(b, "ids", DT_I64, true), (float)b->c->embed_dropout, 2);
         delta = VAL_NONE;
     }
-    return (stream){ x, delta };
+    return (residual_state){ x, delta };
 }
 
-static void finish(builder *b, stream s) {
+static void finish(builder *b, residual_state s) {
     prog *p = b->p;
-    enter(b, M_HEAD);
+    enter_module(b, M_HEAD);
     val h = norm(b, s, "norm.w", "norm.b").y;
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits shrink as the width grows past the base's */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
     if (b->mode != PROG_DECODE) {
-        rec_linear_ce(p, h, w, token_input(b, "targets", DT_I32, true), by);
+        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, "targets", DT_I32, true), by });
         return;
     }
-    p->dt = DT_F32;
-    p->loss = rec_scale(p, rec_linear(p, h, w, VAL_NONE), by);
+    prog_compute_in(p, DT_F32);
+    prog_set_result(p, rec_scale(p, rec_linear(p, h, w, VAL_NONE), by));
 }
 
 static err record_one(model *m, builder *b, const char *name, int which, prog **out) {
     param_set set = model_set(m);
-    prog *p = prog_new(name, b->mode, &m->l.mesh, &set);
+    prog_options o = { m->l.selective, m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS };
+    prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
     mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
     m->recorded[m->records++] = p;
-    p->selective = m->l.selective;
-    p->fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS;
     b->p = p;
     if (which == 0 && m->c.tied) prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
-    int tp = b->stream.on[AX_TP].kind == PL_S ? mesh_size(&m->l.mesh, AX_TP) : 1;
-    stream s = { VAL_NONE, VAL_NONE };
-    if (which > 0) s = prog_stream_in(p, b->n / tp, m->c.dim, m->l.stream, m->l.dt, b->stream);
+    int tp = b->residual.on[AX_TP].kind == PL_S ? mesh_size(&m->l.mesh, AX_TP) : 1;
+    residual_state s = { VAL_NONE, VAL_NONE };
+    if (which > 0)
+        s = prog_residual_in(p, b->n / tp, m->c.dim, m->l.residual, m->l.dt, b->residual);
     if (which == 0 && m->l.fp8 == FP8_DELAYED && b->mode == PROG_TRAIN)
         rec_fp8_commit(p, m->c.layers);
     if (which == 0) s = embed(b);
@@ -195,11 +203,9 @@ static err record_one(model *m, builder *b, const char *name, int which, prog **
     if (which == 2) {
         finish(b, s);
     } else {
-        p->file = __FILE__;
-        p->line = __LINE__;
-        s.residual = rec_cast(p, s.residual, m->l.stream);
+        s.residual = rec_cast(p, s.residual, m->l.residual);
         if (s.delta != VAL_NONE) s.delta = rec_cast(p, s.delta, m->l.dt);
-        prog_stream_out(p, s);
+        prog_residual_out(p, s);
     }
     *out = p;
     return prog_finish(p);
@@ -211,9 +217,9 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
         return err_hint(ERR("sequences of %lld tokens, but the model's positions end at %lld",
                             (long long)positions, (long long)m->c.max_seq),
                         "lower training.seq_len or raise model.max_seq_len");
-    b.stream.on[AX_DP] = mesh_size(&m->l.mesh, AX_DP) > 1 ? PLACE_S(0) : PLACE_I;
+    b.residual.on[AX_DP] = mesh_size(&m->l.mesh, AX_DP) > 1 ? PLACE_S(0) : PLACE_I;
     bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1 && mode != PROG_DECODE;
-    b.stream.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
+    b.residual.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
     if (sp && n % mesh_size(&m->l.mesh, AX_TP))
         return err_hint(ERR("%lld tokens do not divide over %d sequence-parallel ranks",
                             (long long)n, mesh_size(&m->l.mesh, AX_TP)),

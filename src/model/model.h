@@ -9,7 +9,7 @@
  *     model_reserve(m, p, true);                               // parameters and gradients
  *     chain train;
  *     TRY(model_record(m, PROG_TRAIN, tokens, seq, &train));
- *     plan_chain(p, &train, model_bucket_home, m);
+ *     TRY(plan_chain(p, &train, model_bucket_regions, m, &id));
  *     TRY(plan_commit(p));
  *     model_init(m, p, rank, seed);
  *
@@ -20,7 +20,7 @@
 #define INGOT_MODEL_H
 
 #include "config/config.h"
-#include "prog/prog.h"
+#include "prog/execute.h"
 
 /* What a model is, whatever it runs on. The members are those of config/model_facts.def. */
 typedef struct model_config {
@@ -114,9 +114,9 @@ typedef struct model_param {
 /* ---- a model laid out on ranks ----------------------------------------------------------- */
 typedef struct model_layout {
     mesh mesh;
-    dtype dt;     /* what products compute in */
-    dtype stream; /* the residual stream; DT_NONE: dt */
-    dtype master; /* what weights that compute in bf16 are kept in: DT_F32 (or DT_NONE), beside
+    dtype dt;       /* what products compute in */
+    dtype residual; /* the residual between blocks; DT_NONE: dt */
+    dtype master;   /* what weights that compute in bf16 are kept in: DT_F32 (or DT_NONE), beside
                           * a copy, or DT_BF16, themselves */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
@@ -146,7 +146,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
 /* Asks the plan for parameters (master and, where it differs, the copy computed with) and, when
  * training, gradients. */
 void model_reserve(model *m, plan *p, bool train);
-bucket_home model_bucket_home(void *m, int bucket, int layer);
+bucket_regions model_bucket_regions(void *m, int bucket, int layer);
 
 /* One bucket of one layer: what optimizers and checkpoints walk. */
 typedef struct bucket_view {

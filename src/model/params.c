@@ -308,7 +308,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     m->c = *c;
     m->l = *l;
     if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
-    if (m->l.stream == DT_NONE) m->l.stream = m->l.dt;
+    if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
     err e = fp8_check(&m->l);
     if (!e) e = fuse(m);
     if (e) {

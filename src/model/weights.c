@@ -35,11 +35,11 @@ void model_reserve(model *m, plan *p, bool train) {
     }
 }
 
-bucket_home model_bucket_home(void *ctx, int b, int layer) {
+bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
     const model *m = ctx;
     const bucket_info *k = &m->info[b];
     int l = k->where == ROOM_BLOCK ? layer : 0;
-    return (bucket_home){ k->copy[l] >= 0 ? k->copy[l] : k->master[l], k->grad[l] };
+    return (bucket_regions){ k->copy[l] >= 0 ? k->copy[l] : k->master[l], k->grad[l] };
 }
 
 int model_buckets(const model *m) {
@@ -288,11 +288,9 @@ void model_fill_constants(const model *m, plan *p) {
     if (!at) return;
     int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
     double width = (double)rope_width(&m->c);
+    tensor shape;
     for (int i = 0; i < m->records; i++)
-        for (val v = 0; v < m->recorded[i]->vals; v++) {
-            const prog_val *x = &m->recorded[i]->val[v];
-            if (x->cls == VC_INPUT && !strcmp(x->name, "rope")) rows = MAX(rows, x->dim[0]);
-        }
+        if (prog_input_shape(m->recorded[i], "rope", &shape)) rows = MAX(rows, shape.dim[0]);
     size_t bytes = (size_t)(rows * rot) * sizeof(float);
     float *table = mem_alloc(bytes); /* [positions, rot]: cos | sin */
     for (int64_t j = 0; j < half; j++) {

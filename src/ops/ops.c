@@ -1,75 +1,83 @@
-#include "ops/ops.h"
+/* Calls: whether a backend can make one, what it needs, what it costs; the peak it is measured by. */
+#include "ops/op_table.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-static const struct {
-    const char *name;
-    int flags;
-} op_info[OP_COUNT] = {
-#define OP_ROW(id, name, flags) [OP_##id] = { name, flags },
-    OP_TABLE(OP_ROW)
-#undef OP_ROW
-};
+static const char *backend_kind(const op_backend *b) { return b->device ? "CUDA" : "CPU"; }
 
-const char *op_name(op_code op) { return op_info[op].name; }
-int op_flags(op_code op) { return op_info[op].flags; }
+err ops_check(const op_backend *b, const op_call *c) {
+    const op_impl *impl = &b->impl[c->op];
+    const char *hint = b->device ? "use --device=cpu, or add the kernel to src/ops/cuda/backend.c"
+                                 : "add the kernel to src/ops/cpu/backend.c";
+    if (!impl->run)
+        return err_hint(ERR("%s has no %s kernel", op_name(c->op), backend_kind(b)), "%s", hint);
+    uint64_t missing = op_row_of(c->op)->attrs & op_attrs_set(&c->attr) & ~impl->attrs;
+    for (int i = 0; i < ATTR_COUNT; i++)
+        if (missing >> i & 1)
+            return err_hint(ERR("the %s kernel of %s does not support %s", backend_kind(b),
+                                op_name(c->op), attr_name((attr_id)i)),
+                            "%s", hint);
+    return OK;
+}
 
 void ops_run(const op_backend *b, const op_call *c) {
-    BUG_IF(!b->kernel[c->op]);
+    BUG_IF(!b->impl[c->op].run);
     BUG_IF(c->run->workspace_bytes < ops_workspace(b, c, pool_size(c->run->pool)));
-    b->kernel[c->op](c);
+    b->impl[c->op].run(c);
 }
 
 size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
-    return b->workspace ? b->workspace(b, c, threads) : 0;
+    const op_impl *impl = &b->impl[c->op];
+    return impl->workspace ? impl->workspace(b, c, threads) : 0;
 }
 
 /* ---- what a call costs ------------------------------------------------------------------------- */
 
 static double count_of(const tensor *t) { return t->dt == DT_NONE ? 0 : (double)tensor_count(t); }
 
-/* Of a product a[m,k] b[k,n] = c[m,n], however the three lie: m k n is the root of their counts. */
-static double product_flops(double a, double b, double c) { return 2 * sqrt(a * b * c); }
+/* Of a GEMM a[m,k] b[k,n] = c[m,n], however the three lie: m k n is the root of their counts. */
+static double gemm_flops(double a, double b, double c) { return 2 * sqrt(a * b * c); }
 
-static double flops_of(const op_call *c) {
+static double attention_scores(const op_call *c) {
+    double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
+    return (double)c->in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
+}
+
+static double call_flops(const op_call *c, op_cost cost) {
     const tensor *in = c->in, *out = c->out;
-    double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)in[0].dim[0];
-    double scores = (double)in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
-    switch (c->op) {
-    case OP_LINEAR:
-    case OP_LINEAR_GELU:
-    case OP_LINEAR_BWD_X:
-    case OP_LINEAR_BWD_X_GELU:
-    case OP_LINEAR_BWD_W:
-        return product_flops(count_of(&in[0]), count_of(&in[1]), count_of(&out[0]));
-    case OP_LINEAR_CE: {
+    switch (cost) {
+    case COST_GEMM: return gemm_flops(count_of(&in[0]), count_of(&in[1]), count_of(&out[0]));
+    case COST_LOSS: {
         double n = (double)in[0].dim[0] * (double)in[1].dim[0] * (double)in[0].dim[1];
         return 2 * n * (1 + (out[1].dt != DT_NONE) + (out[2].dt != DT_NONE));
     }
-    case OP_ATTENTION: return 2 * scores; /* two products over half the keys */
-    case OP_ATTENTION_BWD: return 5 * scores;
+    case COST_ATTENTION: return 2 * attention_scores(c);
+    case COST_ATTENTION_BWD: return 5 * attention_scores(c);
     default: return 0;
     }
 }
 
-static double bytes_of(const op_call *c) {
+static double call_bytes(const op_call *c, op_cost cost) {
     double bytes = 0;
-    if (c->op == OP_EMBED) /* reads as many rows as it writes */
+    if (cost == COST_GATHER)
         return count_of(&c->out[0]) * (double)(dt_size(c->in[1].dt) + dt_size(c->out[0].dt));
     for (int i = 0; i < OP_MAX_IN; i++)
         if (c->in[i].dt != DT_NONE) bytes += (double)tensor_bytes(&c->in[i]);
-    bool update = c->op >= OP_UPDATE_SGD; /* outputs are inputs too, but for the copy */
     for (int i = 0; i < OP_MAX_OUT; i++) {
         if (c->out[i].dt == DT_NONE) continue;
-        bool also_read = update ? i == 0 || c->out[i].dt == DT_F32 || c->out[i].dt == DT_U8
-                                : (c->accumulate >> i & 1) && c->out[i].dt == DT_F32;
+        bool also_read = cost == COST_UPDATE
+                             ? i == 0 || c->out[i].dt == DT_F32 || c->out[i].dt == DT_U8
+                             : (c->accumulate >> i & 1) && c->out[i].dt == DT_F32;
         bytes += (double)tensor_bytes(&c->out[i]) * (also_read ? 2 : 1);
     }
     return bytes;
 }
 
-op_work ops_work(const op_call *c) { return (op_work){ flops_of(c), bytes_of(c) }; }
+op_work ops_work(const op_call *c) {
+    op_cost cost = op_row_of(c->op)->cost;
+    return (op_work){ call_flops(c, cost), call_bytes(c, cost) };
+}
 
 /* ---- peak ---------------------------------------------------------------------------------------- */
 

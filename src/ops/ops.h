@@ -1,18 +1,22 @@
 /* ops: the arithmetic. Each op is a plain function over tensors, usable on its own; programs
- * (prog/) only arrange calls to it. Depends on tensor, util and io.
+ * (prog/) only arrange calls to it. The ops themselves are rows of ops.def; op_table.h reads them.
+ * Depends on tensor, util and io.
  *
- *     const op_backend *cpu = ops_cpu(OPS_ISA_BEST);
- *     op_call c = { .op = OP_SWIGLU, .in = { gu }, .out = { y }, .run = &run };
- *     ops_run(cpu, &c);
+ *     float gu[4 * 16] = { 0 }, y[4 * 8];
+ *     op_run run = { 0 };
+ *     op_call c = { .op = OP_SWIGLU, .run = &run };          // from ops/op_table.h
+ *     c.in[0] = tensor_of(gu, DT_F32, 2, (int64_t[]){ 4, 16 });
+ *     c.out[0] = tensor_of(y, DT_F32, 2, (int64_t[]){ 4, 8 });
+ *     ops_run(ops_cpu(OPS_ISA_BEST), &c);
  *
  * Conventions
- *   - Activations are [N, D] row major: N tokens. Sequences and documents are told by `start`
- *     alone, never by the shape.
+ *   - Activations are [N, D] row major: N tokens. `start` alone delimits sequences and documents,
+ *     never the shape.
  *   - Activations may be fp32, bf16 or fp16, in any mixture; arithmetic, sums, softmax and
  *     statistics are fp32. Weight gradients are always fp32.
  *   - An absent optional tensor has data == NULL.
  *   - "+=" marks outputs that are stored when call.accumulate is false and added to when true.
- *   - The result does not depend on the number of threads: work is cut by shape alone.
+ *   - The result does not depend on the number of threads: work is split by shape alone.
  *   - Kernels never allocate: what they need beyond their operands is `run->workspace`, of at
  *     least ops_workspace() bytes.
  */
@@ -22,135 +26,11 @@
 #include "ops/fp8.h"
 #include "tensor/tensor.h"
 
-/* One row an op: enum, printed name, flags. Everything that lists ops derives from here.
- *   CHEAP    bandwidth-bound and free of products: selective recompute runs it again
- *   INPLACE  out[0] may share in[0]'s memory
- *   EXTERN   run by the executor (communication), not by a backend                        */
-enum { OPF_CHEAP = 1, OPF_INPLACE = 2, OPF_EXTERN = 4 };
-/* clang-format off */
-#define OP_TABLE(X)                                                                            \
-    /* tok[N] i32, table[V,D] -> x[N,D]           ids outside [0,V) are a BUG: the loader checks */ \
-    X(EMBED,         "embed",         0)                                                       \
-    /* dx[N,D], tok[N] -> += dtable[V,D]                                                      */ \
-    X(EMBED_BWD,     "embed_bwd",     0)                                                       \
-    /* The linear ops also take in[0] and in[1] in fp8, with their rows (ops/fp8.h) as in[3] and    \
-     * in[4]. Both lie along what is summed over: BWD_X takes w as wT[K,M], BWD_W dyT[M,N] and      \
-     * xT[K,N], and makes no db.                                                                   \
-     * x[N,K], w[M,K], b[M]? -> y[N,M]            y = x w^T + b                               */ \
-    X(LINEAR,        "linear",        0)                                                       \
-    /* x[N,K], w[M,K], b[M]? -> y[N,M], pre[N,M]  y = gelu(pre), attr.act                     */ \
-    X(LINEAR_GELU,   "linear_gelu",   0)                                                       \
-    /* dy[N,M], w[M,K] -> dx[N,K]                                                             */ \
-    X(LINEAR_BWD_X,  "linear_bwd_x",  0)                                                       \
-    /* dy[N,M], w[M,K], pre[N,K] -> dpre[N,K]     gelu'(pre) * (dy w), attr.act: through the layer  \
-     * whose x is gelu(pre)                                                                  */ \
-    X(LINEAR_BWD_X_GELU, "linear_bwd_x_gelu", 0)                                               \
-    /* dy[N,M], x[N,K] -> += dw[M,K], += db[M]?                                               */ \
-    X(LINEAR_BWD_W,  "linear_bwd_w",  0)                                                       \
-    /* x[N,D], delta[N,D]?, w[D] -> r[N,D], y[N,D], stat[N]    r = x + delta (x when absent);  \
-     * y = r * stat * w, stat = 1/rms(r). r is rounded to its type before it is normalised, so \
-     * that y can be made again from r. r may be absent only when delta is, or share x.     */ \
-    X(RMSNORM,       "rmsnorm",       OPF_CHEAP)                                               \
-    /* dy[N,D], r[N,D], stat[N], w[D], dr[N,D]? -> dx[N,D], += dw[D]    dx = dr + d(norm)     */ \
-    X(RMSNORM_BWD,   "rmsnorm_bwd",   0)                                                       \
-    /* x[N,D], delta[N,D]?, w[D], b[D]? -> r[N,D], y[N,D], stat[N,2] (mean, 1/deviation)      */ \
-    X(LAYERNORM,     "layernorm",     OPF_CHEAP)                                               \
-    /* dy[N,D], r[N,D], stat[N,2], w[D], dr[N,D]? -> dx[N,D], += dw[D], += db[D]?             */ \
-    X(LAYERNORM_BWD, "layernorm_bwd", 0)                                                       \
-    /* qkv[N,C], wq, wk -> y[N,C], stat[N,S]      RMS norm of q and of k, attr.heads; per head  \
-     * (w[head_dim], S = heads + kv_heads) or over the whole width (S = 2). v is copied.     */ \
-    X(QKNORM,        "qknorm",        OPF_CHEAP)                                               \
-    /* dy[N,C], qkv[N,C], stat, wq, wk -> dqkv[N,C], += dwq, += dwk                           */ \
-    X(QKNORM_BWD,    "qknorm_bwd",    0)                                                       \
-    /* qkv[N,C], pos[N] i32, table[P,rot] -> y[N,C]   rotates the first rot dims of each q and k \
-     * head, half-split: (x[j], x[j+rot/2]); table row = cos[rot/2] | sin[rot/2]             */ \
-    X(ROPE,          "rope",          OPF_CHEAP | OPF_INPLACE)                                 \
-    /* dy[N,C], pos, table -> dqkv[N,C]           the inverse rotation                        */ \
-    X(ROPE_BWD,      "rope_bwd",      OPF_INPLACE)                                             \
-    /* qkv[N,C], start[N] i32 -> o[N,H*hd], lse[H,N] f32                                       \
-     * token i attends to j in [max(start[i], i-window+1), i]; window 0: no limit. start is     \
-     * non-decreasing and start[i] <= i. q|k|v are segments of a row, attr.heads.            */ \
-    X(ATTENTION,     "attention",     0)                                                       \
-    /* do[N,H*hd], qkv[N,C], o[N,H*hd], lse[H,N], start[N] -> dqkv[N,C]                       */ \
-    X(ATTENTION_BWD, "attention_bwd", 0)                                                       \
-    /* qkv[N,C], cache[P,2*KV*hd], pos[N] i32 -> o[N,H*hd]   stores k|v of each token at row    \
-     * pos of the cache, then attends to rows [max(0,pos-window+1), pos]                     */ \
-    X(ATTENTION_CACHED, "attention_cached", 0)                                                 \
-    /* x[N,F] -> y[N,F], attr.act                                                             */ \
-    X(GELU,          "gelu",          OPF_CHEAP)                                               \
-    /* dy[N,F], x[N,F] -> dx[N,F]                                                             */ \
-    X(GELU_BWD,      "gelu_bwd",      OPF_INPLACE)                                             \
-    /* gu[N,2F] (gate|up) -> y[N,F]               y = silu(gate) * up                         */ \
-    X(SWIGLU,        "swiglu",        OPF_CHEAP)                                               \
-    /* dy[N,F], gu[N,2F] -> dgu[N,2F], y[N,F]?     y: SWIGLU's result, made again              */ \
-    X(SWIGLU_BWD,    "swiglu_bwd",    0)                                                       \
-    /* a[N,D], b[N,D]? -> c[N,D]                  copies (or converts) when b is absent       */ \
-    X(ADD,           "add",           OPF_CHEAP | OPF_INPLACE)                                 \
-    /* x[N,D], id[N] i64 -> y[N,D]                keeps x/(1-p) with probability 1-p, decided by \
-     * (step key, attr.dropout.site, id, column); its own backward                           */ \
-    X(DROPOUT,       "dropout",       OPF_CHEAP | OPF_INPLACE)                                 \
-    /* x[...] -> y[...] of another element type                                               */ \
-    X(CAST,          "cast",          OPF_CHEAP)                                               \
-    /* x[...] -> y[...]                           y = x * attr.scale.by                       */ \
-    X(SCALE,         "scale",         OPF_CHEAP | OPF_INPLACE)                                 \
-    /* x[N,K], row f32[FP8_ROW] -> q[N,K]?, qt[K,N]?, += sum[K] f32?   q = x * scale in q's type,  \
-     * e4m3 or e5m2, saturated; NaN where x is not finite. qt = q^T. sum: of x over its rows, a     \
-     * bias gradient. N and K are multiples of 16. The scale is the row's (ops/fp8.h), by           \
-     * attr.fp8; the row learns x's largest magnitude.                                       */ \
-    X(QUANTIZE,      "quantize",      OPF_CHEAP)                                               \
-    /* The same of what another op makes of its operands, which is written nowhere else:            \
-     * gu[N,2K], row -> q, qt, += sum                                                         */ \
-    X(QUANTIZE_SWIGLU, "quantize_swiglu", OPF_CHEAP)                                           \
-    /* dy[N,F], row, gu[N,2F] -> q[N,2F], qt[2F,N], += sum                                    */ \
-    X(QUANTIZE_SWIGLU_BWD, "quantize_swiglu_bwd", 0)                                           \
-    /* x[N,K], row -> q, qt, += sum, attr.act                                                 */ \
-    X(QUANTIZE_GELU, "quantize_gelu", OPF_CHEAP)                                               \
-    /* dy[N,K], row, x[N,K] -> q, qt, += sum, attr.act                                        */ \
-    X(QUANTIZE_GELU_BWD, "quantize_gelu_bwd", 0)                                               \
-    /* -> rows[R,FP8_ROW] f32, also read: a step begins, fp8_commit_row on each               */ \
-    X(FP8_COMMIT,    "fp8_commit",    0)                                                       \
-    /* h[N,D], w[V,D], target[N] i32 -> loss[N] f32, dh[N,D]?, += dw[V,D]?                      \
-     * loss = -log softmax(attr.ce.logit_scale * h w^T)[target], 0 where target is -100. With   \
-     * dh and dw the gradients of sum(loss) * step->loss_grad are made in the same pass, a     \
-     * chunk of rows at a time: all logits never exist.                                      */ \
-    X(LINEAR_CE,     "linear_ce",     0)                                                       \
-    /* one communication step: attr.comm                                                      */ \
-    X(COMM,          "comm",          OPF_EXTERN)                                              \
-    /* g[n] f32 -> += sum[2] f32 (fp64 inside)    sum of squares, times attr.scale.by: a number and \
-     * what its rounding left out, so that many can be added                                 */ \
-    X(SQNORM,        "sqnorm",        0)                                                       \
-    /* -> x[...]                                  all zero bits                               */ \
-    X(ZERO,          "zero",          0)                                                       \
-    /* Updates. g f32 -> p f32, state..., copy? (p in another type); all outputs are also inputs. \
-     * SGD, momentum, Adam, Lion and Adam8 also take p bf16, without a copy, and round it by chance. \
-     * step->update holds what changes by the step, attr.update what is the parameter's own.   \
-     * g[n] -> p[n], copy[n]?                                                                 */ \
-    X(UPDATE_SGD,    "update_sgd",    0)                                                       \
-    /* g[n] -> p[n], m[n], copy[n]?                                                           */ \
-    X(UPDATE_MOMENTUM, "update_momentum", 0)                                                   \
-    /* g[n] -> p[n], m[n], v[n], copy[n]?         attr.update.l2: decay through the gradient  */ \
-    X(UPDATE_ADAM,   "update_adam",   0)                                                       \
-    /* g[n] -> p[n], m[n], copy[n]?                                                           */ \
-    X(UPDATE_LION,   "update_lion",   0)                                                       \
-    /* g[n] -> p[n], m u8[], v u8[], copy[n]?     blocks of 256: a byte each, then fp32 scales */ \
-    X(UPDATE_ADAM8,  "update_adam8",  0)                                                       \
-    /* g[R,C] -> p[R,C], rows[R], cols[C], copy?  g[n] -> p[n], v[n], (absent), copy?          */ \
-    X(UPDATE_ADAFACTOR, "update_adafactor", 0)                                                 \
-    /* g[R,C] -> p[R,C], m[R,C], copy?                                                        */ \
-    X(UPDATE_MUON,   "update_muon",   0)                                                       \
-    /* sum[2] f32 -> state u8[]                   what a step may do, from the square sum of its     \
-     * gradient: step->now (a step_state), attr.clip; ops/clip.h                             */ \
-    X(CLIP,          "clip",          0)                                                       \
-    /* p[R,C] f32 -> g[R,C] f32                   adaptive clipping by rows, in place, attr.agc */ \
-    X(AGC,           "agc",           0)
-/* clang-format on */
-
-#define OP_ENUM(id, name, flags) OP_##id,
-typedef enum { OP_TABLE(OP_ENUM) OP_COUNT } op_code;
-#undef OP_ENUM
-
+/* An op of the table (op_table.h). Only who names ops or reads their rows includes that table, so that
+ * a new row does not rebuild the tree. */
+typedef int op_code;
 const char *op_name(op_code op);
-int op_flags(op_code op);
+int op_count(void);
 
 typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
 
@@ -184,7 +64,7 @@ typedef struct op_attr {
          * decide how each is rounded. */
         uint32_t site;
         int64_t first;
-        bool far; /* state lies in the host's memory, behind a slow bus */
+        bool host_state; /* moments lie in host memory, behind a slow bus */
     } update;
     struct {
         float factor, eps;
@@ -247,15 +127,15 @@ typedef struct op_call {
     const op_run *run;
 } op_call;
 
-/* A copy from the device under way; all zero: none. */
+/* A copy from the device in flight; all zero: none. */
 typedef struct op_ticket {
     void *memory, *event; /* the backend's own */
-    size_t bytes, room;
+    size_t bytes, capacity;
 } op_ticket;
 
 /* The memory kernels work on, and the queue their calls go through, in order. A NULL device is the
  * CPU: the process's own memory, and calls that are done when they return. */
-enum { OP_ALL_LEGS = -1 };
+enum { OP_ALL_EVENTS = -1 };
 typedef struct op_device {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
@@ -279,12 +159,12 @@ typedef struct op_device {
     void *(*recorded)(void *context);
     void (*replay)(void *context, void *graph);
     void (*forget)(void *context, void *graph);
-    /* Calls from aside to back are a leg of a second queue, which begins when the first gets to
-     * aside. join makes the first wait for that leg's last run and those before it, or for all
-     * (OP_ALL_LEGS). get and sync join all. */
-    void (*aside)(void *context);
-    void (*back)(void *context, int leg);
-    void (*join)(void *context, int leg);
+    /* Calls from side_begin to side_end go to a second queue, which starts them when the first gets to
+     * side_begin; side_end records an event behind them. join makes the first queue wait for that
+     * event and those before it, or for all (OP_ALL_EVENTS). get and sync join all. */
+    void (*side_begin)(void *context);
+    void (*side_end)(void *context, int event);
+    void (*join)(void *context, int event);
     /* Notes when the queue gets here, as mark number i; seconds from one mark to another, waiting
      * for both. */
     void (*mark)(void *context, int i);
@@ -294,17 +174,24 @@ typedef struct op_device {
 } op_device;
 
 typedef void (*op_kernel)(const op_call *c);
-typedef struct op_backend {
+typedef struct op_backend op_backend;
+/* How a backend runs an op. */
+typedef struct op_impl {
+    op_kernel run; /* NULL: it cannot */
+    /* Bytes a call of these shapes needs with this many threads; data pointers are not read. NULL: 0. */
+    size_t (*workspace)(const op_backend *b, const op_call *c, int threads);
+    uint64_t
+        attrs; /* set of attributes it honors (op_table.h); others are refused when they are set */
+} op_impl;
+struct op_backend {
     const char *name;
     bool bf16_products; /* the processor multiplies bf16 faster than fp32 */
     const op_device *device;
     void *context;
-    op_kernel kernel[OP_COUNT];
-    /* Bytes a call of these shapes needs with this many threads; data pointers are not read. */
-    size_t (*workspace)(const struct op_backend *b, const op_call *c, int threads);
+    const op_impl *impl; /* [op_count()] */
     /* Multiply-adds of this type on registers alone, on the calling thread. @return operations. */
     double (*burn)(dtype dt, int64_t rounds);
-} op_backend;
+};
 
 /* ---- the CPU, by instruction set ---------------------------------------------------------
  * The same sources are compiled once per instruction set; the best one this processor has is
@@ -358,9 +245,12 @@ void ops_close(const op_backend *b); /* takes NULL */
  * measured in some milliseconds: what MFU is a share of. */
 double ops_peak_flops(const op_backend *b, dtype dt, pool *p);
 
+/* @return OK when the backend can run this call; else an error that names op, backend and what is
+ * missing. Plans ask before anything runs. */
+err ops_check(const op_backend *b, const op_call *c) MUST_USE;
 void ops_run(const op_backend *b, const op_call *c);
-/* What a call does, by its shapes alone: floating point operations of its products (attention's
- * counted causal), bytes of its operands, each moved once. */
+/* What a call does, by its shapes alone: floating point operations of its GEMMs (attention counted
+ * causal), bytes of its operands, each moved once. */
 typedef struct op_work {
     double flops, bytes;
 } op_work;

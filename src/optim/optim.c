@@ -5,6 +5,7 @@
 #include <stdlib.h>
 
 #include "ops/block8.h"
+#include "ops/op_table.h"
 
 /* ---- stretches --------------------------------------------------------------------------- */
 /* Where parameters are cut into slices, gradients come through a buffer that holds anything between
@@ -101,7 +102,9 @@ static op_call sqnorm_of(float *grad, int64_t n, int64_t copies, bool add, const
     return c;
 }
 
-static bool goes_aside(const stretch *s) { return s->attr.update.far && s->r->takes == TAKES_ANY; }
+static bool goes_aside(const stretch *s) {
+    return s->attr.update.host_state && s->r->takes == TAKES_ANY;
+}
 
 static size_t state_bytes(const optimizer *o, const stretch *s) {
     op_call c = update_of(o, s, false);
@@ -121,7 +124,7 @@ static void offload(optimizer *o, plan *p) {
             double own = (double)state_bytes(o, s);
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
-            s->attr.update.far = o->far = true;
+            s->attr.update.host_state = o->far = true;
             plan_join_at(p, layer);
             moved += own;
         }
@@ -134,7 +137,7 @@ static void reserve(optimizer *o, plan *p) {
         stretch *s = &o->stretch[i];
         op_call c = update_of(o, s, false);
         for (int k = 0; k < s->r->states; k++)
-            s->state[k] = (s->attr.update.far ? plan_region_host : plan_region)(
+            s->state[k] = (s->attr.update.host_state ? plan_region_host : plan_region)(
                 p, "optimizer", tensor_bytes(&c.out[1 + k]));
         workroom *room = goes_aside(s) ? &o->aside : &o->work;
         room->bytes = MAX(room->bytes, ops_workspace(b, &c, plan_threads(p)));
@@ -294,14 +297,14 @@ static err near_calls(void *ctx) {
 /* In the order in which the next step reads the weights: it waits for one layer at a time. */
 static void far_calls(const step_run *r) {
     for (int layer = -1; layer < model_conf(r->o->m)->layers; layer++) {
-        exec_aside(r->x);
+        exec_side_begin(r->x);
         for (int i = 0; i < r->o->stretches; i++) {
             const stretch *s = &r->o->stretch[i];
             if (s->b.layer != layer || !goes_aside(s)) continue;
             op_call c = update_of(r->o, s, true);
             make_call_in(r, &c, &r->o->aside);
         }
-        exec_back(r->x, layer + 1);
+        exec_side_end(r->x, layer + 1);
     }
 }
 
@@ -311,7 +314,7 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
     x->step.update.chance = x->step.dropout; /* which the next step changes before this one ends */
-    if (o->far) exec_join(x, OP_ALL_LEGS);   /* the step block is about to change */
+    if (o->far) exec_join(x, OP_ALL_EVENTS); /* the step block is about to change */
     step_run r = run_of(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->far) far_calls(&r);

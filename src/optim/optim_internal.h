@@ -38,7 +38,7 @@ typedef struct stretch {
     int64_t at, count;     /* elements of the view */
     int param;             /* its first; its only one where a call takes no more */
     int state[MAX_STATES]; /* plan regions */
-    op_attr attr;          /* update.far: state is in the host's memory */
+    op_attr attr;          /* update.host_state: state is in the host's memory */
 } stretch;
 
 typedef struct slot { /* a parameter, or the slice of it that lies here */

@@ -1,5 +1,6 @@
 /* Which parameter gets which rule and which numbers, and what cannot be done. */
 #include "optim_internal.h"
+#include "ops/op_table.h"
 
 #include <math.h>
 #include <string.h>

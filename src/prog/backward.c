@@ -1,37 +1,50 @@
-/* Derives the backward list from the forward list: one rule an op, walked in reverse. A gradient's
- * placement is the dual of its value's; that alone makes every collective of the backward pass. */
+/* Derives the backward list from the forward list, one op at a time and last to first, by the rule in
+ * each op's row. Most rules are BWD_BY_NAME: the row lists backward ops, and their operands and results
+ * are bound by name. For "swiglu(gu -> y)" and "swiglu_bwd(dy, gu -> dgu)" that means: dy is the gradient
+ * of y, gu is what the forward op read, dgu becomes (part of) the gradient of gu.
+ *
+ * A gradient's placement is the dual of its value's; that alone yields every collective of the backward
+ * pass. Nothing is dropped in silence: an op without a rule, or a needed gradient that no backward op
+ * yields, is an error that names it. */
 #include "prog_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
-typedef struct walk {
+typedef struct bwd_step {
     prog *p;
-    const prog_op *o; /* a copy of the forward op under the rule */
-} walk;
+    const prog_op *o; /* a copy of the forward op whose gradients are derived */
+    op_signature sig; /* of that op */
+} bwd_step;
 
-static val grad(const walk *w, val v) { return v == VAL_NONE ? VAL_NONE : w->p->val[v].grad; }
-
-static val like(walk *w, val v) {
-    prog_val x = w->p->val[v];
-    return val_new(w->p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
+static val grad_of(const bwd_step *s, val v) {
+    return v == VAL_NONE ? VAL_NONE : s->p->val[v].grad;
 }
 
-static bool wants(const walk *w, val v) { return v != VAL_NONE && w->p->val[v].needs_grad; }
+static bool needs_grad(const bwd_step *s, val v) {
+    return v != VAL_NONE && s->p->val[v].needs_grad;
+}
 
-/* v's gradient so far plus g. Values are never overwritten: a second reader gets a sum of its own. */
-static void give(walk *w, val v, val g) {
-    if (!wants(w, v) || g == VAL_NONE) return;
-    prog *p = w->p;
+/* A new value of v's type and shape, placed as v's gradient is. */
+static val new_grad(bwd_step *s, val v) {
+    prog_val x = s->p->val[v];
+    return val_new(s->p, VC_TEMP, x.dt, x.ndim, x.dim, placement_dual(x.pl));
+}
+
+/* Adds g to v's gradient so far. Values are never overwritten: a second reader gets a new sum. */
+static void add_grad(bwd_step *s, val v, val g) {
+    if (!needs_grad(s, v) || g == VAL_NONE) return;
+    prog *p = s->p;
     if (!placement_same(p->val[g].pl, placement_dual(p->val[v].pl))) {
         char got[64], want[64];
-        prog_fail(p, NULL, "%s: a gradient is %s, expected %s", op_name(w->o->op),
+        prog_fail(p, NULL, "%s: a gradient is %s, expected %s", op_name(s->o->op),
                   placement_str(got, sizeof got, p->val[g].pl),
                   placement_str(want, sizeof want, placement_dual(p->val[v].pl)));
         return;
     }
     val old = p->val[v].grad;
     if (old != VAL_NONE) {
-        val sum = like(w, v);
+        val sum = new_grad(s, v);
         prog_op *o = op_emit(p, OP_ADD);
         o->in[0] = old;
         o->in[1] = g;
@@ -41,193 +54,223 @@ static void give(walk *w, val v, val g) {
     p->val[v].grad = g;
 }
 
-/* Emits op(in...) -> a new gradient for v, and gives it. @return false when v wants none. */
-static val one(walk *w, op_code op, val for_v, val a, val b, val c, val d, val e) {
-    if (!wants(w, for_v)) return VAL_NONE;
-    val dx = like(w, for_v);
-    prog_op *o = op_emit(w->p, op);
-    val in[OP_MAX_IN] = { a, b, c, d, e };
-    for (int i = 0; i < OP_MAX_IN; i++) o->in[i] = in[i];
-    o->out[0] = dx;
-    o->attr = w->o->attr;
-    give(w, for_v, dx);
-    return dx;
+/* ---- backward ops, bound by name ----------------------------------------------------------- */
+/* The forward operand that `name` ("dx") is the gradient of; VAL_NONE when there is none. */
+static val operand_by_gradient(const bwd_step *s, const char *name) {
+    int i = name[0] == 'd' ? op_find(s->sig.in, s->sig.ins, name + 1) : -1;
+    return i < 0 ? VAL_NONE : s->o->in[i];
 }
 
-static void bwd_embed(walk *w) {
-    op_acc acc;
-    if (!wants(w, w->o->in[1])) return;
-    val dt = param_grad(w->p, w->o->in[1], &acc), dx = grad(w, w->o->out[0]);
-    prog_op *o = op_emit(w->p, OP_EMBED_BWD);
-    o->in[0] = dx;
-    o->in[1] = w->o->in[0];
-    o->out[0] = dt;
-    o->acc = acc;
+/* What a backward op reads under this name: a gradient of a forward result, or a forward operand or
+ * result itself. */
+static val operand_by_name(const bwd_step *s, const char *name) {
+    int out = name[0] == 'd' ? op_find(s->sig.out, s->sig.outs, name + 1) : -1;
+    if (out >= 0) return grad_of(s, s->o->out[out]);
+    int in = op_find(s->sig.in, s->sig.ins, name);
+    if (in >= 0) return s->o->in[in];
+    out = op_find(s->sig.out, s->sig.outs, name);
+    return out < 0 ? VAL_NONE : s->o->out[out];
 }
 
-static void linear_weights(walk *w, val dy) {
-    op_acc acc, bias_acc;
-    val x = w->o->in[0], b = w->o->in[2];
-    val dw = param_grad(w->p, w->o->in[1], &acc);
-    val db = wants(w, b) ? param_grad(w->p, b, &bias_acc) : VAL_NONE;
-    prog_op *o = op_emit(w->p, OP_LINEAR_BWD_W);
-    o->in[0] = dy;
-    o->in[1] = x;
-    o->out[0] = dw;
-    o->out[1] = db;
-    o->acc = acc;
-    o->attr.fp8 = w->o->attr.fp8;
-    BUG_IF(db != VAL_NONE && bias_acc != acc);
+/* Emits `op` with its operands bound by name, and hands its results to the forward operands: a
+ * parameter's is accumulated where the parameter's gradient lies. Does nothing when no result is
+ * needed. @return the index of the op in the list, or -1. */
+static int emit_by_name(bwd_step *s, op_code op) {
+    prog *p = s->p;
+    op_signature sig = op_signature_of(op);
+    prog_op o = op_blank(op, p->site);
+    bool any = false, summed = false;
+    for (int i = 0; i < sig.outs; i++) {
+        val of = operand_by_gradient(s, sig.out[i].name);
+        if (!needs_grad(s, of)) continue;
+        op_acc acc = ACC_STORE;
+        bool is_param = sig.out[i].accumulates;
+        if (is_param && p->val[of].param < 0) {
+            prog_fail(p, "get it through prog_use", "%s: %s is not a parameter", op_name(s->o->op),
+                      sig.out[i].name + 1);
+            return -1;
+        }
+        o.out[i] = is_param ? param_grad(p, of, &acc) : new_grad(s, of);
+        BUG_IF(is_param && summed &&
+               acc != o.acc); /* one call adds to all of its sums or to none */
+        if (is_param) o.acc = acc, summed = true;
+        any = true;
+    }
+    if (!any) return -1;
+    for (int i = 0; i < sig.ins; i++) {
+        o.in[i] = operand_by_name(s, sig.in[i].name);
+        if (o.in[i] == VAL_NONE && !sig.in[i].optional)
+            prog_fail(p, op_row_of(op)->signature, "%s: %s has no value for its operand %s",
+                      op_name(s->o->op), op_name(op), sig.in[i].name);
+    }
+    o.attr = s->o->attr;
+    list_push(p->emit, &o);
+    int at = p->emit->n - 1;
+    for (int i = 0; i < sig.outs; i++)
+        if (!sig.out[i].accumulates) add_grad(s, operand_by_gradient(s, sig.out[i].name), o.out[i]);
+    return at;
 }
 
-/* @return the LINEAR_GELU that made v when the op under the rule is its only reader, and not in fp8:
- * there the slope rides on what quantises the gradient; else NULL. */
-static const prog_op *gelu_before(const walk *w, val v) {
-    const prog *p = w->p;
+/* Refuses an operand that needs a gradient which none of the backward ops yields. */
+static void check_all_given(bwd_step *s, const op_code *ops, int n) {
+    for (int i = 0; i < s->sig.ins; i++) {
+        char name[OPERAND_NAME + 1];
+        bool given = !needs_grad(s, s->o->in[i]);
+        snprintf(name, sizeof name, "d%s", s->sig.in[i].name);
+        for (int k = 0; k < n && !given; k++) {
+            op_signature sig = op_signature_of(ops[k]);
+            given = op_find(sig.out, sig.outs, name) >= 0;
+        }
+        if (!given)
+            prog_fail(s->p, "name it in the signature of the backward op, in src/ops/ops.def",
+                      "%s: no backward op yields the gradient of its operand %s", op_name(s->o->op),
+                      s->sig.in[i].name);
+    }
+}
+
+static void bwd_by_name(bwd_step *s) {
+    const op_code *ops = op_row_of(s->o->op)->bwd_op;
+    int n = (ops[0] != OP_NONE) + (ops[1] != OP_NONE);
+    check_all_given(s, ops, n);
+    for (int i = 0; i < n; i++) emit_by_name(s, ops[i]);
+}
+
+/* ---- rules of their own -------------------------------------------------------------------- */
+static void bwd_self(bwd_step *s) {
+    prog_op o = *s->o;
+    if (!needs_grad(s, o.in[0])) return;
+    o.in[0] = grad_of(s, s->o->out[0]);
+    o.out[0] = new_grad(s, s->o->in[0]);
+    list_push(s->p->emit, &o);
+    add_grad(s, s->o->in[0], o.out[0]);
+}
+
+static void bwd_sum(bwd_step *s) {
+    val g = grad_of(s, s->o->out[0]);
+    for (int i = 0; i < s->sig.ins; i++) add_grad(s, s->o->in[i], g);
+}
+
+static void bwd_comm(bwd_step *s) {
+    if (!needs_grad(s, s->o->in[0]))
+        return; /* a gathered parameter: its bucket is reduced as one */
+    add_grad(s, s->o->in[0],
+             emit_comm(s->p, grad_of(s, s->o->out[0]), s->o->attr.comm.axes,
+                       place_dual(s->o->attr.comm.from), WHEN_ALWAYS));
+}
+
+static void bwd_loss(bwd_step *s) {
+    for (int i = 0; i < s->sig.outs; i++)
+        if (!s->sig.out[i].accumulates)
+            add_grad(s, operand_by_gradient(s, s->sig.out[i].name), s->o->out[i]);
+}
+
+static void bwd_stop(bwd_step *s) {
+    for (int i = 0; i < s->sig.ins; i++)
+        if (needs_grad(s, s->o->in[i]))
+            prog_fail(s->p, "record it outside PROG_TRAIN, or give its row a backward rule",
+                      "%s is not differentiable", op_name(s->o->op));
+}
+
+static void bwd_missing(bwd_step *s) {
+    prog_fail(s->p, "add .bwd to its row in src/ops/ops.def", "%s has no backward rule",
+              op_name(s->o->op));
+}
+
+/* @return the op with a fused activation that computed v when the op at hand is v's only reader, and not
+ * in fp8 (there the slope is applied by what quantizes the gradient); else NULL. */
+static const prog_op *activation_before(const bwd_step *s, val v) {
+    const prog *p = s->p;
     int made = p->val[v].producer, readers = 0;
-    if (made < 0 || p->fwd.op[made].op != OP_LINEAR_GELU || p->fwd.op[made].out[0] != v)
+    if (made < 0 || p->fwd.op[made].out[0] != v) return NULL;
+    op_code act = op_row_of(p->fwd.op[made].op)->fused.activation;
+    if (act == OP_NONE || act != op_row_of(op_row_of(s->o->op)->bwd_op[0])->through.activation)
         return NULL;
     for (int i = made + 1; i < p->fwd.n; i++)
         for (int k = 0; k < OP_MAX_IN; k++) {
             val in = p->fwd.op[i].in[k];
             readers += in != VAL_NONE && val_root(p, in) == v;
         }
-    bool fp8 = w->o->attr.fp8.recipe != FP8_OFF;
+    bool fp8 = s->o->attr.fp8.recipe != FP8_OFF;
     return readers == 1 && v != p->res_out && v != p->delta_out && !fp8 ? &p->fwd.op[made] : NULL;
 }
 
-/* The gradient of a linear layer's input; behind a GELU, of what came before that. */
-static void linear_input(walk *w, val dy) {
-    val x = w->o->in[0], weight = w->o->in[1];
-    const prog_op *made = wants(w, x) ? gelu_before(w, x) : NULL;
-    if (!made) {
-        one(w, OP_LINEAR_BWD_X, x, dy, weight, VAL_NONE, VAL_NONE, VAL_NONE);
-        return;
-    }
-    val pre = made->out[1], dpre = like(w, pre);
-    prog_op *o = op_emit(w->p, OP_LINEAR_BWD_X_GELU);
-    o->in[0] = dy;
-    o->in[1] = weight;
-    o->in[2] = pre;
-    o->out[0] = dpre;
-    o->attr.act = made->attr.act;
-    give(w, pre, dpre);
+/* The result of a fused op that holds the activation's input. */
+static val pre_activation(const prog_op *o) {
+    op_signature sig = op_signature_of(o->op);
+    return o->out[op_find(sig.out, sig.outs, op_row_of(o->op)->fused.pre)];
 }
 
-static void bwd_linear(walk *w) {
-    val dy = w->o->op == OP_LINEAR_GELU ? grad(w, w->o->out[1]) : VAL_NONE;
-    bool through = dy != VAL_NONE; /* the layer behind made the gradient of `pre` */
-    dy = val_as(w->p, through ? dy : grad(w, w->o->out[0]), w->p->val[w->o->in[1]].dt);
-    if (w->o->op == OP_LINEAR_GELU && !through) {
-        val dpre = like(w, w->o->out[1]);
-        prog_op *o = op_emit(w->p, OP_GELU_BWD);
+/* The gradient of a linear layer's input; behind an activation, of what came before that. */
+static void emit_linear_input(bwd_step *s, val dy) {
+    enum { X, W };
+    op_code plain = op_row_of(s->o->op)->bwd_op[0];
+    const prog_op *made = needs_grad(s, s->o->in[X]) ? activation_before(s, s->o->in[X]) : NULL;
+    if (!needs_grad(s, s->o->in[X])) return;
+    val of = made ? pre_activation(made) : s->o->in[X], d = new_grad(s, of);
+    prog_op *o = op_emit(s->p, made ? op_row_of(plain)->through.op : plain);
+    o->in[0] = dy;
+    o->in[1] = s->o->in[W];
+    if (made) o->in[2] = of;
+    o->out[0] = d;
+    o->attr = made ? (op_attr){ .act = made->attr.act } : s->o->attr;
+    add_grad(s, of, d);
+}
+
+/* dy of a fused op goes through its activation first, unless the layer behind has done that. */
+static void bwd_linear(bwd_step *s) {
+    enum { X, W };
+    prog *p = s->p;
+    const op_row *row = op_row_of(s->o->op);
+    bool fused = row->fused.activation != OP_NONE;
+    val pre = fused ? pre_activation(s->o) : VAL_NONE, dy = grad_of(s, pre);
+    bool applied = dy != VAL_NONE;
+    dy = val_as(p, applied ? dy : grad_of(s, s->o->out[0]), p->val[s->o->in[W]].dt);
+    if (fused && !applied) {
+        val dpre = new_grad(s, pre);
+        prog_op *o = op_emit(p, op_row_of(row->fused.activation)->bwd_op[0]);
         o->in[0] = dy;
-        o->in[1] = w->o->out[1];
+        o->in[1] = pre;
         o->out[0] = dpre;
-        o->attr = w->o->attr;
+        o->attr = s->o->attr;
         dy = dpre;
     }
-    linear_input(w, dy);
-    if (wants(w, w->o->in[1])) linear_weights(w, dy);
+    emit_linear_input(s, dy);
+    p->val[s->o->out[0]].grad = dy; /* what the weights' op finds under the name dy */
+    emit_by_name(s, row->bwd_op[1]);
 }
 
-/* The gradient that reaches the normalised sum from elsewhere is added inside the op. */
-static void bwd_norm(walk *w) {
-    prog *p = w->p;
-    bool rms = w->o->op == OP_RMSNORM;
-    val x = w->o->in[0], delta = w->o->in[1], r = w->o->out[0], summed = r == VAL_NONE ? x : r;
+/* The gradient that reaches the normalized sum from elsewhere is added inside the op, so that its
+ * result is the whole gradient of both addends. Where nothing was added, the sum is x itself. */
+static void bwd_norm(bwd_step *s) {
+    enum { X, DELTA, W, B };
+    prog *p = s->p;
+    const val *in = s->o->in, *out = s->o->out; /* out: r, y, stat */
+    val summed = out[0] == VAL_NONE ? in[X] : out[0];
     op_acc acc, bias_acc = ACC_STORE;
-    val dw = param_grad(p, w->o->in[2], &acc);
-    val db = wants(w, w->o->in[3]) ? param_grad(p, w->o->in[3], &bias_acc) : VAL_NONE;
+    val dw = param_grad(p, in[W], &acc);
+    val db = needs_grad(s, in[B]) ? param_grad(p, in[B], &bias_acc) : VAL_NONE;
     BUG_IF(db != VAL_NONE && bias_acc != acc);
-    val dx = like(w, summed);
-    prog_op *o = op_emit(p, rms ? OP_RMSNORM_BWD : OP_LAYERNORM_BWD);
-    o->in[0] = grad(w, w->o->out[1]);
-    o->in[1] = summed;
-    o->in[2] = w->o->out[2];
-    o->in[3] = w->o->in[2];
-    o->in[4] = grad(w, summed);
+    val dx = new_grad(s, summed);
+    prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);
+    val reads[OP_MAX_IN] = { grad_of(s, out[1]), summed, out[2], in[W], grad_of(s, summed) };
+    memcpy(o->in, reads, sizeof o->in);
     o->out[0] = dx;
     o->out[1] = dw;
     o->out[2] = db;
     o->acc = acc;
-    o->attr = w->o->attr;
-    if (r == VAL_NONE) {
-        p->val[x].grad = dx; /* already holds what x had */
+    o->attr = s->o->attr;
+    if (out[0] == VAL_NONE) {
+        p->val[in[X]].grad = dx; /* already holds what x had */
     } else {
-        give(w, x, dx);
-        give(w, delta, dx);
+        add_grad(s, in[X], dx);
+        add_grad(s, in[DELTA], dx);
     }
 }
 
-static void bwd_qknorm(walk *w) {
-    op_acc qa, ka;
-    val dwq = param_grad(w->p, w->o->in[1], &qa), dwk = param_grad(w->p, w->o->in[2], &ka);
-    BUG_IF(qa != ka);
-    val dx = like(w, w->o->in[0]);
-    prog_op *o = op_emit(w->p, OP_QKNORM_BWD);
-    o->in[0] = grad(w, w->o->out[0]);
-    o->in[1] = w->o->in[0];
-    o->in[2] = w->o->out[1];
-    o->in[3] = w->o->in[1];
-    o->in[4] = w->o->in[2];
-    o->out[0] = dx;
-    o->out[1] = dwq;
-    o->out[2] = dwk;
-    o->acc = qa;
-    o->attr = w->o->attr;
-    give(w, w->o->in[0], dx);
-}
-
-static void bwd_rope(walk *w) {
-    one(w, OP_ROPE_BWD, w->o->in[0], grad(w, w->o->out[0]), w->o->in[1], w->o->in[2], VAL_NONE,
-        VAL_NONE);
-}
-static void bwd_attention(walk *w) {
-    one(w, OP_ATTENTION_BWD, w->o->in[0], grad(w, w->o->out[0]), w->o->in[0], w->o->out[0],
-        w->o->out[1], w->o->in[1]);
-}
-static void bwd_gelu(walk *w) {
-    one(w, OP_GELU_BWD, w->o->in[0], grad(w, w->o->out[0]), w->o->in[0], VAL_NONE, VAL_NONE,
-        VAL_NONE);
-}
-static void bwd_swiglu(walk *w) {
-    one(w, OP_SWIGLU_BWD, w->o->in[0], grad(w, w->o->out[0]), w->o->in[0], VAL_NONE, VAL_NONE,
-        VAL_NONE);
-}
-static void bwd_add(walk *w) {
-    val g = grad(w, w->o->out[0]);
-    give(w, w->o->in[0], g);
-    give(w, w->o->in[1], g);
-}
-static void bwd_same(walk *w) { /* ops whose backward is themselves: dropout, scale, cast */
-    one(w, w->o->op, w->o->in[0], grad(w, w->o->out[0]), w->o->in[1], VAL_NONE, VAL_NONE, VAL_NONE);
-}
-static void bwd_comm(walk *w) {
-    if (!wants(w, w->o->in[0])) return; /* a gathered parameter: its bucket is reduced as one */
-    give(w, w->o->in[0],
-         emit_comm(w->p, grad(w, w->o->out[0]), w->o->attr.comm.axes,
-                   place_dual(w->o->attr.comm.from), WHEN_ALWAYS));
-}
-static void bwd_linear_ce(walk *w) { give(w, w->o->in[0], w->o->out[1]); }
-
-static void (*const rules[OP_COUNT])(walk *) = {
-    [OP_EMBED] = bwd_embed,
-    [OP_LINEAR] = bwd_linear,
-    [OP_LINEAR_GELU] = bwd_linear,
-    [OP_RMSNORM] = bwd_norm,
-    [OP_LAYERNORM] = bwd_norm,
-    [OP_QKNORM] = bwd_qknorm,
-    [OP_ROPE] = bwd_rope,
-    [OP_ATTENTION] = bwd_attention,
-    [OP_GELU] = bwd_gelu,
-    [OP_SWIGLU] = bwd_swiglu,
-    [OP_ADD] = bwd_add,
-    [OP_DROPOUT] = bwd_same,
-    [OP_SCALE] = bwd_same,
-    [OP_CAST] = bwd_same,
-    [OP_COMM] = bwd_comm,
-    [OP_LINEAR_CE] = bwd_linear_ce,
+static void (*const rules[BWD_COUNT])(bwd_step *) = {
+    [BWD_MISSING] = bwd_missing, [BWD_BY_NAME] = bwd_by_name, [BWD_SELF] = bwd_self,
+    [BWD_SUM] = bwd_sum,         [BWD_COMM] = bwd_comm,       [BWD_LOSS] = bwd_loss,
+    [BWD_LINEAR] = bwd_linear,   [BWD_NORM] = bwd_norm,       [BWD_STOP] = bwd_stop,
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */
@@ -305,17 +348,18 @@ static void reduce_all(prog *p, uint8_t *partial) {
 }
 
 /* ---- the pass ---------------------------------------------------------------------------- */
-static void seed(prog *p) {
+static void seed_gradients(prog *p) {
     if (p->res_out == VAL_NONE) return;
     /* The next program begins with residual + delta, so one gradient serves both. */
     prog_val r = p->val[p->res_out];
     p->grad_in = val_new(p, VC_BOUNDARY, r.dt, r.ndim, r.dim, placement_dual(r.pl));
-    p->val[p->grad_in].name = "d_stream";
+    p->val[p->grad_in].name = "d_residual";
     p->val[p->res_out].grad = p->grad_in;
     if (p->delta_out != VAL_NONE) p->val[p->delta_out].grad = p->grad_in;
 }
 
-static void finish_stream(prog *p) {
+/* The gradient of the residual state leaves the program. */
+static void pass_on_gradient(prog *p) {
     if (p->res_in == VAL_NONE || p->error) return;
     val g = p->val[p->res_in].grad;
     BUG_IF(g == VAL_NONE || g != p->val[p->delta_in].grad); /* both begin in one sum */
@@ -324,26 +368,25 @@ static void finish_stream(prog *p) {
     p->grad_out = g;
 }
 
-err pass_backward(prog *p) {
-    const char *file = p->file;
-    int line = p->line;
-    seed(p);
+static void derive_op(prog *p, int i) {
+    prog_op o = p->fwd.op[i]; /* a copy: emitting may move the list */
+    bwd_step s = { p, &o, op_signature_of(o.op) };
+    op_bwd rule = op_row_of(o.op)->bwd;
+    bool reached = rule == BWD_LOSS;
+    for (int k = 0; k < OP_MAX_OUT; k++) reached |= grad_of(&s, o.out[k]) != VAL_NONE;
+    if (!reached) return;
+    p->site = o.site;
+    rules[rule](&s);
+}
+
+void pass_backward(prog *p) {
+    rec_site site = p->site;
+    seed_gradients(p);
     p->emit = &p->bwd;
-    for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) {
-        prog_op o = p->fwd.op[i]; /* a copy: emitting may move the list */
-        walk w = { p, &o };
-        bool reached = o.op == OP_LINEAR_CE;
-        for (int k = 0; k < OP_MAX_OUT; k++) reached |= grad(&w, o.out[k]) != VAL_NONE;
-        if (!reached || !rules[o.op]) continue;
-        p->file = o.file;
-        p->line = o.line;
-        rules[o.op](&w);
-    }
+    for (int i = p->fwd.n - 1; i >= 0 && !p->error; i--) derive_op(p, i);
     uint8_t *partial = mem_alloc((size_t)p->set.params + 1);
     if (!p->error) reduce_all(p, partial);
     free(partial);
-    finish_stream(p);
-    p->file = file;
-    p->line = line;
-    return OK;
+    pass_on_gradient(p);
+    p->site = site;
 }

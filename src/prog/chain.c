@@ -1,13 +1,13 @@
 /* A chain's instances: first, the blocks, last; their memory, addresses and the order they run in.
  *
- * Recompute by blocks is nothing but this order. With keep_every = n the forward pass leaves the
- * summed input (the cut) of every n-th block and the saved values of n blocks; backward runs a
- * segment's forward lists again from its cut into those same n slots:
+ * Recompute by blocks is nothing but this order. With keep_every = n the forward pass keeps the
+ * summed input of every n-th block (its block input) and the saved values of n blocks; backward runs a
+ * segment's forward lists again from its block input into those same n slots:
  *
  *     keep_every 2:   F0 F1 | F2 F3 | F4 F5 | last | B5 B4 | F2' F3 B3 B2 | F0' F1 B1 B0 | first
- *                     cut0    cut1    cut2                   from cut1      from cut0
+ *                     in0     in2     in4                    from in2       from in0
  *
- * The same ops on the same bits give the same bits. F' is the block with the cut as its input and
+ * The same ops on the same inputs are bit-exact. F' is the block with the kept sum as its residual and
  * no delta; the last forward of a segment runs only what backward reads.
  */
 #include "plan_internal.h"
@@ -116,7 +116,7 @@ void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes) {
         d->fetch(p->backend->context, t, from, bytes);
         return;
     }
-    if (t->room < bytes) t->memory = mem_grow(t->memory, t->room = bytes);
+    if (t->capacity < bytes) t->memory = mem_grow(t->memory, t->capacity = bytes);
     t->bytes = bytes;
     memcpy(t->memory, from, bytes);
 }
@@ -157,7 +157,8 @@ static void arena_unmap(plan *p) {
 }
 
 /* ---- adding a chain ---------------------------------------------------------------------- */
-static void measure(plan *p, const prog *g) {
+/* Adds a program's needs; refuses what the backend cannot run. */
+static err measure(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
     const op_list *lists[] = { &g->fwd, &g->bwd };
     for (int k = 0; k < 2; k++)
@@ -165,18 +166,20 @@ static void measure(plan *p, const prog *g) {
             const prog_op *o = &lists[k]->op[i];
             if (op_flags(o->op) & OPF_EXTERN) continue;
             op_call c = call_of(g, o, NULL);
+            TRY(ops_check(p->backend, &c));
             p->work_bytes = MAX(p->work_bytes, ops_workspace(p->backend, &c, p->threads));
         }
+    return OK;
 }
 
-/* Blocks that run forward again, but for the last segment of them: the first so many. */
-static int again(const chain *c) { return c->keep_every ? c->layers - c->keep_last : 0; }
+/* Blocks that run forward again, but for the last segment of them: the first n. */
+static int blocks_rerun(const chain *c) { return c->keep_every ? c->layers - c->keep_last : 0; }
 static int segments(const chain *c) {
-    return c->keep_every ? (again(c) + c->keep_every - 1) / c->keep_every : 0;
+    return c->keep_every ? (blocks_rerun(c) + c->keep_every - 1) / c->keep_every : 0;
 }
 /* Blocks of a segment take the slots of those of another; the rest have their own, behind. */
 static int slot_of(const chain *c, int layer) {
-    int rest = again(c);
+    int rest = blocks_rerun(c);
     return layer < rest ? layer % c->keep_every : layer - rest + MIN(c->keep_every, rest);
 }
 static int slots(const chain *c) { return slot_of(c, c->layers); }
@@ -210,17 +213,17 @@ static void order(chain_plan *k) {
     add_instr(k, RUN_BWD, 0);
 }
 
-static size_t cut_bytes(const prog *p) {
-    return p->cut == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->cut]), ALIGN);
+static size_t block_input_bytes(const prog *p) {
+    return p->block_input == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->block_input]), ALIGN);
 }
 
-int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx) {
+err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) {
     mem_reserve((void **)&p->chain, &p->chain_cap, p->chains, sizeof *p->chain);
     chain_plan *k = &p->chain[p->chains];
-    *k = (chain_plan){ .c = *c, .find = find, .find_ctx = ctx, .saved = -1, .cuts = -1 };
+    *k = (chain_plan){ .c = *c, .find = find, .find_ctx = ctx, .saved = -1, .block_inputs = -1 };
     prog *all[] = { c->first, c->block, c->last };
     for (size_t i = 0; i < COUNT_OF(all); i++) {
-        measure(p, all[i]);
+        TRY(measure(p, all[i]));
         for (val v = 0; v < all[i]->vals; v++)
             if (all[i]->val[v].cls == VC_INPUT) add_input(p, &all[i]->val[v], c->layers);
     }
@@ -233,20 +236,22 @@ int plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx) {
         BUG_IF(c->first->saved_bytes || c->last->saved_bytes); /* only blocks save */
         k->saved = plan_region(p, "saved", k->slot_bytes * (size_t)slots(c));
         if (c->keep_every)
-            k->cuts = plan_region(p, "cuts", cut_bytes(c->block) * (size_t)segments(c));
+            k->block_inputs =
+                plan_region(p, "block inputs", block_input_bytes(c->block) * (size_t)segments(c));
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
-    k->stream = plan_region(p, "stream", 2 * (k->res_bytes * (train ? 2 : 1) + k->delta_bytes));
-    k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->loss]));
+    k->residual = plan_region(p, "residual", 2 * (k->res_bytes * (train ? 2 : 1) + k->delta_bytes));
+    k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     order(k);
-    return p->chains++;
+    *which = p->chains++;
+    return OK;
 }
 
 /* ---- addresses --------------------------------------------------------------------------- */
-static char *stream_at(const plan *p, const chain_plan *k, int what, int turn) {
+static char *residual_at(const plan *p, const chain_plan *k, int what, int turn) {
     size_t sizes[] = { k->res_bytes, k->delta_bytes, k->res_bytes }, at = 0;
     for (int i = 0; i < what; i++) at += 2 * sizes[i];
-    return (char *)plan_data(p, k->stream) + at + (size_t)(turn & 1) * sizes[what];
+    return (char *)plan_data(p, k->residual) + at + (size_t)(turn & 1) * sizes[what];
 }
 enum { S_RES, S_DELTA, S_GRAD };
 
@@ -255,19 +260,22 @@ static char *saved_at(const plan *p, const chain_plan *k, const instance *in, va
     return (char *)plan_data(p, k->saved) + slot * k->slot_bytes + in->p->val[v].at;
 }
 
-static void *cut_at(const plan *p, const chain_plan *k, const instance *in) {
+static void *block_input_at(const plan *p, const chain_plan *k, const instance *in) {
     int n = k->c.keep_every;
-    if (in->layer >= again(&k->c) || in->layer % n) return saved_at(p, k, in, in->p->cut);
-    return (char *)plan_data(p, k->cuts) + (size_t)(in->layer / n) * cut_bytes(in->p);
+    if (in->layer >= blocks_rerun(&k->c) || in->layer % n)
+        return saved_at(p, k, in, in->p->block_input);
+    return (char *)plan_data(p, k->block_inputs) +
+           (size_t)(in->layer / n) * block_input_bytes(in->p);
 }
 
-/* Where a root value lies, apart from the stream that comes in. */
-static void *home(const plan *p, const chain_plan *k, const instance *in, int index, val v) {
+/* Where a root value lies, apart from the residual that comes in. */
+static void *root_address(const plan *p, const chain_plan *k, const instance *in, int index,
+                          val v) {
     const prog_val *x = &in->p->val[v];
     switch (x->cls) {
     case VC_TEMP: return (char *)plan_data(p, p->temp) + x->at;
     case VC_SAVED: return saved_at(p, k, in, v);
-    case VC_CUT: return cut_at(p, k, in);
+    case VC_BLOCK_INPUT: return block_input_at(p, k, in);
     case VC_PARAM: return plan_data(p, k->find(k->find_ctx, x->bucket, in->layer).param);
     case VC_GRAD: return plan_data(p, k->find(k->find_ctx, x->bucket, in->layer).grad);
     case VC_INPUT: {
@@ -275,12 +283,12 @@ static void *home(const plan *p, const chain_plan *k, const instance *in, int in
         return at + (x->per_layer ? (size_t)in->layer * val_bytes(x) : 0);
     }
     case VC_BOUNDARY:
-        if (v == in->p->grad_in) return stream_at(p, k, S_GRAD, index + 1);
-        if (v == in->p->grad_out) return stream_at(p, k, S_GRAD, index);
-        if (v == in->p->loss) return plan_data(p, k->result);
-        if (v == val_root(in->p, in->p->res_out)) return stream_at(p, k, S_RES, index);
-        if (v == val_root(in->p, in->p->delta_out)) return stream_at(p, k, S_DELTA, index);
-        return NULL; /* the incoming stream: bound by the caller */
+        if (v == in->p->grad_in) return residual_at(p, k, S_GRAD, index + 1);
+        if (v == in->p->grad_out) return residual_at(p, k, S_GRAD, index);
+        if (v == in->p->result) return plan_data(p, k->result);
+        if (v == val_root(in->p, in->p->res_out)) return residual_at(p, k, S_RES, index);
+        if (v == val_root(in->p, in->p->delta_out)) return residual_at(p, k, S_DELTA, index);
+        return NULL; /* the incoming residual: bound by the caller */
     default: BUG("a value without memory of its own");
     }
 }
@@ -291,7 +299,9 @@ static void bind(const plan *p, const chain_plan *k, instance *in, int index, vo
     in->addr = mem_alloc((size_t)g->vals * sizeof *in->addr);
     for (val v = 0; v < g->vals; v++) {
         val r = val_root(g, v);
-        char *at = r == g->res_in ? res : r == g->delta_in ? delta : home(p, k, in, index, r);
+        char *at = r == g->res_in     ? res
+                   : r == g->delta_in ? delta
+                                      : root_address(p, k, in, index, r);
         for (val a = v; at && a != r; a = g->val[a].base) at += g->val[a].offset;
         in->addr[v] = at;
     }
@@ -307,8 +317,8 @@ static void resolve(plan *p, chain_plan *k) {
             delta = in->p->delta_out == VAL_NONE ? NULL : in->addr[in->p->delta_out];
         }
     }
-    for (int i = k->c.layers + 2; i < k->insts; i++) /* restarts: the cut, and nothing to add */
-        bind(p, k, &k->inst[i], k->inst[i].layer + 1, cut_at(p, k, &k->inst[i]), NULL);
+    for (int i = k->c.layers + 2; i < k->insts; i++) /* restarts: the kept sum, and no delta */
+        bind(p, k, &k->inst[i], k->inst[i].layer + 1, block_input_at(p, k, &k->inst[i]), NULL);
 }
 
 void plan_join_at(plan *p, int layer) {

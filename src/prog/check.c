@@ -1,6 +1,6 @@
 /* Plays all ranks' communication together before anything runs: a program that would hang, or
  * whose partners disagree, is refused here with both places. */
-#include "prog_internal.h"
+#include "plan_internal.h"
 
 #include <stdlib.h>
 
@@ -13,7 +13,7 @@ typedef struct trace {
 static void trace_list(trace *t, const prog *p, const op_list *l) {
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (o->op != OP_COMM || o->phase == COMM_WAIT) continue;
+        if (!(op_flags(o->op) & OPF_EXTERN) || o->phase == COMM_WAIT) continue;
         move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
         mem_reserve((void **)&t->op, &t->cap, t->n, sizeof *t->op);
@@ -31,11 +31,11 @@ static int64_t elements(const trace *t, int i) {
 static err disagree(const trace *t, int r, int q) {
     const prog_op *a = t[r].op[t[r].at], *b = t[q].at < t[q].n ? t[q].op[t[q].at] : NULL;
     return ERR("rank %d is at a %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
-               "would wait for each other for ever",
+               "would wait for each other forever",
                r, move_name(move_of(a->attr.comm.from, a->attr.comm.to)),
-               (long long)elements(&t[r], t[r].at), a->file, a->line, q,
+               (long long)elements(&t[r], t[r].at), a->site.file, a->site.line, q,
                b ? move_name(move_of(b->attr.comm.from, b->attr.comm.to)) : "the end",
-               b ? b->file : "-", b ? b->line : 0);
+               b ? b->site.file : "-", b ? b->site.line : 0);
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
@@ -77,7 +77,7 @@ static err play(const mesh *m, trace *t, int ranks) {
     }
 }
 
-err prog_check_ranks(const mesh *m, const chain *chains, int ranks) {
+err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
     trace *t = mem_alloc((size_t)ranks * sizeof *t);
     for (int r = 0; r < ranks; r++) {
         const chain *c = &chains[r];

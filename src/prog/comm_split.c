@@ -6,7 +6,7 @@
 #include <stdlib.h>
 
 static bool moves_bytes(const prog_op *o) {
-    if (o->op != OP_COMM) return false;
+    if (!(op_flags(o->op) & OPF_EXTERN)) return false;
     move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
     return k != MOVE_NONE;
 }

@@ -1,30 +1,39 @@
 /* Programs as text, for people and for golden tests:
  *
- *     %12 bf16[256,768] dp:S0 = rmsnorm(%3, %4, norm1.w)  saved  llama.c:87
+ *     r:%12 bf16[256,768] dp:S0, ... = rmsnorm(x:%3, delta:%4, w:norm1.w) eps=1e-05  @norm
+ *
+ * Operands and results go by their names in the op table; what follows @ is the function of the model's
+ * source that recorded the op.
  */
 #include "prog_internal.h"
 
-#include <string.h>
-
 static const char *const class_name[] = {
-    [VC_TEMP] = "",     [VC_SAVED] = "saved", [VC_CUT] = "cut",         [VC_PARAM] = "param",
-    [VC_GRAD] = "grad", [VC_INPUT] = "input", [VC_BOUNDARY] = "stream", [VC_ALIAS] = "",
+    [VC_TEMP] = "",
+    [VC_SAVED] = "saved",
+    [VC_BLOCK_INPUT] = "block_input",
+    [VC_PARAM] = "param",
+    [VC_GRAD] = "grad",
+    [VC_INPUT] = "input",
+    [VC_BOUNDARY] = "boundary",
+    [VC_ALIAS] = "",
 };
 
-static void dump_val(const prog *p, val v, str *out) {
+static void dump_val(const prog *p, const char *name, val v, str *out) {
     const prog_val *x = &p->val[v];
     char pl[64];
-    str_add(out, "%%%d %s[", v, dt_name(x->dt));
+    str_add(out, "%s:%%%d %s[", name, v, dt_name(x->dt));
     for (int i = 0; i < x->ndim; i++) str_add(out, i ? ",%lld" : "%lld", (long long)x->dim[i]);
     str_add(out, "] %s", placement_str(pl, sizeof pl, x->pl));
     const prog_val *r = &p->val[val_root(p, v)];
     if (class_name[r->cls][0]) str_add(out, " %s", class_name[r->cls]);
 }
 
-static void dump_ref(const prog *p, val v, str *out) {
+static void dump_ref(const prog *p, const char *name, val v, str *out) {
     const prog_val *x = &p->val[v];
-    if (x->name &&
-        (x->param >= 0 || x->cls == VC_INPUT || x->cls == VC_BOUNDARY || x->cls == VC_PARAM))
+    bool named = x->name && (x->param >= 0 || x->cls == VC_INPUT || x->cls == VC_BOUNDARY ||
+                             x->cls == VC_PARAM);
+    str_add(out, "%s:", name);
+    if (named)
         str_add(out, "%s", x->name);
     else
         str_add(out, "%%%d", v);
@@ -34,30 +43,30 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
     static const char *const phase[] = { "", " start", " wait" };
     static const char *const acc[] = { "", " +=micro", " +=" };
     static const char *const when[] = { "", " first", " last" };
+    op_signature sig = op_signature_of(o->op);
     str_add(out, "    ");
-    for (int i = 0, n = 0; i < OP_MAX_OUT; i++) {
+    for (int i = 0, n = 0; i < sig.outs; i++) {
         if (o->out[i] == VAL_NONE) continue;
         if (n++) str_add(out, ", ");
         if (o->phase == COMM_WAIT)
-            str_add(out, "%%%d", o->out[i]);
+            dump_ref(p, sig.out[i].name, o->out[i], out);
         else
-            dump_val(p, o->out[i], out);
+            dump_val(p, sig.out[i].name, o->out[i], out);
     }
-    bool norm = (o->op == OP_RMSNORM || o->op == OP_LAYERNORM) && o->in[1] != VAL_NONE;
-    str_add(out, " = %s%s%s(", op_name(o->op), norm ? "_residual" : "", phase[o->phase]);
-    for (int i = 0, n = 0; i < OP_MAX_IN; i++) {
+    str_add(out, " = %s%s(", op_name(o->op), phase[o->phase]);
+    for (int i = 0, n = 0; i < sig.ins; i++) {
         if (o->in[i] == VAL_NONE) continue;
         if (n++) str_add(out, ", ");
-        dump_ref(p, o->in[i], out);
+        dump_ref(p, sig.in[i].name, o->in[i], out);
     }
     str_add(out, ")");
-    if (o->op == OP_COMM) {
+    op_attrs_print(o->op, &o->attr, out);
+    if (op_flags(o->op) & OPF_EXTERN) {
         str_add(out, " %s over", move_name(move_of(o->attr.comm.from, o->attr.comm.to)));
         for (int a = 0; a < AX_COUNT; a++)
             if (o->attr.comm.axes & AXIS(a)) str_add(out, " %s", mesh_axis_name[a]);
     }
-    const char *base = strrchr(o->file, '/');
-    str_add(out, "%s%s  %s:%d\n", acc[o->acc], when[o->when], base ? base + 1 : o->file, o->line);
+    str_add(out, "%s%s  @%s\n", acc[o->acc], when[o->when], o->site.function);
 }
 
 void prog_dump(const prog *p, str *out) {

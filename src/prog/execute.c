@@ -1,3 +1,4 @@
+/* Runs a chain's instruction list: ops through the backend, communication through comm. */
 #include "plan_internal.h"
 
 #include <math.h>
@@ -32,19 +33,14 @@ static err run_comm(exec *x, const instance *in, const prog_op *o, int micro, co
     return OK;
 }
 
-/* A sum that starts from an absent delta onto itself is already there. */
-static bool nothing_to_do(const op_call *c) {
-    return c->op == OP_ADD && !c->in[1].data && c->in[0].data == c->out[0].data;
-}
-
 /* The first element that is not finite, n when there is none. Reads in large blocks: on a device each
  * of them waits. */
 static err find_not_finite(const plan *p, const tensor *t, int64_t *found, float *value) {
     enum { BLOCK = 1 << 20 };
     int64_t n = *found = tensor_count(t);
-    size_t size = dt_size(t->dt), room = (size_t)MIN(n, (int64_t)BLOCK);
-    void *raw = mem_alloc(room * size);
-    float *row = mem_alloc(room * sizeof *row);
+    size_t size = dt_size(t->dt), capacity = (size_t)MIN(n, (int64_t)BLOCK);
+    void *raw = mem_alloc(capacity * size);
+    float *row = mem_alloc(capacity * sizeof *row);
     err e = OK;
     for (int64_t at = 0; at < n && *found == n && !e; at += BLOCK) {
         int64_t len = MIN((int64_t)BLOCK, n - at);
@@ -69,7 +65,7 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
         char where[32] = "";
         if (in->layer >= 0) snprintf(where, sizeof where, " %d", in->layer);
         return ERR("first non-finite value at %s%s, %s, %s:%d: element %lld is %g", in->p->name,
-                   where, op_name(o->op), o->file, o->line, (long long)at, (double)value);
+                   where, op_name(o->op), o->site.file, o->site.line, (long long)at, (double)value);
     }
     return OK;
 }
@@ -86,10 +82,11 @@ void exec_call(exec *x, const op_call *c) {
     if (b->device) b->device->mark(b->context, 0);
     ops_run(b, c);
     if (b->device) b->device->mark(b->context, 1);
-    x->op_seconds[c->op] += b->device ? b->device->between(b->context, 0, 1) : time_now() - from;
+    op_profile *sum = &x->profile[c->op];
     op_work w = ops_work(c);
-    x->op_work[c->op].flops += w.flops;
-    x->op_work[c->op].bytes += w.bytes;
+    sum->seconds += b->device ? b->device->between(b->context, 0, 1) : time_now() - from;
+    sum->work.flops += w.flops;
+    sum->work.bytes += w.bytes;
 }
 
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
@@ -103,7 +100,6 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
-    if (nothing_to_do(&c)) return OK;
     if (o->once && mesh_coord(&in->p->m, comm_rank(x->comm), AX_TP)) c.in[2].data = NULL;
     exec_call(x, &c);
     if (x->check_finite) TRY(check_finite(x->plan, in, o, &c));
@@ -121,7 +117,7 @@ static err run_list(exec *x, const instance *in, run_kind kind, int micro, int m
         if (o->when == WHEN_FIRST && micro != 0) continue;
         if (o->when == WHEN_LAST && micro != micros - 1) continue;
         if (kind == RUN_FWD_SAVES && !o->saves) continue;
-        if (o->op == OP_COMM)
+        if (op_flags(o->op) & OPF_EXTERN)
             TRY(run_comm(x, in, o, micro, tickets, i));
         else
             TRY(run_op(x, in, o, micro, step));
@@ -156,9 +152,12 @@ err exec_chain(exec *x, int which, int micro, int micros) {
     return exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r);
 }
 
-void *exec_value(const exec *x, int which, val v) {
+tensor exec_result(const exec *x, int which) {
     const chain_plan *k = &x->plan->chain[which];
-    return k->inst[k->c.layers + 1].addr[v];
+    const prog *last = k->c.last;
+    tensor t = val_tensor(&last->val[last->result]);
+    t.data = k->inst[k->c.layers + 1].addr[last->result];
+    return t;
 }
 
 /* ---- the step block ---------------------------------------------------------------------- */
@@ -182,22 +181,22 @@ err exec_state_get(exec *x, step_state *out) {
 
 void exec_state_set(exec *x, const step_state *s) { plan_put(x->plan, state_at(x), s, sizeof *s); }
 
-/* ---- beside the rest --------------------------------------------------------------------- */
-void exec_aside(exec *x) {
+/* ---- the side queue ----------------------------------------------------------------------- */
+void exec_side_begin(exec *x) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->aside(b->context);
+    if (b->device) b->device->side_begin(b->context);
 }
-void exec_back(exec *x, int leg) {
+void exec_side_end(exec *x, int event) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->back(b->context, leg);
+    if (b->device) b->device->side_end(b->context, event);
 }
-void exec_join(exec *x, int leg) {
+void exec_join(exec *x, int event) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->join(b->context, leg);
+    if (b->device) b->device->join(b->context, event);
 }
 
 /* ---- tapes ------------------------------------------------------------------------------- */
-/* The first run may try out plans and is queued call by call; the second is recorded. */
+/* The first run may autotune and is queued call by call; the second is captured. */
 enum { NOT_RECORDABLE = -1 };
 
 static bool replays(const exec *x, const exec_tape *t) {

@@ -5,7 +5,7 @@
 
 /* What leaves the program must outlive its temporaries. */
 static void mark_outputs(prog *p) {
-    val out[] = { p->res_out, p->delta_out, p->loss };
+    val out[] = { p->res_out, p->delta_out, p->result };
     for (size_t i = 0; i < COUNT_OF(out); i++)
         if (out[i] != VAL_NONE && p->val[val_root(p, out[i])].cls == VC_TEMP)
             p->val[val_root(p, out[i])].cls = VC_BOUNDARY;
@@ -18,22 +18,20 @@ static void append(op_list *to, op_list *from) {
 }
 
 err prog_finish(prog *p) {
-    if (!p->error && p->mode == PROG_TRAIN) TRY(pass_backward(p));
+    if (!p->error && p->mode == PROG_TRAIN) pass_backward(p);
     if (p->error) {
         err e = p->error;
         p->error = OK;
         return err_trail(e, __FILE__, __LINE__);
     }
-    if (p->fp8_sites) pass_fp8(p);
+    if (p->o.fp8_sites) pass_fp8(p);
     if (p->terminal)
         append(&p->fwd, &p->bwd);
     else if (p->mode == PROG_TRAIN)
-        TRY(pass_save(p));
+        pass_save(p);
     mark_outputs(p);
-    if (p->split_comm) {
-        pass_split_comm(p, &p->fwd);
-        pass_split_comm(p, &p->bwd);
-    }
+    pass_split_comm(p, &p->fwd);
+    pass_split_comm(p, &p->bwd);
     pass_memory(p);
     return OK;
 }

@@ -1,42 +1,42 @@
-/* Rewrites the linear layers that the model marked (prog_fp8) to multiply in fp8:
+/* Rewrites the linear layers that the model marked (prog_fp8) to run in fp8:
  *
  *     forward    quantize x -> x8, x8T       quantize w -> w8       y = linear(x8, w8)
  *     backward   quantize dy -> dy8, dy8T    quantize w -> w8T      dx = linear_bwd_x(dy8, w8T)
  *                                                                   dw = linear_bwd_w(dy8T, x8T)
  *
- * It runs between the derivation of backward and the choice of what is saved: so x8T, a byte an
- * element, is saved in place of x, or made again where selective recompute can. Weights are
- * quantised where they are used, which costs less than it would to keep them. The bias gradient is
- * summed as dy is quantised. An activation whose result nobody else reads is made as it is
- * quantised, and so is its gradient: swiglu, quantize become quantize_swiglu.
+ * It runs between the derivation of backward and the choice of what is saved: so x8T, one byte per
+ * element, is saved in place of x, or recomputed where selective recompute can. Weights are
+ * quantized where they are used, which costs less than keeping them. The bias gradient is summed as
+ * dy is quantized. An activation whose result nothing else reads is computed as it is quantized, and
+ * so is its gradient: swiglu, quantize become quantize_swiglu (op_row.quantized).
  *
  * Scales are rows of the input "fp8", one for each operand of each site of each layer (ops/fp8.h).
- * A program that does not train has rows of its own and scales by the tensors at hand, so that a
+ * A program that does not train has rows of its own and scales by the current tensors, so that a
  * held-out loss leaves no trace in the training. */
 #include "prog_internal.h"
 
 #include <stdlib.h>
 
-enum { FP8_UNIT = 16 }; /* what the sizes of a product must be multiples of */
+enum { FP8_UNIT = 16 }; /* the sizes of a GEMM must be multiples of it */
 
-typedef struct site {
-    val x8t;       /* made forward, read backward */
-    val dy8, dy8t; /* made by the first op of backward that reads dy */
-} site;
+typedef struct fp8_site {
+    val x8t;       /* computed forward, read backward */
+    val dy8, dy8t; /* computed by the first op of backward that reads dy */
+} fp8_site;
 
 typedef struct rewrite {
     prog *p;
     op_list out;  /* the list being rebuilt */
-    op_list held; /* activations that the quantisation of their result takes over */
+    op_list held; /* activations that the quantization of their result takes over */
     bool forward;
-    site *site; /* [p->fp8_sites] */
+    fp8_site *site; /* [p->o.fp8_sites] */
 } rewrite;
 
-/* ---- what the model says ------------------------------------------------------------------- */
+/* ---- what the model marks ------------------------------------------------------------------- */
 void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
     if (p->error || y == VAL_NONE || recipe == FP8_OFF) return;
     prog_op *o = &p->fwd.op[p->val[y].producer];
-    BUG_IF((o->op != OP_LINEAR && o->op != OP_LINEAR_GELU) || which >= p->fp8_sites);
+    BUG_IF(!(op_flags(o->op) & OPF_FP8) || which >= p->o.fp8_sites);
     const prog_val *x = &p->val[o->in[0]], *w = &p->val[o->in[1]];
     bool fits = x->dim[0] % FP8_UNIT == 0 && x->dim[1] % FP8_UNIT == 0 && w->dim[0] % FP8_UNIT == 0;
     if (!fits || x->dt != DT_BF16 || w->dt != DT_BF16) return;
@@ -46,7 +46,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
 
 void rec_fp8_commit_(prog *p, int layers) {
     if (p->error) return;
-    int64_t dim[] = { (int64_t)layers * p->fp8_sites * FP8_OPERANDS, FP8_ROW };
+    int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
     val rows = prog_input(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
     prog_op *o = op_emit(p, OP_FP8_COMMIT);
     o->out[0] = rows;
@@ -54,23 +54,16 @@ void rec_fp8_commit_(prog *p, int layers) {
 }
 
 static bool is_marked(const prog_op *o) {
-    bool linear = o->op == OP_LINEAR || o->op == OP_LINEAR_GELU || o->op == OP_LINEAR_BWD_X ||
-                  o->op == OP_LINEAR_BWD_W;
-    return linear && o->attr.fp8.recipe != FP8_OFF;
+    return (op_flags(o->op) & OPF_FP8) && o->attr.fp8.recipe != FP8_OFF;
 }
 
-/* ---- activations that are made as they are quantised ---------------------------------------- */
-static op_code quantized(op_code op) {
-    switch (op) {
-    case OP_SWIGLU: return OP_QUANTIZE_SWIGLU;
-    case OP_SWIGLU_BWD: return OP_QUANTIZE_SWIGLU_BWD;
-    case OP_GELU: return OP_QUANTIZE_GELU;
-    case OP_GELU_BWD: return OP_QUANTIZE_GELU_BWD;
-    default: return OP_QUANTIZE;
-    }
+/* ---- activations that are computed as they are quantized ----------------------------------- */
+static op_code quantizing_op(op_code op) {
+    op_code q = op_row_of(op)->quantized;
+    return q == OP_NONE ? OP_QUANTIZE : q;
 }
 
-/* Whether nothing but marked layers reads v, and as what they quantise. */
+/* Whether nothing but marked layers reads v, and as an operand that they quantize: not as a weight. */
 static bool only_quantized(const prog *p, val v) {
     const op_list *lists[] = { &p->fwd, &p->bwd };
     int readers = 0;
@@ -79,37 +72,37 @@ static bool only_quantized(const prog *p, val v) {
             for (int k = 0; k < OP_MAX_IN; k++) {
                 const prog_op *o = &lists[l]->op[i];
                 if (o->in[k] == VAL_NONE || val_root(p, o->in[k]) != v) continue;
-                bool operand = k == 0 || (k == 1 && o->op == OP_LINEAR_BWD_W);
-                if (o->in[k] != v || !operand || !is_marked(o)) return false;
+                bool operand = is_marked(o) && op_signature_of(o->op).in[k].type == KIND_FLOAT;
+                if (o->in[k] != v || !operand) return false;
                 readers++;
             }
     return readers > 0 && v != p->res_out && v != p->delta_out;
 }
 
-/* Keeps an activation back if it can be. */
-static bool hold(rewrite *r, const prog_op *o) {
-    if (quantized(o->op) == OP_QUANTIZE || !only_quantized(r->p, o->out[0])) return false;
+/* Keeps an activation out of the list when the quantization of its result can take it over. */
+static bool hold_back(rewrite *r, const prog_op *o) {
+    if (quantizing_op(o->op) == OP_QUANTIZE || !only_quantized(r->p, o->out[0])) return false;
     r->p->val[o->out[0]].producer = -1;
     list_push(&r->held, o);
     return true;
 }
 
-static const prog_op *held(const rewrite *r, val v) {
+static const prog_op *find_held(const rewrite *r, val v) {
     for (int i = 0; i < r->held.n; i++)
         if (r->held.op[i].out[0] == v) return &r->held.op[i];
     return NULL;
 }
 
 /* ---- the ops ---------------------------------------------------------------------------------- */
-static val row_of(rewrite *r, int which, int operand) {
-    int64_t dim[] = { r->p->fp8_sites * FP8_OPERANDS, FP8_ROW }, one = FP8_ROW;
+static val scale_row(rewrite *r, int which, int operand) {
+    int64_t dim[] = { r->p->o.fp8_sites * FP8_OPERANDS, FP8_ROW }, one = FP8_ROW;
     const char *name = r->p->mode == PROG_TRAIN ? "fp8" : "fp8_eval";
     val rows = prog_input_per_layer(r->p, name, DT_F32, 2, dim, (placement){ 0 });
     size_t at = (size_t)(which * FP8_OPERANDS + operand) * FP8_ROW * sizeof(float);
     return val_alias(r->p, rows, at, DT_F32, 1, &one, (placement){ 0 });
 }
 
-static val in_fp8(rewrite *r, val x, dtype dt, bool transposed) {
+static val new_fp8(rewrite *r, val x, dtype dt, bool transposed) {
     prog_val v = r->p->val[x];
     int64_t dim[] = { v.dim[transposed], v.dim[!transposed] };
     val q = val_new(r->p, VC_TEMP, dt, 2, dim, v.pl);
@@ -117,66 +110,67 @@ static val in_fp8(rewrite *r, val x, dtype dt, bool transposed) {
     return q;
 }
 
-/* Adds an op; ops before it have moved it along. */
-static void add(rewrite *r, const prog_op *o) {
+/* Adds an op; the ops inserted before it have shifted its index. */
+static void add_op(rewrite *r, const prog_op *o) {
     for (int i = 0; r->forward && i < OP_MAX_OUT; i++)
         if (o->out[i] != VAL_NONE && r->p->val[o->out[i]].producer >= 0)
             r->p->val[o->out[i]].producer = r->out.n;
     list_push(&r->out, o);
 }
 
-static prog_op blank(const prog_op *of, op_code op) {
-    prog_op o = { .op = op, .attr.fp8 = of->attr.fp8, .file = of->file, .line = of->line };
-    for (int i = 0; i < OP_MAX_IN; i++) o.in[i] = VAL_NONE;
-    for (int i = 0; i < OP_MAX_OUT; i++) o.out[i] = VAL_NONE;
-    o.pair = -1;
+static prog_op fp8_op(const prog_op *of, op_code op) {
+    prog_op o = op_blank(op, of->site);
+    o.attr.fp8 = of->attr.fp8;
     return o;
 }
 
-/* The quantisation of an operand of `of`. @param q, qt results; NULL: not wanted. */
-static prog_op quantize(rewrite *r, const prog_op *of, int operand, val *q, val *qt) {
+/* The op that quantizes an operand of `of`. @param q, qt results; NULL: not needed. */
+static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val *q, val *qt) {
     dtype dt = operand == FP8_DY ? DT_E5M2 : DT_E4M3;
     val x = of->in[operand == FP8_W ? 1 : 0];
-    const prog_op *made_by = held(r, x);
-    prog_op o = blank(of, made_by ? quantized(made_by->op) : OP_QUANTIZE);
+    const prog_op *made_by = find_held(r, x);
+    prog_op o = fp8_op(of, made_by ? quantizing_op(made_by->op) : OP_QUANTIZE);
     o.in[0] = made_by ? made_by->in[0] : x;
-    o.in[1] = row_of(r, of->attr.fp8.site, operand);
+    o.in[1] = scale_row(r, of->attr.fp8.site, operand);
     if (made_by) o.in[2] = made_by->in[1];
     if (made_by) o.attr.act = made_by->attr.act;
     if (r->p->mode != PROG_TRAIN) o.attr.fp8.recipe = FP8_CURRENT;
     o.attr.fp8.given = operand == FP8_W && !r->forward; /* forward has set the scale */
-    if (q) o.out[0] = *q = in_fp8(r, x, dt, false);
-    if (qt) o.out[1] = *qt = in_fp8(r, x, dt, true);
+    if (q) o.out[0] = *q = new_fp8(r, x, dt, false);
+    if (qt) o.out[1] = *qt = new_fp8(r, x, dt, true);
     return o;
 }
 
 static void add_quantize(rewrite *r, const prog_op *of, int operand, val *q, val *qt) {
-    prog_op o = quantize(r, of, operand, q, qt);
-    add(r, &o);
+    prog_op o = quantize_operand(r, of, operand, q, qt);
+    add_op(r, &o);
 }
 
 /* Adds `of` with operands in fp8, a[.,K] b[.,K]. */
-static void add_product(rewrite *r, const prog_op *of, val a, int a_operand, val b, int b_operand) {
+static void add_gemm(rewrite *r, const prog_op *of, val a, int a_operand, val b, int b_operand) {
     prog_op o = *of;
     o.in[0] = a;
     o.in[1] = b;
-    o.in[3] = row_of(r, of->attr.fp8.site, a_operand);
-    o.in[4] = row_of(r, of->attr.fp8.site, b_operand);
-    if (o.op == OP_LINEAR_BWD_W) o.out[1] = VAL_NONE; /* summed already */
-    add(r, &o);
+    o.in[3] = scale_row(r, of->attr.fp8.site, a_operand);
+    o.in[4] = scale_row(r, of->attr.fp8.site, b_operand);
+    if (op_flags(o.op) & OPF_WEIGHT_GRAD) o.out[1] = VAL_NONE; /* db is summed already */
+    add_op(r, &o);
 }
 
-/* A GELU behind the layer leaves it where the next layer quantises its result. */
-static prog_op without_gelu(rewrite *r, prog_op o) {
-    if (o.op != OP_LINEAR_GELU) return o;
-    prog_op gelu = blank(&o, OP_GELU);
-    gelu.in[0] = o.out[1];
-    gelu.out[0] = o.out[0];
-    gelu.attr.act = o.attr.act;
-    if (!hold(r, &gelu)) return o;
-    o.op = OP_LINEAR;
-    o.out[0] = o.out[1];
-    o.out[1] = VAL_NONE;
+/* Takes the activation out of a fused op where the next layer can apply it as it quantizes. */
+static prog_op without_activation(rewrite *r, prog_op o) {
+    const op_row *row = op_row_of(o.op);
+    if (row->fused.activation == OP_NONE) return o;
+    op_signature sig = op_signature_of(o.op);
+    int pre = op_find(sig.out, sig.outs, row->fused.pre);
+    prog_op act = fp8_op(&o, row->fused.activation);
+    act.in[0] = o.out[pre];
+    act.out[0] = o.out[0];
+    act.attr.act = o.attr.act;
+    if (!hold_back(r, &act)) return o;
+    o.op = row->fused.plain;
+    o.out[0] = o.out[pre];
+    o.out[pre] = VAL_NONE;
     return o;
 }
 
@@ -184,43 +178,44 @@ static void rewrite_forward(rewrite *r, const prog_op *o) {
     val x8, w8, *x8t = &r->site[o->attr.fp8.site].x8t;
     add_quantize(r, o, FP8_X, &x8, r->p->mode == PROG_TRAIN ? x8t : NULL);
     add_quantize(r, o, FP8_W, &w8, NULL);
-    prog_op linear = without_gelu(r, *o);
-    add_product(r, &linear, x8, FP8_X, w8, FP8_W);
+    prog_op linear = without_activation(r, *o);
+    add_gemm(r, &linear, x8, FP8_X, w8, FP8_W);
 }
 
-/* dy, once for both products, with the gradient of the bias that the weights' op would sum. */
-static void quantize_gradient(rewrite *r, const prog_op *of, site *s) {
+/* dy, once for both GEMMs, with the gradient of the bias that the weights' op would sum. */
+static void quantize_gradient(rewrite *r, const prog_op *of, fp8_site *s) {
     const op_list *l = &r->p->bwd;
-    prog_op o = quantize(r, of, FP8_DY, &s->dy8, &s->dy8t);
+    prog_op o = quantize_operand(r, of, FP8_DY, &s->dy8, &s->dy8t);
     for (int i = 0; i < l->n; i++) {
         const prog_op *w = &l->op[i];
-        if (!is_marked(w) || w->op != OP_LINEAR_BWD_W || w->attr.fp8.site != of->attr.fp8.site)
+        if (!is_marked(w) || !(op_flags(w->op) & OPF_WEIGHT_GRAD) ||
+            w->attr.fp8.site != of->attr.fp8.site)
             continue;
         o.out[2] = w->out[1];
         o.acc = w->acc;
     }
-    add(r, &o);
+    add_op(r, &o);
 }
 
 static void rewrite_backward(rewrite *r, const prog_op *o) {
-    site *s = &r->site[o->attr.fp8.site];
+    fp8_site *s = &r->site[o->attr.fp8.site];
     if (s->dy8 == VAL_NONE) quantize_gradient(r, o, s);
-    if (o->op == OP_LINEAR_BWD_W) {
-        add_product(r, o, s->dy8t, FP8_DY, s->x8t, FP8_X);
+    if (op_flags(o->op) & OPF_WEIGHT_GRAD) {
+        add_gemm(r, o, s->dy8t, FP8_DY, s->x8t, FP8_X);
     } else {
         val w8t;
         add_quantize(r, o, FP8_W, NULL, &w8t);
-        add_product(r, o, s->dy8, FP8_DY, w8t, FP8_W);
+        add_gemm(r, o, s->dy8, FP8_DY, w8t, FP8_W);
     }
 }
 
-static void rebuild(rewrite *r, op_list *l) {
+static void rewrite_list(rewrite *r, op_list *l) {
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
         if (is_marked(o))
             (r->forward ? rewrite_forward : rewrite_backward)(r, o);
-        else if (!hold(r, o))
-            add(r, o);
+        else if (!hold_back(r, o))
+            add_op(r, o);
     }
     free(l->op);
     *l = r->out;
@@ -229,11 +224,11 @@ static void rebuild(rewrite *r, op_list *l) {
 
 void pass_fp8(prog *p) {
     rewrite r = { .p = p, .forward = true };
-    r.site = mem_alloc((size_t)(p->fp8_sites + 1) * sizeof *r.site);
-    for (int i = 0; i < p->fp8_sites; i++) r.site[i] = (site){ VAL_NONE, VAL_NONE, VAL_NONE };
-    rebuild(&r, &p->fwd);
+    r.site = mem_alloc((size_t)(p->o.fp8_sites + 1) * sizeof *r.site);
+    for (int i = 0; i < p->o.fp8_sites; i++) r.site[i] = (fp8_site){ VAL_NONE, VAL_NONE, VAL_NONE };
+    rewrite_list(&r, &p->fwd);
     r.forward = false;
-    rebuild(&r, &p->bwd);
+    rewrite_list(&r, &p->bwd);
     free(r.held.op);
     free(r.site);
 }

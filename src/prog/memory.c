@@ -108,7 +108,7 @@ void pass_memory(prog *p) {
     p->temp_bytes = MAX(f, b);
     size_t at = 0;
     for (val v = 0; v < p->vals; v++)
-        if (p->val[v].cls == VC_SAVED || p->val[v].cls == VC_CUT) {
+        if (p->val[v].cls == VC_SAVED || p->val[v].cls == VC_BLOCK_INPUT) {
             p->val[v].at = at;
             at += align_up(val_bytes(&p->val[v]), ALIGN);
         }

@@ -2,6 +2,7 @@
 #ifndef INGOT_PLAN_INTERNAL_H
 #define INGOT_PLAN_INTERNAL_H
 
+#include "prog/execute.h"
 #include "prog_internal.h"
 
 enum { REGION_NAME = 32 };
@@ -32,8 +33,8 @@ typedef struct chain_plan {
     chain c;
     bucket_finder find;
     void *find_ctx;
-    int saved, cuts, stream, result; /* regions, -1: none */
-    size_t slot_bytes;               /* of one layer's saved values */
+    int saved, block_inputs, residual, result; /* regions, -1: none */
+    size_t slot_bytes;                         /* of one layer's saved values */
     size_t res_bytes, delta_bytes;
     instance *inst; /* [layers + 2]: first, blocks, last; then restarts, one per segment */
     int insts;
@@ -51,7 +52,7 @@ struct plan {
     chain_plan *chain;
     int chains, chain_cap;
     size_t temp_bytes, work_bytes;
-    bool *joins; /* [join_cap] whether chains join the leg of this number, before that instance */
+    bool *joins; /* [join_cap] whether chains join the event of this number, before that instance */
     int join_cap;
     int temp, work, step; /* regions, made by plan_commit */
     void *arena, *host;   /* host: memory of the host, for a device */

@@ -1,8 +1,95 @@
-/* What the passes over programs share. */
+/* A program's inside, for the passes over it. */
 #ifndef INGOT_PROG_INTERNAL_H
 #define INGOT_PROG_INTERNAL_H
 
-#include "prog/prog.h"
+#include "ops/op_table.h"
+#include "prog/record.h"
+
+/* ---- values ------------------------------------------------------------------------------ */
+typedef enum {
+    VC_TEMP,        /* lives inside one list */
+    VC_SAVED,       /* computed forward, read backward, once per instance in flight */
+    VC_BLOCK_INPUT, /* the block's summed input: all that recompute needs to start again */
+    VC_PARAM,       /* a bucket (or a parameter in it), as stored */
+    VC_GRAD,        /* its fp32 gradient */
+    VC_INPUT,       /* bound by name: tokens, positions, a cache */
+    VC_BOUNDARY,    /* passed between instances */
+    VC_ALIAS        /* bytes of another value */
+} val_class;
+
+typedef struct prog_val {
+    const char *name; /* NULL for most */
+    val_class cls;
+    dtype dt;
+    int ndim;
+    int64_t dim[TENSOR_MAX_DIM]; /* local */
+    placement pl;
+    val base; /* VC_ALIAS: whose bytes, at offset bytes */
+    size_t offset;
+    int param, bucket; /* VC_PARAM, VC_GRAD and their aliases; else -1 */
+    int producer;      /* op of the forward list, -1: none */
+    val grad;          /* while backward is derived */
+    bool needs_grad;
+    bool per_layer; /* VC_INPUT: one for each layer, as a cache */
+    size_t at;      /* memory pass: offset in the temp region or in an instance's saved slot */
+} prog_val;
+
+/* ---- ops --------------------------------------------------------------------------------- */
+/* When an op of a list runs, by microbatch. */
+typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LAST } op_when;
+/* How "+=" outputs behave. */
+typedef enum {
+    ACC_STORE, /* overwrite */
+    ACC_MICRO, /* overwrite in a step's first microbatch, add in later ones */
+    ACC_ADD    /* add */
+} op_acc;
+typedef enum { COMM_BOTH, COMM_START, COMM_WAIT } comm_phase;
+
+typedef struct rec_site { /* where the model recorded it */
+    const char *file, *function;
+    int line;
+} rec_site;
+
+typedef struct prog_op {
+    op_code op;
+    val in[OP_MAX_IN], out[OP_MAX_OUT];
+    op_attr attr;
+    op_when when;
+    op_acc acc;
+    comm_phase phase;
+    int pair;   /* COMM_WAIT: index of its START */
+    bool once;  /* LINEAR: the bias is added by tp coordinate 0 alone, the sum being partial */
+    bool saves; /* forward: backward reads something that follows from it */
+    rec_site site;
+} prog_op;
+
+typedef struct op_list {
+    prog_op *op;
+    int n, cap;
+} op_list;
+
+struct prog {
+    const char *name;
+    prog_mode mode;
+    mesh m;
+    param_set set;
+    prog_options o;
+    dtype dt; /* what the module being recorded computes in */
+    prog_val *val;
+    int vals, val_cap;
+    op_list fwd, bwd;
+    op_list *emit; /* the list that recording adds to */
+    bool terminal; /* ends in the loss: backward follows in the same list */
+    val res_in, delta_in, res_out, delta_out; /* the residual state, VAL_NONE where there is none */
+    val block_input;                          /* its sum, from which recompute can start */
+    val grad_in, grad_out;                    /* of the residual, backward */
+    val result;                               /* the loss per token; in DECODE the logits */
+    size_t temp_bytes, saved_bytes;           /* by the memory pass */
+    val *bucket_full, *bucket_grad; /* [buckets] what parameters are read from, gradients go to */
+    uint8_t *param_written;         /* [params] who wrote its gradient so far */
+    rec_site site;                  /* of the record call in progress */
+    err error;                      /* the first, kept until prog_finish */
+};
 
 /* Bits of prog.param_written. */
 enum { WROTE_EARLIER = 1, WROTE_HERE = 2 };
@@ -16,9 +103,10 @@ val val_alias(prog *p, val base, size_t offset, dtype dt, int ndim, const int64_
 val val_root(const prog *p, val v);
 size_t val_bytes(const prog_val *v);
 tensor val_tensor(const prog_val *v); /* shape only */
+prog_op op_blank(op_code op, rec_site site);
 prog_op *op_emit(prog *p, op_code op);
 void list_push(op_list *l, const prog_op *op);
-/* Keeps the first error, prefixed with program, op and the recording place. */
+/* Keeps the first error, prefixed with program, file and line. */
 void prog_fail(prog *p, const char *hint, const char *fmt, ...) PRINTF_LIKE(3, 4);
 /* x as dt: by asking its producer to emit it, or through a cast. */
 val val_as(prog *p, val x, dtype dt);
@@ -29,9 +117,9 @@ val bucket_read(prog *p, int bucket);
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 
 /* ---- the passes, in order ---------------------------------------------------------------- */
-err pass_backward(prog *p);                /* backward.c */
+void pass_backward(prog *p);               /* backward.c */
 void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
-err pass_save(prog *p);                    /* recompute.c: what is saved, what is made again */
+void pass_save(prog *p);                   /* recompute.c: what is saved, what is recomputed */
 void pass_split_comm(prog *p, op_list *l); /* comm_split.c */
 void pass_memory(prog *p);                 /* memory.c */
 

@@ -1,211 +1,283 @@
-/* The typed record calls: each checks shapes and placements and yields its result's. A rule is
- * stated per mesh axis, as rows of (inputs -> output); what no row allows is refused here, with
- * the place in the model's source: a forgotten collective never becomes a wrong loss. */
+/* The typed record calls. What an op accepts and yields is its row in the op table: rec_op checks shapes
+ * and placements against it, per mesh axis, and adds the op. What no alternative of the row allows is
+ * refused here, with the line in the model's source: a forgotten collective never becomes a wrong loss. */
 #include "prog_internal.h"
 
 #include <string.h>
 
-/* ---- placement rules --------------------------------------------------------------------- */
-enum { ANY = 255 };
+/* ---- placements -------------------------------------------------------------------------- */
+enum { PLACE_ANY = 255 };
+
+/* One alternative of a row's rule: "S0 R R > S0 @batch". */
 typedef struct place_rule {
-    place in[3]; /* kind ANY: absent or unconstrained */
-    place out;
+    place in[OP_MAX_IN], out[OP_MAX_OUT]; /* kind PLACE_ANY: unconstrained */
+    bool batch_only;
 } place_rule;
 
-/* y = x w^T + b */
-static const place_rule linear_rules[] = {
-    { { { PL_I, 0 }, { PL_I, 0 }, { PL_I, 0 } }, { PL_I, 0 } },
-    { { { PL_S, 0 }, { PL_R, 0 }, { PL_R, 0 } }, { PL_S, 0 } }, /* tokens are cut */
-    { { { PL_R, 0 }, { PL_S, 0 }, { PL_S, 0 } }, { PL_S, 1 } }, /* columns of y are cut */
-    { { { PL_S, 1 }, { PL_S, 1 }, { PL_I, 0 } }, { PL_P, 0 } }, /* the sum is cut */
-    { { { PL_R, 0 }, { PL_R, 0 }, { PL_R, 0 } }, { PL_R, 0 } },
-};
-/* one row at a time, with weights along the row: norms, embedding, loss */
-static const place_rule row_rules[] = {
-    { { { PL_I, 0 }, { PL_I, 0 }, { ANY, 0 } }, { PL_I, 0 } },
-    { { { PL_S, 0 }, { PL_R, 0 }, { ANY, 0 } }, { PL_S, 0 } },
-};
-/* element by element (and by head): linear ops also take partial sums */
-static const place_rule local_rules[] = {
-    { { { PL_I, 0 }, { ANY, 0 }, { ANY, 0 } }, { PL_I, 0 } },
-    { { { PL_R, 0 }, { ANY, 0 }, { ANY, 0 } }, { PL_R, 0 } },
-    { { { PL_S, 0 }, { ANY, 0 }, { ANY, 0 } }, { PL_S, 0 } },
-    { { { PL_S, 1 }, { ANY, 0 }, { ANY, 0 } }, { PL_S, 1 } },
-};
-static const place_rule sum_rules[] = {
-    { { { PL_I, 0 }, { PL_I, 0 }, { ANY, 0 } }, { PL_I, 0 } },
-    { { { PL_R, 0 }, { PL_R, 0 }, { ANY, 0 } }, { PL_R, 0 } },
-    { { { PL_S, 0 }, { PL_S, 0 }, { ANY, 0 } }, { PL_S, 0 } },
-    { { { PL_S, 1 }, { PL_S, 1 }, { ANY, 0 } }, { PL_S, 1 } },
-    { { { PL_P, 0 }, { PL_P, 0 }, { ANY, 0 } }, { PL_P, 0 } },
-};
-/* heads, with per-token facts (positions, document starts) and a weight each head shares */
-static const place_rule head_rules[] = {
-    { { { PL_I, 0 }, { PL_I, 0 }, { PL_I, 0 } }, { PL_I, 0 } },
-    { { { PL_S, 0 }, { PL_S, 0 }, { PL_R, 0 } }, { PL_S, 0 } },
-    { { { PL_S, 1 }, { PL_I, 0 }, { PL_R, 0 } }, { PL_S, 1 } },
-};
-
-static bool fits(place rule, const prog *p, val v, int axis) {
-    if (rule.kind == ANY || v == VAL_NONE) return true;
-    return place_same(rule, p->val[v].pl.on[axis]);
+static place parse_place(const char *s) {
+    switch (*s) {
+    case 'I': return PLACE_I;
+    case 'R': return PLACE_R;
+    case 'P': return PLACE_P;
+    case 'S': return PLACE_S((uint8_t)(s[1] - '0'));
+    case '.': return (place){ PLACE_ANY, 0 };
+    default: BUG("a placement in ops.def"); return PLACE_I;
+    }
 }
 
-/* Finds the row for every axis. @return false after an error. */
-static bool place_by(prog *p, const char *op, const place_rule *rules, size_t n, val a, val b,
-                     val c, placement *out) {
+/* @return what follows the alternative; NULL past the last. */
+static const char *parse_rule(const char *s, place_rule *r) {
+    *r = (place_rule){ .batch_only = false };
+    for (int i = 0; i < OP_MAX_IN; i++) r->in[i].kind = PLACE_ANY;
+    s += strspn(s, "; ");
+    if (!*s) return NULL;
+    place last = PLACE_I;
+    for (int i = 0, o = -1; *s && *s != ';'; s += strcspn(s, " ;"), s += strspn(s, " ")) {
+        if (*s == '>')
+            o = 0;
+        else if (*s == '@')
+            r->batch_only = true;
+        else if (o < 0)
+            r->in[i++] = parse_place(s);
+        else
+            last = r->out[o++] = parse_place(s);
+        for (int k = MAX(o, 0); k < OP_MAX_OUT; k++) r->out[k] = last;
+    }
+    return s;
+}
+
+/* Axes over which ranks hold different sequences. */
+static bool divides_batch(mesh_axis axis) { return axis == AX_DP; }
+
+static bool rule_fits(const prog *p, const place_rule *r, const val *in, mesh_axis axis) {
+    if (r->batch_only && !divides_batch(axis)) return false;
+    for (int i = 0; i < OP_MAX_IN; i++)
+        if (in[i] != VAL_NONE && r->in[i].kind != PLACE_ANY &&
+            !place_same(r->in[i], p->val[in[i]].pl.on[axis]))
+            return false;
+    return true;
+}
+
+static void fail_placements(prog *p, op_code op, const val *in, mesh_axis axis) {
+    op_signature sig = op_signature_of(op);
+    str got = { 0 };
+    for (int i = 0; i < sig.ins; i++) {
+        char text[64];
+        if (in[i] == VAL_NONE) continue;
+        const char *name = p->val[in[i]].name;
+        str_add(&got, "%s%s%s%s%s is %s", got.len ? ", " : "", sig.in[i].name, name ? " (" : "",
+                name ? name : "", name ? ")" : "",
+                placement_str(text, sizeof text, p->val[in[i]].pl));
+    }
+    prog_fail(p, "a collective is missing before this op, or there is one too many: rec_comm",
+              "%s: placements do not fit on axis %s: %s; it accepts %s", op_name(op),
+              mesh_axis_name[axis], got.text, op_row_of(op)->place);
+    str_free(&got);
+}
+
+/* Finds the row's alternative for every axis. @param out placements of the results.
+ * @return false after an error. */
+static bool place_results(prog *p, op_code op, const val *in, placement out[OP_MAX_OUT]) {
+    const char *rules = op_row_of(op)->place;
+    if (!rules) {
+        prog_fail(p, "add .place to its row in src/ops/ops.def", "%s has no placement rule",
+                  op_name(op));
+        return false;
+    }
     for (int axis = 0; axis < AX_COUNT; axis++) {
-        size_t i = 0;
-        while (i < n && !(fits(rules[i].in[0], p, a, axis) && fits(rules[i].in[1], p, b, axis) &&
-                          fits(rules[i].in[2], p, c, axis)))
-            i++;
-        if (i < n) {
-            out->on[axis] = rules[i].out;
+        place_rule r;
+        const char *s = rules;
+        if (*rules == '=') {
+            for (int k = 0; k < OP_MAX_OUT; k++) out[k].on[axis] = p->val[in[0]].pl.on[axis];
             continue;
         }
-        str got = { 0 };
-        val in[] = { a, b, c };
-        for (int k = 0; k < 3; k++) {
-            char text[64];
-            if (in[k] == VAL_NONE) continue;
-            const char *name = p->val[in[k]].name;
-            str_add(&got, "%s%s is %s", got.len ? ", " : "", name ? name : "operand",
-                    placement_str(text, sizeof text, p->val[in[k]].pl));
+        while ((s = parse_rule(s, &r)) && !rule_fits(p, &r, in, (mesh_axis)axis)) continue;
+        if (!s) {
+            fail_placements(p, op, in, (mesh_axis)axis);
+            return false;
         }
-        prog_fail(p, "a collective is missing before this op, or there is one too many: rec_comm",
-                  "%s: placements do not fit on axis %s: %s", op, mesh_axis_name[axis], got.text);
-        str_free(&got);
-        return false;
+        for (int k = 0; k < OP_MAX_OUT; k++) out[k].on[axis] = r.out[k];
     }
     return true;
 }
-#define PLACE_BY(p, op, rules, a, b, c, out) place_by(p, op, rules, COUNT_OF(rules), a, b, c, out)
 
-static bool same_shape(prog *p, const char *op, val a, val b) {
-    const prog_val *x = &p->val[a], *y = &p->val[b];
-    bool same = x->ndim == y->ndim && !memcmp(x->dim, y->dim, sizeof x->dim);
-    if (!same)
-        prog_fail(p, NULL, "%s: shapes differ: [%lld, %lld] and [%lld, %lld]", op,
-                  (long long)x->dim[0], (long long)x->dim[1], (long long)y->dim[0],
-                  (long long)y->dim[1]);
-    return same;
+/* ---- shapes ------------------------------------------------------------------------------ */
+/* Sizes of a signature's letters; 0: not known. */
+typedef struct sizes {
+    int64_t of[128];
+} sizes;
+
+static void dims_text(const prog_val *v, char *text, size_t n) {
+    size_t at = 0;
+    for (int i = 0; i < v->ndim && at < n; i++)
+        at += (size_t)snprintf(text + at, n - at, i ? ", %lld" : "%lld", (long long)v->dim[i]);
 }
 
-static bool expect(prog *p, const char *op, const char *what, int64_t got, int64_t want) {
-    if (got == want) return true;
-    prog_fail(p, NULL, "%s: %s is %lld, expected %lld", op, what, (long long)got, (long long)want);
+static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val first, sizes *s) {
+    const prog_val *x = &p->val[v], *a = &p->val[first];
+    char got[96], want[96] = "";
+    bool fits;
+    if (o->ndim == ANY_SHAPE) {
+        fits = x->ndim == a->ndim && !memcmp(x->dim, a->dim, sizeof x->dim);
+        dims_text(a, want, sizeof want);
+    } else {
+        fits = x->ndim == o->ndim;
+        size_t at = 0;
+        for (int i = 0; i < o->ndim; i++) {
+            int times = o->dim[i].times;
+            int64_t *size = &s->of[(int)o->dim[i].symbol], have = fits ? x->dim[i] : 0;
+            if (o->dim[i].symbol && !*size && have % times == 0) *size = have / times;
+            int64_t expected = o->dim[i].symbol ? *size * times : times;
+            fits = fits && have == expected;
+            at += (size_t)snprintf(want + at, sizeof want - at, i ? ", %lld" : "%lld",
+                                   (long long)expected);
+        }
+    }
+    if (fits) return true;
+    dims_text(x, got, sizeof got);
+    prog_fail(p, op_row_of(op)->signature, "%s: %s is [%s], expected [%s]", op_name(op), o->name,
+              got, want);
     return false;
 }
 
-static bool bad(const prog *p, val a) { return p->error || a == VAL_NONE; }
+static dtype result_type(const prog *p, const op_operand *o, const val *in) {
+    if (o->type_of >= 0) return p->val[in[o->type_of]].dt;
+    switch (o->type) {
+    case KIND_F32: return DT_F32;
+    case KIND_I32: return DT_I32;
+    case KIND_I64: return DT_I64;
+    case KIND_U8: return DT_U8;
+    default: return p->dt;
+    }
+}
 
-/* A result of the op just emitted. */
-static val result(prog *p, dtype dt, int64_t rows, int64_t cols, placement pl) {
-    int64_t dim[] = { rows, cols };
-    val v = val_new(p, VC_TEMP, dt, cols ? 2 : 1, dim, pl);
+static val new_result(prog *p, const op_operand *o, const val *in, const sizes *s, placement pl) {
+    int64_t dim[TENSOR_MAX_DIM] = { 0 };
+    const prog_val *x = &p->val[in[0]];
+    int ndim = o->ndim == ANY_SHAPE ? x->ndim : o->ndim;
+    for (int i = 0; i < ndim; i++) {
+        dim[i] = o->ndim == ANY_SHAPE ? x->dim[i] : o->dim[i].times;
+        if (o->ndim != ANY_SHAPE && o->dim[i].symbol) dim[i] *= s->of[(int)o->dim[i].symbol];
+        BUG_IF(dim[i] <= 0); /* a letter that neither an operand nor the caller gives */
+    }
+    val v = val_new(p, VC_TEMP, result_type(p, o, in), ndim, dim, pl);
     p->val[v].producer = p->fwd.n; /* the op about to be emitted */
     p->val[v].needs_grad = p->mode == PROG_TRAIN;
     return v;
 }
 
-/* ---- ops --------------------------------------------------------------------------------- */
-val rec_embed_(prog *p, val tok, val table) {
-    placement pl;
-    if (bad(p, tok) || bad(p, table) || !PLACE_BY(p, "embed", row_rules, tok, table, VAL_NONE, &pl))
-        return VAL_NONE;
-    val x = result(p, p->dt, p->val[tok].dim[0], p->val[table].dim[1], pl);
-    prog_op *o = op_emit(p, OP_EMBED);
-    o->in[0] = tok;
-    o->in[1] = table;
-    o->out[0] = x;
-    return x;
-}
+/* ---- one op ------------------------------------------------------------------------------ */
+/* What a caller adds to the row. */
+typedef struct rec_request {
+    op_code op;
+    val in[OP_MAX_IN];
+    op_attr attr;
+    uint32_t want; /* optional results to have, by bit */
+    sizes sizes;   /* letters that no operand has */
+} rec_request;
 
-static val linear(prog *p, op_code op, val x, val w, val b, act_kind act) {
-    placement pl;
-    if (bad(p, x) || bad(p, w)) return VAL_NONE;
-    x = val_as(p, x, p->val[w].dt);
-    if (!PLACE_BY(p, op_name(op), linear_rules, x, w, b, &pl) ||
-        !expect(p, op_name(op), "the width of x", p->val[x].dim[1], p->val[w].dim[1]))
-        return VAL_NONE;
-    for (int a = 0; a < AX_COUNT; a++)
-        if (op == OP_LINEAR_GELU && pl.on[a].kind == PL_P) {
-            prog_fail(p, "reduce first, then apply the activation",
-                      "linear_gelu: gelu of a partial sum");
-            return VAL_NONE;
+/* Whether all required operands are there; after an error they are not, and nothing more is said. */
+static bool operands_present(prog *p, rec_request *r, const op_signature *sig) {
+    for (int i = sig->ins; i < OP_MAX_IN; i++) r->in[i] = VAL_NONE;
+    if (p->error) return false;
+    for (int i = 0; i < sig->ins; i++)
+        if (r->in[i] == VAL_NONE && !sig->in[i].optional) {
+            prog_fail(p, op_row_of(r->op)->signature, "%s: operand %s is missing", op_name(r->op),
+                      sig->in[i].name);
+            return false;
         }
-    int64_t n = p->val[x].dim[0], m = p->val[w].dim[0];
-    val y = result(p, p->dt, n, m, pl);
-    val pre = op == OP_LINEAR_GELU ? result(p, p->dt, n, m, pl) : VAL_NONE;
-    prog_op *o = op_emit(p, op);
-    o->in[0] = x;
-    o->in[1] = w;
-    o->in[2] = b;
-    o->out[0] = y;
-    o->out[1] = pre;
-    o->attr.act = act;
-    o->once = b != VAL_NONE && pl.on[AX_TP].kind == PL_P;
-    return y;
+    return true;
 }
 
-val rec_linear_(prog *p, val x, val w, val b) { return linear(p, OP_LINEAR, x, w, b, 0); }
+/* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
+static prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
+    op_signature sig = op_signature_of(r->op);
+    for (int i = 0; i < OP_MAX_OUT; i++) out[i] = VAL_NONE;
+    if (!operands_present(p, r, &sig)) return NULL;
+    for (int i = 0; i < sig.ins; i++)
+        if (r->in[i] != VAL_NONE && sig.in[i].type_of >= 0)
+            r->in[i] = val_as(p, r->in[i], p->val[r->in[sig.in[i].type_of]].dt);
+    for (int i = 0; i < sig.ins; i++)
+        if (r->in[i] != VAL_NONE &&
+            !match_dims(p, r->op, &sig.in[i], r->in[i], r->in[0], &r->sizes))
+            return NULL;
+    placement pl[OP_MAX_OUT] = { 0 };
+    if (!place_results(p, r->op, r->in, pl)) return NULL;
+    for (int i = 0; i < sig.outs; i++)
+        if (!sig.out[i].optional || (r->want >> i & 1))
+            out[i] = new_result(p, &sig.out[i], r->in, &r->sizes, pl[i]);
+    prog_op *o = op_emit(p, r->op);
+    memcpy(o->in, r->in, sizeof o->in);
+    memcpy(o->out, out, sizeof o->out);
+    o->attr = r->attr;
+    return o;
+}
+
+static val rec_first(prog *p, rec_request r) {
+    val out[OP_MAX_OUT];
+    rec_op(p, &r, out);
+    return out[0];
+}
+
+/* An op of one operand, and of nothing else but attributes. */
+static val rec_unary(prog *p, op_code op, val x, op_attr attr) {
+    return rec_first(p, (rec_request){ op, { x }, attr });
+}
+
+/* ---- the ops ----------------------------------------------------------------------------- */
+val rec_embed_(prog *p, val tok, val table) {
+    return rec_first(p, (rec_request){ OP_EMBED, { tok, table } });
+}
+
+static val rec_linear_op(prog *p, op_code op, val x, val w, val b, act_kind act) {
+    val out[OP_MAX_OUT];
+    rec_request r = { op, { x, w, b, VAL_NONE, VAL_NONE }, { .act = act } };
+    prog_op *o = rec_op(p, &r, out);
+    if (o) o->once = b != VAL_NONE && p->val[out[0]].pl.on[AX_TP].kind == PL_P;
+    return out[0];
+}
+
+val rec_linear_(prog *p, val x, val w, val b) { return rec_linear_op(p, OP_LINEAR, x, w, b, 0); }
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act) {
-    return linear(p, OP_LINEAR_GELU, x, w, b, act);
+    return rec_linear_op(p, OP_LINEAR_GELU, x, w, b, act);
 }
 
-norm_out rec_norm_(prog *p, stream s, bool rms, val w, val b, float eps) {
-    norm_out none = { VAL_NONE, VAL_NONE };
-    op_code op = rms ? OP_RMSNORM : OP_LAYERNORM;
-    placement pl;
-    if (bad(p, s.residual) || bad(p, w)) return none;
-    if (!PLACE_BY(p, op_name(op), row_rules, s.residual, w, VAL_NONE, &pl) ||
-        (s.delta != VAL_NONE && (!same_shape(p, op_name(op), s.residual, s.delta) ||
-                                 !PLACE_BY(p, op_name(op), row_rules, s.delta, w, VAL_NONE, &pl))))
-        return none;
-    prog_val x = p->val[s.residual];
-    val r = s.delta == VAL_NONE ? VAL_NONE : result(p, x.dt, x.dim[0], x.dim[1], pl);
-    val y = result(p, p->dt, x.dim[0], x.dim[1], pl);
-    val stat = result(p, DT_F32, x.dim[0], rms ? 0 : 2, pl);
-    prog_op *o = op_emit(p, op);
-    o->in[0] = s.residual;
-    o->in[1] = s.delta;
-    o->in[2] = w;
-    o->in[3] = b;
-    o->out[0] = r;
-    o->out[1] = y;
-    o->out[2] = stat;
-    o->attr.eps = eps;
-    if (s.residual == p->res_in && s.delta == p->delta_in) p->cut = r;
-    return (norm_out){ r == VAL_NONE ? s.residual : r, y };
+/* A sum of what came in is all that recompute needs to run the program again. */
+static void note_block_input(prog *p, residual_state s, val sum) {
+    if (s.residual == p->res_in && s.delta == p->delta_in) p->block_input = sum;
+}
+
+norm_out rec_norm_(prog *p, residual_state s, norm_spec n) {
+    enum { R, Y };
+    val out[OP_MAX_OUT];
+    rec_request r = { .op = n.rms ? OP_RMSNORM : OP_LAYERNORM,
+                      .in = { s.residual, s.delta, n.w, n.rms ? VAL_NONE : n.b },
+                      .attr = { .eps = n.eps },
+                      .want = s.delta == VAL_NONE ? 0 : 1 << R };
+    if (rec_op(p, &r, out)) note_block_input(p, s, out[R]);
+    return (norm_out){ out[R] == VAL_NONE ? s.residual : out[R], out[Y] };
 }
 
 val rec_add_(prog *p, val a, val b) {
-    placement pl;
-    if (bad(p, a) || bad(p, b) || !same_shape(p, "add", a, b) ||
-        !PLACE_BY(p, "add", sum_rules, a, b, VAL_NONE, &pl))
-        return VAL_NONE;
-    val c = result(p, p->val[a].dt, p->val[a].dim[0], p->val[a].dim[1], pl);
-    prog_op *o = op_emit(p, OP_ADD);
-    o->in[0] = a;
-    o->in[1] = b;
-    o->out[0] = c;
-    return c;
+    if (b == VAL_NONE && !p->error) prog_fail(p, NULL, "add: operand b is missing");
+    return rec_first(p, (rec_request){ OP_ADD, { a, b } });
 }
 
-val rec_sum_(prog *p, stream s) {
+val rec_sum_(prog *p, residual_state s) {
     if (s.delta == VAL_NONE) return s.residual;
     val sum = rec_add_(p, s.residual, s.delta);
-    if (s.residual == p->res_in && s.delta == p->delta_in) p->cut = sum;
+    note_block_input(p, s, sum);
     return sum;
 }
 
-/* Divides the model's heads over the tp ranks that share them. */
-static bool local_heads(prog *p, const char *op, val qkv, head_shape h, op_attr *attr) {
+/* Divides the model's heads over the tp ranks that share them. @return false after an error. */
+static bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
+    if (p->error || qkv == VAL_NONE) return false;
     int tp = p->val[qkv].pl.on[AX_TP].kind == PL_S ? mesh_size(&p->m, AX_TP) : 1;
     if (h.q % tp || h.kv % tp || h.q % h.kv) {
         prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
-                  "%s: %d query and %d key/value heads do not divide over %d ranks", op, h.q, h.kv,
-                  tp);
+                  "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
+                  h.q, h.kv, tp);
         return false;
     }
     attr->heads.q = h.q / tp;
@@ -217,162 +289,74 @@ static bool local_heads(prog *p, const char *op, val qkv, head_shape h, op_attr 
     attr->heads.documents = h.documents;
     attr->heads.scale = h.scale;
     attr->heads.norm_full = h.norm_full;
-    return expect(p, op, "the width of qkv", p->val[qkv].dim[1],
-                  (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim);
-}
-
-val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps) {
-    placement pl;
-    op_attr attr = { .eps = eps };
-    if (bad(p, qkv) || bad(p, wq) || bad(p, wk) || !local_heads(p, "qknorm", qkv, h, &attr))
-        return VAL_NONE;
-    if (h.norm_full && p->val[qkv].pl.on[AX_TP].kind == PL_S) {
-        prog_fail(p, "use tensor_parallel_degree 1 for this model",
-                  "qknorm: over all heads together, but the heads are cut over tp");
-        return VAL_NONE;
-    }
-    if (!PLACE_BY(p, "qknorm", head_rules, qkv, VAL_NONE, wq, &pl)) return VAL_NONE;
-    prog_val x = p->val[qkv];
-    val y = result(p, x.dt, x.dim[0], x.dim[1], pl);
-    val stat = result(p, DT_F32, x.dim[0], h.norm_full ? 2 : attr.heads.q + attr.heads.kv, pl);
-    prog_op *o = op_emit(p, OP_QKNORM);
-    o->in[0] = qkv;
-    o->in[1] = wq;
-    o->in[2] = wk;
-    o->out[0] = y;
-    o->out[1] = stat;
-    o->attr = attr;
-    return y;
-}
-
-val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
-    placement pl;
-    op_attr attr = { 0 };
-    if (bad(p, qkv) || !local_heads(p, "rope", qkv, h, &attr) ||
-        !PLACE_BY(p, "rope", head_rules, qkv, pos, VAL_NONE, &pl) ||
-        !expect(p, "rope", "the table's width", p->val[table].dim[1], h.rot))
-        return VAL_NONE;
-    val y = result(p, p->val[qkv].dt, p->val[qkv].dim[0], p->val[qkv].dim[1], pl);
-    prog_op *o = op_emit(p, OP_ROPE);
-    o->in[0] = qkv;
-    o->in[1] = pos;
-    o->in[2] = table;
-    o->out[0] = y;
-    o->attr = attr;
-    return y;
-}
-
-/* Tokens cut over tp cannot attend: a rank would miss its keys. (dp cuts between sequences.) */
-static bool whole_sequences(prog *p, const char *op, val qkv) {
-    place tp = p->val[qkv].pl.on[AX_TP];
-    if (tp.kind != PL_S || tp.dim == 1) return true;
-    prog_fail(p, "gather the tokens first: rec_comm to R", "%s: tokens are cut over tp", op);
+    int64_t width = (int64_t)(attr->heads.q + 2 * attr->heads.kv) * h.dim;
+    if (p->val[qkv].dim[1] == width) return true;
+    prog_fail(p, NULL, "%s: the width of qkv is %lld, expected %lld", op_name(op),
+              (long long)p->val[qkv].dim[1], (long long)width);
     return false;
 }
 
-val rec_attention_(prog *p, val qkv, val start, head_shape h) {
-    placement pl;
-    op_attr attr = { 0 };
-    if (bad(p, qkv) || !local_heads(p, "attention", qkv, h, &attr) ||
-        !whole_sequences(p, "attention", qkv) ||
-        !PLACE_BY(p, "attention", head_rules, qkv, start, VAL_NONE, &pl))
+val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps) {
+    rec_request r = { OP_QKNORM, { qkv, wq, wk }, { .eps = eps } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    if (h.norm_full && p->val[qkv].pl.on[AX_TP].kind == PL_S) {
+        prog_fail(p, "use tensor_parallel_degree 1 for this model",
+                  "qknorm: over all heads together, but the heads are sharded over tp");
         return VAL_NONE;
-    int64_t n = p->val[qkv].dim[0];
-    val o_ = result(p, p->val[qkv].dt, n, (int64_t)attr.heads.q * h.dim, pl);
-    placement lse_pl = pl; /* [heads, N]: its dims are the other way round */
-    for (int a = 0; a < AX_COUNT; a++)
-        if (pl.on[a].kind == PL_S) lse_pl.on[a].dim = (uint8_t)(1 - pl.on[a].dim);
-    val lse = result(p, DT_F32, attr.heads.q, n, lse_pl);
-    prog_op *o = op_emit(p, OP_ATTENTION);
-    o->in[0] = qkv;
-    o->in[1] = start;
-    o->out[0] = o_;
-    o->out[1] = lse;
-    o->attr = attr;
-    return o_;
+    }
+    r.sizes.of['S'] = h.norm_full ? 2 : r.attr.heads.q + r.attr.heads.kv;
+    return rec_first(p, r);
+}
+
+val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
+    rec_request r = { OP_ROPE, { qkv, pos, table } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.sizes.of['T'] = h.rot;
+    return rec_first(p, r);
+}
+
+val rec_attention_(prog *p, val qkv, val start, head_shape h) {
+    rec_request r = { OP_ATTENTION, { qkv, start } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.sizes.of['H'] = r.attr.heads.q;
+    r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
+    return rec_first(p, r);
 }
 
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
-    placement pl;
-    op_attr attr = { 0 };
-    if (bad(p, qkv) || !local_heads(p, "attention_cached", qkv, h, &attr) ||
-        !whole_sequences(p, "attention_cached", qkv) ||
-        !PLACE_BY(p, "attention_cached", head_rules, qkv, pos, VAL_NONE, &pl))
-        return VAL_NONE;
-    val y = result(p, p->val[qkv].dt, p->val[qkv].dim[0], (int64_t)attr.heads.q * h.dim, pl);
-    prog_op *o = op_emit(p, OP_ATTENTION_CACHED);
-    o->in[0] = qkv;
-    o->in[1] = cache;
-    o->in[2] = pos;
-    o->out[0] = y;
-    o->attr = attr;
-    return y;
+    rec_request r = { OP_ATTENTION_CACHED, { qkv, cache, pos } };
+    if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
+    return rec_first(p, r);
 }
 
-val rec_swiglu_(prog *p, val gu) {
-    placement pl;
-    if (bad(p, gu) || !PLACE_BY(p, "swiglu", local_rules, gu, VAL_NONE, VAL_NONE, &pl))
-        return VAL_NONE;
-    val y = result(p, p->val[gu].dt, p->val[gu].dim[0], p->val[gu].dim[1] / 2, pl);
-    prog_op *o = op_emit(p, OP_SWIGLU);
-    o->in[0] = gu;
-    o->out[0] = y;
-    return y;
-}
+val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
 
 val rec_scale_(prog *p, val x, float by) {
-    placement pl = p->val[x].pl; /* linear: any placement, partial sums too */
-    if (bad(p, x)) return VAL_NONE;
-    if (by == 1) return x;
-    val y = result(p, p->val[x].dt, p->val[x].dim[0], p->val[x].dim[1], pl);
-    prog_op *o = op_emit(p, OP_SCALE);
-    o->in[0] = x;
-    o->out[0] = y;
-    o->attr.scale.by = by;
-    return y;
+    return by == 1 ? x : rec_unary(p, OP_SCALE, x, (op_attr){ .scale.by = by });
 }
 
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site) {
-    placement pl;
-    if (bad(p, x) || rate <= 0 || p->mode != PROG_TRAIN) return x;
-    if (!PLACE_BY(p, "dropout", local_rules, x, VAL_NONE, VAL_NONE, &pl)) return VAL_NONE;
-    if (!expect(p, "dropout", "the number of token ids", p->val[id].dim[0], p->val[x].dim[0]))
-        return VAL_NONE;
-    val y = result(p, p->val[x].dt, p->val[x].dim[0], p->val[x].dim[1], pl);
-    prog_op *o = op_emit(p, OP_DROPOUT);
-    o->in[0] = x;
-    o->in[1] = id;
-    o->out[0] = y;
-    o->attr.dropout.p = rate;
-    o->attr.dropout.site = site;
-    return y;
+    if (rate <= 0 || p->mode != PROG_TRAIN) return x;
+    return rec_first(p, (rec_request){ OP_DROPOUT, { x, id }, { .dropout = { rate, site } } });
 }
 
-void rec_linear_ce_(prog *p, val h, val w, val target, float logit_scale) {
-    placement pl;
-    if (bad(p, h) || bad(p, w)) return;
-    h = val_as(p, h, p->val[w].dt);
-    if (!PLACE_BY(p, "linear_ce", row_rules, h, w, VAL_NONE, &pl) ||
-        !PLACE_BY(p, "linear_ce", row_rules, target, w, VAL_NONE, &pl) ||
-        !expect(p, "linear_ce", "the width of h", p->val[h].dim[1], p->val[w].dim[1]) ||
-        !expect(p, "linear_ce", "the number of targets", p->val[target].dim[0], p->val[h].dim[0]))
-        return;
+void rec_linear_ce_(prog *p, loss_spec l) {
+    enum { LOSS, DH, DW };
     op_acc acc = ACC_STORE;
-    val dw = VAL_NONE, dh = VAL_NONE;
-    if (p->mode == PROG_TRAIN) {
-        dw = param_grad(p, w, &acc); /* may emit: before the op's own results are numbered */
-        dh = result(p, p->val[h].dt, p->val[h].dim[0], p->val[h].dim[1], placement_dual(pl));
-    }
-    p->loss = result(p, DT_F32, p->val[h].dim[0], 0, pl);
-    p->val[p->loss].name = "loss";
-    prog_op *o = op_emit(p, OP_LINEAR_CE);
-    o->in[0] = h;
-    o->in[1] = w;
-    o->in[2] = target;
-    o->out[0] = p->loss;
-    o->out[1] = dh;
-    o->out[2] = dw;
+    val dw = VAL_NONE, out[OP_MAX_OUT];
+    bool train = p->mode == PROG_TRAIN;
+    if (p->error || l.w == VAL_NONE) return;
+    if (train)
+        dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
+    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce.logit_scale = l.logit_scale } };
+    r.want = train ? 1 << DH : 0;
+    prog_op *o = rec_op(p, &r, out);
+    if (!o) return;
+    o->out[DW] = dw;
     o->acc = acc;
-    o->attr.ce.logit_scale = logit_scale;
+    if (train) p->val[out[DH]].pl = placement_dual(p->val[out[LOSS]].pl);
+    p->result = out[LOSS];
+    p->val[p->result].name = "loss";
     p->terminal = true;
 }

@@ -1,63 +1,106 @@
 /* Decides how backward gets each forward value it reads:
  *   - a gathered parameter is gathered again: saving it would undo ZeRO-3;
- *   - under selective recompute, a cheap op whose inputs are saved anyway runs again;
+ *   - under selective recompute, a result that its row says how to rebuild (op_row.rebuild) is rebuilt
+ *     where what it is rebuilt from is available anyway;
  *   - everything else is saved.
  * (Recompute of whole blocks is the chain's business: it runs forward lists again, see chain.c.)
- * Ops are pure functions of their inputs, so a value made again has the same bits. */
+ * Ops are pure functions of their inputs, so a rebuilt value is bit-exact.
+ *
+ * Some backward ops yield the forward result on their way (swiglu_bwd has y as an optional result). A
+ * weight gradient that wants such a value is put off until that op has run: nothing in the list waits for
+ * a weight gradient. */
 #include "prog_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 typedef struct saver {
     prog *p;
     op_list out;     /* the backward list being rebuilt */
-    val *again;      /* [vals at start] the value made again, or VAL_NONE */
-    uint8_t *needed; /* [vals at start] read by backward other than through a cheap op */
+    val *again;      /* [vals at start] the rebuilt value, or VAL_NONE */
+    uint8_t *needed; /* [vals at start] read by backward other than through a rebuilt value */
     int n;           /* vals at start */
-    op_list put_off; /* readers of an activation that its own backward op will make again */
+    op_list put_off; /* readers of an activation that its own backward op will rebuild */
 } saver;
 
 static bool from_forward(const saver *s, val v) {
     return v >= 0 && v < s->n && s->p->val[v].cls == VC_TEMP && s->p->val[v].producer >= 0;
 }
 
-static const prog_op *maker(const saver *s, val v) { return &s->p->fwd.op[s->p->val[v].producer]; }
+static const prog_op *producer_of(const saver *s, val v) {
+    return &s->p->fwd.op[s->p->val[v].producer];
+}
 
 static bool is_gather(const saver *s, val v) {
-    if (!from_forward(s, v) || maker(s, v)->op != OP_COMM) return false;
-    return s->p->val[val_root(s->p, maker(s, v)->in[0])].cls == VC_PARAM;
+    if (!from_forward(s, v) || !(op_flags(producer_of(s, v)->op) & OPF_EXTERN)) return false;
+    return s->p->val[val_root(s->p, producer_of(s, v)->in[0])].cls == VC_PARAM;
 }
 
-/* Which of a cheap op's results is worth making again; statistics are tiny and stay saved. */
-static int result_of(const prog_op *o) {
-    bool norm = o->op == OP_RMSNORM || o->op == OP_LAYERNORM;
-    bool quantize = o->op >= OP_QUANTIZE && o->op <= OP_QUANTIZE_GELU_BWD;
-    return norm || quantize ? 1 : 0; /* of a quantisation the transpose */
+/* ---- how a row says a result is rebuilt ------------------------------------------------------ */
+/* The operand or result of o that a word of op_row.rebuild names: "x", "r|x", or "-" for none. */
+static val named_value(const prog_op *o, const op_signature *sig, const char *word, size_t len) {
+    char name[OPERAND_NAME];
+    for (size_t at = 0; at < len;) {
+        size_t n = strcspn(word + at, "| ");
+        n = MIN(n, len - at);
+        BUG_IF(n >= sizeof name);
+        memcpy(name, word + at, n);
+        name[n] = '\0';
+        int in = op_find(sig->in, sig->ins, name), out = op_find(sig->out, sig->outs, name);
+        BUG_IF(in < 0 && out < 0 && strcmp(name, "-")); /* a row names what its op does not have */
+        val v = in >= 0 ? o->in[in] : out >= 0 ? o->out[out] : VAL_NONE;
+        if (v != VAL_NONE) return v;
+        at += n + 1;
+    }
+    return VAL_NONE;
 }
 
-static bool cheap_result(const prog_op *o, val v) {
-    if (o->op == OP_LINEAR_GELU) return v == o->out[0]; /* gelu of the saved pre-activation */
-    return (op_flags(o->op) & OPF_CHEAP) && v == o->out[result_of(o)];
+/* Fills slots from a list of names. @return how many it names. */
+static int named_values(const prog_op *o, const char *names, val *to) {
+    op_signature sig = op_signature_of(o->op);
+    int n = 0;
+    for (const char *s = names; s && *s; s += strspn(s, " ")) {
+        size_t len = strcspn(s, " ");
+        to[n++] = named_value(o, &sig, s, len);
+        s += len;
+    }
+    return n;
 }
 
-/* What must be at hand to make a cheap result again. */
-static val source_of(const prog_op *o) {
-    if (o->op == OP_LINEAR_GELU) return o->out[1];
-    bool norm = o->op == OP_RMSNORM || o->op == OP_LAYERNORM;
-    return norm && o->out[0] != VAL_NONE ? o->out[0] : o->in[0];
+/* The call that rebuilds a result of o, in terms of o's own values. @return the result that it
+ * rebuilds, VAL_NONE when o's cannot be. */
+static val rebuilding_call(const prog_op *o, prog_op *call) {
+    const op_row *row = op_row_of(o->op);
+    if (row->rebuild.op == OP_NONE) return VAL_NONE;
+    *call = op_blank(row->rebuild.op, o->site);
+    call->attr = o->attr;
+    call->when = o->when;
+    int n = named_values(o, row->rebuild.in, call->in);
+    for (int i = n; i < OP_MAX_IN; i++)
+        if (o->in[i] != VAL_NONE) return VAL_NONE;
+    named_values(o, row->rebuild.out, call->out);
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (call->out[i] != VAL_NONE) return call->out[i];
+    return VAL_NONE;
 }
 
-static bool remakable(const saver *s, val v) {
-    if (!s->p->selective || !from_forward(s, v)) return false;
-    const prog_op *o = maker(s, v);
-    if (!cheap_result(o, v) || (o->op == OP_ADD && o->in[1] != VAL_NONE)) return false;
-    val src = val_root(s->p, source_of(o));
-    return s->needed[src] || remakable(s, src);
+static bool is_cheap(const saver *s, val v) {
+    prog_op call;
+    return rebuilding_call(producer_of(s, v), &call) == v;
 }
 
-static val fetch(saver *s, val v);
+static bool can_rebuild(const saver *s, val v) {
+    prog_op call;
+    if (!s->p->o.selective || !from_forward(s, v)) return false;
+    if (rebuilding_call(producer_of(s, v), &call) != v) return false;
+    val from = val_root(s->p, call.in[0]);
+    return s->needed[from] || can_rebuild(s, from);
+}
 
-static val twin(saver *s, val v, val_class cls) {
+/* ---- what backward reads in place of a forward value ------------------------------------------ */
+static val available(saver *s, val v);
+
+static val copy_of(saver *s, val v, val_class cls) {
     prog_val x = s->p->val[v];
     val t = val_new(s->p, cls, x.dt, x.ndim, x.dim, x.pl);
     s->p->val[t].param = x.param;
@@ -66,75 +109,96 @@ static val twin(saver *s, val v, val_class cls) {
     return t;
 }
 
-static val make_again(saver *s, val v) {
-    prog_op o = *maker(s, v), fresh = o;
-    val t = twin(s, v, VC_TEMP);
-    for (int i = 0; i < OP_MAX_OUT; i++) fresh.out[i] = VAL_NONE;
-    bool norm = o.op == OP_RMSNORM || o.op == OP_LAYERNORM;
-    if (o.op == OP_LINEAR_GELU) {
-        fresh.op = OP_GELU;
-        fresh.in[1] = fresh.in[2] = VAL_NONE;
+static val rebuild(saver *s, val v) {
+    prog_op call;
+    val t = VAL_NONE;
+    BUG_IF(rebuilding_call(producer_of(s, v), &call) != v);
+    for (int i = 0; i < OP_MAX_OUT; i++) {
+        if (call.out[i] == VAL_NONE) continue;
+        val copy = copy_of(s, call.out[i], VC_TEMP);
+        if (call.out[i] == v) t = copy;
+        call.out[i] = copy;
     }
-    if (norm) { /* from the saved sum, without the delta */
-        fresh.in[1] = VAL_NONE;
-        fresh.out[2] = twin(s, o.out[2], VC_TEMP);
-    }
-    if (o.op == OP_QKNORM) fresh.out[1] = twin(s, o.out[1], VC_TEMP);
-    fresh.in[0] = source_of(&o);
-    fresh.out[result_of(&o)] = t;
-    for (int i = 0; i < OP_MAX_IN; i++) fresh.in[i] = fetch(s, fresh.in[i]);
-    list_push(&s->out, &fresh);
+    for (int i = 0; i < OP_MAX_IN; i++) call.in[i] = available(s, call.in[i]);
+    list_push(&s->out, &call);
     return t;
 }
 
 static val gather_again(saver *s, val v) {
-    prog_op o = *maker(s, v);
-    o.out[0] = twin(s, v, VC_TEMP);
+    prog_op o = *producer_of(s, v);
+    o.out[0] = copy_of(s, v, VC_TEMP);
     list_push(&s->out, &o);
     return o.out[0];
 }
 
-/* The value backward should read in place of v. */
-static val fetch(saver *s, val v) {
+static val available(saver *s, val v) {
     if (v == VAL_NONE || v >= s->n) return v;
     if (s->again[v] != VAL_NONE) return s->again[v];
     if (s->p->val[v].cls == VC_ALIAS) {
-        val base = s->p->val[v].base, got = fetch(s, base);
+        val base = s->p->val[v].base, got = available(s, base);
         if (got == base) return v;
-        val t = twin(s, v, VC_ALIAS);
+        val t = copy_of(s, v, VC_ALIAS);
         s->p->val[t].base = got;
         s->p->val[t].offset = s->p->val[v].offset;
         return s->again[v] = t;
     }
     if (is_gather(s, v)) return s->again[v] = gather_again(s, v);
-    if (remakable(s, v)) return s->again[v] = make_again(s, v);
+    if (can_rebuild(s, v)) return s->again[v] = rebuild(s, v);
     if (from_forward(s, v)) s->p->val[v].cls = VC_SAVED;
     return v;
 }
 
-/* SWIGLU_BWD reads what its forward read, and makes that result again for the price of writing it.
- * The weight gradient, which nothing in the list reads, can wait for it. */
-static bool waits(const saver *s, const prog_op *o) {
-    if (o->op != OP_LINEAR_BWD_W || !remakable(s, o->in[1])) return false;
-    return maker(s, o->in[1])->op == OP_SWIGLU && s->again[o->in[1]] == VAL_NONE;
-}
-
-static void add_fetched(saver *s, prog_op o) {
-    for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = fetch(s, o.in[k]);
+static void add_available(saver *s, prog_op o) {
+    for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = available(s, o.in[k]);
     list_push(&s->out, &o);
 }
 
-static void add_activation(saver *s, prog_op o) {
-    for (int i = 0; i < s->put_off.n; i++) {
-        val y = s->put_off.op[i].in[1];
-        if (maker(s, y)->in[0] == o.in[1]) o.out[1] = s->again[y] = twin(s, y, VC_TEMP);
+/* ---- forward results that a backward op yields on its way -------------------------------------- */
+/* The result of backward op `bwd` that is result v of its forward op; -1: it yields none. */
+static int forward_result(const saver *s, op_code bwd, val v) {
+    const prog_op *f = producer_of(s, v);
+    op_signature sig = op_signature_of(f->op), back = op_signature_of(bwd);
+    const op_code *ops = op_row_of(f->op)->bwd_op;
+    for (int i = 0; i < sig.outs && (ops[0] == bwd || ops[1] == bwd); i++)
+        if (f->out[i] == v) return op_find(back.out, back.outs, sig.out[i].name);
+    return -1;
+}
+
+/* Whether `o` is the backward op of the very call that computed v: it reads what that one read. */
+static bool belongs_to(const saver *s, const prog_op *o, val v) {
+    const prog_op *f = producer_of(s, v);
+    op_signature sig = op_signature_of(f->op), back = op_signature_of(o->op);
+    int i = op_find(back.in, back.ins, sig.in[0].name);
+    return i >= 0 && o->in[i] == f->in[0];
+}
+
+/* The operand for which this weight gradient waits; VAL_NONE: it does not. */
+static val waits_for(const saver *s, const prog_op *o) {
+    if (!(op_flags(o->op) & OPF_WEIGHT_GRAD)) return VAL_NONE;
+    for (int k = 0; k < OP_MAX_IN; k++) {
+        val v = o->in[k];
+        if (v == VAL_NONE || !can_rebuild(s, v) || s->again[v] != VAL_NONE) continue;
+        for (int i = 0; i < 2; i++) {
+            op_code bwd = op_row_of(producer_of(s, v)->op)->bwd_op[i];
+            if (bwd != OP_NONE && forward_result(s, bwd, v) >= 0) return v;
+        }
     }
-    add_fetched(s, o);
+    return VAL_NONE;
+}
+
+/* Adds o, which also yields what the ops put off for it wait for; then those. */
+static void add_and_resume(saver *s, prog_op o) {
+    for (int i = 0; i < s->put_off.n; i++) {
+        val y = waits_for(s, &s->put_off.op[i]);
+        int at = y == VAL_NONE ? -1 : forward_result(s, o.op, y);
+        if (at >= 0 && belongs_to(s, &o, y)) o.out[at] = s->again[y] = copy_of(s, y, VC_TEMP);
+    }
+    add_available(s, o);
     int kept = 0;
     for (int i = 0; i < s->put_off.n; i++) {
         prog_op late = s->put_off.op[i];
-        if (s->again[late.in[1]] != VAL_NONE)
-            add_fetched(s, late);
+        if (waits_for(s, &late) == VAL_NONE)
+            add_available(s, late);
         else
             s->put_off.op[kept++] = late;
     }
@@ -145,7 +209,7 @@ static void add_activation(saver *s, prog_op o) {
 static void mark_saves(prog *p) {
     uint8_t *need = mem_alloc((size_t)p->vals);
     for (val v = 0; v < p->vals; v++)
-        need[v] = p->val[v].cls == VC_SAVED || p->val[v].cls == VC_CUT;
+        need[v] = p->val[v].cls == VC_SAVED || p->val[v].cls == VC_BLOCK_INPUT;
     for (int i = p->fwd.n - 1; i >= 0; i--) {
         prog_op *o = &p->fwd.op[i];
         for (int k = 0; k < OP_MAX_OUT; k++)
@@ -156,7 +220,7 @@ static void mark_saves(prog *p) {
     free(need);
 }
 
-err pass_save(prog *p) {
+void pass_save(prog *p) {
     saver s = { .p = p, .n = p->vals };
     s.again = mem_alloc((size_t)p->vals * sizeof *s.again);
     s.needed = mem_alloc((size_t)p->vals);
@@ -164,25 +228,22 @@ err pass_save(prog *p) {
     for (int i = 0; i < p->bwd.n; i++)
         for (int k = 0; k < OP_MAX_IN; k++) {
             val v = val_root(p, p->bwd.op[i].in[k]);
-            if (from_forward(&s, v) && !cheap_result(maker(&s, v), v)) s.needed[v] = 1;
+            if (from_forward(&s, v) && !is_cheap(&s, v)) s.needed[v] = 1;
         }
-    if (p->cut != VAL_NONE) s.needed[p->cut] = 1;
+    if (p->block_input != VAL_NONE) s.needed[p->block_input] = 1;
     for (int i = 0; i < p->bwd.n; i++) {
         prog_op o = p->bwd.op[i];
-        if (waits(&s, &o))
+        if (waits_for(&s, &o) != VAL_NONE)
             list_push(&s.put_off, &o);
-        else if (o.op == OP_SWIGLU_BWD)
-            add_activation(&s, o);
         else
-            add_fetched(&s, o);
+            add_and_resume(&s, o);
     }
     BUG_IF(s.put_off.n);
     free(s.put_off.op);
-    if (p->cut != VAL_NONE) p->val[p->cut].cls = VC_CUT;
+    if (p->block_input != VAL_NONE) p->val[p->block_input].cls = VC_BLOCK_INPUT;
     mark_saves(p);
     free(p->bwd.op);
     p->bwd = s.out;
     free(s.again);
     free(s.needed);
-    return OK;
 }

@@ -1,18 +1,19 @@
-/* Values, ops, parameters and communication: the ground that the typed record calls (rec_ops.c)
- * stand on. */
+/* Values, ops, parameters and communication: what the typed record calls (rec_ops.c) and the passes
+ * are built on. */
 #include "prog_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- life -------------------------------------------------------------------------------- */
-prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set) {
+prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set,
+               const prog_options *o) {
     prog *p = mem_alloc(sizeof *p);
-    *p = (prog){ .name = name, .mode = mode, .m = *m, .set = *set, .dt = DT_F32 };
+    *p = (prog){ .name = name, .mode = mode, .m = *m, .set = *set, .o = *o, .dt = DT_F32 };
     p->emit = &p->fwd;
-    p->split_comm = true;
-    p->res_in = p->delta_in = p->res_out = p->delta_out = p->cut = VAL_NONE;
-    p->grad_in = p->grad_out = p->loss = VAL_NONE;
+    p->res_in = p->delta_in = p->res_out = p->delta_out = p->block_input = VAL_NONE;
+    p->grad_in = p->grad_out = p->result = VAL_NONE;
+    p->site = (rec_site){ "(unrecorded)", "", 0 };
     p->bucket_full = mem_alloc((size_t)set->buckets * sizeof(val));
     p->bucket_grad = mem_alloc((size_t)set->buckets * sizeof(val));
     for (int b = 0; b < set->buckets; b++) p->bucket_full[b] = p->bucket_grad[b] = VAL_NONE;
@@ -32,6 +33,14 @@ void prog_free(prog *p) {
     free(p);
 }
 
+prog *prog_here(prog *p, const char *file, int line, const char *function) {
+    p->site = (rec_site){ file, function, line };
+    return p;
+}
+
+void prog_compute_in(prog *p, dtype dt) { p->dt = dt; }
+void prog_set_result(prog *p, val v) { p->result = v; }
+
 void prog_fail(prog *p, const char *hint, const char *fmt, ...) {
     if (p->error) return;
     char text[512];
@@ -39,7 +48,8 @@ void prog_fail(prog *p, const char *hint, const char *fmt, ...) {
     va_start(args, fmt);
     vsnprintf(text, sizeof text, fmt, args);
     va_end(args);
-    p->error = err_make(p->file, p->line, "program %s, %s:%d: %s", p->name, p->file, p->line, text);
+    p->error = err_make(p->site.file, p->site.line, "program %s, %s:%d: %s", p->name, p->site.file,
+                        p->site.line, text);
     if (hint) p->error = err_hint(p->error, "%s", hint);
 }
 
@@ -92,10 +102,15 @@ void list_push(op_list *l, const prog_op *op) {
     l->op[l->n++] = *op;
 }
 
-prog_op *op_emit(prog *p, op_code op) {
-    prog_op o = { .op = op, .file = p->file, .line = p->line, .pair = -1 };
+prog_op op_blank(op_code op, rec_site site) {
+    prog_op o = { .op = op, .site = site, .pair = -1 };
     for (int i = 0; i < OP_MAX_IN; i++) o.in[i] = VAL_NONE;
     for (int i = 0; i < OP_MAX_OUT; i++) o.out[i] = VAL_NONE;
+    return o;
+}
+
+prog_op *op_emit(prog *p, op_code op) {
+    prog_op o = op_blank(op, p->site);
     list_push(p->emit, &o);
     return &p->emit->op[p->emit->n - 1];
 }
@@ -115,29 +130,50 @@ val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const in
     return v;
 }
 
-stream prog_stream_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta, placement pl) {
+bool prog_input_shape(const prog *p, const char *name, tensor *shape) {
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].cls == VC_INPUT && !strcmp(p->val[v].name, name)) {
+            *shape = val_tensor(&p->val[v]);
+            return true;
+        }
+    return false;
+}
+
+residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta,
+                                placement pl) {
     int64_t dim[] = { n, d };
     p->res_in = val_new(p, VC_BOUNDARY, residual, 2, dim, pl);
     p->delta_in = val_new(p, VC_BOUNDARY, delta, 2, dim, pl);
     p->val[p->res_in].needs_grad = p->val[p->delta_in].needs_grad = true;
     p->val[p->res_in].name = "residual";
     p->val[p->delta_in].name = "delta";
-    return (stream){ p->res_in, p->delta_in };
+    return (residual_state){ p->res_in, p->delta_in };
 }
 
-void prog_stream_out(prog *p, stream s) {
+void prog_residual_out(prog *p, residual_state s) {
     p->res_out = s.residual;
     p->delta_out = s.delta;
 }
 
+/* Whether x's producer can emit another type: it yields what its module computes in (a type that follows
+ * from an operand, as a residual's, stays), and nothing has read x yet. */
+static bool can_retype(const prog *p, val x) {
+    int made_by = p->val[x].producer;
+    if (p->emit != &p->fwd || p->val[x].cls != VC_TEMP || made_by < 0) return false;
+    const prog_op *o = &p->fwd.op[made_by];
+    op_signature sig = op_signature_of(o->op);
+    if (op_flags(o->op) & OPF_EXTERN) return false;
+    for (int i = 0; i < sig.outs; i++)
+        if (o->out[i] == x && sig.out[i].type_of >= 0) return false;
+    for (int i = made_by + 1; i < p->fwd.n; i++)
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (p->fwd.op[i].in[k] == x) return false;
+    return true;
+}
+
 val val_as(prog *p, val x, dtype dt) {
     if (x == VAL_NONE || p->val[x].dt == dt) return x;
-    /* A producer that computes in fp32 anyway can emit the other type, if nobody read x yet. */
-    int made_by = p->val[x].producer;
-    bool read = p->emit != &p->fwd || p->val[x].cls != VC_TEMP || made_by < 0;
-    for (int i = made_by + 1; i < p->fwd.n && !read; i++)
-        for (int k = 0; k < OP_MAX_IN; k++) read |= p->fwd.op[i].in[k] == x;
-    if (!read && p->fwd.op[made_by].op != OP_COMM) {
+    if (can_retype(p, x)) {
         p->val[x].dt = dt;
         return x;
     }
@@ -155,7 +191,7 @@ val rec_cast_(prog *p, val x, dtype dt) {
 }
 
 /* ---- communication ----------------------------------------------------------------------- */
-static bool reshape(const prog *p, const prog_val *x, axis_set axes, place to, int64_t *dim) {
+static bool shape_after(const prog *p, const prog_val *x, axis_set axes, place to, int64_t *dim) {
     int n = mesh_span(&p->m, axes);
     mesh_axis axis = axes & AXIS(AX_DP) ? AX_DP : AX_TP;
     place from = x->pl.on[axis];
@@ -181,11 +217,11 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
     int64_t dim[TENSOR_MAX_DIM];
     if (move == MOVE_ILLEGAL) {
         char was[64];
-        prog_fail(p, "see the table of moves in comm/comm.h", "comm: no way from %s to %c",
+        prog_fail(p, "see the table of moves in comm/comm.h", "comm: no collective takes %s to %c",
                   placement_str(was, sizeof was, v.pl), "IRSP"[to.kind]);
         return VAL_NONE;
     }
-    if (!reshape(p, &v, axes, to, dim)) {
+    if (!shape_after(p, &v, axes, to, dim)) {
         prog_fail(p, "choose sizes that the number of ranks divides",
                   "comm: dim %d of size %lld does not divide over %d ranks", to.dim,
                   (long long)v.dim[to.dim], mesh_span(&p->m, axes));
@@ -231,11 +267,11 @@ val bucket_read(prog *p, int b) {
 static int find_param(prog *p, const char *name) {
     for (int i = 0; i < p->set.params; i++)
         if (!strcmp(p->set.param[i].name, name)) return i;
-    prog_fail(p, "add a row to the parameter table", "no parameter is called %s", name);
+    prog_fail(p, "add a row to the parameter table", "unknown parameter %s", name);
     return -1;
 }
 
-static val use(prog *p, const char *name, val x, bool once_over_tp) {
+static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
     if (p->error) return VAL_NONE;
     int i = find_param(p, name);
     if (i < 0) return VAL_NONE;
@@ -258,8 +294,8 @@ static val use(prog *p, const char *name, val x, bool once_over_tp) {
     return v;
 }
 
-val prog_use_(prog *p, const char *name, val x) { return use(p, name, x, false); }
-val prog_use_once_(prog *p, const char *name, val x) { return use(p, name, x, true); }
+val prog_use_(prog *p, const char *name, val x) { return use_param(p, name, x, false); }
+val prog_use_once_(prog *p, const char *name, val x) { return use_param(p, name, x, true); }
 
 void prog_param_shared(prog *p, const char *name) {
     int i = find_param(p, name);

@@ -295,8 +295,7 @@ err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
-        TRY(eval_loss(&t->x, t->m, t->eval_id, t->eval.last, s->batches, t->cfg->validation.batches,
-                      &s->loss));
+        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, t->cfg->validation.batches, &s->loss));
         double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
         sum += weight * s->loss;
         weights += weight;

@@ -23,7 +23,7 @@ static void memory_line(const plan *p) {
         { "weights", { "params", "copies" } },
         { "gradients", { "grads" } },
         { "optimizer", { "optimizer" } },
-        { "activations", { "saved", "cuts", "stream", "result" } },
+        { "activations", { "saved", "block inputs", "residual", "result" } },
         { "workspace", { "temp", "work" } },
     };
     char size[32];

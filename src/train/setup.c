@@ -42,10 +42,10 @@ static err build(trainer *t) {
     TRY(optim_new(&s, t->m, t->p, 0, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));
-    t->train_id = plan_chain(t->p, &t->train, model_bucket_home, t->m);
+    TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
     if (t->n_sets) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
-        t->eval_id = plan_chain(t->p, &t->eval, model_bucket_home, t->m);
+        TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
     TRY(plan_samples(t));
     TRY(plan_commit(t->p));

@@ -22,7 +22,7 @@ static void flight_start(trainer *t, const data_batch *b) {
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
     memcpy(f->part, b->part, rows * sizeof *f->part);
     memcpy(f->row_valid, b->row_valid, rows * sizeof *f->row_valid);
-    plan_fetch(t->p, &f->losses, exec_value(&t->x, t->train_id, t->train.last->loss),
+    plan_fetch(t->p, &f->losses, exec_result(&t->x, t->train_id).data,
                (size_t)(t->rows * t->seq) * sizeof *t->losses);
     f->open = true;
 }
@@ -131,7 +131,6 @@ static void measure(trainer *t, const step_state *now, observe_step *s) {
     s->step_s = seconds;
     s->data_s = q->data_s;
     s->tok_s = tokens / seconds;
-    trainer_raise_peak(t, s->tok_s * model_flops(&t->mc, t->seq, true));
     s->mfu = s->tok_s * model_flops(&t->mc, t->seq, false) / t->peak_flops;
     s->mfu_causal = s->tok_s * model_flops(&t->mc, t->seq, true) / t->peak_flops;
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);

@@ -5,6 +5,7 @@
  *              |<------------ cuDNN's ------------->|<-- the rest, ours -->
  */
 #include "ops/cuda/cuda_internal.h"
+#include "ops/op_table.h"
 
 #include <stdlib.h>
 #include <string.h>

@@ -9,7 +9,7 @@
 #include <time.h>
 
 #include "ops/block8.h"
-#include "ops/ops.h"
+#include "ops/op_table.h"
 
 static struct {
     const op_backend *cpu;

@@ -7,6 +7,7 @@
  *
  * A line an op; the last says 'N passed, N failed'. */
 #include "gpu_harness.h"
+#include "ops/op_table.h"
 
 static void test_elementwise(void) {
     for (size_t s = 0; s < COUNT_OF(SHAPES); s++) EACH_TYPE(dt) {

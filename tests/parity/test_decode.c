@@ -20,7 +20,6 @@ static double loss_of(const float *logits, int64_t vocab, int32_t target) {
 
 static void feed(exec *x, model *m, const generator *g, const int32_t *tok, const int32_t *pos,
                  int64_t from, int64_t n, const int32_t *target, decoded *out) {
-    const chain *c = n == 1 ? &g->one : &g->many;
     int which = n == 1 ? g->one_id : g->many_id;
     int32_t t[PREFILL], p[PREFILL];
     for (int64_t i = 0; i < (n == 1 ? 1 : PREFILL); i++) {
@@ -30,7 +29,7 @@ static void feed(exec *x, model *m, const generator *g, const int32_t *tok, cons
     model_set_batch(m, x->plan, 0,
                     &(model_batch){ .tokens = t, .pos = p, .n = n == 1 ? 1 : PREFILL });
     assert_ok(exec_chain(x, which, 0, 1));
-    const float *logits = exec_value(x, which, c->last->loss);
+    const float *logits = exec_result(x, which).data;
     int64_t vocab = model_conf(m)->vocab;
     for (int64_t i = 0; i < n; i++)
         out->loss[from + i] = loss_of(logits + i * vocab, vocab, target[from + i]);
@@ -47,7 +46,8 @@ static void compare(const char *name, model_config c, int threads) {
     x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), threads);
     model_reserve(m, x.plan, false);
     assert_ok(model_record(m, PROG_EVAL, LONG, LONG, &e));
-    int eval = plan_chain(x.plan, &e, model_bucket_home, m);
+    int eval;
+    assert_ok(plan_chain(x.plan, &e, model_bucket_regions, m, &eval));
     assert_ok(generator_plan(m, x.plan, 512, &g));
     assert_ok(plan_commit(x.plan));
     model_init(m, x.plan, 0, 3);
@@ -65,7 +65,7 @@ static void compare(const char *name, model_config c, int threads) {
     model_set_batch(m, x.plan, 0, &(model_batch){ tok, target, pos, start, ids, LONG });
     assert_ok(exec_chain(&x, eval, 0, 1));
     double want[LONG];
-    for (int i = 0; i < LONG; i++) want[i] = ((float *)exec_value(&x, eval, e.last->loss))[i];
+    for (int i = 0; i < LONG; i++) want[i] = ((float *)exec_result(&x, eval).data)[i];
     static const int pieces[] = { PREFILL, 1, 50 };
     for (size_t k = 0; k < COUNT_OF(pieces); k++) {
         decoded d;

@@ -95,9 +95,9 @@ static err record_mlp(sabotage how, bool sp, int line_of[2]) {
     bucket_layout(param, 2, bucket, 1, 1);
     mesh m = { .size = { 1, 2 } };
     param_set set = { param, 2, bucket, 1 };
-    prog *p = prog_new("mlp", PROG_TRAIN, &m, &set);
+    prog *p = prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
     placement pl = { .on[AX_TP] = sp ? PLACE_S(0) : PLACE_I };
-    stream s = prog_stream_in(p, sp ? 2 : 4, 8, DT_F32, DT_F32, pl);
+    residual_state s = prog_residual_in(p, sp ? 2 : 4, 8, DT_F32, DT_F32, pl);
     val x = rec_sum(p, s), h = x;
     if (how != DROP_GATHER) h = rec_comm(p, h, AX_TP, PLACE_R);
     line_of[0] = __LINE__ + 1;
@@ -107,7 +107,7 @@ static err record_mlp(sabotage how, bool sp, int line_of[2]) {
     if (how == DOUBLE_REDUCE) h = rec_comm(p, h, AX_TP, PLACE_P);
     line_of[1] = __LINE__ + 1;
     x = rec_add(p, x, h);
-    prog_stream_out(p, (stream){ x, VAL_NONE });
+    prog_residual_out(p, (residual_state){ x, VAL_NONE });
     err e = prog_finish(p);
     prog_free(p);
     return e;
@@ -144,9 +144,9 @@ static void ranks_that_disagree_are_refused(void **state) {
         assert_ok(model_new(r ? &longer : &c, &(model_layout){ .mesh = me }, &m[r]));
         assert_ok(model_record(m[r], PROG_TRAIN, 32, 16, &ch[r]));
     }
-    assert_error(prog_check_ranks(&me, ch, 2), "rank");
+    assert_error(plan_check_ranks(&me, ch, 2), "rank");
     ch[1] = ch[0];
-    assert_ok(prog_check_ranks(&me, ch, 2));
+    assert_ok(plan_check_ranks(&me, ch, 2));
     model_free(m[0]);
     model_free(m[1]);
 }

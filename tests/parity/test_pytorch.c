@@ -77,7 +77,7 @@ static void open_subject(const char *name, subject *s) {
     s->p = s->x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
     assert_ok(model_record(s->m, PROG_TRAIN, s->rows * s->seq, s->seq, &s->train));
-    s->train_id = plan_chain(s->p, &s->train, model_bucket_home, s->m);
+    assert_ok(plan_chain(s->p, &s->train, model_bucket_regions, s->m, &s->train_id));
     assert_ok(generator_plan(s->m, s->p, s->c.max_seq, &s->g));
     assert_ok(plan_commit(s->p));
     st_file *f;
@@ -112,7 +112,7 @@ static double run_training(subject *s) {
     s->x.step.loss_grad = 1.0f / (float)valid;
     model_set_batch(s->m, s->p, 0, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
     assert_ok(exec_chain(&s->x, s->train_id, 0, 1));
-    const float *losses = exec_value(&s->x, s->train_id, s->train.last->loss);
+    const float *losses = exec_result(&s->x, s->train_id).data;
     double sum = 0;
     for (int64_t i = 0; i < n; i++) sum += losses[i];
     free(pos);
@@ -207,15 +207,14 @@ static void logits_match_pytorch(void **state) {
             }
             model_set_batch(s.m, s.p, 0, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
             assert_ok(exec_chain(&s.x, s.g.many_id, 0, 1));
-            const float *all = exec_value(&s.x, s.g.many_id, s.g.many.last->loss);
+            const float *all = exec_result(&s.x, s.g.many_id).data;
             for (int64_t t = 0; t < s.seq; t++)
                 compare_logits(families[i], &s, row, t, all + t * s.c.vocab, &worst);
             for (int64_t t = 0; t < s.seq; t++) {
                 model_set_batch(s.m, s.p, 0,
                                 &(model_batch){ .tokens = tok + t, .pos = pos + t, .n = 1 });
                 assert_ok(exec_chain(&s.x, s.g.one_id, 0, 1));
-                compare_logits(families[i], &s, row, t,
-                               exec_value(&s.x, s.g.one_id, s.g.one.last->loss), &worst);
+                compare_logits(families[i], &s, row, t, exec_result(&s.x, s.g.one_id).data, &worst);
             }
         }
         close_subject(&s);

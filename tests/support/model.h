@@ -177,7 +177,8 @@ static inline err rank_run(rank_job *j) {
     c.keep_last = l->keep_last;
     plan *p = plan_new(&me, ops_cpu(OPS_ISA_BEST), l->threads ? l->threads : 1);
     model_reserve(m, p, true);
-    int chain_id = plan_chain(p, &c, model_bucket_home, m);
+    int chain_id;
+    TRY(plan_chain(p, &c, model_bucket_regions, m, &chain_id));
     TRY(plan_commit(p));
     model_init(m, p, j->rank, 42);
     stir_vectors(m, p, j->rank);
@@ -199,7 +200,7 @@ static inline err rank_run(rank_job *j) {
                           batch[k].ids + from,    n };
         model_set_batch(m, p, j->rank, &b);
         TRY(exec_chain(&x, chain_id, k, RUN_MICROS));
-        const float *losses = exec_value(&x, chain_id, c.last->loss);
+        const float *losses = exec_result(&x, chain_id).data;
         int64_t mine = l->sp && l->tp > 1 ? n / l->tp : n;
         for (int64_t i = 0; i < mine; i++) loss += losses[i];
     }

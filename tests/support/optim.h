@@ -7,6 +7,7 @@
 
 #include "ops/block8.h"
 #include "optim/optim.h"
+#include "support/watch.h"
 
 typedef struct optim_fixture {
     model *m;
@@ -19,17 +20,14 @@ typedef struct optim_fixture {
 static int calls_made[OP_COUNT];
 static void count_call(const op_call *c) {
     __atomic_fetch_add(&calls_made[c->op], 1, __ATOMIC_RELAXED);
-    ops_cpu(OPS_ISA_BEST)->kernel[c->op](c);
+    call_on_cpu(c);
 }
 static const op_backend *counting(void) {
     static op_backend b;
+    static op_impl impls[OP_COUNT];
     static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
     pthread_mutex_lock(&lock);
-    if (!b.name) {
-        b = *ops_cpu(OPS_ISA_BEST);
-        for (int i = 0; i < OP_COUNT; i++)
-            if (b.kernel[i]) b.kernel[i] = count_call;
-    }
+    if (!b.name) b = backend_watched(impls, count_call);
     pthread_mutex_unlock(&lock);
     return &b;
 }

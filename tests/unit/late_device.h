@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "ops/ops.h"
+#include "support/watch.h"
 
 enum { MOST_LEGS = 64 };
 typedef enum { LATE_CALL, LATE_PUT, LATE_FETCH, LATE_JOIN } late_kind;
@@ -63,7 +63,7 @@ static void late_do(late_work *w) {
     case LATE_CALL:
         w->call.run = &w->run;
         if (w->call.op == OP_CLIP && ++late.clips_run == late.poison) w->call.in[0].data = nothing;
-        ops_cpu(OPS_ISA_BEST)->kernel[w->call.op](&w->call);
+        call_on_cpu(&w->call);
     }
 }
 static void late_run(late_list *l, int until) {
@@ -95,12 +95,12 @@ static void late_put(void *x, void *to, const void *from, size_t n) {
 static void late_join(void *x, int leg) { /* a recorded one: when it is replayed */
     BUG_IF(late.aside || leg >= MOST_LEGS);
     late_work *w = late_add(late_queue(), LATE_JOIN);
-    w->n = (size_t)(leg == OP_ALL_LEGS ? late.side.n : late.leg[leg]);
+    w->n = (size_t)(leg == OP_ALL_EVENTS ? late.side.n : late.leg[leg]);
     w->leg = leg;
 }
 static err late_sync(void *x) {
     BUG_IF(late.tape);
-    late_join(x, OP_ALL_LEGS);
+    late_join(x, OP_ALL_EVENTS);
     late_run(&late.main, late.main.n);
     return OK;
 }
@@ -111,7 +111,7 @@ static err late_get(void *x, void *to, const void *from, size_t n) {
 }
 static void late_fetch(void *x, op_ticket *t, const void *from, size_t n) {
     BUG_IF(late.tape || late.aside);
-    if (t->room < n) t->memory = mem_grow(t->memory, t->room = n);
+    if (t->capacity < n) t->memory = mem_grow(t->memory, t->capacity = n);
     t->bytes = n;
     late_work *w = late_add(&late.main, LATE_FETCH);
     w->to = t->memory, w->from = from, w->n = n;
@@ -184,15 +184,14 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
                                       .recorded = late_recorded,
                                       .replay = late_replay,
                                       .forget = late_forget,
-                                      .aside = late_aside,
-                                      .back = late_back,
+                                      .side_begin = late_aside,
+                                      .side_end = late_back,
                                       .join = late_join,
                                       .peak = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
-    *b = *ops_cpu(OPS_ISA_BEST);
+    static op_impl impls[OP_COUNT];
+    *b = backend_watched(impls, late_call);
     b->device = &device;
-    for (int i = 0; i < OP_COUNT; i++)
-        if (b->kernel[i]) b->kernel[i] = late_call;
     return OK;
 }
 void ops_cuda_close(op_backend *b) {

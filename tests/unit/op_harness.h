@@ -13,7 +13,7 @@
 #ifndef INGOT_TESTS_OP_HARNESS_H
 #define INGOT_TESTS_OP_HARNESS_H
 
-#include "ops/ops.h"
+#include "ops/op_table.h"
 
 #include <math.h>
 #include <setjmp.h>

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-#include "ops/ops.h"
+#include "ops/op_table.h"
 
 /* ---- cases ----------------------------------------------------------------------------------- */
 typedef struct shape {

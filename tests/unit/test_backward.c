@@ -1,7 +1,8 @@
 /* Which ops the backward pass is made of: where a GELU's slope rides on the product behind it. */
 #include "support/test.h"
 
-#include "prog/prog.h"
+#include "prog/prog_internal.h"
+#include "ops/op_table.h"
 
 typedef enum { PLAIN, TWO_READERS, SCALED, LEAVES, IN_FP8 } reading;
 
@@ -21,19 +22,16 @@ static prog *record(reading how) {
     bucket_layout(param, 2, bucket, 1, 1);
     mesh m = { .size = { 1, 1 } };
     param_set set = { param, 2, bucket, 1 };
-    prog *p = prog_new("mlp", PROG_TRAIN, &m, &set);
-    p->dt = DT_BF16;
-    stream s = prog_stream_in(p, 32, 16, DT_BF16, DT_BF16, (placement){ 0 });
+    prog *p = prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ .fp8_sites = how == IN_FP8 });
+    prog_compute_in(p, DT_BF16);
+    residual_state s = prog_residual_in(p, 32, 16, DT_BF16, DT_BF16, (placement){ 0 });
     val x = rec_sum(p, s);
     val h = rec_linear_gelu(p, x, prog_use(p, "up", x), VAL_NONE, ACT_GELU_TANH), read = h;
     if (how == SCALED) read = rec_scale(p, h, 2);
     val y = rec_linear(p, read, prog_use(p, "down", h), VAL_NONE);
-    if (how == IN_FP8) {
-        p->fp8_sites = 1;
-        prog_fp8(p, y, FP8_CURRENT, 0);
-    }
+    if (how == IN_FP8) prog_fp8(p, y, FP8_CURRENT, 0);
     if (how == TWO_READERS) y = rec_add(p, y, h);
-    prog_stream_out(p, (stream){ rec_add(p, x, y), how == LEAVES ? h : VAL_NONE });
+    prog_residual_out(p, (residual_state){ rec_add(p, x, y), how == LEAVES ? h : VAL_NONE });
     return p;
 }
 

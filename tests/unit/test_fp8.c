@@ -4,6 +4,7 @@
 #include "support/model.h"
 
 #include "checkpoint/checkpoint.h"
+#include "prog/prog_internal.h"
 
 /* ---- one call ---------------------------------------------------------------------------- */
 static void *filled(dtype dt, int64_t n, float mean, float spread, uint64_t seed) {
@@ -359,8 +360,8 @@ static void small_open(small *s, const model_config *c, fp8_recipe fp8, const ch
     assert_ok(optim_new(&o, s->m, s->p, 0, &s->o));
     assert_ok(model_record(s->m, PROG_TRAIN, TOKENS, RUN_SEQ, &s->train));
     assert_ok(model_record(s->m, PROG_EVAL, TOKENS, RUN_SEQ, &s->eval));
-    s->train_id = plan_chain(s->p, &s->train, model_bucket_home, s->m);
-    s->eval_id = plan_chain(s->p, &s->eval, model_bucket_home, s->m);
+    assert_ok(plan_chain(s->p, &s->train, model_bucket_regions, s->m, &s->train_id));
+    assert_ok(plan_chain(s->p, &s->eval, model_bucket_regions, s->m, &s->eval_id));
     assert_ok(plan_commit(s->p));
     model_init(s->m, s->p, 0, 42);
     for (int k = 0; k < RUN_MICROS; k++) {
@@ -381,7 +382,7 @@ static double run_chain(small *s, int which, const prog *last, int micro, int mi
     model_set_batch(s->m, s->p, 0,
                     &(model_batch){ b->tokens, b->targets, b->pos, b->start, b->ids, TOKENS });
     assert_ok(exec_chain(&s->x, which, micro, micros));
-    const float *losses = exec_value(&s->x, which, last->loss);
+    const float *losses = exec_result(&s->x, which).data;
     double sum = 0;
     for (int i = 0; i < TOKENS; i++) sum += losses[i];
     return sum;

@@ -8,6 +8,7 @@
 #include "ops/cpu/kernel/kernel_internal.h"
 #include "ops/cpu/vmath.h"
 #include "ops/cpu_features.h"
+#include "ops/op_table.h"
 
 /* ---- the instruction sets --------------------------------------------------------------------- */
 #define X(isa)                                                                                     \

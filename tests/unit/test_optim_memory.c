@@ -1,6 +1,7 @@
 /* How the optimizer's calls and state lie in memory: parameters that share a call, state that comes
  * back to the bit, weights in bf16, state in the host's memory. */
 #include "support/optim.h"
+#include "ops/op_table.h"
 
 /* ---- side by side ---------------------------------------------------------------------------- */
 /* With a bucket for matrices and one for vectors, each is one update, and the norm one call. */
@@ -227,7 +228,7 @@ static void bf16_weights_need_no_copy(void **state) {
         bucket_view b = model_bucket(r.m, i, 0);
         assert_int_equal(b.master_dt, b.dt);
         assert_int_equal(b.copy, -1);
-        assert_int_equal(model_bucket_home(r.m, b.bucket, b.layer).param, b.master);
+        assert_int_equal(model_bucket_regions(r.m, b.bucket, b.layer).param, b.master);
     }
     int w = model_find_param(r.m, "l1.mlp.down"); /* first values, rounded to the nearest */
     model_layout wide = { .dt = DT_F32 };
@@ -363,7 +364,7 @@ static struct {
 static void make_late_calls(int n) {
     for (int i = 0; i < n; i++) {
         asked.late[i].c.run = &asked.late[i].run;
-        ops_cpu(OPS_ISA_BEST)->kernel[asked.late[i].c.op](&asked.late[i].c);
+        call_on_cpu(&asked.late[i].c);
     }
     asked.lates -= n;
     memmove(asked.late, asked.late + n, (size_t)asked.lates * sizeof *asked.late);
@@ -393,16 +394,16 @@ static void fake_back(void *context, int leg) {
 }
 static void fake_join(void *context, int leg) {
     int n = asked.lates;
-    while (leg != OP_ALL_LEGS && n > 0 && asked.late[n - 1].leg != leg) n--;
+    while (leg != OP_ALL_EVENTS && n > 0 && asked.late[n - 1].leg != leg) n--;
     asked.joins++;
     make_late_calls(n);
 }
 static void watch_call(const op_call *c) {
-    if (asked.aside && c->attr.update.far) asked.far++;
+    if (asked.aside && c->attr.update.host_state) asked.far++;
     bool own = ops_workspace(ops_cpu(OPS_ISA_BEST), c, 1) == 0; /* a workspace is shared */
-    if (asked.aside && !(c->attr.update.far && own)) asked.wrong++;
+    if (asked.aside && !(c->attr.update.host_state && own)) asked.wrong++;
     if (!asked.aside || asked.lates == MOST_LATE) {
-        ops_cpu(OPS_ISA_BEST)->kernel[c->op](c);
+        call_on_cpu(c);
         return;
     }
     asked.late[asked.lates].c = *c;
@@ -417,16 +418,15 @@ static const op_device fake_device = { .map = fake_map,
                                        .put = fake_put,
                                        .get = fake_get,
                                        .sync = fake_sync,
-                                       .aside = fake_aside,
-                                       .back = fake_back,
+                                       .side_begin = fake_aside,
+                                       .side_end = fake_back,
                                        .join = fake_join };
 
 static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings s, comm *end,
                          op_backend *b) {
-    *b = *ops_cpu(OPS_ISA_BEST);
+    static op_impl impls[OP_COUNT];
+    *b = backend_watched(impls, watch_call);
     b->device = &fake_device;
-    for (int i = 0; i < OP_COUNT; i++)
-        if (b->kernel[i]) b->kernel[i] = watch_call;
     model_layout l = { .dt = DT_BF16 };
     s.backend = b;
     *r = (optim_fixture){ 0 };
@@ -449,10 +449,9 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
     optim_settings s = settings_of(OPTIM_ADAMW);
     model_layout l = { .dt = DT_BF16, .seq = SEQ };
     memset(&asked, 0, sizeof asked);
-    *b = *ops_cpu(OPS_ISA_BEST);
+    static op_impl impls[OP_COUNT];
+    *b = backend_watched(impls, watch_call);
     b->device = &fake_device;
-    for (int i = 0; i < OP_COUNT; i++)
-        if (b->kernel[i]) b->kernel[i] = watch_call;
     s.backend = b;
     s.offload = offload;
     *r = (optim_fixture){ 0 };
@@ -461,7 +460,8 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
     model_reserve(r->m, r->p, true);
     assert_ok(optim_new(&s, r->m, r->p, 0, &r->o));
     assert_ok(model_record(r->m, PROG_TRAIN, N, SEQ, &train));
-    int id = plan_chain(r->p, &train, model_bucket_home, r->m);
+    int id;
+    assert_ok(plan_chain(r->p, &train, model_bucket_regions, r->m, &id));
     assert_ok(plan_commit(r->p));
     model_init(r->m, r->p, 0, 42);
     r->x = (exec){ .plan = r->p, .comm = comm_self() };
@@ -477,7 +477,7 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
         model_set_batch(r->m, r->p, 0, &(model_batch){ tokens, targets, pos, start, ids, N });
         assert_ok(exec_chain(&r->x, id, 0, 1));
         /* what a late read would see: no call that was put off is made for it */
-        memcpy(losses + step * N, exec_value(&r->x, id, train.last->loss), N * sizeof *losses);
+        memcpy(losses + step * N, exec_result(&r->x, id).data, N * sizeof *losses);
         assert_ok(optim_step(r->o, &r->x, 0.01 / (step + 1), 1));
     }
 }
@@ -523,7 +523,7 @@ static void offloaded_state_matches_state_on_the_device(void **state) {
             assert_true(fabs((double)there / (double)all - parts[i]) < 0.1);
             assert_true(asked.host >= there);
             for (uint64_t step = 0; step < 3; step++) {
-                exec_join(&off.x, OP_ALL_LEGS); /* as a chain does before it writes gradients */
+                exec_join(&off.x, OP_ALL_EVENTS); /* as a chain does before it writes gradients */
                 fill_gradients(&plain, step);
                 fill_gradients(&off, step);
                 assert_ok(optim_step(plain.o, &plain.x, 0.01, 1));

@@ -8,6 +8,7 @@
 #include "checkpoint/checkpoint.h"
 #include "ops/block8.h"
 #include "ops/clip.h"
+#include "ops/op_table.h"
 
 /* ---- a parameter with its state -------------------------------------------------------------- */
 typedef struct subject {

@@ -1,5 +1,6 @@
 /* Shapes, the cut of tokens into tiles and chunks, and which pairs of a tile may attend. */
 #include "attention_internal.h"
+#include "ops/op_table.h"
 
 #include <string.h>
 
@@ -81,7 +82,7 @@ bool CPU(att_by_chunk)(const att_plan *p, int threads, double worth) {
     return (double)(rounds * threads) <= worth * (double)tasks;
 }
 
-size_t CPU(attention_workspace)(const op_call *c, int threads) {
+size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads) {
     switch (c->op) {
     case OP_ATTENTION: return CPU(att_fwd_workspace)(c, threads);
     case OP_ATTENTION_BWD: return CPU(att_bwd_workspace)(c, threads);

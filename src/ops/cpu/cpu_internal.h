@@ -97,12 +97,12 @@ void CPU(update_muon)(const op_call *c);
 void CPU(clip)(const op_call *c);
 void CPU(agc)(const op_call *c);
 
-size_t CPU(linear_workspace)(const op_call *c, int threads);
-size_t CPU(norm_workspace)(const op_call *c, int threads);
-size_t CPU(attention_workspace)(const op_call *c, int threads);
-size_t CPU(quantize_workspace)(const op_call *c, int threads);
-size_t CPU(linear_ce_workspace)(const op_call *c, int threads);
-size_t CPU(adafactor_workspace)(const op_call *c, int threads);
-size_t CPU(muon_workspace)(const op_call *c, int threads);
+size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(norm_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(adafactor_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(muon_workspace)(const op_backend *b, const op_call *c, int threads);
 
 #endif

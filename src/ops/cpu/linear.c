@@ -1,6 +1,7 @@
 /* y = x w^T + b and its gradients: each one product, with bias and GELU applied as tiles are
  * stored. The bias gradient, a sum over rows, is cut by columns. */
 #include "chunks.h"
+#include "ops/op_table.h"
 
 #include <string.h>
 
@@ -127,7 +128,7 @@ void CPU(linear_bwd_w)(const op_call *c) {
         CPU(sum_columns)(&c->in[0], &c->out[1], c->accumulate & 2, c->run->pool, c->run->workspace);
 }
 
-size_t CPU(linear_workspace)(const op_call *c, int threads) {
+size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads) {
     gemm g = product_of(c);
     size_t product = CPU(gemm_workspace)(&g, threads);
     if (c->op != OP_LINEAR_BWD_W) return product;

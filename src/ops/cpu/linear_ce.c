@@ -80,7 +80,7 @@ static gemm grad_w(const ce *s) {
     return g;
 }
 
-size_t CPU(linear_ce_workspace)(const op_call *c, int threads) {
+size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads) {
     ce s = ce_make(c);
     s.count = s.rows;
     gemm product[3] = { logits(&s) };

@@ -1,6 +1,7 @@
 /* RMS norm and layer norm, fused with the residual sum before them. One body serves both: an RMS
  * norm is a layer norm whose mean is taken to be 0. Bytes moved: each operand once. */
 #include "norm.h"
+#include "ops/op_table.h"
 
 #include <math.h>
 #include <string.h>
@@ -29,7 +30,7 @@ norm_space CPU(norm_space_of)(const op_call *c) {
     return s;
 }
 
-size_t CPU(norm_workspace)(const op_call *c, int threads) {
+size_t CPU(norm_workspace)(const op_backend *b, const op_call *c, int threads) {
     norm_space s = CPU(norm_divide)(c);
     return (partial_count(&s) + (size_t)(threads * NORM_ROWS * s.ld)) * sizeof(float);
 }

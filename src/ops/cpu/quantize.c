@@ -4,6 +4,7 @@
  *
  * Workspace: | x, where another op makes it, fp32 | sums of columns | */
 #include "chunks.h"
+#include "ops/op_table.h"
 
 #include <math.h>
 #include <string.h>
@@ -119,7 +120,7 @@ static size_t x_bytes(const op_call *c) {
     return c->op == OP_QUANTIZE ? 0 : align_up(tensor_bytes(&x), 64) + 64;
 }
 
-size_t CPU(quantize_workspace)(const op_call *c, int threads) {
+size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads) {
     tensor x = shape_of_x(c);
     return x_bytes(c) + (c->out[2].dt ? CPU(sum_columns_bytes)(x.dim[0], x.dim[1]) : 0);
 }

@@ -1,6 +1,7 @@
 /* Rotary position embedding on the q and k heads of a row; v passes through. Bytes moved: the row
  * once in, once out; in place, v is not touched. */
 #include "stream.h"
+#include "ops/op_table.h"
 
 #include <string.h>
 

@@ -3,6 +3,7 @@
  * together. Bytes an element: SGD 12, momentum and Lion 20, Adam 28, and the copy's own. */
 #include "ops/clip.h"
 #include "update.h"
+#include "ops/op_table.h"
 
 /* ---- rules ----------------------------------------------------------------------------------- */
 VEC_INLINE void sgd_lane(const update_factors *f, lane *x) {

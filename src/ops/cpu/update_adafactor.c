@@ -40,7 +40,7 @@ static factor_job job_of(const op_call *c) {
     return j;
 }
 
-size_t CPU(adafactor_workspace)(const op_call *c, int threads) {
+size_t CPU(adafactor_workspace)(const op_backend *b, const op_call *c, int threads) {
     factor_job j = job_of(c);
     size_t floats = j.factored ? (size_t)(j.r + j.cols + j.chunks * j.cols) : 0;
     return (size_t)j.chunks * sizeof(double) + floats * sizeof(float);

@@ -60,7 +60,7 @@ static size_t own_bytes(const muon_job *j) {
     return align_up(floats * sizeof(float), 64) + (size_t)MAX_CHUNKS * sizeof(double);
 }
 
-size_t CPU(muon_workspace)(const op_call *c, int threads) {
+size_t CPU(muon_workspace)(const op_backend *b, const op_call *c, int threads) {
     muon_job j = job_of(c);
     gemm g[] = { gram_product(&j), square_product(&j), next_product(&j) };
     size_t products = 0;

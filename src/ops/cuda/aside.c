@@ -56,7 +56,7 @@ static void swap(cuda_context *x) {
     x->side->aside = !x->side->aside;
 }
 
-void cuda_aside(void *context) {
+void cuda_side_begin(void *context) {
     cuda_context *x = context;
     struct cuda_side *s = side_of(x);
     BUG_IF(s->aside);
@@ -76,7 +76,7 @@ cudaEvent_t cuda_forked(const cuda_context *x) {
     return x->side && x->side->aside ? x->side->fork : NULL;
 }
 
-void cuda_back(void *context, int leg) {
+void cuda_side_end(void *context, int leg) {
     cuda_context *x = context;
     BUG_IF(!x->side || !x->side->aside);
     CUDA_OK(x, cudaEventRecord(leg_of(x, leg), x->stream));
@@ -87,12 +87,12 @@ void cuda_back(void *context, int leg) {
 void cuda_join(void *context, int leg) {
     cuda_context *x = context;
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-    if (leg == OP_ALL_LEGS && !x->side) return;
+    if (leg == OP_ALL_EVENTS && !x->side) return;
     BUG_IF(side_of(x)->aside); /* a leg that never ran yet may be in a recording that lasts */
     CUDA_OK(x, cudaStreamIsCapturing(x->stream, &status));
     bool recorded = status != cudaStreamCaptureStatusNone;
-    if (leg == OP_ALL_LEGS) cuda_ferry_join(x);
-    CUDA_OK(x, cudaStreamWaitEvent(x->stream, leg == OP_ALL_LEGS ? x->side->done : leg_of(x, leg),
+    if (leg == OP_ALL_EVENTS) cuda_ferry_join(x);
+    CUDA_OK(x, cudaStreamWaitEvent(x->stream, leg == OP_ALL_EVENTS ? x->side->done : leg_of(x, leg),
                                    recorded ? cudaEventWaitExternal : 0));
 }
 

@@ -14,6 +14,10 @@
  */
 #include "device.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum {
     TILE = 32,
     WARPS = 4,

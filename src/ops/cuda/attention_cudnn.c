@@ -21,6 +21,7 @@
  *            | dk and dv of each query head |
  */
 #include "cuda_internal.h"
+#include "ops/op_table.h"
 
 #include <cudnn_graph.h>
 #include <math.h>

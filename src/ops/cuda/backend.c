@@ -1,5 +1,6 @@
 /* The CUDA backend: the device, its queue, its memory, the table of kernels. */
 #include "cuda_internal.h"
+#include "ops/op_table.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -103,14 +104,14 @@ static void put(void *context, void *to, const void *from, size_t bytes) {
 
 static err sync(void *context) {
     cuda_context *x = context;
-    cuda_join(x, OP_ALL_LEGS);
+    cuda_join(x, OP_ALL_EVENTS);
     CUDA_OK(x, cudaStreamSynchronize(x->stream));
     return take_fault(x);
 }
 
 static err get(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
-    cuda_join(x, OP_ALL_LEGS);
+    cuda_join(x, OP_ALL_EVENTS);
     CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
     return sync(context);
 }
@@ -127,10 +128,10 @@ static void drop(void *context, op_ticket *t) {
 
 static void fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
     cuda_context *x = context;
-    if (t->room < bytes) {
+    if (t->capacity < bytes) {
         drop(context, t);
-        *t = (op_ticket){ .room = bytes };
-        if (!CUDA_OK(x, cudaHostAlloc(&t->memory, bytes, 0))) t->memory = NULL, t->room = 0;
+        *t = (op_ticket){ .capacity = bytes };
+        if (!CUDA_OK(x, cudaHostAlloc(&t->memory, bytes, 0))) t->memory = NULL, t->capacity = 0;
         cudaEvent_t event = NULL;
         CUDA_OK(x, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
         t->event = event;
@@ -208,8 +209,8 @@ static const op_device device = {
     .unmap = unmap,
     .map_host = cuda_map_host,
     .unmap_host = cuda_unmap_host,
-    .aside = cuda_aside,
-    .back = cuda_back,
+    .side_begin = cuda_side_begin,
+    .side_end = cuda_side_end,
     .join = cuda_join,
     .put = put,
     .get = get,
@@ -235,88 +236,65 @@ static void attention_bwd(const op_call *c) {
     if (!cuda_attention_cudnn(c)) cuda_attention_tiles_bwd(c);
 }
 
-static size_t workspace(const op_backend *b, const op_call *c, int threads) {
-    switch (c->op) {
-    case OP_LINEAR:
-    case OP_LINEAR_GELU:
-    case OP_LINEAR_BWD_X:
-    case OP_LINEAR_BWD_X_GELU:
-    case OP_LINEAR_BWD_W: return cuda_linear_workspace(c);
-    case OP_QUANTIZE:
-    case OP_QUANTIZE_SWIGLU:
-    case OP_QUANTIZE_SWIGLU_BWD:
-    case OP_QUANTIZE_GELU:
-    case OP_QUANTIZE_GELU_BWD: return cuda_quantize_workspace(c);
-    case OP_LINEAR_CE: return cuda_linear_ce_workspace(c);
-    case OP_EMBED_BWD: return cuda_embed_workspace(c);
-    case OP_RMSNORM_BWD:
-    case OP_LAYERNORM_BWD:
-    case OP_QKNORM_BWD: return cuda_norm_workspace(c);
-    case OP_ATTENTION:
-    case OP_ATTENTION_BWD:
-        return MAX(cuda_attention_tiles_bytes(c), cuda_attention_cudnn_bytes(b->context, c));
-    case OP_SQNORM: return cuda_reduce_workspace(c);
-    case OP_UPDATE_ADAFACTOR:
-    case OP_UPDATE_MUON: return cuda_update_workspace(c);
-    case OP_UPDATE_MOMENTUM:
-    case OP_UPDATE_LION:
-    case OP_UPDATE_ADAM:
-    case OP_UPDATE_ADAM8: return cuda_far_workspace(c);
-    default: return 0;
-    }
+static size_t attention_workspace(const op_backend *b, const op_call *c, int threads) {
+    return MAX(cuda_attention_tiles_bytes(c), cuda_attention_cudnn_bytes(b->context, c));
 }
+
+/* One row per op: kernel, workspace, the attributes it honors. */
+static const op_impl impls[OP_COUNT] = {
+    [OP_EMBED] = { cuda_embed },
+    [OP_EMBED_BWD] = { cuda_embed_bwd, cuda_embed_workspace },
+    [OP_LINEAR] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 },
+    [OP_LINEAR_GELU] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT) },
+    [OP_LINEAR_BWD_X] = { cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8 },
+    [OP_LINEAR_BWD_X_GELU] = { cuda_linear_bwd_x_gelu, cuda_linear_workspace, ATTR(ACT) },
+    [OP_LINEAR_BWD_W] = { cuda_linear_bwd_w, cuda_linear_workspace, ATTRS_FP8 },
+    [OP_RMSNORM] = { cuda_norm, NULL, ATTR(EPS) },
+    [OP_RMSNORM_BWD] = { cuda_norm_bwd, cuda_norm_workspace },
+    [OP_LAYERNORM] = { cuda_norm, NULL, ATTR(EPS) },
+    [OP_LAYERNORM_BWD] = { cuda_norm_bwd, cuda_norm_workspace },
+    [OP_QKNORM] = { cuda_qknorm, NULL, ATTRS_HEADS | ATTR(EPS) | ATTR(NORM_FULL) },
+    [OP_QKNORM_BWD] = { cuda_qknorm_bwd, cuda_norm_workspace, ATTRS_HEADS | ATTR(NORM_FULL) },
+    [OP_ROPE] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
+    [OP_ROPE_BWD] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
+    [OP_ATTENTION] = { attention, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_ATTENTION_BWD] = { attention_bwd, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_GELU] = { cuda_gelu, NULL, ATTR(ACT) },
+    [OP_GELU_BWD] = { cuda_gelu_bwd, NULL, ATTR(ACT) },
+    [OP_SWIGLU] = { cuda_swiglu },
+    [OP_SWIGLU_BWD] = { cuda_swiglu_bwd },
+    [OP_ADD] = { cuda_add },
+    [OP_CAST] = { cuda_add },
+    [OP_DROPOUT] = { cuda_dropout, NULL, ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) },
+    [OP_SCALE] = { cuda_scale, NULL, ATTR(SCALE_BY) },
+    [OP_QUANTIZE] = { cuda_quantize, cuda_quantize_workspace, ATTRS_FP8 },
+    [OP_QUANTIZE_SWIGLU] = { cuda_quantize_activation, cuda_quantize_workspace, ATTRS_FP8 },
+    [OP_QUANTIZE_SWIGLU_BWD] = { cuda_quantize_activation_bwd, cuda_quantize_workspace, ATTRS_FP8 },
+    [OP_QUANTIZE_GELU] = { cuda_quantize_activation, cuda_quantize_workspace,
+                           ATTRS_FP8 | ATTR(ACT) },
+    [OP_QUANTIZE_GELU_BWD] = { cuda_quantize_activation_bwd, cuda_quantize_workspace,
+                               ATTRS_FP8 | ATTR(ACT) },
+    [OP_FP8_COMMIT] = { cuda_fp8_commit },
+    [OP_LINEAR_CE] = { cuda_linear_ce, cuda_linear_ce_workspace, ATTR(LOGIT_SCALE) },
+    [OP_SQNORM] = { cuda_sqnorm, cuda_reduce_workspace, ATTR(SCALE_BY) },
+    [OP_ZERO] = { cuda_zero },
+    [OP_UPDATE_SGD] = { cuda_update, NULL, ATTRS_UPDATE },
+    [OP_UPDATE_MOMENTUM] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_ADAM] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_LION] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_ADAM8] = { cuda_update_adam8, cuda_far_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_ADAFACTOR] = { cuda_update_adafactor, cuda_update_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_MUON] = { cuda_update_muon, cuda_update_workspace, ATTRS_UPDATE },
+    [OP_CLIP] = { cuda_clip, NULL, ATTR(GROWTH_INTERVAL) },
+    [OP_AGC] = { cuda_agc, NULL, ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
+};
 
 static const op_backend table = {
     .name = "cuda",
     .bf16_products = true,
     .device = &device,
-    .workspace = workspace,
-    .kernel = {
-        [OP_EMBED] = cuda_embed,
-        [OP_EMBED_BWD] = cuda_embed_bwd,
-        [OP_LINEAR] = cuda_linear,
-        [OP_LINEAR_GELU] = cuda_linear,
-        [OP_LINEAR_BWD_X] = cuda_linear_bwd_x,
-        [OP_LINEAR_BWD_X_GELU] = cuda_linear_bwd_x_gelu,
-        [OP_LINEAR_BWD_W] = cuda_linear_bwd_w,
-        [OP_RMSNORM] = cuda_norm,
-        [OP_RMSNORM_BWD] = cuda_norm_bwd,
-        [OP_LAYERNORM] = cuda_norm,
-        [OP_LAYERNORM_BWD] = cuda_norm_bwd,
-        [OP_QKNORM] = cuda_qknorm,
-        [OP_QKNORM_BWD] = cuda_qknorm_bwd,
-        [OP_ROPE] = cuda_rope,
-        [OP_ROPE_BWD] = cuda_rope,
-        [OP_ATTENTION] = attention,
-        [OP_ATTENTION_BWD] = attention_bwd,
-        [OP_ATTENTION_CACHED] = cuda_attention_cached,
-        [OP_GELU] = cuda_gelu,
-        [OP_GELU_BWD] = cuda_gelu_bwd,
-        [OP_SWIGLU] = cuda_swiglu,
-        [OP_SWIGLU_BWD] = cuda_swiglu_bwd,
-        [OP_ADD] = cuda_add,
-        [OP_CAST] = cuda_add,
-        [OP_DROPOUT] = cuda_dropout,
-        [OP_SCALE] = cuda_scale,
-        [OP_QUANTIZE] = cuda_quantize,
-        [OP_QUANTIZE_SWIGLU] = cuda_quantize_activation,
-        [OP_QUANTIZE_SWIGLU_BWD] = cuda_quantize_activation_bwd,
-        [OP_QUANTIZE_GELU] = cuda_quantize_activation,
-        [OP_QUANTIZE_GELU_BWD] = cuda_quantize_activation_bwd,
-        [OP_FP8_COMMIT] = cuda_fp8_commit,
-        [OP_LINEAR_CE] = cuda_linear_ce,
-        [OP_SQNORM] = cuda_sqnorm,
-        [OP_ZERO] = cuda_zero,
-        [OP_UPDATE_SGD] = cuda_update,
-        [OP_UPDATE_MOMENTUM] = cuda_update,
-        [OP_UPDATE_ADAM] = cuda_update,
-        [OP_UPDATE_LION] = cuda_update,
-        [OP_UPDATE_ADAM8] = cuda_update_adam8,
-        [OP_UPDATE_ADAFACTOR] = cuda_update_adafactor,
-        [OP_UPDATE_MUON] = cuda_update_muon,
-        [OP_CLIP] = cuda_clip,
-        [OP_AGC] = cuda_agc,
-    },
+    .impl = impls,
 };
 
 /* ---- life ---------------------------------------------------------------------------------------- */

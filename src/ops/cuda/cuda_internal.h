@@ -78,14 +78,14 @@ void cuda_linear_bwd_x(const op_call *c);
 void cuda_linear_bwd_x_gelu(const op_call *c);
 void cuda_linear_bwd_w(const op_call *c);
 void cuda_linear_ce(const op_call *c);
-size_t cuda_linear_workspace(const op_call *c);
-size_t cuda_linear_ce_workspace(const op_call *c);
+size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads);
+size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads);
 
 /* ---- the host's memory and the second queue: aside.c, as op_device has them -------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out);
 void cuda_unmap_host(void *context, void *p, size_t bytes);
-void cuda_aside(void *context);
-void cuda_back(void *context, int leg);
+void cuda_side_begin(void *context);
+void cuda_side_end(void *context, int leg);
 void cuda_join(void *context, int leg);
 /* Where the queue aside began; NULL when not aside. */
 cudaEvent_t cuda_forked(const cuda_context *x);
@@ -94,7 +94,7 @@ void cuda_side_free(struct cuda_side *s); /* takes NULL */
 /* ---- updates whose state lies on the host: ferry.c ---------------------------------------------- */
 /* Makes the update by calls of `kernel` on pieces, whose state is on the device. */
 void cuda_update_far(const op_call *c, op_kernel kernel);
-size_t cuda_far_workspace(const op_call *c);
+size_t cuda_far_workspace(const op_backend *b, const op_call *c, int threads);
 /* The context's stream waits for what is on its way back to the host. */
 void cuda_ferry_join(cuda_context *x);
 void cuda_ferry_free(struct cuda_ferry *f); /* takes NULL */
@@ -102,12 +102,12 @@ void cuda_ferry_free(struct cuda_ferry *f); /* takes NULL */
 /* ---- kernels, by file ------------------------------------------------------------------------ */
 void cuda_embed(const op_call *c); /* embed.cu */
 void cuda_embed_bwd(const op_call *c);
-size_t cuda_embed_workspace(const op_call *c);
+size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_norm(const op_call *c); /* norm.cu: RMSNORM and LAYERNORM */
 void cuda_norm_bwd(const op_call *c);
 void cuda_qknorm(const op_call *c);
 void cuda_qknorm_bwd(const op_call *c);
-size_t cuda_norm_workspace(const op_call *c);
+size_t cuda_norm_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_rope(const op_call *c);            /* rope.cu: also ROPE_BWD */
 void cuda_attention_tiles(const op_call *c); /* attention.cu */
 void cuda_attention_tiles_bwd(const op_call *c);
@@ -130,17 +130,17 @@ void cuda_zero(const op_call *c);
 void cuda_quantize(const op_call *c); /* quantize.cu */
 void cuda_quantize_activation(const op_call *c);
 void cuda_quantize_activation_bwd(const op_call *c);
-size_t cuda_quantize_workspace(const op_call *c);
+size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_fp8_commit(const op_call *c);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
-size_t cuda_reduce_workspace(const op_call *c);
+size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion */
 void cuda_update_adam8(const op_call *c);
 void cuda_update_adafactor(const op_call *c);
 void cuda_update_muon(const op_call *c);
 void cuda_clip(const op_call *c);
 void cuda_agc(const op_call *c);
-size_t cuda_update_workspace(const op_call *c);
+size_t cuda_update_workspace(const op_backend *b, const op_call *c, int threads);
 
 /* ---- pieces that host code launches ----------------------------------------------------------- */
 /* Sums columns of x[rows, cols] into out[cols] fp32, in an order fixed by the shape.

@@ -161,7 +161,7 @@ static size_t sort_bytes(int64_t n) {
 
 static size_t lists_bytes(int64_t n) { return align_up(3 * (size_t)n * sizeof(int32_t), 256); }
 
-extern "C" size_t cuda_embed_workspace(const op_call *c) {
+extern "C" size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads) {
     int64_t n = c->in[0].dim[0], d = c->in[0].dim[1];
     size_t pieces = 2 * (size_t)(ceil_div(n, STRETCH) * d) * sizeof(float);
     return lists_bytes(n) + align_up(sort_bytes(n), 256) + pieces;

@@ -11,6 +11,7 @@
 #include <stdlib.h>
 
 #include "ops/block8.h"
+#include "ops/op_table.h"
 
 /* Elements of a piece: whole blocks of bytes, and more time on the bus than its update may wait for
  * the product that has all processors. Tests have smaller ones. */
@@ -63,8 +64,8 @@ static size_t room_bytes(const op_call *c) {
     for (int k = 0; k < states_of(c->op); k++) sum += state_room(c, k);
     return sum;
 }
-size_t cuda_far_workspace(const op_call *c) {
-    return c->attr.update.far ? ROOMS * room_bytes(c) : 0;
+size_t cuda_far_workspace(const op_backend *b, const op_call *c, int threads) {
+    return c->attr.update.host_state ? ROOMS * room_bytes(c) : 0;
 }
 
 /* All calls aside have the same workspace, so that a room is the same memory in each of them. */
@@ -96,7 +97,7 @@ static op_call call_of_piece(const piece *p) {
         room += state_room(p->whole, k);
     }
     c.attr.update.first += p->at;
-    c.attr.update.far = false;
+    c.attr.update.host_state = false;
     return c;
 }
 

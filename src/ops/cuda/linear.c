@@ -4,6 +4,7 @@
  * Workspace: | products | operands converted, where their types differ | column sums or logits |
  */
 #include "cuda_internal.h"
+#include "ops/op_table.h"
 
 #include <string.h>
 
@@ -105,11 +106,11 @@ static void product(const op_call *c, cuda_gemm g, const tensor *to, room *r) {
 
 /* ---- linear ------------------------------------------------------------------------------------ */
 
-size_t cuda_linear_workspace(const op_call *c) {
-    const tensor *a = &c->in[0], *b = &c->in[1];
-    const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the product writes */
-    dtype operands = a->dt == b->dt || is_fp8(a->dt) ? a->dt : DT_F32;
-    size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(a, b);
+size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads) {
+    const tensor *x = &c->in[0], *w = &c->in[1];
+    const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the GEMM writes */
+    dtype operands = x->dt == w->dt || is_fp8(x->dt) ? x->dt : DT_F32;
+    size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(x, w);
     if (!writes(operands, y->dt)) bytes += widened(y);
     if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE)
         bytes += cuda_columns_bytes(c->out[1].dim[0]);
@@ -216,7 +217,7 @@ static ce ce_of(const op_call *c) {
     return s;
 }
 
-size_t cuda_linear_ce_workspace(const op_call *c) {
+size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads) {
     ce s = ce_of(c);
     size_t z = (size_t)(s.rows * s.stride) * dt_size(s.zt);
     size_t dh = c->out[1].dt != DT_NONE && c->out[1].dt != s.zt && c->out[1].dt != DT_F32

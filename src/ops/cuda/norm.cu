@@ -11,6 +11,10 @@
  */
 #include "device.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum { MOST_WIDTH = 16384, BLOCKS = CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
 
 /* Rows of d elements. A token has `groups` of them, one after another from column `first` of
@@ -507,7 +511,7 @@ extern "C" void cuda_qknorm_bwd(const op_call *c) {
     copy_v(c, &c->in[0], &c->out[0]);
 }
 
-extern "C" size_t cuda_norm_workspace(const op_call *c) {
+extern "C" size_t cuda_norm_workspace(const op_backend *b, const op_call *c, int threads) {
     size_t outputs = c->op == OP_LAYERNORM_BWD ? 2 : 1;
     return BLOCKS * outputs * align_up((size_t)c->in[1].dim[1], EIGHT) * sizeof(float);
 }

@@ -18,6 +18,10 @@
 
 #include "act.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum { TILE = 128, SIDE = 16, THREADS = SIDE * SIDE, UNITS = TILE / 8, AMAX_THREADS = 256 };
 
 /* ---- sources ------------------------------------------------------------------------------------- */
@@ -318,7 +322,7 @@ static __global__ void add_tiles(const float *sums, int64_t rows, int64_t width,
     out[col] = accumulate ? out[col] + sum : sum;
 }
 
-extern "C" size_t cuda_quantize_workspace(const op_call *c) {
+extern "C" size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads) {
     if (c->out[2].dt == DT_NONE) return 0;
     return (size_t)(ceil_div(c->in[0].dim[0], TILE) * c->out[2].dim[0]) * sizeof(float);
 }

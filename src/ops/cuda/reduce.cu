@@ -48,7 +48,9 @@ static __global__ void finish(const double *partial, int n, float by, float *out
     out[1] = (float)(sum - out[0]);
 }
 
-extern "C" size_t cuda_reduce_workspace(const op_call *c) { return CUDA_PARTIALS * sizeof(double); }
+extern "C" size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads) {
+    return CUDA_PARTIALS * sizeof(double);
+}
 
 extern "C" void cuda_sqnorm(const op_call *c) {
     static_assert((int)CUDA_PARTIALS <= (int)THREADS, "one block adds the partial sums");

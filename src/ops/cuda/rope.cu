@@ -3,6 +3,10 @@
  * elements of what is not turned. Deterministic. */
 #include "device.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum { THREADS = 256, HEADS = 2 };
 
 typedef struct rope_shape {

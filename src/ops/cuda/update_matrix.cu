@@ -2,6 +2,10 @@
  * on the device. Deterministic: sums are cut into a fixed number of parts. */
 #include "update.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum { THREADS = 256 };
 
 /* ---- Adafactor -----------------------------------------------------------------------------------
@@ -259,7 +263,7 @@ extern "C" void cuda_update_muon(const op_call *c) {
            mixed(c->out[2]), n, shape, a, c->run->step);
 }
 
-extern "C" size_t cuda_update_workspace(const op_call *c) {
+extern "C" size_t cuda_update_workspace(const op_backend *b, const op_call *c, int threads) {
     const tensor *g = &c->in[0];
     int64_t r = g->dim[0], k = g->ndim == 2 ? g->dim[1] : 1, s = r < k ? r : k;
     size_t sums = (CUDA_PARTIALS + 1) * sizeof(double);

@@ -1,0 +1,63 @@
+/* execute: runs the chains of a committed plan. On a device calls are only queued: nothing here waits
+ * for them. What makes the same calls every time is captured the second time and replayed as one from
+ * then on (a CUDA graph). Depends on plan.h.
+ *
+ *     exec x = { .plan = p, .comm = comm_self(), .pool = pool_new(2) };
+ *     TRY(exec_chain(&x, train, 0, 1));               // one microbatch, forward and backward
+ *     tensor losses = exec_result(&x, train);
+ */
+#ifndef INGOT_EXECUTE_H
+#define INGOT_EXECUTE_H
+
+#include "prog/plan.h"
+
+/* Time and work of one op, summed over its calls. */
+typedef struct op_profile {
+    double seconds;
+    op_work work;
+} op_profile;
+
+typedef struct exec {
+    plan *plan;
+    comm *comm;
+    pool *pool;
+    step_block step;   /* `now` is the CPU's; a device has its own: exec_state_get */
+    bool check_finite; /* stop at the first op that yields a NaN or infinity, and name it */
+    op_profile
+        *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
+} exec;
+
+/* Runs one microbatch of a chain: forward, and backward in TRAIN. Inputs are in place already.
+ * @param micro, micros which microbatch of how many: gradients are stored in the first, reduced
+ * over the mesh with the last. */
+err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
+/* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
+tensor exec_result(const exec *x, int which);
+/* The step block as kernels read it, with the values that x->step has now; its state is left as the
+ * kernels wrote it. */
+step_block *exec_step(exec *x);
+/* The state that kernels carry from step to step, in the backend's memory. get waits. */
+const step_state *exec_state(exec *x);
+err exec_state_get(exec *x, step_state *out) MUST_USE;
+void exec_state_set(exec *x, const step_state *s);
+/* Runs one call, timed when profiling. The caller has set c->run. */
+void exec_call(exec *x, const op_call *c);
+
+/* Calls from side_begin to side_end run on a queue of their own, beside those that follow them, until
+ * their event is joined (op_device); without a device they run in their turn. A workspace is theirs
+ * alone. Reading memory joins all events; chains join an event before the blocks that plan_join_at
+ * names. */
+void exec_side_begin(exec *x);
+void exec_side_end(exec *x, int event);
+void exec_join(exec *x, int event);
+
+/* A list of calls that is the same every time: all zero at first, dropped at the end. */
+typedef struct exec_tape {
+    int runs;
+    void *graph;
+} exec_tape;
+/* Makes the calls that `calls` makes, or replays them. They must be made through exec_call. */
+err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) MUST_USE;
+void exec_tape_drop(const plan *p, exec_tape *t);
+
+#endif

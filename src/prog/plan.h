@@ -1,0 +1,77 @@
+/* plan: the memory of a run, and the instances of its programs. Depends on record.h.
+ *
+ * A program is a template. A *chain* runs first -> block x layers -> last; each use of a program in it
+ * is an instance with its own table of addresses, resolved once when the plan is committed.
+ *
+ * One arena holds a run. Regions are reserved by name before plan_commit maps it:
+ *
+ *     | tokens | ... | params | grads | caller's own | saved | block inputs | residual | temp | work |
+ *       inputs         buckets, per layer              by plan_chain            shared by all chains
+ *
+ *     plan *p = plan_new(&m, ops_cpu(OPS_ISA_BEST), 2);
+ *     int state = plan_region(p, "optimizer", 1 << 20);
+ *     TRY(plan_chain(p, &c, find, NULL, &id));        // refuses ops the backend cannot run
+ *     TRY(plan_commit(p));
+ *     float *moments = plan_data(p, state);
+ */
+#ifndef INGOT_PLAN_H
+#define INGOT_PLAN_H
+
+#include "prog/record.h"
+
+typedef struct chain {
+    prog *first, *block, *last;
+    int layers;
+    int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
+    int keep_last;  /* ... but keep everything of the last n blocks */
+} chain;
+
+typedef struct plan plan;
+plan *plan_new(const mesh *m, const op_backend *backend, int threads);
+void plan_free(plan *p); /* takes NULL */
+int plan_threads(const plan *p);
+/* Reserves bytes. @return the region's index. Regions lie in the order they were reserved, each at a
+ * page boundary; the rest of a region's last page is zero, and stays so. */
+enum { PLAN_PAGE = 4096 };
+int plan_region(plan *p, const char *name, size_t bytes);
+/* The same in host memory, which the device's kernels reach over the bus. It is not part of the arena;
+ * where there is no device it is. */
+int plan_region_host(plan *p, const char *name, size_t bytes);
+size_t plan_host_bytes(const plan *p);
+/* Bytes of the regions of this name together; NULL: of the whole arena. */
+size_t plan_bytes(const plan *p, const char *name);
+int plan_region_count(const plan *p);
+const char *plan_region_info(const plan *p, int index, size_t *bytes);
+
+/* Which regions hold a bucket and its gradient (-1: none). layer is -1 for first and last. */
+typedef struct bucket_regions {
+    int param, grad;
+} bucket_regions;
+typedef bucket_regions (*bucket_finder)(void *ctx, int bucket, int layer);
+
+/* Adds a chain's instances and memory. Programs are borrowed. @param which the chain's index.
+ * @return an error that names the op when the backend lacks a kernel or an attribute. */
+err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) MUST_USE;
+/* Declares that work on the side queue may still be using what a block (-1: the programs outside
+ * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
+void plan_join_at(plan *p, int layer);
+/* Maps the arena and resolves every address. */
+err plan_commit(plan *p) MUST_USE;
+/* Addresses in the arena: memory of the backend's device, which only its kernels and the calls below
+ * reach. On the CPU it is the process's own. */
+void *plan_data(const plan *p, int index);
+/* An input's memory; NULL when no program has it. */
+void *plan_input(const plan *p, const char *name);
+void plan_put(const plan *p, void *to, const void *from, size_t bytes);
+err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
+/* Deferred reads: fetch queues the copy behind the calls made so far and returns at once; take waits
+ * for that copy alone. A ticket starts as all zero, can be reused, and is dropped at the end. */
+void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes);
+err plan_take(const plan *p, op_ticket *t, void *to) MUST_USE;
+void plan_drop(const plan *p, op_ticket *t);
+
+/* Plays the communication of every rank's chain side by side, without running it, and proves that each
+ * collective meets its partners. @param chains one per rank, in rank order. */
+err plan_check_ranks(const mesh *m, const chain *chains, int ranks) MUST_USE;
+
+#endif

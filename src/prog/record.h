@@ -1,0 +1,189 @@
+/* record: programs. A model's forward pass is called once, at start-up, and *records* a list of ops
+ * with static shapes; the backward list is derived from it, and everything else is a pass over those
+ * lists. Plans (plan.h) give programs memory, execution (execute.h) runs them. Depends on ops and comm.
+ *
+ *     prog *p = prog_new("block", PROG_TRAIN, &m, &params, &(prog_options){ 0 });
+ *     prog_compute_in(p, DT_BF16);
+ *     residual_state s = prog_residual_in(p, 64, 32, DT_F32, DT_BF16, (placement){ 0 });
+ *     norm_out n = rec_norm(p, s, (norm_spec){ .rms = true, .w = prog_use(p, "norm1.w", s.residual),
+ *                                              .b = VAL_NONE, .eps = 1e-5f });
+ *     val h = rec_comm(p, n.y, AX_TP, PLACE_R);
+ *     val d = rec_linear(p, h, prog_use(p, "attn.o", h), VAL_NONE);
+ *     prog_residual_out(p, (residual_state){ n.r, rec_comm(p, d, AX_TP, PLACE_I) });
+ *     TRY(prog_finish(p));     // derives backward; a missing collective is an error that names its line
+ *
+ * Values are in single-assignment form: an op never overwrites what another computed, and only the
+ * memory pass (memory.c) lets two values share bytes. So a gradient that two inputs share, as at a
+ * residual sum, is one value with two readers.
+ */
+#ifndef INGOT_RECORD_H
+#define INGOT_RECORD_H
+
+#include "comm/comm.h"
+#include "ops/ops.h"
+
+typedef struct prog prog;
+typedef int val;
+#define VAL_NONE (-1)
+
+typedef enum { PROG_TRAIN, PROG_EVAL, PROG_DECODE } prog_mode;
+
+/* ---- parameters as programs see them -----------------------------------------------------
+ * Parameters live in buckets: flat buffers of one element type, laid out by bucket_layout. With
+ * ZeRO-3 a bucket is stored as S(0) over dp, in equal slices aligned to 256 elements, and gathered
+ * whole when used.
+ *
+ *     bucket  |<- sharded over tp ->|<-- identical on all tp ranks -->| padding |
+ *               qkv | o | gate_up...   norm1 | norm2 | biases
+ *     dp slices |--------- 0 ---------|--------- 1 ---------|                    (ZeRO-3)
+ */
+enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
+
+typedef struct prog_param {
+    char name[PARAM_NAME]; /* within the program: "attn.qkv" */
+    int ndim;
+    int64_t dim[2]; /* of this tp rank */
+    place tp;       /* I, S(0) or S(1) */
+    int bucket;     /* index into param_set.bucket */
+    int64_t offset; /* in elements, set by bucket_layout */
+} prog_param;
+
+typedef struct prog_bucket {
+    const char *name;
+    dtype dt;        /* of the copy that programs read */
+    bool sharded;    /* ZeRO-3: stored S(0) over dp */
+    bool tied;       /* two programs write its gradient */
+    int64_t count;   /* elements, padded; of one tp rank, whole over dp */
+    int64_t tp_same; /* from here on parameters are identical on every tp rank */
+} prog_bucket;
+
+typedef struct param_set {
+    const prog_param *param;
+    int params;
+    const prog_bucket *bucket;
+    int buckets;
+} param_set;
+
+/* Assigns offsets and sizes: tp-sharded parameters first, each aligned, the end padded to equal
+ * aligned slices for `dp` ranks. */
+void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, int dp);
+/* Elements of the part this rank stores. */
+int64_t bucket_stored(const prog_bucket *b, const mesh *m);
+
+/* ---- a program ----------------------------------------------------------------------------- */
+typedef struct prog_options {
+    bool selective; /* backward recomputes cheap ops instead of saving their results */
+    int fp8_sites;  /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
+} prog_options;
+
+/* @param name borrowed. */
+prog *prog_new(const char *name, prog_mode mode, const mesh *m, const param_set *set,
+               const prog_options *o);
+void prog_free(prog *p); /* takes NULL */
+/* What the modules recorded from here on compute in; fp32 at first. */
+void prog_compute_in(prog *p, dtype dt);
+/* Declares that an earlier program of the backward order writes this parameter's gradient (a tied
+ * table), so that this one must add to it. */
+void prog_param_shared(prog *p, const char *name);
+/* Derives backward (TRAIN), applies recompute, splits communication, lays out memory. @return the
+ * first error of recording, with the file and line of the op. */
+err prog_finish(prog *p) MUST_USE;
+/* The lists as text, one op per line. */
+void prog_dump(const prog *p, str *out);
+
+/* ---- inputs and outputs -------------------------------------------------------------------- */
+/* What a block passes to the next: the residual and a delta not yet added to it, so that the addition
+ * fuses with the norm that comes first in the next block. */
+typedef struct residual_state {
+    val residual, delta; /* delta: VAL_NONE when it is added already */
+} residual_state;
+
+residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta,
+                                placement pl);
+void prog_residual_out(prog *p, residual_state s);
+/* An input bound by name: tokens, positions, a table. A second call returns the same value. */
+val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
+/* An input of which every layer has its own: a cache. */
+val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                         placement pl);
+/* The input's shape in this program. @return false when it has no such input. */
+bool prog_input_shape(const prog *p, const char *name, tensor *shape);
+/* What the chain yields, where it is not the loss: logits. */
+void prog_set_result(prog *p, val v);
+
+/* Each call below notes the line it is made from. After an error they return VAL_NONE and do nothing,
+ * so that model code needs no checks of its own. */
+prog *prog_here(prog *p, const char *file, int line, const char *function);
+#define HERE(p) prog_here(p, __FILE__, __LINE__, __func__)
+
+/* The parameter, ready for use beside x: gathered if stored in slices, R where x differs between
+ * ranks that hold the same weights (so that its gradient is a sum over them). */
+val prog_use_(prog *p, const char *name, val x);
+/* The same, but invariant over tp whatever x is: a bias added once to a partial sum. */
+val prog_use_once_(prog *p, const char *name, val x);
+#define prog_use(p, ...)      prog_use_(HERE(p), __VA_ARGS__)
+#define prog_use_once(p, ...) prog_use_once_(HERE(p), __VA_ARGS__)
+
+/* ---- ops ----------------------------------------------------------------------------------- */
+typedef struct norm_spec {
+    bool rms; /* else layer norm */
+    val w, b; /* b: VAL_NONE for none */
+    float eps;
+} norm_spec;
+typedef struct norm_out {
+    val r, y; /* r: the sum that was normalized */
+} norm_out;
+typedef struct head_shape {
+    int q, kv, dim, rot, window; /* of the whole model; tp divides them */
+    int seq;                     /* tokens in a row, which no document crosses; 0: unknown */
+    bool documents;              /* rows may hold several documents */
+    float scale;
+    bool norm_full;
+} head_shape;
+typedef struct loss_spec {
+    val h, w, target;
+    float logit_scale;
+} loss_spec;
+
+val rec_cast_(prog *p, val x, dtype dt);
+val rec_comm_(prog *p, val x, mesh_axis axis, place to);
+val rec_embed_(prog *p, val tok, val table);
+val rec_linear_(prog *p, val x, val w, val b);
+val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
+norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
+val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
+val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
+val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
+val rec_attention_(prog *p, val qkv, val start, head_shape h);
+val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
+val rec_swiglu_(prog *p, val gate_up);
+val rec_add_(prog *p, val a, val b);
+val rec_scale_(prog *p, val x, float by);
+val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
+/* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
+void rec_linear_ce_(prog *p, loss_spec l);
+/* The first op of a step: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
+void rec_fp8_commit_(prog *p, int layers);
+/* Marks the linear layer that computed y to run in fp8 (fp8.c). Does nothing where its types are not
+ * bf16 or its sizes are not multiples of 16. */
+void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
+
+#define rec_cast(p, ...)             rec_cast_(HERE(p), __VA_ARGS__)
+#define rec_comm(p, ...)             rec_comm_(HERE(p), __VA_ARGS__)
+#define rec_embed(p, ...)            rec_embed_(HERE(p), __VA_ARGS__)
+#define rec_linear(p, ...)           rec_linear_(HERE(p), __VA_ARGS__)
+#define rec_linear_gelu(p, ...)      rec_linear_gelu_(HERE(p), __VA_ARGS__)
+#define rec_norm(p, ...)             rec_norm_(HERE(p), __VA_ARGS__)
+#define rec_sum(p, ...)              rec_sum_(HERE(p), __VA_ARGS__)
+#define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
+#define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
+#define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
+#define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
+#define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
+#define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
+#define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
+#define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)
+#define rec_linear_ce(p, ...)        rec_linear_ce_(HERE(p), __VA_ARGS__)
+#define rec_fp8_commit(p, ...)       rec_fp8_commit_(HERE(p), __VA_ARGS__)
+
+#endif
