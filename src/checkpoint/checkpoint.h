@@ -232,6 +232,9 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
  * plan_commit. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
 
+/* An error when `t`, which was read from `path`, is not the tokenizer that the state was trained with. */
+err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) MUST_USE;
+
 /* A model's facts as JSON and back. A fact that an older checkpoint lacks has its default; one that
  * this version does not know is an error. */
 json_t *model_to_json(const model_config *c);

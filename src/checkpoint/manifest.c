@@ -224,6 +224,16 @@ bool manifest_loss_is_finite(const json_t *doc) {
     return !json_is_null(json_object_get(json_object_get(doc, "state"), "loss"));
 }
 
+err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) {
+    uint64_t got = tokenizer_hash(t);
+    if (!s->tokenizer || s->bytes || got == s->tokenizer) return OK;
+    return err_hint(ERR("%s is not the tokenizer this model was trained with: its hash is %016llx, "
+                        "expected %016llx",
+                        path, (unsigned long long)got, (unsigned long long)s->tokenizer),
+                    "it was damaged or replaced: copy the right one there, such as that of the "
+                    "training data");
+}
+
 /* ---- the whole --------------------------------------------------------------------------- */
 err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
                    const json_t *run, const char *const *names, int n) {

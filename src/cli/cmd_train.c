@@ -10,6 +10,13 @@ static void ask_stop(int signal_number) {
     signal(signal_number, SIG_DFL);
 }
 
+static void catch_signals(void) {
+    signal(SIGINT, ask_stop);
+    signal(SIGTERM, ask_stop);
+    if (signal(SIGHUP, ask_stop) == SIG_IGN) signal(SIGHUP, SIG_IGN); /* nohup */
+    signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
+}
+
 err cmd_train(int argc, char **argv) {
     bool print = false;
     train_options o = { .stop = &stop_asked };
@@ -25,8 +32,7 @@ err cmd_train(int argc, char **argv) {
         fputs(text.text, stdout);
         str_free(&text);
     } else if (!e) {
-        signal(SIGINT, ask_stop);
-        signal(SIGTERM, ask_stop);
+        catch_signals();
         e = train_run(&c, &o);
     }
     config_free(&c);

@@ -1,9 +1,12 @@
 /* ingot: finds the command and runs it. The only place that exits. */
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cli/cli.h"
 #include "config/config.h"
+#include "io/io.h"
 
 enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
@@ -178,9 +181,38 @@ static bool is_usage_error(err e) {
     return str_starts(err_message(e), "usage:") || err_message(e)[0] == '-';
 }
 
-int main(int argc, char **argv) {
+/* A descriptor that the caller closed would be given to the next file that is opened, and what is
+ * printed would go into it. */
+static void open_standard_files(void) {
+    for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; fd++)
+        if (fcntl(fd, F_GETFD) < 0) {
+            int null = open("/dev/null", fd == STDIN_FILENO ? O_RDONLY : O_WRONLY);
+            BUG_IF(null >= 0 && null != fd); /* the lowest that is free */
+        }
+}
+
+/* A file that is mapped and gets shorter raises SIGBUS where it is read. Nothing can be repaired
+ * from here, but it can be named. */
+static void name_truncated_file(int signal_number, siginfo_t *info, void *context) {
+    const char *path = io_mapped_path(info->si_addr);
+    const char *parts[] = { "error: ", path ? path : "a file",
+                            " became shorter while it was being read\n"
+                            "  try: make or copy it again, and repeat the command\n" };
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (write(STDERR_FILENO, parts[i], strlen(parts[i])) < 0) break;
+    _exit(EXIT_ERROR);
+}
+
+static void catch_signals(void) {
+    struct sigaction bus = { .sa_sigaction = name_truncated_file, .sa_flags = SA_SIGINFO };
+    sigaction(SIGBUS, &bus, NULL);
     /* A file beyond the size limit is then an error of the write, not the end of the process. */
     signal(SIGXFSZ, SIG_IGN);
+}
+
+int main(int argc, char **argv) {
+    open_standard_files();
+    catch_signals();
     bool debug = take_debug(&argc, argv);
     if (argc < 2) {
         print_overview(stderr);

@@ -47,6 +47,7 @@ err weights_tokenizer(const weights *w, tokenizer **out) {
     if (w->state.bytes) return tokenizer_open("bytes", NULL, out);
     char *path = ckpt_tokenizer_path(w->path);
     err e = path ? tokenizer_open(path, NULL, out) : OK;
+    if (!e && *out) e = ckpt_check_tokenizer(&w->state, *out, path);
     if (!e && *out && tokenizer_vocab(*out) > model_conf(w->m)->vocab)
         e = err_hint(
             ERR("%s has %lld ids, the model %lld", path, (long long)tokenizer_vocab(*out),

@@ -87,6 +87,9 @@ void config_copy(config *to, const config *from);
 err config_load(config *c, const char *path);
 /* The same from memory; `name` stands for the file in messages. */
 err config_parse(config *c, const char *text, size_t len, const char *name);
+/* An error when YAML is nested deeper than any file of ours: to be asked before libyaml loads a
+ * document. Text that is not YAML passes. */
+err config_check_yaml_depth(const char *text, size_t len, const char *name) MUST_USE;
 /* Sets one option from text, as --name=value does. @param name "training.steps" */
 err config_set(config *c, const char *name, const char *value);
 

@@ -154,8 +154,33 @@ static err read_stream(yaml_parser_t *parser, config *c, const char *name) {
     return e;
 }
 
+/* Both libyaml's time and its document grow with the square of the depth of nesting. */
+err config_check_yaml_depth(const char *text, size_t len, const char *name) {
+    enum { MOST_LEVELS = 32 };
+    yaml_parser_t parser;
+    yaml_event_t event = { 0 };
+    int depth = 0, line = 0;
+    BUG_IF(!yaml_parser_initialize(&parser));
+    yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
+    for (bool more = true; more && depth <= MOST_LEVELS; yaml_event_delete(&event)) {
+        /* what is not YAML is reported by who reads the document */
+        if (!yaml_parser_parse(&parser, &event)) break;
+        yaml_event_type_t kind = event.type;
+        depth += kind == YAML_SEQUENCE_START_EVENT || kind == YAML_MAPPING_START_EVENT;
+        depth -= kind == YAML_SEQUENCE_END_EVENT || kind == YAML_MAPPING_END_EVENT;
+        line = (int)event.start_mark.line + 1;
+        more = kind != YAML_STREAM_END_EVENT;
+    }
+    yaml_parser_delete(&parser);
+    if (depth <= MOST_LEVELS) return OK;
+    return err_hint(
+        ERR("%s:%d: lists and sections are nested more than %d deep", name, line, MOST_LEVELS),
+        "is this the right file?");
+}
+
 err config_parse(config *c, const char *text, size_t len, const char *name) {
     yaml_parser_t parser;
+    TRY(config_check_yaml_depth(text, len, name));
     BUG_IF(!yaml_parser_initialize(&parser));
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, len);
     err e = read_stream(&parser, c, name);

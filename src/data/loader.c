@@ -241,7 +241,9 @@ static void *worker_main(void *arg) {
 
 static err start_workers(loader *l) {
     sigset_t all, before;
-    sigfillset(&all); /* signals are the main thread's business */
+    sigfillset(&all); /* signals are the main thread's business... */
+    sigdelset(&all,
+              SIGBUS); /* ...but for those a thread raises itself, by reading a shortened file */
     pthread_sigmask(SIG_SETMASK, &all, &before);
     int failed = 0;
     while (l->started < l->workers && !failed) {

@@ -1,4 +1,5 @@
 /* Mix files, and the weights of published mixes. */
+#include "config/config.h"
 #include "data/data_internal.h"
 
 #include <ctype.h>
@@ -226,7 +227,9 @@ err mix_file_read(const char *path, mix_file *out) {
     char *text = NULL;
     size_t n;
     err e = io_read(path, MOST_BYTES, &text, &n);
+    if (!e) e = config_check_yaml_depth(text, n, path);
     if (e) {
+        free(text);
         mix_file_free(out);
         return err_trail(e, __FILE__, __LINE__);
     }

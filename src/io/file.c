@@ -1,6 +1,8 @@
 /* Reading files, whole or mapped, and what to say when the system refuses. */
 #include <errno.h>
 #include <fcntl.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -97,6 +99,52 @@ err io_read(const char *path, size_t max, char **text, size_t *len) {
     return OK;
 }
 
+/* ---- mappings ------------------------------------------------------------------------------
+ * All that are open, as a list that a signal handler can walk at any moment: entries are added at its
+ * head and never removed, only marked as free and used again. Its head is the one variable of this
+ * folder: a handler has no context. */
+typedef struct map_entry {
+    struct map_entry *next;
+    _Atomic(const uint8_t *) data; /* NULL: free */
+    size_t size;
+    char *path;
+} map_entry;
+static _Atomic(map_entry *) first_entry;
+static pthread_mutex_t entries_lock = PTHREAD_MUTEX_INITIALIZER;
+
+static void remember_mapping(const char *path, const io_mapping *m) {
+    pthread_mutex_lock(&entries_lock);
+    map_entry *e = atomic_load(&first_entry);
+    while (e && atomic_load(&e->data)) e = e->next;
+    bool fresh = !e;
+    if (fresh) e = mem_alloc(sizeof *e);
+    free(e->path);
+    e->path = strdup(path);
+    e->size = m->size;
+    atomic_store(&e->data, m->data);
+    if (fresh) {
+        e->next = atomic_load(&first_entry);
+        atomic_store(&first_entry, e);
+    }
+    pthread_mutex_unlock(&entries_lock);
+}
+
+static void forget_mapping(const io_mapping *m) {
+    pthread_mutex_lock(&entries_lock);
+    for (map_entry *e = atomic_load(&first_entry); e; e = e->next)
+        if (atomic_load(&e->data) == m->data) atomic_store(&e->data, NULL);
+    pthread_mutex_unlock(&entries_lock);
+}
+
+const char *io_mapped_path(const void *address) {
+    const uint8_t *at = address;
+    for (map_entry *e = atomic_load(&first_entry); e; e = e->next) {
+        const uint8_t *data = atomic_load(&e->data);
+        if (data && at >= data && at - data < (ptrdiff_t)e->size) return e->path;
+    }
+    return NULL;
+}
+
 err io_map(const char *path, io_mapping *out) {
     int fd = -1;
     size_t size = 0;
@@ -109,13 +157,17 @@ err io_map(const char *path, io_mapping *out) {
             e = IO_ERR("map", path);
         else
             *out = (io_mapping){ p, size };
+        if (!e) remember_mapping(path, out);
     }
     close(fd);
     return e;
 }
 
 void io_unmap(io_mapping *m) {
-    if (m->data) munmap((void *)(uintptr_t)m->data, m->size);
+    if (m->data) {
+        forget_mapping(m);
+        munmap((void *)(uintptr_t)m->data, m->size);
+    }
     *m = (io_mapping){ 0 };
 }
 

@@ -28,6 +28,9 @@ typedef struct io_mapping {
 } io_mapping;
 err io_map(const char *path, io_mapping *out);
 void io_unmap(io_mapping *m); /* takes a zeroed or already unmapped one */
+/* @return the path of the mapped file that an address lies in, NULL when none is known. For a handler
+ * of SIGBUS, which a file raises that was shortened: safe to call there. */
+const char *io_mapped_path(const void *address);
 
 /* ---- writing -----------------------------------------------------------------------------
  *

@@ -1,4 +1,5 @@
 /* The progress line. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -8,9 +9,10 @@
 
 struct progress {
     FILE *to;
-    bool live;  /* on a terminal: one line, rewritten */
-    bool color; /* only when live */
-    bool drawn; /* the live line is on the screen */
+    bool live;   /* on a terminal: one line, rewritten */
+    bool color;  /* only when live */
+    bool drawn;  /* the live line is on the screen */
+    bool broken; /* nobody reads what is written: reported once */
 };
 
 /* ---- fields -------------------------------------------------------------------------------- */
@@ -121,6 +123,13 @@ static int columns(const progress *p) {
     return size.ws_col - 1;
 }
 
+static void flush(progress *p) {
+    if (fflush(p->to) == 0 || p->broken) return;
+    p->broken = true;
+    log_warn("progress cannot be shown: %s; the run continues, metrics.jsonl has every step",
+             strerror(errno));
+}
+
 void progress_show(progress *p, const observe_step *s) {
     str line = { 0 };
     progress_format(&line, s, p->live ? columns(p) : 0, p->color);
@@ -128,7 +137,7 @@ void progress_show(progress *p, const observe_step *s) {
         fprintf(p->to, ERASE_LINE "%s", line.text);
     else
         fprintf(p->to, "%s\n", line.text);
-    fflush(p->to);
+    flush(p);
     p->drawn = p->live;
     str_free(&line);
 }
@@ -139,14 +148,14 @@ void progress_note(progress *p, const char *fmt, ...) {
     if (p->drawn) fputs(ERASE_LINE, p->to);
     vfprintf(p->to, fmt, args);
     fputc('\n', p->to);
-    fflush(p->to);
+    flush(p);
     p->drawn = false;
     va_end(args);
 }
 
 void progress_end(progress *p) {
     if (p->drawn) fputc('\n', p->to);
-    fflush(p->to);
+    flush(p);
     p->drawn = false;
 }
 

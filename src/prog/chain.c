@@ -137,9 +137,17 @@ void plan_drop(const plan *p, op_ticket *t) {
     *t = (op_ticket){ 0 };
 }
 
+static err map_on_host(size_t bytes, void **out) {
+    err e = mem_map(bytes, out);
+    if (!e) return OK;
+    return err_hint(e, "use a smaller model, training.local_batch_size or training.seq_len; "
+                       "activation_checkpoint.mode=full, optimizer.name=adam8bit and "
+                       "optimizer.master=bf16 need less");
+}
+
 static err arena_map(plan *p, size_t bytes, size_t host_bytes) {
     const op_device *d = p->backend->device;
-    TRY(d ? d->map(p->backend->context, bytes, &p->arena) : mem_map(bytes, &p->arena));
+    TRY(d ? d->map(p->backend->context, bytes, &p->arena) : map_on_host(bytes, &p->arena));
     p->arena_bytes = bytes;
     if (!host_bytes) return OK;
     TRY(d->map_host(p->backend->context, host_bytes, &p->host));

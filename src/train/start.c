@@ -25,12 +25,14 @@ static bool folder_has(const char *folder, const char *name) {
     return there;
 }
 
-static err find_tokenizer(run_start *s) {
+static err find_tokenizer(run_start *s, const ckpt_state *there) {
     if (s->bytes) return tokenizer_open("bytes", NULL, &s->tokenizer);
     s->tokenizer_path = ckpt_tokenizer_path(s->path);
     if (!s->tokenizer_path && s->hf && folder_has(s->path, "vocab.json"))
         s->tokenizer_path = strdup(s->path); /* GPT-2's two files */
-    return s->tokenizer_path ? tokenizer_open(s->tokenizer_path, NULL, &s->tokenizer) : OK;
+    if (!s->tokenizer_path) return OK;
+    TRY(tokenizer_open(s->tokenizer_path, NULL, &s->tokenizer));
+    return ckpt_check_tokenizer(there, s->tokenizer, s->tokenizer_path);
 }
 
 static err find_weights(const char *from, run_start *s) {
@@ -64,7 +66,7 @@ err start_find(trainer *t) {
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
     s->bytes = there.bytes;
-    return s->path ? find_tokenizer(s) : OK;
+    return s->path ? find_tokenizer(s, &there) : OK;
 }
 
 /* ---- its model --------------------------------------------------------------------------- */

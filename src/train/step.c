@@ -145,6 +145,19 @@ static void measure(trainer *t, const step_state *now, observe_step *s) {
                                          (double)now->norm * (double)now->norm, (double)q->valid);
 }
 
+/* Halving the loss scale mends an overflow of the gradient within as many steps as the scale has
+ * powers of two. What overflows longer is not the scale's fault. */
+static err check_skipped(const trainer *t, double loss, double scale) {
+    enum { MOST_SKIPPED = 64 };
+    if (t->state.skipped_updates < MOST_SKIPPED) return OK;
+    return err_hint(
+        ERR("step %lld: the last %d updates were skipped: the gradient overflows fp16 at a loss "
+            "scale of %g, the loss is %g",
+            (long long)t->state.step + 1, MOST_SKIPPED, scale, loss),
+        "use precision=bf16, lower optimizer.lr or lengthen lr_scheduler.warmup. The last checkpoint "
+        "with a finite loss is kept; remove those after it to continue from there");
+}
+
 err trainer_land(trainer *t, observe_step *s) {
     bool fp16 = model_lay(t->m)->dt == DT_F16;
     queued_step *q = &t->last;
@@ -158,6 +171,9 @@ err trainer_land(trainer *t, observe_step *s) {
                             (long long)t->state.step + 1, loss, (double)now.norm),
                         "lower optimizer.lr or lengthen lr_scheduler.warmup; debug.check_finite="
                         "true names the first op that went wrong. The last checkpoint is intact");
+    t->state.loss = loss;
+    t->state.skipped_updates = now.skip ? t->state.skipped_updates + 1 : 0;
+    TRY(check_skipped(t, loss, now.loss_scale));
     if (fp16) {
         s->loss_scale = t->state.scaler.scale;
         s->skipped = now.skip;

@@ -33,15 +33,26 @@ void mem_reserve(void **items, int *capacity, int count, size_t item_size) {
     *capacity = wider;
 }
 
+/* Small buffers are not worth a look at the system's files. */
+static err check_free(size_t bytes) {
+    enum { SMALL = 64 << 20 };
+    char want[32], have[32];
+    if (bytes <= SMALL) return OK;
+    size_t left = mem_free();
+    if (bytes <= left) return OK;
+    return ERR("%s of memory are needed, %s are free", str_bytes(want, sizeof want, (double)bytes),
+               str_bytes(have, sizeof have, (double)left));
+}
+
 err mem_map(size_t bytes, void **out) {
     *out = NULL;
     if (!bytes) bytes = 1;
+    TRY(check_free(bytes));
     void *p = mmap(NULL, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (p == MAP_FAILED) {
         char size[32];
-        return err_hint(ERR("cannot reserve %s of memory: %s", str_bytes(size, sizeof size, bytes),
-                            strerror(errno)),
-                        "use a smaller model or batch, or activation_checkpoint.mode=full");
+        return ERR("cannot reserve %s of memory: %s", str_bytes(size, sizeof size, (double)bytes),
+                   strerror(errno));
     }
     madvise(p, bytes, MADV_HUGEPAGE); /* advice only: failure costs speed, not correctness */
     *out = p;

@@ -6,6 +6,7 @@
 #include <sched.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 enum { SPINS = 20000 };
@@ -91,7 +92,13 @@ pool *pool_new(int threads) {
     pthread_cond_init(&p->wake, NULL);
     for (int i = 0; i < threads - 1; i++) {
         p->workers[i] = (worker){ .owner = p, .index = i + 1 };
-        BUG_IF(pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]));
+        int code = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
+        if (!code) continue;
+        log_warn("only %d of %d threads start: %s; ask for fewer (training.threads), or raise the "
+                 "limits of processes and memory (ulimit -u, -v)",
+                 i + 1, threads, strerror(code));
+        p->size = i + 1; /* the result does not depend on how many there are */
+        break;
     }
     return p;
 }

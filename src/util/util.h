@@ -85,8 +85,12 @@ void *mem_grow(void *p, size_t bytes);
 /* Appends room for one more element: grows `*items` when `count` reaches `*capacity`. */
 void mem_reserve(void **items, int *capacity, int count, size_t item_size);
 
-/* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. */
-err mem_map(size_t bytes, void **out);
+/* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. An error when
+ * there is not as much free as is asked for. */
+err mem_map(size_t bytes, void **out) MUST_USE;
+/* @return bytes that this process can still have, of the machine's memory and of its control group's
+ * limit; SIZE_MAX: not known. */
+size_t mem_free(void);
 void mem_unmap(void *p, size_t bytes);
 
 /* A bump allocator: many small things freed at once. No destructor, zeroed memory. */
@@ -165,7 +169,8 @@ uint64_t hash_str(const char *s);
 int thread_cores(void);
 /* A pool of workers for data-parallel loops. The caller's thread takes part. */
 typedef struct pool pool;
-/* @param threads 0 means thread_cores(). */
+/* @param threads 0 means thread_cores(). Where the system does not start as many, the pool is smaller
+ * and a warning says so. */
 pool *pool_new(int threads);
 int pool_size(const pool *p); /* 1 for a NULL pool */
 /* Calls fn(ctx, i, worker) for i in [0, n), each once, spread over the pool; returns when all are

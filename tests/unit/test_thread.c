@@ -1,6 +1,9 @@
 /* The pool: every task once, whatever the number of threads; as many of those as may run. */
 #include "support/test.h"
 
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
 #include <sched.h>
 #include <stdatomic.h>
 
@@ -33,6 +36,39 @@ static void each_task_runs_once(void **state) {
     }
 }
 
+/* Stands before the system's own: as if it had threads for so many more. */
+static int threads_left = 1000;
+int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
+    int (*start)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);
+    *(void **)&start = dlsym(RTLD_NEXT, "pthread_create");
+    return threads_left-- > 0 ? start(thread, attr, run, arg) : EAGAIN;
+}
+
+static void a_pool_makes_do_with_the_threads_there_are(void **state) {
+    log_set_level(LOG_ERROR);
+    for (int left = 0; left < 3; left++) {
+        threads_left = left;
+        pool *p = pool_new(5);
+        counts c = { .workers = pool_size(p) };
+        assert_int_equal(c.workers, left + 1);
+        pool_run(p, TASKS, count, &c);
+        for (int i = 0; i < TASKS; i++) assert_int_equal(c.task[i], 1);
+        assert_int_equal(c.bad_workers, 0);
+        pool_free(p);
+    }
+    threads_left = 1000;
+}
+
+static void memory_that_is_not_free_is_refused(void **state) {
+    size_t left = mem_free();
+    void *p = NULL;
+    assert_true(left > 0 && left < SIZE_MAX);
+    assert_error(mem_map(left + (left >> 1), &p), "of memory are needed", "are free");
+    assert_null(p);
+    assert_ok(mem_map(1 << 20, &p));
+    mem_unmap(p, 1 << 20);
+}
+
 static void only_allowed_cores_are_counted(void **state) {
     cpu_set_t all, one;
     CPU_ZERO(&one);
@@ -51,6 +87,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(each_task_runs_once),
         cmocka_unit_test(only_allowed_cores_are_counted),
+        cmocka_unit_test(a_pool_makes_do_with_the_threads_there_are),
+        cmocka_unit_test(memory_that_is_not_free_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
