@@ -10,6 +10,7 @@
 /* ---- now and then ------------------------------------------------------------------------ */
 static err validate(trainer *t, observe_step *s) {
     TRY(datasets_validate(t, &t->val_loss));
+    if (!t->ops->device) trainer_measure_peak(t); /* the machine may have been busy before */
     s->val_loss = t->val_loss;
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
                   (long long)t->state.step, t->val_loss, exp(t->val_loss));
@@ -137,7 +138,7 @@ static err loop(trainer *t) {
 }
 
 err train_run(const config *c, const train_options *o) {
-    trainer t = { .cfg = c, .opt = o, .peak_flops = NAN };
+    trainer t = { .cfg = c, .opt = o, .peak_flops = 0 };
     err e = OK;
     TRY_CLEAN(trainer_setup(&t));
     if (t.state.step >= t.stop) {
@@ -148,7 +149,7 @@ err train_run(const config *c, const train_options *o) {
     }
     TRY_CLEAN(trainer_begin(&t));
     t.show = progress_new(stdout);
-    t.peak_flops = ops_peak_flops(t.ops, model_lay(t.m)->dt, t.x.pool);
+    trainer_measure_peak(&t);
     if (!o->quiet) trainer_describe(&t);
     trainer_report_changes(&t);
     if (c->debug.dump_programs) TRY_CLEAN(trainer_write_programs(&t));

@@ -131,6 +131,7 @@ static void measure(trainer *t, const step_state *now, observe_step *s) {
     s->step_s = seconds;
     s->data_s = q->data_s;
     s->tok_s = tokens / seconds;
+    trainer_raise_peak(t, s->tok_s * model_flops(&t->mc, t->seq, true));
     s->mfu = s->tok_s * model_flops(&t->mc, t->seq, false) / t->peak_flops;
     s->mfu_causal = s->tok_s * model_flops(&t->mc, t->seq, true) / t->peak_flops;
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);

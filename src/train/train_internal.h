@@ -109,7 +109,7 @@ typedef struct trainer {
     bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
-    double peak_flops;  /* of this machine for this run's products; NaN: not measured */
+    double peak_flops;  /* the most this device can do in the run's type, as measured; MFU's 100% */
 
     observe *log;
     progress *show;
@@ -194,6 +194,15 @@ err trainer_queue_step(trainer *t, err (*landed)(trainer *t));
 /* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
  * scale can mend it. */
 err trainer_land(trainer *t, observe_step *s);
+/* peak.c: what the device can do. */
+/* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
+ * only ever slows it down. */
+void trainer_measure_peak(trainer *t);
+/* @return the peak once a step has reached `achieved`: where that is more, the measurement was taken
+ * while the device was busy. It is taken again, and is at least what was achieved. */
+double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);
+/* Raises the peak to what a step shows. @param achieved floating point operations per second. */
+void trainer_raise_peak(trainer *t, double achieved);
 /* report.c: what the user is told before the first step. */
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */

@@ -27,7 +27,7 @@ static err run(const char *root, const char *name, bool on_device, settings own)
         { "optimizer.lr", "0.01" },   { "training.local_batch_size", "2" },
         { "metrics.log_every", "0" }, { "training.global_batch_size", "6" },
         { "validation.every", "3" },  { "validation.batches", "2" },
-        { "sample.tokens", "4" },
+        { "sample.tokens", "4" },     { "precision", "fp32" },
     };
     config c;
     char *dir = io_join(root, name);
