@@ -284,6 +284,20 @@ static void rows_are_independent(void **state) {
     minhash_free(m);
 }
 
+/* Equal rows in two bands are no match: a text that has them here and another that has them there
+ * share nothing. */
+static void bands_have_keys_of_their_own(void **state) {
+    minhash *m = minhash_new(5, BANDS, ROWS);
+    minhash_scratch *s = mem_alloc(sizeof *s);
+    uint64_t keys[BANDS];
+    for (int i = 0; i < BANDS * ROWS; i++) s->least[i] = (uint32_t)(i % ROWS);
+    minhash_keys(m, s, keys);
+    for (int i = 0; i < BANDS; i++)
+        for (int k = 0; k < i; k++) assert_true(keys[i] != keys[k]);
+    free(s);
+    minhash_free(m);
+}
+
 /* ---- license texts, whose similarities are known ------------------------------------------- */
 
 typedef struct licenses {
@@ -381,6 +395,7 @@ int main(void) {
         cmocka_unit_test(threshold_picks_the_best_bands),
         cmocka_unit_test(bands_match_as_often_as_the_curve_says),
         cmocka_unit_test(rows_are_independent),
+        cmocka_unit_test(bands_have_keys_of_their_own),
         cmocka_unit_test(licenses_are_found_as_the_curve_says),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
