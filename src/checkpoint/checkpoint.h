@@ -2,7 +2,7 @@
  * Face world, and the saved states of a run. Depends on optim, data, io and below.
  *
  *     st_file *f;
- *     TRY(st_open("gpt2/", &f));                      // one file, or a folder cut into several
+ *     TRY(st_open("gpt2/", &f));                      // one file, or a folder of several
  *     const st_tensor *w;
  *     TRY(st_need(f, "wte.weight", 2, (int64_t[]){ 50257, 768 }, &w));
  *     TRY(st_read_f32(w, 0, w->count, table));        // whatever float type it was stored in
@@ -38,7 +38,7 @@ enum { ST_MAX_DIM = 8, ST_MAX_HEADER = 100 << 20 };
 
 typedef struct st_tensor {
     const char *name; /* borrowed from the file, as all here */
-    const char *type; /* as the file says it: "BF16" */
+    const char *type; /* as the file has it: "BF16" */
     dtype dt;         /* DT_NONE for types of the format that we do not compute with */
     int ndim;
     int64_t dim[ST_MAX_DIM]; /* 0 dims: a scalar, count 1 */
@@ -51,7 +51,7 @@ typedef struct st_tensor {
 typedef struct st_file st_file; /* one file, or all files of a folder */
 
 /* Opens and checks a file; a folder holding model.safetensors or model.safetensors.index.json; or
- * an index file. Of a folder cut into several files the index decides which tensors there are.
+ * an index file. In a folder of several files the index decides which tensors there are.
  * @param out owned: st_close. */
 err st_open(const char *path, st_file **out) MUST_USE;
 void st_close(st_file *f); /* takes NULL */
@@ -61,7 +61,7 @@ int st_count(const st_file *f);
 const st_tensor *st_at(const st_file *f, int i);
 /* @return NULL when there is none of that name. */
 const st_tensor *st_find(const st_file *f, const char *name);
-/* Like st_find, but absence, or another shape than wanted, is an error that says so. */
+/* Like st_find, but a missing tensor, or one of another shape, is an error. */
 err st_need(const st_file *f, const char *name, int ndim, const int64_t *dim,
             const st_tensor **out) MUST_USE;
 /* @return the text under `key` in the (first) file's __metadata__, or NULL. */
@@ -73,8 +73,8 @@ void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst);
 err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) MUST_USE;
 
 /* ---- safetensors, writing ----------------------------------------------------------------
- * The header comes first, so shapes are told before data; the data then streams through a
- * callback, a tensor at a time, and never has to be in memory together. Files appear complete
+ * The header comes first, so shapes are given before data. A callback then emits the data, one
+ * tensor at a time, so that they need not be in memory together. Files appear complete
  * under their name or not at all. */
 typedef struct st_spec {
     const char *name;
@@ -106,7 +106,7 @@ err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta,
 
 /* Writes model.safetensors into an existing folder, or, when the data exceed `max_file_bytes`
  * (0: no limit), model-0000i-of-0000k.safetensors with the index that ties them. Tensors keep their
- * order and are never cut; one larger than the limit has a file to itself. */
+ * order and are never split; one larger than the limit has a file to itself. */
 err st_write_folder(const char *folder, const st_spec *specs, int n, size_t max_file_bytes,
                     st_source from) MUST_USE;
 

@@ -76,7 +76,7 @@ static err parse_header(const shard *s, json_t **header, size_t *data_at) {
     if (n > ST_MAX_HEADER)
         return err_hint(ERR("%s: the header claims %llu bytes, at most %d are allowed", s->path,
                             (unsigned long long)n, ST_MAX_HEADER),
-                        "this is probably not a safetensors file");
+                        "give a safetensors file: this is probably not one");
     if (n > s->file.size - 8)
         return err_hint(ERR("%s is truncated: the header needs %llu bytes, the file has %zu",
                             s->path, (unsigned long long)n + 8, s->file.size),
@@ -84,7 +84,7 @@ static err parse_header(const shard *s, json_t **header, size_t *data_at) {
     const char *text = (const char *)s->file.data + 8;
     if (n == 0 || text[0] != '{')
         return err_hint(ERR("%s: the header does not begin with '{'", s->path),
-                        "this is probably not a safetensors file");
+                        "give a safetensors file: this is probably not one");
     json_error_t at;
     *header = json_loadb(text, n, JSON_REJECT_DUPLICATES, &at);
     if (!*header) return ERR("%s: the header is not valid JSON: %s", s->path, at.text);
@@ -138,11 +138,11 @@ static err parse_range(const shard *s, json_t *spec, size_t data_at, int bits, s
     if (from < 0 || to < from)
         return ERR("%s: tensor \"%s\": data_offsets [%lld, %lld] is not a range", s->path, t->name,
                    (long long)from, (long long)to);
-    size_t room = s->file.size - data_at, need_bits;
-    if ((size_t)to > room)
+    size_t data_bytes = s->file.size - data_at, need_bits;
+    if ((size_t)to > data_bytes)
         return err_hint(ERR("%s is truncated: tensor \"%s\" ends at byte %lld of the data, the "
                             "file has %zu",
-                            s->path, t->name, (long long)to, room),
+                            s->path, t->name, (long long)to, data_bytes),
                         "fetch the file again");
     t->bytes = (size_t)(to - from);
     if (!mul_size((size_t)t->count, (size_t)bits, &need_bits) || need_bits % 8 ||
@@ -275,7 +275,7 @@ static err load_weight_map(st_file *f, const char *folder, json_t *map) {
         if (!t)
             return err_hint(ERR("%s: tensor \"%s\" should be in %s, which has no such tensor",
                                 f->path, name, s->path),
-                            "the index and the files are not of one model: fetch both again");
+                            "fetch the index and the files again: they are not of one model");
         f->tensors[f->n++] = *t;
     }
     if (f->n) qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
@@ -312,7 +312,7 @@ static err resolve(st_file *f, const char *path) {
         if (io_exists(f->path)) return OK;
     }
     return err_hint(ERR("%s holds neither %s nor %s", path, ST_SINGLE_FILE, ST_INDEX_FILE),
-                    "name the folder a model was saved in, or a .safetensors file");
+                    "give the folder of a model, or a .safetensors file");
 }
 
 err st_open(const char *path, st_file **out) {
@@ -363,13 +363,13 @@ err st_need(const st_file *f, const char *name, int ndim, const int64_t *dim,
     if (!t) {
         const char *near = str_nearest(name, name_at, f, f->n);
         err e = ERR("%s has no tensor \"%s\"", f->path, name);
-        return near ? err_hint(e, "it has \"%s\"", near) : e;
+        return near ? err_hint(e, "check the name: the file has \"%s\"", near) : e;
     }
     if (t->ndim != ndim || memcmp(t->dim, dim, (size_t)ndim * sizeof *dim) != 0) {
         str want = { 0 }, got = { 0 };
         add_shape(&want, ndim, dim);
         add_shape(&got, t->ndim, t->dim);
-        err e = ERR("%s: tensor \"%s\": expected shape %s, got %s", t->where, name, want.text,
+        err e = ERR("%s: tensor \"%s\": expected shape %s; got %s", t->where, name, want.text,
                     got.text);
         str_free(&want);
         str_free(&got);

@@ -1,4 +1,4 @@
-/* Safetensors files, written: one file, or a folder of several tied by an index. */
+/* Writing safetensors: one file, or a folder of several with an index. */
 #include "checkpoint/checkpoint.h"
 
 #include <stdlib.h>
@@ -12,11 +12,11 @@ struct st_sink {
 };
 
 /* What one file holds: `order` lists indices into specs, in the order of the data. */
-typedef struct plan {
+typedef struct file_layout {
     const st_spec *specs;
     int *order;
     int n;
-} plan;
+} file_layout;
 
 static size_t spec_bytes(const st_spec *s) {
     size_t bytes = dt_size(s->dt);
@@ -27,7 +27,7 @@ static size_t spec_bytes(const st_spec *s) {
 }
 
 /* Widest element first, stable: with the header padded to 8 bytes every tensor is aligned. */
-static void order_by_width(plan *p) {
+static void order_by_width(file_layout *p) {
     static const size_t widths[] = { 8, 4, 2, 1 };
     int *sorted = mem_alloc((size_t)(p->n + 1) * sizeof *sorted), n = 0;
     for (size_t w = 0; w < COUNT_OF(widths); w++)
@@ -47,7 +47,7 @@ static json_t *header_entry(const st_spec *s, size_t from, size_t to) {
                      "data_offsets", (json_int_t)from, (json_int_t)to);
 }
 
-static err header_json(const char *path, const plan *p, const st_meta *meta, int n_meta,
+static err header_json(const char *path, const file_layout *p, const st_meta *meta, int n_meta,
                        json_t *header) {
     json_t *texts = json_pack("{s:s}", "format", "pt");
     for (int i = 0; i < n_meta; i++)
@@ -65,7 +65,7 @@ static err header_json(const char *path, const plan *p, const st_meta *meta, int
     return OK;
 }
 
-static err write_header(io_writer *to, const char *path, const plan *p, const st_meta *meta,
+static err write_header(io_writer *to, const char *path, const file_layout *p, const st_meta *meta,
                         int n_meta) {
     err e = OK;
     str text = { 0 };
@@ -90,13 +90,13 @@ cleanup:
 /* ---- one file ---------------------------------------------------------------------------- */
 
 err st_emit(st_sink *s, const void *bytes, size_t n) {
-    BUG_IF(n > s->left); /* more than specs[i] said */
+    BUG_IF(n > s->left); /* more than specs[i] states */
     TRY(io_writer_write(s->to, bytes, n));
     s->left -= n;
     return OK;
 }
 
-static err write_file(const char *path, const plan *p, const st_meta *meta, int n_meta,
+static err write_file(const char *path, const file_layout *p, const st_meta *meta, int n_meta,
                       st_source from) {
     err e = OK;
     st_sink sink = { 0 };
@@ -105,7 +105,7 @@ static err write_file(const char *path, const plan *p, const st_meta *meta, int 
     for (int i = 0; i < p->n; i++) {
         sink.left = spec_bytes(&p->specs[p->order[i]]);
         TRY_CLEAN(from.fill(from.ctx, p->order[i], &sink));
-        BUG_IF(sink.left != 0); /* less than specs[i] said */
+        BUG_IF(sink.left != 0); /* less than specs[i] states */
     }
     return io_writer_commit(sink.to);
 cleanup:
@@ -115,7 +115,7 @@ cleanup:
 
 err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
              st_source from) {
-    plan p = { specs, mem_alloc((size_t)(n + 1) * sizeof *p.order), n };
+    file_layout p = { specs, mem_alloc((size_t)(n + 1) * sizeof *p.order), n };
     for (int i = 0; i < n; i++) p.order[i] = i;
     order_by_width(&p);
     err e = write_file(path, &p, meta, n_meta, from);
@@ -125,9 +125,9 @@ err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta,
 
 /* ---- a folder ---------------------------------------------------------------------------- */
 
-/* Cuts the ordered tensors into files. @return how many; first[k] is where file k begins, and
+/* Splits the ordered tensors over files. @return how many; first[k] is where file k begins, and
  * first[files] the end. */
-static int cut_files(const plan *all, size_t max_bytes, int *first, size_t *total) {
+static int split_files(const file_layout *all, size_t max_bytes, int *first, size_t *total) {
     int files = 0;
     size_t in_file = 0;
     *total = 0;
@@ -144,19 +144,19 @@ static int cut_files(const plan *all, size_t max_bytes, int *first, size_t *tota
     return files;
 }
 
-/* A folder with both forms would leave it to the reader which model it is. */
+/* In a folder with both forms the reader would choose the model. */
 static err refuse_other_form(const char *path) {
     if (!io_exists(path)) return OK;
-    return err_hint(ERR("%s is in the way: the folder would hold two models", path),
+    return err_hint(ERR("%s is there already: the folder would hold two models", path),
                     "write into an empty folder, or remove that file first");
 }
 
-static err write_shards(const char *folder, const plan *all, const int *first, int files,
+static err write_shards(const char *folder, const file_layout *all, const int *first, int files,
                         st_source from, json_t *weight_map) {
     str path = { 0 };
     err e = OK;
     for (int k = 0; k < files; k++) {
-        plan part = { all->specs, all->order + first[k], first[k + 1] - first[k] };
+        file_layout part = { all->specs, all->order + first[k], first[k + 1] - first[k] };
         path.len = 0;
         str_add(&path, "%s/", folder);
         size_t name_at = path.len;
@@ -171,7 +171,7 @@ cleanup:
     return e;
 }
 
-static err write_sharded(const char *folder, const plan *all, const int *first, int files,
+static err write_sharded(const char *folder, const file_layout *all, const int *first, int files,
                          size_t total, st_source from) {
     err e = OK;
     str single = { 0 }, index = { 0 };
@@ -192,7 +192,7 @@ cleanup:
     return e;
 }
 
-static err write_single(const char *folder, const plan *all, st_source from) {
+static err write_single(const char *folder, const file_layout *all, st_source from) {
     err e = OK;
     str single = { 0 }, index = { 0 };
     str_add(&single, "%s/%s", folder, ST_SINGLE_FILE);
@@ -207,12 +207,12 @@ cleanup:
 
 err st_write_folder(const char *folder, const st_spec *specs, int n, size_t max_file_bytes,
                     st_source from) {
-    plan all = { specs, mem_alloc((size_t)(n + 1) * sizeof *all.order), n };
+    file_layout all = { specs, mem_alloc((size_t)(n + 1) * sizeof *all.order), n };
     int *first = mem_alloc((size_t)(n + 1) * sizeof *first);
     size_t total;
     for (int i = 0; i < n; i++) all.order[i] = i;
     order_by_width(&all);
-    int files = cut_files(&all, max_file_bytes, first, &total);
+    int files = split_files(&all, max_file_bytes, first, &total);
     err e = files <= 1 ? write_single(folder, &all, from)
                        : write_sharded(folder, &all, first, files, total, from);
     free(first);

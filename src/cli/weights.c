@@ -16,8 +16,9 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) {
             out->kind = (ops_kind)i;
             return OK;
         }
-    return err_hint(ERR("--device: expected auto, cpu or cuda; got \"%s\"", kind),
-                    "cuda is an NVIDIA GPU, auto the CPU where there is none");
+    return err_hint(
+        ERR("--device: expected auto, cpu or cuda; got \"%s\"", kind),
+        "use cuda for an NVIDIA GPU, or auto for one where there is one and the CPU elsewhere");
 }
 
 err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
@@ -49,10 +50,9 @@ err weights_tokenizer(const weights *w, tokenizer **out) {
     err e = path ? tokenizer_open(path, NULL, out) : OK;
     if (!e && *out) e = ckpt_check_tokenizer(&w->state, *out, path);
     if (!e && *out && tokenizer_vocab(*out) > model_conf(w->m)->vocab)
-        e = err_hint(
-            ERR("%s has %lld ids, the model %lld", path, (long long)tokenizer_vocab(*out),
-                (long long)model_conf(w->m)->vocab),
-            "it is not the model's: put the right one there, or take it away and use --ids");
+        e = err_hint(ERR("%s has %lld ids, the model %lld", path, (long long)tokenizer_vocab(*out),
+                         (long long)model_conf(w->m)->vocab),
+                     "replace it by the model's own tokenizer, or remove it and use --ids");
     free(path);
     return e;
 }

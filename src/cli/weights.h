@@ -15,17 +15,17 @@ typedef struct weights {
 
 /* The tokenizer a run was trained with: "bytes" for plain text, else the tokenizer.json beside its
  * checkpoints. NULL when there is none. */
-err weights_tokenizer(const weights *w, tokenizer **out);
-/* What computes, as the options --device and --device.index say. @param kind NULL: auto. */
-err weights_device(const char *kind, int64_t index, ops_choice *out);
+err weights_tokenizer(const weights *w, tokenizer **out) MUST_USE;
+/* The device that --device and --device.index choose. @param kind NULL: auto. */
+err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
 #define WEIGHTS_ON_CPU (&(ops_choice){ .kind = OPS_CPU })
-/* Opens a model of these settings, without values. With `generator`, records it to write up to
- * `positions` tokens (0: as many as the model has). */
+/* Makes a model of these facts, without values. With `g`, also records the generation of up to
+ * `positions` tokens (0: as many as the model has positions). */
 err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
-                weights *w);
+                weights *w) MUST_USE;
 /* Opens a run's newest checkpoint. */
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
-                 weights *w);
+                 weights *w) MUST_USE;
 void weights_free(weights *w); /* takes a zeroed one */
 
 #endif

@@ -1,5 +1,5 @@
-/* The forward pass of every family, written once against the record calls. Placements say where
- * tensor and sequence parallelism communicate; on one rank they say nothing and cost nothing.
+/* The forward pass of every family, written once against the record calls. Placements state where
+ * tensor and sequence parallelism communicate; on one rank they record nothing.
  *
  *   norm before the branch      norm on its output (OLMo-2)     branches in parallel (NeoX)
  *   r = x + delta               r = x + delta                   r = x + delta
@@ -42,13 +42,13 @@ static val token_input(builder *b, const char *name, dtype dt, bool sharded) {
     return prog_input(b->p, name, dt, 1, &n, pl);
 }
 
-static bool has(const builder *b, const char *param) {
+static bool has_param(const builder *b, const char *param) {
     for (int i = 0; i < b->m->fuseds; i++)
         if (!strcmp(b->m->fused[i].name, param)) return true;
     return false;
 }
-#define USE_IF(b, name, x)      (has(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
-#define USE_ONCE_IF(b, name, x) (has(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
+#define USE_IF(b, name, x)      (has_param(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
+#define USE_ONCE_IF(b, name, x) (has_param(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
 
 static norm_out norm(builder *b, residual_state s, const char *w, const char *bias) {
     val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
@@ -56,14 +56,14 @@ static norm_out norm(builder *b, residual_state s, const char *w, const char *bi
                     (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
 }
 
-/* A block's linear layer that was just recorded, in fp8 where the layout says so. Text is written
- * with the weights as they are. */
+/* Marks a block's linear layer, just recorded, for fp8 as the layout states. Generation reads the
+ * weights as they are. */
 static val linear(builder *b, block_linear which, val y) {
     if (b->mode != PROG_DECODE) prog_fp8(b->p, y, linear_recipe(&b->m->l, which), which);
     return y;
 }
 
-static head_shape heads(const builder *b) {
+static head_shape shape_of_heads(const builder *b) {
     double hd = (double)b->c->head_dim;
     return (head_shape){ .q = b->c->heads,
                          .kv = b->c->kv_heads,
@@ -80,7 +80,7 @@ static head_shape heads(const builder *b) {
 /* @return the branch's output, a partial sum over tp. */
 static val attention(builder *b, val x) {
     prog *p = b->p;
-    head_shape h = heads(b);
+    head_shape h = shape_of_heads(b);
     dtype dt = enter_module(b, M_ATTN);
     x = rec_comm(p, x, AX_TP, PLACE_R);
     val w = prog_use(p, "attn.qkv", x), bias = USE_IF(b, "attn.qkv.b", x);
@@ -157,7 +157,7 @@ static residual_state embed(builder *b) {
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
     if (b->c->pos == POS_LEARNED) {
-        val pos = token_input(b, "pos_cut", DT_I32, true);
+        val pos = token_input(b, "pos_shard", DT_I32, true);
         prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
     }
@@ -169,12 +169,12 @@ static residual_state embed(builder *b) {
     return (residual_state){ x, delta };
 }
 
-static void finish(builder *b, residual_state s) {
+static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
     val h = norm(b, s, "norm.w", "norm.b").y;
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
-    /* µP: logits shrink as the width grows past the base's */
+    /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
     if (b->mode != PROG_DECODE) {
         rec_linear_ce(p, (loss_spec){ h, w, token_input(b, "targets", DT_I32, true), by });
@@ -184,7 +184,7 @@ static void finish(builder *b, residual_state s) {
     prog_set_result(p, rec_scale(p, rec_linear(p, h, w, VAL_NONE), by));
 }
 
-static err record_one(model *m, builder *b, const char *name, int which, prog **out) {
+static err record_program(model *m, builder *b, const char *name, int which, prog **out) {
     param_set set = model_set(m);
     prog_options o = { m->l.selective, m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS };
     prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
@@ -201,7 +201,7 @@ static err record_one(model *m, builder *b, const char *name, int which, prog **
     if (which == 0) s = embed(b);
     if (which == 1) s = block(b, s);
     if (which == 2) {
-        finish(b, s);
+        output_layer(b, s);
     } else {
         s.residual = rec_cast(p, s.residual, m->l.residual);
         if (s.delta != VAL_NONE) s.delta = rec_cast(p, s.delta, m->l.dt);
@@ -225,8 +225,8 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                             (long long)n, mesh_size(&m->l.mesh, AX_TP)),
                         "choose a batch and sequence length whose product the ranks divide");
     *out = (chain){ .layers = m->c.layers };
-    TRY(record_one(m, &b, "first", 0, &out->first));
-    TRY(record_one(m, &b, "block", 1, &out->block));
-    TRY(record_one(m, &b, "last", 2, &out->last));
+    TRY(record_program(m, &b, "first", 0, &out->first));
+    TRY(record_program(m, &b, "block", 1, &out->block));
+    TRY(record_program(m, &b, "last", 2, &out->last));
     return OK;
 }

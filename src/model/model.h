@@ -1,5 +1,5 @@
-/* model: architectures. One table says every parameter; one block function records every family.
- * Depends on prog and config.
+/* model: architectures. One table holds every fact (config/model_facts.def), one every parameter
+ * (params.c), and one block function records every family. Depends on prog and config.
  *
  *     model_config c;
  *     TRY(model_preset("llama3-8b", &c));
@@ -13,8 +13,8 @@
  *     TRY(plan_commit(p));
  *     model_init(m, p, rank, seed);
  *
- * A new architecture is: rows in params.c that its switches turn on, a branch in blocks.c if no
- * switch says it yet, a preset, and a row of Hugging Face names (checkpoint/hf_families.c).
+ * A new architecture is: rows of the fact table for what is new about it, rows of params.c that
+ * these turn on, a branch in blocks.c, a preset, and a family in checkpoint/hf_families.c.
  */
 #ifndef INGOT_MODEL_H
 #define INGOT_MODEL_H
@@ -90,7 +90,7 @@ err model_check(const model_config *c) MUST_USE;
 
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
-/* µP's three kinds of matrices, and everything that is not one. */
+/* The roles of matrices in µP, and everything that is not a matrix. */
 typedef enum { ROLE_INPUT, ROLE_HIDDEN, ROLE_OUTPUT, ROLE_VECTOR } param_role;
 
 /* A parameter as checkpoints, optimizers and Hugging Face see it: one part, one layer. */
@@ -114,22 +114,22 @@ typedef struct model_param {
 /* ---- a model laid out on ranks ----------------------------------------------------------- */
 typedef struct model_layout {
     mesh mesh;
-    dtype dt;       /* what products compute in */
+    dtype dt;       /* of GEMMs and activations */
     dtype residual; /* the residual between blocks; DT_NONE: dt */
-    dtype master;   /* what weights that compute in bf16 are kept in: DT_F32 (or DT_NONE), beside
-                          * a copy, or DT_BF16, themselves */
+    dtype master;   /* of the weights of modules that compute in bf16: DT_F32 (or DT_NONE) beside a
+                     * copy in bf16, or DT_BF16 without one */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
     bool zero3;
     bool selective;       /* recompute cheap ops */
-    fp8_recipe fp8;       /* how the blocks' linear layers multiply in fp8; FP8_OFF: they do not */
-    const char *fp8_skip; /* those that do not: "attn.o,mlp", by name or module; NULL: none */
+    fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
+    const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
     int64_t seq;          /* tokens in a row of a training batch; 0: not known */
-    bool documents;       /* which may hold several documents */
+    bool documents;       /* a row may hold several documents */
 } model_layout;
 
 typedef struct model model;
-err model_new(const model_config *c, const model_layout *l, model **out);
+err model_new(const model_config *c, const model_layout *l, model **out) MUST_USE;
 void model_free(model *m); /* takes NULL; frees the programs it recorded */
 const model_config *model_conf(const model *m);
 const model_layout *model_lay(const model *m);
@@ -137,18 +137,18 @@ int model_params(const model *m);
 const model_param *model_param_at(const model *m, int i);
 int model_find_param(const model *m, const char *name); /* -1: none */
 int64_t model_count(const model_config *c);             /* parameters of the whole model */
-/* Floating point operations of one token's forward and backward; attention counted over `seq`
- * keys, all of them or only the causal half. */
+/* Floating point operations per token, forward and backward. Attention counts all of `seq` keys, or
+ * only the half that causal attention reads. */
 double model_flops(const model_config *c, int64_t seq, bool causal);
 
 /* Records a chain for n tokens (of this dp rank), positions below `positions`. */
-err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out);
-/* Asks the plan for parameters (master and, where it differs, the copy computed with) and, when
- * training, gradients. */
+err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) MUST_USE;
+/* Reserves regions of the plan for parameters (the master weights and, where GEMMs read another
+ * type, a copy) and, when training, for gradients. */
 void model_reserve(model *m, plan *p, bool train);
 bucket_regions model_bucket_regions(void *m, int bucket, int layer);
 
-/* One bucket of one layer: what optimizers and checkpoints walk. */
+/* One bucket of one layer: what optimizers and checkpoints iterate over. */
 typedef struct bucket_view {
     const char *name;
     int bucket, layer;
@@ -156,39 +156,39 @@ typedef struct bucket_view {
     int64_t count;          /* elements this rank stores */
     int64_t first;          /* index of its first element in the whole bucket (ZeRO-3) */
     int master, copy, grad; /* plan regions; copy -1 when the master is read itself */
-    dtype master_dt;        /* fp32, or bf16 where the layout says so */
+    dtype master_dt;        /* fp32, or bf16 as model_layout.master states */
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i, int rank);
 
 /* The part of a parameter that lies in a bucket view: elements [from, to) of the local parameter,
- * flattened, at `at` in the view. @return false when none does. */
+ * flattened, at offset `at` of the view. @return false when none does. */
 typedef struct param_range {
     int64_t from, to, at;
 } param_range;
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
-/* Parameter i's elements that this rank stores, in its master weights (which must be fp32) or their
- * gradient; NULL when it stores none. An address in the plan: plan_get and plan_put reach it on every
- * backend. @param range may be NULL. */
+/* The elements of a parameter that this rank stores, in its master weights (which must be fp32) or
+ * their gradient; NULL when it stores none. This is an address in the plan, which plan_get and
+ * plan_put read and write on every backend. @param range may be NULL. */
 typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
 float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
                         param_range *range);
-/* The same elements of its master weights as fp32, whatever they are kept in. Copies are not
- * refreshed. */
+/* Reads and writes the same elements of the master weights as fp32, whatever their type is. Writing
+ * does not refresh copies. */
 err model_weights_get(const model *m, const plan *p, int rank, int param, float *to) MUST_USE;
 void model_weights_set(const model *m, const plan *p, int rank, int param, const float *from);
-/* The global flat index of a local element. */
+/* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int rank, int64_t local);
 
-/* The scales of fp8 that one step leaves to the next (FP8_DELAYED), all layers' rows, in the plan; NULL
- * when there are none. @param count of floats. */
+/* The fp8 scales that one step passes to the next (FP8_DELAYED), those of all layers, in the plan;
+ * NULL when there are none. @param count of floats. */
 float *model_fp8_rows(const model *m, const plan *p, int64_t *count);
 
-/* After plan_commit. Draws weights by (seed, parameter, global element), so that every layout
- * starts from the same bits; makes the copies; fills constants (the RoPE table). */
+/* After plan_commit. Initializes weights as a function of (seed, parameter, global element), so that
+ * they are bit-equal on every layout; makes the copies; fills constants (the RoPE table). */
 void model_init(model *m, plan *p, int rank, uint64_t seed);
 void model_fill_constants(const model *m, plan *p);
-/* Master to copy, for one bucket or all (-1). */
+/* Converts the master weights that this rank stores to the copies that GEMMs read. */
 err model_refresh_copies(const model *m, plan *p, int rank) MUST_USE;
 
 /* A microbatch of this dp rank, in loader order: n tokens. */
@@ -197,7 +197,7 @@ typedef struct model_batch {
     const int64_t *ids;
     int64_t n;
 } model_batch;
-/* Copies it to the programs' inputs, cut for sequence parallelism where that is on. */
+/* Copies it to the programs' inputs, of which sequence-parallel ranks get their shards. */
 void model_set_batch(const model *m, plan *p, int rank, const model_batch *b);
 
 #endif

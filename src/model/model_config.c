@@ -1,4 +1,4 @@
-/* From options to a model's description, and whether it makes sense. */
+/* From options to the facts of a model, and the checks of facts that depend on one another. */
 #include "model_internal.h"
 
 #include <math.h>
@@ -82,7 +82,7 @@ err model_check(const model_config *c) {
     if (c->heads % c->kv_heads)
         return err_hint(
             ERR("model.kv_heads (%d) does not divide model.heads (%d)", c->kv_heads, c->heads),
-            "each key/value head serves the same number of query heads");
+            "choose a number of key/value heads that divides the query heads");
     if (c->pos == POS_ROPE && rope_dims(c) < 2)
         return err_hint(
             ERR("model.rope_fraction %g of a head of %lld rotates nothing", c->rope_fraction,
@@ -96,7 +96,7 @@ err model_check(const model_config *c) {
         return err_hint(ERR("model.rope_high_freq_factor (%g) must exceed "
                             "model.rope_low_freq_factor (%g)",
                             c->rope_high, c->rope_low),
-                        "the defaults are 4 and 1");
+                        "raise the one or lower the other; the defaults are 4 and 1");
     if (c->parallel && c->norm_position == NORM_POST)
         return err_hint(
             ERR("model.parallel_branches and model.norm_position=post cannot be combined"),

@@ -1,17 +1,17 @@
+/* model, inside: a model on a layout, and what its files share. */
 #ifndef INGOT_MODEL_INTERNAL_H
 #define INGOT_MODEL_INTERNAL_H
 
 #include "model/model.h"
 
-/* Where a parameter lives: the embedding and the loss end are programs of their own, and a table
- * that both use has a bucket of its own. */
-typedef enum { ROOM_FIRST, ROOM_TIED, ROOM_BLOCK, ROOM_LAST, ROOM_COUNT } room;
+/* Which program's bucket holds a parameter: that of the embedding (first), of each block, or of the
+ * output layer and loss (last). A table that the first and the last share has a bucket of its own. */
+typedef enum { BUCKET_FIRST, BUCKET_TIED, BUCKET_BLOCK, BUCKET_LAST, BUCKET_KINDS } bucket_kind;
 
-enum { MAX_BUCKETS = ROOM_COUNT * 3, MODEL_MAX_PARAMS = 32 };
+enum { MAX_BUCKETS = BUCKET_KINDS * 3, MODEL_MAX_PARAMS = 32 };
 
 typedef struct bucket_info {
-    room where;
-    int first_region;          /* of layer 0, set by model_reserve */
+    bucket_kind where;
     int *master, *copy, *grad; /* [layers or 1] plan regions, -1: none */
 } bucket_info;
 
@@ -32,13 +32,13 @@ struct model {
 /* The linear layers of a block, by the parameter they multiply with. */
 typedef enum { LINEAR_QKV, LINEAR_O, LINEAR_UP, LINEAR_DOWN, BLOCK_LINEARS } block_linear;
 extern const char *const block_linear_name[BLOCK_LINEARS];
-/* How this one multiplies. */
+/* @return the fp8 recipe of this layer; FP8_OFF where it computes in the layout's type. */
 fp8_recipe linear_recipe(const model_layout *l, block_linear which);
-/* Says what does not go together in a layout that asks for fp8. */
-err fp8_check(const model_layout *l);
+/* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
+err fp8_check(const model_layout *l) MUST_USE;
 
-/* Products of this module compute in... */
-err module_dtype(const model_layout *l, const char *module, dtype *out);
+/* The type in which a module computes: the layout's, or what its overrides state. */
+err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);
 /* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
  * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */

@@ -1,30 +1,34 @@
-/* The parameter table: every parameter of every family, once. What a row says (shape, how tensor
- * parallelism cuts it, how it starts, what kind of weight it is) is what initialisation,
- * optimizers, ZeRO, checkpoints, the memory plan and Hugging Face exchange all derive from. */
+/* The parameter table: every parameter of every family, once. A row states its shape, how tensor
+ * parallelism shards it, its initial value and its role. Initialization, optimizers, ZeRO,
+ * checkpoints, the plan and Hugging Face exchange all derive from it.
+ *
+ * A row is one part, as checkpoints name it ("attn.q"). Adjacent rows that one GEMM reads are fused
+ * into one parameter for the programs ("attn.qkv"), and parameters lie in buckets, which is what
+ * memory, gradients and communication are counted in. */
 #include "model_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* Sizes a row names. */
-typedef enum { NONE, D, Q, KV, F, V, P, HD, QN, KN } size_name;
-/* Switches that turn a row on: all of `when` must hold. */
+/* The sizes of a dim, by name. */
+typedef enum { NONE, D, Q, KV, F, V, P, QN, KN } size_name;
+/* Properties of a model that a row needs: all of `when` must hold. */
 enum {
     LEARNED = 1, /* learned positions */
-    LNORM = 2,   /* layer norm with bias */
-    BIAS = 4,    /* biases on every product */
+    LNORM = 2,   /* layer norms with biases */
+    BIAS = 4,    /* biases in every linear layer */
     QKVB = 8,    /* biases on q, k, v */
     QKN = 16,    /* QK-norm */
     GATED = 32,  /* gate and up */
-    UNTIED = 64, /* a head of its own */
+    UNTIED = 64, /* an output layer of its own */
 };
 
 typedef struct param_row {
     const char *name;
-    const char *fused; /* the parameter that programs see; parts follow one another */
+    const char *fused; /* the parameter that programs see; its parts are adjacent rows */
     const char *module;
-    room where;
+    bucket_kind where;
     size_name dim[2];
     place tp;
     init_kind init;
@@ -40,31 +44,31 @@ typedef struct param_row {
     { PL_I, 0 }
 /* clang-format off */
 static const param_row table[] = {
-    /* name           product sees   module   where       shape       tp  starts as          role         when */
-    { "embed.tokens",    "embed.tokens",    "embed", ROOM_FIRST, { V, D },    I_, INIT_NORMAL,       ROLE_INPUT,  0 },
-    { "embed.positions", "embed.positions", "embed", ROOM_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
-    { "attn.q",       "attn.qkv",    "attn", ROOM_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.k",       "attn.qkv",    "attn", ROOM_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.v",       "attn.qkv",    "attn", ROOM_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "attn.o",       "attn.o",      "attn", ROOM_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
-    { "mlp.gate",     "mlp.up",      "mlp",  ROOM_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, GATED },
-    { "mlp.up",       "mlp.up",      "mlp",  ROOM_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "mlp.down",     "mlp.down",    "mlp",  ROOM_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
-    { "attn.q.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "attn.k.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "attn.v.b",     "attn.qkv.b",  "attn", ROOM_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
-    { "mlp.up.b",     "mlp.up.b",    "mlp",  ROOM_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "attn.o.b",     "attn.o.b",    "attn", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "mlp.down.b",   "mlp.down.b",  "mlp",  ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
-    { "norm1.w",      "norm1.w",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
-    { "norm1.b",      "norm1.b",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "norm2.w",      "norm2.w",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
-    { "norm2.b",      "norm2.b",     "norm", ROOM_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "attn.qnorm",   "attn.qnorm",  "norm", ROOM_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
-    { "attn.knorm",   "attn.knorm",  "norm", ROOM_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
-    { "norm.w",       "norm.w",      "norm", ROOM_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
-    { "norm.b",       "norm.b",      "norm", ROOM_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "head",         "head",        "head", ROOM_LAST,  { V, D },    I_, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
+    /* name           fused into     module   bucket        shape       tp  initial value      role         when */
+    { "embed.tokens",    "embed.tokens",    "embed", BUCKET_FIRST, { V, D },    I_, INIT_NORMAL,       ROLE_INPUT,  0 },
+    { "embed.positions", "embed.positions", "embed", BUCKET_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
+    { "attn.q",       "attn.qkv",    "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, GATED },
+    { "mlp.up",       "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
+    { "mlp.down",     "mlp.down",    "mlp",  BUCKET_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
+    { "mlp.up.b",     "mlp.up.b",    "mlp",  BUCKET_BLOCK, { F, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "attn.o.b",     "attn.o.b",    "attn", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "mlp.down.b",   "mlp.down.b",  "mlp",  BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, BIAS },
+    { "norm1.w",      "norm1.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm1.b",      "norm1.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "norm2.w",      "norm2.w",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm2.b",      "norm2.b",     "norm", BUCKET_BLOCK, { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "attn.qnorm",   "attn.qnorm",  "norm", BUCKET_BLOCK, { QN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
+    { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
+    { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
+    { "head",         "head",        "head", BUCKET_LAST,  { V, D },    I_, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
 };
 /* clang-format on */
 #undef S0
@@ -80,58 +84,57 @@ static int64_t size_of(const model_config *c, size_name s) {
     case F: return c->ffn;
     case V: return c->vocab;
     case P: return c->max_seq;
-    case HD: return c->head_dim;
     case QN: return c->qknorm == QKNORM_FULL ? c->heads * c->head_dim : c->head_dim;
     case KN: return c->qknorm == QKNORM_FULL ? c->kv_heads * c->head_dim : c->head_dim;
     }
     return 0;
 }
 
-static int switches(const model_config *c) {
+static int model_properties(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
            (c->norm == NORM_LAYER && c->norm_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
            (c->bias || c->qkv_bias ? QKVB : 0) | (c->qknorm != QKNORM_NONE ? QKN : 0) |
            (c->mlp == MLP_SWIGLU ? GATED : 0) | (c->tied ? 0 : UNTIED);
 }
 
-static bool exists(const model_config *c, const param_row *r) {
-    return (switches(c) & r->when) == r->when;
+static bool row_applies(const model_config *c, const param_row *r) {
+    return (model_properties(c) & r->when) == r->when;
 }
 
-static room room_of(const model_config *c, const param_row *r) {
-    return c->tied && !strcmp(r->name, "embed.tokens") ? ROOM_TIED : r->where;
+static bucket_kind bucket_kind_of(const model_config *c, const param_row *r) {
+    return c->tied && !strcmp(r->name, "embed.tokens") ? BUCKET_TIED : r->where;
 }
 
 int64_t model_count(const model_config *c) {
     int64_t n = 0;
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        int64_t one = size_of(c, r->dim[0]) * size_of(c, r->dim[1]);
-        if (exists(c, r)) n += one * (r->where == ROOM_BLOCK ? c->layers : 1);
+        int64_t count = size_of(c, r->dim[0]) * size_of(c, r->dim[1]);
+        if (row_applies(c, r)) n += count * (r->where == BUCKET_BLOCK ? c->layers : 1);
     }
     return n;
 }
 
 double model_flops(const model_config *c, int64_t seq, bool causal) {
-    double products = 0;
+    double weights = 0; /* that multiply every token */
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        bool product = r->dim[1] != NONE && exists(c, r) &&
+        bool is_gemm = r->dim[1] != NONE && row_applies(c, r) &&
                        (r->role != ROLE_INPUT || (c->tied && r->dim[0] == V));
-        if (product)
-            products += (double)size_of(c, r->dim[0]) * (double)size_of(c, r->dim[1]) *
-                        (r->where == ROOM_BLOCK ? c->layers : 1);
+        if (is_gemm)
+            weights += (double)size_of(c, r->dim[0]) * (double)size_of(c, r->dim[1]) *
+                       (r->where == BUCKET_BLOCK ? c->layers : 1);
     }
     double keys = c->window ? MIN((double)seq, (double)c->window) : (double)seq;
     double attention = 2.0 * c->layers * (double)(c->heads * c->head_dim) * keys;
-    return 6 * products + 6 * attention * (causal ? 0.5 : 1);
+    return 6 * weights + 6 * attention * (causal ? 0.5 : 1);
 }
 
-/* ---- types of modules -------------------------------------------------------------------- */
+/* ---- element types of modules -------------------------------------------------------------------- */
 static const char *const modules[] = { "embed", "attn", "mlp", "head" };
 
 err module_dtype(const model_layout *l, const char *module, dtype *out) {
-    *out = strcmp(module, "norm") ? l->dt : DT_F32; /* norms are fp32 whatever the setting */
+    *out = strcmp(module, "norm") ? l->dt : DT_F32; /* norms are always fp32 */
     const char *at = l->modules ? l->modules : "";
     while (*at) {
         size_t n = strcspn(at, ",");
@@ -145,8 +148,9 @@ err module_dtype(const model_layout *l, const char *module, dtype *out) {
         bool known = false;
         for (size_t i = 0; i < COUNT_OF(modules); i++) known |= !strcmp(name, modules[i]);
         if (!known || (dt != DT_F32 && dt != DT_BF16 && dt != DT_F16))
-            return err_hint(ERR("precision.modules: '%.*s' is not MODULE=DTYPE", (int)n, at),
-                            "modules are embed, attn, mlp and head; types fp32, bf16 and fp16");
+            return err_hint(
+                ERR("precision.modules: '%.*s' is not MODULE=DTYPE", (int)n, at),
+                "use a module of embed, attn, mlp and head, and a type of fp32, bf16 and fp16");
         if (!strcmp(name, module)) *out = dt;
         at += n + (at[n] == ',');
     }
@@ -175,21 +179,23 @@ fp8_recipe linear_recipe(const model_layout *l, block_linear which) {
 err fp8_check(const model_layout *l) {
     if (l->fp8 == FP8_OFF) return OK;
     if (l->dt != DT_BF16)
-        return err_hint(ERR("precision.fp8 with precision.dtype=%s", dt_name(l->dt)),
-                        "set precision.dtype=bf16: all but the products in fp8 is computed in it");
+        return err_hint(
+            ERR("precision.fp8 with precision.dtype=%s", dt_name(l->dt)),
+            "set precision.dtype=bf16, in which everything but the fp8 GEMMs is computed");
     if (mesh_world(&l->mesh) > 1)
-        return err_hint(ERR("precision.fp8 on %d ranks", mesh_world(&l->mesh)),
-                        "scales are not shared between ranks: train on one, or set "
-                        "precision.fp8=off");
+        return err_hint(
+            ERR("precision.fp8 on %d ranks", mesh_world(&l->mesh)),
+            "train on one rank, or set precision.fp8=off: scales are not shared between "
+            "ranks");
     const char *at = l->fp8_skip ? l->fp8_skip : "";
     while (*at) {
         size_t n = strcspn(at, ",");
         bool known = false;
         for (int i = 0; i < BLOCK_LINEARS; i++) known |= names_linear(at, n, block_linear_name[i]);
         if (!known)
-            return err_hint(ERR("precision.fp8_skip: '%.*s' is no linear layer", (int)n, at),
-                            "they are attn.qkv, attn.o, mlp.up and mlp.down, by modules attn and "
-                            "mlp");
+            return err_hint(
+                ERR("precision.fp8_skip: '%.*s' is not a linear layer", (int)n, at),
+                "use attn.qkv, attn.o, mlp.up or mlp.down, or the modules attn and mlp");
         at += n + (at[n] == ',');
     }
     return OK;
@@ -200,38 +206,38 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
     return m->l.fp8 == FP8_DELAYED ? plan_input(p, "fp8") : NULL;
 }
 
-/* ---- laying them out --------------------------------------------------------------------- */
+/* ---- buckets and parts --------------------------------------------------------------------- */
 static err local_size(const model *m, const param_row *r, int64_t *dim) {
     int tp = mesh_size(&m->l.mesh, AX_TP);
     for (int i = 0; i < 2; i++) {
         dim[i] = size_of(&m->c, r->dim[i]);
         if (r->tp.kind != PL_S || r->tp.dim != i) continue;
         if (dim[i] % tp)
-            return err_hint(ERR("%s has %lld rows, which %d tensor-parallel ranks do not divide",
-                                r->name, (long long)dim[i], tp),
+            return err_hint(ERR("%s: dim %d is %lld, which %d tensor-parallel ranks do not divide",
+                                r->name, i, (long long)dim[i], tp),
                             "use a tensor_parallel_degree that divides it");
         dim[i] /= tp;
     }
     return OK;
 }
 
-static int find_bucket(model *m, room where, dtype dt) {
+static int find_bucket(model *m, bucket_kind where, dtype dt) {
     static const char *const names[] = { "first", "tied", "block", "last" };
     for (int b = 0; b < m->buckets; b++)
         if (m->info[b].where == where && m->bucket[b].dt == dt) return b;
     BUG_IF(m->buckets == MAX_BUCKETS);
     m->bucket[m->buckets] = (prog_bucket){
-        .name = names[where], .dt = dt, .sharded = m->l.zero3, .tied = where == ROOM_TIED
+        .name = names[where], .dt = dt, .sharded = m->l.zero3, .tied = where == BUCKET_TIED
     };
     m->info[m->buckets] = (bucket_info){ .where = where };
     return m->buckets++;
 }
 
-/* Rows that share a product become one prog_param; vectors stay fp32. */
-static err fuse(model *m) {
+/* Rows that one GEMM reads become one prog_param; vectors stay fp32. */
+static err fuse_params(model *m) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        if (!exists(&m->c, r)) continue;
+        if (!row_applies(&m->c, r)) continue;
         int64_t dim[2];
         dtype dt = DT_F32;
         TRY(local_size(m, r, dim));
@@ -246,21 +252,21 @@ static err fuse(model *m) {
         *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
                            .dim = { dim[0], dim[1] },
                            .tp = r->tp,
-                           .bucket = find_bucket(m, room_of(&m->c, r), dt) };
+                           .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
     bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, mesh_size(&m->l.mesh, AX_DP));
     return OK;
 }
 
-static const prog_param *fused_of(const model *m, const char *name) {
+static const prog_param *find_fused(const model *m, const char *name) {
     for (int i = 0; i < m->fuseds; i++)
         if (!strcmp(m->fused[i].name, name)) return &m->fused[i];
     BUG("a fused parameter without a row of the table");
 }
 
 static void add_part(model *m, const param_row *r, int layer, int64_t before) {
-    const prog_param *q = fused_of(m, r->fused);
+    const prog_param *q = find_fused(m, r->fused);
     model_param *p = &m->param[m->params++];
     *p = (model_param){ .layer = layer,
                         .ndim = q->ndim,
@@ -273,7 +279,7 @@ static void add_part(model *m, const param_row *r, int layer, int64_t before) {
                         .offset = q->offset + before };
     for (int i = 0; i < 2; i++) p->dim[i] = size_of(&m->c, r->dim[i]);
     err e = local_size(m, r, p->local);
-    BUG_IF(e); /* fuse() has seen it */
+    BUG_IF(e); /* fuse_params has checked it */
     p->fan_in = p->dim[1];
     snprintf(p->base, sizeof p->base, "%s", r->name);
     if (layer >= 0)
@@ -284,17 +290,17 @@ static void add_part(model *m, const param_row *r, int layer, int64_t before) {
 
 static void list_parts(model *m) {
     m->param = mem_alloc(COUNT_OF(table) * (size_t)(m->c.layers + 1) * sizeof *m->param);
-    room order[] = { ROOM_FIRST, ROOM_BLOCK, ROOM_LAST };
+    bucket_kind order[] = { BUCKET_FIRST, BUCKET_BLOCK, BUCKET_LAST };
     for (size_t o = 0; o < COUNT_OF(order); o++)
-        for (int l = 0; l < (order[o] == ROOM_BLOCK ? m->c.layers : 1); l++) {
-            const char *product = "";
+        for (int l = 0; l < (order[o] == BUCKET_BLOCK ? m->c.layers : 1); l++) {
+            const char *fused = "";
             int64_t before = 0;
             for (size_t i = 0; i < COUNT_OF(table); i++) {
                 const param_row *r = &table[i];
-                if (r->where != order[o] || !exists(&m->c, r)) continue;
-                if (strcmp(product, r->fused)) before = 0;
-                product = r->fused;
-                add_part(m, r, order[o] == ROOM_BLOCK ? l : -1, before);
+                if (r->where != order[o] || !row_applies(&m->c, r)) continue;
+                if (strcmp(fused, r->fused)) before = 0;
+                fused = r->fused;
+                add_part(m, r, order[o] == BUCKET_BLOCK ? l : -1, before);
                 const model_param *p = &m->param[m->params - 1];
                 before += p->local[0] * p->local[1];
             }
@@ -310,7 +316,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
     if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
     err e = fp8_check(&m->l);
-    if (!e) e = fuse(m);
+    if (!e) e = fuse_params(m);
     if (e) {
         model_free(m);
         return err_trail(e, __FILE__, __LINE__);

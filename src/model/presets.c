@@ -156,5 +156,5 @@ err model_preset(const char *name, model_config *c) {
     const char *near = str_nearest(name, name_at, NULL, (int)COUNT_OF(presets));
     err e = ERR("no model preset is called '%s'", name);
     if (near) return err_hint(e, "did you mean '%s'? \"ingot config --models\" lists them", near);
-    return err_hint(e, "\"ingot config --models\" lists them");
+    return err_hint(e, "list them with \"ingot config --models\"");
 }

@@ -1,12 +1,13 @@
-/* A model's memory: regions for its buckets, first values, the inputs of a batch. */
+/* A model's memory: plan regions for its buckets, initial weights, constants, the inputs of a
+ * batch. */
 #include "model_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
-static int copies_of(const model *m, int b) {
-    return m->info[b].where == ROOM_BLOCK ? m->c.layers : 1;
+static int bucket_instances(const model *m, int b) {
+    return m->info[b].where == BUCKET_BLOCK ? m->c.layers : 1;
 }
 
 static dtype master_of(const model *m, int b) {
@@ -16,7 +17,7 @@ static dtype master_of(const model *m, int b) {
 void model_reserve(model *m, plan *p, bool train) {
     for (int b = 0; b < m->buckets; b++) {
         bucket_info *k = &m->info[b];
-        int n = copies_of(m, b);
+        int n = bucket_instances(m, b);
         size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
         k->master = mem_grow(k->master, (size_t)n * sizeof(int));
         k->copy = mem_grow(k->copy, (size_t)n * sizeof(int));
@@ -28,9 +29,9 @@ void model_reserve(model *m, plan *p, bool train) {
             k->grad[l] = -1;
         }
     }
-    for (int b = 0; b < m->buckets && train; b++) { /* in a row: the norm is one call */
+    for (int b = 0; b < m->buckets && train; b++) { /* contiguous: their norm is one call */
         size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
-        for (int l = 0; l < copies_of(m, b); l++)
+        for (int l = 0; l < bucket_instances(m, b); l++)
             m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
 }
@@ -38,25 +39,25 @@ void model_reserve(model *m, plan *p, bool train) {
 bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
     const model *m = ctx;
     const bucket_info *k = &m->info[b];
-    int l = k->where == ROOM_BLOCK ? layer : 0;
+    int l = k->where == BUCKET_BLOCK ? layer : 0;
     return (bucket_regions){ k->copy[l] >= 0 ? k->copy[l] : k->master[l], k->grad[l] };
 }
 
 int model_buckets(const model *m) {
     int n = 0;
-    for (int b = 0; b < m->buckets; b++) n += copies_of(m, b);
+    for (int b = 0; b < m->buckets; b++) n += bucket_instances(m, b);
     return n;
 }
 
 bucket_view model_bucket(const model *m, int i, int rank) {
     int b = 0;
-    while (i >= copies_of(m, b)) i -= copies_of(m, b++);
+    while (i >= bucket_instances(m, b)) i -= bucket_instances(m, b++);
     const bucket_info *k = &m->info[b];
     int64_t count = bucket_stored(&m->bucket[b], &m->l.mesh);
     int slice = m->bucket[b].sharded ? mesh_coord(&m->l.mesh, rank, AX_DP) : 0;
     bucket_view v = { .name = m->bucket[b].name,
                       .bucket = b,
-                      .layer = k->where == ROOM_BLOCK ? i : -1,
+                      .layer = k->where == BUCKET_BLOCK ? i : -1,
                       .dt = m->bucket[b].dt,
                       .count = count,
                       .first = count * slice,
@@ -148,10 +149,10 @@ int64_t model_global_index(const model *m, int param, int rank, int64_t local) {
     return row * p->dim[1] + col;
 }
 
-/* ---- first values ------------------------------------------------------------------------ */
-/* µP: hidden weights shrink with the fan-in beyond the base width; the output starts at zero
- * influence through its logit scale. Standard: one deviation, residual outputs by depth. */
-static double deviation(const model_config *c, const model_param *p) {
+/* ---- initial weights ------------------------------------------------------------------------ */
+/* Standard deviation: init_std, divided by sqrt(2 layers) for the outputs of branches. µP divides
+ * that of hidden weights by the square root of the width relative to the base's. */
+static double init_deviation(const model_config *c, const model_param *p) {
     double std = c->init_std;
     if (p->init == INIT_NORMAL_DEPTH) std /= sqrt(2.0 * c->layers);
     if (c->mup && p->role == ROLE_HIDDEN) std *= sqrt((double)c->mup_base / (double)c->dim);
@@ -168,7 +169,7 @@ typedef struct init_job {
 } init_job;
 enum { INIT_CHUNK = 65536 };
 
-/* Elements that follow one another in a row do so in the whole parameter. */
+/* Elements that are contiguous in a row of the shard are so in the whole parameter. */
 static void init_chunk(void *ctx, int64_t i, int worker) {
     const init_job *j = ctx;
     const model_param *p = &j->m->param[j->param];
@@ -198,7 +199,7 @@ static void narrow_chunk(void *ctx, int64_t i, int worker) {
     dt_from_f32(j->dt, j->from + from, j->to + (size_t)from * dt_size(j->dt), n);
 }
 
-/* A bucket's values to a region of it, narrowed on the way where they must be. */
+/* Writes a bucket's values to one of its regions, converted to the region's type. */
 static void put_bucket(const plan *p, pool *threads, int region, dtype dt, int64_t n,
                        const float *values, void *narrow) {
     const void *from = values;
@@ -210,8 +211,8 @@ static void put_bucket(const plan *p, pool *threads, int region, dtype dt, int64
     plan_put(p, plan_data(p, region), from, (size_t)n * dt_size(dt));
 }
 
-static void put_all(const plan *p, pool *threads, const bucket_view *b, const float *values,
-                    void *narrow) {
+static void put_master_and_copy(const plan *p, pool *threads, const bucket_view *b,
+                                const float *values, void *narrow) {
     put_bucket(p, threads, b->master, b->master_dt, b->count, values, narrow);
     if (b->copy >= 0) put_bucket(p, threads, b->copy, b->dt, b->count, values, narrow);
 }
@@ -229,17 +230,17 @@ void model_init(model *m, plan *p, int rank, uint64_t seed) {
     void *narrow = mem_alloc(most * sizeof(uint16_t));
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i, rank);
-        memset(values, 0, (size_t)b.count * sizeof *values); /* what lies between parameters */
+        memset(values, 0, (size_t)b.count * sizeof *values); /* the padding between parameters */
         for (int k = 0; k < m->params; k++) {
             init_job j = { .m = m, .param = k, .rank = rank };
             if (!model_param_range(m, k, &b, &j.range)) continue;
             j.key = rng_key_of(seed, hash_str(m->param[k].name));
             j.at = values + j.range.at;
-            j.std = deviation(&m->c, &m->param[k]);
+            j.std = init_deviation(&m->c, &m->param[k]);
             int64_t n = j.range.to - j.range.from;
             pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
         }
-        put_all(p, threads, &b, values, narrow);
+        put_master_and_copy(p, threads, &b, values, narrow);
     }
     free(values);
     free(narrow);
@@ -272,8 +273,8 @@ int64_t rope_width(const model_config *c) {
 
 int64_t rope_dims(const model_config *c) { return (rope_width(c) + 1) / 2 * 2; }
 
-/* Llama 3: waves longer than the original context are stretched by `factor`, short ones left,
- * those between blended. */
+/* Llama 3: frequencies of few turns within the original context are divided by the factor, those of
+ * many are kept, and those between are interpolated. */
 static double scaled_frequency(const model_config *c, double f) {
     if (c->rope_scaling != ROPE_LLAMA3) return f;
     double turns = (double)c->rope_original * f / 6.283185307179586;
@@ -313,17 +314,17 @@ void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
         const char *name;
         const void *data;
         size_t size;
-        bool cut;
+        bool sharded;
     } in[] = {
         { "tokens", b->tokens, 4, true }, { "targets", b->targets, 4, true },
-        { "pos_cut", b->pos, 4, true },   { "ids", b->ids, 8, true },
+        { "pos_shard", b->pos, 4, true }, { "ids", b->ids, 8, true },
         { "pos", b->pos, 4, false },      { "start", b->start, 4, false },
     };
     for (size_t i = 0; i < COUNT_OF(in); i++) {
         void *to = plan_input(p, in[i].name);
         if (!to || !in[i].data) continue;
-        size_t skip = in[i].cut ? (size_t)from * in[i].size : 0;
+        size_t skip = in[i].sharded ? (size_t)from * in[i].size : 0;
         plan_put(p, to, (const char *)in[i].data + skip,
-                 (size_t)(in[i].cut ? n : b->n) * in[i].size);
+                 (size_t)(in[i].sharded ? n : b->n) * in[i].size);
     }
 }
