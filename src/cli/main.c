@@ -55,22 +55,28 @@ static const cli_command commands[] = {
       .usage = "HF_FOLDER RUN",
       .summary = "make a run from a Hugging Face model",
       .run = cmd_import,
-      .help = "Reads config.json and the safetensors of a gpt2, gpt_neox, llama, mistral, olmo2,\n"
-              "qwen2 or qwen3 model, in one file or several, and writes a checkpoint to RUN.\n"
-              "Continue training it with --checkpoint.initial_load_path=RUN.\n"
-              "\n"
-              "Example\n"
-              "  ingot import ~/models/Qwen3-0.6B runs/qwen3\n" },
+      .help =
+          "Reads config.json, the safetensors (one file or several) and the tokenizer of a gpt2,\n"
+          "gpt_neox, llama, mistral, olmo2, qwen2 or qwen3 model, and writes a checkpoint to\n"
+          "RUN. A model that computes something else is refused; keys of config.json that ingot\n"
+          "does not know are listed. To train it further, start a new run with\n"
+          "--checkpoint.initial_load_path=RUN.\n"
+          "\n"
+          "Example\n"
+          "  ingot import ~/models/Qwen3-0.6B runs/qwen3\n" },
     { .name = "export",
       .usage = "RUN HF_FOLDER [options]",
       .summary = "write a model as a Hugging Face folder",
       .run = cmd_export,
       .spec = &cmd_export_spec,
-      .help = "Writes config.json and model.safetensors, which transformers loads.\n"
-              "\n"
-              "Example\n"
-              "  ingot export runs/tiny tiny-hf --dtype bf16\n"
-              "\n" },
+      .help =
+          "Writes config.json, generation_config.json, model.safetensors and the tokenizer, which\n"
+          "transformers loads. HF_FOLDER appears when it is complete; an earlier export in its\n"
+          "place is replaced. A model that the family cannot express is refused.\n"
+          "\n"
+          "Example\n"
+          "  ingot export runs/tiny tiny-hf --dtype bf16\n"
+          "\n" },
     { .name = "doctor",
       .usage = "[--json]",
       .summary = "say what this build and this machine can do",
