@@ -6,7 +6,7 @@
 #include <string.h>
 
 typedef struct inspect_args {
-    const char *input, *tokenizer;
+    const char *input, *tokenizer, *dtype;
     int64_t samples, document, seed;
     bool json, verify, held_out;
 } inspect_args;
@@ -163,8 +163,11 @@ static err report(const inspect_args *a, data_source *s, const look_text *l) {
 static err inspect(const inspect_args *a) {
     data_source *s = NULL;
     look_text l = { 0 };
+    raw_dtype dtype = RAW_GUESS;
     err e = OK;
-    TRY_CLEAN(data_open_paths(&a->input, 1, &(data_options){ .held_out = a->held_out }, &s));
+    if (a->dtype) TRY(raw_dtype_parse(a->dtype, &dtype));
+    TRY_CLEAN(data_open_paths(&a->input, 1,
+                              &(data_options){ .held_out = a->held_out, .raw_dtype = dtype }, &s));
     if (!s) return ERR("%s: nothing was held out there", a->input);
     if (a->verify) TRY_CLEAN(data_verify(s));
     TRY_CLEAN(look_text_open(s, a->tokenizer, &l));
@@ -188,6 +191,7 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, AT(seed), "N", "other documents" },
     { "document", ARG_COUNT, AT(document), "I", "show this one" },
     { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "what writes the ids as text (default: what lies beside the shards)", 't' },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
     { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
     { "verify", ARG_FLAG, AT(verify), "", "read all of it: checksum and ids, however large" },
     { "json", ARG_FLAG, AT(json), "", "print JSON" },

@@ -7,7 +7,7 @@
 #include <string.h>
 
 typedef struct stats_args {
-    const char *input, *tokenizer;
+    const char *input, *tokenizer, *dtype;
     int64_t top;
     bool json, held_out;
 } stats_args;
@@ -223,7 +223,10 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     look_text l = { 0 };
     err e = OK;
     TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
-    TRY(data_open_paths(&a.input, 1, &(data_options){ .held_out = a.held_out }, &s));
+    raw_dtype dtype = RAW_GUESS;
+    if (a.dtype) TRY(raw_dtype_parse(a.dtype, &dtype));
+    TRY(data_open_paths(&a.input, 1, &(data_options){ .held_out = a.held_out, .raw_dtype = dtype },
+                        &s));
     if (!s) return ERR("%s: nothing was held out there", a.input);
     TRY_CLEAN(look_text_open(s, a.tokenizer, &l));
     TRY_CLEAN(report(&a, s, &l));
@@ -238,6 +241,7 @@ cleanup:
 static const cli_arg args[] = {
     { "top", ARG_COUNT, AT(top), "N", "commonest ids to show (default 10)" },
     { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "what writes the ids as text (default: what lies beside the shards)", 't' },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
     { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
     { "json", ARG_FLAG, AT(json), "", "print JSON" },
 };

@@ -1,5 +1,7 @@
 /* ingot: finds the command and runs it. The only place that exits. */
+#include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <string.h>
 #include <unistd.h>
@@ -216,6 +218,19 @@ static void catch_signals(void) {
     signal(SIGXFSZ, SIG_IGN);
 }
 
+/* What a command printed is not written before the buffer is: a full disk may show only now. A reader
+ * that has gone away, as `head` does, has what it wants. */
+static err check_output(void) {
+    bool failed = ferror(stdout);
+    int code = fflush(stdout) == 0 ? 0 : errno;
+    struct pollfd reader = { .fd = STDOUT_FILENO };
+    bool gone = code == EPIPE || (poll(&reader, 1, 0) > 0 && reader.revents & POLLERR);
+    if (!(failed || code) || gone) return OK;
+    return err_hint(
+        ERR("cannot write to standard output%s%s", code ? ": " : "", code ? strerror(code) : ""),
+        "is the disk full?");
+}
+
 int main(int argc, char **argv) {
     open_standard_files();
     catch_signals();
@@ -225,6 +240,7 @@ int main(int argc, char **argv) {
         return EXIT_USAGE;
     }
     err e = dispatch(argc - 1, argv + 1);
+    if (!e) e = check_output();
     if (!e) return EXIT_DONE;
     err_print(stderr, e, debug);
     int code = is_usage_error(e) ? EXIT_USAGE : EXIT_ERROR;

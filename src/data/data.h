@@ -81,8 +81,9 @@ typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_BPE, TOKENIZER_KIND
 const char *token_kind_name(token_kind kind);
 
 typedef struct data_info {
-    const char *path;   /* owned by the source */
-    const char *format; /* "ingot tokens", "llm.c tokens", "raw u16 tokens", "text", ...; static */
+    const char *path; /* owned by the source */
+    const char
+        *format; /* "ingot tokens", "llm.c tokens", "raw uint16 tokens", "text", ...; static */
     token_kind tokenizer;
     uint64_t tokenizer_hash;    /* identifies a trained vocabulary; 0: none */
     const char *tokenizer_path; /* the file that writes these ids out as text; NULL: none known */
@@ -95,12 +96,17 @@ typedef struct data_info {
 
 typedef struct data_source data_source;
 
+/* Ids in a .bin file without a header. RAW_GUESS: by their values, which a file of 256 bytes shows;
+ * what was guessed is in data_info.format. */
+typedef enum { RAW_GUESS, RAW_UINT16, RAW_UINT32, RAW_INT64 } raw_dtype;
+err raw_dtype_parse(const char *name, raw_dtype *out) MUST_USE; /* "uint16", ... */
+
 /* Opens token files or texts, told apart by content:
  *   a folder          shards written by data_tokenize_text, by its index.json
  *   .tok              our own format, below; checksums are verified up to DATA_VERIFY_BYTES
  *   X.bin + X.idx     Megatron's, by either name or by X alone
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
- *   *.bin             without a header: raw u16 as nanoGPT writes it
+ *   *.bin             without a header: raw ids, uint16 as nanoGPT writes them, uint32 or int64
  *   anything else     UTF-8 text, JSON lines and what else text/ reads, plain or compressed:
  *                     tokenized in memory, to the tokens that data_tokenize_text makes of it
  * @param vocab_limit ids must be below it (the model's vocabulary); 0: no limit. Files up to
@@ -112,6 +118,7 @@ typedef struct data_options {
     int64_t vocab_limit;
     const char *tokenizer; /* of texts, as tokenizer_open takes it; NULL: "bytes" */
     bool held_out;         /* of folders, the shards held out instead of those to train on */
+    raw_dtype raw_dtype;
 } data_options;
 /* Several paths as one source, one after the other: shards may lie on several disks.
  * @param out NULL without an error when `held_out` is asked for and nothing was held out. */

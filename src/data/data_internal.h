@@ -70,6 +70,8 @@ static inline int32_t shard_token(const data_shard *s, int64_t i) {
 typedef err (*file_parser)(data_shard *s, data_info *info, bool *found);
 err tokfile_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
 err foreign_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
+/* Raw tokens, a .bin file without a header. */
+err raw_parse(data_shard *s, raw_dtype dtype, data_info *info) MUST_USE;
 /* Megatron's pair of files, from either name or the part they share. */
 bool megatron_is(const char *path);
 err megatron_open(data_shard *s, data_info *info) MUST_USE;
@@ -87,6 +89,7 @@ int token_width(int64_t vocab); /* bytes of a stored token */
 /* ---- shards.c: folders ------------------------------------------------------------------------ */
 #define SHARDS_INDEX     "index.json"
 #define SHARDS_TOKENIZER "tokenizer.json"
+#define SHARDS_LOCK      ".lock" /* while a process writes there */
 /* Opens every shard that a folder's index lists, one part of it. */
 err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;
 

@@ -42,24 +42,105 @@ static err parse_llmc(data_shard *s, data_info *info, bool *found) {
     return OK;
 }
 
-/* ---- nanoGPT --------------------------------------------------------------------------------- */
+/* ---- raw tokens ------------------------------------------------------------------------------
+ * nanoGPT's files and what numpy's tofile writes: nothing but ids, which have nothing to be told by
+ * but the name .bin. Their type is guessed from the values. Seen as pairs of 16-bit halves:
+ *
+ *     uint16    both halves are ids
+ *     uint32    the high halves are zero, or small where the vocabulary exceeds 65,536
+ *     int64     as uint32, and every second pair is zero
+ */
+enum { RAW_SAMPLES = 1 << 14, RAW_ENOUGH = 32, RAW_HIGH_HALF = 31, RAW_LOW_HALF = 4096 };
+enum { GPT2_EOS = 50256 };
 
-/* Raw u16 has nothing to be told by but its name. Its ids are GPT-2's where they reach 50256. */
-static err parse_raw(data_shard *s, data_info *info, bool *found) {
-    if (!str_ends(s->path, ".bin")) return OK;
-    *found = true;
-    if (s->file.size % 2)
-        return err_hint(
-            ERR("%s: %zu bytes, an odd number, cannot be 16-bit tokens", s->path, s->file.size),
-            "a .bin file is an llm.c or Megatron token file or raw 16-bit tokens; name a text .txt");
-    *info = (data_info){ .format = "raw u16 tokens", .eos = 50256 };
-    s->width = 2;
-    return shard_place_tokens(s, 0, 0, s->file.size / 2);
+static const struct raw_kind {
+    const char *name, *format;
+    int width;
+} RAW_KINDS[] = {
+    [RAW_UINT16] = { "uint16", "raw uint16 tokens", 2 },
+    [RAW_UINT32] = { "uint32", "raw uint32 tokens", 4 },
+    [RAW_INT64] = { "int64", "raw int64 tokens", 8 },
+};
+
+err raw_dtype_parse(const char *name, raw_dtype *out) {
+    *out = RAW_GUESS;
+    for (size_t i = RAW_UINT16; i < COUNT_OF(RAW_KINDS); i++)
+        if (strcmp(name, RAW_KINDS[i].name) == 0) *out = (raw_dtype)i;
+    if (*out == RAW_GUESS)
+        return err_hint(ERR("--dtype: \"%.40s\" is not a type of tokens", name),
+                        "raw .bin files hold uint16, uint32 or int64");
+    return OK;
+}
+
+/* What a sample of 32-bit words shows, spread over the whole file. */
+typedef struct raw_look {
+    uint32_t largest_low, largest_high; /* halves of the even words */
+    bool odd_zero;                      /* every second word is zero */
+    int64_t words;
+} raw_look;
+
+static raw_look look_at_words(const io_mapping *m) {
+    raw_look l = { .odd_zero = true };
+    size_t pairs = m->size / 8, step = MAX(1, pairs / RAW_SAMPLES);
+    for (size_t i = 0; i < pairs; i += step) {
+        uint32_t pair[2];
+        memcpy(pair, m->data + 8 * i, sizeof pair);
+        l.largest_low = MAX(l.largest_low, pair[0] & 0xFFFF);
+        l.largest_high = MAX(l.largest_high, pair[0] >> 16);
+        l.odd_zero = l.odd_zero && pair[1] == 0;
+        if (pair[1]) l.largest_high = MAX(l.largest_high, pair[1] >> 16);
+        l.words += 2;
+    }
+    return l;
+}
+
+static raw_dtype guess_raw(const io_mapping *m, const raw_look *l) {
+    bool small = l->largest_high == 0 ||
+                 (l->largest_high <= RAW_HIGH_HALF && l->largest_low >= RAW_LOW_HALF);
+    if (m->size % 4 || l->words < RAW_ENOUGH || !small) return RAW_UINT16;
+    return l->odd_zero && m->size % 8 == 0 ? RAW_INT64 : RAW_UINT32;
+}
+
+/* 64-bit ids become 32-bit ones in memory: readers know those. */
+static err narrow_tokens(data_shard *s) {
+    size_t n = s->file.size / 8;
+    uint32_t *ids = mem_alloc(n * sizeof *ids);
+    s->made = ids;
+    for (size_t i = 0; i < n; i++) {
+        int64_t id;
+        memcpy(&id, s->file.data + 8 * i, sizeof id);
+        if (id < 0 || id > INT32_MAX)
+            return err_hint(
+                ERR("%s: token %zu is %lld as int64, which is no id", s->path, i, (long long)id),
+                "name another type of tokens");
+        ids[i] = (uint32_t)id;
+    }
+    s->tokens = ids;
+    s->n = (int64_t)n;
+    s->width = 4;
+    return OK;
+}
+
+err raw_parse(data_shard *s, raw_dtype dtype, data_info *info) {
+    raw_look l = look_at_words(&s->file);
+    if (dtype == RAW_GUESS) dtype = guess_raw(&s->file, &l);
+    const struct raw_kind *k = &RAW_KINDS[dtype];
+    if (s->file.size % (size_t)k->width)
+        return err_hint(ERR("%s: %zu bytes are not a whole number of %s tokens", s->path,
+                            s->file.size, k->name),
+                        "a .bin file is an llm.c or Megatron token file or raw uint16, uint32 or "
+                        "int64 tokens; name a text .txt");
+    /* Larger ids than GPT-2's are another tokenizer's, whose end of document nobody knows. */
+    *info =
+        (data_info){ .format = k->format, .eos = k->width > 2 && l.largest_high ? -1 : GPT2_EOS };
+    if (k->width == 8) return narrow_tokens(s);
+    s->width = k->width;
+    TRY(shard_place_tokens(s, 0, 0, s->file.size / (size_t)k->width));
+    return OK;
 }
 
 err foreign_parse(data_shard *s, data_info *info, bool *found) {
-    TRY(parse_llmc(s, info, found));
-    return *found ? OK : parse_raw(s, info, found);
+    return parse_llmc(s, info, found);
 }
 
 /* ---- Megatron ----------------------------------------------------------------------------------

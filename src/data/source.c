@@ -236,7 +236,9 @@ static err open_file(data_shard *s, const data_options *o, data_info *info) {
     if (s->file.size == 0) return ERR("%s is empty", s->path);
     bool found = false;
     for (size_t i = 0; i < COUNT_OF(parsers) && !found; i++) TRY(parsers[i](s, info, &found));
-    if (!found) {
+    if (!found && str_ends(s->path, ".bin")) {
+        TRY(raw_parse(s, o->raw_dtype, info));
+    } else if (!found) {
         const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
         TRY(text_tokenize(s, tokenizer, info));
         io_unmap(&s->file);

@@ -344,7 +344,6 @@ cleanup:
 static err prepare_folder(const char *folder, const tokenize_options *o, const char *identity,
                           int32_t eos) {
     bool there = false;
-    TRY(io_make_dirs(folder));
     TRY(refuse_others(folder));
     if (!o->fresh) TRY(check_identity(folder, identity, &there));
     TRY(remove_left(folder, o->fresh));
@@ -386,7 +385,7 @@ static err list_all(tokenizing *t, const text_inputs *in, const char *folder,
     return e;
 }
 
-static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
+static err fill_folder(tokenizing *t, text_inputs *in, const char *folder) {
     const struct {
         uint64_t input, tokenizer, below;
         int64_t eos;
@@ -401,6 +400,19 @@ static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
     TRY(remove_left(folder, true)); /* nothing here is worth keeping */
     return err_hint(ERR("%s: there is no text to train on in the input", folder),
                     "is the input what it should be? `ingot data filter` shows what it reads");
+}
+
+/* Two processes would write the same shards, and one remove the other's temporary files. */
+static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
+    io_lock *lock = NULL;
+    char *path = io_join(folder, SHARDS_LOCK);
+    err e = io_make_dirs(folder);
+    if (!e) e = io_lock_take(path, folder, &lock);
+    if (!e) e = fill_folder(t, in, folder);
+    if (lock) err_free(io_remove_tree(folder, path)); /* one that a killed process left, too */
+    io_lock_free(lock);
+    free(path);
+    return e;
 }
 
 static err to_file(tokenizing *t, text_inputs *in, const char *path) {

@@ -305,7 +305,8 @@ static void foreign_token_files_are_read(void **state) {
     assert_tokens(s, (const int32_t[]){ 3, 50256, 5, 60000 }, 4);
     assert_int_equal(data_source_info(s)->eos, 50256);
     data_close(s);
-    assert_error(data_open(folder_write_bytes(*state, "odd.bin", raw, 7), 0, &s), "odd", "odd.bin");
+    assert_error(data_open(folder_write_bytes(*state, "odd.bin", raw, 7), 0, &s),
+                 "whole number of uint16", "odd.bin");
 
     int32_t gpt2[256 + 1] = { 20240520, 1, 2 }, llama[256 + 3] = { 20240801, 7, 3 };
     gpt2[256] = (int32_t)(11u | 50256u << 16);
@@ -334,6 +335,68 @@ static void foreign_token_files_are_read(void **state) {
                  "version 2", "v2.bin");
     assert_error(data_open(folder_write_bytes(*state, "head.bin", gpt2, 1000), 0, &s), "header",
                  "head.bin");
+}
+
+/* ids as numpy writes them: n values of `width` bytes. */
+static const char *write_raw(test_folder *f, const int64_t *ids, int n, int width) {
+    char *bytes = malloc((size_t)(n * width));
+    for (int i = 0; i < n; i++)
+        memcpy(bytes + i * width, &ids[i], (size_t)width); /* little-endian */
+    const char *path = folder_write_bytes(f, "raw.bin", bytes, (size_t)(n * width));
+    free(bytes);
+    return path;
+}
+
+static void raw_tokens_are_told_by_their_values(void **state) {
+    enum { N = 1000 };
+    static const struct {
+        int64_t vocab;
+        int width;
+        const char *format;
+    } kinds[] = {
+        { 4, 2, "raw uint16 tokens" },      { 65, 2, "raw uint16 tokens" },
+        { 50257, 2, "raw uint16 tokens" },  { 65536, 2, "raw uint16 tokens" },
+        { 65, 4, "raw uint32 tokens" },     { 50257, 4, "raw uint32 tokens" },
+        { 128256, 4, "raw uint32 tokens" }, { 262144, 4, "raw uint32 tokens" },
+        { 65, 8, "raw int64 tokens" },      { 50257, 8, "raw int64 tokens" },
+        { 128256, 8, "raw int64 tokens" },
+    };
+    int64_t ids[N];
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        rng_key key = rng_key_of(1, k);
+        for (int i = 0; i < N; i++)
+            ids[i] = (int64_t)rng_below(key, (uint64_t)i, (uint64_t)kinds[k].vocab);
+        data_source *s = NULL;
+        assert_ok(data_open(write_raw(*state, ids, N, kinds[k].width), 0, &s));
+        assert_string_equal(data_source_info(s)->format, kinds[k].format);
+        assert_int_equal(data_source_info(s)->tokens, N);
+        for (int i = 0; i < N; i++) assert_int_equal(data_token(s, i), ids[i]);
+        assert_int_equal(data_source_info(s)->eos, kinds[k].vocab > 65536 ? -1 : 50256);
+        data_close(s);
+    }
+}
+
+static void the_type_of_raw_tokens_can_be_given(void **state) {
+    const int64_t few[] = { 7, 8, 9, 10 };
+    data_source *s = NULL;
+    const char *path = write_raw(*state, few, 4, 4); /* too few to guess */
+    assert_ok(data_open_paths(&path, 1, &(data_options){ .raw_dtype = RAW_UINT32 }, &s));
+    assert_tokens(s, (const int32_t[]){ 7, 8, 9, 10 }, 4);
+    data_close(s);
+    assert_ok(data_open_paths(&path, 1, &(data_options){ .raw_dtype = RAW_UINT16 }, &s));
+    assert_tokens(s, (const int32_t[]){ 7, 0, 8, 0, 9, 0, 10, 0 }, 8);
+    data_close(s);
+    const int64_t odd[] = { 7, 8, (int64_t)1 << 40 };
+    path = write_raw(*state, odd, 3, 8);
+    assert_error(data_open_paths(&path, 1, &(data_options){ .raw_dtype = RAW_INT64 }, &s),
+                 "raw.bin", "token 2", "1099511627776");
+    path = write_raw(*state, few, 3, 4);
+    assert_error(data_open_paths(&path, 1, &(data_options){ .raw_dtype = RAW_INT64 }, &s),
+                 "12 bytes");
+    raw_dtype dtype;
+    assert_ok(raw_dtype_parse("int64", &dtype));
+    assert_int_equal(dtype, RAW_INT64);
+    assert_error(raw_dtype_parse("float", &dtype), "float");
 }
 
 static void built_in_data_is_the_corpus(void **state) {
@@ -374,6 +437,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_larger_vocabulary_than_the_model_is_refused, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(foreign_token_files_are_read, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(raw_tokens_are_told_by_their_values, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(the_type_of_raw_tokens_can_be_given, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(built_in_data_is_the_corpus),
     };

@@ -300,6 +300,41 @@ static void damaged_folders_never_crash(void **state) {
 }
 
 #define IN_WORLD(f) cmocka_unit_test_setup_teardown(f, make_world, remove_world)
+/* Another process at work in the folder is named; once it has ended the folder is free. */
+static void two_processes_do_not_share_a_folder(void **state) {
+    const char *text = folder_write(*state, "in.txt", "some text\n");
+    const char *out = in_folder(*state, "out");
+    int ready[2], end[2];
+    assert_int_equal(pipe(ready) | pipe(end), 0);
+    assert_ok(io_make_dirs(out));
+    pid_t other = fork();
+    if (other == 0) {
+        io_lock *lock = NULL;
+        char byte = io_lock_take(in_folder(*state, "out/.lock"), out, &lock) != OK;
+        if (write(ready[1], &byte, 1) != 1 || read(end[0], &byte, 1) != 1) _exit(1);
+        _exit(0);
+    }
+    char failed = 1;
+    assert_int_equal(read(ready[0], &failed, 1), 1);
+    assert_int_equal(failed, 0);
+    tokenizer *t = NULL;
+    text_inputs *in = NULL;
+    tokenize_report r;
+    assert_ok(tokenizer_open("bytes", NULL, &t));
+    tokenize_options o = { .tokenizer = t, .eos = -1, .quiet = true, .fresh = true };
+    assert_ok(text_inputs_open(&text, 1, &(text_input_options){ 0 }, &in));
+    char pid[32];
+    snprintf(pid, sizeof pid, "process %d", (int)other);
+    assert_error(data_tokenize_text(in, out, &o, &r), "out is in use", pid);
+    assert_false(io_exists(in_folder(*state, "out/index.json")));
+    assert_int_equal(write(end[1], "x", 1), 1);
+    assert_int_equal(waitpid(other, NULL, 0), other);
+    assert_ok(data_tokenize_text(in, out, &o, &r));
+    text_inputs_close(in);
+    tokenizer_free(t);
+    for (int i = 0; i < 2; i++) close(ready[i]), close(end[i]);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         IN_WORLD(shards_hold_every_document_once),
@@ -309,6 +344,8 @@ int main(void) {
         IN_WORLD(another_input_needs_another_folder),
         IN_WORLD(many_sources_are_counted_together),
         IN_WORLD(damaged_folders_never_crash),
+        cmocka_unit_test_setup_teardown(two_processes_do_not_share_a_folder, folder_setup,
+                                        folder_teardown),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
