@@ -1,0 +1,182 @@
+/* A thousand flipped bits, anywhere in a run's folder: each one is an error when the run continues or
+ * is sampled, or the run continues to the very bits of the undamaged one. */
+#include "support/folder.h"
+
+#include <ftw.h>
+
+#include "train/train.h"
+
+enum { FLIPS = 1000 };
+#define TOKENIZER FIXTURES "/tokenizers/gpt2.json"
+
+/* ---- a run ----------------------------------------------------------------------------------- */
+static err run_to(test_folder *f, const char *dir, const char *stop) {
+    const char *const options[][2] = {
+        { "model.layers", "1" },
+        { "model.dim", "16" },
+        { "model.heads", "1" },
+        { "model.kv_heads", "1" },
+        { "model.head_dim", "16" },
+        { "model.ffn_dim", "16" },
+        { "training.steps", "4" },
+        { "training.seq_len", "16" },
+        { "training.threads", "1" },
+        { "training.local_batch_size", "1" },
+        { "metrics.log_every", "0" },
+        { "validation.every", "0" },
+        { "data.train", in_folder(f, "text.txt") },
+        { "data.tokenizer", TOKENIZER },
+        { "data.prefetch", "0" },
+        { "device.kind", "cpu" },
+        { "run.dir", dir },
+        { "training.stop", stop },
+    };
+    config c;
+    config_init(&c);
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        assert_ok(config_set(&c, options[i][0], options[i][1]));
+    err e = train_run(&c, &(train_options){ .quiet = true });
+    config_free(&c);
+    return e;
+}
+
+static void write_text(test_folder *f) {
+    str text = { 0 };
+    for (int i = 0; i < 40; i++)
+        str_add(&text, "The number %d comes after %d. Many people know that.\n\n", i + 1, i);
+    folder_write(f, "text.txt", text.text);
+    str_free(&text);
+}
+
+/* ---- files ----------------------------------------------------------------------------------- */
+enum { MOST_FILES = 32 };
+static struct {
+    char path[MOST_FILES][256]; /* below the folder */
+    size_t bytes[MOST_FILES], all;
+    int n;
+    size_t root; /* length of the folder's path */
+} list;
+
+static int list_file(const char *path, const struct stat *st, int kind) {
+    if (kind != FTW_F || st->st_size == 0) return 0;
+    assert_true(list.n < MOST_FILES);
+    snprintf(list.path[list.n], sizeof list.path[0], "%s", path + list.root);
+    list.bytes[list.n++] = (size_t)st->st_size;
+    list.all += (size_t)st->st_size;
+    return 0;
+}
+
+static void list_files(const char *folder) {
+    memset(&list, 0, sizeof list);
+    list.root = strlen(folder) + 1;
+    assert_int_equal(ftw(folder, list_file, 8), 0);
+}
+
+/* Copies the listed files, one of them with a bit flipped. */
+static void copy_damaged(test_folder *f, const char *from, const char *to, int damaged,
+                         size_t bit) {
+    assert_ok(io_remove_tree(f->path, to));
+    for (int i = 0; i < list.n; i++) {
+        char *source = io_join(from, list.path[i]), *target = io_join(to, list.path[i]), *bytes;
+        size_t n;
+        char *slash = strrchr(target, '/');
+        *slash = '\0';
+        assert_ok(io_make_dirs(target));
+        *slash = '/';
+        assert_ok(io_read(source, 1 << 26, &bytes, &n));
+        if (i == damaged) bytes[bit / 8] ^= (char)(1 << bit % 8);
+        write_bytes(target, bytes, n);
+        free(bytes);
+        free(source);
+        free(target);
+    }
+}
+
+static void compare_files(const char *a, const char *b, const char *name, const char *what) {
+    char *x = io_join(a, name), *y = io_join(b, name), *p, *q;
+    size_t n, m;
+    assert_ok(io_read(x, 1 << 26, &p, &n));
+    assert_ok(io_read(y, 1 << 26, &q, &m));
+    if (n != m || memcmp(p, q, n)) fail_msg("%s: believed, and %s differs", what, name);
+    free(p);
+    free(q);
+    free(x);
+    free(y);
+}
+
+/* ---- what a reader of the run sees ----------------------------------------------------------- */
+/* @return false when the damage is found; fails when it is believed and changes a text. */
+static bool tokenizer_is_believed(const char *dir, const tokenizer *good, const char *what) {
+    model_config c;
+    ckpt_state s;
+    char *checkpoint = NULL, *path = io_join(dir, "tokenizer.json");
+    tokenizer *t = NULL;
+    err e = ckpt_latest(dir, &checkpoint);
+    if (!e) e = ckpt_read_manifest(checkpoint, &c, &s, NULL);
+    if (!e) e = tokenizer_open(path, NULL, &t);
+    if (!e) e = ckpt_check_tokenizer(&s, t, path);
+    for (int32_t id = 0; !e && id < tokenizer_vocab(good); id++) {
+        str a = { 0 }, b = { 0 };
+        tokenizer_decode(good, &id, 1, true, &a);
+        tokenizer_decode(t, &id, 1, true, &b);
+        bool same = a.len == b.len && (a.len == 0 || !memcmp(a.text, b.text, a.len));
+        if (!same) fail_msg("%s: believed, and token %d reads otherwise", what, id);
+        str_free(&a);
+        str_free(&b);
+    }
+    bool believed = !e;
+    err_free(e);
+    tokenizer_free(t);
+    free(checkpoint);
+    free(path);
+    return believed;
+}
+
+static void every_flip_is_found_or_harmless(void **state) {
+    test_folder *f = *state;
+    const char *good = in_folder(f, "good"), *whole = in_folder(f, "whole"),
+               *bad = in_folder(f, "bad");
+    tokenizer *t;
+    rng_key key = rng_key_of(1, 2);
+    int found = 0;
+    write_text(f);
+    assert_ok(tokenizer_open(TOKENIZER, NULL, &t));
+    assert_ok(run_to(f, good, "3"));
+    assert_ok(run_to(f, whole, "3"));
+    assert_ok(run_to(f, whole, "4"));
+    list_files(good);
+    for (uint64_t i = 0; i < FLIPS; i++) {
+        /* half of them by file, so that the small ones get their share */
+        int file = (int)rng_below(key, 3 * i, (uint64_t)list.n);
+        uint64_t at = rng_below(key, 3 * i + 1, list.all);
+        if (i % 2)
+            for (file = 0; at >= list.bytes[file]; file++) at -= list.bytes[file];
+        size_t bit = rng_below(key, 3 * i + 2, 8 * list.bytes[file]);
+        char what[320];
+        snprintf(what, sizeof what, "bit %zu of %s", bit, list.path[file]);
+        copy_damaged(f, good, bad, file, bit);
+        bool believed = tokenizer_is_believed(bad, t, what);
+        err e = run_to(f, bad, "4");
+        if (e || !believed) found++;
+        if (!e) {
+            compare_files(whole, bad, "checkpoints/step-00000004/model.safetensors", what);
+            compare_files(whole, bad, "checkpoints/step-00000004/optim.safetensors", what);
+            compare_files(whole, bad, "checkpoints/step-00000004/manifest.json", what);
+            compare_files(whole, bad, "tokenizer.json", what);
+        }
+        err_free(e);
+    }
+    fprintf(stderr, "%d flips: %d found, %d harmless\n", FLIPS, found, FLIPS - found);
+    assert_true(found > FLIPS / 4); /* of weights, states, manifest, tokenizer */
+    tokenizer_free(t);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_flip_is_found_or_harmless, folder_setup,
+                                        folder_teardown),
+    };
+    freopen("/dev/null", "w", stdout);                                  /* of a thousand runs */
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0); /* without a disk's fsync */
+    return cmocka_run_group_tests_name("run damage", tests, NULL, NULL);
+}
