@@ -1,114 +1,329 @@
-/* GELU (tanh and erf forms) and SwiGLU. Bytes moved: each operand once; what limits them is
- * the exponential, so the common forms use the cheapest one there is, vec_logistic2. */
-#include "chunks.h"
-#include "vec.h"
-#include "vmath.h"
+/* GELU (tanh and erf forms) and SwiGLU. Each is x s(x), with s a function that rises from 0 to 1: the
+ * logistic function of x (SiLU) or of a cubic in x (GELU, tanh form), or the normal distribution's Phi
+ * (GELU, erf form). Bytes moved: each operand once.
+ *
+ * What limits them is the exponential inside s. There are only 65,536 bf16 numbers, so with vectors of
+ * four lanes bf16 operands look values up in tables made by the fp32 code, in a quarter of the time; wider
+ * vectors compute them faster than they would gather them.
+ *
+ * Loops run over whole units, and what is left of a row goes through a padded unit and the same code:
+ * compilers may round the scalar rest of a loop differently from its vectors, and a value must not
+ * depend on its position in a row. */
+#include "stream.h"
 
+#include <pthread.h>
 #include <string.h>
 
-static const float LOG2E = 1.44269504f;
-/* Vectors whose exponentials run side by side: each is one long chain of dependent steps, and
- * results are stored only when all are there, so that no store keeps them apart. */
-enum { SIDE = 4 };
+enum { BY_TABLE = VEC == 4, BF16_NUMBERS = 1 << 16 };
 
-/* ---- GELU ------------------------------------------------------------------------------------ */
-/* The tanh form is x s(z) with s the logistic function and z = x (a + b x^2), a = 2 sqrt(2 / pi),
- * b = 0.044715 a; its slope is s + x s (1 - s) z'. */
+/* ---- s(x) and its slope ---------------------------------------------------------------------- */
+typedef enum { GATE_TANH, GATE_ERF, GATE_SILU } gate_kind;
+
+static const float LOG2E = 1.44269504f;
+/* The tanh form: s is the logistic function of x (a + b x^2), a = 2 sqrt(2 / pi), b = 0.044715 a. */
 static const float GELU_A = 1.5957691216f, GELU_B = 0.0713548163f;
 
-VEC_INLINE vf gelu_logistic(vf x) {
-    return vec_logistic2(x * (x * x * -(LOG2E * GELU_B) - LOG2E * GELU_A));
-}
-VEC_INLINE vf gelu_tanh_at(vf x) { return x * gelu_logistic(x); }
-VEC_INLINE vf gelu_tanh_slope(vf x) {
-    vf s = gelu_logistic(x);
-    return s + x * (s - s * s) * (x * x * (3 * GELU_B) + GELU_A);
-}
-static void gelu_tanh(const float *x, float *y, int64_t n) {
-    int64_t k = 0;
-    for (vf out[SIDE]; k + SIDE * VEC <= n; k += SIDE * VEC) {
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) {
-            out[i] = gelu_tanh_at(vec_load(DT_F32, x, k + i * VEC));
-        }
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) vec_store(DT_F32, y, k + i * VEC, out[i]);
-    }
-    for (; k < n; k++) y[k] = gelu_tanh_at(vec_of(x[k]))[0];
-}
-static void gelu_tanh_bwd(const float *dy, const float *x, float *dx, int64_t n) {
-    int64_t k = 0;
-    for (vf out[SIDE]; k + SIDE * VEC <= n; k += SIDE * VEC) {
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) {
-            vf slope = gelu_tanh_slope(vec_load(DT_F32, x, k + i * VEC));
-            out[i] = vec_load(DT_F32, dy, k + i * VEC) * slope;
-        }
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) vec_store(DT_F32, dx, k + i * VEC, out[i]);
-    }
-    for (; k < n; k++) dx[k] = dy[k] * gelu_tanh_slope(vec_of(x[k]))[0];
+/* e^(-x^2 / 2) / 2, and Phi(x) from it: erfc(z) = e^(-z^2) t P(t) with t = 1 / (1 + 0.4 z). */
+VEC_INLINE vf half_bell(vf x) { return vec_exp2(x * x * (-0.5f * LOG2E)) * 0.5f; }
+VEC_INLINE vf normal_cdf(vf x, vf half) {
+    vf t = 1.0f / ((vf)((vu)x & 0x7fffffffu) * (0.4f * 0.70710678f) + 1.0f);
+    vf p = t * 0.0373838343f - 0.1218346641f;
+    p = p * t + 0.04653391123f;
+    p = p * t + 0.1298883996f;
+    p = p * t + 0.0514787241f;
+    p = p * t + 0.2051311558f;
+    p = p * t + 0.1989660527f;
+    p = p * t + 0.2268410884f;
+    p = p * t + 0.2256115327f;
+    vf tail = half * (t * p);
+    return vec_select(x < 0, tail, 1.0f - tail);
 }
 
-/* In blocks of one length, the last one padded: compilers may round the scalar rest of a loop
- * differently from its vectors, and a value must not depend on where in a row it stands. */
-enum { ERF_BLOCK = 16 };
-static __attribute__((noinline)) void gelu_erf_block(const float *x, float *y) {
-#pragma omp simd
-    for (int k = 0; k < ERF_BLOCK; k++) y[k] = vm_gelu_erf(x[k]);
-}
-static void gelu_erf(const float *x, float *y, int64_t n) {
-    int64_t k = 0;
-    for (; k + ERF_BLOCK <= n; k += ERF_BLOCK) gelu_erf_block(x + k, y + k);
-    if (k == n) return;
-    float rest[ERF_BLOCK] = { 0 };
-    memcpy(rest, x + k, (size_t)(n - k) * sizeof *x);
-    gelu_erf_block(rest, rest);
-    memcpy(y + k, rest, (size_t)(n - k) * sizeof *y);
-}
-/* y = x Phi(x): dy/dx = Phi(x) + x phi(x). */
-static void gelu_erf_bwd(const float *dy, const float *x, float *dx, int64_t n) {
-    const float inv_sqrt_2pi = 0.3989422804f;
-#pragma omp simd
-    for (int64_t k = 0; k < n; k++) {
-        float v = x[k];
-        dx[k] = dy[k] * (vm_normal_cdf(v) + v * inv_sqrt_2pi * vm_exp(-0.5f * v * v));
+VEC_INLINE vf gate(gate_kind k, vf x) {
+    switch (k) {
+    case GATE_TANH: return vec_logistic2(x * (x * x * -(LOG2E * GELU_B) - LOG2E * GELU_A));
+    case GATE_SILU: return vec_logistic2(x * -LOG2E);
+    default: return normal_cdf(x, half_bell(x));
     }
 }
 
-static const struct {
-    void (*fwd)(const float *x, float *y, int64_t n);
-    void (*bwd)(const float *dy, const float *x, float *dx, int64_t n);
-} gelus[] = {
-    [ACT_GELU_TANH] = { gelu_tanh, gelu_tanh_bwd },
-    [ACT_GELU_ERF] = { gelu_erf, gelu_erf_bwd },
+/* d(x s) / dx = s + x s', where s' is s (1 - s) times the slope of s's argument, or the normal density. */
+VEC_INLINE vf gelu_slope(gate_kind k, vf x) {
+    if (k == GATE_ERF) {
+        vf half = half_bell(x);
+        return normal_cdf(x, half) + x * (half * 0.7978845608f);
+    }
+    vf s = gate(k, x);
+    return s + x * s * (1.0f - s) * (x * x * (3 * GELU_B) + GELU_A);
+}
+
+/* SiLU and its slope. */
+typedef struct silu_pair {
+    vf value, slope;
+} silu_pair;
+VEC_INLINE silu_pair silu_at(vf x) {
+    vf s = gate(GATE_SILU, x), value = x * s;
+    return (silu_pair){ value, s + value * (1.0f - s) };
+}
+
+/* ---- tables over all bf16 numbers --------------------------------------------------------------- */
+typedef enum { GELU_TANH, GELU_TANH_SLOPE, GELU_ERF, GELU_ERF_SLOPE, GELU_TABLES } gelu_kind;
+
+VEC_INLINE vf gelu_at(gelu_kind k, vf x) {
+    switch (k) {
+    case GELU_TANH: return x * gate(GATE_TANH, x);
+    case GELU_TANH_SLOPE: return gelu_slope(GATE_TANH, x);
+    case GELU_ERF: return x * gate(GATE_ERF, x);
+    default: return gelu_slope(GATE_ERF, x);
+    }
+}
+
+/* Constants once they are made, by the first call that needs them. */
+static float gelu_tables[GELU_TABLES][BF16_NUMBERS], silu_table[BF16_NUMBERS][2];
+
+VEC_INLINE vf bf16_numbers(int first) {
+    uint16_t code[VEC];
+    for (int i = 0; i < VEC; i++) code[i] = (uint16_t)(first + i);
+    return vec_load(DT_BF16, code, 0);
+}
+VEC_INLINE void make_gelu(gelu_kind k) {
+    for (int i = 0; i < BF16_NUMBERS; i += VEC)
+        vec_store(DT_F32, gelu_tables[k], i, gelu_at(k, bf16_numbers(i)));
+}
+static void make_gelu_tanh(void) { make_gelu(GELU_TANH); }
+static void make_gelu_tanh_slope(void) { make_gelu(GELU_TANH_SLOPE); }
+static void make_gelu_erf(void) { make_gelu(GELU_ERF); }
+static void make_gelu_erf_slope(void) { make_gelu(GELU_ERF_SLOPE); }
+static void make_silu(void) {
+    for (int i = 0; i < BF16_NUMBERS; i += VEC) {
+        silu_pair p = silu_at(bf16_numbers(i));
+        for (int l = 0; l < VEC; l++) {
+            silu_table[i + l][0] = p.value[l];
+            silu_table[i + l][1] = p.slope[l];
+        }
+    }
+}
+
+/* @return NULL for fp32, and where the values are computed. */
+VEC_INLINE const float *gelu_table(dtype t, gelu_kind k) {
+    static pthread_once_t once[GELU_TABLES] = { PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT,
+                                                PTHREAD_ONCE_INIT, PTHREAD_ONCE_INIT };
+    static void (*const make[])(void) = { make_gelu_tanh, make_gelu_tanh_slope, make_gelu_erf,
+                                          make_gelu_erf_slope };
+    if (!BY_TABLE || t != DT_BF16) return NULL;
+    pthread_once(&once[k], make[k]);
+    return gelu_tables[k];
+}
+VEC_INLINE void need_silu_table(dtype t) {
+    static pthread_once_t once = PTHREAD_ONCE_INIT;
+    if (BY_TABLE && t == DT_BF16) pthread_once(&once, make_silu);
+}
+
+/* ---- loops over whole units of one type --------------------------------------------------------
+ * in: x; dy, x; g, u; dy, g, u. out: y; dx; y; dg, du and, where it is wanted, y. Results may take the
+ * place of operands. t and k are constant after inlining. */
+typedef void (*unit_loop)(const char *const *in, char *const *out, int64_t n);
+
+VEC_INLINE void unit_gelu(dtype t, gelu_kind k, const float *table, const char *p, int64_t at,
+                          vf *out) {
+    if (BY_TABLE && t == DT_BF16) {
+        UNIT_EACH out[i] = vec_gather(table, (const uint16_t *)p + at + i * VEC);
+    } else {
+        unit_load(t, p, at, out);
+        UNIT_EACH out[i] = gelu_at(k, out[i]);
+    }
+}
+VEC_INLINE void unit_silu(dtype t, const char *p, int64_t at, silu_pair *out) {
+    if (BY_TABLE && t == DT_BF16) {
+        UNIT_EACH vec_gather_pairs(silu_table, (const uint16_t *)p + at + i * VEC, &out[i].value,
+                                   &out[i].slope);
+    } else {
+        vf g[UNIT_VECS];
+        unit_load(t, p, at, g);
+        UNIT_EACH out[i] = silu_at(g[i]);
+    }
+}
+
+VEC_INLINE void gelu_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+                           int64_t n) {
+    const float *table = gelu_table(t, k);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf y[UNIT_VECS];
+        unit_gelu(t, k, table, in[0], at, y);
+        unit_store(t, out[0], at, y);
+    }
+}
+
+VEC_INLINE void gelu_bwd_units(dtype t, gelu_kind k, const char *const *in, char *const *out,
+                               int64_t n) {
+    const float *table = gelu_table(t, k);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf dy[UNIT_VECS], slope[UNIT_VECS];
+        unit_load(t, in[0], at, dy);
+        unit_gelu(t, k, table, in[1], at, slope);
+        UNIT_EACH dy[i] *= slope[i];
+        unit_store(t, out[0], at, dy);
+    }
+}
+
+VEC_INLINE void swiglu_units(dtype t, const char *const *in, char *const *out, int64_t n) {
+    need_silu_table(t);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf u[UNIT_VECS];
+        silu_pair silu[UNIT_VECS];
+        unit_silu(t, in[0], at, silu);
+        unit_load(t, in[1], at, u);
+        UNIT_EACH u[i] *= silu[i].value;
+        unit_store(t, out[0], at, u);
+    }
+}
+
+/* y too, where asked: forward's to the bit, since both multiply the table's SiLU by u. */
+VEC_INLINE void swiglu_bwd_units(dtype t, bool also_y, const char *const *in, char *const *out,
+                                 int64_t n) {
+    need_silu_table(t);
+    for (int64_t at = 0; at < n; at += UNIT) {
+        vf dy[UNIT_VECS], u[UNIT_VECS], y[UNIT_VECS];
+        silu_pair silu[UNIT_VECS];
+        unit_load(t, in[0], at, dy);
+        unit_silu(t, in[1], at, silu);
+        unit_load(t, in[2], at, u);
+        UNIT_EACH {
+            y[i] = u[i] * silu[i].value;
+            u[i] *= dy[i] * silu[i].slope;
+            dy[i] *= silu[i].value;
+        }
+        unit_store(t, out[0], at, u);
+        unit_store(t, out[1], at, dy);
+        if (also_y) unit_store(t, out[2], at, y);
+    }
+}
+
+#define UNIT_LOOP(name, call)                                                                      \
+    static __attribute__((noinline)) void name(const char *const *in, char *const *out,            \
+                                               int64_t n) {                                        \
+        call;                                                                                      \
+    }
+UNIT_LOOP(gelu_tanh_f32, gelu_units(DT_F32, GELU_TANH, in, out, n))
+UNIT_LOOP(gelu_tanh_bf16, gelu_units(DT_BF16, GELU_TANH, in, out, n))
+UNIT_LOOP(gelu_erf_f32, gelu_units(DT_F32, GELU_ERF, in, out, n))
+UNIT_LOOP(gelu_erf_bf16, gelu_units(DT_BF16, GELU_ERF, in, out, n))
+UNIT_LOOP(gelu_tanh_bwd_f32, gelu_bwd_units(DT_F32, GELU_TANH_SLOPE, in, out, n))
+UNIT_LOOP(gelu_tanh_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_TANH_SLOPE, in, out, n))
+UNIT_LOOP(gelu_erf_bwd_f32, gelu_bwd_units(DT_F32, GELU_ERF_SLOPE, in, out, n))
+UNIT_LOOP(gelu_erf_bwd_bf16, gelu_bwd_units(DT_BF16, GELU_ERF_SLOPE, in, out, n))
+UNIT_LOOP(swiglu_f32, swiglu_units(DT_F32, in, out, n))
+UNIT_LOOP(swiglu_bf16, swiglu_units(DT_BF16, in, out, n))
+UNIT_LOOP(swiglu_bwd_f32, swiglu_bwd_units(DT_F32, false, in, out, n))
+UNIT_LOOP(swiglu_bwd_bf16, swiglu_bwd_units(DT_BF16, false, in, out, n))
+UNIT_LOOP(swiglu_bwd_y_bf16, swiglu_bwd_units(DT_BF16, true, in, out, n))
+
+/* ---- elements of tensors ----------------------------------------------------------------------- */
+enum { MOST_IN = 3, MOST_OUT = 3 };
+
+typedef struct act_loops {
+    unit_loop f32, bf16;
+    int ins, outs;
+} act_loops;
+static const act_loops gelu_fwd[] = {
+    [ACT_GELU_TANH] = { gelu_tanh_f32, gelu_tanh_bf16, 1, 1 },
+    [ACT_GELU_ERF] = { gelu_erf_f32, gelu_erf_bf16, 1, 1 },
 };
+static const act_loops gelu_bwd[] = {
+    [ACT_GELU_TANH] = { gelu_tanh_bwd_f32, gelu_tanh_bwd_bf16, 2, 1 },
+    [ACT_GELU_ERF] = { gelu_erf_bwd_f32, gelu_erf_bwd_bf16, 2, 1 },
+};
+static const act_loops swiglu_fwd = { swiglu_f32, swiglu_bf16, 2, 1 };
+static const act_loops swiglu_bwd = { swiglu_bwd_f32, swiglu_bwd_bf16, 3, 2 };
+static const act_loops swiglu_bwd_y = { NULL, swiglu_bwd_y_bf16, 3, 3 };
 
-void CPU(gelu_values)(act_kind act, const float *x, float *y, int64_t n) {
-    gelus[act].fwd(x, y, n);
+/* n elements of one type, fp32 or bf16. */
+static void run_loop(const act_loops *l, dtype t, const char *const *in, char *const *out,
+                     int64_t n) {
+    unit_loop loop = t == DT_F32 ? l->f32 : l->bf16;
+    int64_t whole = n / UNIT * UNIT;
+    size_t size = elem_size(t), done = (size_t)whole * size, left = (size_t)(n - whole) * size;
+    if (whole) loop(in, out, whole);
+    if (!left) return;
+    float rest[MOST_IN + MOST_OUT][UNIT] = { 0 };
+    const char *rest_in[MOST_IN];
+    char *rest_out[MOST_OUT];
+    for (int i = 0; i < l->ins; i++) {
+        rest_in[i] = memcpy(rest[i], in[i] + done, left);
+    }
+    for (int i = 0; i < l->outs; i++) rest_out[i] = (char *)rest[MOST_IN + i];
+    loop(rest_in, rest_out, UNIT);
+    for (int i = 0; i < l->outs; i++) memcpy(out[i] + done, rest_out[i], left);
+}
+
+/* A stretch of a tensor: n elements from `at` on. */
+typedef struct stretch {
+    const tensor *t;
+    int64_t at;
+} stretch;
+
+static char *stretch_data(const stretch *s) {
+    return (char *)s->t->data + (size_t)s->at * dt_size(s->t->dt);
+}
+
+static bool all_of_type(dtype t, const act_loops *l, const stretch *in, const stretch *out) {
+    for (int i = 0; i < l->ins; i++)
+        if (in[i].t->dt != t) return false;
+    for (int i = 0; i < l->outs; i++)
+        if (out[i].t->dt != t) return false;
+    return true;
+}
+
+/* Other types, and mixtures, pass through blocks of fp32. */
+static void run_blocks(const act_loops *l, const stretch *in, const stretch *out, int64_t n) {
+    float in_tmp[MOST_IN][BLOCK], out_tmp[MOST_OUT][BLOCK];
+    const char *from[MOST_IN];
+    char *to[MOST_OUT];
+    for (int64_t done = 0; done < n; done += BLOCK) {
+        int64_t m = MIN(BLOCK, n - done);
+        for (int i = 0; i < l->ins; i++)
+            from[i] = (const char *)elems_get(in[i].t, in[i].at + done, m, in_tmp[i]);
+        for (int i = 0; i < l->outs; i++)
+            to[i] = (char *)elems_at(out[i].t, out[i].at + done, out_tmp[i]);
+        run_loop(l, DT_F32, from, to, m);
+        for (int i = 0; i < l->outs; i++)
+            elems_put(out[i].t, out[i].at + done, m, (const float *)to[i]);
+    }
+}
+
+static void run_stretches(const act_loops *l, const stretch *in, const stretch *out, int64_t n) {
+    const char *from[MOST_IN];
+    char *to[MOST_OUT];
+    dtype t = in[0].t->dt;
+    if ((t != DT_F32 && t != DT_BF16) || !all_of_type(t, l, in, out)) {
+        run_blocks(l, in, out, n);
+        return;
+    }
+    for (int i = 0; i < l->ins; i++) from[i] = stretch_data(&in[i]);
+    for (int i = 0; i < l->outs; i++) to[i] = stretch_data(&out[i]);
+    run_loop(l, t, from, to, n);
+}
+
+/* ---- ops --------------------------------------------------------------------------------------- */
+void CPU(gelu_values)(act_kind act, dtype t, const void *x, void *y, int64_t n) {
+    const char *in[] = { x };
+    char *out[] = { y };
+    run_loop(&gelu_fwd[act], t, in, out, n);
 }
 
 static void gelu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *xt = &c->in[0], *yt = &c->out[0];
-    span e = span_of(i, TASK_ELEMENTS, tensor_count(xt));
-    float x_tmp[BLOCK], y_tmp[BLOCK];
-    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
-        int64_t m = MIN(BLOCK, e.hi - at);
-        float *y = elems_at(yt, at, y_tmp);
-        gelus[c->attr.act].fwd(elems_get(xt, at, m, x_tmp), y, m);
-        elems_put(yt, at, m, y);
-    }
+    span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[0]));
+    const stretch in[] = { { &c->in[0], e.lo } }, out[] = { { &c->out[0], e.lo } };
+    run_stretches(&gelu_fwd[c->attr.act], in, out, e.hi - e.lo);
 }
 
 static void gelu_bwd_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *dyt = &c->in[0], *xt = &c->in[1], *dxt = &c->out[0];
-    span e = span_of(i, TASK_ELEMENTS, tensor_count(xt));
-    float dy_tmp[BLOCK], x_tmp[BLOCK], dx_tmp[BLOCK];
-    for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
-        int64_t m = MIN(BLOCK, e.hi - at);
-        const float *dy = elems_get(dyt, at, m, dy_tmp), *x = elems_get(xt, at, m, x_tmp);
-        float *dx = elems_at(dxt, at, dx_tmp);
-        gelus[c->attr.act].bwd(dy, x, dx, m);
-        elems_put(dxt, at, m, dx);
-    }
+    span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[1]));
+    const stretch in[] = { { &c->in[0], e.lo }, { &c->in[1], e.lo } };
+    const stretch out[] = { { &c->out[0], e.lo } };
+    run_stretches(&gelu_bwd[c->attr.act], in, out, e.hi - e.lo);
 }
 
 void CPU(gelu)(const op_call *c) {
@@ -119,89 +334,37 @@ void CPU(gelu_bwd)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(n, TASK_ELEMENTS), gelu_bwd_task, (void *)c);
 }
 
-/* ---- SwiGLU --------------------------------------------------------------------------------- */
-VEC_INLINE vf logistic(vf x) { return vec_logistic2(x * -LOG2E); }
-
-static void swiglu_block(const float *g, const float *u, float *y, int64_t n) {
-    int64_t k = 0;
-    for (vf out[SIDE]; k + SIDE * VEC <= n; k += SIDE * VEC) {
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) {
-            vf gate = vec_load(DT_F32, g, k + i * VEC);
-            out[i] = gate * logistic(gate) * vec_load(DT_F32, u, k + i * VEC);
-        }
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) vec_store(DT_F32, y, k + i * VEC, out[i]);
-    }
-    for (; k < n; k++) y[k] = g[k] * logistic(vec_of(g[k]))[0] * u[k];
-}
-
-/* silu(g) = g s: d/dg = s + g s (1 - s). */
-typedef struct swiglu_grad {
-    vf g, u;
-} swiglu_grad;
-VEC_INLINE swiglu_grad swiglu_slope(vf dy, vf g, vf u) {
-    vf s = logistic(g), silu = g * s;
-    return (swiglu_grad){ .g = dy * u * (s + silu - silu * s), .u = dy * silu };
-}
-static void swiglu_bwd_block(const float *dy, const float *g, const float *u, float *dg, float *du,
-                             int64_t n) {
-    int64_t k = 0;
-    for (swiglu_grad out[SIDE]; k + SIDE * VEC <= n; k += SIDE * VEC) {
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) {
-            int64_t at = k + i * VEC;
-            out[i] = swiglu_slope(vec_load(DT_F32, dy, at), vec_load(DT_F32, g, at),
-                                  vec_load(DT_F32, u, at));
-        }
-        VEC_UNROLL for (int i = 0; i < SIDE; i++) {
-            vec_store(DT_F32, dg, k + i * VEC, out[i].g);
-            vec_store(DT_F32, du, k + i * VEC, out[i].u);
-        }
-    }
-    for (; k < n; k++) {
-        swiglu_grad d = swiglu_slope(vec_of(dy[k]), vec_of(g[k]), vec_of(u[k]));
-        dg[k] = d.g[0];
-        du[k] = d.u[0];
-    }
-}
-
+/* A row of the fused operand is g | u. */
 static void swiglu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *gut = &c->in[0], *yt = &c->out[0];
-    int64_t f = yt->dim[1];
-    span rows = span_of(i, rows_per_task(f), yt->dim[0]);
-    float g_tmp[BLOCK], u_tmp[BLOCK], y_tmp[BLOCK];
-    for (int64_t row = rows.lo; row < rows.hi; row++)
-        for (int64_t at = 0; at < f; at += BLOCK) {
-            int64_t m = MIN(BLOCK, f - at), gate = row * 2 * f + at;
-            const float *g = elems_get(gut, gate, m, g_tmp);
-            const float *u = elems_get(gut, gate + f, m, u_tmp);
-            float *y = elems_at(yt, row * f + at, y_tmp);
-            swiglu_block(g, u, y, m);
-            elems_put(yt, row * f + at, m, y);
-        }
+    const tensor *gu = &c->in[0], *y = &c->out[0];
+    int64_t f = y->dim[1];
+    span rows = span_of(i, rows_per_task(f), y->dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        const stretch in[] = { { gu, row * 2 * f }, { gu, row * 2 * f + f } };
+        const stretch out[] = { { y, row * f } };
+        run_stretches(&swiglu_fwd, in, out, f);
+    }
 }
 
 static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *dyt = &c->in[0], *gut = &c->in[1], *dgut = &c->out[0];
-    int64_t f = dyt->dim[1];
-    span rows = span_of(i, rows_per_task(f), dyt->dim[0]);
-    float dy_tmp[BLOCK], g_tmp[BLOCK], u_tmp[BLOCK], dg_tmp[BLOCK], du_tmp[BLOCK], y_tmp[BLOCK];
-    for (int64_t row = rows.lo; row < rows.hi; row++)
-        for (int64_t at = 0; at < f; at += BLOCK) {
-            int64_t m = MIN(BLOCK, f - at), gate = row * 2 * f + at;
-            const float *dy = elems_get(dyt, row * f + at, m, dy_tmp);
-            const float *g = elems_get(gut, gate, m, g_tmp);
-            const float *u = elems_get(gut, gate + f, m, u_tmp);
-            float *dg = elems_at(dgut, gate, dg_tmp), *du = elems_at(dgut, gate + f, du_tmp);
-            if (c->out[1].data) {
-                float *y = elems_at(&c->out[1], row * f + at, y_tmp);
-                swiglu_block(g, u, y, m);
-                elems_put(&c->out[1], row * f + at, m, y);
-            }
-            swiglu_bwd_block(dy, g, u, dg, du, m);
-            elems_put(dgut, gate, m, dg);
-            elems_put(dgut, gate + f, m, du);
+    const tensor *dy = &c->in[0], *gu = &c->in[1], *dgu = &c->out[0], *y = &c->out[1];
+    int64_t f = dy->dim[1];
+    span rows = span_of(i, rows_per_task(f), dy->dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        int64_t g = row * 2 * f;
+        const stretch in[] = { { dy, row * f }, { gu, g }, { gu, g + f } };
+        const stretch out[] = { { dgu, g }, { dgu, g + f }, { y, row * f } };
+        if (!y->data) {
+            run_stretches(&swiglu_bwd, in, out, f);
+        } else if (BY_TABLE && all_of_type(DT_BF16, &swiglu_bwd_y, in, out)) {
+            run_stretches(&swiglu_bwd_y, in, out, f);
+        } else { /* y by forward's code, which other code would round differently */
+            run_stretches(&swiglu_fwd, in + 1, out + 2, f);
+            run_stretches(&swiglu_bwd, in, out, f);
         }
+    }
 }
 
 void CPU(swiglu)(const op_call *c) {

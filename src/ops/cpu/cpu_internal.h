@@ -53,9 +53,9 @@ gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tens
 void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
 size_t CPU(gemm_workspace)(const gemm *g, int threads);
 
-/* GELU of n values, in place or not: the one that products fuse and the one that recompute runs are
- * the same code, so that they agree to the bit. */
-void CPU(gelu_values)(act_kind act, const float *x, float *y, int64_t n);
+/* GELU of n values of type t, fp32 or bf16, in place or not: the one that GEMMs fuse and the one that
+ * recompute runs are the same code, so that they agree to the bit. */
+void CPU(gelu_values)(act_kind act, dtype t, const void *x, void *y, int64_t n);
 
 /* out[cols] (+)= the sum of t's rows. @param workspace sum_columns_bytes. */
 void CPU(sum_columns)(const tensor *t, const tensor *out, bool add, pool *p, void *workspace);

@@ -93,15 +93,19 @@ typedef struct drop {
     float keep;           /* what a kept element is multiplied by */
 } drop;
 
-static void drop_factors(const drop *d, int64_t id, int64_t column, float *factor) {
-    uint32_t head[3] = { d->site, (uint32_t)id, (uint32_t)((uint64_t)id >> 32) }, bits[4][LANES];
-    philox_lanes(d->key, head, (uint32_t)(column / 4), bits);
-#pragma omp simd
-    for (int l = 0; l < LANES; l++) {
-        factor[4 * l] = bits[0][l] < d->below ? 0 : d->keep;
-        factor[4 * l + 1] = bits[1][l] < d->below ? 0 : d->keep;
-        factor[4 * l + 2] = bits[2][l] < d->below ? 0 : d->keep;
-        factor[4 * l + 3] = bits[3][l] < d->below ? 0 : d->keep;
+/* PHILOX_WORDS elements from a column on that is a multiple of 4; t is constant after inlining. */
+VEC_INLINE void drop_units(dtype t, const drop *d, const uint32_t *word, const void *x, void *y) {
+    const vf keep = vec_of(d->keep);
+    const vu below = d->below - (vu){ 0 };
+    VEC_UNROLL for (int k = 0; k < PHILOX_WORDS; k += 2 * VEC) {
+        vf v[2];
+        vec_load2(t, x, k, v);
+        VEC_UNROLL for (int i = 0; i < 2; i++) {
+            vu bits;
+            memcpy(&bits, word + k + i * VEC, sizeof bits);
+            v[i] = (vf)((vu)(v[i] * keep) & (vu)(bits >= below));
+        }
+        vec_store2(t, y, k, v);
     }
 }
 
@@ -114,24 +118,34 @@ static drop drop_of(const op_call *c) {
                    .keep = (float)(1 / (1 - (double)p)) };
 }
 
+static void drop_row(const op_call *c, const drop *d, int64_t row, int64_t id) {
+    const tensor *xt = &c->in[0], *yt = &c->out[0];
+    int64_t cols = xt->dim[1];
+    uint32_t head[3] = { d->site, (uint32_t)id, (uint32_t)((uint64_t)id >> 32) };
+    uint32_t word[PHILOX_WORDS];
+    philox_prefix prefix = philox_prepare(d->key, head);
+    float x_tmp[PHILOX_WORDS], y_tmp[PHILOX_WORDS];
+    for (int64_t col = 0; col < cols; col += PHILOX_WORDS) {
+        int64_t m = MIN(PHILOX_WORDS, cols - col), at = row * cols + col;
+        philox_words(&prefix, (uint32_t)(col / 4), word);
+        if (m == PHILOX_WORDS && xt->dt == DT_BF16 && yt->dt == DT_BF16) {
+            drop_units(DT_BF16, d, word, (uint16_t *)xt->data + at, (uint16_t *)yt->data + at);
+        } else if (m == PHILOX_WORDS && xt->dt == DT_F32 && yt->dt == DT_F32) {
+            drop_units(DT_F32, d, word, (float *)xt->data + at, (float *)yt->data + at);
+        } else {
+            CPU(to_f32)(xt->dt, (char *)xt->data + (size_t)at * dt_size(xt->dt), x_tmp, m);
+            drop_units(DT_F32, d, word, x_tmp, y_tmp);
+            CPU(from_f32)(yt->dt, y_tmp, (char *)yt->data + (size_t)at * dt_size(yt->dt), m);
+        }
+    }
+}
+
 static void dropout_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
-    const tensor *xt = &c->in[0], *yt = &c->out[0];
     const int64_t *id = c->in[1].data; /* [N] */
-    int64_t cols = xt->dim[1];
     drop d = drop_of(c);
-    float factor[4 * LANES], x_tmp[4 * LANES], y_tmp[4 * LANES];
-    span rows = span_of(i, rows_per_task(cols), xt->dim[0]);
-    for (int64_t row = rows.lo; row < rows.hi; row++)
-        for (int64_t col = 0; col < cols; col += 4 * LANES) {
-            int64_t m = MIN(4 * LANES, cols - col), at = row * cols + col;
-            drop_factors(&d, id[row], col, factor);
-            const float *x = elems_get(xt, at, m, x_tmp);
-            float *y = elems_at(yt, at, y_tmp);
-#pragma omp simd
-            for (int64_t k = 0; k < m; k++) y[k] = factor[k] == 0 ? 0 : x[k] * factor[k];
-            elems_put(yt, at, m, y);
-        }
+    span rows = span_of(i, rows_per_task(c->in[0].dim[1]), c->in[0].dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++) drop_row(c, &d, row, id[row]);
 }
 
 void CPU(dropout)(const op_call *c) {

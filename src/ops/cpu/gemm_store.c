@@ -51,20 +51,19 @@ static void add_c(const gemm *g, const gemm_tile *t) {
     }
 }
 
-/* `pre` is rounded to its type before GELU sees it, so that the result can be made again from
- * what was kept. */
+/* `pre` is rounded to its type before GELU sees it, and GELU is that of the type, so that the result
+ * can be recomputed from what was kept. */
 static void gelu(const gemm *g, const gemm_tile *t) {
     int64_t n = t->mr * t->nr;
-    float *x = t->t;
-    if (g->pre) {
-        put(g, t, g->pre);
-        if (g->ct != DT_F32) {
-            float rounded[GEMM_MAX_TILE];
-            CPU(from_f32)(g->ct, x, rounded, n);
-            CPU(to_f32)(g->ct, rounded, x, n);
-        }
+    float *x = t->t, rounded[GEMM_MAX_TILE];
+    if (g->pre) put(g, t, g->pre);
+    if (g->pre && g->ct != DT_F32) {
+        CPU(from_f32)(g->ct, x, rounded, n);
+        if (g->ct == DT_BF16) CPU(gelu_values)(g->act, DT_BF16, rounded, rounded, n);
+        CPU(to_f32)(g->ct, rounded, x, n);
+        if (g->ct == DT_BF16) return;
     }
-    CPU(gelu_values)(g->act, x, x, n);
+    CPU(gelu_values)(g->act, DT_F32, x, x, n);
 }
 
 /* The plain case, a whole tile with nothing but a bias, in one pass: loads of the tile, stores of

@@ -144,7 +144,7 @@ static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
 }
 
 /* ---- weights kept in bf16 --------------------------------------------------------------------
- * Rounded up or down by chance, so that steps too small for the type count on average. Element i of
+ * Rounded stochastically, so that steps too small for the type count on average. Element i of
  * a bucket is decided by the upper half of word i % 4 of
  *     philox(step key, { all ones, update, bucket, i / 4 })
  * whichever rank or call holds it. No dropout has a first word of all ones. */
@@ -159,13 +159,14 @@ static inline uint16_t round_by(float x, uint32_t chance) {
 /* Elements [at, at + n) of the weights, from fp32. */
 static inline void update_round(const op_call *c, const float *x, int64_t at, int64_t n) {
     const step_block *s = c->run->step;
-    uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[4][LANES];
+    uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[PHILOX_WORDS];
+    philox_prefix prefix = philox_prepare(s->update.chance, head);
     uint16_t *p = (uint16_t *)c->out[0].data + at;
     int64_t index = c->attr.update.first + at, end = index + n;
     for (int64_t i = index; i < end;) {
-        int64_t from = i / 4 * 4, to = MIN(end, from + 4 * LANES);
-        philox_lanes(s->update.chance, head, (uint32_t)(from / 4), word);
-        for (; i < to; i++) p[i - index] = round_by(x[i - index], word[i % 4][(i - from) / 4]);
+        int64_t from = i / 4 * 4, to = MIN(end, from + PHILOX_WORDS);
+        philox_words(&prefix, (uint32_t)(from / 4), word);
+        for (; i < to; i++) p[i - index] = round_by(x[i - index], word[i - from]);
     }
 }
 

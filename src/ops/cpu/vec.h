@@ -180,12 +180,52 @@ VEC_INLINE float elem_round(dtype dt, float f) {
     return elem_get(dt, &h, 0);
 }
 
-/* ---- 1 / (1 + 2^t) -----------------------------------------------------------------------------
- * 2^t = 2^n 2^r, n the nearest integer: adding 1.5 * 2^23 leaves n in the low bits of the sum,
- * which is read as an integer, so that no reordering of sums can undo it. 2^r by a polynomial,
- * within 3e-7. t is kept within the exponents there are, where the result is 1 or 0 anyway. NaN
- * gives garbage: multiply by what gave the NaN. */
-VEC_INLINE vf vec_logistic2(vf t) {
+/* table[at[0]], table[at[1]], ... */
+#if defined(                                                                                       \
+    __ARM_NEON) /* integer registers put them together: lanes loaded one by one take longer */
+VEC_INLINE uint64_t vec_join(const float *table, uint32_t first, uint32_t second) {
+    uint32_t low, high;
+    memcpy(&low, table + first, sizeof low);
+    memcpy(&high, table + second, sizeof high);
+    return (uint64_t)high << 32 | low;
+}
+VEC_INLINE vf vec_gather(const float *table, const uint16_t *at) {
+    uint64_t i;
+    memcpy(&i, at, sizeof i);
+    uint64_t low = vec_join(table, i & 0xffff, i >> 16 & 0xffff);
+    uint64_t high = vec_join(table, i >> 32 & 0xffff, (uint32_t)(i >> 48));
+    return (vf)vcombine_u64(vcreate_u64(low), vcreate_u64(high));
+}
+/* first[l] and second[l] = table[at[l]][0] and [1] */
+VEC_INLINE void vec_gather_pairs(const float (*table)[2], const uint16_t *at, vf *first,
+                                 vf *second) {
+    uint64_t i;
+    memcpy(&i, at, sizeof i);
+    float32x4_t low = vcombine_f32(vld1_f32(table[i & 0xffff]), vld1_f32(table[i >> 16 & 0xffff]));
+    float32x4_t high = vcombine_f32(vld1_f32(table[i >> 32 & 0xffff]), vld1_f32(table[i >> 48]));
+    *first = (vf)vuzp1q_f32(low, high);
+    *second = (vf)vuzp2q_f32(low, high);
+}
+#else
+VEC_INLINE vf vec_gather(const float *table, const uint16_t *at) {
+    vf x;
+    for (int i = 0; i < VEC; i++) x[i] = table[at[i]];
+    return x;
+}
+VEC_INLINE void vec_gather_pairs(const float (*table)[2], const uint16_t *at, vf *first,
+                                 vf *second) {
+    for (int i = 0; i < VEC; i++) {
+        (*first)[i] = table[at[i]][0];
+        (*second)[i] = table[at[i]][1];
+    }
+}
+#endif
+
+/* ---- 2^t and 1 / (1 + 2^t) -----------------------------------------------------------------------
+ * 2^t = 2^n 2^r, n the nearest integer: adding 1.5 * 2^23 leaves n in the low bits of the sum, which is
+ * read as an integer, so that no reordering of sums can undo it. 2^r by a polynomial, within 3e-7. t is
+ * clamped to the exponents there are. NaN gives garbage: multiply by what gave the NaN. */
+VEC_INLINE vf vec_exp2(vf t) {
     const vf magic = vec_of(12582912.0f), top = vec_of(126.0f);
     t = vec_clamp(t, top);
     vu shifted = (vu)(t + magic);
@@ -195,8 +235,8 @@ VEC_INLINE vf vec_logistic2(vf t) {
     p = p * r + 0.240223490380f;
     p = p * r + 0.693147180560f;
     p = p * r + 1.0f;
-    vf power = (vf)((vu)p + (shifted << 23));
-    return 1.0f / (1.0f + power);
+    return (vf)((vu)p + (shifted << 23));
 }
+VEC_INLINE vf vec_logistic2(vf t) { return 1.0f / (1.0f + vec_exp2(t)); }
 
 #endif

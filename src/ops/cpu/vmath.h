@@ -1,6 +1,5 @@
-/* Elementary functions for loops that the compiler turns into vector code: no calls, no branches,
- * no tables. Each is accurate to about 1e-6 relative (erf, tanh and sigmoid over their whole
- * range; exp within [-87.3, 88.7], 0 below and infinity above). NaN stays NaN.
+/* e^x for loops that the compiler turns into vector code: no calls, no branches, no tables. Accurate
+ * to about 1e-6 relative within [-87.3, 88.7], 0 below and infinity above. NaN stays NaN.
  *
  *     for (int64_t i = 0; i < n; i++) y[i] = vm_exp(x[i] - max);
  *
@@ -24,13 +23,12 @@ static inline uint32_t vm_to_bits(float x) {
     return bits;
 }
 
-static inline float vm_abs(float x) { return vm_from_bits(vm_to_bits(x) & 0x7fffffffu); }
 static inline float vm_copysign(float x, float sign) {
     return vm_from_bits((vm_to_bits(x) & 0x7fffffffu) | (vm_to_bits(sign) & 0x80000000u));
 }
 
 /* cond ? a : b with both sides computed: gcc makes a branch of the plain form when a side is
- * costly, and a loop with a branch is not vectorised. */
+ * costly, and a loop with a branch is not vectorized. */
 static inline float vm_select(int cond, float a, float b) {
     uint32_t mask = -(uint32_t)(cond != 0);
     return vm_from_bits((vm_to_bits(a) & mask) | (vm_to_bits(b) & ~mask));
@@ -58,55 +56,5 @@ static inline float vm_exp(float x) {
     y = vm_select(x > 88.7228394f, vm_from_bits(0x7f800000u), y);
     return vm_select(x != x, x, y);
 }
-
-static inline float vm_sigmoid(float x) { return 1.0f / (1.0f + vm_exp(-x)); }
-
-static inline float vm_tanh(float x) {
-    float a = vm_abs(x), u = a * a;
-    float near = -0.005657135178f;
-    near = near * u + 0.02058819145f;
-    near = near * u - 0.05372010765f;
-    near = near * u + 0.1333111406f;
-    near = near * u - 0.3333325986f;
-    near = near * u * a + a;
-    float far = 1.0f - 2.0f / (vm_exp(2.0f * a) + 1.0f);
-    return vm_copysign(vm_select(a < 0.625f, near, far), x);
-}
-
-/* erfc(z), z >= 0, as e^(-z^2) t P(t) with t = 1 / (1 + 0.4 z); 0 beyond 9.3. */
-static inline float vm_erfc_positive(float z) {
-    float t = 1.0f / (1.0f + 0.4f * z);
-    float p = 0.0373838343f;
-    p = p * t - 0.1218346641f;
-    p = p * t + 0.04653391123f;
-    p = p * t + 0.1298883996f;
-    p = p * t + 0.0514787241f;
-    p = p * t + 0.2051311558f;
-    p = p * t + 0.1989660527f;
-    p = p * t + 0.2268410884f;
-    p = p * t + 0.2256115327f;
-    return vm_exp(-z * z) * t * p;
-}
-
-static inline float vm_erf(float x) {
-    float a = vm_abs(x), u = a * a;
-    float near = 7.875875059e-5f;
-    near = near * u - 0.0008016864286f;
-    near = near * u + 0.005189087423f;
-    near = near * u - 0.02685421201f;
-    near = near * u + 0.1128359472f;
-    near = near * u - 0.3761262667f;
-    near = near * u + 1.128379166f;
-    return vm_copysign(vm_select(a < 1.0f, near * a, 1.0f - vm_erfc_positive(a)), x);
-}
-
-/* The normal distribution function, accurate in both tails. */
-static inline float vm_normal_cdf(float x) {
-    float half = 0.5f * vm_erfc_positive(vm_abs(x) * 0.70710678f);
-    return vm_select(x < 0.0f, half, 1.0f - half);
-}
-
-/* x Phi(x) */
-static inline float vm_gelu_erf(float x) { return x * vm_normal_cdf(x); }
 
 #endif
