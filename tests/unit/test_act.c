@@ -5,7 +5,7 @@
 
 #include <math.h>
 
-#include "ops/ops.h"
+#include "ops/op_table.h"
 
 enum { NUMBERS = 1 << 16 };
 
