@@ -74,13 +74,14 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     if (!f->pipe) TRY(segment_range(in, segment, &from, &to));
     r->offset = from;
     TRY(byte_reader_open(f->path, f->compression, from, to, &r->from));
-    if (r->format) return OK;
+    if (!f->pipe) return OK; /* inspected when it was listed */
     size_t got;
     str_reserve(&r->carry, PIECE_BYTES);
     TRY(byte_reader_read(r->from, r->carry.text, PIECE_BYTES, &got));
     r->carry.len = got;
     r->offset += (int64_t)got;
-    r->format = format_of_content(r->carry.text, got);
+    TRY(refuse_binary(strcmp(f->path, "-") == 0 ? "standard input" : f->path, r->carry.text, got));
+    if (!r->format) r->format = format_of_content(r->carry.text, got);
     return OK;
 }
 

@@ -39,20 +39,6 @@ static void add_segments(text_inputs *in, const input_file *f) {
     add_segment(in, from, -1);
 }
 
-static err refuse_packing(const char *path, const char *head, size_t n) {
-    static const struct {
-        const char *magic;
-        size_t n;
-        const char *program;
-    } foreign[] = { { "\xFD\x37zXZ", 5, "xz" }, { "BZh", 3, "bzip2" }, { "PK\x03\x04", 4, "zip" } };
-    for (size_t i = 0; i < COUNT_OF(foreign); i++)
-        if (n >= foreign[i].n && memcmp(head, foreign[i].magic, foreign[i].n) == 0)
-            return err_hint(ERR("%s is compressed with %s, which ingot does not read", path,
-                                foreign[i].program),
-                            "decompress it, or recompress it as .zst or .gz");
-    return OK;
-}
-
 typedef struct file_head {
     char bytes[HEAD_BYTES];
     size_t n;
@@ -69,15 +55,15 @@ static err read_head(const char *path, text_compression compression, file_head *
 static err detect_format(const text_inputs *in, input_file *f) {
     text_compression named;
     file_head head;
-    const text_format *compare_names = format_of_path(f->path, &named);
+    const text_format *by_extension = format_of_path(f->path, &named);
     TRY(read_head(f->path, COMPRESSION_NONE, &head));
-    TRY(refuse_packing(f->path, head.bytes, head.n));
+    TRY(refuse_known_binary(f->path, head.bytes, head.n));
     /* The extension decides: other content in a .gz file is damage, not text. */
     f->compression = named == COMPRESSION_NONE ? compression_of_bytes(head.bytes, head.n) : named;
-    f->format = in->o.format ? format_by_name(in->o.format) : compare_names;
-    if (f->format) return OK;
+    f->format = in->o.format ? format_by_name(in->o.format) : by_extension;
     if (f->compression != COMPRESSION_NONE) TRY(read_head(f->path, f->compression, &head));
-    f->format = format_of_content(head.bytes, head.n);
+    TRY(refuse_binary(f->path, head.bytes, head.n));
+    if (!f->format) f->format = format_of_content(head.bytes, head.n);
     return OK;
 }
 

@@ -47,11 +47,26 @@ bool parser_check_length(parser *p, size_t n, int64_t offset) {
     return false;
 }
 
+bool is_clean_utf8(const char *text, size_t n) {
+    return n == 0 || (utf8_valid(text, n) == n && !memchr(text, 0, n));
+}
+
+/* Appends the text with U+FFFD for each invalid sequence and each NUL. */
+static void repair_text(text_span text, str *out) {
+    while (text.len > 0) {
+        const char *nul = memchr(text.at, 0, text.len);
+        size_t n = nul ? (size_t)(nul - text.at) : text.len;
+        utf8_repair(text.at, n, out);
+        if (nul) str_add_bytes(out, "\xEF\xBF\xBD", 3), n++;
+        text.at += n, text.len -= n;
+    }
+}
+
 bool parser_check_utf8(parser *p, text_span *text, bool *repaired) {
-    if (utf8_valid(text->at, text->len) == text->len) return true;
+    if (is_clean_utf8(text->at, text->len)) return true;
     if (p->in->o.invalid == TEXT_REFUSE) return p->counts.invalid++, false;
     p->scratch.len = 0;
-    utf8_repair(text->at, text->len, &p->scratch);
+    repair_text(*text, &p->scratch);
     *text = spool_copy(&p->strings, p->scratch.text, p->scratch.len);
     return *repaired = true;
 }

@@ -27,7 +27,7 @@ typedef struct text_span {
 
 /* ---- documents ------------------------------------------------------------------------------- */
 typedef struct text_doc {
-    text_span text; /* valid UTF-8 */
+    text_span text; /* valid UTF-8 without NUL */
     /* Valid UTF-8; empty if not given. For plain text and WARC the source is the input as the user
      * named it. */
     text_span id, url, source, license;

@@ -32,6 +32,12 @@ typedef enum {
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
 
+/* An error if the first bytes of an input are of a known format that is not text.
+ * @param head after decompression, or before it to recognize other compressions. */
+err refuse_known_binary(const char *path, const char *head, size_t n) MUST_USE;
+/* The same, and if they look like any other data that is not text. @param head decompressed. */
+err refuse_binary(const char *path, const char *head, size_t n) MUST_USE;
+
 typedef struct byte_reader byte_reader;
 /* Opens a file ("-": standard input). @param from, to byte range of a plain file; to < 0: up to
  * its end. @param path borrowed. */
@@ -99,7 +105,9 @@ void parser_free(parser *p);
 bool parser_check_length(parser *p, size_t n, int64_t offset);
 /* Adds a document unless it is empty or excluded. @param repaired whether its text was. */
 void parser_add_document(parser *p, const text_doc *d, bool repaired);
-/* Makes text valid UTF-8 as the options say; *repaired becomes true if bytes were replaced.
+/* @return whether the text is valid UTF-8 without NUL, which counts as invalid in every format. */
+bool is_clean_utf8(const char *text, size_t n);
+/* Makes text valid UTF-8 without NUL as the options say; *repaired becomes true if bytes were replaced.
  * @return false if the document is refused, which is counted. */
 bool parser_check_utf8(parser *p, text_span *text, bool *repaired);
 /* @return the text with each CR LF replaced by LF. */
