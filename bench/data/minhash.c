@@ -34,7 +34,7 @@ int main(int argc, char **argv) {
         bench_check(corpus_read(&c, (const char *const *)argv + 1, 1));
     else
         make_documents(&c);
-    minhash *m = minhash_new(NGRAM, BANDS, ROWS);
+    minhash *m = minhash_new(NGRAM, BANDS, ROWS, (normalization){ 0 });
     minhash_scratch *s = mem_alloc(sizeof *s);
     double begin = time_cpu();
     uint64_t sum = 0;

@@ -12,6 +12,7 @@ typedef struct dedup_args {
     int64_t ngram, hashes, bands, rows, paragraph_words;
     double threshold;
     bool lines, keep_work;
+    normalization words;
 } dedup_args;
 
 enum { NOT_GIVEN = -1 };
@@ -49,6 +50,11 @@ static err check_method(const dedup_args *a, dedup_method method) {
         if (options[i].given && options[i].of != method)
             return ERR("--%s: applies to --method %s, not to %s", options[i].name,
                        methods[options[i].of], methods[method]);
+    if (method == DEDUP_EXACT && (a->words.keep_case || a->words.keep_accents ||
+                                  a->words.keep_punctuation || a->words.zero_digits))
+        return ERR(
+            "--keep-case, --keep-accents, --keep-punctuation and --zero-digits: do not apply "
+            "to --method exact, which compares bytes");
     if (method != DEDUP_PARAGRAPH) return OK;
     if (a->report)
         return ERR("--report: lists clusters of documents and does not apply to paragraphs");
@@ -105,6 +111,7 @@ static err take_options(const dedup_args *a, dedup_options *o) {
     TRY(take_number("paragraph-words", a->paragraph_words, INT32_MAX, &o->paragraph_words));
     o->method = (dedup_method)method;
     o->keep = (dedup_keep)keep;
+    o->words = a->words;
     o->lines = a->lines;
     o->keep_work = a->keep_work;
     o->fresh = a->common.fresh;
@@ -126,6 +133,14 @@ static void print_curve(const dedup_options *o, FILE *to) {
     for (size_t i = 0; i < COUNT_OF(at); i++)
         fprintf(to, " %6.4f", minhash_match_probability(o->bands, o->rows, at[i]));
     fprintf(to, "\n");
+}
+
+/* How words are compared, since that decides what counts as a copy. */
+static void print_words(const normalization *w, FILE *to) {
+    fprintf(to, "words: %s, %s accents, %s punctuation, %s\n",
+            w->keep_case ? "case kept" : "in lower case", w->keep_accents ? "with" : "without",
+            w->keep_punctuation ? "with" : "without",
+            w->zero_digits ? "every digit as 0" : "numbers kept");
 }
 
 static void print_summary(const dedup_summary *s, FILE *to) {
@@ -153,11 +168,13 @@ static json_t *summary_json(const dedup_options *o, const dedup_summary *s) {
         snprintf(least, sizeof least, "%lld", 1LL << i);
         if (s->sizes[i]) json_object_set_new(sizes, least, json_integer(s->sizes[i]));
     }
-    json_t *all =
-        json_pack("{s:s, s:I, s:I, s:I, s:I, s:I, s:o}", "method", methods[o->method], "documents",
-                  (json_int_t)s->documents, "paragraphs", (json_int_t)s->paragraphs, "copies",
-                  (json_int_t)s->copies, "clusters", (json_int_t)s->clusters, "largest",
-                  (json_int_t)s->largest, "clusters_of_at_least", sizes);
+    json_t *all = json_pack(
+        "{s:s, s:{s:b, s:b, s:b, s:b}, s:I, s:I, s:I, s:I, s:I, s:o}", "method", methods[o->method],
+        "words", "keep_case", o->words.keep_case, "keep_accents", o->words.keep_accents,
+        "keep_punctuation", o->words.keep_punctuation, "zero_digits", o->words.zero_digits,
+        "documents", (json_int_t)s->documents, "paragraphs", (json_int_t)s->paragraphs, "copies",
+        (json_int_t)s->copies, "clusters", (json_int_t)s->clusters, "largest",
+        (json_int_t)s->largest, "clusters_of_at_least", sizes);
     BUG_IF(!all);
     return all;
 }
@@ -172,6 +189,7 @@ static err run_dedup_stage(const dedup_args *a, dedup_options *o, text_inputs *i
     err e = OK;
     o->to = &so;
     if (o->method == DEDUP_NEAR && !a->common.json) print_curve(o, to);
+    if (o->method != DEDUP_EXACT && !a->common.json) print_words(&o->words, to);
     TRY_CLEAN(dedup_find_copies(o, in, &d));
     text_stage s = dedup_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
@@ -222,6 +240,10 @@ static const cli_arg args[] = {
     { "hashes", ARG_COUNT, AT(hashes), "N", "near: maximum number of hash functions (default 112, or as many as --bands and --rows need)" },
     { "bands", ARG_COUNT, AT(bands), "N", "near: number of bands; documents that agree in one are copies (default: hashes / rows, 14)" },
     { "rows", ARG_COUNT, AT(rows), "N", "near: hashes per band (default 8, or hashes / bands)" },
+    { "keep-case", ARG_FLAG, AT(words.keep_case), "", "words that differ in case are different (default: they are the same)" },
+    { "keep-accents", ARG_FLAG, AT(words.keep_accents), "", "words that differ in accents are different (default: they are the same)" },
+    { "keep-punctuation", ARG_FLAG, AT(words.keep_punctuation), "", "punctuation marks and symbols count as words (default: they are ignored)" },
+    { "zero-digits", ARG_FLAG, AT(words.zero_digits), "", "numbers of as many digits are the same, as in FineWeb (default: they are different)" },
     { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is a paragraph (default: blank lines separate them)" },
     { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: never remove paragraphs of fewer words (default 10)" },
     { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each cluster: its documents and the one kept" },
@@ -235,7 +257,8 @@ const cli_subcommand data_dedup = {
     .run = run_dedup,
     .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
     .help =
-        "Words are compared in lower case, without accents and punctuation, with digits as 0.\n"
+        "By default words are compared in lower case, without accents and punctuation; numbers\n"
+        "count, so reports that differ only in figures are not copies.\n"
         "Tables take up to 1Gi (half of --memory if given): about 12 bytes per document; the rest is\n"
         "on disk. The input is read twice.\n"
         "\n"

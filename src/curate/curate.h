@@ -17,8 +17,7 @@
  *     filter_free(f);
  *
  * A document passes these steps in order: URL lists, language, the rule sets in the order of
- * `sets`,
- * bad words, PII masks. The first rule that fails drops it. Units:
+ * `sets`, bad words, PII masks. The first rule that fails drops it. Units:
  *
  *     character   a code point; lengths are in characters too
  *     word        a run of characters that are not White_Space
@@ -202,17 +201,23 @@ bool filter_is_terminal(uint32_t code_point);
  *     text_stage s = dedup_stage(d);               // text_stage_run(&s, in, ...): second pass
  *     TRY(dedup_finish(d));                        // removes the folder of spill files
  *
- * Three methods. EXACT: documents with identical bytes. NEAR: documents whose sets of word
- * n-grams are
- * similar, by MinHash and banding (this includes exact copies). PARAGRAPH: paragraphs of the same
- * words; all but the first are removed from their documents. Words are compared in lower case,
- * without
- * marks and punctuation, with every digit read as 0. */
+ * Three methods. EXACT: documents with identical bytes. NEAR: documents whose sets of word n-grams
+ * are similar, by MinHash and banding (this includes exact copies). PARAGRAPH: paragraphs of the
+ * same words; all but the first are removed from their documents. How words are compared
+ * is a normalization; by default in lower case, without marks and punctuation, numbers kept. */
 enum { NGRAM_MAX = 64, MINHASH_MAX = 4096 }; /* limits: words of an n-gram; hash functions */
 typedef enum { DEDUP_NEAR, DEDUP_EXACT, DEDUP_PARAGRAPH } dedup_method;
 typedef enum { DEDUP_FIRST, DEDUP_LAST, DEDUP_LONGEST } dedup_keep;
+/* What of a word does not count when words are compared. Zeroed: case, accents and punctuation do
+ * not, numbers do. */
+typedef struct normalization {
+    bool keep_case, keep_accents;
+    bool keep_punctuation; /* each punctuation mark or symbol is a word of its own */
+    bool zero_digits;      /* "1984" and "2001" become the same word, "0000" */
+} normalization;
 typedef struct dedup_options {
     dedup_method method;
+    normalization words; /* of NEAR and PARAGRAPH */
     /* which document of a cluster is kept: the first or last in input order, or the first of the
      * longest */
     dedup_keep keep;
@@ -261,9 +266,8 @@ void minhash_choose_bands(int hashes, double threshold, int *bands, int *rows);
  * Removes the texts of evaluations from training documents: where a document contains `ngram`
  * consecutive words of a reference, these words and a margin on either side are removed. Words are
  * compared in lower case, without marks and punctuation. n-grams that occur in more than `common`
- * documents are boilerplate rather than evidence and are ignored; to know them, the documents
- * are read
- * once before they are judged.
+ * documents are boilerplate rather than evidence and are ignored; to know them, the documents are
+ * read once before they are judged.
  *
  *     decontaminate *d = NULL;
  *     TRY(decontaminate_find_matches(&o, in, &d)); // as dedup_find_copies

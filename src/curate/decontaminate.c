@@ -5,12 +5,10 @@
  *        write the report, warn about references without a match
  *     2  the stage: search again, and remove the matches that are not common
  *
- * Pass 1 keeps hits on disk, so memory is bounded by the references (decontaminate_refs.c) and
- * not by
- * the documents. Searching twice is cheaper than keeping positions: most documents have no hit, and
- * the filter in front of the table answers those with one lookup per word. A killed run resumes
- * from
- * the spill files of pass 1 and from the parts of pass 2. */
+ * Pass 1 keeps hits on disk, so memory is bounded by the references (decontaminate_refs.c) and not
+ * by the documents. Searching twice is cheaper than keeping positions: most documents have no hit,
+ * and the filter in front of the table answers those with one lookup per word. A killed run
+ * resumes from the spill files of pass 1 and from the parts of pass 2. */
 #include "curate/decontaminate_internal.h"
 
 #include <stdlib.h>

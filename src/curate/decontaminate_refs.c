@@ -1,11 +1,10 @@
 /* The references of decontamination: reading them, indexing their n-grams, searching a text.
  *
- * Every text of a reference is indexed by the rolling hash of each of its n-grams. A text
- * shorter than
- * n words is indexed as a whole, under a key that includes its length, plus an entry for its last
- * `shortest` words that lists the lengths of such texts: while searching, that entry decides which
- * lengths are worth hashing. A bitmap over the top bits of all keys (`filter`) answers almost every
- * lookup of a document that contains no reference. */
+ * Every text of a reference is indexed by the rolling hash of each of its n-grams. A text shorter
+ * than n words is indexed as a whole, under a key that includes its length, plus an entry for its
+ * last `shortest` words that lists the lengths of such texts: while searching, that entry decides
+ * which lengths are worth hashing. A bitmap over the top bits of all keys (`filter`) answers
+ * almost every lookup of a document that contains no reference. */
 #include "curate/decontaminate_internal.h"
 #include "io/io.h"
 
@@ -277,7 +276,7 @@ err refs_read(const char *paths, const char *fields, int ngram, int shortest, si
     refs *r = mem_alloc(sizeof *r);
     *r = (refs){ .ngram = ngram, .shortest = shortest, .bits = FIRST_BITS, .max_bytes = memory };
     r->memory = arena_new();
-    r->words = normalizer_new(false);
+    r->words = normalizer_new((normalization){ 0 });
     r->slots = mem_alloc(((size_t)1 << r->bits) * sizeof *r->slots);
     r->filter = mem_alloc(((size_t)1 << FILTER_BITS) / 8);
     err e = OK;

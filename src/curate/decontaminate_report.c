@@ -4,9 +4,8 @@
  *     {"document":7,"file":"a.jsonl","id":"x","begin":120,"end":310,"ngrams":4,
  *      "reference":"gsm8k.jsonl","line":3,"member":"question","text":"..."}
  *
- * begin and end are bytes of the document's text; `text` is the reference's own. A match is a
- * run of
- * overlapping n-grams of one reference text. Then the n-grams that are common, and ignored:
+ * begin and end are bytes of the document's text; `text` is the reference's own. A match is a run
+ * of overlapping n-grams of one reference text. Then the n-grams that are common, and ignored:
  *
  *     {"common":"...","documents":57,"reference":"gsm8k.jsonl","line":3,"member":"question"}
  */

@@ -6,33 +6,28 @@
  *     3  the stage: read again, write what is kept
  *
  * Keys. EXACT has one key per document, the hash of its text. NEAR adds one key per band of its
- * MinHash
- * signature; two documents that share any band are joined. PARAGRAPH has one key per paragraph.
- * Items
- * (documents or paragraphs) are numbered in input order over the whole input.
+ * MinHash signature; two documents that share any band are joined. PARAGRAPH has one key per
+ * paragraph. Items (documents or paragraphs) are numbered in input order over the whole input.
  *
  * Clusters. Pairs of items with equal keys go into disjoint sets whose root is the smallest
- * number, so
- * clusters do not depend on the order in which pairs are found, nor on the number of threads. NEAR
- * keeps a second set over identical texts, only to report "duplicate" and "near-duplicate" apart.
+ * number, so clusters do not depend on the order in which pairs are found, nor on the number of
+ * threads. NEAR keeps a second set over identical texts, only to report "duplicate" and
+ * "near-duplicate" apart.
  *
- * Memory. Pass 1 streams to disk. Pass 2 needs 4 bytes per document and array (bytes_needed),
- * and uses
- * the rest of the cap as hash tables; a partition of keys that does not fit is read in several
- * ranges.
- * Pass 3 needs only what pass 2 left. So the cap holds for inputs of any size, up to 2^32
- * documents.
+ * Memory. Pass 1 streams to disk. Pass 2 needs 4 bytes per document and array (bytes_needed), and
+ * uses the rest of the cap as hash tables; a partition of keys that does not fit is read in
+ * several ranges. Pass 3 needs only what pass 2 left. So the cap holds for inputs of any size, up
+ * to 2^32 documents.
  *
  * Resuming. Spill files and output parts appear atomically when they are complete. A killed run
- * skips
- * the ones it finds, if their settings (options and inputs) are the same; pass 2 is fast and runs
- * again. Pass 3 recounts documents as it goes and refuses an input that has changed since pass
- * 1. */
+ * skips the ones it finds, if their settings (options and inputs) are the same; pass 2 is fast and
+ * runs again. Pass 3 recounts documents as it goes and refuses an input that has changed since
+ * pass 1. */
 #include "curate/dedup_internal.h"
 
 #include <stdlib.h>
 
-enum { FORMAT = 1 };            /* version of the spill files, part of their settings */
+enum { FORMAT = 2 };            /* version of the spill files, part of their settings */
 enum { LEAST_TABLE = 4 << 20 }; /* minimum bytes per thread for grouping */
 
 static const char *const document_rules[] = { "duplicate", "near-duplicate" };
@@ -320,6 +315,9 @@ text_stage dedup_stage(dedup *d) {
 
 static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
     bool near = o->method == DEDUP_NEAR, paragraphs = o->method == DEDUP_PARAGRAPH;
+    const normalization *w = &o->words;
+    int rules =
+        w->keep_case | w->keep_accents << 1 | w->keep_punctuation << 2 | w->zero_digits << 3;
     int64_t facts[] = { FORMAT,
                         o->method,
                         near ? o->ngram : 0,
@@ -327,7 +325,8 @@ static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
                         near ? o->rows : 0,
                         paragraphs && o->lines,
                         paragraphs ? o->paragraph_words : 0,
-                        o->report != NULL };
+                        o->report != NULL,
+                        near || paragraphs ? rules : 0 };
     return hash_bytes(facts, sizeof facts, text_inputs_hash(in));
 }
 
@@ -343,8 +342,8 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     d->split_item = mem_alloc((size_t)d->splits * sizeof *d->split_item);
     d->spills = mem_alloc((size_t)d->splits * sizeof *d->spills);
     d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
-    if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows);
-    if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(true);
+    if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows, o->words);
+    if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(o->words);
     return d;
 }
 

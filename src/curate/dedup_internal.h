@@ -13,12 +13,11 @@
 #include <string.h>
 
 /* ---- words -----------------------------------------------------------------------------------
- * A word is a run of letters and digits, in lower case, decomposed (NFD) and without marks.
- * Everything else separates words. Letters of scripts written without spaces are words of their
- * own. */
+ * A word is a run of letters and digits, decomposed (NFD), by default in lower case and without
+ * marks. Everything else separates words. Letters of scripts written without spaces are words of
+ * their own. */
 typedef struct normalizer normalizer; /* immutable, shared by threads */
-/* "1984" and "2001" become the same word, "0000". */
-normalizer *normalizer_new(bool zero_digits);
+normalizer *normalizer_new(normalization rules);
 void normalizer_free(normalizer *t); /* takes NULL */
 
 typedef struct normalized_word {
@@ -67,7 +66,7 @@ typedef struct minhash_scratch {
     uint32_t grams[MINHASH_CHUNK + 16];
     uint32_t least[MINHASH_MAX]; /* the signature */
 } minhash_scratch;
-minhash *minhash_new(int ngram, int bands, int rows);
+minhash *minhash_new(int ngram, int bands, int rows, normalization words);
 void minhash_free(minhash *m); /* takes NULL */
 /* Computes the minimum of each hash function over the text's n-grams, into s->least [n]. A text
  * of fewer than n words is one gram of all of them; one without words a gram of its bytes. */
@@ -77,8 +76,7 @@ void minhash_keys(const minhash *m, const minhash_scratch *s, uint64_t *keys);
 
 /* ---- spill files -----------------------------------------------------------------------------
  * Many sections, written interleaved into one file and read back one by one. A file appears only
- * when
- * it is complete, so an existing one need not be written again.
+ * when it is complete, so an existing one need not be written again.
  *
  *     | page of section 3 | page of section 0 | page of section 3 | ... | index by section |
  * footer |
@@ -116,10 +114,9 @@ void spill_reader_close(spill_reader *r); /* takes a zeroed one */
 
 /* ---- grouping --------------------------------------------------------------------------------
  * Finds equal keys among more records than memory holds. Records (key, item) are partitioned into
- * GROUP_PARTITIONS sections by the top byte of their key. A partition is grouped in a hash
- * table; one
- * that does not fit is read several times, a range of keys each time. Records come in the order of
- * their items, so the first one with a key has the smallest item. */
+ * GROUP_PARTITIONS sections by the top byte of their key. A partition is grouped in a hash table;
+ * one that does not fit is read several times, a range of keys each time. Records come in the
+ * order of their items, so the first one with a key has the smallest item. */
 enum { GROUP_PARTITIONS = 256, GROUP_RECORD_BYTES = 12 };
 /* @param section of partition 0. @param item relative to the first item of the spill file. */
 err group_write(spill_writer *w, int section, uint64_t key, uint32_t item) MUST_USE;
@@ -140,9 +137,8 @@ typedef struct group_job {
 err group_run(const group_job *g) MUST_USE;
 
 /* ---- splits of the input ---------------------------------------------------------------------
- * A split is a run of consecutive segments with one spill file, so that many small input files
- * do not
- * each get one. */
+ * A split is a run of consecutive segments with one spill file, so that many small input files do
+ * not each get one. */
 int input_split_count(const text_inputs *in);
 /* @return the first segment of split i; for i = input_split_count, the number of segments. */
 int input_split_first(const text_inputs *in, int i);

@@ -2,9 +2,8 @@
  *
  *     {"kept":4,"members":[{"document":4,"file":"a.jsonl","id":"x"},{"document":9,...}],"size":2}
  *
- * Names of documents come from the spill files, in input order. As many clusters as fit in
- * memory are
- * gathered per pass; a cluster that does not fit by itself is written directly as it is read. */
+ * Names of documents come from the spill files, in input order. As many clusters as fit in memory
+ * are gathered per pass; a cluster that does not fit by itself is written directly as it is read. */
 #include "curate/dedup_internal.h"
 #include "io/io.h"
 

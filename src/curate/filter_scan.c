@@ -12,8 +12,7 @@ static bool is_ascii_space(unsigned char c) { return c == ' ' || (c >= '\t' && c
 
 /* ---- eight bytes at a time -------------------------------------------------------------------
  * Sets of bytes in a 64-bit word, each marked by its highest bit. Results after the first byte
- * that is
- * not ASCII are undefined. */
+ * that is not ASCII are undefined. */
 
 #define EACH_BYTE(byte) ((uint64_t)(byte)*UINT64_C(0x0101010101010101))
 #define HIGHS           EACH_BYTE(0x80)

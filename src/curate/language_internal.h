@@ -1,6 +1,5 @@
 /* A fastText model as stored in its file. Numbers in it are not aligned, so rows are read by
- * memcpy;
- * the matrices are not copied.
+ * memcpy; the matrices are not copied.
  *
  *     i32 magic, i32 version
  *     i32 dim, ws, epoch, minCount, neg, wordNgrams, loss, model, bucket, minn, maxn, lrUpdateRate

@@ -22,7 +22,7 @@ enum {
 
 static size_t padded_count(int n) { return align_up((size_t)n, MINHASH_LANES); }
 
-minhash *minhash_new(int ngram, int bands, int rows) {
+minhash *minhash_new(int ngram, int bands, int rows, normalization words) {
     BUG_IF(ngram < 1 || ngram > NGRAM_MAX || bands < 1 || rows < 1);
     BUG_IF(bands > MINHASH_MAX || rows > MINHASH_MAX || bands * rows > MINHASH_MAX);
     minhash *m = mem_alloc(sizeof *m);
@@ -34,7 +34,7 @@ minhash *minhash_new(int ngram, int bands, int rows) {
         m->a[i] = rng_u32(key, 2 * i) | 1;
         m->b[i] = rng_u32(key, 2 * i + 1);
     }
-    m->words = normalizer_new(true);
+    m->words = normalizer_new(words);
     return m;
 }
 

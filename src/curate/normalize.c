@@ -15,7 +15,7 @@ enum { PLANE = 0x10000, MAX_PIECES = 8 };
 
 struct normalizer {
     uint32_t map[PLANE];
-    bool zero_digits;
+    normalization rules;
 };
 
 /* Scripts written without spaces between words. */
@@ -36,11 +36,13 @@ static bool is_unspaced(uint32_t cp) {
 /* Maps one code point of a decomposition. */
 static uint32_t map_piece(const normalizer *t, uint32_t cp) {
     uint8_t class = unicode_class(cp);
-    if (class & CLASS_MARK) return NOTHING;
+    if (class & CLASS_MARK) return t->rules.keep_accents ? cp : NOTHING;
+    if ((class & (CLASS_PUNCTUATION | CLASS_SYMBOL)) && t->rules.keep_punctuation)
+        return cp | ALONE;
     if (!(class & (CLASS_LETTER | CLASS_NUMBER))) return PART;
-    if (t->zero_digits && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND)
+    if (t->rules.zero_digits && utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND)
         return '0';
-    uint32_t low = (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
+    uint32_t low = t->rules.keep_case ? cp : (uint32_t)utf8proc_tolower((utf8proc_int32_t)cp);
     return is_unspaced(low) ? low | ALONE : low;
 }
 
@@ -62,9 +64,9 @@ static int decompose_char(const normalizer *t, uint32_t cp, uint32_t *out) {
     return kept;
 }
 
-normalizer *normalizer_new(bool zero_digits) {
+normalizer *normalizer_new(normalization rules) {
     normalizer *t = mem_alloc(sizeof *t);
-    t->zero_digits = zero_digits;
+    t->rules = rules;
     for (uint32_t cp = 0; cp < PLANE; cp++) {
         uint32_t to[MAX_PIECES];
         int n = decompose_char(t, cp, to);
@@ -128,10 +130,12 @@ size_t normalizer_next_words(const normalizer *t, text_span text, size_t *at, no
         unsigned char c = (unsigned char)text.at[i];
         if (c < 0x80) {
             uint32_t to = t->map[c];
-            if (to == PART)
+            if (to != PART && to < ALONE)
+                add_letter(&s, to, i);
+            else if (to == PART)
                 end_word(&s, i);
             else
-                add_letter(&s, to, i);
+                add_char(t, &s, c, i, 1);
             i++;
             continue;
         }

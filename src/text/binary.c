@@ -1,7 +1,8 @@
-/* Refuses inputs that are not text. Every byte sequence can be decoded as text with enough U+FFFD, so
- * without this check a Parquet file or an image would be read as one long strange document. The content
- * decides, not the name: known formats by their magic number, UTF-16 by its byte order mark, anything
- * else by its share of control characters. Checks the first bytes of every input, decompressed. */
+/* Refuses inputs that are not text. Every byte sequence can be decoded as text with enough U+FFFD,
+ * so without this check a Parquet file or an image would be read as one long strange document. The
+ * content decides, not the name: known formats by their magic number, UTF-16 by its byte order
+ * mark, anything else by its share of control characters. Checks the first bytes of every input,
+ * decompressed. */
 #include <string.h>
 
 #include "text/text_internal.h"

@@ -3,9 +3,8 @@
  *     |........block........|carry|  <- read so far; the next block begins with the carry
  *      rec rec rec ... rec   re...
  *
- * A block is about block_bytes long and grows for a longer record. A record longer than the
- * limit is
- * split (text) or skipped piece by piece, so memory is bounded for any input. */
+ * A block is about block_bytes long and grows for a longer record. A record longer than the limit
+ * is split (text) or skipped piece by piece, so memory is bounded for any input. */
 #include <stdlib.h>
 #include <string.h>
 

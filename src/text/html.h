@@ -5,8 +5,7 @@
  *
  * Most of a page is not its text. What is removed, in this order: elements that never hold text
  * (scripts, menus, footers), elements whose class or id marks them as page furniture, and blocks
- * that
- * look like links and labels rather than sentences, unless sentences surround them. */
+ * that look like links and labels rather than sentences, unless sentences surround them. */
 #ifndef INGOT_TEXT_HTML_H
 #define INGOT_TEXT_HTML_H
 

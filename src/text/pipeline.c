@@ -6,22 +6,18 @@
  *              serialized, in input order; parse and work run in parallel
  *
  * Design. Every block gets a ticket when it is read, under read_lock. Two steps must happen in
- * ticket
- * order: numbering, since a document's number is the count of all documents before it in the
- * segment,
- * and merging. A worker waits at each of these steps until all earlier tickets have passed it
- * (take_turn), runs the step, and lets the next ticket through (pass_turn). What the step
- * touches needs
- * no lock of its own: the turn itself is the exclusion, and turn_lock orders the memory accesses of
- * consecutive turns.
+ * ticket order: numbering, since a document's number is the count of all documents before it in
+ * the segment, and merging. A worker waits at each of these steps until all earlier tickets have
+ * passed it (take_turn), runs the step, and lets the next ticket through (pass_turn). What the
+ * step touches needs no lock of its own: the turn itself is the exclusion, and turn_lock orders
+ * the memory accesses of consecutive turns.
  *
  * Progress. The holder of the lowest ticket never waits, since all earlier tickets have passed; so
  * there is no deadlock. A worker holds one block while it waits, so at most `threads` blocks exist.
  *
  * Errors. The first error in input order wins, whichever thread meets it first: later blocks pass
  * through both turns, are dropped instead of merged, and their errors are freed. `failed` only
- * makes
- * workers stop reading early. */
+ * makes workers stop reading early. */
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* The stage runner: reads documents, lets a stage judge each, and writes what is kept and, on
- * request,
- * what is dropped with the reason.
+ * request, what is dropped with the reason.
  *
  *     text_stage_run
  *       per segment            skipped if its part is complete (parts.c)
@@ -10,10 +9,9 @@
  *         parts_add            the report of the segment, which marks its part as complete
  *       parts_close            state.json: "complete"
  *
- * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the same
- * for all of them and lives here. Output is deterministic: a block is compressed as a frame of
- * its own,
- * and blocks are split by bytes, so neither threads nor interruptions change a byte. */
+ * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the
+ * same for all of them and lives here. Output is deterministic: a block is compressed as a frame
+ * of its own, and blocks are split by bytes, so neither threads nor interruptions change a byte. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>

@@ -107,7 +107,8 @@ bool parser_check_length(parser *p, size_t n, int64_t offset);
 void parser_add_document(parser *p, const text_doc *d, bool repaired);
 /* @return whether the text is valid UTF-8 without NUL, which counts as invalid in every format. */
 bool is_clean_utf8(const char *text, size_t n);
-/* Makes text valid UTF-8 without NUL as the options say; *repaired becomes true if bytes were replaced.
+/* Makes text valid UTF-8 without NUL as the options say; *repaired becomes true if bytes were
+ * replaced.
  * @return false if the document is refused, which is counted. */
 bool parser_check_utf8(parser *p, text_span *text, bool *repaired);
 /* @return the text with each CR LF replaced by LF. */

@@ -317,6 +317,33 @@ static void keeps_one_of_each_cluster(void **state) {
     free(report);
 }
 
+/* Reports of different years and runs: copies only for who asks that digits do not count. */
+static void numbers_count_by_default(void **state) {
+    test_folder *p = *state;
+    dedup_options o = dedup_defaults();
+    static const char *const figures[] = { "2019 1048 311 77", "2020 3977 482 15",
+                                           "2021 6603 975 42" };
+    str all = { 0 };
+    for (int i = 0; i < 3; i++)
+        str_add(&all, "{\"id\":\"%d\",\"text\":\"%s %s %s %s\"}\n", i, figures[i], figures[i],
+                figures[i], figures[i]);
+    folder_write(p, "a.jsonl", all.text);
+    str_free(&all);
+    for (int method = DEDUP_NEAR; method <= DEDUP_PARAGRAPH; method++) {
+        if (method == DEDUP_EXACT) continue;
+        o.method = (dedup_method)method;
+        o.words = (normalization){ 0 };
+        assert_ok(run_dedup(p, &o, "a.jsonl", method == DEDUP_NEAR ? "near" : "paragraph", NULL));
+        assert_kept(p, method == DEDUP_NEAR ? "near" : "paragraph", "0 1 2");
+        o.words.zero_digits = true; /* other words: other spill files and another output */
+        const char *to = method == DEDUP_NEAR ? "near0" : "paragraph0";
+        assert_ok(run_dedup(p, &o, "a.jsonl", to, NULL));
+        assert_kept(p, to, "0");
+    }
+    o.method = DEDUP_NEAR;
+    assert_error(run_dedup(p, &o, "a.jsonl", "near", NULL), "other options");
+}
+
 static void keeps_by_the_rule(void **state) {
     test_folder *p = *state;
     dedup_options o = dedup_defaults();
@@ -482,6 +509,7 @@ int main(void) {
         cmocka_unit_test(paragraphs_end_at_blank_lines),
         IN_PLACE(keeps_one_of_each_cluster),
         IN_PLACE(keeps_by_the_rule),
+        IN_PLACE(numbers_count_by_default),
         IN_PLACE(removes_repeated_paragraphs),
         IN_PLACE(threads_and_memory_change_nothing),
         IN_PLACE(killed_runs_are_finished_by_the_next),

@@ -10,19 +10,55 @@ static text_span span(const char *s) { return (text_span){ s, strlen(s) }; }
 
 /* ---- words --------------------------------------------------------------------------------- */
 
-static size_t words_of(const char *text, normalized_word *out, size_t room) {
-    normalizer *t = normalizer_new(true);
+static size_t words_by(normalization rules, const char *text, normalized_word *out, size_t room) {
+    normalizer *t = normalizer_new(rules);
     size_t at = 0, n = normalizer_next_words(t, span(text), &at, out, room);
     normalizer_free(t);
     return n;
 }
 
-static void assert_same_words(const char *a, const char *b) {
+static const normalization zero_digits = { .zero_digits = true };
+static size_t words_of(const char *text, normalized_word *out, size_t room) {
+    return words_by(zero_digits, text, out, room);
+}
+
+static bool same_words(normalization rules, const char *a, const char *b) {
     normalized_word x[32], y[32];
-    size_t n = words_of(a, x, 32), m = words_of(b, y, 32);
-    if (n != m) fail_msg("\"%s\" has %zu words, \"%s\" %zu", a, n, b, m);
-    for (size_t i = 0; i < n; i++)
-        if (x[i].hash != y[i].hash) fail_msg("word %zu of \"%s\" and \"%s\"", i, a, b);
+    size_t n = words_by(rules, a, x, 32), m = words_by(rules, b, y, 32);
+    for (size_t i = 0; n == m && i < n; i++)
+        if (x[i].hash != y[i].hash) return false;
+    return n == m;
+}
+
+static void assert_same_words(const char *a, const char *b) {
+    if (!same_words(zero_digits, a, b)) fail_msg("\"%s\" and \"%s\" differ", a, b);
+}
+
+/* Pairs that only one of the rules tells apart. */
+static void each_normalization_has_a_switch(void **state) {
+    static const struct {
+        const char *a, *b;
+        normalization apart;
+    } pairs[] = {
+        { "Polish sausage", "polish sausage", { .keep_case = true } },
+        { "a resum\xC3\xA9", "a resume", { .keep_accents = true } },
+        { "f(x, y)", "f x y", { .keep_punctuation = true } },
+        { "a+b", "a-b", { .keep_punctuation = true } },
+    };
+    for (size_t i = 0; i < COUNT_OF(pairs); i++) {
+        assert_true(same_words((normalization){ 0 }, pairs[i].a, pairs[i].b));
+        assert_false(same_words(pairs[i].apart, pairs[i].a, pairs[i].b));
+    }
+    assert_false(same_words((normalization){ 0 }, "rows 12 of 1984", "rows 13 of 2001"));
+    assert_true(same_words(zero_digits, "rows 12 of 1984", "rows 13 of 2001"));
+    /* composed and decomposed letters stay the same, and marks stay in their word */
+    normalization accents = { .keep_accents = true };
+    assert_true(same_words(accents, "caf\xC3\xA9 x", "cafe\xCC\x81 x"));
+    normalized_word w[8];
+    assert_int_equal(words_by(accents, "cafe\xCC\x81s x", w, 8), 2);
+    assert_int_equal(words_by((normalization){ .keep_punctuation = true }, "f(x, y);", w, 8), 7);
+    assert_int_equal(w[1].begin, 1);
+    assert_int_equal(w[1].end, 2);
 }
 
 static void words_are_normalized(void **state) {
@@ -48,7 +84,7 @@ static void words_that_differ(void **state) {
         size_t n = words_of(pairs[i][0], x, 8), m = words_of(pairs[i][1], y, 8);
         assert_true(n != m || x[0].hash != y[0].hash);
     }
-    normalizer *digits = normalizer_new(false);
+    normalizer *digits = normalizer_new((normalization){ 0 });
     normalized_word x[4];
     size_t at = 0;
     assert_int_equal(normalizer_next_words(digits, span("12 13"), &at, x, 4), 2);
@@ -71,7 +107,7 @@ static void words_in_pieces_are_the_same(void **state) {
         "one two \xE4\xB8\xAD\xE6\x96\x87 three4 \xC3\xA9t\xC3\xA9 five\xE4\xB8\xAD six";
     normalized_word whole[32], piece[32];
     size_t n = words_of(text, whole, 32);
-    normalizer *t = normalizer_new(true);
+    normalizer *t = normalizer_new(zero_digits);
     for (size_t room = 2; room < 8; room++) {
         size_t at = 0, m = 0, got;
         while ((got = normalizer_next_words(t, span(text), &at, piece + m, room)) > 0) m += got;
@@ -106,7 +142,7 @@ static unsigned own_words(unsigned i, unsigned seed) { return i * 7919 + seed * 
 /* Longer than a chunk, so that what a chunk hands to the next is checked too. */
 static void signature_is_the_least_of_all_grams(void **state) {
     enum { WORDS = 2 * MINHASH_CHUNK + 37 };
-    minhash *m = minhash_new(5, 7, 3);
+    minhash *m = minhash_new(5, 7, 3, (normalization){ 0 });
     minhash_scratch *s = mem_alloc(sizeof *s);
     normalized_word *w = mem_alloc((WORDS + 2) * sizeof *w);
     char *text = numbered(WORDS, own_words, 1);
@@ -128,7 +164,7 @@ static void signature_is_the_least_of_all_grams(void **state) {
 }
 
 static bool same_signature(const char *a, const char *b) {
-    minhash *m = minhash_new(5, 14, 8);
+    minhash *m = minhash_new(5, 14, 8, (normalization){ 0 });
     minhash_scratch *s = mem_alloc(sizeof *s);
     uint32_t first[14 * 8];
     minhash_sign(m, span(a), s);
@@ -199,7 +235,8 @@ typedef struct signer {
     minhash_scratch *s;
 } signer;
 static signer signer_new(void) {
-    return (signer){ minhash_new(5, GROUPS * BANDS, ROWS), mem_alloc(sizeof(minhash_scratch)) };
+    return (signer){ minhash_new(5, GROUPS * BANDS, ROWS, (normalization){ 0 }),
+                     mem_alloc(sizeof(minhash_scratch)) };
 }
 static void signer_free(signer *s) {
     minhash_free(s->m);
@@ -259,7 +296,7 @@ static void bands_match_as_often_as_the_curve_says(void **state) {
  * as coins of probability j would. */
 static void rows_are_independent(void **state) {
     enum { PAIRS = 400, WORDS = 104, OWN = 20, N = 112 };
-    minhash *m = minhash_new(5, BANDS, ROWS);
+    minhash *m = minhash_new(5, BANDS, ROWS, (normalization){ 0 });
     minhash_scratch *s = mem_alloc(sizeof *s);
     double j = (100.0 - OWN) / (100.0 + OWN), sum = 0, squares = 0;
     for (int p = 0; p < PAIRS; p++) {
@@ -287,7 +324,7 @@ static void rows_are_independent(void **state) {
 /* Equal rows in two bands are no match: a text that has them here and another that has them there
  * share nothing. */
 static void bands_have_keys_of_their_own(void **state) {
-    minhash *m = minhash_new(5, BANDS, ROWS);
+    minhash *m = minhash_new(5, BANDS, ROWS, (normalization){ 0 });
     minhash_scratch *s = mem_alloc(sizeof *s);
     uint64_t keys[BANDS];
     for (int i = 0; i < BANDS * ROWS; i++) s->least[i] = (uint32_t)(i % ROWS);
@@ -386,6 +423,7 @@ static void licenses_are_found_as_the_curve_says(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_normalized),
+        cmocka_unit_test(each_normalization_has_a_switch),
         cmocka_unit_test(words_that_differ),
         cmocka_unit_test(words_know_their_place),
         cmocka_unit_test(words_in_pieces_are_the_same),
