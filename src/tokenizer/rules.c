@@ -55,13 +55,74 @@ static const int unicode_options[] = {
     [NORM_NFKD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT,
 };
 
+/* Code points under construction. */
+typedef struct code_points {
+    utf8proc_int32_t *at;
+    size_t n, cap;
+} code_points;
+
+static void decompose(const char *text, size_t n, utf8proc_option_t options, code_points *to) {
+    enum { MOST = 32 }; /* code points of one character's decomposition: 18 is the largest */
+    int boundary = 0;
+    for (size_t i = 0; i < n;) {
+        uint32_t cp;
+        i += (size_t)utf8_decode(text + i, &cp);
+        if (to->n + MOST > to->cap) {
+            to->cap = MAX(2 * to->cap, to->n + MOST);
+            to->at = mem_grow(to->at, to->cap * sizeof *to->at);
+        }
+        utf8proc_ssize_t made =
+            utf8proc_decompose_char((utf8proc_int32_t)cp, to->at + to->n, MOST, options, &boundary);
+        BUG_IF(made < 0 || made > MOST); /* the text is valid UTF-8 */
+        to->n += (size_t)made;
+    }
+}
+
+static unsigned combining_class(utf8proc_int32_t cp) {
+    return (uint8_t)utf8proc_get_property(cp)->combining_class;
+}
+
+/* Sorts marks by their class, those of one class as they were. By counting: utf8proc sorts by
+ * exchanging neighbors, and the length of a run of marks is the text's to choose. */
+static void sort_marks(utf8proc_int32_t *marks, size_t n) {
+    size_t first[256 + 1] = { 0 };
+    utf8proc_int32_t *sorted = mem_alloc(n * sizeof *sorted);
+    for (size_t i = 0; i < n; i++) first[combining_class(marks[i]) + 1]++;
+    for (int c = 0; c < 256; c++) first[c + 1] += first[c];
+    for (size_t i = 0; i < n; i++) sorted[first[combining_class(marks[i])]++] = marks[i];
+    memcpy(marks, sorted, n * sizeof *sorted);
+    free(sorted);
+}
+
+/* Canonical order: each run of marks sorted. */
+static void order_marks(code_points *p) {
+    for (size_t i = 0; i < p->n;) {
+        size_t end = i;
+        bool sorted = true;
+        unsigned last = 0, class;
+        while (end < p->n && (class = combining_class(p->at[end])) > 0) {
+            sorted = sorted && class >= last;
+            last = class;
+            end++;
+        }
+        if (!sorted) sort_marks(p->at + i, end - i);
+        i = end + 1;
+    }
+}
+
 static void add_normal_form(const char *text, size_t n, norm_kind kind, str *out) {
-    utf8proc_uint8_t *made = NULL;
-    utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text, (utf8proc_ssize_t)n, &made,
-                                        (utf8proc_option_t)unicode_options[kind]);
-    BUG_IF(len < 0); /* the text is valid UTF-8 */
-    str_add_bytes(out, made, (size_t)len);
-    free(made);
+    utf8proc_option_t options = (utf8proc_option_t)unicode_options[kind];
+    code_points p = { 0 };
+    decompose(text, n, options, &p);
+    order_marks(&p);
+    utf8proc_ssize_t left = (utf8proc_ssize_t)p.n;
+    if (options & UTF8PROC_COMPOSE) left = utf8proc_normalize_utf32(p.at, left, options);
+    BUG_IF(left < 0);
+    for (utf8proc_ssize_t i = 0; i < left; i++) {
+        char code[4];
+        str_add_bytes(out, code, (size_t)utf8_encode((uint32_t)p.at[i], code));
+    }
+    free(p.at);
 }
 
 /* No ASCII character joins one before it, so each stretch of others is normalised with the one

@@ -2,6 +2,8 @@
  * that what was encoded comes back. */
 #include "support/tokenizer.h"
 
+#include <utf8proc.h>
+
 /* ---- against Hugging Face --------------------------------------------------------------------- */
 
 static void check_ids(const char *name, const char *text, const json_t *want,
@@ -329,8 +331,73 @@ static void test_tiktoken_samples(void **state) {
     tokenizer_free(cl100k);
 }
 
+/* ---- normal forms ---------------------------------------------------------------------------- */
+
+static str normal_form_of(norm_kind kind, const char *text, size_t n) {
+    str scratch[2] = { { 0 }, { 0 } };
+    norm_step step = { .kind = kind };
+    text_span made = normalize(&step, 1, NULL, (text_span){ text, n }, scratch);
+    str out = { 0 };
+    str_add_bytes(&out, made.at, made.len);
+    str_free(&scratch[0]);
+    str_free(&scratch[1]);
+    return out;
+}
+
+/* Marks of all classes in any order, precomposed and conjoining characters: as utf8proc has it. */
+static void normal_forms_are_those_of_utf8proc(void **state) {
+    static const uint32_t points[] = { 0x41,   0x65,   0xE9,    0x1E69, 0x301,  0x316,
+                                       0x327,  0x338,  0x345,   0x5B0,  0x5BC,  0x64B,
+                                       0x3099, 0x304B, 0x1100,  0x1161, 0x11A8, 0xAC00,
+                                       0x212B, 0xFB01, 0x1D15E, 0x0344, 0x0F71, 0x0F73 };
+    static const int options[] = { [NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
+                                   [NORM_NFD] = UTF8PROC_STABLE | UTF8PROC_DECOMPOSE,
+                                   [NORM_NFKC] =
+                                       UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT,
+                                   [NORM_NFKD] =
+                                       UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT };
+    chance c = { rng_key_of(3, 3), 0 };
+    for (int round = 0; round < 20000; round++) {
+        str text = { 0 };
+        for (uint64_t n = 1 + below(&c, 12); n > 0; n--) {
+            char code[4];
+            uint32_t cp = points[below(&c, COUNT_OF(points))];
+            str_add_bytes(&text, code, (size_t)utf8_encode(cp, code));
+        }
+        for (int kind = NORM_NFC; kind <= NORM_NFKD; kind++) {
+            utf8proc_uint8_t *expected = NULL;
+            utf8proc_ssize_t n =
+                utf8proc_map((const utf8proc_uint8_t *)text.text, (utf8proc_ssize_t)text.len,
+                             &expected, (utf8proc_option_t)options[kind]);
+            str made = normal_form_of((norm_kind)kind, text.text, text.len);
+            assert_int_equal(made.len, n);
+            assert_memory_equal(made.text, expected, made.len);
+            str_free(&made);
+            free(expected);
+        }
+        str_free(&text);
+    }
+}
+
+/* A million marks on one letter, in the worst order: exchanging neighbors would take hours. */
+static void stacked_marks_are_sorted_at_once(void **state) {
+    enum { MARKS = 1000000 };
+    str text = { 0 };
+    str_add(&text, "q");
+    for (int i = 0; i < MARKS; i++)
+        str_add(&text, i < MARKS / 2 ? "\xCC\x8D" : "\xCC\x96"); /* 230, 220 */
+    str made = normal_form_of(NORM_NFC, text.text, text.len);
+    assert_int_equal(made.len, text.len);
+    assert_memory_equal(made.text + 1, "\xCC\x96", 2);
+    assert_memory_equal(made.text + made.len - 2, "\xCC\x8D", 2);
+    str_free(&made);
+    str_free(&text);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(normal_forms_are_those_of_utf8proc),
+        cmocka_unit_test(stacked_marks_are_sorted_at_once),
         cmocka_unit_test(test_hugging_face),
         cmocka_unit_test(test_round_trip),
         cmocka_unit_test(test_long_pieces),
