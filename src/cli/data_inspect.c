@@ -77,7 +77,7 @@ err look_print_json(json_t *o) {
 /* ---- samples ------------------------------------------------------------------------------------ */
 
 /* A document, or as much of its beginning as is shown. */
-static data_range beginning(const data_source *s, int64_t document) {
+static data_range document_head(const data_source *s, int64_t document) {
     data_range r = data_document(s, document);
     return (data_range){ r.from, MIN(r.to, r.from + SAMPLE_TOKENS) };
 }
@@ -91,7 +91,7 @@ static int64_t sample_at(const inspect_args *a, const data_source *s, int64_t i)
 }
 
 static void print_sample(const data_source *s, const look_text *l, int64_t document) {
-    data_range whole = data_document(s, document), r = beginning(s, document);
+    data_range whole = data_document(s, document), r = document_head(s, document);
     str text = { 0 };
     look_text_add(l, s, r, &text);
     printf("\ndocument %lld, %lld tokens:\n%s%s\n", (long long)document,
@@ -103,7 +103,7 @@ static void print_sample(const data_source *s, const look_text *l, int64_t docum
 static json_t *sample_json(const data_source *s, const look_text *l, int64_t document) {
     data_range whole = data_document(s, document);
     str text = { 0 };
-    look_text_add(l, s, beginning(s, document), &text);
+    look_text_add(l, s, document_head(s, document), &text);
     json_t *o = json_pack("{s:I, s:I, s:o}", "document", (json_int_t)document, "tokens",
                           (json_int_t)(whole.to - whole.from), "text",
                           io_json_string(text.len ? text.text : "", text.len));
@@ -137,7 +137,7 @@ static void print_shards(const data_source *s) {
     }
 }
 
-static err report(const inspect_args *a, data_source *s, const look_text *l) {
+static err print_report(const inspect_args *a, data_source *s, const look_text *l) {
     int64_t samples = a->document >= 0 ? 1 : a->samples;
     data_index_documents(s);
     const data_info *info = data_source_info(s);
@@ -160,7 +160,7 @@ static err report(const inspect_args *a, data_source *s, const look_text *l) {
     return look_print_json(o);
 }
 
-static err inspect(const inspect_args *a) {
+static err inspect_source(const inspect_args *a) {
     data_source *s = NULL;
     look_text l = { 0 };
     raw_dtype dtype = RAW_GUESS;
@@ -171,7 +171,7 @@ static err inspect(const inspect_args *a) {
     if (!s) return ERR("%s: nothing was held out there", a->input);
     if (a->verify) TRY_CLEAN(data_verify(s));
     TRY_CLEAN(look_text_open(s, a->tokenizer, &l));
-    TRY_CLEAN(report(a, s, &l));
+    TRY_CLEAN(print_report(a, s, &l));
 cleanup:
     look_text_close(&l);
     data_close(s);
@@ -181,16 +181,16 @@ cleanup:
 static err run(const cli_subcommand *self, int argc, char **argv) {
     inspect_args a = { .samples = 1, .document = -1 };
     TRY(cli_parse(&self->spec, argc, argv, &a, &a.input));
-    return inspect(&a);
+    return inspect_source(&a);
 }
 
 #define AT(member) offsetof(inspect_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
     { "samples", ARG_COUNT, AT(samples), "N", "documents to show the beginning of (default 1, the first)" },
-    { "seed", ARG_COUNT, AT(seed), "N", "other documents" },
+    { "seed", ARG_COUNT, AT(seed), "N", "show other documents" },
     { "document", ARG_COUNT, AT(document), "I", "show this one" },
-    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "what writes the ids as text (default: what lies beside the shards)", 't' },
+    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "decodes the ids (default: the one stored beside the shards)", 't' },
     { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
     { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
     { "verify", ARG_FLAG, AT(verify), "", "read all of it: checksum and ids, however large" },
@@ -199,7 +199,7 @@ static const cli_arg args[] = {
 /* clang-format on */
 
 const cli_subcommand data_inspect = {
-    .summary = "say what token files or a text hold, and show some of it",
+    .summary = "describe token files or a text, and show some of it",
     .run = run,
     .spec = { "data inspect", "PATH [options]", args, (int)COUNT_OF(args), 1, false },
     .help =

@@ -22,7 +22,7 @@ void look_text_close(look_text *l);
 /* The head of both: path, format, counts. */
 void look_print_info(const data_info *info, int shards);
 json_t *look_info_json(const data_info *info, int shards);
-/* Prints a document as text or JSON and gives it up. */
+/* Prints a JSON document and frees it. */
 err look_print_json(json_t *o) MUST_USE;
 
 #endif

@@ -73,7 +73,7 @@ static void count_ids(const data_source *s, token_stats *t) {
     for (int64_t i = 0; i < t->ids; i++) t->different += t->count[i] > 0;
 }
 
-/* @return the commonest id that was not taken yet, which is then taken. -1: none. */
+/* @return the most frequent id not returned before; -1: none. Sets its count to 0. */
 static int64_t take_commonest(int64_t *count, int64_t ids) {
     int64_t best = -1;
     for (int64_t i = 0; i < ids; i++)
@@ -195,7 +195,7 @@ static err print_json(const stats_args *a, const data_source *s, token_stats *t,
     return look_print_json(o);
 }
 
-static err report(const stats_args *a, data_source *s, const look_text *l) {
+static err print_stats(const stats_args *a, data_source *s, const look_text *l) {
     data_index_documents(s);
     const data_info *info = data_source_info(s);
     token_stats t = { .documents = info->documents, .tokens = info->tokens };
@@ -229,7 +229,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
                         &s));
     if (!s) return ERR("%s: nothing was held out there", a.input);
     TRY_CLEAN(look_text_open(s, a.tokenizer, &l));
-    TRY_CLEAN(report(&a, s, &l));
+    TRY_CLEAN(print_stats(&a, s, &l));
 cleanup:
     look_text_close(&l);
     data_close(s);
@@ -239,8 +239,8 @@ cleanup:
 #define AT(member) offsetof(stats_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
-    { "top", ARG_COUNT, AT(top), "N", "commonest ids to show (default 10)" },
-    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "what writes the ids as text (default: what lies beside the shards)", 't' },
+    { "top", ARG_COUNT, AT(top), "N", "most frequent ids to show (default 10)" },
+    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "decodes the ids (default: the one stored beside the shards)", 't' },
     { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
     { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
     { "json", ARG_FLAG, AT(json), "", "print JSON" },

@@ -92,14 +92,14 @@ static const cli_arg args[] = {
     { "documents", ARG_COUNT, AT(documents), "N", "how many (default 1000, or as many as --bytes needs)" },
     { "bytes", ARG_COUNT, AT(bytes), "N", "stop once this much text is written" },
     { "seed", ARG_COUNT, AT(seed), "N", "another seed, another corpus (default 0)" },
-    { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be made apart" },
-    { "out", ARG_TEXT, AT(out), "FILE", "where to (default: standard output)" },
+    { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be written separately" },
+    { "out", ARG_TEXT, AT(out), "FILE", "output file (default: standard output)" },
     { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " TEXT_SEPARATOR " lines, or JSON lines (default text)" },
     { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "part of the documents that repeat an earlier one" },
     { "near-duplicates", ARG_FRACTION, PLANTED(PLANT_NEAR_DUPLICATE), "F", "... that repeat one with a few words changed" },
     { "boilerplate", ARG_FRACTION, PLANTED(PLANT_BOILERPLATE), "F", "... with menus, notices and footers" },
     { "markup", ARG_FRACTION, PLANTED(PLANT_MARKUP), "F", "... with HTML left in" },
-    { "garbage", ARG_FRACTION, PLANTED(PLANT_GARBAGE), "F", "... that are no text at all" },
+    { "garbage", ARG_FRACTION, PLANTED(PLANT_GARBAGE), "F", "... that are not text at all" },
 };
 /* clang-format on */
 

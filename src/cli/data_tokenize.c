@@ -54,7 +54,7 @@ static void print_report(const char *out, const tokenize_report *r) {
     printf("  %d shard%s", r->shards, r->shards == 1 ? "" : "s");
     if (r->resumed) printf(", %d of them there before", r->resumed);
     if (r->bytes)
-        printf("; %s of text, %.2f bytes a token, %s/s", str_bytes(a, sizeof a, (double)r->bytes),
+        printf("; %s of text, %.2f bytes per token, %s/s", str_bytes(a, sizeof a, (double)r->bytes),
                (double)r->bytes / (double)MAX(r->tokens + r->held_out_tokens, 1),
                str_bytes(b, sizeof b, (double)r->bytes / MAX(r->seconds, 1e-9)));
     printf("; peak memory %s\n", str_bytes(a, sizeof a, (double)mem_peak()));
@@ -68,7 +68,7 @@ static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
     return OK;
 }
 
-static err tokenize(const tokenize_args *a, const char *const *paths, int n) {
+static err tokenize_inputs(const tokenize_args *a, const char *const *paths, int n) {
     tokenizer *t = NULL;
     text_inputs *in = NULL;
     tokenize_report r;
@@ -110,7 +110,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
         return err_hint(ERR("--held-out: needs a folder; %s is one file", a.common.out),
                         "give --out a folder");
-    return tokenize(&a, (const char *const *)argv, n);
+    return tokenize_inputs(&a, (const char *const *)argv, n);
 }
 
 #define AT(member) offsetof(tokenize_args, member)
@@ -119,7 +119,7 @@ static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun continues; or one file ending in .tok", 'o' },
     TOKENIZER_ARG(tokenize_args),
     PATTERN_ARG(tokenize_args),
-    { "eos", ARG_TEXT, AT(eos), "TOKEN", "what ends documents (default: what the tokenizer says)" },
+    { "eos", ARG_TEXT, AT(eos), "TOKEN", "token that ends documents (default: the tokenizer's own)" },
     { "held-out", ARG_FRACTION, AT(held_out), "F", "documents to validate on, chosen by a hash of their text (default 0)" },
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "start over: do not continue what is in the folder" },
     DATA_READ_ARGS,

@@ -15,8 +15,8 @@
 /* clang-format on */
 
 /* Opens what --tokenizer names. */
-err cli_open_tokenizer(const char *path, const char *pattern, tokenizer **out);
+err cli_open_tokenizer(const char *path, const char *pattern, tokenizer **out) MUST_USE;
 /* All of standard input. @param what for messages: "text". */
-err cli_read_stdin(const char *what, str *out);
+err cli_read_stdin(const char *what, str *out) MUST_USE;
 
 #endif

@@ -50,16 +50,16 @@ static void print_counts(const count_args *a, const text_counts *c, int64_t toke
            (long long)c->documents, (long long)c->bytes, (long long)tokens, each);
 }
 
-static err count(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
+static err count_tokens(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
     counting c = { .t = t, .special = a->special };
     text_counts counts = { 0 };
-    text_pipeline flow = { &c, sizeof(int64_t), count_block, add_block, NULL };
+    text_pipeline pipeline = { &c, sizeof(int64_t), count_block, add_block, NULL };
     double begin = time_now();
     err e = OK;
     c.encoders = mem_alloc((size_t)threads * sizeof *c.encoders);
     c.ids = mem_alloc((size_t)threads * sizeof *c.ids);
     for (int i = 0; i < text_segments(in) && !e; i++)
-        e = text_pipeline_run(in, i, &flow, threads, &counts);
+        e = text_pipeline_run(in, i, &pipeline, threads, &counts);
     for (int i = 0; i < threads; i++) {
         encoder_free(c.encoders[i]);
         token_ids_free(&c.ids[i]);
@@ -81,7 +81,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(data_common_fit(&a.common, 0, 0, &threads));
     TRY(cli_open_tokenizer(a.tokenizer, a.pattern, &t));
     TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
-    TRY_CLEAN(count(&a, t, in, threads));
+    TRY_CLEAN(count_tokens(&a, t, in, threads));
 cleanup:
     text_inputs_close(in);
     tokenizer_free(t);
@@ -96,10 +96,10 @@ static const cli_arg args[] = {
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", "text, jsonl, warc or wet (default: by name and content)" },
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
-    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "bytes that are no UTF-8 become U+FFFD, or cost the document (default repair)" },
+    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default 64Mi)" },
     { "strict", ARG_FLAG, DATA_IN(strict), "", "a record that cannot be read is an error, not a counted skip" },
-    { "json", ARG_FLAG, DATA_AT(json), "", "the counts as JSON" },
+    { "json", ARG_FLAG, DATA_AT(json), "", "print the counts as JSON" },
 };
 /* clang-format on */
 

@@ -56,8 +56,7 @@ cleanup:
 
 static const cli_arg args[] = {
     TOKENIZER_ARG(decode_args),
-    { "skip-special", ARG_FLAG, offsetof(decode_args, skip_special), "",
-      "leave special tokens away" },
+    { "skip-special", ARG_FLAG, offsetof(decode_args, skip_special), "", "omit special tokens" },
     PATTERN_ARG(decode_args),
 };
 

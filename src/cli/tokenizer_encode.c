@@ -91,7 +91,7 @@ const cli_subcommand tokenizer_encode = {
     .run = run,
     .spec = { "tokenizer encode", "-t FILE [--ids] [options] < TEXT", args, (int)COUNT_OF(args), 0,
               false },
-    .help = "Without --ids each id is shown with its text, one a line.\n"
+    .help = "Without --ids each id is shown with its text, one per line.\n"
             "\n"
             "Examples\n"
             "  echo -n \"Once upon a time\" | ingot tokenizer encode -t tokenizer.json\n"

@@ -61,7 +61,7 @@ static err check_inputs(const text_inputs *in, const char *out) {
         char *file = realpath(text_segment_path(in, i), NULL);
         if (file && strcmp(file, there) == 0)
             e = err_hint(ERR("--out: %s is one of the inputs", out),
-                         "choose another place for the tokenizer");
+                         "choose another file for the tokenizer");
         free(file);
     }
     free(there);
@@ -79,7 +79,8 @@ static void print_result(const train_args *a, const tokenizer *t, double seconds
                str_bytes(peak, sizeof peak, (double)mem_peak()));
 }
 
-static err train(const train_args *a, const bpe_options *o, const char *const *paths, int n) {
+static err train_tokenizer(const train_args *a, const bpe_options *o, const char *const *paths,
+                           int n) {
     text_inputs *in = NULL;
     tokenizer *t = NULL;
     double begin = time_now();
@@ -117,7 +118,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
                       .threads = threads,
                       .memory = memory - memory / 16,
                       .quiet = a.common.quiet };
-    TRY_CLEAN(train(&a, &o, (const char *const *)argv, n));
+    TRY_CLEAN(train_tokenizer(&a, &o, (const char *const *)argv, n));
 cleanup:
     names_free(&special);
     return e;
@@ -128,15 +129,15 @@ cleanup:
 static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the tokenizer.json to write", 'o' },
     { "vocab", ARG_COUNT, AT(vocab), "N", "ids in all, the 256 bytes and special tokens included (default 32000)" },
-    { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen so often (default 2)" },
+    { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen at least N times (default 2)" },
     { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR ")" },
-    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is cut before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
+    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core; the result is the same for any number" },
-    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "never use more (default: 1Gi and what reading takes); what has no room goes through files in TMPDIR" },
+    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "limit on memory (default: 1Gi and what reading takes); what does not fit goes through files in TMPDIR" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default: 64Mi, at most 1/256 of --memory)" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", "text, jsonl, warc or wet (default: by name and content)" },
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
-    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "bytes that are no UTF-8 become U+FFFD, or cost the document (default repair)" },
+    { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
     { "strict", ARG_FLAG, DATA_IN(strict), "", "a record that cannot be read is an error, not a counted skip" },
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "no progress" },
     { "json", ARG_FLAG, DATA_AT(json), "", "the result as JSON" },
@@ -153,8 +154,8 @@ const cli_subcommand tokenizer_train = {
         "The vocabulary and merges are those of Hugging Face's trainer for the same documents, and\n"
         "the file is a tokenizer.json that it loads.\n"
         "\n"
-        "When the distinct words are so many that learning from them would break --memory, the rarest\n"
-        "are left out, with a warning that says how much would hold all.\n"
+        "When the distinct words would take more than --memory, the rarest are left out, with a\n"
+        "warning that states how much memory all of them need.\n"
         "\n"
         "Examples\n"
         "  ingot tokenizer train clean/ --out tokenizer.json --vocab 32000\n"

@@ -1,7 +1,7 @@
-/* One window becomes one row of a batch: tokens, targets, positions, document starts.
+/* Makes one row of a batch from one window: tokens, targets, positions, document starts.
  *
- * A row is made in passes, each a plain loop that the compiler turns into vectors; what there are
- * few of, documents, is what the code walks over. */
+ * A row is made in passes, each a plain loop that the compiler vectorizes; only documents, of which
+ * a row has few, are handled one by one. */
 #include "data/data_internal.h"
 
 #include <string.h>
@@ -64,7 +64,7 @@ static int find_indexed(const data_source *s, int64_t from, int64_t n, int32_t *
     return found;
 }
 
-/* The tokens of one piece that end a document. A packed piece ends at most one, and that it says. */
+/* The tokens of one piece that end a document. A packed piece ends at most one: !p->more. */
 static int find_ends(const window_source *s, const loader_options *o, const piece *p,
                      const token_view *v, int32_t *ends) {
     if (!o->mask_documents) return 0;
@@ -85,7 +85,7 @@ static int64_t piece_valid(const window_source *s, const loader_options *o, cons
     return inputs - find_ends(s, o, &part, v, ends);
 }
 
-/* ---- what is wrong with it --------------------------------------------------------------------- */
+/* ---- windows to reject --------------------------------------------------------------------- */
 
 static err beyond_vocabulary(const window_source *s, int64_t limit, const piece *p) {
     int64_t at = 0;
@@ -107,7 +107,7 @@ static bool is_beyond(const window_source *s, const loader_options *o, const pie
     return p->more && (uint32_t)data_token(s->source, p->from + p->n) >= o->vocab_limit;
 }
 
-static bool guarded(const loader_options *o) { return o->guard.on && !o->evaluation; }
+static bool guard_applies(const loader_options *o) { return o->guard.on && !o->evaluation; }
 
 int64_t window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m) {
     piece own[2];
@@ -117,16 +117,18 @@ int64_t window_valid(const window_source *s, const loader_options *o, window_ref
     token_view all = { m->ids, 4, 0 };
     for (int i = 0; i < n; i++) {
         token_view v = source_view(s->source, p[i].from, p[i].n, m->ids + used);
-        if (guarded(o) && is_beyond(s, o, &p[i], &v)) return 0;
+        if (guard_applies(o) && is_beyond(s, o, &p[i], &v)) return 0;
         valid += piece_valid(s, o, &p[i], &v, m->ends);
         if (n == 1)
             all = v;
-        else if (guarded(o))
+        else if (guard_applies(o))
             data_read(s->source, p[i].from, p[i].n, m->ids + used);
         used += p[i].n;
     }
     all.n = used;
-    return guarded(o) && guard_judge(&o->guard, s->text, &all, &m->guard) != GUARD_FINE ? 0 : valid;
+    return guard_applies(o) && guard_judge(&o->guard, s->text, &all, &m->guard) != GUARD_FINE
+               ? 0
+               : valid;
 }
 
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w) {
@@ -181,7 +183,7 @@ static void fill_steps(int32_t *out, int64_t n, int32_t first, int32_t by) {
 static void fill_rising(int32_t *out, int64_t n) { fill_steps(out, n, 0, 1); }
 static void fill_same(int32_t *out, int64_t n, int32_t value) { fill_steps(out, n, value, 0); }
 
-/* Tokens and, one place on, targets, from where they are stored. */
+/* Tokens and, shifted by one, targets, widened from the stored ids. */
 static void copy_narrow(const uint16_t *restrict from, int64_t n, int32_t *restrict tokens,
                         int32_t *restrict targets) {
     for (int64_t i = 0; i < n - 1; i++) {
@@ -201,7 +203,7 @@ static void copy_tokens(const token_view *v, int32_t *tokens, int32_t *targets) 
 }
 
 /* Tokens [at, at + n) of the batch attend to one another and to nothing before them; the curriculum
- * cuts them into stretches of `limit`. */
+ * splits them into pieces of `limit`. */
 static void fill_document(data_batch *b, int64_t at, int64_t n, int64_t limit) {
     for (int64_t from = 0; from < n; from += limit) {
         int32_t here = (int32_t)MIN(limit, n - from), first = (int32_t)(at + from);
@@ -248,7 +250,7 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
     for (int i = 0; i < n; i++) {
         token_view v = source_view(s->source, p[i].from, p[i].n, m->ids);
         beyond = beyond || is_beyond(s, o, &p[i], &v);
-        if (beyond && !guarded(o)) return beyond_vocabulary(s, o->vocab_limit, &p[i]);
+        if (beyond && !guard_applies(o)) return beyond_vocabulary(s, o->vocab_limit, &p[i]);
         valid += fill_piece(s, o, &p[i], &v, limit, m->ends, at + used, b);
         used += p[i].n;
     }
@@ -256,7 +258,7 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
     guard_verdict verdict = GUARD_FINE;
     if (beyond)
         verdict = GUARD_VOCABULARY;
-    else if (guarded(o))
+    else if (guard_applies(o))
         verdict =
             guard_judge(&o->guard, s->text, &(token_view){ b->tokens + at, 4, used }, &m->guard);
     if (verdict != GUARD_FINE) {

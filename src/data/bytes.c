@@ -20,7 +20,7 @@ static int sequence_length(unsigned char lead) {
 
 /* Whether `c` may follow the bytes held back: a continuation byte that makes the character neither
  * overlong, nor a surrogate, nor beyond U+10FFFF. Those limits show in the second byte alone. */
-static bool continues(const byte_decoder *d, unsigned char c) {
+static bool continues_character(const byte_decoder *d, unsigned char c) {
     unsigned char low = 0x80, high = 0xBF;
     if (d->len == 1) {
         switch (d->pending[0]) {
@@ -46,7 +46,7 @@ int byte_decoder_push(byte_decoder *d, int32_t id, char out[BYTE_DECODE_MAX]) {
     if (id < 0 || id > 255) return byte_decoder_end(d, out);
     unsigned char c = (unsigned char)id;
     int n = 0;
-    if (d->len > 0 && !continues(d, c)) n = byte_decoder_end(d, out);
+    if (d->len > 0 && !continues_character(d, c)) n = byte_decoder_end(d, out);
     if (d->len == 0) {
         d->need = sequence_length(c);
         if (d->need == 0) {

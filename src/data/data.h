@@ -24,14 +24,14 @@
  * load, every text can be written. */
 enum { BYTE_EOS = 256, BYTE_VOCAB = 257 };
 
-/* @param out room for n ids. */
+/* @param out [n] */
 void byte_encode(const char *text, size_t n, int32_t *out);
 /* Appends the text of n ids; an end of document becomes a separator line. Bytes that are not
  * UTF-8 become U+FFFD. */
 void byte_decode(const int32_t *ids, size_t n, str *out);
 
-/* Decoding as ids arrive: a character is held back until its last byte is there, so a terminal
- * never sees half of one. Zero-initialise. */
+/* Decodes ids as they arrive: a character is held back until its last byte is there, so a terminal
+ * never shows half of one. Zero-initialize. */
 typedef struct byte_decoder {
     unsigned char pending[4];
     int len;  /* bytes held back */
@@ -69,7 +69,7 @@ typedef struct synth_info {
 
 const char *plant_name(plant_kind kind);
 /* Fractions must be in [0, 1] and sum to at most 1. */
-err synth_options_check(const synth_options *o);
+err synth_options_check(const synth_options *o) MUST_USE;
 /* Appends document `index`, without a final line break. @param o may be NULL: nothing planted.
  * Over any run of documents each kind comes within a few documents of its fraction. */
 synth_info data_synth_document(uint64_t seed, int64_t index, const synth_options *o, str *out);
@@ -90,8 +90,8 @@ typedef struct data_info {
     int64_t tokens;
     int64_t documents; /* -1: not counted */
     int64_t vocab;     /* ids are below this; 0: not stated by the file */
-    int32_t eos;       /* the id that ends a document; -1: none, the index alone tells */
-    int width;         /* bytes per stored token: 2 or 4 */
+    int32_t eos; /* the id that ends a document; -1: none, documents are known by the index alone */
+    int width;   /* bytes per stored token: 2 or 4 */
 } data_info;
 
 typedef struct data_source data_source;
@@ -101,7 +101,7 @@ typedef struct data_source data_source;
 typedef enum { RAW_GUESS, RAW_UINT16, RAW_UINT32, RAW_INT64 } raw_dtype;
 err raw_dtype_parse(const char *name, raw_dtype *out) MUST_USE; /* "uint16", ... */
 
-/* Opens token files or texts, told apart by content:
+/* Opens token files or texts, recognized by content:
  *   a folder          shards written by data_tokenize_text, by its index.json
  *   .tok              our own format, below; checksums are verified up to DATA_VERIFY_BYTES
  *   X.bin + X.idx     Megatron's, by either name or by X alone
@@ -124,7 +124,7 @@ typedef struct data_options {
  * @param out NULL without an error when `held_out` is asked for and nothing was held out. */
 err data_open_paths(const char *const *paths, int n, const data_options *o,
                     data_source **out) MUST_USE;
-/* The first documents of the synthetic corpus, byte-tokenised in memory. */
+/* The first documents of the synthetic corpus, byte-tokenized in memory. */
 err data_open_synth(uint64_t seed, int64_t documents, data_source **out) MUST_USE;
 /* Copies tokens given by the caller; for tests and embedding. */
 err data_open_memory(const int32_t *tokens, int64_t n, int64_t vocab, int32_t eos,
@@ -164,7 +164,7 @@ int64_t data_document_of(const data_source *s, int64_t i);
 
 /* ---- token files -------------------------------------------------------------------------
  * The .tok format, little-endian: a header, the tokens, an index and a trailer. What is known last
- * stands last, so a file is written in one go and a file cut short shows it.
+ * comes last, so a file is written in one pass and a truncated file is recognized.
  *
  *   header  0  char[8]  "INGOTTOK"                trailer  0  u64  tokens
  *           8  u32      version, 2                         8  u64  documents
@@ -230,8 +230,8 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
 /* ---- mixtures ------------------------------------------------------------------------------
  * Sources and their shares. In a run of windows as long as the sum of the parts' counts, each part
  * comes exactly as often as its count, evenly spread; which one comes at a position, and how often
- * each came before it, is arithmetic. A part that has been through its epochs leaves, and the
- * others share its place in their own proportions from there on. */
+ * each came before it, is computed, not stored. A part that has been through its epochs leaves the
+ * mix, and the others share its windows in their own proportions from then on. */
 typedef struct data_part {
     const char *name; /* borrowed */
     const data_source *source;
@@ -286,19 +286,19 @@ double mix_preset_weight(const char *preset, const char *source);
  *             | rank 0 | rank 1 | rank 2    | rank 0 | rank 1 | rank 2    |
  */
 
-/* Cuts off the last `fraction` of the tokens as held-out data, at the end of a document where one
+/* Splits off the last `fraction` of the tokens as held-out data, at the end of a document where one
  * is near. Both parts hold at least one window of seq_len, else an error. */
 err data_split(const data_source *s, double fraction, int64_t seq_len, data_range *train,
                data_range *held_out) MUST_USE;
 
 /* How documents fill windows.
- *   concat     one after the other, a window every seq_len tokens: cuts most documents
- *   best fit   groups of documents, the longest first, each into the fullest window that still has
- *              room: cuts only what is longer than a window; what stays free is padding. The
- *              sources' documents must be indexed */
+ *   concat     back to back, a window every seq_len tokens: splits most documents
+ *   best fit   groups of documents, the longest first, each into the fullest window that still
+ *              holds it: splits only what is longer than a window; the rest of a window is padding.
+ *              The sources' documents must be indexed */
 typedef enum { PACK_CONCAT, PACK_BEST_FIT } data_packing;
 
-/* Windows that are jumped over, by position in the mix: sorted, apart from one another. */
+/* Windows to skip, as ranges of positions in the mix: sorted and disjoint. */
 enum { DATA_MAX_SKIPS = 64 };
 typedef struct data_skips {
     int n;
@@ -311,7 +311,7 @@ err data_skips_parse(const char *text, data_skips *out) MUST_USE;
 /* @return the position of the window that comes after `consumed` others. */
 int64_t data_skips_position(const data_skips *s, int64_t consumed);
 
-/* Windows that teach nothing keep their place and lose their targets. */
+/* Windows that teach nothing keep their position and lose their targets. */
 typedef enum {
     GUARD_FINE,
     GUARD_VOCABULARY, /* ids the model does not have */
@@ -352,7 +352,7 @@ typedef struct loader_options {
     int64_t seq_len;      /* T: tokens in a window */
     int64_t rows;         /* B: windows in a microbatch of one rank */
     int64_t step_windows; /* in the global batch: a multiple of rows * ranks; 0: rows * ranks */
-    int rank, ranks;      /* data-parallel place; ranks 0 means 1 */
+    int rank, ranks;      /* of the data-parallel axis; ranks 0 means 1 */
     uint64_t seed;
     data_range range;    /* of loader_new's source; to == 0: all of it */
     int64_t vocab_limit; /* ids must be below it; 0: no limit */
@@ -364,9 +364,9 @@ typedef struct loader_options {
     data_packing packing;
     guard_options guard;
     data_skips skips;
-    /* Sequence curriculum: documents (or windows, without mask_documents) are cut into pieces of
-     * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. Cuts
-     * keep their targets: only the context gets shorter. 0: off. */
+    /* Sequence curriculum: documents (or windows, without mask_documents) are split into pieces of
+     * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. The
+     * last token of a piece keeps its target: only the context gets shorter. 0: off. */
     int64_t curriculum_start;
     int64_t curriculum_windows;       /* 0: the limit stays */
     int64_t ramp_start, ramp_windows; /* batch ramp, as `start` and `windows` above */
@@ -380,18 +380,18 @@ enum { DATA_NO_TARGET = -100 };
 /* One microbatch of one rank; N = rows * seq_len. The arrays belong to the loader and hold until
  * the next call on it. */
 typedef struct data_batch {
-    int32_t *tokens;      /* [N] */
-    int32_t *targets;     /* [N], DATA_NO_TARGET where nothing is predicted */
-    int32_t *pos;         /* [N], restarts with each document and each window */
-    int32_t *start;       /* [N], index in this batch of the first token attended to */
-    int64_t *id;          /* [N], place of the token in the data: names it on every layout */
-    int64_t *window;      /* [rows], in its part's epoch; -1 for padding */
-    int32_t *part;        /* [rows] */
-    int64_t *row_valid;   /* [rows], targets */
-    uint8_t *guard;       /* [rows], guard_verdict */
-    int64_t valid_here;   /* targets in this batch */
-    int64_t valid;        /* targets in the whole step: every rank, every microbatch */
-    int64_t microbatch;   /* of the step, from 0 */
+    int32_t *tokens;    /* [N] */
+    int32_t *targets;   /* [N], DATA_NO_TARGET where nothing is predicted */
+    int32_t *pos;       /* [N], restarts with each document and each window */
+    int32_t *start;     /* [N], index in this batch of the first token attended to */
+    int64_t *id;        /* [N], position of the token in the data: identifies it on every layout */
+    int64_t *window;    /* [rows], in its part's epoch; -1 for padding */
+    int32_t *part;      /* [rows] */
+    int64_t *row_valid; /* [rows], targets */
+    uint8_t *guard;     /* [rows], guard_verdict */
+    int64_t valid_here; /* targets in this batch */
+    int64_t valid;      /* targets in the whole step: every rank, every microbatch */
+    int64_t microbatch; /* of the step, from 0 */
     int64_t microbatches; /* in the step */
     int64_t epoch;        /* of the first row, in its part */
     int64_t consumed;     /* windows consumed once this microbatch is done on every rank */

@@ -1,17 +1,19 @@
-/* What the files of data/ share. */
+/* What the files of data/ share: shards and sources (source.c), token files (tokfile.c, foreign.c,
+ * shards.c), texts (text.c), the mix (mix.c), packing (pack.c), the guard (guard*.c) and the rows of a
+ * batch (batch.c). loader.c puts them together; data.h is what others see. */
 #ifndef INGOT_DATA_INTERNAL_H
 #define INGOT_DATA_INTERNAL_H
 
 #include "data/data.h"
 #include "io/io.h"
 
-/* ---- source.c: shards in a row ---------------------------------------------------------------- */
+/* ---- source.c: shards as one source ---------------------------------------------------------------- */
 typedef struct data_shard {
     char *path;         /* owned */
     const void *tokens; /* n of `width` bytes: inside `file` or `made` */
     int width;
-    int64_t first, n;     /* place in the source */
-    int64_t first_doc;    /* place in the source; read only once documents are indexed */
+    int64_t first, n;     /* its first token, counted through the source, and how many */
+    int64_t first_doc;    /* its first document, likewise; valid once documents are indexed */
     int64_t docs;         /* -1: not counted */
     const uint64_t *ends; /* [docs] tokens up to each document's end; NULL: no index */
     io_mapping file;      /* zeroed for tokens made in memory */
@@ -36,15 +38,15 @@ struct data_source {
 
 /* Appends an empty shard that is the caller's to fill. */
 data_shard *source_add(data_source *s, const char *path);
-/* Takes in what the last shard was found to hold: numbers it, and checks that it goes with those
- * before it. @param info of that shard alone. */
+/* Numbers the tokens of the last shard added, and checks that it matches those before it.
+ * @param info of that shard alone. */
 err source_join(data_source *s, const data_info *info) MUST_USE;
 /* @return the shard that token i is in. */
 const data_shard *source_shard(const data_source *s, int64_t i);
 /* Opens one path into `s`. @param shards of a folder: whether those held out are meant. */
 err source_open_path(data_source *s, const char *path, const data_options *o) MUST_USE;
 
-/* Neighbouring tokens as they are stored. */
+/* Neighboring tokens as they are stored. */
 typedef struct token_view {
     const void *at;
     int width;
@@ -53,8 +55,8 @@ typedef struct token_view {
 static inline int32_t view_token(const token_view *v, int64_t i) {
     return v->width == 2 ? ((const uint16_t *)v->at)[i] : (int32_t)((const uint32_t *)v->at)[i];
 }
-/* Tokens [from, from + n): where they lie, or copied to `room` when two shards hold them. */
-token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *room);
+/* Tokens [from, from + n): in place, or copied to `buffer` when two shards hold them. */
+token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *buffer);
 /* @return how many of v's tokens [from, to) are `id`. */
 int64_t view_count(const token_view *v, int64_t from, int64_t to, int32_t id);
 uint32_t view_largest(const token_view *v); /* unsigned: a negative id is the largest */
@@ -64,21 +66,21 @@ static inline int32_t shard_token(const data_shard *s, int64_t i) {
                          : (int32_t)((const uint32_t *)s->tokens)[i];
 }
 
-/* ---- tokfile.c, foreign.c: token files, told by their first bytes ----------------------------- */
-/* A parser recognises a file mapped at shard->file and fills in the shard and what is known of it.
- * @param found false when the file is none of its kind, which is no error. */
+/* ---- tokfile.c, foreign.c: token files, recognized by their first bytes ----------------------------- */
+/* A parser recognizes a file mapped at shard->file and fills in the shard and what is known of it.
+ * @param found false when the file is not of this kind, which is not an error. */
 typedef err (*file_parser)(data_shard *s, data_info *info, bool *found);
 err tokfile_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
 err foreign_parse(data_shard *s, data_info *info, bool *found) MUST_USE;
 /* Raw tokens, a .bin file without a header. */
 err raw_parse(data_shard *s, raw_dtype dtype, data_info *info) MUST_USE;
-/* Megatron's pair of files, from either name or the part they share. */
+/* Megatron's pair of files, by either name or by their common stem. */
 bool megatron_is(const char *path);
 err megatron_open(data_shard *s, data_info *info) MUST_USE;
 /* The tokens lie in the file between `before` and `after` bytes and must fill it exactly. */
 err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t count) MUST_USE;
 err shard_damaged(const data_shard *s, const char *what) MUST_USE;
-/* The index as a reader may trust it: every end in order and inside the shard. */
+/* An error unless every end of the index is in order and inside the shard: readers rely on it. */
 err shard_check_index(const data_shard *s) MUST_USE;
 
 /* Tokens already of the width that the writer's vocabulary asks for, in whole documents. */
@@ -117,12 +119,12 @@ typedef struct mix mix;
 /* @param windows [n] in an epoch of each part. */
 err mix_new(const data_part *parts, int n, const int64_t *windows, mix **out) MUST_USE;
 int64_t mix_total(const mix *m); /* positions before every part has left; INT64_MAX: no end */
-typedef struct mix_place {
+typedef struct mix_turn {
     int part;
     int64_t number; /* of the part's own windows, from 0 on through its epochs */
-} mix_place;
+} mix_turn;
 /* @param position below mix_total. */
-mix_place mix_at(const mix *m, int64_t position);
+mix_turn mix_at(const mix *m, int64_t position);
 /* @return windows of a part among the first `positions`. */
 int64_t mix_count(const mix *m, int part, int64_t positions);
 double mix_share(const mix *m, int part);
@@ -130,30 +132,30 @@ int64_t mix_most(const mix *m, int part);
 void mix_free(mix *m); /* takes NULL */
 
 /* ---- pack.c: best-fit packing ------------------------------------------------------------------ */
-/* Neighbouring tokens that stand together in a window. */
+/* Neighboring tokens that stand together in a window. */
 typedef struct piece {
     int64_t from; /* in the source */
     int32_t n;
-    bool more; /* the document goes on: the last token has a target */
+    bool more; /* the document continues after it: the last token has a target */
 } piece;
 typedef struct packing packing;
 /* The documents of `s` are indexed. */
 packing *packing_new(const data_source *s, data_range range, int64_t seq_len);
 int64_t packing_windows(const packing *p);
 void packing_free(packing *p); /* takes NULL */
-/* A group of documents, packed: what one thread holds. Zero-initialise. */
+/* A packed group of documents: one thread's copy. Zero-initialize. */
 typedef struct packed {
-    const packing *of; /* what is held is group `group` of this; NULL: nothing */
+    const packing *of; /* this is group `group` of it; NULL: none yet */
     int64_t group;
     piece *pieces; /* by bin */
     int *bin;      /* [bins + 1] first piece of each */
     int bins;
     /* scratch of the packer */
-    piece *items;   /* as they lie in the source */
-    int *order;     /* of items, the longest first */
-    int *length;    /* [seq_len + 1] how many items have each length */
-    uint32_t *room; /* left in each bin under construction */
-    int *where;     /* bin of each item */
+    piece *items;    /* as they lie in the source */
+    int *order;      /* of items, the longest first */
+    int *length;     /* [seq_len + 1] how many items have each length */
+    uint32_t *space; /* free in each bin under construction */
+    int *where;      /* bin of each item */
     int items_cap;
 } packed;
 /* @return the pieces of window w, borrowed from `held` until the next call. */
@@ -201,7 +203,7 @@ typedef struct window_ref {
     int64_t window; /* in its epoch; past the range for padding */
     int64_t epoch;  /* of its part */
 } window_ref;
-/* What a thread that makes rows needs of its own. */
+/* Buffers of a thread that makes rows. */
 typedef struct row_maker {
     int32_t *ids;  /* [seq_len + 1] */
     int32_t *ends; /* [seq_len + 1] */

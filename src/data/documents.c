@@ -64,7 +64,7 @@ int64_t data_document_of(const data_source *s, int64_t i) {
 err shard_check_index(const data_shard *s) {
     if (!s->ends) return OK;
     /* Without a branch in the loop: an index has millions of entries. Empty documents are refused,
-     * for two ends at one place would make "the document of this token" ambiguous. */
+     * for two equal ends would make "the document of this token" ambiguous. */
     uint64_t before = 0;
     int64_t bad = 0;
     for (int64_t d = 0; d < s->docs; d++) {

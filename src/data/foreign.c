@@ -34,7 +34,7 @@ static err parse_llmc(data_shard *s, data_info *info, bool *found) {
             return ERR("%s: llm.c token file version %" PRId32 ", expected %" PRId32, s->path,
                        head[1], kind->version);
         if (head[2] < 0)
-            return shard_damaged(s, "the llm.c header says a negative number of tokens");
+            return shard_damaged(s, "the llm.c header gives a negative number of tokens");
         *info = (data_info){ .format = kind->format, .tokenizer = TOKENIZER_BPE, .eos = kind->eos };
         s->width = kind->width;
         return shard_place_tokens(s, LLMC_HEADER, 0, (uint64_t)head[2]);
@@ -43,7 +43,7 @@ static err parse_llmc(data_shard *s, data_info *info, bool *found) {
 }
 
 /* ---- raw tokens ------------------------------------------------------------------------------
- * nanoGPT's files and what numpy's tofile writes: nothing but ids, which have nothing to be told by
+ * nanoGPT's files and what numpy's tofile writes: nothing but ids, and nothing to recognize them by
  * but the name .bin. Their type is guessed from the values. Seen as pairs of 16-bit halves:
  *
  *     uint16    both halves are ids
@@ -111,7 +111,7 @@ static err narrow_tokens(data_shard *s) {
         memcpy(&id, s->file.data + 8 * i, sizeof id);
         if (id < 0 || id > INT32_MAX)
             return err_hint(
-                ERR("%s: token %zu is %lld as int64, which is no id", s->path, i, (long long)id),
+                ERR("%s: token %zu is %lld as int64, not a valid id", s->path, i, (long long)id),
                 "name another type of tokens");
         ids[i] = (uint32_t)id;
     }
@@ -199,7 +199,7 @@ static int32_t load_i32(const uint8_t *p, uint64_t i) {
 
 static err idx_damaged(const char *path, const char *what) {
     return err_hint(ERR("%s: %s", path, what),
-                    "the file was cut short or changed after it was written, or it does not belong "
+                    "the file was truncated or changed after it was written, or it does not belong "
                     "to its .bin file; make or copy both again");
 }
 
@@ -218,9 +218,9 @@ static err read_idx_header(const char *path, const io_mapping *m, idx_file *x) {
     x->width = MEGATRON_TYPES[type].width;
     x->sequences = load_u64(m->data + 18);
     x->boundaries = load_u64(m->data + 26);
-    size_t room = m->size - MEGATRON_HEADER;
-    if (x->sequences > room / 12 || x->boundaries > room / 8 ||
-        x->sequences * 12 + x->boundaries * 8 != room)
+    size_t rest = m->size - MEGATRON_HEADER;
+    if (x->sequences > rest / 12 || x->boundaries > rest / 8 ||
+        x->sequences * 12 + x->boundaries * 8 != rest)
         return idx_damaged(path, "the counts in the header do not add up to the file");
     x->lengths = m->data + MEGATRON_HEADER;
     x->offsets = x->lengths + 4 * x->sequences;

@@ -9,8 +9,8 @@
  * What is put in a slot depends on the number of windows consumed alone, so batches are the same
  * with any number of workers and with none. A seek waits until nobody makes a batch.
  *
- * The targets of a whole step are counted before its first batch is handed out, by the worker that
- * claims that batch; those who claim later batches of the step wait for the sum.
+ * The targets of a whole step are counted before its first batch is returned, by the worker that
+ * claims that batch; workers that claim later batches of the step wait for the sum.
  */
 #include "data/data_internal.h"
 
@@ -101,7 +101,7 @@ static window_ref window_at(const loader *l, int64_t consumed) {
         int64_t round = loader_batches(l) * batch_windows(l);
         return (window_ref){ 0, consumed % round, consumed / round };
     }
-    mix_place m = mix_at(l->mix, data_skips_position(&l->o.skips, consumed));
+    mix_turn m = mix_at(l->mix, data_skips_position(&l->o.skips, consumed));
     const window_source *s = &l->sources[m.part];
     int64_t epoch = m.number / s->windows, i = m.number % s->windows;
     if (!l->o.in_order) i = data_permute(s->seed, epoch, s->windows, i);
@@ -135,7 +135,7 @@ static bool always_full(const loader *l) {
            (l->parts == 1 && l->sources[0].source->info.eos < 0 && !l->sources[0].source->indexed);
 }
 
-/* Whether the batch that is made anyway tells the sum. */
+/* Whether the step is the one batch that is about to be made, whose own count is then the step's. */
 static bool batch_is_step(const loader *l, const step *s) {
     return l->o.ranks == 1 && s->size == batch_windows(l);
 }
@@ -159,7 +159,7 @@ static int64_t count_valid(const loader *l, const step *s, row_maker *m) {
     return valid;
 }
 
-static err exhausted(const loader *l, int64_t consumed) {
+static err exhausted_error(const loader *l, int64_t consumed) {
     return err_hint(ERR("the data ends after %lld windows: every source has been through its "
                         "epochs, and the step after window %lld needs more",
                         (long long)loader_total(l), (long long)consumed),
@@ -190,7 +190,7 @@ static err make_batch(const loader *l, int64_t consumed, const step *s, row_make
 static step *step_at(loader *l, int64_t number) { return &l->steps[number % (l->slots + 1)]; }
 
 /* Makes one batch at the ring's end; the lock is held on entry and exit, not while working. */
-static void produce(loader *l, row_maker *m) {
+static void produce_batch(loader *l, row_maker *m) {
     slot *to = &l->ring[(l->head + l->claimed++) % l->slots];
     int64_t consumed = l->next;
     if (l->n_step < 0 || consumed == step_at(l, l->n_step)->begin + step_at(l, l->n_step)->size)
@@ -201,7 +201,7 @@ static void produce(loader *l, row_maker *m) {
     l->making++;
     err e = OK;
     bool first = consumed == s.begin;
-    if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted(l, s.begin);
+    if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted_error(l, s.begin);
     pthread_mutex_unlock(&l->lock);
     if (!e && first && !batch_is_step(l, &s)) s.valid = count_valid(l, &s, m);
     if (!e) e = make_batch(l, consumed, &s, m, &to->batch);
@@ -233,7 +233,7 @@ static void *worker_main(void *arg) {
         if (l->pause || l->claimed == l->slots)
             pthread_cond_wait(&l->changed, &l->lock);
         else
-            produce(l, &l->makers[w.index]);
+            produce_batch(l, &l->makers[w.index]);
     }
     pthread_mutex_unlock(&l->lock);
     return NULL;
@@ -272,7 +272,7 @@ err loader_next(loader *l, data_batch *out) {
         l->held = false;
         pthread_cond_broadcast(&l->changed);
     }
-    if (l->workers == 0) produce(l, &l->makers[0]);
+    if (l->workers == 0) produce_batch(l, &l->makers[0]);
     slot *s = &l->ring[l->head];
     while (!s->ready) pthread_cond_wait(&l->changed, &l->lock);
     l->held = true;
@@ -336,7 +336,7 @@ void loader_set_epoch_offset(loader *l, bool on) {
     resume_workers(l);
 }
 
-/* ---- life -------------------------------------------------------------------------------------- */
+/* ---- making and freeing -------------------------------------------------------------------------------------- */
 
 /* Fills in defaults and refuses what cannot work. */
 static err resolve_options(loader_options *o) {

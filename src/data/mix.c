@@ -30,7 +30,7 @@ struct mix {
     int64_t total;
 };
 
-static int64_t scale(int64_t p, int64_t c, int64_t b) {
+static int64_t scale_down(int64_t p, int64_t c, int64_t b) {
     return (int64_t)((u128)(uint64_t)p * (uint64_t)c / (uint64_t)b);
 }
 
@@ -38,7 +38,7 @@ static int64_t scale(int64_t p, int64_t c, int64_t b) {
 
 static int64_t gcd(int64_t a, int64_t b) { return b ? gcd(b, a % b) : a; }
 
-/* Weights as whole numbers: as written when up to nine decimals do, else rounded to so many. */
+/* Weights as whole numbers: exact when they have up to nine decimals, else rounded to nine. */
 static void count_by_weight(const data_part *parts, int n, int64_t *count) {
     double sum = 0, unit = 1;
     for (int i = 0; i < n; i++) sum += parts[i].weight;
@@ -76,22 +76,22 @@ static err set_counts(mix *m, const data_part *parts, const int64_t *windows) {
 
 /* ---- inside a phase, positions counted from its begin ---------------------------------------- */
 
-static mix_place phase_at(const mix *m, const mix_phase *f, int64_t p) {
+static mix_turn phase_at(const mix *m, const mix_phase *f, int64_t p) {
     for (int i = 0; i < m->parts; i++) {
         if (!f->left[i]) continue;
-        int64_t number = scale(p, m->count[i], f->left[i]);
-        if (scale(p + 1, m->count[i], f->left[i]) > number)
-            return (mix_place){ i, f->before[i] + number };
+        int64_t number = scale_down(p, m->count[i], f->left[i]);
+        if (scale_down(p + 1, m->count[i], f->left[i]) > number)
+            return (mix_turn){ i, f->before[i] + number };
         p -= number;
     }
     BUG_IF("the last part takes what is left");
-    return (mix_place){ 0 };
+    return (mix_turn){ 0 };
 }
 
 static int64_t phase_count(const mix *m, const mix_phase *f, int part, int64_t p) {
     for (int i = 0; i < part; i++)
-        if (f->left[i]) p -= scale(p, m->count[i], f->left[i]);
-    return f->before[part] + (f->left[part] ? scale(p, m->count[part], f->left[part]) : 0);
+        if (f->left[i]) p -= scale_down(p, m->count[i], f->left[i]);
+    return f->before[part] + (f->left[part] ? scale_down(p, m->count[part], f->left[part]) : 0);
 }
 
 /* Beyond every run, and far from overflow however many phases are added up. */
@@ -179,7 +179,7 @@ cleanup:
 
 int64_t mix_total(const mix *m) { return m->total; }
 
-mix_place mix_at(const mix *m, int64_t position) {
+mix_turn mix_at(const mix *m, int64_t position) {
     BUG_IF(position < 0 || position >= m->total);
     const mix_phase *f = phase_of(m, position);
     return phase_at(m, f, position - f->begin);

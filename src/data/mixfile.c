@@ -89,7 +89,7 @@ typedef struct reader {
 
 static int line_of(const yaml_node_t *n) { return (int)n->start_mark.line + 1; }
 
-static const yaml_node_t *node(const reader *r, int index) {
+static const yaml_node_t *node_at(const reader *r, int index) {
     return yaml_document_get_node(r->doc, index);
 }
 
@@ -125,7 +125,7 @@ static err read_paths(const reader *r, const yaml_node_t *n, mix_entry *e) {
     yaml_node_item_t *from = n->data.sequence.items.start, *to = n->data.sequence.items.top;
     const char **paths = arena_alloc(r->m->memory, (size_t)(to - from + 1) * sizeof *paths);
     for (yaml_node_item_t *i = from; i < to; i++)
-        TRY(read_text(r, node(r, *i), "path", &paths[e->n_paths++]));
+        TRY(read_text(r, node_at(r, *i), "path", &paths[e->n_paths++]));
     e->paths = paths;
     return OK;
 }
@@ -135,8 +135,9 @@ static err read_member(const reader *r, mix_entry *e, const char *key, const yam
     if (strcmp(key, "path") == 0 || strcmp(key, "paths") == 0) return read_paths(r, value, e);
     if (strcmp(key, "weight") == 0) return read_number(r, value, key, &e->weight);
     if (strcmp(key, "epochs") == 0) return read_number(r, value, key, &e->epochs);
-    return err_hint(ERR("%s:%d: \"%.40s\" is nothing a source has", r->path, line_of(value), key),
-                    "a source has name, path, weight and epochs");
+    return err_hint(
+        ERR("%s:%d: \"%.40s\" is not a member of a source", r->path, line_of(value), key),
+        "a source has name, path, weight and epochs");
 }
 
 static err read_entry(const reader *r, const yaml_node_t *n, mix_entry *e) {
@@ -146,8 +147,8 @@ static err read_entry(const reader *r, const yaml_node_t *n, mix_entry *e) {
     yaml_node_pair_t *from = n->data.mapping.pairs.start, *to = n->data.mapping.pairs.top;
     for (yaml_node_pair_t *p = from; p < to; p++) {
         const char *key = NULL;
-        TRY(read_text(r, node(r, p->key), "key", &key));
-        TRY(read_member(r, e, key, node(r, p->value)));
+        TRY(read_text(r, node_at(r, p->key), "key", &key));
+        TRY(read_member(r, e, key, node_at(r, p->value)));
     }
     if (!e->name || !e->n_paths)
         return ERR("%s:%d: a source needs a name and a path", r->path, line_of(n));
@@ -167,7 +168,7 @@ static err read_sources(const reader *r, const yaml_node_t *n) {
                    (long long)count, MOST_SOURCES);
     r->m->entries = arena_alloc(r->m->memory, (size_t)count * sizeof *r->m->entries);
     for (int64_t i = 0; i < count; i++) {
-        TRY(read_entry(r, node(r, n->data.sequence.items.start[i]), &r->m->entries[i]));
+        TRY(read_entry(r, node_at(r, n->data.sequence.items.start[i]), &r->m->entries[i]));
         r->m->n++;
     }
     return OK;
@@ -206,8 +207,8 @@ static err read_document(const reader *r) {
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
          p++) {
         const char *key = NULL;
-        const yaml_node_t *value = node(r, p->value);
-        TRY(read_text(r, node(r, p->key), "key", &key));
+        const yaml_node_t *value = node_at(r, p->value);
+        TRY(read_text(r, node_at(r, p->key), "key", &key));
         if (strcmp(key, "sources") == 0)
             TRY(read_sources(r, value));
         else if (strcmp(key, "preset") == 0)

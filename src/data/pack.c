@@ -1,12 +1,12 @@
-/* Best-fit packing. Documents are taken in groups that fill about GROUP_WINDOWS windows. In a group
- * the pieces of documents, longest first, go each into the window with the least room that is still
- * enough. Only the number of windows before each group is stored, so a window is reached by packing
- * one group again, from the document index alone:
+/* Best-fit packing. Documents form groups that fill about GROUP_WINDOWS windows. In a group the
+ * pieces of documents, longest first, each go into the window with the least space that is still
+ * enough. Only the number of windows before each group is stored: a window is reached by packing its
+ * group again, from the document index alone:
  *
  *     documents  | group 0        | group 1     | group 2 ...
  *     windows    | 0 ... 65       | 66 ... 129  | 130 ...
  *
- * A document longer than a window is cut into whole windows and a rest. */
+ * A document longer than a window is split into whole windows and a remainder. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ struct packing {
 
 /* ---- one group --------------------------------------------------------------------------------- */
 
-static data_range clipped(const packing *p, int64_t document) {
+static data_range clip_document(const packing *p, int64_t document) {
     data_range d = data_document(p->source, document);
     return (data_range){ MAX(d.from, p->range.from), MIN(d.to, p->range.to) };
 }
@@ -40,15 +40,15 @@ static void reserve_items(packed *h, int n) {
     h->pieces = mem_grow(h->pieces, (size_t)h->items_cap * sizeof *h->pieces);
     h->order = mem_grow(h->order, (size_t)h->items_cap * sizeof *h->order);
     h->where = mem_grow(h->where, (size_t)h->items_cap * sizeof *h->where);
-    h->room = mem_grow(h->room, (size_t)h->items_cap * sizeof *h->room);
+    h->space = mem_grow(h->space, (size_t)h->items_cap * sizeof *h->space);
     h->bin = mem_grow(h->bin, (size_t)(h->items_cap + 1) * sizeof *h->bin);
 }
 
-/* Cuts documents [from, to) into pieces. @return how many. */
-static int cut_pieces(const packing *p, int64_t from, int64_t to, packed *h) {
+/* Splits documents [from, to) into pieces. @return how many. */
+static int split_pieces(const packing *p, int64_t from, int64_t to, packed *h) {
     int n = 0;
     for (int64_t d = from; d < to; d++) {
-        data_range r = clipped(p, d);
+        data_range r = clip_document(p, d);
         while (r.from < r.to) {
             int64_t take = MIN(r.to - r.from, p->seq_len);
             reserve_items(h, n + 1);
@@ -73,15 +73,15 @@ static void sort_by_length(packed *h, int n, int64_t longest) {
     for (int i = 0; i < n; i++) h->order[first[h->items[i].n]++] = i;
 }
 
-/* @return the fullest bin with room for n, the first of equals; `bins` when there is none. Two
+/* @return the fullest bin with space for n, the first of equals; `bins` when there is none. Two
  * passes, for each is a loop the compiler turns into vectors. */
-static int best_bin(const uint32_t *room, int bins, uint32_t n) {
+static int best_bin(const uint32_t *space, int bins, uint32_t n) {
     uint32_t best =
-        UINT32_MAX; /* room left over; what does not fit wraps round to a large number */
-    for (int i = 0; i < bins; i++) best = MIN(best, room[i] - n);
+        UINT32_MAX; /* space left over; what does not fit wraps around to a large number */
+    for (int i = 0; i < bins; i++) best = MIN(best, space[i] - n);
     if (best > INT32_MAX) return bins;
     int i = 0;
-    while (room[i] - n != best) i++;
+    while (space[i] - n != best) i++;
     return i;
 }
 
@@ -96,7 +96,7 @@ static void sort_by_bin(packed *h, int n) {
 }
 
 static void pack_documents(const packing *p, int64_t from, int64_t to, packed *h) {
-    int n = cut_pieces(p, from, to, h), full = 0, open = 0;
+    int n = split_pieces(p, from, to, h), full = 0, open = 0;
     if (!h->length || h->of != p)
         h->length = mem_grow(h->length, (size_t)(p->seq_len + 1) * sizeof *h->length);
     sort_by_length(h, n, p->seq_len);
@@ -106,9 +106,9 @@ static void pack_documents(const packing *p, int64_t from, int64_t to, packed *h
     }
     for (int i = full; i < n; i++) {
         uint32_t length = (uint32_t)h->items[h->order[i]].n;
-        int b = best_bin(h->room, open, length);
-        if (b == open) h->room[open++] = (uint32_t)p->seq_len;
-        h->room[b] -= length;
+        int b = best_bin(h->space, open, length);
+        if (b == open) h->space[open++] = (uint32_t)p->seq_len;
+        h->space[b] -= length;
         h->where[i] = full + b;
     }
     h->bins = full + open;
@@ -132,7 +132,7 @@ packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
     int64_t document = data_document_of(s, range.from), window = 0, tokens = 0, begin = document;
     int64_t last = data_document_of(s, range.to - 1);
     for (; document <= last; document++) {
-        data_range r = clipped(p, document);
+        data_range r = clip_document(p, document);
         tokens += r.to - r.from;
         bool full = tokens >= GROUP_WINDOWS * seq_len || document + 1 - begin == GROUP_DOCUMENTS;
         if (!full && document < last) continue;
@@ -187,7 +187,7 @@ void packed_free(packed *h) {
     free(h->length);
     free(h->pieces);
     free(h->where);
-    free(h->room);
+    free(h->space);
     free(h->bin);
     *h = (packed){ 0 };
 }

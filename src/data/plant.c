@@ -1,4 +1,4 @@
-/* Planting: copies, near copies and spoiled documents in known numbers and known places, so that
+/* Planting: copies, near copies and spoiled documents in known numbers at known indices, so that
  * filters can be measured against the truth. */
 #include "data/synth_internal.h"
 
@@ -34,12 +34,12 @@ err synth_options_check(const synth_options *o) {
 
 /* ---- which documents ------------------------------------------------------------------------- */
 
-static const uint64_t STREAM_PLANT = (uint64_t)0x706c616e74 << 20; /* "plant" */
+static const uint64_t DRAWS_PLANT = (uint64_t)0x706c616e74 << 20; /* "plant" */
 
 /* Multiples of the golden ratio fill [0, 1) evenly, so any run of documents has close to its share
  * of each kind, and still document i needs to know nothing of the others. */
-static plant_kind kind_of(uint64_t seed, int64_t index, const synth_options *o) {
-    rng_key key = rng_key_of(seed, STREAM_PLANT);
+static plant_kind plant_kind_of(uint64_t seed, int64_t index, const synth_options *o) {
+    rng_key key = rng_key_of(seed, DRAWS_PLANT);
     uint64_t offset = (uint64_t)rng_u32(key, 0) << 32 | rng_u32(key, 1);
     uint64_t turn = offset + (uint64_t)index * 0x9E3779B97F4A7C15u;
     double u = (double)(turn >> 11) * 0x1p-53;
@@ -50,20 +50,20 @@ static plant_kind kind_of(uint64_t seed, int64_t index, const synth_options *o) 
     return PLANT_NONE;
 }
 
-synth_plan synth_plan_of(uint64_t seed, int64_t index, const synth_options *o) {
-    synth_plan plan = { PLANT_NONE, -1 };
-    if (!o) return plan;
-    plan.kind = kind_of(seed, index, o);
-    if (plan.kind != PLANT_DUPLICATE && plan.kind != PLANT_NEAR_DUPLICATE) return plan;
-    synth_draw d = { .key = rng_key_of(seed, STREAM_PLANT + 1 + (uint64_t)index) };
+synth_choice synth_choose(uint64_t seed, int64_t index, const synth_options *o) {
+    synth_choice choice = { PLANT_NONE, -1 };
+    if (!o) return choice;
+    choice.kind = plant_kind_of(seed, index, o);
+    if (choice.kind != PLANT_DUPLICATE && choice.kind != PLANT_NEAR_DUPLICATE) return choice;
+    synth_draw d = { .key = rng_key_of(seed, DRAWS_PLANT + 1 + (uint64_t)index) };
     for (int attempt = 0; index > 0 && attempt < 64; attempt++) {
         int64_t of = (int64_t)synth_below(&d, (uint64_t)index);
-        if (kind_of(seed, of, o) != PLANT_NONE) continue;
-        plan.of = of;
-        return plan;
+        if (plant_kind_of(seed, of, o) != PLANT_NONE) continue;
+        choice.of = of;
+        return choice;
     }
-    plan.kind = PLANT_NONE; /* nothing before it to copy */
-    return plan;
+    choice.kind = PLANT_NONE; /* nothing before it to copy */
+    return choice;
 }
 
 /* ---- how they are spoiled -------------------------------------------------------------------
@@ -182,17 +182,17 @@ void synth_spoil(plant_kind kind, synth_draw *d, const str *clean, str *out) {
 }
 
 synth_info data_synth_document(uint64_t seed, int64_t index, const synth_options *o, str *out) {
-    synth_plan plan = synth_plan_of(seed, index, o);
-    synth_info info = { .planted = plan.kind, .of = plan.of };
-    int64_t original = plan.of >= 0 ? plan.of : index;
-    if (plan.kind == PLANT_NONE || plan.kind == PLANT_DUPLICATE) {
+    synth_choice choice = synth_choose(seed, index, o);
+    synth_info info = { .planted = choice.kind, .of = choice.of };
+    int64_t original = choice.of >= 0 ? choice.of : index;
+    if (choice.kind == PLANT_NONE || choice.kind == PLANT_DUPLICATE) {
         info.source = synth_write(seed, original, out);
         return info;
     }
     str clean = { 0 };
     info.source = synth_write(seed, original, &clean);
-    synth_draw d = { .key = rng_key_of(seed, (STREAM_PLANT << 1) + (uint64_t)index) };
-    synth_spoil(plan.kind, &d, &clean, out);
+    synth_draw d = { .key = rng_key_of(seed, (DRAWS_PLANT << 1) + (uint64_t)index) };
+    synth_spoil(choice.kind, &d, &clean, out);
     str_free(&clean);
     return info;
 }

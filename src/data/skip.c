@@ -1,4 +1,4 @@
-/* Windows that are jumped over: a short sorted list of ranges of positions. */
+/* Windows to skip: a short sorted list of ranges of positions. */
 #include "data/data_internal.h"
 
 #include <errno.h>
@@ -58,7 +58,7 @@ err data_skips_parse(const char *text, data_skips *out) {
         bool good = read_number(&at, &r.from) && *at == '-' && (at++, read_number(&at, &r.to)) &&
                     r.from < r.to && (*at == ',' || !*at);
         if (!good)
-            return err_hint(ERR("data.skip: \"%s\" is no list of ranges of sequences", text),
+            return err_hint(ERR("data.skip: \"%s\" is not a list of ranges of sequences", text),
                             "write it like 1000-2000, 5000-5100: from the first sequence to skip "
                             "to the first to read again");
         TRY(data_skips_add(out, r, 0));

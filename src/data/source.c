@@ -1,4 +1,5 @@
-/* Token sources: shards in a row, opened, checked, read. */
+/* Token sources: opens token files and texts, checks that they belong together, and reads their
+ * tokens as one sequence that runs through all shards. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
@@ -55,17 +56,17 @@ void data_read(const data_source *s, int64_t from, int64_t n, int32_t *out) {
     }
 }
 
-token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *room) {
+token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *buffer) {
     BUG_IF(from < 0 || from + n > s->info.tokens);
     const data_shard *shard = source_shard(s, from);
     int64_t at = from - shard->first;
     if (at + n <= shard->n)
         return (token_view){ (const char *)shard->tokens + at * shard->width, shard->width, n };
-    data_read(s, from, n, room);
-    return (token_view){ room, 4, n };
+    data_read(s, from, n, buffer);
+    return (token_view){ buffer, 4, n };
 }
 
-/* Sums in the tokens' own width, in so many lanes that no sum waits for the one before it. */
+/* Sums in the tokens' own width, in enough lanes that no sum waits for the one before it. */
 static int64_t count_narrow(const uint16_t *t, int64_t n, uint16_t id) {
     enum { LANES = 32, STRETCH = LANES * UINT16_MAX };
     int64_t count = 0, i = 0;
@@ -161,7 +162,7 @@ err data_verify(const data_source *s) {
     return OK;
 }
 
-/* Tokens are read at once only where that takes no time. */
+/* All tokens are read now only where that takes next to no time. */
 static err check_source(data_source *s) {
     if (s->vocab_limit > 0 && s->info.vocab > s->vocab_limit)
         return err_hint(ERR("%s: made with a vocabulary of %lld, the model has %lld", s->info.path,
@@ -194,7 +195,8 @@ data_shard *source_add(data_source *s, const char *path) {
     return shard;
 }
 
-static err unlike(const data_source *s, const char *what, long long here, long long before) {
+static err mismatch_error(const data_source *s, const char *what, long long here,
+                          long long before) {
     return err_hint(ERR("%s: its %s is %lld, that of %s is %lld", s->shard[s->n - 1].path, what,
                         here, s->shard[0].path, before),
                     "files of one source must come from one tokenizer; name the others as sources "
@@ -214,10 +216,10 @@ err source_join(data_source *s, const data_info *info) {
         all->tokens = 0;
         all->documents = 0;
     }
-    if (info->eos != all->eos) return unlike(s, "end of document id", info->eos, all->eos);
+    if (info->eos != all->eos) return mismatch_error(s, "end of document id", info->eos, all->eos);
     if (info->tokenizer != all->tokenizer || info->tokenizer_hash != all->tokenizer_hash)
-        return unlike(s, "tokenizer hash", (long long)info->tokenizer_hash,
-                      (long long)all->tokenizer_hash);
+        return mismatch_error(s, "tokenizer hash", (long long)info->tokenizer_hash,
+                              (long long)all->tokenizer_hash);
     if (all->format != info->format) all->format = "several formats";
     all->vocab = all->vocab && info->vocab ? MAX(all->vocab, info->vocab) : 0;
     all->width = MAX(all->width, shard->width);
@@ -357,17 +359,17 @@ err data_split(const data_source *s, double fraction, int64_t seq_len, data_rang
     int64_t n = s->info.tokens, need = seq_len + 1;
     if (!(fraction > 0 && fraction < 1))
         return err_hint(ERR("a held-out fraction of %g", fraction), "it must be between 0 and 1");
-    int64_t cut = n - MAX((int64_t)((double)n * fraction), need);
-    if (cut < need)
+    int64_t split = n - MAX((int64_t)((double)n * fraction), need);
+    if (split < need)
         return err_hint(ERR("%s has %lld tokens: too few for a window of %lld to train on and one "
                             "held out",
                             s->info.path, (long long)n, (long long)seq_len),
                         "use a longer file or a shorter sequence");
     /* Back to the end of a document, unless that costs much of the training part or of time. */
-    int64_t least = MAX(need, cut - MIN(cut / 10, 1 << 20)), at = cut;
+    int64_t least = MAX(need, split - MIN(split / 10, 1 << 20)), at = split;
     while (at > least && !ends_document(s, at - 1)) at--;
-    if (at > least) cut = at;
-    *train = (data_range){ 0, cut };
-    *held_out = (data_range){ cut, n };
+    if (at > least) split = at;
+    *train = (data_range){ 0, split };
+    *held_out = (data_range){ split, n };
     return OK;
 }

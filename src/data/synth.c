@@ -17,7 +17,7 @@ typedef struct writer {
     str raw; /* before capitals and articles */
 } writer;
 
-static void expand(writer *w, const char *from, const char *end, str *out);
+static void expand_template(writer *w, const char *from, const char *end, str *out);
 
 uint64_t synth_below(synth_draw *d, uint64_t n) { return rng_below(d->key, d->count++, n); }
 
@@ -37,13 +37,13 @@ static void slot_bind(writer *w, const char *name, size_t n, const char *value, 
     memcpy(s->name, name, n);
     s->name[n] = 0;
     str expanded = { 0 };
-    expand(w, value, value + value_n, &expanded);
+    expand_template(w, value, value + value_n, &expanded);
     BUG_IF(expanded.len >= VALUE);
     memcpy(s->value, expanded.len ? expanded.text : "", expanded.len + 1);
     str_free(&expanded);
 }
 
-/* Cuts the next field off a row: text up to ';', blanks around it left out. */
+/* Finds the next field of a row: text up to ';', without the blanks around it. @return the rest. */
 static const char *next_field(const char *row, const char **begin, size_t *n) {
     while (*row == ' ') row++;
     size_t len = strcspn(row, ";");
@@ -69,7 +69,7 @@ static void bind_row(writer *w, const char *prefix, const char *columns, const c
     BUG_IF(*row); /* more values than columns */
 }
 
-static const char *any(writer *w, const char *const *rows) {
+static const char *draw_row(writer *w, const char *const *rows) {
     uint64_t n = 0;
     while (rows[n]) n++;
     return rows[synth_below(&w->draw, n)];
@@ -98,21 +98,21 @@ static const char *expand_choice(writer *w, const char *p, const char *end, str 
         if (*p == ']') break;
     }
     uint64_t i = synth_below(&w->draw, (uint64_t)n);
-    expand(w, begin[i], stop[i], out);
+    expand_template(w, begin[i], stop[i], out);
     return p + 1;
 }
 
 static void expand_list(writer *w, const char *name, size_t n, str *out) {
     for (const synth_list *l = SYNTH_LISTS; l->name; l++) {
         if (strlen(l->name) != n || memcmp(l->name, name, n) != 0) continue;
-        const char *entry = any(w, l->entries);
-        expand(w, entry, entry + strlen(entry), out);
+        const char *entry = draw_row(w, l->entries);
+        expand_template(w, entry, entry + strlen(entry), out);
         return;
     }
     BUG_IF("a template names a list that does not exist");
 }
 
-static void expand(writer *w, const char *p, const char *end, str *out) {
+static void expand_template(writer *w, const char *p, const char *end, str *out) {
     while (p < end) {
         if (*p == '[') {
             p = expand_choice(w, p + 1, end, out);
@@ -148,7 +148,7 @@ static bool is_stray(char c, char next) {
 
 /* Copies raw text, starting sentences and quotations with a capital. A question or exclamation
  * inside quotation marks does not end the sentence around it: `Why?` asked Tom. */
-static void finish(const str *raw, str *out) {
+static void finish_text(const str *raw, str *out) {
     bool capital = true;
     for (size_t i = 0; i < raw->len; i++) {
         const char *p = raw->text + i;
@@ -180,35 +180,35 @@ static void bind_cast(writer *w, int cast) {
     int who = cast == CAST_ANY ? (int)synth_below(&w->draw, 2) : cast == CAST_ANIMALS;
     const char *const *of[2] = { SYNTH_HE[who], SYNTH_SHE[who] };
     bool she = synth_below(&w->draw, 2);
-    bind_row(w, "A", SYNTH_PERSON, any(w, of[she]));
-    bind_row(w, "B", SYNTH_PERSON, any(w, of[!she]));
-    bind_row(w, "C", SYNTH_PERSON, any(w, SYNTH_OLD[who]));
-    bind_row(w, "", "home; place", any(w, SYNTH_HOMES[who]));
-    bind_row(w, "", "trait; habit", any(w, SYNTH_TRAITS));
-    bind_row(w, "", "keep", any(w, SYNTH_KEEPSAKES));
+    bind_row(w, "A", SYNTH_PERSON, draw_row(w, of[she]));
+    bind_row(w, "B", SYNTH_PERSON, draw_row(w, of[!she]));
+    bind_row(w, "C", SYNTH_PERSON, draw_row(w, SYNTH_OLD[who]));
+    bind_row(w, "", "home; place", draw_row(w, SYNTH_HOMES[who]));
+    bind_row(w, "", "trait; habit", draw_row(w, SYNTH_TRAITS));
+    bind_row(w, "", "keep", draw_row(w, SYNTH_KEEPSAKES));
 }
 
 static void write_frame(writer *w, const synth_frame *f) {
     bind_cast(w, f->cast);
     for (int i = 0; i < FRAME_TABLES && f->tables[i].columns; i++)
-        bind_row(w, "", f->tables[i].columns, any(w, f->tables[i].rows));
+        bind_row(w, "", f->tables[i].columns, draw_row(w, f->tables[i].rows));
     for (int i = 0; i < FRAME_PARAGRAPHS && f->paragraphs[i]; i++) {
         const char *p = f->paragraphs[i];
         if (w->raw.len) str_add(&w->raw, "\n\n");
-        expand(w, p, p + strlen(p), &w->raw);
+        expand_template(w, p, p + strlen(p), &w->raw);
     }
 }
 
-/* Keeps the keys of this generator apart from other users of the same seed. */
-static const uint64_t STREAM_TEXT = (uint64_t)0x73746f7279 << 20; /* "story" */
+/* Separates these draws from those of other users of the seed. */
+static const uint64_t DRAWS_TEXT = (uint64_t)0x73746f7279 << 20; /* "story" */
 
 const char *synth_write(uint64_t seed, int64_t index, str *out) {
-    writer w = { .draw.key = rng_key_of(seed, STREAM_TEXT + (uint64_t)index) };
+    writer w = { .draw.key = rng_key_of(seed, DRAWS_TEXT + (uint64_t)index) };
     bool story = synth_below(&w.draw, 3) > 0;
     const synth_frame *frames = story ? SYNTH_STORIES : SYNTH_ARTICLES;
     int n = story ? SYNTH_STORY_COUNT : SYNTH_ARTICLE_COUNT;
     write_frame(&w, &frames[synth_below(&w.draw, (uint64_t)n)]);
-    finish(&w.raw, out);
+    finish_text(&w.raw, out);
     str_free(&w.raw);
     return story ? "stories" : "articles";
 }

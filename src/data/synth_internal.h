@@ -20,7 +20,7 @@
 enum { CAST_NONE = 0, CAST_CHILDREN = 1, CAST_ANIMALS = 2, CAST_ANY = 3 };
 
 enum { FRAME_TABLES = 3, FRAME_PARAGRAPHS = 8 };
-/* Unused places are NULL. */
+/* Unused entries are NULL. */
 typedef struct synth_table {
     const char *columns;     /* slot names, separated by ';' */
     const char *const *rows; /* NULL-terminated */
@@ -38,7 +38,7 @@ typedef struct synth_list {
 extern const synth_frame SYNTH_STORIES[], SYNTH_ARTICLES[];
 extern const int SYNTH_STORY_COUNT, SYNTH_ARTICLE_COUNT;
 extern const synth_list SYNTH_LISTS[]; /* ends with a NULL name */
-/* The cast, in rows of SYNTH_PERSON. The first index tells children (0) from animals (1). */
+/* The cast, in rows of SYNTH_PERSON. The first index is 0 for children, 1 for animals. */
 #define SYNTH_PERSON "; .kind; .he; .him; .his"
 extern const char *const *const SYNTH_HE[2], *const *const SYNTH_SHE[2], *const *const SYNTH_OLD[2];
 extern const char *const *const SYNTH_HOMES[2]; /* home; place */
@@ -56,11 +56,11 @@ uint64_t synth_below(synth_draw *d, uint64_t n);
 const char *synth_write(uint64_t seed, int64_t index, str *out);
 
 /* ---- plant.c ---------------------------------------------------------------------------------- */
-typedef struct synth_plan {
+typedef struct synth_choice {
     plant_kind kind;
     int64_t of;
-} synth_plan;
-synth_plan synth_plan_of(uint64_t seed, int64_t index, const synth_options *o);
+} synth_choice;
+synth_choice synth_choose(uint64_t seed, int64_t index, const synth_options *o);
 /* Spoils a clean text in the way of `kind`, which is neither NONE nor DUPLICATE. */
 void synth_spoil(plant_kind kind, synth_draw *d, const str *clean, str *out);
 

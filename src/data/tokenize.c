@@ -1,10 +1,10 @@
-/* Text to shards. data.h draws the folder; text/ cuts the input and keeps the order.
+/* Text to shards. data.h describes the folder; text/ splits the input and keeps the order.
  *
  *     segment of input -> blocks of documents -> workers: ids, in the width they are stored in
  *                                             -> in input order: the segment's two shards
  *
- * The index is written first, marked incomplete, so that what a stopped run left can be told from
- * the results of other inputs; a shard that is there is whole, and is kept. */
+ * The index is written first, marked incomplete, so that what a stopped run left is not mistaken for
+ * the results of other inputs; a shard that is there is complete, and is kept. */
 #include "data/data_internal.h"
 
 #include <stdlib.h>
@@ -28,7 +28,7 @@ typedef struct tally {
     int n;
 } tally;
 
-/* @return its place; t->n: it has none yet. */
+/* @return its index; t->n: it has none yet. */
 static int tally_find(const tally *t, const char *name, size_t len) {
     int i = 0;
     while (i < t->n && (strlen(t->at[i].name) != len || memcmp(t->at[i].name, name, len))) i++;
@@ -94,7 +94,7 @@ typedef struct worker {
     tally sources[SIDES];
 } worker;
 
-typedef struct tokenizing {
+typedef struct tokenize_job {
     const tokenize_options *o;
     int32_t eos;
     token_writer_options format;
@@ -108,10 +108,10 @@ typedef struct tokenizing {
     /* of all */
     tokenize_report *report;
     double shown;
-} tokenizing;
+} tokenize_job;
 
 static err encode_block(void *ctx, int index, const text_block *b, void *result) {
-    const tokenizing *t = ctx;
+    const tokenize_job *t = ctx;
     worker *w = &t->workers[index];
     *(worker **)result = w;
     for (int k = 0; k < SIDES; k++) {
@@ -130,7 +130,7 @@ static err encode_block(void *ctx, int index, const text_block *b, void *result)
     return OK;
 }
 
-static void show_progress(tokenizing *t) {
+static void show_progress(tokenize_job *t) {
     if (t->o->quiet || !isatty(STDERR_FILENO) || time_now() - t->shown < 0.5) return;
     char tokens[32];
     t->shown = time_now();
@@ -140,7 +140,7 @@ static void show_progress(tokenizing *t) {
 }
 
 static err write_block(void *ctx, const text_block *b, void *result) {
-    tokenizing *t = ctx;
+    tokenize_job *t = ctx;
     const worker *w = *(worker **)result;
     for (int k = 0; k < SIDES; k++) {
         if (w->side[k].docs) TRY(token_writer_add_buffer(t->writer[k], &w->side[k]));
@@ -154,7 +154,7 @@ static err write_block(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-static err run_segment(tokenizing *t, text_inputs *in, int segment) {
+static err run_segment(tokenize_job *t, text_inputs *in, int segment) {
     const text_pipeline flow = {
         .ctx = t, .result_size = sizeof(worker *), .work = encode_block, .merge = write_block
     };
@@ -173,7 +173,8 @@ static err run_segment(tokenizing *t, text_inputs *in, int segment) {
 /* ---- one segment to its shards -------------------------------------------------------------------- */
 
 /* @param from, to: the segments the tokens came from. */
-static char *provenance(const tokenizing *t, const text_inputs *in, int from, int to, int k) {
+static char *make_provenance(const tokenize_job *t, const text_inputs *in, int from, int to,
+                             int k) {
     const text_counts *c = &t->read;
     json_t *inputs = json_array();
     const char *last = "";
@@ -202,8 +203,8 @@ static char *shard_path(const char *folder, int k, int segment) {
     return s.text;
 }
 
-static err close_writer(tokenizing *t, const text_inputs *in, int from, int to, int k) {
-    char *text = provenance(t, in, from, to, k);
+static err close_writer(tokenize_job *t, const text_inputs *in, int from, int to, int k) {
+    char *text = make_provenance(t, in, from, to, k);
     token_writer *w = t->writer[k];
     t->writer[k] = NULL; /* close frees it, also on error */
     err e = token_writer_close(w, text);
@@ -212,7 +213,7 @@ static err close_writer(tokenizing *t, const text_inputs *in, int from, int to, 
 }
 
 /* The training shard is closed last: where it is, the other is too. */
-static err make_shards(tokenizing *t, text_inputs *in, const char *folder, int segment) {
+static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int segment) {
     err e = OK;
     t->read = (text_counts){ 0 };
     for (int k = 0; k < SIDES && !e; k++) {
@@ -285,19 +286,19 @@ static err write_index(const char *folder, const tokenize_options *o, const char
     return e;
 }
 
-static bool is_ours(const char *name) {
+static bool is_own_file(const char *name) {
     return str_starts(name, "train-") || str_starts(name, "validation-") ||
            str_starts(name, SHARDS_INDEX) || str_starts(name, SHARDS_TOKENIZER);
 }
 
-/* The folder of the input, say, is no place for shards: both would be read as the other. */
-static err refuse_others(const char *folder) {
+/* Shards must not go into the input's folder, say: each would be read as the other. */
+static err refuse_foreign_files(const char *folder) {
     char **names;
     int n;
     TRY(io_list(folder, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++)
-        if (!is_ours(names[i]) && names[i][0] != '.')
+        if (!is_own_file(names[i]) && names[i][0] != '.')
             e = err_hint(ERR("%s holds other files, such as %s", folder, names[i]),
                          "choose a folder that is empty or not there yet");
     io_list_free(names, n);
@@ -305,13 +306,13 @@ static err refuse_others(const char *folder) {
 }
 
 /* What an earlier run left: shards, and temporary files of one that was killed. */
-static err remove_left(const char *folder, bool all) {
+static err remove_leftovers(const char *folder, bool all) {
     char **names;
     int n;
     TRY(io_list(folder, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
-        if (!is_ours(names[i]) || !(all || str_ends(names[i], ".tmp"))) continue;
+        if (!is_own_file(names[i]) || !(all || str_ends(names[i], ".tmp"))) continue;
         char *path = io_join(folder, names[i]);
         e = io_remove_tree(folder, path);
         free(path);
@@ -344,9 +345,9 @@ cleanup:
 static err prepare_folder(const char *folder, const tokenize_options *o, const char *identity,
                           int32_t eos) {
     bool there = false;
-    TRY(refuse_others(folder));
+    TRY(refuse_foreign_files(folder));
     if (!o->fresh) TRY(check_identity(folder, identity, &there));
-    TRY(remove_left(folder, o->fresh));
+    TRY(remove_leftovers(folder, o->fresh));
     if (!there) TRY(write_index(folder, o, identity, eos, NULL));
     char *path = io_join(folder, SHARDS_TOKENIZER);
     err e = tokenizer_save(o->tokenizer, path);
@@ -354,9 +355,9 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
     return e;
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------ */
+/* ---- the whole run ------------------------------------------------------------------------------------ */
 
-static err make_missing(tokenizing *t, text_inputs *in, const char *folder) {
+static err make_missing(tokenize_job *t, text_inputs *in, const char *folder) {
     for (int i = 0; i < text_segments(in); i++) {
         if (read_shard(folder, i, TRAIN, NULL) && read_shard(folder, i, HELD_OUT, NULL))
             t->report->resumed++;
@@ -367,14 +368,14 @@ static err make_missing(tokenizing *t, text_inputs *in, const char *folder) {
     return OK;
 }
 
-static err list_all(tokenizing *t, const text_inputs *in, const char *folder,
+static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
                     const char *identity) {
     listing l = { .shards = { json_array(), json_array() } };
     err e = OK;
     for (int i = 0; i < text_segments(in) && !e; i++)
         for (int k = 0; k < SIDES && !e; k++)
             if (!read_shard(folder, i, k, &l))
-                e = ERR("%s: shard %d of %s is gone or damaged", folder, i, SIDE_NAMES[k]);
+                e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
     if (!e) e = write_index(folder, t->o, identity, t->eos, &l);
     t->report->documents = l.documents[TRAIN];
     t->report->tokens = l.tokens[TRAIN];
@@ -385,7 +386,7 @@ static err list_all(tokenizing *t, const text_inputs *in, const char *folder,
     return e;
 }
 
-static err fill_folder(tokenizing *t, text_inputs *in, const char *folder) {
+static err fill_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     const struct {
         uint64_t input, tokenizer, below;
         int64_t eos;
@@ -397,13 +398,13 @@ static err fill_folder(tokenizing *t, text_inputs *in, const char *folder) {
     TRY(make_missing(t, in, folder));
     TRY(list_all(t, in, folder, identity));
     if (t->report->tokens > 0) return OK;
-    TRY(remove_left(folder, true)); /* nothing here is worth keeping */
+    TRY(remove_leftovers(folder, true)); /* nothing here is worth keeping */
     return err_hint(ERR("%s: there is no text to train on in the input", folder),
-                    "is the input what it should be? `ingot data filter` shows what it reads");
+                    "check the input: `ingot data filter` reports what it reads");
 }
 
 /* Two processes would write the same shards, and one remove the other's temporary files. */
-static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
+static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     io_lock *lock = NULL;
     char *path = io_join(folder, SHARDS_LOCK);
     err e = io_make_dirs(folder);
@@ -415,7 +416,7 @@ static err to_folder(tokenizing *t, text_inputs *in, const char *folder) {
     return e;
 }
 
-static err to_file(tokenizing *t, text_inputs *in, const char *path) {
+static err write_file(tokenize_job *t, text_inputs *in, const char *path) {
     err e = OK;
     t->below = 0;
     TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
@@ -428,12 +429,12 @@ static err to_file(tokenizing *t, text_inputs *in, const char *path) {
     return e;
 }
 
-static err set_up(tokenizing *t) {
+static err job_init(tokenize_job *t) {
     const tokenize_options *o = t->o;
     t->eos = o->eos >= 0 ? o->eos : tokenizer_eos(o->tokenizer);
     if (t->eos < 0 || t->eos >= tokenizer_vocab(o->tokenizer))
-        return err_hint(ERR("--eos: the tokenizer names no token that ends a document"),
-                        "say which it is, such as --eos \"<|endoftext|>\"");
+        return err_hint(ERR("--eos: the tokenizer does not name a token that ends a document"),
+                        "name it, for example --eos \"<|endoftext|>\"");
     BUG_IF(!(o->held_out >= 0 && o->held_out <= 1));
     t->below = o->held_out >= 1 ? UINT64_MAX : (uint64_t)(o->held_out * 0x1p64);
     bool bytes = strcmp(tokenizer_kind(o->tokenizer), "bytes") == 0;
@@ -453,14 +454,14 @@ static err set_up(tokenizing *t) {
 
 err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_options *o,
                        tokenize_report *report) {
-    tokenizing *t = mem_alloc(sizeof *t);
+    tokenize_job *t = mem_alloc(sizeof *t);
     t->o = o;
     t->report = report;
     *report = (tokenize_report){ 0 };
     double began = time_now();
     err e = OK;
-    TRY_CLEAN(set_up(t));
-    e = str_ends(out, ".tok") ? to_file(t, in, out) : to_folder(t, in, out);
+    TRY_CLEAN(job_init(t));
+    e = str_ends(out, ".tok") ? write_file(t, in, out) : write_folder(t, in, out);
     if (t->shown > 0) fprintf(stderr, "\r\033[K");
     report->seconds = time_now() - began;
 cleanup:

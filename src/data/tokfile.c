@@ -47,18 +47,17 @@ int token_width(int64_t vocab) { return vocab <= UINT16_MAX + 1 ? 2 : 4; }
 
 err shard_damaged(const data_shard *s, const char *what) {
     return err_hint(ERR("%s: %s", s->path, what),
-                    "the file was cut short or changed after it was written; make it again with "
+                    "the file was truncated or changed after it was written; make it again with "
                     "`ingot data tokenize`, or copy it again");
 }
 
 err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t count) {
     size_t bytes = s->file.size - before - after, width = (size_t)s->width;
     if (bytes % width || bytes / width != count)
-        return err_hint(ERR("%s: the file says it holds %" PRIu64
-                            " tokens of %zu bytes, it has %zu "
+        return err_hint(ERR("%s: the header states %" PRIu64 " tokens of %zu bytes, it has %zu "
                             "bytes of tokens",
                             s->path, count, width, bytes),
-                        "the file was cut short or changed after it was written; make it or copy "
+                        "the file was truncated or changed after it was written; make it or copy "
                         "it again");
     s->n = (int64_t)count;
     s->tokens = s->file.data + before;
@@ -100,10 +99,10 @@ static err parse_1(data_shard *s, const tok_header *h) {
 static err parse_2(data_shard *s, const tok_header *h) {
     tok_trailer t;
     TRY(read_trailer(s, h, &t, sizeof t));
-    size_t room = s->file.size - sizeof *h - sizeof t;
-    if (t.tokens > room / h->width || t.documents > room / sizeof(uint64_t) ||
-        t.provenance_bytes > room)
-        return shard_damaged(s, "the trailer speaks of more than the file holds");
+    size_t rest = s->file.size - sizeof *h - sizeof t;
+    if (t.tokens > rest / h->width || t.documents > rest / sizeof(uint64_t) ||
+        t.provenance_bytes > rest)
+        return shard_damaged(s, "the trailer describes more than the file holds");
     size_t tokens_end = sizeof *h + (size_t)t.tokens * h->width;
     size_t index = align_up(tokens_end, ALIGN);
     size_t provenance = index + (size_t)t.documents * sizeof(uint64_t);

@@ -124,7 +124,7 @@ cleanup:
 
 /* ---- text ---------------------------------------------------------------------------------- */
 typedef struct text_sink {
-    token_stream stream;
+    token_decoder stream;
     str fresh;
     bool (*emit)(void *ctx, const char *text, size_t n);
     void *ctx;
@@ -138,7 +138,7 @@ static bool hand_on(text_sink *s) {
 
 static bool take_token(void *ctx, int32_t id) {
     text_sink *s = ctx;
-    token_stream_push(&s->stream, id, &s->fresh);
+    token_decoder_push(&s->stream, id, &s->fresh);
     return hand_on(s);
 }
 
@@ -151,12 +151,12 @@ err generate_text(const generator *g, exec *x, const tokenizer *t, const char *p
     BUG_IF(ids.n == 0);
     text_sink s = { .stream = { .t = t }, .emit = emit, .ctx = ctx };
     /* what the prompt reads as is not written again */
-    for (size_t i = 0; i < ids.n; i++) token_stream_push(&s.stream, ids.at[i], &s.fresh);
+    for (size_t i = 0; i < ids.n; i++) token_decoder_push(&s.stream, ids.at[i], &s.fresh);
     s.fresh.len = 0;
     sample_options own = *o;
     own.stop = tokenizer_eos(t);
     err failed = generate(g, x, ids.at, (int64_t)ids.n, &own, take_token, &s);
-    token_stream_end(&s.stream, &s.fresh);
+    token_decoder_end(&s.stream, &s.fresh);
     if (!failed) hand_on(&s);
     str_free(&s.fresh);
     token_ids_free(&ids);

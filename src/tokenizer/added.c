@@ -96,8 +96,8 @@ static size_t skip_space(const char *text, size_t n, size_t at) {
 
 /* ---- search --------------------------------------------------------------------------------------- */
 
-/* The next place where one may begin; n: none. */
-static size_t candidate(const added_set *s, const char *text, size_t n, size_t at) {
+/* The next offset where one may begin; n: none. */
+static size_t next_candidate(const added_set *s, const char *text, size_t n, size_t at) {
     if (s->only_first >= 0) {
         const char *found = at < n ? memchr(text + at, s->only_first, n - at) : NULL;
         return found ? (size_t)(found - text) : n;
@@ -109,7 +109,7 @@ static size_t candidate(const added_set *s, const char *text, size_t n, size_t a
 bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bool special,
                 added_match *out) {
     if (!(special ? s->n : s->n_plain)) return false;
-    for (size_t at = *from; (at = candidate(s, text, n, at)) < n;) {
+    for (size_t at = *from; (at = next_candidate(s, text, n, at)) < n;) {
         const added_token *t = longest_at(s, text + at, n - at);
         size_t start = at, end = at + (t ? t->match_len : 1);
         at = end; /* what is passed over is not searched again */

@@ -68,7 +68,7 @@ static pair_slot *pair_at(const bpe *b, uint64_t pair, uint64_t hash) {
     return &b->pairs[i];
 }
 
-/* Most pairs that are asked for are no merge: a bit for each of many hashes tells, from memory that
+/* Most pairs looked up are not a merge: a bit for each of many hashes shows that, from memory that
  * is near, that a pair is not in the table. */
 static inline uint64_t *filter_word(const bpe *b, uint64_t hash) {
     return &b->filter[(hash & b->filter_mask) >> 6];
@@ -188,7 +188,7 @@ static size_t join_short(const bpe *b, int32_t *ids, size_t n) {
     return n;
 }
 
-/* Heap of rank << 40 | place: the lowest rank first, then the leftmost. */
+/* Heap of rank << 40 | position: the lowest rank first, then the leftmost. */
 typedef struct heap {
     uint64_t *at;
     size_t n;

@@ -2,7 +2,7 @@
  *
  *     set   | entry | entry | entry | entry |      entry   | key 16 | ids 3 x 4 | n 4 |
  *
- * A new piece takes the last place of its set, and moves one place ahead each time it is met again,
+ * A new piece takes the last way of its set, and moves one way ahead each time it is met again,
  * so that what is rare makes way for what is rare. A piece of up to 15 bytes is its own key, with
  * its length in the last byte; that of a longer one is its hash and length, and its bytes are kept
  * to be compared. Ids beyond three, and those bytes, lie in `spill`; when that is full, all is

@@ -3,7 +3,7 @@
 
 /* ---- broken text ------------------------------------------------------------------------------ */
 
-/* The smallest code point that needs so many bytes. */
+/* The smallest code point that needs this many bytes. */
 static const uint32_t least[5] = { 0, 0, 0x80, 0x800, 0x10000 };
 enum { ESCAPED = 0x10FF00, REPLACEMENT = 0xFFFD };
 

@@ -1,4 +1,4 @@
-/* Encoding: text, cut at added tokens, normalised, cut at those that look like normalised text, cut
+/* Encoding: text, split at added tokens, normalized, split at those that match normalized text, split
  * by the rules, and each piece turned into ids, from the cache where it was met before.
  *
  *     encoder_add -> add_segments(raw) -> add_normal -> add_segments(normal) -> add_cut -> add_piece
@@ -46,8 +46,8 @@ void token_ids_free(token_ids *ids) {
     *ids = (token_ids){ 0 };
 }
 
-/* Room for so many more, and one entry of the cache that is stored whole. */
-static void reserve(token_ids *ids, size_t more) {
+/* Reserves n more ids, and one entry of the cache, which is copied whole. */
+static void reserve_ids(token_ids *ids, size_t more) {
     size_t need = ids->n + more + CACHE_INLINE;
     if (need <= ids->cap) return;
     ids->cap = MAX(need, 2 * ids->cap);
@@ -56,7 +56,7 @@ static void reserve(token_ids *ids, size_t more) {
 
 /* ---- pieces -------------------------------------------------------------------------------------- */
 
-static void store(encoder *e, const int32_t *ids, size_t n) {
+static void store_ids(encoder *e, const int32_t *ids, size_t n) {
     memcpy(e->out->at + e->out->n, ids, n * sizeof *ids);
     e->out->n += n;
 }
@@ -65,7 +65,7 @@ static void add_new(encoder *e, cache_key key, const char *piece, size_t len) {
     size_t n;
     const int32_t *ids = bpe_piece(&e->t->bpe, &e->work, piece, len, &n);
     if (len <= CACHE_LONGEST) cache_add(&e->cache, key, piece, len, ids, n);
-    store(e, ids, n);
+    store_ids(e, ids, n);
 }
 
 static void add_long(encoder *e, const char *piece, size_t len) {
@@ -77,12 +77,12 @@ static void add_long(encoder *e, const char *piece, size_t len) {
         ids = cache_find_long(&e->cache, key, piece, len, &n);
     }
     if (ids)
-        store(e, ids, n);
+        store_ids(e, ids, n);
     else
         add_new(e, key, piece, len);
 }
 
-/* There is room for an id for each byte. */
+/* The buffer holds an id for each byte. */
 static void add_piece(encoder *e, const char *piece, size_t len) {
     if (len > CACHE_SHORT) {
         add_long(e, piece, len);
@@ -91,7 +91,7 @@ static void add_piece(encoder *e, const char *piece, size_t len) {
     cache_key key = cache_key_at_end(piece, len);
     const cache_entry *c = cache_find(cache_set(&e->cache, key), key);
     if (c)
-        store(e, c->n <= CACHE_INLINE ? c->id : e->cache.spill + c->id[0], c->n);
+        store_ids(e, c->n <= CACHE_INLINE ? c->id : e->cache.spill + c->id[0], c->n);
     else
         add_new(e, key, piece, len);
 }
@@ -106,8 +106,8 @@ typedef struct lookup {
 } lookup;
 
 /* @return how many pieces. @param bytes they have in all. */
-static int prepare(const encoder *e, const char *text, size_t n, size_t from, lookup *at,
-                   size_t *bytes) {
+static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, lookup *at,
+                        size_t *bytes) {
     size_t ends[BATCH];
     int pieces = e->t->scan(text, n, from, ends, BATCH);
     *bytes = ends[pieces - 1] - from;
@@ -126,8 +126,8 @@ static int prepare(const encoder *e, const char *text, size_t n, size_t from, lo
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     for (size_t from = 0, bytes; from < n;) {
-        int pieces = prepare(e, text, n, from, at, &bytes);
-        reserve(e->out, bytes);
+        int pieces = prepare_text(e, text, n, from, at, &bytes);
+        reserve_ids(e->out, bytes);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
             bool is_short = at[i].len <= CACHE_SHORT;
@@ -145,7 +145,7 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
     }
 }
 
-/* ---- cuts ---------------------------------------------------------------------------------------- */
+/* ---- splits ---------------------------------------------------------------------------------------- */
 
 static void add_cut(encoder *e, int step, text_span piece, bool first);
 
@@ -155,7 +155,7 @@ static void add_last(encoder *e, text_span piece) {
         chars_unescape(piece.at, piece.len, &e->unescaped);
         piece = (text_span){ e->unescaped.text, e->unescaped.len };
     }
-    reserve(e->out, piece.len);
+    reserve_ids(e->out, piece.len);
     add_piece(e, piece.at, piece.len);
 }
 
@@ -163,8 +163,8 @@ static bool begins_with(text_span s, const char *prefix) {
     return s.len >= strlen(prefix) && memcmp(s.at, prefix, strlen(prefix)) == 0;
 }
 
-/* What a step does to a piece before it cuts it. */
-static text_span change(const cut_step *c, text_span piece, bool first, str out[2]) {
+/* What a step does to a piece before it splits it. */
+static text_span apply_step(const split_step *c, text_span piece, bool first, str out[2]) {
     if (c->space) {
         out[0].len = 0;
         for (const char *p = piece.at, *end = p + piece.len, *gap; p; p = gap ? gap + 1 : NULL) {
@@ -183,11 +183,11 @@ static text_span change(const cut_step *c, text_span piece, bool first, str out[
 }
 
 /* Whether a part is joined to the one before it. */
-static bool joins(cut_behaviour how, bool match_before, bool match) {
+static bool joins_previous(split_behavior how, bool match_before, bool match) {
     switch (how) {
-    case CUT_CONTIGUOUS: return match == match_before;
-    case CUT_WITH_PREVIOUS: return match && !match_before;
-    case CUT_WITH_NEXT: return !match && match_before;
+    case SPLIT_CONTIGUOUS: return match == match_before;
+    case SPLIT_WITH_PREVIOUS: return match && !match_before;
+    case SPLIT_WITH_NEXT: return !match && match_before;
     default: return false;
     }
 }
@@ -203,17 +203,17 @@ typedef struct cutting {
 } cutting;
 
 static void cut_flush(cutting *c) {
-    const cut_step *s = &c->e->t->cuts[c->step];
-    bool drop = s->behaviour == CUT_REMOVED && c->match;
+    const split_step *s = &c->e->t->splits[c->step];
+    bool drop = s->behavior == SPLIT_REMOVED && c->match;
     text_span part = { c->text.at + c->start, c->end - c->start };
     if (c->held && part.len && !drop) add_cut(c->e, c->step + 1, part, c->first && c->start == 0);
     c->held = false;
 }
 
 static void cut_part(cutting *c, size_t start, size_t end, bool match) {
-    const cut_step *s = &c->e->t->cuts[c->step];
+    const split_step *s = &c->e->t->splits[c->step];
     match ^= s->invert;
-    if (c->held && joins(s->behaviour, c->match, match)) {
+    if (c->held && joins_previous(s->behavior, c->match, match)) {
         c->end = end;
     } else {
         cut_flush(c);
@@ -224,14 +224,14 @@ static void cut_part(cutting *c, size_t start, size_t end, bool match) {
 }
 
 static void add_cut(encoder *e, int step, text_span piece, bool first) {
-    if (step == e->t->n_cuts) {
+    if (step == e->t->n_splits) {
         add_last(e, piece);
         return;
     }
-    const cut_step *s = &e->t->cuts[step];
-    piece = change(s, piece, first, e->changed[step]);
+    const split_step *s = &e->t->splits[step];
+    piece = apply_step(s, piece, first, e->changed[step]);
     cutting c = { .e = e, .step = step, .first = first, .text = piece };
-    finder_place p = { 0 };
+    finder_cursor p = { 0 };
     size_t done = 0, start, end;
     while (finder_walk(&s->find, e->regex, piece.at, piece.len, &p, &start, &end)) {
         if (start > done) cut_part(&c, done, start, false);
@@ -253,8 +253,8 @@ static void add_segments(encoder *e, const added_set *s, text_span text, bool fi
     while (added_next(s, text.at, text.len, &from, e->special, &m)) {
         if (m.start > done)
             next(e, (text_span){ text.at + done, m.start - done }, first && done == 0);
-        reserve(e->out, 1);
-        store(e, &m.token->id, 1);
+        reserve_ids(e->out, 1);
+        store_ids(e, &m.token->id, 1);
         done = m.end;
     }
     if (done < text.len)

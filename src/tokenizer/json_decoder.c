@@ -49,10 +49,10 @@ typedef struct replacement {
     const char *with;
 } replacement;
 
-static void replaced(const reader *r, const void *how, const char *s, size_t n, str *out) {
+static void replace_text(const reader *r, const void *how, const char *s, size_t n, str *out) {
     const replacement *rep = how;
     size_t done = 0, start, end;
-    finder_place p = { 0 };
+    finder_cursor p = { 0 };
     /* A token whose bytes are no UTF-8 came from <0xNN>: nothing to find there. */
     bool text = utf8_valid(s, n) == n;
     while (text && finder_walk(&rep->find, r->regex, s, n, &p, &start, &end)) {
@@ -67,7 +67,7 @@ typedef struct ends {
     int64_t left, right;
 } ends;
 
-static void stripped(const reader *r, const void *how, const char *s, size_t n, str *out) {
+static void strip_text(const reader *r, const void *how, const char *s, size_t n, str *out) {
     const ends *e = how;
     size_t left = 0, right = 0;
     while (left < n && (int64_t)left < e->left && s[left] == ' ') left++;
@@ -82,7 +82,7 @@ static err read_replace(const json_t *o, reader *r) {
     TRY(json_only(o, "Replace", "type pattern content"));
     TRY(io_json_text(o, "Replace", "content", &rep.with));
     TRY(json_finder(o, "Replace", &rep.find));
-    each_token(r, replaced, &rep);
+    each_token(r, replace_text, &rep);
     finder_free(&rep.find);
     return OK;
 }
@@ -102,7 +102,7 @@ static err read_strip(const json_t *o, reader *r) {
         r->t->strip_left = (int)e.left;
         r->t->strip_right = (int)e.right;
     } else {
-        each_token(r, stripped, &e);
+        each_token(r, strip_text, &e);
     }
     return OK;
 }
@@ -114,7 +114,7 @@ static err read_metaspace(const json_t *o, reader *r) {
                   "type replacement str_rep add_prefix_space prepend_scheme split"));
     TRY(io_json_text(o, "Metaspace", "replacement", &mark));
     rep.find.literal = strdup(mark);
-    each_token(r, replaced, &rep);
+    each_token(r, replace_text, &rep);
     finder_free(&rep.find);
     bool never = scheme ? strcmp(scheme, "never") == 0
                         : json_is_false(json_object_get(o, "add_prefix_space"));
@@ -139,7 +139,7 @@ static err read_byte_level(const json_t *o, reader *r) {
 
 static const struct {
     const char *type;
-    bool each; /* works on tokens one by one: has no place after Fuse */
+    bool each; /* works on tokens one by one: not allowed after Fuse */
     err (*read)(const json_t *o, reader *r);
 } kinds[] = {
     { "ByteLevel", true, read_byte_level },

@@ -1,4 +1,4 @@
-/* The rules of a tokenizer.json: normalisers and pre-tokenizers. What is not known is refused. */
+/* The rules of a tokenizer.json: normalizers and pre-tokenizers. What is not known is refused. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,7 +27,7 @@ err json_only(const json_t *o, const char *where, const char *allowed) {
 }
 
 /* A switch that may be missing. */
-static err flag(const json_t *o, const char *where, const char *key, bool missing, bool *out) {
+static err read_flag(const json_t *o, const char *where, const char *key, bool missing, bool *out) {
     *out = missing;
     return json_object_get(o, key) ? io_json_bool(o, where, key, out) : OK;
 }
@@ -91,7 +91,7 @@ static err read_steps(const json_t *o, const char *where, const step_kind *kinds
     return e;
 }
 
-/* ---- normalisers -------------------------------------------------------------------------------------- */
+/* ---- normalizers -------------------------------------------------------------------------------------- */
 
 static err new_norm(tokenizer *t, norm_kind kind, norm_step **out) {
     if (t->n_norms == MAX_STEPS) return ERR("more than %d normalizers", MAX_STEPS);
@@ -145,56 +145,56 @@ typedef struct pre_tokenizers {
     bool byte_level;
 } pre_tokenizers;
 
-static err new_cut(pre_tokenizers *p, const char *type, cut_step **out) {
-    /* Text is in GPT-2's alphabet from ByteLevel on, where a later cut would find other things. */
+static err new_cut(pre_tokenizers *p, const char *type, split_step **out) {
+    /* Text is in GPT-2's alphabet from ByteLevel on, where a later split would match other things. */
     if (p->byte_level)
         return ERR("the pre-tokenizer has %s after ByteLevel, which is not supported", type);
-    if (p->t->n_cuts == MAX_STEPS - 1) return ERR("more than %d pre-tokenizers", MAX_STEPS - 1);
-    *out = &p->t->cuts[p->t->n_cuts++];
+    if (p->t->n_splits == MAX_STEPS - 1) return ERR("more than %d pre-tokenizers", MAX_STEPS - 1);
+    *out = &p->t->splits[p->t->n_splits++];
     return OK;
 }
 
 static const struct {
     const char *name;
-    cut_behaviour behaviour;
-} behaviours[] = {
-    { "Isolated", CUT_ISOLATED },
-    { "Removed", CUT_REMOVED },
-    { "MergedWithPrevious", CUT_WITH_PREVIOUS },
-    { "MergedWithNext", CUT_WITH_NEXT },
-    { "Contiguous", CUT_CONTIGUOUS },
+    split_behavior behavior;
+} behaviors[] = {
+    { "Isolated", SPLIT_ISOLATED },
+    { "Removed", SPLIT_REMOVED },
+    { "MergedWithPrevious", SPLIT_WITH_PREVIOUS },
+    { "MergedWithNext", SPLIT_WITH_NEXT },
+    { "Contiguous", SPLIT_CONTIGUOUS },
 };
 
 static err read_split(const json_t *o, const step_kind *k, void *into) {
-    cut_step *s = NULL;
+    split_step *s = NULL;
     const char *name = NULL;
     TRY(io_json_text(o, k->type, "behavior", &name));
     TRY(new_cut(into, k->type, &s));
-    TRY(flag(o, k->type, "invert", false, &s->invert));
+    TRY(read_flag(o, k->type, "invert", false, &s->invert));
     TRY(json_finder(o, k->type, &s->find));
-    for (size_t i = 0; i < COUNT_OF(behaviours); i++) {
-        if (strcmp(behaviours[i].name, name) != 0) continue;
-        s->behaviour = behaviours[i].behaviour;
+    for (size_t i = 0; i < COUNT_OF(behaviors); i++) {
+        if (strcmp(behaviors[i].name, name) != 0) continue;
+        s->behavior = behaviors[i].behavior;
         return OK;
     }
     return ERR("Split has the behavior \"%s\", which is not known", name);
 }
 
 static err read_digits(const json_t *o, const step_kind *k, void *into) {
-    cut_step *s = NULL;
+    split_step *s = NULL;
     bool each = false;
-    TRY(flag(o, k->type, "individual_digits", false, &each));
+    TRY(read_flag(o, k->type, "individual_digits", false, &each));
     TRY(new_cut(into, k->type, &s));
-    s->behaviour = each ? CUT_ISOLATED : CUT_CONTIGUOUS;
+    s->behavior = each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
     return finder_of("\\p{N}", REGEX_ONIGURUMA, &s->find);
 }
 
 static err read_byte_level(const json_t *o, const step_kind *k, void *into) {
     pre_tokenizers *p = into;
-    cut_step *s = NULL;
+    split_step *s = NULL;
     bool prefix = false, use_regex = true;
-    TRY(flag(o, k->type, "add_prefix_space", true, &prefix));
-    TRY(flag(o, k->type, "use_regex", true, &use_regex));
+    TRY(read_flag(o, k->type, "add_prefix_space", true, &prefix));
+    TRY(read_flag(o, k->type, "use_regex", true, &use_regex));
     if (prefix || use_regex) TRY(new_cut(p, k->type, &s));
     p->byte_level = true;
     if (prefix) {
@@ -209,7 +209,7 @@ static err read_scheme(const json_t *o, const char *where, prepend_scheme *out) 
         [PREPEND_NEVER] = "never", [PREPEND_FIRST] = "first", [PREPEND_ALWAYS] = "always"
     };
     bool prefix = true;
-    TRY(flag(o, where, "add_prefix_space", true, &prefix));
+    TRY(read_flag(o, where, "add_prefix_space", true, &prefix));
     *out = prefix ? PREPEND_ALWAYS : PREPEND_NEVER;
     const char *name = json_string_value(json_object_get(o, "prepend_scheme"));
     if (!name) return OK;
@@ -222,16 +222,16 @@ static err read_scheme(const json_t *o, const char *where, prepend_scheme *out) 
 }
 
 static err read_metaspace(const json_t *o, const step_kind *k, void *into) {
-    cut_step *s = NULL;
+    split_step *s = NULL;
     const char *mark = NULL;
     bool split = true;
     TRY(io_json_text(o, k->type, "replacement", &mark));
-    TRY(flag(o, k->type, "split", true, &split));
+    TRY(read_flag(o, k->type, "split", true, &split));
     TRY(new_cut(into, k->type, &s));
     TRY(read_scheme(o, k->type, &s->scheme));
     s->space = copy(mark);
     s->prepend = copy(mark);
-    s->behaviour = CUT_WITH_NEXT;
+    s->behavior = SPLIT_WITH_NEXT;
     if (split) s->find.literal = copy(mark);
     return OK;
 }

@@ -96,7 +96,7 @@ static err merge_texts(const json_t *merge, size_t rank, text_span *left, text_s
     return OK;
 }
 
-/* A merge that joins U+2581 to another character before it: words cannot be cut apart then. */
+/* A merge that joins U+2581 to another character before it: text cannot be split into words then. */
 static bool crosses_words(const bpe *b, bpe_pair m) {
     static const char mark[] = "\xE2\x96\x81";
     const text_span *l = &b->tokens[m.left], *r = &b->tokens[m.right];
@@ -190,7 +190,8 @@ static err read_model(const json_t *model, bool byte_level, vocabulary *v, token
     TRY(read_merges(model, v, b, &crossing));
     set_byte_ids(b, fallback);
     if (b->chars && !b->whole_first && !crossing && bpe_find(b, "\xE2\x96\x81", 3) >= 0)
-        t->cuts[t->n_cuts++].find.scan = scan_words; /* changes no id, and the cache sees words */
+        t->splits[t->n_splits++].find.scan =
+            scan_words; /* changes no id, and the cache sees words */
     t->kind = byte_level ? "byte-level BPE" : fallback ? "BPE with byte fallback" : "BPE";
     return OK;
 }
@@ -279,11 +280,11 @@ err tokenizer_from_json(const json_t *doc, const char *name, char *source, size_
         return OK;
     }
     const char *remedy = err_remedy(e);
-    err told = err_hint(ERR("cannot use %s: %s", name, err_message(e)), "%s",
-                        remedy[0] ? remedy : "is it the tokenizer.json of a BPE model?");
+    err wrapped = err_hint(ERR("cannot use %s: %s", name, err_message(e)), "%s",
+                           remedy[0] ? remedy : "is it the tokenizer.json of a BPE model?");
     err_free(e);
     tokenizer_free(t);
-    return told;
+    return wrapped;
 }
 
 err tokenizer_open_json(const char *path, tokenizer **out) {

@@ -50,7 +50,7 @@ static err pattern_of(const char *path, const char **pattern) {
 
 typedef struct tokens {
     text_span *at; /* [n] in id order; empty: none */
-    int64_t n, room, lines;
+    int64_t n, capacity, lines;
     str bytes;
     size_t *starts; /* of each id's bytes, plus 1; 0: none */
     size_t *lens;
@@ -89,14 +89,14 @@ static bool add_base64(const char *s, size_t n, str *out) {
     return true;
 }
 
-static void reserve(tokens *t, int64_t id) {
-    if (id < t->room) return;
-    int64_t room = MAX(id + 1, t->room * 2 + 1024);
-    t->starts = mem_grow(t->starts, (size_t)room * sizeof *t->starts);
-    t->lens = mem_grow(t->lens, (size_t)room * sizeof *t->lens);
-    memset(t->starts + t->room, 0, (size_t)(room - t->room) * sizeof *t->starts);
-    memset(t->lens + t->room, 0, (size_t)(room - t->room) * sizeof *t->lens);
-    t->room = room;
+static void reserve_ids(tokens *t, int64_t id) {
+    if (id < t->capacity) return;
+    int64_t capacity = MAX(id + 1, t->capacity * 2 + 1024);
+    t->starts = mem_grow(t->starts, (size_t)capacity * sizeof *t->starts);
+    t->lens = mem_grow(t->lens, (size_t)capacity * sizeof *t->lens);
+    memset(t->starts + t->capacity, 0, (size_t)(capacity - t->capacity) * sizeof *t->starts);
+    memset(t->lens + t->capacity, 0, (size_t)(capacity - t->capacity) * sizeof *t->lens);
+    t->capacity = capacity;
 }
 
 static err add_line(const char *path, int64_t line, const char *s, tokens *t) {
@@ -110,7 +110,7 @@ static err add_line(const char *path, int64_t line, const char *s, tokens *t) {
                    (long long)line, s);
     if (id < 0 || id >= MIN(8 * line + 4096, TOKEN_MAX_ID))
         return ERR("%s:%lld: the rank %ld makes no sense there", path, (long long)line, id);
-    reserve(t, id);
+    reserve_ids(t, id);
     if (t->starts[id]) return ERR("%s:%lld: the rank %ld came before", path, (long long)line, id);
     t->starts[id] = before + 1;
     t->lens[id] = t->bytes.len - before;
@@ -170,8 +170,8 @@ static bool last_pair(const bpe *b, text_span t, join *part, bpe_pair *out) {
     return true;
 }
 
-/* Where just one cut leaves two tokens it is that pair, if any. @return how many cuts do. */
-static int count_cuts(const bpe *b, text_span t, bpe_pair *out) {
+/* Finds the pair where only one split of a token leaves two tokens. @return how many splits do. */
+static int count_splits(const bpe *b, text_span t, bpe_pair *out) {
     int found = 0;
     for (size_t i = 1; i < t.len; i++) {
         bpe_pair p = { bpe_find(b, t.at, i), -1 };
@@ -192,8 +192,8 @@ static int64_t find_merges(const tokens *t, bpe_pair *merges) {
     for (int64_t i = 0; i < t->n; i++) {
         text_span s = t->at[i];
         if (s.len < 2 || s.len > LONGEST) continue;
-        int cuts = count_cuts(&b, s, &merges[n]);
-        n += cuts == 1 || (cuts > 1 && last_pair(&b, s, part, &merges[n]));
+        int splits = count_splits(&b, s, &merges[n]);
+        n += splits == 1 || (splits > 1 && last_pair(&b, s, part, &merges[n]));
     }
     bpe_free(&b);
     return n;
@@ -208,7 +208,7 @@ static int add_special(const char *pattern, tokens *t, int32_t *special) {
             splitter_pattern(openai[i].pattern) != splitter_pattern(pattern))
             continue;
         for (const special_token *s = openai[i].special; s->text; s++) {
-            reserve(t, s->id);
+            reserve_ids(t, s->id);
             t->starts[s->id] = t->bytes.len + 1;
             t->lens[s->id] = strlen(s->text);
             str_add(&t->bytes, "%s", s->text);
@@ -238,7 +238,7 @@ err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **o
     set_spans(&t);
     merges = mem_alloc(((size_t)t.n + 1) * sizeof *merges);
     bpe_parts p = {
-        .pattern = pattern, .flavour = REGEX_RUST, .merges = merges, .whole_first = true
+        .pattern = pattern, .flavor = REGEX_RUST, .merges = merges, .whole_first = true
     };
     p.n_merges = find_merges(&t, merges);
     p.special = special;

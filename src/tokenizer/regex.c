@@ -58,7 +58,7 @@ static err spell_escape(const char *pattern, const char *p, bool in_class, str *
     return OK;
 }
 
-static err spell_out(const char *pattern, regex_flavour flavour, str *out) {
+static err spell_out(const char *pattern, regex_flavor flavor, str *out) {
     bool in_class = false;
     for (const char *p = pattern; *p; p++) {
         if (*p == '\\' && p[1]) {
@@ -66,7 +66,7 @@ static err spell_out(const char *pattern, regex_flavour flavour, str *out) {
             p += escape_length(p) - 1;
             continue;
         }
-        if (!in_class && flavour == REGEX_ONIGURUMA && str_starts(p, "}+"))
+        if (!in_class && flavor == REGEX_ONIGURUMA && str_starts(p, "}+"))
             return ERR("the pattern %s has }+, which repeats a repetition: not supported", pattern);
         if (in_class && (*p == '[' || str_starts(p, "&&")))
             return ERR("the pattern %s has a set inside a set, which is not supported", pattern);
@@ -81,15 +81,15 @@ static err spell_out(const char *pattern, regex_flavour flavour, str *out) {
     return OK;
 }
 
-err regex_new(const char *pattern, regex_flavour flavour, regex **out) {
+err regex_new(const char *pattern, regex_flavor flavor, regex **out) {
     str text = { 0 };
     err e = OK;
     *out = NULL;
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK |
-                       (flavour == REGEX_ONIGURUMA ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY);
+                       (flavor == REGEX_ONIGURUMA ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY);
     if (utf8_valid(pattern, strlen(pattern)) != strlen(pattern))
         return ERR("the pattern is no UTF-8");
-    TRY_CLEAN(spell_out(pattern, flavour, &text));
+    TRY_CLEAN(spell_out(pattern, flavor, &text));
     int problem = 0;
     PCRE2_SIZE at = 0;
     pcre2_code *code = pcre2_compile((PCRE2_SPTR)text.text, text.len, options, &problem, &at, NULL);

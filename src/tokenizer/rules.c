@@ -1,4 +1,4 @@
-/* Rules: normalisers, and finding what a rule looks for. */
+/* Rules: normalizers, and the search for what a rule matches. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
@@ -23,14 +23,14 @@ bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, siz
     return true;
 }
 
-/* One match after another, as Oniguruma's users walk them: an empty one right after a match is
- * passed over. */
-bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_place *p,
+/* One match after another, as Oniguruma's users iterate: an empty one right after a match is
+ * skipped. */
+bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_cursor *p,
                  size_t *start, size_t *end) {
     while (p->from <= n && finder_next(f, w, text, n, p->from, start, end)) {
         bool again = *start == *end && p->matched && *end == p->last;
         if (!again) {
-            *p = (finder_place){ *end, *end, true };
+            *p = (finder_cursor){ *end, *end, true };
             return true;
         }
         uint32_t cp;
@@ -46,7 +46,7 @@ void finder_free(finder *f) {
     *f = (finder){ 0 };
 }
 
-/* ---- normalisers ------------------------------------------------------------------------------------ */
+/* ---- normalizers ------------------------------------------------------------------------------------ */
 
 static const int unicode_options[] = {
     [NORM_NFC] = UTF8PROC_STABLE | UTF8PROC_COMPOSE,
@@ -125,9 +125,9 @@ static void add_normal_form(const char *text, size_t n, norm_kind kind, str *out
     free(p.at);
 }
 
-/* No ASCII character joins one before it, so each stretch of others is normalised with the one
+/* No ASCII character joins one before it, so each run of others is normalized with the one
  * ASCII character before it. */
-static void normal_form(const char *text, size_t n, norm_kind kind, str *out) {
+static void normalize_form(const char *text, size_t n, norm_kind kind, str *out) {
     size_t done = 0, i = 0;
     while (i < n) {
         while (i < n && (signed char)text[i] >= 0) i++;
@@ -141,7 +141,7 @@ static void normal_form(const char *text, size_t n, norm_kind kind, str *out) {
     str_add_bytes(out, text + done, n - done);
 }
 
-static void lowercase(const char *text, size_t n, str *out) {
+static void add_lowercase(const char *text, size_t n, str *out) {
     for (size_t i = 0; i < n;) {
         uint32_t cp;
         i += (size_t)utf8_decode(text + i, &cp);
@@ -155,8 +155,9 @@ static void lowercase(const char *text, size_t n, str *out) {
     }
 }
 
-static void replace(const norm_step *step, regex_work *w, const char *text, size_t n, str *out) {
-    finder_place p = { 0 };
+static void add_replaced(const norm_step *step, regex_work *w, const char *text, size_t n,
+                         str *out) {
+    finder_cursor p = { 0 };
     size_t done = 0, start, end;
     while (finder_walk(&step->find, w, text, n, &p, &start, &end)) {
         str_add_bytes(out, text + done, start - done);
@@ -169,13 +170,13 @@ static void replace(const norm_step *step, regex_work *w, const char *text, size
 static void normalize_step(const norm_step *step, regex_work *w, const char *text, size_t n,
                            str *out) {
     switch (step->kind) {
-    case NORM_LOWERCASE: lowercase(text, n, out); return;
-    case NORM_REPLACE: replace(step, w, text, n, out); return;
+    case NORM_LOWERCASE: add_lowercase(text, n, out); return;
+    case NORM_REPLACE: add_replaced(step, w, text, n, out); return;
     case NORM_PREPEND:
         if (n) str_add(out, "%s", step->with);
         str_add_bytes(out, text, n);
         return;
-    default: normal_form(text, n, step->kind, out);
+    default: normalize_form(text, n, step->kind, out);
     }
 }
 

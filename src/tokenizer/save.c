@@ -16,7 +16,7 @@ static void token_name(const tokenizer *t, int32_t id, str *out) {
         alphabet_from_bytes(s.at, s.len, out);
 }
 
-static json_t *vocabulary(const tokenizer *t) {
+static json_t *vocabulary_json(const tokenizer *t) {
     json_t *all = json_object();
     str name = { 0 };
     for (int32_t i = 0; i < t->bpe.n; i++) {
@@ -33,7 +33,7 @@ static int by_rank(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-static json_t *merges(const tokenizer *t) {
+static json_t *merges_json(const tokenizer *t) {
     const bpe *b = &t->bpe;
     pair_slot *pairs = mem_alloc(((size_t)b->n_pairs + 1) * sizeof *pairs);
     size_t n = 0;
@@ -71,8 +71,8 @@ static json_t *byte_level(bool use_regex) {
 }
 
 static json_t *pre_tokenizer(const tokenizer *t) {
-    if (t->n_cuts == 0) return byte_level(false);
-    const char *pattern = t->cuts[0].find.source;
+    if (t->n_splits == 0) return byte_level(false);
+    const char *pattern = t->splits[0].find.source;
     if (strcmp(pattern, splitter_pattern("gpt2")) == 0) return byte_level(true);
     return json_pack("{s:s, s:[{s:s, s:{s:s}, s:s, s:b}, o]}", "type", "Sequence", "pretokenizers",
                      "type", "Split", "pattern", "Regex", pattern, "behavior", "Isolated", "invert",
@@ -81,9 +81,9 @@ static json_t *pre_tokenizer(const tokenizer *t) {
 
 err tokenizer_save(const tokenizer *t, const char *path) {
     if (t->source) return io_write(path, t->source, t->source_len);
-    if (t->n_cuts && t->cuts[0].find.re && t->cuts[0].find.flavour == REGEX_RUST)
+    if (t->n_splits && t->splits[0].find.re && t->splits[0].find.flavor == REGEX_RUST)
         return ERR("cannot write %s: Hugging Face reads the pattern %s otherwise", path,
-                   t->cuts[0].find.source);
+                   t->splits[0].find.source);
     json_t *doc = json_pack(
         "{s:s, s:n, s:n, s:o, s:n, s:o, s:n, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
         "s:b, s:b, s:b, s:o, s:o}}",
@@ -91,7 +91,7 @@ err tokenizer_save(const tokenizer *t, const char *path) {
         "pre_tokenizer", pre_tokenizer(t), "post_processor", "decoder", byte_level(true), "model",
         "type", "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
         "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", t->bpe.whole_first, "vocab",
-        vocabulary(t), "merges", merges(t));
+        vocabulary_json(t), "merges", merges_json(t));
     BUG_IF(!doc);
     err e = io_json_write(path, doc);
     json_decref(doc);

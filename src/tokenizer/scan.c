@@ -45,7 +45,7 @@ static size_t white_space(const char *s, size_t n, size_t from, bool lines) {
 }
 
 /* @return bytes of 's, 't, 're, 've, 'm, 'll, 'd at s[i], 0: none. */
-static size_t contraction(const char *s, size_t n, size_t i, bool any_case) {
+static size_t contraction_end(const char *s, size_t n, size_t i, bool any_case) {
     if (i + 1 >= n || s[i] != '\'') return 0;
     char a = any_case ? lower(s[i + 1]) : s[i + 1];
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
@@ -58,7 +58,7 @@ static size_t contraction(const char *s, size_t n, size_t i, bool any_case) {
 /* ---- GPT-2 ------------------------------------------------------------------------------------- */
 
 size_t scan_gpt2_one(const char *s, size_t n, size_t from) {
-    size_t suffix = contraction(s, n, from, false);
+    size_t suffix = contraction_end(s, n, from, false);
     if (suffix) return from + suffix;
     size_t i = from + (s[from] == ' ' && from + 1 < n);
     int len;
@@ -71,13 +71,13 @@ size_t scan_gpt2_one(const char *s, size_t n, size_t from) {
 
 /* ---- cl100k, Qwen 2 ------------------------------------------------------------------------------ */
 
-static size_t punctuation(const char *s, size_t n, size_t from, const char *tail) {
+static size_t punctuation_end(const char *s, size_t n, size_t from, const char *tail) {
     size_t i = from + (s[from] == ' '), end = run_of_others(s, n, i);
     return end > i ? run_of_chars(s, n, end, tail) : from;
 }
 
 static size_t next_cl100k(const char *s, size_t n, size_t from, int digits) {
-    size_t end = contraction(s, n, from, true);
+    size_t end = contraction_end(s, n, from, true);
     if (end) return from + end;
     int len;
     unsigned class = class_at(s, n, from, &len);
@@ -88,7 +88,7 @@ static size_t next_cl100k(const char *s, size_t n, size_t from, int digits) {
         end = run_of(s, n, word, LETTER);
         if (end > word) return end;
     }
-    end = punctuation(s, n, from, "\r\n");
+    end = punctuation_end(s, n, from, "\r\n");
     return end > from ? end : white_space(s, n, from, true);
 }
 
@@ -129,8 +129,8 @@ static size_t next_o200k(const char *s, size_t n, size_t from) {
     for (int k = 0; k < 2 && !end; k++) end = w[k].end;
     for (int k = 0; k < 2 && !end; k++)
         if (w[k].capitals > begin[k]) end = w[k].capitals;
-    if (end) return end + contraction(s, n, end, true);
-    end = punctuation(s, n, from, "\r\n/");
+    if (end) return end + contraction_end(s, n, end, true);
+    end = punctuation_end(s, n, from, "\r\n/");
     return end > from ? end : white_space(s, n, from, true);
 }
 

@@ -1,5 +1,5 @@
 /* GPT-2's pattern, 64 bytes at a time. Where a piece begins follows from the classes of a few
- * neighbours alone:
+ * neighbors alone:
  *
  *     a letter, number or other     when the class before differs and no ' ' is before, which would
  *                                   have taken it along
@@ -22,13 +22,13 @@ enum {
 enum { LETTERS = 1, NUMBERS = 2, SPACES = 4, BLANK = 8, NOT_ASCII = 16 };
 
 /* Loops run over whole blocks, which is what compilers make vectors of: the first and the last
- * byte have neighbours whose class does not matter. */
+ * byte have neighbors whose class does not matter. */
 typedef struct block {
     uint8_t class[1 + BLOCK + 1]; /* of the character that byte i - 1 is of */
     uint8_t begins[BLOCK];        /* 1: here a piece begins; 2: here is an apostrophe */
 } block;
 
-static void classify(const uint8_t *restrict s, block *restrict b) {
+static void classify_block(const uint8_t *restrict s, block *restrict b) {
     for (int i = 0; i < BLOCK; i++) {
         uint8_t c = s[i];
         uint8_t letter = (uint8_t)((c | 32) - 'a') < 26 ? LETTERS : 0;
@@ -85,19 +85,19 @@ static uint64_t bits_of(const uint8_t *bytes, uint64_t *second) {
 }
 
 /* @return bytes of the contraction at s, which has 3 readable bytes after it; 0: none. */
-static int contraction(const uint8_t *s) {
+static int contraction_length(const uint8_t *s) {
     if (s[1] == 's' || s[1] == 't' || s[1] == 'm' || s[1] == 'd') return 2;
     bool two = (s[2] == 'e' && (s[1] == 'r' || s[1] == 'v')) || (s[1] == 'l' && s[2] == 'l');
     return two ? 3 : 0;
 }
 
-/* @return a bit for each place of the block where a piece begins, the first left out; 0: not to be
- * told from the block alone. */
-static uint64_t beginnings(const char *text, size_t n, block *b) {
+/* @return a bit for each byte of the block where a piece begins, but the first; 0: the block alone
+ * does not determine it. */
+static uint64_t piece_starts(const char *text, size_t n, block *b) {
     static const uint64_t sure = ((uint64_t)1 << SURE) - 1;
     const uint8_t *s = (const uint8_t *)text;
     uint64_t any = 0, apostrophes;
-    classify(s, b);
+    classify_block(s, b);
     for (int i = 0; i < BLOCK; i += 8) {
         uint64_t eight;
         memcpy(&eight, s + i, 8);
@@ -107,7 +107,7 @@ static uint64_t beginnings(const char *text, size_t n, block *b) {
     find_beginnings(s, b);
     uint64_t begins = bits_of(b->begins, &apostrophes) | 1;
     for (uint64_t left = begins & apostrophes & sure; left; left &= left - 1) {
-        int i = __builtin_ctzll(left), len = contraction(s + i);
+        int i = __builtin_ctzll(left), len = contraction_length(s + i);
         if (!len) continue;
         begins &= ~((uint64_t)2 << i); /* not where its letters begin, but where they end */
         begins |= (uint64_t)1 << (i + len);
@@ -120,7 +120,7 @@ int scan_gpt2(const char *text, size_t n, size_t from, size_t *ends, int max) {
     block b = { { 0 }, { 0 } };
     while (from < n && (k == 0 || k + BLOCK <= max)) {
         bool whole = BLOCK <= max && from + BLOCK <= n;
-        uint64_t begins = whole ? beginnings(text + from, n - from, &b) : 0;
+        uint64_t begins = whole ? piece_starts(text + from, n - from, &b) : 0;
         if (!begins) ends[k++] = from = scan_gpt2_one(text, n, from);
         for (size_t base = from; begins; begins &= begins - 1)
             ends[k++] = from = base + (size_t)__builtin_ctzll(begins);

@@ -1,4 +1,4 @@
-/* The tokenizer itself: put together, asked, taken apart. */
+/* The tokenizer object: built from its parts, queried, hashed, freed. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -23,10 +23,10 @@ void tokenizer_free(tokenizer *t) {
         finder_free(&t->norms[i].find);
         free(t->norms[i].with);
     }
-    for (int i = 0; i < t->n_cuts; i++) {
-        finder_free(&t->cuts[i].find);
-        free(t->cuts[i].space);
-        free(t->cuts[i].prepend);
+    for (int i = 0; i < t->n_splits; i++) {
+        finder_free(&t->splits[i].find);
+        free(t->splits[i].space);
+        free(t->splits[i].prepend);
     }
     for (int i = 0; i < t->n_added; i++) {
         free(t->added[i].text);
@@ -72,9 +72,9 @@ static uint64_t hash_of(const tokenizer *t) {
         const norm_step *s = &t->norms[i];
         h = mix_text(mix_finder(mix_int(h, s->kind), &s->find), s->with);
     }
-    for (int i = 0; i < t->n_cuts; i++) {
-        const cut_step *s = &t->cuts[i];
-        h = mix_finder(mix_int(h, s->behaviour * 8 + s->scheme * 2 + s->invert), &s->find);
+    for (int i = 0; i < t->n_splits; i++) {
+        const split_step *s = &t->splits[i];
+        h = mix_finder(mix_int(h, s->behavior * 8 + s->scheme * 2 + s->invert), &s->find);
         h = mix_text(mix_text(h, s->space), s->prepend);
     }
     for (int i = 0; i < t->n_added; i++) {
@@ -119,10 +119,10 @@ void added_token_set(const tokenizer *t, added_token *a, const char *text, size_
 
 static scan_fn only_scanner(const tokenizer *t) {
     if (t->n_norms) return NULL;
-    if (t->n_cuts == 0) return scan_whole;
-    const cut_step *c = &t->cuts[0];
-    bool plain = !c->space && !c->prepend && !c->invert && c->behaviour == CUT_ISOLATED;
-    return t->n_cuts == 1 && plain ? c->find.scan : NULL;
+    if (t->n_splits == 0) return scan_whole;
+    const split_step *c = &t->splits[0];
+    bool plain = !c->space && !c->prepend && !c->invert && c->behavior == SPLIT_ISOLATED;
+    return t->n_splits == 1 && plain ? c->find.scan : NULL;
 }
 
 text_span *tokenizer_texts(const tokenizer *t) {
@@ -151,12 +151,12 @@ void tokenizer_finish(tokenizer *t, const text_span *decoded) {
 
 /* ---- from parts ------------------------------------------------------------------------------------- */
 
-err finder_of(const char *pattern, regex_flavour flavour, finder *out) {
+err finder_of(const char *pattern, regex_flavor flavor, finder *out) {
     const char *known = splitter_pattern(pattern);
     *out = (finder){ .scan = scanner_of(pattern) };
-    if (!out->scan) TRY(regex_new(pattern, flavour, &out->re));
+    if (!out->scan) TRY(regex_new(pattern, flavor, &out->re));
     out->source = strdup(known ? known : pattern);
-    out->flavour = flavour;
+    out->flavor = flavor;
     return OK;
 }
 
@@ -195,8 +195,8 @@ static err fill(tokenizer *t, const bpe_parts *p) {
     for (int i = 0; i < p->n_special; i++)
         BUG_IF(p->special[i] < 0 || p->special[i] >= p->n_tokens);
     if (p->pattern) {
-        TRY(finder_of(p->pattern, p->flavour, &t->cuts[0].find));
-        t->n_cuts = 1;
+        TRY(finder_of(p->pattern, p->flavor, &t->splits[0].find));
+        t->n_splits = 1;
     }
     bool *indexed = mem_alloc((size_t)p->n_tokens + 1);
     memset(indexed, true, (size_t)p->n_tokens);

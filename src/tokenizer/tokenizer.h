@@ -16,7 +16,7 @@
 
 typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
 
-/* Opens, told apart by name and content:
+/* Opens a tokenizer, recognized by name and content:
  *   "bytes"           the built-in one: ids 0..255 are bytes, 256 ends a document
  *   *.json            Hugging Face tokenizer.json
  *   a folder          with tokenizer.json, or with GPT-2's two files (vocab.json or encoder.json,
@@ -47,32 +47,32 @@ void token_ids_free(token_ids *ids);
 typedef struct encoder encoder;
 encoder *encoder_new(const tokenizer *t);
 /* Appends the ids of any n bytes: of UTF-8 the same as the tokenizer's original gives. A byte that is
- * no part of a character counts as one of its own, no letter, number or space; what has a token for
- * every byte gives all of them back.
+ * not part of a character counts as one of its own, not a letter, number or space; a tokenizer with a
+ * token for every byte gives all of them back.
  * @param special whether special tokens written out in the text count as such. */
 void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out);
 void encoder_free(encoder *e); /* takes NULL */
 
 /* ---- decoding ------------------------------------------------------------------------------ */
 /* Appends the bytes of n ids; ids outside the vocabulary become U+FFFD.
- * @param special whether special tokens are written out or left away. */
+ * @param special whether special tokens are written out or omitted. */
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out);
 
-/* As ids arrive: a character is held back until its last byte is there, so that a terminal never sees
- * half of one. Set `t`, zero the rest. */
-typedef struct token_stream {
+/* Decodes ids as they arrive: a character is held back until its last byte is there, so that a
+ * terminal never shows half of one. Set `t`, zero the rest. */
+typedef struct token_decoder {
     const tokenizer *t;
     int32_t *ids;
     size_t n, cap, shown; /* shown: bytes of `text` handed out */
     str text;
-} token_stream;
+} token_decoder;
 /* Appends what this id adds; special tokens add nothing. */
-void token_stream_push(token_stream *s, int32_t id, str *out);
-/* Appends what was held back, as U+FFFD, and frees the stream. */
-void token_stream_end(token_stream *s, str *out);
+void token_decoder_push(token_decoder *s, int32_t id, str *out);
+/* Appends what was held back, as U+FFFD, and frees the decoder's buffers. */
+void token_decoder_end(token_decoder *s, str *out);
 
 /* ---- splitting ----------------------------------------------------------------------------- */
-/* Cuts text into the pieces that are tokenized one by one. Known patterns run on a scanner of our
+/* Splits text into the pieces that are tokenized one by one. Known patterns run on a scanner of our
  * own, any other on PCRE2. */
 typedef struct splitter splitter;
 err splitter_new(const char *pattern, splitter **out) MUST_USE;
@@ -82,7 +82,7 @@ size_t splitter_next(const splitter *s, const char *text, size_t n, size_t from)
 void splitter_free(splitter *s);
 /* "gpt2" (or "r50k"), "cl100k", "qwen2", "o200k" to their regular expressions; NULL: no known name. */
 const char *splitter_pattern(const char *name);
-/* Refuses what is a plain word and no known name: as an expression it would find only itself. */
+/* Refuses a plain word that is not a known name: as an expression it would match only itself. */
 err splitter_check(const char *pattern) MUST_USE;
 
 /* ---- training ------------------------------------------------------------------------------ */

@@ -1,12 +1,12 @@
 /* What the files of tokenizer/ share. A tokenizer is three things, put together once and then only
  * read:
  *
- *     rules     what happens to text before BPE sees it: added tokens, normalisers, cuts
+ *     rules     what happens to text before BPE sees it: added tokens, normalizers, splits
  *     bpe       pieces of text to ids: which pair of ids becomes which
  *     texts     ids to bytes
  *
- * encode.c walks text through the first two, decode.c through the last. Text need not be UTF-8: a
- * byte that is no part of a character counts as a character of its own, no letter, number or space.
+ * encode.c runs text through the first two, decode.c through the last. Text need not be UTF-8: a byte
+ * that is not part of a character counts as a character of its own, not a letter, number or space.
  */
 #ifndef INGOT_TOKENIZER_INTERNAL_H
 #define INGOT_TOKENIZER_INTERNAL_H
@@ -16,7 +16,7 @@
 
 enum {
     TOKEN_MAX_ID = (1 << 24) - 1, /* ids and ranks fit beside other things in a word */
-    MAX_STEPS = 16,               /* of a tokenizer's normalisers, and of its cuts */
+    MAX_STEPS = 16,               /* of a tokenizer's normalizers, and of its splits */
 };
 
 /* ---- building ------------------------------------------------------------------------------- */
@@ -25,12 +25,12 @@ typedef struct bpe_pair {
 } bpe_pair;
 
 /* Whose regular expressions: Hugging Face's (^ and $ also match at line ends), or tiktoken's. */
-typedef enum { REGEX_ONIGURUMA, REGEX_RUST } regex_flavour;
+typedef enum { REGEX_ONIGURUMA, REGEX_RUST } regex_flavor;
 
 /* What a trainer learns, or a file holds: everything is borrowed. */
 typedef struct bpe_parts {
     const char *pattern; /* a name that splitter_pattern knows, or a regular expression */
-    regex_flavour flavour;
+    regex_flavor flavor;
     const text_span *tokens; /* [n_tokens] bytes in id order; empty: no such id */
     int64_t n_tokens;
     const bpe_pair *merges; /* [n_merges] in order of rank; what a pair makes is their joint text */
@@ -71,7 +71,7 @@ void alphabet_from_bytes(const char *bytes, size_t n, str *out);
 /* ---- regular expressions: regex.c --------------------------------------------------------------- */
 typedef struct regex regex;
 typedef struct regex_work regex_work; /* what one thread needs to match */
-err regex_new(const char *pattern, regex_flavour flavour, regex **out) MUST_USE;
+err regex_new(const char *pattern, regex_flavor flavor, regex **out) MUST_USE;
 void regex_free(regex *r);
 /* @param lasting whether it is worth a stack of its own, for patterns that go deep. */
 regex_work *regex_work_new(bool lasting);
@@ -110,22 +110,22 @@ typedef struct finder { /* one of the three; none: finds nothing */
     char *literal; /* owned */
     scan_fn scan;  /* matches follow one another without gaps */
     char *source;  /* owned: the regular expression, for saving and hashing */
-    regex_flavour flavour;
+    regex_flavor flavor;
 } finder;
 
 /* The next match at or after `from`. @return false: none. */
 bool finder_next(const finder *f, regex_work *w, const char *text, size_t n, size_t from,
                  size_t *start, size_t *end);
-typedef struct finder_place {
+typedef struct finder_cursor {
     size_t from, last; /* where to look, where the last match ended */
     bool matched;
-} finder_place;
+} finder_cursor;
 /* All matches, one a call. */
-bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_place *p,
+bool finder_walk(const finder *f, regex_work *w, const char *text, size_t n, finder_cursor *p,
                  size_t *start, size_t *end);
 void finder_free(finder *f);
 /* Looks for a regular expression or what splitter_pattern names, with our scanner where it can. */
-err finder_of(const char *pattern, regex_flavour flavour, finder *out) MUST_USE;
+err finder_of(const char *pattern, regex_flavor flavor, finder *out) MUST_USE;
 
 typedef struct norm_step {
     norm_kind kind;
@@ -138,34 +138,34 @@ text_span normalize(const norm_step *steps, int n_steps, regex_work *w, text_spa
                     str scratch[2]);
 
 typedef enum {
-    CUT_ISOLATED,
-    CUT_REMOVED,
-    CUT_WITH_PREVIOUS,
-    CUT_WITH_NEXT,
-    CUT_CONTIGUOUS
-} cut_behaviour;
+    SPLIT_ISOLATED,
+    SPLIT_REMOVED,
+    SPLIT_WITH_PREVIOUS,
+    SPLIT_WITH_NEXT,
+    SPLIT_CONTIGUOUS
+} split_behavior;
 typedef enum { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } prepend_scheme;
 
-/* One pre-tokenizer: changes a piece a little, then cuts it. */
-typedef struct cut_step {
+/* One pre-tokenizer: changes a piece a little, then splits it. */
+typedef struct split_step {
     char *space;           /* owned: what ' ' becomes; NULL: stays */
     char *prepend;         /* owned: put before a piece that does not begin so; NULL: nothing */
     prepend_scheme scheme; /* when */
     finder find;
-    cut_behaviour behaviour;
+    split_behavior behavior;
     bool invert; /* what is between the matches counts as the match */
-} cut_step;
+} split_step;
 
 typedef struct added_token {
     char *text; /* owned: as written */
     size_t len;
-    char *match; /* owned: what is looked for: `text`, normalised where that is wanted */
+    char *match; /* owned: what is looked for: `text`, normalized where that is wanted */
     size_t match_len;
     int32_t id;
     bool special, normalized, lstrip, rstrip, single_word;
 } added_token;
 
-/* Added tokens that are looked for together: in the text as it is, or as normalised. */
+/* Added tokens that are looked for together: in the text as it is, or as normalized. */
 typedef struct added_set {
     added_token **by_match; /* [n] in byte order; the tokens are the tokenizer's */
     int n, n_plain;         /* n_plain of them are not special */
@@ -232,12 +232,12 @@ struct tokenizer {
     const char *kind;
     bpe bpe;
     norm_step norms[MAX_STEPS];
-    cut_step cuts[MAX_STEPS];
-    int n_norms, n_cuts;
-    scan_fn scan;       /* set: all that the rules do is to cut with this scanner */
+    split_step splits[MAX_STEPS];
+    int n_norms, n_splits;
+    scan_fn scan;       /* set: all that the rules do is to split with this scanner */
     added_token *added; /* [n_added] */
     int n_added;
-    added_set raw, normal; /* looked for before and after normalising */
+    added_set raw, normal; /* looked for before and after normalizing */
     int64_t vocab;
     text_span *decoded; /* [vocab] what each id gives, at `decoded_bytes` */
     char *decoded_bytes;
@@ -250,7 +250,7 @@ struct tokenizer {
     size_t source_len;
 };
 
-/* Gives an added token its text, and with the normalisers in place what is looked for. */
+/* Gives an added token its text, and with the normalizers in place what is looked for. */
 void added_token_set(const tokenizer *t, added_token *a, const char *text, size_t n);
 /* [vocab] the model's tokens, and added tokens as they are found; empty: no such id. @return owned. */
 text_span *tokenizer_texts(const tokenizer *t);

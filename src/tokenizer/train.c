@@ -136,9 +136,9 @@ static err count_words(counting *c, text_inputs *in, text_counts *read) {
     return OK;
 }
 
-/* ---- telling -------------------------------------------------------------------------------------- */
+/* ---- reporting -------------------------------------------------------------------------------------- */
 
-static void tell_counted(const counting *c, const text_counts *read, double seconds) {
+static void report_counted(const counting *c, const text_counts *read, double seconds) {
     char bytes[32], words[32], spilled[32], time[32];
     log_info("counted %s words in %lld documents, %s of text: %s",
              str_count(words, sizeof words, (double)c->words), (long long)read->documents,
@@ -150,7 +150,7 @@ static void tell_counted(const counting *c, const text_counts *read, double seco
                  str_bytes(spilled, sizeof spilled, (double)n));
 }
 
-static void tell_learned(const bpe_learned *l, const bpe_options *o, double seconds) {
+static void report_learned(const bpe_learned *l, const bpe_options *o, double seconds) {
     char time[32];
     if (!o->quiet)
         log_info("learned %lld merges: %s", (long long)l->n_merges,
@@ -160,7 +160,7 @@ static void tell_learned(const bpe_learned *l, const bpe_options *o, double seco
                  (long long)MAX(1, o->min_frequency), (long long)l->n_tokens, (long long)o->vocab);
 }
 
-/* ---- all of it ------------------------------------------------------------------------------------ */
+/* ---- the whole run ------------------------------------------------------------------------------------ */
 
 err bpe_learn_documents(text_inputs *in, const bpe_options *options, bpe_learned *out) {
     bpe_options o = with_defaults(*options);
@@ -174,11 +174,11 @@ err bpe_learn_documents(text_inputs *in, const bpe_options *options, bpe_learned
     TRY_CLEAN(counting_init(&c, &o));
     TRY_CLEAN(count_words(&c, in, &read));
     train_progress_end(&progress);
-    if (!o.quiet) tell_counted(&c, &read, time_now() - begin);
+    if (!o.quiet) report_counted(&c, &read, time_now() - begin);
     begin = time_now();
     TRY_CLEAN(bpe_learn(c.counts, &o, &progress, out));
     train_progress_end(&progress);
-    tell_learned(out, &o, time_now() - begin);
+    report_learned(out, &o, time_now() - begin);
 cleanup:
     train_progress_end(&progress);
     counting_free(&c);

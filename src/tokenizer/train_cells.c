@@ -5,10 +5,11 @@
 #include "tokenizer/train_internal.h"
 
 enum {
-    SMALL = 1024,        /* counts below have a place of their own in the histogram */
-    BYTES_PER_CELL = 20, /* that learning takes: 4 for the cell, 6 for places, the rest for pairs */
+    SMALL = 1024, /* counts below have a bin of their own in the histogram */
+    BYTES_PER_CELL =
+        20, /* that learning takes: 4 for the cell, 6 for positions, the rest for pairs */
 };
-static const size_t MOST_CELLS = (size_t)1 << 31; /* so that numbers of places have 32 bits */
+static const size_t MOST_CELLS = (size_t)1 << 31; /* so that numbers of positions have 32 bits */
 
 /* ---- how many cells the words of each count need ---------------------------------------------- */
 
@@ -28,7 +29,7 @@ static int by_falling_weight(const void *a, const void *b) {
     return (x < y) - (x > y);
 }
 
-static void combine(histogram *h) {
+static void combine_runs(histogram *h) {
     if (h->n == 0) return;
     qsort(h->large, h->n, sizeof *h->large, by_falling_weight);
     size_t last = 0;
@@ -44,7 +45,7 @@ static void combine(histogram *h) {
 }
 
 static void add_large(histogram *h, tally t) {
-    if (h->n == h->cap) combine(h);
+    if (h->n == h->cap) combine_runs(h);
     if (h->n * 2 >= h->cap) {
         h->cap = MAX(4096, h->cap * 2);
         h->large = mem_grow(h->large, h->cap * sizeof *h->large);
@@ -69,7 +70,7 @@ static void count_cells(void *ctx, const char *word, size_t len, uint64_t count)
 static void histogram_finish(histogram *h) {
     for (int i = SMALL - 1; i > 0; i--)
         if (h->small[i].words) add_large(h, h->small[i]);
-    combine(h);
+    combine_runs(h);
 }
 
 /* ---- the layout ---------------------------------------------------------------------------------- */

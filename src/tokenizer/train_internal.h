@@ -30,13 +30,13 @@ typedef struct word_counts word_counts;
 /* @param memory bytes for all tables. @param workers how many threads add. */
 word_counts *word_counts_new(size_t memory, int workers);
 /* Counts a word `times` more. Workers run side by side; each has a small table of its own that is
- * poured into the shards when it is full. */
+ * flushed into the shards when it is full. */
 err word_counts_add(word_counts *c, int worker, const char *word, size_t len,
                     uint64_t times) MUST_USE;
 /* Ends adding: what the workers hold goes to the shards. */
 err word_counts_seal(word_counts *c) MUST_USE;
-/* Visits every distinct word once, in no order that means anything.
- * @param last whether shards may be freed once visited: the counts are gone afterwards. */
+/* Visits every distinct word once, in no particular order.
+ * @param last whether shards may be freed once visited: the counts are freed then. */
 typedef void (*word_visit)(void *ctx, const char *word, size_t len, uint64_t count);
 err word_counts_each(word_counts *c, bool last, word_visit visit, void *ctx) MUST_USE;
 int64_t word_counts_spilled(const word_counts *c); /* bytes written to temporary files */
@@ -46,9 +46,9 @@ void word_counts_free(word_counts *c);             /* takes NULL */
  * All words in one array of ids, one cell a byte, a CELL_NONE before and after each word:
  *
  *     # t h e # c a t #        the id of a token is in its first and its last cell, so that both
- *     # A - A # c a t #        neighbours are found from their lengths; cells between are CELL_NONE
+ *     # A - A # c a t #        neighbors are found from their lengths; cells between are CELL_NONE
  *
- * Words lie in order of falling counts, so that a few runs tell how often a cell's word was seen. */
+ * Words lie in order of falling counts, so that a few runs hold how often a cell's word was seen. */
 #define CELL_NONE UINT32_MAX
 
 typedef struct cell_run {
@@ -87,13 +87,13 @@ static inline int bpe_cells_run(const bpe_cells *c, int run, uint32_t p) {
 }
 
 /* ---- pairs ------------------------------------------------------------------------------------
- * The count of each pair of neighbours and the places where it was when it first appeared. Counts
+ * The count of each pair of neighbors and the positions where it was when it first appeared. Counts
  * only fall after that: a token that makes new pairs is made once, in one step. So a pair below the
- * least frequency never matters again, and a place may be stale: the cells tell. */
+ * least frequency never matters again, and a position may be stale: the cells decide. */
 typedef struct pair_entry {
     uint64_t key;   /* left << 32 | right */
     int64_t count;  /* below the floor: dead */
-    uint32_t first; /* in places */
+    uint32_t first; /* in positions */
     uint32_t n;
 } pair_entry;
 
@@ -106,12 +106,12 @@ typedef struct bpe_pairs {
     const bpe_cells *cells;
     const uint32_t *length; /* of tokens, by id, in cells */
     int64_t floor;          /* pairs below are not kept */
-    pair_entry *entries;    /* in the order of their places */
+    pair_entry *entries;    /* in the order of their positions */
     uint32_t n, cap;
     uint64_t *slots; /* hash << 32 | entry + 1; 0: free */
     size_t n_slots;  /* a power of two */
-    uint32_t *places;
-    size_t n_places, cap_places;
+    uint32_t *positions;
+    size_t n_positions, cap_positions;
     pair_rank *heap; /* pairs of at least `ranked`, highest first; counts may be out of date */
     size_t n_heap, cap_heap;
     int64_t ranked;
@@ -125,14 +125,14 @@ static inline uint64_t pair_key(uint32_t left, uint32_t right) {
 err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256],
                    const uint32_t *length, int64_t floor) MUST_USE;
 /* Takes the most frequent pair out: of equals the one with the smaller left id, then right id.
- * @param at its places, in ascending order and valid until the next pairs_add.
+ * @param at its positions, in ascending order and valid until the next pairs_add.
  * @return false when no pair is left. */
 bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at);
 /* A pair was seen less often by `weight`. */
 void bpe_pairs_subtract(bpe_pairs *p, uint32_t left, uint32_t right, int64_t weight);
-/* Makes room for n more places. */
+/* Reserves n more positions. */
 void bpe_pairs_reserve(bpe_pairs *p, size_t n);
-/* A new pair with room for n places, which must be reserved.
+/* A new pair with capacity for n positions, which must be reserved.
  * @return where they go; NULL: the pair is too rare to be kept. */
 uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t count, uint32_t n);
 void bpe_pairs_free(bpe_pairs *p);
@@ -148,8 +148,8 @@ typedef struct bpe_learned {
     arena *memory; /* of the tokens' bytes */
 } bpe_learned;
 
-/* Learns from the counts, which are used up. @param o with room for the special tokens and bytes;
- * its pattern does not matter. @param out to be freed whatever the outcome. */
+/* Learns from the counts, which are used up. @param o whose vocabulary holds the special tokens and
+ * bytes; its pattern does not matter. @param out to be freed whatever the outcome. */
 err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progress,
               bpe_learned *out) MUST_USE;
 /* The same from documents, whose words it counts first. */

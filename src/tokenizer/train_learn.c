@@ -13,21 +13,21 @@ enum {
     BYTES_PER_ID = 128,    /* ... and for each id */
 };
 
-/* One merged place: what lies to the left and right of it, CELL_NONE at the ends of a word. */
+/* One merged position: what is to the left and right of it, CELL_NONE at the ends of a word. */
 typedef struct merged {
     uint32_t at, left, right;
     int run;
 } merged;
 
-typedef struct neighbour {
+typedef struct neighbor {
     int64_t weight; /* how often it is there */
-    uint32_t n;     /* in how many places */
-    uint32_t *to;   /* where the pair's next place goes; NULL: too rare */
-} neighbour;
+    uint32_t n;     /* in how many positions */
+    uint32_t *to;   /* where the pair's next position goes; NULL: too rare */
+} neighbor;
 
 /* What a new token has on one side. */
 typedef struct side {
-    neighbour *by_id;
+    neighbor *by_id;
     uint32_t *seen; /* [n_seen] ids whose n is not 0 */
     uint32_t n_seen;
 } side;
@@ -47,7 +47,7 @@ typedef struct learner {
 
 /* ---- ids ----------------------------------------------------------------------------------------- */
 
-static bool same(text_span a, text_span b) {
+static bool is_same_text(text_span a, text_span b) {
     return a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
 }
 
@@ -59,7 +59,7 @@ static uint32_t add_token(learner *l, text_span text) {
 /* @return the id of a token of these bytes: a special token's when it has just this text. */
 static uint32_t id_of_bytes(learner *l, text_span bytes) {
     int i = 0;
-    while (i < l->out->n_special && !same(l->twins[i], bytes)) i++;
+    while (i < l->out->n_special && !is_same_text(l->twins[i], bytes)) i++;
     bool special = i < l->out->n_special;
     uint32_t id = special ? (uint32_t)l->out->special[i] : add_token(l, bytes);
     if (special) l->out->twin = (int32_t)id;
@@ -86,7 +86,7 @@ static void add_special(learner *l) {
     for (int i = 0; i < l->o->n_special; i++) {
         text_span text = { arena_strdup(out->memory, l->o->special[i]), strlen(l->o->special[i]) };
         bool known = false;
-        for (int k = 0; k < out->n_special; k++) known |= same(out->tokens[k], text);
+        for (int k = 0; k < out->n_special; k++) known |= is_same_text(out->tokens[k], text);
         if (known) continue;
         l->twins[out->n_special] = twin_of(text, out->memory);
         out->special[out->n_special++] = (int32_t)add_token(l, text);
@@ -115,18 +115,19 @@ static void note_merged(learner *l, merged m) {
     l->merged[l->n_merged++] = m;
 }
 
-/* Writes the new token where the pair still is, and notes what its neighbours are. Places ascend, so
+/* Writes the new token where the pair still is, and notes what its neighbors are. Positions ascend, so
  * a run of one token pairs up from the left. */
-static void replace(learner *l, const pair_entry *pair, const uint32_t *places, uint32_t id) {
+static void replace_pair(learner *l, const pair_entry *pair, const uint32_t *positions,
+                         uint32_t id) {
     uint32_t a = (uint32_t)(pair->key >> 32), b = (uint32_t)pair->key;
     uint32_t to_b = l->length[a], size = to_b + l->length[b];
     int run = 0;
     l->n_merged = 0;
     for (uint32_t i = 0; i < pair->n; i++) {
-        uint32_t *cell = l->cells.at + places[i];
+        uint32_t *cell = l->cells.at + positions[i];
         if (cell[0] != a || cell[to_b] != b) continue;
-        run = bpe_cells_run(&l->cells, run, places[i]);
-        note_merged(l, (merged){ places[i], cell[-1], cell[size], run });
+        run = bpe_cells_run(&l->cells, run, positions[i]);
+        note_merged(l, (merged){ positions[i], cell[-1], cell[size], run });
         cell[to_b - 1] = cell[to_b] = CELL_NONE;
         cell[0] = cell[size - 1] = id;
         if (cell[-1] == id) l->merged[l->n_merged - 2].right = id; /* was the first of this pair */
@@ -153,13 +154,13 @@ static void change_pairs(learner *l, uint32_t a, uint32_t b, uint32_t id) {
     bpe_pairs_reserve(&l->pairs, (size_t)l->n_merged * 2);
     for (uint32_t i = 0; i < l->left.n_seen; i++) {
         uint32_t x = l->left.seen[i];
-        neighbour *n = &l->left.by_id[x];
+        neighbor *n = &l->left.by_id[x];
         bpe_pairs_subtract(&l->pairs, x, a, n->weight);
         n->to = bpe_pairs_add(&l->pairs, x, id, n->weight, n->n);
     }
     for (uint32_t i = 0; i < l->right.n_seen; i++) {
         uint32_t y = l->right.seen[i];
-        neighbour *n = &l->right.by_id[y];
+        neighbor *n = &l->right.by_id[y];
         bpe_pairs_subtract(&l->pairs, b, y == id ? a : y, n->weight);
         n->to = bpe_pairs_add(&l->pairs, id, y, n->weight, n->n);
     }
@@ -176,22 +177,22 @@ static void place_pairs(learner *l, uint32_t id) {
 }
 
 static void side_clear(side *s) {
-    for (uint32_t i = 0; i < s->n_seen; i++) s->by_id[s->seen[i]] = (neighbour){ 0 };
+    for (uint32_t i = 0; i < s->n_seen; i++) s->by_id[s->seen[i]] = (neighbor){ 0 };
     s->n_seen = 0;
 }
 
-static text_span joined(arena *memory, text_span a, text_span b) {
+static text_span join_tokens(arena *memory, text_span a, text_span b) {
     char *bytes = arena_alloc(memory, a.len + b.len);
     memcpy(bytes, a.at, a.len);
     memcpy(bytes + a.len, b.at, b.len);
     return (text_span){ bytes, a.len + b.len };
 }
 
-static void merge_pair(learner *l, const pair_entry *pair, const uint32_t *places) {
+static void merge_pair(learner *l, const pair_entry *pair, const uint32_t *positions) {
     uint32_t a = (uint32_t)(pair->key >> 32), b = (uint32_t)pair->key;
-    uint32_t id = id_of_bytes(l, joined(l->out->memory, l->bytes[a], l->bytes[b]));
+    uint32_t id = id_of_bytes(l, join_tokens(l->out->memory, l->bytes[a], l->bytes[b]));
     l->out->merges[l->out->n_merges++] = (bpe_pair){ (int32_t)a, (int32_t)b };
-    replace(l, pair, places, id);
+    replace_pair(l, pair, positions, id);
     collect_sides(l, id);
     change_pairs(l, a, b, id);
     place_pairs(l, id);
@@ -250,7 +251,7 @@ err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progres
     learner l;
     uint32_t id_of_byte[256];
     pair_entry pair;
-    const uint32_t *places = NULL;
+    const uint32_t *positions = NULL;
     err e = OK;
     learner_init(&l, o, out);
     add_special(&l);
@@ -260,8 +261,8 @@ err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progres
         bpe_cells_fill(&l.cells, counts, o->memory, FIXED_BYTES + (size_t)o->vocab * BYTES_PER_ID));
     warn_left_out(&l.cells);
     TRY_CLEAN(bpe_pairs_init(&l.pairs, &l.cells, id_of_byte, l.length, o->min_frequency));
-    while (out->n_tokens < o->vocab && bpe_pairs_pop(&l.pairs, &pair, &places)) {
-        merge_pair(&l, &pair, places);
+    while (out->n_tokens < o->vocab && bpe_pairs_pop(&l.pairs, &pair, &positions)) {
+        merge_pair(&l, &pair, positions);
         train_progress_show(progress, "learning: %lld of %lld ids", (long long)out->n_tokens,
                             (long long)o->vocab);
     }

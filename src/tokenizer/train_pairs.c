@@ -1,4 +1,4 @@
-/* Pairs of neighbours: their counts, their places, and which of them comes next. */
+/* Pairs of neighbors: their counts, their positions, and which of them comes next. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static pair_entry *find(const bpe_pairs *p, uint64_t key) {
     return slot ? &p->entries[(uint32_t)slot - 1] : NULL;
 }
 
-static void enter(bpe_pairs *p, uint32_t index) {
+static void enter_pair(bpe_pairs *p, uint32_t index) {
     uint64_t key = p->entries[index].key;
     uint32_t hash = key_hash(key);
     *find_slot(p, key, hash) = (uint64_t)hash << 32 | (index + 1);
@@ -42,10 +42,10 @@ static void rebuild_slots(bpe_pairs *p) {
     } else {
         memset(p->slots, 0, n_slots * sizeof *p->slots);
     }
-    for (uint32_t i = 0; i < p->n; i++) enter(p, i);
+    for (uint32_t i = 0; i < p->n; i++) enter_pair(p, i);
 }
 
-/* ---- places ------------------------------------------------------------------------------------- */
+/* ---- positions ------------------------------------------------------------------------------------- */
 
 static bool still_there(const bpe_pairs *p, uint64_t key, uint32_t at) {
     uint32_t left = (uint32_t)(key >> 32);
@@ -53,32 +53,32 @@ static bool still_there(const bpe_pairs *p, uint64_t key, uint32_t at) {
     return cell[0] == left && cell[p->length[left]] == (uint32_t)key;
 }
 
-/* Takes out dead pairs and stale places. Entries are in the order of their places, so everything
+/* Takes out dead pairs and stale positions. Entries are in the order of their positions, so everything
  * moves down where it is. */
-static void sweep(bpe_pairs *p) {
+static void sweep_stale(bpe_pairs *p) {
     uint32_t kept = 0, to = 0;
     for (uint32_t i = 0; i < p->n; i++) {
         pair_entry e = p->entries[i];
         if (e.count < p->floor) continue;
         uint32_t first = to;
         for (uint32_t k = e.first; k < e.first + e.n; k++)
-            if (still_there(p, e.key, p->places[k])) p->places[to++] = p->places[k];
+            if (still_there(p, e.key, p->positions[k])) p->positions[to++] = p->positions[k];
         p->entries[kept++] = (pair_entry){ e.key, e.count, first, to - first };
     }
     p->n = kept;
-    p->n_places = to;
+    p->n_positions = to;
 }
 
 void bpe_pairs_reserve(bpe_pairs *p, size_t n) {
-    if (p->n_places + n <= p->cap_places) return;
-    sweep(p);
+    if (p->n_positions + n <= p->cap_positions) return;
+    sweep_stale(p);
     rebuild_slots(p);
-    BUG_IF(p->n_places + n > p->cap_places); /* live places are fewer than cells */
+    BUG_IF(p->n_positions + n > p->cap_positions); /* live positions are fewer than cells */
 }
 
 /* ---- which comes next ------------------------------------------------------------------------------ */
 
-static bool before(pair_rank a, pair_rank b) {
+static bool ranks_before(pair_rank a, pair_rank b) {
     return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
 
@@ -89,7 +89,7 @@ static void heap_push(bpe_pairs *p, pair_rank r) {
         p->heap = mem_grow(p->heap, p->cap_heap * sizeof *p->heap);
     }
     size_t i = p->n_heap++;
-    for (; i > 0 && before(r, p->heap[(i - 1) / 2]); i = (i - 1) / 2)
+    for (; i > 0 && ranks_before(r, p->heap[(i - 1) / 2]); i = (i - 1) / 2)
         p->heap[i] = p->heap[(i - 1) / 2];
     p->heap[i] = r;
 }
@@ -98,8 +98,8 @@ static pair_rank heap_pop(bpe_pairs *p) {
     pair_rank top = p->heap[0], r = p->heap[--p->n_heap];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < p->n_heap; i = child) {
-        if (child + 1 < p->n_heap && before(p->heap[child + 1], p->heap[child])) child++;
-        if (!before(p->heap[child], r)) break;
+        if (child + 1 < p->n_heap && ranks_before(p->heap[child + 1], p->heap[child])) child++;
+        if (!ranks_before(p->heap[child], r)) break;
         p->heap[i] = p->heap[child];
     }
     p->heap[i] = r;
@@ -129,7 +129,7 @@ bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at) {
             continue;
         }
         *out = *e;
-        *at = p->places + e->first;
+        *at = p->positions + e->first;
         e->count = 0;
         return true;
     }
@@ -149,12 +149,12 @@ uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t cou
         p->entries = mem_grow(p->entries, p->cap * sizeof *p->entries);
         if (p->cap > p->n_slots / 4 * 3) rebuild_slots(p);
     }
-    uint32_t *places = p->places + p->n_places;
-    p->entries[p->n] = (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_places, n };
-    enter(p, p->n++);
-    p->n_places += n;
+    uint32_t *positions = p->positions + p->n_positions;
+    p->entries[p->n] = (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_positions, n };
+    enter_pair(p, p->n++);
+    p->n_positions += n;
     heap_push(p, (pair_rank){ count, pair_key(left, right) });
-    return places;
+    return positions;
 }
 
 /* ---- the first pairs -------------------------------------------------------------------------------- */
@@ -162,7 +162,7 @@ uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t cou
 typedef struct first_pair {
     int64_t count;
     uint32_t n;
-    uint32_t *to; /* where its next place goes; NULL: too rare */
+    uint32_t *to; /* where its next position goes; NULL: too rare */
 } first_pair;
 
 /* The pair at a cell whose token and the next are bytes yet; NULL: one of them is no byte. */
@@ -194,12 +194,12 @@ err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256
                    const uint32_t *length, int64_t floor) {
     *p = (bpe_pairs){ .cells = cells, .length = length, .floor = MAX(floor, 1) };
     p->ranked = INT64_MAX;
-    void *places = NULL;
+    void *positions = NULL;
     size_t n =
-        cells->n + cells->n / 2; /* live places are fewer than cells; the rest: fewer sweeps */
-    TRY(mem_map(n * sizeof *p->places, &places));
-    p->places = places;
-    p->cap_places = n;
+        cells->n + cells->n / 2; /* live positions are fewer than cells; the rest: fewer sweeps */
+    TRY(mem_map(n * sizeof *p->positions, &positions));
+    p->positions = positions;
+    p->cap_positions = n;
     first_pair *pairs = mem_alloc(256 * 256 * sizeof *pairs);
     count_first(cells, pairs);
     for (uint32_t i = 0; i < 256 * 256; i++)
@@ -212,7 +212,7 @@ err bpe_pairs_init(bpe_pairs *p, bpe_cells *cells, const uint32_t id_of_byte[256
 }
 
 void bpe_pairs_free(bpe_pairs *p) {
-    mem_unmap(p->places, p->cap_places * sizeof *p->places);
+    mem_unmap(p->positions, p->cap_positions * sizeof *p->positions);
     free(p->entries);
     free(p->slots);
     free(p->heap);

@@ -50,7 +50,7 @@ typedef struct table {
     size_t used, cap;
 } table;
 
-static size_t table_room(size_t n_slots) { return n_slots - n_slots / 4; }
+static size_t table_capacity(size_t n_slots) { return n_slots - n_slots / 4; }
 
 /* @return the word's slot, or the free one where it would go. The table has a free slot. */
 static slot *table_find(const table *t, uint32_t hash, const char *word, size_t len) {
@@ -65,9 +65,9 @@ static slot *table_find(const table *t, uint32_t hash, const char *word, size_t 
     }
 }
 
-/* Sizes with room for one more word. */
+/* Sizes that hold one more word. */
 static size_t next_slots(const table *t) {
-    return t->n < table_room(t->n_slots) ? t->n_slots : MAX(64, t->n_slots * 2);
+    return t->n < table_capacity(t->n_slots) ? t->n_slots : MAX(64, t->n_slots * 2);
 }
 static size_t next_bytes(const table *t, size_t len) {
     size_t needed = t->used + len + VARINT_MAX;
@@ -92,7 +92,7 @@ static void table_widen(table *t) {
 }
 
 static void table_add(table *t, uint32_t hash, const char *word, size_t len, uint64_t times) {
-    if (t->n >= table_room(t->n_slots)) table_widen(t);
+    if (t->n >= table_capacity(t->n_slots)) table_widen(t);
     slot *s = table_find(t, hash, word, len);
     s->count += times;
     if (s->count != times) return;
@@ -173,11 +173,11 @@ static const char *spill_folder(void) {
     return folder && folder[0] ? folder : "/var/tmp";
 }
 
-static err spill_fault(const char *what) {
+static err spill_error(const char *what) {
     int code = errno;
     return err_hint(
         ERR("cannot %s a temporary file in %s: %s", what, spill_folder(), strerror(code)),
-        "name a folder with more room in TMPDIR, or raise the memory cap so that the "
+        "name a folder with more space in TMPDIR, or raise the memory cap so that the "
         "word counts fit");
 }
 
@@ -189,7 +189,7 @@ static err spill_open(FILE **out) {
     free(path);
     if (fd >= 0) *out = fdopen(fd, "w+b");
     if (fd >= 0 && !*out) close(fd);
-    return *out ? OK : spill_fault("make");
+    return *out ? OK : spill_error("make");
 }
 
 static void spill_word(void *ctx, const char *word, size_t len, uint64_t count) {
@@ -205,7 +205,7 @@ static err spill_shard(shard *s) {
     if (!s->spill) TRY(spill_open(&s->spill));
     table_visit(&s->t, spill_word, s->spill);
     table_clear(&s->t);
-    return ferror(s->spill) ? spill_fault("write to") : OK;
+    return ferror(s->spill) ? spill_error("write to") : OK;
 }
 
 static bool read_varint(FILE *from, uint64_t *v) {
@@ -242,7 +242,7 @@ static err spill_load(FILE *from, size_t memory, table *out) {
         if (fread(word.text, 1, len, from) != len) break;
         table_add(out, (uint32_t)word_hash(word.text, len), word.text, len, count);
     }
-    if (ferror(from) || !feof(from)) e = spill_fault("read");
+    if (ferror(from) || !feof(from)) e = spill_error("read");
 cleanup:
     str_free(&word);
     return e;
@@ -251,7 +251,7 @@ cleanup:
 /* ---- adding --------------------------------------------------------------------------------------- */
 
 /* @return whether a word may be added without more memory than the shard may have. */
-static bool has_room(const word_counts *c, const table *t, size_t len) {
+static bool fits_shard(const word_counts *c, const table *t, size_t len) {
     size_t most = MIN(c->memory / SHARDS, (size_t)UINT32_MAX);
     return next_memory(t, len) <= most;
 }
@@ -259,19 +259,19 @@ static bool has_room(const word_counts *c, const table *t, size_t len) {
 /* Under the shard's lock. */
 static err shard_add(word_counts *c, shard *s, uint32_t hash, const char *word, size_t len,
                      uint64_t times) {
-    if (!has_room(c, &s->t, len)) TRY(spill_shard(s));
-    if (has_room(c, &s->t, len)) return table_add(&s->t, hash, word, len, times), OK;
+    if (!fits_shard(c, &s->t, len)) TRY(spill_shard(s));
+    if (fits_shard(c, &s->t, len)) return table_add(&s->t, hash, word, len, times), OK;
     spill_word(s->spill, word, len, times);
-    return ferror(s->spill) ? spill_fault("write to") : OK;
+    return ferror(s->spill) ? spill_error("write to") : OK;
 }
 
-typedef struct pouring {
+typedef struct flush_job {
     word_counts *counts;
     err e;
-} pouring;
+} flush_job;
 
-static void pour_word(void *ctx, const char *word, size_t len, uint64_t count) {
-    pouring *p = ctx;
+static void flush_word(void *ctx, const char *word, size_t len, uint64_t count) {
+    flush_job *p = ctx;
     if (p->e) return;
     uint64_t hash = word_hash(word, len);
     shard *s = &p->counts->shards[(hash >> 32) % SHARDS];
@@ -280,28 +280,28 @@ static void pour_word(void *ctx, const char *word, size_t len, uint64_t count) {
     pthread_mutex_unlock(&s->lock);
 }
 
-static err pour(word_counts *c, table *local) {
-    pouring p = { c, OK };
-    table_visit(local, pour_word, &p);
+static err flush_local(word_counts *c, table *local) {
+    flush_job p = { c, OK };
+    table_visit(local, flush_word, &p);
     table_clear(local);
     return p.e;
 }
 
 err word_counts_add(word_counts *c, int worker, const char *word, size_t len, uint64_t times) {
     if (len > LOCAL_WORD) {
-        pouring p = { c, OK };
-        pour_word(&p, word, len, times);
+        flush_job p = { c, OK };
+        flush_word(&p, word, len, times);
         return p.e;
     }
     table *t = &c->local[worker];
-    if (t->n >= table_room(LOCAL_SLOTS) || t->used >= LOCAL_BYTES) TRY(pour(c, t));
+    if (t->n >= table_capacity(LOCAL_SLOTS) || t->used >= LOCAL_BYTES) TRY(flush_local(c, t));
     table_add(t, (uint32_t)word_hash(word, len), word, len, times);
     return OK;
 }
 
 err word_counts_seal(word_counts *c) {
     for (int i = 0; i < c->workers; i++) {
-        TRY(pour(c, &c->local[i]));
+        TRY(flush_local(c, &c->local[i]));
         table_free(&c->local[i]);
     }
     for (int i = 0; i < SHARDS; i++) {
@@ -309,7 +309,8 @@ err word_counts_seal(word_counts *c) {
         if (!s->spill) continue;
         TRY(spill_shard(s));
         table_free(&s->t);
-        if (fflush(s->spill) != 0) return spill_fault("write to"); /* rewind would not tell */
+        if (fflush(s->spill) != 0)
+            return spill_error("write to"); /* rewind does not report errors */
     }
     return OK;
 }

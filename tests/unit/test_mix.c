@@ -24,7 +24,7 @@ static void assert_consistent(const mix *m, int n, int64_t positions) {
     int64_t count[MOST_PARTS] = { 0 };
     for (int64_t p = 0; p < positions; p++) {
         for (int i = 0; i < n; i++) assert_int_equal(mix_count(m, i, p), count[i]);
-        mix_place at = mix_at(m, p);
+        mix_turn at = mix_at(m, p);
         assert_in_range(at.part, 0, n - 1);
         assert_int_equal(at.number, count[at.part]++);
     }
@@ -119,7 +119,7 @@ static void skips_join_and_shift(void **state) {
     assert_int_equal(s.at[0].to, 40);
     static const char *const bad[] = { "5", "5-", "-5", "7-7", "9-3", "1-2;", "1-2 3-4", "a-b" };
     for (size_t i = 0; i < COUNT_OF(bad); i++)
-        assert_error(data_skips_parse(bad[i], &s), "no list of ranges");
+        assert_error(data_skips_parse(bad[i], &s), "not a list of ranges");
     s.n = 0;
     for (int i = 0; i < DATA_MAX_SKIPS; i++)
         assert_ok(data_skips_add(&s, (data_range){ 10 * i, 10 * i + 5 }, 0));

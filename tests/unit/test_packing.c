@@ -1,4 +1,4 @@
-/* Best-fit packing: nothing lost, nothing twice, few cuts, the same from anywhere. */
+/* Best-fit packing: nothing lost, nothing twice, few splits, the same from anywhere. */
 #include "support/data.h"
 
 enum { END = 9, NONE = DATA_NO_TARGET };
@@ -30,7 +30,7 @@ static loader_options options_of(int64_t T, data_packing packing) {
 
 typedef struct epoch {
     int *seen, *predicted; /* of each token of the source */
-    int64_t cuts;          /* documents that go on in another window */
+    int64_t splits;        /* documents that go on in another window */
     int64_t windows, valid;
 } epoch;
 
@@ -60,7 +60,7 @@ static epoch read_epoch(const data_source *s, loader *l, int64_t T, data_range r
             assert_int_equal(b.targets[t], data_token(s, id + 1));
             e.predicted[id + 1]++;
             valid++;
-            e.cuts += t + 1 == T || b.id[t + 1] != id + 1;
+            e.splits += t + 1 == T || b.id[t + 1] != id + 1;
         }
         assert_int_equal(valid, b.valid);
         e.valid += valid;
@@ -82,10 +82,10 @@ static void every_token_comes_once_and_few_documents_are_cut(void **state) {
             for (int64_t i = r.from; i < r.to; i++) assert_int_equal(e.predicted[i], i > r.from);
             unavoidable += (r.to - r.from - 1) / T;
         }
-        assert_int_equal(e.cuts, unavoidable);
+        assert_int_equal(e.splits, unavoidable);
         int64_t concat_cuts = 0; /* ends of windows that are not ends of documents */
         for (int64_t i = T; i < n; i += T) concat_cuts += data_token(s, i - 1) != END;
-        assert_true(2 * e.cuts < concat_cuts);
+        assert_true(2 * e.splits < concat_cuts);
         /* And hardly any room is wasted. */
         assert_true(e.windows * T < n + n / 20 + T);
         free(e.seen);
@@ -100,7 +100,7 @@ static void a_range_is_packed_without_its_neighbours(void **state) {
     data_source *s = source_of(400, T, 9);
     int64_t n = data_source_info(s)->tokens;
     loader_options o = options_of(T, PACK_BEST_FIT);
-    o.range = (data_range){ n / 3 + 1, n - n / 4 }; /* cuts through documents */
+    o.range = (data_range){ n / 3 + 1, n - n / 4 }; /* splits through documents */
     loader *l = loader_of(s, o);
     epoch e = read_epoch(s, l, T, o.range);
     for (int64_t i = 0; i < n; i++)

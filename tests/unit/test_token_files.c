@@ -243,7 +243,7 @@ static void wrong_megatron_files_are_refused(void **state) {
 
 /* ---- damage ------------------------------------------------------------------------------------- */
 
-/* Cuts and changes files at random places. What still opens must be safe to read. */
+/* Cuts and changes files at random positions. What still opens must be safe to read. */
 static void damaged_files_never_crash(void **state) {
     int32_t ids[200];
     rng_key key = rng_key_of(11, 1);

@@ -259,7 +259,7 @@ static void many_sources_are_counted_together(void **state) {
     free(path);
 }
 
-/* Index and shards, changed and cut at random places. */
+/* Index and shards, changed and cut at random positions. */
 static void damaged_folders_never_crash(void **state) {
     world *w = *state;
     static const char *const names[] = { "index.json", "train-00001.tok", "validation-00000.tok" };

@@ -276,7 +276,7 @@ static void test_models(void **state) {
                  (int32_t[]){ 1, 4 }, 2);
 }
 
-/* Every piece is a token, so ids tell where the cuts are. */
+/* Every piece is a token, so ids tell where the splits are. */
 #define CUT_MODEL                                                                                   \
     "{\"model\":{\"ignore_merges\":true,\"merges\":[],\"vocab\":{\"a\":0,\"b\":1,\".\":2,\"..\":3," \
     "\"a.\":4,\"b.\":5,\".b\":6,\"a..\":7,\"..b\":8,\"a..b.\":9}},\"pre_tokenizer\":{"              \
@@ -284,7 +284,7 @@ static void test_models(void **state) {
 
 static void test_cuts(void **state) {
     static const struct {
-        const char *behaviour, *invert;
+        const char *behavior, *invert;
         int32_t want[6];
         size_t n;
     } cases[] = {
@@ -300,7 +300,7 @@ static void test_cuts(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         str text = { 0 };
-        str_add(&text, CUT_MODEL, cases[i].behaviour, cases[i].invert);
+        str_add(&text, CUT_MODEL, cases[i].behavior, cases[i].invert);
         check_edited(*state, text.text, "a..b.", cases[i].want, cases[i].n);
         str_free(&text);
     }

@@ -6,7 +6,7 @@
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
 
-void token_stream_push(token_stream *s, int32_t id, str *out) {
+void token_decoder_push(token_decoder *s, int32_t id, str *out) {
     if (s->n == s->cap) {
         s->cap = s->cap ? 2 * s->cap : 64;
         s->ids = mem_grow(s->ids, s->cap * sizeof *s->ids);
@@ -23,9 +23,9 @@ void token_stream_push(token_stream *s, int32_t id, str *out) {
     s->shown += whole;
 }
 
-void token_stream_end(token_stream *s, str *out) {
+void token_decoder_end(token_decoder *s, str *out) {
     if (s->text.len > s->shown) utf8_repair(s->text.text + s->shown, s->text.len - s->shown, out);
     free(s->ids);
     str_free(&s->text);
-    *s = (token_stream){ 0 };
+    *s = (token_decoder){ 0 };
 }
