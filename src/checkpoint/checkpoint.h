@@ -1,6 +1,8 @@
 /* checkpoint: what is on disk between runs. Safetensors files, models exchanged with the Hugging
  * Face world, and the saved states of a run. Depends on optim, data, io and below.
  *
+ * Given `float *table`:
+ *
  *     st_file *f;
  *     TRY(st_open("gpt2/", &f));                      // one file, or a folder of several
  *     const st_tensor *w;

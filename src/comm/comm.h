@@ -8,9 +8,13 @@
  *     P -> S(d)      reduce-scatter         S(d) -> S(e)   all-to-all
  *     I -> S(d)      take a slice (local)   I <-> R        nothing: only the meaning changes
  *
- *     comm *ends[4];
- *     TRY(comm_threads((mesh){ .size = { [AX_DP] = 2, [AX_TP] = 2 } }, ends));
- *     // thread r:  comm_start(ends[r], &move, &x, &y, &ticket);  ...  comm_wait(ends[r], &ticket);
+ * In the thread of rank r, given `comm *ends[4]` from comm_threads, `int r`, and the tensors `tensor x`,
+ * a partial sum on each rank of AX_TP, and `tensor y`:
+ *
+ *     comm_move sum = { .axes = AXIS(AX_TP), .from = PLACE_P, .to = PLACE_R };
+ *     comm_ticket ticket;
+ *     TRY(comm_start(ends[r], &sum, &x, &y, &ticket));     // what comes between overlaps it
+ *     TRY(comm_wait(ends[r], &ticket));                    // y is the same on every rank
  */
 #ifndef INGOT_COMM_H
 #define INGOT_COMM_H

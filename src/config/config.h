@@ -2,10 +2,12 @@
  * YAML reader, command-line overrides, validation, --help, the reference page and --print-config.
  * Depends on util and libyaml. The environment is not read.
  *
+ * Given `int argc` and `char **argv`:
+ *
  *     config c;
  *     config_init(&c);                                         // defaults
  *     TRY(config_from_args(&c, argc, argv, NULL, 0));          // run.yaml --training.steps=100
- *     printf("%" PRId64 "\n", c.training.seq_len);
+ *     printf("%lld\n", (long long)c.training.seq_len);
  *     config_free(&c);
  *
  * Checks here concern one option at a time. What ties options together (heads divide dim) is

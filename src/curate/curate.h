@@ -12,7 +12,7 @@
  *     o.sets = "gopher-quality,fineweb";
  *     o.limit[FILTER_gopher_min_words] = 20;
  *     filter *f = NULL;
- *     TRY(filter_new(&o, threads, &f));
+ *     TRY(filter_new(&o, 4, &f));                  // for 4 threads
  *     text_stage s = filter_stage(f);              // text_stage_run(&s, ...)
  *     filter_free(f);
  *
@@ -196,6 +196,8 @@ bool filter_is_terminal(uint32_t code_point);
 
 /* ==== deduplication =============================================================================
  *
+ * Given `dedup_options o` and `text_inputs *in`:
+ *
  *     dedup *d = NULL;
  *     TRY(dedup_find_copies(&o, in, &d));          // first pass: reads the documents, finds copies
  *     text_stage s = dedup_stage(d);               // text_stage_run(&s, in, ...): second pass
@@ -268,6 +270,8 @@ void minhash_choose_bands(int hashes, double threshold, int *bands, int *rows);
  * compared in lower case, without marks and punctuation. n-grams that occur in more than `common`
  * documents are boilerplate rather than evidence and are ignored; to know them, the documents are
  * read once before they are judged.
+ *
+ * Given `decontaminate_options o` and `text_inputs *in`:
  *
  *     decontaminate *d = NULL;
  *     TRY(decontaminate_find_matches(&o, in, &d)); // as dedup_find_copies

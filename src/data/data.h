@@ -1,8 +1,10 @@
 /* data: from text to batches. The synthetic corpus, the byte tokenizer, token files and shards,
  * mixtures and the deterministic loader. Depends on tokenizer, text, io and util.
  *
+ * Given `int64_t vocab` of the model:
+ *
  *     data_source *source = NULL;
- *     TRY(data_open("corpus.txt", model_vocab, &source));
+ *     TRY(data_open("corpus.txt", vocab, &source));
  *     data_range train, held_out;
  *     TRY(data_split(source, 0.05, 256, &train, &held_out));
  *     loader *l = NULL;

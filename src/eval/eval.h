@@ -1,5 +1,8 @@
 /* eval: what a trained model is worth and what it writes. Depends on model, data, checkpoint.
  *
+ * Given `model *m`, `plan *p`, `exec x`, a prompt `const int32_t *prompt` of `int64_t n` ids, and
+ * `bool (*print_token)(void *ctx, int32_t token)`:
+ *
  *     generator g;
  *     TRY(generator_plan(m, p, 1024, &g));                 // its own programs and cache
  *     TRY(plan_commit(p));

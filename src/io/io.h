@@ -1,6 +1,8 @@
 /* io: files, as safely as they can be written. Reading whole or mapped, writing atomically,
  * folders, JSON documents. Depends on util and jansson.
  *
+ * Given `const void *bytes` and `size_t n`:
+ *
  *     io_writer *w = NULL;
  *     TRY(io_writer_open("runs/a/model.bin", &w));
  *     err e = io_writer_write(w, bytes, n);

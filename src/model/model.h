@@ -1,11 +1,15 @@
 /* model: architectures. One table holds every fact (config/model_facts.def), one every parameter
  * (params.c), and one block function records every family. Depends on prog and config.
  *
+ * Given `model_layout layout`, a batch of `int64_t tokens` in sequences of `int64_t seq`, `int rank` and
+ * `uint64_t seed`:
+ *
  *     model_config c;
+ *     int id;
  *     TRY(model_preset("llama3-8b", &c));
  *     model *m;
- *     TRY(model_new(&c, &(model_layout){ .mesh = mesh, .dt = DT_BF16 }, &m));
- *     plan *p = plan_new(...);
+ *     TRY(model_new(&c, &layout, &m));
+ *     plan *p = plan_new(&layout.mesh, ops_cpu(OPS_ISA_BEST), 2);
  *     model_reserve(m, p, true);                               // parameters and gradients
  *     chain train;
  *     TRY(model_record(m, PROG_TRAIN, tokens, seq, &train));

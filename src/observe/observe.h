@@ -5,7 +5,8 @@
  *     TRY(observe_open("runs/a", 0, &o));
  *     progress *p = progress_new(stdout);
  *     observe_step s = OBSERVE_STEP_NONE;           // every figure "not measured"
- *     s.step = 1; s.loss = 5.5; ...
+ *     s.step = 1;
+ *     s.loss = 5.5;
  *     TRY(observe_log(o, &s));
  *     progress_show(p, &s);
  */

@@ -2,9 +2,10 @@
  * (prog/) only arrange calls to it. The ops themselves are rows of ops.def; op_table.h reads them.
  * Depends on tensor, util and io.
  *
+ *     #include "ops/op_table.h"
  *     float gu[4 * 16] = { 0 }, y[4 * 8];
  *     op_run run = { 0 };
- *     op_call c = { .op = OP_SWIGLU, .run = &run };          // from ops/op_table.h
+ *     op_call c = { .op = OP_SWIGLU, .run = &run };
  *     c.in[0] = tensor_of(gu, DT_F32, 2, (int64_t[]){ 4, 16 });
  *     c.out[0] = tensor_of(y, DT_F32, 2, (int64_t[]){ 4, 8 });
  *     ops_run(ops_cpu(OPS_ISA_BEST), &c);

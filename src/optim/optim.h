@@ -1,10 +1,11 @@
 /* optim: updates, schedules, clipping, loss scaling. Depends on model.
  *
+ * Given `optim_settings settings`, `model *m`, `plan *p`, `int rank` and `exec x`:
+ *
  *     optimizer *o;
- *     TRY(optim_new(&settings, model, plan, rank, &o));       // reserves state; before plan_commit
- *     TRY(plan_commit(plan));
- *     ...
- *     TRY(optim_step(o, exec, lr, max_norm));                 // norm, clipping, update
+ *     TRY(optim_new(&settings, m, p, rank, &o));              // reserves state; before plan_commit
+ *     TRY(plan_commit(p));
+ *     TRY(optim_step(o, &x, 3e-4, 1.0));                      // after each step: norm, clip, update
  *
  * A step is a list of op calls over the buckets this rank stores: one call for all parameters that
  * lie side by side and follow the same rule. The gradient's norm, and what follows from it, stays

@@ -2,6 +2,8 @@
  * for them. What makes the same calls every time is captured the second time and replayed as one from
  * then on (a CUDA graph). Depends on plan.h.
  *
+ * Given `plan *p` and the chain `int train` in it:
+ *
  *     exec x = { .plan = p, .comm = comm_self(), .pool = pool_new(2) };
  *     TRY(exec_chain(&x, train, 0, 1));               // one microbatch, forward and backward
  *     tensor losses = exec_result(&x, train);

@@ -8,6 +8,9 @@
  *     | tokens | ... | params | grads | caller's own | saved | block inputs | residual | temp | work |
  *       inputs         buckets, per layer              by plan_chain            shared by all chains
  *
+ * Given `mesh m`, `chain c` and `bucket_finder find`:
+ *
+ *     int id;
  *     plan *p = plan_new(&m, ops_cpu(OPS_ISA_BEST), 2);
  *     int state = plan_region(p, "optimizer", 1 << 20);
  *     TRY(plan_chain(p, &c, find, NULL, &id));        // refuses ops the backend cannot run

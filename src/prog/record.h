@@ -2,6 +2,8 @@
  * with static shapes; the backward list is derived from it, and everything else is a pass over those
  * lists. Plans (plan.h) give programs memory, execution (execute.h) runs them. Depends on ops and comm.
  *
+ * Given `mesh m` and `param_set params`:
+ *
  *     prog *p = prog_new("block", PROG_TRAIN, &m, &params, &(prog_options){ 0 });
  *     prog_compute_in(p, DT_BF16);
  *     residual_state s = prog_residual_in(p, 64, 32, DT_F32, DT_BF16, (placement){ 0 });

@@ -1,5 +1,7 @@
 /* tensor: element types, shapes and placements. No memory is owned here. Depends on util.
  *
+ * Given `void *ptr`, `int64_t N`, `int64_t D` and `float *row`:
+ *
  *     tensor x = tensor_of(ptr, DT_BF16, 2, (int64_t[]){ N, D });   // [N, D]
  *     dt_to_f32(x.dt, x.data, row, D);                              // any type to fp32
  */

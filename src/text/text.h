@@ -7,9 +7,11 @@
  *         -> blocks     about a megabyte of whole documents: the unit of parallel work
  *           -> documents
  *
+ * Given `const char *const *paths`, `int n`, and `text_stage s`, a stage such as filter_stage returns:
+ *
  *     text_inputs *in = NULL;
+ *     text_stage_report report;
  *     TRY(text_inputs_open(paths, n, &(text_input_options){ 0 }, &in));
- *     text_stage s = { .name = "filter", .rules = names, .n_rules = 3, .ctx = &f, .judge = judge };
  *     TRY(text_stage_run(&s, in, &(text_stage_options){ .out = "clean" }, &report));
  *     text_inputs_close(in);
  *

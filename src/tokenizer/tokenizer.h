@@ -1,6 +1,8 @@
 /* tokenizer: text to ids and back. Byte-level BPE with any split pattern, Llama-2-style BPE with
  * byte fallback, plain bytes; the files people have; and the trainer. Depends on text, io, PCRE2.
  *
+ * Given `const char *text` and `size_t n`:
+ *
  *     tokenizer *t = NULL;
  *     TRY(tokenizer_open("tokenizer.json", NULL, &t));
  *     encoder *e = encoder_new(t);                  // one for each thread: holds a cache

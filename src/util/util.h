@@ -1,15 +1,13 @@
 /* util: what every other folder stands on. Errors, memory, strings, logging, random numbers,
  * hashing, threads. Depends on libc and POSIX only.
  *
- *     err load(const char *path, arena *a, blob *out) {
- *         char *text = NULL;
- *         TRY(io_read(path, &text));                       // forwards with file:line
- *         if (!text[0])
- *             return ERR("%s is empty", path);             // a fault of the world: an error
- *         BUG_IF(out == NULL);                             // a fault of ours: abort with a place
- *         ...
- *         return OK;
- *     }
+ * Given `const char *name` and `int count`:
+ *
+ *     void *buffer = NULL;
+ *     if (!name[0]) return ERR("the name is empty");      // a fault of the world: an error
+ *     BUG_IF(count < 0);                                  // a fault of ours: abort, naming the line
+ *     TRY(mem_map((size_t)count * 8, &buffer));           // forwards an error with file:line
+ *     mem_unmap(buffer, (size_t)count * 8);
  */
 #ifndef INGOT_UTIL_H
 #define INGOT_UTIL_H
