@@ -56,6 +56,12 @@ static void neox_agrees_on_every_layout(void **state) {
     compare_all("neox", &c);
 }
 
+static void biased_swiglu_agrees_on_every_layout(void **state) {
+    model_config c = small_llama();
+    c.bias = true;
+    compare_all("llama with biases", &c);
+}
+
 static void post_norm_agrees_on_every_layout(void **state) {
     model_config c = small_llama();
     c.norm_position = NORM_POST;
@@ -157,6 +163,7 @@ int main(void) {
         cmocka_unit_test(tied_llama_with_dropout_agrees_on_every_layout),
         cmocka_unit_test(gpt2_agrees_on_every_layout),
         cmocka_unit_test(neox_agrees_on_every_layout),
+        cmocka_unit_test(biased_swiglu_agrees_on_every_layout),
         cmocka_unit_test(post_norm_agrees_on_every_layout),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),

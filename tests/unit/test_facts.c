@@ -158,6 +158,58 @@ static void wrong_checkpoints_are_refused(void **state) {
     }
 }
 
+/* ---- what facts do ------------------------------------------------------------------------ */
+/* A hash of everything that a model is made of: parameters, initial weights, programs, constants and
+ * the longest sequence. */
+static uint64_t fingerprint(const model_config *c) {
+    enum { TOKENS = 8 };
+    model *m;
+    chain train;
+    int id;
+    str text = { 0 };
+    mesh one = { 0 };
+    assert_ok(model_new(c, &(model_layout){ .dt = DT_F32 }, &m));
+    plan *p = plan_new(&one, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(m, p, true);
+    assert_ok(model_record(m, PROG_TRAIN, TOKENS, TOKENS, &train));
+    assert_ok(plan_chain(p, &train, model_bucket_regions, m, &id));
+    assert_ok(plan_commit(p));
+    model_init(m, p, 0, 7);
+    prog_dump(train.first, &text);
+    prog_dump(train.block, &text);
+    prog_dump(train.last, &text);
+    uint64_t h = hash_bytes(text.text, text.len, (uint64_t)c->max_seq);
+    for (int i = 0; i < model_params(m); i++) {
+        const model_param *q = model_param_at(m, i);
+        h = hash_bytes(q->name, strlen(q->name), h);
+        h = hash_bytes(model_param_data(m, p, 0, i, PARAM_MASTER, NULL),
+                       (size_t)(q->dim[0] * q->dim[1]) * sizeof(float), h);
+    }
+    tensor rope;
+    if (prog_input_shape(train.block, "rope", &rope))
+        h = hash_bytes(plan_input(p, "rope"), (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float),
+                       h);
+    str_free(&text);
+    plan_free(p);
+    model_free(m);
+    return h;
+}
+
+/* An option that is parsed and kept but changes nothing would pass every other test. */
+static void every_fact_changes_the_model(void **state) {
+    model_config plain = whole();
+    plain.vocab = 64;
+    plain.rope_original = 64; /* so that the scaling changes positions below 8 */
+    uint64_t before = fingerprint(&plain);
+    assert_true(before == fingerprint(&plain));
+    for (int i = 0; i < model_facts(); i++) {
+        const model_fact *f = model_fact_at(i);
+        model_config c = plain;
+        model_fact_set(f, &c, other_value(f, &c));
+        if (fingerprint(&c) == before) fail_msg("%s changes nothing", f->name);
+    }
+}
+
 /* ---- options that follow from others --------------------------- */
 static err model_of(const char *const *set, model_config *c) {
     config cfg;
@@ -190,6 +242,7 @@ int main(void) {
         cmocka_unit_test(first_format_loads),
         cmocka_unit_test(older_checkpoints_rotate_as_they_did),
         cmocka_unit_test(wrong_checkpoints_are_refused),
+        cmocka_unit_test(every_fact_changes_the_model),
         cmocka_unit_test(sizes_follow_width_and_heads),
     };
     return cmocka_run_group_tests_name("facts", tests, NULL, NULL);
