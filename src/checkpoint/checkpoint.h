@@ -169,10 +169,9 @@ typedef struct hf_export {
     const hf_family *family;
     const model *m;
     dtype dt;
-    size_t max_file_bytes; /* 0: no limit */
-    const tokenizer *tok;  /* NULL: none */
-    const char
-        *tokenizer_config; /* path of the tokenizer_config.json that was imported; may be NULL */
+    size_t max_file_bytes;                            /* 0: no limit */
+    const tokenizer *tok;                             /* NULL: none */
+    const char *tokenizer_config, *generation_config; /* imported files; NULL: none */
     err (*get)(void *ctx, int i, float *values);
     void *ctx;
 } hf_export;

@@ -41,30 +41,42 @@ static void set_token(const tokenizer *tok, json_t *doc, const char *key, int64_
     str_free(&text);
 }
 
-/* What the tokenizer's configuration holds, and the tokens in it. Documents of a model that was
- * trained here are separated by the end of document, which therefore also begins them. */
-static err tokenizer_config(const hf_export *x, json_t **out, hf_tokens *tokens) {
-    json_t *from = NULL;
-    *tokens = (hf_tokens){ -1, -1 };
+/* What generation_config.json names: one id, or a list of which the first counts. */
+static int64_t listed_id(const hf_export *x, const json_t *generation, const char *key) {
+    const json_t *v = json_object_get(generation, key);
+    if (json_is_array(v)) v = json_array_get(v, 0);
+    int64_t id = json_is_integer(v) ? json_integer_value(v) : -1;
+    return id < model_conf(x->m)->vocab ? id : -1;
+}
+
+static err read_if_there(const char *path, json_t **out) {
     *out = NULL;
-    if (!x->tok) return OK;
-    if (x->tokenizer_config && io_exists(x->tokenizer_config))
-        TRY(io_json_read(x->tokenizer_config, &from));
+    return path && io_exists(path) ? io_json_read(path, out) : OK;
+}
+
+/* The tokens that begin and end a document: what the imported files name, else the tokenizer's end of
+ * document. That separates the documents of a run, and therefore also begins them. */
+static hf_tokens find_tokens(const hf_export *x, const json_t *settings, const json_t *generation) {
+    hf_tokens t = { x->tok ? token_id(x->tok, settings, "bos_token") : -1,
+                    x->tok ? token_id(x->tok, settings, "eos_token") : -1 };
+    if (t.bos < 0) t.bos = listed_id(x, generation, "bos_token_id");
+    if (t.eos < 0) t.eos = listed_id(x, generation, "eos_token_id");
+    if (t.eos < 0 && x->tok) t.eos = tokenizer_eos(x->tok);
+    if (t.bos < 0) t.bos = t.eos;
+    return t;
+}
+
+/* @return what tokenizer_config.json holds. */
+static json_t *tokenizer_settings(const hf_export *x, const json_t *from, hf_tokens tokens) {
     json_t *doc = json_pack("{s:s, s:b, s:I}", "tokenizer_class", "PreTrainedTokenizerFast",
                             "clean_up_tokenization_spaces", 0, "model_max_length",
                             (json_int_t)model_conf(x->m)->max_seq);
     for (size_t i = 0; i < COUNT_OF(kept); i++)
         if (json_object_get(from, kept[i]))
             json_object_set(doc, kept[i], json_object_get(from, kept[i]));
-    tokens->eos = token_id(x->tok, from, "eos_token");
-    if (tokens->eos < 0) tokens->eos = tokenizer_eos(x->tok);
-    tokens->bos = token_id(x->tok, from, "bos_token");
-    if (tokens->bos < 0) tokens->bos = tokens->eos;
-    set_token(x->tok, doc, "bos_token", tokens->bos);
-    set_token(x->tok, doc, "eos_token", tokens->eos);
-    json_decref(from);
-    *out = doc;
-    return OK;
+    set_token(x->tok, doc, "bos_token", tokens.bos);
+    set_token(x->tok, doc, "eos_token", tokens.eos);
+    return doc;
 }
 
 /* ---- files -------------------------------------------------------------------------------- */
@@ -75,29 +87,44 @@ static err write_json(const char *folder, const char *name, const json_t *doc) {
     return e;
 }
 
-static err write_generation(const char *folder, hf_tokens tokens) {
-    json_t *doc = json_object();
-    if (tokens.bos >= 0) json_object_set_new(doc, "bos_token_id", json_integer(tokens.bos));
-    if (tokens.eos >= 0) json_object_set_new(doc, "eos_token_id", json_integer(tokens.eos));
+/* What was imported, with the tokens where it has none. */
+static err write_generation(const char *folder, const json_t *from, hf_tokens tokens) {
+    json_t *doc = from ? json_deep_copy(from) : json_object();
+    if (tokens.bos >= 0 && !json_object_get(doc, "bos_token_id"))
+        json_object_set_new(doc, "bos_token_id", json_integer(tokens.bos));
+    if (tokens.eos >= 0 && !json_object_get(doc, "eos_token_id"))
+        json_object_set_new(doc, "eos_token_id", json_integer(tokens.eos));
     err e = write_json(folder, "generation_config.json", doc);
+    json_decref(doc);
+    return e;
+}
+
+static err write_tokenizer(const char *folder, const hf_export *x, const json_t *from,
+                           hf_tokens tokens) {
+    if (!x->tok) return OK;
+    char *path = io_join(folder, "tokenizer.json");
+    err e = tokenizer_save(x->tok, path);
+    free(path);
+    TRY(e);
+    json_t *doc = tokenizer_settings(x, from, tokens);
+    e = write_json(folder, "tokenizer_config.json", doc);
     json_decref(doc);
     return e;
 }
 
 static err write_files(const char *folder, const hf_export *x) {
     err e = OK;
-    hf_tokens tokens;
-    json_t *settings = NULL;
-    char *path = io_join(folder, "tokenizer.json");
-    TRY_CLEAN(tokenizer_config(x, &settings, &tokens));
+    json_t *settings = NULL, *generation = NULL;
+    TRY_CLEAN(read_if_there(x->tokenizer_config, &settings));
+    TRY_CLEAN(read_if_there(x->generation_config, &generation));
+    hf_tokens tokens = find_tokens(x, settings, generation);
     TRY_CLEAN(hf_export_config(folder, x->family, model_conf(x->m), x->dt, tokens));
-    TRY_CLEAN(write_generation(folder, tokens));
-    if (x->tok) TRY_CLEAN(tokenizer_save(x->tok, path));
-    if (settings) TRY_CLEAN(write_json(folder, "tokenizer_config.json", settings));
+    TRY_CLEAN(write_generation(folder, generation, tokens));
+    TRY_CLEAN(write_tokenizer(folder, x, settings, tokens));
     TRY_CLEAN(hf_export_params(x->family, folder, x->m, x->dt, x->max_file_bytes, x->get, x->ctx));
 cleanup:
-    free(path);
     json_decref(settings);
+    json_decref(generation);
     return e;
 }
 

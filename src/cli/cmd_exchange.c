@@ -6,8 +6,9 @@
 #include "cli/weights.h"
 #include "io/io.h"
 
-/* Of the Hugging Face folder that was imported: names the tokens that begin and end a document. */
-#define TOKENIZER_CONFIG "tokenizer_config.json"
+/* Of the Hugging Face folder that was imported: name the tokens that begin and end a document. */
+#define TOKENIZER_CONFIG  "tokenizer_config.json"
+#define GENERATION_CONFIG "generation_config.json"
 
 typedef struct exchange_args {
     const char *family, *dtype;
@@ -72,7 +73,8 @@ static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     free(path);
     TRY(io_make_dirs(run));
     if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));
-    return copy_if_there(from, run, TOKENIZER_CONFIG);
+    TRY(copy_if_there(from, run, TOKENIZER_CONFIG));
+    return copy_if_there(from, run, GENERATION_CONFIG);
 }
 
 static err check_new_run(const char *run) {
@@ -109,7 +111,7 @@ err cmd_export(int argc, char **argv) {
     weights w = { 0 };
     hf_export x = { .get = get_param, .ctx = &w };
     tokenizer *tok = NULL;
-    char *settings = NULL;
+    char *settings = NULL, *generation = NULL;
     err e = OK;
     TRY(cli_parse(&cmd_export_spec, argc - 1, argv + 1, &a, path));
     x.dt = dt_from_name(a.dtype);
@@ -121,13 +123,16 @@ err cmd_export(int argc, char **argv) {
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
     TRY_CLEAN(weights_tokenizer(&w, &tok));
     settings = ckpt_file(w.path, TOKENIZER_CONFIG);
+    generation = ckpt_file(w.path, GENERATION_CONFIG);
     x.m = w.m;
     x.tok = tok;
     x.tokenizer_config = settings;
+    x.generation_config = generation;
     TRY_CLEAN(hf_export_folder(path[1], &x));
     report("exported", &w, x.family, path[1]);
 cleanup:
     free(settings);
+    free(generation);
     tokenizer_free(tok);
     weights_free(&w);
     return e;

@@ -242,6 +242,16 @@ static void an_export_holds_its_tokenizer_and_tokens(void **state) {
     doc = json_in(f, "out/tokenizer_config.json");
     assert_null(json_object_get(doc, "auto_map"));
     json_decref(doc);
+    /* and so is the list of tokens that end a text, without a tokenizer too */
+    x = export_of(&l, NULL);
+    x.generation_config =
+        folder_write(f, "generation_config.json", "{\"eos_token_id\": [3, 4], \"top_p\": 0.5}");
+    assert_ok(hf_export_folder(in_folder(f, "out"), &x));
+    assert_number(f, "out/config.json", "eos_token_id", 3);
+    doc = json_in(f, "out/generation_config.json");
+    assert_int_equal(json_array_size(json_object_get(doc, "eos_token_id")), 2);
+    assert_true(json_is_real(json_object_get(doc, "top_p")));
+    json_decref(doc);
     tokenizer_free(tok);
     unload(&l);
 }
