@@ -1,5 +1,5 @@
 # Compiles src/ops/cpu/*.c once for each instruction set of this architecture, weakest first.
-# A set is: name | compiler flags | the product kernels it uses (src/ops/cpu/kernel/*.c).
+# A set is: name | compiler flags | the GEMM kernels it uses (src/ops/cpu/kernel/*.c).
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "aarch64|arm64")
     set(CPU_ISAS
         "neon|-march=armv8-a|gemm_f32_neon gemm_bf16_portable"

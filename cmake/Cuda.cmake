@@ -1,5 +1,5 @@
-# The CUDA ops, src/ops/cuda, when INGOT_CUDA asks for them; attention through cuDNN where it is
-# found. Without them the program is the CPU's alone, and says so when a GPU is asked for.
+# The CUDA ops, src/ops/cuda, when INGOT_CUDA is set; attention through cuDNN where it is
+# found. Without them the program runs on the CPU only, and refuses a GPU with a message.
 set(CUDA_SOURCES src/ops/cuda_none.c)
 set(CUDA_LIBRARIES)
 if(INGOT_CUDA)

@@ -117,8 +117,8 @@ def cuda_steps(a, folder):
     ]
     runs = []
     for gelu_fusion in (0, 2):
-        said = run([str(w) for w in (*words, "-ge", gelu_fusion)], folder, timeout=400)
-        runs.append([float(x) for x in re.findall(r"^step .*\| ([0-9.]+) ms \|", said, re.M)])
+        output = run([str(w) for w in (*words, "-ge", gelu_fusion)], folder, timeout=400)
+        runs.append([float(x) for x in re.findall(r"^step .*\| ([0-9.]+) ms \|", output, re.M)])
     return min(runs, key=lambda steps: statistics.median(steps[WARM_UP["cuda"] :] or [1e9]))
 
 

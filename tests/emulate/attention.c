@@ -1,5 +1,5 @@
-/* In cuDNN's place: attention by documents, as attention_cudnn.c has it, so that the kernels run that
- * say where documents lie, and those that do what it has no slot for. Ours do its own part too.
+/* In cuDNN's place: attention by documents, as attention_cudnn.c runs it, so that the kernels run that
+ * find the documents, and those that handle what cuDNN has no slot for. Ours compute its part too.
  *
  *     tokens   | doc 0 | doc 1 | ... | doc SLOTS - 1 | doc SLOTS | ...
  *              |<------------ cuDNN's ------------->|<-- the rest, ours -->
@@ -18,7 +18,8 @@ static bool by_documents(const op_call *c) {
 
 static int64_t tokens(const op_call *c) { return c->in[c->op == OP_ATTENTION_BWD ? 1 : 0].dim[0]; }
 
-static void cut(const op_call *c, const int32_t *start, int64_t n, int slots, cuda_places *p) {
+static void check_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
+                            cuda_places *p) {
     static const int64_t width[3] = { 7, 3, 2 }; /* any */
     int64_t *begin = mem_alloc((size_t)(slots + 1) * sizeof *begin);
     int k = 0;
@@ -35,10 +36,10 @@ static void cut(const op_call *c, const int32_t *start, int64_t n, int slots, cu
 }
 
 /* More tokens than a block sees at a time. */
-static void cut_many(const op_call *c, cuda_places *p) {
+static void check_many_documents(const op_call *c, cuda_places *p) {
     int32_t *start = mem_alloc(LONG * sizeof *start);
     for (int32_t i = 1; i < LONG; i++) start[i] = i * 37 % 71 < 2 ? i : start[i - 1];
-    cut(c, start, LONG, LONG_SLOTS, p);
+    check_documents(c, start, LONG, LONG_SLOTS, p);
     free(start);
 }
 
@@ -84,8 +85,8 @@ bool cuda_attention_cudnn(const op_call *c) {
     const int32_t *start = c->in[c->op == OP_ATTENTION_BWD ? 4 : 1].data;
     cuda_places *places = c->run->workspace;
     check_first_keys(c, start, c->run->workspace);
-    cut_many(c, places);
-    cut(c, start, tokens(c), SLOTS, places);
+    check_many_documents(c, places);
+    check_documents(c, start, tokens(c), SLOTS, places);
     attend(c, &places->rest, (char *)places + align_up(sizeof *places, 256));
     return true;
 }

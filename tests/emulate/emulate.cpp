@@ -1,11 +1,10 @@
-/* Kernels on one core of a CPU. Blocks run one after the other. The threads of a block are fibers: one
+/* Kernels on one core of a CPU. Blocks run one after another. The threads of a block are fibers: one
  * runs until it must wait for others, at a barrier or to exchange values within its warp, and then the
- * next one does. Chance decides whether blocks run forwards or backwards, which thread begins and in
- * which direction the others follow, and whether a copy that is queued happens at once or as late as it
- * may. A kernel that lacks a barrier or a wait therefore reads what is not there yet, or what is there
- * no more.
+ * next one runs. At random, blocks run forwards or backwards, any thread begins, the others follow in
+ * either direction, and an asynchronous copy happens at once or as late as it may. A kernel that lacks a
+ * barrier or a wait therefore reads values that are not yet written, or already overwritten.
  *
- * Built with AddressSanitizer, which must know of every change of stacks.
+ * Built with AddressSanitizer, which must be notified of every switch of stacks.
  */
 #include <sanitizer/common_interface_defs.h>
 #include <stdio.h>

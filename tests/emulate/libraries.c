@@ -1,10 +1,10 @@
-/* What is not ours: products by plain loops in cuBLASLt's place, so that the kernels beside them run. */
+/* In cuBLASLt's place: GEMMs by plain loops, so that the kernels beside them run. */
 #include "ops/cuda/cuda_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- products ------------------------------------------------------------------------------------ */
+/* ---- GEMMs --------------------------------------------------------------------------------------- */
 err cuda_products_new(const cuda_context *x, struct cuda_products **out) {
     *out = NULL;
     return OK;

@@ -1,7 +1,7 @@
-/* Streams and events on one core of a CPU. Nothing that is queued is done before somebody must wait for
- * it; what else is done by then, and in which order of streams, is left to chance. So a host that reads
- * too early, a stream that misses an event, and memory that is used again too soon all show. A recording
- * is a list that is queued again at each launch.
+/* Streams and events on one core of a CPU. Queued work runs only when something must wait for it; what
+ * else runs by then, and in which order of streams, is random. So a host that reads too early, a stream
+ * that misses an event, and memory that is reused too soon all show. A captured graph is a list that is
+ * queued at each launch.
  */
 #include <cuda_runtime_api.h>
 #include <stdint.h>
@@ -16,7 +16,7 @@
 
 namespace {
 
-/* That an event was recorded: whether the stream has got there. */
+/* A recorded event: whether the stream has reached it. */
 typedef std::shared_ptr<bool> moment;
 
 /* One of these, or in a recording a wait for what will be an event's last moment at the launch. */

@@ -1,13 +1,13 @@
-/* A change of stacks. swapcontext would do, but takes 16 times as long under AddressSanitizer: it asks
- * the kernel for the signal mask, and what was known of the other stack is wiped. */
+/* A switch of stacks. swapcontext would do, but takes 16 times as long under AddressSanitizer: it asks
+ * the kernel for the signal mask, and the shadow of the other stack is cleared. */
 #ifndef INGOT_EMULATE_SWITCH_H
 #define INGOT_EMULATE_SWITCH_H
 
 #include <stddef.h>
 #include <stdint.h>
 
-/* Goes on where `to` was left; returns when someone comes back to what it writes to `from`. Saves what
- * a call must preserve, on the stack that it leaves. */
+/* Continues where `to` was left; returns when someone switches to the stack pointer it writes to `from`.
+ * Saves the registers that a call must preserve on the stack that it leaves. */
 extern "C" void stack_switch(void **from, void *to);
 
 #if defined(__aarch64__)

@@ -55,7 +55,7 @@ void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<v
 void emulate_queue(cudaStream_t s, std::function<void()> work);
 /* Ends the program: a kernel does what the machine does not take. */
 [[noreturn]] void emulate_fault(const char *what);
-uint32_t emulate_draw(); /* by chance, the same in every run */
+uint32_t emulate_draw(); /* random, the same in every run */
 void *emulate_shared();
 /* Waits for `threads` threads of the block; 0: all of them. */
 void emulate_sync(int which, int threads);
@@ -89,7 +89,7 @@ static inline float root(float x) { return sqrtf(x); }
 static inline void __syncthreads() { emulate_sync(0, 0); }
 
 template <typename To, typename From> static To emulated_bits(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same bits");
+    static_assert(sizeof(To) == sizeof(From), "the same size");
     To to;
     memcpy(&to, &from, sizeof to);
     return to;

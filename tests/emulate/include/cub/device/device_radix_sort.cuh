@@ -9,14 +9,14 @@
 
 namespace cub {
 struct DeviceRadixSort {
-    /* @param room NULL: only says how many bytes it must have. */
-    static cudaError_t SortPairs(void *room, size_t &bytes, const int32_t *key, int32_t *key_out,
-                                 const int32_t *value, int32_t *value_out, int n, int from = 0,
-                                 int to = 32, cudaStream_t s = nullptr) {
-        int *order = (int *)room;
+    /* @param workspace NULL: only returns how many bytes it needs. */
+    static cudaError_t SortPairs(void *workspace, size_t &bytes, const int32_t *key,
+                                 int32_t *key_out, const int32_t *value, int32_t *value_out, int n,
+                                 int from = 0, int to = 32, cudaStream_t s = nullptr) {
+        int *order = (int *)workspace;
         uint32_t mask = (uint32_t)(((uint64_t)1 << to) - ((uint64_t)1 << from));
         bytes = (size_t)n * sizeof *order;
-        if (!room) return cudaSuccess;
+        if (!workspace) return cudaSuccess;
         emulate_queue(s, [=] {
             for (int i = 0; i < n; i++) order[i] = i;
             std::stable_sort(order, order + n, [=](int a, int b) {
