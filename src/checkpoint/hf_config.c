@@ -415,7 +415,7 @@ err hf_family_for(const model_config *c, const char *wanted, const hf_family **f
         err_free(e);
     }
     *family = NULL;
-    err e = wanted ? err_hint(ERR("--family: \"%s\" is not a family that we write", wanted),
+    err e = wanted ? err_hint(ERR_USAGE("--family: \"%s\" is not a family that we write", wanted),
                               "use one of %s", names.text)
                    : err_hint(ERR("no Hugging Face family has models like this one"),
                               "pass --family=NAME (%s) to see which option that family lacks",

@@ -3,8 +3,7 @@
  *
  *     err cmd_config(int argc, char **argv);      // argv[0] is "config"
  *
- * Exit codes: 0 done, 1 an error, 2 the command line is wrong. An error counts as the latter when
- * its message starts with "usage:" or with the option it complains about ("--steps: ...").
+ * Exit codes: 0 done, 1 an error, 2 a mistake in the command line (ERR_USAGE).
  */
 #ifndef INGOT_CLI_H
 #define INGOT_CLI_H
@@ -30,9 +29,9 @@ typedef struct cli_spec {
 } cli_spec;
 /* Reads argv (without the command's name) into the struct at `into`, and the words that are no
  * options into `input` [spec.inputs], borrowed. "-" alone is a word: standard input. */
-err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input);
+err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input) MUST_USE;
 /* The same for a spec with `many`: the words end up first in argv. @param n how many. */
-err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n);
+err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n) MUST_USE;
 /* The table as help text. */
 void cli_print_args(const cli_spec *s);
 
@@ -61,17 +60,17 @@ typedef struct cli_family {
     int n;
 } cli_family;
 /* Finds the subcommand argv[1] and runs it, or prints its help. argv[0] is the family's command. */
-err cli_run_family(const cli_family *f, int argc, char **argv);
+err cli_run_family(const cli_family *f, int argc, char **argv) MUST_USE;
 void cli_print_family(const cli_family *f);
 
-err cmd_config(int argc, char **argv);
-err cmd_data(int argc, char **argv);
-err cmd_doctor(int argc, char **argv);
-err cmd_export(int argc, char **argv);
-err cmd_import(int argc, char **argv);
-err cmd_sample(int argc, char **argv);
-err cmd_tokenizer(int argc, char **argv);
-err cmd_train(int argc, char **argv);
+err cmd_config(int argc, char **argv) MUST_USE;
+err cmd_data(int argc, char **argv) MUST_USE;
+err cmd_doctor(int argc, char **argv) MUST_USE;
+err cmd_export(int argc, char **argv) MUST_USE;
+err cmd_import(int argc, char **argv) MUST_USE;
+err cmd_sample(int argc, char **argv) MUST_USE;
+err cmd_tokenizer(int argc, char **argv) MUST_USE;
+err cmd_train(int argc, char **argv) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_sample_spec;
 extern const cli_family data_family, tokenizer_family;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,

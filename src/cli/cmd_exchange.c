@@ -117,7 +117,7 @@ err cmd_export(int argc, char **argv) {
     x.dt = dt_from_name(a.dtype);
     x.max_file_bytes = (size_t)a.shard;
     if (x.dt != DT_F32 && x.dt != DT_BF16 && x.dt != DT_F16)
-        return err_hint(ERR("--dtype: expected fp32, bf16 or fp16; got \"%s\"", a.dtype),
+        return err_hint(ERR_USAGE("--dtype: expected fp32, bf16 or fp16; got \"%s\"", a.dtype),
                         "choose one of the three");
     TRY_CLEAN(weights_open(path[0], WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));

@@ -37,14 +37,14 @@ static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) 
         char *end;
         long long id = strtoll(at, &end, 10);
         if (end == at || id < 0 || id >= vocab) {
-            return err_hint(ERR("--ids: \"%.20s\" is no token id of a vocabulary of %lld", at,
-                                (long long)vocab),
+            return err_hint(ERR_USAGE("--ids: \"%.20s\" is no token id of a vocabulary of %lld", at,
+                                      (long long)vocab),
                             "write ids separated by spaces");
         }
         (*ids)[(*n)++] = (int32_t)id;
         at = end + strspn(end, " ,\t\n");
     }
-    if (!*n) return ERR("--ids: holds no id");
+    if (!*n) return ERR_USAGE("--ids: holds no id");
     return OK;
 }
 
@@ -77,7 +77,8 @@ cleanup:
 static err sample_text(const char *prompt, const sample_options *o, weights *w,
                        const generator *g) {
     tokenizer *t = NULL;
-    if (!*prompt) return err_hint(ERR("--prompt: is empty"), "give the first words of the text");
+    if (!*prompt)
+        return err_hint(ERR_USAGE("--prompt: is empty"), "give the first words of the text");
     TRY(weights_tokenizer(w, &t));
     if (!t)
         return err_hint(ERR("%s has no tokenizer: its tokens cannot be shown as text", w->path),
@@ -108,7 +109,7 @@ err cmd_sample(int argc, char **argv) {
     generator g;
     ops_choice on;
     TRY(cli_parse(&cmd_sample_spec, argc - 1, argv + 1, &a, &folder));
-    if (a.prompt && a.ids) return ERR("--ids: give a prompt as text or as ids, not both");
+    if (a.prompt && a.ids) return ERR_USAGE("--ids: give a prompt as text or as ids, not both");
     if (!a.prompt) a.prompt = "The ";
     TRY(weights_device(a.device, a.index, &on));
     err e = weights_open(folder, &on, &g, a.context, &w);

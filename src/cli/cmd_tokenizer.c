@@ -15,7 +15,8 @@ const cli_family tokenizer_family = { "tokenizer", members, (int)COUNT_OF(member
 err cmd_tokenizer(int argc, char **argv) { return cli_run_family(&tokenizer_family, argc, argv); }
 
 err cli_open_tokenizer(const char *path, const char *pattern, tokenizer **out) {
-    if (!path) return err_hint(ERR("--tokenizer: needs a file"), "for example -t tokenizer.json");
+    if (!path)
+        return err_hint(ERR_USAGE("--tokenizer: needs a file"), "for example -t tokenizer.json");
     return tokenizer_open(path, pattern, out);
 }
 

@@ -21,7 +21,7 @@ static err check_choice(const char *option, const char *value, const char *const
         if (strcmp(value, names[i]) == 0) return str_free(&list), OK;
         str_add(&list, "%s%s", i == 0 ? "" : i + 1 == n ? " or " : ", ", names[i]);
     }
-    err e = ERR("--%s: \"%s\" is not %s", option, value, list.text);
+    err e = ERR_USAGE("--%s: \"%s\" is not %s", option, value, list.text);
     str_free(&list);
     return e;
 }
@@ -39,9 +39,10 @@ err data_common_check(data_common *c) {
         if (c->memory) c->longest = MIN(c->longest, MAX(LEAST, c->memory / PART_OF_MEMORY));
     }
     if (c->longest > INT32_MAX)
-        return ERR("--longest: %lld is too large; the maximum is 2 GiB", (long long)c->longest);
+        return ERR_USAGE("--longest: %lld is too large; the maximum is 2 GiB",
+                         (long long)c->longest);
     if (c->threads > MOST_THREADS)
-        return ERR("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
+        return ERR_USAGE("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
     c->in.document_bytes = (size_t)c->longest;
     return OK;
 }
@@ -57,10 +58,11 @@ err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *th
         if (fixed)
             str_add(&taken, "besides %s for tables ",
                     str_bytes(tables, sizeof tables, (double)fixed));
-        err e = ERR("--memory: %s is too small; %sone thread needs %s for records of up to %s",
-                    str_bytes(cap, sizeof cap, (double)c->memory), taken.len ? taken.text : "",
-                    str_bytes(need, sizeof need, PROGRAM + each),
-                    str_bytes(record, sizeof record, (double)c->longest));
+        err e =
+            ERR_USAGE("--memory: %s is too small; %sone thread needs %s for records of up to %s",
+                      str_bytes(cap, sizeof cap, (double)c->memory), taken.len ? taken.text : "",
+                      str_bytes(need, sizeof need, PROGRAM + each),
+                      str_bytes(record, sizeof record, (double)c->longest));
         str_free(&taken);
         return err_hint(e, "raise --memory, or lower --longest");
     }

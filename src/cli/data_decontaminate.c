@@ -16,15 +16,15 @@ enum { WORKER_PER_BYTE = 16, NOT_GIVEN = -1 };
 
 static err check_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
     if (value < least || value > most)
-        return ERR("--%s: %lld is not between %lld and %lld", option, (long long)value,
-                   (long long)least, (long long)most);
+        return ERR_USAGE("--%s: %lld is not between %lld and %lld", option, (long long)value,
+                         (long long)least, (long long)most);
     *out = (int)value;
     return OK;
 }
 
 static err take_options(const decontaminate_args *a, decontaminate_options *o) {
     if (!a->against)
-        return err_hint(ERR("--against: no reference given"),
+        return err_hint(ERR_USAGE("--against: no reference given"),
                         "pass the evaluation files, as in --against gsm8k.jsonl,mmlu/");
     o->against = a->against;
     o->fields = a->fields;

@@ -28,7 +28,8 @@ static err choose_name(const char *option, const char *value, const char *const 
                        int *out) {
     for (int i = 0; i < 3; i++)
         if (strcmp(value, names[i]) == 0) return *out = i, OK;
-    return ERR("--%s: \"%s\" is not %s, %s or %s", option, value, names[0], names[1], names[2]);
+    return ERR_USAGE("--%s: \"%s\" is not %s, %s or %s", option, value, names[0], names[1],
+                     names[2]);
 }
 
 /* Refuses options that the chosen method does not use. */
@@ -48,18 +49,18 @@ static err check_method(const dedup_args *a, dedup_method method) {
     };
     for (size_t i = 0; i < COUNT_OF(options); i++)
         if (options[i].given && options[i].of != method)
-            return ERR("--%s: applies to --method %s, not to %s", options[i].name,
-                       methods[options[i].of], methods[method]);
+            return ERR_USAGE("--%s: applies to --method %s, not to %s", options[i].name,
+                             methods[options[i].of], methods[method]);
     if (method == DEDUP_EXACT && (a->words.keep_case || a->words.keep_accents ||
                                   a->words.keep_punctuation || a->words.zero_digits))
-        return ERR(
+        return ERR_USAGE(
             "--keep-case, --keep-accents, --keep-punctuation and --zero-digits: do not apply "
             "to --method exact, which compares bytes");
     if (method != DEDUP_PARAGRAPH) return OK;
     if (a->report)
-        return ERR("--report: lists clusters of documents and does not apply to paragraphs");
+        return ERR_USAGE("--report: lists clusters of documents and does not apply to paragraphs");
     if (strcmp(a->keep, "first") != 0)
-        return ERR("--keep: of repeated paragraphs the first is always kept");
+        return ERR_USAGE("--keep: of repeated paragraphs the first is always kept");
     return OK;
 }
 
@@ -67,8 +68,8 @@ static err check_method(const dedup_args *a, dedup_method method) {
 static err take_number(const char *option, int64_t given, int64_t most, int *out) {
     if (given == NOT_GIVEN) return OK;
     if (given < 1 || given > most)
-        return ERR("--%s: %lld is not between 1 and %lld", option, (long long)given,
-                   (long long)most);
+        return ERR_USAGE("--%s: %lld is not between 1 and %lld", option, (long long)given,
+                         (long long)most);
     *out = (int)given;
     return OK;
 }
@@ -82,12 +83,12 @@ static err choose_bands(const dedup_args *a, dedup_options *o) {
     TRY(take_number("bands", a->bands, MINHASH_MAX, &o->bands));
     TRY(take_number("rows", a->rows, MINHASH_MAX, &o->rows));
     if (a->threshold >= 0 && (bands || rows))
-        return ERR("--threshold: chooses bands and rows; omit --bands and --rows");
+        return ERR_USAGE("--threshold: chooses bands and rows; omit --bands and --rows");
     if (a->threshold >= 1)
-        return err_hint(ERR("--threshold: %g is not below 1", a->threshold),
+        return err_hint(ERR_USAGE("--threshold: %g is not below 1", a->threshold),
                         "--method exact finds identical documents");
     if (a->threshold == 0)
-        return err_hint(ERR("--threshold: 0 would treat all documents as copies"),
+        return err_hint(ERR_USAGE("--threshold: 0 would treat all documents as copies"),
                         "values from 0.7 to 0.9 are common");
     if (a->threshold > 0) {
         minhash_choose_bands(hashes, a->threshold, &o->bands, &o->rows);
@@ -97,8 +98,8 @@ static err choose_bands(const dedup_args *a, dedup_options *o) {
     if (bands && !rows) o->rows = hashes / o->bands;
     if (!bands) o->bands = hashes / o->rows;
     if (o->rows >= 1 && o->bands >= 1 && o->bands <= hashes / o->rows) return OK;
-    return err_hint(ERR("--hashes: %d are not enough for %d bands of %d rows", hashes,
-                        MAX(o->bands, 1), MAX(o->rows, 1)),
+    return err_hint(ERR_USAGE("--hashes: %d are not enough for %d bands of %d rows", hashes,
+                              MAX(o->bands, 1), MAX(o->rows, 1)),
                     "raise --hashes, or lower --bands or --rows");
 }
 

@@ -142,8 +142,8 @@ static err print_report(const inspect_args *a, data_source *s, const look_text *
     data_index_documents(s);
     const data_info *info = data_source_info(s);
     if (a->document >= info->documents)
-        return ERR("--document: %lld; there are %lld, the first being 0", (long long)a->document,
-                   (long long)info->documents);
+        return ERR_USAGE("--document: %lld; there are %lld, the first being 0",
+                         (long long)a->document, (long long)info->documents);
     if (!a->json) {
         look_print_info(info, data_shards(s));
         if (data_shards(s) > 1 || data_shard_at(s, 0).provenance_len > 2) print_shards(s);

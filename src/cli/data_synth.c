@@ -78,7 +78,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(cli_parse(&self->spec, argc, argv, &a, NULL));
     bool jsonl = strcmp(a.format, "jsonl") == 0;
     if (!jsonl && strcmp(a.format, "text") != 0)
-        return ERR("--format: \"%s\" is neither text nor jsonl", a.format);
+        return ERR_USAGE("--format: \"%s\" is neither text nor jsonl", a.format);
     TRY(synth_options_check(&a.synth));
     sink to = { NULL };
     if (a.out) TRY(io_writer_open(a.out, &to.file));

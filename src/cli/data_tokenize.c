@@ -64,7 +64,7 @@ static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
     *eos = -1;
     if (!a->eos) return OK;
     *eos = tokenizer_find(t, a->eos, strlen(a->eos));
-    if (*eos < 0) return ERR("--eos: the tokenizer has no token \"%.60s\"", a->eos);
+    if (*eos < 0) return ERR_USAGE("--eos: the tokenizer has no token \"%.60s\"", a->eos);
     return OK;
 }
 
@@ -97,18 +97,18 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
     if (!a.common.out)
-        return err_hint(ERR("--out: needs a folder for the shards, or a file ending in .tok"),
+        return err_hint(ERR_USAGE("--out: needs a folder for the shards, or a file ending in .tok"),
                         "ingot %s %s", self->spec.command, self->spec.usage);
     if (a.held_out >= 1)
-        return err_hint(ERR("--held-out: 1 leaves nothing to train on"),
+        return err_hint(ERR_USAGE("--held-out: 1 leaves nothing to train on"),
                         "write the part to hold out, such as 0.005");
     static const char *const files[] = { ".bin", ".idx", ".npy", ".jsonl", ".txt", ".gz", ".zst" };
     for (size_t i = 0; i < COUNT_OF(files); i++)
         if (str_ends(a.common.out, files[i]))
-            return err_hint(ERR("--out: %s files are not written here", files[i]),
+            return err_hint(ERR_USAGE("--out: %s files are not written here", files[i]),
                             "give a folder for the shards, or a file ending in .tok");
     if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
-        return err_hint(ERR("--held-out: needs a folder; %s is one file", a.common.out),
+        return err_hint(ERR_USAGE("--held-out: needs a folder; %s is one file", a.common.out),
                         "give --out a folder");
     return tokenize_inputs(&a, (const char *const *)argv, n);
 }

@@ -113,9 +113,10 @@ static void print_overview(FILE *to) {
                 "usage: ingot COMMAND [arguments]\n\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);
-    fprintf(to,
-            "\n\"ingot COMMAND --help\" tells more of one. --version prints the version; --debug\n"
-            "shows where in the program an error came from.\n");
+    fprintf(
+        to,
+        "\nRun \"ingot COMMAND --help\" for details on a command. --version prints the version;\n"
+        "--debug adds to an error the places in the program it passed through.\n");
 }
 
 static void print_help(const cli_command *c) {
@@ -133,7 +134,7 @@ static void print_help(const cli_command *c) {
 static const char *command_name(const void *ctx, int i) { return commands[i].name; }
 
 static err unknown_command(const char *name) {
-    err e = ERR("usage: unknown command \"%s\"", name);
+    err e = ERR_USAGE("unknown command \"%s\"", name);
     const char *near = str_nearest(name, command_name, NULL, (int)COUNT_OF(commands));
     if (near) return err_hint(e, "\"ingot %s\"; \"ingot --help\" lists them all", near);
     return err_hint(e, "\"ingot --help\" lists them all");
@@ -183,10 +184,6 @@ static bool take_debug(int *argc, char **argv) {
     argv[kept] = NULL;
     *argc = kept;
     return found;
-}
-
-static bool is_usage_error(err e) {
-    return str_starts(err_message(e), "usage:") || err_message(e)[0] == '-';
 }
 
 /* A descriptor that the caller closed would be given to the next file that is opened, and what is
@@ -243,7 +240,7 @@ int main(int argc, char **argv) {
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;
     err_print(stderr, e, debug);
-    int code = is_usage_error(e) ? EXIT_USAGE : EXIT_ERROR;
+    int code = err_is_usage(e) ? EXIT_USAGE : EXIT_ERROR;
     err_free(e);
     return code;
 }

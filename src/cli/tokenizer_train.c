@@ -34,7 +34,7 @@ static err names_split(const char *list, names *out) {
         comma = strchr(p, ',');
         if (comma) *comma = 0;
         if (!*p)
-            return err_hint(ERR("--special: a token of \"%s\" is empty", list),
+            return err_hint(ERR_USAGE("--special: a token of \"%s\" is empty", list),
                             "write them like \"<|endoftext|>,<|pad|>\"");
         out->at[out->n++] = p;
     }
@@ -46,8 +46,9 @@ static err names_split(const char *list, names *out) {
 static err check_out(const char *out) {
     io_writer *probe = NULL;
     if (!out || !str_ends(out, ".json"))
-        return err_hint(ERR("--out: needs a file, ending in .json, to write the tokenizer to"),
-                        "for example --out tokenizer.json");
+        return err_hint(
+            ERR_USAGE("--out: needs a file, ending in .json, to write the tokenizer to"),
+            "for example --out tokenizer.json");
     TRY(io_writer_open(out, &probe)); /* better known now than after the training */
     io_writer_abort(probe);
     return OK;
@@ -60,7 +61,7 @@ static err check_inputs(const text_inputs *in, const char *out) {
     for (int i = 0; there && i < text_segments(in) && !e; i++) {
         char *file = realpath(text_segment_path(in, i), NULL);
         if (file && strcmp(file, there) == 0)
-            e = err_hint(ERR("--out: %s is one of the inputs", out),
+            e = err_hint(ERR_USAGE("--out: %s is one of the inputs", out),
                          "choose another file for the tokenizer");
         free(file);
     }

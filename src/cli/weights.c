@@ -17,7 +17,7 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) {
             return OK;
         }
     return err_hint(
-        ERR("--device: expected auto, cpu or cuda; got \"%s\"", kind),
+        ERR_USAGE("--device: expected auto, cpu or cuda; got \"%s\"", kind),
         "use cuda for an NVIDIA GPU, or auto for one where there is one and the CPU elsewhere");
 }
 

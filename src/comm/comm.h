@@ -68,8 +68,8 @@ int comm_rank(const comm *c);
 const mesh *comm_mesh(const comm *c);
 /* Sums run in rank order in fp32, so every rank gets the same bits, every run. */
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
-               comm_ticket *ticket);
-err comm_wait(comm *c, comm_ticket *ticket);
+               comm_ticket *ticket) MUST_USE;
+err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
 void comm_free(comm *c); /* takes NULL */
 
 /* ---- backends ---------------------------------------------------------------------------- */
@@ -78,6 +78,6 @@ comm *comm_self(void);
 /* mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits
  * longer than `patience` seconds for a peer returns an error that names the collective and the
  * missing ranks (0: 60 s). */
-err comm_threads(mesh m, double patience, comm **ends);
+err comm_threads(mesh m, double patience, comm **ends) MUST_USE;
 
 #endif

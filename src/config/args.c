@@ -1,68 +1,65 @@
-/* The command line into a config. */
+/* The command line into a config: `[FILE.yaml] [--section.key=value]... [flags of the command]`. */
 #include <string.h>
 
 #include "config/config_internal.h"
 
-/* Where a walk over the arguments stands. */
-typedef struct walk {
-    int argc;
-    char **argv;
-    int i;             /* the argument being looked at */
-    char name[64];     /* of --name or --name=value, without the dashes */
-    const char *value; /* after "=", or NULL */
-} walk;
+/* The arguments are read twice: first to find the file, then, once it is loaded, to set the options
+ * over it. */
+typedef struct reader {
+    config *c;
+    const config_flag *flags;
+    int n_flags;
+    bool apply;
+    const char *file;
+} reader;
 
-static err split(walk *w) {
-    const char *arg = w->argv[w->i] + 2, *equals = strchr(arg, '=');
-    size_t n = equals ? (size_t)(equals - arg) : strlen(arg);
-    if (n >= sizeof w->name) return ERR("--%.40s...: unknown option", arg);
-    memcpy(w->name, arg, n);
-    w->name[n] = '\0';
-    w->value = equals ? equals + 1 : NULL;
-    return OK;
-}
-
-/* The value behind "=", else the next argument. */
-static err take_value(walk *w, const char *example) {
-    if (w->value) return OK;
-    if (w->i + 1 >= w->argc)
-        return err_hint(ERR("--%s: expected a value; got the end of the command line", w->name),
-                        "write --%s=%s", w->name, example);
-    w->value = w->argv[++w->i];
-    return OK;
-}
-
-static err take_flag(walk *w, const config_flag *f) {
-    if (f->value) {
-        TRY(take_value(w, "VALUE"));
-        *f->value = w->value;
-    } else if (w->value) {
-        return ERR("--%s: takes no value; got \"%s\"", w->name, w->value);
+static bool find_flag(const reader *r, const char *name, args_option *out) {
+    for (int i = 0; i < r->n_flags; i++) {
+        const config_flag *f = &r->flags[i];
+        if (strcmp(f->name + 2, name) != 0) continue;
+        *out = (args_option){ f->value ? ARGS_VALUE : ARGS_FLAG, f, "VALUE" };
+        return true;
     }
-    if (f->set) *f->set = true;
-    return OK;
+    return false;
 }
 
-/* A bool may stand alone: `--data.shuffle` is true, `--data.shuffle no` is not. */
-static err take_option(walk *w, const option *o, config *c, bool apply) {
-    bool b;
+static bool find_option(void *ctx, const char *name, args_option *out) {
+    const reader *r = ctx;
+    if (find_flag(r, name, out)) return true;
+    const option *o = option_find_name(name);
+    if (!o) return false;
     bool is_bool = o->type == OPT_BOOL || o->type == OPT_TRISTATE;
-    bool next_is_bool = w->i + 1 < w->argc && option_parse_bool(w->argv[w->i + 1], &b);
-    if (is_bool && !w->value && !next_is_bool) {
-        w->value = "true";
-    } else {
-        str def = { 0 };
-        option_print(o, &config_defaults, &def);
-        err e = take_value(w, def.text);
-        str_free(&def);
-        TRY(e);
-    }
-    if (!apply) return OK;
-    return option_set(c, o, w->value, arena_printf(c->memory, "--%s", w->name), "command line");
+    str def = { 0 };
+    option_print(o, &config_defaults, &def);
+    *out = (args_option){ is_bool ? ARGS_SWITCH : ARGS_VALUE, o,
+                          arena_strdup(r->c->memory, def.text) };
+    str_free(&def);
+    return true;
 }
 
-static err unknown_option(const char *name) {
-    err e = ERR("--%s: unknown option", name);
+static err set_option(void *ctx, const args_option *a, const char *label, const char *value) {
+    const reader *r = ctx;
+    for (int i = 0; i < r->n_flags; i++) {
+        const config_flag *f = &r->flags[i];
+        if (a->option != f) continue;
+        if (f->value) *f->value = value;
+        if (f->set) *f->set = true;
+        return OK;
+    }
+    if (!r->apply) return OK;
+    return option_set(r->c, a->option, value, arena_strdup(r->c->memory, label), "command line");
+}
+
+static err take_file(void *ctx, char *word) {
+    reader *r = ctx;
+    if (r->file)
+        return err_hint(ERR("expected one config file; got \"%s\" and \"%s\"", r->file, word),
+                        "put what differs on the command line, as --section.key=value");
+    r->file = word;
+    return OK;
+}
+
+static err suggest(err e, const char *name) {
     char head[64];
     snprintf(head, sizeof head, "%s", name);
     char *dot = strchr(head, '.');
@@ -70,43 +67,23 @@ static err unknown_option(const char *name) {
     return dot ? option_suggest(e, head, dot + 1) : option_suggest(e, NULL, head);
 }
 
-static err take_dashed(walk *w, config *c, const config_flag *flags, int n_flags, bool apply) {
-    TRY(split(w));
-    for (int i = 0; i < n_flags; i++)
-        if (strcmp(flags[i].name + 2, w->name) == 0) return take_flag(w, &flags[i]);
-    const option *o = option_find_name(w->name);
-    if (!o) return unknown_option(w->name);
-    return take_option(w, o, c, apply);
-}
-
-/* One walk over all arguments: the first, with `apply` false, finds the file; the second sets the
- * options, over what the file said. */
-static err walk_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags,
-                     bool apply) {
-    walk w = { .argc = argc, .argv = argv };
-    const char *file = NULL;
-    for (w.i = 1; w.i < argc; w.i++) {
-        const char *arg = argv[w.i];
-        if (str_starts(arg, "--")) {
-            TRY(take_dashed(&w, c, flags, n_flags, apply));
-        } else if (arg[0] == '-') {
-            return err_hint(ERR("%s: unknown option", arg), "options start with two dashes");
-        } else if (file) {
-            return ERR("usage: expected one config file; got \"%s\" and \"%s\"", file, arg);
-        } else {
-            file = arg;
-        }
-    }
-    return file && !apply ? config_load(c, file) : OK;
+static err suggest_option(void *ctx, err e, const char *name) {
+    if (strlen(name) == 1) return err_hint(e, "options start with two dashes");
+    return suggest(e, name);
 }
 
 err config_from_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags) {
-    TRY(walk_args(c, argc, argv, flags, n_flags, false));
-    return walk_args(c, argc, argv, flags, n_flags, true);
+    reader r = { .c = c, .flags = flags, .n_flags = n_flags };
+    args_grammar g = { find_option, set_option, take_file, suggest_option, &r };
+    TRY(args_parse(&g, argc - 1, argv + 1));
+    if (r.file) TRY(config_load(c, r.file));
+    r.file = NULL;
+    r.apply = true;
+    return args_parse(&g, argc - 1, argv + 1);
 }
 
 err config_set(config *c, const char *name, const char *value) {
     const option *o = option_find_name(name);
-    if (!o) return unknown_option(name);
+    if (!o) return suggest(ERR_USAGE("--%s: unknown option", name), name);
     return option_set(c, o, value, arena_printf(c->memory, "--%s", name), "command line");
 }

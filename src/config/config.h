@@ -86,14 +86,14 @@ void config_free(config *c); /* takes NULL */
 void config_copy(config *to, const config *from);
 
 /* Reads a YAML file over what `c` holds. After an error `c` is good only for config_free. */
-err config_load(config *c, const char *path);
+err config_load(config *c, const char *path) MUST_USE;
 /* The same from memory; `name` stands for the file in messages. */
-err config_parse(config *c, const char *text, size_t len, const char *name);
+err config_parse(config *c, const char *text, size_t len, const char *name) MUST_USE;
 /* An error when YAML is nested deeper than any file of ours: to be asked before libyaml loads a
  * document. Text that is not YAML passes. */
 err config_check_yaml_depth(const char *text, size_t len, const char *name) MUST_USE;
 /* Sets one option from text, as --name=value does. @param name "training.steps" */
-err config_set(config *c, const char *name, const char *value);
+err config_set(config *c, const char *name, const char *value) MUST_USE;
 
 /* A command's own flag beside the options. */
 typedef struct config_flag {
@@ -103,7 +103,8 @@ typedef struct config_flag {
 } config_flag;
 /* Reads `[FILE.yaml] [--section.key=value | --section.key value | flag]...`, options over the
  * file wherever they stand. argv[0] is the command's name and is skipped. */
-err config_from_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags);
+err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
+                     int n_flags) MUST_USE;
 
 /* @return "run.yaml:12", "command line" or "default". Borrowed from `c`. */
 const char *config_where(const config *c, const char *name);

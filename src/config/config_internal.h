@@ -47,13 +47,13 @@ const option *option_find_name(const char *name);
 int option_index(const option *o);
 
 /* Adds the remedy for a name that is no option: the nearest one. `section_name` may be NULL. */
-err option_suggest(err e, const char *section_name, const char *key);
+err option_suggest(err e, const char *section_name, const char *key) MUST_USE;
 
 /* Parses `text` into the option's place in `c`. Errors start with `label`, the option as the user
  * wrote it ("run.yaml:3: training.steps", "--training.steps"). `place` is kept for
  * config_where; it is borrowed and must live as long as `c`. */
-err option_set(config *c, const option *o, const char *text, const char *label, const char *place);
-bool option_parse_bool(const char *text, bool *out);
+err option_set(config *c, const option *o, const char *text, const char *label,
+               const char *place) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */

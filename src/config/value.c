@@ -5,97 +5,6 @@
 
 #include "config/config_internal.h"
 
-/* ---- numbers ------------------------------------------------------------------------------- */
-static bool is_digit(char ch) { return ch >= '0' && ch <= '9'; }
-
-/* Copies digits, without the underscores between them. @return the rest of s. */
-static const char *copy_digits(const char *s, str *out) {
-    for (; is_digit(*s) || (*s == '_' && is_digit(s[1]) && out->len); s++)
-        if (*s != '_') str_add_bytes(out, s, 1);
-    return s;
-}
-
-/* Powers of a thousand (K M G B T) or, with an i behind, of 1024. Must end the word.
- * @return the rest of s, behind the suffix if there is one. */
-static const char *take_suffix(const char *s, double *factor) {
-    static const struct {
-        char letter;
-        int power;
-    } suffixes[] = { { 'k', 1 }, { 'K', 1 }, { 'M', 2 }, { 'G', 3 }, { 'B', 3 }, { 'T', 4 } };
-    for (size_t i = 0; i < COUNT_OF(suffixes); i++) {
-        if (*s != suffixes[i].letter) continue;
-        const char *end = s + 1 + (s[1] == 'i');
-        if (*end && *end != ' ') return s;
-        *factor = pow(s[1] == 'i' ? 1024 : 1000, suffixes[i].power);
-        return end;
-    }
-    return s;
-}
-
-/* Reads a number at the start of `text`: 4096, 4_096, 1e6, 2.5M, 64Ki. Never hexadecimal, infinite
- * or NaN. `digits` gets the plain decimal form when it is a whole number written out in full, for
- * values beyond what a double holds exactly; else "". @return what follows, NULL if no number. */
-static const char *take_number(const char *text, double *v, str *digits) {
-    str plain = { 0 };
-    const char *s = text;
-    if (*s == '-' || *s == '+') str_add_bytes(&plain, s++, 1);
-    size_t sign = plain.len;
-    s = copy_digits(s, &plain);
-    bool whole = true;
-    if (*s == '.') {
-        whole = false;
-        str_add_bytes(&plain, s++, 1);
-        s = copy_digits(s, &plain);
-    }
-    bool any = plain.len - sign > (whole ? 0u : 1u);
-    const char *exponent = s + 1 + (s[0] && (s[1] == '-' || s[1] == '+'));
-    if (any && (*s == 'e' || *s == 'E') && is_digit(*exponent)) {
-        whole = false;
-        str_add_bytes(&plain, s, (size_t)(exponent - s));
-        s = copy_digits(exponent, &plain);
-    }
-    double factor = 1;
-    if (any) s = take_suffix(s, &factor);
-    *v = any ? strtod(plain.text, NULL) * factor : 0;
-    if (any && whole && factor == 1) str_add(digits, "%s", plain.text);
-    str_free(&plain);
-    return any && isfinite(*v) ? s : NULL;
-}
-
-static bool parse_int(const char *text, int64_t *out) {
-    str digits = { 0 };
-    double v;
-    const char *rest = take_number(text, &v, &digits);
-    bool ok = rest && *rest == '\0';
-    if (ok && digits.len) {
-        errno = 0;
-        *out = strtoll(digits.text, NULL, 10);
-        ok = errno == 0;
-    } else if (ok) {
-        ok = v == floor(v) && fabs(v) <= 9007199254740992.0;
-        if (ok) *out = (int64_t)v;
-    }
-    str_free(&digits);
-    return ok;
-}
-
-static bool parse_real(const char *text, double *out) {
-    str digits = { 0 };
-    const char *rest = take_number(text, out, &digits);
-    str_free(&digits);
-    return rest && *rest == '\0';
-}
-
-bool option_parse_bool(const char *text, bool *out) {
-    static const char *const words[] = { "false", "true", "no", "yes", "off", "on" };
-    for (size_t i = 0; i < COUNT_OF(words); i++)
-        if (strcmp(text, words[i]) == 0) {
-            *out = i % 2;
-            return true;
-        }
-    return false;
-}
-
 /* ---- amounts ------------------------------------------------------------------------------- */
 /* The name printed comes first. A number alone counts in the first of its option's units. */
 static const struct {
@@ -110,10 +19,8 @@ static const struct {
 };
 
 static bool parse_amount(const char *text, int units, cfg_amount *out) {
-    str digits = { 0 };
     double v;
-    const char *rest = take_number(text, &v, &digits);
-    str_free(&digits);
+    const char *rest = number_take(text, &v);
     if (!rest) return false;
     while (*rest == ' ') rest++;
     for (size_t i = 0; i < COUNT_OF(unit_names); i++) {
@@ -324,16 +231,18 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
     }
     switch (o->type) {
     case OPT_INT:
-        if (!parse_int(text, &whole) || whole < o->int_min || whole > o->int_max) return false;
+        if (!number_parse_int(text, &whole) || whole < o->int_min || whole > o->int_max)
+            return false;
         *(int64_t *)at = whole;
         return true;
     case OPT_REAL:
-        if (!parse_real(text, &real) || real < o->real_min || real > o->real_max) return false;
+        if (!number_parse_real(text, &real) || real < o->real_min || real > o->real_max)
+            return false;
         *(double *)at = real;
         return true;
-    case OPT_BOOL: return option_parse_bool(text, at);
+    case OPT_BOOL: return args_parse_bool(text, at);
     case OPT_TRISTATE:
-        if (!option_parse_bool(text, &b)) return false;
+        if (!args_parse_bool(text, &b)) return false;
         *(int *)at = b;
         return true;
     case OPT_TEXT:

@@ -284,7 +284,7 @@ err refs_read(const char *paths, const char *fields, int ngram, int shortest, si
     for (char *path = strtok_r(list, ",", &rest); path && !e; path = strtok_r(NULL, ",", &rest))
         e = read_path(r, path, fields);
     free(list);
-    if (!e && r->n_files == 0) e = ERR("--against: no file is named");
+    if (!e && r->n_files == 0) e = ERR_USAGE("--against: no file is named");
     if (e)
         refs_free(r);
     else

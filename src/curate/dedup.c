@@ -82,9 +82,9 @@ static err check_size(const dedup *d) {
         return err_hint(ERR("dedup: %s documents are more than the 2^32 it can number", count),
                         "deduplicate parts of the input separately");
     if (need > d->o.memory)
-        return err_hint(ERR("--memory: %s is too little for %s documents: clusters need %s",
-                            str_bytes(cap, sizeof cap, (double)d->o.memory), count,
-                            str_bytes(needed, sizeof needed, (double)need)),
+        return err_hint(ERR_USAGE("--memory: %s is too little for %s documents: clusters need %s",
+                                  str_bytes(cap, sizeof cap, (double)d->o.memory), count,
+                                  str_bytes(needed, sizeof needed, (double)need)),
                         "raise --memory; the next run reuses %s", d->o.work);
     return OK;
 }

@@ -73,21 +73,21 @@ static err take_set(filter *f, const char *name) {
     size_t i = 0;
     while (i < COUNT_OF(sets) && strcmp(sets[i].name, name) != 0) i++;
     if (i == COUNT_OF(sets))
-        return hint_nearest(ERR("--rules: unknown rule set \"%s\"", name), name, set_name, NULL,
-                            (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
+        return hint_nearest(ERR_USAGE("--rules: unknown rule set \"%s\"", name), name, set_name,
+                            NULL, (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
     f->steps[f->n_steps++] = sets[i].step;
     for (int k = 0; k + 1 < f->n_steps; k++)
-        if (f->steps[k] == sets[i].step) return ERR("--rules: %s is listed twice", name);
+        if (f->steps[k] == sets[i].step) return ERR_USAGE("--rules: %s is listed twice", name);
     if (has_step(f, filter_c4) && has_step(f, filter_c4_no_punct))
-        return ERR("--rules: c4 and c4-no-punct cannot be combined");
+        return ERR_USAGE("--rules: c4 and c4-no-punct cannot be combined");
     return OK;
 }
 
 static err take_pii(filter *f, const char *name) {
     for (int i = 0; i < PII_KIND_COUNT; i++)
         if (strcmp(pii_names[i], name) == 0) return f->pii[i] = true, OK;
-    return hint_nearest(ERR("--pii: unknown kind of personal data \"%s\"", name), name, pii_name,
-                        NULL, PII_KIND_COUNT, "the kinds are email, ip, phone");
+    return hint_nearest(ERR_USAGE("--pii: unknown kind of personal data \"%s\"", name), name,
+                        pii_name, NULL, PII_KIND_COUNT, "the kinds are email, ip, phone");
 }
 
 static err take_language(filter *f, const char *name) {
@@ -98,8 +98,9 @@ static err take_language(filter *f, const char *name) {
         f->languages[f->n_languages++] = i;
         return OK;
     }
-    return hint_nearest(ERR("--language: the model has no label \"%s\"", name), name, label_name,
-                        f->model, n, "labels are written as in the model, without __label__");
+    return hint_nearest(ERR_USAGE("--language: the model has no label \"%s\"", name), name,
+                        label_name, f->model, n,
+                        "labels are written as in the model, without __label__");
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */
@@ -124,7 +125,7 @@ static err open_lists(filter *f) {
 
 static err open_language(filter *f) {
     if (f->o.languages && !f->o.language_model)
-        return err_hint(ERR("--language: needs --language-model"),
+        return err_hint(ERR_USAGE("--language: needs --language-model"),
                         "give a fastText model, such as lid.176.bin");
     if (!f->o.language_model) return OK;
     TRY(language_open(f->o.language_model, &f->model));

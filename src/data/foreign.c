@@ -67,7 +67,7 @@ err raw_dtype_parse(const char *name, raw_dtype *out) {
     for (size_t i = RAW_UINT16; i < COUNT_OF(RAW_KINDS); i++)
         if (strcmp(name, RAW_KINDS[i].name) == 0) *out = (raw_dtype)i;
     if (*out == RAW_GUESS)
-        return err_hint(ERR("--dtype: \"%.40s\" is not a type of tokens", name),
+        return err_hint(ERR_USAGE("--dtype: \"%.40s\" is not a type of tokens", name),
                         "raw .bin files hold uint16, uint32 or int64");
     return OK;
 }

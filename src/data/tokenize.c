@@ -433,8 +433,9 @@ static err job_init(tokenize_job *t) {
     const tokenize_options *o = t->o;
     t->eos = o->eos >= 0 ? o->eos : tokenizer_eos(o->tokenizer);
     if (t->eos < 0 || t->eos >= tokenizer_vocab(o->tokenizer))
-        return err_hint(ERR("--eos: the tokenizer does not name a token that ends a document"),
-                        "name it, for example --eos \"<|endoftext|>\"");
+        return err_hint(
+            ERR_USAGE("--eos: the tokenizer does not name a token that ends a document"),
+            "name it, for example --eos \"<|endoftext|>\"");
     BUG_IF(!(o->held_out >= 0 && o->held_out <= 1));
     t->below = o->held_out >= 1 ? UINT64_MAX : (uint64_t)(o->held_out * 0x1p64);
     bool bytes = strcmp(tokenizer_kind(o->tokenizer), "bytes") == 0;

@@ -31,7 +31,7 @@ typedef struct generator {
     chain many, one;
     int many_id, one_id;
 } generator;
-err generator_plan(model *m, plan *p, int64_t positions, generator *g);
+err generator_plan(model *m, plan *p, int64_t positions, generator *g) MUST_USE;
 
 typedef struct sample_options {
     int64_t tokens;
@@ -45,13 +45,13 @@ typedef struct sample_options {
 /* Writes up to `tokens` after the prompt, giving each to emit as it is made; emit returns false to
  * stop. The prompt holds at least one token. The same seed gives the same text. */
 err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, const sample_options *o,
-             bool (*emit)(void *ctx, int32_t token), void *ctx);
+             bool (*emit)(void *ctx, int32_t token), void *ctx) MUST_USE;
 
 /* The same in text: `prompt` is not empty; emit gets whole characters as they are made. o->stop is
  * not read: the tokenizer's end of a document stops. */
 err generate_text(const generator *g, exec *x, const tokenizer *t, const char *prompt,
                   const sample_options *o, bool (*emit)(void *ctx, const char *text, size_t n),
-                  void *ctx);
+                  void *ctx) MUST_USE;
 
 /* Chooses a token from logits [vocab], which are overwritten. `u` is uniform in [0, 1). */
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u);

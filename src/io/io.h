@@ -21,14 +21,14 @@
 /* ---- reading ----------------------------------------------------------------------------- */
 /* Reads a whole file. @param max bytes; a larger file is an error. @param text owned (free),
  * with a NUL after its last byte. @param len may be NULL. */
-err io_read(const char *path, size_t max, char **text, size_t *len);
+err io_read(const char *path, size_t max, char **text, size_t *len) MUST_USE;
 
 /* A file mapped read-only. The file must not be shortened while it is mapped. */
 typedef struct io_mapping {
     const uint8_t *data; /* NULL for an empty file */
     size_t size;
 } io_mapping;
-err io_map(const char *path, io_mapping *out);
+err io_map(const char *path, io_mapping *out) MUST_USE;
 void io_unmap(io_mapping *m); /* takes a zeroed or already unmapped one */
 /* @return the path of the mapped file that an address lies in, NULL when none is known. For a handler
  * of SIGBUS, which a file raises that was shortened: safe to call there. */
@@ -41,31 +41,31 @@ const char *io_mapped_path(const void *address);
  *
  * Whatever fails or dies on the way, the target is the old file or the whole new one. */
 typedef struct io_writer io_writer;
-err io_writer_open(const char *path, io_writer **out);
+err io_writer_open(const char *path, io_writer **out) MUST_USE;
 /* After an error the writer is good only for abort. */
-err io_writer_write(io_writer *w, const void *bytes, size_t n);
+err io_writer_write(io_writer *w, const void *bytes, size_t n) MUST_USE;
 /* Frees the writer, on an error too, when the target is left as it was. */
-err io_writer_commit(io_writer *w);
+err io_writer_commit(io_writer *w) MUST_USE;
 void io_writer_abort(io_writer *w); /* takes NULL */
 /* All of it in one call. */
-err io_write(const char *path, const void *bytes, size_t n);
+err io_write(const char *path, const void *bytes, size_t n) MUST_USE;
 /* Copies a file, which appears whole. */
 err io_copy(const char *from, const char *to) MUST_USE;
 
 /* ---- append-only logs ---------------------------------------------------------------------- */
 /* A descriptor opened for appending, made if missing. */
-err io_append_open(const char *path, int *fd);
+err io_append_open(const char *path, int *fd) MUST_USE;
 /* Appends all n bytes with one write where the system lets it. `path` is for messages. */
-err io_append(int fd, const char *path, const void *bytes, size_t n);
+err io_append(int fd, const char *path, const void *bytes, size_t n) MUST_USE;
 
 /* ---- folders ----------------------------------------------------------------------------- */
 char *io_join(const char *folder, const char *name); /* "folder/name", owned (free) */
-err io_make_dirs(const char *path);                  /* and its parents; one that exists is fine */
+err io_make_dirs(const char *path) MUST_USE;         /* and its parents; one that exists is fine */
 bool io_exists(const char *path);
 bool io_is_dir(const char *path);
-err io_size(const char *path, int64_t *bytes);
+err io_size(const char *path, int64_t *bytes) MUST_USE;
 /* Names in a folder, without . and .., in byte order. @param names owned: io_list_free. */
-err io_list(const char *path, char ***names, int *n);
+err io_list(const char *path, char ***names, int *n) MUST_USE;
 void io_list_free(char **names, int n); /* takes NULL */
 /* Removes `path` and all below it, which must lie inside `root`. Links are removed, not followed.
  * A path that does not exist is fine. */
@@ -90,18 +90,19 @@ void io_lock_free(io_lock *l);
 
 /* ---- JSON -------------------------------------------------------------------------------- */
 /* Parses a document. Errors carry name:line:column. @param out owned: json_decref. */
-err io_json_parse(const char *text, size_t len, const char *name, json_t **out);
-err io_json_read(const char *path, json_t **out);
+err io_json_parse(const char *text, size_t len, const char *name, json_t **out) MUST_USE;
+err io_json_read(const char *path, json_t **out) MUST_USE;
 /* A JSON string of any n bytes: what is not UTF-8 becomes U+FFFD. @return owned. */
 json_t *io_json_string(const char *bytes, size_t n);
-err io_json_write(const char *path, const json_t *doc); /* atomically, indented */
+err io_json_write(const char *path, const json_t *doc) MUST_USE; /* atomically, indented */
 /* A member of an object, with its type checked; `name` stands for the document in messages. What
  * they return is borrowed from `object`. */
-err io_json_text(const json_t *object, const char *name, const char *key, const char **out);
-err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out);
-err io_json_real(const json_t *object, const char *name, const char *key, double *out);
-err io_json_bool(const json_t *object, const char *name, const char *key, bool *out);
-err io_json_array(const json_t *object, const char *name, const char *key, json_t **out);
-err io_json_object(const json_t *object, const char *name, const char *key, json_t **out);
+err io_json_text(const json_t *object, const char *name, const char *key,
+                 const char **out) MUST_USE;
+err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out) MUST_USE;
+err io_json_real(const json_t *object, const char *name, const char *key, double *out) MUST_USE;
+err io_json_bool(const json_t *object, const char *name, const char *key, bool *out) MUST_USE;
+err io_json_array(const json_t *object, const char *name, const char *key, json_t **out) MUST_USE;
+err io_json_object(const json_t *object, const char *name, const char *key, json_t **out) MUST_USE;
 
 #endif

@@ -5,7 +5,8 @@
 #include "io/io.h"
 
 /* "cannot VERB PATH: reason" with the remedy for errno value `code`. */
-err io_system_error(const char *file, int line, const char *verb, const char *path, int code);
+err io_system_error(const char *file, int line, const char *verb, const char *path,
+                    int code) MUST_USE;
 #define IO_ERR(verb, path) io_system_error(__FILE__, __LINE__, verb, path, errno)
 
 /* Makes renames inside a folder survive a power failure. */

@@ -77,12 +77,12 @@ typedef struct observe observe;
  * steps >= first_step, left by a run that went further than the checkpoint it resumes from, are
  * taken out first, and so is a line cut short by a crash. 0 starts metrics.jsonl anew. Events are
  * history and stay. */
-err observe_open(const char *dir, int64_t first_step, observe **out);
+err observe_open(const char *dir, int64_t first_step, observe **out) MUST_USE;
 /* Appends one line to metrics.jsonl, whole or not at all as far as readers can see. */
-err observe_log(observe *o, const observe_step *s);
+err observe_log(observe *o, const observe_step *s) MUST_USE;
 /* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
  * @param details an object, consumed; may be NULL. */
-err observe_event(observe *o, const char *kind, int64_t step, json_t *details);
+err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
 
 /* ---- the progress line ---------------------------------------------------------------------

@@ -50,7 +50,7 @@ typedef struct optimizer optimizer;
  * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
  * other rules, are refused there. So are Adafactor, Muon and AGC where a rank holds only parts of
  * matrices: with tensor parallelism, and with ZeRO-3 over several ranks. */
-err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out);
+err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
 /* State is zero after plan_commit: nothing more to initialise. What is carried from step to step
@@ -62,9 +62,9 @@ void optim_free(optimizer *o); /* takes NULL */
  * every rank. Where it is not finite nothing changes, but for the loss scale: see ops/clip.h, and
  * step_state for what the host reads of it later. With agc gradients are clipped in place.
  * An error, before anything is queued, when lr is not finite or max_norm negative. */
-err optim_step(optimizer *o, exec *x, double lr, double max_norm);
+err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
-err optim_grad_norm(optimizer *o, exec *x, double *norm);
+err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 
 /* @return what a step multiplied its gradients with to keep them within max_norm: 1, or max_norm /
  * norm when that is smaller; NaN when the norm was not finite and no step was taken. */

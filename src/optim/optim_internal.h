@@ -20,7 +20,7 @@ typedef struct rule {
     } state[MAX_STATES];
 } rule;
 
-err rules_check(const optim_settings *s, const model *m);
+err rules_check(const optim_settings *s, const model *m) MUST_USE;
 const rule *rule_of(optim_kind kind, const model_param *q);
 op_attr rule_attr(const optim_settings *s, const model_config *c, const model_param *q);
 /* Adaptive clipping of rows: matrices, but for the head. */

@@ -37,7 +37,7 @@ const char *splitter_pattern(const char *name) {
 err splitter_check(const char *pattern) {
     static const char word[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-";
     if (splitter_pattern(pattern) || pattern[strspn(pattern, word)]) return OK;
-    return err_hint(ERR("--pattern: no pattern is called \"%s\"", pattern),
+    return err_hint(ERR_USAGE("--pattern: no pattern is called \"%s\"", pattern),
                     "known are gpt2, cl100k, qwen2 and o200k; else give a regular expression");
 }
 

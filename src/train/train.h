@@ -26,15 +26,15 @@ typedef struct train_options {
     const volatile sig_atomic_t *stop; /* non-zero: finish the step, save, return; may be NULL */
 } train_options;
 
-err train_run(const config *c, const train_options *o);
+err train_run(const config *c, const train_options *o) MUST_USE;
 
 /* ---- from a config to what runs ---------------------------------------------------------- */
 /* What computes; ops_close. */
-err train_device(const config *c, const op_backend **out);
+err train_device(const config *c, const op_backend **out) MUST_USE;
 /* How the model lies on it, in rows of `seq` tokens. */
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq);
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l);
 /* Which of a chain's blocks run forward again. */
-err train_recompute(const config *c, chain *t);
+err train_recompute(const config *c, chain *t) MUST_USE;
 
 #endif

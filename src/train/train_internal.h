@@ -158,14 +158,14 @@ json_t *resume_snapshot(const trainer *t);
 err resume_compare_model(trainer *t) MUST_USE;
 err resume_compare(trainer *t) MUST_USE;
 /* lengths.c: the batch, and every length of the config in steps or tokens. */
-err trainer_set_batch(trainer *t);
+err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
-err trainer_set_lengths(trainer *t);
+err trainer_set_lengths(trainer *t) MUST_USE;
 /* @return whether `c` comes due in the step that ends after `step` steps and `tokens` tokens, of
  * which it had `in_step` itself. */
 bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
 /* datasets.c: the run's data. */
-err datasets_open(trainer *t);
+err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);
 bool datasets_are_bytes(const trainer *t);
 /* @return what identifies the tokenizer of the data; 0: not known. */
@@ -173,27 +173,28 @@ uint64_t datasets_tokenizer_hash(const trainer *t);
 /* Leaves the tokenizer in the run's folder, where sample and export find it. */
 err datasets_save_tokenizer(const trainer *t) MUST_USE;
 /* Opens the loaders; after trainer_set_lengths. */
-err datasets_load(trainer *t);
+err datasets_load(trainer *t) MUST_USE;
 /* Puts the loader where the state is, past what is to be skipped. */
-err datasets_begin(trainer *t);
+err datasets_begin(trainer *t) MUST_USE;
 void datasets_step_begin(trainer *t);
 /* Adds a microbatch's losses to their sources. @return their sum. */
 double datasets_add_losses(trainer *t, const flight *f, const float *losses);
 /* Logs the windows that the guard rejected. @param rejected how many in the step: added to. */
-err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step, int64_t *rejected);
+err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step,
+                          int64_t *rejected) MUST_USE;
 void datasets_measure(trainer *t, observe_step *out);
 /* The loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
-err datasets_validate(trainer *t, double *loss);
+err datasets_validate(trainer *t, double *loss) MUST_USE;
 void datasets_free(trainer *t);
 /* step.c: one step. */
 /* @return the tokens of the last step that was queued. */
 int64_t trainer_step_tokens(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
  * step it has `landed` called, if the step before is still under way. */
-err trainer_queue_step(trainer *t, err (*landed)(trainer *t));
+err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) MUST_USE;
 /* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
  * scale can mend it. */
-err trainer_land(trainer *t, observe_step *s);
+err trainer_land(trainer *t, observe_step *s) MUST_USE;
 /* peak.c: what the device can do. */
 /* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
  * only ever slows it down. */
@@ -207,6 +208,6 @@ void trainer_raise_peak(trainer *t, double achieved);
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */
 void trainer_report_changes(const trainer *t);
-err trainer_write_programs(const trainer *t);
+err trainer_write_programs(const trainer *t) MUST_USE;
 
 #endif

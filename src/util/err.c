@@ -6,6 +6,7 @@
 struct err_object {
     str message, remedy;
     str trail; /* "file:line\n" for each place, innermost first */
+    bool usage;
 };
 
 err err_make(const char *file, int line, const char *fmt, ...) {
@@ -33,6 +34,12 @@ err err_trail(err e, const char *file, int line) {
     str_add(&e->trail, "%s:%d\n", file, line);
     return e;
 }
+
+err err_usage(err e) {
+    e->usage = true;
+    return e;
+}
+bool err_is_usage(err e) { return e->usage; }
 
 const char *err_message(err e) { return e->message.text; }
 const char *err_remedy(err e) { return e->remedy.text ? e->remedy.text : ""; }

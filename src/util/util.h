@@ -44,13 +44,17 @@ err err_make(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4)
 err err_hint(err e, const char *fmt, ...) PRINTF_LIKE(2, 3) MUST_USE;
 /* Appends a place to the trail. @return e. */
 err err_trail(err e, const char *file, int line) MUST_USE;
+/* Marks it as a mistake in the command line, for which the program exits with 2. @return e. */
+err err_usage(err e) MUST_USE;
+bool err_is_usage(err e);
 const char *err_message(err e);
 const char *err_remedy(err e); /* "" when none was given */
 /* Prints "error: message", the remedy, and with `trail` the places. */
 void err_print(FILE *to, err e, bool trail);
 void err_free(err e); /* takes NULL */
 
-#define ERR(...) err_make(__FILE__, __LINE__, __VA_ARGS__)
+#define ERR(...)       err_make(__FILE__, __LINE__, __VA_ARGS__)
+#define ERR_USAGE(...) err_usage(ERR(__VA_ARGS__))
 #define TRY(expr)                                                                                  \
     do {                                                                                           \
         err try_error_ = (expr);                                                                   \
@@ -128,6 +132,46 @@ bool str_ends(const char *s, const char *suffix);
 char *str_bytes(char *buf, size_t n, double bytes);
 char *str_count(char *buf, size_t n, double count);
 char *str_duration(char *buf, size_t n, double seconds);
+
+/* ---- numbers as people write them --------------------------------------------------------
+ * 4096, 4_096, 1e6, 2.5M (powers of 1000: k or K, M, G or B, T), 64Ki (powers of 1024). Never hexadecimal,
+ * infinite or NaN. The one grammar of options, configs and commands. */
+/* @return false when the text is not such a number, or not a whole one. `out` is then untouched. */
+bool number_parse_int(const char *text, int64_t *out);
+bool number_parse_real(const char *text, double *out);
+/* Reads a number at the start of `text`. @return what follows it; NULL when there is none. */
+const char *number_take(const char *text, double *out);
+
+/* ---- command lines -----------------------------------------------------------------------
+ * The one grammar of all commands:
+ *
+ *     --name=value   --name value   -n value   --flag   --switch [yes|no]   WORD   -   -- WORD...
+ *
+ * "-" alone is a word (standard input); after "--" everything is. Every error is a usage error. */
+typedef enum {
+    ARGS_VALUE,
+    ARGS_FLAG,   /* stands alone */
+    ARGS_SWITCH, /* stands alone for true, or takes a bool */
+} args_kind;
+typedef struct args_option {
+    args_kind kind;
+    const void *option;  /* whatever find() knows it by */
+    const char *example; /* a value, for "write --name=..." */
+} args_option;
+typedef struct args_grammar {
+    /* Looks up "name" of --name, or one letter of -n. @return false when there is none. */
+    bool (*find)(void *ctx, const char *name, args_option *out);
+    /* @param label the option as it was written, "--name"; `value` is NULL for a flag. Both are
+     * borrowed. */
+    err (*set)(void *ctx, const args_option *o, const char *label, const char *value);
+    err (*word)(void *ctx, char *word);
+    /* The remedy for an option that does not exist: adds a hint to e. */
+    err (*unknown)(void *ctx, err e, const char *name);
+    void *ctx;
+} args_grammar;
+err args_parse(const args_grammar *g, int argc, char **argv) MUST_USE;
+/* true, yes, on; false, no, off. @return false when it is none of them. */
+bool args_parse_bool(const char *text, bool *out);
 
 /* ---- log --------------------------------------------------------------------------------- */
 typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;

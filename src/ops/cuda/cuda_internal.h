@@ -63,7 +63,7 @@ typedef struct cuda_gemm {
     bool dgelu; /* C = gelu'(pre) AB, tanh form, pre read */
     void *pre;  /* [M, N] of type ct, stride ldc */
 } cuda_gemm;
-err cuda_products_new(const cuda_context *x, struct cuda_products **out);
+err cuda_products_new(const cuda_context *x, struct cuda_products **out) MUST_USE;
 void cuda_products_free(struct cuda_products *p);
 size_t cuda_products_version(void);
 /* @return false when an fp8 product or what goes beside a product is not to be had, and nothing was
@@ -82,7 +82,7 @@ size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads)
 size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads);
 
 /* ---- the host's memory and the second queue: aside.c, as op_device has them -------------------- */
-err cuda_map_host(void *context, size_t bytes, void **out);
+err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;
 void cuda_unmap_host(void *context, void *p, size_t bytes);
 void cuda_side_begin(void *context);
 void cuda_side_end(void *context, int leg);
@@ -116,7 +116,7 @@ void cuda_attention_cached(const op_call *c);
 /* attention_cudnn.c: @return false when it leaves the call to the tiles, having done nothing. */
 bool cuda_attention_cudnn(const op_call *c);
 size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c);
-err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out);
+err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) MUST_USE;
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
 size_t cuda_attention_version(void);                /* 0 without cuDNN */
 void cuda_gelu(const op_call *c);                   /* act.cu */
