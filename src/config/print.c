@@ -22,7 +22,7 @@ static void print_yaml(const config *c, bool with_auto, str *out) {
             str_add(out, "  %s: ", o->key);
             size_t value = out->len;
             option_print(o, c, out);
-            if (o->has_auto && !with_auto && strcmp(out->text + value, "auto") == 0) {
+            if (!with_auto && strcmp(out->text + value, "auto") == 0) {
                 out->text[out->len = start] = '\0';
                 continue;
             }
