@@ -22,15 +22,15 @@ void comm_free(comm *c) {
     free(c);
 }
 
-cut cut_of(const tensor *t, int dim) {
-    cut c = { 1, t->dim[dim], 1 };
+dim_split split_at(const tensor *t, int dim) {
+    dim_split c = { 1, t->dim[dim], 1 };
     for (int i = 0; i < dim; i++) c.outer *= t->dim[i];
     for (int i = dim + 1; i < t->ndim; i++) c.inner *= t->dim[i];
     return c;
 }
 
 void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, int parts) {
-    cut c = cut_of(in, dim);
+    dim_split c = split_at(in, dim);
     size_t size = dt_size(in->dt), row = (size_t)(c.dim * c.inner) * size,
            part = row / (size_t)parts;
     for (int64_t o = 0; o < c.outer; o++)

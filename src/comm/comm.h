@@ -56,7 +56,7 @@ typedef struct comm_move {
     bool accumulate; /* out += the result (fp32 only) */
 } comm_move;
 
-/* A communication under way. Its tensors must stay in place and unaliased until comm_wait. */
+/* A communication in flight. Its tensors must stay in place and unaliased until comm_wait. */
 typedef struct comm_ticket {
     comm_move move;
     tensor in, out; /* may be one and the same memory for all-reduce */
@@ -66,7 +66,7 @@ typedef struct comm_ticket {
 typedef struct comm comm;
 int comm_rank(const comm *c);
 const mesh *comm_mesh(const comm *c);
-/* Sums run in rank order in fp32, so every rank gets the same bits, every run. */
+/* Sums run in rank order in fp32, so that every rank gets bit-identical results in every run. */
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
                comm_ticket *ticket) MUST_USE;
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;

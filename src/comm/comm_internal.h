@@ -18,13 +18,13 @@ struct comm {
     void *state; /* the backend's */
 };
 
-/* A tensor seen as [outer, dim, inner] around the dim that is cut. */
-typedef struct cut {
+/* A tensor seen as [outer, dim, inner] around the dim that is split. */
+typedef struct dim_split {
     int64_t outer, dim, inner;
-} cut;
-cut cut_of(const tensor *t, int dim);
+} dim_split;
+dim_split split_at(const tensor *t, int dim);
 
-/* out (+)= part `index` of `parts` of `in`, cut along `dim`. Types are equal. */
+/* out (+)= part `index` of `parts` of `in`, split along `dim`. Types are equal. */
 void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, int parts);
 
 #endif

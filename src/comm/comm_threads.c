@@ -46,7 +46,7 @@ static err threads_start(comm *c, comm_ticket *t) {
     world *w = c->state;
     lane *l = &w->lanes[c->rank][t->move.axes];
     t->sequence = l->next++;
-    BUG_IF(3 * t->sequence >= atomic_load(&l->phase) + 3 * (RING - 1)); /* too many under way */
+    BUG_IF(3 * t->sequence >= atomic_load(&l->phase) + 3 * (RING - 1)); /* too many in flight */
     l->ring[t->sequence % RING] = *t;
     /* Earlier communications of this lane may still be open: then wait() publishes for us. */
     uint64_t expected = 3 * t->sequence;
@@ -65,8 +65,8 @@ static err await(comm *c, const group *g, const comm_ticket *t, uint64_t phase) 
             if (!deadline) deadline = time_now() + w->patience;
             if (!atomic_load(&w->failed) && time_now() < deadline) continue;
             atomic_store(&w->failed, true);
-            return ERR("rank %d waits in %s number %llu for rank %d, which has not come", c->rank,
-                       move_name(move_of(t->move.from, t->move.to)),
+            return ERR("rank %d waits in %s number %llu for rank %d, which has not arrived",
+                       c->rank, move_name(move_of(t->move.from, t->move.to)),
                        (unsigned long long)t->sequence, g->rank[i]);
         }
     }
@@ -115,7 +115,7 @@ static void sum_range(comm *c, const group *g, const comm_ticket *t, int64_t fro
 
 static void all_gather(comm *c, const group *g, const comm_ticket *t) {
     int dim = t->move.from.dim;
-    cut k = cut_of(&t->in, dim);
+    dim_split k = split_at(&t->in, dim);
     size_t part = (size_t)(k.dim * k.inner) * dt_size(t->in.dt);
     for (int i = 0; i < g->n; i++) {
         const char *src = peer(c, g, i, t)->in.data;
@@ -126,7 +126,7 @@ static void all_gather(comm *c, const group *g, const comm_ticket *t) {
 }
 
 static void reduce_scatter(comm *c, const group *g, const comm_ticket *t) {
-    cut k = cut_of(&t->out, t->move.to.dim);
+    dim_split k = split_at(&t->out, t->move.to.dim);
     int64_t part = k.dim * k.inner;
     for (int64_t o = 0; o < k.outer; o++)
         sum_range(c, g, t, (o * g->n + g->me) * part, part,
@@ -139,7 +139,7 @@ static void all_to_all(comm *c, const group *g, const comm_ticket *t) {
     int d = t->move.from.dim, e = t->move.to.dim;
     for (int i = 0; i < g->n; i++) {
         tensor piece = peer(c, g, i, t)->in;
-        cut in = cut_of(&piece, e), out = cut_of(&t->out, d);
+        dim_split in = split_at(&piece, e), out = split_at(&t->out, d);
         size_t size = dt_size(piece.dt);
         /* Two dims: the inner one runs along a row, the outer one over rows. */
         BUG_IF(piece.ndim != 2);

@@ -103,7 +103,7 @@ typedef struct step_block {
     struct {
         float lr;
         float max_norm; /* gradients longer than this are scaled down to it; 0: never */
-        rng_key chance; /* weights in bf16: key of how this step rounds them */
+        rng_key rounding; /* weights in bf16: key of this step's stochastic rounding */
     } update;
     step_state now;
 } step_block;

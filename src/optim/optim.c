@@ -7,50 +7,52 @@
 #include "ops/block8.h"
 #include "ops/op_table.h"
 
-/* ---- stretches --------------------------------------------------------------------------- */
-/* Where parameters are cut into slices, gradients come through a buffer that holds anything between
- * them; else that is zero from the start. */
-static bool gaps_are_zero(const optimizer *o) {
+/* ---- ranges ------------------------------------------------------------------------------ */
+/* Under ZeRO-3 gradients come through a buffer whose padding may hold anything; else padding is zero from
+ * the start. */
+static bool padding_is_zero(const optimizer *o) {
     return !model_lay(o->m)->zero3 || mesh_size(&o->mesh, AX_DP) == 1;
 }
 
-static bool goes_on(const optimizer *o, const stretch *s, const stretch *next) {
+static bool can_extend(const optimizer *o, const update_range *s, const update_range *next) {
     int64_t gap = next->at - (s->at + s->count);
     bool same = s->r == next->r && s->attr.update.lr_mul == next->attr.update.lr_mul &&
                 s->attr.update.decay == next->attr.update.decay;
-    if (!same || s->r->takes != TAKES_ANY || (gap && !gaps_are_zero(o))) return false;
+    if (!same || s->r->takes != TAKES_ANY || (gap && !padding_is_zero(o))) return false;
     for (int k = 0; k < s->r->states; k++) /* a block belongs to one parameter */
         if (rule_in_bytes(s->r, k) && (next->at - s->at) % BLOCK8) return false;
     return true;
 }
 
-/* One more parameter: to the stretch before it, if it can be. */
+/* Adds a parameter to the range before it where one call can update both, else to a new one. */
 static void add_param(optimizer *o, int param, int bucket, const bucket_view *b,
                       const param_range *z, bool first) {
     const model_param *q = model_param_at(o->m, param);
-    stretch *s = o->stretches ? &o->stretch[o->stretches - 1] : NULL;
+    update_range *s = o->ranges ? &o->range[o->ranges - 1] : NULL;
     int64_t n = z->to - z->from;
-    stretch own = { .r = rule_of(o->s.kind, q), .b = *b, .at = z->at, .count = n, .param = param };
+    update_range own = {
+        .r = rule_of(o->s.kind, q), .b = *b, .at = z->at, .count = n, .param = param
+    };
     own.attr = rule_attr(&o->s, model_conf(o->m), q);
-    own.attr.update.site = (uint32_t)bucket; /* for weights in bf16, whichever slice lies here */
+    own.attr.update.site = (uint32_t)bucket; /* for rounding bf16 weights, the same on every rank */
     own.attr.update.first = b->first + z->at;
-    if (!first && goes_on(o, s, &own)) {
+    if (!first && can_extend(o, s, &own)) {
         s->count = z->at + n - s->at;
     } else {
-        s = &o->stretch[o->stretches++];
+        s = &o->range[o->ranges++];
         *s = own;
     }
     int64_t dp = model_lay(o->m)->zero3 ? 1 : mesh_size(&o->mesh, AX_DP);
     int64_t tp = q->tp.kind == PL_S ? 1 : mesh_size(&o->mesh, AX_TP);
-    o->slot[param] = (slot){
-        .stretch = (int)(s - o->stretch), .at = z->at - s->at, .count = n, .copies = dp * tp
+    o->slot[param] = (param_slot){
+        .range = (int)(s - o->range), .at = z->at - s->at, .count = n, .copies = dp * tp
     };
     o->order[o->ordered++] = param;
 }
 
-/* Goes through the parameters of each bucket as they lie in it. */
-static void lay_out(optimizer *o, int rank) {
-    for (int i = 0; i < o->params; i++) o->slot[i].stretch = -1;
+/* Covers the parameters of each bucket in memory order. */
+static void make_ranges(optimizer *o, int rank) {
+    for (int i = 0; i < o->params; i++) o->slot[i].range = -1;
     for (int i = 0; i < model_buckets(o->m); i++) {
         bucket_view b = model_bucket(o->m, i, rank);
         int64_t from = 0;
@@ -69,32 +71,34 @@ static void lay_out(optimizer *o, int rank) {
 
 /* ---- calls ------------------------------------------------------------------------------- */
 /* A tensor over elements `at` on of a region; without a committed plan, its shape alone. */
-static tensor view(const optimizer *o, bool ready, int region, dtype dt, int64_t at, int ndim,
-                   const int64_t *dim) {
+static tensor region_view(const optimizer *o, bool ready, int region, dtype dt, int64_t at,
+                          int ndim, const int64_t *dim) {
     char *data = ready && region >= 0 ? plan_data(o->p, region) : NULL;
     return tensor_of(data ? data + (size_t)at * dt_size(dt) : NULL, dt, ndim, dim);
 }
 
-static op_call update_of(const optimizer *o, const stretch *s, bool ready) {
+static op_call update_call(const optimizer *o, const update_range *s, bool ready) {
     const model_param *q = model_param_at(o->m, s->param);
     bool matrix = s->r->takes == TAKES_MATRIX;
     const int64_t *dim = matrix ? q->local : &s->count;
     int ndim = matrix ? 2 : 1;
     op_call c = { .op = s->r->op, .attr = s->attr };
-    c.in[0] = view(o, ready, s->b.grad, DT_F32, s->at, ndim, dim);
-    c.out[0] = view(o, ready, s->b.master, s->b.master_dt, s->at, ndim, dim);
-    if (s->b.copy >= 0) c.out[s->r->copy] = view(o, ready, s->b.copy, s->b.dt, s->at, ndim, dim);
+    c.in[0] = region_view(o, ready, s->b.grad, DT_F32, s->at, ndim, dim);
+    c.out[0] = region_view(o, ready, s->b.master, s->b.master_dt, s->at, ndim, dim);
+    if (s->b.copy >= 0)
+        c.out[s->r->copy] = region_view(o, ready, s->b.copy, s->b.dt, s->at, ndim, dim);
     for (int k = 0; k < s->r->states; k++) {
         bool rows = s->r->state[k].shape == AS_ROWS, cols = s->r->state[k].shape == AS_COLS;
         int64_t bytes = (int64_t)block8_bytes(s->count);
-        c.out[1 + k] = rule_in_bytes(s->r, k) ? view(o, ready, s->state[k], DT_U8, 0, 1, &bytes)
-                       : rows || cols ? view(o, ready, s->state[k], DT_F32, 0, 1, &q->local[cols])
-                                      : view(o, ready, s->state[k], DT_F32, 0, ndim, dim);
+        c.out[1 + k] =
+            rule_in_bytes(s->r, k) ? region_view(o, ready, s->state[k], DT_U8, 0, 1, &bytes)
+            : rows || cols ? region_view(o, ready, s->state[k], DT_F32, 0, 1, &q->local[cols])
+                           : region_view(o, ready, s->state[k], DT_F32, 0, ndim, dim);
     }
     return c;
 }
 
-static op_call sqnorm_of(float *grad, int64_t n, int64_t copies, bool add, const tensor *sum) {
+static op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tensor *sum) {
     op_call c = { .op = OP_SQNORM, .accumulate = add };
     c.attr.scale.by = (float)(1.0 / (double)copies);
     c.in[0] = tensor_of(grad, DT_F32, 1, &n);
@@ -102,53 +106,56 @@ static op_call sqnorm_of(float *grad, int64_t n, int64_t copies, bool add, const
     return c;
 }
 
-static bool goes_aside(const stretch *s) {
+static bool on_side_queue(const update_range *s) {
     return s->attr.update.host_state && s->r->takes == TAKES_ANY;
 }
 
-static size_t state_bytes(const optimizer *o, const stretch *s) {
-    op_call c = update_of(o, s, false);
+static size_t state_bytes(const optimizer *o, const update_range *s) {
+    op_call c = update_call(o, s, false);
     size_t sum = 0;
     for (int k = 0; k < s->r->states; k++) sum += tensor_bytes(&c.out[1 + k]);
     return sum;
 }
 
-/* Puts a part of all state in the host's memory, as whole stretches: the last layers' first, then what
- * lies outside the blocks. */
-static void offload(optimizer *o, plan *p) {
+/* Places a share of the state in host memory, as whole ranges: the last layers first, then what lies
+ * outside the blocks. */
+static void offload_state(optimizer *o, plan *p) {
     double all = 0, moved = 0;
-    for (int i = 0; i < o->stretches; i++) all += (double)state_bytes(o, &o->stretch[i]);
+    for (int i = 0; i < o->ranges; i++) all += (double)state_bytes(o, &o->range[i]);
     for (int layer = model_conf(o->m)->layers - 1; layer >= -1; layer--)
-        for (int i = 0; i < o->stretches; i++) {
-            stretch *s = &o->stretch[i];
+        for (int i = 0; i < o->ranges; i++) {
+            update_range *s = &o->range[i];
             double own = (double)state_bytes(o, s);
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
-            s->attr.update.host_state = o->far = true;
+            s->attr.update.host_state = o->on_host = true;
             plan_join_at(p, layer);
             moved += own;
         }
 }
 
-static void reserve(optimizer *o, plan *p) {
+/* Reserves state and workspace; refuses an update that the backend cannot run. */
+static err reserve_memory(optimizer *o, plan *p) {
     const op_backend *b = o->s.backend;
     int64_t most = 1;
-    for (int i = 0; i < o->stretches; i++) {
-        stretch *s = &o->stretch[i];
-        op_call c = update_of(o, s, false);
+    for (int i = 0; i < o->ranges; i++) {
+        update_range *s = &o->range[i];
+        op_call c = update_call(o, s, false);
         for (int k = 0; k < s->r->states; k++)
             s->state[k] = (s->attr.update.host_state ? plan_region_host : plan_region)(
                 p, "optimizer", tensor_bytes(&c.out[1 + k]));
-        workroom *room = goes_aside(s) ? &o->aside : &o->work;
-        room->bytes = MAX(room->bytes, ops_workspace(b, &c, plan_threads(p)));
+        TRY(ops_check(b, &c));
+        workspace *w = on_side_queue(s) ? &o->side : &o->work;
+        w->bytes = MAX(w->bytes, ops_workspace(b, &c, plan_threads(p)));
         most += s->count;
     }
     tensor sum = tensor_of(NULL, DT_F32, 1, (int64_t[]){ 2 });
-    op_call c = sqnorm_of(NULL, most, 1, false, &sum);
+    op_call c = sqnorm_call(NULL, most, 1, false, &sum);
     o->work.bytes = MAX(o->work.bytes, ops_workspace(b, &c, plan_threads(p)));
     o->work.region = plan_region(p, "work", o->work.bytes);
-    o->aside.region = plan_region(p, "work", o->aside.bytes);
+    o->side.region = plan_region(p, "work", o->side.bytes);
     o->sum = plan_region(p, "work", tensor_bytes(&sum));
+    return OK;
 }
 
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) {
@@ -163,10 +170,14 @@ err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **
     o->params = model_params(m);
     o->slot = mem_alloc((size_t)o->params * sizeof *o->slot);
     o->order = mem_alloc((size_t)o->params * sizeof *o->order);
-    o->stretch = mem_alloc((size_t)o->params * sizeof *o->stretch);
-    lay_out(o, rank);
-    if (s->offload > 0) offload(o, p);
-    reserve(o, p);
+    o->range = mem_alloc((size_t)o->params * sizeof *o->range);
+    make_ranges(o, rank);
+    if (s->offload > 0) offload_state(o, p);
+    err e = reserve_memory(o, p);
+    if (e) {
+        optim_free(o);
+        return err_trail(e, __FILE__, __LINE__);
+    }
     *out = o;
     return OK;
 }
@@ -177,7 +188,7 @@ void optim_free(optimizer *o) {
     exec_tape_drop(o->p, &o->updates);
     free(o->slot);
     free(o->order);
-    free(o->stretch);
+    free(o->range);
     free(o);
 }
 
@@ -189,12 +200,12 @@ typedef struct step_run {
     tensor sum;
 } step_run;
 
-static step_run run_of(optimizer *o, exec *x) {
+static step_run start_step(optimizer *o, exec *x) {
     return (step_run){ o, x, exec_step(x),
                        tensor_of(plan_data(o->p, o->sum), DT_F32, 1, (int64_t[]){ 2 }) };
 }
 
-static void make_call_in(const step_run *r, op_call *c, const workroom *w) {
+static void run_call_in(const step_run *r, op_call *c, const workspace *w) {
     op_run run = { .pool = r->x->pool,
                    .workspace = plan_data(r->o->p, w->region),
                    .workspace_bytes = w->bytes,
@@ -203,34 +214,34 @@ static void make_call_in(const step_run *r, op_call *c, const workroom *w) {
     c->run = &run;
     exec_call(r->x, c);
 }
-static void make_call(const step_run *r, op_call *c) { make_call_in(r, c, &r->o->work); }
+static void run_call(const step_run *r, op_call *c) { run_call_in(r, c, &r->o->work); }
 
-static float *grad_of(const optimizer *o, const slot *t) {
-    const stretch *s = &o->stretch[t->stretch];
+static float *grad_of(const optimizer *o, const param_slot *t) {
+    const update_range *s = &o->range[t->range];
     return (float *)plan_data(o->p, s->b.grad) + s->at + t->at;
 }
 
-/* Gradients lie one behind the other in the arena, with less than a page of zeros between them: most
- * of them are one call. */
+/* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
+ * call. */
 static void add_squares(const step_run *r) {
     const optimizer *o = r->o;
     bool add = false;
     for (int i = 0; i < o->ordered;) {
-        const slot *first = &o->slot[o->order[i]];
+        const param_slot *first = &o->slot[o->order[i]];
         float *from = grad_of(o, first), *to = from;
         for (; i < o->ordered; i++) {
-            const slot *t = &o->slot[o->order[i]];
+            const param_slot *t = &o->slot[o->order[i]];
             int64_t gap = (char *)grad_of(o, t) - (char *)to;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
-            if (gap && !gaps_are_zero(o)) break;
+            if (gap && !padding_is_zero(o)) break;
             to = grad_of(o, t) + t->count;
         }
-        op_call c = sqnorm_of(from, to - from, first->copies, add, &r->sum);
-        make_call(r, &c);
+        op_call c = sqnorm_call(from, to - from, first->copies, add, &r->sum);
+        run_call(r, &c);
         add = true;
     }
     op_call none = { .op = OP_ZERO, .out = { r->sum } };
-    if (!add) make_call(r, &none);
+    if (!add) run_call(r, &none);
 }
 
 static err sum_over_ranks(const step_run *r) {
@@ -246,7 +257,7 @@ static err sum_over_ranks(const step_run *r) {
 }
 
 err optim_grad_norm(optimizer *o, exec *x, double *norm) {
-    step_run r = run_of(o, x);
+    step_run r = start_step(o, x);
     float sum[2];
     step_state now;
     add_squares(&r);
@@ -260,18 +271,18 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
 static void clip_rows(const step_run *r) {
     const optimizer *o = r->o;
     for (int i = 0; i < o->ordered; i++) {
-        const slot *t = &o->slot[o->order[i]];
-        const stretch *s = &o->stretch[t->stretch];
+        const param_slot *t = &o->slot[o->order[i]];
+        const update_range *s = &o->range[t->range];
         const model_param *q = model_param_at(o->m, o->order[i]);
         if (!rule_clips_rows(&o->s, model_conf(o->m), q)) continue;
         op_call c = { .op = OP_AGC, .attr = s->attr };
-        c.in[0] = view(o, true, s->b.master, DT_F32, s->at + t->at, 2, q->local);
-        c.out[0] = view(o, true, s->b.grad, DT_F32, s->at + t->at, 2, q->local);
-        make_call(r, &c);
+        c.in[0] = region_view(o, true, s->b.master, DT_F32, s->at + t->at, 2, q->local);
+        c.out[0] = region_view(o, true, s->b.grad, DT_F32, s->at + t->at, 2, q->local);
+        run_call(r, &c);
     }
 }
 
-/* ---- a step: the norm, the updates, and beside what follows those whose state is far away -- */
+/* ---- a step: the norm, the updates, and on the side queue those whose state is in host memory -- */
 static err clip_calls(void *ctx) {
     const step_run *r = ctx;
     op_call clip = { .op = OP_CLIP, .in = { r->sum } };
@@ -279,30 +290,30 @@ static err clip_calls(void *ctx) {
     clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
     add_squares(r);
     TRY(sum_over_ranks(r));
-    make_call(r, &clip);
+    run_call(r, &clip);
     clip_rows(r);
     return OK;
 }
 
-static err near_calls(void *ctx) {
+static err device_updates(void *ctx) {
     const step_run *r = ctx;
-    for (int i = 0; i < r->o->stretches; i++) {
-        if (goes_aside(&r->o->stretch[i])) continue;
-        op_call c = update_of(r->o, &r->o->stretch[i], true);
-        make_call(r, &c);
+    for (int i = 0; i < r->o->ranges; i++) {
+        if (on_side_queue(&r->o->range[i])) continue;
+        op_call c = update_call(r->o, &r->o->range[i], true);
+        run_call(r, &c);
     }
     return OK;
 }
 
 /* In the order in which the next step reads the weights: it waits for one layer at a time. */
-static void far_calls(const step_run *r) {
+static void host_updates(const step_run *r) {
     for (int layer = -1; layer < model_conf(r->o->m)->layers; layer++) {
         exec_side_begin(r->x);
-        for (int i = 0; i < r->o->stretches; i++) {
-            const stretch *s = &r->o->stretch[i];
-            if (s->b.layer != layer || !goes_aside(s)) continue;
-            op_call c = update_of(r->o, s, true);
-            make_call_in(r, &c, &r->o->aside);
+        for (int i = 0; i < r->o->ranges; i++) {
+            const update_range *s = &r->o->range[i];
+            if (s->b.layer != layer || !on_side_queue(s)) continue;
+            op_call c = update_call(r->o, s, true);
+            run_call_in(r, &c, &r->o->side);
         }
         exec_side_end(r->x, layer + 1);
     }
@@ -310,13 +321,14 @@ static void far_calls(const step_run *r) {
 
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     if (!isfinite(lr) || !(max_norm >= 0))
-        return ERR("an update with learning rate %g and gradients of at most %g", lr, max_norm);
+        return ERR("the update got learning rate %g and maximum gradient norm %g", lr, max_norm);
     x->step.update.lr = (float)lr;
     x->step.update.max_norm = (float)max_norm;
-    x->step.update.chance = x->step.dropout; /* which the next step changes before this one ends */
-    if (o->far) exec_join(x, OP_ALL_EVENTS); /* the step block is about to change */
-    step_run r = run_of(o, x);
+    x->step.update.rounding =
+        x->step.dropout; /* which the next step changes before this one ends */
+    if (o->on_host) exec_join(x, OP_ALL_EVENTS); /* the step block is about to change */
+    step_run r = start_step(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
-    if (o->far) far_calls(&r);
-    return exec_replay(x, &o->updates, near_calls, &r);
+    if (o->on_host) host_updates(&r);
+    return exec_replay(x, &o->updates, device_updates, &r);
 }

@@ -7,9 +7,9 @@
  *     TRY(plan_commit(p));
  *     TRY(optim_step(o, &x, 3e-4, 1.0));                      // after each step: norm, clip, update
  *
- * A step is a list of op calls over the buckets this rank stores: one call for all parameters that
- * lie side by side and follow the same rule. The gradient's norm, and what follows from it, stays
- * where the kernels are: nothing waits. Gradients must be reduced already.
+ * A step is a list of op calls over the buckets this rank stores: one call for all contiguous
+ * parameters that follow the same rule. The gradient's norm, and what follows from it, stays on the
+ * device: nothing waits. Gradients must be reduced already.
  */
 #ifndef INGOT_OPTIM_H
 #define INGOT_OPTIM_H
@@ -23,23 +23,23 @@ typedef enum {
     OPTIM_ADAMW, /* decay of the weights themselves */
     OPTIM_ADAFACTOR,
     OPTIM_LION,
-    OPTIM_ADAM8BIT, /* AdamW with block-quantised moments: ops/block8.h */
+    OPTIM_ADAM8BIT, /* AdamW with block-quantized moments: ops/block8.h */
     OPTIM_MUON,     /* hidden matrices; AdamW for the rest */
 } optim_kind;
 
-/* A rule reads what it has a name for: SGD nothing but the decay; Lion beta1 and beta2; Adafactor
- * only the decay, its other numbers being the paper's (eps 1e-30, clipping of updates at 1, moments
- * that decay by 1 - t^-0.8). Decay is of matrices only: decoupled (p *= 1 - lr decay), but through
- * the gradient for SGD, momentum and Adam. */
+/* A rule reads the settings it has a use for: SGD only the decay; Lion beta1 and beta2; Adafactor only
+ * the decay, its other constants being the paper's (eps 1e-30, updates clipped at 1, moments that decay
+ * by 1 - t^-0.8). Only matrices decay: decoupled (p *= 1 - lr decay), but through the gradient for SGD,
+ * momentum and Adam. */
 typedef struct optim_settings {
     optim_kind kind;
     double beta1, beta2, eps, weight_decay;
     double momentum; /* momentum, Muon */
     bool nesterov;   /* momentum, Muon */
-    double agc;      /* adaptive clipping: longest row of the gradient, as a part of the row of
-                      * weights; 0: off. Vectors and the head are never clipped so. */
-    double offload; /* part of the state kept in the host's memory, where the backend is a device */
-    int64_t growth_interval;   /* fp16: good steps before the loss scale doubles; 0: it has none */
+    double agc;      /* adaptive clipping: largest norm of a gradient row relative to its row of
+                      * weights; 0: off. Vectors and the head are never clipped this way. */
+    double offload;  /* share of the state kept in host memory, where the backend is a device */
+    int64_t growth_interval; /* fp16: good steps before the loss scale doubles; 0: no loss scale */
     const op_backend *backend; /* the plan's; NULL: the CPU's best */
 } optim_settings;
 
@@ -53,12 +53,12 @@ typedef struct optimizer optimizer;
 err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
-/* State is zero after plan_commit: nothing more to initialise. What is carried from step to step
- * beside it (the count of updates, the loss scale) is the executor's step_state, set on resume. */
+/* State is zero after plan_commit: nothing more to initialize. What else is carried from step to step
+ * (the count of updates, the loss scale) is the executor's step_state, set on resume. */
 
-/* One update of the master weights and of the copies that products read, queued. Gradients are
+/* One update of the master weights and of the copies that programs read, queued. Gradients are
  * divided by the loss scale and, where their norm is above max_norm, scaled down to it (0: never).
- * The norm counts each element of the whole model once, whatever the layout, and is the same bits on
+ * The norm counts each element of the whole model once, whatever the layout, and is bit-identical on
  * every rank. Where it is not finite nothing changes, but for the loss scale: see ops/clip.h, and
  * step_state for what the host reads of it later. With agc gradients are clipped in place.
  * An error, before anything is queued, when lr is not finite or max_norm negative. */
@@ -71,7 +71,7 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 double optim_clip(double norm, double max_norm);
 
 /* State by parameter, for checkpoints: state k ("m", "v", "row", ...) of a parameter, as fp32.
- * 8-bit moments are given and taken dequantised; taking what was given restores the same bits. */
+ * 8-bit moments are read and written dequantized; writing back what was read is bit-exact. */
 int optim_states(const optimizer *o, int param);
 const char *optim_state_name(const optimizer *o, int param, int k);
 /* Elements of the state that lie on this rank: those of the parameter's own slice (in its order)

@@ -1,4 +1,4 @@
-/* What the optimizer is made of: rules, the stretches they run over, where their state lies. */
+/* What the optimizer is made of: rules, the ranges they run over, where their state lies. */
 #ifndef INGOT_OPTIM_INTERNAL_H
 #define INGOT_OPTIM_INTERNAL_H
 
@@ -30,42 +30,42 @@ static inline bool rule_in_bytes(const rule *r, int k) {
 }
 
 /* ---- the optimizer ----------------------------------------------------------------------- */
-/* Parameters side by side in a bucket that one call updates, with what lies between them: zeros,
- * which stay zeros. State has the stretch's own size and order. */
-typedef struct stretch {
+/* Contiguous parameters of a bucket that one call updates, with the padding between them: zeros, which
+ * stay zeros. State has the range's own size and order. */
+typedef struct update_range {
     const rule *r;
     bucket_view b;
     int64_t at, count;     /* elements of the view */
-    int param;             /* its first; its only one where a call takes no more */
+    int param;             /* its first; its only one where a call takes a single parameter */
     int state[MAX_STATES]; /* plan regions */
-    op_attr attr;          /* update.host_state: state is in the host's memory */
-} stretch;
+    op_attr attr;          /* update.host_state: state is in host memory */
+} update_range;
 
-typedef struct slot { /* a parameter, or the slice of it that lies here */
-    int stretch;      /* -1: nothing lies here */
-    int64_t at;       /* in the stretch */
+typedef struct param_slot { /* a parameter, or the slice of it that this rank stores */
+    int range;              /* -1: this rank stores none of it */
+    int64_t at;             /* in the range */
     int64_t count;
     int64_t copies; /* ranks that hold the same elements */
-} slot;
+} param_slot;
 
-typedef struct workroom {
+typedef struct workspace {
     int region;
     size_t bytes;
-} workroom;
+} workspace;
 
 struct optimizer {
     optim_settings s;
     const model *m;
     const plan *p;
     mesh mesh;
-    slot *slot; /* [params] */
-    int *order; /* [ordered] parameters as they lie in memory, those of which something lies here */
+    param_slot *slot; /* [params] */
+    int *order;       /* [ordered] parameters this rank stores, in memory order */
     int params, ordered;
-    stretch *stretch;
-    int stretches;
-    bool far; /* some of them have state in the host's memory */
-    int sum;  /* plan region: the gradient's square sum */
-    workroom work, aside;
+    update_range *range;
+    int ranges;
+    bool on_host;         /* some of them have state in host memory */
+    int sum;              /* plan region: the gradient's square sum */
+    workspace work, side; /* side: of calls on the side queue */
     exec_tape clip, updates;
 };
 

@@ -23,7 +23,7 @@ static const rule factors_vector = {
 static const struct {
     const char *name;
     const rule *hidden, *matrix, *vector; /* matrix: those outside the blocks */
-    bool normalised;                      /* an update's size does not follow the gradient's */
+    bool normalized;                      /* an update's size does not follow the gradient's */
 } kinds[] = {
     [OPTIM_SGD] = { "sgd", &sgd, &sgd, &sgd, false },
     [OPTIM_MOMENTUM] = { "momentum", &momentum, &momentum, &momentum, false },
@@ -36,7 +36,7 @@ static const struct {
 };
 static const double ADAFACTOR_EPS = 1e-30, AGC_EPS = 1e-3;
 
-/* ---- what can be done -------------------------------------------------------------------- */
+/* ---- what is supported ------------------------------------------------------------------- */
 static err check_settings(const optim_settings *s) {
     const struct {
         const char *name;
@@ -46,7 +46,7 @@ static err check_settings(const optim_settings *s) {
         if (!(below_one[i].value >= 0 && (float)below_one[i].value < 1))
             return err_hint(ERR("optimizer.%s is %.10g, expected 0 or more and below 1",
                                 below_one[i].name, below_one[i].value),
-                            "kernels compute in fp32, where what is nearer to 1 than 6e-8 is 1");
+                            "kernels compute in fp32, where anything closer to 1 than 6e-8 is 1");
     if (!(s->offload >= 0 && s->offload <= 1))
         return ERR("optimizer.offload is %g, expected 0 to 1", s->offload);
     if (!(s->eps >= 0) || !(s->weight_decay >= 0) || !(s->agc >= 0))
@@ -58,7 +58,7 @@ static err check_settings(const optim_settings *s) {
 static err check_layout(const optim_settings *s, const model *m) {
     const model_layout *l = model_lay(m);
     const char *name = kinds[s->kind].name;
-    if (model_conf(m)->mup && !kinds[s->kind].normalised)
+    if (model_conf(m)->mup && !kinds[s->kind].normalized)
         return err_hint(ERR("model.mup has no learning rates for %s", name),
                         "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
     bool needs_matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
@@ -68,20 +68,21 @@ static err check_layout(const optim_settings *s, const model *m) {
     const char *what = needs_matrices ? name : "training.agc";
     if (tp > 1)
         return err_hint(
-            ERR("%s needs whole matrices, which tensor parallelism over %d ranks cuts", what, tp),
+            ERR("%s needs whole matrices, but tensor parallelism shards them over %d ranks", what,
+                tp),
             "use another optimizer, or tensor_parallel_degree 1");
-    return err_hint(ERR("%s needs whole matrices, which ZeRO-3 over %d ranks cuts", what, dp),
+    return err_hint(ERR("%s needs whole matrices, but ZeRO-3 shards them over %d ranks", what, dp),
                     "use another optimizer, or keep parameters whole on every rank");
 }
 
-/* Weights kept in bf16 are rounded by chance as they are stored, which kernels of whole matrices do
- * not do. */
+/* Weights kept in bf16 are rounded stochastically as they are stored, which the kernels that need whole
+ * matrices do not do. */
 static err check_master(const optim_settings *s, const model *m) {
     const model_layout *l = model_lay(m);
     if (l->master != DT_BF16) return OK;
     if (l->dt != DT_BF16)
-        return err_hint(ERR("optimizer.master=bf16 keeps the weights that products read, and they "
-                            "read %s",
+        return err_hint(ERR("optimizer.master=bf16 needs a model that computes in bf16, this one "
+                            "computes in %s",
                             dt_name(l->dt)),
                         "set precision=bf16, or optimizer.master=fp32");
     bool matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;

@@ -1,4 +1,4 @@
-/* State by parameter, for checkpoints. A stretch holds the state of its parameters in their order,
+/* State by parameter, for checkpoints. A range holds the state of its parameters in their order,
  * and each of them begins a block where moments are in bytes (ops/block8.h). */
 #include "optim_internal.h"
 
@@ -16,10 +16,10 @@ const char *optim_state_name(const optimizer *o, int param, int k) {
 }
 
 int64_t optim_state_count(const optimizer *o, int param, int k) {
-    const slot *t = &o->slot[param];
+    const param_slot *t = &o->slot[param];
     const model_param *q = model_param_at(o->m, param);
-    if (t->stretch < 0) return 0;
-    switch (o->stretch[t->stretch].r->state[k].shape) {
+    if (t->range < 0) return 0;
+    switch (o->range[t->range].r->state[k].shape) {
     case AS_ROWS: return q->local[0];
     case AS_COLS: return q->local[1];
     default: return t->count;
@@ -27,18 +27,18 @@ int64_t optim_state_count(const optimizer *o, int param, int k) {
 }
 
 /* Where a parameter's state begins. */
-typedef struct place_of_state {
+typedef struct state_view {
     char *at;
     float *scale; /* of its first block, in bytes */
     bool bytes, sign;
-} place_of_state;
+} state_view;
 
-static place_of_state find(const optimizer *o, int param, int k) {
-    const slot *t = &o->slot[param];
-    const stretch *s = &o->stretch[t->stretch];
+static state_view view_state(const optimizer *o, int param, int k) {
+    const param_slot *t = &o->slot[param];
+    const update_range *s = &o->range[t->range];
     char *base = plan_data(o->p, s->state[k]);
-    place_of_state f = { .bytes = rule_in_bytes(s->r, k),
-                         .sign = s->r->state[k].shape == AS_SIGNED_BYTES };
+    state_view f = { .bytes = rule_in_bytes(s->r, k),
+                     .sign = s->r->state[k].shape == AS_SIGNED_BYTES };
     f.at = base + (size_t)t->at * (f.bytes ? 1 : sizeof(float));
     if (f.bytes) f.scale = block8_scales(base, s->count) + t->at / BLOCK8;
     return f;
@@ -47,7 +47,7 @@ static place_of_state find(const optimizer *o, int param, int k) {
 err optim_state_get(const optimizer *o, int param, int k, float *to) {
     int64_t n = optim_state_count(o, param, k), blocks = block8_count(n);
     if (!n) return OK;
-    place_of_state f = find(o, param, k);
+    state_view f = view_state(o, param, k);
     if (!f.bytes) return plan_get(o->p, to, f.at, (size_t)n * sizeof *to);
     uint8_t *codes = mem_alloc((size_t)(blocks * BLOCK8));
     float *scales = mem_alloc((size_t)blocks * sizeof *scales), block[BLOCK8];
@@ -65,7 +65,7 @@ err optim_state_get(const optimizer *o, int param, int k, float *to) {
 void optim_state_set(optimizer *o, int param, int k, const float *from) {
     int64_t n = optim_state_count(o, param, k), blocks = block8_count(n);
     if (!n) return;
-    place_of_state f = find(o, param, k);
+    state_view f = view_state(o, param, k);
     if (!f.bytes) {
         plan_put(o->p, f.at, from, (size_t)n * sizeof *from);
         return;

@@ -26,13 +26,13 @@ static void share_in_place(prog *p, op_list *l) {
         prog_val *x = &p->val[a], *z = &p->val[y];
         if (x->cls != VC_TEMP || (z->cls != VC_TEMP && z->cls != VC_SAVED)) continue;
         if (x->dt != z->dt || val_bytes(x) != val_bytes(z)) continue;
-        bool sole = true; /* nobody reads a later, nor another operand of this op */
+        bool sole = true; /* nothing reads a later, nor does another operand of this op */
         for (int k = 1; k < OP_MAX_IN; k++)
             sole &= o->in[k] == VAL_NONE || val_root(p, o->in[k]) != a;
         for (int j = i + 1; j < l->n; j++)
             for (int k = 0; k < OP_MAX_IN; k++)
                 sole &= l->op[j].in[k] == VAL_NONE || val_root(p, l->op[j].in[k]) != a;
-        /* a communication under way may still be reading a */
+        /* a communication in flight may still be reading a */
         for (int j = 0; j < l->n; j++)
             sole &= !(l->op[j].phase == COMM_WAIT && l->op[j].pair < i && j > i &&
                       val_root(p, l->op[j].in[0]) == a);

@@ -713,7 +713,7 @@ int main(int argc, char **argv) {
     stop(ops_cuda_open(0, flags, &t.gpu));
     t.step = (step_block){ .loss_grad = 0.013f, .dropout = rng_key_of(seed, 2) };
     t.step.update.lr = 1e-2f, t.step.update.max_norm = 1;
-    t.step.update.chance = rng_key_of(seed, 3);
+    t.step.update.rounding = rng_key_of(seed, 3);
     t.step.now.grad_scale = 0.8f, t.step.now.count = 7;
     void *p = NULL;
     stop(t.gpu->device->map(t.gpu->context, sizeof t.step, &p));

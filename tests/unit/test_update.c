@@ -489,7 +489,7 @@ static void a_skipped_step_changes_nothing(void **state) {
 /* p - g on n weights from element `first` of a bucket on; p is rounded stochastically. */
 static void narrow_step(const op_backend *b, uint16_t *p, float *g, int64_t n, int64_t first,
                         uint32_t site, int64_t count, pool *threads) {
-    step_block step = { .update = { .lr = 1, .chance = rng_key_of(4, 4) } };
+    step_block step = { .update = { .lr = 1, .rounding = rng_key_of(4, 4) } };
     step.now = (step_state){ .grad_scale = 1, .count = count };
     op_run run = { .step = &step, .pool = threads };
     op_call c = { .op = OP_UPDATE_SGD, .run = &run };

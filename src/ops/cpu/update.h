@@ -160,7 +160,7 @@ static inline uint16_t round_by(float x, uint32_t chance) {
 static inline void update_round(const op_call *c, const float *x, int64_t at, int64_t n) {
     const step_block *s = c->run->step;
     uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[PHILOX_WORDS];
-    philox_prefix prefix = philox_prepare(s->update.chance, head);
+    philox_prefix prefix = philox_prepare(s->update.rounding, head);
     uint16_t *p = (uint16_t *)c->out[0].data + at;
     int64_t index = c->attr.update.first + at, end = index + n;
     for (int64_t i = index; i < end;) {

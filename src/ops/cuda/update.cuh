@@ -61,7 +61,7 @@ static __device__ factors factors_of(const update_attr &a, const step_block *s) 
     f.step = lr * root_bias / bias(a.beta1, s->now.count);
     f.eps = a.eps * root_bias;
     f.skip = s->now.skip;
-    f.key = make_uint2(s->update.chance.k[0], s->update.chance.k[1]);
+    f.key = make_uint2(s->update.rounding.k[0], s->update.rounding.k[1]);
     f.count = (uint32_t)s->now.count;
     return f;
 }
