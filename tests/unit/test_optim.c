@@ -324,7 +324,7 @@ static void assert_refused(optim_settings s, model_layout l, bool mup, const cha
 static void bad_settings_are_refused(void **state) {
     model_layout plain = { .mesh = { .size = { 1, 1 } } }, tp = { .mesh = { .size = { 1, 2 } } };
     model_layout zero3 = { .mesh = { .size = { 2, 1 } }, .zero3 = true };
-    assert_refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, which tensor");
+    assert_refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, but tensor");
     assert_refused(settings_of(OPTIM_ADAFACTOR), zero3, false,
                    "adafactor needs whole matrices, which ZeRO");
     optim_settings s = settings_of(OPTIM_ADAMW);
