@@ -326,7 +326,7 @@ static void bad_settings_are_refused(void **state) {
     model_layout zero3 = { .mesh = { .size = { 2, 1 } }, .zero3 = true };
     assert_refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, but tensor");
     assert_refused(settings_of(OPTIM_ADAFACTOR), zero3, false,
-                   "adafactor needs whole matrices, which ZeRO");
+                   "adafactor needs whole matrices, but ZeRO");
     optim_settings s = settings_of(OPTIM_ADAMW);
     s.agc = 0.01;
     assert_refused(s, zero3, false, "training.agc needs whole matrices");
