@@ -332,7 +332,7 @@ static void bad_settings_are_refused(void **state) {
     assert_refused(s, zero3, false, "training.agc needs whole matrices");
     assert_refused(settings_of(OPTIM_SGD), plain, true, "model.mup has no learning rates for sgd");
     model_layout narrow = { .mesh = { .size = { 1, 1 } }, .master = DT_BF16 };
-    assert_refused(settings_of(OPTIM_ADAMW), narrow, false, "and they read fp32");
+    assert_refused(settings_of(OPTIM_ADAMW), narrow, false, "computes in fp32");
     narrow.dt = DT_BF16;
     assert_refused(settings_of(OPTIM_MUON), narrow, false, "muon needs weights in fp32");
     assert_refused(settings_of(OPTIM_ADAFACTOR), narrow, false, "adafactor needs weights in fp32");
