@@ -1,13 +1,7 @@
-/* A Hugging Face folder, written beside its name and renamed when it is complete:
- *
- *     FOLDER.tmp/  config.json  model.safetensors  tokenizer.json ...      write
- *     FOLDER -> FOLDER.old, FOLDER.tmp -> FOLDER                           rename
- *     FOLDER.old                                                           remove
- *
- * A failure before the renames leaves FOLDER as it was. tokenizer_config.json names the class that
- * reads tokenizer.json as it is: without it transformers substitutes the family's own splitting of
- * text, and other ids. */
-#include <errno.h>
+/* A Hugging Face folder, written under another name and renamed when it is complete: a failure leaves an
+ * earlier FOLDER as it was, a success nothing of it. tokenizer_config.json names the class that reads
+ * tokenizer.json as it is: without it some versions of transformers split text in the family's own
+ * way, which gives other ids. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -139,9 +133,13 @@ static bool is_of_a_model(const char *name) {
 
 /* What is there is replaced only where an export wrote it. */
 static err check_replaceable(const char *folder) {
+    const char *slash = strrchr(folder, '/'), *last = slash ? slash + 1 : folder;
     char **names;
     int n;
     err e = OK;
+    if (!*last || !strcmp(last, ".") || !strcmp(last, ".."))
+        return err_hint(ERR("cannot export to %s: a folder is replaced as a whole", folder),
+                        "give the name of a folder inside it");
     if (!io_exists(folder)) return OK;
     if (!io_is_dir(folder))
         return err_hint(ERR("%s is a file", folder), "choose a folder to export to");
@@ -154,47 +152,42 @@ static err check_replaceable(const char *folder) {
     return e;
 }
 
-static err rename_path(const char *from, const char *to) {
-    if (!rename(from, to)) return OK;
-    return err_hint(ERR("cannot rename %s to %s: %s", from, to, strerror(errno)),
-                    "check that the folder above is writable");
+/* Hidden names beside the folder, which nobody else uses. */
+typedef struct export_paths {
+    str folder, parent, temp, old;
+} export_paths;
+
+static void make_paths(const char *folder, export_paths *p) {
+    *p = (export_paths){ 0 };
+    str_add(&p->folder, "%s", folder);
+    while (p->folder.len > 1 && p->folder.text[p->folder.len - 1] == '/')
+        p->folder.text[--p->folder.len] = 0;
+    const char *slash = strrchr(p->folder.text, '/'), *name = slash ? slash + 1 : p->folder.text;
+    str_add(&p->parent, "%.*s", slash ? (int)(name - p->folder.text) : 2,
+            slash ? p->folder.text : "./");
+    str_add(&p->temp, "%s.%s.ingot-export", p->parent.text, name);
+    str_add(&p->old, "%s.%s.ingot-replaced", p->parent.text, name);
 }
 
-static err replace_folder(const char *parent, const char *temp, const char *folder,
-                          const char *old) {
-    bool there = io_exists(folder);
-    if (there) TRY(rename_path(folder, old));
-    err e = rename_path(temp, folder);
-    if (e && there) err_free(rename_path(old, folder)); /* as it was; the first error counts */
-    if (e) return err_trail(e, __FILE__, __LINE__);
-    return io_remove_tree(parent, old);
+static void free_paths(export_paths *p) {
+    str_free(&p->folder);
+    str_free(&p->parent);
+    str_free(&p->temp);
+    str_free(&p->old);
 }
 
 err hf_export_folder(const char *folder, const hf_export *x) {
     err e = OK;
-    str path = { 0 }, parent = { 0 }, temp = { 0 }, old = { 0 };
-    str_add(&path, "%s", folder);
-    while (path.len > 1 && path.text[path.len - 1] == '/') path.text[--path.len] = 0;
-    const char *slash = strrchr(path.text, '/');
-    str_add(&parent, "%.*s", slash ? (int)(slash - path.text + 1) : 1, slash ? path.text : ".");
-    str_add(&temp, "%s.tmp", path.text);
-    str_add(&old, "%s.old", path.text);
-    TRY_CLEAN(check_replaceable(path.text));
-    TRY_CLEAN(io_make_dirs(parent.text));
-    TRY_CLEAN(io_remove_tree(parent.text, temp.text));
-    TRY_CLEAN(io_make_dirs(temp.text));
-    e = write_files(temp.text, x);
-    if (e) {
-        err_free(io_remove_tree(parent.text, temp.text)); /* the first error counts */
-        e = err_trail(e, __FILE__, __LINE__);
-        goto cleanup;
-    }
-    TRY_CLEAN(io_remove_tree(parent.text, old.text));
-    TRY_CLEAN(replace_folder(parent.text, temp.text, path.text, old.text));
+    export_paths p;
+    make_paths(folder, &p);
+    TRY_CLEAN(check_replaceable(p.folder.text));
+    TRY_CLEAN(io_make_dirs(p.parent.text));
+    TRY_CLEAN(io_remove_tree(p.parent.text, p.temp.text)); /* of an export that was killed */
+    TRY_CLEAN(io_make_dirs(p.temp.text));
+    TRY_CLEAN(write_files(p.temp.text, x));
+    TRY_CLEAN(io_replace_tree(p.parent.text, p.temp.text, p.folder.text, p.old.text));
 cleanup:
-    str_free(&path);
-    str_free(&parent);
-    str_free(&temp);
-    str_free(&old);
+    if (e && p.temp.len) err_free(io_remove_tree(p.parent.text, p.temp.text));
+    free_paths(&p);
     return e;
 }

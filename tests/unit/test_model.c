@@ -6,7 +6,7 @@
 #include "model/model.h"
 
 /* Parameters of the Hugging Face models of these names, counted by transformers. */
-static void test_preset_sizes(void **state) {
+static void presets_have_the_published_sizes(void **state) {
     static const struct {
         const char *name;
         int64_t count;
@@ -27,7 +27,7 @@ static void test_preset_sizes(void **state) {
     }
 }
 
-static void test_every_preset_is_sound(void **state) {
+static void every_preset_is_sound(void **state) {
     int n = 0;
     for (; model_preset_name(n); n++) {
         model_config c;
@@ -43,7 +43,7 @@ static void test_every_preset_is_sound(void **state) {
 }
 
 /* 6 per weight of a product and 12 per layer, width and key, whichever way attention is counted. */
-static void test_flops(void **state) {
+static void flops_count_six_per_weight_and_attention(void **state) {
     model_config c;
     assert_ok(model_preset("llama2-7b", &c));
     double weights = 0;
@@ -104,7 +104,7 @@ static void near(double got, double want) {
     if (fabs(got / want - 1) > 0.02) fail_msg("deviation %g, expected %g", got, want);
 }
 
-static void test_first_weights(void **state) {
+static void initial_weights_have_their_deviation(void **state) {
     model_config c = wide(256);
     opened o = open_model(&c, (mesh){ 0 }, 0, false);
     near(deviation(&o, "embed.tokens"), 0.02);
@@ -128,7 +128,7 @@ static void test_first_weights(void **state) {
 }
 
 /* Every layout starts from the same bits: weights are drawn by global element. */
-static void test_layouts_start_equal(void **state) {
+static void every_layout_starts_from_the_same_weights(void **state) {
     static const struct {
         mesh m;
         bool zero3;
@@ -153,7 +153,7 @@ static void test_layouts_start_equal(void **state) {
     close_model(&one);
 }
 
-static void test_modules(void **state) {
+static void unknown_modules_and_types_are_refused(void **state) {
     model_config c = wide(128);
     model *m;
     err e = model_new(&c, &(model_layout){ .dt = DT_BF16, .modules = "head=fp23" }, &m);
@@ -168,12 +168,12 @@ static void test_modules(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_preset_sizes),
-        cmocka_unit_test(test_every_preset_is_sound),
-        cmocka_unit_test(test_flops),
-        cmocka_unit_test(test_first_weights),
-        cmocka_unit_test(test_layouts_start_equal),
-        cmocka_unit_test(test_modules),
+        cmocka_unit_test(presets_have_the_published_sizes),
+        cmocka_unit_test(every_preset_is_sound),
+        cmocka_unit_test(flops_count_six_per_weight_and_attention),
+        cmocka_unit_test(initial_weights_have_their_deviation),
+        cmocka_unit_test(every_layout_starts_from_the_same_weights),
+        cmocka_unit_test(unknown_modules_and_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
