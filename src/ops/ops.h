@@ -102,7 +102,7 @@ typedef struct step_block {
     rng_key dropout; /* key of this step's dropout masks */
     struct {
         float lr;
-        float max_norm; /* gradients longer than this are scaled down to it; 0: never */
+        float max_norm;   /* gradients longer than this are scaled down to it; 0: never */
         rng_key rounding; /* weights in bf16: key of this step's stochastic rounding */
     } update;
     step_state now;
