@@ -1,4 +1,4 @@
-/* ingot doctor: what this build and this machine can do. */
+/* ingot doctor: what this build and this machine support, and how fast they are. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,7 +16,7 @@ static const cli_arg args[] = {
 };
 const cli_spec cmd_doctor_spec = { "doctor", "[--json]", args, (int)COUNT_OF(args), 0 };
 
-/* ---- bandwidth: a copy, cut over all threads ------------------------------------------------- */
+/* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
 enum { COPY_BYTES = 256 << 20, ROUNDS = 8 };
 typedef struct copy_job {
     char *from, *to;
@@ -28,7 +28,7 @@ static void copy_part(void *ctx, int64_t i, int worker) {
     memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
 }
 
-/* Bytes read and written a second; 0 when there is no memory to try it. */
+/* Bytes read and written per second; 0 when there is not enough memory to measure it. */
 static double copy_rate(pool *p) {
     void *from = NULL, *to = NULL;
     double best = 0;
@@ -57,7 +57,7 @@ typedef struct cpu_findings {
 } cpu_findings;
 
 /* "model name : ..." of /proc/cpuinfo; arm64 has none. */
-static void cpu_name(char *out, size_t room) {
+static void cpu_name(char *out, size_t size) {
     char row[256];
     FILE *f = fopen("/proc/cpuinfo", "r");
     out[0] = 0;
@@ -65,7 +65,7 @@ static void cpu_name(char *out, size_t room) {
         char *value = strchr(row, ':');
         if (!str_starts(row, "model name") || !value) continue;
         value += 1 + strspn(value + 1, " \t");
-        snprintf(out, room, "%.*s", (int)strcspn(value, "\n"), value);
+        snprintf(out, size, "%.*s", (int)strcspn(value, "\n"), value);
     }
     if (f) fclose(f);
 }
@@ -116,13 +116,13 @@ static void print_cpu(const cpu_findings *f) {
     line("threads", "%d", f->threads);
     line("memory", "%s", str_bytes(bytes, sizeof bytes, f->memory));
     line("copy", "%.1f GB/s", f->copy / 1e9);
-    line("instructions", "%s (the last is used)", f->isa);
-    line("products", "our own kernels, no BLAS library");
-    line("fp32", "%.0f GFLOP/s on registers", f->fp32 / 1e9);
+    line("instructions", "%s (the last one is used)", f->isa);
+    line("GEMM", "built-in kernels, no BLAS library");
+    line("fp32", "%.0f GFLOP/s peak, measured in registers", f->fp32 / 1e9);
     if (f->bf16 > 0)
-        line("bf16", "%.0f GFLOP/s on registers", f->bf16 / 1e9);
+        line("bf16", "%.0f GFLOP/s peak, measured in registers", f->bf16 / 1e9);
     else
-        line("bf16", "no instructions for products: train in fp32 here");
+        line("bf16", "no instructions for bf16 GEMMs: train in fp32 here");
 }
 
 static void print_rate(const char *name, double flops, const char *otherwise) {
@@ -140,7 +140,7 @@ static err print_gpu(int number) {
     line("name", "%s, compute capability %d.%d, %d multiprocessors", g.name, g.capability / 10,
          g.capability % 10, g.multiprocessors);
     line("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
-    line("driver", "%s%sserves CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
+    line("driver", "%s%ssupports CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
          g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
     line("libraries", "CUDA %d.%d, cuBLASLt %s, cuDNN %s", g.runtime / 1000, g.runtime % 1000 / 10,
          g.blas, g.dnn);
@@ -150,11 +150,11 @@ static err print_gpu(int number) {
     print_rate("tf32", s.tf32, "could not be measured");
     print_rate("fp16", s.fp16, "could not be measured");
     print_rate("bf16", s.bf16, "could not be measured");
-    print_rate("fp8", s.fp8, "this GPU does not multiply it");
+    print_rate("fp8", s.fp8, "not supported by this GPU");
     return OK;
 }
 
-/* Without a GPU: why. That is what was found, not a failure of the command. */
+/* The reason why no GPU can be used: a finding, not an error of the command. */
 static void print_no_gpu(err why) {
     printf("GPU\n");
     line("none", "%s", err_message(why));

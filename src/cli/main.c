@@ -19,22 +19,22 @@ static const cli_command commands[] = {
       .run = cmd_train,
       .options = true,
       .help =
-          "The same command on a run folder that holds a checkpoint continues it; --fresh starts\n"
-          "over. Ctrl-C finishes the step, saves and stops. --print-config shows the options as\n"
-          "they would be used, --quiet leaves the opening summary out. A GPU computes where the\n"
-          "build and the machine have one; --device=cpu or --device=cuda insists.\n"
+          "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
+          "Ctrl-C finishes the current step, saves a checkpoint and stops. --print-config prints the\n"
+          "resulting config and exits; --quiet omits the summary. The GPU is used if the build and\n"
+          "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
           "\n"
           "Examples\n"
-          "  ingot train configs/tiny.yaml                          a first run, in seconds\n"
+          "  ingot train configs/tiny.yaml                          a small run on built-in text\n"
           "  ingot train configs/tiny.yaml --data.train=book.txt    on your own text\n"
-          "  ingot train --model.preset=gpt2-124m --data.train=shards --precision=bf16\n"
-          "  ingot train configs/tiny.yaml --device=cpu             though there is a GPU\n" },
+          "  ingot train --model.preset=gpt2-124m --data.train=shards --training.steps=\"2e9 tokens\"\n"
+          "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n" },
     { .name = "sample",
       .usage = "RUN [--prompt TEXT] [options]",
-      .summary = "let a trained model write",
+      .summary = "generate text with a trained model",
       .run = cmd_sample,
       .spec = &cmd_sample_spec,
-      .help = "RUN is a run folder, or one checkpoint inside it.\n"
+      .help = "RUN is a run folder or a checkpoint inside one.\n"
               "\n"
               "Examples\n"
               "  ingot sample runs/tiny --prompt \"Once upon a time\"\n"
@@ -43,13 +43,13 @@ static const cli_command commands[] = {
               "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",
-      .summary = "make, clean, tokenize and look at training data",
+      .summary = "generate, filter, deduplicate, tokenize and inspect training data",
       .run = cmd_data,
       .family = &data_family,
       .help = "" },
     { .name = "tokenizer",
       .usage = "SUBCOMMAND ...",
-      .summary = "train a tokenizer; text to ids and back",
+      .summary = "train a tokenizer; encode and decode text",
       .run = cmd_tokenizer,
       .family = &tokenizer_family,
       .help = "" },
@@ -81,25 +81,26 @@ static const cli_command commands[] = {
           "\n" },
     { .name = "doctor",
       .usage = "[--json]",
-      .summary = "say what this build and this machine can do",
+      .summary = "report what this build and this machine support, and how fast they are",
       .run = cmd_doctor,
       .spec = &cmd_doctor_spec,
-      .help = "Measures copies and products for some seconds; writes nothing. Where no GPU can be\n"
-              "used it says why, and what would help.\n"
-              "\n" },
+      .help =
+          "Measures copy bandwidth and GEMM speed for a few seconds; writes no files. If no GPU can\n"
+          "be used, the reason and a remedy are printed.\n"
+          "\n" },
     { .name = "config",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",
-      .summary = "check a config and print it with every default filled in",
+      .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
       .options = true,
       .help =
-          "What is printed is YAML that can be loaded again. --docs prints the reference page of\n"
-          "all options instead, --models the model presets with their sizes.\n"
+          "The output is itself a valid config. --docs prints the reference page of all options\n"
+          "instead, --models the model presets and their sizes.\n"
           "\n"
           "Examples\n"
-          "  ingot config > run.yaml                  a complete file to start from\n"
-          "  ingot config run.yaml                    is this file right, and what does it mean?\n"
-          "  ingot config run.yaml --precision bf16   the same with one option changed\n" },
+          "  ingot config > run.yaml                  a complete config to start from\n"
+          "  ingot config run.yaml                    check a config and show its resolved values\n"
+          "  ingot config run.yaml --precision bf16   the same, with one option overridden\n" },
 };
 
 static const cli_command *find_command(const char *name) {
@@ -109,7 +110,7 @@ static const cli_command *find_command(const char *name) {
 }
 
 static void print_overview(FILE *to) {
-    fprintf(to, "ingot turns text into a trained language model.\n\n"
+    fprintf(to, "ingot trains language models, from raw text to a model that generates text.\n\n"
                 "usage: ingot COMMAND [arguments]\n\n");
     for (size_t i = 0; i < COUNT_OF(commands); i++)
         fprintf(to, "  %-12s %s\n", commands[i].name, commands[i].summary);

@@ -11,7 +11,7 @@
  *     config_free(&c);
  *
  * Checks here concern one option at a time. What ties options together (heads divide dim) is
- * checked where it is used; config_where() tells such an error which line to blame.
+ * checked where it is used; config_where() gives the line to name in such an error.
  */
 #ifndef INGOT_CONFIG_H
 #define INGOT_CONFIG_H
@@ -125,7 +125,7 @@ bool config_list_names(const char *list, int i);
  * holds the list, for the message. */
 err config_list_check(const char *list, const char *name) MUST_USE;
 
-/* ---- what is told to people: each appends to `out` ----------------------------------------- */
+/* ---- output for users: each appends to `out` ------------------------------------------------ */
 void config_print(const config *c, str *out); /* YAML, reloadable to the same values */
 /* The same without options that are still auto: they do not matter to what the config describes. */
 void config_print_used(const config *c, str *out);

@@ -1,4 +1,4 @@
-/* What a config asks of the device, the model, the optimizer and recompute. */
+/* From a config to the device, the layout of the model, the optimizer and recompute. */
 #include "train/train.h"
 
 #include <math.h>

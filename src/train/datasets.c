@@ -185,7 +185,7 @@ static err open_sets(trainer *t) {
     return OK;
 }
 
-/* A run that needs more than the sources may give is better told now. */
+/* A run that needs more data than the mix allows fails now, not at the end. */
 static err check_enough(const trainer *t) {
     int64_t total = loader_total(t->batches);
     if (batch_ramp_windows(&t->ramp, t->stop) <= total) return OK;
@@ -247,7 +247,7 @@ void datasets_step_begin(trainer *t) {
     for (int i = 0; i < t->n_sources; i++) t->sources[i].sum = 0, t->sources[i].valid = 0;
 }
 
-double datasets_add_losses(trainer *t, const flight *f, const float *losses) {
+double datasets_add_losses(trainer *t, const pending_losses *f, const float *losses) {
     double sum = 0;
     for (int64_t row = 0; row < t->rows; row++) {
         run_source *s = &t->sources[f->part[row]];

@@ -1,4 +1,5 @@
-/* The loop. */
+/* The training loop: queue a step, finish the previous one, and do what is due after it: validation, a
+ * sample, a checkpoint. */
 #include "train_internal.h"
 
 #include <math.h>
@@ -88,7 +89,7 @@ static err check_folder(trainer *t) {
 
 static err finish(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
-    TRY(trainer_land(t, &s));
+    TRY(trainer_finish_step(t, &s));
     TRY(check_folder(t));
     TRY(folder_drop_previous(&t->folder));
     int64_t step = t->state.step;

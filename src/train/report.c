@@ -1,3 +1,4 @@
+/* The summary printed before the first step, and RUN/programs. */
 #include "train_internal.h"
 
 #include <stdlib.h>
@@ -15,7 +16,7 @@ static void line(const char *label, const char *fmt, ...) {
     va_end(args);
 }
 
-/* Regions grouped under the words people know. */
+/* The plan's regions, grouped as users know them. */
 static void memory_line(const plan *p) {
     static const struct {
         const char *label, *regions[4];

@@ -104,15 +104,15 @@ void trainer_free(trainer *t) {
     start_free(&t->start);
     optim_free(t->o);
     if (t->p) {
-        plan_drop(t->p, &t->flight.losses);
+        plan_drop(t->p, &t->pending.losses);
         plan_drop(t->p, &t->last.state);
     }
     plan_free(t->p);
     ops_close(t->ops);
     model_free(t->m);
     free(t->losses);
-    free(t->flight.part);
-    free(t->flight.row_valid);
+    free(t->pending.part);
+    free(t->pending.row_valid);
     comm_free(t->x.comm);
     pool_free(t->x.pool);
     json_decref(t->run);

@@ -6,8 +6,8 @@
 #include <string.h>
 
 /* ---- microbatches ------------------------------------------------------------------------ */
-static err flight_take(trainer *t) {
-    flight *f = &t->flight;
+static err read_pending_losses(trainer *t) {
+    pending_losses *f = &t->pending;
     if (!f->open) return OK;
     f->open = false;
     TRY(plan_take(t->p, &f->losses, t->losses));
@@ -15,8 +15,8 @@ static err flight_take(trainer *t) {
     return OK;
 }
 
-static void flight_start(trainer *t, const data_batch *b) {
-    flight *f = &t->flight;
+static void fetch_losses(trainer *t, const data_batch *b) {
+    pending_losses *f = &t->pending;
     size_t rows = (size_t)t->rows;
     f->part = mem_grow(f->part, rows * sizeof *f->part);
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
@@ -28,7 +28,7 @@ static void flight_start(trainer *t, const data_batch *b) {
 }
 
 /* The gradient of the first microbatch alone stands in its accumulator before the second adds to
- * it: its norm against the whole step's tells the noise. */
+ * it: its norm against the whole step's gives the noise scale. */
 static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     double norm;
     TRY(optim_grad_norm(t->o, &t->x, &norm));
@@ -71,10 +71,10 @@ static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step
     return microbatch(t, b);
 }
 
-/* A step still under way when the next one fails is landed: nobody else will, and what went wrong in
- * it went wrong first. */
-static err land_before(trainer *t, err (*landed)(trainer *t), err e) {
-    err before = t->last.open ? landed(t) : OK;
+/* A step that is still in flight when the next one fails is finished first: nothing else would do it,
+ * and its error, if it has one, came first. */
+static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
+    err before = t->last.open ? finish(t) : OK;
     if (!before) return e;
     err_free(e);
     return before;
@@ -87,7 +87,7 @@ static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t to
     return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
 }
 
-err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
+err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     int64_t step = t->state.step + t->last.open;
     int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
     queued_step q = { .small_sq = NAN };
@@ -95,14 +95,14 @@ err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) {
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
     do {
         err e = queue_microbatch(t, &b, step, &q);
-        if (e) return land_before(t, landed, err_trail(e, __FILE__, __LINE__));
-        TRY(flight_take(t)); /* of the microbatch before */
+        if (e) return finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
+        TRY(read_pending_losses(t)); /* of the previous microbatch */
         if (b.microbatch == 0) {
-            if (t->last.open) TRY(landed(t));
+            if (t->last.open) TRY(finish(t));
             datasets_step_begin(t);
             t->last.loss_sum = 0;
         }
-        flight_start(t, &b);
+        fetch_losses(t, &b);
         if (t->cfg->training.noise_scale && b.microbatch == 0 && b.microbatches > 1)
             TRY(small_batch_norm(t, &b, &q));
     } while (b.microbatch + 1 < b.microbatches);
@@ -159,11 +159,11 @@ static err check_skipped(const trainer *t, double loss, double scale) {
         "with a finite loss is kept; remove those after it to continue from there");
 }
 
-err trainer_land(trainer *t, observe_step *s) {
+err trainer_finish_step(trainer *t, observe_step *s) {
     bool fp16 = model_lay(t->m)->dt == DT_F16;
     queued_step *q = &t->last;
     step_state now;
-    TRY(flight_take(t));
+    TRY(read_pending_losses(t));
     TRY(plan_take(t->p, &q->state, &now));
     q->open = false;
     double loss = q->loss_sum / (double)MAX(q->valid, 1);

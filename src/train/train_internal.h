@@ -36,18 +36,18 @@ typedef struct run_source {
     loader *batches;       /* of a set alone */
     double loss;           /* of a set: at the last validation */
     double sum;            /* of a source: losses of the step */
-    int64_t valid;         /* ... over so many targets */
+    int64_t valid;         /* ... over this many targets */
 } run_source;
 
-/* A microbatch that is queued, its losses on their way. */
-typedef struct flight {
+/* A microbatch that is queued and whose losses are being fetched. */
+typedef struct pending_losses {
     bool open;
     op_ticket losses;
     int32_t *part; /* [rows], as in data_batch; owned */
     int64_t *row_valid;
-} flight;
+} pending_losses;
 
-/* A step that is queued: what the host knew of it then, and what it will learn. */
+/* A step that is queued: what the host knew when it queued it, and what it reads later. */
 typedef struct queued_step {
     bool open;
     op_ticket state; /* the step state after it */
@@ -87,7 +87,7 @@ typedef struct trainer {
     generator gen;
     tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
     float *losses;        /* [rows * seq], of a microbatch */
-    flight flight;
+    pending_losses pending;
     queued_step last; /* the last step that was queued */
     double since;     /* when the step before it was done */
     double average_s; /* of a step */
@@ -178,7 +178,7 @@ err datasets_load(trainer *t) MUST_USE;
 err datasets_begin(trainer *t) MUST_USE;
 void datasets_step_begin(trainer *t);
 /* Adds a microbatch's losses to their sources. @return their sum. */
-double datasets_add_losses(trainer *t, const flight *f, const float *losses);
+double datasets_add_losses(trainer *t, const pending_losses *f, const float *losses);
 /* Logs the windows that the guard rejected. @param rejected how many in the step: added to. */
 err datasets_log_rejected(trainer *t, const data_batch *b, int64_t step,
                           int64_t *rejected) MUST_USE;
@@ -190,11 +190,11 @@ void datasets_free(trainer *t);
 /* @return the tokens of the last step that was queued. */
 int64_t trainer_step_tokens(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
- * step it has `landed` called, if the step before is still under way. */
-err trainer_queue_step(trainer *t, err (*landed)(trainer *t)) MUST_USE;
+ * step it calls `finish`, if the previous step is still in flight. */
+err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;
 /* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
  * scale can mend it. */
-err trainer_land(trainer *t, observe_step *s) MUST_USE;
+err trainer_finish_step(trainer *t, observe_step *s) MUST_USE;
 /* peak.c: what the device can do. */
 /* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
  * only ever slows it down. */
@@ -204,7 +204,7 @@ void trainer_measure_peak(trainer *t);
 double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);
 /* Raises the peak to what a step shows. @param achieved floating point operations per second. */
 void trainer_raise_peak(trainer *t, double achieved);
-/* report.c: what the user is told before the first step. */
+/* report.c: the summary printed before the first step. */
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */
 void trainer_report_changes(const trainer *t);
