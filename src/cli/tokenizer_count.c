@@ -66,6 +66,7 @@ static err count_tokens(const count_args *a, const tokenizer *t, text_inputs *in
     }
     free(c.encoders);
     free(c.ids);
+    if (!e) e = text_counts_check(&counts, "tokenizer count");
     if (!e) print_counts(a, &counts, c.tokens, time_now() - begin);
     return e;
 }

@@ -30,6 +30,7 @@ static err check_outputs(const split_job *j) {
     io_writer *probe = NULL;
     if (j->to) TRY(text_stage_check(&j->stage, j->in, j->to));
     if (!j->report) return OK;
+    TRY(text_inputs_check_output(j->in, j->report));
     TRY(io_writer_open(j->report, &probe));
     io_writer_abort(probe);
     return OK;
@@ -46,7 +47,8 @@ static err make_split(const split_job *j, int split, const char *path) {
 
 static err open_split(const split_job *j, int split, const char *path, spill **out) {
     TRY(spill_open(path, j->sections, j->settings, out));
-    if (*out) return OK;
+    if (*out && !text_inputs_newer(j->in, path)) return OK;
+    spill_close(*out);
     TRY(make_split(j, split, path));
     TRY(spill_open(path, j->sections, j->settings, out));
     BUG_IF(!*out);

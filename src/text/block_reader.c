@@ -69,7 +69,7 @@ err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to
 err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     const input_file *f = &in->files[in->segments[segment].file];
     int64_t from = 0, to = -1;
-    *r = (block_reader){ .in = in, .format = f->format };
+    *r = (block_reader){ .in = in, .format = f->format, .file_bytes = f->size };
     if (!f->pipe) TRY(segment_range(in, segment, &from, &to));
     r->offset = from;
     TRY(byte_reader_open(f->path, f->compression, from, to, &r->from));
@@ -183,6 +183,11 @@ static void start_block(block_reader *r, raw_block *b) {
     r->carry.len = 0;
 }
 
+/* @return bytes of a damaged file that were not reached. */
+static int64_t bytes_lost(const block_reader *r) {
+    return MAX(r->file_bytes - byte_reader_consumed(r->from), (int64_t)0);
+}
+
 err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     *more = !r->done;
     if (r->done) return OK;
@@ -193,6 +198,7 @@ err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     const char *damage = byte_reader_damage(r->from);
     if (damage) b->damage = strdup(damage);
     if (r->at_end && (!damage || r->format->keeps_tail)) end = b->bytes.len;
+    if (damage) b->lost_bytes = bytes_lost(r) + (int64_t)(b->bytes.len - end);
     if (!r->at_end) str_add_bytes(&r->carry, b->bytes.text + end, b->bytes.len - end);
     b->bytes.len = end;
     b->raw_bytes = byte_reader_consumed(r->from) - before;

@@ -67,6 +67,27 @@ static err detect_format(const text_inputs *in, input_file *f) {
     return OK;
 }
 
+/* Hashes a file of up to three pieces whole, and of a longer one the first, middle and last piece:
+ * enough to notice that it was replaced, without reading it all. */
+static err hash_content(input_file *f) {
+    enum { PIECE = 64 << 10, PIECES = 3 };
+    char *piece = mem_grow(NULL, PIECE);
+    err e = OK;
+    f->sampled = f->size > PIECE * PIECES;
+    for (int64_t i = 0; i < PIECES && !e; i++) {
+        int64_t at = f->sampled ? (f->size - PIECE) * i / (PIECES - 1) : i * PIECE;
+        byte_reader *r = NULL;
+        size_t got = 0;
+        if (at >= f->size) break;
+        e = byte_reader_open(f->path, COMPRESSION_NONE, at, f->size, &r);
+        if (!e) e = byte_reader_read(r, piece, PIECE, &got);
+        if (!e) f->content = hash_bytes(piece, got, f->content);
+        byte_reader_close(r);
+    }
+    free(piece);
+    return e;
+}
+
 static err add_pipe(text_inputs *in, const char *path) {
     input_file *f = new_file(in, path, strcmp(path, "-") == 0 ? "stdin" : path);
     f->pipe = in->pipes = true;
@@ -83,7 +104,9 @@ static err add_file(text_inputs *in, const char *path, const char *given) {
     if (!S_ISREG(st.st_mode)) return add_pipe(in, path);
     input_file *f = new_file(in, path, given);
     f->size = (int64_t)st.st_size;
+    f->modified = st.st_mtim;
     TRY(detect_format(in, f));
+    TRY(hash_content(f));
     in->bytes += f->size;
     add_segments(in, f);
     return OK;
@@ -96,30 +119,14 @@ typedef struct ancestor {
     ino_t node;
 } ancestor;
 
-/* Refuses a folder of parts whose stage has not finished, which would otherwise be read as if it
- * were complete. */
-static err check_finished(const char *state) {
-    json_t *doc = NULL;
-    if (!io_exists(state)) return OK;
-    TRY(io_json_read(state, &doc));
-    const char *stage = json_string_value(json_object_get(doc, "stage"));
-    err e = OK;
-    if (json_is_false(json_object_get(doc, "complete")))
-        e = err_hint(ERR("%s: the stage \"%s\" that writes this folder has not finished", state,
-                         stage ? stage : "?"),
-                     "run that command again; it resumes where it stopped");
-    json_decref(doc);
-    return e;
-}
-
 static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up);
 
-static err add_entry(text_inputs *in, const char *path, const char *name, const char *given,
-                     const ancestor *here) {
+static err add_entry(text_inputs *in, const char *folder, const char *path, const char *name,
+                     const char *given, const ancestor *here) {
     text_compression compression;
     if (name[0] == '.' || name[0] == '_') return OK;
     if (io_is_dir(path)) return add_folder(in, path, given, here);
-    if (strcmp(name, "state.json") == 0) return check_finished(path);
+    if (strcmp(name, "state.json") == 0) return parts_verify(folder, path);
     if (format_of_path(name, &compression)) return add_file(in, path, given);
     in->n_skipped += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* written by stages */
     return OK;
@@ -138,16 +145,27 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
         char *below = io_join(path, names[i]);
-        e = add_entry(in, below, names[i], given, &here);
+        e = add_entry(in, path, below, names[i], given, &here);
         free(below);
     }
     io_list_free(names, n);
     return e;
 }
 
+static void note_folder(text_inputs *in, const char *path) {
+    char *real = realpath(path, NULL);
+    if (!real) return; /* listing it will fail */
+    void *folders = in->folders;
+    mem_reserve(&folders, &in->folders_cap, in->n_folders, sizeof *in->folders);
+    in->folders = folders;
+    in->folders[in->n_folders++] = arena_strdup(in->memory, real);
+    free(real);
+}
+
 static err add_whole_folder(text_inputs *in, const char *path, const char *given) {
     int before = in->n_files;
     in->n_skipped = 0;
+    note_folder(in, path);
     TRY(add_folder(in, path, given, NULL));
     if (in->n_skipped)
         log_info("%s: skipped %d file%s of unknown format", path, in->n_skipped,
@@ -272,16 +290,82 @@ uint64_t text_inputs_hash(const text_inputs *in) {
     str_add(&all, "%d %d %zu %zu %zu\n", (int)o->invalid, o->strict, o->segment_bytes,
             o->block_bytes, o->document_bytes);
     for (int i = 0; i < in->n_files; i++)
-        str_add(&all, "%s %lld\n", in->files[i].path, (long long)in->files[i].size);
+        str_add(&all, "%s %lld %016llx\n", in->files[i].path, (long long)in->files[i].size,
+                (unsigned long long)in->files[i].content);
     uint64_t hash = hash_bytes(all.text, all.len, 0);
     str_free(&all);
     return hash;
+}
+
+const char *text_inputs_newer(const text_inputs *in, const char *path) {
+    struct stat st;
+    if (stat(path, &st) != 0) return NULL;
+    for (int i = 0; i < in->n_files; i++) {
+        const input_file *f = &in->files[i];
+        const struct timespec *a = &f->modified, *b = &st.st_mtim;
+        bool newer = a->tv_sec > b->tv_sec || (a->tv_sec == b->tv_sec && a->tv_nsec > b->tv_nsec);
+        if (f->sampled && newer) return f->path;
+    }
+    return NULL;
+}
+
+/* @return the real path of a file or folder that may not exist yet; owned, NULL if there is none. */
+static char *resolve_new_path(const char *path) {
+    char *real = realpath(path, NULL);
+    if (real || errno != ENOENT) return real;
+    size_t n = strlen(path);
+    while (n > 1 && path[n - 1] == '/') n--;
+    const char *slash = memrchr(path, '/', n);
+    char *parent = slash ? strndup(path, MAX((size_t)(slash - path), (size_t)1)) : strdup(".");
+    char *above = resolve_new_path(parent), *joined = NULL;
+    const char *name = slash ? slash + 1 : path;
+    if (above && n > (size_t)(name - path)) {
+        char *last = strndup(name, n - (size_t)(name - path));
+        joined = io_join(above, last);
+        free(last);
+    }
+    free(above);
+    free(parent);
+    return joined;
+}
+
+/* Whether the resolved `path` is `folder` or lies below it. */
+static bool is_below(const char *path, const char *folder) {
+    size_t n = strlen(folder);
+    if (strcmp(folder, "/") == 0) return true;
+    return strncmp(path, folder, n) == 0 && (path[n] == '/' || !path[n]);
+}
+
+static err refuse_output(const text_inputs *in, const char *path, const char *there) {
+    for (int i = 0; i < in->n_files; i++) {
+        char *file = realpath(in->files[i].path, NULL);
+        bool inside = file && is_below(file, there), same = inside && strcmp(file, there) == 0;
+        free(file);
+        if (inside)
+            return err_hint(ERR("cannot write to %s: it %s the input %s", path,
+                                same ? "is" : "contains", in->files[i].path),
+                            "choose another output path");
+    }
+    for (int i = 0; i < in->n_folders; i++)
+        if (is_below(there, in->folders[i]))
+            return err_hint(
+                ERR("cannot write to %s: it is inside the input folder %s", path, in->folders[i]),
+                "choose a path outside of it; the next run would read it as input");
+    return OK;
+}
+
+err text_inputs_check_output(const text_inputs *in, const char *path) {
+    char *there = path ? resolve_new_path(path) : NULL;
+    err e = there ? refuse_output(in, path, there) : OK;
+    free(there);
+    return e;
 }
 
 void text_inputs_close(text_inputs *in) {
     if (!in) return;
     free(in->files);
     free(in->segments);
+    free(in->folders);
     arena_free(in->memory);
     free(in);
 }

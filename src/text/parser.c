@@ -13,6 +13,17 @@ void text_counts_add(text_counts *to, const text_counts *from) {
     to->unreadable += from->unreadable;
     to->empty += from->empty;
     to->excluded += from->excluded;
+    to->lost_bytes += from->lost_bytes;
+}
+
+err text_counts_check(const text_counts *c, const char *who) {
+    int64_t bad = c->unreadable + c->invalid;
+    if (c->documents || c->empty || c->excluded || !bad) return OK;
+    return err_hint(ERR("%s: nothing could be read: no document, and %lld unreadable or invalid "
+                        "record%s",
+                        who, (long long)bad, bad == 1 ? "" : "s"),
+                    "the warnings show the first of them; check the inputs, --format and "
+                    "--text-field");
 }
 
 void parser_init(parser *p, const text_inputs *in, int segment, const text_format *format) {

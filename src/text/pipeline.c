@@ -94,6 +94,12 @@ static const char *input_name(const pipeline_run *r) {
     return strcmp(path, "-") == 0 ? "standard input" : path;
 }
 
+static void warn_damage(const char *path, const raw_block *b) {
+    char lost[32];
+    log_warn("%s is damaged: %s; the rest of it, at least %s, is lost", path, b->damage,
+             str_bytes(lost, sizeof lost, (double)b->lost_bytes));
+}
+
 /* Handles records that could not be read: an error with --strict, otherwise counted for the
  * warning at the end. */
 static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
@@ -108,10 +114,10 @@ static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
         return err_hint(
             ERR("%s is damaged: %s", path, w->raw.damage),
             "get the file again; without --strict, `ingot data` commands use what can be read");
-    if (w->raw.damage)
-        log_warn("%s is damaged: %s; the rest of it is not read", path, w->raw.damage);
+    if (w->raw.damage) warn_damage(path, &w->raw);
     bad_records_merge(&r->bad, &bad);
     w->parser.counts.unreadable += bad.n + (w->raw.damage != NULL);
+    if (w->raw.damage) w->parser.counts.lost_bytes += w->raw.lost_bytes;
     return OK;
 }
 

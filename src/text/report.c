@@ -42,7 +42,7 @@ static const report_number read_numbers[] = {
     NUMBER("documents", read.documents),   NUMBER("bytes", read.bytes),
     NUMBER("repaired", read.repaired),     NUMBER("invalid", read.invalid),
     NUMBER("unreadable", read.unreadable), NUMBER("empty", read.empty),
-    NUMBER("excluded", read.excluded),
+    NUMBER("excluded", read.excluded),     NUMBER("lost_bytes", read.lost_bytes),
 };
 static const report_number kept_numbers[] = {
     NUMBER("documents", kept),
@@ -77,8 +77,10 @@ static json_t *report_to_json(const text_stage_report *r, const text_stage *s) {
                      "counters", counters);
 }
 
-err report_save(const text_stage_report *r, const text_stage *s, const char *path) {
+err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,
+                const char *path) {
     json_t *doc = report_to_json(r, s);
+    json_object_set_new(doc, "part_bytes", json_integer((json_int_t)part_bytes));
     err e = io_json_write(path, doc);
     json_decref(doc);
     return e;
@@ -115,10 +117,11 @@ static err report_from_json(const json_t *doc, const char *path, const text_stag
     return list_from_json(doc, path, "counters", "n", s->n_counters, r->count);
 }
 
-err report_load(const char *path, const text_stage *s, text_stage_report *r) {
+err report_load(const char *path, const text_stage *s, text_stage_report *r, int64_t *part_bytes) {
     json_t *doc = NULL;
     TRY(io_json_read(path, &doc));
     err e = report_from_json(doc, path, s, r);
+    if (!e) e = io_json_int(doc, path, "part_bytes", part_bytes);
     json_decref(doc);
     return e;
 }
@@ -170,6 +173,7 @@ static void print_reading(const table *t, const text_counts *c) {
         { "with invalid UTF-8 repaired", c->repaired },
         { "empty", c->empty },
         { "excluded by source or license", c->excluded },
+        { "bytes lost to damage, at least", c->lost_bytes },
     };
     for (size_t i = 0; i < COUNT_OF(rows); i++)
         if (rows[i].n)

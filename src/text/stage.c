@@ -137,29 +137,13 @@ static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_repor
         text_stage_report_free(&run->part);
         TRY(e);
     }
+    TRY(text_counts_check(&out->read, run->stage->name));
     TRY(sink_finish(&run->dropped));
     TRY(sink_finish(&run->out));
     return folder ? parts_close(folder) : OK;
 }
 
 /* ---- before ---------------------------------------------------------------------------------- */
-/* Refuses output to a file that is an input, or to a folder that contains one. */
-static err refuse_inputs_in(const text_inputs *in, const char *path) {
-    char *there = path ? realpath(path, NULL) : NULL;
-    err e = OK;
-    for (int i = 0; there && i < in->n_files && !e; i++) {
-        char *file = realpath(in->files[i].path, NULL);
-        size_t n = strlen(there);
-        if (file && strncmp(file, there, n) == 0 && (file[n] == '/' || !file[n]))
-            e = err_hint(ERR("cannot write to %s: it %s the input %s", path,
-                             file[n] ? "contains" : "is", in->files[i].path),
-                         "choose another output path");
-        free(file);
-    }
-    free(there);
-    return e;
-}
-
 static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
     TRY(sink_init(&run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
@@ -173,15 +157,15 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
                                : "give a file such as dropped.jsonl.zst");
     if (o->out && o->dropped && strcmp(o->out, o->dropped) == 0)
         return ERR("%s: kept and dropped documents need different paths", o->out);
-    if (run->out.kind != SINK_STDOUT) TRY(refuse_inputs_in(in, o->out));
-    return refuse_inputs_in(in, o->dropped);
+    if (run->out.kind != SINK_STDOUT) TRY(text_inputs_check_output(in, o->out));
+    return text_inputs_check_output(in, o->dropped);
 }
 
 err text_stage_check(const text_stage *s, const text_inputs *in, const text_stage_options *o) {
     stage_run run = { .stage = s };
     TRY(open_sinks(&run, in, o));
     parts p = { s, in, &run.out, &run.dropped };
-    if (run.out.kind == SINK_FOLDER) return parts_open(&p, o->fresh);
+    if (run.out.kind == SINK_FOLDER) return parts_check(&p, o->fresh);
     err e = sink_begin_part(&run.out, 0);
     if (!e) e = sink_begin_part(&run.dropped, 0);
     sink_abort(&run.out);

@@ -75,9 +75,13 @@ typedef struct text_counts {
     int64_t invalid;          /* documents dropped for invalid bytes */
     int64_t unreadable;       /* records that are not documents: broken JSON, no text, too long */
     int64_t empty;            /* documents without text */
+    int64_t lost_bytes;       /* of damaged files, at least: after the damage, and in the record it
+                               * interrupts */
     int64_t excluded;         /* dropped by source or license */
 } text_counts;
 void text_counts_add(text_counts *to, const text_counts *from);
+/* An error if there were records and none could be read. @param who "filter", for the message. */
+err text_counts_check(const text_counts *c, const char *who) MUST_USE;
 
 typedef struct text_inputs text_inputs;
 /* Lists the inputs: files, folders (every file below them whose name has a known extension),
@@ -88,8 +92,15 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
 int text_segments(const text_inputs *in);
 const char *text_segment_path(const text_inputs *in, int segment);
 int64_t text_inputs_bytes(const text_inputs *in); /* on disk; standard input counts as 0 */
-/* Hash of names, sizes and options, which must be the same when a stage is resumed. */
+/* Hash of names, sizes, content (of long files: samples) and options, which must be the same when a
+ * stage is resumed. */
 uint64_t text_inputs_hash(const text_inputs *in);
+/* @return an input that was modified after the file `path` and that text_inputs_hash, which reads
+ * only samples of long files, may therefore miss; NULL: none. */
+const char *text_inputs_newer(const text_inputs *in, const char *path);
+/* An error if a file or folder to be written is an input, contains one, or lies in an input folder,
+ * where the next run would read it. @param path NULL: nothing is written. */
+err text_inputs_check_output(const text_inputs *in, const char *path) MUST_USE;
 void text_inputs_close(text_inputs *in); /* takes NULL */
 
 /* ---- work over blocks ------------------------------------------------------------------------ */

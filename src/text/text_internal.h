@@ -9,6 +9,8 @@
 #ifndef INGOT_TEXT_INTERNAL_H
 #define INGOT_TEXT_INTERNAL_H
 
+#include <time.h>
+
 #include "text/text.h"
 
 static inline text_span span_of(const char *s) {
@@ -76,11 +78,12 @@ void bad_records_merge(bad_records *to,
 
 /* ---- blocks, raw and parsed ------------------------------------------------------------------ */
 typedef struct raw_block {
-    str bytes;         /* whole records */
-    int64_t offset;    /* of the first byte, in the decompressed bytes of the file */
-    int64_t raw_bytes; /* of the file consumed for it */
-    bad_records bad;   /* records skipped because they are too long */
-    char *damage;      /* owned; why the file ends early here; NULL: it does not */
+    str bytes;          /* whole records */
+    int64_t offset;     /* of the first byte, in the decompressed bytes of the file */
+    int64_t raw_bytes;  /* of the file consumed for it */
+    bad_records bad;    /* records skipped because they are too long */
+    char *damage;       /* owned; why the file ends early here; NULL: it does not */
+    int64_t lost_bytes; /* with damage: of the file after it, and of the record it interrupts */
 } raw_block;
 
 typedef struct text_format text_format;
@@ -195,6 +198,9 @@ typedef struct input_file {
     const char *path;  /* arena */
     const char *given; /* arena: the input as the user named it, the default source */
     int64_t size;      /* on disk; 0 for a pipe */
+    uint64_t content;  /* hash of its content, or of samples of it if `sampled` */
+    bool sampled;
+    struct timespec modified;
     text_compression compression;
     const text_format *format; /* NULL: a pipe, detected from its content when read */
     bool pipe, used;           /* a pipe can be read only once */
@@ -210,6 +216,8 @@ struct text_inputs {
     int n_wants;
     input_file *files;
     int n_files, files_cap;
+    char **folders; /* arena: input folders, resolved */
+    int n_folders, folders_cap;
     input_segment *segments;
     int n_segments, segments_cap;
     int64_t bytes;
@@ -229,6 +237,7 @@ typedef struct block_reader {
     int64_t offset; /* of the next byte to be read */
     str carry;      /* bytes read that belong to the next block */
     bool at_end, done;
+    int64_t file_bytes; /* 0 for a pipe */
 } block_reader;
 err block_reader_open(block_reader *r, const text_inputs *in, int segment) MUST_USE;
 /* Reads the next block. *more is false at the end. @param b reused from block to block. */
@@ -266,8 +275,11 @@ void sink_abort(sink *s);            /* removes incomplete files */
 /* ---- reports --------------------------------------------------------------------------------- */
 void report_init(text_stage_report *r, const text_stage *s);
 void report_add(text_stage_report *to, const text_stage_report *from, const text_stage *s);
-err report_save(const text_stage_report *r, const text_stage *s, const char *path) MUST_USE;
-err report_load(const char *path, const text_stage *s, text_stage_report *r) MUST_USE;
+/* @param part_bytes size of the part it belongs to. */
+err report_save(const text_stage_report *r, const text_stage *s, int64_t part_bytes,
+                const char *path) MUST_USE;
+err report_load(const char *path, const text_stage *s, text_stage_report *r,
+                int64_t *part_bytes) MUST_USE;
 
 /* ---- a folder of parts ----------------------------------------------------------------------- */
 /* One part per segment, each with a report that is written after it: where the report exists,
@@ -277,8 +289,14 @@ typedef struct parts {
     const text_inputs *in;
     const sink *out, *dropped;
 } parts;
-/* Creates the folders, or checks that what they hold can be continued. */
+/* Creates the folders and checks that what they hold may be continued, or with `fresh` discarded.
+ * Changes nothing in them. */
+err parts_check(const parts *p, bool fresh) MUST_USE;
+/* The same; then discards what is to be discarded, and begins. */
 err parts_open(const parts *p, bool fresh) MUST_USE;
+/* Checks a folder that a stage has written against its state.json, before it is read as input: the
+ * stage has finished, and all of its parts are there in their full size. */
+err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
