@@ -7,7 +7,7 @@
 
 /* clang-format off */
 #define TOKENIZER_ARG(type) \
-    { "tokenizer", ARG_TEXT, offsetof(type, tokenizer), "FILE", "a tokenizer.json, a folder with one or with GPT-2's two files, a .tiktoken file, or \"bytes\"", 't' }
+    { "tokenizer", ARG_TEXT, offsetof(type, tokenizer), "FILE", "a tokenizer.json, a folder with one or with GPT-2's two files, a SentencePiece .model, a .tiktoken file, or \"bytes\"", 't' }
 #define PATTERN_ARG(type) \
     { "pattern", ARG_TEXT, offsetof(type, pattern), "NAME|REGEX", "how a .tiktoken file's text is split: gpt2, cl100k, qwen2, o200k or an expression (default: by its name)" }
 #define SPECIAL_ARG(type) \

@@ -19,19 +19,23 @@ static err open_folder(const char *path, tokenizer **out) {
     static const char *const vocabs[] = { "vocab.json", "encoder.json", NULL };
     static const char *const lists[] = { "merges.txt", "vocab.bpe", NULL };
     static const char *const whole[] = { "tokenizer.json", NULL };
+    static const char *const models[] = { "tokenizer.model", NULL };
     char *json = first_there(path, whole), *vocab = first_there(path, vocabs);
-    char *merges = first_there(path, lists);
+    char *merges = first_there(path, lists), *model = first_there(path, models);
     err e;
     if (json)
         e = tokenizer_open_json(json, out);
     else if (vocab && merges)
         e = tokenizer_open_gpt2(vocab, merges, out);
+    else if (model)
+        e = tokenizer_open_sentencepiece(model, out);
     else
         e = err_hint(ERR("%s holds no tokenizer", path),
-                     "expected tokenizer.json, or vocab.json and merges.txt");
+                     "expected tokenizer.json, vocab.json and merges.txt, or tokenizer.model");
     free(json);
     free(vocab);
     free(merges);
+    free(model);
     return e;
 }
 
@@ -44,10 +48,8 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
                         "leave --pattern away; it is for .tiktoken files");
     if (io_is_dir(path)) return open_folder(path, out);
     if (str_ends(path, ".json")) return tokenizer_open_json(path, out);
-    if (str_ends(path, ".model"))
-        return err_hint(ERR("%s: SentencePiece models are not read", path),
-                        "give the tokenizer.json that comes with the same model");
-    return err_hint(ERR("%s is no tokenizer that is known by its name", path),
+    if (str_ends(path, ".model")) return tokenizer_open_sentencepiece(path, out);
+    return err_hint(ERR("%s is not the name of a tokenizer", path),
                     "expected a tokenizer.json, a folder that holds one or GPT-2's two files, a "
-                    ".tiktoken file, or \"bytes\"");
+                    "SentencePiece .model, a .tiktoken file, or \"bytes\"");
 }

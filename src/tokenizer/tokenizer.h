@@ -1,4 +1,4 @@
-/* tokenizer: text to ids and back. Byte-level BPE with any split pattern, Llama-2-style BPE with
+/* tokenizer: text to ids and back. Byte-level BPE with any split pattern, SentencePiece's BPE with
  * byte fallback, plain bytes; the files people have; and the trainer. Depends on text, io, PCRE2.
  *
  * Given `const char *text` and `size_t n`:
@@ -21,8 +21,9 @@ typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
 /* Opens a tokenizer, recognized by name and content:
  *   "bytes"           the built-in one: ids 0..255 are bytes, 256 ends a document
  *   *.json            Hugging Face tokenizer.json
- *   a folder          with tokenizer.json, or with GPT-2's two files (vocab.json or encoder.json,
- *                     merges.txt or vocab.bpe)
+ *   a folder          with tokenizer.json, with GPT-2's two files (vocab.json or encoder.json,
+ *                     merges.txt or vocab.bpe), or with tokenizer.model
+ *   *.model           SentencePiece's, of the type BPE
  *   *.tiktoken        base64 tokens and ranks
  * @param pattern of a .tiktoken file: "r50k" (or "gpt2"), "cl100k", "o200k" or a regular
  * expression; NULL: known from the file's name, else an error. */

@@ -273,6 +273,7 @@ err json_decoder(const struct json_t *o, tokenizer *t, bool byte_level) MUST_USE
 /* ---- files: open_*.c ---------------------------------------------------------------------------------- */
 err tokenizer_open_json(const char *path, tokenizer **out) MUST_USE;
 err tokenizer_open_gpt2(const char *vocab, const char *merges, tokenizer **out) MUST_USE;
+err tokenizer_open_sentencepiece(const char *path, tokenizer **out) MUST_USE;
 err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **out) MUST_USE;
 /* A document that holds what a tokenizer.json holds. @param name for messages. @param source the
  * document as text, owned from here on. */

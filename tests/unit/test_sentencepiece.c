@@ -1,0 +1,153 @@
+/* SentencePiece models: the ids and texts that the library gives (fixtures/tokenizers/sp_*), and what
+ * becomes of models that are damaged or of another kind. */
+#include "support/tokenizer.h"
+
+static const char *const NAMES[] = { "llama", "plain", "no_prefix" };
+
+static tokenizer *open_model(const char *name) {
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "/tokenizers/sp_%s.model", name);
+    return open_tokenizer(path, NULL);
+}
+
+static void check_case(const char *name, const tokenizer *t, const json_t *row) {
+    const json_t *text = json_array_get(row, 0), *expected = json_array_get(row, 1);
+    const json_t *back = json_array_get(row, 2);
+    token_ids ids = ids_of(t, json_string_value(text), json_string_length(text), false);
+    bool same = ids.n == json_array_size(expected), unknown = false;
+    for (size_t i = 0; i < ids.n && same; i++) {
+        same = ids.at[i] == json_integer_value(json_array_get(expected, i));
+        unknown = unknown || ids.at[i] == 0;
+    }
+    if (!same) {
+        char *want = json_dumps(expected, JSON_COMPACT);
+        print_message("%s: \"%s\": expected %s, got", name, json_string_value(text), want);
+        for (size_t i = 0; i < ids.n; i++) print_message(" %d", ids.at[i]);
+        print_message("\n");
+        free(want);
+        fail();
+    }
+    str made = { 0 };
+    tokenizer_decode(t, ids.at, ids.n, false, &made);
+    if (!unknown) { /* the library writes unknown characters as " \u2047 " */
+        bool same_text = made.len == json_string_length(back) &&
+                         (!made.len || memcmp(made.text, json_string_value(back), made.len) == 0);
+        if (!same_text)
+            fail_msg("%s: expected \"%s\", decoded \"%s\"", name, json_string_value(back),
+                     made.len ? made.text : "");
+    }
+    str_free(&made);
+    token_ids_free(&ids);
+}
+
+static void ids_are_those_of_the_library(void **state) {
+    json_t *cases = NULL;
+    assert_ok(io_json_read(FIXTURES "/tokenizers/sp_cases.json", &cases));
+    for (size_t k = 0; k < COUNT_OF(NAMES); k++) {
+        tokenizer *t = open_model(NAMES[k]);
+        const json_t *rows = json_object_get(cases, NAMES[k]), *row;
+        size_t i;
+        assert_true(json_array_size(rows) > 200);
+        assert_int_equal(tokenizer_eos(t), 2);
+        json_array_foreach(rows, i, row) check_case(NAMES[k], t, row);
+        tokenizer_free(t);
+    }
+    json_decref(cases);
+}
+
+/* What is saved is a tokenizer.json that opens to the same ids. */
+static void a_model_is_saved_as_a_tokenizer_json(void **state) {
+    for (size_t k = 0; k < COUNT_OF(NAMES); k++) {
+        tokenizer *t = open_model(NAMES[k]);
+        const char *path = in_folder(*state, "tokenizer.json");
+        assert_ok(tokenizer_save(t, path));
+        tokenizer *again = open_tokenizer(path, NULL);
+        static const char text[] = "the time of day, über straße 你好 😀";
+        token_ids a = ids_of(t, text, sizeof text - 1, false);
+        token_ids b = ids_of(again, text, sizeof text - 1, false);
+        assert_same_ids(&a, &b);
+        assert_int_equal(tokenizer_hash(t), tokenizer_hash(again));
+        token_ids_free(&a);
+        token_ids_free(&b);
+        tokenizer_free(t);
+        tokenizer_free(again);
+    }
+}
+
+static char *read_model(const char *name, size_t *n) {
+    char path[512], *bytes = NULL;
+    snprintf(path, sizeof path, FIXTURES "/tokenizers/sp_%s.model", name);
+    assert_ok(io_read(path, 1 << 20, &bytes, n));
+    return bytes;
+}
+
+/* Truncated anywhere, or with any byte changed: an error, or a tokenizer that encodes. */
+static void damaged_models_never_crash(void **state) {
+    size_t n;
+    char *bytes = read_model("plain", &n);
+    chance c = { rng_key_of(5, 5), 0 };
+    for (int round = 0; round < 600; round++) {
+        size_t len = round % 2 ? n : (size_t)below(&c, n);
+        char *copy = malloc(n);
+        memcpy(copy, bytes, n);
+        for (int flips = round % 2 ? 3 : 0; flips > 0; flips--) {
+            uint64_t at = below(&c, n);
+            copy[at] = (char)(copy[at] ^ (1 << below(&c, 8)));
+        }
+        const char *path = folder_write_bytes(*state, "bad.model", copy, len);
+        tokenizer *t = NULL;
+        err e = tokenizer_open(path, NULL, &t);
+        if (e) {
+            assert_non_null(strstr(err_message(e), "bad.model"));
+        } else {
+            token_ids ids = ids_of(t, "the time of day", 15, false);
+            token_ids_free(&ids);
+        }
+        err_free(e);
+        tokenizer_free(t);
+        free(copy);
+    }
+    free(bytes);
+}
+
+/* Fields are added at the end, where they override those before. */
+static void other_kinds_are_refused(void **state) {
+    static const struct {
+        const char *bytes, *says;
+        size_t n;
+    } tails[] = {
+        { "\x12\x02\x18\x01", "Unigram", 4 },         /* trainer_spec.model_type = 1 */
+        { "\x12\x02\x18\x03", "word", 4 },            /* 3 */
+        { "\x12\x02\x18\x09", "unknown type", 4 },    /* 9 */
+        { "\x12\x03\xC0\x01\x01", "mark spaces", 5 }, /* treat_whitespace_as_suffix */
+        { "\x1A\x03\x12\x01x", "normalization", 5 },  /* normalizer_spec.precompiled_charsmap */
+        { "\x0A\x05\x0A\x01~\x18\x04", "user-defined", 7 },
+        { "\x0A\x05\x0A\x01~\x18\x05", "unused", 7 },
+        { "\x0A\x05\x0A\x01\xFF\x18\x01", "not UTF-8", 7 },
+        { "\x0A\x05\x0A\x01~\x18\x0F", "type 15", 7 },
+        { "\x0A\x7F", "not a SentencePiece model", 2 }, /* longer than what is left */
+    };
+    size_t n;
+    char *bytes = read_model("plain", &n);
+    for (size_t i = 0; i < COUNT_OF(tails); i++) {
+        char *copy = malloc(n + 16);
+        memcpy(copy, bytes, n);
+        memcpy(copy + n, tails[i].bytes, tails[i].n);
+        const char *path = folder_write_bytes(*state, "other.model", copy, n + tails[i].n);
+        tokenizer *t = NULL;
+        assert_error(tokenizer_open(path, NULL, &t), "other.model", tails[i].says);
+        free(copy);
+    }
+    free(bytes);
+}
+
+#define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(ids_are_those_of_the_library),
+        IN_FOLDER(a_model_is_saved_as_a_tokenizer_json),
+        IN_FOLDER(damaged_models_never_crash),
+        IN_FOLDER(other_kinds_are_refused),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
