@@ -145,7 +145,7 @@ static inline double bench_rounds(const bench_target *t, const op_call *calls, i
     for (int i = 0; i < rounds; i++)
         for (int k = 0; k < n; k++) ops_run(t->ops, &calls[k]);
     if (d) d->mark(t->ops->context, 1);
-    return d ? d->between(t->ops->context, 0, 1) : time_now() - start;
+    return d ? d->seconds_between(t->ops->context, 0, 1) : time_now() - start;
 }
 
 /* Seconds per call over n calls of one shape, which rotate through memory so that none finds its

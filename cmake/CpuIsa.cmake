@@ -39,8 +39,8 @@ foreach(row ${CPU_ISAS})
     else()
         set(bf16 1)
     endif()
-    target_compile_definitions(ops_${isa} PRIVATE CPU_ISA=${isa} CPU_BF16_PRODUCTS=${bf16})
-    # Sums may be reordered for vector lanes, the same way every run; NaN and infinity are kept.
+    target_compile_definitions(ops_${isa} PRIVATE CPU_ISA=${isa} CPU_BF16_GEMM=${bf16})
+    # Sums may be reordered for vector lanes, but identically in every run; NaN and infinity are kept.
     target_compile_options(ops_${isa} PRIVATE ${flags} -O3 -ffp-contract=fast -fno-math-errno
         -fno-trapping-math -fno-signed-zeros -fassociative-math -fopenmp-simd)
     list(APPEND CPU_ISA_OBJECTS $<TARGET_OBJECTS:ops_${isa}>)

@@ -1,5 +1,5 @@
-# The CUDA ops, src/ops/cuda, when INGOT_CUDA is set; attention through cuDNN where it is
-# found. Without them the program runs on the CPU only, and refuses a GPU with a message.
+# Builds the CUDA ops, src/ops/cuda, when INGOT_CUDA is on, with attention through cuDNN where it is
+# found. Without INGOT_CUDA the program runs on the CPU only, and --device=cuda is an error that says so.
 set(CUDA_SOURCES src/ops/cuda_none.c)
 set(CUDA_LIBRARIES)
 if(INGOT_CUDA)

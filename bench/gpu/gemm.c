@@ -50,11 +50,11 @@ static void fill(char *to, dtype dt) {
 static double time_of(bench *b, way w, const cuda_gemm *g) {
     cuda_context *x = b->gpu[w]->context;
     double ms[RUNS];
-    if (!cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
+    if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
     for (int i = 0; i < RUNS; i++) {
         check_cuda(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
         check_cuda(cudaEventRecord(b->from[i], x->stream));
-        cuda_multiply(x, g, b->work, CUDA_GEMM_WORKSPACE);
+        cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE);
         check_cuda(cudaEventRecord(b->to[i], x->stream));
     }
     bench_check(b->gpu[w]->device->sync(x));

@@ -83,7 +83,7 @@ static cpu_findings examine_cpu(void) {
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
     f.copy = copy_rate(p);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
-    f.bf16 = b->bf16_products ? ops_peak_flops(b, DT_BF16, p) : NAN;
+    f.bf16 = b->bf16_gemm ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);
     return f;
 }
@@ -137,8 +137,8 @@ static err print_gpu(int number) {
     ops_gpu_speed s;
     TRY(examine_gpu(number, &g, &s));
     printf("GPU %d\n", number);
-    line("name", "%s, compute capability %d.%d, %d multiprocessors", g.name, g.capability / 10,
-         g.capability % 10, g.multiprocessors);
+    line("name", "%s, compute capability %d.%d, %d SMs", g.name, g.capability / 10,
+         g.capability % 10, g.sms);
     line("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
     line("driver", "%s%ssupports CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
          g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
@@ -177,7 +177,7 @@ static err gpu_json(int number, json_t *into) {
                     { "tf32_flops", s.tf32 },         { "fp16_flops", s.fp16 },
                     { "bf16_flops", s.bf16 },         { "fp8_flops", s.fp8 } };
     json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:s}", "name", g.name,
-                          "compute_capability", g.capability, "multiprocessors", g.multiprocessors,
+                          "compute_capability", g.capability, "multiprocessors", g.sms,
                           "driver", g.driver, "driver_cuda", g.driver_cuda, "cuda", g.runtime,
                           "cublaslt", g.blas, "cudnn", g.dnn);
     for (size_t i = 0; i < COUNT_OF(figures); i++)

@@ -94,7 +94,7 @@ static void burn_task(void *ctx, int64_t i, int worker) {
 }
 
 double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
-    if (b->device) return b->device->peak(b->context, dt);
+    if (b->device) return b->device->peak_flops(b->context, dt);
     int threads = pool_size(p);
     burn_run r = { b, dt, 20000, mem_alloc((size_t)threads * sizeof(double)) };
     double best = 0;

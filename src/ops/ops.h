@@ -154,24 +154,24 @@ typedef struct op_device {
     void (*drop)(void *context, op_ticket *t);
     /* Waits for all that was queued. @return the first fault since the last call. */
     err (*sync)(void *context);
-    /* Calls between record and recorded are noted, not run; replay queues them all as one. NULL
-     * from recorded: the calls could not be noted, and none was run. */
-    void (*record)(void *context);
-    void *(*recorded)(void *context);
+    /* Calls between record_begin and record_end are recorded into a graph, not run; replay queues them
+     * all as one. record_end returns NULL when they could not be recorded; none of them ran then. */
+    void (*record_begin)(void *context);
+    void *(*record_end)(void *context);
     void (*replay)(void *context, void *graph);
-    void (*forget)(void *context, void *graph);
+    void (*graph_free)(void *context, void *graph);
     /* Calls from side_begin to side_end go to a second queue, which starts them when the first gets to
      * side_begin; side_end records an event behind them. join makes the first queue wait for that
      * event and those before it, or for all (OP_ALL_EVENTS). get and sync join all. */
     void (*side_begin)(void *context);
     void (*side_end)(void *context, int event);
     void (*join)(void *context, int event);
-    /* Notes when the queue gets here, as mark number i; seconds from one mark to another, waiting
-     * for both. */
+    /* mark records the time at which the queue gets here, as mark number i; seconds_between waits for
+     * two marks and returns the time from one to the other. */
     void (*mark)(void *context, int i);
-    double (*between)(void *context, int from, int to);
-    /* Operations a second of a large product of this type, measured; NaN where it cannot be. */
-    double (*peak)(void *context, dtype dt);
+    double (*seconds_between)(void *context, int from, int to);
+    /* Measured floating-point operations per second of a large GEMM of this type; NaN: cannot run. */
+    double (*peak_flops)(void *context, dtype dt);
 } op_device;
 
 typedef void (*op_kernel)(const op_call *c);
@@ -186,7 +186,7 @@ typedef struct op_impl {
 } op_impl;
 struct op_backend {
     const char *name;
-    bool bf16_products; /* the processor multiplies bf16 faster than fp32 */
+    bool bf16_gemm; /* GEMMs are faster in bf16 than in fp32 */
     const op_device *device;
     void *context;
     const op_impl *impl; /* [op_count()] */
@@ -211,7 +211,7 @@ err ops_cuda_check(int number) MUST_USE;
 typedef struct ops_gpu_info {
     char name[256], blas[32], dnn[32]; /* blas, dnn: versions of the libraries */
     char driver[32];                   /* version of the kernel's module; "" when it does not say */
-    int multiprocessors, capability;   /* capability: 90 for 9.0 */
+    int sms, capability;               /* streaming multiprocessors; 90 for capability 9.0 */
     int driver_cuda, runtime;          /* versions as CUDA writes them: 13000 */
     double memory, free_memory;        /* bytes */
 } ops_gpu_info;

@@ -84,7 +84,7 @@ void exec_call(exec *x, const op_call *c) {
     if (b->device) b->device->mark(b->context, 1);
     op_profile *sum = &x->profile[c->op];
     op_work w = ops_work(c);
-    sum->seconds += b->device ? b->device->between(b->context, 0, 1) : time_now() - from;
+    sum->seconds += b->device ? b->device->seconds_between(b->context, 0, 1) : time_now() - from;
     sum->work.flops += w.flops;
     sum->work.bytes += w.bytes;
 }
@@ -201,7 +201,7 @@ enum { NOT_RECORDABLE = -1 };
 
 static bool replays(const exec *x, const exec_tape *t) {
     const op_device *d = x->plan->backend->device;
-    return d && d->record && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
+    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
            mesh_world(&x->plan->m) == 1;
 }
 
@@ -213,9 +213,9 @@ err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {
         return calls(ctx);
     }
     if (!t->graph) {
-        b->device->record(b->context);
+        b->device->record_begin(b->context);
         err e = calls(ctx);
-        t->graph = b->device->recorded(b->context);
+        t->graph = b->device->record_end(b->context);
         if (e) { /* what was recorded is not all of it */
             exec_tape_drop(x->plan, t);
             return err_trail(e, __FILE__, __LINE__);
@@ -231,6 +231,6 @@ err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {
 
 void exec_tape_drop(const plan *p, exec_tape *t) {
     const op_backend *b = p->backend;
-    if (t->graph) b->device->forget(b->context, t->graph);
+    if (t->graph) b->device->graph_free(b->context, t->graph);
     *t = (exec_tape){ 0 };
 }

@@ -15,7 +15,7 @@ err train_device(const config *c, const op_backend **out) {
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
     int precision = c->precision.dtype;
-    if (precision == CFG_FASTEST) precision = ops->bf16_products ? CFG_BF16 : CFG_FP32;
+    if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
     return (model_layout){ .dt = types[precision],
                            .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
                            .modules = c->precision.modules,

@@ -1,20 +1,20 @@
-/* In cuBLASLt's place: GEMMs by plain loops, so that the kernels beside them run. */
+/* Replaces cuBLASLt and the driver: GEMMs are plain loops, so that the kernels around them can run. */
 #include "ops/cuda/cuda_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 
-/* ---- GEMMs --------------------------------------------------------------------------------------- */
-err cuda_products_new(const cuda_context *x, struct cuda_products **out) {
+/* ---- GEMM ---------------------------------------------------------------------------------------- */
+err cuda_gemm_cache_new(const cuda_context *x, struct cuda_gemm_cache **out) {
     *out = NULL;
     return OK;
 }
-void cuda_products_free(struct cuda_products *p) {}
-double cuda_peak(cuda_context *x, dtype dt) { return NAN; }
+void cuda_gemm_cache_free(struct cuda_gemm_cache *cache) {}
+double cuda_measure_gemm_rate(cuda_context *x, dtype dt) { return NAN; }
 
-/* [rows, cols] in fp32, of what is stored with this stride, or transposed. Owned. */
-static float *widened(const void *p, dtype dt, int64_t rows, int64_t cols, int64_t stride,
-                      bool transposed) {
+/* @return [rows, cols] in fp32 from a matrix with this stride, or stored transposed. Owned. */
+static float *matrix_to_fp32(const void *p, dtype dt, int64_t rows, int64_t cols, int64_t stride,
+                             bool transposed) {
     float *v = mem_alloc((size_t)(rows * cols) * sizeof *v);
     for (int64_t i = 0; i < rows; i++)
         for (int64_t j = 0; j < cols; j++) {
@@ -24,10 +24,10 @@ static float *widened(const void *p, dtype dt, int64_t rows, int64_t cols, int64
     return v;
 }
 
-static void multiply(const void *call) {
+static void run_gemm(const void *call) {
     const cuda_gemm *g = call;
-    float *a = widened(g->a, g->at, g->m, g->k, g->lda, g->ta);
-    float *b = widened(g->b, g->bt, g->n, g->k, g->ldb, !g->tb);
+    float *a = matrix_to_fp32(g->a, g->at, g->m, g->k, g->lda, g->ta);
+    float *b = matrix_to_fp32(g->b, g->bt, g->n, g->k, g->ldb, !g->tb);
     double scale = (g->scale_a ? *g->scale_a : 1.0) * (g->scale_b ? *g->scale_b : 1.0);
     for (int64_t i = 0; i < g->m; i++)
         for (int64_t j = 0; j < g->n; j++) {
@@ -42,10 +42,10 @@ static void multiply(const void *call) {
     free(b);
 }
 
-bool cuda_multiply(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
-    if (g->bias || g->gelu || g->dgelu) return false; /* then our kernels do it */
+bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
+    if (g->bias || g->gelu || g->dgelu) return false; /* our own kernels then add them */
     BUG_IF(g->alpha != 0 && g->alpha != 1);
-    emulate_call(x->stream, multiply, g, sizeof *g);
+    emulate_call(x->stream, run_gemm, g, sizeof *g);
     return true;
 }
 

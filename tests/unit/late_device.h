@@ -180,14 +180,14 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
                                       .take = late_take,
                                       .drop = late_drop,
                                       .sync = late_sync,
-                                      .record = late_record,
-                                      .recorded = late_recorded,
+                                      .record_begin = late_record,
+                                      .record_end = late_recorded,
                                       .replay = late_replay,
-                                      .forget = late_forget,
+                                      .graph_free = late_forget,
                                       .side_begin = late_aside,
                                       .side_end = late_back,
                                       .join = late_join,
-                                      .peak = late_peak };
+                                      .peak_flops = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
     static op_impl impls[OP_COUNT];
     *b = backend_watched(impls, late_call);

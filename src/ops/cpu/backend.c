@@ -66,7 +66,7 @@ static double burn(dtype dt, int64_t rounds) {
 extern const op_backend CPU(backend);
 const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
-    .bf16_products = CPU_BF16_PRODUCTS,
+    .bf16_gemm = CPU_BF16_GEMM,
     .impl = impls,
     .burn = burn,
 };

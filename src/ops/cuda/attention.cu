@@ -1,16 +1,20 @@
-/* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type: the path
- * of fp32 runs, of decoding, and of shapes that cuDNN refuses (attention_cudnn.c). Scores never
- * exist as a whole.
+/* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for fp32
+ * runs, for decoding, and for what cuDNN does not support (attention_cudnn.c). The matrix of scores never
+ * exists as a whole.
  *
- *     forward    block: QUERIES tokens of one head. Tiles of 32 keys and values pass through shared
- *                memory; lane j scores key j, then the lanes share the columns of the output.
- *     backward   one kernel by queries for dq, one by keys for dk and dv. Both make the scores
- *                again from lse; the roles of lanes are as above. Sums run in a fixed order.
+ *     attend         grid: sets of QUERIES tokens x query heads. Tiles of TILE keys and values pass
+ *                    through shared memory; lane j of a warp scores key j, then the lanes divide the
+ *                    columns of the output among themselves
+ *     grad_queries   the same grid; dq, and rowdot = sum of do x o for the next kernel
+ *     grad_keys      grid: sets of QUERIES keys x key heads; dk and dv over all queries that see them
  *
- * Blocks take sets of QUERIES tokens in turn, from the first token that is ours: where cuDNN has room
- * for a number of documents, the tokens of those that are left.
+ * Both backward kernels recompute the scores from lse. Blocks have WARPS warps; a warp has EACH queries
+ * (or keys) of the set. With att.from, which is read on the device, a grid of at most SETS_OF_REMAINDER
+ * sets loops over the tokens from there on: the documents for which cuDNN had no slot.
  *
- * Bytes: each tile of keys is read once by each block of queries. Deterministic.
+ * Bytes: every block reads each tile of keys and values it needs once, so keys are read
+ * N / QUERIES times by each head that sees all of them. Deterministic: no atomics, and every sum runs in
+ * an order fixed by the shapes and documents.
  */
 #include "device.cuh"
 
@@ -19,27 +23,27 @@ extern "C" {
 }
 
 enum {
-    TILE = 32,
+    TILE = 32, /* keys in shared memory, one per lane */
     WARPS = 4,
-    EACH = 4,
+    EACH = 4, /* queries per warp */
     QUERIES = WARPS * EACH,
-    MOST_DIM = 256,
-    PER = MOST_DIM / 32,
-    SETS_OF_REST = 64
+    MAX_DIM = 256,
+    LANE_COLS = MAX_DIM / 32, /* columns of a head per lane */
+    SETS_OF_REMAINDER = 64
 };
 
 typedef struct att {
     int64_t n;
     int q, kv, dim, window;
     float scale;
-    const int32_t *start; /* training: the first token seen */
-    const int32_t *pos;   /* decoding: the row of the cache it has */
-    const int32_t *from;  /* the first token that is ours; NULL: 0. Not inside a document */
+    const int32_t *start; /* training: [n] the first token that each token attends to */
+    const int32_t *pos;   /* decoding: [n] the token's row in the cache */
+    const int32_t *from;  /* first token to process, the start of a document; NULL: 0 */
     int64_t lse_head, lse_token;
     const void *qkv, *keys; /* keys: qkv itself or the cache */
     int qkv_t, key_t;
     int64_t stride, key_stride; /* elements of a row */
-    int key_col;                /* of k of head 0; v follows all of k */
+    int key_col;                /* first column of k; v follows all heads of k */
 } att;
 
 static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
@@ -55,16 +59,17 @@ static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
     return lo;
 }
 
-/* Rows [row, row + TILE) of `width` columns from `col`, zero past `end`, into room[TILE][dim + 1]. */
+/* Loads rows [row, row + TILE) of dim columns from `col` into smem[TILE][dim + 1], zeros past `end`. The
+ * extra column avoids bank conflicts. */
 static __device__ void load_tile(const void *p, int dt, int64_t stride, int64_t col, int64_t row,
-                                 int64_t end, int dim, float *room) {
+                                 int64_t end, int dim, float *smem) {
     for (int e = threadIdx.x; e < TILE * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
-        room[r * (dim + 1) + c] = row + r < end ? read1(p, dt, (row + r) * stride + col + c) : 0.0f;
+        smem[r * (dim + 1) + c] = row + r < end ? read1(p, dt, (row + r) * stride + col + c) : 0.0f;
     }
 }
 
-/* Keys and values of a group. */
+/* Loads a tile of keys and of values of a key head. */
 static __device__ void load_keys(const att &a, int group, int64_t row, int64_t end, float *ks,
                                  float *vs) {
     int k = a.key_col + group * a.dim, v = a.key_col + (a.kv + group) * a.dim;
@@ -85,7 +90,7 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
     int64_t count = min((int64_t)QUERIES, a.n - first);
-    __syncthreads(); /* the last set's readers are done */
+    __syncthreads(); /* the readers of the last set are done */
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
         qs[r * ld + c] =
@@ -96,7 +101,7 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
         begin = min(begin, first_key(a, first + r));
         end = max(end, last_key(a, first + r) + 1);
     }
-    float max_[EACH], sum[EACH], out[EACH][PER] = { { 0 } };
+    float max_[EACH], sum[EACH], out[EACH][LANE_COLS] = { { 0 } };
     for (int t = 0; t < EACH; t++) max_[t] = -INFINITY, sum[t] = 0;
     for (int64_t tile = begin; tile < end; tile += TILE) {
         __syncthreads();
@@ -110,14 +115,14 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
             float s = seen ? dot(qs + r * ld, ks + lane * ld, dim) * a.scale : -INFINITY;
             float most = fmaxf(max_[t], warp_max(s));
             if (most == -INFINITY) continue;
-            float p = seen ? __expf(s - most) : 0, fade = __expf(max_[t] - most);
-            sum[t] = sum[t] * fade + warp_sum(p);
+            float p = seen ? __expf(s - most) : 0, rescale = __expf(max_[t] - most);
+            sum[t] = sum[t] * rescale + warp_sum(p);
             max_[t] = most;
-            for (int c = 0; c < PER; c++) out[t][c] *= fade;
+            for (int c = 0; c < LANE_COLS; c++) out[t][c] *= rescale;
             for (int k = 0; k < TILE; k++) {
                 float pk = __shfl_sync(~0u, p, k);
 #pragma unroll
-                for (int c = 0; c < PER; c++)
+                for (int c = 0; c < LANE_COLS; c++)
                     if (lane + c * 32 < dim) out[t][c] += pk * vs[k * ld + lane + c * 32];
             }
         }
@@ -126,20 +131,20 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
         int r = warp * EACH + t;
         if (r >= count) continue;
         int64_t i = first + r;
-        for (int c = 0; c < PER; c++)
+        for (int c = 0; c < LANE_COLS; c++)
             if (lane + c * 32 < dim)
                 write1(o.p, o.dt, i * a.q * dim + head * dim + lane + c * 32, out[t][c] / sum[t]);
         if (lse && lane == 0) lse[lse_at(a, head, i)] = max_[t] + logf(sum[t]);
     }
 }
 
-/* The sets a block takes. */
-#define EACH_SET(a, first)                                                                         \
+/* Loops over the sets of a block: one, unless the grid is limited to SETS_OF_REMAINDER. */
+#define FOR_EACH_SET(a, first)                                                                     \
     for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (a).n;            \
          first += (int64_t)gridDim.x * QUERIES)
 
 static __global__ void attend(att a, mixed o, float *lse) {
-    EACH_SET(a, first) attend_set(a, o, lse, first);
+    FOR_EACH_SET(a, first) attend_set(a, o, lse, first);
 }
 
 static att att_of(const op_call *c, const tensor *qkv) {
@@ -152,29 +157,30 @@ static att att_of(const op_call *c, const tensor *qkv) {
     a.stride = a.key_stride = qkv->dim[1];
     a.key_col = a.q * a.dim;
     a.lse_head = a.n, a.lse_token = 1;
-    BUG_IF(a.dim > MOST_DIM);
+    BUG_IF(a.dim > MAX_DIM);
     return a;
 }
 
-/* Blocks along the tokens: one a set, or few where most likely none is ours. */
-static unsigned sets(const att &a) {
+/* Blocks along the tokens: one per set, or few for a remainder, which is most likely empty. */
+static unsigned set_blocks(const att &a) {
     int64_t all = ceil_div(a.n, QUERIES);
-    return (unsigned)(a.from && all > SETS_OF_REST ? SETS_OF_REST : all);
+    return (unsigned)(a.from && all > SETS_OF_REMAINDER ? SETS_OF_REMAINDER : all);
 }
 
-static void run_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
+static void launch_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    LAUNCH(cuda_of(c), { dim3(sets(a), (unsigned)a.q), WARPS * WARP, shared }, attend, a, mixed(*o),
-           lse);
+    LAUNCH(cuda_of(c), { dim3(set_blocks(a), (unsigned)a.q), WARPS * WARP, shared }, attend, a,
+           mixed(*o), lse);
 }
 
 extern "C" void cuda_attention_tiles(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.start = (const int32_t *)c->in[1].data;
-    run_attend(c, a, &c->out[0], (float *)c->out[1].data);
+    launch_attend(c, a, &c->out[0], (float *)c->out[1].data);
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------- */
+/* Copies k|v of each token to its row of the cache. Grid: tokens; block: 128 threads over the columns. */
 static __global__ void store_keys(att a, void *cache, int cache_t) {
     int64_t row = blockIdx.x;
     int width = 2 * a.kv * a.dim;
@@ -192,11 +198,11 @@ extern "C" void cuda_attention_cached(const op_call *c) {
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];
     a.key_col = 0;
-    run_attend(c, a, &c->out[0], NULL);
+    launch_attend(c, a, &c->out[0], NULL);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------- */
-/* dq of QUERIES tokens; also leaves rowdot[H, N] = sum of do x o, which the other kernel reads. */
+/* dq of QUERIES tokens; also writes rowdot[H, N] = sum of do x o, which grad_keys reads. */
 static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
                                       mixed dqkv, float *rowdot, int64_t first) {
     LAUNCHED_SHARED(float, shared);
@@ -215,7 +221,7 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
     __syncthreads();
     int64_t begin = INT64_MAX, end = first + count;
     for (int r = 0; r < count; r++) begin = min(begin, first_key(a, first + r));
-    float dq[EACH][PER] = { { 0 } }, row[EACH], stat[EACH];
+    float dq[EACH][LANE_COLS] = { { 0 } }, row[EACH], stat[EACH];
     for (int t = 0; t < EACH; t++) {
         int r = warp * EACH + t;
         row[t] = stat[t] = 0;
@@ -244,14 +250,14 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
             for (int k = 0; k < TILE; k++) {
                 float gk = __shfl_sync(~0u, g, k);
 #pragma unroll
-                for (int c = 0; c < PER; c++)
+                for (int c = 0; c < LANE_COLS; c++)
                     if (lane + c * 32 < dim) dq[t][c] += gk * ks[k * ld + lane + c * 32];
             }
         }
     }
     for (int t = 0; t < EACH; t++) {
         int r = warp * EACH + t;
-        for (int c = 0; c < PER; c++)
+        for (int c = 0; c < LANE_COLS; c++)
             if (r < count && lane + c * 32 < dim)
                 write1(dqkv.p, dqkv.dt, (first + r) * a.stride + head * dim + lane + c * 32,
                        dq[t][c]);
@@ -260,10 +266,10 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
 
 static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
                                     float *rowdot) {
-    EACH_SET(a, first) grad_query_set(a, dout, o, lse, dqkv, rowdot, first);
+    FOR_EACH_SET(a, first) grad_query_set(a, dout, o, lse, dqkv, rowdot, first);
 }
 
-/* dk and dv of QUERIES keys of one group, over every query of the group's heads that sees them. */
+/* dk and dv of QUERIES keys of a key head, over every query of its query heads that sees them. */
 static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
                                     mixed dqkv, int64_t first) {
     LAUNCHED_SHARED(float, shared);
@@ -278,7 +284,7 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
         ks[r * ld + c] = r < count ? read1(a.keys, a.key_t, at) : 0.0f;
         vs[r * ld + c] = r < count ? read1(a.keys, a.key_t, at + a.kv * dim) : 0.0f;
     }
-    float dk[EACH][PER] = { { 0 } }, dv[EACH][PER] = { { 0 } };
+    float dk[EACH][LANE_COLS] = { { 0 } }, dv[EACH][LANE_COLS] = { { 0 } };
     for (int head = group * heads; head < (group + 1) * heads; head++)
         for (int64_t tile = first; tile < a.n && first_key(a, tile) <= last; tile += TILE) {
             __syncthreads();
@@ -301,7 +307,7 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
                 for (int k = 0; k < TILE; k++) {
                     float pk = __shfl_sync(~0u, p, k), gk = __shfl_sync(~0u, g, k);
 #pragma unroll
-                    for (int c = 0; c < PER; c++) {
+                    for (int c = 0; c < LANE_COLS; c++) {
                         if (lane + c * 32 >= dim) continue;
                         dv[t][c] += pk * ds[k * ld + lane + c * 32];
                         dk[t][c] += gk * qs[k * ld + lane + c * 32];
@@ -311,7 +317,7 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
         }
     for (int t = 0; t < EACH; t++) {
         int r = warp * EACH + t;
-        for (int c = 0; c < PER; c++) {
+        for (int c = 0; c < LANE_COLS; c++) {
             if (r >= count || lane + c * 32 >= dim) continue;
             int64_t at = (first + r) * a.stride + a.key_col + group * dim + lane + c * 32;
             write1(dqkv.p, dqkv.dt, at, dk[t][c]);
@@ -322,14 +328,14 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
 
 static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
                                  mixed dqkv) {
-    EACH_SET(a, first) grad_key_set(a, dout, lse, rowdot, dqkv, first);
+    FOR_EACH_SET(a, first) grad_key_set(a, dout, lse, rowdot, dqkv, first);
 }
 
-static void run_grad(const op_call *c, const att &a, float *rowdot) {
+static void launch_grad(const op_call *c, const att &a, float *rowdot) {
     const float *lse = (const float *)c->in[3].data;
     mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
     size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    dim3 queries(sets(a), (unsigned)a.q), keys(sets(a), (unsigned)a.kv);
+    dim3 queries(set_blocks(a), (unsigned)a.q), keys(set_blocks(a), (unsigned)a.kv);
     LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries, a, dout, o, lse, dqkv,
            rowdot);
     LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys, a, dout, lse, rowdot, dqkv);
@@ -338,7 +344,7 @@ static void run_grad(const op_call *c, const att &a, float *rowdot) {
 extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     att a = att_of(c, &c->in[1]);
     a.start = (const int32_t *)c->in[4].data;
-    run_grad(c, a, (float *)c->run->workspace);
+    launch_grad(c, a, (float *)c->run->workspace);
 }
 
 extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
@@ -347,8 +353,9 @@ extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
 }
 
 /* ---- for cuDNN: the first key of each query, as an index in its row ------------------------------- */
-static __global__ void row_starts(const int32_t *start, int64_t n, int64_t seq, int window,
-                                  int32_t *first) {
+/* A thread per token: reads 4 bytes, writes 4. */
+static __global__ void find_first_keys(const int32_t *start, int64_t n, int64_t seq, int window,
+                                       int32_t *first) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t lo = start[i], row = i / seq * seq;
@@ -356,27 +363,27 @@ static __global__ void row_starts(const int32_t *start, int64_t n, int64_t seq, 
     first[i] = (int32_t)(lo > row ? lo - row : 0);
 }
 
-extern "C" void cuda_row_starts(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
-                                int32_t *first) {
-    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, 256), 256 }, row_starts, start, n, seq,
+extern "C" void cuda_find_first_keys(const op_call *c, const int32_t *start, int64_t n, int64_t seq,
+                                     int32_t *first) {
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, 256), 256 }, find_first_keys, start, n, seq,
            c->attr.heads.window, first);
 }
 
-/* ---- for cuDNN: where documents lie, and those it has no slot for --------------------------------- */
-enum { CUT_THREADS = 1024, CUT_EACH = 16 };
+/* ---- for cuDNN: lengths and offsets of documents -------------------------------------------------- */
+enum { SCAN_THREADS = 1024, SCAN_EACH = 16 };
 
-/* One block: each thread marks the beginnings among CUT_EACH tokens; sums over the threads before it
- * number them. */
-static __global__ void cut_documents(const int32_t *start, int n, int slots, int64_t w0, int64_t w1,
-                                     int64_t w2, cuda_places *out) {
-    __shared__ int begin[CUDA_MOST_SLOTS + 1], total[CUT_THREADS / WARP];
+/* A single block of SCAN_THREADS threads, 4 bytes read per token. Each thread finds the first tokens of
+ * documents among SCAN_EACH tokens; a prefix sum over the threads numbers them. */
+static __global__ void find_documents(const int32_t *start, int n, int slots, int64_t w0,
+                                      int64_t w1, int64_t w2, cuda_documents *out) {
+    __shared__ int begin[CUDA_MAX_DOCUMENTS + 1], total[SCAN_THREADS / WARP];
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP, before = 0;
-    for (int k = threadIdx.x; k <= slots; k += CUT_THREADS) begin[k] = n;
-    for (int from = 0; from < n; from += CUT_THREADS * CUT_EACH) {
-        int at = from + threadIdx.x * CUT_EACH;
+    for (int k = threadIdx.x; k <= slots; k += SCAN_THREADS) begin[k] = n;
+    for (int from = 0; from < n; from += SCAN_THREADS * SCAN_EACH) {
+        int at = from + threadIdx.x * SCAN_EACH;
         unsigned bits = 0;
 #pragma unroll
-        for (int j = 0; j < CUT_EACH; j++)
+        for (int j = 0; j < SCAN_EACH; j++)
             if (at + j < n && start[at + j] == at + j) bits |= 1u << j;
         int own = __popc(bits), sum = own;
         for (int o = 1; o < WARP; o <<= 1) {
@@ -387,7 +394,7 @@ static __global__ void cut_documents(const int32_t *start, int n, int slots, int
         if (lane == WARP - 1) total[warp] = sum;
         __syncthreads();
         int number = before + sum - own;
-        for (int w = 0; w < CUT_THREADS / WARP; w++) {
+        for (int w = 0; w < SCAN_THREADS / WARP; w++) {
             if (w < warp) number += total[w];
             before += total[w];
         }
@@ -395,29 +402,29 @@ static __global__ void cut_documents(const int32_t *start, int n, int slots, int
             if (number <= slots) begin[number] = at + __ffs(bits) - 1;
     }
     __syncthreads();
-    for (int k = threadIdx.x; k <= slots; k += CUT_THREADS) {
+    for (int k = threadIdx.x; k <= slots; k += SCAN_THREADS) {
         int64_t at = begin[k];
         if (k < slots) out->length[k] = begin[k + 1] - begin[k];
-        out->at[0][k] = at * w0, out->at[1][k] = at * w1, out->at[2][k] = at * w2;
+        out->offset[0][k] = at * w0, out->offset[1][k] = at * w1, out->offset[2][k] = at * w2;
     }
-    if (threadIdx.x == 0) out->rest = begin[slots];
+    if (threadIdx.x == 0) out->remainder = begin[slots];
 }
 
-extern "C" void cuda_cut_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
-                                   const int64_t width[3], cuda_places *out) {
-    BUG_IF(slots > CUDA_MOST_SLOTS || n >= INT32_MAX - CUT_THREADS * CUT_EACH);
-    LAUNCH(cuda_of(c), { 1, CUT_THREADS }, cut_documents, start, (int)n, slots, width[0], width[1],
-           width[2], out);
+extern "C" void cuda_find_documents(const op_call *c, const int32_t *start, int64_t n, int slots,
+                                    const int64_t width[3], cuda_documents *out) {
+    BUG_IF(slots > CUDA_MAX_DOCUMENTS || n >= INT32_MAX - SCAN_THREADS * SCAN_EACH);
+    LAUNCH(cuda_of(c), { 1, SCAN_THREADS }, find_documents, start, (int)n, slots, width[0],
+           width[1], width[2], out);
 }
 
-extern "C" void cuda_attention_rest(const op_call *c, const int32_t *from, void *workspace) {
+extern "C" void cuda_attention_remainder(const op_call *c, const int32_t *from, void *workspace) {
     bool bwd = c->op == OP_ATTENTION_BWD;
     att a = att_of(c, &c->in[bwd ? 1 : 0]);
     a.start = (const int32_t *)c->in[bwd ? 4 : 1].data;
     a.from = from;
     a.lse_head = 1, a.lse_token = a.q;
     if (bwd)
-        run_grad(c, a, (float *)workspace);
+        launch_grad(c, a, (float *)workspace);
     else
-        run_attend(c, a, &c->out[0], (float *)c->out[1].data);
+        launch_attend(c, a, &c->out[0], (float *)c->out[1].data);
 }

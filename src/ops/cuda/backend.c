@@ -1,4 +1,5 @@
-/* The CUDA backend: the device, its queue, its memory, the table of kernels. */
+/* The CUDA backend: opening a device, its memory and main queue (op_device), and the table of kernels.
+ * Everything is queued on the context's stream; only get, take, sync and seconds_between wait for it. */
 #include "cuda_internal.h"
 #include "ops/op_table.h"
 
@@ -19,20 +20,20 @@ static err take_fault(cuda_context *x) {
     return e;
 }
 
-/* One that was taken before something whose own faults do not count, or count less. */
-static void put_back_fault(cuda_context *x, err before) {
+/* Restores an earlier fault, which outweighs whatever happened since it was taken. */
+static void restore_fault(cuda_context *x, err before) {
     if (!before) return;
     err_free(x->fault);
     x->fault = before;
 }
 
-static err map(void *context, size_t bytes, void **out) {
+static err map_memory(void *context, size_t bytes, void **out) {
     cuda_context *x = context;
     size_t free_bytes = 0, all = 0;
     cudaMemGetInfo(&free_bytes, &all);
     if (cudaMalloc(out, bytes) != cudaSuccess) {
         char need[32], have[32];
-        cudaGetLastError(); /* out of memory is no lasting fault */
+        cudaGetLastError(); /* clears it: the caller gets this error, not a later call */
         return err_hint(ERR("the GPU cannot hold %s: %s are free",
                             str_bytes(need, sizeof need, (double)bytes),
                             str_bytes(have, sizeof have, (double)free_bytes)),
@@ -42,17 +43,17 @@ static err map(void *context, size_t bytes, void **out) {
     return OK;
 }
 
-static void unmap(void *context, void *p, size_t bytes) { cudaFree(p); }
+static void unmap_memory(void *context, void *p, size_t bytes) { cudaFree(p); }
 
-/* Copies to the device go through pinned memory, so that queueing one never waits for the calls
- * before it: pieces fill a slot, slots are taken in turn, and a slot is used again only after the
- * copies out of it are done. */
+/* Copies to the device go through a ring of pinned slots, so that queueing one never waits for the
+ * calls before it: copies fill a slot, then the next, and a slot is refilled only after the copies out
+ * of it are complete. */
 enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 2 };
 typedef struct cuda_queue {
-    char *staging; /* [SLOTS][SLOT_BYTES], NULL: none to be had */
-    cudaEvent_t left[SLOTS];
+    char *staging; /* [SLOTS][SLOT_BYTES]; NULL: it could not be pinned */
+    cudaEvent_t slot_free[SLOTS];
     int slot;
-    size_t used; /* of the slot */
+    size_t used; /* bytes of the slot */
     cudaEvent_t mark[MARKS];
 } cuda_queue;
 
@@ -60,11 +61,11 @@ static err queue_new(cuda_queue **out) {
     cuda_queue *q = *out = mem_alloc(sizeof *q);
     cudaError_t status = cudaSuccess;
     for (int i = 0; i < SLOTS && status == cudaSuccess; i++)
-        status = cudaEventCreateWithFlags(&q->left[i], cudaEventDisableTiming);
+        status = cudaEventCreateWithFlags(&q->slot_free[i], cudaEventDisableTiming);
     for (int i = 0; i < MARKS && status == cudaSuccess; i++) status = cudaEventCreate(&q->mark[i]);
     if (status != cudaSuccess) return ERR("CUDA events: %s", cudaGetErrorString(status));
     if (cudaHostAlloc((void **)&q->staging, SLOTS * SLOT_BYTES, 0) != cudaSuccess) {
-        cudaGetLastError(); /* copies then go from where the bytes are, and may wait */
+        cudaGetLastError(); /* not an error: copies then read pageable memory, and may wait */
         q->staging = NULL;
     }
     return OK;
@@ -73,20 +74,20 @@ static err queue_new(cuda_queue **out) {
 static void queue_free(cuda_queue *q) {
     if (!q) return;
     for (int i = 0; i < SLOTS; i++)
-        if (q->left[i]) cudaEventDestroy(q->left[i]);
+        if (q->slot_free[i]) cudaEventDestroy(q->slot_free[i]);
     for (int i = 0; i < MARKS; i++)
         if (q->mark[i]) cudaEventDestroy(q->mark[i]);
     cudaFreeHost(q->staging);
     free(q);
 }
 
-static void put_piece(cuda_context *x, char *to, const char *from, size_t bytes) {
+static void put_through_slot(cuda_context *x, char *to, const char *from, size_t bytes) {
     cuda_queue *q = x->queue;
     if (q->used + bytes > SLOT_BYTES) {
-        CUDA_OK(x, cudaEventRecord(q->left[q->slot], x->stream));
+        CUDA_OK(x, cudaEventRecord(q->slot_free[q->slot], x->stream));
         q->slot = (q->slot + 1) % SLOTS;
         q->used = 0;
-        CUDA_OK(x, cudaEventSynchronize(q->left[q->slot]));
+        CUDA_OK(x, cudaEventSynchronize(q->slot_free[q->slot]));
     }
     char *at = q->staging + (size_t)q->slot * SLOT_BYTES + q->used;
     memcpy(at, from, bytes);
@@ -94,42 +95,43 @@ static void put_piece(cuda_context *x, char *to, const char *from, size_t bytes)
     CUDA_OK(x, cudaMemcpyAsync(to, at, bytes, cudaMemcpyDefault, x->stream));
 }
 
-static void put(void *context, void *to, const void *from, size_t bytes) {
+static void put_bytes(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
     if (!x->queue->staging)
         CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
     for (size_t at = 0; x->queue->staging && at < bytes; at += SLOT_BYTES)
-        put_piece(x, (char *)to + at, (const char *)from + at, MIN(bytes - at, (size_t)SLOT_BYTES));
+        put_through_slot(x, (char *)to + at, (const char *)from + at,
+                         MIN(bytes - at, (size_t)SLOT_BYTES));
 }
 
-static err sync(void *context) {
+static err sync_queue(void *context) {
     cuda_context *x = context;
-    cuda_join(x, OP_ALL_EVENTS);
+    cuda_side_join(x, OP_ALL_EVENTS);
     CUDA_OK(x, cudaStreamSynchronize(x->stream));
     return take_fault(x);
 }
 
-static err get(void *context, void *to, const void *from, size_t bytes) {
+static err get_bytes(void *context, void *to, const void *from, size_t bytes) {
     cuda_context *x = context;
-    cuda_join(x, OP_ALL_EVENTS);
+    cuda_side_join(x, OP_ALL_EVENTS);
     CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
-    return sync(context);
+    return sync_queue(context);
 }
 
-/* ---- reading late ---------------------------------------------------------------------------- */
+/* ---- reading results later: tickets ------------------------------------------------------------ */
 
-static void drop(void *context, op_ticket *t) {
+static void ticket_free(void *context, op_ticket *t) {
     if (t->event) {
-        cudaEventSynchronize(t->event); /* the copy may be under way */
+        cudaEventSynchronize(t->event); /* the copy may be in flight */
         cudaEventDestroy(t->event);
     }
     if (t->memory) cudaFreeHost(t->memory);
 }
 
-static void fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
+static void ticket_fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
     cuda_context *x = context;
     if (t->capacity < bytes) {
-        drop(context, t);
+        ticket_free(context, t);
         *t = (op_ticket){ .capacity = bytes };
         if (!CUDA_OK(x, cudaHostAlloc(&t->memory, bytes, 0))) t->memory = NULL, t->capacity = 0;
         cudaEvent_t event = NULL;
@@ -142,51 +144,51 @@ static void fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
     CUDA_OK(x, cudaEventRecord(t->event, x->stream));
 }
 
-static err take(void *context, op_ticket *t, void *to) {
+static err ticket_take(void *context, op_ticket *t, void *to) {
     cuda_context *x = context;
     if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event))) memcpy(to, t->memory, t->bytes);
     return take_fault(x);
 }
 
-/* ---- recording: CUDA graphs ------------------------------------------------------------------ */
+/* ---- recording: capture into CUDA graphs ------------------------------------------------------- */
 
-static void record(void *context) {
+static void capture_begin(void *context) {
     cuda_context *x = context;
-    x->before = take_fault(x);
+    x->fault_before_capture = take_fault(x);
     CUDA_OK(x, cudaStreamBeginCapture(x->stream, cudaStreamCaptureModeThreadLocal));
 }
 
-static void *recorded(void *context) {
+static void *capture_end(void *context) {
     cuda_context *x = context;
     cudaGraph_t graph = NULL;
     cudaGraphExec_t made = NULL;
     cudaError_t status = cudaStreamEndCapture(x->stream, &graph);
     if (status == cudaSuccess && !x->fault) status = cudaGraphInstantiate(&made, graph, 0);
     if (graph) cudaGraphDestroy(graph);
-    if (!made) { /* what went wrong was the recording: the calls are queued one by one instead */
+    if (!made) { /* the capture failed, nothing ran: the caller queues the calls one by one instead */
         err_free(take_fault(x));
         cudaGetLastError();
     }
-    put_back_fault(x, x->before);
-    x->before = OK;
+    restore_fault(x, x->fault_before_capture);
+    x->fault_before_capture = OK;
     return made;
 }
 
-static void replay(void *context, void *graph) {
+static void graph_launch(void *context, void *graph) {
     cuda_context *x = context;
     CUDA_OK(x, cudaGraphLaunch(graph, x->stream));
 }
 
-static void forget(void *context, void *graph) { cudaGraphExecDestroy(graph); }
+static void graph_free(void *context, void *graph) { cudaGraphExecDestroy(graph); }
 
-/* ---- time ---------------------------------------------------------------------------------------- */
+/* ---- timing ------------------------------------------------------------------------------------ */
 
-static void mark(void *context, int i) {
+static void record_mark(void *context, int i) {
     cuda_context *x = context;
     CUDA_OK(x, cudaEventRecord(x->queue->mark[i], x->stream));
 }
 
-static double between(void *context, int from, int to) {
+static double seconds_between(void *context, int from, int to) {
     cuda_context *x = context;
     float ms = 0;
     CUDA_OK(x, cudaEventSynchronize(x->queue->mark[to]));
@@ -194,45 +196,45 @@ static double between(void *context, int from, int to) {
     return ms * 1e-3;
 }
 
-static double peak(void *context, dtype dt) {
+static double peak_flops(void *context, dtype dt) {
     cuda_context *x = context;
     err before = take_fault(x);
-    double flops = cuda_peak(x, dt);
-    err_free(take_fault(x)); /* not to know it is no fault */
+    double flops = cuda_measure_gemm_rate(x, dt);
+    err_free(take_fault(x)); /* a type the GPU does not multiply is not an error */
     cudaGetLastError();
-    put_back_fault(x, before);
+    restore_fault(x, before);
     return flops;
 }
 
 static const op_device device = {
-    .map = map,
-    .unmap = unmap,
+    .map = map_memory,
+    .unmap = unmap_memory,
     .map_host = cuda_map_host,
     .unmap_host = cuda_unmap_host,
     .side_begin = cuda_side_begin,
     .side_end = cuda_side_end,
-    .join = cuda_join,
-    .put = put,
-    .get = get,
-    .fetch = fetch,
-    .take = take,
-    .drop = drop,
-    .sync = sync,
-    .record = record,
-    .recorded = recorded,
-    .replay = replay,
-    .forget = forget,
-    .mark = mark,
-    .between = between,
-    .peak = peak,
+    .join = cuda_side_join,
+    .put = put_bytes,
+    .get = get_bytes,
+    .fetch = ticket_fetch,
+    .take = ticket_take,
+    .drop = ticket_free,
+    .sync = sync_queue,
+    .record_begin = capture_begin,
+    .record_end = capture_end,
+    .replay = graph_launch,
+    .graph_free = graph_free,
+    .mark = record_mark,
+    .seconds_between = seconds_between,
+    .peak_flops = peak_flops,
 };
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
-static void attention(const op_call *c) {
+static void run_attention(const op_call *c) {
     if (!cuda_attention_cudnn(c)) cuda_attention_tiles(c);
 }
-static void attention_bwd(const op_call *c) {
+static void run_attention_bwd(const op_call *c) {
     if (!cuda_attention_cudnn(c)) cuda_attention_tiles_bwd(c);
 }
 
@@ -257,8 +259,8 @@ static const op_impl impls[OP_COUNT] = {
     [OP_QKNORM_BWD] = { cuda_qknorm_bwd, cuda_norm_workspace, ATTRS_HEADS | ATTR(NORM_FULL) },
     [OP_ROPE] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
     [OP_ROPE_BWD] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
-    [OP_ATTENTION] = { attention, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
-    [OP_ATTENTION_BWD] = { attention_bwd, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_ATTENTION] = { run_attention, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_ATTENTION_BWD] = { run_attention_bwd, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
     [OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION },
     [OP_GELU] = { cuda_gelu, NULL, ATTR(ACT) },
     [OP_GELU_BWD] = { cuda_gelu_bwd, NULL, ATTR(ACT) },
@@ -280,10 +282,10 @@ static const op_impl impls[OP_COUNT] = {
     [OP_SQNORM] = { cuda_sqnorm, cuda_reduce_workspace, ATTR(SCALE_BY) },
     [OP_ZERO] = { cuda_zero },
     [OP_UPDATE_SGD] = { cuda_update, NULL, ATTRS_UPDATE },
-    [OP_UPDATE_MOMENTUM] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_ADAM] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_LION] = { cuda_update, cuda_far_workspace, ATTRS_UPDATE },
-    [OP_UPDATE_ADAM8] = { cuda_update_adam8, cuda_far_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_MOMENTUM] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_ADAM] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_LION] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
+    [OP_UPDATE_ADAM8] = { cuda_update_adam8, cuda_offload_workspace, ATTRS_UPDATE },
     [OP_UPDATE_ADAFACTOR] = { cuda_update_adafactor, cuda_update_workspace, ATTRS_UPDATE },
     [OP_UPDATE_MUON] = { cuda_update_muon, cuda_update_workspace, ATTRS_UPDATE },
     [OP_CLIP] = { cuda_clip, NULL, ATTR(GROWTH_INTERVAL) },
@@ -292,12 +294,12 @@ static const op_impl impls[OP_COUNT] = {
 
 static const op_backend table = {
     .name = "cuda",
-    .bf16_products = true,
+    .bf16_gemm = true,
     .device = &device,
     .impl = impls,
 };
 
-/* ---- life ---------------------------------------------------------------------------------------- */
+/* ---- opening and closing ----------------------------------------------------------------------- */
 
 static err open_device(cuda_context *x, int number) {
     x->device = number;
@@ -307,10 +309,10 @@ static err open_device(cuda_context *x, int number) {
     if (status == cudaSuccess)
         status = cudaStreamCreateWithFlags(&x->stream, cudaStreamNonBlocking);
     if (status != cudaSuccess)
-        return err_hint(ERR("GPU %d does not open: %s", number, cudaGetErrorString(status)),
-                        "nvidia-smi shows what is there; --device cpu does without");
+        return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
+                        "nvidia-smi lists the GPUs; --device cpu runs without one");
     TRY(queue_new(&x->queue));
-    TRY(cuda_products_new(x, &x->products));
+    TRY(cuda_gemm_cache_new(x, &x->gemm_cache));
     TRY(cuda_attention_new(x->stream, &x->attention));
     return OK;
 }
@@ -336,13 +338,13 @@ void ops_cuda_close(op_backend *b) {
     if (!b) return;
     cuda_context *x = b->context;
     cuda_attention_free(x->attention);
-    cuda_products_free(x->products);
+    cuda_gemm_cache_free(x->gemm_cache);
     queue_free(x->queue);
-    cuda_ferry_free(x->ferry);
-    cuda_side_free(x->side);
+    cuda_offload_free(x->offload);
+    cuda_side_queue_free(x->side_queue);
     if (x->stream) cudaStreamDestroy(x->stream);
     err_free(x->fault);
-    err_free(x->before);
+    err_free(x->fault_before_capture);
     free(x);
     free(b);
 }

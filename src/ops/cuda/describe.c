@@ -1,15 +1,15 @@
-/* Which GPUs are here, and what they reach. */
+/* Which GPUs the machine has, why none can be used, and measured copy and GEMM rates (ingot doctor). */
 #include "cuda_internal.h"
 
 #include <math.h>
 #include <string.h>
 
-/* ---- what is there --------------------------------------------------------------------------- */
+/* ---- devices and versions ---------------------------------------------------------------------- */
 
 static err count_gpus(int *n) {
     *n = 0;
     cudaError_t status = cudaGetDeviceCount(n);
-    cudaGetLastError(); /* no driver is no fault of a later call */
+    cudaGetLastError(); /* clears it: a missing driver is not an error of a later call */
     if (status == cudaSuccess && *n > 0) return OK;
     *n = 0;
     int driver = 0, runtime = 0;
@@ -17,19 +17,20 @@ static err count_gpus(int *n) {
     cudaRuntimeGetVersion(&runtime);
     if (!driver)
         return err_hint(ERR("there is no NVIDIA driver here"),
-                        "install one, or hand the GPUs through to the container; --device cpu does "
-                        "without");
+                        "install one, or pass the GPUs through to the container; --device cpu runs "
+                        "without a GPU");
     if (status == cudaErrorInsufficientDriver)
-        return err_hint(ERR("the NVIDIA driver serves CUDA up to %d.%d, this ingot was built with "
-                            "%d.%d",
-                            driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10),
-                        "update the driver, or build with a CUDA toolkit of its age");
+        return err_hint(
+            ERR("the NVIDIA driver supports CUDA up to %d.%d, this ingot was built with "
+                "%d.%d",
+                driver / 1000, driver % 1000 / 10, runtime / 1000, runtime % 1000 / 10),
+            "update the driver, or build with a CUDA toolkit that it supports");
     if (status == cudaErrorNoDevice || status == cudaSuccess)
         return err_hint(ERR("the NVIDIA driver shows no GPU"),
                         "nvidia-smi lists those it knows, CUDA_VISIBLE_DEVICES may hide them; "
-                        "--device cpu does without");
+                        "--device cpu runs without a GPU");
     return err_hint(ERR("the GPUs do not answer: %s", cudaGetErrorString(status)),
-                    "nvidia-smi may say more; --device cpu does without");
+                    "nvidia-smi may show more; --device cpu runs without a GPU");
 }
 
 int ops_cuda_count(void) {
@@ -42,13 +43,13 @@ err ops_cuda_check(int number) {
     int n;
     TRY(count_gpus(&n));
     if (number >= 0 && number < n) return OK;
-    return err_hint(ERR("GPU %d was asked for; the last one here is number %d", number, n - 1),
+    return err_hint(ERR("there is no GPU %d; the last one here is number %d", number, n - 1),
                     "set device.index to one that is here, or leave it out");
 }
 
-/* "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ...": the first word of
- * digits and points. */
-static void driver_version(char *out, size_t room) {
+/* Finds the version in "NVRM version: NVIDIA UNIX x86_64 Kernel Module  580.65.06  Sun Jul ...": the
+ * first word that consists of digits and dots. */
+static void driver_version(char *out, size_t capacity) {
     char text[512] = "";
     FILE *f = fopen("/proc/driver/nvidia/version", "r");
     out[0] = 0;
@@ -60,17 +61,17 @@ static void driver_version(char *out, size_t room) {
     char *next = NULL;
     for (char *w = strtok_r(text, " \t", &next); w; w = strtok_r(NULL, " \t", &next))
         if (strchr(w, '.') && strspn(w, "0123456789.") == strlen(w)) {
-            snprintf(out, room, "%s", w);
+            snprintf(out, capacity, "%s", w);
             return;
         }
 }
 
-/* Of the library that is loaded: 130100 is 13.1.0. */
-static void version_text(size_t number, char *out, size_t room) {
+/* A library's version as text: 130100 is 13.1.0. */
+static void version_text(size_t number, char *out, size_t capacity) {
     if (number)
-        snprintf(out, room, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
+        snprintf(out, capacity, "%zu.%zu.%zu", number / 10000, number / 100 % 100, number % 100);
     else
-        snprintf(out, room, "none");
+        snprintf(out, capacity, "none");
 }
 
 err ops_cuda_describe(int number, ops_gpu_info *out) {
@@ -83,39 +84,39 @@ err ops_cuda_describe(int number, ops_gpu_info *out) {
     if (status == cudaSuccess) status = cudaMemGetInfo(&free_bytes, &all);
     if (status != cudaSuccess)
         return err_hint(ERR("GPU %d does not answer: %s", number, cudaGetErrorString(status)),
-                        "nvidia-smi may say more; --device cpu does without");
+                        "nvidia-smi may show more; --device cpu runs without a GPU");
     snprintf(out->name, sizeof out->name, "%s", p.name);
-    out->multiprocessors = p.multiProcessorCount;
+    out->sms = p.multiProcessorCount;
     out->capability = 10 * p.major + p.minor;
     out->memory = (double)all;
     out->free_memory = (double)free_bytes;
     driver_version(out->driver, sizeof out->driver);
     cudaDriverGetVersion(&out->driver_cuda);
     cudaRuntimeGetVersion(&out->runtime);
-    version_text(cuda_products_version(), out->blas, sizeof out->blas);
+    version_text(cuda_gemm_version(), out->blas, sizeof out->blas);
     version_text(cuda_attention_version(), out->dnn, sizeof out->dnn);
     return OK;
 }
 
-/* ---- what it reaches ------------------------------------------------------------------------- */
+/* ---- measured rates ---------------------------------------------------------------------------- */
 enum { COPY_BYTES = 1 << 30, COPY_ROUNDS = 6 };
 
-typedef struct watch {
+typedef struct stopwatch {
     cudaStream_t stream;
     cudaEvent_t from, to;
-} watch;
+} stopwatch;
 
-/* Seconds between the two events; 0 when the calls between them failed. */
-static double seconds_of(const watch *w) {
+/* @return seconds between the two events; 0 when the calls between them failed. */
+static double seconds_of(const stopwatch *w) {
     float ms = 0;
     if (cudaEventSynchronize(w->to) != cudaSuccess) return 0;
     if (cudaEventElapsedTime(&ms, w->from, w->to) != cudaSuccess) return 0;
     return ms * 1e-3;
 }
 
-/* Bytes a second from one place to another, the best of some rounds: others only ever slow it down.
- * NaN when there is no memory for it. */
-static double copy_rate(const watch *w, void *to, const void *from, size_t bytes) {
+/* @return bytes per second of a copy, the best of some rounds, since whatever else runs only ever slows
+ * it down; NaN when an address is NULL. */
+static double copy_rate(const stopwatch *w, void *to, const void *from, size_t bytes) {
     double best = NAN;
     if (!to || !from) return NAN;
     for (int i = 0; i < COPY_ROUNDS; i++) {
@@ -128,25 +129,26 @@ static double copy_rate(const watch *w, void *to, const void *from, size_t bytes
     return best;
 }
 
-static void measure_copies(const watch *w, ops_gpu_speed *out) {
+static void measure_copies(const stopwatch *w, ops_gpu_speed *out) {
     void *a = NULL, *b = NULL, *host = NULL;
-    size_t slow = COPY_BYTES / 4; /* through the bus it takes long enough */
+    size_t bus_bytes = COPY_BYTES / 4; /* the bus is slower: less takes long enough */
     if (cudaMalloc(&a, COPY_BYTES) != cudaSuccess) a = NULL;
     if (cudaMalloc(&b, COPY_BYTES) != cudaSuccess) b = NULL;
-    if (cudaHostAlloc(&host, slow, 0) != cudaSuccess) host = NULL;
+    if (cudaHostAlloc(&host, bus_bytes, 0) != cudaSuccess) host = NULL;
     out->copy = 2 * copy_rate(w, b, a, COPY_BYTES);
-    out->to_device = copy_rate(w, a, host, slow);
-    out->to_host = copy_rate(w, host, a, slow);
+    out->to_device = copy_rate(w, a, host, bus_bytes);
+    out->to_host = copy_rate(w, host, a, bus_bytes);
     cudaFree(a);
     cudaFree(b);
     cudaFreeHost(host);
 }
 
-/* Operations a second of a large product; NaN when this GPU does not multiply the type. */
-static double product_rate(cuda_context *x, dtype dt, bool tf32) {
+/* @return floating-point operations per second of a large GEMM; NaN when this GPU cannot multiply the
+ * type. */
+static double gemm_rate(cuda_context *x, dtype dt, bool tf32) {
     bool before = x->tf32;
     x->tf32 = tf32;
-    double rate = cuda_peak(x, dt);
+    double rate = cuda_measure_gemm_rate(x, dt);
     x->tf32 = before;
     if (x->fault) rate = NAN;
     err_free(x->fault);
@@ -156,18 +158,18 @@ static double product_rate(cuda_context *x, dtype dt, bool tf32) {
 
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) {
     cuda_context *x = b->context;
-    watch w = { .stream = x->stream };
+    stopwatch w = { .stream = x->stream };
     *out = (ops_gpu_speed){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     if (CUDA_OK(x, cudaEventCreate(&w.from)) && CUDA_OK(x, cudaEventCreate(&w.to))) {
         measure_copies(&w, out);
-        out->fp32 = product_rate(x, DT_F32, false);
-        out->tf32 = product_rate(x, DT_F32, true);
-        out->bf16 = product_rate(x, DT_BF16, false);
-        out->fp16 = product_rate(x, DT_F16, false);
-        out->fp8 = product_rate(x, DT_E4M3, false);
+        out->fp32 = gemm_rate(x, DT_F32, false);
+        out->tf32 = gemm_rate(x, DT_F32, true);
+        out->bf16 = gemm_rate(x, DT_BF16, false);
+        out->fp16 = gemm_rate(x, DT_F16, false);
+        out->fp8 = gemm_rate(x, DT_E4M3, false);
     }
     if (w.from) cudaEventDestroy(w.from);
     if (w.to) cudaEventDestroy(w.to);
-    cudaGetLastError(); /* memory that was not to be had is no fault of a later call */
+    cudaGetLastError(); /* clears it: failed allocations are not errors of a later call */
     return b->device->sync(x);
 }

@@ -1,57 +1,61 @@
-/* Linear layers and the loss: products (products.c), with what cuBLASLt cannot fuse in kernels of
- * our own.
+/* Linear layers and the loss: GEMMs (gemm.c), with bias and GELU fused where cuBLASLt supports it and in
+ * kernels of our own where it does not. Bit-exact between runs only under
+ * debug.deterministic, which fixes cuBLASLt's algorithms.
  *
- * Workspace: | products | operands converted, where their types differ | column sums or logits |
+ * Workspace: | cuBLASLt's | operands converted, where their types differ | column sums or logits |
  */
 #include "cuda_internal.h"
 #include "ops/op_table.h"
 
 #include <string.h>
 
-/* Logits at a time: chunks of 4096 rows are the fastest and small. */
+/* Logits computed at a time: chunks of 4096 rows measured fastest. */
 enum { LOGIT_BYTES = 512 << 20, LOGIT_ROWS = 4096, LINE = 64, ROWS = 128 };
 
-typedef struct room {
+/* What is left of the workspace after cuBLASLt's part; allocations never return it. */
+typedef struct scratch {
     char *at, *end;
-} room;
+} scratch;
 
-static room room_of(const op_call *c) {
+static scratch scratch_of(const op_call *c) {
     char *at = c->run->workspace;
-    return (room){ at + CUDA_GEMM_WORKSPACE, at + c->run->workspace_bytes };
+    return (scratch){ at + CUDA_GEMM_WORKSPACE, at + c->run->workspace_bytes };
 }
-static void *take(room *r, size_t bytes) {
-    void *p = r->at;
-    r->at += align_up(bytes, 256);
-    BUG_IF(r->at > r->end);
+static void *scratch_alloc(scratch *mem, size_t bytes) {
+    void *p = mem->at;
+    mem->at += align_up(bytes, 256);
+    BUG_IF(mem->at > mem->end);
     return p;
 }
 
 /* ---- operands of one type ---------------------------------------------------------------------- */
 
-/* fp8 operands, e4m3 or e5m2, are multiplied as they are. */
+/* fp8 operands, e4m3 or e5m2 in any combination, are multiplied as they are. */
 static bool is_fp8(dtype dt) { return dt_size(dt) == 1; }
 
-static size_t widened(const tensor *t) {
+static size_t fp32_bytes(const tensor *t) {
     return align_up((size_t)tensor_count(t) * sizeof(float), 256);
 }
+/* Scratch for a pair of operands: none where gemm_of need not convert them. */
 static size_t pair_bytes(const tensor *a, const tensor *b) {
-    return a->dt == b->dt || is_fp8(a->dt) ? 0 : widened(a) + widened(b);
+    return a->dt == b->dt || is_fp8(a->dt) ? 0 : fp32_bytes(a) + fp32_bytes(b);
 }
 
-static tensor widen(cuda_context *x, const tensor *t, room *r) {
+/* @return t converted to fp32, in scratch. */
+static tensor convert_to_fp32(cuda_context *x, const tensor *t, scratch *mem) {
     tensor wide = *t;
     wide.dt = DT_F32;
-    wide.data = take(r, tensor_bytes(&wide));
+    wide.data = scratch_alloc(mem, tensor_bytes(&wide));
     cuda_convert(x, t, &wide);
     return wide;
 }
 
-/* c = op(a) op(b), where the operands may differ in type: then both become fp32. */
+/* @return the GEMM c = op(a) op(b). Operands of different types are both converted to fp32. */
 static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, const tensor *c,
-                         room *r) {
+                         scratch *mem) {
     if (a.dt != b.dt && !is_fp8(a.dt)) {
-        a = widen(x, &a, r);
-        b = widen(x, &b, r);
+        a = convert_to_fp32(x, &a, mem);
+        b = convert_to_fp32(x, &b, mem);
     }
     return (cuda_gemm){ .m = c->dim[0],
                         .n = c->dim[1],
@@ -70,37 +74,37 @@ static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, 
                         .exact = !x->tf32 };
 }
 
-static bool multiply(const op_call *c, const cuda_gemm *g) {
-    return cuda_multiply(cuda_of(c), g, c->run->workspace, CUDA_GEMM_WORKSPACE);
+static bool try_gemm(const op_call *c, const cuda_gemm *g) {
+    return cuda_gemm_run(cuda_of(c), g, c->run->workspace, CUDA_GEMM_WORKSPACE);
 }
-/* Where there is no other way. */
-static void must_multiply(const op_call *c, const cuda_gemm *g) {
+/* Runs a GEMM that has no fallback: that it is not supported is an error. */
+static void require_gemm(const op_call *c, const cuda_gemm *g) {
     cuda_context *x = cuda_of(c);
-    if (!multiply(c, g) && !x->fault)
+    if (!try_gemm(c, g) && !x->fault)
         x->fault =
-            err_hint(ERR("this GPU has no product of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
+            err_hint(ERR("this GPU has no GEMM of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
                          dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
                      "fp8 needs compute capability 8.9 or more; set precision.fp8=off");
 }
 
-/* cuBLASLt writes no fp16 or bf16 result of other operands' types, but for fp8. */
-static bool writes(dtype operands, dtype result) {
+/* Whether cuBLASLt can write this type of result: fp32, the operands' own, or bf16 from fp8. */
+static bool can_write(dtype operands, dtype result) {
     return result == DT_F32 || result == operands || (is_fp8(operands) && result == DT_BF16);
 }
-static bool direct(const cuda_gemm *g) { return writes(g->at, g->ct); }
+static bool writes_result(const cuda_gemm *g) { return can_write(g->at, g->ct); }
 
-/* Through an fp32 result where the product cannot write c's own type. */
-static void product(const op_call *c, cuda_gemm g, const tensor *to, room *r) {
-    if (direct(&g)) {
-        must_multiply(c, &g);
+/* Runs a GEMM into `to`, through an fp32 result in scratch where cuBLASLt cannot write its type. */
+static void gemm_into(const op_call *c, cuda_gemm g, const tensor *to, scratch *mem) {
+    if (writes_result(&g)) {
+        require_gemm(c, &g);
         return;
     }
     tensor wide = *to;
     wide.dt = DT_F32;
-    wide.data = take(r, tensor_bytes(&wide));
+    wide.data = scratch_alloc(mem, tensor_bytes(&wide));
     g.c = wide.data;
     g.ct = DT_F32;
-    must_multiply(c, &g);
+    require_gemm(c, &g);
     cuda_convert(cuda_of(c), &wide, to);
 }
 
@@ -111,20 +115,20 @@ size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads)
     const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the GEMM writes */
     dtype operands = x->dt == w->dt || is_fp8(x->dt) ? x->dt : DT_F32;
     size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(x, w);
-    if (!writes(operands, y->dt)) bytes += widened(y);
+    if (!can_write(operands, y->dt)) bytes += fp32_bytes(y);
     if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE)
         bytes += cuda_columns_bytes(c->out[1].dim[0]);
-    if (c->in[2].dt != DT_NONE && c->in[2].ndim == 1) bytes += widened(&c->in[2]);
+    if (c->in[2].dt != DT_NONE && c->in[2].ndim == 1) bytes += fp32_bytes(&c->in[2]);
     return bytes + 1024;
 }
 
-/* Whether the sums of fp8 products are kept shorter, which is faster. */
+/* Whether fp8 GEMMs accumulate in fewer bits (cuda_gemm.fast), which is faster. */
 enum { FP8_FAST_FORWARD = true, FP8_FAST_BACKWARD = false };
 
-/* The product of the op's operands. In fp8 both lie along the sum, whichever op it is. */
-static cuda_gemm operands(const op_call *c, bool ta, bool tb, room *r) {
+/* @return the GEMM of the op's first two operands. In fp8 K is contiguous in both, whichever op it is. */
+static cuda_gemm op_gemm(const op_call *c, bool ta, bool tb, scratch *mem) {
     bool fp8 = is_fp8(c->in[0].dt);
-    cuda_gemm g = gemm_of(cuda_of(c), c->in[0], ta && !fp8, c->in[1], tb || fp8, &c->out[0], r);
+    cuda_gemm g = gemm_of(cuda_of(c), c->in[0], ta && !fp8, c->in[1], tb || fp8, &c->out[0], mem);
     if (!fp8) return g;
     bool forward = c->op == OP_LINEAR || c->op == OP_LINEAR_GELU;
     g.scale_a = (const float *)c->in[3].data + FP8_UNSCALE;
@@ -133,12 +137,12 @@ static cuda_gemm operands(const op_call *c, bool ta, bool tb, room *r) {
     return g;
 }
 
-/* Beside a product the bias has the result's type. */
-static tensor bias_as(cuda_context *x, const tensor *bias, dtype dt, room *r) {
+/* @return the bias in the type of the result, which is what the fused epilogue reads. */
+static tensor bias_as(cuda_context *x, const tensor *bias, dtype dt, scratch *mem) {
     tensor b = *bias;
     if (!bias->data || bias->dt == dt) return b;
     b.dt = dt;
-    b.data = take(r, tensor_bytes(&b));
+    b.data = scratch_alloc(mem, tensor_bytes(&b));
     cuda_convert(x, bias, &b);
     return b;
 }
@@ -147,38 +151,40 @@ void cuda_linear(const op_call *c) {
     cuda_context *x = cuda_of(c);
     bool gelu = c->op == OP_LINEAR_GELU;
     const tensor *bias = &c->in[2], *y = &c->out[0], *pre = gelu ? &c->out[1] : y;
-    room r = room_of(c);
-    cuda_gemm g = operands(c, false, true, &r), fused = g;
+    scratch mem = scratch_of(c);
+    cuda_gemm g = op_gemm(c, false, true, &mem), fused = g;
     fused.gelu = gelu && c->attr.act == ACT_GELU_TANH;
     fused.pre = pre->data;
-    bool whole = direct(&g) && (!gelu || (fused.gelu && g.at != DT_F32 && pre->dt == y->dt));
-    if (whole && (bias->data || gelu)) {
-        tensor b = bias_as(x, bias, g.ct, &r);
+    bool can_fuse =
+        writes_result(&g) && (!gelu || (fused.gelu && g.at != DT_F32 && pre->dt == y->dt));
+    if (can_fuse && (bias->data || gelu)) {
+        tensor b = bias_as(x, bias, g.ct, &mem);
         fused.bias = b.data;
         fused.bias_t = b.dt;
-        if (multiply(c, &fused)) return;
+        if (try_gemm(c, &fused)) return;
     }
     g.c = pre->data;
     g.ct = pre->dt;
-    product(c, g, pre, &r);
+    gemm_into(c, g, pre, &mem);
     if (bias->data || gelu) cuda_bias_gelu(x, pre, bias, gelu ? (int)c->attr.act : -1, y);
 }
 
 void cuda_linear_bwd_x(const op_call *c) {
-    room r = room_of(c);
-    cuda_gemm g = operands(c, false, false, &r);
-    product(c, g, &c->out[0], &r);
+    scratch mem = scratch_of(c);
+    cuda_gemm g = op_gemm(c, false, false, &mem);
+    gemm_into(c, g, &c->out[0], &mem);
 }
 
 void cuda_linear_bwd_x_gelu(const op_call *c) {
-    room r = room_of(c);
+    scratch mem = scratch_of(c);
     const tensor *pre = &c->in[2], *dpre = &c->out[0];
-    cuda_gemm g = operands(c, false, false, &r), fused = g;
+    cuda_gemm g = op_gemm(c, false, false, &mem), fused = g;
     fused.dgelu = true;
     fused.pre = pre->data;
-    bool whole = direct(&g) && c->attr.act == ACT_GELU_TANH && g.at != DT_F32 && pre->dt == g.ct;
-    if (whole && multiply(c, &fused)) return;
-    product(c, g, dpre, &r);
+    bool can_fuse =
+        writes_result(&g) && c->attr.act == ACT_GELU_TANH && g.at != DT_F32 && pre->dt == g.ct;
+    if (can_fuse && try_gemm(c, &fused)) return;
+    gemm_into(c, g, dpre, &mem);
     op_call slope = *c; /* in place */
     slope.in[0] = *dpre;
     slope.in[1] = *pre;
@@ -188,27 +194,28 @@ void cuda_linear_bwd_x_gelu(const op_call *c) {
 void cuda_linear_bwd_w(const op_call *c) {
     cuda_context *x = cuda_of(c);
     const tensor *dy = &c->in[0], *dw = &c->out[0], *db = &c->out[1];
-    room r = room_of(c);
+    scratch mem = scratch_of(c);
     if (dw->data) {
-        cuda_gemm g = operands(c, true, false, &r);
+        cuda_gemm g = op_gemm(c, true, false, &mem);
         g.accumulate = c->accumulate & 1;
-        must_multiply(c, &g);
+        require_gemm(c, &g);
     }
     if (db->data) {
-        void *partial = take(&r, cuda_columns_bytes(dy->dim[1]));
+        void *partial = scratch_alloc(&mem, cuda_columns_bytes(dy->dim[1]));
         cuda_sum_columns(x, dy, db->data, c->accumulate & 2, partial);
     }
 }
 
 /* ---- the loss ------------------------------------------------------------------------------------
- * A chunk of rows at a time: logits in h's type, softmax and gradient in place, two products. */
-typedef struct ce {
+ * For each chunk of rows: a GEMM computes the logits in h's type, a kernel replaces them by the softmax's
+ * gradient in place (loss.cu), and two GEMMs compute dh and add to dw. All logits never exist at once. */
+typedef struct ce_shape {
     int64_t n, d, v, stride, rows;
     dtype zt;
-} ce;
+} ce_shape;
 
-static ce ce_of(const op_call *c) {
-    ce s = { .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
+static ce_shape ce_shape_of(const op_call *c) {
+    ce_shape s = { .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
     s.zt = c->in[0].dt == c->in[1].dt ? c->in[0].dt : DT_F32;
     s.stride = (s.v + LINE - 1) / LINE * LINE;
     int64_t most = MIN(LOGIT_ROWS, LOGIT_BYTES / (s.stride * (int64_t)dt_size(s.zt)));
@@ -218,7 +225,7 @@ static ce ce_of(const op_call *c) {
 }
 
 size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads) {
-    ce s = ce_of(c);
+    ce_shape s = ce_shape_of(c);
     size_t z = (size_t)(s.rows * s.stride) * dt_size(s.zt);
     size_t dh = c->out[1].dt != DT_NONE && c->out[1].dt != s.zt && c->out[1].dt != DT_F32
                     ? (size_t)(s.rows * s.d) * sizeof(float)
@@ -233,67 +240,69 @@ static tensor rows_of(const tensor *t, int64_t from, int64_t count) {
     return part;
 }
 
-/* The vocabulary in whole lines, and what is left: with 50,257 columns in one piece the three products
- * ran at 149 TFLOP/s where 50,304 have 649. */
+/* A vocabulary that is not a multiple of LINE is split into its whole lines and the rest, a GEMM each:
+ * with 50,257 columns in one GEMM the three ran at 149 TFLOP/s, with 50,304 at 649. */
 typedef struct columns {
     int64_t from, count;
 } columns;
 
-static int cut_columns(const op_call *c, const ce *s, columns part[2]) {
+/* @return how many parts there are, 1 or 2. */
+static int split_columns(const op_call *c, const ce_shape *s, columns part[2]) {
     int64_t whole = s->v / LINE * LINE;
     bool one = whole == s->v || whole == 0 || dt_size(s->zt) != 2 ||
-               (c->out[1].data && !writes(s->zt, c->out[1].dt));
+               (c->out[1].data && !can_write(s->zt, c->out[1].dt));
     part[0] = (columns){ 0, one ? s->v : whole };
     part[1] = (columns){ whole, s->v - whole };
     return one ? 1 : 2;
 }
 
-static tensor columns_of(const ce *s, void *z, int64_t rows, columns k) {
+/* Columns k of a chunk of logits; their stride is s->stride. */
+static tensor logits_of(const ce_shape *s, void *z, int64_t rows, columns k) {
     return tensor_of((char *)z + (size_t)k.from * dt_size(s->zt), s->zt, 2,
                      (int64_t[]){ rows, k.count });
 }
 
 void cuda_linear_ce(const op_call *c) {
     cuda_context *x = cuda_of(c);
-    ce s = ce_of(c);
-    room r = room_of(c);
+    ce_shape s = ce_shape_of(c);
+    scratch mem = scratch_of(c);
     tensor h = c->in[0], w = c->in[1];
     if (h.dt != w.dt) {
-        h = widen(x, &h, &r);
-        w = widen(x, &w, &r);
+        h = convert_to_fp32(x, &h, &mem);
+        w = convert_to_fp32(x, &w, &mem);
     }
     columns part[2];
-    int parts = cut_columns(c, &s, part);
-    void *z = take(&r, (size_t)(s.rows * s.stride) * dt_size(s.zt));
+    int parts = split_columns(c, &s, part);
+    void *z = scratch_alloc(&mem, (size_t)(s.rows * s.stride) * dt_size(s.zt));
     bool grad = c->out[1].data || c->out[2].data;
     for (int64_t from = 0; from < s.n; from += s.rows) {
         int64_t count = MIN(s.rows, s.n - from);
         tensor hc = rows_of(&h, from, count), dh = rows_of(&c->out[1], from, count);
-        room left = r;
+        scratch left = mem;
         for (int k = 0; k < parts; k++) {
-            tensor zk = columns_of(&s, z, count, part[k]);
+            tensor zk = logits_of(&s, z, count, part[k]);
             tensor wk = rows_of(&w, part[k].from, part[k].count);
             cuda_gemm g = gemm_of(x, hc, false, wk, true, &zk, &left);
             g.ldc = s.stride;
-            multiply(c, &g);
+            try_gemm(c, &g);
         }
         cuda_softmax_rows(&(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad });
-        /* The short sum first: it is rounded once more. */
+        /* The short part first: its share of dh is rounded to dh's type twice. */
         for (int k = parts - 1; grad && k >= 0; k--) {
-            tensor zk = columns_of(&s, z, count, part[k]);
+            tensor zk = logits_of(&s, z, count, part[k]);
             tensor wk = rows_of(&w, part[k].from, part[k].count);
             if (c->out[1].data) {
                 cuda_gemm g = gemm_of(x, zk, false, wk, false, &dh, &left);
                 g.lda = s.stride;
                 g.accumulate = k < parts - 1;
-                product(c, g, &dh, &left);
+                gemm_into(c, g, &dh, &left);
             }
             if (c->out[2].data) {
                 tensor dw = rows_of(&c->out[2], part[k].from, part[k].count);
                 cuda_gemm g = gemm_of(x, zk, true, hc, false, &dw, &left);
                 g.lda = s.stride;
                 g.accumulate = from > 0 || (c->accumulate & 4);
-                multiply(c, &g);
+                try_gemm(c, &g);
             }
         }
     }

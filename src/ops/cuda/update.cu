@@ -105,7 +105,7 @@ template <class R> static void launch(const op_call *c) {
 }
 
 extern "C" void cuda_update(const op_call *c) {
-    if (c->attr.update.host_state) return cuda_update_far(c, cuda_update);
+    if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update);
     switch (c->op) {
     case OP_UPDATE_SGD: launch<sgd>(c); break;
     case OP_UPDATE_MOMENTUM: launch<momentum>(c); break;

@@ -84,7 +84,7 @@ template <class P> static void launch(const op_call *c) {
 }
 
 extern "C" void cuda_update_adam8(const op_call *c) {
-    if (c->attr.update.host_state) return cuda_update_far(c, cuda_update_adam8);
+    if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update_adam8);
     if (c->out[0].dt == DT_BF16)
         launch<bf16>(c);
     else

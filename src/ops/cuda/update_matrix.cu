@@ -229,7 +229,7 @@ static void product(const op_call *c, int64_t m, int64_t n, int64_t k, const flo
     g.at = g.bt = g.ct = DT_F32;
     g.lda = ta ? m : k, g.ldb = tb ? k : n, g.ldc = n;
     g.ta = ta, g.tb = tb, g.accumulate = accumulate, g.exact = true;
-    cuda_multiply(cuda_of(c), &g, room, CUDA_GEMM_WORKSPACE);
+    cuda_gemm_run(cuda_of(c), &g, room, CUDA_GEMM_WORKSPACE);
 }
 
 extern "C" void cuda_update_muon(const op_call *c) {

@@ -1,0 +1,180 @@
+/* Optimizer updates whose state lies in host memory (optimizer.offload). The state comes to the device
+ * in pieces, the same kernels as for all other updates run on each piece, and it goes back:
+ *
+ *     copies in    0 | 1 | 2 | 3 |
+ *     updates          0 | 1 | 2 | 3
+ *     copies out           0 | 1 | 2 | 3
+ *
+ * The copy engines move the bytes, so that both directions of the bus are busy at once and kernels of
+ * the main stream keep the SMs to themselves. A piece waits in one of SLOTS slots of the workspace; an
+ * event per slot marks that its last copy out is done and the slot can be reused. */
+#include "cuda_internal.h"
+
+#include <stdlib.h>
+
+#include "ops/block8.h"
+#include "ops/op_table.h"
+
+/* Elements of a piece: a multiple of BLOCK8, and enough that its time on the bus exceeds the time its
+ * update may wait for a GEMM that occupies all SMs. Tests set a smaller one. */
+#ifndef OFFLOAD_PIECE
+#define OFFLOAD_PIECE (1 << 23)
+#endif
+enum { PIECE = OFFLOAD_PIECE, SLOTS = 3 };
+
+struct cuda_offload {
+    cudaStream_t in, out;
+    cudaEvent_t handover;         /* orders two streams; each record is waited for at once */
+    cudaEvent_t slot_free[SLOTS]; /* recorded after the slot's last copy out */
+    int next;                     /* slot */
+};
+
+/* @return the copy streams, created by the first call. */
+static struct cuda_offload *offload_of(cuda_context *x) {
+    if (x->offload) return x->offload;
+    struct cuda_offload *f = x->offload = mem_alloc(sizeof *f);
+    CUDA_OK(x, cudaStreamCreateWithFlags(&f->in, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaStreamCreateWithFlags(&f->out, cudaStreamNonBlocking));
+    CUDA_OK(x, cudaEventCreateWithFlags(&f->handover, cudaEventDisableTiming));
+    for (int i = 0; i < SLOTS; i++)
+        CUDA_OK(x, cudaEventCreateWithFlags(&f->slot_free[i], cudaEventDisableTiming));
+    return f;
+}
+
+void cuda_offload_free(struct cuda_offload *f) {
+    if (!f) return;
+    for (int i = 0; i < SLOTS; i++) cudaEventDestroy(f->slot_free[i]);
+    cudaEventDestroy(f->handover);
+    cudaStreamDestroy(f->in);
+    cudaStreamDestroy(f->out);
+    free(f);
+}
+
+/* ---- pieces ------------------------------------------------------------------------------------ */
+/* @return how many state tensors the update has; they are out[1], out[2]. */
+static int states_of(op_code op) {
+    return op == OP_UPDATE_SGD ? 0 : op == OP_UPDATE_MOMENTUM || op == OP_UPDATE_LION ? 1 : 2;
+}
+
+static size_t state_bytes(const tensor *state, int64_t n) {
+    return state->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(state->dt);
+}
+/* A slot holds the state tensors of one piece back to back. */
+static size_t state_slot_bytes(const op_call *c, int k) {
+    return align_up(state_bytes(&c->out[1 + k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
+}
+static size_t slot_bytes(const op_call *c) {
+    size_t sum = 0;
+    for (int k = 0; k < states_of(c->op); k++) sum += state_slot_bytes(c, k);
+    return sum;
+}
+size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads) {
+    return c->attr.update.host_state ? SLOTS * slot_bytes(c) : 0;
+}
+
+/* Divides the whole workspace, not what this call needs: all calls of the side queue have the same
+ * workspace, so that a slot is the same memory in each of them. */
+static char *slot_of(const op_call *c, int slot) {
+    size_t each = c->run->workspace_bytes / SLOTS / 256 * 256;
+    return (char *)c->run->workspace + (size_t)slot * each;
+}
+
+/* Elements [at, at + n) of an update. */
+typedef struct piece {
+    const op_call *whole;
+    int64_t at, n;
+    char *slot;
+} piece;
+
+/* @return the update of this piece alone: state in the slot, all other tensors where they are. */
+static op_call call_of_piece(const piece *p) {
+    op_call c = *p->whole;
+    int states = states_of(c.op);
+    char *slot = p->slot;
+    tensor *whole[] = { &c.in[0], &c.out[0], &c.out[states + 1] };
+    for (size_t i = 0; i < COUNT_OF(whole); i++)
+        if (whole[i]->data)
+            *whole[i] = tensor_of((char *)whole[i]->data + (size_t)p->at * dt_size(whole[i]->dt),
+                                  whole[i]->dt, 1, &p->n);
+    for (int k = 0; k < states; k++) {
+        bool bytes = c.out[1 + k].dt == DT_U8;
+        int64_t n = bytes ? (int64_t)block8_bytes(p->n) : p->n;
+        c.out[1 + k] = tensor_of(slot, c.out[1 + k].dt, 1, &n);
+        slot += state_slot_bytes(p->whole, k);
+    }
+    c.attr.update.first += p->at;
+    c.attr.update.host_state = false;
+    return c;
+}
+
+static void copy_bytes(cuda_context *x, cudaStream_t s, void *slot, void *host, size_t n, bool in) {
+    CUDA_OK(x, cudaMemcpyAsync(in ? slot : host, in ? host : slot, n,
+                               in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s));
+}
+
+/* Queues copies of the piece's state from the host to its slot (in), or back. 8-bit codes are followed
+ * by the scales of their blocks (ops/block8.h), both in the slot and on the host. */
+static void copy_state(cuda_context *x, cudaStream_t s, const piece *p, bool in) {
+    char *slot = p->slot;
+    int64_t all = tensor_count(&p->whole->in[0]);
+    for (int k = 0; k < states_of(p->whole->op); k++) {
+        const tensor *t = &p->whole->out[1 + k];
+        if (t->dt == DT_U8) {
+            copy_bytes(x, s, slot, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8),
+                       in);
+            copy_bytes(x, s, block8_scales(slot, p->n),
+                       block8_scales(t->data, all) + p->at / BLOCK8,
+                       (size_t)block8_count(p->n) * sizeof(float), in);
+        } else {
+            copy_bytes(x, s, slot, (float *)t->data + p->at, state_bytes(t, p->n), in);
+        }
+        slot += state_slot_bytes(p->whole, k);
+    }
+}
+
+/* `after` waits for everything queued on `before` so far. */
+static void order_streams(cuda_context *x, cudaStream_t after, cudaStream_t before) {
+    CUDA_OK(x, cudaEventRecord(x->offload->handover, before));
+    CUDA_OK(x, cudaStreamWaitEvent(after, x->offload->handover, 0));
+}
+
+/* Copies in may start where the side queue was forked, not only when it reaches this call, so that the
+ * pieces of one call follow those of another without a gap. The copies out of the step before are
+ * complete by then. */
+static void order_copies_in(cuda_context *x, struct cuda_offload *f) {
+    cudaEvent_t fork = cuda_side_fork_event(x);
+    if (fork)
+        CUDA_OK(x, cudaStreamWaitEvent(f->in, fork, 0));
+    else
+        order_streams(x, f->in, x->stream);
+}
+
+static void update_piece(cuda_context *x, struct cuda_offload *f, const piece *p,
+                         op_kernel kernel) {
+    int slot = f->next;
+    op_call own = call_of_piece(p);
+    f->next = (slot + 1) % SLOTS;
+    CUDA_OK(x, cudaStreamWaitEvent(f->in, f->slot_free[slot], 0));
+    copy_state(x, f->in, p, true);
+    order_streams(x, x->stream, f->in);
+    kernel(&own);
+    order_streams(x, f->out, x->stream);
+    copy_state(x, f->out, p, false);
+    CUDA_OK(x, cudaEventRecord(f->slot_free[slot], f->out));
+}
+
+void cuda_update_offloaded(const op_call *c, op_kernel kernel) {
+    cuda_context *x = cuda_of(c);
+    struct cuda_offload *f = offload_of(x);
+    int64_t n = tensor_count(&c->in[0]);
+    order_copies_in(x, f);
+    for (int64_t at = 0; at < n; at += PIECE) {
+        piece p = { c, at, MIN((int64_t)PIECE, n - at), slot_of(c, f->next) };
+        update_piece(x, f, &p, kernel);
+    }
+    if (!cuda_side_fork_event(x)) cuda_offload_join(x);
+}
+
+void cuda_offload_join(cuda_context *x) {
+    if (x->offload) order_streams(x, x->stream, x->offload->out);
+}
