@@ -176,10 +176,10 @@ static err gpu_json(int number, json_t *into) {
                     { "to_host_bytes_s", s.to_host }, { "fp32_flops", s.fp32 },
                     { "tf32_flops", s.tf32 },         { "fp16_flops", s.fp16 },
                     { "bf16_flops", s.bf16 },         { "fp8_flops", s.fp8 } };
-    json_t *o = json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:s}", "name", g.name,
-                          "compute_capability", g.capability, "multiprocessors", g.sms,
-                          "driver", g.driver, "driver_cuda", g.driver_cuda, "cuda", g.runtime,
-                          "cublaslt", g.blas, "cudnn", g.dnn);
+    json_t *o =
+        json_pack("{s:s, s:i, s:i, s:s, s:i, s:i, s:s, s:s}", "name", g.name, "compute_capability",
+                  g.capability, "multiprocessors", g.sms, "driver", g.driver, "driver_cuda",
+                  g.driver_cuda, "cuda", g.runtime, "cublaslt", g.blas, "cudnn", g.dnn);
     for (size_t i = 0; i < COUNT_OF(figures); i++)
         json_object_set_new(o, figures[i].name, number_of(figures[i].value));
     json_array_append_new(into, o);
