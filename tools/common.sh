@@ -36,8 +36,8 @@ show() {
     "$@"
 }
 
-# On a terminal the step under way, rewritten in place; elsewhere nothing. Through a descriptor of
-# its own, so that it shows while a step's output goes to a log.
+# Shows the current step on a terminal, rewritten in place; prints nothing elsewhere. Uses a descriptor of
+# its own, so that it is visible while the step's output goes to a log.
 exec 3>&1
 progress() {
     [ -t 3 ] && printf '\r%s  %s%s\033[K' "$dim" "$1" "$plain" >&3

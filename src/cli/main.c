@@ -15,7 +15,7 @@ enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 static const cli_command commands[] = {
     { .name = "train",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--fresh]",
-      .summary = "train a model, or continue a run",
+      .summary = "train a model or resume a run",
       .run = cmd_train,
       .options = true,
       .help =
@@ -55,7 +55,7 @@ static const cli_command commands[] = {
       .help = "" },
     { .name = "import",
       .usage = "HF_FOLDER RUN",
-      .summary = "make a run from a Hugging Face model",
+      .summary = "import a Hugging Face model as a run",
       .run = cmd_import,
       .help =
           "Reads config.json, the safetensors (one file or several) and the tokenizer of a gpt2,\n"
@@ -68,7 +68,7 @@ static const cli_command commands[] = {
           "  ingot import ~/models/Qwen3-0.6B runs/qwen3\n" },
     { .name = "export",
       .usage = "RUN HF_FOLDER [options]",
-      .summary = "write a model as a Hugging Face folder",
+      .summary = "export a model as a Hugging Face folder",
       .run = cmd_export,
       .spec = &cmd_export_spec,
       .help =
@@ -117,7 +117,7 @@ static void print_overview(FILE *to) {
     fprintf(
         to,
         "\nRun \"ingot COMMAND --help\" for details on a command. --version prints the version;\n"
-        "--debug adds to an error the places in the program it passed through.\n");
+        "--debug adds source locations to error messages.\n");
 }
 
 static void print_help(const cli_command *c) {

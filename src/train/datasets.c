@@ -90,8 +90,8 @@ static err check_tokenizers(const run_source *list, int n, const data_info **kno
             continue;
         return err_hint(
             ERR("%s and %s were made with different tokenizers", (*known)->path, d->path),
-            "tokenize all data of a run with one tokenizer; data.tokenizer is that of "
-            "plain text");
+            "tokenize all data of a run with one tokenizer; data.tokenizer applies to plain "
+            "text");
     }
     return OK;
 }
@@ -189,10 +189,10 @@ static err open_sets(trainer *t) {
 static err check_enough(const trainer *t) {
     int64_t total = loader_total(t->batches);
     if (batch_ramp_windows(&t->ramp, t->stop) <= total) return OK;
-    return err_hint(
-        ERR("the epochs that the mix allows last for %lld steps, the run has %lld",
-            (long long)batch_ramp_steps(&t->ramp, 0, total + 1) - 1, (long long)t->stop),
-        "set training.steps to what there is, or raise `epochs` in %s", t->cfg->data.train);
+    return err_hint(ERR("the mix allows %lld steps of data, but the run has %lld",
+                        (long long)batch_ramp_steps(&t->ramp, 0, total + 1) - 1,
+                        (long long)t->stop),
+                    "lower training.steps, or raise `epochs` in %s", t->cfg->data.train);
 }
 
 err datasets_load(trainer *t) {

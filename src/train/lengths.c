@@ -29,7 +29,7 @@ static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, 
     if (a.unit == CFG_SEQUENCES && micros != floor(micros))
         return err_hint(ERR("%s (%.0f) is not a multiple of training.local_batch_size (%lld)", name,
                             sequences, (long long)t->rows),
-                        "a step is a whole number of microbatches");
+                        "choose a multiple, or give the batch size in tokens, which are rounded");
     *out = MAX(1, (int64_t)llround(micros)) * t->rows;
     return OK;
 }
@@ -53,9 +53,9 @@ err trainer_set_batch(trainer *t) {
                         "set training.global_batch_size to the batch at the end of the ramp");
     t->ramp.start = start > 0 ? MAX(1, (int64_t)start) : 0;
     if (c->training.noise_scale && t->micros < 2)
-        return err_hint(ERR("training.noise_scale compares a microbatch with the whole step, which "
-                            "has only one"),
-                        "set training.global_batch_size to at least twice local_batch_size");
+        return err_hint(
+            ERR("training.noise_scale needs at least two microbatches per step; got one"),
+            "set training.global_batch_size to at least twice local_batch_size");
     return OK;
 }
 

@@ -41,8 +41,8 @@ static err write_sample(trainer *t) {
                          .seed = t->state.seed + (uint64_t)t->state.step };
     err e = generate_text(&t->gen, &t->x, t->tokenizer, c->sample.prompt, &o, take_text, &text);
     if (!e) {
-        progress_note(t->show, "step %lld writes: %s%s", (long long)t->state.step, c->sample.prompt,
-                      text.text ? text.text : "");
+        progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
+                      c->sample.prompt, text.text ? text.text : "");
         e = observe_event(t->log, "sample", t->state.step,
                           json_pack("{s:o}", "text", io_json_string(text.text, text.len)));
     }

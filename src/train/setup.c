@@ -23,10 +23,11 @@ static err plan_samples(trainer *t) {
     if (t->every.sample.length == 0) return OK;
     if (!t->tokenizer)
         return err_hint(
-            ERR("sample.every: %s has no tokenizer to write text with", t->sources[0].name),
+            ERR("sample.every: %s has no tokenizer to decode samples with", t->sources[0].name),
             "train on plain text or on shards of `ingot data tokenize`, or set sample.every=0");
     if (!*t->cfg->sample.prompt)
-        return err_hint(ERR("sample.prompt is empty"), "give the first words, such as \"The \"");
+        return err_hint(ERR("sample.prompt is empty"),
+                        "give the beginning of a text, such as \"The \"");
     return generator_plan(t->m, t->p, t->seq, &t->gen);
 }
 
