@@ -21,8 +21,9 @@ static err parse_ids(const tokenizer *t, const str *text, token_ids *out) {
         errno = 0;
         long long id = strtoll(p, &after, 10);
         if (after == p || (*after && !strchr(spaces, *after)))
-            return err_hint(ERR("\"%.*s\" on standard input is no id", (int)strcspn(p, spaces), p),
-                            "give whole numbers with white space between them");
+            return err_hint(
+                ERR("\"%.*s\" on standard input is not an id", (int)strcspn(p, spaces), p),
+                "give whole numbers with white space between them");
         if (errno || id < 0 || id >= tokenizer_vocab(t))
             return err_hint(ERR("the id %.*s is not in the vocabulary, 0 to %lld",
                                 (int)strcspn(p, spaces), p, (long long)tokenizer_vocab(t) - 1),

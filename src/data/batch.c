@@ -14,7 +14,7 @@
  *
  *     epoch 0   |  0  |  1  |  2  |  3  |.|        . dropped: fewer than seq_len + 1 tokens
  *     epoch 1   | 2' |.|  0  |  1  |  2  | 3' ...  a window that begins at the range's end
- *               ^ range.from               ^ goes on at its beginning
+ *               ^ range.from               ^ continues at its beginning
  */
 
 /* Separates these draws from those of other users of the seed. */

@@ -177,7 +177,7 @@ int64_t data_document_of(const data_source *s, int64_t i);
  *          24  u64      tokenizer hash; 0: none                    here, seeded with the header's
  *
  *   index, at the next multiple of 8 bytes after the tokens: for each document a u64, the number of
- *   tokens in the file up to its end; then provenance, an object of JSON that says what the tokens
+ *   tokens in the file up to its end; then provenance, an object of JSON that describes what the tokens
  *   were made from, padded with spaces to a multiple of 8 bytes.
  *
  * Version 1, still read, has no index, and a trailer of tokens, documents and two checksums. */

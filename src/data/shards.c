@@ -27,10 +27,10 @@ static err open_shard(data_source *s, const char *folder, const char *index, con
     TRY(tokfile_parse(shard, &info, &found));
     if (!found) return shard_damaged(shard, "the file does not begin like a token file");
     if (shard->n != tokens || shard->docs != documents)
-        return err_hint(ERR("%s: %lld tokens in %lld documents, %s says %lld in %lld", shard->path,
+        return err_hint(ERR("%s: %lld tokens in %lld documents, %s lists %lld in %lld", shard->path,
                             (long long)shard->n, (long long)shard->docs, index, (long long)tokens,
                             (long long)documents),
-                        "the folder mixes the results of two runs; make it again with --fresh");
+                        "the folder mixes the results of two runs; write it anew with --fresh");
     TRY(source_join(s, &info));
     s->info.format = "ingot shards";
     return OK;

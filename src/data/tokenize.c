@@ -239,7 +239,7 @@ typedef struct listing {
     int64_t documents[SIDES], tokens[SIDES];
 } listing;
 
-/* Reads what a shard says of itself. @param l NULL: only whether it is there and whole. */
+/* Reads a shard's own description. @param l NULL: only whether it is there and complete. */
 static bool read_shard(const char *folder, int segment, int k, listing *l) {
     data_shard s = { .path = shard_path(folder, k, segment), .docs = -1 };
     data_info info;

@@ -1,4 +1,4 @@
-/* The slow half of the cache: what is added, and pieces that are no key of their own. */
+/* The slow half of the cache: adding entries, and pieces too long to be their own key. */
 #include "tokenizer/cache.h"
 
 void cache_init(cache *c) {

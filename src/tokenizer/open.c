@@ -44,8 +44,8 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
     if (strcmp(path, "bytes") == 0) return tokenizer_bytes(out);
     if (str_ends(path, ".tiktoken")) return tokenizer_open_tiktoken(path, pattern, out);
     if (pattern)
-        return err_hint(ERR_USAGE("--pattern: %s says itself how text is split", path),
-                        "leave --pattern away; it is for .tiktoken files");
+        return err_hint(ERR_USAGE("--pattern: %s defines itself how text is split", path),
+                        "omit --pattern; it is for .tiktoken files");
     if (io_is_dir(path)) return open_folder(path, out);
     if (str_ends(path, ".json")) return tokenizer_open_json(path, out);
     if (str_ends(path, ".model")) return tokenizer_open_sentencepiece(path, out);

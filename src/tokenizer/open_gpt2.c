@@ -1,4 +1,4 @@
-/* GPT-2's two files, read as the tokenizer.json that says the same. */
+/* GPT-2's two files, read as the equivalent tokenizer.json. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -19,7 +19,7 @@ static err read_merges(const char *path, json_t *merges) {
         if (n && s[n - 1] == '\r') s[n - 1] = 0;
         if (!s[0] || str_starts(s, "#version")) continue;
         if (json_array_append_new(merges, json_string(s)) != 0)
-            e = ERR("%s:%d: the line is no UTF-8", path, line);
+            e = ERR("%s:%d: the line is not UTF-8", path, line);
     }
     free(text);
     return e;

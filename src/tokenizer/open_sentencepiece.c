@@ -1,7 +1,7 @@
 /* SentencePiece .model files, read as the tokenizer.json that gives the same ids.
  *
- * The file is a protocol buffer: pieces with a score and a type, and what the trainer and the
- * normalizer were told. BPE models are read; their text is escaped (' ' as U+2581, one put in front),
+ * The file is a protocol buffer: pieces with a score and a type, and the settings of the
+ * trainer and the normalizer. BPE models are read; their text is escaped (' ' as U+2581, one put in front),
  * begins as characters, and neighbors are joined as long as they make a piece, the highest score
  * first, then the leftmost. A merge list has no equal ranks, so the list that is written out numbers
  * them, and the tokenizer in memory gets one rank for each score. */

@@ -70,7 +70,7 @@ static int base64_digit(char c) {
     return c == '+' ? 62 : c == '/' ? 63 : -1;
 }
 
-/* @return false when it is no base64. */
+/* @return false when it is not base64. */
 static bool add_base64(const char *s, size_t n, str *out) {
     uint32_t bits = 0;
     int have = 0;

@@ -171,8 +171,8 @@ static err add_merge(bpe *b, const bpe_parts *p, int64_t rank, str *joint) {
     str_add_bytes(joint, r->at, r->len);
     int32_t made = bpe_find(b, joint->text, joint->len);
     if (made < 0)
-        return ERR("merge %lld joins tokens %d and %d to a text that is no token", (long long)rank,
-                   m.left, m.right);
+        return ERR("merge %lld joins tokens %d and %d to a text that is not a token",
+                   (long long)rank, m.left, m.right);
     bpe_add_pair(b, m, (uint32_t)rank, made);
     return OK;
 }

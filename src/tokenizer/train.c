@@ -61,7 +61,7 @@ static err check_options(const bpe_options *o) {
     return OK;
 }
 
-/* What is not given, as the header says. */
+/* Fills in the defaults that the header documents. */
 static bpe_options with_defaults(bpe_options o) {
     if (!o.pattern) o.pattern = "gpt2";
     if (o.threads <= 0) o.threads = thread_cores();

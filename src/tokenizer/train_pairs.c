@@ -165,7 +165,7 @@ typedef struct first_pair {
     uint32_t *to; /* where its next position goes; NULL: too rare */
 } first_pair;
 
-/* The pair at a cell whose token and the next are bytes yet; NULL: one of them is no byte. */
+/* The pair at a cell whose token and the next are bytes yet; NULL: one of them is not a byte. */
 static first_pair *first_at(const bpe_cells *c, uint32_t i, first_pair *pairs) {
     if (c->at[i] == CELL_NONE || c->at[i + 1] == CELL_NONE) return NULL;
     return &pairs[c->at[i] << 8 | c->at[i + 1]];

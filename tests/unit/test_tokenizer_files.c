@@ -64,7 +64,7 @@ static void test_tiktoken_ranks(void **state) {
     write_bytes(path, text, strlen(text));
     tokenizer *t = open_tokenizer(path, "[a-z]+");
     token_ids ids = ids_of(t, "abc ab abcb bcab", 16, false);
-    /* The space is no token and is left out; "abcb" is found whole. */
+    /* The space is not a token and is left out; "abcb" is found whole. */
     static const int32_t want[] = { 5, 4, 7, 3, 4 };
     assert_int_equal(ids.n, COUNT_OF(want));
     assert_memory_equal(ids.at, want, sizeof want);
@@ -170,8 +170,8 @@ static void test_from_parts(void **state) {
     token_ids_free(&ids);
     check_saved(*state, t);
     tokenizer_free(t);
-    merges[2] = (bpe_pair){ 2, 1 }; /* "ba" is no token */
-    assert_error(tokenizer_from_bpe(&p, &t), "no token");
+    merges[2] = (bpe_pair){ 2, 1 }; /* "ba" is not a token */
+    assert_error(tokenizer_from_bpe(&p, &t), "not a token");
     merges[2] = (bpe_pair){ 2, 99 };
     assert_error(tokenizer_from_bpe(&p, &t), "99");
     p.n_merges = 2;
