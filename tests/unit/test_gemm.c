@@ -1,6 +1,6 @@
 /* GEMMs against a plain fp64 reference: every pair of types, transposition, kind of store and
  * awkward size, on every instruction set this processor has. What the ops make of them (linear,
- * linear_ce) is in test_ops.c; here only what takes shapes too large for it. */
+ * linear_ce) is in tests/ops; here only what takes shapes too large for it. */
 #include "support/test.h"
 
 #include <math.h>

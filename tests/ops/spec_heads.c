@@ -1,0 +1,165 @@
+/* Specs: ops over heads. Letters: d = head size, q and k = query and key heads, w = window, s = tokens of
+ * a row (0: one row), l = mean length of a document (0: one per row), t = rotated dims. */
+#include "harness.h"
+
+#include <math.h>
+
+static void heads_sizes(op_case *c) {
+    int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
+    c->attr.heads.q = (int)q;
+    c->attr.heads.kv = (int)k;
+    c->attr.heads.dim = (int)d;
+    c->size['C'] = (q + 2 * k) * d;
+    c->size['O'] = q * d;
+    c->size['H'] = q;
+}
+
+/* ---- rope -------------------------------------------------------------------------------------------- */
+static void rope_sizes(op_case *c) {
+    heads_sizes(c);
+    c->attr.heads.rot = (int)size_of(c, 't');
+    c->size['T'] = size_of(c, 't');
+    c->size['P'] = size_of(c, 'N') + 3;
+}
+static void rope_values(op_case *c) {
+    int64_t rot = size_of(c, 't'), positions = size_of(c, 'P');
+    fill_below(&c->in[1], positions);
+    for (int64_t p = 0; p < positions; p++)
+        for (int64_t j = 0; j < rot / 2; j++) {
+            double angle = (double)p * pow(10000, -2.0 * (double)j / (double)rot);
+            c->in[2].v[p * rot + j] = cos(angle);
+            c->in[2].v[p * rot + rot / 2 + j] = sin(angle);
+        }
+}
+static void rope_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), rot = size_of(c, 't'), half = rot / 2, d = size_of(c, 'd');
+    for (int64_t i = 0; i < c->in[0].count; i++) c->out[0].v[i] = c->in[0].v[i];
+    for (int64_t i = 0; i < size_of(c, 'N'); i++)
+        for (int64_t h = 0; h < size_of(c, 'q') + size_of(c, 'k'); h++)
+            for (int64_t j = 0; j < half; j++) {
+                const double *row = c->in[2].v + (int64_t)c->in[1].v[i] * rot;
+                int64_t at = i * cols + h * d + j;
+                double x = c->in[0].v[at], y = c->in[0].v[at + half];
+                c->out[0].v[at] = x * row[j] - y * row[half + j];
+                c->out[0].v[at + half] = y * row[j] + x * row[half + j];
+            }
+}
+
+/* ---- attention --------------------------------------------------------------------------------------- */
+/* Softmax over keys [from, to] of one query; k and v by row with stride. @return the log-sum-exp */
+static double attend(const double *q, const double *k, const double *v, int64_t stride,
+                     int64_t from, int64_t to, int64_t dim, double scale, double *o) {
+    double sum = 0, top = -INFINITY;
+    for (int pass = 0; pass < 2; pass++)
+        for (int64_t j = from; j <= to; j++) {
+            double score = 0;
+            for (int64_t e = 0; e < dim; e++) score += scale * q[e] * k[j * stride + e];
+            if (pass == 0) {
+                top = MAX(top, score);
+                continue;
+            }
+            sum += exp(score - top);
+            for (int64_t e = 0; e < dim; e++)
+                o[e] = (j == from ? 0 : o[e]) + exp(score - top) * v[j * stride + e];
+        }
+    for (int64_t e = 0; e < dim; e++) o[e] /= sum;
+    return top + log(sum);
+}
+
+/* variant 1: the length of rows is known to the kernel */
+static void attention_sizes(op_case *c) {
+    heads_sizes(c);
+    c->attr.heads.window = (int)size_of(c, 'w');
+    c->attr.heads.scale = (float)(1 / sqrt((double)size_of(c, 'd')));
+    c->attr.heads.seq = c->shape.variant ? (int)size_of(c, 's') : 0;
+    c->attr.heads.documents = size_of(c, 'l') > 0;
+}
+static void attention_values(op_case *c) {
+    int64_t seq = size_of(c, 's') ? size_of(c, 's') : size_of(c, 'N'), length = size_of(c, 'l');
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        bool fresh = i % seq == 0 || (length && draw_below(length) == 0);
+        c->in[1].v[i] = fresh ? (double)i : c->in[1].v[i - 1];
+    }
+}
+static void attention_reference(op_case *c) {
+    int64_t n = size_of(c, 'N'), cols = size_of(c, 'C'), d = size_of(c, 'd');
+    int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), window = size_of(c, 'w');
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t h = 0; h < q; h++) {
+            int64_t from = (int64_t)c->in[1].v[i];
+            if (window) from = MAX(from, i - window + 1);
+            const double *k = c->in[0].v + (q + h / (q / kv)) * d, *v = k + kv * d;
+            c->out[1].v[h * n + i] = attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, d,
+                                            c->attr.heads.scale, c->out[0].v + (i * q + h) * d);
+        }
+}
+
+static void cached_sizes(op_case *c) {
+    attention_sizes(c);
+    c->size['P'] = size_of(c, 'N') + 20;
+    c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
+}
+static void cached_values(op_case *c) {
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) c->in[2].v[i] = (double)(i + 17);
+}
+static void cached_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), width = size_of(c, 'B'), d = size_of(c, 'd');
+    int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), window = size_of(c, 'w');
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        int64_t p = (int64_t)c->in[2].v[i], from = window ? MAX(0, p - window + 1) : 0;
+        for (int64_t e = 0; e < width; e++)
+            c->in[1].v[p * width + e] = c->in[0].v[i * cols + q * d + e];
+        for (int64_t h = 0; h < q; h++) {
+            const double *k = c->in[1].v + h / (q / kv) * d;
+            attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, d,
+                   c->attr.heads.scale, c->out[0].v + (i * q + h) * d);
+        }
+    }
+}
+
+/* clang-format off */
+/* Rows of one document and of several, with their length known and not. */
+#define ROWS(rows, seq, q, kv, d, window, ...)                                                     \
+    { (rows) * (seq), d, q, kv, window, seq, 0, __VA_ARGS__ },                                     \
+    { (rows) * (seq), d, q, kv, window, seq, 9, __VA_ARGS__ },                                     \
+    { (rows) * (seq), d, q, kv, window, seq, 0, .variant = 1, __VA_ARGS__ },                       \
+    { (rows) * (seq), d, q, kv, window, seq, 9, .variant = 1, __VA_ARGS__ }
+#define LONG(rows, seq, q, kv, d, window, length)                                                  \
+    { (rows) * (seq), d, q, kv, window, seq, length, .variant = 1, .modes = MODE_BF16 | MODE_F16,  \
+      .when = UNLIMITED }
+
+const op_spec heads_specs[] = {
+    { .op = OP_ROPE, .letters = "Ndqkt", .sizes = rope_sizes, .values = rope_values,
+      .reference = rope_reference,
+      .small = { { 1, 2, 1, 1, 2 }, { 5, 12, 3, 1, 6 }, { 9, 64, 20, 5, 64 }, { 90, 64, 4, 2, 32 } },
+      .wide = { { 29, 64, 2, 1, 64 }, { 29, 128, 3, 1, 128 }, { 29, 80, 2, 1, 20 },
+                { 29, 12, 3, 1, 12 }, { 29, 64, 2, 1, 16 } },
+      .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_ATTENTION, .letters = "Ndqkwsl", .sizes = attention_sizes,
+      .values = attention_values, .reference = attention_reference, .private_out = 2, .looser = 2,
+      .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },
+                 { 70, 64, 2, 2, .f = 9 } },
+      .wide = { ROWS(2, 32, 4, 4, 64, 0, .when = ALWAYS), ROWS(3, 64, 6, 2, 64, 0, .when = ALWAYS),
+                ROWS(1, 100, 4, 1, 128, 0, .when = ALWAYS), ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS),
+                ROWS(2, 64, 4, 4, 64, 0, .when = UNLIMITED),
+                ROWS(3, 128, 6, 2, 64, 0, .when = UNLIMITED),
+                ROWS(1, 200, 4, 1, 128, 0, .when = UNLIMITED),
+                ROWS(2, 96, 2, 2, 32, 17, .when = UNLIMITED),
+                /* each document apart; of 60 tokens there are more than slots */
+                LONG(2, 2048, 4, 2, 64, 0, 300), LONG(1, 2048, 2, 2, 128, 0, 300),
+                LONG(2, 2048, 4, 2, 64, 0, 60), LONG(1, 2048, 2, 2, 128, 0, 60),
+                /* rows that are not multiples of 128 */
+                LONG(2, 1000, 4, 2, 64, 0, 0), LONG(2, 1000, 4, 2, 64, 0, 300),
+                LONG(3, 192, 4, 4, 128, 0, 0), LONG(3, 192, 4, 4, 128, 0, 300),
+                LONG(2, 2112, 4, 1, 64, 0, 0), LONG(2, 2112, 4, 1, 64, 0, 300),
+                LONG(1, 4096, 8, 2, 128, 512, 0), LONG(1, 4096, 8, 2, 128, 512, 300),
+                LONG(1, 2048, 2, 2, 64, 0, 2048), LONG(1, 2048, 2, 2, 64, 0, 1),
+                { 45, 20, 3, 3, 0, 45, 9, .when = ALWAYS }, { 70, 256, 2, 1, 9, 70, 9, .when = ALWAYS } },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION_CACHED, .letters = "Ndqkw", .sizes = cached_sizes,
+      .values = cached_values, .reference = cached_reference, .writes = "cache",
+      .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },
+      .wide = { { 1, 64, 4, 2 }, { 41, 64, 4, 2 }, { 1, 64, 4, 2, 11 }, { 41, 64, 4, 2, 11 } },
+      .wide_tol = { 1e-5 } },
+    { 0 },
+};

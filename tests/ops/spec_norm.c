@@ -1,0 +1,152 @@
+/* Specs: norms. Variants of rmsnorm and layernorm: 1, the residual (x, r and their gradients) in fp32;
+ * 2, weights in fp32. Of qknorm: 1, over the whole width; 2, weights in fp32. */
+#include "harness.h"
+
+#include <math.h>
+
+static void norm_sizes(op_case *c) { c->attr.eps = 1e-5f; }
+static void norm_values(op_case *c) {
+    if (c->shape.variant & 1) {
+        c->in[0].dt = c->in[0].grad_dt = DT_F32;
+        c->out[0].dt = c->out[0].grad_dt = DT_F32;
+    }
+    if (c->shape.variant & 2) c->in[2].dt = c->in[3].dt = DT_F32;
+    spread_values(&c->in[0], 0.5, 1); /* a mean to take away */
+}
+
+/* y = (r - mean) * scale * w + b over one group of columns; mean 0 unless centered. @return scale */
+static double norm_group(const double *r, const double *w, const double *b, double *y, int64_t d,
+                         double eps, bool centered, double *mean_out) {
+    double mean = 0, var = 0;
+    for (int64_t k = 0; centered && k < d; k++) mean += r[k] / (double)d;
+    for (int64_t k = 0; k < d; k++) var += (r[k] - mean) * (r[k] - mean) / (double)d;
+    double scale = 1 / sqrt(var + eps);
+    for (int64_t k = 0; k < d; k++) y[k] = (r[k] - mean) * scale * w[k] + (b ? b[k] : 0);
+    *mean_out = mean;
+    return scale;
+}
+static void norm_reference(op_case *c, bool centered) {
+    int64_t d = size_of(c, 'D');
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        double *r = c->out[0].v + i * d, mean;
+        for (int64_t k = 0; k < d; k++)
+            r[k] = c->in[0].v[i * d + k] + (c->in[1].v ? c->in[1].v[i * d + k] : 0);
+        double scale = norm_group(r, c->in[2].v, c->in[3].v, c->out[1].v + i * d, d, c->attr.eps,
+                                  centered, &mean);
+        if (centered) c->out[2].v[2 * i] = mean;
+        c->out[2].v[centered ? 2 * i + 1 : i] = scale;
+    }
+}
+static void rmsnorm_reference(op_case *c) { norm_reference(c, false); }
+static void layernorm_reference(op_case *c) { norm_reference(c, true); }
+/* r may be absent only when delta is. */
+static bool norm_may_lack(uint32_t absent_in, uint32_t absent_out) {
+    return !(absent_out & 1) || (absent_in & 2);
+}
+
+/* d = head size, q and k: heads of each */
+static void qknorm_sizes(op_case *c) {
+    int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
+    bool full = c->shape.variant & 1;
+    c->attr.heads.q = (int)q;
+    c->attr.heads.kv = (int)k;
+    c->attr.heads.dim = (int)d;
+    c->attr.heads.norm_full = full;
+    c->attr.eps = 1e-6f;
+    c->size['C'] = (q + 2 * k) * d;
+    c->size['A'] = full ? q * d : d;
+    c->size['B'] = full ? k * d : d;
+    c->size['S'] = full ? 2 : q + k;
+}
+static void qknorm_values(op_case *c) {
+    if (c->shape.variant & 2) c->in[1].dt = c->in[2].dt = DT_F32;
+    spread_values(&c->in[0], 0.2, 1);
+}
+static void qknorm_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), groups = size_of(c, 'S');
+    int64_t of_q = c->attr.heads.norm_full ? 1 : c->attr.heads.q;
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        const double *x = c->in[0].v + i * cols;
+        double *y = c->out[0].v + i * cols, mean;
+        for (int64_t k = 0; k < cols; k++) y[k] = x[k];
+        for (int64_t g = 0, at = 0; g < groups; g++) {
+            const op_value *w = &c->in[g < of_q ? 1 : 2];
+            c->out[1].v[i * groups + g] =
+                norm_group(x + at, w->v, NULL, y + at, w->count, c->attr.eps, false, &mean);
+            at += w->count;
+        }
+    }
+}
+
+/* clang-format off */
+/* Rows of every width, and so many that a block takes several. */
+#define NORM_WIDE                                                                                  \
+    { 1, 8, .variant = 2 }, { 3, 20, .variant = 2 }, { 17, 64, .variant = 2 },                     \
+    { 33, 768, .variant = 2 }, { 8, 1600, .variant = 2 }, { 5, 2048, .variant = 2 },               \
+    { 130, 129, .variant = 2 }, { 4, 5120, .variant = 2 },                                         \
+    { 1, 8, .variant = 3 }, { 3, 20, .variant = 3 }, { 17, 64, .variant = 3 },                     \
+    { 33, 768, .variant = 3 }, { 8, 1600, .variant = 3 }, { 5, 2048, .variant = 3 },               \
+    { 130, 129, .variant = 3 }, { 4, 5120, .variant = 3 },                                         \
+    MANY(4096, 768), MANY(830, 2048), MANY(700, 1600), MANY(290, 4096), MANY(270, 5120),           \
+    MANY(150, 8192), MANY(280, 9000), MANY(140, 16384), MANY(20000, 64), MANY(9, 1025),            \
+    MANY(9, 8193), MANY(9, 16383), MANY(4300, 8),                                                  \
+    ODD(9), ODD(10), ODD(11), ODD(12), ODD(13), ODD(14), ODD(15)
+#define MANY(n, d)                                                                                 \
+    { n, d, .variant = 2, .modes = MODE_BF16 }, { n, d, .variant = 3, .modes = MODE_BF16 }
+#define ODD(d) { 40, d, .modes = MODE_F32 }
+/* clang-format on */
+
+const op_spec norm_specs[] = {
+    { .op = OP_RMSNORM,
+      .letters = "ND",
+      .sizes = norm_sizes,
+      .values = norm_values,
+      .reference = rmsnorm_reference,
+      .may_lack = norm_may_lack,
+      .shares = true,
+      .small = { { 1, 5 }, { 5, 37 }, { 40, 600 } },
+      .wide = { NORM_WIDE },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_LAYERNORM,
+      .letters = "ND",
+      .sizes = norm_sizes,
+      .values = norm_values,
+      .reference = layernorm_reference,
+      .may_lack = norm_may_lack,
+      .shares = true,
+      .small = { { 1, 5 }, { 5, 37 }, { 40, 513 } },
+      .wide = { NORM_WIDE },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { .op = OP_QKNORM,
+      .letters = "Ndqk",
+      .sizes = qknorm_sizes,
+      .values = qknorm_values,
+      .reference = qknorm_reference,
+      .small = { { 1, 2, 1, 1 },
+                 { 5, 12, 3, 1 },
+                 { 5, 12, 4, 2, .variant = 1 },
+                 { 70, 64, 4, 2 },
+                 { 40, 64, 4, 1, .variant = 1 } },
+      .wide = { { 37, 12, 6, 2, .variant = 2 },
+                { 37, 12, 6, 2, .variant = 3 },
+                { 37, 70, 6, 2, .variant = 2 },
+                { 37, 70, 6, 2, .variant = 3 },
+                { 37, 128, 6, 2, .variant = 2 },
+                { 37, 128, 6, 2, .variant = 3 },
+                { 37, 10, 4, 1, .variant = 2 },
+                { 37, 10, 4, 1, .variant = 3 },
+                { 37, 5, 8, 1, .variant = 2 },
+                { 37, 5, 8, 1, .variant = 3 },
+                { 37, 12, 2, 1, .variant = 2 },
+                { 37, 12, 2, 1, .variant = 3 },
+                { 37, 64, 1, 1, .variant = 2 },
+                { 37, 64, 1, 1, .variant = 3 },
+                { 37, 300, 4, 2, .variant = 2 },
+                { 37, 300, 4, 2, .variant = 3 },
+                { 300, 128, 32, 8, .variant = 2, .modes = MODE_BF16 } },
+      .wide_tol = { 3e-6, 1e-5 },
+      .shift = 8 },
+    { 0 },
+};
