@@ -197,7 +197,7 @@ void emulate_copy(void *to, const void *from) {
         self()->copies.push_back({ to, from, self()->sets });
 }
 
-void emulate_copies_end() { self()->sets++; }
+void emulate_copies_commit() { self()->sets++; }
 
 void emulate_copies_wait(int after) {
     std::vector<copy> &copies = self()->copies;

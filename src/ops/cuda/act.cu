@@ -1,11 +1,12 @@
-/* GELU and SwiGLU with their backwards: bandwidth-bound, a vector of eight elements a thread.
- * Deterministic. */
+/* GELU and SwiGLU, forward and backward, and bias + GELU. All are limited by memory bandwidth: each
+ * operand is read once and each result written once. Blocks of 256 threads, eight elements per thread
+ * and load. Deterministic. */
 #include "act.cuh"
 
 enum { THREADS = 256 };
 
 /* ---- GELU ------------------------------------------------------------------------------------ */
-/* y = gelu(x), or dy gelu'(x). */
+/* y = gelu(x), or y = dy gelu'(x). Grid: n / 2048 blocks. */
 template <class A, bool BWD, bool TANH>
 static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64_t n) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
@@ -14,7 +15,7 @@ static __global__ void __launch_bounds__(THREADS) gelu_map(A x, A dy, A y, int64
     x.load(i, n, v);
     if (BWD) dy.load(i, n, d);
 #pragma unroll
-    for (int k = 0; k < 8; k++) v[k] = BWD ? d[k] * gelu_slope(v[k], TANH) : gelu(v[k], TANH);
+    for (int k = 0; k < 8; k++) v[k] = BWD ? d[k] * gelu_derivative(v[k], TANH) : gelu(v[k], TANH);
     y.store(i, n, v);
 }
 
@@ -43,7 +44,7 @@ extern "C" void cuda_gelu_bwd(const op_call *c) {
     run_gelu(cuda_of(c), c->attr.act, &c->in[1], &c->in[0], &c->out[0]);
 }
 
-/* ---- SwiGLU: rows of gate | up, a block each ----------------------------------------------------- */
+/* ---- SwiGLU: rows of gate | up. Grid: a block per row -------------------------------------------- */
 template <class A> static __global__ void __launch_bounds__(THREADS) swiglu(A gu, A y, int f) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
     for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
@@ -60,20 +61,20 @@ template <class A>
 static __global__ void __launch_bounds__(THREADS) swiglu_bwd(A dy, A gu, A dgu, A y, int f) {
     int64_t g = (int64_t)blockIdx.x * 2 * f, u = g + f, o = (int64_t)blockIdx.x * f;
     for (int col = threadIdx.x * EIGHT; col < f; col += THREADS * EIGHT) {
-        float gate[8], up[8], d[8], made[8];
+        float gate[8], up[8], d[8], result[8];
         gu.load(g + col, g + f, gate);
         gu.load(u + col, u + f, up);
         dy.load(o + col, o + f, d);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
             float s = sigmoid(gate[k]), silu = gate[k] * s;
-            made[k] = up[k] * silu;
+            result[k] = up[k] * silu;
             gate[k] = d[k] * up[k] * (s + silu * (1 - s));
             up[k] = d[k] * silu;
         }
         dgu.store(g + col, g + f, gate);
         dgu.store(u + col, u + f, up);
-        if (y.present()) y.store(o + col, o + f, made);
+        if (y.present()) y.store(o + col, o + f, result);
     }
 }
 
@@ -93,7 +94,8 @@ extern "C" void cuda_swiglu_bwd(const op_call *c) {
                      A(*gu, f), A(*dgu, f), A(*y, f), f));
 }
 
-/* ---- bias, where a product could not add it ---------------------------------------------------- */
+/* ---- bias and GELU, where the GEMM could not add them ------------------------------------------- */
+/* Grid: a block per row. z is rounded to its type before GELU, so that y can be recomputed from z. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS)
     bias_gelu(A z, mixed b, A y, int64_t cols, int act) {

@@ -1,4 +1,4 @@
-/* Activations of one element. */
+/* GELU and its derivative for one element. */
 #ifndef INGOT_OPS_CUDA_ACT_CUH
 #define INGOT_OPS_CUDA_ACT_CUH
 
@@ -10,7 +10,7 @@ static __device__ __forceinline__ float gelu(float x, bool tanh_form) {
     return x * sigmoid(x * (1.5957691216057308f + 0.0713548162726009f * x * x));
 }
 
-static __device__ __forceinline__ float gelu_slope(float x, bool tanh_form) {
+static __device__ __forceinline__ float gelu_derivative(float x, bool tanh_form) {
     if (!tanh_form)
         return 0.5f * (1 + erff(x * 0.70710678118654752f)) +
                x * 0.39894228040143268f * __expf(-0.5f * x * x);

@@ -85,7 +85,7 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 
 /* ---- forward ----------------------------------------------------------------------------------- */
 static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t first) {
-    LAUNCHED_SHARED(float, shared);
+    DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
@@ -205,7 +205,7 @@ extern "C" void cuda_attention_cached(const op_call *c) {
 /* dq of QUERIES tokens; also writes rowdot[H, N] = sum of do x o, which grad_keys reads. */
 static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
                                       mixed dqkv, float *rowdot, int64_t first) {
-    LAUNCHED_SHARED(float, shared);
+    DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ds = qs + QUERIES * ld, *ks = ds + QUERIES * ld, *vs = ks + TILE * ld;
     int head = blockIdx.y, group = head / (a.q / a.kv);
@@ -272,7 +272,7 @@ static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse
 /* dk and dv of QUERIES keys of a key head, over every query of its query heads that sees them. */
 static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
                                     mixed dqkv, int64_t first) {
-    LAUNCHED_SHARED(float, shared);
+    DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *ks = shared, *vs = ks + QUERIES * ld, *qs = vs + QUERIES * ld, *ds = qs + TILE * ld;
     int group = blockIdx.y, heads = a.q / a.kv;

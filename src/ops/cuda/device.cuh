@@ -1,5 +1,17 @@
-/* What kernels share: eight elements at a time in fp32 whatever their type, sums over a warp and a
- * block, launches. */
+/* What kernels share: access to eight elements at a time, in fp32 whatever their type; sums over a warp
+ * and over a block; launches.
+ *
+ *     template <class A> static __global__ void negate(A x, A y, int64_t n) {
+ *         int64_t i = ((int64_t)blockIdx.x * blockDim.x + threadIdx.x) * EIGHT;
+ *         if (i >= n) return;
+ *         float v[8];
+ *         x.load(i, n, v);
+ *         for (int k = 0; k < 8; k++) v[k] = -v[k];
+ *         y.store(i, n, v);
+ *     }
+ *     WITH_TYPE(common_type(n, all, 2),
+ *               LAUNCH(ctx, { blocks_for(n, 256 * EIGHT), 256 }, negate<A>, A(x), A(y), n));
+ */
 #ifndef INGOT_OPS_CUDA_DEVICE_CUH
 #define INGOT_OPS_CUDA_DEVICE_CUH
 
@@ -84,17 +96,17 @@ __device__ __forceinline__ void write1(void *p, int dt, int64_t i, float v) {
     }
 }
 
-/* A tensor's memory, of a type known when compiled ... */
+/* A tensor's memory whose type is known at compile time, and whose rows are multiples of eight ... */
 template <typename T> struct typed {
-    struct raw { /* eight elements as they lie in memory: what a load under way fills */
+    struct raw { /* eight elements as they are in memory: the destination of a load in flight */
         pack16 w[sizeof(T) / 2];
     };
-    using fp32 = typed<float>; /* how tensors of fp32 beside it are read */
-    enum { WHOLE = 1 };        /* rows are whole eights */
+    using fp32 = typed<float>; /* the accessor of fp32 tensors used together with it */
+    enum { WHOLE = 1 };        /* rows are multiples of eight elements */
     T *p;
     __host__ typed(const tensor &t, int64_t width = 0) : p((T *)t.data) {}
     __device__ bool present() const { return p != nullptr; }
-    /* Elements [i, i + 8), of which the last may lie at or past `end` (which i is below). */
+    /* Elements [i, i + 8), i < end. `mixed` treats those from `end` on as absent. */
     __device__ __forceinline__ void load(int64_t i, int64_t end, float v[8]) const {
         read8(p + i, v);
     }
@@ -104,8 +116,8 @@ template <typename T> struct typed {
     static __device__ __forceinline__ void widen(const raw &r, float v[8]) {
         read8((const T *)r.w, v);
     }
-    /* Queues a copy of them into shared memory. */
-    __device__ __forceinline__ void send(raw *to, int64_t i, int64_t end) const {
+    /* Queues a copy of them into shared memory (copies_commit, copies_wait). */
+    __device__ __forceinline__ void load_async(raw *to, int64_t i, int64_t end) const {
 #pragma unroll
         for (int k = 0; k < (int)(sizeof(T) / 2); k++)
             copy_async(&to->w[k], (const pack16 *)(p + i) + k);
@@ -118,7 +130,7 @@ template <typename T> struct typed {
         return (float)(T)v;
     }
 };
-/* ... or when run: mixtures of types, and rows that are no multiple of eight elements. */
+/* ... or at run time: tensors of different types, and rows that are not multiples of eight. */
 struct mixed {
     struct raw {
         float v[8];
@@ -127,9 +139,9 @@ struct mixed {
     enum { WHOLE = 0 };
     void *p;
     int dt;
-    bool eights; /* all accesses are whole and aligned */
+    bool eights; /* all accesses are full and aligned */
     __host__ __device__ mixed() : p(nullptr), dt(0), eights(false) {}
-    /* @param width what rows are cut into; 0: the last dim. */
+    /* @param width elements between the starts of accesses to a row; 0: the last dim. */
     __host__ mixed(const tensor &t, int64_t width = 0) : p(t.data), dt(t.dt) {
         if (width == 0 && t.ndim > 0) width = t.dim[t.ndim - 1];
         eights = width % 8 == 0 && (uintptr_t)t.data % 16 == 0;
@@ -156,7 +168,7 @@ struct mixed {
 #pragma unroll
         for (int k = 0; k < 8; k++) v[k] = r.v[k];
     }
-    __device__ __forceinline__ void send(raw *to, int64_t i, int64_t end) const {
+    __device__ __forceinline__ void load_async(raw *to, int64_t i, int64_t end) const {
         *to = fetch(i, end);
     }
     __device__ __forceinline__ void store(int64_t i, int64_t end, const float v[8]) const {
@@ -179,7 +191,7 @@ struct mixed {
     }
 };
 
-/* The type all present tensors share when rows of `width` can be read eight at a time; else
+/* @return the type that all present tensors have, if rows of `width` can be read eight at a time; else
  * DT_NONE. */
 static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
     dtype dt = DT_NONE;
@@ -191,7 +203,7 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
     }
     return width % 8 ? DT_NONE : dt;
 }
-/* Runs the statement with A as the class of accesses. */
+/* WITH_TYPE(dt, statement): runs the statement with A as typed<...> of this type, or as mixed. */
 #define AS_TYPE(label, type, ...)                                                                  \
     label : {                                                                                      \
         using A = type;                                                                            \
@@ -207,7 +219,7 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
             AS_TYPE(default, mixed, __VA_ARGS__);                                                  \
         }                                                                                          \
     while (0)
-/* ... for tensors that always have one type and are aligned. */
+/* The same for tensors that always have one type and are aligned. */
 #define WITH_ONE_TYPE(dt, ...)                                                                     \
     do switch (dt) {                                                                               \
             AS_ONE_TYPE(__VA_ARGS__);                                                              \
@@ -215,7 +227,9 @@ static inline dtype common_type(int64_t width, const tensor *const *t, int n) {
         }                                                                                          \
     while (0)
 
-__device__ __forceinline__ float sigmoid(float x) { return inverse(1 + power2(-1.44269504f * x)); }
+__device__ __forceinline__ float sigmoid(float x) {
+    return rcp_approx(1 + exp2_approx(-1.44269504f * x));
+}
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 __device__ __forceinline__ float warp_sum(float v) {
@@ -228,50 +242,51 @@ __device__ __forceinline__ float warp_max(float v) {
     for (int o = WARP / 2; o; o >>= 1) v = fmaxf(v, __shfl_xor_sync(~0u, v, o));
     return v;
 }
-/* Over all threads of a block of at most 1024, to all of them. `room` [33] shared. */
-__device__ __forceinline__ float block_sum(float v, float *room) {
+/* @return the sum over all threads of the block, to each of them. `smem` holds a float per warp and may
+ * be reused by the next call. */
+__device__ __forceinline__ float block_sum(float v, float *smem) {
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP,
         warps = (blockDim.x + WARP - 1) / WARP;
     v = warp_sum(v);
     __syncthreads();
-    if (lane == 0) room[warp] = v;
+    if (lane == 0) smem[warp] = v;
     __syncthreads();
     v = 0;
-    for (int i = 0; i < warps; i++) v += room[i];
+    for (int i = 0; i < warps; i++) v += smem[i];
     return v;
 }
 
 /* ---- launches ---------------------------------------------------------------------------------- */
 typedef struct launch_shape {
     dim3 blocks, threads;
-    size_t shared = 0; /* bytes, beside what the kernel itself declares */
+    size_t shared = 0; /* bytes of dynamic shared memory */
 } launch_shape;
 
-/* LAUNCH(context, { blocks, threads }, kernel, arguments ...): on the context's stream, whose fault it
- * is when it fails. */
+/* LAUNCH(context, { blocks, threads, shared }, kernel, arguments ...): queues it on the context's stream;
+ * a failure becomes the context's fault. */
 #define LAUNCH(...) launch_at(__FILE__, __LINE__, __VA_ARGS__)
 
-/* The kernel alone says of what types its arguments are. */
+/* common_type_t: arguments are converted to the types of the kernel's parameters. */
 template <typename... T>
 static void launch_at(const char *file, int line, cuda_context *x, const launch_shape &s,
                       void (*kernel)(T...), std::common_type_t<T>... arguments) {
     cudaFuncAttribute most = cudaFuncAttributeMaxDynamicSharedMemorySize;
-    if (s.shared) /* without asking a block has 48 KiB */
+    if (s.shared) /* more than 48 KiB must be requested */
         cuda_ok(x, cudaFuncSetAttribute((const void *)kernel, most, (int)s.shared), file, line);
-    START(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
+    KERNEL_LAUNCH(kernel, s.blocks, s.threads, s.shared, x->stream)(arguments...);
     cuda_ok(x, cudaGetLastError(), file, line);
 }
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-/* Blocks for `n` items of which a block takes `each`: all of them, which for work without a loop beats
- * a few that stay ... */
+/* The number of blocks for n items, `each` per block, with no loop in the kernel. For work of one pass
+ * that is faster than few blocks that loop ... */
 static inline unsigned blocks_for(int64_t n, int64_t each) {
     int64_t blocks = ceil_div(n, each);
     BUG_IF(blocks < 1 || blocks > INT32_MAX);
     return (unsigned)blocks;
 }
-/* ... or at most what keeps the device busy. */
+/* ... or at most per_sm blocks per SM, in a kernel that loops over the grid. */
 static inline int grid_for(const cuda_context *x, int64_t n, int64_t each, int per_sm) {
     int64_t blocks = ceil_div(n, each), most = (int64_t)x->sms * per_sm;
     return (int)(blocks < most ? (blocks > 0 ? blocks : 1) : most);

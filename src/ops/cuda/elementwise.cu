@@ -1,17 +1,17 @@
-/* Sums, casts, scales and dropout: each element read once and written once. Blocks of 256 threads, a
- * vector of eight elements a thread. Deterministic. */
+/* Sums, casts, scaling and dropout: each element is read once and written once. Blocks of 256 threads,
+ * eight elements per thread and load. Deterministic. */
 #include "device.cuh"
 #include "philox.cuh"
 
 enum { THREADS = 256 };
 
-/* A tensor as one row, so that only its end may be ragged. */
-static tensor flat(const tensor *t) {
+/* @return the tensor as one row, so that only its end may not be a multiple of eight. */
+static tensor flatten(const tensor *t) {
     int64_t n = tensor_count(t);
     return t->data ? tensor_of(t->data, t->dt, 1, &n) : tensor{};
 }
 
-/* y = by (a + b); 3 x (without b 2 x) the tensor's bytes. */
+/* y = by (a + b), or by a without b. Grid: n / 2048 blocks. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS) add(A a, A b, A y, int64_t n, float by) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
@@ -28,9 +28,9 @@ static __global__ void __launch_bounds__(THREADS) add(A a, A b, A y, int64_t n, 
     y.store(i, n, p);
 }
 
-static void add_launch(cuda_context *x, const tensor *at, const tensor *bt, const tensor *yt,
+static void launch_add(cuda_context *x, const tensor *at, const tensor *bt, const tensor *yt,
                        float by) {
-    tensor a = flat(at), b = flat(bt), y = flat(yt);
+    tensor a = flatten(at), b = flatten(bt), y = flatten(yt);
     const tensor *all[] = { &a, &b, &y };
     int64_t n = a.dim[0];
     WITH_TYPE(common_type(n, all, 3), LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS }, add<A>,
@@ -39,15 +39,15 @@ static void add_launch(cuda_context *x, const tensor *at, const tensor *bt, cons
 
 extern "C" void cuda_add(const op_call *c) {
     if (!c->in[1].data && c->in[0].data == c->out[0].data) return; /* a copy onto itself */
-    add_launch(cuda_of(c), &c->in[0], &c->in[1], &c->out[0], 1);
+    launch_add(cuda_of(c), &c->in[0], &c->in[1], &c->out[0], 1);
 }
 extern "C" void cuda_scale(const op_call *c) {
     tensor none = {};
-    add_launch(cuda_of(c), &c->in[0], &none, &c->out[0], c->attr.scale.by);
+    launch_add(cuda_of(c), &c->in[0], &none, &c->out[0], c->attr.scale.by);
 }
 extern "C" void cuda_convert(cuda_context *x, const tensor *from, const tensor *to) {
     tensor none = {};
-    add_launch(x, from, &none, to, 1);
+    launch_add(x, from, &none, to, 1);
 }
 
 extern "C" void cuda_zero(const op_call *c) {
@@ -55,9 +55,9 @@ extern "C" void cuda_zero(const op_call *c) {
             cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), cuda_stream(c)));
 }
 
-/* ---- dropout: the CPU's mask, bit for bit ------------------------------------------------------ */
+/* ---- dropout: the mask is bit-exact with the CPU's ---------------------------------------------- */
 
-/* A block a row. */
+/* Grid: a block per row. Four columns share one Philox counter. */
 template <class A>
 static __global__ void __launch_bounds__(THREADS)
     dropout(A x, A y, const int64_t *id, const step_block *step, int64_t cols, uint32_t site,

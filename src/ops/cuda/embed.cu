@@ -1,22 +1,26 @@
-/* Token embedding: a gather of rows, and its transpose. Backward sorts the tokens on the device
- * (stable, so that a token's rows are added in their order: deterministic) and cuts them into stretches
- * of 32. A warp adds up the rows of a stretch, run by run of equal tokens:
+/* Token embedding: a gather of rows, and its transpose. Forward moves the bytes of x twice (table row in,
+ * row of x out).
  *
- *     | a a a b b c | c c c c c c | c c d e e e |        runs inside a stretch go to the table,
- *              tail->  head ------>  head              pieces of longer ones to the workspace
+ * Backward adds row i of dx to row tok[i] of the gradient table. It sorts the tokens on the device, so
+ * that rows for the same token are adjacent, and splits the sorted list into segments of 32. A warp sums
+ * the rows of a segment, run by run of equal tokens:
  *
- * and where a run of pieces begins, another warp adds those in order. A row of the table is written by
- * one warp only. Bytes: dx once, the rows of the table once each way.
+ *     | a a a b b c | c c c c c c | c c d e e e |      a run inside one segment is added to the table;
+ *              tail->  head ------>  head              a run over several leaves a partial sum in each
  *
- * Workspace: | keys, places, numbers [N] i32 | what the sort needs | pieces [N / 32][2][D] |
+ * and a second kernel adds the partial sums of each such run in order. A row of the table is written by
+ * one warp only, and the sort is stable, so that a token's rows are added in their order: deterministic.
+ * Bytes: dx read once, each row of the table that occurs read and written once.
+ *
+ * Workspace: | sorted tokens, their rows, row indices [N] i32 | the sort's | partial [N / 32][2][D] |
  */
 #include <cub/device/device_radix_sort.cuh>
 
 #include "device.cuh"
 
-enum { WARPS = 8, PER_SM = 32, STRETCH = WARP, HEAD = 0, TAIL = 1 };
+enum { WARPS = 8, PER_SM = 32, SEGMENT = WARP, HEAD = 0, TAIL = 1 };
 
-/* A warp a row. */
+/* x[i] = table[tok[i]]. Grid: up to PER_SM blocks per SM, which loop; a warp per row, U loads in flight. */
 template <class A>
 static __global__ void __launch_bounds__(WARPS *WARP)
     gather(const int32_t *tok, A table, A x, int64_t n, int64_t d) {
@@ -25,18 +29,18 @@ static __global__ void __launch_bounds__(WARPS *WARP)
          row += (int64_t)gridDim.x * WARPS) {
         int64_t from = (int64_t)tok[row] * d, to = row * d;
         for (int64_t i = threadIdx.x % WARP * EIGHT; i < d; i += U * WARP * EIGHT) {
-            typename A::raw got[U];
+            typename A::raw loaded[U];
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int64_t col = i + u * WARP * EIGHT;
-                if (col < d) got[u] = table.fetch(from + col, from + d);
+                if (col < d) loaded[u] = table.fetch(from + col, from + d);
             }
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int64_t col = i + u * WARP * EIGHT;
                 float v[8];
                 if (col >= d) break;
-                A::widen(got[u], v);
+                A::widen(loaded[u], v);
                 x.store(to + col, to + d, v);
             }
         }
@@ -52,32 +56,32 @@ extern "C" void cuda_embed(const op_call *c) {
                      (const int32_t *)c->in[0].data, A(*table), A(*x), n, d));
 }
 
-static __global__ void number(int32_t *place, int64_t n) {
+static __global__ void fill_indices(int32_t *index, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) place[i] = (int32_t)i;
+    if (i < n) index[i] = (int32_t)i;
 }
 
 typedef struct runs {
-    const int32_t *key, *place; /* tokens in order, and which row of dx each is */
-    float *table, *pieces;
+    const int32_t *key, *row; /* tokens in order, and the row of dx of each */
+    float *table, *partials;
     int64_t n, d;
-    bool eights; /* rows of the table are whole and aligned eights */
+    bool eights; /* rows of the table are aligned and multiples of eight */
 } runs;
 
-static __device__ __forceinline__ float *piece(const runs &r, int64_t stretch, int which) {
-    return r.pieces + (stretch * 2 + which) * r.d;
+static __device__ __forceinline__ float *partial_of(const runs &r, int64_t segment, int which) {
+    return r.partials + (segment * 2 + which) * r.d;
 }
 static __device__ __forceinline__ int32_t key_at(const runs &r, int64_t i) {
     return i >= 0 && i < r.n ? r.key[i] : -1;
 }
 
-static __device__ __forceinline__ void put_piece(const runs &r, float *to, int64_t col,
-                                                 const float v[8]) {
+static __device__ __forceinline__ void store_partial(const runs &r, float *to, int64_t col,
+                                                     const float v[8]) {
     if (r.eights && col < r.d) write8(to + col, v);
     for (int k = 0; k < 8 && !r.eights; k++)
         if (col + k < r.d) to[col + k] = v[k];
 }
-/* Atomic, though nobody else adds to this row, because the warp need not wait for it. */
+/* Atomic although no other warp adds to this row: a reduction needs no round trip, unlike load and store. */
 static __device__ __forceinline__ void add_row(const runs &r, int32_t token, int64_t col,
                                                const float v[8]) {
     float *to = r.table + token * r.d + col;
@@ -89,37 +93,37 @@ static __device__ __forceinline__ void add_row(const runs &r, int32_t token, int
         if (col + k < r.d) atomicAdd(to + k, v[k]);
 }
 
-/* A warp a stretch and 256 columns. */
+/* Grid: (segments / 8, columns / 256); a warp has a segment and 256 columns. */
 template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_runs(A dx, runs r) {
     enum { U = 8 };
-    int64_t stretch = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, first = stretch * STRETCH;
+    int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, first = segment * SEGMENT;
     if (first >= r.n) return;
-    int lane = threadIdx.x % WARP, count = (int)min((int64_t)STRETCH, r.n - first);
+    int lane = threadIdx.x % WARP, count = (int)min((int64_t)SEGMENT, r.n - first);
     int64_t col = ((int64_t)blockIdx.y * WARP + lane) * EIGHT;
-    int32_t key = key_at(r, first + lane), after = key_at(r, first + STRETCH);
-    int32_t row = lane < count ? r.place[first + lane] : 0;
+    int32_t key = key_at(r, first + lane), after = key_at(r, first + SEGMENT);
+    int32_t row = lane < count ? r.row[first + lane] : 0;
     bool head = key_at(r, first - 1) == __shfl_sync(~0u, key, 0);
     float sum[8] = { 0 }, v[8];
     for (int i = 0; i < count; i += U) {
-        typename A::raw got[U] = {};
+        typename A::raw loaded[U] = {};
 #pragma unroll
         for (int u = 0; u < U; u++) {
             int64_t at = __shfl_sync(~0u, row, i + u) * r.d;
-            if (i + u < count && col < r.d) got[u] = dx.fetch(at + col, at + r.d);
+            if (i + u < count && col < r.d) loaded[u] = dx.fetch(at + col, at + r.d);
         }
 #pragma unroll
         for (int u = 0; u < U; u++) {
             if (i + u >= count) break;
             int32_t token = __shfl_sync(~0u, key, i + u), next = after;
             if (i + u + 1 < count) next = __shfl_sync(~0u, key, i + u + 1);
-            A::widen(got[u], v);
+            A::widen(loaded[u], v);
 #pragma unroll
             for (int k = 0; k < 8; k++) sum[k] += v[k];
             if (next == token && i + u + 1 < count) continue;
             if (next != token && !head)
                 add_row(r, token, col, sum);
             else
-                put_piece(r, piece(r, stretch, head ? HEAD : TAIL), col, sum);
+                store_partial(r, partial_of(r, segment, head ? HEAD : TAIL), col, sum);
 #pragma unroll
             for (int k = 0; k < 8; k++) sum[k] = 0;
             head = false;
@@ -127,27 +131,27 @@ template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_run
     }
 }
 
-/* A warp a stretch and 256 columns: the run that begins in its tail, if one does. */
-static __global__ void __launch_bounds__(WARPS *WARP) add_pieces(runs r) {
-    int64_t stretch = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
-    int64_t first = stretch * STRETCH, next = first + STRETCH;
+/* Same grid: a warp completes the run that begins in the tail of its segment, if one does. */
+static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(runs r) {
+    int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    int64_t first = segment * SEGMENT, next = first + SEGMENT;
     int32_t token = key_at(r, next - 1);
     if (next >= r.n || key_at(r, next) != token || key_at(r, first - 1) == token) return;
     int lane = threadIdx.x % WARP;
     int64_t col = ((int64_t)blockIdx.y * WARP + lane) * EIGHT;
     float sum[8];
 #pragma unroll
-    for (int k = 0; k < 8; k++) sum[k] = col + k < r.d ? piece(r, stretch, TAIL)[col + k] : 0;
-    for (int64_t at = stretch + 1, more = 1; more; at += WARP) {
-        /* stretches from `at` that the run has a part in: all but the last, it goes through */
-        unsigned through = __ballot_sync(~0u, key_at(r, (at + lane + 1) * STRETCH) == token);
+    for (int k = 0; k < 8; k++) sum[k] = col + k < r.d ? partial_of(r, segment, TAIL)[col + k] : 0;
+    for (int64_t at = segment + 1, more = 1; more; at += WARP) {
+        /* lane l: whether the run goes on past segment at + l; it ends in the first where not */
+        unsigned through = __ballot_sync(~0u, key_at(r, (at + lane + 1) * SEGMENT) == token);
         int parts = ~through ? __ffs(~through) : WARP;
         more = !~through;
 #pragma unroll 4
         for (int i = 0; i < parts; i++)
 #pragma unroll
             for (int k = 0; k < 8; k++)
-                if (col + k < r.d) sum[k] += piece(r, at + i, HEAD)[col + k];
+                if (col + k < r.d) sum[k] += partial_of(r, at + i, HEAD)[col + k];
     }
     add_row(r, token, col, sum);
 }
@@ -163,8 +167,8 @@ static size_t lists_bytes(int64_t n) { return align_up(3 * (size_t)n * sizeof(in
 
 extern "C" size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads) {
     int64_t n = c->in[0].dim[0], d = c->in[0].dim[1];
-    size_t pieces = 2 * (size_t)(ceil_div(n, STRETCH) * d) * sizeof(float);
-    return lists_bytes(n) + align_up(sort_bytes(n), 256) + pieces;
+    size_t partials = 2 * (size_t)(ceil_div(n, SEGMENT) * d) * sizeof(float);
+    return lists_bytes(n) + align_up(sort_bytes(n), 256) + partials;
 }
 
 extern "C" void cuda_embed_bwd(const op_call *c) {
@@ -176,15 +180,15 @@ extern "C" void cuda_embed_bwd(const op_call *c) {
     BUG_IF(c->out[0].dt != DT_F32);
     if (!(c->accumulate & 1))
         CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
-    int32_t *key = (int32_t *)work, *place = key + n, *numbers = place + n;
-    LAUNCH(x, { blocks_for(n, 256), 256 }, number, numbers, n);
+    int32_t *key = (int32_t *)work, *row = key + n, *indices = row + n;
+    LAUNCH(x, { blocks_for(n, 256), 256 }, fill_indices, indices, n);
     int bits = 1;
     while (c->out[0].dim[0] > (int64_t)1 << bits) bits++;
     CUDA_OK(x, cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)c->in[1].data, key,
-                                               numbers, place, (int)n, 0, bits, x->stream));
-    runs r = { key, place, (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n, d };
+                                               indices, row, (int)n, 0, bits, x->stream));
+    runs r = { key, row, (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n, d };
     r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0;
-    dim3 blocks((unsigned)ceil_div(n, STRETCH * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
+    dim3 blocks((unsigned)ceil_div(n, SEGMENT * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
     WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));
-    LAUNCH(x, { blocks, WARPS * WARP }, add_pieces, r);
+    LAUNCH(x, { blocks, WARPS * WARP }, add_partial_runs, r);
 }

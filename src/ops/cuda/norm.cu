@@ -1,13 +1,30 @@
-/* RMS norm and layer norm with the residual sum fused, and the norms of q and k heads; forward and
- * backward. Each tensor is read once and written once:
+/* RMS norm and layer norm, fused with the residual sum before them, and the norms of q and k heads;
+ * forward and backward. All kernels are limited by memory bandwidth; each tensor is read once and written
+ * once.
  *
- *     forward    x, delta -> r, y          2 to 4 x N x D elements; a row in the registers of one
- *                warp up to 2048 columns, of several beyond
- *     backward   dy, r, dr -> dx           3 to 4 x N x D elements, and the weights' gradients:
- *                one block a multiprocessor adds the rows it takes up in registers and leaves one
- *                partial sum; a second kernel adds those in order
+ * A row of d columns is held in the registers of one or more warps: a thread has V vectors of eight
+ * columns, STEP = 256 columns apart, so that a warp reads whole lines.
  *
- * Deterministic: who takes which row follows from the shapes alone.
+ * Forward (norm_fwd): x, delta -> r, y; 2 to 4 x N x D elements. Up to 2048 columns a row has one warp
+ * and a block FWD_WARPS rows; beyond, a row has several warps and a block of its own. The sum x + delta is
+ * rounded to r's type before the statistics are taken, so that y can be recomputed from r. The variance of
+ * layer norm is a second sum over the registers, of squared deviations from the mean.
+ *
+ * Backward (norm_bwd): dy, r, dr -> dx, dw, db; 3 to 4 x N x D elements. A fixed grid of BLOCKS blocks,
+ * one per SM of an H200, loops over the rows:
+ *
+ *     block | group 0: R rows | group 1: R rows | ...      a group: the warps that share a row
+ *
+ *   - rows arrive in shared memory by cp.async, STAGES - 1 sets of rows ahead of the arithmetic. A thread
+ *     reads only what it copied itself, so that waiting for its own copies is enough, without a barrier;
+ *   - the sums over a row need a barrier where a row has several warps; R rows share it;
+ *   - KEEP: normalized values stay in registers between the sums and dx; otherwise they are read from
+ *     shared memory again, which is cheaper than spilling registers;
+ *   - weight gradients are added up in registers over all rows of a group. At the end the groups of a
+ *     block add theirs in order and write one partial sum per block; add_partials (columns.cu) adds the
+ *     blocks.
+ *
+ * Deterministic: grid, groups and the order of every sum depend on the shapes alone.
  */
 #include "device.cuh"
 
@@ -15,32 +32,32 @@ extern "C" {
 #include "ops/op_table.h"
 }
 
-enum { MOST_WIDTH = 16384, BLOCKS = CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
+enum { MAX_WIDTH = 16384, BLOCKS = CUDA_PARTIALS / 3, STEP = WARP * EIGHT };
 
-/* Rows of d elements. A token has `groups` of them, one after another from column `first` of
- * `stride`, and their statistics from column stat_first of stat_stride. */
+/* Rows of d elements. A token has `groups` of them, contiguous from column `first` of a row of `stride`,
+ * and their statistics from column stat_first of a row of stat_stride. */
 typedef struct norm_shape {
     int64_t n; /* tokens x groups */
     int d, groups, first, stride, stat_first, stat_stride;
-    int warps, rows; /* warps a row, rows a block has at a time */
+    int warps, rows; /* warps per row; rows (backward: groups) that a block has at a time */
     float eps;
     bool rms;
 } norm_shape;
 
 template <bool GROUPED>
-static __device__ __forceinline__ int64_t row_place(const norm_shape &s, int64_t row) {
+static __device__ __forceinline__ int64_t row_offset(const norm_shape &s, int64_t row) {
     if (!GROUPED) return row * s.stride + s.first;
     return row / s.groups * s.stride + s.first + row % s.groups * s.d;
 }
 template <bool GROUPED>
-static __device__ __forceinline__ int64_t stat_place(const norm_shape &s, int64_t row) {
+static __device__ __forceinline__ int64_t stat_offset(const norm_shape &s, int64_t row) {
     if (!GROUPED) return row * s.stat_stride + s.stat_first;
     return row / s.groups * s.stat_stride + s.stat_first + row % s.groups;
 }
 
-static norm_shape shape_of(const op_call *c, int64_t tokens, int groups, int64_t d, int first,
-                           int64_t stride, bool rms) {
-    BUG_IF(d > MOST_WIDTH);
+static norm_shape norm_shape_of(const op_call *c, int64_t tokens, int groups, int64_t d, int first,
+                                int64_t stride, bool rms) {
+    BUG_IF(d > MAX_WIDTH);
     norm_shape s = {};
     s.n = tokens * groups;
     s.d = (int)d;
@@ -53,23 +70,25 @@ static norm_shape shape_of(const op_call *c, int64_t tokens, int groups, int64_t
     return s;
 }
 
-/* What accesses to rows are cut into: no eights where a row may begin between two. */
-static int64_t row_unit(const norm_shape &s) { return s.stride % 8 || s.first % 8 ? 1 : s.d; }
+/* The width for accessors: rows that do not start at a multiple of eight cannot be read by eights. */
+static int64_t access_unit(const norm_shape &s) { return s.stride % 8 || s.first % 8 ? 1 : s.d; }
 
-/* A warp of a row has V x STEP columns, a thread of it the vectors at first_column + k x STEP. */
+/* The first column of a thread: a warp has V x STEP columns, a thread vectors at this column + k x STEP. */
 template <int V> static __device__ __forceinline__ int first_column(const norm_shape &s) {
     int warp = threadIdx.x / WARP % s.warps, lane = threadIdx.x % WARP;
     return warp * V * STEP + lane * EIGHT;
 }
 
-/* C sums over a row's warps, to all its threads; the rows of a block do not wait for each other.
- * ALONE: a row of several warps has the block to itself. Then it needs one barrier; one whose number is
- * known only when run takes all 16 of the block's, and a multiprocessor has no more than 64.
- * Lanes halve the values they add up as they go: 32 / C of them end with the warp's sum of one.
- * `room` [warps of the block][C], another one than in the last call. */
+/* Reduces C per-thread values across the warps that share a row and broadcasts the sums to all of their
+ * threads; the rows of a block do not wait for each other. Within a warp the values are halved at each
+ * exchange, so that in the end 32 / C lanes hold the warp's sum of one value.
+ *
+ * `smem` holds [warps of the block][C]; consecutive calls need different buffers, since no barrier
+ * separates them. ALONE: a row of several warps has the block to itself, and __syncthreads serves. A named
+ * barrier whose number is known only at run time reserves all 16 of the block, of the 64 that an SM has. */
 template <int C, bool ALONE>
 static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s, int group,
-                                                float *room) {
+                                                float *smem) {
     enum { SHARE = WARP / C };
     int lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
 #pragma unroll
@@ -77,21 +96,21 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
 #pragma unroll
         for (int i = 0; i < half; i++) {
             bool upper = lane & o;
-            float give = upper ? v[i] : v[i + half], keep = upper ? v[i + half] : v[i];
-            v[i] = keep + __shfl_xor_sync(~0u, give, o);
+            float sent = upper ? v[i] : v[i + half], kept = upper ? v[i + half] : v[i];
+            v[i] = kept + __shfl_xor_sync(~0u, sent, o);
         }
     float sum = v[0];
 #pragma unroll
     for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
     if (s.warps > 1) {
-        if (lane % SHARE == 0) room[warp * C + lane / SHARE] = sum;
+        if (lane % SHARE == 0) smem[warp * C + lane / SHARE] = sum;
         if (ALONE)
             __syncthreads();
         else
-            sync_some(group + 1, s.warps * WARP);
+            barrier_sync(group + 1, s.warps * WARP);
         sum = 0;
         for (int i = lane % SHARE; i < s.warps; i += SHARE)
-            sum += room[(group * s.warps + i) * C + lane / SHARE];
+            sum += smem[(group * s.warps + i) * C + lane / SHARE];
 #pragma unroll
         for (int o = SHARE / 2; o; o /= 2) sum += __shfl_xor_sync(~0u, sum, o);
     }
@@ -102,16 +121,17 @@ static __device__ __forceinline__ void row_sums(float v[C], const norm_shape &s,
 /* ---- forward --------------------------------------------------------------------------------- */
 enum { FWD_WARPS = 4, FWD_V = 8 };
 
+/* Grid: n / s.rows blocks; block: s.rows x s.warps warps. */
 template <class A, int V, bool RMS>
 static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp32 b, A r, A y,
                                 float *stat, norm_shape s) {
-    __shared__ float room[2][WARP];
+    __shared__ float smem[2][WARP];
     int col = first_column<V>(s), group = threadIdx.x / (s.warps * WARP);
     int64_t row = (int64_t)blockIdx.x * s.rows + group;
-    if (row >= s.n) return; /* all threads of the row, which alone wait for each other */
+    if (row >= s.n) return; /* all threads of the row leave, and no others wait for them */
     bool grouped = s.groups > 1;
-    int64_t base = grouped ? row_place<true>(s, row) : row_place<false>(s, row), end = base + s.d;
-    /* x of r's own type is r already */
+    int64_t base = grouped ? row_offset<true>(s, row) : row_offset<false>(s, row), end = base + s.d;
+    /* without delta, an x of r's type needs no rounding */
     bool rounded = delta.present() || (!A::WHOLE && r.present());
     typename A::raw xs[V], ds[V];
     float v[V][8], sum = 0, mean = 0, by = 1.0f / s.d;
@@ -134,7 +154,7 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
         }
         if (r.present() && col + k * STEP < s.d) r.store(base + col + k * STEP, end, v[k]);
     }
-    row_sums<1, true>(&sum, s, group, room[0]);
+    row_sums<1, true>(&sum, s, group, smem[0]);
     if (!RMS) {
         mean = sum * by, sum = 0;
 #pragma unroll
@@ -144,11 +164,11 @@ static __global__ void norm_fwd(A x, A delta, typename A::fp32 w, typename A::fp
                 v[k][i] -= mean;
                 if (col + k * STEP + (A::WHOLE ? 0 : i) < s.d) sum += v[k][i] * v[k][i];
             }
-        row_sums<1, true>(&sum, s, group, room[1]);
+        row_sums<1, true>(&sum, s, group, smem[1]);
     }
     float scale = rsqrtf(sum * by + s.eps);
     if (col == 0) {
-        float *to = stat + (grouped ? stat_place<true>(s, row) : stat_place<false>(s, row));
+        float *to = stat + (grouped ? stat_offset<true>(s, row) : stat_offset<false>(s, row));
         if (!RMS) *to++ = mean;
         *to = scale;
     }
@@ -172,7 +192,7 @@ typedef struct norm_args {
 template <class A, int V>
 static void launch_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     using W = typename A::fp32;
-    int64_t unit = row_unit(s);
+    int64_t unit = access_unit(s);
     int threads = s.rows * s.warps * WARP;
     auto kernel = s.rms ? norm_fwd<A, V, true> : norm_fwd<A, V, false>;
     LAUNCH(cuda_of(c), { blocks_for(s.n, s.rows), threads }, kernel, A(a.x, unit), A(a.delta, unit),
@@ -196,22 +216,22 @@ static void launch_fwd_by_width(const op_call *c, const norm_args &a, norm_shape
     }
 }
 
-/* The type of all activations, where rows of them and of fp32 weights can be read by eights. */
-static dtype row_type(const norm_shape &s, const tensor *const *all, int n, const tensor &w,
-                      const tensor &b) {
+/* @return the common type of the activations, if they and fp32 weights can be read by eights. */
+static dtype common_row_type(const norm_shape &s, const tensor *const *all, int n, const tensor &w,
+                             const tensor &b) {
     const tensor *weights[] = { &w, &b };
-    return common_type(s.d, weights, 2) == DT_F32 ? common_type(row_unit(s), all, n) : DT_NONE;
+    return common_type(s.d, weights, 2) == DT_F32 ? common_type(access_unit(s), all, n) : DT_NONE;
 }
 
 static void run_fwd(const op_call *c, const norm_args &a, const norm_shape &s) {
     const tensor *all[] = { &a.x, &a.delta, &a.r, &a.y };
-    WITH_TYPE(row_type(s, all, 4, a.w, a.b), launch_fwd_by_width<A>(c, a, s));
+    WITH_TYPE(common_row_type(s, all, 4, a.w, a.b), launch_fwd_by_width<A>(c, a, s));
 }
 
 extern "C" void cuda_norm(const op_call *c) {
     bool rms = c->op == OP_RMSNORM;
     const tensor *x = &c->in[0];
-    norm_shape s = shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
+    norm_shape s = norm_shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
     norm_args a = {};
     a.x = *x, a.delta = c->in[1], a.w = c->in[2], a.r = c->out[0], a.y = c->out[1];
     if (!rms) a.b = c->in[3];
@@ -221,13 +241,12 @@ extern "C" void cuda_norm(const op_call *c) {
 }
 
 /* ---- backward -------------------------------------------------------------------------------- */
-/* A group of s.warps warps takes R rows at a time, whose sums share one barrier; a thread has the
- * same V vectors of columns in each. Rows come through shared memory, STAGES - 1 sets ahead; a thread
- * reads only what it has sent for, so that nobody waits for others' copies. */
+/* V vectors per thread and row, R rows per group at a time, STAGES sets of rows in shared memory, WARPS
+ * warps per block. */
 template <class A, int V, int R, int STAGES, int WARPS> struct bwd_shape {
     using access = A;
     enum { v = V, r = R, stages = STAGES, warps = WARPS, threads = WARPS * WARP };
-    enum { set = 3 * R * V * threads }; /* slots [3][R][V][threads]: dy, x, dr */
+    enum { set = 3 * R * V * threads }; /* slots of a stage: [3][R][V][threads] of dy, x, dr */
 };
 enum { DY, X, DR };
 
@@ -237,44 +256,46 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
     A dy, x, dr, dx;
     const float *stat;
     typename A::raw *slots;
-    int col, group; /* the first column of its vectors; which rows of the block's */
+    int col, group; /* the first column of its vectors; the group within the block */
     float weight[V][8], dw[V][8], db[V][8];
 
     static __device__ __forceinline__ int slot(int which, int r, int k) {
         return ((which * R + r) * V + k) * S::threads;
     }
 
-    __device__ __forceinline__ void send(int stage, int64_t first, const norm_shape &s) const {
+    __device__ __forceinline__ void load_async(int stage, int64_t first,
+                                               const norm_shape &s) const {
         typename A::raw *to = slots + stage * S::set;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             if (first + r >= s.n) break;
-            int64_t base = row_place<GROUPED>(s, first + r), end = base + s.d;
+            int64_t base = row_offset<GROUPED>(s, first + r), end = base + s.d;
 #pragma unroll
             for (int k = 0; k < V; k++) {
                 int64_t at = base + col + k * STEP;
-                if (col + k * STEP >= s.d) continue; /* its slots stay 0 */
-                dy.send(to + slot(DY, r, k), at, end);
-                x.send(to + slot(X, r, k), at, end);
-                if (dr.present()) dr.send(to + slot(DR, r, k), at, end);
+                if (col + k * STEP >= s.d) continue; /* these slots stay 0 */
+                dy.load_async(to + slot(DY, r, k), at, end);
+                x.load_async(to + slot(X, r, k), at, end);
+                if (dr.present()) dr.load_async(to + slot(DR, r, k), at, end);
             }
         }
-        copies_end();
+        copies_commit();
     }
 
-    __device__ __forceinline__ void statistics(float mean[R], float scale[R], int64_t first,
-                                               const norm_shape &s) const {
+    __device__ __forceinline__ void load_statistics(float mean[R], float scale[R], int64_t first,
+                                                    const norm_shape &s) const {
 #pragma unroll
         for (int r = 0; r < R; r++) {
-            const float *from = stat + stat_place<GROUPED>(s, first + r);
+            const float *from = stat + stat_offset<GROUPED>(s, first + r);
             mean[r] = !RMS && first + r < s.n ? from[0] : 0;
             scale[r] = first + r < s.n ? from[!RMS] : 0;
         }
     }
 
-    /* The gradient of a normalised element and the element, from a slot. */
-    __device__ __forceinline__ void read(const typename A::raw *from, int r, int k, float mean,
-                                         float scale, float g[8], float h[8]) const {
+    /* Reads a slot: g = dy and h = the normalized x, eight elements each. */
+    __device__ __forceinline__ void normalize_slot(const typename A::raw *from, int r, int k,
+                                                   float mean, float scale, float g[8],
+                                                   float h[8]) const {
         A::widen(from[slot(DY, r, k)], g);
         A::widen(from[slot(X, r, k)], h);
 #pragma unroll
@@ -282,8 +303,9 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
     }
 
     template <bool KEEP>
-    __device__ __forceinline__ void rows(int stage, int64_t first, const float mean[R],
-                                         const float scale[R], float *room, const norm_shape &s) {
+    __device__ __forceinline__ void process_rows(int stage, int64_t first, const float mean[R],
+                                                 const float scale[R], float *smem,
+                                                 const norm_shape &s) {
         const typename A::raw *from = slots + stage * S::set;
         float sum[SUMS] = { 0 }, g[KEEP ? R : 1][KEEP ? V : 1][8], h[KEEP ? R : 1][KEEP ? V : 1][8];
 #pragma unroll
@@ -293,7 +315,7 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
             for (int k = 0; k < V; k++) {
                 float(&gs)[8] = g[KEEP ? r : 0][KEEP ? k : 0],
                 (&hs)[8] = h[KEEP ? r : 0][KEEP ? k : 0];
-                read(from, r, k, mean[r], scale[r], gs, hs);
+                normalize_slot(from, r, k, mean[r], scale[r], gs, hs);
 #pragma unroll
                 for (int i = 0; i < 8; i++) { /* gs is 0 where there is no element */
                     dw[k][i] += gs[i] * hs[i];
@@ -304,13 +326,13 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
                 }
             }
         }
-        row_sums<SUMS, false>(sum, s, group, room);
-        if (!KEEP) asm volatile("" ::: "memory"); /* slots are read again: registers are dearer */
+        row_sums<SUMS, false>(sum, s, group, smem);
+        if (!KEEP) asm volatile("" ::: "memory"); /* forces the slots to be read again below */
         float by = 1.0f / s.d;
 #pragma unroll
         for (int r = 0; r < R; r++) {
             if (first + r >= s.n) break;
-            int64_t base = row_place<GROUPED>(s, first + r);
+            int64_t base = row_offset<GROUPED>(s, first + r);
             float along = sum[r] * by, shift = RMS ? 0 : scale[r] * sum[SUMS - R + r] * by;
 #pragma unroll
             for (int k = 0; k < V; k++) {
@@ -319,7 +341,7 @@ template <class S, bool RMS, bool GROUPED> struct bwd_thread {
                 float d[8] = { 0 };
                 if (col + k * STEP >= s.d) continue;
                 if (!KEEP) {
-                    read(from, r, k, mean[r], scale[r], gs, hs);
+                    normalize_slot(from, r, k, mean[r], scale[r], gs, hs);
 #pragma unroll
                     for (int i = 0; i < 8; i++) gs[i] *= weight[k][i];
                 }
@@ -339,8 +361,8 @@ static __global__ void __launch_bounds__(S::threads, 1)
              typename S::access::fp32 w, typename S::access dr, typename S::access dx,
              float *partial, bool biased, norm_shape s) {
     using A = typename S::access;
-    LAUNCHED_SHARED(pack16, shared);
-    __shared__ float room[2][S::warps * 2 * S::r];
+    DYNAMIC_SHARED(pack16, shared);
+    __shared__ float smem[2][S::warps * 2 * S::r];
     const int group = threadIdx.x / (s.warps * WARP);
     bwd_thread<S, RMS, GROUPED> t = {
         dy, x, dr, dx, stat, (typename A::raw *)shared + threadIdx.x
@@ -356,19 +378,19 @@ static __global__ void __launch_bounds__(S::threads, 1)
     int64_t step = (int64_t)gridDim.x * s.rows * S::r;
     int64_t first = ((int64_t)blockIdx.x * s.rows + group) * S::r;
     float mean[S::r], scale[S::r], next_mean[S::r], next_scale[S::r];
-    for (int i = 0; i < S::stages - 1; i++) t.send(i, first + i * step, s);
-    t.statistics(mean, scale, first, s);
+    for (int i = 0; i < S::stages - 1; i++) t.load_async(i, first + i * step, s);
+    t.load_statistics(mean, scale, first, s);
     for (int at = 0, turn = 0; first < s.n; first += step, turn ^= 1) {
-        t.send(at == 0 ? S::stages - 1 : at - 1, first + (S::stages - 1) * step, s);
-        t.statistics(next_mean, next_scale, first + step, s);
+        t.load_async(at == 0 ? S::stages - 1 : at - 1, first + (S::stages - 1) * step, s);
+        t.load_statistics(next_mean, next_scale, first + step, s);
         copies_wait<S::stages - 1>();
-        t.template rows<KEEP>(at, first, mean, scale, room[turn], s);
+        t.template process_rows<KEEP>(at, first, mean, scale, smem[turn], s);
         at = at == S::stages - 1 ? 0 : at + 1;
 #pragma unroll
         for (int r = 0; r < S::r; r++) mean[r] = next_mean[r], scale[r] = next_scale[r];
     }
     copies_wait<0>();
-    /* The groups of the block in order, then one partial sum, of whole vectors. */
+    /* The groups of the block add their sums in order, the last one first; group 0 writes the partial. */
     float *sums = (float *)shared;
     int wide = (s.d + 7) / 8 * 8;
     for (int other = s.rows - 1; other >= 0; other--) {
@@ -398,19 +420,20 @@ static __global__ void __launch_bounds__(S::threads, 1)
 typedef struct norm_bwd_args {
     tensor dy, x, w, dr, dx; /* dr may be absent */
     const float *stat;
-    float *dw, *db; /* NULL: not wanted */
+    float *dw, *db; /* NULL: not computed */
     bool add_w, add_b;
 } norm_bwd_args;
 
-/* @return how many partial sums it leaves. */
+/* @return the number of partial sums in the workspace. */
 template <class S, bool KEEP>
 static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
     using A = typename S::access;
     s.warps = (int)ceil_div(s.d, S::v * WARP * EIGHT);
     BUG_IF(s.warps > S::warps || (s.groups > 1 && !(s.rms && S::v == 1)));
     s.rows = S::warps / s.warps;
-    int64_t unit = row_unit(s), want = ceil_div(s.n, s.rows * S::r);
-    int blocks = (int)(want < BLOCKS ? want : BLOCKS), threads = s.rows * s.warps * WARP;
+    int64_t unit = access_unit(s), blocks_wanted = ceil_div(s.n, s.rows * S::r);
+    int blocks = (int)(blocks_wanted < BLOCKS ? blocks_wanted : BLOCKS),
+        threads = s.rows * s.warps * WARP;
     size_t shared = S::stages * S::set * sizeof(typename A::raw);
     auto kernel = s.rms ? norm_bwd<S, true, false, KEEP> : norm_bwd<S, false, false, KEEP>;
     if constexpr (S::v == 1)
@@ -421,10 +444,10 @@ static int launch_bwd(const op_call *c, const norm_bwd_args &a, norm_shape s) {
     return blocks;
 }
 
-/* What was fastest on an H200, in GPT-2's and Llama's widths. */
+/* The shapes that measured fastest on an H200 at the widths of GPT-2 and Llama. */
 template <class A>
 static int launch_bwd_by_width(const op_call *c, const norm_bwd_args &a, const norm_shape &s) {
-    enum { TWO = 32 / sizeof(typename A::raw) }; /* rows at a time, of 16 bits an element */
+    enum { TWO = 32 / sizeof(typename A::raw) }; /* two rows of 16-bit elements; one of fp32 */
     if (s.d <= 4 * STEP || s.groups > 1)
         return launch_bwd<bwd_shape<A, 1, 2, 2, 16>, false>(c, a, s);
     if (s.d <= 8 * STEP) return launch_bwd<bwd_shape<A, 2, TWO, 2, 12>, true>(c, a, s);
@@ -435,7 +458,7 @@ static int launch_bwd_by_width(const op_call *c, const norm_bwd_args &a, const n
 static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &s) {
     const tensor *all[] = { &a.dy, &a.x, &a.dr, &a.dx };
     int blocks = 0;
-    WITH_TYPE(row_type(s, all, 4, a.w, a.w), blocks = launch_bwd_by_width<A>(c, a, s));
+    WITH_TYPE(common_row_type(s, all, 4, a.w, a.w), blocks = launch_bwd_by_width<A>(c, a, s));
     cuda_sums o = { { a.dw, a.db }, { a.add_w, a.add_b }, s.d, (s.d + 7) / 8 * 8 };
     cuda_add_partials(cuda_of(c), (const float *)c->run->workspace, blocks, a.db ? 2 : 1, &o);
 }
@@ -443,7 +466,7 @@ static void run_bwd(const op_call *c, const norm_bwd_args &a, const norm_shape &
 extern "C" void cuda_norm_bwd(const op_call *c) {
     bool rms = c->op == OP_RMSNORM_BWD;
     const tensor *x = &c->in[1];
-    norm_shape s = shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
+    norm_shape s = norm_shape_of(c, x->dim[0], 1, x->dim[1], 0, x->dim[1], rms);
     norm_bwd_args a = {};
     a.dy = c->in[0], a.x = *x, a.w = c->in[3], a.dr = c->in[4], a.dx = c->out[0];
     a.stat = (const float *)c->in[2].data;
@@ -453,21 +476,22 @@ extern "C" void cuda_norm_bwd(const op_call *c) {
 }
 
 /* ---- q and k heads ---------------------------------------------------------------------------- */
-/* The groups of q (part 0) or k (part 1) in a row of q | k | v. */
-static norm_shape heads_of(const op_call *c, const tensor *x, int part) {
+/* The shape of the norms of q (part 0) or k (part 1) in rows of q | k | v. */
+static norm_shape qk_shape_of(const op_call *c, const tensor *x, int part) {
     int q = c->attr.heads.q, kv = c->attr.heads.kv, dim = c->attr.heads.dim;
     bool full = c->attr.heads.norm_full;
     int heads = part ? kv : q, first = part ? q * dim : 0;
-    norm_shape s = full ? shape_of(c, x->dim[0], 1, (int64_t)heads * dim, first, x->dim[1], true)
-                        : shape_of(c, x->dim[0], heads, dim, first, x->dim[1], true);
+    norm_shape s =
+        full ? norm_shape_of(c, x->dim[0], 1, (int64_t)heads * dim, first, x->dim[1], true)
+             : norm_shape_of(c, x->dim[0], heads, dim, first, x->dim[1], true);
     s.stat_stride = full ? 2 : q + kv;
     s.stat_first = part ? (full ? 1 : q) : 0;
     return s;
 }
 
-/* v, as it is. */
+/* Copies columns from `first` on. Grid: up to 16 blocks of 256 threads per SM, which loop. */
 template <class A>
-static __global__ void copy_columns(A x, A y, int64_t rows, int64_t stride, int64_t first) {
+static __global__ void copy_tail_columns(A x, A y, int64_t rows, int64_t stride, int64_t first) {
     int64_t width = stride - first, eights = (width + 7) / 8, total = rows * eights;
     for (int64_t e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x; e < total;
          e += (int64_t)gridDim.x * blockDim.x) {
@@ -486,8 +510,8 @@ static void copy_v(const op_call *c, const tensor *x, const tensor *y) {
     dtype dt = first % 8 ? DT_NONE : common_type(stride, all, 2);
     int blocks = grid_for(cuda_of(c), rows * ceil_div(stride - first, 8), 256, 16);
     int64_t width = first % 8 ? first : stride;
-    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks, 256 }, copy_columns<A>, A(*x, width), A(*y, width),
-                         rows, stride, first));
+    WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks, 256 }, copy_tail_columns<A>, A(*x, width),
+                         A(*y, width), rows, stride, first));
 }
 
 extern "C" void cuda_qknorm(const op_call *c) {
@@ -495,7 +519,7 @@ extern "C" void cuda_qknorm(const op_call *c) {
         norm_args a = {};
         a.x = c->in[0], a.w = c->in[1 + part], a.y = c->out[0];
         a.stat = (float *)c->out[1].data;
-        run_fwd(c, a, heads_of(c, &c->in[0], part));
+        run_fwd(c, a, qk_shape_of(c, &c->in[0], part));
     }
     copy_v(c, &c->in[0], &c->out[0]);
 }
@@ -506,7 +530,7 @@ extern "C" void cuda_qknorm_bwd(const op_call *c) {
         a.dy = c->in[0], a.x = c->in[1], a.w = c->in[3 + part], a.dx = c->out[0];
         a.stat = (const float *)c->in[2].data;
         a.dw = (float *)c->out[1 + part].data, a.add_w = c->accumulate >> (1 + part) & 1;
-        run_bwd(c, a, heads_of(c, &c->in[1], part));
+        run_bwd(c, a, qk_shape_of(c, &c->in[1], part));
     }
     copy_v(c, &c->in[0], &c->out[0]);
 }

@@ -1,5 +1,4 @@
-/* Philox 4x32-10 (Salmon et al., 2011), as util/rng.c has it: the same words for the same key and
- * counter. */
+/* Philox 4x32-10 (Salmon et al., 2011): the same words as util/rng.c for the same key and counter. */
 #ifndef INGOT_OPS_CUDA_PHILOX_CUH
 #define INGOT_OPS_CUDA_PHILOX_CUH
 

@@ -1,19 +1,23 @@
-/* Tensors in fp8 and their transposes, for products that want both operands along the sum.
+/* Quantizes tensors to fp8, and writes transposes for GEMMs, whose fp8 operands must both be contiguous
+ * along K.
  *
- * A block takes a tile of 128 x 128. A thread has 8 rows of 8 elements, 16 bytes each for bf16: it
- * reads several before it uses the first, scales, converts and stores rows of 8 bytes, and turns its
- * square round in registers. The transpose passes through shared memory, so that it too is stored
- * along lines of 128 bytes.
+ * Grid: a block of 256 threads per tile of 128 x 128. A thread has 8 rows of 8 elements, 16 bytes each for
+ * bf16: it loads several rows before it uses the first, scales, converts and stores rows of 8 bytes, and
+ * transposes its 8 x 8 square in registers. The transpose of the tile passes through shared memory, so
+ * that it too is stored in lines of 128 bytes.
  *
  *     thread (c, r) of 16 x 16:   rows 8r..8r+7, columns 8c..8c+7
- *     shared memory               [128 columns][16 units of 8 bytes, one a thread r]
+ *     shared memory               [128 columns][16 units of 8 bytes, one per thread r]
  *
- * The unit of thread r lies at r ^ c, so that the 16 threads that write at once, of all c, and the
- * 8 that read a line, meet no bank twice. Bytes: those of the operands, and 1 or 2 written an element.
- * The largest magnitude is taken on the way; a maximum does not depend on the order.
+ * The unit of thread r lies at r ^ c: then the 16 threads that write at once (all c), and the 8 that read
+ * a line, never hit the same bank twice.
  *
- * What is quantised is a tensor or, made on the way, the result of an activation: a *source*, which
- * fetches what eight elements follow from and then makes them, in PARTS that lie side by side. */
+ * Bytes: the operands once, twice where the scale is that of this very tensor (amax runs first), and one
+ * byte per element and copy written. Deterministic: the largest magnitude is a maximum, which does not
+ * depend on the order; column sums are added in an order fixed by the shape.
+ *
+ * What is quantized is a *source*: a tensor, or an activation computed on the fly. A source fetches what
+ * eight elements are computed from, then computes them, in PARTS results that lie side by side. */
 #include <cuda_fp8.h>
 
 #include "act.cuh"
@@ -25,7 +29,7 @@ extern "C" {
 enum { TILE = 128, SIDE = 16, THREADS = SIDE * SIDE, UNITS = TILE / 8, AMAX_THREADS = 256 };
 
 /* ---- sources ------------------------------------------------------------------------------------- */
-template <class A> struct plain {
+template <class A> struct tensor_source {
     enum { PARTS = 1, BATCH = 8 }; /* BATCH: rows fetched before the first is used */
     A x;
     int64_t k;
@@ -33,12 +37,12 @@ template <class A> struct plain {
     __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
         return x.fetch(row * k + col, row * k + k);
     }
-    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         A::widen(r, v[0]);
     }
 };
 
-/* silu(gate) * up of gu[n, 2k] */
+/* silu(gate) * up, from gu[n, 2k]. */
 template <class A> struct swiglu_of {
     enum { PARTS = 1, BATCH = 4 };
     A gu;
@@ -50,7 +54,7 @@ template <class A> struct swiglu_of {
         int64_t at = row * 2 * k + col;
         return raw{ gu.fetch(at, at + 8), gu.fetch(at + k, at + k + 8) };
     }
-    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         float gate[8];
         A::widen(r.gate, gate);
         A::widen(r.up, v[0]);
@@ -59,7 +63,7 @@ template <class A> struct swiglu_of {
     }
 };
 
-/* Its gradient by dy[n, k]: gate's, and beside it up's. */
+/* The gradients of gate and, beside it, of up, from dy[n, k] and gu. */
 template <class A> struct swiglu_bwd_of {
     enum { PARTS = 2, BATCH = 2 };
     A dy, gu;
@@ -71,7 +75,7 @@ template <class A> struct swiglu_bwd_of {
         int64_t at = row * 2 * k + col, d = row * k + col;
         return raw{ dy.fetch(d, d + 8), gu.fetch(at, at + 8), gu.fetch(at + k, at + k + 8) };
     }
-    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         float d[8], gate[8], up[8];
         A::widen(r.dy, d);
         A::widen(r.gate, gate);
@@ -94,7 +98,7 @@ template <class A> struct gelu_of {
     __device__ __forceinline__ raw fetch(int64_t row, int64_t col) const {
         return x.fetch(row * k + col, row * k + k);
     }
-    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         A::widen(r, v[0]);
         if (tanh_form) {
 #pragma unroll
@@ -118,39 +122,39 @@ template <class A> struct gelu_bwd_of {
         int64_t at = row * k + col;
         return raw{ dy.fetch(at, at + 8), x.fetch(at, at + 8) };
     }
-    __device__ __forceinline__ void make(const raw &r, float v[PARTS][8]) const {
+    __device__ __forceinline__ void compute(const raw &r, float v[PARTS][8]) const {
         float x[8];
         A::widen(r.dy, v[0]);
         A::widen(r.x, x);
         if (tanh_form) {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_slope(x[i], true);
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], true);
         } else {
 #pragma unroll
-            for (int i = 0; i < 8; i++) v[0][i] *= gelu_slope(x[i], false);
+            for (int i = 0; i < 8; i++) v[0][i] *= gelu_derivative(x[i], false);
         }
     }
 };
 
 /* ---- scales -------------------------------------------------------------------------------------- */
-/* Where a scale comes from. */
-typedef enum { FROM_ROW, FROM_TENSOR, FROM_TENSOR_IF_COLD } scale_source;
+/* Where the scale comes from: the row as it is; this tensor; this tensor if the row has none yet. */
+typedef enum { FROM_ROW, FROM_TENSOR, FROM_TENSOR_IF_UNSET } scale_source;
 
-static __device__ __forceinline__ float larger(float most, float x) {
-    return fmaxf(most,
-                 fabsf(x + x * 0.0f)); /* NaN, which fmaxf passes over, where x is not finite */
+static __device__ __forceinline__ float max_magnitude(float most, float x) {
+    return fmaxf(most, fabsf(x + x * 0.0f)); /* NaN where x is not finite, which fmaxf ignores */
 }
 
-/* Raises the row's amax. Most blocks find that another was there before. */
+/* Raises the row's amax. Most blocks find a larger value there and need no atomic. */
 static __device__ void raise_amax(float *row, float most) {
     if (most > __ldcg(row + FP8_AMAX))
-        atomicMax((int *)(row + FP8_AMAX), __float_as_int(most)); /* ordered as their bits are */
+        atomicMax((int *)(row + FP8_AMAX),
+                  __float_as_int(most)); /* non-negative floats are ordered as their bits */
 }
 
-/* Every block comes to the same scale: where it is of the tensor, amax was final before the kernel. */
-static __device__ float scale_for(float *row, scale_source from, float top) {
+/* All blocks compute the same scale: where it is the tensor's, amax was complete before the kernel. */
+static __device__ float choose_scale(float *row, scale_source from, float top) {
     float scale = row[FP8_SCALE];
-    if (from == FROM_ROW || (from == FROM_TENSOR_IF_COLD && scale != 0)) return scale;
+    if (from == FROM_ROW || (from == FROM_TENSOR_IF_UNSET && scale != 0)) return scale;
     scale = fp8_scale(__ldcg(row + FP8_AMAX), top);
     if (blockIdx.x == 0 && blockIdx.y == 0 && threadIdx.x == 0) {
         row[FP8_TOP] = top;
@@ -159,28 +163,28 @@ static __device__ float scale_for(float *row, scale_source from, float top) {
     return scale;
 }
 
-/* Largest finite magnitude, rows by grid stride. Leaves at once where the row is warm, if
- * `cold_only`. */
+/* The largest finite magnitude. Grid: blocks of 256 threads that loop over the rows. Returns at once if
+ * `unset_only` and the row has a scale. */
 template <class S>
 static __global__ void __launch_bounds__(AMAX_THREADS)
-    amax(S source, int64_t n, int64_t k, float *row, bool cold_only) {
-    __shared__ float room[AMAX_THREADS / WARP];
-    if (cold_only && row[FP8_SCALE] != 0) return;
+    find_amax(S source, int64_t n, int64_t k, float *row, bool unset_only) {
+    __shared__ float smem[AMAX_THREADS / WARP];
+    if (unset_only && row[FP8_SCALE] != 0) return;
     float most = 0;
     for (int64_t i = blockIdx.x; i < n; i += gridDim.x)
         for (int64_t col = threadIdx.x * EIGHT; col < k; col += AMAX_THREADS * EIGHT) {
             float v[S::PARTS][8];
-            source.make(source.fetch(i, col), v);
+            source.compute(source.fetch(i, col), v);
 #pragma unroll
             for (int p = 0; p < S::PARTS; p++)
 #pragma unroll
-                for (int j = 0; j < 8; j++) most = larger(most, v[p][j]);
+                for (int j = 0; j < 8; j++) most = max_magnitude(most, v[p][j]);
         }
     most = warp_max(most);
-    if (threadIdx.x % WARP == 0) room[threadIdx.x / WARP] = most;
+    if (threadIdx.x % WARP == 0) smem[threadIdx.x / WARP] = most;
     __syncthreads();
     if (threadIdx.x) return;
-    for (int w = 0; w < AMAX_THREADS / WARP; w++) most = fmaxf(most, room[w]);
+    for (int w = 0; w < AMAX_THREADS / WARP; w++) most = fmaxf(most, smem[w]);
     raise_amax(row, most);
 }
 
@@ -194,7 +198,7 @@ static __device__ __forceinline__ uint2 to_fp8(const float v[8]) {
     return make_uint2(pair[0] | pair[1] << 16, pair[2] | pair[3] << 16);
 }
 
-/* Rows a, b, c, d of 4 bytes each become columns. */
+/* Transposes 4 x 4 bytes: rows a, b, c, d become columns. */
 static __device__ __forceinline__ void transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
                                                   uint32_t out[4]) {
     uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
@@ -205,65 +209,65 @@ static __device__ __forceinline__ void transpose4(uint32_t a, uint32_t b, uint32
     out[3] = __byte_perm(ab_high, cd_high, 0x7632);
 }
 
-/* A thread's square to its units: unit r of column 8c + i at r ^ c. */
-static __device__ __forceinline__ void put_square(const uint2 rows[8], int c, int r,
-                                                  uint2 (*room)[UNITS]) {
+/* Stores a thread's transposed square: unit r of column 8c + i at r ^ c. */
+static __device__ __forceinline__ void store_square(const uint2 rows[8], int c, int r,
+                                                    uint2 (*smem)[UNITS]) {
     uint32_t top[8], bottom[8]; /* of each column: rows 0..3, rows 4..7 */
     transpose4(rows[0].x, rows[1].x, rows[2].x, rows[3].x, top);
     transpose4(rows[0].y, rows[1].y, rows[2].y, rows[3].y, top + 4);
     transpose4(rows[4].x, rows[5].x, rows[6].x, rows[7].x, bottom);
     transpose4(rows[4].y, rows[5].y, rows[6].y, rows[7].y, bottom + 4);
 #pragma unroll
-    for (int i = 0; i < 8; i++) room[8 * c + i][r ^ c] = make_uint2(top[i], bottom[i]);
+    for (int i = 0; i < 8; i++) smem[8 * c + i][r ^ c] = make_uint2(top[i], bottom[i]);
 }
 
-/* Lines of the transpose: 8 threads a column, two units each, which lie swapped where c is odd. */
-static __device__ __forceinline__ void store_lines(const uint2 (*room)[UNITS], uint8_t *qt,
+/* Stores lines of the transpose: 8 threads per column, two units each, which are swapped if c is odd. */
+static __device__ __forceinline__ void store_lines(const uint2 (*smem)[UNITS], uint8_t *qt,
                                                    int64_t n, int64_t k, int64_t row0,
                                                    int64_t col0) {
     int pair = threadIdx.x % 8;
 #pragma unroll
     for (int col = threadIdx.x / 8; col < TILE; col += THREADS / 8) {
         int c = col / 8;
-        uint4 both = *(const uint4 *)&room[col][2 * (pair ^ (c / 2))];
+        uint4 both = *(const uint4 *)&smem[col][2 * (pair ^ (c / 2))];
         if (c % 2) both = make_uint4(both.z, both.w, both.x, both.y);
         if (col0 + col < k && row0 + 16 * pair < n)
             *(uint4 *)(qt + (col0 + col) * n + row0 + 16 * pair) = both;
     }
 }
 
-/* Sums of a tile's columns, from those of each thread over its 8 rows, to out[128]. `room` [8][128]. */
-static __device__ __forceinline__ void put_sums(float sum[8], int c, float (*room)[TILE],
-                                                float *out, int64_t left) {
+/* Adds the column sums of all threads, each over its 8 rows, into out[128]. `smem` holds [8][128]. */
+static __device__ __forceinline__ void store_column_sums(float sum[8], int c, float (*smem)[TILE],
+                                                         float *out, int64_t left) {
 #pragma unroll
     for (int j = 0; j < 8; j++)
         sum[j] += __shfl_xor_sync(~0u, sum[j], SIDE); /* the warp's other r */
     __syncthreads();
     if (threadIdx.x % WARP < SIDE) {
 #pragma unroll
-        for (int j = 0; j < 8; j++) room[threadIdx.x / WARP][8 * c + j] = sum[j];
+        for (int j = 0; j < 8; j++) smem[threadIdx.x / WARP][8 * c + j] = sum[j];
     }
     __syncthreads();
     if (threadIdx.x >= TILE || threadIdx.x >= left) return;
     float all = 0;
 #pragma unroll
-    for (int w = 0; w < THREADS / WARP; w++) all += room[w][threadIdx.x];
+    for (int w = 0; w < THREADS / WARP; w++) all += smem[w][threadIdx.x];
     out[threadIdx.x] = all;
 }
 
-/* Grid: columns of tiles, rows of tiles. q [n, PARTS k] or qt [PARTS k, n] may be absent; n and k
- * are multiples of 16. With SUM sums [rows of tiles, PARTS k] are those of each tile's columns. */
+/* Grid: (columns of tiles, rows of tiles). q [n, PARTS k] or qt [PARTS k, n] may be absent; n and k are
+ * multiples of 16. With SUM, sums[rows of tiles, PARTS k] receives the column sums of each tile. */
 template <class S, __nv_fp8_interpretation_t F, bool SUM>
 static __global__ void __launch_bounds__(THREADS, 2)
     quantize(S source, float *row, uint8_t *__restrict__ q, uint8_t *__restrict__ qt, int64_t n,
              int64_t k, scale_source from, float top, float *sums) {
-    __shared__ __align__(16) uint2 room[TILE][UNITS];
+    __shared__ __align__(16) uint2 smem[TILE][UNITS];
     __shared__ float columns[SUM ? THREADS / WARP : 1][TILE];
-    __shared__ float highest[THREADS / WARP];
+    __shared__ float warp_amax[THREADS / WARP];
     int c = threadIdx.x % SIDE, r = threadIdx.x / SIDE;
     int64_t row0 = (int64_t)blockIdx.y * TILE, col0 = (int64_t)blockIdx.x * TILE;
     int64_t first = row0 + 8 * r, col = col0 + 8 * c;
-    bool inside = first < n && col < k; /* all of the square or nothing */
+    bool inside = first < n && col < k; /* all of the square or none of it */
     float scale = 0, most = 0, sum[S::PARTS][8] = {};
     uint2 bytes[S::PARTS][8];
 #pragma unroll
@@ -272,16 +276,16 @@ static __global__ void __launch_bounds__(THREADS, 2)
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++)
             if (inside) raw[i] = source.fetch(first + b + i, col);
-        if (b == 0) scale = scale_for(row, from, top);
+        if (b == 0) scale = choose_scale(row, from, top);
 #pragma unroll
         for (int i = 0; i < S::BATCH; i++) {
             float v[S::PARTS][8];
-            source.make(raw[i], v);
+            source.compute(raw[i], v);
 #pragma unroll
             for (int p = 0; p < S::PARTS; p++) {
 #pragma unroll
                 for (int j = 0; j < 8; j++) {
-                    most = larger(most, v[p][j]);
+                    most = max_magnitude(most, v[p][j]);
                     if (SUM) sum[p][j] += v[p][j];
                     v[p][j] = fmaf(v[p][j], scale, v[p][j] * 0.0f); /* NaN where not finite */
                 }
@@ -292,33 +296,35 @@ static __global__ void __launch_bounds__(THREADS, 2)
         }
     }
     most = warp_max(most);
-    if (threadIdx.x % WARP == 0) highest[threadIdx.x / WARP] = most;
+    if (threadIdx.x % WARP == 0) warp_amax[threadIdx.x / WARP] = most;
 #pragma unroll
     for (int p = 0; p < S::PARTS; p++) {
         if (p) __syncthreads();
-        if (qt) put_square(bytes[p], c, r, room);
+        if (qt) store_square(bytes[p], c, r, smem);
         __syncthreads();
-        if (qt) store_lines(room, qt + p * k * n, n, k, row0, col0);
+        if (qt) store_lines(smem, qt + p * k * n, n, k, row0, col0);
         if (SUM)
-            put_sums(sum[p], c, columns, sums + (blockIdx.y * S::PARTS + p) * k + col0, k - col0);
+            store_column_sums(sum[p], c, columns, sums + (blockIdx.y * S::PARTS + p) * k + col0,
+                              k - col0);
     }
     if (from == FROM_ROW || threadIdx.x) return;
-    for (int w = 0; w < THREADS / WARP; w++) most = fmaxf(most, highest[w]);
+    for (int w = 0; w < THREADS / WARP; w++) most = fmaxf(most, warp_amax[w]);
     raise_amax(row, most);
 }
 
 /* ---- launches -------------------------------------------------------------------------------------- */
-/* out[width] (+)= sums[rows, width] over its rows. A block: 32 columns. */
-static __global__ void add_tiles(const float *sums, int64_t rows, int64_t width, float *out,
-                                 bool accumulate) {
-    __shared__ float room[SIDE][WARP];
+/* out[width] (+)= the sum of sums[rows, width] over its rows. Grid: a block per 32 columns; 32 x 16
+ * threads. */
+static __global__ void add_tile_sums(const float *sums, int64_t rows, int64_t width, float *out,
+                                     bool accumulate) {
+    __shared__ float smem[SIDE][WARP];
     int64_t col = (int64_t)blockIdx.x * WARP + threadIdx.x;
     float sum = 0;
     for (int64_t r = threadIdx.y; r < rows && col < width; r += SIDE) sum += sums[r * width + col];
-    room[threadIdx.y][threadIdx.x] = sum;
+    smem[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
     if (threadIdx.y || col >= width) return;
-    for (int i = 1; i < SIDE; i++) sum += room[i][threadIdx.x];
+    for (int i = 1; i < SIDE; i++) sum += smem[i][threadIdx.x];
     out[col] = accumulate ? out[col] + sum : sum;
 }
 
@@ -328,7 +334,8 @@ extern "C" size_t cuda_quantize_workspace(const op_backend *b, const op_call *c,
 }
 
 template <class S, __nv_fp8_interpretation_t F>
-static void launch_as(const op_call *c, S source, int64_t n, int64_t k, scale_source from) {
+static void launch_quantize_as(const op_call *c, S source, int64_t n, int64_t k,
+                               scale_source from) {
     dim3 grid((unsigned)ceil_div(k, TILE), (unsigned)ceil_div(n, TILE));
     float *sums = c->out[2].data ? (float *)c->run->workspace : NULL;
     auto kernel = sums ? quantize<S, F, true> : quantize<S, F, false>;
@@ -337,36 +344,36 @@ static void launch_as(const op_call *c, S source, int64_t n, int64_t k, scale_so
            fp8_top(F == __NV_E5M2 ? DT_E5M2 : DT_E4M3), sums);
     if (!sums) return;
     int64_t width = S::PARTS * k;
-    LAUNCH(cuda_of(c), { (unsigned)ceil_div(width, WARP), dim3(WARP, SIDE) }, add_tiles, sums,
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(width, WARP), dim3(WARP, SIDE) }, add_tile_sums, sums,
            grid.y, width, (float *)c->out[2].data, c->accumulate & 4);
 }
 
-/* @param n, k of the source's operands; the result is PARTS k wide. */
-template <class S> static void launch(const op_call *c, S source, int64_t n, int64_t k) {
+/* @param n, k shape of the source's operands; the result is PARTS k wide. */
+template <class S> static void launch_quantize(const op_call *c, S source, int64_t n, int64_t k) {
     cuda_context *ctx = cuda_of(c);
     float *row = (float *)c->in[1].data;
     BUG_IF(n % 16 || k % 16);
     bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
-    scale_source from = c->attr.fp8.given ? FROM_ROW : delayed ? FROM_TENSOR_IF_COLD : FROM_TENSOR;
+    scale_source from = c->attr.fp8.given ? FROM_ROW : delayed ? FROM_TENSOR_IF_UNSET : FROM_TENSOR;
     if (from == FROM_TENSOR)
         CUDA_OK(ctx, cudaMemsetAsync(row + FP8_AMAX, 0, sizeof *row, ctx->stream));
     if (from != FROM_ROW) {
         int blocks = grid_for(ctx, n, 1, delayed ? 1 : 8);
-        LAUNCH(ctx, { blocks, AMAX_THREADS }, amax<S>, source, n, k, row, delayed);
+        LAUNCH(ctx, { blocks, AMAX_THREADS }, find_amax<S>, source, n, k, row, delayed);
     }
     if (c->out[c->out[0].data ? 0 : 1].dt == DT_E5M2)
-        launch_as<S, __NV_E5M2>(c, source, n, k, from);
+        launch_quantize_as<S, __NV_E5M2>(c, source, n, k, from);
     else
-        launch_as<S, __NV_E4M3>(c, source, n, k, from);
+        launch_quantize_as<S, __NV_E4M3>(c, source, n, k, from);
 }
 
 extern "C" void cuda_quantize(const op_call *c) {
     const tensor *x = &c->in[0];
     int64_t n = x->dim[0], k = x->dim[1];
-    WITH_TYPE(x->dt, launch(c, plain<A>{ A(*x), k }, n, k));
+    WITH_TYPE(x->dt, launch_quantize(c, tensor_source<A>{ A(*x), k }, n, k));
 }
 
-/* Programs only have them in bf16. */
+/* Programs record these ops in bf16 only; other types take the slow path. */
 #define WITH_BF16(dt, ...)                                                                         \
     do switch (dt) {                                                                               \
             AS_TYPE(case DT_BF16, typed<bf16>, __VA_ARGS__);                                       \
@@ -379,9 +386,9 @@ extern "C" void cuda_quantize_activation(const op_call *c) {
     bool swiglu = c->op == OP_QUANTIZE_SWIGLU, tanh_form = c->attr.act == ACT_GELU_TANH;
     int64_t n = x->dim[0], k = swiglu ? x->dim[1] / 2 : x->dim[1];
     if (swiglu)
-        WITH_BF16(x->dt, launch(c, swiglu_of<A>{ A(*x), k }, n, k));
+        WITH_BF16(x->dt, launch_quantize(c, swiglu_of<A>{ A(*x), k }, n, k));
     else
-        WITH_BF16(x->dt, launch(c, gelu_of<A>{ A(*x), k, tanh_form }, n, k));
+        WITH_BF16(x->dt, launch_quantize(c, gelu_of<A>{ A(*x), k, tanh_form }, n, k));
 }
 
 extern "C" void cuda_quantize_activation_bwd(const op_call *c) {
@@ -390,17 +397,19 @@ extern "C" void cuda_quantize_activation_bwd(const op_call *c) {
     int64_t n = dy->dim[0], k = dy->dim[1];
     dtype dt = dy->dt == x->dt ? dy->dt : DT_NONE;
     if (swiglu)
-        WITH_BF16(dt, launch(c, swiglu_bwd_of<A>{ A(*dy), A(*x), k }, n, k));
+        WITH_BF16(dt, launch_quantize(c, swiglu_bwd_of<A>{ A(*dy), A(*x), k }, n, k));
     else
-        WITH_BF16(dt, launch(c, gelu_bwd_of<A>{ A(*dy), A(*x), k, tanh_form }, n, k));
+        WITH_BF16(dt, launch_quantize(c, gelu_bwd_of<A>{ A(*dy), A(*x), k, tanh_form }, n, k));
 }
 
-static __global__ void commit(float *rows, int64_t n) {
+/* A thread per row. */
+static __global__ void commit_rows(float *rows, int64_t n) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i < n) fp8_commit_row(rows + i * FP8_ROW);
 }
 
 extern "C" void cuda_fp8_commit(const op_call *c) {
     int64_t n = c->out[0].dim[0];
-    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, WARP), WARP }, commit, (float *)c->out[0].data, n);
+    LAUNCH(cuda_of(c), { (unsigned)ceil_div(n, WARP), WARP }, commit_rows, (float *)c->out[0].data,
+           n);
 }

@@ -1,27 +1,27 @@
-/* The sum of squares of a gradient: 4 bytes an element, read once. Squares are added in fp32 sixteen
- * at a time, those sums in fp64, in an order fixed by the shape. */
+/* The sum of squares of a gradient in two kernels: 4 bytes per element, read once. Sixteen squares at a
+ * time are added in fp32, those sums in fp64. Deterministic: the order depends on the size alone. */
 #include "device.cuh"
 
 enum { THREADS = 512, LOADS = 4, TILE = THREADS * LOADS * 4 };
 
-static __device__ double block_sum(double v, double *room) {
-    room[threadIdx.x] = v;
+static __device__ double block_sum(double v, double *smem) {
+    smem[threadIdx.x] = v;
     __syncthreads();
     for (int o = THREADS / 2; o; o >>= 1) {
-        if (threadIdx.x < o) room[threadIdx.x] += room[threadIdx.x + o];
+        if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
         __syncthreads();
     }
-    return room[0];
+    return smem[0];
 }
 
-static __device__ __forceinline__ float square(float4 v) {
+static __device__ __forceinline__ float sum_of_squares(float4 v) {
     return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
 }
 
-/* Grid: at most CUDA_PARTIALS blocks, each every so-many-th tile of 8192 elements. */
+/* Grid: at most CUDA_PARTIALS blocks, which loop over tiles of 8192 elements; each writes one partial. */
 static __global__ void __launch_bounds__(THREADS)
-    squares(const float *x, int64_t n, bool fours, double *partial) {
-    __shared__ double room[THREADS];
+    partial_squares(const float *x, int64_t n, bool fours, double *partial) {
+    __shared__ double smem[THREADS];
     double sum = 0;
     for (int64_t tile = (int64_t)blockIdx.x * TILE; tile < n; tile += (int64_t)gridDim.x * TILE) {
         if (fours && tile + TILE <= n) {
@@ -29,19 +29,22 @@ static __global__ void __launch_bounds__(THREADS)
             float4 v[LOADS];
 #pragma unroll
             for (int k = 0; k < LOADS; k++) v[k] = __ldcs(at + k * THREADS);
-            sum += (square(v[0]) + square(v[1])) + (square(v[2]) + square(v[3]));
+            sum += (sum_of_squares(v[0]) + sum_of_squares(v[1])) +
+                   (sum_of_squares(v[2]) + sum_of_squares(v[3]));
         } else {
             for (int64_t i = tile + threadIdx.x; i < n && i < tile + TILE; i += THREADS)
                 sum += (double)x[i] * x[i];
         }
     }
-    sum = block_sum(sum, room);
+    sum = block_sum(sum, smem);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
-static __global__ void finish(const double *partial, int n, float by, float *out, bool accumulate) {
-    __shared__ double room[THREADS];
-    double sum = block_sum(threadIdx.x < n ? partial[threadIdx.x] : 0, room) * by;
+/* One block. out: the sum rounded to fp32, and the rest that the rounding left out. */
+static __global__ void add_squares(const double *partial, int n, float by, float *out,
+                                   bool accumulate) {
+    __shared__ double smem[THREADS];
+    double sum = block_sum(threadIdx.x < n ? partial[threadIdx.x] : 0, smem) * by;
     if (threadIdx.x) return;
     if (accumulate) sum += (double)out[0] + out[1];
     out[0] = (float)sum;
@@ -59,8 +62,8 @@ extern "C" void cuda_sqnorm(const op_call *c) {
     int64_t n = tensor_count(x), blocks = ceil_div(n, TILE);
     if (blocks > CUDA_PARTIALS) blocks = CUDA_PARTIALS;
     double *partial = (double *)c->run->workspace;
-    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, squares, (const float *)x->data, n,
+    LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, partial_squares, (const float *)x->data, n,
            (uintptr_t)x->data % 16 == 0, partial);
-    LAUNCH(cuda_of(c), { 1, THREADS }, finish, partial, (int)blocks, c->attr.scale.by,
+    LAUNCH(cuda_of(c), { 1, THREADS }, add_squares, partial, (int)blocks, c->attr.scale.by,
            (float *)c->out[0].data, c->accumulate & 1);
 }

@@ -1,6 +1,7 @@
-/* Rotary positions, forward and (the inverse rotation) backward: 2 x N x C elements, and the table's
- * rows. A thread turns eight pairs of the same columns in HEADS heads of a token, or copies eight
- * elements of what is not turned. Deterministic. */
+/* Rotary position embedding, forward, and backward as the inverse rotation. Grid: one item per thread,
+ * blocks of 256. An item rotates eight pairs, of the same columns in HEADS heads of a token, or copies
+ * eight elements that are not rotated; in place there is nothing to copy. Bytes: 2 x N x C elements
+ * (in place only q and k), and the rows of the table. Deterministic. */
 #include "device.cuh"
 
 extern "C" {
@@ -11,13 +12,13 @@ enum { THREADS = 256, HEADS = 2 };
 
 typedef struct rope_shape {
     int64_t rows, stride;
-    int heads, dim, rot; /* q and k heads together */
-    int pairs, rest;     /* eights of pairs and of the rest of a head */
-    int turns, items;    /* of a token: those that turn; all */
+    int heads, dim, rot;  /* q and k heads together */
+    int pairs, rest;      /* per head: groups of eight pairs, and of eight elements not rotated */
+    int rotations, items; /* per token: items that rotate; all */
     float sign;
 } rope_shape;
 
-/* Copies item number `item` of those that do not turn: the rest of heads, then v. */
+/* Copies item number `item` of those that are not rotated: the rest of each head, then v. */
 template <class A>
 static __device__ __forceinline__ void copy_item(A x, A y, const rope_shape &s, int item,
                                                  int64_t base) {
@@ -36,8 +37,8 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t e = (int64_t)blockIdx.x * THREADS + threadIdx.x, row = e / (unsigned)s.items;
     int item = (int)(e - row * s.items), half = s.rot / 2;
     if (row >= s.rows) return;
-    if (item >= s.turns) {
-        copy_item(x, y, s, item - s.turns, row * s.stride);
+    if (item >= s.rotations) {
+        copy_item(x, y, s, item - s.rotations, row * s.stride);
         return;
     }
     int j = item % s.pairs * 8, head = item / s.pairs * HEADS;
@@ -62,9 +63,9 @@ static __global__ void __launch_bounds__(THREADS)
         A::widen(bs[h], b);
 #pragma unroll
         for (int k = 0; k < 8; k++) {
-            float turned = a[k] * c[k] - s.sign * b[k] * d[k];
+            float rotated = a[k] * c[k] - s.sign * b[k] * d[k];
             b[k] = b[k] * c[k] + s.sign * a[k] * d[k];
-            a[k] = turned;
+            a[k] = rotated;
         }
         y.store(base + j, base + half, a);
         y.store(base + half + j, base + s.rot, b);
@@ -79,11 +80,13 @@ extern "C" void cuda_rope(const op_call *c) {
     s.dim = c->attr.heads.dim, s.rot = c->attr.heads.rot;
     s.pairs = (int)ceil_div(s.rot / 2, 8);
     s.rest = (int)ceil_div(s.dim - s.rot, 8);
-    s.turns = s.items = (int)ceil_div(s.heads, HEADS) * s.pairs;
-    if (x->data != y->data) /* what is not turned, too */
+    s.rotations = s.items = (int)ceil_div(s.heads, HEADS) * s.pairs;
+    if (x->data != y->data) /* also copy what is not rotated */
         s.items += s.heads * s.rest + (int)ceil_div(s.stride - (int64_t)s.heads * s.dim, 8);
     s.sign = c->op == OP_ROPE ? 1.0f : -1.0f;
-    int unit = s.dim % 8 ? s.dim : s.rot / 2; /* where rows are cut: eights only where both are */
+    int unit = s.dim % 8
+                   ? s.dim
+                   : s.rot / 2; /* accesses start at its multiples: eights only if 8 divides both */
     const tensor *table[] = { &c->in[2] };
     dtype dt = common_type(unit, table, 1) == DT_F32 ? common_type(unit, all, 2) : DT_NONE;
     WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks_for(s.rows * s.items, THREADS), THREADS }, rope<A>,

@@ -1,7 +1,7 @@
-/* Updates by element, and clipping. Each update is one pass over memory: the gradient's scale, the
- * decay, the update and the narrow copy of the weights together. Bytes an element: SGD 12, momentum
- * and Lion 20, Adam 28, and the copy's own; 4 less with weights in bf16. What changes by the step is
- * read from the step block on the device, so that a captured graph serves every step.
+/* Elementwise updates, and clipping. Each update is one pass over memory that applies the gradient's scale
+ * and the decay, updates, and writes the low-precision copy of the weights. Bytes per element: SGD 12,
+ * momentum and Lion 20, Adam 28, plus the copy's; 4 less with bf16 weights. What changes from step to step
+ * is read from the step block on the device, so that a captured graph serves every step.
  * Deterministic. */
 #include "update.cuh"
 
@@ -41,35 +41,36 @@ struct lion {
     }
 };
 
-/* ---- the pass: a block of 256 threads takes V times 1024 elements, V fours a thread --------------- */
+/* ---- the pass. Grid: a block of 256 threads per V x 1024 elements, V x 4 per thread ---------------- */
 template <int V> struct batch {
     four e[V];
     float g[V][4], p[V][4], m[V][4], v[V][4];
 };
 
-/* @param WHOLE all of the block's elements are there, and aligned. */
+/* @param WHOLE all elements of the block exist and are aligned. */
 template <class R, class P, bool WHOLE, int V>
-static __device__ __forceinline__ void load(const elements &o, int64_t from, batch<V> &x) {
+static __device__ __forceinline__ void load_batch(const elements &o, int64_t from, batch<V> &x) {
 #pragma unroll
     for (int k = 0; k < V; k++) {
         int64_t at = from + (k * THREADS + threadIdx.x) * 4, left = o.n - at;
         x.e[k] = four{ at, WHOLE || left > 4 ? 4 : (int)left, WHOLE };
-        take(o.g, x.e[k], x.g[k]);
-        take((const P *)o.p, x.e[k], x.p[k]);
-        if (R::states > 0) take((const float *)o.m, x.e[k], x.m[k]);
-        if (R::states > 1) take((const float *)o.v, x.e[k], x.v[k]);
+        load4(o.g, x.e[k], x.g[k]);
+        load4((const P *)o.p, x.e[k], x.p[k]);
+        if (R::states > 0) load4((const float *)o.m, x.e[k], x.m[k]);
+        if (R::states > 1) load4((const float *)o.v, x.e[k], x.v[k]);
     }
 }
 
 template <class R, class P, int V>
-static __device__ __forceinline__ void apply(const elements &o, const factors &f, batch<V> &x) {
+static __device__ __forceinline__ void apply_batch(const elements &o, const factors &f,
+                                                   batch<V> &x) {
 #pragma unroll
     for (int k = 0; k < V; k++) {
 #pragma unroll
         for (int j = 0; j < 4; j++) R::at(f, x.g[k][j], x.p[k][j], x.m[k][j], x.v[k][j]);
-        store(o, f, (P *)o.p, x.e[k], x.p[k]);
-        if (R::states > 0) give((float *)o.m, x.e[k], x.m[k]);
-        if (R::states > 1) give((float *)o.v, x.e[k], x.v[k]);
+        store_weights(o, f, (P *)o.p, x.e[k], x.p[k]);
+        if (R::states > 0) store4((float *)o.m, x.e[k], x.m[k]);
+        if (R::states > 1) store4((float *)o.v, x.e[k], x.v[k]);
     }
 }
 
@@ -77,62 +78,63 @@ template <class R, class P, int V>
 static __global__ void __launch_bounds__(THREADS, PER_SM) update(elements o) {
     int64_t from = (int64_t)blockIdx.x * THREADS * V * 4;
     if (o.fours && from + THREADS * V * 4 <= o.n) {
-        batch<V> x; /* on its way while the scalars are made */
-        load<R, P, true>(o, from, x);
-        const factors f = share(o.a, o.s);
-        if (!f.skip) apply<R, P>(o, f, x);
+        batch<V> x; /* its loads are in flight while the scalars are computed */
+        load_batch<R, P, true>(o, from, x);
+        const factors f = block_factors(o.a, o.s);
+        if (!f.skip) apply_batch<R, P>(o, f, x);
         return;
     }
-    const factors f = share(o.a, o.s);
+    const factors f = block_factors(o.a, o.s);
     for (int k = 0; k < V && !f.skip; k++) {
         batch<1> x;
-        load<R, P, false>(o, from + k * THREADS * 4, x);
-        apply<R, P>(o, f, x);
+        load_batch<R, P, false>(o, from + k * THREADS * 4, x);
+        apply_batch<R, P>(o, f, x);
     }
 }
 
-template <class R, class P> static void launch_of(const op_call *c) {
+template <class R, class P> static void launch_update_as(const op_call *c) {
     elements o = elements_of(c, R::states);
     int64_t blocks = ceil_div(o.n, THREADS * VECS * 4);
     LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update<R, P, VECS>, o);
 }
 
-template <class R> static void launch(const op_call *c) {
+template <class R> static void launch_update(const op_call *c) {
     if (c->out[0].dt == DT_BF16)
-        launch_of<R, bf16>(c);
+        launch_update_as<R, bf16>(c);
     else
-        launch_of<R, float>(c);
+        launch_update_as<R, float>(c);
 }
 
 extern "C" void cuda_update(const op_call *c) {
     if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update);
     switch (c->op) {
-    case OP_UPDATE_SGD: launch<sgd>(c); break;
-    case OP_UPDATE_MOMENTUM: launch<momentum>(c); break;
-    case OP_UPDATE_LION: launch<lion>(c); break;
+    case OP_UPDATE_SGD: launch_update<sgd>(c); break;
+    case OP_UPDATE_MOMENTUM: launch_update<momentum>(c); break;
+    case OP_UPDATE_LION: launch_update<lion>(c); break;
     default:
         if (c->attr.update.l2)
-            launch<adam<true>>(c);
+            launch_update<adam<true>>(c);
         else
-            launch<adam<false>>(c);
+            launch_update<adam<false>>(c);
     }
 }
 
 /* ---- clipping ----------------------------------------------------------------------------------- */
-static __global__ void clip(step_state *now, const float *sum, const step_block *s,
-                            int64_t interval) {
+/* A single thread: it reads the norm and writes the step state. */
+static __global__ void clip_gradient(step_state *now, const float *sum, const step_block *s,
+                                     int64_t interval) {
     clip_state(now, sum, s->update.max_norm, interval);
 }
 
 extern "C" void cuda_clip(const op_call *c) {
-    LAUNCH(cuda_of(c), { 1, 1 }, clip, (step_state *)c->out[0].data, (const float *)c->in[0].data,
-           c->run->step, c->attr.clip.growth_interval);
+    LAUNCH(cuda_of(c), { 1, 1 }, clip_gradient, (step_state *)c->out[0].data,
+           (const float *)c->in[0].data, c->run->step, c->attr.clip.growth_interval);
 }
 
-/* ---- adaptive clipping: a block a row ----------------------------------------------------------- */
+/* ---- adaptive clipping. Grid: a block per row; 8 bytes read per element, 8 more if it is clipped ---- */
 static __global__ void clip_rows(const float *p, float *g, int64_t cols, float factor, float eps,
                                  const step_block *s) {
-    __shared__ float room[33];
+    __shared__ float smem[33];
     if (s->now.skip) return;
     int64_t base = (int64_t)blockIdx.x * cols;
     float pp = 0, gg = 0;
@@ -140,10 +142,11 @@ static __global__ void clip_rows(const float *p, float *g, int64_t cols, float f
         pp += p[base + k] * p[base + k];
         gg += g[base + k] * g[base + k];
     }
-    pp = block_sum(pp, room);
-    gg = block_sum(gg, room);
+    pp = block_sum(pp, smem);
+    gg = block_sum(gg, smem);
     float most = factor * fmaxf(sqrtf(pp), eps), length = sqrtf(gg) * s->now.grad_scale;
-    if (!(length > most)) return; /* NaN passes: the norm of the whole has shown it */
+    if (!(length > most))
+        return; /* NaN too: the norm of all gradients shows it, and the step is skipped */
     float by = most / length;
     for (int64_t k = threadIdx.x; k < cols; k += blockDim.x) g[base + k] *= by;
 }

@@ -1,4 +1,5 @@
-/* What the update kernels share: the numbers of a step, and how weights are stored. */
+/* What the update kernels share: the scalars of a step, loads and stores of four elements, and stochastic
+ * rounding of bf16 weights. */
 #ifndef INGOT_OPS_CUDA_UPDATE_CUH
 #define INGOT_OPS_CUDA_UPDATE_CUH
 
@@ -7,10 +8,10 @@
 #include "device.cuh"
 #include "philox.cuh"
 
-/* A call's attributes, with what follows from them made on the host. */
+/* A call's attributes, and what the host can compute from them. */
 typedef struct update_attr {
     float lr_mul, decay, beta1, beta2, eps, momentum;
-    float rest1, rest2, root2; /* 1 - beta1, 1 - beta2, the root of that */
+    float rest1, rest2, root2; /* 1 - beta1, 1 - beta2, the square root of that */
     bool l2, nesterov;
     uint32_t site;
     int64_t first;
@@ -26,16 +27,16 @@ static inline update_attr attr_of(const op_call *c) {
     return a;
 }
 
-/* The scalars of one call, as ops/cpu/update.h has them; made by one thread of each block. */
+/* The scalars of one call, as in ops/cpu/update.h; computed by one thread of each block. */
 typedef struct factors {
     float scale, lr, keep, decay, mu, now, then, b1, g1, b2, g2, root_g2, step, eps;
     bool skip;
-    uint2 key; /* with the count, of how weights in bf16 are rounded */
+    uint2 key; /* of the stochastic rounding of bf16 weights, together with the count */
     uint32_t count;
 } factors;
 
-/* 1 - x^n. By squaring: a block waits for it, and pow takes several times as long. */
-static __device__ float bias(double x, int64_t n) {
+/* 1 - x^n, by squaring: the block waits for it, and pow takes several times as long. */
+static __device__ float bias_correction(double x, int64_t n) {
     double y = 1;
     for (; n > 0; n >>= 1, x *= x)
         if (n & 1) y *= x;
@@ -44,7 +45,7 @@ static __device__ float bias(double x, int64_t n) {
 
 static __device__ factors factors_of(const update_attr &a, const step_block *s) {
     float lr = s->update.lr * a.lr_mul, all = s->now.grad_scale, scale = a.l2 ? 1 : all;
-    float root_bias = sqrtf(bias(a.beta2, s->now.count));
+    float root_bias = sqrtf(bias_correction(a.beta2, s->now.count));
     factors f;
     f.scale = all;
     f.lr = lr;
@@ -58,7 +59,7 @@ static __device__ factors factors_of(const update_attr &a, const step_block *s) 
     f.b2 = a.beta2;
     f.g2 = a.rest2 * scale;
     f.root_g2 = a.root2 * scale;
-    f.step = lr * root_bias / bias(a.beta1, s->now.count);
+    f.step = lr * root_bias / bias_correction(a.beta1, s->now.count);
     f.eps = a.eps * root_bias;
     f.skip = s->now.skip;
     f.key = make_uint2(s->update.rounding.k[0], s->update.rounding.k[1]);
@@ -66,14 +67,15 @@ static __device__ factors factors_of(const update_attr &a, const step_block *s) 
     return f;
 }
 
-static __device__ __forceinline__ const factors &share(const update_attr &a, const step_block *s) {
-    __shared__ factors room;
-    if (threadIdx.x == 0) room = factors_of(a, s);
+static __device__ __forceinline__ const factors &block_factors(const update_attr &a,
+                                                               const step_block *s) {
+    __shared__ factors f;
+    if (threadIdx.x == 0) f = factors_of(a, s);
     __syncthreads();
-    return room;
+    return f;
 }
 
-/* AdamW's rule for an element, or with L2 Adam's. */
+/* AdamW's rule for one element; with L2, Adam's with decay through the gradient. */
 template <bool L2> struct adam {
     static constexpr int states = 2;
     static __device__ __forceinline__ void at(const factors &f, float g, float &p, float &m,
@@ -82,51 +84,51 @@ template <bool L2> struct adam {
         float r = g * f.root_g2;
         m = m * f.b1 + g * f.g1;
         v = v * f.b2 + r * r;
-        p = p * f.keep - __fdividef(m, root(v) + f.eps) * f.step;
+        p = p * f.keep - __fdividef(m, sqrt_approx(v) + f.eps) * f.step;
     }
 };
 
-/* ---- weights kept in bf16: rounded up or down by chance, so that small steps count on average -----
- * The words of elements [4 k, 4 k + 4) of a bucket; ops/cpu/update.h draws the same. */
-static __device__ __forceinline__ void chances(const factors &f, uint32_t site, int64_t four,
-                                               uint32_t word[4]) {
+/* ---- weights kept in bf16: stochastic rounding, so that small steps count on average ---------------
+ * The random words of elements [4 k, 4 k + 4) of a bucket, the same as in ops/cpu/update.h. */
+static __device__ __forceinline__ void rounding_words(const factors &f, uint32_t site, int64_t four,
+                                                      uint32_t word[4]) {
     philox(f.key, make_uint4(~0u, f.count, site, (uint32_t)four), word);
 }
 
-static __device__ uint32_t chance_of(const factors &f, uint32_t site, int64_t index) {
+static __device__ uint32_t rounding_word(const factors &f, uint32_t site, int64_t index) {
     uint32_t word[4];
     int k = (int)(index & 3);
-    chances(f, site, index >> 2, word);
+    rounding_words(f, site, index >> 2, word);
     return k == 0 ? word[0] : k == 1 ? word[1] : k == 2 ? word[2] : word[3];
 }
 
-static __device__ __forceinline__ uint32_t round_by(float x, uint32_t chance) {
+static __device__ __forceinline__ uint32_t round_stochastic(float x, uint32_t random) {
     uint32_t bits = __float_as_uint(x);
     if ((bits & 0x7fffffffu) >= 0x7f800000u) return bits >> 16 | ((bits & 0x7fffffu) ? 0x40u : 0u);
-    return (bits + (chance >> 16)) >> 16;
+    return (bits + (random >> 16)) >> 16;
 }
 
 /* ---- four elements ----------------------------------------------------------------------------- */
 typedef struct elements {
     const float *g;
     void *p;     /* fp32, or bf16 */
-    void *m, *v; /* as the rule keeps them */
+    void *m, *v; /* the state, in the type of the rule */
     void *copy;
     int copy_dt;
     int64_t n;
-    bool fours; /* operands are aligned to four elements, and so is `first` */
+    bool fours; /* all operands, and attr.first, are aligned to four elements */
     update_attr a;
     const step_block *s;
 } elements;
 
-/* Elements [at, at + count) of at most four; `whole`: all four, aligned. */
+/* Up to four elements [at, at + count). whole: all four, aligned. */
 typedef struct four {
     int64_t at;
     int count;
     bool whole;
 } four;
 
-static __device__ __forceinline__ void take(const float *p, four e, float v[4]) {
+static __device__ __forceinline__ void load4(const float *p, four e, float v[4]) {
     if (e.whole) {
         float4 a = __ldcs((const float4 *)(p + e.at));
         v[0] = a.x, v[1] = a.y, v[2] = a.z, v[3] = a.w;
@@ -135,7 +137,7 @@ static __device__ __forceinline__ void take(const float *p, four e, float v[4]) 
         for (int j = 0; j < 4; j++) v[j] = j < e.count ? p[e.at + j] : 0.0f;
     }
 }
-static __device__ __forceinline__ void take(const bf16 *p, four e, float v[4]) {
+static __device__ __forceinline__ void load4(const bf16 *p, four e, float v[4]) {
     if (e.whole) {
         uint2 a = __ldcs((const uint2 *)(p + e.at));
         v[0] = __uint_as_float(a.x << 16), v[1] = __uint_as_float(a.x & 0xffff0000u);
@@ -146,7 +148,7 @@ static __device__ __forceinline__ void take(const bf16 *p, four e, float v[4]) {
     }
 }
 
-static __device__ __forceinline__ void give(float *p, four e, const float v[4]) {
+static __device__ __forceinline__ void store4(float *p, four e, const float v[4]) {
     if (e.whole) {
         __stcs((float4 *)(p + e.at), make_float4(v[0], v[1], v[2], v[3]));
     } else {
@@ -156,10 +158,10 @@ static __device__ __forceinline__ void give(float *p, four e, const float v[4]) 
     }
 }
 
-/* Weights in fp32, and the copy in another type. */
-static __device__ __forceinline__ void store(const elements &o, const factors &f, float *p, four e,
-                                             const float v[4]) {
-    give(p, e, v);
+/* Stores fp32 weights, and the copy in another type. */
+static __device__ __forceinline__ void store_weights(const elements &o, const factors &f, float *p,
+                                                     four e, const float v[4]) {
+    store4(p, e, v);
     if (!o.copy) return;
     if (e.whole && o.copy_dt == DT_BF16) {
         __nv_bfloat162 h[2] = { __floats2bfloat162_rn(v[0], v[1]),
@@ -171,28 +173,31 @@ static __device__ __forceinline__ void store(const elements &o, const factors &f
             if (j < e.count) write1(o.copy, o.copy_dt, e.at + j, v[j]);
     }
 }
-/* Weights in bf16, rounded by chance. */
-static __device__ __forceinline__ void store(const elements &o, const factors &f, bf16 *p, four e,
-                                             const float v[4]) {
+/* Stores bf16 weights, rounded stochastically. */
+static __device__ __forceinline__ void store_weights(const elements &o, const factors &f, bf16 *p,
+                                                     four e, const float v[4]) {
     int64_t index = o.a.first + e.at;
     uint32_t word[4];
     if (e.whole) {
-        chances(f, o.a.site, index / 4, word);
-        uint32_t lo = round_by(v[0], word[0]) | round_by(v[1], word[1]) << 16;
-        uint32_t hi = round_by(v[2], word[2]) | round_by(v[3], word[3]) << 16;
+        rounding_words(f, o.a.site, index / 4, word);
+        uint32_t lo = round_stochastic(v[0], word[0]) | round_stochastic(v[1], word[1]) << 16;
+        uint32_t hi = round_stochastic(v[2], word[2]) | round_stochastic(v[3], word[3]) << 16;
         *(uint2 *)(p + e.at) = make_uint2(lo, hi);
         return;
     }
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         if (j >= e.count) continue;
-        ((uint16_t *)p)[e.at + j] = (uint16_t)round_by(v[j], chance_of(f, o.a.site, index + j));
+        ((uint16_t *)p)[e.at + j] =
+            (uint16_t)round_stochastic(v[j], rounding_word(f, o.a.site, index + j));
     }
 }
 
-static inline bool in_fours(const void *p, size_t size) { return (uintptr_t)p % (4 * size) == 0; }
+static inline bool is_aligned_to_four(const void *p, size_t size) {
+    return (uintptr_t)p % (4 * size) == 0;
+}
 
-/* @param states that the op has; they are fp32, or bytes. */
+/* @param states number of state tensors of the op; fp32, or bytes. */
 static inline elements elements_of(const op_call *c, int states) {
     const tensor *out = c->out;
     elements o = { (const float *)c->in[0].data,
@@ -206,8 +211,9 @@ static inline elements elements_of(const op_call *c, int states) {
                    attr_of(c),
                    c->run->step };
     BUG_IF(out[0].dt == DT_BF16 && o.copy);
-    o.fours = in_fours(o.g, 4) && in_fours(o.p, dt_size(out[0].dt)) && in_fours(o.m, 4) &&
-              in_fours(o.v, 4) && in_fours(o.copy, dt_size(DT_BF16)) && o.a.first % 4 == 0;
+    o.fours = is_aligned_to_four(o.g, 4) && is_aligned_to_four(o.p, dt_size(out[0].dt)) &&
+              is_aligned_to_four(o.m, 4) && is_aligned_to_four(o.v, 4) &&
+              is_aligned_to_four(o.copy, dt_size(DT_BF16)) && o.a.first % 4 == 0;
     return o;
 }
 

@@ -1,12 +1,13 @@
-/* AdamW with moments of a byte an element (ops/block8.h): a warp a block of 256 elements, which it
- * decodes, updates in fp32 and encodes again. A lane has elements [4 lane, 4 lane + 4) of each half of
- * the block. Bytes an element: 16, and the copy's own; 4 less with weights in bf16. Deterministic. */
+/* AdamW with 8-bit moments (ops/block8.h). Grid: blocks of 8 warps; a warp decodes one block of 256
+ * elements, updates it in fp32 and encodes it again. A lane has elements [4 lane, 4 lane + 4) of each half
+ * of the block. Bytes per element: 16, plus the copy's; 4 less with bf16 weights. Deterministic. */
 #include "update.cuh"
 
 #include "ops/block8.h"
 
 enum { THREADS = 256, WARPS = THREADS / WARP, HALF = BLOCK8 / 2 };
 
+/* Decodes four codes. */
 static __device__ __forceinline__ void unpack4(const uint8_t *code, bool sign, float scale,
                                                float x[4]) {
     uint32_t base = BLOCK8_ONE - ((sign ? 127u : 255u) << BLOCK8_SHIFT);
@@ -20,6 +21,7 @@ static __device__ __forceinline__ void unpack4(const uint8_t *code, bool sign, f
     }
 }
 
+/* Encodes eight elements per lane, a block per warp, and stores the scale of the block. */
 static __device__ __forceinline__ void pack8(const float x[2][4], bool sign, uint8_t *code,
                                              float *scale) {
     uint32_t base = BLOCK8_ONE - ((sign ? 127u : 255u) << BLOCK8_SHIFT), most = 0;
@@ -44,7 +46,6 @@ static __device__ __forceinline__ void pack8(const float x[2][4], bool sign, uin
     }
 }
 
-/* A warp's block of 256 elements. */
 template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_adam8(elements o) {
     int64_t b = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int64_t blocks = (o.n + BLOCK8 - 1) / BLOCK8, lane = threadIdx.x % WARP, at = b * BLOCK8;
@@ -57,12 +58,12 @@ template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_a
     for (int h = 0; h < 2 && b < blocks; h++) {
         int64_t from = at + h * HALF + lane * 4, left = o.n - from;
         e[h] = four{ from, (int)(left < 0 ? 0 : left < 4 ? left : 4), o.fours && left >= 4 };
-        take(o.g, e[h], g[h]);
-        take((const P *)o.p, e[h], p[h]);
+        load4(o.g, e[h], g[h]);
+        load4((const P *)o.p, e[h], p[h]);
         unpack4(mc + h * HALF, true, *ms, m[h]);
         unpack4(vc + h * HALF, false, *vs, v[h]);
     }
-    const factors f = share(o.a, o.s); /* made while the elements are on their way */
+    const factors f = block_factors(o.a, o.s); /* computed while the loads are in flight */
     if (f.skip || b >= blocks) return;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
@@ -71,13 +72,13 @@ template <class P> static __global__ void __launch_bounds__(THREADS, 4) update_a
             adam<false>::at(f, g[h][k], p[h][k], m[h][k], v[h][k]);
             if (k >= e[h].count) m[h][k] = v[h][k] = 0;
         }
-        store(o, f, (P *)o.p, e[h], p[h]);
+        store_weights(o, f, (P *)o.p, e[h], p[h]);
     }
     pack8(m, true, mc, ms);
     pack8(v, false, vc, vs);
 }
 
-template <class P> static void launch(const op_call *c) {
+template <class P> static void launch_adam8(const op_call *c) {
     elements o = elements_of(c, 2);
     int64_t blocks = ceil_div(ceil_div(o.n, BLOCK8), WARPS);
     LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, update_adam8<P>, o);
@@ -86,7 +87,7 @@ template <class P> static void launch(const op_call *c) {
 extern "C" void cuda_update_adam8(const op_call *c) {
     if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update_adam8);
     if (c->out[0].dt == DT_BF16)
-        launch<bf16>(c);
+        launch_adam8<bf16>(c);
     else
-        launch<float>(c);
+        launch_adam8<float>(c);
 }

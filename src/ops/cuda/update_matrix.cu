@@ -1,5 +1,7 @@
-/* Updates of whole matrices: Adafactor and Muon. What changes by the step is read from the step block
- * on the device. Deterministic: sums are cut into a fixed number of parts. */
+/* Updates of whole matrices: Adafactor and Muon. What changes from step to step is read from the step
+ * block on the device. Kernels have blocks of 256 threads; where not stated otherwise, a grid of
+ * CUDA_PARTIALS blocks loops over the elements. Deterministic: every sum is split into a fixed number of
+ * partial sums. */
 #include "update.cuh"
 
 extern "C" {
@@ -9,15 +11,15 @@ extern "C" {
 enum { THREADS = 256 };
 
 /* ---- Adafactor -----------------------------------------------------------------------------------
- * As the CPU's (ops/cpu/update_adafactor.c): row and column means of the squared gradient, the
- * length of the update, the update. Workspace, fp32:
+ * As the CPU's (ops/cpu/update_adafactor.c): row and column means of the squared gradient, the norm of
+ * the update, the update: the gradient is read four times. Workspace, fp32 where not marked:
  *
  *     | partial [CUDA_PARTIALS] f64 | total f64 | row factors [R] | column factors [C] |
  *       column sums [CUDA_PARTIALS, C] |
  */
 typedef struct factored {
     const float *g;
-    float *p, *rows, *cols; /* a vector's v is `rows`, and cols is NULL */
+    float *p, *rows, *cols; /* the state; a vector has v in `rows`, and cols is NULL */
     double *partial, *total;
     float *row, *col, *sums;
     int64_t r, c;
@@ -33,27 +35,30 @@ static __device__ float beta2_of(const step_block *s, float &rest) {
     return (float)(1 - power);
 }
 
-/* The block's double, to partial[block]. */
-static __device__ void leave(const factored &f, double v) {
-    __shared__ double room[THREADS];
-    room[threadIdx.x] = v;
+/* Sums a double over the block into partial[block]. */
+static __device__ void store_partial_sum(const factored &f, double v) {
+    __shared__ double smem[THREADS];
+    smem[threadIdx.x] = v;
     __syncthreads();
     for (int o = THREADS / 2; o; o >>= 1) {
-        if (threadIdx.x < o) room[threadIdx.x] += room[threadIdx.x + o];
+        if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
         __syncthreads();
     }
-    if (threadIdx.x == 0) f.partial[blockIdx.x] = room[0];
+    if (threadIdx.x == 0) f.partial[blockIdx.x] = smem[0];
 }
 
-static __global__ void total_of(factored f) {
+/* A single thread. */
+static __global__ void add_partial_sums(factored f) {
     double sum = 0;
     for (int i = 0; i < f.blocks; i++) sum += f.partial[i];
     *f.total = sum;
 }
 
+/* rows: running mean of the squared gradient over each row; partial sums of rows. A block per row at a
+ * time. */
 static __global__ void row_sums(factored f) {
     if (f.s->now.skip) return;
-    __shared__ float room[33];
+    __shared__ float smem[33];
     float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
     double total = 0;
     for (int64_t row = blockIdx.x; row < f.r; row += gridDim.x) {
@@ -62,15 +67,16 @@ static __global__ void row_sums(factored f) {
             float x = f.g[row * f.c + k] * scale;
             sum += x * x + f.a.eps;
         }
-        sum = block_sum(sum, room);
+        sum = block_sum(sum, smem);
         if (threadIdx.x) continue;
         f.rows[row] = b2 * f.rows[row] + rest * (sum / f.c);
         total += f.rows[row];
     }
-    leave(f, total);
+    store_partial_sum(f, total);
 }
 
-static __global__ void column_sums(factored f) { /* block (x, y): 256 columns, every y-th row */
+/* Grid: (columns / 256, parts); block (x, y) sums 256 columns over every gridDim.y-th row. */
+static __global__ void column_sums(factored f) {
     float scale = f.s->now.grad_scale, sum = 0;
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (col >= f.c) return;
@@ -96,14 +102,15 @@ static __global__ void row_factors(factored f) {
     if (row < f.r) f.row[row] = 1 / sqrtf(f.rows[row] / (float)(*f.total / f.r));
 }
 
-/* What element i is multiplied by to become the update before clipping. */
+/* The factor that turns element i of the gradient into the update before clipping. */
 static __device__ __forceinline__ float factor_at(const factored &f, int64_t i) {
     float scale = f.s->now.grad_scale;
     if (f.cols) return scale * f.row[i / f.c] * f.col[i % f.c];
     return scale / sqrtf(f.rows[i]);
 }
 
-static __global__ void lengths(factored f) {
+/* Partial sums of the squared update; a vector's state is updated on the way. */
+static __global__ void update_squares(factored f) {
     if (f.s->now.skip) return;
     float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
     double sum = 0;
@@ -114,12 +121,12 @@ static __global__ void lengths(factored f) {
         float u = f.g[i] * factor_at(f, i);
         sum += (double)u * u;
     }
-    leave(f, sum);
+    store_partial_sum(f, sum);
 }
 
 static __global__ void apply_factored(factored f) {
     if (f.s->now.skip) return;
-    const factors k = share(f.a, f.s);
+    const factors k = block_factors(f.a, f.s);
     int64_t n = f.r * f.c, step = (int64_t)gridDim.x * THREADS;
     double rms = sqrt(*f.total / (double)n);
     float lr = (float)(k.lr / (rms > 1 ? rms : 1.0));
@@ -157,24 +164,24 @@ extern "C" void cuda_update_adafactor(const op_call *c) {
         unsigned across = (unsigned)ceil_div(f.c, THREADS);
         int parts = (int)(f.r < CUDA_PARTIALS ? f.r : CUDA_PARTIALS);
         LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, row_sums, f);
-        LAUNCH(ctx, { 1, 1 }, total_of, f);
+        LAUNCH(ctx, { 1, 1 }, add_partial_sums, f);
         LAUNCH(ctx, { dim3(across, (unsigned)parts), THREADS }, column_sums, f);
         LAUNCH(ctx, { across, THREADS }, column_factors, f, parts);
         LAUNCH(ctx, { (unsigned)ceil_div(f.r, THREADS), THREADS }, row_factors, f);
     }
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, lengths, f);
-    LAUNCH(ctx, { 1, 1 }, total_of, f);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, update_squares, f);
+    LAUNCH(ctx, { 1, 1 }, add_partial_sums, f);
     LAUNCH(ctx, { CUDA_PARTIALS * 4, THREADS }, apply_factored, f);
 }
 
 /* ---- Muon -----------------------------------------------------------------------------------------
- * As the CPU's (ops/cpu/update_muon.c): momentum, five Newton-Schulz steps in fp32 products, the
- * update. Workspace: | x [R,C] | next [R,C] | G [S,S] | poly [S,S] | partial f64 | total | products |
+ * As the CPU's (ops/cpu/update_muon.c): momentum, five Newton-Schulz steps with fp32 GEMMs, the update.
+ * Workspace: | x [R,C] | next [R,C] | G [S,S] | poly [S,S] | partial f64 | total | cuBLASLt's |
  */
 static __global__ void muon_momentum(const float *g, float *m, float *u, int64_t n, double *partial,
                                      update_attr a, const step_block *s) {
     if (s->now.skip) return;
-    const factors f = share(a, s);
+    const factors f = block_factors(a, s);
     float rest = 1 - f.mu, now = f.now * rest;
     double sum = 0;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
@@ -184,12 +191,13 @@ static __global__ void muon_momentum(const float *g, float *m, float *u, int64_t
         u[i] = ui;
         sum += (double)ui * ui;
     }
-    factored leaves = { NULL, NULL, NULL, NULL, partial, NULL, NULL,   NULL,
-                        NULL, 0,    0,    0,    a,       s,    mixed{} };
-    leave(leaves, sum);
+    factored sums = { NULL, NULL, NULL, NULL, partial, NULL, NULL,   NULL,
+                      NULL, 0,    0,    0,    a,       s,    mixed{} };
+    store_partial_sum(sums, sum);
 }
 
-static __global__ void muon_normalise(float *x, int64_t n, const double *partial) {
+/* Every block adds the partial sums for itself, in order. */
+static __global__ void muon_normalize(float *x, int64_t n, const double *partial) {
     __shared__ float by;
     if (threadIdx.x == 0) {
         double sum = 0;
@@ -203,7 +211,7 @@ static __global__ void muon_normalise(float *x, int64_t n, const double *partial
 }
 
 /* y = a x + b y */
-static __global__ void blend(const float *x, float *y, int64_t n, float a, float b) {
+static __global__ void scale_add(const float *x, float *y, int64_t n, float a, float b) {
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS)
         y[i] = a * x[i] + (b == 0 ? 0.0f : b * y[i]);
@@ -212,7 +220,7 @@ static __global__ void blend(const float *x, float *y, int64_t n, float a, float
 static __global__ void muon_apply(const float *x, float *p, mixed copy, int64_t n, float shape,
                                   update_attr a, const step_block *s) {
     if (s->now.skip) return;
-    const factors f = share(a, s);
+    const factors f = block_factors(a, s);
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
         float w = p[i] * f.keep - f.lr * shape * x[i];
@@ -221,15 +229,15 @@ static __global__ void muon_apply(const float *x, float *p, mixed copy, int64_t 
     }
 }
 
-static void product(const op_call *c, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
-                    const float *b, bool tb, float *to, bool accumulate, void *room) {
+static void gemm_fp32(const op_call *c, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
+                      const float *b, bool tb, float *to, bool accumulate, void *workspace) {
     cuda_gemm g = {};
     g.m = m, g.n = n, g.k = k;
     g.a = a, g.b = b, g.c = to;
     g.at = g.bt = g.ct = DT_F32;
     g.lda = ta ? m : k, g.ldb = tb ? k : n, g.ldc = n;
     g.ta = ta, g.tb = tb, g.accumulate = accumulate, g.exact = true;
-    cuda_gemm_run(cuda_of(c), &g, room, CUDA_GEMM_WORKSPACE);
+    cuda_gemm_run(cuda_of(c), &g, workspace, CUDA_GEMM_WORKSPACE);
 }
 
 extern "C" void cuda_update_muon(const op_call *c) {
@@ -238,24 +246,24 @@ extern "C" void cuda_update_muon(const op_call *c) {
     bool tall = r > k;
     float *x = (float *)c->run->workspace, *next = x + n, *gram = next + n, *poly = gram + s * s;
     double *partial = (double *)align_up((uintptr_t)(poly + s * s), 16);
-    void *room = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
+    void *workspace = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
     cuda_context *ctx = cuda_of(c);
     update_attr a = attr_of(c);
     LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_momentum, (const float *)g->data,
            (float *)c->out[1].data, x, n, partial, a, c->run->step);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalise, x, n, partial);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalize, x, n, partial);
     for (int i = 0; i < 5; i++) {
-        product(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, room);
-        product(c, s, s, s, gram, false, gram, false, poly, false, room);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, blend, gram, poly, s * s, -4.7750f, 2.0315f);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, blend, x, next, n, 3.4445f, 0);
+        gemm_fp32(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, workspace);
+        gemm_fp32(c, s, s, s, gram, false, gram, false, poly, false, workspace);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, gram, poly, s * s, -4.7750f, 2.0315f);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, x, next, n, 3.4445f, 0);
         if (tall)
-            product(c, r, k, k, x, false, poly, false, next, true, room);
+            gemm_fp32(c, r, k, k, x, false, poly, false, next, true, workspace);
         else
-            product(c, r, k, r, poly, false, x, false, next, true, room);
-        float *swap = x;
+            gemm_fp32(c, r, k, r, poly, false, x, false, next, true, workspace);
+        float *old = x;
         x = next;
-        next = swap;
+        next = old;
     }
     double ratio = (double)r / (double)k;
     float shape = (float)sqrt(ratio > 1 ? ratio : 1.0);

@@ -1,5 +1,5 @@
-/* CUDA C++ for a plain C++ compiler: what nvcc knows by itself, as far as our kernels use it, and the
- * names of ops/cuda/machine.cuh. emulate.cpp runs the threads. */
+/* CUDA C++ for a plain C++ compiler: what nvcc defines by itself, as far as our kernels use it, and the
+ * functions of ops/cuda/machine.cuh. emulate.cpp runs the threads. */
 #ifndef INGOT_EMULATE_MACHINE_H
 #define INGOT_EMULATE_MACHINE_H
 
@@ -21,7 +21,7 @@ using std::min;
 #define __forceinline__ inline
 #define __launch_bounds__(...)
 #define __align__(bytes) __attribute__((aligned(bytes)))
-#define __shared__       static /* blocks run one after the other */
+#define __shared__       static /* blocks run one at a time */
 
 struct dim3 {
     unsigned x, y, z;
@@ -47,22 +47,22 @@ static inline uint4 make_uint4(unsigned x, unsigned y, unsigned z, unsigned w) {
 }
 
 /* ---- emulate.cpp --------------------------------------------------------------------------------- */
-extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that runs now */
+extern dim3 threadIdx, blockIdx, blockDim, gridDim; /* of the thread that is running */
 
-/* Runs a kernel; `thread` is what each of its threads does. */
+/* Runs a kernel; `thread` is the body that each of its threads executes. */
 void emulate_run(dim3 blocks, dim3 threads, size_t shared, const std::function<void()> &thread);
-/* Queues work: queues.cpp. */
+/* Queues work on a stream: queues.cpp. */
 void emulate_queue(cudaStream_t s, std::function<void()> work);
-/* Ends the program: a kernel does what the machine does not take. */
+/* Aborts the program: a kernel did something that a GPU does not allow. */
 [[noreturn]] void emulate_fault(const char *what);
-uint32_t emulate_draw(); /* random, the same in every run */
+uint32_t emulate_draw(); /* pseudorandom, the same sequence in every run */
 void *emulate_shared();
-/* Waits for `threads` threads of the block; 0: all of them. */
+/* Waits at barrier `which` for `threads` threads of the block; 0: all of them. */
 void emulate_sync(int which, int threads);
-/* @return what each of the warp's 32 lanes gave, until the one after the next of such calls. */
+/* @return the values that the 32 lanes of the warp passed; valid until the second next such call. */
 const uint32_t *emulate_warp(uint32_t value);
 void emulate_copy(void *to, const void *from);
-void emulate_copies_end();
+void emulate_copies_commit();
 void emulate_copies_wait(int after);
 
 /* ---- machine.cuh --------------------------------------------------------------------------------- */
@@ -74,22 +74,22 @@ static std::function<void(T...)> emulated(void (*kernel)(T...), dim3 blocks, dim
                       [=] { emulate_run(blocks, threads, shared, [=] { kernel(arguments...); }); });
     };
 }
-#define START emulated
+#define KERNEL_LAUNCH emulated
 
-#define LAUNCHED_SHARED(type, name) type *name = (type *)emulate_shared()
-static inline void sync_some(int which, int threads) { emulate_sync(which, threads); }
+#define DYNAMIC_SHARED(type, name) type *name = (type *)emulate_shared()
+static inline void barrier_sync(int which, int threads) { emulate_sync(which, threads); }
 static inline void copy_async(void *to, const void *from) { emulate_copy(to, from); }
-static inline void copies_end() { emulate_copies_end(); }
+static inline void copies_commit() { emulate_copies_commit(); }
 template <int AFTER> static void copies_wait() { emulate_copies_wait(AFTER); }
-static inline float power2(float x) { return exp2f(x); }
-static inline float inverse(float x) { return 1 / x; }
-static inline float root(float x) { return sqrtf(x); }
+static inline float exp2_approx(float x) { return exp2f(x); }
+static inline float rcp_approx(float x) { return 1 / x; }
+static inline float sqrt_approx(float x) { return sqrtf(x); }
 
 /* ---- between threads ----------------------------------------------------------------------------- */
 static inline void __syncthreads() { emulate_sync(0, 0); }
 
 template <typename To, typename From> static To emulated_bits(From from) {
-    static_assert(sizeof(To) == sizeof(From), "the same size");
+    static_assert(sizeof(To) == sizeof(From), "a bit cast needs equal sizes");
     To to;
     memcpy(&to, &from, sizeof to);
     return to;
@@ -98,7 +98,7 @@ template <typename To, typename From> static To emulated_bits(From from) {
 static inline int emulated_lane() {
     return (int)(threadIdx.x + blockDim.x * (threadIdx.y + blockDim.y * threadIdx.z)) % 32;
 }
-/* What all lanes gave; ours use whole warps only. */
+/* @return the values of all lanes. Our kernels use full warps only. */
 template <typename T> static const uint32_t *emulated_lanes(unsigned mask, T value) {
     if (mask != ~0u) emulate_fault("a part of a warp");
     return emulate_warp(emulated_bits<uint32_t>(value));
@@ -124,7 +124,7 @@ static inline unsigned __reduce_max_sync(unsigned mask, unsigned value) {
     return *std::max_element(all, all + 32);
 }
 
-/* No other thread runs meanwhile. */
+/* Plain operations: no other thread runs in between. */
 template <typename T> static T atomicAdd(T *p, T more) {
     T before = *p;
     *p += more;
@@ -139,7 +139,7 @@ template <typename T> static T atomicMax(T *p, T other) {
     return before;
 }
 
-/* ---- one thread's own ---------------------------------------------------------------------------- */
+/* ---- within a thread ----------------------------------------------------------------------------- */
 template <typename T> static T __ldcg(const T *p) { return *p; }
 template <typename T> static T __ldcs(const T *p) { return *p; }
 template <typename T> static void __stcs(T *p, T value) { *p = value; }
@@ -152,7 +152,7 @@ static inline int __ffs(int x) { return __builtin_ffs(x); }
 static inline unsigned __umulhi(unsigned a, unsigned b) {
     return (unsigned)((uint64_t)a * b >> 32);
 }
-/* Bytes of y:x by the selector's four digits. */
+/* Selects four bytes of y:x by the four hex digits of the selector. */
 static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     uint64_t both = (uint64_t)y << 32 | x;
     unsigned out = 0;
@@ -162,7 +162,7 @@ static inline unsigned __byte_perm(unsigned x, unsigned y, unsigned selector) {
     return out;
 }
 static inline float rsqrtf(float x) { return 1 / sqrtf(x); }
-#define __expf expf /* the C library has something of that name */
+#define __expf expf /* a macro: the C library declares a function __expf */
 static inline float __fdividef(float a, float b) { return a / b; }
 static inline float __fdiv_rn(float a, float b) { return a / b; }
 
