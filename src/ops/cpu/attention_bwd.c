@@ -1,29 +1,30 @@
-/* ATTENTION_BWD: probabilities are made again from the saved log-sum-exp, tile by tile, and the
- * five products of a pair of tiles are done while it is in cache.
+/* ATTENTION_BWD: probabilities are recomputed from the saved log-sum-exp, tile by tile, and the five GEMMs
+ * of a pair of tiles run while it is in the cache.
  *
- * Gradients of keys and values gather over query tiles in workspace, those of queries over key
- * tiles beside the scores; each gathers in rising order of tiles, whoever does it. */
+ * Gradients of keys and values are summed over query tiles in the workspace, those of queries over key
+ * tiles in the worker's scratch, always in increasing order of tiles: deterministic for any number of
+ * threads. */
 #include "attention_internal.h"
 
 #include <string.h>
 
-/* A tile of queries of one head, ready to meet tiles of keys. */
+/* A tile of queries of one head, packed for the GEMMs with tiles of keys. */
 typedef struct query_tile {
     int tile, rows;
-    void *q_turned, *do_turned; /* right operands: dims x queries */
-    void *q, *dout;             /* right operands: queries x dims */
-    float lse2[ATT_TILE];       /* log-sum-exp in powers of two */
-    float delta[ATT_TILE];      /* sum of dO * O */
-    float *dq;                  /* [width, ATT_TILE], before the scale */
+    void *q_transposed, *do_transposed; /* right operands: dims x queries */
+    void *q, *dout;                     /* right operands: queries x dims */
+    float lse2[ATT_TILE];               /* log-sum-exp in powers of two */
+    float delta[ATT_TILE];              /* sum of dO * O */
+    float *dq;                          /* [width, ATT_TILE], before the scale */
 } query_tile;
 
 typedef struct scores {
     float *p, *g;                    /* [ATT_TILE, ATT_TILE] P' and G' */
-    void *p_left, *g_left, *g_right; /* rooms of their operands */
+    void *p_left, *g_left, *g_right; /* buffers for packing them */
 } scores;
 
 typedef struct bwd {
-    att_plan plan;
+    att_layout layout;
     const op_call *c;
     float scale;
     char *packed; /* [kv, tile] K, V and K' as left operands */
@@ -33,20 +34,20 @@ typedef struct bwd {
 } bwd;
 
 enum { DO_QUERIES = 1, DO_KEYS = 2 };
-/* Cutting by tiles makes seven products of five. */
+/* Dividing by tiles needs seven GEMMs instead of five: the scores are computed twice. */
 static const double CHUNKS_WORTH = 1.4;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 static char *packed_tile(const bwd *b, int kv, int tile) {
-    return b->packed + ((size_t)kv * b->plan.n_tiles + tile) * 3 * b->plan.tile_bytes;
+    return b->packed + ((size_t)kv * b->layout.n_tiles + tile) * 3 * b->layout.tile_bytes;
 }
-static size_t sum_count(const att_plan *p) { return (size_t)ATT_TILE * p->width; }
+static size_t sum_count(const att_layout *p) { return (size_t)ATT_TILE * p->width; }
 static float *sums_tile(const bwd *b, int kv, int tile) {
-    return b->sums + ((size_t)kv * b->plan.n_tiles + tile) * 2 * sum_count(&b->plan);
+    return b->sums + ((size_t)kv * b->layout.n_tiles + tile) * 2 * sum_count(&b->layout);
 }
 
 static void pack_keys(const bwd *b, int kv, int t) {
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     const tensor *qkv = &b->c->in[1];
     int rows = att_tile_rows(p, t);
     char *to = packed_tile(b, kv, t);
@@ -71,7 +72,7 @@ static float dot_src(const tile_src *a, const tile_src *b, int row, int n) {
 }
 
 static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     const tile_path *path = p->path;
     int64_t row = p->tile_row[t], col = att_q_col(p, head);
     qt->tile = t;
@@ -81,8 +82,8 @@ static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
     tile_src o = att_src(&b->c->in[2], row, col, qt->rows, p->dim);
     for (int i = 0; i < qt->rows; i++) /* read last, and a page or so apart */
         __builtin_prefetch((const char *)o.data + (size_t)(i * o.stride) * dt_size(o.dt));
-    path->right_outer(qt->q_turned, &q, p->width);
-    path->right_outer(qt->do_turned, &dout, p->width);
+    path->right_outer(qt->q_transposed, &q, p->width);
+    path->right_outer(qt->do_transposed, &dout, p->width);
     path->right_inner(qt->q, &q, p->width);
     path->right_inner(qt->dout, &dout, p->width);
     const float *lse = (const float *)b->c->in[3].data + head * p->n + row;
@@ -93,19 +94,20 @@ static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
 }
 
 static void init_worker(const bwd *b, int worker, query_tile *qt, scores *s) {
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     char *at = b->worker + worker * b->worker_bytes;
-    void **operand[] = { &qt->q_turned, &qt->do_turned, &qt->q, &qt->dout };
+    void **operand[] = { &qt->q_transposed, &qt->do_transposed, &qt->q, &qt->dout };
     for (size_t i = 0; i < COUNT_OF(operand); i++, at += p->tile_bytes) *operand[i] = at;
     qt->dq = (float *)at;
     at += sum_count(p) * sizeof(float);
     s->p = (float *)at;
     s->g = s->p + ATT_SQUARE;
     at += 2 * ATT_SQUARE * sizeof(float);
-    void **room[] = { &s->p_left, &s->g_left, &s->g_right };
-    for (size_t i = 0; i < COUNT_OF(room); i++, at += ATT_SQUARE * p->path->elem) *room[i] = at;
+    void **operand_buffer[] = { &s->p_left, &s->g_left, &s->g_right };
+    for (size_t i = 0; i < COUNT_OF(operand_buffer); i++, at += ATT_SQUARE * p->path->elem)
+        *operand_buffer[i] = at;
 }
-static size_t worker_bytes(const att_plan *p) {
+static size_t worker_bytes(const att_layout *p) {
     return 4 * p->tile_bytes + sum_count(p) * sizeof(float) + 2 * ATT_SQUARE * sizeof(float) +
            3 * ATT_SQUARE * p->path->elem;
 }
@@ -132,22 +134,24 @@ static void zero_rows(const scores *s, int q0, int from, int to) {
     }
 }
 
-static void pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, int what) {
-    const att_plan *p = &b->plan;
+static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, int what) {
+    const att_layout *p = &b->layout;
     const tile_path *path = p->path;
     int m = att_pad(p, att_tile_rows(p, kt)), n = att_pad(p, qt->rows), w = p->width;
-    const char *k = packed_tile(b, kv, kt), *v = k + p->tile_bytes, *k_turned = v + p->tile_bytes;
-    att_band room;
-    const att_band *band = CPU(att_band_tiles)(&room, p, qt->tile, kt);
-    path->mul(&(tile_job){ TILE_SCORES, k, qt->q_turned, s->p, m, n, w, ATT_TILE, w, false, band });
+    const char *k = packed_tile(b, kv, kt), *v = k + p->tile_bytes,
+               *k_transposed = v + p->tile_bytes;
+    att_band buffer;
+    const att_band *band = CPU(att_band_tiles)(&buffer, p, qt->tile, kt);
     path->mul(
-        &(tile_job){ TILE_SCORES, v, qt->do_turned, s->g, m, n, w, ATT_TILE, w, false, band });
+        &(tile_job){ TILE_SCORES, k, qt->q_transposed, s->p, m, n, w, ATT_TILE, w, false, band });
+    path->mul(
+        &(tile_job){ TILE_SCORES, v, qt->do_transposed, s->g, m, n, w, ATT_TILE, w, false, band });
     for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
         if (band) {
-            CPU(att_mask)(s->p, band, q0, klo, khi, ATT_MASKED);
-            CPU(att_mask)(s->g, band, q0, klo, khi, 0); /* not made there, and 0 * NaN is NaN */
+            CPU(att_hide)(s->p, band, q0, klo, khi, ATT_MASKED);
+            CPU(att_hide)(s->g, band, q0, klo, khi, 0); /* not computed there, and 0 * NaN is NaN */
             zero_rows(s, q0, 0, klo);
             zero_rows(s, q0, MAX(klo, khi), m);
         }
@@ -155,7 +159,7 @@ static void pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, 
     }
     if (what & DO_QUERIES) {
         const void *g = path->right_scores(s->g_right, s->g, m, n);
-        path->mul(&(tile_job){ TILE_BY_QUERY, k_turned, g, qt->dq, w, n, m, ATT_TILE, ATT_TILE,
+        path->mul(&(tile_job){ TILE_BY_QUERY, k_transposed, g, qt->dq, w, n, m, ATT_TILE, ATT_TILE,
                                true, band });
     }
     if (what & DO_KEYS) {
@@ -184,7 +188,7 @@ static void store_rows(const bwd *b, const float *from, int ld, int64_t row, int
 }
 
 static void store_keys(const bwd *b, int kv, int t) {
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     const float *dk = sums_tile(b, kv, t), *dv = dk + sum_count(p);
     int64_t row = p->tile_row[t];
     int rows = att_tile_rows(p, t);
@@ -193,15 +197,15 @@ static void store_keys(const bwd *b, int kv, int t) {
 }
 
 static void store_queries(const bwd *b, const query_tile *qt, int head) {
-    const att_plan *p = &b->plan;
-    float turned[ATT_LANES][ATT_TILE];
+    const att_layout *p = &b->layout;
+    float transposed[ATT_LANES][ATT_TILE];
     int64_t row = p->tile_row[qt->tile], col = att_q_col(p, head);
     for (int q0 = 0; q0 < qt->rows; q0 += ATT_LANES) {
         for (int d = 0; d < p->dim; d += ATT_TILE) {
             const float *from = qt->dq + (size_t)d * ATT_TILE + q0;
             CPU(tile_transpose)
-            (turned[0], ATT_TILE, from, ATT_TILE, MIN(ATT_TILE, p->width - d), ATT_LANES);
-            store_rows(b, turned[0], ATT_TILE, row + q0, col + d, MIN(ATT_LANES, qt->rows - q0),
+            (transposed[0], ATT_TILE, from, ATT_TILE, MIN(ATT_TILE, p->width - d), ATT_LANES);
+            store_rows(b, transposed[0], ATT_TILE, row + q0, col + d, MIN(ATT_LANES, qt->rows - q0),
                        MIN(ATT_TILE, p->dim - d), b->scale);
         }
     }
@@ -209,24 +213,24 @@ static void store_queries(const bwd *b, const query_tile *qt, int head) {
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
 static void zero_sums(const bwd *b, int kv, int t0, int t1) {
-    size_t bytes = 2 * sum_count(&b->plan) * sizeof(float);
+    size_t bytes = 2 * sum_count(&b->layout) * sizeof(float);
     memset(sums_tile(b, kv, t0), 0, (size_t)(t1 - t0) * bytes);
 }
 
 /* One tile of queries against all keys it sees. */
 static void query_pass(const bwd *b, query_tile *qt, const scores *s, int head, int t, int what) {
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     load_queries(b, qt, head, t);
     memset(qt->dq, 0, sum_count(p) * sizeof(float));
     for (int kt = CPU(att_first_tile)(p, t); kt <= t; kt++)
-        pair(b, qt, s, head / p->group, kt, what);
+        process_pair(b, qt, s, head / p->group, kt, what);
     store_queries(b, qt, head);
 }
 
-/* All there is to do for a kv head of a chunk. */
+/* The whole backward of a kv head of a chunk. */
 static void chunk_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
     int t0 = p->chunk_tile[chunk], t1 = p->chunk_tile[chunk + 1];
     query_tile qt;
@@ -241,22 +245,22 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
 
 static void pack_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
-    pack_keys(b, (int)(i % b->plan.kv), (int)(i / b->plan.kv));
+    pack_keys(b, (int)(i % b->layout.kv), (int)(i / b->layout.kv));
 }
 
 static void query_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
-    int back = (int)(i / b->plan.heads); /* later tiles see more keys: longest first */
+    int back = (int)(i / b->layout.heads); /* later tiles see more keys: longest first */
     query_tile qt;
     scores s;
     init_worker(b, worker, &qt, &s);
-    query_pass(b, &qt, &s, (int)(i % b->plan.heads), b->plan.n_tiles - 1 - back, DO_QUERIES);
+    query_pass(b, &qt, &s, (int)(i % b->layout.heads), b->layout.n_tiles - 1 - back, DO_QUERIES);
 }
 
 /* One tile of keys against all queries that see it. */
 static void key_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
-    const att_plan *p = &b->plan;
+    const att_layout *p = &b->layout;
     int kv = (int)(i % p->kv), kt = (int)(i / p->kv);
     query_tile qt;
     scores s;
@@ -264,40 +268,40 @@ static void key_task(void *ctx, int64_t i, int worker) {
     zero_sums(b, kv, kt, kt + 1);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++) {
         for (int t = kt; t < p->n_tiles; t++) {
-            if (att_first(p, p->tile_row[t]) >= p->tile_row[kt + 1]) break;
+            if (att_first_key(p, p->tile_row[t]) >= p->tile_row[kt + 1]) break;
             load_queries(b, &qt, h, t);
-            pair(b, &qt, &s, kv, kt, DO_KEYS);
+            process_pair(b, &qt, &s, kv, kt, DO_KEYS);
         }
     }
     store_keys(b, kv, kt);
 }
 
 /* ---- the op ---------------------------------------------------------------------------------- */
-/* Products are bf16 only when both gradients and values are. */
-static att_plan shape_of(const op_call *c) {
+/* Tiles are multiplied in bf16 only when both gradients and values are bf16. */
+static att_layout shape_of(const op_call *c) {
     bool same = c->in[0].dt == c->in[1].dt;
-    return CPU(att_shape)(c, c->in[1].dim[0], same ? c->in[1].dt : DT_F32);
+    return CPU(att_layout_of)(c, c->in[1].dim[0], same ? c->in[1].dt : DT_F32);
 }
-static size_t packed_bytes(const att_plan *p) {
+static size_t packed_bytes(const att_layout *p) {
     return (size_t)CPU(att_max_tiles)(p) * p->kv * 3 * p->tile_bytes;
 }
-static size_t sums_bytes(const att_plan *p) {
+static size_t sums_bytes(const att_layout *p) {
     return (size_t)CPU(att_max_tiles)(p) * p->kv * 2 * sum_count(p) * sizeof(float);
 }
 
 size_t CPU(att_bwd_workspace)(const op_call *c, int threads) {
-    att_plan p = shape_of(c);
-    return CPU(att_plan_bytes)(&p) + packed_bytes(&p) + sums_bytes(&p) +
+    att_layout p = shape_of(c);
+    return CPU(att_layout_bytes)(&p) + packed_bytes(&p) + sums_bytes(&p) +
            (size_t)threads * worker_bytes(&p);
 }
 
 void CPU(attention_bwd)(const op_call *c) {
-    bwd b = { .plan = shape_of(c), .c = c, .scale = c->attr.heads.scale };
-    att_plan *p = &b.plan;
+    bwd b = { .layout = shape_of(c), .c = c, .scale = c->attr.heads.scale };
+    att_layout *p = &b.layout;
     BUG_IF(c->in[1].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->in[0].dim[1] != (int64_t)p->heads * p->dim || c->in[3].dt != DT_F32);
-    CPU(att_cut)(p, c->in[4].data, c->run->workspace);
-    b.packed = (char *)c->run->workspace + CPU(att_plan_bytes)(p);
+    CPU(att_split)(p, c->in[4].data, c->run->workspace);
+    b.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
     b.sums = (float *)(b.packed + packed_bytes(p));
     b.worker = (char *)b.sums + sums_bytes(p);
     b.worker_bytes = worker_bytes(p);

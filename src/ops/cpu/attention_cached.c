@@ -1,14 +1,14 @@
-/* ATTENTION_CACHED: keys and values lie in a cache, one row a position. A run of tokens (a prompt)
- * goes through the same tiles as training; single tokens go row by row, as fast as the cache can
- * be read. */
+/* ATTENTION_CACHED: keys and values lie in a cache, one row per position. Several consecutive tokens (a
+ * prompt) use the same tiles as training; single tokens go row by row, as fast as the cache can be
+ * read. */
 #include "attention_internal.h"
 
 #include <string.h>
 
-enum { PROMPT = 8 }; /* tokens from which tiles pay */
+enum { PROMPT = 8 }; /* fewest tokens for which tiles are faster */
 
 typedef struct cached {
-    att_plan plan; /* tile_row and start are not used: positions say what is seen */
+    att_layout layout; /* without tile_row and start: positions define what is seen */
     const op_call *c;
     const int32_t *pos;
     tensor cache;
@@ -16,17 +16,17 @@ typedef struct cached {
     size_t worker_bytes;
 } cached;
 
-static int64_t first_row(const att_plan *p, int64_t pos) {
+static int64_t first_row(const att_layout *p, int64_t pos) {
     return p->window > 0 ? MAX(0, pos - p->window + 1) : 0;
 }
 static tile_src cache_src(const cached *a, int64_t row, int kv, bool value, int rows) {
-    int64_t col = (int64_t)(kv + (value ? a->plan.kv : 0)) * a->plan.dim;
-    return att_src(&a->cache, row, col, rows, a->plan.dim);
+    int64_t col = (int64_t)(kv + (value ? a->layout.kv : 0)) * a->layout.dim;
+    return att_src(&a->cache, row, col, rows, a->layout.dim);
 }
 
-/* k|v of each token, which follow q in its row, become the cache's row. */
+/* Copies k|v of each token, which follow q in its row, to its row of the cache. */
 static void store_tokens(const cached *a) {
-    const att_plan *p = &a->plan;
+    const att_layout *p = &a->layout;
     const tensor *qkv = &a->c->in[0];
     int64_t width = 2 * (int64_t)p->kv * p->dim;
     float part[ATT_TILE];
@@ -45,7 +45,7 @@ static void store_tokens(const cached *a) {
 /* ---- a run of tokens, by tiles ------------------------------------------------------------- */
 static void tile_task(void *ctx, int64_t task, int worker) {
     const cached *a = ctx;
-    const att_plan *p = &a->plan;
+    const att_layout *p = &a->layout;
     int head = (int)(task % p->heads);
     int64_t row = task / p->heads * ATT_TILE;
     int nq = (int)MIN(ATT_TILE, p->n - row);
@@ -54,10 +54,10 @@ static void tile_task(void *ctx, int64_t task, int worker) {
         lo[q] = first_row(p, a->pos[row + q]);
         end[q] = a->pos[row + q] + 1;
     }
-    char *room = a->worker + worker * a->worker_bytes, *k = room + CPU(att_state_bytes)(p);
+    char *buffer = a->worker + worker * a->worker_bytes, *k = buffer + CPU(att_state_bytes)(p);
     char *v = k + p->tile_bytes;
     att_state st;
-    CPU(att_state_init)(&st, p, room);
+    CPU(att_state_init)(&st, p, buffer);
     tile_src q = att_src(&a->c->in[0], row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
     for (int64_t key = lo[0]; key < end[nq - 1]; key += ATT_TILE) {
@@ -79,24 +79,24 @@ typedef struct rows {
     int64_t ld;
 } rows;
 
-/* Rows of the cache as fp32, close together: in the cache they lie a power of two apart more often
- * than not, and would push each other out before the next head reads them. */
-static rows load_rows(const tile_src *s, float *room) {
+/* Converts rows of the cache to fp32, contiguous: in the cache they are often a power of two apart, and
+ * would evict each other from the processor's cache before the next head reads them. */
+static rows load_rows(const tile_src *s, float *buffer) {
     for (int r = 0; r < s->rows; r++) {
         size_t at = (size_t)(r * s->stride) * dt_size(s->dt);
-        CPU(to_f32)(s->dt, (const char *)s->data + at, room + (size_t)r * s->cols, s->cols);
+        CPU(to_f32)(s->dt, (const char *)s->data + at, buffer + (size_t)r * s->cols, s->cols);
     }
-    return (rows){ room, s->cols };
+    return (rows){ buffer, s->cols };
 }
 
-/* Softmax of one query over the keys taken in so far. */
+/* The online softmax of one query over the keys added so far. */
 typedef struct row_state {
     const float *q; /* [dim], scaled */
     float *out;     /* [dim] */
     float max, sum;
 } row_state;
 
-enum { BLOCK = 4 * VEC }; /* of a head's dims, in registers */
+enum { BLOCK = 4 * VEC }; /* dims of a head that are kept in registers */
 
 static float dot(const float *x, const float *y, int n) {
     vf part[4] = { { 0 } };
@@ -152,7 +152,7 @@ static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
 /* All query heads of a kv head for one token, so that the cache is read once. */
 static void row_task(void *ctx, int64_t task, int worker) {
     const cached *a = ctx;
-    const att_plan *p = &a->plan;
+    const att_layout *p = &a->layout;
     int kv = (int)(task % p->kv), dim = p->dim;
     int64_t i = task / p->kv, pos = a->pos[i];
     row_state *st = (row_state *)(a->worker + worker * a->worker_bytes);
@@ -178,18 +178,18 @@ static void row_task(void *ctx, int64_t task, int worker) {
 }
 
 /* ---- the op ---------------------------------------------------------------------------------- */
-/* Products are bf16 only when queries and cache both are. */
-static att_plan shape_of(const op_call *c) {
+/* Tiles are multiplied in bf16 only when queries and cache both are bf16. */
+static att_layout shape_of(const op_call *c) {
     bool same = c->in[0].dt == c->in[1].dt;
-    return CPU(att_shape)(c, c->in[0].dim[0], same ? c->in[0].dt : DT_F32);
+    return CPU(att_layout_of)(c, c->in[0].dim[0], same ? c->in[0].dt : DT_F32);
 }
-static size_t worker_bytes(const att_plan *p) {
+static size_t worker_bytes(const att_layout *p) {
     size_t tile = CPU(att_state_bytes)(p) + 2 * p->tile_bytes;
     size_t row = (2 * (size_t)ATT_TILE + 2 * p->group) * p->dim * sizeof(float);
     return align_up(MAX(tile, row + p->group * sizeof(row_state)), 64);
 }
 size_t CPU(att_cached_workspace)(const op_call *c, int threads) {
-    att_plan p = shape_of(c);
+    att_layout p = shape_of(c);
     return (size_t)threads * worker_bytes(&p);
 }
 
@@ -200,8 +200,8 @@ static bool is_run(const int32_t *pos, int64_t n) {
 }
 
 void CPU(attention_cached)(const op_call *c) {
-    cached a = { .plan = shape_of(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
-    const att_plan *p = &a.plan;
+    cached a = { .layout = shape_of(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
+    const att_layout *p = &a.layout;
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(a.cache.dim[1] != 2 * (int64_t)p->kv * p->dim);
     a.worker = c->run->workspace;

@@ -1,32 +1,33 @@
-/* ATTENTION: softmax(q k') v, one tile of queries after the other over the tiles of keys it sees. */
+/* ATTENTION: softmax(q k') v. A tile of queries goes through all tiles of keys that it sees, from the
+ * first to the last (attention_internal.h has the design). */
 #include "attention_internal.h"
 
 #include <math.h>
 #include <string.h>
 
 /* ---- one tile of queries --------------------------------------------------------------------- */
-/* How far, in powers of two, a score may rise above the maximum held before all sums are scaled
- * down to a new one. Any bound that keeps 2^x far from overflow gives the same result. */
+/* How far, in powers of two, a score may exceed the stored maximum before all sums are rescaled to a new
+ * one. Any bound that keeps 2^x far from overflow gives the same result up to rounding. */
 static const float RISE = 8.0f;
 enum { VECS = ATT_LANES / VEC };
 
-size_t CPU(att_state_bytes)(const att_plan *p) {
+size_t CPU(att_state_bytes)(const att_layout *p) {
     size_t out = (size_t)p->width * ATT_TILE * sizeof(float), s = ATT_SQUARE * sizeof(float);
     return out + s + ATT_SQUARE * p->path->elem + p->tile_bytes;
 }
 
-void CPU(att_state_init)(att_state *st, const att_plan *p, void *room) {
-    char *at = room;
+void CPU(att_state_init)(att_state *st, const att_layout *p, void *buffer) {
+    char *at = buffer;
     st->out = (float *)at;
     at += (size_t)p->width * ATT_TILE * sizeof(float);
     st->s = (float *)at;
     at += ATT_SQUARE * sizeof(float);
-    st->p_room = at;
+    st->p_buffer = at;
     at += ATT_SQUARE * p->path->elem;
     st->q = at;
 }
 
-void CPU(att_state_begin)(att_state *st, const att_plan *p, const tile_src *q) {
+void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q) {
     for (int i = 0; i < ATT_TILE; i++) {
         st->max[i] = ATT_MASKED;
         st->sum[i] = 0;
@@ -35,7 +36,7 @@ void CPU(att_state_begin)(att_state *st, const att_plan *p, const tile_src *q) {
     p->path->right_outer(st->q, q, p->width);
 }
 
-/* Raises the maxima of ATT_LANES queries to `top` where that is needed at all. */
+/* Raises the maxima of ATT_LANES queries to `top`, if any of them exceeds RISE. */
 static void raise_max(att_state *st, int q0, const vf *top, int width) {
     float *max = st->max + q0, *sum = st->sum + q0;
     vi need = { 0 };
@@ -60,8 +61,8 @@ static void raise_max(att_state *st, int q0, const vf *top, int width) {
 }
 
 /* s -> 2^(s*scale2 - max) for ATT_LANES queries over keys [klo, khi), and their sums. A query that
- * has seen no key yet takes 0 from its masked scores, which leaves nothing of them. */
-static void softmax_lanes(att_state *st, const att_plan *p, int q0, int klo, int khi) {
+ * has seen no key yet subtracts 0 from its masked scores, whose powers are then 0. */
+static void softmax_lanes(att_state *st, const att_layout *p, int q0, int klo, int khi) {
     vf top[VECS], base[VECS], sum[VECS], masked = vec_of(ATT_MASKED), scale2 = vec_of(p->scale2);
     ATT_UNROLL
     for (int i = 0; i < VECS; i++) top[i] = masked;
@@ -96,7 +97,7 @@ static void zero_rows(float *s, int from, int to) {
     for (int k = from; k < to; k++) memset(s + (size_t)k * ATT_TILE, 0, ATT_LANES * sizeof *s);
 }
 
-void CPU(att_state_add)(att_state *st, const att_plan *p, const void *k, const void *v, int nq,
+void CPU(att_state_add)(att_state *st, const att_layout *p, const void *k, const void *v, int nq,
                         int keys, const att_band *band) {
     int m = att_pad(p, keys), n = att_pad(p, nq);
     p->path->mul(&(tile_job){ TILE_SCORES, k, st->q, st->s, m, n, p->width, ATT_TILE, p->width,
@@ -105,28 +106,29 @@ void CPU(att_state_add)(att_state *st, const att_plan *p, const void *k, const v
         int klo, khi;
         att_lane_keys(band, q0, n, m, &klo, &khi);
         if (band) {
-            CPU(att_mask)(st->s, band, q0, klo, khi, ATT_MASKED);
+            CPU(att_hide)(st->s, band, q0, klo, khi, ATT_MASKED);
             zero_rows(st->s + q0, 0, klo);
             zero_rows(st->s + q0, MAX(khi, klo), m);
         }
         softmax_lanes(st, p, q0, klo, khi);
     }
-    const void *prob = p->path->right_scores(st->p_room, st->s, m, n);
+    const void *prob = p->path->right_scores(st->p_buffer, st->s, m, n);
     p->path->mul(&(tile_job){ TILE_BY_QUERY, v, prob, st->out, p->width, n, m, ATT_TILE, ATT_TILE,
                               true, band });
 }
 
-void CPU(att_state_end)(att_state *st, const att_plan *p, int nq, const tensor *o, int64_t row,
+void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
                         int head, float *lse) {
-    float turned[ATT_LANES][ATT_TILE];
+    float transposed[ATT_LANES][ATT_TILE];
     int64_t stride = o->dim[1];
     for (int q0 = 0; q0 < nq; q0 += ATT_LANES) {
         for (int d = 0; d < p->dim; d += ATT_TILE) {
             int dims = MIN(ATT_TILE, p->width - d), keep = MIN(ATT_TILE, p->dim - d);
             CPU(tile_transpose)
-            (turned[0], ATT_TILE, st->out + (size_t)d * ATT_TILE + q0, ATT_TILE, dims, ATT_LANES);
+            (transposed[0], ATT_TILE, st->out + (size_t)d * ATT_TILE + q0, ATT_TILE, dims,
+             ATT_LANES);
             for (int q = q0; q < MIN(q0 + ATT_LANES, nq); q++) {
-                float *from = turned[q - q0], inverse = 1.0f / st->sum[q];
+                float *from = transposed[q - q0], inverse = 1.0f / st->sum[q];
                 for (int i = 0; i < keep; i++) from[i] *= inverse;
                 int64_t at = (row + q) * stride + (int64_t)head * p->dim + d;
                 CPU(from_f32)(o->dt, from, (char *)o->data + (size_t)at * dt_size(o->dt), keep);
@@ -137,11 +139,11 @@ void CPU(att_state_end)(att_state *st, const att_plan *p, int nq, const tensor *
 }
 
 /* ---- the op ---------------------------------------------------------------------------------- */
-/* Cutting by tiles costs little here: only the nearness of what was packed. */
+/* Dividing by tiles costs little here: packed keys are no longer in the cache of the core that uses them. */
 static const double CHUNKS_WORTH = 1.1;
 
 typedef struct fwd {
-    att_plan plan;
+    att_layout layout;
     const op_call *c;
     char *packed; /* [kv, tile] keys and values */
     char *worker; /* [thread] att_state_bytes */
@@ -149,11 +151,11 @@ typedef struct fwd {
 } fwd;
 
 static char *packed_tile(const fwd *f, int kv, int tile) {
-    return f->packed + ((size_t)kv * f->plan.n_tiles + tile) * 2 * f->plan.tile_bytes;
+    return f->packed + ((size_t)kv * f->layout.n_tiles + tile) * 2 * f->layout.tile_bytes;
 }
 
 static void pack_tile(const fwd *f, int kv, int t) {
-    const att_plan *p = &f->plan;
+    const att_layout *p = &f->layout;
     const tensor *qkv = &f->c->in[0];
     int rows = att_tile_rows(p, t);
     char *to = packed_tile(f, kv, t);
@@ -164,7 +166,7 @@ static void pack_tile(const fwd *f, int kv, int t) {
 }
 
 static void attend_tile(const fwd *f, int head, int qt, int worker) {
-    const att_plan *p = &f->plan;
+    const att_layout *p = &f->layout;
     int nq = att_tile_rows(p, qt);
     int64_t row = p->tile_row[qt];
     att_state st;
@@ -172,8 +174,8 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
     tile_src q = att_src(&f->c->in[0], row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
     for (int kt = CPU(att_first_tile)(p, qt); kt <= qt; kt++) {
-        att_band room;
-        const att_band *band = CPU(att_band_tiles)(&room, p, qt, kt);
+        att_band buffer;
+        const att_band *band = CPU(att_band_tiles)(&buffer, p, qt, kt);
         const char *k = packed_tile(f, head / p->group, kt);
         CPU(att_state_add)(&st, p, k, k + p->tile_bytes, nq, att_tile_rows(p, kt), band);
     }
@@ -181,10 +183,10 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
     CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, lse);
 }
 
-/* A kv head of a chunk: its keys and values are packed and used while they are near. */
+/* A kv head of a chunk: its keys and values are packed, and used while they are in the cache. */
 static void chunk_task(void *ctx, int64_t i, int worker) {
     const fwd *f = ctx;
-    const att_plan *p = &f->plan;
+    const att_layout *p = &f->layout;
     int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
     int t0 = p->chunk_tile[chunk], t1 = p->chunk_tile[chunk + 1];
     for (int t = t0; t < t1; t++) pack_tile(f, kv, t);
@@ -193,27 +195,27 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
 }
 static void pack_task(void *ctx, int64_t i, int worker) {
     const fwd *f = ctx;
-    pack_tile(f, (int)(i % f->plan.kv), (int)(i / f->plan.kv));
+    pack_tile(f, (int)(i % f->layout.kv), (int)(i / f->layout.kv));
 }
 static void attend_task(void *ctx, int64_t i, int worker) {
     const fwd *f = ctx;
-    int back = (int)(i / f->plan.heads); /* later tiles see more keys: longest first */
-    attend_tile(f, (int)(i % f->plan.heads), f->plan.n_tiles - 1 - back, worker);
+    int back = (int)(i / f->layout.heads); /* later tiles see more keys: longest first */
+    attend_tile(f, (int)(i % f->layout.heads), f->layout.n_tiles - 1 - back, worker);
 }
 
 size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
-    att_plan p = CPU(att_shape)(c, c->in[0].dim[0], c->in[0].dt);
-    return CPU(att_plan_bytes)(&p) + CPU(att_max_tiles)(&p) * p.kv * 2 * p.tile_bytes +
+    att_layout p = CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt);
+    return CPU(att_layout_bytes)(&p) + CPU(att_max_tiles)(&p) * p.kv * 2 * p.tile_bytes +
            (size_t)threads * CPU(att_state_bytes)(&p);
 }
 
 void CPU(attention)(const op_call *c) {
-    fwd f = { .plan = CPU(att_shape)(c, c->in[0].dim[0], c->in[0].dt), .c = c };
-    att_plan *p = &f.plan;
+    fwd f = { .layout = CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt), .c = c };
+    att_layout *p = &f.layout;
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
-    CPU(att_cut)(p, c->in[1].data, c->run->workspace);
-    f.packed = (char *)c->run->workspace + CPU(att_plan_bytes)(p);
+    CPU(att_split)(p, c->in[1].data, c->run->workspace);
+    f.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
     f.worker = f.packed + CPU(att_max_tiles)(p) * p->kv * 2 * p->tile_bytes;
     f.worker_bytes = CPU(att_state_bytes)(p);
     pool *threads = c->run->pool;

@@ -1,13 +1,26 @@
-/* Attention in tiles of 64 queries by 64 keys; scores of all pairs never exist. Everything is kept
- * with queries along the columns, so that maxima, sums and rescaling run down the columns, lane by
- * lane, and no product needs a transposed copy of the scores:
+/* Attention on CPUs, in tiles of 64 queries by 64 keys, with online softmax: the matrix of all scores
+ * never exists.
+ *
+ *     attention_layout.c   splits the tokens into chunks and tiles; masks within a tile
+ *     attention_tile.c     how tiles are packed and multiplied, in fp32 or bf16 (kernel/tile_*.h)
+ *     attention_fwd.c, attention_bwd.c, attention_cached.c   the ops
+ *
+ * Every matrix is kept with queries along the columns, so that maxima, sums and rescaling run down the
+ * columns, lane by lane, and no GEMM needs a transposed copy of the scores:
  *
  *     forward     S'[key,q]  = K Q'               O'[dim,q] += V' P'
  *     backward    S' = K Q'      D' = V dO'       P' = exp(S' - lse),  G' = P' (D' - delta)
  *                 dV[key,dim] += P' dO            dK[key,dim] += G' Q      dQ'[dim,q] += K' G'
  *
- * What comes from keys is always the left operand and is packed once for all queries that see it;
- * what comes from queries is always the right operand and is packed once for all keys it sees.
+ * Operands from keys are always on the left and are packed once for all queries that see them; operands
+ * from queries are always on the right and are packed once for all keys they see.
+ *
+ * Work is divided in one of two ways (att_by_chunk). A chunk is a range of tokens that no token outside it
+ * sees and that sees none outside, such as whole documents: a task per chunk and key head packs its keys
+ * and uses them while they are in the cache. Where that gives too few tasks for the threads, all keys are
+ * packed first and a task is a tile of queries and a head (in backward also a tile of keys, at the price
+ * of computing scores twice). Tiles and the order of all sums are the same either way, and depend on the
+ * documents alone: the result does not depend on the number of threads.
  */
 #ifndef INGOT_OPS_CPU_ATTENTION_INTERNAL_H
 #define INGOT_OPS_CPU_ATTENTION_INTERNAL_H
@@ -17,13 +30,13 @@
 
 enum {
     ATT_TILE = 64,   /* queries, and keys, of a tile */
-    ATT_GROUP = 8,   /* grain at which masked parts of a tile are skipped */
-    ATT_LANES = 16,  /* queries whose softmax is done together: the widest vector */
-    ATT_CHUNK = 256, /* least tokens of a chunk: see att_plan */
+    ATT_GROUP = 8,   /* granularity at which masked parts of a tile are skipped */
+    ATT_LANES = 16,  /* queries whose softmax is computed together: the widest vector */
+    ATT_CHUNK = 256, /* fewest tokens of a chunk: see att_layout */
     ATT_SQUARE = ATT_TILE * ATT_TILE,
 };
 static const float ATT_LOG2E = 1.44269504f, ATT_LN2 = 0.693147181f;
-/* The score of a pair that must not attend: far below any real one, yet finite. */
+/* The score of a masked pair: far below any real one, yet finite. */
 static const float ATT_MASKED = -1e30f;
 
 /* ---- vectors of fp32 ---------------------------------------------------------------------- */
@@ -70,9 +83,9 @@ static inline vf att_exp2(vf x) {
     return (vf)((vi)y & ~(x < -126.0f));
 }
 
-/* ---- tile products ------------------------------------------------------------------------ */
-/* Which pairs of one tile may attend. Both bounds of a query's keys grow with the query, so the
- * queries that see a key are an interval too. Indices are within the tile. */
+/* ---- GEMMs of tiles ----------------------------------------------------------------------- */
+/* The mask of one tile: which queries see which keys. Both bounds of a query's keys grow with the query,
+ * so that the queries that see a key are a range too. Indices are within the tile. */
 typedef struct att_band {
     uint8_t from[ATT_TILE], to[ATT_TILE]; /* queries [from, to) see key k */
     struct {
@@ -81,16 +94,15 @@ typedef struct att_band {
         queries[ATT_TILE / ATT_GROUP]; /* of a group of keys: union of the queries that see them */
 } att_band;
 
-/* What the rows and columns of a product are, hence what a band lets it skip. */
+/* What the rows and columns of a GEMM are, and so what a band allows it to skip. */
 typedef enum {
     TILE_SCORES,   /* C[key,q]: parts of the result */
     TILE_BY_QUERY, /* C[*,q], sum over keys */
     TILE_BY_KEY,   /* C[key,*], sum over queries */
 } tile_kind;
 
-/* C[m,n] = or += L[m,k] R[k,n]. Sizes are multiples of the path's unit; rows of C lie as far apart
- * as n is padded in memory. Where a band makes it skip
- * part of a result that is not added to, that part is left as it was. */
+/* C[m,n] = or += L[m,k] R[k,n]. Sizes are multiples of the path's unit; rows of C are ldc apart. Parts of
+ * the result that a band allows to skip are not written. */
 typedef struct tile_job {
     tile_kind kind;
     const void *left, *right;
@@ -102,7 +114,7 @@ typedef struct tile_job {
     const att_band *band; /* NULL: no pair is masked */
 } tile_job;
 
-/* rows x cols values of a tensor, one row `stride` elements after the other */
+/* rows x cols values of a tensor, rows `stride` elements apart */
 typedef struct tile_src {
     const void *data;
     dtype dt;
@@ -110,31 +122,32 @@ typedef struct tile_src {
     int rows, cols;
 } tile_src;
 
-/* A way to multiply tiles: an element type and the layout its kernels want. The packers zero what
- * pads rows and cols to the unit. Tokens are padded to ATT_TILE in address, heads to `width`. */
+/* A way to multiply tiles: an element type, and the memory layout its kernels read. The packers write
+ * zeros into the padding of rows and cols to the unit. Tokens are padded to ATT_TILE in address, heads to
+ * `width`. */
 typedef struct tile_path {
     const char *name;
     size_t elem;
     int unit;
-    /* The source's rows are the operand's outer index (m or n), or its inner one (k). `width` is
-     * cols rounded up to the unit. */
+    /* Packers. outer: the source's rows are the operand's outer index (m or n); inner: the summed one
+     * (k). `width` is cols rounded up to the unit. */
     void (*left_outer)(void *dst, const tile_src *s, int width);
     void (*left_inner)(void *dst, const tile_src *s, int width);
     void (*right_outer)(void *dst, const tile_src *s, int width);
     void (*right_inner)(void *dst, const tile_src *s, int width);
-    /* A score tile [keys, q], rows ATT_TILE apart, as an operand; `room` holds the copy if one is
-     * needed. keys and queries are multiples of the unit. @return t itself, or room. */
-    const void *(*left_scores)(void *room, const float *t, int keys, int queries);
-    const void *(*right_scores)(void *room, const float *t, int keys, int queries);
+    /* Packs a score tile [keys, q], rows ATT_TILE apart, as an operand. keys and queries are multiples
+     * of the unit. @return `buffer` with the packed copy, or t itself where none is needed. */
+    const void *(*left_scores)(void *buffer, const float *t, int keys, int queries);
+    const void *(*right_scores)(void *buffer, const float *t, int keys, int queries);
     void (*mul)(const tile_job *j);
 } tile_path;
 
-/* @return the path for products of this type: fp32 unless the instruction set has better. */
+/* @return the path for this type: fp32, or bf16 where the instruction set multiplies it. */
 const tile_path *CPU(tile_path_for)(dtype dt);
 /* dst[c][r] = src[r][c]; rows and cols are multiples of 4. */
 void CPU(tile_transpose)(float *dst, int ldd, const float *src, int lds, int rows, int cols);
 
-/* Part of the product that C's panel [m0,m1) x [n0,n1) needs, in multiples of `grain`.
+/* Finds the range of k that C's panel [m0,m1) x [n0,n1) needs, in multiples of `grain`.
  * @return false when it needs none. */
 static inline bool tile_inner(const tile_job *j, int m0, int m1, int n0, int n1, int grain, int *k0,
                               int *k1) {
@@ -153,10 +166,10 @@ static inline bool tile_inner(const tile_job *j, int m0, int m1, int n0, int n1,
 }
 
 /* ---- shapes, chunks, masks ---------------------------------------------------------------- */
-/* Shape of a call, and its cut into tiles and chunks. A chunk is a run of tokens that no token
- * outside it sees and that sees none outside: tasks of different chunks or kv heads share nothing.
- * Tiles start anew with each chunk. Neither depends on the number of threads. */
-typedef struct att_plan {
+/* The shape of a call, and its split into chunks and tiles. A chunk is a range of tokens that no token
+ * outside it sees and that sees none outside: tasks of different chunks or kv heads share nothing. Each
+ * chunk starts a new tile. Neither depends on the number of threads. */
+typedef struct att_layout {
     const tile_path *path;
     int64_t n;            /* tokens */
     int heads, kv, group; /* query heads, key/value heads, query heads for each of them */
@@ -168,73 +181,75 @@ typedef struct att_plan {
     int32_t *tile_row;   /* [n_tiles + 1] first token; of the last: n */
     int32_t *chunk_tile; /* [n_chunks + 1] first tile */
     size_t tile_bytes;   /* a packed tile of a head */
-} att_plan;
+} att_layout;
 
-/* The shape alone; `c` gives attr.heads, `n` and `dt` the tokens and their type. */
-att_plan CPU(att_shape)(const op_call *c, int64_t n, dtype dt);
-/* Room for tile_row and chunk_tile. */
-size_t CPU(att_plan_bytes)(const att_plan *p);
-int64_t CPU(att_max_tiles)(const att_plan *p);
-/* Cuts the tokens by start; `room` holds the lists. */
-void CPU(att_cut)(att_plan *p, const int32_t *start, void *room);
+/* @return the shape, without tiles and chunks; att_split adds those. Reads attr.heads of `c`.
+ * @param n, dt the number of tokens and their type. */
+att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt);
+/* Bytes of tile_row and chunk_tile. */
+size_t CPU(att_layout_bytes)(const att_layout *p);
+int64_t CPU(att_max_tiles)(const att_layout *p);
+/* Splits the tokens by `start`; `buffer` holds the lists. */
+void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer);
 
-/* @return whether one task for each chunk and kv head keeps the threads busy: whether it is done
- * within `worth` times the time that work cut ever finer would take. If not, it is cut by tiles, at
- * the cost of packing first, and in the backward of making the scores twice; tiles and the order of
- * sums, and so the bits, are the same either way. */
-bool CPU(att_by_chunk)(const att_plan *p, int threads, double worth);
+/* @return whether one task per chunk and kv head keeps the threads busy: whether that takes at most
+ * `worth` times as long as a perfectly even division of the work. If not, the work is divided by tiles, at
+ * the cost of packing first, and in backward of computing the scores twice; the result is bit-exact with
+ * the other way. */
+bool CPU(att_by_chunk)(const att_layout *p, int threads, double worth);
 
-/* First key token i may see. */
-static inline int64_t att_first(const att_plan *p, int64_t i) {
+/* The first key that token i sees. */
+static inline int64_t att_first_key(const att_layout *p, int64_t i) {
     int64_t lo = p->start[i];
     return p->window > 0 && i - p->window + 1 > lo ? i - p->window + 1 : lo;
 }
-static inline int att_pad(const att_plan *p, int rows) {
+static inline int att_pad(const att_layout *p, int rows) {
     return (int)align_up(rows, p->path->unit);
 }
-static inline int att_tile_rows(const att_plan *p, int t) {
+static inline int att_tile_rows(const att_layout *p, int t) {
     return p->tile_row[t + 1] - p->tile_row[t];
 }
 
-/* First tile of keys that tile qt of queries sees. */
-int CPU(att_first_tile)(const att_plan *p, int qt);
+/* The first tile of keys that tile qt of queries sees. */
+int CPU(att_first_tile)(const att_layout *p, int qt);
 
-/* The mask of `nq` queries over keys [key0, key0 + keys). lo and end, [nq], are each query's first
- * key and the one after its last, neither ever falling.
+/* Computes the mask of nq queries over keys [key0, key0 + keys). lo and end, [nq], are each query's first
+ * key and the one after its last; neither decreases.
  * @return NULL when nothing is masked, else band filled. */
-const att_band *CPU(att_band_of)(att_band *band, const att_plan *p, const int64_t *lo,
+const att_band *CPU(att_band_of)(att_band *band, const att_layout *p, const int64_t *lo,
                                  const int64_t *end, int nq, int64_t key0, int keys);
-/* The same for two tiles of a plan. */
-const att_band *CPU(att_band_tiles)(att_band *band, const att_plan *p, int qt, int kt);
-/* What the band hides in [klo, khi) x [q0, q0 + ATT_LANES) of a score tile becomes `hidden`. */
-void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi, float hidden);
+/* The same for two tiles of a layout. */
+const att_band *CPU(att_band_tiles)(att_band *band, const att_layout *p, int qt, int kt);
+/* Sets the masked scores in [klo, khi) x [q0, q0 + ATT_LANES) of a tile to `hidden`. */
+void CPU(att_hide)(float *s, const att_band *band, int q0, int klo, int khi, float hidden);
 
-/* Rows of keys that a block of ATT_LANES queries needs. */
+/* The range of keys that a block of ATT_LANES queries needs. */
 static inline void att_lane_keys(const att_band *band, int q0, int nq, int keys, int *lo, int *hi) {
     *lo = band ? band->keys[q0 / ATT_GROUP].lo : 0;
     *hi = band ? band->keys[(MIN(q0 + ATT_LANES, nq) - 1) / ATT_GROUP].hi : keys;
 }
 
 /* ---- the forward of one tile of queries ---------------------------------------------------- */
-/* Softmax so far of up to ATT_TILE queries of a head, over the key tiles already seen. */
+/* The online softmax of up to ATT_TILE queries of a head, over the key tiles added so far. */
 typedef struct att_state {
-    float max[ATT_TILE]; /* subtracted from the scores, in powers of two; near the maximum */
+    float max
+        [ATT_TILE]; /* near the maximum of the scores, in powers of two; they are relative to it */
     float sum[ATT_TILE];
-    float *out;   /* [width, ATT_TILE] O', not yet divided by sum */
-    float *s;     /* [ATT_TILE, ATT_TILE] */
-    void *p_room; /* of right_scores */
-    void *q;      /* right operand: queries */
+    float *out;     /* [width, ATT_TILE] O', not yet divided by sum */
+    float *s;       /* [ATT_TILE, ATT_TILE] */
+    void *p_buffer; /* of right_scores */
+    void *q;        /* right operand: queries */
 } att_state;
 
-size_t CPU(att_state_bytes)(const att_plan *p);
-/* Lays the state out in `room`, of att_state_bytes. */
-void CPU(att_state_init)(att_state *st, const att_plan *p, void *room);
-void CPU(att_state_begin)(att_state *st, const att_plan *p, const tile_src *q);
-/* Takes one tile of keys in. k: left_outer of the keys, v: left_inner of the values. */
-void CPU(att_state_add)(att_state *st, const att_plan *p, const void *k, const void *v, int nq,
+size_t CPU(att_state_bytes)(const att_layout *p);
+/* Sets the pointers of the state to parts of `buffer`, of att_state_bytes. */
+void CPU(att_state_init)(att_state *st, const att_layout *p, void *buffer);
+void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q);
+/* Adds one tile of keys. k: left_outer of the keys, v: left_inner of the values. */
+void CPU(att_state_add)(att_state *st, const att_layout *p, const void *k, const void *v, int nq,
                         int keys, const att_band *band);
 /* Writes nq rows of the head's output and, where lse is not NULL, its log-sum-exp. */
-void CPU(att_state_end)(att_state *st, const att_plan *p, int nq, const tensor *o, int64_t row,
+void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
                         int head, float *lse);
 
 /* Workspace of each op. */
@@ -243,11 +258,11 @@ size_t CPU(att_bwd_workspace)(const op_call *c, int threads);
 size_t CPU(att_cached_workspace)(const op_call *c, int threads);
 
 /* Column of a head in qkv: q heads, then k heads, then v heads. */
-static inline int64_t att_q_col(const att_plan *p, int h) { return (int64_t)h * p->dim; }
-static inline int64_t att_k_col(const att_plan *p, int g) {
+static inline int64_t att_q_col(const att_layout *p, int h) { return (int64_t)h * p->dim; }
+static inline int64_t att_k_col(const att_layout *p, int g) {
     return (int64_t)(p->heads + g) * p->dim;
 }
-static inline int64_t att_v_col(const att_plan *p, int g) {
+static inline int64_t att_v_col(const att_layout *p, int g) {
     return (int64_t)(p->heads + p->kv + g) * p->dim;
 }
 static inline tile_src att_src(const tensor *t, int64_t row, int64_t col, int rows, int cols) {

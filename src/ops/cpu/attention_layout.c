@@ -1,17 +1,17 @@
-/* Shapes, the cut of tokens into tiles and chunks, and which pairs of a tile may attend. */
+/* The shape of an attention call, its split into chunks and tiles, and the mask of a tile. */
 #include "attention_internal.h"
 #include "ops/op_table.h"
 
 #include <string.h>
 
-att_plan CPU(att_shape)(const op_call *c, int64_t n, dtype dt) {
+att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt) {
     int heads = c->attr.heads.q, kv = c->attr.heads.kv, dim = c->attr.heads.dim;
     BUG_IF(heads < 1 || kv < 1 || dim < 1 || heads % kv != 0);
     BUG_IF(n < 0 || n > INT32_MAX);
     BUG_IF(!(c->attr.heads.scale > 0));
     const tile_path *path = CPU(tile_path_for)(dt);
     int width = (int)align_up((size_t)dim, (size_t)path->unit);
-    return (att_plan){
+    return (att_layout){
         .path = path,
         .n = n,
         .heads = heads,
@@ -25,29 +25,29 @@ att_plan CPU(att_shape)(const op_call *c, int64_t n, dtype dt) {
     };
 }
 
-/* Each chunk but the last has ATT_CHUNK tokens or more, and adds at most one part tile. */
-static int64_t max_chunks(const att_plan *p) { return p->n / ATT_CHUNK + 1; }
-int64_t CPU(att_max_tiles)(const att_plan *p) { return p->n / ATT_TILE + max_chunks(p); }
+/* Each chunk but the last has at least ATT_CHUNK tokens, and adds at most one partial tile. */
+static int64_t max_chunks(const att_layout *p) { return p->n / ATT_CHUNK + 1; }
+int64_t CPU(att_max_tiles)(const att_layout *p) { return p->n / ATT_TILE + max_chunks(p); }
 
-size_t CPU(att_plan_bytes)(const att_plan *p) {
+size_t CPU(att_layout_bytes)(const att_layout *p) {
     int64_t entries = CPU(att_max_tiles)(p) + 1 + max_chunks(p) + 1;
     return align_up((size_t)entries * sizeof(int32_t), 64);
 }
 
-/* A chunk may end before token i when nothing from i on looks back past i. */
-static bool may_cut(const int32_t *start, int64_t i, int64_t first) {
+/* A chunk may end before token i when no token from i on sees one before i. */
+static bool may_split(const int32_t *start, int64_t i, int64_t first) {
     return start[i] == i && i - first >= ATT_CHUNK;
 }
 
-void CPU(att_cut)(att_plan *p, const int32_t *start, void *room) {
+void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     p->start = start;
-    p->tile_row = room;
+    p->tile_row = buffer;
     p->chunk_tile = p->tile_row + CPU(att_max_tiles)(p) + 1;
     p->n_tiles = p->n_chunks = 0;
     int64_t chunk = 0, tile = 0;
     for (int64_t i = 0; i < p->n; i++) {
         BUG_IF(start[i] < 0 || start[i] > i || (i > 0 && start[i] < start[i - 1]));
-        bool new_chunk = i == 0 || may_cut(start, i, chunk);
+        bool new_chunk = i == 0 || may_split(start, i, chunk);
         if (new_chunk) {
             chunk = i;
             p->chunk_tile[p->n_chunks++] = p->n_tiles;
@@ -61,15 +61,16 @@ void CPU(att_cut)(att_plan *p, const int32_t *start, void *room) {
     p->chunk_tile[p->n_chunks] = p->n_tiles;
 }
 
-int CPU(att_first_tile)(const att_plan *p, int qt) {
-    int64_t first = att_first(p, p->tile_row[qt]);
+int CPU(att_first_tile)(const att_layout *p, int qt) {
+    int64_t first = att_first_key(p, p->tile_row[qt]);
     int kt = qt;
     while (kt > 0 && p->tile_row[kt] > first) kt--;
     return kt;
 }
 
-/* Chunks count by their pairs of tiles: as many tasks as the longest goes into the whole. */
-bool CPU(att_by_chunk)(const att_plan *p, int threads, double worth) {
+/* Weighs chunks by their pairs of tiles: there are as many equal tasks as the longest chunk divides the
+ * total. */
+bool CPU(att_by_chunk)(const att_layout *p, int threads, double worth) {
     int64_t whole = 0, longest = 1;
     for (int c = 0; c < p->n_chunks; c++) {
         int64_t pairs = 0;
@@ -91,11 +92,11 @@ size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threa
 }
 
 /* ---- masks ---------------------------------------------------------------------------------- */
-static uint8_t within(int64_t key, int64_t key0, int keys) {
+static uint8_t clamp_key(int64_t key, int64_t key0, int keys) {
     return (uint8_t)MIN(MAX(key - key0, 0), keys);
 }
 
-const att_band *CPU(att_band_of)(att_band *band, const att_plan *p, const int64_t *lo,
+const att_band *CPU(att_band_of)(att_band *band, const att_layout *p, const int64_t *lo,
                                  const int64_t *end, int nq, int64_t key0, int keys) {
     bool padded = keys % p->path->unit != 0;
     if (!padded && lo[nq - 1] <= key0 && end[0] >= key0 + keys) return NULL;
@@ -108,26 +109,26 @@ const att_band *CPU(att_band_of)(att_band *band, const att_plan *p, const int64_
     }
     for (int g = 0; g < ATT_TILE / ATT_GROUP; g++) {
         int first = MIN(g * ATT_GROUP, nq - 1), last = MIN(first + ATT_GROUP, nq) - 1;
-        band->keys[g].lo = within(lo[first], key0, keys);
-        band->keys[g].hi = within(end[last], key0, keys);
+        band->keys[g].lo = clamp_key(lo[first], key0, keys);
+        band->keys[g].hi = clamp_key(end[last], key0, keys);
         band->queries[g].lo = band->from[g * ATT_GROUP];
         band->queries[g].hi = band->to[g * ATT_GROUP + ATT_GROUP - 1];
     }
     return band;
 }
 
-const att_band *CPU(att_band_tiles)(att_band *band, const att_plan *p, int qt, int kt) {
+const att_band *CPU(att_band_tiles)(att_band *band, const att_layout *p, int qt, int kt) {
     int64_t lo[ATT_TILE], end[ATT_TILE];
     int nq = att_tile_rows(p, qt);
     for (int q = 0; q < nq; q++) {
         int64_t i = p->tile_row[qt] + q;
-        lo[q] = att_first(p, i);
+        lo[q] = att_first_key(p, i);
         end[q] = i + 1;
     }
     return CPU(att_band_of)(band, p, lo, end, nq, p->tile_row[kt], att_tile_rows(p, kt));
 }
 
-void CPU(att_mask)(float *s, const att_band *band, int q0, int klo, int khi, float hidden) {
+void CPU(att_hide)(float *s, const att_band *band, int q0, int klo, int khi, float hidden) {
     for (int k = klo; k < khi; k++) {
         float *row = s + (size_t)k * ATT_TILE + q0;
         int from = MIN(MAX(band->from[k] - q0, 0), ATT_LANES), to = band->to[k] - q0;

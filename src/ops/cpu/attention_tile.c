@@ -1,5 +1,5 @@
-/* Products of tiles for attention: the fp32 path, and the choice of path. The kernels, and the bf16
- * path where the instruction set multiplies bf16, are in kernel/. */
+/* GEMMs of tiles for attention: the fp32 path, and the choice of path. The kernels, and the bf16 path for
+ * instruction sets that multiply bf16, are in kernel/. */
 #include "attention_internal.h"
 
 #include <string.h>
@@ -41,7 +41,7 @@ static const void *src_at(const tile_src *s, int row, int col) {
     return (const char *)s->data + (size_t)(row * s->stride + col) * dt_size(s->dt);
 }
 
-/* Rows lie a page or so apart, where the processor's own prefetch does not follow. */
+/* Rows are about a page apart, which the hardware prefetcher does not follow. */
 enum { AHEAD = 12 };
 static void prefetch_rows(const tile_src *s, int row, int rows) {
     for (int r = row + AHEAD; r < MIN(row + AHEAD + rows, s->rows); r++) {
@@ -52,8 +52,8 @@ static void prefetch_rows(const tile_src *s, int row, int rows) {
 }
 
 typedef struct f32_block {
-    float room[4][ATT_TILE];
-    const float *at; /* the four rows, in room or in the source */
+    float buffer[4][ATT_TILE];
+    const float *at; /* the four rows, in buffer or in the source */
     int ld;
 } f32_block;
 
@@ -66,15 +66,15 @@ static void f32_rows4(f32_block *b, const tile_src *s, int r, int c, int cols) {
     }
     for (int i = 0; i < 4; i++) {
         int got = r + i < s->rows ? MAX(MIN(cols, s->cols - c), 0) : 0;
-        if (got > 0) CPU(to_f32)(s->dt, src_at(s, r + i, c), b->room[i], got);
-        memset(b->room[i] + got, 0, (size_t)(cols - got) * sizeof(float));
+        if (got > 0) CPU(to_f32)(s->dt, src_at(s, r + i, c), b->buffer[i], got);
+        memset(b->buffer[i] + got, 0, (size_t)(cols - got) * sizeof(float));
     }
-    b->at = b->room[0];
+    b->at = b->buffer[0];
     b->ld = ATT_TILE;
 }
 
-/* Source rows are the outer index, in panels of `panel`: four are transposed at a time. R is one
- * panel as wide as a tile. */
+/* Packs a source whose rows are the outer index into panels of `panel` rows, four rows at a time,
+ * transposed. R is one panel as wide as a tile. */
 static void f32_outer(float *to, const tile_src *s, int width, int panel) {
     f32_block block;
     int rows = (int)align_up((size_t)s->rows, TILE_F32_UNIT);
@@ -125,14 +125,14 @@ static void f32_right_inner(void *dst, const tile_src *s, int width) {
     }
 }
 
-static const void *f32_left_scores(void *room, const float *t, int keys, int queries) {
+static const void *f32_left_scores(void *buffer, const float *t, int keys, int queries) {
     for (int k = 0; k < keys; k += TILE_MR) CPU(tile_transpose)
-    ((float *)room + (size_t)k * ATT_TILE, TILE_MR, t + (size_t)k * ATT_TILE, ATT_TILE, TILE_MR,
+    ((float *)buffer + (size_t)k * ATT_TILE, TILE_MR, t + (size_t)k * ATT_TILE, ATT_TILE, TILE_MR,
      queries);
-    return room;
+    return buffer;
 }
-static const void *f32_right_scores(void *room, const float *t, int keys, int queries) {
-    (void)room, (void)keys, (void)queries;
+static const void *f32_right_scores(void *buffer, const float *t, int keys, int queries) {
+    (void)buffer, (void)keys, (void)queries;
     return t;
 }
 

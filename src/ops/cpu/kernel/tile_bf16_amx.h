@@ -1,6 +1,6 @@
-/* bf16 tiles for AMX, whose registers hold 16 rows of 64 bytes. R is in pairs, as it wants them, in
- * panels of 16 columns; L in blocks of 16 rows by 32 inner elements. Sums stay in the registers and
- * go straight to C. */
+/* bf16 tiles for AMX, whose registers hold 16 rows of 64 bytes. R is in pairs, as the instruction reads
+ * them, in panels of 16 columns; L in blocks of 16 rows by 32 inner elements. Sums stay in registers and
+ * are stored to C directly. */
 #include "tile_bf16_pairs.h"
 
 #include <stdalign.h>
@@ -47,12 +47,12 @@ static void amx_right_outer(void *dst, const tile_src *s, int width) {
 static void amx_right_inner(void *dst, const tile_src *s, int width) {
     bf16_inner(dst, s, width, AMX_ROWS);
 }
-static const void *amx_right_scores(void *room, const float *t, int keys, int queries) {
-    return bf16_turn_scores(room, t, keys, queries, AMX_ROWS);
+static const void *amx_right_scores(void *buffer, const float *t, int keys, int queries) {
+    return bf16_pack_scores(buffer, t, keys, queries, AMX_ROWS);
 }
 
-static const void *amx_left_scores(void *room, const float *t, int keys, int queries) {
-    uint16_t *to = room;
+static const void *amx_left_scores(void *buffer, const float *t, int keys, int queries) {
+    uint16_t *to = buffer;
     for (int k = 0; k < keys; k++) {
         for (int q = 0; q < queries; q += AMX_INNER) {
             const float *at = t + (size_t)k * ATT_TILE + q;
@@ -60,7 +60,7 @@ static const void *amx_left_scores(void *room, const float *t, int keys, int que
             _mm512_storeu_si512(to + amx_left_at(k, q, ATT_TILE), (__m512i)h);
         }
     }
-    return room;
+    return buffer;
 }
 
 /* All eight registers at full size; each thread needs its own configuration. */
@@ -78,8 +78,8 @@ static void amx_enter(void) {
     _tile_loadconfig(&config);
 }
 
-/* C[32, 32]: registers 0 to 3 are its quarters. l and r are at k0; blocks of both follow one
- * another 16 * 32 elements apart, and the second panel `panel` elements on. */
+/* C[32, 32]: registers 0 to 3 are its quarters. l and r start at k0; blocks of both are 16 * 32 elements
+ * apart, and the second panel is `panel` elements after the first. */
 static inline void amx_panel(const uint16_t *l, const uint16_t *r, int blocks, size_t panel,
                              float *c, int ldc, bool add) {
     int row = ldc * (int)sizeof *c;

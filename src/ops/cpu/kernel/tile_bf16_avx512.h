@@ -1,6 +1,6 @@
-/* bf16 tiles for VDPBF16PS, which adds products of two neighbouring k to fp32 sums: panels of 8
- * rows for L, whose pairs are broadcast, and of 32 columns, two vectors, for R. For processors that
- * have it and no AMX; those with AMX run it at half the rate of fp32. */
+/* bf16 tiles for VDPBF16PS, which adds the products of two adjacent k to fp32 sums: panels of 8 rows for
+ * L, whose pairs are broadcast, and of 32 columns, two vectors, for R. For processors that have it but no
+ * AMX; those with AMX run it at half the rate of fp32. */
 #include "tile_bf16_pairs.h"
 
 enum { BF16_LEFT = 8, BF16_RIGHT = 32 };
@@ -17,12 +17,12 @@ static void bf16_right_outer(void *dst, const tile_src *s, int width) {
 static void bf16_right_inner(void *dst, const tile_src *s, int width) {
     bf16_inner(dst, s, width, BF16_RIGHT);
 }
-static const void *bf16_right_scores(void *room, const float *t, int keys, int queries) {
-    return bf16_turn_scores(room, t, keys, queries, BF16_RIGHT);
+static const void *bf16_right_scores(void *buffer, const float *t, int keys, int queries) {
+    return bf16_pack_scores(buffer, t, keys, queries, BF16_RIGHT);
 }
 
-static const void *bf16_left_scores(void *room, const float *t, int keys, int queries) {
-    uint16_t *to = room;
+static const void *bf16_left_scores(void *buffer, const float *t, int keys, int queries) {
+    uint16_t *to = buffer;
     for (int k = 0; k < keys; k++) {
         for (int q = 0; q < queries; q += 16) {
             uint16_t half[16];
@@ -32,7 +32,7 @@ static const void *bf16_left_scores(void *room, const float *t, int keys, int qu
                 memcpy(to + bf16_at(k, q + i, ATT_TILE, BF16_LEFT), half + i, 4);
         }
     }
-    return room;
+    return buffer;
 }
 
 /* C[8, 32]: 16 sums. */

@@ -1,15 +1,15 @@
 /* bf16 tiles for BFMMLA, which multiplies 2x4 by 4x2. Both operands have the layout
  *     [outer / 8][inner / 4][8 outer][4 inner]
- * so that a panel of 8 rows of L, or 8 columns of R, is read straight through. Sums are fp32. */
+ * so that a panel of 8 rows of L, or 8 columns of R, is read sequentially. Sums are fp32. */
 enum { BF16_PANEL = 8, BF16_STEP = 4, BF16_UNIT = 16 };
 
-/* Where the group of 4 inner elements at k of outer index `at` lies; `inner` as in tile_job. */
+/* @return the index of the group of 4 inner elements at k of outer index `at`; `inner` as in tile_job. */
 static inline size_t bf16_at(int at, int k, int inner) {
     return (size_t)(at / BF16_PANEL) * BF16_PANEL * inner + (size_t)k * BF16_PANEL +
            (size_t)(at % BF16_PANEL) * BF16_STEP;
 }
 
-/* The source's rows are outer: its row is cut into fours. */
+/* The source's rows are outer: each row is split into groups of four. */
 static void bf16_outer(void *dst, const tile_src *s, int width) {
     uint16_t *to = dst;
     int rows = (int)align_up(s->rows, BF16_UNIT), whole = s->cols / BF16_STEP * BF16_STEP;
@@ -67,8 +67,8 @@ static inline uint16x8_t bf16_of8(const float *x) {
     return vreinterpretq_u16_bf16(h);
 }
 
-static const void *bf16_left_scores(void *room, const float *t, int keys, int queries) {
-    uint16_t *to = room;
+static const void *bf16_left_scores(void *buffer, const float *t, int keys, int queries) {
+    uint16_t *to = buffer;
     for (int k = 0; k < keys; k++) {
         for (int q = 0; q < queries; q += 8) {
             uint16x8_t h = bf16_of8(t + (size_t)k * ATT_TILE + q);
@@ -76,11 +76,11 @@ static const void *bf16_left_scores(void *room, const float *t, int keys, int qu
             vst1_u16(to + bf16_at(k, q + 4, ATT_TILE), vget_high_u16(h));
         }
     }
-    return room;
+    return buffer;
 }
 
-static const void *bf16_right_scores(void *room, const float *t, int keys, int queries) {
-    uint16_t *to = room;
+static const void *bf16_right_scores(void *buffer, const float *t, int keys, int queries) {
+    uint16_t *to = buffer;
     for (int k = 0; k < keys; k += BF16_STEP) {
         for (int q = 0; q < queries; q += BF16_PANEL) {
             uint16x8_t x[BF16_STEP];
@@ -89,7 +89,7 @@ static const void *bf16_right_scores(void *room, const float *t, int keys, int q
             bf16_zip4(to + bf16_at(q, k, ATT_TILE), x);
         }
     }
-    return room;
+    return buffer;
 }
 
 /* C[8, 8]: 16 sums of 2 x 2. */

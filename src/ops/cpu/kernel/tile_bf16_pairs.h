@@ -1,16 +1,16 @@
-/* Operands in pairs of bf16, as x86 multiplies them: two neighbouring k side by side,
+/* Operands in pairs of bf16, as x86 multiplies them: two adjacent k side by side,
  *     [outer / panel][inner / 2][panel outer][2 inner]                                       */
 #include <immintrin.h>
 
 enum { BF16_STEP = 2, BF16_UNIT = 32 };
 
-/* Where the pair of inner elements at k of outer index `at` lies; `inner` as in tile_job. */
+/* @return the index of the pair of inner elements at k of outer index `at`; `inner` as in tile_job. */
 static inline size_t bf16_at(int at, int k, int inner, int panel) {
     return (size_t)(at / panel) * panel * inner + (size_t)k * panel +
            (size_t)(at % panel) * BF16_STEP;
 }
 
-/* The source's rows are outer: its row is cut into pairs. */
+/* The source's rows are outer: each row is split into pairs. */
 static inline void bf16_outer(uint16_t *to, const tile_src *s, int width, int panel) {
     int rows = (int)align_up((size_t)s->rows, BF16_UNIT);
     for (int r = 0; r < rows; r++) {
@@ -49,10 +49,10 @@ static inline void bf16_inner(uint16_t *to, const tile_src *s, int width, int pa
         }
     }
 }
-/* A score tile as R: its rows, keys, are inner. */
-static inline const void *bf16_turn_scores(void *room, const float *t, int keys, int queries,
+/* Packs a score tile as R: its rows, keys, are inner. */
+static inline const void *bf16_pack_scores(void *buffer, const float *t, int keys, int queries,
                                            int panel) {
-    uint16_t *to = room;
+    uint16_t *to = buffer;
     for (int k = 0; k < keys; k += BF16_STEP) {
         for (int q = 0; q < queries; q += 16) {
             const float *at = t + (size_t)k * ATT_TILE + q;
@@ -63,5 +63,5 @@ static inline const void *bf16_turn_scores(void *room, const float *t, int keys,
             _mm512_storeu_si512(to + bf16_at(q, k, ATT_TILE, panel), _mm512_or_si512(low, high));
         }
     }
-    return room;
+    return buffer;
 }

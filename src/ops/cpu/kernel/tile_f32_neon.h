@@ -1,9 +1,9 @@
-/* C[8, 8] of an fp32 product in NEON. L is [k][8]: two loads, whose lanes feed the multiply-adds.
- * 16 sums hide their latency and leave registers over; more of them measured no faster. */
+/* C[8, 8] of an fp32 GEMM in NEON. L is [k][8]: two loads, whose lanes feed the multiply-adds. 16 sums
+ * hide their latency and leave registers free; more of them measured no faster. */
 #include <arm_neon.h>
 
 enum { TILE_MR = 8, TILE_NR = 8, TILE_F32_UNIT = 16 };
-/* The next panel of a tile of 64: at head size 128 tiles outgrow the first cache, 4% gained. */
+/* Prefetches the next panel of a tile of 64: at head size 128 tiles exceed L1; 4% faster. */
 enum { AHEAD_OF_L = 512 };
 
 #define F32_ROW(i, x, lane)                                                                        \

@@ -1,6 +1,6 @@
-/* C[TILE_MR, TILE_NR] of an fp32 product in the compiler's own vectors: a row of L, [k][TILE_MR],
- * of scalars times two vectors of R. Enough sums are in flight to hide the latency of multiply-add
- * within the registers there are: 32 of them with AVX-512, 16 before. */
+/* C[TILE_MR, TILE_NR] of an fp32 GEMM in the compiler's vector types: a row of L, [k][TILE_MR], of scalars
+ * times two vectors of R. Enough sums are in flight to hide the latency of multiply-add, within the
+ * registers there are: 32 with AVX-512, 16 without. */
 enum {
     TILE_MR = VEC == 16 ? 8 : 4,
     TILE_NR = 2 * VEC,
