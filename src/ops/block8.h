@@ -1,22 +1,22 @@
-/* block8: moments in a byte an element. Depends on util.
+/* block8: optimizer moments in one byte per element. Depends on util.
  *
- * A block of 256 elements shares an fp32 scale, its largest magnitude. A byte says an element as a
- * part of the scale, as a small float with 3 bits of mantissa, so that neighbours differ by 6 to
- * 12 % wherever they lie:
+ * A block of 256 elements shares an fp32 scale, its largest magnitude. A byte encodes an element as a
+ * fraction of the scale: a small float with 3 bits of mantissa, so that adjacent codes differ by 6 to
+ * 12 % everywhere in the range:
  *
- *     unsigned (second moments)   0..255: from 2^-31.75 up to 1, 8 values an octave
+ *     unsigned (second moments)   0..255: from 2^-31.75 up to 1, 8 values per octave
  *     signed (first moments)      bit 7 the sign, below it 0: zero;  1..127: 2^-15.75 up to 1
  *
  * The square of the signed range is the unsigned one, as the moments are. Values are rounded to the
- * nearest code. Unsigned there is no zero: a denominator may come out too large, never nothing.
- * (Rounding by chance, without bias, was tried: over 1000 steps its noise cost more than the bias
+ * nearest code. The unsigned form has no zero: a denominator may come out too large, but never 0.
+ * (Stochastic rounding, which has no bias, was tried: over 1000 steps its noise cost more than the bias
  * it saved.)
  *
- * Memory of n elements: ceil(n / 256) * 256 codes, then one fp32 scale a block.
+ * Memory of n elements: ceil(n / 256) * 256 codes, then one fp32 scale per block.
  *
- * The largest element of a block always has the largest code, so decoding and encoding again
- * finds the same scale and the same codes. A scale below BLOCK8_TINY is taken as 0:
- * there decoded values would lose bits, and beside any eps they vanish anyway.
+ * The largest element of a block always has the largest code, so that decoding and encoding again yields
+ * the same scale and the same codes. A scale below BLOCK8_TINY is stored as 0: its decoded values would
+ * lose bits, and compared with any eps they vanish anyway.
  */
 #ifndef INGOT_OPS_BLOCK8_H
 #define INGOT_OPS_BLOCK8_H
@@ -48,9 +48,9 @@ static inline float block8_float(uint32_t u) {
     return x;
 }
 
-/* The largest magnitude of a block, 0 when tiny; a NaN shows. */
+/* @return the largest magnitude of a block; 0 when below BLOCK8_TINY, NaN when one element is NaN. */
 static inline float block8_scale(const float *x) {
-    uint32_t most = 0; /* the bits of magnitudes are ordered as they are */
+    uint32_t most = 0; /* magnitudes are ordered as their bits */
     for (int k = 0; k < BLOCK8; k++) {
         uint32_t size = block8_bits(x[k]) & 0x7fffffffu;
         most = size > most ? size : most;
@@ -58,12 +58,12 @@ static inline float block8_scale(const float *x) {
     return most < block8_bits(BLOCK8_TINY) ? 0 : block8_float(most);
 }
 
-/* The bits of code 0 as a part of the scale: signed, what would be there if zero were not. */
+/* @return the bits of the fraction that code 0 encodes (signed: would encode, if it were not zero). */
 static inline uint32_t block8_base(bool sign) {
     return BLOCK8_ONE - ((sign ? 127u : 255u) << BLOCK8_SHIFT);
 }
 
-/* Encodes a block of 256 elements: what lies beyond the end is 0. */
+/* Encodes a block of 256 elements; those past the end of the tensor must be 0. */
 static inline void block8_pack(const float *__restrict x, bool sign, uint8_t *__restrict code,
                                float *__restrict scale) {
     const uint32_t base = block8_base(sign), half = (uint32_t)1 << (BLOCK8_SHIFT - 1);

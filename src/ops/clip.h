@@ -1,12 +1,13 @@
-/* clip: what a step may do with its gradient, from the sum of its squares. Runs where the gradient
- * lies, on the CPU and in CUDA kernels alike: nobody waits for the norm. Depends on ops.
+/* clip: from the sum of squares of a gradient to the step state: whether the update runs, how gradients
+ * are scaled, and the next loss scale. Runs where the gradient lies, on the CPU and in CUDA kernels alike,
+ * so that the host never waits for the norm. Depends on ops.
  *
  *     norm = sqrt(sum) / loss scale
  *     not finite:  skip the update; the loss scale halves
  *     finite:      gradients are multiplied by min(1, max_norm / norm) / loss scale; after
  *                  `interval` such steps in a row the loss scale doubles
  *
- * The loss scale stays within [1, 2^32]. interval 0: there is none, and it stays what it is. */
+ * The loss scale stays within [1, 2^32]. interval 0: there is no loss scaling, and it does not change. */
 #ifndef INGOT_OPS_CLIP_H
 #define INGOT_OPS_CLIP_H
 
@@ -20,7 +21,7 @@
 #define CLIP_FUNCTION static inline
 #endif
 
-/* What to multiply a gradient of this norm with; max_norm 0: never shorter. */
+/* @return the factor that clips a gradient of this norm to max_norm; max_norm 0: no clipping. */
 CLIP_FUNCTION double clip_factor(double norm, double max_norm) {
     return max_norm > 0 && norm > max_norm ? max_norm / norm : 1;
 }
@@ -29,7 +30,7 @@ CLIP_FUNCTION void clip_state(step_state *s, const float *sum, float max_norm, i
     const float least = 1, most = 4294967296.0f;
     float scale = s->loss_scale > 0 ? s->loss_scale : 1;
     double norm = sqrt((double)sum[0] + sum[1]) / scale;
-    bool good = isfinite(norm) && norm <= 3.4e38; /* as it is told: in fp32 */
+    bool good = isfinite(norm) && norm <= 3.4e38; /* also as the fp32 that is reported */
     s->norm = (float)norm;
     s->skip = !good;
     s->grad_scale = 0;

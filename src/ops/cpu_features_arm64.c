@@ -1,9 +1,10 @@
+/* Instruction sets of arm64, from the capability bits that the kernel passes to every process. */
 #include "ops/cpu_features.h"
 
 #include <string.h>
 #include <sys/auxv.h>
 
-/* As the kernel's asm/hwcap.h numbers them; older headers lack the second. */
+/* Bits of the kernel's asm/hwcap.h; older headers lack the last. */
 enum { CAP_FPHP = 1 << 9, CAP_ASIMDHP = 1 << 10, CAP2_BF16 = 1 << 14 };
 
 static bool always(void) { return true; }

@@ -1,4 +1,4 @@
-/* An architecture with no instruction sets of ours: plain C, which any compiler's target runs. */
+/* Other architectures: plain C only. */
 #include "ops/cpu_features.h"
 
 #include <string.h>

@@ -1,5 +1,5 @@
-/* A set is usable when the processor has the instructions (cpuid) and the system saves their
- * registers (XCR0). Linux lends the AMX tile registers only to processes that ask. */
+/* Instruction sets of x86. A set is usable when the processor has the instructions (cpuid) and the system
+ * saves their registers (XCR0). Linux grants the AMX tile registers only to processes that request them. */
 #include "ops/cpu_features.h"
 
 #include <cpuid.h>
@@ -31,7 +31,7 @@ static const feature avx512[] = {
 static const feature avx512_bf16[] = { { 7, 1, EAX, 5 } };
 static const feature amx[] = { { 7, 0, EDX, 22 }, { 7, 0, EDX, 24 } }; /* bf16, tile */
 
-/* Each set needs its own features and all of those above it. */
+/* Each set needs its own features and those of all rows above it. */
 static const struct level {
     const char *isa;
     const feature *need;
@@ -48,7 +48,7 @@ static const struct level {
 static bool has_feature(const feature *f) {
     uint32_t r[4] = { 0 };
     if (__get_cpuid_max(0, NULL) < f->leaf) return false;
-    if (f->subleaf) { /* leaf 7 says how many subleaves it has */
+    if (f->subleaf) { /* leaf 7 reports how many subleaves it has */
         __cpuid_count(f->leaf, 0, r[EAX], r[EBX], r[ECX], r[EDX]);
         if (r[EAX] < f->subleaf) return false;
     }
@@ -64,7 +64,7 @@ static bool saves_state(uint32_t state) {
     return (low & state) == state;
 }
 
-static bool may_use_tiles(void) {
+static bool request_tiles(void) {
     enum { ARCH_REQ_XCOMP_PERM = 0x1023, XFEATURE_XTILEDATA = 18 };
     return syscall(SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA) == 0;
 }
@@ -74,7 +74,7 @@ bool cpu_has_isa(const char *isa) {
         for (int f = 0; f < levels[i].count; f++)
             if (!has_feature(&levels[i].need[f])) return false;
         if (!saves_state(levels[i].state)) return false;
-        if (levels[i].state == STATE_AMX && !may_use_tiles()) return false;
+        if (levels[i].state == STATE_AMX && !request_tiles()) return false;
         if (!strcmp(levels[i].isa, isa)) return true;
     }
     return false;

@@ -1,4 +1,4 @@
-/* A build without CUDA has no GPU backend. */
+/* Replaces ops/cuda in a build without CUDA: every call is an error that says so. */
 #include "ops/ops.h"
 
 int ops_cuda_count(void) { return 0; }

@@ -1,17 +1,17 @@
 /* fp8: how tensors are scaled into eight bits. Depends on tensor.
  *
- * A tensor is stored as x * scale, rounded to e4m3 (values) or e5m2 (gradients). Scales are powers
- * of two: the multiplication is exact, so that a value is rounded once and alike on every backend,
- * and a scale does not follow every flicker of the largest value.
+ * A tensor is stored as x * scale, rounded to e4m3 (values) or e5m2 (gradients). Scales are powers of two:
+ * the multiplication is exact, so that a value is rounded only once and identically on every backend, and
+ * a scale does not follow every small change of the largest value.
  *
- * What is known of one tensor (a *site*: an operand of one linear layer) is a row of floats:
+ * The scale and history of one tensor (a *site*: an operand of one linear layer) are a row of floats:
  *
  *     | unscale | scale | amax | top | amax of the last 16 steps, the latest first |
  *
- * Rows are aligned to 16 bytes, as cuBLASLt wants the address of `unscale`.
+ * Rows are aligned to 16 bytes, which cuBLASLt requires of the address of `unscale`.
  *
- * All zero is a cold row, whose scale comes from the first tensor that is quantised with it. A
- * tensor of zeros leaves it cold.
+ * A row of zeros has no scale yet; the first tensor that is quantized with it sets one. A tensor of zeros
+ * does not.
  */
 #ifndef INGOT_OPS_FP8_H
 #define INGOT_OPS_FP8_H
@@ -26,13 +26,13 @@
 
 typedef enum {
     FP8_OFF,
-    FP8_CURRENT, /* the scale of this very tensor, which is read twice */
-    FP8_DELAYED  /* of the largest value in the last steps; fixed within a step */
+    FP8_CURRENT, /* the scale follows from this very tensor, which is read twice */
+    FP8_DELAYED  /* from the largest value of the last steps; fixed within a step */
 } fp8_recipe;
 
 enum {
-    FP8_UNSCALE, /* the inverse of scale, for products */
-    FP8_SCALE,   /* what values are multiplied by; 0: cold */
+    FP8_UNSCALE, /* the inverse of scale, for GEMMs */
+    FP8_SCALE,   /* what values are multiplied by; 0: none yet */
     FP8_AMAX,    /* largest finite magnitude: since the step began (delayed), or of the tensor */
     FP8_TOP,     /* largest value of the format */
     FP8_HISTORY,
@@ -45,8 +45,8 @@ enum { FP8_X, FP8_W, FP8_DY, FP8_OPERANDS };
 
 static inline float fp8_top(dtype dt) { return dt == DT_E5M2 ? 57344.0f : 448.0f; }
 
-/* The largest power of two that takes amax to no more than `top`; 0 where amax is. From 2^-50 down
- * it grows no further, so that the inverses of two scales can be multiplied. */
+/* @return the largest power of two with amax * scale <= top; 0 where amax is 0. Below 2^-50 of amax it
+ * grows no further, so that the inverses of two scales can be multiplied. */
 static inline FP8_BOTH float fp8_scale(float amax, float top) {
     union {
         float f;
@@ -62,7 +62,7 @@ static inline FP8_BOTH void fp8_set_scale(float *row, float scale) {
     row[FP8_UNSCALE] = scale > 0 ? 1 / scale : 0;
 }
 
-/* A step begins: what the last one saw joins the history, and the scale follows from all of it. */
+/* Begins a step: adds the amax of the last one to the history and computes the scale from all of it. */
 static inline FP8_BOTH void fp8_commit_row(float *row) {
     float most = row[FP8_AMAX], *history = row + FP8_HISTORY;
     for (int i = FP8_STEPS - 1; i > 0; i--) {

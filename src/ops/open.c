@@ -1,4 +1,4 @@
-/* The backend a user asked for. */
+/* Opens the backend that a configuration selects. */
 #include "ops/ops.h"
 
 static err open_cpu(const char *isa, const op_backend **out) {
@@ -22,5 +22,5 @@ err ops_open(const ops_choice *c, const op_backend **out) {
 }
 
 void ops_close(const op_backend *b) {
-    if (b && b->device) ops_cuda_close((op_backend *)b); /* made by ops_open */
+    if (b && b->device) ops_cuda_close((op_backend *)b); /* ops_open allocated it */
 }

@@ -1,4 +1,4 @@
-/* Calls: whether a backend can make one, what it needs, what it costs; the peak it is measured by. */
+/* Calls of ops: whether a backend supports one, its workspace, its cost; and the measured peak rate. */
 #include "ops/op_table.h"
 
 #include <math.h>
@@ -32,11 +32,12 @@ size_t ops_workspace(const op_backend *b, const op_call *c, int threads) {
     return impl->workspace ? impl->workspace(b, c, threads) : 0;
 }
 
-/* ---- what a call costs ------------------------------------------------------------------------- */
+/* ---- the cost of a call ------------------------------------------------------------------------ */
 
 static double count_of(const tensor *t) { return t->dt == DT_NONE ? 0 : (double)tensor_count(t); }
 
-/* Of a GEMM a[m,k] b[k,n] = c[m,n], however the three lie: m k n is the root of their counts. */
+/* FLOPs of a GEMM a[m,k] b[k,n] = c[m,n] from element counts, whichever are transposed: m k n is the
+ * square root of the product of the three counts. */
 static double gemm_flops(double a, double b, double c) { return 2 * sqrt(a * b * c); }
 
 static double attention_scores(const op_call *c) {
@@ -79,7 +80,7 @@ op_work ops_work(const op_call *c) {
     return (op_work){ call_flops(c, cost), call_bytes(c, cost) };
 }
 
-/* ---- peak ---------------------------------------------------------------------------------------- */
+/* ---- peak rate --------------------------------------------------------------------------------- */
 
 typedef struct burn_run {
     const op_backend *b;
@@ -98,7 +99,8 @@ double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
     int threads = pool_size(p);
     burn_run r = { b, dt, 20000, mem_alloc((size_t)threads * sizeof(double)) };
     double best = 0;
-    for (int rep = 0; rep < 6; rep++) { /* the best: other processes only ever slow it down */
+    for (int rep = 0; rep < 6;
+         rep++) { /* the best of several: other processes only ever slow it down */
         double start = time_now(), done = 0;
         pool_run(p, threads, burn_task, &r);
         double seconds = time_now() - start;

@@ -27,25 +27,25 @@
 #include "ops/fp8.h"
 #include "tensor/tensor.h"
 
-/* An op of the table (op_table.h). Only who names ops or reads their rows includes that table, so that
- * a new row does not rebuild the tree. */
+/* An op of the table (op_table.h). Only code that names ops or reads their rows includes that table, so
+ * that a new row does not rebuild the tree. */
 typedef int op_code;
 const char *op_name(op_code op);
 int op_count(void);
 
 typedef enum { ACT_GELU_TANH, ACT_GELU_ERF } act_kind;
 
-/* What is fixed when an op is recorded. Only the member an op documents is read. */
+/* What is fixed when an op is recorded. An op reads only the members that its row in ops.def lists. */
 typedef struct op_attr {
     float eps;    /* norms */
     act_kind act; /* LINEAR_GELU, GELU */
     struct {
         int q, kv, dim; /* local query heads, key/value heads, head size */
         int rot;        /* ROPE: rotated dims of each head, even */
-        int window;     /* attention: 0 none */
-        int seq;        /* attention: tokens in a row, which no document crosses; 0: not known */
+        int window;     /* attention: keys that a query sees at most; 0: no limit */
+        int seq;        /* attention: tokens per row, which no document crosses; 0: unknown */
         bool documents; /* attention: rows may hold several documents */
-        float scale;    /* attention: of the scores */
+        float scale;    /* attention: multiplies the scores */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
     struct {
@@ -61,22 +61,23 @@ typedef struct op_attr {
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;
-        /* Weights in bf16: which bucket, and which of its elements is the first: with the step they
-         * decide how each is rounded. */
+        /* Weights in bf16: the bucket, and the index of the first element in it. Together with the
+         * step they determine the stochastic rounding. */
         uint32_t site;
         int64_t first;
-        bool host_state; /* moments lie in host memory, behind a slow bus */
+        bool host_state; /* moments lie in host memory, which a device reaches over the bus */
     } update;
     struct {
         float factor, eps;
     } agc;
     struct {
-        int64_t growth_interval; /* good steps before the loss scale doubles; 0: it has none */
+        int64_t
+            growth_interval; /* finite steps before the loss scale doubles; 0: no loss scaling */
     } clip;
     struct {
         fp8_recipe recipe; /* QUANTIZE; of a recorded LINEAR: to be rewritten by fp8.c */
-        bool given;        /* QUANTIZE: with the row's scale as it is */
-        int site;          /* recorded LINEAR: which of the program's */
+        bool given;        /* QUANTIZE: use the row's scale as it is */
+        int site;          /* recorded LINEAR: its number within the program */
     } fp8;
     struct {
         uint32_t axes; /* set of mesh_axis bits */
@@ -84,19 +85,20 @@ typedef struct op_attr {
     } comm;
 } op_attr;
 
-/* What kernels make of a step and the next one reads. The host sees it late: it never waits. */
+/* Written by the kernels of a step and read by those of the next. The host reads a copy later, and never
+ * waits for it. */
 typedef struct step_state {
-    float loss_scale; /* of the losses under way; 0: none, as 1 */
+    float loss_scale; /* of the current step's losses; 0: no loss scaling, as 1 */
     float norm;       /* of the last step's gradient, without the loss scale */
     float grad_scale; /* clipping and the loss scale's inverse: multiplies every gradient */
     int32_t skip;     /* the norm was not finite: updates do nothing */
-    int64_t count;    /* updates done, this one too: bias corrections follow from it */
+    int64_t count;    /* updates so far, including this one: for bias correction */
     int64_t good;     /* steps in a row that were not skipped, for the loss scale */
 } step_state;
 
-/* What changes from step to step: one block, read by kernels. The host writes all of it but `now`,
- * before a step's calls are queued: `update` before those of the update, the rest before a microbatch,
- * when the update before it may still be reading. */
+/* What changes from step to step: one block, read by kernels. The host writes all of it but `now`, before
+ * the calls that read it are queued: `update` before those of the update, the rest before a microbatch,
+ * while the previous update may still be reading its part. */
 typedef struct step_block {
     float loss_grad; /* d(sum of token losses): 1 / valid targets of the global batch */
     rng_key dropout; /* key of this step's dropout masks */
@@ -108,7 +110,7 @@ typedef struct step_block {
     step_state now;
 } step_block;
 
-/* What a call needs from its surroundings. */
+/* The environment of a call. */
 typedef struct op_run {
     pool *pool; /* NULL: the caller's thread alone */
     void *workspace;
@@ -134,25 +136,25 @@ typedef struct op_ticket {
     size_t bytes, capacity;
 } op_ticket;
 
-/* The memory kernels work on, and the queue their calls go through, in order. A NULL device is the
- * CPU: the process's own memory, and calls that are done when they return. */
+/* The memory that kernels work on, and the queue that runs their calls in order. A NULL device is the CPU:
+ * the process's own memory, and calls that are complete when they return. */
 enum { OP_ALL_EVENTS = -1 };
 typedef struct op_device {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
-    /* Memory of the host that kernels reach too, over the bus: zeroed. */
+    /* Host memory that kernels can also reach, over the bus; zeroed. */
     err (*map_host)(void *context, size_t bytes, void **out);
     void (*unmap_host)(void *context, void *p, size_t bytes);
     /* Host to device; the bytes at `from` are read before it returns. */
     void (*put)(void *context, void *to, const void *from, size_t bytes);
     /* Device to host; waits. */
     err (*get)(void *context, void *to, const void *from, size_t bytes);
-    /* Device to host, queued: what lies at `from` when the queue gets there. `take` waits for it
-     * alone. A ticket keeps its memory from one use to the next, until it is dropped. */
+    /* Device to host: fetch queues a copy of the bytes at `from`; take waits for that copy alone. A
+     * ticket keeps its memory from one use to the next; drop frees it. */
     void (*fetch)(void *context, op_ticket *t, const void *from, size_t bytes);
     err (*take)(void *context, op_ticket *t, void *to);
     void (*drop)(void *context, op_ticket *t);
-    /* Waits for all that was queued. @return the first fault since the last call. */
+    /* Waits for everything queued. @return the first error since the last call. */
     err (*sync)(void *context);
     /* Calls between record_begin and record_end are recorded into a graph, not run; replay queues them
      * all as one. record_end returns NULL when they could not be recorded; none of them ran then. */
@@ -190,7 +192,7 @@ struct op_backend {
     const op_device *device;
     void *context;
     const op_impl *impl; /* [op_count()] */
-    /* Multiply-adds of this type on registers alone, on the calling thread. @return operations. */
+    /* Multiply-adds of this type on registers only, on the calling thread. @return FLOPs done. */
     double (*burn)(dtype dt, int64_t rounds);
 };
 
@@ -204,36 +206,36 @@ const op_backend *ops_cpu(const char *isa);
 const char *ops_cpu_isa(int i);
 
 /* ---- NVIDIA GPUs --------------------------------------------------------------------------
- * Kernels queue their work and return; op_device moves memory and waits. */
-int ops_cuda_count(void); /* GPUs here; 0 also in a build without CUDA */
-/* @return OK when GPU `number` is there; else why it is not, with the remedy. */
+ * Kernels queue their work and return; op_device copies memory and waits. */
+int ops_cuda_count(void); /* GPUs of this machine; 0 also in a build without CUDA */
+/* @return OK when GPU `number` exists; else an error that says why not, with the remedy. */
 err ops_cuda_check(int number) MUST_USE;
 typedef struct ops_gpu_info {
     char name[256], blas[32], dnn[32]; /* blas, dnn: versions of the libraries */
-    char driver[32];                   /* version of the kernel's module; "" when it does not say */
+    char driver[32];                   /* version of the kernel module; "": unknown */
     int sms, capability;               /* streaming multiprocessors; 90 for capability 9.0 */
     int driver_cuda, runtime;          /* versions as CUDA writes them: 13000 */
     double memory, free_memory;        /* bytes */
 } ops_gpu_info;
 err ops_cuda_describe(int number, ops_gpu_info *out) MUST_USE;
-/* What a GPU reaches, measured in a second or two; NaN where it cannot be. */
+/* Measured rates of a GPU, taken in a second or two; NaN where one cannot be measured. */
 typedef struct ops_gpu_speed {
-    double copy;                        /* bytes read and written a second, on the device */
-    double to_device, to_host;          /* bytes a second, from and to pinned memory */
-    double fp32, tf32, bf16, fp16, fp8; /* operations a second of a large product */
+    double copy;                        /* bytes read plus written per second, on the device */
+    double to_device, to_host;          /* bytes per second, from and to pinned memory */
+    double fp32, tf32, bf16, fp16, fp8; /* FLOP/s of a large GEMM */
 } ops_gpu_speed;
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) MUST_USE;
 enum {
-    OPS_DETERMINISTIC = 1, /* the same bits in every run, at its cost */
-    OPS_TF32 = 2           /* fp32 products on tensor cores: operands rounded to 10 bits */
+    OPS_DETERMINISTIC = 1, /* results are bit-exact from run to run; slower */
+    OPS_TF32 = 2           /* fp32 GEMMs on tensor cores, with operands rounded to 10 bits */
 };
 err ops_cuda_open(int number, int flags, op_backend **out) MUST_USE;
 void ops_cuda_close(op_backend *b); /* takes NULL */
 
-/* ---- what computes: by choice, for all who run programs -------------------------------------- */
+/* ---- choosing a backend ---------------------------------------------------------------------- */
 typedef enum { OPS_AUTO, OPS_CPU, OPS_CUDA } ops_kind;
 typedef struct ops_choice {
-    ops_kind kind;      /* auto: that GPU where there is one, else the CPU */
+    ops_kind kind;      /* auto: the GPU `index` if it exists, else the CPU */
     int index;          /* which GPU, from 0 */
     bool deterministic; /* GPU: as in ops_cuda_open */
     bool tf32;          /* GPU: as in ops_cuda_open */
@@ -242,16 +244,16 @@ typedef struct ops_choice {
 err ops_open(const ops_choice *c, const op_backend **out) MUST_USE;
 void ops_close(const op_backend *b); /* takes NULL */
 
-/* Floating-point operations a second that products of this type can reach with these threads, as
- * measured in some milliseconds: what MFU is a share of. */
+/* @return the floating-point operations per second that GEMMs of this type can reach with these threads,
+ * measured in some milliseconds: MFU is relative to it. */
 double ops_peak_flops(const op_backend *b, dtype dt, pool *p);
 
 /* @return OK when the backend can run this call; else an error that names op, backend and what is
- * missing. Plans ask before anything runs. */
+ * missing. Plans check every call before anything runs. */
 err ops_check(const op_backend *b, const op_call *c) MUST_USE;
 void ops_run(const op_backend *b, const op_call *c);
-/* What a call does, by its shapes alone: floating point operations of its GEMMs (attention counted
- * causal), bytes of its operands, each moved once. */
+/* The work of a call, from its shapes alone: floating-point operations of its GEMMs (attention counted
+ * causal), and bytes of its operands, each moved once. */
 typedef struct op_work {
     double flops, bytes;
 } op_work;

@@ -1,4 +1,4 @@
-/* The table of this instruction set's kernels. */
+/* The backend of one instruction set: its table of kernels. */
 #include "kernel/kernel_internal.h"
 #include "ops/op_table.h"
 
@@ -52,7 +52,7 @@ static const op_impl impls[OP_COUNT] = {
     [OP_AGC] = { CPU(agc), NULL, ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
 };
 
-static double burn(dtype dt, int64_t rounds) {
+static double burn_flops(dtype dt, int64_t rounds) {
     const gemm_kernel *k = dt == DT_BF16 ? CPU(gemm_bf16_kernel) : &CPU(gemm_f32_kernel);
     if (k->enter) k->enter();
     double done = k->burn(rounds);
@@ -68,5 +68,5 @@ const op_backend CPU(backend) = {
     .name = CPU_STRING(CPU_ISA),
     .bf16_gemm = CPU_BF16_GEMM,
     .impl = impls,
-    .burn = burn,
+    .burn = burn_flops,
 };

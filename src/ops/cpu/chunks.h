@@ -1,9 +1,8 @@
-/* How the bandwidth-bound ops are cut into tasks and blocks.
+/* How the bandwidth-bound ops are split into tasks and blocks.
  *
- * A task is a run of rows (or elements) whose size depends on the shape alone, so that sums come
- * out in the same order whatever the number of threads. Inside a task, operands that are not fp32
- * pass through fp32 blocks small enough to stay in the first-level cache; fp32 operands are used
- * where they lie.
+ * A task is a range of rows (or elements) whose size depends on the shape alone, so that sums have the same
+ * order for any number of threads. Inside a task, operands that are not fp32 are converted to fp32 in
+ * blocks small enough to stay in L1; fp32 operands are used in place.
  */
 #ifndef INGOT_OPS_CPU_CHUNKS_H
 #define INGOT_OPS_CPU_CHUNKS_H
@@ -11,8 +10,8 @@
 #include "cpu_internal.h"
 
 enum {
-    BLOCK = 512,               /* elements converted at a time: 2 KiB of fp32 a buffer */
-    TASK_ELEMENTS = 16 * 1024, /* enough work to pay for handing a task out */
+    BLOCK = 512,               /* elements converted at a time: 2 KiB of fp32 per buffer */
+    TASK_ELEMENTS = 16 * 1024, /* enough work to outweigh the cost of starting a task */
 };
 
 typedef struct span {
@@ -20,19 +19,19 @@ typedef struct span {
 } span;
 
 static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-/* The i-th piece of [0, n) cut every `each`. */
+/* The i-th range of [0, n) split into ranges of `each`. */
 static inline span span_of(int64_t i, int64_t each, int64_t n) {
     return (span){ i * each, MIN((i + 1) * each, n) };
 }
 static inline int64_t rows_per_task(int64_t cols) { return MAX(1, TASK_ELEMENTS / MAX(cols, 1)); }
 
-/* Elements [at, at + n) of a tensor as fp32: where they lie, or converted into tmp. */
+/* @return elements [at, at + n) of a tensor as fp32: in place, or converted into tmp. */
 static inline const float *elems_get(const tensor *t, int64_t at, int64_t n, float *tmp) {
     if (t->dt == DT_F32) return (const float *)t->data + at;
     CPU(to_f32)(t->dt, (const char *)t->data + (size_t)at * dt_size(t->dt), tmp, n);
     return tmp;
 }
-/* Where to compute elements [at, ...): in the tensor when fp32, else tmp; elems_put finishes. */
+/* @return where to compute elements [at, ...): the tensor when fp32, else tmp; then call elems_put. */
 static inline float *elems_at(const tensor *t, int64_t at, float *tmp) {
     return t->dt == DT_F32 ? (float *)t->data + at : tmp;
 }

@@ -1,6 +1,6 @@
 /* What the CPU ops share. Every file of this folder but ops_cpu.c is compiled once for each
  * instruction set, with CPU_ISA naming it and the compiler's flags allowing it; CPU(f) gives each
- * copy its own symbol. Nothing here tests for a processor at run time: ops_cpu.c chooses a copy.
+ * copy its own symbol. Only ops_cpu.c looks at the processor at run time, and chooses a copy.
  */
 #ifndef INGOT_OPS_CPU_INTERNAL_H
 #define INGOT_OPS_CPU_INTERNAL_H
@@ -17,22 +17,22 @@
 enum { CPU_MAX_THREADS = 256 };
 
 /* ---- rows ---------------------------------------------------------------------------------
- * The common shape of an op here: take a row as fp32 (in place when it is fp32 already, else
- * converted into `tmp`), compute, put it back in the tensor's type. */
+ * The common pattern of an op: get a row as fp32 (in place when it is fp32 already, else converted into
+ * `tmp`), compute, put it back in the tensor's type. */
 const float *CPU(row_get)(const tensor *t, int64_t row, int64_t cols, float *tmp);
-/* Where to compute the row: the tensor itself when fp32, else `tmp`; row_put finishes. */
+/* @return where to compute the row: the tensor itself when fp32, else `tmp`; then call row_put. */
 float *CPU(row_at)(const tensor *t, int64_t row, int64_t cols, float *tmp);
 void CPU(row_put)(const tensor *t, int64_t row, int64_t cols, const float *from);
-/* Converters of n elements; vectorised for the instruction set. */
+/* Converters of n elements; vectorized for the instruction set. */
 void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n);
 void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n);
 
-/* ---- products -----------------------------------------------------------------------------
+/* ---- GEMM ---------------------------------------------------------------------------------
  * C[M,N] (+)= A[M,K] B[K,N], row major with row strides in elements; ta/tb: the operand is stored
- * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: bf16 x bf16
- * takes the processor's bf16 products, everything else, fp8 too, becomes fp32 as it is packed. c may be fp32,
- * bf16 or fp16; sums are fp32. `bias` [N] and `gelu` (with `pre`, the value before it) apply as
- * the tile is stored. */
+ * transposed (A as [K,M], B as [N,K]). Operands of one call may differ in type: bf16 x bf16 uses the
+ * processor's bf16 instructions, if it has any; everything else, fp8 too, is converted to fp32 as it is
+ * packed. C may be fp32, bf16 or fp16; sums are fp32. `bias` [N] and `gelu` (with `pre`, the value before
+ * it) are applied as a tile is stored. */
 typedef struct gemm {
     int64_t m, n, k;
     const void *a, *b;
@@ -48,7 +48,7 @@ typedef struct gemm {
     act_kind act;
     void *pre; /* [M, N], type ct, stride ldc */
 } gemm;
-/* The product of matrices that lie densely: c = op(a) op(b), where op transposes if asked. */
+/* @return the GEMM of contiguous matrices, c = op(a) op(b), where op transposes if ta or tb is set. */
 gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c);
 void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
 size_t CPU(gemm_workspace)(const gemm *g, int threads);
@@ -61,7 +61,7 @@ void CPU(gelu_values)(act_kind act, dtype t, const void *x, void *y, int64_t n);
 void CPU(sum_columns)(const tensor *t, const tensor *out, bool add, pool *p, void *workspace);
 size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols);
 
-/* One op a line: kernels by file. */
+/* The kernels, one op per line. */
 void CPU(embed)(const op_call *c);
 void CPU(embed_bwd)(const op_call *c);
 void CPU(linear)(const op_call *c); /* also LINEAR_GELU */

@@ -52,8 +52,9 @@ void CPU(embed)(const op_call *c) {
 }
 
 /* ---- backward -------------------------------------------------------------------------------
- * Tokens repeat, so rows of the table cannot be shared out without locks. Columns can: each task
- * owns a slice of columns and walks the tokens in order, which also fixes the order of the sums. */
+ * Tokens repeat, so that tasks cannot divide the rows of the table without locks. They divide its columns:
+ * each task owns a slice of columns and goes through the tokens in order, which also fixes the order of the
+ * sums: deterministic. */
 enum { SLICE = 64 };
 
 static void embed_clear_task(void *ctx, int64_t i, int worker) {

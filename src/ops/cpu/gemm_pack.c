@@ -1,6 +1,6 @@
-/* Copies operands into the panels that the product kernels read (kernel/kernel_internal.h). Each
- * element is packed once a product, so this must run near the speed of memory: the transposing
- * copies move 16 bytes at a time and shuffle registers. */
+/* Copies operands into the panels that GEMM kernels read (kernel/kernel_internal.h). Each element is packed
+ * once per GEMM, so that this must run near the speed of memory: transposing copies move 16 bytes at a time
+ * and shuffle registers. */
 #include "kernel/kernel_internal.h"
 
 #include <string.h>
@@ -16,8 +16,8 @@ static inline u16x8 load16(const void *p) {
 }
 static inline void store16(void *p, u16x8 v) { memcpy(p, &v, sizeof v); }
 
-/* ---- K contiguous: a group of K is one unit of 4, 8 or 64 bytes, moved whole -----------------
- * out[u][r] = in[r][u] for `rows` rows and `units` units; `height` rows a panel. */
+/* ---- K contiguous: a group of K is one unit of 4, 8 or 64 bytes -------------------------------
+ * out[u][r] = in[r][u] for `rows` rows and `units` units; a panel has `height` rows. */
 
 static inline void copy_units(const char *in, size_t stride, int r, int rows, int64_t u,
                               int64_t units, int height, char *out, size_t size) {
@@ -81,7 +81,7 @@ static void interleave1(const char *in, size_t stride, int height, int64_t units
         for (int r = 0; r < height; r += 4) store16(out + r * 4, load16(in + r * 4));
 }
 
-/* Rows of 4 16-bit elements, for the part of a panel that is no multiple of 8. */
+/* Two rows of 4 16-bit elements, for the part of a panel that is not a multiple of 8. */
 static inline u16x8 load_two4(const char *a, const char *b) {
     u64x2 v;
     memcpy((char *)&v, a, 8);
@@ -134,7 +134,7 @@ static void interleave4(const char *in, size_t stride, int height, int64_t units
     }
 }
 
-/* Groups of 32: each 8 x 8 block is two interleavings of 4, joined by halves. */
+/* Groups of 32: each 8 x 8 block is two interleavings of 4, whose halves are combined. */
 static inline void transpose8x8(const char *in, size_t stride, char *out, size_t out_stride) {
     char half[2][64];
     interleave4x8(in, stride, half[0]);
@@ -171,9 +171,9 @@ static const struct packer *packer_of(int g) {
     return NULL;
 }
 
-/* The edges: element by element, into a panel already cleared. */
-static void pack_slowly(const struct packer *p, const char *in, size_t stride, bool k_major,
-                        int rows, int64_t k_from, int64_t k_to, int height, char *out) {
+/* Packs the edges element by element, into a panel that was cleared before. */
+static void pack_elements(const struct packer *p, const char *in, size_t stride, bool k_major,
+                          int rows, int64_t k_from, int64_t k_to, int height, char *out) {
     size_t row_step = k_major ? p->element : stride, k_step = k_major ? stride : p->element;
     for (int64_t k = k_from; k < k_to; k++)
         for (int r = 0; r < rows; r++)
@@ -181,7 +181,7 @@ static void pack_slowly(const struct packer *p, const char *in, size_t stride, b
                    in + (size_t)r * row_step + (size_t)k * k_step, p->element);
 }
 
-/* One panel from memory of the panel's own type: rows <= height, kn <= k_pad. */
+/* Packs one panel from elements of its own type: rows <= height, kn <= k_pad. */
 static void pack_panel(const struct packer *p, const char *in, size_t stride, bool k_major,
                        int rows, int64_t kn, int height, int64_t k_pad, char *out) {
     int64_t units = kn / p->g, k_whole = units * p->g;
@@ -196,7 +196,7 @@ static void pack_panel(const struct packer *p, const char *in, size_t stride, bo
         k_whole = 0;
     else
         p->interleave(in, stride, height, units, out);
-    pack_slowly(p, in, stride, k_major, rows, k_whole, kn, height, out);
+    pack_elements(p, in, stride, k_major, rows, k_whole, kn, height, out);
 }
 
 /* ---- with conversion to fp32 (g = 1) -------------------------------------------------------- */
@@ -230,7 +230,7 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
     const struct packer *p = packer_of(1);
     for (int64_t k = 0; k < kn; k += CONVERT_K) {
         int64_t n = MIN(CONVERT_K, kn - k);
-        int64_t pad = k + CONVERT_K < kn ? n : to->k_pad - k; /* the last clears to the end */
+        int64_t pad = k + CONVERT_K < kn ? n : to->k_pad - k; /* the last one clears to the end */
         for (int64_t i = 0; i < n; i++)
             CPU(to_f32)(s->dt, side_at(s, r0, k0 + k + i), to->convert + i * rows, rows);
         for (int64_t r = 0; r < rows; r += to->height) {
@@ -241,8 +241,8 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
     }
 }
 
-/* Rows of K taken at a time across all panels when K is the outer dimension: each is read along a
- * stretch of memory before the next, and all stay in the first cache. */
+/* Rows of K packed at a time across all panels when K is the outer dimension: each row is read
+ * sequentially, and all of them stay in L1. */
 enum { PACK_K_MAJOR = 64 };
 
 void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows, int64_t k0,

@@ -1,8 +1,8 @@
-/* Products with one row, as when text is generated a token at a time: B is read once, where it
- * lies, since packing it would cost more than multiplying it. Each element of C is one dot
- * product; a task takes as many columns as a tile may have.
+/* GEMMs with one row, as when text is generated token by token: B is read once, in place, since packing it
+ * would cost more than multiplying it. Each element of C is one dot product; a task has as many columns as
+ * the widest tile.
  *
- * Workspace: | the row of A in fp32 | one row of B a thread, for types without their own loop |
+ * Workspace: | the row of A in fp32 | one row of B per thread, for types without a loop of their own |
  */
 #include "kernel/kernel_internal.h"
 #include "vmath.h"

@@ -1,5 +1,5 @@
-/* y = x w^T + b and its gradients: each one product, with bias and GELU applied as tiles are
- * stored. The bias gradient, a sum over rows, is cut by columns. */
+/* y = x w^T + b and its gradients: one GEMM each, with bias and GELU applied as tiles are stored. The bias
+ * gradient is a sum over rows. */
 #include "chunks.h"
 #include "ops/op_table.h"
 
@@ -7,10 +7,10 @@
 
 static bool is_fp8(const op_call *c) { return dt_size(c->in[0].dt) == 1; }
 
-/* What turns their product into real values. */
+/* @return the factor that turns the GEMM of the stored fp8 values into real values. */
 static float fp8_factor(const op_call *c) {
     const float *a = c->in[3].data, *b = c->in[4].data; /* rows, ops/fp8.h */
-    return a[FP8_UNSCALE] * b[FP8_UNSCALE];             /* 0, of a tensor of zeros, counts as 1 */
+    return a[FP8_UNSCALE] * b[FP8_UNSCALE]; /* 0, for a tensor of zeros: gemm reads it as 1 */
 }
 
 /* x[N,K], w[M,K] -> y[N,M] */
@@ -24,19 +24,19 @@ static gemm forward(const op_call *c) {
     return g;
 }
 
-/* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w lies transposed */
+/* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
 static gemm backward_x(const op_call *c) {
     return CPU(gemm_of)(&c->in[0], false, &c->in[1], is_fp8(c), &c->out[0]);
 }
 
-/* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both lie transposed */
+/* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
 static gemm backward_w(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], !is_fp8(c), &c->in[1], is_fp8(c), &c->out[0]);
     g.accumulate = c->accumulate & 1;
     return g;
 }
 
-static gemm product_of(const op_call *c) {
+static gemm gemm_of_op(const op_call *c) {
     switch (c->op) {
     case OP_LINEAR_BWD_X:
     case OP_LINEAR_BWD_X_GELU: return backward_x(c);
@@ -45,8 +45,8 @@ static gemm product_of(const op_call *c) {
     }
 }
 
-static void run_product(const op_call *c) {
-    gemm g = product_of(c);
+static void run_gemm(const op_call *c) {
+    gemm g = gemm_of_op(c);
     if (is_fp8(c)) g.alpha = fp8_factor(c);
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
@@ -54,13 +54,13 @@ static void run_product(const op_call *c) {
 void CPU(linear)(const op_call *c) {
     const tensor *pre = &c->out[1];
     BUG_IF(c->op == OP_LINEAR_GELU && pre->data && pre->dt != c->out[0].dt);
-    run_product(c);
+    run_gemm(c);
 }
 
-void CPU(linear_bwd_x)(const op_call *c) { run_product(c); }
+void CPU(linear_bwd_x)(const op_call *c) { run_gemm(c); }
 
 void CPU(linear_bwd_x_gelu)(const op_call *c) {
-    run_product(c);
+    run_gemm(c);
     op_call slope = *c; /* in place */
     slope.in[0] = c->out[0];
     slope.in[1] = c->in[2];
@@ -68,9 +68,9 @@ void CPU(linear_bwd_x_gelu)(const op_call *c) {
 }
 
 /* ---- the bias gradient ------------------------------------------------------------------------
- * The rows of dy are cut into spans and its columns into blocks, a task each; then the sums of the
- * spans are added. Within a span rows are added in runs, which keeps the rounding error of a long
- * sum small. The cuts depend on the shape alone. */
+ * The rows of dy are split into spans and its columns into blocks, a task for each pair; then the sums of
+ * the spans are added. Within a span BIAS_ROWS rows at a time are added up, which keeps the rounding error
+ * of a long sum small. The split depends on the shape alone: deterministic. */
 enum { BIAS_COLS = 128, BIAS_ROWS = 64, BIAS_SPAN = 8 * BIAS_ROWS };
 
 typedef struct bias_run {
@@ -123,14 +123,14 @@ size_t CPU(sum_columns_bytes)(int64_t rows, int64_t cols) {
 }
 
 void CPU(linear_bwd_w)(const op_call *c) {
-    run_product(c);
+    run_gemm(c);
     if (c->out[1].data)
         CPU(sum_columns)(&c->in[0], &c->out[1], c->accumulate & 2, c->run->pool, c->run->workspace);
 }
 
 size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads) {
-    gemm g = product_of(c);
-    size_t product = CPU(gemm_workspace)(&g, threads);
-    if (c->op != OP_LINEAR_BWD_W) return product;
-    return MAX(product, CPU(sum_columns_bytes)(c->in[0].dim[0], c->in[0].dim[1]));
+    gemm g = gemm_of_op(c);
+    size_t bytes = CPU(gemm_workspace)(&g, threads);
+    if (c->op != OP_LINEAR_BWD_W) return bytes;
+    return MAX(bytes, CPU(sum_columns_bytes)(c->in[0].dim[0], c->in[0].dim[1]));
 }

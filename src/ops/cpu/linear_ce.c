@@ -2,14 +2,14 @@
  * rows, so that the logits of all tokens never exist at once.
  *
  *     for each chunk of rows
- *         z[R,V]  = h w^T                           product, fp32
- *         loss, p = softmax(scale z)                one task a row; p - onehot, times the loss's
+ *         z[R,V]  = h w^T                           GEMM, fp32
+ *         loss, p = softmax(scale z)                one task per row; p - onehot, times the loss's
  *                                                   gradient, replaces z in place in h's type
- *         dh[R,D] = p w,   dw[V,D] += p^T h         products
+ *         dh[R,D] = p w,   dw[V,D] += p^T h         GEMMs
  *
- * A chunk is large because each one packs w twice and reads and writes all of dw once.
+ * Chunks are large because each packs w twice and reads and writes all of dw once.
  *
- * Workspace: | z, rows of `stride` floats | what the products need |
+ * Workspace: | z, rows of `stride` floats | workspace of the GEMMs |
  */
 #include "cpu_internal.h"
 #include "vmath.h"
@@ -19,21 +19,21 @@
 
 enum { CHUNK_BYTES = 128 << 20, LEAST_ROWS = 32, LINE = 16, BLOCK = 512, NO_TARGET = -100 };
 
-typedef struct ce {
+typedef struct ce_job {
     const op_call *call;
     int64_t n, d, v;
     int64_t rows;   /* of a chunk */
     int64_t stride; /* floats between rows of z */
     size_t z_bytes;
     float *z;
-    int64_t from, count; /* the chunk at hand */
-} ce;
+    int64_t from, count; /* the current chunk */
+} ce_job;
 
 static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-static ce ce_make(const op_call *c) {
-    ce s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
-    /* An odd number of cache lines: rows of a tile then fall into different sets of a cache. */
+static ce_job ce_job_of(const op_call *c) {
+    ce_job s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
+    /* An odd number of cache lines: the rows of a tile then map to different sets of a cache. */
     s.stride = (div_up(s.v, LINE) | 1) * LINE;
     int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
     s.rows = div_up(s.n, MAX(1, div_up(s.n, most)));
@@ -41,38 +41,38 @@ static ce ce_make(const op_call *c) {
     return s;
 }
 
-/* ---- the three products ----------------------------------------------------------------------- */
+/* ---- the three GEMMs -------------------------------------------------------------------------- */
 
 /* The chunk's rows of h or dh. */
-static tensor chunk_of(const ce *s, const tensor *t) {
+static tensor chunk_of(const ce_job *s, const tensor *t) {
     int64_t skip = s->from * s->d * (int64_t)dt_size(t->dt);
     return tensor_of(t->data ? (char *)t->data + skip : NULL, t->dt, 2,
                      (int64_t[]){ s->count, s->d });
 }
-static tensor z_of(const ce *s, dtype dt) {
+static tensor z_of(const ce_job *s, dtype dt) {
     return tensor_of(s->z, dt, 2, (int64_t[]){ s->count, s->v });
 }
 
-static gemm logits(const ce *s) {
+static gemm logits_gemm(const ce_job *s) {
     tensor h = chunk_of(s, &s->call->in[0]), z = z_of(s, DT_F32);
     gemm g = CPU(gemm_of)(&h, false, &s->call->in[1], true, &z);
     g.ldc = s->stride;
     return g;
 }
 
-/* p has h's type, in rows that begin where z's did. */
-static int64_t p_stride(const ce *s) {
+/* p has h's type; its rows begin where those of z did. */
+static int64_t p_stride(const ce_job *s) {
     return s->stride * (int64_t)(sizeof(float) / dt_size(s->call->in[0].dt));
 }
 
-static gemm grad_h(const ce *s) {
+static gemm grad_h_gemm(const ce_job *s) {
     tensor dh = chunk_of(s, &s->call->out[1]), p = z_of(s, s->call->in[0].dt);
     gemm g = CPU(gemm_of)(&p, false, &s->call->in[1], false, &dh);
     g.lda = p_stride(s);
     return g;
 }
 
-static gemm grad_w(const ce *s) {
+static gemm grad_w_gemm(const ce_job *s) {
     tensor h = chunk_of(s, &s->call->in[0]), p = z_of(s, h.dt);
     gemm g = CPU(gemm_of)(&p, true, &h, false, &s->call->out[2]);
     g.lda = p_stride(s);
@@ -81,18 +81,18 @@ static gemm grad_w(const ce *s) {
 }
 
 size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads) {
-    ce s = ce_make(c);
+    ce_job s = ce_job_of(c);
     s.count = s.rows;
-    gemm product[3] = { logits(&s) };
+    gemm g[3] = { logits_gemm(&s) };
     int count = 1;
-    if (c->out[1].dt != DT_NONE) product[count++] = grad_h(&s);
-    if (c->out[2].dt != DT_NONE) product[count++] = grad_w(&s);
+    if (c->out[1].dt != DT_NONE) g[count++] = grad_h_gemm(&s);
+    if (c->out[2].dt != DT_NONE) g[count++] = grad_w_gemm(&s);
     size_t most = 0;
-    for (int i = 0; i < count; i++) most = MAX(most, CPU(gemm_workspace)(&product[i], threads));
+    for (int i = 0; i < count; i++) most = MAX(most, CPU(gemm_workspace)(&g[i], threads));
     return s.z_bytes + most + 64;
 }
 
-static void multiply(const ce *s, gemm g) {
+static void run_gemm(const ce_job *s, gemm g) {
     const op_run *run = s->call->run;
     char *rest = (char *)s->z + s->z_bytes, *end = (char *)run->workspace + run->workspace_bytes;
     CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
@@ -100,8 +100,8 @@ static void multiply(const ce *s, gemm g) {
 
 /* ---- softmax of one row ----------------------------------------------------------------------- */
 
-/* The order of floats is that of their bits as integers, negative ones with the rest flipped;
- * compilers make vector code of an integer maximum where they do not of a float's. */
+/* Floats are ordered as their bits read as integers, once all but the sign bit of negative ones are
+ * flipped. Compilers vectorize an integer maximum, but not that of floats. */
 static int32_t sortable(int32_t bits) { return bits ^ (bits >> 31 & 0x7fffffff); }
 
 static float row_max(const float *z, int64_t n, float scale) {
@@ -142,7 +142,7 @@ static void row_grad(float *z, int64_t n, float by, int64_t target, float share,
 }
 
 static void row_task(void *ctx, int64_t i, int worker) {
-    const ce *s = ctx;
+    const ce_job *s = ctx;
     const op_call *c = s->call;
     int64_t target = ((const int32_t *)c->in[2].data)[s->from + i];
     float *z = s->z + i * s->stride, *loss = (float *)c->out[0].data + s->from + i;
@@ -164,14 +164,14 @@ static void row_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(linear_ce)(const op_call *c) {
-    ce s = ce_make(c);
+    ce_job s = ce_job_of(c);
     BUG_IF(c->out[0].dt != DT_F32 || (c->out[2].data && c->out[2].dt != DT_F32));
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
-        multiply(&s, logits(&s));
+        run_gemm(&s, logits_gemm(&s));
         pool_run(c->run->pool, s.count, row_task, &s);
-        if (c->out[1].data) multiply(&s, grad_h(&s));
-        if (c->out[2].data) multiply(&s, grad_w(&s));
+        if (c->out[1].data) run_gemm(&s, grad_h_gemm(&s));
+        if (c->out[2].data) run_gemm(&s, grad_w_gemm(&s));
     }
 }

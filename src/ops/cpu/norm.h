@@ -137,8 +137,8 @@ VEC_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m,
     if (f.delta) rest_put(f.t, n->r, k, m, &r);
 }
 VEC_INLINE void next_ahead(norm_form f, const norm_next *n, int64_t k) {
-    unit_ahead(f.t, f.delta ? n->x : n->r, k);
-    if (f.delta) unit_ahead(f.t, n->delta, k);
+    unit_prefetch(f.t, f.delta ? n->x : n->r, k);
+    if (f.delta) unit_prefetch(f.t, n->delta, k);
 }
 
 VEC_INLINE void out_unit(norm_form f, const norm_out *o, int64_t k) {
@@ -266,8 +266,8 @@ VEC_INLINE void back_sums(norm_form f, norm_back *row, norm_grad p, int64_t d) {
     int64_t whole = d / UNIT * UNIT;
     if (whole < d) dots_rest(f, &n, &p, &s, whole, d - whole);
     for (int64_t k = 0; k < whole; k += UNIT) {
-        unit_ahead(f.t, n.dy, k);
-        unit_ahead(f.t, n.x, k);
+        unit_prefetch(f.t, n.dy, k);
+        unit_prefetch(f.t, n.x, k);
         dots_unit(f, &n, &p, &s, k);
     }
     float mean = n.scale / (float)d;
@@ -279,7 +279,7 @@ VEC_INLINE void back_finish(norm_form f, const norm_back *row, const float *w, i
     int64_t whole = d / UNIT * UNIT;
     if (whole < d) back_rest(f, &o, w, whole, d - whole);
     for (int64_t k = 0; k < whole; k += UNIT) {
-        if (f.extra) unit_ahead(f.t, o.dr, k);
+        if (f.extra) unit_prefetch(f.t, o.dr, k);
         back_unit(f, &o, w, k);
     }
 }

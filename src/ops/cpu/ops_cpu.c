@@ -1,4 +1,4 @@
-/* Chooses among the copies of the CPU ops by what this processor can run. */
+/* Chooses the copy of the CPU ops for this processor. */
 #include "ops/ops.h"
 #include "ops/cpu_features.h"
 
@@ -14,7 +14,8 @@ static const op_backend *const backends[] = {
 #undef X
 };
 
-static const op_backend *usable(int i) {
+/* @return the i-th backend that this processor can run, weakest first; NULL past the end. */
+static const op_backend *usable_backend(int i) {
     int seen = 0;
     for (size_t b = 0; b < COUNT_OF(backends); b++)
         if (cpu_has_isa(backends[b]->name) && seen++ == i) return backends[b];
@@ -22,13 +23,13 @@ static const op_backend *usable(int i) {
 }
 
 const char *ops_cpu_isa(int i) {
-    const op_backend *b = usable(i);
+    const op_backend *b = usable_backend(i);
     return b ? b->name : NULL;
 }
 
 const op_backend *ops_cpu(const char *isa) {
     const op_backend *found = NULL;
-    for (int i = 0; usable(i); i++)
-        if (isa == OPS_ISA_BEST || !strcmp(usable(i)->name, isa)) found = usable(i);
+    for (int i = 0; usable_backend(i); i++)
+        if (isa == OPS_ISA_BEST || !strcmp(usable_backend(i)->name, isa)) found = usable_backend(i);
     return found;
 }

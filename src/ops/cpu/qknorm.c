@@ -4,7 +4,7 @@
 #include <math.h>
 #include <string.h>
 
-/* A run of equal groups of a row, each normalised by itself with the same weights. */
+/* Adjacent groups of a row, of equal width, each normalized by itself with the same weights. */
 typedef struct segment {
     int64_t at, count, width; /* of group g: columns [at + g * width, at + (g + 1) * width) */
     int64_t stat;             /* column of the first group's statistic */

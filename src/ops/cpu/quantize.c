@@ -1,8 +1,8 @@
-/* Tensors in fp8, and their transposes. The CPU has no products of them: this is what the GPU's are
- * checked against, and lets fp8 programs run anywhere. Everything is read twice, once for the largest
- * magnitude; what is made on the way lies in the workspace.
+/* Quantizes tensors to fp8, and writes their transposes. CPUs have no fp8 GEMM: this is the reference for
+ * the GPU, and lets fp8 programs run anywhere. Everything is read twice, once for the largest magnitude;
+ * an activation is computed into the workspace first.
  *
- * Workspace: | x, where another op makes it, fp32 | sums of columns | */
+ * Workspace: | x, if it is an activation, fp32 | column sums | */
 #include "chunks.h"
 #include "ops/op_table.h"
 
@@ -15,7 +15,7 @@ enum { ROWS = 16, AMAX_PARTS = 128 };
 typedef struct amax_job {
     const tensor *x;
     int64_t n, each;
-    uint32_t part[AMAX_PARTS]; /* bits: magnitudes are ordered as their bits are */
+    uint32_t part[AMAX_PARTS]; /* bits: magnitudes are ordered as their bits */
 } amax_job;
 
 static void amax_task(void *ctx, int64_t i, int worker) {
@@ -47,8 +47,8 @@ static float amax_of(const op_call *c, const tensor *x) {
     return amax;
 }
 
-/* @return the scale to quantise with. */
-static float prepare(const op_call *c, const tensor *x, float *row) {
+/* Updates the row. @return the scale to quantize with. */
+static float update_row(const op_call *c, const tensor *x, float *row) {
     if (c->attr.fp8.given) return row[FP8_SCALE];
     bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
     float amax = amax_of(c, x);
@@ -73,7 +73,7 @@ static void quantize_row(const quantize_job *j, dtype dt, int64_t at, int64_t co
     dt_from_f32(dt, scaled, out, cols);
 }
 
-/* ROWS rows: a column of them is a stretch of the transpose. */
+/* A task has ROWS rows: a column of them is contiguous in the transpose. */
 static void quantize_task(void *ctx, int64_t i, int worker) {
     const quantize_job *j = ctx;
     const tensor *q = j->q, *qt = j->qt;
@@ -94,8 +94,8 @@ static void quantize_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-/* ---- what is quantised --------------------------------------------------------------------------- */
-static void make_x(const op_call *c, const tensor *x) {
+/* ---- the tensor that is quantized -------------------------------------------------------------- */
+static void compute_x(const op_call *c, const tensor *x) {
     op_call by = { .attr = c->attr, .in = { c->in[0], c->in[2] }, .out = { *x }, .run = c->run };
     switch (c->op) {
     case OP_QUANTIZE_SWIGLU: CPU(swiglu)(&by); break;
@@ -129,9 +129,9 @@ void CPU(quantize)(const op_call *c) {
     tensor x = shape_of_x(c);
     if (c->op != OP_QUANTIZE) {
         x.data = (void *)align_up((uintptr_t)c->run->workspace, 64);
-        make_x(c, &x);
+        compute_x(c, &x);
     }
-    quantize_job j = { &x, &c->out[0], &c->out[1], prepare(c, &x, c->in[1].data) };
+    quantize_job j = { &x, &c->out[0], &c->out[1], update_row(c, &x, c->in[1].data) };
     pool_run(c->run->pool, ceil_div(x.dim[0], ROWS), quantize_task, &j);
     if (c->out[2].data) CPU(sum_columns)
     (&x, &c->out[2], c->accumulate & 4, c->run->pool, (char *)c->run->workspace + x_bytes(c));

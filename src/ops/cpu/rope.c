@@ -12,21 +12,21 @@ typedef struct rope_job {
     const tensor *table;    /* [P, rot] */
     const int32_t *pos;     /* [N] */
     int64_t n, c, each;
-    int dim, rot, turned; /* head size, rotated dims, number of q and k heads */
-    float sign;           /* of the angle: -1 turns back */
+    int dim, rot, rotated; /* head size, rotated dims, number of q and k heads */
+    float sign;            /* of the angle; -1: the inverse rotation */
 } rope_job;
 
 /* n vectors of each half of a head, from element j on. */
 VEC_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, int half, float sign,
                             int j, int n) {
-    vf a[UNIT_VECS], b[UNIT_VECS], c[UNIT_VECS], s[UNIT_VECS], turned[UNIT_VECS];
+    vf a[UNIT_VECS], b[UNIT_VECS], c[UNIT_VECS], s[UNIT_VECS], rotated[UNIT_VECS];
     vecs_load(t, x, j, a, n);
     vecs_load(t, x, j + half, b, n);
     vecs_load(DT_F32, cs, j, c, n);
     vecs_load(DT_F32, cs, j + half, s, n);
-    VEC_UNROLL for (int i = 0; i < n; i++) turned[i] = a[i] * c[i] - b[i] * (s[i] * sign);
+    VEC_UNROLL for (int i = 0; i < n; i++) rotated[i] = a[i] * c[i] - b[i] * (s[i] * sign);
     VEC_UNROLL for (int i = 0; i < n; i++) b[i] = b[i] * c[i] + a[i] * (s[i] * sign);
-    vecs_store(t, y, j, turned, n);
+    vecs_store(t, y, j, rotated, n);
     vecs_store(t, y, j + half, b, n);
 }
 /* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are of type t, the same or apart. */
@@ -34,8 +34,8 @@ VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int hal
     const float *cosine = cs, *sine = cs + half;
     int j = 0;
     for (; j + UNIT <= half; j += UNIT) {
-        unit_ahead(t, x, 2 * j); /* in order, whichever half they belong to */
-        unit_ahead(t, x, 2 * j + UNIT);
+        unit_prefetch(t, x, 2 * j); /* in order of addresses, across both halves */
+        unit_prefetch(t, x, 2 * j + UNIT);
         rotate_vecs(t, x, y, cs, half, sign, j, UNIT_VECS);
     }
     for (; j + 2 * VEC <= half; j += 2 * VEC) rotate_vecs(t, x, y, cs, half, sign, j, 2);
@@ -56,7 +56,7 @@ VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const flo
     }
 }
 
-/* With the sign known, no product is spent on it. */
+/* With a constant sign the multiplication by it is optimized away. */
 VEC_INLINE void rotate_heads(dtype t, const char *x, char *y, const float *cs, const rope_job *j,
                              int heads) {
     if (j->sign > 0)
@@ -81,7 +81,7 @@ static void copy_elems(const tensor *from, const tensor *to, int64_t at, int64_t
 }
 
 /* The q and k heads of a row. */
-static void turn_row(const rope_job *j, int64_t row) {
+static void rotate_row(const rope_job *j, int64_t row) {
     float cs_tmp[ROPE_BLOCK], x_tmp[ROPE_BLOCK], y_tmp[ROPE_BLOCK];
     int64_t p = j->pos[row], base = row * j->c;
     BUG_IF(p < 0 || p >= j->table->dim[0]);
@@ -91,14 +91,14 @@ static void turn_row(const rope_job *j, int64_t row) {
         const char *x = (const char *)j->in->data + at;
         char *y = (char *)j->out->data + at;
         if (j->in->dt == DT_F32)
-            rotate_heads(DT_F32, x, y, cs, j, j->turned);
+            rotate_heads(DT_F32, x, y, cs, j, j->rotated);
         else
-            rotate_heads(DT_BF16, x, y, cs, j, j->turned);
+            rotate_heads(DT_BF16, x, y, cs, j, j->rotated);
         return;
     }
     int per = ROPE_BLOCK / j->dim;
-    for (int h = 0; h < j->turned; h += per) {
-        int heads = MIN(per, j->turned - h);
+    for (int h = 0; h < j->rotated; h += per) {
+        int heads = MIN(per, j->rotated - h);
         int64_t at = base + (int64_t)h * j->dim, m = (int64_t)heads * j->dim;
         const float *x = elems_get(j->in, at, m, x_tmp);
         float *y = elems_at(j->out, at, y_tmp);
@@ -110,9 +110,9 @@ static void turn_row(const rope_job *j, int64_t row) {
 static void rope_task(void *ctx, int64_t i, int worker) {
     const rope_job *j = ctx;
     span rows = span_of(i, j->each, j->n);
-    int64_t qk = (int64_t)j->turned * j->dim;
+    int64_t qk = (int64_t)j->rotated * j->dim;
     for (int64_t r = rows.lo; r < rows.hi; r++) {
-        turn_row(j, r);
+        rotate_row(j, r);
         copy_elems(j->in, j->out, r * j->c + qk, j->c - qk);
     }
 }
@@ -129,7 +129,7 @@ void CPU(rope)(const op_call *c) {
                    .each = stream_rows(in->dim[0], in->dim[1], c->run->pool),
                    .dim = dim,
                    .rot = c->attr.heads.rot,
-                   .turned = q + kv,
+                   .rotated = q + kv,
                    .sign = c->op == OP_ROPE_BWD ? -1.0f : 1.0f };
     BUG_IF(j.c != (int64_t)(q + 2 * kv) * dim);
     BUG_IF(j.rot % 2 || j.rot > dim || table->dim[1] != j.rot || dim > ROPE_BLOCK);

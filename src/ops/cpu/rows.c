@@ -1,5 +1,5 @@
-/* Conversions of many elements to and from fp32: round to nearest, ties to even, subnormals kept,
- * NaN stays NaN, the same bits as the one-element converters of tensor.h. */
+/* Conversions of many elements to and from fp32: round to nearest, ties to even, subnormals kept, NaN stays
+ * NaN; bit-exact with the converters of single elements in tensor.h. */
 #include "chunks.h"
 #include "vec.h"
 
@@ -18,9 +18,9 @@ static inline uint32_t bits_of(float f) {
     return v.u;
 }
 
-/* ---- one fp16 element, branch-free so that loops over it vectorise --------------------------- */
+/* ---- one fp16 element, branch-free so that loops over it vectorize --------------------------- */
 /* The half's exponent and mantissa in fp32 position, then scaled by 2^112, the difference of the
- * biases: exact, and it normalises subnormals on the way. */
+ * biases: exact, and it normalizes subnormals as well. */
 static inline float float_of_f16(uint16_t h) {
     uint32_t mag = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
     uint32_t finite = bits_of(float_of(mag) * 0x1p112f);
@@ -39,8 +39,8 @@ static inline uint16_t f16_of(float x) {
     return (uint16_t)(u >> 16 & 0x8000) | (uint16_t)code;
 }
 
-/* ---- fp16 in the processor's own instructions, where it has them: as many whole vectors as fit;
- * each function returns how many elements that was, and the loops above do the rest. */
+/* ---- fp16 with the processor's own instructions, where it has them, for as many whole vectors as fit.
+ * @return how many elements that was; the functions above convert the rest. */
 #if defined(__ARM_NEON)
 static int64_t f16_load_vectors(const uint16_t *s, float *d, int64_t n) {
     int64_t i = 0;

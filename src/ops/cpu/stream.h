@@ -1,7 +1,6 @@
-/* How the ops that wait for memory go through it. Processors guess what is read next from what was
- * read before: a task is long enough for the guesses to pay, since each new place to read from
- * starts them over, and loops that compute much on a row also ask for what is some rows away,
- * so that loading goes on meanwhile. */
+/* How the bandwidth-bound ops read memory. Hardware prefetchers predict the next addresses from the last:
+ * tasks are long, since every jump to another address starts the prediction over; and loops that compute
+ * much per row prefetch what is some rows ahead, so that loading continues meanwhile. */
 #ifndef INGOT_OPS_CPU_STREAM_H
 #define INGOT_OPS_CPU_STREAM_H
 
@@ -9,12 +8,12 @@
 #include "vec.h"
 
 enum {
-    STREAM_AHEAD = 12 * 1024, /* bytes: too far for the first-level cache, near for the second */
-    STREAM_TASKS = 4,         /* a thread: when one is late, others take its share */
+    STREAM_AHEAD = 12 * 1024, /* bytes to prefetch ahead: past L1, within L2 */
+    STREAM_TASKS = 4,         /* per thread: when one is late, others take over its share */
     STREAM_LINE = 64,
 };
 
-/* Elements a task of a loop over n of them, for loops whose results do not depend on it. */
+/* @return elements per task of a loop over n of them, for loops whose result does not depend on it. */
 static inline int64_t stream_task(int64_t n, const pool *p) {
     int64_t share = ceil_div(n, (int64_t)STREAM_TASKS * pool_size(p));
     return MIN(MAX(share, TASK_ELEMENTS), 16 * TASK_ELEMENTS);
@@ -23,8 +22,8 @@ static inline int64_t stream_rows(int64_t n, int64_t cols, const pool *p) {
     return MAX(1, stream_task(n * cols, p) / MAX(cols, 1));
 }
 
-/* ---- units: elements computed on together, fp32 or bf16. Loops over the vectors of a unit do one
- * operation for all of them, then the next, so that none waits for the one before it. */
+/* ---- units: elements computed together, fp32 or bf16. Loops over the vectors of a unit do one operation
+ * on all of them, then the next, so that no vector waits for its own previous operation. */
 enum { UNIT_VECS = 4, UNIT = UNIT_VECS * VEC };
 #define UNIT_EACH VEC_UNROLL for (int i = 0; i < UNIT_VECS; i++)
 
@@ -42,8 +41,8 @@ VEC_INLINE void unit_load(dtype t, const void *p, int64_t k, vf x[UNIT_VECS]) {
 VEC_INLINE void unit_store(dtype t, void *p, int64_t k, const vf x[UNIT_VECS]) {
     vecs_store(t, p, k, x, UNIT_VECS);
 }
-/* Asks for the unit that lies STREAM_AHEAD bytes after element k; it need not exist. */
-VEC_INLINE void unit_ahead(dtype t, const void *p, int64_t k) {
+/* Prefetches the unit STREAM_AHEAD bytes after element k, which need not exist. */
+VEC_INLINE void unit_prefetch(dtype t, const void *p, int64_t k) {
     const char *at = (const char *)p + (size_t)k * elem_size(t) + STREAM_AHEAD;
     VEC_UNROLL for (size_t i = 0; i < UNIT * elem_size(t); i += STREAM_LINE)
         __builtin_prefetch(at + i, 0, 2);

@@ -1,6 +1,6 @@
-/* Updates by element: SGD, momentum, Adam, Lion; and adaptive clipping by rows. Each is one pass
- * over memory: the gradient's scale, the decay, the update and the narrow copy of the weights
- * together. Bytes an element: SGD 12, momentum and Lion 20, Adam 28, and the copy's own. */
+/* Elementwise updates: SGD, momentum, Adam, Lion; and adaptive clipping by rows. Each update is one pass
+ * over memory that applies the gradient's scale and the decay, updates, and writes the low-precision copy
+ * of the weights. Bytes per element: SGD 12, momentum and Lion 20, Adam 28, plus the copy's. */
 #include "ops/clip.h"
 #include "update.h"
 #include "ops/op_table.h"
@@ -31,7 +31,7 @@ VEC_INLINE void adam_l2_lane(const update_factors *f, lane *x) {
     adam_lane(f, x);
 }
 
-/* The loop of each rule, with what it keeps and whether the copy is written along known. */
+/* The loop of each rule, compiled for the state it has, with and without the copy. */
 #define SWEEP(name, keeps_m, keeps_v)                                                              \
     static void name(const update_factors *f, elements e) {                                        \
         if (!(keeps_m)) e.m = NULL;                                                                \
@@ -54,7 +54,7 @@ SWEEP(lion, true, false)
 /* ---- the pass -------------------------------------------------------------------------------- */
 typedef void (*sweep_fn)(const update_factors *f, elements e);
 static const struct {
-    sweep_fn decoupled, l2; /* by where decay goes; the same for rules that have one way only */
+    sweep_fn decoupled, l2; /* by how decay is applied; equal for rules with only one way */
     int states;
 } rules[OP_COUNT] = {
     [OP_UPDATE_SGD] = { sgd, sgd, 0 },
@@ -126,7 +126,8 @@ static void agc_task(void *ctx, int64_t i, int worker) {
         float *g = (float *)c->out[0].data + row * cols;
         double most = c->attr.agc.factor * MAX(row_length(p, cols), (double)c->attr.agc.eps);
         double length = row_length(g, cols) * c->run->step->now.grad_scale;
-        if (!(length > most)) continue; /* NaN passes: the norm of the whole has shown it */
+        if (!(length > most))
+            continue; /* NaN too: the norm of all gradients shows it, and the step is skipped */
         float by = (float)(most / length);
 #pragma omp simd
         for (int64_t k = 0; k < cols; k++) g[k] *= by;

@@ -1,4 +1,5 @@
-/* What the update kernels share: the numbers of a step, and the copy that products read. */
+/* What the update kernels share: the scalars of a step, the loop over vectors of elements, the copy that
+ * GEMMs read, and stochastic rounding of bf16 weights. */
 #ifndef INGOT_OPS_CPU_UPDATE_H
 #define INGOT_OPS_CPU_UPDATE_H
 
@@ -7,10 +8,10 @@
 
 #include <math.h>
 
-/* The scalars of one call: made in fp64 from the attributes and the step block, once. */
+/* The scalars of one call: computed once, in fp64, from the attributes and the step block. */
 typedef struct update_factors {
     float scale;         /* of the gradient */
-    float lr;            /* this parameter's */
+    float lr;            /* of this parameter */
     float keep;          /* 1 - lr decay: what decoupled decay leaves */
     float decay;         /* the decay itself */
     float mu, now, then; /* momentum; the direction is now g + then m */
@@ -24,7 +25,7 @@ static inline update_factors update_factors_of(const op_call *c) {
     const step_block *s = c->run->step;
     double lr = (double)s->update.lr * c->attr.update.lr_mul, decay = c->attr.update.decay;
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->now.count;
-    /* decay through the gradient is added to the gradient as it is, scaled before */
+    /* L2 decay is added to the scaled gradient, so that the factors below must not scale it again */
     double scale = c->attr.update.l2 ? 1 : s->now.grad_scale;
     double root_bias = sqrt(1 - pow(b2, t));
     bool nesterov = c->attr.update.nesterov;
@@ -44,7 +45,7 @@ static inline update_factors update_factors_of(const op_call *c) {
                              .eps = (float)(c->attr.update.eps * root_bias) };
 }
 
-/* ---- a vector's worth of elements ------------------------------------------------------------ */
+/* ---- vectors of elements --------------------------------------------------------------------- */
 typedef struct lane {
     vf g, p, m, v;
 } lane;
@@ -65,7 +66,7 @@ VEC_INLINE vf vec_root(vf x) {
 #endif
 
 /* PyTorch's p = keep p - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps), with sqrt(bias2) moved out:
- * kernels of this kind wait for arithmetic before they wait for memory, so every product counts. */
+ * these loops are limited by arithmetic before memory, so that every multiplication counts. */
 VEC_INLINE void adam_lane(const update_factors *f, lane *x) {
     vf g = x->g * f->root_g2;
     x->m = x->m * f->b1 + x->g * f->g1;
@@ -73,8 +74,8 @@ VEC_INLINE void adam_lane(const update_factors *f, lane *x) {
     x->p = x->p * f->keep - x->m / (vec_root(x->v) + f->eps) * f->step;
 }
 
-/* Elements [0, n) of a block; m and v NULL where the rule has none. `copy` is written along when it
- * is bf16: other types are left to update_copy. */
+/* Elements [0, n) of a block; m and v are NULL where the rule has none. `copy` is written in the same loop
+ * when it is bf16: other types are left to update_copy. */
 typedef struct elements {
     const float *g;
     float *p, *m, *v;
@@ -83,8 +84,8 @@ typedef struct elements {
 } elements;
 typedef void (*lane_rule)(const update_factors *f, lane *x);
 
-/* Several vectors side by side, loads first and stores last: one vector's chain of operations is
- * longer than the processor looks ahead. */
+/* Several vectors at once, loads first and stores last: the dependent operations of one vector are longer
+ * than the processor's reorder window. */
 VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k, int n) {
     lane x[UNIT_VECS];
     for (int i = 0; i < n; i++) {
@@ -102,7 +103,7 @@ VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e,
     }
 }
 
-/* The last elements, fewer than a vector has, in a vector of their own. */
+/* The last elements, fewer than a vector holds. */
 VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, int64_t k) {
     float g[VEC] = { 0 }, p[VEC] = { 0 }, m[VEC] = { 0 }, v[VEC] = { 0 };
     uint16_t copy[VEC];
@@ -119,26 +120,26 @@ VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, 
     if (e.copy) memcpy(e.copy + k, copy, n * sizeof *copy);
 }
 
-/* Inlined with the rule, and which pointers are NULL, known. */
+/* Inlined, so that the rule, and which pointers are NULL, are constants. */
 VEC_INLINE void sweep(lane_rule rule, const update_factors *f, elements e) {
     const update_factors own = *f; /* which no store can alias */
     int64_t k = 0;
     for (; k + UNIT <= e.n; k += UNIT) {
-        unit_ahead(DT_F32, e.g, k);
-        unit_ahead(DT_F32, e.p, k);
-        if (e.m) unit_ahead(DT_F32, e.m, k);
-        if (e.v) unit_ahead(DT_F32, e.v, k);
+        unit_prefetch(DT_F32, e.g, k);
+        unit_prefetch(DT_F32, e.p, k);
+        if (e.m) unit_prefetch(DT_F32, e.m, k);
+        if (e.v) unit_prefetch(DT_F32, e.v, k);
         sweep_lanes(rule, &own, e, k, UNIT_VECS);
     }
     for (; k + VEC <= e.n; k += VEC) sweep_lanes(rule, &own, e, k, 1);
     if (k < e.n) sweep_rest(rule, &own, e, k);
 }
 
-/* Writes elements [at, at + n) of p into the copy, while they are in the cache. */
+/* Converts elements [at, at + n) of p into the copy, while they are in the cache. */
 static inline void update_copy(const tensor *copy, const float *p, int64_t at, int64_t n) {
     if (copy->data) elems_put(copy, at, n, p + at);
 }
-/* Where `sweep` writes them itself; NULL: there is no copy, or one of another type. */
+/* @return the copy that `sweep` writes itself; NULL: there is none, or one of another type. */
 static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
     return copy->data && copy->dt == DT_BF16 ? (uint16_t *)copy->data + at : NULL;
 }
@@ -148,15 +149,15 @@ static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
  * a bucket is decided by the upper half of word i % 4 of
  *     philox(step key, { all ones, update, bucket, i / 4 })
  * whichever rank or call holds it. No dropout has a first word of all ones. */
-static inline uint16_t round_by(float x, uint32_t chance) {
+static inline uint16_t round_stochastic(float x, uint32_t random) {
     uint32_t bits;
     memcpy(&bits, &x, sizeof bits);
-    if ((bits & 0x7fffffffu) >= 0x7f800000u) /* infinite, or no number: quiet */
+    if ((bits & 0x7fffffffu) >= 0x7f800000u) /* infinite or NaN: kept, NaN as a quiet one */
         return (uint16_t)(bits >> 16 | (bits & 0x7fffffu ? 0x40u : 0u));
-    return (uint16_t)((bits + (chance >> 16)) >> 16);
+    return (uint16_t)((bits + (random >> 16)) >> 16);
 }
 
-/* Elements [at, at + n) of the weights, from fp32. */
+/* Rounds elements [at, at + n) of the weights from fp32. */
 static inline void update_round(const op_call *c, const float *x, int64_t at, int64_t n) {
     const step_block *s = c->run->step;
     uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[PHILOX_WORDS];
@@ -166,12 +167,12 @@ static inline void update_round(const op_call *c, const float *x, int64_t at, in
     for (int64_t i = index; i < end;) {
         int64_t from = i / 4 * 4, to = MIN(end, from + PHILOX_WORDS);
         philox_words(&prefix, (uint32_t)(from / 4), word);
-        for (; i < to; i++) p[i - index] = round_by(x[i - index], word[i - from]);
+        for (; i < to; i++) p[i - index] = round_stochastic(x[i - index], word[i - from]);
     }
 }
 
-/* Where elements [at, at + n) of the weights are computed: in place when fp32, else in tmp;
- * update_put finishes. */
+/* @return where to compute elements [at, at + n) of the weights: in place when fp32, else converted into
+ * tmp; then call update_put. */
 static inline float *update_get(const tensor *p, int64_t at, int64_t n, float *tmp) {
     if (p->dt == DT_F32) return (float *)p->data + at;
     CPU(to_f32)(p->dt, (const uint16_t *)p->data + at, tmp, n);
@@ -185,8 +186,8 @@ static inline void update_put(const op_call *c, const tensor *copy, const float 
         elems_put(copy, at, n, x);
 }
 
-/* Operands of an update are flat fp32 of one size; the copy may be of any float type.
- * @return false when the step is skipped, and nothing is to change. */
+/* Checks the operands: fp32 of one size; the copy may have any float type.
+ * @return false when the step is skipped: nothing may change. */
 static inline bool update_due(const op_call *c, int states, int copy) {
     int64_t n = tensor_count(&c->in[0]);
     BUG_IF(c->in[0].dt != DT_F32);

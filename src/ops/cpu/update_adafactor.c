@@ -6,8 +6,8 @@
  *     v = rows columns / mean(rows),  u = g / sqrt(v),  u /= max(1, rms(u))
  *     p = (1 - lr decay) p - lr u
  *
- * and a vector keeps v itself. Three passes over the gradient: sums, the length of u, the update.
- * Sums are cut by shape alone: CHUNKS stretches of rows, added in order.
+ * and a vector keeps v itself. Three passes over the gradient: sums, the norm of u, the update. Sums are
+ * split by shape alone, into at most CHUNKS ranges of rows that are added in order: deterministic.
  *
  * Workspace, all fp32 but the sums:
  *
@@ -75,7 +75,7 @@ static void sums_task(void *ctx, int64_t i, int worker) {
     j->sum[i] = total;
 }
 
-/* Columns from their partial sums, and what a row and a column multiply g with to make u. */
+/* Column state from partial sums, and the factors of rows and columns that turn g into u. */
 static void columns_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     float *cols = j->c->out[2].data;
@@ -94,7 +94,7 @@ static void factor_rows(const factor_job *j) {
     for (int64_t i = 0; i < j->r; i++) j->row[i] = 1 / sqrtf(rows[i] / mean);
 }
 
-/* ---- the length of u ------------------------------------------------------------------------- */
+/* ---- the norm of u --------------------------------------------------------------------------- */
 static double row_squares(const float *restrict g, const float *restrict col, float by, int64_t n) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
@@ -105,7 +105,7 @@ static double row_squares(const float *restrict g, const float *restrict col, fl
     return sum;
 }
 
-static void length_task(void *ctx, int64_t i, int worker) {
+static void norm_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *g = j->c->in[0].data;
     span s = span_of(i, j->each, j->r);
@@ -115,7 +115,7 @@ static void length_task(void *ctx, int64_t i, int worker) {
     j->sum[i] = total;
 }
 
-/* A vector's own mean square is brought up to date on the way. */
+/* Also updates the mean square of a vector. */
 static void vector_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *restrict g = j->c->in[0].data;
@@ -174,7 +174,7 @@ void CPU(update_adafactor)(const op_call *c) {
         pool_run(c->run->pool, ceil_div(j.cols, BLOCK), columns_task, &j);
         factor_rows(&j);
     }
-    pool_run(c->run->pool, j.chunks, j.factored ? length_task : vector_task, &j);
+    pool_run(c->run->pool, j.chunks, j.factored ? norm_task : vector_task, &j);
     double rms = sqrt(sum_of(&j) / (double)tensor_count(&c->in[0]));
     j.lr = (float)(j.f.lr / MAX(1.0, rms / CLIP));
     pool_run(c->run->pool, j.chunks, j.factored ? apply_task : apply_vector_task, &j);

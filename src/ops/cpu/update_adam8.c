@@ -1,6 +1,6 @@
-/* AdamW with moments of a byte an element (block8.h): a block is decoded, updated in fp32 and
- * encoded again while it is in the cache. The weights move by the moments before they are rounded.
- * Bytes an element: 16, and the copy's own. */
+/* AdamW with 8-bit moments (block8.h): a block is decoded, updated in fp32 and encoded again while it is in
+ * the cache. Weights are updated with the moments before those are rounded. Bytes per element: 16, plus the
+ * copy's. */
 #include "ops/block8.h"
 #include "update.h"
 

@@ -5,12 +5,12 @@
  *     p = (1 - lr decay) p - lr sqrt(max(1, R / C)) x
  *
  * The polynomial drives every singular value towards 1. G is taken on the shorter side: for tall
- * matrices it is x^T x, and multiplies from the right. Products run on the pool, in fp32; passes
- * between them touch each element once.
+ * matrices it is x^T x, and multiplies from the right. GEMMs run on the pool, in fp32; the passes between
+ * them read and write each element once.
  *
  * Workspace, with S = min(R, C):
  *
- *     | x [R, C] | next x [R, C] | G [S, S] | b G + c G G [S, S] | sums f64 [chunks] | products |
+ *     | x [R, C] | next x [R, C] | G [S, S] | b G + c G G [S, S] | sums f64 [chunks] | GEMM workspace |
  */
 #include "update.h"
 
@@ -41,14 +41,14 @@ static muon_job job_of(const op_call *c) {
     return j;
 }
 
-/* ---- products -------------------------------------------------------------------------------- */
-static gemm gram_product(const muon_job *j) {
+/* ---- GEMMs ----------------------------------------------------------------------------------- */
+static gemm gram_gemm(const muon_job *j) {
     return CPU(gemm_of)(&j->x, j->tall, &j->x, !j->tall, &j->gram);
 }
-static gemm square_product(const muon_job *j) {
+static gemm square_gemm(const muon_job *j) {
     return CPU(gemm_of)(&j->gram, false, &j->gram, false, &j->poly);
 }
-static gemm next_product(const muon_job *j) {
+static gemm next_gemm(const muon_job *j) {
     const tensor *left = j->tall ? &j->x : &j->poly, *right = j->tall ? &j->poly : &j->x;
     gemm g = CPU(gemm_of)(left, false, right, false, &j->next);
     g.accumulate = true;
@@ -62,14 +62,14 @@ static size_t own_bytes(const muon_job *j) {
 
 size_t CPU(muon_workspace)(const op_backend *b, const op_call *c, int threads) {
     muon_job j = job_of(c);
-    gemm g[] = { gram_product(&j), square_product(&j), next_product(&j) };
-    size_t products = 0;
+    gemm g[] = { gram_gemm(&j), square_gemm(&j), next_gemm(&j) };
+    size_t gemm_bytes = 0;
     for (size_t i = 0; i < COUNT_OF(g); i++)
-        products = MAX(products, CPU(gemm_workspace)(&g[i], threads));
-    return own_bytes(&j) + products;
+        gemm_bytes = MAX(gemm_bytes, CPU(gemm_workspace)(&g[i], threads));
+    return own_bytes(&j) + gemm_bytes;
 }
 
-static void multiply(const muon_job *j, gemm g) {
+static void run_gemm(const muon_job *j, gemm g) {
     size_t own = own_bytes(j);
     CPU(gemm_run)
     (&g, j->c->run->pool, (char *)j->c->run->workspace + own, j->c->run->workspace_bytes - own);
@@ -93,7 +93,7 @@ static void momentum_task(void *ctx, int64_t i, int worker) {
     j->sum[i] = sum;
 }
 
-static void normalise_task(void *ctx, int64_t i, int worker) {
+static void normalize_task(void *ctx, int64_t i, int worker) {
     const muon_job *j = ctx;
     float *x = j->x.data, by = j->inverse;
     span s = span_of(i, j->each, j->n);
@@ -135,21 +135,21 @@ static void apply_task(void *ctx, int64_t i, int worker) {
     }
 }
 
-static void orthogonalise(muon_job *j) {
+static void orthogonalize(muon_job *j) {
     pool *p = j->c->run->pool;
     double sum = 0;
     for (int64_t i = 0; i < j->chunks; i++) sum += j->sum[i];
     j->inverse = (float)(1 / MAX(sqrt(sum), LEAST_NORM));
-    pool_run(p, j->chunks, normalise_task, j);
+    pool_run(p, j->chunks, normalize_task, j);
     for (int k = 0; k < ITERATIONS; k++) {
-        multiply(j, gram_product(j));
-        multiply(j, square_product(j));
+        run_gemm(j, gram_gemm(j));
+        run_gemm(j, square_gemm(j));
         pool_run(p, ceil_div(j->side * j->side, TASK_ELEMENTS), poly_task, j);
         pool_run(p, j->chunks, next_task, j);
-        multiply(j, next_product(j));
-        tensor swap = j->x;
+        run_gemm(j, next_gemm(j));
+        tensor old = j->x;
         j->x = j->next;
-        j->next = swap;
+        j->next = old;
     }
 }
 
@@ -165,6 +165,6 @@ void CPU(update_muon)(const op_call *c) {
     j.poly.data = at + 2 * j.n + j.side * j.side;
     j.sum = (double *)((char *)at + own_bytes(&j)) - MAX_CHUNKS;
     pool_run(c->run->pool, j.chunks, momentum_task, &j);
-    orthogonalise(&j);
+    orthogonalize(&j);
     pool_run(c->run->pool, j.chunks, apply_task, &j);
 }

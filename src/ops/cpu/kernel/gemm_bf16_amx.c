@@ -1,13 +1,13 @@
-/* bf16 products with AMX: a tile register holds 16 rows of 64 bytes, and one instruction adds the
+/* bf16 GEMM with AMX: a tile register holds 16 rows of 64 bytes, and one instruction adds the
  * product of 16 x 32 of A and 32 x 16 of B to 16 x 16 fp32 sums.
  *
  *     tmm0 tmm1    sums of 32 x 32        tmm4   A: upper or lower 16 rows
  *     tmm2 tmm3                           tmm5   B: left or right 16 columns
  *
- * Two registers for operands where four are left, and so five loads for four products where four
- * would do: where others use the machine, loads were seen to wait for the products before them the
- * more the more registers held something, as if those to rename to were short. This way measured
- * 1.25 times as fast on 16 such cores.
+ * Only two of the four free registers hold operands, so that four multiplications need five loads where
+ * four would do. On machines shared with others, the more registers were in use, the longer loads waited
+ * for earlier multiplications, as if registers for renaming were scarce. With two, this measured 1.25 times
+ * as fast on 16 such cores.
  */
 #include "kernel_internal.h"
 
@@ -57,9 +57,9 @@ static inline void zero_sums(void) {
     _tile_zero(3);
 }
 
-/* Rows of A lie `row` bytes apart, steps of K `step` bytes. */
-static inline void product(int64_t k, const char *a, size_t row, size_t step, const char *b,
-                           float *c, int64_t ldc, bool add) {
+/* Rows of A are `row` bytes apart, steps of K `step` bytes. */
+static inline void multiply_tile(int64_t k, const char *a, size_t row, size_t step, const char *b,
+                                 float *c, int64_t ldc, bool add) {
     if (add)
         load_sums(c, ldc);
     else
@@ -79,12 +79,12 @@ static inline void product(int64_t k, const char *a, size_t row, size_t step, co
 }
 
 static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    product(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
+    multiply_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
 }
 
 static void tile_rows(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
                       bool add) {
-    product(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
+    multiply_tile(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
 }
 
 static double burn(int64_t rounds) {

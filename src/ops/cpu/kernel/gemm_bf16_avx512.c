@@ -1,4 +1,4 @@
-/* bf16 products with AVX-512's vdpbf16ps: each lane adds the product of two pairs. A pair of A is
+/* bf16 GEMM with AVX-512's vdpbf16ps: each lane adds the dot product of two pairs. A pair of A is
  * broadcast against 32 columns of B. */
 #include "kernel_internal.h"
 

@@ -1,7 +1,7 @@
-/* bf16 products with Arm's bfmmla: a register holds 2 rows x 4 of K, and one instruction
+/* bf16 GEMM with Arm's bfmmla: a register holds 2 rows x 4 of K, and one instruction
  * multiplies two of them into a 2 x 2 block of fp32 sums.
  *
- *     v0-v3    A: four pairs of rows          v4-v7   B: pairs of columns, in turn
+ *     v0-v3    A: four pairs of rows          v4-v7   B: pairs of columns, reused
  *     v8-v31   sums: v(8 + 4j + i) is pair i of rows x pair j of columns
  */
 #include "kernel_internal.h"

@@ -1,4 +1,4 @@
-/* bf16 products where the processor has none: the panels are widened to fp32 as they are packed,
+/* bf16 GEMM where the processor cannot multiply bf16: the panels are converted to fp32 as they are packed,
  * which is exact, and the fp32 kernel multiplies them. */
 #include "kernel_internal.h"
 

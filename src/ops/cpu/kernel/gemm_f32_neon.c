@@ -1,4 +1,4 @@
-/* fp32 products on Arm. Elements of A are lanes of a register, so that no broadcast is needed.
+/* fp32 GEMM on Arm. Elements of A are lanes of a register, so that no broadcast is needed.
  *
  *     v0-v1    A: eight rows          v2-v4, v5-v7   B: twelve columns, of two successive k
  *     v8-v31   sums: v(8 + 3i + j) is row i x the j-th four columns

@@ -1,7 +1,7 @@
-/* fp32 products in the compilers' vector types: one source for every width of register. */
+/* fp32 GEMM in the compilers' vector types: one source for every register width. */
 #include "kernel_internal.h"
 
-/* The sums leave room for a row of B, a broadcast and, without multiply-add, a product among 16
+/* The sums leave registers for a row of B, a broadcast and, without multiply-add, a product: of 16
  * registers, or 32 with AVX-512. */
 #if defined(__AVX512F__)
 enum { LANES = 16, MR = 12, COLS = 2 };

@@ -1,8 +1,8 @@
-/* What a product kernel is, and how its operands lie in memory.
+/* What a GEMM kernel is, and the memory layout of its operands.
  *
- * gemm.c cuts C into tiles of mr x nr and copies A and B into panels: mr rows of A (nr columns of
- * B) over a stretch of K, the elements in exactly the order the kernel reads them. Within a panel
- * `ga` (`gb`) successive elements of K lie together, because the instruction takes them so:
+ * gemm.c splits C into tiles of mr x nr and copies A and B into panels: mr rows of A (nr columns of B) over
+ * a range of K, with the elements in exactly the order in which the kernel reads them. Within a panel `ga`
+ * (`gb`) consecutive elements of K are adjacent, because the instruction reads them so:
  *
  *     panel[k / g][row][k % g]         rows and K beyond the matrix are zero
  *
@@ -22,28 +22,28 @@ typedef struct gemm_kernel {
     dtype dt;             /* of the panels: DT_F32 or DT_BF16 */
     int mr, nr;           /* multiples of 4 */
     int ga, gb;           /* 1, 2, 4 or 32 */
-    int ku;               /* panels are padded to this multiple of K, itself one of ga and gb */
-    int kc;               /* longest piece of K: B's panel stays in the first cache beside A's */
-    int block_m, block_n; /* of C for one task: their panels stay in the second cache */
+    int ku;               /* panels are padded to a multiple of it in K; a multiple of ga and gb */
+    int kc;               /* longest piece of K: a panel of B and one of A fit L1 together */
+    int block_m, block_n; /* of C for one task: their panels fit L2 */
     /* c[mr, nr] = (add ? c : 0) + a b over k, a multiple of ku. */
     void (*tile)(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add);
-    /* The same with A not packed: K contiguous, its mr rows lda elements apart. NULL: cannot. */
+    /* The same with A not packed: K contiguous, its mr rows lda elements apart. NULL: unsupported. */
     void (*tile_rows)(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
                       bool add);
-    int rows_m; /* with tile_rows: rows of C for a task that packs one panel of B for itself */
+    int rows_m; /* with tile_rows: rows of C of a task that packs its own panel of B */
     /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
-    /* Multiply-adds on registers alone, for the benchmark. @return floating-point operations. */
+    /* Multiply-adds on registers only, to measure the peak. @return floating-point operations. */
     double (*burn)(int64_t rounds);
 } gemm_kernel;
 
 extern const gemm_kernel CPU(gemm_f32_kernel);
-/* For bf16 operands; its panels are fp32 where the processor has no bf16 products. */
+/* For bf16 operands; its panels are fp32 where the processor cannot multiply bf16. */
 extern const gemm_kernel *const CPU(gemm_bf16_kernel);
 
 /* ---- gemm_pack.c -------------------------------------------------------------------------- */
-/* One operand as rows (of A, or columns of B) by K. */
+/* One operand, as rows (of A, or columns of B) by K. */
 typedef struct gemm_side {
     const void *data;
     dtype dt;
@@ -51,7 +51,7 @@ typedef struct gemm_side {
     bool k_major; /* element (r, k) at [k * ld + r], else at [r * ld + k] */
 } gemm_side;
 
-/* Where it goes. */
+/* The panels it is packed into. */
 typedef struct gemm_panels {
     dtype dt;
     int height, g;  /* rows of a panel, group of K */
@@ -68,7 +68,7 @@ size_t CPU(gemm_convert_bytes)(int64_t rows, int64_t kn, int height);
 
 /* ---- gemm_store.c ------------------------------------------------------------------------- */
 /* Finishes one tile: t[mr, nr] fp32, the upper left rows x cols of it valid, goes to C at
- * (row, col) with what the product asks for. Scribbles on t. */
+ * (row, col) with scale, bias, GELU and rounding as g asks. Overwrites t. */
 typedef struct gemm_tile {
     float *t;
     int mr, nr;
