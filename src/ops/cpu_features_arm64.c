@@ -7,7 +7,7 @@
 /* Bits of the kernel's asm/hwcap.h; older headers lack the last. */
 enum { CAP_FPHP = 1 << 9, CAP_ASIMDHP = 1 << 10, CAP2_BF16 = 1 << 14 };
 
-static bool always(void) { return true; }
+static bool always_present(void) { return true; }
 
 static bool has_bf16(void) {
     unsigned long need = CAP_FPHP | CAP_ASIMDHP;
@@ -17,7 +17,7 @@ static bool has_bf16(void) {
 static const struct {
     const char *isa;
     bool (*has)(void);
-} table[] = { { "neon", always }, { "neon_bf16", has_bf16 } };
+} table[] = { { "neon", always_present }, { "neon_bf16", has_bf16 } };
 
 bool cpu_has_isa(const char *isa) {
     for (size_t i = 0; i < sizeof table / sizeof table[0]; i++)

@@ -36,7 +36,7 @@ void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q)
     p->path->right_outer(st->q, q, p->width);
 }
 
-/* Raises the maxima of ATT_LANES queries to `top`, if any of them exceeds RISE. */
+/* Raises the maxima of ATT_LANES queries to `top`, if any of them rises by more than RISE. */
 static void raise_max(att_state *st, int q0, const vf *top, int width) {
     float *max = st->max + q0, *sum = st->sum + q0;
     vi need = { 0 };

@@ -64,7 +64,7 @@ static inline vf att_max(vf a, vf b) { return vec_select(a > b, a, b); }
 #endif
 
 /* 2^x for x below 127, relative error 2e-7, exactly 0 below the normal range; NaN stays NaN.
- * Cheaper than vm_exp: the scale of the scores already carries log2(e), they never lie above, and
+ * Cheaper than vm_exp: the scale of the scores already includes log2(e), they never exceed 127, and
  * conversions between int and float, slow on some processors, are done by adding 1.5 * 2^23: the
  * integer then stands in the low bits. 127 more makes of it the exponent of 2^n. */
 static inline vf att_exp2(vf x) {
@@ -232,8 +232,7 @@ static inline void att_lane_keys(const att_band *band, int q0, int nq, int keys,
 /* ---- the forward of one tile of queries ---------------------------------------------------- */
 /* The online softmax of up to ATT_TILE queries of a head, over the key tiles added so far. */
 typedef struct att_state {
-    float max
-        [ATT_TILE]; /* near the maximum of the scores, in powers of two; they are relative to it */
+    float max[ATT_TILE]; /* subtracted from the scores, in powers of two; near their maximum */
     float sum[ATT_TILE];
     float *out;     /* [width, ATT_TILE] O', not yet divided by sum */
     float *s;       /* [ATT_TILE, ATT_TILE] */

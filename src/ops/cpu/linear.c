@@ -14,7 +14,7 @@ static float fp8_factor(const op_call *c) {
 }
 
 /* x[N,K], w[M,K] -> y[N,M] */
-static gemm forward(const op_call *c) {
+static gemm forward_gemm(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], false, &c->in[1], true, &c->out[0]);
     g.bias = c->in[2].data;
     g.bias_t = c->in[2].dt;
@@ -25,12 +25,12 @@ static gemm forward(const op_call *c) {
 }
 
 /* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
-static gemm backward_x(const op_call *c) {
+static gemm backward_x_gemm(const op_call *c) {
     return CPU(gemm_of)(&c->in[0], false, &c->in[1], is_fp8(c), &c->out[0]);
 }
 
 /* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
-static gemm backward_w(const op_call *c) {
+static gemm backward_w_gemm(const op_call *c) {
     gemm g = CPU(gemm_of)(&c->in[0], !is_fp8(c), &c->in[1], is_fp8(c), &c->out[0]);
     g.accumulate = c->accumulate & 1;
     return g;
@@ -39,9 +39,9 @@ static gemm backward_w(const op_call *c) {
 static gemm gemm_of_op(const op_call *c) {
     switch (c->op) {
     case OP_LINEAR_BWD_X:
-    case OP_LINEAR_BWD_X_GELU: return backward_x(c);
-    case OP_LINEAR_BWD_W: return backward_w(c);
-    default: return forward(c);
+    case OP_LINEAR_BWD_X_GELU: return backward_x_gemm(c);
+    case OP_LINEAR_BWD_W: return backward_w_gemm(c);
+    default: return forward_gemm(c);
     }
 }
 

@@ -79,7 +79,7 @@ static int64_t f16_store_vectors(const float *s, uint16_t *d, int64_t n) { retur
 #endif
 
 /* ---- arrays -------------------------------------------------------------------------------- */
-VEC_INLINE void convert(dtype from, const void *s, dtype to, void *d, int64_t n) {
+VEC_INLINE void convert_elements(dtype from, const void *s, dtype to, void *d, int64_t n) {
     int64_t k = 0;
     for (vf x[2]; k + 2 * VEC <= n; k += 2 * VEC) {
         vec_load2(from, s, k, x);
@@ -100,7 +100,7 @@ static void f16_store(const float *restrict s, uint16_t *restrict d, int64_t n) 
 
 void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n) {
     switch (dt) {
-    case DT_BF16: convert(DT_BF16, src, DT_F32, dst, n); break;
+    case DT_BF16: convert_elements(DT_BF16, src, DT_F32, dst, n); break;
     case DT_F16: f16_load(src, dst, n); break;
     default: dt_to_f32(dt, src, dst, n);
     }
@@ -108,7 +108,7 @@ void CPU(to_f32)(dtype dt, const void *src, float *dst, int64_t n) {
 
 void CPU(from_f32)(dtype dt, const float *src, void *dst, int64_t n) {
     switch (dt) {
-    case DT_BF16: convert(DT_F32, src, DT_BF16, dst, n); break;
+    case DT_BF16: convert_elements(DT_F32, src, DT_BF16, dst, n); break;
     case DT_F16: f16_store(src, dst, n); break;
     default: dt_from_f32(dt, src, dst, n);
     }

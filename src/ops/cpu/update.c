@@ -126,8 +126,7 @@ static void agc_task(void *ctx, int64_t i, int worker) {
         float *g = (float *)c->out[0].data + row * cols;
         double most = c->attr.agc.factor * MAX(row_length(p, cols), (double)c->attr.agc.eps);
         double length = row_length(g, cols) * c->run->step->now.grad_scale;
-        if (!(length > most))
-            continue; /* NaN too: the norm of all gradients shows it, and the step is skipped */
+        if (!(length > most)) continue; /* NaN too: the global norm shows it */
         float by = (float)(most / length);
 #pragma omp simd
         for (int64_t k = 0; k < cols; k++) g[k] *= by;

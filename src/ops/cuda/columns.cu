@@ -19,8 +19,7 @@ static __global__ void __launch_bounds__(1024)
         for (int r = threadIdx.y; r < rows; r += 32) sum += partial[(int64_t)r * cols + col];
     smem[threadIdx.y][threadIdx.x] = sum;
     __syncthreads();
-    sum =
-        warp_sum(smem[threadIdx.x][threadIdx.y]); /* transposed: from here a warp has one column */
+    sum = warp_sum(smem[threadIdx.x][threadIdx.y]); /* a column per warp now */
     col = blockIdx.x * 32 + threadIdx.y;
     bool second = col >= o.wide;
     float *out = second ? o.out[1] : o.out[0];

@@ -18,8 +18,8 @@ typedef struct softmax_args {
 } softmax_args;
 
 /* Merges two running softmax states: a maximum and the sum of 2^(x - max). */
-static __device__ __forceinline__ void merge(float &max, float &sum, float other_max,
-                                             float other_sum) {
+static __device__ __forceinline__ void merge_softmax(float &max, float &sum, float other_max,
+                                                     float other_sum) {
     float most = fmaxf(max, other_max);
     if (most == -INFINITY) return;
     sum = sum * exp2_approx(max - most) + other_sum * exp2_approx(other_max - most);
@@ -29,7 +29,7 @@ static __device__ __forceinline__ void merge(float &max, float &sum, float other
 static __device__ __forceinline__ void merge_warp(float &max, float &sum, float &target) {
 #pragma unroll
     for (int o = WARP / 2; o; o >>= 1) {
-        merge(max, sum, __shfl_xor_sync(~0u, max, o), __shfl_xor_sync(~0u, sum, o));
+        merge_softmax(max, sum, __shfl_xor_sync(~0u, max, o), __shfl_xor_sync(~0u, sum, o));
         target = fmaxf(target, __shfl_xor_sync(~0u, target, o));
     }
 }

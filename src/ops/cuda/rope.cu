@@ -84,9 +84,7 @@ extern "C" void cuda_rope(const op_call *c) {
     if (x->data != y->data) /* also copy what is not rotated */
         s.items += s.heads * s.rest + (int)ceil_div(s.stride - (int64_t)s.heads * s.dim, 8);
     s.sign = c->op == OP_ROPE ? 1.0f : -1.0f;
-    int unit = s.dim % 8
-                   ? s.dim
-                   : s.rot / 2; /* accesses start at its multiples: eights only if 8 divides both */
+    int unit = s.dim % 8 ? s.dim : s.rot / 2; /* accesses start at its multiples */
     const tensor *table[] = { &c->in[2] };
     dtype dt = common_type(unit, table, 1) == DT_F32 ? common_type(unit, all, 2) : DT_NONE;
     WITH_TYPE(dt, LAUNCH(cuda_of(c), { blocks_for(s.rows * s.items, THREADS), THREADS }, rope<A>,

@@ -145,8 +145,7 @@ static __global__ void clip_rows(const float *p, float *g, int64_t cols, float f
     pp = block_sum(pp, smem);
     gg = block_sum(gg, smem);
     float most = factor * fmaxf(sqrtf(pp), eps), length = sqrtf(gg) * s->now.grad_scale;
-    if (!(length > most))
-        return; /* NaN too: the norm of all gradients shows it, and the step is skipped */
+    if (!(length > most)) return; /* NaN too: the global norm shows it */
     float by = most / length;
     for (int64_t k = threadIdx.x; k < cols; k += blockDim.x) g[base + k] *= by;
 }
