@@ -256,17 +256,17 @@ static void run_loop(const act_loops *l, dtype t, const char *const *in, char *c
     for (int i = 0; i < l->outs; i++) memcpy(out[i] + done, rest_out[i], left);
 }
 
-/* A stretch of a tensor: n elements from `at` on. */
-typedef struct stretch {
+/* A slice of a tensor: n elements from `at` on. */
+typedef struct slice {
     const tensor *t;
     int64_t at;
-} stretch;
+} slice;
 
-static char *stretch_data(const stretch *s) {
+static char *slice_data(const slice *s) {
     return (char *)s->t->data + (size_t)s->at * dt_size(s->t->dt);
 }
 
-static bool all_of_type(dtype t, const act_loops *l, const stretch *in, const stretch *out) {
+static bool all_of_type(dtype t, const act_loops *l, const slice *in, const slice *out) {
     for (int i = 0; i < l->ins; i++)
         if (in[i].t->dt != t) return false;
     for (int i = 0; i < l->outs; i++)
@@ -275,7 +275,7 @@ static bool all_of_type(dtype t, const act_loops *l, const stretch *in, const st
 }
 
 /* Other types, and mixtures, pass through blocks of fp32. */
-static void run_blocks(const act_loops *l, const stretch *in, const stretch *out, int64_t n) {
+static void run_blocks(const act_loops *l, const slice *in, const slice *out, int64_t n) {
     float in_tmp[MOST_IN][BLOCK], out_tmp[MOST_OUT][BLOCK];
     const char *from[MOST_IN];
     char *to[MOST_OUT];
@@ -291,7 +291,7 @@ static void run_blocks(const act_loops *l, const stretch *in, const stretch *out
     }
 }
 
-static void run_stretches(const act_loops *l, const stretch *in, const stretch *out, int64_t n) {
+static void run_slices(const act_loops *l, const slice *in, const slice *out, int64_t n) {
     const char *from[MOST_IN];
     char *to[MOST_OUT];
     dtype t = in[0].t->dt;
@@ -299,8 +299,8 @@ static void run_stretches(const act_loops *l, const stretch *in, const stretch *
         run_blocks(l, in, out, n);
         return;
     }
-    for (int i = 0; i < l->ins; i++) from[i] = stretch_data(&in[i]);
-    for (int i = 0; i < l->outs; i++) to[i] = stretch_data(&out[i]);
+    for (int i = 0; i < l->ins; i++) from[i] = slice_data(&in[i]);
+    for (int i = 0; i < l->outs; i++) to[i] = slice_data(&out[i]);
     run_loop(l, t, from, to, n);
 }
 
@@ -314,16 +314,16 @@ void CPU(gelu_values)(act_kind act, dtype t, const void *x, void *y, int64_t n) 
 static void gelu_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[0]));
-    const stretch in[] = { { &c->in[0], e.lo } }, out[] = { { &c->out[0], e.lo } };
-    run_stretches(&gelu_fwd[c->attr.act], in, out, e.hi - e.lo);
+    const slice in[] = { { &c->in[0], e.lo } }, out[] = { { &c->out[0], e.lo } };
+    run_slices(&gelu_fwd[c->attr.act], in, out, e.hi - e.lo);
 }
 
 static void gelu_bwd_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     span e = span_of(i, TASK_ELEMENTS, tensor_count(&c->in[1]));
-    const stretch in[] = { { &c->in[0], e.lo }, { &c->in[1], e.lo } };
-    const stretch out[] = { { &c->out[0], e.lo } };
-    run_stretches(&gelu_bwd[c->attr.act], in, out, e.hi - e.lo);
+    const slice in[] = { { &c->in[0], e.lo }, { &c->in[1], e.lo } };
+    const slice out[] = { { &c->out[0], e.lo } };
+    run_slices(&gelu_bwd[c->attr.act], in, out, e.hi - e.lo);
 }
 
 void CPU(gelu)(const op_call *c) {
@@ -341,9 +341,9 @@ static void swiglu_task(void *ctx, int64_t i, int worker) {
     int64_t f = y->dim[1];
     span rows = span_of(i, rows_per_task(f), y->dim[0]);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
-        const stretch in[] = { { gu, row * 2 * f }, { gu, row * 2 * f + f } };
-        const stretch out[] = { { y, row * f } };
-        run_stretches(&swiglu_fwd, in, out, f);
+        const slice in[] = { { gu, row * 2 * f }, { gu, row * 2 * f + f } };
+        const slice out[] = { { y, row * f } };
+        run_slices(&swiglu_fwd, in, out, f);
     }
 }
 
@@ -354,15 +354,15 @@ static void swiglu_bwd_task(void *ctx, int64_t i, int worker) {
     span rows = span_of(i, rows_per_task(f), dy->dim[0]);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         int64_t g = row * 2 * f;
-        const stretch in[] = { { dy, row * f }, { gu, g }, { gu, g + f } };
-        const stretch out[] = { { dgu, g }, { dgu, g + f }, { y, row * f } };
+        const slice in[] = { { dy, row * f }, { gu, g }, { gu, g + f } };
+        const slice out[] = { { dgu, g }, { dgu, g + f }, { y, row * f } };
         if (!y->data) {
-            run_stretches(&swiglu_bwd, in, out, f);
+            run_slices(&swiglu_bwd, in, out, f);
         } else if (BY_TABLE && all_of_type(DT_BF16, &swiglu_bwd_y, in, out)) {
-            run_stretches(&swiglu_bwd_y, in, out, f);
+            run_slices(&swiglu_bwd_y, in, out, f);
         } else { /* y by forward's code, which other code would round differently */
-            run_stretches(&swiglu_fwd, in + 1, out + 2, f);
-            run_stretches(&swiglu_bwd, in, out, f);
+            run_slices(&swiglu_fwd, in + 1, out + 2, f);
+            run_slices(&swiglu_bwd, in, out, f);
         }
     }
 }

@@ -77,8 +77,8 @@ void CPU(norm_reduce)(const op_call *c, const norm_space *s, int64_t first, int 
 typedef struct norm_job {
     const op_call *c;
     norm_space space;
-    int64_t n, d, each; /* each: rows a task forward, chunks a task backward */
-    bool centred;       /* layer norm */
+    int64_t n, d, each; /* each: rows per task forward, chunks per task backward */
+    bool centered;      /* layer norm */
     dtype native; /* the type all activations share, when the row functions take it; else DT_NONE */
 } norm_job;
 
@@ -106,7 +106,7 @@ typedef struct norm_rows {
     int64_t n;
 } norm_rows;
 
-/* The mean square of x - mean, the slow way. */
+/* The mean square of x - mean, computed from the differences. */
 static float row_deviation(dtype t, const void *x, float mean, int64_t d) {
     double sum = 0;
     for (int64_t k = 0; k < d; k++) {
@@ -116,17 +116,17 @@ static float row_deviation(dtype t, const void *x, float mean, int64_t d) {
     return (float)(sum / (double)d);
 }
 
-/* From the sums over a row to its statistics: what it is multiplied by, then shifted by. By value:
- * read back from memory, they would wait for all the stores of the row before. */
+/* The statistics of a row, from its sums: it is multiplied by scale, then shift is added. Returned by value:
+ * a load from memory would wait for all stores of the previous row. */
 typedef struct norm_stat {
     float scale, shift;
 } norm_stat;
 static norm_stat row_statistics(const norm_job *j, dtype t, const void *x, float sum, float squares,
                                 float *stat) {
     float d = (float)j->d, eps = j->c->attr.eps, square = squares / d;
-    if (!j->centred) return (norm_stat){ .scale = stat[0] = 1 / sqrtf(square + eps) };
+    if (!j->centered) return (norm_stat){ .scale = stat[0] = 1 / sqrtf(square + eps) };
     float mean = sum / d, variance = square - mean * mean;
-    /* far from 0 for its spread, a row loses digits in that difference: here 4 bits of 24 at most */
+    /* a mean that is large beside the deviation cancels digits; below the bound at most 4 bits of 24 */
     if (!(square < 16 * variance)) variance = row_deviation(t, x, mean, j->d);
     norm_stat s = { .scale = 1 / sqrtf(variance + eps) };
     s.shift = -mean * s.scale;
@@ -135,7 +135,7 @@ static norm_stat row_statistics(const norm_job *j, dtype t, const void *x, float
     return s;
 }
 
-/* Each pass finishes row - 1 and sums up row. */
+/* Each pass writes the result of row - 1 and sums up row. */
 VEC_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
     size_t bytes = (size_t)j->d * elem_size(f.t);
     norm_out o = { .x = NULL, .w = t->w, .b = t->b };
@@ -152,7 +152,7 @@ VEC_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
         float squares = norm_pass(f, n, o, j->d);
         if (row == t->n) break;
         norm_stat s =
-            row_statistics(j, f.t, n.r, sum, squares, t->stat + row * (f.centred ? 2 : 1));
+            row_statistics(j, f.t, n.r, sum, squares, t->stat + row * (f.centered ? 2 : 1));
         o.x = n.r;
         o.y = row_after(t->y, row, bytes);
         o.scale = s.scale;
@@ -189,7 +189,7 @@ static void norm_rows_of(const norm_job *j, dtype t, const norm_rows *rows) {
         { { layer_bf16, layer_bf16_bias }, { layer_bf16_sum, layer_bf16_sum_bias } },
     };
     bool narrow = t == DT_BF16, delta = rows->delta != NULL;
-    (j->centred ? layer[narrow][delta][rows->b != NULL] : rms[narrow][delta])(j, rows);
+    (j->centered ? layer[narrow][delta][rows->b != NULL] : rms[narrow][delta])(j, rows);
 }
 
 /* Any mixture of types: the row in fp32, with r rounded to its own type on the way. */
@@ -215,9 +215,9 @@ static void norm_task(void *ctx, int64_t i, int worker) {
     const norm_job *j = ctx;
     const op_call *c = j->c;
     span rows = span_of(i, j->each, j->n);
-    int64_t stats = j->centred ? 2 : 1;
+    int64_t stats = j->centered ? 2 : 1;
     norm_rows t = { .w = CPU(row_get)(&c->in[2], 0, j->d, norm_row(&j->space, worker, 2)) };
-    if (j->centred && c->in[3].data)
+    if (j->centered && c->in[3].data)
         t.b = CPU(row_get)(&c->in[3], 0, j->d, norm_row(&j->space, worker, 3));
     t.stat = (float *)c->out[2].data + rows.lo * stats;
     if (j->native == DT_NONE) {
@@ -233,14 +233,14 @@ static void norm_task(void *ctx, int64_t i, int worker) {
     norm_rows_of(j, j->native, &t);
 }
 
-static void norm_run(const op_call *c, bool centred) {
+static void norm_run(const op_call *c, bool centered) {
     const tensor *x = &c->in[0];
     norm_job j = { .c = c,
                    .space = CPU(norm_space_of)(c),
                    .n = x->dim[0],
                    .d = x->dim[1],
                    .each = stream_rows(x->dim[0], x->dim[1], c->run->pool),
-                   .centred = centred };
+                   .centered = centered };
     j.native = common_type((const tensor *[]){ x, &c->in[1], &c->out[0], &c->out[1] }, 4);
     BUG_IF(c->in[1].data && !c->out[0].data); /* the sum must be kept somewhere */
     BUG_IF(c->out[2].dt != DT_F32);
@@ -262,13 +262,13 @@ typedef struct back_rows {
 VEC_INLINE void back_block(norm_form f, const norm_job *j, const back_rows *t) {
     size_t bytes = (size_t)j->d * elem_size(f.t);
     for (int64_t row = 0; row < t->n; row++) {
-        const float *stat = t->stat + row * (f.centred ? 2 : 1);
+        const float *stat = t->stat + row * (f.centered ? 2 : 1);
         norm_back b = { .dy = row_after(t->dy, row, bytes),
                         .x = row_after(t->x, row, bytes),
                         .dr = row_after(t->dr, row, bytes),
                         .dx = row_after(t->dx, row, bytes),
-                        .scale = f.centred ? stat[1] : stat[0],
-                        .shift = f.centred ? -stat[0] * stat[1] : 0 };
+                        .scale = f.centered ? stat[1] : stat[0],
+                        .shift = f.centered ? -stat[0] * stat[1] : 0 };
         back_sums(f, &b, t->p, j->d);
         back_finish(f, &b, t->p.w, j->d);
     }
@@ -293,7 +293,7 @@ static void back_rows_of(const norm_job *j, dtype t, const back_rows *rows) {
         { { rms_back_f32, rms_back_f32_sum }, { rms_back_bf16, rms_back_bf16_sum } },
         { { layer_back_f32, layer_back_f32_sum }, { layer_back_bf16, layer_back_bf16_sum } },
     };
-    of[j->centred][t == DT_BF16][rows->dr != NULL](j, rows);
+    of[j->centered][t == DT_BF16][rows->dr != NULL](j, rows);
 }
 
 static void mixed_row_bwd(const norm_job *j, int64_t row, int worker, back_rows t) {
@@ -313,7 +313,7 @@ static void chunk_bwd(const norm_job *j, int64_t chunk, int worker, const float 
     const op_call *c = j->c;
     const norm_space *s = &j->space;
     span rows = span_of(chunk, s->each, j->n);
-    int64_t stats = j->centred ? 2 : 1;
+    int64_t stats = j->centered ? 2 : 1;
     back_rows t = { .stat = (const float *)c->in[2].data + rows.lo * stats,
                     .p = { .w = w, .dw = s->partial + chunk * s->width } };
     t.p.db = t.p.dw + s->ld;
@@ -338,17 +338,19 @@ static void norm_bwd_task(void *ctx, int64_t i, int worker) {
     for (int64_t k = chunks.lo; k < chunks.hi; k++) chunk_bwd(j, k, worker, w);
 }
 
-static void norm_bwd_run(const op_call *c, bool centred) {
+static void norm_bwd_run(const op_call *c, bool centered) {
     const tensor *dy = &c->in[0];
-    norm_job j = {
-        .c = c, .space = CPU(norm_space_of)(c), .n = dy->dim[0], .d = dy->dim[1], .centred = centred
-    };
+    norm_job j = { .c = c,
+                   .space = CPU(norm_space_of)(c),
+                   .n = dy->dim[0],
+                   .d = dy->dim[1],
+                   .centered = centered };
     j.each = ceil_div(stream_rows(j.n, j.d, c->run->pool), j.space.each);
     j.native = common_type((const tensor *[]){ dy, &c->in[1], &c->in[4], &c->out[0] }, 4);
     BUG_IF(c->in[2].dt != DT_F32);
     pool_run(c->run->pool, ceil_div(j.space.chunks, j.each), norm_bwd_task, &j);
     CPU(norm_reduce)(c, &j.space, 0, 1);
-    if (centred) CPU(norm_reduce)(c, &j.space, j.space.ld, 2);
+    if (centered) CPU(norm_reduce)(c, &j.space, j.space.ld, 2);
 }
 
 void CPU(rmsnorm_bwd)(const op_call *c) { norm_bwd_run(c, false); }

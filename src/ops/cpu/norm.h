@@ -1,8 +1,8 @@
 /* What the norms share: sums over a row, and weight gradients summed over rows.
  *
  * Workspace of a norm:
- *     partial[chunks][width]          backward: one weight gradient a chunk of rows
- *     rows[threads][NORM_ROWS][ld]    fp32 copies of the rows a worker has in hand
+ *     partial[chunks][width]          backward: one weight gradient per chunk of rows
+ *     rows[threads][NORM_ROWS][ld]    fp32 copies of the rows a worker is computing
  */
 #ifndef INGOT_OPS_CPU_NORM_H
 #define INGOT_OPS_CPU_NORM_H
@@ -20,7 +20,7 @@ typedef struct norm_space {
     float *partial, *row;
 } norm_space;
 
-/* How a norm call of these shapes divides its workspace; pointers are left NULL. */
+/* @return how a norm call of these shapes divides its workspace; pointers are NULL. */
 norm_space CPU(norm_divide)(const op_call *c);
 /* The same, with the pointers. */
 norm_space CPU(norm_space_of)(const op_call *c);
@@ -32,19 +32,19 @@ static inline float *norm_row(const norm_space *s, int worker, int which) {
 void CPU(norm_reduce)(const op_call *c, const norm_space *s, int64_t first, int which);
 
 /* ---- rows of one type: fp32 or bf16 ------------------------------------------------------------
- * Weights are fp32. Sums run in several vectors side by side, in an order that depends on the width
- * alone, and always over the row as it is stored: that it was summed up on the way leaves no trace.
+ * Weights are fp32. Sums run in several vectors at once, in an order that depends on the width alone, and
+ * always over the row as rounded to its type, so that statistics are the same when the row is read back.
  * The end of a row is padded with zeros and goes through the same code. */
 
-/* What a loop is made for: constant after inlining. */
+/* The variant of a loop: constant after inlining. */
 typedef struct norm_form {
     dtype t;
-    bool centred; /* layer norm */
-    bool delta;   /* forward: there is a residual sum to make */
-    bool extra;   /* forward: a bias; backward: dr */
+    bool centered; /* layer norm */
+    bool delta;    /* forward: there is a residual sum to compute */
+    bool extra;    /* forward: a bias; backward: dr */
 } norm_form;
 
-/* Not inlined, so that every loop's sums are added up by the same instructions. */
+/* Not inlined, so that every loop adds up its sums with the same instructions. */
 static __attribute__((noinline)) float norm_total(vf a, vf b, vf c, vf d) {
     return vec_sum((a + b) + (c + d));
 }
@@ -65,9 +65,9 @@ VEC_INLINE void rest_put(dtype t, void *p, int64_t k, int64_t m, const norm_rest
     memcpy((char *)p + (size_t)k * size, rest->at, (size_t)m * size);
 }
 
-/* ---- forward: a row is read twice, for its statistics, then for the result. The second of one row
- * and the first of the next are one loop, so that memory is read, computed on and written at an
- * even rate: one after the other, each would wait for what the other is good at. */
+/* ---- forward: a row is read twice, for its statistics, then for the result. The second pass of one row
+ * and the first pass of the next are one loop, so that reads, arithmetic and writes overlap: as separate
+ * loops, one would be limited by memory and the other by arithmetic. */
 
 /* The row whose statistics are next, r, which is x + delta or x itself. r NULL: there is none. */
 typedef struct norm_next {
@@ -86,32 +86,32 @@ typedef struct norm_sums {
     vf plain[UNIT_VECS], squares[UNIT_VECS];
 } norm_sums;
 
-VEC_INLINE void unit_sums_of(dtype t, const void *r, int64_t k, bool centred, norm_sums *s) {
+VEC_INLINE void unit_sums_of(dtype t, const void *r, int64_t k, bool centered, norm_sums *s) {
     vf x[UNIT_VECS];
     unit_load(t, r, k, x);
     UNIT_EACH s->squares[i] += x[i] * x[i];
-    if (centred) UNIT_EACH s->plain[i] += x[i];
+    if (centered) UNIT_EACH s->plain[i] += x[i];
 }
 #if defined(__ARM_FEATURE_BF16_VECTOR_ARITHMETIC)
-/* Out of gcc 12's sight, which makes the fp16 constant 1 of it. */
+/* Hidden from gcc 12, which would replace it by the fp16 constant 1. */
 VEC_INLINE bfloat16x8_t bf16_ones(void) {
     uint16x8_t one = vdupq_n_u16(0x3f80);
     __asm__("" : "+w"(one));
     return vreinterpretq_bf16_u16(one);
 }
-/* Two neighbours' products at once, without widening: lanes sum up other elements than in fp32, so
- * the last bits of a row's statistics depend on the type it is read in. */
-VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centred, norm_sums *s) {
+/* Adds the products of two adjacent elements at once, without converting them: lanes sum other elements
+ * than in fp32, so that the last bits of a row's statistics depend on the type it is read in. */
+VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
     const bfloat16x8_t one = bf16_ones();
     VEC_UNROLL for (int i = 0; i < UNIT_VECS; i += 2) {
         bfloat16x8_t x = vreinterpretq_bf16_u16(vld1q_u16((const uint16_t *)r + k + i * VEC));
         s->squares[i] = (vf)vbfdotq_f32((float32x4_t)s->squares[i], x, x);
-        if (centred) s->plain[i] = (vf)vbfdotq_f32((float32x4_t)s->plain[i], x, one);
+        if (centered) s->plain[i] = (vf)vbfdotq_f32((float32x4_t)s->plain[i], x, one);
     }
 }
 #else
-VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centred, norm_sums *s) {
-    unit_sums_of(DT_BF16, r, k, centred, s);
+VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sums *s) {
+    unit_sums_of(DT_BF16, r, k, centered, s);
 }
 #endif
 
@@ -124,9 +124,9 @@ VEC_INLINE void next_unit(norm_form f, const norm_next *n, int64_t k, norm_sums 
         unit_store(f.t, n->r, k, x);
     }
     if (f.t == DT_BF16)
-        unit_sums_bf16(n->r, k, f.centred, s);
+        unit_sums_bf16(n->r, k, f.centered, s);
     else
-        unit_sums_of(f.t, n->r, k, f.centred, s);
+        unit_sums_of(f.t, n->r, k, f.centered, s);
 }
 VEC_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m, norm_sums *s) {
     norm_rest r, delta;
@@ -146,7 +146,7 @@ VEC_INLINE void out_unit(norm_form f, const norm_out *o, int64_t k) {
     unit_load(f.t, o->x, k, v);
     unit_load(DT_F32, o->w, k, w);
     if (f.extra) unit_load(DT_F32, o->b, k, b);
-    UNIT_EACH v[i] = f.centred ? v[i] * o->scale + o->shift : v[i] * o->scale;
+    UNIT_EACH v[i] = f.centered ? v[i] * o->scale + o->shift : v[i] * o->scale;
     UNIT_EACH v[i] = f.extra ? v[i] * w[i] + b[i] : v[i] * w[i];
     unit_store(f.t, o->y, k, v);
 }
@@ -177,7 +177,7 @@ VEC_INLINE float norm_pass(norm_form f, norm_next n, norm_out o, int64_t d) {
     } else {
         for (int64_t k = 0; k < whole; k += UNIT) out_unit(f, &o, k);
     }
-    if (f.centred && n.sum) *n.sum = unit_total(s.plain);
+    if (f.centered && n.sum) *n.sum = unit_total(s.plain);
     return unit_total(s.squares);
 }
 
@@ -205,7 +205,7 @@ VEC_INLINE void dots_unit(norm_form f, const norm_back *n, const norm_grad *p, n
     unit_load(f.t, n->x, k, x);
     unit_load(DT_F32, p->w, k, w);
     unit_load(DT_F32, p->dw, k, dw);
-    if (f.centred) {
+    if (f.centered) {
         unit_load(DT_F32, p->db, k, db);
         UNIT_EACH x[i] = x[i] * n->scale + n->shift;
         UNIT_EACH db[i] += dy[i];
@@ -229,10 +229,10 @@ VEC_INLINE void dots_rest(norm_form f, const norm_back *n, const norm_grad *p, n
                        .dw = rest_get(DT_F32, p->dw, k, m, &dw) };
     own.dy = rest_get(f.t, n->dy, k, m, &dy);
     own.x = rest_get(f.t, n->x, k, m, &x);
-    if (f.centred) sums.db = rest_get(DT_F32, p->db, k, m, &db);
+    if (f.centered) sums.db = rest_get(DT_F32, p->db, k, m, &db);
     dots_unit(f, &own, &sums, s, 0);
     rest_put(DT_F32, p->dw, k, m, &dw);
-    if (f.centred) rest_put(DT_F32, p->db, k, m, &db);
+    if (f.centered) rest_put(DT_F32, p->db, k, m, &db);
 }
 
 VEC_INLINE void back_unit(norm_form f, const norm_back *o, const float *weight, int64_t k) {
@@ -242,7 +242,7 @@ VEC_INLINE void back_unit(norm_form f, const norm_back *o, const float *weight, 
     unit_load(DT_F32, weight, k, w);
     if (f.extra) unit_load(f.t, o->dr, k, dx);
     UNIT_EACH dy[i] *= o->scale;
-    if (f.centred) UNIT_EACH dx[i] -= o->at;
+    if (f.centered) UNIT_EACH dx[i] -= o->at;
     UNIT_EACH dx[i] += dy[i] * w[i];
     UNIT_EACH dx[i] -= x[i] * o->by;
     unit_store(f.t, o->dx, k, dx);
@@ -271,8 +271,8 @@ VEC_INLINE void back_sums(norm_form f, norm_back *row, norm_grad p, int64_t d) {
         dots_unit(f, &n, &p, &s, k);
     }
     float mean = n.scale / (float)d;
-    row->by = unit_total(s.gh) * mean * n.scale * (f.centred ? 1 : n.scale);
-    row->at = f.centred ? unit_total(s.g) * mean + unit_total(s.gh) * mean * n.shift : 0;
+    row->by = unit_total(s.gh) * mean * n.scale * (f.centered ? 1 : n.scale);
+    row->at = f.centered ? unit_total(s.g) * mean + unit_total(s.gh) * mean * n.shift : 0;
 }
 VEC_INLINE void back_finish(norm_form f, const norm_back *row, const float *w, int64_t d) {
     norm_back o = *row;

@@ -1,5 +1,5 @@
-/* Vectors as wide as the instruction set's registers, in the compiler's own vector types: where a
- * loop is too much for the auto-vectoriser (several accumulators, narrow types loaded on the fly).
+/* Vectors as wide as the instruction set's registers, in the compiler's own vector types: for loops that
+ * are too complex for the auto-vectorizer (several accumulators, narrow types loaded on the fly).
  * Written with the element type as a parameter that is constant after inlining.
  *
  *     vf acc = { 0 };
