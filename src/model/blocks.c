@@ -50,7 +50,9 @@ static bool has_param(const builder *b, const char *param) {
 #define USE_IF(b, name, x)      (has_param(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
 #define USE_ONCE_IF(b, name, x) (has_param(b, name) ? prog_use_once((b)->p, name, x) : VAL_NONE)
 
-static norm_out norm(builder *b, residual_state s, const char *w, const char *bias) {
+/* A norm computes in the type of the module it belongs to, so that what crosses tp has that type. */
+static norm_out norm(builder *b, int module, residual_state s, const char *w, const char *bias) {
+    enter_module(b, module);
     val weight = prog_use(b->p, w, s.residual), shift = USE_IF(b, bias, s.residual);
     return rec_norm(b->p, s,
                     (norm_spec){ b->c->norm == NORM_RMS, weight, shift, (float)b->c->norm_eps });
@@ -131,22 +133,23 @@ static val join(builder *b, val partial, uint32_t site) {
 
 static residual_state block(builder *b, residual_state s) {
     if (b->c->parallel) {
-        norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
-        norm_out n2 = norm(b, (residual_state){ n1.r, VAL_NONE }, "norm2.w", "norm2.b");
+        norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
+        s = (residual_state){ n1.r, VAL_NONE };
+        norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
         val a = attention(b, n1.y), f = feed_forward(b, n2.y);
         return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), 0) };
     }
     if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join(b, attention(b, r), 0);
-        s = (residual_state){ r, norm(b, (residual_state){ d, VAL_NONE }, "norm1.w", "norm1.b").y };
+        residual_state branch = { d, VAL_NONE };
+        s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
         val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), 1);
-        return (residual_state){
-            r2, norm(b, (residual_state){ d2, VAL_NONE }, "norm2.w", "norm2.b").y
-        };
+        branch.residual = d2;
+        return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
-    norm_out n1 = norm(b, s, "norm1.w", "norm1.b");
+    norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
     s = (residual_state){ n1.r, join(b, attention(b, n1.y), 0) };
-    norm_out n2 = norm(b, s, "norm2.w", "norm2.b");
+    norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
     return (residual_state){ n2.r, join(b, feed_forward(b, n2.y), 1) };
 }
 
@@ -172,7 +175,7 @@ static residual_state embed(builder *b) {
 static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
-    val h = norm(b, s, "norm.w", "norm.b").y;
+    val h = norm(b, M_HEAD, s, "norm.w", "norm.b").y;
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;

@@ -246,12 +246,14 @@ static err fuse_params(model *m) {
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
         if (last && !strcmp(last->name, r->fused)) {
             last->dim[0] += dim[0];
+            last->segments++;
             continue;
         }
         BUG_IF(m->fuseds == MODEL_MAX_PARAMS);
         prog_param *q = &m->fused[m->fuseds++];
         *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
                            .dim = { dim[0], dim[1] },
+                           .segments = 1,
                            .tp = r->tp,
                            .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);

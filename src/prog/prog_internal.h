@@ -23,6 +23,9 @@ typedef struct prog_val {
     dtype dt;
     int ndim;
     int64_t dim[TENSOR_MAX_DIM]; /* local */
+    /* A dim may be segments (q|k|v, gate|up): sharding it shards each segment, so that a rank holds a
+     * part of every one. Such a dim cannot be gathered: ranks' parts would interleave. 0 reads as 1. */
+    uint8_t segments[TENSOR_MAX_DIM];
     placement pl;
     val base; /* VC_ALIAS: whose bytes, at offset bytes */
     size_t offset;

@@ -102,9 +102,10 @@ static bool place_results(prog *p, op_code op, const val *in, placement out[OP_M
 }
 
 /* ---- shapes ------------------------------------------------------------------------------ */
-/* Sizes of a signature's letters; 0: not known. */
+/* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
 typedef struct sizes {
     int64_t of[128];
+    uint8_t segments[128];
 } sizes;
 
 static void dims_text(const prog_val *v, char *text, size_t n) {
@@ -127,6 +128,8 @@ static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val firs
             int times = o->dim[i].times;
             int64_t *size = &s->of[(int)o->dim[i].symbol], have = fits ? x->dim[i] : 0;
             if (o->dim[i].symbol && !*size && have % times == 0) *size = have / times;
+            if (fits && times == 1 && x->segments[i] > 1)
+                s->segments[(int)o->dim[i].symbol] = x->segments[i];
             int64_t expected = o->dim[i].symbol ? *size * times : times;
             fits = fits && have == expected;
             at += (size_t)snprintf(want + at, sizeof want - at, i ? ", %lld" : "%lld",
@@ -161,9 +164,31 @@ static val new_result(prog *p, const op_operand *o, const val *in, const sizes *
         BUG_IF(dim[i] <= 0); /* a letter that neither an operand nor the caller gives */
     }
     val v = val_new(p, VC_TEMP, result_type(p, o, in), ndim, dim, pl);
+    x = &p->val[in[0]]; /* the list may have moved */
+    for (int i = 0; i < ndim; i++)
+        p->val[v].segments[i] = o->ndim == ANY_SHAPE   ? x->segments[i]
+                                : o->dim[i].times == 1 ? s->segments[(int)o->dim[i].symbol]
+                                                       : 0;
     p->val[v].producer = p->fwd.n; /* the op about to be emitted */
     p->val[v].needs_grad = p->mode == PROG_TRAIN;
     return v;
+}
+
+/* "gu[N,2F]" reads two halves: where the dim is sharded they must be segments of it, or a rank would see
+ * columns of one half as the other. */
+static bool match_segments(prog *p, op_code op, const op_operand *o, val v) {
+    const prog_val *x = &p->val[v];
+    for (int i = 0; i < o->ndim; i++) {
+        bool sharded = false;
+        for (int a = 0; a < AX_COUNT; a++) sharded |= place_same(x->pl.on[a], PLACE_S((uint8_t)i));
+        if (!o->dim[i].symbol || o->dim[i].times == 1 || !sharded) continue;
+        if (x->segments[i] == o->dim[i].times) continue;
+        prog_fail(p, "fuse the parts into one parameter, so that each of them is sharded",
+                  "%s: dim %d of %s is sharded as %d segment(s), expected %d", op_name(op), i,
+                  o->name, MAX(x->segments[i], 1), o->dim[i].times);
+        return false;
+    }
+    return true;
 }
 
 /* ---- one op ------------------------------------------------------------------------------ */
@@ -199,7 +224,8 @@ static prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
             r->in[i] = val_as(p, r->in[i], p->val[r->in[sig.in[i].type_of]].dt);
     for (int i = 0; i < sig.ins; i++)
         if (r->in[i] != VAL_NONE &&
-            !match_dims(p, r->op, &sig.in[i], r->in[i], r->in[0], &r->sizes))
+            (!match_dims(p, r->op, &sig.in[i], r->in[i], r->in[0], &r->sizes) ||
+             !match_segments(p, r->op, &sig.in[i], r->in[i])))
             return NULL;
     placement pl[OP_MAX_OUT] = { 0 };
     if (!place_results(p, r->op, r->in, pl)) return NULL;

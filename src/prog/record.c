@@ -191,10 +191,9 @@ val rec_cast_(prog *p, val x, dtype dt) {
 }
 
 /* ---- communication ----------------------------------------------------------------------- */
-static bool shape_after(const prog *p, const prog_val *x, axis_set axes, place to, int64_t *dim) {
+static bool shape_after(const prog *p, const prog_val *x, axis_set axes, place from, place to,
+                        int64_t *dim) {
     int n = mesh_span(&p->m, axes);
-    mesh_axis axis = axes & AXIS(AX_DP) ? AX_DP : AX_TP;
-    place from = x->pl.on[axis];
     memcpy(dim, x->dim, sizeof x->dim);
     if (from.kind == PL_S) dim[from.dim] *= n;
     if (to.kind != PL_S) return true;
@@ -203,25 +202,52 @@ static bool shape_after(const prog *p, const prog_val *x, axis_set axes, place t
     return true;
 }
 
+/* Refuses what one collective over these axes cannot do. @param from set to the placement that all of
+ * them have. @return false after an error. */
+static bool check_comm(prog *p, const prog_val *v, axis_set axes, place to, place *from) {
+    char was[64];
+    bool first = true;
+    placement_str(was, sizeof was, v->pl);
+    for (int a = 0; a < AX_COUNT; a++) {
+        if (!(axes & AXIS(a)) || mesh_size(&p->m, (mesh_axis)a) == 1) continue;
+        if (!first && !place_same(*from, v->pl.on[a])) {
+            prog_fail(p, "communicate over one axis at a time",
+                      "comm: one collective over axes with different placements: %s", was);
+            return false;
+        }
+        *from = v->pl.on[a];
+        first = false;
+    }
+    if (move_of(*from, to) == MOVE_ILLEGAL) {
+        prog_fail(p, "see the table of moves in comm/comm.h", "comm: no collective takes %s to %c",
+                  was, "IRSP"[to.kind]);
+        return false;
+    }
+    int sharded = from->kind == PL_S ? from->dim : -1, wanted = to.kind == PL_S ? to.dim : -1;
+    for (int d = 0; d < v->ndim; d++)
+        if (v->segments[d] > 1 && (d == sharded) != (d == wanted)) {
+            prog_fail(
+                p, "communicate before the segments are fused, or after they are consumed",
+                "comm: dim %d is %d segments, each sharded on its own: %s would interleave the "
+                "ranks' parts",
+                d, v->segments[d], move_name(move_of(*from, to)));
+            return false;
+        }
+    return true;
+}
+
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
     prog_val v = p->val[x];
     placement pl = v.pl;
     place from = PLACE_I;
-    for (int a = 0; a < AX_COUNT; a++)
-        if (axes & AXIS(a)) {
-            from = pl.on[a];
-            pl.on[a] = to;
-        }
-    if (mesh_span(&p->m, axes) == 1 || place_same(from, to)) return x;
-    move_kind move = move_of(from, to);
     int64_t dim[TENSOR_MAX_DIM];
-    if (move == MOVE_ILLEGAL) {
-        char was[64];
-        prog_fail(p, "see the table of moves in comm/comm.h", "comm: no collective takes %s to %c",
-                  placement_str(was, sizeof was, v.pl), "IRSP"[to.kind]);
-        return VAL_NONE;
-    }
-    if (!shape_after(p, &v, axes, to, dim)) {
+    if (mesh_span(&p->m, axes) == 1) return x;
+    if (!check_comm(p, &v, axes, to, &from)) return VAL_NONE;
+    if (place_same(from, to)) return x;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) pl.on[a] = to;
+    move_kind move = move_of(from, to);
+    if (!shape_after(p, &v, axes, from, to, dim)) {
         prog_fail(p, "choose sizes that the number of ranks divides",
                   "comm: dim %d of size %lld does not divide over %d ranks", to.dim,
                   (long long)v.dim[to.dim], mesh_span(&p->m, axes));
@@ -234,6 +260,7 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
         y = val_new(p, VC_TEMP, v.dt, v.ndim, dim, pl);
     }
     p->val[y].needs_grad = v.needs_grad;
+    memcpy(p->val[y].segments, v.segments, sizeof v.segments);
     prog_op *o = op_emit(p, OP_COMM);
     o->in[0] = x;
     o->out[0] = y;
@@ -290,6 +317,7 @@ static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
     p->val[v].param = i;
     p->val[v].bucket = q->bucket;
     p->val[v].name = q->name;
+    p->val[v].segments[0] = (uint8_t)q->segments;
     p->val[v].needs_grad = p->mode == PROG_TRAIN;
     return v;
 }

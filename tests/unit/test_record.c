@@ -1,0 +1,210 @@
+/* What recording and planning refuse, and what they record for several ranks. */
+#include "support/test.h"
+
+#include "prog/prog_internal.h"
+#include "support/model.h"
+#include "support/watch.h"
+
+enum { N = 8, D = 16, F = 16 };
+
+/* A program over tp=2 whose one parameter, gate|up or plain, is sharded by columns. */
+static prog *mlp_on_two_ranks(int segments) {
+    static prog_param param[1];
+    static prog_bucket bucket[1];
+    param[0] = (prog_param){
+        .name = "up", .ndim = 2, .dim = { F, D }, .segments = segments, .tp = PLACE_S(0)
+    };
+    bucket[0] = (prog_bucket){ .name = "block", .dt = DT_F32 };
+    bucket_layout(param, 1, bucket, 1, 1);
+    mesh m = { .size = { [AX_TP] = 2 } };
+    param_set set = { param, 1, bucket, 1 };
+    return prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
+}
+
+static val record_up(prog *p) {
+    int64_t dim[] = { N, D };
+    val x = prog_input(p, "x", DT_F32, 2, dim, (placement){ .on[AX_TP] = PLACE_R });
+    return rec_linear(p, x, prog_use(p, "up", x), VAL_NONE);
+}
+
+static void fused_segments_cannot_be_gathered(void **state) {
+    prog *p = mlp_on_two_ranks(2);
+    val whole = rec_comm(p, record_up(p), AX_TP, PLACE_R);
+    rec_swiglu(p, whole);
+    assert_error(prog_finish(p), "2 segments", "all-gather", "interleave", "test_record.c");
+    prog_free(p);
+}
+
+static void fused_segments_pass_where_each_is_sharded(void **state) {
+    prog *p = mlp_on_two_ranks(2);
+    val y = rec_swiglu(p, record_up(p));
+    assert_int_equal(p->val[y].dim[1], F / 2);
+    assert_int_equal(p->val[y].segments[1], 0);
+    rec_comm(p, y, AX_TP, PLACE_R); /* what swiglu yields is one segment again */
+    assert_null(p->error);
+    prog_free(p);
+}
+
+static void swiglu_needs_its_halves_as_segments(void **state) {
+    prog *p = mlp_on_two_ranks(1);
+    rec_swiglu(p, record_up(p));
+    assert_error(prog_finish(p), "swiglu", "gu", "1 segment(s), expected 2");
+    prog_free(p);
+}
+
+static void dropout_refuses_sharded_columns(void **state) {
+    prog *p = mlp_on_two_ranks(1);
+    int64_t n = N;
+    val id = prog_input(p, "ids", DT_I64, 1, &n, (placement){ 0 });
+    rec_dropout(p, record_up(p), id, 0.5f, 0);
+    assert_error(prog_finish(p), "dropout", "placements do not fit on axis tp");
+    prog_free(p);
+}
+
+static void a_collective_over_axes_of_different_placements_is_refused(void **state) {
+    prog_bucket bucket[] = { { .name = "none", .dt = DT_F32 } };
+    param_set set = { NULL, 0, bucket, 1 };
+    mesh m = { .size = { 2, 2 } };
+    prog *p = prog_new("mixed", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
+    int64_t dim[] = { N, D };
+    val x = prog_input(p, "x", DT_F32, 2, dim, (placement){ .on = { PLACE_S(0), PLACE_P } });
+    emit_comm(p, x, AXIS(AX_DP) | AXIS(AX_TP), PLACE_I, WHEN_ALWAYS);
+    assert_error(prog_finish(p), "different placements", "dp:S0 tp:P");
+    prog_free(p);
+}
+
+static void wrong_shapes_are_refused_by_name(void **state) {
+    prog *p = mlp_on_two_ranks(1);
+    int64_t dim[] = { N, D + 1 };
+    val x = prog_input(p, "x", DT_F32, 2, dim, (placement){ .on[AX_TP] = PLACE_R });
+    rec_linear(p, x, prog_use(p, "up", x), VAL_NONE);
+    assert_error(prog_finish(p), "linear: w is [16, 16], expected [16, 17]");
+    prog_free(p);
+}
+
+/* ---- blocks on several ranks ------------------------------------------------------------------ */
+typedef struct recorded {
+    model *m;
+    chain c;
+} recorded;
+
+static recorded record_model(mesh m, dtype dt, bool sp, bool zero3) {
+    recorded r;
+    model_config c = small_llama();
+    model_layout l = { .mesh = m, .dt = dt, .sequence_parallel = sp, .zero3 = zero3 };
+    assert_ok(model_new(&c, &l, &r.m));
+    assert_ok(model_record(r.m, PROG_TRAIN, RUN_ROWS * RUN_SEQ, RUN_SEQ, &r.c));
+    return r;
+}
+
+/* Activations cross tp in the type their module computes in, the first norm's too. */
+static void activations_cross_tp_in_bf16(void **state) {
+    recorded r = record_model((mesh){ .size = { 1, 2 } }, DT_BF16, true, false);
+    const prog *p = r.c.block;
+    const op_list *lists[] = { &p->fwd, &p->bwd };
+    int moves = 0;
+    for (int k = 0; k < 2; k++)
+        for (int i = 0; i < lists[k]->n; i++) {
+            const prog_op *o = &lists[k]->op[i];
+            if (o->op != OP_COMM || o->phase == COMM_WAIT) continue;
+            if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) continue;
+            if (p->val[o->in[0]].bucket >= 0 || p->val[val_root(p, o->in[0])].cls == VC_GRAD)
+                continue;
+            assert_int_equal(p->val[o->in[0]].dt, DT_BF16);
+            moves++;
+        }
+    assert_int_equal(moves, 8); /* two gathers and two reduce-scatters, and their duals */
+    model_free(r.m);
+}
+
+/* Compares with tests/fixtures/programs/NAME.txt; UPDATE_PROGRAMS=1 rewrites it. */
+static void compare_dump(const char *name, const prog *p) {
+    str text = { 0 };
+    char path[512];
+    snprintf(path, sizeof path, FIXTURES "/programs/%s.txt", name);
+    prog_dump(p, &text);
+    if (getenv("UPDATE_PROGRAMS")) {
+        FILE *f = fopen(path, "w");
+        assert_non_null(f);
+        fwrite(text.text, 1, text.len, f);
+        fclose(f);
+    }
+    FILE *f = fopen(path, "r");
+    if (!f) fail_msg("%s is missing; UPDATE_PROGRAMS=1 writes it", path);
+    char *want = calloc(1, text.len + 2);
+    size_t n = fread(want, 1, text.len + 1, f);
+    fclose(f);
+    if (n != text.len || memcmp(want, text.text, n))
+        fail_msg("%s differs; UPDATE_PROGRAMS=1 rewrites it, then read the diff:\n%s", path,
+                 text.text);
+    free(want);
+    str_free(&text);
+}
+
+static void the_block_under_tp_and_sp_is_as_written(void **state) {
+    recorded r = record_model((mesh){ .size = { 1, 2 } }, DT_BF16, true, false);
+    compare_dump("block_tp2_sp", r.c.block);
+    model_free(r.m);
+}
+
+static void the_block_under_zero3_is_as_written(void **state) {
+    recorded r = record_model((mesh){ .size = { 2, 1 } }, DT_BF16, false, true);
+    compare_dump("block_dp2_zero3", r.c.block);
+    model_free(r.m);
+}
+
+/* ---- what a backend lacks ---------------------------------------------------------------------- */
+static bucket_regions no_regions(void *ctx, int bucket, int layer) {
+    return (bucket_regions){ 0, 0 };
+}
+
+static err plan_without(op_code op, uint64_t attrs) {
+    static op_impl impls[OP_COUNT];
+    op_backend b = backend_watched(impls, call_on_cpu);
+    if (attrs)
+        impls[op].attrs &= ~attrs;
+    else
+        impls[op].run = NULL;
+    recorded r = record_model((mesh){ 0 }, DT_F32, false, false);
+    plan *p = plan_new(&(mesh){ 0 }, &b, 1);
+    int which;
+    err e = plan_chain(p, &r.c, no_regions, NULL, &which);
+    plan_free(p);
+    model_free(r.m);
+    return e;
+}
+
+static void a_missing_kernel_is_refused_when_planned(void **state) {
+    assert_error(plan_without(OP_SWIGLU, 0), "swiglu has no CPU kernel");
+    assert_error(plan_without(OP_ROPE_BWD, 0), "rope_bwd has no CPU kernel");
+}
+
+static void an_attribute_the_kernel_ignores_is_refused_when_planned(void **state) {
+    assert_error(plan_without(OP_RMSNORM, ATTR(EPS)), "CPU kernel of rmsnorm does not support eps");
+}
+
+static void every_row_parses(void **state) {
+    for (int op = 1; op < OP_COUNT; op++) {
+        op_signature sig = op_signature_of(op);
+        assert_true(sig.outs > 0);
+        for (int i = 0; i < sig.outs; i++) assert_true(sig.out[i].name[0]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_row_parses),
+        cmocka_unit_test(fused_segments_cannot_be_gathered),
+        cmocka_unit_test(fused_segments_pass_where_each_is_sharded),
+        cmocka_unit_test(swiglu_needs_its_halves_as_segments),
+        cmocka_unit_test(dropout_refuses_sharded_columns),
+        cmocka_unit_test(a_collective_over_axes_of_different_placements_is_refused),
+        cmocka_unit_test(wrong_shapes_are_refused_by_name),
+        cmocka_unit_test(activations_cross_tp_in_bf16),
+        cmocka_unit_test(the_block_under_tp_and_sp_is_as_written),
+        cmocka_unit_test(the_block_under_zero3_is_as_written),
+        cmocka_unit_test(a_missing_kernel_is_refused_when_planned),
+        cmocka_unit_test(an_attribute_the_kernel_ignores_is_refused_when_planned),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
