@@ -1,4 +1,5 @@
-/* Saving and loading a run. The format is described in checkpoint.h. */
+/* Saving and loading a run: its tensors, the folder of each step, and which of them are kept. The format
+ * is described in checkpoint.h; manifest.c has the manifest. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <errno.h>
@@ -18,7 +19,8 @@ typedef struct writer {
     const plan *p;
     const optimizer *o;
     st_spec *spec;
-    int (*of)[2]; /* parameter and state of each spec; state -1: the weights; parameter -1: fp8 */
+    /* Of each spec: parameter (-1: the rows of fp8) and state (-1: the weights). */
+    int (*source)[2];
     int n;
     arena *names;
 } writer;
@@ -33,19 +35,19 @@ static void add_spec(writer *w, int param, int state) {
         s->ndim = 1;
         s->dim[0] = optim_state_count(w->o, param, state);
     }
-    w->of[w->n][0] = param;
-    w->of[w->n++][1] = state;
+    w->source[w->n][0] = param;
+    w->source[w->n++][1] = state;
 }
 
-/* The scales of fp8 are of the training, as the optimizer's states are. */
+/* The scales of fp8 belong to the training, as the optimizer's states do. */
 static void add_fp8_rows(writer *w) {
     int64_t n;
     if (!model_fp8_rows(w->m, w->p, &n)) return;
     w->spec[w->n] = (st_spec){ .name = FP8_ROWS, .dt = DT_F32, .ndim = 1, .dim = { n } };
-    w->of[w->n++][0] = -1;
+    w->source[w->n++][0] = -1;
 }
 
-static err fill_fp8_rows(const writer *w, st_sink *sink) {
+static err emit_fp8_rows(const writer *w, st_sink *sink) {
     int64_t n;
     const float *rows = model_fp8_rows(w->m, w->p, &n);
     size_t bytes = (size_t)n * sizeof *rows;
@@ -56,10 +58,10 @@ static err fill_fp8_rows(const writer *w, st_sink *sink) {
     return e;
 }
 
-static err fill(void *ctx, int i, st_sink *sink) {
+static err emit_tensor(void *ctx, int i, st_sink *sink) {
     const writer *w = ctx;
-    if (w->of[i][0] < 0) return fill_fp8_rows(w, sink);
-    int param = w->of[i][0], state = w->of[i][1];
+    if (w->source[i][0] < 0) return emit_fp8_rows(w, sink);
+    int param = w->source[i][0], state = w->source[i][1];
     const model_param *q = model_param_at(w->m, param);
     int64_t n = state < 0 ? q->dim[0] * q->dim[1] : optim_state_count(w->o, param, state);
     size_t bytes = (size_t)n * sizeof(float);
@@ -76,15 +78,15 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
     for (int i = 0; i < model_params(m); i++) most += o ? optim_states(o, i) : 1;
     writer w = { .m = m, .p = p, .o = o, .names = arena_new() };
     w.spec = mem_alloc((size_t)(most + 1) * sizeof *w.spec);
-    w.of = mem_alloc((size_t)(most + 1) * sizeof *w.of);
+    w.source = mem_alloc((size_t)(most + 1) * sizeof *w.source);
     for (int i = 0; i < model_params(m); i++) {
         if (!o) add_spec(&w, i, -1);
         for (int k = 0; o && k < optim_states(o, i); k++) add_spec(&w, i, k);
     }
     if (o) add_fp8_rows(&w);
-    err e = st_write(path, w.spec, w.n, NULL, 0, (st_source){ fill, &w });
+    err e = st_write(path, w.spec, w.n, NULL, 0, (st_source){ emit_tensor, &w });
     free(w.spec);
-    free(w.of);
+    free(w.source);
     arena_free(w.names);
     return e;
 }
@@ -140,7 +142,7 @@ static char *step_path(const char *root, const char *prefix, int64_t step, const
 }
 
 /* @return false also when the manifest cannot be read. */
-static bool is_good(const char *root, int64_t step) {
+static bool step_is_good(const char *root, int64_t step) {
     char *path = step_path(root, "", step, "");
     json_t *doc = NULL;
     err e = manifest_read(path, &doc);
@@ -161,7 +163,7 @@ static err remove_old(const char *root, int64_t keep) {
     TRY(list_steps(root, &steps, &n));
     int good = n - 1, oldest_kept = n - (int)MIN(keep, (int64_t)n);
     if (oldest_kept > 0)
-        while (good >= 0 && !is_good(root, steps[good])) good--;
+        while (good >= 0 && !step_is_good(root, steps[good])) good--;
     for (int i = 0; i < oldest_kept && !e; i++) {
         if (i == good) continue;
         char *path = step_path(root, "", steps[i], "");
@@ -262,7 +264,7 @@ cleanup:
     return e;
 }
 
-/* Without them, as from a run in bf16, scales begin anew. */
+/* Without them, as from a run in bf16, scales start from zero. */
 static err load_fp8_rows(const st_file *f, const model *m, const plan *p) {
     int64_t n;
     float *rows = model_fp8_rows(m, p, &n);

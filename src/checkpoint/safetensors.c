@@ -147,7 +147,7 @@ static err parse_range(const shard *s, json_t *spec, size_t data_at, int bits, s
     t->bytes = (size_t)(to - from);
     if (!mul_size((size_t)t->count, (size_t)bits, &need_bits) || need_bits % 8 ||
         need_bits / 8 != t->bytes)
-        return ERR("%s: tensor \"%s\": %lld elements of %s do not take the %zu bytes that "
+        return ERR("%s: tensor \"%s\": %lld element_bytes of %s do not take the %zu bytes that "
                    "data_offsets give",
                    s->path, t->name, (long long)t->count, t->type, t->bytes);
     t->data = s->file.data + data_at + from;
@@ -303,7 +303,7 @@ static err load_single(st_file *f) {
 
 /* ---- what the header offers -------------------------------------------------------------- */
 
-static err resolve(st_file *f, const char *path) {
+static err find_file(st_file *f, const char *path) {
     f->path = arena_strdup(f->mem, path);
     if (!io_is_dir(path)) return OK;
     const char *const names[] = { ST_SINGLE_FILE, ST_INDEX_FILE };
@@ -319,7 +319,7 @@ err st_open(const char *path, st_file **out) {
     err e = OK;
     st_file *f = mem_alloc(sizeof *f);
     f->mem = arena_new();
-    TRY_CLEAN(resolve(f, path));
+    TRY_CLEAN(find_file(f, path));
     TRY_CLEAN(str_ends(f->path, ".index.json") ? load_index(f) : load_single(f));
     *out = f;
     return OK;
@@ -385,8 +385,8 @@ const char *st_metadata(const st_file *f, const char *key) {
     return NULL;
 }
 
-/* @return the bytes of n elements from `first` on. */
-static const uint8_t *elements(const st_tensor *t, int64_t first, int64_t n, size_t *size) {
+/* @return the bytes of n element_bytes from `first` on. */
+static const uint8_t *element_bytes(const st_tensor *t, int64_t first, int64_t n, size_t *size) {
     BUG_IF(first < 0 || n < 0 || first > t->count - n);
     *size = t->count ? t->bytes / (size_t)t->count : 0;
     BUG_IF(*size * (size_t)t->count != t->bytes); /* a type of less than a byte */
@@ -395,7 +395,7 @@ static const uint8_t *elements(const st_tensor *t, int64_t first, int64_t n, siz
 
 void st_read(const st_tensor *t, int64_t first, int64_t n, void *dst) {
     size_t size;
-    const uint8_t *src = elements(t, first, n, &size);
+    const uint8_t *src = element_bytes(t, first, n, &size);
     if (n) memcpy(dst, src, (size_t)n * size);
 }
 
@@ -404,7 +404,7 @@ err st_read_f32(const st_tensor *t, int64_t first, int64_t n, float *dst) {
         return ERR("%s: tensor \"%s\" is %s, expected a floating-point type of at most 32 bits",
                    t->where, t->name, t->type);
     size_t size;
-    const uint8_t *src = elements(t, first, n, &size);
+    const uint8_t *src = element_bytes(t, first, n, &size);
     /* A header of odd length leaves the data unaligned: through a buffer, a piece at a time. */
     float aligned[256];
     int64_t piece = (int64_t)(sizeof aligned / MAX(size, 1));

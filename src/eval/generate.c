@@ -1,3 +1,5 @@
+/* Generation: a prompt through the key/value cache in chunks, then one token after the other, each drawn
+ * from the logits of the last. When the cache is full, its later half runs again as a prompt. */
 #include "eval/eval.h"
 
 #include <math.h>
@@ -19,13 +21,13 @@ typedef struct candidate {
     int32_t id;
 } candidate;
 
-static int likelier(const void *a, const void *b) {
+static int by_probability(const void *a, const void *b) {
     const candidate *x = a, *y = b;
     if (x->p != y->p) return x->p < y->p ? 1 : -1;
     return x->id - y->id; /* ties in a fixed order */
 }
 
-static int32_t likeliest(const float *logits, int64_t vocab) {
+static int32_t most_likely(const float *logits, int64_t vocab) {
     int32_t best = 0;
     for (int32_t i = 1; i < vocab; i++)
         if (logits[i] > logits[best]) best = i;
@@ -33,7 +35,7 @@ static int32_t likeliest(const float *logits, int64_t vocab) {
 }
 
 int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, double u) {
-    int32_t best = likeliest(logits, vocab);
+    int32_t best = most_likely(logits, vocab);
     if (o->temperature <= 0) return best;
     float most = logits[best];
     double sum = 0;
@@ -46,7 +48,7 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
     for (int64_t i = 0; i < vocab; i++) c[i] = (candidate){ logits[i], (int32_t)i };
     int64_t n = vocab;
     if (!all) {
-        qsort(c, (size_t)vocab, sizeof *c, likelier);
+        qsort(c, (size_t)vocab, sizeof *c, by_probability);
         if (o->top_k > 0) n = MIN(n, o->top_k);
         double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
         int64_t k = 0;
@@ -64,13 +66,13 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
 
 /* ---- running ----------------------------------------------------------------------------- */
 /* Runs n <= PREFILL tokens at positions [at, at + n). @param logits [vocab], of the last. */
-static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, int64_t at,
-                float *logits) {
+static err run_tokens(const generator *g, exec *x, const int32_t *tokens, int64_t n, int64_t at,
+                      float *logits) {
     bool single = n == 1;
     int64_t width = single ? 1 : PREFILL;
     int32_t tok[PREFILL], pos[PREFILL];
     for (int64_t i = 0; i < width; i++) {
-        /* What lies beyond the prompt is fed again at its last place: nothing is overwritten. */
+        /* The rest of the chunk repeats the last token at its own position: nothing is overwritten. */
         int64_t k = MIN(i, n - 1);
         tok[i] = tokens[k];
         pos[i] = (int32_t)(at + k);
@@ -84,9 +86,10 @@ static err feed(const generator *g, exec *x, const int32_t *tokens, int64_t n, i
     return plan_get(x->plan, logits, all + (n - 1) * vocab, (size_t)vocab * sizeof *logits);
 }
 
-static err feed_all(const generator *g, exec *x, const int32_t *tokens, int64_t n, float *logits) {
+static err run_prompt(const generator *g, exec *x, const int32_t *tokens, int64_t n,
+                      float *logits) {
     for (int64_t at = 0; at < n; at += PREFILL)
-        TRY(feed(g, x, tokens + at, MIN((int64_t)PREFILL, n - at), at, logits));
+        TRY(run_tokens(g, x, tokens + at, MIN((int64_t)PREFILL, n - at), at, logits));
     return OK;
 }
 
@@ -99,21 +102,21 @@ err generate(const generator *g, exec *x, const int32_t *prompt, int64_t n, cons
     int64_t keep = MIN(n, g->positions - 1), at = keep;
     memcpy(text, prompt + n - keep, (size_t)keep * sizeof *text);
     float *logits = mem_alloc((size_t)model_conf(g->m)->vocab * sizeof *logits);
-    TRY_CLEAN(feed_all(g, x, text, keep, logits));
+    TRY_CLEAN(run_prompt(g, x, text, keep, logits));
     for (int64_t i = 0; i < o->tokens; i++) {
         int32_t id =
             sample_token(logits, model_conf(g->m)->vocab, o, rng_uniform(key, (uint64_t)i));
         if (id == o->stop || !emit(ctx, id)) break;
-        if (at == g->positions) { /* full: begin again from the later half */
+        if (at == g->positions) { /* full: start over from the later half */
             int64_t half = MAX(g->positions / 2, 1);
             memmove(text, text + at - half, (size_t)half * sizeof *text);
             at = half;
             if (at < g->positions) text[at++] = id;
-            TRY_CLEAN(feed_all(g, x, text, at, logits));
+            TRY_CLEAN(run_prompt(g, x, text, at, logits));
             continue;
         }
         text[at] = id;
-        TRY_CLEAN(feed(g, x, &text[at], 1, at, logits));
+        TRY_CLEAN(run_tokens(g, x, &text[at], 1, at, logits));
         at++;
     }
 cleanup:
@@ -130,7 +133,7 @@ typedef struct text_sink {
     void *ctx;
 } text_sink;
 
-static bool hand_on(text_sink *s) {
+static bool emit_fresh(text_sink *s) {
     bool more = s->fresh.len == 0 || s->emit(s->ctx, s->fresh.text, s->fresh.len);
     s->fresh.len = 0;
     return more;
@@ -139,7 +142,7 @@ static bool hand_on(text_sink *s) {
 static bool take_token(void *ctx, int32_t id) {
     text_sink *s = ctx;
     token_decoder_push(&s->stream, id, &s->fresh);
-    return hand_on(s);
+    return emit_fresh(s);
 }
 
 err generate_text(const generator *g, exec *x, const tokenizer *t, const char *prompt,
@@ -157,7 +160,7 @@ err generate_text(const generator *g, exec *x, const tokenizer *t, const char *p
     own.stop = tokenizer_eos(t);
     err failed = generate(g, x, ids.at, (int64_t)ids.n, &own, take_token, &s);
     token_decoder_end(&s.stream, &s.fresh);
-    if (!failed) hand_on(&s);
+    if (!failed) emit_fresh(&s);
     str_free(&s.fresh);
     token_ids_free(&ids);
     encoder_free(e);

@@ -1,4 +1,4 @@
-/* Reading files, whole or mapped, and what to say when the system refuses. */
+/* Reading files, whole or mapped, and the errors of the system with their remedies. */
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -38,7 +38,7 @@ err io_system_error(const char *file, int line, const char *verb, const char *pa
     return e;
 }
 
-/* Opens a regular file for reading and tells its size. */
+/* Opens a regular file for reading and returns its size. */
 static err open_regular(const char *path, int *fd, size_t *size) {
     struct stat st;
     *fd = open(path, O_RDONLY | O_CLOEXEC);

@@ -47,9 +47,9 @@ err io_writer_write(io_writer *w, const void *bytes, size_t n) MUST_USE;
 /* Frees the writer, on an error too, when the target is left as it was. */
 err io_writer_commit(io_writer *w) MUST_USE;
 void io_writer_abort(io_writer *w); /* takes NULL */
-/* All of it in one call. */
+/* Opens, writes and commits in one call. */
 err io_write(const char *path, const void *bytes, size_t n) MUST_USE;
-/* Copies a file, which appears whole. */
+/* Copies a file; the copy appears complete or not at all. */
 err io_copy(const char *from, const char *to) MUST_USE;
 
 /* ---- append-only logs ---------------------------------------------------------------------- */

@@ -24,7 +24,7 @@ static struct flock whole_file(short type) {
     return (struct flock){ .l_type = type, .l_whence = SEEK_SET };
 }
 
-/* The file says "PID on HOST since DATE"; the system knows the pid of a holder on this machine. */
+/* The file holds "PID on HOST since DATE"; the system knows the pid of a holder on this machine. */
 static err held_by_another(const io_lock *l, const char *what) {
     char text[256] = "";
     struct flock holder = whole_file(F_WRLCK);

@@ -1,4 +1,5 @@
-/* Writing files so that nothing is ever lost: see the drawing in io.h. */
+/* Writing files so that a target is at all times the old one or the whole new one: see the drawing in
+ * io.h. */
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>

@@ -1,4 +1,5 @@
-/* metrics.jsonl and events.jsonl. */
+/* metrics.jsonl and events.jsonl: lines of JSON, each appended with one write, so that a reader never
+ * sees half a line. A run that resumes removes the metrics of the steps that it will repeat. */
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -82,7 +83,7 @@ static bool keep_line(const char *line, size_t len, int64_t first) {
     return keep;
 }
 
-/* Splits [p, end) at line ends, keeps what is to stay. @return how many lines go. */
+/* Splits [p, end) at line ends and copies the lines to keep. @return how many are dropped. */
 static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, str *kept) {
     int64_t dropped = 0;
     while (p < end) {
@@ -97,7 +98,7 @@ static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, st
     return dropped;
 }
 
-static err cut_metrics(const char *path, int64_t first) {
+static err drop_later_metrics(const char *path, int64_t first) {
     if (!io_exists(path)) return OK;
     io_mapping m;
     TRY(io_map(path, &m));
@@ -109,7 +110,7 @@ static err cut_metrics(const char *path, int64_t first) {
     if (dropped) {
         e = io_write(path, kept.text ? kept.text : "", kept.len);
         if (!e && first > 0)
-            log_info("%s: took out %lld lines of steps from %lld on, which run again", path,
+            log_info("%s: removed %lld lines of steps from %lld on, which run again", path,
                      (long long)dropped, (long long)first);
     }
     str_free(&kept);
@@ -127,7 +128,7 @@ err observe_open(const char *dir, int64_t first_step, observe **out) {
     observe *o = mem_alloc(sizeof *o);
     *o = (observe){ path_in(dir, "metrics.jsonl"), path_in(dir, "events.jsonl"), -1, -1 };
     err e = OK;
-    TRY_CLEAN(cut_metrics(o->metrics_path, first_step));
+    TRY_CLEAN(drop_later_metrics(o->metrics_path, first_step));
     TRY_CLEAN(io_append_open(o->metrics_path, &o->metrics));
     TRY_CLEAN(io_append_open(o->events_path, &o->events));
     *out = o;

@@ -1,4 +1,4 @@
-/* observe: what a run tells. metrics.jsonl with one object a step, events.jsonl, and the progress
+/* observe: what a run reports. metrics.jsonl with one object per step, events.jsonl, and the progress
  * line. Depends on util and io.
  *
  *     observe *o = NULL;
@@ -28,7 +28,7 @@
     FIGURE(loss, ALWAYS)         /* mean over the step's targets, nats */                         \
     FIGURE(grad_norm, ALWAYS)    /* before clipping */                                            \
     FIGURE(lr, ALWAYS)                                                                            \
-    FIGURE(tok_s, EXTRA)         /* tokens a second */                                            \
+    FIGURE(tok_s, EXTRA)         /* tokens per second */                                            \
     FIGURE(mfu, EXTRA)           /* of 1; attention counted full */                               \
     FIGURE(mfu_causal, EXTRA)    /* of 1; attention counted causal */                             \
     FIGURE(step_s, EXTRA)        /* seconds: the whole step */                                    \
@@ -75,7 +75,7 @@ observe_step observe_step_none(void);
 typedef struct observe observe;
 /* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending; the folder must exist. Metrics of
  * steps >= first_step, left by a run that went further than the checkpoint it resumes from, are
- * taken out first, and so is a line cut short by a crash. 0 starts metrics.jsonl anew. Events are
+ * removed first, and so is a line truncated by a crash. 0 starts metrics.jsonl from scratch. Events are
  * history and stay. */
 err observe_open(const char *dir, int64_t first_step, observe **out) MUST_USE;
 /* Appends one line to metrics.jsonl, whole or not at all as far as readers can see. */
@@ -86,7 +86,7 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) M
 void observe_close(observe *o); /* takes NULL */
 
 /* ---- the progress line ---------------------------------------------------------------------
- * On a terminal one line rewritten in place, as wide as fits; elsewhere plain lines. Colour only
+ * On a terminal one line rewritten in place, as wide as fits; elsewhere plain lines. Color only
  * on a terminal, and not under NO_COLOR. */
 typedef struct progress progress;
 progress *progress_new(FILE *to); /* `to` is borrowed */

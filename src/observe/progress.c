@@ -1,4 +1,4 @@
-/* The progress line. */
+/* The progress line: rewritten in place on a terminal, a line each time elsewhere. */
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,7 +42,7 @@ static char *add_field(field_list *l, int need, const char *color) {
 
 enum { FIELD_BYTES = sizeof(((field *)0)->text) };
 
-static void collect(const observe_step *s, field_list *l) {
+static void collect_fields(const observe_step *s, field_list *l) {
     char scratch[32];
     char *step = add_field(l, 0, "");
     if (s->total_steps > 0)
@@ -87,17 +87,17 @@ static bool drop_one(field_list *l) {
 
 void progress_format(str *out, const observe_step *s, int width, bool color) {
     field_list l = { 0 };
-    collect(s, &l);
+    collect_fields(s, &l);
     while (width > 0 && width_of(&l) > width && drop_one(&l)) {
     }
-    int room = width > 0 ? width : INT32_MAX; /* the last resort: cut what stays */
-    for (int i = 0; i < l.n && room > 0; i++) {
+    int left = width > 0 ? width : INT32_MAX; /* the last resort: truncate what stays */
+    for (int i = 0; i < l.n && left > 0; i++) {
         const field *f = &l.f[i];
         bool paint = color && f->color[0];
-        int gap = i ? MIN(room, (int)strlen(separator)) : 0;
-        room -= gap;
-        int n = MIN(room, (int)strlen(f->text));
-        room -= n;
+        int gap = i ? MIN(left, (int)strlen(separator)) : 0;
+        left -= gap;
+        int n = MIN(left, (int)strlen(f->text));
+        left -= n;
         str_add(out, "%.*s%s%.*s%s", gap, separator, paint ? f->color : "", n, f->text,
                 paint ? PLAIN : "");
     }
@@ -117,13 +117,13 @@ progress *progress_new(FILE *to) {
 bool progress_is_live(const progress *p) { return p->live; }
 
 /* One column is left free: some terminals wrap when the last is written. */
-static int columns(const progress *p) {
+static int terminal_width(const progress *p) {
     struct winsize size;
     if (ioctl(fileno(p->to), TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return 79;
     return size.ws_col - 1;
 }
 
-static void flush(progress *p) {
+static void flush_output(progress *p) {
     if (fflush(p->to) == 0 || p->broken) return;
     p->broken = true;
     log_warn("progress cannot be shown: %s; the run continues, metrics.jsonl has every step",
@@ -132,12 +132,12 @@ static void flush(progress *p) {
 
 void progress_show(progress *p, const observe_step *s) {
     str line = { 0 };
-    progress_format(&line, s, p->live ? columns(p) : 0, p->color);
+    progress_format(&line, s, p->live ? terminal_width(p) : 0, p->color);
     if (p->live)
         fprintf(p->to, ERASE_LINE "%s", line.text);
     else
         fprintf(p->to, "%s\n", line.text);
-    flush(p);
+    flush_output(p);
     p->drawn = p->live;
     str_free(&line);
 }
@@ -148,14 +148,14 @@ void progress_note(progress *p, const char *fmt, ...) {
     if (p->drawn) fputs(ERASE_LINE, p->to);
     vfprintf(p->to, fmt, args);
     fputc('\n', p->to);
-    flush(p);
+    flush_output(p);
     p->drawn = false;
     va_end(args);
 }
 
 void progress_end(progress *p) {
     if (p->drawn) fputc('\n', p->to);
-    flush(p);
+    flush_output(p);
     p->drawn = false;
 }
 

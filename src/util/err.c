@@ -1,3 +1,4 @@
+/* Errors: a message, a remedy, and the places it passed through. */
 #include "util/util.h"
 
 #include <stdlib.h>

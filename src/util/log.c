@@ -1,10 +1,11 @@
+/* Messages to standard error, clocks, and what a terminal can show. */
 #include "util/util.h"
 
 #include <stdlib.h>
 #include <time.h>
 #include <unistd.h>
 
-/* The one process-wide setting of this folder: how much the user asked to be told. */
+/* The one process-wide setting of this folder: the least level that is printed. */
 static log_level least_level = LOG_INFO;
 
 void log_set_level(log_level least) { least_level = least; }

@@ -1,3 +1,4 @@
+/* Memory: small allocations that abort, large mappings that fail with an error, arenas. */
 #include "util/util.h"
 
 #include <errno.h>

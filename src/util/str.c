@@ -1,3 +1,4 @@
+/* Growing text, near misses of names, and numbers as people read them. */
 #include "util/util.h"
 
 #include <stdlib.h>
@@ -55,7 +56,7 @@ int str_distance(const char *a, const char *b) {
 const char *str_nearest(const char *word, const char *(*get)(const void *ctx, int i),
                         const void *ctx, int n) {
     const char *best = NULL;
-    int least = 2 + (int)strlen(word) / 3; /* further away is no suggestion */
+    int least = 2 + (int)strlen(word) / 3; /* anything further away is not worth suggesting */
     for (int i = 0; i < n; i++) {
         int d = str_distance(word, get(ctx, i));
         if (d < least) {
@@ -73,8 +74,8 @@ bool str_ends(const char *s, const char *suffix) {
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
-static char *scaled(char *buf, size_t n, double v, double step, const char *const *units,
-                    int most) {
+static char *print_scaled(char *buf, size_t n, double v, double step, const char *const *units,
+                          int most) {
     int u = 0;
     while (v >= step && u < most) {
         v /= step;
@@ -90,12 +91,12 @@ static char *scaled(char *buf, size_t n, double v, double step, const char *cons
 
 char *str_bytes(char *buf, size_t n, double bytes) {
     static const char *const units[] = { " B", " KiB", " MiB", " GiB", " TiB" };
-    return scaled(buf, n, bytes, 1024, units, 4);
+    return print_scaled(buf, n, bytes, 1024, units, 4);
 }
 
 char *str_count(char *buf, size_t n, double count) {
     static const char *const units[] = { "", " k", " M", " B", " T" };
-    return scaled(buf, n, count, 1000, units, 4);
+    return print_scaled(buf, n, count, 1000, units, 4);
 }
 
 char *str_duration(char *buf, size_t n, double s) {

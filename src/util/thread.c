@@ -32,13 +32,13 @@ struct pool {
     pthread_cond_t wake;
 };
 
-/* Tells the core that this thread only waits. */
+/* Hints to the core that this thread only waits. */
 #if defined(__aarch64__)
-static inline void relax(void) { __asm__ volatile("yield"); }
+static inline void relax_core(void) { __asm__ volatile("yield"); }
 #elif defined(__x86_64__)
-static inline void relax(void) { __builtin_ia32_pause(); }
+static inline void relax_core(void) { __builtin_ia32_pause(); }
 #else
-static inline void relax(void) {}
+static inline void relax_core(void) {}
 #endif
 
 static void take_tasks(pool *p, int who) {
@@ -48,7 +48,7 @@ static void take_tasks(pool *p, int who) {
 static void wait_for_round(pool *p, uint32_t seen) {
     for (int s = 0; s < (p->oversubscribed ? 1 : SPINS); s++) {
         if (atomic_load(&p->round) != seen) return;
-        relax();
+        relax_core();
     }
     pthread_mutex_lock(&p->lock);
     while (atomic_load(&p->round) == seen) pthread_cond_wait(&p->wake, &p->lock);
@@ -67,7 +67,7 @@ static void *worker_main(void *arg) {
     }
 }
 
-static void announce(pool *p) {
+static void wake_workers(pool *p) {
     pthread_mutex_lock(&p->lock);
     atomic_fetch_add(&p->round, 1);
     pthread_cond_broadcast(&p->wake);
@@ -77,7 +77,7 @@ static void announce(pool *p) {
 int thread_cores(void) {
     cpu_set_t set;
     if (sched_getaffinity(0, sizeof set, &set) == 0) return CPU_COUNT(&set);
-    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a set has room for */
+    long cores = sysconf(_SC_NPROCESSORS_ONLN); /* more than a cpu_set_t holds */
     return cores > 0 ? (int)cores : 1;
 }
 
@@ -115,10 +115,10 @@ void pool_run(pool *p, int64_t n, pool_fn fn, void *ctx) {
     p->n = n;
     atomic_store(&p->next, 0);
     atomic_store(&p->busy, p->size - 1);
-    announce(p);
+    wake_workers(p);
     take_tasks(p, 0);
     for (int s = 0; atomic_load(&p->busy) > 0; s++) {
-        relax();
+        relax_core();
         if (p->oversubscribed || s > SPINS) usleep(0); /* the late worker may need this core */
     }
 }
@@ -126,7 +126,7 @@ void pool_run(pool *p, int64_t n, pool_fn fn, void *ctx) {
 void pool_free(pool *p) {
     if (!p) return;
     p->quit = true;
-    announce(p);
+    wake_workers(p);
     for (int i = 0; i < p->size - 1; i++) pthread_join(p->workers[i].thread, NULL);
     pthread_mutex_destroy(&p->lock);
     pthread_cond_destroy(&p->wake);

@@ -1,4 +1,4 @@
-/* util: what every other folder stands on. Errors, memory, strings, logging, random numbers,
+/* util: what every other folder builds on. Errors, memory, strings, logging, random numbers,
  * hashing, threads. Depends on libc and POSIX only.
  *
  * Given `const char *name` and `int count`:
@@ -84,7 +84,7 @@ NORETURN void bug_at(const char *file, int line, const char *what);
  * buffers of a run come from mem_map, whose failure is an error with a remedy. */
 void *mem_alloc(size_t bytes); /* zeroed */
 void *mem_grow(void *p, size_t bytes);
-/* Appends room for one more element: grows `*items` when `count` reaches `*capacity`. */
+/* Makes capacity for one more element: grows `*items` when `count` reaches `*capacity`. */
 void mem_reserve(void **items, int *capacity, int count, size_t item_size);
 
 /* Page-aligned zeroed memory for the big buffers, huge pages where the system gives them. An error when
@@ -110,7 +110,7 @@ size_t mem_peak(void);
 bool mul_size(size_t a, size_t b, size_t *out);
 
 /* ---- strings ----------------------------------------------------------------------------- */
-/* A growing text buffer. Zero-initialise, append, free. `text` is always NUL-terminated once
+/* A growing text buffer. Zero-initialize, append, free. `text` is always NUL-terminated once
  * something was appended. */
 typedef struct str {
     char *text;
@@ -118,7 +118,7 @@ typedef struct str {
 } str;
 void str_add(str *s, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void str_add_bytes(str *s, const void *bytes, size_t n);
-/* Makes room for `more` bytes, and a NUL, after the first len; len stays. */
+/* Makes capacity for `more` bytes, and a NUL, after the first len; len stays. */
 void str_reserve(str *s, size_t more);
 void str_free(str *s);
 /* Levenshtein distance with transpositions, for "did you mean". */
@@ -187,7 +187,7 @@ double time_now(void); /* seconds, monotonic */
 double time_cpu(void); /* seconds of all threads of this process, the system's included */
 
 /* ---- random numbers: Philox 4x32-10 ------------------------------------------------------
- * Counter based: the value is a pure function of (key, counter), so any element of any stream is
+ * Counter based: the value is a pure function of (key, counter), so any element of any sequence is
  * reached directly, by any rank, in any order. */
 typedef struct rng_key {
     uint32_t k[2];
@@ -197,7 +197,7 @@ void philox4x32(rng_key key, const uint32_t ctr[4], uint32_t out[4]);
 uint32_t rng_u32(rng_key key, uint64_t index);
 float rng_uniform(rng_key key, uint64_t index); /* [0, 1) */
 float rng_normal(rng_key key, uint64_t index);  /* mean 0, deviation 1 */
-/* n in a row, as rng_normal gives each. */
+/* The n values from `first` on, each as rng_normal returns it. */
 void rng_normals(rng_key key, uint64_t first, int64_t n, float *to);
 /* @return an unbiased integer below n, n > 0. */
 uint64_t rng_below(rng_key key, uint64_t index, uint64_t n);
