@@ -45,8 +45,8 @@ typedef struct prog_param {
     char name[PARAM_NAME]; /* within the program: "attn.qkv" */
     int ndim;
     int64_t dim[2]; /* of this tp rank */
-    int segments;   /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
-    place tp;       /* I, S(0) or S(1) */
+    int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
+    place tp;     /* I, S(0) or S(1) */
     int bucket;     /* index into param_set.bucket */
     int64_t offset; /* in elements, set by bucket_layout */
 } prog_param;
