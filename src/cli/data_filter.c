@@ -55,7 +55,7 @@ static const cli_arg args[] = {
     { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "drop documents with any of these strings in the URL, also inside a word" },
     { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText language model, .bin or .ftz" },
     { "language", ARG_TEXT, AT(languages), "A,B", "keep documents in these languages, by label of the model (default: any label)" },
-    { "pii", ARG_TEXT, AT(pii), "A,B", "mask email, ip, phone in documents that are kept (default: none)" },
+    { "pii", ARG_TEXT, AT(pii), "A,B", "mask " PII_ALL_KINDS " in documents that are kept (default: none)" },
     PII_KINDS(MASK_ARG)
     FILTER_RULES(RULE_ARG)
     FILTER_SETTINGS(SETTING_ARG)

@@ -89,6 +89,9 @@
     X(email, "e-mail addresses masked")                                                             \
     X(ip, "IP addresses masked")                                                                    \
     X(phone, "phone numbers masked")                                                                \
+    X(card, "card numbers masked")                                                                  \
+    X(iban, "IBANs masked")                                                                         \
+    X(ssn, "social security numbers masked")                                                        \
     X(no_url, "documents without a URL")
 /* clang-format on */
 
@@ -113,12 +116,17 @@ extern const filter_rule filter_rules[FILTER_RULE_COUNT];
 #define PII_KINDS(X)                                                                               \
     X(email, "email", "email@example.com")                                                         \
     X(ip, "ip", "192.0.2.1")                                                                       \
-    X(phone, "phone", "555-0100")
+    X(phone, "phone", "555-0100")                                                                  \
+    X(card, "card", "0000 0000 0000 0000")                                                         \
+    X(iban, "iban", "XX00 0000 0000 0000")                                                         \
+    X(ssn, "ssn", "000-00-0000")
+#define PII_ALL_KINDS     "email, ip, phone, card, iban, ssn"
 #define PII_ENUM(id, ...) PII_##id,
 enum { PII_KINDS(PII_ENUM) PII_KIND_COUNT };
 
-/* Appends the text with e-mail addresses, public IP addresses (v4 and v6) and phone numbers
- * (North American with separators, and international with +) masked.
+/* Appends the text with personal data masked: e-mail addresses, public IP addresses (v4 and v6),
+ * phone numbers (North American with separators, and international with +), payment cards (by prefix,
+ * length and Luhn check), IBANs (mod 97), and US social security numbers.
  * @param masks [PII_KIND_COUNT]; NULL: leave that kind.
  * @param count [PII_KIND_COUNT]: added to.
  * @return false when there is nothing to mask, and nothing is appended. */

@@ -87,7 +87,7 @@ static err take_pii(filter *f, const char *name) {
     for (int i = 0; i < PII_KIND_COUNT; i++)
         if (strcmp(pii_names[i], name) == 0) return f->pii[i] = true, OK;
     return hint_nearest(ERR_USAGE("--pii: unknown kind of personal data \"%s\"", name), name,
-                        pii_name, NULL, PII_KIND_COUNT, "the kinds are email, ip, phone");
+                        pii_name, NULL, PII_KIND_COUNT, "the kinds are " PII_ALL_KINDS);
 }
 
 static err take_language(filter *f, const char *name) {
@@ -139,9 +139,8 @@ static void hash_options(filter *f) {
     const filter_options *o = &f->o;
     f->hash = hash_bytes(o->limit, sizeof o->limit, 1);
     f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash);
-    const char *const texts[] = { o->sets,    o->languages, o->pii,
-                                  o->mask[0], o->mask[1],   o->mask[PII_KIND_COUNT - 1] };
-    _Static_assert(PII_KIND_COUNT == 3, "every mask is hashed");
+    const char *texts[3 + PII_KIND_COUNT] = { o->sets, o->languages, o->pii };
+    memcpy(texts + 3, o->mask, sizeof o->mask);
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i]) f->hash = hash_bytes(texts[i], strlen(texts[i]), f->hash + i);
 }
@@ -242,8 +241,8 @@ bool filter_bad_words(judgment *j) {
 }
 
 bool filter_pii(judgment *j) {
-    static const int counters[] = { COUNTER_email, COUNTER_ip, COUNTER_phone };
-    _Static_assert(COUNT_OF(counters) == PII_KIND_COUNT, "one per kind");
+#define PII_COUNTER(id, ...) COUNTER_##id,
+    static const int counters[] = { PII_KINDS(PII_COUNTER) };
     const char *masks[PII_KIND_COUNT] = { 0 };
     int64_t count[PII_KIND_COUNT] = { 0 };
     for (int i = 0; i < PII_KIND_COUNT; i++)

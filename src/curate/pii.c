@@ -1,61 +1,47 @@
-/* Personal data recognized by its form: e-mail addresses, public IP addresses, phone numbers.
+/* Personal data recognized by its form: e-mail addresses, public IP addresses, phone numbers, and
+ * the account numbers of pii_numbers.c.
  * Each kind has a function that returns where it ends, given a position where it may begin (for
  * e-mail, the position of the @). All of them look at a bounded number of bytes, so masking is
  * linear in the text. */
-#include "curate/curate.h"
+#include "curate/pii_internal.h"
 
 #include <arpa/inet.h>
 #include <string.h>
 
 enum { LOCAL_BYTES = 64, DOMAIN_BYTES = 255 };
 
-/* The text being masked, and how much of it is already copied. */
-typedef struct masking {
-    text_span text;
-    size_t done;
-} masking;
-
-static int byte_at(const masking *m, size_t i) {
-    return i < m->text.len ? (unsigned char)m->text.at[i] : -1;
-}
-static int byte_before(const masking *m, size_t i) { return i > 0 ? byte_at(m, i - 1) : -1; }
-
-static bool is_digit(int c) { return c >= '0' && c <= '9'; }
-static bool is_letter(int c) { return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z'); }
-/* Bytes of non-ASCII characters count as letters: they join words. */
-static bool is_alnum(int c) { return is_digit(c) || is_letter(c) || c >= 0x80; }
 static bool is_hex(int c) {
-    return is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
+    return pii_is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
 }
-static bool is_one_of(int c, const char *set) { return c > 0 && strchr(set, c); }
 
 /* ---- e-mail addresses ------------------------------------------------------------------------ */
 
 static bool is_local(int c) {
-    return is_digit(c) || is_letter(c) || is_one_of(c, "._%+-'&~!#$*=?^`{|}");
+    return pii_is_digit(c) || pii_is_letter(c) || pii_is_one_of(c, "._%+-'&~!#$*=?^`{|}");
 }
 
 /* @return the end of the domain that begins at i; i if there is none. A domain has a dot and,
  * after the last one, a name of at least two letters. */
 static size_t domain_end(const masking *m, size_t i) {
     size_t end = i, dot = 0;
-    while (end - i < DOMAIN_BYTES && (is_digit(byte_at(m, end)) || is_letter(byte_at(m, end)) ||
-                                      is_one_of(byte_at(m, end), ".-")))
+    while (end - i < DOMAIN_BYTES &&
+           (pii_is_digit(pii_byte_at(m, end)) || pii_is_letter(pii_byte_at(m, end)) ||
+            pii_is_one_of(pii_byte_at(m, end), ".-")))
         end++;
-    while (end > i && is_one_of(byte_at(m, end - 1), ".-")) end--;
+    while (end > i && pii_is_one_of(pii_byte_at(m, end - 1), ".-")) end--;
     for (size_t k = i; k < end; k++)
-        if (byte_at(m, k) == '.') dot = k;
-    bool fits = dot > i && end - dot > 2 && is_letter(byte_at(m, dot + 1)) &&
-                is_letter(byte_at(m, dot + 2)) && !is_one_of(byte_at(m, i), ".-");
+        if (pii_byte_at(m, k) == '.') dot = k;
+    bool fits = dot > i && end - dot > 2 && pii_is_letter(pii_byte_at(m, dot + 1)) &&
+                pii_is_letter(pii_byte_at(m, dot + 2)) && !pii_is_one_of(pii_byte_at(m, i), ".-");
     return fits ? end : i;
 }
 
 /* Finds the address around the @ at `sign`. @return false if there is none. */
 static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end) {
     size_t i = sign;
-    while (i > m->done && sign - i < LOCAL_BYTES && is_local(byte_before(m, i))) i--;
-    while (i < sign && !is_alnum(byte_at(m, i))) i++;
-    if (i == sign || byte_at(m, sign - 1) == '.') return false;
+    while (i > m->done && sign - i < LOCAL_BYTES && is_local(pii_byte_before(m, i))) i--;
+    while (i < sign && !pii_is_alnum(pii_byte_at(m, i))) i++;
+    if (i == sign || pii_byte_at(m, sign - 1) == '.') return false;
     *begin = i;
     *end = domain_end(m, sign + 1);
     return *end > sign + 1;
@@ -88,10 +74,10 @@ static bool parse_ip(const masking *m, size_t i, size_t n, int family, void *out
 
 static size_t ip4_end(const masking *m, size_t i) {
     size_t end = i;
-    while (end - i < 16 && (is_digit(byte_at(m, end)) || byte_at(m, end) == '.')) end++;
-    if (end > i && byte_at(m, end - 1) == '.') end--;
+    while (end - i < 16 && (pii_is_digit(pii_byte_at(m, end)) || pii_byte_at(m, end) == '.')) end++;
+    if (end > i && pii_byte_at(m, end - 1) == '.') end--;
     uint8_t ip[4];
-    if (is_alnum(byte_at(m, end)) || !parse_ip(m, i, end - i, AF_INET, ip)) return i;
+    if (pii_is_alnum(pii_byte_at(m, end)) || !parse_ip(m, i, end - i, AF_INET, ip)) return i;
     bool open =
         is_public4((uint32_t)ip[0] << 24 | (uint32_t)ip[1] << 16 | (uint32_t)ip[2] << 8 | ip[3]);
     return open ? end : i;
@@ -101,24 +87,24 @@ static size_t ip4_end(const masking *m, size_t i) {
 static size_t ip6_end(const masking *m, size_t i) {
     size_t end = i;
     while (end - i < INET6_ADDRSTRLEN &&
-           (is_hex(byte_at(m, end)) || is_one_of(byte_at(m, end), ":.")))
+           (is_hex(pii_byte_at(m, end)) || pii_is_one_of(pii_byte_at(m, end), ":.")))
         end++;
-    if (is_alnum(byte_at(m, end))) return i;
+    if (pii_is_alnum(pii_byte_at(m, end))) return i;
     uint8_t ip[16];
     for (; end > i; end--) { /* it may be followed by a colon or full stop of the sentence */
         if (parse_ip(m, i, end - i, AF_INET6, ip)) break;
-        if (!is_one_of(byte_at(m, end - 1), ":.")) return i;
+        if (!pii_is_one_of(pii_byte_at(m, end - 1), ":.")) return i;
     }
     bool open = end > i && (ip[0] & 0xE0) == 0x20 && memcmp(ip, "\x20\x01\x0D\xB8", 4) != 0;
     return open ? end : i;
 }
 
 static size_t ip_end(const masking *m, size_t i) {
-    int c = byte_before(m, i);
-    if (is_alnum(c) || is_one_of(c, "._:")) return i;
-    bool four_hex = is_hex(byte_at(m, i)) && is_hex(byte_at(m, i + 1)) &&
-                    is_hex(byte_at(m, i + 2)) && is_hex(byte_at(m, i + 3)) &&
-                    byte_at(m, i + 4) == ':';
+    int c = pii_byte_before(m, i);
+    if (pii_is_alnum(c) || pii_is_one_of(c, "._:")) return i;
+    bool four_hex = is_hex(pii_byte_at(m, i)) && is_hex(pii_byte_at(m, i + 1)) &&
+                    is_hex(pii_byte_at(m, i + 2)) && is_hex(pii_byte_at(m, i + 3)) &&
+                    pii_byte_at(m, i + 4) == ':';
     return four_hex ? ip6_end(m, i) : ip4_end(m, i);
 }
 
@@ -126,58 +112,58 @@ static size_t ip_end(const masking *m, size_t i) {
 
 /* +49 30 1234567, +1 (212) 555-0123: 8 to 15 digits in groups. */
 static size_t international_end(const masking *m, size_t i) {
-    if (byte_at(m, i) != '+' || is_alnum(byte_before(m, i))) return i;
+    if (pii_byte_at(m, i) != '+' || pii_is_alnum(pii_byte_before(m, i))) return i;
     size_t end = i + 1, last = i;
     int digits = 0, apart = 0;
     for (; digits <= 15; end++) {
-        int c = byte_at(m, end);
-        if (is_digit(c)) {
+        int c = pii_byte_at(m, end);
+        if (pii_is_digit(c)) {
             if (++digits == 1 && c == '0') return i;
             apart = 0;
             last = end + 1;
-        } else if (!is_one_of(c, " -.()/") || ++apart > 2) {
+        } else if (!pii_is_one_of(c, " -.()/") || ++apart > 2) {
             break;
         }
     }
-    return digits >= 8 && digits <= 15 && !is_alnum(byte_at(m, last)) ? last : i;
+    return digits >= 8 && digits <= 15 && !pii_is_alnum(pii_byte_at(m, last)) ? last : i;
 }
 
 /* Three or four digits that may begin a part of a North American number. */
 static bool is_group(const masking *m, size_t i, int n) {
     for (int k = 0; k < n; k++)
-        if (!is_digit(byte_at(m, i + (size_t)k))) return false;
-    return n == 4 || byte_at(m, i) >= '2';
+        if (!pii_is_digit(pii_byte_at(m, i + (size_t)k))) return false;
+    return n == 4 || pii_byte_at(m, i) >= '2';
 }
 
 /* (212) 555-0123, 212-555-0123, 212.555.0123, 1 212 555 0123. Groups separated only by spaces
  * may be any numbers, so these need the leading 1 or the parentheses. */
 static size_t american_end(const masking *m, size_t i) {
-    int c = byte_before(m, i);
-    if (is_alnum(c) || is_one_of(c, "-./$+_=")) return i;
+    int c = pii_byte_before(m, i);
+    if (pii_is_alnum(c) || pii_is_one_of(c, "-./$+_=")) return i;
     size_t p = i;
-    bool sure = byte_at(m, p) == '1' && is_one_of(byte_at(m, p + 1), " -.");
+    bool sure = pii_byte_at(m, p) == '1' && pii_is_one_of(pii_byte_at(m, p + 1), " -.");
     if (sure) p += 2;
-    bool brackets = byte_at(m, p) == '(';
+    bool brackets = pii_byte_at(m, p) == '(';
     p += brackets;
     if (!is_group(m, p, 3)) return i;
     p += 3;
-    if (brackets && byte_at(m, p++) != ')') return i;
-    bool parted = is_one_of(byte_at(m, p), " -.");
+    if (brackets && pii_byte_at(m, p++) != ')') return i;
+    bool parted = pii_is_one_of(pii_byte_at(m, p), " -.");
     if (!brackets && !parted) return i;
-    sure = sure || brackets || byte_at(m, p) != ' ';
+    sure = sure || brackets || pii_byte_at(m, p) != ' ';
     p += parted;
-    if (!is_group(m, p, 3) || !is_one_of(byte_at(m, p + 3), " -.")) return i;
-    sure = sure || byte_at(m, p + 3) != ' ';
+    if (!is_group(m, p, 3) || !pii_is_one_of(pii_byte_at(m, p + 3), " -.")) return i;
+    sure = sure || pii_byte_at(m, p + 3) != ' ';
     p += 4;
     if (!sure || !is_group(m, p, 4)) return i;
     p += 4;
-    bool goes_on =
-        is_alnum(byte_at(m, p)) || (is_one_of(byte_at(m, p), "-./") && is_digit(byte_at(m, p + 1)));
+    bool goes_on = pii_is_alnum(pii_byte_at(m, p)) ||
+                   (pii_is_one_of(pii_byte_at(m, p), "-./") && pii_is_digit(pii_byte_at(m, p + 1)));
     return goes_on ? i : p;
 }
 
 static size_t phone_end(const masking *m, size_t i) {
-    return byte_at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
+    return pii_byte_at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
 }
 
 /* ---- masking --------------------------------------------------------------------------------- */
@@ -191,10 +177,16 @@ static const bool interesting[256] = {
 /* Finds what the byte at i belongs to. @return its kind; -1: nothing. */
 static int find_pii(const masking *m, size_t i, const char *const *masks, size_t *begin,
                     size_t *end) {
-    if (byte_at(m, i) == '@')
+    if (pii_byte_at(m, i) == '@')
         return masks[PII_email] && find_email(m, i, begin, end) ? PII_email : -1;
+    bool iban = masks[PII_iban] && i >= m->done + 2 && pii_is_letter(pii_byte_before(m, i));
+    if (iban && (*end = pii_iban_end(m, i - 2)) > i) return *begin = i - 2, PII_iban;
     *begin = i;
-    if (masks[PII_ip] && is_digit(byte_at(m, i)) && (*end = ip_end(m, i)) > i) return PII_ip;
+    if (masks[PII_card] && pii_is_digit(pii_byte_at(m, i)) && (*end = pii_card_end(m, i)) > i)
+        return PII_card;
+    if (masks[PII_ssn] && (*end = pii_ssn_end(m, i)) > i) return PII_ssn;
+    if (masks[PII_ip] && pii_is_digit(pii_byte_at(m, i)) && (*end = ip_end(m, i)) > i)
+        return PII_ip;
     if (masks[PII_phone] && (*end = phone_end(m, i)) > i) return PII_phone;
     return -1;
 }
@@ -212,7 +204,7 @@ bool pii_mask(text_span text, const char *const *masks, str *out, int64_t *count
             m.done = end;
             i = end - 1;
         } else {
-            while (is_digit(byte_at(&m, i)) && is_digit(byte_at(&m, i + 1))) i++;
+            while (pii_is_digit(pii_byte_at(&m, i)) && pii_is_digit(pii_byte_at(&m, i + 1))) i++;
         }
     }
     if (m.done == 0) return false;

@@ -172,7 +172,7 @@ typedef struct pii_case {
 } pii_case;
 
 static void expect_masked(int kind, const pii_case *of, size_t n) {
-    const char *masks[PII_KIND_COUNT] = { "E", "I", "P" };
+    const char *masks[PII_KIND_COUNT] = { "E", "I", "P", "C", "B", "S" };
     for (size_t i = 0; i < n; i++) {
         str out = { 0 };
         int64_t count[PII_KIND_COUNT] = { 0 };
@@ -203,7 +203,7 @@ static void test_email(void **state) {
         0
     }; /* any length takes linear time, and only 64 characters before the @ count */
     add_times(&long_one, 100000, "a@", "");
-    const char *masks[PII_KIND_COUNT] = { "E", "I", "P" };
+    const char *masks[PII_KIND_COUNT] = { "E", "I", "P", "C", "B", "S" };
     int64_t count[PII_KIND_COUNT] = { 0 };
     str out = { 0 };
     assert_false(pii_mask((text_span){ long_one.text, long_one.len }, masks, &out, count));
@@ -239,6 +239,40 @@ static void test_phone(void **state) {
     expect_masked(PII_phone, of, COUNT_OF(of));
 }
 
+static void test_card(void **state) {
+    static const pii_case of[] = {
+        { "pay with 4111 1111 1111 1111.", "pay with C." },
+        { "4111111111111111, 5500-0000-0000-0004; 3782 822463 10005", "C, C; C" },
+        { "2223003122003222 (6011111111111117) 30569309025904", "C (C) C" },
+        { "4111 1111 1111 1112 and 4111111111111112", NULL }, /* check digit */
+        { "1234567812345670 8111111111111115", NULL },        /* no such prefix */
+        { "4111-1111 1111-1111 x4111111111111111 41111111111111110", NULL },
+        { "1700000000000 2024-05-06 978-0-306-40615-7", NULL },
+    };
+    expect_masked(PII_card, of, COUNT_OF(of));
+}
+
+static void test_iban(void **state) {
+    static const pii_case of[] = {
+        { "to GB82 WEST 1234 5698 7654 32, please", "to B, please" },
+        { "DE89370400440532013000 BE68 5390 0754 7034 AND NO9386011117947.", "B B AND B." },
+        { "GB82 WEST 1234 5698 7654 33 DE89370400440532013001", NULL }, /* check digits */
+        { "xGB82WEST12345698765432 GB82WEST12345698765432x gb82west", NULL },
+        { "AB12 and ISO9001 and A4 2024", NULL },
+    };
+    expect_masked(PII_iban, of, COUNT_OF(of));
+}
+
+static void test_ssn(void **state) {
+    static const pii_case of[] = {
+        { "SSN 123-45-6789.", "SSN S." },
+        { "(078-05-1120)", "(S)" },
+        { "000-45-6789 666-45-6789 900-45-6789 123-00-6789 123-45-0000", NULL },
+        { "123-45-67890 1123-45-6789 123-45-6789-1 123 45 6789", NULL },
+    };
+    expect_masked(PII_ssn, of, COUNT_OF(of));
+}
+
 static void test_masks(void **state) {
     filter_options o = filter_defaults();
     o.sets = "none";
@@ -262,7 +296,9 @@ int main(void) {
         cmocka_unit_test(test_wrong_lists), cmocka_unit_test(test_bad_words),
         cmocka_unit_test(test_domains),     cmocka_unit_test(test_url_words),
         cmocka_unit_test(test_email),       cmocka_unit_test(test_ip),
-        cmocka_unit_test(test_phone),       cmocka_unit_test(test_masks),
+        cmocka_unit_test(test_phone),       cmocka_unit_test(test_card),
+        cmocka_unit_test(test_iban),        cmocka_unit_test(test_ssn),
+        cmocka_unit_test(test_masks),
     };
     return cmocka_run_group_tests(tests, make_file, remove_file);
 }
