@@ -1,7 +1,6 @@
 /* Sums, copies, conversions, scaling, dropout, and the sum of squares: one pass over memory. */
-#include "chunks.h"
 #include "philox.h"
-#include "vec.h"
+#include "stream.h"
 #include "ops/op_table.h"
 
 #include <string.h>
@@ -38,7 +37,8 @@ static void copy_task(const tensor *from, const tensor *to, span e) {
 static void add_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
-    span e = span_of(i, TASK_ELEMENTS, tensor_count(x));
+    int64_t n = tensor_count(x);
+    span e = span_of(i, stream_task(n, c->run->pool), n);
     if (c->op == OP_CAST || !bt->data) {
         copy_task(x, ct, e);
         return;
@@ -59,7 +59,8 @@ static void add_task(void *ctx, int64_t i, int worker) {
 
 void CPU(add)(const op_call *c) {
     if (!c->in[1].data && c->in[0].data == c->out[0].data) return; /* a copy onto itself */
-    pool_run(c->run->pool, ceil_div(tensor_count(&c->in[0]), TASK_ELEMENTS), add_task, (void *)c);
+    int64_t n = tensor_count(&c->in[0]);
+    pool_run(c->run->pool, ceil_div(n, stream_task(n, c->run->pool)), add_task, (void *)c);
 }
 
 /* ---- scale ----------------------------------------------------------------------------------- */
