@@ -572,9 +572,11 @@ static void wide_cases(const op_spec *s, int mode) {
     const op_mode *m = &op_modes[mode];
     for (int all = 0; all < 2; all++)
         for (int v = 0; v < MAX(s->variants, 1); v++) {
-            for (int k = 0; k < SPEC_WIDE && s->wide[k].n; k++)
-                if ((s->wide[k].modes ? s->wide[k].modes : usual) >> mode & 1)
+            for (int k = 0; k < SPEC_WIDE && s->wide[k].n; k++) {
+                uint32_t own = s->wide[k].modes;
+                if ((own ? own : usual) >> mode & 1 && (all || !own)) /* special cases: once */
                     wide_trial(s, m, shape_variant(s->wide[k], v), all);
+            }
             for (int k = 0; k < SPEC_SMALL && s->small[k].n && !s->reference; k++)
                 if (usual >> mode & 1) wide_trial(s, m, shape_variant(s->small[k], v), all);
         }

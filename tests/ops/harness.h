@@ -125,6 +125,7 @@ typedef struct op_record {
     char where[240];
     char failure[400]; /* the first; "": none */
     bool covered;
+    const char *checked_in; /* the test that has its reference; NULL: a spec here has */
 } op_record;
 
 extern struct harness {

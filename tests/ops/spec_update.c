@@ -99,7 +99,7 @@ static void narrow_values(op_case *c) {
     for (int i = 1; i < OP_MAX_OUT; i++)
         if (!strcmp(c->out[i].name, "copy")) drop_value(&c->out[i]);
 }
-/* p - g has no rounding of its own: both sides draw the same bits. */
+/* p - g has no rounding of its own: both sides must round alike, bit for bit. */
 static void exact_values(op_case *c) {
     narrow_values(c);
     c->step.update.lr = c->step.now.grad_scale = 1;
