@@ -78,7 +78,7 @@ static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 /* ---- the device ---------------------------------------------------------------------------------- */
 static inline cudaError_t cudaSetDevice(int number) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int which, int number) {
-    *value = 132; /* multiprocessors of an H200: it decides how many blocks a kernel has */
+    *value = 132; /* SMs of an H200: they decide how many blocks a kernel has */
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute which,
