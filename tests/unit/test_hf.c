@@ -59,6 +59,9 @@ static void what_is_absent_has_the_default_of_the_family(void **state) {
     assert_int_equal(c.rope_scaling, ROPE_PLAIN);
     assert_ok(import_with(*state, "mistral", VOCAB KV_HEADS, &c, NULL));
     assert_int_equal(c.window, 4096);
+    assert_ok(
+        import_with(*state, "mistral", VOCAB KV_HEADS ", \"sliding_window\": null", &c, NULL));
+    assert_int_equal(c.window, 0);
     assert_ok(import_with(*state, "qwen3", VOCAB KV_HEADS, &c, NULL));
     assert_int_equal(c.head_dim, 128);
     assert_ok(import_with(*state, "gpt_neox", VOCAB, &c, NULL));
