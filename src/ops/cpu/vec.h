@@ -208,16 +208,19 @@ VEC_INLINE void vec_gather_pairs(const float (*table)[2], const uint16_t *at, vf
 }
 #else
 VEC_INLINE vf vec_gather(const float *table, const uint16_t *at) {
-    vf x;
+    vf x = { 0 };
     for (int i = 0; i < VEC; i++) x[i] = table[at[i]];
     return x;
 }
 VEC_INLINE void vec_gather_pairs(const float (*table)[2], const uint16_t *at, vf *first,
                                  vf *second) {
+    vf a = { 0 }, b = { 0 };
     for (int i = 0; i < VEC; i++) {
-        (*first)[i] = table[at[i]][0];
-        (*second)[i] = table[at[i]][1];
+        a[i] = table[at[i]][0];
+        b[i] = table[at[i]][1];
     }
+    *first = a;
+    *second = b;
 }
 #endif
 
