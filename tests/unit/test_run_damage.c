@@ -176,7 +176,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(every_flip_is_found_or_harmless, folder_setup,
                                         folder_teardown),
     };
-    freopen("/dev/null", "w", stdout);                                  /* of a thousand runs */
+    if (!freopen("/dev/null", "w", stdout)) return 1;                   /* of a thousand runs */
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0); /* without a disk's fsync */
     return cmocka_run_group_tests_name("run damage", tests, NULL, NULL);
 }
