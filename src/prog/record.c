@@ -61,7 +61,10 @@ static placement on_mesh(const prog *p, placement pl) {
     return pl;
 }
 
+/* @param dim may be another value's: it is read before the list of values moves. */
 val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, placement pl) {
+    int64_t size[TENSOR_MAX_DIM];
+    for (int i = 0; i < ndim; i++) size[i] = dim[i];
     mem_reserve((void **)&p->val, &p->val_cap, p->vals, sizeof *p->val);
     prog_val *v = &p->val[p->vals];
     *v = (prog_val){ .cls = cls,
@@ -73,7 +76,7 @@ val val_new(prog *p, val_class cls, dtype dt, int ndim, const int64_t *dim, plac
                      .bucket = -1,
                      .producer = -1,
                      .grad = VAL_NONE };
-    for (int i = 0; i < ndim; i++) v->dim[i] = dim[i];
+    for (int i = 0; i < ndim; i++) v->dim[i] = size[i];
     return p->vals++;
 }
 
