@@ -75,7 +75,7 @@ struct hf_family {
     int n_params;
 };
 
-/* Demands of every family: models that are no decoders, or whose weights are not plain numbers. */
+/* Demands of every family: models that are not decoders, or whose weights are not plain numbers. */
 extern const hf_demand hf_common_demands[];
 extern const int hf_n_common_demands;
 /* Members of an object that describes rotary positions, a llama3 scaling among them. */

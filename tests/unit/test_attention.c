@@ -203,13 +203,13 @@ static tensor rows_of(buffer b, dtype dt, int64_t n, int64_t cols) {
 static void run_call(const char *isa, op_call *c, int threads, int poison) {
     const op_backend *backend = ops_cpu(isa);
     op_run run = { .workspace_bytes = ops_workspace(backend, c, threads) };
-    buffer room = buffer_make(run.workspace_bytes, poison);
-    run.workspace = room.data;
+    buffer workspace = buffer_make(run.workspace_bytes, poison);
+    run.workspace = workspace.data;
     run.pool = threads > 1 ? pool_new(threads) : NULL;
     c->run = &run;
     ops_run(backend, c);
     pool_free(run.pool);
-    buffer_free(&room);
+    buffer_free(&workspace);
 }
 
 typedef struct fwd_out {

@@ -60,7 +60,7 @@ static void test_probabilities(void **state) {
     for (size_t f = 0; f < COUNT_OF(files); f++) {
         language_model *m = open_model(files[f]);
         assert_int_equal(language_count(m), NAMES);
-        language_scratch *room = language_scratch_new(m);
+        language_scratch *scratch = language_scratch_new(m);
         for (int t = 0; t < TEXTS; t++) {
             char name[32];
             int number, used;
@@ -68,7 +68,8 @@ static void test_probabilities(void **state) {
             assert_string_equal(name, files[f]);
             assert_int_equal(number, t);
             p += used;
-            const float *got = language_predict(m, room, (text_span){ texts[t], strlen(texts[t]) });
+            const float *got =
+                language_predict(m, scratch, (text_span){ texts[t], strlen(texts[t]) });
             for (int k = 0; k < NAMES; k++) {
                 double want = strtod(p, (char **)&p), have = got[index_of(m, names[k])];
                 if (fabs(have - want) > 1e-4)
@@ -76,7 +77,7 @@ static void test_probabilities(void **state) {
                              want);
             }
         }
-        language_scratch_free(room);
+        language_scratch_free(scratch);
         language_close(m);
     }
     for (int i = 0; i < TEXTS; i++) free(texts[i]);
@@ -135,9 +136,9 @@ static bool try_bytes(const char *path, const char *bytes, size_t n) {
     err e = language_open(path, &m);
     assert_true((e != OK) == (m == NULL));
     if (e) return err_free(e), false;
-    language_scratch *room = language_scratch_new(m);
-    language_predict(m, room, (text_span){ "some text, \xD1\x82\xD0\xB5\xD1\x81\xD1\x82", 19 });
-    language_scratch_free(room);
+    language_scratch *scratch = language_scratch_new(m);
+    language_predict(m, scratch, (text_span){ "some text, \xD1\x82\xD0\xB5\xD1\x81\xD1\x82", 19 });
+    language_scratch_free(scratch);
     language_close(m);
     return true;
 }

@@ -10,16 +10,17 @@ static text_span span(const char *s) { return (text_span){ s, strlen(s) }; }
 
 /* ---- words --------------------------------------------------------------------------------- */
 
-static size_t words_by(normalization rules, const char *text, normalized_word *out, size_t room) {
+static size_t words_by(normalization rules, const char *text, normalized_word *out,
+                       size_t capacity) {
     normalizer *t = normalizer_new(rules);
-    size_t at = 0, n = normalizer_next_words(t, span(text), &at, out, room);
+    size_t at = 0, n = normalizer_next_words(t, span(text), &at, out, capacity);
     normalizer_free(t);
     return n;
 }
 
 static const normalization zero_digits = { .zero_digits = true };
-static size_t words_of(const char *text, normalized_word *out, size_t room) {
-    return words_by(zero_digits, text, out, room);
+static size_t words_of(const char *text, normalized_word *out, size_t capacity) {
+    return words_by(zero_digits, text, out, capacity);
 }
 
 static bool same_words(normalization rules, const char *a, const char *b) {
@@ -108,9 +109,9 @@ static void words_in_pieces_are_the_same(void **state) {
     normalized_word whole[32], piece[32];
     size_t n = words_of(text, whole, 32);
     normalizer *t = normalizer_new(zero_digits);
-    for (size_t room = 2; room < 8; room++) {
+    for (size_t capacity = 2; capacity < 8; capacity++) {
         size_t at = 0, m = 0, got;
-        while ((got = normalizer_next_words(t, span(text), &at, piece + m, room)) > 0) m += got;
+        while ((got = normalizer_next_words(t, span(text), &at, piece + m, capacity)) > 0) m += got;
         assert_int_equal(m, n);
         for (size_t i = 0; i < n; i++) assert_memory_equal(&piece[i], &whole[i], sizeof *whole);
     }

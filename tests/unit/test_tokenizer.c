@@ -87,7 +87,7 @@ static void round_trip(const tokenizer *t, encoder *e, const char *bytes, size_t
 }
 
 /* Bytes as they come, and pieces of UTF-8 that are right, cut short, overlong or surrogates. */
-static size_t random_bytes(chance *c, char *out, size_t room) {
+static size_t random_bytes(chance *c, char *out, size_t capacity) {
     static const char *const parts[] = { "the ",
                                          " river",
                                          "'ll",
@@ -104,10 +104,10 @@ static size_t random_bytes(chance *c, char *out, size_t room) {
                                          "\xF4\x90\x80\x80",
                                          "\xEF\xBF\xBD",
                                          "<|endoftext|>" };
-    size_t n = 0, want = below(c, room);
+    size_t n = 0, want = below(c, capacity);
     while (n < want) {
         const char *part = parts[below(c, COUNT_OF(parts))];
-        if (below(c, 3) && n + strlen(part) < room) {
+        if (below(c, 3) && n + strlen(part) < capacity) {
             memcpy(out + n, part, strlen(part));
             n += strlen(part);
         } else {
