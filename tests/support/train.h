@@ -13,40 +13,63 @@
 
 #include "train/train.h"
 
-enum { MOST_SETTINGS = 32 };
+enum { MOST_SETTINGS = 64 };
 typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
 
-static inline err try_train(test_folder *f, const char *name, settings own) {
-    static const char *const common[][2] = {
-        { "model.preset", "tiny" },
-        { "model.layers", "1" },
-        { "model.dim", "16" },
-        { "model.heads", "2" },
-        { "model.kv_heads", "2" },
-        { "model.head_dim", "8" },
-        { "model.ffn_dim", "32" },
-        { "precision", "fp32" },
-        { "device.kind", "cpu" },
-        { "training.steps", "8" },
-        { "training.seq_len", "64" },
-        { "training.threads", "1" },
-        { "training.seed", "3" },
-        { "training.local_batch_size", "4" },
-        { "data.synth_documents", "300" },
-        { "optimizer.lr", "0.01" },
-        { "metrics.log_every", "0" },
-        { "validation.every", "0" },
-    };
+/* A run with the settings `common` and then `own`. */
+static inline err run_with(test_folder *f, const char *name, settings common, settings own) {
+    const char *const *all[] = { common, own };
     config c;
     config_init(&c);
-    for (size_t i = 0; i < COUNT_OF(common); i++)
-        assert_ok(config_set(&c, common[i][0], common[i][1]));
-    for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
-        assert_ok(config_set(&c, own[i], own[i + 1]));
+    for (size_t k = 0; k < COUNT_OF(all); k++)
+        for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
+            assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
     assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
     err e = train_run(&c, &(train_options){ .quiet = true });
     config_free(&c);
     return e;
+}
+
+static inline err try_train(test_folder *f, const char *name, settings own) {
+    settings common = {
+        "model.preset",
+        "tiny",
+        "model.layers",
+        "1",
+        "model.dim",
+        "16",
+        "model.heads",
+        "2",
+        "model.kv_heads",
+        "2",
+        "model.head_dim",
+        "8",
+        "model.ffn_dim",
+        "32",
+        "precision",
+        "fp32",
+        "device.kind",
+        "cpu",
+        "training.steps",
+        "8",
+        "training.seq_len",
+        "64",
+        "training.threads",
+        "1",
+        "training.seed",
+        "3",
+        "training.local_batch_size",
+        "4",
+        "data.synth_documents",
+        "300",
+        "optimizer.lr",
+        "0.01",
+        "metrics.log_every",
+        "0",
+        "validation.every",
+        "0",
+    };
+    return run_with(f, name, common, own);
 }
 
 #define train_small(f, name, ...) assert_ok(try_train(f, name, __VA_ARGS__))

@@ -322,7 +322,7 @@ static void rows_are_independent(void **state) {
     minhash_free(m);
 }
 
-/* Equal rows in two bands are no match: a text that has them here and another that has them there
+/* Equal rows in two bands do not match: a text that has them here and another that has them there
  * share nothing. */
 static void bands_have_keys_of_their_own(void **state) {
     minhash *m = minhash_new(5, BANDS, ROWS, (normalization){ 0 });

@@ -38,22 +38,12 @@ static const char *write_text_file(test_folder *f) {
 
 /* A run in a folder, given by what differs from the model the tests usually train. */
 static err train_from(test_folder *f, const char *name, settings own) {
-    config c;
-    config_init(&c);
-    static const char *const common[][2] = {
-        { "device.kind", "cpu" },     { "training.steps", "4" },
-        { "training.seq_len", "32" }, { "training.threads", "1" },
-        { "metrics.log_every", "0" }, { "training.local_batch_size", "2" },
-        { "validation.every", "0" },
+    settings common = {
+        "device.kind",      "cpu", "training.steps",    "4", "training.seq_len",          "32",
+        "training.threads", "1",   "metrics.log_every", "0", "training.local_batch_size", "2",
+        "validation.every", "0",
     };
-    for (size_t i = 0; i < COUNT_OF(common); i++)
-        assert_ok(config_set(&c, common[i][0], common[i][1]));
-    for (int i = 0; i + 1 < MOST_SETTINGS && own[i]; i += 2)
-        assert_ok(config_set(&c, own[i], own[i + 1]));
-    assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
-    err e = train_run(&c, &(train_options){ .quiet = true });
-    config_free(&c);
-    return e;
+    return run_with(f, name, common, own);
 }
 
 /* ---- weights from elsewhere ---------------------------------------------------------------- */

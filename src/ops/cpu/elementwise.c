@@ -58,7 +58,8 @@ static void add_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(add)(const op_call *c) {
-    if (!c->in[1].data && c->in[0].data == c->out[0].data) return; /* a copy onto itself */
+    bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
+    if (!c->in[1].data && onto_itself) return;
     int64_t n = tensor_count(&c->in[0]);
     pool_run(c->run->pool, ceil_div(n, stream_task(n, c->run->pool)), add_task, (void *)c);
 }

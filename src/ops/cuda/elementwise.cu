@@ -38,7 +38,8 @@ static void launch_add(cuda_context *x, const tensor *at, const tensor *bt, cons
 }
 
 extern "C" void cuda_add(const op_call *c) {
-    if (!c->in[1].data && c->in[0].data == c->out[0].data) return; /* a copy onto itself */
+    bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
+    if (!c->in[1].data && onto_itself) return;
     launch_add(cuda_of(c), &c->in[0], &c->in[1], &c->out[0], 1);
 }
 extern "C" void cuda_scale(const op_call *c) {
