@@ -89,13 +89,13 @@ static const cli_command commands[] = {
           "be used, the reason and a remedy are printed.\n"
           "\n" },
     { .name = "config",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
       .options = true,
       .help =
           "The output is itself a valid config. --docs prints the reference page of all options\n"
-          "instead, --models the model presets and their sizes.\n"
+          "instead, --models the model presets and their sizes, --metrics the table of metrics.\n"
           "\n"
           "Examples\n"
           "  ingot config > run.yaml                  a complete config to start from\n"

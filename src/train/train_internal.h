@@ -11,7 +11,7 @@ typedef struct cadence {
     bool in_tokens;
 } cadence;
 typedef struct cadences {
-    cadence log, validate, sample, save;
+    cadence log, detail, validate, sample, save;
 } cadences;
 
 /* The folder of a run: see folder.c. */
@@ -51,8 +51,10 @@ typedef struct pending_losses {
 typedef struct queued_step {
     bool open;
     op_ticket state; /* the step state after it */
-    double lr, data_s, loss_sum;
+    double lr, loss_sum;
+    double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
     int64_t valid, micros, windows, rejected;
+    int64_t longest;        /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
@@ -109,11 +111,15 @@ typedef struct trainer {
     bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
-    double peak_flops;  /* the most this device can do in the run's type, as measured; MFU's 100% */
+    double peak_flops;  /* the most this device can do in the run's type, as measured */
+    double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
     observe *log;
     progress *show;
     double val_loss;
+    double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
+    observe_detail detail;           /* arrays owned, NULL until the first */
+    float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
 /* setup.c: everything up to the first step. */
@@ -204,6 +210,14 @@ void trainer_measure_peak(trainer *t);
 double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);
 /* Raises the peak to what a step shows. @param achieved floating point operations per second. */
 void trainer_raise_peak(trainer *t, double achieved);
+/* @return what 100% of MFU is. */
+double trainer_mfu_peak(const trainer *t);
+/* detail.c: metrics that take a pass over the parameters. */
+/* Between the last microbatch and the update of a step that is to be measured. */
+err detail_before_update(trainer *t) MUST_USE;
+/* After that step, before the next begins. */
+err detail_measure(trainer *t, observe_step *s) MUST_USE;
+void detail_free(trainer *t);
 /* report.c: the summary printed before the first step. */
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */
