@@ -6,11 +6,12 @@
 #include <unistd.h>
 
 #include "io/io.h"
-#include "observe/observe.h"
+#include "observe_internal.h"
 
 struct observe {
     char *metrics_path, *events_path;
     int metrics, events; /* descriptors */
+    tb_writer *tb;       /* NULL: no event files */
     nvml *gpu;           /* NULL: not read */
     spike_window losses;
     int64_t spikes;
@@ -146,6 +147,7 @@ err observe_open(const observe_options *options, observe **out) {
     TRY_CLEAN(drop_later_metrics(o, options->first_step));
     TRY_CLEAN(io_append_open(o->metrics_path, &o->metrics));
     TRY_CLEAN(io_append_open(o->events_path, &o->events));
+    if (options->tensorboard) TRY_CLEAN(tb_open(options, &o->tb));
     if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
     *out = o;
     return OK;
@@ -181,6 +183,7 @@ err observe_log(observe *o, observe_step *s) {
     complete_step(o, s);
     step_as_json(s, &line);
     err e = io_append(o->metrics, o->metrics_path, line.text, line.len);
+    if (!e && o->tb && s->tensorboard) e = tb_step(o->tb, s);
     if (!e && s->is_spike > 0) e = log_spike(o, s);
     o->windows = s->windows;
     str_free(&line);
@@ -204,10 +207,21 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
     return e;
 }
 
+err observe_text(observe *o, int64_t step, const char *text, size_t n) {
+    json_t *clean = io_json_string(text, n);
+    json_t *details = json_pack("{s:O}", "text", clean);
+    err e = observe_event(o, "sample", step, details);
+    if (!e && o->tb)
+        e = tb_text(o->tb, "sample", step, json_string_value(clean), json_string_length(clean));
+    json_decref(clean);
+    return e;
+}
+
 void observe_close(observe *o) {
     if (!o) return;
     if (o->metrics >= 0) close(o->metrics);
     if (o->events >= 0) close(o->events);
+    tb_close(o->tb);
     nvml_close(o->gpu);
     free(o->metrics_path);
     free(o->events_path);

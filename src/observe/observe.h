@@ -71,6 +71,7 @@ typedef struct observe_step {
     /* "blocks": { "grad_norm": [...], "param_norm": [...] }, the last of each being what is outside
      * the blocks; NULL: not measured. Borrowed. */
     const observe_detail *detail;
+    bool tensorboard; /* the step also goes to TensorBoard */
     /* For the progress line alone. */
     int64_t total_steps; /* 0: not known */
     double eta_s;        /* seconds left; NaN: not known */
@@ -93,11 +94,14 @@ observe_step observe_step_none(void);
 
 /* ---- the run's logs ------------------------------------------------------------------------ */
 typedef struct observe_options {
-    const char *dir;    /* the run folder, which exists */
-    int64_t first_step; /* the first that will be logged; 0: start from scratch */
-    bool gpu;           /* read the GPU's state by NVML, where that is installed */
-    int gpu_index;      /* as CUDA counts them */
-    const char *nvml;   /* path of the library; NULL: the system's */
+    const char *dir;       /* the run folder, which exists */
+    int64_t first_step;    /* the first that will be logged; 0: start from scratch */
+    bool tensorboard;      /* write event files to DIR/tb too */
+    int64_t rotate_bytes;  /* begin a new event file after so many bytes; 0: 64 MiB */
+    const json_t *hparams; /* an object of texts, for TensorBoard; borrowed; may be NULL */
+    bool gpu;              /* read the GPU's state by NVML, where that is installed */
+    int gpu_index;         /* as CUDA counts them */
+    const char *nvml;      /* path of the library; NULL: the system's */
 } observe_options;
 typedef struct observe observe;
 /* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending. Metrics of steps >= first_step, left by a
@@ -110,6 +114,9 @@ err observe_log(observe *o, observe_step *s) MUST_USE;
 /* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
  * @param details an object, consumed; may be NULL. */
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
+/* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
+ * bytes. */
+err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
 
 /* ---- spikes -------------------------------------------------------------------------------

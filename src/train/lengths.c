@@ -146,6 +146,8 @@ static err set_cadence(cfg_amount a, const cfg_scale *s, const char *name, caden
 static err set_cadences(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
     TRY(set_cadence(c->metrics.log_every, s, "metrics.log_every", &t->every.log));
+    TRY(set_cadence(c->metrics.tensorboard_every, s, "metrics.tensorboard_every",
+                    &t->every.tensorboard));
     TRY(set_cadence(c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
     TRY(set_cadence(c->validation.every, s, "validation.every", &t->every.validate));
     TRY(set_cadence(c->sample.every, s, "sample.every", &t->every.sample));

@@ -46,8 +46,7 @@ static err write_sample(trainer *t) {
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");
-        e = observe_event(t->log, "sample", t->state.step,
-                          json_pack("{s:o}", "text", io_json_string(text.text, text.len)));
+        e = observe_text(t->log, t->state.step, text.text, text.len);
     }
     t->sample_s = time_now() - from;
     str_free(&text);
@@ -102,6 +101,7 @@ static err log_step(trainer *t, observe_step *s) {
     take_seconds(&t->eval_s, &s->eval_s);
     take_seconds(&t->sample_s, &s->sample_s);
     take_seconds(&t->ckpt_s, &s->ckpt_s);
+    s->tensorboard = is_due(t, t->every.tensorboard);
     return observe_log(t->log, s);
 }
 

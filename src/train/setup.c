@@ -105,6 +105,8 @@ err trainer_begin(trainer *t) {
     TRY(trainer_write_config(t));
     observe_options o = { .dir = t->dir,
                           .first_step = t->state.step ? t->state.step + 1 : 0,
+                          .tensorboard = t->every.tensorboard.length > 0,
+                          .hparams = json_object_get(t->run, "options"),
                           .gpu = t->ops->device != NULL,
                           .gpu_index = (int)t->cfg->device.index };
     TRY(observe_open(&o, &t->log));

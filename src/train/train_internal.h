@@ -11,7 +11,7 @@ typedef struct cadence {
     bool in_tokens;
 } cadence;
 typedef struct cadences {
-    cadence log, detail, validate, sample, save;
+    cadence log, tensorboard, detail, validate, sample, save;
 } cadences;
 
 /* The folder of a run: see folder.c. */
