@@ -16,11 +16,22 @@ static const cli_arg args[] = {
       "tokens the model will process once trained: finds the cheapest model over its life" },
     { "law", ARG_TEXT, offsetof(plan_args, law), "NAME",
       "scaling law (default: all in the table; refit where one is needed)" },
+    { "gpu", ARG_TEXT, offsetof(plan_args, gpu), "NAME",
+      "accelerator of the catalogue: adds time and cost" },
+    { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N", "how many of them (default 1)" },
+    { "dtype", ARG_TEXT, offsetof(plan_args, dtype), "NAME",
+      "whose peak counts: bf16, fp8, ... (default bf16; fp16 where there is none)" },
+    { "mfu", ARG_TEXT, offsetof(plan_args, mfu), "FRACTION",
+      "share of the peak that is reached (default 0.45)" },
+    { "provider", ARG_TEXT, offsetof(plan_args, provider), "NAME",
+      "aws, gcp, azure or lambda (default: all)" },
+    { "catalogue", ARG_TEXT, offsetof(plan_args, catalogue), "FILE",
+      "YAML file read over the built-in catalogue" },
     { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
 };
 const cli_spec cmd_plan_spec = { "plan", "[options]", args, (int)COUNT_OF(args), 0 };
 
-static const cli_subcommand *const members[] = { &plan_fit };
+static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware };
 const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
 
 /* ---- values ---------------------------------------------------------------------------------- */

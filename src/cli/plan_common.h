@@ -10,6 +10,7 @@
 /* Quantities are texts here, so that each can complain about its own range. */
 typedef struct plan_args {
     const char *compute, *params, *tokens, *loss, *unique_tokens, *inference_tokens, *law;
+    const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
     bool json;
 } plan_args;
 
@@ -29,6 +30,20 @@ json_t *plan_json_number(double v); /* null where it is not finite */
 /* plan_law.c: compute, parameters, tokens and loss by the scaling laws. */
 err plan_report_laws(const plan_args *a) MUST_USE;
 
-extern const cli_subcommand plan_fit;
+/* plan_cost.c: what it runs on, as --gpu and its companions describe it. */
+typedef struct plan_machine {
+    hardware catalogue;
+    const accelerator *gpu; /* NULL: no --gpu */
+    bool gpus_given;
+    double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
+    const char *dtype, *provider; /* provider NULL: all */
+} plan_machine;
+err plan_machine_open(const plan_args *a, plan_machine *out) MUST_USE;
+void plan_machine_close(plan_machine *m);
+json_t *plan_cost_json(const plan_machine *m, double flops);
+/* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
+void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
+
+extern const cli_subcommand plan_fit, plan_hardware;
 
 #endif

@@ -100,18 +100,22 @@ static void print_repeats(const law_query *l, const scaling_point *p) {
 err plan_report_laws(const plan_args *a) {
     law_query l;
     scaling_point chosen;
+    plan_machine m;
     TRY(read_query(a, &l));
     TRY(law_solve(l.chosen, &l.q, &chosen));
+    TRY(plan_machine_open(a, &m));
     json_t *list = a->json ? json_array() : NULL, *doc = NULL;
     err e = OK;
     report_rows(&l, list);
     if (list) doc = json_pack("{s:s, s:o}", "chosen", l.chosen->name, "laws", list);
     if (!a->json) print_repeats(&l, &chosen);
     if (!e && !isnan(l.inference)) e = report_lifetime(&l, &chosen, doc);
+    if (!e) plan_report_cost(&m, &chosen, doc);
     if (!e && !a->json) printf("\n* %s: %s.\n", l.chosen->title, l.chosen->source);
     if (e || !a->json)
         json_decref(doc);
     else
         plan_print_json(doc);
+    plan_machine_close(&m);
     return e;
 }

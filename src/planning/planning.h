@@ -16,6 +16,8 @@
 #ifndef INGOT_PLANNING_H
 #define INGOT_PLANNING_H
 
+#include <jansson.h>
+
 #include "train/train.h"
 
 /* ---- scaling laws --------------------------------------------------------------------------
@@ -94,6 +96,65 @@ err law_fit_runs(const fit_run *runs, int n, int samples, uint64_t seed, law_fit
 void law_fit_free(law_fit *f); /* takes a zeroed one */
 /* The loss that the resamplings span at this point. */
 fit_band law_fit_loss(const law_fit *f, double params, double tokens);
+
+/* ---- YAML and TOML as JSON -------------------------------------------------------------------- */
+/* Plain scalars become numbers, booleans and null where they read as such; others are texts.
+ * @param name stands for the file in messages. @param out owned: json_decref. */
+err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) MUST_USE;
+
+/* ---- hardware and prices ----------------------------------------------------------------------
+ * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
+typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
+typedef struct accelerator {
+    const char *name, *title, *chip, *source;
+    double memory;           /* bytes */
+    double memory_bandwidth; /* bytes per second, as all bandwidths here */
+    double peak[PEAKS];      /* FLOP/s; NaN: it has no such unit */
+    double link, host, network, disk;
+    int per_node;
+} accelerator;
+typedef struct hardware_price {
+    const char *provider, *accelerator, *instance, *date, *source;
+    double usd; /* per accelerator and hour */
+} hardware_price;
+typedef struct storage_price {
+    const char *provider, *name, *date, *source;
+    double usd_gb_month, usd_gb_egress;
+} storage_price;
+typedef struct hardware {
+    accelerator *accelerators;
+    hardware_price *prices;
+    storage_price *stores;
+    int n_accelerators, n_prices, n_stores;
+    json_t *docs; /* owns the texts */
+} hardware;
+
+/* @param extra a file read over the built-in catalogue; NULL: none. @param out freed by hardware_free. */
+err hardware_open(const char *extra, hardware *out) MUST_USE;
+void hardware_free(hardware *h); /* takes a zeroed one */
+/* An unknown name is an error that names the nearest. */
+err hardware_find(const hardware *h, const char *name, const accelerator **out) MUST_USE;
+/* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
+err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
+                        const hardware_price **out) MUST_USE;
+const storage_price *hardware_find_store(const hardware *h, const char *provider); /* NULL: none */
+const char *peak_name(peak_kind k);                                                /* "bf16" */
+/* An error when the name is none, or when the accelerator cannot compute in it. */
+err hardware_find_peak(const accelerator *a, const char *type, double *flops) MUST_USE;
+
+/* ---- time and cost ---------------------------------------------------------------------------- */
+#define MFU_DEFAULT                                                                                \
+    0.45 /* of published large runs, 0.38 to 0.50; used where nothing is simulated */
+typedef struct run_cost {
+    double seconds, gpu_hours, usd;
+} run_cost;
+/* Seconds = flops / (gpus x peak x mfu). */
+run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, double usd_per_gpu_hour);
+
+/* Bytes of weights, gradients, master weights and moments of N parameters on each of `ranks` GPUs, as the
+ * ZeRO paper counts mixed-precision Adam: 2 + 2 + 12 bytes per parameter. Stage 0 replicates all, 1 shards
+ * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
+double zero_state_bytes(double params, double ranks, int stage);
 
 /* ---- plots for terminals -------------------------------------------------------------------- */
 typedef struct plot_series {
