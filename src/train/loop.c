@@ -68,11 +68,6 @@ static err save(trainer *t) {
  * first. */
 static bool last_step(const trainer *t) { return t->state.step == t->stop; }
 
-/* Whether an event comes due in the step that has just been finished, the last one queued. */
-static bool is_due(const trainer *t, cadence c) {
-    return cadence_is_due(c, t->state.step, t->state.tokens, trainer_step_tokens(t));
-}
-
 /* A run whose folder was removed under it is saved there once more and ends, rather than train for
  * days into files that have no name. */
 static err check_folder(trainer *t) {
@@ -101,7 +96,7 @@ static err log_step(trainer *t, observe_step *s) {
     take_seconds(&t->eval_s, &s->eval_s);
     take_seconds(&t->sample_s, &s->sample_s);
     take_seconds(&t->ckpt_s, &s->ckpt_s);
-    s->tensorboard = is_due(t, t->every.tensorboard);
+    s->tensorboard = t->last.due.tensorboard;
     return observe_log(t->log, s);
 }
 
@@ -112,13 +107,13 @@ static err finish(trainer *t) {
     TRY(folder_drop_previous(&t->folder));
     int64_t step = t->state.step;
     bool validates = t->n_sets && t->every.validate.length > 0;
-    if (validates && (last_step(t) || is_due(t, t->every.validate))) TRY(validate(t, &s));
-    if (is_due(t, t->every.detail)) TRY(detail_measure(t, &s));
+    if (validates && (last_step(t) || t->last.due.validate)) TRY(validate(t, &s));
+    if (t->last.due.detail) TRY(detail_measure(t, &s));
     TRY(log_step(t, &s));
-    if (progress_is_live(t->show) || is_due(t, t->every.log) || last_step(t) || step == 1)
+    if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
-    if (is_due(t, t->every.sample)) TRY(write_sample(t));
-    if (is_due(t, t->every.save) && !last_step(t)) TRY(save(t));
+    if (t->last.due.sample) TRY(write_sample(t));
+    if (t->last.due.save && !last_step(t)) TRY(save(t));
     t->since = time_now();
     return OK;
 }
@@ -127,12 +122,9 @@ static bool stopped(const trainer *t) { return t->opt->stop && *t->opt->stop; }
 
 /* Whether the step just queued may stay under way while the next one is queued. */
 static bool may_run_on(const trainer *t) {
-    const cadence events[] = { t->every.detail, t->every.validate, t->every.sample, t->every.save };
-    int64_t step = t->state.step + 1, tokens = trainer_step_tokens(t);
-    bool due = step >= t->stop;
-    for (size_t i = 0; i < COUNT_OF(events); i++)
-        due = due || cadence_is_due(events[i], step, t->state.tokens + tokens, tokens);
-    return t->ops->device && !due;
+    const due_events *due = &t->last.due;
+    bool waits = due->detail || due->validate || due->sample || due->save;
+    return t->ops->device && !waits && t->state.step + 1 < t->stop;
 }
 
 static err one_step(trainer *t) {

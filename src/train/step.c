@@ -115,9 +115,9 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     q.valid = b.valid;
     q.micros = b.microbatches;
     q.lr = rate_of(t, step, before, q.micros * t->rows * t->seq);
-    if (cadence_is_due(t->every.detail, step + 1, before + q.micros * t->rows * t->seq,
-                       q.micros * t->rows * t->seq))
-        TRY(detail_before_update(t));
+    int64_t tokens = q.micros * t->rows * t->seq;
+    q.due = cadences_due(&t->every, step + 1, before + tokens, tokens, time_now());
+    if (q.due.detail) TRY(detail_before_update(t));
     double from = time_now();
     TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
     q.optim_s = time_now() - from;

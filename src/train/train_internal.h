@@ -4,15 +4,21 @@
 #include "io/io.h"
 #include "train/train.h"
 
-/* The time between two events, in steps or tokens. Those given in tokens come due in the step that
- * completes them, however many tokens a step has. */
+/* The interval between two events, in steps, tokens or seconds. Those given in tokens come due in the
+ * step that completes them, however many tokens a step has; those in seconds in the first step that is
+ * queued after them. */
 typedef struct cadence {
-    int64_t length; /* 0: never */
-    bool in_tokens;
+    double length; /* whole steps or tokens, or seconds; 0: never */
+    cfg_unit unit;
+    double next; /* in seconds: the time_now at which it is due */
 } cadence;
 typedef struct cadences {
     cadence log, tensorboard, detail, validate, sample, save;
 } cadences;
+/* What comes due in a step: decided once, when it is queued, since the clock runs on. */
+typedef struct due_events {
+    bool log, tensorboard, detail, validate, sample, save;
+} due_events;
 
 /* The folder of a run: see folder.c. */
 typedef struct folder_id {
@@ -50,6 +56,7 @@ typedef struct pending_losses {
 /* A step that is queued: what the host knew when it queued it, and what it reads later. */
 typedef struct queued_step {
     bool open;
+    due_events due;
     op_ticket state; /* the step state after it */
     double lr, loss_sum;
     double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
@@ -167,9 +174,9 @@ err resume_compare(trainer *t) MUST_USE;
 err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
 err trainer_set_lengths(trainer *t) MUST_USE;
-/* @return whether `c` comes due in the step that ends after `step` steps and `tokens` tokens, of
- * which it had `in_step` itself. */
-bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
+/* @return what comes due in the step that ends after `step` steps and `tokens` tokens, of which it had
+ * `in_step` itself, and is queued at the time `now`. To be asked once per step. */
+due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t in_step, double now);
 /* datasets.c: the run's data. */
 err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);
