@@ -31,6 +31,7 @@ enum {
     X(SEQ, heads.seq, INT)                                                                         \
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
+    X(HEADS_SHARDED, heads.sharded, BOOL)                                                          \
     X(NORM_FULL, heads.norm_full, BOOL)                                                            \
     X(DROPOUT_P, dropout.p, FLOAT)                                                                 \
     X(DROPOUT_SITE, dropout.site, INT)                                                             \
@@ -67,7 +68,8 @@ typedef enum {
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
      ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTR(ROUND_FIRST) | ATTR(HOST_STATE))
-#define ATTRS_ATTENTION (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
+#define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
+#define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_SHARDED))
 
 /* ---- rows -------------------------------------------------------------------------------------- */
 /* How backward is derived (prog/backward.c). 0, a row that does not say, is refused as soon as a

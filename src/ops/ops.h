@@ -46,6 +46,7 @@ typedef struct op_attr {
         int seq;        /* attention: tokens per row, which no document crosses; 0: unknown */
         bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: multiplies the scores */
+        bool sharded;   /* attention with dropout: the heads are one tp rank's share */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
     struct {
@@ -116,11 +117,12 @@ typedef struct op_run {
     void *workspace;
     size_t workspace_bytes;
     const step_block *step; /* in the backend's memory */
-    uint32_t layer;         /* of the program instance, for DROPOUT */
+    uint32_t layer;         /* of the program instance, for dropout */
+    int tp_rank;            /* coordinate on the tp axis, for the dropout of sharded heads */
     void *context;          /* the backend's own */
 } op_run;
 
-enum { OP_MAX_IN = 5, OP_MAX_OUT = 4 };
+enum { OP_MAX_IN = 6, OP_MAX_OUT = 4 };
 typedef struct op_call {
     op_code op;
     tensor in[OP_MAX_IN];

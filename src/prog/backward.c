@@ -252,8 +252,8 @@ static void bwd_norm(bwd_step *s) {
     BUG_IF(db != VAL_NONE && bias_acc != acc);
     val dx = new_grad(s, summed);
     prog_op *o = op_emit(p, op_row_of(s->o->op)->bwd_op[0]);
-    val reads[OP_MAX_IN] = { grad_of(s, out[1]), summed, out[2], in[W], grad_of(s, summed) };
-    memcpy(o->in, reads, sizeof o->in);
+    val reads[] = { grad_of(s, out[1]), summed, out[2], in[W], grad_of(s, summed) };
+    memcpy(o->in, reads, sizeof reads);
     o->out[0] = dx;
     o->out[1] = dw;
     o->out[2] = db;

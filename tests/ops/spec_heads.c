@@ -3,6 +3,7 @@
 #include "harness.h"
 
 #include <math.h>
+#include <stdlib.h>
 
 static void heads_sizes(op_case *c) {
     int64_t d = size_of(c, 'd'), q = size_of(c, 'q'), k = size_of(c, 'k');
@@ -46,9 +47,11 @@ static void rope_reference(op_case *c) {
 }
 
 /* ---- attention --------------------------------------------------------------------------------------- */
-/* Softmax over keys [from, to] of one query; k and v by row with stride. @return the log-sum-exp */
+/* Softmax over keys [from, to] of one query; k and v by row with stride. factor: of each key's probability,
+ * NULL: 1. @return the log-sum-exp */
 static double attend(const double *q, const double *k, const double *v, int64_t stride,
-                     int64_t from, int64_t to, int64_t dim, double scale, double *o) {
+                     int64_t from, int64_t to, int64_t dim, double scale, const double *factor,
+                     double *o) {
     double sum = 0, top = -INFINITY;
     for (int pass = 0; pass < 2; pass++)
         for (int64_t j = from; j <= to; j++) {
@@ -59,8 +62,8 @@ static double attend(const double *q, const double *k, const double *v, int64_t 
                 continue;
             }
             sum += exp(score - top);
-            for (int64_t e = 0; e < dim; e++)
-                o[e] = (j == from ? 0 : o[e]) + exp(score - top) * v[j * stride + e];
+            double p = exp(score - top) * (factor ? factor[j] : 1);
+            for (int64_t e = 0; e < dim; e++) o[e] = (j == from ? 0 : o[e]) + p * v[j * stride + e];
         }
     for (int64_t e = 0; e < dim; e++) o[e] /= sum;
     return top + log(sum);
@@ -80,18 +83,59 @@ static void attention_values(op_case *c) {
         bool fresh = i % seq == 0 || (length && draw_below(length) == 0);
         c->in[1].v[i] = fresh ? (double)i : c->in[1].v[i - 1];
     }
+    drop_value(&c->in[2]);
 }
+
+/* Ids of a document are consecutive, from anywhere on. Shapes of an odd number of tokens: the heads are a
+ * rank's share. */
+static void dropped_sizes(op_case *c) {
+    attention_sizes(c);
+    c->attr.dropout.p = 0.3f;
+    c->attr.dropout.site = 7;
+    c->attr.heads.sharded = size_of(c, 'N') % 2;
+}
+static void dropped_values(op_case *c) {
+    double *id = mem_alloc((size_t)c->in[2].count * sizeof *id), *own = c->in[2].v;
+    c->in[2].v = NULL;
+    attention_values(c);
+    for (int64_t i = 0; i < c->in[2].count; i++)
+        id[i] =
+            i && c->in[1].v[i] != (double)i ? id[i - 1] + 1 : (double)draw_below(INT64_C(1) << 40);
+    c->in[2].v = id;
+    c->in[2].optional = false;
+    free(own);
+}
+/* What dropout multiplies probabilities of query i and keys [from, i] by, as ops.def and attention_drop.h
+ * state it. */
+static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from, double *factor) {
+    if (c->attr.heads.sharded) head += c->tp_rank * size_of(c, 'q');
+    double below = floor(c->attr.dropout.p * 65536 + 0.5);
+    for (int64_t j = from; j <= i; j++) {
+        uint64_t query = (uint64_t)c->in[2].v[i], key = (uint64_t)c->in[2].v[j];
+        uint32_t word[4],
+            ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)query,
+                       (uint32_t)(query >> 32), (uint32_t)(head << 21 | (key >> 3 & 0x1fffff)) };
+        philox4x32(c->step.dropout, ctr, word);
+        uint32_t half = word[key % 8 / 2] >> (key % 2 * 16) & 0xffff;
+        factor[j] = half < below ? 0 : 1 / (1 - below / 65536);
+    }
+}
+
 static void attention_reference(op_case *c) {
     int64_t n = size_of(c, 'N'), cols = size_of(c, 'C'), d = size_of(c, 'd');
     int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), window = size_of(c, 'w');
+    double *factor = c->in[2].v ? mem_alloc((size_t)n * sizeof *factor) : NULL;
     for (int64_t i = 0; i < n; i++)
         for (int64_t h = 0; h < q; h++) {
             int64_t from = (int64_t)c->in[1].v[i];
             if (window) from = MAX(from, i - window + 1);
             const double *k = c->in[0].v + (q + h / (q / kv)) * d, *v = k + kv * d;
-            c->out[1].v[h * n + i] = attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, d,
-                                            c->attr.heads.scale, c->out[0].v + (i * q + h) * d);
+            if (factor) drop_factors(c, h, i, from, factor);
+            c->out[1].v[h * n + i] =
+                attend(c->in[0].v + i * cols + h * d, k, v, cols, from, i, d, c->attr.heads.scale,
+                       factor, c->out[0].v + (i * q + h) * d);
         }
+    free(factor);
 }
 
 static void cached_sizes(op_case *c) {
@@ -112,7 +156,7 @@ static void cached_reference(op_case *c) {
         for (int64_t h = 0; h < q; h++) {
             const double *k = c->in[1].v + h / (q / kv) * d;
             attend(c->in[0].v + i * cols + h * d, k, k + kv * d, width, from, p, d,
-                   c->attr.heads.scale, c->out[0].v + (i * q + h) * d);
+                   c->attr.heads.scale, NULL, c->out[0].v + (i * q + h) * d);
         }
     }
 }
@@ -155,6 +199,17 @@ const op_spec heads_specs[] = {
                 LONG(1, 4096, 8, 2, 128, 512, 0), LONG(1, 4096, 8, 2, 128, 512, 300),
                 LONG(1, 2048, 2, 2, 64, 0, 2048), LONG(1, 2048, 2, 2, 64, 0, 1),
                 { 45, 20, 3, 3, 0, 45, 9, .when = ALWAYS }, { 70, 256, 2, 1, 9, 70, 9, .when = ALWAYS } },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION, .name = "attention with dropout", .letters = "Ndqkwsl",
+      .sizes = dropped_sizes, .values = dropped_values, .reference = attention_reference,
+      .looser = 2,
+      .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },
+                 { 70, 64, 2, 2, .f = 9 }, { 131, 16, 2, 1 } },
+      .wide = { ROWS(2, 32, 4, 4, 64, 0, .when = ALWAYS), ROWS(3, 65, 6, 2, 64, 0, .when = ALWAYS),
+                ROWS(2, 48, 2, 2, 32, 17, .when = ALWAYS),
+                ROWS(3, 128, 6, 2, 64, 0, .when = UNLIMITED),
+                LONG(2, 1000, 4, 2, 64, 0, 0), LONG(2, 1000, 4, 2, 64, 0, 300),
+                LONG(1, 2048, 2, 2, 128, 512, 0), { 45, 20, 3, 3, 0, 45, 9, .when = ALWAYS } },
       .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
     { .op = OP_ATTENTION_CACHED, .letters = "Ndqkw", .sizes = cached_sizes,
       .values = cached_values, .reference = cached_reference, .writes = "cache",

@@ -4,7 +4,7 @@
  * Gradients of keys and values are summed over query tiles in the workspace, those of queries over key
  * tiles in the worker's scratch, always in increasing order of tiles: deterministic for any number of
  * threads. */
-#include "attention_internal.h"
+#include "attention_mask.h"
 
 #include <string.h>
 
@@ -16,6 +16,7 @@ typedef struct query_tile {
     float lse2[ATT_TILE];               /* log-sum-exp in powers of two */
     float delta[ATT_TILE];              /* sum of dO * O */
     float *dq;                          /* [width, ATT_TILE], before the scale */
+    att_mask mask;
 } query_tile;
 
 typedef struct scores {
@@ -91,6 +92,7 @@ static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
         qt->lse2[i] = i < qt->rows ? lse[i] * ATT_LOG2E : 0;
         qt->delta[i] = i < qt->rows ? dot_src(&dout, &o, i, p->dim) : 0;
     }
+    CPU(att_mask_init)(&qt->mask, p, head, row, qt->rows);
 }
 
 static void init_worker(const bwd *b, int worker, query_tile *qt, scores *s) {
@@ -126,6 +128,25 @@ static void grad_lanes(const scores *s, const query_tile *qt, float scale2, int 
     }
 }
 
+/* The same with dropout, which multiplies P' and D' by M', 0 or 1 / (1 - p): P' M' and P' (D' M' - delta).
+ * delta is what it is without: the sum over keys of P' D' M' is that of dO * O too. */
+static void grad_lanes_dropped(const scores *s, const query_tile *qt, const att_layout *layout,
+                               int kt, int q0, int klo, int khi) {
+    const int64_t *id = layout->drop.id + layout->tile_row[kt];
+    const vf keep = vec_of(layout->drop.keep);
+    att_drawn drawn = { .counter_of = -1 };
+    for (int k = klo; k < khi; k++) {
+        float *p = s->p + (size_t)k * ATT_TILE, *g = s->g + (size_t)k * ATT_TILE;
+        att_draw_key(&drawn, &qt->mask, q0, id[k]);
+        for (int q = q0; q < q0 + ATT_LANES; q += VEC) {
+            vf factor = (vf)((vu)keep & att_kept(&drawn, q - q0));
+            vf prob = att_exp2(att_get(p + q) * layout->scale2 - att_get(qt->lse2 + q));
+            att_put(p + q, prob * factor);
+            att_put(g + q, prob * (att_get(g + q) * factor - att_get(qt->delta + q)));
+        }
+    }
+}
+
 static void zero_rows(const scores *s, int q0, int from, int to) {
     for (int k = from; k < to; k++) {
         size_t at = (size_t)k * ATT_TILE + q0;
@@ -155,7 +176,10 @@ static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, 
             zero_rows(s, q0, 0, klo);
             zero_rows(s, q0, MAX(klo, khi), m);
         }
-        grad_lanes(s, qt, p->scale2, q0, klo, khi);
+        if (qt->mask.drop)
+            grad_lanes_dropped(s, qt, p, kt, q0, klo, khi);
+        else
+            grad_lanes(s, qt, p->scale2, q0, klo, khi);
     }
     if (what & DO_QUERIES) {
         const void *g = path->right_scores(s->g_right, s->g, m, n);
@@ -301,6 +325,7 @@ void CPU(attention_bwd)(const op_call *c) {
     BUG_IF(c->in[1].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->in[0].dim[1] != (int64_t)p->heads * p->dim || c->in[3].dt != DT_F32);
     CPU(att_split)(p, c->in[4].data, c->run->workspace);
+    CPU(att_drop_init)(p, c, &c->in[5]);
     b.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
     b.sums = (float *)(b.packed + packed_bytes(p));
     b.worker = (char *)b.sums + sums_bytes(p);

@@ -68,7 +68,7 @@ static void tile_task(void *ctx, int64_t task, int worker) {
         p->path->left_inner(v, &vs, p->width);
         att_band band;
         const att_band *mask = CPU(att_band_of)(&band, p, lo, end, nq, key, keys);
-        CPU(att_state_add)(&st, p, k, v, nq, keys, mask);
+        CPU(att_state_add)(&st, p, (att_keys){ k, v, keys, NULL }, nq, mask);
     }
     CPU(att_state_end)(&st, p, nq, &a->c->out[0], row, head, NULL);
 }

@@ -1,6 +1,6 @@
 /* ATTENTION: softmax(q k') v. A tile of queries goes through all tiles of keys that it sees, from the
  * first to the last (attention_internal.h has the design). */
-#include "attention_internal.h"
+#include "attention_mask.h"
 
 #include <math.h>
 #include <string.h>
@@ -32,6 +32,7 @@ void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q)
         st->max[i] = ATT_MASKED;
         st->sum[i] = 0;
     }
+    st->mask.drop = NULL;
     memset(st->out, 0, (size_t)p->width * ATT_TILE * sizeof(float));
     p->path->right_outer(st->q, q, p->width);
 }
@@ -93,14 +94,27 @@ static void softmax_lanes(att_state *st, const att_layout *p, int q0, int klo, i
     for (int i = 0; i < VECS; i++) att_put(st->sum + q0 + i * VEC, sum[i]);
 }
 
+/* Zeroes what dropout drops of ATT_LANES queries over keys [klo, khi). The sums are complete, and what is
+ * kept is scaled at the end. */
+static void drop_lanes(att_state *st, const int64_t *key_id, int q0, int klo, int khi) {
+    att_drawn drawn = { .counter_of = -1 };
+    for (int k = klo; k < khi; k++) {
+        float *row = st->s + (size_t)k * ATT_TILE + q0;
+        att_draw_key(&drawn, &st->mask, q0, key_id[k]);
+        ATT_UNROLL
+        for (int i = 0; i < VECS; i++)
+            att_put(row + i * VEC, (vf)((vu)att_get(row + i * VEC) & att_kept(&drawn, i * VEC)));
+    }
+}
+
 static void zero_rows(float *s, int from, int to) {
     for (int k = from; k < to; k++) memset(s + (size_t)k * ATT_TILE, 0, ATT_LANES * sizeof *s);
 }
 
-void CPU(att_state_add)(att_state *st, const att_layout *p, const void *k, const void *v, int nq,
-                        int keys, const att_band *band) {
-    int m = att_pad(p, keys), n = att_pad(p, nq);
-    p->path->mul(&(tile_job){ TILE_SCORES, k, st->q, st->s, m, n, p->width, ATT_TILE, p->width,
+void CPU(att_state_add)(att_state *st, const att_layout *p, att_keys t, int nq,
+                        const att_band *band) {
+    int m = att_pad(p, t.count), n = att_pad(p, nq);
+    p->path->mul(&(tile_job){ TILE_SCORES, t.k, st->q, st->s, m, n, p->width, ATT_TILE, p->width,
                               false, band });
     for (int q0 = 0; q0 < n; q0 += ATT_LANES) {
         int klo, khi;
@@ -111,9 +125,10 @@ void CPU(att_state_add)(att_state *st, const att_layout *p, const void *k, const
             zero_rows(st->s + q0, MAX(khi, klo), m);
         }
         softmax_lanes(st, p, q0, klo, khi);
+        if (st->mask.drop) drop_lanes(st, t.id, q0, klo, khi);
     }
     const void *prob = p->path->right_scores(st->p_buffer, st->s, m, n);
-    p->path->mul(&(tile_job){ TILE_BY_QUERY, v, prob, st->out, p->width, n, m, ATT_TILE, ATT_TILE,
+    p->path->mul(&(tile_job){ TILE_BY_QUERY, t.v, prob, st->out, p->width, n, m, ATT_TILE, ATT_TILE,
                               true, band });
 }
 
@@ -121,6 +136,7 @@ void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor
                         int head, float *lse) {
     float transposed[ATT_LANES][ATT_TILE];
     int64_t stride = o->dim[1];
+    float kept = st->mask.drop ? st->mask.drop->keep : 1.0f; /* what dropout scales the rest by */
     for (int q0 = 0; q0 < nq; q0 += ATT_LANES) {
         for (int d = 0; d < p->dim; d += ATT_TILE) {
             int dims = MIN(ATT_TILE, p->width - d), keep = MIN(ATT_TILE, p->dim - d);
@@ -128,7 +144,7 @@ void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor
             (transposed[0], ATT_TILE, st->out + (size_t)d * ATT_TILE + q0, ATT_TILE, dims,
              ATT_LANES);
             for (int q = q0; q < MIN(q0 + ATT_LANES, nq); q++) {
-                float *from = transposed[q - q0], inverse = 1.0f / st->sum[q];
+                float *from = transposed[q - q0], inverse = kept / st->sum[q];
                 for (int i = 0; i < keep; i++) from[i] *= inverse;
                 int64_t at = (row + q) * stride + (int64_t)head * p->dim + d;
                 CPU(from_f32)(o->dt, from, (char *)o->data + (size_t)at * dt_size(o->dt), keep);
@@ -173,11 +189,15 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
     CPU(att_state_init)(&st, p, f->worker + worker * f->worker_bytes);
     tile_src q = att_src(&f->c->in[0], row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
+    CPU(att_mask_init)(&st.mask, p, head, row, nq);
+    const int64_t *id = p->drop.id;
     for (int kt = CPU(att_first_tile)(p, qt); kt <= qt; kt++) {
         att_band buffer;
         const att_band *band = CPU(att_band_tiles)(&buffer, p, qt, kt);
         const char *k = packed_tile(f, head / p->group, kt);
-        CPU(att_state_add)(&st, p, k, k + p->tile_bytes, nq, att_tile_rows(p, kt), band);
+        att_keys keys = { k, k + p->tile_bytes, att_tile_rows(p, kt),
+                          id ? id + p->tile_row[kt] : NULL };
+        CPU(att_state_add)(&st, p, keys, nq, band);
     }
     float *lse = (float *)f->c->out[1].data + head * p->n + row;
     CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, lse);
@@ -215,6 +235,7 @@ void CPU(attention)(const op_call *c) {
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
     CPU(att_split)(p, c->in[1].data, c->run->workspace);
+    CPU(att_drop_init)(p, c, &c->in[2]);
     f.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
     f.worker = f.packed + CPU(att_max_tiles)(p) * p->kv * 2 * p->tile_bytes;
     f.worker_bytes = CPU(att_state_bytes)(p);

@@ -2,6 +2,7 @@
  * never exists.
  *
  *     attention_layout.c   splits the tokens into chunks and tiles; masks within a tile
+ *     attention_mask.h     dropout: which probabilities of a tile are zeroed
  *     attention_tile.c     how tiles are packed and multiplied, in fp32 or bf16 (kernel/tile_*.h)
  *     attention_fwd.c, attention_bwd.c, attention_cached.c   the ops
  *
@@ -26,6 +27,7 @@
 #define INGOT_OPS_CPU_ATTENTION_INTERNAL_H
 
 #include "cpu_internal.h"
+#include "ops/attention_drop.h"
 #include "vec.h"
 
 enum {
@@ -175,7 +177,9 @@ typedef struct att_layout {
     int heads, kv, group; /* query heads, key/value heads, query heads for each of them */
     int dim, width;       /* head size, and rounded up to the path's unit */
     int window;
-    float scale2;         /* of scores, with log2(e) */
+    float scale2; /* of scores, with log2(e) */
+    attention_drop drop;
+    rng_key drop_key;
     const int32_t *start; /* [n] */
     int n_tiles, n_chunks;
     int32_t *tile_row;   /* [n_tiles + 1] first token; of the last: n */
@@ -191,6 +195,9 @@ size_t CPU(att_layout_bytes)(const att_layout *p);
 int64_t CPU(att_max_tiles)(const att_layout *p);
 /* Splits the tokens by `start`; `buffer` holds the lists. */
 void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer);
+
+/* Sets the dropout of the call. @param id its operand of that name */
+void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id);
 
 /* @return whether one task per chunk and kv head keeps the threads busy: whether that takes at most
  * `worth` times as long as a perfectly even division of the work. If not, the work is divided by tiles, at
@@ -229,6 +236,17 @@ static inline void att_lane_keys(const att_band *band, int q0, int nq, int keys,
     *hi = band ? band->keys[(MIN(q0 + ATT_LANES, nq) - 1) / ATT_GROUP].hi : keys;
 }
 
+/* ---- dropout ------------------------------------------------------------------------------- */
+/* Dropout of up to ATT_TILE queries of a head: what their counters share (attention_mask.h draws). */
+typedef struct att_mask {
+    const attention_drop *drop; /* NULL: none */
+    rng_key key;
+    int head;
+    uint32_t id_low[ATT_TILE], id_high[ATT_TILE]; /* of the queries */
+} att_mask;
+/* @param row, rows the queries */
+void CPU(att_mask_init)(att_mask *m, const att_layout *p, int head, int64_t row, int rows);
+
 /* ---- the forward of one tile of queries ---------------------------------------------------- */
 /* The online softmax of up to ATT_TILE queries of a head, over the key tiles added so far. */
 typedef struct att_state {
@@ -238,15 +256,22 @@ typedef struct att_state {
     float *s;       /* [ATT_TILE, ATT_TILE] */
     void *p_buffer; /* of right_scores */
     void *q;        /* right operand: queries */
+    att_mask mask;
 } att_state;
 
 size_t CPU(att_state_bytes)(const att_layout *p);
 /* Sets the pointers of the state to parts of `buffer`, of att_state_bytes. */
 void CPU(att_state_init)(att_state *st, const att_layout *p, void *buffer);
+/* The state's mask is that of no dropout. */
 void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q);
-/* Adds one tile of keys. k: left_outer of the keys, v: left_inner of the values. */
-void CPU(att_state_add)(att_state *st, const att_layout *p, const void *k, const void *v, int nq,
-                        int keys, const att_band *band);
+/* A tile of keys: k is left_outer of the keys, v is left_inner of the values. */
+typedef struct att_keys {
+    const void *k, *v;
+    int count;
+    const int64_t *id; /* of the keys, for dropout; else NULL */
+} att_keys;
+void CPU(att_state_add)(att_state *st, const att_layout *p, att_keys t, int nq,
+                        const att_band *band);
 /* Writes nq rows of the head's output and, where lse is not NULL, its log-sum-exp. */
 void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
                         int head, float *lse);

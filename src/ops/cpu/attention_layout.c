@@ -61,6 +61,23 @@ void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     p->chunk_tile[p->n_chunks] = p->n_tiles;
 }
 
+void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id) {
+    p->drop = attention_drop_of(c, id);
+    if (p->drop.id) p->drop_key = c->run->step->dropout;
+}
+
+void CPU(att_mask_init)(att_mask *m, const att_layout *p, int head, int64_t row, int rows) {
+    m->drop = p->drop.id ? &p->drop : NULL;
+    if (!m->drop) return;
+    m->key = p->drop_key;
+    m->head = head;
+    for (int q = 0; q < ATT_TILE; q++) {
+        uint64_t id = q < rows ? (uint64_t)p->drop.id[row + q] : 0;
+        m->id_low[q] = (uint32_t)id;
+        m->id_high[q] = (uint32_t)(id >> 32);
+    }
+}
+
 int CPU(att_first_tile)(const att_layout *p, int qt) {
     int64_t first = att_first_key(p, p->tile_row[qt]);
     int kt = qt;

@@ -5,7 +5,8 @@
  *     philox_words(&p, 0, word);
  *
  * Counters { head, n } share their first three words, so that part of the first three of the ten
- * rounds is the same for all of them, and done once. */
+ * rounds is the same for all of them, and done once. philox_lanes takes any LANES counters, word w of
+ * counter l as x[w][l], and replaces them with their words. */
 #ifndef INGOT_OPS_CPU_PHILOX_H
 #define INGOT_OPS_CPU_PHILOX_H
 
@@ -103,6 +104,34 @@ static inline void philox_words(const philox_prefix *p, uint32_t first,
     philox_store(c, out + 32);
     philox_store(d, out + 48);
 }
+
+VEC_INLINE philox_four philox_load(const uint32_t x[4][LANES], int l) {
+    return (philox_four){ vld1q_u32(x[0] + l), vld1q_u32(x[1] + l), vld1q_u32(x[2] + l),
+                          vld1q_u32(x[3] + l) };
+}
+VEC_INLINE void philox_save(philox_four c, uint32_t x[4][LANES], int l) {
+    vst1q_u32(x[0] + l, c.c0);
+    vst1q_u32(x[1] + l, c.c1);
+    vst1q_u32(x[2] + l, c.c2);
+    vst1q_u32(x[3] + l, c.c3);
+}
+static inline void philox_lanes(rng_key key, uint32_t x[4][LANES]) {
+    philox_four a = philox_load(x, 0), b = philox_load(x, 4), c = philox_load(x, 8),
+                d = philox_load(x, 12);
+    uint32x4_t k[2] = { vdupq_n_u32(key.k[0]), vdupq_n_u32(key.k[1]) };
+    VEC_UNROLL for (int i = 0; i < PHILOX_ROUNDS; i++) {
+        a = philox_round(a, k);
+        b = philox_round(b, k);
+        c = philox_round(c, k);
+        d = philox_round(d, k);
+        k[0] = vaddq_u32(k[0], vdupq_n_u32(PHILOX_K0));
+        k[1] = vaddq_u32(k[1], vdupq_n_u32(PHILOX_K1));
+    }
+    philox_save(a, x, 0);
+    philox_save(b, x, 4);
+    philox_save(c, x, 8);
+    philox_save(d, x, 12);
+}
 #else
 typedef struct philox_prefix {
     rng_key key;
@@ -113,16 +142,8 @@ static inline philox_prefix philox_prepare(rng_key key, const uint32_t head[3]) 
     return (philox_prefix){ key, { head[0], head[1], head[2] } };
 }
 
-/* Word w of counter { head, first + l } is out[4 * l + w]. */
-static inline void philox_words(const philox_prefix *p, uint32_t first,
-                                uint32_t out[PHILOX_WORDS]) {
-    uint32_t k0 = p->key.k[0], k1 = p->key.k[1], x[4][LANES];
-    for (uint32_t l = 0; l < LANES; l++) {
-        x[0][l] = p->head[0];
-        x[1][l] = p->head[1];
-        x[2][l] = p->head[2];
-        x[3][l] = first + l;
-    }
+static inline void philox_lanes(rng_key key, uint32_t x[4][LANES]) {
+    uint32_t k0 = key.k[0], k1 = key.k[1];
     for (int i = 0; i < PHILOX_ROUNDS; i++, k0 += PHILOX_K0, k1 += PHILOX_K1) {
 #pragma omp simd
         for (int l = 0; l < LANES; l++) {
@@ -134,6 +155,19 @@ static inline void philox_words(const philox_prefix *p, uint32_t first,
             x[3][l] = (uint32_t)p0;
         }
     }
+}
+
+/* Word w of counter { head, first + l } is out[4 * l + w]. */
+static inline void philox_words(const philox_prefix *p, uint32_t first,
+                                uint32_t out[PHILOX_WORDS]) {
+    uint32_t x[4][LANES];
+    for (uint32_t l = 0; l < LANES; l++) {
+        x[0][l] = p->head[0];
+        x[1][l] = p->head[1];
+        x[2][l] = p->head[2];
+        x[3][l] = first + l;
+    }
+    philox_lanes(p->key, x);
     for (int l = 0; l < LANES; l++)
         for (int w = 0; w < 4; w++) out[4 * l + w] = x[w][l];
 }

@@ -1,5 +1,6 @@
 /* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for fp32
- * runs, for decoding, and for what cuDNN does not support (attention_cudnn.c). The matrix of scores never
+ * runs, for decoding, for dropout (backend.c), and for what cuDNN does not support (attention_cudnn.c). The
+ * matrix of scores never
  * exists as a whole.
  *
  *     attend         grid: sets of QUERIES tokens x query heads. Tiles of TILE keys and values pass
@@ -7,6 +8,9 @@
  *                    columns of the output among themselves
  *     grad_queries   the same grid; dq, and rowdot = sum of do x o for the next kernel
  *     grad_keys      grid: sets of QUERIES keys x key heads; dk and dv over all queries that see them
+ *
+ * With DROPS a thread draws the decision for its pair of query and key (ops/attention_drop.h): one Philox
+ * call, little beside the dot products of the pair.
  *
  * Both backward kernels recompute the scores from lse. Blocks have WARPS warps; a warp has EACH queries
  * (or keys) of the set. With att.from, which is read on the device, a grid of at most SETS_OF_REMAINDER
@@ -17,8 +21,10 @@
  * an order fixed by the shapes and documents.
  */
 #include "device.cuh"
+#include "philox.cuh"
 
 extern "C" {
+#include "ops/attention_drop.h"
 #include "ops/op_table.h"
 }
 
@@ -44,6 +50,8 @@ typedef struct att {
     int qkv_t, key_t;
     int64_t stride, key_stride; /* elements of a row */
     int key_col;                /* first column of k; v follows all heads of k */
+    attention_drop drop;
+    const step_block *step; /* with dropout: has the key */
 } att;
 
 static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
@@ -57,6 +65,22 @@ static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
     int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
     if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
     return lo;
+}
+
+/* @return what dropout multiplies the probability of query i and key j of a head by. */
+template <bool DROPS>
+static __device__ __forceinline__ float drop_factor(const att &a, int head, int64_t i, int64_t j) {
+    if (!DROPS) return 1;
+    uint64_t query = (uint64_t)a.drop.id[i];
+    int64_t key = a.drop.id[j];
+    int half = (int)((uint64_t)key % ATTENTION_DROP_KEYS);
+    uint32_t word[4];
+    philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
+           make_uint4(a.drop.site, (uint32_t)query, (uint32_t)(query >> 32),
+                      attention_drop_counter(&a.drop, head, key)),
+           word);
+    uint32_t own = half < 2 ? word[0] : half < 4 ? word[1] : half < 6 ? word[2] : word[3];
+    return (own >> half % 2 * 16 & 0xffff) < a.drop.below ? 0 : a.drop.keep;
 }
 
 /* Loads rows [row, row + TILE) of dim columns from `col` into smem[TILE][dim + 1], zeros past `end`. The
@@ -84,6 +108,7 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 }
 
 /* ---- forward ----------------------------------------------------------------------------------- */
+template <bool DROPS>
 static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t first) {
     DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
@@ -117,6 +142,7 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
             if (most == -INFINITY) continue;
             float p = seen ? __expf(s - most) : 0, rescale = __expf(max_[t] - most);
             sum[t] = sum[t] * rescale + warp_sum(p);
+            if (DROPS && seen) p *= drop_factor<DROPS>(a, head, first + r, j);
             max_[t] = most;
             for (int c = 0; c < LANE_COLS; c++) out[t][c] *= rescale;
             for (int k = 0; k < TILE; k++) {
@@ -143,8 +169,8 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
     for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (a).n;            \
          first += (int64_t)gridDim.x * QUERIES)
 
-static __global__ void attend(att a, mixed o, float *lse) {
-    FOR_EACH_SET(a, first) attend_set(a, o, lse, first);
+template <bool DROPS> static __global__ void attend(att a, mixed o, float *lse) {
+    FOR_EACH_SET(a, first) attend_set<DROPS>(a, o, lse, first);
 }
 
 static att att_of(const op_call *c, const tensor *qkv) {
@@ -169,13 +195,22 @@ static unsigned set_blocks(const att &a) {
 
 static void launch_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    LAUNCH(cuda_of(c), { dim3(set_blocks(a), (unsigned)a.q), WARPS * WARP, shared }, attend, a,
-           mixed(*o), lse);
+    dim3 grid(set_blocks(a), (unsigned)a.q);
+    if (a.drop.id)
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<true>, a, mixed(*o), lse);
+    else
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<false>, a, mixed(*o), lse);
+}
+
+static void set_dropout(att *a, const op_call *c, const tensor *id) {
+    a->drop = attention_drop_of(c, id);
+    a->step = c->run->step;
 }
 
 extern "C" void cuda_attention_tiles(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.start = (const int32_t *)c->in[1].data;
+    set_dropout(&a, c, &c->in[2]);
     launch_attend(c, a, &c->out[0], (float *)c->out[1].data);
 }
 
@@ -203,6 +238,7 @@ extern "C" void cuda_attention_cached(const op_call *c) {
 
 /* ---- backward ---------------------------------------------------------------------------------- */
 /* dq of QUERIES tokens; also writes rowdot[H, N] = sum of do x o, which grad_keys reads. */
+template <bool DROPS>
 static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
                                       mixed dqkv, float *rowdot, int64_t first) {
     DYNAMIC_SHARED(float, shared);
@@ -245,7 +281,9 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
             float g = 0;
             if (seen) {
                 float p = __expf(dot(qs + r * ld, ks + lane * ld, dim) * a.scale - stat[t]);
-                g = p * (dot(ds + r * ld, vs + lane * ld, dim) - row[t]) * a.scale;
+                float dp = dot(ds + r * ld, vs + lane * ld, dim) *
+                           drop_factor<DROPS>(a, head, first + r, j);
+                g = p * (dp - row[t]) * a.scale;
             }
             for (int k = 0; k < TILE; k++) {
                 float gk = __shfl_sync(~0u, g, k);
@@ -264,12 +302,14 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
     }
 }
 
+template <bool DROPS>
 static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
                                     float *rowdot) {
-    FOR_EACH_SET(a, first) grad_query_set(a, dout, o, lse, dqkv, rowdot, first);
+    FOR_EACH_SET(a, first) grad_query_set<DROPS>(a, dout, o, lse, dqkv, rowdot, first);
 }
 
 /* dk and dv of QUERIES keys of a key head, over every query of its query heads that sees them. */
+template <bool DROPS>
 static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
                                     mixed dqkv, int64_t first) {
     DYNAMIC_SHARED(float, shared);
@@ -301,8 +341,10 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
                 int64_t j = first + r;
                 float p = 0, g = 0;
                 if (live && r < count && j >= lo && j <= i) {
+                    float factor = drop_factor<DROPS>(a, head, i, j);
                     p = __expf(dot(qs + lane * ld, ks + r * ld, dim) * a.scale - stat);
-                    g = p * (dot(ds + lane * ld, vs + r * ld, dim) - row) * a.scale;
+                    g = p * (dot(ds + lane * ld, vs + r * ld, dim) * factor - row) * a.scale;
+                    p *= factor;
                 }
                 for (int k = 0; k < TILE; k++) {
                     float pk = __shfl_sync(~0u, p, k), gk = __shfl_sync(~0u, g, k);
@@ -326,24 +368,34 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
     }
 }
 
+template <bool DROPS>
 static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
                                  mixed dqkv) {
-    FOR_EACH_SET(a, first) grad_key_set(a, dout, lse, rowdot, dqkv, first);
+    FOR_EACH_SET(a, first) grad_key_set<DROPS>(a, dout, lse, rowdot, dqkv, first);
 }
 
-static void launch_grad(const op_call *c, const att &a, float *rowdot) {
+template <bool DROPS> static void launch_grad_as(const op_call *c, const att &a, float *rowdot) {
     const float *lse = (const float *)c->in[3].data;
     mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
     size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     dim3 queries(set_blocks(a), (unsigned)a.q), keys(set_blocks(a), (unsigned)a.kv);
-    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries, a, dout, o, lse, dqkv,
-           rowdot);
-    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys, a, dout, lse, rowdot, dqkv);
+    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries<DROPS>, a, dout, o, lse,
+           dqkv, rowdot);
+    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys<DROPS>, a, dout, lse, rowdot,
+           dqkv);
+}
+
+static void launch_grad(const op_call *c, const att &a, float *rowdot) {
+    if (a.drop.id)
+        launch_grad_as<true>(c, a, rowdot);
+    else
+        launch_grad_as<false>(c, a, rowdot);
 }
 
 extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     att a = att_of(c, &c->in[1]);
     a.start = (const int32_t *)c->in[4].data;
+    set_dropout(&a, c, &c->in[5]);
     launch_grad(c, a, (float *)c->run->workspace);
 }
 

@@ -231,15 +231,20 @@ static const op_device device = {
 
 /* ---- kernels ------------------------------------------------------------------------------------- */
 
+/* cuDNN draws dropout masks of its own, which no other backend could repeat: calls with dropout always run
+ * on our own tiles, forward and backward alike. */
+static bool may_use_cudnn(const op_call *c) { return c->attr.dropout.p == 0; }
+
 static void run_attention(const op_call *c) {
-    if (!cuda_attention_cudnn(c)) cuda_attention_tiles(c);
+    if (!may_use_cudnn(c) || !cuda_attention_cudnn(c)) cuda_attention_tiles(c);
 }
 static void run_attention_bwd(const op_call *c) {
-    if (!cuda_attention_cudnn(c)) cuda_attention_tiles_bwd(c);
+    if (!may_use_cudnn(c) || !cuda_attention_cudnn(c)) cuda_attention_tiles_bwd(c);
 }
 
 static size_t attention_workspace(const op_backend *b, const op_call *c, int threads) {
-    return MAX(cuda_attention_tiles_bytes(c), cuda_attention_cudnn_bytes(b->context, c));
+    size_t cudnn = may_use_cudnn(c) ? cuda_attention_cudnn_bytes(b->context, c) : 0;
+    return MAX(cuda_attention_tiles_bytes(c), cudnn);
 }
 
 /* One row per op: kernel, workspace, the attributes it honors. */
@@ -259,8 +264,10 @@ static const op_impl impls[OP_COUNT] = {
     [OP_QKNORM_BWD] = { cuda_qknorm_bwd, cuda_norm_workspace, ATTRS_HEADS | ATTR(NORM_FULL) },
     [OP_ROPE] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
     [OP_ROPE_BWD] = { cuda_rope, NULL, ATTRS_HEADS | ATTR(ROT) },
-    [OP_ATTENTION] = { run_attention, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
-    [OP_ATTENTION_BWD] = { run_attention_bwd, attention_workspace, ATTRS_HEADS | ATTRS_ATTENTION },
+    [OP_ATTENTION] = { run_attention, attention_workspace,
+                       ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
+    [OP_ATTENTION_BWD] = { run_attention_bwd, attention_workspace,
+                           ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
     [OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION },
     [OP_GELU] = { cuda_gelu, NULL, ATTR(ACT) },
     [OP_GELU_BWD] = { cuda_gelu_bwd, NULL, ATTR(ACT) },
