@@ -21,6 +21,9 @@ typedef struct builder {
     placement residual; /* how the residual lies */
 } builder;
 
+/* Dropouts of a program draw different masks. */
+enum { SITE_BRANCH, SITE_SECOND_BRANCH, SITE_EMBED, SITE_ATTENTION };
+
 static const char *type_of_module[] = { "embed", "attn", "mlp", "head" };
 enum { M_EMBED, M_ATTN, M_MLP, M_HEAD };
 
@@ -76,7 +79,8 @@ static head_shape shape_of_heads(const builder *b) {
                          .documents = b->m->l.documents,
                          /* µP: 1/d, equal to 1/sqrt(d) at head size 64 */
                          .scale = (float)(b->c->mup ? 8 / hd : 1 / sqrt(hd)),
-                         .norm_full = b->c->qknorm == QKNORM_FULL };
+                         .norm_full = b->c->qknorm == QKNORM_FULL,
+                         .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
 
 /* @return the branch's output, a partial sum over tp. */
@@ -102,7 +106,9 @@ static val attention(builder *b, val x) {
         val cache = prog_input_per_layer(p, "cache", dt, 2, dim, (placement){ 0 });
         o = rec_attention_cached(p, qkv, cache, pos, h);
     } else {
-        o = rec_attention(p, qkv, token_input(b, "start", DT_I32, false), h);
+        bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
+        val start = token_input(b, "start", DT_I32, false);
+        o = rec_attention(p, qkv, start, drop ? token_input(b, "ids", DT_I64, false) : VAL_NONE, h);
     }
     w = prog_use(p, "attn.o", o), bias = USE_ONCE_IF(b, "attn.o.b", o);
     return linear(b, LINEAR_O, rec_linear(p, o, w, bias));
@@ -127,7 +133,8 @@ static val feed_forward(builder *b, val x) {
 static val join(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
     if (b->c->dropout > 0)
-        d = rec_dropout(b->p, d, token_input(b, "ids", DT_I64, true), (float)b->c->dropout, site);
+        d = rec_dropout(b->p, d, token_input(b, "ids_shard", DT_I64, true), (float)b->c->dropout,
+                        site);
     return d;
 }
 
@@ -137,20 +144,20 @@ static residual_state block(builder *b, residual_state s) {
         s = (residual_state){ n1.r, VAL_NONE };
         norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
         val a = attention(b, n1.y), f = feed_forward(b, n2.y);
-        return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), 0) };
+        return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), SITE_BRANCH) };
     }
     if (b->c->norm_position == NORM_POST) {
-        val r = rec_sum(b->p, s), d = join(b, attention(b, r), 0);
+        val r = rec_sum(b->p, s), d = join(b, attention(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
         s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
-        val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), 1);
+        val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), SITE_SECOND_BRANCH);
         branch.residual = d2;
         return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
     norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
-    s = (residual_state){ n1.r, join(b, attention(b, n1.y), 0) };
+    s = (residual_state){ n1.r, join(b, attention(b, n1.y), SITE_BRANCH) };
     norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-    return (residual_state){ n2.r, join(b, feed_forward(b, n2.y), 1) };
+    return (residual_state){ n2.r, join(b, feed_forward(b, n2.y), SITE_SECOND_BRANCH) };
 }
 
 static residual_state embed(builder *b) {
@@ -166,7 +173,8 @@ static residual_state embed(builder *b) {
     }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
         x = rec_sum(p, (residual_state){ x, delta });
-        x = rec_dropout(p, x, token_input(b, "ids", DT_I64, true), (float)b->c->embed_dropout, 2);
+        x = rec_dropout(p, x, token_input(b, "ids_shard", DT_I64, true), (float)b->c->embed_dropout,
+                        SITE_EMBED);
         delta = VAL_NONE;
     }
     return (residual_state){ x, delta };

@@ -317,8 +317,9 @@ void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
         bool sharded;
     } in[] = {
         { "tokens", b->tokens, 4, true }, { "targets", b->targets, 4, true },
-        { "pos_shard", b->pos, 4, true }, { "ids", b->ids, 8, true },
-        { "pos", b->pos, 4, false },      { "start", b->start, 4, false },
+        { "pos_shard", b->pos, 4, true }, { "ids_shard", b->ids, 8, true },
+        { "pos", b->pos, 4, false },      { "ids", b->ids, 8, false },
+        { "start", b->start, 4, false },
     };
     for (size_t i = 0; i < COUNT_OF(in); i++) {
         void *to = plan_input(p, in[i].name);

@@ -341,9 +341,16 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
     return rec_first(p, r);
 }
 
-val rec_attention_(prog *p, val qkv, val start, head_shape h) {
-    rec_request r = { OP_ATTENTION, { qkv, start } };
+val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
+    rec_request r = { OP_ATTENTION, { qkv, start, VAL_NONE } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
+    if (h.dropout.p > 0 && p->mode == PROG_TRAIN) {
+        if (id == VAL_NONE) prog_fail(p, NULL, "attention: dropout needs the ids of the tokens");
+        r.in[2] = id;
+        r.attr.dropout.p = h.dropout.p;
+        r.attr.dropout.site = h.dropout.site;
+        r.attr.heads.sharded = p->val[qkv].pl.on[AX_TP].kind == PL_S;
+    }
     r.sizes.of['H'] = r.attr.heads.q;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);

@@ -142,6 +142,10 @@ typedef struct head_shape {
     bool documents;              /* rows may hold several documents */
     float scale;
     bool norm_full;
+    struct {
+        float p;
+        uint32_t site; /* as in rec_dropout */
+    } dropout;         /* of the probabilities, in PROG_TRAIN */
 } head_shape;
 typedef struct loss_spec {
     val h, w, target;
@@ -157,7 +161,8 @@ norm_out rec_norm_(prog *p, residual_state s, norm_spec n);
 val rec_sum_(prog *p, residual_state s); /* residual + delta, where no norm comes first */
 val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
-val rec_attention_(prog *p, val qkv, val start, head_shape h);
+/* @param id of the tokens, for dropout; VAL_NONE: there is none */
+val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
 val rec_swiglu_(prog *p, val gate_up);
 val rec_add_(prog *p, val a, val b);

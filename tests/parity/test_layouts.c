@@ -39,6 +39,7 @@ static void tied_llama_with_dropout_agrees_on_every_layout(void **state) {
     c.tied = true;
     c.dropout = 0.2;
     c.embed_dropout = 0.1;
+    c.attn_dropout = 0.2;
     c.qknorm = QKNORM_HEAD;
     c.qkv_bias = true;
     compare_all("llama, tied, qk-norm, dropout", &c);

@@ -153,6 +153,34 @@ static void every_layout_starts_from_the_same_weights(void **state) {
     close_model(&one);
 }
 
+/* How often the programs of a mode name dropout. */
+static int dropouts_in(const model_config *c, prog_mode mode) {
+    model *m;
+    chain programs;
+    str text = { 0 };
+    int n = 0;
+    assert_ok(model_new(c, &(model_layout){ .mesh = { .size = { 1, 1 } } }, &m));
+    assert_ok(model_record(m, mode, 16, 16, &programs));
+    prog_dump(programs.first, &text);
+    prog_dump(programs.block, &text);
+    prog_dump(programs.last, &text);
+    for (const char *at = text.text; (at = strstr(at, "dropout.p=")); at++) n++;
+    str_free(&text);
+    model_free(m);
+    return n;
+}
+
+/* Held-out losses and samples are those of the whole model. */
+static void only_training_drops(void **state) {
+    model_config c;
+    assert_ok(model_preset("tiny", &c));
+    assert_int_equal(dropouts_in(&c, PROG_TRAIN), 0);
+    c.dropout = c.attn_dropout = c.embed_dropout = 0.25;
+    assert_int_equal(dropouts_in(&c, PROG_TRAIN), 2 * 4); /* forward and backward */
+    assert_int_equal(dropouts_in(&c, PROG_EVAL), 0);
+    assert_int_equal(dropouts_in(&c, PROG_DECODE), 0);
+}
+
 static void unknown_modules_and_types_are_refused(void **state) {
     model_config c = wide(128);
     model *m;
@@ -173,6 +201,7 @@ int main(void) {
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),
         cmocka_unit_test(every_layout_starts_from_the_same_weights),
+        cmocka_unit_test(only_training_drops),
         cmocka_unit_test(unknown_modules_and_types_are_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

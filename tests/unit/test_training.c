@@ -161,44 +161,48 @@ static void microbatches_count_by_their_targets(void **state) {
 }
 
 /* ---- dropout ------------------------------------------------------------------------------- */
-/* With a learning rate of zero and the same sequences in every step, losses differ by dropout alone. */
-static void dropout_draws_another_mask_every_step(void **state) {
+/* A run that learns nothing on the same sequences in every step; its loss varies by dropout alone. */
+static json_t *steps_that_learn_nothing(test_folder *f, const char *name, const char *option) {
     str text = { 0 };
     while (text.len < 64 * 4 + 1) str_add(&text, "The number %zu. ", text.len);
     text.text[64 * 4] = 0;
-    const char *path = folder_write(*state, "text.txt", text.text);
-    str_free(&text);
+    const char *path = folder_write(f, "text.txt", text.text);
     settings own = { "data.train",
                      path,
-                     "data.validation_fraction",
-                     "0",
+                     "data.validation",
+                     path,
                      "optimizer.lr",
                      "0",
                      "data.shuffle",
                      "false",
                      "training.steps",
                      "4",
-                     "model.dropout",
-                     "0",
-                     "model.embedding_dropout",
-                     "0" };
-    train_small(*state, "none", own);
-    own[11] = "0.3";
-    train_small(*state, "branches", own);
-    own[11] = "0";
-    own[13] = "0.3";
-    train_small(*state, "embeddings", own);
-    json_t *none = logged_steps(*state, "none"), *branches = logged_steps(*state, "branches");
-    json_t *embeddings = logged_steps(*state, "embeddings");
-    for (size_t i = 0; i + 1 < 4; i++) {
-        assert_true(logged_number(none, i, "loss") == logged_number(none, i + 1, "loss"));
-        assert_true(logged_number(branches, i, "loss") != logged_number(branches, i + 1, "loss"));
-        assert_true(logged_number(embeddings, i, "loss") !=
-                    logged_number(embeddings, i + 1, "loss"));
+                     "validation.every",
+                     "4",
+                     "validation.batches",
+                     "1",
+                     option,
+                     option ? "0.3" : NULL };
+    train_small(f, name, own);
+    str_free(&text);
+    return logged_steps(f, name);
+}
+
+/* Every dropout draws another mask in every step, and none for the held-out loss. */
+static void dropout_draws_another_mask_every_step(void **state) {
+    static const char *const options[] = { "model.dropout", "model.attention_dropout",
+                                           "model.embedding_dropout" };
+    json_t *none = steps_that_learn_nothing(*state, "none", NULL);
+    for (size_t k = 0; k < COUNT_OF(options); k++) {
+        json_t *some = steps_that_learn_nothing(*state, options[k], options[k]);
+        for (size_t i = 0; i + 1 < 4; i++) {
+            assert_true(logged_number(none, i, "loss") == logged_number(none, i + 1, "loss"));
+            assert_true(logged_number(some, i, "loss") != logged_number(some, i + 1, "loss"));
+        }
+        assert_true(logged_number(some, 3, "val_loss") == logged_number(none, 3, "val_loss"));
+        json_decref(some);
     }
     json_decref(none);
-    json_decref(branches);
-    json_decref(embeddings);
 }
 
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
