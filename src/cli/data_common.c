@@ -29,10 +29,10 @@ static err check_choice(const char *option, const char *value, const char *const
 err data_common_check(data_common *c) {
     static const char *const invalid[] = { "repair", "refuse" };
     static const char *const compress[] = { "zst", "gz", "none" };
-    static const char *const formats[] = { "text", "jsonl", "warc", "wet" };
     TRY(check_choice("invalid", c->invalid, invalid, 2));
     TRY(check_choice("compress", c->compress, compress, 3));
-    TRY(check_choice("format", c->in.format, formats, 4));
+    if (c->in.format && !text_format_exists(c->in.format))
+        return ERR_USAGE("--format: \"%s\" is not " TEXT_FORMATS, c->in.format);
     c->in.invalid = c->invalid && strcmp(c->invalid, "refuse") == 0 ? TEXT_REFUSE : TEXT_REPAIR;
     if (c->longest == 0) {
         c->longest = LONGEST;
@@ -44,6 +44,7 @@ err data_common_check(data_common *c) {
     if (c->threads > MOST_THREADS)
         return ERR_USAGE("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
     c->in.document_bytes = (size_t)c->longest;
+    if (c->memory) c->in.page_bytes = (size_t)c->longest * 2 + BLOCK;
     return OK;
 }
 

@@ -36,8 +36,9 @@ typedef struct data_common {
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" }, \
     { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit of the process, such as 1Gi (default: none)" }, \
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count records that are longer (default: 64Mi, at most 1/256 of --memory)" }, \
-    { "format", ARG_TEXT, DATA_IN(format), "NAME", "text, jsonl, warc or wet (default: detected from name and content)" }, \
+    { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" }, \
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member that holds the text, or a path such as doc.text (default text)" }, \
+    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet file" }, \
     { "id-field", ARG_TEXT, DATA_IN(id_field), "NAME", "... that holds the identifier (default id)" },     \
     { "url-field", ARG_TEXT, DATA_IN(url_field), "NAME", "... that holds the URL (default url)" },         \
     { "source-field", ARG_TEXT, DATA_IN(source_field), "NAME", "... that holds the source (default source)" }, \

@@ -92,6 +92,8 @@ int token_width(int64_t vocab); /* bytes of a stored token */
 #define SHARDS_INDEX     "index.json"
 #define SHARDS_TOKENIZER "tokenizer.json"
 #define SHARDS_LOCK      ".lock" /* while a process writes there */
+/* @return whether the path is a folder that `ingot data tokenize` wrote. */
+bool shards_are_in(const char *path);
 /* Opens every shard that a folder's index lists, one part of it. */
 err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;
 

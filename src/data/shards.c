@@ -51,16 +51,17 @@ static err open_listed(data_source *s, const char *folder, const char *index, co
     return OK;
 }
 
+bool shards_are_in(const char *path) {
+    char *index = io_join(path, SHARDS_INDEX);
+    bool there = io_is_dir(path) && io_exists(index);
+    free(index);
+    return there;
+}
+
 err shards_open(data_source *s, const char *folder, bool held_out) {
     char *index = io_join(folder, SHARDS_INDEX), *tokenizer = io_join(folder, SHARDS_TOKENIZER);
     json_t *doc = NULL;
     err e = OK;
-    if (!io_exists(index)) {
-        e = err_hint(ERR("%s: the folder has no " SHARDS_INDEX, folder),
-                     "give a folder that `ingot data tokenize` wrote, or name its files in a mix "
-                     "file");
-        goto cleanup;
-    }
     TRY_CLEAN(io_json_read(index, &doc));
     TRY_CLEAN(open_listed(s, folder, index, doc, held_out));
     if (!s->tokenizer && io_exists(tokenizer)) {

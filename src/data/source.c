@@ -233,7 +233,9 @@ err source_join(data_source *s, const data_info *info) {
 /* Token files stay mapped; a text is left behind once its bytes have become tokens. */
 static err open_file(data_shard *s, const data_options *o, data_info *info) {
     static const file_parser parsers[] = { tokfile_parse, foreign_parse };
+    const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
     if (megatron_is(s->path)) return megatron_open(s, info);
+    if (io_is_dir(s->path)) return text_tokenize(s, tokenizer, info);
     TRY(io_map(s->path, &s->file));
     if (s->file.size == 0) return ERR("%s is empty", s->path);
     bool found = false;
@@ -241,7 +243,6 @@ static err open_file(data_shard *s, const data_options *o, data_info *info) {
     if (!found && str_ends(s->path, ".bin")) {
         TRY(raw_parse(s, o->raw_dtype, info));
     } else if (!found) {
-        const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
         TRY(text_tokenize(s, tokenizer, info));
         io_unmap(&s->file);
     }
@@ -250,7 +251,7 @@ static err open_file(data_shard *s, const data_options *o, data_info *info) {
 }
 
 err source_open_path(data_source *s, const char *path, const data_options *o) {
-    if (io_is_dir(path)) return shards_open(s, path, o->held_out);
+    if (shards_are_in(path)) return shards_open(s, path, o->held_out);
     if (o->held_out) return OK; /* only folders have a part held out */
     data_info info = { .eos = -1 };
     TRY(open_file(source_add(s, path), o, &info));

@@ -102,9 +102,11 @@ static int64_t count_invalid(const unsigned char *text, size_t n) {
     return bad + (byte_decoder_end(&d, out) > 0);
 }
 
+/* gzip, zstd, Parquet: text/ looks inside. */
 static bool is_compressed(const io_mapping *m) {
-    return m->size > 4 && (memcmp(m->data, "\x1F\x8B", 2) == 0 ||
-                           memcmp(m->data, "\x28\xB5\x2F\xFD", 4) == 0); /* gzip, zstd */
+    return m->size > 4 &&
+           (memcmp(m->data, "\x1F\x8B", 2) == 0 || memcmp(m->data, "\x28\xB5\x2F\xFD", 4) == 0 ||
+            memcmp(m->data, "PAR1", 4) == 0);
 }
 
 static err check_text(const data_shard *s) {
@@ -114,8 +116,8 @@ static err check_text(const data_shard *s) {
         return err_hint(ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
                             "here",
                             s->path, (long long)(nul - s->file.data)),
-                        "known are .tok files, llm.c .bin, raw tokens named .bin, .jsonl and UTF-8 "
-                        "text, the last two also as .gz and .zst");
+                        "known are .tok files, llm.c .bin, raw tokens named .bin, .parquet, .jsonl "
+                        "and UTF-8 text, the last two also as .gz and .zst");
     int64_t bad = count_invalid(s->file.data, s->file.size);
     if ((double)bad > MAX_INVALID * (double)s->file.size)
         return err_hint(
@@ -203,7 +205,7 @@ err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) {
     const char *path = s->path;
     err e = OK;
     f.ctx = &j;
-    TRY(check_text(s));
+    if (s->file.size) TRY(check_text(s)); /* of a folder, text/ checks each file */
     TRY_CLEAN(text_inputs_open(&path, 1, &(text_input_options){ .strict = true }, &in));
     TRY_CLEAN(job_open(&j, tokenizer_name, info));
     text_counts counts = { 0 };

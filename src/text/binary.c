@@ -1,5 +1,5 @@
 /* Refuses inputs that are not text. Every byte sequence can be decoded as text with enough U+FFFD,
- * so without this check a Parquet file or an image would be read as one long strange document. The
+ * so without this check an archive or an image would be read as one long strange document. The
  * content decides, not the name: known formats by their magic number, UTF-16 by its byte order
  * mark, anything else by its share of control characters. Checks the first bytes of every input,
  * decompressed. */
@@ -12,10 +12,10 @@ typedef struct magic {
     size_t n, offset;
     const char *name, *remedy;
 } magic;
-#define TABLES  "convert it to JSON lines, for instance with pyarrow or duckdb"
+#define TABLES  "convert it to Parquet or JSON lines, for instance with pyarrow or duckdb"
 #define EXTRACT "extract it, and pass the text files in it"
 #define DECODE  "decompress it, or recompress it as .zst or .gz"
-#define NO_TEXT "pass text, JSON lines, WARC or WET files"
+#define NO_TEXT "pass text, JSON lines, Parquet, WARC or WET files"
 static const magic magics[] = {
     { "\xFD\x37zXZ", 5, 0, "xz data", DECODE },
     { "1AY&SY", 6, 4, "bzip2 data", DECODE },
@@ -23,7 +23,7 @@ static const magic magics[] = {
     { "PK\x03\x04", 4, 0, "a zip archive", EXTRACT },
     { "7z\xBC\xAF\x27\x1C", 6, 0, "a 7z archive", EXTRACT },
     { "ustar", 5, 257, "a tar archive", EXTRACT },
-    { "PAR1", 4, 0, "a Parquet file", TABLES },
+    { "PARE", 4, 0, "an encrypted Parquet file", "decrypt it with the program that wrote it" },
     { "ARROW1", 6, 0, "an Arrow file", TABLES },
     { "Obj\x01", 4, 0, "an Avro file", TABLES },
     { "SQLite format 3", 15, 0, "an SQLite database", TABLES },

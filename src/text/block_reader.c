@@ -70,6 +70,8 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     const input_file *f = &in->files[in->segments[segment].file];
     int64_t from = 0, to = -1;
     *r = (block_reader){ .in = in, .format = f->format, .file_bytes = f->size };
+    if (f->format && f->format->reader && !f->pipe)
+        return f->format->reader->open(r, f, &in->segments[segment]);
     if (!f->pipe) TRY(segment_range(in, segment, &from, &to));
     r->offset = from;
     TRY(byte_reader_open(f->path, f->compression, from, to, &r->from));
@@ -79,12 +81,17 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     TRY(byte_reader_read(r->from, r->carry.text, PIECE_BYTES, &got));
     r->carry.len = got;
     r->offset += (int64_t)got;
-    TRY(refuse_binary(strcmp(f->path, "-") == 0 ? "standard input" : f->path, r->carry.text, got));
+    const char *name = strcmp(f->path, "-") == 0 ? "standard input" : f->path;
+    if (format_of_content(r->carry.text, got)->reader || (r->format && r->format->reader))
+        return err_hint(ERR("%s: a Parquet file cannot be read from a pipe", name),
+                        "save it to a file, and pass that");
+    TRY(refuse_binary(name, r->carry.text, got));
     if (!r->format) r->format = format_of_content(r->carry.text, got);
     return OK;
 }
 
 void block_reader_close(block_reader *r) {
+    if (r->format && r->format->reader) r->format->reader->close(r);
     byte_reader_close(r->from);
     str_free(&r->carry);
     *r = (block_reader){ 0 };
@@ -171,6 +178,13 @@ static err find_end(block_reader *r, raw_block *b, size_t *end) {
     }
 }
 
+void raw_block_free(raw_block *b) {
+    free(b->damage);
+    str_free(&b->bytes);
+    row_block_free(b->rows);
+    *b = (raw_block){ 0 };
+}
+
 static void start_block(block_reader *r, raw_block *b) {
     free(b->damage);
     b->damage = NULL;
@@ -191,6 +205,12 @@ static int64_t bytes_lost(const block_reader *r) {
 err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     *more = !r->done;
     if (r->done) return OK;
+    if (r->format->reader) {
+        err e = r->format->reader->next(r, b, more);
+        r->done = e || !*more;
+        *more |= e != OK;
+        return e;
+    }
     int64_t before = byte_reader_consumed(r->from);
     size_t end;
     start_block(r, b);

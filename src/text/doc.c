@@ -46,6 +46,9 @@ static void add_object(const text_doc *d, text_span text, str *out) {
     str_add_bytes(out, "{", 1);
     for (size_t i = 0; i < COUNT_OF(about); i++)
         if (about[i].value.len) add_member(about[i].name, about[i].value, out);
+    if (d->members.len) /* they begin with a comma */
+        str_add_bytes(out, d->members.at + (out->text[out->len - 1] == '{' ? 2 : 0),
+                      d->members.len - (out->text[out->len - 1] == '{' ? 2 : 0));
     add_member("text", text, out);
     str_add_bytes(out, "}", 1);
 }

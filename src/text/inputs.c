@@ -25,18 +25,20 @@ static input_file *new_file(text_inputs *in, const char *path, const char *given
     return f;
 }
 
-static void add_segment(text_inputs *in, int64_t from, int64_t to) {
+void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes) {
     void *segments = in->segments;
     mem_reserve(&segments, &in->segments_cap, in->n_segments, sizeof *in->segments);
     in->segments = segments;
-    in->segments[in->n_segments++] = (input_segment){ in->n_files - 1, from, to };
+    in->segments[in->n_segments++] = (input_segment){ in->n_files - 1, from, to, bytes };
 }
 
-static void add_segments(text_inputs *in, const input_file *f) {
+static err add_segments(text_inputs *in, const input_file *f) {
+    if (f->format->reader) return f->format->reader->add_segments(in, f);
     int64_t step = (int64_t)in->o.segment_bytes, from = 0;
     if (f->compression == COMPRESSION_NONE && f->format->look_back)
-        for (; f->size - from > step; from += step) add_segment(in, from, from + step);
-    add_segment(in, from, -1);
+        for (; f->size - from > step; from += step) inputs_add_segment(in, from, from + step, step);
+    inputs_add_segment(in, from, -1, f->size - from);
+    return OK;
 }
 
 typedef struct file_head {
@@ -62,7 +64,14 @@ static err detect_format(const text_inputs *in, input_file *f) {
     f->compression = named == COMPRESSION_NONE ? compression_of_bytes(head.bytes, head.n) : named;
     f->format = in->o.format ? format_by_name(in->o.format) : by_extension;
     if (f->compression != COMPRESSION_NONE) TRY(read_head(f->path, f->compression, &head));
+    if (format_of_content(head.bytes, head.n) == &format_parquet) {
+        f->format = &format_parquet; /* it could not be read as anything else */
+        return OK;
+    }
     TRY(refuse_binary(f->path, head.bytes, head.n));
+    if (f->format == &format_parquet)
+        return err_hint(ERR("%s is not a Parquet file: it does not begin with PAR1", f->path),
+                        "check the file, or give it the extension of its format");
     if (!f->format) f->format = format_of_content(head.bytes, head.n);
     return OK;
 }
@@ -93,7 +102,7 @@ static err add_pipe(text_inputs *in, const char *path) {
     f->pipe = in->pipes = true;
     f->compression = COMPRESSION_DETECT;
     f->format = in->o.format ? format_by_name(in->o.format) : NULL;
-    add_segment(in, 0, -1);
+    inputs_add_segment(in, 0, -1, 0);
     return OK;
 }
 
@@ -108,8 +117,7 @@ static err add_file(text_inputs *in, const char *path, const char *given) {
     TRY(detect_format(in, f));
     TRY(hash_content(f));
     in->bytes += f->size;
-    add_segments(in, f);
-    return OK;
+    return add_segments(in, f);
 }
 
 /* ---- folders --------------------------------------------------------------------------------- */
@@ -121,12 +129,23 @@ typedef struct ancestor {
 
 static err add_folder(text_inputs *in, const char *path, const char *given, const ancestor *up);
 
+/* The JSON files of a folder of token shards are not documents. */
+static err refuse_shards(const char *folder) {
+    char *shard = io_join(folder, "train-00000.tok");
+    bool found = io_exists(shard);
+    free(shard);
+    if (!found) return OK;
+    return err_hint(ERR("%s holds token shards, not texts", folder),
+                    "pass it on its own, to ingot train, data stats or data inspect");
+}
+
 static err add_entry(text_inputs *in, const char *folder, const char *path, const char *name,
                      const char *given, const ancestor *here) {
     text_compression compression;
     if (name[0] == '.' || name[0] == '_') return OK;
     if (io_is_dir(path)) return add_folder(in, path, given, here);
     if (strcmp(name, "state.json") == 0) return parts_verify(folder, path);
+    if (strcmp(name, "index.json") == 0) TRY(refuse_shards(folder));
     if (format_of_path(name, &compression)) return add_file(in, path, given);
     in->n_skipped += !str_ends(name, ".report") && !str_ends(name, ".tmp"); /* written by stages */
     return OK;
@@ -173,7 +192,8 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
-        "known extensions are .txt, .md, .jsonl, .json, .warc and .wet, plus .gz or .zst");
+        "known extensions are .parquet, and .txt, .md, .jsonl, .json, .warc and .wet, plus .gz or "
+        ".zst");
 }
 
 /* ---- what the user named --------------------------------------------------------------------- */
@@ -223,6 +243,7 @@ static err want_member(text_inputs *in, const char *path, int result) {
 static err take_options(text_inputs *in, const text_input_options *o) {
     text_input_options *t = &in->o;
     *t = *o;
+    in->text_named = o->text_field && *o->text_field;
     t->text_field = copy_option(in, o->text_field, "text");
     t->id_field = copy_option(in, o->id_field, "id");
     t->url_field = copy_option(in, o->url_field, "url");
@@ -243,8 +264,7 @@ static err take_options(text_inputs *in, const text_input_options *o) {
     TRY(want_member(in, t->license_field ? t->license_field : "license", FIELD_LICENSE));
     if (!t->license_field) TRY(want_member(in, "licence", FIELD_LICENSE));
     if (t->format && !format_by_name(t->format))
-        return err_hint(ERR("unknown format \"%s\"", t->format),
-                        "the formats are text, jsonl, warc and wet");
+        return err_hint(ERR("unknown format \"%s\"", t->format), "the formats are " TEXT_FORMATS);
     return OK;
 }
 
@@ -272,10 +292,7 @@ const char *text_segment_path(const text_inputs *in, int segment) {
     return in->files[in->segments[segment].file].path;
 }
 
-int64_t segment_bytes(const text_inputs *in, int segment) {
-    const input_segment *s = &in->segments[segment];
-    return (s->to < 0 ? in->files[s->file].size : s->to) - s->from;
-}
+int64_t segment_bytes(const text_inputs *in, int segment) { return in->segments[segment].bytes; }
 
 int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
 

@@ -123,7 +123,7 @@ static const struct {
 } formats[] = {
     { "text", &format_text },   { "txt", &format_text },   { "md", &format_text },
     { "jsonl", &format_jsonl }, { "json", &format_jsonl }, { "ndjson", &format_jsonl },
-    { "warc", &format_warc },   { "wet", &format_warc },
+    { "warc", &format_warc },   { "wet", &format_warc },   { "parquet", &format_parquet },
 };
 
 const text_format *format_by_name(const char *name) {
@@ -131,6 +131,8 @@ const text_format *format_by_name(const char *name) {
         if (strcmp(formats[i].name, name) == 0) return formats[i].format;
     return NULL;
 }
+
+bool text_format_exists(const char *name) { return format_by_name(name) != NULL; }
 
 const text_format *format_of_path(const char *path, text_compression *compression) {
     static const struct {
@@ -156,6 +158,7 @@ const text_format *format_of_path(const char *path, text_compression *compressio
 const text_format *format_of_content(const char *head, size_t n) {
     if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
     text_span text = span_trim((text_span){ head, n });
+    if (n >= 4 && memcmp(head, "PAR1", 4) == 0) return &format_parquet;
     if (text.len >= 5 && memcmp(text.at, "WARC/", 5) == 0) return &format_warc;
     return text.len && text.at[0] == '{' ? &format_jsonl : &format_text;
 }

@@ -153,8 +153,7 @@ static void run_worker(void *ctx, int64_t unused, int index) {
         e = OK;
     }
     free(w.result);
-    free(w.raw.damage);
-    str_free(&w.raw.bytes);
+    raw_block_free(&w.raw);
     parser_free(&w.parser);
 }
 

@@ -176,6 +176,7 @@ err text_stage_check(const text_stage *s, const text_inputs *in, const text_stag
 static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *o,
                      text_stage_report *out) {
     TRY(open_sinks(run, in, o));
+    in->all_members = true;
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
     for (int i = 0; i < run->threads; i++) {
         run->workers[i].kept = compressor_new(run->out.compression);

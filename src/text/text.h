@@ -1,6 +1,6 @@
-/* text: documents in and out. Reads text, JSON lines, WARC and WET files, plain or compressed, as
+/* text: documents in and out. Reads text, JSON lines, WARC, WET and Parquet files, compressed or not, as
  * documents of valid UTF-8; runs work over them on all cores with a result that does not depend on
- * the number of threads; writes what is kept. Depends on util, io, zlib, zstd and libxml2.
+ * the number of threads; writes what is kept. Depends on util, io, parquet, zlib, zstd and libxml2.
  *
  *     inputs = files, folders, globs, "-"
  *       -> segments   a range of one file: the unit of output and of resuming
@@ -33,6 +33,9 @@ typedef struct text_doc {
     /* Valid UTF-8; empty if not given. For plain text and WARC the source is the input as the user
      * named it. */
     text_span id, url, source, license;
+    /* Its other members as JSON, each as `, "name": value`; empty if there are none, if they are in
+     * `line`, or if no stage will write the document. */
+    text_span members;
     text_span line;  /* the JSON line it came from, without its end; empty for other formats */
     size_t value[2]; /* where the text's JSON string is in `line`: [begin, end), with quotes */
     int64_t number;  /* index in its segment, from 0 */
@@ -53,20 +56,25 @@ void text_json_string(const char *text, size_t n, str *out);
 typedef enum { TEXT_REPAIR, TEXT_REFUSE } text_invalid;
 
 typedef struct text_input_options {
-    /* Names of JSON members. NULL: "text", "id", "url", "source", "license" (or "licence"). A
+    /* Names of JSON members or Parquet columns. NULL: "text", "id", "url", "source", "license" (or "licence"). A
      * name may be a path such as "metadata.url". */
     const char *text_field, *id_field, *url_field, *source_field, *license_field;
     text_invalid invalid; /* replace invalid UTF-8 by U+FFFD, or drop the document */
     bool strict; /* a record that cannot be read is an error instead of being skipped and counted */
     /* Comma-separated names: keep only these, or all except these. NULL: no restriction. */
     const char *sources, *not_sources, *licenses, *not_licenses;
-    const char *format; /* "text", "jsonl", "warc" or "wet"; NULL: detected from name and content */
+    const char *format;   /* one of TEXT_FORMATS; NULL: detected from name and content */
     size_t segment_bytes; /* of a plain file; 0: 256 MiB. A compressed file is one segment */
     size_t block_bytes;   /* 0: 1 MiB */
     /* the longest record accepted; 0: 64 MiB. Longer plain text is split there, at a line end; a
      * longer record of another format is skipped and counted as unreadable */
     size_t document_bytes;
+    size_t page_bytes; /* the largest page of a Parquet file accepted, decompressed; 0: 1 GiB */
 } text_input_options;
+/* For messages and help. */
+#define TEXT_FORMATS "text, jsonl, warc, wet or parquet"
+/* @return whether it is one of them. */
+bool text_format_exists(const char *name);
 
 /* What happened to the records that were read. */
 typedef struct text_counts {

@@ -3,6 +3,7 @@
  *     byte_reader    decompressed bytes of one input            byte_reader.c
  *     block_reader   splits them into blocks of whole records   block_reader.c
  *     text_format    where records end; records to documents    format_*.c, json_scan.c
+ *                    (Parquet: rows instead of bytes            format_parquet.c)
  *     pipeline       workers: read, parse, work, merge in order pipeline.c
  *     stage          a pipeline that writes what is kept        stage.c, sink.c, parts.c, report.c
  */
@@ -77,14 +78,18 @@ void bad_records_merge(bad_records *to,
                        const bad_records *from); /* `from` comes after `to` in the input */
 
 /* ---- blocks, raw and parsed ------------------------------------------------------------------ */
+typedef struct row_block row_block;
 typedef struct raw_block {
     str bytes;          /* whole records */
+    row_block *rows;    /* owned: of a Parquet file, instead of bytes; NULL: none */
     int64_t offset;     /* of the first byte, in the decompressed bytes of the file */
     int64_t raw_bytes;  /* of the file consumed for it */
     bad_records bad;    /* records skipped because they are too long */
     char *damage;       /* owned; why the file ends early here; NULL: it does not */
     int64_t lost_bytes; /* with damage: of the file after it, and of the record it interrupts */
 } raw_block;
+void raw_block_free(raw_block *b);
+void row_block_free(row_block *b); /* takes NULL */
 
 typedef struct text_format text_format;
 /* Parses the blocks of one worker into documents. */
@@ -118,8 +123,19 @@ bool parser_check_utf8(parser *p, text_span *text, bool *repaired);
 text_span parser_normalize_breaks(parser *p, text_span text);
 
 /* ---- formats --------------------------------------------------------------------------------- */
+typedef struct input_file input_file;
+typedef struct input_segment input_segment;
+typedef struct block_reader block_reader;
+/* Of a format whose records do not follow one another in the file. */
+typedef struct format_reader {
+    err (*add_segments)(text_inputs *in, const input_file *f);
+    err (*open)(block_reader *r, const input_file *f, const input_segment *s);
+    err (*next)(block_reader *r, raw_block *b, bool *more);
+    void (*close)(block_reader *r);
+} format_reader;
 struct text_format {
     const char *name;
+    const format_reader *reader; /* NULL: bytes are split into blocks by what follows */
     /* @return bytes up to the end of the last complete record; 0: there is none. */
     size_t (*last_record_end)(const char *p, size_t n);
     /* @return bytes up to the first end of a record, starting inside one. @param line_start p is
@@ -136,7 +152,7 @@ struct text_format {
     size_t look_back;
     bool keeps_tail; /* a record truncated by damage is still a document */
 };
-extern const text_format format_text, format_jsonl, format_warc;
+extern const text_format format_text, format_jsonl, format_warc, format_parquet;
 /* @return the longest record accepted, its end included. */
 size_t format_longest_record(const text_format *f, const text_inputs *in);
 /* Looks up a format by its --format name. @return NULL if there is none. */
@@ -194,7 +210,7 @@ void json_replace_odd_escapes(char *line, size_t n);
 size_t json_plain_length(const char *p, size_t n);
 
 /* ---- inputs ---------------------------------------------------------------------------------- */
-typedef struct input_file {
+struct input_file {
     const char *path;  /* arena */
     const char *given; /* arena: the input as the user named it, the default source */
     int64_t size;      /* on disk; 0 for a pipe */
@@ -204,11 +220,14 @@ typedef struct input_file {
     text_compression compression;
     const text_format *format; /* NULL: a pipe, detected from its content when read */
     bool pipe, used;           /* a pipe can be read only once */
-} input_file;
-typedef struct input_segment {
+};
+struct input_segment {
     int file;
-    int64_t from, to; /* records that begin in [from, to); to < 0: up to the end of the file */
-} input_segment;
+    /* bytes in which its records begin, [from, to); to < 0: up to the end of the file. Of a Parquet
+     * file: row groups */
+    int64_t from, to;
+    int64_t bytes; /* of the file that it covers, about */
+};
 struct text_inputs {
     arena *memory;
     text_input_options o; /* with defaults filled in; strings in the arena */
@@ -221,16 +240,22 @@ struct text_inputs {
     input_segment *segments;
     int n_segments, segments_cap;
     int64_t bytes;
-    bool pipes;    /* some input can be read only once */
+    bool pipes;      /* some input can be read only once */
+    bool text_named; /* the user chose the member that holds the text */
+    /* Documents that do not come from JSON carry their other members too: they will be written. */
+    bool all_members;
     int n_skipped; /* files skipped in the folder being listed */
 };
 /* Indices of json_member results. */
 enum { FIELD_TEXT, FIELD_ID, FIELD_URL, FIELD_SOURCE, FIELD_LICENSE, FIELDS };
+/* Adds a segment of the file that was listed last. */
+void inputs_add_segment(text_inputs *in, int64_t from, int64_t to, int64_t bytes);
 /* @return whether `word` is one of the comma-separated names. */
 bool name_list_has(const char *names, text_span word);
 
 /* ---- reader ---------------------------------------------------------------------------------- */
-typedef struct block_reader {
+typedef struct row_reader row_reader;
+struct block_reader {
     const text_inputs *in;
     const text_format *format;
     byte_reader *from;
@@ -238,7 +263,8 @@ typedef struct block_reader {
     str carry;      /* bytes read that belong to the next block */
     bool at_end, done;
     int64_t file_bytes; /* 0 for a pipe */
-} block_reader;
+    row_reader *rows;   /* of a Parquet file; NULL: none */
+};
 err block_reader_open(block_reader *r, const text_inputs *in, int segment) MUST_USE;
 /* Reads the next block. *more is false at the end. @param b reused from block to block. */
 err block_reader_next(block_reader *r, raw_block *b, bool *more) MUST_USE;

@@ -21,7 +21,7 @@ static const struct {
     size_t n, offset;
     const char *kind;
 } known[] = {
-    { "PAR1\x15\x04\x15\x10", 8, 0, "a Parquet file" },
+    { "PAR1\x15\x04\x15\x10", 8, 0, "Parquet file" },
     { "ARROW1\0\0\xFF\xFF", 10, 0, "an Arrow file" },
     { "ustar\0", 6, 257, "a tar archive" },
     { "%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", 38, 0, "a PDF file" },

@@ -1,0 +1,183 @@
+/* Reads the pages of one column of one row group, in order, through a window on the file. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "parquet/parquet_internal.h"
+
+enum {
+    WINDOW_BYTES = 256 << 10,
+    LONGEST_HEADER = 16 << 20, /* it may hold the least and the largest value */
+};
+
+struct parquet_cursor {
+    const parquet_file *f;
+    int group, column;
+    int64_t offset, end; /* in the file, of the window's first byte that is not consumed */
+    str window;          /* [at, len) is not consumed */
+    size_t at;
+    int64_t row, rows;
+    parquet_dictionary *dictionary;
+};
+
+static err cursor_error(const parquet_cursor *c, const char *why) {
+    return column_error(c->f, c->group, c->column, c->offset, why);
+}
+
+/* Makes the window hold at least n bytes, or all that are left. */
+static err fill_window(parquet_cursor *c, size_t n) {
+    size_t have = c->window.len - c->at;
+    int64_t left = c->end - c->offset - (int64_t)have;
+    if (have >= n || left == 0) return OK;
+    if (have) memmove(c->window.text, c->window.text + c->at, have);
+    c->window.len = have;
+    c->at = 0;
+    size_t more = (size_t)MIN((int64_t)MAX(n - have, (size_t)WINDOW_BYTES), left);
+    str_reserve(&c->window, more);
+    const parquet_source *s = &c->f->source;
+    TRY(s->read(s->ctx, c->offset + (int64_t)have, c->window.text + have, more));
+    c->window.len += more;
+    return OK;
+}
+
+static void consume(parquet_cursor *c, size_t n) {
+    c->at += n;
+    c->offset += (int64_t)n;
+}
+
+static const char *check_header(const parquet_cursor *c, const parquet_page *h) {
+    size_t most = c->f->limits.page_bytes;
+    if (h->plain_bytes < 0 || h->raw_bytes < 0 || h->n_values < 0 || h->definition_bytes < 0 ||
+        h->repetition_bytes < 0)
+        return "its header has a negative number";
+    if (h->raw_bytes > c->end - c->offset) return "the page ends after its column does";
+    if ((int64_t)h->definition_bytes + h->repetition_bytes > h->plain_bytes)
+        return "its levels are longer than the page";
+    if (h->type == PAGE_DATA || h->type == PAGE_DATA_V2) {
+        if (h->n_values > c->rows - c->row) return "the column has more values than rows";
+        if ((size_t)h->n_values > most / sizeof(parquet_value)) return "the page has too many rows";
+    }
+    return NULL;
+}
+
+/* Not damage, but a matter of memory; so it has a remedy. */
+static err check_size(const parquet_cursor *c, const parquet_page *h) {
+    char size[32], limit[32];
+    size_t most = c->f->limits.page_bytes, bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
+    if (bytes <= most) return OK;
+    str why = { 0 };
+    str_add(&why, "it has %s; at most %s fit in memory",
+            str_bytes(size, sizeof size, (double)bytes),
+            str_bytes(limit, sizeof limit, (double)most));
+    err e = cursor_error(c, why.text);
+    str_free(&why);
+    return err_hint(e, "raise --memory or --longest, or rewrite the file with smaller pages");
+}
+
+/* Reads the header at the cursor and consumes it. */
+static err read_header(parquet_cursor *c, parquet_page *h) {
+    size_t want = 4096;
+    for (;;) {
+        TRY(fill_window(c, want));
+        size_t have = c->window.len - c->at;
+        const uint8_t *from = (const uint8_t *)c->window.text + c->at;
+        thrift_reader t = { .p = from, .end = from + have };
+        *h = (parquet_page){ .type = -1, .compressed = true, .offset = c->offset };
+        if (thrift_read(&t, &page_layout, h)) {
+            consume(c, (size_t)(t.p - from));
+            break;
+        }
+        if (!t.truncated || have < want) return cursor_error(c, t.wrong);
+        if (want >= LONGEST_HEADER) return cursor_error(c, "the page's header is too long");
+        want *= 4;
+    }
+    const char *wrong = check_header(c, h);
+    return wrong ? cursor_error(c, wrong) : check_size(c, h);
+}
+
+static err read_dictionary(parquet_cursor *c, const parquet_page *h) {
+    TRY(fill_window(c, (size_t)h->raw_bytes));
+    const char *wrong =
+        dictionary_decode(c->f, c->group, c->column, h, c->window.text + c->at, &c->dictionary);
+    if (wrong) return cursor_error(c, wrong);
+    consume(c, (size_t)h->raw_bytes);
+    return OK;
+}
+
+/* Appends the page's bytes, which follow its header in the file. */
+static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out) {
+    void *pages = out->page;
+    mem_reserve(&pages, &out->capacity, out->n, sizeof *out->page);
+    out->page = pages;
+    TRY(fill_window(c, (size_t)h->raw_bytes));
+    parquet_page *page = &out->page[out->n++];
+    *page = *h;
+    page->at = out->raw.len;
+    str_add_bytes(&out->raw, c->window.text + c->at, (size_t)h->raw_bytes);
+    consume(c, (size_t)h->raw_bytes);
+    out->rows += h->n_values;
+    c->row += h->n_values;
+    return OK;
+}
+
+static void start_pages(const parquet_cursor *c, parquet_pages *out) {
+    for (int i = 0; i < out->n; i++) free(out->page[i].composed);
+    dictionary_release(out->dictionary);
+    out->dictionary = NULL;
+    out->n = 0;
+    out->raw.len = 0;
+    out->first_row = c->row;
+    out->rows = 0;
+    out->offset = c->offset;
+    out->file = c->f;
+    out->group = c->group;
+    out->column = c->column;
+}
+
+err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, bool *more) {
+    start_pages(c, out);
+    *more = false;
+    for (size_t have = 0; have < bytes && c->row < c->rows;) {
+        if (c->offset >= c->end) return cursor_error(c, "the column has fewer values than rows");
+        parquet_page h;
+        TRY(read_header(c, &h));
+        if (h.type == PAGE_DICTIONARY) {
+            if (c->dictionary || c->row) return cursor_error(c, "a second dictionary");
+            TRY(read_dictionary(c, &h));
+        } else if (h.type == PAGE_DATA || h.type == PAGE_DATA_V2) {
+            TRY(add_page(c, &h, out));
+            have += MAX((size_t)h.plain_bytes, (size_t)1);
+            *more = true;
+        } else {
+            TRY(fill_window(c, (size_t)h.raw_bytes)); /* an index: not needed */
+            consume(c, (size_t)h.raw_bytes);
+        }
+    }
+    out->dictionary = dictionary_hold(c->dictionary);
+    return OK;
+}
+
+int64_t parquet_cursor_row(const parquet_cursor *c) { return c->row; }
+
+err parquet_cursor_open(const parquet_file *f, int group, int column, parquet_cursor **out) {
+    const column_chunk *k = file_chunk(f, group, column);
+    int64_t from = k->data_offset, most = f->data_end;
+    if (k->dictionary_offset > 0 && k->dictionary_offset < from) from = k->dictionary_offset;
+    if (from < 4 || k->bytes < 0 || from > most || k->bytes > most - from)
+        return column_error(f, group, column, -1, "lies outside of the file");
+    parquet_cursor *c = mem_alloc(sizeof *c);
+    *c = (parquet_cursor){ .f = f,
+                           .group = group,
+                           .column = column,
+                           .offset = from,
+                           .end = from + k->bytes,
+                           .rows = f->groups[group].n_rows };
+    *out = c;
+    return OK;
+}
+
+void parquet_cursor_close(parquet_cursor *c) {
+    if (!c) return;
+    dictionary_release(c->dictionary);
+    str_free(&c->window);
+    free(c);
+}

@@ -1,0 +1,223 @@
+/* From the bytes of pages to values.
+ *
+ *     data page v1   codec( [length][definition levels] values )
+ *     data page v2   repetition levels, definition levels, codec( values )
+ *
+ * A definition level below the maximum means that the row has no value. The levels are dropped here:
+ * rows without a value get a parquet_value whose `at` is NULL. */
+#include <stdlib.h>
+#include <string.h>
+#include <zlib.h>
+
+#include "parquet/parquet_internal.h"
+
+/* ---- headers --------------------------------------------------------------------------------- */
+#define AT(member) offsetof(parquet_page, member)
+static const thrift_member data_members[] = {
+    { 1, THRIFT_I32, AT(n_values), NULL },
+    { 2, THRIFT_I32, AT(encoding), NULL },
+    { 3, THRIFT_I32, AT(level_encoding), NULL },
+};
+static const thrift_member dictionary_members[] = {
+    { 1, THRIFT_I32, AT(n_values), NULL },
+    { 2, THRIFT_I32, AT(encoding), NULL },
+};
+static const thrift_member data_v2_members[] = {
+    { 1, THRIFT_I32, AT(n_values), NULL },         { 2, THRIFT_I32, AT(n_nulls), NULL },
+    { 4, THRIFT_I32, AT(encoding), NULL },         { 5, THRIFT_I32, AT(definition_bytes), NULL },
+    { 6, THRIFT_I32, AT(repetition_bytes), NULL }, { 7, THRIFT_BOOL, AT(compressed), NULL },
+};
+/* These three describe the same struct as the header: at most one of them is in it. */
+static const thrift_layout data_layout = { 0, data_members, COUNT_OF(data_members) },
+                           dictionary_layout = { 0, dictionary_members,
+                                                 COUNT_OF(dictionary_members) },
+                           data_v2_layout = { 0, data_v2_members, COUNT_OF(data_v2_members) };
+static const thrift_member page_members[] = {
+    { 1, THRIFT_I32, AT(type), NULL },        { 2, THRIFT_I32, AT(plain_bytes), NULL },
+    { 3, THRIFT_I32, AT(raw_bytes), NULL },   { 4, THRIFT_NUMBER, AT(crc), NULL },
+    { 5, THRIFT_STRUCT, 0, &data_layout },    { 7, THRIFT_STRUCT, 0, &dictionary_layout },
+    { 8, THRIFT_STRUCT, 0, &data_v2_layout },
+};
+const thrift_layout page_layout = { sizeof(parquet_page), page_members, COUNT_OF(page_members) };
+
+/* ---- bytes ----------------------------------------------------------------------------------- */
+static const char *check_sum(const parquet_page *h, const char *raw) {
+    if (!h->crc.is_set) return NULL;
+    uint32_t sum = (uint32_t)crc32(0, (const unsigned char *)raw, (uInt)h->raw_bytes);
+    return sum == (uint32_t)h->crc.value ? NULL : "its checksum is wrong";
+}
+
+/* Decompresses a page. Its first `levels` bytes are never compressed. *out: into `raw` if nothing
+ * had to be done, else into `to`, which has plain_bytes bytes. */
+static const char *decompress_page(int32_t codec, const parquet_page *h, const char *raw,
+                                   size_t levels, char *to, const char **out) {
+    size_t n = (size_t)h->raw_bytes, size = (size_t)h->plain_bytes;
+    *out = raw;
+    if (levels > n || levels > size) return "its levels are longer than the page";
+    if (codec == CODEC_NONE || (h->type == PAGE_DATA_V2 && !h->compressed))
+        return n == size ? NULL : "it has another length than its header states";
+    *out = to;
+    memcpy(to, raw, levels);
+    if (n == levels && size == levels) return NULL; /* no values: nothing was compressed */
+    return codec_decompress(codec, raw + levels, n - levels, to + levels, size - levels);
+}
+
+/* ---- levels ---------------------------------------------------------------------------------- */
+typedef struct level_span {
+    const uint8_t *p;
+    size_t n;
+} level_span;
+
+/* Finds the definition levels; *values begins after them. */
+static const char *find_levels(const parquet_page *h, const uint8_t *plain, level_span *levels,
+                               size_t *values) {
+    enum { RLE = 3 };
+    size_t size = (size_t)h->plain_bytes;
+    if (h->type == PAGE_DATA_V2) {
+        *levels = (level_span){ plain + h->repetition_bytes, (size_t)h->definition_bytes };
+        *values = (size_t)h->repetition_bytes + (size_t)h->definition_bytes;
+        return NULL;
+    }
+    if (h->level_encoding != RLE) return "its levels have the obsolete encoding BIT_PACKED";
+    if (size < 4 || load_u32(plain) > size - 4) return "its levels are longer than the page";
+    *levels = (level_span){ plain + 4, load_u32(plain) };
+    *values = 4 + levels->n;
+    return NULL;
+}
+
+static int bits_of(int32_t most) {
+    int n = 0;
+    while (n < 31 && most >> n) n++;
+    return n;
+}
+
+/* Moves the values to the rows that have one; they lie at the beginning of out[0 .. rows). */
+static void spread_values(const uint32_t *level, uint32_t most, parquet_value *out, size_t rows,
+                          size_t n) {
+    for (size_t i = rows; i-- > 0;) out[i] = level[i] == most ? out[--n] : (parquet_value){ 0 };
+}
+
+static const char *decode_optional(const leaf *l, const parquet_page *h, const uint8_t *plain,
+                                   value_input *in, parquet_value *out) {
+    level_span levels;
+    size_t rows = (size_t)h->n_values, at = 0, n = 0;
+    uint32_t most = (uint32_t)l->max_definition;
+    const char *wrong = find_levels(h, plain, &levels, &at);
+    if (wrong) return wrong;
+    uint32_t *level = mem_grow(NULL, (rows + 1) * sizeof *level);
+    wrong = decode_runs(levels.p, levels.n, bits_of(l->max_definition), level, rows);
+    for (size_t i = 0; i < rows && !wrong; i++) {
+        if (level[i] > most) wrong = "a definition level is too large";
+        n += level[i] == most;
+    }
+    in->p = plain + at;
+    if (!wrong && n > 0) wrong = decode_values(h->encoding, in, out, n);
+    if (!wrong && n < rows) spread_values(level, most, out, rows, n);
+    free(level);
+    return wrong;
+}
+
+static const char *decode_page(const parquet_pages *p, parquet_page *h, char *to,
+                               parquet_value *out) {
+    const parquet_file *f = p->file;
+    const leaf *l = &f->leaves[p->column];
+    const char *raw = p->raw.text + h->at, *plain;
+    size_t levels =
+        h->type == PAGE_DATA_V2 ? (size_t)h->definition_bytes + (size_t)h->repetition_bytes : 0;
+    const char *wrong = check_sum(h, raw);
+    if (wrong) return wrong;
+    wrong = decompress_page(file_chunk(f, p->group, p->column)->codec, h, raw, levels, to, &plain);
+    if (wrong) return wrong;
+    const uint8_t *bytes = (const uint8_t *)plain;
+    value_input in = { .p = bytes + levels,
+                       .end = bytes + h->plain_bytes,
+                       .type = l->type,
+                       .kind = l->public.kind,
+                       .dictionary = p->dictionary,
+                       .most_bytes = f->limits.page_bytes,
+                       .composed = &h->composed };
+    if (l->max_definition > 0) return decode_optional(l, h, bytes, &in, out);
+    return decode_values(h->encoding, &in, out, (size_t)h->n_values);
+}
+
+static void reserve_values(parquet_pages *p) {
+    size_t n = (size_t)p->rows;
+    if (n <= p->values_capacity) return;
+    free(p->values);
+    p->values = mem_grow(NULL, n * sizeof *p->values);
+    p->values_capacity = n;
+}
+
+static void lose_values(parquet_value *v, size_t n) {
+    for (size_t i = 0; i < n; i++) v[i] = (parquet_value){ .length = PARQUET_LOST };
+}
+
+err parquet_decode(parquet_pages *p) {
+    size_t plain = 0, at = 0, row = 0;
+    err e = OK;
+    for (int i = 0; i < p->n; i++) plain += (size_t)p->page[i].plain_bytes;
+    p->plain.len = 0;
+    str_reserve(&p->plain, plain);
+    reserve_values(p);
+    for (int i = 0; i < p->n; i++) {
+        parquet_page *h = &p->page[i];
+        const char *wrong = decode_page(p, h, p->plain.text + at, p->values + row);
+        if (wrong) lose_values(p->values + row, (size_t)h->n_values);
+        if (wrong && !e) e = column_error(p->file, p->group, p->column, h->offset, wrong);
+        at += (size_t)h->plain_bytes;
+        row += (size_t)h->n_values;
+    }
+    return e;
+}
+
+void parquet_pages_free(parquet_pages *p) {
+    for (int i = 0; i < p->n; i++) free(p->page[i].composed);
+    free(p->page);
+    free(p->values);
+    str_free(&p->raw);
+    str_free(&p->plain);
+    dictionary_release(p->dictionary);
+    *p = (parquet_pages){ 0 };
+}
+
+/* ---- dictionaries ---------------------------------------------------------------------------- */
+parquet_dictionary *dictionary_hold(parquet_dictionary *d) {
+    if (d) atomic_fetch_add(&d->refs, 1);
+    return d;
+}
+
+void dictionary_release(parquet_dictionary *d) {
+    if (!d || atomic_fetch_sub(&d->refs, 1) > 1) return;
+    free(d->values);
+    free(d->bytes);
+    free(d->composed);
+    free(d);
+}
+
+const char *dictionary_decode(const parquet_file *f, int group, int column, const parquet_page *h,
+                              const char *raw, parquet_dictionary **out) {
+    enum { PLAIN = 0, PLAIN_DICTIONARY = 2 };
+    const leaf *l = &f->leaves[column];
+    size_t n = (size_t)h->n_values, size = (size_t)h->plain_bytes;
+    const char *wrong = check_sum(h, raw), *plain;
+    if (wrong) return wrong;
+    if (h->encoding != PLAIN && h->encoding != PLAIN_DICTIONARY)
+        return "the dictionary's encoding is not supported";
+    if (n > size * 8) return "the dictionary has more values than bytes";
+    parquet_dictionary *d = mem_alloc(sizeof *d);
+    atomic_store(&d->refs, 1);
+    d->n = n;
+    d->values = mem_grow(NULL, (n + 1) * sizeof *d->values);
+    d->bytes = mem_grow(NULL, size + 1);
+    wrong = decompress_page(file_chunk(f, group, column)->codec, h, raw, 0, d->bytes, &plain);
+    if (!wrong && plain == raw) memcpy(d->bytes, raw, size);
+    value_input in = { .p = (uint8_t *)d->bytes,
+                       .end = (uint8_t *)d->bytes + size,
+                       .type = l->type,
+                       .kind = l->public.kind,
+                       .most_bytes = f->limits.page_bytes,
+                       .composed = &d->composed };
+    if (!wrong) wrong = decode_values(PLAIN, &in, d->values, n);
+    *out = d;
+    return wrong;
+}

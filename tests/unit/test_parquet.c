@@ -1,0 +1,271 @@
+/* Parquet files as inputs: every document of files by pyarrow, DuckDB and Polars (fixtures/parquet.py),
+ * damaged files, and columns that have to be chosen. */
+#include "support/text.h"
+
+#include "data/data.h"
+#include "parquet/parquet.h"
+
+#define FILES FIXTURES "/parquet/"
+
+/* ---- whole files ------------------------------------------------------------------------------- */
+static err keep_document(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
+    return OK;
+}
+static const text_stage keep_all = { .name = "keep", .judge = keep_document };
+
+/* Runs a stage that keeps everything, and returns what it writes; owned. */
+static char *convert(test_folder *f, const char *path, const text_input_options *o, int threads) {
+    const char *out = in_folder(f, "out.jsonl");
+    text_inputs *in = NULL;
+    text_stage_report report;
+    char *text = NULL;
+    text_stage_options to = { .out = out, .threads = threads, .quiet = true };
+    assert_ok(text_inputs_open(&path, 1, o, &in));
+    assert_ok(text_stage_run(&keep_all, in, &to, &report));
+    text_stage_report_free(&report);
+    text_inputs_close(in);
+    assert_ok(io_read(out, (size_t)1 << 30, &text, NULL));
+    return text;
+}
+
+static void expect_lines(test_folder *f, const char *path, const char *expected) {
+    static const text_input_options options[] = { { 0 },
+                                                  { .block_bytes = 1 },
+                                                  { .block_bytes = 300, .segment_bytes = 2000 } };
+    char *want = NULL;
+    assert_ok(io_read(expected, 1 << 30, &want, NULL));
+    for (size_t i = 0; i < COUNT_OF(options); i++)
+        for (int threads = 1; threads <= 3; threads += 2) {
+            char *got = convert(f, path, &options[i], threads);
+            if (strcmp(got, want) != 0) fail_msg("%s: other documents than %s", path, expected);
+            free(got);
+        }
+    free(want);
+}
+
+static void documents_of_every_writer_are_read(void **state) {
+    test_folder *f = *state;
+    char **names = NULL;
+    int n = 0, compared = 0;
+    assert_ok(io_list(FILES, &names, &n));
+    for (int i = 0; i < n; i++) {
+        if (!str_starts(names[i], "docs-")) continue;
+        char *path = io_join(FILES, names[i]);
+        expect_lines(f, path, FILES "docs.jsonl");
+        free(path);
+        compared++;
+    }
+    io_list_free(names, n);
+    assert_int_equal(compared, 47);
+}
+
+static void other_types_become_members(void **state) {
+    expect_lines(*state, FILES "types.parquet", FILES "types.jsonl");
+}
+
+static void long_texts_are_read(void **state) {
+    str want = { 0 };
+    for (int i = 0; i < 4; i++) {
+        str_add(&want, "[%d|", i);
+        for (int k = 0; k < 120000 && i < 3; k++) str_add(&want, "long %d ", i);
+        str_add(&want, "%s|%d|||]", i < 3 ? "" : "short", i);
+    }
+    assert_sees(FILES "long.parquet", &(text_input_options){ 0 }, want.text);
+    str_free(&want);
+    /* a longer one than allowed is skipped and counted */
+    seen s;
+    assert_ok(
+        read_one(FILES "long.parquet", &(text_input_options){ .document_bytes = 999 }, 2, &s));
+    assert_int_equal(s.counts.documents, 1);
+    assert_int_equal(s.counts.unreadable, 3);
+    seen_free(&s);
+}
+
+static void empty_files_have_no_documents(void **state) {
+    assert_sees(FILES "empty.parquet", &(text_input_options){ .text_field = "content" }, "");
+}
+
+/* ---- columns ----------------------------------------------------------------------------------- */
+static void the_text_column_is_found_or_named(void **state) {
+    const text_input_options plain = { 0 }, body = { .text_field = "body", .id_field = "title" },
+                             wrong = { .text_field = "nosuch" }, n = { .text_field = "n" },
+                             in_struct = { .text_field = "meta.lang", .id_field = "meta.rank" };
+    assert_sees(FILES "content.parquet", &plain, "[0|only one||||][1|column of strings||||]");
+    assert_sees(FILES "ambiguous.parquet", &body, "[0|b|a|||]");
+    seen s;
+    assert_ok(read_one(FILES "docs-arrow-defaults.parquet", &in_struct, 2, &s));
+    assert_non_null(strstr(s.all.text, "[0|en|2|https://example.org/1||]"));
+    seen_free(&s);
+    static const struct {
+        const char *file, *what[2];
+    } refused[] = {
+        { FILES "ambiguous.parquet", { "no column \"text\"", "title, body" } },
+        { FILES "numbers.parquet", { "no column \"text\"", "nor any other column of strings" } },
+        { FILES "list.parquet", { "the column \"text\"", "a list" } },
+    };
+    for (size_t i = 0; i < COUNT_OF(refused); i++) {
+        assert_error(read_one(refused[i].file, &plain, 1, &s), refused[i].what[0],
+                     refused[i].what[1]);
+        seen_free(&s);
+    }
+    assert_error(read_one(FILES "content.parquet", &wrong, 1, &s), "no column \"nosuch\"",
+                 "content");
+    seen_free(&s);
+    assert_error(read_one(FILES "content.parquet", &n, 1, &s), "\"n\" is integer, not a string");
+    seen_free(&s);
+}
+
+static void unsupported_codecs_are_refused(void **state) {
+    const text_input_options plain = { .text_field = "content" };
+    seen s;
+    assert_error(read_one(FILES "lz4.parquet", &plain, 1, &s), "lz4.parquet", "\"content\"",
+                 "LZ4_RAW");
+    seen_free(&s);
+    assert_error(read_one(FILES "brotli.parquet", &plain, 1, &s), "brotli.parquet", "BROTLI");
+    seen_free(&s);
+}
+
+/* ---- damage ------------------------------------------------------------------------------------ */
+typedef struct file_bytes {
+    char *bytes;
+    size_t n;
+} file_bytes;
+
+static file_bytes read_fixture(const char *path) {
+    file_bytes b = { 0 };
+    assert_ok(io_read(path, 1 << 30, &b.bytes, &b.n));
+    return b;
+}
+
+/* What can be read of a file with these bytes, without strict. */
+static void read_damaged(const char *path, seen *s) {
+    assert_ok(read_one(path, &(text_input_options){ 0 }, 2, s));
+}
+
+static void a_wrong_checksum_loses_the_page(void **state) {
+    test_folder *f = *state;
+    file_bytes b = read_fixture(FILES "docs-arrow-plain-none-v1.parquet");
+    char *hit = memmem(b.bytes, b.n, "Document 5:", 11);
+    assert_non_null(hit);
+    hit[3] ^= 1;
+    const char *path = write_input_bytes(f, "damaged.parquet", b.bytes, b.n);
+    seen s;
+    read_damaged(path, &s);
+    assert_null(strstr(s.all.text, "Document 5:"));
+    assert_non_null(strstr(s.all.text, "Document 0:"));
+    assert_non_null(strstr(s.all.text, "Document 9:"));
+    assert_int_equal(s.counts.unreadable, 8); /* a page has 8 rows here */
+    seen_free(&s);
+    const text_input_options strict = { .strict = true };
+    assert_error(read_one(path, &strict, 2, &s), "damaged.parquet", "\"text\"", "checksum");
+    seen_free(&s);
+    free(b.bytes);
+}
+
+static void a_truncated_file_is_refused(void **state) {
+    test_folder *f = *state;
+    file_bytes b = read_fixture(FILES "docs-arrow-defaults.parquet");
+    seen s;
+    for (size_t n = 4; n < b.n; n += 97) {
+        const char *path = write_input_bytes(f, "short.parquet", b.bytes, n);
+        assert_error(read_one(path, &(text_input_options){ 0 }, 1, &s), "short.parquet");
+        seen_free(&s);
+    }
+    memcpy(b.bytes + b.n - 4, "PARE", 4);
+    const char *path = write_input_bytes(f, "locked.parquet", b.bytes, b.n);
+    assert_error(read_one(path, &(text_input_options){ 0 }, 1, &s), "locked.parquet", "encrypted");
+    seen_free(&s);
+    free(b.bytes);
+}
+
+/* Any byte may be anything: an error or fewer documents, never more, and never a fault. */
+static void any_byte_may_be_wrong(void **state) {
+    test_folder *f = *state;
+    static const char *const files[] = { FILES "docs-arrow-delta-none-v2.parquet",
+                                         FILES "docs-arrow-dictionary-snappy-v1.parquet",
+                                         FILES "docs-polars-zstd.parquet" };
+    for (size_t k = 0; k < COUNT_OF(files); k++) {
+        file_bytes b = read_fixture(files[k]);
+        for (size_t i = 4; i < b.n; i += 3) {
+            char was = b.bytes[i];
+            seen s;
+            b.bytes[i] = (char)rng_u32(rng_key_of(3, k), i);
+            const char *path = write_input_bytes(f, "odd.parquet", b.bytes, b.n);
+            err e = read_one(path, &(text_input_options){ .page_bytes = 1 << 20 }, 1, &s);
+            err_free(e);
+            assert_true(s.counts.documents <= 40);
+            seen_free(&s);
+            b.bytes[i] = was;
+        }
+        free(b.bytes);
+    }
+}
+
+static void a_page_beyond_the_memory_limit_is_refused(void **state) {
+    seen s;
+    err e = read_one(FILES "long.parquet", &(text_input_options){ .page_bytes = 1000 }, 1, &s);
+    assert_non_null(e);
+    assert_non_null(strstr(err_remedy(e), "--memory"));
+    assert_error(e, "long.parquet", "at most 1000 B");
+    seen_free(&s);
+}
+
+/* ---- segments ---------------------------------------------------------------------------------- */
+static void row_groups_are_split_into_segments(void **state) {
+    const char *path = FILES "docs-arrow-groups.parquet"; /* 14 row groups */
+    static const struct {
+        size_t bytes;
+        int segments;
+    } cases[] = { { 0, 1 }, { 1, 14 }, { 3000, 6 } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        text_inputs *in = NULL;
+        assert_ok(text_inputs_open(&path, 1,
+                                   &(text_input_options){ .segment_bytes = cases[i].bytes }, &in));
+        assert_int_equal(text_segments(in), cases[i].segments);
+        text_inputs_close(in);
+    }
+}
+
+/* ---- training ---------------------------------------------------------------------------------- */
+static void a_file_or_folder_is_trained_on(void **state) {
+    test_folder *f = *state;
+    file_bytes b = read_fixture(FILES "docs-arrow-defaults.parquet");
+    seen s;
+    data_source *one = NULL, *two = NULL;
+    const char *path = write_input_bytes(f, "a.parquet", b.bytes, b.n);
+    assert_ok(read_one(path, &(text_input_options){ 0 }, 1, &s));
+    assert_ok(data_open(path, 0, &one));
+    assert_int_equal(data_source_info(one)->tokens, s.counts.bytes + s.counts.documents);
+    write_input_bytes(f, "b.parquet", b.bytes, b.n);
+    assert_ok(data_open(f->path, 0, &two));
+    assert_int_equal(data_source_info(two)->tokens, 2 * data_source_info(one)->tokens);
+    data_close(one);
+    data_close(two);
+    seen_free(&s);
+    free(b.bytes);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(documents_of_every_writer_are_read, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(other_types_become_members, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(long_texts_are_read, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(empty_files_have_no_documents, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(the_text_column_is_found_or_named, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(unsupported_codecs_are_refused, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_wrong_checksum_loses_the_page, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_truncated_file_is_refused, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(any_byte_may_be_wrong, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(a_page_beyond_the_memory_limit_is_refused, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(row_groups_are_split_into_segments, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(a_file_or_folder_is_trained_on, text_setup,
+                                        folder_teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
