@@ -2,6 +2,7 @@
 #include "cli/cli.h"
 #include "config/config.h"
 #include "model/model.h"
+#include "observe/observe.h"
 
 static err list_models(str *out) {
     str_add(out, "%-16s %10s  %s\n", "preset", "parameters", "shape");
@@ -20,8 +21,10 @@ static err list_models(str *out) {
 }
 
 err cmd_config(int argc, char **argv) {
-    bool docs = false, models = false;
-    const config_flag flags[] = { { "--docs", &docs, NULL }, { "--models", &models, NULL } };
+    bool docs = false, models = false, metrics = false;
+    const config_flag flags[] = { { "--docs", &docs, NULL },
+                                  { "--models", &models, NULL },
+                                  { "--metrics", &metrics, NULL } };
     config c;
     str out = { 0 };
     config_init(&c);
@@ -29,6 +32,8 @@ err cmd_config(int argc, char **argv) {
     if (!e) {
         if (docs)
             config_docs(&out);
+        else if (metrics)
+            metric_docs(&out);
         else if (models)
             e = list_models(&out);
         else

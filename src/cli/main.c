@@ -41,6 +41,23 @@ static const cli_command commands[] = {
               "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
               "  ingot sample runs/tiny --device cpu\n"
               "\n" },
+    { .name = "plan",
+      .usage = "[options] | fit RUN... | hardware [NAME...]",
+      .summary = "plan a run: scaling laws, hardware, time and cost",
+      .run = cmd_plan,
+      .spec = &cmd_plan_spec,
+      .family = &plan_family,
+      .help =
+          "Any one or two of compute, parameters, tokens and loss give the others. One alone is\n"
+          "completed along each law's compute-optimal frontier.\n"
+          "\n"
+          "Examples\n"
+          "  ingot plan --compute 6.3e23                       the best model for a budget\n"
+          "  ingot plan --params 70B --tokens 1.5T             what a model costs and reaches\n"
+          "  ingot plan --loss 2.0 --inference-tokens 1T       the cheapest model over its life\n"
+          "  ingot plan --params 7B --tokens 1T --unique-tokens 100B    with ten epochs\n"
+          "  ingot plan fit runs/*                             your own law\n"
+          "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",
       .summary = "generate, filter, deduplicate, tokenize and inspect training data",
@@ -89,13 +106,13 @@ static const cli_command commands[] = {
           "be used, the reason and a remedy are printed.\n"
           "\n" },
     { .name = "config",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models]",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
       .options = true,
       .help =
           "The output is itself a valid config. --docs prints the reference page of all options\n"
-          "instead, --models the model presets and their sizes.\n"
+          "instead, --models the model presets and their sizes, --metrics the table of metrics.\n"
           "\n"
           "Examples\n"
           "  ingot config > run.yaml                  a complete config to start from\n"

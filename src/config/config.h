@@ -33,10 +33,12 @@ typedef enum {
     CFG_EPOCHS = 4,
     CFG_PERCENT = 8, /* of the length of the run */
     CFG_SEQUENCES = 16,
+    CFG_SECONDS = 32, /* of wall-clock time, from the start of the process */
 } cfg_unit;
 enum {
     CFG_LENGTH = CFG_STEPS | CFG_TOKENS | CFG_EPOCHS,
     CFG_ANY = CFG_LENGTH | CFG_PERCENT,
+    CFG_INTERVAL = CFG_ANY | CFG_SECONDS,
     CFG_BATCH = CFG_SEQUENCES | CFG_TOKENS
 };
 typedef struct cfg_amount {
@@ -50,7 +52,7 @@ typedef struct cfg_scale {
     double tokens_per_epoch;
 } cfg_scale;
 /* A length in whole steps or whole tokens, rounded up: steps stay steps, tokens and epochs become
- * tokens, and a percentage takes the unit of the run. @return an error when what it is measured by is
+ * tokens, and a percentage takes the unit of the run. Seconds stay as they are. @return an error when what it is measured by is
  * not known, or when the result exceeds 1e18. `name` is the option, for the message. */
 err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name,
                        cfg_amount *out) MUST_USE;

@@ -120,8 +120,9 @@ static void docs_row(const option *o, str *out) {
     option_print(o, &config_defaults, out);
     str_add(out, "` | ");
     const char *length = o->units == CFG_BATCH ? o->has_auto ? "batch size or auto" : "batch size"
-                         : o->units == CFG_ANY ? "length or percentage"
-                                               : "length";
+                         : o->units == CFG_INTERVAL ? "interval"
+                         : o->units == CFG_ANY      ? "length or percentage"
+                                                    : "length";
     cell(out, o->type == OPT_AMOUNT ? length : o->type == OPT_TEXT ? "text" : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
     cell(out, o->help);
@@ -146,8 +147,8 @@ static const char docs_head[] =
     "- **Lengths** are in steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
     "  table says so, a percentage of the run (`10%`). Lengths in tokens and epochs count tokens,\n"
     "  also during a batch ramp: a run of `2e9 tokens` trains on that many, rounded up to a whole\n"
-    "  microbatch, and its learning rate is a function of the tokens seen. For intervals, `0` means\n"
-    "  never.\n"
+    "  microbatch, and its learning rate is a function of the tokens seen. For intervals, which\n"
+    "  may also be a time (`90s`, `30m`, `1h`, `2d`), `0` means never.\n"
     "- **Batch sizes** are in sequences (`256`) or tokens (`4M tokens`).\n"
     "- **`auto`** leaves the choice to the preset or to the rest of the config. A run's own\n"
     "  `config.yaml` records what was chosen.\n"

@@ -6,17 +6,42 @@
 #include "config/config_internal.h"
 
 /* ---- amounts ------------------------------------------------------------------------------- */
-/* The name printed comes first. A number alone counts in the first of its option's units. */
+/* The name printed comes first; of several sizes of a unit, the largest that leaves a whole number. A
+ * number alone counts in the first of its option's units. */
 static const struct {
     const char *text;
     cfg_unit unit;
+    double size; /* 0: 1 */
 } unit_names[] = {
-    { "", CFG_STEPS },         { "steps", CFG_STEPS },         { "step", CFG_STEPS },
-    { "", CFG_SEQUENCES },     { "sequences", CFG_SEQUENCES }, { "sequence", CFG_SEQUENCES },
-    { " tokens", CFG_TOKENS }, { "tokens", CFG_TOKENS },       { "token", CFG_TOKENS },
-    { " epochs", CFG_EPOCHS }, { "epochs", CFG_EPOCHS },       { "epoch", CFG_EPOCHS },
+    { "", CFG_STEPS },
+    { "steps", CFG_STEPS },
+    { "step", CFG_STEPS },
+    { "", CFG_SEQUENCES },
+    { "sequences", CFG_SEQUENCES },
+    { "sequence", CFG_SEQUENCES },
+    { " tokens", CFG_TOKENS },
+    { "tokens", CFG_TOKENS },
+    { "token", CFG_TOKENS },
+    { " epochs", CFG_EPOCHS },
+    { "epochs", CFG_EPOCHS },
+    { "epoch", CFG_EPOCHS },
     { "%", CFG_PERCENT },
+    { "d", CFG_SECONDS, 86400 },
+    { "days", CFG_SECONDS, 86400 },
+    { "day", CFG_SECONDS, 86400 },
+    { "h", CFG_SECONDS, 3600 },
+    { "hours", CFG_SECONDS, 3600 },
+    { "hour", CFG_SECONDS, 3600 },
+    { "m", CFG_SECONDS, 60 },
+    { "minutes", CFG_SECONDS, 60 },
+    { "minute", CFG_SECONDS, 60 },
+    { "min", CFG_SECONDS, 60 },
+    { "s", CFG_SECONDS },
+    { "seconds", CFG_SECONDS },
+    { "second", CFG_SECONDS },
 };
+
+static double unit_size(size_t i) { return unit_names[i].size > 0 ? unit_names[i].size : 1; }
 
 static bool parse_amount(const char *text, int units, cfg_amount *out) {
     double v;
@@ -29,7 +54,7 @@ static bool parse_amount(const char *text, int units, cfg_amount *out) {
         double most = unit == CFG_PERCENT ? 100 : 1e18;
         bool whole = unit == CFG_STEPS || unit == CFG_TOKENS || unit == CFG_SEQUENCES;
         if (v < 0 || v > most || (whole && v != floor(v))) return false;
-        *out = (cfg_amount){ v, unit };
+        *out = (cfg_amount){ v * unit_size(i), unit };
         return true;
     }
     return false;
@@ -40,9 +65,11 @@ static void print_amount(str *out, cfg_amount a) {
         str_add(out, "auto");
         return;
     }
-    print_real(out, a.value);
     for (size_t i = 0; i < COUNT_OF(unit_names); i++) {
-        if (unit_names[i].unit != a.unit) continue;
+        double v = a.value / unit_size(i);
+        if (unit_names[i].unit != a.unit || (unit_size(i) > 1 && (v != floor(v) || v == 0)))
+            continue;
+        print_real(out, v);
         str_add(out, "%s", unit_names[i].text);
         return;
     }
@@ -70,6 +97,7 @@ err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name, c
         /* Multiply first, so that a percentage of a round number stays a whole number. */
         *out = (cfg_amount){ a.value * scale->run.value / 100, scale->run.unit };
     }
+    if (a.unit == CFG_SECONDS) return OK;
     out->value = ceil(out->value * (1 - 1e-12));
     return out->value > 1e18 ? amount_error(a, name, NULL) : OK;
 }
@@ -179,12 +207,16 @@ void option_expects(const option *o, str *out) {
     case OPT_TRISTATE: str_add(out, "true, false"); break;
     case OPT_TEXT: str_add(out, "UTF-8 text"); break;
     case OPT_AMOUNT:
-        str_add(out, "%s",
-                o->units == CFG_BATCH ? "sequences or tokens, such as 256 or 4M tokens"
-                : o->units == CFG_ANY
-                    ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs "
-                      "or 10%"
-                    : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
+        str_add(
+            out, "%s",
+            o->units == CFG_BATCH ? "sequences or tokens, such as 256 or 4M tokens"
+            : o->units == CFG_INTERVAL
+                ? "steps, tokens, epochs, a percentage or a time, such as 1000, 2e9 tokens, 1.5 "
+                  "epochs, 10%, 30m or 1h"
+            : o->units == CFG_ANY
+                ? "steps, tokens, epochs or a percentage, such as 1000, 2e9 tokens, 1.5 epochs "
+                  "or 10%"
+                : "steps, tokens or epochs, such as 1000, 2e9 tokens or 1.5 epochs");
         if (o->has_auto) str_add(out, ",");
         break;
     case OPT_CHOICE:

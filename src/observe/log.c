@@ -6,31 +6,35 @@
 #include <unistd.h>
 
 #include "io/io.h"
-#include "observe/observe.h"
+#include "observe_internal.h"
 
 struct observe {
     char *metrics_path, *events_path;
     int metrics, events; /* descriptors */
+    tb_writer *tb;       /* NULL: no event files */
+    nvml *gpu;           /* NULL: not read */
+    spike_window losses;
+    int64_t spikes;
+    int64_t windows; /* of the step before */
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
-typedef enum { ALWAYS, EXTRA } presence;
-
-observe_step observe_step_none(void) {
-#define AS_ZERO(name)      .name = 0,
-#define AS_NAN(name, when) .name = NAN,
-    return (observe_step){ OBSERVE_FIELDS(AS_ZERO, AS_NAN).eta_s = NAN };
-#undef AS_ZERO
-#undef AS_NAN
+/* JSON has no NaN and no infinity: null stands for both. */
+static void add_number(str *out, double v) {
+    if (isfinite(v))
+        str_add(out, "%.9g", v);
+    else
+        str_add(out, "null");
 }
 
-/* JSON has no NaN and no infinity: null stands for both. */
-static void add_figure(str *out, const char *name, double v, presence when) {
-    if (when == EXTRA && isnan(v)) return;
-    if (isfinite(v))
-        str_add(out, ",\"%s\":%.9g", name, v);
+static void add_metric(str *out, const metric *m, const observe_step *s) {
+    double v = metric_value(m, s);
+    if (m->kind == METRIC_EACH || (m->presence == METRIC_EXTRA && isnan(v))) return;
+    str_add(out, "%s\"%s\":", out->text[out->len - 1] == '{' ? "" : ",", m->key);
+    if (m->kind == METRIC_COUNT)
+        str_add(out, "%.0f", v);
     else
-        str_add(out, ",\"%s\":null", name);
+        add_number(out, v);
 }
 
 static void add_name(str *out, const char *before, const char *name) {
@@ -47,49 +51,63 @@ static void add_parts(str *out, const observe_step *s) {
         const observe_part *p = &s->sources[i];
         add_name(out, i ? "," : ",\"sources\":{", p->name);
         str_add(out, "{\"tokens\":%lld", (long long)p->tokens);
-        add_figure(out, "loss", p->loss, EXTRA);
+        if (!isnan(p->loss)) {
+            str_add(out, ",\"loss\":");
+            add_number(out, p->loss);
+        }
         str_add(out, i + 1 < s->n_sources ? "}" : "}}");
     }
     for (int i = 0; i < s->n_validation; i++) {
         add_name(out, i ? "," : ",\"validation\":{", s->validation[i].name);
-        if (isfinite(s->validation[i].loss))
-            str_add(out, "%.9g", s->validation[i].loss);
-        else
-            str_add(out, "null");
+        add_number(out, s->validation[i].loss);
         if (i + 1 == s->n_validation) str_add(out, "}");
     }
 }
 
+static void add_norms(str *out, const char *before, const double *v, int n) {
+    str_add(out, "%s", before);
+    for (int i = 0; i < n; i++) {
+        if (i) str_add(out, ",");
+        add_number(out, v[i]);
+    }
+    str_add(out, "]");
+}
+
 static void step_as_json(const observe_step *s, str *out) {
     str_add(out, "{");
-#define ADD_COUNT(name)                                                                            \
-    str_add(out, "%s\"%s\":%lld", out->text[out->len - 1] == '{' ? "" : ",", #name,                \
-            (long long)s->name);
-#define ADD_FIGURE(name, when) add_figure(out, #name, s->name, when);
-    OBSERVE_FIELDS(ADD_COUNT, ADD_FIGURE)
-#undef ADD_COUNT
-#undef ADD_FIGURE
+    for (int i = 0; i < METRICS; i++) add_metric(out, &metric_table[i], s);
     add_parts(out, s);
+    if (s->detail) {
+        add_norms(out, ",\"blocks\":{\"grad_norm\":[", s->detail->grad_norm, s->detail->blocks + 1);
+        add_norms(out, ",\"param_norm\":[", s->detail->param_norm, s->detail->blocks + 1);
+        str_add(out, "}");
+    }
     str_add(out, "}\n");
 }
 
 /* ---- resuming ------------------------------------------------------------------------------ */
-/* @return whether the line is a whole object of a step before `first`. */
-static bool keep_line(const char *line, size_t len, int64_t first) {
+/* Takes a line in: what comes after it goes on counting from here. @return whether the line is a whole
+ * object of a step before `first`. */
+static bool take_line(observe *o, const char *line, size_t len, int64_t first) {
     json_t *object = json_loadb(line, len, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     bool keep = json_is_integer(step) && json_integer_value(step) < first;
+    const json_t *loss = json_object_get(object, "loss");
+    if (keep && json_is_number(loss))
+        o->spikes += spike_add(&o->losses, json_number_value(loss)) > 0;
+    if (keep) o->windows = json_integer_value(json_object_get(object, "windows"));
     json_decref(object);
     return keep;
 }
 
 /* Splits [p, end) at line ends and copies the lines to keep. @return how many are dropped. */
-static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, str *kept) {
+static int64_t copy_kept_lines(observe *o, const char *p, const char *end, int64_t first,
+                               str *kept) {
     int64_t dropped = 0;
     while (p < end) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         size_t len = newline ? (size_t)(newline - p) : (size_t)(end - p);
-        if (newline && keep_line(p, len, first))
+        if (newline && take_line(o, p, len, first))
             str_add_bytes(kept, p, len + 1);
         else
             dropped++;
@@ -98,13 +116,14 @@ static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, st
     return dropped;
 }
 
-static err drop_later_metrics(const char *path, int64_t first) {
+static err drop_later_metrics(observe *o, int64_t first) {
+    const char *path = o->metrics_path;
     if (!io_exists(path)) return OK;
     io_mapping m;
     TRY(io_map(path, &m));
     str kept = { 0 };
     const char *text = (const char *)m.data;
-    int64_t dropped = text ? copy_kept_lines(text, text + m.size, first, &kept) : 0;
+    int64_t dropped = text ? copy_kept_lines(o, text, text + m.size, first, &kept) : 0;
     io_unmap(&m);
     err e = OK;
     if (dropped) {
@@ -118,19 +137,18 @@ static err drop_later_metrics(const char *path, int64_t first) {
 }
 
 /* ---- the logs ------------------------------------------------------------------------------ */
-static char *path_in(const char *dir, const char *name) {
-    str s = { 0 };
-    str_add(&s, "%s/%s", dir, name);
-    return s.text;
-}
-
-err observe_open(const char *dir, int64_t first_step, observe **out) {
+err observe_open(const observe_options *options, observe **out) {
     observe *o = mem_alloc(sizeof *o);
-    *o = (observe){ path_in(dir, "metrics.jsonl"), path_in(dir, "events.jsonl"), -1, -1 };
+    *o = (observe){ .metrics_path = io_join(options->dir, "metrics.jsonl"),
+                    .events_path = io_join(options->dir, "events.jsonl"),
+                    .metrics = -1,
+                    .events = -1 };
     err e = OK;
-    TRY_CLEAN(drop_later_metrics(o->metrics_path, first_step));
+    TRY_CLEAN(drop_later_metrics(o, options->first_step));
     TRY_CLEAN(io_append_open(o->metrics_path, &o->metrics));
     TRY_CLEAN(io_append_open(o->events_path, &o->events));
+    if (options->tensorboard) TRY_CLEAN(tb_open(options, &o->tb));
+    if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
     *out = o;
     return OK;
 cleanup:
@@ -138,10 +156,36 @@ cleanup:
     return e;
 }
 
-err observe_log(observe *o, const observe_step *s) {
+/* What follows from the figures of the step and of those before it. */
+static void complete_step(observe *o, observe_step *s) {
+    int spike = spike_add(&o->losses, s->loss);
+    o->spikes += spike > 0;
+    s->perplexity = exp(s->loss);
+    s->val_ppl = exp(s->val_loss);
+    s->is_spike = spike < 0 ? NAN : spike;
+    s->spike_count = (double)o->spikes;
+    if (o->gpu) nvml_read(o->gpu, s);
+}
+
+static err log_spike(observe *o, const observe_step *s) {
+    json_t *details =
+        json_pack("{s:f, s:f}", "mean", o->losses.mean, "deviation", o->losses.deviation);
+    if (isfinite(s->loss)) json_object_set_new(details, "loss", json_real(s->loss));
+    if (s->windows) {
+        json_object_set_new(details, "from_sequence", json_integer(o->windows));
+        json_object_set_new(details, "to_sequence", json_integer(s->windows));
+    }
+    return observe_event(o, "spike", s->step, details);
+}
+
+err observe_log(observe *o, observe_step *s) {
     str line = { 0 };
+    complete_step(o, s);
     step_as_json(s, &line);
     err e = io_append(o->metrics, o->metrics_path, line.text, line.len);
+    if (!e && o->tb && s->tensorboard) e = tb_step(o->tb, s);
+    if (!e && s->is_spike > 0) e = log_spike(o, s);
+    o->windows = s->windows;
     str_free(&line);
     return e;
 }
@@ -163,10 +207,22 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
     return e;
 }
 
+err observe_text(observe *o, int64_t step, const char *text, size_t n) {
+    json_t *clean = io_json_string(text, n);
+    json_t *details = json_pack("{s:O}", "text", clean);
+    err e = observe_event(o, "sample", step, details);
+    if (!e && o->tb)
+        e = tb_text(o->tb, "sample", step, json_string_value(clean), json_string_length(clean));
+    json_decref(clean);
+    return e;
+}
+
 void observe_close(observe *o) {
     if (!o) return;
     if (o->metrics >= 0) close(o->metrics);
     if (o->events >= 0) close(o->events);
+    tb_close(o->tb);
+    nvml_close(o->gpu);
     free(o->metrics_path);
     free(o->events_path);
     free(o);

@@ -2,7 +2,7 @@
  * line. Depends on util and io.
  *
  *     observe *o = NULL;
- *     TRY(observe_open("runs/a", 0, &o));
+ *     TRY(observe_open(&(observe_options){ .dir = "runs/a" }, &o));
  *     progress *p = progress_new(stdout);
  *     observe_step s = OBSERVE_STEP_NONE;           // every figure "not measured"
  *     s.step = 1;
@@ -18,33 +18,27 @@
 
 #include "util/util.h"
 
-/* ---- one step ----------------------------------------------------------------------------
- * COUNT is an int64_t, FIGURE a double. NaN in an EXTRA figure means "not measured" and leaves the
- * field out; a figure that is ALWAYS there is written as null when it is not finite. */
-/* clang-format off */
-#define OBSERVE_FIELDS(COUNT, FIGURE)                                                             \
-    COUNT(step)                  /* of the run, from 1 */                                         \
-    COUNT(tokens)                /* seen so far, this step included */                            \
-    FIGURE(loss, ALWAYS)         /* mean over the step's targets, nats */                         \
-    FIGURE(grad_norm, ALWAYS)    /* before clipping */                                            \
-    FIGURE(lr, ALWAYS)                                                                            \
-    FIGURE(tok_s, EXTRA)         /* tokens per second */                                            \
-    FIGURE(mfu, EXTRA)           /* of 1; attention counted full */                               \
-    FIGURE(mfu_causal, EXTRA)    /* of 1; attention counted causal */                             \
-    FIGURE(step_s, EXTRA)        /* seconds: the whole step */                                    \
-    FIGURE(data_s, EXTRA)        /* seconds: waiting for data */                                  \
-    FIGURE(comm_s, EXTRA)        /* seconds: waiting for other ranks */                           \
-    FIGURE(epoch, EXTRA)         /* passes over the data so far */                                \
-    FIGURE(batch, EXTRA)         /* sequences in the step */                                      \
-    FIGURE(seq_len, EXTRA)       /* longest document of the step, under a curriculum */           \
-    FIGURE(loss_scale, EXTRA)                                                                     \
-    FIGURE(skipped, EXTRA)       /* 1: the update was skipped for an overflow */                  \
-    FIGURE(clipped, EXTRA)       /* factor the gradient was scaled by */                          \
-    FIGURE(noise_scale, EXTRA)   /* gradient noise scale, tokens */                               \
-    FIGURE(rejected, EXTRA)      /* sequences that the data guard gave weight 0 */                \
-    FIGURE(val_loss, EXTRA)      /* when this step validated */
-/* clang-format on */
+/* ---- metrics ------------------------------------------------------------------------------
+ * metrics.def has a row for each: the members of observe_step, the keys of metrics.jsonl, the names in
+ * every sink and the table of docs/observability.md come from it. */
+typedef enum { METRIC_ALWAYS, METRIC_EXTRA } metric_presence;
+typedef enum { METRIC_COUNT, METRIC_FIGURE, METRIC_EACH } metric_kind;
+typedef struct metric {
+    const char *key, *sink, *unit, *normal, *meaning;
+    metric_kind kind;
+    metric_presence presence;
+    size_t offset; /* in an observe_step; not for METRIC_EACH */
+} metric;
+enum {
+#define COUNT(key, ...)  METRIC_##key,
+#define FIGURE(key, ...) METRIC_##key,
+#define EACH(key, ...)   METRIC_##key,
+#include "observe/metrics.def"
+    METRICS
+};
+extern const metric metric_table[METRICS];
 
+/* ---- one step ---------------------------------------------------------------------------- */
 /* One source of a mixture, or one set to validate on. */
 typedef struct observe_part {
     const char *name; /* borrowed */
@@ -52,38 +46,104 @@ typedef struct observe_part {
     double loss;      /* mean over its targets; NaN: none in this step */
 } observe_part;
 
-#define OBSERVE_COUNT(name)        int64_t name;
-#define OBSERVE_FIGURE(name, when) double name;
+/* Values of which a histogram is kept. */
+typedef struct observe_sample {
+    const char *name;   /* "weights", borrowed as are the values */
+    const float *value; /* [n] */
+    int64_t n;
+} observe_sample;
+
+/* What is measured now and then, because it takes a pass over the parameters. */
+typedef struct observe_detail {
+    int blocks; /* of the model; the arrays have one more element, for what is outside of them */
+    double *grad_norm, *param_norm; /* [blocks + 1] */
+    observe_sample sample[3];       /* weights, gradients, updates */
+} observe_detail;
+
 typedef struct observe_step {
-    OBSERVE_FIELDS(OBSERVE_COUNT, OBSERVE_FIGURE)
+#define COUNT(key, ...)  int64_t key;
+#define FIGURE(key, ...) double key;
+#include "observe/metrics.def"
     /* Where there are several, "sources": { NAME: { "tokens": N, "loss": L }, ... } and
      * "validation": { NAME: L, ... }. Borrowed. */
     const observe_part *sources, *validation;
     int n_sources, n_validation;
+    /* "blocks": { "grad_norm": [...], "param_norm": [...] }, the last of each being what is outside
+     * the blocks; NULL: not measured. Borrowed. */
+    const observe_detail *detail;
+    bool tensorboard; /* the step also goes to TensorBoard */
     /* For the progress line alone. */
     int64_t total_steps; /* 0: not known */
     double eta_s;        /* seconds left; NaN: not known */
 } observe_step;
-#undef OBSERVE_COUNT
-#undef OBSERVE_FIGURE
+
+/* @return NaN where it was not measured. */
+double metric_value(const metric *m, const observe_step *s);
+/* Calls fn for every value of the step that was measured. `item` is the source, set or block of a
+ * METRIC_EACH, else NULL. */
+typedef void (*metric_visitor)(void *ctx, const metric *m, const char *item, double value);
+void metric_visit(const observe_step *s, metric_visitor fn, void *ctx);
+/* Appends the name in sinks, with `item` in place of <...>. */
+void metric_sink_name(const metric *m, const char *item, str *out);
+/* The table of docs/observability.md. */
+void metric_docs(str *out);
 
 /* Counts zero, every figure not measured. */
 observe_step observe_step_none(void);
 #define OBSERVE_STEP_NONE observe_step_none()
 
 /* ---- the run's logs ------------------------------------------------------------------------ */
+typedef struct observe_options {
+    const char *dir;       /* the run folder, which exists */
+    int64_t first_step;    /* the first that will be logged; 0: start from scratch */
+    bool tensorboard;      /* write event files to DIR/tb too */
+    int64_t rotate_bytes;  /* begin a new event file after so many bytes; 0: 64 MiB */
+    const json_t *hparams; /* an object of texts, for TensorBoard; borrowed; may be NULL */
+    bool gpu;              /* read the GPU's state by NVML, where that is installed */
+    int gpu_index;         /* as CUDA counts them */
+    const char *nvml;      /* path of the library; NULL: the system's */
+} observe_options;
 typedef struct observe observe;
-/* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending; the folder must exist. Metrics of
- * steps >= first_step, left by a run that went further than the checkpoint it resumes from, are
- * removed first, and so is a line truncated by a crash. 0 starts metrics.jsonl from scratch. Events are
- * history and stay. */
-err observe_open(const char *dir, int64_t first_step, observe **out) MUST_USE;
-/* Appends one line to metrics.jsonl, whole or not at all as far as readers can see. */
-err observe_log(observe *o, const observe_step *s) MUST_USE;
+/* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending. Metrics of steps >= first_step, left by a
+ * run that went further than the checkpoint it resumes from, are removed first, and so is a line
+ * truncated by a crash. Events are history and stay. */
+err observe_open(const observe_options *options, observe **out) MUST_USE;
+/* Completes the step with what follows from it (perplexities, spikes, the GPU's state), and appends one
+ * line to metrics.jsonl, whole or not at all as far as readers can see. A spike is also an event. */
+err observe_log(observe *o, observe_step *s) MUST_USE;
 /* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
  * @param details an object, consumed; may be NULL. */
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
+/* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
+ * bytes. */
+err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
+
+/* ---- spikes -------------------------------------------------------------------------------
+ * A loss above mean + 3 standard deviations of the SPIKE_WINDOW losses before it, once there are
+ * SPIKE_LEAST of them. A spike enters the window like any other loss. */
+enum { SPIKE_WINDOW = 100, SPIKE_LEAST = 20 };
+typedef struct spike_window {
+    double loss[SPIKE_WINDOW];
+    int64_t seen;
+    double mean, deviation; /* of the window that the last loss was compared with */
+} spike_window;
+/* @return 1: a spike; 0: none; -1: too few losses yet. */
+int spike_add(spike_window *w, double loss);
+
+/* ---- chips --------------------------------------------------------------------------------- */
+/* @return the published dense peak of a chip in FLOP/s, by the name its driver reports; NaN when none is
+ * known. @param dtype "fp32", "tf32", "fp16", "bf16" or "fp8". */
+double chip_peak(const char *name, const char *dtype);
+
+/* ---- NVML ----------------------------------------------------------------------------------
+ * The state of an NVIDIA GPU, from the library that comes with the driver, loaded when it is there. */
+typedef struct nvml nvml;
+/* @param library NULL: the system's. @return NULL when there is none, or no such GPU. */
+nvml *nvml_open(const char *library, int gpu_index);
+/* Fills the step's gpu_* members, with what was read at most a second ago. */
+void nvml_read(nvml *n, observe_step *s);
+void nvml_close(nvml *n); /* takes NULL */
 
 /* ---- the progress line ---------------------------------------------------------------------
  * On a terminal one line rewritten in place, as wide as fits; elsewhere plain lines. Color only

@@ -332,3 +332,86 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     if (o->on_host) host_updates(&r);
     return exec_replay(x, &o->updates, device_updates, &r);
 }
+
+/* ---- what is read of parameters and gradients now and then ------------------------------------- */
+static char *part_of(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
+    const update_range *s = &o->range[t->range];
+    *dt = part == PARAM_GRAD ? DT_F32 : s->b.master_dt;
+    char *data = plan_data(o->p, part == PARAM_GRAD ? s->b.grad : s->b.master);
+    return data + (size_t)(s->at + t->at) * dt_size(*dt);
+}
+
+/* Reads elements [from, from + n) of a parameter as fp32. @param raw a buffer of n floats. */
+static err read_elements(const optimizer *o, const param_slot *t, param_part part, int64_t from,
+                         int64_t n, float *raw, float *to) {
+    dtype dt;
+    char *at = part_of(o, t, part, &dt);
+    TRY(plan_get(o->p, dt == DT_F32 ? to : raw, at + (size_t)from * dt_size(dt),
+                 (size_t)n * dt_size(dt)));
+    if (dt != DT_F32) dt_to_f32(dt, raw, to, n);
+    return OK;
+}
+
+/* The square sum where no kernel reads the type: bf16 master weights. */
+static err host_square_sum(const optimizer *o, const param_slot *t, param_part part, double *sum) {
+    enum { PIECE = 65536 };
+    float *raw = mem_alloc(2 * PIECE * sizeof *raw), *value = raw + PIECE;
+    err e = OK;
+    for (int64_t from = 0; from < t->count && !e; from += PIECE) {
+        int64_t n = MIN(PIECE, t->count - from);
+        e = read_elements(o, t, part, from, n, raw, value);
+        for (int64_t i = 0; i < n && !e; i++)
+            *sum += (double)value[i] * value[i] / (double)t->copies;
+    }
+    free(raw);
+    return e;
+}
+
+/* The square sum over the parameters of one block, on all ranks. */
+static err block_square_sum(const step_run *r, int layer, param_part part, double *square) {
+    const optimizer *o = r->o;
+    float sum[2];
+    double host = 0;
+    op_call none = { .op = OP_ZERO, .out = { r->sum } };
+    run_call(r, &none);
+    for (int i = 0; i < o->ordered; i++) {
+        const param_slot *t = &o->slot[o->order[i]];
+        dtype dt;
+        if (o->range[t->range].b.layer != layer) continue;
+        float *at = (float *)(void *)part_of(o, t, part, &dt);
+        if (dt != DT_F32) {
+            TRY(host_square_sum(o, t, part, &host));
+            continue;
+        }
+        op_call c = sqnorm_call(at, t->count, t->copies, true, &r->sum);
+        run_call(r, &c);
+    }
+    TRY(plan_get(o->p, sum, r->sum.data, sizeof sum));
+    sum[1] += (float)host;
+    plan_put(o->p, r->sum.data, sum, sizeof sum);
+    TRY(sum_over_ranks(r));
+    TRY(plan_get(o->p, sum, r->sum.data, sizeof sum));
+    *square = (double)sum[0] + sum[1];
+    return OK;
+}
+
+err optim_block_norms(optimizer *o, exec *x, param_part part, double *norm) {
+    step_run r = start_step(o, x);
+    int layers = model_conf(o->m)->layers;
+    for (int i = 0; i <= layers; i++) {
+        TRY(block_square_sum(&r, i < layers ? i : -1, part, &norm[i]));
+        norm[i] = sqrt(norm[i]);
+    }
+    return OK;
+}
+
+int64_t optim_param_count(const optimizer *o, int param) {
+    return o->slot[param].range < 0 ? 0 : o->slot[param].count;
+}
+
+err optim_read(const optimizer *o, int param, param_part part, int64_t n, float *to) {
+    float *raw = mem_alloc((size_t)n * sizeof *raw);
+    err e = read_elements(o, &o->slot[param], part, 0, n, raw, to);
+    free(raw);
+    return e;
+}

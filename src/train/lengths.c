@@ -139,13 +139,16 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
 
 static err set_cadence(cfg_amount a, const cfg_scale *s, const char *name, cadence *out) {
     TRY(cfg_amount_resolve(a, s, name, &a));
-    *out = (cadence){ (int64_t)a.value, a.unit == CFG_TOKENS };
+    *out = (cadence){ a.value, a.unit, time_now() + a.value };
     return OK;
 }
 
 static err set_cadences(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
     TRY(set_cadence(c->metrics.log_every, s, "metrics.log_every", &t->every.log));
+    TRY(set_cadence(c->metrics.tensorboard_every, s, "metrics.tensorboard_every",
+                    &t->every.tensorboard));
+    TRY(set_cadence(c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
     TRY(set_cadence(c->validation.every, s, "validation.every", &t->every.validate));
     TRY(set_cadence(c->sample.every, s, "sample.every", &t->every.sample));
     return set_cadence(c->checkpoint.every, s, "checkpoint.every", &t->every.save);
@@ -176,8 +179,22 @@ err trainer_set_lengths(trainer *t) {
     return set_cadences(t, &s);
 }
 
-bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step) {
-    if (c.length <= 0) return false;
-    if (!c.in_tokens) return step % c.length == 0;
-    return tokens / c.length > (tokens - in_step) / c.length;
+static bool is_due(cadence *c, int64_t step, int64_t tokens, int64_t in_step, double now) {
+    int64_t length = (int64_t)c->length;
+    if (c->length <= 0) return false;
+    if (c->unit == CFG_TOKENS) return tokens / length > (tokens - in_step) / length;
+    if (c->unit != CFG_SECONDS) return step % length == 0;
+    if (now < c->next) return false;
+    c->next += c->length * (floor((now - c->next) / c->length) + 1);
+    return true;
+}
+
+due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t in_step,
+                        double now) {
+    return (due_events){ .log = is_due(&every->log, step, tokens, in_step, now),
+                         .tensorboard = is_due(&every->tensorboard, step, tokens, in_step, now),
+                         .detail = is_due(&every->detail, step, tokens, in_step, now),
+                         .validate = is_due(&every->validate, step, tokens, in_step, now),
+                         .sample = is_due(&every->sample, step, tokens, in_step, now),
+                         .save = is_due(&every->save, step, tokens, in_step, now) };
 }

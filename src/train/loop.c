@@ -10,7 +10,9 @@
 
 /* ---- now and then ------------------------------------------------------------------------ */
 static err validate(trainer *t, observe_step *s) {
+    double from = time_now();
     TRY(datasets_validate(t, &t->val_loss));
+    t->eval_s = time_now() - from;
     if (!t->ops->device) trainer_measure_peak(t); /* the machine may have been busy before */
     s->val_loss = t->val_loss;
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
@@ -33,6 +35,7 @@ static bool take_text(void *ctx, const char *text, size_t n) {
 
 static err write_sample(trainer *t) {
     const config *c = t->cfg;
+    double from = time_now();
     str text = { 0 };
     sample_options o = { .tokens = c->sample.tokens,
                          .temperature = c->sample.temperature,
@@ -43,9 +46,9 @@ static err write_sample(trainer *t) {
     if (!e) {
         progress_note(t->show, "step %lld, sample: %s%s", (long long)t->state.step,
                       c->sample.prompt, text.text ? text.text : "");
-        e = observe_event(t->log, "sample", t->state.step,
-                          json_pack("{s:o}", "text", io_json_string(text.text, text.len)));
+        e = observe_text(t->log, t->state.step, text.text, text.len);
     }
+    t->sample_s = time_now() - from;
     str_free(&text);
     return e;
 }
@@ -55,8 +58,8 @@ static err save(trainer *t) {
     if (t->saved == t->state.step) return OK;
     TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, t->run, t->cfg->checkpoint.keep_latest_k));
     t->saved = t->state.step;
-    return observe_event(t->log, "save", t->state.step,
-                         json_pack("{s:f}", "seconds", time_now() - t0));
+    t->ckpt_s = time_now() - t0;
+    return observe_event(t->log, "save", t->state.step, json_pack("{s:f}", "seconds", t->ckpt_s));
 }
 
 /* ---- the loop ----------------------------------------------------------------------------
@@ -64,11 +67,6 @@ static err save(trainer *t) {
  * the next one has been queued. Where something is to be done with a step's weights it is finished
  * first. */
 static bool last_step(const trainer *t) { return t->state.step == t->stop; }
-
-/* Whether an event comes due in the step that has just been finished, the last one queued. */
-static bool is_due(const trainer *t, cadence c) {
-    return cadence_is_due(c, t->state.step, t->state.tokens, trainer_step_tokens(t));
-}
 
 /* A run whose folder was removed under it is saved there once more and ends, rather than train for
  * days into files that have no name. */
@@ -87,6 +85,21 @@ static err check_folder(trainer *t) {
                     (long long)t->state.step);
 }
 
+/* Moves the seconds of what came between this step and the last line into the step. */
+static void take_seconds(double *from, double *to) {
+    if (*from > 0) *to = *from;
+    *from = 0;
+}
+
+static err log_step(trainer *t, observe_step *s) {
+    datasets_measure(t, s);
+    take_seconds(&t->eval_s, &s->eval_s);
+    take_seconds(&t->sample_s, &s->sample_s);
+    take_seconds(&t->ckpt_s, &s->ckpt_s);
+    s->tensorboard = t->last.due.tensorboard;
+    return observe_log(t->log, s);
+}
+
 static err finish(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
@@ -94,13 +107,13 @@ static err finish(trainer *t) {
     TRY(folder_drop_previous(&t->folder));
     int64_t step = t->state.step;
     bool validates = t->n_sets && t->every.validate.length > 0;
-    if (validates && (last_step(t) || is_due(t, t->every.validate))) TRY(validate(t, &s));
-    datasets_measure(t, &s);
-    TRY(observe_log(t->log, &s));
-    if (progress_is_live(t->show) || is_due(t, t->every.log) || last_step(t) || step == 1)
+    if (validates && (last_step(t) || t->last.due.validate)) TRY(validate(t, &s));
+    if (t->last.due.detail) TRY(detail_measure(t, &s));
+    TRY(log_step(t, &s));
+    if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
-    if (is_due(t, t->every.sample)) TRY(write_sample(t));
-    if (is_due(t, t->every.save) && !last_step(t)) TRY(save(t));
+    if (t->last.due.sample) TRY(write_sample(t));
+    if (t->last.due.save && !last_step(t)) TRY(save(t));
     t->since = time_now();
     return OK;
 }
@@ -109,12 +122,9 @@ static bool stopped(const trainer *t) { return t->opt->stop && *t->opt->stop; }
 
 /* Whether the step just queued may stay under way while the next one is queued. */
 static bool may_run_on(const trainer *t) {
-    const cadence events[] = { t->every.validate, t->every.sample, t->every.save };
-    int64_t step = t->state.step + 1, tokens = trainer_step_tokens(t);
-    bool due = step >= t->stop;
-    for (size_t i = 0; i < COUNT_OF(events); i++)
-        due = due || cadence_is_due(events[i], step, t->state.tokens + tokens, tokens);
-    return t->ops->device && !due;
+    const due_events *due = &t->last.due;
+    bool waits = due->detail || due->validate || due->sample || due->save;
+    return t->ops->device && !waits && t->state.step + 1 < t->stop;
 }
 
 static err one_step(trainer *t) {

@@ -1,12 +1,18 @@
-/* What the device can do: the 100% of MFU.
+/* What the device can do: the 100% of MFU where the vendor publishes no figure, as for CPUs.
  *
  * A peak measured once, while another process had the cores, let MFU read 311%. So it is the best of
  * several measurements, taken again with every validation, and never less than what a step achieved. */
 #include "train_internal.h"
 
+#include <math.h>
+
 static double measure(void *ctx) {
     const trainer *t = ctx;
     return ops_peak_flops(t->ops, model_lay(t->m)->dt, t->x.pool);
+}
+
+double trainer_mfu_peak(const trainer *t) {
+    return isnan(t->published) ? t->peak_flops : t->published;
 }
 
 void trainer_measure_peak(trainer *t) {

@@ -1,6 +1,7 @@
 /* The summary printed before the first step, and RUN/programs. */
 #include "train_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -101,6 +102,9 @@ void trainer_describe(const trainer *t) {
     batch_lines(t);
     line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
          pool_size(t->x.pool));
+    line("MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
+         isnan(t->published) ? "measured: no peak is published for this device"
+                             : "the published peak of this device");
     memory_line(t->p);
     offset_line(t);
     if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);

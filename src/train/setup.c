@@ -57,7 +57,21 @@ static err build(trainer *t) {
     return OK;
 }
 
+/* What the vendor of the device states that it can do; NaN for a CPU. */
+static double published_peak(const trainer *t) {
+    ops_gpu_info gpu;
+    if (!t->ops->device) return NAN;
+    err e = ops_cuda_describe((int)t->cfg->device.index, &gpu);
+    dtype dt = model_lay(t->m)->dt;
+    double peak =
+        e ? NAN
+          : chip_peak(gpu.name, dt == DT_F32 && t->cfg->precision.tf32 ? "tf32" : dt_name(dt));
+    err_free(e);
+    return peak;
+}
+
 static err begin(trainer *t) {
+    t->published = published_peak(t);
     t->state.bytes = datasets_are_bytes(t);
     t->state.tokenizer = datasets_tokenizer_hash(t);
     if (t->new_optimizer) t->state.updates = 0;
@@ -89,7 +103,13 @@ err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
-    TRY(observe_open(t->dir, t->state.step ? t->state.step + 1 : 0, &t->log));
+    observe_options o = { .dir = t->dir,
+                          .first_step = t->state.step ? t->state.step + 1 : 0,
+                          .tensorboard = t->every.tensorboard.length > 0,
+                          .hparams = json_object_get(t->run, "options"),
+                          .gpu = t->ops->device != NULL,
+                          .gpu_index = (int)t->cfg->device.index };
+    TRY(observe_open(&o, &t->log));
     if (t->saved < 0) return OK;
     json_t *details = NULL;
     if (t->changes.len)
@@ -116,6 +136,7 @@ void trainer_free(trainer *t) {
     free(t->pending.row_valid);
     comm_free(t->x.comm);
     pool_free(t->x.pool);
+    detail_free(t);
     json_decref(t->run);
     str_free(&t->changes);
     folder_close(&t->folder);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 /* ---- microbatches ------------------------------------------------------------------------ */
 static err read_pending_losses(trainer *t) {
@@ -38,11 +39,14 @@ static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     return OK;
 }
 
-static err microbatch(trainer *t, const data_batch *b) {
+static err microbatch(trainer *t, const data_batch *b, queued_step *q) {
     model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, t->rows * t->seq };
     t->x.step.loss_grad = (float)(1 / (double)MAX(b->valid, 1));
+    double from = time_now();
     model_set_batch(t->m, t->p, 0, &batch);
-    return exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches);
+    TRY(exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches));
+    q->compute_s += time_now() - from;
+    return OK;
 }
 
 /* ---- a step ------------------------------------------------------------------------------ */
@@ -68,7 +72,9 @@ static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
 
 static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
     TRY(next_batch(t, b, step, q));
-    return microbatch(t, b);
+    if (t->cfg->training.seq_curriculum_start > 0)
+        for (int64_t i = 0; i < t->rows * t->seq; i++) q->longest = MAX(q->longest, b->pos[i] + 1);
+    return microbatch(t, b, q);
 }
 
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
@@ -109,7 +115,12 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     q.valid = b.valid;
     q.micros = b.microbatches;
     q.lr = rate_of(t, step, before, q.micros * t->rows * t->seq);
+    int64_t tokens = q.micros * t->rows * t->seq;
+    q.due = cadences_due(&t->every, step + 1, before + tokens, tokens, time_now());
+    if (q.due.detail) TRY(detail_before_update(t));
+    double from = time_now();
     TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
+    q.optim_s = time_now() - from;
     q.windows = b.consumed;
     q.loss_sum = t->last.loss_sum;
     q.state = t->last.state;
@@ -119,23 +130,39 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     return OK;
 }
 
+static void measure_speed(trainer *t, double tokens, observe_step *s) {
+    const queued_step *q = &t->last;
+    double full = model_flops(&t->mc, t->seq, false), causal = model_flops(&t->mc, t->seq, true);
+    s->data_s = q->data_s;
+    if (!t->ops->device) s->compute_s = q->compute_s, s->optim_s = q->optim_s;
+    s->tok_s = tokens / s->step_s;
+    s->samples_s = s->tok_s / (double)t->seq;
+    trainer_raise_peak(t, s->tok_s * causal);
+    double peak = trainer_mfu_peak(t);
+    s->mfu = s->tok_s * full / peak;
+    s->mfu_causal = s->tok_s * causal / peak;
+    s->mfu_6n = s->tok_s * model_flops(&t->mc, 0, false) / peak;
+    s->peak_share = s->tok_s * causal / t->peak_flops;
+    s->host_mem = (double)mem_peak();
+    s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));
+}
+
 static void measure(trainer *t, const step_state *now, observe_step *s) {
     const queued_step *q = &t->last;
     double seconds = time_now() - t->since, tokens = (double)trainer_step_tokens(t);
     t->average_s = t->average_s > 0 ? 0.9 * t->average_s + 0.1 * seconds : seconds;
     s->step = t->state.step;
     s->tokens = t->state.tokens;
+    s->windows = t->state.windows;
+    s->time = (int64_t)time(NULL);
     s->loss = q->loss_sum / (double)MAX(q->valid, 1);
     s->grad_norm = now->norm;
     s->lr = q->lr;
     s->step_s = seconds;
-    s->data_s = q->data_s;
-    s->tok_s = tokens / seconds;
-    trainer_raise_peak(t, s->tok_s * model_flops(&t->mc, t->seq, true));
-    s->mfu = s->tok_s * model_flops(&t->mc, t->seq, false) / t->peak_flops;
-    s->mfu_causal = s->tok_s * model_flops(&t->mc, t->seq, true) / t->peak_flops;
+    measure_speed(t, tokens, s);
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
     s->batch = (double)(q->micros * t->rows);
+    if (q->longest) s->seq_len = (double)q->longest;
     if (t->cfg->data.guard) s->rejected = (double)q->rejected;
     s->total_steps = t->stop;
     s->eta_s = t->average_s * (double)(t->stop - t->state.step);

@@ -4,15 +4,21 @@
 #include "io/io.h"
 #include "train/train.h"
 
-/* The time between two events, in steps or tokens. Those given in tokens come due in the step that
- * completes them, however many tokens a step has. */
+/* The interval between two events, in steps, tokens or seconds. Those given in tokens come due in the
+ * step that completes them, however many tokens a step has; those in seconds in the first step that is
+ * queued after them. */
 typedef struct cadence {
-    int64_t length; /* 0: never */
-    bool in_tokens;
+    double length; /* whole steps or tokens, or seconds; 0: never */
+    cfg_unit unit;
+    double next; /* in seconds: the time_now at which it is due */
 } cadence;
 typedef struct cadences {
-    cadence log, validate, sample, save;
+    cadence log, tensorboard, detail, validate, sample, save;
 } cadences;
+/* What comes due in a step: decided once, when it is queued, since the clock runs on. */
+typedef struct due_events {
+    bool log, tensorboard, detail, validate, sample, save;
+} due_events;
 
 /* The folder of a run: see folder.c. */
 typedef struct folder_id {
@@ -50,9 +56,12 @@ typedef struct pending_losses {
 /* A step that is queued: what the host knew when it queued it, and what it reads later. */
 typedef struct queued_step {
     bool open;
+    due_events due;
     op_ticket state; /* the step state after it */
-    double lr, data_s, loss_sum;
+    double lr, loss_sum;
+    double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
     int64_t valid, micros, windows, rejected;
+    int64_t longest;        /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
@@ -109,11 +118,15 @@ typedef struct trainer {
     bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
-    double peak_flops;  /* the most this device can do in the run's type, as measured; MFU's 100% */
+    double peak_flops;  /* the most this device can do in the run's type, as measured */
+    double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
     observe *log;
     progress *show;
     double val_loss;
+    double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
+    observe_detail detail;           /* arrays owned, NULL until the first */
+    float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
 /* setup.c: everything up to the first step. */
@@ -161,9 +174,9 @@ err resume_compare(trainer *t) MUST_USE;
 err trainer_set_batch(trainer *t) MUST_USE;
 /* After datasets_open: epochs are counted in the data's tokens. Reads where t->state stands. */
 err trainer_set_lengths(trainer *t) MUST_USE;
-/* @return whether `c` comes due in the step that ends after `step` steps and `tokens` tokens, of
- * which it had `in_step` itself. */
-bool cadence_is_due(cadence c, int64_t step, int64_t tokens, int64_t in_step);
+/* @return what comes due in the step that ends after `step` steps and `tokens` tokens, of which it had
+ * `in_step` itself, and is queued at the time `now`. To be asked once per step. */
+due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t in_step, double now);
 /* datasets.c: the run's data. */
 err datasets_open(trainer *t) MUST_USE;
 int64_t datasets_tokens(const run_source *list, int n);
@@ -204,6 +217,14 @@ void trainer_measure_peak(trainer *t);
 double peak_after(double peak, double achieved, double (*measure)(void *ctx), void *ctx);
 /* Raises the peak to what a step shows. @param achieved floating point operations per second. */
 void trainer_raise_peak(trainer *t, double achieved);
+/* @return what 100% of MFU is. */
+double trainer_mfu_peak(const trainer *t);
+/* detail.c: metrics that take a pass over the parameters. */
+/* Between the last microbatch and the update of a step that is to be measured. */
+err detail_before_update(trainer *t) MUST_USE;
+/* After that step, before the next begins. */
+err detail_measure(trainer *t, observe_step *s) MUST_USE;
+void detail_free(trainer *t);
 /* report.c: the summary printed before the first step. */
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */

@@ -104,11 +104,14 @@ static void amounts(void **state) {
         const char *text;
         double value;
         cfg_unit unit;
-    } good[] = { { "1000", 1000, CFG_STEPS },       { "1e3 steps", 1000, CFG_STEPS },
-                 { "2e9 tokens", 2e9, CFG_TOKENS }, { "300M tokens", 3e8, CFG_TOKENS },
-                 { "1.5 epochs", 1.5, CFG_EPOCHS }, { "1.5epochs", 1.5, CFG_EPOCHS },
-                 { "1 epoch", 1, CFG_EPOCHS },      { "10%", 10, CFG_PERCENT },
-                 { "2.5 %", 2.5, CFG_PERCENT },     { "0", 0, CFG_STEPS } };
+    } good[] = { { "1000", 1000, CFG_STEPS },        { "1e3 steps", 1000, CFG_STEPS },
+                 { "2e9 tokens", 2e9, CFG_TOKENS },  { "300M tokens", 3e8, CFG_TOKENS },
+                 { "1.5 epochs", 1.5, CFG_EPOCHS },  { "1.5epochs", 1.5, CFG_EPOCHS },
+                 { "1 epoch", 1, CFG_EPOCHS },       { "10%", 10, CFG_PERCENT },
+                 { "2.5 %", 2.5, CFG_PERCENT },      { "0", 0, CFG_STEPS },
+                 { "30m", 1800, CFG_SECONDS },       { "1h", 3600, CFG_SECONDS },
+                 { "1.5 hours", 5400, CFG_SECONDS }, { "90 s", 90, CFG_SECONDS },
+                 { "2 days", 172800, CFG_SECONDS },  { "0.5s", 0.5, CFG_SECONDS } };
     for (size_t i = 0; i < COUNT_OF(good); i++) {
         assert_ok(config_set(c, "validation.every", good[i].text));
         assert_true(c->validation.every.value == good[i].value);
@@ -118,6 +121,24 @@ static void amounts(void **state) {
     for (size_t i = 0; i < COUNT_OF(bad); i++)
         assert_error(config_set(c, "validation.every", bad[i]), "expected steps, tokens");
     assert_error(config_set(c, "training.steps", "10%"), "expected steps, tokens or epochs");
+    assert_error(config_set(c, "training.steps", "1h"), "expected steps, tokens or epochs");
+    assert_error(config_set(c, "lr_scheduler.warmup", "1h"), "expected steps, tokens");
+}
+
+/* What is printed reads back to the same interval. */
+static void times_are_printed_in_their_largest_unit(void **state) {
+    static const char *const texts[][2] = { { "3600 s", "1h" },   { "90m", "90m" }, { "48h", "2d" },
+                                            { "0.5s", "0.5s" },   { "90s", "90s" }, { "0s", "0s" },
+                                            { "1.5 days", "36h" } };
+    config *c = *state;
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        str out = { 0 };
+        assert_ok(config_set(c, "checkpoint.every", texts[i][0]));
+        for (int k = 0; k < config_option_count(); k++)
+            if (!strcmp(config_option_name(k), "checkpoint.every")) config_option_text(c, k, &out);
+        assert_string_equal(out.text, texts[i][1]);
+        str_free(&out);
+    }
 }
 
 static void check_length(const char *text, cfg_scale s, double value, cfg_unit unit) {
@@ -362,6 +383,7 @@ int main(void) {
         T(ranges),
         T(switches_and_choices),
         T(amounts),
+        T(times_are_printed_in_their_largest_unit),
         T(lengths_become_steps_or_tokens),
         T(batch_sizes_are_sequences_or_tokens),
         T(yaml_sets_values),

@@ -26,13 +26,16 @@ static void log_steps(observe *o, int first, int last) {
 
 #define LINE(n, loss, rest)                                                                        \
     "{\"step\":" n ",\"tokens\":" n "0,\"loss\":" loss ",\"grad_norm\":" rest "}\n"
-#define LINE1 LINE("1", "1.5", "1,\"lr\":0.001")
-#define LINE2 LINE("2", "2.5", "null,\"lr\":0.001")
-#define LINE3 LINE("3", "3.5", "1,\"lr\":0.001,\"val_loss\":7")
+#define LINE1 LINE("1", "1.5", "1,\"lr\":0.001,\"perplexity\":4.48168907,\"spike_count\":0")
+#define LINE2 LINE("2", "2.5", "null,\"lr\":0.001,\"perplexity\":12.182494,\"spike_count\":0")
+#define LINE3                                                                                      \
+    LINE("3", "3.5",                                                                               \
+         "1,\"lr\":0.001,\"perplexity\":33.115452,\"spike_count\":0,\"val_loss\":7,"               \
+         "\"val_ppl\":1096.63316")
 
 static void steps_are_lines(void **state) {
     observe *o = NULL;
-    assert_ok(observe_open(*state, 0, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
     log_steps(o, 1, 3);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3); /* at once, before closing */
     observe_close(o);
@@ -41,7 +44,7 @@ static void steps_are_lines(void **state) {
 static void resume_takes_out_later_steps(void **state) {
     observe *o = NULL;
     char path[128];
-    assert_ok(observe_open(*state, 0, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
     log_steps(o, 1, 3);
     observe_close(o);
     snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
@@ -49,15 +52,15 @@ static void resume_takes_out_later_steps(void **state) {
     assert_ok(io_append_open(path, &fd));
     assert_ok(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* cut short by a crash */
     fclose(fdopen(fd, "a"));
-    assert_ok(observe_open(*state, 4, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 4 }, &o));
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
-    assert_ok(observe_open(*state, 2, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 2 }, &o));
     assert_holds(*state, "metrics.jsonl", LINE1);
     log_steps(o, 2, 3);
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
-    assert_ok(observe_open(*state, 0, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", "");
 }
@@ -68,7 +71,7 @@ static void resume_after_a_missing_newline(void **state) {
     char path[128];
     snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
     assert_ok(io_write(path, LINE1 "{\"step\":2}", strlen(LINE1) + 10));
-    assert_ok(observe_open(*state, 3, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 3 }, &o));
     log_steps(o, 3, 3);
     observe_close(o);
     assert_holds(*state, "metrics.jsonl", LINE1 LINE3);
@@ -77,10 +80,10 @@ static void resume_after_a_missing_newline(void **state) {
 static void events_stay(void **state) {
     observe *o = NULL;
     char path[128], *text = NULL;
-    assert_ok(observe_open(*state, 0, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
     assert_ok(observe_event(o, "saved", 5, json_pack("{s:s}", "path", "x")));
     observe_close(o);
-    assert_ok(observe_open(*state, 1, &o));
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 1 }, &o));
     assert_ok(observe_event(o, "resumed", 1, NULL));
     observe_close(o);
     snprintf(path, sizeof path, "%s/events.jsonl", (char *)*state);
@@ -92,7 +95,7 @@ static void events_stay(void **state) {
 
 static void missing_folder_is_an_error(void **state) {
     observe *o = NULL;
-    err e = observe_open("/nonexistent/run", 0, &o);
+    err e = observe_open(&(observe_options){ .dir = "/nonexistent/run" }, &o);
     assert_non_null(e);
     assert_non_null(strstr(err_message(e), "/nonexistent/run/metrics.jsonl"));
     err_free(e);

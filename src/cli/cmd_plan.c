@@ -1,0 +1,110 @@
+/* ingot plan: what a run needs, before it runs. */
+#include "cli/plan_common.h"
+
+#include <math.h>
+#include <string.h>
+
+static const cli_arg args[] = {
+    { "compute", ARG_TEXT, offsetof(plan_args, compute), "FLOPS",
+      "training compute in floating point operations, such as 6.3e23" },
+    { "params", ARG_TEXT, offsetof(plan_args, params), "N", "parameters, such as 70B" },
+    { "tokens", ARG_TEXT, offsetof(plan_args, tokens), "N", "training tokens, such as 1.5T" },
+    { "loss", ARG_TEXT, offsetof(plan_args, loss), "NATS", "the loss to reach, per token" },
+    { "unique-tokens", ARG_TEXT, offsetof(plan_args, unique_tokens), "N",
+      "tokens there are; more are repeats, which count less (default: no limit)" },
+    { "inference-tokens", ARG_TEXT, offsetof(plan_args, inference_tokens), "N",
+      "tokens the model will process once trained: finds the cheapest model over its life" },
+    { "law", ARG_TEXT, offsetof(plan_args, law), "NAME",
+      "scaling law (default: all in the table; refit where one is needed)" },
+    { "gpu", ARG_TEXT, offsetof(plan_args, gpu), "NAME",
+      "accelerator of the catalogue: adds time and cost" },
+    { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N", "how many of them (default 1)" },
+    { "dtype", ARG_TEXT, offsetof(plan_args, dtype), "NAME",
+      "whose peak counts: bf16, fp8, ... (default bf16; fp16 where there is none)" },
+    { "mfu", ARG_TEXT, offsetof(plan_args, mfu), "FRACTION",
+      "share of the peak that is reached (default 0.45)" },
+    { "provider", ARG_TEXT, offsetof(plan_args, provider), "NAME",
+      "aws, gcp, azure or lambda (default: all)" },
+    { "catalogue", ARG_TEXT, offsetof(plan_args, catalogue), "FILE",
+      "YAML file read over the built-in catalogue" },
+    { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
+};
+const cli_spec cmd_plan_spec = { "plan", "[options]", args, (int)COUNT_OF(args), 0 };
+
+static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware };
+const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
+
+/* ---- values ---------------------------------------------------------------------------------- */
+err plan_quantity(const char *name, const char *text, double *out) {
+    *out = NAN;
+    if (!text || number_parse_real(text, out)) return OK;
+    return err_hint(ERR_USAGE("--%s: \"%.60s\" is not a number", name, text),
+                    "write it like 7B, 1.5T, 2500000 or 6.3e23");
+}
+
+static char *ring(void) {
+    enum { SLOTS = 8, BYTES = 40 };
+    static _Thread_local char slot[SLOTS][BYTES];
+    static _Thread_local int next;
+    return slot[next++ % SLOTS];
+}
+
+const char *show_count(double v) {
+    static const char *const units[] = { "", "k", "M", "B", "T" };
+    char *out = ring();
+    int u = 0;
+    while (u < 4 && fabs(v) >= 999.5) {
+        v /= 1000;
+        u++;
+    }
+    if (fabs(v) >= 99999)
+        snprintf(out, 40, "%.3g%s", v, units[u]);
+    else
+        snprintf(out, 40, "%.*f%s", fabs(v) < 10 ? 2 : fabs(v) < 100, v, units[u]);
+    return out;
+}
+
+const char *show_flops(double v) {
+    char *out = ring(), *e;
+    snprintf(out, 40, "%.2e", v);
+    if ((e = strchr(out, 'e')) && e[1] == '+') memmove(e + 1, e + 2, strlen(e + 2) + 1);
+    return out;
+}
+
+const char *show_whole(double v) {
+    char digits[40], *out = ring();
+    snprintf(digits, sizeof digits, "%.0f", v);
+    size_t n = strlen(digits), at = 0;
+    for (size_t i = 0; i < n && at < 38; i++) {
+        if (i && (n - i) % 3 == 0 && digits[i - 1] != '-') out[at++] = ',';
+        out[at++] = digits[i];
+    }
+    out[at] = '\0';
+    return out;
+}
+
+const char *show_rounded(double v) {
+    double unit = pow(10, floor(log10(fabs(v))) - 2);
+    if (v != 0 && isfinite(v) && fabs(v) >= 100) return show_whole(round(v / unit) * unit);
+    char *out = ring();
+    snprintf(out, 40, "%.3g", v);
+    return out;
+}
+
+json_t *plan_json_number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+void plan_print_json(json_t *doc) {
+    json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
+    printf("\n");
+    json_decref(doc);
+}
+
+/* ---- the command ----------------------------------------------------------------------------- */
+err cmd_plan(int argc, char **argv) {
+    for (int i = 0; argc > 1 && i < plan_family.n; i++)
+        if (strcmp(plan_family.members[i]->spec.command + strlen("plan "), argv[1]) == 0)
+            return cli_run_family(&plan_family, argc, argv);
+    plan_args a = { 0 };
+    TRY(cli_parse(&cmd_plan_spec, argc - 1, argv + 1, &a, NULL));
+    return plan_report_laws(&a);
+}

@@ -1,0 +1,49 @@
+/* What the files of `ingot plan` share: its options, numbers as its tables show them. */
+#ifndef INGOT_CLI_PLAN_COMMON_H
+#define INGOT_CLI_PLAN_COMMON_H
+
+#include <jansson.h>
+
+#include "cli/cli.h"
+#include "planning/planning.h"
+
+/* Quantities are texts here, so that each can complain about its own range. */
+typedef struct plan_args {
+    const char *compute, *params, *tokens, *loss, *unique_tokens, *inference_tokens, *law;
+    const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
+    bool json;
+} plan_args;
+
+/* A quantity as an option gives it; NaN where the option is not there. */
+err plan_quantity(const char *name, const char *text, double *out) MUST_USE;
+
+/* Numbers in tables, written into a buffer of the function's own ring: up to eight may be in use. */
+const char *show_count(double v);   /* "70B", "1.43T" */
+const char *show_flops(double v);   /* "6.3e23" */
+const char *show_whole(double v);   /* "166,192" */
+const char *show_rounded(double v); /* three digits: "3,640", "0.012" */
+
+/* Prints a JSON document and frees it. */
+void plan_print_json(json_t *doc);
+json_t *plan_json_number(double v); /* null where it is not finite */
+
+/* plan_law.c: compute, parameters, tokens and loss by the scaling laws. */
+err plan_report_laws(const plan_args *a) MUST_USE;
+
+/* plan_cost.c: what it runs on, as --gpu and its companions describe it. */
+typedef struct plan_machine {
+    hardware catalogue;
+    const accelerator *gpu; /* NULL: no --gpu */
+    bool gpus_given;
+    double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
+    const char *dtype, *provider; /* provider NULL: all */
+} plan_machine;
+err plan_machine_open(const plan_args *a, plan_machine *out) MUST_USE;
+void plan_machine_close(plan_machine *m);
+json_t *plan_cost_json(const plan_machine *m, double flops);
+/* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
+void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
+
+extern const cli_subcommand plan_fit, plan_hardware;
+
+#endif

@@ -1,0 +1,121 @@
+/* ingot plan --compute, --params, --tokens, --loss: what the scaling laws make of it. */
+#include "cli/plan_common.h"
+
+#include <math.h>
+
+typedef struct law_query {
+    scaling_query q;
+    double inference;
+    const scaling_law *chosen; /* of --law, else the default */
+    bool all;                  /* no --law: every law has a row */
+} law_query;
+
+static err read_query(const plan_args *a, law_query *out) {
+    law_query l = { .q.unique = INFINITY, .chosen = law_default(), .all = !a->law };
+    TRY(plan_quantity("compute", a->compute, &l.q.compute));
+    TRY(plan_quantity("params", a->params, &l.q.params));
+    TRY(plan_quantity("tokens", a->tokens, &l.q.tokens));
+    TRY(plan_quantity("loss", a->loss, &l.q.loss));
+    TRY(plan_quantity("inference-tokens", a->inference_tokens, &l.inference));
+    if (a->unique_tokens) TRY(plan_quantity("unique-tokens", a->unique_tokens, &l.q.unique));
+    if (a->law) TRY(law_find(a->law, &l.chosen));
+    *out = l;
+    return OK;
+}
+
+/* How the tokens compare with the law's own optimum for so many parameters. */
+static double times_optimal(const scaling_law *l, const scaling_point *p) {
+    scaling_point best;
+    err e = law_solve(l, &(scaling_query){ NAN, p->params, NAN, NAN, INFINITY }, &best);
+    double ratio = e ? NAN : p->tokens / best.tokens;
+    err_free(e);
+    return ratio;
+}
+
+static json_t *point_json(const scaling_law *l, const scaling_point *p) {
+    return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "law", l->name, "source",
+                     l->source, "compute", plan_json_number(p->compute), "pf_days",
+                     plan_json_number(p->compute / PF_DAY), "params", plan_json_number(p->params),
+                     "tokens", plan_json_number(p->tokens), "effective_tokens",
+                     plan_json_number(p->effective_tokens), "tokens_per_param",
+                     plan_json_number(p->tokens / p->params), "loss", plan_json_number(p->loss),
+                     "times_optimal_tokens", plan_json_number(times_optimal(l, p)));
+}
+
+static void print_row(const scaling_law *l, const scaling_point *p, bool marked) {
+    printf("%c %-13s %10s %10s %10.1f %12s %8s %8.3f %9.2fx\n", marked ? '*' : ' ', l->name,
+           show_count(p->params), show_count(p->tokens), p->tokens / p->params,
+           show_flops(p->compute), show_rounded(p->compute / PF_DAY), p->loss, times_optimal(l, p));
+}
+
+/* A law that cannot reach the loss has no row. */
+static void report_rows(const law_query *l, json_t *list) {
+    if (!list)
+        printf("  %-13s %10s %10s %10s %12s %8s %8s %10s\n", "law", "parameters", "tokens",
+               "per param", "FLOPs", "PF-days", "loss", "of optimum");
+    for (int i = 0; i < law_count(); i++) {
+        const scaling_law *law = law_at(i);
+        scaling_point p;
+        if (!l->all && law != l->chosen) continue;
+        err e = law_solve(law, &l->q, &p);
+        if (e) {
+            if (!list) printf("  %-13s %s\n", law->name, err_message(e));
+            err_free(e);
+            continue;
+        }
+        if (list)
+            json_array_append_new(list, point_json(law, &p));
+        else
+            print_row(law, &p, law == l->chosen);
+    }
+}
+
+static err report_lifetime(const law_query *l, const scaling_point *trained, json_t *doc) {
+    scaling_point p;
+    TRY(law_solve_lifetime(l->chosen, trained->loss, l->q.unique, l->inference, &p));
+    double first = trained->compute + 2 * trained->params * l->inference;
+    double best = p.compute + 2 * p.params * l->inference;
+    if (doc) {
+        json_t *o = point_json(l->chosen, &p);
+        json_object_set_new(o, "inference_tokens", plan_json_number(l->inference));
+        json_object_set_new(o, "lifetime_compute", plan_json_number(best));
+        json_object_set_new(doc, "lifetime", o);
+        return OK;
+    }
+    printf("\nWith %s tokens of inference at 2 N operations each, the same loss costs\n"
+           "  %12s over the life of the model above\n"
+           "  %12s with %s parameters trained on %s tokens (%.0f per parameter)\n",
+           show_count(l->inference), show_flops(first), show_flops(best), show_count(p.params),
+           show_count(p.tokens), p.tokens / p.params);
+    return OK;
+}
+
+static void print_repeats(const law_query *l, const scaling_point *p) {
+    if (!(p->tokens > l->q.unique)) return;
+    printf(
+        "\n%.1f epochs over %s unique tokens are worth %s fresh ones (Muennighoff et al. 2023).\n",
+        p->tokens / l->q.unique, show_count(l->q.unique), show_count(p->effective_tokens));
+}
+
+err plan_report_laws(const plan_args *a) {
+    law_query l;
+    scaling_point chosen;
+    plan_machine m;
+    TRY(read_query(a, &l));
+    TRY(law_solve(l.chosen, &l.q, &chosen));
+    TRY(plan_machine_open(a, &m));
+    json_t *list = a->json ? json_array() : NULL, *doc = NULL;
+    err e = OK;
+    report_rows(&l, list);
+    if (list) doc = json_pack("{s:s, s:o}", "chosen", l.chosen->name, "laws", list);
+    if (!a->json) print_repeats(&l, &chosen);
+    if (!e && !isnan(l.inference)) e = report_lifetime(&l, &chosen, doc);
+    if (!e) plan_report_cost(&m, &chosen, doc);
+    if (!e && !a->json) printf("\n* %s: %s.\n", l.chosen->title, l.chosen->source);
+    if (e || !a->json)
+        json_decref(doc);
+    else
+        plan_print_json(doc);
+    plan_machine_close(&m);
+    return e;
+}

@@ -1,0 +1,88 @@
+/* The registry of metrics, and what is done alike for all of them. */
+#include <string.h>
+
+#include "observe/observe.h"
+
+const metric metric_table[METRICS] = {
+#define ROW(key_, kind_, presence_, sink_, unit_, normal_, meaning_, offset_)                      \
+    [METRIC_##key_] = { .key = #key_,                                                              \
+                        .sink = sink_,                                                             \
+                        .unit = unit_,                                                             \
+                        .normal = normal_,                                                         \
+                        .meaning = meaning_,                                                       \
+                        .kind = kind_,                                                             \
+                        .presence = presence_,                                                     \
+                        .offset = offset_ },
+#define COUNT(key, presence, sink, unit, normal, meaning)                                          \
+    ROW(key, METRIC_COUNT, METRIC_##presence, sink, unit, normal, meaning,                         \
+        offsetof(observe_step, key))
+#define FIGURE(key, presence, sink, unit, normal, meaning)                                         \
+    ROW(key, METRIC_FIGURE, METRIC_##presence, sink, unit, normal, meaning,                        \
+        offsetof(observe_step, key))
+#define EACH(key, sink, unit, normal, meaning)                                                     \
+    ROW(key, METRIC_EACH, METRIC_EXTRA, sink, unit, normal, meaning, 0)
+#include "observe/metrics.def"
+#undef ROW
+};
+
+observe_step observe_step_none(void) {
+    observe_step s = { .eta_s = NAN };
+    for (int i = 0; i < METRICS; i++)
+        if (metric_table[i].kind == METRIC_FIGURE)
+            *(double *)((char *)&s + metric_table[i].offset) = NAN;
+    return s;
+}
+
+double metric_value(const metric *m, const observe_step *s) {
+    const char *at = (const char *)s + m->offset;
+    if (m->kind == METRIC_FIGURE) return *(const double *)at;
+    if (m->kind == METRIC_EACH) return NAN;
+    int64_t count = *(const int64_t *)at;
+    return count || m->presence == METRIC_ALWAYS ? (double)count : NAN;
+}
+
+static void visit_one(metric_visitor fn, void *ctx, int which, const char *item, double v) {
+    if (isfinite(v)) fn(ctx, &metric_table[which], item, v);
+}
+
+static void visit_blocks(const observe_detail *d, metric_visitor fn, void *ctx) {
+    for (int i = 0; i <= d->blocks; i++) {
+        char item[16] = "other";
+        if (i < d->blocks) snprintf(item, sizeof item, "%d", i);
+        visit_one(fn, ctx, METRIC_block_grad_norm, item, d->grad_norm[i]);
+        visit_one(fn, ctx, METRIC_block_param_norm, item, d->param_norm[i]);
+    }
+}
+
+void metric_visit(const observe_step *s, metric_visitor fn, void *ctx) {
+    for (int i = 0; i < METRICS; i++)
+        visit_one(fn, ctx, i, NULL, metric_value(&metric_table[i], s));
+    for (int i = 0; i < s->n_sources; i++) {
+        visit_one(fn, ctx, METRIC_source_loss, s->sources[i].name, s->sources[i].loss);
+        visit_one(fn, ctx, METRIC_source_tokens, s->sources[i].name, (double)s->sources[i].tokens);
+    }
+    for (int i = 0; i < s->n_validation; i++) {
+        const observe_part *p = &s->validation[i];
+        visit_one(fn, ctx, METRIC_set_loss, p->name, p->loss);
+        visit_one(fn, ctx, METRIC_set_ppl, p->name, exp(p->loss));
+    }
+    if (s->detail) visit_blocks(s->detail, fn, ctx);
+}
+
+void metric_sink_name(const metric *m, const char *item, str *out) {
+    const char *open = strchr(m->sink, '<');
+    if (!open || !item) {
+        str_add(out, "%s", m->sink);
+        return;
+    }
+    str_add(out, "%.*s%s%s", (int)(open - m->sink), m->sink, item, strchr(open, '>') + 1);
+}
+
+void metric_docs(str *out) {
+    str_add(out, "| key | name in sinks | unit | normal | meaning |\n|---|---|---|---|---|\n");
+    for (int i = 0; i < METRICS; i++) {
+        const metric *m = &metric_table[i];
+        str_add(out, "| `%s` | %s%s%s | %s | %s | %s |\n", m->key, *m->sink ? "`" : "", m->sink,
+                *m->sink ? "`" : "", m->unit, m->normal, m->meaning);
+    }
+}

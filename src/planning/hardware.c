@@ -1,0 +1,280 @@
+/* The catalogue of hardware and prices. */
+#include "planning/planning.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+extern const char hardware_text[]; /* configs/hardware.yaml, embedded by the build */
+extern const size_t hardware_text_size;
+
+static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
+const char *peak_name(peak_kind k) { return peak_names[k]; }
+
+/* ---- entries ---------------------------------------------------------------------------------- */
+/* Where an entry stands, for messages: "hardware.yaml: accelerators[3]". */
+static err read_number(const json_t *o, const char *where, const char *key, double scale,
+                       double *out) {
+    TRY(io_json_real(o, where, key, out));
+    if (*out > 0 && *out < 1e12) {
+        *out *= scale;
+        return OK;
+    }
+    return err_hint(ERR("%s: %s: expected a number above 0; got %g", where, key, *out),
+                    "`ingot plan hardware` shows the units");
+}
+
+static err read_peaks(const json_t *o, const char *where, accelerator *a) {
+    json_t *peaks = NULL, *value;
+    const char *key;
+    TRY(io_json_object(o, where, "tflops", &peaks));
+    for (int k = 0; k < PEAKS; k++) a->peak[k] = NAN;
+    json_object_foreach(peaks, key, value) {
+        int k = 0;
+        while (k < PEAKS && strcmp(peak_names[k], key) != 0) k++;
+        if (k == PEAKS)
+            return err_hint(ERR("%s: tflops: unknown type \"%.20s\"", where, key),
+                            "fp32, tf32, fp16, bf16 or fp8");
+        TRY(read_number(peaks, where, key, 1e12, &a->peak[k]));
+    }
+    return OK;
+}
+
+static err read_accelerator(const json_t *o, const char *where, void *into) {
+    accelerator *a = into;
+    const struct {
+        const char *key;
+        double *to;
+    } bandwidths[] = { { "memory_bandwidth", &a->memory_bandwidth },
+                       { "link", &a->link },
+                       { "host", &a->host },
+                       { "network", &a->network },
+                       { "disk", &a->disk } };
+    int64_t per_node;
+    TRY(io_json_text(o, where, "name", &a->name));
+    TRY(io_json_text(o, where, "title", &a->title));
+    TRY(io_json_text(o, where, "chip", &a->chip));
+    TRY(io_json_text(o, where, "source", &a->source));
+    TRY(read_number(o, where, "memory", 1e9, &a->memory));
+    for (size_t i = 0; i < COUNT_OF(bandwidths); i++)
+        TRY(read_number(o, where, bandwidths[i].key, 1e9, bandwidths[i].to));
+    TRY(io_json_int(o, where, "per_node", &per_node));
+    if (per_node < 1 || per_node > 4096)
+        return ERR("%s: per_node: expected 1 to 4096; got %lld", where, (long long)per_node);
+    a->per_node = (int)per_node;
+    return read_peaks(o, where, a);
+}
+
+static err read_price(const json_t *o, const char *where, void *into) {
+    hardware_price *p = into;
+    TRY(io_json_text(o, where, "provider", &p->provider));
+    TRY(io_json_text(o, where, "accelerator", &p->accelerator));
+    TRY(io_json_text(o, where, "instance", &p->instance));
+    TRY(io_json_text(o, where, "date", &p->date));
+    TRY(io_json_text(o, where, "source", &p->source));
+    return read_number(o, where, "usd", 1, &p->usd);
+}
+
+static err read_store(const json_t *o, const char *where, void *into) {
+    storage_price *s = into;
+    TRY(io_json_text(o, where, "provider", &s->provider));
+    TRY(io_json_text(o, where, "name", &s->name));
+    TRY(io_json_text(o, where, "date", &s->date));
+    TRY(io_json_text(o, where, "source", &s->source));
+    TRY(read_number(o, where, "usd_gb_month", 1, &s->usd_gb_month));
+    return read_number(o, where, "usd_gb_egress", 1, &s->usd_gb_egress);
+}
+
+static bool same_accelerator(const void *a, const void *b) {
+    return !strcmp(((const accelerator *)a)->name, ((const accelerator *)b)->name);
+}
+static bool same_price(const void *a, const void *b) {
+    const hardware_price *p = a, *q = b;
+    return !strcmp(p->provider, q->provider) && !strcmp(p->accelerator, q->accelerator) &&
+           !strcmp(p->instance, q->instance);
+}
+static bool same_store(const void *a, const void *b) {
+    return !strcmp(((const storage_price *)a)->provider, ((const storage_price *)b)->provider);
+}
+
+/* ---- the file: three lists -------------------------------------------------------------------- */
+typedef struct entry_kind {
+    const char *key;
+    size_t list_at, count_at, size; /* of the list and its length in a `hardware`; of an entry */
+    err (*read)(const json_t *o, const char *where, void *into);
+    bool (*same)(const void *a, const void *b);
+} entry_kind;
+static const entry_kind kinds[] = {
+    { "accelerators", offsetof(hardware, accelerators), offsetof(hardware, n_accelerators),
+      sizeof(accelerator), read_accelerator, same_accelerator },
+    { "prices", offsetof(hardware, prices), offsetof(hardware, n_prices), sizeof(hardware_price),
+      read_price, same_price },
+    { "storage", offsetof(hardware, stores), offsetof(hardware, n_stores), sizeof(storage_price),
+      read_store, same_store },
+};
+
+/* Adds an entry, or puts it over the one it names again. */
+static void put_entry(hardware *h, const entry_kind *k, const void *entry) {
+    char **list = (char **)((char *)h + k->list_at);
+    int *n = (int *)((char *)h + k->count_at), at = 0;
+    while (at < *n && !k->same(*list + (size_t)at * k->size, entry)) at++;
+    if (at == *n) *list = mem_grow(*list, (size_t)++ * n * k->size);
+    memcpy(*list + (size_t)at * k->size, entry, k->size);
+}
+
+static err read_list(hardware *h, const entry_kind *k, const json_t *list, const char *name) {
+    if (!json_is_array(list))
+        return err_hint(ERR("%s: %s: expected a list", name, k->key),
+                        "`configs/hardware.yaml` shows the form");
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        union {
+            accelerator a;
+            hardware_price p;
+            storage_price s;
+        } entry = { 0 };
+        char where[160];
+        snprintf(where, sizeof where, "%s: %s[%zu]", name, k->key, i);
+        TRY(k->read(json_array_get(list, i), where, &entry));
+        put_entry(h, k, &entry);
+    }
+    return OK;
+}
+
+static err read_catalogue(hardware *h, const char *text, size_t len, const char *name) {
+    json_t *doc = NULL, *value;
+    const char *key;
+    TRY(yaml_to_json(text, len, name, &doc));
+    json_array_append_new(h->docs, doc);
+    if (!json_is_object(doc))
+        return err_hint(ERR("%s: expected sections accelerators, prices, storage", name),
+                        "`configs/hardware.yaml` shows the form");
+    json_object_foreach(doc, key, value) {
+        const entry_kind *k = NULL;
+        for (size_t i = 0; i < COUNT_OF(kinds); i++)
+            if (!strcmp(kinds[i].key, key)) k = &kinds[i];
+        if (!k)
+            return err_hint(ERR("%s: unknown section \"%.40s\"", name, key),
+                            "accelerators, prices or storage");
+        TRY(read_list(h, k, value, name));
+    }
+    return OK;
+}
+
+err hardware_open(const char *extra, hardware *out) {
+    hardware h = { .docs = json_array() };
+    err e = read_catalogue(&h, hardware_text, hardware_text_size, "hardware.yaml");
+    if (!e && extra) {
+        char *text = NULL;
+        size_t len;
+        e = io_read(extra, 1 << 24, &text, &len);
+        if (!e) e = read_catalogue(&h, text, len, extra);
+        free(text);
+    }
+    if (e) hardware_free(&h);
+    *out = h;
+    return e;
+}
+
+void hardware_free(hardware *h) {
+    free(h->accelerators);
+    free(h->prices);
+    free(h->stores);
+    json_decref(h->docs);
+    *h = (hardware){ 0 };
+}
+
+/* ---- looking up ------------------------------------------------------------------------------- */
+static const char *accelerator_name(const void *ctx, int i) {
+    return ((const hardware *)ctx)->accelerators[i].name;
+}
+
+/* Names are written in many ways: "A100", "H100 SXM", "a100_80gb". */
+static void fold_name(const char *from, char to[64]) {
+    size_t n = 0;
+    for (; *from && n < 63; from++)
+        if (!strchr(" _-", *from))
+            to[n++] = (char)(*from >= 'A' && *from <= 'Z' ? *from + 32 : *from);
+    to[n] = '\0';
+}
+
+err hardware_find(const hardware *h, const char *name, const accelerator **out) {
+    char wanted[64], have[64];
+    fold_name(name, wanted);
+    for (int i = 0; i < h->n_accelerators; i++) {
+        fold_name(h->accelerators[i].name, have);
+        if (strcmp(have, wanted) != 0) continue;
+        *out = &h->accelerators[i];
+        return OK;
+    }
+    str all = { 0 };
+    for (int i = 0; i < h->n_accelerators; i++)
+        str_add(&all, "%s%s", i ? ", " : "", h->accelerators[i].name);
+    const char *near = str_nearest(wanted, accelerator_name, h, h->n_accelerators);
+    err e = ERR_USAGE("--gpu: \"%.40s\" is not in the catalogue, which has %s", name, all.text);
+    str_free(&all);
+    if (near) return err_hint(e, "--gpu %s, or describe it in a file: --catalogue FILE", near);
+    return err_hint(e, "describe it in a file: --catalogue FILE");
+}
+
+err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
+                        const hardware_price **out) {
+    const hardware_price *best = NULL;
+    str others = { 0 };
+    for (int i = 0; i < h->n_prices; i++) {
+        const hardware_price *p = &h->prices[i];
+        if (strcmp(p->accelerator, a->name) != 0) continue;
+        str_add(&others, "%s%s", others.len ? ", " : "", p->provider);
+        if (provider && strcmp(p->provider, provider) != 0) continue;
+        if (!best || p->usd < best->usd) best = p;
+    }
+    err e = OK;
+    if (!best && provider)
+        e = err_hint(ERR_USAGE("--provider: no price for %s at \"%.40s\"", a->name, provider),
+                     others.len ? "--provider %s" : "add one in a file: --catalogue FILE%s",
+                     others.len ? others.text : "");
+    else if (!best)
+        e = err_hint(ERR("the catalogue has no price for %s", a->name),
+                     "add one in a file: --catalogue FILE");
+    str_free(&others);
+    *out = best;
+    return e;
+}
+
+const storage_price *hardware_find_store(const hardware *h, const char *provider) {
+    for (int i = 0; i < h->n_stores; i++)
+        if (!strcmp(h->stores[i].provider, provider)) return &h->stores[i];
+    return NULL;
+}
+
+err hardware_find_peak(const accelerator *a, const char *type, double *flops) {
+    str has = { 0 };
+    *flops = NAN;
+    for (int k = 0; k < PEAKS; k++) {
+        if (isnan(a->peak[k])) continue;
+        str_add(&has, "%s%s", has.len ? ", " : "", peak_names[k]);
+        if (!strcmp(peak_names[k], type)) *flops = a->peak[k];
+    }
+    err e = OK;
+    if (isnan(*flops))
+        e = err_hint(ERR_USAGE("--dtype: %s does not compute in \"%.20s\"", a->name, type),
+                     "one of %s", has.text);
+    str_free(&has);
+    return e;
+}
+
+/* ---- time and cost ---------------------------------------------------------------------------- */
+run_cost cost_of_flops(double flops, double gpus, double peak, double mfu,
+                       double usd_per_gpu_hour) {
+    run_cost c = { .seconds = flops / (gpus * peak * mfu) };
+    c.gpu_hours = c.seconds * gpus / 3600;
+    c.usd = c.gpu_hours * usd_per_gpu_hour;
+    return c;
+}
+
+double zero_state_bytes(double params, double ranks, int stage) {
+    BUG_IF(stage < 0 || stage > 3);
+    double weights = 2 / (stage >= 3 ? ranks : 1), gradients = 2 / (stage >= 2 ? ranks : 1);
+    return params * (weights + gradients + 12 / (stage >= 1 ? ranks : 1));
+}

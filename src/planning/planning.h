@@ -1,0 +1,170 @@
+/* planning: what a run needs, before it runs. Scaling laws and fits to finished runs; a catalogue of
+ * hardware and prices; memory by laying out the real programs; time, cost and goodput; advice from
+ * published recipes. Depends on train, since memory is what training itself would reserve.
+ *
+ * Given a budget of `double flops`:
+ *
+ *     const scaling_law *law;
+ *     scaling_point p;
+ *     TRY(law_find("refit", &law));
+ *     TRY(law_solve(law, &(scaling_query){ .compute = flops, .params = NAN, .tokens = NAN,
+ *                                          .loss = NAN, .unique = INFINITY }, &p));
+ *     printf("%.3g parameters, %.3g tokens, loss %.3f\n", p.params, p.tokens, p.loss);
+ *
+ * The word "plan" belongs to prog/plan.h: the memory and the instances of a run's programs.
+ */
+#ifndef INGOT_PLANNING_H
+#define INGOT_PLANNING_H
+
+#include <jansson.h>
+
+#include "train/train.h"
+
+/* ---- scaling laws --------------------------------------------------------------------------
+ * N parameters, D tokens, C = 6 N D floating point operations, L the loss in nats per token. */
+#define PF_DAY 8.64e19 /* 1e15 operations per second for a day */
+
+typedef enum {
+    SURFACE_NONE,  /* a frontier only: losses come from law_default */
+    SURFACE_SUM,   /* L = e + a / N^alpha + b / D^beta */
+    SURFACE_JOINT, /* L = ((a / N)^(alpha / beta) + b / D)^beta, as in Kaplan et al. */
+} surface_kind;
+
+typedef struct scaling_law {
+    const char *name, *title, *source;
+    surface_kind surface;
+    double e, a, alpha, b, beta;
+    /* The compute-optimal frontier D = at_tokens (N / at_params)^slope. A slope of 0: it is where the
+     * surface is lowest along C = 6 N D. */
+    double at_params, at_tokens, slope;
+} scaling_law;
+
+int law_count(void);
+const scaling_law *law_at(int i);
+const scaling_law *law_default(void);
+/* An unknown name is an error that lists the names. */
+err law_find(const char *name, const scaling_law **out) MUST_USE;
+
+/* What is known; NaN: to be found. `unique` tokens exist, and are repeated where more are trained on
+ * (INFINITY: no limit). */
+typedef struct scaling_query {
+    double compute, params, tokens, loss;
+    double unique;
+} scaling_query;
+typedef struct scaling_point {
+    double compute, params, tokens, loss;
+    double effective_tokens; /* what the tokens are worth once repeats are discounted */
+} scaling_point;
+
+/* The expected loss of N parameters after D tokens, of which `unique` are different. */
+double law_loss(const scaling_law *l, double params, double tokens, double unique);
+/* Tokens and parameters that are worth as much as these when data repeats (Muennighoff et al. 2023). */
+double law_effective_tokens(double tokens, double unique);
+/* Completes a query from any one or two of the four quantities. One alone is completed along the
+ * compute-optimal frontier. Of the two models that reach a loss with a compute budget, it is the smaller.
+ * @return an error for values no run can have, and for a loss that is out of reach, with the nearest one
+ * that is not. */
+err law_solve(const scaling_law *l, const scaling_query *q, scaling_point *out) MUST_USE;
+/* The model of this loss that takes the fewest operations over its life: training on D tokens at 6 N each
+ * and inference on `inference` tokens at 2 N each (Sardana et al. 2024). */
+err law_solve_lifetime(const scaling_law *l, double loss, double unique, double inference,
+                       scaling_point *out) MUST_USE;
+
+/* ---- fits to finished runs ----------------------------------------------------------------- */
+typedef struct fit_run {
+    char *name; /* owned */
+    double params, tokens, loss;
+} fit_run;
+typedef struct fit_band {
+    double low, high; /* the middle 80 % of the bootstrap */
+} fit_band;
+typedef struct law_fit {
+    scaling_law law;                         /* SURFACE_SUM */
+    double error;                            /* root mean square of the relative residuals */
+    fit_band e, a, alpha, b, beta, exponent; /* exponent: of N in C along the frontier */
+    scaling_law *samples;                    /* [n_samples], owned: one per resampling */
+    int n_samples;
+} law_fit;
+/* Reads a run folder (config.yaml, metrics.jsonl), or a .csv file with the columns params, tokens and
+ * loss, and appends to *runs. */
+err fit_read(const char *path, fit_run **runs, int *n) MUST_USE;
+void fit_runs_free(fit_run *runs, int n);
+/* Fits E + A / N^alpha + B / D^beta by a Huber loss on relative residuals (delta 1e-3, as Chinchilla's
+ * approach 3), and again for each of `samples` resamplings of the runs.
+ * @return an error when the runs cannot determine it. */
+err law_fit_runs(const fit_run *runs, int n, int samples, uint64_t seed, law_fit *out) MUST_USE;
+void law_fit_free(law_fit *f); /* takes a zeroed one */
+/* The loss that the resamplings span at this point. */
+fit_band law_fit_loss(const law_fit *f, double params, double tokens);
+
+/* ---- YAML and TOML as JSON -------------------------------------------------------------------- */
+/* Plain scalars become numbers, booleans and null where they read as such; others are texts.
+ * @param name stands for the file in messages. @param out owned: json_decref. */
+err yaml_to_json(const char *text, size_t len, const char *name, json_t **out) MUST_USE;
+
+/* ---- hardware and prices ----------------------------------------------------------------------
+ * The catalogue is configs/hardware.yaml, compiled in; users extend it with a file of the same form. */
+typedef enum { PEAK_FP32, PEAK_TF32, PEAK_FP16, PEAK_BF16, PEAK_FP8, PEAKS } peak_kind;
+typedef struct accelerator {
+    const char *name, *title, *chip, *source;
+    double memory;           /* bytes */
+    double memory_bandwidth; /* bytes per second, as all bandwidths here */
+    double peak[PEAKS];      /* FLOP/s; NaN: it has no such unit */
+    double link, host, network, disk;
+    int per_node;
+} accelerator;
+typedef struct hardware_price {
+    const char *provider, *accelerator, *instance, *date, *source;
+    double usd; /* per accelerator and hour */
+} hardware_price;
+typedef struct storage_price {
+    const char *provider, *name, *date, *source;
+    double usd_gb_month, usd_gb_egress;
+} storage_price;
+typedef struct hardware {
+    accelerator *accelerators;
+    hardware_price *prices;
+    storage_price *stores;
+    int n_accelerators, n_prices, n_stores;
+    json_t *docs; /* owns the texts */
+} hardware;
+
+/* @param extra a file read over the built-in catalogue; NULL: none. @param out freed by hardware_free. */
+err hardware_open(const char *extra, hardware *out) MUST_USE;
+void hardware_free(hardware *h); /* takes a zeroed one */
+/* An unknown name is an error that names the nearest. */
+err hardware_find(const hardware *h, const char *name, const accelerator **out) MUST_USE;
+/* @param provider NULL: the cheapest. An error when nobody, or not this provider, rents it. */
+err hardware_find_price(const hardware *h, const accelerator *a, const char *provider,
+                        const hardware_price **out) MUST_USE;
+const storage_price *hardware_find_store(const hardware *h, const char *provider); /* NULL: none */
+const char *peak_name(peak_kind k);                                                /* "bf16" */
+/* An error when the name is none, or when the accelerator cannot compute in it. */
+err hardware_find_peak(const accelerator *a, const char *type, double *flops) MUST_USE;
+
+/* ---- time and cost ---------------------------------------------------------------------------- */
+#define MFU_DEFAULT                                                                                \
+    0.45 /* of published large runs, 0.38 to 0.50; used where nothing is simulated */
+typedef struct run_cost {
+    double seconds, gpu_hours, usd;
+} run_cost;
+/* Seconds = flops / (gpus x peak x mfu). */
+run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, double usd_per_gpu_hour);
+
+/* Bytes of weights, gradients, master weights and moments of N parameters on each of `ranks` GPUs, as the
+ * ZeRO paper counts mixed-precision Adam: 2 + 2 + 12 bytes per parameter. Stage 0 replicates all, 1 shards
+ * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
+double zero_state_bytes(double params, double ranks, int stage);
+
+/* ---- plots for terminals -------------------------------------------------------------------- */
+typedef struct plot_series {
+    const double *x, *y;
+    int n;
+    char mark;
+    const char *label; /* NULL: not in the legend */
+} plot_series;
+/* Draws points over a logarithmic x axis; later series draw over earlier ones. NaNs are left out. */
+void plot_draw(str *out, const plot_series *series, int n, const char *x_label,
+               const char *y_label);
+
+#endif

@@ -1,0 +1,96 @@
+/* Metrics that take a pass over the parameters (metrics.detail_every): norms per block, the size of the
+ * update, and a sample of weights, gradients and updates for histograms.
+ *
+ *     queue the step's microbatches -> read a sample of the weights -> update -> finish the step
+ *         -> read the sample again -> norms
+ *
+ * The gradient of a step stays in its accumulators until the next one begins, so such a step is finished
+ * before that. The sample is the first SAMPLED elements of each parameter this rank stores; each stands
+ * for all elements of its parameter. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+enum { SAMPLED = 4096 };
+enum { WEIGHTS, GRADIENTS, UPDATES };
+
+static int64_t sampled(const trainer *t, int param) {
+    return MIN(optim_param_count(t->o, param), SAMPLED);
+}
+
+static err read_sample(trainer *t, param_part part, float *to) {
+    for (int i = 0; i < model_params(t->m); i++) {
+        int64_t n = sampled(t, i);
+        if (n) TRY(optim_read(t->o, i, part, n, to));
+        to += n;
+    }
+    return OK;
+}
+
+static void allocate(trainer *t) {
+    static const char *const names[] = { "weights", "gradients", "updates" };
+    observe_detail *d = &t->detail;
+    if (d->grad_norm) return;
+    int64_t all = 0;
+    for (int i = 0; i < model_params(t->m); i++) all += sampled(t, i);
+    d->blocks = t->mc.layers;
+    d->grad_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
+    d->param_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
+    t->sample = mem_alloc(COUNT_OF(names) * (size_t)MAX(all, 1) * sizeof(float));
+    for (int k = 0; k < (int)COUNT_OF(names); k++)
+        d->sample[k] = (observe_sample){ names[k], t->sample + k * all, all };
+}
+
+static float *sample_of(trainer *t, int k) { return t->sample + k * t->detail.sample[k].n; }
+
+err detail_before_update(trainer *t) {
+    allocate(t);
+    return read_sample(t, PARAM_MASTER, sample_of(t, UPDATES));
+}
+
+/* Norm of the update over norm of the parameters, from their samples. */
+static double update_ratio(trainer *t) {
+    const float *weight = sample_of(t, WEIGHTS), *update = sample_of(t, UPDATES);
+    double moved = 0, held = 0;
+    for (int p = 0; p < model_params(t->m); p++) {
+        int64_t n = sampled(t, p);
+        double each = n ? (double)optim_param_count(t->o, p) / (double)n : 0;
+        for (int64_t i = 0; i < n; i++) {
+            moved += each * (double)update[i] * update[i];
+            held += each * (double)weight[i] * weight[i];
+        }
+        weight += n;
+        update += n;
+    }
+    return sqrt(moved / held);
+}
+
+err detail_measure(trainer *t, observe_step *s) {
+    observe_detail *d = &t->detail;
+    float *weight = sample_of(t, WEIGHTS), *grad = sample_of(t, GRADIENTS);
+    float *update = sample_of(t, UPDATES); /* still the weights before */
+    double scale = isnan(s->loss_scale) ? 1 : s->loss_scale, squares = 0;
+    TRY(optim_block_norms(t->o, &t->x, PARAM_GRAD, d->grad_norm));
+    TRY(optim_block_norms(t->o, &t->x, PARAM_MASTER, d->param_norm));
+    TRY(read_sample(t, PARAM_MASTER, weight));
+    TRY(read_sample(t, PARAM_GRAD, grad));
+    for (int64_t i = 0; i < d->sample[WEIGHTS].n; i++) {
+        update[i] = weight[i] - update[i];
+        grad[i] = (float)(grad[i] / scale);
+    }
+    for (int i = 0; i <= d->blocks; i++) {
+        d->grad_norm[i] /= scale;
+        squares += d->param_norm[i] * d->param_norm[i];
+    }
+    s->param_norm = sqrt(squares);
+    s->update_ratio = update_ratio(t);
+    s->detail = d;
+    return OK;
+}
+
+void detail_free(trainer *t) {
+    free(t->detail.grad_norm);
+    free(t->detail.param_norm);
+    free(t->sample);
+}

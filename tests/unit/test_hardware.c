@@ -1,0 +1,161 @@
+/* The catalogue of hardware, and time and cost from it. */
+#include "support/folder.h"
+
+#include <math.h>
+
+#include "planning/planning.h"
+
+static void assert_near(double got, double expected, double tolerance) {
+    if (!(fabs(got / expected - 1) <= tolerance))
+        fail_msg("%.10g is not within %g of %.10g", got, tolerance, expected);
+}
+
+static hardware open_catalogue(void) {
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    return h;
+}
+
+static const accelerator *find(const hardware *h, const char *name) {
+    const accelerator *a = NULL;
+    assert_ok(hardware_find(h, name, &a));
+    return a;
+}
+
+/* Every accelerator that is asked for is there, and plausible. */
+static void is_complete(void **state) {
+    static const char *const names[] = { "a100",   "A100-80GB", "h100",    "H200", "b200",
+                                         "gb200",  "v100",      "a10g",    "l40s", "t4",
+                                         "mi300x", "tpu-v4",    "TPU v5p", "cpu" };
+    hardware h = open_catalogue();
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const accelerator *a = find(&h, names[i]);
+        double half = isnan(a->peak[PEAK_BF16]) ? a->peak[PEAK_FP16] : a->peak[PEAK_BF16];
+        assert_true(half > 1e12 && half < 1e16 && a->memory > 1e10 && a->memory < 1e12);
+        assert_true(a->memory_bandwidth > 1e11 && a->link > 1e10 && a->host > 1e10);
+        assert_true(*a->source);
+    }
+    assert_true(find(&h, "a100")->link == 600e9 && find(&h, "h100")->link == 900e9);
+    assert_true(find(&h, "a100")->network == 25e9 && find(&h, "a100")->host == 32e9);
+    static const char *const providers[] = { "aws", "gcp", "azure", "lambda" };
+    for (size_t i = 0; i < COUNT_OF(providers); i++) {
+        const hardware_price *p;
+        assert_ok(hardware_find_price(&h, find(&h, "a100"), providers[i], &p));
+        assert_true(p->usd > 0.5 && p->usd < 10 && strlen(p->date) == 10 && *p->source);
+    }
+    for (int i = 0; i < h.n_prices; i++) find(&h, h.prices[i].accelerator);
+    assert_true(hardware_find_store(&h, "aws")->usd_gb_egress > 0);
+    hardware_free(&h);
+}
+
+/* MFU's published peaks and the catalogue's state the same figures. */
+static void agrees_with_mfu(void **state) {
+    hardware h = open_catalogue();
+    int compared = 0;
+    for (int i = 0; i < h.n_accelerators; i++)
+        for (int k = 0; k < PEAKS; k++) {
+            const accelerator *a = &h.accelerators[i];
+            double peak = chip_peak(a->chip, peak_name((peak_kind)k));
+            if (isnan(peak)) continue;
+            assert_near(a->peak[k], peak, 1e-9);
+            compared++;
+        }
+    assert_true(compared > 20);
+    hardware_free(&h);
+}
+
+static void users_extend_it(void **state) {
+    test_folder *f = *state;
+    hardware h;
+    const accelerator *a;
+    const hardware_price *p;
+    assert_ok(hardware_open(
+        folder_write(
+            f, "ours.yaml",
+            "accelerators:\n"
+            "  - {name: ours, title: Our chip, chip: X1, memory: 64, memory_bandwidth: 1000,\n"
+            "     tflops: {bf16: 500}, link: 100, host: 32, network: 25, disk: 5, per_node: 4,\n"
+            "     source: us}\n"
+            "prices:\n"
+            "  - {provider: lambda, accelerator: a100, instance: 8x A100, usd: 1.5,\n"
+            "     date: 2026-11-01, source: contract}\n"),
+        &h));
+    assert_ok(hardware_find(&h, "ours", &a));
+    assert_true(a->memory == 64e9 && a->per_node == 4 && isnan(a->peak[PEAK_FP8]));
+    assert_ok(hardware_find_price(&h, find(&h, "a100"), "lambda", &p));
+    assert_true(p->usd == 1.5);
+    assert_error(hardware_find_price(&h, a, NULL, &p), "no price for ours");
+    hardware_free(&h);
+}
+
+static void refusals(void **state) {
+    test_folder *f = *state;
+    hardware h = open_catalogue(), bad;
+    const accelerator *a;
+    const hardware_price *p;
+    double flops;
+    err e = hardware_find(&h, "a1000", &a);
+    assert_non_null(strstr(err_remedy(e), "--gpu a100"));
+    assert_error(e, "\"a1000\" is not in the catalogue", "h200");
+    assert_error(hardware_find_price(&h, find(&h, "h200"), "lambda", &p), "no price for h200");
+    assert_error(hardware_find_peak(find(&h, "a100"), "fp8", &flops), "a100", "fp8");
+    hardware_free(&h);
+    static const struct {
+        const char *text, *complaint;
+    } files[] = {
+        { "accelerators: 3\n", "expected a list" },
+        { "chips: []\n", "unknown section \"chips\"" },
+        { "accelerators:\n  - {name: x}\n", "accelerators[0]" },
+        { "prices:\n  - {provider: a, accelerator: b, instance: c, usd: -1, date: d, source: e}\n",
+          "above 0; got -1" },
+        { "accelerators: [\n", "bad.yaml:" },
+        { "- 1\n", "expected sections" },
+    };
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        assert_error(hardware_open(folder_write(f, "bad.yaml", files[i].text), &bad),
+                     files[i].complaint);
+}
+
+/* The worked examples that people check planners with. */
+static void worked_examples(void **state) {
+    hardware h = open_catalogue();
+    const hardware_price *lambda;
+    double peak;
+    assert_ok(hardware_find_price(&h, find(&h, "a100"), "lambda", &lambda));
+    assert_ok(hardware_find_peak(find(&h, "a100"), "bf16", &peak));
+    run_cost c = cost_of_flops(6 * 7e9 * 2e12, 256, peak, MFU_DEFAULT, lambda->usd);
+    assert_near(c.seconds / 3600, 649, 0.001);
+    assert_true(llround(c.gpu_hours) == 166192 && llround(c.usd) == 330722);
+    /* 7B on 1T tokens: $165-330 k, between Lambda's price and twice that */
+    assert_near(cost_of_flops(6 * 7e9 * 1e12, 512, peak, 0.45, 1.99).usd, 165.4e3, 0.001);
+    /* 512 A100s for a night of 12 hours: $12-24 k, not $500,000 */
+    assert_near(512 * 12 * lambda->usd, 12.2e3, 0.01);
+    assert_ok(hardware_find_peak(find(&h, "h100"), "bf16", &peak));
+    assert_near(cost_of_flops(6.3e23, 1024, peak, 0.45, 0).seconds / 86400, 16, 0.001);
+    /* 6.3e23 FLOPs at 180 TFLOP/s sustained: 3.5 billion GPU-seconds */
+    assert_near(cost_of_flops(6.3e23, 1, 180e12, 1, 0).seconds, 3.5e9, 1e-9);
+    hardware_free(&h);
+}
+
+/* Rajbhandari et al. 2020, figure 1: 7.5B parameters on 64 GPUs. */
+static void zero_table(void **state) {
+    static const double gb[] = { 120, 31.4, 16.6, 1.88 };
+    for (int stage = 0; stage < 4; stage++)
+        assert_near(zero_state_bytes(7.5e9, 64, stage) / 1e9, gb[stage], 0.005);
+    assert_near(zero_state_bytes(70e9, 8, 0), 1120e9, 1e-9);
+    assert_near(zero_state_bytes(70e9, 8, 3), 140e9, 1e-9);
+    assert_near(zero_state_bytes(70e9, 1, 0) / (8 * 4), 35e9, 1e-9); /* tp 8, pp 4 */
+    assert_near(zero_state_bytes(7e9, 64, 3), 1.75e9, 1e-9);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(is_complete),
+        cmocka_unit_test(agrees_with_mfu),
+        cmocka_unit_test_setup_teardown(users_extend_it, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(refusals, folder_setup, folder_teardown),
+        cmocka_unit_test(worked_examples),
+        cmocka_unit_test(zero_table),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,266 @@
+/* The registry of metrics: every row is filled by a run, and holds what it says. */
+#include "support/train.h"
+
+/* ---- every metric is filled ---------------------------------------------------------------------- */
+typedef struct seen_metrics {
+    bool seen[METRICS];
+} seen_metrics;
+
+static void take_members(seen_metrics *s, const json_t *line) {
+    for (int i = 0; i < METRICS; i++)
+        if (json_is_number(json_object_get(line, metric_table[i].key))) s->seen[i] = true;
+}
+
+/* Values of a source, a set and a block are nested; what a sink gets of them is metric_visit's. */
+static void take_nested(seen_metrics *s, const json_t *line) {
+    const char *name;
+    json_t *part, *blocks = json_object_get(line, "blocks");
+    json_object_foreach(json_object_get(line, "sources"), name, part) {
+        s->seen[METRIC_source_loss] |= json_is_number(json_object_get(part, "loss"));
+        s->seen[METRIC_source_tokens] |= json_is_number(json_object_get(part, "tokens"));
+    }
+    json_object_foreach(json_object_get(line, "validation"), name, part) s->seen[METRIC_set_loss] |=
+        json_is_number(part);
+    s->seen[METRIC_block_grad_norm] |= json_array_size(json_object_get(blocks, "grad_norm")) == 2;
+    s->seen[METRIC_block_param_norm] |= json_array_size(json_object_get(blocks, "param_norm")) == 2;
+}
+
+static void take_run(test_folder *f, const char *name, seen_metrics *s) {
+    json_t *steps = logged_steps(f, name), *line;
+    size_t i;
+    json_array_foreach(steps, i, line) {
+        take_members(s, line);
+        take_nested(s, line);
+    }
+    json_decref(steps);
+}
+
+static void take_visited(void *ctx, const metric *m, const char *item, double value) {
+    seen_metrics *s = ctx;
+    assert_true(isfinite(value));
+    assert_true((m->kind == METRIC_EACH) == (item != NULL));
+    s->seen[m - metric_table] = true;
+}
+
+/* The GPU's state, and perplexities of sets, which are in sinks alone. */
+static void take_sinks(test_folder *f, seen_metrics *s) {
+    observe *o = NULL;
+    const observe_part set = { "web", 10, 2 };
+    observe_step step = OBSERVE_STEP_NONE;
+    step.step = 1;
+    step.loss = 1;
+    step.validation = &set;
+    step.n_validation = 1;
+    observe_options options = { .dir = f->path, .gpu = true, .gpu_index = 3, .nvml = FAKE_NVML };
+    assert_ok(observe_open(&options, &o));
+    assert_ok(observe_log(o, &step));
+    metric_visit(&step, take_visited, s);
+    observe_close(o);
+}
+
+static void write_mix(test_folder *f) {
+    str text = { 0 };
+    for (int i = 0; i < 400; i++)
+        str_add(&text, "The %d quick foxes jump over lazy dogs %d.\n", i, i * 7);
+    folder_write(f, "a.txt", text.text);
+    for (char *at = text.text; *at; at++)
+        if (*at == 'o') *at = 'u';
+    folder_write(f, "b.txt", text.text);
+    str mix = { 0 };
+    str_add(&mix, "sources:\n  - { name: a, path: %s, weight: 1 }\n", in_folder(f, "a.txt"));
+    str_add(&mix, "  - { name: b, path: %s, weight: 1 }\n", in_folder(f, "b.txt"));
+    folder_write(f, "mix.yaml", mix.text);
+    str_free(&mix);
+    str_free(&text);
+}
+
+static void every_metric_is_filled(void **state) {
+    test_folder *f = *state;
+    seen_metrics s = { 0 };
+    write_mix(f);
+    train_small(f, "mix",
+                (settings){ "data.train",
+                            in_folder(f, "mix.yaml"),
+                            "training.steps",
+                            "24",
+                            "training.seq_curriculum_start",
+                            "16",
+                            "training.global_batch_size",
+                            "8",
+                            "training.noise_scale",
+                            "true",
+                            "validation.every",
+                            "4",
+                            "sample.every",
+                            "5",
+                            "sample.tokens",
+                            "2",
+                            "checkpoint.every",
+                            "7",
+                            "metrics.detail_every",
+                            "6" });
+    train_small(f, "half", (settings){ "precision", "fp16" });
+    take_run(f, "mix", &s);
+    take_run(f, "half", &s);
+    take_sinks(f, &s);
+    for (int i = 0; i < METRICS; i++)
+        if (!s.seen[i]) fail_msg("%s is in metrics.def, but nothing fills it", metric_table[i].key);
+}
+
+/* ---- values -------------------------------------------------------------------------------------- */
+static void assert_near(double got, double expected, double relative) {
+    if (fabs(got - expected) > relative * fabs(expected)) fail_msg("%g, not %g", got, expected);
+}
+
+/* The norms of blocks add up to the global norm; the update of SGD is lr times the clipped gradient. */
+static void norms_are_those_of_the_step(void **state) {
+    test_folder *f = *state;
+    train_small(f, "a",
+                (settings){ "optimizer", "sgd", "optimizer.weight_decay", "0",
+                            "metrics.detail_every", "1", "training.max_norm", "0.5", "model.layers",
+                            "2" });
+    json_t *steps = logged_steps(f, "a");
+    for (size_t i = 0; i < json_array_size(steps); i++) {
+        json_t *blocks = json_object_get(json_array_get(steps, i), "blocks");
+        double squares = 0, norm = logged_number(steps, i, "grad_norm");
+        assert_int_equal(json_array_size(json_object_get(blocks, "grad_norm")), 3);
+        for (size_t k = 0; k < 3; k++) {
+            double v = json_number_value(json_array_get(json_object_get(blocks, "grad_norm"), k));
+            assert_true(v > 0);
+            squares += v * v;
+        }
+        assert_near(sqrt(squares), norm, 1e-5);
+        double moved = logged_number(steps, i, "lr") * logged_number(steps, i, "clipped") * norm;
+        assert_near(logged_number(steps, i, "update_ratio"),
+                    moved / logged_number(steps, i, "param_norm"), 1e-2);
+        assert_near(logged_number(steps, i, "perplexity"), exp(logged_number(steps, i, "loss")),
+                    1e-6);
+        assert_near(logged_number(steps, i, "mfu_6n") / logged_number(steps, i, "mfu"),
+                    logged_number(steps, 0, "mfu_6n") / logged_number(steps, 0, "mfu"), 1e-6);
+        assert_true(logged_number(steps, i, "mfu_6n") < logged_number(steps, i, "mfu_causal"));
+        assert_true(logged_number(steps, i, "mfu_causal") < logged_number(steps, i, "mfu"));
+    }
+    json_decref(steps);
+}
+
+static void bf16_weights_have_a_norm(void **state) {
+    test_folder *f = *state;
+    train_small(f, "a", (settings){ "metrics.detail_every", "1", "precision", "bf16" });
+    train_small(
+        f, "b",
+        (settings){ "metrics.detail_every", "1", "precision", "bf16", "optimizer.master", "bf16" });
+    json_t *a = logged_steps(f, "a"), *b = logged_steps(f, "b");
+    assert_near(logged_number(b, 0, "param_norm"), logged_number(a, 0, "param_norm"), 1e-2);
+    json_decref(a);
+    json_decref(b);
+}
+
+static void peaks_are_published(void **state) {
+    static const struct {
+        const char *name, *dtype;
+        double tflops;
+    } known[] = {
+        { "NVIDIA A100-SXM4-80GB", "bf16", 312 },
+        { "NVIDIA H100 80GB HBM3", "bf16", 989.4 },
+        { "NVIDIA H100 PCIe", "fp16", 756 },
+        { "NVIDIA H200", "bf16", 989.4 },
+        { "NVIDIA H200", "fp8", 1978.9 },
+        { "NVIDIA L40S", "bf16", 362 },
+        { "NVIDIA L4", "tf32", 60 },
+        { "NVIDIA GH200 480GB", "fp32", 67 },
+        { "NVIDIA GeForce RTX 4090", "bf16", 165.2 },
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        assert_near(chip_peak(known[i].name, known[i].dtype), known[i].tflops * 1e12, 1e-9);
+    assert_true(isnan(chip_peak("NVIDIA A100-PCIE-40GB", "fp8")));
+    assert_true(isnan(chip_peak("Tesla K80", "fp32")));
+}
+
+/* ---- NVML ---------------------------------------------------------------------------------------- */
+static void gpu_state_is_read(void **state) {
+    observe_step s = OBSERVE_STEP_NONE;
+    assert_null(nvml_open("/nonexistent/libnvidia-ml.so", 0));
+    assert_null(nvml_open(FAKE_NVML, 0)); /* it has no GPU 0 */
+    nvml *n = nvml_open(FAKE_NVML, 3);
+    assert_non_null(n);
+    nvml_read(n, &s);
+    assert_true(s.gpu_mem == 40 && s.gpu_util == 97 && s.gpu_power == 650.5);
+    assert_true(s.gpu_temp == 61 && s.gpu_ecc == 2);
+    nvml_close(n);
+}
+
+static void visible_devices_are_followed(void **state) {
+    static const struct {
+        const char *visible;
+        int index;
+        bool found;
+    } cases[] = { { "3", 0, true },          { "1,3", 1, true },     { "1,3", 0, false },
+                  { "1,3", 3, true },        { "GPU-abc", 0, true }, { "GPU-xyz", 0, false },
+                  { "7,GPU-abc,8", 1, true } };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        setenv("CUDA_VISIBLE_DEVICES", cases[i].visible, 1);
+        nvml *n = nvml_open(FAKE_NVML, cases[i].index);
+        if ((n != NULL) != cases[i].found) fail_msg("%s, %d", cases[i].visible, cases[i].index);
+        nvml_close(n);
+    }
+    unsetenv("CUDA_VISIBLE_DEVICES");
+}
+
+/* ---- spikes -------------------------------------------------------------------------------------- */
+static void log_losses(observe *o, int first, int last, int spike) {
+    for (int i = first; i <= last; i++) {
+        observe_step s = OBSERVE_STEP_NONE;
+        s.step = i;
+        s.windows = 8 * i;
+        s.loss = i == spike ? 9 : 3 + 0.01 * (i % 3);
+        assert_ok(observe_log(o, &s));
+        if (i <= SPIKE_LEAST)
+            assert_true(isnan(s.is_spike));
+        else
+            assert_true(s.is_spike == (i == spike));
+    }
+}
+
+static void spikes_are_counted_across_a_resume(void **state) {
+    test_folder *f = *state;
+    observe *o = NULL;
+    assert_ok(observe_open(&(observe_options){ .dir = f->path }, &o));
+    log_losses(o, 1, 40, 30);
+    observe_close(o);
+    assert_ok(observe_open(&(observe_options){ .dir = f->path, .first_step = 36 }, &o));
+    log_losses(o, 36, 80, 70); /* the window before the resume is still known */
+    observe_close(o);
+    char *events = folder_read(f, "events.jsonl");
+    assert_non_null(strstr(events, "\"event\":\"spike\",\"step\":30,"));
+    assert_non_null(strstr(events, "\"from_sequence\":552,\"to_sequence\":560"));
+    json_t *steps = logged_steps(f, ".");
+    assert_true(logged_number(steps, 79, "spike_count") == 2);
+    json_decref(steps);
+    free(events);
+}
+
+static void sinks_have_names(void **state) {
+    str name = { 0 };
+    metric_sink_name(&metric_table[METRIC_set_loss], "web", &name);
+    assert_string_equal(name.text, "eval/web_loss");
+    str_free(&name);
+    name = (str){ 0 };
+    metric_sink_name(&metric_table[METRIC_lr], NULL, &name);
+    assert_string_equal(name.text, "train/learning_rate");
+    str_free(&name);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_metric_is_filled, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(norms_are_those_of_the_step, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(bf16_weights_have_a_norm, folder_setup, folder_teardown),
+        cmocka_unit_test(peaks_are_published),
+        cmocka_unit_test(gpu_state_is_read),
+        cmocka_unit_test(visible_devices_are_followed),
+        cmocka_unit_test_setup_teardown(spikes_are_counted_across_a_resume, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test(sinks_have_names),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
