@@ -1,0 +1,381 @@
+/* metrics.jsonl as columns. A line has some thirty numbers and a run a million lines, so it is scanned by
+ * hand; keys come in the same order in every line, so the next column is nearly always the guess. */
+#include "observe/series.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/io.h"
+#include "observe/observe.h"
+
+enum {
+    CHUNK = 1 << 20,
+    LONGEST_LINE = 1 << 22,
+    LONGEST_NAME = 200,
+    MOST_COLUMNS = 4096,
+    DEPTH = 4
+};
+
+struct series {
+    char *path;
+    series_column *column;
+    int columns, capacity;
+    int64_t rows, skipped;
+    double last_step;
+    int64_t offset;         /* bytes of the file that were read */
+    uint64_t device, inode; /* of that file */
+    str carry;              /* the beginning of a line whose end is not there yet */
+    struct {
+        int column;
+        double value;
+    } * line; /* [MOST_COLUMNS]: the values of the line that is being read */
+    int in_line, guess;
+};
+
+/* ---- columns -------------------------------------------------------------------------------- */
+static bool is_wide(const char *name) {
+    for (int i = 0; i < METRICS; i++)
+        if (metric_table[i].kind == METRIC_COUNT && !strcmp(metric_table[i].key, name)) return true;
+    return !strcmp(name, "loss");
+}
+
+static bool is_named(const series_column *c, const char *name, size_t n) {
+    return strncmp(c->name, name, n) == 0 && !c->name[n];
+}
+
+/* @return its index, -1 when there are too many columns. */
+static int column_of(series *s, const char *name, size_t n) {
+    for (int i = 0; i < s->columns; i++) {
+        int k = (s->guess + i) % s->columns;
+        if (!is_named(&s->column[k], name, n)) continue;
+        s->guess = k + 1;
+        return k;
+    }
+    if (s->columns == MOST_COLUMNS) return -1;
+    mem_reserve((void **)&s->column, &s->capacity, s->columns, sizeof *s->column);
+    series_column *c = &s->column[s->columns];
+    *c = (series_column){ .name = strndup(name, n) };
+    c->is_wide = is_wide(c->name);
+    s->guess = s->columns + 1;
+    return s->columns++;
+}
+
+static void grow(series_column *c) {
+    c->capacity = MAX(64, c->capacity * 2);
+    if (c->is_wide)
+        c->wide = mem_grow(c->wide, (size_t)c->capacity * sizeof *c->wide);
+    else
+        c->narrow = mem_grow(c->narrow, (size_t)c->capacity * sizeof *c->narrow);
+    if (c->row) c->row = mem_grow(c->row, (size_t)c->capacity * sizeof *c->row);
+}
+
+static void append_value(series_column *c, int64_t row, double v) {
+    if (c->n && series_row(c, c->n - 1) == row) return; /* a key that is there twice */
+    if (c->n == c->capacity) grow(c);
+    if (!c->row && c->n != row) { /* the first gap */
+        c->row = mem_alloc((size_t)c->capacity * sizeof *c->row);
+        for (int64_t i = 0; i < c->n; i++) c->row[i] = (uint32_t)i;
+    }
+    if (c->row) c->row[c->n] = (uint32_t)row;
+    if (c->is_wide)
+        c->wide[c->n] = v;
+    else
+        c->narrow[c->n] = (float)v;
+    c->n++;
+}
+
+/* ---- lines ---------------------------------------------------------------------------------- */
+typedef struct scanner {
+    const char *at, *end;
+    char name[LONGEST_NAME + 1]; /* of the member, with those it is nested in */
+    size_t named;
+    series *s;
+} scanner;
+
+static char peek(scanner *p) {
+    while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
+    return p->at < p->end ? *p->at : '\0';
+}
+static bool take(scanner *p, char c) {
+    if (peek(p) != c) return false;
+    p->at++;
+    return true;
+}
+static bool take_word(scanner *p, const char *word) {
+    size_t n = strlen(word);
+    if ((size_t)(p->end - p->at) < n || strncmp(p->at, word, n)) return false;
+    p->at += n;
+    return true;
+}
+
+/* A string, escapes as they are written. */
+static bool take_string(scanner *p, const char **text, size_t *n) {
+    if (!take(p, '"')) return false;
+    *text = p->at;
+    while (p->at < p->end && *p->at != '"') p->at += *p->at == '\\' && p->end - p->at > 1 ? 2 : 1;
+    if (p->at >= p->end) return false;
+    *n = (size_t)(p->at - *text);
+    p->at++;
+    return true;
+}
+
+/* The line ends in a NUL, which strtod does not pass. */
+static bool take_number(scanner *p, double *v) {
+    if (take_word(p, "null")) {
+        *v = NAN;
+        return true;
+    }
+    const char *digits = p->at + (*p->at == '-');
+    bool hexadecimal = digits[0] == '0' && (digits[1] == 'x' || digits[1] == 'X');
+    char *after;
+    if (*digits < '0' || *digits > '9' || hexadecimal)
+        return false; /* what strtod takes beyond JSON */
+    *v = strtod(p->at, &after);
+    if (after == p->at || after > p->end) return false;
+    p->at = after;
+    return true;
+}
+
+/* Appends to the name of the member. @return false when it is too long: the value is not kept. */
+static bool extend_name(scanner *p, const char *text, size_t n) {
+    size_t dot = p->named > 0;
+    if (p->named + dot + n > LONGEST_NAME) return false;
+    if (dot) p->name[p->named++] = '.';
+    memcpy(p->name + p->named, text, n);
+    p->named += n;
+    return true;
+}
+
+static bool take_value(scanner *p, int depth, bool kept);
+
+static bool take_members(scanner *p, int depth, bool kept, char close) {
+    size_t named = p->named;
+    int index = 0;
+    for (p->at++; !take(p, close); index++) {
+        char number[16];
+        const char *key = number;
+        size_t n = 0;
+        if (index && !take(p, ',')) return false;
+        if (close == '}') {
+            if (!take_string(p, &key, &n) || !take(p, ':')) return false;
+        } else {
+            n = (size_t)snprintf(number, sizeof number, "%d", index);
+        }
+        bool fits = extend_name(p, key, n);
+        if (!take_value(p, depth + 1, kept && fits)) return false;
+        p->named = named;
+    }
+    return true;
+}
+
+static bool take_value(scanner *p, int depth, bool kept) {
+    const char *text;
+    size_t n;
+    double v = NAN;
+    char c = peek(p);
+    if (depth > DEPTH) return false;
+    if (c == '{') return take_members(p, depth, kept, '}');
+    if (c == '[') return take_members(p, depth, kept, ']');
+    if (c == '"') return take_string(p, &text, &n);
+    if (take_word(p, "true") || take_word(p, "false")) return true;
+    if (!take_number(p, &v)) return false;
+    series *s = p->s;
+    int column = kept && s->in_line < MOST_COLUMNS ? column_of(s, p->name, p->named) : -1;
+    if (column < 0) return true;
+    s->line[s->in_line].column = column;
+    s->line[s->in_line++].value = v;
+    return true;
+}
+
+/* Takes a line whole, or not at all. `line[len]` is a NUL. */
+static void take_line(series *s, const char *line, size_t len) {
+    scanner p = { .at = line, .end = line + len, .s = s };
+    double step = NAN;
+    s->in_line = 0;
+    bool whole = peek(&p) == '{' && take_value(&p, 0, true) && peek(&p) == '\0' && p.at == p.end;
+    for (int i = 0; whole && i < s->in_line; i++)
+        if (!strcmp(s->column[s->line[i].column].name, "step")) step = s->line[i].value;
+    if (!(step > s->last_step) || s->rows == UINT32_MAX) {
+        s->skipped++;
+        return;
+    }
+    for (int i = 0; i < s->in_line; i++)
+        append_value(&s->column[s->line[i].column], s->rows, s->line[i].value);
+    s->last_step = step;
+    s->rows++;
+}
+
+/* Takes the whole lines of what was read, and keeps the rest for later. */
+static void take_lines(series *s) {
+    char *at = s->carry.text, *end = at + s->carry.len, *newline;
+    while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
+        *newline = '\0';
+        if (newline > at) take_line(s, at, (size_t)(newline - at));
+        at = newline + 1;
+    }
+    s->carry.len = (size_t)(end - at);
+    memmove(s->carry.text, at, s->carry.len);
+    if (s->carry.len > LONGEST_LINE) s->carry.len = 0, s->skipped++;
+}
+
+/* ---- the file ------------------------------------------------------------------------------- */
+static void forget(series *s) {
+    for (int i = 0; i < s->columns; i++) {
+        free(s->column[i].name);
+        free(s->column[i].wide);
+        free(s->column[i].narrow);
+        free(s->column[i].row);
+    }
+    s->columns = s->guess = 0;
+    s->rows = s->skipped = s->offset = 0;
+    s->last_step = -INFINITY;
+    s->carry.len = 0;
+}
+
+series *series_new(const char *run) {
+    series *s = mem_alloc(sizeof *s);
+    s->path = io_join(run, "metrics.jsonl");
+    s->line = mem_alloc(MOST_COLUMNS * sizeof *s->line);
+    forget(s);
+    return s;
+}
+
+/* A resume replaces the file by a shorter one. */
+static void notice_other_file(series *s, const struct stat *now) {
+    bool same = (uint64_t)now->st_dev == s->device && (uint64_t)now->st_ino == s->inode;
+    if (!same || now->st_size < s->offset) forget(s);
+    s->device = (uint64_t)now->st_dev;
+    s->inode = (uint64_t)now->st_ino;
+}
+
+static err read_new(series *s, int fd) {
+    for (;;) {
+        str_reserve(&s->carry, CHUNK);
+        ssize_t n = pread(fd, s->carry.text + s->carry.len, CHUNK, (off_t)s->offset);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return ERR("cannot read %s: %s", s->path, strerror(errno));
+        if (n == 0) return OK;
+        s->offset += n;
+        s->carry.len += (size_t)n;
+        take_lines(s);
+    }
+}
+
+err series_update(series *s) {
+    struct stat now;
+    int fd = open(s->path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0 && errno == ENOENT) {
+        forget(s);
+        return OK;
+    }
+    if (fd < 0 || fstat(fd, &now) != 0) {
+        err e =
+            err_hint(ERR("cannot read %s: %s", s->path, strerror(errno)), "check its permissions");
+        if (fd >= 0) close(fd);
+        return e;
+    }
+    notice_other_file(s, &now);
+    err e = read_new(s, fd);
+    close(fd);
+    return e;
+}
+
+void series_free(series *s) {
+    if (!s) return;
+    forget(s);
+    str_free(&s->carry);
+    free(s->column);
+    free(s->line);
+    free(s->path);
+    free(s);
+}
+
+/* ---- reading it ------------------------------------------------------------------------------ */
+int64_t series_rows(const series *s) { return s->rows; }
+int64_t series_skipped(const series *s) { return s->skipped; }
+int series_columns(const series *s) { return s->columns; }
+const series_column *series_at(const series *s, int i) { return &s->column[i]; }
+
+const series_column *series_find(const series *s, const char *name) {
+    for (int i = 0; i < s->columns; i++)
+        if (!strcmp(s->column[i].name, name)) return &s->column[i];
+    return NULL;
+}
+
+double series_value(const series_column *c, int64_t i) {
+    return c->is_wide ? c->wide[i] : (double)c->narrow[i];
+}
+
+int64_t series_row(const series_column *c, int64_t i) { return c->row ? c->row[i] : i; }
+
+double series_step(const series *s, const series_column *c, int64_t i) {
+    return series_value(series_find(s, "step"), series_row(c, i));
+}
+
+/* @return the first value of a row at or after `row`. */
+static int64_t first_from_row(const series_column *c, int64_t row) {
+    int64_t low = 0, high = c->n;
+    if (!c->row) return MIN(row, c->n);
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (c->row[middle] < row)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+double series_in_row(const series_column *c, int64_t row) {
+    int64_t i = c ? first_from_row(c, row) : 0;
+    return c && i < c->n && series_row(c, i) == row ? series_value(c, i) : NAN;
+}
+
+/* @return the first row whose step is at least `step`. */
+static int64_t row_of_step(const series *s, const series_column *steps, double step) {
+    int64_t low = 0, high = s->rows;
+    while (low < high) {
+        int64_t middle = low + (high - low) / 2;
+        if (series_value(steps, middle) < step)
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low;
+}
+
+static series_point point_of(const series_column *steps, const series_column *c, int64_t from,
+                             int64_t to) {
+    series_point p = {
+        .step = series_value(steps, series_row(c, to - 1)), .low = NAN, .high = NAN, .mean = NAN
+    };
+    double sum = 0;
+    for (int64_t i = from; i < to; i++) {
+        double v = series_value(c, i);
+        if (!isfinite(v)) continue;
+        p.low = p.n ? MIN(p.low, v) : v;
+        p.high = p.n ? MAX(p.high, v) : v;
+        sum += v;
+        p.n++;
+    }
+    if (p.n) p.mean = sum / (double)p.n;
+    return p;
+}
+
+int series_points(const series *s, const series_column *c, double from, double to, int most,
+                  series_point *out) {
+    const series_column *steps = series_find(s, "step");
+    if (!steps || most < 1) return 0;
+    int64_t first = first_from_row(c, row_of_step(s, steps, from));
+    int64_t last = first_from_row(c, row_of_step(s, steps, nextafter(to, INFINITY)));
+    int64_t n = last - first;
+    int points = (int)MIN(n, most);
+    for (int i = 0; i < points; i++)
+        out[i] = point_of(steps, c, first + n * i / points, first + n * (i + 1) / points);
+    return points;
+}

@@ -1,0 +1,135 @@
+/* metrics.jsonl read back: as it grows, across a resume, and when it is damaged. */
+#include "support/folder.h"
+
+#include <math.h>
+
+#include "observe/observe.h"
+#include "observe/series.h"
+
+static void append(test_folder *f, const char *text) {
+    int fd;
+    const char *path = in_folder(f, "metrics.jsonl");
+    assert_ok(io_append_open(path, &fd));
+    assert_ok(io_append(fd, path, text, strlen(text)));
+    close(fd);
+}
+
+static double value_at(const series *s, const char *name, int64_t row) {
+    const series_column *c = series_find(s, name);
+    if (!c) fail_msg("no column %s", name);
+    return series_in_row(c, row);
+}
+
+static void lines_become_columns(void **state) {
+    test_folder *f = *state;
+    series *s = series_new(f->path);
+    assert_ok(series_update(s)); /* nothing there yet */
+    assert_int_equal(series_rows(s), 0);
+    append(f, "{\"step\":1,\"tokens\":123456789012,\"loss\":5.5}\n{\"step\":2,\"loss\":null,");
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), 1);
+    append(f, "\"val_loss\":4,\"sources\":{\"a b\":{\"tokens\":3}},\"blocks\":{\"n\":[1,2.5]}}\n");
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), 2);
+    assert_true(value_at(s, "tokens", 0) == 123456789012.0);
+    assert_true(isnan(value_at(s, "tokens", 1)) && isnan(value_at(s, "loss", 1)));
+    assert_true(isnan(value_at(s, "val_loss", 0)) && value_at(s, "val_loss", 1) == 4);
+    assert_true(value_at(s, "sources.a b.tokens", 1) == 3 && value_at(s, "blocks.n.1", 1) == 2.5);
+    assert_true(series_step(s, series_find(s, "val_loss"), 0) == 2);
+    assert_null(series_find(s, "nothing"));
+    series_free(s);
+}
+
+static void a_resume_is_followed(void **state) {
+    test_folder *f = *state;
+    series *s = series_new(f->path);
+    append(f, "{\"step\":1,\"loss\":1}\n{\"step\":2,\"loss\":2}\n{\"step\":3,\"loss\":3}\n");
+    assert_ok(series_update(s));
+    observe *o = NULL;
+    assert_ok(observe_open(&(observe_options){ .dir = f->path, .first_step = 3 }, &o));
+    observe_close(o);
+    append(f, "{\"step\":3,\"loss\":30}\n{\"step\":4,\"loss\":40}\n");
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), 4);
+    assert_true(value_at(s, "loss", 2) == 30);
+    series_free(s);
+}
+
+static void damage_is_left_out(void **state) {
+    static const char *const bad[] = { "[1]",
+                                       "{\"step\":9",
+                                       "{\"step\":9}x",
+                                       "{\"step\":\"9\"}",
+                                       "{\"loss\":1}",
+                                       "{\"step\":1}", /* does not rise */
+                                       "{\"step\":9,,}",
+                                       "{\"step\":9,\"a\":nan}",
+                                       "{\"step\":0x9}",
+                                       "{\"step\":9,\"a\":-inf}",
+                                       "{\"step\":9,\"a\":{\"b\":{\"c\":{\"d\":{\"e\":1}}}}}",
+                                       "{\"step\":9,\"a\\",
+                                       "\"\\",
+                                       "\x01\xff" };
+    test_folder *f = *state;
+    series *s = series_new(f->path);
+    append(f, "{\"step\":1,\"loss\":1}\n");
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        append(f, bad[i]);
+        append(f, "\n");
+    }
+    append(f, "\n{ \"step\" : 2 , \"x\" : [ ] , \"t\" : true , \"s\" : \"}\" , \"loss\" : 2 }\r\n");
+    assert_ok(series_update(s));
+    assert_int_equal(series_skipped(s), COUNT_OF(bad));
+    assert_int_equal(series_rows(s), 2);
+    assert_true(value_at(s, "loss", 1) == 2);
+    series_free(s);
+}
+
+/* Names that are too long or too many are not kept; the line is. */
+static void columns_are_bounded(void **state) {
+    test_folder *f = *state;
+    str line = { 0 };
+    str_add(&line, "{\"step\":1,\"%0300d\":1", 7);
+    for (int i = 0; i < 6000; i++) str_add(&line, ",\"k%d\":%d", i, i);
+    str_add(&line, "}\n{\"step\":2,\"k5\":7}\n");
+    append(f, line.text);
+    series *s = series_new(f->path);
+    assert_ok(series_update(s));
+    assert_int_equal(series_rows(s), 2);
+    assert_int_equal(series_columns(s), 4096);
+    assert_true(value_at(s, "k5", 1) == 7);
+    series_free(s);
+    str_free(&line);
+}
+
+static void points_keep_extremes(void **state) {
+    test_folder *f = *state;
+    str text = { 0 };
+    for (int i = 1; i <= 10000; i++)
+        str_add(&text, "{\"step\":%d,\"loss\":%s}\n", i, i == 7777 ? "99" : i == 50 ? "null" : "1");
+    append(f, text.text);
+    series *s = series_new(f->path);
+    series_point p[100];
+    assert_ok(series_update(s));
+    const series_column *loss = series_find(s, "loss");
+    assert_int_equal(series_points(s, loss, 0, 1e9, 100, p), 100);
+    assert_true(p[77].high == 99 && p[77].low == 1 && p[77].step == 7800);
+    assert_int_equal(p[0].n, 99);
+    assert_int_equal(series_points(s, loss, 7770, 7779, 100, p), 10);
+    assert_true(p[7].high == 99 && p[7].step == 7777);
+    assert_int_equal(series_points(s, loss, 20000, 30000, 100, p), 0);
+    assert_int_equal(series_points(s, loss, 50, 50, 100, p), 1);
+    assert_true(isnan(p[0].mean));
+    series_free(s);
+    str_free(&text);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = { IN_FOLDER(lines_become_columns),
+                                        IN_FOLDER(a_resume_is_followed),
+                                        IN_FOLDER(damage_is_left_out),
+                                        IN_FOLDER(columns_are_bounded),
+                                        IN_FOLDER(points_keep_extremes) };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
