@@ -2,6 +2,7 @@
 #include "cli/plan_common.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const cli_arg args[] = {
@@ -27,9 +28,12 @@ static const cli_arg args[] = {
       "aws, gcp, azure or lambda (default: all)" },
     { "catalogue", ARG_TEXT, offsetof(plan_args, catalogue), "FILE",
       "YAML file read over the built-in catalogue" },
+    { "check", ARG_FLAG, offsetof(plan_args, check), "",
+      "of a config: exit with 1 unless it fits, and show the cheapest change that makes it fit" },
     { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
 };
-const cli_spec cmd_plan_spec = { "plan", "[options]", args, (int)COUNT_OF(args), 0 };
+const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]", args,
+                                 (int)COUNT_OF(args), 0 };
 
 static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware };
 const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
@@ -100,11 +104,66 @@ void plan_print_json(json_t *doc) {
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
+static const cli_arg *find_arg(const char *name, size_t n) {
+    for (size_t i = 0; i < COUNT_OF(args); i++)
+        if (strlen(args[i].name) == n && strncmp(args[i].name, name, n) == 0) return &args[i];
+    return NULL;
+}
+
+static bool is_config_name(const char *name, size_t n) {
+    for (int i = 0; i < config_option_count(); i++) {
+        const char *option = config_option_name(i);
+        if (strncmp(option, name, n) == 0 && (option[n] == '.' || !option[n])) return true;
+    }
+    return memchr(name, '.', n) != NULL;
+}
+
+/* Splits the arguments into those of plan and those of a config, which keep their order: own come first.
+ * What neither knows counts as plan's, which then suggests. @return how many are plan's. */
+static int split_args(int argc, char **argv) {
+    char **rest = mem_alloc(sizeof *rest * (size_t)(argc + 1));
+    int own = 0, n = 0;
+    for (int i = 0; i < argc; i++) {
+        const char *name = argv[i] + 2;
+        bool option = strncmp(argv[i], "--", 2) == 0 && argv[i][2];
+        size_t len = option ? strcspn(name, "=") : 0;
+        const cli_arg *a = option ? find_arg(name, len) : NULL;
+        if (!a && !(option && !is_config_name(name, len))) {
+            rest[n++] = argv[i];
+            continue;
+        }
+        argv[own++] = argv[i];
+        if (a && a->type != ARG_FLAG && !name[len] && i + 1 < argc) argv[own++] = argv[++i];
+    }
+    memcpy(argv + own, rest, sizeof *rest * (size_t)n);
+    free(rest);
+    return own;
+}
+
+static err refuse_quantities(const plan_args *a) {
+    const char *given[][2] = { { "compute", a->compute },
+                               { "params", a->params },
+                               { "tokens", a->tokens },
+                               { "loss", a->loss },
+                               { "inference-tokens", a->inference_tokens } };
+    for (size_t i = 0; i < COUNT_OF(given); i++)
+        if (given[i][1])
+            return err_hint(ERR_USAGE("--%s: the config determines it", given[i][0]),
+                            "leave it out, or change the config: --training.steps=\"1e12 tokens\"");
+    return OK;
+}
+
 err cmd_plan(int argc, char **argv) {
     for (int i = 0; argc > 1 && i < plan_family.n; i++)
         if (strcmp(plan_family.members[i]->spec.command + strlen("plan "), argv[1]) == 0)
             return cli_run_family(&plan_family, argc, argv);
     plan_args a = { 0 };
-    TRY(cli_parse(&cmd_plan_spec, argc - 1, argv + 1, &a, NULL));
-    return plan_report_laws(&a);
+    int own = split_args(argc - 1, argv + 1), of_config = argc - 1 - own;
+    TRY(cli_parse(&cmd_plan_spec, own, argv + 1, &a, NULL));
+    if (!of_config && a.check)
+        return err_hint(ERR_USAGE("--check: needs a config"), "ingot plan run.yaml --check");
+    if (!of_config) return plan_report_laws(&a);
+    TRY(refuse_quantities(&a));
+    argv[own] = argv[0]; /* the command's name again, before the rest */
+    return plan_report_config(&a, of_config + 1, argv + own);
 }

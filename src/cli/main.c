@@ -42,8 +42,9 @@ static const cli_command commands[] = {
               "  ingot sample runs/tiny --device cpu\n"
               "\n" },
     { .name = "plan",
-      .usage = "[options] | fit RUN... | hardware [NAME...]",
-      .summary = "plan a run: scaling laws, hardware, time and cost",
+      .usage =
+          "[CONFIG.yaml] [--section.key=value ...] [options] | fit RUN... | hardware [NAME...]",
+      .summary = "plan a run: scaling laws, memory, time and cost",
       .run = cmd_plan,
       .spec = &cmd_plan_spec,
       .family = &plan_family,

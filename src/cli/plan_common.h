@@ -11,7 +11,7 @@
 typedef struct plan_args {
     const char *compute, *params, *tokens, *loss, *unique_tokens, *inference_tokens, *law;
     const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
-    bool json;
+    bool check, json;
 } plan_args;
 
 /* A quantity as an option gives it; NaN where the option is not there. */
@@ -43,6 +43,9 @@ void plan_machine_close(plan_machine *m);
 json_t *plan_cost_json(const plan_machine *m, double flops);
 /* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
 void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
+
+/* plan_config.c: what a config needs. @param config_args the arguments that are not plan's own. */
+err plan_report_config(const plan_args *a, int argc, char **config_args) MUST_USE;
 
 extern const cli_subcommand plan_fit, plan_hardware;
 

@@ -54,13 +54,16 @@ static void print_cost(const plan_machine *m, double flops) {
     printf("\n%s x %s at %.0f %% of %.0f %s TFLOP/s: %s hours (%.*f days), %s GPU-hours\n",
            show_whole(m->gpus), m->gpu->title, 100 * m->mfu, floor(m->peak / 1e12), m->dtype,
            c.seconds < 360000 ? show_rounded(c.seconds / 3600) : show_whole(c.seconds / 3600),
-           days < 10, days, show_whole(c.gpu_hours));
+           days < 10 ? 2 : 0, days,
+           c.gpu_hours < 1000 ? show_rounded(c.gpu_hours) : show_whole(c.gpu_hours));
     for (int i = 0; i < m->catalogue.n_prices; i++) {
         const hardware_price *p = &m->catalogue.prices[i];
         if (!rents(m, p)) continue;
         c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd);
-        printf("  %-8s $%11s at $%.2f per GPU-hour (%s, %s)\n", p->provider, show_whole(c.usd),
-               p->usd, p->instance, p->date);
+        char small[24];
+        snprintf(small, sizeof small, "%.2f", c.usd);
+        printf("  %-8s $%11s at $%.2f per GPU-hour (%s, %s)\n", p->provider,
+               c.usd < 1000 ? small : show_whole(c.usd), p->usd, p->instance, p->date);
     }
 }
 

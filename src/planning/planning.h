@@ -156,6 +156,52 @@ run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, doubl
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
 double zero_state_bytes(double params, double ranks, int stage);
 
+/* ---- capacity ---------------------------------------------------------------------------------- */
+typedef enum {
+    MEMORY_WEIGHTS, /* that GEMMs read */
+    MEMORY_GRADIENTS,
+    MEMORY_MASTER, /* weights that the optimizer updates, where GEMMs read a copy */
+    MEMORY_MOMENTS,
+    MEMORY_ACTIVATIONS,
+    MEMORY_WORKSPACE,
+    MEMORY_INPUTS,
+    MEMORY_OTHER,
+    MEMORY_KINDS
+} memory_kind;
+const char *memory_name(memory_kind k);
+
+/* One rank of a run, from its recorded programs. Bytes, tokens and operations. */
+typedef struct capacity {
+    model_config mc;
+    dtype dt;
+    double params, flops_full, flops_causal; /* per token; attention counted full or causal */
+    int64_t rows, micros, seq;
+    double step_tokens, steps, tokens; /* NaN: in epochs of data that is not known */
+    double memory[MEMORY_KINDS], total;
+    double offloaded;  /* in the host's memory */
+    double checkpoint; /* bytes on disk */
+    double token_bytes;
+} capacity;
+/* Lays out the run that `cfg` describes. @param device on an accelerator: one host thread's workspace, and
+ * offloaded state in the host. */
+err capacity_of(const config *cfg, const op_backend *ops, bool device, capacity *out) MUST_USE;
+/* The most memory a process that trains on the CPU has resident. */
+double capacity_process_bytes(const capacity *c);
+
+/* The cheapest change of what `ingot train` offers that makes the run fit. */
+typedef struct fit_change {
+    bool found;
+    str what, settings; /* in words; as options */
+    double slower;      /* share by which a step gets longer, estimated */
+    double least;       /* bytes of the smallest one tried */
+    capacity after;
+} fit_change;
+/* @param limit bytes that `total` may have. @param now capacity_of the config as it is. @param out freed by
+ * fit_change_free. */
+err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, double limit,
+                      const capacity *now, fit_change *out) MUST_USE;
+void fit_change_free(fit_change *f);
+
 /* ---- plots for terminals -------------------------------------------------------------------- */
 typedef struct plot_series {
     const double *x, *y;

@@ -37,8 +37,15 @@ int plan_region(plan *p, const char *name, size_t bytes) {
 
 int plan_region_host(plan *p, const char *name, size_t bytes) {
     int index = plan_region(p, name, bytes);
+    p->region[index].offloaded = true;
     p->region[index].host = p->backend->device != NULL;
     return index;
+}
+
+size_t plan_offloaded_bytes(const plan *p) {
+    size_t sum = 0;
+    for (int i = 0; i < p->regions; i++) sum += p->region[i].offloaded ? p->region[i].bytes : 0;
+    return sum;
 }
 
 size_t plan_host_bytes(const plan *p) {

@@ -41,6 +41,8 @@ int plan_region(plan *p, const char *name, size_t bytes);
  * where there is no device it is. */
 int plan_region_host(plan *p, const char *name, size_t bytes);
 size_t plan_host_bytes(const plan *p);
+/* Bytes reserved by plan_region_host, whether or not there is a device. */
+size_t plan_offloaded_bytes(const plan *p);
 /* Bytes of the regions of this name together; NULL: of the whole arena. */
 size_t plan_bytes(const plan *p, const char *name);
 int plan_region_count(const plan *p);

@@ -10,6 +10,7 @@ typedef struct region {
     char name[REGION_NAME];
     size_t bytes, at; /* at: offset in the arena, set by plan_commit */
     bool host;        /* ... or in the host's */
+    bool offloaded;   /* reserved for the host, whether or not there is a device */
 } region;
 
 /* A program at one place of a chain, with its own addresses. */

@@ -19,7 +19,7 @@ static err open_folder(trainer *t) {
 }
 
 /* ---- model, memory, programs ------------------------------------------------------------- */
-static err plan_samples(trainer *t) {
+static err check_samples(const trainer *t) {
     if (t->every.sample.length == 0) return OK;
     if (!t->tokenizer)
         return err_hint(
@@ -28,27 +28,33 @@ static err plan_samples(trainer *t) {
     if (!*t->cfg->sample.prompt)
         return err_hint(ERR("sample.prompt is empty"),
                         "give the beginning of a text, such as \"The \"");
-    return generator_plan(t->m, t->p, t->seq, &t->gen);
+    return OK;
+}
+
+err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
+    const config *c = t->cfg;
+    model_layout l = train_layout(c, ops, t->seq);
+    TRY(model_new(&t->mc, &l, &t->m));
+    t->p = plan_new(&l.mesh, ops, threads);
+    model_reserve(t->m, t->p, true);
+    optim_settings s = train_optim(c, ops, &l);
+    TRY(optim_new(&s, t->m, t->p, 0, &t->o));
+    TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
+    TRY(train_recompute(c, &t->train));
+    TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
+    if (t->n_sets && t->every.validate.length > 0) {
+        TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
+        TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
+    }
+    return t->every.sample.length ? generator_plan(t->m, t->p, t->seq, &t->gen) : OK;
 }
 
 static err build(trainer *t) {
     const config *c = t->cfg;
     TRY(train_device(c, &t->ops));
-    model_layout l = train_layout(c, t->ops, t->seq);
-    TRY(model_new(&t->mc, &l, &t->m));
+    TRY(check_samples(t));
     t->x.pool = pool_new((int)c->training.threads);
-    t->p = plan_new(&l.mesh, t->ops, pool_size(t->x.pool));
-    model_reserve(t->m, t->p, true);
-    optim_settings s = train_optim(c, t->ops, &l);
-    TRY(optim_new(&s, t->m, t->p, 0, &t->o));
-    TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
-    TRY(train_recompute(c, &t->train));
-    TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
-    if (t->n_sets) {
-        TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
-        TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
-    }
-    TRY(plan_samples(t));
+    TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));
     TRY(plan_commit(t->p));
     t->losses = mem_alloc((size_t)(t->rows * t->seq) * sizeof *t->losses);
     t->x.plan = t->p;

@@ -28,6 +28,25 @@ typedef struct train_options {
 
 err train_run(const config *c, const train_options *o) MUST_USE;
 
+/* ---- a run in outline: everything that can be known of it without data and without memory ----- */
+/* The programs are those that train_run would record, and the plan is what it would map: same code, same
+ * bytes. Nothing is mapped, so the run may be larger than the machine. */
+typedef struct train_outline {
+    const model *m;
+    const plan *p; /* not committed */
+    const optimizer *o;
+    const chain *train;       /* the recorded programs, and how often they run */
+    int64_t rows, micros;     /* sequences in a microbatch; microbatches in a step */
+    int64_t seq, step_tokens; /* tokens in a sequence; in a full step */
+    double steps, tokens;     /* length of the run; NaN: in epochs of data that is not known */
+    struct trainer *owner;
+} train_outline;
+/* @param ops the backend whose kernels and workspace count; borrowed. @param threads 0: as the config.
+ * @param out freed by train_outline_free, on an error too. */
+err train_outline_open(const config *c, const op_backend *ops, int threads,
+                       train_outline *out) MUST_USE;
+void train_outline_free(train_outline *o); /* takes a zeroed one */
+
 /* ---- from a config to what runs ---------------------------------------------------------- */
 /* What computes; ops_close. */
 err train_device(const config *c, const op_backend **out) MUST_USE;

@@ -132,6 +132,9 @@ typedef struct trainer {
 /* setup.c: everything up to the first step. */
 /* Checks config, data and device, builds and loads. Leaves the run folder as it is. */
 err trainer_setup(trainer *t) MUST_USE;
+/* Records the run's programs and lays out its memory, without mapping it. After trainer_set_batch; reads
+ * t->mc, n_sets and every.sample. */
+err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);

@@ -1,0 +1,195 @@
+/* ingot plan CONFIG: what a run holds, reads, writes and takes, from its recorded programs. */
+#include "cli/plan_common.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const double driver_bytes = 1e9; /* context and libraries on a GPU, beside the plan */
+
+typedef struct config_plan {
+    config c;
+    const op_backend *ops; /* what the programs are laid out for; NULL: none is open */
+    bool device;           /* they run on an accelerator */
+    double limit;          /* bytes the plan may have */
+    const char *limit_of;
+    plan_machine m;
+    capacity cap;
+} config_plan;
+
+/* ---- setting up -------------------------------------------------------------------------------- */
+/* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
+static err use_accelerator(config_plan *p) {
+    p->device = true;
+    p->limit = p->m.gpu->memory - driver_bytes;
+    p->limit_of = p->m.gpu->title;
+    p->ops = ops_cpu(OPS_ISA_BEST);
+    if (p->c.precision.dtype == CFG_FASTEST)
+        TRY(config_set(&p->c, "precision.dtype",
+                       isnan(p->m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16"));
+    return OK;
+}
+
+static err use_this_machine(config_plan *p) {
+    TRY(train_device(&p->c, &p->ops));
+    p->device = p->ops->device != NULL;
+    p->limit = (double)mem_free();
+    p->limit_of = "this machine";
+    if (p->device) {
+        ops_gpu_info gpu;
+        TRY(ops_cuda_describe((int)p->c.device.index, &gpu));
+        p->limit = gpu.memory - driver_bytes;
+        p->limit_of = "this machine's GPU";
+    }
+    return OK;
+}
+
+/* What counts against the limit: on a CPU the whole process. */
+static double bytes_needed(const config_plan *p, const capacity *c) {
+    return p->device ? c->total : capacity_process_bytes(c);
+}
+
+/* ---- text -------------------------------------------------------------------------------------- */
+static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void line(const char *label, const char *fmt, ...) {
+    va_list list;
+    printf("  %-12s ", label);
+    va_start(list, fmt);
+    vprintf(fmt, list);
+    va_end(list);
+    printf("\n");
+}
+
+static void print_model(const capacity *c) {
+    printf("%s\n", c->mc.name);
+    line("model",
+         "%s parameters: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
+         show_count(c->params), c->mc.layers, (long long)c->mc.dim, c->mc.heads, c->mc.kv_heads,
+         (long long)c->mc.ffn, (long long)c->mc.vocab);
+    line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
+         show_flops(c->flops_full), show_flops(c->flops_causal), show_flops(6 * c->params));
+    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)c->micros,
+         (long long)c->rows, (long long)c->seq, show_count(c->step_tokens));
+    if (isnan(c->tokens))
+        line("length", "in epochs of the data");
+    else
+        line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs", show_whole(c->steps),
+             show_count(c->tokens), c->tokens / c->params, show_flops(c->tokens * c->flops_full));
+}
+
+static void print_memory(const config_plan *p) {
+    const capacity *c = &p->cap;
+    line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
+    for (int k = 0; k < MEMORY_KINDS; k++)
+        if (c->memory[k] > 0)
+            printf("    %-14s %9.3f GB  %4.1f %%\n", memory_name((memory_kind)k),
+                   c->memory[k] / 1e9, 100 * c->memory[k] / c->total);
+    if (c->offloaded > 0) printf("    %-14s %9.3f GB\n", "in the host", c->offloaded / 1e9);
+}
+
+static void print_data(const config_plan *p) {
+    const capacity *c = &p->cap;
+    double disk = p->m.gpu ? p->m.gpu->disk : 2e9;
+    if (!isnan(c->tokens))
+        line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
+             c->tokens * c->token_bytes / 1e9, c->token_bytes);
+    if (p->m.gpu) {
+        double rate = p->m.gpus * p->m.peak * p->m.mfu / c->flops_full;
+        line("reading", "%s tokens/s, %.3g MB/s", show_count(rate), rate * c->token_bytes / 1e6);
+    }
+    line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9, c->checkpoint / disk,
+         disk / 1e9);
+}
+
+/* ---- does it fit? ------------------------------------------------------------------------------ */
+static void print_change(const config_plan *p, const fit_change *f) {
+    if (!f->found) {
+        line("remedy", "none on one rank: the least is %.2f GB; shard it over more ranks",
+             f->least / 1e9);
+        return;
+    }
+    line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
+         bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
+    line("", "%s", f->settings.text);
+}
+
+static json_t *change_json(const config_plan *p, const fit_change *f) {
+    if (!f->found) return json_pack("{s:b, s:o}", "found", 0, "least", plan_json_number(f->least));
+    return json_pack("{s:b, s:s, s:s, s:o, s:o}", "found", 1, "change", f->what.text, "options",
+                     f->settings.text, "slower", plan_json_number(f->slower), "bytes",
+                     plan_json_number(bytes_needed(p, &f->after)));
+}
+
+static err report_fit(config_plan *p, json_t *doc, bool *fits) {
+    double need = bytes_needed(p, &p->cap), overhead = need - p->cap.total;
+    *fits = need <= p->limit;
+    if (doc) {
+        json_object_set_new(doc, "fits", json_boolean(*fits));
+        json_object_set_new(doc, "needed", plan_json_number(need));
+        json_object_set_new(doc, "limit", plan_json_number(p->limit));
+    } else {
+        line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no", need / 1e9,
+             p->limit / 1e9, p->limit_of);
+    }
+    if (*fits) return OK;
+    fit_change f;
+    err e = capacity_make_fit(&p->c, p->ops, p->device, p->limit - overhead, &p->cap, &f);
+    if (!e && doc) json_object_set_new(doc, "remedy", change_json(p, &f));
+    if (!e && !doc) print_change(p, &f);
+    fit_change_free(&f);
+    return e;
+}
+
+/* ---- the report -------------------------------------------------------------------------------- */
+static json_t *capacity_json(const capacity *c) {
+    json_t *memory = json_object();
+    for (int k = 0; k < MEMORY_KINDS; k++)
+        json_object_set_new(memory, memory_name((memory_kind)k), plan_json_number(c->memory[k]));
+    return json_pack(
+        "{s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
+        c->mc.name, "params", plan_json_number(c->params), "flops_per_token",
+        plan_json_number(c->flops_full), "flops_per_token_causal",
+        plan_json_number(c->flops_causal), "microbatch_sequences", (json_int_t)c->rows,
+        "microbatches", (json_int_t)c->micros, "seq_len", (json_int_t)c->seq, "steps",
+        plan_json_number(c->steps), "tokens", plan_json_number(c->tokens), "flops",
+        plan_json_number(c->tokens * c->flops_full), "dtype", dt_name(c->dt), "memory", memory,
+        "memory_total", plan_json_number(c->total), "memory_offloaded",
+        plan_json_number(c->offloaded), "checkpoint_bytes", plan_json_number(c->checkpoint),
+        "data_bytes", plan_json_number(c->tokens * c->token_bytes));
+}
+
+static err report(const plan_args *a, config_plan *p) {
+    bool fits = true;
+    json_t *doc = NULL;
+    TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
+    TRY(capacity_of(&p->c, p->ops, p->device, &p->cap));
+    if (a->json)
+        doc = capacity_json(&p->cap);
+    else {
+        print_model(&p->cap);
+        print_memory(p);
+        print_data(p);
+    }
+    err e = a->check || p->m.gpu ? report_fit(p, doc, &fits) : OK;
+    scaling_point work = { .compute = p->cap.tokens * p->cap.flops_full, .params = p->cap.params };
+    if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
+    if (!e && a->json)
+        plan_print_json(doc);
+    else
+        json_decref(doc);
+    if (!e && a->check && !fits)
+        e = err_hint(ERR("the run does not fit on %s", p->limit_of), "see the remedy above");
+    return e;
+}
+
+err plan_report_config(const plan_args *a, int argc, char **config_args) {
+    config_plan p = { 0 };
+    TRY(plan_machine_open(a, &p.m));
+    config_init(&p.c);
+    err e = config_from_args(&p.c, argc, config_args, NULL, 0);
+    if (!e) e = report(a, &p);
+    if (!p.m.gpu) ops_close(p.ops);
+    config_free(&p.c);
+    plan_machine_close(&p.m);
+    return e;
+}

@@ -1,0 +1,254 @@
+/* What one rank of a run holds, by laying out its real programs, and what would make it fit. */
+#include "planning/planning.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- memory ------------------------------------------------------------------------------------ */
+/* The plan's regions as people name them. Weights that GEMMs read are "copies" where there are any, and
+ * then "params" are the master weights. A region that is in no row is "other". */
+static const struct {
+    const char *region;
+    memory_kind kind;
+} region_kinds[] = {
+    { "params", MEMORY_MASTER },        { "copies", MEMORY_WEIGHTS },
+    { "grads", MEMORY_GRADIENTS },      { "optimizer", MEMORY_MOMENTS },
+    { "saved", MEMORY_ACTIVATIONS },    { "block inputs", MEMORY_ACTIVATIONS },
+    { "residual", MEMORY_ACTIVATIONS }, { "result", MEMORY_ACTIVATIONS },
+    { "temp", MEMORY_WORKSPACE },       { "work", MEMORY_WORKSPACE },
+};
+
+static const char *const memory_names[MEMORY_KINDS] = {
+    [MEMORY_WEIGHTS] = "weights",         [MEMORY_GRADIENTS] = "gradients",
+    [MEMORY_MASTER] = "master weights",   [MEMORY_MOMENTS] = "moments",
+    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_WORKSPACE] = "workspace",
+    [MEMORY_INPUTS] = "inputs",           [MEMORY_OTHER] = "other",
+};
+const char *memory_name(memory_kind k) { return memory_names[k]; }
+
+static memory_kind kind_of_region(const char *name) {
+    if (name[0] == '.') return MEMORY_INPUTS;
+    for (size_t i = 0; i < COUNT_OF(region_kinds); i++)
+        if (!strcmp(region_kinds[i].region, name)) return region_kinds[i].kind;
+    return MEMORY_OTHER;
+}
+
+static void add_memory(const plan *p, capacity *c) {
+    for (int i = 0; i < plan_region_count(p); i++) {
+        size_t bytes;
+        const char *name = plan_region_info(p, i, &bytes);
+        c->memory[kind_of_region(name)] += (double)bytes;
+    }
+    double listed = 0;
+    for (int k = 0; k < MEMORY_KINDS; k++) listed += c->memory[k];
+    c->total = (double)plan_bytes(p, NULL);
+    c->memory[MEMORY_WORKSPACE] += c->total - listed; /* temp and work are added by plan_commit */
+    if (c->memory[MEMORY_WEIGHTS] == 0) {             /* GEMMs read the stored weights themselves */
+        c->memory[MEMORY_WEIGHTS] = c->memory[MEMORY_MASTER];
+        c->memory[MEMORY_MASTER] = 0;
+    }
+}
+
+/* Checkpoints hold weights and states by parameter, as fp32 whatever their type in memory is. */
+static double checkpoint_bytes(const train_outline *o) {
+    double floats = 0;
+    for (int i = 0; i < model_params(o->m); i++) {
+        const model_param *q = model_param_at(o->m, i);
+        floats += (double)q->dim[0] * (double)(q->ndim > 1 ? q->dim[1] : 1);
+        for (int k = 0; k < optim_states(o->o, i); k++)
+            floats += (double)optim_state_count(o->o, i, k);
+    }
+    return 4 * floats;
+}
+
+/* On the machine itself offloaded state is in the arena; on an accelerator it is in the host. */
+static void move_offloaded(capacity *c, const train_outline *o, bool device) {
+    double bytes = device ? (double)plan_offloaded_bytes(o->p) : 0;
+    bool counted = plan_host_bytes(o->p) == 0; /* no device here: the plan has it in its arena */
+    c->offloaded = bytes;
+    c->total -= counted ? bytes : 0;
+    c->memory[MEMORY_MOMENTS] -= counted ? bytes : 0;
+}
+
+err capacity_of(const config *cfg, const op_backend *ops, bool device, capacity *out) {
+    capacity c = { 0 };
+    train_outline o;
+    err e = train_outline_open(cfg, ops, device ? 1 : 0, &o);
+    if (!e) {
+        c.mc = *model_conf(o.m);
+        c.dt = model_lay(o.m)->dt;
+        c.params = (double)model_count(&c.mc);
+        c.flops_full = model_flops(&c.mc, o.seq, false);
+        c.flops_causal = model_flops(&c.mc, o.seq, true);
+        c.rows = o.rows;
+        c.micros = o.micros;
+        c.seq = o.seq;
+        c.step_tokens = (double)o.step_tokens;
+        c.steps = o.steps;
+        c.tokens = o.tokens;
+        c.token_bytes = c.mc.vocab <= 65536 ? 2 : 4;
+        c.checkpoint = checkpoint_bytes(&o);
+        add_memory(o.p, &c);
+        move_offloaded(&c, &o, device);
+    }
+    train_outline_free(&o);
+    *out = c;
+    return e;
+}
+
+double capacity_process_bytes(const capacity *c) {
+    static const double program = 9e6; /* code, libraries, stacks of threads, the loader */
+    return c->total + program;
+}
+
+/* ---- what makes it fit ------------------------------------------------------------------------- */
+/* Each row changes one thing. `slower` is the share by which a step gets longer; `risk` ranks a change of
+ * what is computed behind any that only takes time. */
+typedef struct fit_step {
+    const char *settings[2][2]; /* option, value */
+    const char *what;
+    double slower, risk;
+} fit_step;
+
+static const fit_step recomputes[] = {
+    { { { 0 } }, "", 0, 0 },
+    { { { "activation_checkpoint.mode", "selective" } }, "recompute cheap ops", 0.01, 0 },
+    { { { "activation_checkpoint.mode", "full" }, { "activation_checkpoint.part", "0.25" } },
+      "recompute a quarter of the blocks",
+      0.083,
+      0 },
+    { { { "activation_checkpoint.mode", "full" }, { "activation_checkpoint.part", "0.5" } },
+      "recompute half of the blocks",
+      0.167,
+      0 },
+    { { { "activation_checkpoint.mode", "full" }, { "activation_checkpoint.part", "1" } },
+      "recompute every block",
+      0.333,
+      0 },
+};
+static const fit_step optimizers[] = {
+    { { { 0 } }, "", 0, 0 },
+    { { { "optimizer.name", "adam8bit" } }, "moments in 8 bits", 0, 0.05 },
+    { { { "optimizer.offload", "0.5" } }, "half of the moments in host memory", 0.05, 0 },
+    { { { "optimizer.offload", "1" } }, "moments in host memory", 0.1, 0 },
+    { { { "optimizer.master", "bf16" } }, "weights in bf16 without a master copy", 0, 0.1 },
+    { { { "optimizer.name", "adam8bit" }, { "optimizer.master", "bf16" } },
+      "moments in 8 bits, weights in bf16 without a master copy",
+      0,
+      0.15 },
+};
+
+static err apply_step(config *c, const fit_step *s) {
+    for (int i = 0; i < 2 && s->settings[i][0]; i++)
+        TRY(config_set(c, s->settings[i][0], s->settings[i][1]));
+    return OK;
+}
+
+/* Whether the step changes anything and the run can take it. */
+static bool step_applies(const fit_step *s, const config *c, bool device) {
+    bool adam = c->optimizer.name == CFG_OPT_ADAM || c->optimizer.name == CFG_OPT_ADAMW;
+    for (int i = 0; i < 2 && s->settings[i][0]; i++) {
+        const char *name = s->settings[i][0];
+        if (!strcmp(name, "optimizer.name") && !adam) return false;
+        if (!strcmp(name, "optimizer.offload") && !device) return false;
+        if (!strcmp(name, "optimizer.master") && c->optimizer.master != CFG_MASTER_FP32)
+            return false;
+        if (!strcmp(name, "activation_checkpoint.mode") &&
+            c->activation_checkpoint.mode != CFG_AC_NONE)
+            return false;
+    }
+    return true;
+}
+
+typedef struct candidate {
+    int recompute, optimizer;
+    int64_t rows;
+    double cost;
+} candidate;
+
+static int by_cost(const void *a, const void *b) {
+    double x = ((const candidate *)a)->cost, y = ((const candidate *)b)->cost;
+    return (x > y) - (x < y);
+}
+
+static err make_config(const config *from, const candidate *k, const capacity *now, config *to) {
+    char text[32];
+    config_copy(to, from);
+    TRY(apply_step(to, &recomputes[k->recompute]));
+    TRY(apply_step(to, &optimizers[k->optimizer]));
+    if (k->rows == now->rows) return OK;
+    snprintf(text, sizeof text, "%lld", (long long)k->rows);
+    TRY(config_set(to, "training.local_batch_size", text));
+    if (!isnan(from->training.global_batch_size.value)) return OK;
+    snprintf(text, sizeof text, "%lld", (long long)now->rows);
+    return config_set(to, "training.global_batch_size", text); /* the step stays what it was */
+}
+
+static void describe(const candidate *k, const capacity *now, str *what, str *settings) {
+    const fit_step *steps[] = { &recomputes[k->recompute], &optimizers[k->optimizer] };
+    if (k->rows != now->rows) {
+        str_add(what, "microbatches of %lld instead of %lld sequences", (long long)k->rows,
+                (long long)now->rows);
+        str_add(settings, "--training.local_batch_size=%lld --training.global_batch_size=%lld",
+                (long long)k->rows, (long long)(now->rows * now->micros));
+    }
+    for (size_t i = 0; i < COUNT_OF(steps); i++) {
+        if (!*steps[i]->what) continue;
+        str_add(what, "%s%s", what->len ? "; " : "", steps[i]->what);
+        for (int n = 0; n < 2 && steps[i]->settings[n][0]; n++)
+            str_add(settings, "%s--%s=%s", settings->len ? " " : "", steps[i]->settings[n][0],
+                    steps[i]->settings[n][1]);
+    }
+}
+
+enum { MOST_CANDIDATES = 1024 };
+static int list_candidates(const config *c, const capacity *now, bool device, candidate *all) {
+    int n = 0;
+    for (size_t r = 0; r < COUNT_OF(recomputes); r++)
+        for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
+            if (!step_applies(&recomputes[r], c, device) ||
+                !step_applies(&optimizers[o], c, device))
+                continue;
+            double halvings = 0;
+            for (int64_t rows = now->rows; rows >= 1 && n < MOST_CANDIDATES; rows--) {
+                if (now->rows % rows) continue;
+                halvings = log2((double)now->rows / (double)rows);
+                all[n++] = (candidate){ (int)r, (int)o, rows,
+                                        recomputes[r].slower + optimizers[o].slower +
+                                            optimizers[o].risk + 0.02 * halvings };
+            }
+        }
+    qsort(all, (size_t)n, sizeof *all, by_cost);
+    return n;
+}
+
+err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, double limit,
+                      const capacity *now, fit_change *out) {
+    candidate *all = mem_alloc(sizeof *all * MOST_CANDIDATES);
+    int n = list_candidates(cfg, now, device, all);
+    err e = OK;
+    *out = (fit_change){ .least = now->total };
+    for (int i = 0; i < n && !e && !out->found; i++) {
+        config changed;
+        capacity c;
+        e = make_config(cfg, &all[i], now, &changed);
+        if (!e) e = capacity_of(&changed, ops, device, &c);
+        config_free(&changed);
+        if (e) break;
+        out->least = fmin(out->least, c.total);
+        if (c.total > limit) continue;
+        out->found = true;
+        out->after = c;
+        out->slower = recomputes[all[i].recompute].slower + optimizers[all[i].optimizer].slower +
+                      0.02 * log2((double)now->rows / (double)all[i].rows);
+        describe(&all[i], now, &out->what, &out->settings);
+    }
+    free(all);
+    return e;
+}
+
+void fit_change_free(fit_change *f) {
+    str_free(&f->what);
+    str_free(&f->settings);
+}

@@ -1,0 +1,52 @@
+/* A run in outline: the programs and the memory that train_run would have, without data and without
+ * mapping anything. What it reports about memory is therefore what training will reserve, whatever changes
+ * in models, passes or optimizers. */
+#include "train_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Lengths in epochs need the data. */
+static err set_lengths(trainer *t, train_outline *out) {
+    const config *c = t->cfg;
+    out->steps = out->tokens = NAN;
+    if (c->training.steps.unit == CFG_EPOCHS) {
+        t->every.validate.length = c->validation.every.value > 0;
+        t->every.sample.length = c->sample.every.value > 0;
+        return OK;
+    }
+    TRY(trainer_set_lengths(t));
+    out->steps = (double)t->steps;
+    out->tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * (double)t->seq;
+    return OK;
+}
+
+err train_outline_open(const config *c, const op_backend *ops, int threads, train_outline *out) {
+    trainer *t = mem_alloc(sizeof *t);
+    *out = (train_outline){ .owner = t };
+    t->cfg = c;
+    TRY(model_from_config(c, &t->mc));
+    TRY(trainer_set_batch(t));
+    TRY(set_lengths(t, out));
+    t->n_sets = *c->data.validation || *c->data.train || c->data.validation_fraction > 0;
+    if (threads <= 0) threads = c->training.threads ? (int)c->training.threads : thread_cores();
+    TRY(trainer_lay_out(t, ops, threads));
+    out->m = t->m;
+    out->p = t->p;
+    out->o = t->o;
+    out->train = &t->train;
+    out->rows = t->rows;
+    out->micros = t->micros;
+    out->seq = t->seq;
+    out->step_tokens = t->ramp.full * t->seq;
+    return OK;
+}
+
+void train_outline_free(train_outline *o) {
+    if (o->owner) {
+        o->owner->n_sets = 0; /* counted, never opened */
+        trainer_free(o->owner);
+    }
+    free(o->owner);
+    *o = (train_outline){ 0 };
+}

@@ -1,0 +1,163 @@
+/* What the planner reports about memory is what training then reserves: same programs, same bytes. */
+#include "support/train.h"
+
+#include <math.h>
+
+#include "planning/planning.h"
+
+static void set_all(config *c, const char *const *list) {
+    for (int i = 0; list[i]; i += 2) assert_ok(config_set(c, list[i], list[i + 1]));
+}
+
+/* The planned bytes of the run that train_small makes of the same settings: RUN/config.yaml has them. */
+static capacity plan_run(test_folder *f, const char *name) {
+    char path[64];
+    config c;
+    capacity cap;
+    snprintf(path, sizeof path, "%s/config.yaml", name);
+    config_init(&c);
+    assert_ok(config_load(&c, in_folder(f, path)));
+    const op_backend *ops = NULL;
+    assert_ok(train_device(&c, &ops));
+    assert_ok(capacity_of(&c, ops, false, &cap));
+    ops_close(ops);
+    config_free(&c);
+    return cap;
+}
+
+static double file_bytes(test_folder *f, const char *name) {
+    int64_t bytes = 0;
+    assert_ok(io_size(in_folder(f, name), &bytes));
+    return (double)bytes;
+}
+
+static void predicts_what_training_reserves(void **state) {
+    static const settings runs[] = {
+        { "precision", "fp32" },
+        { "precision", "bf16" },
+        { "precision", "bf16", "activation_checkpoint.mode", "full", "model.layers", "4" },
+        { "precision", "bf16", "activation_checkpoint.mode", "every", "model.layers", "5" },
+        { "precision", "bf16", "activation_checkpoint.mode", "selective" },
+        { "precision", "bf16", "optimizer.name", "adam8bit", "optimizer.master", "bf16" },
+        { "precision", "bf16", "optimizer.name", "muon", "training.threads", "2" },
+        { "precision", "bf16", "optimizer.name", "adafactor", "training.seq_len", "96" },
+        { "precision", "fp16", "validation.every", "4" },
+        { "precision", "bf16", "precision.fp8", "delayed", "training.global_batch_size", "8" },
+        { "precision", "fp32", "sample.every", "8", "optimizer.name", "lion" },
+        { "precision", "bf16", "model.qk_norm", "head", "model.norm", "layer", "model.bias",
+          "true" },
+    };
+    test_folder *f = *state;
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        char name[16], path[96];
+        double listed = 0;
+        settings own;
+        memcpy(own, runs[i], sizeof own);
+        snprintf(name, sizeof name, "run%zu", i);
+        train_small(f, name, own);
+        json_t *steps = logged_steps(f, name);
+        capacity cap = plan_run(f, name);
+        /* plan_commit may add a page's rest, never an instruction's memory */
+        if (cap.total != logged_number(steps, 0, "plan_mem"))
+            fail_msg("run %zu: %.0f bytes planned, %.0f reserved", i, cap.total,
+                     logged_number(steps, 0, "plan_mem"));
+        for (int k = 0; k < MEMORY_KINDS; k++) listed += cap.memory[k];
+        assert_true(listed == cap.total && cap.memory[MEMORY_OTHER] == 0);
+        assert_true(cap.tokens == logged_number(steps, json_array_size(steps) - 1, "tokens"));
+        json_decref(steps);
+        snprintf(path, sizeof path, "%s/checkpoints/step-00000008/model.safetensors", name);
+        double files = file_bytes(f, path);
+        snprintf(path, sizeof path, "%s/checkpoints/step-00000008/optim.safetensors", name);
+        files += file_bytes(f, path);
+        if (!(cap.checkpoint < files && files < cap.checkpoint + 32768)) /* beside the headers */
+            fail_msg("run %zu: checkpoint of %.0f bytes, planned %.0f", i, files, cap.checkpoint);
+    }
+}
+
+static capacity plan_settings(const char *const *list, bool device) {
+    config c;
+    capacity cap;
+    config_init(&c);
+    set_all(&c, list);
+    assert_ok(capacity_of(&c, ops_cpu(OPS_ISA_BEST), device, &cap));
+    config_free(&c);
+    return cap;
+}
+
+/* Models that fit nowhere are laid out too. */
+static void plans_beyond_the_machine(void **state) {
+    const char *const big[] = { "model.preset",
+                                "llama3-405b",
+                                "training.seq_len",
+                                "8192",
+                                "training.local_batch_size",
+                                "1",
+                                "precision.dtype",
+                                "bf16",
+                                "training.steps",
+                                "1e12 tokens",
+                                NULL };
+    capacity c = plan_settings(big, true);
+    assert_true(fabs(c.params / 405.85e9 - 1) < 0.001);
+    assert_true(fabs(c.memory[MEMORY_WEIGHTS] / (2 * c.params) - 1) < 0.001);
+    assert_true(fabs(c.memory[MEMORY_GRADIENTS] / (4 * c.params) - 1) < 0.001);
+    assert_true(fabs(c.memory[MEMORY_MASTER] / (4 * c.params) - 1) < 0.001);
+    assert_true(fabs(c.memory[MEMORY_MOMENTS] / (8 * c.params) - 1) < 0.001);
+    assert_true(fabs(c.checkpoint / (12 * c.params) - 1) < 0.001);
+    assert_true(c.flops_causal < c.flops_full && c.flops_full < 1.2 * 6 * c.params);
+    assert_true(fabs(c.tokens / 1e12 - 1) < 1e-6);
+    const char *const epochs[] = { "training.steps", "2 epochs", NULL };
+    assert_true(isnan(plan_settings(epochs, false).tokens));
+    const char *const offload[] = { "optimizer.offload", "1", NULL }, *const plain[] = { NULL };
+    capacity off = plan_settings(offload, true), on = plan_settings(plain, true);
+    assert_true(off.offloaded > 0 && off.total + off.offloaded >= on.total);
+    assert_true(off.memory[MEMORY_MOMENTS] < on.memory[MEMORY_MOMENTS] / 10);
+}
+
+/* The change that is proposed does fit, and nothing is proposed where nothing helps. */
+static void proposes_what_fits(void **state) {
+    config c;
+    capacity now;
+    const op_backend *ops = ops_cpu(OPS_ISA_BEST);
+    double last = INFINITY;
+    config_init(&c);
+    assert_ok(config_set(&c, "model.preset", "gpt-small"));
+    assert_ok(config_set(&c, "precision.dtype", "bf16"));
+    assert_ok(capacity_of(&c, ops, true, &now));
+    for (double share = 0.95; share > 0.3; share -= 0.15) {
+        fit_change f;
+        assert_ok(capacity_make_fit(&c, ops, true, share * now.total, &now, &f));
+        assert_true(f.found && f.after.total <= share * now.total && f.after.total <= last);
+        assert_true(f.settings.len > 0 && f.what.len > 0);
+        assert_true(f.after.step_tokens == now.step_tokens); /* the same training */
+        config changed;
+        capacity again;
+        config_copy(&changed, &c);
+        char *next = NULL;
+        for (char *o = strtok_r(f.settings.text, " ", &next); o; o = strtok_r(NULL, " ", &next)) {
+            char *equals = strchr(o, '=');
+            *equals = '\0';
+            assert_ok(config_set(&changed, o + 2, equals + 1));
+        }
+        assert_ok(capacity_of(&changed, ops, true, &again));
+        assert_true(again.total == f.after.total);
+        config_free(&changed);
+        fit_change_free(&f);
+    }
+    fit_change none;
+    assert_ok(capacity_make_fit(&c, ops, true, 1e6, &now, &none));
+    assert_false(none.found);
+    assert_true(none.least > 1e6 && none.least < now.total);
+    fit_change_free(&none);
+    config_free(&c);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test(plans_beyond_the_machine),
+        cmocka_unit_test(proposes_what_fits),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
