@@ -111,6 +111,30 @@ VEC_INLINE void drop_units(dtype t, const drop *d, const uint32_t *word, const v
     }
 }
 
+/* The same for bf16, from counter `first` on. */
+#if defined(__ARM_NEON)
+VEC_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
+                          uint16_t *y) {
+    const vf keep = vec_of(d->keep);
+    uint16x8_t mask[PHILOX_WORDS / 8];
+    philox_masks(p, first, d->below, mask);
+    VEC_UNROLL for (int i = 0; i < PHILOX_WORDS / 8; i++) {
+        vf v[2];
+        vec_widen2(vld1q_u16(x + 8 * i), v);
+        v[0] *= keep;
+        v[1] *= keep;
+        vst1q_u16(y + 8 * i, vandq_u16(vec_narrow2(v), mask[i]));
+    }
+}
+#else
+VEC_INLINE void drop_bf16(const drop *d, const philox_prefix *p, uint32_t first, const uint16_t *x,
+                          uint16_t *y) {
+    uint32_t word[PHILOX_WORDS];
+    philox_words(p, first, word);
+    drop_units(DT_BF16, d, word, x, y);
+}
+#endif
+
 static drop drop_of(const op_call *c) {
     float p = c->attr.dropout.p;
     BUG_IF(!(p >= 0 && p < 1) || c->attr.dropout.site >> 16);
@@ -129,10 +153,13 @@ static void drop_row(const op_call *c, const drop *d, int64_t row, int64_t id) {
     float x_tmp[PHILOX_WORDS], y_tmp[PHILOX_WORDS];
     for (int64_t col = 0; col < cols; col += PHILOX_WORDS) {
         int64_t m = MIN(PHILOX_WORDS, cols - col), at = row * cols + col;
-        philox_words(&prefix, (uint32_t)(col / 4), word);
         if (m == PHILOX_WORDS && xt->dt == DT_BF16 && yt->dt == DT_BF16) {
-            drop_units(DT_BF16, d, word, (uint16_t *)xt->data + at, (uint16_t *)yt->data + at);
-        } else if (m == PHILOX_WORDS && xt->dt == DT_F32 && yt->dt == DT_F32) {
+            drop_bf16(d, &prefix, (uint32_t)(col / 4), (uint16_t *)xt->data + at,
+                      (uint16_t *)yt->data + at);
+            continue;
+        }
+        philox_words(&prefix, (uint32_t)(col / 4), word);
+        if (m == PHILOX_WORDS && xt->dt == DT_F32 && yt->dt == DT_F32) {
             drop_units(DT_F32, d, word, (float *)xt->data + at, (float *)yt->data + at);
         } else {
             CPU(to_f32)(xt->dt, (char *)xt->data + (size_t)at * dt_size(xt->dt), x_tmp, m);

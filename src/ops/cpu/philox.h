@@ -88,21 +88,41 @@ VEC_INLINE void philox_store(philox_four x, uint32_t *out) {
     vst1q_u32(out + 12, vzip2q_u32(c, d));
 }
 
+/* The last seven rounds, of 16 counters in four groups. */
+typedef struct philox_groups {
+    philox_four of[LANES / 4];
+} philox_groups;
+VEC_INLINE philox_groups philox_compute(const philox_prefix *p, uint32_t first) {
+    philox_groups g = { { philox_begin(p, first), philox_begin(p, first + 4),
+                          philox_begin(p, first + 8), philox_begin(p, first + 12) } };
+    VEC_UNROLL for (int i = 3; i < PHILOX_ROUNDS; i++) {
+        VEC_UNROLL for (int k = 0; k < LANES / 4; k++) g.of[k] = philox_round(g.of[k], p->key[i]);
+    }
+    return g;
+}
+
 /* Word w of counter { head, first + l } is out[4 * l + w]. */
 static inline void philox_words(const philox_prefix *p, uint32_t first,
                                 uint32_t out[PHILOX_WORDS]) {
-    philox_four a = philox_begin(p, first), b = philox_begin(p, first + 4);
-    philox_four c = philox_begin(p, first + 8), d = philox_begin(p, first + 12);
-    VEC_UNROLL for (int i = 3; i < PHILOX_ROUNDS; i++) {
-        a = philox_round(a, p->key[i]);
-        b = philox_round(b, p->key[i]);
-        c = philox_round(c, p->key[i]);
-        d = philox_round(d, p->key[i]);
+    philox_groups g = philox_compute(p, first);
+    VEC_UNROLL for (int k = 0; k < LANES / 4; k++) philox_store(g.of[k], out + 16 * k);
+}
+/* Lane l of mask i is all ones where word 8 * i + l is at least `below`. Comparing before sorting halves
+ * what must be sorted. */
+VEC_INLINE void philox_masks(const philox_prefix *p, uint32_t first, uint32_t below,
+                             uint16x8_t mask[PHILOX_WORDS / 8]) {
+    const uint32x4_t least = vdupq_n_u32(below);
+    philox_groups g = philox_compute(p, first);
+    VEC_UNROLL for (int k = 0; k < LANES / 4; k++) {
+        uint16x8_t c0 = vreinterpretq_u16_u32(vcgeq_u32(g.of[k].c0, least));
+        uint16x8_t c1 = vreinterpretq_u16_u32(vcgeq_u32(g.of[k].c1, least));
+        uint16x8_t c2 = vreinterpretq_u16_u32(vcgeq_u32(g.of[k].c2, least));
+        uint16x8_t c3 = vreinterpretq_u16_u32(vcgeq_u32(g.of[k].c3, least));
+        uint32x4_t first_two = vreinterpretq_u32_u16(vtrn1q_u16(c0, c1));
+        uint32x4_t last_two = vreinterpretq_u32_u16(vtrn1q_u16(c2, c3));
+        mask[2 * k] = vreinterpretq_u16_u32(vzip1q_u32(first_two, last_two));
+        mask[2 * k + 1] = vreinterpretq_u16_u32(vzip2q_u32(first_two, last_two));
     }
-    philox_store(a, out);
-    philox_store(b, out + 16);
-    philox_store(c, out + 32);
-    philox_store(d, out + 48);
 }
 
 VEC_INLINE philox_four philox_load(const uint32_t x[4][LANES], int l) {

@@ -131,6 +131,10 @@ VEC_INLINE uint16x8_t vec_narrow2(const vf x[2]) {
     bfloat16x8_t low = vcvtq_low_bf16_f32((float32x4_t)x[0]);
     return vreinterpretq_u16_bf16(vcvtq_high_bf16_f32(low, (float32x4_t)x[1]));
 }
+#elif defined(__ARM_NEON)
+VEC_INLINE uint16x8_t vec_narrow2(const vf x[2]) {
+    return vcombine_u16((uint16x4_t)vec_to_bf16(x[0]), (uint16x4_t)vec_to_bf16(x[1]));
+}
 #endif
 VEC_INLINE void vec_load2(dtype dt, const void *p, int64_t k, vf x[2]) {
 #if defined(__ARM_NEON)
