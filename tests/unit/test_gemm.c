@@ -10,22 +10,24 @@
 #include "ops/cpu_features.h"
 #include "ops/op_table.h"
 
-/* ---- the instruction sets --------------------------------------------------------------------- */
+/* ---- the instruction sets, and AMX in plain C (emulate/amx) ----------------------------------- */
+#define ISAS CPU_ISA_TABLE X(amx_emulated)
 #define X(isa)                                                                                     \
     void gemm_run_##isa(const gemm *g, pool *p, void *workspace, size_t bytes);                    \
     size_t gemm_workspace_##isa(const gemm *g, int threads);
-CPU_ISA_TABLE
+ISAS
 #undef X
 
-static const struct isa {
+    static const struct isa {
     const char *name;
     void (*run)(const gemm *g, pool *p, void *workspace, size_t bytes);
     size_t (*workspace)(const gemm *g, int threads);
 } isas[] = {
 #define X(isa) { #isa, gemm_run_##isa, gemm_workspace_##isa },
-    CPU_ISA_TABLE
+    ISAS
 #undef X
 };
+static bool has_isa(const char *isa) { return !strcmp(isa, "amx_emulated") || cpu_has_isa(isa); }
 
 enum { MOST_THREADS = 3 };
 static pool *pools[MOST_THREADS + 1]; /* by number of threads; set up once, read by all tests */
@@ -198,7 +200,7 @@ static void check_gemm(int64_t m, int64_t n, int64_t k, dtype at, dtype bt, dtyp
                        const store_kind *store, int threads) {
     gemm_case t = gemm_case_make(m, n, k, at, bt, ct, trans & 1, trans & 2, store);
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
-        if (!cpu_has_isa(isas[i].name)) continue;
+        if (!has_isa(isas[i].name)) continue;
         gemm_case_run(&t, &isas[i], threads);
         gemm_case_check(&t, isas[i].name);
     }
@@ -239,8 +241,8 @@ static void gemms_split_in_strips_match_the_reference(void **state) {
 
 static void gemms_do_not_depend_on_the_number_of_threads(void **state) {
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
-        if (!cpu_has_isa(isas[i].name)) continue;
-        for (int kind = 0; kind < 6; kind++) {
+        if (!has_isa(isas[i].name)) continue;
+        for (int kind = 0; kind < 8; kind++) {
             dtype dt = outs[kind % 3];
             gemm_case t = gemm_case_make(200, 333, kind < 3 ? 150 : 1500, dt, dt, dt, kind & 1,
                                          true, &stores[kind % STORES]);

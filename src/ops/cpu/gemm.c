@@ -15,7 +15,9 @@
  * packed (a_in_place). Where C then has few rows, each task even packs the part of B that it needs by
  * itself (task_packs_b): blocks are tall, so that no part is packed more than about twice, and no task
  * waits for panels or writes cache lines that other cores hold, which costs many times the copy itself.
- * A GEMM with a single row of A goes to gemm_row.c.
+ * And where A is transposed and the kernel says so (the weight gradient on AMX), tasks pack both operands
+ * for themselves (task_packs_a): every part is packed several times, by blocks that are chosen to be few,
+ * but into the thread's own memory. A GEMM with a single row of A goes to gemm_row.c.
  *
  * Deterministic: each element of C is summed over K in one order, however M and N are split, and the
  * split of K depends on K alone, so that the result does not depend on the number of threads. Between
@@ -38,7 +40,8 @@ typedef struct gemm_job {
     const gemm_kernel *kernel;
     gemm_side a, b;
     bool a_in_place;          /* rows of A are read from memory, not packed */
-    bool task_packs_b;        /* and each task packs its own panels of B */
+    bool task_packs_a;        /* each task packs its own panels of A, and of B */
+    bool task_packs_b;        /* each task packs its own panels of B */
     int64_t mc, nc, kc;       /* size of a strip, of a range of K: whole panels, whole groups */
     int64_t piece;            /* of a range of K */
     int64_t block_m, block_n; /* of a task, whole panels */
@@ -63,6 +66,8 @@ static int64_t part_size(int64_t total, int64_t most, int64_t unit) {
 /* A packing task is some panels over a part of K: small enough to give every thread a share, wide enough
  * to read whole cache lines of an operand whose rows run across K. */
 enum { PACK_ROWS = 96, PACK_K = 512, PACK_LEAST_K = 64 };
+/* Packing a panel of A or of B, beside multiplying one tile over the same stretch of K. */
+static const double OWN_A_COST = 0.7, OWN_B_COST = 0.3;
 
 /* Rows of A (columns of B) per packing task: whole panels. */
 static int64_t pack_rows(int height) { return round_up(PACK_ROWS, height); }
@@ -73,14 +78,17 @@ static void choose_blocks(gemm_job *p) {
     const gemm_kernel *kernel = p->kernel;
     int64_t whole_steps = g->k / kernel->ku * kernel->ku;
     p->a_in_place = kernel->tile_rows && !g->ta;
-    p->task_packs_b = p->a_in_place && g->m <= 2 * kernel->rows_m;
-    p->block_m = p->task_packs_b ? kernel->rows_m : kernel->block_m / kernel->mr * kernel->mr;
-    p->block_n = p->task_packs_b ? kernel->nr : kernel->block_n / kernel->nr * kernel->nr;
+    p->task_packs_a = kernel->own_k && g->ta;
+    p->task_packs_b = p->task_packs_a || (p->a_in_place && g->m <= 2 * kernel->rows_m);
+    bool column = p->task_packs_b && !p->task_packs_a; /* blocks are one panel of B wide */
+    p->block_m = column ? kernel->rows_m : kernel->block_m / kernel->mr * kernel->mr;
+    p->block_n = column ? kernel->nr : kernel->block_n / kernel->nr * kernel->nr;
     p->nc = part_size(g->n, p->task_packs_b ? g->n : STRIP, kernel->nr);
     p->kc = part_size(g->k, p->task_packs_b ? g->k : K_RANGE, kernel->ku);
-    p->mc = part_size(g->m, p->a_in_place && p->kc >= g->k ? g->m : STRIP, kernel->mr);
+    bool whole = p->task_packs_a || (p->a_in_place && p->kc >= g->k);
+    p->mc = part_size(g->m, whole ? g->m : STRIP, kernel->mr);
     int64_t range = p->a_in_place ? MAX(MIN(whole_steps, p->kc), kernel->ku) : p->kc;
-    p->piece = part_size(range, kernel->kc, kernel->ku);
+    p->piece = part_size(range, p->task_packs_a ? kernel->own_k : kernel->kc, kernel->ku);
 }
 
 static void size_scratch(gemm_job *p) {
@@ -96,11 +104,12 @@ static void size_scratch(gemm_job *p) {
         p->thread_bytes = MAX(p->thread_bytes, MAX(for_a, for_b));
     }
     p->thread_bytes = align_up(p->thread_bytes, 64);
-    if (!p->a_in_place) return;
+    if (!p->a_in_place && !p->task_packs_a) return;
     p->own_b = p->thread_bytes;
     p->own_a = p->own_b + (size_t)(p->task_packs_b ? p->block_n * p->piece : 0) * p->element;
     int64_t last_rows = kernel->mr * p->piece, last_step = p->block_m * kernel->ku;
-    size_t a_bytes = (size_t)MAX(last_rows, last_step) * p->element;
+    int64_t most = p->task_packs_a ? p->block_m * p->piece : MAX(last_rows, last_step);
+    size_t a_bytes = (size_t)most * p->element;
     p->thread_bytes = align_up(p->own_a + a_bytes, 64);
 }
 
@@ -114,16 +123,45 @@ static gemm_job gemm_job_of(const gemm *g) {
     bool plain_alpha = g->alpha == 0 || g->alpha == 1;
     p.sums_in_c = g->ct == DT_F32 && !g->bias && !g->gelu && plain_alpha;
     p.partial = p.kc < g->k && (g->ct != DT_F32 || g->gelu);
-    p.a_bytes = p.a_in_place ? 0 : align_up((size_t)(p.mc * p.kc) * p.element, 64);
+    p.a_bytes =
+        p.a_in_place || p.task_packs_a ? 0 : align_up((size_t)(p.mc * p.kc) * p.element, 64);
     p.b_bytes = p.task_packs_b ? 0 : align_up((size_t)(p.nc * p.kc) * p.element, 64);
     p.partial_bytes = p.partial ? align_up((size_t)(p.mc * p.nc) * sizeof(float), 64) : 0;
     size_scratch(&p);
     return p;
 }
 
+/* @return an estimate of the time of blocks of m x n, in multiplications of tiles: as many rounds as the
+ * busiest thread has tasks, each of which also packs its panels. */
+static double block_cost(const gemm_job *p, int64_t m, int64_t n, int threads) {
+    int64_t tasks = div_up(p->mc, m) * div_up(p->nc, n);
+    double tiles = (double)(m / p->kernel->mr) * (double)(n / p->kernel->nr);
+    double packing =
+        OWN_A_COST * (double)(m / p->kernel->mr) + OWN_B_COST * (double)(n / p->kernel->nr);
+    return (double)div_up(tasks, threads) * (tiles + packing);
+}
+
+/* The best blocks for tasks that pack both operands: no larger than the ones there is scratch for. */
+static void choose_own_blocks(gemm_job *p, int threads) {
+    int64_t mr = p->kernel->mr, nr = p->kernel->nr, most_m = p->block_m, most_n = p->block_n;
+    double best = -1;
+    for (int64_t m = mr; m <= most_m; m += mr)
+        for (int64_t n = nr; n <= most_n; n += nr) {
+            double cost = block_cost(p, m, n, threads);
+            if (best >= 0 && cost >= best) continue;
+            best = cost;
+            p->block_m = m;
+            p->block_n = n;
+        }
+}
+
 /* Halves blocks until there are enough for the threads to share evenly. */
 static void shrink_blocks(gemm_job *p, int threads) {
     int64_t mr = p->kernel->mr, nr = p->kernel->nr;
+    if (p->task_packs_a) {
+        choose_own_blocks(p, threads);
+        return;
+    }
     while (div_up(p->mc, p->block_m) * div_up(p->nc, p->block_n) < 3 * threads) {
         bool tall = p->block_m > p->block_n;
         int64_t unit = tall ? mr : nr, *longer = tall ? &p->block_m : &p->block_n;
@@ -218,7 +256,8 @@ static bool is_in_place(const block *b, int64_t i) {
     return p->a_in_place && i + p->kernel->mr <= p->mn && b->k + b->length <= p->kn;
 }
 
-/* Packs what a task needs for itself: B, if no packing task did, and the panels of A at its edges. */
+/* Packs what a task needs for itself: B, if no packing task did, and A, all of it or where it cannot be read
+ * in place. */
 static void pack_task_panels(const block *b, int worker) {
     const gemm_job *p = b->p;
     char *own_b = b->scratch + p->own_b, *own_a = b->scratch + p->own_a;
@@ -232,9 +271,10 @@ static void pack_task_panels(const block *b, int worker) {
 static const char *a_panel(const block *b, int64_t i) {
     const gemm_job *p = b->p;
     int64_t shared = i * p->k_pad + b->k * p->kernel->mr;
-    if (!p->a_in_place) return p->pa + (size_t)shared * p->element;
-    bool last_step = b->k + b->length > p->kn; /* else only the last panel is packed */
-    return b->scratch + p->own_a + (size_t)(last_step ? (i - b->i0) * b->length : 0) * p->element;
+    if (!p->a_in_place && !p->task_packs_a) return p->pa + (size_t)shared * p->element;
+    /* in place, only the last panel is packed, but for the last step of K */
+    bool all = p->task_packs_a || b->k + b->length > p->kn;
+    return b->scratch + p->own_a + (size_t)(all ? (i - b->i0) * b->length : 0) * p->element;
 }
 
 static const char *b_panel(const block *b, int64_t j) {
@@ -297,7 +337,7 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
     if (kn->enter) kn->enter();
     for (; b.k < p->k_pad; b.k += b.length) {
         b.length = piece_length(p, b.k);
-        if (p->a_in_place) pack_task_panels(&b, worker);
+        if (p->a_in_place || p->task_packs_a) pack_task_panels(&b, worker);
         float *sums = several_pieces ? (float *)(void *)b.scratch : NULL;
         for (int64_t j = b.j0; j < b.j1; j += kn->nr)
             for (int64_t i = b.i0; i < b.i1; i += kn->mr) {

@@ -2,6 +2,7 @@
  * once per GEMM, so that this must run near the speed of memory: transposing copies move 16 bytes at a time
  * and shuffle registers. */
 #include "kernel/kernel_internal.h"
+#include "pack_wide.h"
 
 #include <string.h>
 
@@ -89,9 +90,36 @@ static inline u16x8 load_two4(const char *a, const char *b) {
     return (u16x8)v;
 }
 
+/* Panels as wide as a register of 64 bytes. @return how many of its rows are done. */
+#if WIDE_REGISTERS
+static int wide_pairs_of(const char *in, size_t stride, int height, int64_t units, char *out) {
+    int r = 0;
+    for (; r + WIDE_ROWS <= height; r += WIDE_ROWS)
+        wide_interleave2(in + r * 2, stride, units, (size_t)height * 4, out + r * 4);
+    return r;
+}
+static int wide_columns_of(const char *in, size_t stride, int height, int64_t units, char *out) {
+    int r = 0;
+    for (; r + WIDE_ROWS <= height; r += WIDE_ROWS)
+        for (int64_t u = 0; u < units; u++)
+            wide_transpose32(in + (size_t)u * 32 * stride + r * 2, stride,
+                             out + (size_t)u * height * 64 + r * 64);
+    return r;
+}
+#else
+static int wide_pairs_of(const char *in, size_t stride, int height, int64_t units, char *out) {
+    return 0;
+}
+static int wide_columns_of(const char *in, size_t stride, int height, int64_t units, char *out) {
+    return 0;
+}
+#endif
+
 static void interleave2(const char *in, size_t stride, int height, int64_t units, char *out) {
+    int done = wide_pairs_of(in, stride, height, units, out);
+    if (done == height) return;
     for (int64_t u = 0; u < units; u++, in += 2 * stride, out += height * 4) {
-        int r = 0;
+        int r = done;
         for (; r + 8 <= height; r += 8) {
             u16x8 a = load16(in + r * 2), b = load16(in + stride + r * 2);
             store16(out + r * 4, __builtin_shufflevector(a, b, 0, 8, 1, 9, 2, 10, 3, 11));
@@ -144,9 +172,11 @@ static inline void transpose8x8(const char *in, size_t stride, char *out, size_t
 }
 
 static void interleave32(const char *in, size_t stride, int height, int64_t units, char *out) {
+    int done = wide_columns_of(in, stride, height, units, out);
+    if (done == height) return;
     for (int64_t u = 0; u < units; u++, in += 32 * stride, out += height * 64)
         for (int k = 0; k < 32; k += 8)
-            for (int r = 0; r < height; r += 8)
+            for (int r = done; r < height; r += 8)
                 transpose8x8(in + k * stride + r * 2, stride, out + r * 64 + k * 2, 64);
 }
 
@@ -245,6 +275,15 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
  * sequentially, and all of them stay in L1. */
 enum { PACK_K_MAJOR = 64 };
 
+/* Rows of K lie pages apart, where the processor does not prefetch by itself. */
+static void prefetch_rows(const gemm_side *s, int64_t r0, int64_t rows, int64_t k, int64_t n) {
+    enum { LINE = 64, READ = 0, L2 = 2 };
+    size_t bytes = (size_t)rows * dt_size(s->dt);
+    for (int64_t i = 0; i < n; i++)
+        for (size_t at = 0; at < bytes; at += LINE)
+            __builtin_prefetch(side_at(s, r0, k + i) + at, READ, L2);
+}
+
 void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows, int64_t k0,
                     int64_t kn) {
     if (s->dt != to->dt) {
@@ -256,6 +295,8 @@ void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64
     int64_t step = s->k_major ? PACK_K_MAJOR : to->k_pad;
     for (int64_t k = 0; k < to->k_pad; k += step) {
         int64_t pad = MIN(step, to->k_pad - k), n = MIN(pad, kn - k);
+        if (WIDE_REGISTERS && s->k_major)
+            prefetch_rows(s, r0, rows, k0 + k + step, MIN(step, kn - k - step));
         for (int64_t r = 0; r < rows; r += to->height) {
             char *out = (char *)to->out + (size_t)(r * to->length + k * to->height) * p->element;
             pack_panel(p, side_at(s, r0 + r, k0 + k), (size_t)s->ld * p->element, s->k_major,

@@ -114,6 +114,7 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .tile = tile,
                                     .tile_rows = tile_rows,
                                     .rows_m = 512,
+                                    .own_k = 512,
                                     .enter = enter,
                                     .leave = leave,
                                     .burn = burn };

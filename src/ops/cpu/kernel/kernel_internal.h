@@ -31,6 +31,9 @@ typedef struct gemm_kernel {
     void (*tile_rows)(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
                       bool add);
     int rows_m; /* with tile_rows: rows of C of a task that packs its own panel of B */
+    /* Longest piece of K where A is transposed and tasks pack their own panels of both operands, which fit
+     * L2 with the block of C; 0: panels are shared. */
+    int own_k;
     /* Around the tiles of one task, on the thread that runs them; NULL: nothing to do. */
     void (*enter)(void);
     void (*leave)(void);
