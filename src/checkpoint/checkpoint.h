@@ -219,8 +219,15 @@ err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimize
 err ckpt_recover(const char *run_dir) MUST_USE;
 /* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;
-/* The same of a run folder, or the checkpoint folder itself where that is given; none is an error.
- * @param path owned (free). */
+/* Finds the newest checkpoint whose files are what its checksums say. Newer ones that are damaged are passed
+ * over with a warning; when all are, the newest one's damage is the error. Reads every byte of them.
+ * @param path owned (free); NULL when there is none. */
+err ckpt_newest_whole(const char *run_dir, char **path) MUST_USE;
+/* Renames checkpoints of later steps than `step`, those that ckpt_newest_whole passed over, to
+ * damaged-step-N: they are neither found nor counted any more, and not removed. */
+err ckpt_set_newer_aside(const char *run_dir, int64_t step) MUST_USE;
+/* The same as ckpt_newest_whole of a run folder, or the checkpoint folder itself where that is given; none
+ * is an error. @param path owned (free). */
 err ckpt_find(const char *run, char **path) MUST_USE;
 /* @return a file in a checkpoint's folder or its run's, owned; NULL when there is none. */
 char *ckpt_file(const char *checkpoint, const char *name);
@@ -232,6 +239,8 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
 /* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
  * plan_commit. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
+/* The same of a checkpoint that ckpt_newest_whole found: checksums of its tensors are not compared again. */
+err ckpt_load_verified(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
 
 /* An error when `t`, which was read from `path`, is not the tokenizer that the state was trained with. */
 err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) MUST_USE;

@@ -10,6 +10,8 @@
 
 /* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref. */
 err manifest_read(const char *folder, json_t **doc) MUST_USE;
+/* @return whether the manifest has a format that this version does not know; false when it is unreadable. */
+bool manifest_is_of_later_version(const char *folder);
 /* Writes the manifest of a folder whose other files are complete: it lists and hashes `names`.
  * @param run borrowed; may be NULL. */
 err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,

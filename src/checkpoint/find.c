@@ -17,7 +17,7 @@ err ckpt_find(const char *run, char **path) {
         *path = strdup(run);
         return OK;
     }
-    TRY(ckpt_latest(run, path));
+    TRY(ckpt_newest_whole(run, path));
     if (!*path)
         return err_hint(ERR("%s holds no checkpoint", run),
                         "train it first (ingot train), or ingot import a Hugging Face folder");

@@ -39,7 +39,7 @@ static err check_checksum(const json_t *doc, const char *path, int64_t format) {
     checksum_of(doc, got);
     if (!strcmp(got, want)) return OK;
     return err_hint(ERR("%s is damaged: its checksum is %s, it should be %s", path, got, want),
-                    "remove this checkpoint's folder to continue from the one before");
+                    "restore it from a copy, or use another checkpoint");
 }
 
 err manifest_read(const char *folder, json_t **doc) {
@@ -54,6 +54,18 @@ err manifest_read(const char *folder, json_t **doc) {
     if (!e) e = check_checksum(*doc, path, format);
     free(path);
     return e;
+}
+
+bool manifest_is_of_later_version(const char *folder) {
+    char *path = io_join(folder, CKPT_MANIFEST_FILE);
+    json_t *doc = NULL;
+    int64_t format = 0;
+    err e = io_json_read(path, &doc);
+    if (!e) e = io_json_int(doc, path, "format", &format);
+    err_free(e);
+    json_decref(doc);
+    free(path);
+    return format > FORMAT;
 }
 
 /* ---- files ------------------------------------------------------------------------------- */
@@ -93,7 +105,7 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
         e = err_hint(ERR("%s is damaged: it has %zu bytes with checksum %s; the manifest lists "
                          "%lld bytes with %s",
                          path, map.size, got, (long long)bytes, want),
-                     "remove this checkpoint's folder to continue from the one before");
+                     "restore it from a copy, or use another checkpoint");
 cleanup:
     io_unmap(&map);
     free(manifest);

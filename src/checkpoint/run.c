@@ -9,9 +9,10 @@
 #include "io/io.h"
 
 #define CHECKPOINTS "checkpoints"
-#define TEMPORARY   ".tmp" /* being written */
-#define REPLACED    ".old" /* while the same step is saved once more */
-#define FP8_ROWS    "fp8"  /* in the optimizer's file */
+#define TEMPORARY   ".tmp"     /* being written */
+#define REPLACED    ".old"     /* while the same step is saved once more */
+#define DAMAGED     "damaged-" /* passed over by a run that continued from an older one */
+#define FP8_ROWS    "fp8"      /* in the optimizer's file */
 
 /* ---- tensors ----------------------------------------------------------------------------- */
 typedef struct writer {
@@ -243,6 +244,77 @@ err ckpt_latest(const char *run_dir, char **path) {
     return e;
 }
 
+/* ---- damage ------------------------------------------------------------------------------ */
+static err verify_files(const char *path, bool states) {
+    json_t *doc = NULL;
+    err e = manifest_read(path, &doc);
+    if (!e) e = manifest_verify_file(path, doc, CKPT_MODEL_FILE);
+    if (!e && states && manifest_lists(doc, CKPT_OPTIM_FILE))
+        e = manifest_verify_file(path, doc, CKPT_OPTIM_FILE);
+    json_decref(doc);
+    return e;
+}
+
+/* Tries them from the newest on. @param found the one that is whole, -1 when none is: the error is that
+ * of the newest. One of a later version is not damaged, and not passed over. */
+static err find_whole(const char *root, const int64_t *steps, int n, int *found) {
+    err first = OK;
+    *found = -1;
+    for (int i = n - 1; i >= 0 && *found < 0; i--) {
+        char *path = step_path(root, "", steps[i], "");
+        err e = verify_files(path, true);
+        bool stop = e && manifest_is_of_later_version(path);
+        if (!e) *found = i;
+        free(path);
+        if (!first)
+            first = e;
+        else
+            err_free(e);
+        if (stop) break;
+    }
+    return first;
+}
+
+err ckpt_newest_whole(const char *run_dir, char **path) {
+    int64_t *steps;
+    int n, found = -1;
+    *path = NULL;
+    char *root = io_join(run_dir, CHECKPOINTS);
+    err e = list_steps(root, &steps, &n);
+    if (!e) {
+        e = find_whole(root, steps, n, &found);
+        if (found >= 0) *path = step_path(root, "", steps[found], "");
+        if (e && *path) {
+            log_warn("%s; continuing with %s", err_message(e), *path);
+            err_free(e);
+            e = OK;
+        }
+        free(steps);
+    }
+    free(root);
+    return e;
+}
+
+err ckpt_set_newer_aside(const char *run_dir, int64_t step) {
+    int64_t *steps;
+    int n;
+    char *root = io_join(run_dir, CHECKPOINTS);
+    err e = list_steps(root, &steps, &n);
+    for (int i = 0; !e && i < n; i++) {
+        if (steps[i] <= step) continue;
+        char *from = step_path(root, "", steps[i], ""),
+             *to = step_path(root, DAMAGED, steps[i], "");
+        e = io_remove_tree(root, to);
+        if (!e && rename(from, to) != 0)
+            e = ERR("cannot rename %s to %s: %s", from, to, strerror(errno));
+        free(from);
+        free(to);
+    }
+    free(steps);
+    free(root);
+    return e;
+}
+
 /* ---- loading ----------------------------------------------------------------------------- */
 static err load_weights(const char *path, model *m, plan *p) {
     st_file *f;
@@ -306,18 +378,14 @@ cleanup:
     return e;
 }
 
-err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
+err ckpt_load_verified(const char *path, model *m, plan *p, optimizer *o) {
     BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
     err e = OK;
     json_t *doc = NULL;
     char *weights = io_join(path, CKPT_MODEL_FILE), *states = io_join(path, CKPT_OPTIM_FILE);
     TRY_CLEAN(manifest_read(path, &doc));
-    TRY_CLEAN(manifest_verify_file(path, doc, CKPT_MODEL_FILE));
     TRY_CLEAN(load_weights(weights, m, p));
-    if (o && manifest_lists(doc, CKPT_OPTIM_FILE)) {
-        TRY_CLEAN(manifest_verify_file(path, doc, CKPT_OPTIM_FILE));
-        TRY_CLEAN(load_optimizer(states, m, p, o));
-    }
+    if (o && manifest_lists(doc, CKPT_OPTIM_FILE)) TRY_CLEAN(load_optimizer(states, m, p, o));
     TRY_CLEAN(model_refresh_copies(m, p, 0));
     model_fill_constants(m, p);
 cleanup:
@@ -325,4 +393,9 @@ cleanup:
     free(weights);
     free(states);
     return e;
+}
+
+err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
+    TRY(verify_files(path, o != NULL));
+    return ckpt_load_verified(path, m, p, o);
 }

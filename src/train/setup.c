@@ -107,6 +107,7 @@ err trainer_setup(trainer *t) {
 
 err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
+    if (t->start.resume) TRY(ckpt_set_newer_aside(t->dir, t->state.step));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
     observe_options o = { .dir = t->dir,

@@ -36,7 +36,8 @@ static err find_tokenizer(run_start *s, const ckpt_state *there) {
 }
 
 static err find_weights(const char *from, run_start *s) {
-    TRY(ckpt_latest(from, &s->path)); /* a run */
+    TRY(ckpt_newest_whole(from, &s->path)); /* a run */
+    s->verified = s->path != NULL;
     if (s->path) return OK;
     s->path = strdup(from);
     if (folder_has(from, "manifest.json")) return OK;
@@ -60,8 +61,8 @@ err start_find(trainer *t) {
     run_start *s = &t->start;
     const char *from = t->cfg->checkpoint.initial_load_path;
     ckpt_state there = { 0 };
-    if (!t->opt->fresh) TRY(ckpt_latest(t->dir, &s->path));
-    s->resume = s->path != NULL;
+    if (!t->opt->fresh) TRY(ckpt_newest_whole(t->dir, &s->path));
+    s->resume = s->verified = s->path != NULL;
     if (!s->path && *from) TRY(find_weights(from, s));
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
@@ -149,7 +150,8 @@ err start_load(trainer *t) {
         return OK;
     }
     if (s->hf) return hf_load(s->hf, s->path, t->m, t->p);
-    return ckpt_load(s->path, t->m, t->p, s->resume && !t->new_optimizer ? t->o : NULL);
+    optimizer *o = s->resume && !t->new_optimizer ? t->o : NULL;
+    return (s->verified ? ckpt_load_verified : ckpt_load)(s->path, t->m, t->p, o);
 }
 
 void start_free(run_start *s) {

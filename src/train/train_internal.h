@@ -69,6 +69,7 @@ typedef struct queued_step {
 typedef struct run_start {
     char *path;           /* of a checkpoint or a Hugging Face folder, owned; NULL: nothing */
     bool resume;          /* it is the run's own checkpoint */
+    bool verified;        /* its checksums were compared */
     const hf_family *hf;  /* of a Hugging Face folder, else NULL */
     model_config saved;   /* what it holds */
     json_t *run;          /* resume_snapshot of the process that saved it, owned; NULL: none kept */

@@ -171,8 +171,60 @@ static void every_flip_is_found_or_harmless(void **state) {
     tokenizer_free(t);
 }
 
+/* ---- a damaged checkpoint, and one before it ------------------------------------------------- */
+/* Flips a bit in the middle of a listed file's last checkpoint. */
+static void damage_last(test_folder *f, const char *from, const char *to, const char *name) {
+    char wanted[256];
+    int file = 0;
+    snprintf(wanted, sizeof wanted, "checkpoints/step-00000003/%s", name);
+    list_files(from);
+    while (file < list.n && strcmp(list.path[file], wanted)) file++;
+    assert_true(file < list.n);
+    copy_damaged(f, from, to, file, 4 * list.bytes[file]);
+}
+
+static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state) {
+    test_folder *f = *state;
+    static const char *const names[] = { "model.safetensors", "optim.safetensors",
+                                         "manifest.json" };
+    const char *good = in_folder(f, "good"), *whole = in_folder(f, "whole"),
+               *bad = in_folder(f, "bad");
+    write_text(f);
+    assert_ok(run_to(f, whole, "4"));
+    assert_ok(run_to(f, good, "2"));
+    assert_ok(run_to(f, good, "3"));
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char *found;
+        damage_last(f, good, bad, names[i]);
+        assert_ok(ckpt_find(bad, &found)); /* sample and export see the one before */
+        assert_true(str_ends(found, "step-00000002"));
+        free(found);
+        assert_ok(run_to(f, bad, "3")); /* from step 2, and saves step 3 once more */
+        assert_true(io_is_dir(in_folder(f, "bad/checkpoints/damaged-step-00000003")));
+        assert_ok(run_to(f, bad, "4"));
+        compare_files(whole, bad, "checkpoints/step-00000004/model.safetensors", names[i]);
+        compare_files(whole, bad, "checkpoints/step-00000004/optim.safetensors", names[i]);
+    }
+}
+
+/* All are damaged: the newest one's damage is the error, and nothing is touched. */
+static void damage_to_all_checkpoints_is_an_error(void **state) {
+    test_folder *f = *state;
+    const char *good = in_folder(f, "good"), *bad = in_folder(f, "bad");
+    write_text(f);
+    assert_ok(run_to(f, good, "3"));
+    damage_last(f, good, bad, "model.safetensors");
+    err e = run_to(f, bad, "4");
+    assert_error(e, "step-00000003/model.safetensors is damaged");
+    assert_true(io_is_dir(in_folder(f, "bad/checkpoints/step-00000003")));
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(a_damaged_checkpoint_gives_way_to_the_one_before,
+                                        folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(damage_to_all_checkpoints_is_an_error, folder_setup,
+                                        folder_teardown),
         cmocka_unit_test_setup_teardown(every_flip_is_found_or_harmless, folder_setup,
                                         folder_teardown),
     };
