@@ -275,15 +275,6 @@ static void convert_k_major(const gemm_side *s, const gemm_panels *to, int64_t r
  * sequentially, and all of them stay in L1. */
 enum { PACK_K_MAJOR = 64 };
 
-/* Rows of K lie pages apart, where the processor does not prefetch by itself. */
-static void prefetch_rows(const gemm_side *s, int64_t r0, int64_t rows, int64_t k, int64_t n) {
-    enum { LINE = 64, READ = 0, L2 = 2 };
-    size_t bytes = (size_t)rows * dt_size(s->dt);
-    for (int64_t i = 0; i < n; i++)
-        for (size_t at = 0; at < bytes; at += LINE)
-            __builtin_prefetch(side_at(s, r0, k + i) + at, READ, L2);
-}
-
 void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64_t rows, int64_t k0,
                     int64_t kn) {
     if (s->dt != to->dt) {
@@ -295,8 +286,6 @@ void CPU(gemm_pack)(const gemm_side *s, const gemm_panels *to, int64_t r0, int64
     int64_t step = s->k_major ? PACK_K_MAJOR : to->k_pad;
     for (int64_t k = 0; k < to->k_pad; k += step) {
         int64_t pad = MIN(step, to->k_pad - k), n = MIN(pad, kn - k);
-        if (WIDE_REGISTERS && s->k_major)
-            prefetch_rows(s, r0, rows, k0 + k + step, MIN(step, kn - k - step));
         for (int64_t r = 0; r < rows; r += to->height) {
             char *out = (char *)to->out + (size_t)(r * to->length + k * to->height) * p->element;
             pack_panel(p, side_at(s, r0 + r, k0 + k), (size_t)s->ld * p->element, s->k_major,
