@@ -59,6 +59,20 @@ static const cli_command commands[] = {
           "  ingot plan --params 7B --tokens 1T --unique-tokens 100B    with ten epochs\n"
           "  ingot plan fit runs/*                             your own law\n"
           "\n" },
+    { .name = "report",
+      .usage = "RUN... [options]",
+      .summary = "analyze how a run went, and compare runs",
+      .run = cmd_report,
+      .spec = &cmd_report_spec,
+      .help =
+          "Prints the loss curve with its phases and spikes, throughput, where the time went, stalls\n"
+          "and advice; with several runs also a comparison. RUN may still be training.\n"
+          "\n"
+          "Examples\n"
+          "  ingot report runs/tiny\n"
+          "  ingot report runs/a runs/b --html report.html\n"
+          "  ingot report runs/before runs/after --assert-equal-loss 1e-5    for regression tests\n"
+          "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",
       .summary = "generate, filter, deduplicate, tokenize and inspect training data",

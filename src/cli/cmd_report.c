@@ -1,0 +1,85 @@
+/* ingot report: how a run went, and how runs compare. */
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "io/io.h"
+#include "report/report.h"
+
+typedef struct report_args {
+    const char *html, *markdown;
+    double tolerance;
+    bool json;
+} report_args;
+
+#define AT(member) offsetof(report_args, member)
+static const cli_arg args[] = {
+    { "html", ARG_TEXT, AT(html), "FILE", "write the report as one HTML page" },
+    { "markdown", ARG_TEXT, AT(markdown), "FILE", "write the report as Markdown" },
+    { "json", ARG_FLAG, AT(json), "", "print the figures as JSON" },
+    { "assert-equal-loss", ARG_REAL, AT(tolerance), "X",
+      "fail unless all runs have the same losses, to within X in every step" },
+};
+const cli_spec cmd_report_spec = {
+    "report", "RUN... [options]", args, (int)COUNT_OF(args), 1, true
+};
+
+static int terminal_width(void) {
+    struct winsize size;
+    if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 40) return 80;
+    return MIN(size.ws_col, 160);
+}
+
+static err write_file(const run_report *const *runs, int n, report_format format,
+                      const char *path) {
+    str text = { 0 };
+    report_write(runs, n, format, 100, &text);
+    err e = io_write(path, text.text, text.len);
+    str_free(&text);
+    return e;
+}
+
+static err print_json(const run_report *const *runs, int n) {
+    json_t *doc = report_json(runs, n);
+    char *text = json_dumps(doc, JSON_INDENT(2));
+    json_decref(doc);
+    if (!text) return ERR("the path of a run is not UTF-8");
+    puts(text);
+    free(text);
+    return OK;
+}
+
+static err put_out(const report_args *a, const run_report *const *runs, int n) {
+    if (a->html) TRY(write_file(runs, n, REPORT_HTML, a->html));
+    if (a->markdown) TRY(write_file(runs, n, REPORT_MARKDOWN, a->markdown));
+    if (a->json) return print_json(runs, n);
+    if (a->html || a->markdown || a->tolerance >= 0) return OK;
+    str text = { 0 };
+    report_write(runs, n, REPORT_TEXT, terminal_width(), &text);
+    fputs(text.text, stdout);
+    str_free(&text);
+    return OK;
+}
+
+err cmd_report(int argc, char **argv) {
+    report_args a = { .tolerance = -1 };
+    int n;
+    TRY(cli_parse_many(&cmd_report_spec, argc - 1, argv + 1, &a, &n));
+    if (a.tolerance >= 0 && n < 2)
+        return ERR_USAGE("--assert-equal-loss: needs two runs or more; got %d", n);
+    err e = OK;
+    run_report **runs = mem_alloc((size_t)n * sizeof *runs);
+    for (int i = 0; i < n; i++) TRY_CLEAN(report_read(argv[1 + i], &runs[i]));
+    TRY_CLEAN(put_out(&a, (const run_report *const *)runs, n));
+    if (a.tolerance >= 0) {
+        TRY_CLEAN(report_same_loss((const run_report *const *)runs, n, a.tolerance));
+        printf("%d runs of %lld steps: every loss is equal to within %g\n", n,
+               (long long)runs[0]->rows, a.tolerance);
+    }
+cleanup:
+    for (int i = 0; i < n; i++) report_free(runs[i]);
+    free(runs);
+    return e;
+}

@@ -1,0 +1,220 @@
+/* From columns to findings. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+#include "report_internal.h"
+
+/* ---- statistics ----------------------------------------------------------------------------- */
+static int by_value(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double report_quantile(const series_column *c, int64_t row, double q) {
+    if (!c || !c->n) return NAN;
+    double *v = mem_alloc((size_t)c->n * sizeof *v);
+    int64_t n = 0;
+    for (int64_t i = 0; i < c->n; i++)
+        if (series_row(c, i) >= row && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
+    qsort(v, (size_t)n, sizeof *v, by_value);
+    double result = n ? v[(int64_t)(q * (double)(n - 1) + 0.5)] : NAN;
+    free(v);
+    return result;
+}
+
+static double sum_of(const series *s, const char *name) {
+    const series_column *c = series_find(s, name);
+    double sum = 0;
+    for (int64_t i = 0; c && i < c->n; i++)
+        if (isfinite(series_value(c, i))) sum += series_value(c, i);
+    return sum;
+}
+
+/* ---- windows and phases ---------------------------------------------------------------------- */
+static void find_windows(run_report *r, const series_column *loss, const series_column *step) {
+    r->window = mem_alloc((size_t)(loss->n / REPORT_WINDOW + 1) * sizeof *r->window);
+    for (int64_t from = 0; from < loss->n; from += REPORT_WINDOW) {
+        int64_t to = MIN(from + REPORT_WINDOW, loss->n), n = 0;
+        double sum = 0;
+        if (r->windows && to - from < REPORT_WINDOW / 2) break;
+        for (int64_t i = from; i < to; i++)
+            if (isfinite(series_value(loss, i))) sum += series_value(loss, i), n++;
+        loss_window *w = &r->window[r->windows];
+        *w = (loss_window){ .from = series_value(step, from),
+                            .to = series_value(step, to - 1),
+                            .mean = n ? sum / (double)n : NAN,
+                            .gain = NAN };
+        if (r->windows) w->gain = (w[-1].mean - w->mean) / fabs(w[-1].mean);
+        r->windows++;
+    }
+    r->first_loss = r->window[0].mean;
+    r->last_loss = r->window[r->windows - 1].mean;
+    r->best_loss = INFINITY;
+    for (int i = 0; i < r->windows; i++) r->best_loss = fmin(r->best_loss, r->window[i].mean);
+}
+
+static phase_kind kind_of(double gain) {
+    if (gain >= REPORT_FAST_GAIN) return PHASE_FAST;
+    if (gain >= REPORT_STAGNANT) return PHASE_SLOW;
+    return gain > -REPORT_STAGNANT ? PHASE_STAGNANT : PHASE_RISING;
+}
+
+static void find_phases(run_report *r) {
+    r->phase = mem_alloc((size_t)r->windows * sizeof *r->phase);
+    double before = NAN;
+    for (int i = 1; i < r->windows; i++) {
+        const loss_window *w = &r->window[i];
+        phase_kind kind = kind_of(w->gain);
+        loss_phase *p = r->phases ? &r->phase[r->phases - 1] : NULL;
+        if (!p || p->kind != kind) {
+            p = &r->phase[r->phases++];
+            *p = (loss_phase){ .kind = kind, .from = w->from };
+            before = w[-1].mean;
+        }
+        p->to = w->to;
+        p->gain = (before - w->mean) / fabs(before);
+    }
+}
+
+/* ---- the rest -------------------------------------------------------------------------------- */
+static void measure_loss(run_report *r) {
+    const series_column *loss = series_find(r->all, "loss"), *step = series_find(r->all, "step");
+    const series_column *val = series_find(r->all, "val_loss");
+    find_windows(r, loss, step);
+    find_phases(r);
+    for (int64_t i = 0; i < loss->n; i++) r->not_finite += !isfinite(series_value(loss, i));
+    r->diverged = !isfinite(r->last_loss) || !isfinite(series_value(loss, loss->n - 1)) ||
+                  r->last_loss > r->best_loss + REPORT_DIVERGED * fabs(r->best_loss);
+    r->last_val = val ? series_value(val, val->n - 1) : NAN;
+    r->best_val = report_quantile(val, 0, 0);
+}
+
+static void add_stall(run_report *r, run_stall s) {
+    r->stalls++;
+    int n = (int)MIN(r->stalls - 1, REPORT_LISTED), least = 0;
+    if (n < REPORT_LISTED) {
+        r->stall[n] = s;
+        return;
+    }
+    for (int i = 1; i < REPORT_LISTED; i++)
+        if (r->stall[i].seconds < r->stall[least].seconds) least = i;
+    if (s.seconds <= r->stall[least].seconds) return;
+    memmove(&r->stall[least], &r->stall[least + 1],
+            (size_t)(REPORT_LISTED - 1 - least) * sizeof(run_stall));
+    r->stall[REPORT_LISTED - 1] = s;
+}
+
+/* The first steps of a process warm up: medians leave them out, and they are not stalls. */
+enum { WARM_UP = 3 };
+
+static void measure_speed(run_report *r) {
+    const series *s = r->all;
+    const series_column *tok = series_find(s, "tok_s"), *step = series_find(s, "step_s");
+    const series_column *data = series_find(s, "data_s");
+    int64_t row = r->rows > 2 * WARM_UP ? WARM_UP : 0;
+    r->tok_s = report_quantile(tok, row, 0.5);
+    r->tok_s_low = report_quantile(tok, row, 0.05);
+    r->tok_s_high = report_quantile(tok, row, 0.95);
+    r->mfu = report_quantile(series_find(s, "mfu"), row, 0.5);
+    r->peak_share = report_quantile(series_find(s, "peak_share"), row, 0.5);
+    r->grad_norm = report_quantile(series_find(s, "grad_norm"), row, 0.5);
+    r->step_s = report_quantile(step, row, 0.5);
+    r->seconds.step = sum_of(s, "step_s");
+    r->seconds.data = sum_of(s, "data_s");
+    r->seconds.compute = sum_of(s, "compute_s");
+    r->seconds.optim = sum_of(s, "optim_s");
+    r->seconds.eval = sum_of(s, "eval_s");
+    r->seconds.sample = sum_of(s, "sample_s");
+    r->seconds.ckpt = sum_of(s, "ckpt_s");
+    for (int64_t i = 0; step && i < step->n; i++) {
+        double seconds = series_value(step, i);
+        if (series_row(step, i) < WARM_UP || !(seconds > REPORT_STALL * r->step_s)) continue;
+        r->stalled_s += seconds - r->step_s;
+        add_stall(r, (run_stall){ series_step(s, step, i), seconds,
+                                  series_in_row(data, series_row(step, i)) });
+    }
+}
+
+static err count_resumes(run_report *r) {
+    char *path = io_join(r->dir, "events.jsonl");
+    io_mapping m = { 0 };
+    err e = io_exists(path) ? io_map(path, &m) : OK;
+    static const char wanted[] = "{\"event\":\"resume\",";
+    const char *at = (const char *)m.data, *end = at ? at + m.size : NULL;
+    while (!e && at && at < end) {
+        size_t left = (size_t)(end - at);
+        if (left >= sizeof wanted - 1 && !memcmp(at, wanted, sizeof wanted - 1)) r->resumes++;
+        const char *newline = memchr(at, '\n', left);
+        at = newline ? newline + 1 : end;
+    }
+    io_unmap(&m);
+    free(path);
+    return e;
+}
+
+static err analyze(run_report *r) {
+    TRY(series_update(r->all));
+    r->rows = series_rows(r->all);
+    if (!r->rows || !series_find(r->all, "loss"))
+        return err_hint(ERR("%s has no metrics.jsonl with a step in it", r->dir),
+                        "give the folder of a run, such as runs/tiny");
+    const series_column *step = series_find(r->all, "step");
+    r->first_step = series_value(step, 0);
+    r->last_step = series_value(step, r->rows - 1);
+    r->tokens = series_in_row(series_find(r->all, "tokens"), r->rows - 1);
+    measure_loss(r);
+    measure_speed(r);
+    report_find_spikes(r);
+    TRY(count_resumes(r));
+    report_advise(r);
+    return OK;
+}
+
+err report_read(const char *dir, run_report **out) {
+    run_report *r = mem_alloc(sizeof *r);
+    r->dir = strdup(dir);
+    r->all = series_new(dir);
+    err e = analyze(r);
+    if (e) {
+        report_free(r);
+        return e;
+    }
+    *out = r;
+    return OK;
+}
+
+void report_free(run_report *r) {
+    if (!r) return;
+    for (int i = 0; i < r->advices; i++) free(r->advice[i]);
+    free(r->advice);
+    series_free(r->all);
+    free(r->window);
+    free(r->phase);
+    free(r->dir);
+    free(r);
+}
+
+err report_same_loss(const run_report *const *runs, int n, double tolerance) {
+    const series_column *a = series_find(runs[0]->all, "loss");
+    for (int k = 1; k < n; k++) {
+        const series_column *b = series_find(runs[k]->all, "loss");
+        if (a->n != b->n)
+            return ERR("%s logged %lld losses, %s %lld", runs[0]->dir, (long long)a->n,
+                       runs[k]->dir, (long long)b->n);
+        for (int64_t i = 0; i < a->n; i++) {
+            double x = series_value(a, i), y = series_value(b, i);
+            double step = series_step(runs[0]->all, a, i);
+            if (step != series_step(runs[k]->all, b, i))
+                return ERR("%s logged step %.0f where %s logged %.0f", runs[0]->dir, step,
+                           runs[k]->dir, series_step(runs[k]->all, b, i));
+            if (fabs(x - y) <= tolerance || (isnan(x) && isnan(y))) continue;
+            return ERR(
+                "step %.0f: the loss of %s is %.9g, of %s %.9g; they differ by %.3g, and may "
+                "by %g",
+                step, runs[0]->dir, x, runs[k]->dir, y, fabs(x - y), tolerance);
+        }
+    }
+    return OK;
+}

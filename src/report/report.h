@@ -1,0 +1,93 @@
+/* report: what a run's metrics say about its health, and how runs compare. Depends on observe.
+ *
+ *     run_report *r = NULL;
+ *     TRY(report_read("runs/a", &r));
+ *     printf("%lld spikes, loss %.4f\n", (long long)r->spikes, r->last_loss);
+ *     str text = { 0 };
+ *     report_write((const run_report *const[]){ r }, 1, REPORT_TEXT, 80, &text);
+ *     report_free(r);
+ *     str_free(&text);
+ */
+#ifndef INGOT_REPORT_H
+#define INGOT_REPORT_H
+
+#include <jansson.h>
+
+#include "observe/series.h"
+
+/* ---- the analysis -------------------------------------------------------------------------- */
+enum { REPORT_WINDOW = 100, REPORT_LISTED = 10 };
+#define REPORT_STAGNANT  0.001 /* improvement from one window to the next, as a part of the loss */
+#define REPORT_FAST_GAIN 0.01
+#define REPORT_DIVERGED  0.1 /* last window above the best, as a part of the loss */
+#define REPORT_STALL     3   /* step times the median */
+
+/* REPORT_WINDOW consecutive rows; the last one may be shorter, down to half. */
+typedef struct loss_window {
+    double from, to; /* steps */
+    double mean;     /* of finite losses */
+    double gain;     /* improvement on the window before, as a part of it; NaN for the first */
+} loss_window;
+
+typedef struct loss_spike {
+    double step, loss, mean, deviation;
+    double from_sequence, to_sequence; /* the data of the step; NaN: not known */
+    char cause[128];                   /* what else was unusual in that step */
+} loss_spike;
+
+typedef struct run_stall {
+    double step, seconds, data_seconds;
+} run_stall;
+
+typedef enum { PHASE_FAST, PHASE_SLOW, PHASE_STAGNANT, PHASE_RISING } phase_kind;
+typedef struct loss_phase {
+    phase_kind kind;
+    double from, to; /* steps */
+    double gain;     /* over the phase, as a part of the loss before it */
+} loss_phase;
+
+typedef struct run_report {
+    char *dir;   /* as it was given */
+    series *all; /* owned */
+    int64_t rows;
+    double first_step, last_step, tokens;
+    double first_loss, last_loss, best_loss; /* means of the first, last and best window */
+    double last_val, best_val;               /* NaN: none */
+    loss_window *window;
+    int windows;
+    loss_phase *phase;
+    int phases;
+    loss_spike spike[REPORT_LISTED]; /* the highest above their mean, by step */
+    int64_t spikes, not_finite;
+    bool diverged;
+    double tok_s, tok_s_low, tok_s_high; /* median, 5th and 95th percentile */
+    double mfu, peak_share;              /* medians; NaN: not measured */
+    double step_s;                       /* median */
+    double grad_norm;                    /* median */
+    struct {
+        double step, data, compute, optim, eval, sample, ckpt;
+    } seconds;                      /* sums */
+    run_stall stall[REPORT_LISTED]; /* the longest, by step */
+    int64_t stalls;
+    double stalled_s; /* beyond the median */
+    int resumes;
+    char **advice; /* [advices] */
+    int advices;
+} run_report;
+
+/* Reads and analyzes a run folder. @param out owned: report_free. */
+err report_read(const char *dir, run_report **out) MUST_USE;
+void report_free(run_report *r); /* takes NULL */
+
+/* ---- what is printed ----------------------------------------------------------------------- */
+typedef enum { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML } report_format;
+/* One report of n runs: each by itself, then side by side. HTML is one self-contained page. @param width
+ * columns of plots as text. */
+void report_write(const run_report *const *runs, int n, report_format format, int width, str *out);
+/* @return owned. */
+json_t *report_json(const run_report *const *runs, int n);
+/* An error when the losses of a run differ from those of the first by more than `tolerance` in a step, or
+ * when they did not log the same steps. */
+err report_same_loss(const run_report *const *runs, int n, double tolerance) MUST_USE;
+
+#endif

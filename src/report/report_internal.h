@@ -1,0 +1,31 @@
+#ifndef INGOT_REPORT_INTERNAL_H
+#define INGOT_REPORT_INTERNAL_H
+
+#include "report/report.h"
+
+/* ---- analyze.c, advice.c -------------------------------------------------------------------- */
+/* @return the value below which a part `q` of the column's finite values lie, from `row` on; NaN: none. */
+double report_quantile(const series_column *c, int64_t row, double q);
+void report_find_spikes(run_report *r);
+void report_advise(run_report *r);
+
+/* ---- doc.c: a document that can be printed in several ways ----------------------------------- */
+typedef struct doc_curve {
+    const char *name; /* borrowed */
+    const series_point *point;
+    int n;
+} doc_curve;
+typedef struct doc {
+    report_format format;
+    int width;
+    str *out;
+} doc;
+void doc_begin(doc *d, const char *title);
+void doc_heading(doc *d, const char *text);
+void doc_line(doc *d, const char *fmt, ...) PRINTF_LIKE(2, 3);
+/* @param cells [rows][columns], the first row is the heading. */
+void doc_table(doc *d, char *const *cells, int rows, int columns);
+void doc_plot(doc *d, const char *title, const doc_curve *curves, int n);
+void doc_end(doc *d);
+
+#endif

@@ -1,0 +1,291 @@
+/* The report as a document, and as JSON. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report_internal.h"
+
+/* ---- a table under construction --------------------------------------------------------------- */
+typedef struct cells {
+    char **text;
+    int n, capacity;
+} cells;
+
+static void add_cell(cells *c, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add_cell(cells *c, const char *fmt, ...) {
+    char text[256];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    mem_reserve((void **)&c->text, &c->capacity, c->n, sizeof *c->text);
+    c->text[c->n++] = strdup(text);
+}
+static void add_number_cell(cells *c, const char *fmt, double v) {
+    char text[64] = "-";
+    if (isfinite(v)) snprintf(text, sizeof text, fmt, v); // NOLINT: one of ours
+    add_cell(c, "%s", text);
+}
+static void put_table(doc *d, cells *c, int columns) {
+    doc_table(d, c->text, c->n / columns, columns);
+    for (int i = 0; i < c->n; i++) free(c->text[i]);
+    free(c->text);
+    *c = (cells){ 0 };
+}
+
+/* ---- plots ------------------------------------------------------------------------------------ */
+static void plot_column(doc *d, const char *title, const char *column,
+                        const run_report *const *runs, int n) {
+    int most = d->format == REPORT_HTML ? 700 : MAX(20, d->width - 14), drawn = 0;
+    doc_curve *curves = mem_alloc((size_t)n * sizeof *curves);
+    series_point *points = mem_alloc((size_t)n * (size_t)most * sizeof *points);
+    for (int i = 0; i < n; i++) {
+        const series_column *c = series_find(runs[i]->all, column);
+        if (!c) continue;
+        series_point *own = points + (size_t)drawn * (size_t)most;
+        int count = series_points(runs[i]->all, c, -INFINITY, INFINITY, most, own);
+        curves[drawn++] = (doc_curve){ runs[i]->dir, own, count };
+    }
+    if (drawn) doc_plot(d, title, curves, drawn);
+    free(points);
+    free(curves);
+}
+
+static void plot_runs(doc *d, const run_report *const *runs, int n) {
+    plot_column(d, "training loss", "loss", runs, n);
+    if (d->format != REPORT_HTML) return;
+    plot_column(d, "held-out loss", "val_loss", runs, n);
+    plot_column(d, "gradient norm", "grad_norm", runs, n);
+    plot_column(d, "learning rate", "lr", runs, n);
+    plot_column(d, "tokens per second", "tok_s", runs, n);
+}
+
+/* ---- one run ---------------------------------------------------------------------------------- */
+static const char *const phase_names[] = { [PHASE_FAST] = "fast gain",
+                                           [PHASE_SLOW] = "slow gain",
+                                           [PHASE_STAGNANT] = "stagnant",
+                                           [PHASE_RISING] = "rising" };
+
+static void write_loss(doc *d, const run_report *r) {
+    char a[32];
+    doc_line(d, "steps %.0f to %.0f, %s tokens; resumes: %d", r->first_step, r->last_step,
+             str_count(a, sizeof a, r->tokens), r->resumes);
+    doc_line(d, "loss %.4f at first, %.4f at best, %.4f at last (means of %d steps)%s",
+             r->first_loss, r->best_loss, r->last_loss, REPORT_WINDOW,
+             r->diverged ? "; it DIVERGED" : "");
+    if (isfinite(r->last_val))
+        doc_line(d, "held-out loss %.4f at last, %.4f at best; perplexity %.2f", r->last_val,
+                 r->best_val, exp(r->last_val));
+}
+
+static void write_phases(doc *d, const run_report *r) {
+    cells c = { 0 };
+    if (!r->phases) {
+        doc_line(d, "too short for phases: they take %d steps", REPORT_WINDOW + REPORT_WINDOW / 2);
+        return;
+    }
+    const char *head[] = { "phase", "from step", "to step", "improvement" };
+    for (int i = 0; i < 4; i++) add_cell(&c, "%s", head[i]);
+    int first = MAX(0, r->phases - 3 * REPORT_LISTED);
+    if (first) doc_line(d, "the last %d of %d phases", 3 * REPORT_LISTED, r->phases);
+    for (int i = first; i < r->phases; i++) {
+        const loss_phase *p = &r->phase[i];
+        add_cell(&c, "%s", phase_names[p->kind]);
+        add_cell(&c, "%.0f", p->from);
+        add_cell(&c, "%.0f", p->to);
+        add_number_cell(&c, "%.2f %%", 100 * p->gain);
+    }
+    put_table(d, &c, 4);
+}
+
+static void write_spikes(doc *d, const run_report *r) {
+    cells c = { 0 };
+    int n = (int)MIN(r->spikes, REPORT_LISTED);
+    if (!n) {
+        doc_line(d, "no spike (loss above mean + 3 standard deviations of the last 100 steps)");
+        return;
+    }
+    doc_line(d, "%lld spikes (loss above mean + 3 standard deviations of the last 100 steps)%s",
+             (long long)r->spikes, r->spikes > n ? "; the highest:" : ":");
+    const char *head[] = { "step", "loss", "mean", "deviations", "sequences", "beside it" };
+    for (int i = 0; i < 6; i++) add_cell(&c, "%s", head[i]);
+    for (int i = 0; i < n; i++) {
+        const loss_spike *s = &r->spike[i];
+        add_cell(&c, "%.0f", s->step);
+        add_cell(&c, "%.4f", s->loss);
+        add_cell(&c, "%.4f", s->mean);
+        add_number_cell(&c, "%.1f", (s->loss - s->mean) / s->deviation);
+        if (isfinite(s->from_sequence))
+            add_cell(&c, "%.0f-%.0f", s->from_sequence, s->to_sequence);
+        else
+            add_cell(&c, "-");
+        add_cell(&c, "%s", s->cause);
+    }
+    put_table(d, &c, 6);
+}
+
+static void write_speed(doc *d, const run_report *r) {
+    char a[32], b[32], e[32];
+    if (!isfinite(r->tok_s)) return;
+    doc_line(d, "%s tokens/s (median; %s to %s in 90 %% of steps)",
+             str_count(a, sizeof a, r->tok_s), str_count(b, sizeof b, r->tok_s_low),
+             str_count(e, sizeof e, r->tok_s_high));
+    if (isfinite(r->mfu))
+        doc_line(d, "MFU %.1f %%, %.1f %% of the measured peak", 100 * r->mfu, 100 * r->peak_share);
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {
+        { "waiting for data", r->seconds.data }, { "forward and backward", r->seconds.compute },
+        { "optimizer", r->seconds.optim },       { "all of the steps", r->seconds.step },
+        { "validation", r->seconds.eval },       { "samples", r->seconds.sample },
+        { "checkpoints", r->seconds.ckpt }
+    };
+    double whole = r->seconds.step + r->seconds.eval + r->seconds.sample + r->seconds.ckpt;
+    cells c = { 0 };
+    add_cell(&c, "time");
+    add_cell(&c, "sum");
+    add_cell(&c, "share");
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (!(parts[i].seconds > 0)) continue;
+        add_cell(&c, "%s", parts[i].name);
+        add_cell(&c, "%s", str_duration(a, sizeof a, parts[i].seconds));
+        add_cell(&c, "%.1f %%", 100 * parts[i].seconds / whole);
+    }
+    put_table(d, &c, 3);
+    doc_line(d, "cost so far: %.3g device hours", whole / 3600);
+}
+
+static void write_stalls(doc *d, const run_report *r) {
+    int n = (int)MIN(r->stalls, REPORT_LISTED);
+    if (!n) return;
+    doc_line(d, "%lld stalls (a step of over %dx the median), %.1f s in all%s",
+             (long long)r->stalls, REPORT_STALL, r->stalled_s,
+             r->stalls > n ? "; the longest:" : ":");
+    cells c = { 0 };
+    add_cell(&c, "step");
+    add_cell(&c, "seconds");
+    add_cell(&c, "of it waiting for data");
+    for (int i = 0; i < n; i++) {
+        add_cell(&c, "%.0f", r->stall[i].step);
+        add_cell(&c, "%.3f", r->stall[i].seconds);
+        add_number_cell(&c, "%.3f", r->stall[i].data_seconds);
+    }
+    put_table(d, &c, 3);
+}
+
+static void write_run(doc *d, const run_report *r) {
+    doc_heading(d, r->dir);
+    write_loss(d, r);
+    plot_runs(d, &r, 1);
+    write_phases(d, r);
+    write_spikes(d, r);
+    write_speed(d, r);
+    write_stalls(d, r);
+    if (series_skipped(r->all))
+        doc_line(d, "%lld lines of metrics.jsonl are damaged and were left out",
+                 (long long)series_skipped(r->all));
+    for (int i = 0; i < r->advices; i++) doc_line(d, "-> %s", r->advice[i]);
+    if (!r->advices) doc_line(d, "-> Nothing to improve was found.");
+}
+
+/* ---- several ----------------------------------------------------------------------------------- */
+static void write_comparison(doc *d, const run_report *const *runs, int n) {
+    const char *head[] = { "run",   "steps", "tokens", "loss", "held-out",
+                           "tok/s", "MFU",   "spikes", "time" };
+    cells c = { 0 };
+    char a[32];
+    doc_heading(d, "Side by side");
+    for (size_t i = 0; i < COUNT_OF(head); i++) add_cell(&c, "%s", head[i]);
+    for (int i = 0; i < n; i++) {
+        const run_report *r = runs[i];
+        add_cell(&c, "%s", r->dir);
+        add_cell(&c, "%lld", (long long)r->rows);
+        add_cell(&c, "%s", str_count(a, sizeof a, r->tokens));
+        add_number_cell(&c, "%.4f", r->last_loss);
+        add_number_cell(&c, "%.4f", r->last_val);
+        add_cell(&c, "%s", isfinite(r->tok_s) ? str_count(a, sizeof a, r->tok_s) : "-");
+        add_number_cell(&c, "%.1f %%", 100 * r->mfu);
+        add_cell(&c, "%lld", (long long)r->spikes);
+        add_cell(&c, "%s", str_duration(a, sizeof a, r->seconds.step));
+    }
+    put_table(d, &c, (int)COUNT_OF(head));
+    plot_runs(d, runs, n);
+}
+
+void report_write(const run_report *const *runs, int n, report_format format, int width, str *out) {
+    doc d = { format, width, out };
+    doc_begin(&d, n == 1 ? runs[0]->dir : "Runs");
+    for (int i = 0; i < n; i++) {
+        write_run(&d, runs[i]);
+        if (i + 1 < n && format == REPORT_TEXT) str_add(out, "\n");
+    }
+    if (n > 1) write_comparison(&d, runs, n);
+    doc_end(&d);
+}
+
+/* ---- JSON -------------------------------------------------------------------------------------- */
+static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
+static json_t *spikes_json(const run_report *r) {
+    json_t *list = json_array();
+    for (int i = 0; i < (int)MIN(r->spikes, REPORT_LISTED); i++) {
+        const loss_spike *s = &r->spike[i];
+        json_array_append_new(
+            list, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "step", number(s->step), "loss",
+                            number(s->loss), "mean", number(s->mean), "deviation",
+                            number(s->deviation), "from_sequence", number(s->from_sequence),
+                            "to_sequence", number(s->to_sequence), "beside", s->cause));
+    }
+    return list;
+}
+
+static json_t *phases_json(const run_report *r) {
+    json_t *list = json_array();
+    for (int i = 0; i < r->phases; i++)
+        json_array_append_new(
+            list, json_pack("{s:s, s:o, s:o, s:o}", "phase", phase_names[r->phase[i].kind], "from",
+                            number(r->phase[i].from), "to", number(r->phase[i].to), "improvement",
+                            number(r->phase[i].gain)));
+    return list;
+}
+
+static json_t *run_json(const run_report *r) {
+    json_t *o = json_object(), *advice = json_array();
+    const struct {
+        const char *key;
+        double v;
+    } numbers[] = { { "steps", (double)r->rows },
+                    { "tokens", r->tokens },
+                    { "first_loss", r->first_loss },
+                    { "best_loss", r->best_loss },
+                    { "last_loss", r->last_loss },
+                    { "val_loss", r->last_val },
+                    { "best_val_loss", r->best_val },
+                    { "spikes", (double)r->spikes },
+                    { "not_finite", (double)r->not_finite },
+                    { "tok_s", r->tok_s },
+                    { "mfu", r->mfu },
+                    { "stalls", (double)r->stalls },
+                    { "stalled_s", r->stalled_s },
+                    { "step_s", r->seconds.step },
+                    { "data_s", r->seconds.data },
+                    { "eval_s", r->seconds.eval },
+                    { "ckpt_s", r->seconds.ckpt },
+                    { "resumes", r->resumes } };
+    json_object_set_new(o, "run", json_string(r->dir));
+    for (size_t i = 0; i < COUNT_OF(numbers); i++)
+        json_object_set_new(o, numbers[i].key, number(numbers[i].v));
+    json_object_set_new(o, "diverged", json_boolean(r->diverged));
+    json_object_set_new(o, "phases", phases_json(r));
+    json_object_set_new(o, "highest_spikes", spikes_json(r));
+    for (int i = 0; i < r->advices; i++) json_array_append_new(advice, json_string(r->advice[i]));
+    json_object_set_new(o, "advice", advice);
+    return o;
+}
+
+json_t *report_json(const run_report *const *runs, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, run_json(runs[i]));
+    return list;
+}
