@@ -3,6 +3,7 @@
 #define INGOT_CLI_PLAN_COMMON_H
 
 #include <jansson.h>
+#include <time.h>
 
 #include "cli/cli.h"
 #include "planning/planning.h"
@@ -11,7 +12,9 @@
 typedef struct plan_args {
     const char *compute, *params, *tokens, *loss, *unique_tokens, *inference_tokens, *law;
     const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
-    bool check, json;
+    const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
+    int64_t seed;
+    bool goodput, check, json;
 } plan_args;
 
 /* A quantity as an option gives it; NaN where the option is not there. */
@@ -43,6 +46,18 @@ void plan_machine_close(plan_machine *m);
 json_t *plan_cost_json(const plan_machine *m, double flops);
 /* Time and cost of the point's operations, as far as the options ask for them. @param doc NULL: prints. */
 void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc);
+/* plan_goodput.c: the same with failures, where the options ask for it. Simulated before anything is printed,
+ * so that a mistake in an option comes first. */
+typedef struct plan_failures {
+    bool asked, dated; /* dated: with --start */
+    time_t start;
+    goodput_run run;
+    goodput result;
+} plan_failures;
+/* @param checkpoint bytes; NaN: 12 per parameter. */
+err plan_failures_open(const plan_args *a, const plan_machine *m, const scaling_point *p,
+                       double checkpoint, plan_failures *out) MUST_USE;
+void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t *doc);
 
 /* plan_config.c: what a config needs. @param config_args the arguments that are not plan's own. */
 err plan_report_config(const plan_args *a, int argc, char **config_args) MUST_USE;

@@ -163,6 +163,9 @@ static err report(const plan_args *a, config_plan *p) {
     json_t *doc = NULL;
     TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
     TRY(capacity_of(&p->c, p->ops, p->device, &p->cap));
+    scaling_point work = { .compute = p->cap.tokens * p->cap.flops_full, .params = p->cap.params };
+    plan_failures f;
+    TRY(plan_failures_open(a, &p->m, &work, p->cap.checkpoint, &f));
     if (a->json)
         doc = capacity_json(&p->cap);
     else {
@@ -171,8 +174,8 @@ static err report(const plan_args *a, config_plan *p) {
         print_data(p);
     }
     err e = a->check || p->m.gpu ? report_fit(p, doc, &fits) : OK;
-    scaling_point work = { .compute = p->cap.tokens * p->cap.flops_full, .params = p->cap.params };
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
+    if (!e) plan_report_failures(&f, &p->m, doc);
     if (!e && a->json)
         plan_print_json(doc);
     else

@@ -104,13 +104,20 @@ err plan_report_laws(const plan_args *a) {
     TRY(read_query(a, &l));
     TRY(law_solve(l.chosen, &l.q, &chosen));
     TRY(plan_machine_open(a, &m));
-    json_t *list = a->json ? json_array() : NULL, *doc = NULL;
-    err e = OK;
+    json_t *list = NULL, *doc = NULL;
+    plan_failures f;
+    err e = plan_failures_open(a, &m, &chosen, NAN, &f);
+    if (e) {
+        plan_machine_close(&m);
+        return e;
+    }
+    if (a->json) list = json_array();
     report_rows(&l, list);
     if (list) doc = json_pack("{s:s, s:o}", "chosen", l.chosen->name, "laws", list);
     if (!a->json) print_repeats(&l, &chosen);
     if (!e && !isnan(l.inference)) e = report_lifetime(&l, &chosen, doc);
     if (!e) plan_report_cost(&m, &chosen, doc);
+    if (!e) plan_report_failures(&f, &m, doc);
     if (!e && !a->json) printf("\n* %s: %s.\n", l.chosen->title, l.chosen->source);
     if (e || !a->json)
         json_decref(doc);

@@ -156,6 +156,30 @@ run_cost cost_of_flops(double flops, double gpus, double peak, double mfu, doubl
  * the 12, 2 also gradients, 3 also weights. A formula for tables; `--check` lays out the real programs. */
 double zero_state_bytes(double params, double ranks, int stage);
 
+/* ---- goodput: failures, checkpoints, restarts --------------------------------------------------- */
+typedef struct goodput_run {
+    double work;                  /* seconds without failures and checkpoints */
+    double nodes, spares;         /* that compute; that wait */
+    double failures_per_node_day; /* 0.01: one node in a hundred per day */
+    double checkpoint_s;          /* that saving stops the run */
+    double restart_s;             /* from a failure to the first new step, a spare being there */
+    double repair_s;              /* until a broken node can be used again */
+} goodput_run;
+typedef struct goodput {
+    double mtbf;                             /* of the whole cluster, seconds */
+    double young, daly, simulated, interval; /* best intervals between checkpoints; the one used */
+    double expected;                         /* seconds, closed form without spares */
+    double mean, p10, p50, p90, failures;    /* of the simulated runs: seconds; how many failures */
+    double goodput;                          /* work / mean */
+} goodput;
+double goodput_mtbf(const goodput_run *r);
+double goodput_young(const goodput_run *r);
+double goodput_daly(const goodput_run *r);
+double goodput_expected(const goodput_run *r, double interval);
+/* @param interval seconds of work between checkpoints; NaN: Daly's. The same seed gives the same figures. */
+err goodput_simulate(const goodput_run *r, double interval, int trials, uint64_t seed,
+                     goodput *out) MUST_USE;
+
 /* ---- capacity ---------------------------------------------------------------------------------- */
 typedef enum {
     MEMORY_WEIGHTS, /* that GEMMs read */
