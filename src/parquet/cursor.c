@@ -125,6 +125,7 @@ static void start_pages(const parquet_cursor *c, parquet_pages *out) {
     out->dictionary = NULL;
     out->n = 0;
     out->raw.len = 0;
+    str_reserve(&out->raw, 1); /* pages may be empty */
     out->first_row = c->row;
     out->rows = 0;
     out->offset = c->offset;

@@ -383,7 +383,7 @@ err column_error(const parquet_file *f, int group, int column, int64_t offset, c
 }
 
 static err check_chunk(const parquet_file *f, int group, int column) {
-    enum { LEVELS_ONLY = 1 << 3 | 1 << 4 };
+    const uint64_t levels_only = 1 << 3 | 1 << 4;
     const column_chunk *k = file_chunk(f, group, column);
     const char *name = f->leaves[column].public.name;
     bool supported;
@@ -399,7 +399,7 @@ static err check_chunk(const parquet_file *f, int group, int column) {
                             f->source.name, name, codec, k->codec),
                         REWRITE);
     for (int i = 0; i < 64; i++)
-        if ((k->encodings >> i & 1) && !encoding_known(i) && !(LEVELS_ONLY >> i & 1))
+        if ((k->encodings >> i & 1) && !encoding_known(i) && !(levels_only >> i & 1))
             return err_hint(ERR("%s: column \"%s\" has encoding %d, which is not supported",
                                 f->source.name, name, i),
                             REWRITE);

@@ -141,7 +141,7 @@ static const char *decode_page(const parquet_pages *p, parquet_page *h, char *to
 }
 
 static void reserve_values(parquet_pages *p) {
-    size_t n = (size_t)p->rows;
+    size_t n = (size_t)MAX(p->rows, (int64_t)1);
     if (n <= p->values_capacity) return;
     free(p->values);
     p->values = mem_grow(NULL, n * sizeof *p->values);

@@ -201,6 +201,18 @@ static void any_byte_may_be_wrong(void **state) {
     }
 }
 
+/* Found by tests/fuzz: faults that the sanitizers saw. */
+static void files_of_the_fuzzer_are_read(void **state) {
+    static const char *const files[] = { FILES "odd-no-rows.parquet",
+                                         FILES "odd-encoding.parquet" };
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        seen s;
+        err_free(read_one(files[i], &(text_input_options){ .page_bytes = 1 << 20 }, 1, &s));
+        assert_true(s.counts.documents <= 40);
+        seen_free(&s);
+    }
+}
+
 static void a_page_beyond_the_memory_limit_is_refused(void **state) {
     seen s;
     err e = read_one(FILES "long.parquet", &(text_input_options){ .page_bytes = 1000 }, 1, &s);
@@ -260,6 +272,7 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(a_truncated_file_is_refused, text_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(any_byte_may_be_wrong, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(files_of_the_fuzzer_are_read, text_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(a_page_beyond_the_memory_limit_is_refused, text_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(row_groups_are_split_into_segments, text_setup,
