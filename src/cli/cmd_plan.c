@@ -51,7 +51,7 @@ static const cli_arg args[] = {
 const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]", args,
                                  (int)COUNT_OF(args), 0 };
 
-static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware };
+static const cli_subcommand *const members[] = { &plan_fit, &plan_hardware, &plan_recipe };
 const cli_family plan_family = { "plan", members, (int)COUNT_OF(members) };
 
 /* ---- values ---------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* ingot train: a run from a config. */
 #include "cli/cli.h"
+#include "planning/planning.h"
 #include "train/train.h"
 
 /* Set by the first Ctrl-C; the second ends the process as usual. */
@@ -19,13 +20,16 @@ static void catch_signals(void) {
 
 err cmd_train(int argc, char **argv) {
     bool print = false;
+    const char *scale = NULL;
     train_options o = { .stop = &stop_asked };
     const config_flag flags[] = { { "--fresh", &o.fresh, NULL },
                                   { "--quiet", &o.quiet, NULL },
-                                  { "--print-config", &print, NULL } };
+                                  { "--print-config", &print, NULL },
+                                  { "--scale", NULL, &scale } };
     config c;
     config_init(&c);
     err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
+    if (!e && scale) e = config_scale(&c, scale);
     if (!e && print) {
         str text = { 0 };
         config_print(&c, &text);

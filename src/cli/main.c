@@ -21,7 +21,8 @@ static const cli_command commands[] = {
       .help =
           "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
           "Ctrl-C finishes the current step, saves a checkpoint and stops. --print-config prints the\n"
-          "resulting config and exits; --quiet omits the summary. The GPU is used if the build and\n"
+          "resulting config and exits; --quiet omits the summary; --scale tiny shrinks any config to\n"
+          "seconds on a CPU, with the proportions of its model. The GPU is used if the build and\n"
           "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
           "\n"
           "Examples\n"
@@ -43,7 +44,7 @@ static const cli_command commands[] = {
               "\n" },
     { .name = "plan",
       .usage =
-          "[CONFIG.yaml] [--section.key=value ...] [options] | fit RUN... | hardware [NAME...]",
+          "[CONFIG.yaml] [--section.key=value ...] [options] | fit RUN... | hardware | recipe [NAME]",
       .summary = "plan a run: scaling laws, memory, time and cost",
       .run = cmd_plan,
       .spec = &cmd_plan_spec,

@@ -62,6 +62,6 @@ void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t 
 /* plan_config.c: what a config needs. @param config_args the arguments that are not plan's own. */
 err plan_report_config(const plan_args *a, int argc, char **config_args) MUST_USE;
 
-extern const cli_subcommand plan_fit, plan_hardware;
+extern const cli_subcommand plan_fit, plan_hardware, plan_recipe;
 
 #endif

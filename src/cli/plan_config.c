@@ -140,6 +140,25 @@ static err report_fit(config_plan *p, json_t *doc, bool *fits) {
     return e;
 }
 
+/* ---- advice ------------------------------------------------------------------------------------ */
+static err report_advice(const config_plan *p, json_t *doc) {
+    advice *list = NULL;
+    int n = 0;
+    json_t *out = doc ? json_array() : NULL;
+    TRY(advise(&p->c, &p->cap, &list, &n));
+    for (int i = 0; i < n; i++) {
+        const char *label = list[i].kind == ADVICE_WARNING ? "warning" : "published";
+        if (doc)
+            json_array_append_new(out,
+                                  json_pack("{s:s, s:s}", "kind", label, "text", list[i].text));
+        else
+            line(label, "%s", list[i].text);
+    }
+    if (doc) json_object_set_new(doc, "advice", out);
+    advice_free(list, n);
+    return OK;
+}
+
 /* ---- the report -------------------------------------------------------------------------------- */
 static json_t *capacity_json(const capacity *c) {
     json_t *memory = json_object();
@@ -174,6 +193,7 @@ static err report(const plan_args *a, config_plan *p) {
         print_data(p);
     }
     err e = a->check || p->m.gpu ? report_fit(p, doc, &fits) : OK;
+    if (!e) e = report_advice(p, doc);
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
     if (!e) plan_report_failures(&f, &p->m, doc);
     if (!e && a->json)

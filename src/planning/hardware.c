@@ -1,14 +1,11 @@
 /* The catalogue of hardware and prices. */
-#include "planning/planning.h"
+#include "planning_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "io/io.h"
-
-extern const char hardware_text[]; /* configs/hardware.yaml, embedded by the build */
-extern const size_t hardware_text_size;
 
 static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
 const char *peak_name(peak_kind k) { return peak_names[k]; }
@@ -164,7 +161,8 @@ static err read_catalogue(hardware *h, const char *text, size_t len, const char 
 
 err hardware_open(const char *extra, hardware *out) {
     hardware h = { .docs = json_array() };
-    err e = read_catalogue(&h, hardware_text, hardware_text_size, "hardware.yaml");
+    err e =
+        read_catalogue(&h, hardware_files[0].text, strlen(hardware_files[0].text), "hardware.yaml");
     if (!e && extra) {
         char *text = NULL;
         size_t len;

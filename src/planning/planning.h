@@ -226,6 +226,29 @@ err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, dou
                       const capacity *now, fit_change *out) MUST_USE;
 void fit_change_free(fit_change *f);
 
+/* ---- recipes and advice ------------------------------------------------------------------------ */
+/* Published trainings as configs (configs/recipes/), compiled in. */
+int recipe_count(void);
+const char *recipe_name(int i);
+const char *recipe_text(
+    int i); /* YAML; its first lines name the model, the source and what differs */
+err recipe_find(const char *name, int *out) MUST_USE;
+/* The rest of the comment line that begins with `key`, such as "source": into `out`. */
+void recipe_note(int i, const char *key, str *out);
+/* Shrinks a config to seconds on a CPU: the same family and proportions, a few thousand weights, built-in
+ * text. @param scale "tiny". */
+err config_scale(config *c, const char *scale) MUST_USE;
+
+typedef enum { ADVICE_SUGGESTION, ADVICE_WARNING } advice_kind;
+typedef struct advice {
+    advice_kind kind;
+    char *text; /* owned */
+} advice;
+/* What published recipes of this size did, and classic mistakes in the config. @param out owned:
+ * advice_free. */
+err advise(const config *c, const capacity *cap, advice **out, int *n) MUST_USE;
+void advice_free(advice *list, int n);
+
 /* ---- plots for terminals -------------------------------------------------------------------- */
 typedef struct plot_series {
     const double *x, *y;

@@ -1,0 +1,93 @@
+/* Published trainings as configs, and how to shrink one to seconds. */
+#include "planning_internal.h"
+
+#include <math.h>
+#include <string.h>
+
+int recipe_count(void) {
+    int n = 0;
+    while (recipe_files[n].name) n++;
+    return n;
+}
+const char *recipe_name(int i) { return recipe_files[i].name; }
+const char *recipe_text(int i) { return recipe_files[i].text; }
+static const char *nth_name(const void *ctx, int i) { return recipe_name(i); }
+
+err recipe_find(const char *name, int *out) {
+    for (int i = 0; i < recipe_count(); i++)
+        if (strcmp(recipe_name(i), name) == 0) {
+            *out = i;
+            return OK;
+        }
+    const char *near = str_nearest(name, nth_name, NULL, recipe_count());
+    err e = ERR_USAGE("no recipe is called \"%.40s\"", name);
+    if (near) return err_hint(e, "\"%s\"; \"ingot plan recipe\" lists them all", near);
+    return err_hint(e, "\"ingot plan recipe\" lists them all");
+}
+
+void recipe_note(int i, const char *key, str *out) {
+    char head[40];
+    snprintf(head, sizeof head, "# %s: ", key);
+    for (const char *at = recipe_text(i); at && *at; at = strchr(at, '\n')) {
+        at += *at == '\n';
+        if (!str_starts(at, head)) continue;
+        at += strlen(head);
+        str_add(out, "%s%.*s", out->len ? "; " : "", (int)strcspn(at, "\n"), at);
+    }
+}
+
+/* ---- small --------------------------------------------------------------------------------------- */
+static err set_count(config *c, const char *name, int64_t value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", (long long)value);
+    return config_set(c, name, text);
+}
+
+/* The family's proportions on a width of 64: grouped and single key/value heads stay that, the feed-forward
+ * layer keeps its ratio to the width. */
+static err shrink_model(config *c) {
+    enum { WIDTH = 64, HEADS = 4, LAYERS = 2, POSITIONS = 128, BYTES_VOCAB = 257, WINDOW = 32 };
+    model_config m;
+    TRY(model_from_config(c, &m));
+    int kv = m.kv_heads == m.heads ? HEADS : m.kv_heads == 1 ? 1 : HEADS / 2;
+    double ratio = (double)m.ffn / (double)m.dim;
+    TRY(set_count(c, "model.layers", LAYERS));
+    TRY(set_count(c, "model.dim", WIDTH));
+    TRY(set_count(c, "model.heads", HEADS));
+    TRY(set_count(c, "model.kv_heads", kv));
+    TRY(set_count(c, "model.head_dim", WIDTH / HEADS));
+    TRY(set_count(c, "model.ffn_dim", MAX(16, (int64_t)lround(ratio * WIDTH / 16) * 16)));
+    TRY(set_count(c, "model.vocab_size", BYTES_VOCAB));
+    TRY(set_count(c, "model.max_seq_len", POSITIONS));
+    return m.window ? set_count(c, "model.sliding_window", WINDOW) : OK;
+}
+
+err config_scale(config *c, const char *scale) {
+    static const char *const settings[][2] = {
+        { "training.steps", "30" },
+        { "training.stop", "0" },
+        { "training.seq_len", "64" },
+        { "training.local_batch_size", "4" },
+        { "training.global_batch_size", "8" },
+        { "training.batch_ramp_start", "0" },
+        { "training.seq_curriculum_start", "0" },
+        { "optimizer.lr", "3e-3" },
+        { "optimizer.offload", "0" },
+        { "lr_scheduler.warmup", "10%" },
+        { "lr_scheduler.decay", "10%" },
+        { "validation.every", "15" },
+        { "validation.batches", "2" },
+        { "sample.every", "0" },
+        { "checkpoint.every", "0" },
+        { "data.train", "" },
+        { "data.validation", "" },
+        { "data.tokenizer", "bytes" },
+        { "data.synth_documents", "200" },
+    };
+    if (strcmp(scale, "tiny") != 0)
+        return err_hint(ERR_USAGE("--scale: expected tiny; got \"%.40s\"", scale), "--scale tiny");
+    TRY(shrink_model(c));
+    for (size_t i = 0; i < COUNT_OF(settings); i++)
+        TRY(config_set(c, settings[i][0], settings[i][1]));
+    return OK;
+}
