@@ -75,8 +75,11 @@ size_t cuda_gemm_version(void);                           /* of cuBLASLt */
 /* Queues a GEMM; the first of its shape also chooses an algorithm, which waits for the stream.
  * @return false when this fp8 GEMM or this epilogue is not supported, and nothing was done; other
  * failures become the context's fault. */
-bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes);
+bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) MUST_USE;
 enum { CUDA_GEMM_WORKSPACE = 32 << 20 };
+/* linear.c: runs a GEMM that has no fallback. That it is not supported becomes the context's fault.
+ * @param workspace of CUDA_GEMM_WORKSPACE bytes */
+void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
 /* @return floating-point operations per second of a large GEMM of this type, the best of some runs;
  * NaN when it cannot run. */
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt);

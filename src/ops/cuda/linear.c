@@ -74,17 +74,22 @@ static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, 
                         .exact = !x->tf32 };
 }
 
+static bool try_gemm(const op_call *c, const cuda_gemm *g) MUST_USE;
 static bool try_gemm(const op_call *c, const cuda_gemm *g) {
     return cuda_gemm_run(cuda_of(c), g, c->run->workspace, CUDA_GEMM_WORKSPACE);
 }
-/* Runs a GEMM that has no fallback: that it is not supported is an error. */
+
+void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace) {
+    if (cuda_gemm_run(x, g, workspace, CUDA_GEMM_WORKSPACE) || x->fault) return;
+    const char *remedy = is_fp8(g->at)
+                             ? "fp8 needs compute capability 8.9 or more; set precision.fp8=off"
+                             : "set precision to a type the GPU multiplies, or device=cpu";
+    x->fault = err_hint(ERR("this GPU has no GEMM of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
+                            dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
+                        "%s", remedy);
+}
 static void require_gemm(const op_call *c, const cuda_gemm *g) {
-    cuda_context *x = cuda_of(c);
-    if (!try_gemm(c, g) && !x->fault)
-        x->fault =
-            err_hint(ERR("this GPU has no GEMM of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
-                         dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
-                     "fp8 needs compute capability 8.9 or more; set precision.fp8=off");
+    cuda_gemm_require(cuda_of(c), g, c->run->workspace);
 }
 
 /* Whether cuBLASLt can write this type of result: fp32, the operands' own, or bf16 from fp8. */
@@ -284,7 +289,7 @@ void cuda_linear_ce(const op_call *c) {
             tensor wk = rows_of(&w, part[k].from, part[k].count);
             cuda_gemm g = gemm_of(x, hc, false, wk, true, &zk, &left);
             g.ldc = s.stride;
-            try_gemm(c, &g);
+            require_gemm(c, &g);
         }
         cuda_softmax_rows(&(cuda_softmax){ c, z, s.zt, from, count, s.v, s.stride, grad });
         /* The short part first: its share of dh is rounded to dh's type twice. */
@@ -302,7 +307,7 @@ void cuda_linear_ce(const op_call *c) {
                 cuda_gemm g = gemm_of(x, zk, true, hc, false, &dw, &left);
                 g.lda = s.stride;
                 g.accumulate = from > 0 || (c->accumulate & 4);
-                try_gemm(c, &g);
+                require_gemm(c, &g);
             }
         }
     }

@@ -237,7 +237,7 @@ static void gemm_fp32(const op_call *c, int64_t m, int64_t n, int64_t k, const f
     g.at = g.bt = g.ct = DT_F32;
     g.lda = ta ? m : k, g.ldb = tb ? k : n, g.ldc = n;
     g.ta = ta, g.tb = tb, g.accumulate = accumulate, g.exact = true;
-    cuda_gemm_run(cuda_of(c), &g, workspace, CUDA_GEMM_WORKSPACE);
+    cuda_gemm_require(cuda_of(c), &g, workspace);
 }
 
 extern "C" void cuda_update_muon(const op_call *c) {
