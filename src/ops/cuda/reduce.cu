@@ -1,5 +1,5 @@
-/* The sum of squares of a gradient in two kernels: 4 bytes per element, read once. Sixteen squares at a
- * time are added in fp32, those sums in fp64. Deterministic: the order depends on the size alone. */
+/* The sum of squares of a gradient in two kernels: 4 bytes per element, read once. Squares
+ * and sums are fp64, an operation per element, which costs less than reading it. Deterministic: the order depends on the size alone. */
 #include "device.cuh"
 
 enum { THREADS = 512, LOADS = 4, TILE = THREADS * LOADS * 4 };
@@ -14,8 +14,9 @@ static __device__ double block_sum(double v, double *smem) {
     return smem[0];
 }
 
-static __device__ __forceinline__ float sum_of_squares(float4 v) {
-    return v.x * v.x + v.y * v.y + v.z * v.z + v.w * v.w;
+static __device__ __forceinline__ double sum_of_squares(float4 v) {
+    double x = v.x, y = v.y, z = v.z, w = v.w;
+    return (x * x + y * y) + (z * z + w * w);
 }
 
 /* Grid: at most CUDA_PARTIALS blocks, which loop over tiles of 8192 elements; each writes one partial. */
