@@ -68,6 +68,8 @@ typedef enum {
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
      ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTR(ROUND_FIRST) | ATTR(HOST_STATE))
+#define ATTRS_UPDATE_DECOUPLED                                                                     \
+    (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_SHARDED))
 

@@ -363,6 +363,18 @@ static void agc_clips_by_unit(void **state) {
     }
 }
 
+/* What a kernel does not honor is refused: Lion with l2 left out the gradient's scale. */
+static void decay_through_the_gradient_is_refused_where_there_is_none(void **state) {
+    static const op_code has_none[] = { OP_UPDATE_LION, OP_UPDATE_ADAM8, OP_UPDATE_ADAFACTOR,
+                                        OP_UPDATE_MUON };
+    for (size_t i = 0; i < COUNT_OF(has_none); i++) {
+        op_call c = { .op = has_none[i], .attr.update.l2 = true };
+        assert_error(ops_check(ops_cpu(OPS_ISA_BEST), &c), op_name(c.op), "update.l2");
+    }
+    op_call has_it = { .op = OP_UPDATE_ADAM, .attr.update.l2 = true };
+    assert_ok(ops_check(ops_cpu(OPS_ISA_BEST), &has_it));
+}
+
 /* Decay and learning rate of one SGD step, by hand. */
 static void one_sgd_step_matches_the_formula(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
@@ -628,6 +640,7 @@ int main(void) {
         cmocka_unit_test(adam8_follows_adamw),
         cmocka_unit_test(updates_do_not_depend_on_the_number_of_threads),
         cmocka_unit_test(agc_clips_by_unit),
+        cmocka_unit_test(decay_through_the_gradient_is_refused_where_there_is_none),
         cmocka_unit_test(one_sgd_step_matches_the_formula),
         cmocka_unit_test(clip_scales_and_counts_steps),
         cmocka_unit_test(the_loss_scale_halves_and_doubles),
