@@ -102,12 +102,12 @@ static void build(run *r, int64_t rows, int64_t seq) {
     r->p = r->x.plan = plan_new(&l.mesh, r->ops, pool_size(r->x.pool));
     model_reserve(r->m, r->p, true);
     optim_settings s = train_optim(c, r->ops, &l);
-    bench_check(optim_new(&s, r->m, r->p, 0, &r->o));
+    bench_check(optim_new(&s, r->m, r->p, &r->o));
     bench_check(model_record(r->m, PROG_TRAIN, rows * seq, seq, &r->train));
     bench_check(train_recompute(c, &r->train));
     bench_check(plan_chain(r->p, &r->train, model_bucket_regions, r->m, &r->train_id));
     bench_check(plan_commit(r->p));
-    model_init(r->m, r->p, 0, 1);
+    model_init(r->m, r->p, 1);
     if (l.dt == DT_F16)
         exec_state_set(&r->x, &(step_state){ .loss_scale = (float)c->precision.loss_scale });
 }
@@ -179,7 +179,7 @@ static void next_batch(run *r, int step) {
 
 static void queue_step(run *r) {
     static const double LR = 3e-4, MAX_NORM = 1;
-    model_set_batch(r->m, r->p, 0,
+    model_set_batch(r->m, r->p,
                     &(model_batch){ r->tokens, r->targets, r->pos, r->start, r->ids, r->n });
     r->x.step.loss_grad = 1.0f / (float)r->n;
     bench_check(exec_chain(&r->x, r->train_id, 0, 1));

@@ -152,7 +152,7 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
                      err (*put)(void *ctx, int i, const float *values), void *ctx) MUST_USE;
 
 /* Reads all weights of FOLDER into a model, after plan_commit. An error also where one is not finite. */
-err hf_load(const hf_family *family, const char *folder, model *m, plan *p) MUST_USE;
+err hf_load(const hf_family *family, const char *folder, model *m, exec *x) MUST_USE;
 
 /* Writes them to a folder, as st_write_folder does, in element type `dt` and under the family's
  * names; biases that the family's models have and this one lacks are zeros. An error when a weight
@@ -209,12 +209,13 @@ typedef struct ckpt_state {
     uint64_t tokenizer;      /* of the data, as tokenizer_hash gives it; 0: not known */
 } ckpt_state;
 
-/* Writes a checkpoint of a model on one rank and removes the oldest beyond `keep` (0: none), but never
- * the last one after a finite loss.
+/* Writes a checkpoint and removes the oldest beyond `keep` (0: none), but never the last one after a
+ * finite loss. All ranks call it together: rank 0 writes whole tensors, so that a checkpoint loads into
+ * any layout.
  * @param o may be NULL: weights alone. @param run what the run was configured with, kept as it is for
  * ckpt_read_manifest; borrowed, may be NULL. */
-err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimizer *o,
-              const ckpt_state *s, const json_t *run, int64_t keep) MUST_USE;
+err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
+              const json_t *run, int64_t keep) MUST_USE;
 /* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
 err ckpt_recover(const char *run_dir) MUST_USE;
 /* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
@@ -237,10 +238,10 @@ char *ckpt_tokenizer_path(const char *checkpoint);
  * owned (json_decref), NULL when there is none; may be NULL itself. */
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) MUST_USE;
 /* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
- * plan_commit. A model of other shapes is an error. */
-err ckpt_load(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
+ * plan_commit, on all ranks together. A model of other shapes is an error. */
+err ckpt_load(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
 /* The same of a checkpoint that ckpt_newest_whole found: checksums of its tensors are not compared again. */
-err ckpt_load_verified(const char *path, model *m, plan *p, optimizer *o) MUST_USE;
+err ckpt_load_verified(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
 
 /* An error when `t`, which was read from `path`, is not the tokenizer that the state was trained with. */
 err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) MUST_USE;

@@ -23,4 +23,14 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
 /* @return whether the last step before the checkpoint had a finite loss, as far as is known. */
 bool manifest_loss_is_finite(const json_t *doc);
 
+/* ---- shard.c: tensors of the whole model, from and to what ranks hold of them -------------- */
+/* Every rank gets the whole parameter. */
+err shard_get_weights(const model *m, exec *x, int param, float *whole) MUST_USE;
+void shard_put_weights(const model *m, exec *x, int param, const float *whole);
+/* Elements of a state of the whole parameter. */
+int64_t shard_state_count(const model *m, const optimizer *o, int param, int state);
+err shard_get_state(const model *m, exec *x, const optimizer *o, int param, int state,
+                    float *whole) MUST_USE;
+void shard_put_state(const model *m, optimizer *o, int param, int state, const float *whole);
+
 #endif

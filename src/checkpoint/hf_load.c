@@ -1,11 +1,11 @@
 /* The weights of a Hugging Face folder into a model's plan. */
 #include <math.h>
 
-#include "checkpoint/checkpoint.h"
+#include "checkpoint/checkpoint_internal.h"
 
 typedef struct target {
     model *m;
-    plan *p;
+    exec *x;
 } target;
 
 static err put_weights(void *ctx, int i, const float *values) {
@@ -15,18 +15,18 @@ static err put_weights(void *ctx, int i, const float *values) {
         if (!isfinite(values[k]))
             return err_hint(ERR("%s: element %lld is %g", q->name, (long long)k, (double)values[k]),
                             "use another file: this one is damaged, or its training had diverged");
-    model_weights_set(to->m, to->p, 0, i, values);
+    shard_put_weights(to->m, to->x, i, values);
     return OK;
 }
 
-err hf_load(const hf_family *family, const char *folder, model *m, plan *p) {
+err hf_load(const hf_family *family, const char *folder, model *m, exec *x) {
     st_file *f;
-    target to = { m, p };
+    target to = { m, x };
     TRY(hf_open_weights(folder, &f));
     err e = hf_import_params(family, f, m, put_weights, &to);
     st_close(f);
     TRY(e);
-    TRY(model_refresh_copies(m, p, 0));
-    model_fill_constants(m, p);
+    TRY(model_publish(m, x));
+    model_fill_constants(m, x->plan);
     return OK;
 }

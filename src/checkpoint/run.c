@@ -17,12 +17,12 @@
 /* ---- tensors ----------------------------------------------------------------------------- */
 typedef struct writer {
     const model *m;
-    const plan *p;
+    exec *x;
     const optimizer *o;
     st_spec *spec;
     /* Of each spec: parameter (-1: the rows of fp8) and state (-1: the weights). */
     int (*source)[2];
-    int n;
+    int n, next; /* next: the tensor that ranks gather next */
     arena *names;
 } writer;
 
@@ -34,7 +34,7 @@ static void add_spec(writer *w, int param, int state) {
     if (state >= 0) {
         s->name = arena_printf(w->names, "%s/%s", q->name, optim_state_name(w->o, param, state));
         s->ndim = 1;
-        s->dim[0] = optim_state_count(w->o, param, state);
+        s->dim[0] = shard_state_count(w->m, w->o, param, state);
     }
     w->source[w->n][0] = param;
     w->source[w->n++][1] = state;
@@ -43,41 +43,57 @@ static void add_spec(writer *w, int param, int state) {
 /* The scales of fp8 belong to the training, as the optimizer's states do. */
 static void add_fp8_rows(writer *w) {
     int64_t n;
-    if (!model_fp8_rows(w->m, w->p, &n)) return;
+    if (!model_fp8_rows(w->m, w->x->plan, &n)) return;
     w->spec[w->n] = (st_spec){ .name = FP8_ROWS, .dt = DT_F32, .ndim = 1, .dim = { n } };
     w->source[w->n++][0] = -1;
 }
 
-static err emit_fp8_rows(const writer *w, st_sink *sink) {
-    int64_t n;
-    const float *rows = model_fp8_rows(w->m, w->p, &n);
-    size_t bytes = (size_t)n * sizeof *rows;
-    float *values = mem_alloc(bytes);
-    err e = plan_get(w->p, values, rows, bytes);
-    if (!e) e = st_emit(sink, values, bytes);
-    free(values);
-    return e;
+/* The whole tensor, from all ranks. */
+static err gather_tensor(writer *w, int i, float *values) {
+    int param = w->source[i][0], state = w->source[i][1];
+    BUG_IF(i != w->next);
+    w->next++;
+    if (param < 0) {
+        int64_t n;
+        const float *rows = model_fp8_rows(w->m, w->x->plan, &n);
+        return plan_get(w->x->plan, values, rows, (size_t)n * sizeof *rows);
+    }
+    return state < 0 ? shard_get_weights(w->m, w->x, param, values)
+                     : shard_get_state(w->m, w->x, w->o, param, state, values);
+}
+
+static float *tensor_buffer(const writer *w, int i) {
+    const st_spec *s = &w->spec[i];
+    return mem_alloc((size_t)(s->dim[0] * (s->ndim > 1 ? s->dim[1] : 1)) * sizeof(float));
 }
 
 static err emit_tensor(void *ctx, int i, st_sink *sink) {
-    const writer *w = ctx;
-    if (w->source[i][0] < 0) return emit_fp8_rows(w, sink);
-    int param = w->source[i][0], state = w->source[i][1];
-    const model_param *q = model_param_at(w->m, param);
-    int64_t n = state < 0 ? q->dim[0] * q->dim[1] : optim_state_count(w->o, param, state);
-    size_t bytes = (size_t)n * sizeof(float);
-    float *values = mem_alloc(bytes);
-    err e = state < 0 ? model_weights_get(w->m, w->p, 0, param, values)
-                      : optim_state_get(w->o, param, state, values);
-    if (!e) e = st_emit(sink, values, bytes);
+    writer *w = ctx;
+    const st_spec *s = &w->spec[i];
+    float *values = tensor_buffer(w, i);
+    err e = gather_tensor(w, i, values);
+    size_t count = (size_t)(s->dim[0] * (s->ndim > 1 ? s->dim[1] : 1));
+    if (!e) e = st_emit(sink, values, count * sizeof *values);
     free(values);
     return e;
 }
 
-static err write_tensors(const char *path, const model *m, const plan *p, const optimizer *o) {
+/* What is left for the other ranks to gather; for this one, too, after an error. */
+static err gather_rest(writer *w) {
+    err e = OK;
+    while (w->next < w->n && !e) {
+        float *values = tensor_buffer(w, w->next);
+        e = gather_tensor(w, w->next, values);
+        free(values);
+    }
+    return e;
+}
+
+/* Rank 0 writes; the others bring what they hold. */
+static err write_tensors(const char *path, const model *m, exec *x, const optimizer *o) {
     int most = 0;
     for (int i = 0; i < model_params(m); i++) most += o ? optim_states(o, i) : 1;
-    writer w = { .m = m, .p = p, .o = o, .names = arena_new() };
+    writer w = { .m = m, .x = x, .o = o, .names = arena_new() };
     w.spec = mem_alloc((size_t)(most + 1) * sizeof *w.spec);
     w.source = mem_alloc((size_t)(most + 1) * sizeof *w.source);
     for (int i = 0; i < model_params(m); i++) {
@@ -85,7 +101,14 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
         for (int k = 0; o && k < optim_states(o, i); k++) add_spec(&w, i, k);
     }
     if (o) add_fp8_rows(&w);
-    err e = st_write(path, w.spec, w.n, NULL, 0, (st_source){ emit_tensor, &w });
+    err e = OK, rest;
+    if (comm_rank(x->comm) == 0)
+        e = st_write(path, w.spec, w.n, NULL, 0, (st_source){ emit_tensor, &w });
+    rest = gather_rest(&w);
+    if (e)
+        err_free(rest);
+    else
+        e = rest;
     free(w.spec);
     free(w.source);
     arena_free(w.names);
@@ -93,14 +116,15 @@ static err write_tensors(const char *path, const model *m, const plan *p, const 
 }
 
 /* ---- saving ------------------------------------------------------------------------------ */
-static err write_all(const char *folder, const model *m, const plan *p, const optimizer *o,
+static err write_all(const char *folder, const model *m, exec *x, const optimizer *o,
                      const ckpt_state *s, const json_t *run) {
     static const char *const names[] = { CKPT_MODEL_FILE, CKPT_OPTIM_FILE };
     err e = OK;
     char *weights = io_join(folder, CKPT_MODEL_FILE), *states = io_join(folder, CKPT_OPTIM_FILE);
-    TRY_CLEAN(write_tensors(weights, m, p, NULL));
-    if (o) TRY_CLEAN(write_tensors(states, m, p, o));
-    TRY_CLEAN(manifest_write(folder, model_conf(m), s, run, names, o ? 2 : 1));
+    TRY_CLEAN(comm_agree(x->comm, write_tensors(weights, m, x, NULL)));
+    if (o) TRY_CLEAN(comm_agree(x->comm, write_tensors(states, m, x, o)));
+    if (comm_rank(x->comm) == 0)
+        TRY_CLEAN(manifest_write(folder, model_conf(m), s, run, names, o ? 2 : 1));
 cleanup:
     free(weights);
     free(states);
@@ -175,25 +199,31 @@ static err remove_old(const char *root, int64_t keep) {
     return e;
 }
 
-err ckpt_save(const char *run_dir, const model *m, const plan *p, const optimizer *o,
-              const ckpt_state *s, const json_t *run, int64_t keep) {
-    BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
+static err make_folder(const char *root, const char *temp) {
+    TRY(io_make_dirs(root));
+    TRY(io_remove_tree(root, temp));
+    return io_make_dirs(temp);
+}
+
+err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
+              const json_t *run, int64_t keep) {
+    bool writes = comm_rank(x->comm) == 0;
     err e = OK;
     char *root = io_join(run_dir, CHECKPOINTS);
     char *final = step_path(root, "", s->step, ""),
          *temp = step_path(root, ".", s->step, TEMPORARY);
     char *aside = step_path(root, ".", s->step, REPLACED);
-    TRY_CLEAN(io_make_dirs(root));
-    TRY_CLEAN(io_remove_tree(root, temp));
-    TRY_CLEAN(io_make_dirs(temp));
-    e = write_all(temp, m, p, o, s, run);
+    TRY_CLEAN(comm_agree(x->comm, writes ? make_folder(root, temp) : OK));
+    e = write_all(temp, m, x, o, s, run);
     if (e) {
-        err_free(io_remove_tree(root, temp)); /* free the space; the first error counts */
+        if (writes)
+            err_free(io_remove_tree(root, temp)); /* free the space; the first error counts */
         e = err_trail(e, __FILE__, __LINE__);
         goto cleanup;
     }
-    TRY_CLEAN(io_replace_tree(root, temp, final, aside));
-    TRY_CLEAN(remove_old(root, keep));
+    if (writes) e = io_replace_tree(root, temp, final, aside);
+    if (writes && !e) e = remove_old(root, keep);
+    e = comm_agree(x->comm, e);
 cleanup:
     free(root);
     free(final);
@@ -316,7 +346,7 @@ err ckpt_set_newer_aside(const char *run_dir, int64_t step) {
 }
 
 /* ---- loading ----------------------------------------------------------------------------- */
-static err load_weights(const char *path, model *m, plan *p) {
+static err load_weights(const char *path, model *m, exec *x) {
     st_file *f;
     err e = OK;
     float *values = NULL;
@@ -328,7 +358,7 @@ static err load_weights(const char *path, model *m, plan *p) {
         size_t bytes = (size_t)t->count * sizeof *values;
         values = mem_grow(values, bytes);
         TRY_CLEAN(st_read_f32(t, 0, t->count, values));
-        model_weights_set(m, p, 0, i, values);
+        shard_put_weights(m, x, i, values);
     }
 cleanup:
     free(values);
@@ -358,7 +388,7 @@ static err load_optimizer(const char *path, model *m, plan *p, optimizer *o) {
         for (int k = 0; k < optim_states(o, i); k++) {
             char name[128];
             const st_tensor *t;
-            int64_t n = optim_state_count(o, i, k);
+            int64_t n = shard_state_count(m, o, i, k);
             snprintf(name, sizeof name, "%s/%s", model_param_at(m, i)->name,
                      optim_state_name(o, i, k));
             e = st_need(f, name, 1, &n, &t);
@@ -369,7 +399,7 @@ static err load_optimizer(const char *path, model *m, plan *p, optimizer *o) {
             }
             values = mem_grow(values, (size_t)n * sizeof *values);
             TRY_CLEAN(st_read_f32(t, 0, n, values));
-            optim_state_set(o, i, k, values);
+            shard_put_state(m, o, i, k, values);
         }
     TRY_CLEAN(load_fp8_rows(f, m, p));
 cleanup:
@@ -378,16 +408,15 @@ cleanup:
     return e;
 }
 
-err ckpt_load_verified(const char *path, model *m, plan *p, optimizer *o) {
-    BUG_IF(mesh_world(&model_lay(m)->mesh) != 1);
+err ckpt_load_verified(const char *path, model *m, exec *x, optimizer *o) {
     err e = OK;
     json_t *doc = NULL;
     char *weights = io_join(path, CKPT_MODEL_FILE), *states = io_join(path, CKPT_OPTIM_FILE);
     TRY_CLEAN(manifest_read(path, &doc));
-    TRY_CLEAN(load_weights(weights, m, p));
-    if (o && manifest_lists(doc, CKPT_OPTIM_FILE)) TRY_CLEAN(load_optimizer(states, m, p, o));
-    TRY_CLEAN(model_refresh_copies(m, p, 0));
-    model_fill_constants(m, p);
+    TRY_CLEAN(load_weights(weights, m, x));
+    if (o && manifest_lists(doc, CKPT_OPTIM_FILE)) TRY_CLEAN(load_optimizer(states, m, x->plan, o));
+    TRY_CLEAN(model_publish(m, x));
+    model_fill_constants(m, x->plan);
 cleanup:
     json_decref(doc);
     free(weights);
@@ -395,7 +424,7 @@ cleanup:
     return e;
 }
 
-err ckpt_load(const char *path, model *m, plan *p, optimizer *o) {
+err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     TRY(verify_files(path, o != NULL));
-    return ckpt_load_verified(path, m, p, o);
+    return ckpt_load_verified(path, m, x, o);
 }

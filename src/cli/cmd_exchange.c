@@ -34,7 +34,7 @@ static int64_t param_count(const weights *w, int i) {
 
 static err get_param(void *ctx, int i, float *values) {
     const weights *w = ctx;
-    return plan_get(w->p, values, model_param_data(w->m, w->p, 0, i, PARAM_MASTER, NULL),
+    return plan_get(w->p, values, model_param_data(w->m, w->p, i, PARAM_MASTER, NULL),
                     (size_t)param_count(w, i) * sizeof *values);
 }
 
@@ -95,9 +95,9 @@ err cmd_import(int argc, char **argv) {
     TRY(check_new_run(path[1]));
     TRY(hf_import_config(path[0], &c, &family, NULL));
     TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
-    TRY_CLEAN(hf_load(family, path[0], w.m, w.p));
+    TRY_CLEAN(hf_load(family, path[0], w.m, &w.x));
     TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
-    TRY_CLEAN(ckpt_save(path[1], w.m, w.p, NULL, &w.state, NULL, 0));
+    TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, 0));
     report("imported", &w, family, path[1]);
 cleanup:
     weights_free(&w);

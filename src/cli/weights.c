@@ -40,7 +40,7 @@ err weights_open(const char *run, const ops_choice *on, generator *g, int64_t po
     TRY(ckpt_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
     TRY(weights_new(&c, on, g, positions, w));
-    return ckpt_load(w->path, w->m, w->p, NULL);
+    return ckpt_load(w->path, w->m, &w->x, NULL);
 }
 
 err weights_tokenizer(const weights *w, tokenizer **out) {

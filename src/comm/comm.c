@@ -3,7 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-int comm_rank(const comm *c) { return c->rank; }
+int comm_rank(const comm *c) { return c->m.rank; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
@@ -20,6 +20,26 @@ void comm_free(comm *c) {
     if (!c) return;
     if (c->backend->free) c->backend->free(c);
     free(c);
+}
+
+err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
+    comm_move sum = { axes & mesh_axes(&c->m), PLACE_P, PLACE_I };
+    if (!sum.axes || !n) return OK;
+    tensor t = tensor_of(values, DT_F32, 1, &n);
+    comm_ticket ticket;
+    TRY(comm_start(c, &sum, &t, &t, &ticket));
+    return comm_wait(c, &ticket);
+}
+
+err comm_agree(comm *c, err mine) {
+    float failed = mine ? 1 : 0;
+    err e = comm_sum(c, AXES_ALL, &failed, 1);
+    if (mine) {
+        err_free(e);
+        return mine;
+    }
+    TRY(e);
+    return failed > 0 ? ERR("rank %d ends because another rank failed", c->m.rank) : OK;
 }
 
 dim_split split_at(const tensor *t, int dim) {
@@ -42,13 +62,7 @@ void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, in
 static err self_start(comm *c, comm_ticket *t) { return OK; }
 
 static err self_wait(comm *c, comm_ticket *t) {
-    if (t->move.accumulate) {
-        float *out = t->out.data;
-        const float *in = t->in.data;
-        for (int64_t i = 0, n = tensor_count(&t->in); i < n; i++) out[i] += in[i];
-    } else if (t->in.data != t->out.data) {
-        memmove(t->out.data, t->in.data, tensor_bytes(&t->in));
-    }
+    if (t->in.data != t->out.data) memmove(t->out.data, t->in.data, tensor_bytes(&t->in));
     return OK;
 }
 

@@ -21,21 +21,22 @@
 
 #include "tensor/tensor.h"
 
-typedef uint32_t axis_set; /* bit a: mesh_axis a */
-#define AXIS(a) ((axis_set)1 << (a))
-
-/* ---- mesh: ranks as a box, the last axis varies fastest ---------------------------------- */
+/* ---- mesh: ranks as a box, the last axis varies fastest; as one of them sees it ------------- */
 typedef struct mesh {
     int size[AX_COUNT]; /* 0 is read as 1 */
+    int rank;           /* this one */
 } mesh;
 int mesh_size(const mesh *m, mesh_axis a);
 int mesh_world(const mesh *m);
-int mesh_coord(const mesh *m, int rank, mesh_axis a);
-int mesh_span(const mesh *m, axis_set axes); /* ranks in a group along these axes */
-/* Fills the ranks of `rank`'s group along `axes`, in order. @return rank's index in it. */
-int mesh_group(const mesh *m, int rank, axis_set axes, int *members);
+int mesh_coord(const mesh *m, mesh_axis a);
+int mesh_span(const mesh *m, axis_set axes);  /* ranks in a group along these axes */
+int mesh_index(const mesh *m, axis_set axes); /* of this rank in its group */
+axis_set mesh_axes(const mesh *m);            /* those with more than one rank */
+/* Fills the ranks of this one's group along `axes`, in order. @return its index in it. */
+int mesh_group(const mesh *m, axis_set axes, int *members);
 /* Names the group: equal for ranks of one group, different for others along the same axes. */
-int mesh_group_id(const mesh *m, int rank, axis_set axes);
+int mesh_group_id(const mesh *m, axis_set axes);
+mesh mesh_as(const mesh *m, int rank); /* as another rank sees it */
 
 /* ---- the verb ---------------------------------------------------------------------------- */
 typedef enum {
@@ -53,13 +54,14 @@ const char *move_name(move_kind k);
 typedef struct comm_move {
     axis_set axes;
     place from, to;
-    bool accumulate; /* out += the result (fp32 only) */
 } comm_move;
 
-/* A communication in flight. Its tensors must stay in place and unaliased until comm_wait. */
+/* A communication in flight. Its tensors must stay in place and unaliased until comm_wait, with one
+ * exception: what is reduced may be reduced in place, and the smaller of the two tensors of a gather or
+ * a scatter along dim 0 may be this rank's part of the larger one. */
 typedef struct comm_ticket {
     comm_move move;
-    tensor in, out; /* may be one and the same memory for all-reduce */
+    tensor in, out;
     uint64_t sequence;
 } comm_ticket;
 
@@ -71,6 +73,13 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
                comm_ticket *ticket) MUST_USE;
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
 void comm_free(comm *c); /* takes NULL */
+
+/* For the host, on all ranks together: sums n values over these axes in place, each rank getting the same
+ * bits. */
+err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
+/* Whether everyone is well: @return `mine` where it is an error, else an error when another rank's is
+ * one. All ranks call it at the same point. */
+err comm_agree(comm *c, err mine) MUST_USE;
 
 /* ---- backends ---------------------------------------------------------------------------- */
 /* One rank: every move is local. */

@@ -14,7 +14,6 @@ typedef struct comm_backend {
 struct comm {
     const comm_backend *backend;
     mesh m;
-    int rank;
     void *state; /* the backend's */
 };
 

@@ -38,13 +38,13 @@ typedef struct group {
 
 static group group_of(const comm *c, axis_set axes) {
     group g = { .n = mesh_span(&c->m, axes) };
-    g.me = mesh_group(&c->m, c->rank, axes, g.rank);
+    g.me = mesh_group(&c->m, axes, g.rank);
     return g;
 }
 
 static err threads_start(comm *c, comm_ticket *t) {
     world *w = c->state;
-    lane *l = &w->lanes[c->rank][t->move.axes];
+    lane *l = &w->lanes[c->m.rank][t->move.axes];
     t->sequence = l->next++;
     BUG_IF(3 * t->sequence >= atomic_load(&l->phase) + 3 * (RING - 1)); /* too many in flight */
     l->ring[t->sequence % RING] = *t;
@@ -66,7 +66,7 @@ static err await(comm *c, const group *g, const comm_ticket *t, uint64_t phase) 
             if (!atomic_load(&w->failed) && time_now() < deadline) continue;
             atomic_store(&w->failed, true);
             return ERR("rank %d waits in %s number %llu for rank %d, which has not arrived",
-                       c->rank, move_name(move_of(t->move.from, t->move.to)),
+                       c->m.rank, move_name(move_of(t->move.from, t->move.to)),
                        (unsigned long long)t->sequence, g->rank[i]);
         }
     }
@@ -86,28 +86,26 @@ static err check_partners(comm *c, const group *g, const comm_ticket *t) {
             continue;
         return ERR("ranks %d and %d meet in different collectives: %s of %lld elements and %s of "
                    "%lld",
-                   c->rank, g->rank[i], move_name(move_of(t->move.from, t->move.to)),
+                   c->m.rank, g->rank[i], move_name(move_of(t->move.from, t->move.to)),
                    (long long)tensor_count(&t->in), move_name(move_of(p->move.from, p->move.to)),
                    (long long)tensor_count(&p->in));
     }
     return OK;
 }
 
-/* out[j] (+)= sum over the group of in[from + j], in rank order, in fp32. */
+/* out[j] = sum over the group of in[from + j], in rank order, in fp32. */
 static void sum_range(comm *c, const group *g, const comm_ticket *t, int64_t from, int64_t n,
-                      void *out, bool accumulate) {
+                      void *out) {
     enum { BLOCK = 1024 };
     float sum[BLOCK], part[BLOCK];
     size_t size = dt_size(t->in.dt);
     for (int64_t at = 0; at < n; at += BLOCK) {
         int64_t len = MIN((int64_t)BLOCK, n - at);
         char *to = (char *)out + (size_t)at * size;
-        memset(sum, 0, sizeof sum);
-        if (accumulate) dt_to_f32(t->in.dt, to, sum, len);
         for (int i = 0; i < g->n; i++) {
             const char *src = peer(c, g, i, t)->in.data;
-            dt_to_f32(t->in.dt, src + (size_t)(from + at) * size, part, len);
-            for (int64_t j = 0; j < len; j++) sum[j] += part[j];
+            dt_to_f32(t->in.dt, src + (size_t)(from + at) * size, i ? part : sum, len);
+            for (int64_t j = 0; i && j < len; j++) sum[j] += part[j];
         }
         dt_from_f32(t->in.dt, sum, to, len);
     }
@@ -119,9 +117,10 @@ static void all_gather(comm *c, const group *g, const comm_ticket *t) {
     size_t part = (size_t)(k.dim * k.inner) * dt_size(t->in.dt);
     for (int i = 0; i < g->n; i++) {
         const char *src = peer(c, g, i, t)->in.data;
-        for (int64_t o = 0; o < k.outer; o++)
-            memcpy((char *)t->out.data + ((size_t)o * (size_t)g->n + (size_t)i) * part,
-                   src + (size_t)o * part, part);
+        for (int64_t o = 0; o < k.outer; o++) {
+            char *to = (char *)t->out.data + ((size_t)o * (size_t)g->n + (size_t)i) * part;
+            if (to != src + (size_t)o * part) memcpy(to, src + (size_t)o * part, part);
+        }
     }
 }
 
@@ -130,8 +129,7 @@ static void reduce_scatter(comm *c, const group *g, const comm_ticket *t) {
     int64_t part = k.dim * k.inner;
     for (int64_t o = 0; o < k.outer; o++)
         sum_range(c, g, t, (o * g->n + g->me) * part, part,
-                  (char *)t->out.data + (size_t)(o * part) * dt_size(t->out.dt),
-                  t->move.accumulate);
+                  (char *)t->out.data + (size_t)(o * part) * dt_size(t->out.dt));
 }
 
 /* S(d) -> S(e): my slice along e of every member's tensor, joined along d. */
@@ -166,7 +164,7 @@ static int64_t slice_start(int64_t n, const group *g, int i) { return n * i / g-
 static void sum_own_slice(comm *c, const group *g, const comm_ticket *t) {
     int64_t n = tensor_count(&t->in), a = slice_start(n, g, g->me),
             b = slice_start(n, g, g->me + 1);
-    sum_range(c, g, t, a, b - a, (char *)t->out.data + (size_t)a * dt_size(t->in.dt), false);
+    sum_range(c, g, t, a, b - a, (char *)t->out.data + (size_t)a * dt_size(t->in.dt));
 }
 
 static void fetch_slices(comm *c, const group *g, const comm_ticket *t) {
@@ -193,7 +191,7 @@ static void first_half(comm *c, const group *g, const comm_ticket *t) {
 static err threads_wait(comm *c, comm_ticket *t) {
     world *w = c->state;
     group g = group_of(c, t->move.axes);
-    lane *l = &w->lanes[c->rank][t->move.axes];
+    lane *l = &w->lanes[c->m.rank][t->move.axes];
     uint64_t at = 3 * t->sequence;
     BUG_IF(atomic_load(&l->phase) != at + 1); /* communications end in the order they began */
     TRY(await(c, &g, t, at + 1));
@@ -230,7 +228,7 @@ err comm_threads(mesh m, double patience, comm **ends) {
     atomic_store(&w->alive, n);
     for (int r = 0; r < n; r++) {
         ends[r] = mem_alloc(sizeof **ends);
-        *ends[r] = (comm){ .backend = &threads, .m = m, .rank = r, .state = w };
+        *ends[r] = (comm){ .backend = &threads, .m = mesh_as(&m, r), .state = w };
     }
     return OK;
 }

@@ -2,7 +2,7 @@
 
 int mesh_size(const mesh *m, mesh_axis a) { return m->size[a] > 0 ? m->size[a] : 1; }
 
-int mesh_world(const mesh *m) { return mesh_span(m, ~(axis_set)0); }
+int mesh_world(const mesh *m) { return mesh_span(m, AXES_ALL); }
 
 int mesh_span(const mesh *m, axis_set axes) {
     int n = 1;
@@ -11,30 +11,49 @@ int mesh_span(const mesh *m, axis_set axes) {
     return n;
 }
 
+axis_set mesh_axes(const mesh *m) {
+    axis_set axes = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (mesh_size(m, (mesh_axis)a) > 1) axes |= AXIS(a);
+    return axes;
+}
+
 static int stride(const mesh *m, mesh_axis axis) {
     int s = 1;
     for (int a = AX_COUNT - 1; a > (int)axis; a--) s *= mesh_size(m, (mesh_axis)a);
     return s;
 }
 
-int mesh_coord(const mesh *m, int rank, mesh_axis a) {
-    return rank / stride(m, a) % mesh_size(m, a);
+int mesh_coord(const mesh *m, mesh_axis a) { return m->rank / stride(m, a) % mesh_size(m, a); }
+
+int mesh_index(const mesh *m, axis_set axes) {
+    int index = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a))
+            index = index * mesh_size(m, (mesh_axis)a) + mesh_coord(m, (mesh_axis)a);
+    return index;
 }
 
-int mesh_group_id(const mesh *m, int rank, axis_set axes) {
+int mesh_group_id(const mesh *m, axis_set axes) {
+    int rank = m->rank;
     for (int a = 0; a < AX_COUNT; a++)
-        if (axes & AXIS(a)) rank -= mesh_coord(m, rank, (mesh_axis)a) * stride(m, (mesh_axis)a);
+        if (axes & AXIS(a)) rank -= mesh_coord(m, (mesh_axis)a) * stride(m, (mesh_axis)a);
     return rank; /* its first member */
 }
 
-int mesh_group(const mesh *m, int rank, axis_set axes, int *members) {
-    int n = 0, me = 0, id = mesh_group_id(m, rank, axes);
-    for (int r = 0; r < mesh_world(m); r++)
-        if (mesh_group_id(m, r, axes) == id) {
-            if (r == rank) me = n;
-            members[n++] = r;
-        }
-    return me;
+mesh mesh_as(const mesh *m, int rank) {
+    mesh other = *m;
+    other.rank = rank;
+    return other;
+}
+
+int mesh_group(const mesh *m, axis_set axes, int *members) {
+    int n = 0, id = mesh_group_id(m, axes);
+    for (int r = 0; r < mesh_world(m); r++) {
+        mesh other = mesh_as(m, r);
+        if (mesh_group_id(&other, axes) == id) members[n++] = r;
+    }
+    return mesh_index(m, axes);
 }
 
 static const struct {

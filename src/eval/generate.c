@@ -77,8 +77,7 @@ static err run_tokens(const generator *g, exec *x, const int32_t *tokens, int64_
         tok[i] = tokens[k];
         pos[i] = (int32_t)(at + k);
     }
-    model_set_batch(g->m, x->plan, comm_rank(x->comm),
-                    &(model_batch){ .tokens = tok, .pos = pos, .n = width });
+    model_set_batch(g->m, x->plan, &(model_batch){ .tokens = tok, .pos = pos, .n = width });
     int which = single ? g->one_id : g->many_id;
     TRY(exec_chain(x, which, 0, 1));
     const float *all = exec_result(x, which).data;

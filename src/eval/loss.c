@@ -10,7 +10,7 @@ static err add_batch(exec *x, const model *m, int which, const data_batch *d, fl
     tensor result = exec_result(x, which);
     int64_t n = result.dim[0];
     model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, n };
-    model_set_batch(m, x->plan, comm_rank(x->comm), &batch);
+    model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
     TRY(plan_get(x->plan, losses, result.data, tensor_bytes(&result)));
     for (int64_t i = 0; i < n; i++) *sum += losses[i];

@@ -228,7 +228,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
         return err_hint(ERR("sequences of %lld tokens, but the model's positions end at %lld",
                             (long long)positions, (long long)m->c.max_seq),
                         "lower training.seq_len or raise model.max_seq_len");
-    b.residual.on[AX_DP] = mesh_size(&m->l.mesh, AX_DP) > 1 ? PLACE_S(0) : PLACE_I;
+    b.residual = placement_on(AXES_ROWS & mesh_axes(&m->l.mesh), PLACE_S(0));
     bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1 && mode != PROG_DECODE;
     b.residual.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
     if (sp && n % mesh_size(&m->l.mesh, AX_TP))

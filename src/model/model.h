@@ -1,8 +1,8 @@
 /* model: architectures. One table holds every fact (config/model_facts.def), one every parameter
  * (params.c), and one block function records every family. Depends on prog and config.
  *
- * Given `model_layout layout`, a batch of `int64_t tokens` in sequences of `int64_t seq`, `int rank` and
- * `uint64_t seed`:
+ * Given `model_layout layout`, a batch of `int64_t tokens` in sequences of `int64_t seq`, and `uint64_t
+ * seed`:
  *
  *     model_config c;
  *     int id;
@@ -15,7 +15,7 @@
  *     TRY(model_record(m, PROG_TRAIN, tokens, seq, &train));
  *     TRY(plan_chain(p, &train, model_bucket_regions, m, &id));
  *     TRY(plan_commit(p));
- *     model_init(m, p, rank, seed);
+ *     model_init(m, p, seed);
  *
  * A new architecture is: rows of the fact table for what is new about it, rows of params.c that
  * these turn on, a branch in blocks.c, a preset, and a family in checkpoint/hf_families.c.
@@ -104,8 +104,8 @@ typedef struct model_param {
     int layer;     /* -1: outside the blocks */
     int ndim;
     int64_t dim[2];   /* of the whole model */
-    int64_t local[2]; /* of this tp rank */
-    place tp;
+    int64_t local[2]; /* of this rank */
+    placement pl;     /* I, or S over tp */
     init_kind init;
     param_role role;
     int64_t fan_in;
@@ -124,7 +124,7 @@ typedef struct model_layout {
                      * copy in bf16, or DT_BF16 without one */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
-    bool zero3;
+    int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
@@ -145,25 +145,30 @@ int64_t model_count(const model_config *c);             /* parameters of the who
  * only the half that causal attention reads. */
 double model_flops(const model_config *c, int64_t seq, bool causal);
 
-/* Records a chain for n tokens (of this dp rank), positions below `positions`. */
+/* Records a chain for n tokens (of this rank's sequences), positions below `positions`. */
 err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) MUST_USE;
 /* Reserves regions of the plan for parameters (the master weights and, where GEMMs read another
  * type, a copy) and, when training, for gradients. */
 void model_reserve(model *m, plan *p, bool train);
 bucket_regions model_bucket_regions(void *m, int bucket, int layer);
 
-/* One bucket of one layer: what optimizers and checkpoints iterate over. */
+/* What this rank updates of one bucket of one layer: what optimizers and checkpoints iterate over. */
+typedef struct bucket_part_in { /* elements of the view in a plan region */
+    int region;                 /* -1: none */
+    int64_t at;                 /* of the view's first element */
+} bucket_part_in;
 typedef struct bucket_view {
     const char *name;
     int bucket, layer;
     dtype dt;
-    int64_t count;          /* elements this rank stores */
-    int64_t first;          /* index of its first element in the whole bucket (ZeRO-3) */
-    int master, copy, grad; /* plan regions; copy -1 when the master is read itself */
-    dtype master_dt;        /* fp32, or bf16 as model_layout.master states */
+    int64_t count; /* elements this rank updates: all, or with ZeRO its slice */
+    int64_t first; /* index of its first element in the whole bucket */
+    bucket_part_in master, copy,
+        grad;        /* no copy where programs read the master weights themselves */
+    dtype master_dt; /* fp32, or bf16 as model_layout.master states */
 } bucket_view;
 int model_buckets(const model *m);
-bucket_view model_bucket(const model *m, int i, int rank);
+bucket_view model_bucket(const model *m, int i);
 
 /* The part of a parameter that lies in a bucket view: elements [from, to) of the local parameter,
  * flattened, at offset `at` of the view. @return false when none does. */
@@ -171,18 +176,22 @@ typedef struct param_range {
     int64_t from, to, at;
 } param_range;
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out);
-/* The elements of a parameter that this rank stores, in its master weights (which must be fp32) or
- * their gradient; NULL when it stores none. This is an address in the plan, which plan_get and
+/* The elements of a parameter that this rank updates, in its master weights (which must be fp32) or
+ * their gradient; NULL when it updates none. This is an address in the plan, which plan_get and
  * plan_put read and write on every backend. @param range may be NULL. */
 typedef enum { PARAM_MASTER, PARAM_GRAD } param_part;
-float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
+float *model_param_data(const model *m, const plan *p, int param, param_part part,
                         param_range *range);
-/* Reads and writes the same elements of the master weights as fp32, whatever their type is. Writing
- * does not refresh copies. */
-err model_weights_get(const model *m, const plan *p, int rank, int param, float *to) MUST_USE;
-void model_weights_set(const model *m, const plan *p, int rank, int param, const float *from);
+/* Reads and writes the same elements of the master weights as fp32, whatever their type is. After
+ * writing, model_publish. */
+err model_weights_get(const model *m, const plan *p, int param, float *to) MUST_USE;
+void model_weights_set(const model *m, const plan *p, int param, const float *from);
+/* The elements that this rank updates; empty when there are none. */
+param_range model_weights_range(const model *m, int param);
+/* The axes along which ranks update the same elements. */
+axis_set model_param_same(const model *m, int param);
 /* @return the flat index of a local element in the whole parameter. */
-int64_t model_global_index(const model *m, int param, int rank, int64_t local);
+int64_t model_global_index(const model *m, int param, int64_t local);
 
 /* The fp8 scales that one step passes to the next (FP8_DELAYED), those of all layers, in the plan;
  * NULL when there are none. @param count of floats. */
@@ -190,18 +199,21 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count);
 
 /* After plan_commit. Initializes weights as a function of (seed, parameter, global element), so that
  * they are bit-equal on every layout; makes the copies; fills constants (the RoPE table). */
-void model_init(model *m, plan *p, int rank, uint64_t seed);
+void model_init(model *m, plan *p, uint64_t seed);
 void model_fill_constants(const model *m, plan *p);
-/* Converts the master weights that this rank stores to the copies that GEMMs read. */
-err model_refresh_copies(const model *m, plan *p, int rank) MUST_USE;
+/* Makes written master weights what programs read: converts them to the copies that GEMMs read, and
+ * gathers what other ranks update (ZeRO 1 and 2). */
+err model_publish(const model *m, exec *x) MUST_USE;
+/* The second half of it: gathers the slices of every bucket, as an update leaves them. */
+err model_gather(const model *m, exec *x) MUST_USE;
 
-/* A microbatch of this dp rank, in loader order: n tokens. */
+/* A microbatch of this rank's sequences, in loader order: n tokens. */
 typedef struct model_batch {
     const int32_t *tokens, *targets, *pos, *start;
     const int64_t *ids;
     int64_t n;
 } model_batch;
-/* Copies it to the programs' inputs, of which sequence-parallel ranks get their shards. */
-void model_set_batch(const model *m, plan *p, int rank, const model_batch *b);
+/* Copies it to the programs' inputs: of each the part that its recorded placement gives this rank. */
+void model_set_batch(const model *m, plan *p, const model_batch *b);
 
 #endif

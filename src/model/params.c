@@ -208,6 +208,8 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
 }
 
 /* ---- buckets and parts --------------------------------------------------------------------- */
+static placement row_placement(const param_row *r) { return placement_on(AXIS(AX_TP), r->tp); }
+
 static err local_size(const model *m, const param_row *r, int64_t *dim) {
     int tp = mesh_size(&m->l.mesh, AX_TP);
     for (int i = 0; i < 2; i++) {
@@ -227,9 +229,13 @@ static int find_bucket(model *m, bucket_kind where, dtype dt) {
     for (int b = 0; b < m->buckets; b++)
         if (m->info[b].where == where && m->bucket[b].dt == dt) return b;
     BUG_IF(m->buckets == MAX_BUCKETS);
-    m->bucket[m->buckets] = (prog_bucket){
-        .name = names[where], .dt = dt, .sharded = m->l.zero3, .tied = where == BUCKET_TIED
-    };
+    axis_set data = AXES_DATA & mesh_axes(&m->l.mesh);
+    m->bucket[m->buckets] = (prog_bucket){ .name = names[where],
+                                           .dt = dt,
+                                           .tied = where == BUCKET_TIED,
+                                           .reduced = data,
+                                           .slices = m->l.zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
+                                           .zero = m->l.zero };
     m->info[m->buckets] = (bucket_info){ .where = where };
     return m->buckets++;
 }
@@ -254,11 +260,11 @@ static err fuse_params(model *m) {
         *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
                            .dim = { dim[0], dim[1] },
                            .segments = 1,
-                           .tp = r->tp,
+                           .pl = row_placement(r),
                            .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
-    bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, mesh_size(&m->l.mesh, AX_DP));
+    bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
     return OK;
 }
 
@@ -273,7 +279,7 @@ static void add_part(model *m, const param_row *r, int layer, int64_t before) {
     model_param *p = &m->param[m->params++];
     *p = (model_param){ .layer = layer,
                         .ndim = q->ndim,
-                        .tp = r->tp,
+                        .pl = row_placement(r),
                         .init = r->init,
                         .role = r->role,
                         .decay = q->ndim == 2,

@@ -14,23 +14,30 @@ static dtype master_of(const model *m, int b) {
     return m->l.master == DT_BF16 && m->bucket[b].dt == DT_BF16 ? DT_BF16 : DT_F32;
 }
 
+/* What programs read is the copy, where there is one: then the master weights are the update's alone. */
+static bool has_copy(const model *m, int b) { return m->bucket[b].dt != master_of(m, b); }
+static bucket_range master_range(const model *m, int b) {
+    return bucket_holds(&m->bucket[b], &m->l.mesh, has_copy(m, b) ? HOLDS_STATE : HOLDS_PARAMS);
+}
+
 void model_reserve(model *m, plan *p, bool train) {
     for (int b = 0; b < m->buckets; b++) {
         bucket_info *k = &m->info[b];
         int n = bucket_instances(m, b);
-        size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
+        size_t master = (size_t)master_range(m, b).count * dt_size(master_of(m, b));
+        size_t copy = (size_t)bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_PARAMS).count *
+                      dt_size(m->bucket[b].dt);
         k->master = mem_grow(k->master, (size_t)n * sizeof(int));
         k->copy = mem_grow(k->copy, (size_t)n * sizeof(int));
         k->grad = mem_grow(k->grad, (size_t)n * sizeof(int));
         for (int l = 0; l < n; l++) {
-            dtype dt = m->bucket[b].dt, master = master_of(m, b);
-            k->master[l] = plan_region(p, "params", count * dt_size(master));
-            k->copy[l] = dt != master ? plan_region(p, "copies", count * dt_size(dt)) : -1;
+            k->master[l] = plan_region(p, "params", master);
+            k->copy[l] = has_copy(m, b) ? plan_region(p, "copies", copy) : -1;
             k->grad[l] = -1;
         }
     }
     for (int b = 0; b < m->buckets && train; b++) { /* contiguous: their norm is one call */
-        size_t count = (size_t)bucket_stored(&m->bucket[b], &m->l.mesh);
+        size_t count = (size_t)bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_GRADS).count;
         for (int l = 0; l < bucket_instances(m, b); l++)
             m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
@@ -49,29 +56,33 @@ int model_buckets(const model *m) {
     return n;
 }
 
-bucket_view model_bucket(const model *m, int i, int rank) {
+/* The i-th bucket, as what a rank holds of it in one respect. */
+static bucket_view view_bucket(const model *m, int i, bucket_part part) {
     int b = 0;
     while (i >= bucket_instances(m, b)) i -= bucket_instances(m, b++);
-    const bucket_info *k = &m->info[b];
-    int64_t count = bucket_stored(&m->bucket[b], &m->l.mesh);
-    int slice = m->bucket[b].sharded ? mesh_coord(&m->l.mesh, rank, AX_DP) : 0;
-    bucket_view v = { .name = m->bucket[b].name,
+    const prog_bucket *k = &m->bucket[b];
+    const bucket_info *info = &m->info[b];
+    const mesh *me = &m->l.mesh;
+    bucket_range own = bucket_holds(k, me, part);
+    bucket_view v = { .name = k->name,
                       .bucket = b,
-                      .layer = k->where == BUCKET_BLOCK ? i : -1,
-                      .dt = m->bucket[b].dt,
-                      .count = count,
-                      .first = count * slice,
-                      .master_dt = master_of(m, b),
-                      .master = -1,
-                      .copy = -1,
-                      .grad = -1 };
-    if (k->master) {
-        v.master = k->master[i];
-        v.copy = k->copy[i];
-        v.grad = k->grad[i];
+                      .layer = info->where == BUCKET_BLOCK ? i : -1,
+                      .dt = k->dt,
+                      .count = own.count,
+                      .first = own.first,
+                      .master = { -1, own.first - master_range(m, b).first },
+                      .copy = { -1, own.first - bucket_holds(k, me, HOLDS_PARAMS).first },
+                      .grad = { -1, own.first - bucket_holds(k, me, HOLDS_GRADS).first },
+                      .master_dt = master_of(m, b) };
+    if (info->master) {
+        v.master.region = info->master[i];
+        v.copy.region = info->copy[i];
+        v.grad.region = info->grad[i];
     }
     return v;
 }
+
+bucket_view model_bucket(const model *m, int i) { return view_bucket(m, i, HOLDS_STATE); }
 
 bool model_param_range(const model *m, int param, const bucket_view *b, param_range *out) {
     const model_param *p = &m->param[param];
@@ -84,22 +95,23 @@ bool model_param_range(const model *m, int param, const bucket_view *b, param_ra
 }
 
 /* The bucket that holds something of a parameter here. */
-static bool find_param(const model *m, int rank, int param, bucket_view *b, param_range *r) {
+static bool find_param(const model *m, int param, bucket_view *b, param_range *r) {
     for (int i = 0; i < model_buckets(m); i++) {
-        *b = model_bucket(m, i, rank);
+        *b = model_bucket(m, i);
         if (model_param_range(m, param, b, r)) return true;
     }
     return false;
 }
 
-float *model_param_data(const model *m, const plan *p, int rank, int param, param_part part,
+float *model_param_data(const model *m, const plan *p, int param, param_part part,
                         param_range *range) {
     bucket_view b;
     param_range r;
-    if (!find_param(m, rank, param, &b, &r)) return NULL;
+    if (!find_param(m, param, &b, &r)) return NULL;
     BUG_IF(part == PARAM_MASTER && b.master_dt != DT_F32);
     if (range) *range = r;
-    return (float *)plan_data(p, part == PARAM_MASTER ? b.master : b.grad) + r.at;
+    bucket_part_in in = part == PARAM_MASTER ? b.master : b.grad;
+    return (float *)plan_data(p, in.region) + in.at + r.at;
 }
 
 /* n elements from `at` on of a region of this type. */
@@ -126,27 +138,41 @@ static void put_values(const plan *p, int region, dtype dt, int64_t at, int64_t 
     free(raw);
 }
 
-err model_weights_get(const model *m, const plan *p, int rank, int param, float *to) {
+param_range model_weights_range(const model *m, int param) {
     bucket_view b;
     param_range r;
-    if (!find_param(m, rank, param, &b, &r)) return OK;
-    return get_values(p, b.master, b.master_dt, r.at, r.to - r.from, to);
+    return find_param(m, param, &b, &r) ? r : (param_range){ 0 };
 }
 
-void model_weights_set(const model *m, const plan *p, int rank, int param, const float *from) {
-    bucket_view b;
-    param_range r;
-    if (find_param(m, rank, param, &b, &r))
-        put_values(p, b.master, b.master_dt, r.at, r.to - r.from, from);
-}
-
-int64_t model_global_index(const model *m, int param, int rank, int64_t local) {
+axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
-    int64_t row = local / p->local[1], col = local % p->local[1];
-    int coord = mesh_coord(&m->l.mesh, rank, AX_TP);
-    if (p->tp.kind == PL_S && p->tp.dim == 0) row += coord * p->local[0];
-    if (p->tp.kind == PL_S && p->tp.dim == 1) col += coord * p->local[1];
-    return row * p->dim[1] + col;
+    return mesh_axes(&m->l.mesh) & ~placement_axes(p->pl, PL_S) & ~m->bucket[p->bucket].slices;
+}
+
+err model_weights_get(const model *m, const plan *p, int param, float *to) {
+    bucket_view b;
+    param_range r;
+    if (!find_param(m, param, &b, &r)) return OK;
+    return get_values(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, to);
+}
+
+void model_weights_set(const model *m, const plan *p, int param, const float *from) {
+    bucket_view b;
+    param_range r;
+    if (find_param(m, param, &b, &r))
+        put_values(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, from);
+}
+
+int64_t model_global_index(const model *m, int param, int64_t local) {
+    const model_param *p = &m->param[param];
+    int64_t at[2] = { local / p->local[1], local % p->local[1] };
+    for (int d = 0; d < 2; d++) {
+        axis_set axes = 0;
+        for (int a = 0; a < AX_COUNT; a++)
+            if (place_same(p->pl.on[a], PLACE_S((uint8_t)d))) axes |= AXIS(a);
+        at[d] += mesh_index(&m->l.mesh, axes) * p->local[d];
+    }
+    return at[0] * p->dim[1] + at[1];
 }
 
 /* ---- initial weights ------------------------------------------------------------------------ */
@@ -161,7 +187,7 @@ static double init_deviation(const model_config *c, const model_param *p) {
 
 typedef struct init_job {
     const model *m;
-    int param, rank;
+    int param;
     rng_key key;
     float *at; /* of element range.from */
     param_range range;
@@ -179,8 +205,7 @@ static void init_chunk(void *ctx, int64_t i, int worker) {
         end = MIN(to, (e / p->local[1] + 1) * p->local[1]);
         float *at = j->at + (e - j->range.from);
         if (drawn)
-            rng_normals(j->key, (uint64_t)model_global_index(j->m, j->param, j->rank, e), end - e,
-                        at);
+            rng_normals(j->key, (uint64_t)model_global_index(j->m, j->param, e), end - e, at);
         for (int64_t k = 0; k < end - e; k++)
             at[k] = drawn ? (float)j->std * at[k] : p->init == INIT_ONES ? 1 : 0;
     }
@@ -199,48 +224,54 @@ static void narrow_chunk(void *ctx, int64_t i, int worker) {
     dt_from_f32(j->dt, j->from + from, j->to + (size_t)from * dt_size(j->dt), n);
 }
 
-/* Writes a bucket's values to one of its regions, converted to the region's type. */
-static void put_bucket(const plan *p, pool *threads, int region, dtype dt, int64_t n,
-                       const float *values, void *narrow) {
+/* Writes n values to a region from element `at` on, converted to the region's type. */
+static void put_converted(const plan *p, pool *threads, bucket_part_in in, dtype dt, int64_t n,
+                          const float *values, void *narrow) {
     const void *from = values;
     if (dt != DT_F32) {
         narrow_job j = { dt, values, narrow, n };
         pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, narrow_chunk, &j);
         from = narrow;
     }
-    plan_put(p, plan_data(p, region), from, (size_t)n * dt_size(dt));
+    char *to = (char *)plan_data(p, in.region) + (size_t)in.at * dt_size(dt);
+    plan_put(p, to, from, (size_t)n * dt_size(dt));
 }
 
-static void put_master_and_copy(const plan *p, pool *threads, const bucket_view *b,
-                                const float *values, void *narrow) {
-    put_bucket(p, threads, b->master, b->master_dt, b->count, values, narrow);
-    if (b->copy >= 0) put_bucket(p, threads, b->copy, b->dt, b->count, values, narrow);
-}
-
-static int64_t largest_bucket(const model *m, int rank) {
+static int64_t largest_bucket(const model *m) {
     int64_t most = 0;
-    for (int i = 0; i < model_buckets(m); i++) most = MAX(most, model_bucket(m, i, rank).count);
+    for (int i = 0; i < model_buckets(m); i++)
+        most = MAX(most, view_bucket(m, i, HOLDS_PARAMS).count);
     return most;
 }
 
-void model_init(model *m, plan *p, int rank, uint64_t seed) {
+/* The i-th bucket's initial weights, as far as programs here read them. */
+static void draw_bucket(const model *m, pool *threads, const bucket_view *b, uint64_t seed,
+                        float *values) {
+    memset(values, 0, (size_t)b->count * sizeof *values); /* the padding between parameters */
+    for (int k = 0; k < m->params; k++) {
+        init_job j = { .m = m, .param = k };
+        if (!model_param_range(m, k, b, &j.range)) continue;
+        j.key = rng_key_of(seed, hash_str(m->param[k].name));
+        j.at = values + j.range.at;
+        j.std = init_deviation(&m->c, &m->param[k]);
+        int64_t n = j.range.to - j.range.from;
+        pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
+    }
+}
+
+void model_init(model *m, plan *p, uint64_t seed) {
     pool *threads = pool_new(0);
-    size_t most = (size_t)largest_bucket(m, rank);
+    size_t most = (size_t)largest_bucket(m);
     float *values = mem_alloc(most * sizeof *values);
     void *narrow = mem_alloc(most * sizeof(uint16_t));
     for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i, rank);
-        memset(values, 0, (size_t)b.count * sizeof *values); /* the padding between parameters */
-        for (int k = 0; k < m->params; k++) {
-            init_job j = { .m = m, .param = k, .rank = rank };
-            if (!model_param_range(m, k, &b, &j.range)) continue;
-            j.key = rng_key_of(seed, hash_str(m->param[k].name));
-            j.at = values + j.range.at;
-            j.std = init_deviation(&m->c, &m->param[k]);
-            int64_t n = j.range.to - j.range.from;
-            pool_run(threads, (n + INIT_CHUNK - 1) / INIT_CHUNK, init_chunk, &j);
-        }
-        put_master_and_copy(p, threads, &b, values, narrow);
+        bucket_view all = view_bucket(m, i, HOLDS_PARAMS), own = model_bucket(m, i);
+        draw_bucket(m, threads, &all, seed, values);
+        bool copy = all.copy.region >= 0;
+        if (copy) put_converted(p, threads, all.copy, all.dt, all.count, values, narrow);
+        const bucket_view *v = copy ? &own : &all; /* what the master weights hold */
+        put_converted(p, threads, v->master, v->master_dt, v->count, values + v->first - all.first,
+                      narrow);
     }
     free(values);
     free(narrow);
@@ -248,22 +279,45 @@ void model_init(model *m, plan *p, int rank, uint64_t seed) {
     model_fill_constants(m, p);
 }
 
-err model_refresh_copies(const model *m, plan *p, int rank) {
+static err refresh_copies(const model *m, const plan *p) {
     pool *threads = pool_new(0);
-    size_t most = (size_t)largest_bucket(m, rank);
+    size_t most = (size_t)largest_bucket(m);
     float *values = mem_alloc(most * sizeof *values);
     void *narrow = mem_alloc(most * sizeof(uint16_t));
     err e = OK;
     for (int i = 0; i < model_buckets(m) && !e; i++) {
-        bucket_view b = model_bucket(m, i, rank);
-        if (b.copy < 0) continue;
-        e = get_values(p, b.master, b.master_dt, 0, b.count, values);
-        if (!e) put_bucket(p, threads, b.copy, b.dt, b.count, values, narrow);
+        bucket_view b = model_bucket(m, i);
+        if (b.copy.region < 0) continue;
+        e = get_values(p, b.master.region, b.master_dt, b.master.at, b.count, values);
+        if (!e) put_converted(p, threads, b.copy, b.dt, b.count, values, narrow);
     }
     free(values);
     free(narrow);
     pool_free(threads);
     return e;
+}
+
+err model_gather(const model *m, exec *x) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view own = model_bucket(m, i), all = view_bucket(m, i, HOLDS_PARAMS);
+        if (own.count == all.count) continue;
+        bool copy = own.copy.region >= 0;
+        dtype dt = copy ? own.dt : own.master_dt;
+        bucket_part_in part = copy ? own.copy : own.master;
+        char *base = plan_data(x->plan, part.region);
+        tensor whole = tensor_of(base, dt, 1, &all.count);
+        tensor slice = tensor_of(base + (size_t)part.at * dt_size(dt), dt, 1, &own.count);
+        comm_move gather = { m->bucket[own.bucket].slices, PLACE_S(0), PLACE_I };
+        comm_ticket ticket;
+        TRY(comm_start(x->comm, &gather, &slice, &whole, &ticket));
+        TRY(comm_wait(x->comm, &ticket));
+    }
+    return OK;
+}
+
+err model_publish(const model *m, exec *x) {
+    TRY(refresh_copies(m, x->plan));
+    return model_gather(m, x);
 }
 
 /* ---- constants and inputs ---------------------------------------------------------------- */
@@ -306,26 +360,22 @@ void model_fill_constants(const model *m, plan *p) {
     free(table);
 }
 
-void model_set_batch(const model *m, plan *p, int rank, const model_batch *b) {
-    bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1;
-    int parts = sp ? mesh_size(&m->l.mesh, AX_TP) : 1;
-    int64_t n = b->n / parts, from = sp ? n * mesh_coord(&m->l.mesh, rank, AX_TP) : 0;
+void model_set_batch(const model *m, plan *p, const model_batch *b) {
     const struct {
         const char *name;
         const void *data;
-        size_t size;
-        bool sharded;
     } in[] = {
-        { "tokens", b->tokens, 4, true }, { "targets", b->targets, 4, true },
-        { "pos_shard", b->pos, 4, true }, { "ids_shard", b->ids, 8, true },
-        { "pos", b->pos, 4, false },      { "ids", b->ids, 8, false },
-        { "start", b->start, 4, false },
+        { "tokens", b->tokens }, { "targets", b->targets }, { "pos_shard", b->pos },
+        { "ids_shard", b->ids }, { "pos", b->pos },         { "ids", b->ids },
+        { "start", b->start },
     };
     for (size_t i = 0; i < COUNT_OF(in); i++) {
-        void *to = plan_input(p, in[i].name);
-        if (!to || !in[i].data) continue;
-        size_t skip = in[i].sharded ? (size_t)from * in[i].size : 0;
-        plan_put(p, to, (const char *)in[i].data + skip,
-                 (size_t)(in[i].sharded ? n : b->n) * in[i].size);
+        input_info shape;
+        if (!in[i].data || !plan_input_info(p, in[i].name, &shape)) continue;
+        axis_set sharded = placement_axes(shape.pl, PL_S) & ~AXES_ROWS; /* rows are this rank's */
+        int64_t n = b->n / mesh_span(&m->l.mesh, sharded);
+        size_t size = dt_size(shape.dt), from = (size_t)(n * mesh_index(&m->l.mesh, sharded));
+        plan_put(p, plan_input(p, in[i].name), (const char *)in[i].data + from * size,
+                 (size_t)n * size);
     }
 }

@@ -47,6 +47,9 @@ enum {
     X(NESTEROV, update.nesterov, BOOL)                                                             \
     X(ROUND_SITE, update.site, INT)                                                                \
     X(ROUND_FIRST, update.first, LONG)                                                             \
+    X(ROUND_BASE, update.base, LONG)                                                               \
+    X(ROUND_COLS, update.cols, LONG)                                                               \
+    X(ROUND_STRIDE, update.stride, LONG)                                                           \
     X(HOST_STATE, update.host_state, BOOL)                                                         \
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
@@ -67,7 +70,8 @@ typedef enum {
 #define ATTRS_FP8   (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_SITE))
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
-     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTR(ROUND_FIRST) | ATTR(HOST_STATE))
+     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTR(ROUND_FIRST) | ATTR(ROUND_BASE) |         \
+     ATTR(ROUND_COLS) | ATTR(ROUND_STRIDE) | ATTR(HOST_STATE))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))

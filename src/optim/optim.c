@@ -8,10 +8,10 @@
 #include "ops/op_table.h"
 
 /* ---- ranges ------------------------------------------------------------------------------ */
-/* Under ZeRO-3 gradients come through a buffer whose padding may hold anything; else padding is zero from
- * the start. */
+/* Gradients kept in slices come through a buffer whose padding may hold anything; else padding is zero
+ * from the start. */
 static bool padding_is_zero(const optimizer *o) {
-    return !model_lay(o->m)->zero3 || mesh_size(&o->mesh, AX_DP) == 1;
+    return model_lay(o->m)->zero < 2 || mesh_span(&o->mesh, AXES_DATA) == 1;
 }
 
 static bool can_extend(const optimizer *o, const update_range *s, const update_range *next) {
@@ -19,14 +19,15 @@ static bool can_extend(const optimizer *o, const update_range *s, const update_r
     bool same = s->r == next->r && s->attr.update.lr_mul == next->attr.update.lr_mul &&
                 s->attr.update.decay == next->attr.update.decay;
     if (!same || s->r->takes != TAKES_ANY || (gap && !padding_is_zero(o))) return false;
-    for (int k = 0; k < s->r->states; k++) /* a block belongs to one parameter */
+    if (s->b.master_dt != DT_F32) return false; /* rounded by parameter */
+    for (int k = 0; k < s->r->states; k++)      /* a block belongs to one parameter */
         if (rule_in_bytes(s->r, k) && (next->at - s->at) % BLOCK8) return false;
     return true;
 }
 
 /* Adds a parameter to the range before it where one call can update both, else to a new one. */
-static void add_param(optimizer *o, int param, int bucket, const bucket_view *b,
-                      const param_range *z, bool first) {
+static void add_param(optimizer *o, int param, const bucket_view *b, const param_range *z,
+                      bool first) {
     const model_param *q = model_param_at(o->m, param);
     update_range *s = o->ranges ? &o->range[o->ranges - 1] : NULL;
     int64_t n = z->to - z->from;
@@ -34,27 +35,29 @@ static void add_param(optimizer *o, int param, int bucket, const bucket_view *b,
         .r = rule_of(o->s.kind, q), .b = *b, .at = z->at, .count = n, .param = param
     };
     own.attr = rule_attr(&o->s, model_conf(o->m), q);
-    own.attr.update.site = (uint32_t)bucket; /* for rounding bf16 weights, the same on every rank */
-    own.attr.update.first = b->first + z->at;
+    own.attr.update.site = (uint32_t)hash_str(q->name);
+    own.attr.update.first = z->from;
+    own.attr.update.base = model_global_index(o->m, param, 0);
+    own.attr.update.cols = q->local[1];
+    own.attr.update.stride = q->dim[1];
     if (!first && can_extend(o, s, &own)) {
         s->count = z->at + n - s->at;
     } else {
         s = &o->range[o->ranges++];
         *s = own;
     }
-    int64_t dp = model_lay(o->m)->zero3 ? 1 : mesh_size(&o->mesh, AX_DP);
-    int64_t tp = q->tp.kind == PL_S ? 1 : mesh_size(&o->mesh, AX_TP);
-    o->slot[param] = (param_slot){
-        .range = (int)(s - o->range), .at = z->at - s->at, .count = n, .copies = dp * tp
-    };
+    o->slot[param] = (param_slot){ .range = (int)(s - o->range),
+                                   .at = z->at - s->at,
+                                   .count = n,
+                                   .copies = mesh_span(&o->mesh, model_param_same(o->m, param)) };
     o->order[o->ordered++] = param;
 }
 
 /* Covers the parameters of each bucket in memory order. */
-static void make_ranges(optimizer *o, int rank) {
+static void make_ranges(optimizer *o) {
     for (int i = 0; i < o->params; i++) o->slot[i].range = -1;
     for (int i = 0; i < model_buckets(o->m); i++) {
-        bucket_view b = model_bucket(o->m, i, rank);
+        bucket_view b = model_bucket(o->m, i);
         int64_t from = 0;
         for (bool first = true;; first = false) {
             int next = -1;
@@ -63,7 +66,7 @@ static void make_ranges(optimizer *o, int rank) {
                 if (model_param_range(o->m, k, &b, &z) && z.at >= from && z.at < nearest.at)
                     next = k, nearest = z;
             if (next < 0) break;
-            add_param(o, next, i, &b, &nearest, first);
+            add_param(o, next, &b, &nearest, first);
             from = nearest.at + 1;
         }
     }
@@ -77,16 +80,22 @@ static tensor region_view(const optimizer *o, bool ready, int region, dtype dt, 
     return tensor_of(data ? data + (size_t)at * dt_size(dt) : NULL, dt, ndim, dim);
 }
 
+/* The same over elements `at` on of what a bucket's view has in a region. */
+static tensor part_view(const optimizer *o, bool ready, bucket_part_in in, dtype dt, int64_t at,
+                        int ndim, const int64_t *dim) {
+    return region_view(o, ready, in.region, dt, in.at + at, ndim, dim);
+}
+
 static op_call update_call(const optimizer *o, const update_range *s, bool ready) {
     const model_param *q = model_param_at(o->m, s->param);
     bool matrix = s->r->takes == TAKES_MATRIX;
     const int64_t *dim = matrix ? q->local : &s->count;
     int ndim = matrix ? 2 : 1;
     op_call c = { .op = s->r->op, .attr = s->attr };
-    c.in[0] = region_view(o, ready, s->b.grad, DT_F32, s->at, ndim, dim);
-    c.out[0] = region_view(o, ready, s->b.master, s->b.master_dt, s->at, ndim, dim);
-    if (s->b.copy >= 0)
-        c.out[s->r->copy] = region_view(o, ready, s->b.copy, s->b.dt, s->at, ndim, dim);
+    c.in[0] = part_view(o, ready, s->b.grad, DT_F32, s->at, ndim, dim);
+    c.out[0] = part_view(o, ready, s->b.master, s->b.master_dt, s->at, ndim, dim);
+    if (s->b.copy.region >= 0)
+        c.out[s->r->copy] = part_view(o, ready, s->b.copy, s->b.dt, s->at, ndim, dim);
     for (int k = 0; k < s->r->states; k++) {
         bool rows = s->r->state[k].shape == AS_ROWS, cols = s->r->state[k].shape == AS_COLS;
         int64_t bytes = (int64_t)block8_bytes(s->count);
@@ -158,7 +167,7 @@ static err reserve_memory(optimizer *o, plan *p) {
     return OK;
 }
 
-err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) {
+err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     *out = NULL;
     TRY(rules_check(s, m));
     optimizer *o = mem_alloc(sizeof *o);
@@ -171,7 +180,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **
     o->slot = mem_alloc((size_t)o->params * sizeof *o->slot);
     o->order = mem_alloc((size_t)o->params * sizeof *o->order);
     o->range = mem_alloc((size_t)o->params * sizeof *o->range);
-    make_ranges(o, rank);
+    make_ranges(o);
     if (s->offload > 0) offload_state(o, p);
     err e = reserve_memory(o, p);
     if (e) {
@@ -218,7 +227,7 @@ static void run_call(const step_run *r, op_call *c) { run_call_in(r, c, &r->o->w
 
 static float *grad_of(const optimizer *o, const param_slot *t) {
     const update_range *s = &o->range[t->range];
-    return (float *)plan_data(o->p, s->b.grad) + s->at + t->at;
+    return (float *)plan_data(o->p, s->b.grad.region) + s->b.grad.at + s->at + t->at;
 }
 
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
@@ -245,11 +254,8 @@ static void add_squares(const step_run *r) {
 }
 
 static err sum_over_ranks(const step_run *r) {
-    axis_set axes = 0;
-    for (int a = 0; a < AX_COUNT; a++)
-        if (mesh_size(&r->o->mesh, (mesh_axis)a) > 1) axes |= AXIS(a);
-    if (!axes) return OK;
-    comm_move move = { .axes = axes, .from = PLACE_P, .to = PLACE_I };
+    comm_move move = { .axes = mesh_axes(&r->o->mesh), .from = PLACE_P, .to = PLACE_I };
+    if (!move.axes) return OK;
     comm_ticket ticket;
     TRY(comm_start(r->x->comm, &move, &r->sum, &r->sum, &ticket));
     TRY(comm_wait(r->x->comm, &ticket));
@@ -276,8 +282,8 @@ static void clip_rows(const step_run *r) {
         const model_param *q = model_param_at(o->m, o->order[i]);
         if (!rule_clips_rows(&o->s, model_conf(o->m), q)) continue;
         op_call c = { .op = OP_AGC, .attr = s->attr };
-        c.in[0] = region_view(o, true, s->b.master, DT_F32, s->at + t->at, 2, q->local);
-        c.out[0] = region_view(o, true, s->b.grad, DT_F32, s->at + t->at, 2, q->local);
+        c.in[0] = part_view(o, true, s->b.master, DT_F32, s->at + t->at, 2, q->local);
+        c.out[0] = part_view(o, true, s->b.grad, DT_F32, s->at + t->at, 2, q->local);
         run_call(r, &c);
     }
 }
@@ -330,15 +336,17 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     step_run r = start_step(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->on_host) host_updates(&r);
-    return exec_replay(x, &o->updates, device_updates, &r);
+    TRY(exec_replay(x, &o->updates, device_updates, &r));
+    return model_gather(o->m, x);
 }
 
 /* ---- what is read of parameters and gradients now and then ------------------------------------- */
 static char *part_of(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
     const update_range *s = &o->range[t->range];
     *dt = part == PARAM_GRAD ? DT_F32 : s->b.master_dt;
-    char *data = plan_data(o->p, part == PARAM_GRAD ? s->b.grad : s->b.master);
-    return data + (size_t)(s->at + t->at) * dt_size(*dt);
+    bucket_part_in in = part == PARAM_GRAD ? s->b.grad : s->b.master;
+    char *data = plan_data(o->p, in.region);
+    return data + (size_t)(in.at + s->at + t->at) * dt_size(*dt);
 }
 
 /* Reads elements [from, from + n) of a parameter as fp32. @param raw a buffer of n floats. */

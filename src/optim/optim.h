@@ -1,9 +1,9 @@
 /* optim: updates, schedules, clipping, loss scaling. Depends on model.
  *
- * Given `optim_settings settings`, `model *m`, `plan *p`, `int rank` and `exec x`:
+ * Given `optim_settings settings`, `model *m`, `plan *p` and `exec x`:
  *
  *     optimizer *o;
- *     TRY(optim_new(&settings, m, p, rank, &o));              // reserves state; before plan_commit
+ *     TRY(optim_new(&settings, m, p, &o));              // reserves state; before plan_commit
  *     TRY(plan_commit(p));
  *     TRY(optim_step(o, &x, 3e-4, 1.0));                      // after each step: norm, clip, update
  *
@@ -49,8 +49,8 @@ typedef struct optimizer optimizer;
  * With µP, the learning rate of hidden matrices is multiplied by base / width (Muon needs no such
  * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
  * other rules, are refused there. So are Adafactor, Muon and AGC where a rank holds only parts of
- * matrices: with tensor parallelism, and with ZeRO-3 over several ranks. */
-err optim_new(const optim_settings *s, model *m, plan *p, int rank, optimizer **out) MUST_USE;
+ * matrices: with tensor parallelism, and with ZeRO over several ranks. */
+err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
 /* State is zero after plan_commit: nothing more to initialize. What else is carried from step to step

@@ -63,16 +63,18 @@ static err check_layout(const optim_settings *s, const model *m) {
                         "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
     bool needs_matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
     bool whole = needs_matrices || s->agc > 0;
-    int tp = mesh_size(&l->mesh, AX_TP), dp = mesh_size(&l->mesh, AX_DP);
-    if (!whole || (tp == 1 && !(l->zero3 && dp > 1))) return OK;
+    int tp = mesh_size(&l->mesh, AX_TP);
+    int slices = l->zero ? mesh_span(&l->mesh, AXES_DATA & ~AXIS(AX_DP_REPLICATE)) : 1;
+    if (!whole || (tp == 1 && slices == 1)) return OK;
     const char *what = needs_matrices ? name : "training.agc";
     if (tp > 1)
         return err_hint(
             ERR("%s needs whole matrices, but tensor parallelism shards them over %d ranks", what,
                 tp),
             "use another optimizer, or tensor_parallel_degree 1");
-    return err_hint(ERR("%s needs whole matrices, but ZeRO-3 shards them over %d ranks", what, dp),
-                    "use another optimizer, or keep parameters whole on every rank");
+    return err_hint(
+        ERR("%s needs whole matrices, but ZeRO divides them over %d ranks", what, slices),
+        "use another optimizer, or parallelism.zero_stage=0");
 }
 
 /* Weights kept in bf16 are rounded stochastically as they are stored, which the kernels that need whole

@@ -274,6 +274,20 @@ static void (*const rules[BWD_COUNT])(bwd_step *) = {
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */
+/* Sums x over these axes where it lies. @param scatter each rank keeps its slice of the sum only.
+ * @return what the rank then has. */
+static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, op_when when) {
+    prog_val v = p->val[x];
+    if (mesh_span(&p->m, axes) == 1) return x;
+    val part = val_alias(p, x, 0, v.dt, v.ndim, v.dim, placement_on(axes, PLACE_P));
+    val sum = emit_comm(p, part, axes, scatter ? PLACE_S(0) : PLACE_I, when);
+    p->val[sum].cls = VC_ALIAS;
+    p->val[sum].base = part;
+    if (scatter)
+        p->val[sum].offset = (size_t)(mesh_index(&p->m, axes) * p->val[sum].dim[0]) * dt_size(v.dt);
+    return sum;
+}
+
 /* Sums the runs of parameters whose gradient is partial over tp (they are the same on every tp
  * rank, but each rank used them on its own tokens or heads). Neighbours go together. */
 static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when) {
@@ -300,14 +314,27 @@ static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when)
         if (from < 0) return;
         int64_t n = to - from;
         val run = val_alias(p, p->bucket_grad[b], (size_t)from * sizeof(float), DT_F32, 1, &n,
-                            (placement){ .on[AX_TP] = PLACE_P });
-        val sum = emit_comm(p, run, AXIS(AX_TP), PLACE_I, when);
-        if (sum != run) { /* in place */
-            p->val[sum].cls = VC_ALIAS;
-            p->val[sum].base = run;
-        }
+                            (placement){ 0 });
+        reduce_in_place(p, run, AXIS(AX_TP), false, when);
         at = to;
     }
+}
+
+/* Into the slice that this rank accumulates, every microbatch. @return that slice. */
+static val add_to_slice(prog *p, int b, bool second) {
+    const prog_bucket *k = &p->set.bucket[b];
+    val g = p->bucket_grad[b];
+    int64_t n = bucket_holds(k, &p->m, HOLDS_GRADS).count;
+    val whole = val_alias(p, g, 0, DT_F32, 1, &k->count, placement_on(k->slices, PLACE_P));
+    val part = emit_comm(p, whole, k->slices, PLACE_S(0), WHEN_ALWAYS);
+    val sum = val_new(p, VC_GRAD, DT_F32, 1, &n, p->val[part].pl);
+    p->val[sum].bucket = b;
+    p->val[sum].name = k->name;
+    prog_op *o = op_emit(p, OP_ACCUMULATE);
+    o->in[0] = part;
+    o->out[0] = sum;
+    o->acc = second ? ACC_ADD : ACC_MICRO;
+    return sum;
 }
 
 static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
@@ -316,27 +343,13 @@ static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
     for (int i = 0; i < p->set.params; i++)
         second |=
             p->set.param[i].bucket == b && p->param_written[i] == (WROTE_EARLIER | WROTE_HERE);
-    val g = p->bucket_grad[b];
-    if (p->val[g].cls == VC_TEMP) { /* slices: into the accumulator, every microbatch */
-        reduce_over_tp(p, b, partial, WHEN_ALWAYS);
-        int64_t n = bucket_stored(k, &p->m);
-        p->val[g].pl.on[AX_DP] = PLACE_P;
-        val slice = emit_comm(p, g, AXIS(AX_DP), PLACE_S(0), WHEN_ALWAYS);
-        p->val[slice].cls = VC_GRAD;
-        p->val[slice].bucket = b;
-        p->val[slice].name = k->name;
-        p->emit->op[p->emit->n - 1].acc = second ? ACC_ADD : ACC_MICRO;
-        BUG_IF(p->val[slice].dim[0] != n);
-        return;
-    }
-    if (k->tied && !second) return; /* the other program reduces it, after its own share */
-    reduce_over_tp(p, b, partial, WHEN_LAST);
-    val whole = val_alias(p, g, 0, DT_F32, 1, &k->count, (placement){ .on[AX_DP] = PLACE_P });
-    val sum = emit_comm(p, whole, AXIS(AX_DP), PLACE_I, WHEN_LAST);
-    if (sum != whole) {
-        p->val[sum].cls = VC_ALIAS;
-        p->val[sum].base = whole;
-    }
+    bool slices = p->val[p->bucket_grad[b]].cls == VC_TEMP;
+    bool waits = k->tied && !second; /* the other program reduces it, after its own share */
+    if (slices || !waits) reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+    val g = slices ? add_to_slice(p, b, second) : p->bucket_grad[b];
+    if (waits) return;
+    if (!slices) g = reduce_in_place(p, g, k->reduced & k->slices, k->zero, WHEN_LAST);
+    reduce_in_place(p, g, k->reduced & ~k->slices, 0, WHEN_LAST);
 }
 
 static void reduce_all(prog *p, uint8_t *partial) {

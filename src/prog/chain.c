@@ -86,7 +86,9 @@ static void add_input(plan *p, const prog_val *v, int layers) {
         char name[REGION_NAME];
         snprintf(name, sizeof name, ".%s", v->name);
         at = plan_region(p, name, 0);
+        p->region[at].input = (input_info){ v->dt, v->pl };
     }
+    BUG_IF(!placement_same(p->region[at].input.pl, v->pl)); /* one input, one placement */
     p->region[at].bytes = MAX(p->region[at].bytes, bytes);
 }
 
@@ -100,6 +102,12 @@ void *plan_data(const plan *p, int index) {
 void *plan_input(const plan *p, const char *name) {
     int at = find_input(p, name);
     return at < 0 ? NULL : plan_data(p, at);
+}
+
+bool plan_input_info(const plan *p, const char *name, input_info *out) {
+    int at = find_input(p, name);
+    if (at >= 0) *out = p->region[at].input;
+    return at >= 0;
 }
 
 void plan_put(const plan *p, void *to, const void *from, size_t bytes) {
@@ -199,33 +207,38 @@ static int slot_of(const chain *c, int layer) {
 }
 static int slots(const chain *c) { return slot_of(c, c->layers); }
 
-static void add_instr(chain_plan *k, run_kind kind, int which) {
-    k->list[k->instrs++] = (instr){ kind, which };
+int chain_order(const chain *c, instr **out) {
+    int L = c->layers, keep = c->keep_every, n = 0;
+    instr *list = *out = mem_alloc((size_t)(4 * L + 8) * sizeof *list);
+    for (int i = 0; i <= L + 1; i++) list[n++] = (instr){ RUN_FWD, i };
+    if (c->first->mode != PROG_TRAIN) return n;
+    for (int l = L - 1; l >= 0; l--) {
+        int s = keep ? l / keep : 0;
+        bool segment_end = s < segments(c) - 1 && l % keep == keep - 1;
+        if (segment_end) /* the last one's values still lie in the slots */
+            for (int f = s * keep; f <= l; f++)
+                list[n++] =
+                    (instr){ f == l ? RUN_FWD_SAVES : RUN_FWD, f == s * keep ? L + 2 + s : f + 1 };
+        list[n++] = (instr){ RUN_BWD, l + 1 };
+    }
+    list[n++] = (instr){ RUN_BWD, 0 };
+    return n;
 }
 
-/* Instances: 0 first, 1..layers the blocks, layers+1 last, then one restart a segment. */
-static void order(chain_plan *k) {
+prog *chain_program(const chain *c, int at) {
+    return at == 0 ? c->first : at == c->layers + 1 ? c->last : c->block;
+}
+
+static void add_instances(chain_plan *k) {
     const chain *c = &k->c;
-    int L = c->layers, n = c->keep_every;
+    int L = c->layers;
     k->insts = L + 2 + segments(c);
     k->inst = mem_alloc((size_t)k->insts * sizeof *k->inst);
-    k->list = mem_alloc((size_t)(4 * L + 8) * sizeof *k->list);
     for (int i = 0; i < k->insts; i++) {
-        prog *p = i == 0 ? c->first : i == L + 1 ? c->last : c->block;
-        int layer = i == 0 || i == L + 1 ? -1 : i <= L ? i - 1 : (i - L - 2) * n;
-        k->inst[i] = (instance){ p, layer, NULL };
+        int layer = i == 0 || i == L + 1 ? -1 : i <= L ? i - 1 : (i - L - 2) * c->keep_every;
+        k->inst[i] = (instance){ chain_program(c, i), layer, NULL };
     }
-    for (int i = 0; i <= L + 1; i++) add_instr(k, RUN_FWD, i);
-    if (c->first->mode != PROG_TRAIN) return;
-    for (int l = L - 1; l >= 0; l--) {
-        int s = n ? l / n : 0;
-        bool segment_end = s < segments(c) - 1 && l % n == n - 1;
-        if (segment_end) /* the last one's values still lie in the slots */
-            for (int f = s * n; f <= l; f++)
-                add_instr(k, f == l ? RUN_FWD_SAVES : RUN_FWD, f == s * n ? L + 2 + s : f + 1);
-        add_instr(k, RUN_BWD, l + 1);
-    }
-    add_instr(k, RUN_BWD, 0);
+    k->instrs = chain_order(c, &k->list);
 }
 
 static size_t block_input_bytes(const prog *p) {
@@ -257,7 +270,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     /* two of each, taken in turn: residual, delta, and in training the gradient */
     k->residual = plan_region(p, "residual", 2 * (k->res_bytes * (train ? 2 : 1) + k->delta_bytes));
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
-    order(k);
+    add_instances(k);
     *which = p->chains++;
     return OK;
 }

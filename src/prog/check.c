@@ -1,19 +1,23 @@
-/* Plays all ranks' communication together before anything runs: a program that would hang, or
- * whose partners disagree, is refused here with both places. */
+/* Plays all ranks' communication together before anything runs: a step that would hang, or whose partners
+ * disagree, is refused here with both places. What is played is the list of instructions that runs. */
 #include "plan_internal.h"
 
 #include <stdlib.h>
 
+/* A rank's communications that move bytes, in the order they begin. */
 typedef struct trace {
-    const prog_op **op; /* the communications that move bytes, in the order they begin */
+    mesh m;
+    const prog_op **op;
     const prog **of;
     int n, cap, cap2, at;
 } trace;
 
-static void trace_list(trace *t, const prog *p, const op_list *l) {
+static void trace_list(trace *t, const prog *p, run_kind kind, int micro, int micros) {
+    const op_list *l = kind == RUN_BWD ? &p->bwd : &p->fwd;
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
         if (!(op_flags(o->op) & OPF_EXTERN) || o->phase == COMM_WAIT) continue;
+        if (!op_runs(o, kind, micro, micros)) continue;
         move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
         mem_reserve((void **)&t->op, &t->cap, t->n, sizeof *t->op);
@@ -39,11 +43,11 @@ static err disagree(const trace *t, int r, int q) {
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
-static bool meets(const mesh *m, const trace *t, int ranks, int r, int *clash) {
+static bool meets(const trace *t, int ranks, int r, int *clash) {
     const prog_op *o = t[r].op[t[r].at];
     axis_set axes = o->attr.comm.axes;
     for (int q = 0; q < ranks; q++) {
-        if (mesh_group_id(m, q, axes) != mesh_group_id(m, r, axes)) continue;
+        if (mesh_group_id(&t[q].m, axes) != mesh_group_id(&t[r].m, axes)) continue;
         const prog_op *b = t[q].at < t[q].n ? t[q].op[t[q].at] : NULL;
         if (!b || b->attr.comm.axes != axes || !place_same(b->attr.comm.from, o->attr.comm.from) ||
             !place_same(b->attr.comm.to, o->attr.comm.to) ||
@@ -55,7 +59,7 @@ static bool meets(const mesh *m, const trace *t, int ranks, int r, int *clash) {
     return true;
 }
 
-static err play(const mesh *m, trace *t, int ranks) {
+static err play(trace *t, int ranks) {
     for (;;) {
         int waiting = -1, clash = -1;
         bool moved = false;
@@ -63,13 +67,14 @@ static err play(const mesh *m, trace *t, int ranks) {
             if (t[r].at >= t[r].n) continue;
             waiting = r;
             int against = -1;
-            if (!meets(m, t, ranks, r, &against)) {
+            if (!meets(t, ranks, r, &against)) {
                 clash = against;
                 continue;
             }
             axis_set axes = t[r].op[t[r].at]->attr.comm.axes;
+            int group = mesh_group_id(&t[r].m, axes);
             for (int q = 0; q < ranks; q++)
-                if (mesh_group_id(m, q, axes) == mesh_group_id(m, r, axes)) t[q].at++;
+                if (mesh_group_id(&t[q].m, axes) == group) t[q].at++;
             moved = true;
         }
         if (waiting < 0) return OK;
@@ -78,16 +83,19 @@ static err play(const mesh *m, trace *t, int ranks) {
 }
 
 err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
+    enum { MICROS = 3 }; /* the first of a step, one between, the last */
     trace *t = mem_alloc((size_t)ranks * sizeof *t);
     for (int r = 0; r < ranks; r++) {
         const chain *c = &chains[r];
-        trace_list(&t[r], c->first, &c->first->fwd);
-        for (int l = 0; l < c->layers; l++) trace_list(&t[r], c->block, &c->block->fwd);
-        trace_list(&t[r], c->last, &c->last->fwd);
-        for (int l = 0; l < c->layers; l++) trace_list(&t[r], c->block, &c->block->bwd);
-        trace_list(&t[r], c->first, &c->first->bwd);
+        instr *list;
+        int n = chain_order(c, &list);
+        t[r].m = mesh_as(m, r);
+        for (int micro = 0; micro < MICROS; micro++)
+            for (int i = 0; i < n; i++)
+                trace_list(&t[r], chain_program(c, list[i].instance), list[i].kind, micro, MICROS);
+        free(list);
     }
-    err e = play(m, t, ranks);
+    err e = play(t, ranks);
     for (int r = 0; r < ranks; r++) {
         free(t[r].op);
         free(t[r].of);

@@ -22,11 +22,10 @@ op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
 
 static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_MICRO && micro); }
 
-static err run_comm(exec *x, const instance *in, const prog_op *o, int micro, comm_ticket *tickets,
-                    int at) {
+static err run_comm(exec *x, const instance *in, const prog_op *o, comm_ticket *tickets, int at) {
     if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
-    comm_move move = { o->attr.comm.axes, o->attr.comm.from, o->attr.comm.to, adds(o->acc, micro) };
+    comm_move move = { o->attr.comm.axes, o->attr.comm.from, o->attr.comm.to };
     if (o->phase != COMM_WAIT) TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], &tickets[at]));
     if (o->phase != COMM_START)
         TRY(comm_wait(x->comm, &tickets[o->phase == COMM_WAIT ? o->pair : at]));
@@ -96,7 +95,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                    .workspace_bytes = x->plan->work_bytes,
                    .step = step,
                    .layer = (uint32_t)(in->layer + 1),
-                   .tp_rank = mesh_coord(&in->p->m, comm_rank(x->comm), AX_TP),
+                   .tp_rank = mesh_coord(&in->p->m, AX_TP),
                    .context = x->plan->backend->context };
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
@@ -107,6 +106,12 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     return OK;
 }
 
+bool op_runs(const prog_op *o, run_kind kind, int micro, int micros) {
+    if (o->when == WHEN_FIRST && micro != 0) return false;
+    if (o->when == WHEN_LAST && micro != micros - 1) return false;
+    return kind != RUN_FWD_SAVES || o->saves;
+}
+
 static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros,
                     const step_block *step) {
     enum { MOST_OPEN = 256 };
@@ -115,11 +120,9 @@ static err run_list(exec *x, const instance *in, run_kind kind, int micro, int m
     BUG_IF(l->n > MOST_OPEN);
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (o->when == WHEN_FIRST && micro != 0) continue;
-        if (o->when == WHEN_LAST && micro != micros - 1) continue;
-        if (kind == RUN_FWD_SAVES && !o->saves) continue;
+        if (!op_runs(o, kind, micro, micros)) continue;
         if (op_flags(o->op) & OPF_EXTERN)
-            TRY(run_comm(x, in, o, micro, tickets, i));
+            TRY(run_comm(x, in, o, tickets, i));
         else
             TRY(run_op(x, in, o, micro, step));
     }

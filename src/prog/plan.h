@@ -67,6 +67,12 @@ err plan_commit(plan *p) MUST_USE;
 void *plan_data(const plan *p, int index);
 /* An input's memory; NULL when no program has it. */
 void *plan_input(const plan *p, const char *name);
+typedef struct input_info {
+    dtype dt;
+    placement pl; /* as programs recorded it: which part of it this rank holds */
+} input_info;
+/* @return false when no program has it. */
+bool plan_input_info(const plan *p, const char *name, input_info *out);
 void plan_put(const plan *p, void *to, const void *from, size_t bytes);
 err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
 /* Deferred reads: fetch queues the copy behind the calls made so far and returns at once; take waits

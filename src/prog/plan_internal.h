@@ -11,6 +11,7 @@ typedef struct region {
     size_t bytes, at; /* at: offset in the arena, set by plan_commit */
     bool host;        /* ... or in the host's */
     bool offloaded;   /* reserved for the host, whether or not there is a device */
+    input_info input; /* of an input's region */
 } region;
 
 /* A program at one place of a chain, with its own addresses. */
@@ -60,6 +61,12 @@ struct plan {
     size_t arena_bytes, host_bytes;
 };
 
+/* Whether an instruction of this kind runs this op of its list, in a microbatch. */
+bool op_runs(const prog_op *o, run_kind kind, int micro, int micros);
+/* The order in which a chain's instances run: first is 0, the blocks 1 to layers, last layers + 1; then
+ * one restart per recomputed segment. @param list owned by the caller. @return its length. */
+int chain_order(const chain *c, instr **list);
+prog *chain_program(const chain *c, int at);
 /* The call of an op in an instance; addr NULL gives shapes without data. */
 op_call call_of(const prog *p, const prog_op *o, void *const *addr);
 

@@ -47,7 +47,7 @@ static const char *parse_rule(const char *s, place_rule *r) {
 }
 
 /* Axes over which ranks hold different sequences. */
-static bool divides_batch(mesh_axis axis) { return axis == AX_DP; }
+static bool divides_batch(mesh_axis axis) { return AXIS(axis) & AXES_ROWS; }
 
 static bool rule_fits(const prog *p, const place_rule *r, const val *in, mesh_axis axis) {
     if (r->batch_only && !divides_batch(axis)) return false;

@@ -240,6 +240,7 @@ static bool check_comm(prog *p, const prog_val *v, axis_set axes, place to, plac
 }
 
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
+    axes &= mesh_axes(&p->m);
     prog_val v = p->val[x];
     placement pl = v.pl;
     place from = PLACE_I;
@@ -284,13 +285,12 @@ val rec_comm_(prog *p, val x, mesh_axis axis, place to) {
 val bucket_read(prog *p, int b) {
     if (p->bucket_full[b] != VAL_NONE) return p->bucket_full[b];
     const prog_bucket *k = &p->set.bucket[b];
-    placement pl = { 0 };
-    if (k->sharded) pl.on[AX_DP] = PLACE_S(0);
-    int64_t n = bucket_stored(k, &p->m);
-    val stored = val_new(p, VC_PARAM, k->dt, 1, &n, pl);
+    axis_set slices = bucket_is_sliced(k, &p->m, HOLDS_PARAMS) ? k->slices : 0;
+    int64_t n = bucket_holds(k, &p->m, HOLDS_PARAMS).count;
+    val stored = val_new(p, VC_PARAM, k->dt, 1, &n, placement_on(slices, PLACE_S(0)));
     p->val[stored].bucket = b;
     p->val[stored].name = k->name;
-    p->bucket_full[b] = emit_comm(p, stored, AXIS(AX_DP), PLACE_R, WHEN_ALWAYS);
+    p->bucket_full[b] = emit_comm(p, stored, slices, PLACE_R, WHEN_ALWAYS);
     return p->bucket_full[b];
 }
 
@@ -310,8 +310,8 @@ static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
     placement pl = { 0 };
     for (int a = 0; a < AX_COUNT; a++) {
         place_kind beside = (place_kind)p->val[x].pl.on[a].kind;
-        if (a == AX_TP && q->tp.kind == PL_S)
-            pl.on[a] = q->tp;
+        if (q->pl.on[a].kind == PL_S)
+            pl.on[a] = q->pl.on[a];
         else if (beside != PL_I && !(a == AX_TP && once_over_tp))
             pl.on[a] = PLACE_R;
     }
@@ -333,12 +333,12 @@ void prog_param_shared(prog *p, const char *name) {
     if (i >= 0) p->param_written[i] |= WROTE_EARLIER;
 }
 
-/* With slices over dp the whole gradient exists only inside the program, zeroed so that padding
+/* Where gradients are kept in slices, the whole one exists only inside the program, zeroed so that padding
  * does not carry garbage into the sum; else it is the accumulator itself. */
 static val bucket_gradient(prog *p, int b) {
     if (p->bucket_grad[b] != VAL_NONE) return p->bucket_grad[b];
     const prog_bucket *k = &p->set.bucket[b];
-    bool slices = k->sharded && mesh_size(&p->m, AX_DP) > 1;
+    bool slices = bucket_is_sliced(k, &p->m, HOLDS_GRADS);
     val g = val_new(p, slices ? VC_TEMP : VC_GRAD, DT_F32, 1, &k->count, (placement){ 0 });
     p->val[g].bucket = b;
     p->val[g].name = k->name;
@@ -364,22 +364,29 @@ val param_grad(prog *p, val param, op_acc *acc) {
 }
 
 /* ---- buckets ----------------------------------------------------------------------------- */
-int64_t bucket_stored(const prog_bucket *b, const mesh *m) {
-    return b->sharded ? b->count / mesh_size(m, AX_DP) : b->count;
+bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part) {
+    return b->zero >= (int)part && mesh_span(m, b->slices) > 1;
 }
 
-void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, int dp) {
+bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part) {
+    if (!bucket_is_sliced(b, m, part)) return (bucket_range){ 0, b->count };
+    int64_t n = b->count / mesh_span(m, b->slices);
+    return (bucket_range){ n * mesh_index(m, b->slices), n };
+}
+
+void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m) {
     for (int b = 0; b < buckets; b++) {
         int64_t at = 0;
         for (int same = 0; same < 2; same++) {
             if (same) bucket[b].tp_same = at;
             for (int i = 0; i < params; i++) {
-                if (param[i].bucket != b || (param[i].tp.kind != PL_S) != same) continue;
+                if (param[i].bucket != b || (param[i].pl.on[AX_TP].kind != PL_S) != same) continue;
                 param[i].offset = at;
                 int64_t n = param[i].dim[0] * (param[i].ndim > 1 ? param[i].dim[1] : 1);
                 at += (int64_t)align_up((size_t)n, PARAM_ALIGN);
             }
         }
-        bucket[b].count = (int64_t)align_up((size_t)at, (size_t)(PARAM_ALIGN * dp));
+        bucket[b].count =
+            (int64_t)align_up((size_t)at, (size_t)(PARAM_ALIGN * mesh_span(m, bucket[b].slices)));
     }
 }

@@ -31,13 +31,19 @@ typedef int val;
 typedef enum { PROG_TRAIN, PROG_EVAL, PROG_DECODE } prog_mode;
 
 /* ---- parameters as programs see them -----------------------------------------------------
- * Parameters live in buckets: flat buffers of one element type, laid out by bucket_layout. With
- * ZeRO-3 a bucket is stored as S(0) over dp, in equal slices aligned to 256 elements, and gathered
- * whole when used.
+ * Parameters live in buckets: flat buffers of one element type, laid out by bucket_layout. A bucket
+ * divides into equal slices, aligned to 256 elements, one for each rank along the axes that ZeRO shards
+ * it over:
  *
  *     bucket  |<- sharded over tp ->|<-- identical on all tp ranks -->| padding |
  *               qkv | o | gate_up...   norm1 | norm2 | biases
- *     dp slices |--------- 0 ---------|--------- 1 ---------|                    (ZeRO-3)
+ *     slices    |--------- 0 ---------|--------- 1 ---------|
+ *
+ *     stage 0   every rank holds and updates everything; gradients are all-reduced
+ *           1   a rank holds the optimizer state of its slice and updates that: gradients are
+ *               reduce-scattered with a step's last microbatch, updated parameters gathered
+ *           2   it accumulates gradients of its slice only: they are reduce-scattered each microbatch
+ *           3   it stores parameters of its slice only: programs gather them when they use them
  */
 enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
 
@@ -46,18 +52,20 @@ typedef struct prog_param {
     int ndim;
     int64_t dim[2]; /* of this tp rank */
     int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
-    place tp;     /* I, S(0) or S(1) */
+    placement pl;   /* I, or S(0) or S(1) over tp */
     int bucket;     /* index into param_set.bucket */
     int64_t offset; /* in elements, set by bucket_layout */
 } prog_param;
 
 typedef struct prog_bucket {
     const char *name;
-    dtype dt;        /* of the copy that programs read */
-    bool sharded;    /* ZeRO-3: stored S(0) over dp */
-    bool tied;       /* two programs write its gradient */
-    int64_t count;   /* elements, padded; of one tp rank, whole over dp */
-    int64_t tp_same; /* from here on parameters are identical on every tp rank */
+    dtype dt;         /* of the copy that programs read */
+    bool tied;        /* two programs write its gradient */
+    axis_set reduced; /* ranks along these have data of their own: gradients are sums over them */
+    axis_set slices;  /* those of them that ZeRO shards over */
+    int zero;         /* its stage, 0 to 3 */
+    int64_t count;    /* elements, padded; of one tp rank, all slices */
+    int64_t tp_same;  /* from here on parameters are identical on every tp rank */
 } prog_bucket;
 
 typedef struct param_set {
@@ -68,10 +76,15 @@ typedef struct param_set {
 } param_set;
 
 /* Assigns offsets and sizes: tp-sharded parameters first, each aligned, the end padded to equal
- * aligned slices for `dp` ranks. */
-void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, int dp);
-/* Elements of the part this rank stores. */
-int64_t bucket_stored(const prog_bucket *b, const mesh *m);
+ * aligned slices. */
+void bucket_layout(prog_param *param, int params, prog_bucket *bucket, int buckets, const mesh *m);
+/* What a rank holds of a bucket; the number is ZeRO's stage from which on that is a slice. */
+typedef enum { HOLDS_STATE = 1, HOLDS_GRADS, HOLDS_PARAMS } bucket_part;
+typedef struct bucket_range {
+    int64_t first, count; /* elements of the bucket */
+} bucket_range;
+bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part);
+bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part);
 
 /* ---- a program ----------------------------------------------------------------------------- */
 typedef struct prog_options {

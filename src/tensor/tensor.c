@@ -15,7 +15,7 @@ int64_t tensor_count(const tensor *t) {
 
 size_t tensor_bytes(const tensor *t) { return (size_t)tensor_count(t) * dt_size(t->dt); }
 
-const char *const mesh_axis_name[AX_COUNT] = { [AX_DP] = "dp", [AX_TP] = "tp" };
+const char *const mesh_axis_name[AX_COUNT] = { "pp", "dp_replicate", "dp_shard", "cp", "ep", "tp" };
 
 place place_dual(place p) {
     switch ((place_kind)p.kind) {
@@ -36,6 +36,20 @@ bool placement_same(placement a, placement b) {
     for (int x = 0; x < AX_COUNT; x++)
         if (!place_same(a.on[x], b.on[x])) return false;
     return true;
+}
+
+placement placement_on(axis_set axes, place on) {
+    placement p = { 0 };
+    for (int a = 0; a < AX_COUNT; a++)
+        if (axes & AXIS(a)) p.on[a] = on;
+    return p;
+}
+
+axis_set placement_axes(placement p, place_kind kind) {
+    axis_set axes = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (p.on[a].kind == kind) axes |= AXIS(a);
+    return axes;
 }
 
 char *placement_str(char *buf, size_t n, placement p) {

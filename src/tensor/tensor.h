@@ -60,14 +60,34 @@ tensor tensor_of(void *data, dtype dt, int ndim, const int64_t *dim);
 int64_t tensor_count(const tensor *t);
 size_t tensor_bytes(const tensor *t);
 
+/* ---- mesh axes -----------------------------------------------------------------------------
+ * Ranks form a box (comm/comm.h) with one axis for each way to divide the work:
+ *
+ *     pp             layers: each rank runs a stage of them
+ *     dp_replicate   sequences, with parameters stored on every rank
+ *     dp_shard       sequences, with parameters stored in slices (ZeRO)
+ *     cp             the tokens of a sequence
+ *     ep             experts; for everything else it divides sequences as dp_shard does
+ *     tp             heads and columns of matrices
+ */
+typedef enum { AX_PP, AX_DP_REPLICATE, AX_DP_SHARD, AX_CP, AX_EP, AX_TP, AX_COUNT } mesh_axis;
+extern const char *const mesh_axis_name[AX_COUNT];
+
+typedef uint32_t axis_set; /* bit a: mesh_axis a */
+#define AXIS(a)  ((axis_set)1 << (a))
+#define AXES_ALL (AXIS(AX_COUNT) - 1)
+/* Along these, ranks hold other sequences ... */
+#define AXES_ROWS (AXIS(AX_DP_REPLICATE) | AXIS(AX_DP_SHARD) | AXIS(AX_EP))
+/* ... or other tokens of them, so that a parameter's gradient is a sum over them. */
+#define AXES_DATA (AXES_ROWS | AXIS(AX_CP))
+
 /* ---- placements --------------------------------------------------------------------------
  * How a tensor lies on the ranks of one mesh axis:
  *     I     invariant: same value, same use on every rank      gradient: I
  *     R     replicated: same value, each rank's use differs    gradient: P
  *     S(d)  sharded along dim d                                gradient: S(d)
- *     P     a partial sum                                      gradient: R               */
-typedef enum { AX_DP, AX_TP, AX_COUNT } mesh_axis;
-extern const char *const mesh_axis_name[AX_COUNT];
+ *     P     a partial sum                                      gradient: R
+ * A dim that several axes shard is divided by the first of them first. */
 
 typedef enum { PL_I, PL_R, PL_S, PL_P } place_kind;
 typedef struct place {
@@ -87,7 +107,11 @@ place place_dual(place p);
 bool place_same(place a, place b);
 placement placement_dual(placement p);
 bool placement_same(placement a, placement b);
-/* "dp:S0 tp:I"; invariant axes are left out, and all-invariant gives "I". @return buf. */
+/* The placement that is `p` on these axes and invariant on the others. */
+placement placement_on(axis_set axes, place p);
+/* The axes on which a placement is of this kind; of S, along any dim. */
+axis_set placement_axes(placement p, place_kind kind);
+/* "dp_shard:S0 tp:I"; invariant axes are left out, and all-invariant gives "I". @return buf. */
 char *placement_str(char *buf, size_t n, placement p);
 
 #endif

@@ -56,7 +56,7 @@ static err write_sample(trainer *t) {
 static err save(trainer *t) {
     double t0 = time_now();
     if (t->saved == t->state.step) return OK;
-    TRY(ckpt_save(t->dir, t->m, t->p, t->o, &t->state, t->run, t->cfg->checkpoint.keep_latest_k));
+    TRY(ckpt_save(t->dir, t->m, &t->x, t->o, &t->state, t->run, t->cfg->checkpoint.keep_latest_k));
     t->saved = t->state.step;
     t->ckpt_s = time_now() - t0;
     return observe_event(t->log, "save", t->state.step, json_pack("{s:f}", "seconds", t->ckpt_s));

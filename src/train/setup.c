@@ -38,7 +38,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     t->p = plan_new(&l.mesh, ops, threads);
     model_reserve(t->m, t->p, true);
     optim_settings s = train_optim(c, ops, &l);
-    TRY(optim_new(&s, t->m, t->p, 0, &t->o));
+    TRY(optim_new(&s, t->m, t->p, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));

@@ -146,12 +146,12 @@ err start_check_tokenizer(const trainer *t, const data_info *data) {
 err start_load(trainer *t) {
     const run_start *s = &t->start;
     if (!s->path) {
-        model_init(t->m, t->p, 0, t->state.seed);
+        model_init(t->m, t->p, t->state.seed);
         return OK;
     }
-    if (s->hf) return hf_load(s->hf, s->path, t->m, t->p);
+    if (s->hf) return hf_load(s->hf, s->path, t->m, &t->x);
     optimizer *o = s->resume && !t->new_optimizer ? t->o : NULL;
-    return (s->verified ? ckpt_load_verified : ckpt_load)(s->path, t->m, t->p, o);
+    return (s->verified ? ckpt_load_verified : ckpt_load)(s->path, t->m, &t->x, o);
 }
 
 void start_free(run_start *s) {

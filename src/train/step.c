@@ -43,7 +43,7 @@ static err microbatch(trainer *t, const data_batch *b, queued_step *q) {
     model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, t->rows * t->seq };
     t->x.step.loss_grad = (float)(1 / (double)MAX(b->valid, 1));
     double from = time_now();
-    model_set_batch(t->m, t->p, 0, &batch);
+    model_set_batch(t->m, t->p, &batch);
     TRY(exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches));
     q->compute_s += time_now() - from;
     return OK;

@@ -94,6 +94,8 @@ static void narrow_values(op_case *c) {
     c->attr.update.lr_mul = 1, c->attr.update.decay = 0, c->attr.update.l2 = false;
     c->attr.update.site = 3;
     c->attr.update.first = 4096 + c->shape.variant;
+    if (c->shape.variant) /* a shard of a matrix's columns */
+        c->attr.update.base = 5, c->attr.update.cols = 11, c->attr.update.stride = 29;
     spread_values(&c->in[0], 0, 0.01);
     c->out[0].dt = DT_BF16;
     for (int i = 1; i < OP_MAX_OUT; i++)

@@ -26,8 +26,7 @@ static void feed(exec *x, model *m, const generator *g, const int32_t *tok, cons
         t[i] = tok[from + MIN(i, n - 1)];
         p[i] = pos[from + MIN(i, n - 1)];
     }
-    model_set_batch(m, x->plan, 0,
-                    &(model_batch){ .tokens = t, .pos = p, .n = n == 1 ? 1 : PREFILL });
+    model_set_batch(m, x->plan, &(model_batch){ .tokens = t, .pos = p, .n = n == 1 ? 1 : PREFILL });
     assert_ok(exec_chain(x, which, 0, 1));
     const float *logits = exec_result(x, which).data;
     int64_t vocab = model_conf(m)->vocab;
@@ -50,8 +49,8 @@ static void compare(const char *name, model_config c, int threads) {
     assert_ok(plan_chain(x.plan, &e, model_bucket_regions, m, &eval));
     assert_ok(generator_plan(m, x.plan, 512, &g));
     assert_ok(plan_commit(x.plan));
-    model_init(m, x.plan, 0, 3);
-    stir_vectors(m, x.plan, 0);
+    model_init(m, x.plan, 3);
+    stir_vectors(m, &x);
     int32_t tok[LONG], target[LONG], pos[LONG], start[LONG];
     int64_t ids[LONG];
     rng_key key = rng_key_of(1, 1);
@@ -62,7 +61,7 @@ static void compare(const char *name, model_config c, int threads) {
         start[i] = 0;
         ids[i] = i;
     }
-    model_set_batch(m, x.plan, 0, &(model_batch){ tok, target, pos, start, ids, LONG });
+    model_set_batch(m, x.plan, &(model_batch){ tok, target, pos, start, ids, LONG });
     assert_ok(exec_chain(&x, eval, 0, 1));
     double want[LONG];
     for (int i = 0; i < LONG; i++) want[i] = ((float *)exec_result(&x, eval).data)[i];

@@ -5,13 +5,27 @@ static const layout layouts[] = {
     { .name = "tp2", .dp = 1, .tp = 2 },
     { .name = "tp2+sp", .dp = 1, .tp = 2, .sp = true },
     { .name = "dp2", .dp = 2, .tp = 1 },
-    { .name = "zero3 over 2", .dp = 2, .tp = 1, .zero3 = true },
+    { .name = "dp2, all replicas", .replicas = 2 },
+    { .name = "zero1 over 2", .dp = 2, .zero = 1 },
+    { .name = "zero2 over 2", .dp = 2, .zero = 2 },
+    { .name = "zero1 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 1 },
+    { .name = "zero2 over 4", .dp = 4, .zero = 2 },
+    { .name = "hsdp 2 x zero1 over 2", .replicas = 2, .dp = 2, .zero = 1 },
+    { .name = "hsdp 2 x zero2 over 2", .replicas = 2, .dp = 2, .zero = 2 },
+    { .name = "hsdp 2 x zero3 over 2", .replicas = 2, .dp = 2, .zero = 3 },
+    { .name = "hsdp 2 x zero3 over 2 x tp2+sp",
+      .replicas = 2,
+      .dp = 2,
+      .tp = 2,
+      .sp = true,
+      .zero = 3 },
+    { .name = "zero3 over 2", .dp = 2, .tp = 1, .zero = 3 },
     { .name = "dp2 x tp2", .dp = 2, .tp = 2 },
     { .name = "dp2 x tp2+sp", .dp = 2, .tp = 2, .sp = true },
-    { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero3 = true },
-    { .name = "zero3 over 4", .dp = 4, .tp = 1, .zero3 = true },
+    { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 3 },
+    { .name = "zero3 over 4", .dp = 4, .tp = 1, .zero = 3 },
     { .name = "dp2 x tp2+sp, full recompute", .dp = 2, .tp = 2, .sp = true, .keep_every = 1 },
-    { .name = "zero3 over 2, selective", .dp = 2, .tp = 1, .zero3 = true, .selective = true },
+    { .name = "zero3 over 2, selective", .dp = 2, .tp = 1, .zero = 3, .selective = true },
 };
 
 static void compare_all(const char *model_name, const model_config *c) {
@@ -77,8 +91,8 @@ static void zero3_stores_a_share_of_the_weights(void **state) {
     c.layers = 8;
     outcome whole, half, quarter;
     run_layout(&c, &(layout){ .dp = 4, .tp = 1 }, &whole);
-    run_layout(&c, &(layout){ .dp = 2, .tp = 1, .zero3 = true }, &half);
-    run_layout(&c, &(layout){ .dp = 4, .tp = 1, .zero3 = true }, &quarter);
+    run_layout(&c, &(layout){ .dp = 2, .tp = 1, .zero = 3 }, &half);
+    run_layout(&c, &(layout){ .dp = 4, .tp = 1, .zero = 3 }, &quarter);
     assert_true(half.param_bytes <= whole.param_bytes / 2 + 65536);
     assert_true(quarter.param_bytes <= whole.param_bytes / 4 + 65536);
     /* gathered parameters and their gradients live in temp, once, whatever the layers */
@@ -95,12 +109,12 @@ typedef enum { KEEP, DROP_GATHER, DROP_REDUCE, DOUBLE_REDUCE } sabotage;
 
 static err record_mlp(sabotage how, bool sp, int line_of[2]) {
     prog_param param[] = {
-        { .name = "up", .ndim = 2, .dim = { 16, 8 }, .tp = PLACE_S(0) },
-        { .name = "down", .ndim = 2, .dim = { 8, 16 }, .tp = PLACE_S(1) },
+        { .name = "up", .ndim = 2, .dim = { 16, 8 }, .pl.on[AX_TP] = PLACE_S(0) },
+        { .name = "down", .ndim = 2, .dim = { 8, 16 }, .pl.on[AX_TP] = PLACE_S(1) },
     };
     prog_bucket bucket[] = { { .name = "block", .dt = DT_F32 } };
-    bucket_layout(param, 2, bucket, 1, 1);
-    mesh m = { .size = { 1, 2 } };
+    mesh m = { .size = { [AX_TP] = 2 } };
+    bucket_layout(param, 2, bucket, 1, &m);
     param_set set = { param, 2, bucket, 1 };
     prog *p = prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
     placement pl = { .on[AX_TP] = sp ? PLACE_S(0) : PLACE_I };
@@ -144,7 +158,7 @@ static void ranks_that_disagree_are_refused(void **state) {
     model_config c = small_llama(), longer = c;
     longer.dim = 64;
     longer.head_dim = 16;
-    mesh me = { .size = { 1, 2 } };
+    mesh me = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } };
     model *m[2];
     chain ch[2];
     for (int r = 0; r < 2; r++) {

@@ -26,7 +26,7 @@ typedef struct subject {
 } subject;
 
 static float *param(const subject *s, int i, param_part part) {
-    return model_param_data(s->m, s->p, 0, i, part, NULL);
+    return model_param_data(s->m, s->p, i, part, NULL);
 }
 static size_t param_bytes(const subject *s, int i) {
     const model_param *q = model_param_at(s->m, i);
@@ -84,7 +84,7 @@ static void open_subject(const char *name, subject *s) {
     assert_ok(st_open(dir, &f));
     assert_ok(hf_import_params(s->family, f, s->m, put_weights, s));
     st_close(f);
-    assert_null(model_refresh_copies(s->m, s->p, 0));
+    assert_null(model_publish(s->m, &s->x));
     model_fill_constants(s->m, s->p);
 }
 
@@ -110,7 +110,7 @@ static double run_training(subject *s) {
         valid += s->targets[i] >= 0;
     }
     s->x.step.loss_grad = 1.0f / (float)valid;
-    model_set_batch(s->m, s->p, 0, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
+    model_set_batch(s->m, s->p, &(model_batch){ s->tokens, s->targets, pos, start, ids, n });
     assert_ok(exec_chain(&s->x, s->train_id, 0, 1));
     const float *losses = exec_result(&s->x, s->train_id).data;
     double sum = 0;
@@ -205,13 +205,13 @@ static void logits_match_pytorch(void **state) {
                 tok[t] = s.tokens[row * s.seq + MIN(t, s.seq - 1)];
                 pos[t] = (int32_t)MIN(t, s.seq - 1);
             }
-            model_set_batch(s.m, s.p, 0, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
+            model_set_batch(s.m, s.p, &(model_batch){ .tokens = tok, .pos = pos, .n = PREFILL });
             assert_ok(exec_chain(&s.x, s.g.many_id, 0, 1));
             const float *all = exec_result(&s.x, s.g.many_id).data;
             for (int64_t t = 0; t < s.seq; t++)
                 compare_logits(families[i], &s, row, t, all + t * s.c.vocab, &worst);
             for (int64_t t = 0; t < s.seq; t++) {
-                model_set_batch(s.m, s.p, 0,
+                model_set_batch(s.m, s.p,
                                 &(model_batch){ .tokens = tok + t, .pos = pos + t, .n = 1 });
                 assert_ok(exec_chain(&s.x, s.g.one_id, 0, 1));
                 compare_logits(families[i], &s, row, t, exec_result(&s.x, s.g.one_id).data, &worst);

@@ -14,8 +14,9 @@ enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MAX_RANKS = 8 };
 
 typedef struct layout {
     const char *name;
-    int dp, tp;
-    bool sp, zero3;
+    int replicas, dp, tp; /* dp_replicate, dp_shard; 0 reads as 1 */
+    bool sp;
+    int zero;
     int keep_every, keep_last;
     bool selective;
     dtype dt;
@@ -116,8 +117,8 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     o->params = model_params(m);
     assert_true(o->params <= 128);
     for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i, j->rank);
-        const float *g = plan_data(p, b.grad);
+        bucket_view b = model_bucket(m, i);
+        const float *g = (const float *)plan_data(p, b.grad.region) + b.grad.at;
         for (int k = 0; k < o->params; k++) {
             param_range r;
             const model_param *q = model_param_at(m, k);
@@ -129,7 +130,7 @@ static inline void collect(rank_job *j, model *m, plan *p) {
             }
             if (!model_param_range(m, k, &b, &r)) continue;
             for (int64_t e = r.from; e < r.to; e++) {
-                int64_t at = model_global_index(m, k, j->rank, e);
+                int64_t at = model_global_index(m, k, e);
                 float v = g[r.at + e - r.from];
                 if (o->seen[k][at] && o->grad[k][at] != v) o->replicas_agree = false;
                 o->grad[k][at] = v;
@@ -146,32 +147,32 @@ static inline void collect(rank_job *j, model *m, plan *p) {
 }
 
 /* Vectors start at 0 and 1, which would hide a bias added twice or a norm's weight left out. */
-static inline void stir_vectors(model *m, plan *p, int rank) {
+static inline void stir_vectors(model *m, exec *x) {
     for (int i = 0; i < model_params(m); i++) {
         param_range r = { 0 };
         const model_param *q = model_param_at(m, i);
-        float *v = q->ndim == 1 ? model_param_data(m, p, rank, i, PARAM_MASTER, &r) : NULL;
+        float *v = q->ndim == 1 ? model_param_data(m, x->plan, i, PARAM_MASTER, &r) : NULL;
         rng_key key = rng_key_of(9, hash_str(q->name));
         for (int64_t e = r.from; v && e < r.to; e++)
-            v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, rank, e));
+            v[e - r.from] += 0.2f * rng_normal(key, (uint64_t)model_global_index(m, i, e));
     }
-    BUG_IF(model_refresh_copies(m, p, rank) != OK);
+    BUG_IF(model_publish(m, x) != OK);
 }
 
 static inline err rank_run(rank_job *j) {
     const layout *l = j->l;
-    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    mesh me = *comm_mesh(j->end);
     model_layout lay = { .mesh = me,
                          .dt = l->dt ? l->dt : DT_F32,
                          .modules = l->modules,
                          .sequence_parallel = l->sp,
-                         .zero3 = l->zero3,
+                         .zero = l->zero,
                          .selective = l->selective,
                          .fp8 = l->fp8 };
     model *m;
     chain c;
     TRY(model_new(j->c, &lay, &m));
-    int64_t rows = RUN_ROWS / l->dp, n = rows * RUN_SEQ;
+    int64_t rows = RUN_ROWS / mesh_span(&me, AXES_ROWS), n = rows * RUN_SEQ;
     TRY(model_record(m, PROG_TRAIN, n, RUN_SEQ, &c));
     c.keep_every = l->keep_every;
     c.keep_last = l->keep_last;
@@ -180,9 +181,9 @@ static inline err rank_run(rank_job *j) {
     int chain_id;
     TRY(plan_chain(p, &c, model_bucket_regions, m, &chain_id));
     TRY(plan_commit(p));
-    model_init(m, p, j->rank, 42);
-    stir_vectors(m, p, j->rank);
+    model_init(m, p, 42);
     exec x = { .plan = p, .comm = j->end, .pool = l->threads > 1 ? pool_new(l->threads) : NULL };
+    stir_vectors(m, &x);
     test_batch batch[RUN_MICROS];
     int valid = 0;
     for (int k = 0; k < RUN_MICROS; k++) {
@@ -191,14 +192,14 @@ static inline err rank_run(rank_job *j) {
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
     double loss = 0;
-    int64_t from = mesh_coord(&me, j->rank, AX_DP) * n;
+    int64_t from = mesh_index(&me, AXES_ROWS) * n;
     int32_t start[RUN_ROWS * RUN_SEQ];
     for (int k = 0; k < RUN_MICROS; k++) {
         for (int64_t i = 0; i < n; i++) start[i] = batch[k].start[from + i] - (int32_t)from;
         model_batch b = { batch[k].tokens + from, batch[k].targets + from,
                           batch[k].pos + from,    start,
                           batch[k].ids + from,    n };
-        model_set_batch(m, p, j->rank, &b);
+        model_set_batch(m, p, &b);
         TRY(exec_chain(&x, chain_id, k, RUN_MICROS));
         const float *losses = exec_result(&x, chain_id).data;
         int64_t mine = l->sp && l->tp > 1 ? n / l->tp : n;
@@ -207,7 +208,7 @@ static inline err rank_run(rank_job *j) {
     collect(j, m, p);
     pthread_mutex_lock(j->lock);
     /* without sequence parallelism every tp rank has the same losses: count one */
-    if (l->sp || mesh_coord(&me, j->rank, AX_TP) == 0) j->out->loss += loss / valid;
+    if (l->sp || mesh_coord(&me, AX_TP) == 0) j->out->loss += loss / valid;
     pthread_mutex_unlock(j->lock);
     pool_free(x.pool);
     plan_free(p);
@@ -224,7 +225,8 @@ static inline void *rank_main(void *arg) {
 static inline void run_layout(const model_config *c, const layout *l, outcome *out) {
     memset(out, 0, sizeof *out);
     out->replicas_agree = true;
-    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    mesh me = { .size = {
+                    [AX_DP_REPLICATE] = l->replicas, [AX_DP_SHARD] = l->dp, [AX_TP] = l->tp } };
     int n = mesh_world(&me);
     comm *ends[RUN_MAX_RANKS];
     if (n == 1)

@@ -35,12 +35,14 @@ static const op_backend *counting(void) {
 static err fixture_make(optim_fixture *r, const model_config *c, const model_layout *l,
                         const optim_settings *s, comm *end) {
     *r = (optim_fixture){ .rank = comm_rank(end) };
-    TRY(model_new(c, l, &r->m));
+    model_layout lay = *l;
+    lay.mesh.rank = r->rank;
+    TRY(model_new(c, &lay, &r->m));
     r->p = plan_new(&l->mesh, counting(), 1);
     model_reserve(r->m, r->p, true);
-    TRY(optim_new(s, r->m, r->p, r->rank, &r->o));
+    TRY(optim_new(s, r->m, r->p, &r->o));
     TRY(plan_commit(r->p));
-    model_init(r->m, r->p, r->rank, 42);
+    model_init(r->m, r->p, 42);
     r->x = (exec){ .plan = r->p, .comm = end };
     return OK;
 }
@@ -62,16 +64,18 @@ typedef struct element {
 } element;
 static void each_element(optim_fixture *r, void (*fn)(void *ctx, const element *e), void *ctx) {
     for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, r->rank);
-        float *p = plan_data(r->p, b.master), *g = plan_data(r->p, b.grad);
-        const char *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
+        bucket_view b = model_bucket(r->m, i);
+        float *p = (float *)plan_data(r->p, b.master.region) + b.master.at;
+        float *g = (float *)plan_data(r->p, b.grad.region) + b.grad.at;
+        const char *copy = b.copy.region >= 0 ? plan_data(r->p, b.copy.region) : NULL;
+        if (copy) copy += (size_t)b.copy.at * dt_size(b.dt);
         for (int k = 0; k < model_params(r->m); k++) {
             param_range z;
             if (!model_param_range(r->m, k, &b, &z)) continue;
             for (int64_t e = z.from; e < z.to; e++) {
                 int64_t at = z.at + e - z.from;
                 fn(ctx, &(element){ .q = model_param_at(r->m, k),
-                                    .global = model_global_index(r->m, k, r->rank, e),
+                                    .global = model_global_index(r->m, k, e),
                                     .p = p + at,
                                     .g = g + at,
                                     .copy = copy ? copy + (size_t)at * dt_size(b.dt) : NULL,
@@ -91,10 +95,10 @@ static void set_gradient(void *ctx, const element *e) {
 static void fill_gradients(optim_fixture *r, uint64_t step) {
     /* in slices, what lies between parameters is anything, and must not be read */
     const model_layout *l = model_lay(r->m);
-    bool slices = l->zero3 && mesh_size(&l->mesh, AX_DP) > 1;
+    bool slices = l->zero >= 2 && mesh_size(&l->mesh, AX_DP_SHARD) > 1;
     for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, r->rank);
-        float *g = plan_data(r->p, b.grad);
+        bucket_view b = model_bucket(r->m, i);
+        float *g = (float *)plan_data(r->p, b.grad.region) + b.grad.at;
         for (int64_t k = 0; k < b.count; k++) g[k] = slices ? 1e6f : 0;
     }
     each_element(r, set_gradient, &step);

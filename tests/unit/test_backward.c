@@ -19,8 +19,8 @@ static prog *record(reading how) {
         { .name = "down", .ndim = 2, .dim = { 16, 16 } },
     };
     static prog_bucket bucket[] = { { .name = "block", .dt = DT_BF16 } };
-    bucket_layout(param, 2, bucket, 1, 1);
-    mesh m = { .size = { 1, 1 } };
+    mesh m = { .rank = 0 };
+    bucket_layout(param, 2, bucket, 1, &m);
     param_set set = { param, 2, bucket, 1 };
     prog *p = prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ .fp8_sites = how == IN_FP8 });
     prog_compute_in(p, DT_BF16);

@@ -10,6 +10,7 @@ typedef struct saved_model {
     model *m;
     plan *p;
     optimizer *o;
+    exec x;
 } saved_model;
 
 static void model_open(saved_model *s) {
@@ -19,15 +20,17 @@ static void model_open(saved_model *s) {
     s->p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
     optim_settings o = { .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
-    assert_ok(optim_new(&o, s->m, s->p, 0, &s->o));
+    assert_ok(optim_new(&o, s->m, s->p, &s->o));
     assert_ok(plan_commit(s->p));
-    model_init(s->m, s->p, 0, 42);
+    model_init(s->m, s->p, 42);
+    s->x = (exec){ .plan = s->p, .comm = comm_self() };
 }
 
 static void model_close(saved_model *s) {
     optim_free(s->o);
     plan_free(s->p);
     model_free(s->m);
+    comm_free(s->x.comm);
 }
 
 static ckpt_state state_at(int64_t step, double loss) {
@@ -46,10 +49,10 @@ static ckpt_state state_at(int64_t step, double loss) {
                          .tokenizer = 0xfedcba9876543210 };
 }
 
-static void save(const saved_model *s, const char *dir, int64_t step, double loss, int64_t keep) {
+static void save(saved_model *s, const char *dir, int64_t step, double loss, int64_t keep) {
     ckpt_state st = state_at(step, loss);
     json_t *run = json_pack("{s:{s:s}}", "options", "optimizer.lr", "0.001");
-    assert_ok(ckpt_save(dir, s->m, s->p, s->o, &st, run, keep));
+    assert_ok(ckpt_save(dir, s->m, &s->x, s->o, &st, run, keep));
     json_decref(run);
 }
 
@@ -128,7 +131,7 @@ static void every_flipped_bit_of_a_manifest_is_found_or_harmless(void **state) {
         text[bit / 8] ^= (char)(1 << bit % 8);
     }
     write_bytes(path, text, n);
-    assert_ok(ckpt_load(folder, s.m, s.p, s.o));
+    assert_ok(ckpt_load(folder, s.m, &s.x, s.o));
     json_decref(original);
     free(text);
     free(folder);
@@ -161,7 +164,7 @@ static void an_older_checkpoint_loads(void **state) {
     assert_null(run);
     assert_int_equal(st.step, 12);
     assert_true(isnan(st.loss) && st.tokenizer == 0 && !st.epoch_offset);
-    assert_ok(ckpt_load(folder, s.m, s.p, s.o));
+    assert_ok(ckpt_load(folder, s.m, &s.x, s.o));
     json_decref(doc);
     free(folder);
     free(path);
@@ -180,7 +183,7 @@ static void a_step_saved_again_replaces_the_one_before(void **state) {
     assert_ok(ckpt_latest(*state, &path));
     assert_ok(ckpt_read_manifest(path, &c, &st, NULL));
     assert_true(st.loss == 2);
-    assert_ok(ckpt_load(path, s.m, s.p, s.o));
+    assert_ok(ckpt_load(path, s.m, &s.x, s.o));
     free(path);
     model_close(&s);
 }

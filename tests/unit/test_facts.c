@@ -174,7 +174,7 @@ static uint64_t fingerprint(const model_config *c) {
     assert_ok(model_record(m, PROG_TRAIN, TOKENS, TOKENS, &train));
     assert_ok(plan_chain(p, &train, model_bucket_regions, m, &id));
     assert_ok(plan_commit(p));
-    model_init(m, p, 0, 7);
+    model_init(m, p, 7);
     prog_dump(train.first, &text);
     prog_dump(train.block, &text);
     prog_dump(train.last, &text);
@@ -182,7 +182,7 @@ static uint64_t fingerprint(const model_config *c) {
     for (int i = 0; i < model_params(m); i++) {
         const model_param *q = model_param_at(m, i);
         h = hash_bytes(q->name, strlen(q->name), h);
-        h = hash_bytes(model_param_data(m, p, 0, i, PARAM_MASTER, NULL),
+        h = hash_bytes(model_param_data(m, p, i, PARAM_MASTER, NULL),
                        (size_t)(q->dim[0] * q->dim[1]) * sizeof(float), h);
     }
     tensor rope;

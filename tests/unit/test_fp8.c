@@ -357,13 +357,13 @@ static void small_open(small *s, const model_config *c, fp8_recipe fp8, const ch
     optim_settings o = {
         .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .weight_decay = 0.1
     };
-    assert_ok(optim_new(&o, s->m, s->p, 0, &s->o));
+    assert_ok(optim_new(&o, s->m, s->p, &s->o));
     assert_ok(model_record(s->m, PROG_TRAIN, TOKENS, RUN_SEQ, &s->train));
     assert_ok(model_record(s->m, PROG_EVAL, TOKENS, RUN_SEQ, &s->eval));
     assert_ok(plan_chain(s->p, &s->train, model_bucket_regions, s->m, &s->train_id));
     assert_ok(plan_chain(s->p, &s->eval, model_bucket_regions, s->m, &s->eval_id));
     assert_ok(plan_commit(s->p));
-    model_init(s->m, s->p, 0, 42);
+    model_init(s->m, s->p, 42);
     for (int k = 0; k < RUN_MICROS; k++) {
         make_batch(&s->batch[k], k, c->vocab);
         s->valid += s->batch[k].valid;
@@ -379,7 +379,7 @@ static void small_free(small *s) {
 
 static double run_chain(small *s, int which, const prog *last, int micro, int micros) {
     test_batch *b = &s->batch[micro];
-    model_set_batch(s->m, s->p, 0,
+    model_set_batch(s->m, s->p,
                     &(model_batch){ b->tokens, b->targets, b->pos, b->start, b->ids, TOKENS });
     assert_ok(exec_chain(&s->x, which, micro, micros));
     const float *losses = exec_result(&s->x, which).data;
@@ -553,7 +553,7 @@ static void test_refusals(void **state) {
     l.fp8_skip = "mlp.";
     refused(l, "'mlp.'");
     l.fp8_skip = NULL;
-    l.mesh = (mesh){ .size = { [AX_DP] = 2, [AX_TP] = 1 } };
+    l.mesh = (mesh){ .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } };
     refused(l, "2 ranks");
 }
 
@@ -562,8 +562,8 @@ static void same_weights(const small *a, const small *b) {
     for (int i = 0; i < model_params(a->m); i++) {
         const model_param *q = model_param_at(a->m, i);
         size_t bytes = (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
-        if (memcmp(model_param_data(a->m, a->p, 0, i, PARAM_MASTER, NULL),
-                   model_param_data(b->m, b->p, 0, i, PARAM_MASTER, NULL), bytes))
+        if (memcmp(model_param_data(a->m, a->p, i, PARAM_MASTER, NULL),
+                   model_param_data(b->m, b->p, i, PARAM_MASTER, NULL), bytes))
             fail_msg("%s differs", q->name);
     }
 }
@@ -573,7 +573,7 @@ static void resume(small *s, const model_config *c, fp8_recipe fp8, const char *
     step_state now = { .count = 3 };
     small_open(s, c, fp8, NULL);
     assert_ok(ckpt_latest(from, &path));
-    assert_ok(ckpt_load(path, s->m, s->p, s->o));
+    assert_ok(ckpt_load(path, s->m, &s->x, s->o));
     exec_state_set(&s->x, &now);
     free(path);
 }
@@ -586,10 +586,11 @@ static void test_resume(void **state) {
     small_open(&whole, &c, FP8_DELAYED, NULL);
     for (int i = 0; i < 3; i++) small_step(&whole);
     ckpt_state st = { .step = 3, .updates = 3 };
-    assert_ok(ckpt_save(dir, whole.m, whole.p, whole.o, &st, NULL, 0));
+    assert_ok(ckpt_save(dir, whole.m, &whole.x, whole.o, &st, NULL, 0));
     resume(&second, &c, FP8_DELAYED, dir);
-    assert_memory_equal(model_fp8_rows(second.m, second.p, &n),
-                        model_fp8_rows(whole.m, whole.p, &n), (size_t)n * sizeof(float));
+    const float *rows = model_fp8_rows(whole.m, whole.p, &n);
+    const float *restored = model_fp8_rows(second.m, second.p, &n);
+    assert_memory_equal(restored, rows, (size_t)n * sizeof(float));
     for (int i = 0; i < 3; i++) assert_true(small_step(&whole) == small_step(&second));
     same_weights(&whole, &second);
     small_free(&second);
@@ -597,7 +598,7 @@ static void test_resume(void **state) {
     resume(&plain, &c, FP8_OFF, dir); /* rows are not missed... */
     small_step(&plain);
     st.step = 4;
-    assert_ok(ckpt_save(dir, plain.m, plain.p, plain.o, &st, NULL, 0));
+    assert_ok(ckpt_save(dir, plain.m, &plain.x, plain.o, &st, NULL, 0));
     small_free(&plain);
     resume(&second, &c, FP8_DELAYED, dir); /* ...nor needed */
     assert_true(model_fp8_rows(second.m, second.p, &n)[FP8_SCALE] == 0);

@@ -60,13 +60,14 @@ typedef struct opened {
     plan *p;
 } opened;
 
-static opened open_model(const model_config *c, mesh m, int rank, bool zero3) {
+static opened open_model(const model_config *c, mesh m, int rank, int zero) {
     opened o;
-    assert_ok(model_new(c, &(model_layout){ .mesh = m, .zero3 = zero3 }, &o.m));
+    m.rank = rank;
+    assert_ok(model_new(c, &(model_layout){ .mesh = m, .zero = zero }, &o.m));
     o.p = plan_new(&m, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(o.m, o.p, false);
     assert_ok(plan_commit(o.p));
-    model_init(o.m, o.p, rank, 7);
+    model_init(o.m, o.p, 7);
     return o;
 }
 
@@ -79,7 +80,7 @@ static double deviation(const opened *o, const char *name) {
     int i = model_find_param(o->m, name);
     assert_true(i >= 0);
     param_range r;
-    const float *v = model_param_data(o->m, o->p, 0, i, PARAM_MASTER, &r);
+    const float *v = model_param_data(o->m, o->p, i, PARAM_MASTER, &r);
     double sum = 0, sq = 0, n = (double)(r.to - r.from);
     for (int64_t k = 0; k < r.to - r.from; k++) {
         sum += v[k];
@@ -106,23 +107,23 @@ static void near(double got, double want) {
 
 static void initial_weights_have_their_deviation(void **state) {
     model_config c = wide(256);
-    opened o = open_model(&c, (mesh){ 0 }, 0, false);
+    opened o = open_model(&c, (mesh){ 0 }, 0, 0);
     near(deviation(&o, "embed.tokens"), 0.02);
     near(deviation(&o, "l0.attn.q"), 0.02);
     near(deviation(&o, "l3.mlp.down"), 0.02 / sqrt(2.0 * c.layers));
     const float *ones =
-        model_param_data(o.m, o.p, 0, model_find_param(o.m, "l1.norm1.w"), PARAM_MASTER, NULL);
+        model_param_data(o.m, o.p, model_find_param(o.m, "l1.norm1.w"), PARAM_MASTER, NULL);
     assert_true(ones[0] == 1 && ones[255] == 1);
     close_model(&o);
     /* muP: hidden weights shrink with the square root of the width, the embedding does not */
     c.mup = true;
-    o = open_model(&c, (mesh){ 0 }, 0, false);
+    o = open_model(&c, (mesh){ 0 }, 0, 0);
     near(deviation(&o, "embed.tokens"), 0.02);
     near(deviation(&o, "l0.attn.q"), 0.02 / sqrt(2.0));
     close_model(&o);
     c = wide(128);
     c.mup = true; /* at the base width it changes nothing */
-    o = open_model(&c, (mesh){ 0 }, 0, false);
+    o = open_model(&c, (mesh){ 0 }, 0, 0);
     near(deviation(&o, "l0.attn.q"), 0.02);
     close_model(&o);
 }
@@ -131,20 +132,24 @@ static void initial_weights_have_their_deviation(void **state) {
 static void every_layout_starts_from_the_same_weights(void **state) {
     static const struct {
         mesh m;
-        bool zero3;
-    } layouts[] = { { { { 1, 2 } }, false }, { { { 2, 1 } }, true }, { { { 2, 2 } }, true } };
+        int zero;
+    } layouts[] = { { { { [AX_TP] = 2 } }, 0 },
+                    { { { [AX_DP_SHARD] = 2 } }, 3 },
+                    { { { [AX_DP_SHARD] = 2 } }, 1 },
+                    { { { [AX_DP_REPLICATE] = 2, [AX_DP_SHARD] = 2 } }, 2 },
+                    { { { [AX_DP_SHARD] = 2, [AX_TP] = 2 } }, 3 } };
     model_config c = wide(128);
-    opened one = open_model(&c, (mesh){ 0 }, 0, false);
+    opened one = open_model(&c, (mesh){ 0 }, 0, 0);
     for (size_t l = 0; l < COUNT_OF(layouts); l++)
         for (int rank = 0; rank < mesh_world(&layouts[l].m); rank++) {
-            opened o = open_model(&c, layouts[l].m, rank, layouts[l].zero3);
+            opened o = open_model(&c, layouts[l].m, rank, layouts[l].zero);
             int seen = 0;
             for (int i = 0; i < model_params(o.m); i++) {
                 param_range r;
-                const float *v = model_param_data(o.m, o.p, rank, i, PARAM_MASTER, &r);
-                const float *w = model_param_data(one.m, one.p, 0, i, PARAM_MASTER, NULL);
+                const float *v = model_param_data(o.m, o.p, i, PARAM_MASTER, &r);
+                const float *w = model_param_data(one.m, one.p, i, PARAM_MASTER, NULL);
                 for (int64_t e = r.from; v && e < r.to; e++, seen++)
-                    if (v[e - r.from] != w[model_global_index(o.m, i, rank, e)])
+                    if (v[e - r.from] != w[model_global_index(o.m, i, e)])
                         fail_msg("%s differs on rank %d", model_param_at(o.m, i)->name, rank);
             }
             assert_true(seen > 0);

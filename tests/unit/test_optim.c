@@ -35,9 +35,11 @@ static void gather_weight(void *ctx, const element *e) {
 static err spread_run(spread_rank *me) {
     const layout *l = me->all->l;
     model_config c = small_llama();
-    model_layout lay = { .mesh = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } },
+    model_layout lay = { .mesh = { .size = { [AX_DP_REPLICATE] = l->replicas,
+                                             [AX_DP_SHARD] = l->dp,
+                                             [AX_TP] = l->tp } },
                          .dt = DT_F32,
-                         .zero3 = l->zero3 };
+                         .zero = l->zero };
     double norm = 0;
     TRY(fixture_make(&me->r, &c, &lay, me->all->s, me->end));
     exec_state_set(&me->r.x, &(step_state){ .loss_scale = 2 });
@@ -67,7 +69,8 @@ static void *spread_main(void *arg) {
 
 static void spread_on(const layout *l, const optim_settings *s, spread *out) {
     *out = (spread){ .l = l, .s = s, .lock = PTHREAD_MUTEX_INITIALIZER, .agree = true };
-    mesh me = { .size = { [AX_DP] = l->dp, [AX_TP] = l->tp } };
+    mesh me = { .size = {
+                    [AX_DP_REPLICATE] = l->replicas, [AX_DP_SHARD] = l->dp, [AX_TP] = l->tp } };
     comm *ends[RUN_MAX_RANKS] = { comm_self() };
     int n = mesh_world(&me);
     if (n > 1) {
@@ -88,8 +91,12 @@ static void spread_on(const layout *l, const optim_settings *s, spread *out) {
 static const layout layouts[] = {
     { .name = "dp2", .dp = 2, .tp = 1 },
     { .name = "tp2", .dp = 1, .tp = 2 },
-    { .name = "zero3 dp2", .dp = 2, .tp = 1, .zero3 = true },
-    { .name = "zero3 dp2 tp2", .dp = 2, .tp = 2, .zero3 = true },
+    { .name = "zero1 dp2", .dp = 2, .zero = 1 },
+    { .name = "zero2 dp2 tp2", .dp = 2, .tp = 2, .zero = 2 },
+    { .name = "hsdp 2 x zero1 dp2", .replicas = 2, .dp = 2, .zero = 1 },
+    { .name = "hsdp 2 x zero3 dp2", .replicas = 2, .dp = 2, .zero = 3 },
+    { .name = "zero3 dp2", .dp = 2, .tp = 1, .zero = 3 },
+    { .name = "zero3 dp2 tp2", .dp = 2, .tp = 2, .zero = 3 },
 };
 
 static double expected_norm(void) {
@@ -260,12 +267,12 @@ static void muon_orthogonalizes_each_part(void **state) {
     each_element(&r, set_nothing, NULL);
     assert_ok(optim_step(r.o, &r.x, 1, 0));
     for (int i = 0; i < model_buckets(r.m); i++) {
-        bucket_view b = model_bucket(r.m, i, 0);
+        bucket_view b = model_bucket(r.m, i);
         for (int k = 0; k < model_params(r.m); k++) {
             const model_param *q = model_param_at(r.m, k);
             param_range z;
             if (!model_param_range(r.m, k, &b, &z)) continue;
-            const float *p = (const float *)plan_data(r.p, b.master) + z.at;
+            const float *p = (const float *)plan_data(r.p, b.master.region) + b.master.at + z.at;
             if (q->role != ROLE_HIDDEN) { /* Adam's first step: the learning rate, by sign */
                 for (int64_t e = 0; e < z.to; e++) assert_true(fabs(fabs(p[e]) - 1) < 0.05);
                 continue;
@@ -315,15 +322,16 @@ static void assert_refused(optim_settings s, model_layout l, bool mup, const cha
     assert_ok(model_new(&c, &l, &m));
     plan *p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(m, p, true);
-    assert_error(optim_new(&s, m, p, 0, &o), because);
+    assert_error(optim_new(&s, m, p, &o), because);
     assert_null(o);
     plan_free(p);
     model_free(m);
 }
 
 static void bad_settings_are_refused(void **state) {
-    model_layout plain = { .mesh = { .size = { 1, 1 } } }, tp = { .mesh = { .size = { 1, 2 } } };
-    model_layout zero3 = { .mesh = { .size = { 2, 1 } }, .zero3 = true };
+    model_layout plain = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } } },
+                 tp = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } } };
+    model_layout zero3 = { .mesh = { .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } }, .zero = 3 };
     assert_refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, but tensor");
     assert_refused(settings_of(OPTIM_ADAFACTOR), zero3, false,
                    "adafactor needs whole matrices, but ZeRO");
@@ -331,7 +339,8 @@ static void bad_settings_are_refused(void **state) {
     s.agc = 0.01;
     assert_refused(s, zero3, false, "training.agc needs whole matrices");
     assert_refused(settings_of(OPTIM_SGD), plain, true, "model.mup has no learning rates for sgd");
-    model_layout narrow = { .mesh = { .size = { 1, 1 } }, .master = DT_BF16 };
+    model_layout narrow = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } },
+                            .master = DT_BF16 };
     assert_refused(settings_of(OPTIM_ADAMW), narrow, false, "computes in fp32");
     narrow.dt = DT_BF16;
     assert_refused(settings_of(OPTIM_MUON), narrow, false, "muon needs weights in fp32");
@@ -357,7 +366,7 @@ static void a_step_that_is_not_finite_is_skipped(void **state) {
     exec_state_set(&r.x, &(step_state){ .loss_scale = 8 });
     fill_gradients(&r, 0);
     each_element(&r, set_three, NULL);
-    ((float *)plan_data(r.p, model_bucket(r.m, 0, 0).grad))[3] = INFINITY;
+    ((float *)plan_data(r.p, model_bucket(r.m, 0).grad.region))[3] = INFINITY;
     double norm;
     assert_ok(optim_grad_norm(r.o, &r.x, &norm));
     assert_false(isfinite(norm));

@@ -60,7 +60,7 @@ static void check_alone(optim_fixture *r, alone *all, op_code op, bool bytes,
         alone *a = &all[k];
         const model_param *q = model_param_at(r->m, k);
         alone_step(a, q, op, bytes, r, s);
-        const float *p = model_param_data(r->m, r->p, 0, k, PARAM_MASTER, NULL);
+        const float *p = model_param_data(r->m, r->p, k, PARAM_MASTER, NULL);
         if (memcmp(p, a->p, (size_t)a->n * sizeof *p))
             fail_msg("%s differs from what it is alone", q->name);
         for (int j = 0; j < 2; j++) {
@@ -80,14 +80,14 @@ static void check_alone(optim_fixture *r, alone *all, op_code op, bool bytes,
 
 static void check_padding(const optim_fixture *r) {
     for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, 0);
+        bucket_view b = model_bucket(r->m, i);
         uint8_t *used = mem_alloc((size_t)b.count);
         for (int k = 0; k < model_params(r->m); k++) {
             param_range z;
             if (model_param_range(r->m, k, &b, &z)) memset(used + z.at, 1, (size_t)(z.to - z.from));
         }
-        const float *p = plan_data(r->p, b.master);
-        const uint16_t *copy = b.copy >= 0 ? plan_data(r->p, b.copy) : NULL;
+        const float *p = plan_data(r->p, b.master.region);
+        const uint16_t *copy = b.copy.region >= 0 ? plan_data(r->p, b.copy.region) : NULL;
         for (int64_t e = 0; e < b.count; e++)
             if (!used[e] && (p[e] != 0 || (copy && copy[e])))
                 fail_msg("%s: what lies between parameters is not zero", b.name);
@@ -112,7 +112,7 @@ static void parameters_that_share_a_call_match_separate_calls(void **state) {
             size_t size = (size_t)n * sizeof(float), one = bytes ? block8_bytes(n) : size;
             all[k] = (alone){ .n = n, .p = mem_alloc(size), .g = mem_alloc(size) };
             for (int j = 0; j < 2; j++) all[k].state[j] = mem_alloc(one);
-            memcpy(all[k].p, model_param_data(r.m, r.p, 0, k, PARAM_MASTER, NULL), size);
+            memcpy(all[k].p, model_param_data(r.m, r.p, k, PARAM_MASTER, NULL), size);
         }
         for (uint64_t step = 0; step < 3; step++) {
             fill_gradients(&r, step);
@@ -150,8 +150,8 @@ static void hand_over_state(optim_fixture *from, optim_fixture *to) {
  * bit-exact with one that never stopped. */
 static void hand_over(optim_fixture *from, optim_fixture *to) {
     for (int i = 0; i < model_buckets(from->m); i++) {
-        bucket_view a = model_bucket(from->m, i, 0), b = model_bucket(to->m, i, 0);
-        memcpy(plan_data(to->p, b.master), plan_data(from->p, a.master),
+        bucket_view a = model_bucket(from->m, i), b = model_bucket(to->m, i);
+        memcpy(plan_data(to->p, b.master.region), plan_data(from->p, a.master.region),
                (size_t)a.count * sizeof(float));
     }
     hand_over_state(from, to);
@@ -160,14 +160,14 @@ static void hand_over(optim_fixture *from, optim_fixture *to) {
 /* Gradients for weights that are not fp32. */
 static void fill_narrow(optim_fixture *r, uint64_t step) {
     for (int i = 0; i < model_buckets(r->m); i++) {
-        bucket_view b = model_bucket(r->m, i, r->rank);
-        float *g = plan_data(r->p, b.grad);
+        bucket_view b = model_bucket(r->m, i);
+        float *g = (float *)plan_data(r->p, b.grad.region) + b.grad.at;
         for (int k = 0; k < model_params(r->m); k++) {
             param_range z;
             if (!model_param_range(r->m, k, &b, &z)) continue;
             for (int64_t e = z.from; e < z.to; e++)
-                g[z.at + e - z.from] = gradient_of(model_param_at(r->m, k),
-                                                   model_global_index(r->m, k, r->rank, e), step);
+                g[z.at + e - z.from] =
+                    gradient_of(model_param_at(r->m, k), model_global_index(r->m, k, e), step);
         }
     }
 }
@@ -189,8 +189,8 @@ static void state_survives_a_restart(void **state) {
             if (step >= 3) assert_ok(optim_step(b.o, &b.x, 0.01, 0));
         }
         for (int i = 0; i < model_buckets(a.m); i++) {
-            bucket_view v = model_bucket(a.m, i, 0), w = model_bucket(b.m, i, 0);
-            if (memcmp(plan_data(a.p, v.master), plan_data(b.p, w.master),
+            bucket_view v = model_bucket(a.m, i), w = model_bucket(b.m, i);
+            if (memcmp(plan_data(a.p, v.master.region), plan_data(b.p, w.master.region),
                        (size_t)v.count * sizeof(float)))
                 fail_msg("kind %d: resumed, bucket %s differs", kind, v.name);
         }
@@ -206,8 +206,8 @@ static void check_same_bits(const optim_fixture *a, const optim_fixture *b, cons
         const model_param *q = model_param_at(a->m, k);
         size_t bytes = (size_t)(q->dim[0] * q->dim[1]) * sizeof(float);
         float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
-        assert_ok(model_weights_get(a->m, a->p, 0, k, v));
-        assert_ok(model_weights_get(b->m, b->p, 0, k, w));
+        assert_ok(model_weights_get(a->m, a->p, k, v));
+        assert_ok(model_weights_get(b->m, b->p, k, w));
         if (memcmp(v, w, bytes)) fail_msg("%s: %s differs", what, q->name);
         free(v);
         free(w);
@@ -225,20 +225,20 @@ static void bf16_weights_need_no_copy(void **state) {
     assert_ok(fixture_make(&again, &c, &lay, &s, end));
     assert_int_equal(plan_bytes(r.p, "copies"), 0);
     for (int i = 0; i < model_buckets(r.m); i++) {
-        bucket_view b = model_bucket(r.m, i, 0);
+        bucket_view b = model_bucket(r.m, i);
         assert_int_equal(b.master_dt, b.dt);
-        assert_int_equal(b.copy, -1);
-        assert_int_equal(model_bucket_regions(r.m, b.bucket, b.layer).param, b.master);
+        assert_int_equal(b.copy.region, -1);
+        assert_int_equal(model_bucket_regions(r.m, b.bucket, b.layer).param, b.master.region);
     }
     int w = model_find_param(r.m, "l1.mlp.down"); /* first values, rounded to the nearest */
     model_layout wide = { .dt = DT_F32 };
     optim_fixture exact;
     assert_ok(fixture_make(&exact, &c, &wide, &s, end));
-    const float *want = model_param_data(exact.m, exact.p, 0, w, PARAM_MASTER, NULL);
+    const float *want = model_param_data(exact.m, exact.p, w, PARAM_MASTER, NULL);
     const model_param *q = model_param_at(r.m, w);
     int64_t n = q->dim[0] * q->dim[1];
     float *got = mem_alloc((size_t)n * sizeof *got);
-    assert_ok(model_weights_get(r.m, r.p, 0, w, got));
+    assert_ok(model_weights_get(r.m, r.p, w, got));
     for (int64_t i = 0; i < n; i++) {
         uint16_t h;
         float v;
@@ -253,8 +253,8 @@ static void bf16_weights_need_no_copy(void **state) {
             for (int k = 0; k < model_params(r.m); k++) {
                 const model_param *z = model_param_at(r.m, k);
                 float *v = mem_alloc((size_t)(z->dim[0] * z->dim[1]) * sizeof *v);
-                assert_ok(model_weights_get(r.m, r.p, 0, k, v));
-                model_weights_set(again.m, again.p, 0, k, v);
+                assert_ok(model_weights_get(r.m, r.p, k, v));
+                model_weights_set(again.m, again.p, k, v);
                 free(v);
             }
             hand_over_state(&r, &again);
@@ -271,20 +271,19 @@ static void bf16_weights_need_no_copy(void **state) {
     comm_free(end);
 }
 
-/* A slice of a bucket is rounded as the whole is. */
+/* Slices and shards are rounded as the whole is: by parameter and element. */
 typedef struct narrow_rank {
     comm *end;
-    int dp;
+    int zero;
     float *weight[128];
     err error;
 } narrow_rank;
 static err narrow_run(narrow_rank *me) {
     model_config c = small_llama();
     optim_settings s = settings_of(OPTIM_LION);
-    model_layout lay = { .mesh = { .size = { [AX_DP] = me->dp, [AX_TP] = 1 } },
-                         .dt = DT_BF16,
-                         .master = DT_BF16,
-                         .zero3 = me->dp > 1 };
+    model_layout lay = {
+        .mesh = *comm_mesh(me->end), .dt = DT_BF16, .master = DT_BF16, .zero = me->zero
+    };
     optim_fixture r;
     TRY(fixture_make(&r, &c, &lay, &s, me->end));
     for (uint64_t step = 0; step < 3; step++) {
@@ -292,14 +291,18 @@ static err narrow_run(narrow_rank *me) {
         TRY(optim_step(r.o, &r.x, 0.001, 0));
     }
     for (int i = 0; i < model_buckets(r.m); i++) {
-        bucket_view b = model_bucket(r.m, i, r.rank);
+        bucket_view b = model_bucket(r.m, i);
         for (int k = 0; k < model_params(r.m); k++) {
             param_range z;
             if (!model_param_range(r.m, k, &b, &z)) continue;
             const model_param *q = model_param_at(r.m, k);
             me->weight[k] = mem_alloc((size_t)(q->dim[0] * q->dim[1]) * sizeof(float));
             for (int64_t e = 0; e < q->dim[0] * q->dim[1]; e++) me->weight[k][e] = NAN;
-            TRY(model_weights_get(r.m, r.p, r.rank, k, me->weight[k] + z.from));
+            float *own = mem_alloc((size_t)(z.to - z.from) * sizeof *own);
+            TRY(model_weights_get(r.m, r.p, k, own));
+            for (int64_t e = z.from; e < z.to; e++)
+                me->weight[k][model_global_index(r.m, k, e)] = own[e - z.from];
+            free(own);
         }
     }
     fixture_free(&r);
@@ -310,40 +313,45 @@ static void *narrow_main(void *arg) {
     me->error = narrow_run(me);
     return NULL;
 }
-static void slices_round_as_the_whole(void **state) {
-    narrow_rank one = { .end = comm_self(), .dp = 1 }, two[2];
-    mesh me = { .size = { [AX_DP] = 2, [AX_TP] = 1 } };
+static void rounds_as_the_whole(const narrow_rank *one, mesh on, int zero) {
+    narrow_rank two[2];
     comm *ends[2];
     pthread_t thread[2];
-    assert_ok(narrow_run(&one));
-    assert_ok(comm_threads(me, 20, ends));
+    assert_ok(comm_threads(on, 20, ends));
     for (int r = 0; r < 2; r++) {
-        two[r] = (narrow_rank){ .end = ends[r], .dp = 2 };
+        two[r] = (narrow_rank){ .end = ends[r], .zero = zero };
         pthread_create(&thread[r], NULL, narrow_main, &two[r]);
     }
     for (int r = 0; r < 2; r++) pthread_join(thread[r], NULL);
-    int64_t seen = 0;
     model_config c = small_llama();
     model *m;
     assert_ok(model_new(&c, &(model_layout){ .dt = DT_BF16 }, &m));
-    for (int r = 0; r < 2; r++) {
-        assert_ok(two[r].error);
-        for (int k = 0; k < model_params(m); k++) {
-            const model_param *q = model_param_at(m, k);
-            for (int64_t e = 0; two[r].weight[k] && e < q->dim[0] * q->dim[1]; e++) {
-                if (isnan(two[r].weight[k][e])) continue;
-                seen++;
-                if (two[r].weight[k][e] != one.weight[k][e])
-                    fail_msg("rank %d: %s differs in slices", r, q->name);
+    for (int r = 0; r < 2; r++) assert_ok(two[r].error);
+    for (int k = 0; k < model_params(m); k++) {
+        const model_param *q = model_param_at(m, k);
+        for (int64_t e = 0; e < q->dim[0] * q->dim[1]; e++) {
+            bool seen = false;
+            for (int r = 0; r < 2; r++) {
+                if (!two[r].weight[k] || isnan(two[r].weight[k][e])) continue;
+                seen = true;
+                if (two[r].weight[k][e] != one->weight[k][e])
+                    fail_msg("rank %d, ZeRO %d: %s differs", r, zero, q->name);
             }
-            free(two[r].weight[k]);
+            assert_true(seen);
         }
-        comm_free(ends[r]);
+        for (int r = 0; r < 2; r++) free(two[r].weight[k]);
     }
-    assert_int_equal(seen, model_count(&c));
+    for (int r = 0; r < 2; r++) comm_free(ends[r]);
+    model_free(m);
+}
+static void slices_and_shards_round_as_the_whole(void **state) {
+    narrow_rank one = { .end = comm_self() };
+    assert_ok(narrow_run(&one));
+    rounds_as_the_whole(&one, (mesh){ .size = { [AX_DP_SHARD] = 2 } }, 1);
+    rounds_as_the_whole(&one, (mesh){ .size = { [AX_DP_SHARD] = 2 } }, 3);
+    rounds_as_the_whole(&one, (mesh){ .size = { [AX_TP] = 2 } }, 0);
     for (int k = 0; k < 128; k++) free(one.weight[k]);
     comm_free(one.end);
-    model_free(m);
 }
 
 /* ---- state in the host's memory -----------------------------------------------------------------
@@ -433,9 +441,9 @@ static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings
     assert_ok(model_new(c, &l, &r->m));
     r->p = plan_new(&l.mesh, b, 1);
     model_reserve(r->m, r->p, true);
-    assert_ok(optim_new(&s, r->m, r->p, 0, &r->o));
+    assert_ok(optim_new(&s, r->m, r->p, &r->o));
     assert_ok(plan_commit(r->p));
-    model_init(r->m, r->p, 0, 42);
+    model_init(r->m, r->p, 42);
     r->x = (exec){ .plan = r->p, .comm = end };
 }
 
@@ -458,12 +466,12 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
     assert_ok(model_new(c, &l, &r->m));
     r->p = plan_new(&l.mesh, b, 1);
     model_reserve(r->m, r->p, true);
-    assert_ok(optim_new(&s, r->m, r->p, 0, &r->o));
+    assert_ok(optim_new(&s, r->m, r->p, &r->o));
     assert_ok(model_record(r->m, PROG_TRAIN, N, SEQ, &train));
     int id;
     assert_ok(plan_chain(r->p, &train, model_bucket_regions, r->m, &id));
     assert_ok(plan_commit(r->p));
-    model_init(r->m, r->p, 0, 42);
+    model_init(r->m, r->p, 42);
     r->x = (exec){ .plan = r->p, .comm = comm_self() };
     r->x.step.loss_grad = 1.0f / N;
     for (int step = 0; step < STEPS; step++) {
@@ -474,7 +482,7 @@ static void train_on_fake(const model_config *c, double offload, float *losses, 
             start[i] = i - i % SEQ;
             ids[i] = i;
         }
-        model_set_batch(r->m, r->p, 0, &(model_batch){ tokens, targets, pos, start, ids, N });
+        model_set_batch(r->m, r->p, &(model_batch){ tokens, targets, pos, start, ids, N });
         assert_ok(exec_chain(&r->x, id, 0, 1));
         /* what a late read would see: no call that was put off is made for it */
         memcpy(losses + step * N, exec_result(&r->x, id).data, N * sizeof *losses);
@@ -555,7 +563,7 @@ int main(void) {
         cmocka_unit_test(parameters_that_share_a_call_match_separate_calls),
         cmocka_unit_test(state_survives_a_restart),
         cmocka_unit_test(bf16_weights_need_no_copy),
-        cmocka_unit_test(slices_round_as_the_whole),
+        cmocka_unit_test(slices_and_shards_round_as_the_whole),
         cmocka_unit_test(offloaded_state_matches_state_on_the_device),
         cmocka_unit_test(offloading_does_not_wait),
     };

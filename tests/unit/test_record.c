@@ -12,11 +12,11 @@ static prog *mlp_on_two_ranks(int segments) {
     static prog_param param[1];
     static prog_bucket bucket[1];
     param[0] = (prog_param){
-        .name = "up", .ndim = 2, .dim = { F, D }, .segments = segments, .tp = PLACE_S(0)
+        .name = "up", .ndim = 2, .dim = { F, D }, .segments = segments, .pl.on[AX_TP] = PLACE_S(0)
     };
     bucket[0] = (prog_bucket){ .name = "block", .dt = DT_F32 };
-    bucket_layout(param, 1, bucket, 1, 1);
     mesh m = { .size = { [AX_TP] = 2 } };
+    bucket_layout(param, 1, bucket, 1, &m);
     param_set set = { param, 1, bucket, 1 };
     return prog_new("mlp", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
 }
@@ -64,12 +64,13 @@ static void dropout_refuses_sharded_columns(void **state) {
 static void a_collective_over_axes_of_different_placements_is_refused(void **state) {
     prog_bucket bucket[] = { { .name = "none", .dt = DT_F32 } };
     param_set set = { NULL, 0, bucket, 1 };
-    mesh m = { .size = { 2, 2 } };
+    mesh m = { .size = { [AX_DP_SHARD] = 2, [AX_TP] = 2 } };
     prog *p = prog_new("mixed", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
     int64_t dim[] = { N, D };
-    val x = prog_input(p, "x", DT_F32, 2, dim, (placement){ .on = { PLACE_S(0), PLACE_P } });
-    emit_comm(p, x, AXIS(AX_DP) | AXIS(AX_TP), PLACE_I, WHEN_ALWAYS);
-    assert_error(prog_finish(p), "different placements", "dp:S0 tp:P");
+    val x = prog_input(p, "x", DT_F32, 2, dim,
+                       (placement){ .on = { [AX_DP_SHARD] = PLACE_S(0), [AX_TP] = PLACE_P } });
+    emit_comm(p, x, AXIS(AX_DP_SHARD) | AXIS(AX_TP), PLACE_I, WHEN_ALWAYS);
+    assert_error(prog_finish(p), "different placements", "dp_shard:S0 tp:P");
     prog_free(p);
 }
 
@@ -88,10 +89,10 @@ typedef struct recorded {
     chain c;
 } recorded;
 
-static recorded record_model(mesh m, dtype dt, bool sp, bool zero3) {
+static recorded record_model(mesh m, dtype dt, bool sp, int zero) {
     recorded r;
     model_config c = small_llama();
-    model_layout l = { .mesh = m, .dt = dt, .sequence_parallel = sp, .zero3 = zero3 };
+    model_layout l = { .mesh = m, .dt = dt, .sequence_parallel = sp, .zero = zero };
     assert_ok(model_new(&c, &l, &r.m));
     assert_ok(model_record(r.m, PROG_TRAIN, RUN_ROWS * RUN_SEQ, RUN_SEQ, &r.c));
     return r;
@@ -99,7 +100,8 @@ static recorded record_model(mesh m, dtype dt, bool sp, bool zero3) {
 
 /* Activations cross tp in the type their module computes in, the first norm's too. */
 static void activations_cross_tp_in_bf16(void **state) {
-    recorded r = record_model((mesh){ .size = { 1, 2 } }, DT_BF16, true, false);
+    recorded r =
+        record_model((mesh){ .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } }, DT_BF16, true, 0);
     const prog *p = r.c.block;
     const op_list *lists[] = { &p->fwd, &p->bwd };
     int moves = 0;
@@ -142,13 +144,15 @@ static void compare_dump(const char *name, const prog *p) {
 }
 
 static void the_block_under_tp_and_sp_is_as_written(void **state) {
-    recorded r = record_model((mesh){ .size = { 1, 2 } }, DT_BF16, true, false);
+    recorded r =
+        record_model((mesh){ .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } }, DT_BF16, true, 0);
     compare_dump("block_tp2_sp", r.c.block);
     model_free(r.m);
 }
 
 static void the_block_under_zero3_is_as_written(void **state) {
-    recorded r = record_model((mesh){ .size = { 2, 1 } }, DT_BF16, false, true);
+    recorded r =
+        record_model((mesh){ .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } }, DT_BF16, false, 3);
     compare_dump("block_dp2_zero3", r.c.block);
     model_free(r.m);
 }
@@ -165,7 +169,7 @@ static err plan_without(op_code op, uint64_t attrs) {
         impls[op].attrs &= ~attrs;
     else
         impls[op].run = NULL;
-    recorded r = record_model((mesh){ 0 }, DT_F32, false, false);
+    recorded r = record_model((mesh){ 0 }, DT_F32, false, 0);
     plan *p = plan_new(&(mesh){ 0 }, &b, 1);
     int which;
     err e = plan_chain(p, &r.c, no_regions, NULL, &which);

@@ -40,6 +40,7 @@ static const op_impl impls[OP_COUNT] = {
     [OP_QUANTIZE_GELU_BWD] = { CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT) },
     [OP_FP8_COMMIT] = { CPU(fp8_commit) },
     [OP_LINEAR_CE] = { CPU(linear_ce), CPU(linear_ce_workspace), ATTR(LOGIT_SCALE) },
+    [OP_ACCUMULATE] = { CPU(accumulate) },
     [OP_SQNORM] = { CPU(sqnorm), NULL, ATTR(SCALE_BY) },
     [OP_ZERO] = { CPU(zero) },
     [OP_UPDATE_SGD] = { CPU(update), NULL, ATTRS_UPDATE },

@@ -84,6 +84,7 @@ void CPU(swiglu)(const op_call *c);
 void CPU(swiglu_bwd)(const op_call *c);
 void CPU(add)(const op_call *c); /* also CAST */
 void CPU(dropout)(const op_call *c);
+void CPU(accumulate)(const op_call *c);
 void CPU(scale)(const op_call *c);
 void CPU(quantize)(const op_call *c); /* and all that begin with its name */
 void CPU(fp8_commit)(const op_call *c);

@@ -64,6 +64,12 @@ void CPU(add)(const op_call *c) {
     pool_run(c->run->pool, ceil_div(n, stream_task(n, c->run->pool)), add_task, (void *)c);
 }
 
+void CPU(accumulate)(const op_call *c) {
+    op_call sum = { .in = { c->in[0] }, .out = { c->out[0] }, .run = c->run };
+    if (c->accumulate & 1) sum.in[1] = c->out[0];
+    CPU(add)(&sum);
+}
+
 /* ---- scale ----------------------------------------------------------------------------------- */
 static void scale_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;

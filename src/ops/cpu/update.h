@@ -146,8 +146,8 @@ static inline uint16_t *copy_at(const tensor *copy, int64_t at) {
 
 /* ---- weights kept in bf16 --------------------------------------------------------------------
  * Rounded stochastically, so that steps too small for the type count on average. Element i of
- * a bucket is decided by the upper half of word i % 4 of
- *     philox(step key, { all ones, update, bucket, i / 4 })
+ * a whole parameter is decided by the upper half of word i % 4 of
+ *     philox(step key, { all ones, update, parameter, i / 4 })
  * whichever rank or call holds it. No dropout has a first word of all ones. */
 static inline uint16_t round_stochastic(float x, uint32_t random) {
     uint32_t bits;
@@ -163,11 +163,16 @@ static inline void update_round(const op_call *c, const float *x, int64_t at, in
     uint32_t head[3] = { ~0u, (uint32_t)s->now.count, c->attr.update.site }, word[PHILOX_WORDS];
     philox_prefix prefix = philox_prepare(s->update.rounding, head);
     uint16_t *p = (uint16_t *)c->out[0].data + at;
-    int64_t index = c->attr.update.first + at, end = index + n;
-    for (int64_t i = index; i < end;) {
-        int64_t from = i / 4 * 4, to = MIN(end, from + PHILOX_WORDS);
-        philox_words(&prefix, (uint32_t)(from / 4), word);
-        for (; i < to; i++) p[i - index] = round_stochastic(x[i - index], word[i - from]);
+    int64_t cols = c->attr.update.cols ? c->attr.update.cols : INT64_MAX;
+    for (int64_t done = 0; done < n;) { /* row by row */
+        int64_t local = c->attr.update.first + at + done, row = local / cols, col = local % cols;
+        int64_t index = c->attr.update.base + row * c->attr.update.stride + col;
+        int64_t end = index + MIN(n - done, cols - col);
+        for (int64_t i = index; i < end;) {
+            int64_t from = i / 4 * 4, to = MIN(end, from + PHILOX_WORDS);
+            philox_words(&prefix, (uint32_t)(from / 4), word);
+            for (; i < to; i++, done++) p[done] = round_stochastic(x[done], word[i - from]);
+        }
     }
 }
 

@@ -274,6 +274,7 @@ static const op_impl impls[OP_COUNT] = {
     [OP_SWIGLU] = { cuda_swiglu },
     [OP_SWIGLU_BWD] = { cuda_swiglu_bwd },
     [OP_ADD] = { cuda_add },
+    [OP_ACCUMULATE] = { cuda_accumulate },
     [OP_CAST] = { cuda_add },
     [OP_DROPOUT] = { cuda_dropout, NULL, ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) },
     [OP_SCALE] = { cuda_scale, NULL, ATTR(SCALE_BY) },

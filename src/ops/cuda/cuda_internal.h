@@ -135,6 +135,7 @@ void cuda_gelu_bwd(const op_call *c);
 void cuda_swiglu(const op_call *c);
 void cuda_swiglu_bwd(const op_call *c);
 void cuda_add(const op_call *c); /* elementwise.cu: also CAST */
+void cuda_accumulate(const op_call *c);
 void cuda_dropout(const op_call *c);
 void cuda_scale(const op_call *c);
 void cuda_zero(const op_call *c);

@@ -42,6 +42,10 @@ extern "C" void cuda_add(const op_call *c) {
     if (!c->in[1].data && onto_itself) return;
     launch_add(cuda_of(c), &c->in[0], &c->in[1], &c->out[0], 1);
 }
+extern "C" void cuda_accumulate(const op_call *c) {
+    tensor none = {};
+    launch_add(cuda_of(c), &c->in[0], c->accumulate & 1 ? &c->out[0] : &none, &c->out[0], 1);
+}
 extern "C" void cuda_scale(const op_call *c) {
     tensor none = {};
     launch_add(cuda_of(c), &c->in[0], &none, &c->out[0], c->attr.scale.by);

@@ -14,7 +14,7 @@ typedef struct update_attr {
     float rest1, rest2, root2; /* 1 - beta1, 1 - beta2, the square root of that */
     bool l2, nesterov;
     uint32_t site;
-    int64_t first;
+    int64_t first, base, cols, stride;
 } update_attr;
 
 static inline update_attr attr_of(const op_call *c) {
@@ -23,7 +23,8 @@ static inline update_attr attr_of(const op_call *c) {
                       c->attr.update.beta2,  c->attr.update.eps,      c->attr.update.momentum,
                       (float)(1 - b1),       (float)(1 - b2),         (float)sqrt(1 - b2),
                       c->attr.update.l2,     c->attr.update.nesterov, c->attr.update.site,
-                      c->attr.update.first };
+                      c->attr.update.first,  c->attr.update.base,     c->attr.update.cols,
+                      c->attr.update.stride };
     return a;
 }
 
@@ -89,7 +90,7 @@ template <bool L2> struct adam {
 };
 
 /* ---- weights kept in bf16: stochastic rounding, so that small steps count on average ---------------
- * The random words of elements [4 k, 4 k + 4) of a bucket, the same as in ops/cpu/update.h. */
+ * The random words of elements [4 k, 4 k + 4) of a whole parameter, the same as in ops/cpu/update.h. */
 static __device__ __forceinline__ void rounding_words(const factors &f, uint32_t site, int64_t four,
                                                       uint32_t word[4]) {
     philox(f.key, make_uint4(~0u, f.count, site, (uint32_t)four), word);
@@ -173,12 +174,17 @@ static __device__ __forceinline__ void store_weights(const elements &o, const fa
             if (j < e.count) write1(o.copy, o.copy_dt, e.at + j, v[j]);
     }
 }
+/* The index in the whole parameter of a local element. */
+static __device__ __forceinline__ int64_t whole_index(const update_attr &a, int64_t local) {
+    return a.base + (a.cols ? local / a.cols * a.stride + local % a.cols : local);
+}
 /* Stores bf16 weights, rounded stochastically. */
 static __device__ __forceinline__ void store_weights(const elements &o, const factors &f, bf16 *p,
                                                      four e, const float v[4]) {
-    int64_t index = o.a.first + e.at;
+    int64_t index = whole_index(o.a, o.a.first + e.at);
+    bool one_row = !o.a.cols || !(o.a.cols & 3);
     uint32_t word[4];
-    if (e.whole) {
+    if (e.whole && one_row && !(index & 3)) {
         rounding_words(f, o.a.site, index / 4, word);
         uint32_t lo = round_stochastic(v[0], word[0]) | round_stochastic(v[1], word[1]) << 16;
         uint32_t hi = round_stochastic(v[2], word[2]) | round_stochastic(v[3], word[3]) << 16;
@@ -188,8 +194,8 @@ static __device__ __forceinline__ void store_weights(const elements &o, const fa
 #pragma unroll
     for (int j = 0; j < 4; j++) {
         if (j >= e.count) continue;
-        ((uint16_t *)p)[e.at + j] =
-            (uint16_t)round_stochastic(v[j], rounding_word(f, o.a.site, index + j));
+        ((uint16_t *)p)[e.at + j] = (uint16_t)round_stochastic(
+            v[j], rounding_word(f, o.a.site, whole_index(o.a, o.a.first + e.at + j)));
     }
 }
 
