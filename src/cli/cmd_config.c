@@ -1,8 +1,13 @@
-/* ingot config: checks options and prints them all, or the reference page. */
+/* ingot config: checks options and prints them all, or the reference page; converts others' configs. */
+#include <stdlib.h>
+#include <string.h>
+
 #include "cli/cli.h"
 #include "config/config.h"
 #include "model/model.h"
+#include "io/io.h"
 #include "observe/observe.h"
+#include "planning/planning.h"
 
 static err list_models(str *out) {
     str_add(out, "%-16s %10s  %s\n", "preset", "parameters", "shape");
@@ -20,7 +25,35 @@ static err list_models(str *out) {
     return OK;
 }
 
+/* ---- ingot config convert ----------------------------------------------------------------------- */
+typedef struct convert_args {
+    const char *from;
+} convert_args;
+static const cli_arg convert_options[] = {
+    { "from", ARG_TEXT, offsetof(convert_args, from), "FORMAT",
+      "megatron, deepspeed, neox, torchtitan, olmo or hf (default: recognized by its keys)" },
+};
+static const cli_spec convert_spec = { "config convert", "FILE [--from FORMAT]", convert_options,
+                                       (int)COUNT_OF(convert_options), 1 };
+
+static err convert_file(int argc, char **argv) {
+    enum { MOST_BYTES = 1 << 24 };
+    convert_args a = { 0 };
+    const char *path = NULL;
+    char *text = NULL;
+    size_t len;
+    str out = { 0 };
+    TRY(cli_parse(&convert_spec, argc, argv, &a, &path));
+    TRY(io_read(path, MOST_BYTES, &text, &len));
+    err e = convert_config(text, len, path, a.from, &out);
+    if (!e) fputs(out.text, stdout);
+    str_free(&out);
+    free(text);
+    return e;
+}
+
 err cmd_config(int argc, char **argv) {
+    if (argc > 1 && strcmp(argv[1], "convert") == 0) return convert_file(argc - 2, argv + 2);
     bool docs = false, models = false, metrics = false;
     const config_flag flags[] = { { "--docs", &docs, NULL },
                                   { "--models", &models, NULL },

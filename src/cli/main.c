@@ -122,15 +122,20 @@ static const cli_command commands[] = {
           "be used, the reason and a remedy are printed.\n"
           "\n" },
     { .name = "config",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]\n"
+               "       ingot config convert FILE [--from FORMAT]",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
       .options = true,
       .help =
           "The output is itself a valid config. --docs prints the reference page of all options\n"
           "instead, --models the model presets and their sizes, --metrics the table of metrics.\n"
+          "convert reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML),\n"
+          "torchtitan (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has\n"
+          "no equivalent.\n"
           "\n"
           "Examples\n"
+          "  ingot config convert 20B.yml > run.yaml  another system's config as one of ours\n"
           "  ingot config > run.yaml                  a complete config to start from\n"
           "  ingot config run.yaml                    check a config and show its resolved values\n"
           "  ingot config run.yaml --precision bf16   the same, with one option overridden\n" },

@@ -249,6 +249,15 @@ typedef struct advice {
 err advise(const config *c, const capacity *cap, advice **out, int *n) MUST_USE;
 void advice_free(advice *list, int n);
 
+/* ---- configs of other systems ------------------------------------------------------------------ */
+/* Reads a config of Megatron-LM (arguments), DeepSpeed (JSON), GPT-NeoX (YAML), torchtitan (TOML), OLMo (YAML)
+ * or Hugging Face's TrainingArguments (JSON) and writes ours, as YAML, with a comment for whatever has no
+ * equivalent. @param format one of convert_format's names; NULL: by the file's name and keys. */
+const char *convert_format(int i); /* NULL past the end */
+err convert_config(const char *text, size_t len, const char *name, const char *format,
+                   str *out) MUST_USE;
+err toml_to_json(const char *text, const char *name, json_t **out) MUST_USE;
+
 /* ---- plots for terminals -------------------------------------------------------------------- */
 typedef struct plot_series {
     const double *x, *y;

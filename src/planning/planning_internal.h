@@ -11,4 +11,34 @@ typedef struct embedded_file {
 } embedded_file;
 extern const embedded_file hardware_files[], recipe_files[];
 
+/* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
+typedef struct convert_source convert_source;
+typedef struct convert_rule {
+    const char *key;    /* of the source, with dots and underscores */
+    const char *option; /* ours; NULL: it says nothing about the training itself */
+    const char *
+        map; /* "theirs=ours,..."; a value that is not in it has no equivalent; NULL or "*": as it is */
+} convert_rule;
+typedef enum { SYNTAX_ARGUMENTS, SYNTAX_JSON, SYNTAX_YAML, SYNTAX_TOML } convert_syntax;
+typedef struct convert_system {
+    const char *name, *title;
+    convert_syntax syntax;
+    const char *ending,
+        *telling;              /* of the file's name, NULL: any; a text that only this format has */
+    bool model;                /* it describes the model */
+    const convert_rule *rules; /* ends in { 0 } */
+    err (*finish)(convert_source *s); /* what takes more than one key */
+} convert_system;
+extern const convert_system convert_systems[];
+extern const int convert_system_count;
+
+/* @return a key's value, which then counts as converted; NULL (NaN): it is not there. */
+const char *convert_take(convert_source *s, const char *key);
+double convert_take_number(convert_source *s, const char *key);
+bool convert_is(convert_source *s, const char *key, const char *value);
+err convert_set(convert_source *s, const char *key, const char *option, const char *value) MUST_USE;
+/* NaN sets nothing. @param unit "tokens", "%" or "" */
+err convert_set_number(convert_source *s, const char *key, const char *option, double value,
+                       const char *unit) MUST_USE;
+
 #endif

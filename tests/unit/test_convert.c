@@ -1,0 +1,125 @@
+/* Configs of other systems: values land in the right options, and nothing is dropped in silence. What whole
+ * files become is in tests/golden/convert. */
+#include "support/test.h"
+
+#include "planning/planning.h"
+
+static char *convert(const char *text, const char *name, const char *format) {
+    str out = { 0 };
+    assert_ok(convert_config(text, strlen(text), name, format, &out));
+    return out.text;
+}
+
+static void assert_has(const char *text, const char *words) {
+    if (!strstr(text, words)) fail_msg("no \"%s\" in:\n%s", words, text);
+}
+
+/* Whatever key a format does not know is listed. */
+static void nothing_is_silent(void **state) {
+    static const struct {
+        const char *format, *text, *line;
+    } cases[] = {
+        { "megatron", "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --new-thing 7",
+          "#   new_thing = 7" },
+        { "megatron",
+          "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --attention-dropout 0.1",
+          "#   attention_dropout = 0.1" },
+        { "megatron", "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --optimizer shampoo",
+          "#   optimizer = shampoo" },
+        { "deepspeed", "{\"optimizer\": {\"type\": \"OneBitAdam\"}}",
+          "#   optimizer.type = OneBitAdam" },
+        { "neox",
+          "{\"num-layers\": 2, \"hidden-size\": 64, \"num-attention-heads\": 4, \"sparsity\": [1, 2]}",
+          "#   sparsity.1 = 2" },
+        { "torchtitan", "[parallelism]\npipeline_parallel_degree = 4\n",
+          "#   parallelism.pipeline_parallel_degree = 4" },
+        { "olmo", "model:\n  d_model: 64\n  n_heads: 4\n  layer_norm_with_affine: false\n",
+          "#   model.layer_norm_with_affine = false" },
+        { "hf", "{\"optim\": \"galore_adamw\"}", "#   optim = galore_adamw" },
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char *out = convert(cases[i].text, "x", cases[i].format);
+        assert_has(out, cases[i].line);
+        free(out);
+    }
+}
+
+static void units_and_defaults(void **state) {
+    char *out = convert(
+        "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 50257 --seq-length 128 "
+        "--train-samples 1000 --lr 1e-3 --min-lr 1e-4 --rampup-batch-size 8 8 500 "
+        "--lr-warmup-fraction .05",
+        "x", "megatron");
+    assert_has(out, "vocab_size: 50304"); /* padded as Megatron does */
+    assert_has(out, "steps: \"128000 tokens\"");
+    assert_has(out, "min_lr_factor: 0.1");
+    assert_has(out, "batch_ramp_start: 8");
+    assert_has(out, "batch_ramp: \"64000 tokens\"");
+    assert_has(out, "warmup: 5%");
+    assert_has(out, "positions: learned"); /* what it does without being told */
+    assert_has(out, "tie_embeddings: true");
+    assert_has(out, "ffn_dim: 256");
+    free(out);
+    out = convert(
+        "model:\n  d_model: 64\n  n_heads: 4\n  multi_query_attention: true\n  mlp_hidden_size: 512\n"
+        "  activation_type: swiglu\nmax_duration: 2ep\n",
+        "x", "olmo");
+    assert_has(out, "kv_heads: 1");
+    assert_has(out, "ffn_dim: 256");
+    assert_has(out, "steps: \"2 epochs\"");
+    free(out);
+    out = convert("{\"fp16\": {\"enabled\": true, \"initial_scale_power\": 10}}", "x", "deepspeed");
+    assert_has(out, "dtype: fp16");
+    assert_has(out, "loss_scale: 1024");
+    free(out);
+}
+
+static void refusals(void **state) {
+    static const struct {
+        const char *format, *text, *complaint;
+    } bad[] = {
+        { "toml", "[training]", "is none of" },
+        { "torchtitan", "[model]\nname = \"llama3\"\nflavor = \"9B\"\n", "no preset" },
+        { "torchtitan", "[training]\nsteps = { a = 1 }\n", "x:2: inline tables" },
+        { "torchtitan", "[training\n", "x:1" },
+        { "torchtitan", "[training]\nname = \"open\n", "x:2: a string does not end" },
+        { "torchtitan", "[training]\nsteps = yes please\n", "x:2: a value" },
+        { "torchtitan", "a = 1\na.b = 2\n", "both a table and a value" },
+        { "deepspeed", "{\"train_batch_size\": ", "x:1" },
+        { "deepspeed", "{\"train_batch_size\": -4}", "train_batch_size" },
+        { "olmo", "model: [1\n", "x:" },
+    };
+    for (size_t i = 0; i < COUNT_OF(bad); i++) {
+        str out = { 0 };
+        assert_error(convert_config(bad[i].text, strlen(bad[i].text), "x", bad[i].format, &out),
+                     bad[i].complaint);
+        str_free(&out);
+    }
+    str out = { 0 };
+    assert_error(convert_config("hello", 5, "x.txt", NULL, &out), "not recognized");
+}
+
+static void toml(void **state) {
+    json_t *doc = NULL;
+    assert_ok(toml_to_json(
+        "a = 1 # one\n[t.u]\nb = \"x # y\\n\"\nc = [1, 2,\n  3]\nd = 1_000.5\ne = true\n"
+        "f.g = 'raw\\n'\n",
+        "x", &doc));
+    char *text = json_dumps(doc, JSON_SORT_KEYS | JSON_COMPACT);
+    assert_string_equal(
+        text, "{\"a\":1,\"t\":{\"u\":{\"b\":\"x # y\\n\",\"c\":[1,2,3],\"d\":1000.5,\"e\":true,"
+              "\"f\":{\"g\":\"raw\\\\n\"}}}}");
+    free(text);
+    json_decref(doc);
+    assert_error(toml_to_json("a = [1, [", "x", &doc), "x:1");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(nothing_is_silent),
+        cmocka_unit_test(units_and_defaults),
+        cmocka_unit_test(refusals),
+        cmocka_unit_test(toml),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
