@@ -101,6 +101,34 @@ static void print_data(const config_plan *p) {
          disk / 1e9);
 }
 
+/* Data, and as many checkpoints as are kept; what leaves the provider is the last one. */
+static double stored_bytes(const config_plan *p) {
+    double data = isnan(p->cap.tokens) ? 0 : p->cap.tokens * p->cap.token_bytes;
+    return data + (double)p->c.checkpoint.keep_latest_k * p->cap.checkpoint;
+}
+
+static void report_storage(const config_plan *p, json_t *doc) {
+    json_t *list = doc ? json_array() : NULL;
+    for (int i = 0; p->m.gpu && i < p->m.catalogue.n_stores; i++) {
+        const storage_price *s = &p->m.catalogue.stores[i];
+        double month = stored_bytes(p) / 1e9 * s->usd_gb_month;
+        double egress = p->cap.checkpoint / 1e9 * s->usd_gb_egress;
+        if (p->m.provider && strcmp(p->m.provider, s->provider) != 0) continue;
+        if (doc)
+            json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}", "provider", s->provider,
+                                                  "bytes", plan_json_number(stored_bytes(p)),
+                                                  "usd_month", plan_json_number(month),
+                                                  "usd_egress", plan_json_number(egress)));
+        else
+            line("storage",
+                 "%.4g GB for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
+                 "checkpoint out",
+                 stored_bytes(p) / 1e9, (long long)p->c.checkpoint.keep_latest_k, month,
+                 s->provider, egress);
+    }
+    if (doc) json_object_set_new(doc, "storage", list);
+}
+
 /* ---- does it fit? ------------------------------------------------------------------------------ */
 static void print_change(const config_plan *p, const fit_change *f) {
     if (!f->found) {
@@ -192,6 +220,7 @@ static err report(const plan_args *a, config_plan *p) {
         print_memory(p);
         print_data(p);
     }
+    report_storage(p, doc);
     err e = a->check || p->m.gpu ? report_fit(p, doc, &fits) : OK;
     if (!e) e = report_advice(p, doc);
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
