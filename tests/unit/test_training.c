@@ -160,6 +160,98 @@ static void microbatches_count_by_their_targets(void **state) {
     json_decref(eight);
 }
 
+/* An untrained model knows nothing of any target: what is logged is the mean over targets, not over tokens,
+ * of which a fifth have none here. */
+static void the_logged_loss_is_a_mean_over_targets(void **state) {
+    train_small(*state, "run",
+                (settings){ "data.train", write_uneven(*state), "data.guard", "false",
+                            "training.steps", "1", "data.validation_fraction", "0",
+                            "training.local_batch_size", "16" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_true(fabs(logged_number(steps, 0, "loss") - log(256)) < 0.2);
+    json_decref(steps);
+}
+
+/* ---- the first microbatch beside the whole batch ------------------------------------------- */
+static double first_grad_norm(test_folder *f, const char *name, const char *path, const char *batch,
+                              double *noise) {
+    train_small(f, name,
+                (settings){ "data.train", path, "data.shuffle", "false", "training.steps", "1",
+                            "training.max_norm", "0", "data.validation_fraction", "0",
+                            "training.global_batch_size", batch, "training.noise_scale",
+                            noise ? "true" : "false" });
+    json_t *steps = logged_steps(f, name);
+    double norm = logged_number(steps, 0, "grad_norm");
+    if (noise) *noise = logged_number(steps, 0, "noise_scale");
+    json_decref(steps);
+    return norm;
+}
+
+/* E|g_B|^2 = |G|^2 + noise / B for both batches, each gradient a mean over its own targets. */
+static void the_noise_scale_compares_means_over_targets(void **state) {
+    str text = { 0 };
+    for (int i = 0; text.len < 64 * 32; i++) str_add(&text, "%d and %d, ", 7 * i % 101, i);
+    const char *path = folder_write(*state, "text.txt", text.text);
+    double got, b = 4 * 64, small = first_grad_norm(*state, "small", path, "4", NULL);
+    double large = first_grad_norm(*state, "large", path, "8", &got);
+    double g2 = 2 * large * large - small * small;
+    double noise = (small * small - large * large) / (1 / b - 1 / (2 * b));
+    assert_true(g2 > 0 && noise > 0);
+    assert_true(fabs(got / (noise / g2) - 1) < 1e-2);
+    str_free(&text);
+}
+
+/* ---- options that scale, end and refuse ---------------------------------------------------- */
+static void the_learning_rate_scales_with_the_whole_batch(void **state) {
+    train_small(*state, "run",
+                (settings){ "optimizer.lr_scaling", "linear", "optimizer.lr_scaling_base_batch",
+                            "8", "training.global_batch_size", "16", "lr_scheduler", "constant",
+                            "lr_scheduler.warmup", "0", "training.steps", "2" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_true(fabs(logged_number(steps, 1, "lr") / 0.02 - 1) < 1e-6);
+    json_decref(steps);
+}
+
+/* Less than a sequence, which tokens can express, is one microbatch, and not a ramp that is off. */
+static void a_ramp_may_start_below_one_sequence(void **state) {
+    train_small(*state, "run",
+                (settings){ "training.global_batch_size", "16", "training.batch_ramp_start",
+                            "32 tokens", "training.batch_ramp", "6" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_true(logged_number(steps, 0, "batch") == 4);
+    assert_true(logged_number(steps, 7, "batch") == 16);
+    json_decref(steps);
+}
+
+static void the_last_step_is_validated_when_none_is_due(void **state) {
+    train_small(
+        *state, "run",
+        (settings){ "validation.every", "100", "validation.batches", "1", "training.steps", "3" });
+    json_t *steps = logged_steps(*state, "run");
+    for (size_t i = 0; i < 3; i++) {
+        bool validated = json_object_get(json_array_get(steps, i), "val_loss") != NULL;
+        assert_int_equal(validated, i == 2);
+    }
+    json_decref(steps);
+}
+
+/* Data that the guard rejects all of: the run ends after one epoch of it, not after several. */
+static void a_run_on_junk_ends_after_one_epoch(void **state) {
+    enum { WINDOWS = 40 };
+    char text[64 * WINDOWS + 2];
+    memset(text, 'a', sizeof text);
+    text[sizeof text - 1] = 0;
+    settings own = { "data.train", folder_write(*state, "junk.txt", text),
+                     "data.validation_fraction", "0" };
+    err e = try_train(*state, "run", own);
+    assert_non_null(e);
+    const char *at = strstr(err_message(e), "none of the last ");
+    assert_non_null(at);
+    int64_t passed = strtoll(at + strlen("none of the last "), NULL, 10);
+    assert_true(passed > WINDOWS && passed <= WINDOWS + 4);
+    err_free(e);
+}
+
 /* ---- dropout ------------------------------------------------------------------------------- */
 /* A run that learns nothing on the same sequences in every step; its loss varies by dropout alone. */
 static json_t *steps_that_learn_nothing(test_folder *f, const char *name, const char *option) {
@@ -215,6 +307,12 @@ int main(void) {
         T(a_run_in_tokens_resumes_and_grows),
         T(batch_sizes_may_be_tokens),
         T(microbatches_count_by_their_targets),
+        T(the_logged_loss_is_a_mean_over_targets),
+        T(the_noise_scale_compares_means_over_targets),
+        T(the_learning_rate_scales_with_the_whole_batch),
+        T(a_ramp_may_start_below_one_sequence),
+        T(the_last_step_is_validated_when_none_is_due),
+        T(a_run_on_junk_ends_after_one_epoch),
         T(dropout_draws_another_mask_every_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
