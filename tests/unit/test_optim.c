@@ -206,6 +206,63 @@ static void mup_scales_the_rates(void **state) {
     comm_free(end);
 }
 
+/* Adam has decay in its gradient, and so in its normalized step; AdamW (only_matrices_decay) beside it. */
+static void check_l2_step(void *ctx, const element *e) {
+    double want = e->q->ndim == 2 ? 3 - 0.01 : 3;
+    if (fabs(*e->p - want) > 1e-5) fail_msg("%s is %.8g, expected %.8g", e->q->name, *e->p, want);
+}
+static void adam_decays_through_the_gradient(void **state) {
+    model_config c = small_llama();
+    optim_settings s = settings_of(OPTIM_ADAM);
+    comm *end = comm_self();
+    optim_fixture r;
+    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    each_element(&r, set_zero, NULL);
+    each_element(&r, set_three, NULL);
+    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
+    each_element(&r, check_l2_step, NULL);
+    fixture_free(&r);
+    comm_free(end);
+}
+
+/* Muon's steps have the size of the matrix already: µP changes none of the matrices in blocks. */
+typedef struct hidden_weights {
+    float *at; /* NULL: only counted */
+    int64_t n;
+} hidden_weights;
+static void gather_hidden(void *ctx, const element *e) {
+    hidden_weights *h = ctx;
+    if (e->q->role != ROLE_HIDDEN) return;
+    if (h->at) h->at[h->n] = *e->p;
+    h->n++;
+}
+static hidden_weights after_muon_step(bool mup) {
+    model_config c = small_llama();
+    c.mup = mup;
+    c.mup_base = 8;
+    optim_settings s = settings_of(OPTIM_MUON);
+    comm *end = comm_self();
+    optim_fixture r;
+    hidden_weights h = { 0 };
+    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+    each_element(&r, set_three, NULL);
+    fill_gradients(&r, 0);
+    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
+    each_element(&r, gather_hidden, &h);
+    h = (hidden_weights){ mem_alloc((size_t)h.n * sizeof *h.at), 0 };
+    each_element(&r, gather_hidden, &h);
+    fixture_free(&r);
+    comm_free(end);
+    return h;
+}
+static void mup_leaves_the_steps_of_muon(void **state) {
+    hidden_weights plain = after_muon_step(false), mup = after_muon_step(true);
+    assert_true(plain.n == mup.n && plain.n > 0);
+    assert_memory_equal(plain.at, mup.at, (size_t)plain.n * sizeof *plain.at);
+    free(plain.at);
+    free(mup.at);
+}
+
 /* Rows of weights are 3 sqrt(C) long and rows of gradients 10 sqrt(C): with a factor of 0.1 only
  * 0.3 of each element is left, but not of vectors and not of the head, tied or not. */
 static void set_ten(void *ctx, const element *e) { *e->g = 10; }
@@ -389,6 +446,8 @@ int main(void) {
         cmocka_unit_test(layouts_take_the_same_steps),
         cmocka_unit_test(only_matrices_decay),
         cmocka_unit_test(mup_scales_the_rates),
+        cmocka_unit_test(adam_decays_through_the_gradient),
+        cmocka_unit_test(mup_leaves_the_steps_of_muon),
         cmocka_unit_test(agc_spares_vectors_and_the_head),
         cmocka_unit_test(muon_orthogonalizes_each_part),
         cmocka_unit_test(copies_are_refreshed),

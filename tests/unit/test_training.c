@@ -212,6 +212,14 @@ static void the_learning_rate_scales_with_the_whole_batch(void **state) {
     json_decref(steps);
 }
 
+/* A run ends with its steps, whatever training.stop says beyond them. */
+static void a_stop_beyond_the_steps_is_their_end(void **state) {
+    train_small(*state, "run", (settings){ "training.steps", "3", "training.stop", "5" });
+    json_t *steps = logged_steps(*state, "run");
+    assert_int_equal(json_array_size(steps), 3);
+    json_decref(steps);
+}
+
 /* Less than a sequence, which tokens can express, is one microbatch, and not a ramp that is off. */
 static void a_ramp_may_start_below_one_sequence(void **state) {
     train_small(*state, "run",
@@ -310,6 +318,7 @@ int main(void) {
         T(the_logged_loss_is_a_mean_over_targets),
         T(the_noise_scale_compares_means_over_targets),
         T(the_learning_rate_scales_with_the_whole_batch),
+        T(a_stop_beyond_the_steps_is_their_end),
         T(a_ramp_may_start_below_one_sequence),
         T(the_last_step_is_validated_when_none_is_due),
         T(a_run_on_junk_ends_after_one_epoch),

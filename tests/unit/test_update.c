@@ -578,6 +578,24 @@ static void stochastic_rounding_depends_on_the_element_alone(void **state) {
     free(g);
 }
 
+/* As documented, so that a run continues with the same bits in a later version: element i is rounded up
+ * where the upper half of word i % 4 of philox(key, { all ones, update, bucket, i / 4 }) carries. */
+static void stochastic_rounding_draws_the_documented_words(void **state) {
+    enum { FIRST = 1002, SITE = 7, COUNT = 3, N = 1000 };
+    uint16_t p[N];
+    float g[N];
+    for (int i = 0; i < N; i++) {
+        p[i] = ONE;
+        g[i] = -0.5f * 0x1p-7f;
+    }
+    narrow_step(ops_cpu(OPS_ISA_BEST), p, g, N, FIRST, SITE, COUNT, NULL);
+    for (uint32_t i = 0; i < N; i++) {
+        uint32_t at = FIRST + i, word[4];
+        philox4x32(rng_key_of(4, 4), (uint32_t[]){ ~0u, COUNT, SITE, at / 4 }, word);
+        assert_int_equal(p[i], ONE + ((word[at % 4] >> 16) + 0x8000u > 0xffff));
+    }
+}
+
 /* A value that bf16 represents exactly is not rounded; NaN and infinity stay what they are. */
 static void exact_values_and_nan_are_not_rounded(void **state) {
     uint16_t p[] = { 0, 0x8000, ONE, 0xc049, 0x7f7f, 0x0080, 0x0001 };
@@ -648,6 +666,7 @@ int main(void) {
         cmocka_unit_test(a_skipped_step_changes_nothing),
         cmocka_unit_test(stochastic_rounding_is_unbiased),
         cmocka_unit_test(stochastic_rounding_depends_on_the_element_alone),
+        cmocka_unit_test(stochastic_rounding_draws_the_documented_words),
         cmocka_unit_test(exact_values_and_nan_are_not_rounded),
         cmocka_unit_test(bf16_adam_follows_fp32_adam),
     };
