@@ -165,6 +165,9 @@ static void an_older_checkpoint_loads(void **state) {
     assert_int_equal(st.step, 12);
     assert_true(isnan(st.loss) && st.tokenizer == 0 && !st.epoch_offset);
     assert_ok(ckpt_load(folder, s.m, &s.x, s.o));
+    json_object_set_new(json_object_get(doc, "state"), "skipped", json_pack("[[i, i]]", 5, 3));
+    assert_ok(io_json_write(path, doc));
+    assert_error(ckpt_read_manifest(folder, &c, &st, NULL), "skipped"); /* ends before it begins */
     json_decref(doc);
     free(folder);
     free(path);

@@ -70,6 +70,16 @@ static void epochs_and_seeds_have_orders_of_their_own(void **state) {
     assert_true(same_epoch < 10 && same_seed < 10 && in_place < 10 && close_by < 150);
 }
 
+/* Known values: another order would be other training data for a run that continues in a later version. */
+static void the_order_stays_what_it_was(void **state) {
+    static const int64_t small[] = { 753, 435, 783, 721, 633, 266, 945, 524 };
+    static const int64_t large[] = { 223857263163, 334944646583, 12161785581, 739355442991 };
+    for (size_t i = 0; i < COUNT_OF(small); i++)
+        assert_int_equal(data_permute(42, 1, 1000, (int64_t)i), small[i]);
+    for (size_t i = 0; i < COUNT_OF(large); i++)
+        assert_int_equal(data_permute(42, 0, (int64_t)1 << 40, (int64_t)i), large[i]);
+}
+
 static void an_epoch_visits_every_window_once(void **state) {
     data_source *s = counting_source(321); /* 10 windows of 32 and a last target */
     loader *l = loader_of(s, (loader_options){ .seq_len = 32, .rows = 2, .seed = 5 });
@@ -523,6 +533,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_order_is_a_bijection),
         cmocka_unit_test(epochs_and_seeds_have_orders_of_their_own),
+        cmocka_unit_test(the_order_stays_what_it_was),
         cmocka_unit_test(an_epoch_visits_every_window_once),
         cmocka_unit_test(epochs_split_the_data_at_offsets_of_their_own),
         cmocka_unit_test(offsets_can_be_set_before_a_seek),

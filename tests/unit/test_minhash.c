@@ -421,8 +421,16 @@ static void licenses_are_found_as_the_curve_says(void **state) {
     free(table);
 }
 
+/* h(x) = a x + b permutes 2^32 values only where a is odd. */
+static void every_hash_is_a_permutation(void **state) {
+    minhash *m = minhash_new(5, 14, 8, zero_digits);
+    for (int i = 0; i < m->n; i++) assert_int_equal(m->a[i] % 2, 1);
+    minhash_free(m);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_hash_is_a_permutation),
         cmocka_unit_test(words_are_normalized),
         cmocka_unit_test(each_normalization_has_a_switch),
         cmocka_unit_test(words_that_differ),

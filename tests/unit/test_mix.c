@@ -49,6 +49,14 @@ static void proportions_are_exact_in_every_round(void **state) {
     mix_free(m);
 }
 
+/* 0.29 * 100 is a little less than 29 in binary. */
+static void weights_with_decimals_are_exact_too(void **state) {
+    mix *m = mix_of(2, (const double[]){ 0.29, 0.71 }, NULL, (const int64_t[]){ 500, 500 });
+    assert_int_equal(mix_count(m, 0, 100), 29);
+    assert_int_equal(mix_count(m, 1, 100), 71);
+    mix_free(m);
+}
+
 static void without_weights_an_epoch_has_every_window_once(void **state) {
     const int64_t windows[] = { 1000, 7, 50, 1, 342 };
     mix *m = mix_of(5, NULL, NULL, windows);
@@ -225,6 +233,25 @@ static void any_number_of_ranks_sees_the_same_tokens(void **state) {
             loader_free(one);
         }
     }
+}
+
+/* Ids decide what dropout drops: no token of one source has that of another. */
+static void sources_have_ids_of_their_own(void **state) {
+    enum { ALL = 1601 + 481 + 321 };
+    int owner[ALL] = { 0 };
+    loader_options o = USUAL;
+    o.guard.on = false;
+    loader *l = mixed_loader(*state, o);
+    for (int step = 0; step < 12; step++) {
+        data_batch b = next(l);
+        for (int64_t i = 0; i < 24 * T; i++) {
+            int part = 1 + b.part[i / T];
+            assert_in_range(b.id[i], 0, ALL - 1);
+            assert_true(owner[b.id[i]] == 0 || owner[b.id[i]] == part);
+            owner[b.id[i]] = part;
+        }
+    }
+    loader_free(l);
 }
 
 static void any_step_is_reached_directly(void **state) {
@@ -415,12 +442,14 @@ static void published_mixes_add_up(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(proportions_are_exact_in_every_round),
+        cmocka_unit_test(weights_with_decimals_are_exact_too),
         cmocka_unit_test(without_weights_an_epoch_has_every_window_once),
         cmocka_unit_test(parts_leave_after_their_epochs),
         cmocka_unit_test(a_mix_with_limits_everywhere_ends),
         cmocka_unit_test(odd_weights_are_refused_or_rounded),
         cmocka_unit_test(skips_join_and_shift),
         WITH_CORPUS(any_number_of_ranks_sees_the_same_tokens),
+        WITH_CORPUS(sources_have_ids_of_their_own),
         WITH_CORPUS(any_step_is_reached_directly),
         WITH_CORPUS(each_epoch_of_a_source_has_every_window_once),
         WITH_CORPUS(the_end_of_all_sources_is_an_error),

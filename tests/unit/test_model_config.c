@@ -38,6 +38,20 @@ static void check_refused(settings own, const char *with) {
     err_free(e);
 }
 
+/* ---- sizes ---------------------------------------------------------------------------------- */
+/* What follows the width: the inner width in the preset's proportion, a multiple of 16, and the head size. */
+static void sizes_follow_the_width(void **state) {
+    model_config preset, c;
+    assert_ok(read_model((settings){ "model.preset", "tiny" }, &preset));
+    assert_ok(read_model(
+        (settings){ "model.preset", "tiny", "model.dim", "100", "model.heads", "5" }, &c));
+    assert_int_equal(c.ffn, (preset.ffn * 100 / preset.dim + 15) / 16 * 16);
+    assert_int_equal(c.ffn % 16, 0);
+    assert_true(preset.ffn * 100 / preset.dim % 16 != 0); /* so that rounding shows */
+    assert_int_equal(c.head_dim, 20);
+    assert_int_equal(c.kv_heads, 5);
+}
+
 /* ---- biases -------------------------------------------------------------------------------- */
 static void bias_false_leaves_no_bias_in_the_model(void **state) {
     model_config c;
@@ -99,6 +113,7 @@ static void an_odd_head_does_not_rotate_whole(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(sizes_follow_the_width),
         cmocka_unit_test(bias_false_leaves_no_bias_in_the_model),
         cmocka_unit_test(older_checkpoints_keep_the_biases_of_their_norms),
         cmocka_unit_test(each_option_of_rope_scaling_counts_alone),

@@ -85,6 +85,45 @@ static void settings_beside_the_weights_are_compared(void **state) {
     assert_error(train_from(f, "no", (settings){ FROM(f->path) }), "holds no run", f->path);
 }
 
+/* ---- what a continued run may change -------------------------------------------------------- */
+/* Another optimizer begins with states of its own: those of the one before are neither needed nor read. */
+static void another_optimizer_begins_anew(void **state) {
+    test_folder *f = *state;
+    model_config c;
+    ckpt_state at;
+    char *checkpoint;
+    train_small(f, "run", (settings){ "optimizer.name", "sgd", "training.steps", "3" });
+    train_small(f, "run",
+                (settings){ "optimizer.name", "adamw", "training.steps", "5",
+                            "checkpoint.allow_changes", "optimizer.name" });
+    assert_ok(ckpt_find(in_folder(f, "run"), &checkpoint));
+    assert_ok(ckpt_read_manifest(checkpoint, &c, &at, NULL));
+    assert_int_equal(at.step, 5);
+    assert_int_equal(at.updates, 2);
+    free(checkpoint);
+}
+
+static const char *write_mix(test_folder *f, const char *name, int sources) {
+    str mix = { 0 };
+    str_add(&mix, "sources:\n");
+    for (int i = 0; i < sources; i++)
+        str_add(&mix, "  - { name: part%d, path: %s }\n", i, in_folder(f, "text.txt"));
+    const char *path = folder_write(f, name, mix.text);
+    str_free(&mix);
+    return path;
+}
+
+static void a_source_more_is_noted(void **state) {
+    test_folder *f = *state;
+    write_text_file(f);
+    const char *one = write_mix(f, "one.yaml", 1), *two = write_mix(f, "two.yaml", 2);
+    train_small(f, "run", (settings){ "data.train", one, "training.steps", "2" });
+    train_small(f, "run", (settings){ "data.train", two, "training.steps", "4" });
+    char *events = folder_read(f, "run/events.jsonl");
+    assert_non_null(strstr(events, "training data: nothing -> part1"));
+    free(events);
+}
+
 static void a_hugging_face_folder_is_imported_on_the_fly(void **state) {
     test_folder *f = *state;
     const char *theirs_at = FIXTURES "/llama";
@@ -194,6 +233,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         T(a_run_from_weights_is_continued_by_its_command_and_its_config),
         T(settings_beside_the_weights_are_compared),
+        T(another_optimizer_begins_anew),
+        T(a_source_more_is_noted),
         T(a_hugging_face_folder_is_imported_on_the_fly),
         T(text_leaves_its_tokenizer_in_the_run),
         T(text_is_tokenized_as_the_weights_know_it),
