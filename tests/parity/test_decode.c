@@ -97,8 +97,110 @@ static void gpt2_decodes_as_it_trains(void **state) {
     compare("gpt2", c, 2);
 }
 
+/* ---- a full cache --------------------------------------------------------------------------- */
+enum { POSITIONS = 16, SAID = 60 };
+typedef struct spoken {
+    int32_t id[SAID];
+    int n;
+} spoken;
+static bool take_id(void *ctx, int32_t id) {
+    spoken *s = ctx;
+    s->id[s->n++] = id;
+    return true;
+}
+
+/* When the cache is full, generation continues as from a prompt of its later half and the new token. */
+static void a_full_cache_continues_from_its_later_half(void **state) {
+    model_config c = small_llama();
+    model *m;
+    generator g;
+    model_layout l = { .dt = DT_F32 };
+    assert_ok(model_new(&c, &l, &m));
+    exec x = { .comm = comm_self() };
+    x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(m, x.plan, false);
+    assert_ok(generator_plan(m, x.plan, POSITIONS, &g));
+    assert_ok(plan_commit(x.plan));
+    model_init(m, x.plan, 3);
+    stir_vectors(m, &x);
+    spoken all = { 0 }, rest = { 0 };
+    int32_t text[POSITIONS] = { 7 }, prompt[POSITIONS];
+    sample_options o = { .tokens = SAID, .temperature = 0, .stop = -1 };
+    assert_ok(generate(&g, &x, text, 1, &o, take_id, &all));
+    assert_int_equal(all.n, SAID);
+    memcpy(text + 1, all.id, (POSITIONS - 1) * sizeof *text);
+    memcpy(prompt, text + POSITIONS / 2, POSITIONS / 2 * sizeof *prompt);
+    prompt[POSITIONS / 2] = all.id[POSITIONS - 1];
+    assert_true(memcmp(text, prompt, POSITIONS / 2 * sizeof *text) !=
+                0);               /* or it would prove nothing */
+    o.tokens = POSITIONS / 2 - 1; /* until it is full again */
+    assert_ok(generate(&g, &x, prompt, POSITIONS / 2 + 1, &o, take_id, &rest));
+    assert_memory_equal(rest.id, all.id + POSITIONS, (size_t)rest.n * sizeof *rest.id);
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+}
+
+/* ---- the end of a document ------------------------------------------------------------------- */
+static bool count_text(void *ctx, const char *text, size_t n) {
+    *(size_t *)ctx += n;
+    return true;
+}
+
+/* A model that says `letter` or ends, with equal chances: the last norm gives one vector, and the rows of
+ * these two are along it. */
+static void end_or_say(model *m, exec *x, int32_t eos, int32_t letter) {
+    int64_t d = model_conf(m)->dim, v = model_conf(m)->vocab;
+    float *w = mem_alloc((size_t)(v * d) * sizeof *w);
+    for (int i = 0; i < model_params(m); i++) {
+        const char *name = model_param_at(m, i)->name;
+        bool scale = !strcmp(name, "norm.w"), shift = !strcmp(name, "norm.b");
+        bool table = !strcmp(name, "embed.tokens");
+        for (int64_t k = 0; k < v * d; k++)
+            w[k] = shift || (table && (k / d == eos || k / d == letter));
+        if (scale || shift || table) model_weights_set(m, x->plan, i, w);
+    }
+    assert_ok(model_publish(m, x));
+    free(w);
+}
+
+static void generated_text_ends_with_its_document(void **state) {
+    tokenizer *t;
+    assert_ok(tokenizer_open(FIXTURES "/tokenizers/llama3.json", NULL, &t));
+    model_config c = small_gpt2();
+    c.vocab = tokenizer_vocab(t);
+    c.norm_bias = true;
+    assert_true(tokenizer_eos(t) > 0);
+    model *m;
+    generator g;
+    model_layout l = { .dt = DT_F32 };
+    assert_ok(model_new(&c, &l, &m));
+    exec x = { .comm = comm_self() };
+    x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    model_reserve(m, x.plan, false);
+    assert_ok(generator_plan(m, x.plan, POSITIONS, &g));
+    assert_ok(plan_commit(x.plan));
+    model_init(m, x.plan, 3);
+    int32_t letter = tokenizer_find(t, "a", 1);
+    assert_true(letter >= 0);
+    end_or_say(m, &x, tokenizer_eos(t), letter);
+    size_t written = 0;
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        sample_options o = { .tokens = 40, .temperature = 1, .seed = seed };
+        assert_ok(generate_text(&g, &x, t, "The end", &o, count_text, &written));
+    }
+    assert_in_range(written, 1, 8 * 5); /* one letter each is expected; to the end, 20 */
+    comm_free(x.comm);
+    plan_free(x.plan);
+    model_free(m);
+    tokenizer_free(t);
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = { cmocka_unit_test(llama_decodes_as_it_trains),
+    const struct CMUnitTest tests[] = { cmocka_unit_test(generated_text_ends_with_its_document),
+                                        cmocka_unit_test(
+                                            a_full_cache_continues_from_its_later_half),
+                                        cmocka_unit_test(llama_decodes_as_it_trains),
                                         cmocka_unit_test(a_sliding_window_decodes_as_it_trains),
                                         cmocka_unit_test(gpt2_decodes_as_it_trains) };
     return cmocka_run_group_tests(tests, NULL, NULL);

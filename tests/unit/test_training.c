@@ -243,6 +243,50 @@ static void the_last_step_is_validated_when_none_is_due(void **state) {
     json_decref(steps);
 }
 
+/* The held-out loss of a mix is the mean by the weights of its sources. */
+static void held_out_losses_count_by_weight(void **state) {
+    test_folder *f = *state;
+    str a = { 0 }, b = { 0 }, mix = { 0 };
+    for (int i = 0; i < 400; i++) {
+        str_add(&a, "The %d quick foxes jump over lazy dogs %d.\n", i, i * 7);
+        str_add(&b, "%c%c%c%c%c%c%c%c", 33 + i % 91, 33 + i * 7 % 89, 33 + i * 3 % 83, 33 + i % 79,
+                33 + i * 5 % 73, 33 + i * 11 % 71, 33 + i % 67, 33 + i * 13 % 61);
+    }
+    str_add(&mix, "sources:\n  - { name: a, path: %s, weight: 3 }\n",
+            folder_write(f, "a.txt", a.text));
+    str_add(&mix, "  - { name: b, path: %s, weight: 1 }\n", folder_write(f, "b.txt", b.text));
+    train_small(f, "run",
+                (settings){ "data.train", folder_write(f, "mix.yaml", mix.text), "training.steps",
+                            "16", "validation.every", "16", "data.guard", "false",
+                            "data.validation_fraction", "0.3" });
+    json_t *steps = logged_steps(f, "run");
+    const json_t *sets = json_object_get(json_array_get(steps, 15), "validation");
+    double x = json_number_value(json_object_get(sets, "a")),
+           y = json_number_value(json_object_get(sets, "b"));
+    assert_true(fabs(x - y) > 0.1); /* or it would prove nothing */
+    assert_true(fabs(logged_number(steps, 15, "val_loss") - (3 * x + y) / 4) < 1e-5);
+    json_decref(steps);
+    str_free(&a);
+    str_free(&b);
+    str_free(&mix);
+}
+
+/* A model that does not change says something else at every step. */
+static void samples_differ_from_step_to_step(void **state) {
+    train_small(*state, "run",
+                (settings){ "optimizer.lr", "0", "training.steps", "2", "sample.every", "1",
+                            "sample.tokens", "40", "sample.temperature", "1" });
+    char *events = folder_read(*state, "run/events.jsonl"), *next = NULL;
+    const char *text[2] = { NULL };
+    int n = 0;
+    for (char *line = strtok_r(events, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+        if (strstr(line, "\"event\":\"sample\"") && n < 2) text[n++] = strstr(line, "\"text\"");
+    assert_int_equal(n, 2);
+    assert_non_null(text[0]);
+    assert_string_not_equal(text[0], text[1]);
+    free(events);
+}
+
 /* Data that the guard rejects all of: the run ends after one epoch of it, not after several. */
 static void a_run_on_junk_ends_after_one_epoch(void **state) {
     enum { WINDOWS = 40 };
@@ -321,6 +365,8 @@ int main(void) {
         T(a_stop_beyond_the_steps_is_their_end),
         T(a_ramp_may_start_below_one_sequence),
         T(the_last_step_is_validated_when_none_is_due),
+        T(held_out_losses_count_by_weight),
+        T(samples_differ_from_step_to_step),
         T(a_run_on_junk_ends_after_one_epoch),
         T(dropout_draws_another_mask_every_step),
     };
