@@ -46,6 +46,8 @@ static const cli_arg args[] = {
     { "seed", ARG_COUNT, offsetof(plan_args, seed), "N", "seed of the simulation (default 0)" },
     { "check", ARG_FLAG, offsetof(plan_args, check), "",
       "of a config: exit with 1 unless it fits, and show the cheapest change that makes it fit" },
+    { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
+      "of a config: memory, time and cost with each change of recompute, microbatch and optimizer" },
     { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
 };
 const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]", args,
@@ -176,8 +178,9 @@ err cmd_plan(int argc, char **argv) {
     plan_args a = { 0 };
     int own = split_args(argc - 1, argv + 1), of_config = argc - 1 - own;
     TRY(cli_parse(&cmd_plan_spec, own, argv + 1, &a, NULL));
-    if (!of_config && a.check)
-        return err_hint(ERR_USAGE("--check: needs a config"), "ingot plan run.yaml --check");
+    if (!of_config && (a.check || a.what_if))
+        return err_hint(ERR_USAGE("--%s: needs a config", a.check ? "check" : "what-if"),
+                        "ingot plan run.yaml --%s", a.check ? "check" : "what-if");
     if (!of_config) return plan_report_laws(&a);
     TRY(refuse_quantities(&a));
     argv[own] = argv[0]; /* the command's name again, before the rest */

@@ -14,7 +14,7 @@ typedef struct plan_args {
     const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
     const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
     int64_t seed;
-    bool goodput, check, json;
+    bool goodput, check, what_if, json;
 } plan_args;
 
 /* A quantity as an option gives it; NaN where the option is not there. */

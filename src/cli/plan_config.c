@@ -168,6 +168,51 @@ static err report_fit(config_plan *p, json_t *doc, bool *fits) {
     return e;
 }
 
+/* ---- what if? ---------------------------------------------------------------------------------- */
+/* Days and dollars of a variant; empty where nothing is known of the machine or of the length. */
+static void show_variant_cost(const config_plan *p, const capacity_variant *v, char out[64]) {
+    const hardware_price *price = NULL;
+    out[0] = '\0';
+    if (!p->m.gpu || isnan(v->cap.tokens)) return;
+    err e = hardware_find_price(&p->m.catalogue, p->m.gpu, p->m.provider, &price);
+    run_cost c = cost_of_flops(v->cap.tokens * v->cap.flops_full * (1 + v->slower), p->m.gpus,
+                               p->m.peak, p->m.mfu, e ? NAN : price->usd);
+    int n = snprintf(out, 64, "%9.3g days", c.seconds / 86400);
+    if (!e) snprintf(out + n, 64 - (size_t)n, " $%s", show_whole(c.usd));
+    err_free(e);
+}
+
+static void print_variant(const config_plan *p, const capacity_variant *v) {
+    char cost[64];
+    double need = bytes_needed(p, &v->cap);
+    show_variant_cost(p, v, cost);
+    printf("  %-58s %9.2f GB %-4s %+4.0f %% %s\n", v->what.text, need / 1e9,
+           need <= p->limit ? "fits" : "", 100 * v->slower, cost);
+}
+
+static err report_what_if(const config_plan *p, json_t *doc) {
+    capacity_variant *list = NULL;
+    int n = 0;
+    err e = capacity_compare(&p->c, p->ops, p->device, &p->cap, &list, &n);
+    json_t *out = doc ? json_array() : NULL;
+    if (!e && !doc) printf("\nWhat if (memory on %s; time of a step, estimated)\n", p->limit_of);
+    for (int i = 0; i < n && !e; i++) {
+        const capacity_variant *v = &list[i];
+        if (doc)
+            json_array_append_new(out,
+                                  json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text,
+                                            "options", v->settings.text ? v->settings.text : "",
+                                            "bytes", plan_json_number(bytes_needed(p, &v->cap)),
+                                            "fits", bytes_needed(p, &v->cap) <= p->limit, "slower",
+                                            plan_json_number(v->slower)));
+        else
+            print_variant(p, v);
+    }
+    if (doc) json_object_set_new(doc, "what_if", out);
+    capacity_variants_free(list, n);
+    return e;
+}
+
 /* ---- advice ------------------------------------------------------------------------------------ */
 static err report_advice(const config_plan *p, json_t *doc) {
     advice *list = NULL;
@@ -225,6 +270,7 @@ static err report(const plan_args *a, config_plan *p) {
     if (!e) e = report_advice(p, doc);
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
     if (!e) plan_report_failures(&f, &p->m, doc);
+    if (!e && a->what_if) e = report_what_if(p, doc);
     if (!e && a->json)
         plan_print_json(doc);
     else

@@ -146,13 +146,14 @@ static err apply_step(config *c, const fit_step *s) {
 }
 
 /* Whether the step changes anything and the run can take it. */
-static bool step_applies(const fit_step *s, const config *c, bool device) {
+static bool step_applies(const fit_step *s, const config *c, const capacity *now, bool device) {
     bool adam = c->optimizer.name == CFG_OPT_ADAM || c->optimizer.name == CFG_OPT_ADAMW;
     for (int i = 0; i < 2 && s->settings[i][0]; i++) {
         const char *name = s->settings[i][0];
         if (!strcmp(name, "optimizer.name") && !adam) return false;
         if (!strcmp(name, "optimizer.offload") && !device) return false;
-        if (!strcmp(name, "optimizer.master") && c->optimizer.master != CFG_MASTER_FP32)
+        if (!strcmp(name, "optimizer.master") &&
+            (c->optimizer.master != CFG_MASTER_FP32 || now->dt != DT_BF16))
             return false;
         if (!strcmp(name, "activation_checkpoint.mode") &&
             c->activation_checkpoint.mode != CFG_AC_NONE)
@@ -207,8 +208,8 @@ static int list_candidates(const config *c, const capacity *now, bool device, ca
     int n = 0;
     for (size_t r = 0; r < COUNT_OF(recomputes); r++)
         for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
-            if (!step_applies(&recomputes[r], c, device) ||
-                !step_applies(&optimizers[o], c, device))
+            if (!step_applies(&recomputes[r], c, now, device) ||
+                !step_applies(&optimizers[o], c, now, device))
                 continue;
             double halvings = 0;
             for (int64_t rows = now->rows; rows >= 1 && n < MOST_CANDIDATES; rows--) {
@@ -251,4 +252,47 @@ err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, dou
 void fit_change_free(fit_change *f) {
     str_free(&f->what);
     str_free(&f->settings);
+}
+
+/* ---- settings side by side --------------------------------------------------------------------- */
+static err add_variant(const config *cfg, const op_backend *ops, bool device, const candidate *k,
+                       const capacity *now, capacity_variant **list, int *n) {
+    capacity_variant v = { 0 };
+    config changed;
+    err e = make_config(cfg, k, now, &changed);
+    if (!e) e = capacity_of(&changed, ops, device, &v.cap);
+    config_free(&changed);
+    if (e) return e;
+    describe(k, now, &v.what, &v.settings);
+    if (!v.what.len) str_add(&v.what, "as it is");
+    v.slower = recomputes[k->recompute].slower + optimizers[k->optimizer].slower +
+               0.02 * log2((double)now->rows / (double)k->rows);
+    *list = mem_grow(*list, sizeof **list * (size_t)(*n + 1));
+    (*list)[(*n)++] = v;
+    return OK;
+}
+
+err capacity_compare(const config *cfg, const op_backend *ops, bool device, const capacity *now,
+                     capacity_variant **list, int *n) {
+    candidate all[COUNT_OF(recomputes) + COUNT_OF(optimizers) + 1];
+    int count = 0;
+    *list = NULL;
+    *n = 0;
+    for (size_t r = 0; r < COUNT_OF(recomputes); r++)
+        if (step_applies(&recomputes[r], cfg, now, device))
+            all[count++] = (candidate){ .recompute = (int)r, .rows = now->rows };
+    if (now->rows % 2 == 0) all[count++] = (candidate){ .rows = now->rows / 2 };
+    for (size_t o = 1; o < COUNT_OF(optimizers); o++)
+        if (step_applies(&optimizers[o], cfg, now, device))
+            all[count++] = (candidate){ .optimizer = (int)o, .rows = now->rows };
+    for (int i = 0; i < count; i++) TRY(add_variant(cfg, ops, device, &all[i], now, list, n));
+    return OK;
+}
+
+void capacity_variants_free(capacity_variant *list, int n) {
+    for (int i = 0; i < n; i++) {
+        str_free(&list[i].what);
+        str_free(&list[i].settings);
+    }
+    free(list);
 }

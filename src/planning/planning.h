@@ -226,6 +226,17 @@ err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, dou
                       const capacity *now, fit_change *out) MUST_USE;
 void fit_change_free(fit_change *f);
 
+/* The config as it is, and with each of those changes alone. */
+typedef struct capacity_variant {
+    str what, settings; /* in words; as options */
+    double slower;      /* share by which a step gets longer, estimated */
+    capacity cap;
+} capacity_variant;
+/* @param list owned, on an error too: capacity_variants_free. */
+err capacity_compare(const config *cfg, const op_backend *ops, bool device, const capacity *now,
+                     capacity_variant **list, int *n) MUST_USE;
+void capacity_variants_free(capacity_variant *list, int n);
+
 /* ---- recipes and advice ------------------------------------------------------------------------ */
 /* Published trainings as configs (configs/recipes/), compiled in. */
 int recipe_count(void);

@@ -152,12 +152,54 @@ static void proposes_what_fits(void **state) {
     config_free(&c);
 }
 
+/* In fp32 there is no master copy to leave out; a proposal must still be found. */
+static void proposes_in_fp32(void **state) {
+    config c;
+    capacity now;
+    fit_change f;
+    const op_backend *ops = ops_cpu(OPS_ISA_BEST);
+    config_init(&c);
+    assert_ok(config_set(&c, "model.preset", "gpt-small"));
+    assert_ok(config_set(&c, "precision.dtype", "fp32"));
+    assert_ok(capacity_of(&c, ops, true, &now));
+    assert_ok(capacity_make_fit(&c, ops, true, 0.4 * now.total, &now, &f));
+    assert_true(f.found && f.after.total <= 0.4 * now.total);
+    fit_change_free(&f);
+    assert_ok(capacity_make_fit(&c, ops, true, 1e6, &now, &f)); /* tries all of them */
+    assert_false(f.found);
+    fit_change_free(&f);
+    config_free(&c);
+}
+
+/* Each variant is what its options make of the config. */
+static void compares_variants(void **state) {
+    config c;
+    capacity now;
+    capacity_variant *list = NULL;
+    int n = 0;
+    const op_backend *ops = ops_cpu(OPS_ISA_BEST);
+    config_init(&c);
+    assert_ok(config_set(&c, "model.preset", "gpt-small"));
+    assert_ok(config_set(&c, "precision.dtype", "bf16"));
+    assert_ok(capacity_of(&c, ops, true, &now));
+    assert_ok(capacity_compare(&c, ops, true, &now, &list, &n));
+    assert_true(n > 8 && list[0].cap.total == now.total && !list[0].settings.len);
+    for (int i = 1; i < n; i++) {
+        assert_true(list[i].cap.total < now.total && list[i].slower >= 0 && list[i].settings.len);
+        for (int k = 0; k < i; k++) assert_string_not_equal(list[i].what.text, list[k].what.text);
+    }
+    capacity_variants_free(list, n);
+    config_free(&c);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(plans_beyond_the_machine),
         cmocka_unit_test(proposes_what_fits),
+        cmocka_unit_test(proposes_in_fp32),
+        cmocka_unit_test(compares_variants),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
