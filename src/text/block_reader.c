@@ -86,7 +86,8 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
         return err_hint(ERR("%s: a Parquet file cannot be read from a pipe", name),
                         "save it to a file, and pass that");
     TRY(refuse_binary(name, r->carry.text, got));
-    if (!r->format) r->format = format_of_content(r->carry.text, got);
+    r->format = r->format ? format_refine(r->format, r->carry.text, got)
+                          : format_of_content(r->carry.text, got);
     return OK;
 }
 
@@ -94,6 +95,7 @@ void block_reader_close(block_reader *r) {
     if (r->format && r->format->reader) r->format->reader->close(r);
     byte_reader_close(r->from);
     str_free(&r->carry);
+    str_free(&r->head);
     *r = (block_reader){ 0 };
 }
 
@@ -202,6 +204,15 @@ static int64_t bytes_lost(const block_reader *r) {
     return MAX(r->file_bytes - byte_reader_consumed(r->from), (int64_t)0);
 }
 
+/* Remembers the header, which is in the first block. */
+static void take_head(block_reader *r, raw_block *b, size_t end) {
+    if (b->offset == 0 && end > 0) {
+        size_t n = r->format->head_length(b->bytes.text, end);
+        str_add_bytes(&r->head, b->bytes.text, n ? n : end);
+    }
+    b->head = (text_span){ r->head.text, r->head.len };
+}
+
 err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     *more = !r->done;
     if (r->done) return OK;
@@ -218,6 +229,7 @@ err block_reader_next(block_reader *r, raw_block *b, bool *more) {
     const char *damage = byte_reader_damage(r->from);
     if (damage) b->damage = strdup(damage);
     if (r->at_end && (!damage || r->format->keeps_tail)) end = b->bytes.len;
+    if (r->format->head_length) take_head(r, b, end);
     if (damage) b->lost_bytes = bytes_lost(r) + (int64_t)(b->bytes.len - end);
     if (!r->at_end) str_add_bytes(&r->carry, b->bytes.text + end, b->bytes.len - end);
     b->bytes.len = end;

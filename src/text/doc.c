@@ -30,6 +30,13 @@ void text_json_string(const char *text, size_t n, str *out) {
     str_add_bytes(out, "\"", 1);
 }
 
+bool doc_has_member(text_span name) {
+    static const char *const names[] = { "text", "id", "url", "source", "license" };
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (span_is(name, names[i])) return true;
+    return false;
+}
+
 /* Appends `"name": value` to an object that is being written. */
 static void add_member(const char *name, text_span value, str *out) {
     str_add(out, "%s\"%s\": ", out->text[out->len - 1] == '{' ? "" : ", ", name);

@@ -35,7 +35,7 @@ static bool replace_odd_escapes(parser *p, text_span *line) {
     return true;
 }
 
-static void parse_line(parser *p, text_span line, int64_t offset, bool valid) {
+void json_parse_object(parser *p, text_span line, int64_t offset, bool valid) {
     json_member m[FIELDS] = { 0 };
     bool repaired = false, odd = false;
     if (!valid && !parser_check_utf8(p, &line, &repaired)) return;
@@ -72,7 +72,8 @@ static void parse_jsonl_block(parser *p, const raw_block *b) {
         if (!used) used = n - at;
         text_span line = span_trim((text_span){ from + at, used });
         int64_t offset = b->offset + (int64_t)at;
-        if (line.len && parser_check_length(p, used, offset)) parse_line(p, line, offset, valid);
+        if (line.len && parser_check_length(p, used, offset))
+            json_parse_object(p, line, offset, valid);
         at += used;
     }
 }

@@ -137,14 +137,6 @@ static text_span member_name(arena *memory, const char *name) {
     return made;
 }
 
-/* Whether a document's JSON has a member of this name from elsewhere. */
-static bool is_reserved(const char *name) {
-    static const char *const names[] = { "text", "id", "url", "source", "license" };
-    for (size_t i = 0; i < COUNT_OF(names); i++)
-        if (strcmp(names[i], name) == 0) return true;
-    return false;
-}
-
 static void choose_side_columns(const text_inputs *in, parquet_input *p) {
     p->side = arena_alloc(p->memory, (size_t)parquet_columns(p->file) * sizeof *p->side);
     for (int i = 0; i < parquet_columns(p->file); i++) {
@@ -152,7 +144,8 @@ static void choose_side_columns(const text_inputs *in, parquet_input *p) {
         int field = field_of(in, c->name);
         bool valid = is_clean_utf8(c->name, strlen(c->name));
         if (i == p->text || c->repeated || c->kind == PARQUET_OTHER) continue;
-        if (field == FIELDS && (!in->all_members || !valid || is_reserved(c->name))) continue;
+        if (field == FIELDS && (!in->all_members || !valid || doc_has_member(span_of(c->name))))
+            continue;
         if (field == FIELDS && c->kind == PARQUET_BYTES) continue;
         p->side[p->n_side++] = (side_column){ i, field, member_name(p->memory, c->name) };
     }

@@ -10,7 +10,6 @@
 
 enum {
     LONGEST_HEAD = 64 << 10,
-    LONGEST_PAGE = 8 << 20, /* the parsed tree takes up to forty times as much */
     MARK_BYTES = 5,
 };
 static const char MARK[] = "\nWARC/";
@@ -106,8 +105,8 @@ static void add_body(parser *p, text_span head, const http_body *b, int64_t offs
         if (span_is_nocase(b->type, "text/plain")) add_document(p, head, b->bytes);
         return;
     }
-    if (b->bytes.len > LONGEST_PAGE) {
-        bad_records_add(&p->bad, offset, "a page longer than %d bytes", LONGEST_PAGE);
+    if (b->bytes.len > HTML_LONGEST_PAGE) {
+        bad_records_add(&p->bad, offset, "a page longer than %d bytes", HTML_LONGEST_PAGE);
         return;
     }
     str text = { 0 };

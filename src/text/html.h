@@ -11,6 +11,8 @@
 
 #include "util/util.h"
 
+enum { HTML_LONGEST_PAGE = 8 << 20 }; /* the parsed tree takes up to forty times as much */
+
 /* Appends the main text of a page as valid UTF-8, one block per line, without menus, footers and
  * scripts. @param charset from the HTTP header; NULL: the one the page declares, or UTF-8. */
 err html_text(const char *page, size_t n, const char *charset, str *out) MUST_USE;

@@ -72,7 +72,8 @@ static err detect_format(const text_inputs *in, input_file *f) {
     if (f->format == &format_parquet)
         return err_hint(ERR("%s is not a Parquet file: it does not begin with PAR1", f->path),
                         "check the file, or give it the extension of its format");
-    if (!f->format) f->format = format_of_content(head.bytes, head.n);
+    f->format = f->format ? format_refine(f->format, head.bytes, head.n)
+                          : format_of_content(head.bytes, head.n);
     return OK;
 }
 
@@ -192,8 +193,8 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
-        "known extensions are .parquet, and .txt, .md, .jsonl, .json, .warc and .wet, plus .gz or "
-        ".zst");
+        "known extensions are .parquet, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .warc and "
+        ".wet, plus .gz or .zst");
 }
 
 /* ---- what the user named --------------------------------------------------------------------- */

@@ -124,6 +124,8 @@ static const struct {
     { "text", &format_text },   { "txt", &format_text },   { "md", &format_text },
     { "jsonl", &format_jsonl }, { "json", &format_jsonl }, { "ndjson", &format_jsonl },
     { "warc", &format_warc },   { "wet", &format_warc },   { "parquet", &format_parquet },
+    { "csv", &format_csv },     { "tsv", &format_tsv },    { "html", &format_html },
+    { "htm", &format_html },
 };
 
 const text_format *format_by_name(const char *name) {
@@ -160,5 +162,17 @@ const text_format *format_of_content(const char *head, size_t n) {
     text_span text = span_trim((text_span){ head, n });
     if (n >= 4 && memcmp(head, "PAR1", 4) == 0) return &format_parquet;
     if (text.len >= 5 && memcmp(text.at, "WARC/", 5) == 0) return &format_warc;
-    return text.len && text.at[0] == '{' ? &format_jsonl : &format_text;
+    if (text.len >= 5 && span_is_nocase((text_span){ text.at, 5 }, "<html")) return &format_html;
+    if (text.len >= 14 && span_is_nocase((text_span){ text.at, 14 }, "<!doctype html"))
+        return &format_html;
+    if (text.len && text.at[0] == '{') return &format_jsonl;
+    bool array = text.len && text.at[0] == '[';
+    text_span first = array ? span_trim((text_span){ text.at + 1, text.len - 1 }) : text;
+    return array && first.len && first.at[0] == '{' ? &format_json_array : &format_text;
+}
+
+const text_format *format_refine(const text_format *f, const char *head, size_t n) {
+    if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
+    text_span text = span_trim((text_span){ head, n });
+    return f == &format_jsonl && text.len && text.at[0] == '[' ? &format_json_array : f;
 }

@@ -1,4 +1,4 @@
-/* text: documents in and out. Reads text, JSON lines, WARC, WET and Parquet files, compressed or not, as
+/* text: documents in and out. Reads text, JSON, CSV, HTML, WARC, WET and Parquet files, compressed or not, as
  * documents of valid UTF-8; runs work over them on all cores with a result that does not depend on
  * the number of threads; writes what is kept. Depends on util, io, parquet, zlib, zstd and libxml2.
  *
@@ -72,7 +72,7 @@ typedef struct text_input_options {
     size_t page_bytes; /* the largest page of a Parquet file accepted, decompressed; 0: 1 GiB */
 } text_input_options;
 /* For messages and help. */
-#define TEXT_FORMATS "text, jsonl, warc, wet or parquet"
+#define TEXT_FORMATS "text, jsonl, json, csv, tsv, html, warc, wet or parquet"
 /* @return whether it is one of them. */
 bool text_format_exists(const char *name);
 

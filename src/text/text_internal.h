@@ -82,6 +82,7 @@ typedef struct row_block row_block;
 typedef struct raw_block {
     str bytes;          /* whole records */
     row_block *rows;    /* owned: of a Parquet file, instead of bytes; NULL: none */
+    text_span head;     /* borrowed: the file's header, in formats that have one */
     int64_t offset;     /* of the first byte, in the decompressed bytes of the file */
     int64_t raw_bytes;  /* of the file consumed for it */
     bad_records bad;    /* records skipped because they are too long */
@@ -143,6 +144,8 @@ struct text_format {
     size_t (*first_record_end)(const char *p, size_t n, bool line_start);
     /* @return bytes of the record at p as its header states; 0, or NULL as function: unknown. */
     uint64_t (*length)(const char *p, size_t n);
+    /* @return bytes of the header at the beginning of a file; 0: it does not end. NULL: there is none. */
+    size_t (*head_length)(const char *p, size_t n);
     void (*parse)(parser *p, const raw_block *b);
     /* @return where to split a record whose first n bytes are already too long; NULL: such a
      * record is skipped. */
@@ -152,7 +155,12 @@ struct text_format {
     size_t look_back;
     bool keeps_tail; /* a record truncated by damage is still a document */
 };
-extern const text_format format_text, format_jsonl, format_warc, format_parquet;
+extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
+    format_html, format_warc, format_parquet;
+/* Adds the document of one JSON object without line breaks. @param valid its bytes are known to be UTF-8. */
+void json_parse_object(parser *p, text_span line, int64_t offset, bool valid);
+/* @return whether every document has a member of this name, from a field: "text", "id"... */
+bool doc_has_member(text_span name);
 /* @return the longest record accepted, its end included. */
 size_t format_longest_record(const text_format *f, const text_inputs *in);
 /* Looks up a format by its --format name. @return NULL if there is none. */
@@ -162,6 +170,8 @@ const text_format *format_by_name(const char *name);
 const text_format *format_of_path(const char *path, text_compression *compression);
 /* Detects the format from the first bytes. */
 const text_format *format_of_content(const char *head, size_t n);
+/* @return the format of content that was said to be of format `f`: JSON may be an array. */
+const text_format *format_refine(const text_format *f, const char *head, size_t n);
 
 /* Finds the document separator: a whole line, with its end. *begin is the end of the text before
  * it. @return bytes up to the end of that line; 0 if there is none. */
@@ -260,6 +270,7 @@ struct block_reader {
     const text_format *format;
     byte_reader *from;
     int64_t offset; /* of the next byte to be read */
+    str head;       /* the file's header, in formats that have one */
     str carry;      /* bytes read that belong to the next block */
     bool at_end, done;
     int64_t file_bytes; /* 0 for a pipe */
