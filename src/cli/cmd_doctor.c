@@ -9,12 +9,15 @@
 #include "ops/ops.h"
 
 typedef struct doctor_args {
-    bool json;
+    bool calibrate, json;
 } doctor_args;
 static const cli_arg args[] = {
+    { "calibrate", ARG_FLAG, offsetof(doctor_args, calibrate), "",
+      "print what was measured as a catalogue for `ingot plan --catalogue`" },
     { "json", ARG_FLAG, offsetof(doctor_args, json), "", "print JSON" },
 };
-const cli_spec cmd_doctor_spec = { "doctor", "[--json]", args, (int)COUNT_OF(args), 0 };
+const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate]", args, (int)COUNT_OF(args),
+                                   0 };
 
 /* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
 enum { COPY_BYTES = 256 << 20, ROUNDS = 8 };
@@ -202,13 +205,75 @@ static err print_json(const cpu_findings *f, int gpus, err why) {
     return e;
 }
 
+/* ---- as a catalogue ------------------------------------------------------------------------------ */
+typedef struct measured {
+    const char *name, *title;
+    double memory, copy, host; /* bytes; bytes per second */
+    struct {
+        const char *type;
+        double flops;
+    } peak[5];
+} measured;
+
+/* Bandwidths that a single machine cannot measure are the catalogue's usual ones. */
+static void print_entry(const measured *m) {
+    const char *separator = "";
+    printf(
+        "  - name: %s\n    title: \"%s\"\n    chip: \"%s\"\n    source: measured by ingot doctor\n",
+        m->name, m->title, m->title);
+    printf("    memory: %.3f\n    memory_bandwidth: %.1f\n    host: %.1f\n", m->memory / 1e9,
+           m->copy / 1e9, m->host / 1e9);
+    printf(
+        "    link: %.1f # assumed, as network and disk\n    network: 25\n    disk: 5\n    per_node: 1\n"
+        "    tflops: {",
+        m->host / 1e9);
+    for (size_t i = 0; i < COUNT_OF(m->peak); i++) {
+        if (!m->peak[i].type || !(m->peak[i].flops > 0)) continue;
+        printf("%s%s: %.4g", separator, m->peak[i].type, m->peak[i].flops / 1e12);
+        separator = ", ";
+    }
+    printf("}\n");
+}
+
+static err print_catalogue(const cpu_findings *f, int gpus) {
+    printf(
+        "# This machine, as measured. ingot plan --catalogue THIS_FILE --gpu %s ...\naccelerators:\n",
+        gpus ? "this-gpu" : "this-cpu");
+    print_entry(&(measured){ "this-cpu",
+                             *f->name ? f->name : "CPU",
+                             f->memory,
+                             f->copy,
+                             f->copy,
+                             { { "fp32", f->fp32 }, { "bf16", f->bf16 } } });
+    if (!gpus) return OK;
+    ops_gpu_info g;
+    ops_gpu_speed s;
+    TRY(examine_gpu(0, &g, &s));
+    print_entry(&(measured){ "this-gpu",
+                             g.name,
+                             g.memory,
+                             s.copy,
+                             s.to_device,
+                             { { "fp32", s.fp32 },
+                               { "tf32", s.tf32 },
+                               { "fp16", s.fp16 },
+                               { "bf16", s.bf16 },
+                               { "fp8", s.fp8 } } });
+    return OK;
+}
+
 err cmd_doctor(int argc, char **argv) {
     doctor_args a = { 0 };
     TRY(cli_parse(&cmd_doctor_spec, argc - 1, argv + 1, &a, NULL));
+    if (a.json && a.calibrate)
+        return err_hint(ERR_USAGE("--calibrate: prints YAML, not JSON"),
+                        "leave one of the two out");
     cpu_findings f = examine_cpu();
     int gpus = ops_cuda_count();
     err why = gpus ? OK : ops_cuda_check(0), e = OK;
-    if (a.json) {
+    if (a.calibrate) {
+        e = print_catalogue(&f, gpus);
+    } else if (a.json) {
         e = print_json(&f, gpus, why);
     } else {
         print_cpu(&f);

@@ -113,13 +113,15 @@ static const cli_command commands[] = {
           "  ingot export runs/tiny tiny-hf --dtype bf16\n"
           "\n" },
     { .name = "doctor",
-      .usage = "[--json]",
+      .usage = "[--json | --calibrate]",
       .summary = "report what this build and this machine support, and how fast they are",
       .run = cmd_doctor,
       .spec = &cmd_doctor_spec,
       .help =
           "Measures copy bandwidth and GEMM speed for a few seconds; writes no files. If no GPU can\n"
-          "be used, the reason and a remedy are printed.\n"
+          "be used, the reason and a remedy are printed. --calibrate prints what was measured as a\n"
+          "catalogue: `ingot doctor --calibrate > here.yaml`, then `ingot plan run.yaml --catalogue\n"
+          "here.yaml --gpu this-cpu`.\n"
           "\n" },
     { .name = "config",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]\n"

@@ -51,8 +51,10 @@ static bool rents(const plan_machine *m, const hardware_price *p) {
 static void print_cost(const plan_machine *m, double flops) {
     run_cost c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, 0);
     double days = c.seconds / 86400;
-    printf("\n%s x %s at %.0f %% of %.0f %s TFLOP/s: %s hours (%.*f days), %s GPU-hours\n",
-           show_whole(m->gpus), m->gpu->title, 100 * m->mfu, floor(m->peak / 1e12), m->dtype,
+    printf("\n%s x %s at %.0f %% of %s %s TFLOP/s: %s hours (%.*f days), %s GPU-hours\n",
+           show_whole(m->gpus), m->gpu->title, 100 * m->mfu,
+           m->peak < 1e13 ? show_rounded(m->peak / 1e12) : show_whole(floor(m->peak / 1e12)),
+           m->dtype,
            c.seconds < 360000 ? show_rounded(c.seconds / 3600) : show_whole(c.seconds / 3600),
            days < 10 ? 2 : 0, days,
            c.gpu_hours < 1000 ? show_rounded(c.gpu_hours) : show_whole(c.gpu_hours));
