@@ -579,7 +579,7 @@ static void stochastic_rounding_depends_on_the_element_alone(void **state) {
 }
 
 /* As documented, so that a run continues with the same bits in a later version: element i is rounded up
- * where the upper half of word i % 4 of philox(key, { all ones, update, bucket, i / 4 }) carries. */
+ * where the upper half of word i % 4 of philox(key, { all ones, update, site, i / 4 }) carries. */
 static void stochastic_rounding_draws_the_documented_words(void **state) {
     enum { FIRST = 1002, SITE = 7, COUNT = 3, N = 1000 };
     uint16_t p[N];
