@@ -2,6 +2,7 @@
  * sees half a line. A run that resumes removes the metrics of the steps that it will repeat. */
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -156,6 +157,23 @@ cleanup:
     return e;
 }
 
+/* Appends a line to a log. One that was removed or moved away meanwhile is begun anew: lines would go to a file
+ * without a name. When that fails, the folder itself is gone, which the run notices after its next step. */
+static err append_line(int *fd, const char *path, const str *line) {
+    struct stat opened, named;
+    bool same = fstat(*fd, &opened) == 0 && stat(path, &named) == 0 &&
+                opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+    int fresh;
+    err e = same ? OK : io_append_open(path, &fresh);
+    if (!same && !e) {
+        log_warn("%s was removed while the run was writing to it; a new one begins here", path);
+        close(*fd);
+        *fd = fresh;
+    }
+    err_free(e);
+    return io_append(*fd, path, line->text, line->len);
+}
+
 /* What follows from the figures of the step and of those before it. */
 static void complete_step(observe *o, observe_step *s) {
     int spike = spike_add(&o->losses, s->loss);
@@ -182,7 +200,7 @@ err observe_log(observe *o, observe_step *s) {
     str line = { 0 };
     complete_step(o, s);
     step_as_json(s, &line);
-    err e = io_append(o->metrics, o->metrics_path, line.text, line.len);
+    err e = append_line(&o->metrics, o->metrics_path, &line);
     if (!e && o->tb && s->tensorboard) e = tb_step(o->tb, s);
     if (!e && s->is_spike > 0) e = log_spike(o, s);
     o->windows = s->windows;
@@ -202,7 +220,7 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
     str line = { 0 };
     str_add(&line, "%s\n", text);
     free(text);
-    err e = io_append(o->events, o->events_path, line.text, line.len);
+    err e = append_line(&o->events, o->events_path, &line);
     str_free(&line);
     return e;
 }

@@ -41,6 +41,24 @@ static void steps_are_lines(void **state) {
     observe_close(o);
 }
 
+/* metrics.jsonl alone, removed or moved away in a run: the next step begins it anew. */
+static void a_log_that_is_removed_begins_anew(void **state) {
+    observe *o = NULL;
+    char *path = io_join(*state, "metrics.jsonl"), *away = io_join(*state, "away");
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
+    log_steps(o, 1, 1);
+    assert_int_equal(unlink(path), 0);
+    log_steps(o, 2, 2);
+    assert_holds(*state, "metrics.jsonl", LINE2);
+    assert_int_equal(rename(path, away), 0);
+    log_steps(o, 3, 3);
+    assert_holds(*state, "metrics.jsonl", LINE3);
+    assert_holds(*state, "away", LINE2);
+    observe_close(o);
+    free(path);
+    free(away);
+}
+
 static void resume_takes_out_later_steps(void **state) {
     observe *o = NULL;
     char path[128];
@@ -171,6 +189,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
         T(steps_are_lines),
+        T(a_log_that_is_removed_begins_anew),
         T(resume_takes_out_later_steps),
         T(resume_after_a_missing_newline),
         T(events_stay),
