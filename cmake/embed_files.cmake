@@ -14,5 +14,5 @@ foreach(path ${FILES})
     string(APPEND table "    { \"${name}\", text_${n} },\n")
     math(EXPR n "${n} + 1")
 endforeach()
-file(WRITE ${OUT} "/* ${NAME}: text files, compiled in. */\n#include \"planning/planning_internal.h\"\n"
+file(WRITE ${OUT} "/* ${NAME}: text files, compiled in. */\n#include \"util/util.h\"\n"
     "${texts}const embedded_file ${NAME}[] = {\n${table}    { 0 }\n};\n")

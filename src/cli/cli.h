@@ -71,10 +71,11 @@ err cmd_import(int argc, char **argv) MUST_USE;
 err cmd_plan(int argc, char **argv) MUST_USE;
 err cmd_report(int argc, char **argv) MUST_USE;
 err cmd_sample(int argc, char **argv) MUST_USE;
+err cmd_serve(int argc, char **argv) MUST_USE;
 err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_plan_spec, cmd_report_spec,
-    cmd_sample_spec;
+    cmd_sample_spec, cmd_serve_spec;
 extern const cli_family data_family, plan_family, tokenizer_family;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;

@@ -74,6 +74,21 @@ static const cli_command commands[] = {
           "  ingot report runs/a runs/b --html report.html\n"
           "  ingot report runs/before runs/after --assert-equal-loss 1e-5    for regression tests\n"
           "\n" },
+    { .name = "serve",
+      .usage = "RUN... [options]",
+      .summary = "serve a live page of runs, and Prometheus metrics",
+      .run = cmd_serve,
+      .spec = &cmd_serve_spec,
+      .help =
+          "The page needs nothing but a browser: curves of several runs, zoom, spikes, samples, config.\n"
+          "/metrics is for Prometheus. Only this machine can reach it unless --address says otherwise.\n"
+          "A run can also serve itself: ingot train --metrics.serve=127.0.0.1:8080.\n"
+          "\n"
+          "Examples\n"
+          "  ingot serve runs/tiny\n"
+          "  ingot serve runs/* --address 8081\n"
+          "  ingot serve runs/big --address 0.0.0.0:8080 --token SECRET\n"
+          "\n" },
     { .name = "data",
       .usage = "SUBCOMMAND ...",
       .summary = "generate, filter, deduplicate, tokenize and inspect training data",

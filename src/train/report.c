@@ -106,6 +106,7 @@ void trainer_describe(const trainer *t) {
          isnan(t->published) ? "measured: no peak is published for this device"
                              : "the published peak of this device");
     memory_line(t->p);
+    if (t->page) line("live page", "http://%s/", serve_address(t->page));
     offset_line(t);
     if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);

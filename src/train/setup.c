@@ -105,6 +105,17 @@ err trainer_setup(trainer *t) {
     return begin(t);
 }
 
+static err start_serving(trainer *t) {
+    if (!*t->cfg->metrics.serve) return OK;
+    const char *runs[] = { t->dir };
+    TRY(serve_start(&(serve_options){ .address = t->cfg->metrics.serve,
+                                      .token = t->cfg->metrics.serve_token,
+                                      .runs = runs,
+                                      .n_runs = 1 },
+                    &t->page));
+    return OK;
+}
+
 err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
     if (t->start.resume) TRY(ckpt_set_newer_aside(t->dir, t->state.step));
@@ -117,6 +128,7 @@ err trainer_begin(trainer *t) {
                           .gpu = t->ops->device != NULL,
                           .gpu_index = (int)t->cfg->device.index };
     TRY(observe_open(&o, &t->log));
+    TRY(start_serving(t));
     if (t->saved < 0) return OK;
     json_t *details = NULL;
     if (t->changes.len)
@@ -125,6 +137,7 @@ err trainer_begin(trainer *t) {
 }
 
 void trainer_free(trainer *t) {
+    serve_stop(t->page);
     observe_close(t->log);
     progress_free(t->show);
     datasets_free(t);

@@ -2,6 +2,7 @@
 #define INGOT_TRAIN_INTERNAL_H
 
 #include "io/io.h"
+#include "serve/serve.h"
 #include "train/train.h"
 
 /* The interval between two events, in steps, tokens or seconds. Those given in tokens come due in the
@@ -123,6 +124,7 @@ typedef struct trainer {
     double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
     observe *log;
+    serve *page; /* NULL: not served */
     progress *show;
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */

@@ -133,6 +133,11 @@ char *str_bytes(char *buf, size_t n, double bytes);
 char *str_count(char *buf, size_t n, double count);
 char *str_duration(char *buf, size_t n, double seconds);
 
+/* A text file compiled into the program (cmake/embed_files.cmake). A list of them ends in { 0 }. */
+typedef struct embedded_file {
+    const char *name, *text;
+} embedded_file;
+
 /* ---- numbers as people write them --------------------------------------------------------
  * 4096, 4_096, 1e6, 2.5M (powers of 1000: k or K, M, G or B, T), 64Ki (powers of 1024). Never hexadecimal,
  * infinite or NaN. The one grammar of options, configs and commands. */

@@ -1,0 +1,230 @@
+/* From a request to an answer. */
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "io/io.h"
+#include "observe/observe.h"
+#include "serve_internal.h"
+
+/* ---- what a request asks for ----------------------------------------------------------------- */
+static void refuse(answer *out, int status, const char *why) {
+    out->status = status;
+    out->type = "text/plain; charset=utf-8";
+    out->body.len = 0;
+    str_add(&out->body, "%s\n", why);
+}
+
+static served_run *run_of(served_run *runs, int n, const request *r, answer *out) {
+    int64_t i = 0;
+    const char *text = request_query(r, "run");
+    if (text && number_parse_int(text, &i) && i >= 0 && i < n) return &runs[i];
+    refuse(out, 404, "there is no such run; /api/runs lists them");
+    return NULL;
+}
+
+static double number_of(const request *r, const char *name, double otherwise) {
+    const char *text = request_query(r, name);
+    double v;
+    return text && number_parse_real(text, &v) ? v : otherwise;
+}
+
+/* Reads what was appended since, at most twice a second. */
+static bool refresh(served_run *run, answer *out) {
+    if (time_now() - run->updated < 0.5) return true;
+    err e = series_update(run->all);
+    if (e) refuse(out, 500, err_message(e));
+    run->updated = time_now();
+    bool fine = !e;
+    err_free(e);
+    return fine;
+}
+
+static const series_column *column_of(served_run *runs, int n, const request *r, served_run **run,
+                                      answer *out) {
+    *run = run_of(runs, n, r, out);
+    if (!*run || !refresh(*run, out)) return NULL;
+    const char *key = request_query(r, "key");
+    const series_column *c = key ? series_find((*run)->all, key) : NULL;
+    if (!c) refuse(out, 404, "the run has no such metric; /api/runs lists them");
+    return c;
+}
+
+static void add_number(str *out, double v) {
+    if (isfinite(v))
+        str_add(out, "%.9g", v);
+    else
+        str_add(out, "null");
+}
+
+static void put_json(answer *out, json_t *doc) {
+    char *text = json_dumps(doc, JSON_COMPACT);
+    out->type = "application/json";
+    str_add(&out->body, "%s", text ? text : "null");
+    free(text);
+    json_decref(doc);
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+static json_t *columns_json(const series *s) {
+    json_t *list = json_array();
+    for (int i = 0; i < series_columns(s); i++) {
+        const char *name = series_at(s, i)->name;
+        json_array_append_new(list, io_json_string(name, strlen(name)));
+    }
+    return list;
+}
+
+static void answer_runs(served_run *runs, int n, const request *r, answer *out) {
+    json_t *list = json_array(), *about = json_object();
+    for (int i = 0; i < n; i++) {
+        if (!refresh(&runs[i], out)) continue;
+        const series *s = runs[i].all;
+        const series_column *step = series_find(s, "step");
+        double last = step && step->n ? series_value(step, step->n - 1) : 0;
+        json_array_append_new(list, json_pack("{s:o, s:I, s:f, s:o}", "name",
+                                              io_json_string(runs[i].name, strlen(runs[i].name)),
+                                              "rows", (json_int_t)series_rows(s), "step", last,
+                                              "metrics", columns_json(s)));
+    }
+    for (int i = 0; i < METRICS; i++)
+        json_object_set_new(about, metric_table[i].key,
+                            json_pack("{s:s, s:s, s:s, s:s}", "name", metric_table[i].sink, "unit",
+                                      metric_table[i].unit, "normal", metric_table[i].normal,
+                                      "meaning", metric_table[i].meaning));
+    if (out->status == 200) put_json(out, json_pack("{s:O, s:O}", "runs", list, "metrics", about));
+    json_decref(list);
+    json_decref(about);
+}
+
+static void answer_series(served_run *runs, int n, const request *r, answer *out) {
+    enum { MOST_POINTS = 4000 };
+    served_run *run;
+    const series_column *c = column_of(runs, n, r, &run, out);
+    if (!c) return;
+    double wanted = number_of(r, "points", 1000);
+    int most = (int)fmin(fmax(wanted, 1), MOST_POINTS);
+    series_point *p = mem_alloc((size_t)most * sizeof *p);
+    int got = series_points(run->all, c, number_of(r, "from", -INFINITY),
+                            number_of(r, "to", INFINITY), most, p);
+    static const char *const names[] = { "{\"step\":[", "],\"mean\":[", "],\"low\":[",
+                                         "],\"high\":[" };
+    out->type = "application/json";
+    for (size_t k = 0; k < COUNT_OF(names); k++) {
+        str_add(&out->body, "%s", names[k]);
+        for (int i = 0; i < got; i++) {
+            const double values[] = { p[i].step, p[i].mean, p[i].low, p[i].high };
+            if (i) str_add(&out->body, ",");
+            add_number(&out->body, values[k]);
+        }
+    }
+    str_add(&out->body, "]}");
+    free(p);
+}
+
+static void answer_csv(served_run *runs, int n, const request *r, answer *out) {
+    served_run *run;
+    const series_column *c = column_of(runs, n, r, &run, out);
+    if (!c) return;
+    const series_column *step = series_find(run->all, "step");
+    out->type = "text/csv; charset=utf-8";
+    out->file = "metric.csv";
+    str_add(&out->body, "step,\"");
+    for (const char *at = c->name; *at; at++) str_add(&out->body, *at == '"' ? "\"\"" : "%c", *at);
+    str_add(&out->body, "\"\n");
+    for (int64_t i = 0; i < c->n; i++) {
+        double v = series_value(c, i);
+        str_add(&out->body, "%.0f,", series_value(step, series_row(c, i)));
+        if (isfinite(v)) str_add(&out->body, "%.9g", v);
+        str_add(&out->body, "\n");
+    }
+}
+
+/* The last `most` bytes of a file of the run, from a line's beginning on. @return owned; "" when it cannot
+ * be read. */
+static char *read_tail(const served_run *run, const char *name, int64_t most) {
+    struct stat st;
+    char *path = io_join(run->dir, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    free(path);
+    char *text = mem_alloc((size_t)most + 1);
+    if (fd >= 0 && fstat(fd, &st) == 0 && S_ISREG(st.st_mode)) {
+        int64_t from = MAX(0, (int64_t)st.st_size - most);
+        ssize_t got = pread(fd, text, (size_t)most, (off_t)from);
+        text[got > 0 ? got : 0] = '\0';
+        char *line = from ? strchr(text, '\n') : NULL;
+        if (line) memmove(text, line + 1, strlen(line + 1) + 1);
+    }
+    if (fd >= 0) close(fd);
+    return text;
+}
+
+static void answer_events(served_run *runs, int n, const request *r, answer *out) {
+    enum { TAIL = 1 << 18 };
+    served_run *run = run_of(runs, n, r, out);
+    if (!run) return;
+    char *text = read_tail(run, "events.jsonl", TAIL), *next = NULL;
+    json_t *list = json_array();
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
+        json_t *event = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        if (json_is_object(event)) json_array_append(list, event);
+        json_decref(event);
+    }
+    free(text);
+    put_json(out, list);
+}
+
+/* Without what must not leave the machine. */
+static void answer_config(served_run *runs, int n, const request *r, answer *out) {
+    enum { MOST = 1 << 20 };
+    served_run *run = run_of(runs, n, r, out);
+    if (!run) return;
+    char *text = read_tail(run, "config.yaml", MOST), *next = NULL;
+    out->type = "text/plain; charset=utf-8";
+    for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
+        if (!strstr(line, "serve_token")) str_add(&out->body, "%s\n", line);
+    free(text);
+}
+
+static void answer_metrics(served_run *runs, int n, const request *r, answer *out) {
+    served_run **list = mem_alloc((size_t)MAX(n, 1) * sizeof *list);
+    bool fine = true;
+    for (int i = 0; i < n; i++) {
+        list[i] = &runs[i];
+        fine = fine && refresh(&runs[i], out);
+    }
+    out->type = "text/plain; version=0.0.4; charset=utf-8";
+    if (fine) prometheus_text(list, n, &out->body);
+    free(list);
+}
+
+static void answer_page(served_run *runs, int n, const request *r, answer *out) {
+    out->type = "text/html; charset=utf-8";
+    str_add(&out->body, "%s", page_files[0].text);
+}
+
+static const struct {
+    const char *path;
+    void (*answer)(served_run *runs, int n, const request *r, answer *out);
+} routes[] = {
+    { "/", answer_page },
+    { "/metrics", answer_metrics },
+    { "/api/runs", answer_runs },
+    { "/api/series", answer_series },
+    { "/api/csv", answer_csv },
+    { "/api/events", answer_events },
+    { "/api/config", answer_config },
+};
+
+void answer_request(served_run *runs, int n, const request *r, answer *out) {
+    out->status = 200;
+    for (size_t i = 0; i < COUNT_OF(routes); i++)
+        if (!strcmp(routes[i].path, r->path)) {
+            routes[i].answer(runs, n, r, out);
+            return;
+        }
+    refuse(out, 404, "not found");
+}

@@ -1,0 +1,106 @@
+/* HTTP requests. Nothing in them is trusted: every part is bounded, and what is not understood is refused. */
+#include <string.h>
+#include <strings.h>
+
+#include "serve_internal.h"
+
+static int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 32;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+/* Decodes %XX and + into `to`. @return false when it does not fit, is malformed or holds a NUL. */
+static bool decode(const char *from, size_t n, char *to, size_t capacity) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) {
+        int c = (unsigned char)from[i];
+        if (c == '+') c = ' ';
+        if (c == '%') {
+            int high = i + 2 < n ? hex_digit(from[i + 1]) : -1;
+            int low = i + 2 < n ? hex_digit(from[i + 2]) : -1;
+            if (high < 0 || low < 0) return false;
+            c = high * 16 + low;
+            i += 2;
+        }
+        if (c == 0 || at + 1 >= capacity) return false;
+        to[at++] = (char)c;
+    }
+    to[at] = '\0';
+    return true;
+}
+
+static bool parse_query(const char *at, const char *end, request *out) {
+    while (at < end) {
+        const char *stop = memchr(at, '&', (size_t)(end - at));
+        if (!stop) stop = end;
+        const char *equals = memchr(at, '=', (size_t)(stop - at));
+        if (stop > at) {
+            if (out->n_query == QUERY_MOST || !equals) return false;
+            char *name = out->query[out->n_query].name, *value = out->query[out->n_query].value;
+            if (!decode(at, (size_t)(equals - at), name, sizeof out->query[0].name)) return false;
+            if (!decode(equals + 1, (size_t)(stop - equals - 1), value, sizeof out->query[0].value))
+                return false;
+            out->n_query++;
+        }
+        at = stop + 1;
+    }
+    return true;
+}
+
+const char *request_query(const request *r, const char *name) {
+    for (int i = 0; i < r->n_query; i++)
+        if (!strcmp(r->query[i].name, name)) return r->query[i].value;
+    return NULL;
+}
+
+/* "GET /path?query HTTP/1.1" */
+static int parse_line(const char *at, const char *end, request *out) {
+    size_t n = (size_t)(end - at);
+    size_t method = n > 4 && !memcmp(at, "GET ", 4) ? 4 : n > 5 && !memcmp(at, "HEAD ", 5) ? 5 : 0;
+    if (!method) return memchr(at, ' ', n) ? 405 : 400;
+    out->head = method == 5;
+    at += method;
+    const char *space = memchr(at, ' ', (size_t)(end - at));
+    if (!space || end - space != 9 || memcmp(space, " HTTP/1.", 8) || *at != '/') return 400;
+    const char *query = memchr(at, '?', (size_t)(space - at));
+    const char *stop = query ? query : space;
+    if ((size_t)(stop - at) >= sizeof out->path) return 414;
+    if (!decode(at, (size_t)(stop - at), out->path, sizeof out->path)) return 400;
+    return query && !parse_query(query + 1, space, out) ? 400 : 0;
+}
+
+static bool take_header(const char *at, const char *end, const char *name, char *to,
+                        size_t capacity) {
+    size_t n = strlen(name);
+    if ((size_t)(end - at) <= n || strncasecmp(at, name, n)) return false;
+    at += n;
+    while (at < end && *at == ' ') at++;
+    while (end > at && end[-1] == ' ') end--;
+    if ((size_t)(end - at) >= capacity) return false;
+    memcpy(to, at, (size_t)(end - at));
+    to[end - at] = '\0';
+    return true;
+}
+
+int request_parse(const char *text, size_t n, request *out) {
+    const char *end = text + n;
+    *out = (request){ 0 };
+    bool first = true;
+    for (const char *at = text; at < end;) {
+        const char *newline = memchr(at, '\n', (size_t)(end - at));
+        if (!newline) return 400;
+        const char *stop = newline > at && newline[-1] == '\r' ? newline - 1 : newline;
+        if (memchr(at, '\0', (size_t)(stop - at))) return 400;
+        int status = first ? parse_line(at, stop, out) : 0;
+        if (status) return status;
+        if (!first && at == stop) break;
+        take_header(at, stop, "host:", out->host, sizeof out->host);
+        take_header(at, stop, "authorization: bearer ", out->token, sizeof out->token);
+        first = false;
+        at = newline + 1;
+    }
+    const char *token = request_query(out, "token");
+    if (!*out->token && token) snprintf(out->token, sizeof out->token, "%s", token);
+    return 0;
+}

@@ -1,0 +1,43 @@
+#ifndef INGOT_SERVE_INTERNAL_H
+#define INGOT_SERVE_INTERNAL_H
+
+#include "observe/series.h"
+#include "serve/serve.h"
+
+/* ---- request.c: a request, parsed ----------------------------------------------------------- */
+enum { REQUEST_BYTES = 8192 }; /* of a request line and its headers, at most */
+enum { QUERY_MOST = 8 };
+typedef struct request {
+    bool head; /* HEAD: the body is left out */
+    char path[128];
+    struct {
+        char name[16], value[256];
+    } query[QUERY_MOST];
+    int n_query;
+    char token[256]; /* "Authorization: Bearer ...", else ?token=; "": none */
+    char host[256];
+} request;
+/* Parses n bytes that end in an empty line. @return 0, or the status to answer with: 400, 405, 414. */
+int request_parse(const char *text, size_t n, request *out);
+/* @return NULL when it is not there. */
+const char *request_query(const request *r, const char *name);
+
+/* ---- answer.c: what is served ---------------------------------------------------------------- */
+typedef struct served_run {
+    char *dir, *name;
+    series *all;
+    double updated; /* time_now of the last series_update */
+} served_run;
+typedef struct answer {
+    int status;
+    const char *type;
+    str body;
+    const char *file; /* suggested name of a download; NULL: none */
+} answer;
+void answer_request(served_run *runs, int n, const request *r, answer *out);
+/* prometheus.c */
+void prometheus_text(served_run *const *runs, int n, str *out);
+
+extern const embedded_file page_files[]; /* page.html */
+
+#endif

@@ -1,0 +1,382 @@
+/* The server: one thread, one poll loop, a fixed number of connections.
+ *
+ *     accept -> READING --whole request--> WRITING --all sent--> CLOSING --peer closed--> closed
+ *                  |                          |                     |
+ *                  +--- too large, too slow --+--- too slow --------+--- too slow ----> closed
+ *
+ * Every answer closes its connection. While all slots are taken, the kernel's backlog holds new
+ * connections, and a request that is slow to arrive gives up its slot first: whoever opens connections
+ * and says nothing delays others by CROWDED seconds at most. */
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <pthread.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include "serve_internal.h"
+
+enum { SLOTS = 64, BACKLOG = 512 };
+/* Seconds: for a request to arrive; the same when all slots are taken; without progress of an answer; for
+ * a whole answer; for the peer to close. */
+enum { ARRIVE = 10, CROWDED = 1, PROGRESS = 10, WHOLE = 120, LINGER = 1 };
+
+typedef enum { FREE, READING, WRITING, CLOSING } slot_state;
+typedef struct slot {
+    slot_state state;
+    int fd;
+    double since, deadline; /* since: when its state began */
+    char in[REQUEST_BYTES];
+    size_t got;
+    str out;
+    size_t sent;
+} slot;
+
+struct serve {
+    int listener, wake[2]; /* wake: a byte ends the thread */
+    bool loopback;
+    char address[96], *token;
+    served_run *runs;
+    int n_runs;
+    slot *slots;
+    pthread_t thread;
+    bool running;
+};
+
+/* ---- access ---------------------------------------------------------------------------------- */
+/* Takes the same time wherever the texts differ. */
+static bool same_text(const char *a, const char *b) {
+    size_t n = strlen(a), m = strlen(b);
+    unsigned differ = n != m;
+    for (size_t i = 0; i < m; i++)
+        differ |= (unsigned char)(n ? a[i % n] : 0) ^ (unsigned char)b[i];
+    return !differ;
+}
+
+/* A page of another site may make a browser ask for a name of its own that leads to this machine. Such a
+ * request has that name as its host. */
+static bool is_local_host(const char *host) {
+    char name[256];
+    snprintf(name, sizeof name, "%s", host);
+    if (name[0] == '[') {
+        char *end = strchr(name, ']');
+        if (!end) return false;
+        *end = '\0';
+        return !strcmp(name + 1, "::1");
+    }
+    char *colon = strchr(name, ':');
+    if (colon) *colon = '\0';
+    struct in_addr v4;
+    if (!strcmp(name, "localhost")) return true;
+    return inet_pton(AF_INET, name, &v4) == 1 && ntohl(v4.s_addr) >> 24 == 127;
+}
+
+/* ---- answers --------------------------------------------------------------------------------- */
+static const char *reason_of(int status) {
+    static const struct {
+        int status;
+        const char *reason;
+    } reasons[] = { { 200, "OK" },
+                    { 400, "Bad Request" },
+                    { 401, "Unauthorized" },
+                    { 403, "Forbidden" },
+                    { 404, "Not Found" },
+                    { 405, "Method Not Allowed" },
+                    { 414, "URI Too Long" },
+                    { 431, "Request Header Fields Too Large" },
+                    { 500, "Internal Server Error" } };
+    for (size_t i = 0; i < COUNT_OF(reasons); i++)
+        if (reasons[i].status == status) return reasons[i].reason;
+    BUG("a status without a reason");
+}
+
+static void put_answer(slot *s, const answer *a, bool head) {
+    s->out.len = 0;
+    str_add(&s->out,
+            "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
+            "Cache-Control: no-store\r\nX-Content-Type-Options: nosniff\r\n"
+            "Referrer-Policy: no-referrer\r\nX-Frame-Options: DENY\r\n"
+            "Content-Security-Policy: default-src 'none'; style-src 'unsafe-inline'; "
+            "script-src 'unsafe-inline'; connect-src 'self'; img-src data:\r\n",
+            a->status, reason_of(a->status), a->type, a->body.len);
+    if (a->status == 401) str_add(&s->out, "WWW-Authenticate: Bearer\r\n");
+    if (a->status == 405) str_add(&s->out, "Allow: GET, HEAD\r\n");
+    if (a->file) str_add(&s->out, "Content-Disposition: attachment; filename=\"%s\"\r\n", a->file);
+    str_add(&s->out, "\r\n");
+    if (!head && a->body.len) str_add_bytes(&s->out, a->body.text, a->body.len);
+    s->state = WRITING;
+    s->sent = 0;
+    s->since = time_now();
+    s->deadline = s->since + PROGRESS;
+}
+
+static void put_refusal(slot *s, int status, const char *why) {
+    answer a = { .status = status, .type = "text/plain; charset=utf-8" };
+    str_add(&a.body, "%s\n", why);
+    put_answer(s, &a, false);
+    str_free(&a.body);
+}
+
+static void take_request(serve *v, slot *s, size_t n) {
+    request r;
+    int status = request_parse(s->in, n, &r);
+    if (status) {
+        put_refusal(s, status, "this is not a request that is understood here");
+    } else if (v->loopback && !is_local_host(r.host)) {
+        put_refusal(s, 403, "the request is for another host than this machine");
+    } else if (v->token && !same_text(r.token, v->token)) {
+        put_refusal(s, 401, "a token is needed: append ?token=... to the address");
+    } else {
+        answer a = { 0 };
+        answer_request(v->runs, v->n_runs, &r, &a);
+        put_answer(s, &a, r.head);
+        str_free(&a.body);
+    }
+}
+
+/* ---- connections ------------------------------------------------------------------------------ */
+static void close_slot(slot *s) {
+    close(s->fd);
+    str_free(&s->out);
+    *s = (slot){ .fd = -1 };
+}
+
+static void read_request(serve *v, slot *s) {
+    ssize_t n = recv(s->fd, s->in + s->got, sizeof s->in - s->got, 0);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        close_slot(s);
+        return;
+    }
+    s->got += (size_t)n;
+    for (size_t i = 0; i < s->got; i++) {
+        if (s->in[i] != '\n') continue;
+        size_t next = i + 1 + (i + 1 < s->got && s->in[i + 1] == '\r');
+        if (next < s->got && s->in[next] == '\n') {
+            take_request(v, s, next + 1);
+            return;
+        }
+    }
+    if (s->got == sizeof s->in) put_refusal(s, 431, "the request is too large");
+}
+
+static void write_answer(slot *s) {
+    ssize_t n = send(s->fd, s->out.text + s->sent, s->out.len - s->sent, MSG_NOSIGNAL);
+    if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
+    if (n <= 0) {
+        close_slot(s);
+        return;
+    }
+    s->sent += (size_t)n;
+    double now = time_now();
+    s->deadline = fmin(now + PROGRESS, s->since + WHOLE);
+    if (s->sent < s->out.len) return;
+    shutdown(s->fd, SHUT_WR); /* closing at once could lose what the peer has not read yet */
+    s->state = CLOSING;
+    s->deadline = now + LINGER;
+}
+
+static void drain(slot *s) {
+    char rest[4096];
+    ssize_t n = recv(s->fd, rest, sizeof rest, 0);
+    if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) close_slot(s);
+}
+
+static void accept_one(serve *v) {
+    slot *free_slot = NULL;
+    for (int i = 0; i < SLOTS && !free_slot; i++)
+        if (v->slots[i].state == FREE) free_slot = &v->slots[i];
+    if (!free_slot) return;
+    int fd = accept4(v->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    if (fd < 0) return;
+    double now = time_now();
+    *free_slot = (slot){ .state = READING, .fd = fd, .since = now, .deadline = now + ARRIVE };
+}
+
+/* Ends connections that are too slow. @return milliseconds until the next may be. */
+static int expire(serve *v, bool crowded) {
+    double now = time_now(), next = now + 3600;
+    for (int i = 0; i < SLOTS; i++) {
+        slot *s = &v->slots[i];
+        if (s->state == FREE) continue;
+        double deadline = s->deadline;
+        if (crowded && s->state == READING) deadline = fmin(deadline, s->since + CROWDED);
+        if (deadline <= now)
+            close_slot(s);
+        else
+            next = fmin(next, deadline);
+    }
+    return (int)ceil(1000 * (next - now));
+}
+
+static void serve_slot(serve *v, slot *s, short events) {
+    if (events & (POLLERR | POLLNVAL))
+        close_slot(s);
+    else if (s->state == READING)
+        read_request(v, s);
+    else if (s->state == WRITING && events & (POLLOUT | POLLHUP))
+        write_answer(s);
+    else if (s->state == CLOSING)
+        drain(s);
+}
+
+static void *run_server(void *ctx) {
+    serve *v = ctx;
+    struct pollfd polled[SLOTS + 2];
+    setpriority(PRIO_PROCESS, (id_t)syscall(SYS_gettid), 19); /* training comes first */
+    for (;;) {
+        int taken = 0;
+        for (int i = 0; i < SLOTS; i++) taken += v->slots[i].state != FREE;
+        int wait = expire(v, taken == SLOTS);
+        for (int i = 0; i < SLOTS; i++) {
+            const slot *s = &v->slots[i];
+            polled[i] = (struct pollfd){ s->state == FREE ? -1 : s->fd,
+                                         s->state == WRITING ? POLLOUT : POLLIN, 0 };
+        }
+        bool has_free = false;
+        for (int i = 0; i < SLOTS; i++) has_free = has_free || v->slots[i].state == FREE;
+        polled[SLOTS] = (struct pollfd){ has_free ? v->listener : -1, POLLIN, 0 };
+        polled[SLOTS + 1] = (struct pollfd){ v->wake[0], POLLIN, 0 };
+        if (poll(polled, SLOTS + 2, wait) < 0 && errno != EINTR) return NULL;
+        if (polled[SLOTS + 1].revents) return NULL;
+        for (int i = 0; i < SLOTS; i++)
+            if (polled[i].revents && v->slots[i].state != FREE)
+                serve_slot(v, &v->slots[i], polled[i].revents);
+        if (polled[SLOTS].revents) accept_one(v);
+    }
+}
+
+/* ---- listening --------------------------------------------------------------------------------- */
+/* Splits "127.0.0.1:8080", "[::1]:8080", "localhost:8080" or "8080". */
+static err split_address(const char *text, char *host, size_t capacity, char *port) {
+    const char *colon = strrchr(text, ':');
+    const char *number = colon ? colon + 1 : text;
+    size_t n = colon ? (size_t)(colon - text) : 0;
+    int64_t value = -1;
+    bool fine = number_parse_int(number, &value) && value >= 0 && value <= 65535;
+    if (n > 1 && text[0] == '[' && text[n - 1] == ']') text++, n -= 2;
+    if (!fine || n >= capacity || (n && memchr(text, ' ', n)))
+        return err_hint(ERR("\"%.100s\" is not an address to listen on", text),
+                        "write 127.0.0.1:8080, [::1]:8080, or a port alone for this machine only");
+    snprintf(host, capacity, "%.*s", (int)n, text);
+    if (n == 0 || !strcmp(host, "localhost")) snprintf(host, capacity, "127.0.0.1");
+    snprintf(port, 8, "%lld", (long long)value);
+    return OK;
+}
+
+static bool is_loopback(const struct sockaddr_storage *a) {
+    if (a->ss_family == AF_INET)
+        return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
+    return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
+}
+
+static int open_listener(const struct addrinfo *to) {
+    int fd = socket(to->ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+    int yes = 1;
+    if (fd < 0) return -1;
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &yes, sizeof yes);
+    if (bind(fd, to->ai_addr, to->ai_addrlen) == 0 && listen(fd, BACKLOG) == 0) return fd;
+    int code = errno;
+    close(fd);
+    errno = code;
+    return -1;
+}
+
+static err listen_on(serve *v, const char *address) {
+    char host[64], port[8], name[64];
+    TRY(split_address(address, host, sizeof host, port));
+    struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_PASSIVE };
+    struct addrinfo *to = NULL;
+    if (getaddrinfo(host, port, &hints, &to) != 0)
+        return err_hint(ERR("\"%s\" is not an address to listen on", host),
+                        "give a number such as 127.0.0.1, or 0.0.0.0 for all of this machine's");
+    v->listener = open_listener(to);
+    int code = errno;
+    freeaddrinfo(to);
+    if (v->listener < 0)
+        return err_hint(ERR("cannot listen on %s: %s", address, strerror(code)),
+                        "choose another port, or 0 for any that is free");
+    struct sockaddr_storage at;
+    socklen_t n = sizeof at;
+    if (getsockname(v->listener, (struct sockaddr *)&at, &n) != 0 ||
+        getnameinfo((struct sockaddr *)&at, n, name, sizeof name, port, sizeof port,
+                    NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+        return ERR("cannot find out where %s listens: %s", address, strerror(errno));
+    bool v6 = strchr(name, ':') != NULL;
+    snprintf(v->address, sizeof v->address, v6 ? "[%s]:%s" : "%s:%s", name, port);
+    v->loopback = is_loopback(&at);
+    if (!v->loopback && !v->token)
+        log_warn("%s can be reached from other machines, without a token", v->address);
+    return OK;
+}
+
+/* ---- starting and stopping ---------------------------------------------------------------------- */
+/* The last part of a path, which tells runs apart for people; two alike get a number. */
+static char *name_run(const serve *v, int i, const char *dir) {
+    size_t n = strlen(dir);
+    while (n > 1 && dir[n - 1] == '/') n--;
+    size_t from = n;
+    while (from > 0 && dir[from - 1] != '/') from--;
+    str name = { 0 };
+    str_add(&name, "%.*s", (int)(n - from), dir + from);
+    for (int k = 0; k < i; k++)
+        if (!strcmp(v->runs[k].name, name.text)) {
+            str_add(&name, " (%d)", i);
+            break;
+        }
+    return name.text;
+}
+
+err serve_start(const serve_options *o, serve **out) {
+    serve *v = mem_alloc(sizeof *v);
+    err e = OK;
+    v->listener = v->wake[0] = v->wake[1] = -1;
+    v->token = o->token && *o->token ? strdup(o->token) : NULL;
+    v->slots = mem_alloc(SLOTS * sizeof *v->slots);
+    v->runs = mem_alloc((size_t)MAX(o->n_runs, 1) * sizeof *v->runs);
+    for (; v->n_runs < o->n_runs; v->n_runs++) {
+        const char *dir = o->runs[v->n_runs];
+        v->runs[v->n_runs] =
+            (served_run){ strdup(dir), name_run(v, v->n_runs, dir), series_new(dir), -INFINITY };
+    }
+    TRY_CLEAN(listen_on(v, o->address));
+    if (pipe2(v->wake, O_CLOEXEC) != 0) {
+        e = ERR("cannot make a pipe: %s", strerror(errno));
+        goto cleanup;
+    }
+    v->running = pthread_create(&v->thread, NULL, run_server, v) == 0;
+    if (!v->running) e = ERR("cannot start a thread to serve %s", v->address);
+cleanup:
+    if (e) serve_stop(v);
+    if (!e) *out = v;
+    return e;
+}
+
+const char *serve_address(const serve *s) { return s->address; }
+
+void serve_stop(serve *v) {
+    if (!v) return;
+    if (v->running && write(v->wake[1], "x", 1) == 1) pthread_join(v->thread, NULL);
+    for (int i = 0; i < SLOTS; i++)
+        if (v->slots[i].state != FREE) close_slot(&v->slots[i]);
+    const int fds[] = { v->listener, v->wake[0], v->wake[1] };
+    for (size_t i = 0; i < COUNT_OF(fds); i++)
+        if (fds[i] >= 0) close(fds[i]);
+    for (int i = 0; i < v->n_runs; i++) {
+        free(v->runs[i].dir);
+        free(v->runs[i].name);
+        series_free(v->runs[i].all);
+    }
+    free(v->runs);
+    free(v->slots);
+    free(v->token);
+    free(v);
+}

@@ -1,0 +1,304 @@
+/* The server: what it answers, and that nothing that is sent to it does harm. */
+#include "support/folder.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "serve/serve_internal.h"
+
+typedef struct site {
+    test_folder *folder;
+    serve *s;
+    int port;
+} site;
+
+static void write_run(test_folder *f, const char *name, int steps) {
+    str text = { 0 };
+    char path[96];
+    for (int i = 1; i <= steps; i++)
+        str_add(&text,
+                "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"spike_count\":0,\"sources\":{\"a\\\"b\":{"
+                "\"loss\":2}},\"validation\":{\"web\":1}}\n",
+                i, 10 * i, 5.0 / i);
+    assert_ok(io_make_dirs(in_folder(f, name)));
+    snprintf(path, sizeof path, "%s/metrics.jsonl", name);
+    folder_write(f, path, text.text);
+    str_free(&text);
+    snprintf(path, sizeof path, "%s/events.jsonl", name);
+    folder_write(f, path,
+                 "{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"}\njunk\n{\"event\":\"sav");
+    snprintf(path, sizeof path, "%s/config.yaml", name);
+    folder_write(f, path, "metrics:\n  serve: \"0\"\n  serve_token: \"secret\"\n");
+    folder_write(f, "outside.txt", "not to be served");
+}
+
+static site open_site(void **state, const char *token) {
+    site t = { .folder = *state };
+    write_run(t.folder, "a", 100);
+    write_run(t.folder, "b/a", 3);
+    const char *runs[] = { in_folder(t.folder, "a"), in_folder(t.folder, "b/a") };
+    assert_ok(serve_start(
+        &(serve_options){ .address = "0", .token = token, .runs = runs, .n_runs = 2 }, &t.s));
+    assert_true(str_starts(serve_address(t.s), "127.0.0.1:"));
+    t.port = atoi(serve_address(t.s) + strlen("127.0.0.1:"));
+    return t;
+}
+
+static int connect_to(const site *t) {
+    struct sockaddr_in at = { .sin_family = AF_INET,
+                              .sin_port = htons((uint16_t)t->port),
+                              .sin_addr = { htonl(INADDR_LOOPBACK) } };
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    assert_true(fd >= 0);
+    assert_int_equal(connect(fd, (struct sockaddr *)&at, sizeof at), 0);
+    return fd;
+}
+
+/* Sends n bytes and returns all that comes back, owned. */
+static char *exchange(const site *t, const char *bytes, size_t n) {
+    int fd = connect_to(t);
+    str got = { 0 };
+    str_add(&got, "%s", "");
+    while (n > 0) {
+        ssize_t sent = send(fd, bytes, n, MSG_NOSIGNAL);
+        if (sent <= 0) break; /* it has answered already */
+        bytes += sent;
+        n -= (size_t)sent;
+    }
+    shutdown(fd, SHUT_WR);
+    for (;;) {
+        char piece[4096];
+        ssize_t came = recv(fd, piece, sizeof piece, 0);
+        if (came <= 0) break;
+        str_add_bytes(&got, piece, (size_t)came);
+    }
+    close(fd);
+    return got.text;
+}
+
+static char *ask(const site *t, const char *path) {
+    str text = { 0 };
+    str_add(&text, "GET %s HTTP/1.1\r\nHost: localhost:%d\r\n\r\n", path, t->port);
+    char *got = exchange(t, text.text, text.len);
+    str_free(&text);
+    return got;
+}
+
+static void expect(const site *t, const char *path, int status, const char *words) {
+    char *got = ask(t, path), line[32];
+    snprintf(line, sizeof line, "HTTP/1.1 %d ", status);
+    if (!str_starts(got, line)) fail_msg("%s: expected %d, got %.60s", path, status, got);
+    if (!strstr(got, words)) fail_msg("%s: no \"%s\" in %s", path, words, got);
+    free(got);
+}
+
+static void runs_are_served(void **state) {
+    site t = open_site(state, NULL);
+    expect(&t, "/", 200, "<!doctype html>");
+    expect(&t, "/", 200, "Content-Security-Policy: default-src 'none'");
+    expect(&t, "/api/runs", 200, "\"name\":\"a\",\"rows\":100,\"step\":100.0");
+    expect(&t, "/api/runs", 200, "\"name\":\"a (1)\",\"rows\":3");
+    expect(&t, "/api/series?run=0&key=loss&points=2&from=1&to=4", 200,
+           "{\"step\":[2,4],\"mean\":[3.75,1.458335],\"low\":[2.5,1.25],\"high\":[5,1.66667]}");
+    expect(&t, "/api/series?run=0&key=sources.a%5C%22b.loss&points=1", 200, "\"mean\":[2]");
+    expect(&t, "/api/csv?run=1&key=loss", 200, "step,\"loss\"\n1,5\n2,2.5\n3,1.66667\n");
+    expect(&t, "/api/events?run=0", 200, "[{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"}]");
+    expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
+    char *config = ask(&t, "/api/config?run=0");
+    assert_null(strstr(config, "secret"));
+    free(config);
+    expect(&t, "/api/runs?run=7", 200, "");
+    expect(&t, "/api/series?run=7&key=loss", 404, "no such run");
+    expect(&t, "/api/series?run=0&key=nothing", 404, "no such metric");
+    expect(&t, "/nothing", 404, "not found");
+    serve_stop(t.s);
+}
+
+static void prometheus_reads_metrics(void **state) {
+    site t = open_site(state, NULL);
+    expect(&t, "/metrics", 200, "\ningot_train_loss{run=\"a\"} 0.05");
+    expect(&t, "/metrics", 200, "# TYPE ingot_train_loss gauge\n");
+    expect(&t, "/metrics", 200, "ingot_step{run=\"a (1)\"} 3\n");
+    expect(&t, "/metrics", 200, "ingot_train_spikes{run=\"a\"} 0\n");
+    expect(&t, "/metrics", 200, "ingot_eval_loss{run=\"a\",set=\"web\"} 1\n");
+    expect(&t, "/metrics", 200, "ingot_eval_ppl{run=\"a\",set=\"web\"} 2.7182");
+    expect(&t, "/metrics", 200, "ingot_train_loss_by_source{run=\"a\",source=\"a\\\\\\\"b\"} 2\n");
+    serve_stop(t.s);
+}
+
+static void new_steps_are_seen(void **state) {
+    site t = open_site(state, NULL);
+    expect(&t, "/api/runs", 200, "\"rows\":3,");
+    write_run(t.folder, "b/a", 7);
+    for (int i = 0; i < 200; i++) { /* it looks twice per second */
+        char *got = ask(&t, "/api/runs");
+        bool seen = strstr(got, "\"rows\":7,") != NULL;
+        free(got);
+        if (seen) {
+            serve_stop(t.s);
+            return;
+        }
+        usleep(50000);
+    }
+    fail_msg("the new steps are not served");
+}
+
+static void a_token_is_needed(void **state) {
+    site t = open_site(state, "s3cret");
+    expect(&t, "/", 401, "WWW-Authenticate: Bearer");
+    expect(&t, "/metrics?token=wrong", 401, "");
+    expect(&t, "/api/runs?token=s3cre", 401, "");
+    expect(&t, "/api/runs?token=s3crets3cret", 401, "");
+    expect(&t, "/api/runs?token=s3cret", 200, "\"runs\"");
+    const char bearer[] =
+        "GET /api/runs HTTP/1.1\r\nHost: 127.0.0.1\r\nAuthorization: Bearer s3cret\r\n\r\n";
+    char *got = exchange(&t, bearer, strlen(bearer));
+    assert_true(str_starts(got, "HTTP/1.1 200 "));
+    free(got);
+    serve_stop(t.s);
+}
+
+/* No path leads to a file, however it is written. */
+static void paths_reach_nothing(void **state) {
+    static const char *const paths[] = { "/../outside.txt",
+                                         "/%2e%2e/outside.txt",
+                                         "/..%2foutside.txt",
+                                         "//etc/passwd",
+                                         "/a/metrics.jsonl",
+                                         "/metrics.jsonl",
+                                         "/api/config?run=../../etc/passwd",
+                                         "/api/config?run=-1",
+                                         "/api/config?run=1e99",
+                                         "/api/events?run=%2fetc%2fpasswd",
+                                         "/api/series?run=0&key=../../outside.txt" };
+    site t = open_site(state, NULL);
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        char *got = ask(&t, paths[i]);
+        if (!str_starts(got, "HTTP/1.1 404 ")) fail_msg("%s: %.60s", paths[i], got);
+        assert_null(strstr(got, "not to be served"));
+        assert_null(strstr(got, "root:"));
+        free(got);
+    }
+    serve_stop(t.s);
+}
+
+static void expect_raw(const site *t, const char *bytes, size_t n, const char *status) {
+    char *got = exchange(t, bytes, n);
+    if (!str_starts(got, status)) fail_msg("%.40s: %.60s, not %s", bytes, got, status);
+    free(got);
+}
+
+static void hostile_requests_get_clean_errors(void **state) {
+    static const struct {
+        const char *text, *status;
+    } cases[] = {
+        { "POST / HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405 " },
+        { "DELETE /api/runs HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 405 " },
+        { "GET\r\n\r\n", "HTTP/1.1 400 " },
+        { "\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET / HTTP/2\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET http://evil/ HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET /%zz HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET /% HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET /%00 HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET /?a=1&b=2&c=3&d=4&e=5&f=6&g=7&h=8&i=9 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+          "HTTP/1.1 400 " },
+        { "GET /?muchtoolonganame=1 HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET /?novalue HTTP/1.1\r\nHost: localhost\r\n\r\n", "HTTP/1.1 400 " },
+        { "GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n", "HTTP/1.1 403 " }, /* DNS rebinding */
+        { "GET / HTTP/1.1\r\nHost: 127.0.0.1.evil.example\r\n\r\n", "HTTP/1.1 403 " },
+        { "GET / HTTP/1.1\r\nHost: [::1\r\n\r\n", "HTTP/1.1 403 " },
+        { "GET / HTTP/1.1\r\n\r\n", "HTTP/1.1 403 " },
+        { "GET / HTTP/1.1\nHost: [::1]:80\n\n", "HTTP/1.1 200 " },
+        { "HEAD / HTTP/1.1\r\nHost: 127.1.2.3\r\n\r\n", "HTTP/1.1 200 " },
+        { "GET /api/series?run=0&key=loss&points=1e30&from=nan&to=-1 HTTP/1.1\r\nHost: localhost\r\n\r\n",
+          "HTTP/1.1 200 " },
+    };
+    site t = open_site(state, NULL);
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        expect_raw(&t, cases[i].text, strlen(cases[i].text), cases[i].status);
+    str big = { 0 };
+    str_add(&big, "GET / HTTP/1.1\r\nHost: localhost\r\n");
+    for (int i = 0; i < 1000; i++) str_add(&big, "X-%d: %0100d\r\n", i, i);
+    expect_raw(&t, big.text, big.len, "HTTP/1.1 431 ");
+    big.len = 0;
+    str_add(&big, "GET /%0300d HTTP/1.1\r\nHost: localhost\r\n\r\n", 7);
+    expect_raw(&t, big.text, big.len, "HTTP/1.1 414 ");
+    big.len = 0;
+    str_add(&big, "GET / HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100000\r\n\r\n%0*d", 20000,
+            0);
+    expect_raw(&t, big.text, big.len, "HTTP/1.1 200 "); /* a body is not read */
+    str_free(&big);
+    expect_raw(&t, "GET / HTTP/1.1\r\nHo\0st: localhost\r\n\r\n", 38, "HTTP/1.1 400 ");
+    serve_stop(t.s);
+}
+
+/* Any bytes at all, and requests with one byte changed: it answers the next one as if nothing was. */
+static void random_bytes_do_no_harm(void **state) {
+    site t = open_site(state, NULL);
+    rng_key key = rng_key_of(7, 7);
+    const char model[] =
+        "GET /api/series?run=0&key=loss&points=9 HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    for (uint64_t i = 0; i < 400; i++) {
+        char bytes[sizeof model];
+        memcpy(bytes, model, sizeof model);
+        size_t at = (size_t)rng_below(key, 2 * i, sizeof model - 1);
+        bytes[at] = (char)rng_below(key, 2 * i + 1, 256);
+        if (i % 4 == 0)
+            for (size_t k = 0; k < at; k++) bytes[k] = (char)rng_below(key, 1000 * i + k, 256);
+        free(exchange(&t, bytes, sizeof model - 1));
+    }
+    expect(&t, "/api/runs", 200, "\"rows\":100");
+    serve_stop(t.s);
+}
+
+/* Connections that say nothing, more than there are slots: others are still served. */
+static void silent_connections_do_not_block(void **state) {
+    site t = open_site(state, NULL);
+    int silent[200];
+    for (size_t i = 0; i < COUNT_OF(silent); i++) {
+        silent[i] = connect_to(&t);
+        if (i % 2) assert_int_equal(send(silent[i], "GET /", 5, MSG_NOSIGNAL), 5);
+    }
+    expect(&t, "/api/runs", 200, "\"rows\":100");
+    for (size_t i = 0; i < COUNT_OF(silent); i++) close(silent[i]);
+    serve_stop(t.s);
+}
+
+static void addresses_are_checked(void **state) {
+    static const char *const bad[] = { "",
+                                       "x",
+                                       "127.0.0.1",
+                                       "1.2.3.4.5:80",
+                                       "host.example:80",
+                                       "127.0.0.1:99999",
+                                       "127.0.0.1:-1",
+                                       "[::1:80" };
+    serve *s = NULL;
+    for (size_t i = 0; i < COUNT_OF(bad); i++)
+        assert_error(serve_start(&(serve_options){ .address = bad[i] }, &s), "to listen on");
+    assert_ok(serve_start(&(serve_options){ .address = "localhost:0" }, &s));
+    serve *second = NULL;
+    assert_error(serve_start(&(serve_options){ .address = serve_address(s) }, &second),
+                 "cannot listen on");
+    serve_stop(s);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(runs_are_served),
+        IN_FOLDER(prometheus_reads_metrics),
+        IN_FOLDER(new_steps_are_seen),
+        IN_FOLDER(a_token_is_needed),
+        IN_FOLDER(paths_reach_nothing),
+        IN_FOLDER(hostile_requests_get_clean_errors),
+        IN_FOLDER(random_bytes_do_no_harm),
+        IN_FOLDER(silent_connections_do_not_block),
+        cmocka_unit_test(addresses_are_checked),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
