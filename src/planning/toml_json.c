@@ -105,7 +105,7 @@ static err walk_name(toml *t, json_t *from, bool parent, const char *end, json_t
                      char last[64]) {
     *table = from;
     for (;;) {
-        while (strchr(" \t\"", *t->at)) t->at++;
+        while (*t->at && strchr(" \t\"", *t->at)) t->at++;
         size_t n = strcspn(t->at, end);
         n = MIN(n, strcspn(t->at, ". \t\"\n"));
         if (!n || n > 63) return fail(t, "expected a name");

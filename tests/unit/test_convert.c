@@ -2,6 +2,7 @@
  * files become is in tests/golden/convert. */
 #include "support/test.h"
 
+#include "io/io.h"
 #include "planning/planning.h"
 
 static char *convert(const char *text, const char *name, const char *format) {
@@ -114,12 +115,66 @@ static void toml(void **state) {
     assert_error(toml_to_json("a = [1, [", "x", &doc), "x:1");
 }
 
+/* Bytes changed, inserted, removed and repeated: an error or a config, never more than that. */
+static void damage(str *s, rng_key key, uint64_t *drawn) {
+    static const char *const pieces[] = { "[",   "{",  "\"", "\n", "=", ": ", "&a ",      "*a ",
+                                          "1e9", "--", "#",  "- ", "'", "\\", "[[[[[[[[", "\xff" };
+    for (uint64_t n = 1 + rng_below(key, (*drawn)++, 5); n; n--) {
+        size_t at = rng_below(key, (*drawn)++, s->len + 1);
+        size_t len = rng_below(key, (*drawn)++, 40);
+        len = MIN(len, s->len - at);
+        const char *piece = pieces[rng_below(key, (*drawn)++, COUNT_OF(pieces))];
+        str out = { 0 };
+        str_add_bytes(&out, s->text, at);
+        uint64_t kind = rng_below(key, (*drawn)++, 4);
+        if (kind == 0) str_add(&out, "%s", piece);
+        if (kind == 1) str_add_bytes(&out, s->text + at, len); /* twice */
+        if (kind == 2) len = 0;
+        str_add_bytes(&out, s->text + at + (kind == 3 ? len : 0),
+                      s->len - at - (kind == 3 ? len : 0));
+        if (kind == 2) out.len = at; /* truncated */
+        str_add(&out, "%s", "");
+        out.text[out.len] = '\0';
+        str_free(s);
+        *s = out;
+    }
+}
+
+static void damaged_files(void **state) {
+    static const char *const files[][2] = {
+        { "megatron.sh", "megatron" }, { "deepspeed.json", "deepspeed" },
+        { "neox.yml", "neox" },        { "torchtitan.toml", "torchtitan" },
+        { "olmo.yaml", "olmo" },       { "hf.json", "hf" },
+    };
+    enum { ROUNDS = 150 };
+    rng_key key = rng_key_of(11, 0);
+    uint64_t drawn = 0;
+    int errors = 0, configs = 0;
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        for (int k = 0; k < ROUNDS; k++) {
+            char path[256], *text = NULL;
+            size_t len;
+            str damaged = { 0 }, out = { 0 };
+            snprintf(path, sizeof path, FIXTURES "/../golden/convert/%s", files[i][0]);
+            assert_ok(io_read(path, 1 << 20, &text, &len));
+            str_add_bytes(&damaged, text, len);
+            damage(&damaged, key, &drawn);
+            err e = convert_config(damaged.text, strlen(damaged.text), "x", files[i][1], &out);
+            *(e ? &errors : &configs) += 1;
+            if (!e) assert_true(str_starts(out.text, "# From x"));
+            err_free(e);
+            str_free(&out);
+            str_free(&damaged);
+            free(text);
+        }
+    assert_true(errors > 100 && configs > 100);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(nothing_is_silent),
-        cmocka_unit_test(units_and_defaults),
-        cmocka_unit_test(refusals),
-        cmocka_unit_test(toml),
+        cmocka_unit_test(nothing_is_silent), cmocka_unit_test(units_and_defaults),
+        cmocka_unit_test(refusals),          cmocka_unit_test(toml),
+        cmocka_unit_test(damaged_files),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
