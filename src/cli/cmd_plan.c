@@ -64,7 +64,7 @@ err plan_quantity(const char *name, const char *text, double *out) {
                     "write it like 7B, 1.5T, 2500000 or 6.3e23");
 }
 
-static char *ring(void) {
+static char *next_buffer(void) {
     enum { SLOTS = 8, BYTES = 40 };
     static _Thread_local char slot[SLOTS][BYTES];
     static _Thread_local int next;
@@ -73,7 +73,7 @@ static char *ring(void) {
 
 const char *show_count(double v) {
     static const char *const units[] = { "", "k", "M", "B", "T" };
-    char *out = ring();
+    char *out = next_buffer();
     int u = 0;
     while (u < 4 && fabs(v) >= 999.5) {
         v /= 1000;
@@ -87,14 +87,14 @@ const char *show_count(double v) {
 }
 
 const char *show_flops(double v) {
-    char *out = ring(), *e;
+    char *out = next_buffer(), *e;
     snprintf(out, 40, "%.2e", v);
     if ((e = strchr(out, 'e')) && e[1] == '+') memmove(e + 1, e + 2, strlen(e + 2) + 1);
     return out;
 }
 
 const char *show_whole(double v) {
-    char digits[40], *out = ring();
+    char digits[40], *out = next_buffer();
     snprintf(digits, sizeof digits, "%.0f", v);
     size_t n = strlen(digits), at = 0;
     for (size_t i = 0; i < n && at < 38; i++) {
@@ -108,7 +108,7 @@ const char *show_whole(double v) {
 const char *show_rounded(double v) {
     double unit = pow(10, floor(log10(fabs(v))) - 2);
     if (v != 0 && isfinite(v) && fabs(v) >= 100) return show_whole(round(v / unit) * unit);
-    char *out = ring();
+    char *out = next_buffer();
     snprintf(out, 40, "%.3g", v);
     return out;
 }

@@ -50,8 +50,8 @@ static double bytes_needed(const config_plan *p, const capacity *c) {
 }
 
 /* ---- text -------------------------------------------------------------------------------------- */
-static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void line(const char *label, const char *fmt, ...) {
+static void print_line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void print_line(const char *label, const char *fmt, ...) {
     va_list list;
     printf("  %-12s ", label);
     va_start(list, fmt);
@@ -62,24 +62,27 @@ static void line(const char *label, const char *fmt, ...) {
 
 static void print_model(const capacity *c) {
     printf("%s\n", c->mc.name);
-    line("model",
-         "%s parameters: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
-         show_count(c->params), c->mc.layers, (long long)c->mc.dim, c->mc.heads, c->mc.kv_heads,
-         (long long)c->mc.ffn, (long long)c->mc.vocab);
-    line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
-         show_flops(c->flops_full), show_flops(c->flops_causal), show_flops(6 * c->params));
-    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)c->micros,
-         (long long)c->rows, (long long)c->seq, show_count(c->step_tokens));
+    print_line(
+        "model",
+        "%s parameters: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
+        show_count(c->params), c->mc.layers, (long long)c->mc.dim, c->mc.heads, c->mc.kv_heads,
+        (long long)c->mc.ffn, (long long)c->mc.vocab);
+    print_line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
+               show_flops(c->flops_full), show_flops(c->flops_causal), show_flops(6 * c->params));
+    print_line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
+               (long long)c->micros, (long long)c->rows, (long long)c->seq,
+               show_count(c->step_tokens));
     if (isnan(c->tokens))
-        line("length", "in epochs of the data");
+        print_line("length", "in epochs of the data");
     else
-        line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs", show_whole(c->steps),
-             show_count(c->tokens), c->tokens / c->params, show_flops(c->tokens * c->flops_full));
+        print_line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs",
+                   show_whole(c->steps), show_count(c->tokens), c->tokens / c->params,
+                   show_flops(c->tokens * c->flops_full));
 }
 
 static void print_memory(const config_plan *p) {
     const capacity *c = &p->cap;
-    line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
+    print_line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
     for (int k = 0; k < MEMORY_KINDS; k++)
         if (c->memory[k] > 0)
             printf("    %-14s %9.3f GB  %4.1f %%\n", memory_name((memory_kind)k),
@@ -91,14 +94,15 @@ static void print_data(const config_plan *p) {
     const capacity *c = &p->cap;
     double disk = p->m.gpu ? p->m.gpu->disk : 2e9;
     if (!isnan(c->tokens))
-        line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
-             c->tokens * c->token_bytes / 1e9, c->token_bytes);
+        print_line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
+                   c->tokens * c->token_bytes / 1e9, c->token_bytes);
     if (p->m.gpu) {
         double rate = p->m.gpus * p->m.peak * p->m.mfu / c->flops_full;
-        line("reading", "%s tokens/s, %.3g MB/s", show_count(rate), rate * c->token_bytes / 1e6);
+        print_line("reading", "%s tokens/s, %.3g MB/s", show_count(rate),
+                   rate * c->token_bytes / 1e6);
     }
-    line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9, c->checkpoint / disk,
-         disk / 1e9);
+    print_line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9,
+               c->checkpoint / disk, disk / 1e9);
 }
 
 /* Data, and as many checkpoints as are kept; what leaves the provider is the last one. */
@@ -120,11 +124,12 @@ static void report_storage(const config_plan *p, json_t *doc) {
                                                   "usd_month", plan_json_number(month),
                                                   "usd_egress", plan_json_number(egress)));
         else
-            line("storage",
-                 "%.4g GB for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
-                 "checkpoint out",
-                 stored_bytes(p) / 1e9, (long long)p->c.checkpoint.keep_latest_k, month,
-                 s->provider, egress);
+            print_line(
+                "storage",
+                "%.4g GB for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
+                "checkpoint out",
+                stored_bytes(p) / 1e9, (long long)p->c.checkpoint.keep_latest_k, month, s->provider,
+                egress);
     }
     if (doc) json_object_set_new(doc, "storage", list);
 }
@@ -132,13 +137,13 @@ static void report_storage(const config_plan *p, json_t *doc) {
 /* ---- does it fit? ------------------------------------------------------------------------------ */
 static void print_change(const config_plan *p, const fit_change *f) {
     if (!f->found) {
-        line("remedy", "none on one rank: the least is %.2f GB; shard it over more ranks",
-             f->least / 1e9);
+        print_line("remedy", "none on one rank: the least is %.2f GB; shard it over more ranks",
+                   f->least / 1e9);
         return;
     }
-    line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
-         bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
-    line("", "%s", f->settings.text);
+    print_line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
+               bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
+    print_line("", "%s", f->settings.text);
 }
 
 static json_t *change_json(const config_plan *p, const fit_change *f) {
@@ -156,8 +161,8 @@ static err report_fit(config_plan *p, json_t *doc, bool *fits) {
         json_object_set_new(doc, "needed", plan_json_number(need));
         json_object_set_new(doc, "limit", plan_json_number(p->limit));
     } else {
-        line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no", need / 1e9,
-             p->limit / 1e9, p->limit_of);
+        print_line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no", need / 1e9,
+                   p->limit / 1e9, p->limit_of);
     }
     if (*fits) return OK;
     fit_change f;
@@ -225,7 +230,7 @@ static err report_advice(const config_plan *p, json_t *doc) {
             json_array_append_new(out,
                                   json_pack("{s:s, s:s}", "kind", label, "text", list[i].text));
         else
-            line(label, "%s", list[i].text);
+            print_line(label, "%s", list[i].text);
     }
     if (doc) json_object_set_new(doc, "advice", out);
     advice_free(list, n);
@@ -250,7 +255,7 @@ static json_t *capacity_json(const capacity *c) {
         "data_bytes", plan_json_number(c->tokens * c->token_bytes));
 }
 
-static err report(const plan_args *a, config_plan *p) {
+static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
     json_t *doc = NULL;
     TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
@@ -285,7 +290,7 @@ err plan_report_config(const plan_args *a, int argc, char **config_args) {
     TRY(plan_machine_open(a, &p.m));
     config_init(&p.c);
     err e = config_from_args(&p.c, argc, config_args, NULL, 0);
-    if (!e) e = report(a, &p);
+    if (!e) e = report_config(a, &p);
     if (!p.m.gpu) ops_close(p.ops);
     config_free(&p.c);
     plan_machine_close(&p.m);

@@ -13,8 +13,8 @@ typedef struct advice_list {
     int n;
 } advice_list;
 
-static void add(advice_list *l, advice_kind kind, const char *fmt, ...) PRINTF_LIKE(3, 4);
-static void add(advice_list *l, advice_kind kind, const char *fmt, ...) {
+static void add_advice(advice_list *l, advice_kind kind, const char *fmt, ...) PRINTF_LIKE(3, 4);
+static void add_advice(advice_list *l, advice_kind kind, const char *fmt, ...) {
     char text[640];
     va_list args;
     va_start(args, fmt);
@@ -87,7 +87,8 @@ static void suggest_recipe(advice_list *l, const nearest *r) {
     else
         str_add(&warmup, "%g %s", c->lr_scheduler.warmup.value,
                 c->lr_scheduler.warmup.unit == CFG_TOKENS ? "tokens" : "steps");
-    add(l, ADVICE_SUGGESTION,
+    add_advice(
+        l, ADVICE_SUGGESTION,
         "%s (%.3gB parameters) was trained with a peak learning rate of %g, batches of %.3gM tokens, a "
         "warm-up of %s, %s decay to %g of the peak, betas %g and %g, weight decay %g, clipping at %g (%s)",
         recipe_name(r->index), r->params / 1e9, c->optimizer.lr, batch_tokens(c) / 1e6, warmup.text,
@@ -103,12 +104,13 @@ static void compare_recipe(advice_list *l, const config *c, const nearest *r) {
                 c->optimizer.name == CFG_OPT_ADAM8BIT;
     if (r->distance > log(3)) return; /* no recipe of this size */
     if (adam && c->optimizer.lr > 3 * r->c.optimizer.lr)
-        add(l, ADVICE_WARNING,
-            "optimizer.lr %g is %.1f times that of %s (%g): expect spikes or divergence",
-            c->optimizer.lr, c->optimizer.lr / r->c.optimizer.lr, recipe_name(r->index),
-            r->c.optimizer.lr);
+        add_advice(l, ADVICE_WARNING,
+                   "optimizer.lr %g is %.1f times that of %s (%g): expect spikes or divergence",
+                   c->optimizer.lr, c->optimizer.lr / r->c.optimizer.lr, recipe_name(r->index),
+                   r->c.optimizer.lr);
     if (batch_tokens(c) < 0.05 * batch_tokens(&r->c))
-        add(l, ADVICE_WARNING,
+        add_advice(
+            l, ADVICE_WARNING,
             "a step has %.3gM tokens, %s had %.3gM: with this learning rate gradients are noisier; set "
             "training.global_batch_size",
             batch_tokens(c) / 1e6, recipe_name(r->index), batch_tokens(&r->c) / 1e6);
@@ -117,44 +119,47 @@ static void compare_recipe(advice_list *l, const config *c, const nearest *r) {
 /* ---- classic mistakes --------------------------------------------------------------------------- */
 static void warn_precision(advice_list *l, const config *c) {
     if (c->precision.dtype == CFG_FP16 && c->precision.loss_scale < 2)
-        add(l, ADVICE_WARNING,
-            "fp16 without loss scaling (precision.loss_scale %g): small gradients "
-            "become zero; leave it at 65536, or train in bf16",
-            c->precision.loss_scale);
+        add_advice(l, ADVICE_WARNING,
+                   "fp16 without loss scaling (precision.loss_scale %g): small gradients "
+                   "become zero; leave it at 65536, or train in bf16",
+                   c->precision.loss_scale);
     if (c->optimizer.master == CFG_MASTER_BF16)
-        add(l, ADVICE_WARNING,
-            "optimizer.master=bf16 has 8 bits of mantissa: updates below 1/256 of a "
-            "weight survive only by stochastic rounding");
+        add_advice(l, ADVICE_WARNING,
+                   "optimizer.master=bf16 has 8 bits of mantissa: updates below 1/256 of a "
+                   "weight survive only by stochastic rounding");
 }
 
 static void warn_schedule(advice_list *l, const config *c, const capacity *cap) {
     double warmup = warmup_steps(c, cap->steps);
     if (cap->params > 1e9 && warmup < 1000)
-        add(l, ADVICE_WARNING,
+        add_advice(
+            l, ADVICE_WARNING,
             "a warm-up of %.0f steps for %.3gB parameters: published runs above 1B take 1,000 to 8,000",
             warmup, cap->params / 1e9);
     if (c->lr_scheduler.name == CFG_SCHED_CONSTANT)
-        add(l, ADVICE_WARNING,
-            "the learning rate never decays: the last part of the loss is only "
-            "reached while it does; lr_scheduler.name=cosine or wsd");
+        add_advice(l, ADVICE_WARNING,
+                   "the learning rate never decays: the last part of the loss is only "
+                   "reached while it does; lr_scheduler.name=cosine or wsd");
     if (c->optimizer.beta2 > 0.99 && cap->params > 1e9)
-        add(l, ADVICE_WARNING,
-            "optimizer.beta2 %g averages over %.0f steps: recipes above 1B use 0.95, "
-            "which recovers from spikes sooner",
-            c->optimizer.beta2, 1 / (1 - c->optimizer.beta2));
+        add_advice(l, ADVICE_WARNING,
+                   "optimizer.beta2 %g averages over %.0f steps: recipes above 1B use 0.95, "
+                   "which recovers from spikes sooner",
+                   c->optimizer.beta2, 1 / (1 - c->optimizer.beta2));
     if (c->training.max_norm == 0)
-        add(l, ADVICE_WARNING, "gradients are not clipped: training.max_norm=1");
+        add_advice(l, ADVICE_WARNING, "gradients are not clipped: training.max_norm=1");
 }
 
 static void warn_length(advice_list *l, const capacity *cap) {
     double ratio = cap->tokens / cap->params;
     if (ratio < 10)
-        add(l, ADVICE_WARNING,
+        add_advice(
+            l, ADVICE_WARNING,
             "under-trained: %.3g tokens per parameter, where the compute-optimal is about 20 (%.3gB "
             "tokens); a smaller model would reach a lower loss with the same compute",
             ratio, 20 * cap->params / 1e9);
     if (cap->mc.vocab % 64 && cap->mc.vocab > 1024)
-        add(l, ADVICE_WARNING,
+        add_advice(
+            l, ADVICE_WARNING,
             "vocabulary of %lld: GEMMs of the head are faster with a multiple of 64, such as %lld",
             (long long)cap->mc.vocab, (long long)((cap->mc.vocab + 63) / 64 * 64));
 }

@@ -186,7 +186,7 @@ static err make_config(const config *from, const candidate *k, const capacity *n
     return config_set(to, "training.global_batch_size", text); /* the step stays what it was */
 }
 
-static void describe(const candidate *k, const capacity *now, str *what, str *settings) {
+static void describe_candidate(const candidate *k, const capacity *now, str *what, str *settings) {
     const fit_step *steps[] = { &recomputes[k->recompute], &optimizers[k->optimizer] };
     if (k->rows != now->rows) {
         str_add(what, "microbatches of %lld instead of %lld sequences", (long long)k->rows,
@@ -243,7 +243,7 @@ err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, dou
         out->after = c;
         out->slower = recomputes[all[i].recompute].slower + optimizers[all[i].optimizer].slower +
                       0.02 * log2((double)now->rows / (double)all[i].rows);
-        describe(&all[i], now, &out->what, &out->settings);
+        describe_candidate(&all[i], now, &out->what, &out->settings);
     }
     free(all);
     return e;
@@ -263,7 +263,7 @@ static err add_variant(const config *cfg, const op_backend *ops, bool device, co
     if (!e) e = capacity_of(&changed, ops, device, &v.cap);
     config_free(&changed);
     if (e) return e;
-    describe(k, now, &v.what, &v.settings);
+    describe_candidate(k, now, &v.what, &v.settings);
     if (!v.what.len) str_add(&v.what, "as it is");
     v.slower = recomputes[k->recompute].slower + optimizers[k->optimizer].slower +
                0.02 * log2((double)now->rows / (double)k->rows);

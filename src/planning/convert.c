@@ -45,19 +45,19 @@ static void free_source(convert_source *s) {
     free(s->at);
 }
 
-static void flatten(convert_source *s, const char *prefix, const json_t *v) {
+static void flatten_json(convert_source *s, const char *prefix, const json_t *v) {
     char key[256], text[64];
     const char *name;
     json_t *child;
     if (json_is_object(v)) {
         json_object_foreach((json_t *)v, name, child) {
             snprintf(key, sizeof key, "%s%s%s", prefix, *prefix ? "." : "", name);
-            flatten(s, key, child);
+            flatten_json(s, key, child);
         }
     } else if (json_is_array(v)) {
         for (size_t i = 0; i < json_array_size(v); i++) {
             snprintf(key, sizeof key, "%s.%zu", prefix, i);
-            flatten(s, key, json_array_get(v, i));
+            flatten_json(s, key, json_array_get(v, i));
         }
     } else if (json_is_string(v)) {
         add_pair(s, prefix, json_string_value(v));
@@ -113,7 +113,7 @@ err convert_set_number(convert_source *s, const char *key, const char *option, d
 /* ---- rules ---------------------------------------------------------------------------------------- */
 /* The translation of a value: "a=b,c=d"; NULL, or an item "*": as it is. @return false when the value is not
  * in it. */
-static bool translate(const char *map, const char *value, char *out, size_t size) {
+static bool translate_value(const char *map, const char *value, char *out, size_t size) {
     if (!map) {
         snprintf(out, size, "%s", value);
         return true;
@@ -125,7 +125,7 @@ static bool translate(const char *map, const char *value, char *out, size_t size
             snprintf(out, size, "%.*s", (int)(len - n - 1), at + n + 1);
             return true;
         }
-        if (len == 1 && *at == '*') return translate(NULL, value, out, size);
+        if (len == 1 && *at == '*') return translate_value(NULL, value, out, size);
         at += len + (at[len] == ',');
     }
     return false;
@@ -136,7 +136,8 @@ static err apply_rules(convert_source *s, const convert_rule *rules) {
         char value[512];
         for (int i = 0; i < s->n; i++) {
             if (strcmp(s->at[i].key, r->key) != 0) continue;
-            if (!translate(r->map, s->at[i].value, value, sizeof value)) continue; /* reported */
+            if (!translate_value(r->map, s->at[i].value, value, sizeof value))
+                continue; /* reported */
             s->at[i].used = true;
             if (r->option && *value) TRY(convert_set(s, r->key, r->option, value));
         }
@@ -205,7 +206,7 @@ static err read_source(convert_source *s, const convert_system *f, const char *t
     TRY(f->syntax == SYNTAX_TOML   ? toml_to_json(text, s->name, &doc)
         : f->syntax == SYNTAX_JSON ? io_json_parse(text, len, s->name, &doc)
                                    : yaml_to_json(text, len, s->name, &doc));
-    flatten(s, "", doc);
+    flatten_json(s, "", doc);
     json_decref(doc);
     return OK;
 }

@@ -101,7 +101,7 @@ static err finish_megatron(convert_source *s) {
     TRY(convert_set_number(s, "lr_warmup_samples", "lr_scheduler.warmup",
                            seq * convert_take_number(s, "lr_warmup_samples"), "tokens"));
     TRY(set_min_lr(s, "min_lr", convert_take_number(s, "lr")));
-    /* what Megatron does without being told */
+    /* Megatron's defaults */
     bool tied = !convert_take(s, "untie_embeddings_and_output_weights");
     TRY(convert_set(s, "untie-embeddings-and-output-weights", "model.tie_embeddings",
                     tied ? "true" : "false"));

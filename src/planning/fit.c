@@ -68,7 +68,7 @@ static void terms_of(const fit_run *r, double alpha, double beta, double f[TERMS
     f[2] = pow(r->tokens, -beta);
 }
 
-static double huber(double r) {
+static double huber_loss(double r) {
     double a = fabs(r);
     return a <= huber_delta ? a * a / 2 : huber_delta * (a - huber_delta / 2);
 }
@@ -97,7 +97,7 @@ static double fit_linear(const samples *s, double alpha, double beta, double x[T
         const fit_run *r = &s->runs[s->pick[i]];
         double f[TERMS];
         terms_of(r, alpha, beta, f);
-        loss += huber((x[0] * f[0] + x[1] * f[1] + x[2] * f[2]) / r->loss - 1);
+        loss += huber_loss((x[0] * f[0] + x[1] * f[1] + x[2] * f[2]) / r->loss - 1);
     }
     return loss;
 }

@@ -73,7 +73,7 @@ static double replace_node(trial *t, double now) {
 }
 
 /* From a failure until the run works again, failures while it restarts included. */
-static double recover(trial *t, double now) {
+static double recover_node(trial *t, double now) {
     for (;;) {
         t->failures++;
         now = replace_node(t, now);
@@ -84,7 +84,7 @@ static double recover(trial *t, double now) {
 }
 
 /* @return the seconds of a whole run; INFINITY when it does not get anywhere. */
-static double simulate(trial *t) {
+static double simulate_run(trial *t) {
     enum { MOST_FAILURES = 1 << 22 };
     double now = 0, done = 0, cycle = t->interval + t->r->checkpoint_s;
     t->broken = 0;
@@ -95,7 +95,7 @@ static double simulate(trial *t) {
         double needed = left + saves * t->r->checkpoint_s, until = time_to_failure(t);
         if (until >= needed) return now + needed;
         done += fmin(floor(until / cycle), saves) * t->interval;
-        now = recover(t, now + until);
+        now = recover_node(t, now + until);
     }
     return INFINITY;
 }
@@ -113,7 +113,7 @@ static void run_trials(const goodput_run *r, double interval, int trials, uint64
     for (int i = 0; i < trials; i++) {
         t.key = rng_key_of(seed, (uint64_t)i);
         t.drawn = 0;
-        seconds[i] = simulate(&t);
+        seconds[i] = simulate_run(&t);
         sum += seconds[i];
         failures += t.failures;
     }

@@ -1,7 +1,7 @@
 /* Scaling laws: the table of published ones, and what follows from a law in any direction.
  *
  * Every row cites the table it comes from. A law with a surface has a loss everywhere; one without, such
- * as the rule of 20 tokens, only says how a budget is split, and takes its losses from the default law.
+ * as the rule of 20 tokens, only splits a budget, and takes its losses from the default law.
  *
  * All searches are in log space over functions with one minimum or of one sign change, so bisection and
  * golden section are enough, and exact to the last digits that are printed. */
@@ -104,20 +104,20 @@ static const scaling_law *with_surface(const scaling_law *l) {
     return l->surface == SURFACE_NONE ? law_default() : l;
 }
 
-static double surface(const scaling_law *l, double n, double d) {
+static double surface_loss(const scaling_law *l, double n, double d) {
     l = with_surface(l);
     if (l->surface == SURFACE_SUM) return l->e + l->a * pow(n, -l->alpha) + l->b * pow(d, -l->beta);
     return pow(pow(l->a / n, l->alpha / l->beta) + l->b / d, l->beta);
 }
 
 /* x of which only `first` counted in full, the rest with exponentially less. */
-static double discount(double x, double first, double half_life) {
+static double discount_excess(double x, double first, double half_life) {
     if (!(x > first)) return x;
     return first * (1 + half_life * (1 - exp(-(x / first - 1) / half_life)));
 }
 
 double law_effective_tokens(double tokens, double unique) {
-    return discount(tokens, unique, repeat_half_life);
+    return discount_excess(tokens, unique, repeat_half_life);
 }
 
 /* ---- the frontier -------------------------------------------------------------------------- */
@@ -139,8 +139,8 @@ static double frontier_params_of_compute(const scaling_law *l, double c) {
 
 enum { ROUNDS = 100 };
 /* Where f changes its sign in [low, high], which are positive; f(low) and f(high) differ in sign. */
-static double bisect(double (*f)(const void *ctx, double x), const void *ctx, double low,
-                     double high) {
+static double find_root(double (*f)(const void *ctx, double x), const void *ctx, double low,
+                        double high) {
     bool rising = f(ctx, low) < 0;
     double from = log(low), to = log(high);
     for (int i = 0; i < ROUNDS; i++) {
@@ -154,8 +154,8 @@ static double bisect(double (*f)(const void *ctx, double x), const void *ctx, do
 }
 
 /* Where f, which has one minimum in [low, high], is lowest. */
-static double minimize(double (*f)(const void *ctx, double x), const void *ctx, double low,
-                       double high) {
+static double find_minimum(double (*f)(const void *ctx, double x), const void *ctx, double low,
+                           double high) {
     static const double golden = 0.6180339887498949;
     double from = log(low), to = log(high);
     for (int i = 0; i < ROUNDS; i++) {
@@ -175,10 +175,10 @@ typedef struct problem {
 } problem;
 
 double law_loss(const scaling_law *l, double params, double tokens, double unique) {
-    if (!(tokens > unique)) return surface(l, params, tokens);
+    if (!(tokens > unique)) return surface_loss(l, params, tokens);
     double enough = frontier_params(with_surface(l), unique);
-    return surface(l, discount(params, enough, excess_half_life),
-                   law_effective_tokens(tokens, unique));
+    return surface_loss(l, discount_excess(params, enough, excess_half_life),
+                        law_effective_tokens(tokens, unique));
 }
 
 static double loss_on_budget(const void *ctx, double n) {
@@ -190,8 +190,8 @@ static double loss_on_budget(const void *ctx, double n) {
 static double params_for_compute(const scaling_law *l, double c, double unique) {
     double n = frontier_params_of_compute(l, c);
     if (!(c / (6 * n) > unique)) return n;
-    return minimize(loss_on_budget, &(problem){ .law = l, .given = c, .unique = unique }, n / 1e6,
-                    n * 1e6);
+    return find_minimum(loss_on_budget, &(problem){ .law = l, .given = c, .unique = unique },
+                        n / 1e6, n * 1e6);
 }
 
 /* ---- from a loss --------------------------------------------------------------------------- */
@@ -213,8 +213,8 @@ static double loss_on_budget_minus(const void *ctx, double n) {
 }
 
 /* The x in [low, high] at which f, a loss less the one asked for that falls with x, is 0. */
-static err reach(double (*f)(const void *, double), problem *p, double low, double high,
-                 const char *what, double *out) {
+static err solve_for_loss(double (*f)(const void *, double), problem *p, double low, double high,
+                          const char *what, double *out) {
     double floor = f(p, high) + p->loss;
     if (!(f(p, high) < 0))
         return err_hint(ERR_USAGE("--loss: %.4g cannot be reached %s: the law \"%s\" ends at %.4g",
@@ -224,7 +224,7 @@ static err reach(double (*f)(const void *, double), problem *p, double low, doub
         *out = low;
         return OK;
     }
-    *out = bisect(f, p, low, high);
+    *out = find_root(f, p, low, high);
     return OK;
 }
 
@@ -232,21 +232,21 @@ static err from_loss(const scaling_law *l, const scaling_query *q, scaling_point
     problem p = { .law = l, .loss = q->loss, .unique = q->unique };
     if (!isnan(q->params)) {
         p.given = o->params = q->params;
-        return reach(loss_at_tokens, &p, least, most, "with these parameters", &o->tokens);
+        return solve_for_loss(loss_at_tokens, &p, least, most, "with these parameters", &o->tokens);
     }
     if (!isnan(q->tokens)) {
         p.given = o->tokens = q->tokens;
-        return reach(loss_at_params, &p, least, most, "with these tokens", &o->params);
+        return solve_for_loss(loss_at_params, &p, least, most, "with these tokens", &o->params);
     }
     if (!isnan(q->compute)) {
         p.given = q->compute;
-        double best = minimize(loss_on_budget, &p, least, q->compute / 6);
-        TRY(reach(loss_on_budget_minus, &p, least, best, "with this compute", &o->params));
+        double best = find_minimum(loss_on_budget, &p, least, q->compute / 6);
+        TRY(solve_for_loss(loss_on_budget_minus, &p, least, best, "with this compute", &o->params));
         o->tokens = q->compute / (6 * o->params);
         return OK;
     }
     double c = 0;
-    TRY(reach(loss_at_compute, &p, 1e6, 1e40, "with any compute", &c));
+    TRY(solve_for_loss(loss_at_compute, &p, 1e6, 1e40, "with any compute", &c));
     o->params = params_for_compute(l, c, q->unique);
     o->tokens = c / (6 * o->params);
     return OK;
@@ -305,11 +305,11 @@ err law_solve(const scaling_law *l, const scaling_query *q, scaling_point *out) 
 
 /* ---- over the model's life ----------------------------------------------------------------- */
 /* Operations over the life of a model of n parameters and the loss asked for. */
-static double lifetime(const void *ctx, double n) {
+static double lifetime_flops(const void *ctx, double n) {
     problem p = *(const problem *)ctx;
     p.given = n;
     if (!(loss_at_tokens(&p, most) < 0)) return INFINITY;
-    double d = bisect(loss_at_tokens, &p, least, most);
+    double d = find_root(loss_at_tokens, &p, least, most);
     return 6 * n * d + 2 * n * p.inference;
 }
 
@@ -322,7 +322,7 @@ err law_solve_lifetime(const scaling_law *l, double loss, double unique, double 
     problem p = { .law = l, .loss = loss, .unique = unique, .inference = inference };
     double smallest = 0, largest = 1e3 * o.params;
     p.given = most;
-    TRY(reach(loss_at_params, &p, least, largest, "at all", &smallest));
-    q.params = minimize(lifetime, &p, smallest * (1 + 1e-9), largest);
+    TRY(solve_for_loss(loss_at_params, &p, least, largest, "at all", &smallest));
+    q.params = find_minimum(lifetime_flops, &p, smallest * (1 + 1e-9), largest);
     return law_solve(l, &q, out);
 }

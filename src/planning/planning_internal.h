@@ -11,7 +11,7 @@ extern const embedded_file hardware_files[], recipe_files[];
 typedef struct convert_source convert_source;
 typedef struct convert_rule {
     const char *key;    /* of the source, with dots and underscores */
-    const char *option; /* ours; NULL: it says nothing about the training itself */
+    const char *option; /* ours; NULL: it does not affect the training */
     const char *
         map; /* "theirs=ours,..."; a value that is not in it has no equivalent; NULL or "*": as it is */
 } convert_rule;

@@ -13,13 +13,13 @@ typedef struct toml {
     int line;
 } toml;
 
-static err fail(const toml *t, const char *what) {
+static err toml_error(const toml *t, const char *what) {
     return err_hint(ERR("%s:%d: %s", t->name, t->line, what),
                     "tables, keys, strings, numbers, booleans and arrays are understood");
 }
 
 /* Skips blanks and comments; newlines too where `lines`. */
-static void skip(toml *t, bool lines) {
+static void skip_blanks(toml *t, bool lines) {
     for (;; t->at++) {
         if (*t->at == '#') t->at += strcspn(t->at, "\n");
         if (*t->at == '\n' && lines)
@@ -45,7 +45,7 @@ static err read_string(toml *t, json_t **out) {
     bool closed = *t->at == quote;
     *out = closed ? io_json_string(s.text ? s.text : "", s.len) : NULL;
     str_free(&s);
-    if (!closed) return fail(t, "a string does not end on its line");
+    if (!closed) return toml_error(t, "a string does not end on its line");
     t->at++;
     return OK;
 }
@@ -57,7 +57,7 @@ static err read_array(toml *t, int depth, json_t **out) {
     t->at++;
     for (;;) {
         json_t *item = NULL;
-        skip(t, true);
+        skip_blanks(t, true);
         if (*t->at == ']') break;
         err e = read_value(t, depth + 1, &item);
         if (e) {
@@ -65,7 +65,7 @@ static err read_array(toml *t, int depth, json_t **out) {
             return e;
         }
         json_array_append_new(list, item);
-        skip(t, true);
+        skip_blanks(t, true);
         if (*t->at == ',') t->at++;
     }
     t->at++;
@@ -87,16 +87,16 @@ static err read_plain(toml *t, json_t **out) {
     else if (k && !*end && isfinite(v) && strspn(word, "+-.0123456789eE") == k)
         *out = strpbrk(word, ".eE") || fabs(v) > 1e15 ? json_real(v) : json_integer((json_int_t)v);
     else
-        return fail(t, "a value is not understood");
+        return toml_error(t, "a value is not understood");
     t->at += n;
     return OK;
 }
 
 static err read_value(toml *t, int depth, json_t **out) {
-    if (depth > 16) return fail(t, "arrays are nested too deeply");
+    if (depth > 16) return toml_error(t, "arrays are nested too deeply");
     if (*t->at == '"' || *t->at == '\'') return read_string(t, out);
     if (*t->at == '[') return read_array(t, depth, out);
-    if (*t->at == '{') return fail(t, "inline tables are not supported");
+    if (*t->at == '{') return toml_error(t, "inline tables are not supported");
     return read_plain(t, out);
 }
 
@@ -108,7 +108,7 @@ static err walk_name(toml *t, json_t *from, bool parent, const char *end, json_t
         while (*t->at && strchr(" \t\"", *t->at)) t->at++;
         size_t n = strcspn(t->at, end);
         n = MIN(n, strcspn(t->at, ". \t\"\n"));
-        if (!n || n > 63) return fail(t, "expected a name");
+        if (!n || n > 63) return toml_error(t, "expected a name");
         snprintf(last, 64, "%.*s", (int)n, t->at);
         t->at += n;
         while (*t->at && strchr(" \t\"", *t->at)) t->at++;
@@ -117,9 +117,10 @@ static err walk_name(toml *t, json_t *from, bool parent, const char *end, json_t
         json_t *next = json_object_get(*table, last);
         if (!next) {
             next = json_object();
-            if (json_object_set_new(*table, last, next)) return fail(t, "a name is not UTF-8");
+            if (json_object_set_new(*table, last, next))
+                return toml_error(t, "a name is not UTF-8");
         }
-        if (!json_is_object(next)) return fail(t, "a name is both a table and a value");
+        if (!json_is_object(next)) return toml_error(t, "a name is both a table and a value");
         *table = next;
         if (!more) return OK;
         t->at++;
@@ -130,19 +131,19 @@ static err read_line(toml *t, json_t *root, json_t **current) {
     char last[64];
     if (*t->at == '[') {
         t->at++;
-        if (*t->at == '[') return fail(t, "arrays of tables are not supported");
+        if (*t->at == '[') return toml_error(t, "arrays of tables are not supported");
         TRY(walk_name(t, root, false, "]", current, last));
-        if (*t->at != ']') return fail(t, "expected ] after a table's name");
+        if (*t->at != ']') return toml_error(t, "expected ] after a table's name");
         t->at++;
         return OK;
     }
     json_t *table, *value = NULL;
     TRY(walk_name(t, *current, true, "=", &table, last));
-    if (*t->at != '=') return fail(t, "expected = after a name");
+    if (*t->at != '=') return toml_error(t, "expected = after a name");
     t->at++;
-    skip(t, false);
+    skip_blanks(t, false);
     TRY(read_value(t, 0, &value));
-    if (json_object_set_new(table, last, value)) return fail(t, "a name is not UTF-8");
+    if (json_object_set_new(table, last, value)) return toml_error(t, "a name is not UTF-8");
     return OK;
 }
 
@@ -150,11 +151,11 @@ err toml_to_json(const char *text, const char *name, json_t **out) {
     toml t = { text, name, 1 };
     json_t *root = json_object(), *current = root;
     err e = OK;
-    for (skip(&t, true); *t.at && !e; skip(&t, true)) {
+    for (skip_blanks(&t, true); *t.at && !e; skip_blanks(&t, true)) {
         e = read_line(&t, root, &current);
         if (e) break;
-        skip(&t, false);
-        if (*t.at && *t.at != '\n') e = fail(&t, "expected the end of the line");
+        skip_blanks(&t, false);
+        if (*t.at && *t.at != '\n') e = toml_error(&t, "expected the end of the line");
     }
     if (e) {
         json_decref(root);

@@ -57,7 +57,7 @@ static void units_and_defaults(void **state) {
     assert_has(out, "batch_ramp_start: 8");
     assert_has(out, "batch_ramp: \"64000 tokens\"");
     assert_has(out, "warmup: 5%");
-    assert_has(out, "positions: learned"); /* what it does without being told */
+    assert_has(out, "positions: learned"); /* its default */
     assert_has(out, "tie_embeddings: true");
     assert_has(out, "ffn_dim: 256");
     free(out);
