@@ -214,6 +214,22 @@ static const char *write_tok(test_folder *f, const char *name, const int32_t *id
     return in_folder(f, name);
 }
 
+/* A file whose ids were checked against its own vocabulary, one larger than the loader's limit. */
+static void the_first_id_beyond_the_limit_is_found(void **state) {
+    enum { N = 41, LIMIT = 100 };
+    int32_t ids[N];
+    for (int i = 0; i < N; i++) ids[i] = i == 13 ? LIMIT : 10 + i;
+    data_source *s = NULL;
+    assert_ok(data_open(write_tok(*state, "a.tok", ids, N, LIMIT + 1, -1), 0, &s));
+    loader *l = loader_of(
+        s, (loader_options){ .seq_len = 10, .rows = 1, .in_order = true, .vocab_limit = LIMIT });
+    data_batch b;
+    next(l);
+    assert_error(loader_next(l, &b), "token 13 has id 100");
+    loader_free(l);
+    data_close(s);
+}
+
 static void token_files_come_back_as_written(void **state) {
     static const int64_t vocabs[] = { 50257, 65536, 65537, 128256 };
     enum { N = 100003 }; /* several of the writer's buffers, an odd number */
@@ -427,6 +443,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_text_has_the_tokens_of_data_tokenize, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(files_that_are_no_text_are_refused, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(the_first_id_beyond_the_limit_is_found, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(token_files_come_back_as_written, folder_setup,
                                         folder_teardown),

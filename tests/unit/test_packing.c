@@ -95,6 +95,32 @@ static void every_token_comes_once_and_few_documents_are_cut(void **state) {
     }
 }
 
+/* However short documents are, a group has at most 16384 of them, which bounds what a window costs: those of
+ * one to three tokens fill half of a group's 64 windows. */
+static void groups_of_short_documents_are_bounded(void **state) {
+    enum { T = 1024, DOCUMENTS = 40000, GROUP = 16384 };
+    int32_t *ids = malloc(3 * DOCUMENTS * sizeof *ids);
+    int64_t n = 0, first = 0; /* tokens of the first group */
+    for (int d = 0; d < DOCUMENTS; d++) {
+        for (int i = d % 3; i < 2; i++) ids[n++] = 100 + d % 1000;
+        ids[n++] = END;
+        if (d + 1 == GROUP) first = n;
+    }
+    data_source *s = NULL;
+    assert_ok(data_open_memory(ids, n, 2000, END, &s));
+    data_index_documents(s);
+    loader_options o = options_of(T, PACK_BEST_FIT);
+    o.in_order = true;
+    loader *l = loader_of(s, o);
+    for (int64_t w = 0; w < first / T; w++) {
+        data_batch b = next(l);
+        for (int64_t t = 0; t < T; t++) assert_in_range(b.id[t], 0, first - 1);
+    }
+    loader_free(l);
+    data_close(s);
+    free(ids);
+}
+
 static void a_range_is_packed_without_its_neighbours(void **state) {
     enum { T = 32 };
     data_source *s = source_of(400, T, 9);
@@ -178,6 +204,7 @@ static void packing_needs_masks(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_token_comes_once_and_few_documents_are_cut),
+        cmocka_unit_test(groups_of_short_documents_are_bounded),
         cmocka_unit_test(a_range_is_packed_without_its_neighbours),
         cmocka_unit_test(documents_go_where_they_fit_best),
         cmocka_unit_test(a_shuffled_epoch_is_the_same_windows),
