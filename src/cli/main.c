@@ -51,13 +51,20 @@ static const cli_command commands[] = {
       .family = &plan_family,
       .help =
           "Any one or two of compute, parameters, tokens and loss give the others. One alone is\n"
-          "completed along each law's compute-optimal frontier.\n"
+          "completed along each law's compute-optimal frontier. For a config, the programs that\n"
+          "`ingot train` would run are recorded and laid out, without reserving their memory.\n"
+          "docs/planning.md explains the output.\n"
           "\n"
           "Examples\n"
           "  ingot plan --compute 6.3e23                       the best model for a budget\n"
           "  ingot plan --params 70B --tokens 1.5T             what a model costs and reaches\n"
           "  ingot plan --loss 2.0 --inference-tokens 1T       the cheapest model over its life\n"
           "  ingot plan --params 7B --tokens 1T --unique-tokens 100B    with ten epochs\n"
+          "  ingot plan --params 7B --tokens 2T --gpu a100 --gpus 256 --provider lambda\n"
+          "  ingot plan --params 70B --tokens 2T --gpu h100 --gpus 2048 --goodput\n"
+          "  ingot plan configs/tiny.yaml                      what a run holds and takes\n"
+          "  ingot plan --model=llama3-8b --training.seq_len=8192 --gpu h100 --check\n"
+          "  ingot plan recipe llama3-8b > run.yaml            a published training as a config\n"
           "  ingot plan fit runs/*                             your own law\n"
           "\n" },
     { .name = "report",
@@ -179,6 +186,7 @@ static void print_help(const cli_command *c) {
     printf("ingot %s: %s\n\nusage: ingot %s %s\n\n%s", c->name, c->summary, c->name, c->usage,
            c->help);
     if (c->spec) cli_print_args(c->spec);
+    if (c->spec && c->family) printf("\n");
     if (c->family) cli_print_family(c->family);
     if (!c->options) return;
     str text = { 0 };
