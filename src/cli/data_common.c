@@ -28,9 +28,9 @@ static err check_choice(const char *option, const char *value, const char *const
 
 err data_common_check(data_common *c) {
     static const char *const invalid[] = { "repair", "refuse" };
-    static const char *const compress[] = { "zst", "gz", "none" };
+    static const char *const compress[] = { "zst", "gz", "none", "parquet" };
     TRY(check_choice("invalid", c->invalid, invalid, 2));
-    TRY(check_choice("compress", c->compress, compress, 3));
+    TRY(check_choice("compress", c->compress, compress, 4));
     if (c->in.format && !text_format_exists(c->in.format))
         return ERR_USAGE("--format: \"%s\" is not " TEXT_FORMATS, c->in.format);
     c->in.invalid = c->invalid && strcmp(c->invalid, "refuse") == 0 ? TEXT_REFUSE : TEXT_REPAIR;

@@ -52,9 +52,9 @@ typedef struct data_common {
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },                                        \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
 #define DATA_COMMON_ARGS                                                                            \
-    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a .jsonl, .jsonl.gz or .jsonl.zst file, or a folder of parts that a rerun resumes (default: standard output)", 'o' }, \
+    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file, or a folder of parts that a rerun resumes (default: standard output)", 'o' }, \
     { "dropped", ARG_TEXT, DATA_AT(dropped), "PATH", "write dropped documents here, each with the rule and its value (default: discard them)" }, \
-    { "compress", ARG_TEXT, DATA_AT(compress), "zst|gz|none", "compression of the parts in a folder (default zst)" }, \
+    { "compress", ARG_TEXT, DATA_AT(compress), "zst|gz|none|parquet", "parts of a folder: JSON lines, compressed or not, or Parquet (default zst)" }, \
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard earlier output in the folder and start over" },  \
     DATA_READ_ARGS
 /* clang-format on */

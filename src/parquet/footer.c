@@ -128,6 +128,7 @@ const char *parquet_kind_name(parquet_kind k) {
         [PARQUET_UNSIGNED] = "integer", [PARQUET_FLOAT] = "float",   [PARQUET_DOUBLE] = "double",
         [PARQUET_DATE] = "date",        [PARQUET_MILLIS] = "time",   [PARQUET_MICROS] = "time",
         [PARQUET_NANOS] = "time",       [PARQUET_STRING] = "string", [PARQUET_BYTES] = "bytes",
+        [PARQUET_JSON] = "JSON",
     };
     return names[k];
 }
@@ -139,7 +140,7 @@ static parquet_kind converted_kind(int32_t converted) {
         [9] = PARQUET_MILLIS,    [10] = PARQUET_MICROS,   [11] = PARQUET_UNSIGNED,
         [12] = PARQUET_UNSIGNED, [13] = PARQUET_UNSIGNED, [14] = PARQUET_UNSIGNED,
         [15] = PARQUET_INTEGER,  [16] = PARQUET_INTEGER,  [17] = PARQUET_INTEGER,
-        [18] = PARQUET_INTEGER,  [19] = PARQUET_STRING,   [21] = PARQUET_OTHER,
+        [18] = PARQUET_INTEGER,  [19] = PARQUET_JSON,     [21] = PARQUET_OTHER,
     };
     bool known = converted >= 0 && converted < (int32_t)COUNT_OF(kinds);
     return known ? kinds[converted] : PARQUET_OTHER;
@@ -156,10 +157,10 @@ static parquet_kind plain_kind(physical_type t) {
 
 /* Whether values of this type can be of this kind. */
 static bool kind_fits(physical_type t, parquet_kind k) {
-    if (t == PHYSICAL_BYTES) return k == PARQUET_STRING;
+    if (t == PHYSICAL_BYTES) return k == PARQUET_STRING || k == PARQUET_JSON;
     if (t == PHYSICAL_INT32)
         return k == PARQUET_DATE || k == PARQUET_INTEGER || k == PARQUET_UNSIGNED;
-    return t == PHYSICAL_INT64 && k != PARQUET_DATE && k != PARQUET_STRING;
+    return t == PHYSICAL_INT64 && k != PARQUET_DATE && k < PARQUET_STRING;
 }
 
 static parquet_kind kind_of(const schema_element *s) {
@@ -168,7 +169,9 @@ static parquet_kind kind_of(const schema_element *s) {
     parquet_kind k = PARQUET_OTHER;
     if (s->converted.is_set)
         k = converted_kind(s->converted.value);
-    else if (l->string || l->enumeration || l->json)
+    else if (l->json)
+        k = PARQUET_JSON;
+    else if (l->string || l->enumeration)
         k = PARQUET_STRING;
     else if (l->date)
         k = PARQUET_DATE;

@@ -54,6 +54,7 @@ typedef enum {
     PARQUET_MICROS,
     PARQUET_NANOS,  /* these three: since 1970-01-01T00:00:00Z */
     PARQUET_STRING, /* marked as UTF-8 */
+    PARQUET_JSON,   /* the same, marked as JSON */
     PARQUET_BYTES,  /* the same without the mark */
 } parquet_kind;
 /* @return "string"; for messages. */
@@ -127,5 +128,29 @@ void parquet_cursor_close(parquet_cursor *c); /* takes NULL */
 /* Checks, decompresses and decodes. May run on any thread. @return the first error, if a page cannot be
  * read: its values are PARQUET_LOST, as parquet_is_lost tells, and those of other pages are there. */
 err parquet_decode(parquet_pages *p) MUST_USE;
+
+/* ---- writing --------------------------------------------------------------------------------- */
+typedef struct parquet_target {
+    const parquet_column *columns; /* borrowed; kinds STRING and JSON */
+    int n_columns;
+    void *ctx;
+    err (*write)(void *ctx, const void *bytes, size_t n); /* appends to the file */
+} parquet_target;
+/* Collects rows on one thread. */
+typedef struct parquet_rows parquet_rows;
+parquet_rows *parquet_rows_new(int n_columns);
+void parquet_rows_free(parquet_rows *r); /* takes NULL */
+/* @param row a value per column; `at` NULL: none. Copied. */
+void parquet_rows_add(parquet_rows *r, const parquet_value *row);
+/* Appends the rows collected so far in the form that parquet_writer_add takes, and forgets them. */
+err parquet_rows_pack(parquet_rows *r, str *out) MUST_USE;
+
+typedef struct parquet_writer parquet_writer;
+/* @param to borrowed until the writer is freed. */
+err parquet_writer_open(const parquet_target *to, parquet_writer **out) MUST_USE;
+/* Adds packed rows; writes a row group when there are 64 MiB of them. */
+err parquet_writer_add(parquet_writer *w, const char *packed, size_t n) MUST_USE;
+err parquet_writer_finish(parquet_writer *w) MUST_USE; /* writes what is left, and the metadata */
+void parquet_writer_free(parquet_writer *w);           /* takes NULL */
 
 #endif

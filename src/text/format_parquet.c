@@ -94,7 +94,7 @@ static err choose_text(const text_inputs *in, parquet_input *p, const char *path
     p->text = parquet_find_column(p->file, in->o.text_field);
     if (p->text >= 0) {
         const parquet_column *c = parquet_column_at(p->file, p->text);
-        if (!c->repeated && (c->kind == PARQUET_STRING || c->kind == PARQUET_BYTES)) return OK;
+        if (!c->repeated && c->kind >= PARQUET_STRING) return OK;
         return err_hint(ERR("%s: the column \"%s\" is %s, not a string", path, c->name,
                             c->repeated ? "a list" : parquet_kind_name(c->kind)),
                         "name the column with the text: --text-column NAME");
@@ -435,7 +435,7 @@ enum { LONGEST_NUMBER = 64 };
 static bool field_text(parser *p, parquet_kind kind, const parquet_value *v, text_span *out,
                        bool *repaired) {
     if (!v->at) return true;
-    if (kind == PARQUET_STRING || kind == PARQUET_BYTES) {
+    if (kind >= PARQUET_STRING) {
         *out = (text_span){ v->at, v->length };
         return parser_check_utf8(p, out, repaired);
     }
@@ -444,13 +444,32 @@ static bool field_text(parser *p, parquet_kind kind, const parquet_value *v, tex
     return true;
 }
 
+static bool is_metadata(const side_column *c) { return span_is(c->member, ", \"metadata\": "); }
+
+/* Appends a JSON object as it is, or its members if it is the "metadata" that stages write. @return false
+ * if the text is not an object. */
+static bool add_json(parser *p, const side_column *c, text_span text) {
+    bool odd = false;
+    if (json_scan(text.at, text.len, NULL, 0, NULL, &odd) || odd) return false;
+    if (memchr(text.at, '\n', text.len) || memchr(text.at, '\r', text.len)) return false;
+    if (is_metadata(c)) {
+        json_add_others(text.at, text.len, NULL, 0, &p->body);
+    } else {
+        str_add_bytes(&p->body, c->member.at, c->member.len);
+        str_add_bytes(&p->body, text.at, text.len);
+    }
+    return true;
+}
+
 /* Appends a value as a JSON member. @return false if the document is refused. */
 static bool add_member(parser *p, const side_column *c, parquet_kind kind, const parquet_value *v,
                        bool *repaired) {
     text_span text = { 0 };
     if (!field_text(p, kind, v, &text, repaired)) return false;
+    if (v->at && kind == PARQUET_JSON && add_json(p, c, text)) return true;
+    if (!v->at && kind == PARQUET_JSON && is_metadata(c)) return true;
     str_add_bytes(&p->body, c->member.at, c->member.len);
-    if (!v->at || (kind != PARQUET_STRING && text.len == 0))
+    if (!v->at || (kind < PARQUET_STRING && text.len == 0))
         str_add(&p->body, "null");
     else if (kind >= PARQUET_DATE)
         text_json_string(text.at, text.len, &p->body);

@@ -316,6 +316,33 @@ static bool skip_value(json_scanner *s, const paths *here) {
     return fine;
 }
 
+static bool is_wanted(const json_want *wants, int n_wants, text_span name) {
+    for (int i = 0; i < n_wants; i++)
+        if (span_is(name, wants[i].path)) return true;
+    return false;
+}
+
+void json_add_others(const char *line, size_t n, const json_want *wants, int n_wants, str *out) {
+    static const paths none = { 0 };
+    json_scanner s = { line, line + n, NULL, 0, NULL, line };
+    bool escaped, last = false;
+    skip_space(&s);
+    s.p++; /* the brace */
+    for (skip_space(&s); !last && s.p < s.end && *s.p != '}'; skip_space(&s)) {
+        const char *begin = s.p;
+        if (!skip_string(&s, &escaped)) return;
+        text_span name = { begin + 1, (size_t)(s.p - begin) - 2 };
+        skip_space(&s);
+        s.p++; /* the colon */
+        if (!skip_value(&s, &none)) return;
+        if (!is_wanted(wants, n_wants, name)) {
+            str_add(out, ", ");
+            str_add_bytes(out, begin, (size_t)(s.p - begin));
+        }
+        if (!next_item(&s, '}', &last)) return;
+    }
+}
+
 const char *json_scan(const char *line, size_t n, const json_want *wants, int n_wants,
                       json_member *out, bool *odd) {
     json_scanner s = { line, line + n, wants, n_wants, out, line };

@@ -73,7 +73,7 @@ static size_t compress_zstd(compressor *p, const str *text) {
 }
 
 void compressor_run(compressor *p, str *text) {
-    if (p->compression == COMPRESSION_NONE) return;
+    if (p->compression == COMPRESSION_NONE || p->compression == COMPRESSION_PARQUET) return;
     p->compressed.len =
         p->compression == COMPRESSION_GZIP ? compress_gzip(p, text) : compress_zstd(p, text);
     str plain = *text;
@@ -90,18 +90,20 @@ static const struct {
     { ".jsonl", "none", COMPRESSION_NONE },
     { ".jsonl.gz", "gz", COMPRESSION_GZIP },
     { ".jsonl.zst", "zst", COMPRESSION_ZSTD },
+    { ".parquet", "parquet", COMPRESSION_PARQUET },
 };
 
 /* Refuses a folder called, for instance, out.txt, which is certainly a misunderstanding. */
 static err refuse_name(const char *path) {
     text_compression compression;
     if (!format_of_path(path, &compression) && compression == COMPRESSION_NONE) return OK;
-    return err_hint(ERR("%s: documents are written as JSON lines", path),
-                    "give a name that ends in .jsonl, .jsonl.gz or .jsonl.zst, or a folder");
+    return err_hint(
+        ERR("%s: documents are written as JSON lines or Parquet", path),
+        "give a name that ends in .jsonl, .jsonl.gz, .jsonl.zst or .parquet, or a folder");
 }
 
 err sink_init(sink *s, const char *path, const char *compress) {
-    *s = (sink){ .path = path };
+    *s = (sink){ .path = path, .target = { .columns = doc_columns, .n_columns = DOC_COLUMNS } };
     if (!path) return OK;
     s->kind = strcmp(path, "-") == 0 ? SINK_STDOUT : SINK_FOLDER;
     if (s->kind == SINK_STDOUT) return OK;
@@ -114,7 +116,9 @@ err sink_init(sink *s, const char *path, const char *compress) {
     for (size_t i = 0; i < COUNT_OF(compressions); i++)
         if (str_ends(path, compressions[i].ending))
             s->kind = SINK_FILE, s->compression = compressions[i].compression;
-    if (!known) return err_hint(ERR("unknown compression \"%s\"", compress), "use zst, gz or none");
+    if (!known)
+        return err_hint(ERR("unknown compression \"%s\"", compress),
+                        "use zst, gz, none or parquet");
     return s->kind == SINK_FOLDER ? refuse_name(path) : OK;
 }
 
@@ -127,12 +131,24 @@ char *sink_part_path(const sink *s, int segment) {
     return name.text;
 }
 
+static err write_table(void *ctx, const void *bytes, size_t n) {
+    return io_writer_write(((sink *)ctx)->writer, bytes, n);
+}
+
+static err open_writer(sink *s, const char *path) {
+    TRY(io_writer_open(path, &s->writer));
+    if (s->compression != COMPRESSION_PARQUET) return OK;
+    s->target.ctx = s;
+    s->target.write = write_table;
+    return parquet_writer_open(&s->target, &s->table);
+}
+
 err sink_begin_part(sink *s, int segment) {
-    if (s->kind == SINK_FILE && !s->writer) return io_writer_open(s->path, &s->writer);
+    if (s->kind == SINK_FILE && !s->writer) return open_writer(s, s->path);
     if (s->kind != SINK_FOLDER) return OK;
     char *path = sink_part_path(s, segment);
     s->wrote = false;
-    err e = io_writer_open(path, &s->writer);
+    err e = open_writer(s, path);
     free(path);
     return e;
 }
@@ -140,6 +156,7 @@ err sink_begin_part(sink *s, int segment) {
 err sink_write(sink *s, const void *bytes, size_t n) {
     if (n == 0 || s->kind == SINK_NOWHERE) return OK;
     s->wrote = true;
+    if (s->table) return parquet_writer_add(s->table, bytes, n);
     if (s->kind != SINK_STDOUT) return io_writer_write(s->writer, bytes, n);
     if (fwrite(bytes, 1, n, stdout) == n) return OK;
     return ERR("cannot write to standard output: %s", strerror(errno));
@@ -158,7 +175,13 @@ static err write_nothing(sink *s) {
 }
 
 static err commit_writer(sink *s) {
-    if (!s->wrote) TRY(write_nothing(s));
+    if (s->table) {
+        TRY(parquet_writer_finish(s->table));
+        parquet_writer_free(s->table);
+        s->table = NULL;
+    } else if (!s->wrote) {
+        TRY(write_nothing(s));
+    }
     io_writer *w = s->writer;
     s->writer = NULL; /* commit frees it */
     return io_writer_commit(w);
@@ -174,6 +197,8 @@ err sink_finish(sink *s) {
 }
 
 void sink_abort(sink *s) {
+    parquet_writer_free(s->table);
+    s->table = NULL;
     io_writer_abort(s->writer);
     s->writer = NULL;
 }

@@ -21,10 +21,13 @@
 
 typedef struct stage_worker {
     compressor *kept, *dropped;
+    parquet_rows *kept_rows, *dropped_rows; /* instead, where Parquet is written; else NULL */
+    str scratch;
 } stage_worker;
 
 typedef struct stage_run {
     const text_stage *stage;
+    const text_inputs *in;
     sink out, dropped;
     stage_worker *workers; /* [threads] */
     int threads;
@@ -59,20 +62,28 @@ static void write_dropped(const text_doc *d, const char *rule, double value, str
 static err judge_document(stage_run *run, int worker, int segment, const text_doc *d,
                           stage_result *r) {
     const text_stage *s = run->stage;
+    stage_worker *w = &run->workers[worker];
     text_verdict v = { .rule = TEXT_KEEP, .text = d->text, .count = r->report.count };
     TRY(s->judge(s->ctx, worker, segment, d, &v));
     BUG_IF(v.rule != TEXT_KEEP && (v.rule < 0 || v.rule >= s->n_rules));
     if (v.rule != TEXT_KEEP) {
         r->report.dropped[v.rule]++;
         r->report.dropped_bytes[v.rule] += (int64_t)d->text.len;
-        if (run->dropped.path) write_dropped(d, s->rules[v.rule], v.value, &r->dropped);
+        if (w->dropped_rows)
+            doc_add_row(run->in, d, d->text, s->rules[v.rule], v.value, &w->scratch,
+                        w->dropped_rows);
+        else if (run->dropped.path)
+            write_dropped(d, s->rules[v.rule], v.value, &r->dropped);
         return OK;
     }
     r->report.kept++;
     r->report.kept_bytes += (int64_t)v.text.len;
     r->report.edited +=
         v.text.len != d->text.len || memcmp(v.text.at, d->text.at, d->text.len) != 0;
-    text_doc_write(d, v.text, &r->kept);
+    if (w->kept_rows)
+        doc_add_row(run->in, d, v.text, NULL, 0, &w->scratch, w->kept_rows);
+    else
+        text_doc_write(d, v.text, &r->kept);
     return OK;
 }
 
@@ -82,6 +93,8 @@ static err judge_block(void *ctx, int worker, const text_block *b, void *result)
     stage_worker *w = &run->workers[worker];
     report_init(&r->report, run->stage);
     for (int i = 0; i < b->n; i++) TRY(judge_document(run, worker, b->segment, &b->docs[i], r));
+    if (w->kept_rows) TRY(parquet_rows_pack(w->kept_rows, &r->kept));
+    if (w->dropped_rows) TRY(parquet_rows_pack(w->dropped_rows, &r->dropped));
     if (r->kept.len) compressor_run(w->kept, &r->kept);
     if (r->dropped.len) compressor_run(w->dropped, &r->dropped);
     return OK;
@@ -147,6 +160,7 @@ static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_repor
 static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
     TRY(sink_init(&run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
+    run->dropped.target.n_columns = DOC_COLUMNS_DROPPED;
     if (run->dropped.kind == SINK_STDOUT)
         return err_hint(ERR("dropped documents cannot go to standard output"), "name a file");
     bool folder = run->out.kind == SINK_FOLDER;
@@ -177,10 +191,15 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
                      text_stage_report *out) {
     TRY(open_sinks(run, in, o));
     in->all_members = true;
+    run->in = in;
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
     for (int i = 0; i < run->threads; i++) {
         run->workers[i].kept = compressor_new(run->out.compression);
         run->workers[i].dropped = compressor_new(run->dropped.compression);
+        if (run->out.compression == COMPRESSION_PARQUET)
+            run->workers[i].kept_rows = parquet_rows_new(DOC_COLUMNS);
+        if (run->dropped.compression == COMPRESSION_PARQUET)
+            run->workers[i].dropped_rows = parquet_rows_new(DOC_COLUMNS_DROPPED);
     }
     err e = run_all(run, in, o->fresh, out);
     sink_abort(&run->out);
@@ -188,6 +207,9 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
     for (int i = 0; i < run->threads; i++) {
         compressor_free(run->workers[i].kept);
         compressor_free(run->workers[i].dropped);
+        parquet_rows_free(run->workers[i].kept_rows);
+        parquet_rows_free(run->workers[i].dropped_rows);
+        str_free(&run->workers[i].scratch);
     }
     free(run->workers);
     return e;

@@ -1,6 +1,6 @@
 /* text: documents in and out. Reads text, JSON, CSV, HTML, WARC, WET and Parquet files, compressed or not, as
  * documents of valid UTF-8; runs work over them on all cores with a result that does not depend on
- * the number of threads; writes what is kept. Depends on util, io, parquet, zlib, zstd and libxml2.
+ * the number of threads; writes what is kept, as JSON lines or Parquet. Depends on util, io, parquet, zlib, zstd and libxml2.
  *
  *     inputs = files, folders, globs, "-"
  *       -> segments   a range of one file: the unit of output and of resuming
@@ -163,14 +163,14 @@ typedef struct text_stage {
 } text_stage;
 
 typedef struct text_stage_options {
-    /* A name ending in .jsonl, .jsonl.gz or .jsonl.zst: one file, written atomically. Otherwise
+    /* A name ending in .jsonl, .jsonl.gz, .jsonl.zst or .parquet: one file, written atomically. Otherwise
      * a folder with state.json and one part-NNNNNN.jsonl.zst (or as `compress` says) per
      * segment; a rerun keeps the parts that are complete. NULL or "-": standard output. */
     const char *out;
     /* Where dropped documents are written, with "dropped_by" and "value"; NULL: nowhere. Must be
      * a folder if `out` is one, so that a rerun continues both; otherwise a file. */
     const char *dropped;
-    const char *compress; /* of parts: "zst" (the default if NULL), "gz", "none" */
+    const char *compress; /* of parts: "zst" (the default if NULL), "gz", "none", or "parquet" */
     int threads;          /* 0: one per core */
     bool fresh;           /* discard earlier output and start over */
     bool quiet;           /* no progress */

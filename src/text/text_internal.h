@@ -12,6 +12,7 @@
 
 #include <time.h>
 
+#include "parquet/parquet.h"
 #include "text/text.h"
 
 static inline text_span span_of(const char *s) {
@@ -30,7 +31,8 @@ typedef enum {
     COMPRESSION_NONE,
     COMPRESSION_GZIP,
     COMPRESSION_ZSTD,
-    COMPRESSION_DETECT
+    COMPRESSION_DETECT,
+    COMPRESSION_PARQUET, /* of outputs: not JSON lines, and compressed inside */
 } text_compression;
 /* Detects the compression from the first bytes of a file. */
 text_compression compression_of_bytes(const char *head, size_t n);
@@ -216,6 +218,8 @@ const char *json_scan(const char *line, size_t n, const json_want *wants, int n_
 size_t json_unescape(const char *p, size_t n, char *to);
 /* Overwrites each escape that stands for no character with \ufffd. */
 void json_replace_odd_escapes(char *line, size_t n);
+/* Appends the members of a checked object that are not wanted, each as `, "name": value`. */
+void json_add_others(const char *line, size_t n, const json_want *wants, int n_wants, str *out);
 /* @return bytes before the first quote, backslash or control character. */
 size_t json_plain_length(const char *p, size_t n);
 
@@ -285,6 +289,13 @@ err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to
 /* @return the approximate number of bytes of its file that a segment covers. */
 int64_t segment_bytes(const text_inputs *in, int segment);
 
+/* ---- documents as rows ----------------------------------------------------------------------- */
+enum { DOC_COLUMNS = 6, DOC_COLUMNS_DROPPED = 8 }; /* of kept and of dropped documents */
+extern const parquet_column doc_columns[DOC_COLUMNS_DROPPED];
+/* @param dropped_by NULL: kept. @param scratch reused. */
+void doc_add_row(const text_inputs *in, const text_doc *d, text_span text, const char *dropped_by,
+                 double value, str *scratch, parquet_rows *rows);
+
 /* ---- compression ----------------------------------------------------------------------------- */
 typedef struct compressor compressor;
 compressor *compressor_new(text_compression compression);
@@ -299,6 +310,8 @@ typedef struct sink {
     text_compression compression;
     struct io_writer *writer;
     bool wrote;
+    parquet_target target; /* of a Parquet file */
+    parquet_writer *table;
 } sink;
 /* @param compress method for the parts of a folder. */
 err sink_init(sink *s, const char *path, const char *compress) MUST_USE;

@@ -238,6 +238,106 @@ static void row_groups_are_split_into_segments(void **state) {
     }
 }
 
+/* ---- writing ----------------------------------------------------------------------------------- */
+/* Runs a stage over one input into `out`. */
+static void run_stage(const text_stage *stage, const char *path, const char *out,
+                      const char *dropped, int threads) {
+    text_inputs *in = NULL;
+    text_stage_report report;
+    text_stage_options o = {
+        .out = out, .dropped = dropped, .compress = "parquet", .threads = threads, .quiet = true
+    };
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ .block_bytes = 700 }, &in));
+    assert_ok(text_stage_run(stage, in, &o, &report));
+    text_stage_report_free(&report);
+    text_inputs_close(in);
+}
+
+static void documents_survive_parquet(void **state) {
+    test_folder *f = *state;
+    static const char *const inputs[] = { FILES "docs.jsonl", FILES "docs-arrow-defaults.parquet" };
+    const char *one = in_folder(f, "one.parquet"), *again = in_folder(f, "again.parquet"),
+               *parts = in_folder(f, "parts");
+    for (size_t i = 0; i < COUNT_OF(inputs); i++) {
+        run_stage(&keep_all, inputs[i], one, NULL, 3);
+        expect_lines(f, one, FILES "docs.jsonl");
+        run_stage(&keep_all, one, again, NULL, 1);
+        expect_lines(f, again, FILES "docs.jsonl");
+    }
+    run_stage(&keep_all, inputs[0], parts, NULL, 2);
+    expect_lines(f, parts, FILES "docs.jsonl");
+    assert_true(io_exists(in_folder(f, "parts/part-000000.parquet")));
+}
+
+static err drop_third(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
+    if (d->number % 3 == 0) v->rule = 0, v->value = 0.5;
+    return OK;
+}
+
+static void bytes_do_not_depend_on_threads(void **state) {
+    test_folder *f = *state;
+    static const char *const rules[] = { "third" };
+    static const text_stage some = {
+        .name = "some", .rules = rules, .n_rules = 1, .judge = drop_third
+    };
+    file_bytes b[4];
+    for (int i = 0; i < 2; i++) {
+        const char *out = in_folder(f, i ? "a.parquet" : "b.parquet");
+        const char *dropped = in_folder(f, i ? "c.parquet" : "d.parquet");
+        run_stage(&some, FILES "docs.jsonl", out, dropped, i ? 4 : 1);
+        b[i] = read_fixture(out);
+        b[2 + i] = read_fixture(dropped);
+    }
+    for (int i = 0; i < 4; i += 2) {
+        assert_int_equal(b[i].n, b[i + 1].n);
+        assert_memory_equal(b[i].bytes, b[i + 1].bytes, b[i].n);
+    }
+    for (int i = 0; i < 4; i++) free(b[i].bytes);
+    char *lines = convert(f, in_folder(f, "d.parquet"), &(text_input_options){ 0 }, 1);
+    assert_non_null(strstr(lines, "\"dropped_by\": \"third\", \"value\": \"0.5\""));
+    free(lines);
+}
+
+static err append_bytes(void *ctx, const void *bytes, size_t n) {
+    str_add_bytes(ctx, bytes, n);
+    return OK;
+}
+static err read_memory(void *ctx, int64_t offset, void *to, size_t n) {
+    memcpy(to, ((str *)ctx)->text + offset, n);
+    return OK;
+}
+
+static void row_groups_end_at_64_mib(void **state) {
+    enum { ROWS = 140, LENGTH = 1 << 20 };
+    static const parquet_column column = { "text", PARQUET_STRING, false };
+    str file = { 0 }, packed = { 0 };
+    parquet_target to = { &column, 1, &file, append_bytes };
+    parquet_writer *w = NULL;
+    parquet_rows *rows = parquet_rows_new(1);
+    char *text = mem_alloc(LENGTH);
+    memset(text, 'x', LENGTH);
+    assert_ok(parquet_writer_open(&to, &w));
+    for (int i = 0; i < ROWS; i++) {
+        parquet_rows_add(rows, &(parquet_value){ .at = text, .length = LENGTH });
+        packed.len = 0;
+        assert_ok(parquet_rows_pack(rows, &packed));
+        assert_ok(parquet_writer_add(w, packed.text, packed.len));
+    }
+    assert_ok(parquet_writer_finish(w));
+    parquet_source s = { "memory", (int64_t)file.len, &file, read_memory };
+    parquet_file *f = NULL;
+    assert_ok(parquet_open(&s, &(parquet_limits){ 0 }, &f));
+    assert_int_equal(parquet_groups(f), 3);
+    assert_int_equal(parquet_group_rows(f, 0), 64);
+    assert_int_equal(parquet_group_rows(f, 2), ROWS - 128);
+    parquet_close(f);
+    parquet_writer_free(w);
+    parquet_rows_free(rows);
+    free(text);
+    str_free(&file);
+    str_free(&packed);
+}
+
 /* ---- training ---------------------------------------------------------------------------------- */
 static void a_file_or_folder_is_trained_on(void **state) {
     test_folder *f = *state;
@@ -277,6 +377,10 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(row_groups_are_split_into_segments, text_setup,
                                         folder_teardown),
+        cmocka_unit_test_setup_teardown(documents_survive_parquet, text_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(bytes_do_not_depend_on_threads, text_setup,
+                                        folder_teardown),
+        cmocka_unit_test(row_groups_end_at_64_mib),
         cmocka_unit_test_setup_teardown(a_file_or_folder_is_trained_on, text_setup,
                                         folder_teardown),
     };
