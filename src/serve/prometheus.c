@@ -6,9 +6,7 @@
 #include "observe/observe.h"
 #include "serve_internal.h"
 
-/* "train/spike_count" becomes "ingot_train_spikes": a gauge may not end in _count. What stands in <> is a
- * label, and leaves the name. @param label [16]: "" when there is none. */
-static void name_of(const metric *m, str *name, char *label) {
+void prometheus_name(const metric *m, str *name, char *label) {
     const char *open = strchr(m->sink, '<');
     size_t n = open ? strcspn(open + 1, ">") : 0;
     snprintf(label, 16, "%.*s", (int)n, open ? open + 1 : "");
@@ -85,7 +83,7 @@ void prometheus_text(served_run *const *runs, int n, str *out) {
         const metric *m = &metric_table[i];
         char label[16];
         if (!*m->sink && i != METRIC_step) continue;
-        name_of(m, &name, label);
+        prometheus_name(m, &name, label);
         if (i == METRIC_step) str_add(&name, "_step");
         values.len = 0;
         for (int k = 0; k < n; k++) {

@@ -1,6 +1,7 @@
 #ifndef INGOT_SERVE_INTERNAL_H
 #define INGOT_SERVE_INTERNAL_H
 
+#include "observe/observe.h"
 #include "observe/series.h"
 #include "serve/serve.h"
 
@@ -36,6 +37,9 @@ typedef struct answer {
 } answer;
 void answer_request(served_run *runs, int n, const request *r, answer *out);
 /* prometheus.c */
+/* "train/spike_count" becomes "ingot_train_spikes": a gauge may not end in _count. What stands in <> is a
+ * label, and leaves the name. @param name is overwritten. @param label [16]: "" when there is none. */
+void prometheus_name(const metric *m, str *name, char *label);
 void prometheus_text(served_run *const *runs, int n, str *out);
 
 extern const embedded_file page_files[]; /* page.html */

@@ -129,6 +129,31 @@ static void prometheus_reads_metrics(void **state) {
     serve_stop(t.s);
 }
 
+static bool is_served_name(const char *name, size_t n) {
+    str served = { 0 };
+    char label[16];
+    bool found = false;
+    for (int i = 0; i < METRICS && !found; i++) {
+        prometheus_name(&metric_table[i], &served, label);
+        found = served.len == n && !memcmp(served.text, name, n);
+    }
+    str_free(&served);
+    return found;
+}
+
+/* Every metric that the dashboard asks for is one that is served. */
+static void the_dashboard_names_metrics(void **state) {
+    char *text, *at;
+    int names = 0;
+    assert_ok(io_read(FIXTURES "/../../docs/grafana/ingot.json", 1 << 20, &text, NULL));
+    for (at = text; (at = strstr(at, "\"ingot_")); names++) {
+        size_t n = strcspn(++at, "{,\"");
+        if (!is_served_name(at, n)) fail_msg("%.*s is not served", (int)n, at);
+    }
+    assert_true(names > 15);
+    free(text);
+}
+
 static void new_steps_are_seen(void **state) {
     site t = open_site(state, NULL);
     expect(&t, "/api/runs", 200, "\"rows\":3,");
@@ -232,7 +257,8 @@ static void hostile_requests_get_clean_errors(void **state) {
             0);
     expect_raw(&t, big.text, big.len, "HTTP/1.1 200 "); /* a body is not read */
     str_free(&big);
-    expect_raw(&t, "GET / HTTP/1.1\r\nHo\0st: localhost\r\n\r\n", 38, "HTTP/1.1 400 ");
+    static const char nul[] = "GET / HTTP/1.1\r\nHo\0st: localhost\r\n\r\n";
+    expect_raw(&t, nul, sizeof nul - 1, "HTTP/1.1 400 ");
     serve_stop(t.s);
 }
 
@@ -292,6 +318,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         IN_FOLDER(runs_are_served),
         IN_FOLDER(prometheus_reads_metrics),
+        cmocka_unit_test(the_dashboard_names_metrics),
         IN_FOLDER(new_steps_are_seen),
         IN_FOLDER(a_token_is_needed),
         IN_FOLDER(paths_reach_nothing),
