@@ -271,6 +271,22 @@ static void held_out_losses_count_by_weight(void **state) {
     str_free(&mix);
 }
 
+/* An untrained model's loss over one batch, and over all of the held-out part. */
+static double held_out_loss(test_folder *f, const char *name, const char *batches) {
+    train_small(f, name,
+                (settings){ "optimizer.lr", "0", "training.steps", "1", "validation.every", "1",
+                            "validation.batches", batches });
+    json_t *steps = logged_steps(f, name);
+    double loss = logged_number(steps, 0, "val_loss");
+    json_decref(steps);
+    return loss;
+}
+static void validation_takes_as_many_batches_as_it_is_given(void **state) {
+    double one = held_out_loss(*state, "one", "1"), two = held_out_loss(*state, "two", "2");
+    assert_true(one != two && two != held_out_loss(*state, "all", "0"));
+    assert_true(fabs(one - two) < 0.1);
+}
+
 /* A model that does not change says something else at every step. */
 static void samples_differ_from_step_to_step(void **state) {
     train_small(*state, "run",
@@ -366,6 +382,7 @@ int main(void) {
         T(a_ramp_may_start_below_one_sequence),
         T(the_last_step_is_validated_when_none_is_due),
         T(held_out_losses_count_by_weight),
+        T(validation_takes_as_many_batches_as_it_is_given),
         T(samples_differ_from_step_to_step),
         T(a_run_on_junk_ends_after_one_epoch),
         T(dropout_draws_another_mask_every_step),
