@@ -1,6 +1,7 @@
 /* The last value of every metric, in Prometheus's text format. Names are those of the sinks with "ingot_"
  * before them; runs and items are labels. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "observe/observe.h"
@@ -61,6 +62,14 @@ static void add_value(str *out, const str *name, const served_run *run, const ch
     str_add(out, "} %.17g\n", v);
 }
 
+/* The last of a model's blocks in an array is what is outside of them. */
+static void name_last_block(const served_run *run, const char *before, char *item,
+                            size_t capacity) {
+    char next[64];
+    snprintf(next, sizeof next, "%s%d", before, atoi(item) + 1);
+    if (!series_find(run->all, next)) snprintf(item, capacity, "other");
+}
+
 static void add_items(str *out, int which, const str *name, const served_run *run,
                       const char *label) {
     for (size_t k = 0; k < COUNT_OF(nested); k++)
@@ -73,6 +82,8 @@ static void add_items(str *out, int which, const str *name, const served_run *ru
             if (n <= before + after) continue;
             char item[256];
             snprintf(item, sizeof item, "%.*s", (int)(n - before - after), c->name + before);
+            if (str_starts(nested[k].before, "blocks."))
+                name_last_block(run, nested[k].before, item, sizeof item);
             add_value(out, name, run, label, item, c, nested[k].exponential);
         }
 }

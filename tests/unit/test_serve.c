@@ -21,7 +21,7 @@ static void write_run(test_folder *f, const char *name, int steps) {
     for (int i = 1; i <= steps; i++)
         str_add(&text,
                 "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"spike_count\":0,\"sources\":{\"a\\\"b\":{"
-                "\"loss\":2}},\"validation\":{\"web\":1}}\n",
+                "\"loss\":2}},\"validation\":{\"web\":1},\"blocks\":{\"grad_norm\":[3,4]}}\n",
                 i, 10 * i, 5.0 / i);
     assert_ok(io_make_dirs(in_folder(f, name)));
     snprintf(path, sizeof path, "%s/metrics.jsonl", name);
@@ -126,6 +126,8 @@ static void prometheus_reads_metrics(void **state) {
     expect(&t, "/metrics", 200, "ingot_eval_loss{run=\"a\",set=\"web\"} 1\n");
     expect(&t, "/metrics", 200, "ingot_eval_ppl{run=\"a\",set=\"web\"} 2.7182");
     expect(&t, "/metrics", 200, "ingot_train_loss_by_source{run=\"a\",source=\"a\\\\\\\"b\"} 2\n");
+    expect(&t, "/metrics", 200, "ingot_train_grad_norm_by_block{run=\"a\",block=\"0\"} 3\n");
+    expect(&t, "/metrics", 200, "ingot_train_grad_norm_by_block{run=\"a\",block=\"other\"} 4\n");
     serve_stop(t.s);
 }
 
