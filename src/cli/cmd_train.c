@@ -18,17 +18,30 @@ static void catch_signals(void) {
     signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
 }
 
+static err read_ranks(const char *text, int *out) {
+    int64_t n = 0;
+    enum { MOST = 64 };
+    if (number_parse_int(text, &n) && n >= 1 && n <= MOST) {
+        *out = (int)n;
+        return OK;
+    }
+    return err_hint(ERR("--ranks: expected a number from 1 to %d, got \"%s\"", MOST, text),
+                    "ranks are threads of this process that train together: --ranks 2");
+}
+
 err cmd_train(int argc, char **argv) {
     bool print = false;
-    const char *scale = NULL;
+    const char *scale = NULL, *ranks = NULL;
     train_options o = { .stop = &stop_asked };
     const config_flag flags[] = { { "--fresh", &o.fresh, NULL },
                                   { "--quiet", &o.quiet, NULL },
                                   { "--print-config", &print, NULL },
-                                  { "--scale", NULL, &scale } };
+                                  { "--scale", NULL, &scale },
+                                  { "--ranks", NULL, &ranks } };
     config c;
     config_init(&c);
     err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
+    if (!e && ranks) e = read_ranks(ranks, &o.ranks);
     if (!e && scale) e = config_scale(&c, scale);
     if (!e && print) {
         str text = { 0 };

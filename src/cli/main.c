@@ -14,7 +14,7 @@ enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
 
 static const cli_command commands[] = {
     { .name = "train",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--fresh]",
+      .usage = "[CONFIG.yaml] [--section.key=value ...] [--ranks N] [--fresh]",
       .summary = "train a model or resume a run",
       .run = cmd_train,
       .options = true,
@@ -24,12 +24,15 @@ static const cli_command commands[] = {
           "resulting config and exits; --quiet omits the summary; --scale tiny shrinks any config to\n"
           "seconds on a CPU, with the proportions of its model. The GPU is used if the build and\n"
           "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
+          "--ranks N trains on N ranks, threads of this process, laid out by the parallelism section;\n"
+          "the loss does not depend on the layout, and a run may continue on another one.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"
           "  ingot train configs/tiny.yaml --data.train=book.txt    on your own text\n"
           "  ingot train --model.preset=gpt2-124m --data.train=shards --training.steps=\"2e9 tokens\"\n"
-          "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n" },
+          "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n"
+          "  ingot train configs/tiny.yaml --ranks 4 --parallelism.tensor_parallel_degree=2\n" },
     { .name = "sample",
       .usage = "RUN [--prompt TEXT] [options]",
       .summary = "generate text with a trained model",

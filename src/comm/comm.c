@@ -16,6 +16,10 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
 
 err comm_wait(comm *c, comm_ticket *ticket) { return c->backend->wait(c, ticket); }
 
+void comm_abort(comm *c) {
+    if (c->backend->abort) c->backend->abort(c);
+}
+
 void comm_free(comm *c) {
     if (!c) return;
     if (c->backend->free) c->backend->free(c);
@@ -29,6 +33,24 @@ err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
     comm_ticket ticket;
     TRY(comm_start(c, &sum, &t, &t, &ticket));
     return comm_wait(c, &ticket);
+}
+
+err comm_total(comm *c, double *values, int n) {
+    int world = mesh_world(&c->m);
+    int64_t own = (int64_t)n * (int64_t)sizeof *values, all = own * world;
+    if (world == 1) return OK;
+    double *each = mem_alloc((size_t)all);
+    tensor in = tensor_of(values, DT_U8, 1, &own), out = tensor_of(each, DT_U8, 1, &all);
+    comm_move gather = { mesh_axes(&c->m), PLACE_S(0), PLACE_I };
+    comm_ticket ticket;
+    err e = comm_start(c, &gather, &in, &out, &ticket);
+    if (!e) e = comm_wait(c, &ticket);
+    for (int i = 0; i < n && !e; i++) {
+        values[i] = each[i];
+        for (int r = 1; r < world; r++) values[i] += each[(int64_t)r * n + i];
+    }
+    free(each);
+    return e;
 }
 
 err comm_agree(comm *c, err mine) {

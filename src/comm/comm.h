@@ -72,11 +72,15 @@ const mesh *comm_mesh(const comm *c);
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
                comm_ticket *ticket) MUST_USE;
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
+/* This rank gives up: collectives that wait for it, and all after them, fail on every rank. */
+void comm_abort(comm *c);
 void comm_free(comm *c); /* takes NULL */
 
 /* For the host, on all ranks together: sums n values over these axes in place, each rank getting the same
  * bits. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
+/* The same of doubles over all ranks, added in rank order in fp64. */
+err comm_total(comm *c, double *values, int n) MUST_USE;
 /* Whether everyone is well: @return `mine` where it is an error, else an error when another rank's is
  * one. All ranks call it at the same point. */
 err comm_agree(comm *c, err mine) MUST_USE;

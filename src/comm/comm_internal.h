@@ -8,6 +8,7 @@ typedef struct comm_backend {
     const char *name;
     err (*start)(comm *c, comm_ticket *t);
     err (*wait)(comm *c, comm_ticket *t);
+    void (*abort)(comm *c); /* NULL: nobody waits */
     void (*free)(comm *c);
 } comm_backend;
 

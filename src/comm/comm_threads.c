@@ -208,6 +208,11 @@ static err threads_wait(comm *c, comm_ticket *t) {
     return OK;
 }
 
+static void threads_abort(comm *c) {
+    world *w = c->state;
+    atomic_store(&w->failed, true);
+}
+
 static void threads_free(comm *c) {
     world *w = c->state;
     if (atomic_fetch_sub(&w->alive, 1) > 1) return;
@@ -216,9 +221,11 @@ static void threads_free(comm *c) {
 }
 
 err comm_threads(mesh m, double patience, comm **ends) {
-    static const comm_backend threads = {
-        .name = "thread", .start = threads_start, .wait = threads_wait, .free = threads_free
-    };
+    static const comm_backend threads = { .name = "thread",
+                                          .start = threads_start,
+                                          .wait = threads_wait,
+                                          .abort = threads_abort,
+                                          .free = threads_free };
     int n = mesh_world(&m);
     if (n > MAX_RANKS) return ERR("the thread backend holds %d ranks, asked for %d", MAX_RANKS, n);
     world *w = mem_alloc(sizeof *w);

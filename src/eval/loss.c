@@ -4,12 +4,17 @@
 #include <math.h>
 #include <stdlib.h>
 
+/* The axes that share the tokens of a sequence: a rank gets the losses of its own. */
+static axis_set token_axes(const exec *x, int which) {
+    return placement_axes(exec_result_placement(x, which), PL_S) & ~AXES_ROWS;
+}
+
 /* Adds a batch's losses to *sum. @param losses a buffer, one per token. */
 static err add_batch(exec *x, const model *m, int which, const data_batch *d, float *losses,
                      double *sum) {
     tensor result = exec_result(x, which);
-    int64_t n = result.dim[0];
-    model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, n };
+    int64_t n = result.dim[0], all = n * mesh_span(&model_lay(m)->mesh, token_axes(x, which));
+    model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, all };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
     TRY(plan_get(x->plan, losses, result.data, tensor_bytes(&result)));
@@ -30,7 +35,12 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
         TRY_CLEAN(add_batch(x, m, which, &d, losses, &sum));
         valid += d.valid_here;
     }
-    *loss = valid ? sum / (double)valid : NAN;
+    const mesh *me = &model_lay(m)->mesh;
+    bool repeats = mesh_index(me, AXES_ALL & ~AXES_ROWS & ~token_axes(x, which)) > 0;
+    double sums[] = { repeats ? 0 : sum,
+                      mesh_index(me, AXES_ALL & ~AXES_ROWS) ? 0 : (double)valid };
+    TRY_CLEAN(comm_total(x->comm, sums, COUNT_OF(sums)));
+    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
 cleanup:
     free(losses);
     return e;

@@ -35,14 +35,14 @@ static dtype enter_module(builder *b, int module) {
     return dt;
 }
 
-/* Facts about tokens. `sharded`: as the residual is (sequence-parallel ranks see their own tokens). */
-static val token_input(builder *b, const char *name, dtype dt, bool sharded) {
+/* Facts about tokens. `sharded`: as the residual is, of which sequence-parallel ranks have their own
+ * tokens; that part is an input of another name. */
+static val token_input(builder *b, token_fact fact, dtype dt, bool sharded) {
     placement pl = b->residual;
+    sharded = sharded && pl.on[AX_TP].kind == PL_S;
     if (!sharded) pl.on[AX_TP] = PLACE_I;
-    int64_t n =
-        b->n /
-        (sharded && b->residual.on[AX_TP].kind == PL_S ? mesh_size(&b->m->l.mesh, AX_TP) : 1);
-    return prog_input(b->p, name, dt, 1, &n, pl);
+    int64_t n = b->n / (sharded ? mesh_size(&b->m->l.mesh, AX_TP) : 1);
+    return prog_input(b->p, token_fact_name[fact][sharded], dt, 1, &n, pl);
 }
 
 static bool has_param(const builder *b, const char *param) {
@@ -95,20 +95,22 @@ static val attention(builder *b, val x) {
         val qnorm = prog_use(p, "attn.qnorm", qkv), knorm = prog_use(p, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
     }
-    val pos = token_input(b, "pos", DT_I32, false);
+    val pos = token_input(b, TOKEN_POS, DT_I32, false);
     if (b->c->pos == POS_ROPE) {
         int64_t dim[] = { b->positions, h.rot };
         qkv = rec_rope(p, qkv, pos, prog_input(p, "rope", DT_F32, 2, dim, (placement){ 0 }), h);
     }
     val o;
     if (b->mode == PROG_DECODE) {
-        int64_t dim[] = { b->positions, 2 * b->c->kv_heads * b->c->head_dim };
-        val cache = prog_input_per_layer(p, "cache", dt, 2, dim, (placement){ 0 });
+        int64_t dim[] = { b->positions, 2 * b->c->kv_heads * b->c->head_dim /
+                                            mesh_size(&b->m->l.mesh, AX_TP) };
+        val cache = prog_input_per_layer(p, "cache", dt, 2, dim,
+                                         placement_on(AXIS(AX_TP), PLACE_S(1)));
         o = rec_attention_cached(p, qkv, cache, pos, h);
     } else {
         bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
-        val start = token_input(b, "start", DT_I32, false);
-        o = rec_attention(p, qkv, start, drop ? token_input(b, "ids", DT_I64, false) : VAL_NONE, h);
+        val start = token_input(b, TOKEN_START, DT_I32, false);
+        o = rec_attention(p, qkv, start, drop ? token_input(b, TOKEN_IDS, DT_I64, false) : VAL_NONE, h);
     }
     w = prog_use(p, "attn.o", o), bias = USE_ONCE_IF(b, "attn.o.b", o);
     return linear(b, LINEAR_O, rec_linear(p, o, w, bias));
@@ -133,7 +135,7 @@ static val feed_forward(builder *b, val x) {
 static val join(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
     if (b->c->dropout > 0)
-        d = rec_dropout(b->p, d, token_input(b, "ids_shard", DT_I64, true), (float)b->c->dropout,
+        d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, true), (float)b->c->dropout,
                         site);
     return d;
 }
@@ -163,17 +165,17 @@ static residual_state block(builder *b, residual_state s) {
 static residual_state embed(builder *b) {
     prog *p = b->p;
     enter_module(b, M_EMBED);
-    val tok = token_input(b, "tokens", DT_I32, true), delta = VAL_NONE;
+    val tok = token_input(b, TOKEN_TOKENS, DT_I32, true), delta = VAL_NONE;
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
     if (b->c->pos == POS_LEARNED) {
-        val pos = token_input(b, "pos_shard", DT_I32, true);
+        val pos = token_input(b, TOKEN_POS, DT_I32, true);
         prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
     }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
         x = rec_sum(p, (residual_state){ x, delta });
-        x = rec_dropout(p, x, token_input(b, "ids_shard", DT_I64, true), (float)b->c->embed_dropout,
+        x = rec_dropout(p, x, token_input(b, TOKEN_IDS, DT_I64, true), (float)b->c->embed_dropout,
                         SITE_EMBED);
         delta = VAL_NONE;
     }
@@ -188,7 +190,7 @@ static void output_layer(builder *b, residual_state s) {
     /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
     if (b->mode != PROG_DECODE) {
-        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, "targets", DT_I32, true), by });
+        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, true), by });
         return;
     }
     prog_compute_in(p, DT_F32);
@@ -228,7 +230,8 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
         return err_hint(ERR("sequences of %lld tokens, but the model's positions end at %lld",
                             (long long)positions, (long long)m->c.max_seq),
                         "lower training.seq_len or raise model.max_seq_len");
-    b.residual = placement_on(AXES_ROWS & mesh_axes(&m->l.mesh), PLACE_S(0));
+    if (mode != PROG_DECODE) /* there every rank generates the same text */
+        b.residual = placement_on(AXES_ROWS & mesh_axes(&m->l.mesh), PLACE_S(0));
     bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1 && mode != PROG_DECODE;
     b.residual.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
     if (sp && n % mesh_size(&m->l.mesh, AX_TP))

@@ -37,6 +37,17 @@ fp8_recipe linear_recipe(const model_layout *l, block_linear which);
 /* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
 err fp8_check(const model_layout *l) MUST_USE;
 
+/* What programs are told about tokens: an input each, and one for the part of a sequence-parallel rank. */
+typedef enum {
+    TOKEN_TOKENS,
+    TOKEN_TARGETS,
+    TOKEN_POS,
+    TOKEN_IDS,
+    TOKEN_START,
+    TOKEN_FACTS
+} token_fact;
+extern const char *const token_fact_name[TOKEN_FACTS][2]; /* whole, part */
+
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);

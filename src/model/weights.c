@@ -360,22 +360,29 @@ void model_fill_constants(const model *m, plan *p) {
     free(table);
 }
 
+const char *const token_fact_name[TOKEN_FACTS][2] = {
+    [TOKEN_TOKENS] = { "tokens", "tokens_shard" },
+    [TOKEN_TARGETS] = { "targets", "targets_shard" },
+    [TOKEN_POS] = { "pos", "pos_shard" },
+    [TOKEN_IDS] = { "ids", "ids_shard" },
+    [TOKEN_START] = { "start", "start_shard" },
+};
+
 void model_set_batch(const model *m, plan *p, const model_batch *b) {
-    const struct {
-        const char *name;
-        const void *data;
-    } in[] = {
-        { "tokens", b->tokens }, { "targets", b->targets }, { "pos_shard", b->pos },
-        { "ids_shard", b->ids }, { "pos", b->pos },         { "ids", b->ids },
-        { "start", b->start },
-    };
-    for (size_t i = 0; i < COUNT_OF(in); i++) {
-        input_info shape;
-        if (!in[i].data || !plan_input_info(p, in[i].name, &shape)) continue;
-        axis_set sharded = placement_axes(shape.pl, PL_S) & ~AXES_ROWS; /* rows are this rank's */
-        int64_t n = b->n / mesh_span(&m->l.mesh, sharded);
-        size_t size = dt_size(shape.dt), from = (size_t)(n * mesh_index(&m->l.mesh, sharded));
-        plan_put(p, plan_input(p, in[i].name), (const char *)in[i].data + from * size,
-                 (size_t)n * size);
-    }
+    const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
+                                       [TOKEN_TARGETS] = b->targets,
+                                       [TOKEN_POS] = b->pos,
+                                       [TOKEN_IDS] = b->ids,
+                                       [TOKEN_START] = b->start };
+    for (int i = 0; i < TOKEN_FACTS; i++)
+        for (int part = 0; part < 2; part++) {
+            input_info in;
+            const char *name = token_fact_name[i][part];
+            if (!facts[i] || !plan_input_info(p, name, &in)) continue;
+            axis_set sharded = placement_axes(in.pl, PL_S) & ~AXES_ROWS; /* rows are this rank's */
+            int64_t n = b->n / mesh_span(&m->l.mesh, sharded);
+            size_t from = (size_t)(n * mesh_index(&m->l.mesh, sharded)), size = dt_size(in.dt);
+            plan_put(p, plan_input(p, name), (const char *)facts[i] + from * size,
+                     (size_t)n * size);
+        }
 }

@@ -197,6 +197,7 @@ static err log_spike(observe *o, const observe_step *s) {
 }
 
 err observe_log(observe *o, observe_step *s) {
+    if (!o) return OK;
     str line = { 0 };
     complete_step(o, s);
     step_as_json(s, &line);
@@ -209,6 +210,10 @@ err observe_log(observe *o, observe_step *s) {
 }
 
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
+    if (!o) {
+        json_decref(details);
+        return OK;
+    }
     json_t *event = json_pack("{s:s, s:I, s:I}", "event", kind, "step", (json_int_t)step, "time",
                               (json_int_t)time(NULL));
     BUG_IF(event == NULL);
@@ -226,6 +231,7 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
 }
 
 err observe_text(observe *o, int64_t step, const char *text, size_t n) {
+    if (!o) return OK;
     json_t *clean = io_json_string(text, n);
     json_t *details = json_pack("{s:O}", "text", clean);
     err e = observe_event(o, "sample", step, details);

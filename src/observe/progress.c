@@ -114,7 +114,7 @@ progress *progress_new(FILE *to) {
     return p;
 }
 
-bool progress_is_live(const progress *p) { return p->live; }
+bool progress_is_live(const progress *p) { return p && p->live; }
 
 /* One column is left free: some terminals wrap when the last is written. */
 static int terminal_width(const progress *p) {
@@ -131,6 +131,7 @@ static void flush_output(progress *p) {
 }
 
 void progress_show(progress *p, const observe_step *s) {
+    if (!p) return;
     str line = { 0 };
     progress_format(&line, s, p->live ? terminal_width(p) : 0, p->color);
     if (p->live)
@@ -143,6 +144,7 @@ void progress_show(progress *p, const observe_step *s) {
 }
 
 void progress_note(progress *p, const char *fmt, ...) {
+    if (!p) return;
     va_list args;
     va_start(args, fmt);
     if (p->drawn) fputs(ERASE_LINE, p->to);
@@ -154,6 +156,7 @@ void progress_note(progress *p, const char *fmt, ...) {
 }
 
 void progress_end(progress *p) {
+    if (!p) return;
     if (p->drawn) fputc('\n', p->to);
     flush_output(p);
     p->drawn = false;

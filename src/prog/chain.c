@@ -88,7 +88,9 @@ static void add_input(plan *p, const prog_val *v, int layers) {
         at = plan_region(p, name, 0);
         p->region[at].input = (input_info){ v->dt, v->pl };
     }
-    BUG_IF(!placement_same(p->region[at].input.pl, v->pl)); /* one input, one placement */
+    /* one input, one part of it; rows are dealt out before */
+    const axis_set parts = AXES_ALL & ~AXES_ROWS;
+    BUG_IF((placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S)) & parts);
     p->region[at].bytes = MAX(p->region[at].bytes, bytes);
 }
 

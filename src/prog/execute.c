@@ -164,6 +164,11 @@ tensor exec_result(const exec *x, int which) {
     return t;
 }
 
+placement exec_result_placement(const exec *x, int which) {
+    const prog *last = x->plan->chain[which].c.last;
+    return last->val[last->result].pl;
+}
+
 /* ---- the step block ---------------------------------------------------------------------- */
 step_block *exec_step(exec *x) {
     if (!x->plan->backend->device) return &x->step;

@@ -35,6 +35,8 @@ typedef struct exec {
 err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
+/* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
+placement exec_result_placement(const exec *x, int which);
 /* The step block as kernels read it, with the values that x->step has now; its state is left as the
  * kernels wrote it. */
 step_block *exec_step(exec *x);

@@ -176,6 +176,8 @@ static err open_sets(trainer *t) {
         run_source *s = &t->sets[i];
         loader_options o = { .seq_len = t->seq,
                              .rows = t->rows,
+                             .rank = ranks_rows_index(t),
+                             .ranks = ranks_with_rows(t),
                              .range = s->range,
                              .vocab_limit = t->mc.vocab,
                              .mask_documents = t->cfg->data.documents,
@@ -199,6 +201,8 @@ err datasets_load(trainer *t) {
     const config *c = t->cfg;
     loader_options o = { .seq_len = t->seq,
                          .rows = t->rows,
+                         .rank = ranks_rows_index(t),
+                         .ranks = ranks_with_rows(t),
                          .step_windows = t->ramp.full,
                          .seed = (uint64_t)c->training.seed,
                          .vocab_limit = t->mc.vocab,
@@ -296,7 +300,8 @@ err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
-        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, t->cfg->validation.batches, &s->loss));
+        int64_t batches = (t->cfg->validation.batches + ranks_with_rows(t) - 1) / ranks_with_rows(t);
+        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, batches, &s->loss));
         double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
         sum += weight * s->loss;
         weights += weight;

@@ -24,15 +24,19 @@ static err check_batch(const char *name, double sequences, const trainer *t) {
 
 /* Sequences given as such are a whole number of microbatches; tokens are rounded to the nearest. */
 static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, int64_t *out) {
-    double sequences = sequences_of(t, a), micros = sequences / (double)t->rows;
+    double sequences = sequences_of(t, a), micros = sequences / (double)trainer_micro_rows(t);
     TRY(check_batch(name, sequences, t));
     if (a.unit == CFG_SEQUENCES && micros != floor(micros))
-        return err_hint(ERR("%s (%.0f) is not a multiple of training.local_batch_size (%lld)", name,
-                            sequences, (long long)t->rows),
-                        "choose a multiple, or give the batch size in tokens, which are rounded");
-    *out = MAX(1, (int64_t)llround(micros)) * t->rows;
+        return err_hint(
+            ERR("%s (%.0f) is not a multiple of training.local_batch_size (%lld) x %d data-parallel "
+                "ranks",
+                name, sequences, (long long)t->rows, ranks_with_rows(t)),
+            "choose a multiple, or give the batch size in tokens, which are rounded");
+    *out = MAX(1, (int64_t)llround(micros)) * trainer_micro_rows(t);
     return OK;
 }
+
+int64_t trainer_micro_rows(const trainer *t) { return t->rows * ranks_with_rows(t); }
 
 err trainer_set_batch(trainer *t) {
     const config *c = t->cfg;
@@ -40,11 +44,11 @@ err trainer_set_batch(trainer *t) {
     double local = sequences_of(t, c->training.local_batch_size);
     TRY(check_batch("training.local_batch_size", local, t));
     t->rows = (int64_t)local;
-    t->ramp = (batch_ramp){ .unit = t->rows, .full = t->rows };
+    t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
     if (!isnan(c->training.global_batch_size.value))
         TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
                                &t->ramp.full));
-    t->micros = t->ramp.full / t->rows;
+    t->micros = t->ramp.full / trainer_micro_rows(t);
     double start = sequences_of(t, c->training.batch_ramp_start);
     if (start > (double)t->ramp.full)
         return err_hint(ERR("training.batch_ramp_start is %g sequences, more than the %lld of a "

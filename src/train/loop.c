@@ -3,6 +3,8 @@
 #include "train_internal.h"
 
 #include <math.h>
+#include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +15,7 @@ static err validate(trainer *t, observe_step *s) {
     double from = time_now();
     TRY(datasets_validate(t, &t->val_loss));
     t->eval_s = time_now() - from;
-    if (!t->ops->device) trainer_measure_peak(t); /* the machine may have been busy before */
+    if (!t->ops->device && is_first_rank(t)) trainer_measure_peak(t); /* the machine may have been busy before */
     s->val_loss = t->val_loss;
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
                   (long long)t->state.step, t->val_loss, exp(t->val_loss));
@@ -70,8 +72,7 @@ static bool last_step(const trainer *t) { return t->state.step == t->stop; }
 
 /* A run whose folder was removed under it is saved there once more and ends, rather than train for
  * days into files that have no name. */
-static err check_folder(trainer *t) {
-    folder_state now = folder_look(&t->folder);
+static err check_folder(trainer *t, folder_state now) {
     if (now == FOLDER_THERE) return OK;
     if (now == FOLDER_REPLACED)
         return err_hint(ERR("%s is another folder now than the one this run began in", t->dir),
@@ -103,7 +104,9 @@ static err log_step(trainer *t, observe_step *s) {
 static err finish(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
-    TRY(check_folder(t));
+    folder_state folder = is_first_rank(t) ? folder_look(&t->folder) : FOLDER_THERE;
+    TRY(ranks_agree(t, &folder));
+    TRY(check_folder(t, folder));
     TRY(folder_drop_previous(&t->folder));
     int64_t step = t->state.step;
     bool validates = t->n_sets && t->every.validate.length > 0;
@@ -118,7 +121,11 @@ static err finish(trainer *t) {
     return OK;
 }
 
-static bool stopped(const trainer *t) { return t->opt->stop && *t->opt->stop; }
+/* One rank alone can look at the signal at any time. */
+static bool stopped(const trainer *t) {
+    bool alone = mesh_world(&t->mesh) == 1;
+    return alone ? t->opt->stop && *t->opt->stop : t->stop_asked;
+}
 
 /* Whether the step just queued may stay under way while the next one is queued. */
 static bool may_run_on(const trainer *t) {
@@ -148,24 +155,109 @@ static err loop(trainer *t) {
     return OK;
 }
 
-err train_run(const config *c, const train_options *o) {
-    trainer t = { .cfg = c, .opt = o, .peak_flops = 0 };
+/* Rank 0 takes the folder over; the others wait until it has. */
+static err begin(trainer *t) {
     err e = OK;
-    TRY_CLEAN(trainer_setup(&t));
-    if (t.state.step >= t.stop) {
-        printf("already at step %lld of %lld: nothing to do. Raise training.steps to continue, or "
-               "pass --fresh to start over.\n",
-               (long long)t.state.step, (long long)t.stop);
-        goto cleanup;
+    if (is_first_rank(t)) {
+        TRY(trainer_begin(t));
+        t->show = progress_new(stdout);
+        trainer_measure_peak(t);
+        if (!t->opt->quiet) trainer_describe(t);
+        trainer_report_changes(t);
+        if (t->cfg->debug.dump_programs) e = trainer_write_programs(t);
     }
-    TRY_CLEAN(trainer_begin(&t));
-    t.show = progress_new(stdout);
-    trainer_measure_peak(&t);
-    if (!o->quiet) trainer_describe(&t);
-    trainer_report_changes(&t);
-    if (c->debug.dump_programs) TRY_CLEAN(trainer_write_programs(&t));
-    TRY_CLEAN(loop(&t));
-cleanup:
-    trainer_free(&t);
+    return comm_agree(t->x.comm, e);
+}
+
+static err run_rank(trainer *t) {
+    TRY(trainer_setup(t));
+    if (t->state.step >= t->stop) {
+        if (is_first_rank(t))
+            printf("already at step %lld of %lld: nothing to do. Raise training.steps to continue, "
+                   "or pass --fresh to start over.\n",
+                   (long long)t->state.step, (long long)t->stop);
+        return OK;
+    }
+    TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
+    TRY(begin(t));
+    return loop(t);
+}
+
+/* ---- ranks as threads ------------------------------------------------------------------------
+ * A rank that fails ends all of them, with its error: those of the others only say that it is gone. What
+ * ranks read of one another stays until all have ended. */
+typedef struct rank_thread {
+    trainer t;
+    pthread_t thread;
+    err error;
+    _Atomic int *first_failed; /* shared: -1 while none has */
+} rank_thread;
+
+static void *rank_main(void *arg) {
+    rank_thread *r = arg;
+    int none = -1;
+    log_mute_thread(r->t.mesh.rank > 0); /* all would say the same */
+    r->error = run_rank(&r->t);
+    if (r->error) {
+        atomic_compare_exchange_strong(r->first_failed, &none, r->t.mesh.rank);
+        comm_abort(r->t.x.comm);
+    }
+    return NULL;
+}
+
+/* Signals are rank 0's business, which runs in the caller's thread. */
+static int start_ranks(rank_thread *r, int n) {
+    sigset_t all, before;
+    int started = 1;
+    sigfillset(&all);
+    sigdelset(&all, SIGBUS); /* raised by a thread that reads a file that was truncated */
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    while (started < n && !pthread_create(&r[started].thread, NULL, rank_main, &r[started]))
+        started++;
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    return started;
+}
+
+static err run_threads(rank_thread *r, int n) {
+    _Atomic int first_failed = -1;
+    for (int i = 0; i < n; i++) r[i].first_failed = &first_failed;
+    int started = start_ranks(r, n);
+    if (started == n)
+        rank_main(&r[0]);
+    else
+        comm_abort(r[0].t.x.comm);
+    for (int i = 1; i < started; i++) pthread_join(r[i].thread, NULL);
+    if (started < n)
+        return err_hint(ERR("rank %d of %d does not start: the system refuses another thread",
+                            started, n),
+                        "use fewer --ranks, or raise the limit of threads");
+    int failed = atomic_load(&first_failed);
+    err e = failed < 0 ? OK : r[failed].error;
+    if (failed >= 0) r[failed].error = OK;
+    return e;
+}
+
+err train_run(const config *c, const train_options *o) {
+    mesh m;
+    TRY(ranks_mesh(c, o->ranks, &m));
+    enum { PATIENCE = 600 }; /* seconds: while rank 0 writes a checkpoint the others wait */
+    int n = mesh_world(&m);
+    comm **ends = mem_alloc((size_t)n * sizeof *ends);
+    rank_thread *r = mem_alloc((size_t)n * sizeof *r);
+    err e = OK;
+    if (n == 1)
+        ends[0] = comm_self();
+    else
+        e = comm_threads(m, PATIENCE, ends);
+    for (int i = 0; i < n && !e; i++)
+        r[i].t = (trainer){ .cfg = c, .opt = o, .mesh = mesh_as(&m, i), .x = { .comm = ends[i] } };
+    if (!e) e = run_threads(r, n);
+    for (int i = 0; i < n && ends[i]; i++) {
+        trainer_free(&r[i].t);
+        err_free(r[i].error);
+        comm_free(ends[i]);
+    }
+    free(ends);
+    free(r);
     return e;
 }

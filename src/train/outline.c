@@ -25,6 +25,7 @@ err train_outline_open(const config *c, const op_backend *ops, int threads, trai
     trainer *t = mem_alloc(sizeof *t);
     *out = (train_outline){ .owner = t };
     t->cfg = c;
+    TRY(ranks_mesh(c, 0, &t->mesh));
     TRY(model_from_config(c, &t->mc));
     TRY(trainer_set_batch(t));
     TRY(set_lengths(t, out));

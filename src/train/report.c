@@ -82,7 +82,7 @@ static void batch_lines(const trainer *t) {
     char a[32];
     double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
     line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)t->micros,
-         (long long)t->rows, (long long)t->seq, str_count(a, sizeof a, (double)t->ramp.full * seq));
+         (long long)trainer_micro_rows(t), (long long)t->seq, str_count(a, sizeof a, (double)t->ramp.full * seq));
     if (t->ramp.start)
         line("ramp", "from %lld sequences per step, over the first %s tokens",
              (long long)batch_ramp_size(&t->ramp, 0),
@@ -90,6 +90,21 @@ static void batch_lines(const trainer *t) {
     line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
          str_count(a, sizeof a, tokens),
          tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
+}
+
+static void ranks_line(const trainer *t) {
+    const mesh *m = &t->mesh;
+    str text = { 0 };
+    int replicas = mesh_size(m, AX_DP_REPLICATE), shards = mesh_size(m, AX_DP_SHARD);
+    int tp = mesh_size(m, AX_TP), zero = model_lay(t->m)->zero;
+    if (mesh_world(m) == 1) return;
+    if (replicas > 1) str_add(&text, ", %d data-parallel replicas", replicas);
+    if (shards > 1) str_add(&text, ", data parallel over %d (ZeRO %d)", shards, zero);
+    if (tp > 1)
+        str_add(&text, ", tensor parallel over %d%s", tp,
+                model_lay(t->m)->sequence_parallel ? " with sequence parallelism" : "");
+    line("ranks", "%d%s", mesh_world(m), text.text);
+    str_free(&text);
 }
 
 void trainer_describe(const trainer *t) {
@@ -100,8 +115,9 @@ void trainer_describe(const trainer *t) {
          t->mc.heads, (long long)t->mc.vocab);
     data_lines(t);
     batch_lines(t);
-    line("compute", "%s, %s, %d threads", dt_name(model_lay(t->m)->dt), t->ops->name,
-         pool_size(t->x.pool));
+    ranks_line(t);
+    line("compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
+         pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
     line("MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
          isnan(t->published) ? "measured: no peak is published for this device"
                              : "the published peak of this device");

@@ -12,7 +12,11 @@ static err open_folder(trainer *t) {
     const config *c = t->cfg;
     str dir = { 0 };
     str_add(&dir, *c->run.dir ? "%s" : "runs/%s", *c->run.dir ? c->run.dir : c->run.name);
-    err e = folder_open(&t->folder, dir.text);
+    err e = OK;
+    if (is_first_rank(t))
+        e = folder_open(&t->folder, dir.text);
+    else
+        t->folder.path = strdup(dir.text);
     t->dir = t->folder.path;
     str_free(&dir);
     return e;
@@ -34,6 +38,7 @@ static err check_samples(const trainer *t) {
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     const config *c = t->cfg;
     model_layout l = train_layout(c, ops, t->seq);
+    l.mesh = t->mesh;
     TRY(model_new(&t->mc, &l, &t->m));
     t->p = plan_new(&l.mesh, ops, threads);
     model_reserve(t->m, t->p, true);
@@ -53,12 +58,16 @@ static err build(trainer *t) {
     const config *c = t->cfg;
     TRY(train_device(c, &t->ops));
     TRY(check_samples(t));
-    t->x.pool = pool_new((int)c->training.threads);
+    if (t->ops->device && mesh_world(&t->mesh) > 1)
+        return err_hint(ERR("%d ranks on %s: ranks of one process compute on the CPU",
+                            mesh_world(&t->mesh), t->ops->name),
+                        "use --device=cpu, or one rank");
+    int threads = c->training.threads ? (int)c->training.threads : thread_cores();
+    t->x.pool = pool_new(MAX(1, threads / mesh_world(&t->mesh)));
     TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));
     TRY(plan_commit(t->p));
     t->losses = mem_alloc((size_t)(t->rows * t->seq) * sizeof *t->losses);
     t->x.plan = t->p;
-    t->x.comm = comm_self();
     t->x.check_finite = c->debug.check_finite;
     return OK;
 }
@@ -92,6 +101,7 @@ static err begin(trainer *t) {
 err trainer_setup(trainer *t) {
     t->val_loss = NAN;
     TRY(open_folder(t));
+    TRY(comm_agree(t->x.comm, OK)); /* rank 0 has put the folder in order */
     TRY(start_find(t));
     TRY(start_model(t));
     TRY(trainer_set_batch(t));
@@ -154,7 +164,6 @@ void trainer_free(trainer *t) {
     free(t->losses);
     free(t->pending.part);
     free(t->pending.row_valid);
-    comm_free(t->x.comm);
     pool_free(t->x.pool);
     detail_free(t);
     json_decref(t->run);

@@ -11,7 +11,11 @@ static err read_pending_losses(trainer *t) {
     pending_losses *f = &t->pending;
     if (!f->open) return OK;
     f->open = false;
-    TRY(plan_take(t->p, &f->losses, t->losses));
+    /* of its sequences' tokens a rank may have computed a part */
+    int64_t all = t->rows * t->seq, own = exec_result(&t->x, t->train_id).dim[0];
+    axis_set tokens = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S) & ~AXES_ROWS;
+    memset(t->losses, 0, (size_t)all * sizeof *t->losses);
+    TRY(plan_take(t->p, &f->losses, t->losses + own * mesh_index(&t->mesh, tokens)));
     t->last.loss_sum += datasets_add_losses(t, f, t->losses);
     return OK;
 }
@@ -23,19 +27,23 @@ static void fetch_losses(trainer *t, const data_batch *b) {
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
     memcpy(f->part, b->part, rows * sizeof *f->part);
     memcpy(f->row_valid, b->row_valid, rows * sizeof *f->row_valid);
-    plan_fetch(t->p, &f->losses, exec_result(&t->x, t->train_id).data,
-               (size_t)(t->rows * t->seq) * sizeof *t->losses);
+    tensor result = exec_result(&t->x, t->train_id);
+    plan_fetch(t->p, &f->losses, result.data, tensor_bytes(&result));
     f->open = true;
 }
 
 /* The gradient of the first microbatch alone stands in its accumulator before the second adds to
- * it: its norm against the whole step's gives the noise scale. */
+ * it: its norm against the whole step's gives the noise scale. Where gradients are kept in slices it is
+ * summed over the ranks already. Else each rank has that of its own sequences, and the mean of their
+ * squared norms is that of as small a batch. */
 static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
-    double norm;
+    double norm, targets = (double)b->valid_here;
     TRY(optim_grad_norm(t->o, &t->x, &norm));
-    norm *= (double)b->valid / (double)MAX(b->valid_here, 1); /* as a mean over its own targets */
+    TRY(ranks_sum_targets(t, &targets));
+    if (model_lay(t->m)->zero < 2) targets /= ranks_with_rows(t);
+    norm *= (double)b->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
-    q->small = (double)b->valid_here;
+    q->small = targets;
     return OK;
 }
 
@@ -64,7 +72,7 @@ static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
                             "trains on it as it is");
         TRY(loader_next(t->batches, b));
         TRY(datasets_log_rejected(t, b, step + 1, &q->rejected));
-        passed += t->rows;
+        passed += trainer_micro_rows(t);
     } while (b->valid == 0);
     q->data_s += time_now() - from;
     return OK;
@@ -86,7 +94,9 @@ static err finish_before_error(trainer *t, err (*finish)(trainer *t), err e) {
     return before;
 }
 
-int64_t trainer_step_tokens(const trainer *t) { return t->last.micros * t->rows * t->seq; }
+int64_t trainer_step_tokens(const trainer *t) {
+    return t->last.micros * trainer_micro_rows(t) * t->seq;
+}
 
 /* The learning rate of step `step`, which begins after `before` tokens. */
 static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t tokens) {
@@ -114,9 +124,11 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     } while (b.microbatch + 1 < b.microbatches);
     q.valid = b.valid;
     q.micros = b.microbatches;
-    q.lr = rate_of(t, step, before, q.micros * t->rows * t->seq);
-    int64_t tokens = q.micros * t->rows * t->seq;
-    q.due = cadences_due(&t->every, step + 1, before + tokens, tokens, time_now());
+    int64_t tokens = q.micros * trainer_micro_rows(t) * t->seq;
+    double now = time_now();
+    q.lr = rate_of(t, step, before, tokens);
+    TRY(ranks_agree_clock(t, &now));
+    q.due = cadences_due(&t->every, step + 1, before + tokens, tokens, now);
     if (q.due.detail) TRY(detail_before_update(t));
     double from = time_now();
     TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
@@ -137,12 +149,13 @@ static void measure_speed(trainer *t, double tokens, observe_step *s) {
     if (!t->ops->device) s->compute_s = q->compute_s, s->optim_s = q->optim_s;
     s->tok_s = tokens / s->step_s;
     s->samples_s = s->tok_s / (double)t->seq;
-    trainer_raise_peak(t, s->tok_s * causal);
+    double per_rank = s->tok_s / mesh_world(&t->mesh);
+    trainer_raise_peak(t, per_rank * causal);
     double peak = trainer_mfu_peak(t);
-    s->mfu = s->tok_s * full / peak;
-    s->mfu_causal = s->tok_s * causal / peak;
-    s->mfu_6n = s->tok_s * model_flops(&t->mc, 0, false) / peak;
-    s->peak_share = s->tok_s * causal / t->peak_flops;
+    s->mfu = per_rank * full / peak;
+    s->mfu_causal = per_rank * causal / peak;
+    s->mfu_6n = per_rank * model_flops(&t->mc, 0, false) / peak;
+    s->peak_share = per_rank * causal / t->peak_flops;
     s->host_mem = (double)mem_peak();
     s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));
 }
@@ -159,9 +172,9 @@ static void measure(trainer *t, const step_state *now, observe_step *s) {
     s->grad_norm = now->norm;
     s->lr = q->lr;
     s->step_s = seconds;
-    measure_speed(t, tokens, s);
+    if (is_first_rank(t)) measure_speed(t, tokens, s);
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
-    s->batch = (double)(q->micros * t->rows);
+    s->batch = (double)(q->micros * trainer_micro_rows(t));
     if (q->longest) s->seq_len = (double)q->longest;
     if (t->cfg->data.guard) s->rejected = (double)q->rejected;
     s->total_steps = t->stop;
@@ -192,6 +205,7 @@ err trainer_finish_step(trainer *t, observe_step *s) {
     step_state now;
     TRY(read_pending_losses(t));
     TRY(plan_take(t->p, &q->state, &now));
+    TRY(ranks_sum_losses(t));
     q->open = false;
     double loss = q->loss_sum / (double)MAX(q->valid, 1);
     if (!fp16 && (now.skip || !isfinite(loss)))

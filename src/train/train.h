@@ -23,6 +23,7 @@
 typedef struct train_options {
     bool fresh; /* start over: what the folder holds of an earlier run is removed */
     bool quiet; /* no progress */
+    int ranks;  /* threads of this process that train together; 0: as many as the config asks for */
     const volatile sig_atomic_t *stop; /* non-zero: finish the step, save, return; may be NULL */
 } train_options;
 

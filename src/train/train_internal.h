@@ -82,6 +82,7 @@ typedef struct run_start {
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
+    mesh mesh; /* of all ranks, as this one sees it */
     run_folder folder;
     const char *dir; /* folder.path */
     run_start start;
@@ -108,7 +109,7 @@ typedef struct trainer {
     loader *batches;     /* of all sources */
     observe_part *parts; /* [n_sources + n_sets], of the last step */
 
-    int64_t rows, micros, seq; /* a microbatch; microbatches in a full step; tokens in a row */
+    int64_t rows, micros, seq; /* a rank's microbatch; microbatches in a full step; tokens in a row */
     batch_ramp ramp;           /* the windows of every step */
     int64_t curriculum;        /* length of the sequence curriculum, in windows */
     int64_t steps, stop;       /* where the schedule ends, and where this run does */
@@ -126,18 +127,37 @@ typedef struct trainer {
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
+    bool stop_asked; /* of one rank at least, by the end of the last step */
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
     observe_detail detail;           /* arrays owned, NULL until the first */
     float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
+/* ranks.c: how ranks are laid out, and how they agree. All but the first three are called by all ranks
+ * together. */
+/* @param ranks that there are; 0: as many as the config asks for. */
+err ranks_mesh(const config *c, int ranks, mesh *out) MUST_USE;
+/* Rank 0 prints and writes. */
+bool is_first_rank(const trainer *t);
+/* Ranks that read different sequences, and which of them this one is. */
+int ranks_with_rows(const trainer *t);
+int ranks_rows_index(const trainer *t);
+/* Sets *now to rank 0's. */
+err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
+/* Sets t->stop_asked. @param folder what rank 0 saw, on every rank. */
+err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
+/* Sums the last step's losses and counts over the ranks. */
+err ranks_sum_losses(trainer *t) MUST_USE;
+err ranks_sum_targets(const trainer *t, double *targets) MUST_USE;
 /* setup.c: everything up to the first step. */
 /* Checks config, data and device, builds and loads. Leaves the run folder as it is. */
 err trainer_setup(trainer *t) MUST_USE;
 /* Records the run's programs and lays out its memory, without mapping it. After trainer_set_batch; reads
  * t->mc, n_sets and every.sample. */
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
+/* @return sequences in a microbatch of all ranks. */
+int64_t trainer_micro_rows(const trainer *t);
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);

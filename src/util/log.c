@@ -8,11 +8,14 @@
 /* The one process-wide setting of this folder: the least level that is printed. */
 static log_level least_level = LOG_INFO;
 
+static _Thread_local bool muted;
+
+void log_mute_thread(bool mute) { muted = mute; }
 void log_set_level(log_level least) { least_level = least; }
 
 void log_at(log_level level, const char *fmt, ...) {
     static const char *const prefix[] = { "debug: ", "", "warning: ", "error: " };
-    if (level < least_level) return;
+    if (level < least_level || muted) return;
     char text[2048];
     va_list args;
     va_start(args, fmt);

@@ -181,6 +181,8 @@ bool args_parse_bool(const char *text, bool *out);
 /* ---- log --------------------------------------------------------------------------------- */
 typedef enum { LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR } log_level;
 void log_set_level(log_level least);
+/* What this thread logs is not printed: another says the same. */
+void log_mute_thread(bool mute);
 void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_info(...) log_at(LOG_INFO, __VA_ARGS__)
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)

@@ -1,0 +1,97 @@
+/* The ranks of a run: how the parallelism section lays them out, and how they agree.
+ *
+ * Every rank runs the same trainer on its share of the work. Rank 0 is the one that prints, owns the run
+ * folder and writes to it. What a rank decides by itself (a signal, the clock, the folder) is decided
+ * for all of them by one exchange per step, so that they take the same path. */
+#include "train_internal.h"
+
+#include <stdlib.h>
+
+/* ---- the layout ---------------------------------------------------------------------------- */
+static err too_few(int ranks, int needed, const char *what) {
+    return err_hint(ERR("%d ranks do not divide into groups of %d (%s)", ranks, needed, what),
+                    "use a multiple of %d: --ranks %d", needed, (ranks / needed + 1) * needed);
+}
+
+err ranks_mesh(const config *c, int ranks, mesh *out) {
+    int replicas = (int)c->parallelism.data_parallel_replicate_degree;
+    int shards = (int)c->parallelism.data_parallel_shard_degree;
+    int tp = (int)c->parallelism.tensor_parallel_degree, fixed = replicas * tp;
+    if (shards == 0)
+        return err_hint(ERR("parallelism.data_parallel_shard_degree is 0"),
+                        "use 1, or -1 for as many as there are ranks left");
+    if (shards < 0 && ranks % fixed)
+        return too_few(ranks, fixed, "data_parallel_replicate_degree x tensor_parallel_degree");
+    if (shards < 0) shards = ranks ? ranks / fixed : 1;
+    if (ranks && fixed * shards != ranks)
+        return err_hint(ERR("%d ranks, but the parallelism section asks for %d (replicate %d x shard "
+                            "%d x tensor %d)",
+                            ranks, fixed * shards, replicas, shards, tp),
+                        "use --ranks %d, or data_parallel_shard_degree=-1", fixed * shards);
+    *out = (mesh){ .size = { [AX_DP_REPLICATE] = replicas, [AX_DP_SHARD] = shards, [AX_TP] = tp } };
+    return OK;
+}
+
+/* ---- agreement ------------------------------------------------------------------------------ */
+bool is_first_rank(const trainer *t) { return t->mesh.rank == 0; }
+static int world(const trainer *t) { return mesh_world(&t->mesh); }
+
+/* Whether this rank speaks for those along these axes, which know the same. */
+static bool speaks_for(const trainer *t, axis_set axes) {
+    return mesh_index(&t->mesh, axes & AXES_ALL) == 0;
+}
+
+int ranks_with_rows(const trainer *t) { return mesh_span(&t->mesh, AXES_ROWS); }
+int ranks_rows_index(const trainer *t) { return mesh_index(&t->mesh, AXES_ROWS); }
+
+err ranks_agree_clock(const trainer *t, double *now) {
+    const cadences *e = &t->every;
+    const cadence *all[] = { &e->log,      &e->tensorboard, &e->detail,
+                             &e->validate, &e->sample,      &e->save };
+    bool by_clock = false;
+    for (size_t i = 0; i < COUNT_OF(all); i++) by_clock |= all[i]->unit == CFG_SECONDS;
+    if (world(t) == 1 || !by_clock) return OK;
+    if (!is_first_rank(t)) *now = 0;
+    return comm_total(t->x.comm, now, 1);
+}
+
+err ranks_agree(trainer *t, folder_state *folder) {
+    bool asked = t->opt->stop && *t->opt->stop;
+    double seen[] = { asked, is_first_rank(t) ? (double)*folder : 0 };
+    TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
+    t->stop_asked = seen[0] > 0;
+    *folder = (folder_state)seen[1];
+    return OK;
+}
+
+/* Sums of a step over the ranks: of losses, where ranks hold those of different tokens, and of counts,
+ * where they read different sequences. */
+err ranks_sum_losses(trainer *t) {
+    if (world(t) == 1) return OK;
+    queued_step *q = &t->last;
+    int n = 2 + 2 * t->n_sources;
+    double *sums = mem_alloc((size_t)n * sizeof *sums);
+    axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
+    bool has_losses = speaks_for(t, ~losses), has_rows = speaks_for(t, ~AXES_ROWS);
+    sums[0] = has_losses ? q->loss_sum : 0;
+    sums[1] = has_rows ? (double)q->rejected : 0;
+    for (int i = 0; i < t->n_sources; i++) {
+        sums[2 + 2 * i] = has_losses ? t->sources[i].sum : 0;
+        sums[3 + 2 * i] = has_rows ? (double)t->sources[i].valid : 0;
+    }
+    err e = comm_total(t->x.comm, sums, n);
+    q->loss_sum = sums[0];
+    q->rejected = (int64_t)sums[1];
+    for (int i = 0; i < t->n_sources; i++) {
+        t->sources[i].sum = sums[2 + 2 * i];
+        t->sources[i].valid = (int64_t)sums[3 + 2 * i];
+    }
+    free(sums);
+    return e;
+}
+
+/* Targets of one microbatch over all ranks. */
+err ranks_sum_targets(const trainer *t, double *targets) {
+    if (!speaks_for(t, ~AXES_ROWS)) *targets = 0;
+    return comm_total(t->x.comm, targets, 1);
+}
