@@ -102,15 +102,16 @@ static val attention(builder *b, val x) {
     }
     val o;
     if (b->mode == PROG_DECODE) {
-        int64_t dim[] = { b->positions, 2 * b->c->kv_heads * b->c->head_dim /
-                                            mesh_size(&b->m->l.mesh, AX_TP) };
-        val cache = prog_input_per_layer(p, "cache", dt, 2, dim,
-                                         placement_on(AXIS(AX_TP), PLACE_S(1)));
+        int64_t dim[] = { b->positions,
+                          2 * b->c->kv_heads * b->c->head_dim / mesh_size(&b->m->l.mesh, AX_TP) };
+        val cache =
+            prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
         o = rec_attention_cached(p, qkv, cache, pos, h);
     } else {
         bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
         val start = token_input(b, TOKEN_START, DT_I32, false);
-        o = rec_attention(p, qkv, start, drop ? token_input(b, TOKEN_IDS, DT_I64, false) : VAL_NONE, h);
+        o = rec_attention(p, qkv, start, drop ? token_input(b, TOKEN_IDS, DT_I64, false) : VAL_NONE,
+                          h);
     }
     w = prog_use(p, "attn.o", o), bias = USE_ONCE_IF(b, "attn.o.b", o);
     return linear(b, LINEAR_O, rec_linear(p, o, w, bias));

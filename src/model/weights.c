@@ -361,10 +361,8 @@ void model_fill_constants(const model *m, plan *p) {
 }
 
 const char *const token_fact_name[TOKEN_FACTS][2] = {
-    [TOKEN_TOKENS] = { "tokens", "tokens_shard" },
-    [TOKEN_TARGETS] = { "targets", "targets_shard" },
-    [TOKEN_POS] = { "pos", "pos_shard" },
-    [TOKEN_IDS] = { "ids", "ids_shard" },
+    [TOKEN_TOKENS] = { "tokens", "tokens_shard" }, [TOKEN_TARGETS] = { "targets", "targets_shard" },
+    [TOKEN_POS] = { "pos", "pos_shard" },          [TOKEN_IDS] = { "ids", "ids_shard" },
     [TOKEN_START] = { "start", "start_shard" },
 };
 

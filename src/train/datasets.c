@@ -300,8 +300,7 @@ err datasets_validate(trainer *t, double *loss) {
     double sum = 0, weights = 0;
     for (int i = 0; i < t->n_sets; i++) {
         run_source *s = &t->sets[i];
-        int64_t batches = (t->cfg->validation.batches + ranks_with_rows(t) - 1) / ranks_with_rows(t);
-        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, batches, &s->loss));
+        TRY(eval_loss(&t->x, t->m, t->eval_id, s->batches, t->cfg->validation.batches, &s->loss));
         double weight = s->weight > 0 ? s->weight : (double)(s->range.to - s->range.from);
         sum += weight * s->loss;
         weights += weight;

@@ -15,7 +15,8 @@ static err validate(trainer *t, observe_step *s) {
     double from = time_now();
     TRY(datasets_validate(t, &t->val_loss));
     t->eval_s = time_now() - from;
-    if (!t->ops->device && is_first_rank(t)) trainer_measure_peak(t); /* the machine may have been busy before */
+    if (!t->ops->device && is_first_rank(t))
+        trainer_measure_peak(t); /* the machine may have been busy before */
     s->val_loss = t->val_loss;
     progress_note(t->show, "step %lld: held-out loss %.4f (perplexity %.2f)",
                   (long long)t->state.step, t->val_loss, exp(t->val_loss));
@@ -228,9 +229,9 @@ static err run_threads(rank_thread *r, int n) {
         comm_abort(r[0].t.x.comm);
     for (int i = 1; i < started; i++) pthread_join(r[i].thread, NULL);
     if (started < n)
-        return err_hint(ERR("rank %d of %d does not start: the system refuses another thread",
-                            started, n),
-                        "use fewer --ranks, or raise the limit of threads");
+        return err_hint(
+            ERR("rank %d of %d does not start: the system refuses another thread", started, n),
+            "use fewer --ranks, or raise the limit of threads");
     int failed = atomic_load(&first_failed);
     err e = failed < 0 ? OK : r[failed].error;
     if (failed >= 0) r[failed].error = OK;

@@ -24,10 +24,11 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
         return too_few(ranks, fixed, "data_parallel_replicate_degree x tensor_parallel_degree");
     if (shards < 0) shards = ranks ? ranks / fixed : 1;
     if (ranks && fixed * shards != ranks)
-        return err_hint(ERR("%d ranks, but the parallelism section asks for %d (replicate %d x shard "
-                            "%d x tensor %d)",
-                            ranks, fixed * shards, replicas, shards, tp),
-                        "use --ranks %d, or data_parallel_shard_degree=-1", fixed * shards);
+        return err_hint(
+            ERR("%d ranks, but the parallelism section asks for %d (replicate %d x shard "
+                "%d x tensor %d)",
+                ranks, fixed * shards, replicas, shards, tp),
+            "use --ranks %d, or data_parallel_shard_degree=-1", fixed * shards);
     *out = (mesh){ .size = { [AX_DP_REPLICATE] = replicas, [AX_DP_SHARD] = shards, [AX_TP] = tp } };
     return OK;
 }

@@ -82,7 +82,8 @@ static void batch_lines(const trainer *t) {
     char a[32];
     double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
     line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)t->micros,
-         (long long)trainer_micro_rows(t), (long long)t->seq, str_count(a, sizeof a, (double)t->ramp.full * seq));
+         (long long)trainer_micro_rows(t), (long long)t->seq,
+         str_count(a, sizeof a, (double)t->ramp.full * seq));
     if (t->ramp.start)
         line("ramp", "from %lld sequences per step, over the first %s tokens",
              (long long)batch_ramp_size(&t->ramp, 0),

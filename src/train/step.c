@@ -33,14 +33,15 @@ static void fetch_losses(trainer *t, const data_batch *b) {
 }
 
 /* The gradient of the first microbatch alone stands in its accumulator before the second adds to
- * it: its norm against the whole step's gives the noise scale. Where gradients are kept in slices it is
- * summed over the ranks already. Else each rank has that of its own sequences, and the mean of their
- * squared norms is that of as small a batch. */
+ * it: its norm against the whole step's gives the noise scale. Gradients kept in slices are summed over
+ * the ranks that share them; else each rank has that of its own sequences. The mean of the squared norms
+ * is then that of as small a batch. */
 static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     double norm, targets = (double)b->valid_here;
     TRY(optim_grad_norm(t->o, &t->x, &norm));
     TRY(ranks_sum_targets(t, &targets));
-    if (model_lay(t->m)->zero < 2) targets /= ranks_with_rows(t);
+    bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
+    targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : ranks_with_rows(t);
     norm *= (double)b->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
     q->small = targets;

@@ -109,11 +109,12 @@ typedef struct trainer {
     loader *batches;     /* of all sources */
     observe_part *parts; /* [n_sources + n_sets], of the last step */
 
-    int64_t rows, micros, seq; /* a rank's microbatch; microbatches in a full step; tokens in a row */
-    batch_ramp ramp;           /* the windows of every step */
-    int64_t curriculum;        /* length of the sequence curriculum, in windows */
-    int64_t steps, stop;       /* where the schedule ends, and where this run does */
-    bool in_tokens;            /* the run's length was given in tokens: the schedule counts them */
+    int64_t rows, micros,
+        seq;             /* a rank's microbatch; microbatches in a full step; tokens in a row */
+    batch_ramp ramp;     /* the windows of every step */
+    int64_t curriculum;  /* length of the sequence curriculum, in windows */
+    int64_t steps, stop; /* where the schedule ends, and where this run does */
+    bool in_tokens;      /* the run's length was given in tokens: the schedule counts them */
     schedule sched;
     cadences every;
     ckpt_state state;

@@ -17,7 +17,8 @@ enum { MOST_SETTINGS = 64 };
 typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
 
 /* A run with the settings `common` and then `own`. */
-static inline err run_with(test_folder *f, const char *name, settings common, settings own) {
+static inline err run_on_ranks(test_folder *f, const char *name, settings common, settings own,
+                               int ranks) {
     const char *const *all[] = { common, own };
     config c;
     config_init(&c);
@@ -25,9 +26,12 @@ static inline err run_with(test_folder *f, const char *name, settings common, se
         for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
             assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
     assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
-    err e = train_run(&c, &(train_options){ .quiet = true });
+    err e = train_run(&c, &(train_options){ .quiet = true, .ranks = ranks });
     config_free(&c);
     return e;
+}
+static inline err run_with(test_folder *f, const char *name, settings common, settings own) {
+    return run_on_ranks(f, name, common, own, 0);
 }
 
 static inline err try_train(test_folder *f, const char *name, settings own) {

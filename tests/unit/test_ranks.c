@@ -1,0 +1,194 @@
+/* Whole runs on several ranks: the losses of one rank on every layout, whatever else a run does. */
+#include "support/train.h"
+
+#include <math.h>
+
+typedef struct layout_case {
+    int ranks;
+    const char *
+        rows; /* of each, so that microbatches of all ranks have four: a growing batch has whole ones */
+    settings layout;
+} layout_case;
+
+enum { TENSOR_ALONE = 4 };
+static const layout_case layouts[] = {
+    { 2, "2", { "parallelism.zero_stage", "0" } },
+    { 2, "2", { "parallelism.zero_stage", "1" } },
+    { 4,
+      "1",
+      { "parallelism.zero_stage", "2", "parallelism.data_parallel_replicate_degree", "2" } },
+    { 2, "2", { "parallelism.zero_stage", "3" } },
+    { 2, "4", { "parallelism.tensor_parallel_degree", "2" } },
+    { 4, "2", { "parallelism.tensor_parallel_degree", "2", "parallelism.zero_stage", "3" } },
+};
+
+static settings small = {
+    "model.preset",
+    "tiny",
+    "model.layers",
+    "2",
+    "model.dim",
+    "16",
+    "model.heads",
+    "4",
+    "model.kv_heads",
+    "2",
+    "model.head_dim",
+    "4",
+    "model.ffn_dim",
+    "32",
+    "precision",
+    "fp32",
+    "device.kind",
+    "cpu",
+    "training.steps",
+    "6",
+    "training.seq_len",
+    "32",
+    "training.threads",
+    "1",
+    "data.synth_documents",
+    "60",
+    "optimizer.lr",
+    "0.01",
+    "metrics.log_every",
+    "0",
+    "validation.every",
+    "3",
+    "validation.batches",
+    "4",
+    "training.global_batch_size",
+    "8",
+    "training.local_batch_size",
+    "4",
+};
+
+/* The settings of a run on a layout. */
+static void lay_out(settings to, const char *const *own, const layout_case *l) {
+    int n = 0;
+    memset(to, 0, sizeof(settings));
+    for (int i = 0; own[i]; i++) to[n++] = own[i];
+    for (int i = 0; l->layout[i]; i++) to[n++] = l->layout[i];
+    to[n++] = "training.local_batch_size";
+    to[n] = l->rows;
+}
+
+static void same_figures(test_folder *f, const char *name, const layout_case *l, const char *key,
+                         double within) {
+    json_t *one = logged_steps(f, "one"), *many = logged_steps(f, name);
+    assert_int_equal(json_array_size(one), json_array_size(many));
+    for (size_t i = 0; i < json_array_size(one); i++) {
+        if (!json_object_get(json_array_get(one, i), key)) continue;
+        double a = logged_number(one, i, key), b = logged_number(many, i, key);
+        if (!(fabs(a - b) <= within * fabs(a)))
+            fail_msg("%d ranks, %s %s: step %zu has %s %.8g, one rank %.8g", l->ranks, l->layout[0],
+                     l->layout[1], i + 1, key, b, a);
+    }
+    json_decref(one);
+    json_decref(many);
+}
+
+/* A run with these settings logs the same on every layout. */
+static void agrees_everywhere(test_folder *f, settings own, const char *key, double within) {
+    assert_ok(run_on_ranks(f, "one", small, own, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        settings all;
+        char name[16];
+        snprintf(name, sizeof name, "run%zu", i);
+        lay_out(all, own, &layouts[i]);
+        assert_ok(run_on_ranks(f, name, small, all, layouts[i].ranks));
+        same_figures(f, name, &layouts[i], "loss", 1e-5);
+        same_figures(f, name, &layouts[i], "grad_norm", 1e-5);
+        same_figures(f, name, &layouts[i], "val_loss", 1e-5);
+        if (key) same_figures(f, name, &layouts[i], key, within);
+    }
+}
+
+static void every_layout_logs_the_same_losses(void **state) {
+    agrees_everywhere(*state, (settings){ NULL }, NULL, 0);
+}
+
+static void dropout_clipping_and_recompute_do_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state,
+                      (settings){ "model.dropout", "0.2", "model.attention_dropout", "0.1",
+                                  "training.max_norm", "0.3", "activation_checkpoint", "full",
+                                  "model.tie_embeddings", "true" },
+                      "clipped", 1e-5);
+}
+
+static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state,
+                      (settings){ "training.batch_ramp_start", "4", "training.batch_ramp", "50%",
+                                  "training.seq_curriculum_start", "8",
+                                  "training.global_batch_size", "16" },
+                      "batch", 0);
+}
+
+/* The norms that metrics take of each block count every element once. */
+static void norms_do_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state, (settings){ "metrics.detail_every", "2" }, "param_norm", 1e-6);
+}
+
+/* In bf16 sums of another order round differently. */
+static void bf16_stays_close_on_every_layout(void **state) {
+    test_folder *f = *state;
+    settings bf16 = { "precision", "bf16" };
+    assert_ok(run_on_ranks(f, "one", small, bf16, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        settings all;
+        char name[16];
+        snprintf(name, sizeof name, "run%zu", i);
+        lay_out(all, bf16, &layouts[i]);
+        assert_ok(run_on_ranks(f, name, small, all, layouts[i].ranks));
+        same_figures(f, name, &layouts[i], "loss", 3e-3);
+    }
+}
+
+/* Of what is smaller than a batch there is more than one kind (the gradient of a rank, of all ranks'
+ * first microbatch), so that the estimates differ; each is a number of the same size. */
+static void the_noise_scale_is_measured_on_every_layout(void **state) {
+    test_folder *f = *state;
+    settings own = { "training.noise_scale",       "true", "training.steps", "12",
+                     "training.global_batch_size", "16" };
+    assert_ok(run_on_ranks(f, "one", small, own, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        settings all;
+        char name[16];
+        snprintf(name, sizeof name, "run%zu", i);
+        lay_out(all, own, &layouts[i]);
+        err e = run_on_ranks(f, name, small, all, layouts[i].ranks);
+        if (i == TENSOR_ALONE) {
+            assert_error(e, "sum only once per step");
+            continue;
+        }
+        assert_ok(e);
+        json_t *steps = logged_steps(f, name);
+        int measured = 0;
+        for (size_t k = 0; k < json_array_size(steps); k++)
+            measured += json_object_get(json_array_get(steps, k), "noise_scale") != NULL;
+        if (!measured) fail_msg("layout %zu measures no noise scale", i);
+        json_decref(steps);
+    }
+}
+
+/* One rank's error is the run's. */
+static void a_rank_that_fails_ends_the_run(void **state) {
+    test_folder *f = *state;
+    settings own = { "optimizer.lr",   "1000", "training.max_norm",          "0",
+                     "training.steps", "60",   "training.global_batch_size", "16" };
+    assert_error(run_on_ranks(f, "bad", small, own, 4), "the loss is");
+}
+
+int main(void) {
+#define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
+    const struct CMUnitTest tests[] = {
+        T(every_layout_logs_the_same_losses),
+        T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
+        T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
+        T(norms_do_not_depend_on_the_layout),
+        T(bf16_stays_close_on_every_layout),
+        T(the_noise_scale_is_measured_on_every_layout),
+        T(a_rank_that_fails_ends_the_run),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
