@@ -25,7 +25,7 @@ static err read_ranks(const char *text, int *out) {
         *out = (int)n;
         return OK;
     }
-    return err_hint(ERR("--ranks: expected a number from 1 to %d, got \"%s\"", MOST, text),
+    return err_hint(ERR_USAGE("--ranks: expected a number from 1 to %d, got \"%s\"", MOST, text),
                     "ranks are threads of this process that train together: --ranks 2");
 }
 

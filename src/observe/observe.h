@@ -110,7 +110,8 @@ typedef struct observe observe;
 err observe_open(const observe_options *options, observe **out) MUST_USE;
 /* Completes the step with what follows from it (perplexities, spikes, the GPU's state), and appends one
  * line to metrics.jsonl, whole or not at all as far as readers can see. A spike is also an event. */
-err observe_log(observe *o, observe_step *s) MUST_USE; /* this and what follows: nothing without a log */
+err observe_log(observe *o,
+                observe_step *s) MUST_USE; /* this and what follows: nothing without a log */
 /* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
  * @param details an object, consumed; may be NULL. */
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) MUST_USE;
