@@ -18,6 +18,8 @@
 #define WIDE_REGISTERS 0
 #endif
 
+#if WIDE_REGISTERS
+
 enum { WIDE_ROWS = 32 }; /* of a panel; elements of a register */
 
 typedef uint16_t u16x32 __attribute__((vector_size(64)));
@@ -105,4 +107,5 @@ WIDE_INLINE void wide_transpose32(const char *in, size_t stride, char *out) {
     wide_transpose_half(in, stride, 1, out);
 }
 
+#endif /* WIDE_REGISTERS */
 #endif
