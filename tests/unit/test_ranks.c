@@ -88,15 +88,20 @@ static void same_figures(test_folder *f, const char *name, const layout_case *l,
     json_decref(many);
 }
 
+enum { NAME = 16 };
+static err run_on_layout(test_folder *f, settings own, size_t i, char name[NAME]) {
+    settings all;
+    snprintf(name, NAME, "run%zu", i);
+    lay_out(all, own, &layouts[i]);
+    return run_on_ranks(f, name, small, all, layouts[i].ranks);
+}
+
 /* A run with these settings logs the same on every layout. */
 static void agrees_everywhere(test_folder *f, settings own, const char *key, double within) {
     assert_ok(run_on_ranks(f, "one", small, own, 1));
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        settings all;
-        char name[16];
-        snprintf(name, sizeof name, "run%zu", i);
-        lay_out(all, own, &layouts[i]);
-        assert_ok(run_on_ranks(f, name, small, all, layouts[i].ranks));
+        char name[NAME];
+        assert_ok(run_on_layout(f, own, i, name));
         same_figures(f, name, &layouts[i], "loss", 1e-5);
         same_figures(f, name, &layouts[i], "grad_norm", 1e-5);
         same_figures(f, name, &layouts[i], "val_loss", 1e-5);
@@ -124,6 +129,14 @@ static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(voi
                       "batch", 0);
 }
 
+static void lion_does_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state, (settings){ "optimizer.name", "lion", "optimizer.lr", "0.0001" },
+                      NULL, 0);
+}
+static void sgd_does_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state, (settings){ "optimizer.name", "sgd" }, NULL, 0);
+}
+
 /* The norms that metrics take of each block count every element once. */
 static void norms_do_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state, (settings){ "metrics.detail_every", "2" }, "param_norm", 1e-6);
@@ -135,11 +148,8 @@ static void bf16_stays_close_on_every_layout(void **state) {
     settings bf16 = { "precision", "bf16" };
     assert_ok(run_on_ranks(f, "one", small, bf16, 1));
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        settings all;
-        char name[16];
-        snprintf(name, sizeof name, "run%zu", i);
-        lay_out(all, bf16, &layouts[i]);
-        assert_ok(run_on_ranks(f, name, small, all, layouts[i].ranks));
+        char name[NAME];
+        assert_ok(run_on_layout(f, bf16, i, name));
         same_figures(f, name, &layouts[i], "loss", 3e-3);
     }
 }
@@ -152,11 +162,8 @@ static void the_noise_scale_is_measured_on_every_layout(void **state) {
                      "training.global_batch_size", "16" };
     assert_ok(run_on_ranks(f, "one", small, own, 1));
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        settings all;
-        char name[16];
-        snprintf(name, sizeof name, "run%zu", i);
-        lay_out(all, own, &layouts[i]);
-        err e = run_on_ranks(f, name, small, all, layouts[i].ranks);
+        char name[NAME];
+        err e = run_on_layout(f, own, i, name);
         if (i == TENSOR_ALONE) {
             assert_error(e, "sum only once per step");
             continue;
@@ -185,6 +192,8 @@ int main(void) {
         T(every_layout_logs_the_same_losses),
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
+        T(lion_does_not_depend_on_the_layout),
+        T(sgd_does_not_depend_on_the_layout),
         T(norms_do_not_depend_on_the_layout),
         T(bf16_stays_close_on_every_layout),
         T(the_noise_scale_is_measured_on_every_layout),
