@@ -141,10 +141,15 @@ err folder_drop_previous(run_folder *f) {
     return remove_removed(f);
 }
 
+/* A folder without config.yaml is being removed: `rm -r` fails at its end when a log has begun anew since. */
 folder_state folder_look(const run_folder *f) {
     folder_id now;
+    char *used = io_join(f->path, "config.yaml");
+    bool emptied = !io_exists(used);
+    free(used);
     if (!stat_folder(f->path, &now)) return FOLDER_GONE;
-    return now.device == f->id.device && now.inode == f->id.inode ? FOLDER_THERE : FOLDER_REPLACED;
+    if (now.device != f->id.device || now.inode != f->id.inode) return FOLDER_REPLACED;
+    return emptied ? FOLDER_GONE : FOLDER_THERE;
 }
 
 void folder_close(run_folder *f) {
