@@ -192,6 +192,38 @@ static void compares_variants(void **state) {
     config_free(&c);
 }
 
+/* ZeRO's memory per rank: what stage n and later ones shard is an eighth of the whole, on eight ranks. */
+static void zero_shards_by_its_stage(void **state) {
+    static const struct {
+        memory_kind kind;
+        double bytes; /* per parameter, whole */
+        int from;     /* the stage that shards it */
+    } parts[] = { { MEMORY_WEIGHTS, 2, 3 },
+                  { MEMORY_GRADIENTS, 4, 2 },
+                  { MEMORY_MASTER, 4, 1 },
+                  { MEMORY_MOMENTS, 8, 1 } };
+    const op_backend *ops = ops_cpu(OPS_ISA_BEST);
+    for (int stage = 0; stage <= 3; stage++) {
+        char text[8];
+        config c;
+        capacity cap;
+        snprintf(text, sizeof text, "%d", stage);
+        config_init(&c);
+        set_all(&c, (const char *[]){ "model.preset", "llama-1b", "precision.dtype", "bf16",
+                                      "parallelism.data_parallel_shard_degree", "8",
+                                      "parallelism.zero_stage", text, NULL });
+        assert_ok(capacity_of(&c, ops, true, &cap));
+        for (size_t i = 0; i < COUNT_OF(parts); i++) {
+            double want = parts[i].bytes * (double)model_count(&cap.mc);
+            if (stage >= parts[i].from) want /= 8;
+            if (fabs(cap.memory[parts[i].kind] / want - 1) > 0.01)
+                fail_msg("stage %d: %s take %g bytes, expected %g", stage,
+                         memory_name(parts[i].kind), cap.memory[parts[i].kind], want);
+        }
+        config_free(&c);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
@@ -200,6 +232,7 @@ int main(void) {
         cmocka_unit_test(proposes_what_fits),
         cmocka_unit_test(proposes_in_fp32),
         cmocka_unit_test(compares_variants),
+        cmocka_unit_test(zero_shards_by_its_stage),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
