@@ -150,21 +150,22 @@ static err set_schedule(trainer *t, const cfg_scale *s) {
     return OK;
 }
 
-static err set_cadence(cfg_amount a, const cfg_scale *s, const char *name, cadence *out) {
+static err set_cadence(const trainer *t, cfg_amount a, const cfg_scale *s, const char *name,
+                       cadence *out) {
     TRY(cfg_amount_resolve(a, s, name, &a));
-    *out = (cadence){ a.value, a.unit, time_now() + a.value };
+    *out = (cadence){ a.value, a.unit, t->began + a.value };
     return OK;
 }
 
 static err set_cadences(trainer *t, const cfg_scale *s) {
     const config *c = t->cfg;
-    TRY(set_cadence(c->metrics.log_every, s, "metrics.log_every", &t->every.log));
-    TRY(set_cadence(c->metrics.tensorboard_every, s, "metrics.tensorboard_every",
+    TRY(set_cadence(t, c->metrics.log_every, s, "metrics.log_every", &t->every.log));
+    TRY(set_cadence(t, c->metrics.tensorboard_every, s, "metrics.tensorboard_every",
                     &t->every.tensorboard));
-    TRY(set_cadence(c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
-    TRY(set_cadence(c->validation.every, s, "validation.every", &t->every.validate));
-    TRY(set_cadence(c->sample.every, s, "sample.every", &t->every.sample));
-    return set_cadence(c->checkpoint.every, s, "checkpoint.every", &t->every.save);
+    TRY(set_cadence(t, c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
+    TRY(set_cadence(t, c->validation.every, s, "validation.every", &t->every.validate));
+    TRY(set_cadence(t, c->sample.every, s, "sample.every", &t->every.sample));
+    return set_cadence(t, c->checkpoint.every, s, "checkpoint.every", &t->every.save);
 }
 
 static err set_stop(trainer *t, const cfg_scale *s) {
@@ -185,7 +186,8 @@ err trainer_set_lengths(trainer *t) {
     t->in_tokens = s.run.unit == CFG_TOKENS;
     TRY(set_ramp(t, &s));
     int64_t n = (int64_t)s.run.value;
-    if (t->in_tokens) t->ramp.end = divide_up(window_at_tokens(t, n), t->rows) * t->rows;
+    int64_t unit = trainer_micro_rows(t);
+    if (t->in_tokens) t->ramp.end = divide_up(window_at_tokens(t, n), unit) * unit;
     t->steps = t->in_tokens ? tokens_to_steps(t, n) : n;
     TRY(set_stop(t, &s));
     TRY(set_schedule(t, &s));

@@ -45,15 +45,24 @@ static bool speaks_for(const trainer *t, axis_set axes) {
 int ranks_with_rows(const trainer *t) { return mesh_span(&t->mesh, AXES_ROWS); }
 int ranks_rows_index(const trainer *t) { return mesh_index(&t->mesh, AXES_ROWS); }
 
+/* Sets *now to rank 0's. */
+static err share_clock(const trainer *t, double *now) {
+    if (!is_first_rank(t)) *now = 0;
+    return comm_total(t->x.comm, now, 1);
+}
+
+err ranks_begin(trainer *t) {
+    t->began = time_now();
+    return share_clock(t, &t->began);
+}
+
 err ranks_agree_clock(const trainer *t, double *now) {
     const cadences *e = &t->every;
     const cadence *all[] = { &e->log,      &e->tensorboard, &e->detail,
                              &e->validate, &e->sample,      &e->save };
     bool by_clock = false;
     for (size_t i = 0; i < COUNT_OF(all); i++) by_clock |= all[i]->unit == CFG_SECONDS;
-    if (world(t) == 1 || !by_clock) return OK;
-    if (!is_first_rank(t)) *now = 0;
-    return comm_total(t->x.comm, now, 1);
+    return by_clock ? share_clock(t, now) : OK;
 }
 
 err ranks_agree(trainer *t, folder_state *folder) {

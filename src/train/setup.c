@@ -101,7 +101,7 @@ static err begin(trainer *t) {
 err trainer_setup(trainer *t) {
     t->val_loss = NAN;
     TRY(open_folder(t));
-    TRY(comm_agree(t->x.comm, OK)); /* rank 0 has put the folder in order */
+    TRY(ranks_begin(t));
     TRY(start_find(t));
     TRY(start_model(t));
     TRY(trainer_set_batch(t));

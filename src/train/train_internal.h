@@ -128,6 +128,7 @@ typedef struct trainer {
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
+    double began;    /* the time_now of rank 0 */
     bool stop_asked; /* of one rank at least, by the end of the last step */
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
@@ -144,7 +145,9 @@ bool is_first_rank(const trainer *t);
 /* Ranks that read different sequences, and which of them this one is. */
 int ranks_with_rows(const trainer *t);
 int ranks_rows_index(const trainer *t);
-/* Sets *now to rank 0's. */
+/* Waits until rank 0 has put the folder in order; sets t->began. */
+err ranks_begin(trainer *t) MUST_USE;
+/* Sets *now to rank 0's, where something is due by the clock. */
 err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
 /* Sets t->stop_asked. @param folder what rank 0 saw, on every rank. */
 err ranks_agree(trainer *t, folder_state *folder) MUST_USE;

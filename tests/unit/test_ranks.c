@@ -129,6 +129,14 @@ static void a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout(voi
                       "batch", 0);
 }
 
+/* A length in tokens ends in the same step, and intervals by the clock are rank 0's. */
+static void lengths_in_tokens_and_time_do_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state,
+                      (settings){ "training.steps", "1500 tokens", "validation.every", "0",
+                                  "metrics.detail_every", "0.001s", "checkpoint.every", "0.002s" },
+                      "tokens", 0);
+}
+
 static void lion_does_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state, (settings){ "optimizer.name", "lion", "optimizer.lr", "0.0001" },
                       NULL, 0);
@@ -192,6 +200,7 @@ int main(void) {
         T(every_layout_logs_the_same_losses),
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
+        T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
         T(lion_does_not_depend_on_the_layout),
         T(sgd_does_not_depend_on_the_layout),
         T(norms_do_not_depend_on_the_layout),
