@@ -209,11 +209,12 @@ err report_same_loss(const run_report *const *runs, int n, double tolerance) {
             if (step != series_step(runs[k]->all, b, i))
                 return ERR("%s logged step %.0f where %s logged %.0f", runs[0]->dir, step,
                            runs[k]->dir, series_step(runs[k]->all, b, i));
-            if (fabs(x - y) <= tolerance || (isnan(x) && isnan(y))) continue;
+            double apart = x == y ? 0 : fabs(x - y) / fabs(x);
+            if (apart <= tolerance || (isnan(x) && isnan(y))) continue;
             return ERR(
-                "step %.0f: the loss of %s is %.9g, of %s %.9g; they differ by %.3g, and may "
-                "by %g",
-                step, runs[0]->dir, x, runs[k]->dir, y, fabs(x - y), tolerance);
+                "step %.0f: the loss of %s is %.9g, of %s %.9g; they differ by a factor of 1 + "
+                "%.3g, and may by 1 + %g",
+                step, runs[0]->dir, x, runs[k]->dir, y, apart, tolerance);
         }
     }
     return OK;

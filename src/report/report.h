@@ -86,7 +86,7 @@ typedef enum { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML } report_format;
 void report_write(const run_report *const *runs, int n, report_format format, int width, str *out);
 /* @return owned. */
 json_t *report_json(const run_report *const *runs, int n);
-/* An error when the losses of a run differ from those of the first by more than `tolerance` in a step, or
+/* An error when the losses of a run differ from those of the first by more than `tolerance` of it in a step, or
  * when they did not log the same steps. */
 err report_same_loss(const run_report *const *runs, int n, double tolerance) MUST_USE;
 
