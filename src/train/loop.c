@@ -185,8 +185,8 @@ static err run_rank(trainer *t) {
 }
 
 /* ---- ranks as threads ------------------------------------------------------------------------
- * A rank that fails ends all of them, with its error: those of the others only say that it is gone. What
- * ranks read of one another stays until all have ended. */
+ * A rank that fails ends all of them, with its error; the others' errors only report that it failed. Memory that
+ * ranks read from one another is freed after all have ended. */
 typedef struct rank_thread {
     trainer t;
     pthread_t thread;
