@@ -152,20 +152,20 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
 void model_reserve(model *m, plan *p, bool train);
 bucket_regions model_bucket_regions(void *m, int bucket, int layer);
 
+/* A run of elements in a plan region. */
+typedef struct region_part {
+    int region; /* -1: none */
+    int64_t at; /* element of its beginning */
+} region_part;
 /* What this rank updates of one bucket of one layer: what optimizers and checkpoints iterate over. */
-typedef struct bucket_part_in { /* elements of the view in a plan region */
-    int region;                 /* -1: none */
-    int64_t at;                 /* of the view's first element */
-} bucket_part_in;
 typedef struct bucket_view {
     const char *name;
     int bucket, layer;
     dtype dt;
-    int64_t count; /* elements this rank updates: all, or with ZeRO its slice */
-    int64_t first; /* index of its first element in the whole bucket */
-    bucket_part_in master, copy,
-        grad;        /* no copy where programs read the master weights themselves */
-    dtype master_dt; /* fp32, or bf16 as model_layout.master states */
+    int64_t count;                  /* elements this rank updates: all, or with ZeRO its slice */
+    int64_t first;                  /* index of its first element in the whole bucket */
+    region_part master, copy, grad; /* no copy where programs read the master weights themselves */
+    dtype master_dt;                /* fp32, or bf16 as model_layout.master states */
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i);

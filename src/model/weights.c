@@ -110,7 +110,7 @@ float *model_param_data(const model *m, const plan *p, int param, param_part par
     if (!find_param(m, param, &b, &r)) return NULL;
     BUG_IF(part == PARAM_MASTER && b.master_dt != DT_F32);
     if (range) *range = r;
-    bucket_part_in in = part == PARAM_MASTER ? b.master : b.grad;
+    region_part in = part == PARAM_MASTER ? b.master : b.grad;
     return (float *)plan_data(p, in.region) + in.at + r.at;
 }
 
@@ -225,7 +225,7 @@ static void narrow_chunk(void *ctx, int64_t i, int worker) {
 }
 
 /* Writes n values to a region from element `at` on, converted to the region's type. */
-static void put_converted(const plan *p, pool *threads, bucket_part_in in, dtype dt, int64_t n,
+static void put_converted(const plan *p, pool *threads, region_part in, dtype dt, int64_t n,
                           const float *values, void *narrow) {
     const void *from = values;
     if (dt != DT_F32) {
@@ -303,7 +303,7 @@ err model_gather(const model *m, exec *x) {
         if (own.count == all.count) continue;
         bool copy = own.copy.region >= 0;
         dtype dt = copy ? own.dt : own.master_dt;
-        bucket_part_in part = copy ? own.copy : own.master;
+        region_part part = copy ? own.copy : own.master;
         char *base = plan_data(x->plan, part.region);
         tensor whole = tensor_of(base, dt, 1, &all.count);
         tensor slice = tensor_of(base + (size_t)part.at * dt_size(dt), dt, 1, &own.count);

@@ -81,7 +81,7 @@ static tensor region_view(const optimizer *o, bool ready, int region, dtype dt, 
 }
 
 /* The same over elements `at` on of what a bucket's view has in a region. */
-static tensor part_view(const optimizer *o, bool ready, bucket_part_in in, dtype dt, int64_t at,
+static tensor part_view(const optimizer *o, bool ready, region_part in, dtype dt, int64_t at,
                         int ndim, const int64_t *dim) {
     return region_view(o, ready, in.region, dt, in.at + at, ndim, dim);
 }
@@ -230,6 +230,14 @@ static float *grad_of(const optimizer *o, const param_slot *t) {
     return (float *)plan_data(o->p, s->b.grad.region) + s->b.grad.at + s->at + t->at;
 }
 
+/* Whether there is nothing but zeros between the gradients of two parameters: not where another rank's
+ * slice of the first one's bucket follows. */
+static bool zeros_between(const optimizer *o, const param_slot *a, const param_slot *b) {
+    int of_a = o->range[a->range].b.grad.region, of_b = o->range[b->range].b.grad.region;
+    bool alone = model_lay(o->m)->zero == 0 || mesh_span(&o->mesh, AXES_DATA) == 1;
+    return padding_is_zero(o) && (alone || of_a == of_b);
+}
+
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
  * call. */
 static void add_squares(const step_run *r) {
@@ -242,7 +250,7 @@ static void add_squares(const step_run *r) {
             const param_slot *t = &o->slot[o->order[i]];
             int64_t gap = (char *)grad_of(o, t) - (char *)to;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
-            if (gap && !padding_is_zero(o)) break;
+            if (gap && !zeros_between(o, &o->slot[o->order[i - 1]], t)) break;
             to = grad_of(o, t) + t->count;
         }
         op_call c = sqnorm_call(from, to - from, first->copies, add, &r->sum);
@@ -344,7 +352,7 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
 static char *part_of(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
     const update_range *s = &o->range[t->range];
     *dt = part == PARAM_GRAD ? DT_F32 : s->b.master_dt;
-    bucket_part_in in = part == PARAM_GRAD ? s->b.grad : s->b.master;
+    region_part in = part == PARAM_GRAD ? s->b.grad : s->b.master;
     char *data = plan_data(o->p, in.region);
     return data + (size_t)(in.at + s->at + t->at) * dt_size(*dt);
 }

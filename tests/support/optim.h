@@ -93,12 +93,16 @@ static void set_gradient(void *ctx, const element *e) {
     *e->g = gradient_of(e->q, e->global, *(const uint64_t *)ctx);
 }
 static void fill_gradients(optim_fixture *r, uint64_t step) {
-    /* in slices, what lies between parameters is anything, and must not be read */
+    /* other ranks' slices hold anything, and in slices so does what lies between parameters: neither may
+     * be read */
     const model_layout *l = model_lay(r->m);
     bool slices = l->zero >= 2 && mesh_size(&l->mesh, AX_DP_SHARD) > 1;
     for (int i = 0; i < model_buckets(r->m); i++) {
         bucket_view b = model_bucket(r->m, i);
-        float *g = (float *)plan_data(r->p, b.grad.region) + b.grad.at;
+        size_t bytes;
+        plan_region_info(r->p, b.grad.region, &bytes);
+        float *all = plan_data(r->p, b.grad.region), *g = all + b.grad.at;
+        for (size_t k = 0; k < bytes / sizeof *all; k++) all[k] = 1e6f;
         for (int64_t k = 0; k < b.count; k++) g[k] = slices ? 1e6f : 0;
     }
     each_element(r, set_gradient, &step);

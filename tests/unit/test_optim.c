@@ -38,7 +38,7 @@ static err spread_run(spread_rank *me) {
     model_layout lay = { .mesh = { .size = { [AX_DP_REPLICATE] = l->replicas,
                                              [AX_DP_SHARD] = l->dp,
                                              [AX_TP] = l->tp } },
-                         .dt = DT_F32,
+                         .dt = l->dt ? l->dt : DT_F32,
                          .zero = l->zero };
     double norm = 0;
     TRY(fixture_make(&me->r, &c, &lay, me->all->s, me->end));
@@ -92,6 +92,8 @@ static const layout layouts[] = {
     { .name = "dp2", .dp = 2, .tp = 1 },
     { .name = "tp2", .dp = 1, .tp = 2 },
     { .name = "zero1 dp2", .dp = 2, .zero = 1 },
+    { .name = "zero1 dp2 in bf16", .dp = 2, .zero = 1, .dt = DT_BF16 },
+    { .name = "zero3 dp2 in bf16", .dp = 2, .zero = 3, .dt = DT_BF16 },
     { .name = "zero2 dp2 tp2", .dp = 2, .tp = 2, .zero = 2 },
     { .name = "hsdp 2 x zero1 dp2", .replicas = 2, .dp = 2, .zero = 1 },
     { .name = "hsdp 2 x zero3 dp2", .replicas = 2, .dp = 2, .zero = 3 },
