@@ -62,18 +62,16 @@ static err gather_tensor(writer *w, int i, float *values) {
                      : shard_get_state(w->m, w->x, w->o, param, state, values);
 }
 
-static float *tensor_buffer(const writer *w, int i) {
-    const st_spec *s = &w->spec[i];
-    return mem_alloc((size_t)(s->dim[0] * (s->ndim > 1 ? s->dim[1] : 1)) * sizeof(float));
+static size_t spec_bytes(const st_spec *s) {
+    return (size_t)(s->dim[0] * (s->ndim > 1 ? s->dim[1] : 1)) * sizeof(float);
 }
 
 static err emit_tensor(void *ctx, int i, st_sink *sink) {
     writer *w = ctx;
-    const st_spec *s = &w->spec[i];
-    float *values = tensor_buffer(w, i);
+    size_t bytes = spec_bytes(&w->spec[i]);
+    float *values = mem_alloc(bytes);
     err e = gather_tensor(w, i, values);
-    size_t count = (size_t)(s->dim[0] * (s->ndim > 1 ? s->dim[1] : 1));
-    if (!e) e = st_emit(sink, values, count * sizeof *values);
+    if (!e) e = st_emit(sink, values, bytes);
     free(values);
     return e;
 }
@@ -82,7 +80,7 @@ static err emit_tensor(void *ctx, int i, st_sink *sink) {
 static err gather_rest(writer *w) {
     err e = OK;
     while (w->next < w->n && !e) {
-        float *values = tensor_buffer(w, w->next);
+        float *values = mem_alloc(spec_bytes(&w->spec[w->next]));
         e = gather_tensor(w, w->next, values);
         free(values);
     }
@@ -214,7 +212,7 @@ err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, 
          *temp = step_path(root, ".", s->step, TEMPORARY);
     char *aside = step_path(root, ".", s->step, REPLACED);
     TRY_CLEAN(comm_agree(x->comm, writes ? make_folder(root, temp) : OK));
-    e = write_all(temp, m, x, o, s, run);
+    e = comm_agree(x->comm, write_all(temp, m, x, o, s, run));
     if (e) {
         if (writes)
             err_free(io_remove_tree(root, temp)); /* free the space; the first error counts */

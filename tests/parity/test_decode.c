@@ -103,6 +103,19 @@ typedef struct spoken {
     int32_t id[SAID];
     int n;
 } spoken;
+/* A model with the weights of a seed, and its generator. @return the model, freed by the caller. */
+static model *open_generator(const model_config *c, generator *g, exec *x) {
+    model *m;
+    model_layout l = { .dt = DT_F32 };
+    assert_ok(model_new(c, &l, &m));
+    *x = (exec){ .comm = comm_self(), .plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1) };
+    model_reserve(m, x->plan, false);
+    assert_ok(generator_plan(m, x->plan, POSITIONS, g));
+    assert_ok(plan_commit(x->plan));
+    model_init(m, x->plan, 3);
+    return m;
+}
+
 static bool take_id(void *ctx, int32_t id) {
     spoken *s = ctx;
     s->id[s->n++] = id;
@@ -112,16 +125,9 @@ static bool take_id(void *ctx, int32_t id) {
 /* When the cache is full, generation continues as from a prompt of its later half and the new token. */
 static void a_full_cache_continues_from_its_later_half(void **state) {
     model_config c = small_llama();
-    model *m;
     generator g;
-    model_layout l = { .dt = DT_F32 };
-    assert_ok(model_new(&c, &l, &m));
-    exec x = { .comm = comm_self() };
-    x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
-    model_reserve(m, x.plan, false);
-    assert_ok(generator_plan(m, x.plan, POSITIONS, &g));
-    assert_ok(plan_commit(x.plan));
-    model_init(m, x.plan, 3);
+    exec x;
+    model *m = open_generator(&c, &g, &x);
     stir_vectors(m, &x);
     spoken all = { 0 }, rest = { 0 };
     int32_t text[POSITIONS] = { 7 }, prompt[POSITIONS];
@@ -171,16 +177,9 @@ static void generated_text_ends_with_its_document(void **state) {
     c.vocab = tokenizer_vocab(t);
     c.norm_bias = true;
     assert_true(tokenizer_eos(t) > 0);
-    model *m;
     generator g;
-    model_layout l = { .dt = DT_F32 };
-    assert_ok(model_new(&c, &l, &m));
-    exec x = { .comm = comm_self() };
-    x.plan = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
-    model_reserve(m, x.plan, false);
-    assert_ok(generator_plan(m, x.plan, POSITIONS, &g));
-    assert_ok(plan_commit(x.plan));
-    model_init(m, x.plan, 3);
+    exec x;
+    model *m = open_generator(&c, &g, &x);
     int32_t letter = tokenizer_find(t, "a", 1);
     assert_true(letter >= 0);
     end_or_say(m, &x, tokenizer_eos(t), letter);

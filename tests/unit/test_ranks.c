@@ -2,6 +2,7 @@
 #include "support/train.h"
 
 #include <math.h>
+#include <sys/stat.h>
 
 typedef struct layout_case {
     int ranks;
@@ -195,6 +196,16 @@ static void a_rank_that_fails_ends_the_run(void **state) {
     assert_error(run_on_ranks(f, "bad", small, own, 4), "the loss is");
 }
 
+/* What only rank 0 can see, others learn of. */
+static void a_save_that_fails_ends_the_run(void **state) {
+    test_folder *f = *state;
+    assert_ok(run_on_ranks(f, "run", small, (settings){ "training.stop", "1" }, 1));
+    settings own = { "checkpoint.initial_load_path", in_folder(f, "run") };
+    assert_int_equal(mkdir(in_folder(f, "new"), 0700), 0);
+    folder_write(f, "new/checkpoints", "in the way");
+    assert_error(run_on_ranks(f, "new", small, own, 2), "checkpoints");
+}
+
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
@@ -208,6 +219,7 @@ int main(void) {
         T(bf16_stays_close_on_every_layout),
         T(the_noise_scale_is_measured_on_every_layout),
         T(a_rank_that_fails_ends_the_run),
+        T(a_save_that_fails_ends_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
