@@ -1,3 +1,4 @@
+/* What all backends share: moves that need no other rank, counters, and helpers for the host. */
 #include "comm_internal.h"
 
 #include <stdlib.h>
@@ -6,33 +7,159 @@
 int comm_rank(const comm *c) { return c->m.rank; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
+group group_of(const comm *c, axis_set axes) {
+    group g = { .n = mesh_span(&c->m, axes) };
+    g.me = mesh_group(&c->m, axes, g.rank);
+    return g;
+}
+
+char *comm_describe(const comm_move *m, char *buf, size_t n) {
+    size_t at = (size_t)snprintf(buf, n, "%s over ", move_name(comm_kind(m)));
+    for (int a = 0, first = 1; a < AX_COUNT && at < n; a++)
+        if (m->axes & AXIS(a)) {
+            at += (size_t)snprintf(buf + at, n - at, "%s%s", first ? "" : "+", mesh_axis_name[a]);
+            first = 0;
+        }
+    char layer[16] = "";
+    if (m->layer) snprintf(layer, sizeof layer, " %d", m->layer - 1);
+    if (m->name && at < n) snprintf(buf + at, n - at, " (%s%s)", m->name, layer);
+    return buf;
+}
+
+/* ---- counters ---------------------------------------------------------------------------- */
+static double bytes_sent(const comm *c, const comm_ticket *t) {
+    double n = mesh_span(&c->m, t->move.axes), others = (n - 1) / n;
+    dtype dt = t->in.data ? t->in.dt : t->out.dt;
+    double size = (double)dt_size(t->move.wire ? t->move.wire : dt);
+    double bytes = (double)tensor_count(&t->in) * size;
+    switch (comm_kind(&t->move)) {
+    case MOVE_ALL_REDUCE:
+    case MOVE_ALL_MAX: return 2 * others * bytes;
+    case MOVE_ALL_GATHER: return (n - 1) * bytes;
+    case MOVE_REDUCE_SCATTER:
+    case MOVE_ALL_TO_ALL: return others * bytes;
+    case MOVE_SHIFT: return t->move.peer % (int)n ? bytes : 0;
+    case MOVE_SEND: return bytes;
+    case MOVE_ROWS: break;
+    default: return 0;
+    }
+    int64_t rows = 0, row = tensor_count(&t->in) / MAX(t->in.dim[0], 1);
+    for (int i = 0, me = mesh_index(&c->m, t->move.axes); i < (int)n; i++)
+        if (i != me) rows += t->move.send_rows[i];
+    return (double)(rows * row) * size;
+}
+
+static void count(comm *c, const comm_ticket *t, double wait_began) {
+    double now = time_now();
+    comm_counter *k = &c->count[t->move.axes][comm_kind(&t->move)];
+    k->calls++;
+    k->bytes += bytes_sent(c, t);
+    k->wait_seconds += now - wait_began;
+    k->open_seconds += now - t->started;
+}
+
+int comm_counters(const comm *c, comm_counter *out, int cap) {
+    int n = 0;
+    for (int s = 0; s < COMM_SETS; s++)
+        for (int k = 0; k < MOVE_ILLEGAL; k++) {
+            if (!c->count[s][k].calls) continue;
+            if (n < cap) {
+                out[n] = c->count[s][k];
+                out[n].axes = (axis_set)s;
+                out[n].kind = (move_kind)k;
+            }
+            n++;
+        }
+    return n;
+}
+
+void comm_counters_reset(comm *c) { memset(c->count, 0, sizeof c->count); }
+
+/* ---- the verb ---------------------------------------------------------------------------- */
+/* Whether no other rank takes part: the bytes stay, or the group is this rank alone. */
+static bool is_local(const comm *c, const comm_move *m) {
+    move_kind k = comm_kind(m);
+    return k == MOVE_NONE || k == MOVE_SLICE || mesh_span(&c->m, m->axes) == 1;
+}
+
+static void run_local(const comm *c, const comm_ticket *t) {
+    move_kind k = comm_kind(&t->move);
+    const tensor *in = &t->in, *out = &t->out;
+    size_t bytes = MIN(tensor_bytes(in), tensor_bytes(out));
+    if (k == MOVE_SLICE) {
+        int parts = mesh_span(&c->m, t->move.axes);
+        comm_take_slice(in, out, t->move.to.dim, mesh_index(&c->m, t->move.axes), parts);
+        return;
+    }
+    if (k == MOVE_ROWS) {
+        BUG_IF(t->move.send_rows[0] > MIN(in->dim[0], out->dim[0]));
+        bytes = tensor_bytes(in) / (size_t)MAX(in->dim[0], 1) * (size_t)t->move.send_rows[0];
+        t->move.recv_rows[0] = t->move.send_rows[0];
+    }
+    if (in->data != out->data) memmove(out->data, in->data, bytes);
+}
+
+static void check_move(const comm *c, const comm_move *m, const tensor *in, const tensor *out) {
+    move_kind k = comm_kind(m);
+    bool message = k == MOVE_SEND || k == MOVE_RECV;
+    BUG_IF(k == MOVE_ILLEGAL);
+    BUG_IF(!message && in->dt != out->dt);
+    BUG_IF(k == MOVE_ROWS && !(m->send_rows && m->recv_rows));
+    BUG_IF(m->wire && !(dt_is_float(m->wire) && dt_is_float(k == MOVE_RECV ? out->dt : in->dt)));
+    int n = mesh_span(&c->m, m->axes);
+    BUG_IF(message && (m->peer < 0 || m->peer >= n || m->peer == mesh_index(&c->m, m->axes)));
+    BUG_IF(message && (m->channel < 0 || m->channel >= COMM_CHANNELS));
+}
+
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
                comm_ticket *ticket) {
-    BUG_IF(move_of(move->from, move->to) == MOVE_ILLEGAL);
-    BUG_IF(in->dt != out->dt);
-    *ticket = (comm_ticket){ .move = *move, .in = *in, .out = *out };
+    static const tensor absent = { 0 };
+    check_move(c, move, in ? in : &absent, out ? out : &absent);
+    *ticket = (comm_ticket){
+        .move = *move, .in = in ? *in : absent, .out = out ? *out : absent, .started = time_now()
+    };
+    if (is_local(c, move)) return OK;
     return c->backend->start(c, ticket);
 }
 
-err comm_wait(comm *c, comm_ticket *ticket) { return c->backend->wait(c, ticket); }
+err comm_wait(comm *c, comm_ticket *ticket) {
+    if (is_local(c, &ticket->move)) {
+        run_local(c, ticket);
+        return OK;
+    }
+    double began = time_now();
+    TRY(c->backend->wait(c, ticket));
+    count(c, ticket, began);
+    return OK;
+}
 
-void comm_abort(comm *c) {
-    if (c->backend->abort) c->backend->abort(c);
+void comm_abort(comm *c, const char *cause) {
+    if (c->backend && c->backend->abort) c->backend->abort(c, cause);
 }
 
 void comm_free(comm *c) {
     if (!c) return;
-    if (c->backend->free) c->backend->free(c);
+    if (c->backend && c->backend->free) c->backend->free(c);
     free(c);
 }
 
+comm *comm_self(void) { return mem_alloc(sizeof(comm)); }
+
+/* ---- for the host ------------------------------------------------------------------------------ */
+static err run_move(comm *c, const comm_move *m, const tensor *in, const tensor *out) {
+    comm_ticket ticket;
+    TRY(comm_start(c, m, in, out, &ticket));
+    return comm_wait(c, &ticket);
+}
+
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
-    comm_move sum = { axes & mesh_axes(&c->m), PLACE_P, PLACE_I };
+    comm_move sum = { .axes = axes & mesh_axes(&c->m),
+                      .from = PLACE_P,
+                      .to = PLACE_I,
+                      .name = "sum of host values" };
     if (!sum.axes || !n) return OK;
     tensor t = tensor_of(values, DT_F32, 1, &n);
-    comm_ticket ticket;
-    TRY(comm_start(c, &sum, &t, &t, &ticket));
-    return comm_wait(c, &ticket);
+    return run_move(c, &sum, &t, &t);
 }
 
 err comm_total(comm *c, double *values, int n) {
@@ -41,10 +168,10 @@ err comm_total(comm *c, double *values, int n) {
     if (world == 1) return OK;
     double *each = mem_alloc((size_t)all);
     tensor in = tensor_of(values, DT_U8, 1, &own), out = tensor_of(each, DT_U8, 1, &all);
-    comm_move gather = { mesh_axes(&c->m), PLACE_S(0), PLACE_I };
-    comm_ticket ticket;
-    err e = comm_start(c, &gather, &in, &out, &ticket);
-    if (!e) e = comm_wait(c, &ticket);
+    comm_move gather = {
+        .axes = mesh_axes(&c->m), .from = PLACE_S(0), .to = PLACE_I, .name = "total of host values"
+    };
+    err e = run_move(c, &gather, &in, &out);
     for (int i = 0; i < n && !e; i++) {
         values[i] = each[i];
         for (int r = 1; r < world; r++) values[i] += each[(int64_t)r * n + i];
@@ -62,35 +189,4 @@ err comm_agree(comm *c, err mine) {
     }
     TRY(e);
     return failed > 0 ? ERR("rank %d ends because another rank failed", c->m.rank) : OK;
-}
-
-dim_split split_at(const tensor *t, int dim) {
-    dim_split c = { 1, t->dim[dim], 1 };
-    for (int i = 0; i < dim; i++) c.outer *= t->dim[i];
-    for (int i = dim + 1; i < t->ndim; i++) c.inner *= t->dim[i];
-    return c;
-}
-
-void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, int parts) {
-    dim_split c = split_at(in, dim);
-    size_t size = dt_size(in->dt), row = (size_t)(c.dim * c.inner) * size,
-           part = row / (size_t)parts;
-    for (int64_t o = 0; o < c.outer; o++)
-        memcpy((char *)out->data + (size_t)o * part,
-               (const char *)in->data + (size_t)o * row + (size_t)index * part, part);
-}
-
-/* ---- self: a world of one ---------------------------------------------------------------- */
-static err self_start(comm *c, comm_ticket *t) { return OK; }
-
-static err self_wait(comm *c, comm_ticket *t) {
-    if (t->in.data != t->out.data) memmove(t->out.data, t->in.data, tensor_bytes(&t->in));
-    return OK;
-}
-
-comm *comm_self(void) {
-    static const comm_backend self = { .name = "self", .start = self_start, .wait = self_wait };
-    comm *c = mem_alloc(sizeof *c);
-    c->backend = &self;
-    return c;
 }

@@ -8,6 +8,9 @@
  *     P -> S(d)      reduce-scatter         S(d) -> S(e)   all-to-all
  *     I -> S(d)      take a slice (local)   I <-> R        nothing: only the meaning changes
  *
+ * What placements do not express is asked for by `kind`: a maximum, rows sent by count, a shift around
+ * the group, a message to one rank of it.
+ *
  * In the thread of rank r, given `comm *ends[4]` from comm_threads, `int r`, and the tensors `tensor x`,
  * a partial sum on each rank of AX_TP, and `tensor y`:
  *
@@ -46,38 +49,92 @@ typedef enum {
     MOVE_ALL_GATHER,
     MOVE_REDUCE_SCATTER,
     MOVE_ALL_TO_ALL,
+    /* Not expressed by placements: comm_move.kind names them. */
+    MOVE_ALL_MAX, /* the largest value of each element over the group; NaN where one is NaN */
+    MOVE_ROWS,    /* all-to-all with another number of rows for each member */
+    MOVE_SHIFT,   /* to the member `peer` places further, from the one as far before */
+    MOVE_SEND,    /* `in` to one member */
+    MOVE_RECV,    /* `out` from one member */
     MOVE_ILLEGAL
 } move_kind;
 move_kind move_of(place from, place to);
 const char *move_name(move_kind k);
 
+/* Channels of messages: 0 .. COMM_CHANNELS - 1. */
+enum { COMM_CHANNELS = 16 };
+
 typedef struct comm_move {
     axis_set axes;
     place from, to;
+    move_kind kind; /* MOVE_NONE: the one of from -> to */
+    /* What crosses between ranks: DT_NONE, the tensors' type. Another float type rounds: each rank's
+     * contribution once, to nearest even, also the one a rank keeps itself; sums and maxima then run in
+     * fp32. An all-reduce rounds the sum once more, since it too crosses; a reduce-scatter does not. */
+    dtype wire;
+    int peer; /* MOVE_SEND, MOVE_RECV: index of the other rank in the group; MOVE_SHIFT: how far */
+    int channel; /* MOVE_SEND, MOVE_RECV: messages of one channel arrive in the order they are sent */
+    /* MOVE_ROWS: rows (dim 0) of `in` for each member, back to back in the order of the group; filled
+     * with the rows of `out` that come from each. Rows of `out` after these are not touched. */
+    const int32_t *send_rows;
+    int32_t *recv_rows;
+    /* Who asks, for messages: the program, borrowed until the wait ends (NULL: not known), and 1 + its
+     * layer (0: none). */
+    const char *name;
+    int layer;
 } comm_move;
+move_kind comm_kind(const comm_move *m);
 
-/* A communication in flight. Its tensors must stay in place and unaliased until comm_wait, with one
- * exception: what is reduced may be reduced in place, and the smaller of the two tensors of a gather or
- * a scatter along dim 0 may be this rank's part of the larger one. */
+/* A communication in flight. Its tensors, and the rows it sends by, must stay in place and unaliased until
+ * comm_wait, with one exception: what is reduced may be reduced in place, and the smaller of the two
+ * tensors of a gather or a scatter along dim 0 may be this rank's part of the larger one. */
 typedef struct comm_ticket {
     comm_move move;
     tensor in, out;
-    uint64_t sequence;
+    uint64_t sequence; /* the backend's, with slot and request */
+    int slot;
+    void *request;
+    double started;
 } comm_ticket;
 
 typedef struct comm comm;
 int comm_rank(const comm *c);
 const mesh *comm_mesh(const comm *c);
-/* Sums run in rank order in fp32, so that every rank gets bit-identical results in every run. */
+/* comm_start hands a communication over, comm_wait ends it. All members of a group start the same
+ * collectives of one set of axes in the same order; other sets, and messages, are independent of it.
+ * Messages match by (axes, sender, receiver, channel), in order. A wait depends on what others have
+ * started, never on what they wait for, so waits may come in any order. At most 32 of a set, and 32
+ * messages between two ranks, may be open at a time.
+ *
+ * Sums run in rank order in fp32, so that every rank gets bit-identical results in every run. */
 err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *out,
                comm_ticket *ticket) MUST_USE;
 err comm_wait(comm *c, comm_ticket *ticket) MUST_USE;
-/* This rank gives up: collectives that wait for it, and all after them, fail on every rank. */
-void comm_abort(comm *c);
+/* This rank gives up: whatever waits for it, and all after it, fails on every rank with this cause. */
+void comm_abort(comm *c, const char *cause);
 void comm_free(comm *c); /* takes NULL */
 
-/* For the host, on all ranks together: sums n values over these axes in place, each rank getting the same
- * bits. */
+/* ---- counters ---------------------------------------------------------------------------- */
+/* What this rank moved over one set of axes with one kind of move. Bytes are those it sends by the
+ * bandwidth-optimal (ring) algorithm, whatever the backend does, of the wire's type. With n members,
+ *
+ *     all-reduce, maximum   2 (n-1)/n of the tensor        reduce-scatter   (n-1)/n of the input
+ *     all-gather            (n-1) times the input          all-to-all       (n-1)/n of the input
+ *     rows                  the rows for other members     shift, send      the tensor; receive: 0
+ */
+typedef struct comm_counter {
+    axis_set axes;
+    move_kind kind;
+    int64_t calls;
+    double bytes;
+    double wait_seconds; /* inside comm_wait */
+    double open_seconds; /* from comm_start to the end of comm_wait */
+} comm_counter;
+/* Fills up to `cap` counters that are not zero, in order of axes and kind. @return how many there are. */
+int comm_counters(const comm *c, comm_counter *out, int cap);
+void comm_counters_reset(comm *c);
+
+/* ---- for the host, on all ranks together ------------------------------------------------------ */
+/* Sums n values over these axes in place, each rank getting the same bits. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
 /* The same of doubles over all ranks, added in rank order in fp64. */
 err comm_total(comm *c, double *values, int n) MUST_USE;
@@ -88,9 +145,9 @@ err comm_agree(comm *c, err mine) MUST_USE;
 /* ---- backends ---------------------------------------------------------------------------- */
 /* One rank: every move is local. */
 comm *comm_self(void);
-/* mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits
- * longer than `patience` seconds for a peer returns an error that names the collective and the
- * missing ranks (0: 60 s). */
-err comm_threads(mesh m, double patience, comm **ends) MUST_USE;
+/* mesh_world(m) ranks in this process, one thread each; fills ends[world]. A rank that waits longer than
+ * `timeout` seconds returns an error that names the collective, who asked for it, and the ranks that have
+ * not come (0: 60 s). */
+err comm_threads(mesh m, double timeout, comm **ends) MUST_USE;
 
 #endif

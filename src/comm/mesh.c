@@ -65,6 +65,11 @@ static const struct {
     [MOVE_ALL_GATHER] = { "all-gather" },
     [MOVE_REDUCE_SCATTER] = { "reduce-scatter" },
     [MOVE_ALL_TO_ALL] = { "all-to-all" },
+    [MOVE_ALL_MAX] = { "all-max" },
+    [MOVE_ROWS] = { "all-to-all of rows" },
+    [MOVE_SHIFT] = { "shift" },
+    [MOVE_SEND] = { "send" },
+    [MOVE_RECV] = { "receive" },
     [MOVE_ILLEGAL] = { "illegal" },
 };
 const char *move_name(move_kind k) { return moves[k].name; }
@@ -79,4 +84,8 @@ move_kind move_of(place from, place to) {
     };
     if (place_same(from, to)) return MOVE_NONE;
     return (move_kind)by_kind[from.kind][to.kind];
+}
+
+move_kind comm_kind(const comm_move *m) {
+    return m->kind != MOVE_NONE ? m->kind : move_of(m->from, m->to);
 }

@@ -307,7 +307,10 @@ err model_gather(const model *m, exec *x) {
         char *base = plan_data(x->plan, part.region);
         tensor whole = tensor_of(base, dt, 1, &all.count);
         tensor slice = tensor_of(base + (size_t)part.at * dt_size(dt), dt, 1, &own.count);
-        comm_move gather = { m->bucket[own.bucket].slices, PLACE_S(0), PLACE_I };
+        comm_move gather = { .axes = m->bucket[own.bucket].slices,
+                             .from = PLACE_S(0),
+                             .to = PLACE_I,
+                             .name = "gather of updated parameters" };
         comm_ticket ticket;
         TRY(comm_start(x->comm, &gather, &slice, &whole, &ticket));
         TRY(comm_wait(x->comm, &ticket));

@@ -262,7 +262,9 @@ static void add_squares(const step_run *r) {
 }
 
 static err sum_over_ranks(const step_run *r) {
-    comm_move move = { .axes = mesh_axes(&r->o->mesh), .from = PLACE_P, .to = PLACE_I };
+    comm_move move = {
+        .axes = mesh_axes(&r->o->mesh), .from = PLACE_P, .to = PLACE_I, .name = "gradient norm"
+    };
     if (!move.axes) return OK;
     comm_ticket ticket;
     TRY(comm_start(r->x->comm, &move, &r->sum, &r->sum, &ticket));

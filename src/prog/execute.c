@@ -25,7 +25,11 @@ static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_M
 static err run_comm(exec *x, const instance *in, const prog_op *o, comm_ticket *tickets, int at) {
     if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
-    comm_move move = { o->attr.comm.axes, o->attr.comm.from, o->attr.comm.to };
+    comm_move move = { .axes = o->attr.comm.axes,
+                       .from = o->attr.comm.from,
+                       .to = o->attr.comm.to,
+                       .name = in->p->name,
+                       .layer = in->layer + 1 };
     if (o->phase != COMM_WAIT) TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], &tickets[at]));
     if (o->phase != COMM_START)
         TRY(comm_wait(x->comm, &tickets[o->phase == COMM_WAIT ? o->pair : at]));

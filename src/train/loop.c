@@ -201,7 +201,7 @@ static void *rank_main(void *arg) {
     r->error = run_rank(&r->t);
     if (r->error) {
         atomic_compare_exchange_strong(r->first_failed, &none, r->t.mesh.rank);
-        comm_abort(r->t.x.comm);
+        comm_abort(r->t.x.comm, err_message(r->error));
     }
     return NULL;
 }
@@ -226,7 +226,7 @@ static err run_threads(rank_thread *r, int n) {
     if (started == n)
         rank_main(&r[0]);
     else
-        comm_abort(r[0].t.x.comm);
+        comm_abort(r[0].t.x.comm, "a thread did not start");
     for (int i = 1; i < started; i++) pthread_join(r[i].thread, NULL);
     if (started < n)
         return err_hint(
@@ -241,7 +241,6 @@ static err run_threads(rank_thread *r, int n) {
 err train_run(const config *c, const train_options *o) {
     mesh m;
     TRY(ranks_mesh(c, o->ranks, &m));
-    enum { PATIENCE = 600 }; /* seconds: while rank 0 writes a checkpoint the others wait */
     int n = mesh_world(&m);
     comm **ends = mem_alloc((size_t)n * sizeof *ends);
     rank_thread *r = mem_alloc((size_t)n * sizeof *r);
@@ -249,7 +248,7 @@ err train_run(const config *c, const train_options *o) {
     if (n == 1)
         ends[0] = comm_self();
     else
-        e = comm_threads(m, PATIENCE, ends);
+        e = comm_threads(m, c->comm.timeout_seconds, ends);
     for (int i = 0; i < n && !e; i++)
         r[i].t = (trainer){ .cfg = c, .opt = o, .mesh = mesh_as(&m, i), .x = { .comm = ends[i] } };
     if (!e) e = run_threads(r, n);

@@ -24,11 +24,11 @@ static void *rank_main(void *arg) {
 }
 
 /* Runs on all ranks of the mesh. @param ranks filled; the caller asserts their errors. */
-static int run_ranks(mesh m, double patience, err (*run)(rank *), const void *what, rank *ranks) {
+static int run_ranks(mesh m, double timeout, err (*run)(rank *), const void *what, rank *ranks) {
     comm *ends[MOST];
     pthread_t thread[MOST];
     int n = mesh_world(&m);
-    assert_ok(comm_threads(m, patience, ends));
+    assert_ok(comm_threads(m, timeout, ends));
     for (int i = 0; i < n; i++) {
         ranks[i] = (rank){ ends[i], run, what, OK };
         pthread_create(&thread[i], NULL, rank_main, &ranks[i]);
@@ -42,6 +42,12 @@ static void assert_ranks(mesh m, err (*run)(rank *), const void *what) {
     rank ranks[MOST];
     int n = run_ranks(m, 20, run, what, ranks);
     for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
+}
+
+static err run_one(comm *c, const comm_move *m, const tensor *in, const tensor *out) {
+    comm_ticket ticket;
+    TRY(comm_start(c, m, in, out, &ticket));
+    return comm_wait(c, &ticket);
 }
 
 static const mesh meshes[] = {
@@ -178,24 +184,207 @@ static void sums_have_one_order(void **state) {
 }
 
 /* ---- several at once ---------------------------------------------------------------------------------- */
+/* Two sets of axes, more of each than are open at a time; every rank waits for them in an order of its
+ * own, and rank 0 in the opposite one. */
 static err run_many(rank *r) {
-    enum { N = 20 };
-    float v[N];
-    comm_ticket ticket[N];
+    enum { OPEN = 20, ROUNDS = 9 };
+    const axis_set sets[] = { AXIS(AX_TP), AXIS(AX_DP_SHARD) | AXIS(AX_TP) };
+    float v[2][OPEN];
+    comm_ticket ticket[2][OPEN];
     int64_t one = 1;
-    comm_move sum = { AXIS(AX_TP), PLACE_P, PLACE_I };
-    for (int i = 0; i < N; i++) {
-        v[i] = (float)(i + comm_rank(r->c));
-        tensor t = tensor_of(&v[i], DT_F32, 1, &one);
-        TRY(comm_start(r->c, &sum, &t, &t, &ticket[i]));
+    for (int round = 0; round < ROUNDS; round++) {
+        for (int i = 0; i < OPEN; i++)
+            for (int k = 0; k < 2; k++) {
+                comm_move sum = { sets[k], PLACE_P, PLACE_I };
+                v[k][i] = (float)(i * round + mesh_index(comm_mesh(r->c), sets[k]));
+                tensor t = tensor_of(&v[k][i], DT_F32, 1, &one);
+                TRY(comm_start(r->c, &sum, &t, &t, &ticket[k][i]));
+            }
+        for (int i = 0; i < 2 * OPEN; i++) {
+            int at = comm_rank(r->c) ? (i * 7 + comm_rank(r->c)) % (2 * OPEN) : 2 * OPEN - 1 - i;
+            TRY(comm_wait(r->c, &ticket[at / OPEN][at % OPEN]));
+        }
+        for (int i = 0; i < 2 * OPEN; i++)
+            if (v[i / OPEN][i % OPEN] !=
+                (float)(i < OPEN ? 2 * i * round + 1 : 4 * (i - OPEN) * round + 6))
+                return ERR("sum %d is %g", i, (double)v[i / OPEN][i % OPEN]);
     }
-    for (int i = 0; i < N; i++) TRY(comm_wait(r->c, &ticket[i]));
-    for (int i = 0; i < N; i++)
-        if (v[i] != (float)(2 * i + 1)) return ERR("sum %d is %g", i, (double)v[i]);
     return OK;
 }
-static void collectives_in_flight_end_in_order(void **state) {
-    assert_ranks(meshes[0], run_many, NULL);
+static void collectives_in_flight_end_in_any_order(void **state) {
+    assert_ranks(meshes[2], run_many, NULL);
+}
+
+/* ---- what placements do not express --------------------------------------------------------------------- */
+static err run_maximum(rank *r) {
+    float me = (float)comm_rank(r->c), n = (float)mesh_world(comm_mesh(r->c));
+    float v[] = { -5 - me, me, comm_rank(r->c) == 1 ? NAN : 0, -INFINITY };
+    tensor t = tensor_of(v, DT_F32, 1, (int64_t[]){ 4 });
+    comm_move max = { .axes = mesh_axes(comm_mesh(r->c)), .kind = MOVE_ALL_MAX };
+    TRY(run_one(r->c, &max, &t, &t));
+    if (v[0] != -5 || v[1] != n - 1 || !isnan(v[2]) || v[3] != -INFINITY)
+        return ERR("maxima are %g %g %g %g", (double)v[0], (double)v[1], (double)v[2],
+                   (double)v[3]);
+    return OK;
+}
+static void a_maximum_is_of_all_ranks(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_maximum, NULL);
+}
+
+static err run_shift(rank *r) {
+    const mesh *m = comm_mesh(r->c);
+    axis_set axes = mesh_axes(m);
+    int n = mesh_span(m, axes), me = mesh_index(m, axes);
+    for (int far = -1; far <= n; far++) {
+        uint16_t in[3] = { (uint16_t)me, 7, (uint16_t)(me * me) }, out[3] = { 0 };
+        tensor x = tensor_of(in, DT_U16, 1, (int64_t[]){ 3 });
+        tensor y = tensor_of(out, DT_U16, 1, (int64_t[]){ 3 });
+        TRY(run_one(r->c, &(comm_move){ .axes = axes, .kind = MOVE_SHIFT, .peer = far }, &x, &y));
+        int from = (me - far + n) % n;
+        if (out[0] != from || out[1] != 7 || out[2] != from * from)
+            return ERR("rank %d got the values of %d, not of %d", me, out[0], from);
+    }
+    return OK;
+}
+static void a_shift_goes_around_the_group(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_shift, NULL);
+}
+
+/* Member i has (i + 2 j) % 3 rows for member j; a row is (i, j, number). */
+static int rows_for(int i, int j) { return (i + 2 * j) % 3; }
+static err run_rows(rank *r) {
+    enum { CAP = 32 };
+    const mesh *m = comm_mesh(r->c);
+    axis_set axes = mesh_axes(m);
+    int n = mesh_span(m, axes), me = mesh_index(m, axes), at = 0;
+    float in[CAP][3] = { { 0 } }, out[CAP][3] = { { 0 } };
+    int32_t to[MOST], got[MOST];
+    for (int j = 0; j < n; j++) {
+        to[j] = rows_for(me, j);
+        for (int k = 0; k < to[j]; k++, at++)
+            in[at][0] = (float)me, in[at][1] = (float)j, in[at][2] = (float)k;
+    }
+    tensor x = tensor_of(in, DT_F32, 2, (int64_t[]){ CAP, 3 });
+    tensor y = tensor_of(out, DT_F32, 2, (int64_t[]){ CAP, 3 });
+    comm_move rows = { .axes = axes, .kind = MOVE_ROWS, .send_rows = to, .recv_rows = got };
+    TRY(run_one(r->c, &rows, &x, &y));
+    at = 0;
+    for (int i = 0; i < n; i++) {
+        if (got[i] != rows_for(i, me)) return ERR("%d rows from %d", got[i], i);
+        for (int k = 0; k < got[i]; k++, at++)
+            if (out[at][0] != (float)i || out[at][1] != (float)me || out[at][2] != (float)k)
+                return ERR("row %d is not the one from %d", at, i);
+    }
+    return out[at][0] == 0 ? OK : ERR("a row too many");
+}
+static void rows_go_where_their_counts_say(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_rows, NULL);
+}
+
+/* Both ranks send on two channels, receive in the opposite order, and have a sum of the same axes open
+ * meanwhile; rank 1 waits for its sends first, which rank 0 has not begun to receive. */
+static err run_messages(rank *r) {
+    enum { EACH = 8, N = 2 * EACH };
+    int me = comm_rank(r->c);
+    int64_t one = 1;
+    float out[N], in[N], sum = (float)me;
+    comm_ticket sends[N], gets[N], summing;
+    tensor s = tensor_of(&sum, DT_F32, 1, &one);
+    TRY(comm_start(r->c, &(comm_move){ AXIS(AX_TP), PLACE_P, PLACE_I }, &s, &s, &summing));
+    comm_move move = { .axes = AXIS(AX_TP), .peer = !me };
+    for (int i = 0; i < N; i++) {
+        out[i] = (float)(100 * me + i);
+        tensor t = tensor_of(&out[i], DT_F32, 1, &one);
+        move.kind = MOVE_SEND, move.channel = i / EACH;
+        TRY(comm_start(r->c, &move, &t, NULL, &sends[i]));
+    }
+    for (int k = 0; k < N; k++) {
+        int i = (k + EACH) % N; /* the second channel first */
+        tensor t = tensor_of(&in[i], DT_F32, 1, &one);
+        move.kind = MOVE_RECV, move.channel = i / EACH;
+        TRY(comm_start(r->c, &move, NULL, &t, &gets[i]));
+    }
+    for (int i = 0; i < N; i++) TRY(comm_wait(r->c, me ? &sends[i] : &gets[N - 1 - i]));
+    for (int i = 0; i < N; i++) TRY(comm_wait(r->c, me ? &gets[i] : &sends[i]));
+    TRY(comm_wait(r->c, &summing));
+    for (int i = 0; i < N; i++)
+        if (in[i] != (float)(100 * !me + i)) return ERR("message %d is %g", i, (double)in[i]);
+    return sum == 1 ? OK : ERR("the sum is %g", (double)sum);
+}
+static void messages_keep_the_order_of_their_channel(void **state) {
+    for (int i = 0; i < 20; i++) assert_ranks(meshes[0], run_messages, NULL);
+}
+
+/* 1 + 2^-9 is halfway between two bf16 numbers and rounds to 1, the even one; 3 x (1 + 2^-7) needs more
+ * bits than bf16 has. */
+static err run_wire(rank *r) {
+    int me = comm_rank(r->c);
+    float fine = 1 + 0x1p-9f, coarse = 1 + 0x1p-7f, v[3] = { fine, coarse, fine }, part, all[3];
+    tensor x = tensor_of(v, DT_F32, 1, (int64_t[]){ 3 }), y = tensor_of(all, DT_F32, 1, x.dim);
+    tensor p = tensor_of(&part, DT_F32, 1, (int64_t[]){ 1 });
+    comm_move move = { .axes = AXIS(AX_DP_SHARD), .wire = DT_BF16, .from = PLACE_P };
+    move.to = PLACE_S(0);
+    TRY(run_one(r->c, &move, &x, &p));
+    if (part != (me == 1 ? 3 * coarse : 3)) return ERR("scattered sum %.9g", (double)part);
+    move.to = PLACE_I;
+    TRY(run_one(r->c, &move, &x, &y));
+    if (all[0] != 3 || all[1] != bf16_to_f32(f32_to_bf16(3 * coarse)) || all[1] == 3 * coarse)
+        return ERR("sums %.9g %.9g", (double)all[0], (double)all[1]);
+    part = fine;
+    move.from = PLACE_S(0);
+    TRY(run_one(r->c, &move, &p, &y));
+    if (all[me] != 1) return ERR("gathered %.9g", (double)all[me]);
+    return OK;
+}
+static void a_narrow_wire_rounds_what_crosses_it(void **state) {
+    assert_ranks(meshes[1], run_wire, NULL);
+}
+
+/* ---- counters ----------------------------------------------------------------------------------------------- */
+static err run_counters(rank *r) {
+    enum { N = 12 };
+    const double n = 3;
+    axis_set axes = AXIS(AX_DP_SHARD);
+    float in[N] = { 0 }, out[3 * N];
+    int32_t rows[] = { 1, 2, 3 }, got[3];
+    int me = comm_rank(r->c);
+    struct {
+        comm_move move;
+        int64_t in, out;
+        double bytes;
+    } all[] = {
+        { { axes, PLACE_P, PLACE_I }, N, N, 2 * (n - 1) / n * N * 4 },
+        { { axes, PLACE_P, PLACE_S(0), .wire = DT_BF16 }, N, N / 3, (n - 1) / n * N * 2 },
+        { { axes, PLACE_S(0), PLACE_R }, N, 3 * N, (n - 1) * N * 4 },
+        { { axes, .kind = MOVE_ALL_MAX }, N, N, 2 * (n - 1) / n * N * 4 },
+        { { axes, .kind = MOVE_SHIFT, .peer = 1 }, N, N, N * 4 },
+        { { axes, .kind = MOVE_ROWS, .send_rows = rows, .recv_rows = got },
+          N,
+          3 * N,
+          (5 - me) * 4 },
+        { { axes, PLACE_I, PLACE_S(0) }, N, N / 3, 0 },
+    };
+    comm_counter k[16];
+    for (int twice = 0; twice < 2; twice++)
+        for (size_t i = 0; i < COUNT_OF(all); i++) {
+            tensor x = tensor_of(in, DT_F32, 1, &all[i].in),
+                   y = tensor_of(out, DT_F32, 1, &all[i].out);
+            TRY(run_one(r->c, &all[i].move, &x, &y));
+        }
+    int found = comm_counters(r->c, k, 16);
+    if (found != COUNT_OF(all) - 1) return ERR("%d counters", found); /* a slice is local */
+    for (int i = 0; i < found; i++)
+        for (size_t j = 0; j < COUNT_OF(all); j++)
+            if (k[i].kind == comm_kind(&all[j].move) &&
+                (k[i].calls != 2 || k[i].axes != axes ||
+                 fabs(k[i].bytes - 2 * all[j].bytes) > 1e-9 ||
+                 k[i].wait_seconds > k[i].open_seconds))
+                return ERR("%s: %g bytes, not %g", move_name(k[i].kind), k[i].bytes, all[j].bytes);
+    comm_counters_reset(r->c);
+    return comm_counters(r->c, k, 16) ? ERR("not reset") : OK;
+}
+static void counters_have_the_closed_forms(void **state) {
+    assert_ranks(meshes[1], run_counters, NULL);
 }
 
 /* ---- what goes wrong -------------------------------------------------------------------------------------- */
@@ -215,24 +404,87 @@ static void partners_that_disagree_are_named(void **state) {
     assert_true(named >= 1);
 }
 
-static err run_missing(rank *r) { return comm_rank(r->c) ? OK : sum_of(r, 1); }
-static void a_missing_rank_is_named(void **state) {
+/* Ranks 1 and 3 never start what ranks 0 and 2 wait for. */
+static err run_missing(rank *r) {
+    float v = 0;
+    int64_t one = 1;
+    tensor t = tensor_of(&v, DT_F32, 1, &one);
+    comm_move sum = { .axes = AXIS(AX_DP_SHARD) | AXIS(AX_TP),
+                      .from = PLACE_P,
+                      .to = PLACE_I,
+                      .name = "block",
+                      .layer = 4 };
+    return comm_rank(r->c) % 2 ? OK : run_one(r->c, &sum, &t, &t);
+}
+static void missing_ranks_are_named(void **state) {
     rank ranks[MOST];
-    run_ranks(meshes[0], 0.2, run_missing, NULL, ranks);
-    assert_error(ranks[0].error, "rank 0 waits in all-reduce", "rank 1");
+    run_ranks(meshes[2], 0.2, run_missing, NULL, ranks);
+    int waited = 0;
+    for (int i = 0; i < 4; i += 2) {
+        const char *message = err_message(ranks[i].error);
+        assert_non_null(strstr(message, "all-reduce over dp_shard+tp (block 3)"));
+        waited += strstr(message, "has waited 0.2 s") && strstr(message, "for ranks 1, 3, which");
+        err_free(ranks[i].error);
+    }
+    assert_true(waited >= 1); /* the other may have learned it from the first */
+}
+
+static err run_lonely(rank *r) {
+    float v = 0;
+    int64_t one = 1;
+    tensor t = tensor_of(&v, DT_F32, 1, &one);
+    comm_move get = { .axes = AXIS(AX_TP), .kind = MOVE_RECV, .peer = 1, .name = "stage" };
+    return comm_rank(r->c) ? OK : run_one(r->c, &get, NULL, &t);
+}
+static void a_missing_sender_is_named(void **state) {
+    rank ranks[MOST];
+    run_ranks(meshes[0], 0.2, run_lonely, NULL, ranks);
+    assert_error(ranks[0].error, "has waited 0.2 s in receive over tp (stage)", "rank 1");
+}
+
+static err run_unequal_messages(rank *r) {
+    float v[2] = { 0 };
+    int me = comm_rank(r->c);
+    int64_t n = 1 + me;
+    tensor t = tensor_of(v, DT_F32, 1, &n);
+    comm_move move = { .axes = AXIS(AX_TP), .kind = me ? MOVE_RECV : MOVE_SEND, .peer = !me };
+    return run_one(r->c, &move, &t, &t);
+}
+static void messages_of_unequal_size_are_refused(void **state) {
+    rank ranks[MOST];
+    run_ranks(meshes[0], 20, run_unequal_messages, NULL, ranks);
+    for (int i = 0; i < 2; i++) assert_error(ranks[i].error, "disagree in", "elements of fp32");
+}
+
+static err run_overflow(rank *r) {
+    float in[4 * 2] = { 0 }, out[3 * 2];
+    int32_t to[] = { 0, 2 }, got[2];
+    tensor x = tensor_of(in, DT_F32, 2, (int64_t[]){ 4, 2 });
+    tensor y = tensor_of(out, DT_F32, 2, (int64_t[]){ 3, 2 });
+    comm_move rows = { .axes = AXIS(AX_TP),
+                       .kind = MOVE_ROWS,
+                       .send_rows = to,
+                       .recv_rows = got,
+                       .name = "dispatch" };
+    return run_one(r->c, &rows, &x, &y);
+}
+static void rows_beyond_the_capacity_are_refused(void **state) {
+    rank ranks[MOST];
+    run_ranks(meshes[0], 20, run_overflow, NULL, ranks);
+    for (int i = 0; i < 2; i++)
+        assert_error(ranks[i].error, "rank 1 gets 4 rows in dispatch, but has capacity for 3");
 }
 
 /* Waits as long as it takes, unless the other gives up. */
 static err run_abort(rank *r) {
     if (comm_rank(r->c) == 0) return sum_of(r, 1);
-    comm_abort(r->c);
+    comm_abort(r->c, "the disk is full");
     return ERR("the disk is full");
 }
 static void a_rank_that_gives_up_ends_the_others(void **state) {
     rank ranks[MOST];
     run_ranks(meshes[0], 1e6, run_abort, NULL, ranks);
-    assert_non_null(ranks[0].error);
-    err_free(ranks[0].error);
+    assert_error(ranks[0].error, "because rank 1 failed: the disk is full");
     assert_error(ranks[1].error, "disk is full");
 }
 
@@ -277,9 +529,18 @@ int main(void) {
         cmocka_unit_test(collectives_yield_what_their_placements_say),
         cmocka_unit_test(reductions_gathers_and_scatters_work_in_place),
         cmocka_unit_test(sums_have_one_order),
-        cmocka_unit_test(collectives_in_flight_end_in_order),
+        cmocka_unit_test(collectives_in_flight_end_in_any_order),
+        cmocka_unit_test(a_maximum_is_of_all_ranks),
+        cmocka_unit_test(a_shift_goes_around_the_group),
+        cmocka_unit_test(rows_go_where_their_counts_say),
+        cmocka_unit_test(messages_keep_the_order_of_their_channel),
+        cmocka_unit_test(a_narrow_wire_rounds_what_crosses_it),
+        cmocka_unit_test(counters_have_the_closed_forms),
         cmocka_unit_test(partners_that_disagree_are_named),
-        cmocka_unit_test(a_missing_rank_is_named),
+        cmocka_unit_test(missing_ranks_are_named),
+        cmocka_unit_test(a_missing_sender_is_named),
+        cmocka_unit_test(messages_of_unequal_size_are_refused),
+        cmocka_unit_test(rows_beyond_the_capacity_are_refused),
         cmocka_unit_test(a_rank_that_gives_up_ends_the_others),
         cmocka_unit_test(all_learn_of_one_error),
         cmocka_unit_test(groups_cover_the_mesh),

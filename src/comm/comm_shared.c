@@ -1,0 +1,403 @@
+/* Ranks that reach one another's memory.
+ *
+ * Collectives. Each rank has, per set of axes, a ring of postings. comm_start fills in the next one, with
+ * its tensors, and counts it:
+ *
+ *     rank 0   posted 7   | 0 | 1 | 2 | ... | 6 |          a group meets in its n-th collective when all of
+ *     rank 1   posted 6   | 0 | 1 | 2 | ... |              its ranks have posted more than n
+ *
+ * When all members have posted, the collective falls into tasks (comm_data.c), and every rank that waits
+ * for it takes tasks until none is left, also those that fill another rank's tensors: a rank that still
+ * computes finds its result ready. So a wait depends on what others have started and never on what they
+ * wait for. The counts of tasks taken and done are in the posting of the group's first member.
+ *
+ * A ring has twice as many postings as may be open. A member that starts collective s has completed s - 32;
+ * so all have posted that one, and completed s - 64, whose posting is thus free.
+ *
+ * Messages. A pair of ranks has a box of letters for each direction: those that the sender has to send,
+ * those that the receiver wants. The k-th of a channel sent meets the k-th wanted. Whoever waits first takes
+ * the letter (compare-and-swap of the sent one's state) and copies; both are then DONE. A state contains how
+ * often its letter was used, so that one which is used again meanwhile is not taken. */
+#include "comm_internal.h"
+
+#include <sched.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RING = 2 * COMM_MAX_OPEN };
+
+typedef struct posting {
+    comm_move move; /* its pointers are the poster's own: not followed by others */
+    char name[COMM_NAME];
+    tensor in, out;
+    _Atomic int64_t taken, done; /* tasks; of the first member */
+} posting;
+
+typedef struct lane { /* one rank's collectives over one set of axes */
+    _Atomic uint64_t posted;
+    posting ring[RING];
+} lane;
+
+enum { LETTER_FREE, LETTER_POSTED, LETTER_TAKEN, LETTER_DONE, LETTER_BAD, LETTER_STATES = 8 };
+
+typedef struct letter {
+    _Atomic uint64_t state; /* LETTER_* + LETTER_STATES * uses */
+    axis_set axes;
+    int channel;
+    uint64_t number; /* of its channel */
+    comm_move move;
+    tensor t;
+} letter;
+
+typedef struct letter_box { /* from one rank to another */
+    letter sent[COMM_MAX_OPEN], wanted[COMM_MAX_OPEN];
+} letter_box;
+
+struct shared_world {
+    int ranks;
+    _Atomic int failing,
+        failed; /* 1 + the first rank that gave up; `failing` while it writes why */
+    char cause[512];
+    /* then lane [ranks][COMM_SETS], letter_box [from][to], int32_t rows [ranks][COMM_SETS][RING][ranks] */
+};
+
+struct shared_end {
+    shared_world *w;
+    lane (*lanes)[COMM_SETS];
+    letter_box *boxes;
+    int32_t *rows;
+    bool open[COMM_SETS][RING];
+    struct channel_counts {
+        uint64_t sent[COMM_CHANNELS], wanted[COMM_CHANNELS];
+    } (*messages)[COMM_SETS]; /* [rank][set] */
+};
+
+static size_t lanes_at(void) { return align_up(sizeof(shared_world), 64); }
+static size_t boxes_at(int n) {
+    return lanes_at() + align_up((size_t)n * COMM_SETS * sizeof(lane), 64);
+}
+static size_t rows_at(int n) {
+    return boxes_at(n) + align_up((size_t)n * (size_t)n * sizeof(letter_box), 64);
+}
+size_t shared_world_bytes(int n) {
+    return rows_at(n) + (size_t)n * (size_t)n * COMM_SETS * RING * sizeof(int32_t);
+}
+
+void shared_world_init(shared_world *w, int ranks) { w->ranks = ranks; }
+
+shared_end *shared_end_new(shared_world *w) {
+    shared_end *s = mem_alloc(sizeof *s);
+    char *base = (char *)w;
+    s->w = w;
+    s->lanes = (void *)(base + lanes_at());
+    s->boxes = (void *)(base + boxes_at(w->ranks));
+    s->rows = (void *)(base + rows_at(w->ranks));
+    s->messages = mem_alloc((size_t)w->ranks * sizeof *s->messages);
+    return s;
+}
+
+void shared_end_free(shared_end *s) {
+    if (!s) return;
+    free(s->messages);
+    free(s);
+}
+
+/* ---- waiting ------------------------------------------------------------------------------- */
+typedef struct patience {
+    int spins;
+    double deadline;
+} patience;
+
+/* Lets others run. @return false when it is time to look why nothing happens: often. */
+static bool still_patient(patience *p) {
+    sched_yield();
+    return ++p->spins % 1024 != 0;
+}
+
+void shared_abort(comm *c, shared_end *s, const char *cause) {
+    shared_world *w = s->w;
+    int none = 0;
+    if (!atomic_compare_exchange_strong(&w->failing, &none, c->m.rank + 1)) return;
+    snprintf(w->cause, sizeof w->cause, "%s", cause ? cause : "");
+    atomic_store(&w->failed, c->m.rank + 1);
+}
+
+/* @return an error when another rank has given up, or time is up: then this rank gives up too. @param
+ * missing names what has not come, in words. */
+static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, const char *missing) {
+    char what[160];
+    int failed = atomic_load(&s->w->failed);
+    if (failed)
+        return ERR("rank %d ends in %s because rank %d failed: %s", c->m.rank,
+                   comm_describe(m, what, sizeof what), failed - 1, s->w->cause);
+    double now = time_now();
+    if (!p->deadline) p->deadline = now + c->timeout;
+    if (now < p->deadline) return OK;
+    err e = err_hint(ERR("rank %d has waited %g s in %s for %s", c->m.rank, c->timeout,
+                         comm_describe(m, what, sizeof what), missing),
+                     "see what these ranks do; comm.timeout_seconds sets how long to wait");
+    shared_abort(c, s, err_message(e));
+    return e;
+}
+
+/* ---- collectives --------------------------------------------------------------------------- */
+static posting *posting_of(shared_end *s, int rank, const comm_ticket *t) {
+    return &s->lanes[rank][t->move.axes].ring[t->sequence % RING];
+}
+
+static int32_t *rows_of(shared_end *s, int rank, const comm_ticket *t) {
+    size_t ring = ((size_t)rank * COMM_SETS + t->move.axes) * RING + t->sequence % RING;
+    return s->rows + ring * (size_t)s->w->ranks;
+}
+
+static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
+    lane *l = &s->lanes[c->m.rank][t->move.axes];
+    t->sequence = atomic_load(&l->posted);
+    bool *open = s->open[t->move.axes];
+    BUG_IF(t->sequence >= COMM_MAX_OPEN && open[(t->sequence - COMM_MAX_OPEN) % RING]);
+    open[t->sequence % RING] = true;
+    posting *p = posting_of(s, c->m.rank, t);
+    p->move = t->move;
+    p->in = t->in;
+    p->out = t->out;
+    snprintf(p->name, sizeof p->name, "%s", t->move.name ? t->move.name : "");
+    atomic_store(&p->taken, 0);
+    atomic_store(&p->done, 0);
+    if (comm_kind(&t->move) == MOVE_ROWS)
+        memcpy(rows_of(s, c->m.rank, t), t->move.send_rows,
+               (size_t)mesh_span(&c->m, t->move.axes) * sizeof(int32_t));
+    atomic_store(&l->posted, t->sequence + 1);
+}
+
+static bool has_posted(shared_end *s, int rank, const comm_ticket *t) {
+    return atomic_load(&s->lanes[rank][t->move.axes].posted) > t->sequence;
+}
+
+static void list_missing(shared_end *s, const group *g, const comm_ticket *t, str *out) {
+    int n = 0;
+    for (int i = 0; i < g->n; i++) n += !has_posted(s, g->rank[i], t);
+    str_add(out, n == 1 ? "rank" : "ranks");
+    for (int i = 0, k = 0; i < g->n; i++)
+        if (!has_posted(s, g->rank[i], t)) str_add(out, "%s%d", k++ ? ", " : " ", g->rank[i]);
+    str_add(out, ", which %s not started it", n == 1 ? "has" : "have");
+}
+
+static err await_members(comm *c, shared_end *s, const group *g, const comm_ticket *t) {
+    patience p = { 0 };
+    for (int i = 0; i < g->n; i++)
+        while (!has_posted(s, g->rank[i], t)) {
+            if (still_patient(&p)) continue;
+            str missing = { 0 };
+            list_missing(s, g, t, &missing);
+            err e = give_up(c, s, &p, &t->move, missing.text);
+            str_free(&missing);
+            TRY(e);
+        }
+    return OK;
+}
+
+static err await_tasks(comm *c, shared_end *s, const comm_ticket *t, _Atomic int64_t *done,
+                       int64_t tasks) {
+    patience p = { 0 };
+    while (atomic_load(done) < tasks)
+        if (!still_patient(&p))
+            TRY(give_up(c, s, &p, &t->move, "a rank that took a part of the work and stopped"));
+    return OK;
+}
+
+static bool same_move(const posting *a, const posting *b) {
+    return comm_kind(&a->move) == comm_kind(&b->move) && place_same(a->move.from, b->move.from) &&
+           place_same(a->move.to, b->move.to) && a->move.wire == b->move.wire &&
+           a->in.dt == b->in.dt &&
+           (comm_kind(&a->move) != MOVE_SHIFT || a->move.peer == b->move.peer);
+}
+
+static err check_partners(comm *c, shared_end *s, const group *g, const comm_ticket *t) {
+    const posting *own = posting_of(s, c->m.rank, t);
+    for (int i = 0; i < g->n; i++) {
+        const posting *p = posting_of(s, g->rank[i], t);
+        bool counted = comm_kind(&t->move) == MOVE_ROWS;
+        if (same_move(own, p) && (counted || tensor_count(&p->in) == tensor_count(&own->in)))
+            continue;
+        char a[160], b[160];
+        comm_move theirs = p->move;
+        theirs.name = p->name;
+        return ERR("ranks %d and %d meet in different collectives: %s, of %lld elements of %s, and "
+                   "%s, of %lld of %s",
+                   c->m.rank, g->rank[i], comm_describe(&t->move, a, sizeof a),
+                   (long long)tensor_count(&own->in), dt_name(own->in.dt),
+                   comm_describe(&theirs, b, sizeof b), (long long)tensor_count(&p->in),
+                   dt_name(p->in.dt));
+    }
+    return OK;
+}
+
+static meeting meet(shared_end *s, const group *g, const comm_ticket *t) {
+    meeting m = { .move = t->move, .n = g->n };
+    for (int i = 0; i < g->n; i++) {
+        const posting *p = posting_of(s, g->rank[i], t);
+        m.in[i] = p->in;
+        m.out[i] = p->out;
+        m.rows[i] = rows_of(s, g->rank[i], t);
+    }
+    return m;
+}
+
+/* Every rank checks every member's rows, so all refuse together. */
+static err check_rows(const group *g, const meeting *m) {
+    for (int to = 0; to < m->n; to++) {
+        int64_t begin, sent = 0, got = meeting_rows(m, m->n - 1, to, &begin) + begin;
+        for (int i = 0; i < m->n; i++) {
+            if (m->rows[to][i] < 0)
+                return ERR("rank %d sends %d rows to rank %d", g->rank[to], m->rows[to][i],
+                           g->rank[i]);
+            sent += m->rows[to][i];
+        }
+        if (sent > m->in[to].dim[0])
+            return ERR("rank %d sends %lld rows of a tensor that has %lld", g->rank[to],
+                       (long long)sent, (long long)m->in[to].dim[0]);
+        if (got > m->out[to].dim[0])
+            return ERR("rank %d gets %lld rows in %s, but has capacity for %lld", g->rank[to],
+                       (long long)got, m->move.name ? m->move.name : "an all-to-all of rows",
+                       (long long)m->out[to].dim[0]);
+    }
+    return OK;
+}
+
+static void report_rows(const group *g, const meeting *m, const comm_ticket *t) {
+    for (int i = 0; i < g->n; i++) t->move.recv_rows[i] = m->rows[i][g->me];
+}
+
+static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
+    group g = group_of(c, t->move.axes);
+    TRY(await_members(c, s, &g, t));
+    TRY(check_partners(c, s, &g, t));
+    meeting m = meet(s, &g, t);
+    bool counted = comm_kind(&t->move) == MOVE_ROWS;
+    if (counted) TRY(check_rows(&g, &m));
+    posting *first = posting_of(s, g.rank[0], t);
+    int64_t tasks = meeting_tasks(&m);
+    for (int64_t k; (k = atomic_fetch_add(&first->taken, 1)) < tasks;) {
+        meeting_run(&m, k);
+        atomic_fetch_add(&first->done, 1);
+    }
+    TRY(await_tasks(c, s, t, &first->done, tasks));
+    if (counted) report_rows(&g, &m, t);
+    s->open[t->move.axes][t->sequence % RING] = false;
+    return OK;
+}
+
+/* ---- messages ------------------------------------------------------------------------------ */
+static letter_box *box_of(comm *c, shared_end *s, const comm_ticket *t, int peer) {
+    bool sends = comm_kind(&t->move) == MOVE_SEND;
+    int from = sends ? c->m.rank : peer, to = sends ? peer : c->m.rank;
+    return &s->boxes[from * s->w->ranks + to];
+}
+
+static int peer_of(const comm *c, const comm_ticket *t) {
+    group g = group_of(c, t->move.axes);
+    return g.rank[t->move.peer];
+}
+
+static bool is_state(uint64_t state, int what) { return state % LETTER_STATES == (uint64_t)what; }
+static uint64_t next_state(uint64_t state, int what) {
+    return state / LETTER_STATES * LETTER_STATES + (uint64_t)what;
+}
+
+static void start_message(comm *c, shared_end *s, comm_ticket *t) {
+    int peer = peer_of(c, t);
+    bool sends = comm_kind(&t->move) == MOVE_SEND;
+    letter_box *box = box_of(c, s, t, peer);
+    letter *mine = sends ? box->sent : box->wanted;
+    struct channel_counts *counts = &s->messages[peer][t->move.axes];
+    int at = 0;
+    while (at < COMM_MAX_OPEN && !is_state(atomic_load(&mine[at].state), LETTER_FREE)) at++;
+    BUG_IF(at == COMM_MAX_OPEN); /* too many messages in flight */
+    letter *l = &mine[at];
+    l->axes = t->move.axes;
+    l->channel = t->move.channel;
+    l->number = (sends ? counts->sent : counts->wanted)[t->move.channel]++;
+    l->move = t->move;
+    l->t = sends ? t->in : t->out;
+    t->slot = at;
+    atomic_store(&l->state, next_state(atomic_load(&l->state), LETTER_POSTED) + LETTER_STATES);
+}
+
+/* The letter of the other side that meets this one, NULL while there is none; and its state. */
+static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state) {
+    for (int i = 0; i < COMM_MAX_OPEN; i++) {
+        letter *l = &theirs[i];
+        *state = atomic_load(&l->state);
+        if (is_state(*state, LETTER_POSTED) && l->axes == mine->axes &&
+            l->channel == mine->channel && l->number == mine->number)
+            return l;
+    }
+    return NULL;
+}
+
+static bool message_fits(const letter *sent, const letter *wanted) {
+    return sent->t.dt == wanted->t.dt && tensor_count(&sent->t) == tensor_count(&wanted->t) &&
+           sent->move.wire == wanted->move.wire;
+}
+
+/* Copies when both sides are there and nobody else does. */
+static void try_message(letter_box *box, letter *mine, bool sends) {
+    uint64_t state;
+    letter *theirs = find_partner(sends ? box->wanted : box->sent, mine, &state);
+    if (!theirs) return;
+    letter *sent = sends ? mine : theirs, *wanted = sends ? theirs : mine;
+    if (sends) state = atomic_load(&sent->state);
+    if (!is_state(state, LETTER_POSTED) ||
+        !atomic_compare_exchange_strong(&sent->state, &state, next_state(state, LETTER_TAKEN)))
+        return;
+    int end = message_fits(sent, wanted) ? LETTER_DONE : LETTER_BAD;
+    if (end == LETTER_DONE)
+        comm_copy_values(sent->t.dt, sent->move.wire, sent->t.data, wanted->t.data,
+                         tensor_count(&sent->t));
+    atomic_store(&wanted->state, next_state(atomic_load(&wanted->state), end));
+    atomic_store(&sent->state, next_state(state, end));
+}
+
+static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
+    int peer = peer_of(c, t);
+    bool sends = comm_kind(&t->move) == MOVE_SEND;
+    letter_box *box = box_of(c, s, t, peer);
+    letter *mine = &(sends ? box->sent : box->wanted)[t->slot];
+    patience p = { 0 };
+    uint64_t state;
+    for (;;) {
+        state = atomic_load(&mine->state);
+        if (is_state(state, LETTER_DONE) || is_state(state, LETTER_BAD)) break;
+        if (is_state(state, LETTER_POSTED)) try_message(box, mine, sends);
+        if (is_state(atomic_load(&mine->state), LETTER_DONE) || still_patient(&p)) continue;
+        char missing[64];
+        snprintf(missing, sizeof missing, "rank %d, which has not started to %s", peer,
+                 sends ? "receive" : "send");
+        TRY(give_up(c, s, &p, &t->move, missing));
+    }
+    atomic_store(&mine->state, next_state(state, LETTER_FREE));
+    if (is_state(state, LETTER_DONE)) return OK;
+    char what[160];
+    const tensor *x = sends ? &t->in : &t->out;
+    return ERR("rank %d and rank %d disagree in %s: here it has %lld elements of %s", c->m.rank,
+               peer, comm_describe(&t->move, what, sizeof what), (long long)tensor_count(x),
+               dt_name(x->dt));
+}
+
+/* ---- the verb ------------------------------------------------------------------------------ */
+static bool is_message(const comm_ticket *t) {
+    return comm_kind(&t->move) == MOVE_SEND || comm_kind(&t->move) == MOVE_RECV;
+}
+
+err shared_start(comm *c, shared_end *s, comm_ticket *t) {
+    if (is_message(t))
+        start_message(c, s, t);
+    else
+        start_collective(c, s, t);
+    return OK;
+}
+
+err shared_wait(comm *c, shared_end *s, comm_ticket *t) {
+    return is_message(t) ? wait_message(c, s, t) : wait_collective(c, s, t);
+}
