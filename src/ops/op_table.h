@@ -54,6 +54,15 @@ enum {
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
     X(GROWTH_INTERVAL, clip.growth_interval, LONG)                                                 \
+    X(EXPERTS, experts, INT)                                                                       \
+    X(ROUTE_SIGMOID, route.sigmoid, BOOL)                                                          \
+    X(ROUTE_NORMALIZE, route.normalize, BOOL)                                                      \
+    X(ROUTE_PADDED, route.padded, BOOL)                                                            \
+    X(ROUTE_SCALE, route.scale, FLOAT)                                                             \
+    X(ROUTE_SEQ, route.seq, INT)                                                                   \
+    X(ROUTE_CAPACITY, route.capacity, INT)                                                         \
+    X(ROUTE_BALANCE, route.balance, FLOAT)                                                         \
+    X(ROUTE_Z, route.z, FLOAT)                                                                     \
     X(FP8_RECIPE, fp8.recipe, INT)                                                                 \
     X(FP8_GIVEN, fp8.given, BOOL)                                                                  \
     X(FP8_SITE, fp8.site, INT)
@@ -74,6 +83,9 @@ typedef enum {
      ATTR(ROUND_COLS) | ATTR(ROUND_STRIDE) | ATTR(HOST_STATE))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
+#define ATTRS_ROUTE                                                                                \
+    (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
+     ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_SHARDED))
 
@@ -98,6 +110,7 @@ typedef enum {
     COST_BYTES,  /* every operand and result moved once */
     COST_GATHER, /* reads as many table rows as it writes */
     COST_GEMM,
+    COST_GROUPED, /* a GEMM over the rows of a batch, with another matrix for each group of them */
     COST_LOSS,
     COST_ATTENTION,     /* two GEMMs over half the keys */
     COST_ATTENTION_BWD, /* five */

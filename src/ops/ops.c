@@ -49,6 +49,10 @@ static double call_flops(const op_call *c, op_cost cost) {
     const tensor *in = c->in, *out = c->out;
     switch (cost) {
     case COST_GEMM: return gemm_flops(count_of(&in[0]), count_of(&in[1]), count_of(&out[0]));
+    case COST_GROUPED: { /* of x[M,K] and y[M,F]: w's gradient reads both, else one is the result */
+        bool of_w = op_flags(c->op) & OPF_WEIGHT_GRAD;
+        return 2 * count_of(&in[0]) * count_of(of_w ? &in[1] : &out[0]) / (double)in[0].dim[0];
+    }
     case COST_LOSS: {
         double n = (double)in[0].dim[0] * (double)in[1].dim[0] * (double)in[0].dim[1];
         return 2 * n * (1 + (out[1].dt != DT_NONE) + (out[2].dt != DT_NONE));

@@ -49,6 +49,16 @@ typedef struct op_attr {
         bool sharded;   /* attention with dropout: the heads are one tp rank's share */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
+    int experts; /* GROUPED_LINEAR: groups of rows, each with its own matrix */
+    struct {
+        bool sigmoid;     /* scores: else softmax */
+        bool normalize;   /* divide a token's weights by their sum */
+        bool padded;      /* rows: see ROUTE in ops.def */
+        float scale;      /* of the weights; 0 reads as 1 */
+        int seq;          /* tokens per sequence; 0: all are one */
+        int capacity;     /* tokens of a sequence that one expert takes; 0: all */
+        float balance, z; /* factors of the auxiliary losses */
+    } route;
     struct {
         float p;
         uint32_t site; /* which dropout of the block; the executor adds the layer */
@@ -124,7 +134,7 @@ typedef struct op_run {
     void *context;          /* the backend's own */
 } op_run;
 
-enum { OP_MAX_IN = 6, OP_MAX_OUT = 4 };
+enum { OP_MAX_IN = 6, OP_MAX_OUT = 5 };
 typedef struct op_call {
     op_code op;
     tensor in[OP_MAX_IN];

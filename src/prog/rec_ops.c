@@ -170,7 +170,7 @@ static val new_result(prog *p, const op_operand *o, const val *in, const sizes *
                                 : o->dim[i].times == 1 ? s->segments[(int)o->dim[i].symbol]
                                                        : 0;
     p->val[v].producer = p->fwd.n; /* the op about to be emitted */
-    p->val[v].needs_grad = p->mode == PROG_TRAIN;
+    p->val[v].needs_grad = p->mode == PROG_TRAIN && dt_is_float(p->val[v].dt);
     return v;
 }
 
@@ -364,6 +364,45 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
 }
 
 val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
+
+routing rec_route_(prog *p, val logits, val bias, route_spec s) {
+    val out[OP_MAX_OUT];
+    if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
+    int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
+    rec_request r = { OP_ROUTE, { logits, bias } };
+    r.attr.route.sigmoid = s.sigmoid;
+    r.attr.route.normalize = s.normalize;
+    r.attr.route.scale = s.scale;
+    r.attr.route.seq = (int)s.seq;
+    r.attr.route.capacity = (int)s.capacity;
+    r.attr.route.balance = s.balance;
+    r.attr.route.z = s.z;
+    r.sizes.of['K'] = s.k;
+    r.sizes.of['M'] = n * s.k;
+    r.sizes.of['O'] = experts + 1;
+    rec_op(p, &r, out);
+    return (routing){ out[0], out[1], out[2], out[3] };
+}
+
+val rec_dispatch_(prog *p, val x, routing to) {
+    return rec_first(p, (rec_request){ OP_DISPATCH, { x, to.row, to.source } });
+}
+
+val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
+    if (p->error || w == VAL_NONE) return VAL_NONE;
+    rec_request r = { OP_GROUPED_LINEAR, { x, w, offset }, { .experts = experts } };
+    if (p->val[w].dim[0] % experts)
+        prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",
+                  (long long)p->val[w].dim[0], experts);
+    r.sizes.of['F'] = p->val[w].dim[0] / experts;
+    val y = rec_first(p, r);
+    if (y != VAL_NONE) p->val[y].segments[1] = (uint8_t)(p->val[w].segments[0] / experts);
+    return y;
+}
+
+val rec_combine_(prog *p, val y, val weight, routing from) {
+    return rec_first(p, (rec_request){ OP_COMBINE, { y, weight, from.row, from.source } });
+}
 
 val rec_scale_(prog *p, val x, float by) {
     return by == 1 ? x : rec_unary(p, OP_SCALE, x, (op_attr){ .scale.by = by });

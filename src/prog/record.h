@@ -165,6 +165,17 @@ typedef struct loss_spec {
     float logit_scale;
 } loss_spec;
 
+/* How tokens are routed to experts: ROUTE in ops.def. */
+typedef struct route_spec {
+    bool sigmoid, normalize;
+    float scale;
+    int64_t k, seq, capacity;
+    float balance, z;
+} route_spec;
+typedef struct routing {
+    val weight, row, source, offset;
+} routing;
+
 val rec_cast_(prog *p, val x, dtype dt);
 val rec_comm_(prog *p, val x, mesh_axis axis, place to);
 val rec_embed_(prog *p, val tok, val table);
@@ -178,6 +189,12 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
 val rec_swiglu_(prog *p, val gate_up);
+/* @param bias added to scores when experts are chosen; VAL_NONE: none */
+routing rec_route_(prog *p, val logits, val bias, route_spec s);
+val rec_dispatch_(prog *p, val x, routing to);
+/* @param w the matrices of `experts` experts (of this rank), one after another */
+val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts);
+val rec_combine_(prog *p, val y, val weight, routing from);
 val rec_add_(prog *p, val a, val b);
 val rec_scale_(prog *p, val x, float by);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
@@ -201,6 +218,10 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
 #define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
+#define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
+#define rec_dispatch(p, ...)         rec_dispatch_(HERE(p), __VA_ARGS__)
+#define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
+#define rec_combine(p, ...)          rec_combine_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)
 #define rec_scale(p, ...)            rec_scale_(HERE(p), __VA_ARGS__)
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)

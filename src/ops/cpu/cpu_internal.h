@@ -52,6 +52,8 @@ typedef struct gemm {
 gemm CPU(gemm_of)(const tensor *a, bool ta, const tensor *b, bool tb, const tensor *c);
 void CPU(gemm_run)(const gemm *g, pool *p, void *workspace, size_t workspace_bytes);
 size_t CPU(gemm_workspace)(const gemm *g, int threads);
+/* For this GEMM and every one with a smaller m or k. */
+size_t CPU(gemm_workspace_most)(const gemm *g, int threads);
 
 /* GELU of n values of type t, fp32 or bf16, in place or not: the one that GEMMs fuse and the one that
  * recompute runs are the same code, so that they agree to the bit. */
@@ -86,6 +88,14 @@ void CPU(add)(const op_call *c); /* also CAST */
 void CPU(dropout)(const op_call *c);
 void CPU(accumulate)(const op_call *c);
 void CPU(scale)(const op_call *c);
+void CPU(route)(const op_call *c);
+void CPU(route_bwd)(const op_call *c);
+void CPU(dispatch)(const op_call *c);
+void CPU(dispatch_bwd)(const op_call *c);
+void CPU(combine)(const op_call *c);
+void CPU(combine_bwd)(const op_call *c);
+void CPU(grouped_linear)(const op_call *c); /* also BWD_X */
+void CPU(grouped_linear_bwd_w)(const op_call *c);
 void CPU(quantize)(const op_call *c); /* and all that begin with its name */
 void CPU(fp8_commit)(const op_call *c);
 void CPU(linear_ce)(const op_call *c);
@@ -101,6 +111,8 @@ void CPU(agc)(const op_call *c);
 size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(norm_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(adafactor_workspace)(const op_backend *b, const op_call *c, int threads);

@@ -190,6 +190,21 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     return job_workspace(&p, threads);
 }
 
+/* Each part at its largest: parts of m and k are no longer than those of the largest sizes, rounded. */
+size_t CPU(gemm_workspace_most)(const gemm *g, int threads) {
+    gemm_job p = gemm_job_of(g);
+    const gemm_kernel *kn = p.kernel;
+    int64_t mc = round_up(MIN(g->m, STRIP), kn->mr), nc = round_up(MIN(g->n, STRIP), kn->nr);
+    int64_t kc = round_up(MIN(g->k, K_RANGE), kn->ku);
+    int64_t piece = round_up(MAX(kn->kc, kn->own_k), kn->ku);
+    int64_t block_m = MAX(kn->rows_m, kn->block_m), block_n = MAX(kn->nr, kn->block_n);
+    size_t thread = (size_t)(block_m * block_n) * sizeof(float) + p.thread_bytes +
+                    (size_t)((block_n + block_m) * piece + block_m * kn->ku) * p.element + 3 * 64;
+    size_t shared = (size_t)((mc + nc) * kc) * p.element + (size_t)(mc * nc) * sizeof(float);
+    size_t row = CPU(gemm_row_workspace)(g, threads);
+    return MAX(row, shared + thread * (size_t)threads + 4 * 64);
+}
+
 /* ---- packing --------------------------------------------------------------------------------- */
 
 /* Packs rows [from, from + rows) of the strip's A or B over [k, k + length) of the range of K into `out`,

@@ -1,0 +1,197 @@
+/* Tokens to the rows of their experts and back, and the experts' GEMMs. Every result is a gather, so that
+ * nothing is added out of order. */
+#include "chunks.h"
+#include "ops/op_table.h"
+
+#include <string.h>
+
+typedef struct rows_job {
+    const op_call *c;
+    const tensor *from, *to;
+    const tensor *y;       /* COMBINE_BWD: the experts' output */
+    const float *weight;   /* [N,K] */
+    float *dweight;        /* [N,K] */
+    const int32_t *row;    /* [N,K] */
+    const int32_t *source; /* [M] */
+    int64_t k, d, n, each; /* n: rows of `to` */
+} rows_job;
+
+static rows_job rows_job_of(const op_call *c, const tensor *from, const tensor *to,
+                            const tensor *row) {
+    int64_t d = to->dim[1];
+    return (rows_job){ .c = c,
+                       .from = from,
+                       .to = to,
+                       .row = row->data,
+                       .k = row->dim[1],
+                       .d = d,
+                       .n = to->dim[0],
+                       .each = rows_per_task(d) };
+}
+
+static void run_rows(rows_job *j, void (*task)(void *, int64_t, int)) {
+    pool_run(j->c->run->pool, ceil_div(j->n, j->each), task, j);
+}
+
+/* to[m] = from[token of m], times its weight where there are weights. */
+static void spread_task(void *ctx, int64_t i, int worker) {
+    const rows_job *j = ctx;
+    span rows = span_of(i, j->each, j->n);
+    float x_tmp[BLOCK], y_tmp[BLOCK];
+    for (int64_t m = rows.lo; m < rows.hi; m++)
+        for (int64_t at = 0; at < j->d; at += BLOCK) {
+            int64_t n = MIN(BLOCK, j->d - at), from = j->source[m];
+            float *y = elems_at(j->to, m * j->d + at, y_tmp);
+            if (from < 0) {
+                memset(y, 0, (size_t)n * sizeof *y);
+            } else {
+                const float *x = elems_get(j->from, from / j->k * j->d + at, n, x_tmp);
+                float by = j->weight ? j->weight[from] : 1;
+                for (int64_t e = 0; e < n; e++) y[e] = by * x[e];
+            }
+            elems_put(j->to, m * j->d + at, n, y);
+        }
+}
+
+/* to[t] = the sum of from[row] over the token's rows, each times its weight. */
+static void sum_task(void *ctx, int64_t i, int worker) {
+    const rows_job *j = ctx;
+    span tokens = span_of(i, j->each, j->n);
+    float x_tmp[BLOCK], sum[BLOCK];
+    for (int64_t t = tokens.lo; t < tokens.hi; t++)
+        for (int64_t at = 0; at < j->d; at += BLOCK) {
+            int64_t n = MIN(BLOCK, j->d - at);
+            memset(sum, 0, sizeof sum);
+            for (int64_t k = t * j->k; k < (t + 1) * j->k; k++) {
+                if (j->row[k] < 0) continue;
+                const float *x = elems_get(j->from, j->row[k] * j->d + at, n, x_tmp);
+                float by = j->weight ? j->weight[k] : 1;
+                for (int64_t e = 0; e < n; e++) sum[e] += by * x[e];
+            }
+            elems_put(j->to, t * j->d + at, n, sum);
+        }
+}
+
+void CPU(dispatch)(const op_call *c) {
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
+    j.source = c->in[2].data;
+    run_rows(&j, spread_task);
+}
+
+void CPU(dispatch_bwd)(const op_call *c) {
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[1]);
+    run_rows(&j, sum_task);
+}
+
+void CPU(combine)(const op_call *c) {
+    rows_job j = rows_job_of(c, &c->in[0], &c->out[0], &c->in[2]);
+    j.weight = c->in[1].data;
+    run_rows(&j, sum_task);
+}
+
+/* dweight of a choice is the dot product of the token's gradient with the expert's output. */
+static void dot_task(void *ctx, int64_t i, int worker) {
+    const rows_job *j = ctx;
+    span tokens = span_of(i, j->each, j->n);
+    float x_tmp[BLOCK], y_tmp[BLOCK];
+    for (int64_t t = tokens.lo; t < tokens.hi; t++)
+        for (int64_t k = t * j->k; k < (t + 1) * j->k; k++) {
+            float sum = 0;
+            for (int64_t at = 0; at < j->d && j->row[k] >= 0; at += BLOCK) {
+                int64_t n = MIN(BLOCK, j->d - at);
+                const float *x = elems_get(j->from, t * j->d + at, n, x_tmp);
+                const float *y = elems_get(j->y, j->row[k] * j->d + at, n, y_tmp);
+                float part = 0;
+#pragma omp simd reduction(+ : part)
+                for (int64_t e = 0; e < n; e++) part += x[e] * y[e];
+                sum += part;
+            }
+            j->dweight[k] = sum;
+        }
+}
+
+void CPU(combine_bwd)(const op_call *c) {
+    const tensor *dz = &c->in[0];
+    rows_job j = rows_job_of(c, dz, &c->out[0], &c->in[3]);
+    j.weight = c->in[2].data;
+    j.source = c->in[4].data;
+    run_rows(&j, spread_task);
+    j.y = &c->in[1];
+    j.dweight = c->out[1].data;
+    j.n = dz->dim[0];
+    run_rows(&j, dot_task);
+}
+
+/* ---- GEMMs ----------------------------------------------------------------------------------------
+ * One per expert, each shared by all threads. */
+typedef struct group {
+    int64_t first, rows;
+} group;
+
+static group group_of(const op_call *c, int64_t e) {
+    const int32_t *offset = c->in[2].data;
+    int64_t rows = c->in[0].dim[0], experts = c->attr.experts;
+    if (!offset) return (group){ e * (rows / experts), rows / experts };
+    return (group){ offset[e], offset[e + 1] - offset[e] };
+}
+
+static tensor rows_of(const tensor *t, int64_t first, int64_t rows) {
+    int64_t dim[] = { rows, t->dim[1] };
+    char *data = t->data;
+    return tensor_of(data ? data + (size_t)(first * t->dim[1]) * dt_size(t->dt) : NULL, t->dt, 2,
+                     dim);
+}
+
+/* The GEMM of one expert: y = x w^T, dx = dy w, or dw = dy^T x. */
+static gemm expert_gemm(const op_call *c, int64_t e, group g) {
+    int64_t experts = c->attr.experts;
+    tensor a = rows_of(&c->in[0], g.first, g.rows);
+    if (c->op == OP_GROUPED_LINEAR_BWD_W) {
+        tensor b = rows_of(&c->in[1], g.first, g.rows);
+        int64_t f = c->out[0].dim[0] / experts;
+        tensor dw = rows_of(&c->out[0], e * f, f);
+        gemm m = CPU(gemm_of)(&a, true, &b, false, &dw);
+        m.accumulate = c->accumulate & 1;
+        return m;
+    }
+    int64_t f = c->in[1].dim[0] / experts;
+    tensor w = rows_of(&c->in[1], e * f, f), y = rows_of(&c->out[0], g.first, g.rows);
+    return CPU(gemm_of)(&a, false, &w, c->op == OP_GROUPED_LINEAR, &y);
+}
+
+static void run_expert(const op_call *c, int64_t e, group g) {
+    gemm m = expert_gemm(c, e, g);
+    CPU(gemm_run)(&m, c->run->pool, c->run->workspace, c->run->workspace_bytes);
+}
+
+static void clear_rows(const tensor *t, int64_t first, int64_t rows) {
+    tensor part = rows_of(t, first, rows);
+    memset(part.data, 0, tensor_bytes(&part));
+}
+
+void CPU(grouped_linear)(const op_call *c) {
+    int64_t end = 0;
+    for (int64_t e = 0; e < c->attr.experts; e++) {
+        group g = group_of(c, e);
+        if (g.rows) run_expert(c, e, g);
+        end = g.first + g.rows;
+    }
+    clear_rows(&c->out[0], end, c->out[0].dim[0] - end);
+}
+
+void CPU(grouped_linear_bwd_w)(const op_call *c) {
+    int64_t f = c->out[0].dim[0] / c->attr.experts;
+    for (int64_t e = 0; e < c->attr.experts; e++) {
+        group g = group_of(c, e);
+        if (g.rows)
+            run_expert(c, e, g);
+        else if (!(c->accumulate & 1))
+            clear_rows(&c->out[0], e * f, f);
+    }
+}
+
+/* An expert may have any number of rows. */
+size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads) {
+    gemm m = expert_gemm(c, 0, (group){ 0, c->in[0].dim[0] });
+    return CPU(gemm_workspace_most)(&m, threads);
+}

@@ -1,0 +1,231 @@
+/* Routing of tokens to experts: scores, the best K, the row of every choice, and the gradient of the
+ * weights and of the auxiliary losses. Work is split by sequence, since capacity and balance are per
+ * sequence: deterministic for any number of threads. Experts whose scores are equal go by their number. */
+#include "chunks.h"
+#include "ops/op_table.h"
+#include "ops/route.h"
+
+#include <math.h>
+#include <string.h>
+
+typedef struct route_job {
+    route_sizes s;
+    op_attr attr;
+    const float *logits, *bias, *dweight; /* [N,E], [E+1] or NULL, [N,K] */
+    float *weight, *aux, *dlogits;        /* [N,K], [N] or NULL, [N,E] */
+    int32_t *row, *source, *offset;       /* [N,K], [M], [E+1] */
+    int32_t *taken;                       /* workspace [sequences, E]: choices */
+    int32_t *dropped;                     /* workspace [sequences] */
+    float unit;                           /* of the auxiliary gradient */
+} route_job;
+
+static span tokens_of(const route_job *j, int64_t b) { return span_of(b, j->s.seq, j->s.n); }
+
+/* ---- scores ------------------------------------------------------------------------------------ */
+/* @param p the scores: probabilities, or sigmoids. @return log sum exp of the logits. */
+static float scores_of(const route_job *j, const float *logits, float *p) {
+    int64_t experts = j->s.experts;
+    float most = logits[0], sum = 0;
+    for (int64_t e = 1; e < experts; e++) most = MAX(most, logits[e]);
+    for (int64_t e = 0; e < experts; e++) sum += p[e] = expf(logits[e] - most);
+    for (int64_t e = 0; e < experts; e++)
+        p[e] = j->attr.route.sigmoid ? 1 / (1 + expf(-logits[e])) : p[e] / sum;
+    return most + logf(sum);
+}
+
+static void choose(const route_job *j, const float *p, int32_t *expert) {
+    int64_t experts = j->s.experts;
+    for (int64_t k = 0; k < j->s.k; k++) {
+        float best = -INFINITY;
+        int32_t at = -1;
+        for (int64_t e = 0; e < experts; e++) {
+            float v = p[e] + (j->bias ? j->bias[e] : 0);
+            bool before = false;
+            for (int64_t i = 0; i < k; i++) before |= expert[i] == (int32_t)e;
+            if (!before && (v > best || at < 0)) best = v, at = (int32_t)e;
+        }
+        expert[k] = at;
+    }
+}
+
+static float weight_factor(const route_job *j, const float *p, const int32_t *expert) {
+    float scale = j->attr.route.scale > 0 ? j->attr.route.scale : 1, sum = 0;
+    if (!j->attr.route.normalize) return scale;
+    for (int64_t k = 0; k < j->s.k; k++) sum += p[expert[k]];
+    return scale / MAX(sum, 1e-20f);
+}
+
+/* ---- forward ------------------------------------------------------------------------------------- */
+/* Chooses, and counts what each expert takes of the sequence. `row` holds experts for now. */
+static void choose_task(void *ctx, int64_t b, int worker) {
+    const route_job *j = ctx;
+    int64_t experts = j->s.experts, k = j->s.k;
+    int32_t *taken = j->taken + b * experts;
+    float p[ROUTE_MAX_EXPERTS];
+    memset(taken, 0, (size_t)experts * sizeof *taken);
+    span tokens = tokens_of(j, b);
+    for (int64_t t = tokens.lo; t < tokens.hi; t++) {
+        int32_t *expert = j->row + t * k;
+        scores_of(j, j->logits + t * experts, p);
+        choose(j, p, expert);
+        float by = weight_factor(j, p, expert);
+        for (int64_t i = 0; i < k; i++) {
+            j->weight[t * k + i] = p[expert[i]] * by;
+            taken[expert[i]]++;
+        }
+    }
+}
+
+/* Per token: balance E sum f p + z lse^2. @param chosen choices of this sequence, [E] */
+static void aux_losses(const route_job *j, span tokens, const int32_t *chosen) {
+    int64_t experts = j->s.experts;
+    float p[ROUTE_MAX_EXPERTS];
+    float unit = (float)experts / (float)(j->s.k * (tokens.hi - tokens.lo));
+    for (int64_t t = tokens.lo; t < tokens.hi; t++) {
+        float lse = scores_of(j, j->logits + t * experts, p), sum = 0, all = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            all += p[e];
+            sum += p[e] * (float)chosen[e];
+        }
+        j->aux[t] = j->attr.route.balance * unit * sum / all + j->attr.route.z * lse * lse;
+    }
+}
+
+/* From experts to rows; `taken` now holds the first row of each expert in this sequence. */
+static void number_task(void *ctx, int64_t b, int worker) {
+    const route_job *j = ctx;
+    int64_t experts = j->s.experts, k = j->s.k;
+    const int32_t *first = j->taken + b * experts;
+    int32_t used[ROUTE_MAX_EXPERTS] = { 0 };
+    span tokens = tokens_of(j, b);
+    for (int64_t i = tokens.lo * k; i < tokens.hi * k; i++) {
+        int32_t e = j->row[i], at = used[e]++;
+        bool dropped = j->s.capacity && at >= j->s.capacity;
+        j->row[i] = dropped ? -1 - e : first[e] + at;
+        if (!dropped) j->source[j->row[i]] = (int32_t)i;
+    }
+    if (j->aux) aux_losses(j, tokens, used);
+}
+
+/* Turns counts into first rows: packed one after another, or padded to the capacity. */
+static void number_experts(const route_job *j) {
+    const route_sizes *s = &j->s;
+    bool padded = j->attr.route.padded;
+    int32_t at = 0;
+    for (int64_t e = 0; e < s->experts; e++) {
+        j->offset[e] = at;
+        for (int64_t b = 0; b < s->seqs; b++) {
+            int32_t *count = &j->taken[b * s->experts + e];
+            int32_t n = s->capacity ? (int32_t)MIN(*count, s->capacity) : *count;
+            *count = at;
+            at += padded ? (int32_t)s->capacity : n;
+        }
+    }
+    j->offset[s->experts] = at;
+    BUG_IF(at > s->rows);
+}
+
+static route_job job_of(const op_call *c, const tensor *logits, const tensor *row, int64_t rows) {
+    route_job j = { .attr = c->attr, .logits = logits->data };
+    j.s = route_sizes_of(logits->dim[0], logits->dim[1], row->dim[1], rows, c->attr.route.seq,
+                         c->attr.route.capacity);
+    j.row = row->data;
+    BUG_IF(j.s.experts > ROUTE_MAX_EXPERTS || j.s.k > ROUTE_MAX_K || j.s.k > j.s.experts);
+    BUG_IF(c->attr.route.padded && !j.s.capacity);
+    j.taken = (int32_t *)align_up((uintptr_t)c->run->workspace, 64);
+    j.dropped = j.taken + j.s.seqs * j.s.experts;
+    return j;
+}
+
+void CPU(route)(const op_call *c) {
+    route_job j = job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
+    j.bias = c->in[1].data;
+    j.weight = c->out[0].data;
+    j.source = c->out[2].data;
+    j.offset = c->out[3].data;
+    j.aux = c->out[4].data;
+    for (int64_t i = 0; i < j.s.rows; i++) j.source[i] = -1;
+    pool_run(c->run->pool, j.s.seqs, choose_task, &j);
+    number_experts(&j);
+    pool_run(c->run->pool, j.s.seqs, number_task, &j);
+}
+
+/* ---- backward --------------------------------------------------------------------------------------
+ * With scores s, and the weights w_i = factor s_i (factor = scale / sum of the K, or scale alone):
+ *     ds_i = factor (dw_i - normalized: sum_j dw_j w_j / scale)
+ * balance and z add to ds, and to the logits' own gradient; then softmax or sigmoid carries ds on. */
+static void count_choices(const route_job *j, span tokens, int32_t *chosen, int32_t *dropped) {
+    int64_t k = j->s.k;
+    memset(chosen, 0, (size_t)j->s.experts * sizeof *chosen);
+    *dropped = 0;
+    for (int64_t i = tokens.lo * k; i < tokens.hi * k; i++) {
+        chosen[route_expert(j->row[i], j->offset, j->s.experts)]++;
+        *dropped += j->row[i] < 0;
+    }
+}
+
+/* Gradient of the weights' scores. @param expert of each choice */
+static void weight_slopes(const route_job *j, const float *p, const float *dweight,
+                          const int32_t *expert, float *ds) {
+    float factor = weight_factor(j, p, expert), mean = 0;
+    float scale = j->attr.route.scale > 0 ? j->attr.route.scale : 1;
+    for (int64_t i = 0; j->attr.route.normalize && i < j->s.k; i++)
+        mean += dweight[i] * p[expert[i]] * factor / scale;
+    for (int64_t i = 0; i < j->s.k; i++) ds[expert[i]] += factor * (dweight[i] - mean);
+}
+
+static void token_gradient(const route_job *j, int64_t t, const int32_t *chosen, float per_choice) {
+    int64_t experts = j->s.experts, k = j->s.k;
+    float p[ROUTE_MAX_EXPERTS], ds[ROUTE_MAX_EXPERTS] = { 0 }, *out = j->dlogits + t * experts;
+    int32_t expert[ROUTE_MAX_K];
+    for (int64_t i = 0; i < k; i++)
+        expert[i] = (int32_t)route_expert(j->row[t * k + i], j->offset, experts);
+    float lse = scores_of(j, j->logits + t * experts, p), all = 0, mean = 0, dot = 0;
+    const float *logits = j->logits + t * experts;
+    weight_slopes(j, p, j->dweight + t * k, expert, ds);
+    for (int64_t e = 0; e < experts; e++) all += p[e];
+    for (int64_t e = 0; e < experts; e++) mean += p[e] / all * per_choice * (float)chosen[e];
+    for (int64_t e = 0; e < experts; e++) /* through p_e = s_e / all */
+        ds[e] += (per_choice * (float)chosen[e] - mean) / all;
+    for (int64_t e = 0; e < experts; e++) dot += p[e] * ds[e];
+    float z = 2 * j->unit * j->attr.route.z * lse;
+    for (int64_t e = 0; e < experts; e++) {
+        float slope = j->attr.route.sigmoid ? p[e] * (1 - p[e]) * ds[e] : p[e] * (ds[e] - dot);
+        float share = j->attr.route.sigmoid ? expf(logits[e] - lse) : p[e];
+        out[e] = slope + z * share;
+    }
+}
+
+static void backward_task(void *ctx, int64_t b, int worker) {
+    const route_job *j = ctx;
+    int64_t experts = j->s.experts;
+    int32_t *chosen = j->taken + b * experts;
+    span tokens = tokens_of(j, b);
+    count_choices(j, tokens, chosen, &j->dropped[b]);
+    float per_choice = j->unit * j->attr.route.balance * (float)experts /
+                       (float)(j->s.k * (tokens.hi - tokens.lo));
+    for (int64_t t = tokens.lo; t < tokens.hi; t++) token_gradient(j, t, chosen, per_choice);
+}
+
+void CPU(route_bwd)(const op_call *c) {
+    const step_block *step = c->run->step;
+    route_job j = job_of(c, &c->in[1], &c->in[2], 0);
+    j.dweight = c->in[0].data;
+    j.offset = c->in[3].data;
+    j.dlogits = c->out[0].data;
+    j.unit = step->loss_grad * (step->now.loss_scale > 0 ? step->now.loss_scale : 1);
+    pool_run(c->run->pool, j.s.seqs, backward_task, &j);
+    float *load = c->out[1].data;
+    for (int64_t e = 0; load && e <= j.s.experts; e++) {
+        int64_t sum = 0;
+        for (int64_t b = 0; b < j.s.seqs; b++)
+            sum += e < j.s.experts ? j.taken[b * j.s.experts + e] : j.dropped[b];
+        load[e] = (c->accumulate & 2 ? load[e] : 0) + (float)sum;
+    }
+}
+
+size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads) {
+    const tensor *logits = c->op == OP_ROUTE ? &c->in[0] : &c->in[1];
+    route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
+    return (size_t)(s.seqs * (s.experts + 1)) * sizeof(int32_t) + 64;
+}

@@ -1,0 +1,229 @@
+/* Specs: mixture of experts. Sizes are N tokens, D width, E experts, K choices per token. */
+#include "harness.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_EXPERTS = 256, MOST_K = 8 };
+
+/* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; shape.d: tokens per
+ * sequence ----------------------------------------------------------------------------------------------- */
+static void route_sizes(op_case *c) {
+    int variant = c->shape.variant;
+    int64_t n = size_of(c, 'N'), experts = size_of(c, 'E'), k = size_of(c, 'K');
+    int64_t seq = size_of(c, 'T'), seqs = (n + seq - 1) / seq;
+    int64_t capacity = variant & 12 ? MAX(1, seq * k * 5 / (4 * experts)) : 0;
+    c->attr.route.sigmoid = variant & 1;
+    c->attr.route.normalize = variant & 2;
+    c->attr.route.padded = variant & 8;
+    c->attr.route.scale = variant & 2 ? 2.5f : 0;
+    c->attr.route.seq = (int)seq;
+    c->attr.route.capacity = (int)capacity;
+    c->attr.route.balance = 0.7f;
+    c->attr.route.z = 0.3f;
+    c->size['B'] = c->size['O'] = experts + 1;
+    c->size['M'] = variant & 8 ? experts * seqs * capacity : n * k;
+}
+
+/* Logits and bias as drawn: finite differences move the operands, but not the choices that follow. */
+static double *drawn[2];
+static void keep_drawn(const op_case *c) {
+    for (int i = 0; i < 2; i++) {
+        free(drawn[i]);
+        drawn[i] = copy_values(c->in[i].v, c->in[i].count);
+        round_values(DT_F32, drawn[i], c->in[i].count);
+    }
+}
+static void route_values(op_case *c) {
+    int64_t n = size_of(c, 'N');
+    spread_values(&c->in[1], 0, 0.2);
+    keep_drawn(c);
+    c->grad[4] = mem_alloc((size_t)n * sizeof(double));
+    for (int64_t i = 0; i < n; i++) c->grad[4][i] = c->step.loss_grad;
+}
+
+/* @return log sum exp */
+static double route_scores(const op_case *c, const double *logits, int64_t t, double *p) {
+    int64_t experts = size_of(c, 'E');
+    const double *x = logits + t * experts;
+    double sum = 0;
+    for (int64_t e = 0; e < experts; e++) sum += exp(x[e]);
+    for (int64_t e = 0; e < experts; e++)
+        p[e] = c->attr.route.sigmoid ? 1 / (1 + exp(-x[e])) : exp(x[e]) / sum;
+    return log(sum);
+}
+
+/* The choices and weights of a token. */
+static void route_token(op_case *c, int64_t t, int64_t *expert) {
+    int64_t experts = size_of(c, 'E'), k = size_of(c, 'K');
+    double p[MOST_EXPERTS], sum = 0;
+    bool used[MOST_EXPERTS] = { false };
+    route_scores(c, drawn[0], t, p);
+    for (int64_t i = 0; i < k; i++) {
+        int64_t best = -1;
+        double most = 0;
+        for (int64_t e = 0; e < experts; e++) {
+            double v = p[e] + (c->in[1].v ? drawn[1][e] : 0);
+            if (!used[e] && (best < 0 || v > most)) best = e, most = v;
+        }
+        used[expert[i] = best] = true;
+    }
+    route_scores(c, c->in[0].v, t, p);
+    for (int64_t i = 0; i < k; i++) sum += p[expert[i]];
+    double by = c->attr.route.scale > 0 ? c->attr.route.scale : 1;
+    for (int64_t i = 0; i < k; i++)
+        c->out[0].v[t * k + i] = p[expert[i]] * by / (c->attr.route.normalize ? sum : 1);
+}
+
+static void route_reference(op_case *c) {
+    int64_t n = size_of(c, 'N'), experts = size_of(c, 'E'), k = size_of(c, 'K'),
+            seq = size_of(c, 'T');
+    int64_t seqs = (n + seq - 1) / seq, capacity = c->attr.route.capacity;
+    int64_t *expert = mem_alloc((size_t)(n * k) * sizeof *expert);
+    int64_t *count = mem_alloc((size_t)(seqs * experts) * sizeof *count);
+    double total[MOST_EXPERTS + 1] = { 0 };
+    for (int64_t t = 0; t < n; t++) route_token(c, t, expert + t * k);
+    /* rows: expert by expert, sequence by sequence, token by token */
+    int64_t at = 0;
+    for (int64_t i = 0; i < size_of(c, 'M'); i++) c->out[2].v[i] = -1;
+    for (int64_t e = 0; e < experts; e++) {
+        c->out[3].v[e] = (double)at;
+        for (int64_t b = 0; b < seqs; b++) {
+            int64_t *used = &count[b * experts + e], first = at;
+            for (int64_t i = b * seq * k; i < MIN((b + 1) * seq, n) * k; i++) {
+                if (expert[i] != e) continue;
+                bool dropped = capacity && (*used)++ >= capacity;
+                if (!capacity) ++*used;
+                c->out[1].v[i] = (double)(dropped ? -1 - e : at);
+                if (dropped)
+                    total[experts]++;
+                else
+                    c->out[2].v[at++] = (double)i;
+            }
+            total[e] += (double)*used;
+            if (c->attr.route.padded) at = first + capacity;
+        }
+    }
+    c->out[3].v[experts] = (double)at;
+    for (int64_t t = 0; t < n; t++) {
+        double p[MOST_EXPERTS], lse = route_scores(c, c->in[0].v, t, p), all = 0, sum = 0;
+        int64_t b = t / seq, tokens = MIN((b + 1) * seq, n) - b * seq;
+        for (int64_t e = 0; e < experts; e++) {
+            all += p[e];
+            sum += p[e] * (double)count[b * experts + e] / (double)(k * tokens);
+        }
+        c->out[4].v[t] =
+            c->attr.route.balance * (double)experts * sum / all + c->attr.route.z * lse * lse;
+    }
+    /* What the row calls the gradient of the bias is the load: nothing at the bias as drawn, and of that
+     * slope around it. */
+    for (int64_t e = 0; c->in[1].v && e <= experts; e++)
+        c->out[4].v[0] += (c->in[1].v[e] - drawn[1][e]) * total[e] / c->step.loss_grad;
+    free(expert);
+    free(count);
+}
+
+/* ---- rows of experts. Variant 1: a part of the choices is dropped ------------------------------------------ */
+static void rows_sizes(op_case *c) { c->size['M'] = size_of(c, 'N') * size_of(c, 'K'); }
+
+/* Fills row and source: a random order of the choices. */
+static void rows_values(op_case *c, op_value *row, op_value *source) {
+    int64_t n = size_of(c, 'N') * size_of(c, 'K'), used = 0;
+    for (int64_t m = 0; m < n; m++) source->v[m] = -1;
+    for (int64_t i = 0; i < n; i++) {
+        bool dropped = c->shape.variant && draw_below(4) == 0;
+        row->v[i] = -1 - (double)draw_below(4);
+        if (dropped) continue;
+        int64_t at = draw_below(used + 1); /* takes a row that another moves out of */
+        source->v[used] = at < used ? source->v[at] : (double)i;
+        source->v[at] = (double)i;
+        if (at < used) row->v[(int64_t)source->v[used]] = (double)used;
+        row->v[i] = (double)at;
+        used++;
+    }
+}
+static void dispatch_values(op_case *c) { rows_values(c, &c->in[1], &c->in[2]); }
+static void dispatch_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), k = size_of(c, 'K');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t from = (int64_t)c->in[2].v[i / d];
+        c->out[0].v[i] = from < 0 ? 0 : c->in[0].v[from / k * d + i % d];
+    }
+}
+static void combine_values(op_case *c) { rows_values(c, &c->in[2], &c->in[3]); }
+static void combine_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), k = size_of(c, 'K');
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        double sum = 0;
+        for (int64_t j = i / d * k; j < (i / d + 1) * k; j++)
+            if (c->in[2].v[j] >= 0)
+                sum += c->in[1].v[j] * c->in[0].v[(int64_t)c->in[2].v[j] * d + i % d];
+        c->out[0].v[i] = sum;
+    }
+}
+
+/* ---- GEMMs of experts. Variants: 1, an expert without rows and rows without expert; 2, weights in bf16;
+ * 4, an expert with a single row ---------------------------------------------------------------------------- */
+static void grouped_sizes(op_case *c) {
+    c->attr.experts = (int)size_of(c, 'E');
+    c->size['G'] = size_of(c, 'E') * size_of(c, 'F');
+    c->size['O'] = size_of(c, 'E') + 1;
+}
+static void grouped_values(op_case *c) {
+    int64_t experts = size_of(c, 'E'), rows = size_of(c, 'M');
+    double *offset = c->in[2].v;
+    spread_values(&c->in[1], 0, 1 / sqrt((double)size_of(c, 'K')));
+    if (c->shape.variant & 2) c->in[1].dt = DT_BF16;
+    for (int64_t e = 0; e <= experts; e++) offset[e] = (double)(rows * e / experts);
+    if (c->shape.variant & 1) {
+        offset[experts] -= offset[experts] > 2 ? 2 : 0;
+        if (experts > 1) offset[1] = 0;
+        if (experts > 2) offset[experts - 1] = offset[experts];
+    }
+    if ((c->shape.variant & 4) && experts > 1) offset[1] = 1;
+}
+static void grouped_reference(op_case *c) {
+    int64_t experts = size_of(c, 'E'), k = size_of(c, 'K'), f = size_of(c, 'F');
+    int64_t rows = size_of(c, 'M'), each = rows / experts;
+    memset(c->out[0].v, 0, (size_t)c->out[0].count * sizeof(double));
+    for (int64_t e = 0; e < experts; e++) {
+        int64_t from = c->in[2].v ? (int64_t)c->in[2].v[e] : e * each;
+        int64_t to = c->in[2].v ? (int64_t)c->in[2].v[e + 1] : (e + 1) * each;
+        for (int64_t i = from; i < to; i++)
+            for (int64_t j = 0; j < f; j++) {
+                double sum = 0;
+                for (int64_t l = 0; l < k; l++)
+                    sum += c->in[0].v[i * k + l] * c->in[1].v[(e * f + j) * k + l];
+                c->out[0].v[i * f + j] = sum;
+            }
+    }
+}
+
+/* clang-format off */
+const op_spec expert_specs[] = {
+    { .op = OP_ROUTE, .letters = "NEKT", .sizes = route_sizes, .values = route_values,
+      .reference = route_reference, .modes = MODE_F32, .variants = 16,
+      .small = { { 1, 1, 1, 1 }, { 12, 4, 2, 6 }, { 30, 8, 3, 10 }, { 21, 5, 2, 8 } },
+      .wide = { { 64, 8, 2, 32 }, { 96, 60, 6, 48 }, { 256, 128, 8, 64 } },
+      .wide_tol = { 1e-5 } },
+    { .op = OP_DISPATCH, .letters = "NDK", .sizes = rows_sizes, .values = dispatch_values,
+      .reference = dispatch_reference, .variants = 2,
+      .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },
+      .wide = { { 33, 768, 2 }, { 64, 129, 8 }, { 8, 1600, 4 } },
+      .wide_tol = { 1e-6 }, .shift = 8 },
+    { .op = OP_COMBINE, .letters = "NDK", .sizes = rows_sizes, .values = combine_values,
+      .reference = combine_reference, .variants = 2,
+      .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },
+      .wide = { { 33, 768, 2 }, { 64, 129, 8 }, { 8, 1600, 4 } },
+      .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_GROUPED_LINEAR, .letters = "MKFE", .sizes = grouped_sizes, .values = grouped_values,
+      .reference = grouped_reference,
+      .small = { { 1, 1, 1, 1 }, { 12, 17, 9, 3 }, { 12, 17, 9, 4, .variant = 1 },
+                 { 64, 40, 24, 4, .variant = 3 }, { 30, 32, 16, 2, .variant = 4 },
+                 { 96, 20, 40, 6, .variant = 1 } },
+      .wide = { { 64, 64, 32, 4 }, { 128, 96, 160, 8, .variant = 1 }, { 200, 72, 200, 2, .variant = 4 },
+                { 512, 64, 64, 64, .variant = 1 } },
+      .wide_tol = { 2e-5 }, .shift = 16 },
+    { 0 },
+};
