@@ -1,5 +1,5 @@
 /* The forward pass of every family, written once against the record calls. Placements state where
- * tensor and sequence parallelism communicate; on one rank they record nothing.
+ * tensor, sequence and context parallelism communicate; on one rank they record nothing.
  *
  *   norm before the branch      norm on its output (OLMo-2)     branches in parallel (NeoX)
  *   r = x + delta               r = x + delta                   r = x + delta
@@ -35,14 +35,20 @@ static dtype enter_module(builder *b, int module) {
     return dt;
 }
 
-/* Facts about tokens. `sharded`: as the residual is, of which sequence-parallel ranks have their own
- * tokens; that part is an input of another name. */
-static val token_input(builder *b, token_fact fact, dtype dt, bool sharded) {
+/* The axes over which the tokens of a sequence are sharded, of these. */
+static axis_set token_axes(const builder *b, axis_set of) {
+    return placement_axes(b->residual, PL_S) & mesh_axes(&b->m->l.mesh) & of;
+}
+
+/* A fact about tokens, sharded as the residual is over these axes. */
+enum { WHOLE = 0, AS_RESIDUAL = AXIS(AX_CP) | AXIS(AX_TP), AS_HEADS = AXIS(AX_CP) };
+static val token_input(builder *b, token_fact fact, dtype dt, axis_set over) {
     placement pl = b->residual;
-    sharded = sharded && pl.on[AX_TP].kind == PL_S;
-    if (!sharded) pl.on[AX_TP] = PLACE_I;
-    int64_t n = b->n / (sharded ? mesh_size(&b->m->l.mesh, AX_TP) : 1);
-    return prog_input(b->p, token_fact_name[fact][sharded], dt, 1, &n, pl);
+    axis_set shared = token_axes(b, over);
+    for (int a = 0; a < AX_COUNT; a++)
+        if (!(AXIS(a) & (shared | AXES_ROWS))) pl.on[a] = PLACE_I;
+    int64_t n = b->n / mesh_span(&b->m->l.mesh, shared);
+    return prog_input(b->p, token_input_name(fact, shared), dt, 1, &n, pl);
 }
 
 static bool has_param(const builder *b, const char *param) {
@@ -83,6 +89,16 @@ static head_shape shape_of_heads(const builder *b) {
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
 
+/* Attention among all tokens of a sequence, of which context-parallel ranks have their own. */
+static val attend(builder *b, val qkv, head_shape h) {
+    prog *p = b->p;
+    bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
+    qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
+    val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
+    val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;
+    return rec_heads_to_tokens(p, rec_attention(p, qkv, start, id, h), AX_CP, h);
+}
+
 /* @return the branch's output, a partial sum over tp. */
 static val attention(builder *b, val x) {
     prog *p = b->p;
@@ -95,7 +111,7 @@ static val attention(builder *b, val x) {
         val qnorm = prog_use(p, "attn.qnorm", qkv), knorm = prog_use(p, "attn.knorm", qkv);
         qkv = rec_qknorm(p, qkv, qnorm, knorm, h, (float)b->c->norm_eps);
     }
-    val pos = token_input(b, TOKEN_POS, DT_I32, false);
+    val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
     if (b->c->pos == POS_ROPE) {
         int64_t dim[] = { b->positions, h.rot };
         qkv = rec_rope(p, qkv, pos, prog_input(p, "rope", DT_F32, 2, dim, (placement){ 0 }), h);
@@ -108,10 +124,7 @@ static val attention(builder *b, val x) {
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
         o = rec_attention_cached(p, qkv, cache, pos, h);
     } else {
-        bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
-        val start = token_input(b, TOKEN_START, DT_I32, false);
-        o = rec_attention(p, qkv, start, drop ? token_input(b, TOKEN_IDS, DT_I64, false) : VAL_NONE,
-                          h);
+        o = attend(b, qkv, h);
     }
     w = prog_use(p, "attn.o", o), bias = USE_ONCE_IF(b, "attn.o.b", o);
     return linear(b, LINEAR_O, rec_linear(p, o, w, bias));
@@ -136,8 +149,8 @@ static val feed_forward(builder *b, val x) {
 static val join(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
     if (b->c->dropout > 0)
-        d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, true), (float)b->c->dropout,
-                        site);
+        d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
+                        (float)b->c->dropout, site);
     return d;
 }
 
@@ -166,18 +179,18 @@ static residual_state block(builder *b, residual_state s) {
 static residual_state embed(builder *b) {
     prog *p = b->p;
     enter_module(b, M_EMBED);
-    val tok = token_input(b, TOKEN_TOKENS, DT_I32, true), delta = VAL_NONE;
+    val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_RESIDUAL), delta = VAL_NONE;
     prog_compute_in(p, b->m->l.residual);
     val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
     if (b->c->pos == POS_LEARNED) {
-        val pos = token_input(b, TOKEN_POS, DT_I32, true);
+        val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
         prog_compute_in(p, b->m->l.dt);
         delta = rec_embed(p, pos, prog_use(p, "embed.positions", pos));
     }
     if (b->c->embed_dropout > 0 && b->mode == PROG_TRAIN) {
         x = rec_sum(p, (residual_state){ x, delta });
-        x = rec_dropout(p, x, token_input(b, TOKEN_IDS, DT_I64, true), (float)b->c->embed_dropout,
-                        SITE_EMBED);
+        x = rec_dropout(p, x, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
+                        (float)b->c->embed_dropout, SITE_EMBED);
         delta = VAL_NONE;
     }
     return (residual_state){ x, delta };
@@ -191,7 +204,8 @@ static void output_layer(builder *b, residual_state s) {
     /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
     if (b->mode != PROG_DECODE) {
-        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, true), by });
+        rec_linear_ce(p,
+                      (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, AS_RESIDUAL), by });
         return;
     }
     prog_compute_in(p, DT_F32);
@@ -206,10 +220,9 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     m->recorded[m->records++] = p;
     b->p = p;
     if (which == 0 && m->c.tied) prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
-    int tp = b->residual.on[AX_TP].kind == PL_S ? mesh_size(&m->l.mesh, AX_TP) : 1;
+    int64_t n = b->n / mesh_span(&m->l.mesh, token_axes(b, AS_RESIDUAL));
     residual_state s = { VAL_NONE, VAL_NONE };
-    if (which > 0)
-        s = prog_residual_in(p, b->n / tp, m->c.dim, m->l.residual, m->l.dt, b->residual);
+    if (which > 0) s = prog_residual_in(p, n, m->c.dim, m->l.residual, m->l.dt, b->residual);
     if (which == 0 && m->l.fp8 == FP8_DELAYED && b->mode == PROG_TRAIN)
         rec_fp8_commit(p, m->c.layers);
     if (which == 0) s = embed(b);
@@ -232,12 +245,13 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                             (long long)positions, (long long)m->c.max_seq),
                         "lower training.seq_len or raise model.max_seq_len");
     if (mode != PROG_DECODE) /* there every rank generates the same text */
-        b.residual = placement_on(AXES_ROWS & mesh_axes(&m->l.mesh), PLACE_S(0));
+        b.residual = placement_on(AXES_DATA & mesh_axes(&m->l.mesh), PLACE_S(0));
     bool sp = m->l.sequence_parallel && mesh_size(&m->l.mesh, AX_TP) > 1 && mode != PROG_DECODE;
     b.residual.on[AX_TP] = sp ? PLACE_S(0) : PLACE_I;
-    if (sp && n % mesh_size(&m->l.mesh, AX_TP))
+    if (mode != PROG_DECODE) TRY(context_check(&m->c, &m->l, n));
+    if (sp && n % mesh_span(&m->l.mesh, AS_RESIDUAL))
         return err_hint(ERR("%lld tokens do not divide over %d sequence-parallel ranks",
-                            (long long)n, mesh_size(&m->l.mesh, AX_TP)),
+                            (long long)n, mesh_span(&m->l.mesh, AS_RESIDUAL)),
                         "choose a batch and sequence length whose product the ranks divide");
     *out = (chain){ .layers = m->c.layers };
     TRY(record_program(m, &b, "first", 0, &out->first));

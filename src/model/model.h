@@ -115,6 +115,10 @@ typedef struct model_param {
     int64_t offset; /* of its first local element in the bucket */
 } model_param;
 
+/* How attention sees the tokens of other context-parallel ranks: keys and values go around a ring, or the
+ * ranks exchange tokens for heads. */
+typedef enum { CONTEXT_ULYSSES, CONTEXT_RING } context_mode;
+
 /* ---- a model laid out on ranks ----------------------------------------------------------- */
 typedef struct model_layout {
     mesh mesh;
@@ -124,6 +128,7 @@ typedef struct model_layout {
                      * copy in bf16, or DT_BF16 without one */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
+    context_mode context; /* where cp has several ranks; these need seq */
     int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
@@ -207,7 +212,8 @@ err model_publish(const model *m, exec *x) MUST_USE;
 /* The second half of it: gathers the slices of every bucket, as an update leaves them. */
 err model_gather(const model *m, exec *x) MUST_USE;
 
-/* A microbatch of this rank's sequences, in loader order: n tokens. */
+/* A microbatch of this rank's sequences, in loader order: n tokens. Ranks along cp and, with sequence
+ * parallelism, tp have the same sequences and divide their tokens. */
 typedef struct model_batch {
     const int32_t *tokens, *targets, *pos, *start;
     const int64_t *ids;
@@ -215,5 +221,7 @@ typedef struct model_batch {
 } model_batch;
 /* Copies it to the programs' inputs: of each the part that its recorded placement gives this rank. */
 void model_set_batch(const model *m, plan *p, const model_batch *b);
+/* @return which of the n tokens of a microbatch is this rank's token i of something placed like this. */
+int64_t model_token_index(const model *m, placement pl, int64_t n, int64_t i);
 
 #endif

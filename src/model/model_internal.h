@@ -37,7 +37,7 @@ fp8_recipe linear_recipe(const model_layout *l, block_linear which);
 /* An error when the layout asks for fp8 together with what fp8 cannot be combined with. */
 err fp8_check(const model_layout *l) MUST_USE;
 
-/* What programs read about tokens: one input per fact, and one for the part of a sequence-parallel rank. */
+/* What programs read about tokens: one input per fact and way to divide the tokens of a sequence. */
 typedef enum {
     TOKEN_TOKENS,
     TOKEN_TARGETS,
@@ -46,7 +46,10 @@ typedef enum {
     TOKEN_START,
     TOKEN_FACTS
 } token_fact;
-extern const char *const token_fact_name[TOKEN_FACTS][2]; /* whole, part */
+/* @param shared the axes over which tokens are sharded: of cp and tp */
+const char *token_input_name(token_fact fact, axis_set shared);
+/* Refuses a batch of n tokens that cannot be divided over the context-parallel ranks. */
+err context_check(const model_config *c, const model_layout *l, int64_t n) MUST_USE;
 
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;

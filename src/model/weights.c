@@ -1,5 +1,4 @@
-/* A model's memory: plan regions for its buckets, initial weights, constants, the inputs of a
- * batch. */
+/* A model's memory: plan regions for its buckets, initial weights, constants. */
 #include "model_internal.h"
 
 #include <math.h>
@@ -323,7 +322,7 @@ err model_publish(const model *m, exec *x) {
     return model_gather(m, x);
 }
 
-/* ---- constants and inputs ---------------------------------------------------------------- */
+/* ---- constants ----------------------------------------------------------------------------- */
 int64_t rope_width(const model_config *c) {
     return (int64_t)(c->rope_fraction * (double)c->head_dim);
 }
@@ -361,29 +360,4 @@ void model_fill_constants(const model *m, plan *p) {
     }
     plan_put(p, at, table, bytes);
     free(table);
-}
-
-const char *const token_fact_name[TOKEN_FACTS][2] = {
-    [TOKEN_TOKENS] = { "tokens", "tokens_shard" }, [TOKEN_TARGETS] = { "targets", "targets_shard" },
-    [TOKEN_POS] = { "pos", "pos_shard" },          [TOKEN_IDS] = { "ids", "ids_shard" },
-    [TOKEN_START] = { "start", "start_shard" },
-};
-
-void model_set_batch(const model *m, plan *p, const model_batch *b) {
-    const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
-                                       [TOKEN_TARGETS] = b->targets,
-                                       [TOKEN_POS] = b->pos,
-                                       [TOKEN_IDS] = b->ids,
-                                       [TOKEN_START] = b->start };
-    for (int i = 0; i < TOKEN_FACTS; i++)
-        for (int part = 0; part < 2; part++) {
-            input_info in;
-            const char *name = token_fact_name[i][part];
-            if (!facts[i] || !plan_input_info(p, name, &in)) continue;
-            axis_set sharded = placement_axes(in.pl, PL_S) & ~AXES_ROWS; /* rows are this rank's */
-            int64_t n = b->n / mesh_span(&m->l.mesh, sharded);
-            size_t from = (size_t)(n * mesh_index(&m->l.mesh, sharded)), size = dt_size(in.dt);
-            plan_put(p, plan_input(p, name), (const char *)facts[i] + from * size,
-                     (size_t)n * size);
-        }
 }

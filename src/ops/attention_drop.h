@@ -39,10 +39,9 @@ static inline attention_drop attention_drop_of(const op_call *c, const tensor *i
     double p = c->attr.dropout.p;
     if (p == 0) return d;
     BUG_IF(!(p > 0 && p < 1) || c->attr.dropout.site >> 16 || !id->data);
-    int first = c->attr.heads.sharded ? c->run->tp_rank * c->attr.heads.q : 0;
-    BUG_IF(first + c->attr.heads.q > 1 << (32 - ATTENTION_DROP_KEY_BITS));
+    BUG_IF(c->attr.heads.first + c->attr.heads.q > 1 << (32 - ATTENTION_DROP_KEY_BITS));
     d.site = c->attr.dropout.site | c->run->layer << 16;
-    d.head = (uint32_t)first;
+    d.head = (uint32_t)c->attr.heads.first;
     d.below = (uint32_t)(p * 65536 + 0.5);
     d.keep = (float)(1 / (1 - d.below / 65536.0));
     d.id = (const int64_t *)id->data;

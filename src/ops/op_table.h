@@ -31,10 +31,13 @@ enum {
     X(SEQ, heads.seq, INT)                                                                         \
     X(DOCUMENTS, heads.documents, BOOL)                                                            \
     X(SCORE_SCALE, heads.scale, FLOAT)                                                             \
-    X(HEADS_SHARDED, heads.sharded, BOOL)                                                          \
+    X(HEADS_FIRST, heads.first, INT)                                                               \
     X(NORM_FULL, heads.norm_full, BOOL)                                                            \
     X(DROPOUT_P, dropout.p, FLOAT)                                                                 \
     X(DROPOUT_SITE, dropout.site, INT)                                                             \
+    X(PARTS, reorder.parts, INT)                                                                   \
+    X(SWAP_OUTER, reorder.outer, INT)                                                              \
+    X(SWAP_INNER, reorder.inner, INT)                                                              \
     X(SCALE_BY, scale.by, FLOAT)                                                                   \
     X(LOGIT_SCALE, ce.logit_scale, FLOAT)                                                          \
     X(LR_MUL, update.lr_mul, FLOAT)                                                                \
@@ -87,7 +90,8 @@ typedef enum {
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
      ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
-#define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_SHARDED))
+#define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
+#define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
 
 /* ---- rows -------------------------------------------------------------------------------------- */
 /* How backward is derived (prog/backward.c). 0, a row that does not say, is refused as soon as a

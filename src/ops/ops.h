@@ -46,7 +46,7 @@ typedef struct op_attr {
         int seq;        /* attention: tokens per row, which no document crosses; 0: unknown */
         bool documents; /* attention: rows may hold several documents */
         float scale;    /* attention: multiplies the scores */
-        bool sharded;   /* attention with dropout: the heads are one tp rank's share */
+        int first;      /* attention with dropout: which of the model's heads the first one is */
         bool norm_full; /* QKNORM: over all heads of a token together */
     } heads;
     int experts; /* GROUPED_LINEAR: groups of rows, each with its own matrix */
@@ -63,6 +63,10 @@ typedef struct op_attr {
         float p;
         uint32_t site; /* which dropout of the block; the executor adds the layer */
     } dropout;
+    struct {
+        int parts;        /* GROUP_HEADS */
+        int outer, inner; /* SWAP_ROWS */
+    } reorder;
     struct {
         float by;
     } scale;
@@ -130,7 +134,6 @@ typedef struct op_run {
     size_t workspace_bytes;
     const step_block *step; /* in the backend's memory */
     uint32_t layer;         /* of the program instance, for dropout */
-    int tp_rank;            /* coordinate on the tp axis, for the dropout of sharded heads */
     void *context;          /* the backend's own */
 } op_run;
 

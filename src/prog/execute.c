@@ -99,12 +99,11 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                    .workspace_bytes = x->plan->work_bytes,
                    .step = step,
                    .layer = (uint32_t)(in->layer + 1),
-                   .tp_rank = mesh_coord(&in->p->m, AX_TP),
                    .context = x->plan->backend->context };
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
-    if (o->once && run.tp_rank) c.in[2].data = NULL;
+    if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
     exec_call(x, &c);
     if (x->check_finite) TRY(check_finite(x->plan, in, o, &c));
     return OK;

@@ -102,19 +102,14 @@ static bool place_results(prog *p, op_code op, const val *in, placement out[OP_M
 }
 
 /* ---- shapes ------------------------------------------------------------------------------ */
-/* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
-typedef struct sizes {
-    int64_t of[128];
-    uint8_t segments[128];
-} sizes;
-
 static void dims_text(const prog_val *v, char *text, size_t n) {
     size_t at = 0;
     for (int i = 0; i < v->ndim && at < n; i++)
         at += (size_t)snprintf(text + at, n - at, i ? ", %lld" : "%lld", (long long)v->dim[i]);
 }
 
-static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val first, sizes *s) {
+static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val first,
+                       letter_sizes *s) {
     const prog_val *x = &p->val[v], *a = &p->val[first];
     char got[96], want[96] = "";
     bool fits;
@@ -154,7 +149,8 @@ static dtype result_type(const prog *p, const op_operand *o, const val *in) {
     }
 }
 
-static val new_result(prog *p, const op_operand *o, const val *in, const sizes *s, placement pl) {
+static val new_result(prog *p, const op_operand *o, const val *in, const letter_sizes *s,
+                      placement pl) {
     int64_t dim[TENSOR_MAX_DIM] = { 0 };
     const prog_val *x = &p->val[in[0]];
     int ndim = o->ndim == ANY_SHAPE ? x->ndim : o->ndim;
@@ -192,15 +188,6 @@ static bool match_segments(prog *p, op_code op, const op_operand *o, val v) {
 }
 
 /* ---- one op ------------------------------------------------------------------------------ */
-/* What a caller adds to the row. */
-typedef struct rec_request {
-    op_code op;
-    val in[OP_MAX_IN];
-    op_attr attr;
-    uint32_t want; /* optional results to have, by bit */
-    sizes sizes;   /* letters that no operand has */
-} rec_request;
-
 /* Whether all required operands are there; after an error they are not, and nothing more is said. */
 static bool operands_present(prog *p, rec_request *r, const op_signature *sig) {
     for (int i = sig->ins; i < OP_MAX_IN; i++) r->in[i] = VAL_NONE;
@@ -214,8 +201,7 @@ static bool operands_present(prog *p, rec_request *r, const op_signature *sig) {
     return true;
 }
 
-/* Records an op. @param out its results; VAL_NONE after an error. @return the op, or NULL. */
-static prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
+prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
     op_signature sig = op_signature_of(r->op);
     for (int i = 0; i < OP_MAX_OUT; i++) out[i] = VAL_NONE;
     if (!operands_present(p, r, &sig)) return NULL;
@@ -239,7 +225,7 @@ static prog_op *rec_op(prog *p, rec_request *r, val out[OP_MAX_OUT]) {
     return o;
 }
 
-static val rec_first(prog *p, rec_request r) {
+val rec_first(prog *p, rec_request r) {
     val out[OP_MAX_OUT];
     rec_op(p, &r, out);
     return out[0];
@@ -296,18 +282,31 @@ val rec_sum_(prog *p, residual_state s) {
     return sum;
 }
 
-/* Divides the model's heads over the tp ranks that share them. @return false after an error. */
-static bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
+/* The axes whose ranks share the heads of qkv. */
+static axis_set head_axes(const prog *p, val qkv) {
+    axis_set axes = 0;
+    for (int a = 0; a < AX_COUNT; a++)
+        if (place_same(p->val[qkv].pl.on[a], PLACE_S(1))) axes |= AXIS(a);
+    return axes;
+}
+
+/* Which of these ranks' shares of the heads is this one's: tp divides the heads first, cp a tp rank's. */
+static int head_share(const prog *p, axis_set axes) {
+    axis_set rest = axes & ~AXIS(AX_TP);
+    return mesh_index(&p->m, axes & AXIS(AX_TP)) * mesh_span(&p->m, rest) + mesh_index(&p->m, rest);
+}
+
+bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
     if (p->error || qkv == VAL_NONE) return false;
-    int tp = p->val[qkv].pl.on[AX_TP].kind == PL_S ? mesh_size(&p->m, AX_TP) : 1;
-    if (h.q % tp || h.kv % tp || h.q % h.kv) {
+    int ranks = mesh_span(&p->m, head_axes(p, qkv));
+    if (h.q % ranks || h.kv % ranks || h.q % h.kv) {
         prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
                   "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
-                  h.q, h.kv, tp);
+                  h.q, h.kv, ranks);
         return false;
     }
-    attr->heads.q = h.q / tp;
-    attr->heads.kv = h.kv / tp;
+    attr->heads.q = h.q / ranks;
+    attr->heads.kv = h.kv / ranks;
     attr->heads.dim = h.dim;
     attr->heads.rot = h.rot;
     attr->heads.window = h.window;
@@ -349,7 +348,7 @@ val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
         r.in[2] = id;
         r.attr.dropout.p = h.dropout.p;
         r.attr.dropout.site = h.dropout.site;
-        r.attr.heads.sharded = p->val[qkv].pl.on[AX_TP].kind == PL_S;
+        r.attr.heads.first = head_share(p, head_axes(p, qkv)) * r.attr.heads.q;
     }
     r.sizes.of['H'] = r.attr.heads.q;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;

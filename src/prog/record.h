@@ -150,7 +150,7 @@ typedef struct norm_out {
     val r, y; /* r: the sum that was normalized */
 } norm_out;
 typedef struct head_shape {
-    int q, kv, dim, rot, window; /* of the whole model; tp divides them */
+    int q, kv, dim, rot, window; /* of the whole model; ranks divide the heads */
     int seq;                     /* tokens in a row, which no document crosses; 0: unknown */
     bool documents;              /* rows may hold several documents */
     float scale;
@@ -187,6 +187,10 @@ val rec_qknorm_(prog *p, val qkv, val wq, val wk, head_shape h, float eps);
 val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h);
 /* @param id of the tokens, for dropout; VAL_NONE: there is none */
 val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
+/* Between shards of the tokens and shards of the heads (Ulysses): qkv, S(0) over the axis, becomes S(1),
+ * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
+val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h);
+val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
 val rec_swiglu_(prog *p, val gate_up);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
@@ -216,6 +220,8 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_qknorm(p, ...)           rec_qknorm_(HERE(p), __VA_ARGS__)
 #define rec_rope(p, ...)             rec_rope_(HERE(p), __VA_ARGS__)
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
+#define rec_tokens_to_heads(p, ...)  rec_tokens_to_heads_(HERE(p), __VA_ARGS__)
+#define rec_heads_to_tokens(p, ...)  rec_heads_to_tokens_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
 #define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)

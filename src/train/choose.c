@@ -18,6 +18,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
     return (model_layout){ .dt = types[precision],
                            .sequence_parallel = c->parallelism.sequence_parallel,
+                           .context = (context_mode)c->parallelism.context_parallel_mode,
                            .zero = (int)c->parallelism.zero_stage,
                            .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
                            .modules = c->precision.modules,

@@ -62,12 +62,13 @@ err trainer_set_batch(trainer *t) {
             "set training.global_batch_size to at least twice local_batch_size");
     /* vectors that tensor-parallel ranks share are summed over them with the last microbatch, unless
      * gradients are kept in slices */
-    bool slices = c->parallelism.zero_stage >= 2 && mesh_size(&t->mesh, AX_DP_SHARD) > 1;
+    bool slices =
+        c->parallelism.zero_stage >= 2 && mesh_span(&t->mesh, AXIS(AX_DP_SHARD) | AXIS(AX_CP)) > 1;
     if (c->training.noise_scale && mesh_size(&t->mesh, AX_TP) > 1 && !slices)
         return err_hint(
             ERR("training.noise_scale reads the first microbatch's gradient, which "
                 "tensor-parallel ranks sum only once per step"),
-            "set parallelism.zero_stage=2 with two or more data-parallel ranks, or leave "
+            "set parallelism.zero_stage=2 with two or more data-parallel or context-parallel ranks, or leave "
             "noise_scale out");
     return OK;
 }

@@ -8,28 +8,45 @@
 #include <stdlib.h>
 
 /* ---- the layout ---------------------------------------------------------------------------- */
-static err too_few(int ranks, int needed, const char *what) {
-    return err_hint(ERR("%d ranks do not divide into groups of %d (%s)", ranks, needed, what),
-                    "use a multiple of %d: --ranks %d", needed, (ranks / needed + 1) * needed);
+/* The option of each axis. */
+static const char *const degree_names[AX_COUNT] = {
+    [AX_DP_REPLICATE] = "data_parallel_replicate_degree",
+    [AX_DP_SHARD] = "data_parallel_shard_degree",
+    [AX_CP] = "context_parallel_degree",
+    [AX_TP] = "tensor_parallel_degree",
+};
+
+/* "context_parallel_degree 2 x tensor_parallel_degree 2": those above 1. @return buf. */
+static char *degrees_text(char *buf, size_t n, const mesh *m) {
+    size_t len = 0;
+    buf[0] = '\0';
+    for (int a = 0; a < AX_COUNT && len < n; a++)
+        if (mesh_size(m, (mesh_axis)a) > 1)
+            len += (size_t)snprintf(buf + len, n - len, "%s%s %d", len ? " x " : "",
+                                    degree_names[a], mesh_size(m, (mesh_axis)a));
+    return buf;
 }
 
 err ranks_mesh(const config *c, int ranks, mesh *out) {
-    int replicas = (int)c->parallelism.data_parallel_replicate_degree;
-    int shards = (int)c->parallelism.data_parallel_shard_degree;
-    int tp = (int)c->parallelism.tensor_parallel_degree, fixed = replicas * tp;
+    char text[256];
+    mesh m = { .size = { [AX_DP_REPLICATE] = (int)c->parallelism.data_parallel_replicate_degree,
+                         [AX_CP] = (int)c->parallelism.context_parallel_degree,
+                         [AX_TP] = (int)c->parallelism.tensor_parallel_degree } };
+    int shards = (int)c->parallelism.data_parallel_shard_degree, fixed = mesh_world(&m);
     if (shards == 0)
         return err_hint(ERR("parallelism.data_parallel_shard_degree is 0"),
                         "use 1, or -1 for as many as there are ranks left");
     if (shards < 0 && ranks % fixed)
-        return too_few(ranks, fixed, "data_parallel_replicate_degree x tensor_parallel_degree");
+        return err_hint(ERR("%d ranks do not divide into groups of %d (%s)", ranks, fixed,
+                            degrees_text(text, sizeof text, &m)),
+                        "use a multiple of %d: --ranks %d", fixed, (ranks / fixed + 1) * fixed);
     if (shards < 0) shards = ranks ? ranks / fixed : 1;
-    if (ranks && fixed * shards != ranks)
-        return err_hint(
-            ERR("%d ranks, but the parallelism section asks for %d (replicate %d x shard "
-                "%d x tensor %d)",
-                ranks, fixed * shards, replicas, shards, tp),
-            "use --ranks %d, or data_parallel_shard_degree=-1", fixed * shards);
-    *out = (mesh){ .size = { [AX_DP_REPLICATE] = replicas, [AX_DP_SHARD] = shards, [AX_TP] = tp } };
+    m.size[AX_DP_SHARD] = shards;
+    if (ranks && mesh_world(&m) != ranks)
+        return err_hint(ERR("%d ranks, but the parallelism section asks for %d (%s)", ranks,
+                            mesh_world(&m), degrees_text(text, sizeof text, &m)),
+                        "use --ranks %d, or data_parallel_shard_degree=-1", mesh_world(&m));
+    *out = m;
     return OK;
 }
 

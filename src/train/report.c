@@ -97,10 +97,13 @@ static void ranks_line(const trainer *t) {
     const mesh *m = &t->mesh;
     str text = { 0 };
     int replicas = mesh_size(m, AX_DP_REPLICATE), shards = mesh_size(m, AX_DP_SHARD);
-    int tp = mesh_size(m, AX_TP), zero = model_lay(t->m)->zero;
+    int cp = mesh_size(m, AX_CP), tp = mesh_size(m, AX_TP), zero = model_lay(t->m)->zero;
     if (mesh_world(m) == 1) return;
     if (replicas > 1) str_add(&text, ", %d data-parallel replicas", replicas);
     if (shards > 1) str_add(&text, ", data parallel over %d (ZeRO %d)", shards, zero);
+    if (cp > 1)
+        str_add(&text, ", context parallel over %d (%s)", cp,
+                model_lay(t->m)->context == CONTEXT_RING ? "ring" : "all-to-all");
     if (tp > 1)
         str_add(&text, ", tensor parallel over %d%s", tp,
                 model_lay(t->m)->sequence_parallel ? " with sequence parallelism" : "");

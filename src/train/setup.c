@@ -66,7 +66,7 @@ static err build(trainer *t) {
     t->x.pool = pool_new(MAX(1, threads / mesh_world(&t->mesh)));
     TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));
     TRY(plan_commit(t->p));
-    t->losses = mem_alloc((size_t)(t->rows * t->seq) * sizeof *t->losses);
+    t->losses = mem_alloc((size_t)(2 * t->rows * t->seq) * sizeof *t->losses);
     t->x.plan = t->p;
     t->x.check_finite = c->debug.check_finite;
     return OK;

@@ -13,9 +13,11 @@ static err read_pending_losses(trainer *t) {
     f->open = false;
     /* of its sequences' tokens a rank may have computed a part */
     int64_t all = t->rows * t->seq, own = exec_result(&t->x, t->train_id).dim[0];
-    axis_set tokens = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S) & ~AXES_ROWS;
+    placement pl = exec_result_placement(&t->x, t->train_id);
+    float *mine = t->losses + all;
     memset(t->losses, 0, (size_t)all * sizeof *t->losses);
-    TRY(plan_take(t->p, &f->losses, t->losses + own * mesh_index(&t->mesh, tokens)));
+    TRY(plan_take(t->p, &f->losses, mine));
+    for (int64_t i = 0; i < own; i++) t->losses[model_token_index(t->m, pl, all, i)] = mine[i];
     t->last.loss_sum += datasets_add_losses(t, f, t->losses);
     return OK;
 }
@@ -34,14 +36,14 @@ static void fetch_losses(trainer *t, const data_batch *b) {
 
 /* The gradient of the first microbatch alone stands in its accumulator before the second adds to
  * it: its norm against the whole step's gives the noise scale. Gradients kept in slices are summed over
- * the ranks that share them; else each rank has that of its own sequences. The mean of the squared norms
+ * the ranks that share them; else each rank has that of its own tokens. The mean of the squared norms
  * is then that of as small a batch. */
 static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     double norm, targets = (double)b->valid_here;
     TRY(optim_grad_norm(t->o, &t->x, &norm));
     TRY(ranks_sum_targets(t, &targets));
     bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
-    targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : ranks_with_rows(t);
+    targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
     norm *= (double)b->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
     q->small = targets;

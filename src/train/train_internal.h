@@ -98,7 +98,7 @@ typedef struct trainer {
     int train_id, eval_id;
     generator gen;
     tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
-    float *losses;        /* [rows * seq], of a microbatch */
+    float *losses;        /* [2][rows * seq], of a microbatch, and as this rank has them */
     pending_losses pending;
     queued_step last; /* the last step that was queued */
     double since;     /* when the step before it was done */

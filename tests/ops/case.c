@@ -113,7 +113,6 @@ static void make_value(op_value *x, const op_case *c, const op_spec *s, const op
 
 static void set_step(op_case *c) {
     c->layer = 2;
-    c->tp_rank = 3;
     c->step = (step_block){ .loss_grad = 0.125f, .dropout = { { 3, 5 } } };
     c->step.update.lr = 1e-2f;
     c->step.update.max_norm = 1;

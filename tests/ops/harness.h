@@ -57,7 +57,6 @@ typedef struct op_case {
     op_attr attr;
     step_block step;
     uint32_t layer;
-    int tp_rank;
     int64_t size[128]; /* by the letter of the signature */
 } op_case;
 

@@ -171,7 +171,6 @@ static void load(const op_backend *b, const op_call *c, const op_case *k, run_op
                        .workspace_bytes = bytes,
                        .step = block_data(&l->step),
                        .layer = k->layer,
-                       .tp_rank = k->tp_rank,
                        .context = b->context };
     l->call.run = &l->run;
 }

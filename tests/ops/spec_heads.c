@@ -46,6 +46,39 @@ static void rope_reference(op_case *c) {
             }
 }
 
+/* ---- other orders: p = parts; i and j = rows of the outer and the inner index ------------------------ */
+static void group_sizes(op_case *c) {
+    heads_sizes(c);
+    c->attr.reorder.parts = (int)size_of(c, 'p');
+    c->size['G'] = size_of(c, 'C');
+}
+static void group_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), d = size_of(c, 'd'), parts = size_of(c, 'p');
+    int64_t heads[] = { size_of(c, 'q'), size_of(c, 'k'), size_of(c, 'k') };
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        double *to = c->out[0].v + i * cols;
+        for (int64_t part = 0; part < parts; part++) {
+            const double *from = c->in[0].v + i * cols;
+            for (int s = 0; s < 3; from += heads[s++] * d)
+                for (int64_t e = 0, n = heads[s] / parts * d; e < n; e++)
+                    *to++ = from[part * n + e];
+        }
+    }
+}
+static void swap_sizes(op_case *c) {
+    c->attr.reorder.outer = (int)size_of(c, 'i');
+    c->attr.reorder.inner = (int)size_of(c, 'j');
+}
+static void swap_reference(op_case *c) {
+    int64_t d = size_of(c, 'D'), outer = size_of(c, 'i'), inner = size_of(c, 'j');
+    int64_t rows = size_of(c, 'N') / (outer * inner);
+    double *to = c->out[0].v;
+    for (int64_t j = 0; j < inner; j++)
+        for (int64_t i = 0; i < outer; i++)
+            for (int64_t e = 0; e < rows * d; e++)
+                *to++ = c->in[0].v[(i * inner + j) * rows * d + e];
+}
+
 /* ---- attention --------------------------------------------------------------------------------------- */
 /* Softmax over keys [from, to] of one query; k and v by row with stride. factor: of each key's probability,
  * NULL: 1. @return the log-sum-exp */
@@ -92,7 +125,7 @@ static void dropped_sizes(op_case *c) {
     attention_sizes(c);
     c->attr.dropout.p = 0.3f;
     c->attr.dropout.site = 7;
-    c->attr.heads.sharded = size_of(c, 'N') % 2;
+    c->attr.heads.first = size_of(c, 'N') % 2 ? 3 * (int)size_of(c, 'q') : 0;
 }
 static void dropped_values(op_case *c) {
     double *id = mem_alloc((size_t)c->in[2].count * sizeof *id), *own = c->in[2].v;
@@ -108,7 +141,7 @@ static void dropped_values(op_case *c) {
 /* What dropout multiplies probabilities of query i and keys [from, i] by, as ops.def and attention_drop.h
  * state it. */
 static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from, double *factor) {
-    if (c->attr.heads.sharded) head += c->tp_rank * size_of(c, 'q');
+    head += c->attr.heads.first;
     double below = floor(c->attr.dropout.p * 65536 + 0.5);
     for (int64_t j = from; j <= i; j++) {
         uint64_t query = (uint64_t)c->in[2].v[i], key = (uint64_t)c->in[2].v[j];
@@ -179,6 +212,12 @@ const op_spec heads_specs[] = {
       .wide = { { 29, 64, 2, 1, 64 }, { 29, 128, 3, 1, 128 }, { 29, 80, 2, 1, 20 },
                 { 29, 12, 3, 1, 12 }, { 29, 64, 2, 1, 16 } },
       .wide_tol = { 3e-6 }, .shift = 8 },
+    { .op = OP_GROUP_HEADS, .letters = "Ndqkp", .sizes = group_sizes, .reference = group_reference,
+      .small = { { 1, 2, 1, 1, 1 }, { 5, 3, 4, 2, 2 }, { 9, 16, 12, 6, 3 } },
+      .wide = { { 300, 64, 8, 4, 4 }, { 33, 80, 4, 2, 2 } }, .wide_tol = { 1e-9 } },
+    { .op = OP_SWAP_ROWS, .letters = "NDij", .sizes = swap_sizes, .reference = swap_reference,
+      .small = { { 1, 1, 1, 1 }, { 12, 5, 2, 3 }, { 60, 33, 4, 3 } },
+      .wide = { { 240, 128, 4, 2 }, { 96, 37, 2, 6 } }, .wide_tol = { 1e-9 } },
     { .op = OP_ATTENTION, .letters = "Ndqkwsl", .sizes = attention_sizes,
       .values = attention_values, .reference = attention_reference, .private_out = 2, .looser = 2,
       .small = { { 1, 2, 1, 1 }, { 17, 12, 3, 1, .f = 9 }, { 40, 16, 4, 2, 7, .f = 9 },

@@ -25,6 +25,11 @@ static const layout layouts[] = {
     { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 3 },
     { .name = "zero3 over 4", .dp = 4, .tp = 1, .zero = 3 },
     { .name = "dp2 x tp2+sp, full recompute", .dp = 2, .tp = 2, .sp = true, .keep_every = 1 },
+    { .name = "all-to-all over 2", .cp = 2 },
+    { .name = "all-to-all over 2, zero1", .cp = 2, .zero = 1 },
+    { .name = "all-to-all over 2, zero2, full recompute", .cp = 2, .zero = 2, .keep_every = 1 },
+    { .name = "all-to-all over 2 x zero3 over 2", .dp = 2, .cp = 2, .zero = 3 },
+    { .name = "all-to-all over 2, selective", .cp = 2, .selective = true },
     { .name = "zero3 over 2, selective", .dp = 2, .tp = 1, .zero = 3, .selective = true },
 };
 

@@ -14,7 +14,8 @@ enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MAX_RANKS = 8 };
 
 typedef struct layout {
     const char *name;
-    int replicas, dp, tp; /* dp_replicate, dp_shard; 0 reads as 1 */
+    int replicas, dp, cp, tp; /* dp_replicate, dp_shard, ...; 0 reads as 1 */
+    context_mode context;
     bool sp;
     int zero;
     int keep_every, keep_last;
@@ -166,6 +167,8 @@ static inline err rank_run(rank_job *j) {
                          .dt = l->dt ? l->dt : DT_F32,
                          .modules = l->modules,
                          .sequence_parallel = l->sp,
+                         .context = l->context,
+                         .seq = l->cp > 1 ? RUN_SEQ : 0,
                          .zero = l->zero,
                          .selective = l->selective,
                          .fp8 = l->fp8 };
@@ -202,7 +205,7 @@ static inline err rank_run(rank_job *j) {
         model_set_batch(m, p, &b);
         TRY(exec_chain(&x, chain_id, k, RUN_MICROS));
         const float *losses = exec_result(&x, chain_id).data;
-        int64_t mine = l->sp && l->tp > 1 ? n / l->tp : n;
+        int64_t mine = exec_result(&x, chain_id).dim[0];
         for (int64_t i = 0; i < mine; i++) loss += losses[i];
     }
     collect(j, m, p);
@@ -225,8 +228,10 @@ static inline void *rank_main(void *arg) {
 static inline void run_layout(const model_config *c, const layout *l, outcome *out) {
     memset(out, 0, sizeof *out);
     out->replicas_agree = true;
-    mesh me = { .size = {
-                    [AX_DP_REPLICATE] = l->replicas, [AX_DP_SHARD] = l->dp, [AX_TP] = l->tp } };
+    mesh me = { .size = { [AX_DP_REPLICATE] = l->replicas,
+                          [AX_DP_SHARD] = l->dp,
+                          [AX_CP] = l->cp,
+                          [AX_TP] = l->tp } };
     int n = mesh_world(&me);
     comm *ends[RUN_MAX_RANKS];
     if (n == 1)

@@ -14,19 +14,18 @@ static const float RATE = 0.2f;
 typedef struct draw {
     rng_key key;
     uint32_t site, layer;
-    int heads, tp_rank; /* heads of this rank */
-    bool sharded;
-    int64_t first; /* id of the first token */
+    int heads, first_head; /* heads of this rank */
+    int64_t first;         /* id of the first token */
     float p;
 } draw;
-static const draw usual = { { { 3, 5 } }, 3, 1, HEADS, 0, false, 1000, 0.2f };
+static const draw usual = { { { 3, 5 } }, 3, 1, HEADS, 0, 1000, 0.2f };
 
 /* What each probability was multiplied by: [head][query][key] */
 typedef float mask[HEADS][N][N];
 
 static void run(const op_backend *b, op_call *c, const draw *d) {
     step_block step = { .dropout = d->key };
-    op_run r = { .step = &step, .layer = d->layer, .tp_rank = d->tp_rank };
+    op_run r = { .step = &step, .layer = d->layer };
     r.workspace_bytes = ops_workspace(b, c, 1);
     r.workspace = mem_alloc(r.workspace_bytes);
     c->run = &r;
@@ -39,7 +38,7 @@ static op_attr attr_of(const draw *d) {
     a.heads.q = a.heads.kv = d->heads;
     a.heads.dim = N;
     a.heads.scale = 1;
-    a.heads.sharded = d->sharded;
+    a.heads.first = d->first_head;
     return a;
 }
 
@@ -133,7 +132,7 @@ static void steps_sites_layers_and_tokens_have_their_own_masks(void **state) {
     expect_other_mask("sequence", d);
     d = usual, d.first += INT64_C(1) << 32;
     expect_other_mask("sequence, far away", d);
-    d = usual, d.sharded = true, d.tp_rank = 1;
+    d = usual, d.first_head = HEADS;
     expect_other_mask("tp rank", d);
 }
 
@@ -161,7 +160,7 @@ static void sharded_heads_draw_their_own_part(void **state) {
     draw_masks(ops_cpu(OPS_ISA_BEST), &usual, first, back);
     for (int rank = 0; rank < 2; rank++) {
         draw d = usual;
-        d.sharded = true, d.heads = HEADS / 2, d.tp_rank = rank;
+        d.heads = HEADS / 2, d.first_head = rank * d.heads;
         draw_masks(ops_cpu(OPS_ISA_BEST), &d, second, back);
         assert_memory_equal(second, first[rank * 2], sizeof(float) * 2 * N * N);
     }

@@ -21,6 +21,8 @@ static const layout_case layouts[] = {
     { 2, "2", { "parallelism.zero_stage", "3" } },
     { 2, "4", { "parallelism.tensor_parallel_degree", "2" } },
     { 4, "2", { "parallelism.tensor_parallel_degree", "2", "parallelism.zero_stage", "3" } },
+    { 2, "4", { "parallelism.context_parallel_degree", "2", "parallelism.zero_stage", "3" } },
+    { 4, "2", { "parallelism.context_parallel_degree", "2", "parallelism.zero_stage", "2" } },
 };
 
 static settings small = {

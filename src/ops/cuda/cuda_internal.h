@@ -130,6 +130,8 @@ size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c);
 err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) MUST_USE;
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
 size_t cuda_attention_version(void);                /* 0 without cuDNN */
+void cuda_group_heads(const op_call *c);            /* reorder.cu: also GROUP_HEADS_BWD */
+void cuda_swap_rows(const op_call *c);              /* also SWAP_ROWS_BWD */
 void cuda_gelu(const op_call *c);                   /* act.cu */
 void cuda_gelu_bwd(const op_call *c);
 void cuda_swiglu(const op_call *c);

@@ -1,0 +1,114 @@
+/* The inputs of a batch, and which tokens of its sequences are a rank's.
+ *
+ * Context-parallel ranks divide every sequence. In a ring rank i of n has chunks i and 2n-1-i of 2n, so
+ * that under the causal mask each rank has as many keys to attend to; else it has chunk i of n:
+ *
+ *     ring     | 0 | 1 | 2 | 3 | 3 | 2 | 1 | 0 |        all-to-all   |   0   |   1   |   2   |   3   |
+ *
+ * A rank's tokens are in the order of the batch: those of the first sequence, of the second, ...
+ * Sequence-parallel ranks divide that list once more, evenly. */
+#include "model_internal.h"
+
+#include <string.h>
+
+/* ---- the order of tokens ----------------------------------------------------------------- */
+static int chunks_of_rank(const model_layout *l) { return l->context == CONTEXT_RING ? 2 : 1; }
+
+typedef struct token_run {
+    int64_t from, count; /* tokens of the batch */
+} token_run;
+
+/* The run of adjacent tokens that begins at token i of those that ranks sharing tokens over these axes
+ * have. @param n tokens of the batch */
+static token_run run_at(const model *m, axis_set shared, int64_t n, int64_t i) {
+    const mesh *me = &m->l.mesh;
+    int64_t tp = shared & AXIS(AX_TP) ? mesh_size(me, AX_TP) : 1;
+    int64_t cp = shared & AXIS(AX_CP) ? mesh_size(me, AX_CP) : 1;
+    int64_t own = n / cp, end = own / tp - i;
+    i += mesh_index(me, shared & AXIS(AX_TP)) * (own / tp); /* of the cp rank's */
+    if (cp == 1) return (token_run){ i, end };
+    int64_t chunks = chunks_of_rank(&m->l), length = m->l.seq / (cp * chunks);
+    int64_t chunk = i / length, rank = mesh_coord(me, AX_CP), at = i % length;
+    int64_t sequence = chunk / chunks, part = chunk % chunks ? chunks * cp - 1 - rank : rank;
+    return (token_run){ sequence * m->l.seq + part * length + at, MIN(length - at, end) };
+}
+
+static axis_set token_axes(placement pl) { return placement_axes(pl, PL_S) & ~AXES_ROWS; }
+
+int64_t model_token_index(const model *m, placement pl, int64_t n, int64_t i) {
+    return run_at(m, token_axes(pl), n, i).from;
+}
+
+/* @return the degree nearest to `wanted` that divides both; ties go down. */
+static int nearest_divisor(int wanted, int64_t a, int64_t b) {
+    for (int off = 1; off < wanted; off++) {
+        if (a % (wanted - off) == 0 && b % (wanted - off) == 0) return wanted - off;
+        if (a % (wanted + off) == 0 && b % (wanted + off) == 0) return wanted + off;
+    }
+    return 1;
+}
+
+err context_check(const model_config *c, const model_layout *l, int64_t n) {
+    int cp = mesh_size(&l->mesh, AX_CP), tp = mesh_size(&l->mesh, AX_TP);
+    int chunks = chunks_of_rank(l);
+    if (cp == 1) return OK;
+    BUG_IF(l->seq < 1 || n % l->seq);
+    if (l->seq % ((int64_t)cp * chunks))
+        return err_hint(
+            ERR("sequences of %lld tokens do not divide into %d chunks for %d context-parallel "
+                "ranks",
+                (long long)l->seq, cp * chunks, cp),
+            "use context_parallel_degree=%d, or a training.seq_len that is a multiple of %d",
+            l->seq % chunks ? 1 : nearest_divisor(cp, l->seq / chunks, 0), cp * chunks);
+    int q = c->heads / tp, kv = c->kv_heads / tp;
+    if (l->context == CONTEXT_ULYSSES && (q % cp || kv % cp))
+        return err_hint(
+            ERR("%d query and %d key/value heads per tensor-parallel rank do not divide "
+                "over %d context-parallel ranks",
+                q, kv, cp),
+            "use context_parallel_degree=%d, or context_parallel_mode=ring, which needs "
+            "no particular number of heads",
+            nearest_divisor(cp, q, kv));
+    return OK;
+}
+
+/* ---- inputs ------------------------------------------------------------------------------ */
+const char *token_input_name(token_fact fact, axis_set shared) {
+    /* not shared, over cp, over tp, over both */
+    static const char *const names[TOKEN_FACTS][4] = {
+        [TOKEN_TOKENS] = { "tokens", "tokens_cp", "tokens_shard", "tokens_cp_shard" },
+        [TOKEN_TARGETS] = { "targets", "targets_cp", "targets_shard", "targets_cp_shard" },
+        [TOKEN_POS] = { "pos", "pos_cp", "pos_shard", "pos_cp_shard" },
+        [TOKEN_IDS] = { "ids", "ids_cp", "ids_shard", "ids_cp_shard" },
+        [TOKEN_START] = { "start", "start_cp", "start_shard", "start_cp_shard" },
+    };
+    return names[fact][!!(shared & AXIS(AX_CP)) + 2 * !!(shared & AXIS(AX_TP))];
+}
+
+/* Copies this rank's tokens of an input. */
+static void put_tokens(const model *m, plan *p, const char *name, const void *from, int64_t n) {
+    input_info in;
+    if (!from || !plan_input_info(p, name, &in)) return;
+    axis_set shared = token_axes(in.pl);
+    size_t size = dt_size(in.dt);
+    char *to = plan_input(p, name);
+    int64_t own = n / mesh_span(&m->l.mesh, shared);
+    for (int64_t i = 0; i < own;) {
+        token_run run = run_at(m, shared, n, i);
+        plan_put(p, to + (size_t)i * size, (const char *)from + (size_t)run.from * size,
+                 (size_t)run.count * size);
+        i += run.count;
+    }
+}
+
+void model_set_batch(const model *m, plan *p, const model_batch *b) {
+    const axis_set ways[] = { 0, AXIS(AX_CP), AXIS(AX_TP), AXIS(AX_CP) | AXIS(AX_TP) };
+    const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
+                                       [TOKEN_TARGETS] = b->targets,
+                                       [TOKEN_POS] = b->pos,
+                                       [TOKEN_IDS] = b->ids,
+                                       [TOKEN_START] = b->start };
+    for (int i = 0; i < TOKEN_FACTS; i++)
+        for (size_t k = 0; k < COUNT_OF(ways); k++)
+            put_tokens(m, p, token_input_name((token_fact)i, ways[k]), facts[i], b->n);
+}

@@ -1,0 +1,69 @@
+/* Other orders of columns and rows: what an exchange between ranks needs before and after it. Copies, in
+ * runs as long as the order allows. */
+#include "chunks.h"
+#include "ops/op_table.h"
+
+#include <string.h>
+
+static void copy_run(const tensor *from, int64_t at, const tensor *to, int64_t to_at, int64_t n) {
+    float tmp[BLOCK];
+    if (from->dt == to->dt) {
+        size_t size = dt_size(from->dt);
+        memcpy((char *)to->data + (size_t)to_at * size, (char *)from->data + (size_t)at * size,
+               (size_t)n * size);
+        return;
+    }
+    for (int64_t k = 0; k < n; k += BLOCK) {
+        int64_t m = MIN(BLOCK, n - k);
+        elems_put(to, to_at + k, m, elems_get(from, at + k, m, tmp));
+    }
+}
+
+/* ---- q|k|v and groups of it ------------------------------------------------------------------ */
+static void group_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    const tensor *x = &c->in[0], *y = &c->out[0];
+    int64_t cols = x->dim[1], parts = c->attr.reorder.parts, dim = c->attr.heads.dim;
+    int64_t width[] = { c->attr.heads.q * dim, c->attr.heads.kv * dim, c->attr.heads.kv * dim };
+    bool back = c->op == OP_GROUP_HEADS_BWD;
+    span rows = span_of(i, rows_per_task(cols), x->dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        int64_t grouped = row * cols;
+        for (int64_t part = 0; part < parts; part++) {
+            int64_t segment = row * cols;
+            for (int s = 0; s < 3; segment += width[s++]) {
+                int64_t n = width[s] / parts, apart = segment + part * n;
+                copy_run(x, back ? grouped : apart, y, back ? apart : grouped, n);
+                grouped += n;
+            }
+        }
+    }
+}
+
+void CPU(group_heads)(const op_call *c) {
+    const tensor *x = &c->in[0];
+    int q = c->attr.heads.q, kv = c->attr.heads.kv, parts = c->attr.reorder.parts;
+    BUG_IF(parts < 1 || q % parts || kv % parts);
+    BUG_IF(x->dim[1] != (int64_t)(q + 2 * kv) * c->attr.heads.dim);
+    pool_run(c->run->pool, ceil_div(x->dim[0], rows_per_task(x->dim[1])), group_task, (void *)c);
+}
+
+/* ---- rows ------------------------------------------------------------------------------------- */
+typedef struct swap_job {
+    const op_call *c;
+    int64_t outer, inner, run; /* run: elements that stay together */
+} swap_job;
+
+static void swap_task(void *ctx, int64_t i, int worker) {
+    const swap_job *j = ctx;
+    int64_t o = i / j->inner, k = i % j->inner;
+    copy_run(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
+}
+
+void CPU(swap_rows)(const op_call *c) {
+    bool back = c->op == OP_SWAP_ROWS_BWD;
+    int64_t a = c->attr.reorder.outer, b = c->attr.reorder.inner;
+    BUG_IF(a < 1 || b < 1 || c->in[0].dim[0] % (a * b));
+    swap_job j = { c, back ? b : a, back ? a : b, tensor_count(&c->in[0]) / (a * b) };
+    pool_run(c->run->pool, a * b, swap_task, &j);
+}
