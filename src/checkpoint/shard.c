@@ -19,9 +19,8 @@ static void copy_elements(const model *m, int param, float *own, float *whole, b
 /* Every element is stored by the first of the ranks that update it; from the others comes -0, which leaves
  * every bit of what it is added to as it is. */
 static err sum_shards(const model *m, exec *x, int param, float *own, float *whole, int64_t n) {
-    bool first = mesh_index(&model_lay(m)->mesh, model_param_same(m, param)) == 0;
     for (int64_t i = 0; i < n; i++) whole[i] = -0.0f;
-    if (first) copy_elements(m, param, own, whole, true);
+    if (model_param_first(m, param)) copy_elements(m, param, own, whole, true);
     return comm_sum(x->comm, AXES_ALL, whole, n);
 }
 

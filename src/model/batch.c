@@ -86,12 +86,13 @@ const char *token_input_name(token_fact fact, axis_set shared) {
 }
 
 /* Copies this rank's tokens of an input. */
-static void put_tokens(const model *m, plan *p, const char *name, const void *from, int64_t n) {
+static void put_tokens(const model *m, plan *p, const char *name, int slot, const void *from,
+                       int64_t n) {
     input_info in;
     if (!from || !plan_input_info(p, name, &in)) return;
     axis_set shared = token_axes(in.pl);
     size_t size = dt_size(in.dt);
-    char *to = plan_input(p, name);
+    char *to = plan_input(p, name, slot);
     int64_t own = n / mesh_span(&m->l.mesh, shared);
     for (int64_t i = 0; i < own;) {
         token_run run = run_at(m, shared, n, i);
@@ -110,5 +111,5 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
                                        [TOKEN_START] = b->start };
     for (int i = 0; i < TOKEN_FACTS; i++)
         for (size_t k = 0; k < COUNT_OF(ways); k++)
-            put_tokens(m, p, token_input_name((token_fact)i, ways[k]), facts[i], b->n);
+            put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
 }

@@ -114,7 +114,8 @@ static val attention(builder *b, val x) {
     val pos = token_input(b, TOKEN_POS, DT_I32, AS_HEADS);
     if (b->c->pos == POS_ROPE) {
         int64_t dim[] = { b->positions, h.rot };
-        qkv = rec_rope(p, qkv, pos, prog_input(p, "rope", DT_F32, 2, dim, (placement){ 0 }), h);
+        qkv = rec_rope(p, qkv, pos, prog_input_shared(p, "rope", DT_F32, 2, dim, (placement){ 0 }),
+                       h);
     }
     val o;
     if (b->mode == PROG_DECODE) {
@@ -214,12 +215,16 @@ static void output_layer(builder *b, residual_state s) {
 
 static err record_program(model *m, builder *b, const char *name, int which, prog **out) {
     param_set set = model_set(m);
-    prog_options o = { m->l.selective, m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS };
+    prog_options o = { .selective = m->l.selective,
+                       .split_weights = pipeline_splits_backward(&m->l.pipe) &&
+                                        b->mode == PROG_TRAIN && which < 2,
+                       .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS };
     prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
     mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
     m->recorded[m->records++] = p;
     b->p = p;
-    if (which == 0 && m->c.tied) prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
+    if (which == 0 && m->c.tied && m->l.pipe.ranks == 1)
+        prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
     int64_t n = b->n / mesh_span(&m->l.mesh, token_axes(b, AS_RESIDUAL));
     residual_state s = { VAL_NONE, VAL_NONE };
     if (which > 0) s = prog_residual_in(p, n, m->c.dim, m->l.residual, m->l.dt, b->residual);
@@ -253,7 +258,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
         return err_hint(ERR("%lld tokens do not divide over %d sequence-parallel ranks",
                             (long long)n, mesh_span(&m->l.mesh, AS_RESIDUAL)),
                         "choose a batch and sequence length whose product the ranks divide");
-    *out = (chain){ .layers = m->c.layers };
+    *out = (chain){ .layers = m->c.layers, .pipe = m->l.pipe };
     TRY(record_program(m, &b, "first", 0, &out->first));
     TRY(record_program(m, &b, "block", 1, &out->block));
     TRY(record_program(m, &b, "last", 2, &out->last));

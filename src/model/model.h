@@ -129,6 +129,7 @@ typedef struct model_layout {
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
     context_mode context; /* where cp has several ranks; these need seq */
+    pipeline pipe;        /* how ranks along pp share the blocks; its ranks are the mesh's */
     int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
@@ -193,8 +194,11 @@ err model_weights_get(const model *m, const plan *p, int param, float *to) MUST_
 void model_weights_set(const model *m, const plan *p, int param, const float *from);
 /* The elements that this rank updates; empty when there are none. */
 param_range model_weights_range(const model *m, int param);
-/* The axes along which ranks update the same elements. */
+/* The axes along which ranks update the same elements; how many ranks do, which may be of two pipeline
+ * stages; whether this is the first of them. */
 axis_set model_param_same(const model *m, int param);
+int model_param_copies(const model *m, int param);
+bool model_param_first(const model *m, int param);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 
@@ -212,12 +216,17 @@ err model_publish(const model *m, exec *x) MUST_USE;
 /* The second half of it: gathers the slices of every bucket, as an update leaves them. */
 err model_gather(const model *m, exec *x) MUST_USE;
 
+/* Adds to the gradient of a table that the first and the last stage of a pipeline hold what the other one
+ * has of it. After a step's microbatches, before anything reads gradients. */
+err model_sum_tied(const model *m, exec *x) MUST_USE;
+
 /* A microbatch of this rank's sequences, in loader order: n tokens. Ranks along cp and, with sequence
  * parallelism, tp have the same sequences and divide their tokens. */
 typedef struct model_batch {
     const int32_t *tokens, *targets, *pos, *start;
     const int64_t *ids;
     int64_t n;
+    int slot; /* of the inputs (plan_input) */
 } model_batch;
 /* Copies it to the programs' inputs: of each the part that its recorded placement gives this rank. */
 void model_set_batch(const model *m, plan *p, const model_batch *b);

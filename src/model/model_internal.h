@@ -23,6 +23,7 @@ struct model {
     prog_bucket bucket[MAX_BUCKETS];
     bucket_info info[MAX_BUCKETS];
     int buckets;
+    int tied_sum;       /* plan region for the other stage's gradient of a tied table, -1: none */
     model_param *param; /* every part of every layer */
     int params;
     prog **recorded; /* owned */

@@ -204,7 +204,7 @@ err fp8_check(const model_layout *l) {
 
 float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
     *count = (int64_t)m->c.layers * BLOCK_LINEARS * FP8_OPERANDS * FP8_ROW;
-    return m->l.fp8 == FP8_DELAYED ? plan_input(p, "fp8") : NULL;
+    return m->l.fp8 == FP8_DELAYED ? plan_input(p, "fp8", 0) : NULL;
 }
 
 /* ---- buckets and parts --------------------------------------------------------------------- */
@@ -232,7 +232,7 @@ static int find_bucket(model *m, bucket_kind where, dtype dt) {
     axis_set data = AXES_DATA & mesh_axes(&m->l.mesh);
     m->bucket[m->buckets] = (prog_bucket){ .name = names[where],
                                            .dt = dt,
-                                           .tied = where == BUCKET_TIED,
+                                           .tied = where == BUCKET_TIED && m->l.pipe.ranks == 1,
                                            .reduced = data,
                                            .slices = m->l.zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
                                            .zero = m->l.zero };
@@ -316,6 +316,26 @@ static void list_parts(model *m) {
         }
 }
 
+static err pipeline_check(const model *m) {
+    const pipeline *p = &m->l.pipe;
+    int stages = p->ranks * p->chunks;
+    if (p->ranks == 1) return OK;
+    if (m->c.layers < stages)
+        return err_hint(
+            ERR("%d blocks do not divide over %d pipeline stages (%d ranks with %d chunks)",
+                m->c.layers, stages, p->ranks, p->chunks),
+            "lower parallelism.pipeline_parallel_degree or pipeline_parallel_chunks");
+    if (pipeline_splits_backward(p) && m->l.zero >= 2)
+        return err_hint(ERR("the schedule ZeroBubble puts weight gradients off, and ZeRO stage %d "
+                            "would keep a whole gradient for each of them",
+                            m->l.zero),
+                        "use parallelism.zero_stage=1, or the schedule 1F1B");
+    if (m->l.fp8 != FP8_OFF)
+        return err_hint(ERR("fp8 does not work with pipeline parallelism yet"),
+                        "use precision=bf16, or pipeline_parallel_degree=1");
+    return OK;
+}
+
 err model_new(const model_config *c, const model_layout *l, model **out) {
     *out = NULL;
     TRY(model_check(c));
@@ -324,7 +344,10 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     m->l = *l;
     if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
     if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
+    m->l.pipe.ranks = mesh_size(&l->mesh, AX_PP);
+    m->l.pipe.chunks = MAX(1, l->pipe.chunks);
     err e = fp8_check(&m->l);
+    if (!e) e = pipeline_check(m);
     if (!e) e = fuse_params(m);
     if (e) {
         model_free(m);

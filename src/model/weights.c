@@ -5,8 +5,28 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "ops/op_table.h"
+
 static int bucket_instances(const model *m, int b) {
     return m->info[b].where == BUCKET_BLOCK ? m->c.layers : 1;
+}
+
+/* Whether this rank's pipeline stage has this bucket. */
+static bool has_bucket(const model *m, int b, int layer) {
+    const pipeline *p = &m->l.pipe;
+    int rank = mesh_coord(&m->l.mesh, AX_PP), from, to;
+    bool first = rank == 0, last = rank == p->ranks - 1;
+    switch (m->info[b].where) {
+    case BUCKET_FIRST: return first;
+    case BUCKET_TIED: return first || last;
+    case BUCKET_LAST: return last;
+    default: break;
+    }
+    for (int c = 0; c < p->chunks; c++) {
+        pipeline_blocks(p, m->c.layers, rank, c, &from, &to);
+        if (layer >= from && layer < to) return true;
+    }
+    return false;
 }
 
 static dtype master_of(const model *m, int b) {
@@ -17,6 +37,11 @@ static dtype master_of(const model *m, int b) {
 static bool has_copy(const model *m, int b) { return m->bucket[b].dt != master_of(m, b); }
 static bucket_range master_range(const model *m, int b) {
     return bucket_holds(&m->bucket[b], &m->l.mesh, has_copy(m, b) ? HOLDS_STATE : HOLDS_PARAMS);
+}
+
+/* A table that the first and the last stage of a pipeline both hold. */
+static bool shared_by_stages(const model *m, int b) {
+    return m->info[b].where == BUCKET_TIED && m->l.pipe.ranks > 1;
 }
 
 void model_reserve(model *m, plan *p, bool train) {
@@ -30,16 +55,24 @@ void model_reserve(model *m, plan *p, bool train) {
         k->copy = mem_grow(k->copy, (size_t)n * sizeof(int));
         k->grad = mem_grow(k->grad, (size_t)n * sizeof(int));
         for (int l = 0; l < n; l++) {
-            k->master[l] = plan_region(p, "params", master);
-            k->copy[l] = has_copy(m, b) ? plan_region(p, "copies", copy) : -1;
+            bool here = has_bucket(m, b, l);
+            k->master[l] = here ? plan_region(p, "params", master) : -1;
+            k->copy[l] = here && has_copy(m, b) ? plan_region(p, "copies", copy) : -1;
             k->grad[l] = -1;
         }
     }
     for (int b = 0; b < m->buckets && train; b++) { /* contiguous: their norm is one call */
         size_t count = (size_t)bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_GRADS).count;
         for (int l = 0; l < bucket_instances(m, b); l++)
-            m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
+            if (has_bucket(m, b, l))
+                m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
+    m->tied_sum = -1;
+    for (int b = 0; b < m->buckets && train; b++)
+        if (shared_by_stages(m, b) && has_bucket(m, b, 0)) {
+            int64_t count = bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_STATE).count;
+            m->tied_sum = plan_region(p, "pipeline", (size_t)count * sizeof(float));
+        }
 }
 
 bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
@@ -51,21 +84,26 @@ bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
 
 int model_buckets(const model *m) {
     int n = 0;
-    for (int b = 0; b < m->buckets; b++) n += bucket_instances(m, b);
+    for (int b = 0; b < m->buckets; b++)
+        for (int l = 0; l < bucket_instances(m, b); l++) n += has_bucket(m, b, l);
     return n;
 }
 
 /* The i-th bucket, as what a rank holds of it in one respect. */
 static bucket_view view_bucket(const model *m, int i, bucket_part part) {
-    int b = 0;
-    while (i >= bucket_instances(m, b)) i -= bucket_instances(m, b++);
+    int b = 0, l = 0;
+    for (;;) {
+        if (l == bucket_instances(m, b)) b++, l = 0;
+        if (has_bucket(m, b, l) && i-- == 0) break;
+        l++;
+    }
     const prog_bucket *k = &m->bucket[b];
     const bucket_info *info = &m->info[b];
     const mesh *me = &m->l.mesh;
     bucket_range own = bucket_holds(k, me, part);
     bucket_view v = { .name = k->name,
                       .bucket = b,
-                      .layer = info->where == BUCKET_BLOCK ? i : -1,
+                      .layer = info->where == BUCKET_BLOCK ? l : -1,
                       .dt = k->dt,
                       .count = own.count,
                       .first = own.first,
@@ -74,9 +112,9 @@ static bucket_view view_bucket(const model *m, int i, bucket_part part) {
                       .grad = { -1, own.first - bucket_holds(k, me, HOLDS_GRADS).first },
                       .master_dt = master_of(m, b) };
     if (info->master) {
-        v.master.region = info->master[i];
-        v.copy.region = info->copy[i];
-        v.grad.region = info->grad[i];
+        v.master.region = info->master[l];
+        v.copy.region = info->copy[l];
+        v.grad.region = info->grad[l];
     }
     return v;
 }
@@ -145,7 +183,18 @@ param_range model_weights_range(const model *m, int param) {
 
 axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
-    return mesh_axes(&m->l.mesh) & ~placement_axes(p->pl, PL_S) & ~m->bucket[p->bucket].slices;
+    axis_set others = placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXIS(AX_PP);
+    return mesh_axes(&m->l.mesh) & ~others;
+}
+
+int model_param_copies(const model *m, int param) {
+    int stages = shared_by_stages(m, m->param[param].bucket) ? 2 : 1;
+    return stages * mesh_span(&m->l.mesh, model_param_same(m, param));
+}
+
+bool model_param_first(const model *m, int param) {
+    bool second = shared_by_stages(m, m->param[param].bucket) && mesh_coord(&m->l.mesh, AX_PP) > 0;
+    return !second && mesh_index(&m->l.mesh, model_param_same(m, param)) == 0;
 }
 
 err model_weights_get(const model *m, const plan *p, int param, float *to) {
@@ -317,6 +366,37 @@ err model_gather(const model *m, exec *x) {
     return OK;
 }
 
+/* The stages exchange their gradients; each adds the other's to its own. */
+static err exchange(const model *m, exec *x, const bucket_view *b) {
+    enum { CHANNEL = 2 }; /* beside those of the pipeline */
+    int last = m->l.pipe.ranks - 1;
+    float *own = (float *)plan_data(x->plan, b->grad.region) + b->grad.at;
+    tensor mine = tensor_of(own, DT_F32, 1, &b->count), none = { 0 };
+    tensor theirs = tensor_of(plan_data(x->plan, m->tied_sum), DT_F32, 1, &b->count);
+    comm_move move = { .axes = AXIS(AX_PP),
+                       .kind = MOVE_SEND,
+                       .peer = mesh_coord(&m->l.mesh, AX_PP) ? 0 : last,
+                       .channel = CHANNEL,
+                       .name = "the tied table's gradient" };
+    comm_ticket sent, received;
+    TRY(comm_start(x->comm, &move, &mine, &none, &sent));
+    move.kind = MOVE_RECV;
+    TRY(comm_start(x->comm, &move, &none, &theirs, &received));
+    TRY(comm_wait(x->comm, &received));
+    TRY(comm_wait(x->comm, &sent));
+    op_call add = { .op = OP_ACCUMULATE, .in = { theirs }, .out = { mine }, .accumulate = 1 };
+    exec_call(x, &add);
+    return OK;
+}
+
+err model_sum_tied(const model *m, exec *x) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i);
+        if (shared_by_stages(m, b.bucket)) TRY(exchange(m, x, &b));
+    }
+    return OK;
+}
+
 err model_publish(const model *m, exec *x) {
     TRY(refresh_copies(m, x->plan));
     return model_gather(m, x);
@@ -341,7 +421,7 @@ static double scaled_frequency(const model_config *c, double f) {
 }
 
 void model_fill_constants(const model *m, plan *p) {
-    void *at = plan_input(p, "rope");
+    void *at = plan_input(p, "rope", 0);
     if (!at) return;
     int64_t rot = rope_dims(&m->c), half = rot / 2, rows = 0;
     double width = (double)rope_width(&m->c);

@@ -49,7 +49,7 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
     o->slot[param] = (param_slot){ .range = (int)(s - o->range),
                                    .at = z->at - s->at,
                                    .count = n,
-                                   .copies = mesh_span(&o->mesh, model_param_same(o->m, param)) };
+                                   .copies = model_param_copies(o->m, param) };
     o->order[o->ordered++] = param;
 }
 

@@ -4,58 +4,146 @@
 
 #include <stdlib.h>
 
-/* A rank's communications that move bytes, in the order they begin. */
+/* A communication that moves bytes. */
+typedef struct entry {
+    instr_kind message; /* DO_SEND, DO_RECV; DO_FWD: a collective */
+    axis_set axes;
+    place from, to;
+    int64_t elements;
+    int peer;        /* of a message: the other rank, in the world */
+    stage_pass pass; /* its channel */
+    rec_site site;
+} entry;
+
+/* A rank's communications, in the order they begin. */
 typedef struct trace {
     mesh m;
-    const prog_op **op;
-    const prog **of;
-    int n, cap, cap2, at;
+    entry *entry;
+    int n, cap, at;
 } trace;
 
-static void trace_list(trace *t, const prog *p, run_kind kind, int micro, int micros) {
-    const op_list *l = kind == RUN_BWD ? &p->bwd : &p->fwd;
+static void add_entry(trace *t, const entry *e) {
+    mem_reserve((void **)&t->entry, &t->cap, t->n, sizeof *t->entry);
+    t->entry[t->n++] = *e;
+}
+
+static int64_t elements(const prog *p, val v) {
+    tensor x = val_tensor(&p->val[v]);
+    return tensor_count(&x);
+}
+
+static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int micros) {
+    const op_list *l = instr_list(p, kind);
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
         if (!(op_flags(o->op) & OPF_EXTERN) || o->phase == COMM_WAIT) continue;
         if (!op_runs(o, kind, micro, micros)) continue;
         move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
-        mem_reserve((void **)&t->op, &t->cap, t->n, sizeof *t->op);
-        mem_reserve((void **)&t->of, &t->cap2, t->n, sizeof *t->of);
-        t->op[t->n] = o;
-        t->of[t->n++] = p;
+        add_entry(t, &(entry){ .message = DO_FWD,
+                               .axes = o->attr.comm.axes,
+                               .from = o->attr.comm.from,
+                               .to = o->attr.comm.to,
+                               .elements = elements(p, o->in[0]),
+                               .site = o->site });
     }
 }
 
-static int64_t elements(const trace *t, int i) {
-    tensor x = val_tensor(&t->of[i]->val[t->op[i]->in[0]]);
-    return tensor_count(&x);
+static void trace_message(trace *t, const chain *c, const instr *i) {
+    int members[1024], me = mesh_group(&t->m, AXIS(AX_PP), members);
+    bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
+    int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
+    add_entry(t, &(entry){ .message = i->kind,
+                           .axes = AXIS(AX_PP),
+                           .elements = elements(c->block, c->block->res_in),
+                           .peer = peer,
+                           .pass = i->pass,
+                           .site = { "the pipeline", "", i->micro } });
+}
+
+static err trace_rank(trace *t, const chain *c, int micros) {
+    step_list l;
+    int rank = mesh_coord(&t->m, AX_PP);
+    bool pipelined = c->pipe.ranks > 1;
+    TRY(step_list_make(c, rank, pipelined ? micros : 1, &l));
+    for (int again = 0; again < (pipelined ? 1 : micros); again++)
+        for (int i = 0; i < l.n; i++) {
+            const instr *in = &l.list[i];
+            if (in->kind == DO_SEND || in->kind == DO_RECV) trace_message(t, c, in);
+            if (in->kind < DO_FWD || in->kind > DO_WEIGHTS) continue;
+            chunk k = chain_chunk(c, rank, in->chunk);
+            trace_list(t, chunk_program(c, &k, in->instance), in->kind, again + in->micro, micros);
+        }
+    step_list_free(&l);
+    return OK;
+}
+
+/* ---- playing ---------------------------------------------------------------------------------- */
+static const entry *next_of(const trace *t) { return t->at < t->n ? &t->entry[t->at] : NULL; }
+
+static const char *name_of(const entry *e) {
+    if (!e) return "the end";
+    if (e->message == DO_FWD) return move_name(move_of(e->from, e->to));
+    return e->message == DO_SEND ? "send" : "receive";
 }
 
 static err disagree(const trace *t, int r, int q) {
-    const prog_op *a = t[r].op[t[r].at], *b = t[q].at < t[q].n ? t[q].op[t[q].at] : NULL;
+    const entry *a = next_of(&t[r]), *b = next_of(&t[q]);
     return ERR("rank %d is at a %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
                "would wait for each other forever",
-               r, move_name(move_of(a->attr.comm.from, a->attr.comm.to)),
-               (long long)elements(&t[r], t[r].at), a->site.file, a->site.line, q,
-               b ? move_name(move_of(b->attr.comm.from, b->attr.comm.to)) : "the end",
+               r, name_of(a), (long long)a->elements, a->site.file, a->site.line, q, name_of(b),
                b ? b->site.file : "-", b ? b->site.line : 0);
+}
+
+static bool same_collective(const entry *a, const entry *b) {
+    return b && b->message == DO_FWD && a->axes == b->axes && place_same(a->from, b->from) &&
+           place_same(a->to, b->to) && a->elements == b->elements;
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
 static bool meets(const trace *t, int ranks, int r, int *clash) {
-    const prog_op *o = t[r].op[t[r].at];
-    axis_set axes = o->attr.comm.axes;
+    const entry *e = next_of(&t[r]);
     for (int q = 0; q < ranks; q++) {
-        if (mesh_group_id(&t[q].m, axes) != mesh_group_id(&t[r].m, axes)) continue;
-        const prog_op *b = t[q].at < t[q].n ? t[q].op[t[q].at] : NULL;
-        if (!b || b->attr.comm.axes != axes || !place_same(b->attr.comm.from, o->attr.comm.from) ||
-            !place_same(b->attr.comm.to, o->attr.comm.to) ||
-            elements(&t[q], t[q].at) != elements(&t[r], t[r].at)) {
-            *clash = q;
-            return false;
-        }
+        if (mesh_group_id(&t[q].m, e->axes) != mesh_group_id(&t[r].m, e->axes)) continue;
+        if (same_collective(e, next_of(&t[q]))) continue;
+        *clash = q;
+        return false;
     }
+    return true;
+}
+
+/* Whether the message that rank r waits for has been sent: as many from its peer on that channel as r has
+ * received, and one more. Sending does not wait. */
+static bool arrived(const trace *t, int r) {
+    const entry *e = next_of(&t[r]);
+    int sent = 0, received = 0;
+    for (int i = 0; i < t[e->peer].at; i++) {
+        const entry *s = &t[e->peer].entry[i];
+        sent += s->message == DO_SEND && s->peer == r && s->pass == e->pass;
+    }
+    for (int i = 0; i < t[r].at; i++) {
+        const entry *s = &t[r].entry[i];
+        received += s->message == DO_RECV && s->peer == e->peer && s->pass == e->pass;
+    }
+    return sent > received;
+}
+
+/* Moves rank r on, with its partners. @return false when it must wait for *clash. */
+static bool advance(trace *t, int ranks, int r, int *clash) {
+    const entry *e = next_of(&t[r]);
+    if (e->message == DO_RECV && !arrived(t, r)) {
+        *clash = e->peer;
+        return false;
+    }
+    if (e->message != DO_FWD) {
+        t[r].at++;
+        return true;
+    }
+    if (!meets(t, ranks, r, clash)) return false;
+    int group = mesh_group_id(&t[r].m, e->axes);
+    axis_set axes = e->axes;
+    for (int q = 0; q < ranks; q++)
+        if (mesh_group_id(&t[q].m, axes) == group) t[q].at++;
     return true;
 }
 
@@ -64,18 +152,13 @@ static err play(trace *t, int ranks) {
         int waiting = -1, clash = -1;
         bool moved = false;
         for (int r = 0; r < ranks; r++) {
-            if (t[r].at >= t[r].n) continue;
-            waiting = r;
             int against = -1;
-            if (!meets(t, ranks, r, &against)) {
+            if (!next_of(&t[r])) continue;
+            waiting = r;
+            if (advance(t, ranks, r, &against))
+                moved = true;
+            else
                 clash = against;
-                continue;
-            }
-            axis_set axes = t[r].op[t[r].at]->attr.comm.axes;
-            int group = mesh_group_id(&t[r].m, axes);
-            for (int q = 0; q < ranks; q++)
-                if (mesh_group_id(&t[q].m, axes) == group) t[q].at++;
-            moved = true;
         }
         if (waiting < 0) return OK;
         if (!moved) return disagree(t, waiting, clash);
@@ -83,23 +166,16 @@ static err play(trace *t, int ranks) {
 }
 
 err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
-    enum { MICROS = 3 }; /* the first of a step, one between, the last */
     trace *t = mem_alloc((size_t)ranks * sizeof *t);
-    for (int r = 0; r < ranks; r++) {
-        const chain *c = &chains[r];
-        instr *list;
-        int n = chain_order(c, &list);
+    err e = OK;
+    for (int r = 0; r < ranks && !e; r++) {
+        chain c = chain_normal(&chains[r]);
         t[r].m = mesh_as(m, r);
-        for (int micro = 0; micro < MICROS; micro++)
-            for (int i = 0; i < n; i++)
-                trace_list(&t[r], chain_program(c, list[i].instance), list[i].kind, micro, MICROS);
-        free(list);
+        /* the first of a step, one between, the last; of a pipeline as many as fill it twice */
+        e = trace_rank(&t[r], &c, c.pipe.ranks > 1 ? 2 * c.pipe.ranks : 3);
     }
-    err e = play(t, ranks);
-    for (int r = 0; r < ranks; r++) {
-        free(t[r].op);
-        free(t[r].of);
-    }
+    if (!e) e = play(t, ranks);
+    for (int r = 0; r < ranks; r++) free(t[r].entry);
     free(t);
     return e;
 }

@@ -79,4 +79,6 @@ void prog_dump(const prog *p, str *out) {
     for (int i = 0; i < p->fwd.n; i++) dump_op(p, &p->fwd.op[i], out);
     if (p->bwd.n) str_add(out, "  backward\n");
     for (int i = 0; i < p->bwd.n; i++) dump_op(p, &p->bwd.op[i], out);
+    if (p->weights.n) str_add(out, "  weights\n");
+    for (int i = 0; i < p->weights.n; i++) dump_op(p, &p->weights.op[i], out);
 }

@@ -74,9 +74,24 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
+static op_run run_of(const exec *x, const step_block *step) {
+    return (op_run){ .pool = x->pool,
+                     .workspace = plan_data(x->plan, x->plan->work),
+                     .workspace_bytes = x->plan->work_bytes,
+                     .step = step,
+                     .context = x->plan->backend->context };
+}
+
 /* What an op took includes waiting for it, where calls are only queued. */
 void exec_call(exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
+    if (!c->run) {
+        op_run run = run_of(x, NULL);
+        op_call with_run = *c;
+        with_run.run = &run;
+        exec_call(x, &with_run);
+        return;
+    }
     if (!x->profile) {
         ops_run(b, c);
         return;
@@ -94,12 +109,8 @@ void exec_call(exec *x, const op_call *c) {
 
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
-    op_run run = { .pool = x->pool,
-                   .workspace = plan_data(x->plan, x->plan->work),
-                   .workspace_bytes = x->plan->work_bytes,
-                   .step = step,
-                   .layer = (uint32_t)(in->layer + 1),
-                   .context = x->plan->backend->context };
+    op_run run = run_of(x, step);
+    run.layer = (uint32_t)(in->layer + 1);
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
@@ -109,17 +120,17 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     return OK;
 }
 
-bool op_runs(const prog_op *o, run_kind kind, int micro, int micros) {
+bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
     if (o->when == WHEN_FIRST && micro != 0) return false;
     if (o->when == WHEN_LAST && micro != micros - 1) return false;
-    return kind != RUN_FWD_SAVES || o->saves;
+    return kind != DO_FWD_SAVES || o->saves;
 }
 
-static err run_list(exec *x, const instance *in, run_kind kind, int micro, int micros,
+static err run_list(exec *x, const instance *in, instr_kind kind, int micro, int micros,
                     const step_block *step) {
     enum { MOST_OPEN = 256 };
     comm_ticket tickets[MOST_OPEN];
-    const op_list *l = kind == RUN_BWD ? &in->p->bwd : &in->p->fwd;
+    const op_list *l = instr_list(in->p, kind);
     BUG_IF(l->n > MOST_OPEN);
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
@@ -132,38 +143,115 @@ static err run_list(exec *x, const instance *in, run_kind kind, int micro, int m
     return OK;
 }
 
+/* ---- between pipeline stages ------------------------------------------------------------------ */
+/* Residuals go to the next virtual stage, gradients back to the one before. */
+static comm_move message(const chain_plan *k, const plan *p, instr_kind kind, stage_pass what) {
+    int ranks = k->c.pipe.ranks, to = mesh_coord(&p->m, AX_PP);
+    bool next = (what == PASS_RESIDUAL) == (kind == DO_SEND);
+    to = (to + (next ? 1 : ranks - 1)) % ranks;
+    return (comm_move){ .axes = AXIS(AX_PP),
+                        .kind = kind == DO_SEND ? MOVE_SEND : MOVE_RECV,
+                        .peer = to,
+                        .channel = what,
+                        .name = what == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
+}
+
+static err send(exec *x, const chain_plan *k, const instr *i) {
+    const chunk_plan *u = &k->chunk[i->chunk];
+    if (i->pass == PASS_RESIDUAL) {
+        op_call sum = sum_passed(x->plan, k, u, i->slot);
+        exec_call(x, &sum);
+    }
+    comm_move move = message(k, x->plan, DO_SEND, i->pass);
+    tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };
+    return comm_start(x->comm, &move, &t, &none, &u->ticket[i->slot][i->pass]);
+}
+
+static err receive(exec *x, const chain_plan *k, const instr *i) {
+    comm_ticket ticket;
+    comm_move move = message(k, x->plan, DO_RECV, i->pass);
+    tensor t = passed_in(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot), none = { 0 };
+    TRY(comm_start(x->comm, &move, &none, &t, &ticket));
+    return comm_wait(x->comm, &ticket);
+}
+
 /* ---- chains ------------------------------------------------------------------------------ */
 typedef struct chain_run {
     exec *x;
     const chain_plan *k;
-    int micro, micros;
+    const step_list *l;
+    int micro, micros; /* micro: of a list that is for one of them */
+    const exec_hooks *hooks;
     const step_block *step;
 } chain_run;
 
+/* A chain begins with all instances of the first microbatch, forward: each joins its event before. */
+static void join_event(const chain_run *r, const instr *i, const instance *in) {
+    const plan *p = r->x->plan;
+    int event = in->layer + 1;
+    bool first =
+        i->kind == DO_FWD && i->micro == 0 && i->instance < r->k->chunk[i->chunk].k.layers + 2;
+    if (first && event < p->join_cap && p->joins[event]) exec_join(r->x, event);
+}
+
+static err run_instr(const chain_run *r, const instr *i) {
+    exec *x = r->x;
+    chunk_plan *u = &r->k->chunk[i->chunk];
+    int micro = r->micro + i->micro;
+    switch (i->kind) {
+    case DO_FEED: return r->hooks ? r->hooks->feed(r->hooks->ctx, micro, i->inputs) : OK;
+    case DO_LOSS: return r->hooks ? r->hooks->loss(r->hooks->ctx, micro) : OK;
+    case DO_SEND: return send(x, r->k, i);
+    case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
+    case DO_RECV: return receive(x, r->k, i);
+    default: break;
+    }
+    const instance *in = &u->inst[i->slot][i->instance];
+    chain_bind_inputs(x->plan, u, i->slot, i->inputs);
+    join_event(r, i, in);
+    return run_list(x, in, i->kind, micro, r->micros, r->step);
+}
+
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
-    const chain_plan *k = r->k;
-    const plan *p = r->x->plan;
-    for (int i = 0; i < k->instrs; i++) {
-        int at = k->list[i].instance;
-        bool first = i == at; /* a chain begins with all of them, forward */
-        if (first && at < p->join_cap && p->joins[at]) exec_join(r->x, at);
-        TRY(run_list(r->x, &k->inst[at], k->list[i].kind, r->micro, r->micros, r->step));
+    for (int i = 0; i < r->l->n; i++) TRY(run_instr(r, &r->l->list[i]));
+    return OK;
+}
+
+/* One microbatch of a chain without pipeline, or all of a step's. */
+static err run_chain(exec *x, int which, int micro, int micros, const exec_hooks *hooks) {
+    chain_plan *k = &x->plan->chain[which];
+    chain_run r = { x, k, NULL, micro, micros, hooks, exec_step(x) };
+    TRY(chain_steps(x->plan, k, micros, &r.l));
+    return exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r);
+}
+
+err exec_chain(exec *x, int which, int micro, int micros) {
+    const pipeline *pipe = &x->plan->chain[which].c.pipe;
+    BUG_IF(pipe->ranks > 1 && micros > 1); /* their order is the schedule's: exec_microbatches */
+    return run_chain(x, which, micro, micros, NULL);
+}
+
+err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
+    if (x->plan->chain[which].c.pipe.ranks > 1) return run_chain(x, which, 0, micros, hooks);
+    for (int m = 0; m < micros; m++) {
+        TRY(hooks->feed(hooks->ctx, m, 0));
+        TRY(run_chain(x, which, m, micros, NULL));
+        TRY(hooks->loss(hooks->ctx, m));
     }
     return OK;
 }
 
-err exec_chain(exec *x, int which, int micro, int micros) {
-    chain_plan *k = &x->plan->chain[which];
-    chain_run r = { x, k, micro, micros, exec_step(x) };
-    return exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r);
+bool exec_has_result(const exec *x, int which) {
+    const chain_plan *k = &x->plan->chain[which];
+    return k->chunk[k->c.pipe.chunks - 1].k.last;
 }
 
 tensor exec_result(const exec *x, int which) {
     const chain_plan *k = &x->plan->chain[which];
     const prog *last = k->c.last;
     tensor t = val_tensor(&last->val[last->result]);
-    t.data = k->inst[k->c.layers + 1].addr[last->result];
+    t.data = plan_data(x->plan, k->result);
     return t;
 }
 

@@ -29,10 +29,23 @@ typedef struct exec {
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
 } exec;
 
-/* Runs one microbatch of a chain: forward, and backward in TRAIN. Inputs are in place already.
+/* Runs one microbatch of a chain: forward, and backward in TRAIN. Inputs are in place already, in slot 0.
+ * A pipeline runs it alone: micros is 1.
  * @param micro, micros which microbatch of how many: gradients are stored in the first, reduced
  * over the mesh with the last. */
 err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
+/* What the caller does for each microbatch of a step: puts its inputs into a slot of them (plan_input)
+ * before it begins; reads its losses (exec_result) before the next one overwrites them. Ranks that do
+ * not compute losses are not asked to. */
+typedef struct exec_hooks {
+    err (*feed)(void *ctx, int micro, int slot);
+    err (*loss)(void *ctx, int micro);
+    void *ctx;
+} exec_hooks;
+/* Runs all microbatches of a step, in the order of the chain's schedule. */
+err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
+/* Whether this rank computes what the chain yields: of a pipeline the last one does. */
+bool exec_has_result(const exec *x, int which);
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */
@@ -44,7 +57,7 @@ step_block *exec_step(exec *x);
 const step_state *exec_state(exec *x);
 err exec_state_get(exec *x, step_state *out) MUST_USE;
 void exec_state_set(exec *x, const step_state *s);
-/* Runs one call, timed when profiling. The caller has set c->run. */
+/* Runs one call, timed when profiling. c->run may be NULL for what needs neither step nor layer. */
 void exec_call(exec *x, const op_call *c);
 
 /* Calls from side_begin to side_end run on a queue of their own, beside those that follow them, until

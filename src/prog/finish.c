@@ -29,9 +29,11 @@ err prog_finish(prog *p) {
         append(&p->fwd, &p->bwd);
     else if (p->mode == PROG_TRAIN)
         pass_save(p);
+    if (p->o.split_weights) pass_split_weights(p);
     mark_outputs(p);
     pass_split_comm(p, &p->fwd);
     pass_split_comm(p, &p->bwd);
+    pass_split_comm(p, &p->weights);
     pass_memory(p);
     return OK;
 }

@@ -47,7 +47,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
 void rec_fp8_commit_(prog *p, int layers) {
     if (p->error) return;
     int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
-    val rows = prog_input(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
+    val rows = prog_input_shared(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
     prog_op *o = op_emit(p, OP_FP8_COMMIT);
     o->out[0] = rows;
     o->when = WHEN_FIRST;

@@ -104,8 +104,9 @@ static size_t plan_list(prog *p, op_list *l) {
 void pass_memory(prog *p) {
     share_in_place(p, &p->fwd);
     share_in_place(p, &p->bwd);
-    size_t f = plan_list(p, &p->fwd), b = plan_list(p, &p->bwd);
-    p->temp_bytes = MAX(f, b);
+    share_in_place(p, &p->weights);
+    size_t f = plan_list(p, &p->fwd), b = plan_list(p, &p->bwd), w = plan_list(p, &p->weights);
+    p->temp_bytes = MAX(MAX(f, b), w);
     size_t at = 0;
     for (val v = 0; v < p->vals; v++)
         if (p->val[v].cls == VC_SAVED || p->val[v].cls == VC_BLOCK_INPUT) {

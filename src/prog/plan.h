@@ -21,12 +21,15 @@
 #define INGOT_PLAN_H
 
 #include "prog/record.h"
+#include "prog/timetable.h"
 
 typedef struct chain {
     prog *first, *block, *last;
-    int layers;
+    int layers;     /* of all ranks along pp together */
     int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
     int keep_last;  /* ... but keep everything of the last n blocks */
+    pipeline pipe;  /* how the ranks along pp share it; all zero: there is one */
+    int micros;     /* the most microbatches of a step; 0 reads as 1 */
 } chain;
 
 typedef struct plan plan;
@@ -65,8 +68,9 @@ err plan_commit(plan *p) MUST_USE;
 /* Addresses in the arena: memory of the backend's device, which only its kernels and the calls below
  * reach. On the CPU it is the process's own. */
 void *plan_data(const plan *p, int index);
-/* An input's memory; NULL when no program has it. */
-void *plan_input(const plan *p, const char *name);
+/* An input's memory; NULL when no program has it. Where several microbatches are under way at once, each
+ * has a slot. */
+void *plan_input(const plan *p, const char *name, int slot);
 typedef struct input_info {
     dtype dt;
     placement pl; /* as programs recorded it: which part of it this rank holds */
@@ -82,7 +86,7 @@ err plan_take(const plan *p, op_ticket *t, void *to) MUST_USE;
 void plan_drop(const plan *p, op_ticket *t);
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each
- * collective meets its partners. @param chains one per rank, in rank order. */
+ * collective and each message meets its partners. @param chains one per rank, in rank order. */
 err plan_check_ranks(const mesh *m, const chain *chains, int ranks) MUST_USE;
 
 #endif

@@ -1,4 +1,4 @@
-/* The plan's inside, shared by chain.c and execute.c. */
+/* The plan's inside, shared by plan.c, chain.c, steps.c, check.c and execute.c. */
 #ifndef INGOT_PLAN_INTERNAL_H
 #define INGOT_PLAN_INTERNAL_H
 
@@ -12,36 +12,94 @@ typedef struct region {
     bool host;        /* ... or in the host's */
     bool offloaded;   /* reserved for the host, whether or not there is a device */
     input_info input; /* of an input's region */
+    size_t stride;    /* of its slots; 0: there is one */
 } region;
 
-/* A program at one place of a chain, with its own addresses. */
+/* A program at one place of a chain and for one microbatch in flight, with its own addresses. */
 typedef struct instance {
-    prog *p;
+    prog *p;     /* NULL: another rank runs it */
     int layer;   /* -1 for first and last */
     void **addr; /* [p->vals], NULL: absent */
 } instance;
 
+/* ---- the instructions of a step (steps.c) ------------------------------------------------------ */
+/* Consecutive blocks that a rank runs, with what comes before the first and after the last of them. Their
+ * instances are numbered: 0 is first, 1 to layers are the blocks, layers + 1 is last; then restarts,
+ * one per segment that is recomputed. */
+typedef struct chunk {
+    int from, layers; /* its blocks */
+    int before;       /* blocks of this rank's chunks before it */
+    int stage;        /* virtual */
+    bool first, last; /* it begins with the embedding, ends with the loss */
+} chunk;
+/* @param rank along pp */
+chunk chain_chunk(const chain *c, int rank, int index);
+
 typedef enum {
-    RUN_FWD,
-    RUN_BWD,
-    RUN_FWD_SAVES /* forward again, only what backward will read */
-} run_kind;
+    DO_FEED,      /* the caller puts a microbatch's inputs in place */
+    DO_FWD,       /* a program's forward list */
+    DO_FWD_SAVES, /* forward again, only what backward will read */
+    DO_BWD,
+    DO_WEIGHTS, /* gradients of weights that backward put off */
+    DO_SEND,    /* begins to send what passes to the next virtual stage, or back */
+    DO_SENT,    /* waits until it is sent */
+    DO_RECV,
+    DO_LOSS /* the caller reads the losses of a microbatch */
+} instr_kind;
+typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
-    run_kind kind;
-    int instance;
+    instr_kind kind;
+    stage_pass pass; /* DO_SEND, DO_SENT, DO_RECV */
+    int chunk, instance;
+    int slot;   /* of the chunk's memory */
+    int inputs; /* slot of the microbatch's inputs */
+    int micro;
 } instr;
+
+enum { MAX_CHUNKS = 16 };
+/* All instructions of a rank for one step. */
+typedef struct step_list {
+    int micros;
+    instr *list;
+    int n, cap;
+    int slots[MAX_CHUNKS]; /* how many slots it uses */
+    int inputs;
+} step_list;
+/* @param c with its pipeline given */
+err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
+void step_list_free(step_list *l);
+/* The chain with what reads as 1 written as 1. */
+chain chain_normal(const chain *c);
+/* Whether an instruction of this kind runs this op of its list, in a microbatch. */
+bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros);
+const op_list *instr_list(const prog *p, instr_kind kind);
+prog *chunk_program(const chain *c, const chunk *k, int at);
+/* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
+int chunk_rerun(const chain *c, const chunk *k);
+int chunk_segments(const chain *c, const chunk *k);
+
+/* ---- a chain's memory (chain.c) ------------------------------------------------------------------ */
+/* What a stage hands to its neighbors, one of each for every slot. */
+typedef struct chunk_plan {
+    chunk k;
+    int slots;
+    int saved, block_inputs, passed; /* regions, -1: none */
+    instance **inst;                 /* [slots][insts] */
+    int insts;
+    int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
+    comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */
+} chunk_plan;
 
 typedef struct chain_plan {
     chain c;
     bucket_finder find;
     void *find_ctx;
-    int saved, block_inputs, residual, result; /* regions, -1: none */
-    size_t slot_bytes;                         /* of one layer's saved values */
+    chunk_plan *chunk; /* [c.pipe.chunks] */
+    int residual, result;
+    size_t slot_bytes; /* of one layer's saved values */
     size_t res_bytes, delta_bytes;
-    instance *inst; /* [layers + 2]: first, blocks, last; then restarts, one per segment */
-    int insts;
-    instr *list;
-    int instrs;
+    step_list *list; /* by number of microbatches, as they came up */
+    int lists, list_cap;
     exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
 } chain_plan;
 
@@ -54,6 +112,7 @@ struct plan {
     chain_plan *chain;
     int chains, chain_cap;
     size_t temp_bytes, work_bytes;
+    int input_slots; /* microbatches whose inputs are there at once */
     bool *joins; /* [join_cap] whether chains join the event of this number, before that instance */
     int join_cap;
     int temp, work, step; /* regions, made by plan_commit */
@@ -61,12 +120,22 @@ struct plan {
     size_t arena_bytes, host_bytes;
 };
 
-/* Whether an instruction of this kind runs this op of its list, in a microbatch. */
-bool op_runs(const prog_op *o, run_kind kind, int micro, int micros);
-/* The order in which a chain's instances run: first is 0, the blocks 1 to layers, last layers + 1; then
- * one restart per recomputed segment. @param list owned by the caller. @return its length. */
-int chain_order(const chain *c, instr **list);
-prog *chain_program(const chain *c, int at);
+/* Bytes to a slot of inputs are a multiple of this. */
+enum { INPUT_ALIGN = 64 };
+void plan_add_input(plan *p, const prog_val *v, int layers);
+void chain_resolve(plan *p, chain_plan *k);
+/* The instructions for a step of `micros` microbatches; without a pipeline, for one of them. */
+err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) MUST_USE;
+void chain_free(plan *p, chain_plan *k);
+/* Binds a chunk's instances of a slot to a slot of inputs. */
+void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
+/* What chunk `u` passes on, or receives, in a slot. */
+tensor passed_in(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
+                 int slot);
+tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
+                  int slot);
+/* The sum of residual and delta that a stage sends. */
+op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot);
 /* The call of an op in an instance; addr NULL gives shapes without data. */
 op_call call_of(const prog *p, const prog_op *o, void *const *addr);
 

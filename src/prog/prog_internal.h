@@ -34,6 +34,7 @@ typedef struct prog_val {
     val grad;          /* while backward is derived */
     bool needs_grad;
     bool per_layer; /* VC_INPUT: one for each layer, as a cache */
+    bool shared;    /* VC_INPUT: all microbatches read the same */
     size_t at;      /* memory pass: offset in the temp region or in an instance's saved slot */
 } prog_val;
 
@@ -81,6 +82,8 @@ struct prog {
     prog_val *val;
     int vals, val_cap;
     op_list fwd, bwd;
+    op_list
+        weights;   /* gradients of weights that bwd leaves for later (prog_options.split_weights) */
     op_list *emit; /* the list that recording adds to */
     bool terminal; /* ends in the loss: backward follows in the same list */
     val res_in, delta_in, res_out, delta_out; /* the residual state, VAL_NONE where there is none */
@@ -144,6 +147,7 @@ bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
 void pass_backward(prog *p);               /* backward.c */
 void pass_fp8(prog *p);                    /* fp8.c: marked linear layers in fp8 */
 void pass_save(prog *p);                   /* recompute.c: what is saved, what is recomputed */
+void pass_split_weights(prog *p);          /* weights.c */
 void pass_split_comm(prog *p, op_list *l); /* comm_split.c */
 void pass_memory(prog *p);                 /* memory.c */
 

@@ -27,6 +27,7 @@ void prog_free(prog *p) {
     free(p->val);
     free(p->fwd.op);
     free(p->bwd.op);
+    free(p->weights.op);
     free(p->bucket_full);
     free(p->bucket_grad);
     free(p->param_written);
@@ -123,6 +124,13 @@ val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim
         if (p->val[v].cls == VC_INPUT && !strcmp(p->val[v].name, name)) return v;
     val v = val_new(p, VC_INPUT, dt, ndim, dim, pl);
     p->val[v].name = name;
+    return v;
+}
+
+val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                      placement pl) {
+    val v = prog_input(p, name, dt, ndim, dim, pl);
+    p->val[v].shared = true;
     return v;
 }
 

@@ -88,8 +88,9 @@ bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part);
 
 /* ---- a program ----------------------------------------------------------------------------- */
 typedef struct prog_options {
-    bool selective; /* backward recomputes cheap ops instead of saving their results */
-    int fp8_sites;  /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
+    bool selective;     /* backward recomputes cheap ops instead of saving their results */
+    bool split_weights; /* weight gradients are a list of their own, which may run later */
+    int fp8_sites;      /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
 } prog_options;
 
 /* @param name borrowed. */
@@ -117,8 +118,11 @@ typedef struct residual_state {
 residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta,
                                 placement pl);
 void prog_residual_out(prog *p, residual_state s);
-/* An input bound by name: tokens, positions, a table. A second call returns the same value. */
+/* An input bound by name: tokens, positions. A second call returns the same value. */
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
+/* An input that all microbatches share: a table. */
+val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                      placement pl);
 /* An input of which every layer has its own: a cache. */
 val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                          placement pl);

@@ -10,12 +10,15 @@
 
 #include "model/model.h"
 
-enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MAX_RANKS = 8 };
+enum { RUN_SEQ = 16, RUN_ROWS = 4, RUN_MICROS = 2, RUN_MOST_MICROS = 8, RUN_MAX_RANKS = 8 };
 
 typedef struct layout {
     const char *name;
-    int replicas, dp, cp, tp; /* dp_replicate, dp_shard, ...; 0 reads as 1 */
+    int replicas, dp, cp, tp, pp; /* dp_replicate, dp_shard, ...; 0 reads as 1 */
     context_mode context;
+    pipeline_schedule schedule;
+    int chunks;
+    int micros; /* 0: RUN_MICROS */
     bool sp;
     int zero;
     int keep_every, keep_last;
@@ -160,6 +163,43 @@ static inline void stir_vectors(model *m, exec *x) {
     BUG_IF(model_publish(m, x) != OK);
 }
 
+static inline int run_micros(const layout *l) { return l->micros ? l->micros : RUN_MICROS; }
+
+typedef struct run_state {
+    rank_job *j;
+    model *m;
+    exec *x;
+    int chain_id;
+    int64_t n;
+    double loss;
+    test_batch batch[RUN_MOST_MICROS];
+} run_state;
+
+static inline err feed_batch(void *ctx, int micro, int slot) {
+    run_state *r = ctx;
+    const test_batch *all = &r->batch[micro];
+    int64_t from = mesh_index(comm_mesh(r->j->end), AXES_ROWS) * r->n;
+    int32_t start[RUN_ROWS * RUN_SEQ];
+    for (int64_t i = 0; i < r->n; i++) start[i] = all->start[from + i] - (int32_t)from;
+    model_batch b = { .tokens = all->tokens + from,
+                      .targets = all->targets + from,
+                      .pos = all->pos + from,
+                      .start = start,
+                      .ids = all->ids + from,
+                      .n = r->n,
+                      .slot = slot };
+    model_set_batch(r->m, r->x->plan, &b);
+    return OK;
+}
+
+static inline err add_losses(void *ctx, int micro) {
+    run_state *r = ctx;
+    const float *losses = exec_result(r->x, r->chain_id).data;
+    int64_t mine = exec_result(r->x, r->chain_id).dim[0];
+    for (int64_t i = 0; i < mine; i++) r->loss += losses[i];
+    return OK;
+}
+
 static inline err rank_run(rank_job *j) {
     const layout *l = j->l;
     mesh me = *comm_mesh(j->end);
@@ -169,6 +209,7 @@ static inline err rank_run(rank_job *j) {
                          .sequence_parallel = l->sp,
                          .context = l->context,
                          .seq = l->cp > 1 ? RUN_SEQ : 0,
+                         .pipe = { .chunks = l->chunks, .kind = l->schedule },
                          .zero = l->zero,
                          .selective = l->selective,
                          .fp8 = l->fp8 };
@@ -179,6 +220,7 @@ static inline err rank_run(rank_job *j) {
     TRY(model_record(m, PROG_TRAIN, n, RUN_SEQ, &c));
     c.keep_every = l->keep_every;
     c.keep_last = l->keep_last;
+    c.micros = run_micros(l);
     plan *p = plan_new(&me, ops_cpu(OPS_ISA_BEST), l->threads ? l->threads : 1);
     model_reserve(m, p, true);
     int chain_id;
@@ -187,27 +229,16 @@ static inline err rank_run(rank_job *j) {
     model_init(m, p, 42);
     exec x = { .plan = p, .comm = j->end, .pool = l->threads > 1 ? pool_new(l->threads) : NULL };
     stir_vectors(m, &x);
-    test_batch batch[RUN_MICROS];
-    int valid = 0;
-    for (int k = 0; k < RUN_MICROS; k++) {
-        make_batch(&batch[k], k, j->c->vocab);
-        valid += batch[k].valid;
+    run_state r = { .j = j, .m = m, .x = &x, .chain_id = chain_id, .n = n };
+    int valid = 0, micros = run_micros(l);
+    for (int k = 0; k < micros; k++) {
+        make_batch(&r.batch[k], k, j->c->vocab);
+        valid += r.batch[k].valid;
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
-    double loss = 0;
-    int64_t from = mesh_index(&me, AXES_ROWS) * n;
-    int32_t start[RUN_ROWS * RUN_SEQ];
-    for (int k = 0; k < RUN_MICROS; k++) {
-        for (int64_t i = 0; i < n; i++) start[i] = batch[k].start[from + i] - (int32_t)from;
-        model_batch b = { batch[k].tokens + from, batch[k].targets + from,
-                          batch[k].pos + from,    start,
-                          batch[k].ids + from,    n };
-        model_set_batch(m, p, &b);
-        TRY(exec_chain(&x, chain_id, k, RUN_MICROS));
-        const float *losses = exec_result(&x, chain_id).data;
-        int64_t mine = exec_result(&x, chain_id).dim[0];
-        for (int64_t i = 0; i < mine; i++) loss += losses[i];
-    }
+    TRY(exec_microbatches(&x, chain_id, micros, &(exec_hooks){ feed_batch, add_losses, &r }));
+    TRY(model_sum_tied(m, &x));
+    double loss = r.loss;
     collect(j, m, p);
     pthread_mutex_lock(j->lock);
     /* without sequence parallelism every tp rank has the same losses: count one */
@@ -228,7 +259,8 @@ static inline void *rank_main(void *arg) {
 static inline void run_layout(const model_config *c, const layout *l, outcome *out) {
     memset(out, 0, sizeof *out);
     out->replicas_agree = true;
-    mesh me = { .size = { [AX_DP_REPLICATE] = l->replicas,
+    mesh me = { .size = { [AX_PP] = l->pp,
+                          [AX_DP_REPLICATE] = l->replicas,
                           [AX_DP_SHARD] = l->dp,
                           [AX_CP] = l->cp,
                           [AX_TP] = l->tp } };

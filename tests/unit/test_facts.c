@@ -187,8 +187,8 @@ static uint64_t fingerprint(const model_config *c) {
     }
     tensor rope;
     if (prog_input_shape(train.block, "rope", &rope))
-        h = hash_bytes(plan_input(p, "rope"), (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float),
-                       h);
+        h = hash_bytes(plan_input(p, "rope", 0),
+                       (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float), h);
     str_free(&text);
     plan_free(p);
     model_free(m);

@@ -1,0 +1,212 @@
+/* The instructions of a step, from the timetable: what a task runs, block by block, what it receives
+ * and sends, and which memory is its own. Checker and executor read this list.
+ *
+ * Recompute by blocks is nothing but an order. With keep_every = n the forward pass keeps the summed
+ * input of every n-th block (its block input) and the saved values of n blocks; backward runs a
+ * segment's forward lists again from its block input into those same n slots:
+ *
+ *     keep_every 2:   F0 F1 | F2 F3 | F4 F5 | last | B5 B4 | F2' F3 B3 B2 | F0' F1 B1 B0 | first
+ *                     in0     in2     in4                    from in2       from in0
+ *
+ * The same ops on the same inputs are bit-exact. F' is the block with the kept sum as its residual and
+ * no delta; the last forward of a segment runs only what backward reads. The first block of a later
+ * pipeline stage is such an F', too: stages pass on the sum. */
+#include "plan_internal.h"
+
+#include <stdlib.h>
+
+/* ---- chunks ------------------------------------------------------------------------------ */
+chain chain_normal(const chain *c) {
+    chain n = *c;
+    n.pipe.ranks = MAX(1, n.pipe.ranks);
+    n.pipe.chunks = MAX(1, n.pipe.chunks);
+    n.pipe.forward_only = c->first->mode != PROG_TRAIN;
+    n.micros = MAX(1, n.micros);
+    return n;
+}
+
+chunk chain_chunk(const chain *c, int rank, int index) {
+    chunk k = { .stage = index * c->pipe.ranks + rank };
+    int from, to;
+    for (int i = 0; i < index; i++) {
+        pipeline_blocks(&c->pipe, c->layers, rank, i, &from, &to);
+        k.before += to - from;
+    }
+    pipeline_blocks(&c->pipe, c->layers, rank, index, &from, &to);
+    k.from = from;
+    k.layers = to - from;
+    k.first = k.stage == 0;
+    k.last = k.stage == c->pipe.ranks * c->pipe.chunks - 1;
+    return k;
+}
+
+prog *chunk_program(const chain *c, const chunk *k, int at) {
+    if (at == 0) return k->first ? c->first : NULL;
+    if (at == k->layers + 1) return k->last ? c->last : NULL;
+    return c->block;
+}
+
+int chunk_rerun(const chain *c, const chunk *k) {
+    if (!c->keep_every) return 0;
+    return MAX(0, MIN(k->layers, c->layers - c->keep_last - k->from));
+}
+
+int chunk_segments(const chain *c, const chunk *k) {
+    return c->keep_every ? (chunk_rerun(c, k) + c->keep_every - 1) / c->keep_every : 0;
+}
+
+const op_list *instr_list(const prog *p, instr_kind kind) {
+    return kind == DO_BWD ? &p->bwd : kind == DO_WEIGHTS ? &p->weights : &p->fwd;
+}
+
+/* ---- tasks as instructions ---------------------------------------------------------------------- */
+/* Slots are given to microbatches, lowest first, and given back when their last task is done. */
+typedef struct slot_user {
+    int *of;     /* [micros] -1: none */
+    bool *taken; /* [micros] */
+} slot_user;
+
+typedef struct maker {
+    const chain *c;
+    step_list *out;
+    pipeline_task task;
+    chunk k;
+    slot_user chunk[MAX_CHUNKS], inputs;
+    bool (*sending)[PASSES]; /* [chunks * micros] by chunk and slot: what has not been waited for */
+} maker;
+
+static int take_slot(slot_user *u, int micro, int micros, int *most) {
+    int s = 0;
+    if (u->of[micro] >= 0) return u->of[micro];
+    while (u->taken[s]) s++;
+    BUG_IF(s >= micros);
+    u->taken[s] = true;
+    u->of[micro] = s;
+    *most = MAX(*most, s + 1);
+    return s;
+}
+
+static void give_slot(slot_user *u, int micro) { u->taken[u->of[micro]] = false; }
+
+static void add(maker *m, instr_kind kind, int at) {
+    step_list *l = m->out;
+    mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
+    const pipeline_task *t = &m->task;
+    l->list[l->n++] = (instr){ .kind = kind,
+                               .chunk = t->chunk,
+                               .instance = at,
+                               .slot = m->chunk[t->chunk].of[t->micro],
+                               .inputs = m->inputs.of[t->micro],
+                               .micro = t->micro };
+}
+
+static bool *sending(maker *m, stage_pass what, int slot) {
+    return &m->sending[m->task.chunk * m->out->micros + slot][what];
+}
+
+static int slot_now(const maker *m) { return m->chunk[m->task.chunk].of[m->task.micro]; }
+
+static void add_pass(maker *m, instr_kind kind, stage_pass what, int slot) {
+    add(m, kind, 0);
+    instr *i = &m->out->list[m->out->n - 1];
+    i->pass = what;
+    i->slot = slot;
+    if (kind != DO_RECV) *sending(m, what, slot) = kind == DO_SEND;
+}
+
+/* Memory that is being sent from is not written to. */
+static void finish_sending(maker *m, stage_pass what, int slot) {
+    if (*sending(m, what, slot)) add_pass(m, DO_SENT, what, slot);
+}
+
+static void forward(maker *m) {
+    const pipeline_task *t = &m->task;
+    step_list *l = m->out;
+    bool new_micro = m->inputs.of[t->micro] < 0;
+    take_slot(&m->inputs, t->micro, l->micros, &l->inputs);
+    take_slot(&m->chunk[t->chunk], t->micro, l->micros, &l->slots[t->chunk]);
+    if (new_micro) add(m, DO_FEED, 0);
+    if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
+    for (int i = 0; i <= m->k.layers + 1; i++)
+        if (chunk_program(m->c, &m->k, i)) add(m, DO_FWD, i);
+    if (m->k.last && m->c->first->mode != PROG_DECODE) add(m, DO_LOSS, 0);
+    finish_sending(m, PASS_RESIDUAL, slot_now(m));
+    if (!m->k.last) add_pass(m, DO_SEND, PASS_RESIDUAL, slot_now(m));
+}
+
+static void backward(maker *m) {
+    int n = m->k.layers, keep = m->c->keep_every;
+    finish_sending(m, PASS_RESIDUAL, slot_now(m));
+    finish_sending(m, PASS_GRADIENT, slot_now(m));
+    if (!m->k.last) add_pass(m, DO_RECV, PASS_GRADIENT, slot_now(m));
+    for (int l = n - 1; l >= 0; l--) {
+        int s = keep ? l / keep : 0;
+        bool segment_end = s < chunk_segments(m->c, &m->k) - 1 && l % keep == keep - 1;
+        if (segment_end) /* the last one's values still lie in the slots */
+            for (int f = s * keep; f <= l; f++)
+                add(m, f == l ? DO_FWD_SAVES : DO_FWD, f == s * keep ? n + 2 + s : f + 1);
+        add(m, DO_BWD, l + 1);
+    }
+    if (m->k.first)
+        add(m, DO_BWD, 0);
+    else
+        add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
+}
+
+static void weights(maker *m) {
+    for (int l = m->k.layers - 1; l >= 0; l--) add(m, DO_WEIGHTS, l + 1);
+    if (m->k.first) add(m, DO_WEIGHTS, 0);
+}
+
+static void add_task(maker *m, const pipeline_task *t, int rank) {
+    bool split = pipeline_splits_backward(&m->c->pipe);
+    task_kind last = m->c->pipe.forward_only ? TASK_FORWARD : split ? TASK_WEIGHTS : TASK_BACKWARD;
+    m->task = *t;
+    m->k = chain_chunk(m->c, rank, t->chunk);
+    if (t->kind == TASK_FORWARD) forward(m);
+    if (t->kind == TASK_BACKWARD) backward(m);
+    if (t->kind == TASK_WEIGHTS) weights(m);
+    if (t->kind != last) return;
+    give_slot(&m->chunk[t->chunk], t->micro);
+    bool done = t->chunk == (m->c->pipe.forward_only ? m->c->pipe.chunks - 1 : 0);
+    if (done) give_slot(&m->inputs, t->micro);
+}
+
+static slot_user no_slots(int micros) {
+    slot_user u = { mem_alloc((size_t)micros * sizeof *u.of),
+                    mem_alloc((size_t)micros * sizeof *u.taken) };
+    for (int i = 0; i < micros; i++) u.of[i] = -1;
+    return u;
+}
+
+static void drop_slots(slot_user *u) {
+    free(u->of);
+    free(u->taken);
+}
+
+err step_list_make(const chain *c, int rank, int micros, step_list *out) {
+    timetable s;
+    *out = (step_list){ .micros = micros };
+    BUG_IF(c->pipe.chunks > MAX_CHUNKS);
+    TRY(timetable_make(&c->pipe, micros, &s));
+    maker m = { .c = c, .out = out, .inputs = no_slots(micros) };
+    for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(micros);
+    m.sending = mem_alloc((size_t)(c->pipe.chunks * micros) * sizeof *m.sending);
+    for (int i = 0; i < s.tasks; i++) add_task(&m, &s.of[rank][i], rank);
+    for (int k = 0; k < c->pipe.chunks; k++) /* nothing is under way when a step ends */
+        for (int slot = 0; slot < out->slots[k]; slot++) {
+            m.task.chunk = k;
+            finish_sending(&m, PASS_RESIDUAL, slot);
+            finish_sending(&m, PASS_GRADIENT, slot);
+        }
+    for (int k = 0; k < c->pipe.chunks; k++) drop_slots(&m.chunk[k]);
+    drop_slots(&m.inputs);
+    free(m.sending);
+    timetable_free(&s);
+    return OK;
+}
+
+void step_list_free(step_list *l) {
+    free(l->list);
+    *l = (step_list){ 0 };
+}

@@ -1,0 +1,188 @@
+/* A model divided over pipeline stages gives the loss and gradients of one rank, whatever the schedule. */
+#include "support/model.h"
+
+static const layout layouts[] = {
+    { .name = "pp2, 1F1B", .pp = 2 },
+    { .name = "pp2, GPipe", .pp = 2, .schedule = PIPE_GPIPE },
+    { .name = "pp2 x 2 chunks", .pp = 2, .schedule = PIPE_INTERLEAVED, .chunks = 2 },
+    { .name = "pp2, ZeroBubble", .pp = 2, .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp4, 1F1B", .pp = 4 },
+    { .name = "pp4, ZeroBubble", .pp = 4, .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp3, uneven stages", .pp = 3 },
+    { .name = "pp2 x dp2", .pp = 2, .dp = 2 },
+    { .name = "pp2 x zero1 over 2, ZeroBubble",
+      .pp = 2,
+      .dp = 2,
+      .zero = 1,
+      .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp2 x zero2 over 2", .pp = 2, .dp = 2, .zero = 2 },
+    { .name = "pp2 x zero3 over 2, GPipe", .pp = 2, .dp = 2, .zero = 3, .schedule = PIPE_GPIPE },
+    { .name = "pp2 x tp2", .pp = 2, .tp = 2 },
+    { .name = "pp2 x tp2+sp, ZeroBubble",
+      .pp = 2,
+      .tp = 2,
+      .sp = true,
+      .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp2 x dp2 x tp2+sp", .pp = 2, .dp = 2, .tp = 2, .sp = true },
+    { .name = "pp2 x 2 replicas x zero1 over 2, 2 chunks",
+      .pp = 2,
+      .replicas = 2,
+      .dp = 2,
+      .zero = 1,
+      .schedule = PIPE_INTERLEAVED,
+      .chunks = 2 },
+    { .name = "pp2, full recompute", .pp = 2, .keep_every = 1 },
+    { .name = "pp2, recompute but for the last 2", .pp = 2, .keep_every = 2, .keep_last = 2 },
+    { .name = "pp2, selective", .pp = 2, .selective = true, .schedule = PIPE_ZERO_BUBBLE },
+};
+
+static void compare_all(const char *model_name, model_config c) {
+    c.layers = 5;
+    outcome one;
+    run_layout(&c, &(layout){ .name = "one", .micros = 4 }, &one);
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        outcome o;
+        char what[128];
+        layout l = layouts[i];
+        l.micros = 4;
+        snprintf(what, sizeof what, "%s on %s", model_name, l.name);
+        run_layout(&c, &l, &o);
+        assert_true(o.replicas_agree);
+        same_within(what, &o, &one, 1e-5);
+        outcome_free(&o);
+    }
+    outcome_free(&one);
+}
+
+static void llama_agrees_on_every_pipeline(void **state) { compare_all("llama", small_llama()); }
+
+static void tied_gpt2_agrees_on_every_pipeline(void **state) {
+    model_config c = small_gpt2();
+    c.dropout = 0.2;
+    c.embed_dropout = 0.1;
+    c.attn_dropout = 0.2;
+    c.kv_heads = c.heads;
+    compare_all("gpt2, tied, dropout", c);
+}
+
+static void parallel_branches_agree_on_every_pipeline(void **state) {
+    compare_all("neox", small_neox());
+}
+
+static void post_norm_agrees_on_every_pipeline(void **state) {
+    model_config c = small_llama();
+    c.norm_position = NORM_POST;
+    compare_all("norm on the output", c);
+}
+
+/* Stages pass on the very sum that one rank would compute: up to the order in which gradients of a tied
+ * table are added, nothing differs at all. */
+static void a_pipeline_is_bit_exact(void **state) {
+    model_config c = small_llama();
+    c.layers = 4;
+    outcome one, two;
+    for (int dt = 0; dt < 2; dt++) {
+        layout a = { .micros = 4, .dt = dt ? DT_BF16 : DT_F32 }, b = a;
+        b.pp = 2;
+        run_layout(&c, &a, &one);
+        run_layout(&c, &b, &two);
+        same_bits(dt ? "pp2 in bf16" : "pp2", &two, &one);
+        outcome_free(&one);
+        outcome_free(&two);
+    }
+}
+
+/* A stage holds its own parameters, and as many microbatches as its place in the pipeline needs. */
+static void a_stage_holds_its_share(void **state) {
+    model_config c = small_llama();
+    c.layers = 8;
+    outcome one, two, all;
+    run_layout(&c, &(layout){ .micros = 8 }, &one);
+    run_layout(&c, &(layout){ .micros = 8, .pp = 4 }, &two);
+    run_layout(&c, &(layout){ .micros = 8, .pp = 4, .schedule = PIPE_GPIPE }, &all);
+    assert_true(two.param_bytes < one.param_bytes * 2 / 5);
+    assert_int_equal(two.saved_bytes, one.saved_bytes);     /* 4 microbatches of a quarter */
+    assert_int_equal(all.saved_bytes, 2 * one.saved_bytes); /* 8 */
+    outcome_free(&one);
+    outcome_free(&two);
+    outcome_free(&all);
+}
+
+static void what_a_pipeline_cannot_do_is_refused(void **state) {
+    model_config c = small_llama();
+    model *m;
+    mesh me = { .size = { [AX_PP] = 4 } };
+    assert_error(model_new(&c, &(model_layout){ .mesh = me }, &m), "2 blocks", "4 pipeline stages");
+    c.layers = 4;
+    model_layout zb = { .mesh = me, .zero = 3, .pipe.kind = PIPE_ZERO_BUBBLE };
+    assert_error(model_new(&c, &zb, &m), "ZeroBubble", "ZeRO stage 3");
+    timetable t;
+    pipeline p = { .ranks = 4, .chunks = 2, .kind = PIPE_INTERLEAVED };
+    assert_error(timetable_make(&p, 6, &t), "multiples of the 4");
+}
+
+/* ---- timetables ---------------------------------------------------------------------------- */
+static void the_bubble_is_that_of_the_formula(void **state) {
+    for (int ranks = 1; ranks <= 8; ranks++)
+        for (int k = PIPE_1F1B; k <= PIPE_ZERO_BUBBLE; k++) {
+            bool chunks = k == PIPE_INTERLEAVED;
+            int micros = 4 * ranks, units = k == PIPE_ZERO_BUBBLE ? 3 : 1;
+            pipeline p = { .ranks = ranks, .chunks = chunks ? 3 : 1, .kind = k };
+            timetable t;
+            assert_ok(timetable_make(&p, micros, &t));
+            double idle = ranks - 1, want = idle / (units * p.chunks * micros + idle);
+            assert_true(fabs(timetable_bubble(&t) - want) < 1e-12);
+            for (int r = 0; r < ranks && k == PIPE_1F1B; r++)
+                assert_int_equal(timetable_in_flight(&t, r, 0), ranks - r);
+            timetable_free(&t);
+        }
+}
+
+static void a_timetable_is_printed(void **state) {
+    timetable t;
+    str text = { 0 };
+    pipeline p = { .ranks = 2, .chunks = 1 };
+    assert_ok(timetable_make(&p, 3, &t));
+    timetable_print(&t, &text);
+    assert_string_equal(text.text, "rank 0  0  1       `0     2 `1       `2\n"
+                                   "rank 1     0 `0     1 `1     2 `2\n");
+    str_free(&text);
+    timetable_free(&t);
+}
+
+/* Every rank's list of instructions is played against the others'. */
+static void lists_of_all_ranks_meet(void **state) {
+    model_config c = small_llama();
+    c.layers = 8;
+    for (int k = PIPE_1F1B; k <= PIPE_ZERO_BUBBLE; k++) {
+        mesh me = { .size = { [AX_PP] = 4, [AX_TP] = 2 } };
+        model *m[8];
+        chain ch[8];
+        model_layout l = { .pipe = { .kind = k, .chunks = k == PIPE_INTERLEAVED ? 2 : 1 } };
+        for (int r = 0; r < 8; r++) {
+            l.mesh = mesh_as(&me, r);
+            assert_ok(model_new(&c, &l, &m[r]));
+            assert_ok(model_record(m[r], PROG_TRAIN, 32, 16, &ch[r]));
+        }
+        assert_ok(plan_check_ranks(&me, ch, 8));
+        ch[3].pipe.kind = k == PIPE_GPIPE ? PIPE_1F1B : PIPE_GPIPE; /* one rank has another order */
+        if (k != PIPE_INTERLEAVED) assert_error(plan_check_ranks(&me, ch, 8), "forever");
+        for (int r = 0; r < 8; r++) model_free(m[r]);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(llama_agrees_on_every_pipeline),
+        cmocka_unit_test(tied_gpt2_agrees_on_every_pipeline),
+        cmocka_unit_test(parallel_branches_agree_on_every_pipeline),
+        cmocka_unit_test(post_norm_agrees_on_every_pipeline),
+        cmocka_unit_test(a_pipeline_is_bit_exact),
+        cmocka_unit_test(a_stage_holds_its_share),
+        cmocka_unit_test(what_a_pipeline_cannot_do_is_refused),
+        cmocka_unit_test(the_bubble_is_that_of_the_formula),
+        cmocka_unit_test(a_timetable_is_printed),
+        cmocka_unit_test(lists_of_all_ranks_meet),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
