@@ -42,22 +42,16 @@ void shard_put_weights(const model *m, exec *x, int param, const float *whole) {
     free(own);
 }
 
-/* A state has the parameter's elements, or it belongs to rows or columns of a whole matrix. */
-static bool state_follows_elements(const model *m, const optimizer *o, int param, int state) {
-    param_range r = model_weights_range(m, param);
-    return optim_state_count(o, param, state) == r.to - r.from;
-}
-
 int64_t shard_state_count(const model *m, const optimizer *o, int param, int state) {
     const model_param *q = model_param_at(m, param);
-    return state_follows_elements(m, o, param, state) ? q->dim[0] * q->dim[1]
-                                                      : optim_state_count(o, param, state);
+    return optim_state_by_element(o, param, state) ? q->dim[0] * q->dim[1]
+                                                   : optim_state_count(o, param, state);
 }
 
 err shard_get_state(const model *m, exec *x, const optimizer *o, int param, int state,
                     float *whole) {
     bool alone = mesh_world(&model_lay(m)->mesh) == 1;
-    if (alone || !state_follows_elements(m, o, param, state))
+    if (alone || !optim_state_by_element(o, param, state))
         return optim_state_get(o, param, state, whole);
     int64_t n = optim_state_count(o, param, state);
     float *own = mem_alloc((size_t)(n + 1) * sizeof *own);
@@ -68,7 +62,7 @@ err shard_get_state(const model *m, exec *x, const optimizer *o, int param, int 
 }
 
 void shard_put_state(const model *m, optimizer *o, int param, int state, const float *whole) {
-    if (!state_follows_elements(m, o, param, state)) {
+    if (!optim_state_by_element(o, param, state)) {
         optim_state_set(o, param, state, whole);
         return;
     }

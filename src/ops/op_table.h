@@ -49,10 +49,10 @@ enum {
     X(L2, update.l2, BOOL)                                                                         \
     X(NESTEROV, update.nesterov, BOOL)                                                             \
     X(ROUND_SITE, update.site, INT)                                                                \
-    X(ROUND_FIRST, update.first, LONG)                                                             \
-    X(ROUND_BASE, update.base, LONG)                                                               \
-    X(ROUND_COLS, update.cols, LONG)                                                               \
-    X(ROUND_STRIDE, update.stride, LONG)                                                           \
+    X(PART_FIRST, update.first, LONG)                                                              \
+    X(PART_BASE, update.base, LONG)                                                                \
+    X(PART_COLS, update.cols, LONG)                                                                \
+    X(PART_STRIDE, update.stride, LONG)                                                            \
     X(HOST_STATE, update.host_state, BOOL)                                                         \
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
@@ -80,10 +80,11 @@ typedef enum {
 #define ATTR(id)    (UINT64_C(1) << ATTR_##id)
 #define ATTRS_HEADS (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
 #define ATTRS_FP8   (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_SITE))
+/* Which elements of a parameter a call has. */
+#define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
-     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTR(ROUND_FIRST) | ATTR(ROUND_BASE) |         \
-     ATTR(ROUND_COLS) | ATTR(ROUND_STRIDE) | ATTR(HOST_STATE))
+     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ROUTE                                                                                \

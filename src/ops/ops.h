@@ -76,11 +76,10 @@ typedef struct op_attr {
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;
-        /* Weights in bf16: together with the step these determine the stochastic rounding. The
-         * parameter, and which of its elements the call's are: element i is local element first + i,
-         * which is element base + row * stride + column of the whole one, in rows of `cols`
-         * (cols 0: of a single row). */
-        uint32_t site;
+        uint32_t site; /* weights in bf16: the parameter, for the stochastic rounding */
+        /* Which elements of the parameter the call's are: element i is local element first + i, which
+         * is element base + row * stride + column of the whole one, in rows of `cols` (0: of a single
+         * row). */
         int64_t first, base, cols, stride;
         bool host_state; /* moments lie in host memory, which a device reaches over the bus */
     } update;

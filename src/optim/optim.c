@@ -18,7 +18,7 @@ static bool can_extend(const optimizer *o, const update_range *s, const update_r
     int64_t gap = next->at - (s->at + s->count);
     bool same = s->r == next->r && s->attr.update.lr_mul == next->attr.update.lr_mul &&
                 s->attr.update.decay == next->attr.update.decay;
-    if (!same || s->r->takes != TAKES_ANY || (gap && !padding_is_zero(o))) return false;
+    if (!same || s->r->kind != BY_ELEMENT || (gap && !padding_is_zero(o))) return false;
     if (s->b.master_dt != DT_F32) return false; /* rounded by parameter */
     for (int k = 0; k < s->r->states; k++)      /* a block belongs to one parameter */
         if (rule_in_bytes(s->r, k) && (next->at - s->at) % BLOCK8) return false;
@@ -46,16 +46,17 @@ static void add_param(optimizer *o, int param, const bucket_view *b, const param
         s = &o->range[o->ranges++];
         *s = own;
     }
-    o->slot[param] = (param_slot){ .range = (int)(s - o->range),
-                                   .at = z->at - s->at,
-                                   .count = n,
-                                   .copies = model_param_copies(o->m, param) };
+    param_slot *t = &o->slot[param];
+    t->range = (int)(s - o->range);
+    t->at = z->at - s->at;
+    t->count = n;
+    t->copies = model_param_copies(o->m, param);
     o->order[o->ordered++] = param;
 }
 
 /* Covers the parameters of each bucket in memory order. */
 static void make_ranges(optimizer *o) {
-    for (int i = 0; i < o->params; i++) o->slot[i].range = -1;
+    for (int i = 0; i < o->params; i++) o->slot[i] = (param_slot){ -1, .whole = { -1, -1 } };
     for (int i = 0; i < model_buckets(o->m); i++) {
         bucket_view b = model_bucket(o->m, i);
         int64_t from = 0;
@@ -73,41 +74,38 @@ static void make_ranges(optimizer *o) {
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
-/* A tensor over elements `at` on of a region; without a committed plan, its shape alone. */
-static tensor region_view(const optimizer *o, bool ready, int region, dtype dt, int64_t at,
-                          int ndim, const int64_t *dim) {
+tensor region_view(const optimizer *o, bool ready, int region, dtype dt, int64_t at, int ndim,
+                   const int64_t *dim) {
     char *data = ready && region >= 0 ? plan_data(o->p, region) : NULL;
     return tensor_of(data ? data + (size_t)at * dt_size(dt) : NULL, dt, ndim, dim);
 }
 
-/* The same over elements `at` on of what a bucket's view has in a region. */
-static tensor part_view(const optimizer *o, bool ready, region_part in, dtype dt, int64_t at,
-                        int ndim, const int64_t *dim) {
+tensor part_view(const optimizer *o, bool ready, region_part in, dtype dt, int64_t at, int ndim,
+                 const int64_t *dim) {
     return region_view(o, ready, in.region, dt, in.at + at, ndim, dim);
 }
 
-static op_call update_call(const optimizer *o, const update_range *s, bool ready) {
+/* State k of a range. */
+static tensor state_view(const optimizer *o, const update_range *s, int k, bool ready) {
     const model_param *q = model_param_at(o->m, s->param);
-    bool matrix = s->r->takes == TAKES_MATRIX;
-    const int64_t *dim = matrix ? q->local : &s->count;
-    int ndim = matrix ? 2 : 1;
+    int64_t bytes = (int64_t)block8_bytes(s->count);
+    if (rule_in_bytes(s->r, k)) return region_view(o, ready, s->state[k], DT_U8, 0, 1, &bytes);
+    bool rows = s->r->state[k].shape == AS_ROWS, cols = s->r->state[k].shape == AS_COLS;
+    int region = rows || cols ? o->slot[s->param].whole[k] : s->state[k];
+    return region_view(o, ready, region, DT_F32, 0, 1, rows || cols ? &q->dim[cols] : &s->count);
+}
+
+static op_call update_call(const optimizer *o, const update_range *s, bool ready) {
     op_call c = { .op = s->r->op, .attr = s->attr };
-    c.in[0] = part_view(o, ready, s->b.grad, DT_F32, s->at, ndim, dim);
-    c.out[0] = part_view(o, ready, s->b.master, s->b.master_dt, s->at, ndim, dim);
+    c.in[0] = part_view(o, ready, s->b.grad, DT_F32, s->at, 1, &s->count);
+    c.out[0] = part_view(o, ready, s->b.master, s->b.master_dt, s->at, 1, &s->count);
     if (s->b.copy.region >= 0)
-        c.out[s->r->copy] = part_view(o, ready, s->b.copy, s->b.dt, s->at, ndim, dim);
-    for (int k = 0; k < s->r->states; k++) {
-        bool rows = s->r->state[k].shape == AS_ROWS, cols = s->r->state[k].shape == AS_COLS;
-        int64_t bytes = (int64_t)block8_bytes(s->count);
-        c.out[1 + k] =
-            rule_in_bytes(s->r, k) ? region_view(o, ready, s->state[k], DT_U8, 0, 1, &bytes)
-            : rows || cols ? region_view(o, ready, s->state[k], DT_F32, 0, 1, &q->local[cols])
-                           : region_view(o, ready, s->state[k], DT_F32, 0, ndim, dim);
-    }
+        c.out[s->r->copy] = part_view(o, ready, s->b.copy, s->b.dt, s->at, 1, &s->count);
+    for (int k = 0; k < s->r->states; k++) c.out[1 + k] = state_view(o, s, k, ready);
     return c;
 }
 
-static op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tensor *sum) {
+op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tensor *sum) {
     op_call c = { .op = OP_SQNORM, .accumulate = add };
     c.attr.scale.by = (float)(1.0 / (double)copies);
     c.in[0] = tensor_of(grad, DT_F32, 1, &n);
@@ -116,13 +114,15 @@ static op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, con
 }
 
 static bool on_side_queue(const update_range *s) {
-    return s->attr.update.host_state && s->r->takes == TAKES_ANY;
+    return s->attr.update.host_state && s->r->kind == BY_ELEMENT;
 }
 
 static size_t state_bytes(const optimizer *o, const update_range *s) {
-    op_call c = update_call(o, s, false);
     size_t sum = 0;
-    for (int k = 0; k < s->r->states; k++) sum += tensor_bytes(&c.out[1 + k]);
+    for (int k = 0; k < s->r->states; k++) {
+        tensor t = state_view(o, s, k, false);
+        sum += tensor_bytes(&t);
+    }
     return sum;
 }
 
@@ -143,21 +143,30 @@ static void offload_state(optimizer *o, plan *p) {
         }
 }
 
+err reserve_call(optimizer *o, const plan *p, workspace *w, const op_call *c) {
+    TRY(ops_check(o->s.backend, c));
+    w->bytes = MAX(w->bytes, ops_workspace(o->s.backend, c, plan_threads(p)));
+    return OK;
+}
+
 /* Reserves state and workspace; refuses an update that the backend cannot run. */
 static err reserve_memory(optimizer *o, plan *p) {
     const op_backend *b = o->s.backend;
     int64_t most = 1;
     for (int i = 0; i < o->ranges; i++) {
         update_range *s = &o->range[i];
-        op_call c = update_call(o, s, false);
-        for (int k = 0; k < s->r->states; k++)
+        for (int k = 0; k < s->r->states; k++) {
+            tensor t = state_view(o, s, k, false);
+            if (s->r->state[k].shape == AS_ROWS || s->r->state[k].shape == AS_COLS) continue;
             s->state[k] = (s->attr.update.host_state ? plan_region_host : plan_region)(
-                p, "optimizer", tensor_bytes(&c.out[1 + k]));
-        TRY(ops_check(b, &c));
-        workspace *w = on_side_queue(s) ? &o->side : &o->work;
-        w->bytes = MAX(w->bytes, ops_workspace(b, &c, plan_threads(p)));
+                p, "optimizer", tensor_bytes(&t));
+        }
+        op_call c = update_call(o, s, false);
+        if (s->r->kind == BY_ELEMENT)
+            TRY(reserve_call(o, p, on_side_queue(s) ? &o->side : &o->work, &c));
         most += s->count;
     }
+    TRY(directions_reserve(o, p));
     tensor sum = tensor_of(NULL, DT_F32, 1, (int64_t[]){ 2 });
     op_call c = sqnorm_call(NULL, most, 1, false, &sum);
     o->work.bytes = MAX(o->work.bytes, ops_workspace(b, &c, plan_threads(p)));
@@ -202,13 +211,6 @@ void optim_free(optimizer *o) {
 }
 
 /* ---- running ----------------------------------------------------------------------------- */
-typedef struct step_run {
-    optimizer *o;
-    exec *x;
-    step_block *step;
-    tensor sum;
-} step_run;
-
 static step_run start_step(optimizer *o, exec *x) {
     return (step_run){ o, x, exec_step(x),
                        tensor_of(plan_data(o->p, o->sum), DT_F32, 1, (int64_t[]){ 2 }) };
@@ -223,7 +225,7 @@ static void run_call_in(const step_run *r, op_call *c, const workspace *w) {
     c->run = &run;
     exec_call(r->x, c);
 }
-static void run_call(const step_run *r, op_call *c) { run_call_in(r, c, &r->o->work); }
+void run_call(const step_run *r, op_call *c) { run_call_in(r, c, &r->o->work); }
 
 static float *grad_of(const optimizer *o, const param_slot *t) {
     const update_range *s = &o->range[t->range];
@@ -261,15 +263,21 @@ static void add_squares(const step_run *r) {
     if (!add) run_call(r, &none);
 }
 
-static err sum_over_ranks(const step_run *r) {
-    comm_move move = {
-        .axes = mesh_axes(&r->o->mesh), .from = PLACE_P, .to = PLACE_I, .name = "gradient norm"
-    };
-    if (!move.axes) return OK;
+err move_tensor(const step_run *r, const char *name, comm_move move, const tensor *in,
+                const tensor *out) {
+    move.name = name;
     comm_ticket ticket;
-    TRY(comm_start(r->x->comm, &move, &r->sum, &r->sum, &ticket));
-    TRY(comm_wait(r->x->comm, &ticket));
-    return OK;
+    if (!move.axes) return OK;
+    TRY(comm_start(r->x->comm, &move, in, out, &ticket));
+    return comm_wait(r->x->comm, &ticket);
+}
+
+err sum_over(const step_run *r, const char *name, axis_set axes, const tensor *t) {
+    return move_tensor(r, name, (comm_move){ axes, PLACE_P, PLACE_I }, t, t);
+}
+
+static err sum_over_ranks(const step_run *r) {
+    return sum_over(r, "gradient norm", mesh_axes(&r->o->mesh), &r->sum);
 }
 
 err optim_grad_norm(optimizer *o, exec *x, double *norm) {
@@ -284,20 +292,6 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     return OK;
 }
 
-static void clip_rows(const step_run *r) {
-    const optimizer *o = r->o;
-    for (int i = 0; i < o->ordered; i++) {
-        const param_slot *t = &o->slot[o->order[i]];
-        const update_range *s = &o->range[t->range];
-        const model_param *q = model_param_at(o->m, o->order[i]);
-        if (!rule_clips_rows(&o->s, model_conf(o->m), q)) continue;
-        op_call c = { .op = OP_AGC, .attr = s->attr };
-        c.in[0] = part_view(o, true, s->b.master, DT_F32, s->at + t->at, 2, q->local);
-        c.out[0] = part_view(o, true, s->b.grad, DT_F32, s->at + t->at, 2, q->local);
-        run_call(r, &c);
-    }
-}
-
 /* ---- a step: the norm, the updates, and on the side queue those whose state is in host memory -- */
 static err clip_calls(void *ctx) {
     const step_run *r = ctx;
@@ -307,18 +301,18 @@ static err clip_calls(void *ctx) {
     add_squares(r);
     TRY(sum_over_ranks(r));
     run_call(r, &clip);
-    clip_rows(r);
-    return OK;
+    return clip_rows(r);
 }
 
 static err device_updates(void *ctx) {
     const step_run *r = ctx;
     for (int i = 0; i < r->o->ranges; i++) {
-        if (on_side_queue(&r->o->range[i])) continue;
-        op_call c = update_call(r->o, &r->o->range[i], true);
+        const update_range *s = &r->o->range[i];
+        if (on_side_queue(s) || s->r->kind != BY_ELEMENT) continue;
+        op_call c = update_call(r->o, s, true);
         run_call(r, &c);
     }
-    return OK;
+    return update_along_directions(r);
 }
 
 /* In the order in which the next step reads the weights: it waits for one layer at a time. */

@@ -48,8 +48,7 @@ typedef struct optimizer optimizer;
  * plan_commit. Model and plan are borrowed, and outlive it.
  * With µP, the learning rate of hidden matrices is multiplied by base / width (Muon needs no such
  * factor: its update has the right size at any width). SGD and momentum, whose rates µP scales by
- * other rules, are refused there. So are Adafactor, Muon and AGC where a rank holds only parts of
- * matrices: with tensor parallelism, and with ZeRO over several ranks. */
+ * other rules, are refused there. */
 err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) MUST_USE;
 void optim_free(optimizer *o); /* takes NULL */
 
@@ -83,8 +82,11 @@ err optim_read(const optimizer *o, int param, param_part part, int64_t n, float 
  * 8-bit moments are read and written dequantized; writing back what was read is bit-exact. */
 int optim_states(const optimizer *o, int param);
 const char *optim_state_name(const optimizer *o, int param, int k);
-/* Elements of the state that lie on this rank: those of the parameter's own slice (in its order)
- * for "m" and "v", its rows or columns for "row" and "col"; 0 when nothing lies here. */
+/* Whether the state has the parameter's elements ("m", "v"); else it has the rows or the columns of the
+ * whole matrix ("row", "col"), and is the same on every rank. */
+bool optim_state_by_element(const optimizer *o, int param, int k);
+/* Elements of the state that lie on this rank: those of the parameter's own slice, in its order, or all
+ * rows or columns; 0 when nothing lies here. */
 int64_t optim_state_count(const optimizer *o, int param, int k);
 err optim_state_get(const optimizer *o, int param, int k, float *to) MUST_USE;
 void optim_state_set(optimizer *o, int param, int k, const float *from);

@@ -12,12 +12,12 @@ static const rule adam = { OP_UPDATE_ADAM, 2, 3,
 static const rule adam8 = { OP_UPDATE_ADAM8, 2, 3,
                             .state = { { "m", AS_SIGNED_BYTES }, { "v", AS_BYTES } } };
 static const rule lion = { OP_UPDATE_LION, 1, 2, .state = { { "m", AS_PARAM } } };
-static const rule muon = { OP_UPDATE_MUON, 1, 2, TAKES_MATRIX, { { "m", AS_PARAM } } };
+static const rule muon = { OP_UPDATE_ALONG, 1, 1, BY_ORTHOGONAL, { { "m", AS_PARAM } } };
 static const rule factors = {
-    OP_UPDATE_ADAFACTOR, 2, 3, TAKES_MATRIX, { { "row", AS_ROWS }, { "col", AS_COLS } }
+    OP_UPDATE_ALONG, 2, 1, BY_FACTORS, { { "row", AS_ROWS }, { "col", AS_COLS } }
 };
 static const rule factors_vector = {
-    OP_UPDATE_ADAFACTOR, 1, 3, TAKES_PARAM, { { "v", AS_PARAM } }
+    OP_UPDATE_ALONG, 1, 1, BY_FACTORS_VECTOR, { { "v", AS_PARAM } }
 };
 
 static const struct {
@@ -55,30 +55,15 @@ static err check_settings(const optim_settings *s) {
     return OK;
 }
 
-static err check_layout(const optim_settings *s, const model *m) {
-    const model_layout *l = model_lay(m);
+static err check_mup(const optim_settings *s, const model *m) {
     const char *name = kinds[s->kind].name;
     if (model_conf(m)->mup && !kinds[s->kind].normalized)
         return err_hint(ERR("model.mup has no learning rates for %s", name),
                         "use adamw, lion, adafactor, adam8bit or muon, or turn model.mup off");
-    bool needs_matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
-    bool whole = needs_matrices || s->agc > 0;
-    int tp = mesh_size(&l->mesh, AX_TP);
-    int slices = l->zero ? mesh_span(&l->mesh, AXES_DATA & ~AXIS(AX_DP_REPLICATE)) : 1;
-    if (!whole || (tp == 1 && slices == 1)) return OK;
-    const char *what = needs_matrices ? name : "training.agc";
-    if (tp > 1)
-        return err_hint(
-            ERR("%s needs whole matrices, but tensor parallelism shards them over %d ranks", what,
-                tp),
-            "use another optimizer, or tensor_parallel_degree 1");
-    return err_hint(
-        ERR("%s needs whole matrices, but ZeRO divides them over %d ranks", what, slices),
-        "use another optimizer, or parallelism.zero_stage=0");
+    return OK;
 }
 
-/* Weights kept in bf16 are rounded stochastically as they are stored, which the kernels that need whole
- * matrices do not do. */
+/* Weights kept in bf16 are rounded stochastically as they are stored; adaptive clipping reads fp32. */
 static err check_master(const optim_settings *s, const model *m) {
     const model_layout *l = model_lay(m);
     if (l->master != DT_BF16) return OK;
@@ -87,16 +72,14 @@ static err check_master(const optim_settings *s, const model *m) {
                             "computes in %s",
                             dt_name(l->dt)),
                         "set precision=bf16, or optimizer.master=fp32");
-    bool matrices = kinds[s->kind].hidden->takes == TAKES_MATRIX;
-    if (!matrices && s->agc == 0) return OK;
-    return err_hint(
-        ERR("%s needs weights in fp32", matrices ? kinds[s->kind].name : "training.agc"),
-        "set optimizer.master=fp32, or use sgd, momentum, adam, adamw, lion or adam8bit");
+    if (s->agc == 0) return OK;
+    return err_hint(ERR("training.agc needs weights in fp32"),
+                    "set optimizer.master=fp32, or training.agc=0");
 }
 
 err rules_check(const optim_settings *s, const model *m) {
     TRY(check_settings(s));
-    TRY(check_layout(s, m));
+    TRY(check_mup(s, m));
     return check_master(s, m);
 }
 
@@ -118,7 +101,7 @@ op_attr rule_attr(const optim_settings *s, const model_config *c, const model_pa
     a.update.decay = q->decay ? (float)s->weight_decay : 0;
     a.update.beta1 = (float)s->beta1;
     a.update.beta2 = (float)s->beta2;
-    a.update.eps = (float)(r->op == OP_UPDATE_ADAFACTOR ? ADAFACTOR_EPS : s->eps);
+    a.update.eps = (float)(kinds[s->kind].hidden->kind == BY_FACTORS ? ADAFACTOR_EPS : s->eps);
     a.update.momentum = (float)s->momentum;
     a.update.l2 = s->kind == OPTIM_ADAM;
     a.update.nesterov = s->nesterov;

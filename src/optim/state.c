@@ -15,15 +15,19 @@ const char *optim_state_name(const optimizer *o, int param, int k) {
     return rule_of(o->s.kind, model_param_at(o->m, param))->state[k].name;
 }
 
+bool optim_state_by_element(const optimizer *o, int param, int k) {
+    state_shape shape = rule_of(o->s.kind, model_param_at(o->m, param))->state[k].shape;
+    return shape != AS_ROWS && shape != AS_COLS;
+}
+
 int64_t optim_state_count(const optimizer *o, int param, int k) {
     const param_slot *t = &o->slot[param];
     const model_param *q = model_param_at(o->m, param);
-    if (t->range < 0) return 0;
-    switch (o->range[t->range].r->state[k].shape) {
-    case AS_ROWS: return q->local[0];
-    case AS_COLS: return q->local[1];
-    default: return t->count;
+    if (!optim_state_by_element(o, param, k)) {
+        bool cols = rule_of(o->s.kind, q)->state[k].shape == AS_COLS;
+        return t->whole[k] < 0 ? 0 : q->dim[cols];
     }
+    return t->range < 0 ? 0 : t->count;
 }
 
 /* Where a parameter's state begins. */
@@ -35,6 +39,8 @@ typedef struct state_view {
 
 static state_view view_state(const optimizer *o, int param, int k) {
     const param_slot *t = &o->slot[param];
+    if (!optim_state_by_element(o, param, k))
+        return (state_view){ .at = plan_data(o->p, t->whole[k]) };
     const update_range *s = &o->range[t->range];
     char *base = plan_data(o->p, s->state[k]);
     state_view f = { .bytes = rule_in_bytes(s->r, k),

@@ -107,33 +107,127 @@ static void exact_values(op_case *c) {
     c->step.update.lr = c->step.now.grad_scale = 1;
 }
 
-/* ---- matrices -------------------------------------------------------------------------------------------- */
-static void matrix_values(op_case *c) {
-    update_values(c);
-    c->attr.update.lr_mul = 1, c->attr.update.eps = 1e-30f;
-    c->attr.update.momentum = 0.95f, c->attr.update.nesterov = true;
-    for (int i = 0; i < OP_MAX_OUT; i++) {
-        op_value *x = &c->out[i];
-        if (!strcmp(x->name, "rows") || !strcmp(x->name, "cols")) {
-            spread_values(x, 1, 0.1);
-            x->optional = false;
-        }
+/* ---- directions --------------------------------------------------------------------------------------- */
+static void along_reference(op_case *c) {
+    double size = c->in[1].v ? MAX(1.0, sqrt(c->in[1].v[0] + c->in[1].v[1])) : 1;
+    for (int64_t i = 0; i < c->in[0].count && !c->step.now.skip; i++) {
+        double p = c->out[0].v[i] * (1 - rate(c) * c->attr.update.decay);
+        c->out[0].v[i] = p - rate(c) / size * c->in[0].v[i];
+        if (c->out[1].v) c->out[1].v[i] = c->out[0].v[i];
     }
 }
-/* A matrix has cols, a vector has not: neither is a choice. */
-static bool only_the_copy(uint32_t absent_in, uint32_t absent_out) { return absent_out == 8; }
+static void along_values(op_case *c) {
+    lion_values(c);
+    if (c->in[1].v) c->in[1].v[0] = c->shape.variant & 1 ? 0.3 : 2.5, c->in[1].v[1] = 1e-3;
+}
 
-static void agc_values(op_case *c) { c->attr.agc.factor = 0.5f, c->attr.agc.eps = 1e-3f; }
-static void agc_reference(op_case *c) {
-    int64_t cols = size_of(c, 'C');
-    for (int64_t row = 0; row < size_of(c, 'R'); row++) {
-        double *g = c->out[0].v + row * cols, p_square = 0, g_square = 0;
-        for (int64_t k = 0; k < cols; k++) {
-            p_square += pow(c->in[0].v[row * cols + k], 2);
-            g_square += pow(g[k] * c->step.now.grad_scale, 2);
+/* Parts of a matrix [R, C]: variant 0, all of it; 1, a range that begins and ends within rows; 2, such a
+ * range of a shard of the columns; 3, of a shard of the rows. */
+static void part_sizes(op_case *c) {
+    int64_t rows = size_of(c, 'R'), cols = size_of(c, 'c'), inside = c->shape.variant ? 1 : 0;
+    int64_t n = rows * cols;
+    c->attr.update.cols = c->attr.update.stride = cols;
+    if (c->shape.variant == 2) c->attr.update.stride += 5, c->attr.update.base = 3;
+    if (c->shape.variant == 3) c->attr.update.base = 2 * cols;
+    c->size['C'] = c->attr.update.stride;
+    c->size['n'] = n;
+    if (n > 4) c->attr.update.first = 2 * inside, c->size['n'] = n - 3 * inside;
+    if (c->shape.variant == 3) c->size['R'] = rows + 4;
+}
+/* Row and column in the whole matrix of the call's element i. */
+static void whole_place(const op_case *c, int64_t i, int64_t *row, int64_t *col) {
+    int64_t local = c->attr.update.first + i, cols = c->attr.update.cols;
+    int64_t at = c->attr.update.base + local / cols * c->attr.update.stride + local % cols;
+    *row = at / c->attr.update.stride;
+    *col = at % c->attr.update.stride;
+}
+
+static void factor_values(op_case *c) {
+    c->attr.update.eps = 1e-3f;
+    for (int i = 0; i < OP_MAX_OUT; i++)
+        if (strchr("rcv", c->out[i].name[0]) && c->out[i].v) spread_values(&c->out[i], 1, 0.1);
+}
+static void part_values(op_case *c) {
+    for (int i = 0; i < 2 && c->in[i].v; i++) spread_values(&c->in[i], 1, 0.1);
+}
+static double scaled(const op_case *c, double g) { return g * c->step.now.grad_scale; }
+
+static void factor_sums_reference(op_case *c) {
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < c->out[k].count; i++) c->out[k].v[i] = 0;
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        int64_t row, col;
+        double s = pow(scaled(c, c->in[0].v[i]), 2) + c->attr.update.eps;
+        whole_place(c, i, &row, &col);
+        c->out[0].v[row] += s;
+        c->out[1].v[col] += s;
+    }
+}
+static void factor_moments_reference(op_case *c) {
+    double rest = pow((double)c->step.now.count, -0.8), mean = 0;
+    int64_t size[] = { c->out[2].count, c->out[3].count };
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < size[k]; i++) {
+            double *x = &c->out[2 + k].v[i];
+            *x = (1 - rest) * *x + rest * c->out[k].v[i] / (double)size[!k];
+            if (!k) mean += *x / (double)size[0];
         }
-        double most = c->attr.agc.factor * MAX(sqrt(p_square), (double)c->attr.agc.eps);
-        for (int64_t k = 0; k < cols && sqrt(g_square) > most; k++) g[k] *= most / sqrt(g_square);
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < size[k]; i++)
+            c->out[k].v[i] = 1 / sqrt(c->out[2 + k].v[i] / (k ? 1 : mean));
+}
+static void factor_matrix_reference(op_case *c) {
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t row, col;
+        whole_place(c, i, &row, &col);
+        c->out[0].v[i] = scaled(c, c->out[0].v[i]) * c->in[0].v[row] * c->in[1].v[col];
+    }
+}
+static void factor_vector_reference(op_case *c) {
+    double rest = pow((double)c->step.now.count, -0.8);
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        double g = scaled(c, c->out[0].v[i]), *v = &c->out[1].v[i];
+        *v = (1 - rest) * *v + rest * (g * g + c->attr.update.eps);
+        c->out[0].v[i] = g / sqrt(*v);
+    }
+}
+
+static void muon_values(op_case *c) {
+    c->attr.update.momentum = 0.95f, c->attr.update.nesterov = c->shape.variant & 1;
+}
+static void muon_reference(op_case *c) {
+    double mu = c->attr.update.momentum;
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        double g = scaled(c, c->in[0].v[i]), *m = &c->out[1].v[i];
+        *m = mu * *m + (1 - mu) * g;
+        c->out[0].v[i] = c->attr.update.nesterov ? (1 - mu) * g + mu * *m : *m;
+    }
+}
+
+static void agc_sums_reference(op_case *c) {
+    for (int64_t i = 0; i < c->out[0].count; i++) c->out[0].v[i] = c->out[1].v[i] = 0;
+    for (int64_t i = 0; i < c->in[0].count; i++) {
+        int64_t row, col;
+        whole_place(c, i, &row, &col);
+        c->out[0].v[row] += pow(c->in[0].v[i], 2);
+        c->out[1].v[row] += pow(scaled(c, c->in[1].v[i]), 2);
+    }
+}
+/* Sums of squares: the first row is not clipped, and one has weights of zero. */
+static void agc_values(op_case *c) {
+    c->attr.agc.factor = 0.5f, c->attr.agc.eps = 1e-3f;
+    for (int k = 0; k < 2; k++)
+        for (int64_t i = 0; i < c->in[k].count; i++) c->in[k].v[i] = pow(c->in[k].v[i], 2);
+    c->in[1].v[0] = 0.2 * c->in[0].v[0];
+    if (c->in[0].count > 1) c->in[0].v[1] = 0;
+}
+static void agc_reference(op_case *c) {
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t row, col;
+        whole_place(c, i, &row, &col);
+        double most = c->attr.agc.factor * MAX(sqrt(c->in[0].v[row]), (double)c->attr.agc.eps);
+        double length = sqrt(c->in[1].v[row]);
+        if (length > most) c->out[0].v[i] *= most / length;
     }
 }
 
@@ -191,6 +285,8 @@ static void clip_reference(op_case *c) {
       .values = narrow_values, .checked_in = "tests/unit/test_update.c", .modes = MODE_F32,        \
       .small = { { 1 }, { 255 } }, .wide = { { 1024 }, { 70001 } }, .wide_tol = { 2e-6 } }
 
+#define PART_WIDE .wide = { { 64, 96 }, { 130, 40 }, { 300, 300 } }, .wide_tol = { 3e-6 }
+
 const op_spec update_specs[] = {
     BY_ELEMENT(OP_UPDATE_SGD, update_values, sgd_reference),
     BY_ELEMENT(OP_UPDATE_MOMENTUM, update_values, momentum_reference),
@@ -208,16 +304,32 @@ const op_spec update_specs[] = {
     { .op = OP_UPDATE_ADAM8, .letters = "n", .sizes = adam8_sizes, .values = update_values,
       .checked_in = "tests/unit/test_update.c", .modes = MODE_F32, .small = { { 77 } },
       .wide = { { 6144 }, { 5200 }, { 90000 } }, .wide_tol = { 2e-6 } },
-    { .op = OP_UPDATE_ADAFACTOR, .letters = "rc", .values = matrix_values,
-      .checked_in = "tests/unit/test_update.c", .may_lack = only_the_copy, .modes = MODE_F32,
-      .small = { { 7, 9 }, { 77 } }, .wide = { { 64, 96 }, { 130, 40 }, { 300, 300 } },
-      .wide_tol = { 3e-6 } },
-    { .op = OP_UPDATE_MUON, .letters = "RC", .values = matrix_values,
-      .checked_in = "tests/unit/test_update.c", .modes = MODE_F32, .small = { { 7, 9 }, { 9, 7 } },
+    { .op = OP_UPDATE_ALONG, .letters = "n", .values = along_values, .reference = along_reference,
+      .modes = MODE_F32, .variants = 3, .small = { { 37 }, { 255, .variant = 4 } },
+      .wide = { { 255 }, { 70001 } }, .wide_tol = { 2e-6 }, .shift = 4 },
+    { .op = OP_FACTOR_SUMS, .letters = "Rc", .sizes = part_sizes, .values = factor_values,
+      .reference = factor_sums_reference, .modes = MODE_F32, .variants = 4,
+      .small = { { 1, 1 }, { 7, 9 }, { 40, 700 } }, PART_WIDE },
+    { .op = OP_FACTOR_MOMENTS, .letters = "RC", .values = factor_values,
+      .reference = factor_moments_reference, .modes = MODE_F32,
+      .small = { { 1, 1 }, { 7, 9 }, { 300, 33 } }, PART_WIDE },
+    { .op = OP_FACTOR_MATRIX, .letters = "Rc", .sizes = part_sizes, .values = part_values,
+      .reference = factor_matrix_reference, .modes = MODE_F32, .variants = 4,
+      .small = { { 1, 1 }, { 7, 9 }, { 40, 700 } }, PART_WIDE },
+    { .op = OP_FACTOR_VECTOR, .letters = "n", .values = factor_values,
+      .reference = factor_vector_reference, .modes = MODE_F32, .small = { { 1 }, { 40003 } },
+      .wide = { { 77 }, { 40003 } }, .wide_tol = { 3e-6 } },
+    { .op = OP_MUON_MOMENTUM, .letters = "n", .values = muon_values, .reference = muon_reference,
+      .modes = MODE_F32, .variants = 2, .small = { { 1 }, { 40003 } },
+      .wide = { { 77 }, { 40003 } }, .wide_tol = { 2e-6 } },
+    { .op = OP_ORTHOGONALIZE, .letters = "RC", .checked_in = "tests/unit/test_update.c",
+      .modes = MODE_F32, .small = { { 7, 9 }, { 9, 7 } },
       .wide = { { 64, 96 }, { 130, 40 }, { 300, 300 } }, .wide_tol = { 1e-4 } },
-    { .op = OP_AGC, .letters = "RC", .values = agc_values, .reference = agc_reference,
-      .modes = MODE_F32, .small = { { 1, 1 }, { 7, 33 } },
-      .wide = { { 64, 96 }, { 130, 40 }, { 300, 300 } }, .wide_tol = { 2e-6 } },
+    { .op = OP_AGC_SUMS, .letters = "Rc", .sizes = part_sizes, .reference = agc_sums_reference,
+      .modes = MODE_F32, .variants = 4, .small = { { 1, 1 }, { 7, 33 }, { 40, 700 } }, PART_WIDE },
+    { .op = OP_AGC, .letters = "Rc", .sizes = part_sizes, .values = agc_values,
+      .reference = agc_reference, .modes = MODE_F32, .variants = 4,
+      .small = { { 1, 1 }, { 7, 33 } }, PART_WIDE },
     { .op = OP_SQNORM, .letters = "n", .values = sqnorm_values, .reference = sqnorm_reference,
       .merge = sqnorm_merge, .looser = 1e-7, .modes = MODE_F32,
       .small = { { 1 }, { 777 }, { 50001 } }, .wide = { { 7 }, { 4096 }, { 100003 }, { 3000000 } },

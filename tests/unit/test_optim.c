@@ -133,13 +133,19 @@ static void spread_free(spread *s) {
 
 /* Each element counts once, whoever holds it; the padding never; and weights follow. */
 static void layouts_take_the_same_steps(void **state) {
-    static const optim_kind kinds[] = { OPTIM_ADAMW, OPTIM_LION, OPTIM_MOMENTUM };
+    static const struct {
+        optim_kind kind;
+        double agc, within;
+    } rules[] = { { OPTIM_ADAMW, 0, 2e-6 },    { OPTIM_LION, 0, 2e-6 },
+                  { OPTIM_MOMENTUM, 0, 2e-6 }, { OPTIM_ADAFACTOR, 0, 2e-6 },
+                  { OPTIM_MUON, 0, 2e-6 },     { OPTIM_ADAMW, 0.02, 2e-6 } };
     const layout single = { .name = "one", .dp = 1, .tp = 1 };
     model_config c = small_llama();
     model *m;
     assert_ok(model_new(&c, &(model_layout){ .dt = DT_F32 }, &m));
-    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
-        optim_settings s = settings_of(kinds[k]);
+    for (size_t k = 0; k < COUNT_OF(rules); k++) {
+        optim_settings s = settings_of(rules[k].kind);
+        s.agc = rules[k].agc;
         spread one;
         spread_on(&single, &s, &one);
         assert_true(fabs(one.norm / expected_norm() - 1) < 1e-6);
@@ -150,7 +156,8 @@ static void layouts_take_the_same_steps(void **state) {
                 fail_msg("%s: norm %.9g, expected %.9g", layouts[i].name, many.norm, one.norm);
             if (!many.agree) fail_msg("%s: ranks differ", layouts[i].name);
             double worst = largest_difference(&many, &one, m);
-            if (!(worst < 2e-6)) fail_msg("%s: weights differ by %g", layouts[i].name, worst);
+            if (!(worst < rules[k].within))
+                fail_msg("%s, rule %zu: weights differ by %g", layouts[i].name, k, worst);
             spread_free(&many);
         }
         spread_free(&one);
@@ -388,22 +395,13 @@ static void assert_refused(optim_settings s, model_layout l, bool mup, const cha
 }
 
 static void bad_settings_are_refused(void **state) {
-    model_layout plain = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } } },
-                 tp = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } } };
-    model_layout zero3 = { .mesh = { .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } }, .zero = 3 };
-    assert_refused(settings_of(OPTIM_MUON), tp, false, "muon needs whole matrices, but tensor");
-    assert_refused(settings_of(OPTIM_ADAFACTOR), zero3, false,
-                   "adafactor needs whole matrices, but ZeRO");
+    model_layout plain = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } } };
     optim_settings s = settings_of(OPTIM_ADAMW);
-    s.agc = 0.01;
-    assert_refused(s, zero3, false, "training.agc needs whole matrices");
     assert_refused(settings_of(OPTIM_SGD), plain, true, "model.mup has no learning rates for sgd");
     model_layout narrow = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } },
                             .master = DT_BF16 };
     assert_refused(settings_of(OPTIM_ADAMW), narrow, false, "computes in fp32");
     narrow.dt = DT_BF16;
-    assert_refused(settings_of(OPTIM_MUON), narrow, false, "muon needs weights in fp32");
-    assert_refused(settings_of(OPTIM_ADAFACTOR), narrow, false, "adafactor needs weights in fp32");
     s.agc = 0.1;
     assert_refused(s, narrow, false, "training.agc needs weights in fp32");
     s = settings_of(OPTIM_ADAMW);

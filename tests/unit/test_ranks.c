@@ -148,6 +148,22 @@ static void sgd_does_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state, (settings){ "optimizer.name", "sgd" }, NULL, 0);
 }
 
+/* With adaptive clipping, whose sums by row go the same way. At a higher rate the rounding of gradients
+ * near zero, which Adafactor scales up to the size of all others, grows beyond the tolerance in 20 steps. */
+static void adafactor_does_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(*state,
+                      (settings){ "optimizer.name", "adafactor", "optimizer.lr", "0.002",
+                                  "training.agc", "0.01", "training.steps", "20",
+                                  "validation.every", "0" },
+                      NULL, 0);
+}
+static void muon_does_not_depend_on_the_layout(void **state) {
+    agrees_everywhere(
+        *state,
+        (settings){ "optimizer.name", "muon", "training.steps", "20", "validation.every", "0" },
+        NULL, 0);
+}
+
 /* The norms that metrics take of each block count every element once. */
 static void norms_do_not_depend_on_the_layout(void **state) {
     agrees_everywhere(*state, (settings){ "metrics.detail_every", "2" }, "param_norm", 1e-6);
@@ -217,6 +233,8 @@ int main(void) {
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
         T(lion_does_not_depend_on_the_layout),
         T(sgd_does_not_depend_on_the_layout),
+        T(adafactor_does_not_depend_on_the_layout),
+        T(muon_does_not_depend_on_the_layout),
         T(norms_do_not_depend_on_the_layout),
         T(bf16_stays_close_on_every_layout),
         T(the_noise_scale_is_measured_on_every_layout),

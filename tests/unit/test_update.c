@@ -18,44 +18,93 @@ typedef struct subject {
     float *g, *p;
     void *state[2], *copy;
     int64_t n;
+    const struct form *f;
+    tensor states[2], sums[2], squares; /* sums: of rows and columns; owned */
 } subject;
 
-/* How an op's outputs follow the weights: '=' as many, 'r' rows, 'c' columns, 'b' bytes. */
+/* How the states of a rule follow the weights: '=' as many, 'r' rows, 'c' columns, 'b' bytes. Rules that
+ * first turn the gradient into a direction run several ops. */
+typedef enum { DIRECT, FACTORED, FACTORED_VECTOR, ORTHOGONAL } direction;
 typedef struct form {
     op_code op;
     const char *state;
     int copy;
+    direction by;
 } form;
 static const form sgd = { OP_UPDATE_SGD, "", 1 }, momentum = { OP_UPDATE_MOMENTUM, "=", 2 },
                   adam = { OP_UPDATE_ADAM, "==", 3 }, lion = { OP_UPDATE_LION, "=", 2 },
-                  adam8 = { OP_UPDATE_ADAM8, "bb", 3 }, muon = { OP_UPDATE_MUON, "=", 2 },
-                  factor = { OP_UPDATE_ADAFACTOR, "rc", 3 },
-                  factor_vector = { OP_UPDATE_ADAFACTOR, "=", 3 };
+                  adam8 = { OP_UPDATE_ADAM8, "bb", 3 },
+                  muon = { OP_UPDATE_ALONG, "=", 1, ORTHOGONAL },
+                  factor = { OP_UPDATE_ALONG, "rc", 1, FACTORED },
+                  factor_vector = { OP_UPDATE_ALONG, "=", 1, FACTORED_VECTOR };
 
 static void subject_make(subject *s, const op_backend *b, const form *f, op_attr attr, int ndim,
                          const int64_t *dim, dtype copy, pool *threads) {
-    *s = (subject){ .c = { .op = f->op, .attr = attr } };
+    *s = (subject){ .c = { .op = f->op, .attr = attr }, .f = f };
     s->c.in[0] = s->c.out[0] = tensor_of(NULL, DT_F32, ndim, dim);
     s->n = tensor_count(&s->c.in[0]);
     s->c.in[0].data = s->g = mem_alloc((size_t)s->n * sizeof *s->g);
     s->c.out[0].data = s->p = mem_alloc((size_t)s->n * sizeof *s->p);
     for (int k = 0; f->state[k]; k++) {
         int64_t bytes = (int64_t)block8_bytes(s->n);
-        tensor *t = &s->c.out[1 + k];
+        tensor *t = &s->states[k];
         *t = f->state[k] == '='   ? s->c.in[0]
              : f->state[k] == 'r' ? tensor_of(NULL, DT_F32, 1, &dim[0])
              : f->state[k] == 'c' ? tensor_of(NULL, DT_F32, 1, &dim[1])
                                   : tensor_of(NULL, DT_U8, 1, &bytes);
         t->data = s->state[k] = mem_alloc(tensor_bytes(t));
+        if (f->by == DIRECT) s->c.out[1 + k] = *t;
+        s->sums[k] = *t;
+        s->sums[k].data = mem_alloc(tensor_bytes(t));
     }
+    s->squares = tensor_of(mem_alloc(2 * sizeof(float)), DT_F32, 1, (int64_t[]){ 2 });
     if (copy) {
         tensor *t = &s->c.out[f->copy];
         *t = tensor_of(NULL, copy, ndim, dim);
         t->data = s->copy = mem_alloc(tensor_bytes(t));
     }
     s->run = (op_run){ .pool = threads };
-    s->run.workspace_bytes = ops_workspace(b, &s->c, pool_size(threads));
+}
+
+static void subject_call(subject *s, const op_backend *b, op_call c) {
+    s->run.workspace_bytes = ops_workspace(b, &c, pool_size(s->run.pool));
     s->run.workspace = aligned_alloc(64, align_up(s->run.workspace_bytes + 64, 64));
+    c.run = &s->run;
+    ops_run(b, &c);
+    free(s->run.workspace);
+}
+
+/* The ops that turn the gradient into a direction, in place. */
+static void make_direction(subject *s, const op_backend *b) {
+    const tensor *g = &s->c.in[0];
+    op_call sums = { .op = OP_FACTOR_SUMS, .in = { *g }, .out = { s->sums[0], s->sums[1] } };
+    op_call moments = { .op = OP_FACTOR_MOMENTS,
+                        .out = { s->sums[0], s->sums[1], s->states[0], s->states[1] } };
+    op_call matrix = { .op = OP_FACTOR_MATRIX, .in = { s->sums[0], s->sums[1] }, .out = { *g } };
+    op_call vector = { .op = OP_FACTOR_VECTOR, .out = { *g, s->states[0] } };
+    op_call squares = { .op = OP_SQNORM, .in = { *g }, .out = { s->squares } };
+    op_call momentum_ = { .op = OP_MUON_MOMENTUM, .in = { *g }, .out = { *g, s->states[0] } };
+    op_call orthogonal = { .op = OP_ORTHOGONALIZE, .out = { *g } };
+    squares.attr.scale.by = (float)(1.0 / (double)s->n);
+    momentum_.attr.update.momentum = s->c.attr.update.momentum;
+    momentum_.attr.update.nesterov = s->c.attr.update.nesterov;
+    vector.attr.update.eps = sums.attr.update.eps = s->c.attr.update.eps;
+    sums.attr.update.cols = sums.attr.update.stride = g->dim[1];
+    matrix.attr.update.cols = matrix.attr.update.stride = g->dim[1];
+    if (s->f->by == ORTHOGONAL) {
+        subject_call(s, b, momentum_);
+        subject_call(s, b, orthogonal);
+        return;
+    }
+    if (s->f->by == FACTORED) {
+        subject_call(s, b, sums);
+        subject_call(s, b, moments);
+        subject_call(s, b, matrix);
+    } else {
+        subject_call(s, b, vector);
+    }
+    subject_call(s, b, squares);
+    s->c.in[1] = s->squares;
 }
 
 static void subject_step(subject *s, const op_backend *b, double lr, double scale) {
@@ -63,8 +112,8 @@ static void subject_step(subject *s, const op_backend *b, double lr, double scal
     s->step.now.grad_scale = (float)scale;
     s->step.now.count++;
     s->run.step = &s->step;
-    s->c.run = &s->run;
-    ops_run(b, &s->c);
+    if (s->f->by != DIRECT) make_direction(s, b);
+    subject_call(s, b, s->c);
 }
 
 static void subject_free(subject *s) {
@@ -73,7 +122,8 @@ static void subject_free(subject *s) {
     free(s->state[0]);
     free(s->state[1]);
     free(s->copy);
-    free(s->run.workspace);
+    for (int k = 0; k < 2; k++) free(s->sums[k].data);
+    free(s->squares.data);
 }
 
 /* As make.py has them. */
@@ -350,11 +400,18 @@ static void agc_clips_by_unit(void **state) {
         float g[] = { 6, 0, 8, 0, 0.5f, 0, 0, 0.1f, 0.1f }; /* 10, 0.5, 0.141 */
         step_block step = { .now = { .grad_scale = 0.5f } };
         op_run run = { .step = &step };
-        op_call c = { .op = OP_AGC, .run = &run };
+        float p_sum[3], g_sum[3];
+        int64_t n = 9, rows = 3;
+        op_call sums = { .op = OP_AGC_SUMS, .run = &run }, c = { .op = OP_AGC, .run = &run };
+        sums.in[0] = tensor_of(p, DT_F32, 1, &n);
+        sums.in[1] = c.out[0] = tensor_of(g, DT_F32, 1, &n);
+        sums.out[0] = c.in[0] = tensor_of(p_sum, DT_F32, 1, &rows);
+        sums.out[1] = c.in[1] = tensor_of(g_sum, DT_F32, 1, &rows);
+        sums.attr.update.cols = sums.attr.update.stride = 3;
+        c.attr.update.cols = c.attr.update.stride = 3;
         c.attr.agc.factor = 0.1f;
         c.attr.agc.eps = 1e-3f;
-        c.in[0] = tensor_of(p, DT_F32, 2, (int64_t[]){ 3, 3 });
-        c.out[0] = tensor_of(g, DT_F32, 2, (int64_t[]){ 3, 3 });
+        ops_run(b, &sums);
         ops_run(b, &c);
         /* row 0 may have 0.1 * 5 = 0.5 and has 5 once scaled; row 1 0.1 * 0.001 and has 0.25; row
          * 2 may have 0.1 and has 0.0707 */
@@ -365,8 +422,7 @@ static void agc_clips_by_unit(void **state) {
 
 /* What a kernel does not honor is refused: Lion with l2 left out the gradient's scale. */
 static void decay_through_the_gradient_is_refused_where_there_is_none(void **state) {
-    static const op_code has_none[] = { OP_UPDATE_LION, OP_UPDATE_ADAM8, OP_UPDATE_ADAFACTOR,
-                                        OP_UPDATE_MUON };
+    static const op_code has_none[] = { OP_UPDATE_LION, OP_UPDATE_ADAM8, OP_UPDATE_ALONG };
     for (size_t i = 0; i < COUNT_OF(has_none); i++) {
         op_call c = { .op = has_none[i], .attr.update.l2 = true };
         assert_error(ops_check(ops_cpu(OPS_ISA_BEST), &c), op_name(c.op), "update.l2");
@@ -481,16 +537,17 @@ static void a_skipped_step_changes_nothing(void **state) {
         fill_random(s.g, s.n, 2, 0);
         subject_step(&s, b, 0.01, 1);
         char *before[4];
+        const tensor kept[] = { s.c.out[0], s.states[0], s.states[1], s.c.out[s.f->copy] };
         for (int k = 0; k < 4; k++) {
-            before[k] = mem_alloc(tensor_bytes(&s.c.out[k]) + 1);
-            if (s.c.out[k].data) memcpy(before[k], s.c.out[k].data, tensor_bytes(&s.c.out[k]));
+            before[k] = mem_alloc(tensor_bytes(&kept[k]) + 1);
+            if (kept[k].data) memcpy(before[k], kept[k].data, tensor_bytes(&kept[k]));
         }
         s.step.now.skip = 1;
         for (int64_t k = 0; k < s.n; k++) s.g[k] = NAN;
         subject_step(&s, b, 0.01, 0);
         for (int k = 0; k < 4; k++) {
-            if (s.c.out[k].data && memcmp(before[k], s.c.out[k].data, tensor_bytes(&s.c.out[k])))
-                fail_msg("%s: a skipped step changed output %d", sizes[i].name, k);
+            if (kept[k].data && memcmp(before[k], kept[k].data, tensor_bytes(&kept[k])))
+                fail_msg("%s: a skipped step changed tensor %d", sizes[i].name, k);
             free(before[k]);
         }
         subject_free(&s);

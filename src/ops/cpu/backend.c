@@ -62,11 +62,17 @@ static const op_impl impls[OP_COUNT] = {
     [OP_UPDATE_ADAM] = { CPU(update), NULL, ATTRS_UPDATE },
     [OP_UPDATE_LION] = { CPU(update), NULL, ATTRS_UPDATE_DECOUPLED },
     [OP_UPDATE_ADAM8] = { CPU(update_adam8), NULL, ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_ADAFACTOR] = { CPU(update_adafactor), CPU(adafactor_workspace),
-                              ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_MUON] = { CPU(update_muon), CPU(muon_workspace), ATTRS_UPDATE_DECOUPLED },
+    [OP_UPDATE_ALONG] = { CPU(update), NULL, ATTRS_UPDATE_DECOUPLED },
+    [OP_FACTOR_SUMS] = { CPU(factor_sums), CPU(factor_workspace), ATTRS_PART | ATTR(UPDATE_EPS) },
+    [OP_FACTOR_MOMENTS] = { CPU(factor_moments) },
+    [OP_FACTOR_MATRIX] = { CPU(factor_matrix), NULL, ATTRS_PART },
+    [OP_FACTOR_VECTOR] = { CPU(factor_vector), NULL, ATTR(UPDATE_EPS) },
+    [OP_MUON_MOMENTUM] = { CPU(muon_momentum), NULL,
+                           ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
+    [OP_ORTHOGONALIZE] = { CPU(orthogonalize), CPU(orthogonalize_workspace) },
     [OP_CLIP] = { CPU(clip), NULL, ATTR(GROWTH_INTERVAL) },
-    [OP_AGC] = { CPU(agc), NULL, ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
+    [OP_AGC_SUMS] = { CPU(agc_sums), NULL, ATTRS_PART },
+    [OP_AGC] = { CPU(agc), NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
 };
 
 static double burn_flops(dtype dt, int64_t rounds) {

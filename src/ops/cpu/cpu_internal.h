@@ -103,11 +103,16 @@ void CPU(fp8_commit)(const op_call *c);
 void CPU(linear_ce)(const op_call *c);
 void CPU(sqnorm)(const op_call *c);
 void CPU(zero)(const op_call *c);
-void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion */
+void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion, ALONG */
 void CPU(update_adam8)(const op_call *c);
-void CPU(update_adafactor)(const op_call *c);
-void CPU(update_muon)(const op_call *c);
+void CPU(factor_sums)(const op_call *c);
+void CPU(factor_moments)(const op_call *c);
+void CPU(factor_matrix)(const op_call *c);
+void CPU(factor_vector)(const op_call *c);
+void CPU(muon_momentum)(const op_call *c);
+void CPU(orthogonalize)(const op_call *c);
 void CPU(clip)(const op_call *c);
+void CPU(agc_sums)(const op_call *c);
 void CPU(agc)(const op_call *c);
 
 size_t CPU(linear_workspace)(const op_backend *b, const op_call *c, int threads);
@@ -117,7 +122,7 @@ size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(quantize_workspace)(const op_backend *b, const op_call *c, int threads);
 size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(adafactor_workspace)(const op_backend *b, const op_call *c, int threads);
-size_t CPU(muon_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads);
+size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads);
 
 #endif

@@ -25,6 +25,10 @@ VEC_INLINE void lion_lane(const update_factors *f, lane *x) {
     x->m = x->m * f->b2 + x->g * f->g2;
 }
 
+VEC_INLINE void along_lane(const update_factors *f, lane *x) {
+    x->p = x->p * f->keep - x->g * f->lr;
+}
+
 /* Adam with decay through the gradient. */
 VEC_INLINE void adam_l2_lane(const update_factors *f, lane *x) {
     x->g = x->g * f->scale + x->p * f->decay;
@@ -48,6 +52,7 @@ SWEEP(sgd, false, false)
 SWEEP(momentum, true, false)
 SWEEP(adam, true, true)
 SWEEP(adam_l2, true, true)
+SWEEP(along, false, false)
 SWEEP(lion, true, false)
 #undef SWEEP
 
@@ -57,10 +62,9 @@ static const struct {
     sweep_fn decoupled, l2; /* by how decay is applied; equal for rules with only one way */
     int states;
 } rules[OP_COUNT] = {
-    [OP_UPDATE_SGD] = { sgd, sgd, 0 },
-    [OP_UPDATE_MOMENTUM] = { momentum, momentum, 1 },
-    [OP_UPDATE_ADAM] = { adam, adam_l2, 2 },
-    [OP_UPDATE_LION] = { lion, lion, 1 },
+    [OP_UPDATE_SGD] = { sgd, sgd, 0 },       [OP_UPDATE_MOMENTUM] = { momentum, momentum, 1 },
+    [OP_UPDATE_ADAM] = { adam, adam_l2, 2 }, [OP_UPDATE_LION] = { lion, lion, 1 },
+    [OP_UPDATE_ALONG] = { along, along, 0 },
 };
 
 typedef struct update_job {
@@ -110,33 +114,72 @@ void CPU(clip)(const op_call *c) {
 /* ---- adaptive clipping ------------------------------------------------------------------------
  * Brock et al., 2021: a row of the gradient may be at most `factor` times as long as the row of
  * weights it changes. The gradient is measured as the update will use it, scale included. */
-static double row_length(const float *x, int64_t n) {
+typedef struct agc_job {
+    const op_call *c;
+    matrix_part m;
+    int64_t each; /* rows of a task */
+} agc_job;
+
+static agc_job agc_job_of(const op_call *c, const tensor *g) {
+    agc_job j = { .c = c, .m = matrix_part_of(c, tensor_count(g)) };
+    j.each = rows_per_task(j.m.cols);
+    return j;
+}
+static void agc_run(agc_job *j, void (*task)(void *ctx, int64_t i, int worker)) {
+    pool_run(j->c->run->pool, ceil_div(j->m.end - j->m.begin, j->each), task, j);
+}
+static span agc_rows(const agc_job *j, int64_t i) {
+    span s = span_of(i, j->each, j->m.end - j->m.begin);
+    return (span){ s.lo + j->m.begin, s.hi + j->m.begin };
+}
+
+static double square_sum(const float *x, span s, double scale) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t k = 0; k < n; k++) sum += (double)x[k] * x[k];
-    return sqrt(sum);
+    for (int64_t k = s.lo; k < s.hi; k++) sum += (double)x[k] * x[k];
+    return sum * scale * scale;
+}
+
+static void agc_sums_task(void *ctx, int64_t i, int worker) {
+    const agc_job *j = ctx;
+    const op_call *c = j->c;
+    float *p_sum = c->out[0].data, *g_sum = c->out[1].data;
+    span rows = agc_rows(j, i);
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        int64_t at = row_at(&j->m, row), to = j->m.row0 + row;
+        span k = row_span(&j->m, row);
+        p_sum[to] = (float)square_sum((const float *)c->in[0].data + at, k, 1);
+        g_sum[to] =
+            (float)square_sum((const float *)c->in[1].data + at, k, c->run->step->now.grad_scale);
+    }
+}
+
+void CPU(agc_sums)(const op_call *c) {
+    agc_job j = agc_job_of(c, &c->in[1]);
+    BUG_IF(j.m.row0 + j.m.end > c->out[0].dim[0]);
+    for (int k = 0; k < 2; k++) memset(c->out[k].data, 0, tensor_bytes(&c->out[k]));
+    agc_run(&j, agc_sums_task);
 }
 
 static void agc_task(void *ctx, int64_t i, int worker) {
-    const op_call *c = ctx;
-    int64_t cols = c->in[0].dim[1];
-    span rows = span_of(i, rows_per_task(cols), c->in[0].dim[0]);
+    const agc_job *j = ctx;
+    const op_call *c = j->c;
+    const float *p_sum = c->in[0].data, *g_sum = c->in[1].data;
+    span rows = agc_rows(j, i);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
-        const float *p = (const float *)c->in[0].data + row * cols;
-        float *g = (float *)c->out[0].data + row * cols;
-        double most = c->attr.agc.factor * MAX(row_length(p, cols), (double)c->attr.agc.eps);
-        double length = row_length(g, cols) * c->run->step->now.grad_scale;
+        int64_t whole = j->m.row0 + row;
+        double most = c->attr.agc.factor * MAX(sqrt(p_sum[whole]), (double)c->attr.agc.eps);
+        double length = sqrt(g_sum[whole]);
         if (!(length > most)) continue; /* NaN too: the global norm shows it */
-        float by = (float)(most / length);
+        float *g = (float *)c->out[0].data + row_at(&j->m, row), by = (float)(most / length);
+        span k = row_span(&j->m, row);
 #pragma omp simd
-        for (int64_t k = 0; k < cols; k++) g[k] *= by;
+        for (int64_t n = k.lo; n < k.hi; n++) g[n] *= by;
     }
 }
 
 void CPU(agc)(const op_call *c) {
-    const tensor *p = &c->in[0];
-    BUG_IF(p->ndim != 2 || p->dt != DT_F32 || c->out[0].dt != DT_F32);
-    BUG_IF(tensor_count(p) != tensor_count(&c->out[0]));
+    agc_job j = agc_job_of(c, &c->out[0]);
     if (c->run->step->now.skip) return;
-    pool_run(c->run->pool, ceil_div(p->dim[0], rows_per_task(p->dim[1])), agc_task, (void *)c);
+    agc_run(&j, agc_task);
 }

@@ -8,10 +8,12 @@
 
 #include <math.h>
 
+#include "ops/op_table.h"
+
 /* The scalars of one call: computed once, in fp64, from the attributes and the step block. */
 typedef struct update_factors {
     float scale;         /* of the gradient */
-    float lr;            /* of this parameter */
+    float lr;            /* of this parameter, over the direction's size where that is above 1 */
     float keep;          /* 1 - lr decay: what decoupled decay leaves */
     float decay;         /* the decay itself */
     float mu, now, then; /* momentum; the direction is now g + then m */
@@ -27,10 +29,14 @@ static inline update_factors update_factors_of(const op_call *c) {
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2, t = (double)s->now.count;
     /* L2 decay is added to the scaled gradient, so that the factors below must not scale it again */
     double scale = c->attr.update.l2 ? 1 : s->now.grad_scale;
-    double root_bias = sqrt(1 - pow(b2, t));
+    double root_bias = sqrt(1 - pow(b2, t)), most = 1;
+    if (c->op == OP_UPDATE_ALONG && c->in[1].data) {
+        const float *squares = c->in[1].data;
+        most = MAX(1.0, sqrt((double)squares[0] + squares[1]));
+    }
     bool nesterov = c->attr.update.nesterov;
     return (update_factors){ .scale = s->now.grad_scale,
-                             .lr = (float)lr,
+                             .lr = (float)(lr / most),
                              .keep = c->attr.update.l2 ? 1 : (float)(1 - lr * decay),
                              .decay = (float)decay,
                              .mu = c->attr.update.momentum,
@@ -190,6 +196,30 @@ static inline void update_put(const op_call *c, const tensor *copy, const float 
     else if (copy->data)
         elems_put(copy, at, n, x);
 }
+
+/* ---- parts of matrices ------------------------------------------------------------------------
+ * The elements of a call, as rows of the local matrix: row i has those of columns [row_span) and is row
+ * row0 + i of the whole matrix, whose column col0 is the first local one. */
+typedef struct matrix_part {
+    int64_t first, n, cols; /* local elements [first, first + n), in rows of cols */
+    int64_t begin, end;     /* the rows that have some */
+    int64_t row0, col0;
+} matrix_part;
+
+static inline matrix_part matrix_part_of(const op_call *c, int64_t n) {
+    int64_t first = c->attr.update.first, cols = c->attr.update.cols;
+    int64_t base = c->attr.update.base, stride = c->attr.update.stride;
+    BUG_IF(cols < 1 || stride < cols);
+    return (matrix_part){
+        first, n, cols, first / cols, ceil_div(first + n, cols), base / stride, base % stride
+    };
+}
+static inline span row_span(const matrix_part *m, int64_t row) {
+    return (span){ MAX(m->first, row * m->cols) - row * m->cols,
+                   MIN(m->first + m->n, (row + 1) * m->cols) - row * m->cols };
+}
+/* The call's index of a local row's first column; below 0 where the part begins within the row. */
+static inline int64_t row_at(const matrix_part *m, int64_t row) { return row * m->cols - m->first; }
 
 /* Checks the operands: fp32 of one size; the copy may have any float type.
  * @return false when the step is skipped: nothing may change. */

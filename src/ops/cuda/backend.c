@@ -298,11 +298,17 @@ static const op_impl impls[OP_COUNT] = {
     [OP_UPDATE_ADAM] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE },
     [OP_UPDATE_LION] = { cuda_update, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED },
     [OP_UPDATE_ADAM8] = { cuda_update_adam8, cuda_offload_workspace, ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_ADAFACTOR] = { cuda_update_adafactor, cuda_update_workspace,
-                              ATTRS_UPDATE_DECOUPLED },
-    [OP_UPDATE_MUON] = { cuda_update_muon, cuda_update_workspace, ATTRS_UPDATE_DECOUPLED },
+    [OP_UPDATE_ALONG] = { cuda_update, NULL, ATTRS_UPDATE_DECOUPLED },
+    [OP_FACTOR_SUMS] = { cuda_factor_sums, cuda_factor_workspace, ATTRS_PART | ATTR(UPDATE_EPS) },
+    [OP_FACTOR_MOMENTS] = { cuda_factor_moments },
+    [OP_FACTOR_MATRIX] = { cuda_factor_matrix, NULL, ATTRS_PART },
+    [OP_FACTOR_VECTOR] = { cuda_factor_vector, NULL, ATTR(UPDATE_EPS) },
+    [OP_MUON_MOMENTUM] = { cuda_muon_momentum, NULL,
+                           ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
+    [OP_ORTHOGONALIZE] = { cuda_orthogonalize, cuda_orthogonalize_workspace },
     [OP_CLIP] = { cuda_clip, NULL, ATTR(GROWTH_INTERVAL) },
-    [OP_AGC] = { cuda_agc, NULL, ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
+    [OP_AGC_SUMS] = { cuda_agc_sums, NULL, ATTRS_PART },
+    [OP_AGC] = { cuda_agc, NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },
 };
 
 static const op_backend table = {

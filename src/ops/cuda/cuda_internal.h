@@ -148,13 +148,19 @@ size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int thread
 void cuda_fp8_commit(const op_call *c);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
 size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
-void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion */
+void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion, ALONG */
 void cuda_update_adam8(const op_call *c);
-void cuda_update_adafactor(const op_call *c);
-void cuda_update_muon(const op_call *c);
 void cuda_clip(const op_call *c);
+void cuda_factor_sums(const op_call *c); /* update_matrix.cu */
+void cuda_factor_moments(const op_call *c);
+void cuda_factor_matrix(const op_call *c);
+void cuda_factor_vector(const op_call *c);
+size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads);
+void cuda_muon_momentum(const op_call *c);
+void cuda_orthogonalize(const op_call *c);
+size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads);
+void cuda_agc_sums(const op_call *c);
 void cuda_agc(const op_call *c);
-size_t cuda_update_workspace(const op_backend *b, const op_call *c, int threads);
 
 /* ---- kernels that other files launch ------------------------------------------------------------ */
 /* columns.cu: sums the rows of t[rows, cols] into out[cols] fp32, in an order fixed by the shape.

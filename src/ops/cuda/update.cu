@@ -41,6 +41,14 @@ struct lion {
     }
 };
 
+struct along {
+    static constexpr int states = 0;
+    static __device__ __forceinline__ void at(const factors &f, float g, float &p, float &m,
+                                              float &v) {
+        p = p * f.keep - g * f.lr;
+    }
+};
+
 /* ---- the pass. Grid: a block of 256 threads per V x 1024 elements, V x 4 per thread ---------------- */
 template <int V> struct batch {
     four e[V];
@@ -111,6 +119,7 @@ extern "C" void cuda_update(const op_call *c) {
     case OP_UPDATE_SGD: launch_update<sgd>(c); break;
     case OP_UPDATE_MOMENTUM: launch_update<momentum>(c); break;
     case OP_UPDATE_LION: launch_update<lion>(c); break;
+    case OP_UPDATE_ALONG: launch_update<along>(c); break;
     default:
         if (c->attr.update.l2)
             launch_update<adam<true>>(c);
@@ -129,29 +138,4 @@ static __global__ void clip_gradient(step_state *now, const float *sum, const st
 extern "C" void cuda_clip(const op_call *c) {
     LAUNCH(cuda_of(c), { 1, 1 }, clip_gradient, (step_state *)c->out[0].data,
            (const float *)c->in[0].data, c->run->step, c->attr.clip.growth_interval);
-}
-
-/* ---- adaptive clipping. Grid: a block per row; 8 bytes read per element, 8 more if it is clipped ---- */
-static __global__ void clip_rows(const float *p, float *g, int64_t cols, float factor, float eps,
-                                 const step_block *s) {
-    __shared__ float smem[33];
-    if (s->now.skip) return;
-    int64_t base = (int64_t)blockIdx.x * cols;
-    float pp = 0, gg = 0;
-    for (int64_t k = threadIdx.x; k < cols; k += blockDim.x) {
-        pp += p[base + k] * p[base + k];
-        gg += g[base + k] * g[base + k];
-    }
-    pp = block_sum(pp, smem);
-    gg = block_sum(gg, smem);
-    float most = factor * fmaxf(sqrtf(pp), eps), length = sqrtf(gg) * s->now.grad_scale;
-    if (!(length > most)) return; /* NaN too: the global norm shows it */
-    float by = most / length;
-    for (int64_t k = threadIdx.x; k < cols; k += blockDim.x) g[base + k] *= by;
-}
-
-extern "C" void cuda_agc(const op_call *c) {
-    const tensor *p = &c->in[0];
-    LAUNCH(cuda_of(c), { (unsigned)p->dim[0], THREADS }, clip_rows, (const float *)p->data,
-           (float *)c->out[0].data, p->dim[1], c->attr.agc.factor, c->attr.agc.eps, c->run->step);
 }

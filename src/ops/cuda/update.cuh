@@ -8,6 +8,10 @@
 #include "device.cuh"
 #include "philox.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 /* A call's attributes, and what the host can compute from them. */
 typedef struct update_attr {
     float lr_mul, decay, beta1, beta2, eps, momentum;
@@ -15,16 +19,29 @@ typedef struct update_attr {
     bool l2, nesterov;
     uint32_t site;
     int64_t first, base, cols, stride;
+    const float *squares; /* UPDATE_ALONG: of the direction; NULL: not needed */
 } update_attr;
 
 static inline update_attr attr_of(const op_call *c) {
     double b1 = c->attr.update.beta1, b2 = c->attr.update.beta2;
-    update_attr a = { c->attr.update.lr_mul, c->attr.update.decay,    c->attr.update.beta1,
-                      c->attr.update.beta2,  c->attr.update.eps,      c->attr.update.momentum,
-                      (float)(1 - b1),       (float)(1 - b2),         (float)sqrt(1 - b2),
-                      c->attr.update.l2,     c->attr.update.nesterov, c->attr.update.site,
-                      c->attr.update.first,  c->attr.update.base,     c->attr.update.cols,
-                      c->attr.update.stride };
+    update_attr a = { c->attr.update.lr_mul,
+                      c->attr.update.decay,
+                      c->attr.update.beta1,
+                      c->attr.update.beta2,
+                      c->attr.update.eps,
+                      c->attr.update.momentum,
+                      (float)(1 - b1),
+                      (float)(1 - b2),
+                      (float)sqrt(1 - b2),
+                      c->attr.update.l2,
+                      c->attr.update.nesterov,
+                      c->attr.update.site,
+                      c->attr.update.first,
+                      c->attr.update.base,
+                      c->attr.update.cols,
+                      c->attr.update.stride,
+                      NULL };
+    if (c->op == OP_UPDATE_ALONG) a.squares = (const float *)c->in[1].data;
     return a;
 }
 
@@ -49,7 +66,7 @@ static __device__ factors factors_of(const update_attr &a, const step_block *s) 
     float root_bias = sqrtf(bias_correction(a.beta2, s->now.count));
     factors f;
     f.scale = all;
-    f.lr = lr;
+    f.lr = a.squares ? lr / fmaxf(1, sqrtf(a.squares[0] + a.squares[1])) : lr;
     f.keep = a.l2 ? 1 : fmaf(-lr, a.decay, 1);
     f.decay = a.decay;
     f.mu = a.momentum;

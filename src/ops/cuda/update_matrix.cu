@@ -1,7 +1,7 @@
-/* Updates of whole matrices: Adafactor and Muon. What changes from step to step is read from the step
- * block on the device. Kernels have blocks of 256 threads; where not stated otherwise, a grid of
- * CUDA_PARTIALS blocks loops over the elements. Deterministic: every sum is split into a fixed number of
- * partial sums. */
+/* What precedes the updates of Adafactor, Muon and adaptive clipping: sums by row and column, and
+ * directions. What changes from step to step is read from the step block on the device. Kernels have blocks
+ * of 256 threads; where not stated otherwise, a grid of CUDA_PARTIALS blocks loops over the elements.
+ * Deterministic: every sum is split into a fixed number of partial sums. */
 #include "update.cuh"
 
 extern "C" {
@@ -10,24 +10,36 @@ extern "C" {
 
 enum { THREADS = 256 };
 
-/* ---- Adafactor -----------------------------------------------------------------------------------
- * As the CPU's (ops/cpu/update_adafactor.c): row and column means of the squared gradient, the norm of
- * the update, the update: the gradient is read four times. Workspace, fp32 where not marked:
- *
- *     | partial [CUDA_PARTIALS] f64 | total f64 | row factors [R] | column factors [C] |
- *       column sums [CUDA_PARTIALS, C] |
- */
-typedef struct factored {
-    const float *g;
-    float *p, *rows, *cols; /* the state; a vector has v in `rows`, and cols is NULL */
-    double *partial, *total;
-    float *row, *col, *sums;
-    int64_t r, c;
-    int blocks;
-    update_attr a;
-    const step_block *s;
-    mixed copy;
-} factored;
+/* ---- parts of matrices: as ops/cpu/update.h has them ---------------------------------------------- */
+typedef struct matrix_part {
+    int64_t first, n, cols; /* local elements [first, first + n), in rows of cols */
+    int64_t begin, rows;    /* the first local row that has some, and how many have */
+    int64_t row0, col0;     /* of local row and column 0 in the whole matrix */
+} matrix_part;
+
+static matrix_part matrix_part_of(const op_call *c, int64_t n) {
+    int64_t first = c->attr.update.first, cols = c->attr.update.cols;
+    int64_t base = c->attr.update.base, stride = c->attr.update.stride;
+    BUG_IF(cols < 1 || stride < cols);
+    matrix_part m = { first, n, cols, first / cols, 0, base / stride, base % stride };
+    m.rows = ceil_div(first + n, cols) - m.begin;
+    return m;
+}
+
+/* The columns [lo, hi) of local row `row` that the call has; element `at` of it is column 0. */
+typedef struct part_row {
+    int64_t lo, hi, at;
+} part_row;
+static __device__ __forceinline__ part_row row_of(const matrix_part &m, int64_t row) {
+    int64_t from = row * m.cols;
+    part_row r = { from < m.first ? m.first - from : 0, m.cols, from - m.first };
+    if (from + m.cols > m.first + m.n) r.hi = m.first + m.n - from;
+    return r;
+}
+
+static void fill_zero(const op_call *c, const tensor *t) {
+    CUDA_OK(cuda_of(c), cudaMemsetAsync(t->data, 0, tensor_bytes(t), cuda_stream(c)));
+}
 
 static __device__ float beta2_of(const step_block *s, float &rest) {
     double power = pow((double)s->now.count, -0.8);
@@ -36,7 +48,7 @@ static __device__ float beta2_of(const step_block *s, float &rest) {
 }
 
 /* Sums a double over the block into partial[block]. */
-static __device__ void store_partial_sum(const factored &f, double v) {
+static __device__ void store_partial_sum(double *partial, double v) {
     __shared__ double smem[THREADS];
     smem[threadIdx.x] = v;
     __syncthreads();
@@ -44,160 +56,170 @@ static __device__ void store_partial_sum(const factored &f, double v) {
         if (threadIdx.x < o) smem[threadIdx.x] += smem[threadIdx.x + o];
         __syncthreads();
     }
-    if (threadIdx.x == 0) f.partial[blockIdx.x] = smem[0];
+    if (threadIdx.x == 0) partial[blockIdx.x] = smem[0];
 }
 
-/* A single thread. */
-static __global__ void add_partial_sums(factored f) {
-    double sum = 0;
-    for (int i = 0; i < f.blocks; i++) sum += f.partial[i];
-    *f.total = sum;
-}
-
-/* rows: running mean of the squared gradient over each row; partial sums of rows. A block per row at a
- * time. */
-static __global__ void row_sums(factored f) {
-    if (f.s->now.skip) return;
+/* ---- Adafactor: ops/cpu/update_adafactor.c has the formulas -------------------------------------- */
+/* A block per row at a time. */
+static __global__ void factor_row_sums(const float *g, float *sum, matrix_part m, float eps,
+                                       const step_block *s) {
     __shared__ float smem[33];
-    float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
-    double total = 0;
-    for (int64_t row = blockIdx.x; row < f.r; row += gridDim.x) {
-        float sum = 0;
-        for (int64_t k = threadIdx.x; k < f.c; k += THREADS) {
-            float x = f.g[row * f.c + k] * scale;
-            sum += x * x + f.a.eps;
+    float scale = s->now.grad_scale;
+    for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x) {
+        part_row r = row_of(m, m.begin + row);
+        float v = 0;
+        for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += THREADS) {
+            float x = g[r.at + k] * scale;
+            v += x * x + eps;
         }
-        sum = block_sum(sum, smem);
-        if (threadIdx.x) continue;
-        f.rows[row] = b2 * f.rows[row] + rest * (sum / f.c);
-        total += f.rows[row];
+        v = block_sum(v, smem);
+        if (threadIdx.x == 0) sum[m.row0 + m.begin + row] = v;
     }
-    store_partial_sum(f, total);
 }
 
 /* Grid: (columns / 256, parts); block (x, y) sums 256 columns over every gridDim.y-th row. */
-static __global__ void column_sums(factored f) {
-    float scale = f.s->now.grad_scale, sum = 0;
+static __global__ void factor_column_parts(const float *g, float *parts, matrix_part m, float eps,
+                                           const step_block *s) {
+    float scale = s->now.grad_scale, sum = 0;
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (col >= f.c) return;
-    for (int64_t row = blockIdx.y; row < f.r; row += gridDim.y) {
-        float x = f.g[row * f.c + col] * scale;
-        sum += x * x + f.a.eps;
+    if (col >= m.cols) return;
+    for (int64_t row = blockIdx.y; row < m.rows; row += gridDim.y) {
+        part_row r = row_of(m, m.begin + row);
+        if (col < r.lo || col >= r.hi) continue;
+        float x = g[r.at + col] * scale;
+        sum += x * x + eps;
     }
-    f.sums[blockIdx.y * f.c + col] = sum;
+    parts[blockIdx.y * m.cols + col] = sum;
 }
 
-static __global__ void column_factors(factored f, int parts) {
-    if (f.s->now.skip) return;
-    float rest, b2 = beta2_of(f.s, rest), sum = 0;
+static __global__ void factor_column_sums(const float *parts, float *sum, matrix_part m, int n) {
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (col >= f.c) return;
-    for (int k = 0; k < parts; k++) sum += f.sums[k * f.c + col];
-    f.cols[col] = b2 * f.cols[col] + rest * (sum / f.r);
-    f.col[col] = 1 / sqrtf(f.cols[col]);
+    float v = 0;
+    if (col >= m.cols) return;
+    for (int k = 0; k < n; k++) v += parts[k * m.cols + col];
+    sum[m.col0 + col] = v;
 }
 
-static __global__ void row_factors(factored f) {
-    int64_t row = (int64_t)blockIdx.x * THREADS + threadIdx.x;
-    if (row < f.r) f.row[row] = 1 / sqrtf(f.rows[row] / (float)(*f.total / f.r));
+static int column_parts(const matrix_part &m) {
+    return (int)(m.rows < CUDA_PARTIALS ? m.rows : CUDA_PARTIALS);
 }
 
-/* The factor that turns element i of the gradient into the update before clipping. */
-static __device__ __forceinline__ float factor_at(const factored &f, int64_t i) {
-    float scale = f.s->now.grad_scale;
-    if (f.cols) return scale * f.row[i / f.c] * f.col[i % f.c];
-    return scale / sqrtf(f.rows[i]);
+extern "C" void cuda_factor_sums(const op_call *c) {
+    matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
+    const float *g = (const float *)c->in[0].data;
+    float *parts = (float *)c->run->workspace, eps = c->attr.update.eps;
+    cuda_context *x = cuda_of(c);
+    unsigned across = (unsigned)ceil_div(m.cols, THREADS);
+    int n = column_parts(m);
+    fill_zero(c, &c->out[0]);
+    fill_zero(c, &c->out[1]);
+    LAUNCH(x, { CUDA_PARTIALS, THREADS }, factor_row_sums, g, (float *)c->out[0].data, m, eps,
+           c->run->step);
+    LAUNCH(x, { dim3(across, (unsigned)n), THREADS }, factor_column_parts, g, parts, m, eps,
+           c->run->step);
+    LAUNCH(x, { across, THREADS }, factor_column_sums, (const float *)parts,
+           (float *)c->out[1].data, m, n);
 }
 
-/* Partial sums of the squared update; a vector's state is updated on the way. */
-static __global__ void update_squares(factored f) {
-    if (f.s->now.skip) return;
-    float rest, b2 = beta2_of(f.s, rest), scale = f.s->now.grad_scale;
-    double sum = 0;
-    int64_t n = f.r * f.c, step = (int64_t)gridDim.x * THREADS;
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
-        float x = f.g[i] * scale;
-        if (!f.cols) f.rows[i] = b2 * f.rows[i] + rest * (x * x + f.a.eps);
-        float u = f.g[i] * factor_at(f, i);
-        sum += (double)u * u;
+extern "C" size_t cuda_factor_workspace(const op_backend *b, const op_call *c, int threads) {
+    matrix_part m = matrix_part_of(c, tensor_count(&c->in[0]));
+    return (size_t)(column_parts(m) * m.cols) * sizeof(float);
+}
+
+/* One block: the running means, then the factors. */
+static __global__ void factor_moments(float *row_sum, float *col_sum, float *rows, float *cols,
+                                      int64_t r, int64_t c, const step_block *s) {
+    if (s->now.skip) return;
+    __shared__ double partial[1];
+    float rest, b2 = beta2_of(s, rest);
+    double total = 0;
+    for (int64_t i = threadIdx.x; i < r; i += THREADS) {
+        rows[i] = b2 * rows[i] + rest * (row_sum[i] / c);
+        total += rows[i];
     }
-    store_partial_sum(f, sum);
+    for (int64_t i = threadIdx.x; i < c; i += THREADS) {
+        cols[i] = b2 * cols[i] + rest * (col_sum[i] / r);
+        col_sum[i] = 1 / sqrtf(cols[i]);
+    }
+    store_partial_sum(partial, total); /* the block is the first */
+    __syncthreads();
+    float mean = (float)(partial[0] / r);
+    for (int64_t i = threadIdx.x; i < r; i += THREADS) row_sum[i] = 1 / sqrtf(rows[i] / mean);
 }
 
-static __global__ void apply_factored(factored f) {
-    if (f.s->now.skip) return;
-    const factors k = block_factors(f.a, f.s);
-    int64_t n = f.r * f.c, step = (int64_t)gridDim.x * THREADS;
-    double rms = sqrt(*f.total / (double)n);
-    float lr = (float)(k.lr / (rms > 1 ? rms : 1.0));
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n; i += step) {
-        float p = f.p[i] * k.keep - lr * f.g[i] * factor_at(f, i);
-        f.p[i] = p;
-        if (f.copy.present()) write1(f.copy.p, f.copy.dt, i, p);
+extern "C" void cuda_factor_moments(const op_call *c) {
+    LAUNCH(cuda_of(c), { 1, THREADS }, factor_moments, (float *)c->out[0].data,
+           (float *)c->out[1].data, (float *)c->out[2].data, (float *)c->out[3].data,
+           c->out[2].dim[0], c->out[3].dim[0], c->run->step);
+}
+
+static __global__ void factor_matrix(float *u, const float *row, const float *col, matrix_part m,
+                                     const step_block *s) {
+    if (s->now.skip) return;
+    float scale = s->now.grad_scale;
+    int64_t step = (int64_t)gridDim.x * THREADS;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < m.n; i += step) {
+        int64_t local = m.first + i;
+        u[i] *= scale * row[m.row0 + local / m.cols] * col[m.col0 + local % m.cols];
     }
 }
 
-extern "C" void cuda_update_adafactor(const op_call *c) {
-    const tensor *g = &c->in[0];
-    bool matrix = g->ndim == 2;
-    factored f = { (const float *)g->data,
-                   (float *)c->out[0].data,
-                   (float *)c->out[1].data,
-                   matrix ? (float *)c->out[2].data : NULL,
-                   (double *)c->run->workspace,
-                   NULL,
-                   NULL,
-                   NULL,
-                   NULL,
-                   g->dim[0],
-                   matrix ? g->dim[1] : 1,
-                   CUDA_PARTIALS,
-                   attr_of(c),
-                   c->run->step,
-                   mixed(c->out[3]) };
-    f.total = f.partial + CUDA_PARTIALS;
-    f.row = (float *)(f.total + 1);
-    f.col = f.row + f.r;
-    f.sums = f.col + f.c;
-    cuda_context *ctx = cuda_of(c);
-    if (matrix) {
-        unsigned across = (unsigned)ceil_div(f.c, THREADS);
-        int parts = (int)(f.r < CUDA_PARTIALS ? f.r : CUDA_PARTIALS);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, row_sums, f);
-        LAUNCH(ctx, { 1, 1 }, add_partial_sums, f);
-        LAUNCH(ctx, { dim3(across, (unsigned)parts), THREADS }, column_sums, f);
-        LAUNCH(ctx, { across, THREADS }, column_factors, f, parts);
-        LAUNCH(ctx, { (unsigned)ceil_div(f.r, THREADS), THREADS }, row_factors, f);
+extern "C" void cuda_factor_matrix(const op_call *c) {
+    matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
+    LAUNCH(cuda_of(c), { CUDA_PARTIALS * 4, THREADS }, factor_matrix, (float *)c->out[0].data,
+           (const float *)c->in[0].data, (const float *)c->in[1].data, m, c->run->step);
+}
+
+static __global__ void factor_vector(float *u, float *v, int64_t n, float eps,
+                                     const step_block *s) {
+    if (s->now.skip) return;
+    float rest, b2 = beta2_of(s, rest), scale = s->now.grad_scale;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS) {
+        float x = u[i] * scale;
+        v[i] = b2 * v[i] + rest * (x * x + eps);
+        u[i] = x / sqrtf(v[i]);
     }
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, update_squares, f);
-    LAUNCH(ctx, { 1, 1 }, add_partial_sums, f);
-    LAUNCH(ctx, { CUDA_PARTIALS * 4, THREADS }, apply_factored, f);
+}
+
+extern "C" void cuda_factor_vector(const op_call *c) {
+    LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, factor_vector, (float *)c->out[0].data,
+           (float *)c->out[1].data, tensor_count(&c->out[0]), c->attr.update.eps, c->run->step);
 }
 
 /* ---- Muon -----------------------------------------------------------------------------------------
- * As the CPU's (ops/cpu/update_muon.c): momentum, five Newton-Schulz steps with fp32 GEMMs, the update.
- * Workspace: | x [R,C] | next [R,C] | G [S,S] | poly [S,S] | partial f64 | total | cuBLASLt's |
+ * As the CPU's (ops/cpu/update_muon.c): momentum; five Newton-Schulz steps with fp32 GEMMs.
+ * Workspace: | x [R,C] | G [S,S] | poly [S,S] | partial f64 | cuBLASLt's |
  */
-static __global__ void muon_momentum(const float *g, float *m, float *u, int64_t n, double *partial,
-                                     update_attr a, const step_block *s) {
+static __global__ void muon_momentum(const float *g, float *u, float *m, int64_t n, update_attr a,
+                                     const step_block *s) {
     if (s->now.skip) return;
     const factors f = block_factors(a, s);
     float rest = 1 - f.mu, now = f.now * rest;
-    double sum = 0;
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS) {
-        float gi = g[i] * f.scale, mi = f.mu * m[i] + rest * gi, ui = now * gi + f.then * mi;
+        float gi = g[i] * f.scale, mi = f.mu * m[i] + rest * gi;
         m[i] = mi;
-        u[i] = ui;
-        sum += (double)ui * ui;
+        u[i] = now * gi + f.then * mi;
     }
-    factored sums = { NULL, NULL, NULL, NULL, partial, NULL, NULL,   NULL,
-                      NULL, 0,    0,    0,    a,       s,    mixed{} };
-    store_partial_sum(sums, sum);
+}
+
+extern "C" void cuda_muon_momentum(const op_call *c) {
+    LAUNCH(cuda_of(c), { CUDA_PARTIALS, THREADS }, muon_momentum, (const float *)c->in[0].data,
+           (float *)c->out[0].data, (float *)c->out[1].data, tensor_count(&c->in[0]), attr_of(c),
+           c->run->step);
+}
+
+static __global__ void muon_squares(const float *u, int64_t n, double *partial) {
+    double sum = 0;
+    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
+         i += (int64_t)gridDim.x * THREADS)
+        sum += (double)u[i] * u[i];
+    store_partial_sum(partial, sum);
 }
 
 /* Every block adds the partial sums for itself, in order. */
-static __global__ void muon_normalize(float *x, int64_t n, const double *partial) {
+static __global__ void muon_normalize(const float *u, float *x, int64_t n, const double *partial) {
     __shared__ float by;
     if (threadIdx.x == 0) {
         double sum = 0;
@@ -207,7 +229,7 @@ static __global__ void muon_normalize(float *x, int64_t n, const double *partial
     __syncthreads();
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS)
-        x[i] *= by;
+        x[i] = u[i] * by;
 }
 
 /* y = a x + b y */
@@ -215,18 +237,6 @@ static __global__ void scale_add(const float *x, float *y, int64_t n, float a, f
     for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
          i += (int64_t)gridDim.x * THREADS)
         y[i] = a * x[i] + (b == 0 ? 0.0f : b * y[i]);
-}
-
-static __global__ void muon_apply(const float *x, float *p, mixed copy, int64_t n, float shape,
-                                  update_attr a, const step_block *s) {
-    if (s->now.skip) return;
-    const factors f = block_factors(a, s);
-    for (int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x; i < n;
-         i += (int64_t)gridDim.x * THREADS) {
-        float w = p[i] * f.keep - f.lr * shape * x[i];
-        p[i] = w;
-        if (copy.present()) write1(copy.p, copy.dt, i, w);
-    }
 }
 
 static void gemm_fp32(const op_call *c, int64_t m, int64_t n, int64_t k, const float *a, bool ta,
@@ -240,23 +250,26 @@ static void gemm_fp32(const op_call *c, int64_t m, int64_t n, int64_t k, const f
     cuda_gemm_require(cuda_of(c), &g, workspace);
 }
 
-extern "C" void cuda_update_muon(const op_call *c) {
-    const tensor *g = &c->in[0];
-    int64_t r = g->dim[0], k = g->dim[1], n = r * k, s = r < k ? r : k;
+/* A step that is skipped is orthogonalized too, and then not applied: GEMMs read no step block. */
+extern "C" void cuda_orthogonalize(const op_call *c) {
+    const tensor *t = &c->out[0];
+    int64_t r = t->dim[0], k = t->dim[1], n = r * k, s = r < k ? r : k;
     bool tall = r > k;
-    float *x = (float *)c->run->workspace, *next = x + n, *gram = next + n, *poly = gram + s * s;
+    float *u = (float *)t->data, *x = (float *)c->run->workspace, *next = u;
+    float *gram = x + n, *poly = gram + s * s;
     double *partial = (double *)align_up((uintptr_t)(poly + s * s), 16);
     void *workspace = (void *)align_up((uintptr_t)(partial + CUDA_PARTIALS), 256);
     cuda_context *ctx = cuda_of(c);
-    update_attr a = attr_of(c);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_momentum, (const float *)g->data,
-           (float *)c->out[1].data, x, n, partial, a, c->run->step);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalize, x, n, partial);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_squares, (const float *)u, n, partial);
+    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_normalize, (const float *)u, x, n,
+           (const double *)partial);
     for (int i = 0; i < 5; i++) {
+        float by = i < 4 || !tall ? 1 : (float)sqrt((double)r / (double)k);
         gemm_fp32(c, s, s, tall ? r : k, x, tall, x, !tall, gram, false, workspace);
         gemm_fp32(c, s, s, s, gram, false, gram, false, poly, false, workspace);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, gram, poly, s * s, -4.7750f, 2.0315f);
-        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, x, next, n, 3.4445f, 0);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, gram, poly, s * s, by * -4.7750f,
+               by * 2.0315f);
+        LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, scale_add, x, next, n, by * 3.4445f, 0);
         if (tall)
             gemm_fp32(c, r, k, k, x, false, poly, false, next, true, workspace);
         else
@@ -265,19 +278,55 @@ extern "C" void cuda_update_muon(const op_call *c) {
         x = next;
         next = old;
     }
-    double ratio = (double)r / (double)k;
-    float shape = (float)sqrt(ratio > 1 ? ratio : 1.0);
-    LAUNCH(ctx, { CUDA_PARTIALS, THREADS }, muon_apply, x, (float *)c->out[0].data,
-           mixed(c->out[2]), n, shape, a, c->run->step);
 }
 
-extern "C" size_t cuda_update_workspace(const op_backend *b, const op_call *c, int threads) {
-    const tensor *g = &c->in[0];
-    int64_t r = g->dim[0], k = g->ndim == 2 ? g->dim[1] : 1, s = r < k ? r : k;
-    size_t sums = (CUDA_PARTIALS + 1) * sizeof(double);
-    if (c->op == OP_UPDATE_ADAFACTOR)
-        return sums + (size_t)(r + k + CUDA_PARTIALS * k) * sizeof(float);
-    if (c->op == OP_UPDATE_MUON)
-        return (size_t)(2 * r * k + 2 * s * s) * sizeof(float) + sums + 512 + CUDA_GEMM_WORKSPACE;
-    return 0;
+extern "C" size_t cuda_orthogonalize_workspace(const op_backend *b, const op_call *c, int threads) {
+    int64_t r = c->out[0].dim[0], k = c->out[0].dim[1], s = r < k ? r : k;
+    return (size_t)(r * k + 2 * s * s) * sizeof(float) + CUDA_PARTIALS * sizeof(double) + 512 +
+           CUDA_GEMM_WORKSPACE;
+}
+
+/* ---- adaptive clipping. Grid: a block per row ------------------------------------------------------ */
+static __global__ void agc_sums(const float *p, const float *g, float *p_sum, float *g_sum,
+                                matrix_part m, const step_block *s) {
+    __shared__ float smem[33];
+    part_row r = row_of(m, m.begin + blockIdx.x);
+    float pp = 0, gg = 0, scale = s->now.grad_scale;
+    for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += blockDim.x) {
+        float pk = p[r.at + k], gk = g[r.at + k] * scale;
+        pp += pk * pk;
+        gg += gk * gk;
+    }
+    pp = block_sum(pp, smem);
+    gg = block_sum(gg, smem);
+    if (threadIdx.x) return;
+    p_sum[m.row0 + m.begin + blockIdx.x] = pp;
+    g_sum[m.row0 + m.begin + blockIdx.x] = gg;
+}
+
+extern "C" void cuda_agc_sums(const op_call *c) {
+    matrix_part m = matrix_part_of(c, tensor_count(&c->in[1]));
+    fill_zero(c, &c->out[0]);
+    fill_zero(c, &c->out[1]);
+    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, agc_sums, (const float *)c->in[0].data,
+           (const float *)c->in[1].data, (float *)c->out[0].data, (float *)c->out[1].data, m,
+           c->run->step);
+}
+
+static __global__ void clip_rows(const float *p_sum, const float *g_sum, float *g, matrix_part m,
+                                 float factor, float eps, const step_block *s) {
+    if (s->now.skip) return;
+    part_row r = row_of(m, m.begin + blockIdx.x);
+    int64_t row = m.row0 + m.begin + blockIdx.x;
+    float most = factor * fmaxf(sqrtf(p_sum[row]), eps), length = sqrtf(g_sum[row]);
+    if (!(length > most)) return; /* NaN too: the global norm shows it */
+    float by = most / length;
+    for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += blockDim.x) g[r.at + k] *= by;
+}
+
+extern "C" void cuda_agc(const op_call *c) {
+    matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
+    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, clip_rows, (const float *)c->in[0].data,
+           (const float *)c->in[1].data, (float *)c->out[0].data, m, c->attr.agc.factor,
+           c->attr.agc.eps, c->run->step);
 }
