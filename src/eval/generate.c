@@ -80,9 +80,9 @@ static err run_tokens(const generator *g, exec *x, const int32_t *tokens, int64_
     model_set_batch(g->m, x->plan, &(model_batch){ .tokens = tok, .pos = pos, .n = width });
     int which = single ? g->one_id : g->many_id;
     TRY(exec_chain(x, which, 0, 1));
-    const float *all = exec_result(x, which).data;
-    int64_t vocab = model_conf(g->m)->vocab;
-    return plan_get(x->plan, logits, all + (n - 1) * vocab, (size_t)vocab * sizeof *logits);
+    tensor all = exec_result(x, which); /* columns beyond the vocabulary are padding */
+    const float *last = (const float *)all.data + (n - 1) * all.dim[1];
+    return plan_get(x->plan, logits, last, (size_t)model_conf(g->m)->vocab * sizeof *logits);
 }
 
 static err run_prompt(const generator *g, exec *x, const int32_t *tokens, int64_t n,

@@ -180,9 +180,10 @@ static residual_state block(builder *b, residual_state s) {
 static residual_state embed(builder *b) {
     prog *p = b->p;
     enter_module(b, M_EMBED);
-    val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_RESIDUAL), delta = VAL_NONE;
+    val tok = token_input(b, TOKEN_TOKENS, DT_I32, AS_HEADS), delta = VAL_NONE;
     prog_compute_in(p, b->m->l.residual);
-    val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok));
+    val x = rec_embed(p, tok, prog_use(p, "embed.tokens", tok)); /* a partial sum over tp */
+    x = rec_comm(p, x, AX_TP, b->residual.on[AX_TP]);
     if (b->c->pos == POS_LEARNED) {
         val pos = token_input(b, TOKEN_POS, DT_I32, AS_RESIDUAL);
         prog_compute_in(p, b->m->l.dt);
@@ -201,16 +202,17 @@ static void output_layer(builder *b, residual_state s) {
     prog *p = b->p;
     enter_module(b, M_HEAD);
     val h = norm(b, M_HEAD, s, "norm.w", "norm.b").y;
+    h = rec_comm(p, h, AX_TP, PLACE_R);
     val w = prog_use(p, b->c->tied ? "embed.tokens" : "head", h);
     /* µP: logits are scaled by the base width over the width */
     float by = b->c->mup ? (float)b->c->mup_base / (float)b->c->dim : 1;
     if (b->mode != PROG_DECODE) {
-        rec_linear_ce(p,
-                      (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, AS_RESIDUAL), by });
+        rec_linear_ce(p, (loss_spec){ h, w, token_input(b, TOKEN_TARGETS, DT_I32, AS_HEADS), by });
         return;
     }
     prog_compute_in(p, DT_F32);
-    prog_set_result(p, rec_scale(p, rec_linear(p, h, w, VAL_NONE), by));
+    val logits = rec_comm(p, rec_linear(p, h, w, VAL_NONE), AX_TP, PLACE_I);
+    prog_set_result(p, rec_scale(p, logits, by));
 }
 
 static err record_program(model *m, builder *b, const char *name, int which, prog **out) {
@@ -218,7 +220,8 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     prog_options o = { .selective = m->l.selective,
                        .split_weights = pipeline_splits_backward(&m->l.pipe) &&
                                         b->mode == PROG_TRAIN && which < 2,
-                       .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS };
+                       .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
+                       .logit_bytes = m->l.logit_bytes };
     prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
     mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
     m->recorded[m->records++] = p;

@@ -104,7 +104,8 @@ typedef struct model_param {
     int layer;     /* -1: outside the blocks */
     int ndim;
     int64_t dim[2];   /* of the whole model */
-    int64_t local[2]; /* of this rank */
+    int64_t local[2]; /* of this tp rank; of a token table, a rank may have none */
+    int64_t first[2]; /* where its elements begin in the whole one */
     placement pl;     /* I, or S over tp */
     init_kind init;
     param_role role;
@@ -136,6 +137,7 @@ typedef struct model_layout {
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
     int64_t seq;          /* tokens in a row of a training batch; 0: not known */
     bool documents;       /* a row may hold several documents */
+    int64_t logit_bytes;  /* as in prog_options */
 } model_layout;
 
 typedef struct model model;

@@ -45,7 +45,7 @@ typedef struct param_row {
 /* clang-format off */
 static const param_row table[] = {
     /* name           fused into     module   bucket        shape       tp  initial value      role         when */
-    { "embed.tokens",    "embed.tokens",    "embed", BUCKET_FIRST, { V, D },    I_, INIT_NORMAL,       ROLE_INPUT,  0 },
+    { "embed.tokens",    "embed.tokens",    "embed", BUCKET_FIRST, { V, D },    S0, INIT_NORMAL,       ROLE_INPUT,  0 },
     { "embed.positions", "embed.positions", "embed", BUCKET_FIRST, { P, D },    I_, INIT_NORMAL,       ROLE_INPUT,  LEARNED },
     { "attn.q",       "attn.qkv",    "attn", BUCKET_BLOCK, { Q, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
     { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
@@ -69,7 +69,7 @@ static const param_row table[] = {
     { "attn.knorm",   "attn.knorm",  "norm", BUCKET_BLOCK, { KN, NONE },I_, INIT_ONES,         ROLE_VECTOR, QKN },
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
-    { "head",         "head",        "head", BUCKET_LAST,  { V, D },    I_, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
+    { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
 };
 /* clang-format on */
 #undef S0
@@ -210,16 +210,35 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
 /* ---- buckets and parts --------------------------------------------------------------------- */
 static placement row_placement(const param_row *r) { return placement_on(AXIS(AX_TP), r->tp); }
 
-static err local_size(const model *m, const param_row *r, int64_t *dim) {
-    int tp = mesh_size(&m->l.mesh, AX_TP);
+/* What a tp rank has of a part, per dim. */
+typedef struct tp_shard {
+    int64_t slots[2]; /* elements that programs see */
+    int64_t own[2];   /* those of them that are the part's; the rest is padding */
+    int64_t first[2]; /* of the own ones in the whole part */
+} tp_shard;
+
+/* Rows of a token table per tp rank. Ranks have the same number, so that the last ones may have some that no
+ * token uses; they stay zero, and no loss sees them. GEMMs are fastest over multiples of VOCAB_UNIT. */
+static int64_t vocab_slots(int64_t vocab, int tp) {
+    enum { VOCAB_UNIT = 64 };
+    int64_t each = (vocab + tp - 1) / tp;
+    return each < VOCAB_UNIT || tp == 1 ? each : (int64_t)align_up((size_t)each, VOCAB_UNIT);
+}
+
+static err shard_part(const model *m, const param_row *r, tp_shard *s) {
+    int tp = mesh_size(&m->l.mesh, AX_TP), at = mesh_coord(&m->l.mesh, AX_TP);
     for (int i = 0; i < 2; i++) {
-        dim[i] = size_of(&m->c, r->dim[i]);
+        int64_t n = size_of(&m->c, r->dim[i]);
+        s->slots[i] = s->own[i] = n;
+        s->first[i] = 0;
         if (r->tp.kind != PL_S || r->tp.dim != i) continue;
-        if (dim[i] % tp)
+        if (n % tp && r->dim[i] != V)
             return err_hint(ERR("%s: dim %d is %lld, which %d tensor-parallel ranks do not divide",
-                                r->name, i, (long long)dim[i], tp),
+                                r->name, i, (long long)n, tp),
                             "use a tensor_parallel_degree that divides it");
-        dim[i] /= tp;
+        s->slots[i] = r->dim[i] == V ? vocab_slots(n, tp) : n / tp;
+        s->first[i] = MIN(at * s->slots[i], n);
+        s->own[i] = MIN(s->slots[i], n - s->first[i]);
     }
     return OK;
 }
@@ -245,9 +264,10 @@ static err fuse_params(model *m) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
         if (!row_applies(&m->c, r)) continue;
-        int64_t dim[2];
+        tp_shard shard;
+        const int64_t *dim = shard.slots;
         dtype dt = DT_F32;
-        TRY(local_size(m, r, dim));
+        TRY(shard_part(m, r, &shard));
         if (r->dim[1] != NONE) TRY(module_dtype(&m->l, r->module, &dt));
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
         if (last && !strcmp(last->name, r->fused)) {
@@ -259,6 +279,8 @@ static err fuse_params(model *m) {
         prog_param *q = &m->fused[m->fuseds++];
         *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
                            .dim = { dim[0], dim[1] },
+                           .first = shard.first[0],
+                           .whole = size_of(&m->c, r->dim[0]),
                            .segments = 1,
                            .pl = row_placement(r),
                            .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
@@ -274,7 +296,11 @@ static const prog_param *find_fused(const model *m, const char *name) {
     BUG("a fused parameter without a row of the table");
 }
 
-static void add_part(model *m, const param_row *r, int layer, int64_t before) {
+/* @return the elements that it takes in the bucket. */
+static int64_t add_part(model *m, const param_row *r, int layer, int64_t before) {
+    tp_shard shard;
+    err e = shard_part(m, r, &shard);
+    BUG_IF(e); /* fuse_params has checked it */
     const prog_param *q = find_fused(m, r->fused);
     model_param *p = &m->param[m->params++];
     *p = (model_param){ .layer = layer,
@@ -286,15 +312,18 @@ static void add_part(model *m, const param_row *r, int layer, int64_t before) {
                         .module = r->module,
                         .bucket = q->bucket,
                         .offset = q->offset + before };
-    for (int i = 0; i < 2; i++) p->dim[i] = size_of(&m->c, r->dim[i]);
-    err e = local_size(m, r, p->local);
-    BUG_IF(e); /* fuse_params has checked it */
+    for (int i = 0; i < 2; i++) {
+        p->dim[i] = size_of(&m->c, r->dim[i]);
+        p->local[i] = shard.own[i];
+        p->first[i] = shard.first[i];
+    }
     p->fan_in = p->dim[1];
     snprintf(p->base, sizeof p->base, "%s", r->name);
     if (layer >= 0)
         snprintf(p->name, sizeof p->name, "l%d.%s", layer, r->name);
     else
         snprintf(p->name, sizeof p->name, "%s", r->name);
+    return shard.slots[0] * shard.slots[1];
 }
 
 static void list_parts(model *m) {
@@ -309,9 +338,7 @@ static void list_parts(model *m) {
                 if (r->where != order[o] || !row_applies(&m->c, r)) continue;
                 if (strcmp(fused, r->fused)) before = 0;
                 fused = r->fused;
-                add_part(m, r, order[o] == BUCKET_BLOCK ? l : -1, before);
-                const model_param *p = &m->param[m->params - 1];
-                before += p->local[0] * p->local[1];
+                before += add_part(m, r, order[o] == BUCKET_BLOCK ? l : -1, before);
             }
         }
 }

@@ -213,14 +213,8 @@ void model_weights_set(const model *m, const plan *p, int param, const float *fr
 
 int64_t model_global_index(const model *m, int param, int64_t local) {
     const model_param *p = &m->param[param];
-    int64_t at[2] = { local / p->local[1], local % p->local[1] };
-    for (int d = 0; d < 2; d++) {
-        axis_set axes = 0;
-        for (int a = 0; a < AX_COUNT; a++)
-            if (place_same(p->pl.on[a], PLACE_S((uint8_t)d))) axes |= AXIS(a);
-        at[d] += mesh_index(&m->l.mesh, axes) * p->local[d];
-    }
-    return at[0] * p->dim[1] + at[1];
+    int64_t row = local / p->local[1], col = local % p->local[1];
+    return (p->first[0] + row) * p->dim[1] + p->first[1] + col;
 }
 
 /* ---- initial weights ------------------------------------------------------------------------ */

@@ -40,6 +40,8 @@ enum {
     X(SWAP_INNER, reorder.inner, INT)                                                              \
     X(SCALE_BY, scale.by, FLOAT)                                                                   \
     X(LOGIT_SCALE, ce.logit_scale, FLOAT)                                                          \
+    X(VOCAB_FIRST, vocab.first, LONG)                                                              \
+    X(VOCAB_SIZE, vocab.size, LONG)                                                                \
     X(LR_MUL, update.lr_mul, FLOAT)                                                                \
     X(DECAY, update.decay, FLOAT)                                                                  \
     X(BETA1, update.beta1, FLOAT)                                                                  \
@@ -79,6 +81,7 @@ typedef enum {
 /* Sets of attributes, as rows and kernels name them. */
 #define ATTR(id)    (UINT64_C(1) << ATTR_##id)
 #define ATTRS_HEADS (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
+#define ATTRS_VOCAB (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
 #define ATTRS_FP8   (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_SITE))
 /* Which elements of a parameter a call has. */
 #define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))

@@ -73,6 +73,11 @@ typedef struct op_attr {
     struct {
         float logit_scale;
     } ce;
+    struct
+    { /* a token table that is sharded: the call's rows are those of tokens first, first + 1, ... */
+        int64_t first,
+            size; /* size: tokens of the whole vocabulary; 0: the table has all of them */
+    } vocab;
     struct {
         float lr_mul, decay, beta1, beta2, eps, momentum;
         bool l2, nesterov;

@@ -22,7 +22,14 @@ op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
 
 static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_MICRO && micro); }
 
-static err run_comm(exec *x, const instance *in, const prog_op *o, comm_ticket *tickets, int at) {
+/* Communications in flight: they end in the order they began. */
+enum { MOST_OPEN = 256 };
+typedef struct open_comms {
+    comm_ticket ring[MOST_OPEN];
+    int begun, ended;
+} open_comms;
+
+static err run_comm(exec *x, const instance *in, const prog_op *o, open_comms *open) {
     if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
     comm_move move = { .axes = o->attr.comm.axes,
@@ -30,9 +37,12 @@ static err run_comm(exec *x, const instance *in, const prog_op *o, comm_ticket *
                        .to = o->attr.comm.to,
                        .name = in->p->name,
                        .layer = in->layer + 1 };
-    if (o->phase != COMM_WAIT) TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], &tickets[at]));
-    if (o->phase != COMM_START)
-        TRY(comm_wait(x->comm, &tickets[o->phase == COMM_WAIT ? o->pair : at]));
+    if (o->phase != COMM_WAIT) {
+        BUG_IF(open->begun - open->ended == MOST_OPEN);
+        comm_ticket *t = &open->ring[open->begun++ % MOST_OPEN];
+        TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], t));
+    }
+    if (o->phase != COMM_START) TRY(comm_wait(x->comm, &open->ring[open->ended++ % MOST_OPEN]));
     return OK;
 }
 
@@ -128,15 +138,14 @@ bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
 
 static err run_list(exec *x, const instance *in, instr_kind kind, int micro, int micros,
                     const step_block *step) {
-    enum { MOST_OPEN = 256 };
-    comm_ticket tickets[MOST_OPEN];
+    open_comms open;
     const op_list *l = instr_list(in->p, kind);
-    BUG_IF(l->n > MOST_OPEN);
+    open.begun = open.ended = 0;
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
         if (!op_runs(o, kind, micro, micros)) continue;
         if (op_flags(o->op) & OPF_EXTERN)
-            TRY(run_comm(x, in, o, tickets, i));
+            TRY(run_comm(x, in, o, &open));
         else
             TRY(run_op(x, in, o, micro, step));
     }

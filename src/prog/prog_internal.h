@@ -142,6 +142,8 @@ val rec_first(prog *p, rec_request r); /* @return its first result */
 /* Divides the model's heads over the ranks that share them, and sets attr->heads. @return false after an
  * error. */
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
+/* Which tokens the rows of a table are: where they are sharded, some of the vocabulary (rec_loss.c). */
+void rec_set_vocab(const prog *p, val table, op_attr *attr);
 
 /* ---- the passes, in order ---------------------------------------------------------------- */
 void pass_backward(prog *p);               /* backward.c */

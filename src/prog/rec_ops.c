@@ -238,7 +238,9 @@ static val rec_unary(prog *p, op_code op, val x, op_attr attr) {
 
 /* ---- the ops ----------------------------------------------------------------------------- */
 val rec_embed_(prog *p, val tok, val table) {
-    return rec_first(p, (rec_request){ OP_EMBED, { tok, table } });
+    rec_request r = { OP_EMBED, { tok, table } };
+    rec_set_vocab(p, table, &r.attr);
+    return rec_first(p, r);
 }
 
 static val rec_linear_op(prog *p, op_code op, val x, val w, val b, act_kind act) {
@@ -410,24 +412,4 @@ val rec_scale_(prog *p, val x, float by) {
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site) {
     if (rate <= 0 || p->mode != PROG_TRAIN) return x;
     return rec_first(p, (rec_request){ OP_DROPOUT, { x, id }, { .dropout = { rate, site } } });
-}
-
-void rec_linear_ce_(prog *p, loss_spec l) {
-    enum { LOSS, DH, DW };
-    op_acc acc = ACC_STORE;
-    val dw = VAL_NONE, out[OP_MAX_OUT];
-    bool train = p->mode == PROG_TRAIN;
-    if (p->error || l.w == VAL_NONE) return;
-    if (train)
-        dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
-    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce.logit_scale = l.logit_scale } };
-    r.want = train ? 1 << DH : 0;
-    prog_op *o = rec_op(p, &r, out);
-    if (!o) return;
-    o->out[DW] = dw;
-    o->acc = acc;
-    if (train) p->val[out[DH]].pl = placement_dual(p->val[out[LOSS]].pl);
-    p->result = out[LOSS];
-    p->val[p->result].name = "loss";
-    p->terminal = true;
 }

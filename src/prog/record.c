@@ -162,6 +162,13 @@ residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, d
 }
 
 void prog_residual_out(prog *p, residual_state s) {
+    val out[] = { s.residual, s.delta };
+    for (size_t i = 0; i < COUNT_OF(out) && !p->error; i++) {
+        char text[64];
+        if (out[i] == VAL_NONE || !placement_axes(p->val[out[i]].pl, PL_P)) continue;
+        prog_fail(p, "a collective is missing before it: rec_comm", "the residual leaves as %s",
+                  placement_str(text, sizeof text, p->val[out[i]].pl));
+    }
     p->res_out = s.residual;
     p->delta_out = s.delta;
 }

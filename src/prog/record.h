@@ -50,7 +50,9 @@ enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
 typedef struct prog_param {
     char name[PARAM_NAME]; /* within the program: "attn.qkv" */
     int ndim;
-    int64_t dim[2]; /* of this tp rank */
+    int64_t dim[2]; /* of this tp rank, with padding where tp does not divide it */
+    int64_t first,
+        whole;    /* sharded over tp: its first row in the whole parameter, and rows of that */
     int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
     placement pl;   /* I, or S(0) or S(1) over tp */
     int bucket;     /* index into param_set.bucket */
@@ -87,10 +89,12 @@ bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part)
 bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part);
 
 /* ---- a program ----------------------------------------------------------------------------- */
+enum { LOGIT_BYTES = 128 << 20 };
 typedef struct prog_options {
-    bool selective;     /* backward recomputes cheap ops instead of saving their results */
-    bool split_weights; /* weight gradients are a list of their own, which may run later */
-    int fp8_sites;      /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
+    bool selective;      /* backward recomputes cheap ops instead of saving their results */
+    bool split_weights;  /* weight gradients are a list of their own, which may run later */
+    int fp8_sites;       /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
+    int64_t logit_bytes; /* most logits of a sharded vocabulary at a time; 0: LOGIT_BYTES */
 } prog_options;
 
 /* @param name borrowed. */
@@ -117,6 +121,7 @@ typedef struct residual_state {
 
 residual_state prog_residual_in(prog *p, int64_t n, int64_t d, dtype residual, dtype delta,
                                 placement pl);
+/* Refuses a partial sum: the next program would read a rank's share as the whole. */
 void prog_residual_out(prog *p, residual_state s);
 /* An input bound by name: tokens, positions. A second call returns the same value. */
 val prog_input(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim, placement pl);
@@ -165,7 +170,7 @@ typedef struct head_shape {
     } dropout;         /* of the probabilities, in PROG_TRAIN */
 } head_shape;
 typedef struct loss_spec {
-    val h, w, target;
+    val h, w, target; /* w sharded over tp by rows: h is R, target is I */
     float logit_scale;
 } loss_spec;
 
@@ -182,7 +187,7 @@ typedef struct routing {
 
 val rec_cast_(prog *p, val x, dtype dt);
 val rec_comm_(prog *p, val x, mesh_axis axis, place to);
-val rec_embed_(prog *p, val tok, val table);
+val rec_embed_(prog *p, val tok, val table); /* of a table sharded by rows: a partial sum */
 val rec_linear_(prog *p, val x, val w, val b);
 val rec_linear_gelu_(prog *p, val x, val w, val b, act_kind act);
 norm_out rec_norm_(prog *p, residual_state s, norm_spec n);

@@ -5,16 +5,23 @@
 #include <math.h>
 #include <string.h>
 
-/* ---- embedding. variant 1: most tokens are one row's --------------------------------------------------- */
+/* ---- embedding. variant 1: most tokens are one row's; 2: the table is the second of three shards ------- */
 static void embed_values(op_case *c) {
-    fill_below(&c->in[0], size_of(c, 'V'));
+    int64_t rows = size_of(c, 'V');
+    bool sharded = c->shape.variant == 2;
+    if (sharded) c->attr.vocab.first = rows, c->attr.vocab.size = 3 * rows;
+    fill_below(&c->in[0], sharded ? 3 * rows : rows);
+    if (sharded) return;
     for (int64_t i = 0; c->shape.variant && i < c->in[0].count; i++)
         if (i % 5) c->in[0].v[i] = 0;
 }
 static void embed_reference(op_case *c) {
     int64_t d = size_of(c, 'D');
-    for (int64_t i = 0; i < c->out[0].count; i++)
-        c->out[0].v[i] = c->in[1].v[(int64_t)c->in[0].v[i / d] * d + i % d];
+    for (int64_t i = 0; i < c->out[0].count; i++) {
+        int64_t row = (int64_t)c->in[0].v[i / d] - c->attr.vocab.first;
+        bool own = row >= 0 && row < size_of(c, 'V');
+        c->out[0].v[i] = own ? c->in[1].v[row * d + i % d] : 0;
+    }
 }
 
 /* ---- linear -------------------------------------------------------------------------------------------- */
@@ -87,6 +94,82 @@ static void linear_ce_reference(op_case *c) {
     }
 }
 
+/* ---- the loss of a sharded vocabulary. Of three ranks the second is at hand, whose last two columns are
+ * padding where variant & 2; variant & 1: logits scaled ----------------------------------------------------- */
+enum { CE_RANKS = 3, CE_SHARD = 1, CE_STATS = 3 };
+static int64_t own_columns(const op_case *c) {
+    return size_of(c, 'V') - (c->shape.variant & 2 ? 2 : 0);
+}
+static void ce_values(op_case *c, op_value *target) {
+    int64_t v = size_of(c, 'V'), padded = c->shape.variant & 2;
+    c->attr.ce.logit_scale = c->shape.variant & 1 ? 0.5f : 1.0f;
+    c->attr.vocab.first = CE_SHARD * v;
+    /* with padding, a vocabulary that ends in this rank's columns: the third has none of it */
+    c->attr.vocab.size = padded ? CE_SHARD * v + own_columns(c) : CE_RANKS * v;
+    for (int64_t i = 0; i < target->count; i++)
+        target->v[i] = draw_below(5) == 0 ? -100 : (double)draw_below(c->attr.vocab.size);
+}
+static void ce_stat_values(op_case *c) { ce_values(c, &c->in[1]); }
+/* The maximum of a row's own logits, and the sum of their powers relative to it. */
+static void own_stat(const op_case *c, int64_t row, double *max, double *sum) {
+    const double *z = c->in[0].v + row * size_of(c, 'V'), scale = c->attr.ce.logit_scale;
+    *max = -INFINITY;
+    *sum = 0;
+    for (int64_t j = 0; j < own_columns(c); j++) *max = fmax(*max, scale * z[j]);
+    for (int64_t j = 0; j < own_columns(c); j++) *sum += exp(scale * z[j] - *max);
+}
+/* @return the scaled logit of a row's target, 0 where it is not among the own columns. */
+static double own_target(const op_case *c, const op_value *target, int64_t row) {
+    int64_t at = (int64_t)target->v[row] - c->attr.vocab.first;
+    if (at < 0 || at >= own_columns(c)) return 0;
+    return c->attr.ce.logit_scale * c->in[0].v[row * size_of(c, 'V') + at];
+}
+static void ce_stat_reference(op_case *c) {
+    for (int64_t i = 0; i < size_of(c, 'N'); i++) {
+        double *stat = c->out[0].v + i * CE_STATS;
+        stat[0] = stat[1] = stat[2] = 0;
+        if (c->in[1].v[i] < 0) continue;
+        own_stat(c, i, &stat[0], &stat[1]);
+        stat[2] = own_target(c, &c->in[1], i);
+    }
+}
+static void ce_loss_sizes(op_case *c) { c->size['S'] = CE_RANKS * size_of(c, 'N'); }
+/* The other ranks' statistics are any; the own ones are z's. */
+static void ce_loss_values(op_case *c) {
+    int64_t n = size_of(c, 'N'), v = size_of(c, 'V');
+    ce_values(c, &c->in[2]);
+    if (c->out[0].v) c->in[0].grad_dt = c->out[0].dt;
+    c->grad[1] = mem_alloc((size_t)n * sizeof(double));
+    for (int64_t i = 0; i < n; i++) {
+        c->grad[1][i] = c->step.loss_grad;
+        for (int r = 0; r < CE_RANKS; r++) {
+            double *stat = c->in[1].v + (r * n + i) * CE_STATS;
+            bool has_target = c->in[2].v[i] >= 0 && (int64_t)c->in[2].v[i] / v == r;
+            stat[1] = 1 + fabs(stat[1]);
+            if (!has_target) stat[2] = 0;
+            if (r != CE_SHARD) continue;
+            own_stat(c, i, &stat[0], &stat[1]);
+            stat[2] = own_target(c, &c->in[2], i);
+        }
+    }
+}
+/* Of z the own statistics follow, so that finite differences see them. */
+static void ce_loss_reference(op_case *c) {
+    int64_t n = size_of(c, 'N');
+    for (int64_t i = 0; i < n; i++) {
+        double own_max, own_sum, sum, at_target = own_target(c, &c->in[2], i);
+        own_stat(c, i, &own_max, &own_sum);
+        sum = own_sum * exp(own_max);
+        for (int r = 0; r < CE_RANKS; r++) {
+            const double *stat = c->in[1].v + (r * n + i) * CE_STATS;
+            if (r == CE_SHARD) continue;
+            sum += stat[1] * exp(stat[0]);
+            at_target += stat[2];
+        }
+        c->out[1].v[i] = c->in[2].v[i] < 0 ? 0 : log(sum) - at_target;
+    }
+}
+
 /* clang-format off */
 #define LINEAR_WIDE                                                                                \
     { 16, 64, 32 }, { 33, 24, 40, .variant = 5 }, { 128, 768, 2304, .variant = 4 }, { 71, 13, 5 },  \
@@ -96,8 +179,8 @@ static void linear_ce_reference(op_case *c) {
 /* GEMMs on the CPU round their operands as a GPU does; only the order of sums differs. */
 const op_spec linear_specs[] = {
     { .op = OP_EMBED, .letters = "NDV", .values = embed_values, .reference = embed_reference,
-      .small = { { 1, 1, 1 }, { 9, 67, 5 }, { 40, 700, 60 } },
-      .wide = { { 7, 8, 50 }, { 21, 20, 50 }, { 119, 64, 50 }, { 231, 768, 50 }, { 56, 1600, 50 },
+      .small = { { 1, 1, 1 }, { 9, 67, 5 }, { 40, 700, 60 }, { 90, 20, 3, .variant = 2 } },
+      .wide = { { 7, 8, 50 }, { 119, 64, 50, .variant = 2 }, { 3000, 12, 2, .variant = 2 }, { 21, 20, 50 }, { 119, 64, 50 }, { 231, 768, 50 }, { 56, 1600, 50 },
                 { 35, 2048, 50 }, { 910, 129, 50 }, { 28, 5120, 50 },
                 { 3000, 12, 1, .variant = 1, .modes = MODE_BF16, .tol = 1e-5 },
                 { 3000, 264, 3, .variant = 1, .modes = MODE_BF16, .tol = 1e-5 },
@@ -126,5 +209,14 @@ const op_spec linear_specs[] = {
                 { 48, 64, 193, .variant = 1, .modes = MODE_BF16, .adds_first = true } },
       /* a GPU's logits are of the operands' type, the CPU's fp32 */
       .wide_tol = { 2e-5 }, .wide_mixed = 1e-2 },
+    { .op = OP_CE_STAT, .letters = "NV", .values = ce_stat_values, .reference = ce_stat_reference,
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 } },
+      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 } },
+      .wide_tol = { 1e-5 }, .shift = 8 },
+    { .op = OP_CE_LOSS, .letters = "NV", .sizes = ce_loss_sizes, .values = ce_loss_values,
+      .reference = ce_loss_reference,
+      .small = { { 1, 3, .variant = 2 }, { 7, 19 }, { 40, 1300, .variant = 3 } },
+      .wide = { { 33, 101, .variant = 1 }, { 17, 4096, .variant = 3 }, { 5, 25129 }, { 64, 64, .variant = 2 } },
+      .wide_tol = { 1e-5 }, .shift = 8 },
     { 0 },
 };

@@ -88,6 +88,94 @@ static void post_norm_agrees_on_every_layout(void **state) {
     compare_all("norm on the output", &c);
 }
 
+/* ---- a sharded vocabulary ----------------------------------------------------------------------
+ * A table of `vocab` rows over tp ranks: 41 leaves the last rank with less, 5 one with nothing, and from 64
+ * rows per rank on they are padded to a multiple of that, here to 128 of which the last has 2. */
+static const layout vocab_layouts[] = {
+    { .name = "tp2", .tp = 2 },
+    { .name = "tp2+sp, logits in chunks", .tp = 2, .sp = true, .logit_bytes = 1 },
+    { .name = "zero1 over 2 x tp2", .dp = 2, .tp = 2, .zero = 1 },
+    { .name = "zero2 over 2 x tp2, logits in chunks",
+      .dp = 2,
+      .tp = 2,
+      .zero = 2,
+      .logit_bytes = 1 },
+    { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 3 },
+    { .name = "tp4", .tp = 4 },
+    { .name = "tp4+sp, full recompute", .tp = 4, .sp = true, .keep_every = 1 },
+    { .name = "all-to-all over 2 x tp2+sp", .cp = 2, .tp = 2, .sp = true },
+    { .name = "pp2 x tp2+sp", .pp = 2, .tp = 2, .sp = true },
+};
+
+static void compare_vocabularies(const char *model_name, model_config c) {
+    static const int64_t vocabs[] = { 41, 5, 130 };
+    c.heads = c.kv_heads = 4;
+    for (size_t k = 0; k < COUNT_OF(vocabs); k++) {
+        c.vocab = vocabs[k];
+        outcome one;
+        run_layout(&c, &(layout){ .name = "one" }, &one);
+        for (size_t i = 0; i < COUNT_OF(vocab_layouts); i++) {
+            outcome o;
+            char what[128];
+            snprintf(what, sizeof what, "%s, vocabulary %lld, on %s", model_name,
+                     (long long)c.vocab, vocab_layouts[i].name);
+            run_layout(&c, &vocab_layouts[i], &o);
+            assert_true(o.replicas_agree);
+            same_within(what, &o, &one, 1e-5);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+    }
+}
+
+static void any_vocabulary_agrees_on_every_layout(void **state) {
+    compare_vocabularies("llama", small_llama());
+    compare_vocabularies("gpt2", small_gpt2()); /* tied, learned positions */
+    model_config mup = small_llama();
+    mup.mup = true; /* logits are scaled */
+    mup.mup_base = 16;
+    compare_vocabularies("llama with muP", mup);
+}
+
+/* In a 16-bit type each share of a gradient is rounded. */
+static void a_sharded_vocabulary_in_16_bits_stays_close(void **state) {
+    static const dtype types[] = { DT_BF16, DT_F16 };
+    model_config c = small_llama();
+    c.vocab = 41;
+    for (size_t i = 0; i < COUNT_OF(types); i++) {
+        outcome one, two;
+        run_layout(&c, &(layout){ .dt = types[i] }, &one);
+        run_layout(&c, &(layout){ .tp = 2, .sp = true, .dt = types[i], .logit_bytes = 1 }, &two);
+        same_within(dt_name(types[i]), &two, &one, types[i] == DT_BF16 ? 3e-2 : 4e-3);
+        outcome_free(&one);
+        outcome_free(&two);
+    }
+}
+
+/* Neither the table nor the logits exist as a whole on any rank. */
+static void the_logits_never_exist_as_a_whole(void **state) {
+    model_config c = small_llama();
+    c.vocab = 100000;
+    c.kv_heads = c.heads;
+    enum { TOKENS = 4096, TP = 4 };
+    size_t logits = (size_t)TOKENS * (size_t)c.vocab / TP * sizeof(float);
+    model_layout l = { .mesh = { .size = { [AX_TP] = TP } } };
+    model *m;
+    chain ch;
+    assert_ok(model_new(&c, &l, &m));
+    assert_ok(model_record(m, PROG_TRAIN, TOKENS, 64, &ch));
+    plan *p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
+    int id;
+    model_reserve(m, p, true);
+    assert_ok(plan_chain(p, &ch, model_bucket_regions, m, &id));
+    assert_true(logits > 3 * (size_t)LOGIT_BYTES);
+    assert_in_range(plan_bytes(p, "temp"), LOGIT_BYTES / 2, LOGIT_BYTES + (32 << 20));
+    size_t tables = 2 * (size_t)(c.vocab * c.dim) / TP * sizeof(float);
+    assert_in_range(plan_bytes(p, "params"), tables, tables + (1 << 20));
+    plan_free(p);
+    model_free(m);
+}
+
 /* ---- ZeRO-3 ------------------------------------------------------------------------------ */
 /* Stored weights fall with the ranks, and what is gathered is one block at a time, not the model:
  * with many layers the peak is far below the whole. */
@@ -185,6 +273,9 @@ int main(void) {
         cmocka_unit_test(neox_agrees_on_every_layout),
         cmocka_unit_test(biased_swiglu_agrees_on_every_layout),
         cmocka_unit_test(post_norm_agrees_on_every_layout),
+        cmocka_unit_test(any_vocabulary_agrees_on_every_layout),
+        cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
+        cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),

@@ -27,6 +27,7 @@ typedef struct layout {
     const char *modules;
     fp8_recipe fp8;
     int threads;
+    int64_t logit_bytes; /* as in prog_options */
 } layout;
 
 typedef struct outcome {
@@ -212,7 +213,8 @@ static inline err rank_run(rank_job *j) {
                          .pipe = { .chunks = l->chunks, .kind = l->schedule },
                          .zero = l->zero,
                          .selective = l->selective,
-                         .fp8 = l->fp8 };
+                         .fp8 = l->fp8,
+                         .logit_bytes = l->logit_bytes };
     model *m;
     chain c;
     TRY(model_new(j->c, &lay, &m));
@@ -241,8 +243,8 @@ static inline err rank_run(rank_job *j) {
     double loss = r.loss;
     collect(j, m, p);
     pthread_mutex_lock(j->lock);
-    /* without sequence parallelism every tp rank has the same losses: count one */
-    if (l->sp || mesh_coord(&me, AX_TP) == 0) j->out->loss += loss / valid;
+    /* every tp rank has the same losses: count one */
+    if (mesh_coord(&me, AX_TP) == 0) j->out->loss += loss / valid;
     pthread_mutex_unlock(j->lock);
     pool_free(x.pool);
     plan_free(p);

@@ -61,6 +61,62 @@ static void dropout_refuses_sharded_columns(void **state) {
     prog_free(p);
 }
 
+/* ---- a sharded vocabulary ---------------------------------------------------------------------- */
+/* A program over tp=2 with half of a token table, as one of both ranks has it. */
+static prog *table_on_two_ranks(void) {
+    static prog_param param[1];
+    static prog_bucket bucket[1];
+    param[0] = (prog_param){ .name = "table",
+                             .ndim = 2,
+                             .dim = { F, D },
+                             .first = F,
+                             .whole = 2 * F - 1,
+                             .pl.on[AX_TP] = PLACE_S(0) };
+    bucket[0] = (prog_bucket){ .name = "first", .dt = DT_F32 };
+    mesh m = { .size = { [AX_TP] = 2 }, .rank = 1 };
+    bucket_layout(param, 1, bucket, 1, &m);
+    param_set set = { param, 1, bucket, 1 };
+    return prog_new("table", PROG_TRAIN, &m, &set, &(prog_options){ 0 });
+}
+
+static val whole_tokens(prog *p, const char *name) {
+    int64_t n = N;
+    return prog_input(p, name, DT_I32, 1, &n, (placement){ 0 });
+}
+
+static void an_embedding_that_is_not_summed_is_refused(void **state) {
+    for (int sums = 0; sums < 2; sums++) {
+        prog *p = table_on_two_ranks();
+        val tok = whole_tokens(p, "tokens"), x = rec_embed(p, tok, prog_use(p, "table", tok));
+        assert_int_equal(p->fwd.op[0].attr.vocab.first, F);
+        assert_int_equal(p->fwd.op[0].attr.vocab.size, 2 * F - 1);
+        if (sums) x = rec_comm(p, x, AX_TP, PLACE_S(0));
+        prog_residual_out(p, (residual_state){ x, VAL_NONE });
+        if (sums)
+            assert_ok(prog_finish(p));
+        else
+            assert_error(prog_finish(p), "the residual leaves as tp:P", "test_record.c");
+        prog_free(p);
+    }
+}
+
+/* h must be whole and each rank's use of it its own; targets must be whole. */
+static void a_sharded_loss_refuses_what_is_not_gathered(void **state) {
+    static const place of_h[] = { { PL_R, 0 }, { PL_I, 0 }, { PL_S, 0 }, { PL_P, 0 } };
+    for (size_t i = 0; i < COUNT_OF(of_h); i++) {
+        prog *p = table_on_two_ranks();
+        residual_state s =
+            prog_residual_in(p, N, D, DT_F32, DT_F32, (placement){ .on[AX_TP] = of_h[i] });
+        val h = rec_sum(p, s), w = prog_use(p, "table", h);
+        rec_linear_ce(p, (loss_spec){ h, w, whole_tokens(p, "targets"), 1 });
+        if (i == 0)
+            assert_ok(prog_finish(p));
+        else
+            assert_error(prog_finish(p), "linear: placements do not fit on axis tp");
+        prog_free(p);
+    }
+}
+
 static void a_collective_over_axes_of_different_placements_is_refused(void **state) {
     prog_bucket bucket[] = { { .name = "none", .dt = DT_F32 } };
     param_set set = { NULL, 0, bucket, 1 };
@@ -143,10 +199,12 @@ static void compare_dump(const char *name, const prog *p) {
     str_free(&text);
 }
 
-static void the_block_under_tp_and_sp_is_as_written(void **state) {
+static void the_programs_under_tp_and_sp_are_as_written(void **state) {
     recorded r =
         record_model((mesh){ .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } }, DT_BF16, true, 0);
     compare_dump("block_tp2_sp", r.c.block);
+    compare_dump("first_tp2_sp", r.c.first);
+    compare_dump("last_tp2_sp", r.c.last);
     model_free(r.m);
 }
 
@@ -202,10 +260,12 @@ int main(void) {
         cmocka_unit_test(fused_segments_pass_where_each_is_sharded),
         cmocka_unit_test(swiglu_needs_its_halves_as_segments),
         cmocka_unit_test(dropout_refuses_sharded_columns),
+        cmocka_unit_test(an_embedding_that_is_not_summed_is_refused),
+        cmocka_unit_test(a_sharded_loss_refuses_what_is_not_gathered),
         cmocka_unit_test(a_collective_over_axes_of_different_placements_is_refused),
         cmocka_unit_test(wrong_shapes_are_refused_by_name),
         cmocka_unit_test(activations_cross_tp_in_bf16),
-        cmocka_unit_test(the_block_under_tp_and_sp_is_as_written),
+        cmocka_unit_test(the_programs_under_tp_and_sp_are_as_written),
         cmocka_unit_test(the_block_under_zero3_is_as_written),
         cmocka_unit_test(a_missing_kernel_is_refused_when_planned),
         cmocka_unit_test(an_attribute_the_kernel_ignores_is_refused_when_planned),

@@ -4,8 +4,8 @@
 
 /* One row per op: kernel, workspace, the attributes it honors. */
 static const op_impl impls[OP_COUNT] = {
-    [OP_EMBED] = { CPU(embed) },
-    [OP_EMBED_BWD] = { CPU(embed_bwd) },
+    [OP_EMBED] = { CPU(embed), NULL, ATTRS_VOCAB },
+    [OP_EMBED_BWD] = { CPU(embed_bwd), NULL, ATTRS_VOCAB },
     [OP_LINEAR] = { CPU(linear), CPU(linear_workspace), ATTRS_FP8 },
     [OP_LINEAR_GELU] = { CPU(linear), CPU(linear_workspace), ATTRS_FP8 | ATTR(ACT) },
     [OP_LINEAR_BWD_X] = { CPU(linear_bwd_x), CPU(linear_workspace), ATTRS_FP8 },
@@ -54,6 +54,8 @@ static const op_impl impls[OP_COUNT] = {
     [OP_QUANTIZE_GELU_BWD] = { CPU(quantize), CPU(quantize_workspace), ATTRS_FP8 | ATTR(ACT) },
     [OP_FP8_COMMIT] = { CPU(fp8_commit) },
     [OP_LINEAR_CE] = { CPU(linear_ce), CPU(linear_ce_workspace), ATTR(LOGIT_SCALE) },
+    [OP_CE_STAT] = { CPU(ce_stat), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
+    [OP_CE_LOSS] = { CPU(ce_loss), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
     [OP_ACCUMULATE] = { CPU(accumulate) },
     [OP_SQNORM] = { CPU(sqnorm), NULL, ATTR(SCALE_BY) },
     [OP_ZERO] = { CPU(zero) },

@@ -101,6 +101,8 @@ void CPU(grouped_linear_bwd_w)(const op_call *c);
 void CPU(quantize)(const op_call *c); /* and all that begin with its name */
 void CPU(fp8_commit)(const op_call *c);
 void CPU(linear_ce)(const op_call *c);
+void CPU(ce_stat)(const op_call *c);
+void CPU(ce_loss)(const op_call *c);
 void CPU(sqnorm)(const op_call *c);
 void CPU(zero)(const op_call *c);
 void CPU(update)(const op_call *c); /* SGD, momentum, Adam, Lion, ALONG */

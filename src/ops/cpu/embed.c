@@ -8,13 +8,32 @@ typedef struct embed_job {
     const tensor *table; /* [V, D] */
     const tensor *x;     /* [N, D] */
     float *dtable;       /* [V, D] */
-    int64_t n, d, vocab, each;
+    int64_t n, d, rows, each;
+    int64_t first, vocab; /* rows are those of tokens first, first + 1, ... of the vocabulary */
 } embed_job;
 
-static int64_t token_at(const embed_job *j, int64_t i) {
-    int64_t id = j->tok[i];
+enum { OTHER_RANK = -1 };
+
+/* @return the token's row of the table, or OTHER_RANK. */
+static int64_t row_at(const embed_job *j, int64_t i) {
+    int64_t id = j->tok[i], row = id - j->first;
     BUG_IF(id < 0 || id >= j->vocab);
-    return id;
+    return row >= 0 && row < j->rows ? row : OTHER_RANK;
+}
+
+static embed_job embed_job_of(const op_call *c, const int32_t *tok, const tensor *x,
+                              const tensor *table) {
+    int64_t rows = table->dim[0], vocab = c->attr.vocab.size;
+    BUG_IF(table->dim[1] != x->dim[1]);
+    return (embed_job){ .tok = tok,
+                        .table = table,
+                        .x = x,
+                        .n = x->dim[0],
+                        .d = x->dim[1],
+                        .rows = rows,
+                        .first = c->attr.vocab.first,
+                        .vocab = vocab ? vocab : rows,
+                        .each = rows_per_task(x->dim[1]) };
 }
 
 static void copy_row(const tensor *from, int64_t from_row, const tensor *to, int64_t to_row,
@@ -35,19 +54,18 @@ static void copy_row(const tensor *from, int64_t from_row, const tensor *to, int
 static void embed_task(void *ctx, int64_t i, int worker) {
     const embed_job *j = ctx;
     span rows = span_of(i, j->each, j->n);
-    for (int64_t r = rows.lo; r < rows.hi; r++) copy_row(j->table, token_at(j, r), j->x, r, j->d);
+    size_t bytes = (size_t)j->d * dt_size(j->x->dt);
+    for (int64_t r = rows.lo; r < rows.hi; r++) {
+        int64_t row = row_at(j, r);
+        if (row == OTHER_RANK)
+            memset((char *)j->x->data + (size_t)r * bytes, 0, bytes);
+        else
+            copy_row(j->table, row, j->x, r, j->d);
+    }
 }
 
 void CPU(embed)(const op_call *c) {
-    const tensor *table = &c->in[1], *x = &c->out[0];
-    embed_job j = { .tok = c->in[0].data,
-                    .table = table,
-                    .x = x,
-                    .n = x->dim[0],
-                    .d = x->dim[1],
-                    .vocab = table->dim[0],
-                    .each = rows_per_task(x->dim[1]) };
-    BUG_IF(table->dim[1] != j.d);
+    embed_job j = embed_job_of(c, c->in[0].data, &c->out[0], &c->in[1]);
     pool_run(c->run->pool, ceil_div(j.n, j.each), embed_task, &j);
 }
 
@@ -59,7 +77,7 @@ enum { SLICE = 64 };
 
 static void embed_clear_task(void *ctx, int64_t i, int worker) {
     const embed_job *j = ctx;
-    span rows = span_of(i, j->each, j->vocab);
+    span rows = span_of(i, j->each, j->rows);
     memset(j->dtable + rows.lo * j->d, 0, (size_t)((rows.hi - rows.lo) * j->d) * sizeof(float));
 }
 
@@ -69,24 +87,20 @@ static void embed_bwd_task(void *ctx, int64_t i, int worker) {
     int64_t m = cols.hi - cols.lo;
     float tmp[SLICE];
     for (int64_t r = 0; r < j->n; r++) {
+        int64_t row = row_at(j, r);
+        if (row == OTHER_RANK) continue;
         const float *dx = elems_get(j->x, r * j->d + cols.lo, m, tmp);
-        float *sum = j->dtable + token_at(j, r) * j->d + cols.lo;
+        float *sum = j->dtable + row * j->d + cols.lo;
 #pragma omp simd
         for (int64_t k = 0; k < m; k++) sum[k] += dx[k];
     }
 }
 
 void CPU(embed_bwd)(const op_call *c) {
-    const tensor *dx = &c->in[0], *dtable = &c->out[0];
-    embed_job j = { .tok = c->in[1].data,
-                    .x = dx,
-                    .dtable = dtable->data,
-                    .n = dx->dim[0],
-                    .d = dx->dim[1],
-                    .vocab = dtable->dim[0],
-                    .each = rows_per_task(dx->dim[1]) };
-    BUG_IF(dtable->dt != DT_F32 || dtable->dim[1] != j.d);
+    embed_job j = embed_job_of(c, c->in[1].data, &c->in[0], &c->out[0]);
+    j.dtable = c->out[0].data;
+    BUG_IF(c->out[0].dt != DT_F32);
     if (!(c->accumulate & 1))
-        pool_run(c->run->pool, ceil_div(j.vocab, j.each), embed_clear_task, &j);
+        pool_run(c->run->pool, ceil_div(j.rows, j.each), embed_clear_task, &j);
     pool_run(c->run->pool, ceil_div(j.d, SLICE), embed_bwd_task, &j);
 }

@@ -10,10 +10,14 @@
  * Chunks are large because each packs w twice and reads and writes all of dw once.
  *
  * Workspace: | z, rows of `stride` floats | workspace of the GEMMs |
+ *
+ * Where the vocabulary is sharded, the GEMMs are ops of their own, and ce_stat and ce_loss at the end of this
+ * file are what lies between them, before and after a collective.
  */
 #include "cpu_internal.h"
 #include "vmath.h"
 
+#include <float.h>
 #include <math.h>
 #include <string.h>
 
@@ -141,6 +145,13 @@ static void row_grad(float *z, int64_t n, float by, int64_t target, float share,
     }
 }
 
+/* The gradient of a token's loss by its unscaled logits, but for the probabilities. */
+static float loss_gradient(const op_call *c) {
+    const step_block *step = c->run->step;
+    float loss_scale = step->now.loss_scale > 0 ? step->now.loss_scale : 1;
+    return step->loss_grad * c->attr.ce.logit_scale * loss_scale;
+}
+
 static void row_task(void *ctx, int64_t i, int worker) {
     const ce_job *s = ctx;
     const op_call *c = s->call;
@@ -158,8 +169,7 @@ static void row_task(void *ctx, int64_t i, int worker) {
     double sum = row_exp(z, s->v, scale, max);
     *loss = (float)(log(sum) + (double)max - (double)at_target);
     if (!grad) return;
-    const step_block *step = c->run->step;
-    float unit = step->loss_grad * scale * (step->now.loss_scale > 0 ? step->now.loss_scale : 1);
+    float unit = loss_gradient(c);
     row_grad(z, s->v, (float)((double)unit / sum), target, unit, c->in[0].dt);
 }
 
@@ -174,4 +184,109 @@ void CPU(linear_ce)(const op_call *c) {
         if (c->out[1].data) run_gemm(&s, grad_h_gemm(&s));
         if (c->out[2].data) run_gemm(&s, grad_w_gemm(&s));
     }
+}
+
+/* ---- a sharded vocabulary ----------------------------------------------------------------------
+ * A task per row: ce_stat reads it twice, ce_loss once. */
+enum { STAT_MAX, STAT_SUM, STAT_TARGET, STATS };
+
+typedef struct shard_job {
+    const op_call *call;
+    const float *z; /* [n, v] */
+    const int32_t *target;
+    int64_t n, v;
+    int64_t own; /* columns that are tokens; those behind them are padding */
+} shard_job;
+
+static shard_job shard_job_of(const op_call *c, const tensor *target) {
+    int64_t v = c->in[0].dim[1], size = c->attr.vocab.size, first = c->attr.vocab.first;
+    return (shard_job){ .call = c,
+                        .z = c->in[0].data,
+                        .target = target->data,
+                        .n = c->in[0].dim[0],
+                        .v = v,
+                        .own = size ? MIN(v, MAX(size - first, 0)) : v };
+}
+
+/* @return the column of row i's target; one that is not among `own` belongs to another rank. */
+static int64_t target_column(const shard_job *j, int64_t i) {
+    int64_t id = j->target[i], size = j->call->attr.vocab.size;
+    BUG_IF(id < 0 || id >= (size ? size : j->v));
+    return id - j->call->attr.vocab.first;
+}
+
+static double row_exp_sum(const float *z, int64_t n, float scale, float max) {
+    double sum = 0;
+    for (int64_t j = 0; j < n; j += BLOCK) {
+        float part = 0;
+        for (int64_t i = j, end = MIN(j + BLOCK, n); i < end; i++)
+            part += vm_exp(z[i] * scale - max);
+        sum += (double)part;
+    }
+    return sum;
+}
+
+static void stat_task(void *ctx, int64_t i, int worker) {
+    const shard_job *j = ctx;
+    const float *z = j->z + i * j->v;
+    float *stat = (float *)j->call->out[0].data + i * STATS, scale = j->call->attr.ce.logit_scale;
+    memset(stat, 0, STATS * sizeof *stat);
+    if (j->target[i] == NO_TARGET) return;
+    int64_t at = target_column(j, i);
+    stat[STAT_MAX] = j->own ? row_max(z, j->own, scale) : -FLT_MAX;
+    stat[STAT_SUM] = (float)row_exp_sum(z, j->own, scale, stat[STAT_MAX]);
+    if (at >= 0 && at < j->own) stat[STAT_TARGET] = z[at] * scale;
+}
+
+void CPU(ce_stat)(const op_call *c) {
+    shard_job j = shard_job_of(c, &c->in[1]);
+    pool_run(c->run->pool, j.n, stat_task, &j);
+}
+
+/* The statistics of row i over all ranks. */
+static void merge_stats(const shard_job *j, int64_t i, float *max, double *sum, double *at_target) {
+    const float *stat = (const float *)j->call->in[1].data + i * STATS;
+    int64_t ranks = j->call->in[1].dim[0] / j->n, next = j->n * STATS;
+    *max = -FLT_MAX;
+    *sum = *at_target = 0;
+    for (int64_t r = 0; r < ranks; r++) *max = MAX(*max, stat[r * next + STAT_MAX]);
+    for (int64_t r = 0; r < ranks; r++) {
+        const float *s = stat + r * next;
+        *sum += (double)s[STAT_SUM] * exp((double)s[STAT_MAX] - (double)*max);
+        *at_target += (double)s[STAT_TARGET];
+    }
+}
+
+static void loss_task(void *ctx, int64_t i, int worker) {
+    const shard_job *j = ctx;
+    const op_call *c = j->call;
+    const tensor *dz = &c->out[0];
+    size_t size = dt_size(dz->dt);
+    char *to = dz->data ? (char *)dz->data + (size_t)(i * j->v) * size : NULL;
+    float *loss = (float *)c->out[1].data + i, max, block[BLOCK];
+    double sum, at_target;
+    if (j->target[i] == NO_TARGET) {
+        *loss = 0;
+        if (to) memset(to, 0, (size_t)j->v * size);
+        return;
+    }
+    merge_stats(j, i, &max, &sum, &at_target);
+    *loss = (float)(log(sum) + (double)max - at_target);
+    if (!to) return;
+    const float *z = j->z + i * j->v;
+    float unit = loss_gradient(c), by = (float)((double)unit / sum), scale = c->attr.ce.logit_scale;
+    int64_t at = target_column(j, i);
+    for (int64_t k = 0; k < j->own; k += BLOCK) {
+        int64_t count = MIN(BLOCK, j->own - k);
+        for (int64_t e = 0; e < count; e++) block[e] = vm_exp(z[k + e] * scale - max) * by;
+        if (at >= k && at < k + count) block[at - k] -= unit;
+        CPU(from_f32)(dz->dt, block, to + (size_t)k * size, count);
+    }
+    memset(to + (size_t)j->own * size, 0, (size_t)(j->v - j->own) * size);
+}
+
+void CPU(ce_loss)(const op_call *c) {
+    shard_job j = shard_job_of(c, &c->in[2]);
+    BUG_IF(c->in[1].dim[0] % j.n);
+    pool_run(c->run->pool, j.n, loss_task, &j);
 }

@@ -249,8 +249,8 @@ static size_t attention_workspace(const op_backend *b, const op_call *c, int thr
 
 /* One row per op: kernel, workspace, the attributes it honors. */
 static const op_impl impls[OP_COUNT] = {
-    [OP_EMBED] = { cuda_embed },
-    [OP_EMBED_BWD] = { cuda_embed_bwd, cuda_embed_workspace },
+    [OP_EMBED] = { cuda_embed, NULL, ATTRS_VOCAB },
+    [OP_EMBED_BWD] = { cuda_embed_bwd, cuda_embed_workspace, ATTRS_VOCAB },
     [OP_LINEAR] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 },
     [OP_LINEAR_GELU] = { cuda_linear, cuda_linear_workspace, ATTRS_FP8 | ATTR(ACT) },
     [OP_LINEAR_BWD_X] = { cuda_linear_bwd_x, cuda_linear_workspace, ATTRS_FP8 },
@@ -291,6 +291,8 @@ static const op_impl impls[OP_COUNT] = {
                                ATTRS_FP8 | ATTR(ACT) },
     [OP_FP8_COMMIT] = { cuda_fp8_commit },
     [OP_LINEAR_CE] = { cuda_linear_ce, cuda_linear_ce_workspace, ATTR(LOGIT_SCALE) },
+    [OP_CE_STAT] = { cuda_ce_stat, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
+    [OP_CE_LOSS] = { cuda_ce_loss, NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
     [OP_SQNORM] = { cuda_sqnorm, cuda_reduce_workspace, ATTR(SCALE_BY) },
     [OP_ZERO] = { cuda_zero },
     [OP_UPDATE_SGD] = { cuda_update, NULL, ATTRS_UPDATE },

@@ -188,6 +188,8 @@ typedef struct cuda_softmax {
     bool grad;
 } cuda_softmax;
 void cuda_softmax_rows(const cuda_softmax *s);
+void cuda_ce_stat(const op_call *c);
+void cuda_ce_loss(const op_call *c);
 /* attention.cu: the first key that each of n queries attends to, as an index in its row of `seq`
  * tokens. */
 void cuda_find_first_keys(const op_call *c, const int32_t *start, int64_t n, int64_t seq,

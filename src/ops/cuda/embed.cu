@@ -12,7 +12,10 @@
  * one warp only, and the sort is stable, so that a token's rows are added in their order: deterministic.
  * Bytes: dx read once, each row of the table that occurs read and written once.
  *
- * Workspace: | sorted tokens, their rows, row indices [N] i32 | the sort's | partial [N / 32][2][D] |
+ * Where the table is sharded, tokens of other ranks have the key one past the last row: they are sorted
+ * behind all others, and no warp reads their rows.
+ *
+ * Workspace: | sorted keys, their rows, row indices, keys [N] i32 | the sort's | partial [N / 32][2][D] |
  */
 #include <cub/device/device_radix_sort.cuh>
 
@@ -20,20 +23,30 @@
 
 enum { WARPS = 8, PER_SM = 32, SEGMENT = WARP, HEAD = 0, TAIL = 1 };
 
-/* x[i] = table[tok[i]]. Grid: up to PER_SM blocks per SM, which loop; a warp per row, U loads in flight. */
+/* The rows of a table are those of tokens first, first + 1, ... */
+typedef struct shard {
+    int64_t first, rows;
+} shard;
+
+static shard shard_of(const op_call *c, const tensor *table) {
+    return { c->attr.vocab.first, table->dim[0] };
+}
+
+/* x[i] = table[tok[i] - first], 0 where the table lacks that row. Grid: up to PER_SM blocks per SM, which loop; a warp per row, U loads in flight. */
 template <class A>
 static __global__ void __launch_bounds__(WARPS *WARP)
-    gather(const int32_t *tok, A table, A x, int64_t n, int64_t d) {
+    gather(const int32_t *tok, A table, A x, int64_t n, int64_t d, shard s) {
     enum { U = 4 };
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < n;
          row += (int64_t)gridDim.x * WARPS) {
-        int64_t from = (int64_t)tok[row] * d, to = row * d;
+        int64_t token = tok[row] - s.first, from = token * d, to = row * d;
+        bool own = token >= 0 && token < s.rows;
         for (int64_t i = threadIdx.x % WARP * EIGHT; i < d; i += U * WARP * EIGHT) {
-            typename A::raw loaded[U];
+            typename A::raw loaded[U] = {};
 #pragma unroll
             for (int u = 0; u < U; u++) {
                 int64_t col = i + u * WARP * EIGHT;
-                if (col < d) loaded[u] = table.fetch(from + col, from + d);
+                if (own && col < d) loaded[u] = table.fetch(from + col, from + d);
             }
 #pragma unroll
             for (int u = 0; u < U; u++) {
@@ -53,19 +66,24 @@ extern "C" void cuda_embed(const op_call *c) {
     int blocks = grid_for(cuda_of(c), n, WARPS, PER_SM);
     WITH_TYPE(common_type(d, all, 2),
               LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, gather<A>,
-                     (const int32_t *)c->in[0].data, A(*table), A(*x), n, d));
+                     (const int32_t *)c->in[0].data, A(*table), A(*x), n, d, shard_of(c, table)));
 }
 
-static __global__ void fill_indices(int32_t *index, int64_t n) {
+/* What is sorted: each token's row of the table (or the number of rows, where it has none), and its index. */
+static __global__ void fill_keys(const int32_t *tok, int32_t *key, int32_t *index, int64_t n,
+                                 shard s) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
-    if (i < n) index[i] = (int32_t)i;
+    if (i >= n) return;
+    int64_t row = tok[i] - s.first;
+    key[i] = (int32_t)(row >= 0 && row < s.rows ? row : s.rows);
+    index[i] = (int32_t)i;
 }
 
 typedef struct runs {
     const int32_t *key, *row; /* tokens in order, and the row of dx of each */
     float *table, *partials;
-    int64_t n, d;
-    bool eights; /* rows of the table are aligned and multiples of eight */
+    int64_t n, d, rows; /* rows: of the table; keys are less, or other ranks' */
+    bool eights;        /* rows of the table are aligned and multiples of eight */
 } runs;
 
 static __device__ __forceinline__ float *partial_of(const runs &r, int64_t segment, int which) {
@@ -101,6 +119,8 @@ template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_run
     int lane = threadIdx.x % WARP, count = (int)min((int64_t)SEGMENT, r.n - first);
     int64_t col = ((int64_t)blockIdx.y * WARP + lane) * EIGHT;
     int32_t key = key_at(r, first + lane), after = key_at(r, first + SEGMENT);
+    count = __popc(__ballot_sync(~0u, lane < count && key < r.rows)); /* others are at the end */
+    if (!count) return;
     int32_t row = lane < count ? r.row[first + lane] : 0;
     bool head = key_at(r, first - 1) == __shfl_sync(~0u, key, 0);
     float sum[8] = { 0 }, v[8];
@@ -137,6 +157,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(runs r) {
     int64_t first = segment * SEGMENT, next = first + SEGMENT;
     int32_t token = key_at(r, next - 1);
     if (next >= r.n || key_at(r, next) != token || key_at(r, first - 1) == token) return;
+    if (token >= r.rows) return;
     int lane = threadIdx.x % WARP;
     int64_t col = ((int64_t)blockIdx.y * WARP + lane) * EIGHT;
     float sum[8];
@@ -163,7 +184,7 @@ static size_t sort_bytes(int64_t n) {
     return bytes;
 }
 
-static size_t lists_bytes(int64_t n) { return align_up(3 * (size_t)n * sizeof(int32_t), 256); }
+static size_t lists_bytes(int64_t n) { return align_up(4 * (size_t)n * sizeof(int32_t), 256); }
 
 extern "C" size_t cuda_embed_workspace(const op_backend *b, const op_call *c, int threads) {
     int64_t n = c->in[0].dim[0], d = c->in[0].dim[1];
@@ -180,13 +201,16 @@ extern "C" void cuda_embed_bwd(const op_call *c) {
     BUG_IF(c->out[0].dt != DT_F32);
     if (!(c->accumulate & 1))
         CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
-    int32_t *key = (int32_t *)work, *row = key + n, *indices = row + n;
-    LAUNCH(x, { blocks_for(n, 256), 256 }, fill_indices, indices, n);
+    int32_t *key = (int32_t *)work, *row = key + n, *indices = row + n, *unsorted = indices + n;
+    shard s = shard_of(c, &c->out[0]);
+    LAUNCH(x, { blocks_for(n, 256), 256 }, fill_keys, (const int32_t *)c->in[1].data, unsorted,
+           indices, n, s);
     int bits = 1;
-    while (c->out[0].dim[0] > (int64_t)1 << bits) bits++;
-    CUDA_OK(x, cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)c->in[1].data, key,
-                                               indices, row, (int)n, 0, bits, x->stream));
-    runs r = { key, row, (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n, d };
+    while (s.rows >= (int64_t)1 << bits) bits++;
+    CUDA_OK(x, cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)unsorted, key, indices,
+                                               row, (int)n, 0, bits, x->stream));
+    runs r = { key, row,   (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n,
+               d,   s.rows };
     r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0;
     dim3 blocks((unsigned)ceil_div(n, SEGMENT * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
     WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));

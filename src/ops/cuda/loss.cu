@@ -2,8 +2,12 @@
  * first pass computes the running maximum and sum of the softmax, a second writes (p - onehot) times the
  * gradient of the loss. A row that fits into shared memory is kept there for the second pass: each logit
  * is read once and written once. A longer row is read twice, the second time mostly from L2.
- * Deterministic. */
+ * Deterministic.
+ *
+ * At the end, the same for a vocabulary that is sharded: ce_stat before the collective, ce_loss after it. */
 #include "device.cuh"
+
+#include <float.h>
 
 /* Two blocks fit on an SM: while one computes, the other loads. Larger blocks measured slower. */
 enum { THREADS = 512, NO_TARGET = -100, ROW_BYTES = 112 << 10 };
@@ -132,4 +136,135 @@ extern "C" void cuda_softmax_rows(const cuda_softmax *s) {
     tensor z = tensor_of(s->z, s->zt, 2, dim);
     const tensor *all[] = { &z };
     WITH_ONE_TYPE(common_type(s->stride, all, 1), launch_softmax<A>(c, z, a));
+}
+
+/* ---- a sharded vocabulary ----------------------------------------------------------------------
+ * Grid: a block of 512 threads per row. ce_stat reads the row twice, the second time mostly from L2; ce_loss
+ * reads it once and writes its gradient. Deterministic. */
+enum { STAT_MAX, STAT_SUM, STAT_TARGET, STATS };
+
+typedef struct shard_args {
+    const int32_t *target;
+    const float *stat_in; /* [ranks][n][STATS] */
+    float *stat, *loss;
+    const step_block *step;
+    int64_t n, v, ranks;
+    int own, first; /* columns that are tokens, and the first one's id */
+    float scale;
+    bool grad;
+} shard_args;
+
+static __device__ __forceinline__ float block_max(float v, float *smem) {
+    int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
+    v = warp_max(v);
+    if (lane == 0) smem[warp] = v;
+    __syncthreads();
+    v = smem[0];
+    for (int i = 1; i < THREADS / WARP; i++) v = fmaxf(v, smem[i]);
+    return v;
+}
+
+/* Eight scaled logits, -inf beyond the vocabulary. */
+template <class Z>
+static __device__ __forceinline__ void load_logits(const Z &z, const shard_args &a, int i,
+                                                   float x[8]) {
+    int64_t base = blockIdx.x * a.v;
+    z.load(base + i, base + a.v, x);
+#pragma unroll
+    for (int k = 0; k < 8; k++) x[k] = i + k < a.own ? x[k] * a.scale : -INFINITY;
+}
+
+template <class Z> static __global__ void __launch_bounds__(THREADS) stat_rows(Z z, shard_args a) {
+    __shared__ float maxima[THREADS / WARP], sums[THREADS / WARP];
+    const float log2_e = 1.44269504f;
+    float *stat = a.stat + (int64_t)blockIdx.x * STATS, max = -INFINITY, sum = 0, x[8];
+    int target = a.target[blockIdx.x];
+    if (target == NO_TARGET) {
+        if (threadIdx.x < STATS) stat[threadIdx.x] = 0;
+        return;
+    }
+    for (int i = threadIdx.x * EIGHT; i < a.own; i += THREADS * EIGHT) {
+        load_logits(z, a, i, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++) max = fmaxf(max, x[k]);
+    }
+    max = block_max(max, maxima);
+    for (int i = threadIdx.x * EIGHT; i < a.own; i += THREADS * EIGHT) {
+        load_logits(z, a, i, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++) sum += exp2_approx((x[k] - max) * log2_e);
+        int at = target - a.first - i;
+        if ((unsigned)at < 8 && i + at < a.own)
+#pragma unroll
+            for (int k = 0; k < 8; k++)
+                if (k == at) stat[STAT_TARGET] = x[k];
+    }
+    sum = block_sum(sum, sums);
+    if (threadIdx.x) return;
+    stat[STAT_MAX] = a.own ? max : -FLT_MAX;
+    stat[STAT_SUM] = sum;
+    if (target < a.first || target >= a.first + a.own) stat[STAT_TARGET] = 0;
+}
+
+template <class A>
+static __global__ void __launch_bounds__(THREADS)
+    loss_rows(typename A::fp32 z, A dz, shard_args a) {
+    const float log2_e = 1.44269504f;
+    int64_t base = blockIdx.x * a.v;
+    int target = a.target[blockIdx.x];
+    bool counts = target != NO_TARGET;
+    float max = -FLT_MAX, sum = 0, at_target = 0, x[8];
+    for (int r = 0; r < a.ranks && counts; r++)
+        max = fmaxf(max, a.stat_in[(r * a.n + blockIdx.x) * STATS + STAT_MAX]);
+    for (int r = 0; r < a.ranks && counts; r++) {
+        const float *s = a.stat_in + (r * a.n + blockIdx.x) * STATS;
+        sum += s[STAT_SUM] * exp2_approx((s[STAT_MAX] - max) * log2_e);
+        at_target += s[STAT_TARGET];
+    }
+    if (threadIdx.x == 0) a.loss[blockIdx.x] = counts ? logf(sum) + (max - at_target) : 0;
+    if (!a.grad) return;
+    float loss_scale = a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1;
+    float unit = a.step->loss_grad * a.scale * loss_scale, by = counts ? unit / sum : 0;
+    for (int i = threadIdx.x * EIGHT; i < a.v; i += THREADS * EIGHT) {
+        load_logits(z, a, i, x);
+#pragma unroll
+        for (int k = 0; k < 8; k++) {
+            float p = counts ? exp2_approx((x[k] - max) * log2_e) * by : 0;
+            x[k] = p - (counts && i + k == target - a.first && i + k < a.own ? unit : 0);
+        }
+        dz.store(base + i, base + a.v, x);
+    }
+}
+
+static shard_args shard_args_of(const op_call *c, const tensor *target) {
+    shard_args a = {};
+    int64_t size = c->attr.vocab.size, first = c->attr.vocab.first;
+    a.target = (const int32_t *)target->data;
+    a.step = c->run->step;
+    a.n = c->in[0].dim[0], a.v = c->in[0].dim[1];
+    a.own = (int)(size ? MIN(a.v, MAX(size - first, 0)) : a.v);
+    a.first = (int)first;
+    a.scale = c->attr.ce.logit_scale;
+    return a;
+}
+
+extern "C" void cuda_ce_stat(const op_call *c) {
+    shard_args a = shard_args_of(c, &c->in[1]);
+    const tensor *all[] = { &c->in[0] };
+    a.stat = (float *)c->out[0].data;
+    WITH_TYPE(common_type(a.v, all, 1),
+              LAUNCH(cuda_of(c), { (unsigned)a.n, THREADS }, stat_rows<typename A::fp32>,
+                     typename A::fp32(c->in[0]), a));
+}
+
+extern "C" void cuda_ce_loss(const op_call *c) {
+    const tensor *z = &c->in[0], *dz = c->out[0].data ? &c->out[0] : z, *one[] = { dz };
+    shard_args a = shard_args_of(c, &c->in[2]);
+    a.stat_in = (const float *)c->in[1].data;
+    a.ranks = c->in[1].dim[0] / a.n;
+    a.loss = (float *)c->out[1].data;
+    a.grad = c->out[0].data != NULL;
+    dtype dt = (uintptr_t)z->data % 16 ? DT_NONE : common_type(a.v, one, 1);
+    WITH_TYPE(dt, LAUNCH(cuda_of(c), { (unsigned)a.n, THREADS }, loss_rows<A>, typename A::fp32(*z),
+                         A(*dz), a));
 }

@@ -1,0 +1,127 @@
+/* The loss. On one tp rank it is one op (linear_ce). Of a vocabulary that is sharded over tp it is a composite:
+ * the logits of all tokens never exist at once, nor those of a token on one rank. For each chunk of rows:
+ *
+ *     z[n,V/tp] = linear(h, w)          S1      a rank's own columns, fp32
+ *     stat[n,3] = ce_stat(z, target)    S0      maximum, sum, the target's logit
+ *     comm S0 -> R                              what all ranks found
+ *     dz, loss  = ce_loss(z, stat, target)      dz takes the memory of z where types agree
+ *     dh = linear_bwd_x(dz, w)          P       dw += linear_bwd_w(dz, h)     S0
+ *
+ * Gradients are computed here, in forward, because the chunk's logits are gone afterwards. */
+#include "prog_internal.h"
+
+static bool is_sharded_over_tp(const prog *p, val v) { return p->val[v].pl.on[AX_TP].kind == PL_S; }
+
+void rec_set_vocab(const prog *p, val table, op_attr *attr) {
+    if (table == VAL_NONE || p->val[table].param < 0) return;
+    const prog_param *q = &p->set.param[p->val[table].param];
+    if (!is_sharded_over_tp(p, table)) return;
+    attr->vocab.first = q->first;
+    attr->vocab.size = q->whole;
+}
+
+static void end_in_loss(prog *p, val loss) {
+    p->result = loss;
+    p->val[loss].name = "loss";
+    p->terminal = true;
+}
+
+/* n rows of x from row `from` on. */
+static val rows_of(prog *p, val x, int64_t from, int64_t n) {
+    prog_val v = p->val[x];
+    int64_t dim[TENSOR_MAX_DIM] = { n, v.dim[1] };
+    size_t row = val_bytes(&v) / (size_t)v.dim[0];
+    return val_alias(p, x, (size_t)from * row, v.dt, v.ndim, dim, v.pl);
+}
+
+/* Makes v, which an op has just yielded, rows of a larger value. */
+static void become_rows(prog *p, val v, val of, int64_t from) {
+    prog_val whole = p->val[of];
+    p->val[v].cls = VC_ALIAS;
+    p->val[v].base = of;
+    p->val[v].offset = (size_t)from * val_bytes(&whole) / (size_t)whole.dim[0];
+}
+
+typedef struct sharded_loss {
+    val h, w, target, loss, dh, dw; /* of all rows; dh, dw: VAL_NONE outside of training */
+    op_acc acc;                     /* of dw, by the first chunk */
+    op_attr attr;
+} sharded_loss;
+
+static void rec_gradients(prog *p, const sharded_loss *s, val dz, int64_t from, int64_t n) {
+    val h = rows_of(p, s->h, from, n), dh = rows_of(p, s->dh, from, n);
+    prog_op *o = op_emit(p, OP_LINEAR_BWD_X);
+    o->in[0] = dz;
+    o->in[1] = s->w;
+    o->out[0] = dh;
+    o = op_emit(p, OP_LINEAR_BWD_W);
+    o->in[0] = dz;
+    o->in[1] = h;
+    o->out[0] = s->dw;
+    o->acc = from ? ACC_ADD : s->acc;
+}
+
+static void rec_loss_chunk(prog *p, const sharded_loss *s, int64_t from, int64_t n) {
+    enum { DZ, LOSS };
+    val out[OP_MAX_OUT], target = rows_of(p, s->target, from, n);
+    dtype dt = p->dt;
+    p->dt = DT_F32;
+    val z = rec_linear_(p, rows_of(p, s->h, from, n), s->w, VAL_NONE);
+    p->dt = p->val[s->w].dt;                         /* of dz */
+    if (z != VAL_NONE) p->val[z].needs_grad = false; /* backward is recorded here */
+    val stat = rec_first(p, (rec_request){ OP_CE_STAT, { z, target }, s->attr });
+    stat = rec_comm_(p, stat, AX_TP, PLACE_R);
+    rec_request r = { OP_CE_LOSS, { z, stat, target }, s->attr };
+    r.want = s->dh == VAL_NONE ? 0 : 1 << DZ;
+    bool recorded = rec_op(p, &r, out) != NULL;
+    p->dt = dt;
+    if (!recorded) return;
+    p->val[s->loss].pl = p->val[out[LOSS]].pl;
+    become_rows(p, out[LOSS], s->loss, from);
+    if (s->dh != VAL_NONE) rec_gradients(p, s, out[DZ], from, n);
+}
+
+static void rec_sharded_ce(prog *p, loss_spec l) {
+    enum { LEAST_ROWS = 32 }; /* of a chunk */
+    if (l.h == VAL_NONE || l.target == VAL_NONE) return;
+    sharded_loss s = { l.h, l.w, l.target, VAL_NONE, VAL_NONE, VAL_NONE, ACC_STORE };
+    s.h = val_as(p, l.h, p->val[l.w].dt);
+    s.attr.ce.logit_scale = l.logit_scale;
+    rec_set_vocab(p, l.w, &s.attr);
+    prog_val h = p->val[s.h];
+    int64_t n = h.dim[0], columns = p->val[l.w].dim[0];
+    s.loss = val_new(p, VC_TEMP, DT_F32, 1, &n, h.pl);
+    if (p->mode == PROG_TRAIN) {
+        s.dw = param_grad(p, l.w, &s.acc);
+        s.dh = val_new(p, VC_TEMP, h.dt, 2, h.dim, placement_dual(h.pl));
+    }
+    int64_t bytes = p->o.logit_bytes ? p->o.logit_bytes : LOGIT_BYTES;
+    int64_t most = MAX(LEAST_ROWS, bytes / (columns * (int64_t)sizeof(float)));
+    int64_t chunks = (n + most - 1) / most, rows = (n + chunks - 1) / chunks;
+    for (int64_t from = 0; from < n && !p->error; from += rows)
+        rec_loss_chunk(p, &s, from, MIN(rows, n - from));
+    p->val[s.h].grad = s.dh;
+    end_in_loss(p, s.loss);
+}
+
+void rec_linear_ce_(prog *p, loss_spec l) {
+    enum { LOSS, DH, DW };
+    op_acc acc = ACC_STORE;
+    val dw = VAL_NONE, out[OP_MAX_OUT];
+    bool train = p->mode == PROG_TRAIN;
+    if (p->error || l.w == VAL_NONE) return;
+    if (is_sharded_over_tp(p, l.w)) {
+        rec_sharded_ce(p, l);
+        return;
+    }
+    if (train)
+        dw = param_grad(p, l.w, &acc); /* may emit: before the op's own results are numbered */
+    rec_request r = { OP_LINEAR_CE, { l.h, l.w, l.target }, { .ce.logit_scale = l.logit_scale } };
+    r.want = train ? 1 << DH : 0;
+    prog_op *o = rec_op(p, &r, out);
+    if (!o) return;
+    o->out[DW] = dw;
+    o->acc = acc;
+    if (train) p->val[out[DH]].pl = placement_dual(p->val[out[LOSS]].pl);
+    end_in_loss(p, out[LOSS]);
+}
