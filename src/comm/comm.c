@@ -143,7 +143,28 @@ void comm_free(comm *c) {
     free(c);
 }
 
-comm *comm_self(void) { return mem_alloc(sizeof(comm)); }
+comm *comm_self(void) {
+    comm *c = mem_alloc(sizeof *c);
+    c->core_sharers = 1;
+    return c;
+}
+
+int comm_core_sharers(const comm *c) { return c->core_sharers; }
+
+err comm_map(comm *c, size_t bytes, void **out) {
+    return c->backend && c->backend->map ? c->backend->map(c, bytes, out) : mem_map(bytes, out);
+}
+
+void comm_unmap(comm *c, void *p, size_t bytes) {
+    if (c->backend && c->backend->unmap)
+        c->backend->unmap(c, p, bytes);
+    else
+        mem_unmap(p, bytes);
+}
+
+bool comm_failed_elsewhere(const comm *c) {
+    return c->backend && c->backend->failed_elsewhere && c->backend->failed_elsewhere(c);
+}
 
 /* ---- for the host ------------------------------------------------------------------------------ */
 static err run_move(comm *c, const comm_move *m, const tensor *in, const tensor *out) {

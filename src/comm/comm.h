@@ -150,4 +150,34 @@ comm *comm_self(void);
  * not come (0: 60 s). */
 err comm_threads(mesh m, double timeout, comm **ends) MUST_USE;
 
+/* ---- ranks as processes ------------------------------------------------------------------ */
+/* The job that this process was started in: by mpirun, by srun, or with the environment that torchrun and
+ * Kubernetes set (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT). */
+typedef struct comm_job comm_job;
+/* Joins it, which needs all of its processes. @param out NULL when the process was started alone; freed by
+ * comm_job_close. @param timeout in seconds. */
+err comm_job_open(double timeout, comm_job **out) MUST_USE;
+int comm_job_rank(const comm_job *j);
+int comm_job_ranks(const comm_job *j);
+const char *comm_job_host(const comm_job *j); /* of this rank */
+/* On all ranks together: an error where `text` is not the same on all of them, which names a rank and a
+ * line that differ. @param what "config" */
+err comm_job_compare(comm_job *j, const char *what, const char *text) MUST_USE;
+/* This rank's end. Ranks of a host share memory unless `shared_memory` is false; others exchange messages.
+ * The job is borrowed. */
+err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memory,
+                   comm **out) MUST_USE;
+/* Leaves the job; after an error without waiting for the others. Takes NULL. */
+void comm_job_close(comm_job *j, bool failed);
+
+/* ---- a host's memory and cores ------------------------------------------------------------- */
+/* Ranks of the world that use the same cores as this one, itself included. */
+int comm_core_sharers(const comm *c);
+/* Large memory, as of mem_map, that communication reads and writes without copies. @return an error when
+ * there is not enough. */
+err comm_map(comm *c, size_t bytes, void **out) MUST_USE;
+void comm_unmap(comm *c, void *p, size_t bytes);
+/* Whether another rank gave up first: then its error is the one to report. */
+bool comm_failed_elsewhere(const comm *c);
+
 #endif

@@ -6,10 +6,10 @@
 #include <math.h>
 #include <string.h>
 
-enum { CHUNK = 1 << 14, BLOCK = 1024 }; /* elements of a task; of a step in it */
+enum { CHUNK = 1 << 14, BLOCK = COMM_BLOCK }; /* elements of a task; of a step in it */
 
 /* ---- values ------------------------------------------------------------------------------ */
-static bool rounds(dtype dt, dtype wire) { return wire != DT_NONE && wire != dt; }
+bool comm_rounds(dtype dt, dtype wire) { return wire != DT_NONE && wire != dt; }
 
 static void round_through(dtype wire, float *v, int64_t n) {
     uint32_t raw[BLOCK];
@@ -19,7 +19,7 @@ static void round_through(dtype wire, float *v, int64_t n) {
 
 void comm_copy_values(dtype dt, dtype wire, const void *src, void *dst, int64_t n) {
     size_t size = dt_size(dt);
-    if (!rounds(dt, wire)) {
+    if (!comm_rounds(dt, wire)) {
         if (src != dst) memcpy(dst, src, (size_t)n * size);
         return;
     }
@@ -37,13 +37,13 @@ void comm_copy_values(dtype dt, dtype wire, const void *src, void *dst, int64_t 
 static const float *contribution(const meeting *m, int member, int64_t at, int64_t n, float *buf) {
     const tensor *t = &m->in[member];
     const char *src = (const char *)t->data + (size_t)at * dt_size(t->dt);
-    if (t->dt == DT_F32 && !rounds(DT_F32, m->move.wire)) return (const float *)src;
+    if (t->dt == DT_F32 && !comm_rounds(DT_F32, m->move.wire)) return (const float *)src;
     dt_to_f32(t->dt, src, buf, n);
-    if (rounds(t->dt, m->move.wire)) round_through(m->move.wire, buf, n);
+    if (comm_rounds(t->dt, m->move.wire)) round_through(m->move.wire, buf, n);
     return buf;
 }
 
-static void reduce_block(const meeting *m, int64_t at, int64_t n, float *out) {
+void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out) {
     float buf[BLOCK];
     bool maximum = comm_kind(&m->move) == MOVE_ALL_MAX;
     const float *v = contribution(m, 0, at, n, buf);
@@ -64,8 +64,8 @@ static void all_reduce_range(const meeting *m, int64_t from, int64_t to) {
     dtype dt = m->in[0].dt;
     for (int64_t at = from; at < to; at += BLOCK) {
         int64_t n = MIN((int64_t)BLOCK, to - at);
-        reduce_block(m, at, n, sum);
-        if (rounds(dt, m->move.wire)) round_through(m->move.wire, sum, n);
+        meeting_reduce(m, at, n, sum);
+        if (comm_rounds(dt, m->move.wire)) round_through(m->move.wire, sum, n);
         for (int i = 0; i < m->n; i++)
             dt_from_f32(dt, sum, (char *)m->out[i].data + (size_t)at * dt_size(dt), n);
     }
@@ -80,7 +80,7 @@ static void scatter_range(const meeting *m, int member, int64_t from, int64_t to
     for (int i = m->move.to.dim; i < out->ndim; i++) run *= out->dim[i];
     for (int64_t at = from; at < to;) {
         int64_t n = MIN(MIN((int64_t)BLOCK, to - at), run - at % run);
-        reduce_block(m, (at / run * m->n + member) * run + at % run, n, sum);
+        meeting_reduce(m, (at / run * m->n + member) * run + at % run, n, sum);
         dt_from_f32(out->dt, sum, (char *)out->data + (size_t)at * dt_size(out->dt), n);
         at += n;
     }
@@ -119,8 +119,7 @@ static box whole_of(const tensor *t) {
     return b;
 }
 
-/* The whole of one member's input, as its part of another's output. */
-static void gather_from(const meeting *m, int from, int to) {
+void meeting_gather(const meeting *m, int from, int to) {
     box b = whole_of(&m->in[from]);
     int d = m->move.from.dim;
     b.dst_at[d] = from * b.size[d];
@@ -192,7 +191,7 @@ void meeting_run(const meeting *m, int64_t task) {
         at = task % per * CHUNK;
         scatter_range(m, (int)(task / per), at, MIN(at + CHUNK, tensor_count(&m->out[0])));
         break;
-    case MOVE_ALL_GATHER: gather_from(m, from, to); break;
+    case MOVE_ALL_GATHER: meeting_gather(m, from, to); break;
     case MOVE_ALL_TO_ALL: exchange(m, from, to); break;
     case MOVE_ROWS: exchange_rows(m, from, to); break;
     case MOVE_SHIFT: shift_from(m, (int)task); break;

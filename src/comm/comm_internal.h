@@ -4,13 +4,18 @@
  *     comm_data.c       what a collective does to the tensors of its group, as independent tasks
  *     comm_shared.c     ranks that reach one another's memory: collectives and messages
  *     comm_threads.c    such ranks as threads of one process
+ *     comm_process.c    ranks as processes: shared memory inside a host, messages between hosts
+ *     comm_memory.c     memory of a process that other processes of its host map
+ *     comm_remote.c     collectives by messages
+ *     job.c             how a process learns that it is a rank; transport_*.c: how messages travel
  */
 #ifndef INGOT_COMM_INTERNAL_H
 #define INGOT_COMM_INTERNAL_H
 
 #include "comm/comm.h"
 
-enum { COMM_SETS = 1 << AX_COUNT, COMM_MAX_RANKS = 128, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
+enum { COMM_SETS = 1 << AX_COUNT, COMM_MAX_RANKS = 1024, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
+enum { COMM_BLOCK = 1024 }; /* elements that are reduced at a time */
 
 typedef struct comm_backend {
     const char *name;
@@ -18,13 +23,18 @@ typedef struct comm_backend {
     err (*wait)(comm *c, comm_ticket *t);
     void (*abort)(comm *c, const char *cause);
     void (*free)(comm *c);
+    err (*map)(comm *c, size_t bytes, void **out); /* NULL: mem_map; with unmap */
+    void (*unmap)(comm *c, void *p, size_t bytes);
+    bool (*failed_elsewhere)(const comm *c);
 } comm_backend;
 
 struct comm {
     const comm_backend *backend; /* NULL: a world of one */
     mesh m;
     double timeout; /* seconds */
-    void *state;    /* the backend's */
+    int core_sharers;
+    bool crowded; /* there are more ranks than cores */
+    void *state;  /* the backend's */
     comm_counter count[COMM_SETS][MOVE_ILLEGAL];
 };
 
@@ -51,6 +61,11 @@ void meeting_run(const meeting *m, int64_t task);
 /* Rows that member `to` gets from member `from`, and where they begin in its tensor. */
 int64_t meeting_rows(const meeting *m, int from, int to, int64_t *begin);
 
+/* Sums, or takes the maximum of, n <= COMM_BLOCK elements of all inputs, in order, in fp32. */
+void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out);
+/* The whole of one member's input, as its part along from.dim of another's output. */
+void meeting_gather(const meeting *m, int from, int to);
+bool comm_rounds(dtype dt, dtype wire); /* whether a value changes on such a wire */
 /* Copies n values of one type, rounded through `wire` unless it is DT_NONE or the same type. */
 void comm_copy_values(dtype dt, dtype wire, const void *src, void *dst, int64_t n);
 /* out = part `index` of `parts` of `in`, split along `dim`. Types are equal. */
@@ -62,12 +77,89 @@ typedef struct shared_world shared_world;
 size_t shared_world_bytes(int ranks);
 void shared_world_init(shared_world *w, int ranks);
 
+/* How ranks of other processes reach a tensor. start: publishes it. @return what stands for its address.
+ * reach: the address here of what another rank published. end: after the last use; of what was written by
+ * others, the first `bytes` count. */
+typedef struct shared_memory {
+    void *(*start)(void *ctx, const tensor *t, bool written);
+    void *(*reach)(void *ctx, int index, void *published);
+    void (*end)(void *ctx, const tensor *t, void *published, bool written, size_t bytes);
+    void *ctx;
+} shared_memory;
+
 /* One rank's side of it. */
 typedef struct shared_end shared_end;
-shared_end *shared_end_new(shared_world *w);
+/* @param index of each rank of the mesh in `w`, borrowed; NULL: all of them, in order. @param memory NULL:
+ * one address space. */
+shared_end *shared_end_new(shared_world *w, const int *index, const shared_memory *memory);
 void shared_end_free(shared_end *s); /* takes NULL */
 err shared_start(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
 err shared_wait(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
 void shared_abort(comm *c, shared_end *s, const char *cause);
+
+/* @return 1 + the rank that gave up first; 0: none has. */
+int shared_failed(const shared_end *s);
+
+/* ---- messages between processes (transport_*.c) ---------------------------------------------------------- */
+/* Messages between two ranks with one tag arrive in the order they were sent. Not thread-safe. */
+typedef struct transport transport;
+typedef struct transport_request {
+    uint64_t handle; /* the transport's */
+    size_t bytes;
+    int peer;
+    bool receives;
+} transport_request;
+enum { TRANSPORT_TAGS = 1 << 26, TRANSPORT_MAX_BYTES = 1 << 28 }; /* of one message */
+struct transport {
+    const char *name; /* "MPI" */
+    int rank, ranks;
+    err (*send)(transport *w, int to, int tag, const void *from, transport_request *r);
+    err (*recv)(transport *w, int from, int tag, void *to, transport_request *r);
+    err (*test)(transport *w, transport_request *r, bool *done);
+    /* Ends all processes of the job, this one too, where the transport can; else returns. */
+    void (*kill)(transport *w, int status);
+    void (*close)(transport *w); /* on all ranks together */
+    void *state;
+};
+err transport_mpi_open(transport **out) MUST_USE;
+/* Ranks 0 .. ranks-1 meet at the address of rank 0. */
+err transport_tcp_open(int rank, int ranks, const char *host, int port, double timeout,
+                       transport **out) MUST_USE;
+
+/* Blocks: `bytes` of every rank, in rank order, to all of them. */
+err transport_gather(transport *w, double timeout, const void *mine, void *all,
+                     size_t bytes) MUST_USE;
+
+/* ---- jobs (job.c) -------------------------------------------------------------------------------------- */
+enum { JOB_HOST = 64 };
+typedef struct job_member { /* what every rank knows of every other */
+    char host[JOB_HOST];
+    uint64_t machine; /* equal where processes can share memory */
+    uint64_t cores;   /* equal where they use the same cores */
+} job_member;
+struct comm_job {
+    transport *w;
+    double timeout;
+    job_member *members; /* [ranks] */
+};
+
+/* ---- collectives by messages (comm_remote.c) ---------------------------------------------------------- */
+typedef struct remote_end remote_end;
+remote_end *remote_end_new(transport *w);
+void remote_end_free(remote_end *r); /* takes NULL */
+err remote_start(comm *c, remote_end *r, comm_ticket *t) MUST_USE;
+/* @param failed whether to give up, asked now and then; NULL: never. */
+err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c)) MUST_USE;
+
+/* ---- memory that processes of a host share (comm_memory.c) ------------------------------------------------ */
+/* Segments are memory without a name in any file system, so nothing is left when a process dies. Other
+ * processes open them through /proc. */
+typedef struct segment {
+    int pid, fd;
+    size_t bytes;
+} segment;
+err segment_new(size_t bytes, segment *out, void **at) MUST_USE;
+err segment_map(const segment *s, void **at) MUST_USE;
+void segment_free(segment *s, void *at);
 
 #endif

@@ -24,6 +24,7 @@
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 enum { RING = 2 * COMM_MAX_OPEN };
 
@@ -64,6 +65,8 @@ struct shared_world {
 
 struct shared_end {
     shared_world *w;
+    const int *index;            /* of a rank in the world; NULL: the rank */
+    const shared_memory *memory; /* NULL: one address space */
     lane (*lanes)[COMM_SETS];
     letter_box *boxes;
     int32_t *rows;
@@ -86,8 +89,10 @@ size_t shared_world_bytes(int n) {
 
 void shared_world_init(shared_world *w, int ranks) { w->ranks = ranks; }
 
-shared_end *shared_end_new(shared_world *w) {
+shared_end *shared_end_new(shared_world *w, const int *index, const shared_memory *memory) {
     shared_end *s = mem_alloc(sizeof *s);
+    s->index = index;
+    s->memory = memory;
     char *base = (char *)w;
     s->w = w;
     s->lanes = (void *)(base + lanes_at());
@@ -103,16 +108,41 @@ void shared_end_free(shared_end *s) {
     free(s);
 }
 
+static int index_of(const shared_end *s, int rank) { return s->index ? s->index[rank] : rank; }
+
+static tensor publish(shared_end *s, const tensor *t, bool written) {
+    tensor p = *t;
+    if (s->memory && t->data) p.data = s->memory->start(s->memory->ctx, t, written);
+    return p;
+}
+static tensor reach(shared_end *s, int rank, const tensor *published) {
+    tensor t = *published;
+    if (s->memory && t.data) t.data = s->memory->reach(s->memory->ctx, index_of(s, rank), t.data);
+    return t;
+}
+static void retire(shared_end *s, const tensor *t, const tensor *published, bool written,
+                   size_t bytes) {
+    if (s->memory && t->data) s->memory->end(s->memory->ctx, t, published->data, written, bytes);
+}
+
 /* ---- waiting ------------------------------------------------------------------------------- */
 typedef struct patience {
     int spins;
     double deadline;
 } patience;
 
-/* Lets others run. @return false when it is time to look why nothing happens: often. */
-static bool still_patient(patience *p) {
-    sched_yield();
-    return ++p->spins % 1024 != 0;
+/* What is awaited is mostly there within microseconds, so the first looks are busy ones where each rank has
+ * a core. Then others run; and a rank that waits longer sleeps between looks, which a scheduler rewards: it
+ * gets the core at once when it wakes, whatever else runs there. @return false when it is time to look why
+ * nothing happens: often. */
+static bool still_patient(const comm *c, patience *p) {
+    enum { BUSY = 4000, YIELDS = 64, NAP = 20000 /* nanoseconds */ };
+    int spins = ++p->spins - (c->crowded ? 0 : BUSY);
+    if (spins > YIELDS)
+        nanosleep(&(struct timespec){ 0, NAP }, NULL);
+    else if (spins > 0)
+        sched_yield();
+    return p->spins % 64 != 0;
 }
 
 void shared_abort(comm *c, shared_end *s, const char *cause) {
@@ -122,6 +152,8 @@ void shared_abort(comm *c, shared_end *s, const char *cause) {
     snprintf(w->cause, sizeof w->cause, "%s", cause ? cause : "");
     atomic_store(&w->failed, c->m.rank + 1);
 }
+
+int shared_failed(const shared_end *s) { return atomic_load(&s->w->failed); }
 
 /* @return an error when another rank has given up, or time is up: then this rank gives up too. @param
  * missing names what has not come, in words. */
@@ -143,24 +175,25 @@ static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, cons
 
 /* ---- collectives --------------------------------------------------------------------------- */
 static posting *posting_of(shared_end *s, int rank, const comm_ticket *t) {
-    return &s->lanes[rank][t->move.axes].ring[t->sequence % RING];
+    return &s->lanes[index_of(s, rank)][t->move.axes].ring[t->sequence % RING];
 }
 
 static int32_t *rows_of(shared_end *s, int rank, const comm_ticket *t) {
-    size_t ring = ((size_t)rank * COMM_SETS + t->move.axes) * RING + t->sequence % RING;
+    size_t ring =
+        ((size_t)index_of(s, rank) * COMM_SETS + t->move.axes) * RING + t->sequence % RING;
     return s->rows + ring * (size_t)s->w->ranks;
 }
 
 static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
-    lane *l = &s->lanes[c->m.rank][t->move.axes];
+    lane *l = &s->lanes[index_of(s, c->m.rank)][t->move.axes];
     t->sequence = atomic_load(&l->posted);
     bool *open = s->open[t->move.axes];
     BUG_IF(t->sequence >= COMM_MAX_OPEN && open[(t->sequence - COMM_MAX_OPEN) % RING]);
     open[t->sequence % RING] = true;
     posting *p = posting_of(s, c->m.rank, t);
     p->move = t->move;
-    p->in = t->in;
-    p->out = t->out;
+    p->in = publish(s, &t->in, false);
+    p->out = publish(s, &t->out, true);
     snprintf(p->name, sizeof p->name, "%s", t->move.name ? t->move.name : "");
     atomic_store(&p->taken, 0);
     atomic_store(&p->done, 0);
@@ -171,7 +204,7 @@ static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
 }
 
 static bool has_posted(shared_end *s, int rank, const comm_ticket *t) {
-    return atomic_load(&s->lanes[rank][t->move.axes].posted) > t->sequence;
+    return atomic_load(&s->lanes[index_of(s, rank)][t->move.axes].posted) > t->sequence;
 }
 
 static void list_missing(shared_end *s, const group *g, const comm_ticket *t, str *out) {
@@ -187,7 +220,7 @@ static err await_members(comm *c, shared_end *s, const group *g, const comm_tick
     patience p = { 0 };
     for (int i = 0; i < g->n; i++)
         while (!has_posted(s, g->rank[i], t)) {
-            if (still_patient(&p)) continue;
+            if (still_patient(c, &p)) continue;
             str missing = { 0 };
             list_missing(s, g, t, &missing);
             err e = give_up(c, s, &p, &t->move, missing.text);
@@ -201,7 +234,7 @@ static err await_tasks(comm *c, shared_end *s, const comm_ticket *t, _Atomic int
                        int64_t tasks) {
     patience p = { 0 };
     while (atomic_load(done) < tasks)
-        if (!still_patient(&p))
+        if (!still_patient(c, &p))
             TRY(give_up(c, s, &p, &t->move, "a rank that took a part of the work and stopped"));
     return OK;
 }
@@ -233,15 +266,21 @@ static err check_partners(comm *c, shared_end *s, const group *g, const comm_tic
     return OK;
 }
 
-static meeting meet(shared_end *s, const group *g, const comm_ticket *t) {
+static err gone(int rank) {
+    return ERR("rank %d has ended: its memory cannot be mapped any more", rank);
+}
+
+static err meet(shared_end *s, const group *g, const comm_ticket *t, meeting *out) {
     meeting m = { .move = t->move, .n = g->n };
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
-        m.in[i] = p->in;
-        m.out[i] = p->out;
+        m.in[i] = reach(s, g->rank[i], &p->in);
+        m.out[i] = reach(s, g->rank[i], &p->out);
         m.rows[i] = rows_of(s, g->rank[i], t);
+        if (!m.in[i].data || !m.out[i].data) return gone(g->rank[i]);
     }
-    return m;
+    *out = m;
+    return OK;
 }
 
 /* Every rank checks every member's rows, so all refuse together. */
@@ -265,15 +304,19 @@ static err check_rows(const group *g, const meeting *m) {
     return OK;
 }
 
-static void report_rows(const group *g, const meeting *m, const comm_ticket *t) {
-    for (int i = 0; i < g->n; i++) t->move.recv_rows[i] = m->rows[i][g->me];
+/* @return how many there are. */
+static int64_t report_rows(const group *g, const meeting *m, const comm_ticket *t) {
+    int64_t all = 0;
+    for (int i = 0; i < g->n; i++) all += t->move.recv_rows[i] = m->rows[i][g->me];
+    return all;
 }
 
 static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
     group g = group_of(c, t->move.axes);
     TRY(await_members(c, s, &g, t));
     TRY(check_partners(c, s, &g, t));
-    meeting m = meet(s, &g, t);
+    meeting m;
+    TRY(meet(s, &g, t, &m));
     bool counted = comm_kind(&t->move) == MOVE_ROWS;
     if (counted) TRY(check_rows(&g, &m));
     posting *first = posting_of(s, g.rank[0], t);
@@ -283,7 +326,11 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
         atomic_fetch_add(&first->done, 1);
     }
     TRY(await_tasks(c, s, t, &first->done, tasks));
-    if (counted) report_rows(&g, &m, t);
+    posting *own = posting_of(s, c->m.rank, t);
+    size_t bytes = tensor_bytes(&t->out);
+    if (counted) bytes = bytes / (size_t)MAX(t->out.dim[0], 1) * (size_t)report_rows(&g, &m, t);
+    retire(s, &t->in, &own->in, false, 0);
+    retire(s, &t->out, &own->out, true, bytes);
     s->open[t->move.axes][t->sequence % RING] = false;
     return OK;
 }
@@ -292,7 +339,7 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
 static letter_box *box_of(comm *c, shared_end *s, const comm_ticket *t, int peer) {
     bool sends = comm_kind(&t->move) == MOVE_SEND;
     int from = sends ? c->m.rank : peer, to = sends ? peer : c->m.rank;
-    return &s->boxes[from * s->w->ranks + to];
+    return &s->boxes[index_of(s, from) * s->w->ranks + index_of(s, to)];
 }
 
 static int peer_of(const comm *c, const comm_ticket *t) {
@@ -310,7 +357,7 @@ static void start_message(comm *c, shared_end *s, comm_ticket *t) {
     bool sends = comm_kind(&t->move) == MOVE_SEND;
     letter_box *box = box_of(c, s, t, peer);
     letter *mine = sends ? box->sent : box->wanted;
-    struct channel_counts *counts = &s->messages[peer][t->move.axes];
+    struct channel_counts *counts = &s->messages[index_of(s, peer)][t->move.axes];
     int at = 0;
     while (at < COMM_MAX_OPEN && !is_state(atomic_load(&mine[at].state), LETTER_FREE)) at++;
     BUG_IF(at == COMM_MAX_OPEN); /* too many messages in flight */
@@ -319,7 +366,7 @@ static void start_message(comm *c, shared_end *s, comm_ticket *t) {
     l->channel = t->move.channel;
     l->number = (sends ? counts->sent : counts->wanted)[t->move.channel]++;
     l->move = t->move;
-    l->t = sends ? t->in : t->out;
+    l->t = publish(s, sends ? &t->in : &t->out, !sends);
     t->slot = at;
     atomic_store(&l->state, next_state(atomic_load(&l->state), LETTER_POSTED) + LETTER_STATES);
 }
@@ -342,7 +389,8 @@ static bool message_fits(const letter *sent, const letter *wanted) {
 }
 
 /* Copies when both sides are there and nobody else does. */
-static void try_message(letter_box *box, letter *mine, bool sends) {
+static void try_message(shared_end *s, int me, int peer, letter_box *box, letter *mine,
+                        bool sends) {
     uint64_t state;
     letter *theirs = find_partner(sends ? box->wanted : box->sent, mine, &state);
     if (!theirs) return;
@@ -352,9 +400,11 @@ static void try_message(letter_box *box, letter *mine, bool sends) {
         !atomic_compare_exchange_strong(&sent->state, &state, next_state(state, LETTER_TAKEN)))
         return;
     int end = message_fits(sent, wanted) ? LETTER_DONE : LETTER_BAD;
+    tensor from = reach(s, sends ? me : peer, &sent->t),
+           to = reach(s, sends ? peer : me, &wanted->t);
+    if (!from.data || !to.data) end = LETTER_BAD; /* its process has ended */
     if (end == LETTER_DONE)
-        comm_copy_values(sent->t.dt, sent->move.wire, sent->t.data, wanted->t.data,
-                         tensor_count(&sent->t));
+        comm_copy_values(from.dt, sent->move.wire, from.data, to.data, tensor_count(&from));
     atomic_store(&wanted->state, next_state(atomic_load(&wanted->state), end));
     atomic_store(&sent->state, next_state(state, end));
 }
@@ -364,22 +414,23 @@ static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
     bool sends = comm_kind(&t->move) == MOVE_SEND;
     letter_box *box = box_of(c, s, t, peer);
     letter *mine = &(sends ? box->sent : box->wanted)[t->slot];
+    const tensor *x = sends ? &t->in : &t->out;
     patience p = { 0 };
     uint64_t state;
     for (;;) {
         state = atomic_load(&mine->state);
         if (is_state(state, LETTER_DONE) || is_state(state, LETTER_BAD)) break;
-        if (is_state(state, LETTER_POSTED)) try_message(box, mine, sends);
-        if (is_state(atomic_load(&mine->state), LETTER_DONE) || still_patient(&p)) continue;
+        if (is_state(state, LETTER_POSTED)) try_message(s, c->m.rank, peer, box, mine, sends);
+        if (is_state(atomic_load(&mine->state), LETTER_DONE) || still_patient(c, &p)) continue;
         char missing[64];
         snprintf(missing, sizeof missing, "rank %d, which has not started to %s", peer,
                  sends ? "receive" : "send");
         TRY(give_up(c, s, &p, &t->move, missing));
     }
+    retire(s, x, &mine->t, !sends, tensor_bytes(x));
     atomic_store(&mine->state, next_state(state, LETTER_FREE));
     if (is_state(state, LETTER_DONE)) return OK;
     char what[160];
-    const tensor *x = sends ? &t->in : &t->out;
     return ERR("rank %d and rank %d disagree in %s: here it has %lld elements of %s", c->m.rank,
                peer, comm_describe(&t->move, what, sizeof what), (long long)tensor_count(x),
                dt_name(x->dt));

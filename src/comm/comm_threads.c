@@ -21,6 +21,11 @@ static err threads_start(comm *c, comm_ticket *t) { return shared_start(c, end_o
 static err threads_wait(comm *c, comm_ticket *t) { return shared_wait(c, end_of(c), t); }
 static void threads_abort(comm *c, const char *cause) { shared_abort(c, end_of(c), cause); }
 
+static bool threads_failed(const comm *c) {
+    int failed = shared_failed(((const thread_end *)c->state)->shared);
+    return failed && failed != c->m.rank + 1;
+}
+
 static void threads_free(comm *c) {
     thread_end *end = c->state;
     thread_world *w = end->w;
@@ -36,7 +41,8 @@ err comm_threads(mesh m, double timeout, comm **ends) {
                                           .start = threads_start,
                                           .wait = threads_wait,
                                           .abort = threads_abort,
-                                          .free = threads_free };
+                                          .free = threads_free,
+                                          .failed_elsewhere = threads_failed };
     int n = mesh_world(&m);
     if (n > COMM_MAX_RANKS)
         return ERR("a process holds at most %d ranks, asked for %d", COMM_MAX_RANKS, n);
@@ -46,11 +52,13 @@ err comm_threads(mesh m, double timeout, comm **ends) {
     atomic_store(&w->alive, n);
     for (int r = 0; r < n; r++) {
         thread_end *end = mem_alloc(sizeof *end);
-        *end = (thread_end){ w, shared_end_new(w->shared) };
+        *end = (thread_end){ w, shared_end_new(w->shared, NULL, NULL) };
         ends[r] = mem_alloc(sizeof **ends);
         *ends[r] = (comm){ .backend = &threads,
                            .m = mesh_as(&m, r),
                            .timeout = timeout > 0 ? timeout : 60,
+                           .core_sharers = n,
+                           .crowded = n > thread_cores(),
                            .state = end };
     }
     return OK;

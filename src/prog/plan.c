@@ -146,8 +146,10 @@ void plan_drop(const plan *p, op_ticket *t) {
     *t = (op_ticket){ 0 };
 }
 
-static err map_on_host(size_t bytes, void **out) {
-    err e = mem_map(bytes, out);
+void plan_share(plan *p, comm *c) { p->comm = c; }
+
+static err map_on_host(plan *p, size_t bytes, void **out) {
+    err e = p->comm ? comm_map(p->comm, bytes, out) : mem_map(bytes, out);
     if (!e) return OK;
     return err_hint(e, "use a smaller model, training.local_batch_size or training.seq_len; "
                        "activation_checkpoint.mode=full, optimizer.name=adam8bit and "
@@ -156,7 +158,7 @@ static err map_on_host(size_t bytes, void **out) {
 
 static err arena_map(plan *p, size_t bytes, size_t host_bytes) {
     const op_device *d = p->backend->device;
-    TRY(d ? d->map(p->backend->context, bytes, &p->arena) : map_on_host(bytes, &p->arena));
+    TRY(d ? d->map(p->backend->context, bytes, &p->arena) : map_on_host(p, bytes, &p->arena));
     p->arena_bytes = bytes;
     if (!host_bytes) return OK;
     TRY(d->map_host(p->backend->context, host_bytes, &p->host));
@@ -169,6 +171,8 @@ static void arena_unmap(plan *p) {
     if (d && p->host) d->unmap_host(p->backend->context, p->host, p->host_bytes);
     if (d && p->arena)
         d->unmap(p->backend->context, p->arena, p->arena_bytes);
+    else if (!d && p->comm)
+        comm_unmap(p->comm, p->arena, p->arena_bytes);
     else if (!d)
         mem_unmap(p->arena, p->arena_bytes);
 }

@@ -63,6 +63,9 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
 /* Declares that work on the side queue may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
 void plan_join_at(plan *p, int layer);
+/* Before plan_commit: maps the arena where the ranks of this world reach it, which spares communication a
+ * copy. @param c borrowed; outlives the plan. */
+void plan_share(plan *p, comm *c);
 /* Maps the arena and resolves every address. */
 err plan_commit(plan *p) MUST_USE;
 /* Addresses in the arena: memory of the backend's device, which only its kernels and the calls below

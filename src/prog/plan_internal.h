@@ -116,6 +116,7 @@ struct plan {
     bool *joins; /* [join_cap] whether chains join the event of this number, before that instance */
     int join_cap;
     int temp, work, step; /* regions, made by plan_commit */
+    comm *comm;           /* borrowed; NULL: nobody else reaches the arena */
     void *arena, *host;   /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };

@@ -3,8 +3,6 @@
 #include "train_internal.h"
 
 #include <math.h>
-#include <pthread.h>
-#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -170,7 +168,7 @@ static err begin(trainer *t) {
     return comm_agree(t->x.comm, e);
 }
 
-static err run_rank(trainer *t) {
+err train_rank(trainer *t) {
     TRY(trainer_setup(t));
     if (t->state.step >= t->stop) {
         if (is_first_rank(t))
@@ -182,82 +180,4 @@ static err run_rank(trainer *t) {
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
     TRY(begin(t));
     return loop(t);
-}
-
-/* ---- ranks as threads ------------------------------------------------------------------------
- * A rank that fails ends all of them, with its error; the others' errors only report that it failed. Memory that
- * ranks read from one another is freed after all have ended. */
-typedef struct rank_thread {
-    trainer t;
-    pthread_t thread;
-    err error;
-    _Atomic int *first_failed; /* shared: -1 while none has */
-} rank_thread;
-
-static void *rank_main(void *arg) {
-    rank_thread *r = arg;
-    int none = -1;
-    log_mute_thread(r->t.mesh.rank > 0); /* all would say the same */
-    r->error = run_rank(&r->t);
-    if (r->error) {
-        atomic_compare_exchange_strong(r->first_failed, &none, r->t.mesh.rank);
-        comm_abort(r->t.x.comm, err_message(r->error));
-    }
-    return NULL;
-}
-
-/* Signals are rank 0's business, which runs in the caller's thread. */
-static int start_ranks(rank_thread *r, int n) {
-    sigset_t all, before;
-    int started = 1;
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* raised by a thread that reads a file that was truncated */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    while (started < n && !pthread_create(&r[started].thread, NULL, rank_main, &r[started]))
-        started++;
-    pthread_sigmask(SIG_SETMASK, &before, NULL);
-    return started;
-}
-
-static err run_threads(rank_thread *r, int n) {
-    _Atomic int first_failed = -1;
-    for (int i = 0; i < n; i++) r[i].first_failed = &first_failed;
-    int started = start_ranks(r, n);
-    if (started == n)
-        rank_main(&r[0]);
-    else
-        comm_abort(r[0].t.x.comm, "a thread did not start");
-    for (int i = 1; i < started; i++) pthread_join(r[i].thread, NULL);
-    if (started < n)
-        return err_hint(
-            ERR("rank %d of %d does not start: the system refuses another thread", started, n),
-            "use fewer --ranks, or raise the limit of threads");
-    int failed = atomic_load(&first_failed);
-    err e = failed < 0 ? OK : r[failed].error;
-    if (failed >= 0) r[failed].error = OK;
-    return e;
-}
-
-err train_run(const config *c, const train_options *o) {
-    mesh m;
-    TRY(ranks_mesh(c, o->ranks, &m));
-    int n = mesh_world(&m);
-    comm **ends = mem_alloc((size_t)n * sizeof *ends);
-    rank_thread *r = mem_alloc((size_t)n * sizeof *r);
-    err e = OK;
-    if (n == 1)
-        ends[0] = comm_self();
-    else
-        e = comm_threads(m, c->comm.timeout_seconds, ends);
-    for (int i = 0; i < n && !e; i++)
-        r[i].t = (trainer){ .cfg = c, .opt = o, .mesh = mesh_as(&m, i), .x = { .comm = ends[i] } };
-    if (!e) e = run_threads(r, n);
-    for (int i = 0; i < n && ends[i]; i++) {
-        trainer_free(&r[i].t);
-        err_free(r[i].error);
-        comm_free(ends[i]);
-    }
-    free(ends);
-    free(r);
-    return e;
 }

@@ -63,8 +63,9 @@ static err build(trainer *t) {
                             mesh_world(&t->mesh), t->ops->name),
                         "use --device=cpu, or one rank");
     int threads = c->training.threads ? (int)c->training.threads : thread_cores();
-    t->x.pool = pool_new(MAX(1, threads / mesh_world(&t->mesh)));
+    t->x.pool = pool_new(MAX(1, threads / comm_core_sharers(t->x.comm)));
     TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));
+    plan_share(t->p, t->x.comm);
     TRY(plan_commit(t->p));
     t->losses = mem_alloc((size_t)(2 * t->rows * t->seq) * sizeof *t->losses);
     t->x.plan = t->p;

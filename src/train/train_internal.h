@@ -136,6 +136,9 @@ typedef struct trainer {
     float *sample;                   /* owned: the values of detail.sample */
 } trainer;
 
+/* ---- one rank of a run, from its config to its end (loop.c); started by job.c ------------------ */
+err train_rank(trainer *t) MUST_USE;
+
 /* ranks.c: how ranks are laid out, and how they agree. All but the first three are called by all ranks
  * together. */
 /* @param ranks that there are; 0: as many as the config asks for. */
