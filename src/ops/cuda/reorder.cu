@@ -2,6 +2,10 @@
  * 256 threads per row; each element is read once and written once. Deterministic. */
 #include "device.cuh"
 
+extern "C" {
+#include "ops/op_table.h"
+}
+
 enum { THREADS = 256 };
 
 typedef struct reorder {
