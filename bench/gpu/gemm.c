@@ -54,7 +54,7 @@ static double time_of(bench *b, way w, const cuda_gemm *g) {
     for (int i = 0; i < RUNS; i++) {
         check_cuda(cudaMemsetAsync(b->sweep, 0, SWEEP_BYTES, x->stream));
         check_cuda(cudaEventRecord(b->from[i], x->stream));
-        cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE);
+        if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
         check_cuda(cudaEventRecord(b->to[i], x->stream));
     }
     bench_check(b->gpu[w]->device->sync(x));
