@@ -8,6 +8,7 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "text/html.h"
 #include "text/text.h"
 
 /* A folder; damage is warned about, and these tests make much of it. */
@@ -15,6 +16,16 @@ static inline int text_setup(void **state) {
     int failed = folder_setup(state);
     log_set_level(LOG_ERROR);
     return failed;
+}
+
+/* A build without libxml2 counts every page as unreadable. */
+static inline bool reads_html(void) {
+    str out = { 0 };
+    err e = html_text("", 0, NULL, &out);
+    bool reads = e == OK;
+    err_free(e);
+    str_free(&out);
+    return reads;
 }
 
 /* ---- files ---------------------------------------------------------------------------------- */

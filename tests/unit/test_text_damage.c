@@ -2,7 +2,6 @@
  * an error or a counted skip, never a crash and never silence. */
 #include "support/text.h"
 
-#include "text/html.h"
 #include "text/text_internal.h"
 
 static const text_input_options plain = { 0 };
@@ -34,16 +33,6 @@ static const char *const page =
     "HTTP/1.1 200 OK\r\nContent-Type: text/html; charset=utf-8\r\nServer: x\r\n\r\n"
     "<html><body><ul><li><a href=/>Home</a></ul><p>This is a paragraph of the page that is long "
     "enough to be seen as its text, with a full stop.</p></body></html>";
-
-/* A build without libxml2 reads WET alone. */
-static bool reads_html(void) {
-    str out = { 0 };
-    err e = html_text("", 0, NULL, &out);
-    bool reads = e == OK;
-    err_free(e);
-    str_free(&out);
-    return reads;
-}
 
 static void make_warc(str *out, int n) {
     add_record(out, "warcinfo", "application/warc-fields", "software: x\r\n");

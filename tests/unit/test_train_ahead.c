@@ -56,12 +56,13 @@ static char *text_of(const char *root, const char *name, const char *file, size_
     return text;
 }
 
-static bool by_clock(const metric *m) {
+/* Of the clock or of the machine, such as the power that a GPU draws, and so of no two runs the same. */
+static bool varies_between_runs(const metric *m) {
     return str_starts(m->sink, "throughput/") || str_starts(m->sink, "time/") ||
-           str_starts(m->sink, "memory/") || !strcmp(m->key, "time");
+           str_starts(m->sink, "memory/") || str_starts(m->sink, "gpu/") || !strcmp(m->key, "time");
 }
 
-/* The steps a run logged, without what the clock says; owned. */
+/* The steps a run logged, without the metrics that vary; owned. */
 static json_t *steps_of(const char *root, const char *name) {
     char *text = text_of(root, name, "metrics.jsonl", NULL), *next = NULL;
     json_t *list = json_array();
@@ -69,7 +70,7 @@ static json_t *steps_of(const char *root, const char *name) {
         json_t *o = json_loads(line, 0, NULL);
         assert_non_null(o);
         for (int i = 0; i < METRICS; i++)
-            if (by_clock(&metric_table[i])) json_object_del(o, metric_table[i].key);
+            if (varies_between_runs(&metric_table[i])) json_object_del(o, metric_table[i].key);
         json_array_append_new(list, o);
     }
     free(text);
