@@ -30,23 +30,26 @@ static err read_ranks(const char *text, int *out) {
 }
 
 err cmd_train(int argc, char **argv) {
-    bool print = false;
+    bool print = false, dump = false;
     const char *scale = NULL, *ranks = NULL;
     train_options o = { .stop = &stop_asked };
-    const config_flag flags[] = { { "--fresh", &o.fresh, NULL },
-                                  { "--quiet", &o.quiet, NULL },
-                                  { "--print-config", &print, NULL },
-                                  { "--scale", NULL, &scale },
-                                  { "--ranks", NULL, &ranks } };
+    const config_flag flags[] = {
+        { "--fresh", &o.fresh, NULL },      { "--quiet", &o.quiet, NULL },
+        { "--print-config", &print, NULL }, { "--dump-schedule", &dump, NULL },
+        { "--scale", NULL, &scale },        { "--ranks", NULL, &ranks }
+    };
     config c;
     config_init(&c);
     err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
     if (!e && ranks) e = read_ranks(ranks, &o.ranks);
     if (!e && scale) e = config_scale(&c, scale);
-    if (!e && print) {
+    if (!e && (print || dump)) {
         str text = { 0 };
-        config_print(&c, &text);
-        fputs(text.text, stdout);
+        if (print)
+            config_print(&c, &text);
+        else
+            e = train_timetable(&c, o.ranks, &text);
+        if (!e) fputs(text.text, stdout);
         str_free(&text);
     } else if (!e) {
         catch_signals();

@@ -26,6 +26,7 @@ static const cli_command commands[] = {
           "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
           "--ranks N trains on N ranks, threads of this process, laid out by the parallelism section;\n"
           "the loss does not depend on the layout, and a run may continue on another one.\n"
+          "--dump-schedule prints when which rank of a pipeline works on what, and exits.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"

@@ -17,6 +17,7 @@ static err add_batch(exec *x, const model *m, int which, const data_batch *d, fl
     model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, all };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
+    if (!exec_has_result(x, which)) return OK;
     TRY(plan_get(x->plan, losses, result.data, tensor_bytes(&result)));
     for (int64_t i = 0; i < n; i++) *sum += losses[i];
     return OK;
@@ -36,9 +37,12 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
         valid += d.valid_here;
     }
     const mesh *me = &model_lay(m)->mesh;
-    bool repeats = mesh_index(me, AXES_ALL & ~AXES_ROWS & ~token_axes(x, which)) > 0;
-    double sums[] = { repeats ? 0 : sum,
-                      mesh_index(me, AXES_ALL & ~AXES_ROWS) ? 0 : (double)valid };
+    /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
+    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
+    bool last = exec_has_result(x, which);
+    bool has_sum = last && mesh_index(me, others & ~token_axes(x, which)) == 0;
+    bool has_valid = last && mesh_index(me, others) == 0;
+    double sums[] = { has_sum ? sum : 0, has_valid ? (double)valid : 0 };
     TRY_CLEAN(comm_total(x->comm, sums, COUNT_OF(sums)));
     *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
 cleanup:

@@ -12,21 +12,31 @@ err train_device(const config *c, const op_backend **out) {
     return ops_open(&choice, out);
 }
 
+static int pipeline_chunks(const config *c) {
+    bool interleaved = c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_INTERLEAVED;
+    int asked = (int)c->parallelism.pipeline_parallel_chunks;
+    return asked > 0 ? asked : interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
+}
+
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
     int precision = c->precision.dtype;
     if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
-    return (model_layout){ .dt = types[precision],
-                           .sequence_parallel = c->parallelism.sequence_parallel,
-                           .context = (context_mode)c->parallelism.context_parallel_mode,
-                           .zero = (int)c->parallelism.zero_stage,
-                           .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
-                           .modules = c->precision.modules,
-                           .fp8 = (fp8_recipe)c->precision.fp8,
-                           .fp8_skip = c->precision.fp8_skip,
-                           .seq = seq,
-                           .documents = c->data.documents,
-                           .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE };
+    return (model_layout){
+        .dt = types[precision],
+        .sequence_parallel = c->parallelism.sequence_parallel,
+        .context = (context_mode)c->parallelism.context_parallel_mode,
+        .pipe = { .chunks = pipeline_chunks(c),
+                  .kind = (pipeline_schedule)c->parallelism.pipeline_parallel_schedule },
+        .zero = (int)c->parallelism.zero_stage,
+        .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
+        .modules = c->precision.modules,
+        .fp8 = (fp8_recipe)c->precision.fp8,
+        .fp8_skip = c->precision.fp8_skip,
+        .seq = seq,
+        .documents = c->data.documents,
+        .selective = c->activation_checkpoint.mode == CFG_AC_SELECTIVE
+    };
 }
 
 optim_settings train_optim(const config *c, const op_backend *ops, const model_layout *l) {

@@ -45,6 +45,8 @@ err trainer_set_batch(trainer *t) {
     TRY(check_batch("training.local_batch_size", local, t));
     t->rows = (int64_t)local;
     t->ramp = (batch_ramp){ .unit = trainer_micro_rows(t), .full = trainer_micro_rows(t) };
+    if (c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_INTERLEAVED)
+        t->ramp.unit *= mesh_size(&t->mesh, AX_PP); /* it takes microbatches in such groups */
     if (!isnan(c->training.global_batch_size.value))
         TRY(whole_microbatches(t, "training.global_batch_size", c->training.global_batch_size,
                                &t->ramp.full));
@@ -60,6 +62,11 @@ err trainer_set_batch(trainer *t) {
         return err_hint(
             ERR("training.noise_scale needs at least two microbatches per step; got one"),
             "set training.global_batch_size to at least twice local_batch_size");
+    if (c->training.noise_scale && mesh_size(&t->mesh, AX_PP) > 1)
+        return err_hint(
+            ERR("training.noise_scale reads the gradient after the first microbatch, when "
+                "a pipeline is already at work on others"),
+            "leave noise_scale out, or use pipeline_parallel_degree=1");
     /* vectors that tensor-parallel ranks share are summed over them with the last microbatch, unless
      * gradients are kept in slices */
     bool slices =

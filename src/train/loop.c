@@ -130,7 +130,8 @@ static bool stopped(const trainer *t) {
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || due->save;
-    return t->ops->device && !waits && t->state.step + 1 < t->stop;
+    bool alone = mesh_world(&t->mesh) == 1;
+    return t->ops->device && alone && !waits && t->state.step + 1 < t->stop;
 }
 
 static err one_step(trainer *t) {

@@ -51,3 +51,29 @@ void train_outline_free(train_outline *o) {
     free(o->owner);
     *o = (train_outline){ 0 };
 }
+
+err train_timetable(const config *c, int ranks, str *out) {
+    trainer t = { .cfg = c };
+    timetable table;
+    TRY(ranks_mesh(c, ranks, &t.mesh));
+    TRY(trainer_set_batch(&t));
+    pipeline p = train_layout(c, ops_cpu(OPS_ISA_BEST), t.seq).pipe;
+    p.ranks = mesh_size(&t.mesh, AX_PP);
+    if (p.ranks == 1)
+        return err_hint(ERR("a pipeline of one rank has no timetable"),
+                        "set parallelism.pipeline_parallel_degree to 2 or more");
+    TRY(timetable_make(&p, (int)t.micros, &table));
+    double idle = p.ranks - 1;
+    str_add(out, "%d ranks, %lld microbatches, %s: %.1f%% idle", p.ranks, (long long)t.micros,
+            config_choice("parallelism.pipeline_parallel_schedule", (int)p.kind),
+            100 * timetable_bubble(&table));
+    str_add(out, "; (p-1)/(m+p-1) is %.1f%%\n\n", 100 * idle / ((double)t.micros + idle));
+    timetable_print(&table, out);
+    bool split = pipeline_splits_backward(&p);
+    str_add(out, "\n3 is microbatch 3 forward, `3 its backward%s%s.\n",
+            split ? " for the input, .3 for the weights, each one unit of time"
+                  : ", two units of time",
+            p.chunks > 1 ? "; 3a in the rank's first chunk of layers, 3b in its second" : "");
+    timetable_free(&table);
+    return OK;
+}

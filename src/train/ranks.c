@@ -10,6 +10,7 @@
 /* ---- the layout ---------------------------------------------------------------------------- */
 /* The option of each axis. */
 static const char *const degree_names[AX_COUNT] = {
+    [AX_PP] = "pipeline_parallel_degree",
     [AX_DP_REPLICATE] = "data_parallel_replicate_degree",
     [AX_DP_SHARD] = "data_parallel_shard_degree",
     [AX_CP] = "context_parallel_degree",
@@ -29,7 +30,8 @@ static char *degrees_text(char *buf, size_t n, const mesh *m) {
 
 err ranks_mesh(const config *c, int ranks, mesh *out) {
     char text[256];
-    mesh m = { .size = { [AX_DP_REPLICATE] = (int)c->parallelism.data_parallel_replicate_degree,
+    mesh m = { .size = { [AX_PP] = (int)c->parallelism.pipeline_parallel_degree,
+                         [AX_DP_REPLICATE] = (int)c->parallelism.data_parallel_replicate_degree,
                          [AX_CP] = (int)c->parallelism.context_parallel_degree,
                          [AX_TP] = (int)c->parallelism.tensor_parallel_degree } };
     int shards = (int)c->parallelism.data_parallel_shard_degree, fixed = mesh_world(&m);
@@ -54,9 +56,11 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
 bool is_first_rank(const trainer *t) { return t->mesh.rank == 0; }
 static int world(const trainer *t) { return mesh_world(&t->mesh); }
 
-/* Whether this rank speaks for those along these axes, which know the same. */
+/* Whether this rank speaks for those along these axes, which know the same; of a pipeline the last, which
+ * has the losses. */
 static bool speaks_for(const trainer *t, axis_set axes) {
-    return mesh_index(&t->mesh, axes & AXES_ALL) == 0;
+    bool last = mesh_coord(&t->mesh, AX_PP) == mesh_size(&t->mesh, AX_PP) - 1;
+    return last && mesh_index(&t->mesh, axes & AXES_ALL & ~AXIS(AX_PP)) == 0;
 }
 
 int ranks_with_rows(const trainer *t) { return mesh_span(&t->mesh, AXES_ROWS); }
@@ -96,25 +100,37 @@ err ranks_agree(trainer *t, folder_state *folder) {
 err ranks_sum_losses(trainer *t) {
     if (world(t) == 1) return OK;
     queued_step *q = &t->last;
-    int n = 2 + 2 * t->n_sources;
+    enum { OTHERS = 3 };
+    int n = OTHERS + 2 * t->n_sources;
     double *sums = mem_alloc((size_t)n * sizeof *sums);
     axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
     bool has_losses = speaks_for(t, ~losses), has_rows = speaks_for(t, ~AXES_ROWS);
     sums[0] = has_losses ? q->loss_sum : 0;
     sums[1] = has_rows ? (double)q->rejected : 0;
+    sums[2] = q->pipeline_wait_s;
     for (int i = 0; i < t->n_sources; i++) {
-        sums[2 + 2 * i] = has_losses ? t->sources[i].sum : 0;
-        sums[3 + 2 * i] = has_rows ? (double)t->sources[i].valid : 0;
+        sums[OTHERS + 2 * i] = has_losses ? t->sources[i].sum : 0;
+        sums[OTHERS + 1 + 2 * i] = has_rows ? (double)t->sources[i].valid : 0;
     }
     err e = comm_total(t->x.comm, sums, n);
     q->loss_sum = sums[0];
     q->rejected = (int64_t)sums[1];
+    q->pipeline_wait_s = sums[2];
     for (int i = 0; i < t->n_sources; i++) {
-        t->sources[i].sum = sums[2 + 2 * i];
-        t->sources[i].valid = (int64_t)sums[3 + 2 * i];
+        t->sources[i].sum = sums[OTHERS + 2 * i];
+        t->sources[i].valid = (int64_t)sums[OTHERS + 1 + 2 * i];
     }
     free(sums);
     return e;
+}
+
+double ranks_pipeline_wait(const trainer *t) {
+    comm_counter all[64];
+    double sum = 0;
+    int n = MIN(comm_counters(t->x.comm, all, COUNT_OF(all)), (int)COUNT_OF(all));
+    for (int i = 0; i < n; i++)
+        if (all[i].axes == AXIS(AX_PP)) sum += all[i].wait_seconds;
+    return sum;
 }
 
 /* Targets of one microbatch over all ranks. */

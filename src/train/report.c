@@ -99,6 +99,16 @@ static void ranks_line(const trainer *t) {
     int replicas = mesh_size(m, AX_DP_REPLICATE), shards = mesh_size(m, AX_DP_SHARD);
     int cp = mesh_size(m, AX_CP), tp = mesh_size(m, AX_TP), zero = model_lay(t->m)->zero;
     if (mesh_world(m) == 1) return;
+    const pipeline *pipe = &model_lay(t->m)->pipe;
+    if (pipe->ranks > 1) {
+        timetable table;
+        err e = timetable_make(pipe, (int)t->micros, &table);
+        BUG_IF(e); /* the plan has made it */
+        str_add(&text, ", pipeline over %d (%s, %.1f%% idle)", pipe->ranks,
+                config_choice("parallelism.pipeline_parallel_schedule", (int)pipe->kind),
+                100 * timetable_bubble(&table));
+        timetable_free(&table);
+    }
     if (replicas > 1) str_add(&text, ", %d data-parallel replicas", replicas);
     if (shards > 1) str_add(&text, ", data parallel over %d (ZeRO %d)", shards, zero);
     if (cp > 1)

@@ -46,6 +46,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     TRY(optim_new(&s, t->m, t->p, &t->o));
     TRY(model_record(t->m, PROG_TRAIN, t->rows * t->seq, t->seq, &t->train));
     TRY(train_recompute(c, &t->train));
+    t->train.micros = (int)t->micros;
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
     if (t->n_sets && t->every.validate.length > 0) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
@@ -165,6 +166,8 @@ void trainer_free(trainer *t) {
     free(t->losses);
     free(t->pending.part);
     free(t->pending.row_valid);
+    free(t->rows_of.part);
+    free(t->rows_of.row_valid);
     pool_free(t->x.pool);
     detail_free(t);
     json_decref(t->run);

@@ -22,16 +22,27 @@ static err read_pending_losses(trainer *t) {
     return OK;
 }
 
-static void fetch_losses(trainer *t, const data_batch *b) {
+static void fetch_losses(trainer *t, int micro) {
     pending_losses *f = &t->pending;
-    size_t rows = (size_t)t->rows;
+    size_t rows = (size_t)t->rows, from = (size_t)micro * rows;
     f->part = mem_grow(f->part, rows * sizeof *f->part);
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
-    memcpy(f->part, b->part, rows * sizeof *f->part);
-    memcpy(f->row_valid, b->row_valid, rows * sizeof *f->row_valid);
+    memcpy(f->part, t->rows_of.part + from, rows * sizeof *f->part);
+    memcpy(f->row_valid, t->rows_of.row_valid + from, rows * sizeof *f->row_valid);
     tensor result = exec_result(&t->x, t->train_id);
     plan_fetch(t->p, &f->losses, result.data, tensor_bytes(&result));
     f->open = true;
+}
+
+static void keep_rows(trainer *t, int micro, const data_batch *b) {
+    size_t rows = (size_t)t->rows, n = (size_t)b->microbatches * rows;
+    step_rows *k = &t->rows_of;
+    if (micro == 0) {
+        k->part = mem_grow(k->part, n * sizeof *k->part);
+        k->row_valid = mem_grow(k->row_valid, n * sizeof *k->row_valid);
+    }
+    memcpy(k->part + (size_t)micro * rows, b->part, rows * sizeof *k->part);
+    memcpy(k->row_valid + (size_t)micro * rows, b->row_valid, rows * sizeof *k->row_valid);
 }
 
 /* The gradient of the first microbatch alone stands in its accumulator before the second adds to
@@ -47,16 +58,6 @@ static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     norm *= (double)b->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
     q->small = targets;
-    return OK;
-}
-
-static err microbatch(trainer *t, const data_batch *b, queued_step *q) {
-    model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, t->rows * t->seq };
-    t->x.step.loss_grad = (float)(1 / (double)MAX(b->valid, 1));
-    double from = time_now();
-    model_set_batch(t->m, t->p, &batch);
-    TRY(exec_chain(&t->x, t->train_id, (int)b->microbatch, (int)b->microbatches));
-    q->compute_s += time_now() - from;
     return OK;
 }
 
@@ -81,11 +82,48 @@ static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
     return OK;
 }
 
-static err queue_microbatch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
-    TRY(next_batch(t, b, step, q));
+/* A step while it is being queued. */
+typedef struct queueing {
+    trainer *t;
+    err (*finish)(trainer *t); /* of the step before */
+    int64_t step;
+    queued_step q;
+    data_batch b; /* the last one read */
+} queueing;
+
+static err feed(void *ctx, int micro, int slot) {
+    queueing *u = ctx;
+    trainer *t = u->t;
+    if (micro > 0) TRY(next_batch(t, &u->b, u->step, &u->q));
+    const data_batch *b = &u->b;
+    int64_t n = t->rows * t->seq;
     if (t->cfg->training.seq_curriculum_start > 0)
-        for (int64_t i = 0; i < t->rows * t->seq; i++) q->longest = MAX(q->longest, b->pos[i] + 1);
-    return microbatch(t, b, q);
+        for (int64_t i = 0; i < n; i++) u->q.longest = MAX(u->q.longest, b->pos[i] + 1);
+    model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, n, slot };
+    keep_rows(t, micro, b);
+    model_set_batch(t->m, t->p, &batch);
+    return OK;
+}
+
+/* What was queued before is read when something new is: a device is never idle meanwhile. */
+static err begin_losses(queueing *u, int micro) {
+    trainer *t = u->t;
+    TRY(read_pending_losses(t)); /* of the previous microbatch */
+    if (micro > 0) return OK;
+    if (t->last.open) TRY(u->finish(t));
+    datasets_step_begin(t);
+    t->last.loss_sum = 0;
+    return OK;
+}
+
+static err take_losses(void *ctx, int micro) {
+    queueing *u = ctx;
+    trainer *t = u->t;
+    TRY(begin_losses(u, micro));
+    fetch_losses(t, micro);
+    if (t->cfg->training.noise_scale && micro == 0 && u->b.microbatches > 1)
+        TRY(small_batch_norm(t, &u->b, &u->q));
+    return OK;
 }
 
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
@@ -106,42 +144,44 @@ static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t to
     return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
 }
 
+static err queue_microbatches(queueing *u) {
+    trainer *t = u->t;
+    TRY(next_batch(t, &u->b, u->step, &u->q));
+    t->x.step.loss_grad = (float)(1 / (double)MAX(u->b.valid, 1));
+    u->q.valid = u->b.valid;
+    u->q.micros = u->b.microbatches;
+    double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
+    exec_hooks hooks = { feed, take_losses, u };
+    TRY(exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks));
+    TRY(model_sum_tied(t->m, &t->x));
+    u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
+    u->q.pipeline_wait_s = ranks_pipeline_wait(t) - waited;
+    return OK;
+}
+
 err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     int64_t step = t->state.step + t->last.open;
     int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
-    queued_step q = { .small_sq = NAN };
-    data_batch b;
+    queueing u = { .t = t, .finish = finish, .step = step, .q.small_sq = NAN };
+    queued_step *q = &u.q;
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
-    do {
-        err e = queue_microbatch(t, &b, step, &q);
-        if (e) return finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
-        TRY(read_pending_losses(t)); /* of the previous microbatch */
-        if (b.microbatch == 0) {
-            if (t->last.open) TRY(finish(t));
-            datasets_step_begin(t);
-            t->last.loss_sum = 0;
-        }
-        fetch_losses(t, &b);
-        if (t->cfg->training.noise_scale && b.microbatch == 0 && b.microbatches > 1)
-            TRY(small_batch_norm(t, &b, &q));
-    } while (b.microbatch + 1 < b.microbatches);
-    q.valid = b.valid;
-    q.micros = b.microbatches;
-    int64_t tokens = q.micros * trainer_micro_rows(t) * t->seq;
+    err e = queue_microbatches(&u);
+    if (e) return finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
+    int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
     double now = time_now();
-    q.lr = rate_of(t, step, before, tokens);
+    q->lr = rate_of(t, step, before, tokens);
     TRY(ranks_agree_clock(t, &now));
-    q.due = cadences_due(&t->every, step + 1, before + tokens, tokens, now);
-    if (q.due.detail) TRY(detail_before_update(t));
+    q->due = cadences_due(&t->every, step + 1, before + tokens, tokens, now);
+    if (q->due.detail) TRY(detail_before_update(t));
     double from = time_now();
-    TRY(optim_step(t->o, &t->x, q.lr, t->cfg->training.max_norm));
-    q.optim_s = time_now() - from;
-    q.windows = b.consumed;
-    q.loss_sum = t->last.loss_sum;
-    q.state = t->last.state;
-    q.open = true;
-    plan_fetch(t->p, &q.state, exec_state(&t->x), sizeof(step_state));
-    t->last = q;
+    TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
+    q->optim_s = time_now() - from;
+    q->windows = u.b.consumed;
+    q->loss_sum = t->last.loss_sum;
+    q->state = t->last.state;
+    q->open = true;
+    plan_fetch(t->p, &q->state, exec_state(&t->x), sizeof(step_state));
+    t->last = *q;
     return OK;
 }
 
@@ -158,6 +198,8 @@ static void measure_speed(trainer *t, double tokens, observe_step *s) {
     s->mfu = per_rank * full / peak;
     s->mfu_causal = per_rank * causal / peak;
     s->mfu_6n = per_rank * model_flops(&t->mc, 0, false) / peak;
+    if (mesh_size(&t->mesh, AX_PP) > 1)
+        s->bubble = q->pipeline_wait_s / (s->step_s * mesh_world(&t->mesh));
     s->peak_share = per_rank * causal / t->peak_flops;
     s->host_mem = (double)mem_peak();
     s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));

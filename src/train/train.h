@@ -28,6 +28,8 @@ typedef struct train_options {
 } train_options;
 
 err train_run(const config *c, const train_options *o) MUST_USE;
+/* When each rank of its pipeline works on which microbatch, as text. @param ranks as in train_options. */
+err train_timetable(const config *c, int ranks, str *out) MUST_USE;
 
 /* ---- a run in outline: everything that can be known of it without data and without memory ----- */
 /* The programs are those that train_run would record, and the plan is what it would map: same code, same

@@ -54,6 +54,12 @@ typedef struct pending_losses {
     int64_t *row_valid;
 } pending_losses;
 
+/* What is kept of the batches of a step until their losses are there. */
+typedef struct step_rows {
+    int32_t *part; /* [microbatches][rows], as in data_batch; owned */
+    int64_t *row_valid;
+} step_rows;
+
 /* A step that is queued: what the host knew when it queued it, and what it reads later. */
 typedef struct queued_step {
     bool open;
@@ -62,7 +68,9 @@ typedef struct queued_step {
     double lr, loss_sum;
     double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
     int64_t valid, micros, windows, rejected;
-    int64_t longest;        /* document of the step, under a sequence curriculum */
+    double
+        pipeline_wait_s; /* for the neighbors of a pipeline; after the step, of all ranks together */
+    int64_t longest;     /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
@@ -100,6 +108,7 @@ typedef struct trainer {
     tokenizer *tokenizer; /* of the data, for samples; NULL: not known */
     float *losses;        /* [2][rows * seq], of a microbatch, and as this rank has them */
     pending_losses pending;
+    step_rows rows_of;
     queued_step last; /* the last step that was queued */
     double since;     /* when the step before it was done */
     double average_s; /* of a step */
@@ -155,6 +164,8 @@ err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
 /* Sets t->stop_asked. @param folder what rank 0 saw, on every rank. */
 err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
 /* Sums the last step's losses and counts over the ranks. */
+/* Seconds that this rank has waited for the neighbors of a pipeline so far. */
+double ranks_pipeline_wait(const trainer *t);
 err ranks_sum_losses(trainer *t) MUST_USE;
 err ranks_sum_targets(const trainer *t, double *targets) MUST_USE;
 /* setup.c: everything up to the first step. */

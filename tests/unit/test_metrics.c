@@ -100,7 +100,9 @@ static void every_metric_is_filled(void **state) {
                             "metrics.detail_every",
                             "6" });
     train_small(f, "half", (settings){ "precision", "fp16" });
+    train_small(f, "stages", (settings){ "parallelism.pipeline_parallel_degree", "2" });
     take_run(f, "mix", &s);
+    take_run(f, "stages", &s);
     take_run(f, "half", &s);
     take_sinks(f, &s);
     for (int i = 0; i < METRICS; i++)
