@@ -100,7 +100,8 @@ static void every_metric_is_filled(void **state) {
                             "metrics.detail_every",
                             "6" });
     train_small(f, "half", (settings){ "precision", "fp16" });
-    train_small(f, "stages", (settings){ "parallelism.pipeline_parallel_degree", "2" });
+    train_small(f, "stages",
+                (settings){ "model.layers", "2", "parallelism.pipeline_parallel_degree", "2" });
     take_run(f, "mix", &s);
     take_run(f, "stages", &s);
     take_run(f, "half", &s);
