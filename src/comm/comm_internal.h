@@ -95,7 +95,8 @@ shared_end *shared_end_new(shared_world *w, const int *index, const shared_memor
 void shared_end_free(shared_end *s); /* takes NULL */
 err shared_start(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
 err shared_wait(comm *c, shared_end *s, comm_ticket *t) MUST_USE;
-void shared_abort(comm *c, shared_end *s, const char *cause);
+/* @param rank the one that gave up. */
+void shared_abort(shared_end *s, int rank, const char *cause);
 
 /* @return 1 + the rank that gave up first; 0: none has. */
 int shared_failed(const shared_end *s);
@@ -116,8 +117,8 @@ struct transport {
     err (*send)(transport *w, int to, int tag, const void *from, transport_request *r);
     err (*recv)(transport *w, int from, int tag, void *to, transport_request *r);
     err (*test)(transport *w, transport_request *r, bool *done);
-    /* Ends all processes of the job, this one too, where the transport can; else returns. */
-    void (*kill)(transport *w, int status);
+    /* @return an error when a rank has ended. NULL: whatever started the job ends all ranks then. */
+    err (*watch)(transport *w);
     void (*close)(transport *w); /* on all ranks together */
     void *state;
 };
@@ -145,7 +146,8 @@ struct comm_job {
 
 /* ---- collectives by messages (comm_remote.c) ---------------------------------------------------------- */
 typedef struct remote_end remote_end;
-remote_end *remote_end_new(transport *w);
+/* @param lost called, by a thread of its own, when a rank has ended; NULL: not asked. */
+remote_end *remote_end_new(transport *w, void (*lost)(void *ctx, err e), void *ctx);
 void remote_end_free(remote_end *r); /* takes NULL */
 err remote_start(comm *c, remote_end *r, comm_ticket *t) MUST_USE;
 /* @param failed whether to give up, asked now and then; NULL: never. */

@@ -137,7 +137,15 @@ static err process_wait(comm *c, comm_ticket *t) {
 
 static void process_abort(comm *c, const char *cause) {
     process_end *p = c->state;
-    if (p->shared) shared_abort(c, p->shared, cause);
+    if (p->shared) shared_abort(p->shared, c->m.rank, cause);
+}
+
+/* Those that wait in shared memory learn of it too. */
+static void rank_lost(void *ctx, err e) {
+    const comm *c = ctx;
+    const process_end *p = c->state;
+    enum { NOBODY = COMM_MAX_RANKS };
+    if (p->shared) shared_abort(p->shared, NOBODY, err_message(e));
 }
 
 static err process_map(comm *c, size_t bytes, void **out) {
@@ -271,6 +279,6 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool share, comm 
         if (p->local > 1) use_host(p);
     }
     find_near_sets(c, p);
-    if (!p->near[AXES_ALL]) p->remote = remote_end_new(j->w);
+    if (!p->near[AXES_ALL] || j->w->watch) p->remote = remote_end_new(j->w, rank_lost, c);
     return OK;
 }

@@ -43,7 +43,9 @@ struct remote_end {
     pthread_mutex_t lock;
     pthread_cond_t work;
     pthread_t thread;
-    bool threaded, quit;
+    bool threaded, quit, lost;
+    void (*on_lost)(void *ctx, err e);
+    void *lost_ctx;
     int opens;
     remote_op *ops[COMM_SETS * COMM_MAX_OPEN]; /* reused; NULL from n_ops on */
     int n_ops;
@@ -433,12 +435,33 @@ static void advance(remote_end *r, remote_op *o) {
     r->opens--;
 }
 
+/* Looks after the ranks meanwhile, where nobody else does. */
+static void wait_for_work(remote_end *r) {
+    enum { LOOKS = 10 }; /* per second */
+    if (!r->w->watch || r->lost) {
+        pthread_cond_wait(&r->work, &r->lock);
+        return;
+    }
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_nsec += 1000000000 / LOOKS;
+    until.tv_sec += until.tv_nsec / 1000000000;
+    until.tv_nsec %= 1000000000;
+    pthread_cond_timedwait(&r->work, &r->lock, &until);
+    if (r->quit || r->opens) return;
+    err e = r->w->watch(r->w);
+    if (!e) return;
+    r->lost = true;
+    r->on_lost(r->lost_ctx, e);
+    err_free(e);
+}
+
 static void *advance_all(void *arg) {
     remote_end *r = arg;
     pthread_mutex_lock(&r->lock);
     while (!r->quit) {
         if (!r->opens) {
-            pthread_cond_wait(&r->work, &r->lock);
+            wait_for_work(r);
             continue;
         }
         for (int i = 0; i < r->n_ops; i++) advance(r, r->ops[i]);
@@ -450,9 +473,11 @@ static void *advance_all(void *arg) {
     return NULL;
 }
 
-remote_end *remote_end_new(transport *w) {
+remote_end *remote_end_new(transport *w, void (*lost)(void *ctx, err e), void *ctx) {
     remote_end *r = mem_alloc(sizeof *r);
     r->w = w;
+    r->on_lost = lost;
+    r->lost_ctx = ctx;
     pthread_mutex_init(&r->lock, NULL);
     pthread_cond_init(&r->work, NULL);
     r->threaded = pthread_create(&r->thread, NULL, advance_all, r) == 0;

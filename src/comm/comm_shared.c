@@ -145,12 +145,12 @@ static bool still_patient(const comm *c, patience *p) {
     return p->spins % 64 != 0;
 }
 
-void shared_abort(comm *c, shared_end *s, const char *cause) {
+void shared_abort(shared_end *s, int rank, const char *cause) {
     shared_world *w = s->w;
     int none = 0;
-    if (!atomic_compare_exchange_strong(&w->failing, &none, c->m.rank + 1)) return;
+    if (!atomic_compare_exchange_strong(&w->failing, &none, rank + 1)) return;
     snprintf(w->cause, sizeof w->cause, "%s", cause ? cause : "");
-    atomic_store(&w->failed, c->m.rank + 1);
+    atomic_store(&w->failed, rank + 1);
 }
 
 int shared_failed(const shared_end *s) { return atomic_load(&s->w->failed); }
@@ -160,6 +160,9 @@ int shared_failed(const shared_end *s) { return atomic_load(&s->w->failed); }
 static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, const char *missing) {
     char what[160];
     int failed = atomic_load(&s->w->failed);
+    if (failed > COMM_MAX_RANKS) /* nobody is left to say so */
+        return ERR("rank %d ends in %s: %s", c->m.rank, comm_describe(m, what, sizeof what),
+                   s->w->cause);
     if (failed)
         return ERR("rank %d ends in %s because rank %d failed: %s", c->m.rank,
                    comm_describe(m, what, sizeof what), failed - 1, s->w->cause);
@@ -169,7 +172,7 @@ static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, cons
     err e = err_hint(ERR("rank %d has waited %g s in %s for %s", c->m.rank, c->timeout,
                          comm_describe(m, what, sizeof what), missing),
                      "see what these ranks do; comm.timeout_seconds sets how long to wait");
-    shared_abort(c, s, err_message(e));
+    shared_abort(s, c->m.rank, err_message(e));
     return e;
 }
 
@@ -266,21 +269,38 @@ static err check_partners(comm *c, shared_end *s, const group *g, const comm_tic
     return OK;
 }
 
-static err gone(int rank) {
-    return ERR("rank %d has ended: its memory cannot be mapped any more", rank);
-}
-
-static err meet(shared_end *s, const group *g, const comm_ticket *t, meeting *out) {
+/* What the members posted: shapes, and counts of rows. */
+static meeting meet(shared_end *s, const group *g, const comm_ticket *t) {
     meeting m = { .move = t->move, .n = g->n };
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
-        m.in[i] = reach(s, g->rank[i], &p->in);
-        m.out[i] = reach(s, g->rank[i], &p->out);
+        m.in[i] = p->in;
+        m.out[i] = p->out;
         m.rows[i] = rows_of(s, g->rank[i], t);
-        if (!m.in[i].data || !m.out[i].data) return gone(g->rank[i]);
     }
-    *out = m;
+    return m;
+}
+
+/* Their addresses. A rank that finds all tasks done never asks: others may have ended since. */
+static err reach_members(shared_end *s, const group *g, meeting *m) {
+    for (int i = 0; i < g->n; i++) {
+        m->in[i] = reach(s, g->rank[i], &m->in[i]);
+        m->out[i] = reach(s, g->rank[i], &m->out[i]);
+        if (!m->in[i].data || !m->out[i].data)
+            return ERR("rank %d has ended: its memory cannot be mapped any more", g->rank[i]);
+    }
     return OK;
+}
+
+static err run_tasks(comm *c, shared_end *s, const group *g, const comm_ticket *t, meeting *m) {
+    posting *first = posting_of(s, g->rank[0], t);
+    int64_t tasks = meeting_tasks(m), k, own = 0;
+    while ((k = atomic_fetch_add(&first->taken, 1)) < tasks) {
+        if (!own++) TRY(reach_members(s, g, m));
+        meeting_run(m, k);
+        atomic_fetch_add(&first->done, 1);
+    }
+    return await_tasks(c, s, t, &first->done, tasks);
 }
 
 /* Every rank checks every member's rows, so all refuse together. */
@@ -315,17 +335,10 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
     group g = group_of(c, t->move.axes);
     TRY(await_members(c, s, &g, t));
     TRY(check_partners(c, s, &g, t));
-    meeting m;
-    TRY(meet(s, &g, t, &m));
+    meeting m = meet(s, &g, t);
     bool counted = comm_kind(&t->move) == MOVE_ROWS;
     if (counted) TRY(check_rows(&g, &m));
-    posting *first = posting_of(s, g.rank[0], t);
-    int64_t tasks = meeting_tasks(&m);
-    for (int64_t k; (k = atomic_fetch_add(&first->taken, 1)) < tasks;) {
-        meeting_run(&m, k);
-        atomic_fetch_add(&first->done, 1);
-    }
-    TRY(await_tasks(c, s, t, &first->done, tasks));
+    TRY(run_tasks(c, s, &g, t, &m));
     posting *own = posting_of(s, c->m.rank, t);
     size_t bytes = tensor_bytes(&t->out);
     if (counted) bytes = bytes / (size_t)MAX(t->out.dim[0], 1) * (size_t)report_rows(&g, &m, t);

@@ -19,7 +19,7 @@ static shared_end *end_of(comm *c) { return ((thread_end *)c->state)->shared; }
 
 static err threads_start(comm *c, comm_ticket *t) { return shared_start(c, end_of(c), t); }
 static err threads_wait(comm *c, comm_ticket *t) { return shared_wait(c, end_of(c), t); }
-static void threads_abort(comm *c, const char *cause) { shared_abort(c, end_of(c), cause); }
+static void threads_abort(comm *c, const char *cause) { shared_abort(end_of(c), c->m.rank, cause); }
 
 static bool threads_failed(const comm *c) {
     int failed = shared_failed(((const thread_end *)c->state)->shared);

@@ -171,6 +171,8 @@ int comm_job_rank(const comm_job *j) { return j->w->rank; }
 int comm_job_ranks(const comm_job *j) { return j->w->ranks; }
 const char *comm_job_host(const comm_job *j) { return j->members[j->w->rank].host; }
 
+bool comm_job_is_supervised(const comm_job *j) { return !j->w->watch; }
+
 void comm_job_close(comm_job *j, bool failed) {
     if (!j) return;
     if (!failed) j->w->close(j->w);

@@ -50,8 +50,6 @@ static err mpi_test(transport *w, transport_request *r, bool *done) {
     return ERR("rank %d sent %d bytes where rank %d expects %zu", r->peer, got, w->rank, r->bytes);
 }
 
-static void mpi_kill(transport *w, int status) { MPI_Abort(MPI_COMM_WORLD, status); }
-
 static void mpi_close(transport *w) {
     MPI_Finalize();
     free(w);
@@ -73,7 +71,6 @@ err transport_mpi_open(transport **out) {
                       .send = mpi_send,
                       .recv = mpi_recv,
                       .test = mpi_test,
-                      .kill = mpi_kill,
                       .close = mpi_close };
     *out = w;
     return OK;

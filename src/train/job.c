@@ -134,6 +134,7 @@ static void let_others_report(const comm_job *j, const comm *c, const train_opti
     enum { FOLLOWS = 100, MAY_FOLLOW = 20 }; /* tenths of a second */
     int left = comm_job_rank(j) > 0 ? MAY_FOLLOW : 0;
     if (c && comm_failed_elsewhere(c)) left = FOLLOWS;
+    if (!comm_job_is_supervised(j)) left = 0; /* nobody would end it */
     for (; left > 0; left--) {
         nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
         if (o->stop && *o->stop) raise(SIGTERM); /* caught once already: now it ends the process */
