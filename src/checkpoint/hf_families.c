@@ -75,6 +75,18 @@ static const hf_key qwen3_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 32), IMPLIED(qknorm, QKNORM_HEAD),
     KEY("head_dim", head_dim, HF_VALUE, 128, HF_REFUSED),
 };
+#define EXPERTS(key, alias, number, per_token)                                                    \
+    { key, alias, AT(experts), HF_USED, HF_VALUE, HF_REFUSED, number },                           \
+    KEY("num_experts_per_tok", experts_per_token, HF_VALUE, per_token, HF_REFUSED)
+static const hf_key mixtral_keys[] = {
+    LLAMA_KEYS(1e-5), KV_HEADS(HF_VALUE, 8), HEAD_DIM, EXPERTS("num_local_experts", NULL, 8, 2),
+    KEY("sliding_window", window, HF_VALUE, 0, HF_ZERO), IMPLIED(router_normalize, 1),
+};
+static const hf_key qwen3_moe_keys[] = {
+    LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 4), HEAD_DIM, EXPERTS("num_experts", "num_local_experts", 128, 8),
+    IMPLIED(qknorm, QKNORM_HEAD), REAL("norm_topk_prob", router_normalize, 0),
+    KEY("moe_intermediate_size", expert_dim, HF_VALUE, 768, HF_REFUSED),
+};
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
     IMPLIED(norm_position, NORM_POST),
@@ -103,6 +115,11 @@ static const hf_demand gpt_neox_demands[] = { ATTENTION_BIAS("true") };
 static const hf_demand llama_demands[]    = { ATTENTION_BIAS("false"), NO_MLP_BIAS };
 static const hf_demand qwen2_demands[]    = { NO_WINDOW };
 static const hf_demand qwen3_demands[]    = { ATTENTION_BIAS("false"), NO_WINDOW };
+static const hf_demand qwen3_moe_demands[] = {
+    ATTENTION_BIAS("false"), NO_WINDOW,
+    { "decoder_sparse_step", "1",  false },
+    { "mlp_only_layers",     "[]", false },
+};
 static const hf_demand olmo2_demands[]    = { ATTENTION_BIAS("false") };
 
 const hf_demand hf_common_demands[] = {
@@ -183,6 +200,19 @@ static const hf_param gpt_neox_params[] = {
     { "l%d.mlp.down",    "model.layers.%d.mlp.down_proj.weight",          0 },                   \
     { "norm.w",          "model.norm.weight",                             0 },                   \
     { "head",            "lm_head.weight",                                0 },
+#define EXPERT_PARAMS(MLP, GATE, UP, DOWN)                                                       \
+    { "l%d.moe.router",     "model.layers.%d." MLP ".gate.weight",               0 },            \
+    { "l%d.expert%d.gate",  "model.layers.%d." MLP ".experts.%d." GATE ".weight", 0 },           \
+    { "l%d.expert%d.up",    "model.layers.%d." MLP ".experts.%d." UP ".weight",   0 },           \
+    { "l%d.expert%d.down",  "model.layers.%d." MLP ".experts.%d." DOWN ".weight", 0 },
+static const hf_param mixtral_params[] = {
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("block_sparse_moe", "w1", "w3", "w2")
+};
+static const hf_param qwen3_moe_params[] = {
+    LLAMA_PARAMS("input_layernorm", "post_attention_layernorm")
+    EXPERT_PARAMS("mlp", "gate_proj", "up_proj", "down_proj")
+};
 static const hf_param llama_params[] = { LLAMA_PARAMS("input_layernorm", "post_attention_layernorm") };
 static const hf_param olmo2_params[] = { LLAMA_PARAMS("post_attention_layernorm",
                                                       "post_feedforward_layernorm") };
@@ -202,6 +232,10 @@ static const hf_family families[] = {
     { "mistral",  "MistralForCausalLM", ROWS(mistral_keys), NULL, 0,           SILU, ROPE, LLAMA_NAMES },
     { "qwen2",    "Qwen2ForCausalLM",   ROWS(qwen2_keys), ROWS(qwen2_demands), SILU, ROPE, LLAMA_NAMES },
     { "qwen3",    "Qwen3ForCausalLM",   ROWS(qwen3_keys), ROWS(qwen3_demands), SILU, ROPE, LLAMA_NAMES },
+    { "mixtral",  "MixtralForCausalLM", ROWS(mixtral_keys), NULL, 0, SILU, ROPE,
+      "model.", ROWS(mixtral_params) },
+    { "qwen3_moe", "Qwen3MoeForCausalLM", ROWS(qwen3_moe_keys), ROWS(qwen3_moe_demands), SILU, ROPE,
+      "model.", ROWS(qwen3_moe_params) },
     { "olmo2",    "Olmo2ForCausalLM",   ROWS(olmo2_keys), ROWS(olmo2_demands), SILU, ROPE,
       "model.", ROWS(olmo2_params) },
 };
@@ -219,9 +253,9 @@ static const char *const harmless[] = {
     "label2id", "length_penalty", "max_length", "max_window_layers", "min_length", "model_type",
     "n_ctx", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_labels",
     "num_return_sequences", "original_max_position_embeddings", "output_attentions",
-    "output_hidden_states", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
+    "output_hidden_states", "output_router_logits", "output_scores", "pad_token_id", "prefix", "pretraining_tp",
     "problem_type", "remove_invalid_values", "reorder_and_upcast_attn", "repetition_penalty",
-    "return_dict", "return_dict_in_generate", "sep_token_id", "summary_activation",
+    "return_dict", "return_dict_in_generate", "router_aux_loss_coef", "router_jitter_noise", "sep_token_id", "summary_activation",
     "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
     "suppress_tokens", "task_specific_params", "temperature", "tf_legacy_loss",
     "tie_encoder_decoder", "tokenizer_class", "top_k", "top_p", "torch_dtype", "torchscript",

@@ -16,31 +16,44 @@ static const char *const buffers[] = {
 
 /* ---- names ------------------------------------------------------------------------------- */
 
-/* Matches "l12.attn.q" with "l%d.attn.q". @param layer set where the pattern has one, else -1. */
-static bool match_name(const char *pattern, const char *name, int *layer) {
-    const char *hole = strstr(pattern, "%d");
-    *layer = -1;
-    if (!hole) return strcmp(pattern, name) == 0;
-    size_t before = (size_t)(hole - pattern);
-    if (strncmp(pattern, name, before) != 0) return false;
-    if (name[before] < '0' || name[before] > '9') return false;
-    char *after;
-    long n = strtol(name + before, &after, 10);
-    *layer = n > INT32_MAX ? INT32_MAX : (int)n;
-    return strcmp(after, hole + 2) == 0;
+/* What the "%d" of a name stand for: the layer, then the expert. */
+typedef struct name_numbers {
+    int at[2];
+} name_numbers;
+
+/* Matches "l12.attn.q" with "l%d.attn.q". @param n set where the pattern has numbers. */
+static bool match_name(const char *pattern, const char *name, name_numbers *n) {
+    *n = (name_numbers){ { -1, -1 } };
+    for (int i = 0;; i++) {
+        const char *hole = strstr(pattern, "%d");
+        if (!hole) return strcmp(pattern, name) == 0;
+        size_t before = (size_t)(hole - pattern);
+        BUG_IF(i == (int)COUNT_OF(n->at));
+        if (strncmp(pattern, name, before) != 0) return false;
+        if (name[before] < '0' || name[before] > '9') return false;
+        char *after;
+        long number = strtol(name + before, &after, 10);
+        n->at[i] = number > INT32_MAX ? INT32_MAX : (int)number;
+        pattern = hole + 2;
+        name = after;
+    }
 }
 
-static const hf_param *param_named(const hf_family *family, const char *ours, int *layer) {
+static const hf_param *param_named(const hf_family *family, const char *ours, name_numbers *n) {
     for (int i = 0; i < family->n_params; i++)
-        if (match_name(family->params[i].ours, ours, layer)) return &family->params[i];
+        if (match_name(family->params[i].ours, ours, n)) return &family->params[i];
     return NULL;
 }
 
-/* Puts the layer into a pattern. @return text of the arena. */
-static char *fill_layer(arena *mem, const char *pattern, int layer) {
-    const char *hole = strstr(pattern, "%d");
-    if (!hole) return arena_strdup(mem, pattern);
-    return arena_printf(mem, "%.*s%d%s", (int)(hole - pattern), pattern, layer, hole + 2);
+/* Puts the numbers into a pattern. @return text of the arena. */
+static char *fill_numbers(arena *mem, const char *pattern, name_numbers n) {
+    char *text = arena_strdup(mem, pattern);
+    for (size_t i = 0; i < COUNT_OF(n.at); i++) {
+        const char *hole = strstr(text, "%d");
+        if (!hole) break;
+        text = arena_printf(mem, "%.*s%d%s", (int)(hole - text), text, n.at[i], hole + 2);
+    }
+    return text;
 }
 
 static err no_such_param(const hf_family *family, const char *ours) {
@@ -126,8 +139,8 @@ err hf_open_weights(const char *folder, st_file **out) {
 
 /* @return their name as this file has it: with the prefix or without. */
 static const char *present_name(arena *mem, const hf_family *family, const st_file *f,
-                                const char *pattern, int layer) {
-    const char *name = fill_layer(mem, pattern, layer);
+                                const char *pattern, name_numbers n) {
+    const char *name = fill_numbers(mem, pattern, n);
     if (st_find(f, name) || !str_starts(name, family->prefix)) return name;
     const char *bare = name + strlen(family->prefix);
     return st_find(f, bare) ? bare : name;
@@ -136,12 +149,12 @@ static const char *present_name(arena *mem, const hf_family *family, const st_fi
 static err import_param(arena *mem, const hf_family *family, const st_file *f, const model *m,
                         int i, float *column, float *values, uint8_t *used) {
     const model_param *p = model_param_at(m, i);
-    int layer;
-    const hf_param *r = param_named(family, p->name, &layer);
+    name_numbers n;
+    const hf_param *r = param_named(family, p->name, &n);
     if (!r) return no_such_param(family, p->name);
     layout l = layout_of(p, r->how, head_dim_of(m));
     const st_tensor *t;
-    const char *name = present_name(mem, family, f, r->theirs, layer);
+    const char *name = present_name(mem, family, f, r->theirs, n);
     TRY(st_need(f, name, l.ndim, l.their_dim, &t));
     used[t - st_at(f, 0)] = 1;
     return read_layout(&l, t, column, values);
@@ -160,9 +173,9 @@ static bool same_values(const st_tensor *a, const st_tensor *b) {
 /* A tied model may store its table a second time, as the head. */
 static err check_tied_head(arena *mem, const hf_family *family, const st_file *f,
                            const st_tensor *head) {
-    int layer;
-    const hf_param *p = param_named(family, "embed.tokens", &layer);
-    const st_tensor *table = st_find(f, present_name(mem, family, f, p->theirs, layer));
+    name_numbers n;
+    const hf_param *p = param_named(family, "embed.tokens", &n);
+    const st_tensor *table = st_find(f, present_name(mem, family, f, p->theirs, n));
     if (table && same_values(table, head)) return OK;
     return err_hint(ERR("%s: \"%s\" differs from \"%s\", but config.json ties the two "
                         "(\"tie_word_embeddings\")",
@@ -173,8 +186,8 @@ static err check_tied_head(arena *mem, const hf_family *family, const st_file *f
 /* Weights left over mean that the file holds another model than config.json describes. */
 static err check_all_used(arena *mem, const hf_family *family, const st_file *f, bool tied,
                           const uint8_t *used) {
-    int layer;
-    const hf_param *head = param_named(family, "head", &layer);
+    name_numbers n;
+    const hf_param *head = param_named(family, "head", &n);
     for (int i = 0; i < st_count(f); i++) {
         const st_tensor *t = st_at(f, i);
         if (used[i] || is_buffer(t->name)) continue;
@@ -208,6 +221,7 @@ err hf_import_params(const hf_family *family, const st_file *f, const model *m,
     TRY_CLEAN(mem_map(bytes, &values));
     TRY_CLEAN(mem_map(bytes, &column));
     for (int i = 0; i < model_params(m); i++) {
+        if (model_param_at(m, i)->role == ROLE_STATE) continue; /* zero at first */
         TRY_CLEAN(import_param(mem, family, f, m, i, column, values, used));
         TRY_CLEAN(put(ctx, i, values));
     }
@@ -304,11 +318,13 @@ static err list_tensors(arena *mem, const hf_family *family, exporter *x) {
     x->layouts = arena_alloc(mem, n * sizeof *x->layouts);
     for (int i = 0; i < model_params(x->full); i++) {
         const model_param *p = model_param_at(x->full, i);
-        int layer;
-        const hf_param *q = param_named(family, p->name, &layer);
+        name_numbers numbers;
+        if (p->role == ROLE_STATE) continue;
+        const hf_param *q = param_named(family, p->name, &numbers);
         if (!q) return no_such_param(family, p->name);
         x->layouts[i] = layout_of(p, q->how, head_dim_of(x->full));
-        made_of *m = &x->parts[tensor_named(x, fill_layer(mem, q->theirs, layer), &x->layouts[i])];
+        made_of *m =
+            &x->parts[tensor_named(x, fill_numbers(mem, q->theirs, numbers), &x->layouts[i])];
         BUG_IF(m->n == 3);
         m->part[m->n++] = i;
     }

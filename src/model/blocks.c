@@ -146,6 +146,51 @@ static val feed_forward(builder *b, val x) {
     return linear(b, LINEAR_DOWN, rec_linear(p, h, w, bias));
 }
 
+/* A sequence's tokens that one expert takes; 0: all. Generation drops none. */
+static int64_t expert_capacity(const builder *b) {
+    const model_config *c = b->c;
+    if (b->mode == PROG_DECODE || c->capacity_factor == 0) return 0;
+    double even = (double)b->positions * c->experts_per_token / c->experts;
+    return MIN((int64_t)ceil(c->capacity_factor * even), b->positions);
+}
+
+/* Routes whole sequences, since capacity and balance are per sequence: on every tp rank alike. */
+static routing route(builder *b, val x) {
+    const model_config *c = b->c;
+    prog *p = b->p;
+    enter_module(b, M_MLP);
+    prog_compute_in(p, DT_F32);
+    val logits = rec_linear(p, x, prog_use(p, "moe.router", x), VAL_NONE);
+    logits = rec_comm(p, logits, AX_TP, PLACE_I);
+    route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
+                     .normalize = c->router_normalize,
+                     .scale = (float)c->router_scale,
+                     .k = c->experts_per_token,
+                     .seq = b->mode == PROG_DECODE ? 0 : b->positions,
+                     .capacity = expert_capacity(b),
+                     .balance = (float)c->balance_loss,
+                     .z = (float)c->router_z_loss };
+    return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);
+}
+
+/* Routed experts, each a gated feed-forward layer, and those that every token goes to. */
+static val mixture(builder *b, val x) {
+    prog *p = b->p;
+    routing to = route(b, x);
+    enter_module(b, M_MLP);
+    val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
+    val h = rec_dispatch(p, rec_comm(p, x, AX_TP, PLACE_R), to);
+    h = rec_grouped_linear(p, h, prog_use(p, "expert.up", h), to.offset, b->m->experts);
+    h = rec_swiglu(p, h);
+    h = rec_grouped_linear(p, h, prog_use(p, "expert.down", h), to.offset, b->m->experts);
+    val y = rec_combine(p, h, weight, to);
+    return b->c->shared_experts ? rec_add(p, y, feed_forward(b, x)) : y;
+}
+
+static val second_branch(builder *b, val x) {
+    return b->c->experts ? mixture(b, x) : feed_forward(b, x);
+}
+
 /* Sums a branch over tp into the residual's placement, with dropout. */
 static val join(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
@@ -160,21 +205,21 @@ static residual_state block(builder *b, residual_state s) {
         norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
         s = (residual_state){ n1.r, VAL_NONE };
         norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-        val a = attention(b, n1.y), f = feed_forward(b, n2.y);
+        val a = attention(b, n1.y), f = second_branch(b, n2.y);
         return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), SITE_BRANCH) };
     }
     if (b->c->norm_position == NORM_POST) {
         val r = rec_sum(b->p, s), d = join(b, attention(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
         s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
-        val r2 = rec_sum(b->p, s), d2 = join(b, feed_forward(b, r2), SITE_SECOND_BRANCH);
+        val r2 = rec_sum(b->p, s), d2 = join(b, second_branch(b, r2), SITE_SECOND_BRANCH);
         branch.residual = d2;
         return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
     norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
     s = (residual_state){ n1.r, join(b, attention(b, n1.y), SITE_BRANCH) };
     norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-    return (residual_state){ n2.r, join(b, feed_forward(b, n2.y), SITE_SECOND_BRANCH) };
+    return (residual_state){ n2.r, join(b, second_branch(b, n2.y), SITE_SECOND_BRANCH) };
 }
 
 static residual_state embed(builder *b) {

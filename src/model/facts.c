@@ -75,7 +75,7 @@ bool model_fact_applies(const model_fact *f, const model_config *c) {
     } conditions[] = {
         { FACT_OF_ROPE, rope },        { FACT_OF_LLAMA3, rope && c->rope_scaling == ROPE_LLAMA3 },
         { FACT_OF_MUP, c->mup },       { FACT_OF_LAYER_NORM, c->norm == NORM_LAYER },
-        { FACT_OF_NO_BIAS, !c->bias },
+        { FACT_OF_NO_BIAS, !c->bias }, { FACT_OF_EXPERTS, c->experts > 0 },
     };
     for (size_t i = 0; i < COUNT_OF(conditions); i++)
         if ((f->flags & conditions[i].flag) && !conditions[i].holds) return false;

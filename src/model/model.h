@@ -47,7 +47,8 @@ typedef enum fact_flag {
     FACT_OF_LLAMA3 = 8, /* matters only with llama3 rope scaling */
     FACT_OF_MUP = 16,   /* matters only with muP */
     FACT_OF_LAYER_NORM = 32,
-    FACT_OF_NO_BIAS = 64, /* matters only where model.bias is false */
+    FACT_OF_NO_BIAS = 64,  /* matters only where model.bias is false */
+    FACT_OF_EXPERTS = 128, /* matters only where model.experts is not 0 */
 } fact_flag;
 typedef struct model_fact {
     const char *key;  /* in checkpoints: "qk_norm" */
@@ -95,7 +96,9 @@ err model_check(const model_config *c) MUST_USE;
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */
-typedef enum { ROLE_INPUT, ROLE_HIDDEN, ROLE_OUTPUT, ROLE_VECTOR } param_role;
+/* STATE is no weight: what a step leaves for the next, such as a router's bias. Its gradient is what the
+ * update derives it from, and is not part of any norm. */
+typedef enum { ROLE_INPUT, ROLE_HIDDEN, ROLE_OUTPUT, ROLE_VECTOR, ROLE_STATE } param_role;
 
 /* A parameter as checkpoints, optimizers and Hugging Face see it: one part, one layer. */
 typedef struct model_param {
@@ -107,6 +110,7 @@ typedef struct model_param {
     int64_t local[2]; /* of this tp rank; of a token table, a rank may have none */
     int64_t first[2]; /* where its elements begin in the whole one */
     placement pl;     /* I, or S over tp */
+    axis_set apart;   /* along these, ranks hold other experts: local is 0 where this one is not */
     init_kind init;
     param_role role;
     int64_t fan_in;
@@ -149,6 +153,10 @@ int model_params(const model *m);
 const model_param *model_param_at(const model *m, int i);
 int model_find_param(const model *m, const char *name); /* -1: none */
 int64_t model_count(const model_config *c);             /* parameters of the whole model */
+int64_t model_count_active(
+    const model_config *c); /* those that one token uses: of experts, its own */
+/* The experts' hidden dimension. */
+int64_t model_expert_dim(const model_config *c);
 /* Floating point operations per token, forward and backward. Attention counts all of `seq` keys, or
  * only the half that causal attention reads. */
 double model_flops(const model_config *c, int64_t seq, bool causal);

@@ -77,6 +77,18 @@ static err check_ranges(const model_config *c) {
     return OK;
 }
 
+static err check_experts(const model_config *c) {
+    if (!c->experts) return OK;
+    if (c->experts_per_token > c->experts)
+        return err_hint(ERR("model.experts_per_token (%d) exceeds model.experts (%d)",
+                            c->experts_per_token, c->experts),
+                        "route each token to as many experts as there are, or fewer");
+    if (c->mlp != MLP_SWIGLU || c->bias)
+        return err_hint(ERR("model.experts needs model.activation=swiglu and model.bias=false"),
+                        "set those two, or model.experts=0");
+    return OK;
+}
+
 err model_check(const model_config *c) {
     TRY(check_ranges(c));
     if (c->heads % c->kv_heads)
@@ -97,6 +109,7 @@ err model_check(const model_config *c) {
                             "model.rope_low_freq_factor (%g)",
                             c->rope_high, c->rope_low),
                         "raise the one or lower the other; the defaults are 4 and 1");
+    TRY(check_experts(c));
     if (c->parallel && c->norm_position == NORM_POST)
         return err_hint(
             ERR("model.parallel_branches and model.norm_position=post cannot be combined"),

@@ -6,7 +6,18 @@
 
 /* Which program's bucket holds a parameter: that of the embedding (first), of each block, or of the
  * output layer and loss (last). A table that the first and the last share has a bucket of its own. */
-typedef enum { BUCKET_FIRST, BUCKET_TIED, BUCKET_BLOCK, BUCKET_LAST, BUCKET_KINDS } bucket_kind;
+typedef enum {
+    BUCKET_FIRST,
+    BUCKET_TIED,
+    BUCKET_BLOCK,
+    BUCKET_EXPERTS, /* apart: ranks along ep hold other experts */
+    BUCKET_LAST,
+    BUCKET_STATE, /* of blocks; whole on every rank */
+    BUCKET_KINDS
+} bucket_kind;
+static inline bool bucket_per_layer(bucket_kind k) {
+    return k == BUCKET_BLOCK || k == BUCKET_EXPERTS || k == BUCKET_STATE;
+}
 
 enum { MAX_BUCKETS = BUCKET_KINDS * 3, MODEL_MAX_PARAMS = 32 };
 
@@ -20,6 +31,7 @@ struct model {
     model_layout l;
     prog_param fused[MODEL_MAX_PARAMS]; /* what programs see */
     int fuseds;
+    int experts; /* of this rank */
     prog_bucket bucket[MAX_BUCKETS];
     bucket_info info[MAX_BUCKETS];
     int buckets;

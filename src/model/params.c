@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* The sizes of a dim, by name. */
-typedef enum { NONE, D, Q, KV, F, V, P, QN, KN } size_name;
+typedef enum { NONE, D, Q, KV, F, V, P, QN, KN, E, X, B } size_name;
 /* Properties of a model that a row needs: all of `when` must hold. */
 enum {
     LEARNED = 1, /* learned positions */
@@ -22,6 +22,8 @@ enum {
     QKN = 16,    /* QK-norm */
     GATED = 32,  /* gate and up */
     UNTIED = 64, /* an output layer of its own */
+    MLP = 128,   /* a feed-forward layer that every token goes through */
+    MOE = 256,   /* routed experts */
 };
 
 typedef struct param_row {
@@ -34,6 +36,7 @@ typedef struct param_row {
     init_kind init;
     param_role role;
     int when;
+    bool per_expert;
 } param_row;
 
 #define S0                                                                                         \
@@ -51,9 +54,13 @@ static const param_row table[] = {
     { "attn.k",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
     { "attn.v",       "attn.qkv",    "attn", BUCKET_BLOCK, { KV, D },   S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
     { "attn.o",       "attn.o",      "attn", BUCKET_BLOCK, { D, Q },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
-    { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, GATED },
-    { "mlp.up",       "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, 0 },
-    { "mlp.down",     "mlp.down",    "mlp",  BUCKET_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, 0 },
+    { "mlp.gate",     "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP | GATED },
+    { "mlp.up",       "mlp.up",      "mlp",  BUCKET_BLOCK, { F, D },    S0, INIT_NORMAL,       ROLE_HIDDEN, MLP },
+    { "mlp.down",     "mlp.down",    "mlp",  BUCKET_BLOCK, { D, F },    S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, MLP },
+    { "moe.router",   "moe.router",  "mlp",  BUCKET_BLOCK, { E, D },    I_, INIT_NORMAL,       ROLE_HIDDEN, MOE },
+    { "expert.gate",  "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
+    { "expert.up",    "expert.up",   "mlp",  BUCKET_EXPERTS, { X, D },  S0, INIT_NORMAL,       ROLE_HIDDEN, MOE, true },
+    { "expert.down",  "expert.down", "mlp",  BUCKET_EXPERTS, { D, X },  S1, INIT_NORMAL_DEPTH, ROLE_HIDDEN, MOE, true },
     { "attn.q.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { Q, NONE }, S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.k.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
     { "attn.v.b",     "attn.qkv.b",  "attn", BUCKET_BLOCK, { KV, NONE },S0, INIT_ZEROS,        ROLE_VECTOR, QKVB },
@@ -70,11 +77,14 @@ static const param_row table[] = {
     { "norm.w",       "norm.w",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ONES,         ROLE_VECTOR, 0 },
     { "norm.b",       "norm.b",      "norm", BUCKET_LAST,  { D, NONE }, I_, INIT_ZEROS,        ROLE_VECTOR, LNORM },
     { "head",         "head",        "head", BUCKET_LAST,  { V, D },    S0, INIT_NORMAL,       ROLE_OUTPUT, UNTIED },
+    { "moe.bias",     "moe.bias",    "mlp",  BUCKET_STATE, { B, NONE }, I_, INIT_ZEROS,        ROLE_STATE,  MOE },
 };
 /* clang-format on */
 #undef S0
 #undef S1
 #undef I_
+
+int64_t model_expert_dim(const model_config *c) { return c->expert_dim ? c->expert_dim : c->ffn; }
 
 static int64_t size_of(const model_config *c, size_name s) {
     switch (s) {
@@ -82,7 +92,10 @@ static int64_t size_of(const model_config *c, size_name s) {
     case D: return c->dim;
     case Q: return c->heads * c->head_dim;
     case KV: return c->kv_heads * c->head_dim;
-    case F: return c->ffn;
+    case F: return c->experts ? c->shared_experts * model_expert_dim(c) : c->ffn;
+    case E: return c->experts;
+    case X: return model_expert_dim(c);
+    case B: return c->experts + 1; /* and a place whose gradient counts dropped tokens */
     case V: return c->vocab;
     case P: return c->max_seq;
     case QN: return c->qknorm == QKNORM_FULL ? c->heads * c->head_dim : c->head_dim;
@@ -95,7 +108,8 @@ static int model_properties(const model_config *c) {
     return (c->pos == POS_LEARNED ? LEARNED : 0) |
            (c->norm == NORM_LAYER && c->norm_bias ? LNORM : 0) | (c->bias ? BIAS : 0) |
            (c->bias || c->qkv_bias ? QKVB : 0) | (c->qknorm != QKNORM_NONE ? QKN : 0) |
-           (c->mlp == MLP_SWIGLU ? GATED : 0) | (c->tied ? 0 : UNTIED);
+           (c->mlp == MLP_SWIGLU ? GATED : 0) | (c->tied ? 0 : UNTIED) |
+           (!c->experts || c->shared_experts ? MLP : 0) | (c->experts ? MOE : 0);
 }
 
 static bool row_applies(const model_config *c, const param_row *r) {
@@ -106,25 +120,28 @@ static bucket_kind bucket_kind_of(const model_config *c, const param_row *r) {
     return c->tied && !strcmp(r->name, "embed.tokens") ? BUCKET_TIED : r->where;
 }
 
-int64_t model_count(const model_config *c) {
+/* Elements of a row in the whole model. @param experts how many count of those a row has */
+static int64_t row_count(const model_config *c, const param_row *r, int experts) {
+    if (!row_applies(c, r) || r->role == ROLE_STATE) return 0;
+    return size_of(c, r->dim[0]) * size_of(c, r->dim[1]) * (r->per_expert ? experts : 1) *
+           (bucket_per_layer(r->where) ? c->layers : 1);
+}
+
+static int64_t count_with(const model_config *c, int experts) {
     int64_t n = 0;
-    for (size_t i = 0; i < COUNT_OF(table); i++) {
-        const param_row *r = &table[i];
-        int64_t count = size_of(c, r->dim[0]) * size_of(c, r->dim[1]);
-        if (row_applies(c, r)) n += count * (r->where == BUCKET_BLOCK ? c->layers : 1);
-    }
+    for (size_t i = 0; i < COUNT_OF(table); i++) n += row_count(c, &table[i], experts);
     return n;
 }
+
+int64_t model_count(const model_config *c) { return count_with(c, c->experts); }
+int64_t model_count_active(const model_config *c) { return count_with(c, c->experts_per_token); }
 
 double model_flops(const model_config *c, int64_t seq, bool causal) {
     double weights = 0; /* that multiply every token */
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        bool is_gemm = r->dim[1] != NONE && row_applies(c, r) &&
-                       (r->role != ROLE_INPUT || (c->tied && r->dim[0] == V));
-        if (is_gemm)
-            weights += (double)size_of(c, r->dim[0]) * (double)size_of(c, r->dim[1]) *
-                       (r->where == BUCKET_BLOCK ? c->layers : 1);
+        bool is_gemm = r->dim[1] != NONE && (r->role != ROLE_INPUT || (c->tied && r->dim[0] == V));
+        if (is_gemm) weights += (double)row_count(c, r, c->experts_per_token);
     }
     double keys = c->window ? MIN((double)seq, (double)c->window) : (double)seq;
     double attention = 2.0 * c->layers * (double)(c->heads * c->head_dim) * keys;
@@ -244,17 +261,19 @@ static err shard_part(const model *m, const param_row *r, tp_shard *s) {
 }
 
 static int find_bucket(model *m, bucket_kind where, dtype dt) {
-    static const char *const names[] = { "first", "tied", "block", "last" };
+    static const char *const names[] = { "first", "tied", "block", "experts", "last", "state" };
     for (int b = 0; b < m->buckets; b++)
         if (m->info[b].where == where && m->bucket[b].dt == dt) return b;
     BUG_IF(m->buckets == MAX_BUCKETS);
     axis_set data = AXES_DATA & mesh_axes(&m->l.mesh);
+    if (where == BUCKET_EXPERTS) data &= ~AXIS(AX_EP);
+    int zero = where == BUCKET_STATE ? 0 : m->l.zero;
     m->bucket[m->buckets] = (prog_bucket){ .name = names[where],
                                            .dt = dt,
                                            .tied = where == BUCKET_TIED && m->l.pipe.ranks == 1,
                                            .reduced = data,
-                                           .slices = m->l.zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
-                                           .zero = m->l.zero };
+                                           .slices = zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
+                                           .zero = zero };
     m->info[m->buckets] = (bucket_info){ .where = where };
     return m->buckets++;
 }
@@ -286,6 +305,12 @@ static err fuse_params(model *m) {
                            .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
+    for (int i = 0; i < m->fuseds; i++) { /* experts, one after another */
+        prog_param *q = &m->fused[i];
+        if (m->info[q->bucket].where != BUCKET_EXPERTS) continue;
+        q->dim[0] *= m->experts;
+        q->segments *= m->experts;
+    }
     bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
     return OK;
 }
@@ -296,8 +321,8 @@ static const prog_param *find_fused(const model *m, const char *name) {
     BUG("a fused parameter without a row of the table");
 }
 
-/* @return the elements that it takes in the bucket. */
-static int64_t add_part(model *m, const param_row *r, int layer, int64_t before) {
+/* @param expert -1: not one's. @return the elements that it takes in the bucket. */
+static int64_t add_part(model *m, const param_row *r, int layer, int expert, int64_t before) {
     tp_shard shard;
     err e = shard_part(m, r, &shard);
     BUG_IF(e); /* fuse_params has checked it */
@@ -317,30 +342,66 @@ static int64_t add_part(model *m, const param_row *r, int layer, int64_t before)
         p->local[i] = shard.own[i];
         p->first[i] = shard.first[i];
     }
+    bool elsewhere = expert >= 0 && expert / m->experts != mesh_coord(&m->l.mesh, AX_EP);
+    if (elsewhere) p->local[0] = 0;
+    if (expert >= 0) p->apart = AXIS(AX_EP);
     p->fan_in = p->dim[1];
     snprintf(p->base, sizeof p->base, "%s", r->name);
-    if (layer >= 0)
+    if (expert >= 0)
+        snprintf(p->name, sizeof p->name, "l%d.expert%d.%s", layer, expert,
+                 strchr(r->name, '.') + 1);
+    else if (layer >= 0)
         snprintf(p->name, sizeof p->name, "l%d.%s", layer, r->name);
     else
         snprintf(p->name, sizeof p->name, "%s", r->name);
-    return shard.slots[0] * shard.slots[1];
+    return elsewhere ? 0 : shard.slots[0] * shard.slots[1];
+}
+
+/* Adds the parts of one fused parameter, in memory order: rows from `first` on.
+ * @return how many rows it has. */
+static size_t list_fused(model *m, size_t first, int layer) {
+    int experts = table[first].per_expert ? MAX(m->c.experts, 1) : 1;
+    size_t rows = 0;
+    int64_t before = 0;
+    for (int e = 0; e < experts; e++) {
+        rows = 0;
+        for (size_t i = first; i < COUNT_OF(table) && !strcmp(table[i].fused, table[first].fused);
+             i++, rows++) {
+            if (!row_applies(&m->c, &table[i])) continue;
+            before += add_part(m, &table[i], layer, table[i].per_expert ? e : -1, before);
+        }
+    }
+    return rows;
 }
 
 static void list_parts(model *m) {
-    m->param = mem_alloc(COUNT_OF(table) * (size_t)(m->c.layers + 1) * sizeof *m->param);
-    bucket_kind order[] = { BUCKET_FIRST, BUCKET_BLOCK, BUCKET_LAST };
-    for (size_t o = 0; o < COUNT_OF(order); o++)
-        for (int l = 0; l < (order[o] == BUCKET_BLOCK ? m->c.layers : 1); l++) {
-            const char *fused = "";
-            int64_t before = 0;
-            for (size_t i = 0; i < COUNT_OF(table); i++) {
-                const param_row *r = &table[i];
-                if (r->where != order[o] || !row_applies(&m->c, r)) continue;
-                if (strcmp(fused, r->fused)) before = 0;
-                fused = r->fused;
-                before += add_part(m, r, order[o] == BUCKET_BLOCK ? l : -1, before);
+    size_t most = COUNT_OF(table) * (size_t)(m->c.layers + 1);
+    most += 3 * (size_t)m->c.experts * (size_t)m->c.layers;
+    m->param = mem_alloc(most * sizeof *m->param);
+    for (int part = 0; part < 3; part++) /* before the blocks, the blocks, after them */
+        for (int l = 0; l < (part == 1 ? m->c.layers : 1); l++)
+            for (size_t i = 0; i < COUNT_OF(table);) {
+                bucket_kind where = table[i].where;
+                int own = bucket_per_layer(where) ? 1 : where == BUCKET_LAST ? 2 : 0;
+                i += own == part ? list_fused(m, i, part == 1 ? l : -1) : 1;
             }
-        }
+    BUG_IF((size_t)m->params > most);
+}
+
+/* Experts that this rank holds. */
+static err divide_experts(model *m) {
+    int ep = mesh_size(&m->l.mesh, AX_EP);
+    if (m->c.experts % ep)
+        return err_hint(ERR("%d experts do not divide over %d ranks", m->c.experts, ep),
+                        "use an expert_parallel_degree that divides model.experts");
+    if (ep > 1 && !m->c.experts)
+        return err_hint(ERR("expert_parallel_degree is %d, but the model has no experts", ep),
+                        "set it to 1, and data_parallel_shard_degree instead");
+    if (m->c.experts && mesh_size(&m->l.mesh, AX_CP) > 1)
+        return err_hint(ERR("experts do not work with context parallelism yet"),
+                        "set context_parallel_degree to 1");
+    m->experts = m->c.experts / ep;
+    return OK;
 }
 
 static err pipeline_check(const model *m) {
@@ -375,6 +436,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     m->l.pipe.chunks = MAX(1, l->pipe.chunks);
     err e = fp8_check(&m->l);
     if (!e) e = pipeline_check(m);
+    if (!e) e = divide_experts(m);
     if (!e) e = fuse_params(m);
     if (e) {
         model_free(m);

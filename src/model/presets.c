@@ -51,8 +51,31 @@ static const model_config qwen3_tied = { .tied = true,
                                          .norm_eps = 1e-6,
                                          .vocab = 151936,
                                          .max_seq = 40960 };
+static const model_config mixtral = { .experts = 8,
+                                      .experts_per_token = 2,
+                                      .router_normalize = true,
+                                      .rope_theta = 1000000,
+                                      .vocab = 32000,
+                                      .max_seq = 32768 };
+static const model_config qwen3_moe = { .experts = 128,
+                                        .experts_per_token = 8,
+                                        .expert_dim = 768,
+                                        .router_normalize = true,
+                                        .balance_loss = 0.001,
+                                        .qknorm = QKNORM_HEAD,
+                                        .rope_theta = 1000000,
+                                        .norm_eps = 1e-6,
+                                        .vocab = 151936,
+                                        .max_seq = 40960 };
 /* For plain text as bytes: 256 of them and the end of a document. */
 static const model_config bytes = { .tied = true, .vocab = 257, .max_seq = 1024 };
+static const model_config bytes_moe = { .tied = true,
+                                        .experts = 8,
+                                        .experts_per_token = 2,
+                                        .expert_dim = 192,
+                                        .router_normalize = true,
+                                        .vocab = 257,
+                                        .max_seq = 1024 };
 static const model_config gpt_small = { .norm = NORM_LAYER,
                                         .mlp = MLP_GELU_TANH,
                                         .bias = true,
@@ -72,6 +95,7 @@ static const struct {
     int64_t vocab;       /* 0: the family's */
 } presets[] = {
     { "tiny", &bytes, 4, 128, 4, 2, 0, 384, 0 },
+    { "moe-tiny", &bytes_moe, 4, 128, 4, 2, 0, 384, 0 },
     { "demo", &bytes, 4, 256, 8, 4, 0, 704, 0 },
     { "gpt-small", &gpt_small, 6, 384, 6, 0, 0, 0, 0 },
     { "gpt2-124m", &gpt2, 12, 768, 12, 0, 0, 0, 0 },
@@ -106,6 +130,7 @@ static const struct {
     { "llama3-70b", &llama3, 80, 8192, 64, 8, 0, 28672, 0 },
     { "llama3-405b", &llama31, 126, 16384, 128, 8, 0, 53248, 0 },
     { "mistral-7b", &mistral, 32, 4096, 32, 8, 0, 14336, 0 },
+    { "mixtral-8x7b", &mixtral, 32, 4096, 32, 8, 0, 14336, 0 },
     { "chinchilla-70b", &chinchilla, 80, 8192, 64, 0, 0, 0, 0 },
     { "olmo2-1b", &olmo2, 16, 2048, 16, 0, 0, 8192, 0 },
     { "olmo2-7b", &olmo2, 32, 4096, 32, 0, 0, 11008, 0 },
@@ -117,6 +142,7 @@ static const struct {
     { "qwen3-8b", &qwen3, 36, 4096, 32, 8, 128, 12288, 0 },
     { "qwen3-14b", &qwen3, 40, 5120, 40, 8, 128, 17408, 0 },
     { "qwen3-32b", &qwen3, 64, 5120, 64, 8, 128, 25600, 0 },
+    { "qwen3-30b-a3b", &qwen3_moe, 48, 2048, 32, 4, 128, 6144, 0 },
 };
 
 const char *model_preset_name(int i) {

@@ -8,7 +8,7 @@
 #include "ops/op_table.h"
 
 static int bucket_instances(const model *m, int b) {
-    return m->info[b].where == BUCKET_BLOCK ? m->c.layers : 1;
+    return bucket_per_layer(m->info[b].where) ? m->c.layers : 1;
 }
 
 /* Whether this rank's pipeline stage has this bucket. */
@@ -78,7 +78,7 @@ void model_reserve(model *m, plan *p, bool train) {
 bucket_regions model_bucket_regions(void *ctx, int b, int layer) {
     const model *m = ctx;
     const bucket_info *k = &m->info[b];
-    int l = k->where == BUCKET_BLOCK ? layer : 0;
+    int l = bucket_per_layer(k->where) ? layer : 0;
     return (bucket_regions){ k->copy[l] >= 0 ? k->copy[l] : k->master[l], k->grad[l] };
 }
 
@@ -103,7 +103,7 @@ static bucket_view view_bucket(const model *m, int i, bucket_part part) {
     bucket_range own = bucket_holds(k, me, part);
     bucket_view v = { .name = k->name,
                       .bucket = b,
-                      .layer = info->where == BUCKET_BLOCK ? l : -1,
+                      .layer = bucket_per_layer(info->where) ? l : -1,
                       .dt = k->dt,
                       .count = own.count,
                       .first = own.first,
@@ -183,7 +183,8 @@ param_range model_weights_range(const model *m, int param) {
 
 axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
-    axis_set others = placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXIS(AX_PP);
+    axis_set others =
+        placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXIS(AX_PP) | p->apart;
     return mesh_axes(&m->l.mesh) & ~others;
 }
 

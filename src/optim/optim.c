@@ -240,17 +240,27 @@ static bool zeros_between(const optimizer *o, const param_slot *a, const param_s
     return padding_is_zero(o) && (alone || of_a == of_b);
 }
 
+/* State has no gradient: what lies in its place belongs to no norm. */
+static bool has_gradient(const optimizer *o, int param) {
+    return model_param_at(o->m, param)->role != ROLE_STATE;
+}
+
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
  * call. */
 static void add_squares(const step_run *r) {
     const optimizer *o = r->o;
     bool add = false;
     for (int i = 0; i < o->ordered;) {
+        if (!has_gradient(o, o->order[i])) {
+            i++;
+            continue;
+        }
         const param_slot *first = &o->slot[o->order[i]];
         float *from = grad_of(o, first), *to = from;
         for (; i < o->ordered; i++) {
             const param_slot *t = &o->slot[o->order[i]];
             int64_t gap = (char *)grad_of(o, t) - (char *)to;
+            if (!has_gradient(o, o->order[i])) break;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
             if (gap && !zeros_between(o, &o->slot[o->order[i - 1]], t)) break;
             to = grad_of(o, t) + t->count;
@@ -389,7 +399,7 @@ static err block_square_sum(const step_run *r, int layer, param_part part, doubl
     for (int i = 0; i < o->ordered; i++) {
         const param_slot *t = &o->slot[o->order[i]];
         dtype dt;
-        if (o->range[t->range].b.layer != layer) continue;
+        if (o->range[t->range].b.layer != layer || !has_gradient(o, o->order[i])) continue;
         float *at = (float *)(void *)part_of(o, t, part, &dt);
         if (dt != DT_F32) {
             TRY(host_square_sum(o, t, part, &host));

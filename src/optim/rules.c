@@ -20,6 +20,8 @@ static const rule factors_vector = {
     OP_UPDATE_ALONG, 1, 1, BY_FACTORS_VECTOR, { { "v", AS_PARAM } }
 };
 
+static const rule router_bias = { OP_UPDATE_ROUTER_BIAS, .copy = 1 }; /* alone in its bucket */
+
 static const struct {
     const char *name;
     const rule *hidden, *matrix, *vector; /* matrix: those outside the blocks */
@@ -85,6 +87,7 @@ err rules_check(const optim_settings *s, const model *m) {
 
 /* ---- what each parameter gets ------------------------------------------------------------ */
 const rule *rule_of(optim_kind kind, const model_param *q) {
+    if (q->role == ROLE_STATE) return &router_bias;
     if (q->ndim < 2) return kinds[kind].vector;
     return q->role == ROLE_HIDDEN ? kinds[kind].hidden : kinds[kind].matrix;
 }
@@ -98,6 +101,7 @@ op_attr rule_attr(const optim_settings *s, const model_config *c, const model_pa
     const rule *r = rule_of(s->kind, q);
     op_attr a = { 0 };
     a.update.lr_mul = (float)lr_factor(c, q, r);
+    if (r == &router_bias) a.update.lr_mul = c->router_bias ? (float)c->router_bias_rate : 0;
     a.update.decay = q->decay ? (float)s->weight_decay : 0;
     a.update.beta1 = (float)s->beta1;
     a.update.beta2 = (float)s->beta2;

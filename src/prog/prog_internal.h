@@ -25,7 +25,7 @@ typedef struct prog_val {
     int64_t dim[TENSOR_MAX_DIM]; /* local */
     /* A dim may be segments (q|k|v, gate|up): sharding it shards each segment, so that a rank holds a
      * part of every one. Such a dim cannot be gathered: ranks' parts would interleave. 0 reads as 1. */
-    uint8_t segments[TENSOR_MAX_DIM];
+    uint16_t segments[TENSOR_MAX_DIM];
     placement pl;
     val base; /* VC_ALIAS: whose bytes, at offset bytes */
     size_t offset;
@@ -126,7 +126,7 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 /* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
 typedef struct letter_sizes {
     int64_t of[128];
-    uint8_t segments[128];
+    uint16_t segments[128];
 } letter_sizes;
 /* What a caller adds to the row. */
 typedef struct rec_request {

@@ -397,7 +397,7 @@ val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
                   (long long)p->val[w].dim[0], experts);
     r.sizes.of['F'] = p->val[w].dim[0] / experts;
     val y = rec_first(p, r);
-    if (y != VAL_NONE) p->val[y].segments[1] = (uint8_t)(p->val[w].segments[0] / experts);
+    if (y != VAL_NONE) p->val[y].segments[1] = (uint16_t)(p->val[w].segments[0] / experts);
     return y;
 }
 

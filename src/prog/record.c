@@ -335,7 +335,7 @@ static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
     p->val[v].param = i;
     p->val[v].bucket = q->bucket;
     p->val[v].name = q->name;
-    p->val[v].segments[0] = (uint8_t)q->segments;
+    p->val[v].segments[0] = (uint16_t)q->segments;
     p->val[v].needs_grad = p->mode == PROG_TRAIN;
     return v;
 }

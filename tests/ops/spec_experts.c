@@ -200,6 +200,23 @@ static void grouped_reference(op_case *c) {
     }
 }
 
+/* ---- the bias. variant 1: the step is skipped ---------------------------------------------------------------- */
+static void bias_values(op_case *c) {
+    c->attr.update.lr_mul = 0.01f;
+    c->step.now.skip = c->shape.variant;
+    fill_below(&c->in[0], 5); /* some at the mean */
+    for (int64_t e = 0; e < c->in[0].count / 2 * 2; e += 2) c->in[0].v[e + 1] = 4 - c->in[0].v[e];
+}
+static void bias_reference(op_case *c) {
+    int64_t experts = c->in[0].count - 1;
+    double mean = 0;
+    for (int64_t e = 0; e < experts; e++) mean += c->in[0].v[e] / (double)experts;
+    for (int64_t e = 0; e < experts && !c->step.now.skip; e++) {
+        double apart = c->in[0].v[e] - mean;
+        c->out[0].v[e] -= fabs(apart) < 1e-9 ? 0 : apart > 0 ? 0.01 : -0.01;
+    }
+}
+
 /* clang-format off */
 const op_spec expert_specs[] = {
     { .op = OP_ROUTE, .letters = "NEKT", .sizes = route_sizes, .values = route_values,
@@ -225,5 +242,8 @@ const op_spec expert_specs[] = {
       .wide = { { 64, 64, 32, 4 }, { 128, 96, 160, 8, .variant = 1 }, { 200, 72, 200, 2, .variant = 4 },
                 { 512, 64, 64, 64, .variant = 1 } },
       .wide_tol = { 2e-5 }, .shift = 16 },
+    { .op = OP_UPDATE_ROUTER_BIAS, .letters = "n", .values = bias_values, .reference = bias_reference,
+      .modes = MODE_F32, .variants = 2, .small = { { 3 }, { 9 }, { 129 } },
+      .wide = { { 65 } }, .wide_tol = { 1e-6 } },
     { 0 },
 };

@@ -12,6 +12,9 @@
 #define SMALL(EPS, SEQ, HEAD)                                                                      \
     .layers = 2, .dim = 32, .ffn = 36, .vocab = 80, .max_seq = SEQ, .heads = 4, .kv_heads = 2,     \
     .head_dim = HEAD, .rope_theta = 10000, .rope_fraction = 1, .norm_eps = EPS, .init_std = 0.02
+#define SMALL_EXPERTS(N, K)                                                                        \
+    .experts = N, .experts_per_token = K, .router_scale = 1, .router_bias_rate = 1e-3,             \
+    .capacity_factor = 1.25, .balance_loss = 0.01
 static const struct {
     const char *folder, *family;
     model_config want;
@@ -66,6 +69,11 @@ static const struct {
     { "olmo2", "olmo2", { SMALL(1e-5, 64, 8), .norm_position = NORM_POST, .qknorm = QKNORM_FULL } },
     { "qwen2", "qwen2", { SMALL(1e-6, 64, 8), .qkv_bias = true } },
     { "qwen3", "qwen3", { SMALL(1e-6, 64, 12), .qknorm = QKNORM_HEAD } },
+    { "mixtral", "mixtral", { SMALL(1e-5, 64, 8), SMALL_EXPERTS(5, 2), .router_normalize = true } },
+    { "qwen3_moe",
+      "qwen3_moe",
+      { SMALL(1e-6, 64, 12), SMALL_EXPERTS(6, 3), .qknorm = QKNORM_HEAD, .expert_dim = 20,
+        .router_normalize = true } },
     { "gpt_neox_odd",
       "gpt_neox",
       { .layers = 2,

@@ -78,6 +78,19 @@ static inline model_config small_neox(void) {
     return c;
 }
 
+static inline model_config small_moe(void) {
+    model_config c = small_llama();
+    c.experts = 4;
+    c.experts_per_token = 2;
+    c.expert_dim = 24;
+    c.router_normalize = true;
+    c.router_scale = 1;
+    c.capacity_factor = 1.25;
+    c.balance_loss = 0.1;
+    c.router_z_loss = 0.01;
+    return c;
+}
+
 /* The global batch of a microbatch, the same for every layout: documents of uneven length. */
 typedef struct test_batch {
     int32_t tokens[RUN_ROWS * RUN_SEQ], targets[RUN_ROWS * RUN_SEQ], pos[RUN_ROWS * RUN_SEQ],

@@ -11,12 +11,13 @@ static void presets_have_the_published_sizes(void **state) {
         const char *name;
         int64_t count;
     } known[] = {
-        { "gpt2-124m", 124439808LL },   { "gpt2-1558m", 1557611200LL },
-        { "pythia-160m", 162322944LL }, { "pythia-6.9b", 6857302016LL },
-        { "llama2-7b", 6738415616LL },  { "llama2-70b", 68976648192LL },
-        { "llama3-8b", 8030261248LL },  { "llama3-405b", 405853388800LL },
-        { "mistral-7b", 7241732096LL }, { "olmo2-7b", 7298617344LL },
-        { "qwen3-0.6b", 596049920LL },  { "qwen3-32b", 32762123264LL },
+        { "gpt2-124m", 124439808LL },      { "gpt2-1558m", 1557611200LL },
+        { "pythia-160m", 162322944LL },    { "pythia-6.9b", 6857302016LL },
+        { "llama2-7b", 6738415616LL },     { "llama2-70b", 68976648192LL },
+        { "llama3-8b", 8030261248LL },     { "llama3-405b", 405853388800LL },
+        { "mistral-7b", 7241732096LL },    { "olmo2-7b", 7298617344LL },
+        { "qwen3-0.6b", 596049920LL },     { "qwen3-32b", 32762123264LL },
+        { "mixtral-8x7b", 46702792704LL }, { "qwen3-30b-a3b", 30532122624LL },
     };
     for (size_t i = 0; i < COUNT_OF(known); i++) {
         model_config c;
@@ -25,6 +26,18 @@ static void presets_have_the_published_sizes(void **state) {
             fail_msg("%s has %lld parameters, expected %lld", known[i].name,
                      (long long)model_count(&c), (long long)known[i].count);
     }
+}
+
+/* Mixtral's paper says 13 of 47 billion, Qwen's 3.3 of 30.5. */
+static void a_token_uses_its_own_experts_alone(void **state) {
+    model_config c;
+    assert_ok(model_preset("mixtral-8x7b", &c));
+    assert_int_equal(model_count_active(&c), 12879925248LL);
+    double idle = 32.0 * 6 * 3 * 4096 * 14336, weights = 46702792704.0 - idle - 65 * 4096.0;
+    weights -= 32000.0 * 4096; /* the embedding multiplies nothing */
+    assert_true(fabs(model_flops(&c, 0, false) / (6 * weights) - 1) < 1e-12);
+    assert_ok(model_preset("qwen3-30b-a3b", &c));
+    assert_int_equal(model_count_active(&c), 30532122624LL - 48LL * 120 * 3 * 2048 * 768);
 }
 
 static void every_preset_is_sound(void **state) {
@@ -202,6 +215,7 @@ static void unknown_modules_and_types_are_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_have_the_published_sizes),
+        cmocka_unit_test(a_token_uses_its_own_experts_alone),
         cmocka_unit_test(every_preset_is_sound),
         cmocka_unit_test(flops_count_six_per_weight_and_attention),
         cmocka_unit_test(initial_weights_have_their_deviation),

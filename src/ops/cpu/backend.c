@@ -72,6 +72,7 @@ static const op_impl impls[OP_COUNT] = {
     [OP_MUON_MOMENTUM] = { CPU(muon_momentum), NULL,
                            ATTR(MOMENTUM) | ATTR(NESTEROV) | ATTR(HOST_STATE) },
     [OP_ORTHOGONALIZE] = { CPU(orthogonalize), CPU(orthogonalize_workspace) },
+    [OP_UPDATE_ROUTER_BIAS] = { CPU(update_router_bias), NULL, ATTRS_UPDATE },
     [OP_CLIP] = { CPU(clip), NULL, ATTR(GROWTH_INTERVAL) },
     [OP_AGC_SUMS] = { CPU(agc_sums), NULL, ATTRS_PART },
     [OP_AGC] = { CPU(agc), NULL, ATTRS_PART | ATTR(AGC_FACTOR) | ATTR(AGC_EPS) },

@@ -113,6 +113,7 @@ void CPU(factor_matrix)(const op_call *c);
 void CPU(factor_vector)(const op_call *c);
 void CPU(muon_momentum)(const op_call *c);
 void CPU(orthogonalize)(const op_call *c);
+void CPU(update_router_bias)(const op_call *c);
 void CPU(clip)(const op_call *c);
 void CPU(agc_sums)(const op_call *c);
 void CPU(agc)(const op_call *c);

@@ -229,3 +229,15 @@ size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads) 
     route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
     return (size_t)(s.seqs * (s.experts + 1)) * sizeof(int32_t) + 64;
 }
+
+/* ---- the bias ------------------------------------------------------------------------------------- */
+void CPU(update_router_bias)(const op_call *c) {
+    const float *load = c->in[0].data;
+    float *bias = c->out[0].data, mean = 0;
+    int64_t experts = c->in[0].dim[0] - 1;
+    if (c->run->step->now.skip) return;
+    for (int64_t e = 0; e < experts; e++) mean += load[e];
+    mean /= (float)experts;
+    for (int64_t e = 0; e < experts; e++)
+        bias[e] += c->attr.update.lr_mul * (float)((load[e] < mean) - (load[e] > mean));
+}
