@@ -68,14 +68,20 @@ err cmd_data(int argc, char **argv) MUST_USE;
 err cmd_doctor(int argc, char **argv) MUST_USE;
 err cmd_export(int argc, char **argv) MUST_USE;
 err cmd_import(int argc, char **argv) MUST_USE;
+err cmd_launch(int argc, char **argv) MUST_USE;
 err cmd_plan(int argc, char **argv) MUST_USE;
 err cmd_report(int argc, char **argv) MUST_USE;
 err cmd_sample(int argc, char **argv) MUST_USE;
 err cmd_serve(int argc, char **argv) MUST_USE;
 err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
-extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_plan_spec, cmd_report_spec,
-    cmd_sample_spec, cmd_serve_spec;
+struct config;
+struct train_options;
+/* The arguments of train. @param c initialized. @param print --print-config. */
+err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
+                   bool *print) MUST_USE;
+extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
+    cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
 extern const cli_family data_family, plan_family, tokenizer_family;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;

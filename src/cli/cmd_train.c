@@ -29,27 +29,28 @@ static err read_ranks(const char *text, int *out) {
                     "ranks are threads of this process that train together: --ranks 2");
 }
 
-err cmd_train(int argc, char **argv) {
-    bool print = false, dump = false;
+err cli_read_train(int argc, char **argv, config *c, train_options *o, bool *print) {
     const char *scale = NULL, *ranks = NULL;
+    const config_flag flags[] = { { "--fresh", &o->fresh, NULL },
+                                  { "--quiet", &o->quiet, NULL },
+                                  { "--print-config", print, NULL },
+                                  { "--scale", NULL, &scale },
+                                  { "--ranks", NULL, &ranks } };
+    TRY(config_from_args(c, argc, argv, flags, (int)COUNT_OF(flags)));
+    if (ranks) TRY(read_ranks(ranks, &o->ranks));
+    return scale ? config_scale(c, scale) : OK;
+}
+
+err cmd_train(int argc, char **argv) {
+    bool print = false;
     train_options o = { .stop = &stop_asked };
-    const config_flag flags[] = {
-        { "--fresh", &o.fresh, NULL },      { "--quiet", &o.quiet, NULL },
-        { "--print-config", &print, NULL }, { "--dump-schedule", &dump, NULL },
-        { "--scale", NULL, &scale },        { "--ranks", NULL, &ranks }
-    };
     config c;
     config_init(&c);
-    err e = config_from_args(&c, argc, argv, flags, (int)COUNT_OF(flags));
-    if (!e && ranks) e = read_ranks(ranks, &o.ranks);
-    if (!e && scale) e = config_scale(&c, scale);
-    if (!e && (print || dump)) {
+    err e = cli_read_train(argc, argv, &c, &o, &print);
+    if (!e && print) {
         str text = { 0 };
-        if (print)
-            config_print(&c, &text);
-        else
-            e = train_timetable(&c, o.ranks, &text);
-        if (!e) fputs(text.text, stdout);
+        config_print(&c, &text);
+        fputs(text.text, stdout);
         str_free(&text);
     } else if (!e) {
         catch_signals();

@@ -34,6 +34,24 @@ static const cli_command commands[] = {
           "  ingot train --model.preset=gpt2-124m --data.train=shards --training.steps=\"2e9 tokens\"\n"
           "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n"
           "  ingot train configs/tiny.yaml --ranks 4 --parallelism.tensor_parallel_degree=2\n" },
+    { .name = "launch",
+      .usage = "-n N [--hosts a:8,b:8] [options] -- train ...",
+      .summary = "train on several processes or hosts",
+      .run = cmd_launch,
+      .spec = &cmd_launch_spec,
+      .help =
+          "Starts N ranks, processes that train together: with srun inside a Slurm allocation, else with\n"
+          "mpirun. What follows -- is the train command; the parallelism section lays the ranks out, and a\n"
+          "layout that cannot work is refused before anything starts. When a rank fails, all end.\n"
+          "Hosts need the same program, data and folders. mpirun ... ingot train, srun ingot train, and\n"
+          "the environment of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) work too.\n"
+          "\n"
+          "Examples\n"
+          "  ingot launch -n 4 -- train configs/tiny.yaml --parallelism.tensor_parallel_degree=2\n"
+          "  ingot launch --hosts a:8,b:8 -- train run.yaml\n"
+          "  ingot launch -n 64 --per-host 8 --emit slurm -- train run.yaml > run.sbatch\n"
+          "  ingot launch -n 16 --per-host 8 --emit k8s --image ingot:1 -- train run.yaml > job.yaml\n"
+          "\n" },
     { .name = "sample",
       .usage = "RUN [--prompt TEXT] [options]",
       .summary = "generate text with a trained model",

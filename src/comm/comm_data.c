@@ -43,18 +43,21 @@ static const float *contribution(const meeting *m, int member, int64_t at, int64
     return buf;
 }
 
+static void add_values(const float *a, const float *b, float *out, int64_t n) {
+    for (int64_t j = 0; j < n; j++) out[j] = a[j] + b[j];
+}
+static void max_values(const float *a, const float *b, float *out, int64_t n) {
+    for (int64_t j = 0; j < n; j++) out[j] = a[j] >= b[j] || isnan(a[j]) ? a[j] : b[j];
+}
+
 void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out) {
-    float buf[BLOCK];
+    float first[BLOCK], next[BLOCK];
     bool maximum = comm_kind(&m->move) == MOVE_ALL_MAX;
-    const float *v = contribution(m, 0, at, n, buf);
-    memcpy(out, v, (size_t)n * sizeof *out);
+    const float *sum = contribution(m, 0, at, n, first);
     for (int i = 1; i < m->n; i++) {
-        v = contribution(m, i, at, n, buf);
-        if (maximum)
-            for (int64_t j = 0; j < n; j++)
-                out[j] = out[j] >= v[j] || isnan(out[j]) ? out[j] : v[j];
-        else
-            for (int64_t j = 0; j < n; j++) out[j] += v[j];
+        const float *v = contribution(m, i, at, n, next);
+        (maximum ? max_values : add_values)(sum, v, out, n);
+        sum = out;
     }
 }
 

@@ -159,6 +159,11 @@ static err run_process(comm_job *j, const config *c, const train_options *o) {
     return e;
 }
 
+err train_check_ranks(const config *c, int ranks) {
+    mesh m;
+    return ranks_mesh(c, ranks, &m);
+}
+
 err train_run(const config *c, const train_options *o) {
     comm_job *j;
     TRY(comm_job_open(c->comm.timeout_seconds, &j));

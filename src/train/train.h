@@ -23,11 +23,14 @@
 typedef struct train_options {
     bool fresh; /* start over: what the folder holds of an earlier run is removed */
     bool quiet; /* no progress */
-    int ranks;  /* threads of this process that train together; 0: as many as the config asks for */
+    int ranks; /* threads of this process that train together; 0: as many as the config asks for, or
+                 * the processes of the job this one was started in (comm_job_open) */
     const volatile sig_atomic_t *stop; /* non-zero: finish the step, save, return; may be NULL */
 } train_options;
 
 err train_run(const config *c, const train_options *o) MUST_USE;
+/* An error when the parallelism section does not lay out this many ranks. */
+err train_check_ranks(const config *c, int ranks) MUST_USE;
 /* When each rank of its pipeline works on which microbatch, as text. @param ranks as in train_options. */
 err train_timetable(const config *c, int ranks, str *out) MUST_USE;
 

@@ -1,0 +1,353 @@
+/* ingot launch: one command that starts the ranks of a run, or the file that lets a cluster start them. */
+#include <errno.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "train/train.h"
+
+typedef struct launch_args {
+    int64_t ranks, per_host;
+    const char *hosts, *emit, *image, *name;
+    bool dry_run;
+} launch_args;
+
+#define AT(member) offsetof(launch_args, member)
+static const cli_arg args[] = {
+    { "ranks", ARG_COUNT, AT(ranks), "N", "how many ranks (default: the slots of --hosts)", 'n' },
+    { "hosts", ARG_TEXT, AT(hosts), "HOST:SLOTS,...", "where to start them, and how many on each" },
+    { "per-host", ARG_COUNT, AT(per_host), "N", "with --emit: ranks on each host (default: all)" },
+    { "emit", ARG_TEXT, AT(emit), "slurm|k8s",
+      "print an sbatch script or a Kubernetes MPIJob instead" },
+    { "image", ARG_TEXT, AT(image), "IMAGE", "with --emit k8s: a container image with ingot" },
+    { "name", ARG_TEXT, AT(name), "NAME", "with --emit: name of the job (default ingot)" },
+    { "dry-run", ARG_FLAG, AT(dry_run), NULL, "print the command that would start them" },
+};
+const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train ...",
+                                   args,     (int)COUNT_OF(args),
+                                   1,        true };
+
+/* ---- hosts --------------------------------------------------------------------------------- */
+enum { MAX_HOSTS = 256 };
+typedef struct hosts {
+    char names[8192]; /* "a,b" */
+    int n, slots, most;
+    int each[MAX_HOSTS];
+} hosts;
+
+/* Reads one "name:slots" of n characters. */
+static err read_host(const char *text, size_t n, hosts *h) {
+    const char *digits = "0123456789";
+    size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_");
+    int64_t slots = 1;
+    char number[16] = "";
+    bool counted = name < n && text[name] == ':';
+    size_t len = counted ? n - name - 1 : 0;
+    if (counted && len < sizeof number) memcpy(number, text + name + 1, len);
+    bool good =
+        name > 0 && (counted ? len > 0 && len < 6 && strspn(number, digits) == len : name == n);
+    if (good && counted) good = number_parse_int(number, &slots) && slots > 0;
+    if (!good || h->n == MAX_HOSTS || strlen(h->names) + name + 2 > sizeof h->names)
+        return err_hint(ERR_USAGE("--hosts: \"%.*s\" is not a host", (int)n, text),
+                        "write --hosts a:8,b:8, each with the number of ranks it takes");
+    size_t have = strlen(h->names);
+    snprintf(h->names + have, sizeof h->names - have, "%s%.*s", have ? "," : "", (int)name, text);
+    h->most = MAX(h->most, (int)slots);
+    h->slots += (int)slots;
+    h->each[h->n++] = (int)slots;
+    return OK;
+}
+
+static err read_hosts(const char *text, hosts *h) {
+    while (text) {
+        size_t n = strcspn(text, ",");
+        TRY(read_host(text, n, h));
+        text = text[n] ? text + n + 1 : NULL;
+    }
+    return OK;
+}
+
+/* ---- what is asked for ------------------------------------------------------------------------ */
+static err settle_counts(launch_args *a, hosts *h) {
+    enum { MOST = 1024 };
+    TRY(read_hosts(a->hosts, h));
+    if (!a->ranks) a->ranks = h->slots;
+    if (!a->ranks)
+        return err_hint(ERR_USAGE("--ranks: how many ranks?"), "ingot launch -n 4 -- train ...");
+    if (a->ranks > MOST) return ERR_USAGE("--ranks: %lld, at most %d", (long long)a->ranks, MOST);
+    if (h->n && a->ranks > h->slots)
+        return err_hint(ERR_USAGE("--ranks: %lld ranks, but --hosts has %d slots",
+                                  (long long)a->ranks, h->slots),
+                        "use -n %d, or more hosts", h->slots);
+    if (!a->per_host) a->per_host = h->n ? h->most : a->ranks;
+    if (a->ranks % a->per_host && a->emit)
+        return err_hint(ERR_USAGE("--per-host: %lld ranks do not divide into hosts of %lld",
+                                  (long long)a->ranks, (long long)a->per_host),
+                        "use a multiple");
+    return OK;
+}
+
+/* Ranks that exchange the most, those of tensor parallelism, are neighbors, and stay inside a host where
+ * all hosts have whole groups of them. */
+static err check_groups(const config *c, const launch_args *a, const hosts *h) {
+    int64_t tp = c->parallelism.tensor_parallel_degree, odd = a->per_host;
+    for (int i = 0; i < h->n && odd % tp == 0; i++) odd = h->each[i];
+    if (odd % tp == 0 || odd >= a->ranks) return OK;
+    return err_hint(ERR("tensor-parallel groups of %lld ranks would span hosts: one has %lld slots",
+                        (long long)tp, (long long)odd),
+                    "let each host have a multiple of parallelism.tensor_parallel_degree");
+}
+
+/* Refuses what train would refuse, before anything starts. */
+static err check_train(int argc, char **argv, const launch_args *a, const hosts *h) {
+    if (strcmp(argv[0], "train") != 0)
+        return err_hint(ERR_USAGE("\"%s\" does not run on several ranks", argv[0]),
+                        "ingot launch -n 4 -- train ...");
+    config c;
+    train_options o = { 0 };
+    bool print = false;
+    config_init(&c);
+    err e = cli_read_train(argc, argv, &c, &o, &print);
+    if (!e && o.ranks)
+        e = err_hint(ERR_USAGE("--ranks: belongs to launch, not to train"),
+                     "ingot launch -n %d -- train ...", o.ranks);
+    if (!e) e = train_check_ranks(&c, (int)a->ranks);
+    if (!e) e = check_groups(&c, a, h);
+    config_free(&c);
+    return e;
+}
+
+/* ---- the command -------------------------------------------------------------------------------- */
+typedef struct words {
+    char **at;
+    int n, cap;
+} words;
+
+static void add_word(words *w, const char *text) {
+    mem_reserve((void **)&w->at, &w->cap, w->n + 1, sizeof *w->at); /* a NULL follows the last */
+    w->at[w->n++] = strdup(text);
+}
+static void add_number(words *w, int64_t n) {
+    char text[24];
+    snprintf(text, sizeof text, "%lld", (long long)n);
+    add_word(w, text);
+}
+static void words_free(words *w) {
+    for (int i = 0; i < w->n; i++) free(w->at[i]);
+    free(w->at);
+}
+
+static bool has_program(const char *name) {
+    const char *path = getenv("PATH");
+    char file[PATH_MAX];
+    for (size_t n; path && *path; path += n + (path[n] == ':')) {
+        n = strcspn(path, ":");
+        snprintf(file, sizeof file, "%.*s/%s", (int)n, path, name);
+        if (access(file, X_OK) == 0) return true;
+    }
+    return false;
+}
+
+static err add_program(words *w, int argc, char **argv) {
+    char path[PATH_MAX] = "";
+    if (readlink("/proc/self/exe", path, sizeof path - 1) < 0)
+        return ERR("cannot find the program's own path: %s", strerror(errno));
+    add_word(w, path);
+    for (int i = 0; i < argc; i++) add_word(w, argv[i]);
+    return OK;
+}
+
+/* Threads of a rank share a host's cores with those of others, so ranks are not bound to one core each. */
+static void add_mpirun(words *w, const launch_args *a) {
+    add_word(w, "mpirun");
+    add_word(w, "-n");
+    add_number(w, a->ranks);
+    add_word(w, "--bind-to");
+    add_word(w, "none");
+    add_word(w, a->hosts ? "-H" : "--oversubscribe");
+    if (a->hosts) add_word(w, a->hosts);
+    if (geteuid() == 0) add_word(w, "--allow-run-as-root");
+}
+
+static void add_srun(words *w, const launch_args *a, const hosts *h) {
+    add_word(w, "srun");
+    add_word(w, "-n");
+    add_number(w, a->ranks);
+    add_word(w, "--kill-on-bad-exit=1");
+    if (h->n) add_word(w, "-w");
+    if (h->n) add_word(w, h->names);
+}
+
+static err add_starter(words *w, const launch_args *a, const hosts *h) {
+    if (getenv("SLURM_JOB_ID") && has_program("srun"))
+        add_srun(w, a, h);
+    else if (has_program("mpirun"))
+        add_mpirun(w, a);
+    else
+        return err_hint(ERR("there is neither an mpirun nor a Slurm allocation with srun"),
+                        "install openmpi-bin; or use train --ranks %lld, threads of one process",
+                        (long long)a->ranks);
+    return OK;
+}
+
+/* ---- text ------------------------------------------------------------------------------------ */
+/* A word as the shell reads it again. */
+static void add_quoted(str *s, const char *word) {
+    const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=:,+@%-";
+    if (*word && !word[strspn(word, plain)]) {
+        str_add(s, "%s", word);
+        return;
+    }
+    str_add(s, "'");
+    for (; *word; word++) {
+        if (*word == '\'')
+            str_add(s, "'\\''");
+        else
+            str_add(s, "%c", *word);
+    }
+    str_add(s, "'");
+}
+
+static void add_line(str *s, char *const *word, int n) {
+    for (int i = 0; i < n; i++) {
+        if (i) str_add(s, " ");
+        add_quoted(s, word[i]);
+    }
+    str_add(s, "\n");
+}
+
+static void emit_slurm(str *s, const launch_args *a, char **argv, int argc, const char *program) {
+    str_add(s, "#!/bin/bash\n");
+    str_add(s, "#SBATCH --job-name=%s\n", a->name);
+    str_add(s, "#SBATCH --nodes=%lld\n", (long long)(a->ranks / a->per_host));
+    str_add(s, "#SBATCH --ntasks=%lld\n", (long long)a->ranks);
+    str_add(s, "#SBATCH --ntasks-per-node=%lld\n", (long long)a->per_host);
+    str_add(s, "#SBATCH --output=%s-%%j.log\n", a->name);
+    str_add(
+        s,
+        "# Two minutes before the time limit the run saves and stops; submit again to continue.\n"
+        "#SBATCH --signal=TERM@120\n"
+        "# Add --time, --partition and --cpus-per-task as your cluster wants them.\n\n");
+    str_add(s, "exec srun --kill-on-bad-exit=1 ");
+    add_quoted(s, program);
+    str_add(s, " ");
+    add_line(s, argv, argc);
+}
+
+/* A YAML string, which JSON's are. */
+static void add_json(str *s, const char *text) {
+    str_add(s, "\"");
+    for (; *text; text++) {
+        unsigned char c = (unsigned char)*text;
+        if (c == '"' || c == '\\')
+            str_add(s, "\\%c", c);
+        else if (c < ' ')
+            str_add(s, "\\u%04x", c);
+        else
+            str_add(s, "%c", c);
+    }
+    str_add(s, "\"");
+}
+
+static void emit_container(str *s, const launch_args *a, const char *role, int64_t replicas) {
+    str_add(s,
+            "    %s:\n"
+            "      replicas: %lld\n"
+            "      template:\n"
+            "        spec:\n"
+            "          containers:\n"
+            "            - name: ingot\n"
+            "              image: ",
+            role, (long long)replicas);
+    add_json(s, a->image);
+    str_add(s, "\n");
+}
+
+static void emit_k8s(str *s, const launch_args *a, char **argv, int argc) {
+    str_add(s,
+            "# For the MPI operator: kubectl apply -f FILE. Add volumes for data and run.dir, and\n"
+            "# resources, to both templates.\n"
+            "apiVersion: kubeflow.org/v2beta1\n"
+            "kind: MPIJob\n"
+            "metadata:\n"
+            "  name: %s\n"
+            "spec:\n"
+            "  slotsPerWorker: %lld\n"
+            "  runPolicy:\n"
+            "    cleanPodPolicy: Running\n"
+            "  mpiReplicaSpecs:\n",
+            a->name, (long long)a->per_host);
+    emit_container(s, a, "Launcher", 1);
+    char ranks[24];
+    snprintf(ranks, sizeof ranks, "%lld", (long long)a->ranks);
+    const char *start[] = { "mpirun", "--allow-run-as-root", "--bind-to", "none", "-n", ranks,
+                            "ingot" };
+    str_add(s, "              command: [");
+    for (size_t i = 0; i < COUNT_OF(start); i++) {
+        add_json(s, start[i]);
+        str_add(s, ", ");
+    }
+    for (int i = 0; i < argc; i++) {
+        add_json(s, argv[i]);
+        str_add(s, i + 1 < argc ? ", " : "]\n");
+    }
+    emit_container(s, a, "Worker", a->ranks / a->per_host);
+}
+
+static err check_name(const char *name) {
+    size_t n = strlen(name);
+    if (n && n <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n &&
+        name[0] != '-')
+        return OK;
+    return err_hint(
+        ERR_USAGE("--name: \"%.80s\" is not a name that Slurm and Kubernetes take", name),
+        "use up to 63 lower-case letters, digits and -");
+}
+
+static err emit(const launch_args *a, int argc, char **argv) {
+    str text = { 0 };
+    TRY(check_name(a->name));
+    if (strcmp(a->emit, "slurm") == 0) {
+        emit_slurm(&text, a, argv, argc, "ingot");
+    } else if (strcmp(a->emit, "k8s") == 0) {
+        if (!a->image)
+            return err_hint(ERR_USAGE("--emit k8s needs --image"),
+                            "name a container image that has ingot and Open MPI");
+        emit_k8s(&text, a, argv, argc);
+    } else {
+        return err_hint(ERR_USAGE("--emit: \"%.40s\" is not one of slurm, k8s", a->emit),
+                        "--emit slurm");
+    }
+    fputs(text.text, stdout);
+    str_free(&text);
+    return OK;
+}
+
+err cmd_launch(int argc, char **argv) {
+    launch_args a = { .name = "ingot" };
+    hosts h = { .names = "" };
+    words w = { 0 };
+    int n = 0;
+    TRY(cli_parse_many(&cmd_launch_spec, argc - 1, argv + 1, &a, &n));
+    char **command = argv + 1;
+    TRY(settle_counts(&a, &h));
+    TRY(check_train(n, command, &a, &h));
+    if (a.emit) return emit(&a, n, command);
+    err e = OK;
+    TRY_CLEAN(add_starter(&w, &a, &h));
+    TRY_CLEAN(add_program(&w, n, command));
+    if (a.dry_run) {
+        str line = { 0 };
+        add_line(&line, w.at, w.n);
+        fputs(line.text, stdout);
+        str_free(&line);
+        goto cleanup;
+    }
+    execvp(w.at[0], w.at);
+    e = ERR("cannot start %s: %s", w.at[0], strerror(errno));
+cleanup:
+    words_free(&w);
+    return e;
+}
