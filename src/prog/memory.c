@@ -21,7 +21,8 @@ typedef struct life {
 static void share_in_place(prog *p, op_list *l) {
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (!(op_flags(o->op) & OPF_INPLACE) || o->in[0] == VAL_NONE) continue;
+        if (!(op_flags(o->op) & OPF_INPLACE) || o->in[0] == VAL_NONE || o->out[0] == VAL_NONE)
+            continue;
         val a = o->in[0], y = o->out[0];
         prog_val *x = &p->val[a], *z = &p->val[y];
         if (x->cls != VC_TEMP || (z->cls != VC_TEMP && z->cls != VC_SAVED)) continue;
