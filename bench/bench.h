@@ -84,13 +84,13 @@ typedef struct bench_target {
 /* Memory as a run has it: on the CPU in pages of the largest size available. Zeroed. */
 static inline void *bench_map(const bench_target *t, size_t bytes) {
     void *p = NULL;
-    const op_device *d = t->ops->device;
+    const device_table *d = t->ops->device;
     bench_check(d ? d->map(t->ops->context, bytes, &p) : mem_map(bytes, &p));
     return p;
 }
 
 static inline void bench_unmap(const bench_target *t, void *p, size_t bytes) {
-    const op_device *d = t->ops->device;
+    const device_table *d = t->ops->device;
     if (d)
         d->unmap(t->ops->context, p, bytes);
     else
@@ -139,7 +139,7 @@ static inline void bench_tensor_free(const bench_target *t, tensor *x) {
 
 /* Seconds of `rounds` rounds over n calls whose `run` is set: by a device's events, or the clock. */
 static inline double bench_rounds(const bench_target *t, const op_call *calls, int n, int rounds) {
-    const op_device *d = t->ops->device;
+    const device_table *d = t->ops->device;
     double start = time_now();
     if (d) d->mark(t->ops->context, 0);
     for (int i = 0; i < rounds; i++)

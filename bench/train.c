@@ -46,7 +46,7 @@ typedef struct run {
     int32_t *row;      /* [seq + 1] */
     int32_t *tokens, *targets, *pos, *start;
     int64_t *ids;
-    op_ticket state[2]; /* of this step and the previous one */
+    device_ticket state[2]; /* of this step and the previous one */
 } run;
 
 typedef struct speed {

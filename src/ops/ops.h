@@ -25,6 +25,7 @@
 #define INGOT_OPS_H
 
 #include "ops/fp8.h"
+#include "tensor/device.h"
 #include "tensor/tensor.h"
 
 /* An op of the table (op_table.h). Only code that names ops or reads their rows includes that table, so
@@ -151,52 +152,6 @@ typedef struct op_call {
     const op_run *run;
 } op_call;
 
-/* A copy from the device in flight; all zero: none. */
-typedef struct op_ticket {
-    void *memory, *event; /* the backend's own */
-    size_t bytes, capacity;
-} op_ticket;
-
-/* The memory that kernels work on, and the queue that runs their calls in order. A NULL device is the CPU:
- * the process's own memory, and calls that are complete when they return. */
-enum { OP_ALL_EVENTS = -1 };
-typedef struct op_device {
-    err (*map)(void *context, size_t bytes, void **out); /* zeroed */
-    void (*unmap)(void *context, void *p, size_t bytes);
-    /* Host memory that kernels can also reach, over the bus; zeroed. */
-    err (*map_host)(void *context, size_t bytes, void **out);
-    void (*unmap_host)(void *context, void *p, size_t bytes);
-    /* Host to device; the bytes at `from` are read before it returns. */
-    void (*put)(void *context, void *to, const void *from, size_t bytes);
-    /* Device to host; waits. */
-    err (*get)(void *context, void *to, const void *from, size_t bytes);
-    /* Device to host: fetch queues a copy of the bytes at `from`; take waits for that copy alone. A
-     * ticket keeps its memory from one use to the next; drop frees it. */
-    void (*fetch)(void *context, op_ticket *t, const void *from, size_t bytes);
-    err (*take)(void *context, op_ticket *t, void *to);
-    void (*drop)(void *context, op_ticket *t);
-    /* Waits for everything queued. @return the first error since the last call. */
-    err (*sync)(void *context);
-    /* Calls between record_begin and record_end are recorded into a graph, not run; replay queues them
-     * all as one. record_end returns NULL when they could not be recorded; none of them ran then. */
-    void (*record_begin)(void *context);
-    void *(*record_end)(void *context);
-    void (*replay)(void *context, void *graph);
-    void (*graph_free)(void *context, void *graph);
-    /* Calls from side_begin to side_end go to a second queue, which starts them when the first gets to
-     * side_begin; side_end records an event behind them. join makes the first queue wait for that
-     * event and those before it, or for all (OP_ALL_EVENTS). get and sync join all. */
-    void (*side_begin)(void *context);
-    void (*side_end)(void *context, int event);
-    void (*join)(void *context, int event);
-    /* mark records the time at which the queue gets here, as mark number i; seconds_between waits for
-     * two marks and returns the time from one to the other. */
-    void (*mark)(void *context, int i);
-    double (*seconds_between)(void *context, int from, int to);
-    /* Measured floating-point operations per second of a large GEMM of this type; NaN: cannot run. */
-    double (*peak_flops)(void *context, dtype dt);
-} op_device;
-
 typedef void (*op_kernel)(const op_call *c);
 typedef struct op_backend op_backend;
 /* How a backend runs an op. */
@@ -209,8 +164,8 @@ typedef struct op_impl {
 } op_impl;
 struct op_backend {
     const char *name;
-    bool bf16_gemm; /* GEMMs are faster in bf16 than in fp32 */
-    const op_device *device;
+    bool bf16_gemm;             /* GEMMs are faster in bf16 than in fp32 */
+    const device_table *device; /* NULL: the CPU */
     void *context;
     const op_impl *impl; /* [op_count()] */
     /* Multiply-adds of this type on registers only, on the calling thread. @return FLOPs done. */
@@ -227,7 +182,7 @@ const op_backend *ops_cpu(const char *isa);
 const char *ops_cpu_isa(int i);
 
 /* ---- NVIDIA GPUs --------------------------------------------------------------------------
- * Kernels queue their work and return; op_device copies memory and waits. */
+ * Kernels queue their work and return; its device_table copies memory and waits. */
 int ops_cuda_count(void); /* GPUs of this machine; 0 also in a build without CUDA */
 /* @return OK when GPU `number` exists; else an error that says why not, with the remedy. */
 err ops_cuda_check(int number) MUST_USE;

@@ -309,7 +309,7 @@ void exec_join(exec *x, int event) {
 enum { NOT_RECORDABLE = -1 };
 
 static bool replays(const exec *x, const exec_tape *t) {
-    const op_device *d = x->plan->backend->device;
+    const device_table *d = x->plan->backend->device;
     return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
            mesh_world(&x->plan->m) == 1;
 }

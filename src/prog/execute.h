@@ -61,7 +61,7 @@ void exec_state_set(exec *x, const step_state *s);
 void exec_call(exec *x, const op_call *c);
 
 /* Calls from side_begin to side_end run on a queue of their own, beside those that follow them, until
- * their event is joined (op_device); without a device they run in their turn. A workspace is theirs
+ * their event is joined (device_table); without a device they run in their turn. A workspace is theirs
  * alone. Reading memory joins all events; chains join an event before the blocks that plan_join_at
  * names. */
 void exec_side_begin(exec *x);

@@ -105,7 +105,7 @@ bool plan_input_info(const plan *p, const char *name, input_info *out) {
 }
 
 void plan_put(const plan *p, void *to, const void *from, size_t bytes) {
-    const op_device *d = p->backend->device;
+    const device_table *d = p->backend->device;
     if (d)
         d->put(p->backend->context, to, from, bytes);
     else
@@ -113,14 +113,14 @@ void plan_put(const plan *p, void *to, const void *from, size_t bytes) {
 }
 
 err plan_get(const plan *p, void *to, const void *from, size_t bytes) {
-    const op_device *d = p->backend->device;
+    const device_table *d = p->backend->device;
     if (d) return d->get(p->backend->context, to, from, bytes);
     memcpy(to, from, bytes);
     return OK;
 }
 
-void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes) {
-    const op_device *d = p->backend->device;
+void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes) {
+    const device_table *d = p->backend->device;
     if (d) {
         d->fetch(p->backend->context, t, from, bytes);
         return;
@@ -130,20 +130,20 @@ void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes) {
     memcpy(t->memory, from, bytes);
 }
 
-err plan_take(const plan *p, op_ticket *t, void *to) {
-    const op_device *d = p->backend->device;
+err plan_take(const plan *p, device_ticket *t, void *to) {
+    const device_table *d = p->backend->device;
     if (d) return d->take(p->backend->context, t, to);
     memcpy(to, t->memory, t->bytes);
     return OK;
 }
 
-void plan_drop(const plan *p, op_ticket *t) {
-    const op_device *d = p->backend->device;
+void plan_drop(const plan *p, device_ticket *t) {
+    const device_table *d = p->backend->device;
     if (d)
         d->drop(p->backend->context, t);
     else
         free(t->memory);
-    *t = (op_ticket){ 0 };
+    *t = (device_ticket){ 0 };
 }
 
 void plan_share(plan *p, comm *c) { p->comm = c; }
@@ -157,7 +157,7 @@ static err map_on_host(plan *p, size_t bytes, void **out) {
 }
 
 static err arena_map(plan *p, size_t bytes, size_t host_bytes) {
-    const op_device *d = p->backend->device;
+    const device_table *d = p->backend->device;
     TRY(d ? d->map(p->backend->context, bytes, &p->arena) : map_on_host(p, bytes, &p->arena));
     p->arena_bytes = bytes;
     if (!host_bytes) return OK;
@@ -167,7 +167,7 @@ static err arena_map(plan *p, size_t bytes, size_t host_bytes) {
 }
 
 static void arena_unmap(plan *p) {
-    const op_device *d = p->backend->device;
+    const device_table *d = p->backend->device;
     if (d && p->host) d->unmap_host(p->backend->context, p->host, p->host_bytes);
     if (d && p->arena)
         d->unmap(p->backend->context, p->arena, p->arena_bytes);

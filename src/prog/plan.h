@@ -84,9 +84,9 @@ void plan_put(const plan *p, void *to, const void *from, size_t bytes);
 err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
 /* Deferred reads: fetch queues the copy behind the calls made so far and returns at once; take waits
  * for that copy alone. A ticket starts as all zero, can be reused, and is dropped at the end. */
-void plan_fetch(const plan *p, op_ticket *t, const void *from, size_t bytes);
-err plan_take(const plan *p, op_ticket *t, void *to) MUST_USE;
-void plan_drop(const plan *p, op_ticket *t);
+void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes);
+err plan_take(const plan *p, device_ticket *t, void *to) MUST_USE;
+void plan_drop(const plan *p, device_ticket *t);
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each
  * collective and each message meets its partners. @param chains one per rank, in rank order. */

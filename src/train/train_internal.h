@@ -49,7 +49,7 @@ typedef struct run_source {
 /* A microbatch that is queued and whose losses are being fetched. */
 typedef struct pending_losses {
     bool open;
-    op_ticket losses;
+    device_ticket losses;
     int32_t *part; /* [rows], as in data_batch; owned */
     int64_t *row_valid;
 } pending_losses;
@@ -64,7 +64,7 @@ typedef struct step_rows {
 typedef struct queued_step {
     bool open;
     due_events due;
-    op_ticket state; /* the step state after it */
+    device_ticket state; /* the step state after it */
     double lr, loss_sum;
     double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
     int64_t valid, micros, windows, rejected;

@@ -109,7 +109,7 @@ static err late_get(void *x, void *to, const void *from, size_t n) {
     memcpy(to, from, n);
     return e;
 }
-static void late_fetch(void *x, op_ticket *t, const void *from, size_t n) {
+static void late_fetch(void *x, device_ticket *t, const void *from, size_t n) {
     BUG_IF(late.tape || late.aside);
     if (t->capacity < n) t->memory = mem_grow(t->memory, t->capacity = n);
     t->bytes = n;
@@ -117,12 +117,12 @@ static void late_fetch(void *x, op_ticket *t, const void *from, size_t n) {
     w->to = t->memory, w->from = from, w->n = n;
     t->event = (void *)(intptr_t)late.main.n;
 }
-static err late_take(void *x, op_ticket *t, void *to) {
+static err late_take(void *x, device_ticket *t, void *to) {
     late_run(&late.main, (int)(intptr_t)t->event);
     memcpy(to, t->memory, t->bytes);
     return late.broken && ++late.takes >= late.broken ? ERR("the device is broken") : OK;
 }
-static void late_drop(void *x, op_ticket *t) { /* pinned memory is not freed under a copy */
+static void late_drop(void *x, device_ticket *t) { /* pinned memory is not freed under a copy */
     late_run(&late.main, late.main.n);
     free(t->memory);
 }
@@ -170,24 +170,24 @@ err ops_cuda_describe(int number, ops_gpu_info *out) {
 }
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) { return OK; }
 err ops_cuda_open(int number, int flags, op_backend **out) {
-    static const op_device device = { .map = late_map,
-                                      .unmap = late_unmap,
-                                      .map_host = late_map,
-                                      .unmap_host = late_unmap,
-                                      .put = late_put,
-                                      .get = late_get,
-                                      .fetch = late_fetch,
-                                      .take = late_take,
-                                      .drop = late_drop,
-                                      .sync = late_sync,
-                                      .record_begin = late_record,
-                                      .record_end = late_recorded,
-                                      .replay = late_replay,
-                                      .graph_free = late_forget,
-                                      .side_begin = late_aside,
-                                      .side_end = late_back,
-                                      .join = late_join,
-                                      .peak_flops = late_peak };
+    static const device_table device = { .map = late_map,
+                                         .unmap = late_unmap,
+                                         .map_host = late_map,
+                                         .unmap_host = late_unmap,
+                                         .put = late_put,
+                                         .get = late_get,
+                                         .fetch = late_fetch,
+                                         .take = late_take,
+                                         .drop = late_drop,
+                                         .sync = late_sync,
+                                         .record_begin = late_record,
+                                         .record_end = late_recorded,
+                                         .replay = late_replay,
+                                         .graph_free = late_forget,
+                                         .side_begin = late_aside,
+                                         .side_end = late_back,
+                                         .join = late_join,
+                                         .peak_flops = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
     static op_impl impls[OP_COUNT];
     *b = backend_watched(impls, late_call);

@@ -419,16 +419,16 @@ static void watch_call(const op_call *c) {
     asked.late[asked.lates++].run = *c->run;
     asked.most_lates = MAX(asked.most_lates, asked.lates);
 }
-static const op_device fake_device = { .map = fake_map,
-                                       .unmap = fake_unmap,
-                                       .map_host = fake_map_host,
-                                       .unmap_host = fake_unmap,
-                                       .put = fake_put,
-                                       .get = fake_get,
-                                       .sync = fake_sync,
-                                       .side_begin = fake_aside,
-                                       .side_end = fake_back,
-                                       .join = fake_join };
+static const device_table fake_device = { .map = fake_map,
+                                          .unmap = fake_unmap,
+                                          .map_host = fake_map_host,
+                                          .unmap_host = fake_unmap,
+                                          .put = fake_put,
+                                          .get = fake_get,
+                                          .sync = fake_sync,
+                                          .side_begin = fake_aside,
+                                          .side_end = fake_back,
+                                          .join = fake_join };
 
 static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings s, comm *end,
                          op_backend *b) {

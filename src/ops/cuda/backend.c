@@ -1,4 +1,4 @@
-/* The CUDA backend: opening a device, its memory and main queue (op_device), and the table of kernels.
+/* The CUDA backend: opening a device, its memory and main queue (device_table), and the table of kernels.
  * Everything is queued on the context's stream; only get, take, sync and seconds_between wait for it. */
 #include "cuda_internal.h"
 #include "ops/op_table.h"
@@ -120,7 +120,7 @@ static err get_bytes(void *context, void *to, const void *from, size_t bytes) {
 
 /* ---- reading results later: tickets ------------------------------------------------------------ */
 
-static void ticket_free(void *context, op_ticket *t) {
+static void ticket_free(void *context, device_ticket *t) {
     if (t->event) {
         cudaEventSynchronize(t->event); /* the copy may be in flight */
         cudaEventDestroy(t->event);
@@ -128,11 +128,11 @@ static void ticket_free(void *context, op_ticket *t) {
     if (t->memory) cudaFreeHost(t->memory);
 }
 
-static void ticket_fetch(void *context, op_ticket *t, const void *from, size_t bytes) {
+static void ticket_fetch(void *context, device_ticket *t, const void *from, size_t bytes) {
     cuda_context *x = context;
     if (t->capacity < bytes) {
         ticket_free(context, t);
-        *t = (op_ticket){ .capacity = bytes };
+        *t = (device_ticket){ .capacity = bytes };
         if (!CUDA_OK(x, cudaHostAlloc(&t->memory, bytes, 0))) t->memory = NULL, t->capacity = 0;
         cudaEvent_t event = NULL;
         CUDA_OK(x, cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
@@ -144,7 +144,7 @@ static void ticket_fetch(void *context, op_ticket *t, const void *from, size_t b
     CUDA_OK(x, cudaEventRecord(t->event, x->stream));
 }
 
-static err ticket_take(void *context, op_ticket *t, void *to) {
+static err ticket_take(void *context, device_ticket *t, void *to) {
     cuda_context *x = context;
     if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event))) memcpy(to, t->memory, t->bytes);
     return take_fault(x);
@@ -206,7 +206,7 @@ static double peak_flops(void *context, dtype dt) {
     return flops;
 }
 
-static const op_device device = {
+static const device_table cuda_device = {
     .map = map_memory,
     .unmap = unmap_memory,
     .map_host = cuda_map_host,
@@ -214,6 +214,7 @@ static const op_device device = {
     .side_begin = cuda_side_begin,
     .side_end = cuda_side_end,
     .join = cuda_side_join,
+    .native_queue = cuda_native_queue,
     .put = put_bytes,
     .get = get_bytes,
     .fetch = ticket_fetch,
@@ -316,7 +317,7 @@ static const op_impl impls[OP_COUNT] = {
 static const op_backend table = {
     .name = "cuda",
     .bf16_gemm = true,
-    .device = &device,
+    .device = &cuda_device,
     .impl = impls,
 };
 
@@ -363,6 +364,8 @@ void ops_cuda_close(op_backend *b) {
     queue_free(x->queue);
     cuda_offload_free(x->offload);
     cuda_side_queue_free(x->side_queue);
+    if (x->comm) cudaStreamDestroy(x->comm);
+    if (x->copy) cudaStreamDestroy(x->copy);
     if (x->stream) cudaStreamDestroy(x->stream);
     err_free(x->fault);
     err_free(x->fault_before_capture);

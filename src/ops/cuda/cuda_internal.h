@@ -9,7 +9,7 @@
  *
  * An op function takes an op_call whose tensors lie in device memory, queues its work on the context's
  * stream and returns. It never waits and never allocates. The first CUDA error is kept in the context;
- * op_device.sync, get and take return it. */
+ * device_table.sync, get and take return it. */
 #ifndef INGOT_OPS_CUDA_INTERNAL_H
 #define INGOT_OPS_CUDA_INTERNAL_H
 
@@ -30,6 +30,7 @@ typedef struct cuda_context {
     bool tf32;                          /* fp32 linear layers multiply in tf32 */
     struct cuda_queue *queue;           /* backend.c: staging memory and timing events */
     struct cuda_side_queue *side_queue; /* side_queue.c; NULL until first used */
+    cudaStream_t comm, copy;            /* NULL until first used */
     struct cuda_offload *offload;       /* offload.c: streams for copies; NULL until first used */
     err fault;                          /* the first error, until it is returned */
     err fault_before_capture;           /* `fault` as it was when the capture began */
@@ -92,12 +93,13 @@ void cuda_linear_ce(const op_call *c);
 size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads);
 size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads);
 
-/* ---- host memory and the side queue: side_queue.c, members of op_device ------------------------ */
+/* ---- host memory and the other queues: side_queue.c, members of device_table -------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;
 void cuda_unmap_host(void *context, void *p, size_t bytes);
 void cuda_side_begin(void *context);
 void cuda_side_end(void *context, int event);
 void cuda_side_join(void *context, int event);
+void *cuda_native_queue(void *context, device_queue q);
 /* @return the event recorded where the side queue was forked; NULL outside side_begin and side_end. */
 cudaEvent_t cuda_side_fork_event(const cuda_context *x);
 void cuda_side_queue_free(struct cuda_side_queue *s); /* takes NULL */

@@ -102,6 +102,27 @@ void cuda_side_join(void *context, int event) {
     CUDA_OK(x, cudaStreamWaitEvent(x->stream, last, captured ? cudaEventWaitExternal : 0));
 }
 
+/* @return the stream, created by the first call. Other queues wait for what it does: highest priority. */
+static cudaStream_t stream_of(cuda_context *x, cudaStream_t *s) {
+    int lowest, highest;
+    if (*s) return *s;
+    CUDA_OK(x, cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    CUDA_OK(x, cudaStreamCreateWithPriority(s, cudaStreamNonBlocking, highest));
+    return *s;
+}
+
+void *cuda_native_queue(void *context, device_queue q) {
+    cuda_context *x = context;
+    BUG_IF(x->side_queue && x->side_queue->active); /* the two streams are exchanged */
+    switch (q) {
+    case QUEUE_COMPUTE: return x->stream;
+    case QUEUE_UPDATE: return side_queue_of(x)->stream;
+    case QUEUE_COMM: return stream_of(x, &x->comm);
+    case QUEUE_COPY: return stream_of(x, &x->copy);
+    default: BUG("no such queue");
+    }
+}
+
 void cuda_side_queue_free(struct cuda_side_queue *s) {
     if (!s) return;
     cudaEventDestroy(s->fork);
