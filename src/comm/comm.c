@@ -15,7 +15,7 @@ group group_of(const comm *c, axis_set axes) {
 
 char *comm_describe(const comm_move *m, char *buf, size_t n) {
     size_t at = (size_t)snprintf(buf, n, "%s over ", move_name(comm_kind(m)));
-    for (int a = 0, first = 1; a < AX_COUNT && at < n; a++)
+    for (int a = 0, first = 1; a <= AX_COUNT && at < n; a++)
         if (m->axes & AXIS(a)) {
             at += (size_t)snprintf(buf + at, n - at, "%s%s", first ? "" : "+", mesh_axis_name[a]);
             first = 0;

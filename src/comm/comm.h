@@ -28,6 +28,7 @@
 typedef struct mesh {
     int size[AX_COUNT]; /* 0 is read as 1 */
     int rank;           /* this one */
+    int tp_rep;         /* AXES_TP_REP: a divisor of the size of tp; 0 is read as 1 */
 } mesh;
 int mesh_size(const mesh *m, mesh_axis a);
 int mesh_world(const mesh *m);

@@ -14,7 +14,7 @@
 
 #include "comm/comm.h"
 
-enum { COMM_SETS = 1 << AX_COUNT, COMM_MAX_RANKS = 1024, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
+enum { COMM_SETS = AXES_TP_REP + 1, COMM_MAX_RANKS = 1024, COMM_NAME = 48, COMM_MAX_OPEN = 32 };
 enum { COMM_BLOCK = 1024 }; /* elements that are reduced at a time */
 
 typedef struct comm_backend {

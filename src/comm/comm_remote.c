@@ -57,7 +57,7 @@ struct remote_end {
  * one may begin after the first of the next. */
 static int tag_of(const remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
-    int axes = (int)o->t.move.axes; /* 6 bits */
+    int axes = (int)o->t.move.axes; /* 7 bits */
     if (k == MOVE_SEND || k == MOVE_RECV) return axes << 5 | 1 << 4 | o->t.move.channel;
     return (int)(o->t.sequence % (1 << 13)) << 12 | axes << 5 | o->stage;
 }

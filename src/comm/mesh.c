@@ -4,8 +4,14 @@ int mesh_size(const mesh *m, mesh_axis a) { return m->size[a] > 0 ? m->size[a] :
 
 int mesh_world(const mesh *m) { return mesh_span(m, AXES_ALL); }
 
+/* Ranks along the part of tp that AXES_TP_REP names; all of tp includes it. */
+static int rep_size(const mesh *m, axis_set axes) {
+    bool part = (axes & AXES_TP_REP) && !(axes & AXIS(AX_TP));
+    return part && m->tp_rep > 0 ? m->tp_rep : 1;
+}
+
 int mesh_span(const mesh *m, axis_set axes) {
-    int n = 1;
+    int n = rep_size(m, axes);
     for (int a = 0; a < AX_COUNT; a++)
         if (axes & AXIS(a)) n *= mesh_size(m, (mesh_axis)a);
     return n;
@@ -31,13 +37,15 @@ int mesh_index(const mesh *m, axis_set axes) {
     for (int a = 0; a < AX_COUNT; a++)
         if (axes & AXIS(a))
             index = index * mesh_size(m, (mesh_axis)a) + mesh_coord(m, (mesh_axis)a);
-    return index;
+    int rep = rep_size(m, axes);
+    return index * rep + mesh_coord(m, AX_TP) % rep;
 }
 
 int mesh_group_id(const mesh *m, axis_set axes) {
     int rank = m->rank;
     for (int a = 0; a < AX_COUNT; a++)
         if (axes & AXIS(a)) rank -= mesh_coord(m, (mesh_axis)a) * stride(m, (mesh_axis)a);
+    rank -= mesh_coord(m, AX_TP) % rep_size(m, axes) * stride(m, AX_TP);
     return rank; /* its first member */
 }
 

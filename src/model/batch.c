@@ -60,7 +60,7 @@ err context_check(const model_config *c, const model_layout *l, int64_t n) {
                 (long long)l->seq, cp * chunks, cp),
             "use context_parallel_degree=%d, or a training.seq_len that is a multiple of %d",
             l->seq % chunks ? 1 : nearest_divisor(cp, l->seq / chunks, 0), cp * chunks);
-    int q = c->heads / tp, kv = c->kv_heads / tp;
+    int q = c->heads / tp, kv = local_kv_heads(c, &l->mesh);
     if (l->context == CONTEXT_ULYSSES && (q % cp || kv % cp))
         return err_hint(
             ERR("%d query and %d key/value heads per tensor-parallel rank do not divide "

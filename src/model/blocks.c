@@ -119,8 +119,7 @@ static val attention(builder *b, val x) {
     }
     val o;
     if (b->mode == PROG_DECODE) {
-        int64_t dim[] = { b->positions,
-                          2 * b->c->kv_heads * b->c->head_dim / mesh_size(&b->m->l.mesh, AX_TP) };
+        int64_t dim[] = { b->positions, 2 * local_kv_heads(b->c, &b->m->l.mesh) * b->c->head_dim };
         val cache =
             prog_input_per_layer(p, "cache", dt, 2, dim, placement_on(AXIS(AX_TP), PLACE_S(1)));
         o = rec_attention_cached(p, qkv, cache, pos, h);

@@ -111,6 +111,7 @@ typedef struct model_param {
     int64_t first[2]; /* where its elements begin in the whole one */
     placement pl;     /* I, or S over tp */
     axis_set apart;   /* along these, ranks hold other experts: local is 0 where this one is not */
+    bool repeated;    /* ranks of AXES_TP_REP hold the same elements */
     init_kind init;
     param_role role;
     int64_t fan_in;
@@ -143,6 +144,14 @@ typedef struct model_layout {
     bool documents;       /* a row may hold several documents */
     int64_t logit_bytes;  /* as in prog_options */
 } model_layout;
+
+/* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:
+ * there is none. */
+int model_tp_below(const model_config *c, int tp);
+int model_tp_above(const model_config *c, int tp);
+/* Sets how many tp ranks hold the same key/value heads: mesh.tp_rep, which comm needs too. An error when tp
+ * cannot shard the model. */
+err model_split_tp(const model_config *c, mesh *m) MUST_USE;
 
 typedef struct model model;
 err model_new(const model_config *c, const model_layout *l, model **out) MUST_USE;

@@ -64,6 +64,10 @@ const char *token_input_name(token_fact fact, axis_set shared);
 /* Refuses a batch of n tokens that cannot be divided over the context-parallel ranks. */
 err context_check(const model_config *c, const model_layout *l, int64_t n) MUST_USE;
 
+/* Key/value heads of a tp rank. */
+static inline int local_kv_heads(const model_config *c, const mesh *m) {
+    return c->kv_heads * mesh_span(m, AXES_TP_REP) / mesh_size(m, AX_TP);
+}
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);

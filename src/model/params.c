@@ -227,11 +227,62 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
 /* ---- buckets and parts --------------------------------------------------------------------- */
 static placement row_placement(const param_row *r) { return placement_on(AXIS(AX_TP), r->tp); }
 
+/* @return NULL when tp ranks can share the model, else why not: what they do not divide. */
+static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
+    bool repeats = c->kv_heads < tp && tp % c->kv_heads == 0;
+    *size = c->heads;
+    if (c->heads % tp) return "query heads";
+    *size = c->kv_heads;
+    if (c->kv_heads % tp && !repeats) return "key/value heads, nor do these divide them";
+    for (size_t i = 0; i < COUNT_OF(table); i++) {
+        const param_row *r = &table[i];
+        size_name dim = r->dim[r->tp.dim];
+        bool sharded = r->tp.kind == PL_S && row_applies(c, r);
+        if (!sharded || dim == Q || dim == KV || dim == V) continue;
+        *size = size_of(c, dim);
+        if (*size % tp) return "columns of a feed-forward layer";
+    }
+    *size = c->vocab;
+    return c->vocab < tp ? "tokens of the vocabulary" : NULL;
+}
+
+static bool tp_works(const model_config *c, int tp) {
+    int64_t size;
+    return tp > 0 && !tp_obstacle(c, tp, &size);
+}
+
+int model_tp_below(const model_config *c, int tp) {
+    tp = MIN(tp, c->heads);
+    while (tp > 0 && !tp_works(c, tp)) tp--;
+    return tp;
+}
+
+int model_tp_above(const model_config *c, int tp) {
+    for (tp++; tp <= c->heads; tp++)
+        if (tp_works(c, tp)) return tp;
+    return 0;
+}
+
+err model_split_tp(const model_config *c, mesh *m) {
+    int tp = mesh_size(m, AX_TP), below = model_tp_below(c, tp), above = model_tp_above(c, tp);
+    int64_t size;
+    const char *what = tp_obstacle(c, tp, &size);
+    char other[32] = "";
+    if (above) snprintf(other, sizeof other, " or %d", above);
+    if (what)
+        return err_hint(ERR("%d tensor-parallel ranks do not divide the model's %lld %s", tp,
+                            (long long)size, what),
+                        "use tensor_parallel_degree %d%s", below, other);
+    m->tp_rep = c->kv_heads < tp ? tp / c->kv_heads : 1;
+    return OK;
+}
+
 /* What a tp rank has of a part, per dim. */
 typedef struct tp_shard {
     int64_t slots[2]; /* elements that programs see */
     int64_t own[2];   /* those of them that are the part's; the rest is padding */
     int64_t first[2]; /* of the own ones in the whole part */
+    bool repeated;    /* key/value heads that mesh.tp_rep ranks hold */
 } tp_shard;
 
 /* Rows of a token table per tp rank. Ranks have the same number, so that the last ones may have some that no
@@ -242,22 +293,22 @@ static int64_t vocab_slots(int64_t vocab, int tp) {
     return each < VOCAB_UNIT || tp == 1 ? each : (int64_t)align_up((size_t)each, VOCAB_UNIT);
 }
 
-static err shard_part(const model *m, const param_row *r, tp_shard *s) {
+static tp_shard shard_part(const model *m, const param_row *r) {
     int tp = mesh_size(&m->l.mesh, AX_TP), at = mesh_coord(&m->l.mesh, AX_TP);
+    int rep = mesh_span(&m->l.mesh, AXES_TP_REP);
+    tp_shard shard = { .repeated = r->dim[0] == KV && rep > 1 }, *s = &shard;
+    if (shard.repeated) tp /= rep, at /= rep;
     for (int i = 0; i < 2; i++) {
         int64_t n = size_of(&m->c, r->dim[i]);
         s->slots[i] = s->own[i] = n;
         s->first[i] = 0;
         if (r->tp.kind != PL_S || r->tp.dim != i) continue;
-        if (n % tp && r->dim[i] != V)
-            return err_hint(ERR("%s: dim %d is %lld, which %d tensor-parallel ranks do not divide",
-                                r->name, i, (long long)n, tp),
-                            "use a tensor_parallel_degree that divides it");
+        BUG_IF(n % tp && r->dim[i] != V); /* model_split_tp has checked it */
         s->slots[i] = r->dim[i] == V ? vocab_slots(n, tp) : n / tp;
         s->first[i] = MIN(at * s->slots[i], n);
         s->own[i] = MIN(s->slots[i], n - s->first[i]);
     }
-    return OK;
+    return shard;
 }
 
 static int find_bucket(model *m, bucket_kind where, dtype dt) {
@@ -283,15 +334,16 @@ static err fuse_params(model *m) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
         if (!row_applies(&m->c, r)) continue;
-        tp_shard shard;
+        tp_shard shard = shard_part(m, r);
         const int64_t *dim = shard.slots;
         dtype dt = DT_F32;
-        TRY(shard_part(m, r, &shard));
         if (r->dim[1] != NONE) TRY(module_dtype(&m->l, r->module, &dt));
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
         if (last && !strcmp(last->name, r->fused)) {
+            BUG_IF(last->rep_rows && !shard.repeated); /* they are the last rows */
             last->dim[0] += dim[0];
             last->segments++;
+            if (shard.repeated) last->rep_rows += dim[0];
             continue;
         }
         BUG_IF(m->fuseds == MODEL_MAX_PARAMS);
@@ -323,14 +375,13 @@ static const prog_param *find_fused(const model *m, const char *name) {
 
 /* @param expert -1: not one's. @return the elements that it takes in the bucket. */
 static int64_t add_part(model *m, const param_row *r, int layer, int expert, int64_t before) {
-    tp_shard shard;
-    err e = shard_part(m, r, &shard);
-    BUG_IF(e); /* fuse_params has checked it */
+    tp_shard shard = shard_part(m, r);
     const prog_param *q = find_fused(m, r->fused);
     model_param *p = &m->param[m->params++];
     *p = (model_param){ .layer = layer,
                         .ndim = q->ndim,
                         .pl = row_placement(r),
+                        .repeated = shard.repeated,
                         .init = r->init,
                         .role = r->role,
                         .decay = q->ndim == 2,
@@ -430,11 +481,14 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     model *m = mem_alloc(sizeof *m);
     m->c = *c;
     m->l = *l;
+    mesh split = m->l.mesh;
+    err e = model_split_tp(c, &split);
+    BUG_IF(!e && mesh_span(&split, AXES_TP_REP) != mesh_span(&m->l.mesh, AXES_TP_REP));
     if (m->l.dt == DT_NONE) m->l.dt = DT_F32;
     if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
     m->l.pipe.ranks = mesh_size(&l->mesh, AX_PP);
     m->l.pipe.chunks = MAX(1, l->pipe.chunks);
-    err e = fp8_check(&m->l);
+    if (!e) e = fp8_check(&m->l);
     if (!e) e = pipeline_check(m);
     if (!e) e = divide_experts(m);
     if (!e) e = fuse_params(m);

@@ -185,7 +185,7 @@ axis_set model_param_same(const model *m, int param) {
     const model_param *p = &m->param[param];
     axis_set others =
         placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices | AXIS(AX_PP) | p->apart;
-    return mesh_axes(&m->l.mesh) & ~others;
+    return (mesh_axes(&m->l.mesh) & ~others) | (p->repeated ? AXES_TP_REP : 0);
 }
 
 int model_param_copies(const model *m, int param) {

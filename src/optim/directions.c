@@ -48,7 +48,7 @@ static axis_set slices_over(const optimizer *o, int param) {
  * same one does. */
 static bool contributes(const optimizer *o, int param) {
     return o->slot[param].range >= 0 &&
-           mesh_index(&o->mesh, o->d.parts & model_param_same(o->m, param)) == 0;
+           mesh_index(&o->mesh, (o->d.parts | AXES_TP_REP) & model_param_same(o->m, param)) == 0;
 }
 
 static bool bucket_is_here(const optimizer *o, int param) {
@@ -324,6 +324,25 @@ static err update_factored(const step_run *r) {
 }
 
 /* ---- Muon ------------------------------------------------------------------------------------ */
+/* Of rows that several tp ranks hold, the first of them has the matrix's; a sum brings them together. */
+static err gather_repeated(const step_run *r, int param, const tensor *own, const tensor *whole) {
+    const model_param *q = model_param_at(r->o->m, param);
+    float *rows = (float *)whole->data + q->first[0] * q->dim[1];
+    op_call copy = { .op = OP_ADD, .in = { *own } };
+    copy.out[0] = tensor_of(rows, DT_F32, 2, q->local);
+    fill_zero(r, whole);
+    if (mesh_index(&r->o->mesh, AXES_TP_REP) == 0) run_call(r, &copy);
+    return sum_over(r, "Muon", AXIS(AX_TP), whole);
+}
+
+static void take_repeated(const step_run *r, int param, const tensor *whole, const tensor *own) {
+    const model_param *q = model_param_at(r->o->m, param);
+    float *rows = (float *)whole->data + q->first[0] * q->dim[1];
+    op_call copy = { .op = OP_ADD, .out = { *own } };
+    copy.in[0] = tensor_of(rows, DT_F32, 2, q->local);
+    run_call(r, &copy);
+}
+
 /* Makes a shard of a matrix that of the orthogonal one. */
 static err orthogonalize(const step_run *r, int param, float *shard) {
     const optimizer *o = r->o;
@@ -338,6 +357,12 @@ static err orthogonalize(const step_run *r, int param, float *shard) {
     BUG_IF(axes[0] && axes[1]);
     op_call c = { .op = OP_ORTHOGONALIZE, .out = { all ? whole : own } };
     place shards = PLACE_S((uint8_t)(axes[1] ? 1 : 0));
+    if (q->repeated) {
+        TRY(gather_repeated(r, param, &own, &whole));
+        run_call(r, &c);
+        take_repeated(r, param, &whole, &own);
+        return OK;
+    }
     TRY(move_tensor(r, "Muon", (comm_move){ all, shards, PLACE_I }, &own, &whole));
     run_call(r, &c);
     return move_tensor(r, "Muon", (comm_move){ all, PLACE_I, shards }, &whole, &own);

@@ -320,6 +320,25 @@ static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when)
     }
 }
 
+/* Sums the gradients of rows that some tp ranks share: each used them for its own query heads. */
+static void reduce_shared_rows(prog *p, int b, op_when when) {
+    for (int i = 0; i < p->set.params && mesh_span(&p->m, AXES_TP_REP) > 1; i++) {
+        const prog_param *q = &p->set.param[i];
+        if (q->bucket != b || !q->rep_rows) continue;
+        int64_t width = q->ndim > 1 ? q->dim[1] : 1, n = q->rep_rows * width;
+        size_t from = (size_t)(q->offset + (q->dim[0] - q->rep_rows) * width) * sizeof(float);
+        val part = val_alias(p, p->bucket_grad[b], from, DT_F32, 1, &n, (placement){ 0 });
+        val sum = val_alias(p, part, 0, DT_F32, 1, &n, (placement){ 0 });
+        prog_op *o = op_emit(p, OP_COMM);
+        o->in[0] = part;
+        o->out[0] = sum;
+        o->when = when;
+        o->attr.comm.axes = AXES_TP_REP;
+        o->attr.comm.from = PLACE_P;
+        o->attr.comm.to = PLACE_I;
+    }
+}
+
 /* Into the slice that this rank accumulates, every microbatch. @return that slice. */
 static val add_to_slice(prog *p, int b, bool second) {
     const prog_bucket *k = &p->set.bucket[b];
@@ -345,7 +364,10 @@ static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
             p->set.param[i].bucket == b && p->param_written[i] == (WROTE_EARLIER | WROTE_HERE);
     bool slices = p->val[p->bucket_grad[b]].cls == VC_TEMP;
     bool waits = k->tied && !second; /* the other program reduces it, after its own share */
-    if (slices || !waits) reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+    if (slices || !waits) {
+        reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+        reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
+    }
     val g = slices ? add_to_slice(p, b, second) : p->bucket_grad[b];
     if (waits) return;
     if (!slices) g = reduce_in_place(p, g, k->reduced & k->slices, k->zero, WHEN_LAST);

@@ -63,7 +63,7 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
     op_attrs_print(o->op, &o->attr, out);
     if (op_flags(o->op) & OPF_EXTERN) {
         str_add(out, " %s over", move_name(move_of(o->attr.comm.from, o->attr.comm.to)));
-        for (int a = 0; a < AX_COUNT; a++)
+        for (int a = 0; a <= AX_COUNT; a++)
             if (o->attr.comm.axes & AXIS(a)) str_add(out, " %s", mesh_axis_name[a]);
     }
     str_add(out, "%s%s  @%s\n", acc[o->acc], when[o->when], o->site.function);

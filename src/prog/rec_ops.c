@@ -300,15 +300,17 @@ static int head_share(const prog *p, axis_set axes) {
 
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr) {
     if (p->error || qkv == VAL_NONE) return false;
-    int ranks = mesh_span(&p->m, head_axes(p, qkv));
-    if (h.q % ranks || h.kv % ranks || h.q % h.kv) {
+    axis_set axes = head_axes(p, qkv);
+    int ranks = mesh_span(&p->m, axes);
+    int kv = h.kv * mesh_span(&p->m, axes & AXIS(AX_TP) ? AXES_TP_REP : 0); /* with repetitions */
+    if (h.q % ranks || kv % ranks || h.q % h.kv) {
         prog_fail(p, "use a tensor_parallel_degree that divides the key/value heads",
                   "%s: %d query and %d key/value heads do not divide over %d ranks", op_name(op),
                   h.q, h.kv, ranks);
         return false;
     }
     attr->heads.q = h.q / ranks;
-    attr->heads.kv = h.kv / ranks;
+    attr->heads.kv = kv / ranks;
     attr->heads.dim = h.dim;
     attr->heads.rot = h.rot;
     attr->heads.window = h.window;

@@ -50,7 +50,8 @@ enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
 typedef struct prog_param {
     char name[PARAM_NAME]; /* within the program: "attn.qkv" */
     int ndim;
-    int64_t dim[2]; /* of this tp rank, with padding where tp does not divide it */
+    int64_t dim[2];   /* of this tp rank, with padding where tp does not divide it */
+    int64_t rep_rows; /* last rows, which ranks of AXES_TP_REP share: their gradient is a sum */
     int64_t first,
         whole;    /* sharded over tp: its first row in the whole parameter, and rows of that */
     int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */

@@ -15,7 +15,8 @@ int64_t tensor_count(const tensor *t) {
 
 size_t tensor_bytes(const tensor *t) { return (size_t)tensor_count(t) * dt_size(t->dt); }
 
-const char *const mesh_axis_name[AX_COUNT] = { "pp", "dp_replicate", "dp_shard", "cp", "ep", "tp" };
+const char *const mesh_axis_name[AX_COUNT + 1] = { "pp", "dp_replicate", "dp_shard", "cp",
+                                                   "ep", "tp",           "tp_rep" };
 
 place place_dual(place p) {
     switch ((place_kind)p.kind) {

@@ -71,11 +71,14 @@ size_t tensor_bytes(const tensor *t);
  *     tp             heads and columns of matrices
  */
 typedef enum { AX_PP, AX_DP_REPLICATE, AX_DP_SHARD, AX_CP, AX_EP, AX_TP, AX_COUNT } mesh_axis;
-extern const char *const mesh_axis_name[AX_COUNT];
+extern const char *const mesh_axis_name[AX_COUNT + 1]; /* the last: of AXES_TP_REP */
 
 typedef uint32_t axis_set; /* bit a: mesh_axis a */
 #define AXIS(a)  ((axis_set)1 << (a))
 #define AXES_ALL (AXIS(AX_COUNT) - 1)
+/* A part of tp: ranks that hold the same key/value heads, where there are fewer of these than tp ranks. It is
+ * a set of its own, of mesh.tp_rep adjacent tp coordinates, and no tensor has a placement on it. */
+#define AXES_TP_REP AXIS(AX_COUNT)
 /* Along these, ranks hold other sequences ... */
 #define AXES_ROWS (AXIS(AX_DP_REPLICATE) | AXIS(AX_DP_SHARD) | AXIS(AX_EP))
 /* ... or other tokens of them, so that a parameter's gradient is a sum over them. */

@@ -49,7 +49,9 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
                             mesh_world(&m), degrees_text(text, sizeof text, &m)),
                         "use --ranks %d, or data_parallel_shard_degree=-1", mesh_world(&m));
     *out = m;
-    return OK;
+    model_config mc;
+    TRY(model_from_config(c, &mc));
+    return model_split_tp(&mc, out);
 }
 
 /* ---- agreement ------------------------------------------------------------------------------ */

@@ -153,6 +153,87 @@ static void a_sharded_vocabulary_in_16_bits_stays_close(void **state) {
     }
 }
 
+/* ---- fewer key/value heads than tp ranks ---------------------------------------------------------- */
+static const layout head_layouts[] = {
+    { .name = "tp2", .tp = 2 },
+    { .name = "tp4", .tp = 4 },
+    { .name = "tp8+sp", .tp = 8, .sp = true },
+    { .name = "tp4+sp, full recompute", .tp = 4, .sp = true, .keep_every = 1 },
+    { .name = "dp2 x tp4, selective", .dp = 2, .tp = 4, .selective = true },
+    { .name = "zero1 over 2 x tp4", .dp = 2, .tp = 4, .zero = 1 },
+    { .name = "zero2 over 2 x tp4+sp", .dp = 2, .tp = 4, .sp = true, .zero = 2 },
+    { .name = "zero3 over 2 x tp4+sp", .dp = 2, .tp = 4, .sp = true, .zero = 3 },
+    { .name = "pp2 x tp4, ZeroBubble", .pp = 2, .tp = 4, .schedule = PIPE_ZERO_BUBBLE },
+};
+
+static void shared_key_value_heads_agree_on_every_layout(void **state) {
+    model_config c = small_llama();
+    c.heads = 8;
+    c.qkv_bias = true;
+    c.qknorm = QKNORM_HEAD;
+    c.attn_dropout = 0.2;
+    for (c.kv_heads = 1; c.kv_heads <= 4; c.kv_heads *= 2) {
+        outcome one;
+        run_layout(&c, &(layout){ .name = "one" }, &one);
+        for (size_t i = 0; i < COUNT_OF(head_layouts); i++) {
+            outcome o;
+            char what[128];
+            snprintf(what, sizeof what, "%d key/value heads on %s", c.kv_heads,
+                     head_layouts[i].name);
+            run_layout(&c, &head_layouts[i], &o);
+            assert_true(o.replicas_agree);
+            same_within(what, &o, &one, 1e-5);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+    }
+}
+
+/* A rank stores the key/value heads that its query heads read, and no others. */
+static void shared_heads_are_stored_by_those_who_read_them(void **state) {
+    model_config c = small_llama();
+    c.heads = 8;
+    c.kv_heads = 2;
+    model_layout l = { .mesh = { .size = { [AX_TP] = 4 } } };
+    assert_ok(model_split_tp(&c, &l.mesh));
+    assert_int_equal(l.mesh.tp_rep, 2);
+    for (int r = 0; r < 4; r++) {
+        model *m;
+        l.mesh.rank = r;
+        assert_ok(model_new(&c, &l, &m));
+        int k = model_find_param(m, "l1.attn.k"), q = model_find_param(m, "l1.attn.q");
+        assert_int_equal(model_param_at(m, k)->local[0], c.head_dim);
+        assert_int_equal(model_param_at(m, k)->first[0], r / 2 * c.head_dim);
+        assert_int_equal(model_param_copies(m, k), 2);
+        assert_int_equal(model_param_copies(m, q), 1);
+        assert_int_equal(model_param_first(m, k), r % 2 == 0);
+        model_free(m);
+    }
+}
+
+static void expect_degree_refused(const model_config *c, int tp, const char *why,
+                                  const char *remedy) {
+    mesh m = { .size = { [AX_TP] = tp } };
+    err e = model_split_tp(c, &m);
+    assert_non_null(e);
+    assert_string_equal(err_remedy(e), remedy);
+    assert_error(e, why);
+}
+
+static void a_degree_that_cannot_shard_the_model_is_refused(void **state) {
+    model_config c = small_llama();
+    c.heads = 12;
+    c.kv_heads = 6;
+    expect_degree_refused(&c, 5, "12 query heads", "use tensor_parallel_degree 3 or 6");
+    expect_degree_refused(&c, 4, "6 key/value heads", "use tensor_parallel_degree 3 or 6");
+    expect_degree_refused(&c, 24, "12 query heads", "use tensor_parallel_degree 12");
+    c.ffn = 50;
+    expect_degree_refused(&c, 3, "50 columns", "use tensor_parallel_degree 2");
+    c.ffn = 48;
+    c.vocab = 5;
+    expect_degree_refused(&c, 6, "5 tokens", "use tensor_parallel_degree 3");
+}
+
 /* Neither the table nor the logits exist as a whole on any rank. */
 static void the_logits_never_exist_as_a_whole(void **state) {
     model_config c = small_llama();
@@ -294,6 +375,9 @@ int main(void) {
         cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(experts_agree_on_every_layout),
         cmocka_unit_test(dropless_sigmoid_experts_agree_on_every_layout),
+        cmocka_unit_test(shared_key_value_heads_agree_on_every_layout),
+        cmocka_unit_test(shared_heads_are_stored_by_those_who_read_them),
+        cmocka_unit_test(a_degree_that_cannot_shard_the_model_is_refused),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),

@@ -279,6 +279,7 @@ static inline void run_layout(const model_config *c, const layout *l, outcome *o
                           [AX_DP_SHARD] = l->dp,
                           [AX_CP] = l->cp,
                           [AX_TP] = l->tp } };
+    assert_ok(model_split_tp(c, &me));
     int n = mesh_world(&me);
     comm *ends[RUN_MAX_RANKS];
     if (n == 1)

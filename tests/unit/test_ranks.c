@@ -19,7 +19,7 @@ static const layout_case layouts[] = {
       "1",
       { "parallelism.zero_stage", "2", "parallelism.data_parallel_replicate_degree", "2" } },
     { 2, "2", { "parallelism.zero_stage", "3" } },
-    { 2, "4", { "parallelism.tensor_parallel_degree", "2" } },
+    { 4, "4", { "parallelism.tensor_parallel_degree", "4" } }, /* two ranks per key/value head */
     { 4, "2", { "parallelism.tensor_parallel_degree", "2", "parallelism.zero_stage", "3" } },
     { 2, "4", { "parallelism.context_parallel_degree", "2", "parallelism.zero_stage", "3" } },
     { 4, "2", { "parallelism.context_parallel_degree", "2", "parallelism.zero_stage", "2" } },
