@@ -131,7 +131,7 @@ cleanup:
 
 /* ---- text ---------------------------------------------------------------------------------- */
 typedef struct text_sink {
-    token_decoder stream;
+    token_decoder decoder;
     str fresh;
     bool (*emit)(void *ctx, const char *text, size_t n);
     void *ctx;
@@ -145,7 +145,7 @@ static bool emit_fresh(text_sink *s) {
 
 static bool take_token(void *ctx, int32_t id) {
     text_sink *s = ctx;
-    token_decoder_push(&s->stream, id, &s->fresh);
+    token_decoder_push(&s->decoder, id, &s->fresh);
     return emit_fresh(s);
 }
 
@@ -156,14 +156,14 @@ err generate_text(const generator *g, exec *x, const tokenizer *t, const char *p
     token_ids ids = { 0 };
     encoder_add(e, prompt, strlen(prompt), true, &ids);
     BUG_IF(ids.n == 0);
-    text_sink s = { .stream = { .t = t }, .emit = emit, .ctx = ctx };
+    text_sink s = { .decoder = { .t = t }, .emit = emit, .ctx = ctx };
     /* what the prompt reads as is not written again */
-    for (size_t i = 0; i < ids.n; i++) token_decoder_push(&s.stream, ids.at[i], &s.fresh);
+    for (size_t i = 0; i < ids.n; i++) token_decoder_push(&s.decoder, ids.at[i], &s.fresh);
     s.fresh.len = 0;
     sample_options own = *o;
     own.stop = tokenizer_eos(t);
     err failed = generate(g, x, ids.at, (int64_t)ids.n, &own, take_token, &s);
-    token_decoder_end(&s.stream, &s.fresh);
+    token_decoder_end(&s.decoder, &s.fresh);
     if (!failed) emit_fresh(&s);
     str_free(&s.fresh);
     token_ids_free(&ids);

@@ -9,7 +9,7 @@
  * Loops run over whole units, and what is left of a row goes through a padded unit and the same code:
  * compilers may round the scalar rest of a loop differently from its vectors, and a value must not
  * depend on its position in a row. */
-#include "stream.h"
+#include "bandwidth.h"
 
 #include <pthread.h>
 #include <string.h>

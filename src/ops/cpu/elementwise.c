@@ -1,6 +1,6 @@
 /* Sums, copies, conversions, scaling, dropout, and the sum of squares: one pass over memory. */
 #include "philox.h"
-#include "stream.h"
+#include "bandwidth.h"
 #include "ops/op_table.h"
 
 #include <string.h>
@@ -38,7 +38,7 @@ static void add_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
     int64_t n = tensor_count(x);
-    span e = span_of(i, stream_task(n, c->run->pool), n);
+    span e = span_of(i, bandwidth_task(n, c->run->pool), n);
     if (c->op == OP_CAST || !bt->data) {
         copy_task(x, ct, e);
         return;
@@ -61,7 +61,7 @@ void CPU(add)(const op_call *c) {
     bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
     if (!c->in[1].data && onto_itself) return;
     int64_t n = tensor_count(&c->in[0]);
-    pool_run(c->run->pool, ceil_div(n, stream_task(n, c->run->pool)), add_task, (void *)c);
+    pool_run(c->run->pool, ceil_div(n, bandwidth_task(n, c->run->pool)), add_task, (void *)c);
 }
 
 void CPU(accumulate)(const op_call *c) {

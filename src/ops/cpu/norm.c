@@ -239,7 +239,7 @@ static void norm_run(const op_call *c, bool centered) {
                    .space = CPU(norm_space_of)(c),
                    .n = x->dim[0],
                    .d = x->dim[1],
-                   .each = stream_rows(x->dim[0], x->dim[1], c->run->pool),
+                   .each = bandwidth_rows(x->dim[0], x->dim[1], c->run->pool),
                    .centered = centered };
     j.native = common_type((const tensor *[]){ x, &c->in[1], &c->out[0], &c->out[1] }, 4);
     BUG_IF(c->in[1].data && !c->out[0].data); /* the sum must be kept somewhere */
@@ -345,7 +345,7 @@ static void norm_bwd_run(const op_call *c, bool centered) {
                    .n = dy->dim[0],
                    .d = dy->dim[1],
                    .centered = centered };
-    j.each = ceil_div(stream_rows(j.n, j.d, c->run->pool), j.space.each);
+    j.each = ceil_div(bandwidth_rows(j.n, j.d, c->run->pool), j.space.each);
     j.native = common_type((const tensor *[]){ dy, &c->in[1], &c->in[4], &c->out[0] }, 4);
     BUG_IF(c->in[2].dt != DT_F32);
     pool_run(c->run->pool, ceil_div(j.space.chunks, j.each), norm_bwd_task, &j);

@@ -7,7 +7,7 @@
 #ifndef INGOT_OPS_CPU_NORM_H
 #define INGOT_OPS_CPU_NORM_H
 
-#include "stream.h"
+#include "bandwidth.h"
 
 #include <string.h>
 

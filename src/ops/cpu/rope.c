@@ -1,6 +1,6 @@
 /* Rotary position embedding on the q and k heads of a row; v passes through. Bytes moved: the row
  * once in, once out; in place, v is not touched. */
-#include "stream.h"
+#include "bandwidth.h"
 #include "ops/op_table.h"
 
 #include <string.h>
@@ -126,7 +126,7 @@ void CPU(rope)(const op_call *c) {
                    .pos = c->in[1].data,
                    .n = in->dim[0],
                    .c = in->dim[1],
-                   .each = stream_rows(in->dim[0], in->dim[1], c->run->pool),
+                   .each = bandwidth_rows(in->dim[0], in->dim[1], c->run->pool),
                    .dim = dim,
                    .rot = c->attr.heads.rot,
                    .rotated = q + kv,

@@ -99,7 +99,7 @@ void CPU(update)(const op_call *c) {
     int states = rules[c->op].states;
     if (!update_due(c, states, states + 1)) return;
     update_job j = { .c = c, .n = tensor_count(&c->in[0]), .f = update_factors_of(c) };
-    j.each = ceil_div(stream_task(j.n, c->run->pool), BLOCK) * BLOCK;
+    j.each = ceil_div(bandwidth_task(j.n, c->run->pool), BLOCK) * BLOCK;
     j.sweep = c->attr.update.l2 ? rules[c->op].l2 : rules[c->op].decoupled;
     pool_run(c->run->pool, ceil_div(j.n, j.each), update_task, &j);
 }

@@ -4,7 +4,7 @@
 #define INGOT_OPS_CPU_UPDATE_H
 
 #include "philox.h"
-#include "stream.h"
+#include "bandwidth.h"
 
 #include <math.h>
 

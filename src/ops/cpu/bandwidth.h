@@ -1,25 +1,25 @@
 /* How the bandwidth-bound ops read memory. Hardware prefetchers predict the next addresses from the last:
  * tasks are long, since every jump to another address starts the prediction over; and loops that compute
  * much per row prefetch what is some rows ahead, so that loading continues meanwhile. */
-#ifndef INGOT_OPS_CPU_STREAM_H
-#define INGOT_OPS_CPU_STREAM_H
+#ifndef INGOT_OPS_CPU_BANDWIDTH_H
+#define INGOT_OPS_CPU_BANDWIDTH_H
 
 #include "chunks.h"
 #include "vec.h"
 
 enum {
-    STREAM_AHEAD = 12 * 1024, /* bytes to prefetch ahead: past L1, within L2 */
-    STREAM_TASKS = 4,         /* per thread: when one is late, others take over its share */
-    STREAM_LINE = 64,
+    PREFETCH_AHEAD = 12 * 1024, /* bytes to prefetch ahead: past L1, within L2 */
+    TASKS_PER_THREAD = 4,       /* per thread: when one is late, others take over its share */
+    PREFETCH_LINE = 64,
 };
 
 /* @return elements per task of a loop over n of them, for loops whose result does not depend on it. */
-static inline int64_t stream_task(int64_t n, const pool *p) {
-    int64_t share = ceil_div(n, (int64_t)STREAM_TASKS * pool_size(p));
+static inline int64_t bandwidth_task(int64_t n, const pool *p) {
+    int64_t share = ceil_div(n, (int64_t)TASKS_PER_THREAD * pool_size(p));
     return MIN(MAX(share, TASK_ELEMENTS), 16 * TASK_ELEMENTS);
 }
-static inline int64_t stream_rows(int64_t n, int64_t cols, const pool *p) {
-    return MAX(1, stream_task(n * cols, p) / MAX(cols, 1));
+static inline int64_t bandwidth_rows(int64_t n, int64_t cols, const pool *p) {
+    return MAX(1, bandwidth_task(n * cols, p) / MAX(cols, 1));
 }
 
 /* ---- units: elements computed together, fp32 or bf16. Loops over the vectors of a unit do one operation
@@ -41,10 +41,10 @@ VEC_INLINE void unit_load(dtype t, const void *p, int64_t k, vf x[UNIT_VECS]) {
 VEC_INLINE void unit_store(dtype t, void *p, int64_t k, const vf x[UNIT_VECS]) {
     vecs_store(t, p, k, x, UNIT_VECS);
 }
-/* Prefetches the unit STREAM_AHEAD bytes after element k, which need not exist. */
+/* Prefetches the unit PREFETCH_AHEAD bytes after element k, which need not exist. */
 VEC_INLINE void unit_prefetch(dtype t, const void *p, int64_t k) {
-    const char *at = (const char *)p + (size_t)k * elem_size(t) + STREAM_AHEAD;
-    VEC_UNROLL for (size_t i = 0; i < UNIT * elem_size(t); i += STREAM_LINE)
+    const char *at = (const char *)p + (size_t)k * elem_size(t) + PREFETCH_AHEAD;
+    VEC_UNROLL for (size_t i = 0; i < UNIT * elem_size(t); i += PREFETCH_LINE)
         __builtin_prefetch(at + i, 0, 2);
 }
 
