@@ -159,6 +159,7 @@ void trainer_free(trainer *t) {
     if (t->p) {
         plan_drop(t->p, &t->pending.losses);
         plan_drop(t->p, &t->last.state);
+        expert_load_free(t);
     }
     plan_free(t->p);
     ops_close(t->ops);

@@ -179,8 +179,10 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     q->windows = u.b.consumed;
     q->loss_sum = t->last.loss_sum;
     q->state = t->last.state;
+    q->load = t->last.load;
     q->open = true;
     plan_fetch(t->p, &q->state, exec_state(&t->x), sizeof(step_state));
+    expert_load_fetch(t, q);
     t->last = *q;
     return OK;
 }
@@ -272,5 +274,5 @@ err trainer_finish_step(trainer *t, observe_step *s) {
     t->state.windows = q->windows;
     t->state.tokens += trainer_step_tokens(t);
     measure(t, &now, s);
-    return OK;
+    return expert_load_measure(t, s);
 }

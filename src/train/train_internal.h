@@ -61,6 +61,12 @@ typedef struct step_rows {
 } step_rows;
 
 /* A step that is queued: what the host knew when it queued it, and what it reads later. */
+/* What a layer routed to its experts in the last step, in flight. */
+typedef struct expert_load {
+    const float *at; /* in the plan; NULL: another rank has the layer */
+    op_ticket ticket;
+} expert_load;
+
 typedef struct queued_step {
     bool open;
     due_events due;
@@ -70,6 +76,7 @@ typedef struct queued_step {
     int64_t valid, micros, windows, rejected;
     double
         pipeline_wait_s; /* for the neighbors of a pipeline; after the step, of all ranks together */
+    expert_load *load;   /* [layers]; NULL: the model has no experts */
     int64_t longest;     /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
@@ -269,6 +276,11 @@ err detail_before_update(trainer *t) MUST_USE;
 /* After that step, before the next begins. */
 err detail_measure(trainer *t, observe_step *s) MUST_USE;
 void detail_free(trainer *t);
+
+/* expert_load.c: metrics of mixtures of experts, fetched behind the update of a step and read after it. */
+void expert_load_fetch(trainer *t, queued_step *q);
+err expert_load_measure(trainer *t, observe_step *s) MUST_USE;
+void expert_load_free(trainer *t);
 /* report.c: the summary printed before the first step. */
 void trainer_describe(const trainer *t);
 /* One line for each difference from the run that is continued. */

@@ -394,6 +394,34 @@ static void assert_refused(optim_settings s, model_layout l, bool mup, const cha
     model_free(m);
 }
 
+/* ---- state that is not a weight -------------------------------------------------------------------- */
+/* A router's bias moves by its rate, away from what is loaded more than the mean, under every optimizer; the
+ * load is in no norm. */
+static void router_biases_follow_the_load(void **state) {
+    static const float load[] = { 4, 0, 2, 2, 100 }; /* the last counts what was dropped */
+    for (int kind = OPTIM_SGD; kind <= OPTIM_MUON; kind++)
+        for (int on = 0; on < 2; on++) {
+            model_config c = small_moe();
+            c.router_bias = on;
+            c.router_bias_rate = 0.25;
+            optim_settings s = settings_of((optim_kind)kind);
+            comm *end = comm_self();
+            optim_fixture r;
+            assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
+            int i = model_find_param(r.m, "l1.moe.bias");
+            memcpy(model_param_data(r.m, r.p, i, PARAM_GRAD, NULL), load, sizeof load);
+            double norm;
+            assert_ok(optim_grad_norm(r.o, &r.x, &norm));
+            assert_true(norm == 0);
+            assert_ok(optim_step(r.o, &r.x, 0.01, 0));
+            const float *bias = model_param_data(r.m, r.p, i, PARAM_MASTER, NULL);
+            const float want[] = { -0.25f, 0.25f, 0, 0, 0 };
+            for (int e = 0; e < 5; e++) assert_true(bias[e] == (on ? want[e] : 0));
+            fixture_free(&r);
+            comm_free(end);
+        }
+}
+
 static void bad_settings_are_refused(void **state) {
     model_layout plain = { .mesh = { .size = { [AX_DP_SHARD] = 1, [AX_TP] = 1 } } };
     optim_settings s = settings_of(OPTIM_ADAMW);
@@ -451,6 +479,7 @@ int main(void) {
         cmocka_unit_test(agc_spares_vectors_and_the_head),
         cmocka_unit_test(muon_orthogonalizes_each_part),
         cmocka_unit_test(copies_are_refreshed),
+        cmocka_unit_test(router_biases_follow_the_load),
         cmocka_unit_test(bad_settings_are_refused),
         cmocka_unit_test(a_step_that_is_not_finite_is_skipped),
     };

@@ -148,6 +148,16 @@ void cuda_quantize_activation(const op_call *c);
 void cuda_quantize_activation_bwd(const op_call *c);
 size_t cuda_quantize_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_fp8_commit(const op_call *c);
+void cuda_route(const op_call *c); /* route.cu */
+void cuda_route_bwd(const op_call *c);
+size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads);
+void cuda_update_router_bias(const op_call *c);
+void cuda_dispatch(const op_call *c); /* experts.cu */
+void cuda_dispatch_bwd(const op_call *c);
+void cuda_combine(const op_call *c);
+void cuda_combine_bwd(const op_call *c);
+void cuda_grouped_linear(const op_call *c); /* also BWD_X */
+void cuda_grouped_linear_bwd_w(const op_call *c);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
 size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion, ALONG */

@@ -113,6 +113,7 @@ template <typename T> static T __shfl_up_sync(unsigned mask, T value, int by) {
     int from = emulated_lane() - by;
     return __shfl_sync(mask, value, from < 0 ? emulated_lane() : from);
 }
+static inline void __syncwarp() { emulated_lanes(~0u, 0u); }
 static inline unsigned __ballot_sync(unsigned mask, bool yes) {
     const uint32_t *all = emulated_lanes(mask, (uint32_t)yes);
     unsigned bits = 0;

@@ -1,0 +1,327 @@
+/* Routing of tokens to experts, in kernels that a CUDA graph can hold: nothing is read by the host.
+ *
+ *     choose    a warp per token: scores, the best K, weights; `row` holds experts for now
+ *     count     a block per sequence: choices per expert
+ *     offsets   one block: the first row of every (expert, sequence)
+ *     number    a warp per sequence, in order of tokens: rows, and which choices are dropped
+ *
+ * Backward counts again and then has a warp per token. Sums over experts are by warp, counts are integers:
+ * deterministic. Moves logits once per pass; the rest is small.
+ *
+ * Workspace: | chosen [sequences, E] | first [sequences, E] | dropped [sequences] |, i32 */
+#include "device.cuh"
+#include "ops/op_table.h"
+#include "ops/route.h"
+
+#include <math.h>
+
+enum { WARPS = 4, THREADS = 256 };
+
+struct route_args {
+    route_sizes s;
+    bool sigmoid, normalize, padded;
+    float scale, balance, z;
+    const float *logits, *bias, *dweight;
+    float *weight, *aux, *dlogits, *load;
+    bool add;
+    int32_t *row, *source, *offset, *chosen, *first, *dropped;
+    const step_block *step;
+};
+
+static __device__ __forceinline__ int64_t sequence_end(const route_args &a, int64_t b) {
+    int64_t end = (b + 1) * a.s.seq;
+    return end < a.s.n ? end : a.s.n;
+}
+
+/* ---- one token, by a warp -------------------------------------------------------------------------- */
+/* p[E] in shared memory: the scores. @return log sum exp of the logits. */
+static __device__ float scores_of(const route_args &a, int64_t t, float *p) {
+    const float *x = a.logits + t * a.s.experts;
+    int lane = threadIdx.x % WARP;
+    float most = -INFINITY, sum = 0;
+    for (int64_t e = lane; e < a.s.experts; e += WARP) most = fmaxf(most, x[e]);
+    most = warp_max(most);
+    for (int64_t e = lane; e < a.s.experts; e += WARP) sum += expf(x[e] - most);
+    sum = warp_sum(sum);
+    for (int64_t e = lane; e < a.s.experts; e += WARP)
+        p[e] = a.sigmoid ? 1 / (1 + expf(-x[e])) : expf(x[e] - most) / sum;
+    __syncwarp();
+    return most + logf(sum);
+}
+
+/* The best expert that is not among the first k chosen; ties go to the lower number. */
+static __device__ int32_t best_expert(const route_args &a, const float *p, const int32_t *chosen,
+                                      int k) {
+    float best = -INFINITY;
+    int32_t at = INT32_MAX;
+    for (int32_t e = threadIdx.x % WARP; e < (int32_t)a.s.experts; e += WARP) {
+        float v = p[e] + (a.bias ? a.bias[e] : 0);
+        bool before = false;
+        for (int i = 0; i < k; i++) before |= chosen[i] == e;
+        if (!before && (v > best || at == INT32_MAX)) best = v, at = e;
+    }
+    for (int o = WARP / 2; o; o >>= 1) {
+        float v = __shfl_xor_sync(~0u, best, o);
+        int32_t e = __shfl_xor_sync(~0u, at, o);
+        if (e != INT32_MAX && (at == INT32_MAX || v > best || (v == best && e < at)))
+            best = v, at = e;
+    }
+    return at;
+}
+
+static __device__ float weight_factor(const route_args &a, const float *p, const int32_t *expert) {
+    float scale = a.scale > 0 ? a.scale : 1, sum = 0;
+    if (!a.normalize) return scale;
+    for (int i = 0; i < (int)a.s.k; i++) sum += p[expert[i]];
+    return scale / fmaxf(sum, 1e-20f);
+}
+
+static __global__ void __launch_bounds__(WARPS *WARP) choose(route_args a) {
+    DYNAMIC_SHARED(float, shared);
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (t >= a.s.n) return;
+    float *p = shared + threadIdx.x / WARP * a.s.experts;
+    int32_t expert[ROUTE_MAX_K];
+    int lane = threadIdx.x % WARP, k = (int)a.s.k;
+    scores_of(a, t, p);
+    for (int i = 0; i < k; i++) expert[i] = best_expert(a, p, expert, i);
+    float by = weight_factor(a, p, expert);
+    for (int i = 0; i < k; i++)
+        if (i == lane) {
+            a.row[t * k + i] = expert[i];
+            a.weight[t * k + i] = p[expert[i]] * by;
+        }
+}
+
+/* ---- rows ------------------------------------------------------------------------------------------- */
+/* Grid: a block per sequence. @param numbered rows are final, else experts */
+static __global__ void __launch_bounds__(THREADS) count(route_args a, bool numbered) {
+    __shared__ int32_t sum[ROUTE_MAX_EXPERTS + 1];
+    int64_t b = blockIdx.x, k = a.s.k;
+    for (int64_t e = threadIdx.x; e <= a.s.experts; e += THREADS) sum[e] = 0;
+    __syncthreads();
+    for (int64_t i = b * a.s.seq * k + threadIdx.x; i < sequence_end(a, b) * k; i += THREADS) {
+        int64_t e = numbered ? route_expert(a.row[i], a.offset, a.s.experts) : a.row[i];
+        atomicAdd(&sum[e], 1);
+        if (numbered && a.row[i] < 0) atomicAdd(&sum[a.s.experts], 1);
+    }
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < a.s.experts; e += THREADS)
+        a.chosen[b * a.s.experts + e] = sum[e];
+    if (threadIdx.x == 0) a.dropped[b] = sum[a.s.experts];
+}
+
+static __device__ __forceinline__ int32_t rows_taken(const route_args &a, int64_t b, int64_t e) {
+    int32_t n = a.chosen[b * a.s.experts + e];
+    if (a.padded) return (int32_t)a.s.capacity;
+    return a.s.capacity && n > a.s.capacity ? (int32_t)a.s.capacity : n;
+}
+
+/* Grid: one block. */
+static __global__ void __launch_bounds__(THREADS) offsets(route_args a) {
+    __shared__ int32_t total[ROUTE_MAX_EXPERTS];
+    for (int64_t e = threadIdx.x; e < a.s.experts; e += THREADS) {
+        int32_t n = 0;
+        for (int64_t b = 0; b < a.s.seqs; b++) n += rows_taken(a, b, e);
+        total[e] = n;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int32_t at = 0;
+        for (int64_t e = 0; e < a.s.experts; e++) {
+            int32_t n = total[e];
+            a.offset[e] = total[e] = at;
+            at += n;
+        }
+        a.offset[a.s.experts] = at;
+    }
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < a.s.experts; e += THREADS) {
+        int32_t at = total[e];
+        for (int64_t b = 0; b < a.s.seqs; b++) {
+            a.first[b * a.s.experts + e] = at;
+            at += rows_taken(a, b, e);
+        }
+    }
+}
+
+/* Grid: a warp per sequence, which takes 32 choices at a time. */
+static __global__ void __launch_bounds__(WARP) number(route_args a) {
+    __shared__ int32_t used[ROUTE_MAX_EXPERTS];
+    int64_t b = blockIdx.x, end = sequence_end(a, b) * a.s.k;
+    int lane = threadIdx.x;
+    for (int64_t e = lane; e < a.s.experts; e += WARP) used[e] = 0;
+    __syncwarp();
+    for (int64_t from = b * a.s.seq * a.s.k; from < end; from += WARP) {
+        int64_t i = from + lane;
+        int32_t e = i < end ? a.row[i] : -1, before = 0, same = 0;
+        for (int o = 0; o < WARP; o++) {
+            bool equal = __shfl_sync(~0u, e, o) == e;
+            before += equal && o < lane;
+            same += equal;
+        }
+        int32_t at = e < 0 ? 0 : used[e] + before;
+        __syncwarp();
+        if (e >= 0 && before == same - 1) used[e] += same;
+        __syncwarp();
+        if (e < 0) continue;
+        bool dropped = a.s.capacity && at >= a.s.capacity;
+        int32_t row = a.first[b * a.s.experts + e] + at;
+        a.row[i] = dropped ? -1 - e : row;
+        if (!dropped) a.source[row] = (int32_t)i;
+    }
+}
+
+static __global__ void fill(int32_t *p, int64_t n, int32_t v) {
+    int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
+    if (i < n) p[i] = v;
+}
+
+static __global__ void __launch_bounds__(WARPS *WARP) aux_losses(route_args a) {
+    DYNAMIC_SHARED(float, shared);
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
+    if (t >= a.s.n) return;
+    int64_t b = t / a.s.seq;
+    float *p = shared + threadIdx.x / WARP * a.s.experts, all = 0, sum = 0;
+    float lse = scores_of(a, t, p);
+    for (int64_t e = threadIdx.x % WARP; e < a.s.experts; e += WARP) {
+        all += p[e];
+        sum += p[e] * (float)a.chosen[b * a.s.experts + e];
+    }
+    all = warp_sum(all), sum = warp_sum(sum);
+    float unit = (float)a.s.experts / (float)(a.s.k * (sequence_end(a, b) - b * a.s.seq));
+    if (threadIdx.x % WARP == 0) a.aux[t] = a.balance * unit * sum / all + a.z * lse * lse;
+}
+
+/* ---- backward: the derivation is in cpu/route.c -------------------------------------------------------- */
+static __global__ void __launch_bounds__(WARPS *WARP) token_gradients(route_args a) {
+    DYNAMIC_SHARED(float, shared);
+    int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, experts = a.s.experts;
+    if (t >= a.s.n) return;
+    int lane = threadIdx.x % WARP, k = (int)a.s.k;
+    int64_t b = t / a.s.seq;
+    float *p = shared + threadIdx.x / WARP * experts, lse = scores_of(a, t, p);
+    float step_unit = a.step->loss_grad * (a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1);
+    float per_choice =
+        step_unit * a.balance * (float)experts / (float)(k * (sequence_end(a, b) - b * a.s.seq));
+    int32_t expert[ROUTE_MAX_K];
+    for (int i = 0; i < k; i++)
+        expert[i] = (int32_t)route_expert(a.row[t * k + i], a.offset, experts);
+    float factor = weight_factor(a, p, expert), scale = a.scale > 0 ? a.scale : 1, drawn = 0;
+    for (int i = 0; a.normalize && i < k; i++)
+        drawn += a.dweight[t * k + i] * p[expert[i]] * factor / scale;
+    float all = 0, mean = 0, dot = 0;
+    for (int64_t e = lane; e < experts; e += WARP) {
+        all += p[e];
+        mean += p[e] * per_choice * (float)a.chosen[b * experts + e];
+    }
+    all = warp_sum(all);
+    mean = warp_sum(mean) / all;
+    for (int pass = 0; pass < 2; pass++) {
+        for (int64_t e = lane; e < experts; e += WARP) {
+            float ds = (per_choice * (float)a.chosen[b * experts + e] - mean) / all;
+            for (int i = 0; i < k; i++)
+                if (expert[i] == e) ds += factor * (a.dweight[t * k + i] - drawn);
+            if (pass == 0) {
+                dot += p[e] * ds;
+                continue;
+            }
+            float slope = a.sigmoid ? p[e] * (1 - p[e]) * ds : p[e] * (ds - dot);
+            float share = a.sigmoid ? expf(a.logits[t * experts + e] - lse) : p[e];
+            a.dlogits[t * experts + e] = slope + 2 * step_unit * a.z * lse * share;
+        }
+        if (pass == 0) dot = warp_sum(dot);
+    }
+}
+
+/* Grid: one block. */
+static __global__ void __launch_bounds__(THREADS) sum_load(route_args a) {
+    for (int64_t e = threadIdx.x; e <= a.s.experts; e += THREADS) {
+        int64_t sum = 0;
+        for (int64_t b = 0; b < a.s.seqs; b++)
+            sum += e < a.s.experts ? a.chosen[b * a.s.experts + e] : a.dropped[b];
+        a.load[e] = (a.add ? a.load[e] : 0) + (float)sum;
+    }
+}
+
+/* ---- the bias. Grid: one block ---------------------------------------------------------------------- */
+static __global__ void __launch_bounds__(THREADS)
+    update_bias(const float *load, float *bias, int64_t experts, float rate,
+                const step_block *step) {
+    __shared__ float mean;
+    if (step->now.skip) return;
+    if (threadIdx.x == 0) {
+        mean = 0;
+        for (int64_t e = 0; e < experts; e++) mean += load[e];
+        mean /= (float)experts;
+    }
+    __syncthreads();
+    for (int64_t e = threadIdx.x; e < experts; e += THREADS)
+        bias[e] += rate * (float)((load[e] < mean) - (load[e] > mean));
+}
+
+extern "C" void cuda_update_router_bias(const op_call *c) {
+    LAUNCH(cuda_of(c), { 1, THREADS }, update_bias, (const float *)c->in[0].data,
+           (float *)c->out[0].data, c->in[0].dim[0] - 1, c->attr.update.lr_mul, c->run->step);
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------------- */
+static route_args args_of(const op_call *c, const tensor *logits, const tensor *row, int64_t rows) {
+    route_args a = {};
+    a.s = route_sizes_of(logits->dim[0], logits->dim[1], row->dim[1], rows, c->attr.route.seq,
+                         c->attr.route.capacity);
+    BUG_IF(a.s.experts > ROUTE_MAX_EXPERTS || a.s.k > ROUTE_MAX_K || a.s.k > a.s.experts);
+    a.sigmoid = c->attr.route.sigmoid;
+    a.normalize = c->attr.route.normalize;
+    a.padded = c->attr.route.padded;
+    a.scale = c->attr.route.scale;
+    a.balance = c->attr.route.balance;
+    a.z = c->attr.route.z;
+    a.logits = (const float *)logits->data;
+    a.row = (int32_t *)row->data;
+    a.chosen = (int32_t *)c->run->workspace;
+    a.first = a.chosen + a.s.seqs * a.s.experts;
+    a.dropped = a.first + a.s.seqs * a.s.experts;
+    a.step = c->run->step;
+    return a;
+}
+
+static launch_shape by_token(const route_args &a) {
+    return { blocks_for(a.s.n, WARPS), WARPS * WARP, WARPS * (size_t)a.s.experts * sizeof(float) };
+}
+
+extern "C" void cuda_route(const op_call *c) {
+    cuda_context *x = cuda_of(c);
+    route_args a = args_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
+    a.bias = (const float *)c->in[1].data;
+    a.weight = (float *)c->out[0].data;
+    a.source = (int32_t *)c->out[2].data;
+    a.offset = (int32_t *)c->out[3].data;
+    a.aux = (float *)c->out[4].data;
+    unsigned seqs = (unsigned)a.s.seqs;
+    LAUNCH(x, { blocks_for(a.s.rows, THREADS), THREADS }, fill, a.source, a.s.rows, -1);
+    LAUNCH(x, by_token(a), choose, a);
+    LAUNCH(x, { seqs, THREADS }, count, a, false);
+    LAUNCH(x, { 1, THREADS }, offsets, a);
+    LAUNCH(x, { seqs, WARP }, number, a);
+    if (a.aux) LAUNCH(x, by_token(a), aux_losses, a);
+}
+
+extern "C" void cuda_route_bwd(const op_call *c) {
+    cuda_context *x = cuda_of(c);
+    route_args a = args_of(c, &c->in[1], &c->in[2], 0);
+    a.dweight = (const float *)c->in[0].data;
+    a.offset = (int32_t *)c->in[3].data;
+    a.dlogits = (float *)c->out[0].data;
+    a.load = (float *)c->out[1].data;
+    a.add = c->accumulate & 2;
+    LAUNCH(x, { (unsigned)a.s.seqs, THREADS }, count, a, true);
+    LAUNCH(x, by_token(a), token_gradients, a);
+    if (a.load) LAUNCH(x, { 1, THREADS }, sum_load, a);
+}
+
+extern "C" size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads) {
+    const tensor *logits = c->op == OP_ROUTE ? &c->in[0] : &c->in[1];
+    route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
+    return (size_t)(s.seqs * (2 * s.experts + 1)) * sizeof(int32_t);
+}

@@ -1,0 +1,56 @@
+/* How evenly routers load their experts, for the metrics: what each layer counted in a step, which lies in
+ * the place of its bias's gradient (ROUTE in ops.def), summed over all ranks. Read like the step's state,
+ * when the next step is queued. With a pipeline, of this stage's layers. */
+#include "train_internal.h"
+
+#include <stdlib.h>
+
+static expert_load *new_loads(const trainer *t) {
+    expert_load *load = mem_alloc((size_t)t->mc.layers * sizeof *load);
+    for (int l = 0; l < t->mc.layers; l++) {
+        char name[64];
+        snprintf(name, sizeof name, "l%d.moe.bias", l);
+        int i = model_find_param(t->m, name);
+        if (i >= 0) load[l].at = model_param_data(t->m, t->p, i, PARAM_GRAD, NULL);
+    }
+    return load;
+}
+
+void expert_load_fetch(trainer *t, queued_step *q) {
+    if (!t->mc.experts) return;
+    if (!q->load) q->load = new_loads(t);
+    for (int l = 0; l < t->mc.layers; l++) {
+        expert_load *load = &q->load[l];
+        size_t bytes = (size_t)(t->mc.experts + 1) * sizeof *load->at;
+        if (load->at) plan_fetch(t->p, &load->ticket, load->at, bytes);
+    }
+}
+
+err expert_load_measure(trainer *t, observe_step *s) {
+    expert_load *load = t->last.load;
+    double most = 0, chosen = 0, dropped = 0;
+    if (!load) return OK;
+    float *count = mem_alloc((size_t)(t->mc.experts + 1) * sizeof *count);
+    err e = OK;
+    for (int l = 0; l < t->mc.layers && !e; l++) {
+        double sum = 0, largest = 0;
+        if (!load[l].at) continue;
+        e = plan_take(t->p, &load[l].ticket, count);
+        for (int i = 0; i < t->mc.experts; i++) {
+            sum += count[i];
+            largest = MAX(largest, (double)count[i]);
+        }
+        most = MAX(most, largest * t->mc.experts / MAX(sum, 1));
+        chosen += sum;
+        dropped += count[t->mc.experts];
+    }
+    free(count);
+    s->expert_load = most;
+    s->expert_drop = dropped / MAX(chosen, 1);
+    return e;
+}
+
+void expert_load_free(trainer *t) {
+    for (int l = 0; t->last.load && l < t->mc.layers; l++) plan_drop(t->p, &t->last.load[l].ticket);
+    free(t->last.load);
+}
