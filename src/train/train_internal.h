@@ -64,7 +64,7 @@ typedef struct step_rows {
 /* What a layer routed to its experts in the last step, in flight. */
 typedef struct expert_load {
     const float *at; /* in the plan; NULL: another rank has the layer */
-    op_ticket ticket;
+    device_ticket ticket;
 } expert_load;
 
 typedef struct queued_step {
