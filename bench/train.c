@@ -93,7 +93,7 @@ static void read_options(run *r, int argc, char **argv) {
 
 static void build(run *r, int64_t rows, int64_t seq) {
     const config *c = &r->c;
-    bench_check(train_device(c, &r->ops));
+    bench_check(train_device(c, 0, &r->ops));
     model_layout l = train_layout(c, r->ops, seq);
     r->mc.max_seq = MAX(r->mc.max_seq, seq);
     bench_check(model_new(&r->mc, &l, &r->m));

@@ -1,7 +1,8 @@
-# Builds the CUDA ops, src/ops/cuda, when INGOT_CUDA is on, with attention through cuDNN where it is
-# found. Without INGOT_CUDA the program runs on the CPU only, and --device=cuda is an error that says so.
+# Builds the CUDA ops, src/ops/cuda, when INGOT_CUDA is on, with attention through cuDNN and
+# several ranks through NCCL where they are found. Without INGOT_CUDA the program runs on the CPU only, and --device=cuda is an error that says so.
 set(CUDA_SOURCES src/ops/cuda_none.c)
 set(CUDA_LIBRARIES)
+set(NCCL_SOURCE src/comm/comm_nccl_none.c)
 if(INGOT_CUDA)
     if(NOT CMAKE_CUDA_ARCHITECTURES)
         set(CMAKE_CUDA_ARCHITECTURES 90)
@@ -22,6 +23,14 @@ if(INGOT_CUDA)
     else()
         list(APPEND CUDA_FILES src/ops/cuda/attention_none.c)
         message(STATUS "CUDA: no cuDNN found; attention runs on our own kernels")
+    endif()
+    find_path(NCCL_INCLUDE nccl.h HINTS ${NCCL_ROOT}/include ${CUDAToolkit_INCLUDE_DIRS})
+    find_library(NCCL_LIBRARY NAMES nccl libnccl.so.2 HINTS ${NCCL_ROOT}/lib ${CUDAToolkit_LIBRARY_DIR})
+    if(NCCL_INCLUDE AND NCCL_LIBRARY)
+        set(NCCL_SOURCE src/comm/comm_nccl.c)
+        list(APPEND CUDA_LIBRARIES ${NCCL_LIBRARY})
+    else()
+        message(STATUS "CUDA: no NCCL found; several ranks compute on CPUs")
     endif()
     add_library(ops_cuda OBJECT ${CUDA_FILES})
     target_link_libraries(ops_cuda PRIVATE ingot_flags)

@@ -31,7 +31,7 @@ static err use_accelerator(config_plan *p) {
 }
 
 static err use_this_machine(config_plan *p) {
-    TRY(train_device(&p->c, &p->ops));
+    TRY(train_device(&p->c, 0, &p->ops));
     p->device = p->ops->device != NULL;
     p->limit = (double)mem_free();
     p->limit_of = "this machine";

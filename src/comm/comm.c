@@ -124,6 +124,7 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
 
 err comm_wait(comm *c, comm_ticket *ticket) {
     if (is_local(c, &ticket->move)) {
+        if (c->backend && c->backend->local) return c->backend->local(c, ticket);
         run_local(c, ticket);
         return OK;
     }
@@ -150,6 +151,7 @@ comm *comm_self(void) {
 }
 
 int comm_core_sharers(const comm *c) { return c->core_sharers; }
+int comm_local_rank(const comm *c) { return c->local_rank; }
 
 err comm_map(comm *c, size_t bytes, void **out) {
     return c->backend && c->backend->map ? c->backend->map(c, bytes, out) : mem_map(bytes, out);
@@ -173,6 +175,9 @@ static err run_move(comm *c, const comm_move *m, const tensor *in, const tensor 
     return comm_wait(c, &ticket);
 }
 
+/* Who carries values of the host: the rank's end itself, but for a GPU's. */
+static comm *host_of(comm *c) { return c->host ? c->host : c; }
+
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
     comm_move sum = { .axes = axes & mesh_axes(&c->m),
                       .from = PLACE_P,
@@ -180,7 +185,7 @@ err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
                       .name = "sum of host values" };
     if (!sum.axes || !n) return OK;
     tensor t = tensor_of(values, DT_F32, 1, &n);
-    return run_move(c, &sum, &t, &t);
+    return run_move(host_of(c), &sum, &t, &t);
 }
 
 err comm_total(comm *c, double *values, int n) {
@@ -192,7 +197,7 @@ err comm_total(comm *c, double *values, int n) {
     comm_move gather = {
         .axes = mesh_axes(&c->m), .from = PLACE_S(0), .to = PLACE_I, .name = "total of host values"
     };
-    err e = run_move(c, &gather, &in, &out);
+    err e = run_move(host_of(c), &gather, &in, &out);
     for (int i = 0; i < n && !e; i++) {
         values[i] = each[i];
         for (int r = 1; r < world; r++) values[i] += each[(int64_t)r * n + i];

@@ -173,9 +173,17 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memor
 /* Leaves the job; after an error without waiting for the others. Takes NULL. */
 void comm_job_close(comm_job *j, bool failed);
 
+/* ---- GPUs ---------------------------------------------------------------------------------- */
+/* This rank's end over NCCL: tensors lie in the memory of GPU number `gpu`, and `compute` is the queue
+ * (a cudaStream_t) in which they are computed and read. Values of the host go through `host`, which it
+ * owns. Sums run in NCCL's order: equal on every rank and in every run, but not those of the CPU. */
+err comm_nccl(comm *host, int gpu, void *compute, comm **out) MUST_USE;
+
 /* ---- a host's memory and cores ------------------------------------------------------------- */
 /* Ranks of the world that use the same cores as this one, itself included. */
 int comm_core_sharers(const comm *c);
+/* This rank's number among those of its machine; -1: ranks are threads of one process. */
+int comm_local_rank(const comm *c);
 /* Large memory, as of mem_map, that communication reads and writes without copies. @return an error when
  * there is not enough. */
 err comm_map(comm *c, size_t bytes, void **out) MUST_USE;

@@ -21,6 +21,8 @@ typedef struct comm_backend {
     const char *name;
     err (*start)(comm *c, comm_ticket *t);
     err (*wait)(comm *c, comm_ticket *t);
+    /* What no other rank takes part in; NULL: by the CPU. */
+    err (*local)(comm *c, const comm_ticket *t);
     void (*abort)(comm *c, const char *cause);
     void (*free)(comm *c);
     err (*map)(comm *c, size_t bytes, void **out); /* NULL: mem_map; with unmap */
@@ -32,8 +34,9 @@ struct comm {
     const comm_backend *backend; /* NULL: a world of one */
     mesh m;
     double timeout; /* seconds */
-    int core_sharers;
+    int core_sharers, local_rank;
     bool crowded; /* there are more ranks than cores */
+    comm *host;   /* of a GPU's: for values of the host; NULL: itself */
     void *state;  /* the backend's */
     comm_counter count[COMM_SETS][MOVE_ILLEGAL];
 };

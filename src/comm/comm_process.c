@@ -254,6 +254,14 @@ static int count_sharers(const comm_job *j) {
     return n;
 }
 
+/* Ranks before this one on its machine. */
+static int local_rank(const comm_job *j) {
+    int n = 0;
+    for (int r = 0; r < j->w->rank; r++)
+        n += j->members[r].machine == j->members[j->w->rank].machine;
+    return n;
+}
+
 err comm_processes(comm_job *j, const mesh *m, double timeout, bool share, comm **out) {
     static const comm_backend processes = { .name = "process",
                                             .start = process_start,
@@ -270,6 +278,7 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool share, comm 
                  .m = mesh_as(m, j->w->rank),
                  .timeout = timeout,
                  .core_sharers = count_sharers(j),
+                 .local_rank = local_rank(j),
                  .crowded = count_sharers(j) > thread_cores(),
                  .state = p };
     p->job = j;

@@ -58,6 +58,7 @@ err comm_threads(mesh m, double timeout, comm **ends) {
                            .m = mesh_as(&m, r),
                            .timeout = timeout > 0 ? timeout : 60,
                            .core_sharers = n,
+                           .local_rank = -1,
                            .crowded = n > thread_cores(),
                            .state = end };
     }

@@ -374,9 +374,13 @@ static err exchange(const model *m, exec *x, const bucket_view *b) {
                        .channel = CHANNEL,
                        .name = "the tied table's gradient" };
     comm_ticket sent, received;
-    TRY(comm_start(x->comm, &move, &mine, &none, &sent));
-    move.kind = MOVE_RECV;
-    TRY(comm_start(x->comm, &move, &none, &theirs, &received));
+    bool sends_first = mesh_coord(&m->l.mesh, AX_PP) == 0; /* messages may wait for their receiver */
+    for (int i = 0; i < 2; i++) {
+        bool sends = sends_first == (i == 0);
+        move.kind = sends ? MOVE_SEND : MOVE_RECV;
+        TRY(comm_start(x->comm, &move, sends ? &mine : &none, sends ? &none : &theirs,
+                       sends ? &sent : &received));
+    }
     TRY(comm_wait(x->comm, &received));
     TRY(comm_wait(x->comm, &sent));
     op_call add = { .op = OP_ACCUMULATE, .in = { theirs }, .out = { mine }, .accumulate = 1 };

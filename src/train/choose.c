@@ -3,9 +3,15 @@
 
 #include <math.h>
 
-err train_device(const config *c, const op_backend **out) {
+int train_gpu(const config *c, int local_rank) {
+    int gpus = ops_cuda_count();
+    return gpus ? ((int)c->device.index + MAX(0, local_rank)) % gpus : (int)c->device.index;
+}
+
+err train_device(const config *c, int local_rank, const op_backend **out) {
+    bool others = local_rank > 0; /* a wrong device.index is refused on the first rank */
     ops_choice choice = { .kind = (ops_kind)c->device.kind,
-                          .index = (int)c->device.index,
+                          .index = others ? train_gpu(c, local_rank) : (int)c->device.index,
                           .deterministic = c->debug.deterministic,
                           .tf32 = c->precision.tf32,
                           .isa = *c->debug.isa ? c->debug.isa : OPS_ISA_BEST };

@@ -55,14 +55,24 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     return t->every.sample.length ? generator_plan(t->m, t->p, t->seq, &t->gen) : OK;
 }
 
-static err build(trainer *t) {
-    const config *c = t->cfg;
-    TRY(train_device(c, &t->ops));
-    TRY(check_samples(t));
-    if (t->ops->device && mesh_world(&t->mesh) > 1)
+/* From here on tensors travel between GPUs. */
+static err join_gpus(trainer *t) {
+    int local = comm_local_rank(t->x.comm), gpu = train_gpu(t->cfg, local);
+    if (local < 0)
         return err_hint(ERR("%d ranks on %s: ranks of one process compute on the CPU",
                             mesh_world(&t->mesh), t->ops->name),
-                        "use --device=cpu, or one rank");
+                        "start a process for each GPU: mpirun -n %d ingot train ...; or use "
+                        "--device=cpu",
+                        mesh_world(&t->mesh));
+    void *queue = t->ops->device->native_queue(t->ops->context, QUEUE_COMPUTE);
+    return comm_nccl(t->x.comm, gpu, queue, &t->x.comm);
+}
+
+static err build(trainer *t) {
+    const config *c = t->cfg;
+    TRY(train_device(c, comm_local_rank(t->x.comm), &t->ops));
+    TRY(check_samples(t));
+    if (t->ops->device && mesh_world(&t->mesh) > 1) TRY(join_gpus(t));
     int threads = c->training.threads ? (int)c->training.threads : thread_cores();
     t->x.pool = pool_new(MAX(1, threads / comm_core_sharers(t->x.comm)));
     TRY(trainer_lay_out(t, t->ops, pool_size(t->x.pool)));

@@ -18,7 +18,7 @@ static capacity plan_run(test_folder *f, const char *name) {
     config_init(&c);
     assert_ok(config_load(&c, in_folder(f, path)));
     const op_backend *ops = NULL;
-    assert_ok(train_device(&c, &ops));
+    assert_ok(train_device(&c, 0, &ops));
     assert_ok(capacity_of(&c, ops, false, &cap));
     ops_close(ops);
     config_free(&c);

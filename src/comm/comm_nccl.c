@@ -1,0 +1,519 @@
+/* Ranks with a GPU each, over NCCL. Nothing here waits for the GPU: a communication runs on a stream of
+ * its own, after what the compute queue held when it was started; comm_wait makes the compute queue wait
+ * for it.
+ *
+ *     compute   -- matmul --+------- matmul ----------+-- norm ...
+ *                           | event                   ^ event: comm_wait
+ *     group's stream        +-- [pack] NCCL [unpack] --
+ *
+ * A set of axes has one communicator, made when it is first used, and one stream. Messages have one for
+ * each pair of ranks, direction and channel: a message that nobody receives yet holds up only those
+ * behind it. What a collective does along other dims than the first is packed and unpacked by copies.
+ *
+ * A thread watches what is open: after the timeout, an error of NCCL or the end of another rank, it aborts
+ * all communicators, so that nothing on the GPU waits for ever. */
+#include "comm_internal.h"
+
+#include <cuda_runtime_api.h>
+#include <nccl.h>
+#include <pthread.h>
+#include <stdatomic.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+enum { OPEN = 1024 }; /* communications that may be under way */
+
+/* A communicator with its stream and the memory that it packs in. */
+typedef struct nccl_link {
+    ncclComm_t nccl;
+    cudaStream_t stream;
+    void *scratch;
+    size_t scratch_bytes;
+} nccl_link;
+
+typedef struct message_link {
+    axis_set axes;
+    int from, to, channel; /* from, to: in the group */
+    nccl_link l;
+} message_link;
+
+typedef struct open_move {
+    cudaEvent_t ready, done;
+    double started; /* 0: not under way */
+    comm_move move;
+} open_move;
+
+typedef struct nccl_end {
+    comm *host;
+    int gpu;
+    cudaStream_t compute;
+    nccl_link set[COMM_SETS];
+    message_link *message;
+    int messages, message_cap;
+    open_move open[OPEN];
+    uint64_t next;
+    pthread_mutex_t lock; /* of links and open moves, which the watching thread reads */
+    pthread_t watcher;
+    bool watched;
+    _Atomic bool stop, failed;
+    char cause[512]; /* written before failed */
+} nccl_end;
+
+/* ---- errors ------------------------------------------------------------------------------------ */
+static err cuda_error(const char *what, cudaError_t status) {
+    return status == cudaSuccess ? OK : ERR("%s: %s", what, cudaGetErrorString(status));
+}
+static err nccl_error(const char *what, ncclResult_t status) {
+    if (status == ncclSuccess || status == ncclInProgress) return OK;
+    return err_hint(ERR("NCCL, %s: %s", what, ncclGetErrorString(status)),
+                    "NCCL_DEBUG=INFO says more");
+}
+#define TRY_CUDA(call) TRY(cuda_error(#call, call))
+#define TRY_NCCL(call) TRY(nccl_error(#call, call))
+
+static err check_failed(const nccl_end *n) {
+    return atomic_load(&n->failed) ? ERR("%s", n->cause) : OK;
+}
+
+/* ---- links ------------------------------------------------------------------------------------- */
+static err link_open(nccl_end *n, const ncclUniqueId *id, int ranks, int me, nccl_link *out) {
+    ncclComm_t made;
+    TRY_CUDA(cudaSetDevice(n->gpu));
+    TRY_NCCL(ncclCommInitRank(&made, ranks, *id, me));
+    int lowest, highest; /* its kernels are few and others wait for them */
+    TRY_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
+    TRY_CUDA(cudaStreamCreateWithPriority(&out->stream, cudaStreamNonBlocking, highest));
+    pthread_mutex_lock(&n->lock);
+    out->nccl = made;
+    pthread_mutex_unlock(&n->lock);
+    return OK;
+}
+
+/* The first member makes the id, all others get it over the host's communication. */
+static err set_link(comm *c, axis_set axes, nccl_link **out) {
+    nccl_end *n = c->state;
+    ncclUniqueId id;
+    *out = &n->set[axes];
+    if (n->set[axes].nccl) return OK;
+    int me = mesh_index(&c->m, axes), ranks = mesh_span(&c->m, axes);
+    float bytes[sizeof id] = { 0 };
+    if (me == 0) {
+        TRY_NCCL(ncclGetUniqueId(&id));
+        for (size_t i = 0; i < sizeof id; i++) bytes[i] = (uint8_t)id.internal[i];
+    }
+    TRY(comm_sum(n->host, axes, bytes, sizeof id));
+    for (size_t i = 0; i < sizeof id; i++) id.internal[i] = (char)(uint8_t)bytes[i];
+    return link_open(n, &id, ranks, me, *out);
+}
+
+static err message_link_of(comm *c, const comm_move *m, nccl_link **out) {
+    nccl_end *n = c->state;
+    bool sends = comm_kind(m) == MOVE_SEND;
+    int me = mesh_index(&c->m, m->axes), from = sends ? me : m->peer, to = sends ? m->peer : me;
+    for (int i = 0; i < n->messages; i++) {
+        message_link *k = &n->message[i];
+        if (k->axes != m->axes || k->from != from || k->to != to || k->channel != m->channel)
+            continue;
+        *out = &k->l;
+        return OK;
+    }
+    ncclUniqueId id;
+    int64_t size = sizeof id;
+    tensor t = tensor_of(&id, DT_U8, 1, &size);
+    comm_move over = *m;
+    comm_ticket ticket;
+    if (sends) TRY_NCCL(ncclGetUniqueId(&id));
+    over.wire = DT_NONE;
+    TRY(comm_start(n->host, &over, sends ? &t : NULL, sends ? NULL : &t, &ticket));
+    TRY(comm_wait(n->host, &ticket));
+    pthread_mutex_lock(&n->lock); /* the list may move */
+    mem_reserve((void **)&n->message, &n->message_cap, n->messages, sizeof *n->message);
+    message_link *k = &n->message[n->messages++];
+    *k = (message_link){ .axes = m->axes, .from = from, .to = to, .channel = m->channel };
+    pthread_mutex_unlock(&n->lock);
+    *out = &k->l;
+    return link_open(n, &id, 2, me == to, *out);
+}
+
+static err scratch(nccl_link *l, size_t bytes, char **out) {
+    if (l->scratch_bytes <
+        bytes) { /* while shapes are new: a step makes the same calls every time */
+        TRY_CUDA(cudaStreamSynchronize(l->stream));
+        cudaFree(l->scratch);
+        l->scratch = NULL;
+        l->scratch_bytes = 0;
+        TRY_CUDA(cudaMalloc(&l->scratch, bytes));
+        l->scratch_bytes = bytes;
+    }
+    *out = l->scratch;
+    return OK;
+}
+
+/* ---- types and boxes --------------------------------------------------------------------------- */
+static ncclDataType_t type_of(dtype dt) {
+    switch (dt) {
+    case DT_F32: return ncclFloat32;
+    case DT_BF16: return ncclBfloat16;
+    case DT_F16: return ncclFloat16;
+    case DT_I32: return ncclInt32;
+    case DT_I64: return ncclInt64;
+    default: return ncclUint8;
+    }
+}
+
+/* Elements, or bytes of types that NCCL only copies. */
+static size_t units_of(dtype dt, int64_t n) {
+    return type_of(dt) == ncclUint8 ? (size_t)n * dt_size(dt) : (size_t)n;
+}
+
+/* A tensor of three dims, the last ones its own. */
+typedef struct box3 {
+    char *data;
+    size_t dim[3], at[3];
+} box3;
+
+static box3 box_of(const tensor *t, void *data) {
+    box3 b = { .data = data, .dim = { 1, 1, 1 } };
+    for (int i = 0; i < t->ndim; i++) b.dim[3 - t->ndim + i] = (size_t)t->dim[i];
+    return b;
+}
+
+static err copy_box(cudaStream_t s, const box3 *from, const box3 *to, const size_t *size,
+                    size_t unit) {
+    struct cudaMemcpy3DParms p = { .kind = cudaMemcpyDeviceToDevice };
+    p.srcPtr =
+        make_cudaPitchedPtr(from->data, from->dim[2] * unit, from->dim[2] * unit, from->dim[1]);
+    p.dstPtr = make_cudaPitchedPtr(to->data, to->dim[2] * unit, to->dim[2] * unit, to->dim[1]);
+    p.srcPos = make_cudaPos(from->at[2] * unit, from->at[1], from->at[0]);
+    p.dstPos = make_cudaPos(to->at[2] * unit, to->at[1], to->at[0]);
+    p.extent = make_cudaExtent(size[2] * unit, size[1], size[0]);
+    TRY_CUDA(cudaMemcpy3DAsync(&p, s));
+    return OK;
+}
+
+/* Copies part `index` of `parts` along dim `d` of the whole to or from a tensor that is this part alone. */
+static err copy_part(cudaStream_t s, const tensor *whole, void *whole_data, void *part_data, int d,
+                     int index, int parts, bool to_whole) {
+    box3 w = box_of(whole, whole_data), p = w;
+    int axis = 3 - whole->ndim + d;
+    p.data = part_data;
+    p.dim[axis] /= (size_t)parts;
+    w.at[axis] = (size_t)index * p.dim[axis];
+    size_t unit = dt_size(whole->dt);
+    return to_whole ? copy_box(s, &p, &w, p.dim, unit) : copy_box(s, &w, &p, p.dim, unit);
+}
+
+static bool is_outermost(const tensor *t, int d) {
+    for (int i = 0; i < d; i++)
+        if (t->dim[i] != 1) return false;
+    return true;
+}
+
+/* ---- collectives ------------------------------------------------------------------------------- */
+typedef struct job { /* one of them, on its stream */
+    comm *c;
+    nccl_link *l;
+    comm_ticket *t;
+    int n, me;
+} job;
+
+static err all_gather(const job *j) {
+    const tensor *in = &j->t->in, *out = &j->t->out;
+    int d = j->t->move.from.dim;
+    size_t units = units_of(in->dt, tensor_count(in)), bytes = tensor_bytes(in);
+    bool direct = is_outermost(in, d);
+    char *to = out->data;
+    if (!direct) TRY(scratch(j->l, bytes * (size_t)j->n, &to));
+    TRY_NCCL(ncclAllGather(in->data, to, units, type_of(in->dt), j->l->nccl, j->l->stream));
+    for (int i = 0; i < j->n && !direct; i++)
+        TRY(copy_part(j->l->stream, out, out->data, to + (size_t)i * bytes, d, i, j->n, true));
+    return OK;
+}
+
+static err reduce_scatter(const job *j) {
+    const tensor *in = &j->t->in, *out = &j->t->out;
+    int d = j->t->move.to.dim;
+    size_t bytes = tensor_bytes(out);
+    bool direct = is_outermost(in, d);
+    char *from = in->data;
+    if (!direct) TRY(scratch(j->l, bytes * (size_t)j->n, &from));
+    for (int i = 0; i < j->n && !direct; i++)
+        TRY(copy_part(j->l->stream, in, in->data, from + (size_t)i * bytes, d, i, j->n, false));
+    TRY_NCCL(ncclReduceScatter(from, out->data, (size_t)tensor_count(out), type_of(out->dt),
+                               ncclSum, j->l->nccl, j->l->stream));
+    return OK;
+}
+
+static err all_reduce(const job *j, ncclRedOp_t op) {
+    const tensor *in = &j->t->in;
+    TRY_NCCL(ncclAllReduce(in->data, j->t->out.data, (size_t)tensor_count(in), type_of(in->dt), op,
+                           j->l->nccl, j->l->stream));
+    return OK;
+}
+
+/* Sends a piece to every member and receives one from each; sizes and offsets in bytes. */
+static err exchange(const job *j, const char *from, const size_t *send_at, const size_t *send,
+                    char *to, const size_t *recv_at, const size_t *recv) {
+    TRY_NCCL(ncclGroupStart());
+    for (int i = 0; i < j->n; i++) {
+        if (send[i])
+            TRY_NCCL(ncclSend(from + send_at[i], send[i], ncclUint8, i, j->l->nccl, j->l->stream));
+        if (recv[i])
+            TRY_NCCL(ncclRecv(to + recv_at[i], recv[i], ncclUint8, i, j->l->nccl, j->l->stream));
+    }
+    TRY_NCCL(ncclGroupEnd());
+    return OK;
+}
+
+static err all_to_all(const job *j) {
+    const tensor *in = &j->t->in, *out = &j->t->out;
+    int d = j->t->move.from.dim, e = j->t->move.to.dim;
+    size_t piece = tensor_bytes(in) / (size_t)j->n, all = tensor_bytes(in);
+    size_t at[COMM_MAX_RANKS], size[COMM_MAX_RANKS];
+    char *packed;
+    TRY(scratch(j->l, 2 * all, &packed));
+    for (int i = 0; i < j->n; i++) {
+        at[i] = (size_t)i * piece;
+        size[i] = piece;
+        TRY(copy_part(j->l->stream, in, in->data, packed + at[i], e, i, j->n, false));
+    }
+    char *received = packed + all;
+    TRY(exchange(j, packed, at, size, received, at, size));
+    for (int i = 0; i < j->n; i++)
+        TRY(copy_part(j->l->stream, out, out->data, received + at[i], d, i, j->n, true));
+    return OK;
+}
+
+/* How many rows come from whom is known to the senders: the hosts exchange that first. */
+static err exchange_rows(const job *j) {
+    nccl_end *n = j->c->state;
+    const comm_move *m = &j->t->move;
+    size_t row = tensor_bytes(&j->t->in) / (size_t)MAX(j->t->in.dim[0], 1);
+    size_t send_at[COMM_MAX_RANKS], send[COMM_MAX_RANKS], recv_at[COMM_MAX_RANKS],
+        recv[COMM_MAX_RANKS];
+    int64_t own = j->n, all = own * own;
+    int32_t *table = mem_alloc((size_t)all * sizeof *table);
+    tensor mine = tensor_of((void *)m->send_rows, DT_I32, 1, &own);
+    tensor every = tensor_of(table, DT_I32, 1, &all);
+    comm_move gather = { .axes = m->axes, .from = PLACE_S(0), .to = PLACE_I, .name = m->name };
+    comm_ticket ticket;
+    err e = comm_start(n->host, &gather, &mine, &every, &ticket);
+    if (!e) e = comm_wait(n->host, &ticket);
+    size_t sent = 0, received = 0;
+    for (int i = 0; i < j->n && !e; i++) {
+        m->recv_rows[i] = table[i * j->n + j->me];
+        send_at[i] = sent, recv_at[i] = received;
+        send[i] = (size_t)m->send_rows[i] * row;
+        recv[i] = (size_t)m->recv_rows[i] * row;
+        sent += send[i], received += recv[i];
+    }
+    free(table);
+    TRY(e);
+    return exchange(j, j->t->in.data, send_at, send, j->t->out.data, recv_at, recv);
+}
+
+static err shift(const job *j) {
+    int by = j->t->move.peer, n = j->n, to = ((j->me + by) % n + n) % n,
+        from = ((j->me - by) % n + n) % n;
+    TRY_NCCL(ncclGroupStart());
+    TRY_NCCL(
+        ncclSend(j->t->in.data, tensor_bytes(&j->t->in), ncclUint8, to, j->l->nccl, j->l->stream));
+    TRY_NCCL(ncclRecv(j->t->out.data, tensor_bytes(&j->t->out), ncclUint8, from, j->l->nccl,
+                      j->l->stream));
+    TRY_NCCL(ncclGroupEnd());
+    return OK;
+}
+
+static err message(const job *j, bool sends) {
+    const tensor *t = sends ? &j->t->in : &j->t->out;
+    size_t bytes = tensor_bytes(t);
+    TRY_NCCL(sends ? ncclSend(t->data, bytes, ncclUint8, 1, j->l->nccl, j->l->stream)
+                   : ncclRecv(t->data, bytes, ncclUint8, 0, j->l->nccl, j->l->stream));
+    return OK;
+}
+
+static err run(const job *j) {
+    switch (comm_kind(&j->t->move)) {
+    case MOVE_ALL_REDUCE: return all_reduce(j, ncclSum);
+    case MOVE_ALL_MAX: return all_reduce(j, ncclMax);
+    case MOVE_ALL_GATHER: return all_gather(j);
+    case MOVE_REDUCE_SCATTER: return reduce_scatter(j);
+    case MOVE_ALL_TO_ALL: return all_to_all(j);
+    case MOVE_ROWS: return exchange_rows(j);
+    case MOVE_SHIFT: return shift(j);
+    case MOVE_SEND: return message(j, true);
+    case MOVE_RECV: return message(j, false);
+    default: BUG("a move that no other rank takes part in");
+    }
+}
+
+/* ---- start and wait ----------------------------------------------------------------------------- */
+static err nccl_start(comm *c, comm_ticket *t) {
+    nccl_end *n = c->state;
+    move_kind k = comm_kind(&t->move);
+    bool is_message = k == MOVE_SEND || k == MOVE_RECV;
+    dtype dt = k == MOVE_RECV ? t->out.dt : t->in.dt;
+    TRY(check_failed(n));
+    if (comm_rounds(dt, t->move.wire))
+        return err_hint(ERR("GPUs send tensors in the type they have, not %s as %s", dt_name(dt),
+                            dt_name(t->move.wire)),
+                        "leave the reduce and gather dtype at its default");
+    job j = { c, NULL, t, mesh_span(&c->m, t->move.axes), mesh_index(&c->m, t->move.axes) };
+    TRY(is_message ? message_link_of(c, &t->move, &j.l) : set_link(c, t->move.axes, &j.l));
+    t->sequence = n->next++;
+    open_move *o = &n->open[t->sequence % OPEN];
+    if (!o->done) {
+        TRY_CUDA(cudaEventCreateWithFlags(&o->ready, cudaEventDisableTiming));
+        TRY_CUDA(cudaEventCreateWithFlags(&o->done, cudaEventDisableTiming));
+    }
+    TRY_CUDA(cudaEventRecord(o->ready, n->compute));
+    TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
+    TRY(run(&j));
+    TRY_CUDA(cudaEventRecord(o->done, j.l->stream));
+    pthread_mutex_lock(&n->lock);
+    o->move = t->move;
+    o->started = time_now();
+    pthread_mutex_unlock(&n->lock);
+    return OK;
+}
+
+static err nccl_wait(comm *c, comm_ticket *t) {
+    nccl_end *n = c->state;
+    TRY(check_failed(n));
+    TRY_CUDA(cudaStreamWaitEvent(n->compute, n->open[t->sequence % OPEN].done, 0));
+    return OK;
+}
+
+/* Moves without other ranks, in the GPU's memory. */
+static err nccl_local(comm *c, const comm_ticket *t) {
+    nccl_end *n = c->state;
+    if (comm_kind(&t->move) == MOVE_SLICE)
+        return copy_part(n->compute, &t->in, t->in.data, t->out.data, t->move.to.dim,
+                         mesh_index(&c->m, t->move.axes), mesh_span(&c->m, t->move.axes), false);
+    size_t bytes = MIN(tensor_bytes(&t->in), tensor_bytes(&t->out));
+    if (t->in.data != t->out.data)
+        TRY_CUDA(
+            cudaMemcpyAsync(t->out.data, t->in.data, bytes, cudaMemcpyDeviceToDevice, n->compute));
+    return OK;
+}
+
+/* ---- watching ---------------------------------------------------------------------------------- */
+static void abort_links(nccl_end *n) {
+    for (int i = 0; i < COMM_SETS; i++)
+        if (n->set[i].nccl) ncclCommAbort(n->set[i].nccl), n->set[i].nccl = NULL;
+    for (int i = 0; i < n->messages; i++)
+        if (n->message[i].l.nccl) ncclCommAbort(n->message[i].l.nccl), n->message[i].l.nccl = NULL;
+}
+
+static bool link_is_bad(const nccl_link *l, ncclResult_t *why) {
+    return l->nccl && (ncclCommGetAsyncError(l->nccl, why) != ncclSuccess ||
+                       (*why != ncclSuccess && *why != ncclInProgress));
+}
+
+/* What is wrong; NULL: nothing. Holds the lock. */
+static const char *find_fault(nccl_end *n, double timeout, char *buf, size_t size) {
+    char what[128];
+    ncclResult_t why = ncclSuccess;
+    for (int i = 0; i < COMM_SETS; i++)
+        if (link_is_bad(&n->set[i], &why)) return ncclGetErrorString(why);
+    for (int i = 0; i < n->messages; i++)
+        if (link_is_bad(&n->message[i].l, &why)) return ncclGetErrorString(why);
+    if (comm_failed_elsewhere(n->host)) return "another rank failed";
+    for (int i = 0; i < OPEN; i++) {
+        open_move *o = &n->open[i];
+        if (o->started <= 0) continue;
+        if (cudaEventQuery(o->done) == cudaSuccess)
+            o->started = 0;
+        else if (time_now() - o->started > timeout) {
+            snprintf(buf, size, "rank %d has waited %.0f s in %s", n->host->m.rank, timeout,
+                     comm_describe(&o->move, what, sizeof what));
+            return buf;
+        }
+    }
+    return NULL;
+}
+
+static void give_up(nccl_end *n, const char *cause) {
+    if (atomic_load(&n->failed)) return;
+    snprintf(n->cause, sizeof n->cause, "%s", cause);
+    atomic_store(&n->failed, true);
+    abort_links(n);
+}
+
+static void *watch(void *arg) {
+    comm *c = arg;
+    nccl_end *n = c->state;
+    char buf[512];
+    cudaSetDevice(n->gpu);
+    while (!atomic_load(&n->stop)) {
+        nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
+        pthread_mutex_lock(&n->lock);
+        const char *cause =
+            atomic_load(&n->failed) ? NULL : find_fault(n, c->timeout, buf, sizeof buf);
+        if (cause) give_up(n, cause);
+        pthread_mutex_unlock(&n->lock);
+        if (cause) comm_abort(n->host, cause);
+    }
+    return NULL;
+}
+
+static void nccl_abort(comm *c, const char *cause) {
+    nccl_end *n = c->state;
+    pthread_mutex_lock(&n->lock);
+    give_up(n, cause ? cause : "the run ends");
+    pthread_mutex_unlock(&n->lock);
+    comm_abort(n->host, cause);
+}
+
+static void link_close(nccl_link *l) {
+    if (l->nccl) ncclCommDestroy(l->nccl);
+    if (l->stream) cudaStreamDestroy(l->stream);
+    cudaFree(l->scratch);
+}
+
+static void nccl_free(comm *c) {
+    nccl_end *n = c->state;
+    atomic_store(&n->stop, true);
+    if (n->watched) pthread_join(n->watcher, NULL);
+    if (!atomic_load(&n->failed)) cudaDeviceSynchronize();
+    for (int i = 0; i < COMM_SETS; i++) link_close(&n->set[i]);
+    for (int i = 0; i < n->messages; i++) link_close(&n->message[i].l);
+    for (int i = 0; i < OPEN && n->open[i].done; i++) {
+        cudaEventDestroy(n->open[i].ready);
+        cudaEventDestroy(n->open[i].done);
+    }
+    free(n->message);
+    pthread_mutex_destroy(&n->lock);
+    comm_free(n->host);
+    free(n);
+}
+
+static bool nccl_failed_elsewhere(const comm *c) {
+    const nccl_end *n = c->state;
+    return comm_failed_elsewhere(n->host);
+}
+
+err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
+    static const comm_backend backend = { .name = "NCCL",
+                                          .start = nccl_start,
+                                          .wait = nccl_wait,
+                                          .local = nccl_local,
+                                          .abort = nccl_abort,
+                                          .free = nccl_free,
+                                          .failed_elsewhere = nccl_failed_elsewhere };
+    nccl_end *n = mem_alloc(sizeof *n);
+    *n = (nccl_end){ .host = host, .gpu = gpu, .compute = compute };
+    pthread_mutex_init(&n->lock, NULL);
+    comm *c = *out = mem_alloc(sizeof *c);
+    *c = (comm){ .backend = &backend,
+                 .m = host->m,
+                 .timeout = host->timeout,
+                 .core_sharers = host->core_sharers,
+                 .local_rank = host->local_rank,
+                 .host = host,
+                 .state = n };
+    n->watched = pthread_create(&n->watcher, NULL, watch, c) == 0;
+    if (n->watched) return OK;
+    return ERR("the thread that watches over NCCL does not start");
+}
