@@ -22,7 +22,7 @@ typedef struct game {
 } game;
 
 bool pipeline_splits_backward(const pipeline *p) {
-    return p->kind == PIPE_ZERO_BUBBLE && !p->forward_only;
+    return p->kind == PIPE_ZERO_BUBBLE && p->ranks > 1 && !p->forward_only;
 }
 
 void pipeline_blocks(const pipeline *p, int layers, int rank, int chunk, int *from, int *to) {

@@ -1,0 +1,103 @@
+/* Layouts drawn at random, all axes at once: each gives the loss and gradients of one rank.
+ *
+ *     test_sampled [COUNT [SEED]]     how many layouts (60), drawn by which seed (1) */
+#include "support/model.h"
+
+static int layouts_to_try = 60;
+static uint64_t first_seed = 1;
+
+typedef struct sample {
+    layout l;
+    model_config c;
+    char text[256];
+} sample;
+
+static int draw(rng_key key, uint64_t *at, int n) {
+    return (int)rng_below(key, (*at)++, (uint64_t)n);
+}
+
+/* Two to eight ranks, dealt to the axes two at a time. */
+static void draw_axes(rng_key key, uint64_t *at, layout *l) {
+    int *axis[] = { &l->pp, &l->replicas, &l->dp, &l->cp, &l->tp };
+    for (size_t i = 0; i < COUNT_OF(axis); i++) *axis[i] = 1;
+    int doublings = 1 + draw(key, at, 3);
+    for (int i = 0; i < doublings; i++) *axis[draw(key, at, COUNT_OF(axis))] *= 2;
+}
+
+static bool can_run(const sample *s) {
+    const layout *l = &s->l;
+    bool split = l->pp > 1 && l->schedule == PIPE_ZERO_BUBBLE;
+    if (l->replicas * l->dp > RUN_ROWS) return false;
+    if (l->pp * (l->chunks ? l->chunks : 1) > s->c.layers) return false;
+    if (split && (l->zero >= 2 || l->keep_every)) return false;
+    if (s->c.heads % l->tp || s->c.kv_heads % l->tp) return false;
+    return l->cp == 1 || (s->c.heads / l->tp % l->cp == 0 && s->c.kv_heads / l->tp % l->cp == 0);
+}
+
+static void draw_model(rng_key key, uint64_t *at, model_config *c) {
+    int family = draw(key, at, 4);
+    *c = family == 0 ? small_gpt2() : family == 1 ? small_neox() : small_llama();
+    if (family == 3) c->norm_position = NORM_POST;
+    c->layers = 4 + draw(key, at, 2);
+    c->kv_heads = draw(key, at, 2) ? 4 : 2;
+    c->tied = draw(key, at, 2);
+    c->vocab = draw(key, at, 2) ? 40 : 41;
+    if (draw(key, at, 2)) c->dropout = 0.1, c->attn_dropout = 0.1, c->embed_dropout = 0.1;
+    if (draw(key, at, 4) == 0) c->window = 5;
+}
+
+static void draw_layout(rng_key key, uint64_t *at, layout *l) {
+    *l = (layout){ .name = "sampled", .micros = 4 };
+    draw_axes(key, at, l);
+    l->sp = l->tp > 1 && draw(key, at, 2);
+    l->zero = draw(key, at, 4);
+    l->schedule = (pipeline_schedule)draw(key, at, 4);
+    l->chunks = l->pp > 1 && l->schedule == PIPE_INTERLEAVED ? 2 : 1;
+    l->keep_every = draw(key, at, 3);
+    l->keep_last = l->keep_every ? draw(key, at, 2) : 0;
+    l->selective = draw(key, at, 2);
+}
+
+static sample draw_sample(uint64_t seed) {
+    static const char *const orders[] = { "1F1B", "GPipe", "interleaved", "zero bubble" };
+    rng_key key = rng_key_of(seed, hash_str("layouts"));
+    uint64_t at = 0;
+    sample s = { 0 };
+    do {
+        draw_layout(key, &at, &s.l);
+        draw_model(key, &at, &s.c);
+    } while (!can_run(&s));
+    const layout *l = &s.l;
+    snprintf(
+        s.text, sizeof s.text,
+        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d) x cp%d x tp%d%s, recompute %d/%d%s, "
+        "%d layers, %d kv heads, vocabulary %d%s%s",
+        (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero, l->cp,
+        l->tp, l->sp ? "+sp" : "", l->keep_every, l->keep_last, l->selective ? " selective" : "",
+        s.c.layers, s.c.kv_heads, (int)s.c.vocab, s.c.tied ? ", tied" : "",
+        s.c.dropout > 0 ? ", dropout" : "");
+    return s;
+}
+
+static void every_sampled_layout_agrees_with_one_rank(void **state) {
+    for (int i = 0; i < layouts_to_try; i++) {
+        sample s = draw_sample(first_seed + (uint64_t)i);
+        outcome one, many;
+        print_message("%s\n", s.text);
+        run_layout(&s.c, &(layout){ .name = "one", .micros = s.l.micros }, &one);
+        run_layout(&s.c, &s.l, &many);
+        if (!many.replicas_agree) fail_msg("%s: replicas differ", s.text);
+        same_within(s.text, &many, &one, 5e-5); /* of the gradient of each parameter */
+        outcome_free(&one);
+        outcome_free(&many);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) layouts_to_try = atoi(argv[1]);
+    if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(every_sampled_layout_agrees_with_one_rank),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
