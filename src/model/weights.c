@@ -374,7 +374,8 @@ static err exchange(const model *m, exec *x, const bucket_view *b) {
                        .channel = CHANNEL,
                        .name = "the tied table's gradient" };
     comm_ticket sent, received;
-    bool sends_first = mesh_coord(&m->l.mesh, AX_PP) == 0; /* messages may wait for their receiver */
+    bool sends_first =
+        mesh_coord(&m->l.mesh, AX_PP) == 0; /* messages may wait for their receiver */
     for (int i = 0; i < 2; i++) {
         bool sends = sends_first == (i == 0);
         move.kind = sends ? MOVE_SEND : MOVE_RECV;
