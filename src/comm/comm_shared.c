@@ -44,9 +44,7 @@ enum { LETTER_FREE, LETTER_POSTED, LETTER_TAKEN, LETTER_DONE, LETTER_BAD, LETTER
 
 typedef struct letter {
     _Atomic uint64_t state; /* LETTER_* + LETTER_STATES * uses */
-    axis_set axes;
-    int channel;
-    uint64_t number; /* of its channel */
+    _Atomic uint64_t key; /* axes, channel and the number in it; others may look while it is set */
     comm_move move;
     tensor t;
 } letter;
@@ -375,9 +373,9 @@ static void start_message(comm *c, shared_end *s, comm_ticket *t) {
     while (at < COMM_MAX_OPEN && !is_state(atomic_load(&mine[at].state), LETTER_FREE)) at++;
     BUG_IF(at == COMM_MAX_OPEN); /* too many messages in flight */
     letter *l = &mine[at];
-    l->axes = t->move.axes;
-    l->channel = t->move.channel;
-    l->number = (sends ? counts->sent : counts->wanted)[t->move.channel]++;
+    uint64_t number = (sends ? counts->sent : counts->wanted)[t->move.channel]++;
+    atomic_store(&l->key,
+                 (number * COMM_SETS + t->move.axes) * COMM_CHANNELS + (uint64_t)t->move.channel);
     l->move = t->move;
     l->t = publish(s, sends ? &t->in : &t->out, !sends);
     t->slot = at;
@@ -389,8 +387,7 @@ static letter *find_partner(letter *theirs, const letter *mine, uint64_t *state)
     for (int i = 0; i < COMM_MAX_OPEN; i++) {
         letter *l = &theirs[i];
         *state = atomic_load(&l->state);
-        if (is_state(*state, LETTER_POSTED) && l->axes == mine->axes &&
-            l->channel == mine->channel && l->number == mine->number)
+        if (is_state(*state, LETTER_POSTED) && atomic_load(&l->key) == atomic_load(&mine->key))
             return l;
     }
     return NULL;
