@@ -1,9 +1,12 @@
-/* The collectives of the thread backend against what they mean, on meshes of several axes. */
+/* Collectives and messages against what they mean, on meshes of several axes: ranks as threads, as processes that
+ * share memory, and as processes that exchange messages. */
 #include "support/test.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include "comm/comm.h"
 
@@ -38,10 +41,52 @@ static int run_ranks(mesh m, double timeout, err (*run)(rank *), const void *wha
     return n;
 }
 
+/* The same in processes, which meet as torchrun's do and exchange data through shared memory or messages. */
+static err run_process(mesh m, int r, int port, bool share, err (*run)(rank *), const void *what) {
+    char text[16];
+    comm_job *j;
+    comm *c;
+    snprintf(text, sizeof text, "%d", r);
+    setenv("RANK", text, 1);
+    snprintf(text, sizeof text, "%d", mesh_world(&m));
+    setenv("WORLD_SIZE", text, 1);
+    snprintf(text, sizeof text, "%d", port);
+    setenv("MASTER_PORT", text, 1);
+    setenv("MASTER_ADDR", "127.0.0.1", 1);
+    TRY(comm_job_open(20, &j));
+    TRY(comm_processes(j, &m, 20, share, &c));
+    TRY(run(&(rank){ .c = c, .what = what }));
+    comm_free(c);
+    comm_job_close(j, false);
+    return OK;
+}
+
+static void assert_processes(mesh m, bool share, err (*run)(rank *), const void *what) {
+    static int worlds;
+    int n = mesh_world(&m), port = 20000 + (int)(getpid() * 53 + worlds++) % 20000, failed = 0;
+    pid_t child[MOST];
+    fflush(NULL);
+    for (int r = 0; r < n; r++) {
+        child[r] = fork();
+        if (child[r]) continue;
+        err e = run_process(m, r, port, share, run, what);
+        if (e) err_print(stderr, e, true);
+        _exit(e ? 1 : 0);
+    }
+    for (int r = 0; r < n; r++) {
+        int status = -1;
+        waitpid(child[r], &status, 0);
+        failed += status != 0;
+    }
+    assert_int_equal(failed, 0);
+}
+
 static void assert_ranks(mesh m, err (*run)(rank *), const void *what) {
     rank ranks[MOST];
     int n = run_ranks(m, 20, run, what, ranks);
     for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
+    assert_processes(m, true, run, what);
+    assert_processes(m, false, run, what);
 }
 
 static err run_one(comm *c, const comm_move *m, const tensor *in, const tensor *out) {
@@ -95,8 +140,7 @@ static float expected(const move_case *w, int group, int parts, int64_t i, int64
     return sum;
 }
 
-static err run_move(rank *r) {
-    const move_case *w = r->what;
+static err run_move(rank *r, const move_case *w) {
     const mesh *m = comm_mesh(r->c);
     int parts = mesh_span(m, w->axes), me = mesh_index(m, w->axes);
     int group = mesh_group_id(m, w->axes);
@@ -126,7 +170,7 @@ static err run_move(rank *r) {
     return OK;
 }
 
-static void collectives_yield_what_their_placements_say(void **state) {
+static err run_all_moves(rank *r) {
     static const struct {
         place from, to;
     } moves[] = {
@@ -136,26 +180,54 @@ static void collectives_yield_what_their_placements_say(void **state) {
         { { PL_I, 0 }, { PL_S, 1 } },
     };
     static const dtype types[] = { DT_F32, DT_BF16, DT_F16 };
-    for (size_t m = 0; m < COUNT_OF(meshes); m++)
-        for (size_t k = 0; k < COUNT_OF(moves); k++)
-            for (size_t t = 0; t < COUNT_OF(types); t++)
-                for (axis_set axes = 1; axes <= AXES_ALL; axes++) {
-                    if (axes & ~mesh_axes(&meshes[m])) continue;
-                    move_case w = { axes, moves[k].from, moves[k].to, types[t], false };
-                    assert_ranks(meshes[m], run_move, &w);
-                }
+    for (size_t k = 0; k < COUNT_OF(moves); k++)
+        for (size_t t = 0; t < COUNT_OF(types); t++)
+            for (axis_set axes = 1; axes <= AXES_ALL; axes++) {
+                move_case w = { axes, moves[k].from, moves[k].to, types[t], false };
+                if (!(axes & ~mesh_axes(comm_mesh(r->c)))) TRY(run_move(r, &w));
+            }
+    return OK;
+}
+static void collectives_yield_what_their_placements_say(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_all_moves, NULL);
 }
 
-static void reductions_gathers_and_scatters_work_in_place(void **state) {
+static err run_in_place(rank *r) {
     static const place ways[][2] = { { { PL_P, 0 }, { PL_I, 0 } },
                                      { { PL_P, 0 }, { PL_S, 0 } },
                                      { { PL_S, 0 }, { PL_I, 0 } } };
-    for (size_t m = 0; m < COUNT_OF(meshes); m++)
-        for (size_t k = 0; k < COUNT_OF(ways); k++) {
-            move_case w = { mesh_axes(&meshes[m]), ways[k][0], ways[k][1], DT_F32, true };
-            assert_ranks(meshes[m], run_move, &w);
-        }
+    for (size_t k = 0; k < COUNT_OF(ways); k++) {
+        move_case w = { mesh_axes(comm_mesh(r->c)), ways[k][0], ways[k][1], DT_F32, true };
+        TRY(run_move(r, &w));
+    }
+    return OK;
 }
+static void reductions_gathers_and_scatters_work_in_place(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_in_place, NULL);
+}
+
+/* Several megabytes, in memory that other processes reach and in memory that they do not, at odd places. */
+static err run_large(rank *r) {
+    enum { N = 1000003 };
+    void *mapped, *other;
+    int world = mesh_world(comm_mesh(r->c));
+    TRY(comm_map(r->c, N * sizeof(float) + 64, &mapped));
+    TRY(mem_map(N * sizeof(float), &other));
+    for (int k = 0; k < 2; k++) {
+        float *v = k ? other : (float *)mapped + 3;
+        int64_t n = N;
+        for (int i = 0; i < N; i++) v[i] = (float)(i % 1000 + comm_rank(r->c));
+        TRY(comm_sum(r->c, AXES_ALL, v, n));
+        for (int i = 0; i < N; i++)
+            if (v[i] != (float)(i % 1000 * world + world * (world - 1) / 2))
+                return ERR("memory %d: element %d is %g", k, i, (double)v[i]);
+    }
+    mem_unmap(other, N * sizeof(float));
+    comm_unmap(r->c, mapped, N * sizeof(float) + 64);
+    float after = 1; /* a segment that is gone is not in the way */
+    return comm_sum(r->c, AXES_ALL, &after, 1);
+}
+static void large_tensors_anywhere(void **state) { assert_ranks(meshes[2], run_large, NULL); }
 
 /* ---- the order of sums ---------------------------------------------------------------------------- */
 /* Every rank gets the same bits, however the values round; and adding -0 changes no bit. */
@@ -312,7 +384,7 @@ static err run_messages(rank *r) {
     return sum == 1 ? OK : ERR("the sum is %g", (double)sum);
 }
 static void messages_keep_the_order_of_their_channel(void **state) {
-    for (int i = 0; i < 20; i++) assert_ranks(meshes[0], run_messages, NULL);
+    for (int i = 0; i < 3; i++) assert_ranks(meshes[0], run_messages, NULL);
 }
 
 /* 1 + 2^-9 is halfway between two bf16 numbers and rounds to 1, the even one; 3 x (1 + 2^-7) needs more
@@ -528,6 +600,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_yield_what_their_placements_say),
         cmocka_unit_test(reductions_gathers_and_scatters_work_in_place),
+        cmocka_unit_test(large_tensors_anywhere),
         cmocka_unit_test(sums_have_one_order),
         cmocka_unit_test(collectives_in_flight_end_in_any_order),
         cmocka_unit_test(a_maximum_is_of_all_ranks),
