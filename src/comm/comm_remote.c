@@ -153,11 +153,15 @@ static bool lands_in_place(const remote_op *o) {
            !comm_rounds(o->dt, o->wire);
 }
 
-/* Room for n pieces in the wire's type, and again in the tensors' type where these differ. */
+/* What is packed is sent from `out`, what is not received in place comes to `in`; each again where types
+ * differ. */
 static void reserve_pieces(remote_op *o, int64_t n) {
-    size_t all = (size_t)o->g.n * (size_t)n * (dt_size(o->dt) + dt_size(o->wire));
-    reserve(&o->out, all, 2 * o->g.n);
-    reserve(&o->in, all, 2 * o->g.n);
+    bool rounds = comm_rounds(o->dt, o->wire),
+         packs = comm_kind(&o->t.move) != MOVE_ALL_GATHER && o->t.move.to.dim != 0;
+    size_t plain = (size_t)o->g.n * (size_t)n * dt_size(o->dt);
+    size_t wire = (size_t)o->g.n * wire_bytes(o, n);
+    reserve(&o->out, (packs ? plain : 0) + (rounds ? wire : 0), 2 * o->g.n);
+    reserve(&o->in, (lands_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
 }
 
 static err start_pieces(remote_end *r, remote_op *o) {
@@ -237,7 +241,9 @@ static char *slice_at(const remote_op *o, const tensor *t, int i) {
 
 static err start_reduce(remote_end *r, remote_op *o) {
     int64_t n = slice_count(o, o->g.me), all = tensor_count(&o->t.in);
-    reserve_pieces(o, MAX(n, all / o->g.n + 1));
+    size_t wire = (size_t)o->g.n * wire_bytes(o, all / o->g.n + 1);
+    reserve(&o->out, comm_rounds(o->dt, o->wire) ? wire : 0, o->g.n);
+    reserve(&o->in, wire, o->g.n);
     for (int i = 0; i < o->g.n; i++) {
         char *to = take(&o->in, wire_bytes(o, n));
         if (i != o->g.me)

@@ -64,9 +64,9 @@ static float from_mini(const mini *f, uint32_t code) {
 }
 
 uint16_t f32_to_bf16(float x) {
-    uint32_t u = bits_of(x);
-    if ((u & 0x7fffffff) > 0x7f800000) return (uint16_t)(u >> 16 | 0x40); /* keep it a NaN */
-    return (uint16_t)((u + 0x7fff + (u >> 16 & 1)) >> 16);
+    uint32_t u = bits_of(x), nan = u >> 16 | 0x40, rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan
+                                                    : rounded); /* no branch: loops vectorize */
 }
 float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
 uint16_t f32_to_f16(float x) { return (uint16_t)to_mini(&format_f16, x); }
