@@ -224,6 +224,25 @@ static void zero_shards_by_its_stage(void **state) {
     }
 }
 
+/* Tensor parallelism shards every matrix, the token tables too; beyond the number of key/value heads, 8 here,
+ * these no longer. */
+static void tensor_parallelism_shards_every_matrix(void **state) {
+    static const int degrees[] = { 1, 2, 8, 16 };
+    for (size_t i = 0; i < COUNT_OF(degrees); i++) {
+        char text[8];
+        snprintf(text, sizeof text, "%d", degrees[i]);
+        capacity c =
+            plan_settings((const char *[]){ "model.preset", "llama3-8b", "precision.dtype", "bf16",
+                                            "parallelism.tensor_parallel_degree", text, NULL },
+                          true);
+        double heads = 2.0 * c.mc.layers * (double)(c.mc.kv_heads * c.mc.head_dim * c.mc.dim);
+        double own = (c.params - heads) / degrees[i] + heads / MIN(degrees[i], c.mc.kv_heads);
+        if (fabs(c.memory[MEMORY_WEIGHTS] / (2 * own) - 1) > 0.002)
+            fail_msg("tp %d: weights take %g bytes, expected %g", degrees[i],
+                     c.memory[MEMORY_WEIGHTS], 2 * own);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
@@ -233,6 +252,7 @@ int main(void) {
         cmocka_unit_test(proposes_in_fp32),
         cmocka_unit_test(compares_variants),
         cmocka_unit_test(zero_shards_by_its_stage),
+        cmocka_unit_test(tensor_parallelism_shards_every_matrix),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
