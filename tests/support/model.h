@@ -39,6 +39,9 @@ typedef struct outcome {
     uint8_t *seen[128]; /* an element was written by some rank */
     size_t param_bytes, temp_bytes, saved_bytes;
     bool replicas_agree;
+    comm_counter sent[64]; /* by rank 0, in the step */
+    int counters;
+    double outer, blocks; /* elements of rank 0's buckets, padded: outside blocks, in all of them */
 } outcome;
 
 static inline model_config small_llama(void) {
@@ -160,6 +163,12 @@ static inline void collect(rank_job *j, model *m, plan *p) {
         o->param_bytes = plan_bytes(p, "params");
         o->temp_bytes = plan_bytes(p, "temp");
         o->saved_bytes = plan_bytes(p, "saved") + plan_bytes(p, "cuts");
+        o->counters = comm_counters(j->end, o->sent, COUNT_OF(o->sent));
+        for (int i = 0; i < model_buckets(m); i++) {
+            bucket_view b = model_bucket(m, i);
+            int slices = j->l->zero ? mesh_span(comm_mesh(j->end), AXES_DATA) : 1;
+            *(b.layer < 0 ? &o->outer : &o->blocks) += (double)b.count * slices;
+        }
     }
     pthread_mutex_unlock(j->lock);
 }
@@ -251,6 +260,7 @@ static inline err rank_run(rank_job *j) {
         valid += r.batch[k].valid;
     }
     x.step = (step_block){ .loss_grad = 1.0f / (float)valid, .dropout = rng_key_of(5, 5) };
+    comm_counters_reset(j->end);
     TRY(exec_microbatches(&x, chain_id, micros, &(exec_hooks){ feed_batch, add_losses, &r }));
     TRY(model_sum_tied(m, &x));
     double loss = r.loss;

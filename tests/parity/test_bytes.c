@@ -1,0 +1,123 @@
+/* What a rank sends in a step is what the closed form says, for each axis and stage. */
+#include "support/model.h"
+
+enum { MICROS = 2, LAYERS = 4, DIM = 32, FP32 = 4 };
+
+static double sent(const outcome *o, axis_set axes, move_kind kind) {
+    double sum = 0;
+    for (int i = 0; i < o->counters; i++)
+        if (o->sent[i].axes == axes && o->sent[i].kind == kind) sum += o->sent[i].bytes;
+    return sum;
+}
+
+static double all_sent(const outcome *o) {
+    double sum = 0;
+    for (int i = 0; i < o->counters; i++) sum += o->sent[i].bytes;
+    return sum;
+}
+
+/* Runs a step on a layout; the caller frees. */
+static outcome step_on(layout l) {
+    model_config c = small_llama();
+    outcome o;
+    c.layers = LAYERS;
+    c.kv_heads = 4;
+    l.micros = MICROS;
+    run_layout(&c, &l, &o);
+    return o;
+}
+
+static void same_bytes(const char *what, double got, double want) {
+    if (!(fabs(got - want) < 0.5)) fail_msg("%s: %.0f bytes, not %.0f", what, got, want);
+}
+
+/* A rank's tokens between blocks, of one microbatch. */
+static double residual_bytes(int share) {
+    return (double)(RUN_ROWS * RUN_SEQ / share) * DIM * FP32;
+}
+
+static void data_parallel_reduces_each_gradient_once(void **state) {
+    for (int n = 2; n <= 4; n *= 2) {
+        outcome o = step_on((layout){ .dp = n });
+        double grads = FP32 * (o.outer + o.blocks);
+        same_bytes("all-reduce", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_REDUCE),
+                   2.0 * (n - 1) / n * grads);
+        same_bytes("all", all_sent(&o), 2.0 * (n - 1) / n * grads);
+        outcome_free(&o);
+    }
+}
+
+static void zero_sends_slices_of_each_gradient(void **state) {
+    for (int zero = 1; zero <= 3; zero++) {
+        int n = 4, times = zero == 1 ? 1 : MICROS;
+        outcome o = step_on((layout){ .dp = n, .zero = zero });
+        double each = (double)(n - 1) / n * FP32, grads = o.outer + o.blocks;
+        same_bytes("reduce-scatter", sent(&o, AXIS(AX_DP_SHARD), MOVE_REDUCE_SCATTER),
+                   times * each * grads);
+        /* blocks are gathered forward and backward, what is outside them once */
+        double gathered = zero == 3 ? MICROS * each * (o.outer + 2 * o.blocks) : 0;
+        same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER), gathered);
+        same_bytes("all", all_sent(&o), times * each * grads + gathered);
+        outcome_free(&o);
+    }
+}
+
+static void replicas_reduce_what_a_group_has_scattered(void **state) {
+    outcome o = step_on((layout){ .replicas = 2, .dp = 2, .zero = 1 });
+    double grads = FP32 * (o.outer + o.blocks) / 4 * 2; /* buckets counted over both axes */
+    same_bytes("reduce-scatter", sent(&o, AXIS(AX_DP_SHARD), MOVE_REDUCE_SCATTER), grads / 2);
+    same_bytes("all-reduce", sent(&o, AXIS(AX_DP_REPLICATE), MOVE_ALL_REDUCE), grads / 2);
+    outcome_free(&o);
+}
+
+/* Per block two all-reduces forward and two backward; around the blocks one of the embedding, one of the
+ * gradient of the head's input, and three numbers per token for the loss. */
+static void tensor_parallel_reduces_four_times_per_block(void **state) {
+    int n = 2;
+    outcome o = step_on((layout){ .tp = n });
+    double all_reduces = (4 * LAYERS + 2) * 2.0 * (n - 1) / n * residual_bytes(1);
+    same_bytes("all-reduce", sent(&o, AXIS(AX_TP), MOVE_ALL_REDUCE), MICROS * all_reduces);
+    double losses = (n - 1) * RUN_ROWS * RUN_SEQ * 3.0 * FP32;
+    same_bytes("all-gather", sent(&o, AXIS(AX_TP), MOVE_ALL_GATHER), MICROS * losses);
+    outcome_free(&o);
+}
+
+/* The same bytes as two halves; norms' weights, which see a share of the tokens, are summed once. */
+static void sequence_parallel_sends_as_much_in_halves(void **state) {
+    int n = 2;
+    outcome o = step_on((layout){ .tp = n, .sp = true });
+    double half = (double)(n - 1) / n * residual_bytes(1);
+    same_bytes("reduce-scatter", sent(&o, AXIS(AX_TP), MOVE_REDUCE_SCATTER),
+               MICROS * (4 * LAYERS + 2) * half);
+    outcome_free(&o);
+}
+
+/* Rank 0 sends activations on and receives gradients. */
+static void a_stage_sends_the_residual_once(void **state) {
+    outcome o = step_on((layout){ .pp = 2 });
+    same_bytes("send", sent(&o, AXIS(AX_PP), MOVE_SEND), MICROS * residual_bytes(1));
+    same_bytes("all", all_sent(&o), MICROS * residual_bytes(1));
+    outcome_free(&o);
+}
+
+/* q, k and v to heads and the result back, and their gradients the other way. */
+static void context_parallel_exchanges_heads_for_tokens(void **state) {
+    int n = 2;
+    outcome o = step_on((layout){ .cp = n });
+    double width = 3 + 1, each = (double)(n - 1) / n * residual_bytes(n) * width;
+    same_bytes("all-to-all", sent(&o, AXIS(AX_CP), MOVE_ALL_TO_ALL), MICROS * LAYERS * 2 * each);
+    outcome_free(&o);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(data_parallel_reduces_each_gradient_once),
+        cmocka_unit_test(zero_sends_slices_of_each_gradient),
+        cmocka_unit_test(replicas_reduce_what_a_group_has_scattered),
+        cmocka_unit_test(tensor_parallel_reduces_four_times_per_block),
+        cmocka_unit_test(sequence_parallel_sends_as_much_in_halves),
+        cmocka_unit_test(a_stage_sends_the_residual_once),
+        cmocka_unit_test(context_parallel_exchanges_heads_for_tokens),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
