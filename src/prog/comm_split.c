@@ -1,6 +1,9 @@
 /* Every communication becomes a START where its input is ready and a WAIT just before its result
  * is first read, so that what lies between overlaps it. The memory pass keeps both tensors alive
- * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs. */
+ * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs.
+ *
+ * What ends a block's backward list by reducing its gradient, with a step's last microbatch, outlives the
+ * list: nothing touches that gradient again before the update, so it overlaps the other blocks' backward. */
 #include "prog_internal.h"
 
 #include <stdlib.h>
@@ -19,6 +22,11 @@ static bool touches(const prog *p, const prog_op *o, val root) {
     return false;
 }
 
+static bool outlives_list(const prog *p, const prog_op *o) {
+    return o->when == WHEN_LAST && p->val[val_root(p, o->in[0])].cls == VC_GRAD &&
+           p->val[val_root(p, o->out[0])].cls == VC_GRAD;
+}
+
 void pass_split_comm(prog *p, op_list *l) {
     op_list out = { 0 };
     int *open = mem_alloc((size_t)(l->n + 1) * sizeof *open); /* STARTs without WAIT, in order */
@@ -33,6 +41,10 @@ void pass_split_comm(prog *p, op_list *l) {
         }
         for (int k = 0; k < end; k++) {
             prog_op w = out.op[open[k]];
+            if (i == l->n && outlives_list(p, &w)) {
+                out.op[open[k]].phase = COMM_LATE;
+                continue;
+            }
             w.phase = COMM_WAIT;
             w.pair = open[k];
             list_push(&out, &w);

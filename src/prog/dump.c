@@ -40,7 +40,7 @@ static void dump_ref(const prog *p, const char *name, val v, str *out) {
 }
 
 static void dump_op(const prog *p, const prog_op *o, str *out) {
-    static const char *const phase[] = { "", " start", " wait" };
+    static const char *const phase[] = { "", " start", " wait", " late" };
     static const char *const acc[] = { "", " +=micro", " +=" };
     static const char *const when[] = { "", " first", " last" };
     op_signature sig = op_signature_of(o->op);

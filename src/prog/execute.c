@@ -29,6 +29,18 @@ typedef struct open_comms {
     int begun, ended;
 } open_comms;
 
+static err end_late(exec *x, int left) {
+    late_comms *k = &x->plan->late;
+    while (k->begun - k->ended > left) TRY(comm_wait(x->comm, &k->ring[k->ended++ % MOST_LATE]));
+    return OK;
+}
+
+static err start_late(exec *x, const comm_move *move, const op_call *c) {
+    late_comms *k = &x->plan->late;
+    TRY(end_late(x, MOST_LATE - 1));
+    return comm_start(x->comm, move, &c->in[0], &c->out[0], &k->ring[k->begun++ % MOST_LATE]);
+}
+
 static err run_comm(exec *x, const instance *in, const prog_op *o, open_comms *open) {
     if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
@@ -37,6 +49,7 @@ static err run_comm(exec *x, const instance *in, const prog_op *o, open_comms *o
                        .to = o->attr.comm.to,
                        .name = in->p->name,
                        .layer = in->layer + 1 };
+    if (o->phase == COMM_LATE) return start_late(x, &move, &c);
     if (o->phase != COMM_WAIT) {
         BUG_IF(open->begun - open->ended == MOST_OPEN);
         comm_ticket *t = &open->ring[open->begun++ % MOST_OPEN];
@@ -224,7 +237,7 @@ static err run_instr(const chain_run *r, const instr *i) {
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
     for (int i = 0; i < r->l->n; i++) TRY(run_instr(r, &r->l->list[i]));
-    return OK;
+    return end_late(r->x, 0);
 }
 
 /* One microbatch of a chain without pipeline, or all of a step's. */

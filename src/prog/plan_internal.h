@@ -103,6 +103,13 @@ typedef struct chain_plan {
     exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
 } chain_plan;
 
+/* Communications that outlive the program that started them, in order. */
+enum { MOST_LATE = 16 };
+typedef struct late_comms {
+    comm_ticket ring[MOST_LATE];
+    int begun, ended;
+} late_comms;
+
 struct plan {
     mesh m;
     const op_backend *backend;
@@ -111,6 +118,7 @@ struct plan {
     int regions, region_cap;
     chain_plan *chain;
     int chains, chain_cap;
+    late_comms late;
     size_t temp_bytes, work_bytes;
     int input_slots; /* microbatches whose inputs are there at once */
     bool *joins; /* [join_cap] whether chains join the event of this number, before that instance */

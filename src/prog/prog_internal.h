@@ -47,7 +47,12 @@ typedef enum {
     ACC_MICRO, /* overwrite in a step's first microbatch, add in later ones */
     ACC_ADD    /* add */
 } op_acc;
-typedef enum { COMM_BOTH, COMM_START, COMM_WAIT } comm_phase;
+typedef enum {
+    COMM_BOTH,
+    COMM_START,
+    COMM_WAIT,
+    COMM_LATE /* starts; what ends the step's last microbatch waits for it */
+} comm_phase;
 
 typedef struct rec_site { /* where the model recorded it */
     const char *file, *function;
