@@ -93,6 +93,7 @@ static err settle_counts(launch_args *a, hosts *h) {
  * all hosts have whole groups of them. */
 static err check_groups(const config *c, const launch_args *a, const hosts *h) {
     int64_t tp = c->parallelism.tensor_parallel_degree, odd = a->per_host;
+    if (*c->parallelism.axis_order) return OK; /* whoever sets it knows the hosts */
     for (int i = 0; i < h->n && odd % tp == 0; i++) odd = h->each[i];
     if (odd % tp == 0 || odd >= a->ranks) return OK;
     return err_hint(ERR("tensor-parallel groups of %lld ranks would span hosts: one has %lld slots",

@@ -29,6 +29,8 @@ typedef struct mesh {
     int size[AX_COUNT]; /* 0 is read as 1 */
     int rank;           /* this one */
     int tp_rep;         /* AXES_TP_REP: a divisor of the size of tp; 0 is read as 1 */
+    uint8_t order
+        [AX_COUNT]; /* the axes, first to last, each as 1 + mesh_axis; all 0: as mesh_axis has them */
 } mesh;
 int mesh_size(const mesh *m, mesh_axis a);
 int mesh_world(const mesh *m);

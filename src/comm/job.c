@@ -45,6 +45,9 @@ static err open_torchrun(double timeout, transport **out) {
     if (!host || !*host)
         return err_hint(ERR("WORLD_SIZE=%d is set, but MASTER_ADDR is not", ranks),
                         "set it to the host of rank 0; unset WORLD_SIZE to train alone");
+    /* torchrun itself may listen there, for stores of PyTorch. */
+    const char *taken = getenv("TORCHELASTIC_USE_AGENT_STORE");
+    if (taken && !strcmp(taken, "True")) port = port < 65535 ? port + 1 : port - 1;
     return transport_tcp_open(rank, ranks, host, port, timeout, out);
 }
 

@@ -24,9 +24,13 @@ axis_set mesh_axes(const mesh *m) {
     return axes;
 }
 
+static mesh_axis axis_at(const mesh *m, int i) {
+    return (mesh_axis)(m->order[0] ? m->order[i] - 1 : i);
+}
+
 static int stride(const mesh *m, mesh_axis axis) {
     int s = 1;
-    for (int a = AX_COUNT - 1; a > (int)axis; a--) s *= mesh_size(m, (mesh_axis)a);
+    for (int i = AX_COUNT - 1; axis_at(m, i) != axis; i--) s *= mesh_size(m, axis_at(m, i));
     return s;
 }
 
@@ -56,10 +60,10 @@ mesh mesh_as(const mesh *m, int rank) {
 }
 
 int mesh_group(const mesh *m, axis_set axes, int *members) {
-    int n = 0, id = mesh_group_id(m, axes);
+    int id = mesh_group_id(m, axes);
     for (int r = 0; r < mesh_world(m); r++) {
         mesh other = mesh_as(m, r);
-        if (mesh_group_id(&other, axes) == id) members[n++] = r;
+        if (mesh_group_id(&other, axes) == id) members[mesh_index(&other, axes)] = r;
     }
     return mesh_index(m, axes);
 }

@@ -437,8 +437,15 @@ static err meet_others(transport *w, int listener, int port, int first, double d
 
 static err meet_all(transport *w, const char *host, int port, double deadline, rank_address *all) {
     int listener = -1, own = 0, first = -1;
-    TRY(listen_on(w->rank ? 0 : port, &listener, &own));
-    err e = w->rank ? connect_by_name(host, port, deadline, &first) : OK;
+    enum { RETRIES = 50 }; /* an earlier job on this port may just be ending */
+    err e = listen_on(w->rank ? 0 : port, &listener, &own);
+    for (int i = 0; e && i < RETRIES && time_now() < deadline; i++) {
+        err_free(e);
+        poll(NULL, 0, NAP);
+        e = listen_on(w->rank ? 0 : port, &listener, &own);
+    }
+    TRY(e);
+    e = w->rank ? connect_by_name(host, port, deadline, &first) : OK;
     if (!e)
         e = w->rank ? meet_others(w, listener, own, first, deadline, all)
                     : meet_as_first(w, listener, deadline, all);

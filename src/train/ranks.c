@@ -6,6 +6,7 @@
 #include "train_internal.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- the layout ---------------------------------------------------------------------------- */
 /* The option of each axis. */
@@ -28,6 +29,33 @@ static char *degrees_text(char *buf, size_t n, const mesh *m) {
     return buf;
 }
 
+static int find_axis(const char *name, size_t n) {
+    for (int a = 0; a < AX_COUNT; a++)
+        if (strlen(mesh_axis_name[a]) == n && !strncmp(mesh_axis_name[a], name, n)) return a;
+    return -1;
+}
+
+/* parallelism.axis_order: those it names are last, in its order. */
+static err read_axis_order(const char *text, mesh *m) {
+    axis_set named = 0;
+    int order[AX_COUNT], n = 0, at = 0;
+    while (*text) {
+        size_t len = strcspn(text, ",");
+        int a = find_axis(text, len);
+        if (a < 0 || named & AXIS(a))
+            return err_hint(ERR("parallelism.axis_order: \"%.*s\" is %s", (int)len, text,
+                                a < 0 ? "not an axis" : "named twice"),
+                            "name each of pp, dp_replicate, dp_shard, cp, ep and tp at most once");
+        named |= AXIS(a);
+        order[n++] = a;
+        text += len + (text[len] == ',');
+    }
+    for (int a = 0; a < AX_COUNT && n; a++)
+        if (!(named & AXIS(a))) m->order[at++] = (uint8_t)(a + 1);
+    for (int i = 0; i < n; i++) m->order[at++] = (uint8_t)(order[i] + 1);
+    return OK;
+}
+
 err ranks_mesh(const config *c, int ranks, mesh *out) {
     char text[256];
     mesh m = { .size = { [AX_PP] = (int)c->parallelism.pipeline_parallel_degree,
@@ -44,6 +72,7 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
                         "use a multiple of %d: --ranks %d", fixed, (ranks / fixed + 1) * fixed);
     if (shards < 0) shards = ranks ? ranks / fixed : 1;
     m.size[AX_DP_SHARD] = shards;
+    TRY(read_axis_order(c->parallelism.axis_order, &m));
     if (ranks && mesh_world(&m) != ranks)
         return err_hint(ERR("%d ranks, but the parallelism section asks for %d (%s)", ranks,
                             mesh_world(&m), degrees_text(text, sizeof text, &m)),

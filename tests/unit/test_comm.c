@@ -63,7 +63,7 @@ static err run_process(mesh m, int r, int port, bool share, err (*run)(rank *), 
 
 static void assert_processes(mesh m, bool share, err (*run)(rank *), const void *what) {
     static int worlds;
-    int n = mesh_world(&m), port = 20000 + (int)(getpid() * 53 + worlds++) % 20000, failed = 0;
+    int n = mesh_world(&m), port = 20000 + (int)(getpid() * 53 + worlds++) % 12000, failed = 0;
     pid_t child[MOST];
     fflush(NULL);
     for (int r = 0; r < n; r++) {
@@ -596,6 +596,24 @@ static void groups_cover_the_mesh(void **state) {
     assert_int_equal(mesh_coord(&last, AX_TP), 1);
 }
 
+/* The axes of a mesh in another order: neighbors along the last of them are neighboring ranks. */
+static void axes_may_have_another_order(void **state) {
+    mesh m = { .size = { [AX_DP_SHARD] = 3, [AX_TP] = 2 },
+               .order = { 1 + AX_PP, 1 + AX_TP, 1 + AX_DP_REPLICATE, 1 + AX_CP, 1 + AX_EP,
+                          1 + AX_DP_SHARD } };
+    for (int r = 0; r < 6; r++) {
+        mesh me = mesh_as(&m, r);
+        assert_int_equal(mesh_coord(&me, AX_TP), r / 3);
+        assert_int_equal(mesh_coord(&me, AX_DP_SHARD), r % 3);
+        for (axis_set axes = 0; axes <= AXES_ALL; axes++) {
+            int members[6], index = mesh_group(&me, axes, members);
+            assert_int_equal(members[index], r);
+        }
+    }
+    assert_ranks(m, run_all_moves, NULL);
+    assert_ranks(m, run_shift, NULL);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(collectives_yield_what_their_placements_say),
@@ -617,6 +635,7 @@ int main(void) {
         cmocka_unit_test(a_rank_that_gives_up_ends_the_others),
         cmocka_unit_test(all_learn_of_one_error),
         cmocka_unit_test(groups_cover_the_mesh),
+        cmocka_unit_test(axes_may_have_another_order),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
