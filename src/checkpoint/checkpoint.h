@@ -106,6 +106,17 @@ typedef struct st_meta {
 err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
              st_source from) MUST_USE;
 
+/* Where the parts of a written file are. */
+typedef struct st_positions {
+    int64_t *offset; /* [n], the caller's: first byte of each tensor, from the file's beginning */
+    int64_t header_bytes; /* what comes before the data */
+    uint64_t header_hash; /* hash_bytes of these */
+    int64_t bytes;        /* of the file */
+} st_positions;
+/* The same, and reports where everything went. */
+err st_write_at(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
+                st_source from, st_positions *out) MUST_USE;
+
 /* Writes model.safetensors into an existing folder, or, when the data exceed `max_file_bytes`
  * (0: no limit), model-0000i-of-0000k.safetensors with the index that ties them. Tensors keep their
  * order and are never split; one larger than the limit has a file to itself. */
@@ -179,20 +190,36 @@ err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
 
 /* ---- a run's checkpoints -----------------------------------------------------------------
  *
- *     RUN/checkpoints/step-00001000/manifest.json       what it is, a checksum of each file and one
- *                                                       of itself
- *                                   model.safetensors   master weights, by parameter name
- *                                   optim.safetensors   NAME/m, NAME/v, ..., and the scales of
- *                                                       delayed fp8; absent after import
+ *     RUN/checkpoints/step-00001000/manifest.json                        what it is
+ *                                   model-00001-of-00004.safetensors     weights that rank 0 wrote
+ *                                   optim-00001-of-00004.safetensors     optimizer state that it wrote
+ *                                   ...
+ *     RUN/weights/step-00001000/    the same without optimizer state
  *
- * 1. Tensors are whole and named as the parameter table names them, so any layout can load them.
- * 2. The folder appears under its name complete, or not at all: it is written as .step-N.tmp and
- *    renamed. A step that is saved once more is exchanged, never removed first.
- * 3. The data cursor is the number of windows consumed, the ranges skipped, whether epochs have
- *    offsets, and the seed.
- * 4. Every byte of a checkpoint is under a checksum: a flipped bit is an error, never another run.
- *    Format 1, whose manifests have none of themselves, is still read.
- */
+ * Format 3. Of a single rank the files are called model.safetensors and optim.safetensors.
+ *
+ *  1. A folder appears under its name complete, or not at all: it is written as .step-N.tmp, every file
+ *     in it is synced, the manifest comes last, and then it is renamed. A step that is saved once more is
+ *     exchanged, never removed first. A folder without a valid manifest is not a checkpoint.
+ *  2. The manifest lists tensors by name, as the parameter table has them, with dtype and the shape of
+ *     the whole model: weights as NAME, states as NAME/m, NAME/v, ..., the scales of delayed fp8 as fp8.
+ *  3. For each file it lists slices: a tensor, the rectangle of it that the writing rank held ("at",
+ *     "shape"), the range of the rectangle's elements in row-major order, and the offset in the file.
+ *     Without these three members a slice is the whole tensor.
+ *  4. The slices of a tensor hold each of its elements once, whatever the layout that wrote it: nothing
+ *     in a checkpoint depends on the number of ranks, so it loads into any layout.
+ *  5. A slice's data is divided into chunks of "chunk_bytes", each under a checksum (xxHash64), so that a
+ *     rank reads and verifies only the chunks that hold something of its own part.
+ *  6. The bytes of a file before its first slice are its safetensors header, under a checksum too, and
+ *     the manifest is under one of its own. So every byte is: a flipped bit is an error, or in a byte that
+ *     a reader does not need; never another run.
+ *  7. "state" has what a run needs besides tensors: the step, the data cursor (windows consumed, ranges
+ *     skipped, whether epochs have offsets), the seed, from which and the step every random number
+ *     follows, the loss scaler, losses. "model" has the model's facts, "run" the options, the schedule and
+ *     the data it was trained with, "ingot" and "revision" the version that wrote it.
+ *
+ * Format 2 (model.safetensors and optim.safetensors of whole tensors, one checksum per file) and format 1
+ * (whose manifests have no checksum) are still read. */
 typedef struct ckpt_state {
     int64_t step;      /* steps done */
     int64_t updates;   /* of the optimizer: steps that were not skipped */
@@ -207,41 +234,144 @@ typedef struct ckpt_state {
     double loss;             /* of the last step; NaN: not finite, or not known */
     int64_t skipped_updates; /* fp16: in a row, up to the last step */
     uint64_t tokenizer;      /* of the data, as tokenizer_hash gives it; 0: not known */
+    int64_t saves;           /* full checkpoints of this run so far, with this one */
+    double held_out_loss;    /* at the last validation; NaN or 0: none */
 } ckpt_state;
 
-/* Writes a checkpoint and removes the oldest beyond `keep` (0: none), but never the last one after a
- * finite loss. All ranks call it together: rank 0 writes whole tensors, so that a checkpoint loads into
- * any layout.
- * @param o may be NULL: weights alone. @param run what the run was configured with, kept as it is for
- * ckpt_read_manifest; borrowed, may be NULL. */
+/* Full checkpoints are what a run continues from; those of weights alone are for everything else. */
+typedef enum { CKPT_FULL, CKPT_WEIGHTS, CKPT_KINDS } ckpt_kind;
+
+/* Which checkpoints stay when another is complete. The last one after a finite loss always does. */
+typedef struct ckpt_keep {
+    int64_t latest; /* the newest n; 0: all */
+    int64_t every;  /* ... and each n-th that was saved; 0: none */
+    int64_t best;   /* ... and the n with the lowest held-out loss */
+} ckpt_keep;
+
+/* ---- saving ---------------------------------------------------------------------------------
+ * A saver writes checkpoints beside the training. Each rank copies what it will write (through pinned
+ * memory on a device, beside the next step's forward and backward pass) and a thread of it writes its
+ * files; the last step, the manifest and the rename, is that of rank 0. All ranks call these together.
+ *
+ * Given `const char *run_dir`, `model *m`, `exec x`, `optimizer *o`, `ckpt_request request` and `ckpt_report
+ * report`:
+ *
+ *     ckpt_saver *v = ckpt_saver_new(run_dir, m, &x, o);
+ *     TRY(ckpt_saver_begin(v, &request));              // after a step
+ *     TRY(ckpt_saver_poll(v, &report));                // once in each of the following: moves it on
+ *     ckpt_saver_before_update(v);                     // before their updates
+ *     TRY(ckpt_saver_wait(v, &report));                // at the end
+ *     ckpt_saver_free(v);
+ *
+ * An error of these is that of the save, which is then dropped: what was there before it stays, and the
+ * saver is ready for another. */
+typedef struct ckpt_saver ckpt_saver;
+typedef struct ckpt_request {
+    ckpt_kind kind;
+    const ckpt_state *state; /* copied */
+    const json_t
+        *run; /* what the run was configured with, kept for ckpt_read_manifest; may be NULL */
+    ckpt_keep keep;
+    bool wait; /* write in the caller's thread, without a copy */
+} ckpt_request;
+/* What became of a save. */
+typedef struct ckpt_report {
+    bool completed; /* since the last call */
+    ckpt_kind kind;
+    int64_t step, bytes; /* bytes: what this rank wrote */
+    double seconds;      /* from its begin to its end */
+} ckpt_report;
+/* All is borrowed. @param o NULL: there are only weights. */
+ckpt_saver *ckpt_saver_new(const char *run_dir, const model *m, exec *x, const optimizer *o);
+/* Waits for the thread. A save in flight is still completed where every rank's files are. Takes NULL. */
+void ckpt_saver_free(ckpt_saver *v);
+bool ckpt_saver_is_busy(const ckpt_saver *v);
+/* Takes a copy and begins to write it. The saver must not be busy. */
+err ckpt_saver_begin(ckpt_saver *v, const ckpt_request *r) MUST_USE;
+/* Never blocks longer than the slowest rank needs to get here. @param out may be NULL. */
+err ckpt_saver_poll(ckpt_saver *v, ckpt_report *out) MUST_USE;
+/* Waits until the save in flight is complete. */
+err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) MUST_USE;
+/* The update of a step that is queued next waits until the copy has been taken. */
+void ckpt_saver_before_update(ckpt_saver *v);
+
+/* Begins and waits. @param o may be NULL: weights alone. @param run, keep may be NULL. */
 err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
-              const json_t *run, int64_t keep) MUST_USE;
+              const json_t *run, const ckpt_keep *keep) MUST_USE;
+
+/* ---- finding -------------------------------------------------------------------------------- */
 /* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
 err ckpt_recover(const char *run_dir) MUST_USE;
-/* Finds the newest complete checkpoint. @param path owned (free); NULL when there is none. */
+/* Steps of the complete checkpoints of a run, ascending. @param steps owned (free). */
+err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) MUST_USE;
+/* @return the folder of a step, owned (free). */
+char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step);
+char *ckpt_root(const char *run_dir, ckpt_kind kind); /* the folder of these, owned (free) */
+/* Finds the newest complete checkpoint that a run could continue from. @param path owned (free); NULL when
+ * there is none. */
 err ckpt_latest(const char *run_dir, char **path) MUST_USE;
 /* Finds the newest checkpoint whose files are what its checksums say. Newer ones that are damaged are passed
- * over with a warning; when all are, the newest one's damage is the error. Reads every byte of them.
- * @param path owned (free); NULL when there is none. */
-err ckpt_newest_whole(const char *run_dir, char **path) MUST_USE;
-/* Renames checkpoints of later steps than `step`, those that ckpt_newest_whole passed over, to
- * damaged-step-N: they are neither found nor counted any more, and not removed. */
+ * over with a warning; when all are, the newest one's damage is the error. Reads every byte of them: each
+ * rank of `c` a share, all together. @param c NULL: this process alone. @param path owned (free); NULL
+ * when there is none. */
+err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path) MUST_USE;
+/* Renames checkpoints of later steps than `step`: those that ckpt_newest_whole passed over to damaged-step-N,
+ * weights alone to superseded-step-N. They are neither found nor counted any more, and not removed. */
 err ckpt_set_newer_aside(const char *run_dir, int64_t step) MUST_USE;
-/* The same as ckpt_newest_whole of a run folder, or the checkpoint folder itself where that is given; none
- * is an error. @param path owned (free). */
+/* The newest whole checkpoint of a run folder, with or without optimizer state, or the checkpoint folder
+ * itself where that is given; none is an error. @param path owned (free). */
 err ckpt_find(const char *run, char **path) MUST_USE;
 /* @return a file in a checkpoint's folder or its run's, owned; NULL when there is none. */
 char *ckpt_file(const char *checkpoint, const char *name);
 /* The same of tokenizer.json. */
 char *ckpt_tokenizer_path(const char *checkpoint);
-/* What the checkpoint at `path` holds; files are verified by ckpt_load. @param run as ckpt_save got it:
+
+/* ---- reading -------------------------------------------------------------------------------- */
+/* What the checkpoint at `path` holds; files are verified as they are read. @param run as ckpt_save got it:
  * owned (json_decref), NULL when there is none; may be NULL itself. */
 err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t **run) MUST_USE;
 /* Loads weights (and optimizer state, unless o is NULL or the checkpoint has none) after
- * plan_commit, on all ranks together. A model of other shapes is an error. */
+ * plan_commit, on all ranks together. Each reads and verifies the chunks that hold something of its own
+ * part. A model of other shapes is an error. */
 err ckpt_load(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
-/* The same of a checkpoint that ckpt_newest_whole found: checksums of its tensors are not compared again. */
-err ckpt_load_verified(const char *path, model *m, exec *x, optimizer *o) MUST_USE;
+
+/* Tensor by tensor, without a model. */
+typedef struct ckpt_reader ckpt_reader;
+err ckpt_open(const char *path, ckpt_reader **out) MUST_USE;
+void ckpt_close(ckpt_reader *r); /* takes NULL */
+typedef struct ckpt_tensor_info {
+    const char *name; /* borrowed */
+    dtype dt;         /* as it is stored */
+    int ndim;
+    int64_t dim[ST_MAX_DIM], count;
+} ckpt_tensor_info;
+int ckpt_tensors(const ckpt_reader *r);
+ckpt_tensor_info ckpt_tensor_at(const ckpt_reader *r, int i); /* in order of names */
+int ckpt_find_tensor(const ckpt_reader *r, const char *name); /* -1: none */
+/* Reads elements [first, first + n) of a tensor, in row-major order, as fp32. */
+err ckpt_read(ckpt_reader *r, int i, int64_t first, int64_t n, float *to) MUST_USE;
+int64_t ckpt_bytes_read(const ckpt_reader *r); /* from files so far */
+
+/* Compares all bytes with their checksums, or of `parts` shares of them the one numbered `part`.
+ * @param size may be NULL. */
+typedef struct ckpt_size {
+    int64_t bytes;
+    int files, tensors;
+} ckpt_size;
+err ckpt_verify(const char *path, int part, int parts, ckpt_size *size) MUST_USE;
+
+/* What a manifest says of its checkpoint, without reading tensors. */
+typedef struct ckpt_info {
+    int64_t format, step, bytes;
+    int files, tensors;
+    bool has_states;                /* else weights alone */
+    char version[32], revision[64]; /* of the program that wrote it; "": not known */
+} ckpt_info;
+err ckpt_describe(const char *path, ckpt_info *out) MUST_USE;
+
+/* Writes a copy of a checkpoint as a new folder `to`, its tensors divided over `files` files (and as many of
+ * optimizer state), one tensor at a time. */
+err ckpt_reshard(const char *path, const char *to, int files, bool weights_only) MUST_USE;
 
 /* An error when `t`, which was read from `path`, is not the tokenizer that the state was trained with. */
 err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) MUST_USE;

@@ -1,36 +1,157 @@
-/* checkpoint, inside: the manifest of a saved state. */
+/* checkpoint, inside: manifests, what ranks hold of tensors, shards, folders of steps. */
 #ifndef INGOT_CHECKPOINT_INTERNAL_H
 #define INGOT_CHECKPOINT_INTERNAL_H
 
 #include "checkpoint/checkpoint.h"
 
-#define CKPT_MODEL_FILE    "model.safetensors"
+#define CKPT_MODEL_FILE    "model.safetensors" /* of formats 1 and 2, and of a single rank */
 #define CKPT_OPTIM_FILE    "optim.safetensors"
 #define CKPT_MANIFEST_FILE "manifest.json"
+#define CKPT_FP8_ROWS      "fp8" /* the tensor of delayed fp8's scales, among the optimizer's */
 
-/* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref. */
-err manifest_read(const char *folder, json_t **doc) MUST_USE;
+/* ---- manifest.c: what a checkpoint is ---------------------------------------------------- */
+enum { CKPT_FORMAT = 3, CKPT_FORMAT_WHOLE_FILES = 2, CKPT_FORMAT_WITHOUT_CHECKSUM = 1 };
+
+typedef char hash_text[17];
+void hash_print(uint64_t hash, hash_text out);
+/* Reads the member `key`, sixteen hexadecimal digits. */
+err hash_read(const json_t *object, const char *name, const char *key, uint64_t *out) MUST_USE;
+
+/* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref.
+ * @param format may be NULL. */
+err manifest_read(const char *folder, json_t **doc, int64_t *format) MUST_USE;
 /* @return whether the manifest has a format that this version does not know; false when it is unreadable. */
 bool manifest_is_of_later_version(const char *folder);
-/* Writes the manifest of a folder whose other files are complete: it lists and hashes `names`.
+/* Writes the manifest of a folder whose other files are complete.
+ * @param tensors, files as shard_write filled them; borrowed. @param chunk see ckpt_index.
  * @param run borrowed; may be NULL. */
 err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
-                   const json_t *run, const char *const *names, int n) MUST_USE;
-/* @return whether the manifest lists a file of this name. */
-bool manifest_lists(const json_t *doc, const char *name);
-/* Compares a file with the size and the checksum that the manifest gives for it. */
+                   const json_t *run, const json_t *tensors, const json_t *files,
+                   int64_t chunk) MUST_USE;
+/* Formats 1 and 2: compares a file with the size and the checksum that the manifest gives for it. */
 err manifest_verify_file(const char *folder, const json_t *doc, const char *name) MUST_USE;
 /* @return whether the last step before the checkpoint had a finite loss, as far as is known. */
 bool manifest_loss_is_finite(const json_t *doc);
 
-/* ---- shard.c: tensors of the whole model, from and to what ranks hold of them -------------- */
-/* Every rank gets the whole parameter. */
-err shard_get_weights(const model *m, exec *x, int param, float *whole) MUST_USE;
-void shard_put_weights(const model *m, exec *x, int param, const float *whole);
-/* Elements of a state of the whole parameter. */
-int64_t shard_state_count(const model *m, const optimizer *o, int param, int state);
-err shard_get_state(const model *m, exec *x, const optimizer *o, int param, int state,
-                    float *whole) MUST_USE;
-void shard_put_state(const model *m, optimizer *o, int param, int state, const float *whole);
+/* ---- parts.c: what ranks hold of a tensor ------------------------------------------------
+ * A rank holds a rectangle of a tensor, and of its elements in row-major order those from `from` to
+ * `to`. Tensor parallelism makes rectangles, ZeRO and the division of a save among replicas make
+ * ranges; any number of mesh axes ends in this one form.
+ *
+ *     . . . . . .
+ *     . # # # . .      at { 1, 1 }, dim { 3, 3 }, from 0 to 7
+ *     . # # # . .
+ *     . # - - . .      - : of the rectangle, not of the range
+ */
+typedef struct ckpt_part {
+    int64_t at[ST_MAX_DIM], dim[ST_MAX_DIM];
+    int64_t from, to;
+} ckpt_part;
+static inline int64_t part_count(const ckpt_part *p) { return p->to - p->from; }
+/* The whole tensor. */
+ckpt_part part_whole(int ndim, const int64_t *dim);
+bool part_is_whole(int ndim, const int64_t *dim, const ckpt_part *p);
+/* Calls run(ctx, a, b, n) for every run of n elements that both parts hold, where `a` and `b` count from
+ * the first element of each part's range; both ascend from call to call. @param dim of the tensor. */
+typedef err (*part_run)(void *ctx, int64_t a, int64_t b, int64_t n);
+err parts_intersect(int ndim, const int64_t *dim, const ckpt_part *a, const ckpt_part *b,
+                    part_run run, void *ctx) MUST_USE;
+
+/* ---- index.c: the tensors of a checkpoint, and reading them ----------------------------------- */
+typedef struct ckpt_slice {
+    int tensor, file;
+    ckpt_part part;
+    int64_t offset; /* of its first byte in the file */
+    uint64_t *hash; /* of each chunk; NULL in formats 1 and 2, whose files have one checksum */
+    const uint8_t *bytes; /* formats 1 and 2: mapped; else NULL */
+} ckpt_slice;
+typedef struct ckpt_tensor {
+    const char *name;
+    dtype dt;
+    int ndim;
+    int64_t dim[ST_MAX_DIM], count;
+    int first_slice, n_slices;
+} ckpt_tensor;
+typedef struct ckpt_file_info {
+    const char *name;
+    char *path; /* owned */
+    int64_t bytes, header_bytes;
+    uint64_t header_hash;
+    int fd; /* -1: not open */
+} ckpt_file_info;
+typedef struct ckpt_index {
+    int64_t format;
+    arena *mem;
+    ckpt_tensor *tensor; /* [tensors], by name */
+    ckpt_slice *slice;   /* [slices], by tensor */
+    ckpt_file_info *file;
+    int tensors, slices, files;
+    int64_t
+        chunk; /* bytes under one checksum: a slice's data is divided into chunks of this size */
+    st_file *st[2]; /* formats 1 and 2: its files, mapped */
+    uint8_t *buffer;
+    int held_slice; /* whose chunk the buffer holds; -1: none */
+    int64_t held_chunk;
+    int64_t bytes_read; /* from files, so far */
+} ckpt_index;
+/* Opens a checkpoint's tensors. In formats 1 and 2 files are not verified. @param out owned. */
+err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index **out) MUST_USE;
+void index_close(ckpt_index *x);                                      /* takes NULL */
+const ckpt_tensor *index_find(const ckpt_index *x, const char *name); /* NULL: none */
+/* Like index_find; a missing tensor, or one of another number of elements, is an error. */
+err index_need(const ckpt_index *x, const char *folder, const char *name, int ndim,
+               const int64_t *dim, const ckpt_tensor **out) MUST_USE;
+/* Reads a part of a tensor as fp32 and verifies the chunks it touches. Of another shape than the tensor's
+ * (with as many elements) a part is read where that is the same in row-major order: 1-D states of
+ * formats 1 and 2. */
+err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
+               const ckpt_part *want, float *to) MUST_USE;
+/* Verifies all bytes of a checkpoint of format 3, or of `parts` shares of them the one numbered `part`. */
+err index_verify(ckpt_index *x, int part, int parts) MUST_USE;
+
+/* @return whether a tensor of this name is a parameter's weights, not a state of the training. */
+bool tensor_is_weights(const char *name);
+
+/* ---- shard.c: one file of a checkpoint -------------------------------------------------------- */
+enum { CKPT_CHUNK = 4 << 20 };
+typedef struct shard_piece {
+    const char *name;
+    int ndim;
+    int64_t dim[ST_MAX_DIM]; /* of the tensor */
+    ckpt_part part;
+} shard_piece;
+/* Gives elements [first, first + n) of piece i's range. */
+typedef struct shard_source {
+    err (*get)(void *ctx, int i, int64_t first, int64_t n, float *to);
+    void *ctx;
+} shard_source;
+/* Writes FOLDER/NAME and adds what it holds to `tensors` and `files`, as the manifest lists them.
+ * @param chunk a multiple of 4. */
+err shard_write(const char *folder, const char *name, const shard_piece *piece, int n,
+                shard_source from, int64_t chunk, json_t *tensors, json_t *files) MUST_USE;
+/* "model-00002-of-00004.safetensors"; of a single rank without the numbers. */
+void shard_name(char *buf, size_t n, const char *kind, int rank, int ranks);
+
+/* ---- holdings.c: what this rank holds of the run's tensors, and what it writes of them -------- */
+typedef struct holding {
+    int param; /* -1: the rows of fp8 */
+    int state; /* -1: the weights */
+    char name[96];
+    int ndim;
+    int64_t dim[2]; /* of the whole tensor */
+    ckpt_part part; /* what this rank holds; empty: nothing */
+    ckpt_part
+        write; /* what it writes of it: each element is written by one of the ranks that hold it */
+} holding;
+/* All tensors, the weights first. @param o NULL: weights alone. @param out owned (free). @return how many. */
+int holdings_list(const model *m, const plan *p, const optimizer *o, holding **out);
+
+/* ---- folders.c: the folders of a run's steps ---------------------------------------------------- */
+/* @return "ROOT/PREFIXstep-00000012SUFFIX", owned (free). */
+char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix);
+#define STEP_TEMPORARY ".tmp" /* being written */
+#define STEP_REPLACED  ".old" /* while the same step is saved once more */
+/* Removes what need not be kept. */
+err folders_remove_old(const char *root, const ckpt_keep *keep) MUST_USE;
 
 #endif

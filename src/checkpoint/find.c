@@ -5,6 +5,27 @@
 #include "checkpoint/checkpoint.h"
 #include "io/io.h"
 
+static int64_t newest_step(const char *run, ckpt_kind kind) {
+    int64_t *steps, newest = -1;
+    int n;
+    err e = ckpt_list(run, kind, &steps, &n);
+    if (!e && n) newest = steps[n - 1];
+    if (!e) free(steps);
+    err_free(e);
+    return newest;
+}
+
+/* Weights alone where they are newer, and whole. */
+static err newest_of_any_kind(const char *run, char **path) {
+    if (newest_step(run, CKPT_WEIGHTS) > newest_step(run, CKPT_FULL)) {
+        err e = ckpt_newest_whole(run, CKPT_WEIGHTS, NULL, path);
+        if (!e && *path) return OK;
+        if (e) log_warn("%s", err_message(e));
+        err_free(e);
+    }
+    return ckpt_newest_whole(run, CKPT_FULL, NULL, path);
+}
+
 err ckpt_find(const char *run, char **path) {
     *path = NULL;
     if (!io_is_dir(run))
@@ -17,7 +38,7 @@ err ckpt_find(const char *run, char **path) {
         *path = strdup(run);
         return OK;
     }
-    TRY(ckpt_newest_whole(run, path));
+    TRY(newest_of_any_kind(run, path));
     if (!*path)
         return err_hint(ERR("%s holds no checkpoint", run),
                         "train it first (ingot train), or ingot import a Hugging Face folder");

@@ -3,7 +3,7 @@
  * A flipped bit in a number or a file name would still be valid JSON and would resume another run
  * than the one that was saved, so the manifest carries a checksum of itself: the hash of its members
  * in a canonical text (sorted keys, no spaces) without the member "checksum". Format 1, which has no
- * checksum, is still read. */
+ * checksum, is still read, and so is format 2, whose files have one checksum each and no slices. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <math.h>
@@ -12,12 +12,18 @@
 
 #include "io/io.h"
 
-enum { FORMAT = 2, FORMAT_WITHOUT_CHECKSUM = 1 };
-
-typedef char hash_text[17];
-
-static void print_hash(uint64_t hash, hash_text out) {
+void hash_print(uint64_t hash, hash_text out) {
     snprintf(out, sizeof(hash_text), "%016llx", (unsigned long long)hash);
+}
+
+err hash_read(const json_t *object, const char *name, const char *key, uint64_t *out) {
+    const char *text;
+    char *end;
+    TRY(io_json_text(object, name, key, &text));
+    *out = strtoull(text, &end, 16);
+    return end == text + 16 && !*end
+               ? OK
+               : ERR("%s: \"%s\": expected sixteen hexadecimal digits", name, key);
 }
 
 /* ---- the checksum ------------------------------------------------------------------------ */
@@ -26,7 +32,7 @@ static void checksum_of(const json_t *doc, hash_text out) {
     json_object_del(rest, "checksum");
     char *text = json_dumps(rest, JSON_COMPACT | JSON_SORT_KEYS | JSON_REAL_PRECISION(17));
     BUG_IF(!text); /* it was parsed from JSON, or made here */
-    print_hash(hash_bytes(text, strlen(text), 0), out);
+    hash_print(hash_bytes(text, strlen(text), 0), out);
     free(text);
     json_decref(rest);
 }
@@ -34,7 +40,7 @@ static void checksum_of(const json_t *doc, hash_text out) {
 static err check_checksum(const json_t *doc, const char *path, int64_t format) {
     const char *want;
     hash_text got;
-    if (format == FORMAT_WITHOUT_CHECKSUM && !json_object_get(doc, "checksum")) return OK;
+    if (format == CKPT_FORMAT_WITHOUT_CHECKSUM && !json_object_get(doc, "checksum")) return OK;
     TRY(io_json_text(doc, path, "checksum", &want));
     checksum_of(doc, got);
     if (!strcmp(got, want)) return OK;
@@ -42,16 +48,17 @@ static err check_checksum(const json_t *doc, const char *path, int64_t format) {
                     "restore it from a copy, or use another checkpoint");
 }
 
-err manifest_read(const char *folder, json_t **doc) {
+err manifest_read(const char *folder, json_t **doc, int64_t *format) {
     char *path = io_join(folder, CKPT_MANIFEST_FILE);
-    int64_t format = 0;
+    int64_t found = 0;
     err e = io_json_read(path, doc);
-    if (!e) e = io_json_int(*doc, path, "format", &format);
-    if (!e && format != FORMAT && format != FORMAT_WITHOUT_CHECKSUM)
+    if (!e) e = io_json_int(*doc, path, "format", &found);
+    if (!e && (found < 1 || found > CKPT_FORMAT))
         e = err_hint(
-            ERR("%s: format %lld; this version reads 1 to %d", path, (long long)format, FORMAT),
+            ERR("%s: format %lld; this version reads 1 to %d", path, (long long)found, CKPT_FORMAT),
             "use the version of ingot that wrote it");
-    if (!e) e = check_checksum(*doc, path, format);
+    if (!e) e = check_checksum(*doc, path, found);
+    if (format) *format = found;
     free(path);
     return e;
 }
@@ -65,28 +72,10 @@ bool manifest_is_of_later_version(const char *folder) {
     err_free(e);
     json_decref(doc);
     free(path);
-    return format > FORMAT;
+    return format > CKPT_FORMAT;
 }
 
 /* ---- files ------------------------------------------------------------------------------- */
-static err add_file(const char *folder, const char *name, json_t *files) {
-    char *path = io_join(folder, name);
-    io_mapping map = { 0 };
-    hash_text hash;
-    err e = io_map(path, &map);
-    free(path);
-    if (e) return err_trail(e, __FILE__, __LINE__);
-    print_hash(hash_bytes(map.data, map.size, 0), hash);
-    json_object_set_new(files, name,
-                        json_pack("{s:I, s:s}", "bytes", (json_int_t)map.size, "xxh64", hash));
-    io_unmap(&map);
-    return OK;
-}
-
-bool manifest_lists(const json_t *doc, const char *name) {
-    return json_object_get(json_object_get(doc, "files"), name) != NULL;
-}
-
 err manifest_verify_file(const char *folder, const json_t *doc, const char *name) {
     json_t *files, *entry;
     const char *want;
@@ -100,7 +89,7 @@ err manifest_verify_file(const char *folder, const json_t *doc, const char *name
     TRY_CLEAN(io_json_text(entry, manifest, "xxh64", &want));
     TRY_CLEAN(io_json_int(entry, manifest, "bytes", &bytes));
     TRY_CLEAN(io_map(path, &map));
-    print_hash(hash_bytes(map.data, map.size, 0), got);
+    hash_print(hash_bytes(map.data, map.size, 0), got);
     if ((int64_t)map.size != bytes || strcmp(got, want))
         e = err_hint(ERR("%s is damaged: it has %zu bytes with checksum %s; the manifest lists "
                          "%lld bytes with %s",
@@ -153,6 +142,7 @@ static const struct state_field {
     { NULL, "bytes", AS_BOOL, AT(bytes) },
     { NULL, "tokenizer", AS_HASH, AT(tokenizer), .added = true },
     { NULL, "skipped_updates", AS_INT, AT(skipped_updates), .added = true },
+    { NULL, "saves", AS_INT, AT(saves), .added = true },
     { "loss_scale", "scale", AS_REAL, AT(scaler.scale) },
     { "loss_scale", "good_steps", AS_INT, AT(scaler.good_steps) },
     { "loss_scale", "interval", AS_INT, AT(scaler.interval) },
@@ -171,7 +161,7 @@ static json_t *field_json(const struct state_field *f, const ckpt_state *s) {
     case AS_SEED: return json_integer((json_int_t) * (const uint64_t *)at);
     case AS_REAL: return json_real(*(const double *)at);
     case AS_BOOL: return json_boolean(*(const bool *)at);
-    case AS_HASH: print_hash(*(const uint64_t *)at, hash); return json_string(hash);
+    case AS_HASH: hash_print(*(const uint64_t *)at, hash); return json_string(hash);
     }
     BUG("unknown type of a state's field");
 }
@@ -214,12 +204,14 @@ static json_t *state_json(const ckpt_state *s) {
     json_object_set_new(state, "skipped", skips_json(&s->skips));
     if (s->step > 0) /* an imported model has no loss */
         json_object_set_new(state, "loss", isfinite(s->loss) ? json_real(s->loss) : json_null());
+    if (isfinite(s->held_out_loss) && s->held_out_loss > 0) /* 0: none was measured */
+        json_object_set_new(state, "held_out_loss", json_real(s->held_out_loss));
     return state;
 }
 
 static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     json_t *state;
-    *s = (ckpt_state){ .loss = NAN };
+    *s = (ckpt_state){ .loss = NAN, .held_out_loss = NAN };
     TRY(io_json_object(doc, name, "state", &state));
     for (size_t i = 0; i < COUNT_OF(state_fields); i++) {
         const struct state_field *f = &state_fields[i];
@@ -229,6 +221,8 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     }
     const json_t *loss = json_object_get(state, "loss");
     if (json_is_number(loss)) s->loss = json_number_value(loss);
+    const json_t *held_out = json_object_get(state, "held_out_loss");
+    if (json_is_number(held_out)) s->held_out_loss = json_number_value(held_out);
     return read_skips(state, name, &s->skips);
 }
 
@@ -247,23 +241,59 @@ err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *pa
 }
 
 /* ---- the whole --------------------------------------------------------------------------- */
+/* Prints a value as lines, one for each member; what fits a line, or is a list of plain values, is one. */
+static void print_lines(const json_t *value, int indent, str *out) {
+    enum { LINE = 200 };
+    const char *key;
+    json_t *member;
+    size_t i;
+    char *line = json_dumps(value, JSON_ENCODE_ANY | JSON_REAL_PRECISION(17));
+    BUG_IF(!line);
+    bool plain = !json_is_object(value) && !json_is_array(json_array_get(value, 0)) &&
+                 !json_is_object(json_array_get(value, 0));
+    if (plain || (indent > 0 && strlen(line) <= LINE)) {
+        str_add(out, "%s", line);
+    } else if (json_is_object(value)) {
+        int n = 0;
+        str_add(out, "{");
+        json_object_foreach((json_t *)(uintptr_t)value, key, member) {
+            json_t *name = json_string(key);
+            char *quoted = json_dumps(name, JSON_ENCODE_ANY);
+            str_add(out, "%s\n%*s%s: ", n++ ? "," : "", indent + 2, "", quoted);
+            print_lines(member, indent + 2, out);
+            free(quoted);
+            json_decref(name);
+        }
+        str_add(out, "\n%*s}", indent, "");
+    } else {
+        str_add(out, "[");
+        json_array_foreach(value, i, member) {
+            str_add(out, "%s\n%*s", i ? "," : "", indent + 2, "");
+            print_lines(member, indent + 2, out);
+        }
+        str_add(out, "\n%*s]", indent, "");
+    }
+    free(line);
+}
+
 err manifest_write(const char *folder, const model_config *c, const ckpt_state *s,
-                   const json_t *run, const char *const *names, int n) {
-    err e = OK;
+                   const json_t *run, const json_t *tensors, const json_t *files, int64_t chunk) {
     char *path = io_join(folder, CKPT_MANIFEST_FILE);
     hash_text hash;
-    json_t *files = json_object();
-    json_t *doc = json_pack("{s:i, s:s, s:o, s:o, s:O}", "format", FORMAT, "ingot", INGOT_VERSION,
-                            "state", state_json(s), "model", model_to_json(c), "files", files);
+    str text = { 0 };
+    json_t *doc = json_pack("{s:i, s:s, s:s, s:o, s:o, s:I, s:O, s:O}", "format", CKPT_FORMAT,
+                            "ingot", INGOT_VERSION, "revision", build_revision(), "state",
+                            state_json(s), "model", model_to_json(c), "chunk_bytes",
+                            (json_int_t)chunk, "tensors", tensors, "files", files);
     BUG_IF(!doc);
     if (run) json_object_set(doc, "run", (json_t *)(uintptr_t)run);
-    for (int i = 0; i < n; i++) TRY_CLEAN(add_file(folder, names[i], files));
     checksum_of(doc, hash);
     json_object_set_new(doc, "checksum", json_string(hash));
-    TRY_CLEAN(io_json_write(path, doc));
-cleanup:
+    print_lines(doc, 0, &text);
+    str_add(&text, "\n");
+    err e = io_write(path, text.text, text.len);
+    str_free(&text);
     json_decref(doc);
-    json_decref(files);
     free(path);
     return e;
 }
@@ -273,7 +303,7 @@ err ckpt_read_manifest(const char *path, model_config *c, ckpt_state *s, json_t 
     err e = OK;
     char *name = io_join(path, CKPT_MANIFEST_FILE);
     if (run) *run = NULL;
-    TRY_CLEAN(manifest_read(path, &doc));
+    TRY_CLEAN(manifest_read(path, &doc, NULL));
     TRY_CLEAN(io_json_object(doc, name, "model", &model_object));
     TRY_CLEAN(model_from_json(model_object, name, c));
     TRY_CLEAN(read_state(doc, name, s));

@@ -65,8 +65,20 @@ static err header_json(const char *path, const file_layout *p, const st_meta *me
     return OK;
 }
 
+static void find_positions(const file_layout *p, const str *header, st_positions *out) {
+    int64_t at = (int64_t)header->len;
+    out->header_bytes = at;
+    out->header_hash = hash_bytes(header->text, header->len, 0);
+    for (int i = 0; i < p->n; i++) {
+        out->offset[p->order[i]] = at;
+        at += (int64_t)spec_bytes(&p->specs[p->order[i]]);
+    }
+    out->bytes = at;
+}
+
+/* @param out may be NULL. */
 static err write_header(io_writer *to, const char *path, const file_layout *p, const st_meta *meta,
-                        int n_meta) {
+                        int n_meta, st_positions *out) {
     err e = OK;
     str text = { 0 };
     char *dump = NULL;
@@ -74,12 +86,14 @@ static err write_header(io_writer *to, const char *path, const file_layout *p, c
     TRY_CLEAN(header_json(path, p, meta, n_meta, header));
     dump = json_dumps(header, JSON_COMPACT);
     BUG_IF(!dump);
+    uint8_t length[8] = { 0 };
+    str_add_bytes(&text, length, sizeof length);
     str_add(&text, "%s", dump);
     while (text.len % 8) str_add(&text, " ");
-    uint8_t length[8];
-    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)text.len >> (8 * i));
-    TRY_CLEAN(io_writer_write(to, length, sizeof length));
+    for (int i = 0; i < 8; i++)
+        text.text[i] = (char)((uint64_t)(text.len - sizeof length) >> (8 * i));
     TRY_CLEAN(io_writer_write(to, text.text, text.len));
+    if (out) find_positions(p, &text, out);
 cleanup:
     free(dump);
     str_free(&text);
@@ -97,11 +111,11 @@ err st_emit(st_sink *s, const void *bytes, size_t n) {
 }
 
 static err write_file(const char *path, const file_layout *p, const st_meta *meta, int n_meta,
-                      st_source from) {
+                      st_source from, st_positions *out) {
     err e = OK;
     st_sink sink = { 0 };
     TRY(io_writer_open(path, &sink.to));
-    TRY_CLEAN(write_header(sink.to, path, p, meta, n_meta));
+    TRY_CLEAN(write_header(sink.to, path, p, meta, n_meta, out));
     for (int i = 0; i < p->n; i++) {
         sink.left = spec_bytes(&p->specs[p->order[i]]);
         TRY_CLEAN(from.fill(from.ctx, p->order[i], &sink));
@@ -113,14 +127,19 @@ cleanup:
     return e;
 }
 
-err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
-             st_source from) {
+err st_write_at(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
+                st_source from, st_positions *out) {
     file_layout p = { specs, mem_alloc((size_t)(n + 1) * sizeof *p.order), n };
     for (int i = 0; i < n; i++) p.order[i] = i;
     order_by_width(&p);
-    err e = write_file(path, &p, meta, n_meta, from);
+    err e = write_file(path, &p, meta, n_meta, from, out);
     free(p.order);
     return e;
+}
+
+err st_write(const char *path, const st_spec *specs, int n, const st_meta *meta, int n_meta,
+             st_source from) {
+    return st_write_at(path, specs, n, meta, n_meta, from, NULL);
 }
 
 /* ---- a folder ---------------------------------------------------------------------------- */
@@ -161,7 +180,7 @@ static err write_shards(const char *folder, const file_layout *all, const int *f
         str_add(&path, "%s/", folder);
         size_t name_at = path.len;
         str_add(&path, "model-%05d-of-%05d.safetensors", k + 1, files);
-        TRY_CLEAN(write_file(path.text, &part, NULL, 0, from));
+        TRY_CLEAN(write_file(path.text, &part, NULL, 0, from, NULL));
         for (int i = 0; i < part.n; i++)
             json_object_set_new(weight_map, part.specs[part.order[i]].name,
                                 json_string(path.text + name_at));
@@ -198,7 +217,7 @@ static err write_single(const char *folder, const file_layout *all, st_source fr
     str_add(&single, "%s/%s", folder, ST_SINGLE_FILE);
     str_add(&index, "%s/%s", folder, ST_INDEX_FILE);
     TRY_CLEAN(refuse_other_form(index.text));
-    TRY_CLEAN(write_file(single.text, all, NULL, 0, from));
+    TRY_CLEAN(write_file(single.text, all, NULL, 0, from, NULL));
 cleanup:
     str_free(&single);
     str_free(&index);

@@ -1,74 +1,107 @@
-/* Tensors of the whole model, from and to what each rank holds of them. All ranks call these together, in
- * the same order. */
+/* One file of a checkpoint: a safetensors file of what one rank writes, with a checksum of every chunk.
+ * A tensor that it holds whole has its own shape in the file, so that a run of one rank leaves files
+ * that any reader of safetensors understands; a part of a tensor is a vector. */
 #include "checkpoint/checkpoint_internal.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-/* Copies the elements that this rank updates, in order, from or to where they lie in the whole parameter. */
-static void copy_elements(const model *m, int param, float *own, float *whole, bool to_whole) {
-    const model_param *q = model_param_at(m, param);
-    param_range r = model_weights_range(m, param);
-    for (int64_t e = r.from, end; e < r.to; e = end) {
-        end = MIN(r.to, (e / q->local[1] + 1) * q->local[1]); /* a row of the shard */
-        float *at = whole + model_global_index(m, param, e), *mine = own + (e - r.from);
-        memcpy(to_whole ? at : mine, to_whole ? mine : at, (size_t)(end - e) * sizeof *at);
+#include "io/io.h"
+
+void shard_name(char *buf, size_t n, const char *kind, int rank, int ranks) {
+    if (ranks == 1)
+        snprintf(buf, n, "%s.safetensors", kind);
+    else
+        snprintf(buf, n, "%s-%05d-of-%05d.safetensors", kind, rank + 1, ranks);
+}
+
+typedef struct shard_writer {
+    const shard_piece *piece;
+    shard_source from;
+    int64_t chunk;   /* elements */
+    json_t **hashes; /* of each piece: an array */
+    float *buffer;
+} shard_writer;
+
+static err emit_piece(void *ctx, int i, st_sink *sink) {
+    shard_writer *w = ctx;
+    int64_t count = part_count(&w->piece[i].part);
+    for (int64_t first = 0; first < count; first += w->chunk) {
+        int64_t n = MIN(w->chunk, count - first);
+        size_t bytes = (size_t)n * sizeof *w->buffer;
+        hash_text hash;
+        TRY(w->from.get(w->from.ctx, i, first, n, w->buffer));
+        hash_print(hash_bytes(w->buffer, bytes, 0), hash);
+        json_array_append_new(w->hashes[i], json_string(hash));
+        TRY(st_emit(sink, w->buffer, bytes));
     }
+    return OK;
 }
 
-/* Every element is stored by the first of the ranks that update it; from the others comes -0, which leaves
- * every bit of what it is added to as it is. */
-static err sum_shards(const model *m, exec *x, int param, float *own, float *whole, int64_t n) {
-    for (int64_t i = 0; i < n; i++) whole[i] = -0.0f;
-    if (model_param_first(m, param)) copy_elements(m, param, own, whole, true);
-    return comm_sum(x->comm, AXES_ALL, whole, n);
-}
-
-err shard_get_weights(const model *m, exec *x, int param, float *whole) {
-    const model_param *q = model_param_at(m, param);
-    if (mesh_world(&model_lay(m)->mesh) == 1) return model_weights_get(m, x->plan, param, whole);
-    float *own = mem_alloc((size_t)(q->local[0] * q->local[1]) * sizeof *own);
-    err e = model_weights_get(m, x->plan, param, own);
-    if (!e) e = sum_shards(m, x, param, own, whole, q->dim[0] * q->dim[1]);
-    free(own);
-    return e;
-}
-
-void shard_put_weights(const model *m, exec *x, int param, const float *whole) {
-    const model_param *q = model_param_at(m, param);
-    float *own = mem_alloc((size_t)(q->local[0] * q->local[1]) * sizeof *own);
-    copy_elements(m, param, own, (float *)whole, false);
-    model_weights_set(m, x->plan, param, own);
-    free(own);
-}
-
-int64_t shard_state_count(const model *m, const optimizer *o, int param, int state) {
-    const model_param *q = model_param_at(m, param);
-    return optim_state_by_element(o, param, state) ? q->dim[0] * q->dim[1]
-                                                   : optim_state_count(o, param, state);
-}
-
-err shard_get_state(const model *m, exec *x, const optimizer *o, int param, int state,
-                    float *whole) {
-    bool alone = mesh_world(&model_lay(m)->mesh) == 1;
-    if (alone || !optim_state_by_element(o, param, state))
-        return optim_state_get(o, param, state, whole);
-    int64_t n = optim_state_count(o, param, state);
-    float *own = mem_alloc((size_t)(n + 1) * sizeof *own);
-    err e = optim_state_get(o, param, state, own);
-    if (!e) e = sum_shards(m, x, param, own, whole, shard_state_count(m, o, param, state));
-    free(own);
-    return e;
-}
-
-void shard_put_state(const model *m, optimizer *o, int param, int state, const float *whole) {
-    if (!optim_state_by_element(o, param, state)) {
-        optim_state_set(o, param, state, whole);
-        return;
+static st_spec spec_of(const shard_piece *p) {
+    st_spec s = { .name = p->name, .dt = DT_F32, .ndim = 1, .dim = { part_count(&p->part) } };
+    if (part_is_whole(p->ndim, p->dim, &p->part)) {
+        s.ndim = p->ndim;
+        memcpy(s.dim, p->dim, (size_t)p->ndim * sizeof *p->dim);
     }
-    int64_t n = optim_state_count(o, param, state);
-    float *own = mem_alloc((size_t)(n + 1) * sizeof *own);
-    copy_elements(m, param, own, (float *)whole, false);
-    optim_state_set(o, param, state, own);
-    free(own);
+    return s;
+}
+
+static json_t *ints_json(const int64_t *values, int n) {
+    json_t *list = json_array();
+    for (int i = 0; i < n; i++) json_array_append_new(list, json_integer(values[i]));
+    return list;
+}
+
+static json_t *slice_json(const shard_piece *p, int64_t offset, json_t *hashes) {
+    json_t *slice = json_pack("{s:s, s:I, s:O}", "tensor", p->name, "offset", (json_int_t)offset,
+                              "xxh64", hashes);
+    if (part_is_whole(p->ndim, p->dim, &p->part)) return slice;
+    json_object_set_new(slice, "at", ints_json(p->part.at, p->ndim));
+    json_object_set_new(slice, "shape", ints_json(p->part.dim, p->ndim));
+    json_object_set_new(slice, "range", ints_json((int64_t[]){ p->part.from, p->part.to }, 2));
+    return slice;
+}
+
+static void list_shard(const char *name, const shard_piece *piece, int n, json_t **hashes,
+                       const st_positions *at, json_t *tensors, json_t *files) {
+    hash_text header;
+    json_t *slices = json_array();
+    for (int i = 0; i < n; i++) {
+        const shard_piece *p = &piece[i];
+        json_array_append_new(slices, slice_json(p, at->offset[i], hashes[i]));
+        json_object_set_new(tensors, p->name,
+                            json_pack("{s:s, s:o}", "dtype", dt_safetensors(DT_F32), "shape",
+                                      ints_json(p->dim, p->ndim)));
+    }
+    hash_print(at->header_hash, header);
+    json_object_set_new(files, name,
+                        json_pack("{s:I, s:I, s:s, s:o}", "bytes", (json_int_t)at->bytes,
+                                  "header_bytes", (json_int_t)at->header_bytes, "header_xxh64",
+                                  header, "slices", slices));
+}
+
+err shard_write(const char *folder, const char *name, const shard_piece *piece, int n,
+                shard_source from, int64_t chunk, json_t *tensors, json_t *files) {
+    size_t many = (size_t)n + 1;
+    BUG_IF(chunk <= 0 || chunk % 4);
+    shard_writer w = { .piece = piece, .from = from, .chunk = chunk / 4 };
+    st_spec *spec = mem_alloc(many * sizeof *spec);
+    st_positions at = { .offset = mem_alloc(many * sizeof *at.offset) };
+    char *path = io_join(folder, name);
+    w.hashes = mem_alloc(many * sizeof *w.hashes);
+    w.buffer = mem_alloc((size_t)chunk);
+    for (int i = 0; i < n; i++) {
+        spec[i] = spec_of(&piece[i]);
+        w.hashes[i] = json_array();
+    }
+    err e = st_write_at(path, spec, n, NULL, 0, (st_source){ emit_piece, &w }, &at);
+    if (!e) list_shard(name, piece, n, w.hashes, &at, tensors, files);
+    for (int i = 0; i < n; i++) json_decref(w.hashes[i]);
+    free(w.hashes);
+    free(w.buffer);
+    free(at.offset);
+    free(spec);
+    free(path);
+    return e;
 }

@@ -63,6 +63,7 @@ typedef struct cli_family {
 err cli_run_family(const cli_family *f, int argc, char **argv) MUST_USE;
 void cli_print_family(const cli_family *f);
 
+err cmd_ckpt(int argc, char **argv) MUST_USE;
 err cmd_config(int argc, char **argv) MUST_USE;
 err cmd_data(int argc, char **argv) MUST_USE;
 err cmd_doctor(int argc, char **argv) MUST_USE;
@@ -82,7 +83,8 @@ err cli_read_train(int argc, char **argv, struct config *c, struct train_options
                    bool *print) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
     cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
-extern const cli_family data_family, plan_family, tokenizer_family;
+extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
+extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
     tokenizer_count;
 extern const cli_subcommand data_dedup, data_decontaminate;

@@ -27,17 +27,6 @@ static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
 const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
-static int64_t param_count(const weights *w, int i) {
-    const model_param *q = model_param_at(w->m, i);
-    return q->dim[0] * q->dim[1];
-}
-
-static err get_param(void *ctx, int i, float *values) {
-    const weights *w = ctx;
-    return plan_get(w->p, values, model_param_data(w->m, w->p, i, PARAM_MASTER, NULL),
-                    (size_t)param_count(w, i) * sizeof *values);
-}
-
 static void report(const char *verb, const weights *w, const hf_family *f, const char *to) {
     char n[32];
     printf("%s %s parameters to %s (model_type %s)\n", verb,
@@ -97,7 +86,7 @@ err cmd_import(int argc, char **argv) {
     TRY_CLEAN(weights_new(&c, WEIGHTS_ON_CPU, NULL, 0, &w));
     TRY_CLEAN(hf_load(family, path[0], w.m, &w.x));
     TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
-    TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, 0));
+    TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, NULL));
     report("imported", &w, family, path[1]);
 cleanup:
     weights_free(&w);
@@ -105,11 +94,28 @@ cleanup:
 }
 
 /* ---- export ------------------------------------------------------------------------------- */
+/* One parameter at a time is in memory, whatever the size of the model and the ranks that saved it. */
+typedef struct export_source {
+    const model *m;
+    ckpt_reader *from;
+} export_source;
+
+static err get_param(void *ctx, int i, float *values) {
+    const export_source *s = ctx;
+    const model_param *q = model_param_at(s->m, i);
+    int at = ckpt_find_tensor(s->from, q->name);
+    int64_t n = q->dim[0] * q->dim[1];
+    if (at < 0 || ckpt_tensor_at(s->from, at).count != n)
+        return ERR("the checkpoint has no tensor \"%s\" of %lld elements", q->name, (long long)n);
+    return ckpt_read(s->from, at, 0, n, values);
+}
+
 err cmd_export(int argc, char **argv) {
     const char *path[2];
     exchange_args a = { .dtype = "fp32" };
     weights w = { 0 };
-    hf_export x = { .get = get_param, .ctx = &w };
+    export_source from = { 0 };
+    hf_export x = { .get = get_param, .ctx = &from };
     tokenizer *tok = NULL;
     char *settings = NULL, *generation = NULL;
     err e = OK;
@@ -119,7 +125,9 @@ err cmd_export(int argc, char **argv) {
     if (x.dt != DT_F32 && x.dt != DT_BF16 && x.dt != DT_F16)
         return err_hint(ERR_USAGE("--dtype: expected fp32, bf16 or fp16; got \"%s\"", a.dtype),
                         "choose one of the three");
-    TRY_CLEAN(weights_open(path[0], WEIGHTS_ON_CPU, NULL, 0, &w));
+    TRY_CLEAN(weights_describe(path[0], &w));
+    TRY_CLEAN(ckpt_open(w.path, &from.from));
+    from.m = w.m;
     TRY_CLEAN(hf_family_for(model_conf(w.m), a.family, &x.family));
     TRY_CLEAN(weights_tokenizer(&w, &tok));
     settings = ckpt_file(w.path, TOKENIZER_CONFIG);
@@ -131,6 +139,7 @@ err cmd_export(int argc, char **argv) {
     TRY_CLEAN(hf_export_folder(path[1], &x));
     report("exported", &w, x.family, path[1]);
 cleanup:
+    ckpt_close(from.from);
     free(settings);
     free(generation);
     tokenizer_free(tok);

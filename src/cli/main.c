@@ -156,6 +156,19 @@ static const cli_command commands[] = {
           "Example\n"
           "  ingot export runs/tiny tiny-hf --dtype bf16\n"
           "\n" },
+    { .name = "ckpt",
+      .usage = "ls | verify | reshard | diff",
+      .summary = "list, verify, rewrite and compare checkpoints",
+      .run = cmd_ckpt,
+      .family = &ckpt_family,
+      .help = "Checkpoints load into any number of ranks and any parallelism as they are.\n"
+              "\n"
+              "Examples\n"
+              "  ingot ckpt ls runs/tiny\n"
+              "  ingot ckpt verify runs/tiny\n"
+              "  ingot ckpt diff runs/a runs/b\n"
+              "  ingot ckpt reshard runs/tiny whole --weights-only\n"
+              "\n" },
     { .name = "doctor",
       .usage = "[--json | --calibrate]",
       .summary = "report what this build and this machine support, and how fast they are",

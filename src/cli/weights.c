@@ -43,6 +43,13 @@ err weights_open(const char *run, const ops_choice *on, generator *g, int64_t po
     return ckpt_load(w->path, w->m, &w->x, NULL);
 }
 
+err weights_describe(const char *run, weights *w) {
+    model_config c;
+    TRY(ckpt_find(run, &w->path));
+    TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
+    return model_new(&c, &(model_layout){ .dt = DT_F32 }, &w->m);
+}
+
 err weights_tokenizer(const weights *w, tokenizer **out) {
     *out = NULL;
     if (w->state.bytes) return tokenizer_open("bytes", NULL, out);

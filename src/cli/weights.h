@@ -26,6 +26,8 @@ err weights_new(const model_config *c, const ops_choice *on, generator *g, int64
 /* Opens a run's newest checkpoint. */
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) MUST_USE;
+/* The same without memory for the weights: w->m has their names and shapes. */
+err weights_describe(const char *run, weights *w) MUST_USE;
 void weights_free(weights *w); /* takes a zeroed one */
 
 #endif

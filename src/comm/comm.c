@@ -214,5 +214,5 @@ err comm_agree(comm *c, err mine) {
         return mine;
     }
     TRY(e);
-    return failed > 0 ? ERR("rank %d ends because another rank failed", c->m.rank) : OK;
+    return failed > 0 ? err_echo(ERR("rank %d ends because another rank failed", c->m.rank)) : OK;
 }

@@ -211,13 +211,17 @@ float *model_param_data(const model *m, const plan *p, int param, param_part par
  * writing, model_publish. */
 err model_weights_get(const model *m, const plan *p, int param, float *to) MUST_USE;
 void model_weights_set(const model *m, const plan *p, int param, const float *from);
+/* Where those elements lie in the plan, and their type; NULL when this rank updates none. */
+const void *model_weights_data(const model *m, const plan *p, int param, dtype *dt);
 /* The elements that this rank updates; empty when there are none. */
 param_range model_weights_range(const model *m, int param);
 /* The axes along which ranks update the same elements; how many ranks do, which may be of two pipeline
- * stages; whether this is the first of them. */
+ * stages; which of them this one is. */
 axis_set model_param_same(const model *m, int param);
+axis_set model_param_divided(const model *m,
+                             int param); /* ... along which they update others of it */
 int model_param_copies(const model *m, int param);
-bool model_param_first(const model *m, int param);
+int model_param_copy_index(const model *m, int param);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 

@@ -188,14 +188,29 @@ axis_set model_param_same(const model *m, int param) {
     return (mesh_axes(&m->l.mesh) & ~others) | (p->repeated ? AXES_TP_REP : 0);
 }
 
+axis_set model_param_divided(const model *m, int param) {
+    const model_param *p = &m->param[param];
+    return mesh_axes(&m->l.mesh) & (placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices);
+}
+
 int model_param_copies(const model *m, int param) {
     int stages = shared_by_stages(m, m->param[param].bucket) ? 2 : 1;
     return stages * mesh_span(&m->l.mesh, model_param_same(m, param));
 }
 
-bool model_param_first(const model *m, int param) {
+int model_param_copy_index(const model *m, int param) {
     bool second = shared_by_stages(m, m->param[param].bucket) && mesh_coord(&m->l.mesh, AX_PP) > 0;
-    return !second && mesh_index(&m->l.mesh, model_param_same(m, param)) == 0;
+    axis_set same = model_param_same(m, param);
+    return mesh_index(&m->l.mesh, same) + (second ? mesh_span(&m->l.mesh, same) : 0);
+}
+
+const void *model_weights_data(const model *m, const plan *p, int param, dtype *dt) {
+    bucket_view b;
+    param_range r;
+    if (!find_param(m, param, &b, &r)) return NULL;
+    *dt = b.master_dt;
+    return (const char *)plan_data(p, b.master.region) +
+           (size_t)(b.master.at + r.at) * dt_size(b.master_dt);
 }
 
 err model_weights_get(const model *m, const plan *p, int param, float *to) {

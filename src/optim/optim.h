@@ -82,9 +82,13 @@ err optim_read(const optimizer *o, int param, param_part part, int64_t n, float 
  * 8-bit moments are read and written dequantized; writing back what was read is bit-exact. */
 int optim_states(const optimizer *o, int param);
 const char *optim_state_name(const optimizer *o, int param, int k);
-/* Whether the state has the parameter's elements ("m", "v"); else it has the rows or the columns of the
- * whole matrix ("row", "col"), and is the same on every rank. */
-bool optim_state_by_element(const optimizer *o, int param, int k);
+/* What the elements of a state belong to: those of the parameter ("m", "v"), or the rows or the columns of
+ * the whole matrix ("row", "col"), which are then the same on every rank that has the parameter. */
+typedef enum { STATE_OF_ELEMENTS, STATE_OF_ROWS, STATE_OF_COLS } state_kind;
+state_kind optim_state_kind(const optimizer *o, int param, int k);
+/* Where a state that is stored as fp32 lies in the plan; NULL when nothing lies on this rank, or when it
+ * is quantized. */
+const float *optim_state_data(const optimizer *o, int param, int k);
 /* Elements of the state that lie on this rank: those of the parameter's own slice, in its order, or all
  * rows or columns; 0 when nothing lies here. */
 int64_t optim_state_count(const optimizer *o, int param, int k);

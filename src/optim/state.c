@@ -15,15 +15,19 @@ const char *optim_state_name(const optimizer *o, int param, int k) {
     return rule_of(o->s.kind, model_param_at(o->m, param))->state[k].name;
 }
 
-bool optim_state_by_element(const optimizer *o, int param, int k) {
+state_kind optim_state_kind(const optimizer *o, int param, int k) {
     state_shape shape = rule_of(o->s.kind, model_param_at(o->m, param))->state[k].shape;
-    return shape != AS_ROWS && shape != AS_COLS;
+    return shape == AS_ROWS ? STATE_OF_ROWS : shape == AS_COLS ? STATE_OF_COLS : STATE_OF_ELEMENTS;
+}
+
+static bool is_by_element(const optimizer *o, int param, int k) {
+    return optim_state_kind(o, param, k) == STATE_OF_ELEMENTS;
 }
 
 int64_t optim_state_count(const optimizer *o, int param, int k) {
     const param_slot *t = &o->slot[param];
     const model_param *q = model_param_at(o->m, param);
-    if (!optim_state_by_element(o, param, k)) {
+    if (!is_by_element(o, param, k)) {
         bool cols = rule_of(o->s.kind, q)->state[k].shape == AS_COLS;
         return t->whole[k] < 0 ? 0 : q->dim[cols];
     }
@@ -39,8 +43,7 @@ typedef struct state_view {
 
 static state_view view_state(const optimizer *o, int param, int k) {
     const param_slot *t = &o->slot[param];
-    if (!optim_state_by_element(o, param, k))
-        return (state_view){ .at = plan_data(o->p, t->whole[k]) };
+    if (!is_by_element(o, param, k)) return (state_view){ .at = plan_data(o->p, t->whole[k]) };
     const update_range *s = &o->range[t->range];
     char *base = plan_data(o->p, s->state[k]);
     state_view f = { .bytes = rule_in_bytes(s->r, k),
@@ -48,6 +51,12 @@ static state_view view_state(const optimizer *o, int param, int k) {
     f.at = base + (size_t)t->at * (f.bytes ? 1 : sizeof(float));
     if (f.bytes) f.scale = block8_scales(base, s->count) + t->at / BLOCK8;
     return f;
+}
+
+const float *optim_state_data(const optimizer *o, int param, int k) {
+    if (!optim_state_count(o, param, k)) return NULL;
+    state_view f = view_state(o, param, k);
+    return f.bytes ? NULL : (const float *)(const void *)f.at;
 }
 
 err optim_state_get(const optimizer *o, int param, int k, float *to) {

@@ -119,6 +119,8 @@ err plan_get(const plan *p, void *to, const void *from, size_t bytes) {
     return OK;
 }
 
+bool plan_has_device(const plan *p) { return p->backend->device != NULL; }
+
 void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes) {
     const device_table *d = p->backend->device;
     if (d) {
@@ -135,6 +137,12 @@ err plan_take(const plan *p, device_ticket *t, void *to) {
     if (d) return d->take(p->backend->context, t, to);
     memcpy(to, t->memory, t->bytes);
     return OK;
+}
+
+err plan_wait(const plan *p, device_ticket *t, const void **bytes) {
+    const device_table *d = p->backend->device;
+    *bytes = t->memory;
+    return d ? d->take(p->backend->context, t, NULL) : OK;
 }
 
 void plan_drop(const plan *p, device_ticket *t) {

@@ -36,6 +36,7 @@ typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);
 void plan_free(plan *p); /* takes NULL */
 int plan_threads(const plan *p);
+bool plan_has_device(const plan *p); /* else its memory is the process's own */
 /* Reserves bytes. @return the region's index. Regions lie in the order they were reserved, each at a
  * page boundary; the rest of a region's last page is zero, and stays so. */
 enum { PLAN_PAGE = 4096 };
@@ -86,6 +87,9 @@ err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
  * for that copy alone. A ticket starts as all zero, can be reused, and is dropped at the end. */
 void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes);
 err plan_take(const plan *p, device_ticket *t, void *to) MUST_USE;
+/* Like take, without a copy. @param bytes the ticket's own memory, on the host: valid until its next
+ * fetch, and for any thread. */
+err plan_wait(const plan *p, device_ticket *t, const void **bytes) MUST_USE;
 void plan_drop(const plan *p, device_ticket *t);
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each

@@ -42,8 +42,9 @@ typedef struct device_table {
     void (*put)(void *context, void *to, const void *from, size_t bytes);
     /* Device to host; waits. */
     err (*get)(void *context, void *to, const void *from, size_t bytes);
-    /* Device to host: fetch queues a copy of the bytes at `from`; take waits for that copy alone. A
-     * ticket keeps its memory from one use to the next; drop frees it. */
+    /* To the host, from the device or from map_host's memory: fetch queues a copy of the bytes at `from`;
+     * take waits for that copy alone, and with a NULL `to` leaves it in the ticket's memory. A ticket keeps
+     * its memory from one use to the next; drop frees it. */
     void (*fetch)(void *context, device_ticket *t, const void *from, size_t bytes);
     err (*take)(void *context, device_ticket *t, void *to);
     void (*drop)(void *context, device_ticket *t);

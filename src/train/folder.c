@@ -22,10 +22,9 @@
 #define REMOVED  ".removed"
 
 /* What a run leaves in its folder. */
-static const char *const entries[] = { "checkpoints",   "tb",
-                                       "programs",      "config.yaml",
-                                       "metrics.jsonl", "events.jsonl",
-                                       "tokenizer.json" };
+static const char *const entries[] = { "checkpoints",  "weights",       "tb",
+                                       "programs",     "config.yaml",   "metrics.jsonl",
+                                       "events.jsonl", "tokenizer.json" };
 
 static err rename_path(const char *from, const char *to) {
     if (rename(from, to) == 0) return OK;

@@ -59,6 +59,8 @@ static err run_threads(rank_thread *r, int n) {
             ERR("rank %d of %d does not start: the system refuses another thread", started, n),
             "use fewer --ranks, or raise the limit of threads");
     int failed = atomic_load(&first_failed);
+    for (int i = 0; i < n && failed >= 0 && err_is_echo(r[failed].error); i++)
+        if (r[i].error && !err_is_echo(r[i].error)) failed = i;
     err e = failed < 0 ? OK : r[failed].error;
     if (failed >= 0) r[failed].error = OK;
     return e;

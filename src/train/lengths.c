@@ -173,6 +173,8 @@ static err set_cadences(trainer *t, const cfg_scale *s) {
     TRY(set_cadence(t, c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
     TRY(set_cadence(t, c->validation.every, s, "validation.every", &t->every.validate));
     TRY(set_cadence(t, c->sample.every, s, "sample.every", &t->every.sample));
+    TRY(set_cadence(t, c->checkpoint.weights_every, s, "checkpoint.weights_every",
+                    &t->every.weights));
     return set_cadence(t, c->checkpoint.every, s, "checkpoint.every", &t->every.save);
 }
 
@@ -219,5 +221,6 @@ due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t i
                          .detail = is_due(&every->detail, step, tokens, in_step, now),
                          .validate = is_due(&every->validate, step, tokens, in_step, now),
                          .sample = is_due(&every->sample, step, tokens, in_step, now),
-                         .save = is_due(&every->save, step, tokens, in_step, now) };
+                         .save = is_due(&every->save, step, tokens, in_step, now),
+                         .weights = is_due(&every->weights, step, tokens, in_step, now) };
 }

@@ -54,15 +54,6 @@ static err write_sample(trainer *t) {
     return e;
 }
 
-static err save(trainer *t) {
-    double t0 = time_now();
-    if (t->saved == t->state.step) return OK;
-    TRY(ckpt_save(t->dir, t->m, &t->x, t->o, &t->state, t->run, t->cfg->checkpoint.keep_latest_k));
-    t->saved = t->state.step;
-    t->ckpt_s = time_now() - t0;
-    return observe_event(t->log, "save", t->state.step, json_pack("{s:f}", "seconds", t->ckpt_s));
-}
-
 /* ---- the loop ----------------------------------------------------------------------------
  * On a device the loop runs a step ahead of what it knows: a step is finished (read, logged) when
  * the next one has been queued. Where something is to be done with a step's weights it is finished
@@ -77,8 +68,8 @@ static err check_folder(trainer *t, folder_state now) {
         return err_hint(ERR("%s is another folder now than the one this run began in", t->dir),
                         "nothing was written to it; move the run's own folder back and continue "
                         "from its last checkpoint");
-    t->saved = -1;
-    TRY(save(t));
+    t->saves.saved = -1;
+    TRY(saving_now(t));
     return err_hint(ERR("%s was removed while the run was using it", t->dir),
                     "the model of step %lld was saved there again, without earlier checkpoints and "
                     "metrics; the same command continues",
@@ -107,6 +98,7 @@ static err finish(trainer *t) {
     TRY(ranks_agree(t, &folder));
     TRY(check_folder(t, folder));
     TRY(folder_drop_previous(&t->folder));
+    TRY(saving_poll(t));
     int64_t step = t->state.step;
     bool validates = t->n_sets && t->every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate(t, &s));
@@ -115,7 +107,7 @@ static err finish(trainer *t) {
     if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
     if (t->last.due.sample) TRY(write_sample(t));
-    if (t->last.due.save && !last_step(t)) TRY(save(t));
+    if (!last_step(t)) TRY(saving_after_step(t, &t->last.due));
     t->since = time_now();
     return OK;
 }
@@ -129,7 +121,7 @@ static bool stopped(const trainer *t) {
 /* Whether the step just queued may stay under way while the next one is queued. */
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
-    bool waits = due->detail || due->validate || due->sample || due->save;
+    bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
     bool alone = mesh_world(&t->mesh) == 1;
     return t->ops->device && alone && !waits && t->state.step + 1 < t->stop;
 }
@@ -146,7 +138,7 @@ static err loop(trainer *t) {
     if (!e && t->last.open) e = finish(t);
     progress_end(t->show);
     TRY(e);
-    TRY(save(t));
+    TRY(saving_now(t));
     if (stopped(t))
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",
                       (long long)t->state.step);

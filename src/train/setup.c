@@ -123,7 +123,7 @@ err trainer_setup(trainer *t) {
     TRY(build(t));
     t->run = resume_snapshot(t);
     if (t->start.resume) TRY(resume_compare(t));
-    t->saved = t->start.resume ? t->state.step : -1;
+    t->saves.saved = t->start.resume && !t->start.branch ? t->state.step : -1;
     return begin(t);
 }
 
@@ -151,14 +151,17 @@ err trainer_begin(trainer *t) {
                           .gpu_index = (int)t->cfg->device.index };
     TRY(observe_open(&o, &t->log));
     TRY(start_serving(t));
-    if (t->saved < 0) return OK;
-    json_t *details = NULL;
+    if (!t->start.resume) return OK;
+    json_t *details = json_object();
     if (t->changes.len)
-        details = json_pack("{s:o}", "changes", io_json_string(t->changes.text, t->changes.len));
-    return observe_event(t->log, "resume", t->state.step, details);
+        json_object_set_new(details, "changes", io_json_string(t->changes.text, t->changes.len));
+    if (t->start.branch)
+        json_object_set_new(details, "from", io_json_string(t->start.path, strlen(t->start.path)));
+    return observe_event(t->log, t->start.branch ? "branch" : "resume", t->state.step, details);
 }
 
 void trainer_free(trainer *t) {
+    ckpt_saver_free(t->saves.saver);
     serve_stop(t->page);
     observe_close(t->log);
     progress_free(t->show);

@@ -35,9 +35,8 @@ static err find_tokenizer(run_start *s, const ckpt_state *there) {
     return ckpt_check_tokenizer(there, s->tokenizer, s->tokenizer_path);
 }
 
-static err find_weights(const char *from, run_start *s) {
-    TRY(ckpt_newest_whole(from, &s->path)); /* a run */
-    s->verified = s->path != NULL;
+static err find_weights(const char *from, comm *c, run_start *s) {
+    TRY(ckpt_newest_whole(from, CKPT_FULL, c, &s->path)); /* a run */
     if (s->path) return OK;
     s->path = strdup(from);
     if (folder_has(from, "manifest.json")) return OK;
@@ -48,6 +47,25 @@ static err find_weights(const char *from, run_start *s) {
             from),
         "give a run folder, a checkpoint inside one, or a folder with config.json and "
         "safetensors files");
+}
+
+/* A checkpoint with optimizer state, of a run or given itself. */
+static err find_branch(const char *from, comm *c, run_start *s) {
+    ckpt_info info;
+    if (folder_has(from, "manifest.json"))
+        s->path = strdup(from);
+    else
+        TRY(ckpt_newest_whole(from, CKPT_FULL, c, &s->path));
+    if (!s->path)
+        return err_hint(ERR("checkpoint.branch_path: %s holds no checkpoint", from),
+                        "give a run folder, or a checkpoint inside one");
+    TRY(ckpt_describe(s->path, &info));
+    if (!info.has_states && info.step > 0)
+        return err_hint(ERR("checkpoint.branch_path: %s has weights alone", s->path),
+                        "give a full checkpoint, or start a new run from it with "
+                        "checkpoint.initial_load_path");
+    s->resume = s->branch = true;
+    return OK;
 }
 
 static ckpt_state first_state(const config *c) {
@@ -61,9 +79,15 @@ err start_find(trainer *t) {
     run_start *s = &t->start;
     const char *from = t->cfg->checkpoint.initial_load_path;
     ckpt_state there = { 0 };
-    if (!t->opt->fresh) TRY(ckpt_newest_whole(t->dir, &s->path));
-    s->resume = s->verified = s->path != NULL;
-    if (!s->path && *from) TRY(find_weights(from, s));
+    if (!t->opt->fresh) TRY(ckpt_newest_whole(t->dir, CKPT_FULL, t->x.comm, &s->path));
+    s->resume = s->path != NULL;
+    const char *branch = t->cfg->checkpoint.branch_path;
+    if (*branch && *from)
+        return err_hint(ERR("both checkpoint.branch_path and checkpoint.initial_load_path are set"),
+                        "branch_path continues with optimizer state and step, initial_load_path "
+                        "takes weights alone: leave one of them out");
+    if (!s->path && *branch) TRY(find_branch(branch, t->x.comm, s));
+    if (!s->path && *from) TRY(find_weights(from, t->x.comm, s));
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
     s->bytes = there.bytes;
@@ -151,7 +175,7 @@ err start_load(trainer *t) {
     }
     if (s->hf) return hf_load(s->hf, s->path, t->m, &t->x);
     optimizer *o = s->resume && !t->new_optimizer ? t->o : NULL;
-    return (s->verified ? ckpt_load_verified : ckpt_load)(s->path, t->m, &t->x, o);
+    return ckpt_load(s->path, t->m, &t->x, o);
 }
 
 void start_free(run_start *s) {

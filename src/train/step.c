@@ -174,6 +174,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     q->due = cadences_due(&t->every, step + 1, before + tokens, tokens, now);
     if (q->due.detail) TRY(detail_before_update(t));
     double from = time_now();
+    if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
     q->optim_s = time_now() - from;
     q->windows = u.b.consumed;

@@ -14,11 +14,11 @@ typedef struct cadence {
     double next; /* in seconds: the time_now at which it is due */
 } cadence;
 typedef struct cadences {
-    cadence log, tensorboard, detail, validate, sample, save;
+    cadence log, tensorboard, detail, validate, sample, save, weights;
 } cadences;
 /* What comes due in a step: decided once, when it is queued, since the clock runs on. */
 typedef struct due_events {
-    bool log, tensorboard, detail, validate, sample, save;
+    bool log, tensorboard, detail, validate, sample, save, weights;
 } due_events;
 
 /* The folder of a run: see folder.c. */
@@ -84,8 +84,8 @@ typedef struct queued_step {
 /* What a run begins with. */
 typedef struct run_start {
     char *path;           /* of a checkpoint or a Hugging Face folder, owned; NULL: nothing */
-    bool resume;          /* it is the run's own checkpoint */
-    bool verified;        /* its checksums were compared */
+    bool resume;          /* training goes on from there: optimizer state, step and data */
+    bool branch;          /* ... of another run: checkpoint.branch_path */
     const hf_family *hf;  /* of a Hugging Face folder, else NULL */
     model_config saved;   /* what it holds */
     json_t *run;          /* resume_snapshot of the process that saved it, owned; NULL: none kept */
@@ -93,6 +93,15 @@ typedef struct run_start {
     tokenizer *tokenizer; /* what it was trained with, owned; NULL: not known */
     char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
 } run_start;
+
+/* What is being saved, and what is to be tried again: see saving.c. */
+typedef struct run_saves {
+    ckpt_saver *saver;
+    int64_t saved;    /* step of the last full checkpoint that is on disk; -1: none of this run */
+    int64_t failures; /* in a row */
+    int64_t retry_at; /* step of the next attempt after a failure; 0: none */
+    double stalled_s; /* that the training waited for the save in flight */
+} run_saves;
 
 typedef struct trainer {
     const config *cfg;
@@ -134,7 +143,7 @@ typedef struct trainer {
     schedule sched;
     cadences every;
     ckpt_state state;
-    int64_t saved;      /* step of the last checkpoint that is on disk; -1: none of this run */
+    run_saves saves;
     bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
@@ -259,6 +268,15 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) MUST_USE;
 /* Waits for the last step. @return an error when its loss or gradient was not finite and no loss
  * scale can mend it. */
 err trainer_finish_step(trainer *t, observe_step *s) MUST_USE;
+/* saving.c: checkpoints of the run. All are called by all ranks together. */
+/* Begins what is due after a step. A save that fails is reported and tried again; it does not end the run. */
+err saving_after_step(trainer *t, const due_events *due) MUST_USE;
+/* Once per step: moves the save in flight on. */
+err saving_poll(trainer *t) MUST_USE;
+/* Saves where the run stands, and waits for it: an error ends the run. */
+err saving_now(trainer *t) MUST_USE;
+/* @return whether a save may read what the step after this one changes: it is finished first. */
+bool saving_is_due(const trainer *t, const due_events *due);
 /* peak.c: what the device can do. */
 /* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
  * only ever slows it down. */

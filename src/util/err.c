@@ -7,7 +7,7 @@
 struct err_object {
     str message, remedy;
     str trail; /* "file:line\n" for each place, innermost first */
-    bool usage;
+    bool usage, echo;
 };
 
 err err_make(const char *file, int line, const char *fmt, ...) {
@@ -41,6 +41,11 @@ err err_usage(err e) {
     return e;
 }
 bool err_is_usage(err e) { return e->usage; }
+err err_echo(err e) {
+    e->echo = true;
+    return e;
+}
+bool err_is_echo(err e) { return e->echo; }
 
 const char *err_message(err e) { return e->message.text; }
 const char *err_remedy(err e) { return e->remedy.text ? e->remedy.text : ""; }

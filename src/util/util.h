@@ -47,6 +47,9 @@ err err_trail(err e, const char *file, int line) MUST_USE;
 /* Marks it as a mistake in the command line, for which the program exits with 2. @return e. */
 err err_usage(err e) MUST_USE;
 bool err_is_usage(err e);
+/* Marks it as saying only that another rank failed: that one's own error says more. @return e. */
+err err_echo(err e) MUST_USE;
+bool err_is_echo(err e);
 const char *err_message(err e);
 const char *err_remedy(err e); /* "" when none was given */
 /* Prints "error: message", the remedy, and with `trail` the places. */
@@ -188,6 +191,9 @@ void log_at(log_level level, const char *fmt, ...) PRINTF_LIKE(2, 3);
 #define log_warn(...) log_at(LOG_WARN, __VA_ARGS__)
 /* @return true when `f` is a terminal and NO_COLOR is not set. */
 bool term_has_color(FILE *f);
+
+/* @return what `git describe` printed when the program was built; "" outside of a repository. */
+const char *build_revision(void);
 
 /* ---- time -------------------------------------------------------------------------------- */
 double time_now(void); /* seconds, monotonic */

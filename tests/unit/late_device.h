@@ -110,20 +110,23 @@ static err late_get(void *x, void *to, const void *from, size_t n) {
     return e;
 }
 static void late_fetch(void *x, device_ticket *t, const void *from, size_t n) {
-    BUG_IF(late.tape || late.aside);
+    BUG_IF(late.tape);
     if (t->capacity < n) t->memory = mem_grow(t->memory, t->capacity = n);
     t->bytes = n;
-    late_work *w = late_add(&late.main, LATE_FETCH);
+    late_work *w = late_add(late_queue(), LATE_FETCH);
     w->to = t->memory, w->from = from, w->n = n;
-    t->event = (void *)(intptr_t)late.main.n;
+    /* how much of either queue must have run */
+    t->event = (void *)((intptr_t)late.main.n << 32 | (late.aside ? late.side.n : 0));
 }
 static err late_take(void *x, device_ticket *t, void *to) {
-    late_run(&late.main, (int)(intptr_t)t->event);
-    memcpy(to, t->memory, t->bytes);
+    late_run(&late.main, (int)((intptr_t)t->event >> 32));
+    late_run(&late.side, (int)((intptr_t)t->event & INT32_MAX));
+    if (to) memcpy(to, t->memory, t->bytes);
     return late.broken && ++late.takes >= late.broken ? ERR("the device is broken") : OK;
 }
 static void late_drop(void *x, device_ticket *t) { /* pinned memory is not freed under a copy */
     late_run(&late.main, late.main.n);
+    late_run(&late.side, late.side.n);
     free(t->memory);
 }
 

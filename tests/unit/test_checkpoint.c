@@ -13,10 +13,9 @@ typedef struct saved_model {
     exec x;
 } saved_model;
 
-static void model_open(saved_model *s) {
-    model_config c = small_llama();
+static void model_open_as(saved_model *s, const model_config *c) {
     model_layout l = { .dt = DT_F32 };
-    assert_ok(model_new(&c, &l, &s->m));
+    assert_ok(model_new(c, &l, &s->m));
     s->p = plan_new(&l.mesh, ops_cpu(OPS_ISA_BEST), 1);
     model_reserve(s->m, s->p, true);
     optim_settings o = { .kind = OPTIM_ADAMW, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8 };
@@ -24,6 +23,11 @@ static void model_open(saved_model *s) {
     assert_ok(plan_commit(s->p));
     model_init(s->m, s->p, 42);
     s->x = (exec){ .plan = s->p, .comm = comm_self() };
+}
+
+static void model_open(saved_model *s) {
+    model_config c = small_llama();
+    model_open_as(s, &c);
 }
 
 static void model_close(saved_model *s) {
@@ -46,13 +50,15 @@ static ckpt_state state_at(int64_t step, double loss) {
                          .noise = { .g2 = 0.1, .noise = 2.5, .decay = 0.99, .seen = 4 },
                          .loss = loss,
                          .skipped_updates = 2,
-                         .tokenizer = 0xfedcba9876543210 };
+                         .tokenizer = 0xfedcba9876543210,
+                         .saves = 6,
+                         .held_out_loss = 1.75 };
 }
 
 static void save(saved_model *s, const char *dir, int64_t step, double loss, int64_t keep) {
     ckpt_state st = state_at(step, loss);
     json_t *run = json_pack("{s:{s:s}}", "options", "optimizer.lr", "0.001");
-    assert_ok(ckpt_save(dir, s->m, &s->x, s->o, &st, run, keep));
+    assert_ok(ckpt_save(dir, s->m, &s->x, s->o, &st, run, &(ckpt_keep){ .latest = keep }));
     json_decref(run);
 }
 
@@ -87,6 +93,7 @@ static void a_state_comes_back_as_it_was_saved(void **state) {
     assert_true(got.seed == want.seed && got.bytes == want.bytes);
     assert_true(got.epoch_offset && got.loss == want.loss);
     assert_true(got.skipped_updates == 2 && got.tokenizer == want.tokenizer);
+    assert_true(got.saves == 6 && got.held_out_loss == 1.75);
     assert_memory_equal(&got.skips, &want.skips, sizeof got.skips);
     assert_memory_equal(&got.scaler, &want.scaler, sizeof got.scaler);
     assert_memory_equal(&got.noise, &want.noise, sizeof got.noise);
@@ -112,7 +119,8 @@ static bool flip_is_found_or_harmless(const char *folder, const char *path,
     return fine;
 }
 
-static void every_flipped_bit_of_a_manifest_is_found_or_harmless(void **state) {
+enum { FLIPS = 3000 };
+static void flipped_bits_of_a_manifest_are_found_or_harmless(void **state) {
     saved_model s;
     char *text, *folder, *path = manifest_of(*state, 12);
     size_t n;
@@ -122,7 +130,9 @@ static void every_flipped_bit_of_a_manifest_is_found_or_harmless(void **state) {
     assert_ok(ckpt_latest(*state, &folder));
     assert_ok(io_read(path, 1 << 20, &text, &n));
     assert_ok(io_json_read(path, &original));
-    for (size_t bit = 0; bit < 8 * n; bit++) {
+    rng_key key = rng_key_of(3, 4);
+    for (uint64_t i = 0; i < FLIPS; i++) {
+        size_t bit = (size_t)rng_below(key, i, 8 * n);
         text[bit / 8] ^= (char)(1 << bit % 8);
         write_bytes(path, text, n);
         if (!flip_is_found_or_harmless(folder, path, original))
@@ -139,16 +149,80 @@ static void every_flipped_bit_of_a_manifest_is_found_or_harmless(void **state) {
     model_close(&s);
 }
 
-/* What the version before wrote: format 1, no checksum, none of the newer members. */
-static void an_older_checkpoint_loads(void **state) {
+/* ---- older formats --------------------------------------------------------------------------- */
+#define FORMAT_2 FIXTURES "/checkpoint2" /* what version 0.1.0 wrote: whole tensors, two files */
+
+static void copy_fixture(test_folder *f) {
+    static const char *const names[] = { "manifest.json", "model.safetensors",
+                                         "optim.safetensors" };
+    assert_ok(io_make_dirs(in_folder(f, "run/checkpoints/step-00000003")));
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char *from = io_join(FORMAT_2, names[i]);
+        char *to = io_join(in_folder(f, "run/checkpoints/step-00000003"), names[i]);
+        assert_ok(io_copy(from, to));
+        free(from);
+        free(to);
+    }
+}
+
+/* Every tensor of an older checkpoint's file, as the file has it. */
+static void check_tensors(const char *file, ckpt_reader *r) {
+    st_file *f;
+    char *path = io_join(FORMAT_2, file);
+    assert_ok(st_open(path, &f));
+    for (int i = 0; i < st_count(f); i++) {
+        const st_tensor *t = st_at(f, i);
+        int at = ckpt_find_tensor(r, t->name);
+        if (at < 0) fail_msg("%s is missing", t->name);
+        float *want = mem_alloc(t->bytes), *got = mem_alloc(t->bytes);
+        assert_ok(st_read_f32(t, 0, t->count, want));
+        assert_ok(ckpt_read(r, at, 0, t->count, got));
+        assert_memory_equal(got, want, t->bytes);
+        free(want);
+        free(got);
+    }
+    st_close(f);
+    free(path);
+}
+
+/* Format 2 loads into a model, and what that saves in format 3 has the same bits. */
+static void a_checkpoint_of_format_2_loads(void **state) {
+    test_folder *f = *state;
+    model_config c;
+    ckpt_state st;
+    ckpt_reader *r;
+    saved_model s;
+    json_t *run;
+    char *path;
+    copy_fixture(f);
+    assert_ok(ckpt_newest_whole(in_folder(f, "run"), CKPT_FULL, NULL, &path));
+    assert_ok(ckpt_read_manifest(path, &c, &st, &run));
+    assert_int_equal(st.step, 3);
+    assert_non_null(run);
+    model_open_as(&s, &c);
+    assert_ok(ckpt_load(path, s.m, &s.x, s.o));
+    assert_ok(ckpt_save(in_folder(f, "new"), s.m, &s.x, s.o, &st, run, NULL));
+    free(path);
+    assert_ok(ckpt_latest(in_folder(f, "new"), &path));
+    assert_ok(ckpt_open(path, &r));
+    check_tensors("model.safetensors", r);
+    check_tensors("optim.safetensors", r);
+    ckpt_close(r);
+    free(path);
+    json_decref(run);
+    model_close(&s);
+}
+
+/* What the version before that wrote: format 1, no checksum, none of the newer members. */
+static void a_checkpoint_of_format_1_loads(void **state) {
+    test_folder *f = *state;
     saved_model s;
     model_config c;
     ckpt_state st;
     json_t *doc, *run;
-    char *folder, *path = manifest_of(*state, 12);
-    model_open(&s);
-    save(&s, *state, 12, 1.5, 0);
-    assert_ok(ckpt_latest(*state, &folder));
+    const char *folder = in_folder(f, "run/checkpoints/step-00000003");
+    const char *path = in_folder(f, "run/checkpoints/step-00000003/manifest.json");
+    copy_fixture(f);
     assert_ok(io_json_read(path, &doc));
     static const char *const newer[] = { "loss", "skipped_updates", "tokenizer", "epoch_offset" };
     for (size_t i = 0; i < COUNT_OF(newer); i++)
@@ -162,15 +236,14 @@ static void an_older_checkpoint_loads(void **state) {
     assert_ok(io_json_write(path, doc));
     assert_ok(ckpt_read_manifest(folder, &c, &st, &run));
     assert_null(run);
-    assert_int_equal(st.step, 12);
+    assert_int_equal(st.step, 3);
     assert_true(isnan(st.loss) && st.tokenizer == 0 && !st.epoch_offset);
+    model_open_as(&s, &c);
     assert_ok(ckpt_load(folder, s.m, &s.x, s.o));
     json_object_set_new(json_object_get(doc, "state"), "skipped", json_pack("[[i, i]]", 5, 3));
     assert_ok(io_json_write(path, doc));
     assert_error(ckpt_read_manifest(folder, &c, &st, NULL), "skipped"); /* ends before it begins */
     json_decref(doc);
-    free(folder);
-    free(path);
     model_close(&s);
 }
 
@@ -230,15 +303,35 @@ static void the_last_checkpoint_with_a_finite_loss_stays(void **state) {
     model_close(&s);
 }
 
+static void each_kth_and_the_best_stay(void **state) {
+    static const double held_out[] = { 5, 4, 2, 3, 2.5, 2.6, 2.7, 2.8 };
+    saved_model s;
+    model_open(&s);
+    for (int step = 1; step <= 8; step++) {
+        ckpt_state st = state_at(step, 1);
+        st.saves = step;
+        st.held_out_loss = held_out[step - 1];
+        ckpt_keep keep = { .latest = 1, .every = 4, .best = 2 };
+        assert_ok(ckpt_save(*state, s.m, &s.x, s.o, &st, NULL, &keep));
+    }
+    for (int step = 1; step <= 8;
+         step++) /* 3 and 5 are the best, 4 and 8 each fourth, 8 the newest */
+        assert_int_equal(has_step(*state, step), step == 3 || step == 4 || step == 5 || step == 8);
+    model_close(&s);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         TEST(a_state_comes_back_as_it_was_saved),
-        TEST(every_flipped_bit_of_a_manifest_is_found_or_harmless),
-        TEST(an_older_checkpoint_loads),
+        TEST(flipped_bits_of_a_manifest_are_found_or_harmless),
+        TEST(a_checkpoint_of_format_2_loads),
+        TEST(a_checkpoint_of_format_1_loads),
         TEST(a_step_saved_again_replaces_the_one_before),
         TEST(what_a_killed_save_left_is_put_right),
         TEST(the_last_checkpoint_with_a_finite_loss_stays),
+        TEST(each_kth_and_the_best_stay),
     };
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0); /* without fsync */
     return cmocka_run_group_tests_name("checkpoint", tests, NULL, NULL);
 }

@@ -1,17 +1,19 @@
-/* A thousand flipped bits, anywhere in a run's folder: each one is an error when the run continues or
- * is sampled, or the run continues to the very bits of the undamaged one. */
+/* Flipped bits, truncated and missing files, anywhere in a run's folder: each one is an error when the run
+ * continues or is sampled, or the run continues to the very bits of the undamaged one. INGOT_TEST_DAMAGES
+ * sets how many (bench/fault/damage has the long run). */
 #include "support/folder.h"
 
 #include <ftw.h>
 
 #include "train/train.h"
 
-enum { FLIPS = 1000 };
+enum { DAMAGES = 150 };
 #define TOKENIZER FIXTURES "/tokenizers/gpt2.json"
 
 /* ---- a run ----------------------------------------------------------------------------------- */
-static err run_to(test_folder *f, const char *dir, const char *stop) {
+static err run_ranks_to(test_folder *f, const char *dir, const char *stop, int ranks) {
     const char *const options[][2] = {
+        { "training.global_batch_size", "2" },
         { "model.layers", "1" },
         { "model.dim", "16" },
         { "model.heads", "1" },
@@ -35,9 +37,12 @@ static err run_to(test_folder *f, const char *dir, const char *stop) {
     config_init(&c);
     for (size_t i = 0; i < COUNT_OF(options); i++)
         assert_ok(config_set(&c, options[i][0], options[i][1]));
-    err e = train_run(&c, &(train_options){ .quiet = true });
+    err e = train_run(&c, &(train_options){ .quiet = true, .ranks = ranks });
     config_free(&c);
     return e;
+}
+static err run_to(test_folder *f, const char *dir, const char *stop) {
+    return run_ranks_to(f, dir, stop, 1);
 }
 
 static void write_text(test_folder *f) {
@@ -72,9 +77,12 @@ static void list_files(const char *folder) {
     assert_int_equal(ftw(folder, list_file, 8), 0);
 }
 
-/* Copies the listed files, one of them with a bit flipped. */
+typedef enum { FLIPPED, TRUNCATED, MISSING, KINDS } damage_kind;
+static const char *const kind_names[KINDS] = { "bit flipped in", "truncated", "removed" };
+
+/* Copies the listed files, one of them damaged: at this bit, or at its byte. */
 static void copy_damaged(test_folder *f, const char *from, const char *to, int damaged,
-                         size_t bit) {
+                         damage_kind kind, size_t bit) {
     assert_ok(io_remove_tree(f->path, to));
     for (int i = 0; i < list.n; i++) {
         char *source = io_join(from, list.path[i]), *target = io_join(to, list.path[i]), *bytes;
@@ -84,12 +92,42 @@ static void copy_damaged(test_folder *f, const char *from, const char *to, int d
         assert_ok(io_make_dirs(target));
         *slash = '/';
         assert_ok(io_read(source, 1 << 26, &bytes, &n));
-        if (i == damaged) bytes[bit / 8] ^= (char)(1 << bit % 8);
-        write_bytes(target, bytes, n);
+        if (i == damaged && kind == FLIPPED) bytes[bit / 8] ^= (char)(1 << bit % 8);
+        if (i == damaged && kind == TRUNCATED) n = bit / 8;
+        if (i != damaged || kind != MISSING) write_bytes(target, bytes, n);
         free(bytes);
         free(source);
         free(target);
     }
+}
+
+/* The tensors of step 4 of two runs, and the number of steps and tokens they took. */
+static void compare_runs(const char *a, const char *b, const char *what) {
+    ckpt_reader *x, *y;
+    ckpt_state s, u;
+    model_config c;
+    char *p = ckpt_path(a, CKPT_FULL, 4), *q = ckpt_path(b, CKPT_FULL, 4);
+    assert_ok(ckpt_read_manifest(p, &c, &s, NULL));
+    assert_ok(ckpt_read_manifest(q, &c, &u, NULL));
+    if (s.step != u.step || s.tokens != u.tokens || s.windows != u.windows || s.loss != u.loss)
+        fail_msg("%s: believed, and the state differs", what);
+    assert_ok(ckpt_open(p, &x));
+    assert_ok(ckpt_open(q, &y));
+    assert_int_equal(ckpt_tensors(x), ckpt_tensors(y));
+    for (int i = 0; i < ckpt_tensors(x); i++) {
+        ckpt_tensor_info t = ckpt_tensor_at(x, i);
+        size_t bytes = (size_t)t.count * sizeof(float);
+        float *v = mem_alloc(bytes), *w = mem_alloc(bytes);
+        assert_ok(ckpt_read(x, i, 0, t.count, v));
+        assert_ok(ckpt_read(y, i, 0, t.count, w));
+        if (memcmp(v, w, bytes)) fail_msg("%s: believed, and %s differs", what, t.name);
+        free(v);
+        free(w);
+    }
+    ckpt_close(x);
+    ckpt_close(y);
+    free(p);
+    free(q);
 }
 
 static void compare_files(const char *a, const char *b, const char *name, const char *what) {
@@ -112,6 +150,10 @@ static bool tokenizer_is_believed(const char *dir, const tokenizer *good, const 
     char *checkpoint = NULL, *path = io_join(dir, "tokenizer.json");
     tokenizer *t = NULL;
     err e = ckpt_latest(dir, &checkpoint);
+    if (!e && !checkpoint) { /* its manifest is gone: nothing to read, and the run begins anew */
+        free(path);
+        return true;
+    }
     if (!e) e = ckpt_read_manifest(checkpoint, &c, &s, NULL);
     if (!e) e = tokenizer_open(path, NULL, &t);
     if (!e) e = ckpt_check_tokenizer(&s, t, path);
@@ -132,44 +174,56 @@ static bool tokenizer_is_believed(const char *dir, const tokenizer *good, const 
     return believed;
 }
 
-static void every_flip_is_found_or_harmless(void **state) {
-    test_folder *f = *state;
-    const char *good = in_folder(f, "good"), *whole = in_folder(f, "whole"),
-               *bad = in_folder(f, "bad");
-    tokenizer *t;
+static int damages(void) {
+    const char *asked = getenv("INGOT_TEST_DAMAGES");
+    return asked ? atoi(asked) : DAMAGES;
+}
+
+/* One damage, chosen by its number. @return whether it is found. */
+static bool damage_once(test_folder *f, const char *good, const char *whole, const tokenizer *t,
+                        int ranks, uint64_t i) {
+    static const damage_kind mix[] = { FLIPPED, FLIPPED, TRUNCATED, FLIPPED, FLIPPED, MISSING };
+    const char *bad = in_folder(f, "bad");
     rng_key key = rng_key_of(1, 2);
-    int found = 0;
+    damage_kind kind = mix[i / 2 % COUNT_OF(mix)];
+    /* half of them by file, so that the small ones get their share */
+    int file = (int)rng_below(key, 3 * i, (uint64_t)list.n);
+    uint64_t at = rng_below(key, 3 * i + 1, list.all);
+    if (i % 2)
+        for (file = 0; at >= list.bytes[file]; file++) at -= list.bytes[file];
+    size_t bit = rng_below(key, 3 * i + 2, 8 * list.bytes[file]);
+    char what[360];
+    snprintf(what, sizeof what, "%s %s, bit %zu", kind_names[kind], list.path[file], bit);
+    copy_damaged(f, good, bad, file, kind, bit);
+    bool believed = tokenizer_is_believed(bad, t, what);
+    err e = run_ranks_to(f, bad, "4", ranks);
+    if (!e) {
+        compare_runs(whole, bad, what);
+        compare_files(whole, bad, "tokenizer.json", what);
+    }
+    bool found = e || !believed;
+    err_free(e);
+    return found;
+}
+
+static void damage_run(test_folder *f, int ranks) {
+    const char *good = in_folder(f, "good"), *whole = in_folder(f, "whole");
+    tokenizer *t;
+    int n = damages(), found = 0;
     write_text(f);
     assert_ok(tokenizer_open(TOKENIZER, NULL, &t));
-    assert_ok(run_to(f, good, "3"));
-    assert_ok(run_to(f, whole, "3"));
-    assert_ok(run_to(f, whole, "4"));
+    assert_ok(run_ranks_to(f, good, "3", ranks));
+    assert_ok(run_ranks_to(f, whole, "3", ranks));
+    assert_ok(run_ranks_to(f, whole, "4", ranks));
     list_files(good);
-    for (uint64_t i = 0; i < FLIPS; i++) {
-        /* half of them by file, so that the small ones get their share */
-        int file = (int)rng_below(key, 3 * i, (uint64_t)list.n);
-        uint64_t at = rng_below(key, 3 * i + 1, list.all);
-        if (i % 2)
-            for (file = 0; at >= list.bytes[file]; file++) at -= list.bytes[file];
-        size_t bit = rng_below(key, 3 * i + 2, 8 * list.bytes[file]);
-        char what[320];
-        snprintf(what, sizeof what, "bit %zu of %s", bit, list.path[file]);
-        copy_damaged(f, good, bad, file, bit);
-        bool believed = tokenizer_is_believed(bad, t, what);
-        err e = run_to(f, bad, "4");
-        if (e || !believed) found++;
-        if (!e) {
-            compare_files(whole, bad, "checkpoints/step-00000004/model.safetensors", what);
-            compare_files(whole, bad, "checkpoints/step-00000004/optim.safetensors", what);
-            compare_files(whole, bad, "checkpoints/step-00000004/manifest.json", what);
-            compare_files(whole, bad, "tokenizer.json", what);
-        }
-        err_free(e);
-    }
-    fprintf(stderr, "%d flips: %d found, %d harmless\n", FLIPS, found, FLIPS - found);
-    assert_true(found > FLIPS / 4); /* of weights, states, manifest, tokenizer */
+    for (int i = 0; i < n; i++) found += damage_once(f, good, whole, t, ranks, (uint64_t)i);
+    fprintf(stderr, "%d ranks, %d damages: %d found, %d harmless\n", ranks, n, found, n - found);
+    assert_true(found > n / 5); /* of weights, states, manifest, tokenizer */
     tokenizer_free(t);
 }
+
+static void every_damage_is_found_or_harmless(void **state) { damage_run(*state, 1); }
+static void every_damage_to_what_two_ranks_wrote_is_too(void **state) { damage_run(*state, 2); }
 
 /* ---- a damaged checkpoint, and one before it ------------------------------------------------- */
 /* Flips a bit in the middle of a listed file's last checkpoint. */
@@ -180,7 +234,7 @@ static void damage_last(test_folder *f, const char *from, const char *to, const 
     list_files(from);
     while (file < list.n && strcmp(list.path[file], wanted)) file++;
     assert_true(file < list.n);
-    copy_damaged(f, from, to, file, 4 * list.bytes[file]);
+    copy_damaged(f, from, to, file, FLIPPED, 4 * list.bytes[file]);
 }
 
 static void a_damaged_checkpoint_gives_way_to_the_one_before(void **state) {
@@ -225,10 +279,12 @@ int main(void) {
                                         folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(damage_to_all_checkpoints_is_an_error, folder_setup,
                                         folder_teardown),
-        cmocka_unit_test_setup_teardown(every_flip_is_found_or_harmless, folder_setup,
+        cmocka_unit_test_setup_teardown(every_damage_is_found_or_harmless, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(every_damage_to_what_two_ranks_wrote_is_too, folder_setup,
                                         folder_teardown),
     };
-    if (!freopen("/dev/null", "w", stdout)) return 1;                   /* of a thousand runs */
+    if (!freopen("/dev/null", "w", stdout)) return 1;                   /* of many runs */
     if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 0); /* without a disk's fsync */
     return cmocka_run_group_tests_name("run damage", tests, NULL, NULL);
 }

@@ -140,13 +140,14 @@ static void ticket_fetch(void *context, device_ticket *t, const void *from, size
     }
     t->bytes = bytes;
     if (!t->memory) return;
-    CUDA_OK(x, cudaMemcpyAsync(t->memory, from, bytes, cudaMemcpyDeviceToHost, x->stream));
+    CUDA_OK(x, cudaMemcpyAsync(t->memory, from, bytes, cudaMemcpyDefault, x->stream));
     CUDA_OK(x, cudaEventRecord(t->event, x->stream));
 }
 
 static err ticket_take(void *context, device_ticket *t, void *to) {
     cuda_context *x = context;
-    if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event))) memcpy(to, t->memory, t->bytes);
+    if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event)) && to)
+        memcpy(to, t->memory, t->bytes);
     return take_fault(x);
 }
 

@@ -1,0 +1,9 @@
+# Writes OUT, a C file with what `git describe` prints of SOURCE; "" where that is not a repository. The file
+# changes only when the revision does, so that nothing is compiled again without need.
+execute_process(COMMAND git -C ${SOURCE} describe --always --dirty --abbrev=12
+    OUTPUT_VARIABLE revision OUTPUT_STRIP_TRAILING_WHITESPACE ERROR_QUIET RESULT_VARIABLE failed)
+if(failed OR NOT revision MATCHES "^[A-Za-z0-9._/-]+$")
+    set(revision "")
+endif()
+file(CONFIGURE OUTPUT ${OUT} CONTENT
+    "#include \"util/util.h\"\n\nconst char *build_revision(void) { return \"${revision}\"; }\n")

@@ -1,0 +1,249 @@
+/* The folders of a run's steps: which are complete, which are whole, and which of them are kept.
+ *
+ *     RUN/checkpoints/step-N           full: what a run continues from
+ *     RUN/checkpoints/damaged-step-N   passed over by a run that continued from an older one
+ *     RUN/weights/step-N               weights alone, saved more often: to sample, evaluate, export
+ *     RUN/weights/superseded-step-N    of steps that the run then took again from an older checkpoint
+ */
+#include "checkpoint/checkpoint_internal.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+#define DAMAGED    "damaged-"
+#define SUPERSEDED "superseded-"
+
+static const char *const roots[] = { [CKPT_FULL] = "checkpoints", [CKPT_WEIGHTS] = "weights" };
+
+char *ckpt_root(const char *run_dir, ckpt_kind kind) { return io_join(run_dir, roots[kind]); }
+
+char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix) {
+    char name[64];
+    snprintf(name, sizeof name, "%sstep-%08lld%s", prefix, (long long)step, suffix);
+    return io_join(root, name);
+}
+
+static int compare_steps(const void *a, const void *b) {
+    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+    return x < y ? -1 : x > y;
+}
+
+/* Steps of the complete checkpoints in a folder, ascending. @param steps owned (free). */
+static err list_steps(const char *root, int64_t **steps, int *n) {
+    char **names;
+    int count;
+    *steps = NULL;
+    *n = 0;
+    if (!io_is_dir(root)) return OK;
+    TRY(io_list(root, &names, &count));
+    *steps = mem_alloc((size_t)(count + 1) * sizeof **steps);
+    for (int i = 0; i < count; i++) {
+        char *end;
+        if (!str_starts(names[i], "step-")) continue;
+        long long step = strtoll(names[i] + 5, &end, 10);
+        char *folder = io_join(root, names[i]), *manifest = io_join(folder, CKPT_MANIFEST_FILE);
+        if (!*end && end != names[i] + 5 && io_exists(manifest)) (*steps)[(*n)++] = step;
+        free(folder);
+        free(manifest);
+    }
+    io_list_free(names, count);
+    qsort(*steps, (size_t)*n, sizeof **steps, compare_steps);
+    return OK;
+}
+
+err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) {
+    char *root = ckpt_root(run_dir, kind);
+    err e = list_steps(root, steps, n);
+    free(root);
+    return e;
+}
+
+char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step) {
+    char *root = ckpt_root(run_dir, kind), *path = step_path(root, "", step, "");
+    free(root);
+    return path;
+}
+
+/* ---- which are kept ------------------------------------------------------------------------ */
+typedef struct kept_step {
+    int64_t step, saves;
+    bool finite, kept;
+    double held_out; /* NaN: none */
+} kept_step;
+
+static void read_step(const char *root, int64_t step, kept_step *k) {
+    char *path = step_path(root, "", step, "");
+    json_t *doc = NULL;
+    err e = manifest_read(path, &doc, NULL);
+    const json_t *state = e ? NULL : json_object_get(doc, "state");
+    const json_t *loss = json_object_get(state, "held_out_loss");
+    *k = (kept_step){ .step = step,
+                      .finite = !e && manifest_loss_is_finite(doc),
+                      .saves = json_integer_value(json_object_get(state, "saves")),
+                      .held_out = json_is_number(loss) ? json_number_value(loss) : NAN };
+    err_free(e);
+    json_decref(doc);
+    free(path);
+}
+
+static void keep_best(kept_step *k, int n, int64_t best) {
+    for (; best > 0; best--) {
+        int found = -1;
+        for (int i = 0; i < n;
+             i++) /* of equal ones the first: later ones only repeat its validation */
+            if (!isnan(k[i].held_out) && (found < 0 || k[i].held_out < k[found].held_out))
+                found = i;
+        if (found < 0) return;
+        k[found].kept = true;
+        k[found].held_out = NAN; /* counted */
+    }
+}
+
+/* The newest; each n-th; the best; and the last one that was saved after a finite loss: of a run that
+ * diverges it is the only one worth going back to. */
+static void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
+    int good = n - 1;
+    for (int i = MAX(0, n - (int)MIN(keep->latest, (int64_t)n)); i < n; i++) k[i].kept = true;
+    while (good >= 0 && !k[good].finite) good--;
+    if (good >= 0) k[good].kept = true;
+    for (int i = 0; i < n && keep->every > 0; i++)
+        if (k[i].saves > 0 && k[i].saves % keep->every == 0) k[i].kept = true;
+    keep_best(k, n, keep->best);
+}
+
+err folders_remove_old(const char *root, const ckpt_keep *keep) {
+    int64_t *steps;
+    int n;
+    err e = OK;
+    if (keep->latest <= 0) return OK;
+    TRY(list_steps(root, &steps, &n));
+    kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
+    for (int i = 0; i < n && n > keep->latest; i++) read_step(root, steps[i], &k[i]);
+    if (n > keep->latest) choose_kept(k, n, keep);
+    for (int i = 0; i < n && n > keep->latest && !e; i++) {
+        if (k[i].kept) continue;
+        char *path = step_path(root, "", steps[i], "");
+        e = io_remove_tree(root, path);
+        free(path);
+    }
+    free(k);
+    free(steps);
+    return e;
+}
+
+/* ---- what a killed save left ----------------------------------------------------------------- */
+/* A save that was killed while it replaced a checkpoint left the old one under another name. */
+static err recover_entry(const char *root, const char *name) {
+    if (!str_starts(name, ".step-")) return OK;
+    err e = OK;
+    char *path = io_join(root, name);
+    if (str_ends(name, STEP_TEMPORARY)) e = io_remove_tree(root, path);
+    if (str_ends(name, STEP_REPLACED)) {
+        char *step = strndup(name + 1, strlen(name) - 1 - strlen(STEP_REPLACED));
+        char *final = io_join(root, step);
+        if (io_exists(final))
+            e = io_remove_tree(root, path);
+        else if (rename(path, final) != 0)
+            e = ERR("cannot rename %s to %s: %s", path, final, strerror(errno));
+        free(final);
+        free(step);
+    }
+    free(path);
+    return e;
+}
+
+err ckpt_recover(const char *run_dir) {
+    err e = OK;
+    for (int kind = 0; kind < CKPT_KINDS && !e; kind++) {
+        char **names = NULL, *root = ckpt_root(run_dir, (ckpt_kind)kind);
+        int n = 0;
+        if (io_is_dir(root)) e = io_list(root, &names, &n);
+        for (int i = 0; i < n && !e; i++) e = recover_entry(root, names[i]);
+        io_list_free(names, n);
+        free(root);
+    }
+    return e;
+}
+
+/* ---- the newest ------------------------------------------------------------------------------- */
+err ckpt_latest(const char *run_dir, char **path) {
+    int64_t *steps;
+    int n;
+    *path = NULL;
+    TRY(ckpt_list(run_dir, CKPT_FULL, &steps, &n));
+    if (n) *path = ckpt_path(run_dir, CKPT_FULL, steps[n - 1]);
+    free(steps);
+    return OK;
+}
+
+/* Verifies a checkpoint, of which each rank reads its share. */
+static err verify_shared(const char *path, comm *c) {
+    int part = c ? comm_rank(c) : 0, parts = c ? mesh_world(comm_mesh(c)) : 1;
+    err e = ckpt_verify(path, part, parts, NULL);
+    return c ? comm_agree(c, e) : e;
+}
+
+/* Tries them from the newest on. @param found the one that is whole, -1 when none is: the error is that
+ * of the newest. One of a later version is not damaged, and not passed over. */
+static err find_whole(const char *run_dir, ckpt_kind kind, const int64_t *steps, int n, comm *c,
+                      int *found) {
+    err first = OK;
+    *found = -1;
+    for (int i = n - 1; i >= 0 && *found < 0; i--) {
+        char *path = ckpt_path(run_dir, kind, steps[i]);
+        err e = verify_shared(path, c);
+        bool stop = e && manifest_is_of_later_version(path);
+        if (!e) *found = i;
+        free(path);
+        if (!first)
+            first = e;
+        else
+            err_free(e);
+        if (stop) break;
+    }
+    return first;
+}
+
+err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path) {
+    int64_t *steps;
+    int n, found = -1;
+    *path = NULL;
+    TRY(ckpt_list(run_dir, kind, &steps, &n));
+    err e = find_whole(run_dir, kind, steps, n, c, &found);
+    if (found >= 0) *path = ckpt_path(run_dir, kind, steps[found]);
+    if (e && *path) {
+        log_warn("%s; continuing with %s", err_message(e), *path);
+        err_free(e);
+        e = OK;
+    }
+    free(steps);
+    return e;
+}
+
+static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const char *prefix) {
+    int64_t *steps;
+    int n;
+    char *root = ckpt_root(run_dir, kind);
+    err e = list_steps(root, &steps, &n);
+    for (int i = 0; !e && i < n; i++) {
+        if (steps[i] <= step) continue;
+        char *from = step_path(root, "", steps[i], ""), *to = step_path(root, prefix, steps[i], "");
+        e = io_remove_tree(root, to);
+        if (!e && rename(from, to) != 0)
+            e = ERR("cannot rename %s to %s: %s", from, to, strerror(errno));
+        free(from);
+        free(to);
+    }
+    free(steps);
+    free(root);
+    return e;
+}
+
+err ckpt_set_newer_aside(const char *run_dir, int64_t step) {
+    TRY(rename_newer(run_dir, CKPT_FULL, step, DAMAGED));
+    return rename_newer(run_dir, CKPT_WEIGHTS, step, SUPERSEDED);
+}

@@ -1,0 +1,94 @@
+/* The tensors of a run as this rank holds them. Which axes of the mesh divide a parameter, and how, comes
+ * from the parameter table and from its bucket (model_param_copies, model_param.first): nothing here
+ * knows an axis by name.
+ *
+ * Where several ranks hold the same elements, each writes a share of them, so that a save takes all
+ * the bandwidth there is; what is too small to share is written by one rank, another for each tensor. */
+#include "checkpoint/checkpoint_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { SHARED_FROM = 65536 }; /* elements */
+
+/* Which of the elements that `copies` ranks hold is written by the one numbered `index`. */
+static ckpt_part share_of(const ckpt_part *part, int copies, int index, int number) {
+    ckpt_part w = *part;
+    int64_t n = part_count(part);
+    if (n < SHARED_FROM) {
+        if (index != number % copies) w.to = w.from;
+        return w;
+    }
+    w.from = part->from + n * index / copies;
+    w.to = part->from + n * (index + 1) / copies;
+    return w;
+}
+
+/* A tensor with the elements of the parameter: its weights, and most states. */
+static void hold_elements(const model *m, int param, holding *h) {
+    const model_param *q = model_param_at(m, param);
+    param_range r = model_weights_range(m, param);
+    h->ndim = q->ndim;
+    h->dim[0] = q->dim[0];
+    h->dim[1] = q->dim[1];
+    h->part = (ckpt_part){ .at = { q->first[0], q->first[1] },
+                           .dim = { q->local[0], q->local[1] },
+                           .from = r.from,
+                           .to = r.to };
+    h->write =
+        share_of(&h->part, model_param_copies(m, param), model_param_copy_index(m, param), param);
+}
+
+/* A tensor with an element for each row or column of the whole matrix: all of it, on every rank that has
+ * something of the parameter. */
+static void hold_lines(const model *m, const optimizer *o, int param, int state, int dim,
+                       holding *h) {
+    const mesh *me = &model_lay(m)->mesh;
+    axis_set same = model_param_same(m, param), axes = same | model_param_divided(m, param);
+    int span = mesh_span(me, axes), of_stage = mesh_span(me, same);
+    int stages = model_param_copies(m, param) / of_stage;
+    int stage = model_param_copy_index(m, param) / of_stage;
+    h->ndim = 1;
+    h->dim[0] = model_param_at(m, param)->dim[dim];
+    h->part = part_whole(1, h->dim);
+    h->part.to = optim_state_count(o, param, state);
+    h->write = share_of(&h->part, stages * span, stage * span + mesh_index(me, axes), param);
+}
+
+static void hold_state(const model *m, const optimizer *o, int param, int state, holding *h) {
+    *h = (holding){ .param = param, .state = state };
+    snprintf(h->name, sizeof h->name, "%s/%s", model_param_at(m, param)->name,
+             optim_state_name(o, param, state));
+    switch (optim_state_kind(o, param, state)) {
+    case STATE_OF_ELEMENTS: hold_elements(m, param, h); return;
+    case STATE_OF_ROWS: hold_lines(m, o, param, state, 0, h); return;
+    case STATE_OF_COLS: hold_lines(m, o, param, state, 1, h); return;
+    }
+    BUG("unknown kind of state");
+}
+
+/* The scales of fp8 belong to the training, as the optimizer's states do. Every rank has its own; those of
+ * rank 0 are kept. */
+static bool hold_fp8_rows(const model *m, const plan *p, holding *h) {
+    int64_t n;
+    if (!model_fp8_rows(m, p, &n)) return false;
+    *h = (holding){ .param = -1, .state = 0, .name = CKPT_FP8_ROWS, .ndim = 1, .dim = { n } };
+    h->part = h->write = part_whole(1, h->dim);
+    if (model_lay(m)->mesh.rank > 0) h->write.to = 0;
+    return true;
+}
+
+int holdings_list(const model *m, const plan *p, const optimizer *o, holding **out) {
+    int most = model_params(m) + 1, n = 0;
+    for (int i = 0; o && i < model_params(m); i++) most += optim_states(o, i);
+    holding *h = *out = mem_alloc((size_t)most * sizeof *h);
+    for (int i = 0; i < model_params(m); i++) {
+        h[n] = (holding){ .param = i, .state = -1 };
+        snprintf(h[n].name, sizeof h[n].name, "%s", model_param_at(m, i)->name);
+        hold_elements(m, i, &h[n++]);
+    }
+    for (int i = 0; o && i < model_params(m); i++)
+        for (int k = 0; k < optim_states(o, i); k++) hold_state(m, o, i, k, &h[n++]);
+    if (o) n += hold_fp8_rows(m, p, &h[n]);
+    return n;
+}

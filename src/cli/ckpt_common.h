@@ -1,0 +1,22 @@
+/* What the subcommands of `ingot ckpt` share. */
+#ifndef INGOT_CLI_CKPT_COMMON_H
+#define INGOT_CLI_CKPT_COMMON_H
+
+#include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
+
+/* The checkpoints that a word of the command line names: a checkpoint's folder itself, or all of a run. */
+typedef struct ckpt_entry {
+    char *path; /* owned */
+    ckpt_kind kind;
+    int64_t step; /* as the folder is called; -1: a folder of another name */
+} ckpt_entry;
+typedef struct ckpt_entries {
+    ckpt_entry *at; /* by step */
+    int n;
+} ckpt_entries;
+/* An error when there is none. */
+err ckpt_entries_list(const char *path, ckpt_entries *out) MUST_USE;
+void ckpt_entries_free(ckpt_entries *e);
+
+#endif

@@ -1,0 +1,70 @@
+/* ingot ckpt verify: compares every byte of checkpoints with its checksum. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "cli/ckpt_common.h"
+
+typedef struct verify_args {
+    bool json;
+} verify_args;
+static const cli_arg args[] = {
+    { "json", ARG_FLAG, offsetof(verify_args, json), NULL, "print JSON" },
+};
+
+/* @return whether it is whole. */
+static bool verify_one(const char *path, bool json, json_t *list) {
+    ckpt_size size = { 0 };
+    char bytes[32];
+    err e = ckpt_verify(path, 0, 1, &size);
+    bool whole = !e;
+    if (json && whole)
+        json_array_append_new(list, json_pack("{s:s, s:b, s:I, s:i, s:i}", "path", path, "whole", 1,
+                                              "bytes", (json_int_t)size.bytes, "files", size.files,
+                                              "tensors", size.tensors));
+    else if (json)
+        json_array_append_new(
+            list, json_pack("{s:s, s:b, s:s}", "path", path, "whole", 0, "error", err_message(e)));
+    else if (whole)
+        printf("%s: whole, %d tensors in %d files, %s\n", path, size.tensors, size.files,
+               str_bytes(bytes, sizeof bytes, (double)size.bytes));
+    else
+        printf("%s: damaged: %s\n", path, err_message(e));
+    err_free(e);
+    return whole;
+}
+
+static err run_verify(const cli_subcommand *self, int argc, char **argv) {
+    verify_args a = { 0 };
+    const char *path;
+    ckpt_entries list;
+    int damaged = 0;
+    TRY(cli_parse(&self->spec, argc, argv, &a, &path));
+    TRY(ckpt_entries_list(path, &list));
+    json_t *lines = json_array();
+    for (int i = 0; i < list.n; i++) damaged += !verify_one(list.at[i].path, a.json, lines);
+    if (a.json) {
+        char *text = json_dumps(lines, JSON_INDENT(2));
+        printf("%s\n", text);
+        free(text);
+    }
+    err e = damaged ? err_hint(ERR("%d of %d checkpoints are damaged", damaged, list.n),
+                               "restore them from a copy; training and sampling use the newest "
+                               "one that is whole")
+                    : OK;
+    json_decref(lines);
+    ckpt_entries_free(&list);
+    return e;
+}
+
+const cli_subcommand ckpt_verify_all = {
+    .summary = "compare every byte of checkpoints with its checksum",
+    .run = run_verify,
+    .spec = { "ckpt verify", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
+    .help =
+        "RUN is a run folder, of which all checkpoints are verified, or a checkpoint inside one.\n"
+        "Exits with 1 when one is damaged.\n"
+        "\n"
+        "Examples\n"
+        "  ingot ckpt verify runs/tiny\n"
+        "  ingot ckpt verify runs/tiny/checkpoints/step-00001000 --json\n",
+};

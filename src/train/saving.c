@@ -1,0 +1,116 @@
+/* Checkpoints of a run: when they are saved, and what happens when that fails.
+ *
+ * A save is begun after the step in which it is due and goes on beside the following ones
+ * (checkpoint/save.c). One is in flight at a time: where the next is due before it is complete, the
+ * training waits (back-pressure) and the seconds are reported. A save that fails, because the disk is full,
+ * read-only or gone, is an event and a warning; the last good one stays, and the save is tried again after
+ * 1, 2, 4, ... steps, at most MOST_STEPS apart. Only the save at the end of a run ends it with an error. */
+#include "train_internal.h"
+
+#include <string.h>
+
+enum { MOST_STEPS = 64 };
+
+static const char *const kind_names[] = { [CKPT_FULL] = "save", [CKPT_WEIGHTS] = "save_weights" };
+
+static ckpt_keep keep_of(const trainer *t, ckpt_kind kind) {
+    if (kind == CKPT_WEIGHTS) return (ckpt_keep){ .latest = t->cfg->checkpoint.keep_weights };
+    return (ckpt_keep){ .latest = t->cfg->checkpoint.keep_latest_k,
+                        .every = t->cfg->checkpoint.keep_every_kth,
+                        .best = t->cfg->checkpoint.keep_best };
+}
+
+/* ---- outcomes ------------------------------------------------------------------------------ */
+static err report_completed(trainer *t, const ckpt_report *r) {
+    run_saves *s = &t->saves;
+    double stalled = s->stalled_s;
+    s->stalled_s = 0;
+    s->failures = s->retry_at = 0;
+    if (r->kind == CKPT_FULL) s->saved = r->step;
+    return observe_event(t->log, kind_names[r->kind], r->step,
+                         json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled));
+}
+
+/* @param e of the save: freed. */
+static err report_failed(trainer *t, err e) {
+    run_saves *s = &t->saves;
+    int64_t wait = (int64_t)1 << MIN(s->failures, 6);
+    s->failures++;
+    s->retry_at = t->state.step + MIN(wait, MOST_STEPS);
+    s->stalled_s = 0;
+    log_mute_thread(err_is_echo(e)); /* the rank that failed says it */
+    log_warn("step %lld: %s; training goes on, and the save is tried again after step %lld. %s",
+             (long long)t->state.step, err_message(e), (long long)s->retry_at, err_remedy(e));
+    log_mute_thread(!is_first_rank(t));
+    json_t *details =
+        json_pack("{s:s, s:o, s:I, s:I}", "alert", "save failed", "message",
+                  io_json_string(err_message(e), strlen(err_message(e))), "last_saved",
+                  (json_int_t)s->saved, "retry_at_step", (json_int_t)s->retry_at);
+    err_free(e);
+    return observe_event(t->log, "alert", t->state.step, details);
+}
+
+/* ---- saving -------------------------------------------------------------------------------- */
+static ckpt_saver *saver_of(trainer *t) {
+    if (!t->saves.saver) t->saves.saver = ckpt_saver_new(t->dir, t->m, &t->x, t->o);
+    return t->saves.saver;
+}
+
+/* Begins a save, after the one in flight. @return an error of either. */
+static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
+    ckpt_saver *v = saver_of(t);
+    ckpt_report report;
+    double from = time_now();
+    TRY(ckpt_saver_wait(v, &report));
+    if (report.completed) TRY(report_completed(t, &report));
+    ckpt_state state = t->state;
+    state.saves += kind == CKPT_FULL;
+    state.held_out_loss = t->val_loss;
+    ckpt_request r = { .kind = kind,
+                       .state = &state,
+                       .run = t->run,
+                       .keep = keep_of(t, kind),
+                       .wait = wait || !t->cfg->checkpoint.async };
+    TRY(ckpt_saver_begin(v, &r));
+    t->state.saves = state.saves;
+    double waited = time_now() - from;
+    t->saves.stalled_s += waited;
+    t->ckpt_s += waited;
+    return OK;
+}
+
+bool saving_is_due(const trainer *t, const due_events *due) {
+    int64_t retry = t->saves.retry_at, next = t->state.step + 1;
+    return due->save || due->weights || (retry && next >= retry);
+}
+
+err saving_after_step(trainer *t, const due_events *due) {
+    run_saves *s = &t->saves;
+    bool again = s->retry_at && t->state.step >= s->retry_at, full = due->save || again;
+    if (!full && !due->weights) return OK;
+    if (full && s->saved == t->state.step) return OK;
+    err e = begin_save(t, full ? CKPT_FULL : CKPT_WEIGHTS, false);
+    return e ? report_failed(t, e) : OK;
+}
+
+err saving_poll(trainer *t) {
+    ckpt_report report;
+    if (!t->saves.saver) return OK;
+    err e = ckpt_saver_poll(t->saves.saver, &report);
+    if (e) return report_failed(t, e);
+    return report.completed ? report_completed(t, &report) : OK;
+}
+
+err saving_now(trainer *t) {
+    ckpt_report report;
+    double from = time_now();
+    err e = t->saves.saver ? ckpt_saver_wait(t->saves.saver, &report) : OK;
+    if (e) TRY(report_failed(t, e));
+    if (!e && t->saves.saver && report.completed) TRY(report_completed(t, &report));
+    if (t->saves.saved == t->state.step) return OK;
+    TRY(begin_save(t, CKPT_FULL, true));
+    TRY(ckpt_saver_wait(t->saves.saver, &report));
+    t->ckpt_s = time_now() - from;
+    t->saves.stalled_s = t->ckpt_s;
+    return report_completed(t, &report);
+}
