@@ -247,6 +247,25 @@ static void a_checkpoint_of_format_1_loads(void **state) {
     model_close(&s);
 }
 
+/* It is not damaged: an older checkpoint in its place would lose steps without need. */
+static void a_checkpoint_of_a_later_version_is_refused(void **state) {
+    test_folder *f = *state;
+    saved_model s;
+    json_t *doc;
+    char *path, *manifest = manifest_of(f->path, 6);
+    model_open(&s);
+    save(&s, f->path, 5, 1, 0);
+    save(&s, f->path, 6, 1, 0);
+    assert_ok(io_json_read(manifest, &doc));
+    json_object_set_new(doc, "format", json_integer(4));
+    assert_ok(io_json_write(manifest, doc));
+    assert_error(ckpt_newest_whole(f->path, CKPT_FULL, NULL, &path), "format 4");
+    assert_null(path);
+    json_decref(doc);
+    free(manifest);
+    model_close(&s);
+}
+
 /* ---- saving ---------------------------------------------------------------------------------- */
 static void a_step_saved_again_replaces_the_one_before(void **state) {
     saved_model s;
@@ -327,6 +346,7 @@ int main(void) {
         TEST(flipped_bits_of_a_manifest_are_found_or_harmless),
         TEST(a_checkpoint_of_format_2_loads),
         TEST(a_checkpoint_of_format_1_loads),
+        TEST(a_checkpoint_of_a_later_version_is_refused),
         TEST(a_step_saved_again_replaces_the_one_before),
         TEST(what_a_killed_save_left_is_put_right),
         TEST(the_last_checkpoint_with_a_finite_loss_stays),
