@@ -167,21 +167,30 @@ static routing route(builder *b, val x) {
                      .k = c->experts_per_token,
                      .seq = b->mode == PROG_DECODE ? 0 : b->positions,
                      .capacity = expert_capacity(b),
+                     .padded = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE,
                      .balance = (float)c->balance_loss,
                      .z = (float)c->router_z_loss };
     return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);
 }
 
-/* Routed experts, each a gated feed-forward layer, and those that every token goes to. */
+/* Routed experts, each a gated feed-forward layer, and those that every token goes to. In training, rows
+ * go to the ranks that have their experts; in generation, where every rank has the same few, the weights
+ * of all experts come to the rows. */
 static val mixture(builder *b, val x) {
     prog *p = b->p;
+    bool decode = b->mode == PROG_DECODE;
+    int own = b->m->experts, experts = decode ? b->c->experts : own;
     routing to = route(b, x);
     enter_module(b, M_MLP);
     val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
     val h = rec_dispatch(p, rec_comm(p, x, AX_TP, PLACE_R), to);
-    h = rec_grouped_linear(p, h, prog_use(p, "expert.up", h), to.offset, b->m->experts);
+    if (!decode) h = rec_exchange(p, h, own, true);
+    val up = prog_use(p, "expert.up", h);
+    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, up) : up, to.offset, experts);
     h = rec_swiglu(p, h);
-    h = rec_grouped_linear(p, h, prog_use(p, "expert.down", h), to.offset, b->m->experts);
+    val down = prog_use(p, "expert.down", h);
+    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, to.offset, experts);
+    if (!decode) h = rec_exchange(p, h, own, false);
     val y = rec_combine(p, h, weight, to);
     return b->c->shared_experts ? rec_add(p, y, feed_forward(b, x)) : y;
 }

@@ -361,6 +361,7 @@ static err fuse_params(model *m) {
         prog_param *q = &m->fused[i];
         if (m->info[q->bucket].where != BUCKET_EXPERTS) continue;
         q->dim[0] *= m->experts;
+        if (m->experts < m->c.experts) q->pl.on[AX_EP] = PLACE_S(0);
         q->segments *= m->experts;
     }
     bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
@@ -448,6 +449,9 @@ static err divide_experts(model *m) {
     if (ep > 1 && !m->c.experts)
         return err_hint(ERR("expert_parallel_degree is %d, but the model has no experts", ep),
                         "set it to 1, and data_parallel_shard_degree instead");
+    if (ep > 1 && m->c.capacity_factor == 0)
+        return err_hint(ERR("expert parallelism needs a capacity, but model.capacity_factor is 0"),
+                        "set model.capacity_factor=1.25, or expert_parallel_degree=1");
     if (m->c.experts && mesh_size(&m->l.mesh, AX_CP) > 1)
         return err_hint(ERR("experts do not work with context parallelism yet"),
                         "set context_parallel_degree to 1");

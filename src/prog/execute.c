@@ -5,16 +5,23 @@
 #include <stddef.h>
 #include <stdlib.h>
 
+/* Ops see matrices: of a value [E,R,D], which communication shards along any of its dims, [E R,D]. */
+static tensor operand_of(const prog *p, const prog_op *o, val v) {
+    tensor t = val_tensor(&p->val[v]);
+    if (t.ndim < 3 || (op_flags(o->op) & OPF_EXTERN)) return t;
+    return tensor_of(NULL, t.dt, 2, (int64_t[]){ t.dim[0] * t.dim[1], t.dim[2] });
+}
+
 op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
     op_call c = { .op = o->op, .attr = o->attr };
     for (int i = 0; i < OP_MAX_IN; i++)
         if (o->in[i] != VAL_NONE) {
-            c.in[i] = val_tensor(&p->val[o->in[i]]);
+            c.in[i] = operand_of(p, o, o->in[i]);
             c.in[i].data = addr ? addr[o->in[i]] : NULL;
         }
     for (int i = 0; i < OP_MAX_OUT; i++)
         if (o->out[i] != VAL_NONE) {
-            c.out[i] = val_tensor(&p->val[o->out[i]]);
+            c.out[i] = operand_of(p, o, o->out[i]);
             c.out[i].data = addr ? addr[o->out[i]] : NULL;
         }
     return c;

@@ -111,6 +111,13 @@ static void dims_text(const prog_val *v, char *text, size_t n) {
 static bool match_dims(prog *p, op_code op, const op_operand *o, val v, val first,
                        letter_sizes *s) {
     const prog_val *x = &p->val[v], *a = &p->val[first];
+    prog_val flat = *x; /* the rows of all experts are rows to an op */
+    if (x->ndim == 3 && o->ndim == 2) {
+        flat.ndim = 2;
+        flat.dim[0] *= x->dim[1];
+        flat.dim[1] = x->dim[2];
+        x = &flat;
+    }
     char got[96], want[96] = "";
     bool fits;
     if (o->ndim == ANY_SHAPE) {
@@ -380,8 +387,9 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     r.attr.route.capacity = (int)s.capacity;
     r.attr.route.balance = s.balance;
     r.attr.route.z = s.z;
+    r.attr.route.padded = s.padded;
     r.sizes.of['K'] = s.k;
-    r.sizes.of['M'] = n * s.k;
+    r.sizes.of['M'] = s.padded ? experts * (n / s.seq) * s.capacity : n * s.k;
     r.sizes.of['O'] = experts + 1;
     rec_op(p, &r, out);
     return (routing){ out[0], out[1], out[2], out[3] };
@@ -391,8 +399,36 @@ val rec_dispatch_(prog *p, val x, routing to) {
     return rec_first(p, (rec_request){ OP_DISPATCH, { x, to.row, to.source } });
 }
 
+/* Rows x[E R,D] of this rank's sequences for all experts become those of all ranks' for its own, and back.
+ * Between the two they are [E,R,D], sharded along sequences or along experts. */
+val rec_exchange_(prog *p, val x, int experts, bool to_experts) {
+    int ep = mesh_size(&p->m, AX_EP), groups = to_experts ? experts * ep : experts;
+    if (p->error || x == VAL_NONE || ep == 1) return x;
+    prog_val *v = &p->val[x];
+    BUG_IF(v->ndim != 2 || v->dim[0] % groups);
+    v->ndim = 3;
+    v->dim[2] = v->dim[1];
+    v->dim[1] = v->dim[0] / groups;
+    v->dim[0] = groups;
+    v->pl.on[AX_EP] = PLACE_S(to_experts ? 1 : 0);
+    return rec_comm_(p, x, AX_EP, PLACE_S(to_experts ? 0 : 1));
+}
+
+/* Segments are within an expert, and experts stay whole: nothing interleaves. */
+val rec_gather_experts_(prog *p, val w) {
+    int ep = mesh_size(&p->m, AX_EP);
+    if (p->error || w == VAL_NONE || ep == 1) return w;
+    uint16_t segments = p->val[w].segments[0];
+    p->val[w].segments[0] = 0;
+    val all = rec_comm_(p, w, AX_EP, PLACE_I);
+    p->val[w].segments[0] = segments;
+    if (all != VAL_NONE) p->val[all].segments[0] = (uint16_t)(segments * ep);
+    return all;
+}
+
 val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
     if (p->error || w == VAL_NONE) return VAL_NONE;
+    if (p->val[w].pl.on[AX_EP].kind == PL_S) offset = VAL_NONE; /* padded: equal groups */
     rec_request r = { OP_GROUPED_LINEAR, { x, w, offset }, { .experts = experts } };
     if (p->val[w].dim[0] % experts)
         prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",

@@ -180,6 +180,7 @@ typedef struct route_spec {
     bool sigmoid, normalize;
     float scale;
     int64_t k, seq, capacity;
+    bool padded; /* rows of every expert and sequence up to the capacity, for rec_exchange */
     float balance, z;
 } route_spec;
 typedef struct routing {
@@ -206,6 +207,10 @@ val rec_swiglu_(prog *p, val gate_up);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 val rec_dispatch_(prog *p, val x, routing to);
+/* Over ep: rows by sequence to rows by expert, or back. @param experts of this rank */
+val rec_exchange_(prog *p, val x, int experts, bool to_experts);
+/* The matrices of all experts, from those of the ranks along ep. */
+val rec_gather_experts_(prog *p, val w);
 /* @param w the matrices of `experts` experts (of this rank), one after another */
 val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts);
 val rec_combine_(prog *p, val y, val weight, routing from);
@@ -236,6 +241,8 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
 #define rec_dispatch(p, ...)         rec_dispatch_(HERE(p), __VA_ARGS__)
+#define rec_gather_experts(p, ...)   rec_gather_experts_(HERE(p), __VA_ARGS__)
+#define rec_exchange(p, ...)         rec_exchange_(HERE(p), __VA_ARGS__)
 #define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
 #define rec_combine(p, ...)          rec_combine_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)

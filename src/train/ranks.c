@@ -15,6 +15,7 @@ static const char *const degree_names[AX_COUNT] = {
     [AX_DP_REPLICATE] = "data_parallel_replicate_degree",
     [AX_DP_SHARD] = "data_parallel_shard_degree",
     [AX_CP] = "context_parallel_degree",
+    [AX_EP] = "expert_parallel_degree",
     [AX_TP] = "tensor_parallel_degree",
 };
 
@@ -71,7 +72,15 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
                             degrees_text(text, sizeof text, &m)),
                         "use a multiple of %d: --ranks %d", fixed, (ranks / fixed + 1) * fixed);
     if (shards < 0) shards = ranks ? ranks / fixed : 1;
-    m.size[AX_DP_SHARD] = shards;
+    int experts = (int)c->parallelism.expert_parallel_degree;
+    if (shards % experts)
+        return err_hint(
+            ERR("parallelism.expert_parallel_degree (%d) does not divide the %d ranks of a "
+                "data-parallel group",
+                experts, shards),
+            "use a degree that divides data_parallel_shard_degree");
+    m.size[AX_DP_SHARD] = shards / experts;
+    m.size[AX_EP] = experts;
     TRY(read_axis_order(c->parallelism.axis_order, &m));
     if (ranks && mesh_world(&m) != ranks)
         return err_hint(ERR("%d ranks, but the parallelism section asks for %d (%s)", ranks,

@@ -96,7 +96,8 @@ static void batch_lines(const trainer *t) {
 static void ranks_line(const trainer *t) {
     const mesh *m = &t->mesh;
     str text = { 0 };
-    int replicas = mesh_size(m, AX_DP_REPLICATE), shards = mesh_size(m, AX_DP_SHARD);
+    int replicas = mesh_size(m, AX_DP_REPLICATE), ep = mesh_size(m, AX_EP);
+    int shards = mesh_size(m, AX_DP_SHARD) * ep;
     int cp = mesh_size(m, AX_CP), tp = mesh_size(m, AX_TP), zero = model_lay(t->m)->zero;
     if (mesh_world(m) == 1) return;
     const pipeline *pipe = &model_lay(t->m)->pipe;
@@ -111,6 +112,7 @@ static void ranks_line(const trainer *t) {
     }
     if (replicas > 1) str_add(&text, ", %d data-parallel replicas", replicas);
     if (shards > 1) str_add(&text, ", data parallel over %d (ZeRO %d)", shards, zero);
+    if (ep > 1) str_add(&text, ", experts over %d", ep);
     if (cp > 1)
         str_add(&text, ", context parallel over %d (%s)", cp,
                 model_lay(t->m)->context == CONTEXT_RING ? "ring" : "all-to-all");

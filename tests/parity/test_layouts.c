@@ -258,9 +258,45 @@ static void the_logits_never_exist_as_a_whole(void **state) {
     model_free(m);
 }
 
+static const layout expert_layouts[] = {
+    { .name = "ep2", .ep = 2 },
+    { .name = "ep4", .ep = 4 },
+    { .name = "ep2 x tp2+sp", .ep = 2, .tp = 2, .sp = true },
+    { .name = "zero1 over 2, ep2", .dp = 2, .ep = 2, .zero = 1 },
+    { .name = "zero2 over 2, ep2", .dp = 2, .ep = 2, .zero = 2 },
+    { .name = "zero3 over 2, ep2", .dp = 2, .ep = 2, .zero = 3 },
+    { .name = "zero3 over ep2 alone", .ep = 2, .zero = 3 },
+    { .name = "hsdp 2 x zero3, ep2", .replicas = 2, .ep = 2, .zero = 3 },
+    { .name = "ep2, full recompute", .ep = 2, .keep_every = 1 },
+    { .name = "pp2 x ep2, selective", .pp = 2, .ep = 2, .selective = true },
+};
+
 static void experts_agree_on_every_layout(void **state) {
     model_config c = small_moe();
+    c.shared_experts = 1;
     compare_all("experts", &c);
+    outcome one;
+    run_layout(&c, &(layout){ .name = "one" }, &one);
+    for (size_t i = 0; i < COUNT_OF(expert_layouts); i++) {
+        outcome o;
+        run_layout(&c, &expert_layouts[i], &o);
+        assert_true(o.replicas_agree);
+        same_within(expert_layouts[i].name, &o, &one, 1e-5);
+        outcome_free(&o);
+    }
+    outcome_free(&one);
+}
+
+/* What cannot be laid out is refused, with what to set instead. */
+static void expert_layouts_that_cannot_work_are_refused(void **state) {
+    model_config dense = small_llama(), odd = small_moe(), dropless = small_moe();
+    odd.experts = 5;
+    dropless.capacity_factor = 0;
+    model_layout two = { .mesh.size[AX_EP] = 2 };
+    model *m;
+    assert_error(model_new(&dense, &two, &m), "no experts");
+    assert_error(model_new(&odd, &two, &m), "5 experts");
+    assert_error(model_new(&dropless, &two, &m), "capacity_factor");
 }
 
 static void dropless_sigmoid_experts_agree_on_every_layout(void **state) {
@@ -374,6 +410,7 @@ int main(void) {
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(experts_agree_on_every_layout),
+        cmocka_unit_test(expert_layouts_that_cannot_work_are_refused),
         cmocka_unit_test(dropless_sigmoid_experts_agree_on_every_layout),
         cmocka_unit_test(shared_key_value_heads_agree_on_every_layout),
         cmocka_unit_test(shared_heads_are_stored_by_those_who_read_them),

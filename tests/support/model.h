@@ -18,6 +18,7 @@ typedef struct layout {
     context_mode context;
     pipeline_schedule schedule;
     int chunks;
+    int ep;
     int micros; /* 0: RUN_MICROS */
     bool sp;
     int zero;
@@ -288,6 +289,7 @@ static inline void run_layout(const model_config *c, const layout *l, outcome *o
                           [AX_DP_REPLICATE] = l->replicas,
                           [AX_DP_SHARD] = l->dp,
                           [AX_CP] = l->cp,
+                          [AX_EP] = l->ep,
                           [AX_TP] = l->tp } };
     assert_ok(model_split_tp(c, &me));
     int n = mesh_world(&me);
