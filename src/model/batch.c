@@ -18,19 +18,34 @@ typedef struct token_run {
     int64_t from, count; /* tokens of the batch */
 } token_run;
 
+/* The run of adjacent tokens that begins at token i of a context-parallel rank's. */
+static token_run context_run(const model *m, int rank, int64_t i) {
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = chunks_of_rank(&m->l);
+    int64_t length = m->l.seq / (cp * chunks), chunk = i / length, at = i % length;
+    int64_t sequence = chunk / chunks, part = chunk % chunks ? chunks * cp - 1 - rank : rank;
+    return (token_run){ sequence * m->l.seq + part * length + at, length - at };
+}
+
+/* The number of a context-parallel rank's tokens that come before token `end` of the batch. */
+static int64_t context_before(const model *m, int rank, int64_t end) {
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = chunks_of_rank(&m->l);
+    int64_t length = m->l.seq / (cp * chunks), at = end % m->l.seq;
+    int64_t n = end / m->l.seq * length * chunks + MIN(MAX(at - rank * length, 0), length);
+    if (chunks == 2) n += MIN(MAX(at - (2 * cp - 1 - rank) * length, 0), length);
+    return n;
+}
+
 /* The run of adjacent tokens that begins at token i of those that ranks sharing tokens over these axes
  * have. @param n tokens of the batch */
 static token_run run_at(const model *m, axis_set shared, int64_t n, int64_t i) {
     const mesh *me = &m->l.mesh;
-    int64_t tp = shared & AXIS(AX_TP) ? mesh_size(me, AX_TP) : 1;
-    int64_t cp = shared & AXIS(AX_CP) ? mesh_size(me, AX_CP) : 1;
-    int64_t own = n / cp, end = own / tp - i;
-    i += mesh_index(me, shared & AXIS(AX_TP)) * (own / tp); /* of the cp rank's */
-    if (cp == 1) return (token_run){ i, end };
-    int64_t chunks = chunks_of_rank(&m->l), length = m->l.seq / (cp * chunks);
-    int64_t chunk = i / length, rank = mesh_coord(me, AX_CP), at = i % length;
-    int64_t sequence = chunk / chunks, part = chunk % chunks ? chunks * cp - 1 - rank : rank;
-    return (token_run){ sequence * m->l.seq + part * length + at, MIN(length - at, end) };
+    axis_set cp = shared & AXIS(AX_CP), tp = shared & AXIS(AX_TP);
+    int64_t own = n / mesh_span(me, cp | tp), left = own - i;
+    i += mesh_index(me, tp) * own; /* of the context-parallel rank's */
+    token_run run = { i, left };
+    if (mesh_span(me, cp) > 1) run = context_run(m, mesh_coord(me, AX_CP), i);
+    run.count = MIN(run.count, left);
+    return run;
 }
 
 static axis_set token_axes(placement pl) { return placement_axes(pl, PL_S) & ~AXES_ROWS; }
@@ -102,6 +117,47 @@ static void put_tokens(const model *m, plan *p, const char *name, int slot, cons
     }
 }
 
+/* ---- inputs of a ring ---------------------------------------------------------------------- */
+/* The rank whose keys are here in step s. */
+static int ring_source(const model *m, int s) {
+    int cp = mesh_size(&m->l.mesh, AX_CP);
+    return (mesh_coord(&m->l.mesh, AX_CP) + cp - s) % cp;
+}
+
+/* Fills [2, n] in pieces: of each own token the first key that it sees among those of a rank, and the end. */
+static void put_ranges(const model *m, plan *p, const model_batch *b, int source, int32_t *to) {
+    enum { PIECE = 2048 };
+    int64_t own = b->n / mesh_size(&m->l.mesh, AX_CP);
+    int32_t first[PIECE], end[PIECE];
+    for (int64_t at = 0; at < own; at += PIECE) {
+        int64_t n = MIN(own - at, (int64_t)PIECE);
+        for (int64_t i = 0; i < n; i++) {
+            int64_t token = context_run(m, mesh_coord(&m->l.mesh, AX_CP), at + i).from;
+            int64_t begin = b->start[token];
+            if (m->c.window) begin = MAX(begin, token - m->c.window + 1);
+            first[i] = (int32_t)context_before(m, source, begin);
+            end[i] = (int32_t)context_before(m, source, token + 1);
+        }
+        plan_put(p, to + at, first, (size_t)n * sizeof *first);
+        plan_put(p, to + own + at, end, (size_t)n * sizeof *end);
+    }
+}
+
+static void put_ring(const model *m, plan *p, const model_batch *b) {
+    int32_t *range = plan_input(p, "ring_range", b->slot);
+    int64_t *ids = plan_input(p, "ring_ids", b->slot);
+    int cp = mesh_size(&m->l.mesh, AX_CP);
+    int64_t own = b->n / cp;
+    for (int s = 0; s < cp && range; s++)
+        put_ranges(m, p, b, ring_source(m, s), range + s * 2 * own);
+    for (int s = 0; s < cp && ids; s++)
+        for (int64_t i = 0; i < own;) {
+            token_run run = context_run(m, ring_source(m, s), i);
+            plan_put(p, ids + s * own + i, b->ids + run.from, (size_t)run.count * sizeof *ids);
+            i += run.count;
+        }
+}
+
 void model_set_batch(const model *m, plan *p, const model_batch *b) {
     const axis_set ways[] = { 0, AXIS(AX_CP), AXIS(AX_TP), AXIS(AX_CP) | AXIS(AX_TP) };
     const void *facts[TOKEN_FACTS] = { [TOKEN_TOKENS] = b->tokens,
@@ -112,4 +168,5 @@ void model_set_batch(const model *m, plan *p, const model_batch *b) {
     for (int i = 0; i < TOKEN_FACTS; i++)
         for (size_t k = 0; k < COUNT_OF(ways); k++)
             put_tokens(m, p, token_input_name((token_fact)i, ways[k]), b->slot, facts[i], b->n);
+    put_ring(m, p, b);
 }

@@ -89,10 +89,25 @@ static head_shape shape_of_heads(const builder *b) {
                          .dropout = { (float)b->c->attn_dropout, SITE_ATTENTION } };
 }
 
+/* What a rank's queries see of the keys of every rank, and the ids of these. */
+static ring_inputs ring_inputs_of(builder *b, bool drop) {
+    int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
+    placement pl = placement_on(token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
+    placement of_keys = placement_on(token_axes(b, AXES_ROWS), PLACE_S(1));
+    int64_t ranges[] = { ranks, 2, n }, keys[] = { ranks, n };
+    return (ring_inputs){
+        prog_input(b->p, "ring_range", DT_I32, 3, ranges, pl),
+        drop ? token_input(b, TOKEN_IDS, DT_I64, AS_HEADS) : VAL_NONE,
+        drop ? prog_input(b->p, "ring_ids", DT_I64, 2, keys, of_keys) : VAL_NONE,
+    };
+}
+
 /* Attention among all tokens of a sequence, of which context-parallel ranks have their own. */
 static val attend(builder *b, val qkv, head_shape h) {
     prog *p = b->p;
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
+    if (token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
+        return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
     val id = drop ? token_input(b, TOKEN_IDS, DT_I64, WHOLE) : VAL_NONE;

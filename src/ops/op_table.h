@@ -109,6 +109,7 @@ typedef enum {
     BWD_LOSS,    /* terminal: its results are the gradients */
     BWD_LINEAR,  /* bwd_op[], with a fused activation and the activation before it */
     BWD_NORM,    /* bwd_op[0], with the gradient of the residual sum added inside */
+    BWD_BLOCKS,  /* of the last block: that of all of them (prog/rec_context.c) */
     BWD_STOP,    /* not differentiable: refused when an operand needs a gradient */
     BWD_COUNT
 } op_bwd;
@@ -120,9 +121,11 @@ typedef enum {
     COST_GEMM,
     COST_GROUPED, /* a GEMM over the rows of a batch, with another matrix for each group of them */
     COST_LOSS,
-    COST_ATTENTION,     /* two GEMMs over half the keys */
-    COST_ATTENTION_BWD, /* five */
-    COST_UPDATE         /* results are read too, but for the copy */
+    COST_ATTENTION,           /* two GEMMs over half the keys */
+    COST_ATTENTION_BWD,       /* five */
+    COST_ATTENTION_BLOCK,     /* two over half of a block's keys */
+    COST_ATTENTION_BLOCK_BWD, /* five */
+    COST_UPDATE               /* results are read too, but for the copy */
 } op_cost;
 
 enum {

@@ -40,6 +40,11 @@ static double count_of(const tensor *t) { return t->dt == DT_NONE ? 0 : (double)
  * square root of the product of the three counts. */
 static double gemm_flops(double a, double b, double c) { return 2 * sqrt(a * b * c); }
 
+/* Of a block of keys; under the causal mask a query sees half of the blocks. */
+static double block_scores(const op_call *c) {
+    return (double)c->in[1].dim[0] * (double)c->in[2].dim[0] * c->attr.heads.q * c->attr.heads.dim;
+}
+
 static double attention_scores(const op_call *c) {
     double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
     return (double)c->in[0].dim[0] * keys * c->attr.heads.q * c->attr.heads.dim;
@@ -59,6 +64,8 @@ static double call_flops(const op_call *c, op_cost cost) {
     }
     case COST_ATTENTION: return 2 * attention_scores(c);
     case COST_ATTENTION_BWD: return 5 * attention_scores(c);
+    case COST_ATTENTION_BLOCK: return 2 * block_scores(c);
+    case COST_ATTENTION_BLOCK_BWD: return 5 * block_scores(c);
     default: return 0;
     }
 }

@@ -104,6 +104,7 @@ typedef struct op_attr {
     struct {
         uint32_t axes; /* set of mesh_axis bits */
         place from, to;
+        int kind, peer; /* as in comm_move (comm/comm.h) */
     } comm;
 } op_attr;
 
@@ -142,7 +143,7 @@ typedef struct op_run {
     void *context;          /* the backend's own */
 } op_run;
 
-enum { OP_MAX_IN = 6, OP_MAX_OUT = 5 };
+enum { OP_MAX_IN = 8, OP_MAX_OUT = 5 };
 typedef struct op_call {
     op_code op;
     tensor in[OP_MAX_IN];

@@ -152,10 +152,17 @@ static void bwd_sum(bwd_step *s) {
 
 static void bwd_comm(bwd_step *s) {
     if (!needs_grad(s, s->o->in[0]))
-        return; /* a gathered parameter: its bucket is reduced as one */
+        return;                   /* a gathered parameter: its bucket is reduced as one */
+    BUG_IF(s->o->attr.comm.kind); /* composites record their own backward */
     add_grad(s, s->o->in[0],
              emit_comm(s->p, grad_of(s, s->o->out[0]), s->o->attr.comm.axes,
                        place_dual(s->o->attr.comm.from), WHEN_ALWAYS));
+}
+
+static void bwd_blocks(bwd_step *s) {
+    blocks_grad g = rec_blocks_backward(s->p, s->o, grad_of(s, s->o->out[0]));
+    add_grad(s, g.q, g.dq);
+    add_grad(s, g.kv, g.dkv);
 }
 
 static void bwd_loss(bwd_step *s) {
@@ -271,6 +278,7 @@ static void (*const rules[BWD_COUNT])(bwd_step *) = {
     [BWD_MISSING] = bwd_missing, [BWD_BY_NAME] = bwd_by_name, [BWD_SELF] = bwd_self,
     [BWD_SUM] = bwd_sum,         [BWD_COMM] = bwd_comm,       [BWD_LOSS] = bwd_loss,
     [BWD_LINEAR] = bwd_linear,   [BWD_NORM] = bwd_norm,       [BWD_STOP] = bwd_stop,
+    [BWD_BLOCKS] = bwd_blocks,
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */

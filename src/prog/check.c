@@ -7,8 +7,7 @@
 /* A communication that moves bytes. */
 typedef struct entry {
     instr_kind message; /* DO_SEND, DO_RECV; DO_FWD: a collective */
-    axis_set axes;
-    place from, to;
+    comm_move move;
     int64_t elements;
     int peer;        /* of a message: the other rank, in the world */
     stage_pass pass; /* its channel */
@@ -38,12 +37,10 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
         const prog_op *o = &l->op[i];
         if (!(op_flags(o->op) & OPF_EXTERN) || o->phase == COMM_WAIT) continue;
         if (!op_runs(o, kind, micro, micros)) continue;
-        move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
+        move_kind k = op_move_kind(o);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
         add_entry(t, &(entry){ .message = DO_FWD,
-                               .axes = o->attr.comm.axes,
-                               .from = o->attr.comm.from,
-                               .to = o->attr.comm.to,
+                               .move = op_move(o),
                                .elements = elements(p, o->in[0]),
                                .site = o->site });
     }
@@ -54,7 +51,7 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
     bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
     int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
     add_entry(t, &(entry){ .message = i->kind,
-                           .axes = AXIS(AX_PP),
+                           .move.axes = AXIS(AX_PP),
                            .elements = elements(c->block, c->block->res_in),
                            .peer = peer,
                            .pass = i->pass,
@@ -83,7 +80,7 @@ static const entry *next_of(const trace *t) { return t->at < t->n ? &t->entry[t-
 
 static const char *name_of(const entry *e) {
     if (!e) return "the end";
-    if (e->message == DO_FWD) return move_name(move_of(e->from, e->to));
+    if (e->message == DO_FWD) return move_name(comm_kind(&e->move));
     return e->message == DO_SEND ? "send" : "receive";
 }
 
@@ -96,15 +93,17 @@ static err disagree(const trace *t, int r, int q) {
 }
 
 static bool same_collective(const entry *a, const entry *b) {
-    return b && b->message == DO_FWD && a->axes == b->axes && place_same(a->from, b->from) &&
-           place_same(a->to, b->to) && a->elements == b->elements;
+    return b && b->message == DO_FWD && a->move.axes == b->move.axes &&
+           place_same(a->move.from, b->move.from) && place_same(a->move.to, b->move.to) &&
+           a->move.kind == b->move.kind && a->move.peer == b->move.peer &&
+           a->elements == b->elements;
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
 static bool meets(const trace *t, int ranks, int r, int *clash) {
     const entry *e = next_of(&t[r]);
     for (int q = 0; q < ranks; q++) {
-        if (mesh_group_id(&t[q].m, e->axes) != mesh_group_id(&t[r].m, e->axes)) continue;
+        if (mesh_group_id(&t[q].m, e->move.axes) != mesh_group_id(&t[r].m, e->move.axes)) continue;
         if (same_collective(e, next_of(&t[q]))) continue;
         *clash = q;
         return false;
@@ -140,8 +139,8 @@ static bool advance(trace *t, int ranks, int r, int *clash) {
         return true;
     }
     if (!meets(t, ranks, r, clash)) return false;
-    int group = mesh_group_id(&t[r].m, e->axes);
-    axis_set axes = e->axes;
+    int group = mesh_group_id(&t[r].m, e->move.axes);
+    axis_set axes = e->move.axes;
     for (int q = 0; q < ranks; q++)
         if (mesh_group_id(&t[q].m, axes) == group) t[q].at++;
     return true;

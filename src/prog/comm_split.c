@@ -9,9 +9,7 @@
 #include <stdlib.h>
 
 static bool moves_bytes(const prog_op *o) {
-    if (!(op_flags(o->op) & OPF_EXTERN)) return false;
-    move_kind k = move_of(o->attr.comm.from, o->attr.comm.to);
-    return k != MOVE_NONE;
+    return (op_flags(o->op) & OPF_EXTERN) && op_move_kind(o) != MOVE_NONE;
 }
 
 static bool touches(const prog *p, const prog_op *o, val root) {

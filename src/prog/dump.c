@@ -62,7 +62,7 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
     str_add(out, ")");
     op_attrs_print(o->op, &o->attr, out);
     if (op_flags(o->op) & OPF_EXTERN) {
-        str_add(out, " %s over", move_name(move_of(o->attr.comm.from, o->attr.comm.to)));
+        str_add(out, " %s over", move_name(op_move_kind(o)));
         for (int a = 0; a <= AX_COUNT; a++)
             if (o->attr.comm.axes & AXIS(a)) str_add(out, " %s", mesh_axis_name[a]);
     }

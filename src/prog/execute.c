@@ -38,8 +38,19 @@ typedef struct open_comms {
 
 static err end_late(exec *x, int left) {
     late_comms *k = &x->plan->late;
+    if (!left) k->others = 0;
     while (k->begun - k->ended > left) TRY(comm_wait(x->comm, &k->ring[k->ended++ % MOST_LATE]));
     return OK;
+}
+
+/* Of the communications over one set of axes the oldest and the newest that are open may not be far apart
+ * (comm.h), as those of a ring would be that shares its axis with a late reduction. */
+static err end_late_over(exec *x, axis_set axes) {
+    enum { FAR = 16 };
+    late_comms *k = &x->plan->late;
+    bool same = false;
+    for (int i = k->ended; i < k->begun; i++) same |= k->ring[i % MOST_LATE].move.axes == axes;
+    return same && ++k->others == FAR ? end_late(x, 0) : OK;
 }
 
 static err start_late(exec *x, const comm_move *move, const op_call *c) {
@@ -49,15 +60,14 @@ static err start_late(exec *x, const comm_move *move, const op_call *c) {
 }
 
 static err run_comm(exec *x, const instance *in, const prog_op *o, open_comms *open) {
-    if (move_of(o->attr.comm.from, o->attr.comm.to) == MOVE_NONE) return OK;
+    comm_move move = op_move(o);
+    if (comm_kind(&move) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
-    comm_move move = { .axes = o->attr.comm.axes,
-                       .from = o->attr.comm.from,
-                       .to = o->attr.comm.to,
-                       .name = in->p->name,
-                       .layer = in->layer + 1 };
+    move.name = in->p->name;
+    move.layer = in->layer + 1;
     if (o->phase == COMM_LATE) return start_late(x, &move, &c);
     if (o->phase != COMM_WAIT) {
+        TRY(end_late_over(x, move.axes));
         BUG_IF(open->begun - open->ended == MOST_OPEN);
         comm_ticket *t = &open->ring[open->begun++ % MOST_OPEN];
         TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], t));

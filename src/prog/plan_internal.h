@@ -108,6 +108,7 @@ enum { MOST_LATE = 16 };
 typedef struct late_comms {
     comm_ticket ring[MOST_LATE];
     int begun, ended;
+    int others; /* begun over the axes of one of these, since the oldest */
 } late_comms;
 
 struct plan {

@@ -126,6 +126,14 @@ val param_grad(prog *p, val param, op_acc *acc);
 /* The bucket as programs read it, gathered when it is stored in slices. */
 val bucket_read(prog *p, int bucket);
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
+/* What x is `by` ranks before along the axis. */
+val emit_shift(prog *p, val x, mesh_axis axis, int by);
+/* The move of a communication, without who asks for it. */
+comm_move op_move(const prog_op *o);
+static inline move_kind op_move_kind(const prog_op *o) {
+    comm_move m = op_move(o);
+    return comm_kind(&m);
+}
 
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
 /* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
@@ -149,6 +157,16 @@ val rec_first(prog *p, rec_request r); /* @return its first result */
 bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
 /* Which tokens the rows of a table are: where they are sharded, some of the vocabulary (rec_loss.c). */
 void rec_set_vocab(const prog *p, val table, op_attr *attr);
+/* Sets the dropout of attention, after local_heads. @return whether there is any. */
+bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr);
+
+/* ---- rec_context.c ------------------------------------------------------------------------- */
+/* The backward of attention to blocks of keys, given its last op. @param dout the gradient of its result
+ * @param q, kv the values whose gradients are dq and dkv */
+typedef struct blocks_grad {
+    val q, kv, dq, dkv;
+} blocks_grad;
+blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout);
 
 /* ---- the passes, in order ---------------------------------------------------------------- */
 void pass_backward(prog *p);               /* backward.c */

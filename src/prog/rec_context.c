@@ -2,8 +2,21 @@
  *
  * All-to-all (Ulysses): before attention ranks exchange tokens for heads, and after it heads for tokens.
  * A rank's rows are [sequence, token of its shard]; what it receives is [rank, sequence, token], and
- * attention reads [sequence, rank, token]: the order of the batch. */
+ * attention reads [sequence, rank, token]: the order of the batch.
+ *
+ * Ring: keys and values go around. In step s a rank has those of the rank s before it, and merges what they
+ * add to its result by log-sum-exp; the shift to the next rank overlaps. Backward goes around once more, and
+ * the gradients of keys and values travel with them, summed on the way, until they are at home:
+ *
+ *     forward     kv --> kv --> kv              backward     kv --> kv --> kv
+ *                  |      |      |                            |      |      |
+ *                  o ---> o ---> o, lse                       c0     c1     c2     each rank's share
+ *                                                             +-> d --> d+c1 --> d+c2 --> dkv at home
+ *
+ * Nothing of other ranks is saved between the two. */
 #include "prog_internal.h"
+
+#include <stdlib.h>
 
 /* Sequences in the batch. @param n tokens of a rank */
 static int sequences(const prog *p, int64_t n, mesh_axis axis, head_shape h) {
@@ -41,4 +54,110 @@ val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h) {
     int rows = sequences(p, p->val[o].dim[0] / ranks, axis, h);
     val by_rank = swap_rows(p, o, rows, ranks);
     return p->error ? VAL_NONE : emit_comm(p, by_rank, AXIS(axis), PLACE_S(0), WHEN_ALWAYS);
+}
+
+/* ---- ring ---------------------------------------------------------------------------------- */
+enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE }; /* operands of ATTENTION_BLOCK */
+enum { OUT, LSE };                                             /* its results */
+
+/* Part s of an input that has one for each step. */
+static val part_of(prog *p, val v, int s) {
+    if (v == VAL_NONE) return VAL_NONE;
+    prog_val x = p->val[v];
+    size_t bytes = val_bytes(&x) / (size_t)x.dim[0];
+    return val_alias(p, v, (size_t)s * bytes, x.dt, x.ndim - 1, x.dim + 1, x.pl);
+}
+
+val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h) {
+    enum { Q, KV };
+    val parts[OP_MAX_OUT], out[OP_MAX_OUT] = { VAL_NONE, VAL_NONE };
+    rec_request split = { OP_SPLIT_HEADS, { qkv } };
+    if (!local_heads(p, OP_ATTENTION_BLOCK, qkv, h, &split.attr)) return VAL_NONE;
+    op_attr attr = split.attr;
+    attr.comm.axes = AXIS(axis);
+    if (!set_attention_dropout(p, qkv, in.id, h, &attr)) in.id = in.key_id = VAL_NONE;
+    split.sizes.of['O'] = (int64_t)attr.heads.q * h.dim;
+    split.sizes.of['B'] = 2 * (int64_t)attr.heads.kv * h.dim;
+    rec_op(p, &split, parts);
+    dtype dt = p->dt;
+    p->dt = DT_F32; /* partial results */
+    val kv = parts[KV];
+    for (int s = 0; s < mesh_size(&p->m, axis) && !p->error; s++) {
+        bool last = s == mesh_size(&p->m, axis) - 1;
+        val next = last ? VAL_NONE : emit_shift(p, kv, axis, 1);
+        rec_request r = { OP_ATTENTION_BLOCK,
+                          { out[OUT], parts[Q], kv, part_of(p, in.range, s), in.id,
+                            part_of(p, in.key_id, s), out[LSE] },
+                          attr };
+        r.sizes.of['H'] = attr.heads.q;
+        rec_op(p, &r, out);
+        kv = next;
+    }
+    p->dt = dt;
+    return p->error ? VAL_NONE : val_as(p, out[OUT], p->val[qkv].dt);
+}
+
+/* A gradient's value, in fp32: it is summed over the steps. */
+static val new_sum(prog *p, val of) {
+    prog_val v = p->val[of];
+    return val_new(p, VC_TEMP, DT_F32, v.ndim, v.dim, placement_dual(v.pl));
+}
+
+static val add_values(prog *p, val a, val b) {
+    prog_val v = p->val[a];
+    val sum = val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
+    prog_op *o = op_emit(p, OP_ADD);
+    o->in[0] = a;
+    o->in[1] = b;
+    o->out[0] = sum;
+    return sum;
+}
+
+/* The op of each step, from the last one back. @return how many. */
+static int block_ops(const prog *p, const prog_op *last, prog_op *steps, int most) {
+    int n = 0;
+    for (prog_op o = *last;; o = p->fwd.op[p->val[o.in[BEFORE]].producer]) {
+        BUG_IF(n == most);
+        steps[n++] = o;
+        if (o.in[BEFORE] == VAL_NONE) break;
+    }
+    for (int i = 0; i < n / 2; i++) {
+        prog_op swap = steps[i];
+        steps[i] = steps[n - 1 - i];
+        steps[n - 1 - i] = swap;
+    }
+    return n;
+}
+
+blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
+    mesh_axis axis = AX_CP;
+    int ranks = mesh_size(&p->m, axis);
+    prog_op *step = mem_alloc((size_t)ranks * sizeof *step);
+    BUG_IF(block_ops(p, last, step, ranks) != ranks || last->attr.comm.axes != AXIS(axis));
+    blocks_grad g = { last->in[QUERIES], step[0].in[KEYS], new_sum(p, last->in[QUERIES]),
+                      VAL_NONE };
+    val kv = g.kv;
+    for (int s = 0; s < ranks; s++) {
+        val next = s == ranks - 1 ? VAL_NONE : emit_shift(p, kv, axis, 1);
+        val came = s == 0 ? VAL_NONE : emit_shift(p, g.dkv, axis, 1), own = new_sum(p, g.kv);
+        val in[] = { dout,
+                     g.q,
+                     kv,
+                     last->out[OUT],
+                     last->out[LSE],
+                     step[s].in[RANGE],
+                     last->in[ID],
+                     step[s].in[KEY_ID] };
+        prog_op *o = op_emit(p, op_row_of(last->op)->bwd_op[0]);
+        for (size_t i = 0; i < COUNT_OF(in); i++) o->in[i] = in[i];
+        o->out[0] = g.dq;
+        o->out[1] = own;
+        o->acc = s ? ACC_ADD : ACC_STORE;
+        o->attr = last->attr;
+        g.dkv = s ? add_values(p, came, own) : own;
+        kv = next;
+    }
+    if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axis, 1);
+    free(step);
+    return g;
 }

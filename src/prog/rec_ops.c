@@ -351,16 +351,19 @@ val rec_rope_(prog *p, val qkv, val pos, val table, head_shape h) {
     return rec_first(p, r);
 }
 
+bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr) {
+    if (!(h.dropout.p > 0) || p->mode != PROG_TRAIN) return false;
+    if (id == VAL_NONE) prog_fail(p, NULL, "attention: dropout needs the ids of the tokens");
+    attr->dropout.p = h.dropout.p;
+    attr->dropout.site = h.dropout.site;
+    attr->heads.first = head_share(p, head_axes(p, qkv)) * attr->heads.q;
+    return true;
+}
+
 val rec_attention_(prog *p, val qkv, val start, val id, head_shape h) {
     rec_request r = { OP_ATTENTION, { qkv, start, VAL_NONE } };
     if (!local_heads(p, r.op, qkv, h, &r.attr)) return VAL_NONE;
-    if (h.dropout.p > 0 && p->mode == PROG_TRAIN) {
-        if (id == VAL_NONE) prog_fail(p, NULL, "attention: dropout needs the ids of the tokens");
-        r.in[2] = id;
-        r.attr.dropout.p = h.dropout.p;
-        r.attr.dropout.site = h.dropout.site;
-        r.attr.heads.first = head_share(p, head_axes(p, qkv)) * r.attr.heads.q;
-    }
+    if (set_attention_dropout(p, qkv, id, h, &r.attr)) r.in[2] = id;
     r.sizes.of['H'] = r.attr.heads.q;
     r.sizes.of['O'] = (int64_t)r.attr.heads.q * h.dim;
     return rec_first(p, r);

@@ -291,6 +291,30 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when) {
     return y;
 }
 
+val emit_shift(prog *p, val x, mesh_axis axis, int by) {
+    prog_val v = p->val[x];
+    val y = val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
+    p->val[y].needs_grad = v.needs_grad;
+    memcpy(p->val[y].segments, v.segments, sizeof v.segments);
+    prog_op *o = op_emit(p, OP_COMM);
+    o->in[0] = x;
+    o->out[0] = y;
+    o->attr.comm.axes = AXIS(axis);
+    o->attr.comm.from = o->attr.comm.to = v.pl.on[axis];
+    o->attr.comm.kind = MOVE_SHIFT;
+    o->attr.comm.peer = by;
+    if (p->emit == &p->fwd) p->val[y].producer = p->fwd.n - 1;
+    return y;
+}
+
+comm_move op_move(const prog_op *o) {
+    return (comm_move){ .axes = o->attr.comm.axes,
+                        .from = o->attr.comm.from,
+                        .to = o->attr.comm.to,
+                        .kind = (move_kind)o->attr.comm.kind,
+                        .peer = o->attr.comm.peer };
+}
+
 val rec_comm_(prog *p, val x, mesh_axis axis, place to) {
     if (p->error || x == VAL_NONE) return VAL_NONE;
     return emit_comm(p, x, AXIS(axis), to, WHEN_ALWAYS);

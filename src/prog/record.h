@@ -202,6 +202,15 @@ val rec_attention_(prog *p, val qkv, val start, val id, head_shape h);
  * with all tokens in the order of the batch; what attention makes of it becomes S(0) again. */
 val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h);
 val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h);
+/* Attention where ranks along the axis have tokens of their own of every sequence: keys and values go
+ * around the ring of ranks, and each rank attends to one block of them after the other. A composite.
+ * @param range [ranks, 2, N] of queries over the keys of the rank s before this one, s = 0, 1, ..., as
+ * ATTENTION_BLOCK takes it @param id, key_id of the tokens and of those ranks' [ranks, N], for dropout;
+ * VAL_NONE: there is none */
+typedef struct ring_inputs {
+    val range, id, key_id;
+} ring_inputs;
+val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_shape h);
 val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h);
 val rec_swiglu_(prog *p, val gate_up);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
@@ -237,6 +246,7 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_attention(p, ...)        rec_attention_(HERE(p), __VA_ARGS__)
 #define rec_tokens_to_heads(p, ...)  rec_tokens_to_heads_(HERE(p), __VA_ARGS__)
 #define rec_heads_to_tokens(p, ...)  rec_heads_to_tokens_(HERE(p), __VA_ARGS__)
+#define rec_ring_attention(p, ...)   rec_ring_attention_(HERE(p), __VA_ARGS__)
 #define rec_attention_cached(p, ...) rec_attention_cached_(HERE(p), __VA_ARGS__)
 #define rec_swiglu(p, ...)           rec_swiglu_(HERE(p), __VA_ARGS__)
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)

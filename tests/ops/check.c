@@ -96,10 +96,15 @@ static tensor operand_tensor(trial *t, op_slot s) {
     return encode(x->v, x->dt, x->ndim, x->dim);
 }
 
+/* A backward op may fix the type of a gradient. */
+static dtype gradient_type(const op_operand *o, const op_value *x) {
+    return o->type == KIND_F32 ? DT_F32 : x->grad_dt;
+}
+
 static tensor result_tensor(trial *t, op_slot s, int i) {
     op_value *x = s.kind ? value_of(t, s) : NULL;
     if (!x || !x->v || (t->absent_out >> i & 1)) return (tensor){ 0 };
-    if (s.kind == 'd') return encode(NULL, x->grad_dt, x->ndim, x->dim);
+    if (s.kind == 'd') return encode(NULL, gradient_type(&t->at->sig.out[i], x), x->ndim, x->dim);
     return encode(t->at->forward ? t->begin[s.index] : NULL, x->dt, x->ndim, x->dim);
 }
 

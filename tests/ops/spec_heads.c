@@ -138,20 +138,21 @@ static void dropped_values(op_case *c) {
     c->in[2].optional = false;
     free(own);
 }
-/* What dropout multiplies probabilities of query i and keys [from, i] by, as ops.def and attention_drop.h
- * state it. */
-static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from, double *factor) {
+/* What dropout multiplies the probability of a query and a key by, as ops.def and attention_drop.h state
+ * it. @param query, key their ids */
+static double drop_factor(const op_case *c, int64_t head, uint64_t query, uint64_t key) {
     head += c->attr.heads.first;
     double below = floor(c->attr.dropout.p * 65536 + 0.5);
-    for (int64_t j = from; j <= i; j++) {
-        uint64_t query = (uint64_t)c->in[2].v[i], key = (uint64_t)c->in[2].v[j];
-        uint32_t word[4],
-            ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)query,
-                       (uint32_t)(query >> 32), (uint32_t)(head << 21 | (key >> 3 & 0x1fffff)) };
-        philox4x32(c->step.dropout, ctr, word);
-        uint32_t half = word[key % 8 / 2] >> (key % 2 * 16) & 0xffff;
-        factor[j] = half < below ? 0 : 1 / (1 - below / 65536);
-    }
+    uint32_t word[4],
+        ctr[4] = { c->attr.dropout.site | c->layer << 16, (uint32_t)query, (uint32_t)(query >> 32),
+                   (uint32_t)(head << 21 | (int64_t)(key >> 3 & 0x1fffff)) };
+    philox4x32(c->step.dropout, ctr, word);
+    uint32_t half = word[key % 8 / 2] >> (key % 2 * 16) & 0xffff;
+    return half < below ? 0 : 1 / (1 - below / 65536);
+}
+static void drop_factors(const op_case *c, int64_t head, int64_t i, int64_t from, double *factor) {
+    for (int64_t j = from; j <= i; j++)
+        factor[j] = drop_factor(c, head, (uint64_t)c->in[2].v[i], (uint64_t)c->in[2].v[j]);
 }
 
 static void attention_reference(op_case *c) {
@@ -169,6 +170,95 @@ static void attention_reference(op_case *c) {
                        factor, c->out[0].v + (i * q + h) * d);
         }
     free(factor);
+}
+
+/* ---- attention to a block of keys: m = keys, w = most keys of a query ------------------------------------ */
+enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE };
+/* dq is a sum in fp32: with o of a coarser type than v, do (v - o) does not cancel. */
+enum { BLOCK_MODES = MODES_UNIFORM | MODE_BF16_F32 };
+static void block_sizes(op_case *c) {
+    heads_sizes(c);
+    c->attr.heads.scale = (float)(1 / sqrt((double)size_of(c, 'd')));
+    c->size['M'] = size_of(c, 'm');
+    c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
+}
+/* Both ends grow; a query of a first block sees a key at least. variant 1: there were blocks before. */
+static void block_values(op_case *c) {
+    int64_t n = size_of(c, 'N'), keys = size_of(c, 'm'), least = c->shape.variant ? 0 : 1;
+    int64_t most = MAX(size_of(c, 'w') ? size_of(c, 'w') : keys, least);
+    double *first = c->in[RANGE].v, *end = first + n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t before = i ? (int64_t)end[i - 1] : 0, left = i ? (int64_t)first[i - 1] : 0;
+        int64_t more = draw_below(2 + 2 * keys / n), later = draw_below(2 + keys / n);
+        int64_t e = MIN(keys, MAX(before, least) + more), from = MAX(left, e - most);
+        first[i] = (double)MIN(from + later, e - least);
+        end[i] = (double)e;
+    }
+    if (!c->shape.variant) {
+        drop_value(&c->in[BEFORE]);
+        drop_value(&c->in[LSE_BEFORE]);
+    }
+    c->in[BEFORE].optional = c->in[LSE_BEFORE].optional = false;
+    if (c->attr.dropout.p > 0) {
+        for (int64_t i = 0; i < n; i++) c->in[ID].v[i] = (double)draw_below(INT64_C(1) << 40);
+        for (int64_t j = 0; j < keys; j++) c->in[KEY_ID].v[j] = (double)(j + 1000);
+        c->in[ID].optional = c->in[KEY_ID].optional = false;
+    } else {
+        drop_value(&c->in[ID]);
+        drop_value(&c->in[KEY_ID]);
+    }
+}
+static void block_dropped_sizes(op_case *c) {
+    block_sizes(c);
+    c->attr.dropout.p = 0.3f;
+    c->attr.dropout.site = 7;
+    c->attr.heads.first = 5;
+}
+/* What a key's probability is multiplied by. */
+static double block_factor(const op_case *c, int64_t head, int64_t i, int64_t j) {
+    if (!(c->attr.dropout.p > 0)) return 1;
+    return drop_factor(c, head, (uint64_t)c->in[ID].v[i], (uint64_t)c->in[KEY_ID].v[j]);
+}
+static void block_reference(op_case *c) {
+    int64_t n = size_of(c, 'N'), keys = size_of(c, 'm'), d = size_of(c, 'd');
+    int64_t q = size_of(c, 'q'), kv = size_of(c, 'k'), width = size_of(c, 'B');
+    double *factor = mem_alloc((size_t)keys * sizeof *factor),
+           *own = mem_alloc((size_t)d * sizeof *own);
+    for (int64_t i = 0; i < n; i++)
+        for (int64_t h = 0; h < q; h++) {
+            int64_t from = (int64_t)c->in[RANGE].v[i], to = (int64_t)c->in[RANGE].v[n + i] - 1;
+            const double *k = c->in[KEYS].v + h / (q / kv) * d;
+            double *o = c->out[0].v + (i * q + h) * d, lse = -INFINITY, all;
+            for (int64_t j = from; j <= to; j++) factor[j] = block_factor(c, h, i, j);
+            if (from <= to)
+                lse = attend(c->in[QUERIES].v + (i * q + h) * d, k, k + kv * d, width, from, to, d,
+                             c->attr.heads.scale, factor, own);
+            double before = c->in[BEFORE].v ? c->in[LSE_BEFORE].v[h * n + i] : -INFINITY;
+            all = MAX(lse, before) +
+                  log(exp(lse - MAX(lse, before)) + exp(before - MAX(lse, before)));
+            for (int64_t e = 0; e < d; e++) {
+                o[e] = from <= to ? own[e] * exp(lse - all) : 0;
+                if (c->in[BEFORE].v)
+                    o[e] += c->in[BEFORE].v[(i * q + h) * d + e] * exp(before - all);
+            }
+            c->out[1].v[h * n + i] = all;
+        }
+    free(factor);
+    free(own);
+}
+
+static void split_sizes(op_case *c) {
+    heads_sizes(c);
+    c->size['B'] = 2 * size_of(c, 'k') * size_of(c, 'd');
+}
+static void split_reference(op_case *c) {
+    int64_t cols = size_of(c, 'C'), o = size_of(c, 'O');
+    double *q = c->out[0].v, *kv = c->out[1].v;
+    for (int64_t i = 0; i < c->in[0].count; i++)
+        if (i % cols < o)
+            *q++ = c->in[0].v[i];
+        else
+            *kv++ = c->in[0].v[i];
 }
 
 static void cached_sizes(op_case *c) {
@@ -250,6 +340,21 @@ const op_spec heads_specs[] = {
                 LONG(2, 1000, 4, 2, 64, 0, 0), LONG(2, 1000, 4, 2, 64, 0, 300),
                 LONG(1, 2048, 2, 2, 128, 512, 0), { 45, 20, 3, 3, 0, 45, 9, .when = ALWAYS } },
       .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION_BLOCK, .letters = "Ndqkmw", .sizes = block_sizes, .values = block_values,
+      .reference = block_reference, .looser = 2, .variants = 2, .modes = BLOCK_MODES,
+      .small = { { 1, 2, 1, 1, 1 }, { 17, 12, 3, 1, 30 }, { 40, 16, 4, 2, 20 }, { 70, 64, 2, 2, 130, 9 },
+                 { 131, 16, 2, 1, 70 } },
+      .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 }, { 70, 256, 2, 1, 90, 9 } },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+    { .op = OP_ATTENTION_BLOCK, .name = "attention to a block, with dropout", .letters = "Ndqkmw",
+      .sizes = block_dropped_sizes, .values = block_values, .reference = block_reference,
+      .looser = 2, .variants = 2, .modes = BLOCK_MODES,
+      .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
+      .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
+      .wide_half = { 1, 2 } },
+    { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
+      .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
+      .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },
     { .op = OP_ATTENTION_CACHED, .letters = "Ndqkw", .sizes = cached_sizes,
       .values = cached_values, .reference = cached_reference, .writes = "cache",
       .small = { { 1, 2, 1, 1 }, { 3, 12, 4, 2 }, { 5, 64, 4, 4, 6 } },

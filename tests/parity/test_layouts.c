@@ -25,6 +25,31 @@ static const layout layouts[] = {
     { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 3 },
     { .name = "zero3 over 4", .dp = 4, .tp = 1, .zero = 3 },
     { .name = "dp2 x tp2+sp, full recompute", .dp = 2, .tp = 2, .sp = true, .keep_every = 1 },
+    { .name = "ring of 2", .cp = 2, .context = CONTEXT_RING },
+    { .name = "ring of 4", .cp = 4, .context = CONTEXT_RING },
+    { .name = "ring of 8, zero1", .cp = 8, .context = CONTEXT_RING, .zero = 1 },
+    { .name = "ring of 2 x tp2", .cp = 2, .tp = 2, .context = CONTEXT_RING },
+    { .name = "ring of 2 x tp2+sp, zero3, full recompute",
+      .cp = 2,
+      .tp = 2,
+      .sp = true,
+      .zero = 3,
+      .keep_every = 1,
+      .context = CONTEXT_RING },
+    { .name = "ring of 2 x zero2 over 2 x tp2+sp",
+      .dp = 2,
+      .cp = 2,
+      .tp = 2,
+      .sp = true,
+      .zero = 2,
+      .context = CONTEXT_RING },
+    { .name = "ring of 2 x pp2, tp2+sp",
+      .cp = 2,
+      .pp = 2,
+      .tp = 2,
+      .sp = true,
+      .context = CONTEXT_RING },
+    { .name = "ring of 2, selective", .cp = 2, .selective = true, .context = CONTEXT_RING },
     { .name = "all-to-all over 2", .cp = 2 },
     { .name = "all-to-all over 2, zero1", .cp = 2, .zero = 1 },
     { .name = "all-to-all over 2, zero2, full recompute", .cp = 2, .zero = 2, .keep_every = 1 },
@@ -309,6 +334,56 @@ static void dropless_sigmoid_experts_agree_on_every_layout(void **state) {
     compare_all("sigmoid experts without capacity, one shared", &c);
 }
 
+/* A window that spans ranks, and no documents that end it. */
+static void a_sliding_window_agrees_on_every_layout(void **state) {
+    model_config c = small_llama();
+    c.window = 7;
+    compare_all("llama with a window", &c);
+}
+
+/* ---- context parallelism ----------------------------------------------------------------- */
+static void a_repeated_ring_is_bit_exact(void **state) {
+    model_config c = small_llama();
+    c.attn_dropout = 0.2;
+    layout l = { .cp = 4, .zero = 2, .context = CONTEXT_RING };
+    outcome a, b;
+    run_layout(&c, &l, &a);
+    run_layout(&c, &l, &b);
+    same_bits("ring of 4", &a, &b);
+    outcome_free(&a);
+    outcome_free(&b);
+}
+
+/* Forward keys and values go to each other rank; backward they do again, and their gradients come home.
+ * An all-to-all moves q, k and v, and o; backward the same. */
+static void context_parallelism_sends_what_it_should(void **state) {
+    enum { CP = 2 };
+    model_config c = small_llama();
+    outcome o;
+    double tokens = RUN_ROWS * RUN_SEQ / CP, passes = c.layers * RUN_MICROS * sizeof(float);
+    double kv = tokens * 2 * (double)(c.kv_heads * c.head_dim);
+    double q = tokens * (double)(c.heads * c.head_dim);
+    run_layout(&c, &(layout){ .cp = CP, .context = CONTEXT_RING }, &o);
+    assert_true(o.cp_bytes[MOVE_SHIFT] == passes * kv * ((CP - 1) + (CP - 1) + CP));
+    assert_true(o.cp_bytes[MOVE_ALL_TO_ALL] == 0);
+    outcome_free(&o);
+    run_layout(&c, &(layout){ .cp = CP, .context = CONTEXT_ULYSSES }, &o);
+    assert_true(o.cp_bytes[MOVE_ALL_TO_ALL] == passes * 2 * (2 * q + kv) * (CP - 1) / CP);
+    assert_true(o.cp_bytes[MOVE_SHIFT] == 0);
+    outcome_free(&o);
+}
+
+/* A ring saves nothing of other ranks: what is saved falls with the ranks. */
+static void a_ring_saves_a_share_of_the_activations(void **state) {
+    model_config c = small_llama();
+    outcome one, four;
+    run_layout(&c, &(layout){ .dp = 1 }, &one);
+    run_layout(&c, &(layout){ .cp = 4, .context = CONTEXT_RING }, &four);
+    assert_true(four.saved_bytes <= one.saved_bytes / 4 + 4096);
+    outcome_free(&one);
+    outcome_free(&four);
+}
+
 /* ---- ZeRO-3 ------------------------------------------------------------------------------ */
 /* Stored weights fall with the ranks, and what is gathered is one block at a time, not the model:
  * with many layers the peak is far below the whole. */
@@ -379,6 +454,42 @@ static void a_dropped_collective_is_refused(void **state) {
     expect_refused(DOUBLE_REDUCE, false, -1, "comm");
 }
 
+/* Attention to the keys of one rank alone, where the tokens of a sequence are shared. */
+static void attention_without_an_exchange_is_refused(void **state) {
+    mesh m = { .size = { [AX_CP] = 2 } };
+    prog *p = prog_new("block", PROG_TRAIN, &m, &(param_set){ 0 }, &(prog_options){ 0 });
+    placement pl = placement_on(AXIS(AX_CP), PLACE_S(0));
+    int64_t n = 8, width = 3 * 8;
+    residual_state s = prog_residual_in(p, n, width, DT_F32, DT_F32, pl);
+    val start = prog_input(p, "start", DT_I32, 1, &n, pl);
+    head_shape h = { .q = 1, .kv = 1, .dim = 8, .seq = 16, .scale = 1 };
+    rec_attention(p, rec_sum(p, s), start, VAL_NONE, h);
+    assert_error(prog_finish(p), "attention", "cp");
+    prog_free(p);
+}
+
+static void expect_context_refused(model_config c, model_layout l, const char *what,
+                                   const char *remedy) {
+    model *m;
+    chain ch;
+    assert_ok(model_new(&c, &l, &m));
+    err e = model_record(m, PROG_TRAIN, 2 * l.seq, l.seq, &ch);
+    assert_non_null(strstr(err_remedy(e), remedy));
+    assert_error(e, what);
+    model_free(m);
+}
+
+static void a_context_that_does_not_divide_is_refused(void **state) {
+    model_config c = small_llama();
+    model_layout l = { .mesh.size = { [AX_CP] = 3 }, .seq = 16, .context = CONTEXT_RING };
+    expect_context_refused(c, l, "do not divide into 6 chunks", "context_parallel_degree=2");
+    l.context = CONTEXT_ULYSSES;
+    expect_context_refused(c, l, "do not divide into 3 chunks", "context_parallel_degree=2");
+    l.mesh.size[AX_CP] = 4; /* of two key/value heads */
+    expect_context_refused(c, l, "do not divide over 4 context-parallel ranks",
+                           "context_parallel_degree=2");
+}
+
 /* Ranks that disagree about their next collective are refused before anything runs. */
 static void ranks_that_disagree_are_refused(void **state) {
     model_config c = small_llama(), longer = c;
@@ -415,6 +526,12 @@ int main(void) {
         cmocka_unit_test(shared_key_value_heads_agree_on_every_layout),
         cmocka_unit_test(shared_heads_are_stored_by_those_who_read_them),
         cmocka_unit_test(a_degree_that_cannot_shard_the_model_is_refused),
+        cmocka_unit_test(a_sliding_window_agrees_on_every_layout),
+        cmocka_unit_test(a_repeated_ring_is_bit_exact),
+        cmocka_unit_test(context_parallelism_sends_what_it_should),
+        cmocka_unit_test(a_ring_saves_a_share_of_the_activations),
+        cmocka_unit_test(attention_without_an_exchange_is_refused),
+        cmocka_unit_test(a_context_that_does_not_divide_is_refused),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),

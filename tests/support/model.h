@@ -39,6 +39,7 @@ typedef struct outcome {
     float *grad[128];
     uint8_t *seen[128]; /* an element was written by some rank */
     size_t param_bytes, temp_bytes, saved_bytes;
+    double cp_bytes[MOVE_ILLEGAL]; /* that rank 0 sent over cp, by kind of move */
     bool replicas_agree;
     comm_counter sent[64]; /* by rank 0, in the step */
     int counters;
@@ -131,6 +132,7 @@ typedef struct rank_job {
     outcome *out;
     pthread_mutex_t *lock;
     err error;
+    double loss; /* this rank's share */
 } rank_job;
 
 static inline void collect(rank_job *j, model *m, plan *p) {
@@ -264,12 +266,9 @@ static inline err rank_run(rank_job *j) {
     comm_counters_reset(j->end);
     TRY(exec_microbatches(&x, chain_id, micros, &(exec_hooks){ feed_batch, add_losses, &r }));
     TRY(model_sum_tied(m, &x));
-    double loss = r.loss;
     collect(j, m, p);
-    pthread_mutex_lock(j->lock);
     /* every tp rank has the same losses: count one */
-    if (mesh_coord(&me, AX_TP) == 0) j->out->loss += loss / valid;
-    pthread_mutex_unlock(j->lock);
+    if (mesh_coord(&me, AX_TP) == 0) j->loss = r.loss / valid;
     pool_free(x.pool);
     plan_free(p);
     model_free(m);
@@ -307,6 +306,12 @@ static inline void run_layout(const model_config *c, const layout *l, outcome *o
     }
     for (int r = 0; r < n; r++) pthread_join(thread[r], NULL);
     for (int r = 0; r < n; r++) assert_ok(job[r].error);
+    for (int r = 0; r < n; r++) out->loss += job[r].loss; /* in the order of ranks */
+    comm_counter counter[32];
+    int counters = comm_counters(ends[0], counter, 32);
+    assert_true(counters <= 32);
+    for (int i = 0; i < counters; i++)
+        if (counter[i].axes == AXIS(AX_CP)) out->cp_bytes[counter[i].kind] += counter[i].bytes;
     for (int r = 0; r < n; r++) comm_free(ends[r]);
 }
 

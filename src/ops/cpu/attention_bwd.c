@@ -1,4 +1,4 @@
-/* ATTENTION_BWD: probabilities are recomputed from the saved log-sum-exp, tile by tile, and the five GEMMs
+/* ATTENTION_BWD and ATTENTION_BLOCK_BWD: probabilities are recomputed from the saved log-sum-exp, tile by tile, and the five GEMMs
  * of a pair of tiles run while it is in the cache.
  *
  * Gradients of keys and values are summed over query tiles in the workspace, those of queries over key
@@ -7,6 +7,8 @@
 #include "attention_mask.h"
 
 #include <string.h>
+
+#include "ops/op_table.h"
 
 /* A tile of queries of one head, packed for the GEMMs with tiles of keys. */
 typedef struct query_tile {
@@ -27,6 +29,9 @@ typedef struct scores {
 typedef struct bwd {
     att_layout layout;
     const op_call *c;
+    const tensor *dout, *q, *kv, *o, *lse; /* operands; q and kv may be one tensor */
+    const tensor *dq, *dkv;                /* results; they may be one tensor */
+    bool add_dq;
     float scale;
     char *packed; /* [kv, tile] K, V and K' as left operands */
     float *sums;  /* [kv, tile] dK before the scale, dV: [ATT_TILE, width] each */
@@ -40,20 +45,19 @@ static const double CHUNKS_WORTH = 1.4;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 static char *packed_tile(const bwd *b, int kv, int tile) {
-    return b->packed + ((size_t)kv * b->layout.n_tiles + tile) * 3 * b->layout.tile_bytes;
+    return b->packed + ((size_t)kv * b->layout.n_key_tiles + tile) * 3 * b->layout.tile_bytes;
 }
 static size_t sum_count(const att_layout *p) { return (size_t)ATT_TILE * p->width; }
 static float *sums_tile(const bwd *b, int kv, int tile) {
-    return b->sums + ((size_t)kv * b->layout.n_tiles + tile) * 2 * sum_count(&b->layout);
+    return b->sums + ((size_t)kv * b->layout.n_key_tiles + tile) * 2 * sum_count(&b->layout);
 }
 
 static void pack_keys(const bwd *b, int kv, int t) {
     const att_layout *p = &b->layout;
-    const tensor *qkv = &b->c->in[1];
-    int rows = att_tile_rows(p, t);
+    int rows = att_key_rows(p, t);
     char *to = packed_tile(b, kv, t);
-    tile_src k = att_src(qkv, p->tile_row[t], att_k_col(p, kv), rows, p->dim);
-    tile_src v = att_src(qkv, p->tile_row[t], att_v_col(p, kv), rows, p->dim);
+    tile_src k = att_src(b->kv, p->key_row[t], att_k_col(p, kv), rows, p->dim);
+    tile_src v = att_src(b->kv, p->key_row[t], att_v_col(p, kv), rows, p->dim);
     p->path->left_outer(to, &k, p->width);
     p->path->left_outer(to + p->tile_bytes, &v, p->width);
     p->path->left_inner(to + 2 * p->tile_bytes, &k, p->width);
@@ -78,16 +82,16 @@ static void load_queries(const bwd *b, query_tile *qt, int head, int t) {
     int64_t row = p->tile_row[t], col = att_q_col(p, head);
     qt->tile = t;
     qt->rows = att_tile_rows(p, t);
-    tile_src dout = att_src(&b->c->in[0], row, col, qt->rows, p->dim);
-    tile_src q = att_src(&b->c->in[1], row, col, qt->rows, p->dim);
-    tile_src o = att_src(&b->c->in[2], row, col, qt->rows, p->dim);
+    tile_src dout = att_src(b->dout, row, col, qt->rows, p->dim);
+    tile_src q = att_src(b->q, row, col, qt->rows, p->dim);
+    tile_src o = att_src(b->o, row, col, qt->rows, p->dim);
     for (int i = 0; i < qt->rows; i++) /* read last, and a page or so apart */
         __builtin_prefetch((const char *)o.data + (size_t)(i * o.stride) * dt_size(o.dt));
     path->right_outer(qt->q_transposed, &q, p->width);
     path->right_outer(qt->do_transposed, &dout, p->width);
     path->right_inner(qt->q, &q, p->width);
     path->right_inner(qt->dout, &dout, p->width);
-    const float *lse = (const float *)b->c->in[3].data + head * p->n + row;
+    const float *lse = (const float *)b->lse->data + head * p->n + row;
     for (int i = 0; i < ATT_TILE; i++) {
         qt->lse2[i] = i < qt->rows ? lse[i] * ATT_LOG2E : 0;
         qt->delta[i] = i < qt->rows ? dot_src(&dout, &o, i, p->dim) : 0;
@@ -132,7 +136,7 @@ static void grad_lanes(const scores *s, const query_tile *qt, float scale2, int 
  * delta is what it is without: the sum over keys of P' D' M' is that of dO * O too. */
 static void grad_lanes_dropped(const scores *s, const query_tile *qt, const att_layout *layout,
                                int kt, int q0, int klo, int khi) {
-    const int64_t *id = layout->drop.id + layout->tile_row[kt];
+    const int64_t *id = layout->key_id + layout->key_row[kt];
     const vf keep = vec_of(layout->drop.keep);
     att_drawn drawn = { .counter_of = -1 };
     for (int k = klo; k < khi; k++) {
@@ -158,7 +162,7 @@ static void zero_rows(const scores *s, int q0, int from, int to) {
 static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, int kt, int what) {
     const att_layout *p = &b->layout;
     const tile_path *path = p->path;
-    int m = att_pad(p, att_tile_rows(p, kt)), n = att_pad(p, qt->rows), w = p->width;
+    int m = att_pad(p, att_key_rows(p, kt)), n = att_pad(p, qt->rows), w = p->width;
     const char *k = packed_tile(b, kv, kt), *v = k + p->tile_bytes,
                *k_transposed = v + p->tile_bytes;
     att_band buffer;
@@ -196,17 +200,19 @@ static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, 
 }
 
 /* ---- results --------------------------------------------------------------------------------- */
-/* dqkv[row + r][col + c] = scale * from[r][c] */
-static void store_rows(const bwd *b, const float *from, int ld, int64_t row, int64_t col, int rows,
-                       int cols, float scale) {
-    const tensor *to = &b->c->out[0];
-    float scaled[ATT_TILE];
+/* to[row + r][col + c] = or += scale * from[r][c] */
+static void store_rows(const tensor *to, bool add, const float *from, int ld, int64_t row,
+                       int64_t col, int rows, int cols, float scale) {
+    float scaled[ATT_TILE], old[ATT_TILE];
     for (int r = 0; r < rows; r++) {
         for (int c = 0; c < cols; c += ATT_TILE) {
             int n = MIN(ATT_TILE, cols - c);
             for (int i = 0; i < n; i++) scaled[i] = from[(size_t)r * ld + c + i] * scale;
             int64_t at = (row + r) * to->dim[1] + col + c;
-            CPU(from_f32)(to->dt, scaled, (char *)to->data + (size_t)at * dt_size(to->dt), n);
+            char *bytes = (char *)to->data + (size_t)at * dt_size(to->dt);
+            if (add) CPU(to_f32)(to->dt, bytes, old, n);
+            for (int i = 0; i < n && add; i++) scaled[i] += old[i];
+            CPU(from_f32)(to->dt, scaled, bytes, n);
         }
     }
 }
@@ -214,10 +220,10 @@ static void store_rows(const bwd *b, const float *from, int ld, int64_t row, int
 static void store_keys(const bwd *b, int kv, int t) {
     const att_layout *p = &b->layout;
     const float *dk = sums_tile(b, kv, t), *dv = dk + sum_count(p);
-    int64_t row = p->tile_row[t];
-    int rows = att_tile_rows(p, t);
-    store_rows(b, dk, p->width, row, att_k_col(p, kv), rows, p->dim, b->scale);
-    store_rows(b, dv, p->width, row, att_v_col(p, kv), rows, p->dim, 1.0f);
+    int64_t row = p->key_row[t];
+    int rows = att_key_rows(p, t);
+    store_rows(b->dkv, false, dk, p->width, row, att_k_col(p, kv), rows, p->dim, b->scale);
+    store_rows(b->dkv, false, dv, p->width, row, att_v_col(p, kv), rows, p->dim, 1.0f);
 }
 
 static void store_queries(const bwd *b, const query_tile *qt, int head) {
@@ -229,8 +235,8 @@ static void store_queries(const bwd *b, const query_tile *qt, int head) {
             const float *from = qt->dq + (size_t)d * ATT_TILE + q0;
             CPU(tile_transpose)
             (transposed[0], ATT_TILE, from, ATT_TILE, MIN(ATT_TILE, p->width - d), ATT_LANES);
-            store_rows(b, transposed[0], ATT_TILE, row + q0, col + d, MIN(ATT_LANES, qt->rows - q0),
-                       MIN(ATT_TILE, p->dim - d), b->scale);
+            store_rows(b->dq, b->add_dq, transposed[0], ATT_TILE, row + q0, col + d,
+                       MIN(ATT_LANES, qt->rows - q0), MIN(ATT_TILE, p->dim - d), b->scale);
         }
     }
 }
@@ -246,7 +252,8 @@ static void query_pass(const bwd *b, query_tile *qt, const scores *s, int head, 
     const att_layout *p = &b->layout;
     load_queries(b, qt, head, t);
     memset(qt->dq, 0, sum_count(p) * sizeof(float));
-    for (int kt = CPU(att_first_tile)(p, t); kt <= t; kt++)
+    int end = CPU(att_end_tile)(p, t);
+    for (int kt = CPU(att_first_tile)(p, t); kt < end; kt++)
         process_pair(b, qt, s, head / p->group, kt, what);
     store_queries(b, qt, head);
 }
@@ -260,11 +267,12 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
     query_tile qt;
     scores s;
     init_worker(b, worker, &qt, &s);
-    for (int t = t0; t < t1; t++) pack_keys(b, kv, t);
-    zero_sums(b, kv, t0, t1);
+    int k0 = p->chunk_keys[chunk], k1 = p->chunk_keys[chunk + 1];
+    for (int t = k0; t < k1; t++) pack_keys(b, kv, t);
+    zero_sums(b, kv, k0, k1);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
         for (int t = t0; t < t1; t++) query_pass(b, &qt, &s, h, t, DO_QUERIES | DO_KEYS);
-    for (int t = t0; t < t1; t++) store_keys(b, kv, t);
+    for (int t = k0; t < k1; t++) store_keys(b, kv, t);
 }
 
 static void pack_task(void *ctx, int64_t i, int worker) {
@@ -291,8 +299,9 @@ static void key_task(void *ctx, int64_t i, int worker) {
     init_worker(b, worker, &qt, &s);
     zero_sums(b, kv, kt, kt + 1);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++) {
-        for (int t = kt; t < p->n_tiles; t++) {
-            if (att_first_key(p, p->tile_row[t]) >= p->tile_row[kt + 1]) break;
+        for (int t = p->keys ? 0 : kt; t < p->n_tiles; t++) {
+            if (att_first_key(p, p->tile_row[t]) >= p->key_row[kt + 1]) break;
+            if (att_end_key(p, p->tile_row[t + 1] - 1) <= p->key_row[kt]) continue;
             load_queries(b, &qt, h, t);
             process_pair(b, &qt, &s, kv, kt, DO_KEYS);
         }
@@ -300,17 +309,21 @@ static void key_task(void *ctx, int64_t i, int worker) {
     store_keys(b, kv, kt);
 }
 
-/* ---- the op ---------------------------------------------------------------------------------- */
+/* ---- the ops --------------------------------------------------------------------------------- */
+enum { DOUT, QUERIES, KEYS, OUT, LSE, RANGE, ID, KEY_ID }; /* operands of ATTENTION_BLOCK_BWD */
+
 /* Tiles are multiplied in bf16 only when both gradients and values are bf16. */
 static att_layout shape_of(const op_call *c) {
-    bool same = c->in[0].dt == c->in[1].dt;
-    return CPU(att_layout_of)(c, c->in[1].dim[0], same ? c->in[1].dt : DT_F32);
+    dtype dt = c->in[0].dt == c->in[1].dt ? c->in[1].dt : DT_F32;
+    return c->op == OP_ATTENTION_BLOCK_BWD
+               ? CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], dt)
+               : CPU(att_layout_of)(c, c->in[1].dim[0], dt);
 }
 static size_t packed_bytes(const att_layout *p) {
-    return (size_t)CPU(att_max_tiles)(p) * p->kv * 3 * p->tile_bytes;
+    return (size_t)CPU(att_max_key_tiles)(p) * p->kv * 3 * p->tile_bytes;
 }
 static size_t sums_bytes(const att_layout *p) {
-    return (size_t)CPU(att_max_tiles)(p) * p->kv * 2 * sum_count(p) * sizeof(float);
+    return (size_t)CPU(att_max_key_tiles)(p) * p->kv * 2 * sum_count(p) * sizeof(float);
 }
 
 size_t CPU(att_bwd_workspace)(const op_call *c, int threads) {
@@ -319,23 +332,39 @@ size_t CPU(att_bwd_workspace)(const op_call *c, int threads) {
            (size_t)threads * worker_bytes(&p);
 }
 
-void CPU(attention_bwd)(const op_call *c) {
-    bwd b = { .layout = shape_of(c), .c = c, .scale = c->attr.heads.scale };
-    att_layout *p = &b.layout;
-    BUG_IF(c->in[1].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
-    BUG_IF(c->in[0].dim[1] != (int64_t)p->heads * p->dim || c->in[3].dt != DT_F32);
-    CPU(att_split)(p, c->in[4].data, c->run->workspace);
-    CPU(att_drop_init)(p, c, &c->in[5]);
-    b.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
-    b.sums = (float *)(b.packed + packed_bytes(p));
-    b.worker = (char *)b.sums + sums_bytes(p);
-    b.worker_bytes = worker_bytes(p);
-    pool *threads = c->run->pool;
+/* Divides the work and runs it. */
+static void run(bwd *b) {
+    const att_layout *p = &b->layout;
+    BUG_IF(b->dout->dim[1] != (int64_t)p->heads * p->dim || b->lse->dt != DT_F32);
+    b->packed = (char *)b->c->run->workspace + CPU(att_layout_bytes)(p);
+    b->sums = (float *)(b->packed + packed_bytes(p));
+    b->worker = (char *)b->sums + sums_bytes(p);
+    b->worker_bytes = worker_bytes(p);
+    b->scale = b->c->attr.heads.scale;
+    pool *threads = b->c->run->pool;
     if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
-        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &b);
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, b);
         return;
     }
-    pool_run(threads, (int64_t)p->kv * p->n_tiles, pack_task, &b);
-    pool_run(threads, (int64_t)p->heads * p->n_tiles, query_task, &b);
-    pool_run(threads, (int64_t)p->kv * p->n_tiles, key_task, &b);
+    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, pack_task, b);
+    pool_run(threads, (int64_t)p->heads * p->n_tiles, query_task, b);
+    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, key_task, b);
+}
+
+void CPU(attention_bwd)(const op_call *c) {
+    const tensor *in = c->in, *dqkv = &c->out[0];
+    bwd b = { shape_of(c), c, &in[0], &in[1], &in[1], &in[2], &in[3], dqkv, dqkv };
+    BUG_IF(in[1].dim[1] != (int64_t)(b.layout.heads + 2 * b.layout.kv) * b.layout.dim);
+    CPU(att_split)(&b.layout, in[4].data, c->run->workspace);
+    CPU(att_drop_init)(&b.layout, c, &in[5], &in[5]);
+    run(&b);
+}
+
+void CPU(attention_block_bwd)(const op_call *c) {
+    const tensor *in = c->in;
+    bwd b = { shape_of(c), c,        &in[DOUT],  &in[QUERIES], &in[KEYS],
+              &in[OUT],    &in[LSE], &c->out[0], &c->out[1],   c->accumulate & 1 };
+    CPU(att_split_block)(&b.layout, in[RANGE].data, c->run->workspace);
+    CPU(att_drop_init)(&b.layout, c, &in[ID], &in[KEY_ID]);
+    run(&b);
 }

@@ -1,9 +1,11 @@
-/* ATTENTION: softmax(q k') v. A tile of queries goes through all tiles of keys that it sees, from the
+/* ATTENTION and ATTENTION_BLOCK: softmax(q k') v. A tile of queries goes through all tiles of keys that it sees, from the
  * first to the last (attention_internal.h has the design). */
 #include "attention_mask.h"
 
 #include <math.h>
 #include <string.h>
+
+#include "ops/op_table.h"
 
 /* ---- one tile of queries --------------------------------------------------------------------- */
 /* How far, in powers of two, a score may exceed the stored maximum before all sums are rescaled to a new
@@ -154,6 +156,22 @@ void CPU(att_state_end)(att_state *st, const att_layout *p, int nq, const tensor
     for (int q = 0; lse && q < nq; q++) lse[q] = st->max[q] * ATT_LN2 + logf(st->sum[q]);
 }
 
+void CPU(att_state_resume)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
+                           int head, const float *lse) {
+    float values[ATT_TILE], inverse = 1 / (st->mask.drop ? st->mask.drop->keep : 1.0f);
+    for (int q = 0; q < nq; q++) {
+        st->max[q] = lse[q] * ATT_LOG2E;
+        st->sum[q] = 1;
+        for (int d = 0; d < p->dim; d += ATT_TILE) {
+            int n = MIN(ATT_TILE, p->dim - d);
+            int64_t at = (row + q) * o->dim[1] + (int64_t)head * p->dim + d;
+            CPU(to_f32)(o->dt, (const char *)o->data + (size_t)at * dt_size(o->dt), values, n);
+            for (int i = 0; i < n; i++)
+                st->out[(size_t)(d + i) * ATT_TILE + q] = values[i] * inverse;
+        }
+    }
+}
+
 /* ---- the op ---------------------------------------------------------------------------------- */
 /* Dividing by tiles costs little here: packed keys are no longer in the cache of the core that uses them. */
 static const double CHUNKS_WORTH = 1.1;
@@ -161,22 +179,23 @@ static const double CHUNKS_WORTH = 1.1;
 typedef struct fwd {
     att_layout layout;
     const op_call *c;
-    char *packed; /* [kv, tile] keys and values */
-    char *worker; /* [thread] att_state_bytes */
+    const tensor *q, *kv;              /* the tensors that hold queries, and keys and values */
+    const tensor *before, *lse_before; /* what other keys gave; NULL: nothing */
+    char *packed;                      /* [kv, tile] keys and values */
+    char *worker;                      /* [thread] att_state_bytes */
     size_t worker_bytes;
 } fwd;
 
 static char *packed_tile(const fwd *f, int kv, int tile) {
-    return f->packed + ((size_t)kv * f->layout.n_tiles + tile) * 2 * f->layout.tile_bytes;
+    return f->packed + ((size_t)kv * f->layout.n_key_tiles + tile) * 2 * f->layout.tile_bytes;
 }
 
 static void pack_tile(const fwd *f, int kv, int t) {
     const att_layout *p = &f->layout;
-    const tensor *qkv = &f->c->in[0];
-    int rows = att_tile_rows(p, t);
+    int rows = att_key_rows(p, t);
     char *to = packed_tile(f, kv, t);
-    tile_src k = att_src(qkv, p->tile_row[t], att_k_col(p, kv), rows, p->dim);
-    tile_src v = att_src(qkv, p->tile_row[t], att_v_col(p, kv), rows, p->dim);
+    tile_src k = att_src(f->kv, p->key_row[t], att_k_col(p, kv), rows, p->dim);
+    tile_src v = att_src(f->kv, p->key_row[t], att_v_col(p, kv), rows, p->dim);
     p->path->left_outer(to, &k, p->width);
     p->path->left_inner(to + p->tile_bytes, &v, p->width);
 }
@@ -187,20 +206,24 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
     int64_t row = p->tile_row[qt];
     att_state st;
     CPU(att_state_init)(&st, p, f->worker + worker * f->worker_bytes);
-    tile_src q = att_src(&f->c->in[0], row, att_q_col(p, head), nq, p->dim);
+    tile_src q = att_src(f->q, row, att_q_col(p, head), nq, p->dim);
     CPU(att_state_begin)(&st, p, &q);
     CPU(att_mask_init)(&st.mask, p, head, row, nq);
-    const int64_t *id = p->drop.id;
-    for (int kt = CPU(att_first_tile)(p, qt); kt <= qt; kt++) {
+    const int64_t *id = p->key_id;
+    int64_t stat = head * p->n + row;
+    const float *lse = f->before ? (const float *)f->lse_before->data + stat : NULL;
+    if (lse) CPU(att_state_resume)(&st, p, nq, f->before, row, head, lse);
+    int end = CPU(att_end_tile)(p, qt);
+    for (int kt = CPU(att_first_tile)(p, qt); kt < end; kt++) {
         att_band buffer;
         const att_band *band = CPU(att_band_tiles)(&buffer, p, qt, kt);
         const char *k = packed_tile(f, head / p->group, kt);
-        att_keys keys = { k, k + p->tile_bytes, att_tile_rows(p, kt),
-                          id ? id + p->tile_row[kt] : NULL };
+        att_keys keys = { k, k + p->tile_bytes, att_key_rows(p, kt),
+                          id ? id + p->key_row[kt] : NULL };
         CPU(att_state_add)(&st, p, keys, nq, band);
     }
-    float *lse = (float *)f->c->out[1].data + head * p->n + row;
-    CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, lse);
+    float *new_lse = (float *)f->c->out[1].data + stat;
+    CPU(att_state_end)(&st, p, nq, &f->c->out[0], row, head, new_lse);
 }
 
 /* A kv head of a chunk: its keys and values are packed, and used while they are in the cache. */
@@ -209,7 +232,7 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
     const att_layout *p = &f->layout;
     int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
     int t0 = p->chunk_tile[chunk], t1 = p->chunk_tile[chunk + 1];
-    for (int t = t0; t < t1; t++) pack_tile(f, kv, t);
+    for (int t = p->chunk_keys[chunk]; t < p->chunk_keys[chunk + 1]; t++) pack_tile(f, kv, t);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
         for (int t = t0; t < t1; t++) attend_tile(f, h, t, worker);
 }
@@ -223,27 +246,58 @@ static void attend_task(void *ctx, int64_t i, int worker) {
     attend_tile(f, (int)(i % f->layout.heads), f->layout.n_tiles - 1 - back, worker);
 }
 
+static size_t packed_bytes(const att_layout *p) {
+    return (size_t)CPU(att_max_key_tiles)(p) * p->kv * 2 * p->tile_bytes;
+}
+
+/* Divides the work and runs it. */
+static void run(fwd *f) {
+    att_layout *p = &f->layout;
+    f->packed = (char *)f->c->run->workspace + CPU(att_layout_bytes)(p);
+    f->worker = f->packed + packed_bytes(p);
+    f->worker_bytes = CPU(att_state_bytes)(p);
+    pool *threads = f->c->run->pool;
+    if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, f);
+        return;
+    }
+    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, pack_task, f);
+    pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, f);
+}
+
+enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE }; /* operands of ATTENTION_BLOCK */
+
+static att_layout block_layout(const op_call *c) {
+    return CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], c->in[QUERIES].dt);
+}
+
 size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
-    att_layout p = CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt);
-    return CPU(att_layout_bytes)(&p) + CPU(att_max_tiles)(&p) * p.kv * 2 * p.tile_bytes +
+    att_layout p = c->op == OP_ATTENTION_BLOCK
+                       ? block_layout(c)
+                       : CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt);
+    return CPU(att_layout_bytes)(&p) + packed_bytes(&p) +
            (size_t)threads * CPU(att_state_bytes)(&p);
 }
 
 void CPU(attention)(const op_call *c) {
-    fwd f = { .layout = CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt), .c = c };
+    const tensor *qkv = &c->in[0], *id = &c->in[2];
+    fwd f = { .layout = CPU(att_layout_of)(c, qkv->dim[0], qkv->dt), .c = c, .q = qkv, .kv = qkv };
     att_layout *p = &f.layout;
-    BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
+    BUG_IF(qkv->dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
     CPU(att_split)(p, c->in[1].data, c->run->workspace);
-    CPU(att_drop_init)(p, c, &c->in[2]);
-    f.packed = (char *)c->run->workspace + CPU(att_layout_bytes)(p);
-    f.worker = f.packed + CPU(att_max_tiles)(p) * p->kv * 2 * p->tile_bytes;
-    f.worker_bytes = CPU(att_state_bytes)(p);
-    pool *threads = c->run->pool;
-    if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
-        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, &f);
-        return;
+    CPU(att_drop_init)(p, c, id, id);
+    run(&f);
+}
+
+void CPU(attention_block)(const op_call *c) {
+    fwd f = { .layout = block_layout(c), .c = c, .q = &c->in[QUERIES], .kv = &c->in[KEYS] };
+    if (c->in[BEFORE].data) {
+        BUG_IF(!c->in[LSE_BEFORE].data);
+        f.before = &c->in[BEFORE];
+        f.lse_before = &c->in[LSE_BEFORE];
     }
-    pool_run(threads, (int64_t)p->kv * p->n_tiles, pack_task, &f);
-    pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, &f);
+    CPU(att_split_block)(&f.layout, c->in[RANGE].data, c->run->workspace);
+    CPU(att_drop_init)(&f.layout, c, &c->in[ID], &c->in[KEY_ID]);
+    run(&f);
 }

@@ -6,6 +6,9 @@
  *     attention_tile.c     how tiles are packed and multiplied, in fp32 or bf16 (kernel/tile_*.h)
  *     attention_fwd.c, attention_bwd.c, attention_cached.c   the ops
  *
+ * ATTENTION_BLOCK and its backward are the same code: their keys are those of another tensor, and a query
+ * sees the keys of a range that it is given. In ATTENTION keys are the queries' own tokens.
+ *
  * Every matrix is kept with queries along the columns, so that maxima, sums and rescaling run down the
  * columns, lane by lane, and no GEMM needs a transposed copy of the scores:
  *
@@ -173,31 +176,40 @@ static inline bool tile_inner(const tile_job *j, int m0, int m1, int n0, int n1,
  * chunk starts a new tile. Neither depends on the number of threads. */
 typedef struct att_layout {
     const tile_path *path;
-    int64_t n;            /* tokens */
+    int64_t n, keys;      /* tokens; keys, where they are not the tokens' own, else 0 */
     int heads, kv, group; /* query heads, key/value heads, query heads for each of them */
     int dim, width;       /* head size, and rounded up to the path's unit */
     int window;
     float scale2; /* of scores, with log2(e) */
     attention_drop drop;
     rng_key drop_key;
-    const int32_t *start; /* [n] */
-    int n_tiles, n_chunks;
+    const int64_t *key_id;      /* with dropout: [keys] */
+    const int32_t *start;       /* [n] */
+    const int32_t *first, *end; /* [n] of a query's keys, where they are not the tokens' own */
+    int n_tiles, n_key_tiles, n_chunks;
     int32_t *tile_row;   /* [n_tiles + 1] first token; of the last: n */
+    int32_t *key_row;    /* [n_key_tiles + 1] the same of keys */
     int32_t *chunk_tile; /* [n_chunks + 1] first tile */
+    int32_t *chunk_keys; /* [n_chunks + 1] first tile of keys */
+    int64_t key_col;     /* column of the first key head: k heads, then v heads */
     size_t tile_bytes;   /* a packed tile of a head */
 } att_layout;
 
 /* @return the shape, without tiles and chunks; att_split adds those. Reads attr.heads of `c`.
  * @param n, dt the number of tokens and their type. */
 att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt);
-/* Bytes of tile_row and chunk_tile. */
+/* The same of a call with keys of its own. */
+att_layout CPU(att_block_layout_of)(const op_call *c, const tensor *q, const tensor *kv, dtype dt);
+/* Bytes of the lists of tiles and chunks. */
 size_t CPU(att_layout_bytes)(const att_layout *p);
-int64_t CPU(att_max_tiles)(const att_layout *p);
+int64_t CPU(att_max_key_tiles)(const att_layout *p);
 /* Splits the tokens by `start`; `buffer` holds the lists. */
 void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer);
+/* Splits queries and keys evenly. @param range [2, n] first and end of each query's keys */
+void CPU(att_split_block)(att_layout *p, const int32_t *range, void *buffer);
 
-/* Sets the dropout of the call. @param id its operand of that name */
-void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id);
+/* Sets the dropout of the call. @param id, key_id its operands of these names */
+void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id, const tensor *key_id);
 
 /* @return whether one task per chunk and kv head keeps the threads busy: whether that takes at most
  * `worth` times as long as a perfectly even division of the work. If not, the work is divided by tiles, at
@@ -207,8 +219,13 @@ bool CPU(att_by_chunk)(const att_layout *p, int threads, double worth);
 
 /* The first key that token i sees. */
 static inline int64_t att_first_key(const att_layout *p, int64_t i) {
+    if (p->first) return p->first[i];
     int64_t lo = p->start[i];
     return p->window > 0 && i - p->window + 1 > lo ? i - p->window + 1 : lo;
+}
+/* The one after the last. */
+static inline int64_t att_end_key(const att_layout *p, int64_t i) {
+    return p->end ? p->end[i] : i + 1;
 }
 static inline int att_pad(const att_layout *p, int rows) {
     return (int)align_up(rows, p->path->unit);
@@ -217,8 +234,14 @@ static inline int att_tile_rows(const att_layout *p, int t) {
     return p->tile_row[t + 1] - p->tile_row[t];
 }
 
-/* The first tile of keys that tile qt of queries sees. */
+static inline int att_key_rows(const att_layout *p, int t) {
+    return p->key_row[t + 1] - p->key_row[t];
+}
+
+/* The tiles of keys that tile qt of queries sees: from the first to before the end, which is at most the
+ * first where it sees none. */
 int CPU(att_first_tile)(const att_layout *p, int qt);
+int CPU(att_end_tile)(const att_layout *p, int qt);
 
 /* Computes the mask of nq queries over keys [key0, key0 + keys). lo and end, [nq], are each query's first
  * key and the one after its last; neither decreases.
@@ -264,6 +287,10 @@ size_t CPU(att_state_bytes)(const att_layout *p);
 void CPU(att_state_init)(att_state *st, const att_layout *p, void *buffer);
 /* The state's mask is that of no dropout. */
 void CPU(att_state_begin)(att_state *st, const att_layout *p, const tile_src *q);
+/* Continues from what other keys have given: o and lse as att_state_end wrote them. After
+ * att_state_begin and att_mask_init. */
+void CPU(att_state_resume)(att_state *st, const att_layout *p, int nq, const tensor *o, int64_t row,
+                           int head, const float *lse);
 /* A tile of keys: k is left_outer of the keys, v is left_inner of the values. */
 typedef struct att_keys {
     const void *k, *v;
@@ -281,13 +308,13 @@ size_t CPU(att_fwd_workspace)(const op_call *c, int threads);
 size_t CPU(att_bwd_workspace)(const op_call *c, int threads);
 size_t CPU(att_cached_workspace)(const op_call *c, int threads);
 
-/* Column of a head in qkv: q heads, then k heads, then v heads. */
+/* Column of a head: q heads, then k heads, then v heads, the latter two maybe of another tensor. */
 static inline int64_t att_q_col(const att_layout *p, int h) { return (int64_t)h * p->dim; }
 static inline int64_t att_k_col(const att_layout *p, int g) {
-    return (int64_t)(p->heads + g) * p->dim;
+    return p->key_col + (int64_t)g * p->dim;
 }
 static inline int64_t att_v_col(const att_layout *p, int g) {
-    return (int64_t)(p->heads + p->kv + g) * p->dim;
+    return p->key_col + (int64_t)(p->kv + g) * p->dim;
 }
 static inline tile_src att_src(const tensor *t, int64_t row, int64_t col, int rows, int cols) {
     int64_t stride = t->dim[1];

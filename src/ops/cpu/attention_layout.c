@@ -21,17 +21,31 @@ att_layout CPU(att_layout_of)(const op_call *c, int64_t n, dtype dt) {
         .width = width,
         .window = c->attr.heads.window,
         .scale2 = c->attr.heads.scale * ATT_LOG2E,
+        .key_col = (int64_t)heads * dim,
         .tile_bytes = (size_t)ATT_TILE * width * path->elem,
     };
 }
 
+att_layout CPU(att_block_layout_of)(const op_call *c, const tensor *q, const tensor *kv, dtype dt) {
+    att_layout p = CPU(att_layout_of)(c, q->dim[0], dt);
+    BUG_IF(q->dim[1] != (int64_t)p.heads * p.dim || kv->dim[1] != (int64_t)2 * p.kv * p.dim);
+    BUG_IF(kv->dim[0] < 1 || kv->dim[0] > INT32_MAX);
+    p.keys = kv->dim[0];
+    p.key_col = 0;
+    return p;
+}
+
 /* Each chunk but the last has at least ATT_CHUNK tokens, and adds at most one partial tile. */
 static int64_t max_chunks(const att_layout *p) { return p->n / ATT_CHUNK + 1; }
-int64_t CPU(att_max_tiles)(const att_layout *p) { return p->n / ATT_TILE + max_chunks(p); }
+static int64_t max_tiles(const att_layout *p) { return p->n / ATT_TILE + max_chunks(p); }
+int64_t CPU(att_max_key_tiles)(const att_layout *p) {
+    return p->keys ? p->keys / ATT_TILE + 1 : max_tiles(p);
+}
 
 size_t CPU(att_layout_bytes)(const att_layout *p) {
-    int64_t entries = CPU(att_max_tiles)(p) + 1 + max_chunks(p) + 1;
-    return align_up((size_t)entries * sizeof(int32_t), 64);
+    int64_t lists = max_tiles(p) + 1 + max_chunks(p) + 1;
+    int64_t of_keys = p->keys ? CPU(att_max_key_tiles)(p) + 1 + 2 : 0;
+    return align_up((size_t)(lists + of_keys) * sizeof(int32_t), 64);
 }
 
 /* A chunk may end before token i when no token from i on sees one before i. */
@@ -42,7 +56,7 @@ static bool may_split(const int32_t *start, int64_t i, int64_t first) {
 void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     p->start = start;
     p->tile_row = buffer;
-    p->chunk_tile = p->tile_row + CPU(att_max_tiles)(p) + 1;
+    p->chunk_tile = p->tile_row + max_tiles(p) + 1;
     p->n_tiles = p->n_chunks = 0;
     int64_t chunk = 0, tile = 0;
     for (int64_t i = 0; i < p->n; i++) {
@@ -59,10 +73,38 @@ void CPU(att_split)(att_layout *p, const int32_t *start, void *buffer) {
     }
     p->tile_row[p->n_tiles] = (int32_t)p->n;
     p->chunk_tile[p->n_chunks] = p->n_tiles;
+    p->key_row = p->tile_row;
+    p->chunk_keys = p->chunk_tile;
+    p->n_key_tiles = p->n_tiles;
 }
 
-void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id) {
+static int even_tiles(int64_t n, int32_t *row) {
+    int tiles = 0;
+    for (int64_t i = 0; i < n; i += ATT_TILE) row[tiles++] = (int32_t)i;
+    row[tiles] = (int32_t)n;
+    return tiles;
+}
+
+void CPU(att_split_block)(att_layout *p, const int32_t *range, void *buffer) {
+    p->first = range;
+    p->end = range + p->n;
+    for (int64_t i = 0; i < p->n; i++) {
+        BUG_IF(p->first[i] < 0 || p->first[i] > p->end[i] || p->end[i] > p->keys);
+        BUG_IF(i > 0 && (p->first[i] < p->first[i - 1] || p->end[i] < p->end[i - 1]));
+    }
+    p->tile_row = buffer;
+    p->key_row = p->tile_row + max_tiles(p) + 1;
+    p->chunk_tile = p->key_row + CPU(att_max_key_tiles)(p) + 1;
+    p->chunk_keys = p->chunk_tile + 2;
+    p->n_chunks = 1;
+    p->n_tiles = p->chunk_tile[1] = even_tiles(p->n, p->tile_row);
+    p->n_key_tiles = p->chunk_keys[1] = even_tiles(p->keys, p->key_row);
+    p->chunk_tile[0] = p->chunk_keys[0] = 0;
+}
+
+void CPU(att_drop_init)(att_layout *p, const op_call *c, const tensor *id, const tensor *key_id) {
     p->drop = attention_drop_of(c, id);
+    p->key_id = p->drop.id ? key_id->data : NULL;
     if (p->drop.id) p->drop_key = c->run->step->dropout;
 }
 
@@ -78,8 +120,14 @@ void CPU(att_mask_init)(att_mask *m, const att_layout *p, int head, int64_t row,
     }
 }
 
+int CPU(att_end_tile)(const att_layout *p, int qt) {
+    if (!p->end) return qt + 1;
+    return (int)((att_end_key(p, p->tile_row[qt + 1] - 1) + ATT_TILE - 1) / ATT_TILE);
+}
+
 int CPU(att_first_tile)(const att_layout *p, int qt) {
     int64_t first = att_first_key(p, p->tile_row[qt]);
+    if (p->first) return (int)(first / ATT_TILE);
     int kt = qt;
     while (kt > 0 && p->tile_row[kt] > first) kt--;
     return kt;
@@ -92,7 +140,7 @@ bool CPU(att_by_chunk)(const att_layout *p, int threads, double worth) {
     for (int c = 0; c < p->n_chunks; c++) {
         int64_t pairs = 0;
         for (int t = p->chunk_tile[c]; t < p->chunk_tile[c + 1]; t++)
-            pairs += t - CPU(att_first_tile)(p, t) + 1;
+            pairs += MAX(0, CPU(att_end_tile)(p, t) - CPU(att_first_tile)(p, t));
         whole += pairs;
         longest = MAX(longest, pairs);
     }
@@ -102,8 +150,10 @@ bool CPU(att_by_chunk)(const att_layout *p, int threads, double worth) {
 
 size_t CPU(attention_workspace)(const op_backend *b, const op_call *c, int threads) {
     switch (c->op) {
-    case OP_ATTENTION: return CPU(att_fwd_workspace)(c, threads);
-    case OP_ATTENTION_BWD: return CPU(att_bwd_workspace)(c, threads);
+    case OP_ATTENTION:
+    case OP_ATTENTION_BLOCK: return CPU(att_fwd_workspace)(c, threads);
+    case OP_ATTENTION_BWD:
+    case OP_ATTENTION_BLOCK_BWD: return CPU(att_bwd_workspace)(c, threads);
     default: return CPU(att_cached_workspace)(c, threads);
     }
 }
@@ -140,9 +190,9 @@ const att_band *CPU(att_band_tiles)(att_band *band, const att_layout *p, int qt,
     for (int q = 0; q < nq; q++) {
         int64_t i = p->tile_row[qt] + q;
         lo[q] = att_first_key(p, i);
-        end[q] = i + 1;
+        end[q] = att_end_key(p, i);
     }
-    return CPU(att_band_of)(band, p, lo, end, nq, p->tile_row[kt], att_tile_rows(p, kt));
+    return CPU(att_band_of)(band, p, lo, end, nq, p->key_row[kt], att_key_rows(p, kt));
 }
 
 void CPU(att_hide)(float *s, const att_band *band, int q0, int klo, int khi, float hidden) {

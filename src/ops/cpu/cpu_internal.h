@@ -79,9 +79,12 @@ void CPU(qknorm_bwd)(const op_call *c);
 void CPU(rope)(const op_call *c); /* also ROPE_BWD */
 void CPU(attention)(const op_call *c);
 void CPU(attention_bwd)(const op_call *c);
+void CPU(attention_block)(const op_call *c);
+void CPU(attention_block_bwd)(const op_call *c);
 void CPU(attention_cached)(const op_call *c);
 void CPU(group_heads)(const op_call *c); /* reorder.c: also GROUP_HEADS_BWD */
 void CPU(swap_rows)(const op_call *c);   /* also SWAP_ROWS_BWD */
+void CPU(split_heads)(const op_call *c); /* also SPLIT_HEADS_BWD */
 void CPU(gelu)(const op_call *c);
 void CPU(gelu_bwd)(const op_call *c);
 void CPU(swiglu)(const op_call *c);

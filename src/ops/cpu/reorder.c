@@ -67,3 +67,31 @@ void CPU(swap_rows)(const op_call *c) {
     swap_job j = { c, back ? b : a, back ? a : b, tensor_count(&c->in[0]) / (a * b) };
     pool_run(c->run->pool, a * b, swap_task, &j);
 }
+
+/* ---- q and k|v --------------------------------------------------------------------------------- */
+static void split_task(void *ctx, int64_t i, int worker) {
+    const op_call *c = ctx;
+    bool back = c->op == OP_SPLIT_HEADS_BWD;
+    const tensor *all = back ? &c->out[0] : &c->in[0], *q = back ? &c->in[0] : &c->out[0],
+                 *kv = back ? &c->in[1] : &c->out[1];
+    int64_t cols = all->dim[1], left = q->dim[1], right = kv->dim[1];
+    span rows = span_of(i, rows_per_task(cols), all->dim[0]);
+    for (int64_t row = rows.lo; row < rows.hi; row++) {
+        if (back) {
+            copy_run(q, row * left, all, row * cols, left);
+            copy_run(kv, row * right, all, row * cols + left, right);
+        } else {
+            copy_run(all, row * cols, q, row * left, left);
+            copy_run(all, row * cols + left, kv, row * right, right);
+        }
+    }
+}
+
+void CPU(split_heads)(const op_call *c) {
+    bool back = c->op == OP_SPLIT_HEADS_BWD;
+    const tensor *all = back ? &c->out[0] : &c->in[0];
+    int64_t parts = back ? c->in[0].dim[1] + c->in[1].dim[1] : c->out[0].dim[1] + c->out[1].dim[1];
+    BUG_IF(all->dim[1] != parts);
+    pool_run(c->run->pool, ceil_div(all->dim[0], rows_per_task(all->dim[1])), split_task,
+             (void *)c);
+}

@@ -1,7 +1,6 @@
 /* Attention by tiles with online softmax, in fp32 arithmetic whatever the operands' type. Used for fp32
- * runs, for decoding, for dropout (backend.c), and for what cuDNN does not support (attention_cudnn.c). The
- * matrix of scores never
- * exists as a whole.
+ * runs, for decoding, for dropout (backend.c), for blocks of keys, and for what cuDNN does not support
+ * (attention_cudnn.c). The matrix of scores never exists as a whole.
  *
  *     attend         grid: sets of QUERIES tokens x query heads. Tiles of TILE keys and values pass
  *                    through shared memory; lane j of a warp scores key j, then the lanes divide the
@@ -39,29 +38,40 @@ enum {
 };
 
 typedef struct att {
-    int64_t n;
+    int64_t n, n_keys;
     int q, kv, dim, window;
     float scale;
     const int32_t *start; /* training: [n] the first token that each token attends to */
     const int32_t *pos;   /* decoding: [n] the token's row in the cache */
+    const int32_t *range; /* a block of keys: [2, n] first key and end of each query's */
     const int32_t *from;  /* first token to process, the start of a document; NULL: 0 */
     int64_t lse_head, lse_token;
-    const void *qkv, *keys; /* keys: qkv itself or the cache */
+    const void *qkv, *keys; /* keys: qkv itself, the cache, or k|v; then qkv is q alone */
     int qkv_t, key_t;
     int64_t stride, key_stride; /* elements of a row */
     int key_col;                /* first column of k; v follows all heads of k */
     attention_drop drop;
+    const int64_t *key_id;  /* with dropout */
     const step_block *step; /* with dropout: has the key */
 } att;
+
+/* What the keys of other blocks gave. */
+typedef struct att_before {
+    const void *o;
+    int dt;
+    const float *lse; /* NULL: there were none */
+} att_before;
 
 static __device__ __forceinline__ int64_t first_token(const att &a) { return a.from ? *a.from : 0; }
 static __device__ __forceinline__ int64_t lse_at(const att &a, int head, int64_t i) {
     return head * a.lse_head + i * a.lse_token;
 }
 static __device__ __forceinline__ int64_t last_key(const att &a, int64_t i) {
+    if (a.range) return (int64_t)a.range[a.n + i] - 1;
     return a.pos ? a.pos[i] : i;
 }
 static __device__ __forceinline__ int64_t first_key(const att &a, int64_t i) {
+    if (a.range) return a.range[i];
     int64_t lo = a.start ? a.start[i] : 0, last = last_key(a, i);
     if (a.window > 0 && last - a.window + 1 > lo) lo = last - a.window + 1;
     return lo;
@@ -72,7 +82,7 @@ template <bool DROPS>
 static __device__ __forceinline__ float drop_factor(const att &a, int head, int64_t i, int64_t j) {
     if (!DROPS) return 1;
     uint64_t query = (uint64_t)a.drop.id[i];
-    int64_t key = a.drop.id[j];
+    int64_t key = a.key_id[j];
     int half = (int)((uint64_t)key % ATTENTION_DROP_KEYS);
     uint32_t word[4];
     philox(make_uint2(a.step->dropout.k[0], a.step->dropout.k[1]),
@@ -109,7 +119,8 @@ static __device__ __forceinline__ float dot(const float *a, const float *b, int 
 
 /* ---- forward ----------------------------------------------------------------------------------- */
 template <bool DROPS>
-static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t first) {
+static __device__ void attend_set(const att &a, att_before before, mixed o, float *lse,
+                                  int64_t first) {
     DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ks = qs + QUERIES * ld, *vs = ks + TILE * ld;
@@ -127,7 +138,16 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
         end = max(end, last_key(a, first + r) + 1);
     }
     float max_[EACH], sum[EACH], out[EACH][LANE_COLS] = { { 0 } };
-    for (int t = 0; t < EACH; t++) max_[t] = -INFINITY, sum[t] = 0;
+    for (int t = 0; t < EACH; t++) {
+        int r = warp * EACH + t;
+        max_[t] = -INFINITY, sum[t] = 0;
+        if (!before.lse || r >= count) continue;
+        max_[t] = before.lse[lse_at(a, head, first + r)], sum[t] = 1;
+        for (int c = 0; c < LANE_COLS; c++)
+            if (lane + c * 32 < dim)
+                out[t][c] = read1(before.o, before.dt,
+                                  (first + r) * a.q * dim + head * dim + lane + c * 32);
+    }
     for (int64_t tile = begin; tile < end; tile += TILE) {
         __syncthreads();
         load_keys(a, group, tile, end, ks, vs);
@@ -165,17 +185,17 @@ static __device__ void attend_set(const att &a, mixed o, float *lse, int64_t fir
 }
 
 /* Loops over the sets of a block: one, unless the grid is limited to SETS_OF_REMAINDER. */
-#define FOR_EACH_SET(a, first)                                                                     \
-    for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (a).n;            \
+#define FOR_EACH_SET(a, first, n)                                                                  \
+    for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (n);              \
          first += (int64_t)gridDim.x * QUERIES)
 
-template <bool DROPS> static __global__ void attend(att a, mixed o, float *lse) {
-    FOR_EACH_SET(a, first) attend_set<DROPS>(a, o, lse, first);
+template <bool DROPS> static __global__ void attend(att a, att_before before, mixed o, float *lse) {
+    FOR_EACH_SET(a, first, a.n) attend_set<DROPS>(a, before, o, lse, first);
 }
 
 static att att_of(const op_call *c, const tensor *qkv) {
     att a = {};
-    a.n = qkv->dim[0];
+    a.n = a.n_keys = qkv->dim[0];
     a.q = c->attr.heads.q, a.kv = c->attr.heads.kv, a.dim = c->attr.heads.dim;
     a.window = c->attr.heads.window, a.scale = c->attr.heads.scale;
     a.qkv = a.keys = qkv->data;
@@ -188,30 +208,54 @@ static att att_of(const op_call *c, const tensor *qkv) {
 }
 
 /* Blocks along the tokens: one per set, or few for a remainder, which is most likely empty. */
-static unsigned set_blocks(const att &a) {
-    int64_t all = ceil_div(a.n, QUERIES);
+static unsigned set_blocks(const att &a, int64_t n) {
+    int64_t all = ceil_div(n, QUERIES);
     return (unsigned)(a.from && all > SETS_OF_REMAINDER ? SETS_OF_REMAINDER : all);
 }
 
-static void launch_attend(const op_call *c, const att &a, const tensor *o, float *lse) {
+static void launch_attend(const op_call *c, const att &a, const att_before &before, const tensor *o,
+                          float *lse) {
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    dim3 grid(set_blocks(a), (unsigned)a.q);
+    dim3 grid(set_blocks(a, a.n), (unsigned)a.q);
     if (a.drop.id)
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<true>, a, mixed(*o), lse);
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<true>, a, before, mixed(*o), lse);
     else
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<false>, a, mixed(*o), lse);
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<false>, a, before, mixed(*o),
+               lse);
 }
 
-static void set_dropout(att *a, const op_call *c, const tensor *id) {
+static void set_dropout(att *a, const op_call *c, const tensor *id, const tensor *key_id) {
     a->drop = attention_drop_of(c, id);
+    a->key_id = (const int64_t *)key_id->data;
     a->step = c->run->step;
 }
 
 extern "C" void cuda_attention_tiles(const op_call *c) {
     att a = att_of(c, &c->in[0]);
     a.start = (const int32_t *)c->in[1].data;
-    set_dropout(&a, c, &c->in[2]);
-    launch_attend(c, a, &c->out[0], (float *)c->out[1].data);
+    set_dropout(&a, c, &c->in[2], &c->in[2]);
+    launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
+}
+
+static att block_of(const op_call *c, const tensor *q, const tensor *kv, const tensor *range) {
+    att a = att_of(c, q);
+    a.n_keys = kv->dim[0];
+    a.keys = kv->data;
+    a.key_t = kv->dt;
+    a.key_stride = kv->dim[1];
+    a.key_col = 0;
+    a.window = 0;
+    a.range = (const int32_t *)range->data;
+    return a;
+}
+
+extern "C" void cuda_attention_block(const op_call *c) {
+    enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE };
+    att a = block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
+    att_before before = { c->in[BEFORE].data, c->in[BEFORE].dt,
+                          (const float *)c->in[LSE_BEFORE].data };
+    set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
+    launch_attend(c, a, before, &c->out[0], (float *)c->out[1].data);
 }
 
 /* ---- decoding ---------------------------------------------------------------------------------- */
@@ -233,14 +277,14 @@ extern "C" void cuda_attention_cached(const op_call *c) {
     a.key_t = cache->dt;
     a.key_stride = cache->dim[1];
     a.key_col = 0;
-    launch_attend(c, a, &c->out[0], NULL);
+    launch_attend(c, a, att_before(), &c->out[0], NULL);
 }
 
 /* ---- backward ---------------------------------------------------------------------------------- */
 /* dq of QUERIES tokens; also writes rowdot[H, N] = sum of do x o, which grad_keys reads. */
 template <bool DROPS>
 static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const float *lse,
-                                      mixed dqkv, float *rowdot, int64_t first) {
+                                      mixed dq_, bool add, float *rowdot, int64_t first) {
     DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *qs = shared, *ds = qs + QUERIES * ld, *ks = ds + QUERIES * ld, *vs = ks + TILE * ld;
@@ -255,8 +299,11 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
         ds[r * ld + c] = r < count ? read1(dout.p, dout.dt, at) : 0.0f;
     }
     __syncthreads();
-    int64_t begin = INT64_MAX, end = first + count;
-    for (int r = 0; r < count; r++) begin = min(begin, first_key(a, first + r));
+    int64_t begin = INT64_MAX, end = 0;
+    for (int r = 0; r < count; r++) {
+        begin = min(begin, first_key(a, first + r));
+        end = max(end, last_key(a, first + r) + 1);
+    }
     float dq[EACH][LANE_COLS] = { { 0 } }, row[EACH], stat[EACH];
     for (int t = 0; t < EACH; t++) {
         int r = warp * EACH + t;
@@ -295,52 +342,56 @@ static __device__ void grad_query_set(const att &a, mixed dout, mixed o, const f
     }
     for (int t = 0; t < EACH; t++) {
         int r = warp * EACH + t;
-        for (int c = 0; c < LANE_COLS; c++)
-            if (r < count && lane + c * 32 < dim)
-                write1(dqkv.p, dqkv.dt, (first + r) * a.stride + head * dim + lane + c * 32,
-                       dq[t][c]);
+        for (int c = 0; c < LANE_COLS; c++) {
+            if (r >= count || lane + c * 32 >= dim) continue;
+            int64_t at = (first + r) * a.stride + head * dim + lane + c * 32;
+            float old = add ? read1(dq_.p, dq_.dt, at) : 0.0f;
+            write1(dq_.p, dq_.dt, at, old + dq[t][c]);
+        }
     }
 }
 
 template <bool DROPS>
-static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dqkv,
-                                    float *rowdot) {
-    FOR_EACH_SET(a, first) grad_query_set<DROPS>(a, dout, o, lse, dqkv, rowdot, first);
+static __global__ void grad_queries(att a, mixed dout, mixed o, const float *lse, mixed dq,
+                                    bool add, float *rowdot) {
+    FOR_EACH_SET(a, first, a.n) grad_query_set<DROPS>(a, dout, o, lse, dq, add, rowdot, first);
 }
 
 /* dk and dv of QUERIES keys of a key head, over every query of its query heads that sees them. */
 template <bool DROPS>
 static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, const float *rowdot,
-                                    mixed dqkv, int64_t first) {
+                                    mixed dkv, int64_t first) {
     DYNAMIC_SHARED(float, shared);
     int dim = a.dim, ld = dim + 1, lane = threadIdx.x % WARP, warp = threadIdx.x / WARP;
     float *ks = shared, *vs = ks + QUERIES * ld, *qs = vs + QUERIES * ld, *ds = qs + TILE * ld;
     int group = blockIdx.y, heads = a.q / a.kv;
-    int64_t count = min((int64_t)QUERIES, a.n - first), last = first + count - 1;
+    int64_t count = min((int64_t)QUERIES, a.n_keys - first), last = first + count - 1;
     __syncthreads();
     for (int e = threadIdx.x; e < QUERIES * dim; e += blockDim.x) {
         int r = e / dim, c = e % dim;
-        int64_t at = (first + r) * a.stride + a.key_col + group * dim + c;
+        int64_t at = (first + r) * a.key_stride + a.key_col + group * dim + c;
         ks[r * ld + c] = r < count ? read1(a.keys, a.key_t, at) : 0.0f;
         vs[r * ld + c] = r < count ? read1(a.keys, a.key_t, at + a.kv * dim) : 0.0f;
     }
     float dk[EACH][LANE_COLS] = { { 0 } }, dv[EACH][LANE_COLS] = { { 0 } };
     for (int head = group * heads; head < (group + 1) * heads; head++)
-        for (int64_t tile = first; tile < a.n && first_key(a, tile) <= last; tile += TILE) {
+        for (int64_t tile = a.range ? 0 : first; tile < a.n && first_key(a, tile) <= last;
+             tile += TILE) {
+            if (last_key(a, min(tile + TILE, a.n) - 1) < first) continue;
             __syncthreads();
             load_tile(a.qkv, a.qkv_t, a.stride, (int64_t)head * dim, tile, a.n, dim, qs);
             load_tile(dout.p, dout.dt, (int64_t)a.q * dim, (int64_t)head * dim, tile, a.n, dim, ds);
             __syncthreads();
             int64_t i = tile + lane;
             bool live = i < a.n;
-            int64_t lo = live ? first_key(a, i) : 0;
+            int64_t lo = live ? first_key(a, i) : 0, hi = live ? last_key(a, i) : 0;
             float stat = live ? lse[lse_at(a, head, i)] : 0,
                   row = live ? rowdot[head * a.n + i] : 0;
             for (int t = 0; t < EACH; t++) {
                 int r = warp * EACH + t;
                 int64_t j = first + r;
                 float p = 0, g = 0;
-                if (live && r < count && j >= lo && j <= i) {
+                if (live && r < count && j >= lo && j <= hi) {
                     float factor = drop_factor<DROPS>(a, head, i, j);
                     p = __expf(dot(qs + lane * ld, ks + r * ld, dim) * a.scale - stat);
                     g = p * (dot(ds + lane * ld, vs + r * ld, dim) * factor - row) * a.scale;
@@ -361,46 +412,75 @@ static __device__ void grad_key_set(const att &a, mixed dout, const float *lse, 
         int r = warp * EACH + t;
         for (int c = 0; c < LANE_COLS; c++) {
             if (r >= count || lane + c * 32 >= dim) continue;
-            int64_t at = (first + r) * a.stride + a.key_col + group * dim + lane + c * 32;
-            write1(dqkv.p, dqkv.dt, at, dk[t][c]);
-            write1(dqkv.p, dqkv.dt, at + a.kv * dim, dv[t][c]);
+            int64_t at = (first + r) * a.key_stride + a.key_col + group * dim + lane + c * 32;
+            write1(dkv.p, dkv.dt, at, dk[t][c]);
+            write1(dkv.p, dkv.dt, at + a.kv * dim, dv[t][c]);
         }
     }
 }
 
 template <bool DROPS>
 static __global__ void grad_keys(att a, mixed dout, const float *lse, const float *rowdot,
-                                 mixed dqkv) {
-    FOR_EACH_SET(a, first) grad_key_set<DROPS>(a, dout, lse, rowdot, dqkv, first);
+                                 mixed dkv) {
+    FOR_EACH_SET(a, first, a.n_keys) grad_key_set<DROPS>(a, dout, lse, rowdot, dkv, first);
 }
 
-template <bool DROPS> static void launch_grad_as(const op_call *c, const att &a, float *rowdot) {
-    const float *lse = (const float *)c->in[3].data;
-    mixed dout(c->in[0]), o(c->in[2]), dqkv(c->out[0]);
+/* The operands of a backward; dq and dkv may be one tensor. */
+typedef struct att_grad {
+    mixed dout, o, dq, dkv;
+    const float *lse;
+    float *rowdot; /* [H, N] workspace */
+    bool add;      /* to dq */
+} att_grad;
+
+template <bool DROPS>
+static void launch_grad_as(const op_call *c, const att &a, const att_grad &g) {
     size_t shared = (size_t)(2 * QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
-    dim3 queries(set_blocks(a), (unsigned)a.q), keys(set_blocks(a), (unsigned)a.kv);
-    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries<DROPS>, a, dout, o, lse,
-           dqkv, rowdot);
-    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys<DROPS>, a, dout, lse, rowdot,
-           dqkv);
+    dim3 queries(set_blocks(a, a.n), (unsigned)a.q), keys(set_blocks(a, a.n_keys), (unsigned)a.kv);
+    LAUNCH(cuda_of(c), { queries, WARPS * WARP, shared }, grad_queries<DROPS>, a, g.dout, g.o,
+           g.lse, g.dq, g.add, g.rowdot);
+    LAUNCH(cuda_of(c), { keys, WARPS * WARP, shared }, grad_keys<DROPS>, a, g.dout, g.lse,
+           (const float *)g.rowdot, g.dkv);
 }
 
-static void launch_grad(const op_call *c, const att &a, float *rowdot) {
+static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
     if (a.drop.id)
-        launch_grad_as<true>(c, a, rowdot);
+        launch_grad_as<true>(c, a, g);
     else
-        launch_grad_as<false>(c, a, rowdot);
+        launch_grad_as<false>(c, a, g);
+}
+
+/* Of ATTENTION_BWD. */
+static att_grad grad_of(const op_call *c, void *rowdot) {
+    att_grad g = {};
+    g.dout = mixed(c->in[0]), g.o = mixed(c->in[2]), g.dq = g.dkv = mixed(c->out[0]);
+    g.lse = (const float *)c->in[3].data;
+    g.rowdot = (float *)rowdot;
+    return g;
 }
 
 extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     att a = att_of(c, &c->in[1]);
     a.start = (const int32_t *)c->in[4].data;
-    set_dropout(&a, c, &c->in[5]);
-    launch_grad(c, a, (float *)c->run->workspace);
+    set_dropout(&a, c, &c->in[5], &c->in[5]);
+    launch_grad(c, a, grad_of(c, c->run->workspace));
+}
+
+extern "C" void cuda_attention_block_bwd(const op_call *c) {
+    enum { DOUT, Q, KV, O, LSE, RANGE, ID, KEY_ID };
+    att a = block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
+    att_grad g = {};
+    g.dout = mixed(c->in[DOUT]), g.o = mixed(c->in[O]);
+    g.dq = mixed(c->out[0]), g.dkv = mixed(c->out[1]);
+    g.lse = (const float *)c->in[LSE].data;
+    g.rowdot = (float *)c->run->workspace;
+    g.add = c->accumulate & 1;
+    set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
+    launch_grad(c, a, g);
 }
 
 extern "C" size_t cuda_attention_tiles_bytes(const op_call *c) {
-    if (c->op != OP_ATTENTION_BWD) return 0;
+    if (c->op != OP_ATTENTION_BWD && c->op != OP_ATTENTION_BLOCK_BWD) return 0;
     return (size_t)(c->attr.heads.q * c->in[1].dim[0]) * sizeof(float);
 }
 
@@ -476,7 +556,7 @@ extern "C" void cuda_attention_remainder(const op_call *c, const int32_t *from, 
     a.from = from;
     a.lse_head = 1, a.lse_token = a.q;
     if (bwd)
-        launch_grad(c, a, (float *)workspace);
+        launch_grad(c, a, grad_of(c, workspace));
     else
-        launch_attend(c, a, &c->out[0], (float *)c->out[1].data);
+        launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
 }

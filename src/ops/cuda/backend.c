@@ -249,6 +249,10 @@ static size_t attention_workspace(const op_backend *b, const op_call *c, int thr
     return MAX(cuda_attention_tiles_bytes(c), cudnn);
 }
 
+static size_t block_workspace(const op_backend *b, const op_call *c, int threads) {
+    return cuda_attention_tiles_bytes(c);
+}
+
 /* One row per op: kernel, workspace, the attributes it honors. */
 static const op_impl impls[OP_COUNT] = {
     [OP_EMBED] = { cuda_embed, NULL, ATTRS_VOCAB },
@@ -270,6 +274,12 @@ static const op_impl impls[OP_COUNT] = {
                        ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
     [OP_ATTENTION_BWD] = { run_attention_bwd, attention_workspace,
                            ATTRS_HEADS | ATTRS_ATTENTION | ATTRS_ATTENTION_DROPOUT },
+    [OP_ATTENTION_BLOCK] = { cuda_attention_block, block_workspace,
+                             ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT },
+    [OP_ATTENTION_BLOCK_BWD] = { cuda_attention_block_bwd, block_workspace,
+                                 ATTRS_HEADS | ATTR(SCORE_SCALE) | ATTRS_ATTENTION_DROPOUT },
+    [OP_SPLIT_HEADS] = { cuda_split_heads },
+    [OP_SPLIT_HEADS_BWD] = { cuda_split_heads },
     [OP_ATTENTION_CACHED] = { cuda_attention_cached, NULL, ATTRS_HEADS | ATTRS_ATTENTION },
     [OP_GROUP_HEADS] = { cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS) },
     [OP_GROUP_HEADS_BWD] = { cuda_group_heads, NULL, ATTRS_HEADS | ATTR(PARTS) },

@@ -125,6 +125,8 @@ void cuda_rope(const op_call *c);            /* rope.cu: also ROPE_BWD */
 void cuda_attention_tiles(const op_call *c); /* attention.cu */
 void cuda_attention_tiles_bwd(const op_call *c);
 size_t cuda_attention_tiles_bytes(const op_call *c);
+void cuda_attention_block(const op_call *c);
+void cuda_attention_block_bwd(const op_call *c);
 void cuda_attention_cached(const op_call *c);
 /* attention_cudnn.c: @return false when cuDNN does not support the call, and nothing was done. */
 bool cuda_attention_cudnn(const op_call *c);
@@ -134,6 +136,7 @@ void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
 size_t cuda_attention_version(void);                /* 0 without cuDNN */
 void cuda_group_heads(const op_call *c);            /* reorder.cu: also GROUP_HEADS_BWD */
 void cuda_swap_rows(const op_call *c);              /* also SWAP_ROWS_BWD */
+void cuda_split_heads(const op_call *c);            /* also SPLIT_HEADS_BWD */
 void cuda_gelu(const op_call *c);                   /* act.cu */
 void cuda_gelu_bwd(const op_call *c);
 void cuda_swiglu(const op_call *c);

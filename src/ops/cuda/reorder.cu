@@ -57,3 +57,25 @@ extern "C" void cuda_swap_rows(const op_call *c) {
     r.outer = back ? b : a, r.inner = back ? a : b, r.run = c->in[0].dim[0] / (a * b);
     launch(c, r);
 }
+
+/* all[N, q + kv] is q[N] | kv[N]: copied apart, or together. */
+static __global__ void __launch_bounds__(THREADS)
+    copy_parts(mixed all, mixed q, mixed kv, int64_t left, int64_t right, bool join) {
+    int64_t row = blockIdx.x, cols = left + right;
+    for (int64_t e = threadIdx.x; e < cols; e += THREADS) {
+        mixed &part = e < left ? q : kv;
+        int64_t at = e < left ? row * left + e : row * right + e - left, whole = row * cols + e;
+        if (join)
+            write1(all.p, all.dt, whole, read1(part.p, part.dt, at));
+        else
+            write1(part.p, part.dt, at, read1(all.p, all.dt, whole));
+    }
+}
+
+extern "C" void cuda_split_heads(const op_call *c) {
+    bool join = c->op == OP_SPLIT_HEADS_BWD;
+    const tensor *all = join ? &c->out[0] : &c->in[0], *q = join ? &c->in[0] : &c->out[0],
+                 *kv = join ? &c->in[1] : &c->out[1];
+    LAUNCH(cuda_of(c), { (unsigned)all->dim[0], THREADS }, copy_parts, mixed(*all), mixed(*q),
+           mixed(*kv), q->dim[1], kv->dim[1], join);
+}
