@@ -141,10 +141,10 @@ static inline void bench_tensor_free(const bench_target *t, tensor *x) {
 static inline double bench_rounds(const bench_target *t, const op_call *calls, int n, int rounds) {
     const device_table *d = t->ops->device;
     double start = time_now();
-    if (d) d->mark(t->ops->context, 0);
+    if (d) d->mark(t->ops->context, QUEUE_COMPUTE, 0);
     for (int i = 0; i < rounds; i++)
         for (int k = 0; k < n; k++) ops_run(t->ops, &calls[k]);
-    if (d) d->mark(t->ops->context, 1);
+    if (d) d->mark(t->ops->context, QUEUE_COMPUTE, 1);
     return d ? d->seconds_between(t->ops->context, 0, 1) : time_now() - start;
 }
 

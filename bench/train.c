@@ -207,7 +207,7 @@ static double one_queued_step(run *r, int step, double *since) {
     step_state now;
     next_batch(r, step);
     queue_step(r);
-    plan_fetch(r->p, &r->state[step % 2], exec_state(&r->x), sizeof now);
+    plan_fetch(r->p, QUEUE_COMPUTE, &r->state[step % 2], exec_state(&r->x), sizeof now);
     if (step > 0) bench_check(plan_take(r->p, &r->state[(step + 1) % 2], &now));
     double from = *since;
     *since = time_now();

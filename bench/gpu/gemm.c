@@ -48,7 +48,7 @@ static void fill(char *to, dtype dt) {
 
 /* @return milliseconds; 0: cuBLASLt has no algorithm for it. */
 static double time_of(bench *b, way w, const cuda_gemm *g) {
-    cuda_context *x = b->gpu[w]->context;
+    cuda_context *x = &((cuda_device *)b->gpu[w]->context)->queue[QUEUE_COMPUTE];
     double ms[RUNS];
     if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
     for (int i = 0; i < RUNS; i++) {
@@ -57,7 +57,7 @@ static double time_of(bench *b, way w, const cuda_gemm *g) {
         if (!cuda_gemm_run(x, g, b->work, CUDA_GEMM_WORKSPACE)) return 0;
         check_cuda(cudaEventRecord(b->to[i], x->stream));
     }
-    bench_check(b->gpu[w]->device->sync(x));
+    bench_check(b->gpu[w]->device->sync(x->device));
     for (int i = 0; i < RUNS; i++) {
         float one;
         check_cuda(cudaEventElapsedTime(&one, b->from[i], b->to[i]));

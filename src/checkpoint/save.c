@@ -43,7 +43,7 @@ struct ckpt_saver {
     const optimizer *o;
     holding *hold;
     snapshot *copy; /* [n] */
-    int n, event;   /* event: which the copies record on the side queue */
+    int n;
     save_phase phase;
 
     /* the save in flight */
@@ -142,31 +142,36 @@ static err read_quantized(const ckpt_saver *v, const holding *h, float **out) {
     return optim_state_get(v->o, h->param, h->state, *out);
 }
 
-static err copy_tensor(ckpt_saver *v, int i) {
+static err copy_tensor(ckpt_saver *v, int i, device_queue q) {
     const holding *h = &v->hold[i];
     snapshot *s = &v->copy[i];
     const void *from = data_of(v, h, &s->dt);
     if (!from) return read_quantized(v, h, &s->values);
-    plan_fetch(v->x->plan, &s->ticket, from, (size_t)part_count(&h->write) * dt_size(s->dt));
+    plan_fetch(v->x->plan, q, &s->ticket, from, (size_t)part_count(&h->write) * dt_size(s->dt));
     return OK;
 }
 
 /* What the forward pass changes (the scales of fp8) and what must be read at once (quantized states) is
- * copied in the main queue's order, all else beside what is queued next. */
+ * copied in the compute queue's order, all else beside what is queued next. */
 static bool copies_beside(const ckpt_saver *v, const holding *h) {
     dtype dt;
     return h->param >= 0 && data_of(v, h, &dt);
 }
 
+enum { COPIED = 0 }; /* event of QUEUE_COPY_OUT: behind the copies */
+
 static err copy_all(ckpt_saver *v) {
-    exec_join(v->x, OP_ALL_EVENTS);
+    exec_join(v->x, QUEUE_COMPUTE, QUEUE_UPDATE);
+    exec_join(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
     for (int i = 0; i < v->n; i++)
-        if (is_saved(v, &v->hold[i]) && !copies_beside(v, &v->hold[i])) TRY(copy_tensor(v, i));
-    exec_side_begin(v->x);
+        if (is_saved(v, &v->hold[i]) && !copies_beside(v, &v->hold[i]))
+            TRY(copy_tensor(v, i, QUEUE_COMPUTE));
+    exec_join(v->x, QUEUE_COPY_OUT, QUEUE_COMPUTE);
     err e = OK;
     for (int i = 0; i < v->n && !e; i++)
-        if (is_saved(v, &v->hold[i]) && copies_beside(v, &v->hold[i])) e = copy_tensor(v, i);
-    exec_side_end(v->x, v->event);
+        if (is_saved(v, &v->hold[i]) && copies_beside(v, &v->hold[i]))
+            e = copy_tensor(v, i, QUEUE_COPY_OUT);
+    exec_signal(v->x, QUEUE_COPY_OUT, COPIED);
     return e;
 }
 
@@ -428,7 +433,7 @@ err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) {
 }
 
 void ckpt_saver_before_update(ckpt_saver *v) {
-    if (v->phase == COPYING) exec_join(v->x, v->event);
+    if (v->phase == COPYING) exec_await(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT, COPIED);
 }
 
 bool ckpt_saver_is_busy(const ckpt_saver *v) { return v->phase != IDLE; }
@@ -442,7 +447,6 @@ ckpt_saver *ckpt_saver_new(const char *run_dir, const model *m, exec *x, const o
     v->o = o;
     v->n = holdings_list(m, x->plan, o, &v->hold);
     v->copy = mem_alloc((size_t)(v->n + 1) * sizeof *v->copy);
-    v->event = model_conf(m)->layers + 1; /* layers have the events before it: optimizer.offload */
     return v;
 }
 

@@ -141,6 +141,7 @@ typedef struct op_run {
     const step_block *step; /* in the backend's memory */
     uint32_t layer;         /* of the program instance, for dropout */
     void *context;          /* the backend's own */
+    device_queue queue; /* of its device, that the call runs on; its workspace is not another's */
 } op_run;
 
 enum { OP_MAX_IN = 8, OP_MAX_OUT = 5 };

@@ -113,8 +113,12 @@ op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tens
     return c;
 }
 
-static bool on_side_queue(const update_range *s) {
-    return s->attr.update.host_state && s->r->kind == BY_ELEMENT;
+/* Updates whose state is in host memory wait for the bus, and do that beside the next step. */
+static device_queue queue_of(const update_range *s) {
+    return s->attr.update.host_state && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
+}
+static workspace *workspace_of(optimizer *o, device_queue q) {
+    return q == QUEUE_UPDATE ? &o->update_work : &o->work;
 }
 
 static size_t state_bytes(const optimizer *o, const update_range *s) {
@@ -138,7 +142,7 @@ static void offload_state(optimizer *o, plan *p) {
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
             s->attr.update.host_state = o->on_host = true;
-            plan_join_at(p, layer);
+            plan_await_update(p, layer);
             moved += own;
         }
 }
@@ -162,8 +166,7 @@ static err reserve_memory(optimizer *o, plan *p) {
                 p, "optimizer", tensor_bytes(&t));
         }
         op_call c = update_call(o, s, false);
-        if (s->r->kind == BY_ELEMENT)
-            TRY(reserve_call(o, p, on_side_queue(s) ? &o->side : &o->work, &c));
+        if (s->r->kind == BY_ELEMENT) TRY(reserve_call(o, p, workspace_of(o, queue_of(s)), &c));
         most += s->count;
     }
     TRY(directions_reserve(o, p));
@@ -171,7 +174,7 @@ static err reserve_memory(optimizer *o, plan *p) {
     op_call c = sqnorm_call(NULL, most, 1, false, &sum);
     o->work.bytes = MAX(o->work.bytes, ops_workspace(b, &c, plan_threads(p)));
     o->work.region = plan_region(p, "work", o->work.bytes);
-    o->side.region = plan_region(p, "work", o->side.bytes);
+    o->update_work.region = plan_region(p, "work", o->update_work.bytes);
     o->sum = plan_region(p, "work", tensor_bytes(&sum));
     return OK;
 }
@@ -216,16 +219,18 @@ static step_run start_step(optimizer *o, exec *x) {
                        tensor_of(plan_data(o->p, o->sum), DT_F32, 1, (int64_t[]){ 2 }) };
 }
 
-static void run_call_in(const step_run *r, op_call *c, const workspace *w) {
+static void run_call_on(const step_run *r, op_call *c, device_queue q) {
+    const workspace *w = workspace_of(r->o, q);
     op_run run = { .pool = r->x->pool,
                    .workspace = plan_data(r->o->p, w->region),
                    .workspace_bytes = w->bytes,
                    .step = r->step,
-                   .context = r->o->s.backend->context };
+                   .context = r->o->s.backend->context,
+                   .queue = q };
     c->run = &run;
     exec_call(r->x, c);
 }
-void run_call(const step_run *r, op_call *c) { run_call_in(r, c, &r->o->work); }
+void run_call(const step_run *r, op_call *c) { run_call_on(r, c, QUEUE_COMPUTE); }
 
 static float *grad_of(const optimizer *o, const param_slot *t) {
     const update_range *s = &o->range[t->range];
@@ -302,7 +307,7 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     return OK;
 }
 
-/* ---- a step: the norm, the updates, and on the side queue those whose state is in host memory -- */
+/* ---- a step: the norm, the updates, and beside them those whose state is in host memory ------ */
 static err clip_calls(void *ctx) {
     const step_run *r = ctx;
     op_call clip = { .op = OP_CLIP, .in = { r->sum } };
@@ -318,7 +323,7 @@ static err device_updates(void *ctx) {
     const step_run *r = ctx;
     for (int i = 0; i < r->o->ranges; i++) {
         const update_range *s = &r->o->range[i];
-        if (on_side_queue(s) || s->r->kind != BY_ELEMENT) continue;
+        if (queue_of(s) != QUEUE_COMPUTE || s->r->kind != BY_ELEMENT) continue;
         op_call c = update_call(r->o, s, true);
         run_call(r, &c);
     }
@@ -327,16 +332,23 @@ static err device_updates(void *ctx) {
 
 /* In the order in which the next step reads the weights: it waits for one layer at a time. */
 static void host_updates(const step_run *r) {
+    exec_join(r->x, QUEUE_UPDATE, QUEUE_COMPUTE);
+    exec_join(r->x, QUEUE_COPY_IN, QUEUE_COMPUTE);
     for (int layer = -1; layer < model_conf(r->o->m)->layers; layer++) {
-        exec_side_begin(r->x);
         for (int i = 0; i < r->o->ranges; i++) {
             const update_range *s = &r->o->range[i];
-            if (s->b.layer != layer || !on_side_queue(s)) continue;
+            if (s->b.layer != layer || queue_of(s) != QUEUE_UPDATE) continue;
             op_call c = update_call(r->o, s, true);
-            run_call_in(r, &c, &r->o->side);
+            run_call_on(r, &c, QUEUE_UPDATE);
         }
-        exec_side_end(r->x, layer + 1);
+        exec_signal(r->x, QUEUE_UPDATE, layer + 1);
     }
+}
+
+/* Before the step block changes, which the last step's updates read, and before their state is read. */
+static void join_updates(exec *x) {
+    exec_join(x, QUEUE_COMPUTE, QUEUE_UPDATE);
+    exec_join(x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
 }
 
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
@@ -346,7 +358,7 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     x->step.update.max_norm = (float)max_norm;
     x->step.update.rounding =
         x->step.dropout; /* which the next step changes before this one ends */
-    if (o->on_host) exec_join(x, OP_ALL_EVENTS); /* the step block is about to change */
+    if (o->on_host) join_updates(x);
     step_run r = start_step(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->on_host) host_updates(&r);

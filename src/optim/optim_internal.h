@@ -75,9 +75,9 @@ struct optimizer {
     int params, ordered;
     update_range *range;
     int ranges;
-    bool on_host;         /* some of them have state in host memory */
-    int sum;              /* plan region: the gradient's square sum */
-    workspace work, side; /* side: of calls on the side queue */
+    bool on_host;                /* some of them have state in host memory */
+    int sum;                     /* plan region: the gradient's square sum */
+    workspace work, update_work; /* of calls on QUEUE_COMPUTE and on QUEUE_UPDATE */
     directions d;
     exec_tape clip, updates;
 };

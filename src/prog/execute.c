@@ -137,9 +137,9 @@ void exec_call(exec *x, const op_call *c) {
         return;
     }
     double from = time_now();
-    if (b->device) b->device->mark(b->context, 0);
+    if (b->device) b->device->mark(b->context, c->run->queue, 0);
     ops_run(b, c);
-    if (b->device) b->device->mark(b->context, 1);
+    if (b->device) b->device->mark(b->context, c->run->queue, 1);
     op_profile *sum = &x->profile[c->op];
     op_work w = ops_work(c);
     sum->seconds += b->device ? b->device->seconds_between(b->context, 0, 1) : time_now() - from;
@@ -224,13 +224,14 @@ typedef struct chain_run {
     const step_block *step;
 } chain_run;
 
-/* A chain begins with all instances of the first microbatch, forward: each joins its event before. */
-static void join_event(const chain_run *r, const instr *i, const instance *in) {
+/* A chain begins with all instances of the first microbatch, forward: each awaits its update before. */
+static void await_update(const chain_run *r, const instr *i, const instance *in) {
     const plan *p = r->x->plan;
     int event = in->layer + 1;
     bool first =
         i->kind == DO_FWD && i->micro == 0 && i->instance < r->k->chunk[i->chunk].k.layers + 2;
-    if (first && event < p->join_cap && p->joins[event]) exec_join(r->x, event);
+    if (first && event < p->awaits_cap && p->awaits[event])
+        exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, event);
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
@@ -247,7 +248,7 @@ static err run_instr(const chain_run *r, const instr *i) {
     }
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
-    join_event(r, i, in);
+    await_update(r, i, in);
     return run_list(x, in, i->kind, micro, r->micros, r->step);
 }
 
@@ -320,18 +321,18 @@ err exec_state_get(exec *x, step_state *out) {
 
 void exec_state_set(exec *x, const step_state *s) { plan_put(x->plan, state_at(x), s, sizeof *s); }
 
-/* ---- the side queue ----------------------------------------------------------------------- */
-void exec_side_begin(exec *x) {
+/* ---- queues ------------------------------------------------------------------------------- */
+void exec_join(exec *x, device_queue q, device_queue other) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->side_begin(b->context);
+    if (b->device) b->device->join(b->context, q, other);
 }
-void exec_side_end(exec *x, int event) {
+void exec_signal(exec *x, device_queue q, int event) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->side_end(b->context, event);
+    if (b->device) b->device->signal(b->context, q, event);
 }
-void exec_join(exec *x, int event) {
+void exec_await(exec *x, device_queue q, device_queue of, int event) {
     const op_backend *b = x->plan->backend;
-    if (b->device) b->device->join(b->context, event);
+    if (b->device) b->device->await(b->context, q, of, event);
 }
 
 /* ---- tapes ------------------------------------------------------------------------------- */

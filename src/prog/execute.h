@@ -60,13 +60,12 @@ void exec_state_set(exec *x, const step_state *s);
 /* Runs one call, timed when profiling. c->run may be NULL for what needs neither step nor layer. */
 void exec_call(exec *x, const op_call *c);
 
-/* Calls from side_begin to side_end run on a queue of their own, beside those that follow them, until
- * their event is joined (device_table); without a device they run in their turn. A workspace is theirs
- * alone. Reading memory joins all events; chains join an event before the blocks that plan_join_at
- * names. */
-void exec_side_begin(exec *x);
-void exec_side_end(exec *x, int event);
-void exec_join(exec *x, int event);
+/* The order of queues, as in device_table. A call runs on the queue that its op_run names, with a
+ * workspace that no other queue uses; without a device calls run in their turn. Reading memory waits for
+ * all queues; chains await the event of QUEUE_UPDATE before the blocks that plan_await_update names. */
+void exec_join(exec *x, device_queue q, device_queue other);
+void exec_signal(exec *x, device_queue q, int event);
+void exec_await(exec *x, device_queue q, device_queue of, int event);
 
 /* A list of calls that is the same every time: all zero at first, dropped at the end. */
 typedef struct exec_tape {

@@ -121,10 +121,10 @@ err plan_get(const plan *p, void *to, const void *from, size_t bytes) {
 
 bool plan_has_device(const plan *p) { return p->backend->device != NULL; }
 
-void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes) {
+void plan_fetch(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes) {
     const device_table *d = p->backend->device;
     if (d) {
-        d->fetch(p->backend->context, t, from, bytes);
+        d->fetch(p->backend->context, q, t, from, bytes);
         return;
     }
     if (t->capacity < bytes) t->memory = mem_grow(t->memory, t->capacity = bytes);
@@ -185,10 +185,10 @@ static void arena_unmap(plan *p) {
         mem_unmap(p->arena, p->arena_bytes);
 }
 
-void plan_join_at(plan *p, int layer) {
-    while (p->join_cap <= layer + 1)
-        mem_reserve((void **)&p->joins, &p->join_cap, p->join_cap, sizeof *p->joins);
-    p->joins[layer + 1] = true;
+void plan_await_update(plan *p, int layer) {
+    while (p->awaits_cap <= layer + 1)
+        mem_reserve((void **)&p->awaits, &p->awaits_cap, p->awaits_cap, sizeof *p->awaits);
+    p->awaits[layer + 1] = true;
 }
 
 err plan_commit(plan *p) {
@@ -212,7 +212,7 @@ void plan_free(plan *p) {
     for (int i = 0; i < p->chains; i++) chain_free(p, &p->chain[i]);
     free(p->chain);
     free(p->region);
-    free(p->joins);
+    free(p->awaits);
     arena_unmap(p);
     free(p);
 }

@@ -61,9 +61,9 @@ typedef bucket_regions (*bucket_finder)(void *ctx, int bucket, int layer);
 /* Adds a chain's instances and memory. Programs are borrowed. @param which the chain's index.
  * @return an error that names the op when the backend lacks a kernel or an attribute. */
 err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *which) MUST_USE;
-/* Declares that work on the side queue may still be using what a block (-1: the programs outside
+/* Declares that work on QUEUE_UPDATE may still be using what a block (-1: the programs outside
  * blocks) reads and writes when a chain begins: the chain waits for event layer + 1 before it. */
-void plan_join_at(plan *p, int layer);
+void plan_await_update(plan *p, int layer);
 /* Before plan_commit: maps the arena where the ranks of this world reach it, which spares communication a
  * copy. @param c borrowed; outlives the plan. */
 void plan_share(plan *p, comm *c);
@@ -83,9 +83,9 @@ typedef struct input_info {
 bool plan_input_info(const plan *p, const char *name, input_info *out);
 void plan_put(const plan *p, void *to, const void *from, size_t bytes);
 err plan_get(const plan *p, void *to, const void *from, size_t bytes) MUST_USE;
-/* Deferred reads: fetch queues the copy behind the calls made so far and returns at once; take waits
+/* Deferred reads: fetch queues the copy behind the calls of queue q so far and returns at once; take waits
  * for that copy alone. A ticket starts as all zero, can be reused, and is dropped at the end. */
-void plan_fetch(const plan *p, device_ticket *t, const void *from, size_t bytes);
+void plan_fetch(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes);
 err plan_take(const plan *p, device_ticket *t, void *to) MUST_USE;
 /* Like take, without a copy. @param bytes the ticket's own memory, on the host: valid until its next
  * fetch, and for any thread. */

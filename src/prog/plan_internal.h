@@ -122,8 +122,9 @@ struct plan {
     late_comms late;
     size_t temp_bytes, work_bytes;
     int input_slots; /* microbatches whose inputs are there at once */
-    bool *joins; /* [join_cap] whether chains join the event of this number, before that instance */
-    int join_cap;
+    bool *
+        awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
+    int awaits_cap;
     int temp, work, step; /* regions, made by plan_commit */
     comm *comm;           /* borrowed; NULL: nobody else reaches the arena */
     void *arena, *host;   /* host: memory of the host, for a device */

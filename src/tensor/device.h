@@ -16,12 +16,20 @@
 
 #include "tensor/tensor.h"
 
-/* A queue runs what is queued on it in order; queues run beside each other. */
+/* A queue runs what is queued on it in order; queues run beside each other, and wait for each other
+ * only at a join or an await:
+ *
+ *     compute  --- clip --+-- other updates -- next step: blocks 0 1 2 --+-- block 3 ---+-- block 4 ...
+ *                         | join                                         | await 3      | await 4
+ *     update              +-- update of block 3 -- signal 3 -- of 4 -- signal 4 -- of 5 ...
+ *
+ * Whatever queues work takes the queue as an argument; none is the current one. */
 typedef enum {
-    QUEUE_COMPUTE,
-    QUEUE_UPDATE, /* optimizer updates that run beside the next step */
-    QUEUE_COMM,   /* collectives */
-    QUEUE_COPY,   /* copies between host and device */
+    QUEUE_COMPUTE,  /* everything that the table does not queue elsewhere */
+    QUEUE_UPDATE,   /* optimizer updates that run beside the next step */
+    QUEUE_COMM,     /* collectives */
+    QUEUE_COPY_IN,  /* from host memory to the device's, and */
+    QUEUE_COPY_OUT, /* back: state that updates keep in host memory; checkpoints */
     QUEUE_COUNT
 } device_queue;
 
@@ -31,43 +39,46 @@ typedef struct device_ticket {
     size_t bytes, capacity;
 } device_ticket;
 
-enum { OP_ALL_EVENTS = -1 };
 typedef struct device_table {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
     /* Host memory that kernels can also reach, over the bus; zeroed. */
     err (*map_host)(void *context, size_t bytes, void **out);
     void (*unmap_host)(void *context, void *p, size_t bytes);
-    /* Host to device; the bytes at `from` are read before it returns. */
+    /* Host to device, on QUEUE_COMPUTE; the bytes at `from` are read before it returns. */
     void (*put)(void *context, void *to, const void *from, size_t bytes);
     /* Device to host; waits. */
     err (*get)(void *context, void *to, const void *from, size_t bytes);
-    /* To the host, from the device or from map_host's memory: fetch queues a copy of the bytes at `from`;
-     * take waits for that copy alone, and with a NULL `to` leaves it in the ticket's memory. A ticket keeps
-     * its memory from one use to the next; drop frees it. */
-    void (*fetch)(void *context, device_ticket *t, const void *from, size_t bytes);
+    /* To the host, from the device or from map_host's memory: fetch queues a copy of the bytes at `from`
+     * on q; take waits for that copy alone, and with a NULL `to` leaves it in the ticket's
+     * memory. A ticket keeps its memory from one use to the next; drop frees it. */
+    void (*fetch)(void *context, device_queue q, device_ticket *t, const void *from, size_t bytes);
     err (*take)(void *context, device_ticket *t, void *to);
     void (*drop)(void *context, device_ticket *t);
-    /* Waits for everything queued. @return the first error since the last call. */
+    /* Waits for everything queued, on all queues; so does get. @return the first error since the last
+     * call. */
     err (*sync)(void *context);
-    /* Calls between record_begin and record_end are recorded into a graph, not run; replay queues them
-     * all as one. record_end returns NULL when they could not be recorded; none of them ran then. */
+    /* Calls on QUEUE_COMPUTE between record_begin and record_end are recorded into a graph, not run;
+     * replay queues them all as one. record_end returns NULL when they could not be recorded; none of
+     * them ran then. */
     void (*record_begin)(void *context);
     void *(*record_end)(void *context);
     void (*replay)(void *context, void *graph);
     void (*graph_free)(void *context, void *graph);
-    /* Calls from side_begin to side_end go to a second queue, which starts them when the first gets to
-     * side_begin; side_end records an event behind them. join makes the first queue wait for that
-     * event and those before it, or for all (OP_ALL_EVENTS). get and sync join all. */
-    void (*side_begin)(void *context);
-    void (*side_end)(void *context, int event);
-    void (*join)(void *context, int event);
-    /* The queue as the device's own libraries know it (CUDA: a cudaStream_t), created by the first call;
-     * it lives as long as the context. */
+    /* join makes q wait for everything queued on `other` so far. signal records an event behind what is
+     * queued on q, under a number of the caller's choice; await makes q wait for the latest signal of
+     * that number on `of`, and for none when there was none. Each queue has numbers of its own. An await
+     * that is recorded in a graph waits each time for the signal that is the latest by then, unless that
+     * signal is part of the same graph. */
+    void (*join)(void *context, device_queue q, device_queue other);
+    void (*signal)(void *context, device_queue q, int event);
+    void (*await)(void *context, device_queue q, device_queue of, int event);
+    /* The queue as the device's own libraries know it (CUDA: a cudaStream_t); it lives as long as the
+     * context. */
     void *(*native_queue)(void *context, device_queue q);
-    /* mark records the time at which the queue gets here, as mark number i; seconds_between waits for
-     * two marks and returns the time from one to the other. */
-    void (*mark)(void *context, int i);
+    /* mark records the time at which q gets here, as mark number i; seconds_between waits for two marks
+     * and returns the time from one to the other. */
+    void (*mark)(void *context, device_queue q, int i);
     double (*seconds_between)(void *context, int from, int to);
     /* Measured floating-point operations per second of a large GEMM of this type; NaN: cannot run. */
     double (*peak_flops)(void *context, dtype dt);

@@ -22,7 +22,7 @@ void expert_load_fetch(trainer *t, queued_step *q) {
     for (int l = 0; l < t->mc.layers; l++) {
         expert_load *load = &q->load[l];
         size_t bytes = (size_t)(t->mc.experts + 1) * sizeof *load->at;
-        if (load->at) plan_fetch(t->p, &load->ticket, load->at, bytes);
+        if (load->at) plan_fetch(t->p, QUEUE_COMPUTE, &load->ticket, load->at, bytes);
     }
 }
 

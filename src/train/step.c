@@ -30,7 +30,7 @@ static void fetch_losses(trainer *t, int micro) {
     memcpy(f->part, t->rows_of.part + from, rows * sizeof *f->part);
     memcpy(f->row_valid, t->rows_of.row_valid + from, rows * sizeof *f->row_valid);
     tensor result = exec_result(&t->x, t->train_id);
-    plan_fetch(t->p, &f->losses, result.data, tensor_bytes(&result));
+    plan_fetch(t->p, QUEUE_COMPUTE, &f->losses, result.data, tensor_bytes(&result));
     f->open = true;
 }
 
@@ -182,7 +182,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     q->state = t->last.state;
     q->load = t->last.load;
     q->open = true;
-    plan_fetch(t->p, &q->state, exec_state(&t->x), sizeof(step_state));
+    plan_fetch(t->p, QUEUE_COMPUTE, &q->state, exec_state(&t->x), sizeof(step_state));
     expert_load_fetch(t, q);
     t->last = *q;
     return OK;

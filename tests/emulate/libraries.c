@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* ---- GEMM ---------------------------------------------------------------------------------------- */
-err cuda_gemm_cache_new(const cuda_context *x, struct cuda_gemm_cache **out) {
+err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
     *out = NULL;
     return OK;
 }

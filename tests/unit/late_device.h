@@ -1,5 +1,6 @@
 /* A GPU that is the CPU, and does everything as late as it may: calls, copies and recordings only stand
- * in a queue until somebody waits for them, and what was queued aside runs no sooner than it is joined.
+ * in a queue until somebody waits for them, and what is on another queue runs no sooner than the
+ * compute queue waits for it.
  * A program that defines these functions of ops.h itself gets this device for --device=cuda. */
 #ifndef INGOT_TEST_LATE_DEVICE_H
 #define INGOT_TEST_LATE_DEVICE_H
@@ -10,8 +11,8 @@
 
 #include "support/watch.h"
 
-enum { MOST_LEGS = 64 };
-typedef enum { LATE_CALL, LATE_PUT, LATE_FETCH, LATE_JOIN } late_kind;
+enum { MOST_EVENTS = 64 };
+typedef enum { LATE_CALL, LATE_PUT, LATE_FETCH, LATE_AWAIT } late_kind;
 typedef struct late_work {
     late_kind kind;
     op_call call;
@@ -19,8 +20,9 @@ typedef struct late_work {
     void *to;
     const void *from;
     char *bytes; /* of a put, owned */
-    size_t n;    /* of a join: so much of what was queued aside */
-    int leg;
+    size_t n;    /* of an await: so much of queue `of` */
+    device_queue of;
+    int event;
 } late_work;
 typedef struct late_list {
     late_work *at;
@@ -29,9 +31,10 @@ typedef struct late_list {
 
 /* What the tests watch and ask for, beside the queues. */
 static struct {
-    late_list main, side, *tape; /* tape: what is being recorded */
-    int leg[MOST_LEGS];          /* what was queued aside up to its end */
-    bool aside, no_graphs;
+    late_list queue[QUEUE_COUNT], *tape; /* tape: what is being recorded */
+    int event[QUEUE_COUNT][MOST_EVENTS]; /* how much of the queue is before it */
+    int forked[QUEUE_COUNT]; /* how much of the compute queue there was when this one joined it */
+    bool no_graphs;
     int records, replays, ahead; /* ahead: losses queued behind an update not yet run */
     int clips_queued, clips_run;
     int poison; /* this clip finds a gradient that is not finite; 0: none */
@@ -46,15 +49,17 @@ static late_work *late_add(late_list *l, late_kind kind) {
     l->at[l->n] = (late_work){ .kind = kind };
     return &l->at[l->n++];
 }
-static late_list *late_queue(void) {
-    return late.tape ? late.tape : late.aside ? &late.side : &late.main;
+static late_list *late_queue(device_queue q) {
+    bool compute = q == QUEUE_COMPUTE;
+    BUG_IF(!compute && (late.tape || late.forked[q] != late.queue[QUEUE_COMPUTE].n));
+    return compute && late.tape ? late.tape : &late.queue[q];
 }
 
 static void late_run(late_list *l, int until);
 static void late_do(late_work *w) {
     static float nothing[2] = { NAN, NAN };
     switch (w->kind) {
-    case LATE_JOIN: late_run(&late.side, (int)w->n); break;
+    case LATE_AWAIT: late_run(&late.queue[w->of], (int)w->n); break;
     case LATE_FETCH: memcpy(w->to, w->from, w->n); break;
     case LATE_PUT:
         memcpy(w->to, w->bytes, w->n);
@@ -78,7 +83,7 @@ static void late_count(const op_call *c) {
     if (c->op == OP_CLIP && ++late.clips_queued == late.stop_at) late.stopped = 1;
 }
 static void late_call(const op_call *c) {
-    late_work *w = late_add(late_queue(), LATE_CALL);
+    late_work *w = late_add(late_queue(c->run->queue), LATE_CALL);
     w->call = *c;
     w->run = *c->run;
     if (!late.tape) late_count(c);
@@ -87,21 +92,32 @@ static void late_call(const op_call *c) {
 static err late_map(void *x, size_t bytes, void **out) { return mem_map(bytes, out); }
 static void late_unmap(void *x, void *p, size_t bytes) { mem_unmap(p, bytes); }
 static void late_put(void *x, void *to, const void *from, size_t n) {
-    BUG_IF(late.tape || late.aside);
-    late_work *w = late_add(&late.main, LATE_PUT);
+    BUG_IF(late.tape);
+    late_work *w = late_add(&late.queue[QUEUE_COMPUTE], LATE_PUT);
     w->to = to, w->n = n, w->bytes = mem_alloc(n);
     memcpy(w->bytes, from, n);
 }
-static void late_join(void *x, int leg) { /* a recorded one: when it is replayed */
-    BUG_IF(late.aside || leg >= MOST_LEGS);
-    late_work *w = late_add(late_queue(), LATE_JOIN);
-    w->n = (size_t)(leg == OP_ALL_EVENTS ? late.side.n : late.leg[leg]);
-    w->leg = leg;
+static void late_join(void *x, device_queue q, device_queue other) {
+    BUG_IF(late.tape);
+    late_work *w = late_add(&late.queue[q], LATE_AWAIT);
+    w->of = other;
+    w->n = (size_t)late.queue[other].n;
+    if (other == QUEUE_COMPUTE) late.forked[q] = late.queue[other].n;
+}
+static void late_signal(void *x, device_queue q, int event) {
+    BUG_IF(late.tape || event >= MOST_EVENTS);
+    late.event[q][event] = late.queue[q].n;
+}
+static void late_await(void *x, device_queue q, device_queue of, int event) {
+    BUG_IF(event >= MOST_EVENTS);
+    late_work *w = late_add(late_queue(q), LATE_AWAIT); /* a recorded one: when it is replayed */
+    w->n = (size_t)late.event[of][event];
+    w->of = of;
+    w->event = event;
 }
 static err late_sync(void *x) {
     BUG_IF(late.tape);
-    late_join(x, OP_ALL_EVENTS);
-    late_run(&late.main, late.main.n);
+    for (int q = 0; q < QUEUE_COUNT; q++) late_run(&late.queue[q], late.queue[q].n);
     return OK;
 }
 static err late_get(void *x, void *to, const void *from, size_t n) {
@@ -109,24 +125,21 @@ static err late_get(void *x, void *to, const void *from, size_t n) {
     memcpy(to, from, n);
     return e;
 }
-static void late_fetch(void *x, device_ticket *t, const void *from, size_t n) {
+static void late_fetch(void *x, device_queue q, device_ticket *t, const void *from, size_t n) {
     BUG_IF(late.tape);
     if (t->capacity < n) t->memory = mem_grow(t->memory, t->capacity = n);
     t->bytes = n;
-    late_work *w = late_add(late_queue(), LATE_FETCH);
+    late_work *w = late_add(late_queue(q), LATE_FETCH);
     w->to = t->memory, w->from = from, w->n = n;
-    /* how much of either queue must have run */
-    t->event = (void *)((intptr_t)late.main.n << 32 | (late.aside ? late.side.n : 0));
+    t->event = (void *)((intptr_t)late.queue[q].n << 8 | (intptr_t)q);
 }
 static err late_take(void *x, device_ticket *t, void *to) {
-    late_run(&late.main, (int)((intptr_t)t->event >> 32));
-    late_run(&late.side, (int)((intptr_t)t->event & INT32_MAX));
+    late_run(&late.queue[(intptr_t)t->event & 255], (int)((intptr_t)t->event >> 8));
     if (to) memcpy(to, t->memory, t->bytes);
     return late.broken && ++late.takes >= late.broken ? ERR("the device is broken") : OK;
 }
 static void late_drop(void *x, device_ticket *t) { /* pinned memory is not freed under a copy */
-    late_run(&late.main, late.main.n);
-    late_run(&late.side, late.side.n);
+    for (int q = 0; q < QUEUE_COUNT; q++) late_run(&late.queue[q], late.queue[q].n);
     free(t->memory);
 }
 
@@ -147,20 +160,14 @@ static void late_replay(void *x, void *graph) {
     const late_list *l = graph;
     late.replays++;
     for (int i = 0; i < l->n; i++) {
-        if (l->at[i].kind == LATE_JOIN) {
-            late_join(x, l->at[i].leg);
+        if (l->at[i].kind == LATE_AWAIT) {
+            late_await(x, QUEUE_COMPUTE, l->at[i].of, l->at[i].event);
             continue;
         }
         BUG_IF(l->at[i].kind != LATE_CALL);
-        *late_add(late_queue(), LATE_CALL) = l->at[i];
+        *late_add(&late.queue[QUEUE_COMPUTE], LATE_CALL) = l->at[i];
         late_count(&l->at[i].call);
     }
-}
-static void late_aside(void *x) { late.aside = true; }
-static void late_back(void *x, int leg) {
-    BUG_IF(leg >= MOST_LEGS);
-    late.aside = false;
-    late.leg[leg] = late.side.n;
 }
 static double late_peak(void *x, dtype dt) { return NAN; }
 
@@ -187,8 +194,8 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
                                          .record_end = late_recorded,
                                          .replay = late_replay,
                                          .graph_free = late_forget,
-                                         .side_begin = late_aside,
-                                         .side_end = late_back,
+                                         .signal = late_signal,
+                                         .await = late_await,
                                          .join = late_join,
                                          .peak_flops = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
@@ -198,10 +205,10 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
     return OK;
 }
 void ops_cuda_close(op_backend *b) {
-    free(late.main.at);
-    free(late.side.at);
-    late.main = late.side = (late_list){ 0 };
-    memset(late.leg, 0, sizeof late.leg);
+    for (int q = 0; q < QUEUE_COUNT; q++) free(late.queue[q].at);
+    memset(late.queue, 0, sizeof late.queue);
+    memset(late.forked, 0, sizeof late.forked);
+    memset(late.event, 0, sizeof late.event);
     free(b);
 }
 

@@ -355,16 +355,17 @@ static void slices_and_shards_round_as_the_whole(void **state) {
 }
 
 /* ---- state in the host's memory -----------------------------------------------------------------
- * A device that is the CPU, notes what it is asked for, and makes calls aside as late as it may. */
+ * A device that is the CPU, notes what it is asked for, and makes calls on the update queue as late as
+ * it may. */
 enum { MOST_LATE = 64 };
 static struct {
-    bool aside;
-    int far, wrong, joins; /* wrong: calls that had no business aside */
+    bool forked;           /* the update queue is behind all that was queued on the compute queue */
+    int far, wrong, joins; /* wrong: calls on a queue that is not theirs, or too early */
     size_t host;
     struct {
         op_call c;
         op_run run;
-        int leg;
+        int event; /* signaled behind it; -1: none yet */
     } late[MOST_LATE];
     int lates, most_lates;
 } asked;
@@ -395,27 +396,36 @@ static err fake_get(void *context, void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
     return OK;
 }
-static void fake_aside(void *context) { asked.aside = true; }
-static void fake_back(void *context, int leg) {
-    asked.aside = false;
-    for (int i = asked.lates - 1; i >= 0 && asked.late[i].leg < 0; i--) asked.late[i].leg = leg;
+static void fake_signal(void *context, device_queue q, int event) {
+    if (q != QUEUE_UPDATE) asked.wrong++;
+    for (int i = asked.lates - 1; i >= 0 && asked.late[i].event < 0; i--)
+        asked.late[i].event = event;
 }
-static void fake_join(void *context, int leg) {
+static void fake_join(void *context, device_queue q, device_queue other) {
+    if (q == QUEUE_UPDATE && other == QUEUE_COMPUTE) asked.forked = true;
+    if (q != QUEUE_COMPUTE || other != QUEUE_UPDATE) return;
+    asked.joins++;
+    make_late_calls(asked.lates);
+}
+static void fake_await(void *context, device_queue q, device_queue of, int event) {
     int n = asked.lates;
-    while (leg != OP_ALL_EVENTS && n > 0 && asked.late[n - 1].leg != leg) n--;
+    if (q != QUEUE_COMPUTE || of != QUEUE_UPDATE) asked.wrong++;
+    while (n > 0 && asked.late[n - 1].event != event) n--;
     asked.joins++;
     make_late_calls(n);
 }
 static void watch_call(const op_call *c) {
-    if (asked.aside && c->attr.update.host_state) asked.far++;
+    bool late = c->run->queue == QUEUE_UPDATE;
     bool own = ops_workspace(ops_cpu(OPS_ISA_BEST), c, 1) == 0; /* a workspace is shared */
-    if (asked.aside && !(c->attr.update.host_state && own)) asked.wrong++;
-    if (!asked.aside || asked.lates == MOST_LATE) {
+    if (late && c->attr.update.host_state) asked.far++;
+    if (late && !(c->attr.update.host_state && own && asked.forked)) asked.wrong++;
+    if (!late) asked.forked = false;
+    if (!late || asked.lates == MOST_LATE) {
         call_on_cpu(c);
         return;
     }
     asked.late[asked.lates].c = *c;
-    asked.late[asked.lates].leg = -1;
+    asked.late[asked.lates].event = -1;
     asked.late[asked.lates++].run = *c->run;
     asked.most_lates = MAX(asked.most_lates, asked.lates);
 }
@@ -426,8 +436,8 @@ static const device_table fake_device = { .map = fake_map,
                                           .put = fake_put,
                                           .get = fake_get,
                                           .sync = fake_sync,
-                                          .side_begin = fake_aside,
-                                          .side_end = fake_back,
+                                          .signal = fake_signal,
+                                          .await = fake_await,
                                           .join = fake_join };
 
 static void make_on_fake(optim_fixture *r, const model_config *c, optim_settings s, comm *end,
@@ -531,13 +541,13 @@ static void offloaded_state_matches_state_on_the_device(void **state) {
             assert_true(fabs((double)there / (double)all - parts[i]) < 0.1);
             assert_true(asked.host >= there);
             for (uint64_t step = 0; step < 3; step++) {
-                exec_join(&off.x, OP_ALL_EVENTS); /* as a chain does before it writes gradients */
+                exec_join(&off.x, QUEUE_COMPUTE, QUEUE_UPDATE); /* before gradients are written */
                 fill_gradients(&plain, step);
                 fill_gradients(&off, step);
                 assert_ok(optim_step(plain.o, &plain.x, 0.01, 1));
                 assert_ok(optim_step(off.o, &off.x, 0.01, 1));
             }
-            assert_true(asked.joins >= 3 && !asked.wrong && !asked.aside);
+            assert_true(asked.joins >= 3 && !asked.wrong);
             assert_true(asked.far > 0 || kind == OPTIM_ADAFACTOR || kind == OPTIM_MUON);
             check_same_bits(&plain, &off, "offload");
             for (int k = 0; k < model_params(off.m); k++)

@@ -103,6 +103,7 @@ typedef struct att_graph {
 
 struct cuda_attention {
     cudnnHandle_t dnn;
+    cudaStream_t stream; /* the handle's */
     att_graph **graph;
     int n, cap;
 };
@@ -480,7 +481,7 @@ static void graph_free(att_graph *g) {
 
 /* ---- which calls are supported, and their graphs ------------------------------------------------------------ */
 
-err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) {
+err cuda_attention_new(struct cuda_attention **out) {
     *out = NULL;
     if (cudnnGetVersion() < OLDEST) {
         log_at(LOG_WARN,
@@ -489,7 +490,6 @@ err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) {
     }
     struct cuda_attention *a = mem_alloc(sizeof *a);
     cudnnStatus_t status = cudnnCreate(&a->dnn);
-    if (status == CUDNN_STATUS_SUCCESS) status = cudnnSetStream(a->dnn, stream);
     if (status != CUDNN_STATUS_SUCCESS) {
         if (a->dnn) cudnnDestroy(a->dnn);
         free(a);
@@ -510,12 +510,12 @@ void cuda_attention_free(struct cuda_attention *a) {
 }
 
 /* Sets s->by. @return false where no form is safe. */
-static bool choose_form(const cuda_context *x, const op_call *c, att_shape *s) {
+static bool choose_form(const cuda_device *d, const op_call *c, att_shape *s) {
     bool documents = c->attr.heads.documents;
     bool window = c->attr.heads.window > 0 && c->attr.heads.window < s->t;
     bool lengths = s->t % KEY_TILE && cudnnGetVersion() <= LAST_OF_WHOLE_TILES;
     /* The deterministic engine needs memory for all scores of every slot: too much. */
-    bool slots = !window && !x->deterministic;
+    bool slots = !window && !d->deterministic;
     if (lengths && !slots) return false;
     if (slots && (lengths || (documents && s->t >= LONG_ROW))) {
         s->by = BY_DOCUMENTS;
@@ -528,7 +528,7 @@ static bool choose_form(const cuda_context *x, const op_call *c, att_shape *s) {
 }
 
 /* @return false for calls that are left to attention.cu. */
-static bool shape_of(const cuda_context *x, const op_call *c, att_shape *s) {
+static bool shape_of(const cuda_device *d, const op_call *c, att_shape *s) {
     bool bwd = c->op == OP_ATTENTION_BWD;
     const tensor *qkv = &c->in[bwd ? 1 : 0];
     int64_t seq = c->attr.heads.seq;
@@ -543,8 +543,8 @@ static bool shape_of(const cuda_context *x, const op_call *c, att_shape *s) {
     s->scale = c->attr.heads.scale;
     s->type = (int32_t)qkv->dt;
     s->backward = bwd;
-    s->deterministic = bwd && x->deterministic;
-    return s->d % 8 == 0 && s->d <= 128 && choose_form(x, c, s);
+    s->deterministic = bwd && d->deterministic;
+    return s->d % 8 == 0 && s->d <= 128 && choose_form(d, c, s);
 }
 
 static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
@@ -557,13 +557,13 @@ static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
 }
 
 /* @return NULL unless cuDNN supports both directions: they share lse. */
-static att_graph *graph_for(const cuda_context *x, const op_call *c) {
+static att_graph *graph_for(const cuda_device *d, const op_call *c) {
     att_shape s, other;
-    if (!x->attention || !shape_of(x, c, &s)) return NULL;
+    if (!d->attention || !shape_of(d, c, &s)) return NULL;
     other = s;
     other.backward = !s.backward;
-    other.deterministic = other.backward && x->deterministic;
-    att_graph *g = find_or_build(x->attention, &s), *opposite = find_or_build(x->attention, &other);
+    other.deterministic = other.backward && d->deterministic;
+    att_graph *g = find_or_build(d->attention, &s), *opposite = find_or_build(d->attention, &other);
     return g->engine && opposite->engine ? g : NULL;
 }
 
@@ -573,8 +573,8 @@ static size_t index_bytes(const att_shape *s) {
     return s->by == BY_FIRST_KEYS ? align_up((size_t)s->n * sizeof(int32_t), 256) : 0;
 }
 
-size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c) {
-    att_graph *g = graph_for(x, c);
+size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c) {
+    att_graph *g = graph_for(d, c);
     size_t left = cuda_attention_tiles_bytes(c); /* for documents past the slots */
     return g ? index_bytes(&g->shape) + MAX(g->bytes, left) + 256 : 0;
 }
@@ -591,14 +591,19 @@ static void run_graph(const op_call *c, att_graph *g, void *const at[T_MEMORY], 
     set_attr(g, bindings, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
     finalize(g, bindings, "bindings");
     cuda_context *x = cuda_of(c);
-    if (!g->error[0])
-        check_status(g, cudnnBackendExecute(x->attention->dnn, g->engine, bindings), "run");
-    if (g->error[0] && !x->fault) x->fault = ERR("attention through cuDNN: %s", g->error);
+    struct cuda_attention *a = x->device->attention;
+    if (!g->error[0] && a->stream != x->stream) { /* the last call was of another queue */
+        a->stream = x->stream;
+        check_status(g, cudnnSetStream(a->dnn, a->stream), "stream");
+    }
+    if (!g->error[0]) check_status(g, cudnnBackendExecute(a->dnn, g->engine, bindings), "run");
+    if (g->error[0] && !x->device->fault)
+        x->device->fault = ERR("attention through cuDNN: %s", g->error);
     if (bindings) cudnnBackendDestroyDescriptor(g->owned[--g->n_owned]);
 }
 
 bool cuda_attention_cudnn(const op_call *c) {
-    att_graph *g = graph_for(cuda_of(c), c);
+    att_graph *g = graph_for(cuda_of(c)->device, c);
     if (!g) return false;
     const att_shape *s = &g->shape;
     bool bwd = s->backward;

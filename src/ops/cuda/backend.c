@@ -1,5 +1,5 @@
-/* The CUDA backend: opening a device, its memory and main queue (device_table), and the table of kernels.
- * Everything is queued on the context's stream; only get, take, sync and seconds_between wait for it. */
+/* The CUDA backend: opening a device, its memory (device_table), and the table of kernels. Everything is
+ * queued; only get, take, sync and seconds_between wait. */
 #include "cuda_internal.h"
 #include "ops/op_table.h"
 
@@ -8,27 +8,33 @@
 
 bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line) {
     if (status == cudaSuccess) return true;
-    if (!x->fault) x->fault = err_make(file, line, "CUDA: %s", cudaGetErrorString(status));
+    err *fault = &x->device->fault;
+    if (!*fault) *fault = err_make(file, line, "CUDA: %s", cudaGetErrorString(status));
     return false;
 }
 
 /* ---- memory and the queue ---------------------------------------------------------------------- */
 
-static err take_fault(cuda_context *x) {
-    err e = x->fault;
-    x->fault = OK;
+/* @return what the functions here run in: the compute queue. */
+static cuda_context *compute_of(void *context) {
+    return &((cuda_device *)context)->queue[QUEUE_COMPUTE];
+}
+
+static err take_fault(cuda_device *d) {
+    err e = d->fault;
+    d->fault = OK;
     return e;
 }
 
 /* Restores an earlier fault, which outweighs whatever happened since it was taken. */
-static void restore_fault(cuda_context *x, err before) {
+static void restore_fault(cuda_device *d, err before) {
     if (!before) return;
-    err_free(x->fault);
-    x->fault = before;
+    err_free(d->fault);
+    d->fault = before;
 }
 
 static err map_memory(void *context, size_t bytes, void **out) {
-    cuda_context *x = context;
+    cuda_context *x = compute_of(context);
     size_t free_bytes = 0, all = 0;
     cudaMemGetInfo(&free_bytes, &all);
     if (cudaMalloc(out, bytes) != cudaSuccess) {
@@ -49,73 +55,78 @@ static void unmap_memory(void *context, void *p, size_t bytes) { cudaFree(p); }
  * calls before it: copies fill a slot, then the next, and a slot is refilled only after the copies out
  * of it are complete. */
 enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 2 };
-typedef struct cuda_queue {
-    char *staging; /* [SLOTS][SLOT_BYTES]; NULL: it could not be pinned */
+typedef struct cuda_staging {
+    char *memory; /* [SLOTS][SLOT_BYTES]; NULL: it could not be pinned */
     cudaEvent_t slot_free[SLOTS];
     int slot;
     size_t used; /* bytes of the slot */
     cudaEvent_t mark[MARKS];
-} cuda_queue;
+} cuda_staging;
 
-static err queue_new(cuda_queue **out) {
-    cuda_queue *q = *out = mem_alloc(sizeof *q);
+static err staging_new(cuda_staging **out) {
+    cuda_staging *q = *out = mem_alloc(sizeof *q);
     cudaError_t status = cudaSuccess;
     for (int i = 0; i < SLOTS && status == cudaSuccess; i++)
         status = cudaEventCreateWithFlags(&q->slot_free[i], cudaEventDisableTiming);
     for (int i = 0; i < MARKS && status == cudaSuccess; i++) status = cudaEventCreate(&q->mark[i]);
     if (status != cudaSuccess) return ERR("CUDA events: %s", cudaGetErrorString(status));
-    if (cudaHostAlloc((void **)&q->staging, SLOTS * SLOT_BYTES, 0) != cudaSuccess) {
+    if (cudaHostAlloc((void **)&q->memory, SLOTS * SLOT_BYTES, 0) != cudaSuccess) {
         cudaGetLastError(); /* not an error: copies then read pageable memory, and may wait */
-        q->staging = NULL;
+        q->memory = NULL;
     }
     return OK;
 }
 
-static void queue_free(cuda_queue *q) {
+static void staging_free(cuda_staging *q) {
     if (!q) return;
     for (int i = 0; i < SLOTS; i++)
         if (q->slot_free[i]) cudaEventDestroy(q->slot_free[i]);
     for (int i = 0; i < MARKS; i++)
         if (q->mark[i]) cudaEventDestroy(q->mark[i]);
-    cudaFreeHost(q->staging);
+    cudaFreeHost(q->memory);
     free(q);
 }
 
 static void put_through_slot(cuda_context *x, char *to, const char *from, size_t bytes) {
-    cuda_queue *q = x->queue;
+    cuda_staging *q = x->device->staging;
     if (q->used + bytes > SLOT_BYTES) {
         CUDA_OK(x, cudaEventRecord(q->slot_free[q->slot], x->stream));
         q->slot = (q->slot + 1) % SLOTS;
         q->used = 0;
         CUDA_OK(x, cudaEventSynchronize(q->slot_free[q->slot]));
     }
-    char *at = q->staging + (size_t)q->slot * SLOT_BYTES + q->used;
+    char *at = q->memory + (size_t)q->slot * SLOT_BYTES + q->used;
     memcpy(at, from, bytes);
     q->used += align_up(bytes, 256);
     CUDA_OK(x, cudaMemcpyAsync(to, at, bytes, cudaMemcpyDefault, x->stream));
 }
 
 static void put_bytes(void *context, void *to, const void *from, size_t bytes) {
-    cuda_context *x = context;
-    if (!x->queue->staging)
+    cuda_context *x = compute_of(context);
+    if (!x->device->staging->memory)
         CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
-    for (size_t at = 0; x->queue->staging && at < bytes; at += SLOT_BYTES)
+    for (size_t at = 0; x->device->staging->memory && at < bytes; at += SLOT_BYTES)
         put_through_slot(x, (char *)to + at, (const char *)from + at,
                          MIN(bytes - at, (size_t)SLOT_BYTES));
 }
 
-static err sync_queue(void *context) {
-    cuda_context *x = context;
-    cuda_side_join(x, OP_ALL_EVENTS);
+static void join_all(void *context) {
+    for (int q = QUEUE_COMPUTE + 1; q < QUEUE_COUNT; q++)
+        cuda_join(context, QUEUE_COMPUTE, (device_queue)q);
+}
+
+static err sync_queues(void *context) {
+    cuda_context *x = compute_of(context);
+    join_all(context);
     CUDA_OK(x, cudaStreamSynchronize(x->stream));
-    return take_fault(x);
+    return take_fault(x->device);
 }
 
 static err get_bytes(void *context, void *to, const void *from, size_t bytes) {
-    cuda_context *x = context;
-    cuda_side_join(x, OP_ALL_EVENTS);
+    cuda_context *x = compute_of(context);
+    join_all(context);
     CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
-    return sync_queue(context);
+    return sync_queues(context);
 }
 
 /* ---- reading results later: tickets ------------------------------------------------------------ */
@@ -128,8 +139,9 @@ static void ticket_free(void *context, device_ticket *t) {
     if (t->memory) cudaFreeHost(t->memory);
 }
 
-static void ticket_fetch(void *context, device_ticket *t, const void *from, size_t bytes) {
-    cuda_context *x = context;
+static void ticket_fetch(void *context, device_queue q, device_ticket *t, const void *from,
+                         size_t bytes) {
+    cuda_context *x = &((cuda_device *)context)->queue[q];
     if (t->capacity < bytes) {
         ticket_free(context, t);
         *t = (device_ticket){ .capacity = bytes };
@@ -145,38 +157,38 @@ static void ticket_fetch(void *context, device_ticket *t, const void *from, size
 }
 
 static err ticket_take(void *context, device_ticket *t, void *to) {
-    cuda_context *x = context;
+    cuda_context *x = compute_of(context);
     if (t->memory && CUDA_OK(x, cudaEventSynchronize(t->event)) && to)
         memcpy(to, t->memory, t->bytes);
-    return take_fault(x);
+    return take_fault(x->device);
 }
 
 /* ---- recording: capture into CUDA graphs ------------------------------------------------------- */
 
 static void capture_begin(void *context) {
-    cuda_context *x = context;
-    x->fault_before_capture = take_fault(x);
+    cuda_context *x = compute_of(context);
+    x->device->fault_before_capture = take_fault(x->device);
     CUDA_OK(x, cudaStreamBeginCapture(x->stream, cudaStreamCaptureModeThreadLocal));
 }
 
 static void *capture_end(void *context) {
-    cuda_context *x = context;
+    cuda_context *x = compute_of(context);
     cudaGraph_t graph = NULL;
     cudaGraphExec_t made = NULL;
     cudaError_t status = cudaStreamEndCapture(x->stream, &graph);
-    if (status == cudaSuccess && !x->fault) status = cudaGraphInstantiate(&made, graph, 0);
+    if (status == cudaSuccess && !x->device->fault) status = cudaGraphInstantiate(&made, graph, 0);
     if (graph) cudaGraphDestroy(graph);
     if (!made) { /* the capture failed, nothing ran: the caller queues the calls one by one instead */
-        err_free(take_fault(x));
+        err_free(take_fault(x->device));
         cudaGetLastError();
     }
-    restore_fault(x, x->fault_before_capture);
-    x->fault_before_capture = OK;
+    restore_fault(x->device, x->device->fault_before_capture);
+    x->device->fault_before_capture = OK;
     return made;
 }
 
 static void graph_launch(void *context, void *graph) {
-    cuda_context *x = context;
+    cuda_context *x = compute_of(context);
     CUDA_OK(x, cudaGraphLaunch(graph, x->stream));
 }
 
@@ -184,44 +196,45 @@ static void graph_free(void *context, void *graph) { cudaGraphExecDestroy(graph)
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
-static void record_mark(void *context, int i) {
-    cuda_context *x = context;
-    CUDA_OK(x, cudaEventRecord(x->queue->mark[i], x->stream));
+static void record_mark(void *context, device_queue q, int i) {
+    cuda_context *x = &((cuda_device *)context)->queue[q];
+    CUDA_OK(x, cudaEventRecord(x->device->staging->mark[i], x->stream));
 }
 
 static double seconds_between(void *context, int from, int to) {
-    cuda_context *x = context;
+    cuda_context *x = compute_of(context);
     float ms = 0;
-    CUDA_OK(x, cudaEventSynchronize(x->queue->mark[to]));
-    CUDA_OK(x, cudaEventElapsedTime(&ms, x->queue->mark[from], x->queue->mark[to]));
+    CUDA_OK(x, cudaEventSynchronize(x->device->staging->mark[to]));
+    CUDA_OK(
+        x, cudaEventElapsedTime(&ms, x->device->staging->mark[from], x->device->staging->mark[to]));
     return ms * 1e-3;
 }
 
 static double peak_flops(void *context, dtype dt) {
-    cuda_context *x = context;
-    err before = take_fault(x);
+    cuda_context *x = compute_of(context);
+    err before = take_fault(x->device);
     double flops = cuda_measure_gemm_rate(x, dt);
-    err_free(take_fault(x)); /* a type the GPU does not multiply is not an error */
+    err_free(take_fault(x->device)); /* a type the GPU does not multiply is not an error */
     cudaGetLastError();
-    restore_fault(x, before);
+    restore_fault(x->device, before);
     return flops;
 }
 
-static const device_table cuda_device = {
+static const device_table functions = {
     .map = map_memory,
     .unmap = unmap_memory,
     .map_host = cuda_map_host,
     .unmap_host = cuda_unmap_host,
-    .side_begin = cuda_side_begin,
-    .side_end = cuda_side_end,
-    .join = cuda_side_join,
+    .join = cuda_join,
+    .signal = cuda_signal,
+    .await = cuda_await,
     .native_queue = cuda_native_queue,
     .put = put_bytes,
     .get = get_bytes,
     .fetch = ticket_fetch,
     .take = ticket_take,
     .drop = ticket_free,
-    .sync = sync_queue,
+    .sync = sync_queues,
     .record_begin = capture_begin,
     .record_end = capture_end,
     .replay = graph_launch,
@@ -338,37 +351,36 @@ static const op_impl impls[OP_COUNT] = {
 static const op_backend table = {
     .name = "cuda",
     .bf16_gemm = true,
-    .device = &cuda_device,
+    .device = &functions,
     .impl = impls,
 };
 
 /* ---- opening and closing ----------------------------------------------------------------------- */
 
-static err open_device(cuda_context *x, int number) {
-    x->device = number;
+static err open_device(cuda_device *d, int number) {
+    d->number = number;
     cudaError_t status = cudaSetDevice(number);
     if (status == cudaSuccess)
-        status = cudaDeviceGetAttribute(&x->sms, cudaDevAttrMultiProcessorCount, number);
-    if (status == cudaSuccess)
-        status = cudaStreamCreateWithFlags(&x->stream, cudaStreamNonBlocking);
+        status = cudaDeviceGetAttribute(&d->sms, cudaDevAttrMultiProcessorCount, number);
     if (status != cudaSuccess)
         return err_hint(ERR("cannot open GPU %d: %s", number, cudaGetErrorString(status)),
                         "nvidia-smi lists the GPUs; --device cpu runs without one");
-    TRY(queue_new(&x->queue));
-    TRY(cuda_gemm_cache_new(x, &x->gemm_cache));
-    TRY(cuda_attention_new(x->stream, &x->attention));
+    TRY(cuda_queues_open(d));
+    TRY(staging_new(&d->staging));
+    TRY(cuda_gemm_cache_new(d, &d->gemm_cache));
+    TRY(cuda_attention_new(&d->attention));
     return OK;
 }
 
 err ops_cuda_open(int number, int flags, op_backend **out) {
     TRY(ops_cuda_check(number));
     op_backend *b = mem_alloc(sizeof *b);
-    cuda_context *x = mem_alloc(sizeof *x);
+    cuda_device *d = mem_alloc(sizeof *d);
     *b = table;
-    b->context = x;
-    x->deterministic = flags & OPS_DETERMINISTIC;
-    x->tf32 = flags & OPS_TF32;
-    err e = open_device(x, number);
+    b->context = d;
+    d->deterministic = flags & OPS_DETERMINISTIC;
+    d->tf32 = flags & OPS_TF32;
+    err e = open_device(d, number);
     if (e) {
         ops_cuda_close(b);
         return err_trail(e, __FILE__, __LINE__);
@@ -379,17 +391,14 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
 
 void ops_cuda_close(op_backend *b) {
     if (!b) return;
-    cuda_context *x = b->context;
-    cuda_attention_free(x->attention);
-    cuda_gemm_cache_free(x->gemm_cache);
-    queue_free(x->queue);
-    cuda_offload_free(x->offload);
-    cuda_side_queue_free(x->side_queue);
-    if (x->comm) cudaStreamDestroy(x->comm);
-    if (x->copy) cudaStreamDestroy(x->copy);
-    if (x->stream) cudaStreamDestroy(x->stream);
-    err_free(x->fault);
-    err_free(x->fault_before_capture);
-    free(x);
+    cuda_device *d = b->context;
+    cuda_attention_free(d->attention);
+    cuda_gemm_cache_free(d->gemm_cache);
+    staging_free(d->staging);
+    cuda_offload_free(d->offload);
+    cuda_queues_close(d);
+    err_free(d->fault);
+    err_free(d->fault_before_capture);
+    free(d);
     free(b);
 }

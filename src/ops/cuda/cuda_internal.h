@@ -7,8 +7,8 @@
  *         CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
  *     }
  *
- * An op function takes an op_call whose tensors lie in device memory, queues its work on the context's
- * stream and returns. It never waits and never allocates. The first CUDA error is kept in the context;
+ * An op function takes an op_call whose tensors lie in device memory, queues its work on the stream of
+ * the call's queue and returns. It never waits and never allocates. The first CUDA error is kept in the device;
  * device_table.sync, get and take return it. */
 #ifndef INGOT_OPS_CUDA_INTERNAL_H
 #define INGOT_OPS_CUDA_INTERNAL_H
@@ -20,30 +20,38 @@ extern "C" {
 #endif
 #include "ops/ops.h"
 
+/* What the calls of one queue run in: the device, and the queue's stream. */
 typedef struct cuda_context {
-    int device;
+    struct cuda_device *device;
+    cudaStream_t stream;
+} cuda_context;
+
+/* An open GPU: the context of op_backend and device_table. */
+typedef struct cuda_device {
+    int number;
     int sms;                            /* streaming multiprocessors */
-    cudaStream_t stream;                /* where calls are queued now */
+    cuda_context queue[QUEUE_COUNT];    /* queues.c */
+    struct cuda_events *events;         /* queues.c: what queues wait for */
     struct cuda_gemm_cache *gemm_cache; /* gemm.c: cuBLASLt and its tuned GEMMs */
     struct cuda_attention *attention;   /* attention_cudnn.c: cuDNN and its engines; NULL without */
     bool deterministic;                 /* results are bit-exact from run to run; slower */
     bool tf32;                          /* fp32 linear layers multiply in tf32 */
-    struct cuda_queue *queue;           /* backend.c: staging memory and timing events */
-    struct cuda_side_queue *side_queue; /* side_queue.c; NULL until first used */
-    cudaStream_t comm, copy;            /* NULL until first used */
-    struct cuda_offload *offload;       /* offload.c: streams for copies; NULL until first used */
+    struct cuda_staging *staging;       /* backend.c: memory for copies, and timing events */
+    struct cuda_offload *offload;       /* offload.c; NULL until first used */
     err fault;                          /* the first error, until it is returned */
     err fault_before_capture;           /* `fault` as it was when the capture began */
-} cuda_context;
+} cuda_device;
 
-static inline cuda_context *cuda_of(const op_call *c) { return (cuda_context *)c->run->context; }
+static inline cuda_context *cuda_of(const op_call *c) {
+    return &((cuda_device *)c->run->context)->queue[c->run->queue];
+}
 static inline cudaStream_t cuda_stream(const op_call *c) { return cuda_of(c)->stream; }
 
 /* Most blocks that a sum over rows is split into, each of which leaves a partial sum: fixed, so that the
  * result does not depend on the number of SMs. */
 enum { CUDA_PARTIALS = 396 };
 
-/* Keeps an error as the context's fault, unless it has one. @return true when the call succeeded. */
+/* Keeps an error as the device's fault, unless it has one. @return true when the call succeeded. */
 bool cuda_ok(cuda_context *x, cudaError_t status, const char *file, int line);
 #define CUDA_OK(x, call) cuda_ok(x, call, __FILE__, __LINE__)
 
@@ -70,15 +78,15 @@ typedef struct cuda_gemm {
     bool dgelu; /* C = gelu'(pre) AB, tanh form, pre read */
     void *pre;  /* [M, N] of type ct, stride ldc */
 } cuda_gemm;
-err cuda_gemm_cache_new(const cuda_context *x, struct cuda_gemm_cache **out) MUST_USE;
+err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) MUST_USE;
 void cuda_gemm_cache_free(struct cuda_gemm_cache *cache); /* takes NULL */
 size_t cuda_gemm_version(void);                           /* of cuBLASLt */
 /* Queues a GEMM; the first of its shape also chooses an algorithm, which waits for the stream.
  * @return false when this fp8 GEMM or this epilogue is not supported, and nothing was done; other
- * failures become the context's fault. */
+ * failures become the device's fault. */
 bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) MUST_USE;
 enum { CUDA_GEMM_WORKSPACE = 32 << 20 };
-/* linear.c: runs a GEMM that has no fallback. That it is not supported becomes the context's fault.
+/* linear.c: runs a GEMM that has no fallback. That it is not supported becomes the device's fault.
  * @param workspace of CUDA_GEMM_WORKSPACE bytes */
 void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace);
 /* @return floating-point operations per second of a large GEMM of this type, the best of some runs;
@@ -93,23 +101,22 @@ void cuda_linear_ce(const op_call *c);
 size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads);
 size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threads);
 
-/* ---- host memory and the other queues: side_queue.c, members of device_table -------------------- */
+/* ---- host memory and queues: queues.c, members of device_table ---------------------------------- */
 err cuda_map_host(void *context, size_t bytes, void **out) MUST_USE;
 void cuda_unmap_host(void *context, void *p, size_t bytes);
-void cuda_side_begin(void *context);
-void cuda_side_end(void *context, int event);
-void cuda_side_join(void *context, int event);
+void cuda_join(void *context, device_queue q, device_queue other);
+void cuda_signal(void *context, device_queue q, int event);
+void cuda_await(void *context, device_queue q, device_queue of, int event);
 void *cuda_native_queue(void *context, device_queue q);
-/* @return the event recorded where the side queue was forked; NULL outside side_begin and side_end. */
-cudaEvent_t cuda_side_fork_event(const cuda_context *x);
-void cuda_side_queue_free(struct cuda_side_queue *s); /* takes NULL */
+err cuda_queues_open(cuda_device *d) MUST_USE;
+void cuda_queues_close(cuda_device *d); /* also after a cuda_queues_open that failed */
 
 /* ---- updates whose state lies in host memory: offload.c ----------------------------------------- */
-/* Runs the update piece by piece: `kernel` is called with the piece's state copied to the device. */
+/* Runs the update piece by piece: `kernel` is called with the piece's state copied to the device. The
+ * copies run on QUEUE_COPY_IN and QUEUE_COPY_OUT. Whoever queues a call on another queue than
+ * QUEUE_COMPUTE orders those two himself: see offload.c. */
 void cuda_update_offloaded(const op_call *c, op_kernel kernel);
 size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads);
-/* The context's stream waits for the copies back to the host. */
-void cuda_offload_join(cuda_context *x);
 void cuda_offload_free(struct cuda_offload *f); /* takes NULL */
 
 /* ---- kernels, by file ------------------------------------------------------------------------ */
@@ -130,8 +137,8 @@ void cuda_attention_block_bwd(const op_call *c);
 void cuda_attention_cached(const op_call *c);
 /* attention_cudnn.c: @return false when cuDNN does not support the call, and nothing was done. */
 bool cuda_attention_cudnn(const op_call *c);
-size_t cuda_attention_cudnn_bytes(const cuda_context *x, const op_call *c);
-err cuda_attention_new(cudaStream_t stream, struct cuda_attention **out) MUST_USE;
+size_t cuda_attention_cudnn_bytes(const cuda_device *d, const op_call *c);
+err cuda_attention_new(struct cuda_attention **out) MUST_USE;
 void cuda_attention_free(struct cuda_attention *a); /* takes NULL */
 size_t cuda_attention_version(void);                /* 0 without cuDNN */
 void cuda_group_heads(const op_call *c);            /* reorder.cu: also GROUP_HEADS_BWD */

@@ -146,18 +146,19 @@ static void measure_copies(const stopwatch *w, ops_gpu_speed *out) {
 /* @return floating-point operations per second of a large GEMM; NaN when this GPU cannot multiply the
  * type. */
 static double gemm_rate(cuda_context *x, dtype dt, bool tf32) {
-    bool before = x->tf32;
-    x->tf32 = tf32;
+    cuda_device *d = x->device;
+    bool before = d->tf32;
+    d->tf32 = tf32;
     double rate = cuda_measure_gemm_rate(x, dt);
-    x->tf32 = before;
-    if (x->fault) rate = NAN;
-    err_free(x->fault);
-    x->fault = OK;
+    d->tf32 = before;
+    if (d->fault) rate = NAN;
+    err_free(d->fault);
+    d->fault = OK;
     return rate;
 }
 
 err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) {
-    cuda_context *x = b->context;
+    cuda_context *x = &((cuda_device *)b->context)->queue[QUEUE_COMPUTE];
     stopwatch w = { .stream = x->stream };
     *out = (ops_gpu_speed){ NAN, NAN, NAN, NAN, NAN, NAN, NAN, NAN };
     if (CUDA_OK(x, cudaEventCreate(&w.from)) && CUDA_OK(x, cudaEventCreate(&w.to))) {
@@ -171,5 +172,5 @@ err ops_cuda_measure(const op_backend *b, ops_gpu_speed *out) {
     if (w.from) cudaEventDestroy(w.from);
     if (w.to) cudaEventDestroy(w.to);
     cudaGetLastError(); /* clears it: failed allocations are not errors of a later call */
-    return b->device->sync(x);
+    return b->device->sync(b->context);
 }

@@ -263,7 +263,7 @@ typedef struct launch_shape {
 } launch_shape;
 
 /* LAUNCH(context, { blocks, threads, shared }, kernel, arguments ...): queues it on the context's stream;
- * a failure becomes the context's fault. */
+ * a failure becomes the device's fault. */
 #define LAUNCH(...) launch_at(__FILE__, __LINE__, __VA_ARGS__)
 
 /* common_type_t: arguments are converted to the types of the kernel's parameters. */
@@ -288,7 +288,7 @@ static inline unsigned blocks_for(int64_t n, int64_t each) {
 }
 /* ... or at most per_sm blocks per SM, in a kernel that loops over the grid. */
 static inline int grid_for(const cuda_context *x, int64_t n, int64_t each, int per_sm) {
-    int64_t blocks = ceil_div(n, each), most = (int64_t)x->sms * per_sm;
+    int64_t blocks = ceil_div(n, each), most = (int64_t)x->device->sms * per_sm;
     return (int)(blocks < most ? (blocks > 0 ? blocks : 1) : most);
 }
 

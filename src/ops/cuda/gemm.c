@@ -28,18 +28,19 @@ static const cudaDataType_t types[DT_COUNT] = {
 
 static bool blas_ok(cuda_context *x, cublasStatus_t status, const char *what) {
     if (status == CUBLAS_STATUS_SUCCESS) return true;
-    if (!x->fault) x->fault = ERR("cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
+    if (!x->device->fault)
+        x->device->fault = ERR("cuBLASLt: %s: %s", what, cublasLtGetStatusString(status));
     return false;
 }
 
-err cuda_gemm_cache_new(const cuda_context *x, struct cuda_gemm_cache **out) {
+err cuda_gemm_cache_new(const cuda_device *d, struct cuda_gemm_cache **out) {
     struct cuda_gemm_cache *cache = mem_alloc(sizeof *cache);
     cublasStatus_t status = cublasLtCreate(&cache->blas);
     if (status != CUBLAS_STATUS_SUCCESS) {
         free(cache);
         return ERR("cuBLASLt does not start: %s", cublasLtGetStatusString(status));
     }
-    if (!x->deterministic) cache->file = gemm_cache_file_open(x->device);
+    if (!d->deterministic) cache->file = gemm_cache_file_open(d->number);
     *out = cache;
     return OK;
 }
@@ -156,13 +157,13 @@ cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t,
                               const cublasLtMatmulAlgo_t *algo, const cuda_gemm *g, float alpha,
                               gemm_workspace w) {
     float beta = g->accumulate ? 1 : 0;
-    return cublasLtMatmul(x->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta, g->c,
-                          t->c, g->c, t->c, algo, w.memory, w.bytes, x->stream);
+    return cublasLtMatmul(x->device->gemm_cache->blas, t->op, &alpha, g->b, t->a, g->a, t->b, &beta,
+                          g->c, t->c, g->c, t->c, algo, w.memory, w.bytes, x->stream);
 }
 
 /* @return the cached entry for this GEMM, described and tuned if it is new. */
 static tuned_gemm *find_or_tune(cuda_context *x, const cuda_gemm *g, gemm_workspace w) {
-    struct cuda_gemm_cache *cache = x->gemm_cache;
+    struct cuda_gemm_cache *cache = x->device->gemm_cache;
     gemm_key key = key_of(g);
     for (int i = 0; i < cache->n; i++)
         if (memcmp(&cache->gemm[i]->key, &key, sizeof key) == 0) return cache->gemm[i];
@@ -231,7 +232,7 @@ double cuda_measure_gemm_rate(cuda_context *x, dtype dt) {
     cuda_gemm g = { .m = SIDE, .n = SIDE, .k = SIDE, .lda = SIDE, .ldb = SIDE, .ldc = SIDE };
     g.a = operands, g.b = operands + bytes, g.c = operands + 2 * bytes;
     g.at = g.bt = dt, g.ct = result;
-    g.tb = g.fast = true, g.exact = !x->tf32;
+    g.tb = g.fast = true, g.exact = !x->device->tf32;
     for (int i = 0; i < ROUNDS; i++) {
         cudaStreamSynchronize(x->stream);
         double from = time_now();

@@ -121,8 +121,8 @@ static void find_candidates(tuning *t) {
     for (size_t i = 0; i < COUNT_OF(aligned); i++)
         cublasLtMatmulPreferenceSetAttribute(preference, aligned[i], &align, sizeof align);
     cublasStatus_t status = cublasLtMatmulAlgoGetHeuristic(
-        t->x->gemm_cache->blas, t->tuned->op, t->tuned->a, t->tuned->b, t->tuned->c, t->tuned->c,
-        preference, CANDIDATES, t->found, &t->n);
+        t->x->device->gemm_cache->blas, t->tuned->op, t->tuned->a, t->tuned->b, t->tuned->c,
+        t->tuned->c, preference, CANDIDATES, t->found, &t->n);
     cublasLtMatmulPreferenceDestroy(preference);
     if (status != CUBLAS_STATUS_SUCCESS) t->n = 0;
 }
@@ -131,21 +131,21 @@ static void find_candidates(tuning *t) {
 static bool may_time(const cuda_context *x) {
     enum cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
     cudaStreamIsCapturing(x->stream, &status);
-    return !x->deterministic && status == cudaStreamCaptureStatusNone;
+    return !x->device->deterministic && status == cudaStreamCaptureStatusNone;
 }
 
 void tuned_gemm_choose(cuda_context *x, tuned_gemm *tuned, const cuda_gemm *g, gemm_workspace w) {
     tuning *t = mem_alloc(sizeof *t);
     *t = (tuning){ .x = x, .tuned = tuned, .g = g, .workspace = w };
     find_candidates(t);
-    int saved = gemm_cache_file_pick(x->gemm_cache->file, &tuned->key, t->found, t->n);
+    int saved = gemm_cache_file_pick(x->device->gemm_cache->file, &tuned->key, t->found, t->n);
     bool trials = saved < 0 && t->n > 0 && may_time(x);
     int best = trials ? time_candidates(t) : MAX(saved, 0);
     tuned->usable = t->n > 0 && t->least[best] >= 0;
     if (tuned->usable) tuned->algo = t->found[best].algo;
     if (tuned->usable && trials) {
         log_choice(t, best);
-        gemm_cache_file_save(x->gemm_cache->file, &tuned->key, &tuned->algo);
+        gemm_cache_file_save(x->device->gemm_cache->file, &tuned->key, &tuned->algo);
     }
     free(t);
 }

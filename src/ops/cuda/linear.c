@@ -71,7 +71,7 @@ static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, 
                         .ldc = c->dim[1],
                         .ta = ta,
                         .tb = tb,
-                        .exact = !x->tf32 };
+                        .exact = !x->device->tf32 };
 }
 
 static bool try_gemm(const op_call *c, const cuda_gemm *g) MUST_USE;
@@ -80,13 +80,14 @@ static bool try_gemm(const op_call *c, const cuda_gemm *g) {
 }
 
 void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace) {
-    if (cuda_gemm_run(x, g, workspace, CUDA_GEMM_WORKSPACE) || x->fault) return;
+    if (cuda_gemm_run(x, g, workspace, CUDA_GEMM_WORKSPACE) || x->device->fault) return;
     const char *remedy = is_fp8(g->at)
                              ? "fp8 needs compute capability 8.9 or more; set precision.fp8=off"
                              : "set precision to a type the GPU multiplies, or device=cpu";
-    x->fault = err_hint(ERR("this GPU has no GEMM of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
-                            dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
-                        "%s", remedy);
+    x->device->fault =
+        err_hint(ERR("this GPU has no GEMM of %s and %s [%lld, %lld, %lld]", dt_name(g->at),
+                     dt_name(g->bt), (long long)g->m, (long long)g->n, (long long)g->k),
+                 "%s", remedy);
 }
 static void require_gemm(const op_call *c, const cuda_gemm *g) {
     cuda_gemm_require(cuda_of(c), g, c->run->workspace);

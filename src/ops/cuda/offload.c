@@ -5,9 +5,14 @@
  *     updates          0 | 1 | 2 | 3
  *     copies out           0 | 1 | 2 | 3
  *
- * The copy engines move the bytes, so that both directions of the bus are busy at once and kernels of
- * the main stream keep the SMs to themselves. A piece waits in one of SLOTS slots of the workspace; an
- * event per slot marks that its last copy out is done and the slot can be reused. */
+ * The copy engines move the bytes, on a queue for each direction, so that both directions of the bus are
+ * busy at once and kernels of the compute queue keep the SMs to themselves. A piece waits in one of SLOTS
+ * slots of the workspace; an event per slot marks that its last copy out is done and the slot can be
+ * reused.
+ *
+ * Updates on the update queue follow each other without a gap on the bus: copies in do not wait for that
+ * queue. They must wait for the copies out of the step before instead: whoever queues a step's updates
+ * first lets QUEUE_COMPUTE join QUEUE_COPY_OUT, then QUEUE_COPY_IN join QUEUE_COMPUTE. */
 #include "cuda_internal.h"
 
 #include <stdlib.h>
@@ -23,19 +28,14 @@
 enum { PIECE = OFFLOAD_PIECE, SLOTS = 3 };
 
 struct cuda_offload {
-    cudaStream_t in, out;
-    cudaEvent_t handover;         /* orders two streams; each record is waited for at once */
     cudaEvent_t slot_free[SLOTS]; /* recorded after the slot's last copy out */
     int next;                     /* slot */
 };
 
-/* @return the copy streams, created by the first call. */
+/* @return the slots' events, created by the first call. */
 static struct cuda_offload *offload_of(cuda_context *x) {
-    if (x->offload) return x->offload;
-    struct cuda_offload *f = x->offload = mem_alloc(sizeof *f);
-    CUDA_OK(x, cudaStreamCreateWithFlags(&f->in, cudaStreamNonBlocking));
-    CUDA_OK(x, cudaStreamCreateWithFlags(&f->out, cudaStreamNonBlocking));
-    CUDA_OK(x, cudaEventCreateWithFlags(&f->handover, cudaEventDisableTiming));
+    if (x->device->offload) return x->device->offload;
+    struct cuda_offload *f = x->device->offload = mem_alloc(sizeof *f);
     for (int i = 0; i < SLOTS; i++)
         CUDA_OK(x, cudaEventCreateWithFlags(&f->slot_free[i], cudaEventDisableTiming));
     return f;
@@ -44,9 +44,6 @@ static struct cuda_offload *offload_of(cuda_context *x) {
 void cuda_offload_free(struct cuda_offload *f) {
     if (!f) return;
     for (int i = 0; i < SLOTS; i++) cudaEventDestroy(f->slot_free[i]);
-    cudaEventDestroy(f->handover);
-    cudaStreamDestroy(f->in);
-    cudaStreamDestroy(f->out);
     free(f);
 }
 
@@ -72,7 +69,7 @@ size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads
     return c->attr.update.host_state ? SLOTS * slot_bytes(c) : 0;
 }
 
-/* Divides the whole workspace, not what this call needs: all calls of the side queue have the same
+/* Divides the whole workspace, not what this call needs: all calls of a queue have the same
  * workspace, so that a slot is the same memory in each of them. */
 static char *slot_of(const op_call *c, int slot) {
     size_t each = c->run->workspace_bytes / SLOTS / 256 * 256;
@@ -107,74 +104,55 @@ static op_call call_of_piece(const piece *p) {
     return c;
 }
 
-static void copy_bytes(cuda_context *x, cudaStream_t s, void *slot, void *host, size_t n, bool in) {
+static void copy_bytes(cuda_context *x, void *slot, void *host, size_t n, bool in) {
     CUDA_OK(x, cudaMemcpyAsync(in ? slot : host, in ? host : slot, n,
-                               in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, s));
+                               in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, x->stream));
 }
 
 /* Queues copies of the piece's state from the host to its slot (in), or back. 8-bit codes are followed
  * by the scales of their blocks (ops/block8.h), both in the slot and on the host. */
-static void copy_state(cuda_context *x, cudaStream_t s, const piece *p, bool in) {
+static void copy_state(cuda_device *d, const piece *p, bool in) {
+    cuda_context *x = &d->queue[in ? QUEUE_COPY_IN : QUEUE_COPY_OUT];
     char *slot = p->slot;
     int64_t all = tensor_count(&p->whole->in[0]);
     for (int k = 0; k < states_of(p->whole->op); k++) {
         const tensor *t = &p->whole->out[1 + k];
         if (t->dt == DT_U8) {
-            copy_bytes(x, s, slot, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8),
-                       in);
-            copy_bytes(x, s, block8_scales(slot, p->n),
-                       block8_scales(t->data, all) + p->at / BLOCK8,
+            copy_bytes(x, slot, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8), in);
+            copy_bytes(x, block8_scales(slot, p->n), block8_scales(t->data, all) + p->at / BLOCK8,
                        (size_t)block8_count(p->n) * sizeof(float), in);
         } else {
-            copy_bytes(x, s, slot, (float *)t->data + p->at, state_bytes(t, p->n), in);
+            copy_bytes(x, slot, (float *)t->data + p->at, state_bytes(t, p->n), in);
         }
         slot += state_slot_bytes(p->whole, k);
     }
 }
 
-/* `after` waits for everything queued on `before` so far. */
-static void order_streams(cuda_context *x, cudaStream_t after, cudaStream_t before) {
-    CUDA_OK(x, cudaEventRecord(x->offload->handover, before));
-    CUDA_OK(x, cudaStreamWaitEvent(after, x->offload->handover, 0));
-}
-
-/* Copies in may start where the side queue was forked, not only when it reaches this call, so that the
- * pieces of one call follow those of another without a gap. The copies out of the step before are
- * complete by then. */
-static void order_copies_in(cuda_context *x, struct cuda_offload *f) {
-    cudaEvent_t fork = cuda_side_fork_event(x);
-    if (fork)
-        CUDA_OK(x, cudaStreamWaitEvent(f->in, fork, 0));
-    else
-        order_streams(x, f->in, x->stream);
-}
-
-static void update_piece(cuda_context *x, struct cuda_offload *f, const piece *p,
-                         op_kernel kernel) {
+static void update_piece(cuda_device *d, const piece *p, op_kernel kernel) {
+    struct cuda_offload *f = d->offload;
+    cuda_context *in = &d->queue[QUEUE_COPY_IN], *out = &d->queue[QUEUE_COPY_OUT];
+    device_queue q = p->whole->run->queue;
     int slot = f->next;
     op_call own = call_of_piece(p);
     f->next = (slot + 1) % SLOTS;
-    CUDA_OK(x, cudaStreamWaitEvent(f->in, f->slot_free[slot], 0));
-    copy_state(x, f->in, p, true);
-    order_streams(x, x->stream, f->in);
+    CUDA_OK(in, cudaStreamWaitEvent(in->stream, f->slot_free[slot], 0));
+    copy_state(d, p, true);
+    cuda_join(d, q, QUEUE_COPY_IN);
     kernel(&own);
-    order_streams(x, f->out, x->stream);
-    copy_state(x, f->out, p, false);
-    CUDA_OK(x, cudaEventRecord(f->slot_free[slot], f->out));
+    cuda_join(d, QUEUE_COPY_OUT, q);
+    copy_state(d, p, false);
+    CUDA_OK(out, cudaEventRecord(f->slot_free[slot], out->stream));
 }
 
 void cuda_update_offloaded(const op_call *c, op_kernel kernel) {
-    cuda_context *x = cuda_of(c);
-    struct cuda_offload *f = offload_of(x);
+    cuda_device *d = cuda_of(c)->device;
+    struct cuda_offload *f = offload_of(cuda_of(c));
     int64_t n = tensor_count(&c->in[0]);
-    order_copies_in(x, f);
+    bool alone = c->run->queue == QUEUE_COMPUTE; /* what follows there may read the state */
+    if (alone) cuda_join(d, QUEUE_COPY_IN, QUEUE_COMPUTE);
     for (int64_t at = 0; at < n; at += PIECE) {
         piece p = { c, at, MIN((int64_t)PIECE, n - at), slot_of(c, f->next) };
-        update_piece(x, f, &p, kernel);
+        update_piece(d, &p, kernel);
     }
-    if (!cuda_side_fork_event(x)) cuda_offload_join(x);
-}
-
-void cuda_offload_join(cuda_context *x) {
-    if (x->offload) order_streams(x, x->stream, x->offload->out);
+    if (alone) cuda_join(d, QUEUE_COMPUTE, QUEUE_COPY_OUT);
 }
