@@ -78,9 +78,13 @@ err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
 struct config;
 struct train_options;
-/* The arguments of train. @param c initialized. @param print --print-config. */
+/* What train prints instead of training: --print-config, --dump-schedule. */
+typedef struct train_prints {
+    bool config, schedule;
+} train_prints;
+/* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
-                   bool *print) MUST_USE;
+                   train_prints *print) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
     cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;

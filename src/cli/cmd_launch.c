@@ -108,7 +108,7 @@ static err check_train(int argc, char **argv, const launch_args *a, const hosts 
                         "ingot launch -n 4 -- train ...");
     config c;
     train_options o = { 0 };
-    bool print = false;
+    train_prints print = { 0 };
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &print);
     if (!e && o.ranks)

@@ -29,11 +29,12 @@ static err read_ranks(const char *text, int *out) {
                     "ranks are threads of this process that train together: --ranks 2");
 }
 
-err cli_read_train(int argc, char **argv, config *c, train_options *o, bool *print) {
+err cli_read_train(int argc, char **argv, config *c, train_options *o, train_prints *print) {
     const char *scale = NULL, *ranks = NULL;
     const config_flag flags[] = { { "--fresh", &o->fresh, NULL },
                                   { "--quiet", &o->quiet, NULL },
-                                  { "--print-config", print, NULL },
+                                  { "--print-config", &print->config, NULL },
+                                  { "--dump-schedule", &print->schedule, NULL },
                                   { "--scale", NULL, &scale },
                                   { "--ranks", NULL, &ranks } };
     TRY(config_from_args(c, argc, argv, flags, (int)COUNT_OF(flags)));
@@ -42,15 +43,18 @@ err cli_read_train(int argc, char **argv, config *c, train_options *o, bool *pri
 }
 
 err cmd_train(int argc, char **argv) {
-    bool print = false;
+    train_prints print = { 0 };
     train_options o = { .stop = &stop_asked };
     config c;
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &print);
-    if (!e && print) {
+    if (!e && (print.config || print.schedule)) {
         str text = { 0 };
-        config_print(&c, &text);
-        fputs(text.text, stdout);
+        if (print.config)
+            config_print(&c, &text);
+        else
+            e = train_timetable(&c, o.ranks, &text);
+        if (!e) fputs(text.text, stdout);
         str_free(&text);
     } else if (!e) {
         catch_signals();
