@@ -200,11 +200,6 @@ err fp8_check(const model_layout *l) {
         return err_hint(
             ERR("precision.fp8 with precision.dtype=%s", dt_name(l->dt)),
             "set precision.dtype=bf16, in which everything but the fp8 GEMMs is computed");
-    if (mesh_world(&l->mesh) > 1)
-        return err_hint(
-            ERR("precision.fp8 on %d ranks", mesh_world(&l->mesh)),
-            "train on one rank, or set precision.fp8=off: scales are not shared between "
-            "ranks");
     const char *at = l->fp8_skip ? l->fp8_skip : "";
     while (*at) {
         size_t n = strcspn(at, ",");

@@ -70,6 +70,8 @@ enum {
     X(ROUTE_Z, route.z, FLOAT)                                                                     \
     X(FP8_RECIPE, fp8.recipe, INT)                                                                 \
     X(FP8_GIVEN, fp8.given, BOOL)                                                                  \
+    X(FP8_MEASURE, fp8.measure, BOOL)                                                              \
+    X(FP8_MEASURED, fp8.measured, BOOL)                                                            \
     X(FP8_SITE, fp8.site, INT)
 
 typedef enum {
@@ -82,7 +84,8 @@ typedef enum {
 #define ATTR(id)    (UINT64_C(1) << ATTR_##id)
 #define ATTRS_HEADS (ATTR(HEADS_Q) | ATTR(HEADS_KV) | ATTR(HEAD_DIM))
 #define ATTRS_VOCAB (ATTR(VOCAB_FIRST) | ATTR(VOCAB_SIZE))
-#define ATTRS_FP8   (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_SITE))
+#define ATTRS_FP8                                                                                  \
+    (ATTR(FP8_RECIPE) | ATTR(FP8_GIVEN) | ATTR(FP8_MEASURE) | ATTR(FP8_MEASURED) | ATTR(FP8_SITE))
 /* Which elements of a parameter a call has. */
 #define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))
 #define ATTRS_UPDATE                                                                               \

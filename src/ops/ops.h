@@ -99,7 +99,10 @@ typedef struct op_attr {
     struct {
         fp8_recipe recipe; /* QUANTIZE; of a recorded LINEAR: to be rewritten by fp8.c */
         bool given;        /* QUANTIZE: use the row's scale as it is */
-        int site;          /* recorded LINEAR: its number within the program */
+        /* On several ranks, around a maximum over them. measure: only find the largest magnitude, where
+         * a scale is needed, and yield nothing; measured: the row has it. */
+        bool measure, measured;
+        int site; /* recorded LINEAR: its number within the program */
     } fp8;
     struct {
         uint32_t axes; /* set of mesh_axis bits */

@@ -173,7 +173,7 @@ static err run_list(exec *x, const instance *in, instr_kind kind, int micro, int
     open.begun = open.ended = 0;
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (!op_runs(o, kind, micro, micros)) continue;
+        if (!op_runs(o, kind, micro, micros) || (o->when == WHEN_UNSCALED && x->scaled)) continue;
         if (op_flags(o->op) & OPF_EXTERN)
             TRY(run_comm(x, in, o, &open));
         else
@@ -263,7 +263,10 @@ static err run_chain(exec *x, int which, int micro, int micros, const exec_hooks
     chain_plan *k = &x->plan->chain[which];
     chain_run r = { x, k, NULL, micro, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
-    return exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r);
+    TRY(exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r));
+    if (k->c.block->mode == PROG_TRAIN && (micro == micros - 1 || k->c.pipe.ranks > 1))
+        x->scaled = true;
+    return OK;
 }
 
 err exec_chain(exec *x, int which, int micro, int micros) {

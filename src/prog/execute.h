@@ -24,6 +24,7 @@ typedef struct exec {
     comm *comm;
     pool *pool;
     step_block step;   /* `now` is the CPU's; a device has its own: exec_state_get */
+    bool scaled;       /* a step has been taken, which set the scales of fp8 */
     bool check_finite; /* stop at the first op that yields a NaN or infinity, and name it */
     op_profile
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */

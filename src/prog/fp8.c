@@ -11,6 +11,9 @@
  * so is its gradient: swiglu, quantize become quantize_swiglu (op_row.quantized).
  *
  * Scales are rows of the input "fp8", one for each operand of each site of each layer (ops/fp8.h).
+ * On several ranks the largest magnitude is found over all that hold parts of a tensor, so that their scales
+ * are the same, and those of one rank: before each quantization with the recipe "current", once per step
+ * with "delayed".
  * A program that does not train has rows of its own and scales by the current tensors, so that a
  * held-out loss leaves no trace in the training. */
 #include "prog_internal.h"
@@ -44,10 +47,23 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int which) {
     o->attr.fp8.site = which;
 }
 
+/* Rows differ between ranks in what these saw of their parts of a tensor: the largest of it is kept. */
+static prog_op largest_over(val rows, axis_set axes, rec_site site) {
+    prog_op o = op_blank(OP_COMM, site);
+    o.in[0] = o.out[0] = rows;
+    o.attr.comm.axes = axes;
+    o.attr.comm.kind = MOVE_ALL_MAX;
+    return o;
+}
+
 void rec_fp8_commit_(prog *p, int layers) {
     if (p->error) return;
     int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
     val rows = prog_input_shared(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
+    axis_set axes = mesh_axes(&p->m) & ~AXIS(AX_PP);
+    prog_op most = largest_over(rows, axes, p->site);
+    most.when = WHEN_FIRST;
+    if (axes) list_push(p->emit, &most);
     prog_op *o = op_emit(p, OP_FP8_COMMIT);
     o->out[0] = rows;
     o->when = WHEN_FIRST;
@@ -141,9 +157,30 @@ static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val 
     return o;
 }
 
+/* Adds an op that quantizes. Where other ranks hold other parts of the tensor, the scale follows from all of
+ * it: with the recipe "delayed" only as long as the row has none. */
+static void add_quantizing(rewrite *r, prog_op *o, axis_set parts) {
+    parts &= mesh_axes(&r->p->m);
+    if (parts && !o->attr.fp8.given) {
+        bool delayed = o->attr.fp8.recipe == FP8_DELAYED;
+        prog_op measure = *o, most = largest_over(o->in[1], parts, o->site);
+        for (int i = 0; i < OP_MAX_OUT; i++) measure.out[i] = VAL_NONE;
+        measure.attr.fp8.measure = o->attr.fp8.measured = true;
+        measure.when = most.when = delayed ? WHEN_UNSCALED : WHEN_ALWAYS;
+        list_push(&r->out, &measure);
+        list_push(&r->out, &most);
+    }
+    add_op(r, o);
+}
+
+/* The axes over which ranks hold different parts of the operand that is quantized. */
+static axis_set operand_parts(const rewrite *r, const prog_op *of, int operand) {
+    return placement_axes(r->p->val[of->in[operand == FP8_W ? 1 : 0]].pl, PL_S);
+}
+
 static void add_quantize(rewrite *r, const prog_op *of, int operand, val *q, val *qt) {
     prog_op o = quantize_operand(r, of, operand, q, qt);
-    add_op(r, &o);
+    add_quantizing(r, &o, operand_parts(r, of, operand));
 }
 
 /* Adds `of` with operands in fp8, a[.,K] b[.,K]. */
@@ -194,7 +231,7 @@ static void quantize_gradient(rewrite *r, const prog_op *of, fp8_site *s) {
         o.out[2] = w->out[1];
         o.acc = w->acc;
     }
-    add_op(r, &o);
+    add_quantizing(r, &o, operand_parts(r, of, FP8_DY));
 }
 
 static void rewrite_backward(rewrite *r, const prog_op *o) {

@@ -40,7 +40,12 @@ typedef struct prog_val {
 
 /* ---- ops --------------------------------------------------------------------------------- */
 /* When an op of a list runs, by microbatch. */
-typedef enum { WHEN_ALWAYS, WHEN_FIRST, WHEN_LAST } op_when;
+typedef enum {
+    WHEN_ALWAYS,
+    WHEN_FIRST,
+    WHEN_LAST,
+    WHEN_UNSCALED /* as long as scales of fp8 may be unset: in the first step that is run */
+} op_when;
 /* How "+=" outputs behave. */
 typedef enum {
     ACC_STORE, /* overwrite */

@@ -25,7 +25,7 @@ static void fill_scaled(op_value *x, dtype dt, double spread, op_value *row, flo
 }
 
 /* ---- quantize ---------------------------------------------------------------------------------------- */
-enum { RECIPES = 3, QUANTIZE_VARIANTS = 2 * 2 * RECIPES };
+enum { RECIPES = 5, QUANTIZE_VARIANTS = 2 * 2 * RECIPES };
 static void quantize_values(op_case *c) {
     static const double odd[] = { NAN, INFINITY, -INFINITY, 0, -0.0 };
     int v = c->shape.variant, recipe = v / 4;
@@ -35,8 +35,9 @@ static void quantize_values(op_case *c) {
     fill_row(&c->in[1], v & 2 ? 64 : 0, dt); /* 64: values beyond 7 saturate in e4m3 */
     spread_values(&c->in[0], 0, 3);
     memcpy(c->in[0].v + 11, odd, sizeof odd);
-    c->attr.fp8.recipe = recipe ? FP8_CURRENT : FP8_DELAYED;
+    c->attr.fp8.recipe = recipe % 4 ? FP8_CURRENT : FP8_DELAYED;
     c->attr.fp8.given = recipe == 2;
+    c->attr.fp8.measured = recipe > 2;
 }
 /* A tensor of zeros leaves its row cold; the next one warms it. */
 static void zeros_values(op_case *c) {

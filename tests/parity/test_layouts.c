@@ -384,6 +384,43 @@ static void a_ring_saves_a_share_of_the_activations(void **state) {
     outcome_free(&four);
 }
 
+/* ---- fp8 ---------------------------------------------------------------------------------- */
+/* Scales follow from whole tensors, whichever ranks hold their parts. Data parallelism then computes the
+ * same; under tensor parallelism sums of another order, in bf16, move values near the middle of two codes
+ * to the other one, of which e5m2 has four per octave: up to half of what fp8 itself changes. */
+static void fp8_scales_are_those_of_one_rank(void **state) {
+    static const layout on[] = {
+        { .name = "tp2", .tp = 2 },
+        { .name = "tp2+sp", .tp = 2, .sp = true },
+        { .name = "dp2", .dp = 2 },
+        { .name = "hsdp 2 x zero2 over 2", .replicas = 2, .dp = 2, .zero = 2 },
+        { .name = "zero3 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 3 },
+        { .name = "dp2, full recompute", .dp = 2, .keep_every = 1 },
+        { .name = "tp2+sp, selective", .tp = 2, .sp = true, .selective = true },
+    };
+    model_config c = small_llama();
+    c.ffn = 64; /* so that shards are multiples of 16 */
+    for (fp8_recipe recipe = FP8_CURRENT; recipe <= FP8_DELAYED; recipe++) {
+        outcome one, o;
+        run_layout(&c, &(layout){ .dt = DT_BF16, .fp8 = recipe }, &one);
+        for (size_t i = 0; i < COUNT_OF(on); i++) {
+            layout l = on[i];
+            l.dt = DT_BF16;
+            l.fp8 = recipe;
+            run_layout(&c, &l, &o);
+            if (!o.replicas_agree) fail_msg("%s: ranks differ", l.name);
+            assert_int_equal(o.scales, one.scales);
+            for (int k = 0; k < o.scales; k++)
+                if (!(o.scale[k] > 0) || o.scale[k] != one.scale[k])
+                    fail_msg("%s, recipe %d: scale %d is %g, of one rank %g", l.name, recipe, k,
+                             (double)o.scale[k], (double)one.scale[k]);
+            same_within(l.name, &o, &one, l.tp > 1 ? 0.2 : 1e-3);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+    }
+}
+
 /* ---- ZeRO-3 ------------------------------------------------------------------------------ */
 /* Stored weights fall with the ranks, and what is gathered is one block at a time, not the model:
  * with many layers the peak is far below the whole. */
@@ -532,6 +569,7 @@ int main(void) {
         cmocka_unit_test(a_ring_saves_a_share_of_the_activations),
         cmocka_unit_test(attention_without_an_exchange_is_refused),
         cmocka_unit_test(a_context_that_does_not_divide_is_refused),
+        cmocka_unit_test(fp8_scales_are_those_of_one_rank),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),

@@ -44,6 +44,8 @@ typedef struct outcome {
     comm_counter sent[64]; /* by rank 0, in the step */
     int counters;
     double outer, blocks; /* elements of rank 0's buckets, padded: outside blocks, in all of them */
+    int scales; /* of fp8, the same on all ranks; 0: none */
+    float scale[256];
 } outcome;
 
 static inline model_config small_llama(void) {
@@ -135,10 +137,24 @@ typedef struct rank_job {
     double loss; /* this rank's share */
 } rank_job;
 
+/* The scales of fp8 after a step. */
+static inline void collect_scales(outcome *o, const model *m, const plan *p) {
+    const float *rows = plan_input(p, "fp8", 0);
+    int n = rows ? model_conf(m)->layers * 4 * FP8_OPERANDS : 0;
+    assert_true((size_t)n <= COUNT_OF(o->scale));
+    for (int i = 0; i < n; i++) {
+        float scale = rows[i * FP8_ROW + FP8_SCALE];
+        if (o->scales && o->scale[i] != scale) o->replicas_agree = false;
+        o->scale[i] = scale;
+    }
+    o->scales = n;
+}
+
 static inline void collect(rank_job *j, model *m, plan *p) {
     outcome *o = j->out;
     pthread_mutex_lock(j->lock);
     o->params = model_params(m);
+    collect_scales(o, m, p);
     assert_true(o->params <= 128);
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i);

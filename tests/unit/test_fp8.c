@@ -552,9 +552,6 @@ static void test_refusals(void **state) {
     refused(l, "'attn.q'");
     l.fp8_skip = "mlp.";
     refused(l, "'mlp.'");
-    l.fp8_skip = NULL;
-    l.mesh = (mesh){ .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } };
-    refused(l, "2 ranks");
 }
 
 /* ---- checkpoints ------------------------------------------------------------------------- */

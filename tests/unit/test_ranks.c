@@ -195,6 +195,29 @@ static void bf16_stays_close_on_every_layout(void **state) {
     }
 }
 
+/* Layers whose shards fp8 GEMMs take. Scales are those of one rank, so that losses are too, but for the order
+ * of sums: under tensor parallelism bf16 results are summed, and those near the middle of two codes take
+ * the other one. */
+static void fp8_stays_close(test_folder *f, const char *recipe) {
+    settings fp8 = { "precision",      "bf16", "precision.fp8", recipe, "model.dim",        "64",
+                     "model.head_dim", "16",   "model.ffn_dim", "64",   "validation.every", "3" };
+    assert_ok(run_on_ranks(f, "one", small, fp8, 1));
+    for (size_t i = 0; i < COUNT_OF(layouts); i++) {
+        char name[NAME];
+        assert_ok(run_on_layout(f, fp8, i, name));
+        double within = i < TENSOR_ALONE ? 3e-4 : 3e-3;
+        same_figures(f, name, &layouts[i], "loss", within);
+        same_figures(f, name, &layouts[i], "grad_norm", 3 * within);
+        same_figures(f, name, &layouts[i], "val_loss", within);
+    }
+}
+static void fp8_current_stays_close_on_every_layout(void **state) {
+    fp8_stays_close(*state, "current");
+}
+static void fp8_delayed_stays_close_on_every_layout(void **state) {
+    fp8_stays_close(*state, "delayed");
+}
+
 /* Of what is smaller than a batch there is more than one kind (the gradient of a rank, of all ranks'
  * first microbatch), so that the estimates differ; each is a number of the same size. */
 static void the_noise_scale_is_measured_on_every_layout(void **state) {
@@ -250,6 +273,8 @@ int main(void) {
         T(muon_does_not_depend_on_the_layout),
         T(norms_do_not_depend_on_the_layout),
         T(bf16_stays_close_on_every_layout),
+        T(fp8_current_stays_close_on_every_layout),
+        T(fp8_delayed_stays_close_on_every_layout),
         T(the_noise_scale_is_measured_on_every_layout),
         T(a_rank_that_fails_ends_the_run),
         T(a_save_that_fails_ends_the_run),

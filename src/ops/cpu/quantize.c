@@ -50,10 +50,12 @@ static float amax_of(const op_call *c, const tensor *x) {
 /* Updates the row. @return the scale to quantize with. */
 static float update_row(const op_call *c, const tensor *x, float *row) {
     if (c->attr.fp8.given) return row[FP8_SCALE];
-    bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
-    float amax = amax_of(c, x);
-    row[FP8_AMAX] = delayed && row[FP8_AMAX] > amax ? row[FP8_AMAX] : amax;
-    if (!delayed || row[FP8_SCALE] == 0) {
+    bool delayed = c->attr.fp8.recipe == FP8_DELAYED, unset = !delayed || row[FP8_SCALE] == 0;
+    if (c->attr.fp8.measure ? unset : delayed || !c->attr.fp8.measured) {
+        float amax = amax_of(c, x);
+        row[FP8_AMAX] = delayed && row[FP8_AMAX] > amax ? row[FP8_AMAX] : amax;
+    }
+    if (unset && !c->attr.fp8.measure) {
         row[FP8_TOP] = fp8_top(c->out[c->out[0].data ? 0 : 1].dt);
         fp8_set_scale(row, fp8_scale(row[FP8_AMAX], row[FP8_TOP]));
     }
@@ -132,6 +134,7 @@ void CPU(quantize)(const op_call *c) {
         compute_x(c, &x);
     }
     quantize_job j = { &x, &c->out[0], &c->out[1], update_row(c, &x, c->in[1].data) };
+    if (c->attr.fp8.measure) return;
     pool_run(c->run->pool, ceil_div(x.dim[0], ROWS), quantize_task, &j);
     if (c->out[2].data) CPU(sum_columns)
     (&x, &c->out[2], c->accumulate & 4, c->run->pool, (char *)c->run->workspace + x_bytes(c));

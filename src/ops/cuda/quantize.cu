@@ -355,12 +355,14 @@ template <class S> static void launch_quantize(const op_call *c, S source, int64
     BUG_IF(n % 16 || k % 16);
     bool delayed = c->attr.fp8.recipe == FP8_DELAYED;
     scale_source from = c->attr.fp8.given ? FROM_ROW : delayed ? FROM_TENSOR_IF_UNSET : FROM_TENSOR;
-    if (from == FROM_TENSOR)
+    bool looks = from != FROM_ROW && !c->attr.fp8.measured;
+    if (looks && from == FROM_TENSOR)
         CUDA_OK(ctx, cudaMemsetAsync(row + FP8_AMAX, 0, sizeof *row, ctx->stream));
-    if (from != FROM_ROW) {
+    if (looks) {
         int blocks = grid_for(ctx, n, 1, delayed ? 1 : 8);
         LAUNCH(ctx, { blocks, AMAX_THREADS }, find_amax<S>, source, n, k, row, delayed);
     }
+    if (c->attr.fp8.measure) return;
     if (c->out[c->out[0].data ? 0 : 1].dt == DT_E5M2)
         launch_quantize_as<S, __NV_E5M2>(c, source, n, k, from);
     else
