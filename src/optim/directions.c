@@ -41,7 +41,8 @@ static axis_set parts_over(const optimizer *o, int param) {
 }
 /* Those of them that ZeRO slices it over. */
 static axis_set slices_over(const optimizer *o, int param) {
-    return parts_over(o, param) & ~placement_axes(model_param_at(o->m, param)->pl, PL_S);
+    const model_param *q = model_param_at(o->m, param);
+    return parts_over(o, param) & ~placement_axes(q->pl, PL_S) & ~q->apart;
 }
 
 /* Whether this rank adds its part of the parameter to a sum over the ranks: the first of those that hold the
@@ -212,7 +213,7 @@ static err reserve_orthogonal(optimizer *o, plan *p) {
             bucket_view b = model_bucket(o->m, k);
             if (b.bucket == q->bucket) slices = MAX(slices, (size_t)(b.count * n));
         }
-        if (parts_over(o, i) & ~slices_over(o, i))
+        if (placement_axes(q->pl, PL_S) & mesh_axes(&o->mesh))
             matrix = MAX(matrix, (size_t)(q->dim[0] * q->dim[1]));
         op_call c = { .op = OP_ORTHOGONALIZE, .out = { tensor_of(NULL, DT_F32, 2, q->dim) } };
         TRY(reserve_call(o, p, &o->work, &c));
@@ -403,6 +404,7 @@ static err orthogonalize_layer(const step_run *r, const bucket_view *v, float *b
         const model_param *q = model_param_at(o->m, i);
         if (rule_at(o, i)->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
             continue;
+        if (!q->local[0]) continue; /* another rank's expert */
         TRY(orthogonalize(r, i, base + q->offset));
     }
     return OK;
