@@ -222,6 +222,8 @@ axis_set model_param_divided(const model *m,
                              int param); /* ... along which they update others of it */
 int model_param_copies(const model *m, int param);
 int model_param_copy_index(const model *m, int param);
+/* Whether a gradient is a partial sum over tp until it is reduced; once the training programs are recorded. */
+bool model_grad_partial(const model *m, int param);
 /* @return the flat index of a local element in the whole parameter. */
 int64_t model_global_index(const model *m, int param, int64_t local);
 

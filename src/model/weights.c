@@ -193,6 +193,18 @@ axis_set model_param_divided(const model *m, int param) {
     return mesh_axes(&m->l.mesh) & (placement_axes(p->pl, PL_S) | m->bucket[p->bucket].slices);
 }
 
+bool model_grad_partial(const model *m, int param) {
+    const model_param *p = &m->param[param];
+    for (int i = 0; i < m->records; i++)
+        for (int k = 0; k < m->fuseds; k++) {
+            const prog_param *q = &m->fused[k]; /* that which the part lies in */
+            int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
+            bool in = q->bucket == p->bucket && p->offset >= q->offset && p->offset < q->offset + n;
+            if (in && prog_grad_partial(m->recorded[i], k)) return true;
+        }
+    return false;
+}
+
 int model_param_copies(const model *m, int param) {
     int stages = shared_by_stages(m, m->param[param].bucket) ? 2 : 1;
     return stages * mesh_span(&m->l.mesh, model_param_same(m, param));

@@ -250,12 +250,22 @@ static bool has_gradient(const optimizer *o, int param) {
     return model_param_at(o->m, param)->role != ROLE_STATE;
 }
 
+/* Whether tensor-parallel ranks have parts of a sum as the parameter's gradient until they add them up. */
+static bool is_partial(const optimizer *o, int param) {
+    bool sliced = model_lay(o->m)->zero >= 2 && mesh_span(&o->mesh, AXES_DATA) > 1;
+    return !sliced && model_grad_partial(o->m, param);
+}
+
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
- * call. */
-static void add_squares(const step_run *r) {
+ * call. @param unreduced leaves out those that are partial */
+static void add_squares(const step_run *r, bool unreduced) {
     const optimizer *o = r->o;
     bool add = false;
     for (int i = 0; i < o->ordered;) {
+        if (unreduced && is_partial(o, o->order[i])) {
+            i++;
+            continue;
+        }
         if (!has_gradient(o, o->order[i])) {
             i++;
             continue;
@@ -267,6 +277,7 @@ static void add_squares(const step_run *r) {
             int64_t gap = (char *)grad_of(o, t) - (char *)to;
             if (!has_gradient(o, o->order[i])) break;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
+            if (unreduced && is_partial(o, o->order[i])) break;
             if (gap && !zeros_between(o, &o->slot[o->order[i - 1]], t)) break;
             to = grad_of(o, t) + t->count;
         }
@@ -299,7 +310,43 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     step_run r = start_step(o, x);
     float sum[2];
     step_state now;
-    add_squares(&r);
+    add_squares(&r, false);
+    TRY(sum_over_ranks(&r));
+    TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
+    TRY(exec_state_get(x, &now));
+    *norm = sqrt((double)sum[0] + sum[1]) / (now.loss_scale > 0 ? now.loss_scale : 1);
+    return OK;
+}
+
+/* Square sums of the gradients that are partial, summed over tensor-parallel ranks. They are vectors: the
+ * host sums them. */
+static err add_partial_squares(const step_run *r, double *sum) {
+    const optimizer *o = r->o;
+    err e = OK;
+    *sum = 0;
+    for (int i = 0; i < o->ordered && !e; i++) {
+        const param_slot *t = &o->slot[o->order[i]];
+        if (!is_partial(o, o->order[i])) continue;
+        float *values = mem_alloc((size_t)t->count * sizeof *values);
+        e = plan_get(o->p, values, grad_of(o, t), (size_t)t->count * sizeof *values);
+        if (!e) e = comm_sum(r->x->comm, AXIS(AX_TP), values, t->count);
+        for (int64_t k = 0; k < t->count; k++)
+            *sum += (double)values[k] * values[k] / (double)t->copies;
+        free(values);
+    }
+    return e;
+}
+
+err optim_unreduced_norm(optimizer *o, exec *x, double *norm) {
+    step_run r = start_step(o, x);
+    float sum[2];
+    double partial;
+    step_state now;
+    add_squares(&r, true);
+    TRY(add_partial_squares(&r, &partial));
+    TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
+    sum[1] += (float)partial;
+    plan_put(o->p, r.sum.data, sum, sizeof sum);
     TRY(sum_over_ranks(&r));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     TRY(exec_state_get(x, &now));
@@ -313,7 +360,7 @@ static err clip_calls(void *ctx) {
     op_call clip = { .op = OP_CLIP, .in = { r->sum } };
     clip.attr.clip.growth_interval = r->o->s.growth_interval;
     clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
-    add_squares(r);
+    add_squares(r, false);
     TRY(sum_over_ranks(r));
     run_call(r, &clip);
     return clip_rows(r);

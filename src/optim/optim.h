@@ -64,6 +64,10 @@ void optim_free(optimizer *o); /* takes NULL */
 err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 /* The norm now, without the loss scale; waits for it. A NaN or infinity shows in the result. */
 err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
+/* The same before a step's last microbatch, when ranks have not summed their gradients: the root of the mean
+ * square over the data-parallel ranks, each of which has that of its own sequences. What tensor-parallel
+ * ranks share is summed over these. */
+err optim_unreduced_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 
 /* @return what a step multiplied its gradients with to keep them within max_norm: 1, or max_norm /
  * norm when that is smaller; NaN when the norm was not finite and no step was taken. */

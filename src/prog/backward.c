@@ -382,10 +382,15 @@ static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
     reduce_in_place(p, g, k->reduced & ~k->slices, 0, WHEN_LAST);
 }
 
+/* Gradient aliases carry the dual of how the parameter was used. */
+bool prog_grad_partial(const prog *p, int param) {
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].param == param && p->val[v].pl.on[AX_TP].kind == PL_P) return true;
+    return false;
+}
+
 static void reduce_all(prog *p, uint8_t *partial) {
-    for (val v = 0; v < p->vals; v++) /* gradient aliases carry the dual of how they were used */
-        if (p->val[v].param >= 0 && p->val[v].pl.on[AX_TP].kind == PL_P)
-            partial[p->val[v].param] = 1;
+    for (int i = 0; i < p->set.params; i++) partial[i] = prog_grad_partial(p, i);
     for (int b = 0; b < p->set.buckets; b++)
         if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
 }

@@ -110,6 +110,8 @@ void prog_param_shared(prog *p, const char *name);
 /* Derives backward (TRAIN), applies recompute, splits communication, lays out memory. @return the
  * first error of recording, with the file and line of the op. */
 err prog_finish(prog *p) MUST_USE;
+/* Whether the gradient that the program adds up for a parameter (of its set) is a partial sum over tp. */
+bool prog_grad_partial(const prog *p, int param);
 /* The lists as text, one op per line. */
 void prog_dump(const prog *p, str *out);
 

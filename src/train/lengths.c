@@ -67,16 +67,6 @@ err trainer_set_batch(trainer *t) {
             ERR("training.noise_scale reads the gradient after the first microbatch, when "
                 "a pipeline is already at work on others"),
             "leave noise_scale out, or use pipeline_parallel_degree=1");
-    /* vectors that tensor-parallel ranks share are summed over them with the last microbatch, unless
-     * gradients are kept in slices */
-    bool slices = c->parallelism.zero_stage >= 2 &&
-                  mesh_span(&t->mesh, AXES_DATA & ~AXIS(AX_DP_REPLICATE)) > 1;
-    if (c->training.noise_scale && mesh_size(&t->mesh, AX_TP) > 1 && !slices)
-        return err_hint(
-            ERR("training.noise_scale reads the first microbatch's gradient, which "
-                "tensor-parallel ranks sum only once per step"),
-            "set parallelism.zero_stage=2 with two or more data-parallel or context-parallel ranks, or leave "
-            "noise_scale out");
     return OK;
 }
 

@@ -51,7 +51,7 @@ static void keep_rows(trainer *t, int micro, const data_batch *b) {
  * is then that of as small a batch. */
 static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     double norm, targets = (double)b->valid_here;
-    TRY(optim_grad_norm(t->o, &t->x, &norm));
+    TRY(optim_unreduced_norm(t->o, &t->x, &norm));
     TRY(ranks_sum_targets(t, &targets));
     bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
     targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
