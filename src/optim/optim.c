@@ -253,7 +253,7 @@ static bool has_gradient(const optimizer *o, int param) {
 /* Whether tensor-parallel ranks have parts of a sum as the parameter's gradient until they add them up. */
 static bool is_partial(const optimizer *o, int param) {
     bool sliced = model_lay(o->m)->zero >= 2 && mesh_span(&o->mesh, AXES_DATA) > 1;
-    return !sliced && model_grad_partial(o->m, param);
+    return !sliced && (model_param_at(o->m, param)->repeated || model_grad_partial(o->m, param));
 }
 
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
@@ -318,8 +318,8 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     return OK;
 }
 
-/* Square sums of the gradients that are partial, summed over tensor-parallel ranks. They are vectors: the
- * host sums them. */
+/* Square sums of the gradients that are partial, summed over tensor-parallel ranks, or over those that share
+ * key/value heads. They are small: the host sums them. */
 static err add_partial_squares(const step_run *r, double *sum) {
     const optimizer *o = r->o;
     err e = OK;
@@ -329,7 +329,9 @@ static err add_partial_squares(const step_run *r, double *sum) {
         if (!is_partial(o, o->order[i])) continue;
         float *values = mem_alloc((size_t)t->count * sizeof *values);
         e = plan_get(o->p, values, grad_of(o, t), (size_t)t->count * sizeof *values);
-        if (!e) e = comm_sum(r->x->comm, AXIS(AX_TP), values, t->count);
+        bool repeated = model_param_at(o->m, o->order[i])->repeated;
+        axis_set axes = repeated ? AXES_TP_REP : AXIS(AX_TP);
+        if (!e) e = comm_sum(r->x->comm, axes, values, t->count);
         for (int64_t k = 0; k < t->count; k++)
             *sum += (double)values[k] * values[k] / (double)t->copies;
         free(values);
