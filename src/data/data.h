@@ -392,7 +392,7 @@ typedef struct data_batch {
     int64_t *row_valid; /* [rows], targets */
     uint8_t *guard;     /* [rows], guard_verdict */
     int64_t valid_here; /* targets in this batch */
-    int64_t valid;      /* targets in the whole step: every rank, every microbatch */
+    int64_t valid;      /* targets of this rank in the step: every microbatch */
     int64_t microbatch; /* of the step, from 0 */
     int64_t microbatches; /* in the step */
     int64_t epoch;        /* of the first row, in its part */
@@ -403,7 +403,7 @@ typedef struct loader loader;
 err loader_new(const data_source *s, const loader_options *o, loader **out) MUST_USE;
 /* The same over several sources, which stay open as long as the loader; options.range is not read. */
 err loader_new_mix(const data_part *parts, int n, const loader_options *o, loader **out) MUST_USE;
-/* A step may have no target at all (valid is 0) when the guard rejects everything in it.
+/* A rank may have no target at all in a step (valid is 0) when the guard rejects everything in it.
  * @return an error when a window holds an id at or above the limit and no guard is on, or when every
  * part has been through its epochs. An evaluation pads: the last
  * window with tokens that have no target, the last batch with whole rows of them (window -1); past

@@ -9,7 +9,7 @@
  * What is put in a slot depends on the number of windows consumed alone, so batches are the same
  * with any number of workers and with none. A seek waits until nobody makes a batch.
  *
- * The targets of a whole step are counted before its first batch is returned, by the worker that
+ * A rank's targets of a step are counted before the step's first batch is returned, by the worker that
  * claims that batch; workers that claim later batches of the step wait for the sum.
  */
 #include "data/data_internal.h"
@@ -22,7 +22,7 @@
 /* A step of training: the windows between two updates. */
 typedef struct step {
     int64_t begin, size; /* windows consumed: [begin, begin + size) */
-    int64_t valid;       /* targets in them; -1: not counted yet */
+    int64_t valid;       /* targets of this rank in them; -1: not counted yet */
 } step;
 
 typedef struct slot {
@@ -136,9 +136,7 @@ static bool always_full(const loader *l) {
 }
 
 /* Whether the step is the one batch that is about to be made, whose own count is then the step's. */
-static bool batch_is_step(const loader *l, const step *s) {
-    return l->o.ranks == 1 && s->size == batch_windows(l);
-}
+static bool batch_is_step(const loader *l, const step *s) { return s->size == batch_windows(l); }
 
 /* Finds a window and prefetches it: it lies anywhere in memory, and is read a window later. */
 static window_ref prefetch_window(const loader *l, int64_t consumed) {
@@ -147,13 +145,18 @@ static window_ref prefetch_window(const loader *l, int64_t consumed) {
     return w;
 }
 
+/* The i-th window of this rank in a step: of every microbatch it has some rows. */
+static int64_t own_window(const loader *l, const step *s, int64_t i) {
+    return s->begin + i / l->o.rows * batch_windows(l) + l->o.rank * l->o.rows + i % l->o.rows;
+}
+
 static int64_t count_valid(const loader *l, const step *s, row_maker *m) {
-    if (always_full(l)) return s->size * l->o.seq_len;
-    int64_t valid = 0;
-    window_ref w, next = window_at(l, s->begin);
-    for (int64_t i = 0; i < s->size; i++) {
+    int64_t own = s->size / l->o.ranks, valid = 0;
+    if (always_full(l)) return own * l->o.seq_len;
+    window_ref w, next = window_at(l, own_window(l, s, 0));
+    for (int64_t i = 0; i < own; i++) {
         w = next;
-        if (i + 1 < s->size) next = prefetch_window(l, s->begin + i + 1);
+        if (i + 1 < own) next = prefetch_window(l, own_window(l, s, i + 1));
         valid += window_valid(&l->sources[w.part], &l->o, w, m);
     }
     return valid;

@@ -55,16 +55,27 @@ static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
     TRY(ranks_sum_targets(t, &targets));
     bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
     targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
-    norm *= (double)b->valid / MAX(targets, 1.0); /* as a mean over its own targets */
+    norm *= (double)q->valid / MAX(targets, 1.0); /* as a mean over its own targets */
     q->small_sq = norm * norm;
     q->small = targets;
     return OK;
 }
 
 /* ---- a step ------------------------------------------------------------------------------ */
+/* A step while it is being queued. */
+typedef struct queueing {
+    trainer *t;
+    err (*finish)(trainer *t); /* of the step before */
+    int64_t step;
+    queued_step q;
+    data_batch b; /* the last one read */
+} queueing;
+
 /* A step without any target, because the guard rejected all of it, is passed over: there is no
  * gradient in it. A whole epoch of such steps is an error. */
-static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
+static err next_batch(queueing *u) {
+    trainer *t = u->t;
+    data_batch *b = &u->b;
     int64_t passed = 0, most = loader_windows(t->batches);
     double from = time_now();
     do {
@@ -75,26 +86,21 @@ static err next_batch(trainer *t, data_batch *b, int64_t step, queued_step *q) {
                             "`ingot data inspect` shows what the data is like; data.guard=false "
                             "trains on it as it is");
         TRY(loader_next(t->batches, b));
-        TRY(datasets_log_rejected(t, b, step + 1, &q->rejected));
+        TRY(datasets_log_rejected(t, b, u->step + 1, &u->q.rejected));
         passed += trainer_micro_rows(t);
-    } while (b->valid == 0);
-    q->data_s += time_now() - from;
+        if (b->microbatch > 0) continue;
+        double targets = (double)b->valid; /* of this rank's rows */
+        TRY(ranks_sum_targets(t, &targets));
+        u->q.valid = (int64_t)targets;
+    } while (u->q.valid == 0);
+    u->q.data_s += time_now() - from;
     return OK;
 }
-
-/* A step while it is being queued. */
-typedef struct queueing {
-    trainer *t;
-    err (*finish)(trainer *t); /* of the step before */
-    int64_t step;
-    queued_step q;
-    data_batch b; /* the last one read */
-} queueing;
 
 static err feed(void *ctx, int micro, int slot) {
     queueing *u = ctx;
     trainer *t = u->t;
-    if (micro > 0) TRY(next_batch(t, &u->b, u->step, &u->q));
+    if (micro > 0) TRY(next_batch(u));
     const data_batch *b = &u->b;
     int64_t n = t->rows * t->seq;
     if (t->cfg->training.seq_curriculum_start > 0)
@@ -146,9 +152,8 @@ static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t to
 
 static err queue_microbatches(queueing *u) {
     trainer *t = u->t;
-    TRY(next_batch(t, &u->b, u->step, &u->q));
-    t->x.step.loss_grad = (float)(1 / (double)MAX(u->b.valid, 1));
-    u->q.valid = u->b.valid;
+    TRY(next_batch(u));
+    t->x.step.loss_grad = (float)(1 / (double)MAX(u->q.valid, 1));
     u->q.micros = u->b.microbatches;
     double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
     exec_hooks hooks = { feed, take_losses, u };
