@@ -179,11 +179,11 @@ static err run_move(comm *c, const comm_move *m, const tensor *in, const tensor 
 static comm *host_of(comm *c) { return c->host ? c->host : c; }
 
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
-    comm_move sum = { .axes = axes & mesh_axes(&c->m),
+    comm_move sum = { .axes = axes & (mesh_axes(&c->m) | AXES_TP_REP),
                       .from = PLACE_P,
                       .to = PLACE_I,
                       .name = "sum of host values" };
-    if (!sum.axes || !n) return OK;
+    if (mesh_span(&c->m, sum.axes) == 1 || !n) return OK;
     tensor t = tensor_of(values, DT_F32, 1, &n);
     return run_move(host_of(c), &sum, &t, &t);
 }
