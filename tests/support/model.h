@@ -44,7 +44,7 @@ typedef struct outcome {
     comm_counter sent[64]; /* by rank 0, in the step */
     int counters;
     double outer, blocks; /* elements of rank 0's buckets, padded: outside blocks, in all of them */
-    int scales; /* of fp8, the same on all ranks; 0: none */
+    int scales;           /* of fp8, the same on all ranks; 0: none */
     float scale[256];
 } outcome;
 
