@@ -18,7 +18,7 @@ static int draw(rng_key key, uint64_t *at, int n) {
 
 /* Two to eight ranks, dealt to the axes two at a time. */
 static void draw_axes(rng_key key, uint64_t *at, layout *l) {
-    int *axis[] = { &l->pp, &l->replicas, &l->dp, &l->cp, &l->tp };
+    int *axis[] = { &l->pp, &l->replicas, &l->dp, &l->cp, &l->ep, &l->tp };
     for (size_t i = 0; i < COUNT_OF(axis); i++) *axis[i] = 1;
     int doublings = 1 + draw(key, at, 3);
     for (int i = 0; i < doublings; i++) *axis[draw(key, at, COUNT_OF(axis))] *= 2;
@@ -27,16 +27,20 @@ static void draw_axes(rng_key key, uint64_t *at, layout *l) {
 static bool can_run(const sample *s) {
     const layout *l = &s->l;
     bool split = l->pp > 1 && l->schedule == PIPE_ZERO_BUBBLE;
-    if (l->replicas * l->dp > RUN_ROWS) return false;
+    if (l->replicas * l->dp * l->ep > RUN_ROWS) return false;
+    if (s->c.experts ? l->cp > 1 || s->c.experts % l->ep : l->ep > 1) return false;
     if (l->pp * (l->chunks ? l->chunks : 1) > s->c.layers) return false;
     if (split && (l->zero >= 2 || l->keep_every)) return false;
-    if (s->c.heads % l->tp || s->c.kv_heads % l->tp) return false;
-    return l->cp == 1 || (s->c.heads / l->tp % l->cp == 0 && s->c.kv_heads / l->tp % l->cp == 0);
+    if (s->c.heads % l->tp) return false;
+    if (s->c.kv_heads % l->tp && l->tp % s->c.kv_heads) return false;
+    if (l->cp == 1 || l->context == CONTEXT_RING) return true;
+    return s->c.heads % (l->tp * l->cp) == 0 && s->c.kv_heads % (l->tp * l->cp) == 0;
 }
 
 static void draw_model(rng_key key, uint64_t *at, model_config *c) {
     int family = draw(key, at, 4);
     *c = family == 0 ? small_gpt2() : family == 1 ? small_neox() : small_llama();
+    if (family == 2 && draw(key, at, 2)) *c = small_moe();
     if (family == 3) c->norm_position = NORM_POST;
     c->layers = 4 + draw(key, at, 2);
     c->kv_heads = draw(key, at, 2) ? 4 : 2;
@@ -51,6 +55,7 @@ static void draw_layout(rng_key key, uint64_t *at, layout *l) {
     draw_axes(key, at, l);
     l->sp = l->tp > 1 && draw(key, at, 2);
     l->zero = draw(key, at, 4);
+    l->context = draw(key, at, 2) ? CONTEXT_RING : CONTEXT_ULYSSES;
     l->schedule = (pipeline_schedule)draw(key, at, 4);
     l->chunks = l->pp > 1 && l->schedule == PIPE_INTERLEAVED ? 2 : 1;
     l->keep_every = draw(key, at, 3);
@@ -68,14 +73,14 @@ static sample draw_sample(uint64_t seed) {
         draw_model(key, &at, &s.c);
     } while (!can_run(&s));
     const layout *l = &s.l;
-    snprintf(
-        s.text, sizeof s.text,
-        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d) x cp%d x tp%d%s, recompute %d/%d%s, "
-        "%d layers, %d kv heads, vocabulary %d%s%s",
-        (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero, l->cp,
-        l->tp, l->sp ? "+sp" : "", l->keep_every, l->keep_last, l->selective ? " selective" : "",
-        s.c.layers, s.c.kv_heads, (int)s.c.vocab, s.c.tied ? ", tied" : "",
-        s.c.dropout > 0 ? ", dropout" : "");
+    snprintf(s.text, sizeof s.text,
+             "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d) x cp%d (%s) x ep%d x tp%d%s, "
+             "recompute %d/%d%s, %d layers, %d kv heads, %d experts, vocabulary %d%s%s",
+             (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero,
+             l->cp, l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp,
+             l->sp ? "+sp" : "", l->keep_every, l->keep_last, l->selective ? " selective" : "",
+             s.c.layers, s.c.kv_heads, (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",
+             s.c.dropout > 0 ? ", dropout" : "");
     return s;
 }
 
