@@ -174,7 +174,8 @@ static void attention_reference(op_case *c) {
 
 /* ---- attention to a block of keys: m = keys, w = most keys of a query ------------------------------------ */
 enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE };
-/* dq is a sum in fp32: with o of a coarser type than v, do (v - o) does not cancel. */
+/* dq is a sum in fp32: with o of a coarser type than v, do (v - o) does not cancel. Its terms are as
+ * rounded as the operands: a CPU multiplies probabilities in their type. */
 enum { BLOCK_MODES = MODES_UNIFORM | MODE_BF16_F32 };
 static void block_sizes(op_case *c) {
     heads_sizes(c);
@@ -345,13 +346,13 @@ const op_spec heads_specs[] = {
       .small = { { 1, 2, 1, 1, 1 }, { 17, 12, 3, 1, 30 }, { 40, 16, 4, 2, 20 }, { 70, 64, 2, 2, 130, 9 },
                  { 131, 16, 2, 1, 70 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 }, { 70, 256, 2, 1, 90, 9 } },
-      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 } },
+      .wide_tol = { 1e-5, 4e-5 }, .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
     { .op = OP_ATTENTION_BLOCK, .name = "attention to a block, with dropout", .letters = "Ndqkmw",
       .sizes = block_dropped_sizes, .values = block_values, .reference = block_reference,
       .looser = 2, .variants = 2, .modes = BLOCK_MODES,
       .small = { { 3, 4, 2, 1, 40 }, { 17, 12, 3, 1, 30 }, { 70, 64, 2, 2, 130, 9 } },
       .wide = { { 64, 64, 4, 4, 64 }, { 100, 64, 6, 2, 65, 20 } }, .wide_tol = { 1e-5, 4e-5 },
-      .wide_half = { 1, 2 } },
+      .wide_half = { 1, 2 }, .wide_mixed = 6e-3 },
     { .op = OP_SPLIT_HEADS, .letters = "Ndqk", .sizes = split_sizes, .reference = split_reference,
       .small = { { 1, 2, 1, 1 }, { 5, 3, 4, 2 }, { 9, 64, 6, 3 } },
       .wide = { { 300, 64, 8, 4 }, { 33, 80, 4, 2 } }, .wide_tol = { 1e-9 } },
