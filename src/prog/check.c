@@ -47,7 +47,9 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
 }
 
 static void trace_message(trace *t, const chain *c, const instr *i) {
-    int members[1024], me = mesh_group(&t->m, AXIS(AX_PP), members);
+    int members[1024];
+    BUG_IF(c->pipe.ranks > (int)COUNT_OF(members));
+    int me = mesh_group(&t->m, AXIS(AX_PP), members);
     bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
     int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
     add_entry(t, &(entry){ .message = i->kind,

@@ -190,7 +190,8 @@ size_t CPU(gemm_workspace)(const gemm *g, int threads) {
     return job_workspace(&p, threads);
 }
 
-/* Each part at its largest: parts of m and k are no longer than those of the largest sizes, rounded. */
+/* Each part at its largest: parts of m and k are at most as long as those of the largest sizes,
+ * rounded. */
 size_t CPU(gemm_workspace_most)(const gemm *g, int threads) {
     gemm_job p = gemm_job_of(g);
     const gemm_kernel *kn = p.kernel;

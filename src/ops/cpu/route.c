@@ -56,7 +56,8 @@ static float weight_factor(const route_job *j, const float *p, const int32_t *ex
 }
 
 /* ---- forward ------------------------------------------------------------------------------------- */
-/* Chooses, and counts what each expert takes of the sequence. `row` holds experts for now. */
+/* Chooses, and counts what each expert takes of the sequence. `row` holds the expert of each
+ * choice until rows are numbered. */
 static void choose_task(void *ctx, int64_t b, int worker) {
     const route_job *j = ctx;
     int64_t experts = j->s.experts, k = j->s.k;

@@ -1,6 +1,7 @@
 /* Routing of tokens to experts, in kernels that a CUDA graph can hold: nothing is read by the host.
  *
- *     choose    a warp per token: scores, the best K, weights; `row` holds experts for now
+ *     choose    a warp per token: scores, the best K, weights; `row` holds the experts, until
+ *               `number` puts rows there
  *     count     a block per sequence: choices per expert
  *     offsets   one block: the first row of every (expert, sequence)
  *     number    a warp per sequence, in order of tokens: rows, and which choices are dropped
