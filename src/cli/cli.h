@@ -3,7 +3,7 @@
  *
  *     err cmd_config(int argc, char **argv);      // argv[0] is "config"
  *
- * Exit codes: 0 done, 1 an error, 2 a mistake in the command line (ERR_USAGE).
+ * Exit codes: util/exits.def.
  */
 #ifndef INGOT_CLI_H
 #define INGOT_CLI_H

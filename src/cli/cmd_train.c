@@ -3,17 +3,18 @@
 #include "planning/planning.h"
 #include "train/train.h"
 
-/* Set by the first Ctrl-C; the second ends the process as usual. */
-static volatile sig_atomic_t stop_asked;
+/* The first signal that asks the run to save and stop; the second ends the process as usual. */
+static volatile sig_atomic_t stop_signal;
 
 static void ask_stop(int signal_number) {
-    stop_asked = 1;
+    stop_signal = signal_number;
     signal(signal_number, SIG_DFL);
 }
 
 static void catch_signals(void) {
     signal(SIGINT, ask_stop);
-    signal(SIGTERM, ask_stop);
+    signal(SIGTERM, ask_stop); /* these two: the machine is wanted back */
+    signal(SIGUSR1, ask_stop);
     if (signal(SIGHUP, ask_stop) == SIG_IGN) signal(SIGHUP, SIG_IGN); /* nohup */
     signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
 }
@@ -44,7 +45,8 @@ err cli_read_train(int argc, char **argv, config *c, train_options *o, train_pri
 
 err cmd_train(int argc, char **argv) {
     train_prints print = { 0 };
-    train_options o = { .stop = &stop_asked };
+    bool preempted = false;
+    train_options o = { .stop = &stop_signal, .preempted = &preempted };
     config c;
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &print);
@@ -59,6 +61,7 @@ err cmd_train(int argc, char **argv) {
     } else if (!e) {
         catch_signals();
         e = train_run(&c, &o);
+        if (!e && preempted) e = err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
     }
     config_free(&c);
     return e;

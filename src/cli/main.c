@@ -10,8 +10,6 @@
 #include "config/config.h"
 #include "io/io.h"
 
-enum { EXIT_DONE = 0, EXIT_ERROR = 1, EXIT_USAGE = 2 };
-
 static const cli_command commands[] = {
     { .name = "train",
       .usage = "[CONFIG.yaml] [--section.key=value ...] [--ranks N] [--fresh]",
@@ -20,7 +18,8 @@ static const cli_command commands[] = {
       .options = true,
       .help =
           "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
-          "Ctrl-C finishes the current step, saves a checkpoint and stops. --print-config prints the\n"
+          "Ctrl-C finishes the current step, saves a checkpoint and stops; SIGTERM and SIGUSR1 do too,\n"
+          "with exit code 75: start again to continue. --print-config prints the\n"
           "resulting config and exits; --quiet omits the summary; --scale tiny shrinks any config to\n"
           "seconds on a CPU, with the proportions of its model. The GPU is used if the build and\n"
           "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
@@ -338,8 +337,8 @@ int main(int argc, char **argv) {
     err e = dispatch(argc - 1, argv + 1);
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;
-    err_print(stderr, e, debug);
-    int code = err_is_usage(e) ? EXIT_USAGE : EXIT_ERROR;
+    int code = err_exit_code(e);
+    if (code != EXIT_PREEMPTED) err_print(stderr, e, debug); /* the run has said so itself */
     err_free(e);
     return code;
 }

@@ -66,6 +66,10 @@ static err run_threads(rank_thread *r, int n) {
     return e;
 }
 
+static void report_signal(const trainer *t) {
+    if (t->opt && t->opt->preempted) *t->opt->preempted = is_preemption(t->stop_signal);
+}
+
 static err train_threads(const config *c, const train_options *o) {
     mesh m;
     TRY(ranks_mesh(c, o->ranks, &m));
@@ -80,6 +84,7 @@ static err train_threads(const config *c, const train_options *o) {
     for (int i = 0; i < n && !e; i++)
         r[i].t = (trainer){ .cfg = c, .opt = o, .mesh = mesh_as(&m, i), .x = { .comm = ends[i] } };
     if (!e) e = run_threads(r, n);
+    report_signal(&r[0].t);
     for (int i = 0; i < n && ends[i]; i++) {
         trainer_free(&r[i].t);
         err_free(r[i].error);
@@ -139,7 +144,9 @@ static void let_others_report(const comm_job *j, const comm *c, const train_opti
     if (!comm_job_is_supervised(j)) left = 0; /* nobody would end it */
     for (; left > 0; left--) {
         nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
-        if (o->stop && *o->stop) raise(SIGTERM); /* caught once already: now it ends the process */
+        if (!o->stop || !*o->stop) continue;
+        signal(SIGTERM, SIG_DFL);
+        raise(SIGTERM);
     }
 }
 
@@ -148,6 +155,7 @@ static err run_process(comm_job *j, const config *c, const train_options *o) {
     log_mute_thread(comm_job_rank(j) > 0); /* all would say the same */
     err e = train_process(j, c, o, &t);
     if (!e) {
+        report_signal(&t);
         trainer_free(&t);
         comm_free(t.x.comm);
         comm_job_close(j, false);

@@ -112,10 +112,11 @@ static err finish(trainer *t) {
     return OK;
 }
 
-/* One rank alone can look at the signal at any time. */
-static bool stopped(const trainer *t) {
+/* @return the signal that ends the run; 0: none. One rank alone can look at it at any time. */
+static int stop_signal(const trainer *t) {
     bool alone = mesh_world(&t->mesh) == 1;
-    return alone ? t->opt->stop && *t->opt->stop : t->stop_asked;
+    if (!alone) return t->stop_signal;
+    return t->opt->stop ? *t->opt->stop : 0;
 }
 
 /* Whether the step just queued may stay under way while the next one is queued. */
@@ -134,12 +135,13 @@ static err one_step(trainer *t) {
 static err loop(trainer *t) {
     err e = OK;
     t->since = time_now();
-    while (!e && t->state.step + t->last.open < t->stop && !stopped(t)) e = one_step(t);
+    while (!e && t->state.step + t->last.open < t->stop && !stop_signal(t)) e = one_step(t);
     if (!e && t->last.open) e = finish(t);
     progress_end(t->show);
     TRY(e);
     TRY(saving_now(t));
-    if (stopped(t))
+    t->stop_signal = stop_signal(t);
+    if (t->stop_signal)
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",
                       (long long)t->state.step);
     else

@@ -126,12 +126,16 @@ err ranks_agree_clock(const trainer *t, double *now) {
     return by_clock ? share_clock(t, now) : OK;
 }
 
+bool is_preemption(int signal_number) {
+    return signal_number == SIGTERM || signal_number == SIGUSR1;
+}
+
 err ranks_agree(trainer *t, folder_state *folder) {
-    bool asked = t->opt->stop && *t->opt->stop;
-    double seen[] = { asked, is_first_rank(t) ? (double)*folder : 0 };
+    int got = t->opt->stop ? *t->opt->stop : 0;
+    double seen[] = { got != 0, is_preemption(got), is_first_rank(t) ? (double)*folder : 0 };
     TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
-    t->stop_asked = seen[0] > 0;
-    *folder = (folder_state)seen[1];
+    t->stop_signal = seen[1] > 0 ? SIGTERM : seen[0] > 0 ? SIGINT : 0;
+    *folder = (folder_state)seen[2];
     return OK;
 }
 

@@ -25,7 +25,9 @@ typedef struct train_options {
     bool quiet; /* no progress */
     int ranks; /* threads of this process that train together; 0: as many as the config asks for, or
                  * the processes of the job this one was started in (comm_job_open) */
-    const volatile sig_atomic_t *stop; /* non-zero: finish the step, save, return; may be NULL */
+    /* The number of a signal that came: finish the step, save, return. May be NULL. */
+    const volatile sig_atomic_t *stop;
+    bool *preempted; /* set: it was SIGTERM or SIGUSR1, of any rank; may be NULL */
 } train_options;
 
 err train_run(const config *c, const train_options *o) MUST_USE;

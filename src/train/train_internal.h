@@ -154,7 +154,7 @@ typedef struct trainer {
     serve *page; /* NULL: not served */
     progress *show;
     double began;    /* the time_now of rank 0 */
-    bool stop_asked; /* of one rank at least, by the end of the last step */
+    int stop_signal; /* that one rank at least had got by the end of the last step; 0: none */
     double val_loss;
     double eval_s, sample_s, ckpt_s; /* since the last line of metrics.jsonl; 0: none */
     observe_detail detail;           /* arrays owned, NULL until the first */
@@ -177,7 +177,9 @@ int ranks_rows_index(const trainer *t);
 err ranks_begin(trainer *t) MUST_USE;
 /* Sets *now to rank 0's, where something is due by the clock. */
 err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
-/* Sets t->stop_asked. @param folder what rank 0 saw, on every rank. */
+/* @return whether whoever sent the signal wants the machine back, and will start the run again. */
+bool is_preemption(int signal_number);
+/* Sets t->stop_signal. @param folder what rank 0 saw, on every rank. */
 err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
 /* Sums the last step's losses and counts over the ranks. */
 /* Seconds that this rank has waited for the neighbors of a pipeline so far. */

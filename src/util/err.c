@@ -7,7 +7,8 @@
 struct err_object {
     str message, remedy;
     str trail; /* "file:line\n" for each place, innermost first */
-    bool usage, echo;
+    bool echo;
+    exit_code exit; /* EXIT_DONE: not set */
 };
 
 err err_make(const char *file, int line, const char *fmt, ...) {
@@ -36,11 +37,11 @@ err err_trail(err e, const char *file, int line) {
     return e;
 }
 
-err err_usage(err e) {
-    e->usage = true;
+err err_exit(err e, exit_code code) {
+    e->exit = code;
     return e;
 }
-bool err_is_usage(err e) { return e->usage; }
+exit_code err_exit_code(err e) { return e->exit ? e->exit : EXIT_ERROR; }
 err err_echo(err e) {
     e->echo = true;
     return e;
@@ -73,6 +74,28 @@ void err_free(err e) {
     str_free(&e->remedy);
     str_free(&e->trail);
     free(e);
+}
+
+/* ---- exit codes -------------------------------------------------------------------------- */
+static const exit_row exit_rows[] = {
+#define EXIT_ROW(name, code, restart, meaning) { #name, code, restart, meaning },
+#include "util/exits.def"
+};
+
+const exit_row *exit_find(int code) {
+    for (size_t i = 0; i < COUNT_OF(exit_rows); i++)
+        if (exit_rows[i].code == (exit_code)code) return &exit_rows[i];
+    return NULL;
+}
+
+void exit_docs(str *out) {
+    static const char *const restarts[] = {
+        [RESTART_NEVER] = "no", [RESTART_NOW] = "at once", [RESTART_BACKOFF] = "after a pause"
+    };
+    str_add(out, "| exit code | meaning | restart |\n|---|---|---|\n");
+    for (size_t i = 0; i < COUNT_OF(exit_rows); i++)
+        str_add(out, "| %d | %s | %s |\n", (int)exit_rows[i].code, exit_rows[i].meaning,
+                restarts[exit_rows[i].restart]);
 }
 
 void bug_at(const char *file, int line, const char *what) {

@@ -44,9 +44,27 @@ err err_make(const char *file, int line, const char *fmt, ...) PRINTF_LIKE(3, 4)
 err err_hint(err e, const char *fmt, ...) PRINTF_LIKE(2, 3) MUST_USE;
 /* Appends a place to the trail. @return e. */
 err err_trail(err e, const char *file, int line) MUST_USE;
-/* Marks it as a mistake in the command line, for which the program exits with 2. @return e. */
-err err_usage(err e) MUST_USE;
-bool err_is_usage(err e);
+/* What the program exits with: exits.def. */
+typedef enum {
+#define EXIT_ROW(name, code, restart, meaning) EXIT_##name = code,
+#include "util/exits.def"
+} exit_code;
+typedef enum { RESTART_NEVER, RESTART_NOW, RESTART_BACKOFF } exit_restart;
+typedef struct exit_row {
+    const char *name; /* "PREEMPTED" */
+    exit_code code;
+    exit_restart restart;
+    const char *meaning;
+} exit_row;
+/* @return the row of a code; NULL: not one of ours. */
+const exit_row *exit_find(int code);
+
+/* Sets the code that the program exits with for it; EXIT_ERROR unless set. @return e. */
+err err_exit(err e, exit_code code) MUST_USE;
+exit_code err_exit_code(err e);
+/* A mistake in the command line: EXIT_USAGE. */
+static inline err err_usage(err e) { return err_exit(e, EXIT_USAGE); }
+static inline bool err_is_usage(err e) { return err_exit_code(e) == EXIT_USAGE; }
 /* Marks it as saying only that another rank failed: that one's own error says more. @return e. */
 err err_echo(err e) MUST_USE;
 bool err_is_echo(err e);
@@ -135,6 +153,9 @@ bool str_ends(const char *s, const char *suffix);
 char *str_bytes(char *buf, size_t n, double bytes);
 char *str_count(char *buf, size_t n, double count);
 char *str_duration(char *buf, size_t n, double seconds);
+
+/* The exit codes as a table of Markdown. */
+void exit_docs(str *out);
 
 /* A text file compiled into the program (cmake/embed_files.cmake). A list of them ends in { 0 }. */
 typedef struct embedded_file {
