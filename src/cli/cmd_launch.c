@@ -126,14 +126,14 @@ typedef struct words {
     int n, cap;
 } words;
 
-static void add_word(words *w, const char *text) {
+static void words_add(words *w, const char *text) {
     mem_reserve((void **)&w->at, &w->cap, w->n + 1, sizeof *w->at); /* a NULL follows the last */
     w->at[w->n++] = strdup(text);
 }
-static void add_number(words *w, int64_t n) {
+static void words_add_number(words *w, int64_t n) {
     char text[24];
     snprintf(text, sizeof text, "%lld", (long long)n);
-    add_word(w, text);
+    words_add(w, text);
 }
 static void words_free(words *w) {
     for (int i = 0; i < w->n; i++) free(w->at[i]);
@@ -155,30 +155,30 @@ static err add_program(words *w, int argc, char **argv) {
     char path[PATH_MAX] = "";
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0)
         return ERR("cannot find the program's own path: %s", strerror(errno));
-    add_word(w, path);
-    for (int i = 0; i < argc; i++) add_word(w, argv[i]);
+    words_add(w, path);
+    for (int i = 0; i < argc; i++) words_add(w, argv[i]);
     return OK;
 }
 
 /* Threads of a rank share a host's cores with those of others, so ranks are not bound to one core each. */
 static void add_mpirun(words *w, const launch_args *a) {
-    add_word(w, "mpirun");
-    add_word(w, "-n");
-    add_number(w, a->ranks);
-    add_word(w, "--bind-to");
-    add_word(w, "none");
-    add_word(w, a->hosts ? "-H" : "--oversubscribe");
-    if (a->hosts) add_word(w, a->hosts);
-    if (geteuid() == 0) add_word(w, "--allow-run-as-root");
+    words_add(w, "mpirun");
+    words_add(w, "-n");
+    words_add_number(w, a->ranks);
+    words_add(w, "--bind-to");
+    words_add(w, "none");
+    words_add(w, a->hosts ? "-H" : "--oversubscribe");
+    if (a->hosts) words_add(w, a->hosts);
+    if (geteuid() == 0) words_add(w, "--allow-run-as-root");
 }
 
 static void add_srun(words *w, const launch_args *a, const hosts *h) {
-    add_word(w, "srun");
-    add_word(w, "-n");
-    add_number(w, a->ranks);
-    add_word(w, "--kill-on-bad-exit=1");
-    if (h->n) add_word(w, "-w");
-    if (h->n) add_word(w, h->names);
+    words_add(w, "srun");
+    words_add(w, "-n");
+    words_add_number(w, a->ranks);
+    words_add(w, "--kill-on-bad-exit=1");
+    if (h->n) words_add(w, "-w");
+    if (h->n) words_add(w, h->names);
 }
 
 static err add_starter(words *w, const launch_args *a, const hosts *h) {
@@ -195,7 +195,7 @@ static err add_starter(words *w, const launch_args *a, const hosts *h) {
 
 /* ---- text ------------------------------------------------------------------------------------ */
 /* A word as the shell reads it again. */
-static void add_quoted(str *s, const char *word) {
+static void shell_quote(str *s, const char *word) {
     const char *plain = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_./=:,+@%-";
     if (*word && !word[strspn(word, plain)]) {
         str_add(s, "%s", word);
@@ -211,10 +211,10 @@ static void add_quoted(str *s, const char *word) {
     str_add(s, "'");
 }
 
-static void add_line(str *s, char *const *word, int n) {
+static void add_command(str *s, char *const *word, int n) {
     for (int i = 0; i < n; i++) {
         if (i) str_add(s, " ");
-        add_quoted(s, word[i]);
+        shell_quote(s, word[i]);
     }
     str_add(s, "\n");
 }
@@ -232,13 +232,13 @@ static void emit_slurm(str *s, const launch_args *a, char **argv, int argc, cons
         "#SBATCH --signal=TERM@120\n"
         "# Add --time, --partition and --cpus-per-task as your cluster wants them.\n\n");
     str_add(s, "exec srun --kill-on-bad-exit=1 ");
-    add_quoted(s, program);
+    shell_quote(s, program);
     str_add(s, " ");
-    add_line(s, argv, argc);
+    add_command(s, argv, argc);
 }
 
 /* A YAML string, which JSON's are. */
-static void add_json(str *s, const char *text) {
+static void json_quote(str *s, const char *text) {
     str_add(s, "\"");
     for (; *text; text++) {
         unsigned char c = (unsigned char)*text;
@@ -262,7 +262,7 @@ static void emit_container(str *s, const launch_args *a, const char *role, int64
             "            - name: ingot\n"
             "              image: ",
             role, (long long)replicas);
-    add_json(s, a->image);
+    json_quote(s, a->image);
     str_add(s, "\n");
 }
 
@@ -287,17 +287,17 @@ static void emit_k8s(str *s, const launch_args *a, char **argv, int argc) {
                             "ingot" };
     str_add(s, "              command: [");
     for (size_t i = 0; i < COUNT_OF(start); i++) {
-        add_json(s, start[i]);
+        json_quote(s, start[i]);
         str_add(s, ", ");
     }
     for (int i = 0; i < argc; i++) {
-        add_json(s, argv[i]);
+        json_quote(s, argv[i]);
         str_add(s, i + 1 < argc ? ", " : "]\n");
     }
     emit_container(s, a, "Worker", a->ranks / a->per_host);
 }
 
-static err check_name(const char *name) {
+static err check_job_name(const char *name) {
     size_t n = strlen(name);
     if (n && n <= 63 && strspn(name, "abcdefghijklmnopqrstuvwxyz0123456789-") == n &&
         name[0] != '-')
@@ -309,7 +309,7 @@ static err check_name(const char *name) {
 
 static err emit(const launch_args *a, int argc, char **argv) {
     str text = { 0 };
-    TRY(check_name(a->name));
+    TRY(check_job_name(a->name));
     if (strcmp(a->emit, "slurm") == 0) {
         emit_slurm(&text, a, argv, argc, "ingot");
     } else if (strcmp(a->emit, "k8s") == 0) {
@@ -341,7 +341,7 @@ err cmd_launch(int argc, char **argv) {
     TRY_CLEAN(add_program(&w, n, command));
     if (a.dry_run) {
         str line = { 0 };
-        add_line(&line, w.at, w.n);
+        add_command(&line, w.at, w.n);
         fputs(line.text, stdout);
         str_free(&line);
         goto cleanup;

@@ -11,7 +11,7 @@ static void ask_stop(int signal_number) {
     signal(signal_number, SIG_DFL);
 }
 
-static void catch_signals(void) {
+static void catch_stop_signals(void) {
     signal(SIGINT, ask_stop);
     signal(SIGTERM, ask_stop); /* these two: the machine is wanted back */
     signal(SIGUSR1, ask_stop);
@@ -59,7 +59,7 @@ err cmd_train(int argc, char **argv) {
         if (!e) fputs(text.text, stdout);
         str_free(&text);
     } else if (!e) {
-        catch_signals();
+        catch_stop_signals();
         e = train_run(&c, &o);
         if (!e && preempted) e = err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
     }

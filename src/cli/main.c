@@ -306,7 +306,7 @@ static void name_truncated_file(int signal_number, siginfo_t *info, void *contex
     _exit(EXIT_ERROR);
 }
 
-static void catch_signals(void) {
+static void catch_file_signals(void) {
     struct sigaction bus = { .sa_sigaction = name_truncated_file, .sa_flags = SA_SIGINFO };
     sigaction(SIGBUS, &bus, NULL);
     /* A file beyond the size limit is then an error of the write, not the end of the process. */
@@ -328,7 +328,7 @@ static err check_output(void) {
 
 int main(int argc, char **argv) {
     open_standard_files();
-    catch_signals();
+    catch_file_signals();
     bool debug = take_debug(&argc, argv);
     if (argc < 2) {
         print_overview(stderr);

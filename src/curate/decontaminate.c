@@ -37,13 +37,13 @@ typedef struct hits_of_block {
     uint64_t documents;
 } hits_of_block;
 
-typedef struct split_reader {
+typedef struct hit_reader {
     decontaminate *d;
     spill_writer *out;
     uint64_t documents, with_hits; /* of the segment */
-} split_reader;
+} hit_reader;
 
-static void add_record(const text_doc *doc, const ref_hits *hits, str *out) {
+static void add_hit_record(const text_doc *doc, const ref_hits *hits, str *out) {
     hit_record head = { (uint64_t)doc->number, (uint32_t)hits->n, 0 };
     size_t at = out->len;
     str_add_bytes(out, &head, sizeof head);
@@ -54,14 +54,14 @@ static void add_record(const text_doc *doc, const ref_hits *hits, str *out) {
 }
 
 static err find_block_hits(void *ctx, int worker, const text_block *b, void *result) {
-    decontaminate *d = ((split_reader *)ctx)->d;
+    decontaminate *d = ((hit_reader *)ctx)->d;
     hits_of_block *to = result;
     ref_hits *hits = &d->workers[worker].hits;
     for (int i = 0; i < b->n; i++) {
         hits->n = 0;
         refs_find_in_text(d->refs, b->docs[i].text, hits);
         if (!hits->n) continue;
-        add_record(&b->docs[i], hits, &to->bytes);
+        add_hit_record(&b->docs[i], hits, &to->bytes);
         to->documents++;
     }
     return OK;
@@ -70,7 +70,7 @@ static err find_block_hits(void *ctx, int worker, const text_block *b, void *res
 static void free_block_hits(void *result) { str_free(&((hits_of_block *)result)->bytes); }
 
 static err write_block_hits(void *ctx, const text_block *b, void *result) {
-    split_reader *r = ctx;
+    hit_reader *r = ctx;
     hits_of_block *from = result;
     r->documents += (uint64_t)b->n;
     r->with_hits += from->documents;
@@ -79,9 +79,9 @@ static err write_block_hits(void *ctx, const text_block *b, void *result) {
     return e;
 }
 
-static err read_split(void *ctx, int split, spill_writer *out) {
+static err find_split_hits(void *ctx, int split, spill_writer *out) {
     decontaminate *d = ctx;
-    split_reader r = { .d = d, .out = out };
+    hit_reader r = { .d = d, .out = out };
     text_pipeline flow = { &r, sizeof(hits_of_block), find_block_hits, write_block_hits,
                            free_block_hits };
     for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
@@ -96,8 +96,8 @@ static err read_split(void *ctx, int split, spill_writer *out) {
 
 /* ---- reading hits back ----------------------------------------------------------------------- */
 
-static err read_document(const decontaminate *d, spill_reader *r, uint64_t first,
-                         hit_document *doc) {
+static err read_hit_document(const decontaminate *d, spill_reader *r, uint64_t first,
+                             hit_document *doc) {
     hit_record head;
     TRY(spill_read(r, &head, sizeof head));
     doc->number = first + head.number;
@@ -125,7 +125,7 @@ static err for_each_of_split(const decontaminate *d, int split, uint64_t *first,
         TRY_CLEAN(spill_read(&counts, both, sizeof both));
         doc->segment = s;
         for (uint64_t i = 0; i < both[1]; i++) {
-            TRY_CLEAN(read_document(d, &hits, *first, doc));
+            TRY_CLEAN(read_hit_document(d, &hits, *first, doc));
             TRY_CLEAN(fn(ctx, doc));
         }
         *first += both[0];
@@ -164,7 +164,7 @@ static err count_grams(void *ctx, const hit_document *doc) {
     return OK;
 }
 
-static err count_documents(void *ctx, const hit_document *doc) {
+static err count_hit_document(void *ctx, const hit_document *doc) {
     decontaminate *d = ctx;
     for (int i = 0; i < doc->hits.n; i++) {
         if (ngram_is_common(d, doc->hits.at[i].gram)) continue;
@@ -237,8 +237,7 @@ static int find_removals(const decontaminate *d, text_span text, decontaminate_w
     return n;
 }
 
-static err judge_document(void *ctx, int worker, int segment, const text_doc *doc,
-                          text_verdict *v) {
+static err remove_hits(void *ctx, int worker, int segment, const text_doc *doc, text_verdict *v) {
     decontaminate *d = ctx;
     decontaminate_worker *w = &d->workers[worker];
     w->hits.n = 0;
@@ -282,7 +281,7 @@ text_stage decontaminate_stage(decontaminate *d) {
                          .n_counters = (int)COUNT_OF(counters),
                          .hash = hash_bytes(facts, sizeof facts, d->settings),
                          .ctx = d,
-                         .judge = judge_document };
+                         .judge = remove_hits };
 }
 
 /* ---- the run --------------------------------------------------------------------------------- */
@@ -321,11 +320,11 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
                       .fresh = o->fresh,
                       .quiet = o->quiet,
                       .ctx = d,
-                      .make = read_split };
+                      .make = find_split_hits };
     err e = OK;
     TRY_CLEAN(split_job_run(&job, d->spills));
     TRY_CLEAN(decontaminate_for_each(d, count_grams, d));
-    TRY_CLEAN(decontaminate_for_each(d, count_documents, d));
+    TRY_CLEAN(decontaminate_for_each(d, count_hit_document, d));
     count_found(d);
     warn_silent(d);
     if (o->report) TRY_CLEAN(decontaminate_report_write(d));

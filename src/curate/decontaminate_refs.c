@@ -13,13 +13,13 @@
 enum { FIRST_BITS = 12, FILTER_BITS = 21, RING = NGRAM_MAX, CHUNK = 512 };
 #define TAIL_SALT 0xC2B2AE3D27D4EB4Fu /* separates keys of short texts' ends from keys of n-grams */
 
-static uint64_t key_of(uint64_t sum, int words) { return hash_mix(sum + (uint64_t)words); }
+static uint64_t gram_key(uint64_t sum, int words) { return hash_mix(sum + (uint64_t)words); }
 static uint64_t tail_key(uint64_t sum) { return hash_mix(sum ^ TAIL_SALT); }
 
 /* ---- the table ------------------------------------------------------------------------------- */
 
 /* @return the slot of the key, or the free slot where it belongs. */
-static ref_slot *find_slot(const refs *r, uint64_t key) {
+static ref_slot *find_ref_slot(const refs *r, uint64_t key) {
     size_t mask = ((size_t)1 << r->bits) - 1, i = (size_t)key & mask;
     while (r->slots[i].value && r->slots[i].key != key) i = (i + 1) & mask;
     return &r->slots[i];
@@ -40,14 +40,14 @@ static void grow_table(refs *r) {
     size_t n = (size_t)1 << r->bits++;
     r->slots = mem_alloc(n * 2 * sizeof *r->slots);
     for (size_t i = 0; i < n; i++)
-        if (old[i].value) *find_slot(r, old[i].key) = old[i];
+        if (old[i].value) *find_ref_slot(r, old[i].key) = old[i];
     free(old);
 }
 
 /* @return the slot for a key, inserted if it is new. */
 static ref_slot *make_slot(refs *r, uint64_t key) {
     if (r->filled >= (size_t)1 << (r->bits - 1)) grow_table(r);
-    ref_slot *s = find_slot(r, key);
+    ref_slot *s = find_ref_slot(r, key);
     if (s->value) return s;
     s->key = key;
     r->filled++;
@@ -117,11 +117,11 @@ static uint64_t window_sum(const window *w, int words) {
     return sum;
 }
 
-static void add_last(refs *r, const window *w, uint64_t sum, int words, uint32_t text) {
-    add_gram(r, key_of(sum, words), text, window_word(w, words), window_word(w, 1));
+static void add_last_gram(refs *r, const window *w, uint64_t sum, int words, uint32_t text) {
+    add_gram(r, gram_key(sum, words), text, window_word(w, words), window_word(w, 1));
 }
 
-static size_t count_words(const refs *r, text_span text) {
+static size_t count_ref_words(const refs *r, text_span text) {
     normalized_word chunk[CHUNK];
     size_t at = 0, n = 0, got;
     while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0) n += got;
@@ -135,11 +135,11 @@ static void index_text(refs *r, uint32_t text) {
     while ((got = normalizer_next_words(r->words, r->texts[text].text, &at, chunk, CHUNK)) > 0)
         for (size_t k = 0; k < got; k++) {
             window_push(&w, chunk[k]);
-            if (w.whole.have == r->ngram) add_last(r, &w, w.whole.sum, r->ngram, text);
+            if (w.whole.have == r->ngram) add_last_gram(r, &w, w.whole.sum, r->ngram, text);
         }
     if (w.whole.have == r->ngram) return;
     int all = w.whole.have;
-    add_last(r, &w, w.whole.sum, all, text);
+    add_last_gram(r, &w, w.whole.sum, all, text);
     make_slot(r, tail_key(w.tail.sum))->value |= (uint64_t)1 << all;
 }
 
@@ -155,8 +155,8 @@ static err check_memory(const refs *r) {
                     "raise --memory, or choose members with --fields");
 }
 
-static err add_text(refs *r, int line, const char *member, const char *bytes, size_t n) {
-    if (count_words(r, (text_span){ bytes, n }) < (size_t)r->shortest) return OK;
+static err add_ref_text(refs *r, int line, const char *member, const char *bytes, size_t n) {
+    if (count_ref_words(r, (text_span){ bytes, n }) < (size_t)r->shortest) return OK;
     char *copy = arena_alloc(r->memory, n + 1);
     memcpy(copy, bytes, n);
     mem_reserve((void **)&r->texts, &r->texts_cap, r->n_texts, sizeof *r->texts);
@@ -193,7 +193,8 @@ static err add_strings(refs *r, json_t *value, json_place *p) {
     const char *member = p->member.len ? p->member.text : "";
     if (json_is_string(value)) {
         if (!in_fields(p->fields, member)) return OK;
-        return add_text(r, p->line, member, json_string_value(value), json_string_length(value));
+        return add_ref_text(r, p->line, member, json_string_value(value),
+                            json_string_length(value));
     }
     size_t i;
     json_t *item;
@@ -232,7 +233,7 @@ static err read_lines(refs *r, const char *path, const char *fields, const char 
     return e;
 }
 
-static err read_file(refs *r, const char *path, const char *fields) {
+static err read_ref_file(refs *r, const char *path, const char *fields) {
     char *text = NULL;
     size_t len = 0;
     TRY(io_read(path, r->max_bytes / 2, &text, &len));
@@ -255,14 +256,14 @@ static err read_file(refs *r, const char *path, const char *fields) {
 }
 
 static err read_path(refs *r, const char *path, const char *fields) {
-    if (!io_is_dir(path)) return read_file(r, path, fields);
+    if (!io_is_dir(path)) return read_ref_file(r, path, fields);
     char **names = NULL;
     int n = 0, before = r->n_files;
     TRY(io_list(path, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
         char *file = io_join(path, names[i]);
-        if (str_ends(file, ".jsonl")) e = read_file(r, file, fields);
+        if (str_ends(file, ".jsonl")) e = read_ref_file(r, file, fields);
         free(file);
     }
     io_list_free(names, n);
@@ -312,9 +313,9 @@ static void add_hit(ref_hits *out, uint32_t number, uint32_t begin, uint32_t end
 }
 
 static void look_up(const refs *r, const window *w, uint64_t sum, int words, ref_hits *out) {
-    uint64_t key = key_of(sum, words);
+    uint64_t key = gram_key(sum, words);
     if (!may_have(r, key)) return;
-    uint64_t value = find_slot(r, key)->value;
+    uint64_t value = find_ref_slot(r, key)->value;
     if (value)
         add_hit(out, (uint32_t)(value - 1), window_word(w, words)->begin, window_word(w, 1)->end);
 }
@@ -323,7 +324,7 @@ static void look_up(const refs *r, const window *w, uint64_t sum, int words, ref
 static void look_up_short(const refs *r, const window *w, ref_hits *out) {
     uint64_t key = tail_key(w->tail.sum);
     if (!may_have(r, key)) return;
-    uint64_t lengths = find_slot(r, key)->value;
+    uint64_t lengths = find_ref_slot(r, key)->value;
     for (int n = r->shortest; n < r->ngram && (size_t)n <= w->n; n++)
         if (lengths >> n & 1) look_up(r, w, window_sum(w, n), n, out);
 }

@@ -14,7 +14,7 @@
  * threads. NEAR keeps a second set over identical texts, only to report "duplicate" and
  * "near-duplicate" apart.
  *
- * Memory. Pass 1 streams to disk. Pass 2 needs 4 bytes per document and array (bytes_needed), and
+ * Memory. Pass 1 streams to disk. Pass 2 needs 4 bytes per document and array (cluster_bytes), and
  * uses the rest of the cap as hash tables; a partition of keys that does not fit is read in
  * several ranges. Pass 3 needs only what pass 2 left. So the cap holds for inputs of any size, up
  * to 2^32 documents.
@@ -63,7 +63,7 @@ static err read_counts(dedup *d) {
 }
 
 /* Memory of the clusters, without tables for grouping. */
-static uint64_t bytes_needed(const dedup *d) {
+static uint64_t cluster_bytes(const dedup *d) {
     uint64_t docs = (uint64_t)d->summary.documents, items = d->first_item[d->segments];
     if (d->o.method == DEDUP_PARAGRAPH) return docs * sizeof *d->paragraph + items / 8 + 1;
     int arrays = d->o.method == DEDUP_NEAR ? 3 : 2; /* cluster, same, and a temporary one */
@@ -71,11 +71,11 @@ static uint64_t bytes_needed(const dedup *d) {
     return docs * (uint64_t)arrays * sizeof *d->cluster.parent;
 }
 
-size_t dedup_memory_left(const dedup *d) { return d->o.memory - (size_t)bytes_needed(d); }
+size_t dedup_memory_left(const dedup *d) { return d->o.memory - (size_t)cluster_bytes(d); }
 
-static err check_size(const dedup *d) {
+static err check_cluster_memory(const dedup *d) {
     uint64_t docs = (uint64_t)d->summary.documents;
-    uint64_t need = bytes_needed(d) + (uint64_t)d->o.threads * LEAST_TABLE;
+    uint64_t need = cluster_bytes(d) + (uint64_t)d->o.threads * LEAST_TABLE;
     char count[32], cap[32], needed[32];
     str_count(count, sizeof count, (double)docs);
     if (docs >= UINT32_MAX)
@@ -89,8 +89,8 @@ static err check_size(const dedup *d) {
     return OK;
 }
 
-static group_job job_of(const dedup *d, int section,
-                        void (*same)(void *, const group_pair *, int)) {
+static group_job group_job_of(const dedup *d, int section,
+                              void (*same)(void *, const group_pair *, int)) {
     return (group_job){ .spills = d->spills,
                         .base = d->split_item,
                         .n_spills = d->splits,
@@ -133,7 +133,7 @@ static err read_lengths(const dedup *d, uint32_t *out) {
 
 /* Makes the parent of each document the one that is kept for it. @param best [documents]
  * temporary. */
-static err choose_kept(dedup *d, uint32_t *best) {
+static err choose_kept_documents(dedup *d, uint32_t *best) {
     uint32_t n = d->cluster.n, *parent = d->cluster.parent;
     if (d->o.keep == DEDUP_FIRST) return OK; /* the root is the first one */
     uint32_t *length = NULL;
@@ -170,16 +170,16 @@ static err find_clusters(dedup *d) {
     TRY(disjoint_sets_init(&d->cluster, n));
     if (d->o.method == DEDUP_NEAR) {
         TRY(disjoint_sets_init(&d->same, n));
-        group_job near = job_of(d, SECTION_NEAR, join_near);
+        group_job near = group_job_of(d, SECTION_NEAR, join_near);
         TRY(group_run(&near));
     }
-    group_job same = job_of(d, SECTION_SAME, join_same);
+    group_job same = group_job_of(d, SECTION_SAME, join_same);
     TRY(group_run(&same));
     disjoint_sets_flatten(&d->cluster);
     disjoint_sets_flatten(&d->same);
     void *temporary = NULL;
     TRY(mem_map((size_t)n * sizeof(uint32_t), &temporary));
-    err e = choose_kept(d, temporary);
+    err e = choose_kept_documents(d, temporary);
     if (!e) count_clusters(d, temporary);
     mem_unmap(temporary, (size_t)n * sizeof(uint32_t));
     return e;
@@ -219,7 +219,7 @@ static err find_paragraphs(dedup *d) {
     TRY(mem_map(d->paragraph_bytes, &p));
     d->paragraph = p;
     TRY(sum_paragraphs(d));
-    group_job job = job_of(d, SECTION_SAME, mark_repeated);
+    group_job job = group_job_of(d, SECTION_SAME, mark_repeated);
     return group_run(&job);
 }
 
@@ -231,7 +231,7 @@ static err input_changed(const dedup *d, int segment) {
         "run again with --fresh once nothing writes to it");
 }
 
-static err judge_document(void *ctx, int worker, int segment, const text_doc *doc,
+static err drop_duplicate(void *ctx, int worker, int segment, const text_doc *doc,
                           text_verdict *v) {
     dedup *d = ctx;
     uint64_t number = d->first_doc[segment] + (uint64_t)doc->number;
@@ -302,7 +302,7 @@ text_stage dedup_stage(dedup *d) {
                      .ctx = d,
                      .rules = document_rules,
                      .n_rules = d->o.method == DEDUP_NEAR ? 2 : 1,
-                     .judge = judge_document };
+                     .judge = drop_duplicate };
     if (d->o.method != DEDUP_PARAGRAPH) return s;
     s.rules = paragraph_rules;
     s.counters = paragraph_counters;
@@ -365,7 +365,7 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     err e = OK;
     TRY_CLEAN(split_job_run(&job, d->spills));
     TRY_CLEAN(read_counts(d));
-    TRY_CLEAN(check_size(d));
+    TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
     if (o->report) TRY_CLEAN(dedup_report_write(d));
     *out = d;

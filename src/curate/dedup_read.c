@@ -13,13 +13,13 @@ typedef struct block_keys {
     str names; /* u32 length and text a document */
 } block_keys;
 
-typedef struct split_reader {
+typedef struct key_reader {
     dedup *d;
     spill_writer *out;
     uint64_t items;         /* so far in the split: documents, or paragraphs */
     uint64_t documents;     /* so far in the segment */
     uint64_t segment_items; /* ... and items */
-} split_reader;
+} key_reader;
 
 static void add_key(block_keys *k, uint64_t key) {
     mem_reserve((void **)&k->keys, &k->cap, k->n_keys, sizeof *k->keys);
@@ -70,7 +70,7 @@ static void add_names(const text_doc *doc, str *out) {
 }
 
 static err make_block_keys(void *ctx, int worker, const text_block *b, void *result) {
-    dedup *d = ((split_reader *)ctx)->d;
+    dedup *d = ((key_reader *)ctx)->d;
     block_keys *k = result;
     k->facts = mem_alloc((size_t)b->n * sizeof *k->facts);
     for (int i = 0; i < b->n; i++) {
@@ -89,7 +89,7 @@ static void free_block_keys(void *result) {
 
 /* ---- in input order -------------------------------------------------------------------------- */
 
-static err put_document(split_reader *r, const uint64_t *keys, uint32_t fact) {
+static err put_document(key_reader *r, const uint64_t *keys, uint32_t fact) {
     bool paragraphs = r->d->o.method == DEDUP_PARAGRAPH;
     int bands = r->d->o.method == DEDUP_NEAR ? r->d->o.bands : 0;
     uint64_t items = paragraphs ? fact : 1;
@@ -107,7 +107,7 @@ static err put_document(split_reader *r, const uint64_t *keys, uint32_t fact) {
     return OK;
 }
 
-static err merge_documents(split_reader *r, const text_block *b, const block_keys *k) {
+static err merge_documents(key_reader *r, const text_block *b, const block_keys *k) {
     const dedup *d = r->d;
     const uint64_t *keys = k->keys;
     const char *names = k->names.text;
@@ -134,7 +134,7 @@ static err write_block_keys(void *ctx, const text_block *b, void *result) {
 
 err dedup_read(void *ctx, int split, spill_writer *out) {
     dedup *d = ctx;
-    split_reader r = { .d = d, .out = out };
+    key_reader r = { .d = d, .out = out };
     text_pipeline flow = { &r, sizeof(block_keys), make_block_keys, write_block_keys,
                            free_block_keys };
     for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {

@@ -28,8 +28,6 @@ static const phrase phrases[] = {
     { "[", 0, CITATION },
 };
 
-static char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c | 32) : c; }
-
 static bool matches_at(text_span line, size_t at, const char *word) {
     for (; *word; word++, at++)
         if (at >= line.len || lower_ascii(line.at[at]) != *word) return false;
@@ -76,7 +74,7 @@ static size_t citation_length(text_span line, size_t at) {
 
 /* Appends the line without citation marks and the white space they leave at its ends. @return
  * the number of marks removed. */
-static int64_t add_line(str *out, text_span line, bool brackets) {
+static int64_t add_line_uncited(str *out, text_span line, bool brackets) {
     size_t begin = out->len;
     int64_t removed = 0;
     size_t from = 0;
@@ -196,7 +194,7 @@ static bool judge_lines(judgment *j, bool punctuated) {
         size_t before = out->len;
         if (before) str_add_bytes(out, "\n", 1);
         size_t begin = out->len;
-        int64_t citations = add_line(out, line, found[CITATION] > 0);
+        int64_t citations = add_line_uncited(out, line, found[CITATION] > 0);
         int counter = judge_line(j, &s->lines[i], out, begin, found, punctuated, &c);
         if (counter >= 0) {
             out->len = before;

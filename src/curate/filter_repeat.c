@@ -96,14 +96,14 @@ static bool drops_lines(judgment *j, const scan *s) {
 
 /* ---- runs of words --------------------------------------------------------------------------- */
 
-typedef struct runs {
+typedef struct word_runs {
     repeat_run *run; /* in text order */
     int64_t n;
     int words; /* per run */
-} runs;
+} word_runs;
 
 /* Starts with every single word as a run. */
-static runs runs_begin(filter_worker *w, const scan *s) {
+static word_runs runs_begin(filter_worker *w, const scan *s) {
     if (w->runs_capacity < s->words) {
         w->runs_capacity = MAX(1024, s->words + s->words / 2);
         free(w->runs);
@@ -111,11 +111,11 @@ static runs runs_begin(filter_worker *w, const scan *s) {
     }
     for (int64_t i = 0; i < s->words; i++)
         w->runs[i] = (repeat_run){ .hash = s->hash[i], .at = (uint32_t)i };
-    return (runs){ .run = w->runs, .n = s->words, .words = 1 };
+    return (word_runs){ .run = w->runs, .n = s->words, .words = 1 };
 }
 
 /* Makes every run one word longer and counts how often each occurs. */
-static void runs_extend(runs *r, seen_set *seen, const scan *s) {
+static void runs_extend(word_runs *r, seen_set *seen, const scan *s) {
     r->words++;
     while (r->n > 0 && r->run[r->n - 1].at + r->words > s->words) r->n--;
     seen_clear(seen, r->n);
@@ -128,7 +128,7 @@ static void runs_extend(runs *r, seen_set *seen, const scan *s) {
 }
 
 /* Keeps the runs that may still repeat when extended by one word. */
-static void runs_narrow(runs *r, const seen_set *seen) {
+static void runs_narrow(word_runs *r, const seen_set *seen) {
     int64_t kept = 0;
     for (int64_t i = 0; i < r->n; i++) {
         const repeat_run *run = &r->run[i];
@@ -145,7 +145,7 @@ static int64_t run_chars(const scan *s, uint32_t at, int words) {
 
 /* @return characters of the most frequent run (the first one in a tie), including the spaces
  * between its words, times its number of occurrences. */
-static int64_t top_run_chars(const runs *r, const seen_set *seen, const scan *s) {
+static int64_t top_run_chars(const word_runs *r, const seen_set *seen, const scan *s) {
     if (s->words < r->words) return 0;
     uint32_t at = 0, most = 1; /* if none repeats, the first of the text */
     for (int64_t i = 0; i < r->n; i++) {
@@ -157,7 +157,7 @@ static int64_t top_run_chars(const runs *r, const seen_set *seen, const scan *s)
 
 /* @return characters of words in runs that occurred before, none counted twice: the search
  * continues after such a run. */
-static int64_t repeated_run_chars(const runs *r, seen_set *seen, const scan *s) {
+static int64_t repeated_run_chars(const word_runs *r, seen_set *seen, const scan *s) {
     int64_t chars = 0, from = 0;
     for (int64_t i = 0; i < r->n; i++) {
         uint32_t *count = &seen->slots[r->run[i].slot].count;
@@ -176,7 +176,7 @@ bool filter_gopher_repetition(judgment *j) {
     const scan *s = judgment_scan(j);
     if (drops_lines(j, s)) return true;
     seen_set *seen = &j->w->seen;
-    runs r = runs_begin(j->w, s);
+    word_runs r = runs_begin(j->w, s);
     for (int n = FIRST_TOP; n <= LAST; n++) {
         runs_extend(&r, seen, s);
         bool top = n < FIRST_REPEAT;

@@ -51,7 +51,7 @@ static uint64_t load_part(const char *p, size_t n, size_t left) {
     return v;
 }
 
-static uint64_t word_hash(const char *p, size_t n, size_t left) {
+static uint64_t scan_word_hash(const char *p, size_t n, size_t left) {
     uint64_t h = n, v;
     for (; n >= 8; p += 8, n -= 8, left -= 8) {
         memcpy(&v, p, 8);
@@ -174,7 +174,7 @@ static void begin_line(walk *k) {
     k->blank = false;
 }
 
-static void add_word(walk *k) {
+static void scan_word(walk *k) {
     scan *s = k->s;
     reserve_words(s);
     if (!k->line) begin_line(k);
@@ -183,7 +183,7 @@ static void add_word(walk *k) {
     unsigned classes = walk_word(k);
     size_t n = (size_t)(k->p - at), left = (size_t)(k->end - at);
     uint32_t chars = (uint32_t)((int64_t)n - (k->extra - extra));
-    s->hash[s->words] = word_hash(at, n, left);
+    s->hash[s->words] = scan_word_hash(at, n, left);
     s->word_chars[s->words + 1] = s->word_chars[s->words] + chars;
     s->words++;
     if (classes & CLASS_LETTER) s->letter_words++;
@@ -234,7 +234,7 @@ void scan_text(scan *s, text_span text) {
     reserve_words(s);
     s->word_chars[0] = 0;
     walk k = { .s = s, .p = text.at, .end = text.at + text.len, .blank = true };
-    for (walk_space(&k); k.p < k.end; walk_space(&k)) add_word(&k);
+    for (walk_space(&k); k.p < k.end; walk_space(&k)) scan_word(&k);
     s->chars = (int64_t)text.len - k.extra;
     s->all_lines = s->newlines + (text.len > 0 && text.at[text.len - 1] != '\n');
 }

@@ -15,28 +15,28 @@ err group_write(spill_writer *w, int section, uint64_t key, uint32_t item) {
     return spill_write(w, section + (int)(key >> 56), record, sizeof record);
 }
 
-typedef struct slot {
+typedef struct key_slot {
     uint64_t key;
     uint64_t next; /* the first item with this key plus one; 0: free */
-} slot;
+} key_slot;
 
 typedef struct group_worker {
-    slot *slots;
+    key_slot *slots;
     int bits; /* 2^bits slots are in use */
     size_t filled;
     group_pair pairs[BATCH];
     int n;
 } group_worker;
 
-typedef struct group {
+typedef struct group_state {
     const group_job *job;
     group_worker *workers;
     size_t max_slots;
     err *errors; /* [GROUP_PARTITIONS] */
     pthread_mutex_t lock;
-} group;
+} group_state;
 
-static void flush_pairs(group *g, group_worker *w) {
+static void flush_pairs(group_state *g, group_worker *w) {
     if (w->n == 0) return;
     pthread_mutex_lock(&g->lock);
     g->job->same(g->job->ctx, w->pairs, w->n);
@@ -45,7 +45,7 @@ static void flush_pairs(group *g, group_worker *w) {
 }
 
 /* @return false if the table is full. */
-static bool add_record(group *g, group_worker *w, uint64_t key, uint64_t item) {
+static bool group_record(group_state *g, group_worker *w, uint64_t key, uint64_t item) {
     size_t mask = ((size_t)1 << w->bits) - 1;
     size_t i = (size_t)(key * NGRAM_BASE >> (64 - w->bits));
     while (w->slots[i].next && w->slots[i].key != key) i = (i + 1) & mask;
@@ -56,14 +56,14 @@ static bool add_record(group *g, group_worker *w, uint64_t key, uint64_t item) {
     }
     if (w->filled >= mask - mask / 8) return false;
     w->filled++;
-    w->slots[i] = (slot){ key, item + 1 };
+    w->slots[i] = (key_slot){ key, item + 1 };
     return true;
 }
 
 /* Reads the records of one partition in one spill file whose key is in range `range` of
  * 2^range_bits. */
-static err read_partition(group *g, group_worker *w, int partition, int spill_index, int range_bits,
-                          uint64_t range, bool *full) {
+static err read_partition(group_state *g, group_worker *w, int partition, int spill_index,
+                          int range_bits, uint64_t range, bool *full) {
     const group_job *job = g->job;
     const spill *s = job->spills[spill_index];
     uint64_t n = spill_bytes(s, job->section + partition) / GROUP_RECORD_BYTES;
@@ -78,13 +78,14 @@ static err read_partition(group *g, group_worker *w, int partition, int spill_in
         memcpy(&key, record, sizeof key);
         memcpy(&item, record + sizeof key, sizeof item);
         if (e || (range_bits && (key << 8) >> (64 - range_bits) != range)) continue;
-        *full = !add_record(g, w, key, job->base[spill_index] + item);
+        *full = !group_record(g, w, key, job->base[spill_index] + item);
     }
     spill_reader_close(&r);
     return e;
 }
 
-static err try_partition(group *g, group_worker *w, int partition, int range_bits, bool *full) {
+static err try_partition(group_state *g, group_worker *w, int partition, int range_bits,
+                         bool *full) {
     for (uint64_t range = 0; range < (uint64_t)1 << range_bits && !*full; range++) {
         memset(w->slots, 0, ((size_t)1 << w->bits) * sizeof *w->slots);
         w->filled = 0;
@@ -95,7 +96,7 @@ static err try_partition(group *g, group_worker *w, int partition, int range_bit
 }
 
 /* Pairs found before a table was full are found again, which is harmless: joining is idempotent. */
-static err group_partition(group *g, group_worker *w, int partition) {
+static err group_partition(group_state *g, group_worker *w, int partition) {
     uint64_t records = 0;
     for (int s = 0; s < g->job->n_spills; s++)
         records += spill_bytes(g->job->spills[s], g->job->section + partition) / GROUP_RECORD_BYTES;
@@ -116,21 +117,21 @@ static err group_partition(group *g, group_worker *w, int partition) {
 }
 
 static void run_partition_task(void *ctx, int64_t partition, int worker) {
-    group *g = ctx;
+    group_state *g = ctx;
     g->errors[partition] = group_partition(g, &g->workers[worker], (int)partition);
 }
 
 static size_t slots_for(size_t bytes) {
     size_t n = 16;
-    while (n * 2 * sizeof(slot) <= bytes) n *= 2;
+    while (n * 2 * sizeof(key_slot) <= bytes) n *= 2;
     return n;
 }
 
 err group_run(const group_job *job) {
     pool *p = pool_new(job->threads);
     int threads = pool_size(p);
-    group g = { .job = job, .max_slots = slots_for(job->memory / (size_t)threads) };
-    size_t table = g.max_slots * sizeof(slot);
+    group_state g = { .job = job, .max_slots = slots_for(job->memory / (size_t)threads) };
+    size_t table = g.max_slots * sizeof(key_slot);
     g.workers = mem_alloc((size_t)threads * sizeof *g.workers);
     g.errors = mem_alloc(GROUP_PARTITIONS * sizeof *g.errors);
     pthread_mutex_init(&g.lock, NULL);

@@ -17,7 +17,7 @@ int input_split_first(const text_inputs *in, int i) {
     return splits ? (int)((int64_t)text_segments(in) * i / splits) : 0;
 }
 
-static err check_inputs(const split_job *j) {
+static err check_inputs_reread(const split_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
             return err_hint(ERR("%s reads its input twice; standard input can be read only once",
@@ -57,7 +57,7 @@ static err open_split(const split_job *j, int split, const char *path, spill **o
 
 err split_job_run(const split_job *j, spill **spills) {
     int n = input_split_count(j->in);
-    TRY(check_inputs(j));
+    TRY(check_inputs_reread(j));
     TRY(check_outputs(j));
     if (j->fresh) TRY(spill_clear(j->folder, j->stage.name));
     TRY(io_make_dirs(j->folder));
@@ -84,7 +84,7 @@ char *curate_work_folder(const char *work, const char *out) {
     return path.text;
 }
 
-static void add_name(const char *name, text_span value, str *out) {
+static void add_document_name(const char *name, text_span value, str *out) {
     if (value.len == 0) return;
     str_add(out, "%s\"%s\":", out->len ? "," : "", name);
     text_json_string(value.at, value.len, out);
@@ -92,9 +92,9 @@ static void add_name(const char *name, text_span value, str *out) {
 
 void add_document_names(const text_doc *d, str *out) {
     str names = { 0 };
-    add_name("id", d->id, &names);
-    add_name("url", d->url, &names);
-    add_name("source", d->source, &names);
+    add_document_name("id", d->id, &names);
+    add_document_name("url", d->url, &names);
+    add_document_name("source", d->source, &names);
     if (names.len) str_add_bytes(out, names.text, names.len);
     str_free(&names);
 }

@@ -16,7 +16,7 @@ typedef struct model_reader {
     err e; /* the first error; after it everything reads as 0 */
 } model_reader;
 
-static void report_fault(model_reader *r, const char *what) {
+static void model_fault(model_reader *r, const char *what) {
     if (r->e) return;
     r->e = err_hint(ERR("%s: not a complete fastText model: %s", r->path, what),
                     "download the file again, or pass another");
@@ -24,7 +24,7 @@ static void report_fault(model_reader *r, const char *what) {
 
 /* @return the next n bytes; NULL, and an error, if there are fewer. */
 static const uint8_t *take_bytes(model_reader *r, size_t n, const char *what) {
-    if (r->e || n > r->left) return report_fault(r, what), NULL;
+    if (r->e || n > r->left) return model_fault(r, what), NULL;
     const uint8_t *p = r->p;
     r->p += n;
     r->left -= n;
@@ -57,31 +57,30 @@ static uint8_t take_u8(model_reader *r, const char *what) {
 
 /* ---- settings -------------------------------------------------------------------------------- */
 
-static void read_settings(model_reader *r, language_model *m) {
+static void read_model_settings(model_reader *r, language_model *m) {
     enum { DIM, NGRAMS = 5, LOSS, MODEL, BUCKET, MINN, MAXN, N = 12 };
-    if (take_i32(r, "the beginning is missing") != MAGIC) report_fault(r, "wrong magic number");
+    if (take_i32(r, "the beginning is missing") != MAGIC) model_fault(r, "wrong magic number");
     int32_t version = take_i32(r, "the version is missing");
-    if (version < OLDEST || version > NEWEST) report_fault(r, "its version is neither 11 nor 12");
+    if (version < OLDEST || version > NEWEST) model_fault(r, "its version is neither 11 nor 12");
     int32_t v[N];
     for (int i = 0; i < N; i++) v[i] = take_i32(r, "its settings are truncated");
     take_bytes(r, sizeof(double), "its settings are truncated");
     m->dim = v[DIM], m->word_ngrams = v[NGRAMS], m->bucket = v[BUCKET];
     m->minn = v[MINN], m->maxn = version == OLDEST ? 0 : v[MAXN];
     m->loss = (ft_loss)v[LOSS];
-    if (v[MODEL] != SUPERVISED) report_fault(r, "it was not trained on labels (supervised)");
-    if (m->dim < 1 || m->dim > MAX_DIM) report_fault(r, "its vectors have an impossible size");
-    if (v[LOSS] < FT_HIERARCHICAL || v[LOSS] > FT_ONE_VS_ALL)
-        report_fault(r, "its loss is unknown");
+    if (v[MODEL] != SUPERVISED) model_fault(r, "it was not trained on labels (supervised)");
+    if (m->dim < 1 || m->dim > MAX_DIM) model_fault(r, "its vectors have an impossible size");
+    if (v[LOSS] < FT_HIERARCHICAL || v[LOSS] > FT_ONE_VS_ALL) model_fault(r, "its loss is unknown");
     bool negative = m->bucket < 0 || m->word_ngrams < 0 || m->minn < 0 || m->maxn < 0;
     if (negative || m->maxn > 64 || m->word_ngrams > 64)
-        report_fault(r, "its n-gram settings are out of range");
+        model_fault(r, "its n-gram settings are out of range");
     if (m->bucket == 0 && (m->maxn > 0 || m->word_ngrams > 1))
-        report_fault(r, "it has n-grams but no buckets");
+        model_fault(r, "it has n-grams but no buckets");
 }
 
 /* ---- the dictionary -------------------------------------------------------------------------- */
 
-static void add_word(language_model *m, int32_t index) {
+static void index_word(language_model *m, int32_t index) {
     uint32_t h = (uint32_t)FT_HASH_SEED;
     for (uint32_t i = 0; i < m->word[index].len; i++) h = ft_hash(h, m->word[index].text[i]);
     uint32_t i = h & m->word_mask;
@@ -103,13 +102,13 @@ static void make_word_table(language_model *m) {
     size_t bytes = ((size_t)m->word_mask + 1) * sizeof *m->word_table;
     m->word_table = mem_alloc(bytes);
     memset(m->word_table, 0xFF, bytes);
-    for (int32_t i = 0; i < m->words; i++) add_word(m, i);
+    for (int32_t i = 0; i < m->words; i++) index_word(m, i);
 }
 
 static void read_word(model_reader *r, ft_word *w, int64_t *count, int8_t *type) {
     const uint8_t *end = r->e ? NULL : memchr(r->p, 0, r->left);
     if (!end) {
-        report_fault(r, "its dictionary is truncated");
+        model_fault(r, "its dictionary is truncated");
         return;
     }
     w->text = (const char *)r->p;
@@ -131,7 +130,7 @@ static void read_pruned(model_reader *r, language_model *m, int64_t pruned) {
     const char *what = "its list of n-grams is truncated";
     m->bucket_rows = pruned < 0 ? m->bucket : pruned;
     if (pruned < 0) return;
-    if ((uint64_t)pruned > MIN(r->left / 8, INT32_MAX / 4)) return report_fault(r, what);
+    if ((uint64_t)pruned > MIN(r->left / 8, INT32_MAX / 4)) return model_fault(r, what);
     m->kept_mask = 63;
     while (m->kept_mask < (uint64_t)pruned * 2) m->kept_mask = m->kept_mask * 2 + 1;
     size_t bytes = ((size_t)m->kept_mask + 1) * sizeof *m->kept;
@@ -141,12 +140,12 @@ static void read_pruned(model_reader *r, language_model *m, int64_t pruned) {
         ft_kept k = { .bucket = take_i32(r, what) };
         k.row = take_i32(r, what);
         if (k.bucket < 0 || k.row < 0 || k.row >= pruned)
-            return report_fault(r, "an n-gram is outside its matrix");
+            return model_fault(r, "an n-gram is outside its matrix");
         *ft_kept_slot(m, k.bucket) = k;
     }
 }
 
-static void read_dictionary(model_reader *r, language_model *m) {
+static void read_word_dictionary(model_reader *r, language_model *m) {
     enum { ENTRY = 10 }; /* bytes of the shortest entry */
     const char *what = "its dictionary is truncated";
     int32_t size = take_i32(r, what);
@@ -156,7 +155,7 @@ static void read_dictionary(model_reader *r, language_model *m) {
     if (r->e) return;
     if (m->words < 0 || m->labels < 1 || size < 1 || (int64_t)m->words + m->labels != size ||
         (size_t)size > r->left / ENTRY)
-        return report_fault(r, "its dictionary has an impossible size");
+        return model_fault(r, "its dictionary has an impossible size");
     m->word = mem_alloc((size_t)MAX(m->words, 1) * sizeof *m->word);
     m->label = mem_alloc((size_t)m->labels * sizeof *m->label);
     m->tree = mem_alloc((size_t)m->labels * 2 * sizeof *m->tree);
@@ -166,7 +165,7 @@ static void read_dictionary(model_reader *r, language_model *m) {
         int8_t type = 0;
         read_word(r, &w, &count, &type);
         if (r->e) return;
-        if (type != (i >= m->words)) return report_fault(r, "labels and words are mixed");
+        if (type != (i >= m->words)) return model_fault(r, "labels and words are mixed");
         if (type == 0) {
             m->word[i] = w;
             continue;
@@ -187,21 +186,20 @@ static void read_quantizer(model_reader *r, ft_quantizer *q, int64_t columns) {
     bool fits = q->dim == columns && q->parts >= 1 && q->part >= 1 && q->last_part >= 1 &&
                 q->last_part <= q->part &&
                 (int64_t)(q->parts - 1) * q->part + q->last_part == q->dim;
-    if (!fits) return report_fault(r, "its quantizer does not fit its vectors");
+    if (!fits) return model_fault(r, "its quantizer does not fit its vectors");
     q->centroids = take_bytes(r, (size_t)q->dim * 256 * sizeof(float), what);
 }
 
-static void read_quantized(model_reader *r, ft_matrix *m) {
+static void read_quantized_matrix(model_reader *r, ft_matrix *m) {
     const char *what = "a matrix is truncated";
     m->quantized = true;
     bool norms = take_u8(r, what) != 0;
     m->rows = take_i64(r, what), m->columns = take_i64(r, what);
     int32_t codes = take_i32(r, what);
-    if (codes < 0 || m->rows < 0 || m->rows > codes) return report_fault(r, "a matrix has no size");
+    if (codes < 0 || m->rows < 0 || m->rows > codes) return model_fault(r, "a matrix has no size");
     m->data = take_bytes(r, (size_t)codes, what);
     read_quantizer(r, &m->q, m->columns);
-    if (!r->e && m->rows * m->q.parts != codes)
-        return report_fault(r, "a matrix has too few codes");
+    if (!r->e && m->rows * m->q.parts != codes) return model_fault(r, "a matrix has too few codes");
     if (!norms) return;
     m->norms = take_bytes(r, (size_t)m->rows, what);
     read_quantizer(r, &m->norm, 1);
@@ -210,18 +208,18 @@ static void read_quantized(model_reader *r, ft_matrix *m) {
 static void read_matrix(model_reader *r, ft_matrix *m, bool quantized, int64_t rows,
                         int64_t columns) {
     if (quantized) {
-        read_quantized(r, m);
+        read_quantized_matrix(r, m);
     } else {
         m->rows = take_i64(r, "a matrix is truncated");
         m->columns = take_i64(r, "a matrix is truncated");
     }
     if (r->e) return;
     if (m->rows != rows || m->columns != columns)
-        return report_fault(r, "a matrix does not fit the dictionary");
+        return model_fault(r, "a matrix does not fit the dictionary");
     size_t bytes;
     if (quantized) return;
     if (!mul_size((size_t)rows, (size_t)columns * sizeof(float), &bytes))
-        return report_fault(r, "a matrix has an impossible size");
+        return model_fault(r, "a matrix has an impossible size");
     m->data = take_bytes(r, bytes, "a matrix is truncated");
 }
 
@@ -247,9 +245,9 @@ static void build_tree(language_model *m) {
 
 /* ---- opening --------------------------------------------------------------------------------- */
 
-static void read_model(model_reader *r, language_model *m) {
-    read_settings(r, m);
-    if (!r->e) read_dictionary(r, m);
+static void read_language_model(model_reader *r, language_model *m) {
+    read_model_settings(r, m);
+    if (!r->e) read_word_dictionary(r, m);
     if (r->e) return;
     bool quantized = take_u8(r, "its matrices are missing") != 0;
     read_matrix(r, &m->in, quantized, m->words + m->bucket_rows, m->dim);
@@ -264,7 +262,7 @@ err language_open(const char *path, language_model **out) {
     err e = io_map(path, &m->file);
     if (!e) {
         model_reader r = { .path = path, .p = m->file.data, .left = m->file.size };
-        read_model(&r, m);
+        read_language_model(&r, m);
         e = r.e;
     }
     if (e) {

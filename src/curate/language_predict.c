@@ -80,7 +80,7 @@ static float row_norm(const ft_matrix *m, int64_t row) {
         }                                                                                          \
     }
 
-static void add_row(const language_model *m, language_scratch *r, int64_t row) {
+static void add_embedding(const language_model *m, language_scratch *r, int64_t row) {
     float *hidden = r->hidden;
     FOR_ROW(&m->in, row, hidden[at] += v);
     r->rows++;
@@ -101,7 +101,7 @@ static void add_bucket(const language_model *m, language_scratch *r, uint64_t ha
         if (k->bucket < 0) return;
         bucket = k->row;
     }
-    add_row(m, r, m->words + bucket);
+    add_embedding(m, r, m->words + bucket);
 }
 
 /* Adds the n-grams of minn to maxn characters of r->word, including < and > but not these alone. */
@@ -136,13 +136,13 @@ static void add_word_ngrams(const language_model *m, language_scratch *r) {
 
 static const char end_of_text[] = "</s>";
 
-static void add_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
+static void embed_word(const language_model *m, language_scratch *r, const char *w, size_t len) {
     uint32_t h = (uint32_t)FT_HASH_SEED;
     for (size_t i = 0; i < len; i++) h = ft_hash(h, w[i]);
     int32_t index = ft_find_word(m, w, len, h);
     if (index < 0 && len >= 9 && memcmp(w, "__label__", 9) == 0)
         return; /* fastText does not treat it as a word */
-    if (index >= 0) add_row(m, r, index);
+    if (index >= 0) add_embedding(m, r, index);
     bool end = len == sizeof end_of_text - 1 && memcmp(w, end_of_text, len) == 0;
     if (m->maxn > 0 && !end) {
         r->word.len = 0;
@@ -157,22 +157,22 @@ static void add_word(const language_model *m, language_scratch *r, const char *w
 
 static bool is_space(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
 
-static void read_text(const language_model *m, language_scratch *r, text_span text) {
+static void embed_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
     r->rows = r->words = 0;
     for (size_t at = 0; at < text.len;) {
         size_t end = at;
         while (end < text.len && !is_space(text.at[end])) end++;
-        if (end > at) add_word(m, r, text.at + at, end - at);
+        if (end > at) embed_word(m, r, text.at + at, end - at);
         at = end + 1;
     }
-    add_word(m, r, end_of_text, sizeof end_of_text - 1);
+    embed_word(m, r, end_of_text, sizeof end_of_text - 1);
     for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)r->rows;
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */
 
-static float sigmoid(float x) { return 1 / (1 + expf(-x)); }
+static float sigmoid_of(float x) { return 1 / (1 + expf(-x)); }
 
 static void predict_softmax(const language_model *m, language_scratch *r) {
     float most = -INFINITY, sum = 0, *p = r->probability;
@@ -187,7 +187,7 @@ static void predict_softmax(const language_model *m, language_scratch *r) {
 /* fastText reads this from a table with steps of 1/32 up to 8; its thresholds depend on that. */
 static float stepped_sigmoid(float x) {
     if (x < -8) return 0;
-    return x > 8 ? 1 : sigmoid(floorf((x + 8) * 32) / 32 - 8);
+    return x > 8 ? 1 : sigmoid_of(floorf((x + 8) * 32) / 32 - 8);
 }
 
 static void predict_independent(const language_model *m, language_scratch *r) {
@@ -212,7 +212,7 @@ static void predict_tree(const language_model *m, language_scratch *r) {
             r->probability[node] = MIN(1.0f, expf(p));
             continue;
         }
-        float right = sigmoid(dot_row(m, r->hidden, node - m->labels));
+        float right = sigmoid_of(dot_row(m, r->hidden, node - m->labels));
         const ft_node *t = &m->tree[node];
         r->path[depth] = t->left, r->path_log[depth++] = p + safe_log(1 - right);
         r->path[depth] = t->right, r->path_log[depth++] = p + safe_log(right);
@@ -226,7 +226,7 @@ const float *language_predict(const language_model *m, language_scratch *r, text
         [FT_SOFTMAX] = predict_softmax,
         [FT_ONE_VS_ALL] = predict_independent,
     };
-    read_text(m, r, text);
+    embed_text(m, r, text);
     if (r->rows == 0)
         memset(r->probability, 0, (size_t)m->labels * sizeof *r->probability);
     else

@@ -12,21 +12,21 @@
 
 enum { MAX_BYTES = 1 << 30, MAX_PHRASE_BYTES = 4096 };
 
-typedef struct entry {
+typedef struct phrase_entry {
     uint32_t at, len; /* in `text` */
     uint32_t next;    /* another phrase with the same first unit, index plus one; 0: none */
-} entry;
+} phrase_entry;
 
-typedef struct table {
+typedef struct phrase_table {
     uint32_t *slots; /* [mask + 1] index of the entry plus one; 0: free */
     uint32_t mask;
-} table;
+} phrase_table;
 
 struct phrase_list {
     str text; /* all phrases in lower case, back to back */
-    entry *entries;
+    phrase_entry *entries;
     int n, capacity;
-    table whole, first; /* by the phrase, and by its first unit */
+    phrase_table whole, first; /* by the phrase, and by its first unit */
     int lengths[MAX_PHRASE_BYTES];
     int n_lengths;
     uint64_t hash;
@@ -50,7 +50,7 @@ void fold_text(text_span text, str *out) {
 }
 
 /* Scripts written without spaces between words. */
-static bool is_unspaced(uint32_t cp) {
+static bool in_unspaced_script(uint32_t cp) {
     static const uint32_t ranges[][2] = {
         { 0x0E00, 0x0EFF }, { 0x1000, 0x109F },   { 0x1780, 0x17FF }, { 0x3040, 0x30FF },
         { 0x31F0, 0x31FF }, { 0x3400, 0x4DBF },   { 0x4E00, 0x9FFF }, { 0xF900, 0xFAFF },
@@ -67,11 +67,12 @@ static bool is_word_char(uint32_t cp) {
     if (cp < 0x80)
         return (cp >= 'a' && cp <= 'z') || (cp >= 'A' && cp <= 'Z') || (cp >= '0' && cp <= '9') ||
                cp == '_';
-    return (unicode_class(cp) & (CLASS_LETTER | CLASS_NUMBER | CLASS_MARK)) && !is_unspaced(cp);
+    return (unicode_class(cp) & (CLASS_LETTER | CLASS_NUMBER | CLASS_MARK)) &&
+           !in_unspaced_script(cp);
 }
 
 /* Reads the unit at `at`. @return its end. *hash: of the unit in lower case. */
-static size_t next_unit(text_span text, size_t at, uint64_t *hash) {
+static size_t next_phrase_unit(text_span text, size_t at, uint64_t *hash) {
     uint64_t h = 0xCBF29CE484222325u;
     bool joined = true;
     for (size_t n, begin = at; at < text.len && joined; at += n) {
@@ -87,32 +88,28 @@ static size_t next_unit(text_span text, size_t at, uint64_t *hash) {
 
 /* ---- reading a list -------------------------------------------------------------------------- */
 
-static void table_make(table *t, int n) {
+static void table_make(phrase_table *t, int n) {
     t->mask = 63;
     while (t->mask < (uint32_t)n * 2u) t->mask = t->mask * 2 + 1;
     t->slots = mem_alloc(((size_t)t->mask + 1) * sizeof *t->slots);
 }
 
 static text_span phrase_text(const phrase_list *l, uint32_t number) {
-    const entry *e = &l->entries[number - 1];
+    const phrase_entry *e = &l->entries[number - 1];
     return (text_span){ l->text.text + e->at, e->len };
 }
 
-static bool spans_equal(text_span a, text_span b) {
-    return a.len == b.len && memcmp(a.at, b.at, a.len) == 0;
-}
-
 /* @return the slot of the phrase, or the free slot where it belongs. */
-static uint32_t *find_whole(const phrase_list *l, text_span phrase) {
+static uint32_t *find_phrase(const phrase_list *l, text_span phrase) {
     uint32_t i = (uint32_t)hash_bytes(phrase.at, phrase.len, 0) & l->whole.mask;
-    while (l->whole.slots[i] && !spans_equal(phrase_text(l, l->whole.slots[i]), phrase))
+    while (l->whole.slots[i] && !text_spans_equal(phrase_text(l, l->whole.slots[i]), phrase))
         i = (i + 1) & l->whole.mask;
     return &l->whole.slots[i];
 }
 
 static text_span first_unit(const phrase_list *l, uint32_t number, uint64_t *hash) {
     text_span phrase = phrase_text(l, number);
-    return (text_span){ phrase.at, next_unit(phrase, 0, hash) };
+    return (text_span){ phrase.at, next_phrase_unit(phrase, 0, hash) };
 }
 
 /* Chains the phrase to those with the same first unit. */
@@ -120,7 +117,7 @@ static void chain_phrase(phrase_list *l, uint32_t number) {
     uint64_t hash, other;
     text_span unit = first_unit(l, number, &hash);
     uint32_t i = (uint32_t)hash & l->first.mask;
-    while (l->first.slots[i] && !spans_equal(first_unit(l, l->first.slots[i], &other), unit))
+    while (l->first.slots[i] && !text_spans_equal(first_unit(l, l->first.slots[i], &other), unit))
         i = (i + 1) & l->first.mask;
     l->entries[number - 1].next = l->first.slots[i];
     l->first.slots[i] = number;
@@ -139,8 +136,8 @@ static void build_tables(phrase_list *l) {
     table_make(&l->whole, lines);
     table_make(&l->first, lines);
     for (int i = 0; i < lines; i++) { /* duplicates are left out */
-        entry e = l->entries[i];
-        uint32_t *slot = find_whole(l, (text_span){ l->text.text + e.at, e.len });
+        phrase_entry e = l->entries[i];
+        uint32_t *slot = find_phrase(l, (text_span){ l->text.text + e.at, e.len });
         if (*slot) continue;
         l->entries[l->n++] = e;
         *slot = (uint32_t)l->n;
@@ -166,7 +163,7 @@ static err add_phrase(phrase_list *l, const char *path, int64_t number, text_spa
     fold_text(line, &folded);
     bool too_long = folded.len >= MAX_PHRASE_BYTES;
     mem_reserve((void **)&l->entries, &l->capacity, l->n, sizeof *l->entries);
-    l->entries[l->n++] = (entry){ .at = (uint32_t)l->text.len, .len = (uint32_t)folded.len };
+    l->entries[l->n++] = (phrase_entry){ .at = (uint32_t)l->text.len, .len = (uint32_t)folded.len };
     str_add_bytes(&l->text, folded.text, folded.len);
     str_free(&folded);
     if (too_long)
@@ -221,7 +218,9 @@ size_t phrase_list_bytes(const phrase_list *l) {
 
 /* ---- looking --------------------------------------------------------------------------------- */
 
-bool phrase_list_has(const phrase_list *l, text_span phrase) { return *find_whole(l, phrase) != 0; }
+bool phrase_list_has(const phrase_list *l, text_span phrase) {
+    return *find_phrase(l, phrase) != 0;
+}
 
 int64_t phrase_list_parts(const phrase_list *l, text_span text) {
     int64_t places = 0;
@@ -268,7 +267,7 @@ int64_t phrase_list_count(const phrase_list *l, text_span text) {
             continue;
         }
         uint64_t hash;
-        size_t end = next_unit(text, at, &hash);
+        size_t end = next_phrase_unit(text, at, &hash);
         if (l->first.slots[hash & l->first.mask]) count += count_at(l, text, at, hash);
         at = end;
     }

@@ -16,7 +16,7 @@ static bool is_hex(int c) {
 
 /* ---- e-mail addresses ------------------------------------------------------------------------ */
 
-static bool is_local(int c) {
+static bool is_local_part_char(int c) {
     return pii_is_digit(c) || pii_is_letter(c) || pii_is_one_of(c, "._%+-'&~!#$*=?^`{|}");
 }
 
@@ -39,7 +39,7 @@ static size_t domain_end(const masking *m, size_t i) {
 /* Finds the address around the @ at `sign`. @return false if there is none. */
 static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end) {
     size_t i = sign;
-    while (i > m->done && sign - i < LOCAL_BYTES && is_local(pii_byte_before(m, i))) i--;
+    while (i > m->done && sign - i < LOCAL_BYTES && is_local_part_char(pii_byte_before(m, i))) i--;
     while (i < sign && !pii_is_alnum(pii_byte_at(m, i))) i++;
     if (i == sign || pii_byte_at(m, sign - 1) == '.') return false;
     *begin = i;

@@ -80,7 +80,7 @@ static int compare_section(const void *a, const void *b) {
     return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
-static void writer_free(spill_writer *w) {
+static void spill_writer_free(spill_writer *w) {
     free(w->buffer);
     free(w->used);
     free(w->index);
@@ -103,14 +103,14 @@ err spill_commit(spill_writer *w) {
         io_writer_abort(w->file);
     else
         e = io_writer_commit(w->file);
-    writer_free(w);
+    spill_writer_free(w);
     return e;
 }
 
 void spill_abort(spill_writer *w) {
     if (!w) return;
     io_writer_abort(w->file);
-    writer_free(w);
+    spill_writer_free(w);
 }
 
 /* ---- the folder ------------------------------------------------------------------------------ */
@@ -156,7 +156,7 @@ static err damaged_error(const char *path) {
                     "remove its folder, or pass --fresh, and run again");
 }
 
-static err read_at(int fd, const char *path, void *into, size_t n, uint64_t offset) {
+static err spill_read_at(int fd, const char *path, void *into, size_t n, uint64_t offset) {
     for (char *to = into; n > 0;) {
         ssize_t got = pread(fd, to, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
@@ -182,11 +182,11 @@ static err take_index(spill *s, const footer *f) {
     return OK;
 }
 
-static err read_index(spill *s, int fd, uint64_t size, int sections, uint64_t settings,
-                      bool *other) {
+static err spill_read_index(spill *s, int fd, uint64_t size, int sections, uint64_t settings,
+                            bool *other) {
     footer f;
     if (size < sizeof f) return damaged_error(s->path);
-    TRY(read_at(fd, s->path, &f, sizeof f, size - sizeof f));
+    TRY(spill_read_at(fd, s->path, &f, sizeof f, size - sizeof f));
     if (f.magic != SPILL_MAGIC) return damaged_error(s->path);
     *other = f.settings != settings || f.sections != (uint64_t)sections;
     if (*other) return OK;
@@ -196,13 +196,13 @@ static err read_index(spill *s, int fd, uint64_t size, int sections, uint64_t se
         return damaged_error(s->path);
     s->index = mem_alloc((size_t)f.pages * sizeof *s->index);
     s->first = mem_alloc(((size_t)sections + 1) * sizeof *s->first);
-    TRY(read_at(fd, s->path, s->index, (size_t)f.pages * sizeof *s->index, f.index));
+    TRY(spill_read_at(fd, s->path, s->index, (size_t)f.pages * sizeof *s->index, f.index));
     if (hash_bytes(s->index, (size_t)f.pages * sizeof *s->index, 0) != f.index_hash)
         return damaged_error(s->path);
     return take_index(s, &f);
 }
 
-static err open_file(const char *path, int *fd) {
+static err open_spill_file(const char *path, int *fd) {
     *fd = open(path, O_RDONLY | O_CLOEXEC);
     return *fd >= 0 ? OK : ERR("cannot open %s: %s", path, strerror(errno));
 }
@@ -214,10 +214,10 @@ err spill_open(const char *path, int sections, uint64_t settings, spill **out) {
     int fd = -1;
     bool other = false;
     TRY(io_size(path, &size));
-    TRY(open_file(path, &fd));
+    TRY(open_spill_file(path, &fd));
     spill *s = mem_alloc(sizeof *s);
     s->path = strdup(path);
-    err e = read_index(s, fd, (uint64_t)size, sections, settings, &other);
+    err e = spill_read_index(s, fd, (uint64_t)size, sections, settings, &other);
     close(fd);
     if (e || other)
         spill_close(s);
@@ -243,7 +243,7 @@ void spill_close(spill *s) {
 err spill_reader_open(const spill *s, int section, spill_reader *out) {
     *out = (spill_reader){ 0 };
     int fd = -1;
-    if (s->first[section] < s->first[section + 1]) TRY(open_file(s->path, &fd));
+    if (s->first[section] < s->first[section + 1]) TRY(open_spill_file(s->path, &fd));
     *out = (spill_reader){ .from = s,
                            .fd = fd,
                            .page = s->first[section],
@@ -255,7 +255,7 @@ err spill_reader_open(const spill *s, int section, spill_reader *out) {
 static err next_page(spill_reader *r) {
     if (r->page == r->end) return damaged_error(r->from->path);
     const page_entry *p = &r->from->index[r->page++];
-    TRY(read_at(r->fd, r->from->path, r->buffer, p->bytes, p->offset));
+    TRY(spill_read_at(r->fd, r->from->path, r->buffer, p->bytes, p->offset));
     if (hash_bytes(r->buffer, p->bytes, p->offset) != p->hash) return damaged_error(r->from->path);
     r->used = 0;
     r->len = p->bytes;

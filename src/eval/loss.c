@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 /* The axes that share the tokens of a sequence: a rank gets the losses of its own. */
-static axis_set token_axes(const exec *x, int which) {
+static axis_set result_token_axes(const exec *x, int which) {
     return placement_axes(exec_result_placement(x, which), PL_S) & ~AXES_ROWS;
 }
 
@@ -13,7 +13,8 @@ static axis_set token_axes(const exec *x, int which) {
 static err add_batch(exec *x, const model *m, int which, const data_batch *d, float *losses,
                      double *sum) {
     tensor result = exec_result(x, which);
-    int64_t n = result.dim[0], all = n * mesh_span(&model_lay(m)->mesh, token_axes(x, which));
+    int64_t n = result.dim[0],
+            all = n * mesh_span(&model_lay(m)->mesh, result_token_axes(x, which));
     model_batch batch = { d->tokens, d->targets, d->pos, d->start, d->id, all };
     model_set_batch(m, x->plan, &batch);
     TRY(exec_chain(x, which, 0, 1));
@@ -40,7 +41,7 @@ err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, do
     /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
     axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
     bool last = exec_has_result(x, which);
-    bool has_sum = last && mesh_index(me, others & ~token_axes(x, which)) == 0;
+    bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, which)) == 0;
     bool has_valid = last && mesh_index(me, others) == 0;
     double sums[] = { has_sum ? sum : 0, has_valid ? (double)valid : 0 };
     TRY_CLEAN(comm_total(x->comm, sums, COUNT_OF(sums)));

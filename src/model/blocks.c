@@ -36,7 +36,7 @@ static dtype enter_module(builder *b, int module) {
 }
 
 /* The axes over which the tokens of a sequence are sharded, of these. */
-static axis_set token_axes(const builder *b, axis_set of) {
+static axis_set residual_token_axes(const builder *b, axis_set of) {
     return placement_axes(b->residual, PL_S) & mesh_axes(&b->m->l.mesh) & of;
 }
 
@@ -44,7 +44,7 @@ static axis_set token_axes(const builder *b, axis_set of) {
 enum { WHOLE = 0, AS_RESIDUAL = AXIS(AX_CP) | AXIS(AX_TP), AS_HEADS = AXIS(AX_CP) };
 static val token_input(builder *b, token_fact fact, dtype dt, axis_set over) {
     placement pl = b->residual;
-    axis_set shared = token_axes(b, over);
+    axis_set shared = residual_token_axes(b, over);
     for (int a = 0; a < AX_COUNT; a++)
         if (!(AXIS(a) & (shared | AXES_ROWS))) pl.on[a] = PLACE_I;
     int64_t n = b->n / mesh_span(&b->m->l.mesh, shared);
@@ -92,8 +92,8 @@ static head_shape shape_of_heads(const builder *b) {
 /* What a rank's queries see of the keys of every rank, and the ids of these. */
 static ring_inputs ring_inputs_of(builder *b, bool drop) {
     int64_t ranks = mesh_size(&b->m->l.mesh, AX_CP), n = b->n / ranks;
-    placement pl = placement_on(token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
-    placement of_keys = placement_on(token_axes(b, AXES_ROWS), PLACE_S(1));
+    placement pl = placement_on(residual_token_axes(b, AS_HEADS | AXES_ROWS), PLACE_S(2));
+    placement of_keys = placement_on(residual_token_axes(b, AXES_ROWS), PLACE_S(1));
     int64_t ranges[] = { ranks, 2, n }, keys[] = { ranks, n };
     return (ring_inputs){
         prog_input(b->p, "ring_range", DT_I32, 3, ranges, pl),
@@ -106,7 +106,7 @@ static ring_inputs ring_inputs_of(builder *b, bool drop) {
 static val attend(builder *b, val qkv, head_shape h) {
     prog *p = b->p;
     bool drop = b->c->attn_dropout > 0 && b->mode == PROG_TRAIN;
-    if (token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
+    if (residual_token_axes(b, AS_HEADS) && b->m->l.context == CONTEXT_RING)
         return rec_ring_attention(p, qkv, AX_CP, ring_inputs_of(b, drop), h);
     qkv = rec_tokens_to_heads(p, qkv, AX_CP, h);
     val start = token_input(b, TOKEN_START, DT_I32, WHOLE);
@@ -296,7 +296,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     b->p = p;
     if (which == 0 && m->c.tied && m->l.pipe.ranks == 1)
         prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
-    int64_t n = b->n / mesh_span(&m->l.mesh, token_axes(b, AS_RESIDUAL));
+    int64_t n = b->n / mesh_span(&m->l.mesh, residual_token_axes(b, AS_RESIDUAL));
     residual_state s = { VAL_NONE, VAL_NONE };
     if (which > 0) s = prog_residual_in(p, n, m->c.dim, m->l.residual, m->l.dt, b->residual);
     if (which == 0 && m->l.fp8 == FP8_DELAYED && b->mode == PROG_TRAIN)

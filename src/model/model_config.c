@@ -41,7 +41,7 @@ err model_from_config(const config *cfg, model_config *c) {
     return model_check(c);
 }
 
-static void set_option(const model_fact *f, config *cfg, double value) {
+static void set_model_option(const model_fact *f, config *cfg, double value) {
     void *at = (char *)cfg + f->option_at;
     int64_t whole = isnan(value) ? CFG_AUTO : (int64_t)value;
     if (f->type == FACT_REAL)
@@ -59,7 +59,7 @@ void model_to_config(const model_config *c, config *cfg) {
     err_free(e);
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
-        set_option(f, cfg, model_fact_applies(f, c) ? model_fact_get(f, c) : CFG_AUTO_REAL);
+        set_model_option(f, cfg, model_fact_applies(f, c) ? model_fact_get(f, c) : CFG_AUTO_REAL);
     }
 }
 

@@ -370,7 +370,7 @@ static const prog_param *find_fused(const model *m, const char *name) {
 }
 
 /* @param expert -1: not one's. @return the elements that it takes in the bucket. */
-static int64_t add_part(model *m, const param_row *r, int layer, int expert, int64_t before) {
+static int64_t add_param_part(model *m, const param_row *r, int layer, int expert, int64_t before) {
     tp_shard shard = shard_part(m, r);
     const prog_param *q = find_fused(m, r->fused);
     model_param *p = &m->param[m->params++];
@@ -415,13 +415,13 @@ static size_t list_fused(model *m, size_t first, int layer) {
         for (size_t i = first; i < COUNT_OF(table) && !strcmp(table[i].fused, table[first].fused);
              i++, rows++) {
             if (!row_applies(&m->c, &table[i])) continue;
-            before += add_part(m, &table[i], layer, table[i].per_expert ? e : -1, before);
+            before += add_param_part(m, &table[i], layer, table[i].per_expert ? e : -1, before);
         }
     }
     return rows;
 }
 
-static void list_parts(model *m) {
+static void list_param_parts(model *m) {
     size_t most = COUNT_OF(table) * (size_t)(m->c.layers + 1);
     most += 3 * (size_t)m->c.experts * (size_t)m->c.layers;
     m->param = mem_alloc(most * sizeof *m->param);
@@ -495,7 +495,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
         model_free(m);
         return err_trail(e, __FILE__, __LINE__);
     }
-    list_parts(m);
+    list_param_parts(m);
     *out = m;
     return OK;
 }

@@ -149,7 +149,7 @@ const char *model_preset_name(int i) {
     return i >= 0 && i < (int)COUNT_OF(presets) ? presets[i].name : NULL;
 }
 
-static const char *name_at(const void *ctx, int i) { return model_preset_name(i); }
+static const char *preset_name_at(const void *ctx, int i) { return model_preset_name(i); }
 
 /* The defaults with a family's own values over them. */
 static void init_family(const model_config *family, model_config *c) {
@@ -179,7 +179,7 @@ err model_preset(const char *name, model_config *c) {
         if (presets[i].vocab) c->vocab = presets[i].vocab;
         return OK;
     }
-    const char *near = str_nearest(name, name_at, NULL, (int)COUNT_OF(presets));
+    const char *near = str_nearest(name, preset_name_at, NULL, (int)COUNT_OF(presets));
     err e = ERR("no model preset is called '%s'", name);
     if (near) return err_hint(e, "did you mean '%s'? \"ingot config --models\" lists them", near);
     return err_hint(e, "list them with \"ingot config --models\"");

@@ -132,7 +132,7 @@ bool model_param_range(const model *m, int param, const bucket_view *b, param_ra
 }
 
 /* The bucket that holds something of a parameter here. */
-static bool find_param(const model *m, int param, bucket_view *b, param_range *r) {
+static bool find_param_range(const model *m, int param, bucket_view *b, param_range *r) {
     for (int i = 0; i < model_buckets(m); i++) {
         *b = model_bucket(m, i);
         if (model_param_range(m, param, b, r)) return true;
@@ -144,7 +144,7 @@ float *model_param_data(const model *m, const plan *p, int param, param_part par
                         param_range *range) {
     bucket_view b;
     param_range r;
-    if (!find_param(m, param, &b, &r)) return NULL;
+    if (!find_param_range(m, param, &b, &r)) return NULL;
     BUG_IF(part == PARAM_MASTER && b.master_dt != DT_F32);
     if (range) *range = r;
     region_part in = part == PARAM_MASTER ? b.master : b.grad;
@@ -152,7 +152,7 @@ float *model_param_data(const model *m, const plan *p, int param, param_part par
 }
 
 /* n elements from `at` on of a region of this type. */
-static err get_values(const plan *p, int region, dtype dt, int64_t at, int64_t n, float *to) {
+static err region_get(const plan *p, int region, dtype dt, int64_t at, int64_t n, float *to) {
     const char *from = (const char *)plan_data(p, region) + (size_t)at * dt_size(dt);
     if (dt == DT_F32) return plan_get(p, to, from, (size_t)n * sizeof *to);
     void *raw = mem_alloc((size_t)n * dt_size(dt));
@@ -162,7 +162,7 @@ static err get_values(const plan *p, int region, dtype dt, int64_t at, int64_t n
     return e;
 }
 
-static void put_values(const plan *p, int region, dtype dt, int64_t at, int64_t n,
+static void region_put(const plan *p, int region, dtype dt, int64_t at, int64_t n,
                        const float *from) {
     char *to = (char *)plan_data(p, region) + (size_t)at * dt_size(dt);
     if (dt == DT_F32) {
@@ -178,7 +178,7 @@ static void put_values(const plan *p, int region, dtype dt, int64_t at, int64_t 
 param_range model_weights_range(const model *m, int param) {
     bucket_view b;
     param_range r;
-    return find_param(m, param, &b, &r) ? r : (param_range){ 0 };
+    return find_param_range(m, param, &b, &r) ? r : (param_range){ 0 };
 }
 
 axis_set model_param_same(const model *m, int param) {
@@ -219,7 +219,7 @@ int model_param_copy_index(const model *m, int param) {
 const void *model_weights_data(const model *m, const plan *p, int param, dtype *dt) {
     bucket_view b;
     param_range r;
-    if (!find_param(m, param, &b, &r)) return NULL;
+    if (!find_param_range(m, param, &b, &r)) return NULL;
     *dt = b.master_dt;
     return (const char *)plan_data(p, b.master.region) +
            (size_t)(b.master.at + r.at) * dt_size(b.master_dt);
@@ -228,15 +228,15 @@ const void *model_weights_data(const model *m, const plan *p, int param, dtype *
 err model_weights_get(const model *m, const plan *p, int param, float *to) {
     bucket_view b;
     param_range r;
-    if (!find_param(m, param, &b, &r)) return OK;
-    return get_values(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, to);
+    if (!find_param_range(m, param, &b, &r)) return OK;
+    return region_get(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, to);
 }
 
 void model_weights_set(const model *m, const plan *p, int param, const float *from) {
     bucket_view b;
     param_range r;
-    if (find_param(m, param, &b, &r))
-        put_values(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, from);
+    if (find_param_range(m, param, &b, &r))
+        region_put(p, b.master.region, b.master_dt, b.master.at + r.at, r.to - r.from, from);
 }
 
 int64_t model_global_index(const model *m, int param, int64_t local) {
@@ -358,7 +358,7 @@ static err refresh_copies(const model *m, const plan *p) {
     for (int i = 0; i < model_buckets(m) && !e; i++) {
         bucket_view b = model_bucket(m, i);
         if (b.copy.region < 0) continue;
-        e = get_values(p, b.master.region, b.master_dt, b.master.at, b.count, values);
+        e = region_get(p, b.master.region, b.master_dt, b.master.at, b.count, values);
         if (!e) put_converted(p, threads, b.copy, b.dt, b.count, values, narrow);
     }
     free(values);
@@ -389,7 +389,7 @@ err model_gather(const model *m, exec *x) {
 }
 
 /* The stages exchange their gradients; each adds the other's to its own. */
-static err exchange(const model *m, exec *x, const bucket_view *b) {
+static err exchange_bucket(const model *m, exec *x, const bucket_view *b) {
     enum { CHANNEL = 2 }; /* beside those of the pipeline */
     int last = m->l.pipe.ranks - 1;
     float *own = (float *)plan_data(x->plan, b->grad.region) + b->grad.at;
@@ -419,7 +419,7 @@ static err exchange(const model *m, exec *x, const bucket_view *b) {
 err model_sum_tied(const model *m, exec *x) {
     for (int i = 0; i < model_buckets(m); i++) {
         bucket_view b = model_bucket(m, i);
-        if (shared_by_stages(m, b.bucket)) TRY(exchange(m, x, &b));
+        if (shared_by_stages(m, b.bucket)) TRY(exchange_bucket(m, x, &b));
     }
     return OK;
 }

@@ -63,7 +63,7 @@ static bool bucket_is_here(const optimizer *o, int param) {
 
 /* ---- calls --------------------------------------------------------------------------------- */
 /* The elements of a parameter that this rank updates. */
-static tensor elements(const optimizer *o, int param, param_part part, bool ready) {
+static tensor param_elements(const optimizer *o, int param, param_part part, bool ready) {
     const param_slot *t = &o->slot[param];
     const update_range *s = &o->range[t->range];
     return part_view(o, ready, part == PARAM_GRAD ? s->b.grad : s->b.master, DT_F32, s->at + t->at,
@@ -89,15 +89,15 @@ static tensor all_sums(const optimizer *o) {
     return region_view(o, true, o->d.sums, DT_F32, 0, 1, &o->d.sum_count);
 }
 
-static tensor squares(const optimizer *o, int param) {
+static tensor param_squares(const optimizer *o, int param) {
     int64_t two = 2;
     return region_view(o, true, o->d.squares, DT_F32, 2 * param, 1, &two);
 }
 
 static op_call agc_sums_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_AGC_SUMS, .attr = part_attr(o, param) };
-    c.in[0] = elements(o, param, PARAM_MASTER, ready);
-    c.in[1] = elements(o, param, PARAM_GRAD, ready);
+    c.in[0] = param_elements(o, param, PARAM_MASTER, ready);
+    c.in[1] = param_elements(o, param, PARAM_GRAD, ready);
     for (int k = 0; k < 2; k++) c.out[k] = sums(o, param, k, false, ready);
     return c;
 }
@@ -105,7 +105,7 @@ static op_call agc_sums_call(const optimizer *o, int param, bool ready) {
 static op_call agc_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_AGC, .attr = part_attr(o, param) };
     c.attr.agc = o->range[o->slot[param].range].attr.agc;
-    c.out[0] = elements(o, param, PARAM_GRAD, ready);
+    c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
     for (int k = 0; k < 2; k++) c.in[k] = sums(o, param, k, false, ready);
     return c;
 }
@@ -113,7 +113,7 @@ static op_call agc_call(const optimizer *o, int param, bool ready) {
 static op_call factor_sums_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_FACTOR_SUMS, .attr = part_attr(o, param) };
     c.attr.update.eps = o->range[o->slot[param].range].attr.update.eps;
-    c.in[0] = elements(o, param, PARAM_GRAD, ready);
+    c.in[0] = param_elements(o, param, PARAM_GRAD, ready);
     for (int k = 0; k < 2; k++) c.out[k] = sums(o, param, k, k, ready);
     return c;
 }
@@ -130,7 +130,7 @@ static op_call factor_moments_call(const optimizer *o, int param, bool ready) {
 static op_call factor_call(const optimizer *o, int param, bool ready) {
     const update_range *s = &o->range[o->slot[param].range];
     op_call c = { .op = OP_FACTOR_MATRIX };
-    c.out[0] = elements(o, param, PARAM_GRAD, ready);
+    c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
     if (s->r->kind == BY_FACTORS) {
         c.attr = part_attr(o, param);
         for (int k = 0; k < 2; k++) c.in[k] = sums(o, param, k, k, ready);
@@ -245,26 +245,26 @@ err directions_reserve(optimizer *o, plan *p) {
 
 /* ---- sums over ranks ------------------------------------------------------------------------ */
 /* Runs the call that sums a rank's part of a parameter, where it contributes one. */
-static void add_part(const step_run *r, int param,
+static void sum_part(const step_run *r, int param,
                      op_call (*call)(const optimizer *o, int param, bool ready)) {
     if (!contributes(r->o, param)) return;
     op_call c = call(r->o, param, true);
     run_call(r, &c);
 }
 
-static void fill_zero(const step_run *r, const tensor *t) {
+static void zero_tensor(const step_run *r, const tensor *t) {
     op_call zero = { .op = OP_ZERO, .out = { *t } };
     run_call(r, &zero);
 }
 
 /* ---- adaptive clipping ---------------------------------------------------------------------- */
-err clip_rows(const step_run *r) {
+err clip_adaptively(const step_run *r) {
     const optimizer *o = r->o;
     if (o->s.agc <= 0 || o->d.sums < 0) return OK;
     tensor all = all_sums(o);
-    if (o->d.parts) fill_zero(r, &all); /* of parts that other ranks sum */
+    if (o->d.parts) zero_tensor(r, &all); /* of parts that other ranks sum */
     for (int i = 0; i < o->params; i++)
-        if (clips(o, i)) add_part(r, i, agc_sums_call);
+        if (clips(o, i)) sum_part(r, i, agc_sums_call);
     TRY(sum_over(r, "adaptive clipping", o->d.parts, &all));
     for (int i = 0; i < o->params; i++) {
         if (!clips(o, i) || o->slot[i].range < 0) continue;
@@ -277,7 +277,7 @@ err clip_rows(const step_run *r) {
 /* ---- Adafactor ------------------------------------------------------------------------------- */
 static void sum_squares(const step_run *r, int param) {
     const model_param *q = model_param_at(r->o->m, param);
-    tensor u = elements(r->o, param, PARAM_GRAD, true), sum = squares(r->o, param);
+    tensor u = param_elements(r->o, param, PARAM_GRAD, true), sum = param_squares(r->o, param);
     op_call c = sqnorm_call(u.data, u.dim[0], q->dim[0] * q->dim[1], false, &sum);
     run_call(r, &c);
 }
@@ -290,9 +290,9 @@ static bool is_factored(const optimizer *o, int param) {
 static err make_factors(const step_run *r) {
     const optimizer *o = r->o;
     tensor all = all_sums(o);
-    if (o->d.parts) fill_zero(r, &all);
+    if (o->d.parts) zero_tensor(r, &all);
     for (int i = 0; i < o->params; i++)
-        if (rule_at(o, i)->kind == BY_FACTORS) add_part(r, i, factor_sums_call);
+        if (rule_at(o, i)->kind == BY_FACTORS) sum_part(r, i, factor_sums_call);
     TRY(sum_over(r, "Adafactor's sums", o->d.parts, &all));
     for (int i = 0; i < o->params; i++) {
         if (o->slot[i].whole[0] < 0) continue;
@@ -307,7 +307,7 @@ static err update_factored(const step_run *r) {
     int64_t n = 2 * o->params;
     tensor all = region_view(o, true, o->d.squares, DT_F32, 0, 1, &n);
     TRY(make_factors(r));
-    if (o->d.parts) fill_zero(r, &all);
+    if (o->d.parts) zero_tensor(r, &all);
     for (int i = 0; i < o->params; i++) {
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;
         op_call c = factor_call(o, i, true);
@@ -318,7 +318,7 @@ static err update_factored(const step_run *r) {
     for (int i = 0; i < o->params; i++) {
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;
         op_call c = along_call(o, &o->range[o->slot[i].range], NULL, true);
-        c.in[1] = squares(o, i);
+        c.in[1] = param_squares(o, i);
         run_call(r, &c);
     }
     return OK;
@@ -331,7 +331,7 @@ static err gather_repeated(const step_run *r, int param, const tensor *own, cons
     float *rows = (float *)whole->data + q->first[0] * q->dim[1];
     op_call copy = { .op = OP_ADD, .in = { *own } };
     copy.out[0] = tensor_of(rows, DT_F32, 2, q->local);
-    fill_zero(r, whole);
+    zero_tensor(r, whole);
     if (mesh_index(&r->o->mesh, AXES_TP_REP) == 0) run_call(r, &copy);
     return sum_over(r, "Muon", AXIS(AX_TP), whole);
 }

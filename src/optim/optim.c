@@ -121,7 +121,7 @@ static workspace *workspace_of(optimizer *o, device_queue q) {
     return q == QUEUE_UPDATE ? &o->update_work : &o->work;
 }
 
-static size_t state_bytes(const optimizer *o, const update_range *s) {
+static size_t range_state_bytes(const optimizer *o, const update_range *s) {
     size_t sum = 0;
     for (int k = 0; k < s->r->states; k++) {
         tensor t = state_view(o, s, k, false);
@@ -134,11 +134,11 @@ static size_t state_bytes(const optimizer *o, const update_range *s) {
  * outside the blocks. */
 static void offload_state(optimizer *o, plan *p) {
     double all = 0, moved = 0;
-    for (int i = 0; i < o->ranges; i++) all += (double)state_bytes(o, &o->range[i]);
+    for (int i = 0; i < o->ranges; i++) all += (double)range_state_bytes(o, &o->range[i]);
     for (int layer = model_conf(o->m)->layers - 1; layer >= -1; layer--)
         for (int i = 0; i < o->ranges; i++) {
             update_range *s = &o->range[i];
-            double own = (double)state_bytes(o, s);
+            double own = (double)range_state_bytes(o, s);
             if (s->b.layer != layer) continue;
             if (moved + own / 2 > o->s.offload * all) return;
             s->attr.update.host_state = o->on_host = true;
@@ -232,7 +232,7 @@ static void run_call_on(const step_run *r, op_call *c, device_queue q) {
 }
 void run_call(const step_run *r, op_call *c) { run_call_on(r, c, QUEUE_COMPUTE); }
 
-static float *grad_of(const optimizer *o, const param_slot *t) {
+static float *grad_data(const optimizer *o, const param_slot *t) {
     const update_range *s = &o->range[t->range];
     return (float *)plan_data(o->p, s->b.grad.region) + s->b.grad.at + s->at + t->at;
 }
@@ -258,7 +258,7 @@ static bool is_partial(const optimizer *o, int param) {
 
 /* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
  * call. @param unreduced leaves out those that are partial */
-static void add_squares(const step_run *r, bool unreduced) {
+static void sum_grad_squares(const step_run *r, bool unreduced) {
     const optimizer *o = r->o;
     bool add = false;
     for (int i = 0; i < o->ordered;) {
@@ -271,15 +271,15 @@ static void add_squares(const step_run *r, bool unreduced) {
             continue;
         }
         const param_slot *first = &o->slot[o->order[i]];
-        float *from = grad_of(o, first), *to = from;
+        float *from = grad_data(o, first), *to = from;
         for (; i < o->ordered; i++) {
             const param_slot *t = &o->slot[o->order[i]];
-            int64_t gap = (char *)grad_of(o, t) - (char *)to;
+            int64_t gap = (char *)grad_data(o, t) - (char *)to;
             if (!has_gradient(o, o->order[i])) break;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
             if (unreduced && is_partial(o, o->order[i])) break;
             if (gap && !zeros_between(o, &o->slot[o->order[i - 1]], t)) break;
-            to = grad_of(o, t) + t->count;
+            to = grad_data(o, t) + t->count;
         }
         op_call c = sqnorm_call(from, to - from, first->copies, add, &r->sum);
         run_call(r, &c);
@@ -310,7 +310,7 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     step_run r = start_step(o, x);
     float sum[2];
     step_state now;
-    add_squares(&r, false);
+    sum_grad_squares(&r, false);
     TRY(sum_over_ranks(&r));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     TRY(exec_state_get(x, &now));
@@ -328,7 +328,7 @@ static err add_partial_squares(const step_run *r, double *sum) {
         const param_slot *t = &o->slot[o->order[i]];
         if (!is_partial(o, o->order[i])) continue;
         float *values = mem_alloc((size_t)t->count * sizeof *values);
-        e = plan_get(o->p, values, grad_of(o, t), (size_t)t->count * sizeof *values);
+        e = plan_get(o->p, values, grad_data(o, t), (size_t)t->count * sizeof *values);
         bool repeated = model_param_at(o->m, o->order[i])->repeated;
         axis_set axes = repeated ? AXES_TP_REP : AXIS(AX_TP);
         if (!e) e = comm_sum(r->x->comm, axes, values, t->count);
@@ -344,7 +344,7 @@ err optim_unreduced_norm(optimizer *o, exec *x, double *norm) {
     float sum[2];
     double partial;
     step_state now;
-    add_squares(&r, true);
+    sum_grad_squares(&r, true);
     TRY(add_partial_squares(&r, &partial));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     sum[1] += (float)partial;
@@ -362,10 +362,10 @@ static err clip_calls(void *ctx) {
     op_call clip = { .op = OP_CLIP, .in = { r->sum } };
     clip.attr.clip.growth_interval = r->o->s.growth_interval;
     clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
-    add_squares(r, false);
+    sum_grad_squares(r, false);
     TRY(sum_over_ranks(r));
     run_call(r, &clip);
-    return clip_rows(r);
+    return clip_adaptively(r);
 }
 
 static err device_updates(void *ctx) {
@@ -416,7 +416,7 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
 }
 
 /* ---- what is read of parameters and gradients now and then ------------------------------------- */
-static char *part_of(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
+static char *part_data(const optimizer *o, const param_slot *t, param_part part, dtype *dt) {
     const update_range *s = &o->range[t->range];
     *dt = part == PARAM_GRAD ? DT_F32 : s->b.master_dt;
     region_part in = part == PARAM_GRAD ? s->b.grad : s->b.master;
@@ -428,7 +428,7 @@ static char *part_of(const optimizer *o, const param_slot *t, param_part part, d
 static err read_elements(const optimizer *o, const param_slot *t, param_part part, int64_t from,
                          int64_t n, float *raw, float *to) {
     dtype dt;
-    char *at = part_of(o, t, part, &dt);
+    char *at = part_data(o, t, part, &dt);
     TRY(plan_get(o->p, dt == DT_F32 ? to : raw, at + (size_t)from * dt_size(dt),
                  (size_t)n * dt_size(dt)));
     if (dt != DT_F32) dt_to_f32(dt, raw, to, n);
@@ -461,7 +461,7 @@ static err block_square_sum(const step_run *r, int layer, param_part part, doubl
         const param_slot *t = &o->slot[o->order[i]];
         dtype dt;
         if (o->range[t->range].b.layer != layer || !has_gradient(o, o->order[i])) continue;
-        float *at = (float *)(void *)part_of(o, t, part, &dt);
+        float *at = (float *)(void *)part_data(o, t, part, &dt);
         if (dt != DT_F32) {
             TRY(host_square_sum(o, t, part, &host));
             continue;

@@ -109,7 +109,7 @@ err sum_over(const step_run *r, const char *name, axis_set axes, const tensor *t
 /* Reserves states by rows and columns, and buffers; after the ranges are known. */
 err directions_reserve(optimizer *o, plan *p) MUST_USE;
 /* Adaptive clipping of rows. */
-err clip_rows(const step_run *r) MUST_USE;
+err clip_adaptively(const step_run *r) MUST_USE;
 /* The updates of all ranges that are not BY_ELEMENT. */
 err update_along_directions(const step_run *r) MUST_USE;
 

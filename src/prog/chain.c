@@ -20,7 +20,7 @@ static err measure_call(plan *p, const op_call *c) {
 }
 
 /* Adds a program's needs; refuses what the backend cannot run. */
-static err measure(plan *p, const prog *g) {
+static err measure_program(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
     const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights };
     for (size_t k = 0; k < COUNT_OF(lists); k++)
@@ -34,7 +34,7 @@ static err measure(plan *p, const prog *g) {
 }
 
 static int layers_here(const chain *c, int rank) {
-    chunk last = chain_chunk(c, rank, c->pipe.chunks - 1);
+    model_chunk last = chain_chunk(c, rank, c->pipe.chunks - 1);
     return last.before + last.layers;
 }
 
@@ -47,7 +47,7 @@ static err add_programs(plan *p, const chain_plan *k) {
     }
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         if (!used[i]) continue;
-        TRY(measure(p, all[i]));
+        TRY(measure_program(p, all[i]));
         for (val v = 0; v < all[i]->vals; v++)
             if (all[i]->val[v].cls == VC_INPUT)
                 plan_add_input(p, &all[i]->val[v], layers_here(&k->c, mesh_coord(&p->m, AX_PP)));
@@ -56,7 +56,7 @@ static err add_programs(plan *p, const chain_plan *k) {
 }
 
 /* Blocks of a segment take the slots of those of another; the rest have their own, behind. */
-static int saved_index(const chain *c, const chunk *k, int block) {
+static int saved_index(const chain *c, const model_chunk *k, int block) {
     int rest = chunk_rerun(c, k);
     return block < rest ? block % c->keep_every : block - rest + MIN(c->keep_every, rest);
 }
@@ -72,7 +72,7 @@ static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
 /* What a stage passes on, in order: the sum it sends; in training the gradients, those between all
  * its programs where weight tasks read them later, else those at its top and bottom; else the sum it
  * receives, which in training is its first block's input. */
-static size_t passed_bytes(const chain_plan *k, const chunk *u) {
+static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
     if (!is_pipeline(k)) return 0;
     int gradients = !trains(k) ? 0 : splits(k) ? u->layers + 1 : 2;
     return k->res_bytes * (size_t)(1 + gradients + !trains(k));
@@ -200,18 +200,18 @@ typedef struct spot { /* whose addresses are being resolved */
     int index; /* of its program in the chunk */
 } spot;
 
-static int block_of(const spot *s) { return s->in->layer - s->u->k.from; }
+static int spot_block(const spot *s) { return s->in->layer - s->u->k.from; }
 
 static char *saved_at(const spot *s, val v) {
     const chain *c = &s->k->c;
     size_t blocks = (size_t)saved_index(c, &s->u->k, s->u->k.layers);
-    size_t i = (size_t)s->slot * blocks + (size_t)saved_index(c, &s->u->k, block_of(s));
+    size_t i = (size_t)s->slot * blocks + (size_t)saved_index(c, &s->u->k, spot_block(s));
     return (char *)plan_data(s->p, s->u->saved) + i * s->k->slot_bytes + s->in->p->val[v].at;
 }
 
 static char *block_input_at(const spot *s) {
     const chain *c = &s->k->c;
-    int block = block_of(s), n = c->keep_every;
+    int block = spot_block(s), n = c->keep_every;
     if (block >= chunk_rerun(c, &s->u->k) || block % n) return saved_at(s, s->in->p->block_input);
     size_t i = (size_t)(s->slot * chunk_segments(c, &s->u->k) + block / n);
     return (char *)plan_data(s->p, s->u->block_inputs) + i * block_input_bytes(s->in->p);
@@ -230,7 +230,7 @@ static void *root_address(const spot *s, val v) {
     case VC_GRAD: return plan_data(p, s->k->find(s->k->find_ctx, x->bucket, s->in->layer).grad);
     case VC_INPUT: {
         char *at = plan_input(p, x->name, 0);
-        return at + (x->per_layer ? (size_t)(s->u->k.before + block_of(s)) * val_bytes(x) : 0);
+        return at + (x->per_layer ? (size_t)(s->u->k.before + spot_block(s)) * val_bytes(x) : 0);
     }
     case VC_BOUNDARY:
         if (v == g->grad_in) return gradient_at(p, s->k, s->u, s->slot, s->index + 1);

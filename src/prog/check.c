@@ -5,28 +5,28 @@
 #include <stdlib.h>
 
 /* A communication that moves bytes. */
-typedef struct entry {
+typedef struct trace_entry {
     instr_kind message; /* DO_SEND, DO_RECV; DO_FWD: a collective */
     comm_move move;
     int64_t elements;
     int peer;        /* of a message: the other rank, in the world */
     stage_pass pass; /* its channel */
     rec_site site;
-} entry;
+} trace_entry;
 
 /* A rank's communications, in the order they begin. */
 typedef struct trace {
     mesh m;
-    entry *entry;
+    trace_entry *entry;
     int n, cap, at;
 } trace;
 
-static void add_entry(trace *t, const entry *e) {
+static void trace_add(trace *t, const trace_entry *e) {
     mem_reserve((void **)&t->entry, &t->cap, t->n, sizeof *t->entry);
     t->entry[t->n++] = *e;
 }
 
-static int64_t elements(const prog *p, val v) {
+static int64_t value_elements(const prog *p, val v) {
     tensor x = val_tensor(&p->val[v]);
     return tensor_count(&x);
 }
@@ -39,10 +39,10 @@ static void trace_list(trace *t, const prog *p, instr_kind kind, int micro, int 
         if (!op_runs(o, kind, micro, micros)) continue;
         move_kind k = op_move_kind(o);
         if (k == MOVE_NONE || k == MOVE_SLICE) continue;
-        add_entry(t, &(entry){ .message = DO_FWD,
-                               .move = op_move(o),
-                               .elements = elements(p, o->in[0]),
-                               .site = o->site });
+        trace_add(t, &(trace_entry){ .message = DO_FWD,
+                                     .move = op_move(o),
+                                     .elements = value_elements(p, o->in[0]),
+                                     .site = o->site });
     }
 }
 
@@ -52,12 +52,12 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
     int me = mesh_group(&t->m, AXIS(AX_PP), members);
     bool next = (i->pass == PASS_RESIDUAL) == (i->kind == DO_SEND);
     int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
-    add_entry(t, &(entry){ .message = i->kind,
-                           .move.axes = AXIS(AX_PP),
-                           .elements = elements(c->block, c->block->res_in),
-                           .peer = peer,
-                           .pass = i->pass,
-                           .site = { "the pipeline", "", i->micro } });
+    trace_add(t, &(trace_entry){ .message = i->kind,
+                                 .move.axes = AXIS(AX_PP),
+                                 .elements = value_elements(c->block, c->block->res_in),
+                                 .peer = peer,
+                                 .pass = i->pass,
+                                 .site = { "the pipeline", "", i->micro } });
 }
 
 static err trace_rank(trace *t, const chain *c, int micros) {
@@ -70,7 +70,7 @@ static err trace_rank(trace *t, const chain *c, int micros) {
             const instr *in = &l.list[i];
             if (in->kind == DO_SEND || in->kind == DO_RECV) trace_message(t, c, in);
             if (in->kind < DO_FWD || in->kind > DO_WEIGHTS) continue;
-            chunk k = chain_chunk(c, rank, in->chunk);
+            model_chunk k = chain_chunk(c, rank, in->chunk);
             trace_list(t, chunk_program(c, &k, in->instance), in->kind, again + in->micro, micros);
         }
     step_list_free(&l);
@@ -78,23 +78,23 @@ static err trace_rank(trace *t, const chain *c, int micros) {
 }
 
 /* ---- playing ---------------------------------------------------------------------------------- */
-static const entry *next_of(const trace *t) { return t->at < t->n ? &t->entry[t->at] : NULL; }
+static const trace_entry *next_of(const trace *t) { return t->at < t->n ? &t->entry[t->at] : NULL; }
 
-static const char *name_of(const entry *e) {
+static const char *name_of(const trace_entry *e) {
     if (!e) return "the end";
     if (e->message == DO_FWD) return move_name(comm_kind(&e->move));
     return e->message == DO_SEND ? "send" : "receive";
 }
 
 static err disagree(const trace *t, int r, int q) {
-    const entry *a = next_of(&t[r]), *b = next_of(&t[q]);
+    const trace_entry *a = next_of(&t[r]), *b = next_of(&t[q]);
     return ERR("rank %d is at a %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
                "would wait for each other forever",
                r, name_of(a), (long long)a->elements, a->site.file, a->site.line, q, name_of(b),
                b ? b->site.file : "-", b ? b->site.line : 0);
 }
 
-static bool same_collective(const entry *a, const entry *b) {
+static bool same_collective(const trace_entry *a, const trace_entry *b) {
     return b && b->message == DO_FWD && a->move.axes == b->move.axes &&
            place_same(a->move.from, b->move.from) && place_same(a->move.to, b->move.to) &&
            a->move.kind == b->move.kind && a->move.peer == b->move.peer &&
@@ -103,7 +103,7 @@ static bool same_collective(const entry *a, const entry *b) {
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
 static bool meets(const trace *t, int ranks, int r, int *clash) {
-    const entry *e = next_of(&t[r]);
+    const trace_entry *e = next_of(&t[r]);
     for (int q = 0; q < ranks; q++) {
         if (mesh_group_id(&t[q].m, e->move.axes) != mesh_group_id(&t[r].m, e->move.axes)) continue;
         if (same_collective(e, next_of(&t[q]))) continue;
@@ -116,22 +116,22 @@ static bool meets(const trace *t, int ranks, int r, int *clash) {
 /* Whether the message that rank r waits for has been sent: as many from its peer on that channel as r has
  * received, and one more. Sending does not wait. */
 static bool arrived(const trace *t, int r) {
-    const entry *e = next_of(&t[r]);
+    const trace_entry *e = next_of(&t[r]);
     int sent = 0, received = 0;
     for (int i = 0; i < t[e->peer].at; i++) {
-        const entry *s = &t[e->peer].entry[i];
+        const trace_entry *s = &t[e->peer].entry[i];
         sent += s->message == DO_SEND && s->peer == r && s->pass == e->pass;
     }
     for (int i = 0; i < t[r].at; i++) {
-        const entry *s = &t[r].entry[i];
+        const trace_entry *s = &t[r].entry[i];
         received += s->message == DO_RECV && s->peer == e->peer && s->pass == e->pass;
     }
     return sent > received;
 }
 
 /* Moves rank r on, with its partners. @return false when it must wait for *clash. */
-static bool advance(trace *t, int ranks, int r, int *clash) {
-    const entry *e = next_of(&t[r]);
+static bool trace_advance(trace *t, int ranks, int r, int *clash) {
+    const trace_entry *e = next_of(&t[r]);
     if (e->message == DO_RECV && !arrived(t, r)) {
         *clash = e->peer;
         return false;
@@ -148,7 +148,7 @@ static bool advance(trace *t, int ranks, int r, int *clash) {
     return true;
 }
 
-static err play(trace *t, int ranks) {
+static err match_traces(trace *t, int ranks) {
     for (;;) {
         int waiting = -1, clash = -1;
         bool moved = false;
@@ -156,7 +156,7 @@ static err play(trace *t, int ranks) {
             int against = -1;
             if (!next_of(&t[r])) continue;
             waiting = r;
-            if (advance(t, ranks, r, &against))
+            if (trace_advance(t, ranks, r, &against))
                 moved = true;
             else
                 clash = against;
@@ -175,7 +175,7 @@ err plan_check_ranks(const mesh *m, const chain *chains, int ranks) {
         /* the first of a step, one between, the last; of a pipeline as many as fill it twice */
         e = trace_rank(&t[r], &c, c.pipe.ranks > 1 ? 2 * c.pipe.ranks : 3);
     }
-    if (!e) e = play(t, ranks);
+    if (!e) e = match_traces(t, ranks);
     for (int r = 0; r < ranks; r++) free(t[r].entry);
     free(t);
     return e;

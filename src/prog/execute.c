@@ -114,7 +114,7 @@ static err check_finite(const plan *p, const instance *in, const prog_op *o, con
 }
 
 /* ---- calls ------------------------------------------------------------------------------- */
-static op_run run_of(const exec *x, const step_block *step) {
+static op_run op_run_of(const exec *x, const step_block *step) {
     return (op_run){ .pool = x->pool,
                      .workspace = plan_data(x->plan, x->plan->work),
                      .workspace_bytes = x->plan->work_bytes,
@@ -126,7 +126,7 @@ static op_run run_of(const exec *x, const step_block *step) {
 void exec_call(exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
     if (!c->run) {
-        op_run run = run_of(x, NULL);
+        op_run run = op_run_of(x, NULL);
         op_call with_run = *c;
         with_run.run = &run;
         exec_call(x, &with_run);
@@ -149,7 +149,7 @@ void exec_call(exec *x, const op_call *c) {
 
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
-    op_run run = run_of(x, step);
+    op_run run = op_run_of(x, step);
     run.layer = (uint32_t)(in->layer + 1);
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
@@ -184,7 +184,8 @@ static err run_list(exec *x, const instance *in, instr_kind kind, int micro, int
 
 /* ---- between pipeline stages ------------------------------------------------------------------ */
 /* Residuals go to the next virtual stage, gradients back to the one before. */
-static comm_move message(const chain_plan *k, const plan *p, instr_kind kind, stage_pass what) {
+static comm_move stage_message(const chain_plan *k, const plan *p, instr_kind kind,
+                               stage_pass what) {
     int ranks = k->c.pipe.ranks, to = mesh_coord(&p->m, AX_PP);
     bool next = (what == PASS_RESIDUAL) == (kind == DO_SEND);
     to = (to + (next ? 1 : ranks - 1)) % ranks;
@@ -201,14 +202,14 @@ static err send(exec *x, const chain_plan *k, const instr *i) {
         op_call sum = sum_passed(x->plan, k, u, i->slot);
         exec_call(x, &sum);
     }
-    comm_move move = message(k, x->plan, DO_SEND, i->pass);
+    comm_move move = stage_message(k, x->plan, DO_SEND, i->pass);
     tensor t = passed_out(x->plan, k, u, i->pass, i->slot), none = { 0 };
     return comm_start(x->comm, &move, &t, &none, &u->ticket[i->slot][i->pass]);
 }
 
 static err receive(exec *x, const chain_plan *k, const instr *i) {
     comm_ticket ticket;
-    comm_move move = message(k, x->plan, DO_RECV, i->pass);
+    comm_move move = stage_message(k, x->plan, DO_RECV, i->pass);
     tensor t = passed_in(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot), none = { 0 };
     TRY(comm_start(x->comm, &move, &none, &t, &ticket));
     return comm_wait(x->comm, &ticket);

@@ -11,7 +11,7 @@ static void mark_outputs(prog *p) {
             p->val[val_root(p, out[i])].cls = VC_BOUNDARY;
 }
 
-static void append(op_list *to, op_list *from) {
+static void append_ops(op_list *to, op_list *from) {
     for (int i = 0; i < from->n; i++) list_push(to, &from->op[i]);
     free(from->op);
     *from = (op_list){ 0 };
@@ -26,7 +26,7 @@ err prog_finish(prog *p) {
     }
     if (p->o.fp8_sites) pass_fp8(p);
     if (p->terminal)
-        append(&p->fwd, &p->bwd);
+        append_ops(&p->fwd, &p->bwd);
     else if (p->mode == PROG_TRAIN)
         pass_save(p);
     if (p->o.split_weights) pass_split_weights(p);

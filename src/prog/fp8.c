@@ -127,7 +127,7 @@ static val new_fp8(rewrite *r, val x, dtype dt, bool transposed) {
 }
 
 /* Adds an op; the ops inserted before it have shifted its index. */
-static void add_op(rewrite *r, const prog_op *o) {
+static void emit_op(rewrite *r, const prog_op *o) {
     for (int i = 0; r->forward && i < OP_MAX_OUT; i++)
         if (o->out[i] != VAL_NONE && r->p->val[o->out[i]].producer >= 0)
             r->p->val[o->out[i]].producer = r->out.n;
@@ -170,7 +170,7 @@ static void add_quantizing(rewrite *r, prog_op *o, axis_set parts) {
         list_push(&r->out, &measure);
         list_push(&r->out, &most);
     }
-    add_op(r, o);
+    emit_op(r, o);
 }
 
 /* The axes over which ranks hold different parts of the operand that is quantized. */
@@ -191,7 +191,7 @@ static void add_gemm(rewrite *r, const prog_op *of, val a, int a_operand, val b,
     o.in[3] = scale_row(r, of->attr.fp8.site, a_operand);
     o.in[4] = scale_row(r, of->attr.fp8.site, b_operand);
     if (op_flags(o.op) & OPF_WEIGHT_GRAD) o.out[1] = VAL_NONE; /* db is summed already */
-    add_op(r, &o);
+    emit_op(r, &o);
 }
 
 /* Takes the activation out of a fused op where the next layer can apply it as it quantizes. */
@@ -252,7 +252,7 @@ static void rewrite_list(rewrite *r, op_list *l) {
         if (is_marked(o))
             (r->forward ? rewrite_forward : rewrite_backward)(r, o);
         else if (!hold_back(r, o))
-            add_op(r, o);
+            emit_op(r, o);
     }
     free(l->op);
     *l = r->out;

@@ -52,7 +52,7 @@ static void touch(life *lives, int *index, const prog *p, val v, int at) {
     if (at > f->to) f->to = at;
 }
 
-static int by_size(const void *a, const void *b) {
+static int by_value_size(const void *a, const void *b) {
     const life *x = a, *y = b;
     if (x->bytes != y->bytes) return x->bytes < y->bytes ? 1 : -1;
     return x->v - y->v;
@@ -91,7 +91,7 @@ static size_t plan_list(prog *p, op_list *l) {
         for (int k = 0; k < OP_MAX_IN; k++) touch(lives, index, p, l->op[i].in[k], i);
         for (int k = 0; k < OP_MAX_OUT; k++) touch(lives, index, p, l->op[i].out[k], i);
     }
-    qsort(lives, (size_t)n, sizeof *lives, by_size);
+    qsort(lives, (size_t)n, sizeof *lives, by_value_size);
     size_t total = 0;
     for (int i = 0; i < n; i++) {
         p->val[lives[i].v].at = place_life(p, lives, i, &lives[i]);

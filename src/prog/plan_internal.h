@@ -26,14 +26,14 @@ typedef struct instance {
 /* Consecutive blocks that a rank runs, with what comes before the first and after the last of them. Their
  * instances are numbered: 0 is first, 1 to layers are the blocks, layers + 1 is last; then restarts,
  * one per segment that is recomputed. */
-typedef struct chunk {
+typedef struct model_chunk {
     int from, layers; /* its blocks */
     int before;       /* blocks of this rank's chunks before it */
     int stage;        /* virtual */
     bool first, last; /* it begins with the embedding, ends with the loss */
-} chunk;
+} model_chunk;
 /* @param rank along pp */
-chunk chain_chunk(const chain *c, int rank, int index);
+model_chunk chain_chunk(const chain *c, int rank, int index);
 
 typedef enum {
     DO_FEED,      /* the caller puts a microbatch's inputs in place */
@@ -73,15 +73,15 @@ chain chain_normal(const chain *c);
 /* Whether an instruction of this kind runs this op of its list, in a microbatch. */
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros);
 const op_list *instr_list(const prog *p, instr_kind kind);
-prog *chunk_program(const chain *c, const chunk *k, int at);
+prog *chunk_program(const chain *c, const model_chunk *k, int at);
 /* Blocks of a chunk that run forward again, but for the last segment of them: the first n. */
-int chunk_rerun(const chain *c, const chunk *k);
-int chunk_segments(const chain *c, const chunk *k);
+int chunk_rerun(const chain *c, const model_chunk *k);
+int chunk_segments(const chain *c, const model_chunk *k);
 
 /* ---- a chain's memory (chain.c) ------------------------------------------------------------------ */
 /* What a stage hands to its neighbors, one of each for every slot. */
 typedef struct chunk_plan {
-    chunk k;
+    model_chunk k;
     int slots;
     int saved, block_inputs, passed; /* regions, -1: none */
     instance **inst;                 /* [slots][insts] */

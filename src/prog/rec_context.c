@@ -61,7 +61,7 @@ enum { BEFORE, QUERIES, KEYS, RANGE, ID, KEY_ID, LSE_BEFORE }; /* operands of AT
 enum { OUT, LSE };                                             /* its results */
 
 /* Part s of an input that has one for each step. */
-static val part_of(prog *p, val v, int s) {
+static val record_slice(prog *p, val v, int s) {
     if (v == VAL_NONE) return VAL_NONE;
     prog_val x = p->val[v];
     size_t bytes = val_bytes(&x) / (size_t)x.dim[0];
@@ -86,8 +86,8 @@ val rec_ring_attention_(prog *p, val qkv, mesh_axis axis, ring_inputs in, head_s
         bool last = s == mesh_size(&p->m, axis) - 1;
         val next = last ? VAL_NONE : emit_shift(p, kv, axis, 1);
         rec_request r = { OP_ATTENTION_BLOCK,
-                          { out[OUT], parts[Q], kv, part_of(p, in.range, s), in.id,
-                            part_of(p, in.key_id, s), out[LSE] },
+                          { out[OUT], parts[Q], kv, record_slice(p, in.range, s), in.id,
+                            record_slice(p, in.key_id, s), out[LSE] },
                           attr };
         r.sizes.of['H'] = attr.heads.q;
         rec_op(p, &r, out);
@@ -103,7 +103,7 @@ static val new_sum(prog *p, val of) {
     return val_new(p, VC_TEMP, DT_F32, v.ndim, v.dim, placement_dual(v.pl));
 }
 
-static val add_values(prog *p, val a, val b) {
+static val record_add(prog *p, val a, val b) {
     prog_val v = p->val[a];
     val sum = val_new(p, VC_TEMP, v.dt, v.ndim, v.dim, v.pl);
     prog_op *o = op_emit(p, OP_ADD);
@@ -154,7 +154,7 @@ blocks_grad rec_blocks_backward(prog *p, const prog_op *last, val dout) {
         o->out[1] = own;
         o->acc = s ? ACC_ADD : ACC_STORE;
         o->attr = last->attr;
-        g.dkv = s ? add_values(p, came, own) : own;
+        g.dkv = s ? record_add(p, came, own) : own;
         kv = next;
     }
     if (ranks > 1) g.dkv = emit_shift(p, g.dkv, axis, 1);

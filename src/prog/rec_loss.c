@@ -27,7 +27,7 @@ static void end_in_loss(prog *p, val loss) {
 }
 
 /* n rows of x from row `from` on. */
-static val rows_of(prog *p, val x, int64_t from, int64_t n) {
+static val slice_rows(prog *p, val x, int64_t from, int64_t n) {
     prog_val v = p->val[x];
     int64_t dim[TENSOR_MAX_DIM] = { n, v.dim[1] };
     size_t row = val_bytes(&v) / (size_t)v.dim[0];
@@ -49,7 +49,7 @@ typedef struct sharded_loss {
 } sharded_loss;
 
 static void rec_gradients(prog *p, const sharded_loss *s, val dz, int64_t from, int64_t n) {
-    val h = rows_of(p, s->h, from, n), dh = rows_of(p, s->dh, from, n);
+    val h = slice_rows(p, s->h, from, n), dh = slice_rows(p, s->dh, from, n);
     prog_op *o = op_emit(p, OP_LINEAR_BWD_X);
     o->in[0] = dz;
     o->in[1] = s->w;
@@ -63,10 +63,10 @@ static void rec_gradients(prog *p, const sharded_loss *s, val dz, int64_t from, 
 
 static void rec_loss_chunk(prog *p, const sharded_loss *s, int64_t from, int64_t n) {
     enum { DZ, LOSS };
-    val out[OP_MAX_OUT], target = rows_of(p, s->target, from, n);
+    val out[OP_MAX_OUT], target = slice_rows(p, s->target, from, n);
     dtype dt = p->dt;
     p->dt = DT_F32;
-    val z = rec_linear_(p, rows_of(p, s->h, from, n), s->w, VAL_NONE);
+    val z = rec_linear_(p, slice_rows(p, s->h, from, n), s->w, VAL_NONE);
     p->dt = p->val[s->w].dt;                         /* of dz */
     if (z != VAL_NONE) p->val[z].needs_grad = false; /* backward is recorded here */
     val stat = rec_first(p, (rec_request){ OP_CE_STAT, { z, target }, s->attr });

@@ -333,7 +333,7 @@ val bucket_read(prog *p, int b) {
     return p->bucket_full[b];
 }
 
-static int find_param(prog *p, const char *name) {
+static int param_index(prog *p, const char *name) {
     for (int i = 0; i < p->set.params; i++)
         if (!strcmp(p->set.param[i].name, name)) return i;
     prog_fail(p, "add a row to the parameter table", "unknown parameter %s", name);
@@ -342,7 +342,7 @@ static int find_param(prog *p, const char *name) {
 
 static val use_param(prog *p, const char *name, val x, bool once_over_tp) {
     if (p->error) return VAL_NONE;
-    int i = find_param(p, name);
+    int i = param_index(p, name);
     if (i < 0) return VAL_NONE;
     const prog_param *q = &p->set.param[i];
     val full = bucket_read(p, q->bucket);
@@ -368,7 +368,7 @@ val prog_use_(prog *p, const char *name, val x) { return use_param(p, name, x, f
 val prog_use_once_(prog *p, const char *name, val x) { return use_param(p, name, x, true); }
 
 void prog_param_shared(prog *p, const char *name) {
-    int i = find_param(p, name);
+    int i = param_index(p, name);
     if (i >= 0) p->param_written[i] |= WROTE_EARLIER;
 }
 

@@ -25,8 +25,8 @@ chain chain_normal(const chain *c) {
     return n;
 }
 
-chunk chain_chunk(const chain *c, int rank, int index) {
-    chunk k = { .stage = index * c->pipe.ranks + rank };
+model_chunk chain_chunk(const chain *c, int rank, int index) {
+    model_chunk k = { .stage = index * c->pipe.ranks + rank };
     int from, to;
     for (int i = 0; i < index; i++) {
         pipeline_blocks(&c->pipe, c->layers, rank, i, &from, &to);
@@ -40,18 +40,18 @@ chunk chain_chunk(const chain *c, int rank, int index) {
     return k;
 }
 
-prog *chunk_program(const chain *c, const chunk *k, int at) {
+prog *chunk_program(const chain *c, const model_chunk *k, int at) {
     if (at == 0) return k->first ? c->first : NULL;
     if (at == k->layers + 1) return k->last ? c->last : NULL;
     return c->block;
 }
 
-int chunk_rerun(const chain *c, const chunk *k) {
+int chunk_rerun(const chain *c, const model_chunk *k) {
     if (!c->keep_every) return 0;
     return MAX(0, MIN(k->layers, c->layers - c->keep_last - k->from));
 }
 
-int chunk_segments(const chain *c, const chunk *k) {
+int chunk_segments(const chain *c, const model_chunk *k) {
     return c->keep_every ? (chunk_rerun(c, k) + c->keep_every - 1) / c->keep_every : 0;
 }
 
@@ -70,7 +70,7 @@ typedef struct maker {
     const chain *c;
     step_list *out;
     pipeline_task task;
-    chunk k;
+    model_chunk k;
     slot_user chunk[MAX_CHUNKS], inputs;
     bool (*sending)[PASSES]; /* [chunks * micros] by chunk and slot: what has not been waited for */
 } maker;
@@ -158,7 +158,7 @@ static void weights(maker *m) {
     if (m->k.first) add(m, DO_WEIGHTS, 0);
 }
 
-static void add_task(maker *m, const pipeline_task *t, int rank) {
+static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     bool split = pipeline_splits_backward(&m->c->pipe);
     task_kind last = m->c->pipe.forward_only ? TASK_FORWARD : split ? TASK_WEIGHTS : TASK_BACKWARD;
     m->task = *t;
@@ -192,7 +192,7 @@ err step_list_make(const chain *c, int rank, int micros, step_list *out) {
     maker m = { .c = c, .out = out, .inputs = no_slots(micros) };
     for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(micros);
     m.sending = mem_alloc((size_t)(c->pipe.chunks * micros) * sizeof *m.sending);
-    for (int i = 0; i < s.tasks; i++) add_task(&m, &s.of[rank][i], rank);
+    for (int i = 0; i < s.tasks; i++) add_pipeline_task(&m, &s.of[rank][i], rank);
     for (int k = 0; k < c->pipe.chunks; k++) /* nothing is under way when a step ends */
         for (int slot = 0; slot < out->slots[k]; slot++) {
             m.task.chunk = k;

@@ -43,7 +43,7 @@ static pipeline_task task_at(const game *g, task_kind kind, int i) {
     return (pipeline_task){ .kind = kind, .chunk = chunk, .micro = first + within % size };
 }
 
-static int *end_of(const game *g, const pipeline_task *t, int stage) {
+static int *task_end(const game *g, const pipeline_task *t, int stage) {
     return &g->ends[t->kind][stage * g->s->micros + t->micro];
 }
 
@@ -77,7 +77,7 @@ static bool takes(const game *g, int rank, task_kind kind, int now, pipeline_tas
 /* A rank goes forward until it holds as many microbatches as its schedule allows, then backward and
  * forward in turn. Weight tasks that are put off fill what time is left, and come first when as many
  * microbatches wait for them as 1F1B holds at most. */
-static bool choose(const game *g, int rank, int now, pipeline_task *out) {
+static bool choose_next_task(const game *g, int rank, int now, pipeline_task *out) {
     const player *me = &g->rank[rank];
     const int *done = me->done;
     bool split = pipeline_splits_backward(g->p);
@@ -89,7 +89,7 @@ static bool choose(const game *g, int rank, int now, pipeline_task *out) {
     return split && takes(g, rank, TASK_WEIGHTS, now, out);
 }
 
-static void play(game *g) {
+static void play_schedule(game *g) {
     int all = per_kind(g) * (g->p->forward_only ? 1 : pipeline_splits_backward(g->p) ? 3 : 2);
     int left = all * g->p->ranks;
     for (int now = 1; left > 0; now++) { /* from 1: an end of 0 says that a task has not begun */
@@ -97,13 +97,13 @@ static void play(game *g) {
         for (int r = 0; r < g->p->ranks; r++) {
             player *me = &g->rank[r];
             pipeline_task t;
-            if (me->free_at > now || !choose(g, r, now, &t)) continue;
+            if (me->free_at > now || !choose_next_task(g, r, now, &t)) continue;
             int units = t.kind == TASK_BACKWARD && !pipeline_splits_backward(g->p) ? 2 : 1;
             t.begin = now - 1;
             t.end = t.begin + units;
             me->free_at = now + units;
             me->done[t.kind]++;
-            *end_of(g, &t, t.chunk * g->p->ranks + r) = now + units;
+            *task_end(g, &t, t.chunk * g->p->ranks + r) = now + units;
             g->s->of[r][me->tasks++] = t;
             g->s->length = MAX(g->s->length, t.end);
             left--;
@@ -145,7 +145,7 @@ err timetable_make(const pipeline *p, int micros, timetable *out) {
     }
     for (int k = 0; k < 3; k++)
         g.ends[k] = mem_alloc((size_t)(g.stages * micros) * sizeof *g.ends[k]);
-    play(&g);
+    play_schedule(&g);
     for (int k = 0; k < 3; k++) free(g.ends[k]);
     free(g.rank);
     return OK;

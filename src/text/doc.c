@@ -60,14 +60,10 @@ static void add_object(const text_doc *d, text_span text, str *out) {
     str_add_bytes(out, "}", 1);
 }
 
-static bool spans_equal(text_span a, text_span b) {
-    return a.len == b.len && (a.at == b.at || memcmp(a.at, b.at, a.len) == 0);
-}
-
 void text_doc_write(const text_doc *d, text_span text, str *out) {
     if (d->line.len == 0) {
         add_object(d, text, out);
-    } else if (spans_equal(text, d->text)) {
+    } else if (text_spans_equal(text, d->text)) {
         str_add_bytes(out, d->line.at, d->line.len);
     } else {
         str_add_bytes(out, d->line.at, d->value[0]);

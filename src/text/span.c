@@ -8,7 +8,9 @@ bool span_is(text_span s, const char *word) {
     return strlen(word) == s.len && memcmp(s.at, word, s.len) == 0;
 }
 
-static char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
+bool text_spans_equal(text_span a, text_span b) {
+    return a.len == b.len && (a.at == b.at || memcmp(a.at, b.at, a.len) == 0);
+}
 
 bool span_is_nocase(text_span s, const char *word) {
     for (size_t i = 0; i < s.len; i++)

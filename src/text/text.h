@@ -26,6 +26,9 @@ typedef struct text_span {
     const char *at; /* borrowed; not NUL-terminated */
     size_t len;
 } text_span;
+bool text_spans_equal(text_span a, text_span b);
+/* Characters other than ASCII letters stay as they are. */
+static inline char lower_ascii(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
 
 /* ---- documents ------------------------------------------------------------------------------- */
 typedef struct text_doc {

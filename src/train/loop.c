@@ -91,7 +91,7 @@ static err log_step(trainer *t, observe_step *s) {
     return observe_log(t->log, s);
 }
 
-static err finish(trainer *t) {
+static err finish_step(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
     folder_state folder = is_first_rank(t) ? folder_look(&t->folder) : FOLDER_THERE;
@@ -128,15 +128,15 @@ static bool may_run_on(const trainer *t) {
 }
 
 static err one_step(trainer *t) {
-    TRY(trainer_queue_step(t, finish));
-    return may_run_on(t) ? OK : finish(t);
+    TRY(trainer_queue_step(t, finish_step));
+    return may_run_on(t) ? OK : finish_step(t);
 }
 
 static err loop(trainer *t) {
     err e = OK;
     t->since = time_now();
     while (!e && t->state.step + t->last.open < t->stop && !stop_signal(t)) e = one_step(t);
-    if (!e && t->last.open) e = finish(t);
+    if (!e && t->last.open) e = finish_step(t);
     progress_end(t->show);
     TRY(e);
     TRY(saving_now(t));
@@ -150,7 +150,7 @@ static err loop(trainer *t) {
 }
 
 /* Rank 0 takes the folder over; the others wait until it has. */
-static err begin(trainer *t) {
+static err begin_run(trainer *t) {
     err e = OK;
     if (is_first_rank(t)) {
         TRY(trainer_begin(t));
@@ -173,6 +173,6 @@ err train_rank(trainer *t) {
         return OK;
     }
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
-    TRY(begin(t));
+    TRY(begin_run(t));
     return loop(t);
 }

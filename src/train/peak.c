@@ -6,7 +6,7 @@
 
 #include <math.h>
 
-static double measure(void *ctx) {
+static double measure_peak(void *ctx) {
     const trainer *t = ctx;
     return ops_peak_flops(t->ops, model_lay(t->m)->dt, t->x.pool);
 }
@@ -18,7 +18,7 @@ double trainer_mfu_peak(const trainer *t) {
 void trainer_measure_peak(trainer *t) {
     enum { TRIES = 3 };
     for (int i = 0; i < (t->ops->device ? 1 : TRIES); i++) {
-        double now = measure(t);
+        double now = measure_peak(t);
         t->peak_flops = MAX(t->peak_flops, now);
     }
 }
@@ -30,5 +30,5 @@ double peak_after(double peak, double achieved, double (*again)(void *ctx), void
 }
 
 void trainer_raise_peak(trainer *t, double achieved) {
-    t->peak_flops = peak_after(t->peak_flops, achieved, measure, t);
+    t->peak_flops = peak_after(t->peak_flops, achieved, measure_peak, t);
 }

@@ -7,8 +7,8 @@
 
 #include "io/io.h"
 
-static void line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void line(const char *label, const char *fmt, ...) {
+static void print_field(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void print_field(const char *label, const char *fmt, ...) {
     va_list args;
     va_start(args, fmt);
     printf("  %-10s", label);
@@ -41,7 +41,7 @@ static void memory_line(const plan *p) {
     if (plan_host_bytes(p))
         str_add(&text, "; in the host's memory %s",
                 str_bytes(size, sizeof size, (double)plan_host_bytes(p)));
-    line("memory", "%s", text.text);
+    print_field("memory", "%s", text.text);
     str_free(&text);
 }
 
@@ -52,10 +52,10 @@ static void data_lines(const trainer *t) {
     str_count(a, sizeof a, (double)tokens);
     str_count(b, sizeof b, (double)datasets_tokens(t->sets, t->n_sets));
     if (t->n_sources == 1)
-        line("data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
-             data_source_info(t->sources[0].data)->format, a, b);
+        print_field("data", "%s (%s), %s tokens, %s held out", t->sources[0].name,
+                    data_source_info(t->sources[0].data)->format, a, b);
     else
-        line("data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
+        print_field("data", "%d sources, %s tokens, %s held out", t->n_sources, a, b);
     for (int i = 0; i < t->n_sources && t->n_sources > 1; i++) {
         const run_source *s = &t->sources[i];
         loader_part p = loader_part_at(t->batches, i);
@@ -63,34 +63,35 @@ static void data_lines(const trainer *t) {
         double epochs = MIN(windows, (double)p.most) / (double)p.windows;
         char limit[48] = "";
         if (s->epochs > 0) snprintf(limit, sizeof limit, " of at most %g", s->epochs);
-        line("", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
-             str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
+        print_field("", "%5.2f%%  %-20s %s tokens, %.2f epochs%s", 100 * p.share, s->name,
+                    str_count(a, sizeof a, (double)(s->range.to - s->range.from)), epochs, limit);
     }
     if (t->state.skips.n)
-        line("skipped", "%d ranges of sequences, %lld in all", t->state.skips.n,
-             (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
+        print_field(
+            "skipped", "%d ranges of sequences, %lld in all", t->state.skips.n,
+            (long long)(data_skips_position(&t->state.skips, INT64_MAX / 2) - INT64_MAX / 2));
 }
 
 /* What a run began with stays: to change it in mid-epoch would repeat and omit tokens. */
 static void offset_line(const trainer *t) {
     if (t->state.epoch_offset == t->cfg->data.epoch_offset) return;
-    line("epochs", "data.epoch_offset stays %s, as in the checkpoint",
-         t->state.epoch_offset ? "true" : "false");
+    print_field("epochs", "data.epoch_offset stays %s, as in the checkpoint",
+                t->state.epoch_offset ? "true" : "false");
 }
 
 static void batch_lines(const trainer *t) {
     char a[32];
     double seq = (double)t->seq, tokens = (double)batch_ramp_windows(&t->ramp, t->steps) * seq;
-    line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step", (long long)t->micros,
-         (long long)trainer_micro_rows(t), (long long)t->seq,
-         str_count(a, sizeof a, (double)t->ramp.full * seq));
+    print_field("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
+                (long long)t->micros, (long long)trainer_micro_rows(t), (long long)t->seq,
+                str_count(a, sizeof a, (double)t->ramp.full * seq));
     if (t->ramp.start)
-        line("ramp", "from %lld sequences per step, over the first %s tokens",
-             (long long)batch_ramp_size(&t->ramp, 0),
-             str_count(a, sizeof a, (double)t->ramp.windows * seq));
-    line("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
-         str_count(a, sizeof a, tokens),
-         tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
+        print_field("ramp", "from %lld sequences per step, over the first %s tokens",
+                    (long long)batch_ramp_size(&t->ramp, 0),
+                    str_count(a, sizeof a, (double)t->ramp.windows * seq));
+    print_field("length", "%lld steps, %s tokens, %.2f epochs", (long long)t->steps,
+                str_count(a, sizeof a, tokens),
+                tokens / (double)MAX(datasets_tokens(t->sources, t->n_sources), 1));
 }
 
 static void ranks_line(const trainer *t) {
@@ -119,28 +120,28 @@ static void ranks_line(const trainer *t) {
     if (tp > 1)
         str_add(&text, ", tensor parallel over %d%s", tp,
                 model_lay(t->m)->sequence_parallel ? " with sequence parallelism" : "");
-    line("ranks", "%d%s", mesh_world(m), text.text);
+    print_field("ranks", "%d%s", mesh_world(m), text.text);
     str_free(&text);
 }
 
 void trainer_describe(const trainer *t) {
     char a[32];
     printf("%s\n", t->dir);
-    line("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld", t->mc.name,
-         str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers, (long long)t->mc.dim,
-         t->mc.heads, (long long)t->mc.vocab);
+    print_field("model", "%s, %s parameters: %d layers, width %lld, %d heads, vocabulary %lld",
+                t->mc.name, str_count(a, sizeof a, (double)model_count(&t->mc)), t->mc.layers,
+                (long long)t->mc.dim, t->mc.heads, (long long)t->mc.vocab);
     data_lines(t);
     batch_lines(t);
     ranks_line(t);
-    line("compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
-         pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
-    line("MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
-         isnan(t->published) ? "measured: no peak is published for this device"
-                             : "the published peak of this device");
+    print_field("compute", "%s, %s, %d threads%s", dt_name(model_lay(t->m)->dt), t->ops->name,
+                pool_size(t->x.pool), mesh_world(&t->mesh) > 1 ? " per rank" : "");
+    print_field("MFU", "100%% is %.4g TFLOP/s, %s", trainer_mfu_peak(t) / 1e12,
+                isnan(t->published) ? "measured: no peak is published for this device"
+                                    : "the published peak of this device");
     memory_line(t->p);
-    if (t->page) line("live page", "http://%s/", serve_address(t->page));
+    if (t->page) print_field("live page", "http://%s/", serve_address(t->page));
     offset_line(t);
-    if (t->state.step) line("resume", "at step %lld", (long long)t->state.step);
+    if (t->state.step) print_field("resume", "at step %lld", (long long)t->state.step);
     fflush(stdout);
 }
 

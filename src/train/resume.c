@@ -54,7 +54,7 @@ json_t *resume_snapshot(const trainer *t) {
 }
 
 /* ---- comparing --------------------------------------------------------------------------- */
-static err refuse(const trainer *t, const char *name, const char *was, const char *now) {
+static err refuse_change(const trainer *t, const char *name, const char *was, const char *now) {
     return err_hint(
         ERR("%s was trained with %s = %s, but the config says %s", t->dir, name, was, now),
         "restore that setting, choose another run.dir, pass --fresh to start over, or allow the "
@@ -72,7 +72,7 @@ static err judge(trainer *t, int option, const char *was, const char *now) {
     const char *name = config_option_name(option);
     bool allowed = config_option_resume(option) == CFG_RESUME_NOTED ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
-    if (!allowed) return refuse(t, name, was, now);
+    if (!allowed) return refuse_change(t, name, was, now);
     note(t, name, was, now);
     if (!strcmp(name, "optimizer.name")) t->new_optimizer = true;
     return OK;

@@ -8,7 +8,7 @@
 #include "io/io.h"
 
 /* ---- where it starts --------------------------------------------------------------------- */
-static err open_folder(trainer *t) {
+static err open_run_folder(trainer *t) {
     const config *c = t->cfg;
     str dir = { 0 };
     str_add(&dir, *c->run.dir ? "%s" : "runs/%s", *c->run.dir ? c->run.dir : c->run.name);
@@ -68,7 +68,7 @@ static err join_gpus(trainer *t) {
     return comm_nccl(t->x.comm, gpu, queue, &t->x.comm);
 }
 
-static err build(trainer *t) {
+static err build_programs(trainer *t) {
     const config *c = t->cfg;
     TRY(train_device(c, comm_local_rank(t->x.comm), &t->ops));
     TRY(check_samples(t));
@@ -97,7 +97,7 @@ static double published_peak(const trainer *t) {
     return peak;
 }
 
-static err begin(trainer *t) {
+static err load_state(trainer *t) {
     t->published = published_peak(t);
     t->state.bytes = datasets_are_bytes(t);
     t->state.tokenizer = datasets_tokenizer_hash(t);
@@ -112,7 +112,7 @@ static err begin(trainer *t) {
 
 err trainer_setup(trainer *t) {
     t->val_loss = NAN;
-    TRY(open_folder(t));
+    TRY(open_run_folder(t));
     TRY(ranks_begin(t));
     TRY(start_find(t));
     TRY(start_model(t));
@@ -120,11 +120,11 @@ err trainer_setup(trainer *t) {
     TRY(datasets_open(t));
     TRY(trainer_set_lengths(t));
     TRY(datasets_load(t));
-    TRY(build(t));
+    TRY(build_programs(t));
     t->run = resume_snapshot(t);
     if (t->start.resume) TRY(resume_compare(t));
     t->saves.saved = t->start.resume && !t->start.branch ? t->state.step : -1;
-    return begin(t);
+    return load_state(t);
 }
 
 static err start_serving(trainer *t) {

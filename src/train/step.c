@@ -193,7 +193,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     return OK;
 }
 
-static void measure_speed(trainer *t, double tokens, observe_step *s) {
+static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     const queued_step *q = &t->last;
     double full = model_flops(&t->mc, t->seq, false), causal = model_flops(&t->mc, t->seq, true);
     s->data_s = q->data_s;
@@ -213,7 +213,7 @@ static void measure_speed(trainer *t, double tokens, observe_step *s) {
     s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));
 }
 
-static void measure(trainer *t, const step_state *now, observe_step *s) {
+static void measure_step(trainer *t, const step_state *now, observe_step *s) {
     const queued_step *q = &t->last;
     double seconds = time_now() - t->since, tokens = (double)trainer_step_tokens(t);
     t->average_s = t->average_s > 0 ? 0.9 * t->average_s + 0.1 * seconds : seconds;
@@ -225,7 +225,7 @@ static void measure(trainer *t, const step_state *now, observe_step *s) {
     s->grad_norm = now->norm;
     s->lr = q->lr;
     s->step_s = seconds;
-    if (is_first_rank(t)) measure_speed(t, tokens, s);
+    if (is_first_rank(t)) measure_step_speed(t, tokens, s);
     s->epoch = (double)t->state.windows / (double)MAX(loader_windows(t->batches), 1);
     s->batch = (double)(q->micros * trainer_micro_rows(t));
     if (q->longest) s->seq_len = (double)q->longest;
@@ -279,6 +279,6 @@ err trainer_finish_step(trainer *t, observe_step *s) {
     t->state.updates = now.count;
     t->state.windows = q->windows;
     t->state.tokens += trainer_step_tokens(t);
-    measure(t, &now, s);
+    measure_step(t, &now, s);
     return expert_load_measure(t, s);
 }

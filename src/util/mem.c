@@ -73,13 +73,13 @@ size_t mem_peak(void) {
 bool mul_size(size_t a, size_t b, size_t *out) { return !__builtin_mul_overflow(a, b, out); }
 
 /* ---- arena: a list of chunks, newest first ---------------------------------------------- */
-typedef struct chunk {
-    struct chunk *next;
+typedef struct arena_chunk {
+    struct arena_chunk *next;
     size_t used, size;
     char bytes[];
-} chunk;
+} arena_chunk;
 struct arena {
-    chunk *head;
+    arena_chunk *head;
 };
 enum { ARENA_CHUNK = 64 << 10 };
 
@@ -89,8 +89,8 @@ void *arena_alloc(arena *a, size_t bytes) {
     bytes = align_up(bytes ? bytes : 1, 16);
     if (!a->head || a->head->size - a->head->used < bytes) {
         size_t size = MAX(bytes, (size_t)ARENA_CHUNK);
-        chunk *c = mem_alloc(sizeof *c + size + 16);
-        *c = (chunk){ .next = a->head, .size = size };
+        arena_chunk *c = mem_alloc(sizeof *c + size + 16);
+        *c = (arena_chunk){ .next = a->head, .size = size };
         a->head = c;
     }
     char *base = (char *)align_up((size_t)a->head->bytes, 16);
@@ -119,7 +119,7 @@ char *arena_printf(arena *a, const char *fmt, ...) {
 
 void arena_free(arena *a) {
     if (!a) return;
-    for (chunk *c = a->head, *next; c; c = next) {
+    for (arena_chunk *c = a->head, *next; c; c = next) {
         next = c->next;
         free(c);
     }

@@ -33,7 +33,7 @@ static float scores_of(const route_job *j, const float *logits, float *p) {
     return most + logf(sum);
 }
 
-static void choose(const route_job *j, const float *p, int32_t *expert) {
+static void choose_experts(const route_job *j, const float *p, int32_t *expert) {
     int64_t experts = j->s.experts;
     for (int64_t k = 0; k < j->s.k; k++) {
         float best = -INFINITY;
@@ -68,7 +68,7 @@ static void choose_task(void *ctx, int64_t b, int worker) {
     for (int64_t t = tokens.lo; t < tokens.hi; t++) {
         int32_t *expert = j->row + t * k;
         scores_of(j, j->logits + t * experts, p);
-        choose(j, p, expert);
+        choose_experts(j, p, expert);
         float by = weight_factor(j, p, expert);
         for (int64_t i = 0; i < k; i++) {
             j->weight[t * k + i] = p[expert[i]] * by;
@@ -126,7 +126,8 @@ static void number_experts(const route_job *j) {
     BUG_IF(at > s->rows);
 }
 
-static route_job job_of(const op_call *c, const tensor *logits, const tensor *row, int64_t rows) {
+static route_job route_job_of(const op_call *c, const tensor *logits, const tensor *row,
+                              int64_t rows) {
     route_job j = { .attr = c->attr, .logits = logits->data };
     j.s = route_sizes_of(logits->dim[0], logits->dim[1], row->dim[1], rows, c->attr.route.seq,
                          c->attr.route.capacity);
@@ -139,7 +140,7 @@ static route_job job_of(const op_call *c, const tensor *logits, const tensor *ro
 }
 
 void CPU(route)(const op_call *c) {
-    route_job j = job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
+    route_job j = route_job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
     j.bias = c->in[1].data;
     j.weight = c->out[0].data;
     j.source = c->out[2].data;
@@ -210,7 +211,7 @@ static void backward_task(void *ctx, int64_t b, int worker) {
 
 void CPU(route_bwd)(const op_call *c) {
     const step_block *step = c->run->step;
-    route_job j = job_of(c, &c->in[1], &c->in[2], 0);
+    route_job j = route_job_of(c, &c->in[1], &c->in[2], 0);
     j.dweight = c->in[0].data;
     j.offset = c->in[3].data;
     j.dlogits = c->out[0].data;

@@ -173,7 +173,7 @@ static __global__ void __launch_bounds__(WARP) number(route_args a) {
     }
 }
 
-static __global__ void fill(int32_t *p, int64_t n, int32_t v) {
+static __global__ void fill_rows(int32_t *p, int64_t n, int32_t v) {
     int64_t i = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (i < n) p[i] = v;
 }
@@ -300,7 +300,7 @@ extern "C" void cuda_route(const op_call *c) {
     a.offset = (int32_t *)c->out[3].data;
     a.aux = (float *)c->out[4].data;
     unsigned seqs = (unsigned)a.s.seqs;
-    LAUNCH(x, { blocks_for(a.s.rows, THREADS), THREADS }, fill, a.source, a.s.rows, -1);
+    LAUNCH(x, { blocks_for(a.s.rows, THREADS), THREADS }, fill_rows, a.source, a.s.rows, -1);
     LAUNCH(x, by_token(a), choose, a);
     LAUNCH(x, { seqs, THREADS }, count, a, false);
     LAUNCH(x, { 1, THREADS }, offsets, a);
