@@ -25,6 +25,7 @@
 #include <unistd.h>
 
 #include "io/io.h"
+#include "util/fault.h"
 
 typedef enum { IDLE, COPYING, WRITING, COMMITTING, PHASES } save_phase;
 
@@ -258,14 +259,17 @@ static char *rank_list_path(const ckpt_saver *v, int rank) {
 }
 
 static err write_files(ckpt_saver *v) {
+    int rank = comm_rank(v->x->comm);
     TRY(write_kind(v, "model", true));
+    fault_point(FAULT_SAVE_FILE, rank);
     if (v->kind == CKPT_FULL) TRY(write_kind(v, "optim", false));
     if (ranks(v) == 1) return OK;
-    char *path = rank_list_path(v, comm_rank(v->x->comm));
+    char *path = rank_list_path(v, rank);
     json_t *doc = json_pack("{s:O, s:O}", "tensors", v->tensors, "files", v->files);
     err e = io_json_write(path, doc);
     json_decref(doc);
     free(path);
+    fault_point(FAULT_SAVE_FILES, rank);
     return e;
 }
 
@@ -303,7 +307,9 @@ static err commit(ckpt_saver *v) {
     TRY(manifest_write(v->temp, model_conf(v->m), &v->state, v->run, v->tensors, v->files,
                        CKPT_CHUNK));
     TRY(check_complete(v));
+    fault_point(FAULT_SAVE_MANIFEST, 0);
     TRY(io_replace_tree(v->root, v->temp, v->final, v->replaced));
+    fault_point(FAULT_SAVE_RENAMED, 0);
     err e =
         folders_remove_old(v->root, &v->keep); /* the save is complete whatever becomes of this */
     if (e) log_warn("old checkpoints stay: %s", err_message(e));
@@ -380,6 +386,7 @@ err ckpt_saver_begin(ckpt_saver *v, const ckpt_request *r) {
     set_phase(v, COPYING);
     err e = comm_agree(v->x->comm, is_first(v) ? make_folder(v) : OK);
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
+    fault_point(FAULT_SAVE_BEGIN, comm_rank(v->x->comm));
     bool inline_ = r->wait || !has_memory(v);
     if (!inline_) e = copy_all(v);
     e = comm_agree(v->x->comm, e);

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "io/io.h"
+#include "util/fault.h"
 
 /* ---- now and then ------------------------------------------------------------------------ */
 static err validate(trainer *t, observe_step *s) {
@@ -128,6 +129,7 @@ static bool may_run_on(const trainer *t) {
 }
 
 static err one_step(trainer *t) {
+    fault_point(FAULT_STEP, t->mesh.rank);
     TRY(trainer_queue_step(t, finish_step));
     return may_run_on(t) ? OK : finish_step(t);
 }

@@ -1,0 +1,40 @@
+/* Faults on purpose, for tests of what survives them. Without INGOT_FAULT in the environment every call here
+ * returns at once.
+ *
+ *     INGOT_FAULT=ACTION:POINT[:rank=R][:hit=N][:attempt=A][:by=X]
+ *
+ *     kill:save.manifest:rank=0:hit=2     SIGKILL the second time rank 0 has written a manifest
+ *     stop:step:rank=1:hit=5              SIGSTOP at the start of its fifth step
+ *     hang:step:rank=1:hit=5              sleep forever there
+ *     slow:step:rank=1:by=0.3             every step computes 30 % longer
+ *     flip:weights:rank=2:hit=7           flip a bit of a weight after the seventh step
+ *
+ * Defaults: rank 0, the first hit, and the first attempt of `ingot launch` (INGOT_ATTEMPT; any: all of them). */
+#ifndef INGOT_FAULT_H
+#define INGOT_FAULT_H
+
+#include "util/util.h"
+
+#define FAULT_POINTS(F)                                                                            \
+    F(STEP, "step")                   /* a step begins */                                          \
+    F(WEIGHTS, "weights")             /* the weights of a step are final */                        \
+    F(SAVE_BEGIN, "save.begin")       /* the temporary folder is there */                          \
+    F(SAVE_FILE, "save.file")         /* a rank has written some of its files */                   \
+    F(SAVE_FILES, "save.files")       /* ... all of them */                                        \
+    F(SAVE_MANIFEST, "save.manifest") /* the manifest is written, the folder not renamed */        \
+    F(SAVE_RENAMED, "save.renamed")   /* it is; older checkpoints are not removed */
+typedef enum {
+#define FAULT_ENUM(id, name) FAULT_##id,
+    FAULT_POINTS(FAULT_ENUM)
+#undef FAULT_ENUM
+        FAULT_POINT_COUNT
+} fault_point_id;
+
+/* Kills, stops or hangs the process where the environment asks for it here. */
+void fault_point(fault_point_id point, int rank);
+/* @return whether to flip a bit here, now. */
+bool fault_flips(fault_point_id point, int rank);
+/* @return what a slow rank adds to the time of its work, as a fraction; 0: nothing. */
+double fault_slows(fault_point_id point, int rank);
+
+#endif
