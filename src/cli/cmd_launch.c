@@ -6,11 +6,13 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/launch.h"
 #include "train/train.h"
 
 typedef struct launch_args {
-    int64_t ranks, per_host;
-    const char *hosts, *emit, *image, *name;
+    int64_t ranks, per_host, restarts;
+    double restart_delay;
+    const char *hosts, *spares, *emit, *image, *name;
     bool dry_run;
 } launch_args;
 
@@ -18,6 +20,11 @@ typedef struct launch_args {
 static const cli_arg args[] = {
     { "ranks", ARG_COUNT, AT(ranks), "N", "how many ranks (default: the slots of --hosts)", 'n' },
     { "hosts", ARG_TEXT, AT(hosts), "HOST:SLOTS,...", "where to start them, and how many on each" },
+    { "spares", ARG_TEXT, AT(spares), "HOST:SLOTS,...", "hosts that replace one that fails" },
+    { "restarts", ARG_COUNT, AT(restarts), "N",
+      "restarts without a new checkpoint between them (default 10)" },
+    { "restart-delay", ARG_REAL, AT(restart_delay), "SECONDS",
+      "pause before the first; doubles with each (default 1)" },
     { "per-host", ARG_COUNT, AT(per_host), "N", "with --emit: ranks on each host (default: all)" },
     { "emit", ARG_TEXT, AT(emit), "slurm|k8s",
       "print an sbatch script or a Kubernetes MPIJob instead" },
@@ -29,59 +36,20 @@ const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train ...",
                                    args,     (int)COUNT_OF(args),
                                    1,        true };
 
-/* ---- hosts --------------------------------------------------------------------------------- */
-enum { MAX_HOSTS = 256 };
-typedef struct hosts {
-    char names[8192]; /* "a,b" */
-    int n, slots, most;
-    int each[MAX_HOSTS];
-} hosts;
-
-/* Reads one "name:slots" of n characters. */
-static err read_host(const char *text, size_t n, hosts *h) {
-    const char *digits = "0123456789";
-    size_t name = strspn(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789.-_");
-    int64_t slots = 1;
-    char number[16] = "";
-    bool counted = name < n && text[name] == ':';
-    size_t len = counted ? n - name - 1 : 0;
-    if (counted && len < sizeof number) memcpy(number, text + name + 1, len);
-    bool good =
-        name > 0 && (counted ? len > 0 && len < 6 && strspn(number, digits) == len : name == n);
-    if (good && counted) good = number_parse_int(number, &slots) && slots > 0;
-    if (!good || h->n == MAX_HOSTS || strlen(h->names) + name + 2 > sizeof h->names)
-        return err_hint(ERR_USAGE("--hosts: \"%.*s\" is not a host", (int)n, text),
-                        "write --hosts a:8,b:8, each with the number of ranks it takes");
-    size_t have = strlen(h->names);
-    snprintf(h->names + have, sizeof h->names - have, "%s%.*s", have ? "," : "", (int)name, text);
-    h->most = MAX(h->most, (int)slots);
-    h->slots += (int)slots;
-    h->each[h->n++] = (int)slots;
-    return OK;
-}
-
-static err read_hosts(const char *text, hosts *h) {
-    while (text) {
-        size_t n = strcspn(text, ",");
-        TRY(read_host(text, n, h));
-        text = text[n] ? text + n + 1 : NULL;
-    }
-    return OK;
-}
-
 /* ---- what is asked for ------------------------------------------------------------------------ */
-static err settle_counts(launch_args *a, hosts *h) {
+static err settle_counts(launch_args *a, launch_hosts *h) {
     enum { MOST = 1024 };
-    TRY(read_hosts(a->hosts, h));
-    if (!a->ranks) a->ranks = h->slots;
+    TRY(launch_hosts_read("--hosts", a->hosts, h));
+    int slots = launch_hosts_slots(h);
+    if (!a->ranks) a->ranks = slots;
     if (!a->ranks)
         return err_hint(ERR_USAGE("--ranks: how many ranks?"), "ingot launch -n 4 -- train ...");
     if (a->ranks > MOST) return ERR_USAGE("--ranks: %lld, at most %d", (long long)a->ranks, MOST);
-    if (h->n && a->ranks > h->slots)
-        return err_hint(ERR_USAGE("--ranks: %lld ranks, but --hosts has %d slots",
-                                  (long long)a->ranks, h->slots),
-                        "use -n %d, or more hosts", h->slots);
-    if (!a->per_host) a->per_host = h->n ? h->most : a->ranks;
+    if (h->n && a->ranks > slots)
+        return err_hint(
+            ERR_USAGE("--ranks: %lld ranks, but --hosts has %d slots", (long long)a->ranks, slots),
+            "use -n %d, or more hosts", slots);
+    if (!a->per_host) a->per_host = h->n ? launch_hosts_most(h) : a->ranks;
     if (a->ranks % a->per_host && a->emit)
         return err_hint(ERR_USAGE("--per-host: %lld ranks do not divide into hosts of %lld",
                                   (long long)a->ranks, (long long)a->per_host),
@@ -91,21 +59,25 @@ static err settle_counts(launch_args *a, hosts *h) {
 
 /* Ranks that exchange the most, those of tensor parallelism, are neighbors, and stay inside a host where
  * all hosts have whole groups of them. */
-static err check_groups(const config *c, const launch_args *a, const hosts *h) {
+static err check_groups(const config *c, const launch_args *a, const launch_hosts *h) {
     int64_t tp = c->parallelism.tensor_parallel_degree, odd = a->per_host;
     if (*c->parallelism.axis_order) return OK; /* whoever sets it knows the hosts */
-    for (int i = 0; i < h->n && odd % tp == 0; i++) odd = h->each[i];
+    for (int i = 0; i < h->n && odd % tp == 0; i++) odd = h->at[i].slots;
     if (odd % tp == 0 || odd >= a->ranks) return OK;
     return err_hint(ERR("tensor-parallel groups of %lld ranks would span hosts: one has %lld slots",
                         (long long)tp, (long long)odd),
                     "let each host have a multiple of parallelism.tensor_parallel_degree");
 }
 
+/* What is supervised: of a run its folder, whose checkpoints a restart continues from. */
+typedef struct launched {
+    char *run_dir; /* owned; NULL: not a run */
+    bool fresh;
+} launched;
+
 /* Refuses what train would refuse, before anything starts. */
-static err check_train(int argc, char **argv, const launch_args *a, const hosts *h) {
-    if (strcmp(argv[0], "train") != 0)
-        return err_hint(ERR_USAGE("\"%s\" does not run on several ranks", argv[0]),
-                        "ingot launch -n 4 -- train ...");
+static err check_train(int argc, char **argv, const launch_args *a, const launch_hosts *h,
+                       launched *out) {
     config c;
     train_options o = { 0 };
     train_prints print = { 0 };
@@ -116,8 +88,18 @@ static err check_train(int argc, char **argv, const launch_args *a, const hosts 
                      "ingot launch -n %d -- train ...", o.ranks);
     if (!e) e = train_check_ranks(&c, (int)a->ranks);
     if (!e) e = check_groups(&c, a, h);
+    if (!e) out->run_dir = train_run_dir(&c);
+    out->fresh = o.fresh;
     config_free(&c);
     return e;
+}
+
+static err check_command(int argc, char **argv, const launch_args *a, const launch_hosts *h,
+                         launched *out) {
+    if (strcmp(argv[0], "train") == 0) return check_train(argc, argv, a, h, out);
+    if (strcmp(argv[0], "doctor") == 0) return OK;
+    return err_hint(ERR_USAGE("\"%s\" does not run on several ranks", argv[0]),
+                    "ingot launch -n 4 -- train ...");
 }
 
 /* ---- the command -------------------------------------------------------------------------------- */
@@ -135,11 +117,6 @@ static void words_add_number(words *w, int64_t n) {
     snprintf(text, sizeof text, "%lld", (long long)n);
     words_add(w, text);
 }
-static void words_free(words *w) {
-    for (int i = 0; i < w->n; i++) free(w->at[i]);
-    free(w->at);
-}
-
 static bool has_program(const char *name) {
     const char *path = getenv("PATH");
     char file[PATH_MAX];
@@ -151,41 +128,50 @@ static bool has_program(const char *name) {
     return false;
 }
 
-static err add_program(words *w, int argc, char **argv) {
+/* @param fresh false: without --fresh. */
+static err add_program(words *w, int argc, char **argv, bool fresh) {
     char path[PATH_MAX] = "";
     if (readlink("/proc/self/exe", path, sizeof path - 1) < 0)
         return ERR("cannot find the program's own path: %s", strerror(errno));
     words_add(w, path);
-    for (int i = 0; i < argc; i++) words_add(w, argv[i]);
+    for (int i = 0; i < argc; i++)
+        if (fresh || strcmp(argv[i], "--fresh") != 0) words_add(w, argv[i]);
     return OK;
 }
 
+static void add_hosts(words *w, const launch_hosts *h, bool slots) {
+    str text = { 0 };
+    launch_hosts_print(h, slots, &text);
+    words_add(w, text.text);
+    str_free(&text);
+}
+
 /* Threads of a rank share a host's cores with those of others, so ranks are not bound to one core each. */
-static void add_mpirun(words *w, const launch_args *a) {
+static void add_mpirun(words *w, const launch_args *a, const launch_hosts *h) {
     words_add(w, "mpirun");
     words_add(w, "-n");
     words_add_number(w, a->ranks);
     words_add(w, "--bind-to");
     words_add(w, "none");
-    words_add(w, a->hosts ? "-H" : "--oversubscribe");
-    if (a->hosts) words_add(w, a->hosts);
+    words_add(w, h->n ? "-H" : "--oversubscribe");
+    if (h->n) add_hosts(w, h, true);
     if (geteuid() == 0) words_add(w, "--allow-run-as-root");
 }
 
-static void add_srun(words *w, const launch_args *a, const hosts *h) {
+static void add_srun(words *w, const launch_args *a, const launch_hosts *h) {
     words_add(w, "srun");
     words_add(w, "-n");
     words_add_number(w, a->ranks);
     words_add(w, "--kill-on-bad-exit=1");
     if (h->n) words_add(w, "-w");
-    if (h->n) words_add(w, h->names);
+    if (h->n) add_hosts(w, h, false);
 }
 
-static err add_starter(words *w, const launch_args *a, const hosts *h) {
+static err add_starter(words *w, const launch_args *a, const launch_hosts *h) {
     if (getenv("SLURM_JOB_ID") && has_program("srun"))
         add_srun(w, a, h);
     else if (has_program("mpirun"))
-        add_mpirun(w, a);
+        add_mpirun(w, a, h);
     else
         return err_hint(ERR("there is neither an mpirun nor a Slurm allocation with srun"),
                         "install openmpi-bin; or use train --ranks %lld, threads of one process",
@@ -326,29 +312,85 @@ static err emit(const launch_args *a, int argc, char **argv) {
     return OK;
 }
 
-err cmd_launch(int argc, char **argv) {
-    launch_args a = { .name = "ingot" };
-    hosts h = { .names = "" };
+/* ---- the job -------------------------------------------------------------------------------- */
+typedef struct job_words {
+    const launch_args *a;
+    char **argv;
+    int argc;
+} job_words;
+
+static void free_command(char **argv) {
+    for (int i = 0; argv && argv[i]; i++) free(argv[i]);
+    free(argv);
+}
+
+static err make_command(void *ctx, const launch_hosts *h, bool fresh, char ***argv) {
+    const job_words *j = ctx;
     words w = { 0 };
+    err e = add_starter(&w, j->a, h);
+    if (!e) e = add_program(&w, j->argc, j->argv, fresh);
+    *argv = w.at;
+    return e;
+}
+
+/* Starts nothing but "true" there, the way ranks are started. */
+static err make_probe(void *ctx, const launch_host *h, char ***argv) {
+    launch_args one = *((const job_words *)ctx)->a;
+    launch_hosts *alone = mem_alloc(sizeof *alone);
+    words w = { 0 };
+    one.ranks = 1;
+    alone->at[alone->n++] = *h;
+    err e = add_starter(&w, &one, alone);
+    words_add(&w, "true");
+    *argv = w.at;
+    free(alone);
+    return e;
+}
+
+static err print_command(job_words *j, const launch_hosts *h) {
+    char **argv = NULL;
     int n = 0;
-    TRY(cli_parse_many(&cmd_launch_spec, argc - 1, argv + 1, &a, &n));
-    char **command = argv + 1;
-    TRY(settle_counts(&a, &h));
-    TRY(check_train(n, command, &a, &h));
-    if (a.emit) return emit(&a, n, command);
-    err e = OK;
-    TRY_CLEAN(add_starter(&w, &a, &h));
-    TRY_CLEAN(add_program(&w, n, command));
-    if (a.dry_run) {
-        str line = { 0 };
-        add_command(&line, w.at, w.n);
+    str line = { 0 };
+    err e = make_command(j, h, true, &argv);
+    while (argv && argv[n]) n++;
+    if (!e) {
+        add_command(&line, argv, n);
         fputs(line.text, stdout);
-        str_free(&line);
-        goto cleanup;
     }
-    execvp(w.at[0], w.at);
-    e = ERR("cannot start %s: %s", w.at[0], strerror(errno));
+    free_command(argv);
+    str_free(&line);
+    return e;
+}
+
+err cmd_launch(int argc, char **argv) {
+    launch_args a = { .name = "ingot", .restarts = 10, .restart_delay = 1 };
+    launch_hosts *hosts = mem_alloc(sizeof *hosts), *spares = mem_alloc(sizeof *spares);
+    launched what = { 0 };
+    job_words command = { .a = &a, .argv = argv + 1 };
+    err e = OK;
+    TRY_CLEAN(cli_parse_many(&cmd_launch_spec, argc - 1, argv + 1, &a, &command.argc));
+    TRY_CLEAN(settle_counts(&a, hosts));
+    TRY_CLEAN(launch_hosts_read("--spares", a.spares, spares));
+    TRY_CLEAN(check_command(command.argc, command.argv, &a, hosts, &what));
+    if (a.emit)
+        e = emit(&a, command.argc, command.argv);
+    else if (a.dry_run)
+        e = print_command(&command, hosts);
+    else
+        e = launch_supervise(&(launch_job){
+            .command = make_command,
+            .probe = make_probe,
+            .command_free = free_command,
+            .ctx = &command,
+            .hosts = hosts,
+            .spares = spares,
+            .run_dir = what.run_dir,
+            .fresh = what.fresh,
+            .limits = { what.run_dir ? a.restarts : 0, a.restart_delay },
+        });
 cleanup:
-    words_free(&w);
+    free(what.run_dir);
+    free(hosts);
+    free(spares);
     return e;
 }

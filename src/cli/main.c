@@ -41,13 +41,16 @@ static const cli_command commands[] = {
       .help =
           "Starts N ranks, processes that train together: with srun inside a Slurm allocation, else with\n"
           "mpirun. What follows -- is the train command; the parallelism section lays the ranks out, and a\n"
-          "layout that cannot work is refused before anything starts. When a rank fails, all end.\n"
+          "layout that cannot work is refused before anything starts. When a rank fails, all end, and the\n"
+          "job starts again from the last checkpoint, after a pause that doubles with each failure; what\n"
+          "a restart does not help (a mistake in the command line, the same error twice) ends it, with a\n"
+          "table of what failed where. SIGTERM and SIGUSR1 make all ranks save and end.\n"
           "Hosts need the same program, data and folders. mpirun ... ingot train, srun ingot train, and\n"
           "the environment of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) work too.\n"
           "\n"
           "Examples\n"
           "  ingot launch -n 4 -- train configs/tiny.yaml --parallelism.tensor_parallel_degree=2\n"
-          "  ingot launch --hosts a:8,b:8 -- train run.yaml\n"
+          "  ingot launch --hosts a:8,b:8 --spares c:8 -- train run.yaml\n"
           "  ingot launch -n 64 --per-host 8 --emit slurm -- train run.yaml > run.sbatch\n"
           "  ingot launch -n 16 --per-host 8 --emit k8s --image ingot:1 -- train run.yaml > job.yaml\n"
           "\n" },

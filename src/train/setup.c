@@ -8,17 +8,19 @@
 #include "io/io.h"
 
 /* ---- where it starts --------------------------------------------------------------------- */
+char *train_run_dir(const config *c) {
+    return *c->run.dir ? strdup(c->run.dir) : io_join("runs", c->run.name);
+}
+
 static err open_run_folder(trainer *t) {
-    const config *c = t->cfg;
-    str dir = { 0 };
-    str_add(&dir, *c->run.dir ? "%s" : "runs/%s", *c->run.dir ? c->run.dir : c->run.name);
+    char *dir = train_run_dir(t->cfg);
     err e = OK;
     if (is_first_rank(t))
-        e = folder_open(&t->folder, dir.text);
+        e = folder_open(&t->folder, dir);
     else
-        t->folder.path = strdup(dir.text);
+        t->folder.path = strdup(dir);
     t->dir = t->folder.path;
-    str_free(&dir);
+    free(dir);
     return e;
 }
 
