@@ -329,7 +329,10 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
         return err_hint(ERR("%lld tokens do not divide over %d sequence-parallel ranks",
                             (long long)n, mesh_span(&m->l.mesh, AS_RESIDUAL)),
                         "choose a batch and sequence length whose product the ranks divide");
-    *out = (chain){ .layers = m->c.layers, .pipe = m->l.pipe };
+    *out = (chain){ .layers = m->c.layers,
+                    .pipe = m->l.pipe,
+                    .prefetch = m->l.prefetch,
+                    .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN };
     TRY(record_program(m, &b, "first", 0, &out->first));
     TRY(record_program(m, &b, "block", 1, &out->block));
     TRY(record_program(m, &b, "last", 2, &out->last));

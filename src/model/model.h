@@ -137,6 +137,8 @@ typedef struct model_layout {
     context_mode context; /* where cp has several ranks; these need seq */
     pipeline pipe;        /* how ranks along pp share the blocks; its ranks are the mesh's */
     int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
+    int prefetch;         /* as in chain (prog/plan.h), with keep_gathered */
+    bool keep_gathered;
     bool selective;       /* recompute cheap ops */
     fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */

@@ -17,6 +17,7 @@ static const struct {
     { "saved", MEMORY_ACTIVATIONS },    { "block inputs", MEMORY_ACTIVATIONS },
     { "residual", MEMORY_ACTIVATIONS }, { "result", MEMORY_ACTIVATIONS },
     { "temp", MEMORY_WORKSPACE },       { "work", MEMORY_WORKSPACE },
+    { "gathered", MEMORY_WORKSPACE },   { "whole grads", MEMORY_WORKSPACE },
 };
 
 static const char *const memory_names[MEMORY_KINDS] = {

@@ -347,13 +347,39 @@ static void reduce_shared_rows(prog *p, int b, op_when when) {
     }
 }
 
-/* Into the slice that this rank accumulates, every microbatch. @return that slice. */
-static val add_to_slice(prog *p, int b, bool second) {
+/* Whether this program is the later of a tied bucket's two writers. */
+static bool is_second_writer(const prog *p, int b) {
+    bool second = false;
+    for (int i = 0; i < p->set.params; i++)
+        second |=
+            p->set.param[i].bucket == b && p->param_written[i] == (WROTE_EARLIER | WROTE_HERE);
+    return second;
+}
+
+static bool is_whole_grad(const prog *p, int b) {
+    return p->bucket_grad[b] != VAL_NONE && p->val[p->bucket_grad[b]].cls == VC_WHOLE_GRAD;
+}
+
+static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
     const prog_bucket *k = &p->set.bucket[b];
-    val g = p->bucket_grad[b];
+    bool slices = is_whole_grad(p, b);
+    bool waits =
+        k->tied && !is_second_writer(p, b); /* the other program reduces it, after its own share */
+    if (slices || !waits) {
+        reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
+        reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
+    }
+    if (slices || waits) return;
+    val g = reduce_in_place(p, p->bucket_grad[b], k->reduced & k->slices, k->zero, WHEN_LAST);
+    reduce_in_place(p, g, k->reduced & ~k->slices, 0, WHEN_LAST);
+}
+
+/* Adds this rank's slice of the sum to the one that it accumulates, every microbatch; with a step's last
+ * one that is summed over the replicas. */
+static void add_to_slice(prog *p, int b, val part) {
+    const prog_bucket *k = &p->set.bucket[b];
+    bool second = is_second_writer(p, b);
     int64_t n = bucket_holds(k, &p->m, HOLDS_GRADS).count;
-    val whole = val_alias(p, g, 0, DT_F32, 1, &k->count, placement_on(k->slices, PLACE_P));
-    val part = emit_comm(p, whole, k->slices, PLACE_S(0), WHEN_ALWAYS);
     val sum = val_new(p, VC_GRAD, DT_F32, 1, &n, p->val[part].pl);
     p->val[sum].bucket = b;
     p->val[sum].name = k->name;
@@ -361,25 +387,24 @@ static val add_to_slice(prog *p, int b, bool second) {
     o->in[0] = part;
     o->out[0] = sum;
     o->acc = second ? ACC_ADD : ACC_MICRO;
-    return sum;
+    if (k->tied && !second) return;
+    reduce_in_place(p, sum, k->reduced & ~k->slices, 0, WHEN_LAST);
 }
 
-static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
-    const prog_bucket *k = &p->set.bucket[b];
-    bool second = false; /* the later of a tied bucket's two writers */
-    for (int i = 0; i < p->set.params; i++)
-        second |=
-            p->set.param[i].bucket == b && p->param_written[i] == (WROTE_EARLIER | WROTE_HERE);
-    bool slices = p->val[p->bucket_grad[b]].cls == VC_TEMP;
-    bool waits = k->tied && !second; /* the other program reduces it, after its own share */
-    if (slices || !waits) {
-        reduce_over_tp(p, b, partial, slices ? WHEN_ALWAYS : WHEN_LAST);
-        reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
-    }
-    val g = slices ? add_to_slice(p, b, second) : p->bucket_grad[b];
-    if (waits) return;
-    if (!slices) g = reduce_in_place(p, g, k->reduced & k->slices, k->zero, WHEN_LAST);
-    reduce_in_place(p, g, k->reduced & ~k->slices, 0, WHEN_LAST);
+/* The list of what happens to whole gradients once backward has left them: first all scatters, so that they
+ * start together. */
+static void reduce_to_slices(prog *p) {
+    val *part = mem_alloc((size_t)(p->set.buckets + 1) * sizeof *part);
+    op_list *emit = p->emit;
+    p->emit = &p->reduce;
+    for (int b = 0; b < p->set.buckets; b++)
+        if (is_whole_grad(p, b))
+            part[b] =
+                reduce_in_place(p, p->bucket_grad[b], p->set.bucket[b].slices, true, WHEN_ALWAYS);
+    for (int b = 0; b < p->set.buckets; b++)
+        if (is_whole_grad(p, b)) add_to_slice(p, b, part[b]);
+    p->emit = emit;
+    free(part);
 }
 
 /* Gradient aliases carry the dual of how the parameter was used. */
@@ -393,6 +418,7 @@ static void reduce_all(prog *p, uint8_t *partial) {
     for (int i = 0; i < p->set.params; i++) partial[i] = prog_grad_partial(p, i);
     for (int b = 0; b < p->set.buckets; b++)
         if (p->bucket_grad[b] != VAL_NONE) reduce_bucket(p, b, partial);
+    reduce_to_slices(p);
 }
 
 /* ---- the pass ---------------------------------------------------------------------------- */

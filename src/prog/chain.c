@@ -4,6 +4,8 @@
  *     block inputs   per slot and segment    from where recompute starts
  *     passed         per slot                what a pipeline stage sends and receives
  *     residual       two of each, in turn    between the programs of a stage
+ *     gathered       per slot of a pool      parameters that are stored in slices (slots.c)
+ *     whole grads    per slot of a pool      gradients on their way to the slices
  */
 #include "plan_internal.h"
 
@@ -22,7 +24,7 @@ static err measure_call(plan *p, const op_call *c) {
 /* Adds a program's needs; refuses what the backend cannot run. */
 static err measure_program(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
-    const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights };
+    const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights, &g->reduce };
     for (size_t k = 0; k < COUNT_OF(lists); k++)
         for (int i = 0; i < lists[k]->n; i++) {
             const prog_op *o = &lists[k]->op[i];
@@ -102,9 +104,40 @@ static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
             int block = i <= n_blocks ? i - 1 : (i - n_blocks - 2) * k->c.keep_every;
             bool outside = i == 0 || i == n_blocks + 1;
             u->inst[s][i] = (instance){ chunk_program(&k->c, &u->k, i),
-                                        outside ? -1 : u->k.from + block, NULL };
+                                        outside ? -1 : u->k.from + block, NULL, 0, 0 };
         }
     }
+}
+
+/* @return where the slots end. */
+static size_t add_pool(slot_memory *s, int slots, size_t bytes, size_t at) {
+    *s = (slot_memory){ .slots = slots, .at = at, .bytes = bytes };
+    s->comms = mem_alloc((size_t)slots * sizeof *s->comms);
+    for (int i = 0; i < slots; i++) {
+        enum { MOST_BUCKETS = 32 }; /* of a program */
+        s->comms[i].cap = MOST_BUCKETS;
+        s->comms[i].ring = mem_alloc(MOST_BUCKETS * sizeof *s->comms[i].ring);
+    }
+    return at + (size_t)slots * bytes;
+}
+
+static void drop_pool(slot_memory *s) {
+    for (int i = 0; s->comms && i < s->slots; i++) free(s->comms[i].ring);
+    free(s->comms);
+}
+
+static void add_pools(plan *p, chain_plan *k, const step_list *l) {
+    const prog *first = k->c.first, *block = k->c.block, *last = k->c.last;
+    size_t gathered[] = { block->gathered_bytes, MAX(first->gathered_bytes, last->gathered_bytes) };
+    size_t whole[] = { block->whole_grad_bytes,
+                       MAX(first->whole_grad_bytes, last->whole_grad_bytes) };
+    size_t gathered_end = 0, whole_end = 0;
+    for (int i = 0; i < POOLS; i++) {
+        gathered_end = add_pool(&k->gathered[i], l->gathered[i], gathered[i], gathered_end);
+        whole_end = add_pool(&k->whole_grad[i], l->whole_grads[i], whole[i], whole_end);
+    }
+    p->gathered_bytes = MAX(p->gathered_bytes, gathered_end);
+    p->whole_grad_bytes = MAX(p->whole_grad_bytes, whole_end);
 }
 
 /* The list for this number of microbatches. */
@@ -116,15 +149,18 @@ static err add_list(const plan *p, chain_plan *k, int micros, step_list **out) {
         }
     mem_reserve((void **)&k->list, &k->list_cap, k->lists, sizeof *k->list);
     *out = &k->list[k->lists];
-    TRY(step_list_make(&k->c, mesh_coord(&p->m, AX_PP), micros, *out));
+    int rank = mesh_coord(&p->m, AX_PP);
+    TRY(step_list_make(&k->c, rank, micros, *out));
     k->lists++;
-    return OK;
+    return step_list_check_slots(&k->c, rank, *out, 1);
 }
 
 err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out) {
     step_list *l;
     TRY(add_list(p, k, is_pipeline(k) ? micros : 1, &l));
     for (int i = 0; i < k->c.pipe.chunks; i++) BUG_IF(l->slots[i] > k->chunk[i].slots);
+    for (int i = 0; i < POOLS; i++)
+        BUG_IF(l->gathered[i] > k->gathered[i].slots || l->whole_grads[i] > k->whole_grad[i].slots);
     BUG_IF(l->inputs > p->input_slots);
     *out = l;
     return OK;
@@ -157,6 +193,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     k->slot_bytes = block->saved_bytes;
     if (trains(k)) BUG_IF(c->last->saved_bytes); /* only blocks save */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
+    add_pools(p, k, l);
     if (is_pipeline(k)) {
         op_call sum = sum_passed(p, k, &k->chunk[0], -1);
         TRY(measure_call(p, &sum));
@@ -228,6 +265,12 @@ static void *root_address(const spot *s, val v) {
     case VC_BLOCK_INPUT: return block_input_at(s);
     case VC_PARAM: return plan_data(p, s->k->find(s->k->find_ctx, x->bucket, s->in->layer).param);
     case VC_GRAD: return plan_data(p, s->k->find(s->k->find_ctx, x->bucket, s->in->layer).grad);
+    case VC_GATHERED: /* in slot 0 at first */
+        return (char *)plan_data(p, p->gathered) + s->k->gathered[pool_of(&s->u->k, s->index)].at +
+               x->at;
+    case VC_WHOLE_GRAD:
+        return (char *)plan_data(p, p->whole_grad) +
+               s->k->whole_grad[pool_of(&s->u->k, s->index)].at + x->at;
     case VC_INPUT: {
         char *at = plan_input(p, x->name, 0);
         return at + (x->per_layer ? (size_t)(s->u->k.before + spot_block(s)) * val_bytes(x) : 0);
@@ -295,6 +338,28 @@ void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs) {
     u->inputs[slot] = inputs;
 }
 
+/* Moves the values of a class in an instance from one slot to another. */
+static void move_class(const instance *in, val_class cls, ptrdiff_t by) {
+    for (val v = 0; by && v < in->p->vals; v++)
+        if (in->p->val[val_root(in->p, v)].cls == cls) in->addr[v] = (char *)in->addr[v] + by;
+}
+
+void chain_bind_slots(const chain_plan *k, const instr *i) {
+    const chunk_plan *u = &k->chunk[i->chunk];
+    instance *in = &u->inst[i->slot][i->instance];
+    slot_pool which = pool_of(&u->k, i->instance);
+    if (i->gathered >= 0) {
+        int by = i->gathered - in->gathered;
+        move_class(in, VC_GATHERED, by * (ptrdiff_t)k->gathered[which].bytes);
+        in->gathered = i->gathered;
+    }
+    if (i->whole_grad >= 0) {
+        int by = i->whole_grad - in->whole_grad;
+        move_class(in, VC_WHOLE_GRAD, by * (ptrdiff_t)k->whole_grad[which].bytes);
+        in->whole_grad = i->whole_grad;
+    }
+}
+
 /* ---- between stages ------------------------------------------------------------------------ */
 static tensor residual_tensor(const chain_plan *k, void *data) {
     const prog *g = k->c.block;
@@ -340,6 +405,10 @@ void chain_free(plan *p, chain_plan *k) {
         free(u->ticket);
     }
     free(k->chunk);
+    for (int i = 0; i < POOLS; i++) {
+        drop_pool(&k->gathered[i]);
+        drop_pool(&k->whole_grad[i]);
+    }
     for (int i = 0; i < k->lists; i++) step_list_free(&k->list[i]);
     free(k->list);
     for (size_t i = 0; i < COUNT_OF(k->tape); i++) exec_tape_drop(p, &k->tape[i]);

@@ -12,7 +12,9 @@ static const char *const class_name[] = {
     [VC_SAVED] = "saved",
     [VC_BLOCK_INPUT] = "block_input",
     [VC_PARAM] = "param",
+    [VC_GATHERED] = "gathered",
     [VC_GRAD] = "grad",
+    [VC_WHOLE_GRAD] = "whole_grad",
     [VC_INPUT] = "input",
     [VC_BOUNDARY] = "boundary",
     [VC_ALIAS] = "",
@@ -75,10 +77,16 @@ void prog_dump(const prog *p, str *out) {
     str_add(out, "program %s %s: temp %s, saved %s\n", p->name, modes[p->mode],
             str_bytes(temp, sizeof temp, (double)p->temp_bytes),
             str_bytes(saved, sizeof saved, (double)p->saved_bytes));
-    str_add(out, "  forward\n");
-    for (int i = 0; i < p->fwd.n; i++) dump_op(p, &p->fwd.op[i], out);
-    if (p->bwd.n) str_add(out, "  backward\n");
-    for (int i = 0; i < p->bwd.n; i++) dump_op(p, &p->bwd.op[i], out);
-    if (p->weights.n) str_add(out, "  weights\n");
-    for (int i = 0; i < p->weights.n; i++) dump_op(p, &p->weights.op[i], out);
+    const struct {
+        const char *name;
+        const op_list *l;
+    } lists[] = { { "gather", &p->gather },
+                  { "forward", &p->fwd },
+                  { "backward", &p->bwd },
+                  { "weights", &p->weights },
+                  { "reduce", &p->reduce } };
+    for (size_t k = 0; k < COUNT_OF(lists); k++) {
+        if (lists[k].l->n) str_add(out, "  %s\n", lists[k].name);
+        for (int i = 0; i < lists[k].l->n; i++) dump_op(p, &lists[k].l->op[i], out);
+    }
 }

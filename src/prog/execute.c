@@ -29,50 +29,70 @@ op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
 
 static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_MICRO && micro); }
 
-/* Communications in flight: they end in the order they began. */
-enum { MOST_OPEN = 256 };
-typedef struct open_comms {
-    comm_ticket ring[MOST_OPEN];
-    int begun, ended;
-} open_comms;
+/* ---- communication ------------------------------------------------------------------------- */
+/* What a list of instructions runs with. */
+typedef struct chain_run {
+    exec *x;
+    const chain_plan *k;
+    const step_list *l;
+    int micro, micros; /* micro: of a list that is for one of them */
+    const exec_hooks *hooks;
+    const step_block *step;
+} chain_run;
 
-static err end_late(exec *x, int left) {
-    late_comms *k = &x->plan->late;
-    if (!left) k->others = 0;
-    while (k->begun - k->ended > left) TRY(comm_wait(x->comm, &k->ring[k->ended++ % MOST_LATE]));
+/* Waits for the oldest until no more than `left` are open. */
+static err end_comms(exec *x, open_comms *o, int left) {
+    while (o->begun - o->ended > left)
+        TRY(comm_wait(x->comm, &o->ring[o->ended++ % o->cap].ticket));
+    return OK;
+}
+
+static err end_if_far(exec *x, open_comms *o, axis_set axes) {
+    enum { FAR = 16 };
+    for (int i = o->ended; i < o->begun; i++) {
+        const open_comm *c = &o->ring[i % o->cap];
+        if (c->ticket.move.axes == axes && x->plan->begun[axes] - c->number >= FAR)
+            return end_comms(x, o, 0);
+    }
     return OK;
 }
 
 /* Of the communications over one set of axes the oldest and the newest that are open may not be far apart
- * (comm.h), as those of a ring would be that shares its axis with a late reduction. */
-static err end_late_over(exec *x, axis_set axes) {
-    enum { FAR = 16 };
-    late_comms *k = &x->plan->late;
-    bool same = false;
-    for (int i = k->ended; i < k->begun; i++) same |= k->ring[i % MOST_LATE].move.axes == axes;
-    return same && ++k->others == FAR ? end_late(x, 0) : OK;
+ * (comm.h), as those of a ring would be that shares its axis with one that outlives its program. */
+static err end_far(const chain_run *r, axis_set axes) {
+    TRY(end_if_far(r->x, &r->x->plan->late, axes));
+    for (int which = 0; which < POOLS; which++) {
+        const slot_memory *kinds[] = { &r->k->gathered[which], &r->k->whole_grad[which] };
+        for (size_t i = 0; i < COUNT_OF(kinds); i++)
+            for (int s = 0; s < kinds[i]->slots; s++)
+                TRY(end_if_far(r->x, &kinds[i]->comms[s], axes));
+    }
+    return OK;
 }
 
-static err start_late(exec *x, const comm_move *move, const op_call *c) {
-    late_comms *k = &x->plan->late;
-    TRY(end_late(x, MOST_LATE - 1));
-    return comm_start(x->comm, move, &c->in[0], &c->out[0], &k->ring[k->begun++ % MOST_LATE]);
+static err start_comm(const chain_run *r, const comm_move *move, const op_call *c,
+                      open_comms *open) {
+    TRY(end_far(r, move->axes));
+    BUG_IF(open->begun - open->ended == open->cap);
+    open_comm *o = &open->ring[open->begun++ % open->cap];
+    o->number = r->x->plan->begun[move->axes]++;
+    return comm_start(r->x->comm, move, &c->in[0], &c->out[0], &o->ticket);
 }
 
-static err run_comm(exec *x, const instance *in, const prog_op *o, open_comms *open) {
+static err run_comm(const chain_run *r, const instance *in, const prog_op *o, open_comms *open) {
+    exec *x = r->x;
     comm_move move = op_move(o);
     if (comm_kind(&move) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
     move.name = in->p->name;
     move.layer = in->layer + 1;
-    if (o->phase == COMM_LATE) return start_late(x, &move, &c);
-    if (o->phase != COMM_WAIT) {
-        TRY(end_late_over(x, move.axes));
-        BUG_IF(open->begun - open->ended == MOST_OPEN);
-        comm_ticket *t = &open->ring[open->begun++ % MOST_OPEN];
-        TRY(comm_start(x->comm, &move, &c.in[0], &c.out[0], t));
+    if (o->phase == COMM_LATE) {
+        TRY(end_comms(x, &x->plan->late, MOST_LATE - 1));
+        return start_comm(r, &move, &c, &x->plan->late);
     }
-    if (o->phase != COMM_START) TRY(comm_wait(x->comm, &open->ring[open->ended++ % MOST_OPEN]));
+    if (o->phase != COMM_WAIT) TRY(start_comm(r, &move, &c, open));
+    if (o->phase != COMM_START && open->begun > open->ended) /* else it was far, and has ended */
+        TRY(end_comms(x, open, open->begun - open->ended - 1));
     return OK;
 }
 
@@ -163,21 +183,22 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
     if (o->when == WHEN_FIRST && micro != 0) return false;
     if (o->when == WHEN_LAST && micro != micros - 1) return false;
+    if (kind == DO_GATHER || kind == DO_REDUCE) return o->phase == COMM_START;
+    if (kind == DO_GATHERED || kind == DO_REDUCED) return o->phase != COMM_START;
     return kind != DO_FWD_SAVES || o->saves;
 }
 
-static err run_list(exec *x, const instance *in, instr_kind kind, int micro, int micros,
-                    const step_block *step) {
-    open_comms open;
-    const op_list *l = instr_list(in->p, kind);
-    open.begun = open.ended = 0;
+static err run_list(const chain_run *r, const instance *in, const instr *at, open_comms *open) {
+    const op_list *l = instr_list(in->p, at->kind);
+    int micro = r->micro + at->micro;
     for (int i = 0; i < l->n; i++) {
         const prog_op *o = &l->op[i];
-        if (!op_runs(o, kind, micro, micros) || (o->when == WHEN_UNSCALED && x->scaled)) continue;
+        if (!op_runs(o, at->kind, micro, r->micros)) continue;
+        if (o->when == WHEN_UNSCALED && r->x->scaled) continue;
         if (op_flags(o->op) & OPF_EXTERN)
-            TRY(run_comm(x, in, o, &open));
+            TRY(run_comm(r, in, o, open));
         else
-            TRY(run_op(x, in, o, micro, step));
+            TRY(run_op(r->x, in, o, micro, r->step));
     }
     return OK;
 }
@@ -216,26 +237,29 @@ static err receive(exec *x, const chain_plan *k, const instr *i) {
 }
 
 /* ---- chains ------------------------------------------------------------------------------ */
-typedef struct chain_run {
-    exec *x;
-    const chain_plan *k;
-    const step_list *l;
-    int micro, micros; /* micro: of a list that is for one of them */
-    const exec_hooks *hooks;
-    const step_block *step;
-} chain_run;
-
-/* A chain begins with all instances of the first microbatch, forward: each awaits its update before. */
+/* A chain begins with all instances of the first microbatch, forward: each awaits its update before, or
+ * before its parameters are gathered. */
 static void await_update(const chain_run *r, const instr *i, const instance *in) {
     const plan *p = r->x->plan;
     int event = in->layer + 1;
-    bool first =
-        i->kind == DO_FWD && i->micro == 0 && i->instance < r->k->chunk[i->chunk].k.layers + 2;
+    bool first = (i->kind == DO_FWD || i->kind == DO_GATHER) && i->micro == 0 &&
+                 i->instance < r->k->chunk[i->chunk].k.layers + 2;
     if (first && event < p->awaits_cap && p->awaits[event])
         exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, event);
 }
 
+/* The communications of a slot that the instruction begins or ends; NULL: its own end with it. */
+static open_comms *slot_comms(const chain_run *r, const instr *i) {
+    slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
+    if (i->kind == DO_GATHER || i->kind == DO_GATHERED)
+        return &r->k->gathered[which].comms[i->gathered];
+    if (i->kind == DO_REDUCE || i->kind == DO_REDUCED)
+        return &r->k->whole_grad[which].comms[i->whole_grad];
+    return NULL;
+}
+
 static err run_instr(const chain_run *r, const instr *i) {
+    enum { MOST_OPEN = 256 };
     exec *x = r->x;
     chunk_plan *u = &r->k->chunk[i->chunk];
     int micro = r->micro + i->micro;
@@ -247,16 +271,20 @@ static err run_instr(const chain_run *r, const instr *i) {
     case DO_RECV: return receive(x, r->k, i);
     default: break;
     }
+    if (i->once && r->micro) return OK;
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
+    chain_bind_slots(r->k, i);
     await_update(r, i, in);
-    return run_list(x, in, i->kind, micro, r->micros, r->step);
+    open_comm ring[MOST_OPEN];
+    open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
+    return run_list(r, in, i, open ? open : &own);
 }
 
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
     for (int i = 0; i < r->l->n; i++) TRY(run_instr(r, &r->l->list[i]));
-    return end_late(r->x, 0);
+    return end_comms(r->x, &r->x->plan->late, 0);
 }
 
 /* One microbatch of a chain without pipeline, or all of a step's. */

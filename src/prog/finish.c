@@ -34,6 +34,8 @@ err prog_finish(prog *p) {
     pass_split_comm(p, &p->fwd);
     pass_split_comm(p, &p->bwd);
     pass_split_comm(p, &p->weights);
+    pass_split_comm(p, &p->gather);
+    pass_split_comm(p, &p->reduce);
     pass_memory(p);
     return OK;
 }

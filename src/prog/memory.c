@@ -4,6 +4,7 @@
  *     temp   |  a  |   b    |        lifetimes are intervals of op numbers; two values may overlap
  *            | c |    d     |        in bytes only when their intervals do not
  *     saved  | r | stat | qkv | ...  one slot per instance in flight
+ *     gathered, whole gradients       a slot of each bucket that is kept in slices (slots.c)
  */
 #include "prog_internal.h"
 
@@ -102,17 +103,24 @@ static size_t plan_list(prog *p, op_list *l) {
     return total;
 }
 
+/* Lays out values of a class one after another. @return where they end. */
+static size_t place_class(prog *p, val_class cls, size_t at) {
+    for (val v = 0; v < p->vals; v++)
+        if (p->val[v].cls == cls) {
+            p->val[v].at = at;
+            at += align_up(val_bytes(&p->val[v]), ALIGN);
+        }
+    return at;
+}
+
 void pass_memory(prog *p) {
     share_in_place(p, &p->fwd);
     share_in_place(p, &p->bwd);
     share_in_place(p, &p->weights);
     size_t f = plan_list(p, &p->fwd), b = plan_list(p, &p->bwd), w = plan_list(p, &p->weights);
     p->temp_bytes = MAX(MAX(f, b), w);
-    size_t at = 0;
-    for (val v = 0; v < p->vals; v++)
-        if (p->val[v].cls == VC_SAVED || p->val[v].cls == VC_BLOCK_INPUT) {
-            p->val[v].at = at;
-            at += align_up(val_bytes(&p->val[v]), ALIGN);
-        }
-    p->saved_bytes = at;
+    BUG_IF(plan_list(p, &p->gather) || plan_list(p, &p->reduce)); /* they outlive the others' */
+    p->saved_bytes = place_class(p, VC_SAVED, place_class(p, VC_BLOCK_INPUT, 0));
+    p->gathered_bytes = place_class(p, VC_GATHERED, 0);
+    p->whole_grad_bytes = place_class(p, VC_WHOLE_GRAD, 0);
 }

@@ -10,6 +10,7 @@ plan *plan_new(const mesh *m, const op_backend *backend, int threads) {
     p->m = *m;
     p->backend = backend;
     p->threads = threads;
+    p->late = (open_comms){ .ring = p->late_ring, .cap = MOST_LATE };
     return p;
 }
 
@@ -49,6 +50,8 @@ size_t plan_bytes(const plan *p, const char *name) {
     /* asked before commit, the shared regions are not there yet */
     if (!p->arena && (!name || !strcmp(name, "temp"))) sum += p->temp_bytes;
     if (!p->arena && (!name || !strcmp(name, "work"))) sum += p->work_bytes;
+    if (!p->arena && (!name || !strcmp(name, "gathered"))) sum += p->gathered_bytes;
+    if (!p->arena && (!name || !strcmp(name, "whole grads"))) sum += p->whole_grad_bytes;
     return sum;
 }
 
@@ -194,6 +197,8 @@ void plan_await_update(plan *p, int layer) {
 err plan_commit(plan *p) {
     p->temp = plan_region(p, "temp", p->temp_bytes);
     p->work = plan_region(p, "work", p->work_bytes);
+    p->gathered = plan_region(p, "gathered", p->gathered_bytes);
+    p->whole_grad = plan_region(p, "whole grads", p->whole_grad_bytes);
     p->step = plan_region(p, "step", p->backend->device ? sizeof(step_block) : 0);
     size_t at = 0, host_at = 0;
     for (int i = 0; i < p->regions; i++) {

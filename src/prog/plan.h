@@ -5,7 +5,7 @@
  *
  * One arena holds a run. Regions are reserved by name before plan_commit maps it:
  *
- *     | tokens | ... | params | grads | caller's own | saved | block inputs | residual | temp | work |
+ *     | tokens | ... | params | grads | caller's own | saved | block inputs | residual | temp | work | gathered |
  *       inputs         buckets, per layer              by plan_chain            shared by all chains
  *
  * Given `mesh m`, `chain c` and `bucket_finder find`:
@@ -30,6 +30,9 @@ typedef struct chain {
     int keep_last;  /* ... but keep everything of the last n blocks */
     pipeline pipe;  /* how the ranks along pp share it; all zero: there is one */
     int micros;     /* the most microbatches of a step; 0 reads as 1 */
+    /* Parameters that are stored in slices (ZeRO-3): */
+    int prefetch;       /* gather those of the program that comes n later while one runs */
+    bool keep_gathered; /* gather them once per step, and keep them; else what slots hold */
 } chain;
 
 typedef struct plan plan;

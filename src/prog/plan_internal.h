@@ -1,4 +1,4 @@
-/* The plan's inside, shared by plan.c, chain.c, steps.c, check.c and execute.c. */
+/* The plan's inside, shared by plan.c, chain.c, steps.c, slots.c, check.c and execute.c. */
 #ifndef INGOT_PLAN_INTERNAL_H
 #define INGOT_PLAN_INTERNAL_H
 
@@ -17,9 +17,10 @@ typedef struct region {
 
 /* A program at one place of a chain and for one microbatch in flight, with its own addresses. */
 typedef struct instance {
-    prog *p;     /* NULL: another rank runs it */
-    int layer;   /* -1 for first and last */
-    void **addr; /* [p->vals], NULL: absent */
+    prog *p;                  /* NULL: another rank runs it */
+    int layer;                /* -1 for first and last */
+    void **addr;              /* [p->vals], NULL: absent */
+    int gathered, whole_grad; /* the slots it is bound to */
 } instance;
 
 /* ---- the instructions of a step (steps.c) ------------------------------------------------------ */
@@ -41,8 +42,12 @@ typedef enum {
     DO_FWD_SAVES, /* forward again, only what backward will read */
     DO_BWD,
     DO_WEIGHTS, /* gradients of weights that backward put off */
-    DO_SEND,    /* begins to send what passes to the next virtual stage, or back */
-    DO_SENT,    /* waits until it is sent */
+    DO_GATHER, /* starts to gather the parameters of a program that are stored in slices, into a slot */
+    DO_GATHERED, /* waits until they are */
+    DO_REDUCE,   /* starts to reduce the whole gradients that a list left in a slot */
+    DO_REDUCED,  /* waits for that, and adds this rank's slice to the one it accumulates */
+    DO_SEND,     /* begins to send what passes to the next virtual stage, or back */
+    DO_SENT,     /* waits until it is sent */
     DO_RECV,
     DO_LOSS /* the caller reads the losses of a microbatch */
 } instr_kind;
@@ -54,7 +59,17 @@ typedef struct instr {
     int slot;   /* of the chunk's memory */
     int inputs; /* slot of the microbatch's inputs */
     int micro;
+    /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
+    int gathered, whole_grad;
+    bool
+        once; /* DO_GATHER, DO_GATHERED: in a step's first microbatch alone; what it brings is kept */
 } instr;
+
+/* Blocks have slots of one size; the programs around them share others. */
+typedef enum { POOL_BLOCKS, POOL_OUTER, POOLS } slot_pool;
+static inline slot_pool pool_of(const model_chunk *k, int at) {
+    return at == 0 || at == k->layers + 1 ? POOL_OUTER : POOL_BLOCKS;
+}
 
 enum { MAX_CHUNKS = 16 };
 /* All instructions of a rank for one step. */
@@ -64,10 +79,16 @@ typedef struct step_list {
     int n, cap;
     int slots[MAX_CHUNKS]; /* how many slots it uses */
     int inputs;
+    int gathered[POOLS], whole_grads[POOLS];
 } step_list;
 /* @param c with its pipeline given */
 err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
 void step_list_free(step_list *l);
+/* slots.c: adds the instructions that gather parameters and reduce whole gradients. */
+void step_list_add_slots(const chain *c, int rank, step_list *l);
+/* Plays a list, `times` times, and refuses one that uses a slot before its gather ended, with other
+ * parameters than the program's, or that overwrites a gather or a gradient in flight. */
+err step_list_check_slots(const chain *c, int rank, const step_list *l, int times) MUST_USE;
 /* The chain with what reads as 1 written as 1. */
 chain chain_normal(const chain *c);
 /* Whether an instruction of this kind runs this op of its list, in a microbatch. */
@@ -90,12 +111,30 @@ typedef struct chunk_plan {
     comm_ticket (*ticket)[PASSES]; /* [slots] of what is being sent */
 } chunk_plan;
 
+/* Communications in flight, which end in the order they began. */
+typedef struct open_comm {
+    comm_ticket ticket;
+    uint64_t number; /* among those of its set of axes */
+} open_comm;
+typedef struct open_comms {
+    open_comm *ring; /* [cap] */
+    int cap, begun, ended;
+} open_comms;
+
+/* The slots of a pool: of gathered parameters, or of whole gradients. */
+typedef struct slot_memory {
+    int slots;
+    size_t at, bytes;  /* of the first in the plan's region; of each */
+    open_comms *comms; /* [slots] */
+} slot_memory;
+
 typedef struct chain_plan {
     chain c;
     bucket_finder find;
     void *find_ctx;
     chunk_plan *chunk; /* [c.pipe.chunks] */
     int residual, result;
+    slot_memory gathered[POOLS], whole_grad[POOLS];
     size_t slot_bytes; /* of one layer's saved values */
     size_t res_bytes, delta_bytes;
     step_list *list; /* by number of microbatches, as they came up */
@@ -103,13 +142,7 @@ typedef struct chain_plan {
     exec_tape tape[4]; /* by whether a microbatch is the first of its step and the last */
 } chain_plan;
 
-/* Communications that outlive the program that started them, in order. */
 enum { MOST_LATE = 16 };
-typedef struct late_comms {
-    comm_ticket ring[MOST_LATE];
-    int begun, ended;
-    int others; /* begun over the axes of one of these, since the oldest */
-} late_comms;
 
 struct plan {
     mesh m;
@@ -119,15 +152,18 @@ struct plan {
     int regions, region_cap;
     chain_plan *chain;
     int chains, chain_cap;
-    late_comms late;
+    open_comm late_ring[MOST_LATE];
+    open_comms late;                 /* that outlive the program that started them */
+    uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
     size_t temp_bytes, work_bytes;
-    int input_slots; /* microbatches whose inputs are there at once */
+    size_t gathered_bytes, whole_grad_bytes; /* of the slots of the chain that has most */
+    int input_slots;                         /* microbatches whose inputs are there at once */
     bool *
         awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
     int awaits_cap;
-    int temp, work, step; /* regions, made by plan_commit */
-    comm *comm;           /* borrowed; NULL: nobody else reaches the arena */
-    void *arena, *host;   /* host: memory of the host, for a device */
+    int temp, work, step, gathered, whole_grad; /* regions, made by plan_commit */
+    comm *comm;                                 /* borrowed; NULL: nobody else reaches the arena */
+    void *arena, *host;                         /* host: memory of the host, for a device */
     size_t arena_bytes, host_bytes;
 };
 
@@ -140,6 +176,8 @@ err chain_steps(const plan *p, chain_plan *k, int micros, const step_list **out)
 void chain_free(plan *p, chain_plan *k);
 /* Binds a chunk's instances of a slot to a slot of inputs. */
 void chain_bind_inputs(const plan *p, chunk_plan *u, int slot, int inputs);
+/* Binds the instance of an instruction to its slots of gathered parameters and whole gradients. */
+void chain_bind_slots(const chain_plan *k, const instr *i);
 /* What chunk `u` passes on, or receives, in a slot. */
 tensor passed_in(const plan *p, const chain_plan *k, const chunk_plan *u, stage_pass what,
                  int slot);

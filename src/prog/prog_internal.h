@@ -11,10 +11,12 @@ typedef enum {
     VC_SAVED,       /* computed forward, read backward, once per instance in flight */
     VC_BLOCK_INPUT, /* the block's summed input: all that recompute needs to start again */
     VC_PARAM,       /* a bucket (or a parameter in it), as stored */
-    VC_GRAD,        /* its fp32 gradient */
-    VC_INPUT,       /* bound by name: tokens, positions, a cache */
-    VC_BOUNDARY,    /* passed between instances */
-    VC_ALIAS        /* bytes of another value */
+    VC_GATHERED,    /* a bucket that is stored in slices, as gathered: in a slot of the chain */
+    VC_GRAD,        /* its fp32 gradient, as accumulated */
+    VC_WHOLE_GRAD, /* ... of one microbatch, before it is reduced to a slice: in a slot of the chain */
+    VC_INPUT,      /* bound by name: tokens, positions, a cache */
+    VC_BOUNDARY, /* passed between instances */
+    VC_ALIAS     /* bytes of another value */
 } val_class;
 
 typedef struct prog_val {
@@ -93,7 +95,11 @@ struct prog {
     int vals, val_cap;
     op_list fwd, bwd;
     op_list
-        weights;   /* gradients of weights that bwd leaves for later (prog_options.split_weights) */
+        weights; /* gradients of weights that bwd leaves for later (prog_options.split_weights) */
+    /* Communication of buckets that are kept in slices. The step's instructions decide when they start and
+     * when they are awaited (slots.c): `gather` yields what the other lists read, `reduce` adds the gradients
+     * that they leave to the slices. */
+    op_list gather, reduce;
     op_list *emit; /* the list that recording adds to */
     bool terminal; /* ends in the loss: backward follows in the same list */
     val res_in, delta_in, res_out, delta_out; /* the residual state, VAL_NONE where there is none */
@@ -101,6 +107,7 @@ struct prog {
     val grad_in, grad_out;                    /* of the residual, backward */
     val result;                               /* the loss per token; in DECODE the logits */
     size_t temp_bytes, saved_bytes;           /* by the memory pass */
+    size_t gathered_bytes, whole_grad_bytes;  /* ... of one slot */
     val *bucket_full, *bucket_grad; /* [buckets] what parameters are read from, gradients go to */
     uint8_t *param_written;         /* [params] who wrote its gradient so far */
     rec_site site;                  /* of the record call in progress */

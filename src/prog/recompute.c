@@ -1,5 +1,4 @@
 /* Decides how backward gets each forward value it reads:
- *   - a gathered parameter is gathered again: saving it would undo ZeRO-3;
  *   - under selective recompute, a result that its row says how to rebuild (op_row.rebuild) is rebuilt
  *     where what it is rebuilt from is available anyway;
  *   - everything else is saved.
@@ -29,11 +28,6 @@ static bool from_forward(const saver *s, val v) {
 
 static const prog_op *producer_of(const saver *s, val v) {
     return &s->p->fwd.op[s->p->val[v].producer];
-}
-
-static bool is_gather(const saver *s, val v) {
-    if (!from_forward(s, v) || !(op_flags(producer_of(s, v)->op) & OPF_EXTERN)) return false;
-    return s->p->val[val_root(s->p, producer_of(s, v)->in[0])].cls == VC_PARAM;
 }
 
 /* ---- how a row says a result is rebuilt ------------------------------------------------------ */
@@ -124,13 +118,6 @@ static val rebuild(saver *s, val v) {
     return t;
 }
 
-static val gather_again(saver *s, val v) {
-    prog_op o = *producer_of(s, v);
-    o.out[0] = copy_of(s, v, VC_TEMP);
-    list_push(&s->out, &o);
-    return o.out[0];
-}
-
 static val available(saver *s, val v) {
     if (v == VAL_NONE || v >= s->n) return v;
     if (s->again[v] != VAL_NONE) return s->again[v];
@@ -142,7 +129,6 @@ static val available(saver *s, val v) {
         s->p->val[t].offset = s->p->val[v].offset;
         return s->again[v] = t;
     }
-    if (is_gather(s, v)) return s->again[v] = gather_again(s, v);
     if (can_rebuild(s, v)) return s->again[v] = rebuild(s, v);
     if (from_forward(s, v)) s->p->val[v].cls = VC_SAVED;
     return v;

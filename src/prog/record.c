@@ -28,6 +28,8 @@ void prog_free(prog *p) {
     free(p->fwd.op);
     free(p->bwd.op);
     free(p->weights.op);
+    free(p->gather.op);
+    free(p->reduce.op);
     free(p->bucket_full);
     free(p->bucket_grad);
     free(p->param_written);
@@ -329,8 +331,17 @@ val bucket_read(prog *p, int b) {
     val stored = val_new(p, VC_PARAM, k->dt, 1, &n, placement_on(slices, PLACE_S(0)));
     p->val[stored].bucket = b;
     p->val[stored].name = k->name;
-    p->bucket_full[b] = emit_comm(p, stored, slices, PLACE_R, WHEN_ALWAYS);
-    return p->bucket_full[b];
+    p->bucket_full[b] = stored;
+    if (!slices) return stored;
+    op_list *emit = p->emit;
+    p->emit = &p->gather;
+    val full = emit_comm(p, stored, slices, PLACE_R, WHEN_ALWAYS);
+    p->emit = emit;
+    p->val[full].cls = VC_GATHERED;
+    p->val[full].bucket = b;
+    p->val[full].name = k->name;
+    p->bucket_full[b] = full;
+    return full;
 }
 
 static int param_index(prog *p, const char *name) {
@@ -372,13 +383,14 @@ void prog_param_shared(prog *p, const char *name) {
     if (i >= 0) p->param_written[i] |= WROTE_EARLIER;
 }
 
-/* Where gradients are kept in slices, the whole one exists only inside the program, zeroed so that padding
+/* Where gradients are kept in slices, the whole one exists only until it is reduced, zeroed so that padding
  * does not carry garbage into the sum; else it is the accumulator itself. */
 static val bucket_gradient(prog *p, int b) {
     if (p->bucket_grad[b] != VAL_NONE) return p->bucket_grad[b];
     const prog_bucket *k = &p->set.bucket[b];
     bool slices = bucket_is_sliced(k, &p->m, HOLDS_GRADS);
-    val g = val_new(p, slices ? VC_TEMP : VC_GRAD, DT_F32, 1, &k->count, (placement){ 0 });
+    val_class cls = slices ? VC_WHOLE_GRAD : VC_GRAD;
+    val g = val_new(p, cls, DT_F32, 1, &k->count, (placement){ 0 });
     p->val[g].bucket = b;
     p->val[g].name = k->name;
     p->bucket_grad[b] = g;
@@ -390,7 +402,7 @@ val param_grad(prog *p, val param, op_acc *acc) {
     prog_val v = p->val[param];
     const prog_param *q = &p->set.param[v.param];
     val base = bucket_gradient(p, v.bucket);
-    bool slices = p->val[base].cls == VC_TEMP;
+    bool slices = p->val[base].cls == VC_WHOLE_GRAD;
     uint8_t wrote = p->param_written[v.param];
     *acc = wrote & WROTE_HERE ? ACC_ADD : slices ? ACC_STORE : wrote ? ACC_ADD : ACC_MICRO;
     p->param_written[v.param] |= WROTE_HERE;

@@ -56,7 +56,15 @@ int chunk_segments(const chain *c, const model_chunk *k) {
 }
 
 const op_list *instr_list(const prog *p, instr_kind kind) {
-    return kind == DO_BWD ? &p->bwd : kind == DO_WEIGHTS ? &p->weights : &p->fwd;
+    switch (kind) {
+    case DO_BWD: return &p->bwd;
+    case DO_WEIGHTS: return &p->weights;
+    case DO_GATHER:
+    case DO_GATHERED: return &p->gather;
+    case DO_REDUCE:
+    case DO_REDUCED: return &p->reduce;
+    default: return &p->fwd;
+    }
 }
 
 /* ---- tasks as instructions ---------------------------------------------------------------------- */
@@ -97,7 +105,9 @@ static void add(maker *m, instr_kind kind, int at) {
                                .instance = at,
                                .slot = m->chunk[t->chunk].of[t->micro],
                                .inputs = m->inputs.of[t->micro],
-                               .micro = t->micro };
+                               .micro = t->micro,
+                               .gathered = -1,
+                               .whole_grad = -1 };
 }
 
 static bool *sending(maker *m, stage_pass what, int slot) {
@@ -203,6 +213,7 @@ err step_list_make(const chain *c, int rank, int micros, step_list *out) {
     drop_slots(&m.inputs);
     free(m.sending);
     timetable_free(&s);
+    step_list_add_slots(c, rank, out);
     return OK;
 }
 

@@ -35,6 +35,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
         .pipe = { .chunks = pipeline_chunks(c),
                   .kind = (pipeline_schedule)c->parallelism.pipeline_parallel_schedule },
         .zero = (int)c->parallelism.zero_stage,
+        .prefetch = 1,
         .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
         .modules = c->precision.modules,
         .fp8 = (fp8_recipe)c->precision.fp8,

@@ -26,7 +26,7 @@ static void memory_line(const plan *p) {
         { "gradients", { "grads" } },
         { "optimizer", { "optimizer" } },
         { "activations", { "saved", "block inputs", "residual", "result" } },
-        { "workspace", { "temp", "work" } },
+        { "workspace", { "temp", "work", "gathered", "whole grads" } },
     };
     char size[32];
     str text = { 0 };

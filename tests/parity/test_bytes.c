@@ -54,10 +54,32 @@ static void zero_sends_slices_of_each_gradient(void **state) {
         double each = (double)(n - 1) / n * FP32, grads = o.outer + o.blocks;
         same_bytes("reduce-scatter", sent(&o, AXIS(AX_DP_SHARD), MOVE_REDUCE_SCATTER),
                    times * each * grads);
-        /* blocks are gathered forward and backward, what is outside them once */
-        double gathered = zero == 3 ? MICROS * each * (o.outer + 2 * o.blocks) : 0;
+        /* What is outside blocks is gathered once, blocks forward and backward, but for the last two: their
+         * backward finds them in the slots. */
+        double times_blocks = 2 - 2.0 / LAYERS;
+        double gathered = zero == 3 ? MICROS * each * (o.outer + times_blocks * o.blocks) : 0;
         same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER), gathered);
         same_bytes("all", all_sent(&o), times * each * grads + gathered);
+        outcome_free(&o);
+    }
+}
+
+static void gathered_parameters_that_are_kept_are_gathered_once(void **state) {
+    int n = 4;
+    outcome o = step_on((layout){ .dp = n, .zero = 3, .keep_gathered = true });
+    same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER),
+               (double)(n - 1) / n * FP32 * (o.outer + o.blocks));
+    outcome_free(&o);
+}
+
+/* Slots hold what the last blocks read: as many as are prefetched, and the one that runs. */
+static void slots_spare_gathers_between_forward_and_backward(void **state) {
+    for (int prefetch = -1; prefetch < LAYERS; prefetch++) {
+        int n = 2, slots = prefetch < 0 ? 1 : prefetch == 0 ? 2 : prefetch + 1;
+        outcome o = step_on((layout){ .dp = n, .zero = 3, .prefetch = prefetch });
+        double blocks = o.blocks * (2 - (double)slots / LAYERS);
+        same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER),
+                   MICROS * (double)(n - 1) / n * FP32 * (o.outer + blocks));
         outcome_free(&o);
     }
 }
@@ -113,6 +135,8 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_reduces_each_gradient_once),
         cmocka_unit_test(zero_sends_slices_of_each_gradient),
+        cmocka_unit_test(gathered_parameters_that_are_kept_are_gathered_once),
+        cmocka_unit_test(slots_spare_gathers_between_forward_and_backward),
         cmocka_unit_test(replicas_reduce_what_a_group_has_scattered),
         cmocka_unit_test(tensor_parallel_reduces_four_times_per_block),
         cmocka_unit_test(sequence_parallel_sends_as_much_in_halves),

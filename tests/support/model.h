@@ -22,6 +22,8 @@ typedef struct layout {
     int micros; /* 0: RUN_MICROS */
     bool sp;
     int zero;
+    int prefetch;       /* 0 reads as 1; -1: none */
+    bool keep_gathered; /* parameters of ZeRO-3 */
     int keep_every, keep_last;
     bool selective;
     dtype dt;
@@ -253,6 +255,8 @@ static inline err rank_run(rank_job *j) {
                          .seq = l->cp > 1 ? RUN_SEQ : 0,
                          .pipe = { .chunks = l->chunks, .kind = l->schedule },
                          .zero = l->zero,
+                         .prefetch = l->prefetch ? MAX(l->prefetch, 0) : 1,
+                         .keep_gathered = l->keep_gathered,
                          .selective = l->selective,
                          .fp8 = l->fp8,
                          .logit_bytes = l->logit_bytes };

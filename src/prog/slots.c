@@ -1,0 +1,302 @@
+/* Parameters and gradients that ZeRO keeps in slices, in a step's instructions.
+ *
+ * A program whose parameters are stored in slices reads them from a slot, into which they are gathered
+ * before; one whose gradients are kept in slices leaves whole ones in a slot, from where they are reduced
+ * afterwards. Blocks share a pool of slots, the programs around them another. Both communications outlive the
+ * program: with a prefetch of one, two slots of parameters and two of gradients,
+ *
+ *     forward    gather 1 | gather 2, gathered 1, F1 | gather 3, gathered 2, F2 | gather 4, ...
+ *     slot       0          1                     0    0                     1    1
+ *
+ *     backward   gather 2, gathered 3, B3, reduce 3 | gather 1, gathered 2, B2, reduce 2, reduced 3 | ...
+ *
+ * so that gathering block 3 overlaps F2, and reducing block 3 overlaps B2. A slot that still holds what a
+ * program reads is not gathered again: backward of the last blocks finds their parameters where forward left
+ * them, and so does every program when there is a slot for each (chain.keep_gathered). */
+#include "plan_internal.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+enum { GRAD_SLOTS = 2 }; /* of blocks: one being computed, one being reduced */
+
+/* The program's number in its chunk; restarts are the blocks they restart. */
+static int program_index(const chain *c, const model_chunk *k, int at) {
+    int restart = at - (k->layers + 2);
+    return restart < 0 ? at : restart * c->keep_every + 1;
+}
+
+/* Names a program's parameters among those of a rank. */
+static int param_key(const chain *c, const model_chunk *k, const instr *i) {
+    return i->chunk * (c->layers + 2) + program_index(c, k, i->instance);
+}
+
+static bool is_compute(const instr *i) {
+    return i->kind == DO_FWD || i->kind == DO_FWD_SAVES || i->kind == DO_BWD ||
+           i->kind == DO_WEIGHTS;
+}
+
+static bool list_touches(const prog *p, const op_list *l, val_class cls) {
+    for (int i = 0; i < l->n; i++) {
+        for (int k = 0; k < OP_MAX_IN; k++)
+            if (l->op[i].in[k] != VAL_NONE && p->val[val_root(p, l->op[i].in[k])].cls == cls)
+                return true;
+        for (int k = 0; k < OP_MAX_OUT; k++)
+            if (l->op[i].out[k] != VAL_NONE && p->val[val_root(p, l->op[i].out[k])].cls == cls)
+                return true;
+    }
+    return false;
+}
+
+/* Whether the instruction computes with gathered parameters, or leaves whole gradients. */
+static bool touches(const chain *c, int rank, const instr *i, val_class cls) {
+    if (!is_compute(i)) return false;
+    model_chunk k = chain_chunk(c, rank, i->chunk);
+    const prog *p = chunk_program(c, &k, program_index(c, &k, i->instance));
+    return list_touches(p, instr_list(p, i->kind), cls);
+}
+
+/* ---- a list that is rebuilt with instructions added --------------------------------------------- */
+typedef struct addition {
+    int after; /* the instruction that it follows; -1: it begins the list */
+    instr i;
+} addition;
+
+typedef struct additions {
+    addition *add; /* in the order of `after` */
+    int n, cap;
+} additions;
+
+static void add_after(additions *a, int after, instr_kind kind, const instr *of) {
+    mem_reserve((void **)&a->add, &a->cap, a->n, sizeof *a->add);
+    int at = a->n++;
+    for (; at > 0; at--) { /* what starts comes before what waits */
+        const addition *b = &a->add[at - 1];
+        bool waits = b->after == after && b->i.kind == DO_GATHERED && kind == DO_GATHER;
+        if (b->after <= after && !waits) break;
+        a->add[at] = *b;
+    }
+    a->add[at] = (addition){ after, *of };
+    a->add[at].i.kind = kind;
+}
+
+static void insert(step_list *l, additions *a) {
+    step_list out = *l;
+    out.list = NULL;
+    out.n = out.cap = 0;
+    for (int i = -1, k = 0; i < l->n; i++) {
+        mem_reserve((void **)&out.list, &out.cap, out.n, sizeof *out.list);
+        if (i >= 0) out.list[out.n++] = l->list[i];
+        for (; k < a->n && a->add[k].after == i; k++) {
+            mem_reserve((void **)&out.list, &out.cap, out.n, sizeof *out.list);
+            out.list[out.n++] = a->add[k].i;
+        }
+    }
+    free(l->list);
+    free(a->add);
+    *l = out;
+}
+
+/* ---- slots -------------------------------------------------------------------------------------- */
+typedef struct slot_use {
+    int key; /* -1: nothing yet */
+    int use; /* the last one, by number */
+    int at;  /* ... and by instruction */
+} slot_use;
+
+typedef struct pool_use {
+    slot_use *slot; /* [cap] */
+    int cap, n;
+} pool_use;
+
+/* The slot that holds a program's parameters, else NULL. */
+static slot_use *find_key(pool_use *p, int key) {
+    for (int i = 0; i < p->n; i++)
+        if (p->slot[i].key == key) return &p->slot[i];
+    return NULL;
+}
+
+/* A new slot, or the one that was used longest ago. */
+static slot_use *oldest_slot(pool_use *p) {
+    if (p->n < p->cap) {
+        p->slot[p->n] = (slot_use){ -1, -1, -1 };
+        return &p->slot[p->n++];
+    }
+    slot_use *s = &p->slot[0];
+    for (int i = 1; i < p->n; i++)
+        if (p->slot[i].use < s->use) s = &p->slot[i];
+    return s;
+}
+
+static pool_use pool_new_use(int cap) {
+    return (pool_use){ .cap = cap, .slot = mem_alloc((size_t)cap * sizeof(slot_use)) };
+}
+
+/* Gathers start when the program `prefetch` uses before begins, or as soon as their slot is free. */
+static void add_gathers(const chain *c, int rank, step_list *l) {
+    int blocks = 0, uses = 0, *use_at = mem_alloc((size_t)(l->n + 1) * sizeof *use_at);
+    additions a = { 0 };
+    for (int i = 0; i < c->pipe.chunks; i++) blocks += chain_chunk(c, rank, i).layers;
+    int cap[POOLS] = { [POOL_BLOCKS] = c->keep_gathered ? blocks : MIN(c->prefetch + 1, blocks),
+                       [POOL_OUTER] = c->keep_gathered ? 2 : 1 };
+    pool_use pools[POOLS] = { pool_new_use(cap[0]), pool_new_use(cap[1]) };
+    for (int i = 0; i < l->n; i++) {
+        instr *in = &l->list[i];
+        if (!touches(c, rank, in, VC_GATHERED)) continue;
+        model_chunk k = chain_chunk(c, rank, in->chunk);
+        pool_use *p = &pools[pool_of(&k, in->instance)];
+        int key = param_key(c, &k, in);
+        slot_use *s = find_key(p, key);
+        bool gather = !s;
+        if (gather) s = oldest_slot(p);
+        in->gathered = (int)(s - p->slot);
+        in->once = c->keep_gathered;
+        int first = MAX(uses - c->prefetch, s->use + 1);
+        if (gather) {
+            add_after(&a, first ? use_at[first - 1] : -1, DO_GATHER, in);
+            add_after(&a, i - 1, DO_GATHERED, in);
+        }
+        in->once = false;
+        *s = (slot_use){ key, uses, i };
+        use_at[uses++] = i;
+    }
+    for (int i = 0; i < POOLS; i++) {
+        l->gathered[i] = pools[i].n;
+        free(pools[i].slot);
+    }
+    free(use_at);
+    insert(l, &a);
+}
+
+/* Reductions start when the gradients are there and end before their slot is written again. */
+static void add_reductions(const chain *c, int rank, step_list *l) {
+    additions a = { 0 };
+    pool_use pools[POOLS] = { pool_new_use(GRAD_SLOTS), pool_new_use(1) };
+    int uses = 0;
+    for (int i = 0; i < l->n; i++) {
+        instr *in = &l->list[i];
+        if (!touches(c, rank, in, VC_WHOLE_GRAD)) continue;
+        model_chunk k = chain_chunk(c, rank, in->chunk);
+        pool_use *p = &pools[pool_of(&k, in->instance)];
+        slot_use *s = oldest_slot(p);
+        in->whole_grad = (int)(s - p->slot);
+        if (s->at >= 0) add_after(&a, i - 1, DO_REDUCED, &l->list[s->at]);
+        add_after(&a, i, DO_REDUCE, in);
+        *s = (slot_use){ 0, uses++, i };
+    }
+    for (int left = 0; left < uses; left++) /* in the order they began */
+        for (int i = 0; i < POOLS; i++)
+            for (int k = 0; k < pools[i].n; k++)
+                if (pools[i].slot[k].use == left)
+                    add_after(&a, l->n - 1, DO_REDUCED, &l->list[pools[i].slot[k].at]);
+    for (int i = 0; i < POOLS; i++) {
+        l->whole_grads[i] = pools[i].n;
+        free(pools[i].slot);
+    }
+    insert(l, &a);
+}
+
+void step_list_add_slots(const chain *c, int rank, step_list *l) {
+    add_reductions(c, rank, l);
+    add_gathers(c, rank, l); /* behind a program's end these start first: they are needed sooner */
+}
+
+/* ---- playing a list ------------------------------------------------------------------------------- */
+typedef enum { SLOT_FREE, SLOT_MOVING, SLOT_READY } slot_state;
+typedef struct played_slot {
+    slot_state state;
+    int key; /* of gathered parameters; of gradients 1 + the instruction's program */
+} played_slot;
+
+typedef struct played {
+    const chain *c;
+    int rank;
+    played_slot *gathered[POOLS], *whole_grad[POOLS];
+    const step_list *l;
+} played;
+
+static err slot_error(const instr *i, const char *what) {
+    return ERR("microbatch %d, instance %d of chunk %d: %s", i->micro, i->instance, i->chunk, what);
+}
+
+static err play_gathered(played *p, const instr *i, const model_chunk *k) {
+    bool reads = touches(p->c, p->rank, i, VC_GATHERED);
+    slot_pool which = pool_of(k, i->instance);
+    if (!reads && i->kind != DO_GATHER && i->kind != DO_GATHERED) return OK;
+    if (i->gathered < 0 || i->gathered >= p->l->gathered[which])
+        return slot_error(i, "its parameters have no slot");
+    played_slot *s = &p->gathered[which][i->gathered];
+    int key = param_key(p->c, k, i);
+    if (i->kind == DO_GATHER) {
+        if (s->state == SLOT_MOVING)
+            return slot_error(i, "gathers into a slot that another gather still writes");
+        *s = (played_slot){ SLOT_MOVING, key };
+    } else if (i->kind == DO_GATHERED) {
+        if (s->state != SLOT_MOVING || s->key != key)
+            return slot_error(i, "waits for parameters that are not being gathered");
+        s->state = SLOT_READY;
+    } else if (s->state == SLOT_MOVING) {
+        return slot_error(i, "reads parameters before their gather has ended");
+    } else if (s->state != SLOT_READY || s->key != key) {
+        return slot_error(i, "reads a slot that holds other parameters");
+    }
+    return OK;
+}
+
+static err play_whole_grad(played *p, const instr *i, const model_chunk *k) {
+    bool writes = touches(p->c, p->rank, i, VC_WHOLE_GRAD);
+    slot_pool which = pool_of(k, i->instance);
+    if (!writes && i->kind != DO_REDUCE && i->kind != DO_REDUCED) return OK;
+    if (i->whole_grad < 0 || i->whole_grad >= p->l->whole_grads[which])
+        return slot_error(i, "its gradients have no slot");
+    played_slot *s = &p->whole_grad[which][i->whole_grad];
+    int key = param_key(p->c, k, i);
+    if (writes) {
+        if (s->state != SLOT_FREE)
+            return slot_error(i, "overwrites gradients that are not reduced yet");
+        *s = (played_slot){ SLOT_READY, key };
+    } else if (i->kind == DO_REDUCE) {
+        if (s->state != SLOT_READY || s->key != key)
+            return slot_error(i, "reduces gradients that are not there");
+        s->state = SLOT_MOVING;
+    } else {
+        if (s->state != SLOT_MOVING || s->key != key)
+            return slot_error(i, "waits for gradients that are not being reduced");
+        s->state = SLOT_FREE;
+    }
+    return OK;
+}
+
+static err play_once(played *p, int again) {
+    for (int n = 0; n < p->l->n; n++) {
+        const instr *i = &p->l->list[n];
+        if (i->once && again) continue;
+        model_chunk k = chain_chunk(p->c, p->rank, i->chunk);
+        TRY(play_gathered(p, i, &k));
+        TRY(play_whole_grad(p, i, &k));
+    }
+    for (int i = 0; i < POOLS; i++) {
+        for (int s = 0; s < p->l->gathered[i]; s++)
+            if (p->gathered[i][s].state == SLOT_MOVING)
+                return ERR("a gather of parameters is never awaited");
+        for (int s = 0; s < p->l->whole_grads[i]; s++)
+            if (p->whole_grad[i][s].state != SLOT_FREE)
+                return ERR("gradients are left that are not reduced");
+    }
+    return OK;
+}
+
+err step_list_check_slots(const chain *c, int rank, const step_list *l, int times) {
+    played p = { .c = c, .rank = rank, .l = l };
+    for (int i = 0; i < POOLS; i++) {
+        p.gathered[i] = mem_alloc((size_t)(l->gathered[i] + 1) * sizeof **p.gathered);
+        p.whole_grad[i] = mem_alloc((size_t)(l->whole_grads[i] + 1) * sizeof **p.whole_grad);
+    }
+    err e = OK;
+    for (int again = 0; again < times && !e; again++) e = play_once(&p, again);
+    for (int i = 0; i < POOLS; i++) {
+        free(p.gathered[i]);
+        free(p.whole_grad[i]);
+    }
+    return e;
+}
