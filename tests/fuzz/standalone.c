@@ -1,7 +1,9 @@
-/* main of a fuzz target without libFuzzer: mutates the files it is given, at random, for some seconds.
- * Finds less than a fuzzer that is guided by coverage; runs with any compiler.
+/* main of a fuzz target without libFuzzer: mutates the files it is given, at random. Finds less than a
+ * fuzzer that is guided by coverage; runs with any compiler.
  *
- *     fuzz_NAME SECONDS FILE...      prints how many inputs were run; a fault ends it */
+ *     fuzz_NAME -runs=N | -seconds=S  FILE...      prints how many inputs were run; a fault ends it
+ *
+ * With -runs the mutations are the same every time. */
 #include "fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -15,41 +17,58 @@ typedef struct input {
     size_t n;
 } input;
 
+enum { MOST_BYTES = 1 << 20 };
+
 static input read_input(const char *path) {
     input in = { 0 };
     FILE *f = fopen(path, "rb");
     if (!f) return in;
-    in.at = mem_grow(NULL, 1 << 20);
-    in.n = fread(in.at, 1, 1 << 20, f);
+    in.at = mem_grow(NULL, MOST_BYTES);
+    in.n = fread(in.at, 1, MOST_BYTES, f);
     fclose(f);
     return in;
 }
 
-/* Changes some bytes, and now and then the length. */
-static void mutate(input *in, rng_key key, uint64_t *at) {
-    uint64_t changes = 1 + rng_below(key, (*at)++, 8);
+/* Copies a part of the input over another: headers, counts and brackets at the wrong offset. */
+static void copy_part(input *in, rng_key key, uint64_t *draw) {
+    size_t from = (size_t)rng_below(key, (*draw)++, in->n);
+    size_t to = (size_t)rng_below(key, (*draw)++, in->n);
+    size_t n = (size_t)rng_below(key, (*draw)++, MIN(in->n - MAX(from, to), (size_t)64) + 1);
+    memmove(in->at + to, in->at + from, n);
+}
+
+/* Changes some bytes, now and then copies a part, and now and then shortens it. */
+static void mutate(input *in, rng_key key, uint64_t *draw) {
+    static const uint8_t edges[] = { 0, 1, 0x7f, 0x80, 0xff, '"', '{', '[', '<', '\\', '-', '\n' };
+    uint64_t changes = 1 + rng_below(key, (*draw)++, 8);
     for (uint64_t i = 0; i < changes && in->n > 0; i++) {
-        size_t where = (size_t)rng_below(key, (*at)++, in->n);
-        in->at[where] = (uint8_t)rng_u32(key, (*at)++);
+        size_t where = (size_t)rng_below(key, (*draw)++, in->n);
+        uint32_t value = rng_u32(key, (*draw)++);
+        in->at[where] = value & 0x100 ? edges[value % COUNT_OF(edges)] : (uint8_t)value;
     }
-    if (in->n > 0 && rng_below(key, (*at)++, 16) == 0) in->n = rng_below(key, (*at)++, in->n);
+    if (in->n > 0 && rng_below(key, (*draw)++, 4) == 0) copy_part(in, key, draw);
+    if (in->n > 0 && rng_below(key, (*draw)++, 16) == 0) in->n = rng_below(key, (*draw)++, in->n);
 }
 
 int main(int argc, char **argv) {
-    if (argc < 3) {
-        fprintf(stderr, "usage: %s SECONDS FILE...\n", argv[0]);
+    bool by_runs = argc > 2 && str_starts(argv[1], "-runs=");
+    if (!by_runs && !(argc > 2 && str_starts(argv[1], "-seconds="))) {
+        fprintf(stderr, "usage: %s -runs=N|-seconds=S FILE...\n", argv[0]);
         return 2;
     }
-    double end = time_now() + atof(argv[1]);
-    rng_key key = rng_key_of((uint64_t)(time_now() * 1e6), 1);
-    uint64_t at = 0, runs = 0;
-    while (time_now() < end)
-        for (int i = 2; i < argc; i++, runs++) {
-            input in = read_input(argv[i]);
-            if (runs >= (uint64_t)argc) mutate(&in, key, &at); /* first as they are */
-            LLVMFuzzerTestOneInput(in.at, in.n);
-            free(in.at);
-        }
+    double limit = atof(strchr(argv[1], '=') + 1), began = time_now();
+    rng_key key = rng_key_of(by_runs ? 1 : (uint64_t)(began * 1e6), 1);
+    uint64_t draw = 0, runs = 0;
+    while (by_runs ? (double)runs < limit : time_now() < began + limit) {
+        input in = read_input(argv[2 + runs % (uint64_t)(argc - 2)]);
+        if (runs >= (uint64_t)(argc - 2)) mutate(&in, key, &draw); /* first as they are */
+        uint8_t *exact = mem_grow(NULL, MAX(in.n, (size_t)1)); /* a read beyond its end is seen */
+        if (in.n) memcpy(exact, in.at, in.n);
+        LLVMFuzzerTestOneInput(exact, in.n);
+        free(exact);
+        free(in.at);
+        runs++;
+    }
     printf("%llu inputs\n", (unsigned long long)runs);
     return 0;
 }

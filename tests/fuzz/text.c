@@ -1,5 +1,4 @@
-/* Any bytes as JSON lines, a JSON array, CSV and tab-separated values: the first byte chooses the format,
- * the second the size of blocks. tests/fuzz/run builds and runs it. */
+/* Any bytes as documents: the first byte chooses the format, the second the size of blocks. */
 #include "fuzz/fuzz.h"
 
 #include <stdio.h>
@@ -35,15 +34,16 @@ static void read_file(const char *path, const text_input_options *o) {
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
-    static const char *const formats[] = { "json", "csv", "tsv", "jsonl" };
+    static const char *const formats[] = { "json", "csv",  "tsv",  "jsonl",
+                                           "warc", "html", "text", "parquet" };
     char path[64];
     if (n < 2) return 0;
     log_set_level(LOG_ERROR);
     int fd = memfd_create("fuzz", MFD_CLOEXEC);
     if (fd < 0 || write(fd, data + 2, n - 2) != (ssize_t)(n - 2)) abort();
     snprintf(path, sizeof path, "/proc/self/fd/%d", fd);
-    read_file(path, &(text_input_options){ .format = formats[data[0] % 4],
-                                           .block_bytes = data[1] + 1,
+    read_file(path, &(text_input_options){ .format = formats[data[0] % COUNT_OF(formats)],
+                                           .block_bytes = data[1] + 1u,
                                            .document_bytes = 4096,
                                            .segment_bytes = 1000 });
     close(fd);
