@@ -79,7 +79,8 @@ static text_span join_chunks(text_span body, str *made) {
         body.at += size, body.len -= size;
         next_line(&body); /* the line break after a chunk */
     }
-    return (text_span){ made->text + from, made->len - from };
+    return made->len > from ? (text_span){ made->text + from, made->len - from }
+                            : (text_span){ "", 0 };
 }
 
 /* Decompresses gzip or zlib data, at most `most` bytes. @return false if nothing comes out. */

@@ -12,8 +12,7 @@ static void use(const tokenizer *t) {
     str back = { 0 };
     encoder_add(e, text, sizeof text - 1, false, &ids);
     encoder_add(e, text, sizeof text - 1, true, &ids);
-    for (size_t i = 0; i < ids.n; i++)
-        BUG_IF(ids.at[i] < 0 || ids.at[i] >= tokenizer_vocab(t));
+    for (size_t i = 0; i < ids.n; i++) BUG_IF(ids.at[i] < 0 || ids.at[i] >= tokenizer_vocab(t));
     tokenizer_decode(t, ids.at, ids.n, true, &back);
     str_free(&back);
     token_ids_free(&ids);

@@ -55,13 +55,19 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
     uint8_t *file = mem_alloc(n);
     memcpy(file, data + 1, n - 1);
     switch (data[0] % 4) {
-    case 0: seal(file, n - 1); read_all(fuzz_write("a.tok", file, n - 1)); break;
+    case 0:
+        seal(file, n - 1);
+        read_all(fuzz_write("a.tok", file, n - 1));
+        break;
     case 1: read_all(fuzz_write("b.bin", file, n - 1)); break;
     case 2:
         fuzz_write("c.bin", ids, sizeof ids);
         read_all(fuzz_write("c.idx", file, n - 1));
         break;
-    case 3: fuzz_write("index.json", file, n - 1); read_all(fuzz_folder()); break;
+    case 3:
+        fuzz_write("index.json", file, n - 1);
+        read_all(fuzz_folder());
+        break;
     }
     free(file);
     return 0;
