@@ -118,11 +118,13 @@ static void add_step(floor_run *r, int64_t rows, int64_t seq) {
     chain k;
     bench_check(model_new(&r->mc, &r->l, &m));
     bench_check(model_record(m, PROG_TRAIN, rows * seq, seq, &k));
-    const struct {
+    struct {
         const prog *p;
         int times;
-    } parts[] = { { k.first, 1 }, { k.block, k.layers }, { k.last, 1 } };
+    } parts[] = { { k.first, 1 }, { k.last, 1 }, { k.block[0], 0 }, { k.block[1], 0 } };
+    for (int l = 0; l < k.layers; l++) parts[2 + k.kind[l]].times++;
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (!parts[i].p) continue;
         add_list(r, parts[i].p, &parts[i].p->fwd, parts[i].times);
         add_list(r, parts[i].p, &parts[i].p->bwd, parts[i].times);
     }

@@ -71,11 +71,27 @@ static double json_number_of(const model_fact *f, const json_t *v) {
     BUG("a choice is never read as a number");
 }
 
+/* The n of a list of layers 0 to n - 1. */
+static err read_first_n(const reader *r, const char *name, const json_t *v, double *out) {
+    bool first = json_is_array(v);
+    for (size_t i = 0; first && i < json_array_size(v); i++) {
+        const json_t *layer = json_array_get(v, i);
+        first = json_is_integer(layer) && json_integer_value(layer) == (json_int_t)i;
+    }
+    *out = (double)json_array_size(v);
+    if (first) return OK;
+    return err_hint(wrong_value(r, name, v, "the first layers in order, such as [0, 1]"), "%s",
+                    other_model);
+}
+
 static err read_value(const reader *r, const char *name, const json_t *v, const hf_key *k,
                       double *out) {
     const model_fact *f = fact_of(k);
     char expects[256];
-    *out = json_number_of(f, v);
+    if (k->use == HF_FIRST_N)
+        TRY(read_first_n(r, name, v, out));
+    else
+        *out = json_number_of(f, v);
     if (!isnan(*out) && model_fact_legal(f, *out)) return OK;
     return err_hint(wrong_value(r, name, v, model_fact_expects(f, expects, sizeof expects)),
                     "check that the file is complete and its values are those of a model");
@@ -108,7 +124,8 @@ static err read_key(const reader *r, const json_t *object, const hf_key *k) {
         TRY(read_value(r, name, v, k, &value));
     else
         value = default_value(r->c, k, what);
-    if (v && k->use != HF_USED && value != default_value(r->c, k, k->absent)) {
+    bool fixed = k->use == HF_IMPLIED || k->use == HF_ZEROS;
+    if (v && fixed && value != default_value(r->c, k, k->absent)) {
         char want[64];
         model_fact_text(fact_of(k), default_value(r->c, k, k->absent), want, sizeof want);
         return err_hint(wrong_value(r, name, v, want), "%s", other_model);
@@ -427,6 +444,11 @@ err hf_family_for(const model_config *c, const char *wanted, const hf_family **f
 static json_t *json_of(const model_config *c, const hf_key *k) {
     const model_fact *f = fact_of(k);
     double v = model_fact_get(f, c);
+    if (k->use == HF_FIRST_N) {
+        json_t *list = json_array();
+        for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));
+        return list;
+    }
     if (f->type == FACT_REAL) return json_real(v);
     if (f->type == FACT_BOOL) return json_boolean(v != 0);
     return v == 0 ? json_null() : json_integer((json_int_t)v);
@@ -434,7 +456,7 @@ static json_t *json_of(const model_config *c, const hf_key *k) {
 
 static void write_keys(json_t *object, const model_config *c, const hf_key *keys, int n) {
     for (int i = 0; i < n; i++)
-        if (keys[i].use == HF_USED)
+        if (keys[i].use == HF_USED || keys[i].use == HF_FIRST_N)
             json_object_set_new(object, keys[i].theirs, json_of(c, &keys[i]));
 }
 

@@ -86,6 +86,8 @@ static const hf_key qwen3_moe_keys[] = {
     LLAMA_KEYS(1e-6), KV_HEADS(HF_VALUE, 4), HEAD_DIM, EXPERTS("num_experts", "num_local_experts", 128, 8),
     IMPLIED(qknorm, QKNORM_HEAD), REAL("norm_topk_prob", router_normalize, 0),
     KEY("moe_intermediate_size", expert_dim, HF_VALUE, 768, HF_REFUSED),
+    REAL("decoder_sparse_step", moe_step, 1),
+    { "mlp_only_layers", NULL, AT(first_dense), HF_FIRST_N, HF_ZERO, HF_ZERO, 0 },
 };
 static const hf_key olmo2_keys[] = {
     LLAMA_KEYS(1e-5), KV_HEADS(HF_HEADS, 0), HEAD_DIM, IMPLIED(qknorm, QKNORM_FULL),
@@ -117,8 +119,6 @@ static const hf_demand qwen2_demands[]    = { NO_WINDOW };
 static const hf_demand qwen3_demands[]    = { ATTENTION_BIAS("false"), NO_WINDOW };
 static const hf_demand qwen3_moe_demands[] = {
     ATTENTION_BIAS("false"), NO_WINDOW,
-    { "decoder_sparse_step", "1",  false },
-    { "mlp_only_layers",     "[]", false },
 };
 static const hf_demand olmo2_demands[]    = { ATTENTION_BIAS("false") };
 

@@ -20,6 +20,7 @@ typedef enum {
     HF_USED,    /* the key holds the fact */
     HF_IMPLIED, /* models of the family have this value; a key, where named, must agree */
     HF_ZEROS,   /* the same, of biases: a model without them is written with zeros */
+    HF_FIRST_N, /* the key lists layers; only the first n, 0 to n - 1, have a counterpart, n */
 } hf_use;
 
 /* A fact of a model as a family expresses it. */

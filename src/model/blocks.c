@@ -17,6 +17,7 @@ typedef struct builder {
     const model_config *c;
     prog *p;
     prog_mode mode;
+    int block_kind; /* as in prog_options */
     int64_t n, positions;
     placement residual; /* how the residual lies */
 } builder;
@@ -52,8 +53,10 @@ static val token_input(builder *b, token_fact fact, dtype dt, axis_set over) {
 }
 
 static bool has_param(const builder *b, const char *param) {
-    for (int i = 0; i < b->m->fuseds; i++)
-        if (!strcmp(b->m->fused[i].name, param)) return true;
+    for (int i = 0; i < b->m->fuseds; i++) {
+        int kind = b->m->fused[i].block_kind;
+        if (!strcmp(b->m->fused[i].name, param) && (!kind || kind == b->block_kind)) return true;
+    }
     return false;
 }
 #define USE_IF(b, name, x)      (has_param(b, name) ? prog_use((b)->p, name, x) : VAL_NONE)
@@ -288,6 +291,7 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     prog_options o = { .selective = m->l.selective,
                        .split_weights = pipeline_splits_backward(&m->l.pipe) &&
                                         b->mode == PROG_TRAIN && which < 2,
+                       .block_kind = b->block_kind,
                        .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
                        .logit_bytes = m->l.logit_bytes };
     prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
@@ -330,11 +334,19 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                             (long long)n, mesh_span(&m->l.mesh, AS_RESIDUAL)),
                         "choose a batch and sequence length whose product the ranks divide");
     *out = (chain){ .layers = m->c.layers,
+                    .kind = m->kind,
                     .pipe = m->l.pipe,
                     .prefetch = m->l.prefetch,
                     .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN };
     TRY(record_program(m, &b, "first", 0, &out->first));
-    TRY(record_program(m, &b, "block", 1, &out->block));
+    for (int k = 0; k < m->kinds; k++) {
+        b.c = &m->of[k];
+        b.block_kind = 1 + k;
+        const char *mixed = b.c->experts ? "moe block" : "dense block";
+        TRY(record_program(m, &b, m->kinds > 1 ? mixed : "block", 1, &out->block[k]));
+    }
+    b.c = &m->c;
+    b.block_kind = 0;
     TRY(record_program(m, &b, "last", 2, &out->last));
     return OK;
 }

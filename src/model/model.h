@@ -166,6 +166,8 @@ int model_find_param(const model *m, const char *name); /* -1: none */
 int64_t model_count(const model_config *c);             /* parameters of the whole model */
 int64_t model_count_active(
     const model_config *c); /* those that one token uses: of experts, its own */
+/* Whether this layer has experts; else its feed-forward layer is dense. */
+bool model_has_experts(const model_config *c, int layer);
 /* The experts' hidden dimension. */
 int64_t model_expert_dim(const model_config *c);
 /* Floating point operations per token, forward and backward. Attention counts all of `seq` keys, or

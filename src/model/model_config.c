@@ -83,6 +83,13 @@ static err check_experts(const model_config *c) {
         return err_hint(ERR("model.experts_per_token (%d) exceeds model.experts (%d)",
                             c->experts_per_token, c->experts),
                         "route each token to as many experts as there are, or fewer");
+    bool some = false;
+    for (int l = 0; l < c->layers; l++) some |= model_has_experts(c, l);
+    if (!some)
+        return err_hint(ERR("no layer has experts: of %d layers, with model.first_dense_layers=%d "
+                            "and model.moe_layer_step=%d",
+                            c->layers, c->first_dense, c->moe_step),
+                        "lower one of the two, or set model.experts=0");
     if (c->mlp != MLP_SWIGLU || c->bias)
         return err_hint(ERR("model.experts needs model.activation=swiglu and model.bias=false"),
                         "set those two, or model.experts=0");

@@ -19,16 +19,24 @@ static inline bool bucket_per_layer(bucket_kind k) {
     return k == BUCKET_BLOCK || k == BUCKET_EXPERTS || k == BUCKET_STATE;
 }
 
-enum { MAX_BUCKETS = BUCKET_KINDS * 3, MODEL_MAX_PARAMS = 32 };
+enum { MAX_BUCKETS = BUCKET_KINDS * 6, MODEL_MAX_PARAMS = 64 };
+
+/* Kinds of blocks. A model whose layers are all alike has one; where dense layers and layers with experts
+ * mix there are two, each with a program, parameters and buckets of its own. */
+enum { BLOCK_KINDS = 2 };
 
 typedef struct bucket_info {
     bucket_kind where;
+    int kind;                  /* of the blocks that it is for; 0 outside of blocks */
     int *master, *copy, *grad; /* [layers or 1] plan regions, -1: none */
 } bucket_info;
 
 struct model {
     model_config c;
     model_layout l;
+    int kinds;                          /* of blocks */
+    model_config of[BLOCK_KINDS];       /* the model as if all its blocks were of this kind */
+    uint8_t *kind;                      /* [layers] */
     prog_param fused[MODEL_MAX_PARAMS]; /* what programs see */
     int fuseds;
     int experts; /* of this rank */
@@ -71,6 +79,8 @@ static inline int local_kv_heads(const model_config *c, const mesh *m) {
 /* The type in which a module computes: the layout's, or what its overrides state. */
 err module_dtype(const model_layout *l, const char *module, dtype *out) MUST_USE;
 param_set model_set(const model *m);
+/* The model as if all its layers were dense, or all had experts, as this one does. */
+model_config model_like_layer(const model_config *c, int layer);
 /* The part of a head that rotary positions span, which sets the frequencies; and the dims that they
  * rotate, in pairs: one more where the width is odd, as in Hugging Face models. */
 int64_t rope_width(const model_config *c);

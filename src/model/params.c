@@ -84,6 +84,16 @@ static const param_row table[] = {
 #undef S1
 #undef I_
 
+bool model_has_experts(const model_config *c, int layer) {
+    return c->experts && layer >= c->first_dense && (layer + 1) % c->moe_step == 0;
+}
+
+model_config model_like_layer(const model_config *c, int layer) {
+    model_config like = *c;
+    if (!model_has_experts(c, layer)) like.experts = like.shared_experts = 0;
+    return like;
+}
+
 int64_t model_expert_dim(const model_config *c) { return c->expert_dim ? c->expert_dim : c->ffn; }
 
 static int64_t size_of(const model_config *c, size_name s) {
@@ -122,9 +132,13 @@ static bucket_kind bucket_kind_of(const model_config *c, const param_row *r) {
 
 /* Elements of a row in the whole model. @param experts how many count of those a row has */
 static int64_t row_count(const model_config *c, const param_row *r, int experts) {
-    if (!row_applies(c, r) || r->role == ROLE_STATE) return 0;
-    return size_of(c, r->dim[0]) * size_of(c, r->dim[1]) * (r->per_expert ? experts : 1) *
-           (bucket_per_layer(r->where) ? c->layers : 1);
+    int64_t n = 0;
+    for (int l = 0; l < (bucket_per_layer(r->where) ? c->layers : 1); l++) {
+        model_config like = model_like_layer(c, l);
+        if (!row_applies(&like, r) || r->role == ROLE_STATE) continue;
+        n += size_of(&like, r->dim[0]) * size_of(&like, r->dim[1]) * (r->per_expert ? experts : 1);
+    }
+    return n;
 }
 
 static int64_t count_with(const model_config *c, int experts) {
@@ -222,13 +236,8 @@ float *model_fp8_rows(const model *m, const plan *p, int64_t *count) {
 /* ---- buckets and parts --------------------------------------------------------------------- */
 static placement row_placement(const param_row *r) { return placement_on(AXIS(AX_TP), r->tp); }
 
-/* @return NULL when tp ranks can share the model, else why not: what they do not divide. */
-static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
-    bool repeats = c->kv_heads < tp && tp % c->kv_heads == 0;
-    *size = c->heads;
-    if (c->heads % tp) return "query heads";
-    *size = c->kv_heads;
-    if (c->kv_heads % tp && !repeats) return "key/value heads, nor do these divide them";
+/* The same of one kind of layer alone. */
+static const char *width_obstacle(const model_config *c, int tp, int64_t *size) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
         size_name dim = r->dim[r->tp.dim];
@@ -236,6 +245,21 @@ static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
         if (!sharded || dim == Q || dim == KV || dim == V) continue;
         *size = size_of(c, dim);
         if (*size % tp) return "columns of a feed-forward layer";
+    }
+    return NULL;
+}
+
+/* @return NULL when tp ranks can share the model, else why not: what they do not divide. */
+static const char *tp_obstacle(const model_config *c, int tp, int64_t *size) {
+    bool repeats = c->kv_heads < tp && tp % c->kv_heads == 0;
+    *size = c->heads;
+    if (c->heads % tp) return "query heads";
+    *size = c->kv_heads;
+    if (c->kv_heads % tp && !repeats) return "key/value heads, nor do these divide them";
+    for (int l = 0; l < c->layers; l++) {
+        model_config like = model_like_layer(c, l);
+        const char *what = width_obstacle(&like, tp, size);
+        if (what) return what;
     }
     *size = c->vocab;
     return c->vocab < tp ? "tokens of the vocabulary" : NULL;
@@ -288,13 +312,13 @@ static int64_t vocab_slots(int64_t vocab, int tp) {
     return each < VOCAB_UNIT || tp == 1 ? each : (int64_t)align_up((size_t)each, VOCAB_UNIT);
 }
 
-static tp_shard shard_part(const model *m, const param_row *r) {
+static tp_shard shard_part(const model *m, const param_row *r, int kind) {
     int tp = mesh_size(&m->l.mesh, AX_TP), at = mesh_coord(&m->l.mesh, AX_TP);
     int rep = mesh_span(&m->l.mesh, AXES_TP_REP);
     tp_shard shard = { .repeated = r->dim[0] == KV && rep > 1 }, *s = &shard;
     if (shard.repeated) tp /= rep, at /= rep;
     for (int i = 0; i < 2; i++) {
-        int64_t n = size_of(&m->c, r->dim[i]);
+        int64_t n = size_of(&m->of[kind], r->dim[i]);
         s->slots[i] = s->own[i] = n;
         s->first[i] = 0;
         if (r->tp.kind != PL_S || r->tp.dim != i) continue;
@@ -306,10 +330,10 @@ static tp_shard shard_part(const model *m, const param_row *r) {
     return shard;
 }
 
-static int find_bucket(model *m, bucket_kind where, dtype dt) {
+static int find_bucket(model *m, bucket_kind where, dtype dt, int kind) {
     static const char *const names[] = { "first", "tied", "block", "experts", "last", "state" };
     for (int b = 0; b < m->buckets; b++)
-        if (m->info[b].where == where && m->bucket[b].dt == dt) return b;
+        if (m->info[b].where == where && m->bucket[b].dt == dt && m->info[b].kind == kind) return b;
     BUG_IF(m->buckets == MAX_BUCKETS);
     axis_set data = AXES_DATA & mesh_axes(&m->l.mesh);
     if (where == BUCKET_EXPERTS) data &= ~AXIS(AX_EP);
@@ -320,21 +344,24 @@ static int find_bucket(model *m, bucket_kind where, dtype dt) {
                                            .reduced = data,
                                            .slices = zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
                                            .zero = zero };
-    m->info[m->buckets] = (bucket_info){ .where = where };
+    m->info[m->buckets] = (bucket_info){ .where = where, .kind = kind };
     return m->buckets++;
 }
 
-/* Rows that one GEMM reads become one prog_param; vectors stay fp32. */
-static err fuse_params(model *m) {
+/* Rows that one GEMM reads become one prog_param; vectors stay fp32. Those of blocks once for each kind of
+ * block, those outside with the first kind. */
+static err fuse_kind(model *m, int kind) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
-        if (!row_applies(&m->c, r)) continue;
-        tp_shard shard = shard_part(m, r);
+        bool of_block = bucket_per_layer(r->where);
+        if (!row_applies(&m->of[kind], r) || (kind && !of_block)) continue;
+        tp_shard shard = shard_part(m, r, kind);
         const int64_t *dim = shard.slots;
         dtype dt = DT_F32;
         if (r->dim[1] != NONE) TRY(module_dtype(&m->l, r->module, &dt));
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
-        if (last && !strcmp(last->name, r->fused)) {
+        if (last && !strcmp(last->name, r->fused) &&
+            last->block_kind == (of_block ? 1 + kind : 0)) {
             BUG_IF(last->rep_rows && !shard.repeated); /* they are the last rows */
             last->dim[0] += dim[0];
             last->segments++;
@@ -345,13 +372,19 @@ static err fuse_params(model *m) {
         prog_param *q = &m->fused[m->fuseds++];
         *q = (prog_param){ .ndim = r->dim[1] == NONE ? 1 : 2,
                            .dim = { dim[0], dim[1] },
+                           .block_kind = of_block ? 1 + kind : 0,
                            .first = shard.first[0],
-                           .whole = size_of(&m->c, r->dim[0]),
+                           .whole = size_of(&m->of[kind], r->dim[0]),
                            .segments = 1,
                            .pl = row_placement(r),
-                           .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt) };
+                           .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt, kind) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
+    return OK;
+}
+
+static err fuse_params(model *m) {
+    for (int kind = 0; kind < m->kinds; kind++) TRY(fuse_kind(m, kind));
     for (int i = 0; i < m->fuseds; i++) { /* experts, one after another */
         prog_param *q = &m->fused[i];
         if (m->info[q->bucket].where != BUCKET_EXPERTS) continue;
@@ -363,16 +396,18 @@ static err fuse_params(model *m) {
     return OK;
 }
 
-static const prog_param *find_fused(const model *m, const char *name) {
+static const prog_param *find_fused(const model *m, const char *name, int block_kind) {
     for (int i = 0; i < m->fuseds; i++)
-        if (!strcmp(m->fused[i].name, name)) return &m->fused[i];
+        if (!strcmp(m->fused[i].name, name) && m->fused[i].block_kind == block_kind)
+            return &m->fused[i];
     BUG("a fused parameter without a row of the table");
 }
 
 /* @param expert -1: not one's. @return the elements that it takes in the bucket. */
 static int64_t add_param_part(model *m, const param_row *r, int layer, int expert, int64_t before) {
-    tp_shard shard = shard_part(m, r);
-    const prog_param *q = find_fused(m, r->fused);
+    int kind = layer < 0 ? 0 : m->kind[layer];
+    tp_shard shard = shard_part(m, r, kind);
+    const prog_param *q = find_fused(m, r->fused, layer < 0 ? 0 : 1 + kind);
     model_param *p = &m->param[m->params++];
     *p = (model_param){ .layer = layer,
                         .ndim = q->ndim,
@@ -385,7 +420,7 @@ static int64_t add_param_part(model *m, const param_row *r, int layer, int exper
                         .bucket = q->bucket,
                         .offset = q->offset + before };
     for (int i = 0; i < 2; i++) {
-        p->dim[i] = size_of(&m->c, r->dim[i]);
+        p->dim[i] = size_of(&m->of[kind], r->dim[i]);
         p->local[i] = shard.own[i];
         p->first[i] = shard.first[i];
     }
@@ -414,7 +449,7 @@ static size_t list_fused(model *m, size_t first, int layer) {
         rows = 0;
         for (size_t i = first; i < COUNT_OF(table) && !strcmp(table[i].fused, table[first].fused);
              i++, rows++) {
-            if (!row_applies(&m->c, &table[i])) continue;
+            if (!row_applies(&m->of[layer < 0 ? 0 : m->kind[layer]], &table[i])) continue;
             before += add_param_part(m, &table[i], layer, table[i].per_expert ? e : -1, before);
         }
     }
@@ -454,6 +489,20 @@ static err divide_experts(model *m) {
     return OK;
 }
 
+/* Which layers are dense and which have experts, where a model has both. */
+static void sort_layers(model *m) {
+    m->kind = mem_alloc((size_t)m->c.layers);
+    m->of[0] = model_like_layer(&m->c, 0);
+    m->kinds = 1;
+    for (int l = 0; l < m->c.layers; l++) {
+        bool like_first = model_has_experts(&m->c, l) == model_has_experts(&m->c, 0);
+        m->kind[l] = !like_first;
+        if (like_first) continue;
+        m->of[1] = model_like_layer(&m->c, l);
+        m->kinds = 2;
+    }
+}
+
 static err pipeline_check(const model *m) {
     const pipeline *p = &m->l.pipe;
     int stages = p->ranks * p->chunks;
@@ -487,6 +536,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
     if (m->l.residual == DT_NONE) m->l.residual = m->l.dt;
     m->l.pipe.ranks = mesh_size(&l->mesh, AX_PP);
     m->l.pipe.chunks = MAX(1, l->pipe.chunks);
+    sort_layers(m);
     if (!e) e = fp8_check(&m->l);
     if (!e) e = pipeline_check(m);
     if (!e) e = divide_experts(m);
@@ -510,6 +560,7 @@ void model_free(model *m) {
     }
     free(m->recorded);
     free(m->param);
+    free(m->kind);
     free(m);
 }
 

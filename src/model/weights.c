@@ -22,6 +22,7 @@ static bool has_bucket(const model *m, int b, int layer) {
     case BUCKET_LAST: return last;
     default: break;
     }
+    if (m->kind[layer] != m->info[b].kind) return false;
     for (int c = 0; c < p->chunks; c++) {
         pipeline_blocks(p, m->c.layers, rank, c, &from, &to);
         if (layer >= from && layer < to) return true;

@@ -41,11 +41,15 @@ static int layers_here(const chain *c, int rank) {
 }
 
 static err add_programs(plan *p, const chain_plan *k) {
-    prog *all[] = { k->c.first, k->c.block, k->c.last };
-    bool used[] = { false, true, false };
+    enum { FIRST, LAST, BLOCK };
+    prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1] };
+    bool used[COUNT_OF(all)] = { false };
     for (int i = 0; i < k->c.pipe.chunks; i++) {
-        used[0] |= k->chunk[i].k.first;
-        used[2] |= k->chunk[i].k.last;
+        const model_chunk *u = &k->chunk[i].k;
+        used[FIRST] |= u->first;
+        used[LAST] |= u->last;
+        for (int l = u->from; l < u->from + u->layers; l++)
+            used[BLOCK + (k->c.kind ? k->c.kind[l] : 0)] = true;
     }
     for (size_t i = 0; i < COUNT_OF(all); i++) {
         if (!used[i]) continue;
@@ -67,6 +71,19 @@ static size_t block_input_bytes(const prog *p) {
     return p->block_input == VAL_NONE ? 0 : align_up(val_bytes(&p->val[p->block_input]), ALIGN);
 }
 
+/* Bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of both kinds. */
+static size_t saved_bytes(const chain *c, const model_chunk *k, int n) {
+    size_t sum = 0;
+    for (int i = 0; i < n; i++) {
+        size_t most = 0;
+        for (int block = 0; block < k->layers; block++)
+            if (saved_index(c, k, block) == i)
+                most = MAX(most, chain_block(c, k->from + block)->saved_bytes);
+        sum += most;
+    }
+    return sum;
+}
+
 static bool trains(const chain_plan *k) { return k->c.first->mode == PROG_TRAIN; }
 static bool splits(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
@@ -85,12 +102,12 @@ static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
     u->slots = slots;
     u->saved = u->block_inputs = u->passed = -1;
     if (trains(k)) {
-        size_t blocks = (size_t)saved_index(&k->c, &u->k, u->k.layers);
+        u->slot_bytes = saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers));
         size_t segments = (size_t)chunk_segments(&k->c, &u->k);
-        u->saved = plan_region(p, "saved", n * k->slot_bytes * blocks);
+        u->saved = plan_region(p, "saved", n * u->slot_bytes);
         if (k->c.keep_every)
             u->block_inputs =
-                plan_region(p, "block inputs", n * block_input_bytes(k->c.block) * segments);
+                plan_region(p, "block inputs", n * block_input_bytes(k->c.block[0]) * segments);
     }
     if (is_pipeline(k)) u->passed = plan_region(p, "pipeline", n * passed_bytes(k, &u->k));
     u->inputs = mem_alloc(n * sizeof *u->inputs);
@@ -127,10 +144,14 @@ static void drop_pool(slot_memory *s) {
 }
 
 static void add_pools(plan *p, chain_plan *k, const step_list *l) {
-    const prog *first = k->c.first, *block = k->c.block, *last = k->c.last;
-    size_t gathered[] = { block->gathered_bytes, MAX(first->gathered_bytes, last->gathered_bytes) };
-    size_t whole[] = { block->whole_grad_bytes,
-                       MAX(first->whole_grad_bytes, last->whole_grad_bytes) };
+    const prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1] };
+    size_t gathered[POOLS] = { 0 }, whole[POOLS] = { 0 };
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
+        slot_pool which = i < 2 ? POOL_OUTER : POOL_BLOCKS;
+        if (!all[i]) continue;
+        gathered[which] = MAX(gathered[which], all[i]->gathered_bytes);
+        whole[which] = MAX(whole[which], all[i]->whole_grad_bytes);
+    }
     size_t gathered_end = 0, whole_end = 0;
     for (int i = 0; i < POOLS; i++) {
         gathered_end = add_pool(&k->gathered[i], l->gathered[i], gathered[i], gathered_end);
@@ -187,10 +208,9 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     TRY(add_list(p, k, is_pipeline(k) ? k->c.micros : 1, &l));
     p->input_slots = MAX(p->input_slots, l->inputs);
     TRY(add_programs(p, k));
-    const prog *block = k->c.block;
+    const prog *block = k->c.block[0]; /* what passes between blocks is alike */
     k->res_bytes = align_up(val_bytes(&block->val[block->res_in]), ALIGN);
     k->delta_bytes = align_up(val_bytes(&block->val[block->delta_in]), ALIGN);
-    k->slot_bytes = block->saved_bytes;
     if (trains(k)) BUG_IF(c->last->saved_bytes); /* only blocks save */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
     add_pools(p, k, l);
@@ -241,9 +261,9 @@ static int spot_block(const spot *s) { return s->in->layer - s->u->k.from; }
 
 static char *saved_at(const spot *s, val v) {
     const chain *c = &s->k->c;
-    size_t blocks = (size_t)saved_index(c, &s->u->k, s->u->k.layers);
-    size_t i = (size_t)s->slot * blocks + (size_t)saved_index(c, &s->u->k, spot_block(s));
-    return (char *)plan_data(s->p, s->u->saved) + i * s->k->slot_bytes + s->in->p->val[v].at;
+    size_t before = saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, spot_block(s)));
+    return (char *)plan_data(s->p, s->u->saved) + (size_t)s->slot * s->u->slot_bytes + before +
+           s->in->p->val[v].at;
 }
 
 static char *block_input_at(const spot *s) {
@@ -362,7 +382,7 @@ void chain_bind_slots(const chain_plan *k, const instr *i) {
 
 /* ---- between stages ------------------------------------------------------------------------ */
 static tensor residual_tensor(const chain_plan *k, void *data) {
-    const prog *g = k->c.block;
+    const prog *g = k->c.block[0];
     tensor t = val_tensor(&g->val[g->res_in]);
     t.data = data;
     return t;
@@ -381,7 +401,7 @@ tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage
 }
 
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {
-    const prog *g = k->c.block;
+    const prog *g = chain_block(&k->c, u->k.from + u->k.layers - 1);
     void *const *addr = slot < 0 ? NULL : u->inst[slot][u->k.layers].addr;
     op_call c = { .op = OP_ADD };
     c.in[0] = residual_tensor(k, addr ? addr[g->res_out] : NULL);

@@ -54,7 +54,7 @@ static void trace_message(trace *t, const chain *c, const instr *i) {
     int peer = members[(me + (next ? 1 : c->pipe.ranks - 1)) % c->pipe.ranks];
     trace_add(t, &(trace_entry){ .message = i->kind,
                                  .move.axes = AXIS(AX_PP),
-                                 .elements = value_elements(c->block, c->block->res_in),
+                                 .elements = value_elements(c->block[0], c->block[0]->res_in),
                                  .peer = peer,
                                  .pass = i->pass,
                                  .site = { "the pipeline", "", i->micro } });

@@ -293,7 +293,7 @@ static err run_chain(exec *x, int which, int micro, int micros, const exec_hooks
     chain_run r = { x, k, NULL, micro, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
     TRY(exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r));
-    if (k->c.block->mode == PROG_TRAIN && (micro == micros - 1 || k->c.pipe.ranks > 1))
+    if (k->c.block[0]->mode == PROG_TRAIN && (micro == micros - 1 || k->c.pipe.ranks > 1))
         x->scaled = true;
     return OK;
 }

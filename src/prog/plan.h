@@ -23,8 +23,12 @@
 #include "prog/record.h"
 #include "prog/timetable.h"
 
+/* Blocks may be of two kinds, each with a program of its own. */
+enum { CHAIN_KINDS = 2 };
 typedef struct chain {
-    prog *first, *block, *last;
+    prog *first, *block[CHAIN_KINDS], *last; /* block[1] NULL: all blocks are of one kind */
+    const uint8_t
+        *kind;      /* [layers] which of the two each block is; borrowed. NULL: all are the first */
     int layers;     /* of all ranks along pp together */
     int keep_every; /* recompute: keep the input of every n-th block only; 0: keep everything */
     int keep_last;  /* ... but keep everything of the last n blocks */
@@ -34,6 +38,11 @@ typedef struct chain {
     int prefetch;       /* gather those of the program that comes n later while one runs */
     bool keep_gathered; /* gather them once per step, and keep them; else what slots hold */
 } chain;
+
+/* The program of a block, by its layer. */
+static inline prog *chain_block(const chain *c, int layer) {
+    return c->block[c->kind ? c->kind[layer] : 0];
+}
 
 typedef struct plan plan;
 plan *plan_new(const mesh *m, const op_backend *backend, int threads);

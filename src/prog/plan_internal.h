@@ -105,6 +105,7 @@ typedef struct chunk_plan {
     model_chunk k;
     int slots;
     int saved, block_inputs, passed; /* regions, -1: none */
+    size_t slot_bytes;               /* of the values that a slot's blocks save */
     instance **inst;                 /* [slots][insts] */
     int insts;
     int *inputs;                   /* [slots] the slot of inputs that its instances are bound to */
@@ -135,7 +136,6 @@ typedef struct chain_plan {
     chunk_plan *chunk; /* [c.pipe.chunks] */
     int residual, result;
     slot_memory gathered[POOLS], whole_grad[POOLS];
-    size_t slot_bytes; /* of one layer's saved values */
     size_t res_bytes, delta_bytes;
     step_list *list; /* by number of microbatches, as they came up */
     int lists, list_cap;

@@ -346,7 +346,9 @@ val bucket_read(prog *p, int b) {
 
 static int param_index(prog *p, const char *name) {
     for (int i = 0; i < p->set.params; i++)
-        if (!strcmp(p->set.param[i].name, name)) return i;
+        if (!strcmp(p->set.param[i].name, name) &&
+            (!p->set.param[i].block_kind || p->set.param[i].block_kind == p->o.block_kind))
+            return i;
     prog_fail(p, "add a row to the parameter table", "unknown parameter %s", name);
     return -1;
 }

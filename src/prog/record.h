@@ -56,6 +56,7 @@ typedef struct prog_param {
         whole;    /* sharded over tp: its first row in the whole parameter, and rows of that */
     int segments; /* parts fused along dim 0 (q|k|v, gate|up), each sharded on its own; 0 reads as 1 */
     placement pl;   /* I, or S(0) or S(1) over tp */
+    int block_kind; /* 1 + the kind of blocks that it belongs to; 0: it is outside of blocks */
     int bucket;     /* index into param_set.bucket */
     int64_t offset; /* in elements, set by bucket_layout */
 } prog_param;
@@ -94,6 +95,7 @@ enum { LOGIT_BYTES = 128 << 20 };
 typedef struct prog_options {
     bool selective;      /* backward recomputes cheap ops instead of saving their results */
     bool split_weights;  /* weight gradients are a list of their own, which may run later */
+    int block_kind;      /* 1 + the kind of block that this is: whose parameters it uses; 0: none */
     int fp8_sites;       /* linear layers that prog_fp8 may mark, numbered from 0; 0: none */
     int64_t logit_bytes; /* most logits of a sharded vocabulary at a time; 0: LOGIT_BYTES */
 } prog_options;

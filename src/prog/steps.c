@@ -43,7 +43,9 @@ model_chunk chain_chunk(const chain *c, int rank, int index) {
 prog *chunk_program(const chain *c, const model_chunk *k, int at) {
     if (at == 0) return k->first ? c->first : NULL;
     if (at == k->layers + 1) return k->last ? c->last : NULL;
-    return c->block;
+    /* restarts, after the last, begin every segment */
+    int block = at <= k->layers ? at - 1 : (at - k->layers - 2) * c->keep_every;
+    return chain_block(c, k->from + block);
 }
 
 int chunk_rerun(const chain *c, const model_chunk *k) {

@@ -167,7 +167,8 @@ err trainer_write_programs(const trainer *t) {
         if (!all[i].c->first) continue;
         str text = { 0 };
         prog_dump(all[i].c->first, &text);
-        prog_dump(all[i].c->block, &text);
+        for (int k = 0; k < CHAIN_KINDS; k++)
+            if (all[i].c->block[k]) prog_dump(all[i].c->block[k], &text);
         prog_dump(all[i].c->last, &text);
         char *path = io_join(folder, all[i].name);
         e = io_write(path, text.text, text.len);

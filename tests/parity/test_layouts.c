@@ -312,6 +312,72 @@ static void experts_agree_on_every_layout(void **state) {
     outcome_free(&one);
 }
 
+/* Dense layers among those with experts: at the start, in between, and so that pipeline stages differ. */
+static const layout mixed_layouts[] = {
+    { .name = "tp2+sp, full recompute", .tp = 2, .sp = true, .keep_every = 1 },
+    { .name = "zero3 over 2, every second block recomputed", .dp = 2, .zero = 3, .keep_every = 2 },
+    { .name = "zero2 over 2, ep2, selective", .dp = 2, .ep = 2, .zero = 2, .selective = true },
+    { .name = "pp2", .pp = 2 },
+    { .name = "pp4, ZeroBubble", .pp = 4, .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp2 x ep2, Interleaved1F1B",
+      .pp = 2,
+      .ep = 2,
+      .schedule = PIPE_INTERLEAVED,
+      .chunks = 2 },
+    { .name = "pp2 x zero3 over 2 x tp2+sp, recompute of 2 of 3",
+      .pp = 2,
+      .dp = 2,
+      .tp = 2,
+      .sp = true,
+      .zero = 3,
+      .keep_every = 2,
+      .keep_last = 1 },
+};
+
+static void dense_layers_and_experts_mix_on_every_layout(void **state) {
+    static const struct { int first_dense, step; } mixes[] = { { 1, 1 }, { 0, 2 }, { 2, 3 } };
+    for (size_t k = 0; k < COUNT_OF(mixes); k++) {
+        model_config c = small_moe();
+        c.layers = 5;
+        c.first_dense = mixes[k].first_dense;
+        c.moe_step = mixes[k].step;
+        c.shared_experts = (int)k % 2;
+        outcome one, o;
+        run_layout(&c, &(layout){ .name = "one", .micros = 4 }, &one);
+        for (size_t i = 0; i < COUNT_OF(mixed_layouts); i++) {
+            layout l = mixed_layouts[i];
+            l.micros = 4;
+            run_layout(&c, &l, &o);
+            assert_true(o.replicas_agree);
+            same_within(l.name, &o, &one, 1e-5);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
+    }
+}
+
+/* A layer has the parameters of its kind, and the counts follow. */
+static void layers_have_the_parameters_of_their_kind(void **state) {
+    model_config c = small_moe(), dense = small_llama(), sparse = small_moe();
+    c.layers = 3;
+    dense.layers = sparse.layers = 1;
+    c.first_dense = 1;
+    model *m;
+    assert_ok(model_new(&c, &(model_layout){ 0 }, &m));
+    int gate = model_find_param(m, "l0.mlp.gate");
+    assert_int_equal(model_param_at(m, gate)->dim[0], c.ffn);
+    assert_int_equal(model_find_param(m, "l0.moe.router"), -1);
+    assert_int_equal(model_find_param(m, "l1.mlp.gate"), -1);
+    assert_int_not_equal(model_find_param(m, "l1.expert3.down"), -1);
+    model_free(m);
+    int64_t outside = c.dim + 2 * c.vocab * c.dim;
+    assert_int_equal(model_count(&c) - outside,
+                     model_count(&dense) - outside + 2 * (model_count(&sparse) - outside));
+    assert_true(model_flops(&c, 16, true) > model_flops(&dense, 16, true));
+    c.first_dense = 3;
+    assert_error(model_new(&c, &(model_layout){ 0 }, &m), "no layer has experts");
+}
+
 /* What cannot be laid out is refused, with what to set instead. */
 static void expert_layouts_that_cannot_work_are_refused(void **state) {
     model_config dense = small_llama(), odd = small_moe(), dropless = small_moe();
@@ -558,6 +624,8 @@ int main(void) {
         cmocka_unit_test(a_sharded_vocabulary_in_16_bits_stays_close),
         cmocka_unit_test(the_logits_never_exist_as_a_whole),
         cmocka_unit_test(experts_agree_on_every_layout),
+        cmocka_unit_test(dense_layers_and_experts_mix_on_every_layout),
+        cmocka_unit_test(layers_have_the_parameters_of_their_kind),
         cmocka_unit_test(expert_layouts_that_cannot_work_are_refused),
         cmocka_unit_test(dropless_sigmoid_experts_agree_on_every_layout),
         cmocka_unit_test(shared_key_value_heads_agree_on_every_layout),

@@ -43,6 +43,7 @@ static void draw_model(rng_key key, uint64_t *at, model_config *c) {
     if (family == 2 && draw(key, at, 2)) *c = small_moe();
     if (family == 3) c->norm_position = NORM_POST;
     c->layers = 4 + draw(key, at, 2);
+    if (c->experts) c->first_dense = draw(key, at, 3), c->moe_step = 1 + draw(key, at, 2);
     c->kv_heads = draw(key, at, 2) ? 4 : 2;
     c->tied = draw(key, at, 2);
     c->vocab = draw(key, at, 2) ? 40 : 41;

@@ -7,6 +7,7 @@
 /* @return a value of the fact that c does not have and that contradicts none of its others. */
 static inline double other_value(const model_fact *f, const model_config *c) {
     double v = model_fact_get(f, c);
+    if (f->at == offsetof(model_config, first_dense)) return 1; /* not all of them */
     switch (f->type) {
     case FACT_BOOL: return !v;
     case FACT_CHOICE: return v < f->max ? v + 1 : f->min;

@@ -94,6 +94,7 @@ static inline model_config small_moe(void) {
     c.expert_dim = 24;
     c.router_normalize = true;
     c.router_scale = 1;
+    c.moe_step = 1;
     c.capacity_factor = 1.25;
     c.balance_loss = 0.1;
     c.router_z_loss = 0.01;

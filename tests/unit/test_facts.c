@@ -186,7 +186,8 @@ static uint64_t fingerprint(const model_config *c) {
     assert_ok(plan_commit(p));
     model_init(m, p, 7);
     prog_dump(train.first, &text);
-    prog_dump(train.block, &text);
+    for (int k = 0; k < CHAIN_KINDS; k++)
+        if (train.block[k]) prog_dump(train.block[k], &text);
     prog_dump(train.last, &text);
     uint64_t h = hash_bytes(text.text, text.len, (uint64_t)c->max_seq);
     for (int i = 0; i < model_params(m); i++) {
@@ -196,7 +197,7 @@ static uint64_t fingerprint(const model_config *c) {
                        (size_t)(q->dim[0] * q->dim[1]) * sizeof(float), h);
     }
     tensor rope;
-    if (prog_input_shape(train.block, "rope", &rope))
+    if (prog_input_shape(train.block[0], "rope", &rope))
         h = hash_bytes(plan_input(p, "rope", 0),
                        (size_t)(rope.dim[0] * rope.dim[1]) * sizeof(float), h);
     str_free(&text);

@@ -489,10 +489,10 @@ static int quantisations(const op_list *l) {
 static void check_quantized(model_config c, const char *skip, int linears, int activations) {
     small s;
     small_open(&s, &c, FP8_DELAYED, skip);
-    prog *block = s.train.block;
+    prog *block = s.train.block[0];
     assert_int_equal(quantisations(&block->fwd), 2 * linears);
     assert_int_equal(quantisations(&block->bwd), 2 * linears);
-    assert_int_equal(quantisations(&s.eval.block->fwd), 2 * linears);
+    assert_int_equal(quantisations(&s.eval.block[0]->fwd), 2 * linears);
     assert_int_equal(count_ops(&s.train.first->fwd, OP_FP8_COMMIT, OP_FP8_COMMIT), 1);
     assert_int_equal(count_ops(&s.eval.first->fwd, OP_FP8_COMMIT, OP_FP8_COMMIT), 0);
     int fused = count_ops(&block->fwd, OP_QUANTIZE_SWIGLU, OP_QUANTIZE_GELU_BWD) +

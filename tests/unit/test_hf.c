@@ -115,6 +115,21 @@ static void layers_that_are_all_alike_are_read(void **state) {
     assert_int_equal(c.window, 5);
 }
 
+/* Dense layers come first, or alternate with those that have experts. */
+static void dense_layers_among_experts_are_read_and_written(void **state) {
+    model_config c, back;
+    const hf_family *family;
+    assert_ok(import_with(*state, "qwen3_moe",
+                          VOCAB ", \"decoder_sparse_step\": 2, \"mlp_only_layers\": [0]", &c,
+                          NULL));
+    assert_true(c.layers == 2 && c.moe_step == 2 && c.first_dense == 1);
+    assert_true(!model_has_experts(&c, 0) && model_has_experts(&c, 1));
+    family = hf_family_of("qwen3_moe");
+    assert_ok(hf_export_config(*state, family, &c, DT_BF16, NO_TOKENS));
+    assert_ok(hf_import_config(*state, &back, &family, NULL));
+    assert_same_config(&back, &c);
+}
+
 static void unknown_keys_are_listed(void **state) {
     model_config c;
     str unknown = { 0 };
@@ -132,6 +147,9 @@ static void unknown_keys_are_listed(void **state) {
 static const struct {
     const char *type, *keys, *says;
 } refused[] = {
+    { "qwen3_moe", ", \"vocab_size\": 80, \"mlp_only_layers\": [1]", "the first layers in order" },
+    { "qwen3_moe", ", \"vocab_size\": 80, \"mlp_only_layers\": 1", "the first layers in order" },
+    { "qwen3_moe", ", \"vocab_size\": 80, \"decoder_sparse_step\": 0", "from 1 to 1024" },
     { "llama", "", "\"vocab_size\" is missing" },
     { "llama", ", \"vocab_size\": \"80\"", BAD_VOCAB "; got \"80\"" },
     { "llama", ", \"vocab_size\": 0", BAD_VOCAB },
@@ -255,6 +273,7 @@ int main(void) {
         WITH_FOLDER(both_forms_of_rope_are_read),
         WITH_FOLDER(other_names_of_the_same_are_read),
         WITH_FOLDER(layers_that_are_all_alike_are_read),
+        WITH_FOLDER(dense_layers_among_experts_are_read_and_written),
         WITH_FOLDER(unknown_keys_are_listed),
         WITH_FOLDER(what_our_models_lack_is_refused),
         WITH_FOLDER(a_family_refuses_what_it_does_not_express),

@@ -4,6 +4,11 @@
 
 #include "io/io.h"
 
+static model_config small_mixed(void) {
+    return (model_config){ SMALL(1e-6, 64, 8), SMALL_EXPERTS(6, 3), .qknorm = QKNORM_HEAD,
+                           .expert_dim = 20, .first_dense = 1 };
+}
+
 /* ---- layouts ------------------------------------------------------------------------------ */
 static void weights_go_out_as_they_came(void **state) {
     for (size_t i = 0; i < COUNT_OF(hf_fixtures); i++) {
@@ -29,6 +34,37 @@ static void weights_go_out_as_they_came(void **state) {
         st_close(after);
         unload(&l);
     }
+}
+
+/* A dense layer and one with experts, each with the parameters of its kind. */
+static void mixed_layers_go_out_and_come_back(void **state) {
+    model_config c = small_mixed();
+    const hf_family *family = hf_family_of("qwen3_moe");
+    loaded out = { .family = family }, in;
+    assert_ok(model_new(&c, &(model_layout){ .dt = DT_F32 }, &out.m));
+    out.values = mem_alloc((size_t)model_params(out.m) * sizeof *out.values);
+    for (int i = 0; i < model_params(out.m); i++) {
+        const model_param *p = model_param_at(out.m, i);
+        out.values[i] = mem_alloc((size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
+        for (int64_t k = 0; k < p->dim[0] * p->dim[1]; k++)
+            out.values[i][k] = (float)i + (float)k / 4096;
+    }
+    assert_ok(hf_export_params(family, *state, out.m, DT_F32, 0, give_param, &out));
+    st_file *f;
+    assert_ok(st_open(*state, &f));
+    assert_non_null(st_find(f, "model.layers.0.mlp.gate_proj.weight"));
+    assert_null(st_find(f, "model.layers.0.mlp.gate.weight"));
+    assert_non_null(st_find(f, "model.layers.1.mlp.experts.0.gate_proj.weight"));
+    st_close(f);
+    assert_ok(load_params(&c, family, *state, &in));
+    for (int i = 0; i < model_params(out.m); i++) {
+        const model_param *p = model_param_at(out.m, i);
+        if (p->role == ROLE_STATE) continue;
+        assert_memory_equal(in.values[i], out.values[i],
+                            (size_t)(p->dim[0] * p->dim[1]) * sizeof(float));
+    }
+    unload(&in);
+    unload(&out);
 }
 
 /* The layouts by index, said once more: a mistake made in both directions passes a round trip. */
@@ -306,6 +342,7 @@ int main(void) {
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
         WITH_FOLDER(weights_go_out_as_they_came),
+        WITH_FOLDER(mixed_layers_go_out_and_come_back),
         cmocka_unit_test(layouts_are_as_documented),
         WITH_FOLDER(files_hold_what_config_json_describes),
         WITH_FOLDER(pickles_are_refused_with_the_way_to_convert_them),

@@ -180,7 +180,7 @@ static int dropouts_in(const model_config *c, prog_mode mode) {
     assert_ok(model_new(c, &(model_layout){ .mesh = { .size = { 1, 1 } } }, &m));
     assert_ok(model_record(m, mode, 16, 16, &programs));
     prog_dump(programs.first, &text);
-    prog_dump(programs.block, &text);
+    prog_dump(programs.block[0], &text);
     prog_dump(programs.last, &text);
     for (const char *at = text.text; (at = strstr(at, "dropout.p=")); at++) n++;
     str_free(&text);

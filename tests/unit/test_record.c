@@ -158,7 +158,7 @@ static recorded record_model(mesh m, dtype dt, bool sp, int zero) {
 static void activations_cross_tp_in_bf16(void **state) {
     recorded r =
         record_model((mesh){ .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } }, DT_BF16, true, 0);
-    const prog *p = r.c.block;
+    const prog *p = r.c.block[0];
     const op_list *lists[] = { &p->fwd, &p->bwd };
     int moves = 0;
     for (int k = 0; k < 2; k++)
@@ -202,7 +202,7 @@ static void compare_dump(const char *name, const prog *p) {
 static void the_programs_under_tp_and_sp_are_as_written(void **state) {
     recorded r =
         record_model((mesh){ .size = { [AX_DP_SHARD] = 1, [AX_TP] = 2 } }, DT_BF16, true, 0);
-    compare_dump("block_tp2_sp", r.c.block);
+    compare_dump("block_tp2_sp", r.c.block[0]);
     compare_dump("first_tp2_sp", r.c.first);
     compare_dump("last_tp2_sp", r.c.last);
     model_free(r.m);
@@ -211,7 +211,7 @@ static void the_programs_under_tp_and_sp_are_as_written(void **state) {
 static void the_block_under_zero3_is_as_written(void **state) {
     recorded r =
         record_model((mesh){ .size = { [AX_DP_SHARD] = 2, [AX_TP] = 1 } }, DT_BF16, false, 3);
-    compare_dump("block_dp2_zero3", r.c.block);
+    compare_dump("block_dp2_zero3", r.c.block[0]);
     model_free(r.m);
 }
 
