@@ -56,6 +56,8 @@ bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t 
     return true;
 }
 
+bool cuda_grouped_hopper(const op_call *c) { return false; }
+
 /* ---- the device ---------------------------------------------------------------------------------- */
 int ops_cuda_count(void) { return 1; }
 err ops_cuda_check(int number) {

@@ -30,6 +30,7 @@ typedef struct cuda_context {
 typedef struct cuda_device {
     int number;
     int sms;                            /* streaming multiprocessors */
+    int capability;                     /* compute capability, its major number */
     cuda_context queue[QUEUE_COUNT];    /* queues.c */
     struct cuda_events *events;         /* queues.c: what queues wait for */
     struct cuda_gemm_cache *gemm_cache; /* gemm.c: cuBLASLt and its tuned GEMMs */
@@ -168,6 +169,8 @@ void cuda_combine(const op_call *c);
 void cuda_combine_bwd(const op_call *c);
 void cuda_grouped_linear(const op_call *c); /* also BWD_X */
 void cuda_grouped_linear_bwd_w(const op_call *c);
+/* grouped_hopper.cu: @return false when it does not support the call, and nothing was done. */
+bool cuda_grouped_hopper(const op_call *c);
 void cuda_sqnorm(const op_call *c); /* reduce.cu */
 size_t cuda_reduce_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_update(const op_call *c); /* update.cu: SGD, momentum, Adam, Lion, ALONG */

@@ -1,8 +1,9 @@
 /* Tokens to the rows of their experts and back, and the experts' GEMMs. Sizes of groups are read on the
  * device, so that the calls are the same every step and a CUDA graph can hold them.
  *
- * Moving rows: a warp per row, each operand moved once. The GEMMs are tiles of 64 x 64 in fp32, for any
- * mixture of types: right, and far from the speed of tensor cores. Deterministic. */
+ * Moving rows: a warp per row, each operand moved once. The GEMMs here are tiles of 64 x 64 in fp32, for
+ * any mixture of types and any GPU: right, and far from the speed of tensor cores, which grouped_hopper.cu
+ * uses. Deterministic. */
 #include "device.cuh"
 #include "ops/op_table.h"
 
@@ -220,6 +221,7 @@ static groups groups_of(const op_call *c) {
 }
 
 extern "C" void cuda_grouped_linear(const op_call *c) {
+    if (cuda_grouped_hopper(c)) return;
     const tensor *y = &c->out[0];
     dim3 blocks(blocks_for(y->dim[1], TILE),
                 blocks_for(y->dim[0], TILE) + (unsigned)c->attr.experts + 1);
@@ -228,6 +230,7 @@ extern "C" void cuda_grouped_linear(const op_call *c) {
 }
 
 extern "C" void cuda_grouped_linear_bwd_w(const op_call *c) {
+    if (cuda_grouped_hopper(c)) return;
     const tensor *dw = &c->out[0];
     int64_t f = dw->dim[0] / c->attr.experts;
     dim3 blocks(blocks_for(dw->dim[1], TILE), blocks_for(f, TILE), (unsigned)c->attr.experts);

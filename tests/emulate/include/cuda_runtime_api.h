@@ -19,7 +19,8 @@ typedef struct emulated_graph *cudaGraph_t;
 typedef struct emulated_recording *cudaGraphExec_t;
 
 enum { cudaEventDisableTiming = 2, cudaEventWaitExternal = 1, cudaStreamNonBlocking = 1 };
-enum { cudaDevAttrMultiProcessorCount = 16, cudaStreamCaptureModeThreadLocal = 1 };
+enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
+enum { cudaStreamCaptureModeThreadLocal = 1 };
 enum {
     cudaMemcpyHostToDevice = 1,
     cudaMemcpyDeviceToHost,
@@ -78,7 +79,8 @@ static inline cudaError_t cudaMemGetInfo(size_t *left, size_t *all) {
 /* ---- the device ---------------------------------------------------------------------------------- */
 static inline cudaError_t cudaSetDevice(int number) { return cudaSuccess; }
 static inline cudaError_t cudaDeviceGetAttribute(int *value, int which, int number) {
-    *value = 132; /* SMs of an H200: they decide how many blocks a kernel has */
+    /* SMs of an H200: they decide how many blocks a kernel has */
+    *value = which == cudaDevAttrMultiProcessorCount ? 132 : 9;
     return cudaSuccess;
 }
 static inline cudaError_t cudaFuncSetAttribute(const void *kernel, cudaFuncAttribute which,

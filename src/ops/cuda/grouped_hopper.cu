@@ -1,0 +1,486 @@
+/* The experts' GEMMs on Hopper's tensor cores (compute capability 9.0), in bf16 and fp16:
+ *
+ *     GROUPED_LINEAR         y  = x w_e^T     A = x   K contiguous     B = w   K contiguous
+ *     GROUPED_LINEAR_BWD_X   dx = dy w_e      A = dy  K contiguous     B = w   N contiguous
+ *     GROUPED_LINEAR_BWD_W   dw = dy_e^T x_e  A = dy  M contiguous     B = x   N contiguous
+ *
+ * One block per SM takes every gridDim-th tile of 128 x 256 of the result, all groups one after another;
+ * the sizes of groups are read on the device. Its first warp group copies operands (TMA) into a ring of
+ * stages, the other two multiply (wgmma), 64 rows of the tile each:
+ *
+ *     copier        wait empty[s] -> copy A, B of 64 deep -> full[s]
+ *     multipliers   wait full[s] -> 4 x wgmma m64n256k16 -> empty[s]; at the end write the tile
+ *
+ * While a tile is written the copier fills the ring for the next one. A tile's rows beyond its group are
+ * computed from the neighbour's rows and not written; beyond the depth of a group (BWD_W, whose depth is
+ * rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0. Deterministic:
+ * the order of sums depends on nothing but the group's size.
+ *
+ * Operand bytes moved per tile: (128 + 256) depth; a band of BAND tiles down shares its columns in L2. */
+#include <cuda.h>
+
+#include "device.cuh"
+#include "ops/op_table.h"
+#include "ops/route.h"
+
+enum {
+    TILE_M = 128,
+    TILE_N = 256,
+    DEPTH = 64, /* of a stage: 128 bytes, the width of a swizzled line */
+    STAGES = 4,
+    BAND = 16,
+    GROUP_THREADS = 128, /* a warp group */
+    THREADS = 3 * GROUP_THREADS,
+    LINE_BYTES = DEPTH * 2,
+    BOX_BYTES = 64 * LINE_BYTES, /* 64 lines */
+    A_BYTES = TILE_M * LINE_BYTES,
+    B_BYTES = TILE_N * LINE_BYTES,
+    STAGE_BYTES = A_BYTES + B_BYTES,
+    ALIGN = 1024, /* of swizzled shared memory */
+    SUMS = 64 * TILE_N / GROUP_THREADS,
+};
+
+enum form { FORWARD, BACKWARD_X, BACKWARD_W };
+
+struct grouped_args {
+    CUtensorMap a, b;
+    void *out;
+    int out_dt;
+    bool add;
+    int64_t ld; /* of out */
+    const int32_t *offset;
+    int experts, rows; /* rows: M, of all groups and none */
+    int m, n, depth;   /* of a group; m (BACKWARD_W: depth) is the group's own */
+};
+
+/* ---- PTX ------------------------------------------------------------------------------------------- */
+static __device__ __forceinline__ uint32_t shared_address(const void *p) {
+    return (uint32_t)__cvta_generic_to_shared(p);
+}
+static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
+    asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals));
+}
+static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
+    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
+}
+static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
+    asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
+                 "r"(bytes)
+                 : "memory");
+}
+static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase) {
+    asm volatile("{\n"
+                 ".reg .pred done;\n"
+                 "again: mbarrier.try_wait.parity.shared::cta.b64 done, [%0], %1;\n"
+                 "@done bra end;\n"
+                 "bra again;\n"
+                 "end:\n"
+                 "}" ::"r"(shared_address(b)),
+                 "r"(phase)
+                 : "memory");
+}
+/* Copies a box of the tensor to shared memory; its bytes count towards the barrier. */
+static __device__ __forceinline__ void copy_box(char *to, const CUtensorMap *map, int x, int y,
+                                                int z, uint64_t *full) {
+    asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
+                 "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(full))
+                 : "memory");
+}
+
+/* Describes an operand in shared memory, swizzled by 128 bytes, to wgmma.
+ * @param wide bytes from 64 elements of M or N to the next 64, where M or N is contiguous */
+static __device__ __forceinline__ uint64_t descriptor(const char *p, int wide) {
+    uint64_t at = (shared_address(p) & 0x3ffff) >> 4;
+    return at | (uint64_t)(wide >> 4) << 16 | (uint64_t)(ALIGN >> 4) << 32 | 1ull << 62;
+}
+static __device__ __forceinline__ void multiply_begin() {
+    asm volatile("wgmma.fence.sync.aligned;" ::: "memory");
+}
+static __device__ __forceinline__ void multiply_commit() {
+    asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
+}
+template <int AFTER> static __device__ __forceinline__ void multiply_wait() {
+    asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(AFTER) : "memory");
+}
+
+#define REGS8(a) a "0, " a "1, " a "2, " a "3, " a "4, " a "5, " a "6, " a "7, " a "8, " a "9, "
+#define SUM_NAMES                                                                                  \
+    "%0, %1, %2, %3, %4, %5, %6, %7, %8, %9, " REGS8("%1") REGS8("%2") REGS8("%3") REGS8("%4")     \
+        REGS8("%5") REGS8("%6") REGS8("%7") REGS8("%8") REGS8("%9") REGS8("%10")                   \
+            REGS8("%11") "%120, %121, %122, %123, %124, %125, %126, %127"
+#define SUM4(i)  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define SUM16(i) SUM4(i), SUM4(i + 4), SUM4(i + 8), SUM4(i + 12)
+#define SUM128                                                                                     \
+    SUM16(0), SUM16(16), SUM16(32), SUM16(48), SUM16(64), SUM16(80), SUM16(96), SUM16(112)
+
+/* d = A B^T (+ d where `add`): 64 x 256 x 16. TA, TB: M or N is contiguous instead of K. */
+#define WGMMA(type)                                                                                \
+    asm volatile("{\n.reg .pred add;\nsetp.ne.b32 add, %130, 0;\n"                                 \
+                 "wgmma.mma_async.sync.aligned.m64n256k16.f32." type "." type " {" SUM_NAMES       \
+                 "}, %128, %129, add, 1, 1, %131, %132;\n}"                                        \
+                 : SUM128                                                                          \
+                 : "l"(a), "l"(b), "r"(add), "n"(TA), "n"(TB))
+template <class T, int TA, int TB>
+static __device__ __forceinline__ void multiply16(float (&d)[SUMS], uint64_t a, uint64_t b,
+                                                  int add) {
+    if (std::is_same<T, bf16>::value)
+        WGMMA("bf16");
+    else
+        WGMMA("f16");
+}
+
+/* ---- tiles ----------------------------------------------------------------------------------------- */
+struct tile {
+    int group;
+    int first, rows; /* of the group */
+    int m, n;        /* of the tile, within the group */
+    int depth;
+};
+
+/* Of each group: its first row and its first tile; one entry more holds the ends. In shared memory. */
+struct groups {
+    int row[ROUTE_MAX_EXPERTS + 2], tile[ROUTE_MAX_EXPERTS + 2];
+};
+
+/* Groups that make tiles: with rows of no group, which become 0, where rows are a dim of the result. */
+template <form F> static __device__ __forceinline__ int group_count(const grouped_args &g) {
+    return g.experts + (F != BACKWARD_W);
+}
+
+/* Tiles of group e. */
+template <form F>
+static __device__ __forceinline__ int tiles_down(const grouped_args &g, const groups &s, int e) {
+    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + TILE_M - 1) / TILE_M;
+}
+static __device__ __forceinline__ int tiles_across(const grouped_args &g) {
+    return (g.n + TILE_N - 1) / TILE_N;
+}
+
+/* By the first warp. */
+template <form F> static __device__ void find_groups(const grouped_args &g, groups *s) {
+    int count = group_count<F>(g), lane = threadIdx.x, each = (count + WARP - 1) / WARP, sum = 0;
+    for (int e = lane; e <= g.experts; e += WARP)
+        s->row[e] = g.offset ? g.offset[e] : e * (g.rows / g.experts);
+    if (lane == 0) s->row[g.experts + 1] = g.rows;
+    __syncwarp();
+    int lo = min(lane * each, count), hi = min(lo + each, count);
+    for (int e = lo; e < hi; e++) sum += tiles_down<F>(g, *s, e) * tiles_across(g);
+    int end = sum;
+    for (int o = 1; o < WARP; o <<= 1) {
+        int v = __shfl_up_sync(~0u, end, o);
+        if (lane >= o) end += v;
+    }
+    int at = end - sum;
+    for (int e = lo; e < hi; e++) {
+        s->tile[e] = at;
+        at += tiles_down<F>(g, *s, e) * tiles_across(g);
+    }
+    if (lane == WARP - 1) s->tile[count] = end;
+}
+
+/* Tile `at`; @param e the group of an earlier tile, moved on */
+template <form F>
+static __device__ __forceinline__ tile tile_at(const grouped_args &g, const groups &s, int at,
+                                               int *e) {
+    while (at >= s.tile[*e + 1]) ++*e;
+    int down = tiles_down<F>(g, s, *e), across = tiles_across(g);
+    at -= s.tile[*e];
+    int band = at / (BAND * across), in = at % (BAND * across),
+        high = min(BAND, down - band * BAND);
+    tile t = { *e, s.row[*e], s.row[*e + 1] - s.row[*e] };
+    t.m = (band * BAND + in % high) * TILE_M;
+    t.n = in / high * TILE_N;
+    t.depth = F == BACKWARD_W ? t.rows : *e < g.experts ? g.depth : 0;
+    return t;
+}
+
+/* ---- copying --------------------------------------------------------------------------------------- */
+template <form F>
+static __device__ __forceinline__ void copy_stage(const grouped_args &g, const tile &t, int k,
+                                                  char *stage, uint64_t *full) {
+    barrier_expect(full, STAGE_BYTES);
+    if (F == BACKWARD_W)
+        for (int i = 0; i < TILE_M / 64; i++)
+            copy_box(stage + i * BOX_BYTES, &g.a, t.m + 64 * i, t.first + k, 0, full);
+    else
+        copy_box(stage, &g.a, k, t.first + t.m, 0, full);
+    if (F == FORWARD)
+        copy_box(stage + A_BYTES, &g.b, k, t.n, t.group, full);
+    else
+        for (int i = 0; i < TILE_N / 64; i++)
+            copy_box(stage + A_BYTES + i * BOX_BYTES, &g.b, t.n + 64 * i,
+                     F == BACKWARD_W ? t.first + k : k, F == BACKWARD_W ? 0 : t.group, full);
+}
+
+/* ---- multiplying ----------------------------------------------------------------------------------- */
+/* Zeroes what lies beyond the group's rows, in all boxes of a stage. By both multiplying warp groups. */
+static __device__ void zero_beyond(char *stage, int rows) {
+    int i = threadIdx.x - GROUP_THREADS;
+    for (int box = 0; box < STAGE_BYTES / BOX_BYTES; box++)
+        for (int at = rows * LINE_BYTES + i * 16; at < BOX_BYTES; at += 2 * GROUP_THREADS * 16)
+            *(uint4 *)(stage + box * BOX_BYTES + at) = uint4{ 0, 0, 0, 0 };
+    asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+    barrier_sync(1, 2 * GROUP_THREADS);
+}
+
+/* One stage of the sums of 64 rows. @param half which 64 rows of the tile */
+template <class T, form F>
+static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const char *stage, int half,
+                                                      bool add) {
+    constexpr int TA = F == BACKWARD_W, TB = F != FORWARD;
+    /* 16 deep: 32 bytes of a line where K is contiguous, else 16 lines */
+    constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
+                  B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
+    uint64_t a = descriptor(stage + half * BOX_BYTES, BOX_BYTES);
+    uint64_t b = descriptor(stage + A_BYTES, BOX_BYTES);
+#pragma unroll
+    for (int i = 0; i < DEPTH / 16; i++)
+        multiply16<T, TA, TB>(d, a + i * A_STEP, b + i * B_STEP, add || i > 0);
+}
+
+/* ---- writing --------------------------------------------------------------------------------------- */
+/* Lane q of four gets word q of each of the four: a transposition. */
+static __device__ __forceinline__ void transpose4(uint32_t (&v)[4]) {
+    bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
+    uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
+    uint32_t b = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
+    (odd ? v[0] : v[1]) = a;
+    (odd ? v[2] : v[3]) = b;
+    a = __shfl_xor_sync(~0u, high ? v[0] : v[2], 2);
+    b = __shfl_xor_sync(~0u, high ? v[1] : v[3], 2);
+    (high ? v[0] : v[2]) = a;
+    (high ? v[1] : v[3]) = b;
+}
+
+/* From two columns each of chunks `a` and `b` of eight: four columns, of `a` in even lanes, of `b` in odd
+ * ones. */
+static __device__ __forceinline__ float4 four_columns(const float *a, const float *b) {
+    bool odd = threadIdx.x & 1;
+    float x = __shfl_xor_sync(~0u, odd ? a[0] : b[0], 1);
+    float y = __shfl_xor_sync(~0u, odd ? a[1] : b[1], 1);
+    return odd ? float4{ x, y, b[0], b[1] } : float4{ a[0], a[1], x, y };
+}
+
+static __device__ __forceinline__ uint32_t two(bf16, float x, float y) {
+    __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
+    return *(uint32_t *)&v;
+}
+static __device__ __forceinline__ uint32_t two(half, float x, float y) {
+    __half2 v = __floats2half2_rn(x, y);
+    return *(uint32_t *)&v;
+}
+
+/* Writes 64 rows: d[4 j + 2 h + i] is row 16 warp + lane / 4 + 8 h, column 8 j + lane % 4 * 2 + i.
+ * @param rows, cols how many of them exist */
+template <class T>
+static __device__ void write_tile(const grouped_args &g, const float (&d)[SUMS], int64_t at,
+                                  int rows, int cols) {
+    int lane = threadIdx.x % WARP, quad = lane % 4;
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        int row = threadIdx.x % GROUP_THREADS / WARP * 16 + lane / 4 + 8 * h;
+        if (g.out_dt == DT_F32) {
+            float *to = (float *)g.out + at + row * g.ld;
+#pragma unroll
+            for (int j = 0; j < TILE_N / 8; j += 2) {
+                float4 v = four_columns(&d[4 * j + 2 * h], &d[4 * (j + 1) + 2 * h]);
+                int col = 8 * (j + quad % 2) + quad / 2 * 4;
+                if (row >= rows || col >= cols) continue;
+                float4 *p = (float4 *)(to + col);
+                if (g.add) v.x += p->x, v.y += p->y, v.z += p->z, v.w += p->w;
+                *p = v;
+            }
+            continue;
+        }
+        T *to = (T *)g.out + at + row * g.ld;
+#pragma unroll
+        for (int j = 0; j < TILE_N / 8; j += 4) {
+            uint32_t v[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                v[i] = two(T(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
+            transpose4(v);
+            if (row < rows && 8 * (j + quad) < cols)
+                *(uint4 *)(to + 8 * (j + quad)) = uint4{ v[0], v[1], v[2], v[3] };
+        }
+    }
+}
+
+/* A tile of 64 rows without depth. */
+static __device__ void zero_tile(const grouped_args &g, int64_t at, int rows, int cols) {
+    if (g.add) return;
+    int bytes = g.out_dt == DT_F32 ? 4 : 2, words = min(cols, TILE_N) * bytes / 16;
+    for (int row = threadIdx.x % GROUP_THREADS / WARP; row < min(rows, 64); row += 4)
+        for (int i = threadIdx.x % WARP; i < words; i += WARP)
+            ((uint4 *)((char *)g.out + (at + row * g.ld) * bytes))[i] = uint4{ 0, 0, 0, 0 };
+}
+
+/* ---- the kernel ------------------------------------------------------------------------------------ */
+struct ring {
+    char *stages;
+    uint64_t *full, *empty;
+    int at, phase;
+    __device__ __forceinline__ char *stage() const { return stages + at * STAGE_BYTES; }
+    __device__ __forceinline__ void next() {
+        if (++at == STAGES) at = 0, phase ^= 1;
+    }
+};
+
+template <form F>
+static __device__ void copy_tiles(const grouped_args &g, const groups &s, ring r) {
+    int e = 0, tiles = s.tile[group_count<F>(g)];
+    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
+        tile t = tile_at<F>(g, s, at, &e);
+        for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
+            barrier_wait(&r.empty[r.at], r.phase ^ 1);
+            copy_stage<F>(g, t, k, r.stage(), &r.full[r.at]);
+        }
+    }
+}
+
+/* Frees the stages of a tile of whose rows none is this warp group's: the other one then has the tensor
+ * cores to itself. */
+template <form F> static __device__ void skip_tile(const tile &t, ring &r, bool first) {
+    for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
+        barrier_wait(&r.full[r.at], r.phase);
+        if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
+        if (first) barrier_arrive(&r.empty[r.at]);
+    }
+}
+
+template <class T, form F>
+static __device__ void multiply_tiles(const grouped_args &g, const groups &s, ring r) {
+    int e = 0, tiles = s.tile[group_count<F>(g)], half;
+    /* from one lane, so that the compiler knows it to be one for the warp */
+    half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
+    bool first = threadIdx.x % GROUP_THREADS == 0;
+    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
+        tile t = tile_at<F>(g, s, at, &e);
+        int m = t.m + 64 * half, height = F == BACKWARD_W ? g.m : t.rows;
+        if (m >= height) {
+            skip_tile<F>(t, r, first);
+            continue;
+        }
+        int64_t row = (F == BACKWARD_W ? (int64_t)t.group * g.m : t.first) + m;
+        if (t.depth == 0) {
+            zero_tile(g, row * g.ld + t.n, height - m, g.n - t.n);
+            continue;
+        }
+        float d[SUMS];
+        int before = -1; /* the stage whose products are under way */
+#pragma unroll 1
+        for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
+            barrier_wait(&r.full[r.at], r.phase);
+            if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
+            multiply_begin();
+            multiply_stage<T, F>(d, r.stage(), half, k > 0);
+            multiply_commit();
+            multiply_wait<1>();
+            if (before >= 0 && first) barrier_arrive(&r.empty[before]);
+            before = r.at;
+        }
+        multiply_wait<0>();
+        if (before >= 0 && first) barrier_arrive(&r.empty[before]);
+        write_tile<T>(g, d, row * g.ld + t.n, height - m, g.n - t.n);
+    }
+}
+
+template <class T, form F>
+static __global__ void __launch_bounds__(THREADS, 1)
+    multiply_groups(const __grid_constant__ grouped_args g) {
+    DYNAMIC_SHARED(char, memory);
+    __shared__ uint64_t full[STAGES], empty[STAGES];
+    __shared__ groups s;
+    ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, 0, 0 };
+    if (threadIdx.x < WARP) find_groups<F>(g, &s);
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < STAGES; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 2);
+        asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
+    }
+    __syncthreads();
+    if (threadIdx.x < GROUP_THREADS) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
+        if (threadIdx.x == 0) copy_tiles<F>(g, s, r);
+    } else {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
+        multiply_tiles<T, F>(g, s, r);
+    }
+}
+
+/* ---- calls ----------------------------------------------------------------------------------------- */
+typedef decltype(&cuTensorMapEncodeTiled) map_encoder;
+
+/* The driver's function, found at run time: nothing else of the program needs libcuda. */
+static map_encoder find_encoder() {
+    void *f = NULL;
+    cudaDriverEntryPointQueryResult found;
+    const char *name = "cuTensorMapEncodeTiled";
+#if CUDART_VERSION >= 12050
+    cudaError_t status =
+        cudaGetDriverEntryPointByVersion(name, &f, 12000, cudaEnableDefault, &found);
+#else
+    cudaError_t status = cudaGetDriverEntryPoint(name, &f, cudaEnableDefault, &found);
+#endif
+    return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (map_encoder)f : NULL;
+}
+
+/* Describes t as [groups, rows, cols], read in boxes of [1, lines, 64]. @return whether the driver can */
+static bool encode(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
+    static map_encoder encoder = find_encoder();
+    CUtensorMapDataType type =
+        t->dt == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
+    cuuint64_t cols = (cuuint64_t)t->dim[1], rows = (cuuint64_t)(t->dim[0] / groups);
+    cuuint64_t dims[] = { cols, rows, (cuuint64_t)groups },
+               strides[] = { cols * 2, cols * rows * 2 };
+    cuuint32_t box[] = { DEPTH, (cuuint32_t)lines, 1 }, steps[] = { 1, 1, 1 };
+    return encoder &&
+           encoder(map, type, 3, t->data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
+                   CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                   CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE) == CUDA_SUCCESS;
+}
+
+/* Rows are read in whole lines of 16 bytes. */
+static bool is_aligned(const tensor *t) {
+    return t->dim[1] % 8 == 0 && (uintptr_t)t->data % 16 == 0 && t->dim[0] <= INT32_MAX &&
+           t->dim[1] <= INT32_MAX;
+}
+
+static bool can_multiply(const op_call *c) {
+    const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
+    return cuda_of(c)->device->capability == 9 && (a->dt == DT_BF16 || a->dt == DT_F16) &&
+           b->dt == a->dt && (out->dt == a->dt || out->dt == DT_F32) && is_aligned(a) &&
+           is_aligned(b) && is_aligned(out);
+}
+
+template <form F> static bool run(const op_call *c) {
+    const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
+    int64_t experts = c->attr.experts;
+    grouped_args g;
+    if (!encode(&g.a, a, 1, F == BACKWARD_W ? 64 : TILE_M) ||
+        !encode(&g.b, b, F == BACKWARD_W ? 1 : experts, F == FORWARD ? TILE_N : 64))
+        return false;
+    g.out = out->data;
+    g.out_dt = out->dt;
+    g.add = c->accumulate & 1;
+    g.ld = out->dim[1];
+    g.offset = (const int32_t *)c->in[2].data;
+    g.experts = (int)experts;
+    g.rows = (int)a->dim[0];
+    g.m = (int)(out->dim[0] / experts);
+    g.n = (int)out->dim[1];
+    g.depth = (int)a->dim[1];
+    launch_shape s = { (unsigned)cuda_of(c)->device->sms, THREADS, STAGES * STAGE_BYTES + ALIGN };
+    if (a->dt == DT_BF16)
+        LAUNCH(cuda_of(c), s, multiply_groups<bf16, F>, g);
+    else
+        LAUNCH(cuda_of(c), s, multiply_groups<half, F>, g);
+    return true;
+}
+
+extern "C" bool cuda_grouped_hopper(const op_call *c) {
+    if (!can_multiply(c)) return false;
+    return c->op == OP_GROUPED_LINEAR         ? run<FORWARD>(c)
+           : c->op == OP_GROUPED_LINEAR_BWD_X ? run<BACKWARD_X>(c)
+                                              : run<BACKWARD_W>(c);
+}
