@@ -4,19 +4,21 @@
  *     GROUPED_LINEAR_BWD_X   dx = dy w_e      A = dy  K contiguous     B = w   N contiguous
  *     GROUPED_LINEAR_BWD_W   dw = dy_e^T x_e  A = dy  M contiguous     B = x   N contiguous
  *
- * One block per SM takes every gridDim-th tile of 128 x 256 of the result, all groups one after another;
- * the sizes of groups are read on the device. Its first warp group copies operands (TMA) into a ring of
- * stages, the other two multiply (wgmma), 64 rows of the tile each:
+ * Two blocks, a cluster, take two neighboring tiles of 128 x 256 of the result and share the operand that
+ * is common to both: each copies half of it to both. Clusters, one per two SMs, take every n-th pair, all
+ * groups one after another; the sizes of groups are read on the device. A block's first warp group copies
+ * operands (TMA) into a ring of stages, the other two multiply (wgmma), 64 rows of the tile each:
  *
  *     copier        wait empty[s] -> copy A, B of 64 deep -> full[s]
- *     multipliers   wait full[s] -> 4 x wgmma m64n256k16 -> empty[s]; at the end write the tile
+ *     multipliers   wait full[s] -> 4 x wgmma m64n256k16 -> empty[s] of both blocks; at the end write the tile
  *
  * While a tile is written the copier fills the ring for the next one. A tile's rows beyond its group are
- * computed from the neighbour's rows and not written; beyond the depth of a group (BWD_W, whose depth is
+ * computed from the next group's rows and not written; beyond the depth of a group (BWD_W, whose depth is
  * rows) the operands are zeroed in shared memory. Rows of no group are a group of depth 0. Deterministic:
  * the order of sums depends on nothing but the group's size.
  *
- * Operand bytes moved per tile: (128 + 256) depth; a band of BAND tiles down shares its columns in L2. */
+ * Operand bytes per tile: 2 depth (128 + 256), of which a shared operand is read from L2 once per pair; a
+ * band of pairs shares its columns in L2. */
 #include <cuda.h>
 
 #include "device.cuh"
@@ -28,7 +30,8 @@ enum {
     TILE_N = 256,
     DEPTH = 64, /* of a stage: 128 bytes, the width of a swizzled line */
     STAGES = 4,
-    BAND = 16,
+    BAND_ROWS = 2048,
+    PAIR = 2,            /* blocks of a cluster */
     GROUP_THREADS = 128, /* a warp group */
     THREADS = 3 * GROUP_THREADS,
     LINE_BYTES = DEPTH * 2,
@@ -41,6 +44,7 @@ enum {
 };
 
 enum form { FORWARD, BACKWARD_X, BACKWARD_W };
+enum pair_way { DOWN, ACROSS }; /* where the second tile of a pair lies: DOWN shares B, ACROSS A */
 
 struct grouped_args {
     CUtensorMap a, b;
@@ -60,9 +64,6 @@ static __device__ __forceinline__ uint32_t shared_address(const void *p) {
 static __device__ __forceinline__ void barrier_init(uint64_t *b, int arrivals) {
     asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(shared_address(b)), "r"(arrivals));
 }
-static __device__ __forceinline__ void barrier_arrive(uint64_t *b) {
-    asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(shared_address(b)) : "memory");
-}
 static __device__ __forceinline__ void barrier_expect(uint64_t *b, int bytes) {
     asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(shared_address(b)),
                  "r"(bytes)
@@ -79,6 +80,24 @@ static __device__ __forceinline__ void barrier_wait(uint64_t *b, int phase) {
                  "r"(phase)
                  : "memory");
 }
+/* Arrives at this barrier in block `of` of the cluster. */
+static __device__ __forceinline__ void barrier_arrive_at(uint64_t *b, int of) {
+    asm volatile("{\n"
+                 ".reg .b32 there;\n"
+                 "mapa.shared::cluster.u32 there, %0, %1;\n"
+                 "mbarrier.arrive.shared::cluster.b64 _, [there];\n"
+                 "}" ::"r"(shared_address(b)),
+                 "r"(of)
+                 : "memory");
+}
+static __device__ __forceinline__ int cluster_rank() {
+    int rank;
+    asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+    return rank;
+}
+static __device__ __forceinline__ void cluster_sync() {
+    asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
+}
 /* Copies a box of the tensor to shared memory; its bytes count towards the barrier. */
 static __device__ __forceinline__ void copy_box(char *to, const CUtensorMap *map, int x, int y,
                                                 int z, uint64_t *full) {
@@ -86,6 +105,16 @@ static __device__ __forceinline__ void copy_box(char *to, const CUtensorMap *map
                  "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(full))
                  : "memory");
+}
+
+/* To the same place in both blocks of the cluster, towards the same barrier in each. */
+static __device__ __forceinline__ void copy_box_to_both(char *to, const CUtensorMap *map, int x,
+                                                        int y, int z, uint64_t *full) {
+    asm volatile(
+        "cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes"
+        ".multicast::cluster [%0], [%1, {%2, %3, %4}], [%5], %6;" ::"r"(shared_address(to)),
+        "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(full)), "h"((uint16_t)3)
+        : "memory");
 }
 
 /* Describes an operand in shared memory, swizzled by 128 bytes, to wgmma.
@@ -138,9 +167,10 @@ struct tile {
     int depth;
 };
 
-/* Of each group: its first row and its first tile; one entry more holds the ends. In shared memory. */
+/* Of each group: its first row and its first pair of tiles; one entry more holds the ends. In shared
+ * memory. */
 struct groups {
-    int row[ROUTE_MAX_EXPERTS + 2], tile[ROUTE_MAX_EXPERTS + 2];
+    int row[ROUTE_MAX_EXPERTS + 2], pair[ROUTE_MAX_EXPERTS + 2];
 };
 
 /* Groups that make tiles: with rows of no group, which become 0, where rows are a dim of the result. */
@@ -148,24 +178,30 @@ template <form F> static __device__ __forceinline__ int group_count(const groupe
     return g.experts + (F != BACKWARD_W);
 }
 
-/* Tiles of group e. */
-template <form F>
-static __device__ __forceinline__ int tiles_down(const grouped_args &g, const groups &s, int e) {
-    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + TILE_M - 1) / TILE_M;
+/* A pair of tiles. */
+template <pair_way W> struct pair {
+    enum { M = W == DOWN ? PAIR * TILE_M : TILE_M, N = W == ACROSS ? PAIR * TILE_N : TILE_N };
+    enum { BAND = BAND_ROWS / M }; /* pairs down */
+};
+
+/* Pairs of tiles of group e. */
+template <form F, pair_way W>
+static __device__ __forceinline__ int pairs_down(const grouped_args &g, const groups &s, int e) {
+    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + pair<W>::M - 1) / pair<W>::M;
 }
-static __device__ __forceinline__ int tiles_across(const grouped_args &g) {
-    return (g.n + TILE_N - 1) / TILE_N;
+template <pair_way W> static __device__ __forceinline__ int pairs_across(const grouped_args &g) {
+    return (g.n + pair<W>::N - 1) / pair<W>::N;
 }
 
 /* By the first warp. */
-template <form F> static __device__ void find_groups(const grouped_args &g, groups *s) {
+template <form F, pair_way W> static __device__ void find_groups(const grouped_args &g, groups *s) {
     int count = group_count<F>(g), lane = threadIdx.x, each = (count + WARP - 1) / WARP, sum = 0;
     for (int e = lane; e <= g.experts; e += WARP)
         s->row[e] = g.offset ? g.offset[e] : e * (g.rows / g.experts);
     if (lane == 0) s->row[g.experts + 1] = g.rows;
     __syncwarp();
-    int lo = min(lane * each, count), hi = min(lo + each, count);
-    for (int e = lo; e < hi; e++) sum += tiles_down<F>(g, *s, e) * tiles_across(g);
+    int lo = min(lane * each, count), hi = min(lo + each, count), across = pairs_across<W>(g);
+    for (int e = lo; e < hi; e++) sum += pairs_down<F, W>(g, *s, e) * across;
     int end = sum;
     for (int o = 1; o < WARP; o <<= 1) {
         int v = __shfl_up_sync(~0u, end, o);
@@ -173,44 +209,60 @@ template <form F> static __device__ void find_groups(const grouped_args &g, grou
     }
     int at = end - sum;
     for (int e = lo; e < hi; e++) {
-        s->tile[e] = at;
-        at += tiles_down<F>(g, *s, e) * tiles_across(g);
+        s->pair[e] = at;
+        at += pairs_down<F, W>(g, *s, e) * across;
     }
-    if (lane == WARP - 1) s->tile[count] = end;
+    if (lane == WARP - 1) s->pair[count] = end;
 }
 
-/* Tile `at`; @param e the group of an earlier tile, moved on */
-template <form F>
+/* This block's tile of pair `at`; @param e the group of an earlier pair, moved on */
+template <form F, pair_way W>
 static __device__ __forceinline__ tile tile_at(const grouped_args &g, const groups &s, int at,
                                                int *e) {
-    while (at >= s.tile[*e + 1]) ++*e;
-    int down = tiles_down<F>(g, s, *e), across = tiles_across(g);
-    at -= s.tile[*e];
-    int band = at / (BAND * across), in = at % (BAND * across),
-        high = min(BAND, down - band * BAND);
+    constexpr int BAND = pair<W>::BAND;
+    while (at >= s.pair[*e + 1]) ++*e;
+    int down = pairs_down<F, W>(g, s, *e), across = pairs_across<W>(g), rank = cluster_rank();
+    at -= s.pair[*e];
+    int band = at / (BAND * across), in = at % (BAND * across);
+    int high = min(BAND, down - band * BAND);
     tile t = { *e, s.row[*e], s.row[*e + 1] - s.row[*e] };
-    t.m = (band * BAND + in % high) * TILE_M;
-    t.n = in / high * TILE_N;
+    t.m = (band * BAND + in % high) * pair<W>::M + (W == DOWN ? rank * TILE_M : 0);
+    t.n = in / high * pair<W>::N + (W == ACROSS ? rank * TILE_N : 0);
     t.depth = F == BACKWARD_W ? t.rows : *e < g.experts ? g.depth : 0;
     return t;
 }
 
 /* ---- copying --------------------------------------------------------------------------------------- */
-template <form F>
+/* Copies the n boxes of an operand, or this block's half of them to both blocks. at(i): where box i lies
+ * in the tensor. */
+template <bool SHARED, int N, class At>
+static __device__ __forceinline__ void copy_boxes(char *to, const CUtensorMap *map, uint64_t *full,
+                                                  At at) {
+    int first = SHARED ? cluster_rank() * (N / PAIR) : 0;
+#pragma unroll
+    for (int i = first; i < first + (SHARED ? N / PAIR : N); i++) {
+        int3 p = at(i);
+        if (SHARED)
+            copy_box_to_both(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
+        else
+            copy_box(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
+    }
+}
+
+template <form F, pair_way W>
 static __device__ __forceinline__ void copy_stage(const grouped_args &g, const tile &t, int k,
                                                   char *stage, uint64_t *full) {
     barrier_expect(full, STAGE_BYTES);
-    if (F == BACKWARD_W)
-        for (int i = 0; i < TILE_M / 64; i++)
-            copy_box(stage + i * BOX_BYTES, &g.a, t.m + 64 * i, t.first + k, 0, full);
-    else
-        copy_box(stage, &g.a, k, t.first + t.m, 0, full);
-    if (F == FORWARD)
-        copy_box(stage + A_BYTES, &g.b, k, t.n, t.group, full);
-    else
-        for (int i = 0; i < TILE_N / 64; i++)
-            copy_box(stage + A_BYTES + i * BOX_BYTES, &g.b, t.n + 64 * i,
-                     F == BACKWARD_W ? t.first + k : k, F == BACKWARD_W ? 0 : t.group, full);
+    copy_boxes<W == ACROSS, TILE_M / 64>(stage, &g.a, full, [&](int i) {
+        int m = t.m + 64 * i;
+        return F == BACKWARD_W ? int3{ m, t.first + k, 0 } : int3{ k, t.first + m, 0 };
+    });
+    copy_boxes<W == DOWN, TILE_N / 64>(stage + A_BYTES, &g.b, full, [&](int i) {
+        int n = t.n + 64 * i;
+        return F == FORWARD      ? int3{ k, n, t.group }
+               : F == BACKWARD_X ? int3{ n, k, t.group }
+                                 : int3{ n, t.first + k, 0 };
+    });
 }
 
 /* ---- multiplying ----------------------------------------------------------------------------------- */
@@ -327,39 +379,44 @@ struct ring {
     }
 };
 
-template <form F>
+template <form F, pair_way W>
 static __device__ void copy_tiles(const grouped_args &g, const groups &s, ring r) {
-    int e = 0, tiles = s.tile[group_count<F>(g)];
-    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
-        tile t = tile_at<F>(g, s, at, &e);
+    int e = 0, pairs = s.pair[group_count<F>(g)];
+    for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
+        tile t = tile_at<F, W>(g, s, at, &e);
         for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
             barrier_wait(&r.empty[r.at], r.phase ^ 1);
-            copy_stage<F>(g, t, k, r.stage(), &r.full[r.at]);
+            copy_stage<F, W>(g, t, k, r.stage(), &r.full[r.at]);
         }
     }
 }
 
-/* Frees the stages of a tile of whose rows none is this warp group's: the other one then has the tensor
- * cores to itself. */
-template <form F> static __device__ void skip_tile(const tile &t, ring &r, bool first) {
+/* The stage is free, for the copiers of both blocks: by one thread of the warp group each. */
+static __device__ __forceinline__ void free_stage(const ring &r, int stage) {
+    int to = threadIdx.x % GROUP_THREADS;
+    if (to < PAIR) barrier_arrive_at(&r.empty[stage], to);
+}
+
+/* Frees the stages of a tile of which no part is this warp group's: the other one then has the tensor cores
+ * to itself. */
+template <form F> static __device__ void skip_tile(const tile &t, ring &r) {
     for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
         barrier_wait(&r.full[r.at], r.phase);
         if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
-        if (first) barrier_arrive(&r.empty[r.at]);
+        free_stage(r, r.at);
     }
 }
 
-template <class T, form F>
+template <class T, form F, pair_way W>
 static __device__ void multiply_tiles(const grouped_args &g, const groups &s, ring r) {
-    int e = 0, tiles = s.tile[group_count<F>(g)], half;
     /* from one lane, so that the compiler knows it to be one for the warp */
-    half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
-    bool first = threadIdx.x % GROUP_THREADS == 0;
-    for (int at = blockIdx.x; at < tiles; at += gridDim.x) {
-        tile t = tile_at<F>(g, s, at, &e);
+    int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
+    int e = 0, pairs = s.pair[group_count<F>(g)];
+    for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
+        tile t = tile_at<F, W>(g, s, at, &e);
         int m = t.m + 64 * half, height = F == BACKWARD_W ? g.m : t.rows;
-        if (m >= height) {
-            skip_tile<F>(t, r, first);
+        if (m >= height || t.n >= g.n) {
+            skip_tile<F>(t, r);
             continue;
         }
         int64_t row = (F == BACKWARD_W ? (int64_t)t.group * g.m : t.first) + m;
@@ -377,35 +434,42 @@ static __device__ void multiply_tiles(const grouped_args &g, const groups &s, ri
             multiply_stage<T, F>(d, r.stage(), half, k > 0);
             multiply_commit();
             multiply_wait<1>();
-            if (before >= 0 && first) barrier_arrive(&r.empty[before]);
+            if (before >= 0) free_stage(r, before);
             before = r.at;
         }
         multiply_wait<0>();
-        if (before >= 0 && first) barrier_arrive(&r.empty[before]);
+        free_stage(r, before);
         write_tile<T>(g, d, row * g.ld + t.n, height - m, g.n - t.n);
     }
 }
 
-template <class T, form F>
-static __global__ void __launch_bounds__(THREADS, 1)
+template <class T, form F, pair_way W>
+static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
     multiply_groups(const __grid_constant__ grouped_args g) {
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t full[STAGES], empty[STAGES];
     __shared__ groups s;
     ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, 0, 0 };
-    if (threadIdx.x < WARP) find_groups<F>(g, &s);
+    if (threadIdx.x < WARP) find_groups<F, W>(g, &s);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < STAGES; i++) barrier_init(&full[i], 1), barrier_init(&empty[i], 2);
+        for (int i = 0; i < STAGES; i++) {
+            barrier_init(&full[i], 1);
+            barrier_init(&empty[i], 2 * PAIR); /* warp groups that multiply */
+        }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
     __syncthreads();
+    cluster_sync();
     if (threadIdx.x < GROUP_THREADS) {
         asm volatile("setmaxnreg.dec.sync.aligned.u32 40;");
-        if (threadIdx.x == 0) copy_tiles<F>(g, s, r);
+        if (threadIdx.x == 0) copy_tiles<F, W>(g, s, r);
+        __syncwarp();
     } else {
         asm volatile("setmaxnreg.inc.sync.aligned.u32 232;");
-        multiply_tiles<T, F>(g, s, r);
+        multiply_tiles<T, F, W>(g, s, r);
+        __syncwarp();
     }
+    cluster_sync(); /* the other block still copies to this one's memory until it is done */
 }
 
 /* ---- calls ----------------------------------------------------------------------------------------- */
@@ -425,15 +489,15 @@ static map_encoder find_encoder() {
     return status == cudaSuccess && found == cudaDriverEntryPointSuccess ? (map_encoder)f : NULL;
 }
 
-/* Describes t as [groups, rows, cols], read in boxes of [1, lines, 64]. @return whether the driver can */
-static bool encode(CUtensorMap *map, const tensor *t, int64_t groups, int lines) {
+/* Describes t as [groups, rows, cols], read in boxes of [1, 64, 64]. @return whether the driver can */
+static bool encode(CUtensorMap *map, const tensor *t, int64_t groups) {
     static map_encoder encoder = find_encoder();
     CUtensorMapDataType type =
         t->dt == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
     cuuint64_t cols = (cuuint64_t)t->dim[1], rows = (cuuint64_t)(t->dim[0] / groups);
     cuuint64_t dims[] = { cols, rows, (cuuint64_t)groups },
                strides[] = { cols * 2, cols * rows * 2 };
-    cuuint32_t box[] = { DEPTH, (cuuint32_t)lines, 1 }, steps[] = { 1, 1, 1 };
+    cuuint32_t box[] = { 64, 64, 1 }, steps[] = { 1, 1, 1 };
     return encoder &&
            encoder(map, type, 3, t->data, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                    CU_TENSOR_MAP_SWIZZLE_128B, CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
@@ -453,13 +517,35 @@ static bool can_multiply(const op_call *c) {
            is_aligned(b) && is_aligned(out);
 }
 
+/* Pairs down move fewer bytes (of 6 boxes a block reads 4 instead of 5), but where groups are small they
+ * waste more of the last pair. */
+template <form F> static bool goes_down(const grouped_args &g) {
+    double down, m = F == BACKWARD_W ? g.m : (double)g.rows / g.experts, one = m;
+    if (F == BACKWARD_W) {
+        down = (double)ceil_div(g.m, PAIR * TILE_M) * PAIR * TILE_M;
+        one = (double)ceil_div(g.m, TILE_M) * TILE_M;
+    } else {
+        down = m + TILE_M; /* half a pair is unused, on average */
+        one = m + TILE_M / 2;
+    }
+    double across = (double)ceil_div(g.n, PAIR * TILE_N) * PAIR / (double)ceil_div(g.n, TILE_N);
+    return down <= one * across * 1.05;
+}
+
+template <class T, form F> static void launch(const op_call *c, const grouped_args &g) {
+    launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS,
+                       STAGES * STAGE_BYTES + ALIGN };
+    if (goes_down<F>(g))
+        LAUNCH(cuda_of(c), s, multiply_groups<T, F, DOWN>, g);
+    else
+        LAUNCH(cuda_of(c), s, multiply_groups<T, F, ACROSS>, g);
+}
+
 template <form F> static bool run(const op_call *c) {
     const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
     int64_t experts = c->attr.experts;
     grouped_args g;
-    if (!encode(&g.a, a, 1, F == BACKWARD_W ? 64 : TILE_M) ||
-        !encode(&g.b, b, F == BACKWARD_W ? 1 : experts, F == FORWARD ? TILE_N : 64))
-        return false;
+    if (!encode(&g.a, a, 1) || !encode(&g.b, b, F == BACKWARD_W ? 1 : experts)) return false;
     g.out = out->data;
     g.out_dt = out->dt;
     g.add = c->accumulate & 1;
@@ -470,11 +556,10 @@ template <form F> static bool run(const op_call *c) {
     g.m = (int)(out->dim[0] / experts);
     g.n = (int)out->dim[1];
     g.depth = (int)a->dim[1];
-    launch_shape s = { (unsigned)cuda_of(c)->device->sms, THREADS, STAGES * STAGE_BYTES + ALIGN };
     if (a->dt == DT_BF16)
-        LAUNCH(cuda_of(c), s, multiply_groups<bf16, F>, g);
+        launch<bf16, F>(c, g);
     else
-        LAUNCH(cuda_of(c), s, multiply_groups<half, F>, g);
+        launch<half, F>(c, g);
     return true;
 }
 
