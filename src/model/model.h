@@ -139,8 +139,11 @@ typedef struct model_layout {
     int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
     int prefetch;         /* as in chain (prog/plan.h), with keep_gathered */
     bool keep_gathered;
-    bool selective;       /* recompute cheap ops */
-    fp8_recipe fp8;       /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
+    int64_t whole_below;  /* ZeRO-3: parameters of fewer elements stay whole */
+    int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */
+    dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers at stage 3 alone */
+    bool selective;                 /* recompute cheap ops */
+    fp8_recipe fp8;                 /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
     int64_t seq;          /* tokens in a row of a training batch; 0: not known */
     bool documents;       /* a row may hold several documents */

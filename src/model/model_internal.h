@@ -19,7 +19,7 @@ static inline bool bucket_per_layer(bucket_kind k) {
     return k == BUCKET_BLOCK || k == BUCKET_EXPERTS || k == BUCKET_STATE;
 }
 
-enum { MAX_BUCKETS = BUCKET_KINDS * 6, MODEL_MAX_PARAMS = 64 };
+enum { MODEL_MAX_PARAMS = 64, MAX_BUCKETS = MODEL_MAX_PARAMS };
 
 /* Kinds of blocks. A model whose layers are all alike has one; where dense layers and layers with experts
  * mix there are two, each with a program, parameters and buckets of its own. */
@@ -28,6 +28,7 @@ enum { BLOCK_KINDS = 2 };
 typedef struct bucket_info {
     bucket_kind where;
     int kind;                  /* of the blocks that it is for; 0 outside of blocks */
+    int64_t elements;          /* of its parameters, without padding */
     int *master, *copy, *grad; /* [layers or 1] plan regions, -1: none */
 } bucket_info;
 

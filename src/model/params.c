@@ -330,35 +330,66 @@ static tp_shard shard_part(const model *m, const param_row *r, int kind) {
     return shard;
 }
 
-static int find_bucket(model *m, bucket_kind where, dtype dt, int kind) {
+/* The bucket for a parameter of n elements (here; of `whole` in the model), as far as it has space for it. */
+static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t n, int64_t whole) {
     static const char *const names[] = { "first", "tied", "block", "experts", "last", "state" };
-    for (int b = 0; b < m->buckets; b++)
-        if (m->info[b].where == where && m->bucket[b].dt == dt && m->info[b].kind == kind) return b;
+    int zero = where == BUCKET_STATE ? 0 : m->l.zero;
+    if (zero == 3 && whole < m->l.whole_below) zero = 2;
+    int64_t most = m->l.bucket_bytes / (int64_t)sizeof(float);
+    for (int b = 0; b < m->buckets; b++) {
+        bucket_info *k = &m->info[b];
+        if (k->where != where || k->kind != kind || m->bucket[b].dt != dt) continue;
+        if (m->bucket[b].zero != zero || (most && k->elements + n > most)) continue;
+        k->elements += n;
+        return b;
+    }
     BUG_IF(m->buckets == MAX_BUCKETS);
     axis_set data = AXES_DATA & mesh_axes(&m->l.mesh);
     if (where == BUCKET_EXPERTS) data &= ~AXIS(AX_EP);
-    int zero = where == BUCKET_STATE ? 0 : m->l.zero;
     m->bucket[m->buckets] = (prog_bucket){ .name = names[where],
                                            .dt = dt,
                                            .tied = where == BUCKET_TIED && m->l.pipe.ranks == 1,
                                            .reduced = data,
                                            .slices = zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
-                                           .zero = zero };
-    m->info[m->buckets] = (bucket_info){ .where = where, .kind = kind };
+                                           .zero = zero,
+                                           .gather_wire = m->l.gather_wire,
+                                           .reduce_wire = m->l.reduce_wire };
+    m->info[m->buckets] = (bucket_info){ .where = where, .kind = kind, .elements = n };
     return m->buckets++;
 }
 
-/* Rows that one GEMM reads become one prog_param; vectors stay fp32. Those of blocks once for each kind of
- * block, those outside with the first kind. */
-static err fuse_kind(model *m, int kind) {
+static const param_row *row_of(const prog_param *q) {
+    size_t i = 0;
+    while (strcmp(table[i].fused, q->name)) i++;
+    return &table[i];
+}
+
+/* Experts lie one after another; vectors stay fp32. */
+static err choose_bucket(model *m, prog_param *q) {
+    const param_row *r = row_of(q);
+    int kind = MAX(0, q->block_kind - 1);
+    dtype dt = DT_F32;
+    if (q->ndim == 2) TRY(module_dtype(&m->l, r->module, &dt));
+    if (r->where == BUCKET_EXPERTS) {
+        q->dim[0] *= m->experts;
+        if (m->experts < m->c.experts) q->pl.on[AX_EP] = PLACE_S(0);
+        q->segments *= m->experts;
+    }
+    int64_t n = q->dim[0] * (q->ndim == 2 ? q->dim[1] : 1);
+    int64_t whole = n * mesh_span(&m->l.mesh, placement_axes(q->pl, PL_S));
+    q->bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt, kind, n, whole);
+    return OK;
+}
+
+/* Rows that one GEMM reads become one prog_param. Those of blocks once for each kind of block, those outside
+ * with the first kind. */
+static void fuse_kind(model *m, int kind) {
     for (size_t i = 0; i < COUNT_OF(table); i++) {
         const param_row *r = &table[i];
         bool of_block = bucket_per_layer(r->where);
         if (!row_applies(&m->of[kind], r) || (kind && !of_block)) continue;
         tp_shard shard = shard_part(m, r, kind);
         const int64_t *dim = shard.slots;
-        dtype dt = DT_F32;
-        if (r->dim[1] != NONE) TRY(module_dtype(&m->l, r->module, &dt));
         prog_param *last = m->fuseds ? &m->fused[m->fuseds - 1] : NULL;
         if (last && !strcmp(last->name, r->fused) &&
             last->block_kind == (of_block ? 1 + kind : 0)) {
@@ -376,22 +407,14 @@ static err fuse_kind(model *m, int kind) {
                            .first = shard.first[0],
                            .whole = size_of(&m->of[kind], r->dim[0]),
                            .segments = 1,
-                           .pl = row_placement(r),
-                           .bucket = find_bucket(m, bucket_kind_of(&m->c, r), dt, kind) };
+                           .pl = row_placement(r) };
         snprintf(q->name, sizeof q->name, "%s", r->fused);
     }
-    return OK;
 }
 
 static err fuse_params(model *m) {
-    for (int kind = 0; kind < m->kinds; kind++) TRY(fuse_kind(m, kind));
-    for (int i = 0; i < m->fuseds; i++) { /* experts, one after another */
-        prog_param *q = &m->fused[i];
-        if (m->info[q->bucket].where != BUCKET_EXPERTS) continue;
-        q->dim[0] *= m->experts;
-        if (m->experts < m->c.experts) q->pl.on[AX_EP] = PLACE_S(0);
-        q->segments *= m->experts;
-    }
+    for (int kind = 0; kind < m->kinds; kind++) fuse_kind(m, kind);
+    for (int i = 0; i < m->fuseds; i++) TRY(choose_bucket(m, &m->fused[i]));
     bucket_layout(m->fused, m->fuseds, m->bucket, m->buckets, &m->l.mesh);
     return OK;
 }

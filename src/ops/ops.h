@@ -108,6 +108,7 @@ typedef struct op_attr {
         uint32_t axes; /* set of mesh_axis bits */
         place from, to;
         int kind, peer; /* as in comm_move (comm/comm.h) */
+        dtype wire;
     } comm;
 } op_attr;
 

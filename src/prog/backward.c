@@ -282,13 +282,14 @@ static void (*const rules[BWD_COUNT])(bwd_step *) = {
 };
 
 /* ---- gradients of buckets, over the mesh ------------------------------------------------- */
-/* Sums x over these axes where it lies. @param scatter each rank keeps its slice of the sum only.
- * @return what the rank then has. */
-static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, op_when when) {
+/* Sums x over these axes where it lies. @param scatter each rank keeps its slice of the sum only. @param wire
+ * the type that crosses between ranks, DT_NONE: its own. @return what the rank then has. */
+static val reduce_in_place(prog *p, val x, axis_set axes, bool scatter, dtype wire, op_when when) {
     prog_val v = p->val[x];
     if (mesh_span(&p->m, axes) == 1) return x;
     val part = val_alias(p, x, 0, v.dt, v.ndim, v.dim, placement_on(axes, PLACE_P));
     val sum = emit_comm(p, part, axes, scatter ? PLACE_S(0) : PLACE_I, when);
+    set_wire(p, wire);
     p->val[sum].cls = VC_ALIAS;
     p->val[sum].base = part;
     if (scatter)
@@ -323,7 +324,7 @@ static void reduce_over_tp(prog *p, int b, const uint8_t *partial, op_when when)
         int64_t n = to - from;
         val run = val_alias(p, p->bucket_grad[b], (size_t)from * sizeof(float), DT_F32, 1, &n,
                             (placement){ 0 });
-        reduce_in_place(p, run, AXIS(AX_TP), false, when);
+        reduce_in_place(p, run, AXIS(AX_TP), false, DT_NONE, when);
         at = to;
     }
 }
@@ -370,8 +371,9 @@ static void reduce_bucket(prog *p, int b, const uint8_t *partial) {
         reduce_shared_rows(p, b, slices ? WHEN_ALWAYS : WHEN_LAST);
     }
     if (slices || waits) return;
-    val g = reduce_in_place(p, p->bucket_grad[b], k->reduced & k->slices, k->zero, WHEN_LAST);
-    reduce_in_place(p, g, k->reduced & ~k->slices, 0, WHEN_LAST);
+    dtype wire = k->reduce_wire;
+    val g = reduce_in_place(p, p->bucket_grad[b], k->reduced & k->slices, k->zero, wire, WHEN_LAST);
+    reduce_in_place(p, g, k->reduced & ~k->slices, false, wire, WHEN_LAST);
 }
 
 /* Adds this rank's slice of the sum to the one that it accumulates, every microbatch; with a step's last
@@ -388,7 +390,7 @@ static void add_to_slice(prog *p, int b, val part) {
     o->out[0] = sum;
     o->acc = second ? ACC_ADD : ACC_MICRO;
     if (k->tied && !second) return;
-    reduce_in_place(p, sum, k->reduced & ~k->slices, 0, WHEN_LAST);
+    reduce_in_place(p, sum, k->reduced & ~k->slices, false, k->reduce_wire, WHEN_LAST);
 }
 
 /* The list of what happens to whole gradients once backward has left them: first all scatters, so that they
@@ -397,10 +399,12 @@ static void reduce_to_slices(prog *p) {
     val *part = mem_alloc((size_t)(p->set.buckets + 1) * sizeof *part);
     op_list *emit = p->emit;
     p->emit = &p->reduce;
-    for (int b = 0; b < p->set.buckets; b++)
+    for (int b = 0; b < p->set.buckets; b++) {
+        const prog_bucket *k = &p->set.bucket[b];
         if (is_whole_grad(p, b))
             part[b] =
-                reduce_in_place(p, p->bucket_grad[b], p->set.bucket[b].slices, true, WHEN_ALWAYS);
+                reduce_in_place(p, p->bucket_grad[b], k->slices, true, k->reduce_wire, WHEN_ALWAYS);
+    }
     for (int b = 0; b < p->set.buckets; b++)
         if (is_whole_grad(p, b)) add_to_slice(p, b, part[b]);
     p->emit = emit;

@@ -98,8 +98,8 @@ static err disagree(const trace *t, int r, int q) {
 static bool same_collective(const trace_entry *a, const trace_entry *b) {
     return b && b->message == DO_FWD && a->move.axes == b->move.axes &&
            place_same(a->move.from, b->move.from) && place_same(a->move.to, b->move.to) &&
-           a->move.kind == b->move.kind && a->move.peer == b->move.peer &&
-           a->elements == b->elements;
+           a->move.kind == b->move.kind && a->move.wire == b->move.wire &&
+           a->move.peer == b->move.peer && a->elements == b->elements;
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */

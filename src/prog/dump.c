@@ -67,6 +67,7 @@ static void dump_op(const prog *p, const prog_op *o, str *out) {
         str_add(out, " %s over", move_name(op_move_kind(o)));
         for (int a = 0; a <= AX_COUNT; a++)
             if (o->attr.comm.axes & AXIS(a)) str_add(out, " %s", mesh_axis_name[a]);
+        if (o->attr.comm.wire) str_add(out, " as %s", dt_name(o->attr.comm.wire));
     }
     str_add(out, "%s%s  @%s\n", acc[o->acc], when[o->when], o->site.function);
 }

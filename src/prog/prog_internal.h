@@ -138,6 +138,8 @@ val param_grad(prog *p, val param, op_acc *acc);
 /* The bucket as programs read it, gathered when it is stored in slices. */
 val bucket_read(prog *p, int bucket);
 val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
+/* Lets the communication recorded last cross between ranks in this type, if it is a narrower one. */
+void set_wire(prog *p, dtype wire);
 /* What x is `by` ranks before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
 /* The move of a communication, without who asks for it. */

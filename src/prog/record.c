@@ -309,11 +309,17 @@ val emit_shift(prog *p, val x, mesh_axis axis, int by) {
     return y;
 }
 
+void set_wire(prog *p, dtype wire) {
+    prog_op *o = &p->emit->op[p->emit->n - 1];
+    if (wire != DT_NONE && dt_size(wire) < dt_size(p->val[o->in[0]].dt)) o->attr.comm.wire = wire;
+}
+
 comm_move op_move(const prog_op *o) {
     return (comm_move){ .axes = o->attr.comm.axes,
                         .from = o->attr.comm.from,
                         .to = o->attr.comm.to,
                         .kind = (move_kind)o->attr.comm.kind,
+                        .wire = o->attr.comm.wire,
                         .peer = o->attr.comm.peer };
 }
 
@@ -336,6 +342,7 @@ val bucket_read(prog *p, int b) {
     op_list *emit = p->emit;
     p->emit = &p->gather;
     val full = emit_comm(p, stored, slices, PLACE_R, WHEN_ALWAYS);
+    set_wire(p, k->gather_wire);
     p->emit = emit;
     p->val[full].cls = VC_GATHERED;
     p->val[full].bucket = b;

@@ -68,8 +68,10 @@ typedef struct prog_bucket {
     axis_set reduced; /* ranks along these have data of their own: gradients are sums over them */
     axis_set slices;  /* those of them that ZeRO shards over */
     int zero;         /* its stage, 0 to 3 */
-    int64_t count;    /* elements, padded; of one tp rank, all slices */
-    int64_t tp_same;  /* from here on parameters are identical on every tp rank */
+    dtype gather_wire,
+        reduce_wire; /* types of its communication over `reduced`; DT_NONE: its own */
+    int64_t count;   /* elements, padded; of one tp rank, all slices */
+    int64_t tp_same; /* from here on parameters are identical on every tp rank */
 } prog_bucket;
 
 typedef struct param_set {

@@ -24,8 +24,17 @@ static int pipeline_chunks(const config *c) {
     return asked > 0 ? asked : interleaved && c->parallelism.pipeline_parallel_degree > 1 ? 2 : 1;
 }
 
+static bool keeps_gathered(const config *c) {
+    bool pipelined = c->parallelism.pipeline_parallel_degree > 1;
+    int reshard = c->parallelism.fsdp_reshard_after_forward;
+    return reshard == CFG_RESHARD_NEVER || (reshard == CFG_RESHARD_DEFAULT && pipelined);
+}
+
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     static const dtype types[] = { [CFG_FP32] = DT_F32, [CFG_BF16] = DT_BF16, [CFG_FP16] = DT_F16 };
+    static const dtype wires[] = {
+        [CFG_WIRE_SAME] = DT_NONE, [CFG_WIRE_BF16] = DT_BF16, [CFG_WIRE_FP16] = DT_F16
+    };
     int precision = c->precision.dtype;
     if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
     return (model_layout){
@@ -35,7 +44,12 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
         .pipe = { .chunks = pipeline_chunks(c),
                   .kind = (pipeline_schedule)c->parallelism.pipeline_parallel_schedule },
         .zero = (int)c->parallelism.zero_stage,
-        .prefetch = 1,
+        .prefetch = (int)c->parallelism.fsdp_prefetch,
+        .keep_gathered = keeps_gathered(c),
+        .whole_below = c->parallelism.fsdp_persistence_threshold,
+        .bucket_bytes = c->parallelism.bucket_cap_mb << 20,
+        .gather_wire = wires[c->parallelism.gather_dtype],
+        .reduce_wire = wires[c->parallelism.reduce_dtype],
         .master = c->optimizer.master == CFG_MASTER_BF16 ? DT_BF16 : DT_F32,
         .modules = c->precision.modules,
         .fp8 = (fp8_recipe)c->precision.fp8,

@@ -84,6 +84,37 @@ static void slots_spare_gathers_between_forward_and_backward(void **state) {
     }
 }
 
+/* A type of half the size on the wire: half the bytes, and a gradient that is close. */
+static void types_on_the_wire_halve_the_bytes(void **state) {
+    for (int zero = 0; zero <= 3; zero++) {
+        layout wide = { .dp = 2, .zero = zero }, narrow = wide;
+        narrow.reduce_wire = DT_BF16;
+        narrow.gather_wire = DT_F16;
+        outcome a = step_on(wide), b = step_on(narrow);
+        same_bytes("all", all_sent(&b), all_sent(&a) / 2);
+        same_within("narrow wires", &b, &a, 0.02);
+        assert_true(b.replicas_agree);
+        outcome_free(&a);
+        outcome_free(&b);
+    }
+}
+
+/* Parameters that stay whole are not gathered for use. Norms take 512 elements of a block's bucket; that of
+ * the last program only fills what would be padding. */
+static void small_parameters_are_not_gathered(void **state) {
+    int n = 2;
+    outcome all = step_on((layout){ .dp = n, .zero = 3 });
+    outcome few = step_on((layout){ .dp = n, .zero = 3, .whole_below = 2 * DIM });
+    double each = MICROS * (double)(n - 1) / n * FP32;
+    double norms = 512 * (2.0 * LAYERS - 2);
+    same_bytes("all-gather",
+               sent(&all, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER) -
+                   sent(&few, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER),
+               each * norms);
+    outcome_free(&all);
+    outcome_free(&few);
+}
+
 static void replicas_reduce_what_a_group_has_scattered(void **state) {
     outcome o = step_on((layout){ .replicas = 2, .dp = 2, .zero = 1 });
     double grads = FP32 * (o.outer + o.blocks) / 4 * 2; /* buckets counted over both axes */
@@ -137,6 +168,8 @@ int main(void) {
         cmocka_unit_test(zero_sends_slices_of_each_gradient),
         cmocka_unit_test(gathered_parameters_that_are_kept_are_gathered_once),
         cmocka_unit_test(slots_spare_gathers_between_forward_and_backward),
+        cmocka_unit_test(types_on_the_wire_halve_the_bytes),
+        cmocka_unit_test(small_parameters_are_not_gathered),
         cmocka_unit_test(replicas_reduce_what_a_group_has_scattered),
         cmocka_unit_test(tensor_parallel_reduces_four_times_per_block),
         cmocka_unit_test(sequence_parallel_sends_as_much_in_halves),

@@ -22,8 +22,10 @@ typedef struct layout {
     int micros; /* 0: RUN_MICROS */
     bool sp;
     int zero;
-    int prefetch;       /* 0 reads as 1; -1: none */
-    bool keep_gathered; /* parameters of ZeRO-3 */
+    int prefetch;                      /* 0 reads as 1; -1: none */
+    bool keep_gathered;                /* parameters of ZeRO-3 */
+    int64_t whole_below, bucket_bytes; /* as in model_layout, with the wires */
+    dtype gather_wire, reduce_wire;
     int keep_every, keep_last;
     bool selective;
     dtype dt;
@@ -258,6 +260,10 @@ static inline err rank_run(rank_job *j) {
                          .zero = l->zero,
                          .prefetch = l->prefetch ? MAX(l->prefetch, 0) : 1,
                          .keep_gathered = l->keep_gathered,
+                         .whole_below = l->whole_below,
+                         .bucket_bytes = l->bucket_bytes,
+                         .gather_wire = l->gather_wire,
+                         .reduce_wire = l->reduce_wire,
                          .selective = l->selective,
                          .fp8 = l->fp8,
                          .logit_bytes = l->logit_bytes };
