@@ -89,16 +89,13 @@ static void *run_job(void *arg) {
     return NULL;
 }
 
-/* Signals are the training's business, but SIGBUS, which a thread that reads a truncated file gets. Where
- * the system does not start a thread the job is done here and now. */
+/* Where the system does not start a thread the job is done here and now. */
 static void start_job(ckpt_saver *v, err (*job)(ckpt_saver *v), bool inline_) {
-    sigset_t all, before;
+    sigset_t before;
     v->job = job;
     atomic_store(&v->done, false);
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS);
     if (!inline_) {
-        pthread_sigmask(SIG_SETMASK, &all, &before);
+        thread_block_signals(&before);
         v->threaded = pthread_create(&v->thread, NULL, run_job, v) == 0;
         pthread_sigmask(SIG_SETMASK, &before, NULL);
     }

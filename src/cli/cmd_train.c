@@ -1,4 +1,6 @@
 /* ingot train: a run from a config. */
+#include <unistd.h>
+
 #include "cli/cli.h"
 #include "planning/planning.h"
 #include "train/train.h"
@@ -43,10 +45,12 @@ err cli_read_train(int argc, char **argv, config *c, train_options *o, train_pri
     return scale ? config_scale(c, scale) : OK;
 }
 
+static void exit_stalled(void) { _exit(EXIT_HUNG); }
+
 err cmd_train(int argc, char **argv) {
     train_prints print = { 0 };
     bool preempted = false;
-    train_options o = { .stop = &stop_signal, .preempted = &preempted };
+    train_options o = { .stop = &stop_signal, .stalled = exit_stalled, .preempted = &preempted };
     config c;
     config_init(&c);
     err e = cli_read_train(argc, argv, &c, &o, &print);

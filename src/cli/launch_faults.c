@@ -4,6 +4,7 @@
  *     printed by   line                                                               certainty
  *     a rank       error: rank 3 (host-b): CAUSE                                      NAMED
  *                  ... has waited 600 s in ... for rank 1 (host-a), which ...         CULPRIT: rank 1
+ *                  ...; it hangs in rank 3 (host-b), which waits for nobody           CULPRIT: rank 3
  *                  ... : rank 2 (host-a) has ended                                    CULPRIT: rank 2
  *     mpirun       mpirun noticed that process rank 2 with PID 5 on node H exited on signal 9 (Killed).
  *     srun         srun: error: host-b: task 3: Killed
@@ -56,12 +57,21 @@ static bool read_rank_and_host(const char *at, launch_fault *f) {
     return true;
 }
 
+/* "N (HOST), which", not a list of ranks. */
+static bool is_one(const char *at) {
+    const char *comma = at ? strchr(at, ',') : NULL;
+    const char *more = at ? strstr(at, " and rank ") : NULL;
+    return comma && str_starts(comma, ", which") && !(more && more < comma);
+}
+
 /* An error that a rank reports of another one: that one is the culprit. */
 static bool read_culprit(const char *cause, launch_fault *f) {
     launch_fault other = *f;
+    const char *hangs = after(cause, "; it hangs in rank ");
     const char *waits = after(after(cause, " has waited "), " for rank ");
     const char *ended = strstr(cause, " has ended");
-    bool found = read_rank_and_host(waits, &other);
+    bool found = is_one(hangs) && read_rank_and_host(hangs, &other);
+    if (!found) found = is_one(waits) && read_rank_and_host(waits, &other);
     for (const char *at = cause; !found && ended && (at = strstr(at, "rank ")) && at < ended;
          at++) {
         launch_fault named = other;

@@ -26,6 +26,14 @@ char *comm_describe(const comm_move *m, char *buf, size_t n) {
     return buf;
 }
 
+char *comm_rank_name(const comm *c, int rank, char *buf, size_t n) {
+    if (c->members)
+        snprintf(buf, n, "rank %d (%s)", rank, c->members[rank].host);
+    else
+        snprintf(buf, n, "rank %d", rank);
+    return buf;
+}
+
 /* ---- counters ---------------------------------------------------------------------------- */
 static double bytes_sent(const comm *c, const comm_ticket *t) {
     double n = mesh_span(&c->m, t->move.axes), others = (n - 1) / n;
@@ -129,7 +137,10 @@ err comm_wait(comm *c, comm_ticket *ticket) {
         return OK;
     }
     double began = time_now();
-    TRY(c->backend->wait(c, ticket));
+    __atomic_store_n(&c->waiting, 1, __ATOMIC_RELAXED);
+    err e = c->backend->wait(c, ticket);
+    __atomic_store_n(&c->waiting, 0, __ATOMIC_RELAXED);
+    TRY(e);
     count(c, ticket, began);
     return OK;
 }
@@ -152,6 +163,11 @@ comm *comm_self(void) {
 
 int comm_core_sharers(const comm *c) { return c->core_sharers; }
 int comm_local_rank(const comm *c) { return c->local_rank; }
+
+bool comm_is_waiting(const comm *c) {
+    const comm *host = c->host ? c->host : c;
+    return __atomic_load_n(&host->waiting, __ATOMIC_RELAXED) != 0;
+}
 
 err comm_map(comm *c, size_t bytes, void **out) {
     return c->backend && c->backend->map ? c->backend->map(c, bytes, out) : mem_map(bytes, out);

@@ -190,6 +190,8 @@ int comm_local_rank(const comm *c);
  * there is not enough. */
 err comm_map(comm *c, size_t bytes, void **out) MUST_USE;
 void comm_unmap(comm *c, void *p, size_t bytes);
+/* Whether this rank waits for others at the moment, on the host. From any thread. */
+bool comm_is_waiting(const comm *c);
 /* Whether another rank gave up first: then its error is the one to report. */
 bool comm_failed_elsewhere(const comm *c);
 

@@ -38,11 +38,16 @@ struct comm {
     bool crowded; /* there are more ranks than cores */
     comm *host;   /* of a GPU's: for values of the host; NULL: itself */
     void *state;  /* the backend's */
+    int waiting;  /* inside comm_wait; read by other threads (comm_is_waiting) */
+    const struct job_member *members; /* [ranks], borrowed; NULL: threads of one process */
     comm_counter count[COMM_SETS][MOVE_ILLEGAL];
 };
 
 /* "all-reduce over tp (block 3)": written into buf, which is returned. */
 char *comm_describe(const comm_move *m, char *buf, size_t n);
+
+/* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
+char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- ranks of one group ---------------------------------------------------------------------- */
 typedef struct group {

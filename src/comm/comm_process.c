@@ -280,6 +280,7 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool share, comm 
                  .core_sharers = count_sharers(j),
                  .local_rank = local_rank(j),
                  .crowded = count_sharers(j) > thread_cores(),
+                 .members = j->members,
                  .state = p };
     p->job = j;
     int first = number_ranks(p);

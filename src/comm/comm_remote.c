@@ -539,28 +539,30 @@ err remote_start(comm *c, remote_end *r, comm_ticket *t) {
 }
 
 /* The ranks of transfers that are open, those that send to us first. */
-static void list_open(const remote_op *o, str *out) {
+static void list_open(const comm *c, const remote_op *o, str *out) {
+    char name[COMM_NAME + JOB_HOST];
     bool receives = false;
+    int n = 0;
     for (int i = 0; i < o->n; i++) receives |= o->transfers[i].receives;
-    str_add(out, "ranks");
     for (int i = 0, last = -1; i < o->n; i++) {
         const transport_request *q = &o->transfers[i];
         if (q->receives != receives || q->peer == last) continue;
-        str_add(out, "%s%d", last < 0 ? " " : ", ", q->peer);
+        str_add(out, "%s%s", n++ ? ", " : "", comm_rank_name(c, q->peer, name, sizeof name));
         last = q->peer;
     }
-    str_add(out, ", which have not %s", receives ? "sent their part" : "taken theirs");
+    str_add(out, ", which %s not %s", n == 1 ? "has" : "have",
+            receives ? "sent what is needed" : "taken what is for them");
 }
 
 static err out_of_time(const comm *c, const remote_op *o) {
     char what[160];
     str missing = { 0 };
-    list_open(o, &missing);
+    list_open(c, o, &missing);
     err e = err_hint(ERR("rank %d has waited %g s in %s for %s", c->m.rank, c->timeout,
                          comm_describe(&o->t.move, what, sizeof what), missing.text),
                      "see what these ranks do; comm.timeout_seconds sets how long to wait");
     str_free(&missing);
-    return e;
+    return err_exit(e, EXIT_HUNG);
 }
 
 err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c)) {

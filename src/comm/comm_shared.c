@@ -37,6 +37,7 @@ typedef struct posting {
 
 typedef struct lane { /* one rank's collectives over one set of axes */
     _Atomic uint64_t posted;
+    _Atomic int waits; /* the rank waits in one of them, and has for a while */
     posting ring[RING];
 } lane;
 
@@ -153,6 +154,21 @@ void shared_abort(shared_end *s, int rank, const char *cause) {
 
 int shared_failed(const shared_end *s) { return atomic_load(&s->w->failed); }
 
+/* Ranks that wait for one another all wait: those that do not are the ones that hang. Appends them. */
+static void list_hanging(comm *c, shared_end *s, str *out) {
+    char name[COMM_NAME + JOB_HOST];
+    int n = 0;
+    for (int r = 0; r < mesh_world(&c->m); r++) {
+        int waits = 0, at = index_of(s, r);
+        for (int set = 0; set < COMM_SETS && at >= 0; set++)
+            waits |= atomic_load(&s->lanes[at][set].waits);
+        if (at < 0 || waits) continue;
+        str_add(out, "%s%s", n++ ? " and " : "; it hangs in ",
+                comm_rank_name(c, r, name, sizeof name));
+    }
+    if (n) str_add(out, ", which %s for nobody", n > 1 ? "wait" : "waits");
+}
+
 /* @return an error when another rank has given up, or time is up: then this rank gives up too. @param
  * missing names what has not come, in words. */
 static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, const char *missing) {
@@ -166,12 +182,17 @@ static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, cons
                    comm_describe(m, what, sizeof what), failed - 1, s->w->cause);
     double now = time_now();
     if (!p->deadline) p->deadline = now + c->timeout;
+    atomic_store(&s->lanes[index_of(s, c->m.rank)][m->axes].waits, 1);
     if (now < p->deadline) return OK;
-    err e = err_hint(ERR("rank %d has waited %g s in %s for %s", c->m.rank, c->timeout,
-                         comm_describe(m, what, sizeof what), missing),
+    str hanging = { 0 };
+    list_hanging(c, s, &hanging);
+    err e = err_hint(ERR("rank %d has waited %g s in %s for %s%s", c->m.rank, c->timeout,
+                         comm_describe(m, what, sizeof what), missing,
+                         hanging.text ? hanging.text : ""),
                      "see what these ranks do; comm.timeout_seconds sets how long to wait");
     shared_abort(s, c->m.rank, err_message(e));
-    return e;
+    str_free(&hanging);
+    return err_exit(e, EXIT_HUNG);
 }
 
 /* ---- collectives --------------------------------------------------------------------------- */
@@ -208,12 +229,12 @@ static bool has_posted(shared_end *s, int rank, const comm_ticket *t) {
     return atomic_load(&s->lanes[index_of(s, rank)][t->move.axes].posted) > t->sequence;
 }
 
-static void list_missing(shared_end *s, const group *g, const comm_ticket *t, str *out) {
+static void list_missing(comm *c, shared_end *s, const group *g, const comm_ticket *t, str *out) {
+    char name[COMM_NAME + JOB_HOST];
     int n = 0;
-    for (int i = 0; i < g->n; i++) n += !has_posted(s, g->rank[i], t);
-    str_add(out, n == 1 ? "rank" : "ranks");
-    for (int i = 0, k = 0; i < g->n; i++)
-        if (!has_posted(s, g->rank[i], t)) str_add(out, "%s%d", k++ ? ", " : " ", g->rank[i]);
+    for (int i = 0; i < g->n; i++)
+        if (!has_posted(s, g->rank[i], t))
+            str_add(out, "%s%s", n++ ? ", " : "", comm_rank_name(c, g->rank[i], name, sizeof name));
     str_add(out, ", which %s not started it", n == 1 ? "has" : "have");
 }
 
@@ -223,7 +244,7 @@ static err await_members(comm *c, shared_end *s, const group *g, const comm_tick
         while (!has_posted(s, g->rank[i], t)) {
             if (still_patient(c, &p)) continue;
             str missing = { 0 };
-            list_missing(s, g, t, &missing);
+            list_missing(c, s, g, t, &missing);
             err e = give_up(c, s, &p, &t->move, missing.text);
             str_free(&missing);
             TRY(e);
@@ -432,9 +453,9 @@ static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
         if (is_state(state, LETTER_DONE) || is_state(state, LETTER_BAD)) break;
         if (is_state(state, LETTER_POSTED)) try_message(s, c->m.rank, peer, box, mine, sends);
         if (is_state(atomic_load(&mine->state), LETTER_DONE) || still_patient(c, &p)) continue;
-        char missing[64];
-        snprintf(missing, sizeof missing, "rank %d, which has not started to %s", peer,
-                 sends ? "receive" : "send");
+        char missing[160], name[COMM_NAME + JOB_HOST];
+        snprintf(missing, sizeof missing, "%s, which has not started to %s",
+                 comm_rank_name(c, peer, name, sizeof name), sends ? "receive" : "send");
         TRY(give_up(c, s, &p, &t->move, missing));
     }
     retire(s, x, &mine->t, !sends, tensor_bytes(x));
@@ -460,5 +481,8 @@ err shared_start(comm *c, shared_end *s, comm_ticket *t) {
 }
 
 err shared_wait(comm *c, shared_end *s, comm_ticket *t) {
-    return is_message(t) ? wait_message(c, s, t) : wait_collective(c, s, t);
+    TRY(is_message(t) ? wait_message(c, s, t) : wait_collective(c, s, t));
+    atomic_store_explicit(&s->lanes[index_of(s, c->m.rank)][t->move.axes].waits, 0,
+                          memory_order_relaxed);
+    return OK;
 }

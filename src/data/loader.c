@@ -243,11 +243,8 @@ static void *worker_main(void *arg) {
 }
 
 static err start_workers(loader *l) {
-    sigset_t all, before;
-    sigfillset(&all); /* signals are the main thread's business... */
-    sigdelset(&all,
-              SIGBUS); /* ...but for those a thread raises itself, by reading a shortened file */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    sigset_t before;
+    thread_block_signals(&before);
     int failed = 0;
     while (l->started < l->workers && !failed) {
         worker *w = mem_alloc(sizeof *w);

@@ -258,9 +258,14 @@ static open_comms *slot_comms(const chain_run *r, const instr *i) {
     return NULL;
 }
 
+uint64_t exec_progress(const exec *x) {
+    return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
+}
+
 static err run_instr(const chain_run *r, const instr *i) {
     enum { MOST_OPEN = 256 };
     exec *x = r->x;
+    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
     chunk_plan *u = &r->k->chunk[i->chunk];
     int micro = r->micro + i->micro;
     switch (i->kind) {

@@ -28,7 +28,11 @@ typedef struct exec {
     bool check_finite; /* stop at the first op that yields a NaN or infinity, and name it */
     op_profile
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
+    uint64_t
+        instructions; /* begun so far; a watchdog reads it from another thread (exec_progress) */
 } exec;
+/* @return how many instructions have begun: what stalls does not change it. From any thread. */
+uint64_t exec_progress(const exec *x);
 
 /* Runs one microbatch of a chain: forward, and backward in TRAIN. Inputs are in place already, in slot 0.
  * A pipeline runs it alone: micros is 1.

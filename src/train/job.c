@@ -34,11 +34,9 @@ static void *rank_main(void *arg) {
 
 /* Signals are rank 0's business, which runs in the caller's thread. */
 static int start_ranks(rank_thread *r, int n) {
-    sigset_t all, before;
+    sigset_t before;
     int started = 1;
-    sigfillset(&all);
-    sigdelset(&all, SIGBUS); /* raised by a thread that reads a file that was truncated */
-    pthread_sigmask(SIG_SETMASK, &all, &before);
+    thread_block_signals(&before);
     while (started < n && !pthread_create(&r[started].thread, NULL, rank_main, &r[started]))
         started++;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
@@ -132,6 +130,7 @@ static err train_process(comm_job *j, const config *c, const train_options *o, t
 static err name_rank(const comm_job *j, err e) {
     err named = ERR("rank %d (%s): %s", comm_job_rank(j), comm_job_host(j), err_message(e));
     if (*err_remedy(e)) named = err_hint(named, "%s", err_remedy(e));
+    named = err_exit(named, err_exit_code(e));
     err_free(e);
     return named;
 }

@@ -131,14 +131,17 @@ static bool may_run_on(const trainer *t) {
 static err one_step(trainer *t) {
     fault_point(FAULT_STEP, t->mesh.rank);
     TRY(trainer_queue_step(t, finish_step));
+    TRY(watchdog_check(t));
     return may_run_on(t) ? OK : finish_step(t);
 }
 
 static err loop(trainer *t) {
     err e = OK;
     t->since = time_now();
+    watchdog_start(t);
     while (!e && t->state.step + t->last.open < t->stop && !stop_signal(t)) e = one_step(t);
     if (!e && t->last.open) e = finish_step(t);
+    watchdog_stop(t);
     progress_end(t->show);
     TRY(e);
     TRY(saving_now(t));

@@ -27,6 +27,9 @@ typedef struct train_options {
                  * the processes of the job this one was started in (comm_job_open) */
     /* The number of a signal that came: finish the step, save, return. May be NULL. */
     const volatile sig_atomic_t *stop;
+    /* Called, from a thread of its own, when a rank has stalled for training.step_timeout: ends the process. NULL:
+     * the run ends with an error as soon as the rank moves on. */
+    void (*stalled)(void);
     bool *preempted; /* set: it was SIGTERM or SIGUSR1, of any rank; may be NULL */
 } train_options;
 

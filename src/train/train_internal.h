@@ -103,6 +103,8 @@ typedef struct run_saves {
     double stalled_s; /* that the training waited for the save in flight */
 } run_saves;
 
+typedef struct watchdog watchdog; /* watchdog.c */
+
 typedef struct trainer {
     const config *cfg;
     const train_options *opt;
@@ -150,6 +152,7 @@ typedef struct trainer {
     double peak_flops;  /* the most this device can do in the run's type, as measured */
     double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
+    watchdog *dog; /* NULL: none */
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
@@ -279,6 +282,11 @@ err saving_poll(trainer *t) MUST_USE;
 err saving_now(trainer *t) MUST_USE;
 /* @return whether a save may read what the step after this one changes: it is finished first. */
 bool saving_is_due(const trainer *t, const due_events *due);
+/* watchdog.c: a thread that ends a run in which nothing moves any more (training.step_timeout). */
+void watchdog_start(trainer *t);
+void watchdog_stop(trainer *t);
+/* @return an error when it has found a stall. */
+err watchdog_check(const trainer *t) MUST_USE;
 /* peak.c: what the device can do. */
 /* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
  * only ever slows it down. */

@@ -12,6 +12,7 @@
 #ifndef INGOT_UTIL_H
 #define INGOT_UTIL_H
 
+#include <signal.h>
 #include <stdarg.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -243,6 +244,13 @@ uint64_t hash_str(const char *s);
 /* ---- threads ----------------------------------------------------------------------------- */
 /* Cores this process may use: fewer than the machine has under taskset or a batch system. */
 int thread_cores(void);
+/* Blocks the signals that are the main thread's business: all but SIGBUS, which a thread raises itself by
+ * reading a file that was shortened, and the one of backtrace_write. @param before for pthread_sigmask. */
+void thread_block_signals(sigset_t *before);
+/* Sets up backtrace_write. Once, early: it may allocate. */
+void backtrace_prepare(void);
+/* Writes what every thread of the process is doing. Takes up to a second for each that does not answer. */
+void backtrace_write(int fd);
 /* A pool of workers for data-parallel loops. The caller's thread takes part. */
 typedef struct pool pool;
 /* @param threads 0 means thread_cores(). Where the system does not start as many, the pool is smaller

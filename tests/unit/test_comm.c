@@ -495,7 +495,8 @@ static void missing_ranks_are_named(void **state) {
     for (int i = 0; i < 4; i += 2) {
         const char *message = err_message(ranks[i].error);
         assert_non_null(strstr(message, "all-reduce over dp_shard+tp (block 3)"));
-        waited += strstr(message, "has waited 0.2 s") && strstr(message, "for ranks 1, 3, which");
+        waited +=
+            strstr(message, "has waited 0.2 s") && strstr(message, "for rank 1, rank 3, which");
         err_free(ranks[i].error);
     }
     assert_true(waited >= 1); /* the other may have learned it from the first */

@@ -40,9 +40,15 @@ static void who_is_awaited_is_the_culprit(void **state) {
     assert_fault(READ(gone), 2, "host-b", gone + strlen("error: rank 1 (host-a): "));
     /* Several: nobody in particular. */
     const char *many =
-        "error: rank 0 (a): rank 0 has waited 2 s in sum over dp_shard for ranks 1, 3, "
-        "which have not started it";
+        "error: rank 0 (a): rank 0 has waited 2 s in sum over dp_shard for rank 1 (a), "
+        "rank 3 (b), which have not started it";
     assert_int_equal(READ(many).rank, 0);
+    /* ... unless one of them waits for nobody. */
+    const char *deep =
+        "error: rank 0 (a): rank 0 has waited 2 s in sum over dp_shard for rank 1 (a), "
+        "which has not started it; it hangs in rank 3 (b), which waits for nobody";
+    assert_int_equal(READ(deep).rank, 3);
+    assert_string_equal(READ(deep).host, "b");
 }
 
 static void starters_report_signals_and_hosts(void **state) {
