@@ -299,6 +299,41 @@ void ckpt_saver_before_update(ckpt_saver *v);
 err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, const ckpt_state *s,
               const json_t *run, const ckpt_keep *keep) MUST_USE;
 
+/* ---- a run's checkpoints in an object store -------------------------------------------------
+ * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, and URL/ the config and the tokenizer, so
+ * that the objects below URL are a run folder. The manifest of a checkpoint is put last and deleted first:
+ * as on disk, a folder without one is not a checkpoint.
+ *
+ * An uploader has a thread that copies completed saves there while training goes on. One upload is under way,
+ * one waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
+ * again, after 10 seconds at first, until it succeeds or a newer save replaces it. */
+typedef struct ckpt_uploader ckpt_uploader;
+/* An error when the store cannot be reached, or refuses. @param out owned: ckpt_uploader_free. */
+err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) MUST_USE;
+/* The full checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
+void ckpt_uploader_add(ckpt_uploader *u, int64_t step, const ckpt_keep *keep);
+typedef struct ckpt_upload {
+    int64_t step, bytes;
+    double seconds;
+} ckpt_upload;
+/* @return whether an upload was completed since the last call. @param failed owned: the last failure since
+ * then; OK: none. */
+bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed);
+/* Waits for what is under way and what waits. @return an error when the last save is not in the store. */
+err ckpt_uploader_finish(ckpt_uploader *u) MUST_USE;
+/* Ends after the file under way; takes NULL. */
+void ckpt_uploader_free(ckpt_uploader *u);
+
+/* Steps of the complete full checkpoints below a URL, ascending. @param steps owned (free). */
+err ckpt_remote_list(const char *url, int64_t **steps, int *n) MUST_USE;
+/* Downloads the newest full checkpoint below a URL that is later than `after` into run_dir/checkpoints, with
+ * the tokenizer, and verifies it. One that is damaged is passed over with a warning. @param url of a run, or of
+ * one checkpoint. @param step -1: there was none to download. */
+err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *step) MUST_USE;
+/* Downloads the manifests of all checkpoints below a URL as the folders of a run that has no tensors: for
+ * `ingot ckpt ls`. */
+err ckpt_download_manifests(const char *url, const char *run_dir) MUST_USE;
+
 /* ---- finding -------------------------------------------------------------------------------- */
 /* Removes or puts right what a killed save left behind. No other process may be saving to this run. */
 err ckpt_recover(const char *run_dir) MUST_USE;

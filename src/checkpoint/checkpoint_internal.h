@@ -20,6 +20,8 @@ err hash_read(const json_t *object, const char *name, const char *key, uint64_t 
 /* Reads a checkpoint's manifest and checks format and checksum. @param doc owned: json_decref.
  * @param format may be NULL. */
 err manifest_read(const char *folder, json_t **doc, int64_t *format) MUST_USE;
+/* The same of a manifest that was read from elsewhere. @param name stands for it in messages. */
+err manifest_check(const json_t *doc, const char *name, int64_t *format) MUST_USE;
 /* @return whether the manifest has a format that this version does not know; false when it is unreadable. */
 bool manifest_is_of_later_version(const char *folder);
 /* Writes the manifest of a folder whose other files are complete.
@@ -153,5 +155,29 @@ char *step_path(const char *root, const char *prefix, int64_t step, const char *
 #define STEP_REPLACED  ".old" /* while the same step is saved once more */
 /* Removes what need not be kept. */
 err folders_remove_old(const char *root, const ckpt_keep *keep) MUST_USE;
+/* What retention knows of a checkpoint. */
+typedef struct kept_step {
+    int64_t step, saves;
+    bool finite, kept;
+    double held_out; /* NaN: none */
+} kept_step;
+/* @param doc its manifest; NULL: it cannot be read. */
+kept_step kept_step_of(int64_t step, const json_t *doc);
+/* Marks those that stay; `k` ascends by step. */
+void choose_kept(kept_step *k, int n, const ckpt_keep *keep);
+/* @return the step of a folder's name, "step-00000012"; -1: it is not one. */
+int64_t step_of_name(const char *name);
+
+/* ---- remote.c: the checkpoints of a run in an object store -------------------------------------- */
+#define CKPT_SUPERSEDED_MANIFEST "manifest-superseded.json"
+struct store;
+/* Uploads RUN/checkpoints/step-N to URL/checkpoints/step-N, unless it is there already, and what stands
+ * beside checkpoints in the run folder. */
+err remote_upload(struct store *s, const char *run_dir, const char *url, int64_t step,
+                  int64_t *bytes) MUST_USE;
+/* Removes what need not be kept, and supersedes checkpoints of later steps than `newest`: the run has gone
+ * back behind them. */
+err remote_remove_old(struct store *s, const char *url, const ckpt_keep *keep,
+                      int64_t newest) MUST_USE;
 
 #endif

@@ -32,6 +32,13 @@ static int compare_steps(const void *a, const void *b) {
     return x < y ? -1 : x > y;
 }
 
+int64_t step_of_name(const char *name) {
+    char *end;
+    if (!str_starts(name, "step-") || name[5] < '0' || name[5] > '9') return -1;
+    long long step = strtoll(name + 5, &end, 10);
+    return *end ? -1 : step;
+}
+
 /* Steps of the complete checkpoints in a folder, ascending. @param steps owned (free). */
 static err list_steps(const char *root, int64_t **steps, int *n) {
     char **names;
@@ -42,11 +49,10 @@ static err list_steps(const char *root, int64_t **steps, int *n) {
     TRY(io_list(root, &names, &count));
     *steps = mem_alloc((size_t)(count + 1) * sizeof **steps);
     for (int i = 0; i < count; i++) {
-        char *end;
-        if (!str_starts(names[i], "step-")) continue;
-        long long step = strtoll(names[i] + 5, &end, 10);
+        int64_t step = step_of_name(names[i]);
+        if (step < 0) continue;
         char *folder = io_join(root, names[i]), *manifest = io_join(folder, CKPT_MANIFEST_FILE);
-        if (!*end && end != names[i] + 5 && io_exists(manifest)) (*steps)[(*n)++] = step;
+        if (io_exists(manifest)) (*steps)[(*n)++] = step;
         free(folder);
         free(manifest);
     }
@@ -69,22 +75,20 @@ char *ckpt_path(const char *run_dir, ckpt_kind kind, int64_t step) {
 }
 
 /* ---- which are kept ------------------------------------------------------------------------ */
-typedef struct kept_step {
-    int64_t step, saves;
-    bool finite, kept;
-    double held_out; /* NaN: none */
-} kept_step;
+kept_step kept_step_of(int64_t step, const json_t *doc) {
+    const json_t *state = doc ? json_object_get(doc, "state") : NULL;
+    const json_t *loss = json_object_get(state, "held_out_loss");
+    return (kept_step){ .step = step,
+                        .finite = doc && manifest_loss_is_finite(doc),
+                        .saves = json_integer_value(json_object_get(state, "saves")),
+                        .held_out = json_is_number(loss) ? json_number_value(loss) : NAN };
+}
 
 static void read_step(const char *root, int64_t step, kept_step *k) {
     char *path = step_path(root, "", step, "");
     json_t *doc = NULL;
     err e = manifest_read(path, &doc, NULL);
-    const json_t *state = e ? NULL : json_object_get(doc, "state");
-    const json_t *loss = json_object_get(state, "held_out_loss");
-    *k = (kept_step){ .step = step,
-                      .finite = !e && manifest_loss_is_finite(doc),
-                      .saves = json_integer_value(json_object_get(state, "saves")),
-                      .held_out = json_is_number(loss) ? json_number_value(loss) : NAN };
+    *k = kept_step_of(step, e ? NULL : doc);
     err_free(e);
     json_decref(doc);
     free(path);
@@ -105,7 +109,7 @@ static void keep_best(kept_step *k, int n, int64_t best) {
 
 /* The newest; each n-th; the best; and the last one that was saved after a finite loss: of a run that
  * diverges it is the only one worth going back to. */
-static void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
+void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
     int good = n - 1;
     for (int i = MAX(0, n - (int)MIN(keep->latest, (int64_t)n)); i < n; i++) k[i].kept = true;
     while (good >= 0 && !k[good].finite) good--;

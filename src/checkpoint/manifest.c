@@ -48,17 +48,21 @@ static err check_checksum(const json_t *doc, const char *path, int64_t format) {
                     "restore it from a copy, or use another checkpoint");
 }
 
+err manifest_check(const json_t *doc, const char *name, int64_t *format) {
+    int64_t found = 0;
+    TRY(io_json_int(doc, name, "format", &found));
+    if (found < 1 || found > CKPT_FORMAT)
+        return err_hint(
+            ERR("%s: format %lld; this version reads 1 to %d", name, (long long)found, CKPT_FORMAT),
+            "use the version of ingot that wrote it");
+    if (format) *format = found;
+    return check_checksum(doc, name, found);
+}
+
 err manifest_read(const char *folder, json_t **doc, int64_t *format) {
     char *path = io_join(folder, CKPT_MANIFEST_FILE);
-    int64_t found = 0;
     err e = io_json_read(path, doc);
-    if (!e) e = io_json_int(*doc, path, "format", &found);
-    if (!e && (found < 1 || found > CKPT_FORMAT))
-        e = err_hint(
-            ERR("%s: format %lld; this version reads 1 to %d", path, (long long)found, CKPT_FORMAT),
-            "use the version of ingot that wrote it");
-    if (!e) e = check_checksum(*doc, path, found);
-    if (format) *format = found;
+    if (!e) e = manifest_check(*doc, path, format);
     free(path);
     return e;
 }

@@ -8,15 +8,20 @@
 /* The checkpoints that a word of the command line names: a checkpoint's folder itself, or all of a run. */
 typedef struct ckpt_entry {
     char *path; /* owned */
+    char *url;  /* of an object store that it was downloaded from; owned, NULL: none */
     ckpt_kind kind;
     int64_t step; /* as the folder is called; -1: a folder of another name */
 } ckpt_entry;
 typedef struct ckpt_entries {
     ckpt_entry *at; /* by step */
     int n;
+    char *
+        downloaded; /* a folder of manifests without tensors, removed at the end; owned, NULL: none */
 } ckpt_entries;
 /* An error when there is none. */
 err ckpt_entries_list(const char *path, ckpt_entries *out) MUST_USE;
+/* The same, also of an object store, whose manifests it downloads: s3://bucket/run. */
+err ckpt_entries_list_any(const char *path, ckpt_entries *out) MUST_USE;
 void ckpt_entries_free(ckpt_entries *e);
 
 #endif

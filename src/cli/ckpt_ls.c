@@ -48,15 +48,16 @@ static void list_one(const ckpt_entry *entry, bool json, json_t *list) {
     ckpt_info i;
     ckpt_state s;
     model_config c;
+    const char *shown = entry->url ? entry->url : entry->path;
     err e = ckpt_describe(entry->path, &i);
     if (!e) e = ckpt_read_manifest(entry->path, &c, &s, NULL);
     if (!e && json)
-        json_array_append_new(list, line_json(entry->path, &i, &s));
+        json_array_append_new(list, line_json(shown, &i, &s));
     else if (!e)
-        print_line(entry->path, &i, &s);
+        print_line(shown, &i, &s);
     else if (json)
-        json_array_append_new(
-            list, json_pack("{s:s, s:s}", "path", entry->path, "error", err_message(e)));
+        json_array_append_new(list,
+                              json_pack("{s:s, s:s}", "path", shown, "error", err_message(e)));
     else
         printf("%10lld  unreadable: %s\n", (long long)entry->step, err_message(e));
     err_free(e);
@@ -67,7 +68,7 @@ static err run_ls(const cli_subcommand *self, int argc, char **argv) {
     const char *path;
     ckpt_entries list;
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
-    TRY(ckpt_entries_list(path, &list));
+    TRY(ckpt_entries_list_any(path, &list));
     json_t *lines = json_array();
     if (!a.json)
         printf("%10s  %-8s %10s %8s %9s %9s %5s  %6s  %s\n", "step", "kind", "tokens", "size",
@@ -87,10 +88,13 @@ const cli_subcommand ckpt_ls = {
     .summary = "list the checkpoints of a run",
     .run = run_ls,
     .spec = { "ckpt ls", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
-    .help = "RUN is a run folder or a checkpoint inside one. Manifests are read, tensors are not:\n"
-            "`ingot ckpt verify` reads everything.\n"
-            "\n"
-            "Examples\n"
-            "  ingot ckpt ls runs/tiny\n"
-            "  ingot ckpt ls runs/tiny --json\n",
+    .help =
+        "RUN is a run folder or a checkpoint inside one, or the URL of either in an object store\n"
+        "(s3://bucket/run). Manifests are read, tensors are not:\n"
+        "`ingot ckpt verify` reads everything.\n"
+        "\n"
+        "Examples\n"
+        "  ingot ckpt ls runs/tiny\n"
+        "  ingot ckpt ls runs/tiny --json\n"
+        "  ingot ckpt ls s3://bucket/runs/tiny\n",
 };

@@ -119,9 +119,13 @@ static err lock_new_folder(run_folder *f) {
     return e;
 }
 
-err folder_begin(run_folder *f, bool fresh) {
+err folder_make_locked(run_folder *f) {
     TRY(io_make_dirs(f->path));
-    if (!f->lock) TRY(lock_new_folder(f));
+    return f->lock ? OK : lock_new_folder(f);
+}
+
+err folder_begin(run_folder *f, bool fresh) {
+    TRY(folder_make_locked(f));
     TRY(io_lock_sign(f->lock));
     TRY(ckpt_recover(f->path));
     if (fresh) TRY(set_previous_aside(f));

@@ -145,6 +145,7 @@ static err loop(trainer *t) {
     progress_end(t->show);
     TRY(e);
     TRY(saving_now(t));
+    TRY(saving_finish_uploads(t));
     t->stop_signal = stop_signal(t);
     if (t->stop_signal)
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",
@@ -175,6 +176,7 @@ err train_rank(trainer *t) {
             printf("already at step %lld of %lld: nothing to do. Raise training.steps to continue, "
                    "or pass --fresh to start over.\n",
                    (long long)t->state.step, (long long)t->stop);
+        if (is_first_rank(t)) TRY(saving_upload_last(t));
         return OK;
     }
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */

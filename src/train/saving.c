@@ -4,7 +4,10 @@
  * (checkpoint/save.c). One is in flight at a time: where the next is due before it is complete, the
  * training waits (back-pressure) and the seconds are reported. A save that fails, because the disk is full,
  * read-only or gone, is an event and a warning; the last good one stays, and the save is tried again after
- * 1, 2, 4, ... steps, at most MOST_STEPS apart. Only the save at the end of a run ends it with an error. */
+ * 1, 2, 4, ... steps, at most MOST_STEPS apart. Only the save at the end of a run ends it with an error.
+ *
+ * Rank 0 uploads completed saves to the object store of checkpoint.upload (checkpoint/upload.c), which never makes
+ * the training wait but at its end. */
 #include "train_internal.h"
 
 #include <string.h>
@@ -26,7 +29,11 @@ static err report_completed(trainer *t, const ckpt_report *r) {
     double stalled = s->stalled_s;
     s->stalled_s = 0;
     s->failures = s->retry_at = 0;
-    if (r->kind == CKPT_FULL) s->saved = r->step;
+    if (r->kind == CKPT_FULL) {
+        ckpt_keep keep = keep_of(t, CKPT_FULL);
+        s->saved = r->step;
+        if (s->uploader) ckpt_uploader_add(s->uploader, r->step, &keep);
+    }
     return observe_event(t->log, kind_names[r->kind], r->step,
                          json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled));
 }
@@ -48,6 +55,50 @@ static err report_failed(trainer *t, err e) {
                   (json_int_t)s->saved, "retry_at_step", (json_int_t)s->retry_at);
     err_free(e);
     return observe_event(t->log, "alert", t->state.step, details);
+}
+
+/* ---- uploads ------------------------------------------------------------------------------- */
+err saving_open(trainer *t) {
+    run_saves *s = &t->saves;
+    if (!*t->cfg->checkpoint.upload) return OK;
+    TRY(ckpt_uploader_open(t->dir, t->cfg->checkpoint.upload, &s->uploader));
+    ckpt_keep keep = keep_of(t, CKPT_FULL);
+    if (s->saved >= 0) ckpt_uploader_add(s->uploader, s->saved, &keep);
+    return OK;
+}
+
+err saving_upload_last(trainer *t) {
+    TRY(saving_open(t));
+    return t->saves.uploader ? ckpt_uploader_finish(t->saves.uploader) : OK;
+}
+
+/* @param e of the upload: freed. */
+static err report_upload_failed(trainer *t, err e) {
+    log_warn("%s; the upload is tried again, and training goes on. %s", err_message(e),
+             err_remedy(e));
+    json_t *details = json_pack("{s:s, s:o}", "alert", "upload failed", "message",
+                                io_json_string(err_message(e), strlen(err_message(e))));
+    err_free(e);
+    return observe_event(t->log, "alert", t->state.step, details);
+}
+
+static err poll_uploads(trainer *t) {
+    ckpt_upload done;
+    err failed;
+    if (!t->saves.uploader) return OK;
+    bool completed = ckpt_uploader_poll(t->saves.uploader, &done, &failed);
+    if (failed) TRY(report_upload_failed(t, failed));
+    if (!completed) return OK;
+    return observe_event(
+        t->log, "upload", done.step,
+        json_pack("{s:f, s:I}", "seconds", done.seconds, "bytes", (json_int_t)done.bytes));
+}
+
+err saving_finish_uploads(trainer *t) {
+    if (!t->saves.uploader) return OK;
+    err e = ckpt_uploader_finish(t->saves.uploader);
+    TRY(poll_uploads(t));
+    return e;
 }
 
 /* ---- saving -------------------------------------------------------------------------------- */
@@ -95,6 +146,7 @@ err saving_after_step(trainer *t, const due_events *due) {
 
 err saving_poll(trainer *t) {
     ckpt_report report;
+    TRY(poll_uploads(t));
     if (!t->saves.saver) return OK;
     err e = ckpt_saver_poll(t->saves.saver, &report);
     if (e) return report_failed(t, e);

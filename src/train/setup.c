@@ -159,6 +159,8 @@ err trainer_begin(trainer *t) {
                           .gpu_index = (int)t->cfg->device.index };
     TRY(observe_open(&o, &t->log));
     TRY(start_serving(t));
+    TRY(saving_open(t));
+    TRY(start_drop_download(t));
     if (!t->start.resume) return OK;
     json_t *details = json_object();
     if (t->changes.len)
@@ -170,6 +172,7 @@ err trainer_begin(trainer *t) {
 
 void trainer_free(trainer *t) {
     ckpt_saver_free(t->saves.saver);
+    ckpt_uploader_free(t->saves.uploader);
     serve_stop(t->page);
     observe_close(t->log);
     progress_free(t->show);

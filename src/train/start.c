@@ -16,6 +16,88 @@
 #include <string.h>
 
 #include "io/io.h"
+#include "store/store.h"
+
+/* ---- out of a store -----------------------------------------------------------------------
+ * With checkpoint.upload, the newest checkpoint of folder and store together is continued from. A run or a
+ * checkpoint in a store that another run begins with is downloaded into RUN/.download, which is removed
+ * once it is loaded. */
+#define DOWNLOAD ".download"
+
+/* Rank 0 downloads. @param step that it downloaded, on every rank; -1: none. */
+static err download_shared(trainer *t, const char *url, const char *folder, int64_t after,
+                           int64_t *step) {
+    err e = OK;
+    *step = -1;
+    if (is_first_rank(t)) {
+        e = folder_make_locked(&t->folder);
+        if (!e) e = ckpt_download(url, folder, after, step);
+    }
+    TRY(comm_agree(t->x.comm, e));
+    double found = is_first_rank(t) ? (double)*step : 0;
+    TRY(comm_total(t->x.comm, &found, 1));
+    *step = (int64_t)found;
+    return OK;
+}
+
+/* Replaces a URL by the folder that holds what was downloaded. @param from owned. */
+static err download_given(trainer *t, const char *option, char **from) {
+    int64_t step;
+    if (!store_is_url(*from)) return OK;
+    char *folder = io_join(t->dir, DOWNLOAD);
+    err e = download_shared(t, *from, folder, -1, &step);
+    if (!e && step < 0)
+        e = err_hint(ERR("%s: %s holds no checkpoint", option, *from),
+                     "give the URL of a run, or of a checkpoint inside one");
+    free(*from);
+    *from = folder;
+    return e;
+}
+
+err start_drop_download(trainer *t) {
+    char *folder = io_join(t->dir, DOWNLOAD);
+    err e = io_remove_tree(t->dir, folder);
+    free(folder);
+    return e;
+}
+
+/* A new run would overwrite the earlier one's checkpoints step by step, and a resume would find both. */
+static err refuse_used_store(trainer *t) {
+    int64_t *steps = NULL;
+    int n = 0;
+    const char *url = t->cfg->checkpoint.upload;
+    if (!*url) return OK;
+    err e = is_first_rank(t) ? ckpt_remote_list(url, &steps, &n) : OK;
+    if (!e && n)
+        e = err_hint(ERR_USAGE("--fresh: %s holds checkpoints of an earlier run, up to step %lld",
+                               url, (long long)steps[n - 1]),
+                     "choose another checkpoint.upload, or remove them");
+    free(steps);
+    return comm_agree(t->x.comm, e);
+}
+
+static int64_t step_of_path(const char *path) {
+    ckpt_info info;
+    err e = path ? ckpt_describe(path, &info) : OK;
+    int64_t step = path && !e ? info.step : -1;
+    err_free(e);
+    return step;
+}
+
+/* The newest whole checkpoint of the run itself, of its folder or of the store it is copied to. */
+static err find_own(trainer *t, char **path) {
+    const char *url = t->cfg->checkpoint.upload;
+    int64_t step;
+    err e = ckpt_newest_whole(t->dir, CKPT_FULL, t->x.comm, path);
+    if (!*url) return e;
+    if (e) log_warn("%s; looking in %s", err_message(e), url);
+    err_free(e);
+    TRY(download_shared(t, url, t->dir, step_of_path(*path), &step));
+    if (step < 0) return OK;
+    free(*path);
+    *path = ckpt_path(t->dir, CKPT_FULL, step);
+    return OK;
+}
 
 /* ---- finding it -------------------------------------------------------------------------- */
 static bool folder_has(const char *folder, const char *name) {
@@ -68,6 +150,15 @@ static err find_branch(const char *from, comm *c, run_start *s) {
     return OK;
 }
 
+static err find_given(trainer *t, const char *option, const char *path,
+                      err (*find)(const char *from, comm *c, run_start *s)) {
+    char *from = strdup(path);
+    err e = download_given(t, option, &from);
+    if (!e) e = find(from, t->x.comm, &t->start);
+    free(from);
+    return e;
+}
+
 static ckpt_state first_state(const config *c) {
     return (ckpt_state){ .seed = (uint64_t)c->training.seed,
                          .epoch_offset = c->data.epoch_offset,
@@ -79,15 +170,15 @@ err start_find(trainer *t) {
     run_start *s = &t->start;
     const char *from = t->cfg->checkpoint.initial_load_path;
     ckpt_state there = { 0 };
-    if (!t->opt->fresh) TRY(ckpt_newest_whole(t->dir, CKPT_FULL, t->x.comm, &s->path));
+    TRY(t->opt->fresh ? refuse_used_store(t) : find_own(t, &s->path));
     s->resume = s->path != NULL;
     const char *branch = t->cfg->checkpoint.branch_path;
     if (*branch && *from)
         return err_hint(ERR("both checkpoint.branch_path and checkpoint.initial_load_path are set"),
                         "branch_path continues with optimizer state and step, initial_load_path "
                         "takes weights alone: leave one of them out");
-    if (!s->path && *branch) TRY(find_branch(branch, t->x.comm, s));
-    if (!s->path && *from) TRY(find_weights(from, t->x.comm, s));
+    if (!s->path && *branch) TRY(find_given(t, "checkpoint.branch_path", branch, find_branch));
+    if (!s->path && *from) TRY(find_given(t, "checkpoint.initial_load_path", from, find_weights));
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
     s->bytes = there.bytes;

@@ -97,6 +97,7 @@ typedef struct run_start {
 /* What is being saved, and what is to be tried again: see saving.c. */
 typedef struct run_saves {
     ckpt_saver *saver;
+    ckpt_uploader *uploader; /* of rank 0; NULL: nothing is uploaded */
     int64_t saved;    /* step of the last full checkpoint that is on disk; -1: none of this run */
     int64_t failures; /* in a row */
     int64_t retry_at; /* step of the next attempt after a failure; 0: none */
@@ -212,6 +213,8 @@ const char *start_tokenizer_name(const trainer *t);
 err start_check_tokenizer(const trainer *t, const data_info *data) MUST_USE;
 /* Loads the weights, and on resume the optimizer's state, or draws them. */
 err start_load(trainer *t) MUST_USE;
+/* Removes what was downloaded to begin with, once it is loaded. */
+err start_drop_download(trainer *t) MUST_USE;
 void start_free(run_start *s);
 /* used.c: RUN/config.yaml. */
 /* The config with every choice made. @param used freed by config_free; borrows from t. */
@@ -220,6 +223,8 @@ err trainer_write_config(const trainer *t) MUST_USE;
 /* folder.c: the run folder. */
 /* Locks the folder if it is there: an error when another process has it. */
 err folder_open(run_folder *f, const char *path) MUST_USE;
+/* Makes and locks the folder, where that is not done yet. */
+err folder_make_locked(run_folder *f) MUST_USE;
 /* Makes the folder if need be and takes it over. @param fresh sets what an earlier run left aside. */
 err folder_begin(run_folder *f, bool fresh) MUST_USE;
 /* The new run has taken a step: removes the one it replaces. */
@@ -281,6 +286,12 @@ err saving_poll(trainer *t) MUST_USE;
 /* Saves where the run stands, and waits for it: an error ends the run. */
 err saving_now(trainer *t) MUST_USE;
 /* @return whether a save may read what the step after this one changes: it is finished first. */
+/* Begins to upload, and uploads the checkpoint that the run continues from where the store lacks it. */
+err saving_open(trainer *t) MUST_USE;
+/* Uploads the last checkpoint of a run that has ended, where the store lacks it. */
+err saving_upload_last(trainer *t) MUST_USE;
+/* Waits for what is being uploaded. */
+err saving_finish_uploads(trainer *t) MUST_USE;
 bool saving_is_due(const trainer *t, const due_events *due);
 /* watchdog.c: a thread that ends a run in which nothing moves any more (training.step_timeout). */
 void watchdog_start(trainer *t);

@@ -16,13 +16,15 @@
 #include "util/util.h"
 
 #define FAULT_POINTS(F)                                                                            \
-    F(STEP, "step")                   /* a step begins */                                          \
-    F(WEIGHTS, "weights")             /* the weights of a step are final */                        \
-    F(SAVE_BEGIN, "save.begin")       /* the temporary folder is there */                          \
-    F(SAVE_FILE, "save.file")         /* a rank has written some of its files */                   \
-    F(SAVE_FILES, "save.files")       /* ... all of them */                                        \
-    F(SAVE_MANIFEST, "save.manifest") /* the manifest is written, the folder not renamed */        \
-    F(SAVE_RENAMED, "save.renamed")   /* it is; older checkpoints are not removed */
+    F(STEP, "step")                       /* a step begins */                                      \
+    F(WEIGHTS, "weights")                 /* the weights of a step are final */                    \
+    F(SAVE_BEGIN, "save.begin")           /* the temporary folder is there */                      \
+    F(SAVE_FILE, "save.file")             /* a rank has written some of its files */               \
+    F(SAVE_FILES, "save.files")           /* ... all of them */                                    \
+    F(SAVE_MANIFEST, "save.manifest")     /* the manifest is written, the folder not renamed */    \
+    F(SAVE_RENAMED, "save.renamed")       /* it is; older checkpoints are not removed */           \
+    F(UPLOAD_FILE, "upload.file")         /* a file of a checkpoint is in the store */             \
+    F(UPLOAD_MANIFEST, "upload.manifest") /* ... all but its manifest */
 typedef enum {
 #define FAULT_ENUM(id, name) FAULT_##id,
     FAULT_POINTS(FAULT_ENUM)

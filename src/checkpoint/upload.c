@@ -1,0 +1,199 @@
+/* The thread that uploads completed saves.
+ *
+ *     add -----> waiting ----> under way ----> completed, reported by poll
+ *                   ^              |
+ *                   +-- after a ---+  failed, reported by poll
+ *                       delay
+ *
+ * At most one step is under way and one waits. A newer one takes the place of the one that waits; one that
+ * failed waits again unless a newer one does. The local checkpoint is never touched, so whatever fails here
+ * loses nothing that was saved. */
+#include <pthread.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "checkpoint/checkpoint_internal.h"
+#include "io/io.h"
+#include "store/store.h"
+
+enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600 };
+
+struct ckpt_uploader {
+    char *run_dir, *url;
+    store *s; /* the thread's */
+    pthread_t thread;
+
+    pthread_mutex_t lock; /* of everything below */
+    pthread_cond_t changed;
+    int64_t waiting, busy; /* steps; NONE */
+    ckpt_keep keep;
+    int failures; /* in a row */
+    bool stop, hurry;
+    bool completed;
+    ckpt_upload last; /* completed */
+    err failed;       /* since the last poll; owned */
+};
+
+/* ---- the thread -------------------------------------------------------------------------------------------- */
+/* Waits after a failure, or until there is something newer to do. The lock is held. */
+static void wait_after_failure(ckpt_uploader *u) {
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MIN((int64_t)FIRST_DELAY_S << MIN(u->failures - 1, 10), (int64_t)MOST_DELAY_S);
+    int rc = 0;
+    while (!u->stop && !u->hurry && rc == 0)
+        rc = pthread_cond_timedwait(&u->changed, &u->lock, &until);
+}
+
+/* The checkpoint may have been removed by retention meanwhile: then a newer one waits. */
+static bool is_gone(const ckpt_uploader *u, int64_t step) {
+    char *path = ckpt_path(u->run_dir, CKPT_FULL, step), *manifest;
+    manifest = io_join(path, CKPT_MANIFEST_FILE);
+    bool gone = !io_exists(manifest);
+    free(manifest);
+    free(path);
+    return gone;
+}
+
+static err upload_step(ckpt_uploader *u, int64_t step, const ckpt_keep *keep, ckpt_upload *done) {
+    double from = time_now();
+    *done = (ckpt_upload){ .step = step };
+    TRY(remote_upload(u->s, u->run_dir, u->url, step, &done->bytes));
+    done->seconds = time_now() - from;
+    err e = remote_remove_old(u->s, u->url, keep, step); /* the upload is complete all the same */
+    if (e) log_warn("old checkpoints stay in %s: %s", u->url, err_message(e));
+    err_free(e);
+    return OK;
+}
+
+/* Uploads the step that waits; the lock is held on entry and exit, not while working. */
+static void work(ckpt_uploader *u) {
+    int64_t step = u->busy = u->waiting;
+    ckpt_keep keep = u->keep;
+    ckpt_upload done;
+    u->waiting = NONE;
+    pthread_mutex_unlock(&u->lock);
+    err e = upload_step(u, step, &keep, &done);
+    bool gone = e && is_gone(u, step);
+    pthread_mutex_lock(&u->lock);
+    u->busy = NONE;
+    if (!e) {
+        u->last = done;
+        u->completed = true;
+        u->failures = 0;
+    } else {
+        if (u->waiting == NONE && !gone) u->waiting = step;
+        u->failures++;
+        err_free(u->failed);
+        u->failed = e;
+    }
+    pthread_cond_broadcast(&u->changed);
+}
+
+static void *uploader_main(void *arg) {
+    ckpt_uploader *u = arg;
+    pthread_mutex_lock(&u->lock);
+    while (!u->stop) {
+        if (u->waiting == NONE) {
+            pthread_cond_wait(&u->changed, &u->lock);
+            continue;
+        }
+        if (u->failures) wait_after_failure(u);
+        if (!u->stop && u->waiting != NONE) work(u);
+    }
+    pthread_mutex_unlock(&u->lock);
+    return NULL;
+}
+
+/* ---- its users ---------------------------------------------------------------------------------------------- */
+err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) {
+    sigset_t all, before;
+    int64_t *steps = NULL;
+    int n;
+    if (!store_is_url(url))
+        return err_hint(ERR("checkpoint.upload: expected s3://bucket/prefix, got \"%s\"", url),
+                        "write --checkpoint.upload=s3://bucket/runs/a");
+    TRY(ckpt_remote_list(url, &steps, &n)); /* a wrong key is noticed now, not after an hour */
+    free(steps);
+    ckpt_uploader *u = mem_alloc(sizeof *u);
+    err e = store_open(&u->s);
+    if (e) {
+        free(u);
+        return e;
+    }
+    u->run_dir = strdup(run_dir);
+    u->url = strdup(url);
+    u->waiting = u->busy = NONE;
+    pthread_mutex_init(&u->lock, NULL);
+    pthread_cond_init(&u->changed, NULL);
+    sigfillset(&all); /* signals are the training's business */
+    sigdelset(&all, SIGBUS);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    int rc = pthread_create(&u->thread, NULL, uploader_main, u);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc) {
+        u->stop = true; /* there is nothing to join */
+        ckpt_uploader_free(u);
+        return err_hint(ERR("the thread that uploads checkpoints does not start: %s", strerror(rc)),
+                        "raise the limit of threads");
+    }
+    *out = u;
+    return OK;
+}
+
+void ckpt_uploader_add(ckpt_uploader *u, int64_t step, const ckpt_keep *keep) {
+    pthread_mutex_lock(&u->lock);
+    u->waiting = step;
+    u->keep = *keep;
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+}
+
+bool ckpt_uploader_poll(ckpt_uploader *u, ckpt_upload *out, err *failed) {
+    pthread_mutex_lock(&u->lock);
+    bool completed = u->completed;
+    *out = u->last;
+    *failed = u->failed;
+    u->completed = false;
+    u->failed = OK;
+    pthread_mutex_unlock(&u->lock);
+    return completed;
+}
+
+err ckpt_uploader_finish(ckpt_uploader *u) {
+    err e = OK;
+    pthread_mutex_lock(&u->lock);
+    u->hurry = true; /* no delay any more: the next failure is the last */
+    pthread_cond_broadcast(&u->changed);
+    int failures = u->failures;
+    while (u->busy != NONE || (u->waiting != NONE && u->failures <= failures))
+        pthread_cond_wait(&u->changed, &u->lock);
+    if (u->waiting != NONE) {
+        e = err_hint(ERR("step %lld is saved in %s, and is not in %s: %s", (long long)u->waiting,
+                         u->run_dir, u->url, u->failed ? err_message(u->failed) : "it failed"),
+                     "the same command uploads it; the local checkpoint is complete");
+        u->waiting = NONE;
+    }
+    u->hurry = false;
+    pthread_mutex_unlock(&u->lock);
+    return e;
+}
+
+void ckpt_uploader_free(ckpt_uploader *u) {
+    if (!u) return;
+    pthread_mutex_lock(&u->lock);
+    bool started = !u->stop;
+    u->stop = true;
+    pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+    if (started) pthread_join(u->thread, NULL);
+    pthread_cond_destroy(&u->changed);
+    pthread_mutex_destroy(&u->lock);
+    err_free(u->failed);
+    store_close(u->s);
+    free(u->run_dir);
+    free(u->url);
+    free(u);
+}
