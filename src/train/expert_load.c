@@ -1,6 +1,6 @@
 /* How evenly routers load their experts, for the metrics: what each layer counted in a step, which lies in
  * the place of its bias's gradient (ROUTE in ops.def), summed over all ranks. Read like the step's state,
- * when the next step is queued. With a pipeline, of this stage's layers. */
+ * when the next step is queued. Stages of a pipeline add up what they have of the layers. */
 #include "train_internal.h"
 
 #include <stdlib.h>
@@ -28,25 +28,31 @@ void expert_load_fetch(trainer *t, queued_step *q) {
 
 err expert_load_measure(trainer *t, observe_step *s) {
     expert_load *load = t->last.load;
-    double most = 0, chosen = 0, dropped = 0;
+    int layers = t->mc.layers, experts = t->mc.experts;
+    double most = 0;
     if (!load) return OK;
-    float *count = mem_alloc((size_t)(t->mc.experts + 1) * sizeof *count);
+    float *count = mem_alloc((size_t)(experts + 1) * sizeof *count);
+    /* the largest share of each layer, then choices and those of them that were dropped */
+    double *all = mem_alloc((size_t)(layers + 2) * sizeof *all);
     err e = OK;
-    for (int l = 0; l < t->mc.layers && !e; l++) {
+    for (int l = 0; l < layers && !e; l++) {
         double sum = 0, largest = 0;
         if (!load[l].at) continue;
         e = plan_take(t->p, &load[l].ticket, count);
-        for (int i = 0; i < t->mc.experts; i++) {
+        for (int i = 0; i < experts; i++) {
             sum += count[i];
             largest = MAX(largest, (double)count[i]);
         }
-        most = MAX(most, largest * t->mc.experts / MAX(sum, 1));
-        chosen += sum;
-        dropped += count[t->mc.experts];
+        all[l] = largest * experts / MAX(sum, 1);
+        all[layers] += sum;
+        all[layers + 1] += count[experts];
     }
-    free(count);
+    if (!e) e = ranks_sum_stages(t, all, layers + 2);
+    for (int l = 0; l < layers; l++) most = MAX(most, all[l]);
     s->expert_load = most;
-    s->expert_drop = dropped / MAX(chosen, 1);
+    s->expert_drop = all[layers + 1] / MAX(all[layers], 1);
+    free(count);
+    free(all);
     return e;
 }
 

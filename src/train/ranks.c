@@ -194,6 +194,14 @@ err ranks_sum_losses(trainer *t) {
     return e;
 }
 
+/* Sums over pipeline stages of what all other ranks of a stage have alike. */
+err ranks_sum_stages(const trainer *t, double *values, int n) {
+    if (mesh_size(&t->mesh, AX_PP) == 1) return OK;
+    if (!speaks_for(t, ~AXIS(AX_PP)))
+        for (int i = 0; i < n; i++) values[i] = 0;
+    return comm_total(t->x.comm, values, n);
+}
+
 double ranks_pipeline_wait(const trainer *t) {
     comm_counter all[64];
     double sum = 0;

@@ -189,6 +189,7 @@ err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
 /* Seconds that this rank has waited for the neighbors of a pipeline so far. */
 double ranks_pipeline_wait(const trainer *t);
 err ranks_sum_losses(trainer *t) MUST_USE;
+err ranks_sum_stages(const trainer *t, double *values, int n) MUST_USE;
 err ranks_sum_targets(const trainer *t, double *targets) MUST_USE;
 /* setup.c: everything up to the first step. */
 /* Checks config, data and device, builds and loads. Leaves the run folder as it is. */

@@ -164,6 +164,22 @@ static void lengths_in_tokens_and_time_do_not_depend_on_the_layout(void **state)
                    "tokens", 0);
 }
 
+/* Every layer's experts count, whichever stage has them; with dense layers among them, so that stages differ. */
+static void expert_load_does_not_depend_on_the_layout(void **state) {
+    settings own = {
+        "model.experts",    "4", "model.expert_dim",         "8", "model.capacity_factor", "0.75",
+        "model.layers",     "3", "model.first_dense_layers", "1", "model.router_bias",     "true",
+        "validation.every", "0"
+    };
+    agrees_on_some(*state, own, "expert_load", 1e-5);
+    for (int i = 0; i < 4; i++) {
+        static const size_t on[] = { 2, 5, 7, 10 };
+        char name[NAME];
+        snprintf(name, sizeof name, "run%zu", on[i]);
+        same_figures(*state, name, &layouts[on[i]], "expert_drop", 1e-5);
+    }
+}
+
 static void lion_does_not_depend_on_the_layout(void **state) {
     agrees_on_some(*state, (settings){ "optimizer.name", "lion", "optimizer.lr", "0.0001" }, NULL,
                    0);
@@ -285,6 +301,7 @@ int main(void) {
         T(dropout_clipping_and_recompute_do_not_depend_on_the_layout),
         T(a_growing_batch_and_longer_sequences_do_not_depend_on_the_layout),
         T(lengths_in_tokens_and_time_do_not_depend_on_the_layout),
+        T(expert_load_does_not_depend_on_the_layout),
         T(lion_does_not_depend_on_the_layout),
         T(sgd_does_not_depend_on_the_layout),
         T(adafactor_does_not_depend_on_the_layout),
