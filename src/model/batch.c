@@ -12,7 +12,7 @@
 #include <string.h>
 
 /* ---- the order of tokens ----------------------------------------------------------------- */
-static int chunks_of_rank(const model_layout *l) { return l->context == CONTEXT_RING ? 2 : 1; }
+int context_chunks(const model_layout *l) { return l->context == CONTEXT_RING ? 2 : 1; }
 
 typedef struct token_run {
     int64_t from, count; /* tokens of the batch */
@@ -20,7 +20,7 @@ typedef struct token_run {
 
 /* The run of adjacent tokens that begins at token i of a context-parallel rank's. */
 static token_run context_run(const model *m, int rank, int64_t i) {
-    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = chunks_of_rank(&m->l);
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = context_chunks(&m->l);
     int64_t length = m->l.seq / (cp * chunks), chunk = i / length, at = i % length;
     int64_t sequence = chunk / chunks, part = chunk % chunks ? chunks * cp - 1 - rank : rank;
     return (token_run){ sequence * m->l.seq + part * length + at, length - at };
@@ -28,7 +28,7 @@ static token_run context_run(const model *m, int rank, int64_t i) {
 
 /* The number of a context-parallel rank's tokens that come before token `end` of the batch. */
 static int64_t context_before(const model *m, int rank, int64_t end) {
-    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = chunks_of_rank(&m->l);
+    int64_t cp = mesh_size(&m->l.mesh, AX_CP), chunks = context_chunks(&m->l);
     int64_t length = m->l.seq / (cp * chunks), at = end % m->l.seq;
     int64_t n = end / m->l.seq * length * chunks + MIN(MAX(at - rank * length, 0), length);
     if (chunks == 2) n += MIN(MAX(at - (2 * cp - 1 - rank) * length, 0), length);
@@ -65,7 +65,7 @@ static int nearest_divisor(int wanted, int64_t a, int64_t b) {
 
 err context_check(const model_config *c, const model_layout *l, int64_t n) {
     int cp = mesh_size(&l->mesh, AX_CP), tp = mesh_size(&l->mesh, AX_TP);
-    int chunks = chunks_of_rank(l);
+    int chunks = context_chunks(l);
     if (cp == 1) return OK;
     BUG_IF(l->seq < 1 || n % l->seq);
     if (l->seq % ((int64_t)cp * chunks))

@@ -171,7 +171,10 @@ static int64_t expert_capacity(const builder *b) {
     return MIN((int64_t)ceil(c->capacity_factor * even), b->positions);
 }
 
-/* Routes whole sequences, since capacity and balance are per sequence: on every tp rank alike. */
+/* Routes whole sequences, since capacity and balance are per sequence: on every tp rank alike, and where ranks
+ * share a sequence they tell each other what theirs chose. Rows are padded to the capacity where experts are on
+ * other ranks, which then exchange equal parts; a part of a sequence may have all rows of an expert, so that
+ * padding would not pay. */
 static routing route(builder *b, val x) {
     const model_config *c = b->c;
     prog *p = b->p;
@@ -179,13 +182,18 @@ static routing route(builder *b, val x) {
     prog_compute_in(p, DT_F32);
     val logits = rec_linear(p, x, prog_use(p, "moe.router", x), VAL_NONE);
     logits = rec_comm(p, logits, AX_TP, PLACE_I);
+    int64_t cp = b->mode == PROG_DECODE ? 1 : mesh_size(&b->m->l.mesh, AX_CP);
+    int chunks = cp > 1 ? context_chunks(&b->m->l) : 1;
+    bool apart = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE;
     route_spec s = { .sigmoid = c->router_score == ROUTER_SIGMOID,
                      .normalize = c->router_normalize,
                      .scale = (float)c->router_scale,
                      .k = c->experts_per_token,
-                     .seq = b->mode == PROG_DECODE ? 0 : b->positions,
+                     .seq = b->mode == PROG_DECODE ? 0 : b->positions / (cp * chunks),
+                     .shared = AX_CP,
+                     .chunks = chunks,
                      .capacity = expert_capacity(b),
-                     .padded = mesh_size(&b->m->l.mesh, AX_EP) > 1 && b->mode != PROG_DECODE,
+                     .padded = apart && cp == 1 && c->capacity_factor > 0,
                      .balance = (float)c->balance_loss,
                      .z = (float)c->router_z_loss };
     return rec_route(p, logits, prog_use(p, "moe.bias", logits), s);
@@ -202,13 +210,14 @@ static val mixture(builder *b, val x) {
     enter_module(b, M_MLP);
     val weight = rec_comm(p, to.weight, AX_TP, PLACE_R);
     val h = rec_dispatch(p, rec_comm(p, x, AX_TP, PLACE_R), to);
-    if (!decode) h = rec_exchange(p, h, own, true);
-    val up = prog_use(p, "expert.up", h);
-    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, up) : up, to.offset, experts);
+    expert_rows at = { .rows = h, .offset = to.offset };
+    if (!decode) at = rec_to_experts(p, h, to, own);
+    val up = prog_use(p, "expert.up", at.rows);
+    h = rec_grouped_linear(p, at.rows, decode ? rec_gather_experts(p, up) : up, at.offset, experts);
     h = rec_swiglu(p, h);
     val down = prog_use(p, "expert.down", h);
-    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, to.offset, experts);
-    if (!decode) h = rec_exchange(p, h, own, false);
+    h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, at.offset, experts);
+    if (!decode) h = rec_from_experts(p, h, &at);
     val y = rec_combine(p, h, weight, to);
     return b->c->shared_experts ? rec_add(p, y, feed_forward(b, x)) : y;
 }

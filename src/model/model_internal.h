@@ -70,6 +70,8 @@ typedef enum {
 } token_fact;
 /* @param shared the axes over which tokens are sharded: of cp and tp */
 const char *token_input_name(token_fact fact, axis_set shared);
+/* Runs of adjacent tokens of a sequence that a context-parallel rank has. */
+int context_chunks(const model_layout *l);
 /* Refuses a batch of n tokens that cannot be divided over the context-parallel ranks. */
 err context_check(const model_config *c, const model_layout *l, int64_t n) MUST_USE;
 

@@ -502,12 +502,6 @@ static err divide_experts(model *m) {
     if (ep > 1 && !m->c.experts)
         return err_hint(ERR("expert_parallel_degree is %d, but the model has no experts", ep),
                         "set it to 1, and data_parallel_shard_degree instead");
-    if (ep > 1 && m->c.capacity_factor == 0)
-        return err_hint(ERR("expert parallelism needs a capacity, but model.capacity_factor is 0"),
-                        "set model.capacity_factor=1.25, or expert_parallel_degree=1");
-    if (m->c.experts && mesh_size(&m->l.mesh, AX_CP) > 1)
-        return err_hint(ERR("experts do not work with context parallelism yet"),
-                        "set context_parallel_degree to 1");
     m->experts = m->c.experts / ep;
     return OK;
 }

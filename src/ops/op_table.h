@@ -66,6 +66,9 @@ enum {
     X(ROUTE_SCALE, route.scale, FLOAT)                                                             \
     X(ROUTE_SEQ, route.seq, INT)                                                                   \
     X(ROUTE_CAPACITY, route.capacity, INT)                                                         \
+    X(ROUTE_K, route.k, INT)                                                                       \
+    X(ROUTE_CHUNKS, route.chunks, INT)                                                             \
+    X(ROUTE_PART, route.part, INT)                                                                 \
     X(ROUTE_BALANCE, route.balance, FLOAT)                                                         \
     X(ROUTE_Z, route.z, FLOAT)                                                                     \
     X(FP8_RECIPE, fp8.recipe, INT)                                                                 \
@@ -95,7 +98,10 @@ typedef enum {
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ROUTE                                                                                \
     (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_NORMALIZE) | ATTR(ROUTE_PADDED) | ATTR(ROUTE_SCALE) |        \
-     ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z))
+     ATTR(ROUTE_SEQ) | ATTR(ROUTE_CAPACITY) | ATTR(ROUTE_BALANCE) | ATTR(ROUTE_Z) |                \
+     ATTR(ROUTE_CHUNKS) | ATTR(ROUTE_PART))
+#define ATTRS_ROUTE_COUNT                                                                          \
+    (ATTR(ROUTE_SIGMOID) | ATTR(ROUTE_SEQ) | ATTR(ROUTE_K) | ATTR(ROUTE_CHUNKS))
 #define ATTRS_ATTENTION         (ATTR(WINDOW) | ATTR(SEQ) | ATTR(DOCUMENTS) | ATTR(SCORE_SCALE))
 #define ATTRS_ATTENTION_DROPOUT (ATTR(DROPOUT_P) | ATTR(DROPOUT_SITE) | ATTR(HEADS_FIRST))
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))

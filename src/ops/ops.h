@@ -58,6 +58,8 @@ typedef struct op_attr {
         float scale;      /* of the weights; 0 reads as 1 */
         int seq;          /* tokens per sequence; 0: all are one */
         int capacity;     /* tokens of a sequence that one expert takes; 0: all */
+        int k;            /* ROUTE_COUNT: choices per token */
+        int chunks, part; /* where ranks share a sequence: see ROUTE in ops.def */
         float balance, z; /* factors of the auxiliary losses */
     } route;
     struct {

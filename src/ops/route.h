@@ -26,6 +26,48 @@ ROUTE_FN route_sizes route_sizes_of(int64_t n, int64_t experts, int64_t k, int64
     return s;
 }
 
+/* Ranks that share the tokens of a sequence: what each chunk of it chose. */
+typedef struct route_parts {
+    const int32_t *count;        /* [C,S,E], C = parts chunks; NULL: sequences are whole */
+    int64_t chunks, parts, part; /* chunks of a sequence per rank; ranks; this one */
+    int64_t seqs, experts;
+} route_parts;
+
+/* Which chunk of the sequence a rank's is. */
+ROUTE_FN int64_t route_chunk(const route_parts *p, int64_t part, int64_t chunk) {
+    return chunk ? p->chunks * p->parts - 1 - part : part;
+}
+
+/* Choices of an expert in the sequence of a unit (a sequence, or a chunk of it) that come before the unit.
+ * @param all those of the whole sequence instead */
+ROUTE_FN int32_t route_choices(const route_parts *p, int64_t unit, int64_t expert, bool all) {
+    int64_t b = unit / p->chunks, own = route_chunk(p, p->part, unit % p->chunks);
+    int32_t sum = 0;
+    for (int64_t part = 0; part < p->parts; part++)
+        for (int64_t chunk = 0; chunk < p->chunks; chunk++)
+            if (all || route_chunk(p, part, chunk) < own)
+                sum += p->count[((part * p->chunks + chunk) * p->seqs + b) * p->experts + expert];
+    return sum;
+}
+
+/* What an expert takes of a unit in which n choices fall on it. */
+ROUTE_FN int32_t route_taken(const route_parts *p, int64_t capacity, int64_t unit, int64_t expert,
+                             int32_t n) {
+    int64_t room = capacity - (p->count ? route_choices(p, unit, expert, false) : 0);
+    if (!capacity) return n;
+    return room < 0 ? 0 : n < room ? n : (int32_t)room;
+}
+
+ROUTE_FN route_parts route_parts_of(const op_call *c, const tensor *count, int64_t experts) {
+    route_parts p = { (const int32_t *)count->data, 1, 1, 0, 1, experts };
+    if (!p.count) return p;
+    p.chunks = c->attr.route.chunks;
+    p.parts = count->dim[0] / p.chunks;
+    p.part = c->attr.route.part;
+    p.seqs = count->dim[1];
+    return p;
+}
+
 /* The expert of a choice, from its row: dropped ones carry it, others lie within an expert's range. */
 ROUTE_FN int64_t route_expert(int32_t row, const int32_t *offset, int64_t experts) {
     if (row < 0) return -1 - (int64_t)row;

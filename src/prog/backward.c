@@ -152,7 +152,13 @@ static void bwd_sum(bwd_step *s) {
 
 static void bwd_comm(bwd_step *s) {
     if (!needs_grad(s, s->o->in[0]))
-        return;                   /* a gathered parameter: its bucket is reduced as one */
+        return; /* a gathered parameter: its bucket is reduced as one */
+    if (s->o->attr.comm.kind == MOVE_ROWS) { /* the way back */
+        add_grad(s, s->o->in[0],
+                 emit_rows(s->p, grad_of(s, s->o->out[0]), s->o->in[2], s->o->in[1],
+                           s->p->val[s->o->in[0]].dim[0]));
+        return;
+    }
     BUG_IF(s->o->attr.comm.kind); /* composites record their own backward */
     add_grad(s, s->o->in[0],
              emit_comm(s->p, grad_of(s, s->o->out[0]), s->o->attr.comm.axes,

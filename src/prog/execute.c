@@ -4,11 +4,13 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
+#include <string.h>
 
-/* Ops see matrices: of a value [E,R,D], which communication shards along any of its dims, [E R,D]. */
+/* Ops see matrices: of rows [E,R,D], which communication shards along any of their dims, [E R,D]. Integers keep
+ * their dims. */
 static tensor operand_of(const prog *p, const prog_op *o, val v) {
     tensor t = val_tensor(&p->val[v]);
-    if (t.ndim < 3 || (op_flags(o->op) & OPF_EXTERN)) return t;
+    if (t.ndim < 3 || !dt_is_float(t.dt) || (op_flags(o->op) & OPF_EXTERN)) return t;
     return tensor_of(NULL, t.dt, 2, (int64_t[]){ t.dim[0] * t.dim[1], t.dim[2] });
 }
 
@@ -79,6 +81,25 @@ static err start_comm(const chain_run *r, const comm_move *move, const op_call *
     return comm_start(r->x->comm, move, &c->in[0], &c->out[0], &o->ticket);
 }
 
+/* How many rows go to each rank, which the host must know: on a device it waits for the counts. */
+static err set_row_counts(plan *p, const tensor *by, comm_move *move) {
+    int n = mesh_span(&p->m, move->axes);
+    int64_t counts = tensor_count(by), each = 2 * n + counts;
+    if (!p->row_counts) { /* as many experts in every block */
+        p->row_counts = mem_alloc((size_t)(ROW_TURNS * each) * sizeof *p->row_counts);
+        p->row_counts_each = each;
+    }
+    BUG_IF(p->row_counts_each != each);
+    int32_t *send = p->row_counts + (p->row_turn++ % ROW_TURNS) * each, *raw = send + 2 * n;
+    TRY(plan_get(p, raw, by->data, tensor_bytes(by)));
+    memset(send, 0, (size_t)(2 * n) * sizeof *send);
+    for (int64_t i = 0; i < counts; i++) /* a column for each rank, or experts in their order */
+        send[by->dim[1] == n ? i % n : i * n / counts] += raw[i];
+    move->send_rows = send;
+    move->recv_rows = send + n;
+    return OK;
+}
+
 static err run_comm(const chain_run *r, const instance *in, const prog_op *o, open_comms *open) {
     exec *x = r->x;
     comm_move move = op_move(o);
@@ -86,6 +107,8 @@ static err run_comm(const chain_run *r, const instance *in, const prog_op *o, op
     op_call c = call_of(in->p, o, in->addr);
     move.name = in->p->name;
     move.layer = in->layer + 1;
+    if (comm_kind(&move) == MOVE_ROWS && o->phase != COMM_WAIT)
+        TRY(set_row_counts(x->plan, &c.in[1], &move));
     if (o->phase == COMM_LATE) {
         TRY(end_comms(x, &x->plan->late, MOST_LATE - 1));
         return start_comm(r, &move, &c, &x->plan->late);

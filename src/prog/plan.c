@@ -218,6 +218,7 @@ void plan_free(plan *p) {
     free(p->chain);
     free(p->region);
     free(p->awaits);
+    free(p->row_counts);
     arena_unmap(p);
     free(p);
 }

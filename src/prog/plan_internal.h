@@ -144,6 +144,9 @@ typedef struct chain_plan {
 
 enum { MOST_LATE = 16 };
 
+/* Exchanges of rows that may be open at once. */
+enum { ROW_TURNS = 8 };
+
 struct plan {
     mesh m;
     const op_backend *backend;
@@ -155,6 +158,10 @@ struct plan {
     open_comm late_ring[MOST_LATE];
     open_comms late;                 /* that outlive the program that started them */
     uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
+    /* Of the last exchanges of rows: to each rank, from each rank, and what these are counted by. */
+    int32_t *row_counts; /* [ROW_TURNS][row_counts_each]; NULL: there was none */
+    int64_t row_counts_each;
+    unsigned row_turn;
     size_t temp_bytes, work_bytes;
     size_t gathered_bytes, whole_grad_bytes; /* of the slots of the chain that has most */
     int input_slots;                         /* microbatches whose inputs are there at once */

@@ -142,6 +142,8 @@ val emit_comm(prog *p, val x, axis_set axes, place to, op_when when);
 void set_wire(prog *p, dtype wire);
 /* What x is `by` ranks before along the axis. */
 val emit_shift(prog *p, val x, mesh_axis axis, int by);
+/* Rows to the ranks along ep, by counts (COMM in ops.def); `rows` at most come. */
+val emit_rows(prog *p, val x, val send, val back, int64_t rows);
 /* The move of a communication, without who asks for it. */
 comm_move op_move(const prog_op *o);
 static inline move_kind op_move_kind(const prog_op *o) {

@@ -11,7 +11,7 @@ enum { PLACE_ANY = 255 };
 /* One alternative of a row's rule: "S0 R R > S0 @batch". */
 typedef struct place_rule {
     place in[OP_MAX_IN], out[OP_MAX_OUT]; /* kind PLACE_ANY: unconstrained */
-    bool batch_only;
+    bool batch_only, given;               /* given: all operands that it names are there */
 } place_rule;
 
 static place parse_place(const char *s) {
@@ -36,7 +36,7 @@ static const char *parse_rule(const char *s, place_rule *r) {
         if (*s == '>')
             o = 0;
         else if (*s == '@')
-            r->batch_only = true;
+            *(s[1] == 'b' ? &r->batch_only : &r->given) = true;
         else if (o < 0)
             r->in[i++] = parse_place(s);
         else
@@ -51,10 +51,11 @@ static bool divides_batch(mesh_axis axis) { return AXIS(axis) & AXES_ROWS; }
 
 static bool rule_fits(const prog *p, const place_rule *r, const val *in, mesh_axis axis) {
     if (r->batch_only && !divides_batch(axis)) return false;
-    for (int i = 0; i < OP_MAX_IN; i++)
-        if (in[i] != VAL_NONE && r->in[i].kind != PLACE_ANY &&
-            !place_same(r->in[i], p->val[in[i]].pl.on[axis]))
+    for (int i = 0; i < OP_MAX_IN; i++) {
+        if (r->in[i].kind == PLACE_ANY) continue;
+        if (in[i] == VAL_NONE ? r->given : !place_same(r->in[i], p->val[in[i]].pl.on[axis]))
             return false;
+    }
     return true;
 }
 
@@ -378,11 +379,28 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
 
 val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
 
+/* What every rank's chunks of the sequences chose, where ranks along an axis share their tokens. */
+static val count_choices(prog *p, val logits, val bias, const route_spec *s) {
+    if (mesh_size(&p->m, s->shared) == 1) return VAL_NONE;
+    rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
+    r.attr.route.sigmoid = s->sigmoid;
+    r.attr.route.seq = (int)s->seq;
+    r.attr.route.k = (int)s->k;
+    r.attr.route.chunks = s->chunks;
+    r.sizes.of['C'] = s->chunks;
+    r.sizes.of['S'] = p->val[logits].dim[0] / (s->seq * s->chunks);
+    return rec_comm_(p, rec_first(p, r), s->shared, PLACE_R);
+}
+
 routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     val out[OP_MAX_OUT];
     if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
     int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
-    rec_request r = { OP_ROUTE, { logits, bias } };
+    rec_request r = { OP_ROUTE, { logits, bias, count_choices(p, logits, bias, &s) } };
+    if (r.in[2] != VAL_NONE) {
+        r.attr.route.chunks = s.chunks;
+        r.attr.route.part = mesh_coord(&p->m, s.shared);
+    }
     r.attr.route.sigmoid = s.sigmoid;
     r.attr.route.normalize = s.normalize;
     r.attr.route.scale = s.scale;
@@ -395,26 +413,11 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     r.sizes.of['M'] = s.padded ? experts * (n / s.seq) * s.capacity : n * s.k;
     r.sizes.of['O'] = experts + 1;
     rec_op(p, &r, out);
-    return (routing){ out[0], out[1], out[2], out[3] };
+    return (routing){ out[0], out[1], out[2], out[3], s.padded };
 }
 
 val rec_dispatch_(prog *p, val x, routing to) {
     return rec_first(p, (rec_request){ OP_DISPATCH, { x, to.row, to.source } });
-}
-
-/* Rows x[E R,D] of this rank's sequences for all experts become those of all ranks' for its own, and back.
- * Between the two they are [E,R,D], sharded along sequences or along experts. */
-val rec_exchange_(prog *p, val x, int experts, bool to_experts) {
-    int ep = mesh_size(&p->m, AX_EP), groups = to_experts ? experts * ep : experts;
-    if (p->error || x == VAL_NONE || ep == 1) return x;
-    prog_val *v = &p->val[x];
-    BUG_IF(v->ndim != 2 || v->dim[0] % groups);
-    v->ndim = 3;
-    v->dim[2] = v->dim[1];
-    v->dim[1] = v->dim[0] / groups;
-    v->dim[0] = groups;
-    v->pl.on[AX_EP] = PLACE_S(to_experts ? 1 : 0);
-    return rec_comm_(p, x, AX_EP, PLACE_S(to_experts ? 0 : 1));
 }
 
 /* Segments are within an expert, and experts stay whole: nothing interleaves. */
@@ -431,7 +434,6 @@ val rec_gather_experts_(prog *p, val w) {
 
 val rec_grouped_linear_(prog *p, val x, val w, val offset, int experts) {
     if (p->error || w == VAL_NONE) return VAL_NONE;
-    if (p->val[w].pl.on[AX_EP].kind == PL_S) offset = VAL_NONE; /* padded: equal groups */
     rec_request r = { OP_GROUPED_LINEAR, { x, w, offset }, { .experts = experts } };
     if (p->val[w].dim[0] % experts)
         prog_fail(p, NULL, "grouped_linear: w has %lld rows, which %d experts do not divide",

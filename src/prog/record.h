@@ -186,12 +186,26 @@ typedef struct route_spec {
     bool sigmoid, normalize;
     float scale;
     int64_t k, seq, capacity;
-    bool padded; /* rows of every expert and sequence up to the capacity, for rec_exchange */
+    bool
+        padded; /* rows of every expert and sequence up to the capacity, so that ranks exchange equal parts */
     float balance, z;
+    /* Where ranks along this axis share a sequence: seq is then that of a chunk, of which each rank has so
+     * many. */
+    mesh_axis shared;
+    int chunks;
 } route_spec;
 typedef struct routing {
     val weight, row, source, offset;
+    bool padded;
 } routing;
+/* Rows on the ranks that have their experts. */
+typedef struct expert_rows {
+    val rows, offset; /* offset: as of the routing; VAL_NONE: each expert has as many */
+    val sent,
+        came; /* counts by expert, and by rank: what the way back needs; VAL_NONE: equal parts */
+    int64_t home[2]; /* their shape before */
+    int experts;     /* of this rank */
+} expert_rows;
 
 val rec_cast_(prog *p, val x, dtype dt);
 val rec_comm_(prog *p, val x, mesh_axis axis, place to);
@@ -222,8 +236,10 @@ val rec_swiglu_(prog *p, val gate_up);
 /* @param bias added to scores when experts are chosen; VAL_NONE: none */
 routing rec_route_(prog *p, val logits, val bias, route_spec s);
 val rec_dispatch_(prog *p, val x, routing to);
-/* Over ep: rows by sequence to rows by expert, or back. @param experts of this rank */
-val rec_exchange_(prog *p, val x, int experts, bool to_experts);
+/* Over ep (rec_experts.c): rows of this rank's sequences to the ranks of their experts, and back. @param
+ * experts of this rank */
+expert_rows rec_to_experts_(prog *p, val x, routing to, int experts);
+val rec_from_experts_(prog *p, val x, const expert_rows *from);
 /* The matrices of all experts, from those of the ranks along ep. */
 val rec_gather_experts_(prog *p, val w);
 /* @param w the matrices of `experts` experts (of this rank), one after another */
@@ -258,7 +274,8 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_route(p, ...)            rec_route_(HERE(p), __VA_ARGS__)
 #define rec_dispatch(p, ...)         rec_dispatch_(HERE(p), __VA_ARGS__)
 #define rec_gather_experts(p, ...)   rec_gather_experts_(HERE(p), __VA_ARGS__)
-#define rec_exchange(p, ...)         rec_exchange_(HERE(p), __VA_ARGS__)
+#define rec_to_experts(p, ...)       rec_to_experts_(HERE(p), __VA_ARGS__)
+#define rec_from_experts(p, ...)     rec_from_experts_(HERE(p), __VA_ARGS__)
 #define rec_grouped_linear(p, ...)   rec_grouped_linear_(HERE(p), __VA_ARGS__)
 #define rec_combine(p, ...)          rec_combine_(HERE(p), __VA_ARGS__)
 #define rec_add(p, ...)              rec_add_(HERE(p), __VA_ARGS__)

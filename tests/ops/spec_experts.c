@@ -7,8 +7,8 @@
 
 enum { MOST_EXPERTS = 256, MOST_K = 8 };
 
-/* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; shape.d: tokens per
- * sequence ----------------------------------------------------------------------------------------------- */
+/* ---- routing. Variants: 1, sigmoid; 2, normalized; 4, capacity; 8, padded to it; 16, sequences
+ * are shared by two ranks, of which this is the second; shape.d: tokens per sequence, or per chunk of one ----------------------------------------------------------------------------------------------- */
 static void route_sizes(op_case *c) {
     int variant = c->shape.variant;
     int64_t n = size_of(c, 'N'), experts = size_of(c, 'E'), k = size_of(c, 'K');
@@ -24,6 +24,12 @@ static void route_sizes(op_case *c) {
     c->attr.route.z = 0.3f;
     c->size['B'] = c->size['O'] = experts + 1;
     c->size['M'] = variant & 8 ? experts * seqs * capacity : n * k;
+    if (!(variant & 16) || n % seq || (variant & 8)) return;
+    int chunks = seqs % 2 ? 1 : 2;
+    c->attr.route.chunks = chunks;
+    c->attr.route.part = 1;
+    c->size['C'] = 2 * chunks;
+    c->size['S'] = seqs / chunks;
 }
 
 /* Logits and bias as drawn: finite differences move the operands, but not the choices that follow. */
@@ -38,6 +44,7 @@ static void keep_drawn(const op_case *c) {
 static void route_values(op_case *c) {
     int64_t n = size_of(c, 'N');
     spread_values(&c->in[1], 0, 0.2);
+    if (c->in[2].v) fill_below(&c->in[2], (int)size_of(c, 'T'));
     keep_drawn(c);
     c->grad[4] = mem_alloc((size_t)n * sizeof(double));
     for (int64_t i = 0; i < n; i++) c->grad[4][i] = c->step.loss_grad;
@@ -76,6 +83,19 @@ static void route_token(op_case *c, int64_t t, int64_t *expert) {
         c->out[0].v[t * k + i] = p[expert[i]] * by / (c->attr.route.normalize ? sum : 1);
 }
 
+/* Choices of an expert in the sequence of unit b: of all its chunks, or of those before the unit. With two ranks
+ * the order of chunks is 0, 1 or, where each has two, 0, 1, 1, 0. */
+static double shared_choices(const op_case *c, int64_t b, int64_t e, bool all) {
+    static const int order[2][4] = { { 0, 1 }, { 0, 3, 1, 2 } }; /* by rank and chunk */
+    int64_t chunks = c->attr.route.chunks, seqs = size_of(c, 'S'), experts = size_of(c, 'E');
+    int own = order[chunks - 1][chunks + b % chunks];
+    double sum = 0;
+    for (int64_t i = 0; i < 2 * chunks; i++)
+        if (all || order[chunks - 1][i] < own)
+            sum += c->in[2].v[(i * seqs + b / chunks) * experts + e];
+    return sum;
+}
+
 static void route_reference(op_case *c) {
     int64_t n = size_of(c, 'N'), experts = size_of(c, 'E'), k = size_of(c, 'K'),
             seq = size_of(c, 'T');
@@ -91,9 +111,10 @@ static void route_reference(op_case *c) {
         c->out[3].v[e] = (double)at;
         for (int64_t b = 0; b < seqs; b++) {
             int64_t *used = &count[b * experts + e], first = at;
+            int64_t before = c->in[2].v ? (int64_t)shared_choices(c, b, e, false) : 0;
             for (int64_t i = b * seq * k; i < MIN((b + 1) * seq, n) * k; i++) {
                 if (expert[i] != e) continue;
-                bool dropped = capacity && (*used)++ >= capacity;
+                bool dropped = capacity && before + (*used)++ >= capacity;
                 if (!capacity) ++*used;
                 c->out[1].v[i] = (double)(dropped ? -1 - e : at);
                 if (dropped)
@@ -111,7 +132,9 @@ static void route_reference(op_case *c) {
         int64_t b = t / seq, tokens = MIN((b + 1) * seq, n) - b * seq;
         for (int64_t e = 0; e < experts; e++) {
             all += p[e];
-            sum += p[e] * (double)count[b * experts + e] / (double)(k * tokens);
+            double chosen = (double)count[b * experts + e];
+            if (c->in[2].v) chosen = shared_choices(c, b, e, true) / 2 / c->attr.route.chunks;
+            sum += p[e] * chosen / (double)(k * tokens);
         }
         c->out[4].v[t] =
             c->attr.route.balance * (double)experts * sum / all + c->attr.route.z * lse * lse;
@@ -122,6 +145,81 @@ static void route_reference(op_case *c) {
         c->out[4].v[0] += (c->in[1].v[e] - drawn[1][e]) * total[e] / c->step.loss_grad;
     free(expert);
     free(count);
+}
+
+/* ---- choices per chunk. Variants: 1, sigmoid; 2, two chunks of each sequence -------------------------------- */
+static void count_sizes(op_case *c) {
+    int64_t units = size_of(c, 'N') / size_of(c, 'T'), chunks = c->shape.variant & 2 ? 2 : 1;
+    c->attr.route.sigmoid = c->shape.variant & 1;
+    c->attr.route.seq = (int)size_of(c, 'T');
+    c->attr.route.k = (int)size_of(c, 'K');
+    c->attr.route.chunks = (int)chunks;
+    c->size['B'] = size_of(c, 'E') + 1;
+    c->size['C'] = chunks;
+    c->size['S'] = units / chunks;
+}
+static void count_values(op_case *c) { spread_values(&c->in[1], 0, 0.2); }
+static void count_reference(op_case *c) {
+    int64_t experts = size_of(c, 'E'), seq = size_of(c, 'T'), chunks = size_of(c, 'C');
+    memset(c->out[0].v, 0, (size_t)c->out[0].count * sizeof(double));
+    for (int64_t t = 0; t < size_of(c, 'N'); t++) {
+        int64_t unit = t / seq, at = unit % chunks * size_of(c, 'S') + unit / chunks;
+        double p[MOST_EXPERTS];
+        bool used[MOST_EXPERTS] = { false };
+        route_scores(c, c->in[0].v, t, p);
+        for (int64_t i = 0; i < size_of(c, 'K'); i++) {
+            int64_t best = -1;
+            for (int64_t e = 0; e < experts; e++) {
+                double v = p[e] + (c->in[1].v ? c->in[1].v[e] : 0);
+                double most = best < 0 ? 0 : p[best] + (c->in[1].v ? c->in[1].v[best] : 0);
+                if (!used[e] && (best < 0 || v > most)) best = e;
+            }
+            used[best] = true;
+            c->out[0].v[at * experts + best]++;
+        }
+    }
+}
+
+/* ---- rows between ranks ------------------------------------------------------------------------------------ */
+static void offset_sizes(op_case *c) {
+    c->size['O'] = size_of(c, 'E') + 1;
+    c->size['J'] = 1;
+}
+static void offset_values(op_case *c) {
+    for (int64_t e = 0, at = 0; e <= size_of(c, 'E'); e++, at += draw_below(5))
+        c->in[0].v[e] = (double)at;
+}
+static void offset_reference(op_case *c) {
+    for (int64_t e = 0; e < size_of(c, 'E'); e++)
+        c->out[0].v[e] = c->in[0].v[e + 1] - c->in[0].v[e];
+}
+static void group_sizes(op_case *c) { c->size['O'] = size_of(c, 'E') + 1; }
+/* Any number of rows from each rank, all of them or not. */
+static void group_values(op_case *c) {
+    int64_t left = size_of(c, 'M');
+    for (int64_t i = 0; i < c->in[1].count; i++) {
+        int64_t n = draw_below(MIN(left, 9) + 1);
+        c->in[1].v[i] = (double)n;
+        left -= n;
+    }
+}
+static void group_reference(op_case *c) {
+    int64_t experts = size_of(c, 'E'), ranks = size_of(c, 'J'), d = size_of(c, 'D'), grouped = 0;
+    bool group = c->out[1].v != NULL;
+    memset(c->out[0].v, 0, (size_t)c->out[0].count * sizeof(double));
+    for (int64_t e = 0; e < experts; e++) {
+        if (group) c->out[1].v[e] = (double)grouped;
+        for (int64_t j = 0; j < ranks; j++)
+            for (int64_t i = 0; i < (int64_t)c->in[1].v[e * ranks + j]; i++, grouped++) {
+                int64_t apart = i;
+                for (int64_t q = 0; q <= j; q++)
+                    for (int64_t f = 0; f < (q < j ? experts : e); f++)
+                        apart += (int64_t)c->in[1].v[f * ranks + q];
+                int64_t from = group ? apart : grouped, to = group ? grouped : apart;
+                memcpy(c->out[0].v + to * d, c->in[0].v + from * d, (size_t)d * sizeof(double));
+            }
+    }
+    if (group) c->out[1].v[experts] = (double)grouped;
 }
 
 /* ---- rows of experts. Variant 1: a part of the choices is dropped ------------------------------------------ */
@@ -220,10 +318,25 @@ static void bias_reference(op_case *c) {
 /* clang-format off */
 const op_spec expert_specs[] = {
     { .op = OP_ROUTE, .letters = "NEKT", .sizes = route_sizes, .values = route_values,
-      .reference = route_reference, .modes = MODE_F32, .variants = 16,
+      .reference = route_reference, .modes = MODE_F32, .variants = 32,
       .small = { { 1, 1, 1, 1 }, { 12, 4, 2, 6 }, { 30, 8, 3, 10 }, { 21, 5, 2, 8 } },
       .wide = { { 64, 8, 2, 32 }, { 96, 60, 6, 48 }, { 256, 128, 8, 64 } },
       .wide_tol = { 1e-5 } },
+    { .op = OP_ROUTE_COUNT, .letters = "NEKT", .sizes = count_sizes, .values = count_values,
+      .reference = count_reference, .modes = MODE_F32, .variants = 4,
+      .small = { { 2, 1, 1, 1 }, { 12, 4, 2, 3 }, { 40, 8, 3, 10 } },
+      .wide = { { 64, 8, 2, 16 }, { 96, 60, 6, 48 }, { 256, 128, 8, 32 } } },
+    { .op = OP_EXPERT_ROWS, .letters = "E", .sizes = offset_sizes, .values = offset_values,
+      .reference = offset_reference, .modes = MODE_F32, .small = { { 1 }, { 6 }, { 40 } },
+      .wide = { { 128 } } },
+    { .op = OP_GROUP_ROWS, .letters = "MDEJ", .sizes = group_sizes, .values = group_values,
+      .reference = group_reference,
+      .small = { { 1, 1, 1, 1 }, { 17, 33, 3, 2 }, { 40, 600, 2, 4 } },
+      .wide = { { 99, 768, 8, 4 }, { 64, 129, 3, 8 } }, .wide_tol = { 1e-6 }, .shift = 8 },
+    { .op = OP_UNGROUP_ROWS, .letters = "MDEJ", .sizes = group_sizes, .values = group_values,
+      .reference = group_reference,
+      .small = { { 1, 1, 1, 1 }, { 17, 33, 3, 2 }, { 40, 600, 2, 4 } },
+      .wide = { { 99, 768, 8, 4 }, { 64, 129, 3, 8 } }, .wide_tol = { 1e-6 }, .shift = 8 },
     { .op = OP_DISPATCH, .letters = "NDK", .sizes = rows_sizes, .values = dispatch_values,
       .reference = dispatch_reference, .variants = 2,
       .small = { { 1, 1, 1 }, { 7, 33, 2 }, { 20, 600, 3 } },

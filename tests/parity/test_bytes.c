@@ -162,6 +162,51 @@ static void context_parallel_exchanges_heads_for_tokens(void **state) {
     outcome_free(&o);
 }
 
+/* ---- experts ------------------------------------------------------------------------------------- */
+static outcome moe_step_on(layout l, double capacity) {
+    model_config c = small_moe();
+    outcome o;
+    c.layers = LAYERS;
+    c.capacity_factor = capacity;
+    if (!capacity) c.experts_per_token = c.experts; /* so that it is known what each rank sends */
+    l.micros = MICROS;
+    run_layout(&c, &l, &o);
+    return o;
+}
+
+/* Rows go to their experts and back, and their gradients: four exchanges of as many rows as the capacity
+ * provides for. Weights of experts are not reduced over ep, all others are. */
+static void expert_parallel_exchanges_rows_four_times(void **state) {
+    int n = 2, experts = 4, k = 2, share = RUN_ROWS / n;
+    outcome o = moe_step_on((layout){ .ep = n }, 1.25);
+    double capacity = ceil(1.25 * RUN_SEQ * k / experts), rows = experts * share * capacity;
+    same_bytes("all-to-all", sent(&o, AXIS(AX_EP), MOVE_ALL_TO_ALL),
+               MICROS * LAYERS * 4 * (double)(n - 1) / n * rows * DIM * FP32);
+    assert_true(sent(&o, AXIS(AX_EP), MOVE_ROWS) == 0);
+    outcome_free(&o);
+}
+
+/* Without a capacity the rows alone, here one for each token and expert, and one count per expert. */
+static void rows_by_count_are_all_that_is_sent(void **state) {
+    int n = 2, experts = 4;
+    outcome o = moe_step_on((layout){ .ep = n }, 0);
+    double rows = RUN_ROWS / n * RUN_SEQ * experts, other = (double)(n - 1) / n;
+    same_bytes("rows", sent(&o, AXIS(AX_EP), MOVE_ROWS),
+               MICROS * LAYERS * 4 * other * rows * DIM * FP32);
+    same_bytes("counts", sent(&o, AXIS(AX_EP), MOVE_ALL_TO_ALL),
+               MICROS * LAYERS * other * experts * FP32);
+    outcome_free(&o);
+}
+
+/* What each chunk of a sequence chose. */
+static void shared_sequences_exchange_counts(void **state) {
+    int n = 2, experts = 4, chunks = 2;
+    outcome o = moe_step_on((layout){ .cp = n, .context = CONTEXT_RING }, 1.25);
+    same_bytes("all-gather", sent(&o, AXIS(AX_CP), MOVE_ALL_GATHER),
+               MICROS * LAYERS * (n - 1.0) * RUN_ROWS * chunks * experts * FP32);
+    outcome_free(&o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(data_parallel_reduces_each_gradient_once),
@@ -175,6 +220,9 @@ int main(void) {
         cmocka_unit_test(sequence_parallel_sends_as_much_in_halves),
         cmocka_unit_test(a_stage_sends_the_residual_once),
         cmocka_unit_test(context_parallel_exchanges_heads_for_tokens),
+        cmocka_unit_test(expert_parallel_exchanges_rows_four_times),
+        cmocka_unit_test(rows_by_count_are_all_that_is_sent),
+        cmocka_unit_test(shared_sequences_exchange_counts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

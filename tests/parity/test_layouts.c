@@ -62,7 +62,6 @@ static void compare_all(const char *model_name, const model_config *c) {
     outcome one;
     run_layout(c, &(layout){ .name = "one", .dp = 1, .tp = 1 }, &one);
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
-        if (c->experts && layouts[i].cp > 1) continue; /* refused */
         outcome o;
         char what[128];
         snprintf(what, sizeof what, "%s on %s", model_name, layouts[i].name);
@@ -294,22 +293,40 @@ static const layout expert_layouts[] = {
     { .name = "hsdp 2 x zero3, ep2", .replicas = 2, .ep = 2, .zero = 3 },
     { .name = "ep2, full recompute", .ep = 2, .keep_every = 1 },
     { .name = "pp2 x ep2, selective", .pp = 2, .ep = 2, .selective = true },
+    { .name = "ep2 x ring of 2", .ep = 2, .cp = 2, .context = CONTEXT_RING },
+    { .name = "ep2 x all-to-all over 2, zero1", .ep = 2, .cp = 2, .zero = 1 },
+    { .name = "ep2 x ring of 2 x tp2+sp, zero3",
+      .ep = 2,
+      .cp = 2,
+      .tp = 2,
+      .sp = true,
+      .zero = 3,
+      .context = CONTEXT_RING },
+    { .name = "ep2 x ring of 4, zero2, full recompute",
+      .ep = 2,
+      .cp = 4,
+      .zero = 2,
+      .keep_every = 1,
+      .context = CONTEXT_RING },
 };
 
-static void experts_agree_on_every_layout(void **state) {
-    model_config c = small_moe();
-    c.shared_experts = 1;
-    compare_all("experts", &c);
-    outcome one;
-    run_layout(&c, &(layout){ .name = "one" }, &one);
+static void compare_expert_layouts(const model_config *c) {
+    outcome one, o;
+    run_layout(c, &(layout){ .name = "one" }, &one);
     for (size_t i = 0; i < COUNT_OF(expert_layouts); i++) {
-        outcome o;
-        run_layout(&c, &expert_layouts[i], &o);
+        run_layout(c, &expert_layouts[i], &o);
         assert_true(o.replicas_agree);
         same_within(expert_layouts[i].name, &o, &one, 1e-5);
         outcome_free(&o);
     }
     outcome_free(&one);
+}
+
+static void experts_agree_on_every_layout(void **state) {
+    model_config c = small_moe();
+    c.shared_experts = 1;
+    compare_all("experts", &c);
+    compare_expert_layouts(&c);
 }
 
 /* Dense layers among those with experts: at the start, in between, and so that pipeline stages differ. */
@@ -380,14 +397,12 @@ static void layers_have_the_parameters_of_their_kind(void **state) {
 
 /* What cannot be laid out is refused, with what to set instead. */
 static void expert_layouts_that_cannot_work_are_refused(void **state) {
-    model_config dense = small_llama(), odd = small_moe(), dropless = small_moe();
+    model_config dense = small_llama(), odd = small_moe();
     odd.experts = 5;
-    dropless.capacity_factor = 0;
     model_layout two = { .mesh.size[AX_EP] = 2 };
     model *m;
     assert_error(model_new(&dense, &two, &m), "no experts");
     assert_error(model_new(&odd, &two, &m), "5 experts");
-    assert_error(model_new(&dropless, &two, &m), "capacity_factor");
 }
 
 static void dropless_sigmoid_experts_agree_on_every_layout(void **state) {
@@ -398,6 +413,15 @@ static void dropless_sigmoid_experts_agree_on_every_layout(void **state) {
     c.shared_experts = 1;
     c.dropout = 0.2;
     compare_all("sigmoid experts without capacity, one shared", &c);
+    compare_expert_layouts(&c);
+}
+
+/* Every token chooses all experts: as many rows come to each rank as memory is for. */
+static void as_many_rows_may_come_as_there_can_be(void **state) {
+    model_config c = small_moe();
+    c.capacity_factor = 0;
+    c.experts_per_token = c.experts;
+    compare_expert_layouts(&c);
 }
 
 /* A window that spans ranks, and no documents that end it. */
@@ -628,6 +652,7 @@ int main(void) {
         cmocka_unit_test(layers_have_the_parameters_of_their_kind),
         cmocka_unit_test(expert_layouts_that_cannot_work_are_refused),
         cmocka_unit_test(dropless_sigmoid_experts_agree_on_every_layout),
+        cmocka_unit_test(as_many_rows_may_come_as_there_can_be),
         cmocka_unit_test(shared_key_value_heads_agree_on_every_layout),
         cmocka_unit_test(shared_heads_are_stored_by_those_who_read_them),
         cmocka_unit_test(a_degree_that_cannot_shard_the_model_is_refused),

@@ -28,7 +28,7 @@ static bool can_run(const sample *s) {
     const layout *l = &s->l;
     bool split = l->pp > 1 && l->schedule == PIPE_ZERO_BUBBLE;
     if (l->replicas * l->dp * l->ep > RUN_ROWS) return false;
-    if (s->c.experts ? l->cp > 1 || s->c.experts % l->ep : l->ep > 1) return false;
+    if (s->c.experts ? s->c.experts % l->ep : l->ep > 1) return false;
     if (l->pp * (l->chunks ? l->chunks : 1) > s->c.layers) return false;
     if (split && (l->zero >= 2 || l->keep_every)) return false;
     if (s->c.heads % l->tp) return false;
@@ -43,7 +43,11 @@ static void draw_model(rng_key key, uint64_t *at, model_config *c) {
     if (family == 2 && draw(key, at, 2)) *c = small_moe();
     if (family == 3) c->norm_position = NORM_POST;
     c->layers = 4 + draw(key, at, 2);
-    if (c->experts) c->first_dense = draw(key, at, 3), c->moe_step = 1 + draw(key, at, 2);
+    if (c->experts) {
+        c->first_dense = draw(key, at, 3);
+        c->moe_step = 1 + draw(key, at, 2);
+        c->capacity_factor = draw(key, at, 3) ? 1.25 : 0;
+    }
     c->kv_heads = draw(key, at, 2) ? 4 : 2;
     c->tied = draw(key, at, 2);
     c->vocab = draw(key, at, 2) ? 40 : 41;

@@ -95,6 +95,9 @@ void CPU(accumulate)(const op_call *c);
 void CPU(scale)(const op_call *c);
 void CPU(route)(const op_call *c);
 void CPU(route_bwd)(const op_call *c);
+void CPU(route_count)(const op_call *c);
+void CPU(expert_rows)(const op_call *c);
+void CPU(group_rows)(const op_call *c); /* also UNGROUP_ROWS, and both backward */
 void CPU(dispatch)(const op_call *c);
 void CPU(dispatch_bwd)(const op_call *c);
 void CPU(combine)(const op_call *c);

@@ -122,6 +122,47 @@ void CPU(combine_bwd)(const op_call *c) {
     run_rows(&j, dot_task);
 }
 
+/* ---- rows between ranks ------------------------------------------------------------------------- */
+void CPU(expert_rows)(const op_call *c) {
+    const int32_t *offset = c->in[0].data;
+    int32_t *count = c->out[0].data;
+    for (int64_t e = 0; e < c->out[0].dim[0]; e++) count[e] = offset[e + 1] - offset[e];
+}
+
+static void copy_rows(const tensor *from, int64_t at, const tensor *to, int64_t to_at, int64_t n) {
+    float tmp[BLOCK];
+    int64_t d = to->dim[1];
+    for (int64_t k = 0; k < n * d; k += BLOCK) {
+        int64_t m = MIN(BLOCK, n * d - k);
+        elems_put(to, to_at * d + k, m, elems_get(from, at * d + k, m, tmp));
+    }
+}
+
+static void clear_rows(const tensor *t, int64_t first, int64_t rows);
+
+/* Also of gradients: the backward of one order is the other. */
+void CPU(group_rows)(const op_call *c) {
+    const tensor *x = &c->in[0], *y = &c->out[0];
+    const int32_t *count = c->in[1].data;
+    int64_t experts = c->in[1].dim[0], ranks = c->in[1].dim[1], grouped = 0;
+    bool to_groups = c->op == OP_GROUP_ROWS || c->op == OP_UNGROUP_ROWS_BWD;
+    int32_t *offset = c->op == OP_GROUP_ROWS ? c->out[1].data : NULL;
+    for (int64_t e = 0; e < experts; e++) {
+        if (offset) offset[e] = (int32_t)grouped;
+        for (int64_t j = 0; j < ranks; j++) {
+            int64_t apart = 0,
+                    n = count[e * ranks + j]; /* ranks before, and experts before of it */
+            for (int64_t i = 0; i < experts * ranks; i++)
+                if (i % ranks < j || (i % ranks == j && i / ranks < e)) apart += count[i];
+            BUG_IF(n < 0 || grouped + n > y->dim[0] || apart + n > y->dim[0]);
+            copy_rows(x, to_groups ? apart : grouped, y, to_groups ? grouped : apart, n);
+            grouped += n;
+        }
+    }
+    if (offset) offset[experts] = (int32_t)grouped;
+    clear_rows(y, grouped, y->dim[0] - grouped);
+}
+
 /* ---- GEMMs ----------------------------------------------------------------------------------------
  * One per expert, each shared by all threads. */
 typedef struct group {

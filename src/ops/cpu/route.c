@@ -16,7 +16,8 @@ typedef struct route_job {
     int32_t *row, *source, *offset;       /* [N,K], [M], [E+1] */
     int32_t *taken;                       /* workspace [sequences, E]: choices */
     int32_t *dropped;                     /* workspace [sequences] */
-    float unit;                           /* of the auxiliary gradient */
+    route_parts parts; /* `sequences` are chunks of them where ranks share them */
+    float unit;        /* of the auxiliary gradient */
 } route_job;
 
 static span tokens_of(const route_job *j, int64_t b) { return span_of(b, j->s.seq, j->s.n); }
@@ -66,27 +67,37 @@ static void choose_task(void *ctx, int64_t b, int worker) {
     memset(taken, 0, (size_t)experts * sizeof *taken);
     span tokens = tokens_of(j, b);
     for (int64_t t = tokens.lo; t < tokens.hi; t++) {
-        int32_t *expert = j->row + t * k;
+        int32_t own[ROUTE_MAX_K], *expert = j->row ? j->row + t * k : own;
         scores_of(j, j->logits + t * experts, p);
         choose_experts(j, p, expert);
         float by = weight_factor(j, p, expert);
         for (int64_t i = 0; i < k; i++) {
-            j->weight[t * k + i] = p[expert[i]] * by;
+            if (j->weight) j->weight[t * k + i] = p[expert[i]] * by;
             taken[expert[i]]++;
         }
     }
 }
 
+/* Choices of the whole sequence that a unit belongs to. */
+static int32_t chosen_of(const route_job *j, int64_t unit, int64_t e, const int32_t *own) {
+    return j->parts.count ? route_choices(&j->parts, unit, e, true) : own[e];
+}
+static float choices_of(const route_job *j, span tokens) {
+    int64_t units = j->parts.count ? j->parts.chunks * j->parts.parts : 1;
+    return (float)(j->s.k * units * (tokens.hi - tokens.lo));
+}
+
 /* Per token: balance E sum f p + z lse^2. @param chosen choices of this sequence, [E] */
-static void aux_losses(const route_job *j, span tokens, const int32_t *chosen) {
+static void aux_losses(const route_job *j, int64_t b, const int32_t *chosen) {
     int64_t experts = j->s.experts;
     float p[ROUTE_MAX_EXPERTS];
-    float unit = (float)experts / (float)(j->s.k * (tokens.hi - tokens.lo));
+    span tokens = tokens_of(j, b);
+    float unit = (float)experts / choices_of(j, tokens);
     for (int64_t t = tokens.lo; t < tokens.hi; t++) {
         float lse = scores_of(j, j->logits + t * experts, p), sum = 0, all = 0;
         for (int64_t e = 0; e < experts; e++) {
             all += p[e];
-            sum += p[e] * (float)chosen[e];
+            sum += p[e] * (float)chosen_of(j, b, e, chosen);
         }
         j->aux[t] = j->attr.route.balance * unit * sum / all + j->attr.route.z * lse * lse;
     }
@@ -97,15 +108,17 @@ static void number_task(void *ctx, int64_t b, int worker) {
     const route_job *j = ctx;
     int64_t experts = j->s.experts, k = j->s.k;
     const int32_t *first = j->taken + b * experts;
-    int32_t used[ROUTE_MAX_EXPERTS] = { 0 };
+    int32_t used[ROUTE_MAX_EXPERTS] = { 0 }, before[ROUTE_MAX_EXPERTS] = { 0 };
+    for (int64_t e = 0; j->parts.count && e < experts; e++)
+        before[e] = route_choices(&j->parts, b, e, false);
     span tokens = tokens_of(j, b);
     for (int64_t i = tokens.lo * k; i < tokens.hi * k; i++) {
         int32_t e = j->row[i], at = used[e]++;
-        bool dropped = j->s.capacity && at >= j->s.capacity;
+        bool dropped = j->s.capacity && before[e] + at >= j->s.capacity;
         j->row[i] = dropped ? -1 - e : first[e] + at;
         if (!dropped) j->source[j->row[i]] = (int32_t)i;
     }
-    if (j->aux) aux_losses(j, tokens, used);
+    if (j->aux) aux_losses(j, b, used);
 }
 
 /* Turns counts into first rows: packed one after another, or padded to the capacity. */
@@ -117,7 +130,7 @@ static void number_experts(const route_job *j) {
         j->offset[e] = at;
         for (int64_t b = 0; b < s->seqs; b++) {
             int32_t *count = &j->taken[b * s->experts + e];
-            int32_t n = s->capacity ? (int32_t)MIN(*count, s->capacity) : *count;
+            int32_t n = route_taken(&j->parts, s->capacity, b, e, *count);
             *count = at;
             at += padded ? (int32_t)s->capacity : n;
         }
@@ -141,6 +154,7 @@ static route_job route_job_of(const op_call *c, const tensor *logits, const tens
 
 void CPU(route)(const op_call *c) {
     route_job j = route_job_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
+    j.parts = route_parts_of(c, &c->in[2], j.s.experts);
     j.bias = c->in[1].data;
     j.weight = c->out[0].data;
     j.source = c->out[2].data;
@@ -150,6 +164,20 @@ void CPU(route)(const op_call *c) {
     pool_run(c->run->pool, j.s.seqs, choose_task, &j);
     number_experts(&j);
     pool_run(c->run->pool, j.s.seqs, number_task, &j);
+}
+
+/* Chunks are in the order of the tokens, counts by chunk first. */
+void CPU(route_count)(const op_call *c) {
+    const tensor *logits = &c->in[0], *count = &c->out[0];
+    route_job j = { .attr = c->attr, .logits = logits->data, .bias = c->in[1].data };
+    j.s = route_sizes_of(logits->dim[0], logits->dim[1], c->attr.route.k, 0, c->attr.route.seq, 0);
+    int64_t experts = j.s.experts, chunks = count->dim[0], seqs = count->dim[1];
+    BUG_IF(j.s.seqs != chunks * seqs || chunks != c->attr.route.chunks || j.s.k > experts);
+    j.taken = (int32_t *)align_up((uintptr_t)c->run->workspace, 64);
+    pool_run(c->run->pool, j.s.seqs, choose_task, &j);
+    for (int64_t u = 0; u < j.s.seqs; u++)
+        memcpy((int32_t *)count->data + (u % chunks * seqs + u / chunks) * experts,
+               j.taken + u * experts, (size_t)experts * sizeof *j.taken);
 }
 
 /* ---- backward --------------------------------------------------------------------------------------
@@ -176,7 +204,7 @@ static void weight_slopes(const route_job *j, const float *p, const float *dweig
     for (int64_t i = 0; i < j->s.k; i++) ds[expert[i]] += factor * (dweight[i] - mean);
 }
 
-static void token_gradient(const route_job *j, int64_t t, const int32_t *chosen, float per_choice) {
+static void token_gradient(const route_job *j, int64_t t, const float *chosen, float per_choice) {
     int64_t experts = j->s.experts, k = j->s.k;
     float p[ROUTE_MAX_EXPERTS], ds[ROUTE_MAX_EXPERTS] = { 0 }, *out = j->dlogits + t * experts;
     int32_t expert[ROUTE_MAX_K];
@@ -186,9 +214,9 @@ static void token_gradient(const route_job *j, int64_t t, const int32_t *chosen,
     const float *logits = j->logits + t * experts;
     weight_slopes(j, p, j->dweight + t * k, expert, ds);
     for (int64_t e = 0; e < experts; e++) all += p[e];
-    for (int64_t e = 0; e < experts; e++) mean += p[e] / all * per_choice * (float)chosen[e];
+    for (int64_t e = 0; e < experts; e++) mean += p[e] / all * per_choice * chosen[e];
     for (int64_t e = 0; e < experts; e++) /* through p_e = s_e / all */
-        ds[e] += (per_choice * (float)chosen[e] - mean) / all;
+        ds[e] += (per_choice * chosen[e] - mean) / all;
     for (int64_t e = 0; e < experts; e++) dot += p[e] * ds[e];
     float z = 2 * j->unit * j->attr.route.z * lse;
     for (int64_t e = 0; e < experts; e++) {
@@ -201,17 +229,19 @@ static void token_gradient(const route_job *j, int64_t t, const int32_t *chosen,
 static void backward_task(void *ctx, int64_t b, int worker) {
     const route_job *j = ctx;
     int64_t experts = j->s.experts;
-    int32_t *chosen = j->taken + b * experts;
+    int32_t *own = j->taken + b * experts;
+    float chosen[ROUTE_MAX_EXPERTS];
     span tokens = tokens_of(j, b);
-    count_choices(j, tokens, chosen, &j->dropped[b]);
-    float per_choice = j->unit * j->attr.route.balance * (float)experts /
-                       (float)(j->s.k * (tokens.hi - tokens.lo));
+    count_choices(j, tokens, own, &j->dropped[b]);
+    for (int64_t e = 0; e < experts; e++) chosen[e] = (float)chosen_of(j, b, e, own);
+    float per_choice = j->unit * j->attr.route.balance * (float)experts / choices_of(j, tokens);
     for (int64_t t = tokens.lo; t < tokens.hi; t++) token_gradient(j, t, chosen, per_choice);
 }
 
 void CPU(route_bwd)(const op_call *c) {
     const step_block *step = c->run->step;
     route_job j = route_job_of(c, &c->in[1], &c->in[2], 0);
+    j.parts = route_parts_of(c, &c->in[4], j.s.experts);
     j.dweight = c->in[0].data;
     j.offset = c->in[3].data;
     j.dlogits = c->out[0].data;
@@ -227,7 +257,7 @@ void CPU(route_bwd)(const op_call *c) {
 }
 
 size_t CPU(route_workspace)(const op_backend *b, const op_call *c, int threads) {
-    const tensor *logits = c->op == OP_ROUTE ? &c->in[0] : &c->in[1];
+    const tensor *logits = c->op == OP_ROUTE_BWD ? &c->in[1] : &c->in[0];
     route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
     return (size_t)(s.seqs * (s.experts + 1)) * sizeof(int32_t) + 64;
 }

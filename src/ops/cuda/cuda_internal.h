@@ -163,7 +163,10 @@ void cuda_route(const op_call *c); /* route.cu */
 void cuda_route_bwd(const op_call *c);
 size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads);
 void cuda_update_router_bias(const op_call *c);
-void cuda_dispatch(const op_call *c); /* experts.cu */
+void cuda_route_count(const op_call *c);
+void cuda_expert_rows(const op_call *c); /* experts.cu */
+void cuda_group_rows(const op_call *c);  /* also UNGROUP_ROWS, and both backward */
+void cuda_dispatch(const op_call *c);
 void cuda_dispatch_bwd(const op_call *c);
 void cuda_combine(const op_call *c);
 void cuda_combine_bwd(const op_call *c);

@@ -109,6 +109,62 @@ extern "C" void cuda_combine_bwd(const op_call *c) {
                      (int)row->dim[1]));
 }
 
+/* ---- rows between ranks ------------------------------------------------------------------------------- */
+static __global__ void count_rows(const int32_t *offset, int32_t *count, int64_t experts) {
+    int64_t e = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (e < experts) count[e] = offset[e + 1] - offset[e];
+}
+
+extern "C" void cuda_expert_rows(const op_call *c) {
+    int64_t experts = c->out[0].dim[0];
+    LAUNCH(cuda_of(c), { blocks_for(experts, WARP), WARP }, count_rows,
+           (const int32_t *)c->in[0].data, (int32_t *)c->out[0].data, experts);
+}
+
+/* Rows by rank and expert to rows by expert and rank, or back. A warp per row of the grouped order, which finds
+ * its part by a walk over the counts: there are as many as experts. */
+template <class A>
+static __global__ void __launch_bounds__(WARPS *WARP)
+    group_rows(A from, A to, const int32_t *count, int32_t *offset, int64_t rows, int64_t d,
+               int experts, int ranks, bool to_groups) {
+    for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < rows;
+         row += (int64_t)gridDim.x * WARPS) {
+        int64_t first = 0, apart = 0;
+        int part = 0; /* e ranks + j */
+        for (; part < experts * ranks && row >= first + count[part]; part++) first += count[part];
+        bool used = part < experts * ranks;
+        int e = part / ranks, j = part % ranks;
+        for (int i = 0; used && i < experts * ranks; i++)
+            if (i % ranks < j || (i % ranks == j && i / ranks < e)) apart += count[i];
+        apart += row - first;
+        int64_t at = (to_groups ? apart : row) * d, out = (to_groups || !used ? row : apart) * d;
+        for (int64_t i = threadIdx.x % WARP * EIGHT; i < d; i += WARP * EIGHT) {
+            float v[8] = { 0 };
+            if (used) from.load(at + i, at + d, v);
+            to.store(out + i, out + d, v);
+        }
+    }
+    if (!offset || blockIdx.x || threadIdx.x) return;
+    int32_t at = 0;
+    for (int i = 0; i <= experts * ranks; i++) {
+        if (i % ranks == 0) offset[i / ranks] = at;
+        if (i < experts * ranks) at += count[i];
+    }
+}
+
+/* Also of gradients: the backward of one order is the other. */
+extern "C" void cuda_group_rows(const op_call *c) {
+    const tensor *from = &c->in[0], *to = &c->out[0], *all[] = { from, to };
+    int64_t rows = to->dim[0], d = to->dim[1];
+    bool to_groups = c->op == OP_GROUP_ROWS || c->op == OP_UNGROUP_ROWS_BWD;
+    int32_t *offset = c->op == OP_GROUP_ROWS ? (int32_t *)c->out[1].data : NULL;
+    int blocks = grid_for(cuda_of(c), rows, WARPS, PER_SM);
+    WITH_TYPE(common_type(d, all, 2),
+              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, group_rows<A>, A(*from), A(*to),
+                     (const int32_t *)c->in[1].data, offset, rows, d, (int)c->in[1].dim[0],
+                     (int)c->in[1].dim[1], to_groups));
+}
+
 /* ---- GEMMs ------------------------------------------------------------------------------------------ */
 enum { TILE = 64, DEPTH = 16, THREADS = 256, PER_THREAD = 4 };
 

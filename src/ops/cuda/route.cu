@@ -27,11 +27,22 @@ struct route_args {
     bool add;
     int32_t *row, *source, *offset, *chosen, *first, *dropped;
     const step_block *step;
+    route_parts parts; /* `sequences` are chunks of them where ranks share them */
 };
 
 static __device__ __forceinline__ int64_t sequence_end(const route_args &a, int64_t b) {
     int64_t end = (b + 1) * a.s.seq;
     return end < a.s.n ? end : a.s.n;
+}
+
+/* Choices of an expert in the whole sequence that unit b belongs to, and of all experts there. */
+static __device__ __forceinline__ float chosen_of(const route_args &a, int64_t b, int64_t e) {
+    return (float)(a.parts.count ? route_choices(&a.parts, b, e, true)
+                                 : a.chosen[b * a.s.experts + e]);
+}
+static __device__ __forceinline__ float choices_of(const route_args &a, int64_t b) {
+    int64_t units = a.parts.count ? a.parts.chunks * a.parts.parts : 1;
+    return (float)(a.s.k * units * (sequence_end(a, b) - b * a.s.seq));
 }
 
 /* ---- one token, by a warp -------------------------------------------------------------------------- */
@@ -90,7 +101,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) choose(route_args a) {
     for (int i = 0; i < k; i++)
         if (i == lane) {
             a.row[t * k + i] = expert[i];
-            a.weight[t * k + i] = p[expert[i]] * by;
+            if (a.weight) a.weight[t * k + i] = p[expert[i]] * by;
         }
 }
 
@@ -113,9 +124,8 @@ static __global__ void __launch_bounds__(THREADS) count(route_args a, bool numbe
 }
 
 static __device__ __forceinline__ int32_t rows_taken(const route_args &a, int64_t b, int64_t e) {
-    int32_t n = a.chosen[b * a.s.experts + e];
     if (a.padded) return (int32_t)a.s.capacity;
-    return a.s.capacity && n > a.s.capacity ? (int32_t)a.s.capacity : n;
+    return route_taken(&a.parts, a.s.capacity, b, e, a.chosen[b * a.s.experts + e]);
 }
 
 /* Grid: one block. */
@@ -148,10 +158,13 @@ static __global__ void __launch_bounds__(THREADS) offsets(route_args a) {
 
 /* Grid: a warp per sequence, which takes 32 choices at a time. */
 static __global__ void __launch_bounds__(WARP) number(route_args a) {
-    __shared__ int32_t used[ROUTE_MAX_EXPERTS];
+    __shared__ int32_t used[ROUTE_MAX_EXPERTS], earlier[ROUTE_MAX_EXPERTS];
     int64_t b = blockIdx.x, end = sequence_end(a, b) * a.s.k;
     int lane = threadIdx.x;
-    for (int64_t e = lane; e < a.s.experts; e += WARP) used[e] = 0;
+    for (int64_t e = lane; e < a.s.experts; e += WARP) {
+        used[e] = 0;
+        earlier[e] = a.parts.count ? route_choices(&a.parts, b, e, false) : 0;
+    }
     __syncwarp();
     for (int64_t from = b * a.s.seq * a.s.k; from < end; from += WARP) {
         int64_t i = from + lane;
@@ -166,7 +179,7 @@ static __global__ void __launch_bounds__(WARP) number(route_args a) {
         if (e >= 0 && before == same - 1) used[e] += same;
         __syncwarp();
         if (e < 0) continue;
-        bool dropped = a.s.capacity && at >= a.s.capacity;
+        bool dropped = a.s.capacity && earlier[e] + at >= a.s.capacity;
         int32_t row = a.first[b * a.s.experts + e] + at;
         a.row[i] = dropped ? -1 - e : row;
         if (!dropped) a.source[row] = (int32_t)i;
@@ -187,10 +200,10 @@ static __global__ void __launch_bounds__(WARPS *WARP) aux_losses(route_args a) {
     float lse = scores_of(a, t, p);
     for (int64_t e = threadIdx.x % WARP; e < a.s.experts; e += WARP) {
         all += p[e];
-        sum += p[e] * (float)a.chosen[b * a.s.experts + e];
+        sum += p[e] * chosen_of(a, b, e);
     }
     all = warp_sum(all), sum = warp_sum(sum);
-    float unit = (float)a.s.experts / (float)(a.s.k * (sequence_end(a, b) - b * a.s.seq));
+    float unit = (float)a.s.experts / choices_of(a, b);
     if (threadIdx.x % WARP == 0) a.aux[t] = a.balance * unit * sum / all + a.z * lse * lse;
 }
 
@@ -203,8 +216,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) token_gradients(route_args
     int64_t b = t / a.s.seq;
     float *p = shared + threadIdx.x / WARP * experts, lse = scores_of(a, t, p);
     float step_unit = a.step->loss_grad * (a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1);
-    float per_choice =
-        step_unit * a.balance * (float)experts / (float)(k * (sequence_end(a, b) - b * a.s.seq));
+    float per_choice = step_unit * a.balance * (float)experts / choices_of(a, b);
     int32_t expert[ROUTE_MAX_K];
     for (int i = 0; i < k; i++)
         expert[i] = (int32_t)route_expert(a.row[t * k + i], a.offset, experts);
@@ -214,13 +226,13 @@ static __global__ void __launch_bounds__(WARPS *WARP) token_gradients(route_args
     float all = 0, mean = 0, dot = 0;
     for (int64_t e = lane; e < experts; e += WARP) {
         all += p[e];
-        mean += p[e] * per_choice * (float)a.chosen[b * experts + e];
+        mean += p[e] * per_choice * chosen_of(a, b, e);
     }
     all = warp_sum(all);
     mean = warp_sum(mean) / all;
     for (int pass = 0; pass < 2; pass++) {
         for (int64_t e = lane; e < experts; e += WARP) {
-            float ds = (per_choice * (float)a.chosen[b * experts + e] - mean) / all;
+            float ds = (per_choice * chosen_of(a, b, e) - mean) / all;
             for (int i = 0; i < k; i++)
                 if (expert[i] == e) ds += factor * (a.dweight[t * k + i] - drawn);
             if (pass == 0) {
@@ -294,6 +306,7 @@ static launch_shape by_token(const route_args &a) {
 extern "C" void cuda_route(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[0], &c->out[1], c->out[2].dim[0]);
+    a.parts = route_parts_of(c, &c->in[2], a.s.experts);
     a.bias = (const float *)c->in[1].data;
     a.weight = (float *)c->out[0].data;
     a.source = (int32_t *)c->out[2].data;
@@ -308,9 +321,35 @@ extern "C" void cuda_route(const op_call *c) {
     if (a.aux) LAUNCH(x, by_token(a), aux_losses, a);
 }
 
+/* Chunks are in the order of the tokens, counts by chunk first. */
+static __global__ void __launch_bounds__(THREADS)
+    order_counts(route_args a, int32_t *to, int64_t chunks, int64_t seqs) {
+    int64_t u = blockIdx.x, at = u % chunks * seqs + u / chunks;
+    for (int64_t e = threadIdx.x; e < a.s.experts; e += THREADS)
+        to[at * a.s.experts + e] = a.chosen[u * a.s.experts + e];
+}
+
+/* Workspace: as of routing, then row [N, K]. */
+extern "C" void cuda_route_count(const op_call *c) {
+    cuda_context *x = cuda_of(c);
+    const tensor *count_out = &c->out[0];
+    tensor row = {};
+    row.dim[1] = c->attr.route.k;
+    route_args a = args_of(c, &c->in[0], &row, 0);
+    a.row = a.dropped + a.s.seqs;
+    a.bias = (const float *)c->in[1].data;
+    unsigned units = (unsigned)a.s.seqs;
+    BUG_IF(a.s.seqs != count_out->dim[0] * count_out->dim[1]);
+    LAUNCH(x, by_token(a), choose, a);
+    LAUNCH(x, { units, THREADS }, count, a, false);
+    LAUNCH(x, { units, THREADS }, order_counts, a, (int32_t *)count_out->data, count_out->dim[0],
+           count_out->dim[1]);
+}
+
 extern "C" void cuda_route_bwd(const op_call *c) {
     cuda_context *x = cuda_of(c);
     route_args a = args_of(c, &c->in[1], &c->in[2], 0);
+    a.parts = route_parts_of(c, &c->in[4], a.s.experts);
     a.dweight = (const float *)c->in[0].data;
     a.offset = (int32_t *)c->in[3].data;
     a.dlogits = (float *)c->out[0].data;
@@ -322,7 +361,8 @@ extern "C" void cuda_route_bwd(const op_call *c) {
 }
 
 extern "C" size_t cuda_route_workspace(const op_backend *b, const op_call *c, int threads) {
-    const tensor *logits = c->op == OP_ROUTE ? &c->in[0] : &c->in[1];
+    const tensor *logits = c->op == OP_ROUTE_BWD ? &c->in[1] : &c->in[0];
     route_sizes s = route_sizes_of(logits->dim[0], logits->dim[1], 1, 0, c->attr.route.seq, 0);
-    return (size_t)(s.seqs * (2 * s.experts + 1)) * sizeof(int32_t);
+    int64_t rows = c->op == OP_ROUTE_COUNT ? s.n * c->attr.route.k : 0;
+    return (size_t)(s.seqs * (2 * s.experts + 1) + rows) * sizeof(int32_t);
 }
