@@ -245,8 +245,8 @@ void model_fill_constants(const model *m, plan *p);
 /* Makes written master weights what programs read: converts them to the copies that GEMMs read, and
  * gathers what other ranks update (ZeRO 1 and 2). */
 err model_publish(const model *m, exec *x) MUST_USE;
-/* The second half of it: gathers the slices of every bucket, as an update leaves them. */
-err model_gather(const model *m, exec *x) MUST_USE;
+/* The second half of it: the next chain gathers the slices of every bucket, as an update leaves them. */
+void model_gather(const model *m, exec *x);
 
 /* Adds to the gradient of a table that the first and the last stage of a pipeline hold what the other one
  * has of it. After a step's microbatches, before anything reads gradients. */

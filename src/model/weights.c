@@ -368,8 +368,10 @@ static err refresh_copies(const model *m, const plan *p) {
     return e;
 }
 
-err model_gather(const model *m, exec *x) {
-    for (int i = 0; i < model_buckets(m); i++) {
+/* What programs read is gathered where it is stored. */
+void model_gather(const model *m, exec *x) {
+    exec_drop_gathers(x);
+    for (int i = 0, n = model_buckets(m); i < n; i++) {
         bucket_view own = model_bucket(m, i), all = view_bucket(m, i, HOLDS_PARAMS);
         if (own.count == all.count) continue;
         bool copy = own.copy.region >= 0;
@@ -382,11 +384,9 @@ err model_gather(const model *m, exec *x) {
                              .from = PLACE_S(0),
                              .to = PLACE_I,
                              .name = "gather of updated parameters" };
-        comm_ticket ticket;
-        TRY(comm_start(x->comm, &gather, &slice, &whole, &ticket));
-        TRY(comm_wait(x->comm, &ticket));
+        exec_gather_later(x, &gather, &slice, &whole, own.layer,
+                          m->info[own.bucket].where == BUCKET_LAST);
     }
-    return OK;
 }
 
 /* The stages exchange their gradients; each adds the other's to its own. */
@@ -427,7 +427,8 @@ err model_sum_tied(const model *m, exec *x) {
 
 err model_publish(const model *m, exec *x) {
     TRY(refresh_copies(m, x->plan));
-    return model_gather(m, x);
+    model_gather(m, x);
+    return OK;
 }
 
 /* ---- constants ----------------------------------------------------------------------------- */

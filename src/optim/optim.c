@@ -412,7 +412,8 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->on_host) host_updates(&r);
     TRY(exec_replay(x, &o->updates, device_updates, &r));
-    return model_gather(o->m, x);
+    model_gather(o->m, x);
+    return OK;
 }
 
 /* ---- what is read of parameters and gradients now and then ------------------------------------- */

@@ -1,6 +1,7 @@
 /* Runs a chain's instruction list: ops through the backend, communication through comm. */
 #include "plan_internal.h"
 
+#include <limits.h>
 #include <math.h>
 #include <stddef.h>
 #include <stdlib.h>
@@ -63,6 +64,7 @@ static err end_if_far(exec *x, open_comms *o, axis_set axes) {
  * (comm.h), as those of a ring would be that shares its axis with one that outlives its program. */
 static err end_far(const chain_run *r, axis_set axes) {
     TRY(end_if_far(r->x, &r->x->plan->late, axes));
+    TRY(end_if_far(r->x, &r->x->plan->updated.open, axes));
     for (int which = 0; which < POOLS; which++) {
         const slot_memory *kinds[] = { &r->k->gathered[which], &r->k->whole_grad[which] };
         for (size_t i = 0; i < COUNT_OF(kinds); i++)
@@ -271,6 +273,48 @@ static void await_update(const chain_run *r, const instr *i, const instance *in)
         exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, event);
 }
 
+/* ---- gathers of updated parameters --------------------------------------------------------- */
+void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
+                       int layer, bool last) {
+    later_gathers *u = &x->plan->updated;
+    int order = last ? INT_MAX : layer + 1, at = u->n;
+    mem_reserve((void **)&u->list, &u->cap, u->n++, sizeof *u->list);
+    for (; at > 0 && u->list[at - 1].order > order; at--) u->list[at] = u->list[at - 1];
+    u->list[at] = (later_gather){ *move, *in, *out, order, layer + 1 };
+}
+
+void exec_drop_gathers(exec *x) {
+    later_gathers *u = &x->plan->updated;
+    BUG_IF(u->open.begun != u->open.ended);
+    u->n = u->begun = 0;
+}
+
+static err start_updated(const chain_run *r, later_gathers *u) {
+    const later_gather *g = &u->list[u->begun++];
+    op_call c = { .in = { g->in }, .out = { g->out } };
+    if (g->event < r->x->plan->awaits_cap && r->x->plan->awaits[g->event])
+        exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, g->event);
+    return start_comm(r, &g->move, &c, &u->open);
+}
+
+/* Before a program's first forward run: starts what comes next, and waits for what it reads. What an update
+ * beside the chain still writes is started no earlier than it must. */
+static err gather_updated(const chain_run *r, const instr *i, const instance *in) {
+    later_gathers *u = &r->x->plan->updated;
+    if (i->kind != DO_FWD || !u->n) return OK;
+    const model_chunk *k = &r->k->chunk[i->chunk].k;
+    int order = i->instance == k->layers + 1 ? INT_MAX : in->layer + 1, ready = 0;
+    while (ready < u->n && u->list[ready].order <= order) ready++;
+    while (u->begun < u->n) {
+        int event = u->list[u->begun].event;
+        bool awaits = event < r->x->plan->awaits_cap && r->x->plan->awaits[event];
+        if (u->begun >= ready + (awaits ? 1 : MOST_AHEAD)) break;
+        TRY(end_comms(r->x, &u->open, MOST_AHEAD - 1));
+        TRY(start_updated(r, u));
+    }
+    return end_comms(r->x, &u->open, MAX(0, u->begun - ready));
+}
+
 /* The communications of a slot that the instruction begins or ends; NULL: its own end with it. */
 static open_comms *slot_comms(const chain_run *r, const instr *i) {
     slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
@@ -304,6 +348,7 @@ static err run_instr(const chain_run *r, const instr *i) {
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
     chain_bind_slots(r->k, i);
     await_update(r, i, in);
+    TRY(gather_updated(r, i, in));
     open_comm ring[MOST_OPEN];
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     return run_list(r, in, i, open ? open : &own);

@@ -51,6 +51,12 @@ typedef struct exec_hooks {
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
 /* Whether this rank computes what the chain yields: of a pipeline the last one does. */
 bool exec_has_result(const exec *x, int which);
+/* Gathers updated parameters in the next chain that runs, while it runs: before the programs that read them,
+ * and behind the event of QUEUE_UPDATE that plan_await_update names. @param layer -1: outside blocks. @param
+ * last the chain's last program reads them, and no other. exec_drop_gathers forgets what has not been run. */
+void exec_gather_later(exec *x, const comm_move *move, const tensor *in, const tensor *out,
+                       int layer, bool last);
+void exec_drop_gathers(exec *x);
 /* What the chain yields: the loss per token, or logits. Its data is an address in the plan. */
 tensor exec_result(const exec *x, int which);
 /* How it lies on the mesh: with sequence parallelism each rank has the losses of its own tokens. */

@@ -147,6 +147,20 @@ enum { MOST_LATE = 16 };
 /* Exchanges of rows that may be open at once. */
 enum { ROW_TURNS = 8 };
 
+/* Updated parameters that other ranks have yet to see: what exec_gather_later was told. */
+typedef struct later_gather {
+    comm_move move;
+    tensor in, out;
+    int order, event;
+} later_gather;
+enum { MOST_AHEAD = 8 };
+typedef struct later_gathers {
+    later_gather *list; /* by order */
+    int n, cap, begun;
+    open_comm ring[MOST_AHEAD];
+    open_comms open;
+} later_gathers;
+
 struct plan {
     mesh m;
     const op_backend *backend;
@@ -156,7 +170,8 @@ struct plan {
     chain_plan *chain;
     int chains, chain_cap;
     open_comm late_ring[MOST_LATE];
-    open_comms late;                 /* that outlive the program that started them */
+    open_comms late; /* that outlive the program that started them */
+    later_gathers updated;
     uint64_t begun[AXES_TP_REP + 1]; /* communications, by set of axes */
     /* Of the last exchanges of rows: to each rank, from each rank, and what these are counted by. */
     int32_t *row_counts; /* [ROW_TURNS][row_counts_each]; NULL: there was none */
