@@ -64,10 +64,13 @@ static void count(comm *c, const comm_ticket *t, double wait_began) {
     k->bytes += bytes_sent(c, t);
     k->wait_seconds += now - wait_began;
     k->open_seconds += now - t->started;
+    k->moving_seconds += t->moved_to - t->moved_from;
+    k->hidden_seconds += MAX(0, MIN(t->moved_to, wait_began) - t->moved_from);
 }
 
 int comm_counters(const comm *c, comm_counter *out, int cap) {
     int n = 0;
+    if (c->backend && c->backend->settle) c->backend->settle((comm *)c);
     for (int s = 0; s < COMM_SETS; s++)
         for (int k = 0; k < MOVE_ILLEGAL; k++) {
             if (!c->count[s][k].calls) continue;

@@ -97,6 +97,8 @@ typedef struct comm_ticket {
     int slot;
     void *request;
     double started;
+    double moved_from,
+        moved_to; /* when its bytes moved, as far as the backend knows by comm_wait */
 } comm_ticket;
 
 typedef struct comm comm;
@@ -131,6 +133,10 @@ typedef struct comm_counter {
     double bytes;
     double wait_seconds; /* inside comm_wait */
     double open_seconds; /* from comm_start to the end of comm_wait */
+    /* Time in which bytes moved: in shared memory from the first of its tasks to the last, between hosts from
+     * its start until everything has arrived, on GPUs that of its kernels. And how much of it was before this
+     * rank waited: what computation hides. */
+    double moving_seconds, hidden_seconds;
 } comm_counter;
 /* Fills up to `cap` counters that are not zero, in order of axes and kind. @return how many there are. */
 int comm_counters(const comm *c, comm_counter *out, int cap);

@@ -39,7 +39,9 @@ typedef struct message_link {
 } message_link;
 
 typedef struct open_move {
-    cudaEvent_t ready, done;
+    cudaEvent_t ready, begun, done; /* ready and wait: of the compute queue */
+    cudaEvent_t wait;
+    bool waited;    /* and not counted yet */
     double started; /* 0: not under way */
     comm_move move;
 } open_move;
@@ -52,8 +54,8 @@ typedef struct nccl_end {
     message_link *message;
     int messages, message_cap;
     open_move open[OPEN];
-    uint64_t next;
-    pthread_mutex_t lock; /* of links and open moves, which the watching thread reads */
+    uint64_t next, settled; /* communications begun; counted, in order */
+    pthread_mutex_t lock;   /* of links and open moves, which the watching thread reads */
     pthread_t watcher;
     bool watched;
     _Atomic bool stop, failed;
@@ -348,6 +350,32 @@ static err run(const job *j) {
     }
 }
 
+/* ---- when bytes moved -------------------------------------------------------------------------- */
+/* Between the events around its kernels; what came before the compute queue reached the wait is hidden.
+ * @return false while it is under way. */
+static bool settle_move(comm *c, open_move *o) {
+    float moved = 0, exposed = 0;
+    if (!o->waited) return true;
+    if (cudaEventQuery(o->done) != cudaSuccess || cudaEventQuery(o->wait) != cudaSuccess)
+        return false;
+    o->waited = false;
+    if (cudaEventElapsedTime(&moved, o->begun, o->done) != cudaSuccess ||
+        cudaEventElapsedTime(&exposed, o->wait, o->done) != cudaSuccess)
+        return true;
+    comm_counter *k = &c->count[o->move.axes][comm_kind(&o->move)];
+    exposed = MIN(MAX(exposed, 0), moved);
+    k->moving_seconds += (double)moved / 1000;
+    k->hidden_seconds += (double)(moved - exposed) / 1000;
+    return true;
+}
+
+static void nccl_settle(comm *c) {
+    nccl_end *n = c->state;
+    if (atomic_load(&n->failed)) return;
+    for (; n->settled < n->next; n->settled++)
+        if (!settle_move(c, &n->open[n->settled % OPEN])) return;
+}
+
 /* ---- start and wait ----------------------------------------------------------------------------- */
 static err nccl_start(comm *c, comm_ticket *t) {
     nccl_end *n = c->state;
@@ -365,10 +393,17 @@ static err nccl_start(comm *c, comm_ticket *t) {
     open_move *o = &n->open[t->sequence % OPEN];
     if (!o->done) {
         TRY_CUDA(cudaEventCreateWithFlags(&o->ready, cudaEventDisableTiming));
-        TRY_CUDA(cudaEventCreateWithFlags(&o->done, cudaEventDisableTiming));
+        TRY_CUDA(cudaEventCreate(&o->begun));
+        TRY_CUDA(cudaEventCreate(&o->wait));
+        TRY_CUDA(cudaEventCreate(&o->done));
+    }
+    if (n->settled + OPEN <= t->sequence) { /* the ring is full: what it held is not counted */
+        o->waited = false;
+        n->settled = t->sequence - OPEN + 1;
     }
     TRY_CUDA(cudaEventRecord(o->ready, n->compute));
     TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
+    TRY_CUDA(cudaEventRecord(o->begun, j.l->stream));
     TRY(run(&j));
     TRY_CUDA(cudaEventRecord(o->done, j.l->stream));
     pthread_mutex_lock(&n->lock);
@@ -381,7 +416,10 @@ static err nccl_start(comm *c, comm_ticket *t) {
 static err nccl_wait(comm *c, comm_ticket *t) {
     nccl_end *n = c->state;
     TRY(check_failed(n));
-    TRY_CUDA(cudaStreamWaitEvent(n->compute, n->open[t->sequence % OPEN].done, 0));
+    open_move *o = &n->open[t->sequence % OPEN];
+    TRY_CUDA(cudaEventRecord(o->wait, n->compute));
+    o->waited = true;
+    TRY_CUDA(cudaStreamWaitEvent(n->compute, o->done, 0));
     return OK;
 }
 
@@ -481,6 +519,8 @@ static void nccl_free(comm *c) {
     for (int i = 0; i < n->messages; i++) link_close(&n->message[i].l);
     for (int i = 0; i < OPEN && n->open[i].done; i++) {
         cudaEventDestroy(n->open[i].ready);
+        cudaEventDestroy(n->open[i].begun);
+        cudaEventDestroy(n->open[i].wait);
         cudaEventDestroy(n->open[i].done);
     }
     free(n->message);
@@ -501,7 +541,8 @@ err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
                                           .local = nccl_local,
                                           .abort = nccl_abort,
                                           .free = nccl_free,
-                                          .failed_elsewhere = nccl_failed_elsewhere };
+                                          .failed_elsewhere = nccl_failed_elsewhere,
+                                          .settle = nccl_settle };
     nccl_end *n = mem_alloc(sizeof *n);
     *n = (nccl_end){ .host = host, .gpu = gpu, .compute = compute };
     pthread_mutex_init(&n->lock, NULL);

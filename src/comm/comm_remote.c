@@ -437,6 +437,7 @@ static void advance(remote_end *r, remote_op *o) {
     }
     if (!e) s->end(o);
     o->error = e;
+    o->t.moved_to = time_now();
     o->done = true;
     r->opens--;
 }
@@ -577,6 +578,8 @@ err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c))
             e = o->error;
             o->error = OK;
             o->open = false;
+            t->moved_from = t->started;
+            t->moved_to = o->t.moved_to;
         } else if (spin % 1024 == 0) {
             double now = time_now();
             if (!deadline) deadline = now + c->timeout;

@@ -33,6 +33,7 @@ typedef struct posting {
     char name[COMM_NAME];
     tensor in, out;
     _Atomic int64_t taken, done; /* tasks; of the first member */
+    _Atomic double from, to;     /* when the first was taken, and the last done */
 } posting;
 
 typedef struct lane { /* one rank's collectives over one set of axes */
@@ -48,6 +49,7 @@ typedef struct letter {
     _Atomic uint64_t key; /* axes, channel and the number in it; others may look while it is set */
     comm_move move;
     tensor t;
+    double from, to; /* when it was copied, once it is DONE */
 } letter;
 
 typedef struct letter_box { /* from one rank to another */
@@ -311,15 +313,20 @@ static err reach_members(shared_end *s, const group *g, meeting *m) {
     return OK;
 }
 
-static err run_tasks(comm *c, shared_end *s, const group *g, const comm_ticket *t, meeting *m) {
+static err run_tasks(comm *c, shared_end *s, const group *g, comm_ticket *t, meeting *m) {
     posting *first = posting_of(s, g->rank[0], t);
     int64_t tasks = meeting_tasks(m), k, own = 0;
     while ((k = atomic_fetch_add(&first->taken, 1)) < tasks) {
+        if (!k) atomic_store(&first->from, time_now());
         if (!own++) TRY(reach_members(s, g, m));
         meeting_run(m, k);
+        atomic_store(&first->to, time_now());
         atomic_fetch_add(&first->done, 1);
     }
-    return await_tasks(c, s, t, &first->done, tasks);
+    TRY(await_tasks(c, s, t, &first->done, tasks));
+    t->moved_from = atomic_load(&first->from);
+    t->moved_to = atomic_load(&first->to);
+    return OK;
 }
 
 /* Every rank checks every member's rows, so all refuse together. */
@@ -434,8 +441,11 @@ static void try_message(shared_end *s, int me, int peer, letter_box *box, letter
     tensor from = reach(s, sends ? me : peer, &sent->t),
            to = reach(s, sends ? peer : me, &wanted->t);
     if (!from.data || !to.data) end = LETTER_BAD; /* its process has ended */
+    double began = time_now();
     if (end == LETTER_DONE)
         comm_copy_values(from.dt, sent->move.wire, from.data, to.data, tensor_count(&from));
+    sent->from = wanted->from = began;
+    sent->to = wanted->to = time_now();
     atomic_store(&wanted->state, next_state(atomic_load(&wanted->state), end));
     atomic_store(&sent->state, next_state(state, end));
 }
@@ -459,6 +469,8 @@ static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
         TRY(give_up(c, s, &p, &t->move, missing));
     }
     retire(s, x, &mine->t, !sends, tensor_bytes(x));
+    t->moved_from = mine->from;
+    t->moved_to = mine->to;
     atomic_store(&mine->state, next_state(state, LETTER_FREE));
     if (is_state(state, LETTER_DONE)) return OK;
     char what[160];

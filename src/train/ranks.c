@@ -170,7 +170,7 @@ err ranks_agree(trainer *t, folder_state *folder) {
 err ranks_sum_losses(trainer *t) {
     if (world(t) == 1) return OK;
     queued_step *q = &t->last;
-    enum { OTHERS = 3 };
+    enum { OVERLAP = 3, OTHERS = OVERLAP + 2 * OVERLAPS };
     int n = OTHERS + 2 * t->n_sources;
     double *sums = mem_alloc((size_t)n * sizeof *sums);
     axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
@@ -178,6 +178,7 @@ err ranks_sum_losses(trainer *t) {
     sums[0] = has_losses ? q->loss_sum : 0;
     sums[1] = has_rows ? (double)q->rejected : 0;
     sums[2] = q->pipeline_wait_s;
+    memcpy(&sums[OVERLAP], &q->overlap, sizeof q->overlap);
     for (int i = 0; i < t->n_sources; i++) {
         sums[OTHERS + 2 * i] = has_losses ? t->sources[i].sum : 0;
         sums[OTHERS + 1 + 2 * i] = has_rows ? (double)t->sources[i].valid : 0;
@@ -186,6 +187,7 @@ err ranks_sum_losses(trainer *t) {
     q->loss_sum = sums[0];
     q->rejected = (int64_t)sums[1];
     q->pipeline_wait_s = sums[2];
+    memcpy(&q->overlap, &sums[OVERLAP], sizeof q->overlap);
     for (int i = 0; i < t->n_sources; i++) {
         t->sources[i].sum = sums[OTHERS + 2 * i];
         t->sources[i].valid = (int64_t)sums[OTHERS + 1 + 2 * i];
@@ -209,6 +211,29 @@ double ranks_pipeline_wait(const trainer *t) {
     for (int i = 0; i < n; i++)
         if (all[i].axes == AXIS(AX_PP)) sum += all[i].wait_seconds;
     return sum;
+}
+
+/* Gradients and parameters are exchanged over data-parallel axes, with cp where ZeRO shards over it too;
+ * rings and exchanges of tokens are not counted there. */
+static bool is_data_parallel(const comm_counter *k) {
+    bool exchange = k->kind == MOVE_SHIFT || k->kind == MOVE_ALL_TO_ALL || k->kind == MOVE_ROWS;
+    return (k->axes & AXES_DATA) && !(k->axes & ~AXES_DATA) && !exchange;
+}
+
+step_overlap ranks_overlap(const trainer *t) {
+    comm_counter all[64];
+    step_overlap o = { { 0 }, { 0 } };
+    int n = MIN(comm_counters(t->x.comm, all, COUNT_OF(all)), (int)COUNT_OF(all));
+    for (int i = 0; i < n; i++) {
+        bool of[OVERLAPS] = { [OVERLAP_ALL] = true,
+                              [OVERLAP_DP] = is_data_parallel(&all[i]),
+                              [OVERLAP_TP] = all[i].axes == AXIS(AX_TP) };
+        for (int k = 0; k < OVERLAPS; k++) {
+            o.moving[k] += of[k] ? all[i].moving_seconds : 0;
+            o.hidden[k] += of[k] ? all[i].hidden_seconds : 0;
+        }
+    }
+    return o;
 }
 
 /* Targets of one microbatch over all ranks. */

@@ -169,6 +169,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
     queueing u = { .t = t, .finish = finish, .step = step, .q.small_sq = NAN };
     queued_step *q = &u.q;
+    step_overlap was = ranks_overlap(t);
     t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
     err e = queue_microbatches(&u);
     if (e) return finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
@@ -182,6 +183,11 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
     q->optim_s = time_now() - from;
+    q->overlap = ranks_overlap(t);
+    for (int i = 0; i < OVERLAPS; i++) {
+        q->overlap.moving[i] -= was.moving[i];
+        q->overlap.hidden[i] -= was.hidden[i];
+    }
     q->windows = u.b.consumed;
     q->loss_sum = t->last.loss_sum;
     q->state = t->last.state;
@@ -208,6 +214,13 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     s->mfu_6n = per_rank * model_flops(&t->mc, 0, false) / peak;
     if (mesh_size(&t->mesh, AX_PP) > 1)
         s->bubble = q->pipeline_wait_s / (s->step_s * mesh_world(&t->mesh));
+    if (mesh_world(&t->mesh) > 1) {
+        const step_overlap *o = &q->overlap;
+        s->comm_s = o->moving[OVERLAP_ALL] / mesh_world(&t->mesh);
+        s->comm_hidden = o->hidden[OVERLAP_ALL] / o->moving[OVERLAP_ALL]; /* NaN: none moved */
+        s->comm_hidden_dp = o->hidden[OVERLAP_DP] / o->moving[OVERLAP_DP];
+        s->comm_hidden_tp = o->hidden[OVERLAP_TP] / o->moving[OVERLAP_TP];
+    }
     s->peak_share = per_rank * causal / t->peak_flops;
     s->host_mem = (double)mem_peak();
     s->plan_mem = (double)(plan_bytes(t->p, NULL) + plan_host_bytes(t->p));

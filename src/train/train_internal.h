@@ -67,6 +67,12 @@ typedef struct expert_load {
     device_ticket ticket;
 } expert_load;
 
+/* Communication of a step: seconds in which bytes moved, and those of them that computation hid. */
+typedef enum { OVERLAP_ALL, OVERLAP_DP, OVERLAP_TP, OVERLAPS } overlap_axes;
+typedef struct step_overlap {
+    double moving[OVERLAPS], hidden[OVERLAPS];
+} step_overlap;
+
 typedef struct queued_step {
     bool open;
     due_events due;
@@ -76,8 +82,9 @@ typedef struct queued_step {
     int64_t valid, micros, windows, rejected;
     double
         pipeline_wait_s; /* for the neighbors of a pipeline; after the step, of all ranks together */
-    expert_load *load;   /* [layers]; NULL: the model has no experts */
-    int64_t longest;     /* document of the step, under a sequence curriculum */
+    step_overlap overlap;   /* likewise */
+    expert_load *load;      /* [layers]; NULL: the model has no experts */
+    int64_t longest;        /* document of the step, under a sequence curriculum */
     double small_sq, small; /* of the first microbatch's gradient: its norm squared, its targets */
 } queued_step;
 
@@ -188,6 +195,8 @@ err ranks_agree(trainer *t, folder_state *folder) MUST_USE;
 /* Sums the last step's losses and counts over the ranks. */
 /* Seconds that this rank has waited for the neighbors of a pipeline so far. */
 double ranks_pipeline_wait(const trainer *t);
+/* Of this rank, since it began. */
+step_overlap ranks_overlap(const trainer *t);
 err ranks_sum_losses(trainer *t) MUST_USE;
 err ranks_sum_stages(const trainer *t, double *values, int n) MUST_USE;
 err ranks_sum_targets(const trainer *t, double *targets) MUST_USE;

@@ -455,6 +455,46 @@ static err run_counters(rank *r) {
     comm_counters_reset(r->c);
     return comm_counters(r->c, k, 16) ? ERR("not reset") : OK;
 }
+/* Bytes that moved before a rank waited were hidden from it: of a collective that another rank completes all,
+ * of one that it completes alone none. Messages (`what` is set) arrive when they do. */
+static err run_hidden(rank *r) {
+    int64_t n = 100000, one = 1;
+    float *x = mem_alloc((size_t)n * sizeof *x), flag = 0;
+    tensor t = tensor_of(x, DT_F32, 1, &n), note = tensor_of(&flag, DT_F32, 1, &one), none = { 0 };
+    comm_move sum = { .axes = AXIS(AX_TP), .from = PLACE_P, .to = PLACE_I };
+    bool waits_first = mesh_coord(comm_mesh(r->c), AX_TP) == 0;
+    comm_move message = { .axes = AXIS(AX_TP),
+                          .kind = waits_first ? MOVE_SEND : MOVE_RECV,
+                          .peer = waits_first };
+    comm_ticket reduced, told;
+    comm_counter k[4];
+    TRY(comm_start(r->c, &sum, &t, &t, &reduced));
+    if (waits_first) TRY(comm_wait(r->c, &reduced));
+    TRY(comm_start(r->c, &message, waits_first ? &note : &none, waits_first ? &none : &note,
+                   &told));
+    TRY(comm_wait(r->c, &told));
+    if (!waits_first) TRY(comm_wait(r->c, &reduced));
+    free(x);
+    int found = comm_counters(r->c, k, 4);
+    for (int i = 0; i < found; i++) {
+        if (k[i].kind != MOVE_ALL_REDUCE) continue;
+        double want = waits_first ? 0 : k[i].moving_seconds;
+        bool within = k[i].hidden_seconds >= 0 && k[i].hidden_seconds <= k[i].moving_seconds;
+        if (k[i].moving_seconds > 0 && (r->what ? within : k[i].hidden_seconds == want)) return OK;
+        return ERR("%g s moved, of which %g were hidden, not %g", k[i].moving_seconds,
+                   k[i].hidden_seconds, want);
+    }
+    return ERR("nothing was counted");
+}
+static void what_moves_before_a_wait_is_hidden(void **state) {
+    mesh two = { .size = { [AX_TP] = 2 } };
+    rank ranks[MOST];
+    int n = run_ranks(two, 20, run_hidden, NULL, ranks);
+    for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
+    assert_processes(two, true, run_hidden, NULL);
+    assert_processes(two, false, run_hidden, "");
+}
+
 static void counters_have_the_closed_forms(void **state) {
     assert_ranks(meshes[1], run_counters, NULL);
 }
@@ -628,6 +668,7 @@ int main(void) {
         cmocka_unit_test(messages_keep_the_order_of_their_channel),
         cmocka_unit_test(a_narrow_wire_rounds_what_crosses_it),
         cmocka_unit_test(counters_have_the_closed_forms),
+        cmocka_unit_test(what_moves_before_a_wait_is_hidden),
         cmocka_unit_test(partners_that_disagree_are_named),
         cmocka_unit_test(missing_ranks_are_named),
         cmocka_unit_test(a_missing_sender_is_named),

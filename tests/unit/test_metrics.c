@@ -102,10 +102,14 @@ static void every_metric_is_filled(void **state) {
     train_small(f, "half", (settings){ "precision", "fp16" });
     train_small(f, "stages",
                 (settings){ "model.layers", "2", "parallelism.pipeline_parallel_degree", "2" });
+    train_small(f, "ranks",
+                (settings){ "parallelism.tensor_parallel_degree", "2",
+                            "parallelism.data_parallel_shard_degree", "2" });
     train_small(f, "experts", (settings){ "model.experts", "4", "model.capacity_factor", "1" });
     take_run(f, "mix", &s);
     take_run(f, "experts", &s);
     take_run(f, "stages", &s);
+    take_run(f, "ranks", &s);
     take_run(f, "half", &s);
     take_sinks(f, &s);
     for (int i = 0; i < METRICS; i++)
