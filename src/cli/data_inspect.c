@@ -28,9 +28,16 @@ err look_text_open(const data_source *s, const char *path, look_text *out) {
 }
 
 void look_text_add(const look_text *l, const data_source *s, data_range r, str *out) {
+    err e = data_hold(s, r.from, r.to - r.from);
+    if (e) {
+        str_add(out, "(%s)", err_message(e));
+        err_free(e);
+        return;
+    }
     size_t n = (size_t)(r.to - r.from);
     int32_t *ids = mem_alloc((n + 1) * sizeof *ids);
     data_read(s, r.from, r.to - r.from, ids);
+    data_release(s, r.from, r.to - r.from);
     if (l->t)
         tokenizer_decode(l->t, ids, n, true, out);
     else if (l->bytes)

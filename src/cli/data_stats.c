@@ -53,11 +53,13 @@ static void count_documents(const data_source *s, token_stats *t) {
 }
 
 /* Ids from MOST_IDS on, which no vocabulary reaches, are counted as the last. */
-static void count_ids(const data_source *s, token_stats *t) {
+static err count_ids(const data_source *s, token_stats *t) {
     int32_t ids[4096];
     for (int64_t at = 0; at < t->tokens; at += (int64_t)COUNT_OF(ids)) {
         int64_t n = MIN((int64_t)COUNT_OF(ids), t->tokens - at);
+        TRY(data_hold(s, at, n));
         data_read(s, at, n, ids);
+        data_release(s, at, n);
         for (int64_t i = 0; i < n; i++) {
             int64_t id = MIN((uint32_t)ids[i], MOST_IDS - 1);
             if (id >= t->ids) {
@@ -71,6 +73,7 @@ static void count_ids(const data_source *s, token_stats *t) {
     }
     while (t->ids > 0 && t->count[t->ids - 1] == 0) t->ids--;
     for (int64_t i = 0; i < t->ids; i++) t->different += t->count[i] > 0;
+    return OK;
 }
 
 /* @return the most frequent id not returned before; -1: none. Sets its count to 0. */
@@ -200,12 +203,11 @@ static err print_stats(const stats_args *a, data_source *s, const look_text *l) 
     const data_info *info = data_source_info(s);
     token_stats t = { .documents = info->documents, .tokens = info->tokens };
     count_documents(s, &t);
-    count_ids(s, &t);
+    err e = count_ids(s, &t);
     json_t *sources = sum_sources(s);
-    err e = OK;
-    if (a->json) {
+    if (!e && a->json) {
         e = print_json(a, s, &t, sources);
-    } else {
+    } else if (!e) {
         look_print_info(info, data_shards(s));
         print_sources(sources, info->tokens);
         print_lengths(&t);

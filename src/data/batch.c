@@ -109,10 +109,23 @@ static bool is_beyond(const window_source *s, const loader_options *o, const pie
 
 static bool guard_applies(const loader_options *o) { return o->guard.on && !o->evaluation; }
 
-int64_t window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m) {
-    piece own[2];
-    int n;
-    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+/* Holds the tokens of pieces, and the token after each, which is a target. @return an error, when none is held. */
+static err hold_pieces(const window_source *s, const piece *p, int n) {
+    for (int i = 0; i < n; i++) {
+        err e = data_hold(s->source, p[i].from, p[i].n + p[i].more);
+        if (!e) continue;
+        while (i-- > 0) data_release(s->source, p[i].from, p[i].n + p[i].more);
+        return e;
+    }
+    return OK;
+}
+
+static void release_pieces(const window_source *s, const piece *p, int n) {
+    for (int i = 0; i < n; i++) data_release(s->source, p[i].from, p[i].n + p[i].more);
+}
+
+static int64_t count_valid(const window_source *s, const loader_options *o, const piece *p, int n,
+                           row_maker *m) {
     int64_t used = 0, valid = 0;
     token_view all = { m->ids, 4, 0 };
     for (int i = 0; i < n; i++) {
@@ -129,6 +142,25 @@ int64_t window_valid(const window_source *s, const loader_options *o, window_ref
     return guard_applies(o) && guard_judge(&o->guard, s->text, &all, &m->guard) != GUARD_FINE
                ? 0
                : valid;
+}
+
+err window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m,
+                 int64_t *valid) {
+    piece own[2];
+    int n;
+    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    TRY(hold_pieces(s, p, n));
+    *valid = count_valid(s, o, p, n, m);
+    release_pieces(s, p, n);
+    return OK;
+}
+
+void window_request(const window_source *s, const loader_options *o, window_ref w) {
+    piece own[2];
+    int n = 0;
+    if (s->pack) return;
+    const piece *p = window_pieces(s, o, w, NULL, own, &n);
+    for (int i = 0; i < n; i++) source_request(s->source, p[i].from, p[i].n + p[i].more);
 }
 
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w) {
@@ -240,12 +272,10 @@ static void fill_padding(data_batch *b, int64_t at, int64_t n, int64_t limit) {
     fill_document(b, at, n, limit);
 }
 
-err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
-                row_maker *m, int64_t row, data_batch *b) {
+/* Fills a row with pieces that are held. */
+static err fill_row(const window_source *s, const loader_options *o, window_ref w, const piece *p,
+                    int n, int64_t limit, row_maker *m, int64_t row, data_batch *b) {
     int64_t T = o->seq_len, at = row * T, used = 0, valid = 0;
-    piece own[2];
-    int n;
-    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     bool beyond = false;
     for (int i = 0; i < n; i++) {
         token_view v = source_view(s->source, p[i].from, p[i].n, m->ids);
@@ -273,4 +303,15 @@ err window_fill(const window_source *s, const loader_options *o, window_ref w, i
     b->row_valid[row] = valid;
     b->guard[row] = (uint8_t)verdict;
     return OK;
+}
+
+err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
+                row_maker *m, int64_t row, data_batch *b) {
+    piece own[2];
+    int n;
+    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    TRY(hold_pieces(s, p, n));
+    err e = fill_row(s, o, w, p, n, limit, m, row, b);
+    release_pieces(s, p, n);
+    return e;
 }

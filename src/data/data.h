@@ -109,6 +109,8 @@ err raw_dtype_parse(const char *name, raw_dtype *out) MUST_USE; /* "uint16", ...
  *   X.bin + X.idx     Megatron's, by either name or by X alone
  *   llm.c .bin        by its header, u16 (GPT-2) or u32 (Llama 3)
  *   *.bin             without a header: raw ids, uint16 as nanoGPT writes them, uint32 or int64
+ *   s3://...          such a folder or .tok file in an object store, of which chunks are fetched into a bounded
+ *                     cache as they are needed (data_hold), each verified; or text, as below
  *   anything else     UTF-8 text, JSON lines and what else text/ reads, plain or compressed:
  *                     tokenized in memory, to the tokens that data_tokenize_text makes of it
  * @param vocab_limit ids must be below it (the model's vocabulary); 0: no limit. Files up to
@@ -121,6 +123,9 @@ typedef struct data_options {
     const char *tokenizer; /* of texts, as tokenizer_open takes it; NULL: "bytes" */
     bool held_out;         /* of folders, the shards held out instead of those to train on */
     raw_dtype raw_dtype;
+    const char
+        *cache_dirs; /* of shards in an object store: folders for the cache, "a,b"; NULL: TMPDIR */
+    int64_t cache_bytes; /* its bound; 0: 1 GiB */
 } data_options;
 /* Several paths as one source, one after the other: shards may lie on several disks.
  * @param out NULL without an error when `held_out` is asked for and nothing was held out. */
@@ -139,6 +144,17 @@ err data_verify(const data_source *s) MUST_USE;
 uint64_t data_hash(const data_source *s);
 /* @return token i, 0 <= i < info.tokens. */
 int32_t data_token(const data_source *s, int64_t i);
+/* Brings tokens [from, from + n) here, and keeps them, where the source lies in an object store; nothing is to be
+ * done for others. They may be read until as many releases as holds. The loader does this by itself. */
+err data_hold(const data_source *s, int64_t from, int64_t n) MUST_USE;
+void data_release(const data_source *s, int64_t from, int64_t n);
+/* What the cache of such a source did so far; zeros without one. */
+typedef struct chunk_cache_stats {
+    int64_t fetched, evicted; /* chunks */
+    int64_t waited;           /* times that a reader found a chunk not there yet */
+    int64_t resident;         /* bytes, now */
+} chunk_cache_stats;
+chunk_cache_stats data_cache_stats(const data_source *s);
 /* Copies tokens [from, from + n). */
 void data_read(const data_source *s, int64_t from, int64_t n, int32_t *out);
 void data_close(data_source *s); /* takes NULL */
@@ -177,10 +193,11 @@ int64_t data_document_of(const data_source *s, int64_t i);
  *          24  u64      tokenizer hash; 0: none                    here, seeded with the header's
  *
  *   index, at the next multiple of 8 bytes after the tokens: for each document a u64, the number of
- *   tokens in the file up to its end; then provenance, an object of JSON that describes what the tokens
+ *   tokens in the file up to its end; then for each MiB of the tokens a u64, its xxHash64, so that a part of
+ *   them can be verified without the rest; then provenance, an object of JSON that describes what the tokens
  *   were made from, padded with spaces to a multiple of 8 bytes.
  *
- * Version 1, still read, has no index, and a trailer of tokens, documents and two checksums. */
+ * Version 2, still read, has no checksums by the MiB. Version 1, still read, has no index, and a trailer of tokens, documents and two checksums. */
 typedef struct token_writer_options {
     int64_t vocab; /* decides the width: 2 bytes up to 65,536 */
     int32_t eos;   /* -1: none */

@@ -23,13 +23,17 @@ typedef struct data_shard {
     size_t provenance_len;
     uint64_t checksum, index_checksum; /* of tokens, of index and provenance; has_checksum */
     bool has_checksum;
+    const uint64_t *chunk_hash; /* of each TOKFILE_CHUNK bytes of the tokens; NULL: not known */
+    int cached;                 /* its number in the source's cache; -1: it is local */
 } data_shard;
 
+typedef struct chunk_cache chunk_cache;
 struct data_source {
-    data_info info;    /* of all shards */
-    char *path;        /* owned; info.path */
-    char *tokenizer;   /* owned; info.tokenizer_path */
-    data_shard *shard; /* [n], owned */
+    chunk_cache *cache; /* owned: of shards in an object store; NULL: none is */
+    data_info info;     /* of all shards */
+    char *path;         /* owned; info.path */
+    char *tokenizer;    /* owned; info.tokenizer_path */
+    data_shard *shard;  /* [n], owned */
     int n, capacity;
     bool indexed;        /* documents can be addressed */
     int64_t vocab_limit; /* of the model; 0: none */
@@ -43,6 +47,8 @@ data_shard *source_add(data_source *s, const char *path);
 err source_join(data_source *s, const data_info *info) MUST_USE;
 /* @return the shard that token i is in. */
 const data_shard *source_shard(const data_source *s, int64_t i);
+/* Asks for tokens that will be needed; returns at once. */
+void source_request(const data_source *s, int64_t from, int64_t n);
 /* Opens one path into `s`. @param shards of a folder: whether those held out are meant. */
 err source_open_path(data_source *s, const char *path, const data_options *o) MUST_USE;
 
@@ -88,12 +94,52 @@ struct token_buffer;
 err token_writer_add_buffer(token_writer *w, const struct token_buffer *t) MUST_USE;
 int token_width(int64_t vocab); /* bytes of a stored token */
 
+/* The fixed sizes of a token file of version 2 or later. */
+enum { TOKFILE_HEADER = 32, TOKFILE_TRAILER = 48, TOKFILE_CHUNK = 1 << 20 };
+/* Where the tokens of a file of `bytes` lie, from its header and its last TOKFILE_TRAILER bytes alone; the
+ * checksums are tokfile_parse's business. @param path for messages. */
+err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trailer, int64_t bytes,
+                   int64_t *from, int64_t *to) MUST_USE;
+
+/* ---- remote.c: shards in an object store ------------------------------------------------------------- */
+bool remote_is(const char *path);
+/* Opens a URL into `s`, whose cache is made where need be. @param found false when the URL is neither a folder
+ * of shards nor a .tok file. */
+err remote_open(data_source *s, const char *url, const data_options *o, bool *found) MUST_USE;
+
+/* ---- chunk_cache.c: their tokens, fetched by the chunk -------------------------------------------------- */
+/* @param folders "a,b": shards are divided among them. @param bytes of chunks that are kept. */
+err chunk_cache_new(const char *folders, int64_t bytes, chunk_cache **out) MUST_USE;
+void chunk_cache_free(chunk_cache *c); /* takes NULL */
+/* Adds a shard, all of them before chunk_cache_start. @param data its file, mapped until chunk_cache_free, of which nothing is
+ * there yet. @param shard its number. */
+err chunk_cache_add(chunk_cache *c, const char *url, int64_t file_bytes, uint8_t **data,
+                    int *shard) MUST_USE;
+/* Fills in bytes that are not tokens. */
+err chunk_cache_write(chunk_cache *c, int shard, int64_t offset, const void *bytes,
+                      size_t n) MUST_USE;
+/* Which of its bytes are tokens, and their checksums. @param hash one for each chunk, borrowed; NULL: there is one
+ * chunk, whose checksum is `whole`. */
+void chunk_cache_describe(chunk_cache *c, int shard, int64_t from, int64_t bytes,
+                          int64_t chunk_bytes, const uint64_t *hash, uint64_t whole);
+err chunk_cache_start(chunk_cache *c) MUST_USE;
+/* Bytes [from, to) of a shard's tokens: will be needed; are needed now, and stay; are not needed any more. */
+void chunk_cache_request(chunk_cache *c, int shard, int64_t from, int64_t to);
+err chunk_cache_hold(chunk_cache *c, int shard, int64_t from, int64_t to) MUST_USE;
+void chunk_cache_release(chunk_cache *c, int shard, int64_t from, int64_t to);
+int64_t chunk_cache_limit(const chunk_cache *c);
+chunk_cache_stats chunk_cache_statistics(chunk_cache *c);
+
 /* ---- shards.c: folders ------------------------------------------------------------------------ */
 #define SHARDS_INDEX     "index.json"
 #define SHARDS_TOKENIZER "tokenizer.json"
 #define SHARDS_LOCK      ".lock" /* while a process writes there */
 /* @return whether the path is a folder that `ingot data tokenize` wrote. */
 bool shards_are_in(const char *path);
+/* An error unless a name from an index stays inside the folder. */
+err shards_check_name(const char *index, const char *name) MUST_USE;
+/* The shards of one side that an index lists. @param list borrowed from `doc`. */
+err shards_list(const char *index, const json_t *doc, bool held_out, json_t **list) MUST_USE;
 /* Opens every shard that a folder's index lists, one part of it. */
 err shards_open(data_source *s, const char *folder, bool held_out) MUST_USE;
 
@@ -215,8 +261,11 @@ typedef struct row_maker {
 /* All of these take the source of the part that `w` names. */
 /* Brings the tokens of a window into the cache. */
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w);
-/* @return targets in a window; 0 for one that the guard rejects. */
-int64_t window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m);
+/* @param valid targets in a window; 0 for one that the guard rejects. */
+err window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m,
+                 int64_t *valid) MUST_USE;
+/* Asks for the tokens of a window that will be read; nothing for packed ones. */
+void window_request(const window_source *s, const loader_options *o, window_ref w);
 /* Fills row `row` of `b` with a window; all of it is padding when the window is past the range's
  * end. @param limit longest piece of the curriculum. */
 err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,

@@ -34,6 +34,7 @@ typedef struct slot {
 struct loader {
     window_source *sources; /* [parts] */
     int parts;
+    bool remote; /* a source is in an object store */
     mix *mix;
     loader_options o; /* defaults resolved */
     int slots, workers;
@@ -47,9 +48,10 @@ struct loader {
     pthread_cond_t changed;
     bool stop, pause, held;
     int head, claimed, making;
-    int64_t next;   /* windows consumed before the next batch to make */
-    step *steps;    /* [slots + 1] a ring too: there are no more in the making */
-    int64_t n_step; /* begun so far; the last is steps[n_step % (slots + 1)] */
+    int64_t next;      /* windows consumed before the next batch to make */
+    int64_t requested; /* ... before the first batch that was not requested yet */
+    step *steps;       /* [slots + 1] a ring too: there are no more in the making */
+    int64_t n_step;    /* begun so far; the last is steps[n_step % (slots + 1)] */
 };
 
 /* ---- which windows ------------------------------------------------------------------------ */
@@ -150,16 +152,44 @@ static int64_t own_window(const loader *l, const step *s, int64_t i) {
     return s->begin + i / l->o.rows * batch_windows(l) + l->o.rank * l->o.rows + i % l->o.rows;
 }
 
-static int64_t count_valid(const loader *l, const step *s, row_maker *m) {
+static err count_valid(const loader *l, const step *s, row_maker *m, int64_t *out) {
     int64_t own = s->size / l->o.ranks, valid = 0;
-    if (always_full(l)) return own * l->o.seq_len;
+    *out = own * l->o.seq_len;
+    if (always_full(l)) return OK;
     window_ref w, next = window_at(l, own_window(l, s, 0));
     for (int64_t i = 0; i < own; i++) {
         w = next;
         if (i + 1 < own) next = prefetch_window(l, own_window(l, s, i + 1));
-        valid += window_valid(&l->sources[w.part], &l->o, w, m);
+        int64_t here;
+        TRY(window_valid(&l->sources[w.part], &l->o, w, m, &here));
+        valid += here;
     }
-    return valid;
+    *out = valid;
+    return OK;
+}
+
+/* ---- asking for what will be read -------------------------------------------------------------
+ * Of sources in an object store, the chunks of the next AHEAD batches are requested, as far as they fit into half
+ * of the cache, so that they arrive before their turn. */
+enum { AHEAD = 64 };
+
+static int64_t batches_ahead(const loader *l) {
+    int64_t most = l->remote ? AHEAD : 0;
+    for (int i = 0; i < l->parts; i++) {
+        const chunk_cache *c = l->sources[i].source->cache;
+        if (c) most = MIN(most, chunk_cache_limit(c) / 2 / TOKFILE_CHUNK / l->o.rows);
+    }
+    return l->remote ? MAX(most, 1) : 0;
+}
+
+/* Requests this rank's windows of the microbatches from `from` to `to`, in windows consumed. */
+static void request_windows(const loader *l, int64_t from, int64_t to) {
+    if (!l->o.evaluation) to = MIN(to, loader_total(l));
+    for (int64_t at = from; at + batch_windows(l) <= to; at += batch_windows(l))
+        for (int64_t row = 0; row < l->o.rows; row++) {
+            window_ref w = window_at(l, at + l->o.rank * l->o.rows + row);
+            window_request(&l->sources[w.part], &l->o, w);
+        }
 }
 
 static err exhausted_error(const loader *l, int64_t consumed) {
@@ -194,30 +224,33 @@ static step *step_at(loader *l, int64_t number) { return &l->steps[number % (l->
 
 /* Makes one batch at the ring's end; the lock is held on entry and exit, not while working. */
 static void produce_batch(loader *l, row_maker *m) {
-    slot *to = &l->ring[(l->head + l->claimed++) % l->slots];
+    slot *made = &l->ring[(l->head + l->claimed++) % l->slots];
     int64_t consumed = l->next;
     if (l->n_step < 0 || consumed == step_at(l, l->n_step)->begin + step_at(l, l->n_step)->size)
         *step_at(l, ++l->n_step) =
             (step){ .begin = consumed, .size = step_size(&l->o, consumed), .valid = -1 };
     step *shared = step_at(l, l->n_step), s = *shared;
     l->next = consumed + batch_windows(l);
+    int64_t to = l->next + batches_ahead(l) * batch_windows(l), from = MAX(l->requested, l->next);
+    l->requested = MAX(from, to);
     l->making++;
     err e = OK;
     bool first = consumed == s.begin;
     if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted_error(l, s.begin);
     pthread_mutex_unlock(&l->lock);
-    if (!e && first && !batch_is_step(l, &s)) s.valid = count_valid(l, &s, m);
-    if (!e) e = make_batch(l, consumed, &s, m, &to->batch);
-    if (!e && first && batch_is_step(l, &s)) s.valid = to->batch.valid_here;
+    request_windows(l, from, to);
+    if (!e && first && !batch_is_step(l, &s)) e = count_valid(l, &s, m, &s.valid);
+    if (!e) e = make_batch(l, consumed, &s, m, &made->batch);
+    if (!e && first && batch_is_step(l, &s)) s.valid = made->batch.valid_here;
     pthread_mutex_lock(&l->lock);
     if (first) {
         shared->valid = MAX(s.valid, 0);
         pthread_cond_broadcast(&l->changed);
     }
     while (shared->valid < 0) pthread_cond_wait(&l->changed, &l->lock);
-    to->batch.valid = shared->valid;
-    to->error = e;
-    to->ready = true;
+    made->batch.valid = shared->valid;
+    made->error = e;
+    made->ready = true;
     l->making--;
     pthread_cond_broadcast(&l->changed);
 }
@@ -312,7 +345,7 @@ static void resume_workers(loader *l) {
 void loader_seek(loader *l, int64_t consumed) {
     BUG_IF(consumed < 0);
     pause_workers(l);
-    l->next = consumed;
+    l->next = l->requested = consumed;
     resume_workers(l);
 }
 
@@ -424,6 +457,7 @@ static err open_parts(loader *l, const data_part *parts) {
         l->sources[i].first = first;
         windows[i] = l->sources[i].windows;
         first += parts[i].source->info.tokens;
+        l->remote = l->remote || parts[i].source->cache;
     }
     e = mix_new(parts, l->parts, windows, &l->mix);
 cleanup:

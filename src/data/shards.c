@@ -4,8 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A name from the index stays inside the folder. */
-static err check_name(const char *index, const char *name) {
+err shards_check_name(const char *index, const char *name) {
     if (name[0] && name[0] != '.' && !strchr(name, '/')) return OK;
     return ERR("%s: \"%.60s\" is not the name of a shard", index, name);
 }
@@ -16,7 +15,7 @@ static err open_shard(data_source *s, const char *folder, const char *index, con
     TRY(io_json_text(entry, index, "file", &name));
     TRY(io_json_int(entry, index, "tokens", &tokens));
     TRY(io_json_int(entry, index, "documents", &documents));
-    TRY(check_name(index, name));
+    TRY(shards_check_name(index, name));
     if (tokens == 0) return OK; /* a part of the input of which nothing fell on this side */
     char *path = io_join(folder, name);
     data_shard *shard = source_add(s, path);
@@ -36,16 +35,20 @@ static err open_shard(data_source *s, const char *folder, const char *index, con
     return OK;
 }
 
-static err open_listed(data_source *s, const char *folder, const char *index, const json_t *doc,
-                       bool held_out) {
+err shards_list(const char *index, const json_t *doc, bool held_out, json_t **list) {
     bool complete;
-    json_t *list;
     TRY(io_json_bool(doc, index, "complete", &complete));
     if (!complete)
         return err_hint(ERR("%s: the folder is not complete", index),
                         "run the `ingot data tokenize` command that makes it once more; it "
                         "continues where it was stopped");
-    TRY(io_json_array(doc, index, held_out ? "validation" : "train", &list));
+    return io_json_array(doc, index, held_out ? "validation" : "train", list);
+}
+
+static err open_listed(data_source *s, const char *folder, const char *index, const json_t *doc,
+                       bool held_out) {
+    json_t *list;
+    TRY(shards_list(index, doc, held_out, &list));
     for (size_t i = 0; i < json_array_size(list); i++)
         TRY(open_shard(s, folder, index, json_array_get(list, i)));
     return OK;

@@ -56,6 +56,54 @@ void data_read(const data_source *s, int64_t from, int64_t n, int32_t *out) {
     }
 }
 
+/* ---- tokens in an object store --------------------------------------------------------------- */
+
+typedef enum { REQUEST, HOLD, RELEASE } cache_verb;
+
+/* Does one of the three with every shard that holds tokens of a range. */
+static err visit_range(const data_source *s, int64_t from, int64_t n, cache_verb verb,
+                       int64_t *done) {
+    err e = OK;
+    if (!s->cache || n <= 0) return OK;
+    BUG_IF(from < 0 || from + n > s->info.tokens);
+    for (const data_shard *shard = source_shard(s, from); n > 0 && !e; shard++) {
+        int64_t at = from - shard->first, here = MIN(n, shard->n - at);
+        int64_t a = at * shard->width, b = (at + here) * shard->width;
+        if (shard->cached >= 0 && verb == REQUEST)
+            chunk_cache_request(s->cache, shard->cached, a, b);
+        if (shard->cached >= 0 && verb == RELEASE)
+            chunk_cache_release(s->cache, shard->cached, a, b);
+        if (shard->cached >= 0 && verb == HOLD) e = chunk_cache_hold(s->cache, shard->cached, a, b);
+        from += here;
+        n -= here;
+        if (!e) *done += here;
+    }
+    return e;
+}
+
+err data_hold(const data_source *s, int64_t from, int64_t n) {
+    int64_t done = 0;
+    err e = visit_range(s, from, n, HOLD, &done);
+    if (e) data_release(s, from, done);
+    return e;
+}
+
+void data_release(const data_source *s, int64_t from, int64_t n) {
+    int64_t done = 0;
+    err_free(visit_range(s, from, n, RELEASE, &done)); /* only holding fails */
+}
+
+void source_request(const data_source *s, int64_t from, int64_t n) {
+    int64_t done = 0;
+    err_free(visit_range(s, from, n, REQUEST, &done));
+}
+
+chunk_cache_stats data_cache_stats(const data_source *s) {
+    return s->cache ? chunk_cache_statistics(s->cache) : (chunk_cache_stats){ 0 };
+}
+
+/* ---- reading, continued ---------------------------------------------------------------------- */
+
 token_view source_view(const data_source *s, int64_t from, int64_t n, int32_t *buffer) {
     BUG_IF(from < 0 || from + n > s->info.tokens);
     const data_shard *shard = source_shard(s, from);
@@ -157,8 +205,27 @@ static err verify_shard(const data_source *s, const data_shard *shard) {
     return OK;
 }
 
+/* Chunks are verified as they arrive: what is left is to look at their ids. */
+static err verify_remote(const data_source *s, const data_shard *shard) {
+    int64_t limit = s->vocab_limit > 0 ? s->vocab_limit : s->info.vocab;
+    for (int64_t at = 0; at < shard->n;) {
+        int64_t n = MIN(shard->n - at, (int64_t)(TOKFILE_CHUNK / shard->width));
+        TRY(data_hold(s, shard->first + at, n));
+        token_view v = { (const char *)shard->tokens + at * shard->width, shard->width, n };
+        bool beyond = limit > 0 && view_largest(&v) >= limit;
+        data_release(s, shard->first + at, n);
+        if (beyond)
+            return ERR("%s: an id of tokens %lld to %lld is outside the vocabulary of %lld",
+                       shard->path, (long long)at, (long long)(at + n - 1), (long long)limit);
+        at += n;
+    }
+    return OK;
+}
+
 err data_verify(const data_source *s) {
-    for (int i = 0; i < s->n; i++) TRY(verify_shard(s, &s->shard[i]));
+    for (int i = 0; i < s->n; i++)
+        TRY(s->shard[i].cached < 0 ? verify_shard(s, &s->shard[i])
+                                   : verify_remote(s, &s->shard[i]));
     return OK;
 }
 
@@ -170,7 +237,7 @@ static err check_source(data_source *s) {
                         "give the model a vocabulary of at least %lld, or tokenize the text with "
                         "the model's tokenizer",
                         (long long)s->info.vocab);
-    if (s->info.tokens * s->info.width > DATA_VERIFY_BYTES) return OK;
+    if (s->info.tokens * s->info.width > DATA_VERIFY_BYTES || s->cache) return OK;
     TRY(data_verify(s));
     s->below = s->vocab_limit > 0 ? s->vocab_limit : s->info.vocab;
     return OK;
@@ -191,7 +258,7 @@ data_shard *source_add(data_source *s, const char *path) {
     mem_reserve(&shards, &s->capacity, s->n, sizeof *s->shard);
     s->shard = shards;
     data_shard *shard = &s->shard[s->n++];
-    *shard = (data_shard){ .path = strdup(path), .docs = -1 };
+    *shard = (data_shard){ .path = strdup(path), .docs = -1, .cached = -1 };
     return shard;
 }
 
@@ -234,8 +301,8 @@ err source_join(data_source *s, const data_info *info) {
 static err open_file(data_shard *s, const data_options *o, data_info *info) {
     static const file_parser parsers[] = { tokfile_parse, foreign_parse };
     const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
-    if (megatron_is(s->path)) return megatron_open(s, info);
-    if (io_is_dir(s->path)) return text_tokenize(s, tokenizer, info);
+    if (!remote_is(s->path) && megatron_is(s->path)) return megatron_open(s, info);
+    if (io_is_dir(s->path) || remote_is(s->path)) return text_tokenize(s, tokenizer, info);
     TRY(io_map(s->path, &s->file));
     if (s->file.size == 0) return ERR("%s is empty", s->path);
     bool found = false;
@@ -251,6 +318,9 @@ static err open_file(data_shard *s, const data_options *o, data_info *info) {
 }
 
 err source_open_path(data_source *s, const char *path, const data_options *o) {
+    bool found = false;
+    if (remote_is(path)) TRY(remote_open(s, path, o, &found));
+    if (found) return OK;
     if (shards_are_in(path)) return shards_open(s, path, o->held_out);
     if (o->held_out) return OK; /* only folders have a part held out */
     data_info info = { .eos = -1 };
@@ -269,6 +339,7 @@ err data_open_paths(const char *const *paths, int n, const data_options *o, data
         e = ERR("%s holds no tokens", paths[0]);
         goto cleanup;
     }
+    if (s->cache) TRY_CLEAN(chunk_cache_start(s->cache));
     TRY_CLEAN(check_source(s));
     bool indexed = true;
     for (int i = 0; i < s->n; i++) indexed = indexed && s->shard[i].ends;
@@ -327,11 +398,12 @@ cleanup:
 void data_close(data_source *s) {
     if (!s) return;
     for (int i = 0; i < s->n; i++) {
-        io_unmap(&s->shard[i].file);
+        if (s->shard[i].cached < 0) io_unmap(&s->shard[i].file);
         free(s->shard[i].made);
         free(s->shard[i].made_ends);
         free(s->shard[i].path);
     }
+    chunk_cache_free(s->cache); /* unmaps its shards */
     free(s->shard);
     free(s->tokenizer);
     free(s->path);
@@ -350,8 +422,7 @@ data_shard_info data_shard_at(const data_source *s, int i) {
 
 /* @return whether token i is the last of a document. */
 static bool ends_document(const data_source *s, int64_t i) {
-    if (s->info.eos >= 0) return data_token(s, i) == s->info.eos;
-    if (!s->indexed) return false;
+    if (!s->indexed) return s->info.eos >= 0 && data_token(s, i) == s->info.eos;
     return data_document(s, data_document_of(s, i)).to == i + 1;
 }
 

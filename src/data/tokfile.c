@@ -12,7 +12,7 @@
 #endif
 
 static const char MAGIC[8] = { 'I', 'N', 'G', 'O', 'T', 'T', 'O', 'K' };
-enum { VERSION_1 = 1, VERSION = 2, ALIGN = 8 };
+enum { VERSION_1 = 1, VERSION_2 = 2, VERSION = 3, ALIGN = 8 };
 static const uint32_t NO_EOS = UINT32_MAX;
 
 typedef struct tok_header {
@@ -34,11 +34,17 @@ typedef struct tok_trailer_1 {
     uint64_t checksum;
     uint64_t frame;
 } tok_trailer_1;
-_Static_assert(sizeof(tok_header) == 32 && sizeof(tok_trailer) == 48 && sizeof(tok_trailer_1) == 32,
+_Static_assert(sizeof(tok_header) == TOKFILE_HEADER && sizeof(tok_trailer) == TOKFILE_TRAILER &&
+                   sizeof(tok_trailer_1) == 32,
                "they are the file's layout");
 
 static uint64_t frame_checksum(const tok_header *h, const void *trailer, size_t before_frame) {
     return hash_bytes(trailer, before_frame, hash_bytes(h, sizeof *h, 0));
+}
+
+/* Chunks of the tokens that have a checksum of their own. */
+static size_t count_chunks(uint64_t tokens, size_t width) {
+    return ((size_t)tokens * width + TOKFILE_CHUNK - 1) / TOKFILE_CHUNK;
 }
 
 int token_width(int64_t vocab) { return vocab <= UINT16_MAX + 1 ? 2 : 4; }
@@ -65,9 +71,9 @@ err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t coun
 }
 
 static err check_header(const data_shard *s, const tok_header *h) {
-    if (h->version != VERSION && h->version != VERSION_1)
+    if (h->version < VERSION_1 || h->version > VERSION)
         return err_hint(ERR("%s: token file version %" PRIu32 ", this program reads versions %d "
-                            "and %d",
+                            "to %d",
                             s->path, h->version, VERSION_1, VERSION),
                         "make it again with this program's `ingot data tokenize`");
     if ((h->width != 2 && h->width != 4) || h->kind >= TOKENIZER_KINDS || h->vocab == 0 ||
@@ -95,7 +101,8 @@ static err parse_1(data_shard *s, const tok_header *h) {
     return shard_place_tokens(s, sizeof *h, sizeof t, t.tokens);
 }
 
-/* The trailer is whole, so its sizes are the writer's; they still must add up to this file. */
+/* The trailer is whole, so its sizes are the writer's; they still must add up to this file. Version 2 has no
+ * checksums of chunks. */
 static err parse_2(data_shard *s, const tok_header *h) {
     tok_trailer t;
     TRY(read_trailer(s, h, &t, sizeof t));
@@ -105,7 +112,9 @@ static err parse_2(data_shard *s, const tok_header *h) {
         return shard_damaged(s, "the trailer describes more than the file holds");
     size_t tokens_end = sizeof *h + (size_t)t.tokens * h->width;
     size_t index = align_up(tokens_end, ALIGN);
-    size_t provenance = index + (size_t)t.documents * sizeof(uint64_t);
+    size_t chunk_hashes = index + (size_t)t.documents * sizeof(uint64_t);
+    size_t chunks = h->version == VERSION_2 ? 0 : count_chunks(t.tokens, h->width);
+    size_t provenance = chunk_hashes + chunks * sizeof(uint64_t);
     size_t end = provenance + align_up((size_t)t.provenance_bytes, ALIGN);
     if (end + sizeof t != s->file.size)
         return shard_damaged(s, "tokens, index and trailer do not add up to the file");
@@ -115,6 +124,7 @@ static err parse_2(data_shard *s, const tok_header *h) {
     s->tokens = s->file.data + sizeof *h;
     s->docs = (int64_t)t.documents;
     s->ends = (const uint64_t *)(const void *)(s->file.data + index);
+    if (chunks) s->chunk_hash = (const uint64_t *)(const void *)(s->file.data + chunk_hashes);
     s->provenance = (const char *)s->file.data + provenance;
     s->provenance_len = (size_t)t.provenance_bytes;
     s->checksum = t.checksum;
@@ -143,6 +153,24 @@ err tokfile_parse(data_shard *s, data_info *info, bool *found) {
     return OK;
 }
 
+err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trailer, int64_t bytes,
+                   int64_t *from, int64_t *to) {
+    tok_header h;
+    tok_trailer t;
+    data_shard s = { .path = (char *)(uintptr_t)path };
+    memcpy(&h, header, sizeof h);
+    memcpy(&t, trailer, sizeof t);
+    if (memcmp(h.magic, MAGIC, sizeof MAGIC) != 0)
+        return shard_damaged(&s, "the file does not begin like a token file");
+    TRY(check_header(&s, &h));
+    int64_t rest = bytes - TOKFILE_HEADER - TOKFILE_TRAILER;
+    if (rest < 0 || t.tokens > (uint64_t)rest / h.width)
+        return shard_damaged(&s, "the trailer describes more than the file holds");
+    *from = TOKFILE_HEADER;
+    *to = TOKFILE_HEADER + (int64_t)t.tokens * h.width;
+    return OK;
+}
+
 /* ---- writing ------------------------------------------------------------------------------- */
 
 enum { BUFFER_TOKENS = 1 << 15 };
@@ -151,9 +179,11 @@ struct token_writer {
     io_writer *file;
     tok_header header;
     tok_trailer trailer;
-    XXH64_state_t *hash;
-    uint64_t *ends; /* [trailer.documents] */
-    size_t ends_cap;
+    XXH64_state_t *hash, *chunk_hash; /* of all tokens, and of the chunk they are in */
+    uint64_t *ends;                   /* [trailer.documents] */
+    uint64_t *chunks;                 /* [n_chunks] hashes of whole chunks */
+    size_t ends_cap, chunks_cap, n_chunks,
+        in_chunk; /* in_chunk: bytes of the one that is not whole */
     int buffered;
     union {
         uint16_t narrow[BUFFER_TOKENS];
@@ -165,8 +195,10 @@ err token_writer_open(const char *path, const token_writer_options *o, token_wri
     BUG_IF(o->vocab < 1 || o->vocab > INT32_MAX || o->eos >= o->vocab);
     token_writer *w = mem_alloc(sizeof *w);
     w->hash = XXH64_createState();
-    BUG_IF(w->hash == NULL);
+    w->chunk_hash = XXH64_createState();
+    BUG_IF(!w->hash || !w->chunk_hash);
     XXH64_reset(w->hash, 0);
+    XXH64_reset(w->chunk_hash, 0);
     w->header = (tok_header){ .version = VERSION,
                               .width = (uint16_t)token_width(o->vocab),
                               .kind = (uint16_t)o->tokenizer,
@@ -193,8 +225,29 @@ static void add_end(token_writer *w, uint64_t end) {
     w->ends[n] = end;
 }
 
+static void end_chunk(token_writer *w) {
+    if (w->n_chunks == w->chunks_cap) {
+        w->chunks_cap = MAX(64, 2 * w->chunks_cap);
+        w->chunks = mem_grow(w->chunks, w->chunks_cap * sizeof *w->chunks);
+    }
+    w->chunks[w->n_chunks++] = XXH64_digest(w->chunk_hash);
+    XXH64_reset(w->chunk_hash, 0);
+    w->in_chunk = 0;
+}
+
+static void hash_chunks(token_writer *w, const char *bytes, size_t n) {
+    while (n > 0) {
+        size_t now = MIN(n, TOKFILE_CHUNK - w->in_chunk);
+        XXH64_update(w->chunk_hash, bytes, now);
+        w->in_chunk += now;
+        if (w->in_chunk == TOKFILE_CHUNK) end_chunk(w);
+        bytes += now, n -= now;
+    }
+}
+
 static err write_tokens(token_writer *w, const void *tokens, size_t n) {
     XXH64_update(w->hash, tokens, n * w->header.width);
+    hash_chunks(w, tokens, n * w->header.width);
     return io_writer_write(w->file, tokens, n * w->header.width);
 }
 
@@ -237,6 +290,7 @@ static err write_index(token_writer *w, const char *provenance) {
         size_t n;
     } parts[] = { { zeros, align_up(tokens_end, ALIGN) - tokens_end },
                   { w->ends, (size_t)w->trailer.documents * sizeof *w->ends },
+                  { w->chunks, w->n_chunks * sizeof *w->chunks },
                   { provenance, len },
                   { spaces, align_up(len, ALIGN) - len } };
     XXH64_reset(w->hash, 0);
@@ -257,6 +311,7 @@ err token_writer_close(token_writer *w, const char *provenance) {
     bool open = t->tokens > (t->documents ? w->ends[t->documents - 1] : 0);
     if (open) add_end(w, t->tokens); /* a last document without an end */
     t->checksum = XXH64_digest(w->hash);
+    if (w->in_chunk) end_chunk(w);
     TRY_CLEAN(write_index(w, provenance ? provenance : "{}"));
     t->frame = frame_checksum(&w->header, t, offsetof(tok_trailer, frame));
     TRY_CLEAN(io_writer_write(w->file, t, sizeof *t));
@@ -272,6 +327,8 @@ void token_writer_abandon(token_writer *w) {
     if (!w) return;
     io_writer_abort(w->file);
     XXH64_freeState(w->hash);
+    XXH64_freeState(w->chunk_hash);
     free(w->ends);
+    free(w->chunks);
     free(w);
 }

@@ -14,7 +14,11 @@
 
 #include "store/store_internal.h"
 
-enum { CONNECT_S = 10, SLOW_S = 30 }; /* SLOW_S: without a byte, in either direction */
+enum {
+    CONNECT_S = 10,
+    SLOW_S = 30,          /* without a byte, in either direction */
+    MOST_ERROR = 64 << 10 /* bytes of an error's text, however short the object is */
+};
 
 struct http {
     CURL *curl;
@@ -72,7 +76,7 @@ void http_close(http *h) {
 static size_t take_body(char *bytes, size_t size, size_t n, void *ctx) {
     http_reply *r = ctx;
     n *= size;
-    if (n > r->most - r->body.len) return 0; /* ends the transfer */
+    if (n > MAX(r->most, (size_t)MOST_ERROR) - r->body.len) return 0; /* ends the transfer */
     str_add_bytes(&r->body, bytes, n);
     return n;
 }
@@ -178,9 +182,9 @@ void http_send(http *h, const http_request *q, http_reply *r) {
     curl_off_t length = -1;
     curl_easy_getinfo(h->curl, CURLINFO_RESPONSE_CODE, &status);
     curl_easy_getinfo(h->curl, CURLINFO_CONTENT_LENGTH_DOWNLOAD_T, &length);
-    r->status = rc == CURLE_OK ? (int)status : 0;
+    r->too_long = rc == CURLE_WRITE_ERROR || (status / 100 == 2 && r->body.len > r->most);
+    r->status = rc == CURLE_OK && !r->too_long ? (int)status : 0;
     r->length = (int64_t)length;
-    r->too_long = rc == CURLE_WRITE_ERROR;
     if (r->too_long)
         snprintf(r->failure, sizeof r->failure, "the reply is longer than %zu bytes", r->most);
     else if (rc != CURLE_OK)

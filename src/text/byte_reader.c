@@ -9,13 +9,15 @@
 #include <zlib.h>
 #include <zstd.h>
 
+#include "store/store.h"
 #include "text/text_internal.h"
 
 enum { INPUT_BYTES = 256 << 10 };
 
 struct byte_reader {
     const char *path;
-    int fd;
+    int fd;                /* -1: it is an object */
+    object_reader *object; /* NULL: it is a file */
     text_compression compression;
     int64_t from, left; /* start offset, and bytes of the file that may still be read; < 0: all */
     int64_t pulled;     /* bytes read from the file */
@@ -47,6 +49,12 @@ text_compression compression_of_bytes(const char *head, size_t n) {
 /* ---- the file -------------------------------------------------------------------------------- */
 static err read_file(byte_reader *s, char *to, size_t n, size_t *got) {
     *got = 0;
+    if (s->object) {
+        TRY(object_reader_read(s->object, to, n, got));
+        s->at_end = *got < n;
+        s->pulled += (int64_t)*got;
+        return OK;
+    }
     if (s->left >= 0) n = MIN(n, (size_t)s->left);
     while (n > 0 && !s->at_end) {
         ssize_t now = read(s->fd, to, n);
@@ -158,7 +166,8 @@ err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) {
 const char *byte_reader_damage(const byte_reader *s) { return s->damage.text; }
 
 /* ---- opening --------------------------------------------------------------------------------- */
-static err open_file(byte_reader *s, int64_t to) {
+static err open_descriptor(byte_reader *s, int64_t to) {
+    if (store_is_url(s->path)) return object_reader_open(s->path, s->from, to, &s->object);
     bool standard = strcmp(s->path, "-") == 0;
     s->fd = standard ? STDIN_FILENO : open(s->path, O_RDONLY | O_CLOEXEC);
     if (s->fd < 0)
@@ -167,6 +176,11 @@ static err open_file(byte_reader *s, int64_t to) {
     if (s->from > 0 && lseek(s->fd, (off_t)s->from, SEEK_SET) < 0)
         return ERR("cannot read %s at byte %lld: %s", s->path, (long long)s->from, strerror(errno));
     s->left = to < 0 ? -1 : MAX(to - s->from, 0);
+    return OK;
+}
+
+static err open_file(byte_reader *s, int64_t to) {
+    TRY(open_descriptor(s, to));
     if (s->compression == COMPRESSION_DETECT) {
         TRY(refill_input(s));
         s->compression = compression_of_bytes(s->input, s->len);
@@ -183,6 +197,7 @@ err byte_reader_open(const char *path, text_compression compression, int64_t fro
     s->path = path;
     s->compression = compression;
     s->from = from;
+    s->fd = -1;
     err e = open_file(s, to);
     if (e) {
         byte_reader_close(s);
@@ -196,6 +211,7 @@ void byte_reader_close(byte_reader *s) {
     if (!s) return;
     if (s->compression == COMPRESSION_GZIP) inflateEnd(&s->gzip);
     ZSTD_freeDStream(s->zstd);
+    object_reader_close(s->object);
     if (s->fd >= 0 && strcmp(s->path, "-") != 0) close(s->fd);
     str_free(&s->damage);
     free(s);

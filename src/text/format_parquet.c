@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #include "parquet/parquet.h"
+#include "store/store.h"
 #include "text/text_internal.h"
 
 /* ---- the file and its columns ---------------------------------------------------------------- */
@@ -37,14 +38,16 @@ typedef struct parquet_input {
     arena *memory;
     parquet_source source;
     parquet_file *file;
-    int fd;
-    int text;          /* column */
-    side_column *side; /* [n_side] */
+    int fd;                /* -1: it is an object */
+    object_reader *object; /* NULL: it is a file */
+    int text;              /* column */
+    side_column *side;     /* [n_side] */
     int n_side;
 } parquet_input;
 
 static err read_at(void *ctx, int64_t offset, void *to, size_t n) {
     const parquet_input *p = ctx;
+    if (p->object) return object_reader_read_at(p->object, offset, to, n);
     for (char *at = to; n > 0;) {
         ssize_t got = pread(p->fd, at, n, (off_t)offset);
         if (got < 0 && errno == EINTR) continue;
@@ -154,14 +157,18 @@ static void choose_side_columns(const text_inputs *in, parquet_input *p) {
 static void input_close(parquet_input *p) {
     if (!p) return;
     parquet_close(p->file);
+    object_reader_close(p->object);
     if (p->fd >= 0) close(p->fd);
     arena_free(p->memory);
     free(p);
 }
 
 static err open_columns(const text_inputs *in, const input_file *f, bool tell, parquet_input *p) {
-    p->fd = open(f->path, O_RDONLY | O_CLOEXEC);
-    if (p->fd < 0)
+    if (store_is_url(f->path))
+        TRY(object_reader_open(f->path, 0, -1, &p->object));
+    else
+        p->fd = open(f->path, O_RDONLY | O_CLOEXEC);
+    if (p->fd < 0 && !p->object)
         return err_hint(ERR("cannot open %s: %s", f->path, strerror(errno)),
                         "check the path and its permissions");
     p->source = (parquet_source){ f->path, f->size, p, read_at };

@@ -8,6 +8,7 @@
 #include <sys/stat.h>
 
 #include "io/io.h"
+#include "store/store.h"
 #include "text/text_internal.h"
 
 enum { HEAD_BYTES = 4096, LONGEST_PATH = 200 };
@@ -197,6 +198,57 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
         ".wet, plus .gz or .zst");
 }
 
+/* ---- objects in a store ------------------------------------------------------------------------ */
+/* Its ETag stands for its content. */
+static err add_object(text_inputs *in, const char *url, const char *given, const store_object *o) {
+    input_file *f = new_file(in, url, given);
+    f->size = o->bytes;
+    f->modified = (struct timespec){ .tv_sec = (time_t)o->modified };
+    f->content = o->etag_hash;
+    TRY(detect_format(in, f));
+    in->bytes += f->size;
+    return add_segments(in, f);
+}
+
+/* As in folders, names that begin with a dot or underscore are skipped, and so are folders of such names. */
+static bool is_hidden(const char *path) { return strstr(path, "/.") || strstr(path, "/_"); }
+
+static err add_store_folder(text_inputs *in, store *s, const char *url) {
+    store_list l;
+    int before = in->n_files, skipped = 0;
+    text_compression compression;
+    TRY(store_list_folder(s, url, &l));
+    err e = OK;
+    for (int i = 0; i < l.n && !e; i++) {
+        const char *below = l.at[i].url + strlen(url) - str_ends(url, "/");
+        if (is_hidden(below)) continue;
+        if (format_of_path(l.at[i].url, &compression))
+            e = add_object(in, l.at[i].url, url, &l.at[i]);
+        else
+            skipped++;
+    }
+    store_list_free(&l);
+    TRY(e);
+    if (skipped)
+        log_info("%s: skipped %d object%s of unknown format", url, skipped,
+                 skipped == 1 ? "" : "s");
+    if (in->n_files > before) return OK;
+    return err_hint(
+        ERR("%s: there is no such object, and none with a known extension below it", url),
+        "check the path");
+}
+
+static err add_store(text_inputs *in, const char *url) {
+    store *s = NULL;
+    store_object o;
+    bool found = false;
+    TRY(store_open(&s));
+    err e = str_ends(url, "/") ? OK : store_head(s, url, &found, &o);
+    if (!e) e = found ? add_object(in, url, url, &o) : add_store_folder(in, s, url);
+    store_close(s);
+    return e;
+}
+
 /* ---- what the user named --------------------------------------------------------------------- */
 static int compare_names(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
@@ -221,6 +273,7 @@ static err add_glob(text_inputs *in, const char *pattern) {
 
 static err add_input(text_inputs *in, const char *path) {
     if (strcmp(path, "-") == 0) return add_pipe(in, path);
+    if (store_is_url(path)) return add_store(in, path);
     if (io_is_dir(path)) return add_whole_folder(in, path, path);
     if (!io_exists(path) && strpbrk(path, "*?[")) return add_glob(in, path);
     return add_file(in, path, path);

@@ -44,7 +44,7 @@ err refuse_known_binary(const char *path, const char *head, size_t n) MUST_USE;
 err refuse_binary(const char *path, const char *head, size_t n) MUST_USE;
 
 typedef struct byte_reader byte_reader;
-/* Opens a file ("-": standard input). @param from, to byte range of a plain file; to < 0: up to
+/* Opens a file ("-": standard input; "s3://...": an object). @param from, to byte range of a plain file; to < 0: up to
  * its end. @param path borrowed. */
 err byte_reader_open(const char *path, text_compression compression, int64_t from, int64_t to,
                      byte_reader **out) MUST_USE;
@@ -56,6 +56,16 @@ int64_t byte_reader_consumed(const byte_reader *s);
 /* @return why and where the input ended early; NULL: it did not. */
 const char *byte_reader_damage(const byte_reader *s);
 void byte_reader_close(byte_reader *s); /* takes NULL */
+
+/* ---- object_reader: an object of a store, for byte_reader and Parquet ------------------------- */
+typedef struct object_reader object_reader;
+/* @param url borrowed. @param to < 0: up to its end. */
+err object_reader_open(const char *url, int64_t from, int64_t to, object_reader **out) MUST_USE;
+/* Reads up to n bytes; *got is smaller only at the end. */
+err object_reader_read(object_reader *r, char *to, size_t n, size_t *got) MUST_USE;
+/* Reads exactly n bytes at an offset. */
+err object_reader_read_at(object_reader *r, int64_t offset, void *to, size_t n) MUST_USE;
+void object_reader_close(object_reader *r); /* takes NULL */
 
 /* ---- spool: strings with stable addresses, all freed together -------------------------------- */
 typedef struct spool_piece spool_piece;

@@ -28,7 +28,10 @@ static err open_source(trainer *t, const char *const *paths, int n, bool held_ou
     data_options o = { .vocab_limit = t->grow_vocab ? 0 : t->mc.vocab,
                        .tokenizer = start_tokenizer_name(t),
                        .held_out = held_out,
-                       .raw_dtype = (raw_dtype)t->cfg->data.raw_dtype };
+                       .raw_dtype = (raw_dtype)t->cfg->data.raw_dtype,
+                       .cache_dirs = t->cfg->data.cache_dirs,
+                       .cache_bytes = t->cfg->data.cache_size };
+    if (!*o.cache_dirs) o.cache_dirs = t->dir;
     TRY(data_open_paths(paths, n, &o, out));
     return *out ? check_vocab(t, *out) : OK;
 }

@@ -10,12 +10,14 @@ requests, SHARE (0 to 1) are answered wrongly, a fourth part each:
     dropped before anything is done           dropped after it was done, without a reply
     answered with 503 SlowDown, 500 or 429    answered half, or late
 
-GET /---/stats has the counts of requests, faults and objects as JSON.
+GET /---/stats has the counts of requests, faults and objects as JSON; GET /---/load?folder=F&prefix=BUCKET/KEY puts the
+files of a folder into the store.
 """
 import argparse
 import hashlib
 import hmac
 import json
+import os
 import random
 import socketserver
 import sys
@@ -120,6 +122,8 @@ class Handler(BaseHTTPRequestHandler):
         if path == "/---/stats":
             stats = dict(store.counts, objects=len(store.objects), uploads=len(store.uploads))
             return self.reply(200, json.dumps(stats).encode())
+        if path == "/---/load":
+            return self.load_folder(**dict(urllib.parse.parse_qsl(query)))
         wrong = self.check_signature(path, query, body)
         if wrong:
             store.counts["refused"] += 1
@@ -177,6 +181,15 @@ class Handler(BaseHTTPRequestHandler):
         if self.command == "GET":
             store.counts["bytes"] += len(data)
         return (206 if wanted else 200), data, headers
+
+    def load_folder(self, folder, prefix):
+        bucket, _, key = prefix.partition("/")
+        for name in os.listdir(folder):
+            with open(os.path.join(folder, name), "rb") as f:
+                data = f.read()
+            with self.server.store.lock:
+                self.server.store.objects[bucket, key + "/" + name] = (data, '"%s"' % hashlib.md5(data).hexdigest())
+        return self.reply(200)
 
     def list_objects(self, bucket, options):
         most = 7  # of a page, so that small tests have several

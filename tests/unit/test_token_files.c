@@ -70,9 +70,44 @@ static void version_1_is_still_read(void **state) {
     read_through(s);
     assert_int_equal(data_source_info(s)->documents, 2);
     data_close(s);
-    f.version = 3;
-    assert_error(data_open(folder_write_bytes(*state, "v3.tok", &f, sizeof f), 0, &s), "version 3",
-                 "v3.tok");
+    f.version = 4;
+    assert_error(data_open(folder_write_bytes(*state, "v4.tok", &f, sizeof f), 0, &s), "version 4",
+                 "v4.tok");
+}
+
+/* As version 3, without the checksums of chunks. */
+static void version_2_is_still_read(void **state) {
+    struct {
+        char magic[8];
+        uint32_t version;
+        uint16_t width, kind;
+        uint32_t vocab, eos;
+        uint64_t hash;
+        uint16_t tokens[4];
+        uint64_t ends[2];
+        char provenance[8];
+        uint64_t count, documents, checksum, provenance_bytes, index_checksum, frame;
+    } f = { .version = 2,
+            .width = 2,
+            .kind = TOKENIZER_BPE,
+            .vocab = 100,
+            .eos = 9,
+            .tokens = { 1, 9, 3, 9 },
+            .ends = { 2, 4 },
+            .provenance = { '{', '}', ' ', ' ', ' ', ' ', ' ', ' ' },
+            .count = 4,
+            .documents = 2,
+            .provenance_bytes = 2 };
+    memcpy(f.magic, "INGOTTOK", 8);
+    f.checksum = hash_bytes(f.tokens, 8, 0);
+    f.index_checksum = hash_bytes(f.ends, 24, 0);
+    f.frame = hash_bytes(&f.count, 40, hash_bytes(&f, 32, 0));
+    data_source *s = NULL;
+    assert_ok(data_open(folder_write_bytes(*state, "v2.tok", &f, sizeof f), 0, &s));
+    assert_tokens(s, (const int32_t[]){ 1, 9, 3, 9 }, 4);
+    assert_int_equal(data_source_info(s)->documents, 2);
+    read_through(s);
+    data_close(s);
 }
 
 static const char *write_tok(test_folder *f, const char *name, const int32_t *ids, int64_t n) {
@@ -279,9 +314,13 @@ static void damaged_files_never_crash(void **state) {
 #define IN_FOLDER(f) cmocka_unit_test_setup_teardown(f, folder_setup, folder_teardown)
 int main(void) {
     const struct CMUnitTest tests[] = {
-        IN_FOLDER(version_1_is_still_read),           IN_FOLDER(the_index_and_provenance_come_back),
-        IN_FOLDER(several_files_are_one_source),      IN_FOLDER(megatron_files_are_read),
-        IN_FOLDER(megatron_documents_are_kept_apart), IN_FOLDER(wrong_megatron_files_are_refused),
+        IN_FOLDER(version_1_is_still_read),
+        IN_FOLDER(version_2_is_still_read),
+        IN_FOLDER(the_index_and_provenance_come_back),
+        IN_FOLDER(several_files_are_one_source),
+        IN_FOLDER(megatron_files_are_read),
+        IN_FOLDER(megatron_documents_are_kept_apart),
+        IN_FOLDER(wrong_megatron_files_are_refused),
         IN_FOLDER(damaged_files_never_crash),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
