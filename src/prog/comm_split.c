@@ -31,21 +31,38 @@ static bool outlives_list(const prog *p, const op_list *l, int i) {
     return true;
 }
 
-/* Reductions of gradients are recorded last: moves each to where its gradient is complete. */
-static void hoist_reductions(const prog *p, op_list *l) {
+/* Whether the op yields nothing but gradients of parameters, which no op of the list waits for. */
+static bool only_param_grads(const prog *p, const prog_op *o) {
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        val_class cls = o->out[k] == VAL_NONE ? VC_GRAD : p->val[val_root(p, o->out[k])].cls;
+        if (cls != VC_GRAD && cls != VC_WHOLE_GRAD) return false;
+    }
+    return !(op_flags(o->op) & OPF_EXTERN);
+}
+
+/* Moves communications up. Reductions of gradients are recorded last: each starts where its gradient is
+ * complete. Others start before gradients of weights that were recorded in between, which overlap them then:
+ * under tensor parallelism the gradient of a layer's input crosses while that of its weights is computed. */
+static void hoist_comms(const prog *p, op_list *l) {
     for (int i = 1; i < l->n; i++) {
         prog_op o = l->op[i];
-        val root = moves_bytes(&o) ? val_root(p, o.in[0]) : VAL_NONE;
-        if (root == VAL_NONE || o.when != WHEN_LAST || p->val[root].cls != VC_GRAD) continue;
+        if (!moves_bytes(&o)) continue;
+        val in = val_root(p, o.in[0]), out = val_root(p, o.out[0]);
+        bool reduction = o.when == WHEN_LAST && p->val[in].cls == VC_GRAD;
         int at = i;
-        for (; at > 0 && !touches(p, &l->op[at - 1], root); at--) l->op[at] = l->op[at - 1];
+        for (; at > 0; at--) {
+            const prog_op *before = &l->op[at - 1];
+            if (touches(p, before, in) || touches(p, before, out)) break;
+            if (!reduction && !only_param_grads(p, before)) break;
+            l->op[at] = *before;
+        }
         l->op[at] = o;
     }
 }
 
 void pass_split_comm(prog *p, op_list *l) {
     op_list out = { 0 };
-    hoist_reductions(p, l);
+    hoist_comms(p, l);
     int *open = mem_alloc((size_t)(l->n + 1) * sizeof *open); /* STARTs without WAIT, in order */
     int opens = 0;
     for (int i = 0; i <= l->n; i++) {
