@@ -67,6 +67,7 @@ err cmd_ckpt(int argc, char **argv) MUST_USE;
 err cmd_config(int argc, char **argv) MUST_USE;
 err cmd_data(int argc, char **argv) MUST_USE;
 err cmd_doctor(int argc, char **argv) MUST_USE;
+err cmd_eval(int argc, char **argv) MUST_USE;
 err cmd_export(int argc, char **argv) MUST_USE;
 err cmd_import(int argc, char **argv) MUST_USE;
 err cmd_launch(int argc, char **argv) MUST_USE;
@@ -85,7 +86,7 @@ typedef struct train_prints {
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_prints *print) MUST_USE;
-extern const cli_spec cmd_doctor_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
+extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
     cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
 extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff;

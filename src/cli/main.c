@@ -66,6 +66,24 @@ static const cli_command commands[] = {
               "  ingot sample runs/tiny --tokens 500 --temperature 0.6 --seed 7\n"
               "  ingot sample runs/tiny --device cpu\n"
               "\n" },
+    { .name = "eval",
+      .usage = "MODEL [--data FILE,...] [--tasks FILE,...] [options]",
+      .summary = "measure a model: loss on texts, answers to questions",
+      .run = cmd_eval,
+      .spec = &cmd_eval_spec,
+      .help =
+          "MODEL is a run folder, a checkpoint inside one, or a Hugging Face folder. Of each text it\n"
+          "prints loss, perplexity and bits per byte; of each file of questions the share that the model\n"
+          "answers right, by likelihood (acc) and by likelihood per character (acc_norm), as\n"
+          "EleutherAI's lm-evaluation-harness computes them. docs/evaluation.md shows both side by side.\n"
+          "\n"
+          "Examples\n"
+          "  ingot eval runs/tiny --data held-out.txt\n"
+          "  ingot eval runs/tiny --tasks hellaswag_val.jsonl,ARC-Easy-Test.jsonl --limit 500\n"
+          "  ingot eval runs/tiny --tasks mmlu_test.jsonl --shots 5 --shots-from mmlu_dev.jsonl\n"
+          "  ingot eval gpt2-folder --tasks piqa.jsonl --json\n"
+          "  ingot eval runs/tiny --data held-out.txt --watch       each checkpoint as it appears\n"
+          "\n" },
     { .name = "plan",
       .usage =
           "[CONFIG.yaml] [--section.key=value ...] [options] | fit RUN... | hardware | recipe [NAME]",

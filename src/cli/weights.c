@@ -23,7 +23,7 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) {
 
 err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
                 weights *w) {
-    model_layout l = { .dt = DT_F32 };
+    model_layout l = { .dt = w->eval.dt ? w->eval.dt : DT_F32 };
     TRY(ops_open(on, &w->ops));
     TRY(model_new(c, &l, &w->m));
     w->x.pool = pool_new(0);
@@ -31,12 +31,35 @@ err weights_new(const model_config *c, const ops_choice *on, generator *g, int64
     w->p = w->x.plan = plan_new(&l.mesh, w->ops, pool_size(w->x.pool));
     model_reserve(w->m, w->p, false);
     if (g) TRY(generator_plan(w->m, w->p, positions ? positions : c->max_seq, g));
+    if (w->eval.rows > 0) {
+        w->eval.seq = w->eval.seq > 0 ? MIN(w->eval.seq, c->max_seq) : c->max_seq;
+        TRY(model_record(w->m, PROG_EVAL, w->eval.rows * w->eval.seq, w->eval.seq, &w->eval.c));
+        TRY(plan_chain(w->p, &w->eval.c, model_bucket_regions, w->m, &w->eval.id));
+    }
     return plan_commit(w->p);
+}
+
+static bool is_hf_folder(const char *path) {
+    char *facts = io_join(path, "config.json");
+    bool there = io_exists(facts);
+    free(facts);
+    return there;
+}
+
+static err open_hf(const char *folder, const ops_choice *on, generator *g, int64_t positions,
+                   weights *w) {
+    model_config c;
+    const hf_family *family;
+    TRY(hf_import_config(folder, &c, &family, NULL));
+    w->path = strdup(folder);
+    TRY(weights_new(&c, on, g, positions, w));
+    return hf_load(family, folder, w->m, &w->x);
 }
 
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) {
     model_config c;
+    if (is_hf_folder(run)) return open_hf(run, on, g, positions, w);
     TRY(ckpt_find(run, &w->path));
     TRY(ckpt_read_manifest(w->path, &c, &w->state, NULL));
     TRY(weights_new(&c, on, g, positions, w));

@@ -1,4 +1,4 @@
-/* A trained model opened for use: what sample, export and import share. */
+/* A trained model opened for use: what sample, eval, export and import share. */
 #ifndef INGOT_CLI_WEIGHTS_H
 #define INGOT_CLI_WEIGHTS_H
 
@@ -11,6 +11,13 @@ typedef struct weights {
     exec x;
     ckpt_state state;
     char *path; /* of the checkpoint, owned */
+    /* Given before opening: with rows > 0 a chain for the loss of rows of seq tokens is recorded too. */
+    struct {
+        int64_t rows, seq; /* seq 0: as many as the model has positions */
+        dtype dt;          /* of activations and weights in GEMMs; DT_NONE: fp32 */
+        chain c;
+        int id;
+    } eval;
 } weights;
 
 /* The tokenizer a run was trained with: "bytes" for plain text, else the tokenizer.json beside its
@@ -23,7 +30,7 @@ err weights_device(const char *kind, int64_t index, ops_choice *out) MUST_USE;
  * `positions` tokens (0: as many as the model has positions). */
 err weights_new(const model_config *c, const ops_choice *on, generator *g, int64_t positions,
                 weights *w) MUST_USE;
-/* Opens a run's newest checkpoint. */
+/* Opens a run's newest checkpoint, or a Hugging Face folder. */
 err weights_open(const char *run, const ops_choice *on, generator *g, int64_t positions,
                  weights *w) MUST_USE;
 /* The same without memory for the weights: w->m has their names and shapes. */

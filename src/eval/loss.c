@@ -50,3 +50,39 @@ cleanup:
     free(losses);
     return e;
 }
+
+/* ---- of a text ------------------------------------------------------------------------------ */
+static int64_t target_bytes(const tokenizer *tok, const data_batch *d, int64_t n) {
+    str text = { 0 };
+    for (int64_t i = 0; i < n; i++)
+        if (d->targets[i] != DATA_NO_TARGET) tokenizer_decode(tok, &d->targets[i], 1, false, &text);
+    int64_t bytes = (int64_t)text.len;
+    str_free(&text);
+    return bytes;
+}
+
+err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batches,
+                   const tokenizer *tok, eval_text *out) {
+    double sum = 0;
+    int64_t n = exec_result(x, which).dim[0], most = loader_batches(l);
+    float *losses = mem_alloc((size_t)n * sizeof *losses);
+    err e = OK;
+    *out = (eval_text){ .loss = NAN };
+    if (batches > 0) most = MIN(most, batches);
+    loader_seek(l, 0);
+    for (int64_t b = 0; b < most; b++) {
+        data_batch d;
+        TRY_CLEAN(loader_next(l, &d));
+        TRY_CLEAN(add_batch(x, m, which, &d, losses, &sum));
+        out->tokens += d.valid_here;
+        if (tok) out->bytes += target_bytes(tok, &d, n);
+    }
+    if (out->tokens) out->loss = sum / (double)out->tokens;
+cleanup:
+    free(losses);
+    return e;
+}
+
+double eval_bits_per_byte(const eval_text *t) {
+    return t->bytes ? t->loss * (double)t->tokens / (double)t->bytes / log(2) : NAN;
+}
