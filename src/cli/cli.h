@@ -86,8 +86,8 @@ typedef struct train_prints {
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_prints *print) MUST_USE;
-extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec, cmd_plan_spec,
-    cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
+extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec,
+    cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
 extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,
