@@ -4,7 +4,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-int comm_rank(const comm *c) { return c->m.rank; }
+int comm_rank(const comm *c) { return c ? c->m.rank : 0; }
+int comm_world(const comm *c) { return c ? mesh_world(&c->m) : 1; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
 group group_of(const comm *c, axis_set axes) {
@@ -208,7 +209,7 @@ err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
 }
 
 err comm_total(comm *c, double *values, int n) {
-    int world = mesh_world(&c->m);
+    int world = comm_world(c);
     int64_t own = (int64_t)n * (int64_t)sizeof *values, all = own * world;
     if (world == 1) return OK;
     double *each = mem_alloc((size_t)all);
@@ -225,7 +226,45 @@ err comm_total(comm *c, double *values, int n) {
     return e;
 }
 
+/* Doubling distances: after the shift by d a rank has what the 2 d ranks up to it had. Where the world is not a
+ * power of two some bytes arrive twice, which `or` does not mind. */
+static err merge_chunk(comm *c, uint8_t *data, uint8_t *other, int64_t n) {
+    tensor in = tensor_of(data, DT_U8, 1, &n), out = tensor_of(other, DT_U8, 1, &n);
+    for (int distance = 1; distance < mesh_world(&c->m); distance *= 2) {
+        comm_move shift = { .axes = mesh_axes(&c->m),
+                            .kind = MOVE_SHIFT,
+                            .peer = distance,
+                            .name = "merge of host values" };
+        TRY(run_move(host_of(c), &shift, &in, &out));
+        for (int64_t i = 0; i < n; i++) data[i] |= other[i];
+    }
+    return OK;
+}
+
+err comm_merge(comm *c, void *data, size_t bytes) {
+    enum { CHUNK = 4 << 20 };
+    if (comm_world(c) == 1 || !bytes) return OK;
+    uint8_t *other = mem_alloc(MIN(bytes, (size_t)CHUNK));
+    err e = OK;
+    for (size_t at = 0; at < bytes && !e; at += CHUNK)
+        e = merge_chunk(c, (uint8_t *)data + at, other, (int64_t)MIN(bytes - at, (size_t)CHUNK));
+    free(other);
+    return e;
+}
+
+err comm_largest(comm *c, int64_t *value) {
+    int world = comm_world(c);
+    if (world == 1) return OK;
+    int64_t *all = mem_alloc((size_t)world * sizeof *all);
+    all[comm_rank(c)] = *value;
+    err e = comm_merge(c, all, (size_t)world * sizeof *all);
+    for (int r = 0; r < world && !e; r++) *value = MAX(*value, all[r]);
+    free(all);
+    return e;
+}
+
 err comm_agree(comm *c, err mine) {
+    if (comm_world(c) == 1) return mine;
     float failed = mine ? 1 : 0;
     err e = comm_sum(c, AXES_ALL, &failed, 1);
     if (mine) {

@@ -102,7 +102,8 @@ typedef struct comm_ticket {
 } comm_ticket;
 
 typedef struct comm comm;
-int comm_rank(const comm *c);
+int comm_rank(const comm *c);  /* NULL: 0, as of a process that runs alone */
+int comm_world(const comm *c); /* ranks; NULL: 1 */
 const mesh *comm_mesh(const comm *c);
 /* comm_start hands a communication over, comm_wait ends it. All members of a group start the same
  * collectives of one set of axes in the same order; other sets, and messages, are independent of it.
@@ -143,10 +144,16 @@ int comm_counters(const comm *c, comm_counter *out, int cap);
 void comm_counters_reset(comm *c);
 
 /* ---- for the host, on all ranks together ------------------------------------------------------ */
+/* Where `c` is NULL there is one rank, and nothing to do (comm_sum excepted). */
 /* Sums n values over these axes in place, each rank getting the same bits. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
 /* The same of doubles over all ranks, added in rank order in fp64. */
 err comm_total(comm *c, double *values, int n) MUST_USE;
+/* Combines the bytes of all ranks by bitwise or, in place: what one rank has and the others hold as zeros,
+ * all of them have then. */
+err comm_merge(comm *c, void *data, size_t bytes) MUST_USE;
+/* *value becomes the largest of all ranks'. */
+err comm_largest(comm *c, int64_t *value) MUST_USE;
 /* Whether everyone is well: @return `mine` where it is an error, else an error when another rank's is
  * one. All ranks call it at the same point. */
 err comm_agree(comm *c, err mine) MUST_USE;
@@ -174,6 +181,13 @@ bool comm_job_is_supervised(const comm_job *j);
 /* On all ranks together: an error where `text` is not the same on all of them, which names a rank and a
  * line that differ. @param what "config" */
 err comm_job_compare(comm_job *j, const char *what, const char *text) MUST_USE;
+/* The same of the program that runs. */
+err comm_job_compare_program(comm_job *j) MUST_USE;
+/* @return the error with the rank and host it occurred on in front; takes ownership. */
+err comm_job_name_rank(const comm_job *j, err e) MUST_USE;
+/* @return seconds that a rank which failed leaves the word to others: its error may follow from theirs, or be
+ * the same as rank 0's, and whatever started the job ends it meanwhile. @param c NULL: not known yet. */
+double comm_job_wait_seconds(const comm_job *j, const comm *c);
 /* This rank's end. Ranks of a host share memory unless `shared_memory` is false; others exchange messages.
  * The job is borrowed. */
 err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memory,

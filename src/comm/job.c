@@ -15,6 +15,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include "io/io.h"
+
 /* ---- the environment ----------------------------------------------------------------------- */
 /* @return the variable as a number, -1 where it is not one. */
 static int64_t env_number(const char *name) {
@@ -243,4 +245,31 @@ err comm_job_compare(comm_job *j, const char *what, const char *text) {
     free(all);
     TRY(e);
     return differs ? report_difference(j, what, text, differs) : OK;
+}
+
+err comm_job_compare_program(comm_job *j) {
+    enum { MOST = 1 << 30 };
+    char *program = NULL, hash[32];
+    size_t bytes = 0;
+    err e = io_read("/proc/self/exe", MOST, &program, &bytes);
+    snprintf(hash, sizeof hash, "%016llx",
+             (unsigned long long)(e ? 0 : hash_bytes(program, bytes, 0)));
+    free(program);
+    err_free(e);
+    return comm_job_compare(j, "program", hash);
+}
+
+/* ---- failing ------------------------------------------------------------------------------------- */
+err comm_job_name_rank(const comm_job *j, err e) {
+    err named = ERR("rank %d (%s): %s", comm_job_rank(j), comm_job_host(j), err_message(e));
+    if (*err_remedy(e)) named = err_hint(named, "%s", err_remedy(e));
+    named = err_exit(named, err_exit_code(e));
+    err_free(e);
+    return named;
+}
+
+double comm_job_wait_seconds(const comm_job *j, const comm *c) {
+    if (!comm_job_is_supervised(j)) return 0; /* nobody would end it */
+    if (c && comm_failed_elsewhere(c)) return 10;
+    return comm_job_rank(j) > 0 ? 2 : 0;
 }

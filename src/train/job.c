@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <time.h>
 
-#include "io/io.h"
-
 /* ---- ranks as threads ------------------------------------------------------------------------
  * A rank that fails ends all of them, with its error; the others' errors only report that it failed. Memory that
  * ranks read from one another is freed after all have ended. */
@@ -98,15 +96,7 @@ static err train_threads(const config *c, const train_options *o) {
  * only follows from it leave the word to the first, and would say theirs if nothing ended them. */
 static err check_same(comm_job *j, const config *c) {
     str text = { 0 };
-    char *program = NULL, hash[32];
-    size_t bytes = 0;
-    enum { MOST = 1 << 30 };
-    err e = io_read("/proc/self/exe", MOST, &program, &bytes);
-    snprintf(hash, sizeof hash, "%016llx",
-             (unsigned long long)(e ? 0 : hash_bytes(program, bytes, 0)));
-    free(program);
-    err_free(e);
-    e = comm_job_compare(j, "program", hash);
+    err e = comm_job_compare_program(j);
     if (!e) config_print(c, &text);
     if (!e) e = comm_job_compare(j, "config", text.text);
     str_free(&text);
@@ -127,21 +117,9 @@ static err train_process(comm_job *j, const config *c, const train_options *o, t
     return train_rank(t);
 }
 
-static err name_rank(const comm_job *j, err e) {
-    err named = ERR("rank %d (%s): %s", comm_job_rank(j), comm_job_host(j), err_message(e));
-    if (*err_remedy(e)) named = err_hint(named, "%s", err_remedy(e));
-    named = err_exit(named, err_exit_code(e));
-    err_free(e);
-    return named;
-}
-
 /* A rank whose error follows from another's, or may be the same as rank 0's, waits to be ended. */
 static void let_others_report(const comm_job *j, const comm *c, const train_options *o) {
-    enum { FOLLOWS = 100, MAY_FOLLOW = 20 }; /* tenths of a second */
-    int left = comm_job_rank(j) > 0 ? MAY_FOLLOW : 0;
-    if (c && comm_failed_elsewhere(c)) left = FOLLOWS;
-    if (!comm_job_is_supervised(j)) left = 0; /* nobody would end it */
-    for (; left > 0; left--) {
+    for (double left = comm_job_wait_seconds(j, c); left > 0; left -= 0.1) {
         nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
         if (!o->stop || !*o->stop) continue;
         signal(SIGTERM, SIG_DFL);
@@ -163,7 +141,7 @@ static err run_process(comm_job *j, const config *c, const train_options *o) {
     /* What others may still be reading stays mapped until the process ends. */
     if (t.x.comm) comm_abort(t.x.comm, err_message(e));
     let_others_report(j, t.x.comm, o);
-    e = name_rank(j, e);
+    e = comm_job_name_rank(j, e);
     comm_job_close(j, true);
     return e;
 }

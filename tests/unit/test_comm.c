@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <pthread.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -253,6 +254,28 @@ static err run_rounding(rank *r) {
 }
 static void sums_have_one_order(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_rounding, NULL);
+}
+
+/* What each rank has a part of, all of them have: more bytes than are moved at a time. */
+static err run_merge(rank *r) {
+    enum { BYTES = (4 << 20) + 77 };
+    int n = comm_world(r->c), me = comm_rank(r->c);
+    uint8_t *bytes = mem_alloc(BYTES);
+    for (int i = me; i < BYTES; i += n) bytes[i] = (uint8_t)(i % 251 + 1);
+    err e = comm_merge(r->c, bytes, BYTES);
+    for (int i = 0; i < BYTES && !e; i++)
+        if (bytes[i] != i % 251 + 1) e = ERR("byte %d is %d", i, bytes[i]);
+    free(bytes);
+    TRY(e);
+    int64_t largest = me == n / 2 ? 7 : me - n;
+    TRY(comm_largest(r->c, &largest));
+    return largest == 7 ? OK : ERR("the largest is %lld", (long long)largest);
+}
+static void ranks_merge_what_each_has(void **state) {
+    for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_merge, NULL);
+    uint8_t alone = 5;
+    assert_ok(comm_merge(NULL, &alone, 1));
+    assert_int_equal(alone, 5);
 }
 
 /* ---- several at once ---------------------------------------------------------------------------------- */
@@ -661,6 +684,7 @@ int main(void) {
         cmocka_unit_test(reductions_gathers_and_scatters_work_in_place),
         cmocka_unit_test(large_tensors_anywhere),
         cmocka_unit_test(sums_have_one_order),
+        cmocka_unit_test(ranks_merge_what_each_has),
         cmocka_unit_test(collectives_in_flight_end_in_any_order),
         cmocka_unit_test(a_maximum_is_of_all_ranks),
         cmocka_unit_test(a_shift_goes_around_the_group),
