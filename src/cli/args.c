@@ -137,13 +137,17 @@ static err unknown_sub(const cli_family *f, const char *name) {
     return err_hint(e, "\"ingot %s --help\" lists them all", f->command);
 }
 
+const cli_subcommand *cli_find_subcommand(const cli_family *f, const char *name) {
+    for (int i = 0; i < f->n; i++)
+        if (strcmp(sub_name(f, i), name) == 0) return f->members[i];
+    return NULL;
+}
+
 err cli_run_family(const cli_family *f, int argc, char **argv) {
     if (argc < 2)
         return err_hint(ERR_USAGE("ingot %s needs a subcommand", f->command),
                         "\"ingot %s --help\" lists them", f->command);
-    const cli_subcommand *s = NULL;
-    for (int i = 0; i < f->n; i++)
-        if (strcmp(sub_name(f, i), argv[1]) == 0) s = f->members[i];
+    const cli_subcommand *s = cli_find_subcommand(f, argv[1]);
     if (!s) return unknown_sub(f, argv[1]);
     for (int i = 2; i < argc; i++) {
         if (strcmp(argv[i], "--help") != 0 && strcmp(argv[i], "-h") != 0) continue;

@@ -53,6 +53,7 @@ typedef struct cli_subcommand {
     err (*run)(const struct cli_subcommand *self, int argc, char **argv); /* words after the name */
     cli_spec spec;    /* spec.command is "data filter" */
     const char *help; /* more paragraphs and examples, ending in a newline; NULL: none */
+    bool on_ranks;    /* several processes may run it together: `ingot launch` starts them */
 } cli_subcommand;
 typedef struct cli_family {
     const char *command; /* "data" */
@@ -62,6 +63,8 @@ typedef struct cli_family {
 /* Finds the subcommand argv[1] and runs it, or prints its help. argv[0] is the family's command. */
 err cli_run_family(const cli_family *f, int argc, char **argv) MUST_USE;
 void cli_print_family(const cli_family *f);
+/* @return the subcommand of this name; NULL: there is none. */
+const cli_subcommand *cli_find_subcommand(const cli_family *f, const char *name);
 
 err cmd_ckpt(int argc, char **argv) MUST_USE;
 err cmd_config(int argc, char **argv) MUST_USE;

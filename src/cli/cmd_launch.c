@@ -32,7 +32,7 @@ static const cli_arg args[] = {
     { "name", ARG_TEXT, AT(name), "NAME", "with --emit: name of the job (default ingot)" },
     { "dry-run", ARG_FLAG, AT(dry_run), NULL, "print the command that would start them" },
 };
-const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train ...",
+const cli_spec cmd_launch_spec = { "launch", "-n N [options] -- train|data ...",
                                    args,     (int)COUNT_OF(args),
                                    1,        true };
 
@@ -98,8 +98,14 @@ static err check_command(int argc, char **argv, const launch_args *a, const laun
                          launched *out) {
     if (strcmp(argv[0], "train") == 0) return check_train(argc, argv, a, h, out);
     if (strcmp(argv[0], "doctor") == 0) return OK;
-    return err_hint(ERR_USAGE("\"%s\" does not run on several ranks", argv[0]),
-                    "ingot launch -n 4 -- train ...");
+    bool data = strcmp(argv[0], "data") == 0 && argc > 1;
+    const cli_subcommand *s = data ? cli_find_subcommand(&data_family, argv[1]) : NULL;
+    out->fresh = true; /* passed on as it is */
+    if (s && s->on_ranks) return OK;
+    return err_hint(
+        ERR_USAGE("\"%s%s%s\" does not run on several ranks", argv[0], data ? " " : "",
+                  data ? argv[1] : ""),
+        "ingot launch -n 4 -- train ..., or data filter, dedup, decontaminate or tokenize");
 }
 
 /* ---- the command -------------------------------------------------------------------------------- */

@@ -1,5 +1,6 @@
 /* Options shared by the data commands: see data_common.h. */
 #include "cli/data_common.h"
+#include "comm/comm.h"
 
 #include <string.h>
 
@@ -12,6 +13,7 @@ enum {
     BLOCK_COPIES = 4, /* ... raw, decoded, written, compressed */
     PROGRAM = 16 << 20, /* code, libraries, stacks, codecs */
     MOST_THREADS = 1024,
+    LEAST_PART = 64 << 10,
 };
 
 static err check_choice(const char *option, const char *value, const char *const *names, int n) {
@@ -43,13 +45,17 @@ err data_common_check(data_common *c) {
                          (long long)c->longest);
     if (c->threads > MOST_THREADS)
         return ERR_USAGE("--threads: %lld is more than %d", (long long)c->threads, MOST_THREADS);
+    if (c->part && c->part < LEAST_PART)
+        return ERR_USAGE("--part: %lld is too small; the minimum is 64Ki", (long long)c->part);
+    c->in.segment_bytes = (size_t)c->part;
     c->in.document_bytes = (size_t)c->longest;
     if (c->memory) c->in.page_bytes = (size_t)c->longest * 2 + BLOCK;
     return OK;
 }
 
 err data_common_fit(const data_common *c, size_t fixed, size_t per_byte, int *threads) {
-    *threads = c->threads ? (int)c->threads : MIN(thread_cores(), MOST_THREADS);
+    int cores = thread_cores() / (c->comm ? comm_core_sharers(c->comm) : 1);
+    *threads = c->threads ? (int)c->threads : MIN(MAX(cores, 1), MOST_THREADS);
     if (!c->memory) return OK;
     double each = (double)c->longest * (double)(COPIES + per_byte) + BLOCK * BLOCK_COPIES;
     double left = (double)c->memory - (double)fixed - PROGRAM;
@@ -77,7 +83,8 @@ text_stage_options data_common_stage(const data_common *c, int threads) {
                                  .compress = c->compress,
                                  .threads = threads,
                                  .fresh = c->fresh,
-                                 .quiet = c->quiet };
+                                 .quiet = c->quiet,
+                                 .comm = c->comm };
 }
 
 FILE *data_common_to(const data_common *c) {
@@ -87,6 +94,10 @@ FILE *data_common_to(const data_common *c) {
 void data_common_print(const data_common *c, const text_stage *s, const text_stage_report *r,
                        json_t *found) {
     FILE *to = data_common_to(c);
+    if (!data_common_prints(c)) {
+        json_decref(found);
+        return;
+    }
     if (!c->json) {
         text_stage_print(s, r, to);
         json_decref(found);

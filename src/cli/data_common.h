@@ -10,9 +10,10 @@
  *     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
  *     TRY(data_common_check(&a.common));
  *     TRY(data_common_fit(&a.common, fixed, per_byte, &threads));
- *     TRY(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+ *     TRY(data_common_open(&a.common, argv, n, &in));
  *     text_stage_options o = data_common_stage(&a.common, threads);
- */
+ *
+ * All of this runs on every rank of a job (data_run_on_ranks), and alone where there is no job. */
 #ifndef INGOT_CLI_DATA_COMMON_H
 #define INGOT_CLI_DATA_COMMON_H
 
@@ -25,8 +26,10 @@ typedef struct data_common {
     text_input_options in; /* filled in by data_common_check */
     const char *out, *dropped, *compress, *invalid;
     int64_t threads, memory,
-        longest; /* 0: one per core; no limit; derived from the memory limit, at most 64 MiB */
+        longest;  /* 0: one per core; no limit; derived from the memory limit, at most 64 MiB */
+    int64_t part; /* 0: 256 MiB */
     bool fresh, quiet, json;
+    struct comm *comm; /* the ranks that share the work; NULL: alone */
 } data_common;
 
 #define DATA_IN(member) offsetof(data_common, in.member)
@@ -51,16 +54,27 @@ typedef struct data_common {
     { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },                                        \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
+#define DATA_PART_ARG                                                                               \
+    { "part", ARG_COUNT, DATA_AT(part), "BYTES", "split plain files into parts of this size, which ranks share and a rerun resumes (default 256Mi)" }
 #define DATA_COMMON_ARGS                                                                            \
     { "out", ARG_TEXT, DATA_AT(out), "PATH", "a .jsonl, .jsonl.gz, .jsonl.zst or .parquet file, or a folder of parts that a rerun resumes (default: standard output)", 'o' }, \
     { "dropped", ARG_TEXT, DATA_AT(dropped), "PATH", "write dropped documents here, each with the rule and its value (default: discard them)" }, \
     { "compress", ARG_TEXT, DATA_AT(compress), "zst|gz|none|parquet", "parts of a folder: JSON lines, compressed or not, or Parquet (default zst)" }, \
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard earlier output in the folder and start over" },  \
+    DATA_PART_ARG,                                                                                    \
     DATA_READ_ARGS
 /* clang-format on */
 
 /* Validates what the parser cannot, and fills in `in`. */
 err data_common_check(data_common *c) MUST_USE;
+/* Runs a command on every rank of the job that this process was started in: by mpirun, srun, or with torchrun's
+ * environment. Started alone, `work` gets NULL. A rank that fails ends all, with its error, rank and host. */
+typedef err data_work(const cli_subcommand *self, int argc, char **argv, struct comm *c);
+err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_work *work) MUST_USE;
+/* Lists the inputs, which must be the same on all ranks. */
+err data_common_open(const data_common *c, char **paths, int n, text_inputs **out) MUST_USE;
+/* @return whether this rank prints the report. */
+bool data_common_prints(const data_common *c);
 /* Computes how many threads --threads and --memory allow. What a thread holds while reading and
  * writing is accounted for here: a few records of the longest length.
  * @param fixed bytes the stage needs for any number of threads.

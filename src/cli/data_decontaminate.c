@@ -37,6 +37,7 @@ static err take_options(const decontaminate_args *a, decontaminate_options *o) {
     TRY(check_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
     o->keep_work = a->keep_work;
     o->fresh = a->common.fresh;
+    o->comm = a->common.comm;
     o->quiet = a->common.quiet;
     o->report = a->report;
     if (a->common.memory)
@@ -74,7 +75,8 @@ static err run_decontaminate_stage(const decontaminate_args *a, decontaminate_op
     text_stage s = decontaminate_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(decontaminate_finish(d));
-    if (!a->common.json) print_summary(decontaminate_get_summary(d), data_common_to(&a->common));
+    if (data_common_prints(&a->common) && !a->common.json)
+        print_summary(decontaminate_get_summary(d), data_common_to(&a->common));
     data_common_print(&a->common, &s, &report, summary_json(decontaminate_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
@@ -82,9 +84,11 @@ cleanup:
     return e;
 }
 
-static err run_decontaminate(const cli_subcommand *self, int argc, char **argv) {
+static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **argv,
+                                  struct comm *c) {
     decontaminate_options o = decontaminate_defaults();
-    decontaminate_args a = { .ngram = o.ngram,
+    decontaminate_args a = { .common.comm = c,
+                             .ngram = o.ngram,
                              .shortest = NOT_GIVEN,
                              .common_in = o.common,
                              .margin = o.margin,
@@ -99,12 +103,16 @@ static err run_decontaminate(const cli_subcommand *self, int argc, char **argv) 
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
     char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;
-    TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+    TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
     TRY_CLEAN(run_decontaminate_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free(work);
     return e;
+}
+
+static err run_decontaminate(const cli_subcommand *self, int argc, char **argv) {
+    return data_run_on_ranks(self, argc, argv, run_decontaminate_rank);
 }
 
 #define AT(member) offsetof(decontaminate_args, member)
@@ -128,6 +136,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_decontaminate = {
     .summary = "remove the texts of evaluations from documents",
     .run = run_decontaminate,
+    .on_ranks = true,
     .spec = { "data decontaminate", "[options] --against FILES INPUT...", args, (int)COUNT_OF(args),
               1, true },
     .help =
@@ -135,6 +144,9 @@ const cli_subcommand data_decontaminate = {
         "reference is searched for separately. The pieces of a document that remain are joined by\n"
         "blank lines. A reference without any match causes a warning. The input is read twice, the\n"
         "first time to find which n-grams are common.\n"
+        "\n"
+        "`ingot launch -n N -- data decontaminate ...`, mpirun and srun share the input among N ranks, which\n"
+        "write the same parts; folders must be on a file system that all of them see.\n"
         "\n"
         "Example\n"
         "  ingot data decontaminate unique/ --against gsm8k.jsonl,mmlu/ --fields question,answer \\\n"

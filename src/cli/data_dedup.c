@@ -116,6 +116,7 @@ static err take_options(const dedup_args *a, dedup_options *o) {
     o->lines = a->lines;
     o->keep_work = a->keep_work;
     o->fresh = a->common.fresh;
+    o->comm = a->common.comm;
     o->quiet = a->common.quiet;
     o->report = a->report;
     if (a->common.memory)
@@ -184,18 +185,19 @@ static json_t *summary_json(const dedup_options *o, const dedup_summary *s) {
 
 static err run_dedup_stage(const dedup_args *a, dedup_options *o, text_inputs *in) {
     FILE *to = data_common_to(&a->common);
+    bool prints = data_common_prints(&a->common) && !a->common.json;
     text_stage_options so = data_common_stage(&a->common, o->threads);
     dedup *d = NULL;
     text_stage_report report = { 0 };
     err e = OK;
     o->to = &so;
-    if (o->method == DEDUP_NEAR && !a->common.json) print_curve(o, to);
-    if (o->method != DEDUP_EXACT && !a->common.json) print_words(&o->words, to);
+    if (o->method == DEDUP_NEAR && prints) print_curve(o, to);
+    if (o->method != DEDUP_EXACT && prints) print_words(&o->words, to);
     TRY_CLEAN(dedup_find_copies(o, in, &d));
     text_stage s = dedup_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(dedup_finish(d));
-    if (!a->common.json) print_summary(dedup_get_summary(d), to);
+    if (prints) print_summary(dedup_get_summary(d), to);
     data_common_print(&a->common, &s, &report, summary_json(o, dedup_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
@@ -203,8 +205,9 @@ cleanup:
     return e;
 }
 
-static err run_dedup(const cli_subcommand *self, int argc, char **argv) {
-    dedup_args a = { .method = "near",
+static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
+    dedup_args a = { .common.comm = c,
+                     .method = "near",
                      .keep = "first",
                      .threshold = NOT_GIVEN,
                      .ngram = NOT_GIVEN,
@@ -222,12 +225,16 @@ static err run_dedup(const cli_subcommand *self, int argc, char **argv) {
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
     char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;
-    TRY_CLEAN(text_inputs_open((const char *const *)argv, n, &a.common.in, &in));
+    TRY_CLEAN(data_common_open(&a.common, argv, n, &in));
     TRY_CLEAN(run_dedup_stage(&a, &o, in));
 cleanup:
     text_inputs_close(in);
     free(work);
     return e;
+}
+
+static err run_dedup(const cli_subcommand *self, int argc, char **argv) {
+    return data_run_on_ranks(self, argc, argv, run_dedup_rank);
 }
 
 #define AT(member) offsetof(dedup_args, member)
@@ -256,12 +263,16 @@ static const cli_arg args[] = {
 const cli_subcommand data_dedup = {
     .summary = "remove exact and near copies of documents, or repeated paragraphs",
     .run = run_dedup,
+    .on_ranks = true,
     .spec = { "data dedup", "[options] INPUT...", args, (int)COUNT_OF(args), 1, true },
     .help =
         "By default words are compared in lower case, without accents and punctuation; numbers\n"
         "count, so reports that differ only in figures are not copies.\n"
         "Tables take up to 1Gi (half of --memory if given): about 12 bytes per document; the rest is\n"
         "on disk. The input is read twice.\n"
+        "\n"
+        "`ingot launch -n N -- data dedup ...`, mpirun and srun share the input among N ranks, which\n"
+        "write the same parts; folders must be on a file system that all of them see.\n"
         "\n"
         "Examples\n"
         "  ingot data dedup clean/ --out unique/ --report clusters.jsonl\n"

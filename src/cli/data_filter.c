@@ -7,7 +7,7 @@ typedef struct filter_args {
     filter_options filter;
 } filter_args;
 
-static err run_filter_stage(const filter_args *a, const char *const *paths, int n) {
+static err run_filter_stage(const filter_args *a, char **paths, int n) {
     filter *f = NULL;
     text_inputs *in = NULL;
     text_stage_report report = { 0 };
@@ -16,7 +16,7 @@ static err run_filter_stage(const filter_args *a, const char *const *paths, int 
     TRY_CLEAN(data_common_fit(&a->common, 0, FILTER_BYTES_PER_TEXT_BYTE, &threads));
     TRY_CLEAN(filter_new(&a->filter, threads, &f));
     TRY_CLEAN(data_common_fit(&a->common, filter_bytes(f), FILTER_BYTES_PER_TEXT_BYTE, &threads));
-    TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
+    TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     text_stage stage = filter_stage(f);
     text_stage_options o = data_common_stage(&a->common, threads);
     TRY_CLEAN(text_stage_run(&stage, in, &o, &report));
@@ -28,12 +28,16 @@ cleanup:
     return e;
 }
 
-static err run_filter(const cli_subcommand *self, int argc, char **argv) {
-    filter_args a = { .filter = filter_defaults() };
+static err run_filter_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
+    filter_args a = { .common.comm = c, .filter = filter_defaults() };
     int n = 0;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
-    return run_filter_stage(&a, (const char *const *)argv, n);
+    return run_filter_stage(&a, argv, n);
+}
+
+static err run_filter(const cli_subcommand *self, int argc, char **argv) {
+    return data_run_on_ranks(self, argc, argv, run_filter_rank);
 }
 
 #define AT(member) offsetof(filter_args, filter.member)
@@ -65,6 +69,7 @@ static const cli_arg args[] = {
 const cli_subcommand data_filter = {
     .summary = "keep the documents that are worth training on",
     .run = run_filter,
+    .on_ranks = true,
     .spec = { "data filter", "INPUT... [options]", args, (int)COUNT_OF(args), 1, true },
     .help =
         "A document passes the URL lists, the language model, the rule sets, the bad words and the\n"
@@ -77,6 +82,9 @@ const cli_subcommand data_filter = {
         "have few words, or mention javascript or cookies; c4-no-punct, which FineWeb uses, is c4\n"
         "without the rule about sentence ends. Words are separated by white space; lengths are in\n"
         "code points.\n"
+        "\n"
+        "`ingot launch -n N -- data filter ...`, mpirun and srun share the input among N ranks, which\n"
+        "write the same parts; folders must be on a file system that all of them see.\n"
         "\n"
         "Examples\n"
         "  ingot data filter crawl/ --out clean --dropped dropped\n"

@@ -25,7 +25,7 @@ static void print_json(const char *out, const tokenize_report *r) {
                   r->resumed, "bytes", (json_int_t)r->bytes, "repaired", (json_int_t)r->repaired,
                   "invalid", (json_int_t)r->invalid, "unreadable", (json_int_t)r->unreadable,
                   "empty", (json_int_t)r->empty, "excluded", (json_int_t)r->excluded, "seconds",
-                  r->seconds, "peak_memory_bytes", (json_int_t)mem_peak());
+                  r->seconds, "peak_memory_bytes", (json_int_t)r->peak_memory);
     BUG_IF(!o);
     json_dumpf(o, stdout, JSON_INDENT(2));
     printf("\n");
@@ -57,7 +57,9 @@ static void print_report(const char *out, const tokenize_report *r) {
         printf("; %s of text, %.2f bytes per token, %s/s", str_bytes(a, sizeof a, (double)r->bytes),
                (double)r->bytes / (double)MAX(r->tokens + r->held_out_tokens, 1),
                str_bytes(b, sizeof b, (double)r->bytes / MAX(r->seconds, 1e-9)));
-    printf("; peak memory %s\n", str_bytes(a, sizeof a, (double)mem_peak()));
+    printf("; peak memory %s", str_bytes(a, sizeof a, (double)r->peak_memory));
+    if (r->ranks > 1) printf(" on each of %d ranks", r->ranks);
+    printf("\n");
 }
 
 static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
@@ -68,7 +70,7 @@ static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
     return OK;
 }
 
-static err tokenize_inputs(const tokenize_args *a, const char *const *paths, int n) {
+static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
     tokenizer *t = NULL;
     text_inputs *in = NULL;
     tokenize_report r;
@@ -80,19 +82,21 @@ static err tokenize_inputs(const tokenize_args *a, const char *const *paths, int
                            .held_out = a->held_out,
                            .threads = threads,
                            .fresh = a->common.fresh,
-                           .quiet = a->common.quiet };
+                           .quiet = a->common.quiet,
+                           .comm = a->common.comm };
     TRY_CLEAN(find_eos(a, t, &o.eos));
-    TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
+    TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
-    (a->common.json ? print_json : print_report)(a->common.out, &r);
+    if (data_common_prints(&a->common))
+        (a->common.json ? print_json : print_report)(a->common.out, &r);
 cleanup:
     text_inputs_close(in);
     tokenizer_free(t);
     return e;
 }
 
-static err run(const cli_subcommand *self, int argc, char **argv) {
-    tokenize_args a = { 0 };
+static err run_tokenize_rank(const cli_subcommand *self, int argc, char **argv, struct comm *c) {
+    tokenize_args a = { .common.comm = c };
     int n;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
@@ -110,7 +114,11 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     if (a.held_out > 0 && str_ends(a.common.out, ".tok"))
         return err_hint(ERR_USAGE("--held-out: needs a folder; %s is one file", a.common.out),
                         "give --out a folder");
-    return tokenize_inputs(&a, (const char *const *)argv, n);
+    return tokenize_inputs(&a, argv, n);
+}
+
+static err run_tokenize(const cli_subcommand *self, int argc, char **argv) {
+    return data_run_on_ranks(self, argc, argv, run_tokenize_rank);
 }
 
 #define AT(member) offsetof(tokenize_args, member)
@@ -122,20 +130,26 @@ static const cli_arg args[] = {
     { "eos", ARG_TEXT, AT(eos), "TOKEN", "token that ends documents (default: the tokenizer's own)" },
     { "held-out", ARG_FRACTION, AT(held_out), "F", "documents to validate on, chosen by a hash of their text (default 0)" },
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "start over: do not continue what is in the folder" },
+    DATA_PART_ARG,
     DATA_READ_ARGS,
 };
 /* clang-format on */
 
 const cli_subcommand data_tokenize = {
     .summary = "turn documents into shards of tokens",
-    .run = run,
+    .run = run_tokenize,
+    .on_ranks = true,
     .spec = { "data tokenize", "INPUT... -t TOKENIZER --out FOLDER [options]", args,
               (int)COUNT_OF(args), 1, true },
-    .help = "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or\n"
-            "compressed. Without -t, tokens are bytes.\n"
-            "\n"
-            "Examples\n"
-            "  ingot data tokenize clean/ -t tokenizer.json --held-out 0.005 --out tokens\n"
-            "  ingot train configs/tiny.yaml --data.train=tokens\n"
-            "  ingot data tokenize book.txt --out book.tok\n",
+    .help =
+        "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or\n"
+        "compressed. Without -t, tokens are bytes.\n"
+        "\n"
+        "`ingot launch -n N -- data tokenize ...`, mpirun and srun share the input among N ranks, which\n"
+        "write the same shards; folders must be on a file system that all of them see.\n"
+        "\n"
+        "Examples\n"
+        "  ingot data tokenize clean/ -t tokenizer.json --held-out 0.005 --out tokens\n"
+        "  ingot train configs/tiny.yaml --data.train=tokens\n"
+        "  ingot data tokenize book.txt --out book.tok\n",
 };

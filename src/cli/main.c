@@ -34,8 +34,8 @@ static const cli_command commands[] = {
           "  ingot train configs/tiny.yaml --device=cpu             even if there is a GPU\n"
           "  ingot train configs/tiny.yaml --ranks 4 --parallelism.tensor_parallel_degree=2\n" },
     { .name = "launch",
-      .usage = "-n N [--hosts a:8,b:8] [options] -- train ...",
-      .summary = "train on several processes or hosts",
+      .usage = "-n N [--hosts a:8,b:8] [options] -- train|data ...",
+      .summary = "train, or prepare data, on several processes or hosts",
       .run = cmd_launch,
       .spec = &cmd_launch_spec,
       .help =
@@ -47,10 +47,13 @@ static const cli_command commands[] = {
           "table of what failed where. SIGTERM and SIGUSR1 make all ranks save and end.\n"
           "Hosts need the same program, data and folders. mpirun ... ingot train, srun ingot train, and\n"
           "the environment of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) work too.\n"
+          "data filter, dedup, decontaminate and tokenize share their input among the ranks, and write the\n"
+          "same files as one process; they are not restarted, but resume when started again.\n"
           "\n"
           "Examples\n"
           "  ingot launch -n 4 -- train configs/tiny.yaml --parallelism.tensor_parallel_degree=2\n"
           "  ingot launch --hosts a:8,b:8 --spares c:8 -- train run.yaml\n"
+          "  ingot launch --hosts a:1,b:1 -- data dedup /shared/clean --out /shared/unique\n"
           "  ingot launch -n 64 --per-host 8 --emit slurm -- train run.yaml > run.sbatch\n"
           "  ingot launch -n 16 --per-host 8 --emit k8s --image ingot:1 -- train run.yaml > job.yaml\n"
           "\n" },

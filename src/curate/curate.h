@@ -1,6 +1,6 @@
 /* curate: which documents are worth training on. Filters drop and edit documents by rules;
  * deduplication drops copies of other documents; decontamination removes the texts of
- * evaluations. Each is a text_stage. Depends on text, io, util and utf8proc. */
+ * evaluations. Each is a text_stage. Depends on text, comm, io, util and utf8proc. */
 #ifndef INGOT_CURATE_H
 #define INGOT_CURATE_H
 
@@ -236,7 +236,8 @@ typedef struct dedup_options {
     int paragraph_words;    /* paragraphs of fewer words are never removed */
     const char *work;       /* folder for spill files, from which a rerun resumes */
     bool keep_work, fresh;
-    const char *report;           /* JSON lines, one per cluster; NULL: none. Not with PARAGRAPH */
+    struct comm *comm;  /* the ranks that share the work, and call this together; NULL: alone */
+    const char *report; /* JSON lines, one per cluster; NULL: none. Not with PARAGRAPH */
     const text_stage_options *to; /* checked before anything is read; NULL: not known yet */
     int threads;
     size_t memory; /* for tables; memory for reading comes on top */
@@ -296,6 +297,7 @@ typedef struct decontaminate_options {
     int pieces;          /* a document that falls into more pieces than this is dropped */
     const char *work;    /* as in dedup_options */
     bool keep_work, fresh;
+    struct comm *comm;            /* as in dedup_options */
     const char *report;           /* JSON lines, one per match and per common n-gram; NULL: none */
     const text_stage_options *to; /* as in dedup_options */
     int threads;

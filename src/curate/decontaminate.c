@@ -9,11 +9,12 @@
  * by the documents. Searching twice is cheaper than keeping positions: most documents have no hit,
  * and the filter in front of the table answers those with one lookup per word. A killed run
  * resumes from the spill files of pass 1 and from the parts of pass 2. */
+#include "comm/comm.h"
 #include "curate/decontaminate_internal.h"
 
 #include <stdlib.h>
 
-enum { FORMAT = 1 }; /* version of the spill files, part of their settings */
+enum { SPILL_FORMAT = 2 }; /* version of the spill files, part of their settings */
 
 enum { RULE_CONTAMINATED, RULE_PIECES };
 static const char *const rules[] = { "contaminated", "too many pieces" };
@@ -40,6 +41,7 @@ typedef struct hits_of_block {
 typedef struct hit_reader {
     decontaminate *d;
     spill_writer *out;
+    text_progress *progress;
     uint64_t documents, with_hits; /* of the segment */
 } hit_reader;
 
@@ -76,15 +78,15 @@ static err write_block_hits(void *ctx, const text_block *b, void *result) {
     r->with_hits += from->documents;
     err e = spill_write(r->out, SECTION_HITS, from->bytes.text, from->bytes.len);
     free_block_hits(result);
-    return e;
+    return e ? e : text_progress_add(r->progress, b->raw_bytes);
 }
 
-static err find_split_hits(void *ctx, int split, spill_writer *out) {
+static err find_split_hits(void *ctx, int split, spill_writer *out, text_progress *p) {
     decontaminate *d = ctx;
-    hit_reader r = { .d = d, .out = out };
+    hit_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(hits_of_block), find_block_hits, write_block_hits,
                            free_block_hits };
-    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
+    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
         text_counts counts = { 0 };
         r.documents = r.with_hits = 0;
         TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));
@@ -114,21 +116,20 @@ static err read_hit_document(const decontaminate *d, spill_reader *r, uint64_t f
     return OK;
 }
 
-static err for_each_of_split(const decontaminate *d, int split, uint64_t *first, hit_document *doc,
+static err for_each_of_split(const decontaminate *d, int split, hit_document *doc,
                              err (*fn)(void *, const hit_document *), void *ctx) {
     spill_reader hits = { 0 }, counts = { 0 };
     err e = OK;
     TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_HITS, &hits));
     TRY_CLEAN(spill_reader_open(d->spills[split], SECTION_DOCUMENTS, &counts));
-    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
+    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
         uint64_t both[2];
         TRY_CLEAN(spill_read(&counts, both, sizeof both));
         doc->segment = s;
         for (uint64_t i = 0; i < both[1]; i++) {
-            TRY_CLEAN(read_hit_document(d, &hits, *first, doc));
+            TRY_CLEAN(read_hit_document(d, &hits, d->first_doc[s], doc));
             TRY_CLEAN(fn(ctx, doc));
         }
-        *first += both[0];
     }
 cleanup:
     spill_reader_close(&hits);
@@ -139,9 +140,9 @@ cleanup:
 err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
                            void *ctx) {
     hit_document doc = { 0 };
-    uint64_t first = 0;
     err e = OK;
-    for (int i = 0; i < d->splits && !e; i++) e = for_each_of_split(d, i, &first, &doc, fn, ctx);
+    for (int i = 0; i < d->splits.n && !e; i++)
+        if (d->spills[i]) e = for_each_of_split(d, i, &doc, fn, ctx);
     str_free(&doc.names);
     free(doc.hits.at);
     return e;
@@ -171,6 +172,46 @@ static err count_hit_document(void *ctx, const hit_document *doc) {
         d->summary.documents++;
         break;
     }
+    return OK;
+}
+
+/* Numbers the documents of all ranks. */
+static err read_counts(decontaminate *d) {
+    for (int i = 0; i < d->splits.n; i++) {
+        spill_reader r;
+        if (!d->spills[i]) continue; /* another rank's */
+        err e = spill_reader_open(d->spills[i], SECTION_DOCUMENTS, &r);
+        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++) {
+            uint64_t both[2] = { 0, 0 };
+            e = spill_read(&r, both, sizeof both);
+            d->first_doc[s + 1] = both[0];
+        }
+        spill_reader_close(&r);
+        TRY(e);
+    }
+    TRY(comm_merge(d->o.comm, d->first_doc, ((size_t)d->segments + 1) * sizeof *d->first_doc));
+    for (int s = 0; s < d->segments; s++) d->first_doc[s + 1] += d->first_doc[s];
+    return OK;
+}
+
+/* Adds up what the ranks have counted. */
+static err total_grams(decontaminate *d) {
+    enum { CHUNK = 4096 };
+    ref_ngram *grams = d->refs->grams;
+    double counts[CHUNK];
+    for (int at = 0; at < d->refs->n_grams; at += CHUNK) {
+        int n = MIN((int)CHUNK, d->refs->n_grams - at);
+        for (int i = 0; i < n; i++) counts[i] = grams[at + i].documents;
+        TRY(comm_total(d->o.comm, counts, n));
+        for (int i = 0; i < n; i++) grams[at + i].documents = (uint32_t)MIN(counts[i], UINT32_MAX);
+    }
+    return OK;
+}
+
+static err total_documents(decontaminate *d) {
+    double n = (double)d->summary.documents;
+    TRY(comm_total(d->o.comm, &n, 1));
+    d->summary.documents = (int64_t)n;
     return OK;
 }
 
@@ -288,19 +329,38 @@ text_stage decontaminate_stage(decontaminate *d) {
 
 static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, refs *r) {
     decontaminate *d = mem_alloc(sizeof *d);
-    uint64_t facts[] = { FORMAT, (uint64_t)o->ngram, (uint64_t)o->shortest, r->hash,
+    uint64_t facts[] = { SPILL_FORMAT, (uint64_t)o->ngram, (uint64_t)o->shortest, r->hash,
                          o->fields ? hash_str(o->fields) : 0 };
     d->o = *o;
     d->in = in;
     d->refs = r;
     d->settings = hash_bytes(facts, sizeof facts, text_inputs_hash(in));
     d->segments = text_segments(in);
-    d->splits = input_split_count(in);
-    d->spills = mem_alloc((size_t)d->splits * sizeof *d->spills);
+    d->splits = input_splits_new(in);
+    d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
+    d->spills = mem_alloc((size_t)d->splits.n * sizeof *d->spills + 1);
     d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
     d->summary.references = r->n_files;
     d->summary.grams = r->n_distinct;
     return d;
+}
+
+/* Matches are listed in the order of all documents. */
+static err write_report(void *ctx) {
+    decontaminate *d = ctx;
+    TRY(split_job_open_others(&d->reading));
+    return decontaminate_report_write(d);
+}
+
+static err count_matches(decontaminate *d) {
+    TRY(read_counts(d));
+    TRY(decontaminate_for_each(d, count_grams, d));
+    TRY(total_grams(d));
+    TRY(decontaminate_for_each(d, count_hit_document, d));
+    TRY(total_documents(d));
+    count_found(d);
+    warn_silent(d);
+    return OK;
 }
 
 err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
@@ -310,24 +370,25 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
     refs *r = NULL;
     TRY(refs_read(o->against, o->fields, o->ngram, o->shortest, o->memory, &r));
     decontaminate *d = new_run(o, in, r);
-    split_job job = { .in = in,
-                      .stage = decontaminate_stage(d),
-                      .to = o->to,
-                      .folder = o->work,
-                      .report = o->report,
-                      .sections = DECONTAMINATE_SECTIONS,
-                      .settings = d->settings,
-                      .fresh = o->fresh,
-                      .quiet = o->quiet,
-                      .ctx = d,
-                      .make = find_split_hits };
+    d->reading = (split_job){ .comm = o->comm,
+                              .in = in,
+                              .splits = &d->splits,
+                              .spills = d->spills,
+                              .reading = "decontaminate, first pass",
+                              .stage = decontaminate_stage(d),
+                              .to = o->to,
+                              .folder = o->work,
+                              .report = o->report,
+                              .sections = DECONTAMINATE_SECTIONS,
+                              .settings = d->settings,
+                              .fresh = o->fresh,
+                              .quiet = o->quiet,
+                              .ctx = d,
+                              .make = find_split_hits };
     err e = OK;
-    TRY_CLEAN(split_job_run(&job, d->spills));
-    TRY_CLEAN(decontaminate_for_each(d, count_grams, d));
-    TRY_CLEAN(decontaminate_for_each(d, count_hit_document, d));
-    count_found(d);
-    warn_silent(d);
-    if (o->report) TRY_CLEAN(decontaminate_report_write(d));
+    TRY_CLEAN(split_job_run(&d->reading, &d->lock));
+    TRY_CLEAN(count_matches(d));
+    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_report, d));
     *out = d;
     d = NULL;
 cleanup:
@@ -340,12 +401,18 @@ const decontaminate_summary *decontaminate_get_summary(const decontaminate *d) {
 }
 
 err decontaminate_finish(decontaminate *d) {
-    return d->o.keep_work ? OK : spill_clear(d->o.work, "decontaminate");
+    text_unlock_folder(d->lock); /* its file is in the folder */
+    d->lock = NULL;
+    bool clear = comm_rank(d->o.comm) == 0 && !d->o.keep_work;
+    return comm_agree(d->o.comm, clear ? spill_clear(d->o.work, "decontaminate") : OK);
 }
 
 void decontaminate_free(decontaminate *d) {
     if (!d) return;
-    for (int i = 0; i < d->splits; i++) spill_close(d->spills[i]);
+    text_unlock_folder(d->lock);
+    for (int i = 0; i < d->splits.n; i++) spill_close(d->spills[i]);
+    input_splits_free(&d->splits);
+    free(d->first_doc);
     for (int i = 0; i < d->o.threads; i++) {
         free(d->workers[i].hits.at);
         free(d->workers[i].removals);

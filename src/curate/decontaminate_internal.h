@@ -94,8 +94,12 @@ struct decontaminate {
     text_inputs *in;
     refs *refs;
     uint64_t settings;
-    int segments, splits;
-    spill **spills;
+    int segments;
+    input_splits splits;
+    split_job reading;   /* pass 1 */
+    text_lock *lock;     /* of the folder of spill files */
+    uint64_t *first_doc; /* [segments + 1] number of a segment's first document */
+    spill **spills;      /* [splits] NULL: of another rank */
     decontaminate_worker *workers;
     decontaminate_summary summary;
 };
@@ -111,7 +115,7 @@ typedef struct hit_document {
     str names;
     ref_hits hits;
 } hit_document;
-/* Calls fn for every document with hits, in input order. */
+/* Calls fn for every document with hits in the spill files that are open, in input order. */
 err decontaminate_for_each(const decontaminate *d, err (*fn)(void *ctx, const hit_document *doc),
                            void *ctx) MUST_USE;
 err decontaminate_report_write(const decontaminate *d) MUST_USE;

@@ -19,15 +19,20 @@
  * several ranges. Pass 3 needs only what pass 2 left. So the cap holds for inputs of any size, up
  * to 2^32 documents.
  *
+ * Ranks. Each has the spill files of some splits. Pass 2 exchanges keys: a rank gets all records of its share of
+ * the partitions (group.c). The sets that ranks find are then joined on all of them (disjoint_sets_merge), so
+ * that each can judge any document. An array per document is on every rank; keys and tables are not.
+ *
  * Resuming. Spill files and output parts appear atomically when they are complete. A killed run
  * skips the ones it finds, if their settings (options and inputs) are the same; pass 2 is fast and
  * runs again. Pass 3 recounts documents as it goes and refuses an input that has changed since
  * pass 1. */
+#include "comm/comm.h"
 #include "curate/dedup_internal.h"
 
 #include <stdlib.h>
 
-enum { FORMAT = 2 };            /* version of the spill files, part of their settings */
+enum { SPILL_FORMAT = 3 };      /* version of the spill files, part of their settings */
 enum { LEAST_TABLE = 4 << 20 }; /* minimum bytes per thread for grouping */
 
 static const char *const document_rules[] = { "duplicate", "near-duplicate" };
@@ -43,22 +48,30 @@ dedup_options dedup_defaults(void) {
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
 static err read_counts(dedup *d) {
-    uint64_t docs = 0, items = 0;
-    for (int i = 0; i < d->splits; i++) {
+    for (int i = 0; i < d->splits.n; i++) {
         spill_reader r;
+        if (!d->spills[i]) continue; /* another rank's */
         err e = spill_reader_open(d->spills[i], SECTION_COUNTS, &r);
-        d->split_item[i] = items;
-        for (int s = input_split_first(d->in, i); !e && s < input_split_first(d->in, i + 1); s++) {
+        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++) {
             uint64_t both[2] = { 0, 0 };
             e = spill_read(&r, both, sizeof both);
-            d->first_doc[s + 1] = docs += both[0];
-            d->first_item[s + 1] = items += both[1];
+            d->first_doc[s + 1] = both[0];
+            d->first_item[s + 1] = both[1];
         }
         spill_reader_close(&r);
         TRY(e);
     }
-    d->summary.documents = (int64_t)docs;
-    d->summary.paragraphs = d->o.method == DEDUP_PARAGRAPH ? (int64_t)items : 0;
+    size_t bytes = ((size_t)d->segments + 1) * sizeof *d->first_doc;
+    TRY(comm_merge(d->o.comm, d->first_doc, bytes));
+    TRY(comm_merge(d->o.comm, d->first_item, bytes));
+    for (int s = 0; s < d->segments; s++) {
+        d->first_doc[s + 1] += d->first_doc[s];
+        d->first_item[s + 1] += d->first_item[s];
+    }
+    for (int i = 0; i < d->splits.n; i++) d->split_item[i] = d->first_item[d->splits.first[i]];
+    d->summary.documents = (int64_t)d->first_doc[d->segments];
+    d->summary.paragraphs =
+        d->o.method == DEDUP_PARAGRAPH ? (int64_t)d->first_item[d->segments] : 0;
     return OK;
 }
 
@@ -91,9 +104,10 @@ static err check_cluster_memory(const dedup *d) {
 
 static group_job group_job_of(const dedup *d, int section,
                               void (*same)(void *, const group_pair *, int)) {
-    return (group_job){ .spills = d->spills,
+    return (group_job){ .comm = d->o.comm,
+                        .spills = d->spills,
                         .base = d->split_item,
-                        .n_spills = d->splits,
+                        .n_spills = d->splits.n,
                         .section = section,
                         .threads = d->o.threads,
                         .memory = dedup_memory_left(d),
@@ -116,19 +130,19 @@ static void join_same(void *ctx, const group_pair *pairs, int n) {
         disjoint_sets_join(&d->same, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
 }
 
-/* Reads the length of every document. @param out [documents]. */
-static err read_lengths(const dedup *d, uint32_t *out) {
-    for (int i = 0; i < d->splits; i++) {
+/* Reads the length, or the number of paragraphs, of every document. @param out [documents], zeroed. */
+static err read_facts(const dedup *d, uint32_t *out) {
+    for (int i = 0; i < d->splits.n; i++) {
         spill_reader r;
+        uint64_t from = d->first_doc[d->splits.first[i]];
+        uint64_t to = d->first_doc[d->splits.first[i + 1]];
+        if (!d->spills[i]) continue;
         TRY(spill_reader_open(d->spills[i], SECTION_FACTS, &r));
-        size_t n = (size_t)(d->first_doc[input_split_first(d->in, i + 1)] -
-                            d->first_doc[input_split_first(d->in, i)]);
-        err e = spill_read(&r, out, n * sizeof *out);
+        err e = spill_read(&r, out + from, (size_t)(to - from) * sizeof *out);
         spill_reader_close(&r);
         TRY(e);
-        out += n;
     }
-    return OK;
+    return comm_merge(d->o.comm, out, (size_t)d->summary.documents * sizeof *out);
 }
 
 /* Makes the parent of each document the one that is kept for it. @param best [documents]
@@ -138,8 +152,8 @@ static err choose_kept_documents(dedup *d, uint32_t *best) {
     if (d->o.keep == DEDUP_FIRST) return OK; /* the root is the first one */
     uint32_t *length = NULL;
     if (d->o.keep == DEDUP_LONGEST) {
-        length = malloc((size_t)n * sizeof *length + 1);
-        err e = length ? read_lengths(d, length) : ERR("out of memory for %u documents", n);
+        length = calloc((size_t)n + 1, sizeof *length);
+        err e = length ? read_facts(d, length) : ERR("out of memory for %u documents", n);
         if (e) return free(length), e;
     }
     for (uint32_t i = 0; i < n; i++) { /* a root precedes the others of its set */
@@ -175,11 +189,13 @@ static err find_clusters(dedup *d) {
     }
     group_job same = group_job_of(d, SECTION_SAME, join_same);
     TRY(group_run(&same));
-    disjoint_sets_flatten(&d->cluster);
-    disjoint_sets_flatten(&d->same);
     void *temporary = NULL;
     TRY(mem_map((size_t)n * sizeof(uint32_t), &temporary));
-    err e = choose_kept_documents(d, temporary);
+    err e = disjoint_sets_merge(&d->cluster, temporary, d->o.comm);
+    if (!e) e = disjoint_sets_merge(&d->same, temporary, d->o.comm);
+    disjoint_sets_flatten(&d->cluster);
+    disjoint_sets_flatten(&d->same);
+    if (!e) e = choose_kept_documents(d, temporary);
     if (!e) count_clusters(d, temporary);
     mem_unmap(temporary, (size_t)n * sizeof(uint32_t));
     return e;
@@ -190,15 +206,13 @@ static err find_clusters(dedup *d) {
 static void mark_repeated(void *ctx, const group_pair *pairs, int n) {
     dedup *d = ctx;
     for (int i = 0; i < n; i++) {
-        uint8_t *byte = &d->repeated[pairs[i].item / 8], bit = (uint8_t)(1 << pairs[i].item % 8);
-        d->summary.copies += !(*byte & bit);
-        *byte |= bit;
+        d->repeated[pairs[i].item / 8] |= (uint8_t)(1 << pairs[i].item % 8);
     }
 }
 
 /* Turns paragraphs per document into paragraphs before each document in its segment. */
 static err sum_paragraphs(dedup *d) {
-    TRY(read_lengths(d, d->paragraph));
+    TRY(read_facts(d, d->paragraph));
     for (int s = 0; s < d->segments; s++) {
         uint32_t before = 0;
         for (uint64_t i = d->first_doc[s]; i < d->first_doc[s + 1]; i++) {
@@ -220,7 +234,11 @@ static err find_paragraphs(dedup *d) {
     d->paragraph = p;
     TRY(sum_paragraphs(d));
     group_job job = group_job_of(d, SECTION_SAME, mark_repeated);
-    return group_run(&job);
+    TRY(group_run(&job));
+    TRY(comm_merge(d->o.comm, d->repeated, d->repeated_bytes));
+    for (size_t i = 0; i < d->repeated_bytes; i++)
+        d->summary.copies += __builtin_popcount(d->repeated[i]);
+    return OK;
 }
 
 /* ---- the stage ------------------------------------------------------------------------------- */
@@ -318,7 +336,7 @@ static uint64_t settings_of(const dedup_options *o, const text_inputs *in) {
     const normalization *w = &o->words;
     int rules =
         w->keep_case | w->keep_accents << 1 | w->keep_punctuation << 2 | w->zero_digits << 3;
-    int64_t facts[] = { FORMAT,
+    int64_t facts[] = { SPILL_FORMAT,
                         o->method,
                         near ? o->ngram : 0,
                         near ? o->bands : 0,
@@ -336,38 +354,49 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
     d->in = in;
     d->settings = settings_of(o, in);
     d->segments = text_segments(in);
-    d->splits = input_split_count(in);
+    d->splits = input_splits_new(in);
     d->first_doc = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_doc);
     d->first_item = mem_alloc(((size_t)d->segments + 1) * sizeof *d->first_item);
-    d->split_item = mem_alloc((size_t)d->splits * sizeof *d->split_item);
-    d->spills = mem_alloc((size_t)d->splits * sizeof *d->spills);
+    d->split_item = mem_alloc((size_t)d->splits.n * sizeof *d->split_item + 1);
+    d->spills = mem_alloc((size_t)d->splits.n * sizeof *d->spills + 1);
     d->workers = mem_alloc((size_t)o->threads * sizeof *d->workers);
     if (o->method == DEDUP_NEAR) d->hashes = minhash_new(o->ngram, o->bands, o->rows, o->words);
     if (o->method == DEDUP_PARAGRAPH) d->words = normalizer_new(o->words);
     return d;
 }
 
+/* Names of documents are in the spill files of all ranks. */
+static err write_report(void *ctx) {
+    dedup *d = ctx;
+    TRY(split_job_open_others(&d->reading));
+    return dedup_report_write(d);
+}
+
 err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
     *out = NULL;
     BUG_IF(o->threads < 1 || !o->work || (o->report && o->method == DEDUP_PARAGRAPH));
     dedup *d = dedup_new(o, in);
-    split_job job = { .in = in,
-                      .stage = dedup_stage(d),
-                      .to = o->to,
-                      .folder = o->work,
-                      .report = o->report,
-                      .sections = SECTION_COUNT,
-                      .settings = d->settings,
-                      .fresh = o->fresh,
-                      .quiet = o->quiet,
-                      .ctx = d,
-                      .make = dedup_read };
+    d->reading = (split_job){ .comm = o->comm,
+                              .in = in,
+                              .splits = &d->splits,
+                              .spills = d->spills,
+                              .reading = "dedup, first pass",
+                              .stage = dedup_stage(d),
+                              .to = o->to,
+                              .folder = o->work,
+                              .report = o->report,
+                              .sections = SECTION_COUNT,
+                              .settings = d->settings,
+                              .fresh = o->fresh,
+                              .quiet = o->quiet,
+                              .ctx = d,
+                              .make = dedup_read };
     err e = OK;
-    TRY_CLEAN(split_job_run(&job, d->spills));
+    TRY_CLEAN(split_job_run(&d->reading, &d->lock));
     TRY_CLEAN(read_counts(d));
     TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
-    if (o->report) TRY_CLEAN(dedup_report_write(d));
+    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_report, d));
     *out = d;
     d = NULL;
 cleanup:
@@ -377,7 +406,12 @@ cleanup:
 
 const dedup_summary *dedup_get_summary(const dedup *d) { return &d->summary; }
 
-err dedup_finish(dedup *d) { return d->o.keep_work ? OK : spill_clear(d->o.work, "dedup"); }
+err dedup_finish(dedup *d) {
+    text_unlock_folder(d->lock); /* its file is in the folder */
+    d->lock = NULL;
+    bool clear = comm_rank(d->o.comm) == 0 && !d->o.keep_work;
+    return comm_agree(d->o.comm, clear ? spill_clear(d->o.work, "dedup") : OK);
+}
 
 void dedup_free(dedup *d) {
     if (!d) return;
@@ -385,7 +419,9 @@ void dedup_free(dedup *d) {
     disjoint_sets_free(&d->same);
     mem_unmap(d->repeated, d->repeated_bytes);
     mem_unmap(d->paragraph, d->paragraph_bytes);
-    for (int i = 0; i < d->splits; i++) spill_close(d->spills[i]);
+    text_unlock_folder(d->lock);
+    for (int i = 0; i < d->splits.n; i++) spill_close(d->spills[i]);
+    input_splits_free(&d->splits);
     for (int i = 0; i < d->o.threads; i++) str_free(&d->workers[i].text);
     minhash_free(d->hashes);
     normalizer_free(d->words);

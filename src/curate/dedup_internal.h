@@ -115,23 +115,26 @@ void spill_reader_close(spill_reader *r); /* takes a zeroed one */
 /* ---- grouping --------------------------------------------------------------------------------
  * Finds equal keys among more records than memory holds. Records (key, item) are partitioned into
  * GROUP_PARTITIONS sections by the top byte of their key. A partition is grouped in a hash table;
- * one that does not fit is read several times, a range of keys each time. Records come in the
- * order of their items, so the first one with a key has the smallest item. */
+ * one that does not fit is read several times, a range of keys each time. With several ranks a partition is
+ * grouped by one of them, to which the others send its records. */
 enum { GROUP_PARTITIONS = 256, GROUP_RECORD_BYTES = 12 };
 /* @param section of partition 0. @param item relative to the first item of the spill file. */
 err group_write(spill_writer *w, int section, uint64_t key, uint32_t item) MUST_USE;
 
 typedef struct group_pair {
-    uint64_t first, item; /* items with the same key; first < item */
+    uint64_t first,
+        item; /* items with the same key, the first of those read so far; first <= item */
 } group_pair;
 typedef struct group_job {
-    spill *const *spills;
+    struct comm *comm; /* the ranks that share the keys, and call group_run together; NULL: alone */
+    spill *const *spills;  /* NULL: of another rank */
     const uint64_t *base;  /* number of the first item of each spill file */
     int n_spills, section; /* section: that of partition 0 */
     int threads;
     size_t memory; /* for all threads */
     void *ctx;
-    /* Called once at a time, in any order; a pair may be passed twice. */
+    /* Called once at a time, in any order; a pair may be passed twice. With several ranks, on the one that has
+     * the key. */
     void (*same)(void *ctx, const group_pair *pairs, int n);
 } group_job;
 err group_run(const group_job *g) MUST_USE;
@@ -139,14 +142,23 @@ err group_run(const group_job *g) MUST_USE;
 /* ---- splits of the input ---------------------------------------------------------------------
  * A split is a run of consecutive segments with one spill file, so that many small input files do
  * not each get one. */
-int input_split_count(const text_inputs *in);
-/* @return the first segment of split i; for i = input_split_count, the number of segments. */
-int input_split_first(const text_inputs *in, int i);
+typedef struct input_splits {
+    int n;
+    int *first;     /* [n + 1] first segment of each; the last entry is the number of segments */
+    int64_t *bytes; /* [n] of input, about */
+} input_splits;
+/* Depends on the inputs alone, so that a rerun on another number of ranks finds its spill files. */
+input_splits input_splits_new(const text_inputs *in);
+void input_splits_free(input_splits *s); /* takes a zeroed one */
 
-/* Writes a spill file for each split that has none with these settings yet, and opens all of
- * them. */
+/* Writes a spill file for each split that has none with these settings yet, and opens it. Ranks share the
+ * splits: each has only its own spill files open, and what others need of them is communicated. */
 typedef struct split_job {
+    struct comm *comm; /* NULL: alone */
     const text_inputs *in;
+    const input_splits *splits;
+    spill **spills;               /* [splits] NULL where another rank has it */
+    const char *reading;          /* shown with the progress: "dedup, first pass" */
     text_stage stage;             /* the stage that follows; its name is that of the files */
     const text_stage_options *to; /* where that stage writes; NULL: not known yet */
     const char *folder, *report;  /* folder of the spill files; path of the report, NULL: none */
@@ -154,11 +166,16 @@ typedef struct split_job {
     uint64_t settings;
     bool fresh, quiet;
     void *ctx;
-    err (*make)(void *ctx, int split, spill_writer *out);
+    err (*make)(void *ctx, int split, spill_writer *out, text_progress *p);
 } split_job;
 /* Refuses standard input, which the stage would have to read again. Checks that the output and
- * the report can be written before anything is read. @param spills [input_split_count]. */
-err split_job_run(const split_job *j, spill **spills) MUST_USE;
+ * the report can be written before anything is read. @param lock of the folder, until the spill files are no
+ * longer needed. */
+err split_job_run(const split_job *j, text_lock **lock) MUST_USE;
+/* Opens the spill files of other ranks too, for the one that writes a report. */
+err split_job_open_others(const split_job *j) MUST_USE;
+/* Lets rank 0 do something while the others wait, however long it takes. On all ranks together. */
+err run_on_first_rank(struct comm *c, err (*run)(void *ctx), void *ctx) MUST_USE;
 
 /* Appends `"id":"...","url":"...","source":"..."`, those that the document has. */
 void add_document_names(const text_doc *d, str *out);
@@ -176,6 +193,8 @@ uint32_t disjoint_sets_find(disjoint_sets *f, uint32_t i);
 void disjoint_sets_join(disjoint_sets *f, uint32_t a, uint32_t b);
 void disjoint_sets_flatten(disjoint_sets *f); /* makes parent[i] the root of every i */
 void disjoint_sets_free(disjoint_sets *f);    /* takes a zeroed one */
+/* Joins on every rank what is joined on any. @param temporary [n]. */
+err disjoint_sets_merge(disjoint_sets *f, uint32_t *temporary, struct comm *c) MUST_USE;
 
 /* ---- deduplication, inside ------------------------------------------------------------------- */
 enum {
@@ -197,11 +216,14 @@ struct dedup {
     dedup_options o;
     text_inputs *in;
     uint64_t settings; /* hash of what the spill files depend on */
-    int segments, splits;
+    int segments;
+    input_splits splits;
+    split_job reading;     /* pass 1 */
+    text_lock *lock;       /* of the folder of spill files */
     uint64_t *first_doc;   /* number of a segment's first document */
     uint64_t *first_item;  /* ... and of its first item: document, or paragraph */
     uint64_t *split_item;  /* ... and of a split's first item */
-    spill **spills;        /* [splits] */
+    spill **spills;        /* [splits] NULL: of another rank */
     minhash *hashes;       /* NEAR */
     normalizer *words;     /* PARAGRAPH */
     dedup_worker *workers; /* [threads] */
@@ -215,7 +237,7 @@ struct dedup {
 };
 
 /* Pass 1: fills the spill file of one split. */
-err dedup_read(void *d, int split, spill_writer *out) MUST_USE;
+err dedup_read(void *d, int split, spill_writer *out, text_progress *p) MUST_USE;
 /* @return bytes of the memory cap that the clusters leave. */
 size_t dedup_memory_left(const dedup *d);
 err dedup_report_write(const dedup *d) MUST_USE;

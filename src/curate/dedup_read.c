@@ -16,6 +16,7 @@ typedef struct block_keys {
 typedef struct key_reader {
     dedup *d;
     spill_writer *out;
+    text_progress *progress;
     uint64_t items;         /* so far in the split: documents, or paragraphs */
     uint64_t documents;     /* so far in the segment */
     uint64_t segment_items; /* ... and items */
@@ -127,17 +128,18 @@ static err merge_documents(key_reader *r, const text_block *b, const block_keys 
 }
 
 static err write_block_keys(void *ctx, const text_block *b, void *result) {
-    err e = merge_documents(ctx, b, result);
+    key_reader *r = ctx;
+    err e = merge_documents(r, b, result);
     free_block_keys(result);
-    return e;
+    return e ? e : text_progress_add(r->progress, b->raw_bytes);
 }
 
-err dedup_read(void *ctx, int split, spill_writer *out) {
+err dedup_read(void *ctx, int split, spill_writer *out, text_progress *p) {
     dedup *d = ctx;
-    key_reader r = { .d = d, .out = out };
+    key_reader r = { .d = d, .out = out, .progress = p };
     text_pipeline flow = { &r, sizeof(block_keys), make_block_keys, write_block_keys,
                            free_block_keys };
-    for (int s = input_split_first(d->in, split); s < input_split_first(d->in, split + 1); s++) {
+    for (int s = d->splits.first[split]; s < d->splits.first[split + 1]; s++) {
         text_counts counts = { 0 };
         r.documents = r.segment_items = 0;
         TRY(text_pipeline_run(d->in, s, &flow, d->o.threads, &counts));

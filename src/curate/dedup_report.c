@@ -124,10 +124,10 @@ static err read_all_names(gathering *g) {
     const dedup *d = g->d;
     str names = { 0 };
     err e = OK;
-    for (int i = 0; i < d->splits && !e; i++) {
+    for (int i = 0; i < d->splits.n && !e; i++) {
         spill_reader r;
         e = spill_reader_open(d->spills[i], SECTION_NAMES, &r);
-        for (int s = input_split_first(d->in, i); !e && s < input_split_first(d->in, i + 1); s++)
+        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++)
             e = read_names(g, &r, s, &names);
         spill_reader_close(&r);
     }

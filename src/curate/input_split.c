@@ -1,22 +1,44 @@
 /* Splits of the input, their spill files and the work folder; also how reports name documents.
  * See dedup_internal.h. */
 #include "curate/dedup_internal.h"
+#include "comm/comm.h"
 #include "io/io.h"
 
 #include <stdlib.h>
+#include <time.h>
 
-static const int64_t SPLIT_BYTES = (int64_t)256 << 20;
+/* ---- splits ---------------------------------------------------------------------------------- */
+/* About 64 splits, so that as many ranks have work, but of a size for which a spill file is worth it. */
+enum { SPLITS = 64, PARTS_OF_SEGMENT = 16 };
 
-int input_split_count(const text_inputs *in) {
-    int64_t n = text_inputs_bytes(in) / SPLIT_BYTES + 1;
-    return (int)MIN(n, (int64_t)text_segments(in));
+static int64_t split_bytes(const text_inputs *in) {
+    int64_t most = text_inputs_segment_bytes(in), least = MAX(most / PARTS_OF_SEGMENT, (int64_t)1);
+    return MIN(MAX(text_inputs_bytes(in) / SPLITS, least), most);
 }
 
-int input_split_first(const text_inputs *in, int i) {
-    int splits = input_split_count(in);
-    return splits ? (int)((int64_t)text_segments(in) * i / splits) : 0;
+/* A split ends with the segment that fills it. */
+input_splits input_splits_new(const text_inputs *in) {
+    int n = text_segments(in);
+    int64_t most = split_bytes(in), filled = 0;
+    input_splits s = { .first = mem_alloc(((size_t)n + 1) * sizeof *s.first),
+                       .bytes = mem_alloc(((size_t)n + 1) * sizeof *s.bytes) };
+    for (int i = 0; i < n; i++) {
+        if (filled == 0) s.first[s.n++] = i;
+        filled += MAX(text_segment_bytes(in, i), (int64_t)1);
+        s.bytes[s.n - 1] = filled;
+        if (filled >= most) filled = 0;
+    }
+    s.first[s.n] = n;
+    return s;
 }
 
+void input_splits_free(input_splits *s) {
+    free(s->first);
+    free(s->bytes);
+    *s = (input_splits){ 0 };
+}
+
+/* ---- spill files ----------------------------------------------------------------------------- */
 static err check_inputs_reread(const split_job *j) {
     for (int i = 0; i < text_segments(j->in); i++)
         if (strcmp(text_segment_path(j->in, i), "-") == 0)
@@ -36,38 +58,89 @@ static err check_outputs(const split_job *j) {
     return OK;
 }
 
-static err make_split(const split_job *j, int split, const char *path) {
+/* What rank 0 checks before any rank reads. */
+static err check_job(const split_job *j) {
+    TRY(check_inputs_reread(j));
+    return check_outputs(j);
+}
+
+static err make_split(const split_job *j, int split, const char *path, text_progress *p) {
     spill_writer *out = NULL;
     TRY(spill_create(path, j->sections, j->settings, &out));
-    err e = j->make(j->ctx, split, out);
+    err e = j->make(j->ctx, split, out, p);
     if (!e) return spill_commit(out);
     spill_abort(out);
     return e;
 }
 
-static err open_split(const split_job *j, int split, const char *path, spill **out) {
+static err open_split(const split_job *j, int split, const char *path, text_progress *p) {
+    spill **out = &j->spills[split];
     TRY(spill_open(path, j->sections, j->settings, out));
     if (*out && !text_inputs_newer(j->in, path)) return OK;
     spill_close(*out);
-    TRY(make_split(j, split, path));
+    *out = NULL;
+    TRY(make_split(j, split, path, p));
     TRY(spill_open(path, j->sections, j->settings, out));
     BUG_IF(!*out);
     return OK;
 }
 
-err split_job_run(const split_job *j, spill **spills) {
-    int n = input_split_count(j->in);
-    TRY(check_inputs_reread(j));
-    TRY(check_outputs(j));
-    if (j->fresh) TRY(spill_clear(j->folder, j->stage.name));
-    TRY(io_make_dirs(j->folder));
-    for (int i = 0; i < n; i++) {
+static err run_split(void *ctx, int split, text_progress *p) {
+    const split_job *j = ctx;
+    char *path = spill_path(j->folder, j->stage.name, split);
+    err e = open_split(j, split, path, p);
+    free(path);
+    return e;
+}
+
+err split_job_run(const split_job *j, text_lock **lock) {
+    bool first = comm_rank(j->comm) == 0;
+    TRY(comm_agree(j->comm, first ? check_job(j) : OK));
+    TRY(text_lock_folder(j->comm, j->folder, lock));
+    bool clear = first && j->fresh;
+    TRY(comm_agree(j->comm, clear ? spill_clear(j->folder, j->stage.name) : OK));
+    text_tasks tasks = { .comm = j->comm,
+                         .name = j->quiet ? NULL : j->reading,
+                         .n = j->splits->n,
+                         .bytes = j->splits->bytes,
+                         .ctx = (void *)(uintptr_t)j,
+                         .run = run_split };
+    return text_tasks_run(&tasks);
+}
+
+/* ---- reports --------------------------------------------------------------------------------- */
+typedef struct first_rank_work {
+    err (*run)(void *ctx);
+    void *ctx;
+} first_rank_work;
+
+static err run_first(void *ctx, int task, text_progress *p) {
+    const first_rank_work *w = ctx;
+    return w->run(w->ctx);
+}
+
+err run_on_first_rank(struct comm *c, err (*run)(void *ctx), void *ctx) {
+    first_rank_work w = { run, ctx };
+    int64_t bytes = 0;
+    text_tasks one = { .comm = c, .n = 1, .bytes = &bytes, .ctx = &w, .run = run_first };
+    return text_tasks_run(&one);
+}
+
+/* A network file system shows what other hosts write with a delay. */
+err split_job_open_others(const split_job *j) {
+    enum { TENTHS = 300 };
+    for (int i = 0; i < j->splits->n; i++) {
         char *path = spill_path(j->folder, j->stage.name, i);
-        err e = open_split(j, i, path, &spills[i]);
+        err e = OK;
+        for (int wait = 0; !j->spills[i] && !e && wait < TENTHS; wait++) {
+            if (wait) nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+            e = spill_open(path, j->sections, j->settings, &j->spills[i]);
+        }
+        if (!e && !j->spills[i])
+            e = err_hint(ERR("%s, which another rank has written, cannot be seen here", path),
+                         "the folder must be on a file system that all hosts share");
         free(path);
         TRY(e);
-        if (!j->quiet && n > 1)
-            log_info("%s: read %d of %d splits of the input", j->stage.name, i + 1, n);
     }
     return OK;
 }

@@ -228,11 +228,12 @@ struct text_inputs;
 struct tokenizer;
 typedef struct tokenize_options {
     const struct tokenizer *tokenizer;
-    int32_t eos;     /* the id between documents; -1: the tokenizer's own */
-    double held_out; /* fraction of the documents */
-    int threads;     /* 0: one per core */
-    bool fresh;      /* start over, whatever is there */
-    bool quiet;      /* no progress */
+    int32_t eos;       /* the id between documents; -1: the tokenizer's own */
+    double held_out;   /* fraction of the documents */
+    int threads;       /* 0: one per core */
+    bool fresh;        /* start over, whatever is there */
+    bool quiet;        /* no progress */
+    struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
 } tokenize_options;
 typedef struct tokenize_report {
     int64_t documents, tokens;                              /* to train on */
@@ -241,6 +242,8 @@ typedef struct tokenize_report {
     int64_t repaired, invalid, unreadable, empty, excluded; /* as in text_counts */
     int shards, resumed; /* in the folder; of these, found there */
     double seconds;
+    int64_t peak_memory; /* of one rank, the largest */
+    int ranks;
 } tokenize_report;
 /* @param out a folder, or a name that ends in .tok: one file, nothing held out. */
 err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_options *o,

@@ -133,7 +133,6 @@ chunk_cache_stats chunk_cache_statistics(chunk_cache *c);
 /* ---- shards.c: folders ------------------------------------------------------------------------ */
 #define SHARDS_INDEX     "index.json"
 #define SHARDS_TOKENIZER "tokenizer.json"
-#define SHARDS_LOCK      ".lock" /* while a process writes there */
 /* @return whether the path is a folder that `ingot data tokenize` wrote. */
 bool shards_are_in(const char *path);
 /* An error unless a name from an index stays inside the folder. */

@@ -9,8 +9,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
+#include <time.h>
 
+#include "comm/comm.h"
 #include "text/text.h"
 #include "tokenizer/tokenizer.h"
 
@@ -105,9 +106,9 @@ typedef struct tokenize_job {
     token_writer *writer[SIDES];
     tally sources[SIDES];
     text_counts read;
-    /* of all */
+    text_progress *progress;
+    /* of all that this rank has read */
     tokenize_report *report;
-    double shown;
 } tokenize_job;
 
 static err encode_block(void *ctx, int index, const text_block *b, void *result) {
@@ -130,15 +131,6 @@ static err encode_block(void *ctx, int index, const text_block *b, void *result)
     return OK;
 }
 
-static void show_progress(tokenize_job *t) {
-    if (t->o->quiet || !isatty(STDERR_FILENO) || time_now() - t->shown < 0.5) return;
-    char tokens[32];
-    t->shown = time_now();
-    fprintf(
-        stderr, "\rtokenize: shard %d, %s tokens\033[K", t->report->shards + 1,
-        str_count(tokens, sizeof tokens, (double)(t->report->tokens + t->report->held_out_tokens)));
-}
-
 static err write_block(void *ctx, const text_block *b, void *result) {
     tokenize_job *t = ctx;
     const worker *w = *(worker **)result;
@@ -150,8 +142,7 @@ static err write_block(void *ctx, const text_block *b, void *result) {
     t->report->tokens += (int64_t)w->side[TRAIN].n;
     t->report->held_out_documents += (int64_t)w->side[HELD_OUT].docs;
     t->report->held_out_tokens += (int64_t)w->side[HELD_OUT].n;
-    show_progress(t);
-    return OK;
+    return text_progress_add(t->progress, b->raw_bytes);
 }
 
 static err run_segment(tokenize_job *t, text_inputs *in, int segment) {
@@ -357,15 +348,58 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
 
 /* ---- the whole run ------------------------------------------------------------------------------------ */
 
-static err make_missing(tokenize_job *t, text_inputs *in, const char *folder) {
-    for (int i = 0; i < text_segments(in); i++) {
-        if (read_shard(folder, i, TRAIN, NULL) && read_shard(folder, i, HELD_OUT, NULL))
-            t->report->resumed++;
-        else
-            TRY(make_shards(t, in, folder, i));
-        t->report->shards++;
-    }
+typedef struct folder_work {
+    tokenize_job *t;
+    text_inputs *in;
+    const char *folder, *identity;
+    bool *whole; /* [segments] shards that are there already */
+} folder_work;
+
+static err run_shards(void *ctx, int segment, text_progress *p) {
+    const folder_work *w = ctx;
+    w->t->progress = p;
+    return make_shards(w->t, w->in, w->folder, segment);
+}
+
+/* What rank 0 does before any rank reads. */
+static err prepare_and_find(const folder_work *w) {
+    TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->eos));
+    for (int i = 0; i < text_segments(w->in); i++)
+        w->whole[i] =
+            read_shard(w->folder, i, TRAIN, NULL) && read_shard(w->folder, i, HELD_OUT, NULL);
     return OK;
+}
+
+static err run_segments(tokenize_job *t, const text_inputs *in, const bool *whole, void *ctx,
+                        err (*run)(void *, int, text_progress *)) {
+    int n = text_segments(in);
+    int64_t *bytes = mem_alloc((size_t)n * sizeof *bytes + 1);
+    for (int i = 0; i < n; i++) bytes[i] = text_segment_bytes(in, i);
+    text_tasks tasks = { t->o->comm, t->o->quiet ? NULL : "tokenize", n, bytes, whole, ctx, run };
+    err e = text_tasks_run(&tasks);
+    free(bytes);
+    return e;
+}
+
+static err total_report(tokenize_report *r, comm *c) {
+    int64_t *counts[] = { &r->bytes,      &r->repaired, &r->invalid,
+                          &r->unreadable, &r->empty,    &r->excluded };
+    double sums[COUNT_OF(counts)];
+    for (size_t i = 0; i < COUNT_OF(counts); i++) sums[i] = (double)*counts[i];
+    TRY(comm_total(c, sums, (int)COUNT_OF(counts)));
+    for (size_t i = 0; i < COUNT_OF(counts); i++) *counts[i] = (int64_t)sums[i];
+    return OK;
+}
+
+/* A network file system shows what other hosts write with a delay. */
+static bool read_new_shard(const tokenize_job *t, const char *folder, int segment, int k,
+                           listing *l) {
+    int waits = comm_world(t->o->comm) > 1 ? 300 : 0; /* tenths of a second */
+    while (!read_shard(folder, segment, k, l)) {
+        if (waits-- == 0) return false;
+        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+    }
+    return true;
 }
 
 static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
@@ -374,7 +408,7 @@ static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
     err e = OK;
     for (int i = 0; i < text_segments(in) && !e; i++)
         for (int k = 0; k < SIDES && !e; k++)
-            if (!read_shard(folder, i, k, &l))
+            if (!read_new_shard(t, folder, i, k, &l))
                 e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
     if (!e) e = write_index(folder, t->o, identity, t->eos, &l);
     t->report->documents = l.documents[TRAIN];
@@ -386,7 +420,30 @@ static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
     return e;
 }
 
-static err fill_folder(tokenize_job *t, text_inputs *in, const char *folder) {
+static err list_or_clear(const folder_work *w) {
+    TRY(list_all(w->t, w->in, w->folder, w->identity));
+    if (w->t->report->tokens > 0) return OK;
+    TRY(remove_leftovers(w->folder, true)); /* nothing here is worth keeping */
+    return err_hint(ERR("%s: there is no text to train on in the input", w->folder),
+                    "check the input: `ingot data filter` reports what it reads");
+}
+
+/* With several ranks rank 0 alone looks at what is in the folder, and writes its index. */
+static err fill_folder(folder_work *w) {
+    tokenize_job *t = w->t;
+    comm *c = t->o->comm;
+    bool first = comm_rank(c) == 0;
+    int n = text_segments(w->in);
+    TRY(comm_agree(c, first ? prepare_and_find(w) : OK));
+    TRY(comm_merge(c, w->whole, (size_t)n * sizeof *w->whole));
+    TRY(run_segments(t, w->in, w->whole, w, run_shards));
+    TRY(total_report(t->report, c));
+    t->report->shards = n;
+    for (int i = 0; i < n; i++) t->report->resumed += w->whole[i];
+    return comm_agree(c, first ? list_or_clear(w) : OK);
+}
+
+static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     const struct {
         uint64_t input, tokenizer, below;
         int64_t eos;
@@ -394,33 +451,37 @@ static err fill_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     char identity[32];
     snprintf(identity, sizeof identity, "%016llx",
              (unsigned long long)hash_bytes(&what, sizeof what, 0));
-    TRY(prepare_folder(folder, t->o, identity, t->eos));
-    TRY(make_missing(t, in, folder));
-    TRY(list_all(t, in, folder, identity));
-    if (t->report->tokens > 0) return OK;
-    TRY(remove_leftovers(folder, true)); /* nothing here is worth keeping */
-    return err_hint(ERR("%s: there is no text to train on in the input", folder),
-                    "check the input: `ingot data filter` reports what it reads");
-}
-
-/* Two processes would write the same shards, and one remove the other's temporary files. */
-static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
-    io_lock *lock = NULL;
-    char *path = io_join(folder, SHARDS_LOCK);
-    err e = io_make_dirs(folder);
-    if (!e) e = io_lock_take(path, folder, &lock);
-    if (!e) e = fill_folder(t, in, folder);
-    if (lock) err_free(io_remove_tree(folder, path)); /* one that a killed process left, too */
-    io_lock_free(lock);
-    free(path);
+    folder_work w = { t, in, folder, identity, NULL };
+    text_lock *lock = NULL;
+    w.whole = mem_alloc((size_t)text_segments(in) * sizeof *w.whole + 1);
+    err e = text_lock_folder(t->o->comm, folder, &lock);
+    if (!e) e = fill_folder(&w);
+    text_unlock_folder(lock);
+    free(w.whole);
     return e;
 }
 
+typedef struct file_work {
+    tokenize_job *t;
+    text_inputs *in;
+} file_work;
+
+static err run_into_file(void *ctx, int segment, text_progress *p) {
+    const file_work *w = ctx;
+    w->t->progress = p;
+    return run_segment(w->t, w->in, segment);
+}
+
 static err write_file(tokenize_job *t, text_inputs *in, const char *path) {
-    err e = OK;
+    file_work w = { t, in };
     t->below = 0;
+    if (comm_world(t->o->comm) > 1)
+        return err_hint(
+            ERR_USAGE("--out: %d ranks need a folder, where each writes shards; %s is one file",
+                      comm_world(t->o->comm), path),
+            "give a folder");
     TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
-    for (int i = 0; i < text_segments(in) && !e; i++) e = run_segment(t, in, i);
+    err e = run_segments(t, in, NULL, &w, run_into_file);
     if (!e && t->report->tokens == 0) e = ERR("%s: there is no text in the input", path);
     if (!e) e = close_writer(t, in, 0, text_segments(in), TRAIN);
     token_writer_abandon(t->writer[TRAIN]);
@@ -463,7 +524,9 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
     err e = OK;
     TRY_CLEAN(job_init(t));
     e = str_ends(out, ".tok") ? write_file(t, in, out) : write_folder(t, in, out);
-    if (t->shown > 0) fprintf(stderr, "\r\033[K");
+    report->ranks = comm_world(o->comm);
+    report->peak_memory = (int64_t)mem_peak();
+    if (!e) e = comm_largest(o->comm, &report->peak_memory);
     report->seconds = time_now() - began;
 cleanup:
     for (int i = 0; i < t->threads; i++) {

@@ -85,6 +85,8 @@ typedef struct io_lock io_lock;
 err io_lock_take(const char *path, const char *what, io_lock **out) MUST_USE;
 /* Writes who holds the lock into the file, for others' messages. */
 err io_lock_sign(io_lock *l) MUST_USE;
+/* @return what it wrote: "PID on HOST since DATE". Reading the file would drop the lock. */
+const char *io_lock_signature(const io_lock *l);
 /* Drops the lock, and removes the file when it was neither there before nor signed. Takes NULL. */
 void io_lock_free(io_lock *l);
 

@@ -18,6 +18,7 @@ struct io_lock {
     char *path;
     int fd;
     bool made; /* the file was not there before, and is not signed */
+    char signature[256];
 };
 
 static struct flock whole_file(short type) {
@@ -79,16 +80,18 @@ err io_lock_take(const char *path, const char *what, io_lock **out) {
 }
 
 err io_lock_sign(io_lock *l) {
-    char host[128] = "", date[64] = "", text[256];
+    char host[128] = "", date[64] = "", *text = l->signature;
     time_t now = time(NULL);
     gethostname(host, sizeof host - 1);
     strftime(date, sizeof date, "%Y-%m-%d %H:%M:%S", localtime(&now));
-    int n = snprintf(text, sizeof text, "%ld on %s since %s\n", (long)getpid(), host, date);
+    int n = snprintf(text, sizeof l->signature, "%ld on %s since %s\n", (long)getpid(), host, date);
     l->made = false;
     if (ftruncate(l->fd, 0) != 0 || pwrite(l->fd, text, (size_t)n, 0) != n)
         return IO_ERR("write", l->path);
     return OK;
 }
+
+const char *io_lock_signature(const io_lock *l) { return l->signature; }
 
 void io_lock_free(io_lock *l) {
     if (!l) return;

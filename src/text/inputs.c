@@ -346,9 +346,15 @@ const char *text_segment_path(const text_inputs *in, int segment) {
     return in->files[in->segments[segment].file].path;
 }
 
-int64_t segment_bytes(const text_inputs *in, int segment) { return in->segments[segment].bytes; }
+int64_t text_segment_bytes(const text_inputs *in, int segment) {
+    return in->segments[segment].bytes;
+}
 
 int64_t text_inputs_bytes(const text_inputs *in) { return in->bytes; }
+
+int64_t text_inputs_segment_bytes(const text_inputs *in) { return (int64_t)in->o.segment_bytes; }
+
+bool text_inputs_have_pipe(const text_inputs *in) { return in->pipes; }
 
 uint64_t text_inputs_hash(const text_inputs *in) {
     const text_input_options *o = &in->o;

@@ -34,26 +34,23 @@ static json_t *make_state(const parts *p, bool complete) {
 }
 
 /* The parts and their sizes, for whoever reads the folder next. */
-static err list_parts(const parts *p, json_t *state) {
+static void list_parts(const parts *p, const int64_t *bytes, json_t *state) {
     json_t *files = json_array();
-    err e = OK;
-    for (int i = 0; i < text_segments(p->in) && !e; i++) {
+    for (int i = 0; i < text_segments(p->in); i++) {
         char *path = sink_part_path(p->out, i);
-        int64_t bytes = 0;
-        e = io_size(path, &bytes);
-        json_array_append_new(
-            files, json_pack("{sssI}", "name", strrchr(path, '/') + 1, "bytes", (json_int_t)bytes));
+        json_array_append_new(files, json_pack("{sssI}", "name", strrchr(path, '/') + 1, "bytes",
+                                               (json_int_t)bytes[i]));
         free(path);
     }
     json_object_set_new(state, "files", files);
-    return e;
 }
 
-static err write_state(const parts *p, bool complete) {
+/* @param bytes of each part; NULL: they are not complete. */
+static err write_state(const parts *p, const int64_t *bytes) {
     char *path = state_path(p);
-    json_t *state = make_state(p, complete);
-    err e = complete ? list_parts(p, state) : OK;
-    if (!e) e = io_json_write(path, state);
+    json_t *state = make_state(p, bytes != NULL);
+    if (bytes) list_parts(p, bytes, state);
+    err e = io_json_write(path, state);
     json_decref(state);
     free(path);
     return e;
@@ -178,14 +175,13 @@ err parts_open(const parts *p, bool fresh) {
     if (fresh) TRY(start_over(p));
     TRY(clear_temporaries(p));
     char *state = state_path(p);
-    err e = io_exists(state) ? OK : write_state(p, false);
+    err e = io_exists(state) ? OK : write_state(p, NULL);
     free(state);
     return e;
 }
 
 /* ---- one part -------------------------------------------------------------------------------- */
-/* @return bytes of a part; 0 if nothing is written there, -1 if the part is missing. */
-static int64_t part_size(const sink *s, int segment) {
+int64_t parts_size(const sink *s, int segment) {
     if (!s->path) return 0;
     char *path = sink_part_path(s, segment);
     int64_t bytes = -1;
@@ -196,8 +192,8 @@ static int64_t part_size(const sink *s, int segment) {
 
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
     char *path = report_path(p, segment);
-    int64_t bytes = part_size(p->out, segment), written = -1;
-    *whole = io_exists(path) && bytes >= 0 && part_size(p->dropped, segment) >= 0;
+    int64_t bytes = parts_size(p->out, segment), written = -1;
+    *whole = io_exists(path) && bytes >= 0 && parts_size(p->dropped, segment) >= 0;
     err e = *whole ? report_load(path, p->stage, r, &written) : OK;
     if (!e && *whole && bytes != written) { /* damaged since: written again */
         *whole = false;
@@ -210,12 +206,12 @@ err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) {
 
 err parts_add(const parts *p, int segment, const text_stage_report *r) {
     char *path = report_path(p, segment);
-    err e = report_save(r, p->stage, part_size(p->out, segment), path);
+    err e = report_save(r, p->stage, parts_size(p->out, segment), path);
     free(path);
     return e;
 }
 
-err parts_close(const parts *p) { return write_state(p, true); }
+err parts_close(const parts *p, const int64_t *bytes) { return write_state(p, bytes); }
 
 /* ---- a folder as input ----------------------------------------------------------------------- */
 static err verify_part(const char *folder, const char *state, const json_t *file) {

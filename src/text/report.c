@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "io/io.h"
 #include "text/text_internal.h"
 
@@ -50,8 +51,46 @@ static const report_number kept_numbers[] = {
     NUMBER("edited", edited),
 };
 
+static const report_number run_numbers[] = { NUMBER("seen_bytes", seen_bytes) };
+
 static int64_t *number_in(text_stage_report *r, const report_number *n) {
     return (int64_t *)((char *)r + n->offset);
+}
+
+/* The numbers of a report as an array, or back. Counts below 2^53 are exact as doubles. */
+static int each_number(text_stage_report *r, const text_stage *s, double *values, bool back) {
+    const struct {
+        const report_number *numbers;
+        size_t n;
+    } tables[] = { { read_numbers, COUNT_OF(read_numbers) },
+                   { kept_numbers, COUNT_OF(kept_numbers) },
+                   { run_numbers, COUNT_OF(run_numbers) } };
+    int at = 0, arrays = 2 * s->n_rules + s->n_counters;
+    for (size_t t = 0; t < COUNT_OF(tables); t++)
+        for (size_t i = 0; i < tables[t].n; i++, at++) {
+            int64_t *number = number_in(r, &tables[t].numbers[i]);
+            if (back)
+                *number = (int64_t)values[at];
+            else
+                values[at] = (double)*number;
+        }
+    for (int i = 0; i < arrays; i++, at++) { /* the arrays follow one another: report_init */
+        if (back)
+            r->dropped[i] = (int64_t)values[at];
+        else
+            values[at] = (double)r->dropped[i];
+    }
+    return at;
+}
+
+err report_total(text_stage_report *r, const text_stage *s, comm *c) {
+    size_t most = COUNT_OF(read_numbers) + COUNT_OF(kept_numbers) + COUNT_OF(run_numbers) +
+                  2 * (size_t)s->n_rules + (size_t)s->n_counters;
+    double *values = mem_alloc(most * sizeof *values);
+    err e = comm_total(c, values, each_number(r, s, values, false));
+    if (!e) each_number(r, s, values, true);
+    free(values);
+    return e;
 }
 
 static json_t *numbers_to_json(const text_stage_report *r, const report_number *numbers, size_t n) {
@@ -130,7 +169,7 @@ json_t *text_stage_json(const text_stage *s, const text_stage_report *r) {
     json_t *doc = report_to_json(r, s);
     json_object_set_new(doc, "seconds", json_real(r->seconds));
     json_object_set_new(doc, "resumed_parts", json_integer(r->resumed_parts));
-    json_object_set_new(doc, "peak_memory_bytes", json_integer((json_int_t)mem_peak()));
+    json_object_set_new(doc, "peak_memory_bytes", json_integer((json_int_t)r->peak_memory));
     return doc;
 }
 
@@ -200,7 +239,8 @@ static void print_run(const text_stage_report *r, FILE *to) {
     fprintf(to, "  %s", str_duration(text, sizeof text, r->seconds));
     if (r->seen_bytes && r->seconds > 0)
         fprintf(to, ", %s/s", str_bytes(text, sizeof text, (double)r->seen_bytes / r->seconds));
-    fprintf(to, ", peak memory %s", str_bytes(text, sizeof text, (double)mem_peak()));
+    fprintf(to, ", peak memory %s", str_bytes(text, sizeof text, (double)r->peak_memory));
+    if (r->ranks > 1) fprintf(to, " on each of %d ranks", r->ranks);
     if (r->resumed_parts)
         fprintf(to, "; %d part%s resumed", r->resumed_parts, r->resumed_parts == 1 ? "" : "s");
     fputc('\n', to);

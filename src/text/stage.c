@@ -2,7 +2,7 @@
  * request, what is dropped with the reason.
  *
  *     text_stage_run
- *       per segment            skipped if its part is complete (parts.c)
+ *       per segment            on one of the ranks (tasks.c); skipped if its part is complete (parts.c)
  *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
  *           judge_block        judge each document; format and compress the output of the block
  *           write_block        in input order: append to the sinks (sink.c), add up the report
@@ -11,11 +11,12 @@
  *
  * A stage only judges; everything else (parallelism, resuming, atomic output, counting) is the
  * same for all of them and lives here. Output is deterministic: a block is compressed as a frame
- * of its own, and blocks are split by bytes, so neither threads nor interruptions change a byte. */
+ * of its own, and blocks are split by bytes, so neither threads, ranks nor interruptions change a byte. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
+#include "comm/comm.h"
 #include "io/io.h"
 #include "text/text_internal.h"
 
@@ -27,12 +28,18 @@ typedef struct stage_worker {
 
 typedef struct stage_run {
     const text_stage *stage;
-    const text_inputs *in;
+    text_inputs *in;
+    comm *comm; /* NULL: alone */
     sink out, dropped;
     stage_worker *workers; /* [threads] */
     int threads;
-    text_progress progress;
-    text_stage_report part; /* of the current segment */
+    text_progress *progress;
+    text_stage_report part;    /* of the current segment */
+    text_stage_report *report; /* of all that this rank has read or found complete */
+    /* Of a folder; NULL: one file. */
+    const parts *folder;
+    bool *whole;         /* [segments] complete before this run */
+    int64_t *part_bytes; /* [segments] */
 } stage_run;
 
 /* The output of one block. */
@@ -107,56 +114,106 @@ static err write_block(void *ctx, const text_block *b, void *result) {
     err e = sink_write(&run->out, r->kept.text, r->kept.len);
     if (!e) e = sink_write(&run->dropped, r->dropped.text, r->dropped.len);
     drop_result(r);
-    text_progress_add(&run->progress, b->raw_bytes);
-    return e;
+    return e ? e : text_progress_add(run->progress, b->raw_bytes);
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
-static err run_segment(stage_run *run, text_inputs *in, int segment) {
+static err run_segment(stage_run *run, int segment) {
     const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_block,
                                      drop_result };
     TRY(sink_begin_part(&run->out, segment));
     TRY(sink_begin_part(&run->dropped, segment));
-    TRY(text_pipeline_run(in, segment, &pipeline, run->threads, &run->part.read));
+    TRY(text_pipeline_run(run->in, segment, &pipeline, run->threads, &run->part.read));
     TRY(sink_end_part(&run->dropped));
     return sink_end_part(&run->out);
 }
 
-static err run_or_resume_segment(stage_run *run, text_inputs *in, const parts *folder, int segment,
-                                 text_stage_report *out) {
-    bool whole = false;
-    int64_t bytes = segment_bytes(in, segment), until = run->progress.done + bytes;
-    if (folder) TRY(parts_find(folder, segment, &whole, &run->part));
-    if (whole) {
-        out->resumed_parts++;
-        run->progress.skipped += bytes;
-    } else {
-        TRY(run_segment(run, in, segment));
-        if (folder) TRY(parts_add(folder, segment, &run->part));
-        out->seen_bytes += run->part.read.bytes;
-    }
-    report_add(out, &run->part, run->stage);
-    if (bytes > 0) text_progress_add(&run->progress, until - run->progress.done);
-    return OK;
+static err run_task(void *ctx, int segment, text_progress *p) {
+    stage_run *run = ctx;
+    run->progress = p;
+    report_init(&run->part, run->stage);
+    err e = run_segment(run, segment);
+    if (!e && run->folder) e = parts_add(run->folder, segment, &run->part);
+    if (!e && run->folder) run->part_bytes[segment] = parts_size(&run->out, segment);
+    run->report->seen_bytes += run->part.read.bytes;
+    report_add(run->report, &run->part, run->stage);
+    text_stage_report_free(&run->part);
+    return e;
 }
 
-static err run_all(stage_run *run, text_inputs *in, bool fresh, text_stage_report *out) {
-    parts p = { run->stage, in, &run->out, &run->dropped };
-    const parts *folder = run->out.kind == SINK_FOLDER ? &p : NULL;
-    if (folder) TRY(parts_open(folder, fresh));
-    for (int i = 0; i < text_segments(in); i++) {
+/* Finds the parts that an earlier run has completed. */
+static err resume_parts(stage_run *run, bool fresh) {
+    TRY(parts_open(run->folder, fresh));
+    for (int i = 0; i < text_segments(run->in); i++) {
         report_init(&run->part, run->stage);
-        err e = run_or_resume_segment(run, in, folder, i, out);
+        err e = parts_find(run->folder, i, &run->whole[i], &run->part);
+        if (!e && run->whole[i]) {
+            run->report->resumed_parts++;
+            run->part_bytes[i] = parts_size(&run->out, i);
+            report_add(run->report, &run->part, run->stage);
+        }
         text_stage_report_free(&run->part);
         TRY(e);
     }
-    TRY(text_counts_check(&out->read, run->stage->name));
+    return OK;
+}
+
+static err run_segments(stage_run *run, const char *name) {
+    int n = text_segments(run->in);
+    int64_t *bytes = mem_alloc((size_t)n * sizeof *bytes + 1);
+    for (int i = 0; i < n; i++) bytes[i] = text_segment_bytes(run->in, i);
+    text_tasks tasks = { run->comm, name, n, bytes, run->whole, run, run_task };
+    err e = text_tasks_run(&tasks);
+    free(bytes);
+    return e;
+}
+
+/* With several ranks rank 0 alone looks at what is in the folder, and writes its state. */
+static err run_folder(stage_run *run, const text_stage_options *o) {
+    bool first = comm_rank(run->comm) == 0;
+    size_t n = (size_t)text_segments(run->in);
+    TRY(comm_agree(run->comm, first ? resume_parts(run, o->fresh) : OK));
+    TRY(comm_merge(run->comm, run->whole, n * sizeof *run->whole));
+    TRY(run_segments(run, o->quiet ? NULL : run->stage->name));
+    TRY(comm_merge(run->comm, run->part_bytes, n * sizeof *run->part_bytes));
+    TRY(report_total(run->report, run->stage, run->comm));
+    TRY(text_counts_check(&run->report->read, run->stage->name));
+    return comm_agree(run->comm, first ? parts_close(run->folder, run->part_bytes) : OK);
+}
+
+static err run_file(stage_run *run, const text_stage_options *o) {
+    TRY(run_segments(run, o->quiet ? NULL : run->stage->name));
+    TRY(text_counts_check(&run->report->read, run->stage->name));
     TRY(sink_finish(&run->dropped));
-    TRY(sink_finish(&run->out));
-    return folder ? parts_close(folder) : OK;
+    return sink_finish(&run->out);
+}
+
+static err run_all(stage_run *run, const text_stage_options *o) {
+    size_t n = (size_t)text_segments(run->in);
+    parts p = { run->stage, run->in, &run->out, &run->dropped };
+    text_lock *lock = NULL;
+    if (run->out.kind != SINK_FOLDER) return run_file(run, o);
+    run->folder = &p;
+    run->whole = mem_alloc(n * sizeof *run->whole + 1);
+    run->part_bytes = mem_alloc(n * sizeof *run->part_bytes + 1);
+    err e = text_lock_folder(run->comm, o->out, &lock);
+    if (!e) e = run_folder(run, o);
+    text_unlock_folder(lock);
+    free(run->whole);
+    free(run->part_bytes);
+    return e;
 }
 
 /* ---- before ---------------------------------------------------------------------------------- */
+static err refuse_ranks(const stage_run *run, const char *out) {
+    int ranks = comm_world(run->comm);
+    if (ranks == 1 || run->out.kind == SINK_FOLDER) return OK;
+    return err_hint(
+        ERR_USAGE("--out: %d ranks need a folder, where each writes parts; %s is not one", ranks,
+                  out && strcmp(out, "-") != 0 ? out : "standard output"),
+        "give a folder");
+}
+
 static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_options *o) {
     TRY(sink_init(&run->out, o->out ? o->out : "-", o->compress));
     TRY(sink_init(&run->dropped, o->dropped, o->compress));
@@ -169,6 +226,7 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
                             o->out ? o->out : "-", folder ? "a folder" : "one file", o->dropped),
                         folder ? "give a folder for the dropped documents"
                                : "give a file such as dropped.jsonl.zst");
+    TRY(refuse_ranks(run, o->out));
     if (o->out && o->dropped && strcmp(o->out, o->dropped) == 0)
         return ERR("%s: kept and dropped documents need different paths", o->out);
     if (run->out.kind != SINK_STDOUT) TRY(text_inputs_check_output(in, o->out));
@@ -176,7 +234,7 @@ static err open_sinks(stage_run *run, const text_inputs *in, const text_stage_op
 }
 
 err text_stage_check(const text_stage *s, const text_inputs *in, const text_stage_options *o) {
-    stage_run run = { .stage = s };
+    stage_run run = { .stage = s, .comm = o->comm };
     TRY(open_sinks(&run, in, o));
     parts p = { s, in, &run.out, &run.dropped };
     if (run.out.kind == SINK_FOLDER) return parts_check(&p, o->fresh);
@@ -187,11 +245,9 @@ err text_stage_check(const text_stage *s, const text_inputs *in, const text_stag
     return e;
 }
 
-static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *o,
-                     text_stage_report *out) {
-    TRY(open_sinks(run, in, o));
-    in->all_members = true;
-    run->in = in;
+static err run_stage(stage_run *run, const text_stage_options *o) {
+    TRY(open_sinks(run, run->in, o));
+    run->in->all_members = true;
     run->workers = mem_alloc((size_t)run->threads * sizeof *run->workers);
     for (int i = 0; i < run->threads; i++) {
         run->workers[i].kept = compressor_new(run->out.compression);
@@ -201,7 +257,7 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
         if (run->dropped.compression == COMPRESSION_PARQUET)
             run->workers[i].dropped_rows = parquet_rows_new(DOC_COLUMNS_DROPPED);
     }
-    err e = run_all(run, in, o->fresh, out);
+    err e = run_all(run, o);
     sink_abort(&run->out);
     sink_abort(&run->dropped);
     for (int i = 0; i < run->threads; i++) {
@@ -217,12 +273,18 @@ static err run_stage(stage_run *run, text_inputs *in, const text_stage_options *
 
 err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
                    text_stage_report *out) {
-    stage_run run = { .stage = s, .threads = text_thread_count(o->threads) };
+    stage_run run = { .stage = s,
+                      .in = in,
+                      .comm = o->comm,
+                      .threads = text_thread_count(o->threads),
+                      .report = out };
+    double began = time_now();
     report_init(out, s);
-    text_progress_init(&run.progress, o->quiet ? NULL : s->name, text_inputs_bytes(in));
-    err e = run_stage(&run, in, o, out);
-    text_progress_end(&run.progress);
-    out->seconds = time_now() - run.progress.began;
+    err e = run_stage(&run, o);
+    out->ranks = comm_world(o->comm);
+    out->peak_memory = (int64_t)mem_peak();
+    if (!e) e = comm_largest(o->comm, &out->peak_memory);
+    out->seconds = time_now() - began;
     if (!e && out->read.documents == 0)
         log_warn("%s: the input contains no documents; check the path and --format", s->name);
     if (e) text_stage_report_free(out);

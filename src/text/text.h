@@ -1,6 +1,7 @@
 /* text: documents in and out. Reads text, JSON, CSV, HTML, WARC, WET and Parquet files, compressed or not, as
  * documents of valid UTF-8; runs work over them on all cores with a result that does not depend on
- * the number of threads; writes what is kept, as JSON lines or Parquet. Depends on util, io, parquet, zlib, zstd and libxml2.
+ * the number of threads or ranks; writes what is kept, as JSON lines or Parquet. Depends on util, io, parquet, comm,
+ * zlib, zstd and libxml2.
  *
  *     inputs = files, folders, globs, "-"
  *       -> segments   a range of one file: the unit of output and of resuming
@@ -102,7 +103,12 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
                      text_inputs **out) MUST_USE;
 int text_segments(const text_inputs *in);
 const char *text_segment_path(const text_inputs *in, int segment);
-int64_t text_inputs_bytes(const text_inputs *in); /* on disk; standard input counts as 0 */
+int64_t text_segment_bytes(const text_inputs *in,
+                           int segment);                  /* of its file that it covers, about */
+int64_t text_inputs_bytes(const text_inputs *in);         /* on disk; standard input counts as 0 */
+int64_t text_inputs_segment_bytes(const text_inputs *in); /* at which plain files are split */
+/* Whether some input can be read only once, by one process: standard input or another pipe. */
+bool text_inputs_have_pipe(const text_inputs *in);
 /* Hash of names, sizes, content (of long files: samples) and options, which must be the same when a
  * stage is resumed. */
 uint64_t text_inputs_hash(const text_inputs *in);
@@ -142,6 +148,37 @@ int text_thread_count(int threads);
 err text_pipeline_run(text_inputs *in, int segment, const text_pipeline *f, int threads,
                       text_counts *counts) MUST_USE;
 
+/* ---- work shared by ranks --------------------------------------------------------------------
+ * Ranks are processes of one job (comm/) that work on the same inputs and write to the same folder, on a file
+ * system that all of them share. A task is a part of the work that does not depend on others, such as a
+ * segment; whichever rank runs it, its result is the same. */
+struct comm;
+typedef struct text_progress text_progress;
+typedef struct text_tasks {
+    struct comm *comm; /* NULL: this process runs all tasks, in order */
+    const char *name;  /* shown with the progress; NULL: none is shown */
+    int n;
+    const int64_t *bytes; /* [n] of input, about: the ranks get equal shares of them */
+    const bool *done;     /* [n] need not run; the same on all ranks. NULL: all have to run */
+    void *ctx;
+    err (*run)(void *ctx, int task, text_progress *p);
+} text_tasks;
+enum { TEXT_DONE = -1 };
+/* Runs the tasks that are this rank's, in order. On all ranks together; it returns when all are through, or one
+ * has failed: with its error there, and on the others with one that says so (err_is_echo). */
+err text_tasks_run(const text_tasks *t) MUST_USE;
+/* Fills the rank that runs each task, or TEXT_DONE; the same on all ranks. @param owner [n]. */
+void text_tasks_assign(const text_tasks *t, int *owner);
+/* Counts input as read. A task calls it for each block, from one thread at a time. @return an error when
+ * another rank has failed, and the task is to stop. */
+err text_progress_add(text_progress *p, int64_t bytes) MUST_USE;
+
+/* A folder that only this job writes to: "FOLDER/.lock" exists while it does. On all ranks together: rank 0
+ * makes and locks the folder, the others check that they see the same one. */
+typedef struct text_lock text_lock;
+err text_lock_folder(struct comm *c, const char *folder, text_lock **out) MUST_USE;
+void text_unlock_folder(text_lock *l); /* takes NULL */
+
 /* ---- stages: documents in, documents out ----------------------------------------------------- */
 typedef struct text_verdict {
     int rule;     /* index of the rule that drops the document; TEXT_KEEP: none */
@@ -177,6 +214,7 @@ typedef struct text_stage_options {
     int threads;          /* 0: one per core */
     bool fresh;           /* discard earlier output and start over */
     bool quiet;           /* no progress */
+    struct comm *comm;    /* the ranks that share the work, and call this together; NULL: alone */
 } text_stage_options;
 
 typedef struct text_stage_report {
@@ -188,12 +226,15 @@ typedef struct text_stage_report {
     double seconds;                   /* of this run, without resumed parts */
     int64_t seen_bytes;               /* of text read in this run, without resumed parts */
     int resumed_parts;
+    int64_t peak_memory; /* of one rank, the largest */
+    int ranks;
 } text_stage_report;
 
 /* Checks that the output can be written, and that output already there comes from this stage on
  * these inputs. Stages that read their input twice call it before the first pass. */
 err text_stage_check(const text_stage *s, const text_inputs *in,
                      const text_stage_options *o) MUST_USE;
+/* With several ranks the output must be a folder, and the report is that of all of them, on each. */
 err text_stage_run(const text_stage *s, text_inputs *in, const text_stage_options *o,
                    text_stage_report *out) MUST_USE;
 /* Prints the table of what was read, dropped by each rule and kept, and the peak memory. */

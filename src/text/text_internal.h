@@ -6,10 +6,12 @@
  *                    (Parquet: rows instead of bytes            format_parquet.c)
  *     pipeline       workers: read, parse, work, merge in order pipeline.c
  *     stage          a pipeline that writes what is kept        stage.c, sink.c, parts.c, report.c
+ *     tasks          segments shared among the ranks of a job   tasks.c, lock.c, progress.c
  */
 #ifndef INGOT_TEXT_INTERNAL_H
 #define INGOT_TEXT_INTERNAL_H
 
+#include <stdatomic.h>
 #include <time.h>
 
 #include "parquet/parquet.h"
@@ -296,8 +298,6 @@ err block_reader_next(block_reader *r, raw_block *b, bool *more) MUST_USE;
 void block_reader_close(block_reader *r);
 /* The byte range of a segment of a plain file: records that begin in it. */
 err segment_range(const text_inputs *in, int segment, int64_t *from, int64_t *to) MUST_USE;
-/* @return the approximate number of bytes of its file that a segment covers. */
-int64_t segment_bytes(const text_inputs *in, int segment);
 
 /* ---- documents as rows ----------------------------------------------------------------------- */
 enum { DOC_COLUMNS = 6, DOC_COLUMNS_DROPPED = 8 }; /* of kept and of dropped documents */
@@ -340,6 +340,8 @@ err report_save(const text_stage_report *r, const text_stage *s, int64_t part_by
                 const char *path) MUST_USE;
 err report_load(const char *path, const text_stage *s, text_stage_report *r,
                 int64_t *part_bytes) MUST_USE;
+/* Adds up the reports of all ranks. */
+err report_total(text_stage_report *r, const text_stage *s, struct comm *c) MUST_USE;
 
 /* ---- a folder of parts ----------------------------------------------------------------------- */
 /* One part per segment, each with a report that is written after it: where the report exists,
@@ -360,17 +362,26 @@ err parts_verify(const char *folder, const char *state) MUST_USE;
 /* *whole: whether the segment's part is complete; *r is then its report. */
 err parts_find(const parts *p, int segment, bool *whole, text_stage_report *r) MUST_USE;
 err parts_add(const parts *p, int segment, const text_stage_report *r) MUST_USE;
-err parts_close(const parts *p) MUST_USE; /* all parts are complete */
+/* @return bytes of a part of `s`; 0 if nothing is written there, -1 if the part is missing. */
+int64_t parts_size(const sink *s, int segment);
+/* All parts are complete. @param bytes [segments] of each. */
+err parts_close(const parts *p, const int64_t *bytes) MUST_USE;
 
 /* ---- progress -------------------------------------------------------------------------------- */
-typedef struct text_progress {
+struct text_progress {
     const char *name; /* NULL: no progress */
     bool live, drawn; /* on a terminal, one line is rewritten */
     double began, shown;
-    int64_t total, done, skipped; /* bytes of input; skipped: completed by an earlier run */
-} text_progress;
+    int64_t total, skipped; /* bytes of input; skipped: completed by an earlier run */
+    _Atomic int64_t done;   /* of this rank */
+    struct comm *comm;      /* with several ranks the heartbeat shows the sum (tasks.c) */
+    atomic_bool stop;       /* another rank has failed */
+};
 void text_progress_init(text_progress *p, const char *name, int64_t total);
-void text_progress_add(text_progress *p, int64_t bytes);
+/* Shows that `done` bytes are done, unless that was shown a moment ago. */
+void text_progress_show(text_progress *p, int64_t done);
 void text_progress_end(text_progress *p);
+/* An error that says so; err_is_echo. */
+err text_other_rank_failed(const struct comm *c) MUST_USE;
 
 #endif

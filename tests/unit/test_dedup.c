@@ -1,9 +1,12 @@
 /* Deduplication: its parts against brute force, then whole runs. */
 #include "support/folder.h"
 
+#include <pthread.h>
 #include <signal.h>
+#include <stdlib.h>
 #include <sys/wait.h>
 
+#include "comm/comm.h"
 #include "curate/dedup_internal.h"
 
 static uint64_t draw(int i, uint64_t n) { return rng_below(rng_key_of(7, 0), (uint64_t)i, n); }
@@ -148,9 +151,67 @@ static void check_groups(spill *const *spills, const uint64_t *base, int threads
         while (keys[k] != keys[i]) k++;
         expected.first[i] = k;
     }
-    group_job job = { spills, base, SPILLS, 0, threads, memory, &g, take_pairs };
+    group_job job = { NULL, spills, base, SPILLS, 0, threads, memory, &g, take_pairs };
     assert_ok(group_run(&job));
     assert_memory_equal(&g, &expected, sizeof g);
+}
+
+/* Ranks as threads, each with every third spill file: all come to the sets of one rank. */
+typedef struct group_rank {
+    comm *c;
+    spill *spills[SPILLS];
+    const uint64_t *base;
+    int threads;
+    size_t memory;
+    disjoint_sets sets;
+    uint32_t temporary[ITEMS];
+    err error;
+} group_rank;
+
+static void join_pairs(void *ctx, const group_pair *pairs, int n) {
+    for (int i = 0; i < n; i++)
+        disjoint_sets_join(ctx, (uint32_t)pairs[i].first, (uint32_t)pairs[i].item);
+}
+
+static err find_sets(group_rank *r) {
+    group_job job = { r->c,       r->spills, r->base,  SPILLS,    0,
+                      r->threads, r->memory, &r->sets, join_pairs };
+    TRY(group_run(&job));
+    TRY(disjoint_sets_merge(&r->sets, r->temporary, r->c));
+    disjoint_sets_flatten(&r->sets);
+    return OK;
+}
+
+static void *run_group_rank(void *arg) {
+    group_rank *r = arg;
+    r->error = find_sets(r);
+    return NULL;
+}
+
+static void check_groups_on_ranks(spill *const *spills, const uint64_t *base, int ranks,
+                                  int threads, size_t memory) {
+    enum { MOST = 4 };
+    static group_rank r[MOST];
+    comm *ends[MOST];
+    pthread_t thread[MOST];
+    assert_ok(comm_threads((mesh){ .size = { [AX_DP_SHARD] = ranks } }, 20, ends));
+    for (int i = 0; i < ranks; i++) {
+        r[i] = (group_rank){ .c = ends[i], .base = base, .threads = threads, .memory = memory };
+        for (int s = i; s < SPILLS; s += ranks) r[i].spills[s] = spills[s];
+        assert_ok(disjoint_sets_init(&r[i].sets, ITEMS));
+        pthread_create(&thread[i], NULL, run_group_rank, &r[i]);
+    }
+    for (int i = 0; i < ranks; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < ranks; i++) {
+        assert_ok(r[i].error);
+        for (int k = 0; k < ITEMS; k++) {
+            int first = 0;
+            while (key_of_item(first) != key_of_item(k)) first++;
+            assert_int_equal(r[i].sets.parent[k], first);
+        }
+        disjoint_sets_free(&r[i].sets);
+        comm_free(ends[i]);
+    }
 }
 
 static void groups_are_found_within_any_memory(void **state) {
@@ -171,6 +232,9 @@ static void groups_are_found_within_any_memory(void **state) {
     check_groups(spills, base, 1, 1 << 20);
     check_groups(spills, base, 3, 1 << 20);
     check_groups(spills, base, 2, 2 * 16 * 16); /* tables of 16 slots: parts are cut in ranges */
+    check_groups_on_ranks(spills, base, 2, 1, 1 << 20);
+    check_groups_on_ranks(spills, base, 4, 2, 1 << 20); /* one of them has no spill file */
+    check_groups_on_ranks(spills, base, 3, 2, 2 * 16 * 16);
     for (int s = 0; s < SPILLS; s++) spill_close(spills[s]);
 }
 

@@ -3,9 +3,11 @@
 #include "support/text.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <signal.h>
 #include <sys/wait.h>
 
+#include "comm/comm.h"
 #include "text/text_internal.h"
 
 enum { MOST_WORKERS = 256 };
@@ -391,12 +393,12 @@ static void progress_is_shown(void **state) {
     text_progress quick, slow, quiet;
     diversion d = divert(stderr, in_folder(p, "stderr"));
     text_progress_init(&quick, "quick", 1000);
-    text_progress_add(&quick, 500);
+    assert_ok(text_progress_add(&quick, 500));
     text_progress_init(&quiet, NULL, 1000);
     text_progress_init(&slow, "slow", 4 << 20);
     slow.began -= 100, slow.shown -= 100, quiet.began -= 100, quiet.shown -= 100;
-    text_progress_add(&quiet, 500);
-    text_progress_add(&slow, 1 << 20);
+    assert_ok(text_progress_add(&quiet, 500));
+    assert_ok(text_progress_add(&slow, 1 << 20));
     text_progress_end(&slow);
     restore(stderr, d);
     assert_holds(in_folder(p, "stderr"),
@@ -418,7 +420,9 @@ static void reports_are_printed(void **state) {
     letters l = { 0 };
     text_stage s = stage_of(&l);
     int64_t dropped[] = { 0, 25 }, bytes[] = { 0, 2048 }, count[] = { 3 };
-    text_stage_report r = { .read = { .documents = 100, .bytes = 10240, .unreadable = 2 },
+    text_stage_report r = { .peak_memory = 1 << 20,
+                            .ranks = 1,
+                            .read = { .documents = 100, .bytes = 10240, .unreadable = 2 },
                             .kept = 75,
                             .kept_bytes = 8192,
                             .edited = 5,
@@ -462,6 +466,87 @@ static void reports_are_printed(void **state) {
     free(text);
 }
 
+/* ---- ranks --------------------------------------------------------------------------------------------- */
+enum { TASKS = 50, RANKS = 3 };
+
+static void tasks_are_shared_by_bytes(void **state) {
+    comm *ends[RANKS];
+    int64_t bytes[TASKS], load[RANKS] = { 0 }, all = 0;
+    bool done[TASKS] = { [7] = true };
+    int owner[TASKS];
+    assert_ok(comm_threads((mesh){ .size = { [AX_DP_SHARD] = RANKS } }, 20, ends));
+    for (int i = 0; i < TASKS; i++) bytes[i] = i == 3 ? 900 : i * 37 % 101;
+    text_tasks t = { .comm = ends[1], .n = TASKS, .bytes = bytes, .done = done };
+    text_tasks_assign(&t, owner);
+    assert_int_equal(owner[7], TEXT_DONE);
+    for (int i = 0; i < TASKS; i++) {
+        if (i == 7) continue;
+        load[owner[i]] += bytes[i];
+        all += bytes[i];
+    }
+    for (int r = 0; r < RANKS; r++)
+        assert_true(load[r] > all / RANKS - 101 && load[r] < all / RANKS + 101);
+    for (int r = 0; r < RANKS; r++) comm_free(ends[r]);
+}
+
+typedef struct task_rank {
+    comm *c;
+    bool fails; /* rank 1 does */
+    int ran[TASKS];
+    err error;
+} task_rank;
+
+/* Where a rank fails, the others work until they hear of it. */
+static err run_task(void *ctx, int task, text_progress *p) {
+    task_rank *r = ctx;
+    r->ran[task]++;
+    if (r->fails && comm_rank(r->c) == 1) return ERR("the disk is full");
+    do TRY(text_progress_add(p, 1));
+    while (r->fails);
+    return OK;
+}
+
+static void *run_tasks(void *arg) {
+    task_rank *r = arg;
+    int64_t bytes[TASKS] = { 0 };
+    r->error = text_tasks_run(
+        &(text_tasks){ .comm = r->c, .n = TASKS, .bytes = bytes, .ctx = r, .run = run_task });
+    return NULL;
+}
+
+static void run_task_ranks(task_rank *ranks, bool fails) {
+    comm *ends[RANKS];
+    pthread_t thread[RANKS];
+    assert_ok(comm_threads((mesh){ .size = { [AX_DP_SHARD] = RANKS } }, 20, ends));
+    for (int r = 0; r < RANKS; r++) {
+        ranks[r] = (task_rank){ .c = ends[r], .fails = fails };
+        pthread_create(&thread[r], NULL, run_tasks, &ranks[r]);
+    }
+    for (int r = 0; r < RANKS; r++) pthread_join(thread[r], NULL);
+    for (int r = 0; r < RANKS; r++) comm_free(ends[r]);
+}
+
+static void each_task_runs_once(void **state) {
+    task_rank ranks[RANKS];
+    run_task_ranks(ranks, false);
+    for (int r = 0; r < RANKS; r++) assert_ok(ranks[r].error);
+    for (int i = 0; i < TASKS; i++) {
+        int ran = 0;
+        for (int r = 0; r < RANKS; r++) ran += ranks[r].ran[i];
+        assert_int_equal(ran, 1);
+    }
+}
+
+static void a_rank_that_fails_stops_the_others(void **state) {
+    task_rank ranks[RANKS];
+    run_task_ranks(ranks, true);
+    for (int r = 0; r < RANKS; r++) {
+        assert_non_null(ranks[r].error);
+        assert_int_equal(err_is_echo(ranks[r].error), r != 1);
+        err_free(ranks[r].error);
+    }
+}
+
 #define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
 
 int main(void) {
@@ -478,6 +563,9 @@ int main(void) {
         TEST(documents_go_to_standard_output),
         TEST(progress_is_shown),
         TEST(reports_are_printed),
+        cmocka_unit_test(tasks_are_shared_by_bytes),
+        cmocka_unit_test(each_task_runs_once),
+        cmocka_unit_test(a_rank_that_fails_stops_the_others),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,71 @@
+/* The lock of a folder that a job writes to: see text.h. */
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#include "comm/comm.h"
+#include "io/io.h"
+#include "text/text_internal.h"
+
+enum { SIGNATURE = 256 };
+
+struct text_lock {
+    char *folder, *path;
+    io_lock *lock; /* of rank 0; NULL: another rank */
+};
+
+static err take_lock(text_lock *l, char signature[SIGNATURE]) {
+    TRY(io_make_dirs(l->folder));
+    TRY(io_lock_take(l->path, l->folder, &l->lock));
+    TRY(io_lock_sign(l->lock));
+    snprintf(signature, SIGNATURE, "%s", io_lock_signature(l->lock));
+    return OK;
+}
+
+static bool sees_signature(const char *path, const char *signature) {
+    char *text = NULL;
+    size_t n = 0;
+    err e = io_read(path, SIGNATURE, &text, &n);
+    bool same = !e && n == strlen(signature) && memcmp(text, signature, n) == 0;
+    err_free(e);
+    free(text);
+    return same;
+}
+
+/* A network file system shows new files with a delay. */
+static err check_shared(const text_lock *l, const char *signature) {
+    enum { TENTHS = 200 };
+    for (int i = 0; i < TENTHS; i++) {
+        if (sees_signature(l->path, signature)) return OK;
+        nanosleep(&(struct timespec){ 0, 100000000 }, NULL);
+    }
+    return err_hint(
+        ERR("%s is not the folder that rank 0 writes to", l->folder),
+        "the output must be on a file system that all hosts share, under the same path");
+}
+
+err text_lock_folder(comm *c, const char *folder, text_lock **out) {
+    char signature[SIGNATURE] = "";
+    text_lock *l = mem_alloc(sizeof *l);
+    *l = (text_lock){ .folder = strdup(folder), .path = io_join(folder, ".lock") };
+    bool first = comm_rank(c) == 0;
+    err e = comm_agree(c, first ? take_lock(l, signature) : OK);
+    if (!e) e = comm_merge(c, signature, sizeof signature);
+    if (!e) e = comm_agree(c, first ? OK : check_shared(l, signature));
+    if (e) {
+        text_unlock_folder(l);
+        return e;
+    }
+    *out = l;
+    return OK;
+}
+
+void text_unlock_folder(text_lock *l) {
+    if (!l) return;
+    if (l->lock)
+        err_free(io_remove_tree(l->folder, l->path)); /* one that a killed process left, too */
+    io_lock_free(l->lock);
+    free(l->folder);
+    free(l->path);
+    free(l);
+}
