@@ -26,7 +26,7 @@ static void read_all(const char *path) {
     data_close(s);
 }
 
-/* Header of 32 bytes, tokens, index, trailer of 48 bytes (version 2) or 32 (version 1): see data.h. */
+/* Header of 32 bytes, tokens, index, trailer of 48 bytes (of 32 in version 1): see data.h. */
 static void seal(uint8_t *file, size_t n) {
     enum { HEADER = 32, TRAILER = 48, TRAILER_1 = 32, FRAME = 8 };
     uint64_t tokens, hash;
