@@ -67,8 +67,7 @@ static void hold_state(const model *m, const optimizer *o, int param, int state,
     BUG("unknown kind of state");
 }
 
-/* The scales of fp8 belong to the training, as the optimizer's states do. Every rank has its own; those of
- * rank 0 are kept. */
+/* The scales of fp8 belong to the training, as the optimizer's states do. Every rank has the same. */
 static bool hold_fp8_rows(const model *m, const plan *p, holding *h) {
     int64_t n;
     if (!model_fp8_rows(m, p, &n)) return false;

@@ -295,25 +295,27 @@ static void output_layer(builder *b, residual_state s) {
     prog_set_result(p, rec_scale(p, logits, by));
 }
 
-static err record_program(model *m, builder *b, const char *name, int which, prog **out) {
+static prog *new_program(model *m, prog_mode mode, const char *name, const prog_options *o) {
     param_set set = model_set(m);
+    prog *p = prog_new(name, mode, &m->l.mesh, &set, o);
+    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
+    return m->recorded[m->records++] = p;
+}
+
+static err record_program(model *m, builder *b, const char *name, int which, prog **out) {
     prog_options o = { .selective = m->l.selective,
                        .split_weights = pipeline_splits_backward(&m->l.pipe) &&
                                         b->mode == PROG_TRAIN && which < 2,
                        .block_kind = b->block_kind,
                        .fp8_sites = m->l.fp8 == FP8_OFF ? 0 : BLOCK_LINEARS,
                        .logit_bytes = m->l.logit_bytes };
-    prog *p = prog_new(name, b->mode, &m->l.mesh, &set, &o);
-    mem_reserve((void **)&m->recorded, &m->record_cap, m->records, sizeof *m->recorded);
-    m->recorded[m->records++] = p;
+    prog *p = new_program(m, b->mode, name, &o);
     b->p = p;
     if (which == 0 && m->c.tied && m->l.pipe.ranks == 1)
         prog_param_shared(p, "embed.tokens"); /* the head wrote it first */
     int64_t n = b->n / mesh_span(&m->l.mesh, residual_token_axes(b, AS_RESIDUAL));
     residual_state s = { VAL_NONE, VAL_NONE };
     if (which > 0) s = prog_residual_in(p, n, m->c.dim, m->l.residual, m->l.dt, b->residual);
-    if (which == 0 && m->l.fp8 == FP8_DELAYED && b->mode == PROG_TRAIN)
-        rec_fp8_commit(p, m->c.layers);
     if (which == 0) s = embed(b);
     if (which == 1) s = block(b, s);
     if (which == 2) {
@@ -325,6 +327,18 @@ static err record_program(model *m, builder *b, const char *name, int which, pro
     }
     *out = p;
     return prog_finish(p);
+}
+
+/* Scales of fp8 are a step's, of all layers at once, on all ranks the same. */
+static err record_scales(model *m, chain *out) {
+    const prog_options o = { .fp8_sites = BLOCK_LINEARS };
+    out->begin = new_program(m, PROG_TRAIN, "begin", &o);
+    rec_fp8_commit(out->begin, m->c.layers);
+    TRY(prog_finish(out->begin));
+    if (mesh_world(&m->l.mesh) == 1) return OK;
+    out->end = new_program(m, PROG_TRAIN, "end", &o);
+    rec_fp8_share(out->end, m->c.layers);
+    return prog_finish(out->end);
 }
 
 err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *out) {
@@ -347,6 +361,7 @@ err model_record(model *m, prog_mode mode, int64_t n, int64_t positions, chain *
                     .pipe = m->l.pipe,
                     .prefetch = m->l.prefetch,
                     .keep_gathered = m->l.keep_gathered && mode == PROG_TRAIN };
+    if (m->l.fp8 == FP8_DELAYED && mode == PROG_TRAIN) TRY(record_scales(m, out));
     TRY(record_program(m, &b, "first", 0, &out->first));
     for (int k = 0; k < m->kinds; k++) {
         b.c = &m->of[k];

@@ -339,16 +339,21 @@ static err add_partial_squares(const step_run *r, double *sum) {
     return e;
 }
 
-err optim_unreduced_norm(optimizer *o, exec *x, double *norm) {
+err optim_unreduced_squares(optimizer *o, exec *x, float sum[2]) {
     step_run r = start_step(o, x);
-    float sum[2];
     double partial;
-    step_state now;
     sum_grad_squares(&r, true);
     TRY(add_partial_squares(&r, &partial));
-    TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
+    TRY(plan_get(o->p, sum, r.sum.data, 2 * sizeof *sum));
     sum[1] += (float)partial;
-    plan_put(o->p, r.sum.data, sum, sizeof sum);
+    return OK;
+}
+
+err optim_unreduced_norm(optimizer *o, exec *x, const float squares[2], double *norm) {
+    step_run r = start_step(o, x);
+    float sum[2];
+    step_state now;
+    plan_put(o->p, r.sum.data, squares, sizeof sum);
     TRY(sum_over_ranks(&r));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     TRY(exec_state_get(x, &now));

@@ -66,8 +66,10 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) MUST_USE;
 err optim_grad_norm(optimizer *o, exec *x, double *norm) MUST_USE;
 /* The same before a step's last microbatch, when ranks have not summed their gradients: the root of the mean
  * square over the data-parallel ranks, each of which has that of its own sequences. What tensor-parallel
- * ranks share is summed over these. */
-err optim_unreduced_norm(optimizer *o, exec *x, double *norm) MUST_USE;
+ * ranks share is summed over these. First this rank's part, of what it has now, together with the
+ * tensor-parallel ranks; then, at a point where all ranks come by, the whole. */
+err optim_unreduced_squares(optimizer *o, exec *x, float sum[2]) MUST_USE;
+err optim_unreduced_norm(optimizer *o, exec *x, const float squares[2], double *norm) MUST_USE;
 
 /* @return what a step multiplied its gradients with to keep them within max_norm: 1, or max_norm /
  * norm when that is smaller; NaN when the norm was not finite and no step was taken. */

@@ -41,9 +41,9 @@ static int layers_here(const chain *c, int rank) {
 }
 
 static err add_programs(plan *p, const chain_plan *k) {
-    enum { FIRST, LAST, BLOCK };
-    prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1] };
-    bool used[COUNT_OF(all)] = { false };
+    enum { FIRST, LAST, BLOCK, BEGIN = BLOCK + CHAIN_KINDS, END };
+    prog *all[] = { k->c.first, k->c.last, k->c.block[0], k->c.block[1], k->c.begin, k->c.end };
+    bool used[COUNT_OF(all)] = { [BEGIN] = k->c.begin != NULL, [END] = k->c.end != NULL };
     for (int i = 0; i < k->c.pipe.chunks; i++) {
         const model_chunk *u = &k->chunk[i].k;
         used[FIRST] |= u->first;
@@ -56,7 +56,10 @@ static err add_programs(plan *p, const chain_plan *k) {
         TRY(measure_program(p, all[i]));
         for (val v = 0; v < all[i]->vals; v++)
             if (all[i]->val[v].cls == VC_INPUT)
-                plan_add_input(p, &all[i]->val[v], layers_here(&k->c, mesh_coord(&p->m, AX_PP)));
+                plan_add_input(p, &all[i]->val[v],
+                               all[i]->val[v].all_layers
+                                   ? k->c.layers
+                                   : layers_here(&k->c, mesh_coord(&p->m, AX_PP)));
     }
     return OK;
 }
@@ -293,7 +296,8 @@ static void *root_address(const spot *s, val v) {
                s->k->whole_grad[pool_of(&s->u->k, s->index)].at + x->at;
     case VC_INPUT: {
         char *at = plan_input(p, x->name, 0);
-        return at + (x->per_layer ? (size_t)(s->u->k.before + spot_block(s)) * val_bytes(x) : 0);
+        int layer = x->all_layers ? s->in->layer : s->u->k.before + spot_block(s);
+        return at + (x->per_layer ? (size_t)layer * val_bytes(x) : 0);
     }
     case VC_BOUNDARY:
         if (v == g->grad_in) return gradient_at(p, s->k, s->u, s->slot, s->index + 1);
@@ -338,7 +342,16 @@ static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int 
     }
 }
 
+/* A program around a step: it has nothing but inputs. */
+static void resolve_around(const plan *p, const chain_plan *k, prog *g, instance *in) {
+    const spot s = { p, k, &k->chunk[0], 0, in, 0 };
+    *in = (instance){ .p = g, .layer = -1 };
+    if (g) bind(&s, in, NULL, NULL);
+}
+
 void chain_resolve(plan *p, chain_plan *k) {
+    resolve_around(p, k, k->c.begin, &k->begin);
+    resolve_around(p, k, k->c.end, &k->end);
     for (int c = 0; c < k->c.pipe.chunks; c++)
         for (int s = 0; s < k->chunk[c].slots; s++) resolve_slot(p, k, &k->chunk[c], s);
 }
@@ -424,6 +437,8 @@ void chain_free(plan *p, chain_plan *k) {
         free(u->inputs);
         free(u->ticket);
     }
+    free(k->begin.addr);
+    free(k->end.addr);
     free(k->chunk);
     for (int i = 0; i < POOLS; i++) {
         drop_pool(&k->gathered[i]);

@@ -66,6 +66,7 @@ static err trace_rank(trace *t, const chain *c, int micros) {
     bool pipelined = c->pipe.ranks > 1;
     TRY(step_list_make(c, rank, pipelined ? micros : 1, &l));
     err e = step_list_check_slots(c, rank, &l, pipelined ? 1 : micros);
+    if (c->begin) trace_list(t, c->begin, DO_FWD, 0, micros);
     for (int again = 0; again < (pipelined ? 1 : micros); again++)
         for (int i = 0; i < l.n; i++) {
             const instr *in = &l.list[i];
@@ -74,6 +75,7 @@ static err trace_rank(trace *t, const chain *c, int micros) {
             model_chunk k = chain_chunk(c, rank, in->chunk);
             trace_list(t, chunk_program(c, &k, in->instance), in->kind, again + in->micro, micros);
         }
+    if (c->end) trace_list(t, c->end, DO_FWD, 0, micros);
     step_list_free(&l);
     return e;
 }

@@ -338,6 +338,7 @@ static err run_instr(const chain_run *r, const instr *i) {
     switch (i->kind) {
     case DO_FEED: return r->hooks ? r->hooks->feed(r->hooks->ctx, micro, i->inputs) : OK;
     case DO_LOSS: return r->hooks ? r->hooks->loss(r->hooks->ctx, micro) : OK;
+    case DO_GRADS: return r->hooks && r->hooks->grads ? r->hooks->grads(r->hooks->ctx) : OK;
     case DO_SEND: return send(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
     case DO_RECV: return receive(x, r->k, i);
@@ -354,9 +355,21 @@ static err run_instr(const chain_run *r, const instr *i) {
     return run_list(r, in, i, open ? open : &own);
 }
 
+/* What a step begins or ends with, on every rank. */
+static err run_around(const chain_run *r, const instance *in) {
+    open_comm ring[4];
+    if (!in->p) return OK;
+    open_comms own = { .ring = ring, .cap = COUNT_OF(ring) };
+    const instr first = { .kind = DO_FWD, .gathered = -1, .whole_grad = -1 };
+    return run_list(r, in, &first, &own);
+}
+
 static err chain_calls(void *ctx) {
     const chain_run *r = ctx;
+    bool whole = r->k->c.pipe.ranks > 1; /* the list is of all microbatches */
+    if (r->micro == 0) TRY(run_around(r, &r->k->begin));
     for (int i = 0; i < r->l->n; i++) TRY(run_instr(r, &r->l->list[i]));
+    if (whole || r->micro == r->micros - 1) TRY(run_around(r, &r->k->end));
     return end_comms(r->x, &r->x->plan->late, 0);
 }
 
@@ -383,6 +396,7 @@ err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
         TRY(hooks->feed(hooks->ctx, m, 0));
         TRY(run_chain(x, which, m, micros, NULL));
         TRY(hooks->loss(hooks->ctx, m));
+        if (m == 0 && hooks->grads) TRY(hooks->grads(hooks->ctx));
     }
     return OK;
 }

@@ -45,6 +45,9 @@ err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
 typedef struct exec_hooks {
     err (*feed)(void *ctx, int micro, int slot);
     err (*loss)(void *ctx, int micro);
+    /* Reads the gradient of the first microbatch, before another adds to it; NULL: nobody does. Not called by
+     * pipelines with several chunks or whose weight gradients come later. */
+    err (*grads)(void *ctx);
     void *ctx;
 } exec_hooks;
 /* Runs all microbatches of a step, in the order of the chain's schedule. */

@@ -56,17 +56,22 @@ static prog_op largest_over(val rows, axis_set axes, rec_site site) {
     return o;
 }
 
+static val fp8_rows(prog *p, int layers) {
+    int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
+    return prog_input_shared(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
+}
+
 void rec_fp8_commit_(prog *p, int layers) {
     if (p->error) return;
-    int64_t dim[] = { (int64_t)layers * p->o.fp8_sites * FP8_OPERANDS, FP8_ROW };
-    val rows = prog_input_shared(p, "fp8", DT_F32, 2, dim, (placement){ 0 });
-    axis_set axes = mesh_axes(&p->m) & ~AXIS(AX_PP);
-    prog_op most = largest_over(rows, axes, p->site);
-    most.when = WHEN_FIRST;
-    if (axes) list_push(p->emit, &most);
-    prog_op *o = op_emit(p, OP_FP8_COMMIT);
-    o->out[0] = rows;
-    o->when = WHEN_FIRST;
+    val rows = fp8_rows(p, layers);
+    op_emit(p, OP_FP8_COMMIT)->out[0] = rows;
+}
+
+/* Other pipeline stages have seen nothing of a layer: their rows are 0. */
+void rec_fp8_share_(prog *p, int layers) {
+    if (p->error) return;
+    prog_op most = largest_over(fp8_rows(p, layers), mesh_axes(&p->m), p->site);
+    list_push(p->emit, &most);
 }
 
 static bool is_marked(const prog_op *o) {
@@ -113,7 +118,7 @@ static const prog_op *find_held(const rewrite *r, val v) {
 static val scale_row(rewrite *r, int which, int operand) {
     int64_t dim[] = { r->p->o.fp8_sites * FP8_OPERANDS, FP8_ROW }, one = FP8_ROW;
     const char *name = r->p->mode == PROG_TRAIN ? "fp8" : "fp8_eval";
-    val rows = prog_input_per_layer(r->p, name, DT_F32, 2, dim, (placement){ 0 });
+    val rows = prog_input_all_layers(r->p, name, DT_F32, 2, dim, (placement){ 0 });
     size_t at = (size_t)(which * FP8_OPERANDS + operand) * FP8_ROW * sizeof(float);
     return val_alias(r->p, rows, at, DT_F32, 1, &one, (placement){ 0 });
 }

@@ -26,6 +26,8 @@
 /* Blocks may be of two kinds, each with a program of its own. */
 enum { CHAIN_KINDS = 2 };
 typedef struct chain {
+    prog *begin,
+        *end; /* what every rank runs before and after a step's microbatches; NULL: nothing */
     prog *first, *block[CHAIN_KINDS], *last; /* block[1] NULL: all blocks are of one kind */
     const uint8_t
         *kind;      /* [layers] which of the two each block is; borrowed. NULL: all are the first */

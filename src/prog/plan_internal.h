@@ -49,7 +49,8 @@ typedef enum {
     DO_SEND,     /* begins to send what passes to the next virtual stage, or back */
     DO_SENT,     /* waits until it is sent */
     DO_RECV,
-    DO_LOSS /* the caller reads the losses of a microbatch */
+    DO_LOSS, /* the caller reads the losses of a microbatch */
+    DO_GRADS /* the caller may read the gradient of the first microbatch, before others add to it */
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
@@ -133,7 +134,8 @@ typedef struct chain_plan {
     chain c;
     bucket_finder find;
     void *find_ctx;
-    chunk_plan *chunk; /* [c.pipe.chunks] */
+    chunk_plan *chunk;   /* [c.pipe.chunks] */
+    instance begin, end; /* of those of the chain */
     int residual, result;
     slot_memory gathered[POOLS], whole_grad[POOLS];
     size_t res_bytes, delta_bytes;

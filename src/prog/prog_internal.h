@@ -35,9 +35,10 @@ typedef struct prog_val {
     int producer;      /* op of the forward list, -1: none */
     val grad;          /* while backward is derived */
     bool needs_grad;
-    bool per_layer; /* VC_INPUT: one for each layer, as a cache */
-    bool shared;    /* VC_INPUT: all microbatches read the same */
-    size_t at;      /* memory pass: offset in the temp region or in an instance's saved slot */
+    bool per_layer;  /* VC_INPUT: one for each layer, as a cache */
+    bool all_layers; /* ... of the whole model, also those of other pipeline stages */
+    bool shared;     /* VC_INPUT: all microbatches read the same */
+    size_t at;       /* memory pass: offset in the temp region or in an instance's saved slot */
 } prog_val;
 
 /* ---- ops --------------------------------------------------------------------------------- */

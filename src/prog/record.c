@@ -143,6 +143,13 @@ val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const in
     return v;
 }
 
+val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                          placement pl) {
+    val v = prog_input_per_layer(p, name, dt, ndim, dim, pl);
+    if (v != VAL_NONE) p->val[v].all_layers = true;
+    return v;
+}
+
 bool prog_input_shape(const prog *p, const char *name, tensor *shape) {
     for (val v = 0; v < p->vals; v++)
         if (p->val[v].cls == VC_INPUT && !strcmp(p->val[v].name, name)) {

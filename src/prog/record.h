@@ -138,6 +138,9 @@ val prog_input_shared(prog *p, const char *name, dtype dt, int ndim, const int64
 /* An input of which every layer has its own: a cache. */
 val prog_input_per_layer(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
                          placement pl);
+/* The same with one for every layer of the whole model, whichever pipeline stage has it. */
+val prog_input_all_layers(prog *p, const char *name, dtype dt, int ndim, const int64_t *dim,
+                          placement pl);
 /* The input's shape in this program. @return false when it has no such input. */
 bool prog_input_shape(const prog *p, const char *name, tensor *shape);
 /* What the chain yields, where it is not the loss: logits. */
@@ -250,8 +253,10 @@ val rec_scale_(prog *p, val x, float by);
 val rec_dropout_(prog *p, val x, val id, float rate, uint32_t site);
 /* Per-token loss; terminal. In TRAIN it yields the gradients of h and w too. */
 void rec_linear_ce_(prog *p, loss_spec l);
-/* The first op of a step: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
+/* What a step begins with: scales for all layers, from what earlier steps saw (FP8_DELAYED). */
 void rec_fp8_commit_(prog *p, int layers);
+/* What a step ends with: every rank has what any has seen of a tensor. */
+void rec_fp8_share_(prog *p, int layers);
 /* Marks the linear layer that computed y to run in fp8 (fp8.c). Does nothing where its types are not
  * bf16 or its sizes are not multiples of 16. */
 void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
@@ -283,5 +288,6 @@ void prog_fp8(prog *p, val y, fp8_recipe recipe, int site);
 #define rec_dropout(p, ...)          rec_dropout_(HERE(p), __VA_ARGS__)
 #define rec_linear_ce(p, ...)        rec_linear_ce_(HERE(p), __VA_ARGS__)
 #define rec_fp8_commit(p, ...)       rec_fp8_commit_(HERE(p), __VA_ARGS__)
+#define rec_fp8_share(p, ...)        rec_fp8_share_(HERE(p), __VA_ARGS__)
 
 #endif

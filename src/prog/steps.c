@@ -163,6 +163,9 @@ static void backward(maker *m) {
         add(m, DO_BWD, 0);
     else
         add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
+    const pipeline *p = &m->c->pipe; /* else others may have begun to add theirs */
+    bool alone = p->ranks > 1 && p->chunks == 1 && !pipeline_splits_backward(p);
+    if (alone && m->task.micro == 0) add(m, DO_GRADS, 0);
 }
 
 static void weights(maker *m) {

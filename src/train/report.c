@@ -166,10 +166,12 @@ err trainer_write_programs(const trainer *t) {
     for (size_t i = 0; i < COUNT_OF(all) && !e; i++) {
         if (!all[i].c->first) continue;
         str text = { 0 };
+        if (all[i].c->begin) prog_dump(all[i].c->begin, &text);
         prog_dump(all[i].c->first, &text);
         for (int k = 0; k < CHAIN_KINDS; k++)
             if (all[i].c->block[k]) prog_dump(all[i].c->block[k], &text);
         prog_dump(all[i].c->last, &text);
+        if (all[i].c->end) prog_dump(all[i].c->end, &text);
         char *path = io_join(folder, all[i].name);
         e = io_write(path, text.text, text.len);
         free(path);

@@ -49,9 +49,9 @@ static void keep_rows(trainer *t, int micro, const data_batch *b) {
  * it: its norm against the whole step's gives the noise scale. Gradients kept in slices are summed over
  * the ranks that share them; else each rank has that of its own tokens. The mean of the squared norms
  * is then that of as small a batch. */
-static err small_batch_norm(trainer *t, const data_batch *b, queued_step *q) {
-    double norm, targets = (double)b->valid_here;
-    TRY(optim_unreduced_norm(t->o, &t->x, &norm));
+static err small_batch_norm(trainer *t, const float squares[2], double targets, queued_step *q) {
+    double norm;
+    TRY(optim_unreduced_norm(t->o, &t->x, squares, &norm));
     TRY(ranks_sum_targets(t, &targets));
     bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
     targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
@@ -68,7 +68,10 @@ typedef struct queueing {
     err (*finish)(trainer *t); /* of the step before */
     int64_t step;
     queued_step q;
-    data_batch b; /* the last one read */
+    data_batch b;     /* the last one read */
+    double targets;   /* of this rank's rows in the first microbatch */
+    float squares[2]; /* of its gradient, as this rank has it */
+    bool has_squares;
 } queueing;
 
 /* A step without any target, because the guard rejected all of it, is passed over: there is no
@@ -103,6 +106,7 @@ static err feed(void *ctx, int micro, int slot) {
     if (micro > 0) TRY(next_batch(u));
     const data_batch *b = &u->b;
     int64_t n = t->rows * t->seq;
+    if (micro == 0) u->targets = (double)b->valid_here;
     if (t->cfg->training.seq_curriculum_start > 0)
         for (int64_t i = 0; i < n; i++) u->q.longest = MAX(u->q.longest, b->pos[i] + 1);
     model_batch batch = { b->tokens, b->targets, b->pos, b->start, b->id, n, slot };
@@ -127,9 +131,14 @@ static err take_losses(void *ctx, int micro) {
     trainer *t = u->t;
     TRY(begin_losses(u, micro));
     fetch_losses(t, micro);
-    if (t->cfg->training.noise_scale && micro == 0 && u->b.microbatches > 1)
-        TRY(small_batch_norm(t, &u->b, &u->q));
     return OK;
+}
+
+static err take_first_gradient(void *ctx) {
+    queueing *u = ctx;
+    if (u->q.micros < 2) return OK;
+    u->has_squares = true;
+    return optim_unreduced_squares(u->t->o, &u->t->x, u->squares);
 }
 
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
@@ -156,8 +165,10 @@ static err queue_microbatches(queueing *u) {
     t->x.step.loss_grad = (float)(1 / (double)MAX(u->q.valid, 1));
     u->q.micros = u->b.microbatches;
     double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
-    exec_hooks hooks = { feed, take_losses, u };
+    exec_hooks hooks = { feed, take_losses,
+                         t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
     TRY(exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks));
+    if (u->has_squares) TRY(small_batch_norm(t, u->squares, u->targets, &u->q));
     TRY(model_sum_tied(t->m, &t->x));
     u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
     u->q.pipeline_wait_s = ranks_pipeline_wait(t) - waited;

@@ -493,8 +493,8 @@ static void check_quantized(model_config c, const char *skip, int linears, int a
     assert_int_equal(quantisations(&block->fwd), 2 * linears);
     assert_int_equal(quantisations(&block->bwd), 2 * linears);
     assert_int_equal(quantisations(&s.eval.block[0]->fwd), 2 * linears);
-    assert_int_equal(count_ops(&s.train.first->fwd, OP_FP8_COMMIT, OP_FP8_COMMIT), 1);
-    assert_int_equal(count_ops(&s.eval.first->fwd, OP_FP8_COMMIT, OP_FP8_COMMIT), 0);
+    assert_int_equal(count_ops(&s.train.begin->fwd, OP_FP8_COMMIT, OP_FP8_COMMIT), 1);
+    assert_null(s.eval.begin);
     int fused = count_ops(&block->fwd, OP_QUANTIZE_SWIGLU, OP_QUANTIZE_GELU_BWD) +
                 count_ops(&block->bwd, OP_QUANTIZE_SWIGLU, OP_QUANTIZE_GELU_BWD);
     assert_int_equal(fused, activations);

@@ -232,8 +232,8 @@ static void fp8_stays_close(test_folder *f, const char *recipe) {
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         char name[NAME];
         err e = run_on_layout(f, fp8, i, name);
-        if (i >= FIRST_PIPELINE) {
-            assert_error(e, "fp8 does not work with pipeline");
+        if (i >= FIRST_PIPELINE && !strcmp(recipe, "current")) {
+            assert_error(e, "several microbatches at once");
             continue;
         }
         assert_ok(e);
@@ -252,21 +252,22 @@ static void fp8_delayed_stays_close_on_every_layout(void **state) {
 
 /* Of what is smaller than a batch there is more than one kind (the gradient of a rank, of all ranks'
  * first microbatch), so that the estimates differ; each is a number of the same size. Tensor-parallel ranks
- * have no batches of their own: theirs is that of one rank. */
+ * and those of a pipeline have no batches of their own: theirs is that of one rank. */
 static void the_noise_scale_is_measured_on_every_layout(void **state) {
     test_folder *f = *state;
-    settings own = { "training.noise_scale",       "true", "training.steps", "12",
-                     "training.global_batch_size", "16" };
+    settings own = { "training.noise_scale",       "true", "training.steps",       "12",
+                     "training.global_batch_size", "16",   "model.tie_embeddings", "false" };
     assert_ok(run_on_ranks(f, "one", small, own, 1));
     for (size_t i = 0; i < COUNT_OF(layouts); i++) {
         char name[NAME];
         err e = run_on_layout(f, own, i, name);
-        if (i >= FIRST_PIPELINE) {
-            assert_error(e, "pipeline");
+        if (i > FIRST_PIPELINE) {
+            assert_error(e, "pipeline", "zero_stage 2 or 3");
             continue;
         }
         assert_ok(e);
-        if (i == TENSOR_ALONE) same_figures(f, name, &layouts[i], "noise_scale", 1e-3);
+        if (i == TENSOR_ALONE || i == FIRST_PIPELINE)
+            same_figures(f, name, &layouts[i], "noise_scale", 1e-3);
         json_t *steps = logged_steps(f, name);
         int measured = 0;
         for (size_t k = 0; k < json_array_size(steps); k++)
