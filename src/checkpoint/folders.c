@@ -193,8 +193,8 @@ static err verify_shared(const char *path, comm *c) {
 
 /* Tries them from the newest on. @param found the one that is whole, -1 when none is: the error is that
  * of the newest. One of a later version is not damaged, and not passed over. */
-static err find_whole(const char *run_dir, ckpt_kind kind, const int64_t *steps, int n, comm *c,
-                      int *found) {
+static err find_undamaged(const char *run_dir, ckpt_kind kind, const int64_t *steps, int n, comm *c,
+                          int *found) {
     err first = OK;
     *found = -1;
     for (int i = n - 1; i >= 0 && *found < 0; i--) {
@@ -217,7 +217,7 @@ err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path)
     int n, found = -1;
     *path = NULL;
     TRY(ckpt_list(run_dir, kind, &steps, &n));
-    err e = find_whole(run_dir, kind, steps, n, c, &found);
+    err e = find_undamaged(run_dir, kind, steps, n, c, &found);
     if (found >= 0) *path = ckpt_path(run_dir, kind, steps[found]);
     if (e && *path) {
         log_warn("%s; continuing with %s", err_message(e), *path);

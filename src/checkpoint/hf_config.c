@@ -43,15 +43,16 @@ static double default_value(const model_config *c, const hf_key *k, hf_default w
 
 /* ---- import ------------------------------------------------------------------------------ */
 
-typedef struct reader {
+typedef struct hf_reader {
     const char *path;
     const hf_family *family;
     json_t *doc;
     model_config *c;
     str *unknown; /* keys that we do not know */
-} reader;
+} hf_reader;
 
-static err wrong_value(const reader *r, const char *name, const json_t *got, const char *expected) {
+static err wrong_value(const hf_reader *r, const char *name, const json_t *got,
+                       const char *expected) {
     char *text = json_dumps(got, JSON_ENCODE_ANY | JSON_COMPACT);
     err e =
         ERR("%s: \"%s\": expected %s; got %s", r->path, name, expected, text ? text : "nothing");
@@ -72,7 +73,7 @@ static double json_number_of(const model_fact *f, const json_t *v) {
 }
 
 /* The n of a list of layers 0 to n - 1. */
-static err read_first_n(const reader *r, const char *name, const json_t *v, double *out) {
+static err read_first_n(const hf_reader *r, const char *name, const json_t *v, double *out) {
     bool first = json_is_array(v);
     for (size_t i = 0; first && i < json_array_size(v); i++) {
         const json_t *layer = json_array_get(v, i);
@@ -84,8 +85,8 @@ static err read_first_n(const reader *r, const char *name, const json_t *v, doub
                     other_model);
 }
 
-static err read_value(const reader *r, const char *name, const json_t *v, const hf_key *k,
-                      double *out) {
+static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, const hf_key *k,
+                         double *out) {
     const model_fact *f = fact_of(k);
     char expects[256];
     if (k->use == HF_FIRST_N)
@@ -98,7 +99,7 @@ static err read_value(const reader *r, const char *name, const json_t *v, const 
 }
 
 /* A key may have two names; both must agree where both are there. */
-static err find_key(const reader *r, const json_t *object, const hf_key *k, const char **name,
+static err find_key(const hf_reader *r, const json_t *object, const hf_key *k, const char **name,
                     json_t **out) {
     json_t *first = json_object_get(object, k->theirs);
     json_t *second = k->alias ? json_object_get(object, k->alias) : NULL;
@@ -111,7 +112,7 @@ static err find_key(const reader *r, const json_t *object, const hf_key *k, cons
     return OK;
 }
 
-static err read_key(const reader *r, const json_t *object, const hf_key *k) {
+static err read_hf_key(const hf_reader *r, const json_t *object, const hf_key *k) {
     const char *name = NULL;
     json_t *v = NULL;
     double value;
@@ -121,7 +122,7 @@ static err read_key(const reader *r, const json_t *object, const hf_key *k) {
         return err_hint(ERR("%s: \"%s\" is missing", r->path, k->theirs),
                         "add it: every model of type %s has it", r->family->model_type);
     if (v && (!json_is_null(v) || what == HF_REFUSED))
-        TRY(read_value(r, name, v, k, &value));
+        TRY(read_hf_value(r, name, v, k, &value));
     else
         value = default_value(r->c, k, what);
     bool fixed = k->use == HF_IMPLIED || k->use == HF_ZEROS;
@@ -134,7 +135,7 @@ static err read_key(const reader *r, const json_t *object, const hf_key *k) {
     return OK;
 }
 
-static err read_demands(const reader *r, const hf_demand *demands, int n) {
+static err read_demands(const hf_reader *r, const hf_demand *demands, int n) {
     for (int i = 0; i < n; i++) {
         const hf_demand *d = &demands[i];
         json_t *got = json_object_get(r->doc, d->theirs);
@@ -146,7 +147,7 @@ static err read_demands(const reader *r, const hf_demand *demands, int n) {
     return OK;
 }
 
-static err read_activation(const reader *r) {
+static err read_activation(const hf_reader *r) {
     json_t *v = json_object_get(r->doc, r->family->act_key);
     const char *name = v ? json_string_value(v) : r->family->act_absent;
     str known = { 0 };
@@ -166,7 +167,7 @@ static err read_activation(const reader *r) {
 /* ---- rotary positions */
 
 /* Reads a number that a file may hold in several places, which must agree. */
-static err read_place(const reader *r, const json_t *object, const char *key, const char *fact,
+static err read_place(const hf_reader *r, const json_t *object, const char *key, const char *fact,
                       bool *found, double *value) {
     const model_fact *f = model_fact_find(fact);
     json_t *v = json_object_get(object, key);
@@ -186,7 +187,7 @@ static err read_place(const reader *r, const json_t *object, const char *key, co
 
 /* A number from the object `rope` or from the family's own key `outside`. Models of a family with a
  * key of its own do not read the common one at the top level, which must agree all the same. */
-static err read_rope_number(const reader *r, const json_t *rope, const char *inside,
+static err read_rope_number(const hf_reader *r, const json_t *rope, const char *inside,
                             const char *outside, const char *fact, double absent, double *out) {
     bool found = false;
     *out = absent;
@@ -197,7 +198,7 @@ static err read_rope_number(const reader *r, const json_t *rope, const char *ins
 }
 
 /* The object that describes rotary positions, NULL where there is none. */
-static err find_rope(const reader *r, json_t **out) {
+static err find_rope(const hf_reader *r, json_t **out) {
     json_t *now = json_object_get(r->doc, "rope_parameters");
     json_t *older = json_object_get(r->doc, "rope_scaling");
     *out = NULL;
@@ -215,7 +216,7 @@ static err find_rope(const reader *r, json_t **out) {
     return OK;
 }
 
-static err read_scaling(const reader *r, json_t *rope) {
+static err read_scaling(const hf_reader *r, json_t *rope) {
     for (int i = 0; i < hf_n_scaling_keys; i++) {
         const hf_key *k = &hf_scaling_keys[i];
         bool outside = k->at == offsetof(model_config, rope_original);
@@ -224,18 +225,18 @@ static err read_scaling(const reader *r, json_t *rope) {
         if (inner && outer && !json_equal(inner, outer))
             return err_hint(ERR("%s: two values of \"%s\"", r->path, k->theirs),
                             "remove the one that does not fit the weights");
-        TRY(read_key(r, !inner && outer ? r->doc : rope, k));
+        TRY(read_hf_key(r, !inner && outer ? r->doc : rope, k));
     }
     r->c->rope_scaling = ROPE_LLAMA3;
     return OK;
 }
 
-static void note_unknown(const reader *r, const char *object, const char *key) {
+static void note_unknown(const hf_reader *r, const char *object, const char *key) {
     str_add(r->unknown, "%s%s%s%s", r->unknown->len ? ", " : "", object ? object : "",
             object ? "." : "", key);
 }
 
-static err check_rope_keys(const reader *r, json_t *rope) {
+static err check_rope_keys(const hf_reader *r, json_t *rope) {
     static const char *const known[] = { "rope_type", "type", "rope_theta",
                                          "partial_rotary_factor" };
     const char *key;
@@ -254,7 +255,7 @@ static err check_rope_keys(const reader *r, json_t *rope) {
     return OK;
 }
 
-static err read_rope(const reader *r) {
+static err read_rope(const hf_reader *r) {
     const hf_family *f = r->family;
     json_t *rope;
     if (!f->theta_key) return OK;
@@ -284,7 +285,7 @@ static err read_rope(const reader *r) {
 /* ---- the whole file */
 
 /* Layers are all alike in our models: with the window, or without. */
-static err check_layer_types(const reader *r) {
+static err check_layer_types(const hf_reader *r) {
     json_t *list = json_object_get(r->doc, "layer_types"), *v;
     const char *want = r->c->window ? "sliding_attention" : "full_attention";
     size_t i;
@@ -325,7 +326,7 @@ static bool key_is_read(const hf_family *f, const char *key) {
            demand_names(hf_common_demands, hf_n_common_demands, key);
 }
 
-static err find_family(reader *r) {
+static err find_family(hf_reader *r) {
     const char *type = json_string_value(json_object_get(r->doc, "model_type"));
     if (!type)
         return err_hint(ERR("%s: no \"model_type\"", r->path),
@@ -341,13 +342,13 @@ static err find_family(reader *r) {
     return e;
 }
 
-static err read_config(reader *r) {
+static err read_config(hf_reader *r) {
     const char *key;
     json_t *v;
     TRY(find_family(r));
     TRY(read_demands(r, hf_common_demands, hf_n_common_demands));
     TRY(read_demands(r, r->family->demands, r->family->n_demands));
-    for (int i = 0; i < r->family->n_keys; i++) TRY(read_key(r, r->doc, &r->family->keys[i]));
+    for (int i = 0; i < r->family->n_keys; i++) TRY(read_hf_key(r, r->doc, &r->family->keys[i]));
     TRY(read_activation(r));
     TRY(read_rope(r));
     TRY(check_layer_types(r));
@@ -363,7 +364,7 @@ err hf_import_config(const char *folder, model_config *c, const hf_family **fami
     str path = { 0 }, own = { 0 };
     model_config_init(c);
     str_add(&path, "%s/config.json", folder);
-    reader r = { .path = path.text, .c = c, .unknown = unknown ? unknown : &own };
+    hf_reader r = { .path = path.text, .c = c, .unknown = unknown ? unknown : &own };
     TRY_CLEAN(io_json_read(path.text, &r.doc));
     TRY_CLEAN(read_config(&r));
     *family = r.family;
@@ -377,7 +378,7 @@ cleanup:
 
 /* ---- export ------------------------------------------------------------------------------ */
 
-static const hf_key *key_of(const hf_family *family, const model_fact *f) {
+static const hf_key *hf_key_of(const hf_family *family, const model_fact *f) {
     for (int i = 0; i < family->n_keys; i++)
         if (family->keys[i].at == f->at) return &family->keys[i];
     return NULL;
@@ -385,7 +386,7 @@ static const hf_key *key_of(const hf_family *family, const model_fact *f) {
 
 /* Whether models of the family may have any value of this fact, which config.json then holds. */
 static bool is_free(const hf_family *family, const model_fact *f) {
-    const hf_key *k = key_of(family, f);
+    const hf_key *k = hf_key_of(family, f);
     if (k) return k->use != HF_IMPLIED;
     if (f->at == offsetof(model_config, rope_fraction)) return family->fraction_key != NULL;
     return (f->flags & (FACT_OF_ROPE | FACT_OF_LLAMA3)) && family->theta_key;
@@ -401,7 +402,7 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
 static err check_fits(const hf_family *family, const model_config *c) {
     for (int i = 0; i < model_facts(); i++) {
         const model_fact *f = model_fact_at(i);
-        const hf_key *k = key_of(family, f);
+        const hf_key *k = hf_key_of(family, f);
         char has[64], wants[64];
         if ((f->flags & FACT_TRAINING) || !model_fact_applies(f, c) || is_free(family, f)) continue;
         double got = model_fact_get(f, c);

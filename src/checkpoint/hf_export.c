@@ -106,7 +106,7 @@ static err write_tokenizer(const char *folder, const hf_export *x, const json_t 
     return e;
 }
 
-static err write_files(const char *folder, const hf_export *x) {
+static err write_hf_files(const char *folder, const hf_export *x) {
     err e = OK;
     json_t *settings = NULL, *generation = NULL;
     TRY_CLEAN(read_if_there(x->tokenizer_config, &settings));
@@ -184,7 +184,7 @@ err hf_export_folder(const char *folder, const hf_export *x) {
     TRY_CLEAN(io_make_dirs(p.parent.text));
     TRY_CLEAN(io_remove_tree(p.parent.text, p.temp.text)); /* of an export that was killed */
     TRY_CLEAN(io_make_dirs(p.temp.text));
-    TRY_CLEAN(write_files(p.temp.text, x));
+    TRY_CLEAN(write_hf_files(p.temp.text, x));
     TRY_CLEAN(io_replace_tree(p.parent.text, p.temp.text, p.folder.text, p.old.text));
 cleanup:
     if (e && p.temp.len) err_free(io_remove_tree(p.parent.text, p.temp.text));

@@ -16,7 +16,7 @@ typedef struct part_copy {
     float *to;
 } part_copy;
 
-static err copy_run(void *ctx, int64_t from, int64_t to, int64_t n) {
+static err copy_part_run(void *ctx, int64_t from, int64_t to, int64_t n) {
     const part_copy *c = ctx;
     memcpy(c->to + to, c->from + from, (size_t)n * sizeof *c->to);
     return OK;
@@ -27,7 +27,7 @@ static void put_own_part(const target *to, int i, const float *values) {
     const holding *h = &to->hold[i];
     ckpt_part whole = part_whole(h->ndim, h->dim);
     part_copy c = { values, mem_alloc((size_t)(part_count(&h->part) + 1) * sizeof *c.to) };
-    err e = parts_intersect(h->ndim, h->dim, &whole, &h->part, copy_run, &c);
+    err e = parts_intersect(h->ndim, h->dim, &whole, &h->part, copy_part_run, &c);
     BUG_IF(e);
     model_weights_set(to->m, to->x->plan, i, c.to);
     free(c.to);

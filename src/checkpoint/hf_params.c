@@ -254,7 +254,7 @@ typedef struct exporter {
 } exporter;
 
 /* Values of a parameter of the full model: zeros where ours lacks it. */
-static err get_values(exporter *x, int i) {
+static err get_param_values(exporter *x, int i) {
     const model_param *p = model_param_at(x->full, i);
     int own = model_find_param(x->m, p->name);
     if (own >= 0) return x->get(x->ctx, own, x->ours);
@@ -285,7 +285,7 @@ static err fill_tensor(void *ctx, int i, st_sink *sink) {
     for (int k = 0; k < x->parts[i].n; k++) {
         int p = x->parts[i].part[k];
         l = &x->layouts[p];
-        TRY(get_values(x, p));
+        TRY(get_param_values(x, p));
         write_layout(l, x->ours, x->theirs);
     }
     uint8_t piece[4096];

@@ -54,7 +54,7 @@ static err read_tensor(const char *name, const char *key, const json_t *entry, c
     return count_elements(name, key, t->ndim, t->dim, &t->count);
 }
 
-static int compare_tensors(const void *a, const void *b) {
+static int by_ckpt_name(const void *a, const void *b) {
     return strcmp(((const ckpt_tensor *)a)->name, ((const ckpt_tensor *)b)->name);
 }
 
@@ -68,7 +68,7 @@ static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
         t->name = arena_strdup(x->mem, key);
         TRY(read_tensor(name, key, entry, t));
     }
-    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, compare_tensors);
+    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
     return OK;
 }
 
@@ -93,7 +93,7 @@ static err read_part(const char *name, const json_t *entry, const ckpt_tensor *t
     return check_part(name, t, p);
 }
 
-static int64_t chunks_of(const ckpt_index *x, int64_t bytes) {
+static int64_t chunk_count(const ckpt_index *x, int64_t bytes) {
     return (bytes + x->chunk - 1) / x->chunk;
 }
 
@@ -103,7 +103,7 @@ static int64_t slice_bytes(const ckpt_index *x, const ckpt_slice *s) {
 
 static err read_hashes(ckpt_index *x, const char *name, const json_t *entry, ckpt_slice *s) {
     json_t *list;
-    int64_t n = chunks_of(x, slice_bytes(x, s));
+    int64_t n = chunk_count(x, slice_bytes(x, s));
     TRY(io_json_array(entry, name, "xxh64", &list));
     if ((int64_t)json_array_size(list) != n)
         return ERR("%s: \"%s\": expected %lld checksums, got %zu", name, x->tensor[s->tensor].name,
@@ -136,8 +136,8 @@ static err read_slice(ckpt_index *x, const char *name, const json_t *entry, int 
     return read_hashes(x, name, entry, s);
 }
 
-static err read_file(ckpt_index *x, const char *folder, const char *name, const char *key,
-                     const json_t *entry, int capacity) {
+static err read_file_entry(ckpt_index *x, const char *folder, const char *name, const char *key,
+                           const json_t *entry, int capacity) {
     json_t *slices;
     int file = x->files++;
     ckpt_file_info *f = &x->file[file];
@@ -182,7 +182,8 @@ static err check_coverage(ckpt_index *x, const char *name) {
     return OK;
 }
 
-static err read_index(const char *folder, const json_t *doc, const char *name, ckpt_index *x) {
+static err read_manifest_index(const char *folder, const json_t *doc, const char *name,
+                               ckpt_index *x) {
     json_t *files, *entry;
     const char *key;
     size_t most = 0;
@@ -196,7 +197,7 @@ static err read_index(const char *folder, const json_t *doc, const char *name, c
     x->file = arena_alloc(x->mem, (json_object_size(files) + 1) * sizeof *x->file);
     x->slice = arena_alloc(x->mem, (most + 1) * sizeof *x->slice);
     json_object_foreach(files, key, entry) {
-        TRY(read_file(x, folder, name, key, entry, (int)most));
+        TRY(read_file_entry(x, folder, name, key, entry, (int)most));
     }
     TRY(check_coverage(x, name));
     x->buffer = mem_alloc((size_t)x->chunk);
@@ -220,7 +221,7 @@ static void add_whole_tensor(ckpt_index *x, const st_tensor *s, int file) {
 
 /* Slices follow their tensors when these are put in order. */
 static void sort_whole_tensors(ckpt_index *x) {
-    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, compare_tensors);
+    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
     for (int i = 0; i < x->tensors; i++) x->slice[x->tensor[i].first_slice].tensor = i;
     qsort(x->slice, (size_t)x->slices, sizeof *x->slice, compare_slices);
     for (int i = 0; i < x->tensors; i++) x->tensor[i].first_slice = i;
@@ -255,8 +256,8 @@ err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index
     x->mem = arena_new();
     x->held_slice = -1;
     char *name = io_join(folder, CKPT_MANIFEST_FILE);
-    err e =
-        format == CKPT_FORMAT ? read_index(folder, doc, name, x) : open_whole_files(folder, doc, x);
+    err e = format == CKPT_FORMAT ? read_manifest_index(folder, doc, name, x)
+                                  : open_whole_files(folder, doc, x);
     free(name);
     if (!e) return OK;
     index_close(x);
@@ -278,7 +279,7 @@ void index_close(ckpt_index *x) {
 
 const ckpt_tensor *index_find(const ckpt_index *x, const char *name) {
     ckpt_tensor key = { .name = name };
-    return bsearch(&key, x->tensor, (size_t)x->tensors, sizeof key, compare_tensors);
+    return bsearch(&key, x->tensor, (size_t)x->tensors, sizeof key, by_ckpt_name);
 }
 
 err index_need(const ckpt_index *x, const char *folder, const char *name, int ndim,
@@ -303,7 +304,7 @@ static err damaged(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_
                     "restore it from a copy, or use another checkpoint");
 }
 
-static err open_file(ckpt_file_info *f) {
+static err open_shard_file(ckpt_file_info *f) {
     int64_t bytes;
     if (f->fd >= 0) return OK;
     TRY(io_size(f->path, &bytes));
@@ -316,8 +317,8 @@ static err open_file(ckpt_file_info *f) {
     return OK;
 }
 
-static err read_bytes(ckpt_index *x, ckpt_file_info *f, int64_t from, int64_t n, uint8_t *to) {
-    TRY(open_file(f));
+static err read_file_bytes(ckpt_index *x, ckpt_file_info *f, int64_t from, int64_t n, uint8_t *to) {
+    TRY(open_shard_file(f));
     x->bytes_read += n;
     while (n > 0) {
         ssize_t got = pread(f->fd, to, (size_t)n, (off_t)from);
@@ -338,7 +339,7 @@ static err hold_chunk(ckpt_index *x, int slice, int64_t chunk) {
     if (x->held_slice == slice && x->held_chunk == chunk) return OK;
     x->held_slice = -1;
     int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
-    TRY(read_bytes(x, f, s->offset + from, n, x->buffer));
+    TRY(read_file_bytes(x, f, s->offset + from, n, x->buffer));
     uint64_t got = hash_bytes(x->buffer, (size_t)n, 0);
     if (got != s->hash[chunk]) return damaged(f, s->offset + from, n, got, s->hash[chunk]);
     x->held_slice = slice;
@@ -346,13 +347,13 @@ static err hold_chunk(ckpt_index *x, int slice, int64_t chunk) {
     return OK;
 }
 
-typedef struct copy_job {
+typedef struct slice_copy {
     ckpt_index *x;
     int slice;
     dtype dt;
     float *to;
     int64_t copied;
-} copy_job;
+} slice_copy;
 
 /* Mapped tensors may be unaligned: through a buffer. */
 static void convert(dtype dt, const uint8_t *from, float *to, int64_t n) {
@@ -371,8 +372,8 @@ static void convert(dtype dt, const uint8_t *from, float *to, int64_t n) {
 }
 
 /* n elements from `at` of the slice on, to `to` of what is wanted on. */
-static err copy_run(void *ctx, int64_t at, int64_t to, int64_t n) {
-    copy_job *j = ctx;
+static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
+    slice_copy *j = ctx;
     const ckpt_slice *s = &j->x->slice[j->slice];
     int64_t size = (int64_t)dt_size(j->dt), chunk = j->x->chunk / size;
     j->copied += n;
@@ -393,12 +394,12 @@ static err copy_run(void *ctx, int64_t at, int64_t to, int64_t n) {
 
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
                const ckpt_part *want, float *to) {
-    copy_job j = { .x = x, .dt = t->dt, .to = to };
+    slice_copy j = { .x = x, .dt = t->dt, .to = to };
     for (int i = 0; i < t->n_slices; i++) {
         j.slice = t->first_slice + i;
         ckpt_part have = x->slice[j.slice].part;
         if (x->format < CKPT_FORMAT) have = part_whole(ndim, dim); /* of whatever shape */
-        TRY(parts_intersect(ndim, dim, &have, want, copy_run, &j));
+        TRY(parts_intersect(ndim, dim, &have, want, copy_slice_run, &j));
     }
     if (j.copied != part_count(want))
         return ERR("\"%s\": the checkpoint has %lld of the %lld elements that are read", t->name,
@@ -409,7 +410,7 @@ err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim
 /* ---- verifying ------------------------------------------------------------------------------- */
 static err verify_header(ckpt_index *x, ckpt_file_info *f) {
     uint8_t *bytes = mem_alloc((size_t)f->header_bytes + 1);
-    err e = read_bytes(x, f, 0, f->header_bytes, bytes);
+    err e = read_file_bytes(x, f, 0, f->header_bytes, bytes);
     uint64_t got = e ? 0 : hash_bytes(bytes, (size_t)f->header_bytes, 0);
     if (!e && got != f->header_hash) e = damaged(f, 0, f->header_bytes, got, f->header_hash);
     free(bytes);
@@ -422,7 +423,7 @@ err index_verify(ckpt_index *x, int part, int parts) {
     for (int i = 0; i < x->files; i++)
         if (number++ % parts == part) TRY(verify_header(x, &x->file[i]));
     for (int i = 0; i < x->slices; i++)
-        for (int64_t k = 0, n = chunks_of(x, slice_bytes(x, &x->slice[i])); k < n; k++)
+        for (int64_t k = 0, n = chunk_count(x, slice_bytes(x, &x->slice[i])); k < n; k++)
             if (number++ % parts == part) TRY(hold_chunk(x, i, k));
     return OK;
 }

@@ -130,7 +130,7 @@ typedef struct loader_job {
     size_t capacity;
 } loader_job;
 
-static void put_values(loader_job *j, const holding *h) {
+static void put_holding(loader_job *j, const holding *h) {
     if (h->param < 0) {
         int64_t n;
         float *rows = model_fp8_rows(j->m, j->x->plan, &n);
@@ -158,7 +158,7 @@ static err load_tensor(loader_job *j, const holding *h) {
     if (!bytes) return OK;
     if (bytes > j->capacity) j->values = mem_grow(j->values, j->capacity = bytes);
     TRY(index_read(x, t, h->ndim, h->dim, &h->part, j->values));
-    put_values(j, h);
+    put_holding(j, h);
     return OK;
 }
 

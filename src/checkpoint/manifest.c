@@ -170,8 +170,8 @@ static json_t *field_json(const struct state_field *f, const ckpt_state *s) {
     BUG("unknown type of a state's field");
 }
 
-static err read_field(const json_t *o, const char *name, const struct state_field *f,
-                      ckpt_state *s) {
+static err read_state_field(const json_t *o, const char *name, const struct state_field *f,
+                            ckpt_state *s) {
     void *at = (char *)s + f->at;
     const char *hash;
     int64_t whole = 0;
@@ -221,7 +221,7 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
         const struct state_field *f = &state_fields[i];
         json_t *o = state;
         if (f->group) TRY(io_json_object(state, name, f->group, &o));
-        TRY(read_field(o, name, f, s));
+        TRY(read_state_field(o, name, f, s));
     }
     const json_t *loss = json_object_get(state, "loss");
     if (json_is_number(loss)) s->loss = json_number_value(loss);

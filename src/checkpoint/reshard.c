@@ -16,7 +16,7 @@ typedef struct reshard_job {
     const shard_piece *piece;
 } reshard_job;
 
-static err get_elements(void *ctx, int i, int64_t first, int64_t n, float *to) {
+static err get_resharded(void *ctx, int i, int64_t first, int64_t n, float *to) {
     const reshard_job *j = ctx;
     const ckpt_tensor *t = &j->from->tensor[j->which[i]];
     ckpt_part want = part_whole(t->ndim, t->dim);
@@ -37,8 +37,8 @@ static ckpt_part part_in_file(const ckpt_tensor *t, int number, int k, int n) {
     return p;
 }
 
-static err write_file(const char *folder, ckpt_index *from, bool weights, int k, int n,
-                      json_t *tensors, json_t *files) {
+static err write_resharded_file(const char *folder, ckpt_index *from, bool weights, int k, int n,
+                                json_t *tensors, json_t *files) {
     char name[64];
     int pieces = 0;
     shard_piece *piece = mem_alloc((size_t)(from->tensors + 1) * sizeof *piece);
@@ -52,7 +52,7 @@ static err write_file(const char *folder, ckpt_index *from, bool weights, int k,
         j.which[pieces++] = i;
     }
     shard_name(name, sizeof name, weights ? "model" : "optim", k, n);
-    err e = pieces ? shard_write(folder, name, piece, pieces, (shard_source){ get_elements, &j },
+    err e = pieces ? shard_write(folder, name, piece, pieces, (shard_source){ get_resharded, &j },
                                  CKPT_CHUNK, tensors, files)
                    : OK;
     free(j.which);
@@ -60,8 +60,8 @@ static err write_file(const char *folder, ckpt_index *from, bool weights, int k,
     return e;
 }
 
-static err write_all(const char *folder, const char *path, const json_t *doc, int64_t format,
-                     int files, bool weights_only) {
+static err write_resharded(const char *folder, const char *path, const json_t *doc, int64_t format,
+                           int files, bool weights_only) {
     model_config c;
     ckpt_state s;
     ckpt_index *from = NULL;
@@ -70,8 +70,9 @@ static err write_all(const char *folder, const char *path, const json_t *doc, in
     TRY_CLEAN(ckpt_read_manifest(path, &c, &s, &run));
     TRY_CLEAN(index_open(path, doc, format, &from));
     for (int k = 0; k < files; k++) {
-        TRY_CLEAN(write_file(folder, from, true, k, files, tensors, list));
-        if (!weights_only) TRY_CLEAN(write_file(folder, from, false, k, files, tensors, list));
+        TRY_CLEAN(write_resharded_file(folder, from, true, k, files, tensors, list));
+        if (!weights_only)
+            TRY_CLEAN(write_resharded_file(folder, from, false, k, files, tensors, list));
     }
     TRY_CLEAN(manifest_write(folder, &c, &s, run, tensors, list, CKPT_CHUNK));
 cleanup:
@@ -107,7 +108,7 @@ err ckpt_reshard(const char *path, const char *to, int files, bool weights_only)
     TRY_CLEAN(ckpt_verify(path, 0, 1, NULL));
     TRY_CLEAN(manifest_read(path, &doc, &format));
     TRY_CLEAN(io_make_dirs(temp.text));
-    TRY_CLEAN(write_all(temp.text, path, doc, format, files, weights_only));
+    TRY_CLEAN(write_resharded(temp.text, path, doc, format, files, weights_only));
     TRY_CLEAN(io_replace_tree(parent, temp.text, final, aside.text));
 cleanup:
     if (e && temp.text) err_free(io_remove_tree(parent, temp.text));

@@ -7,17 +7,17 @@
 
 #include "io/io.h"
 
-typedef struct shard {
+typedef struct st_shard {
     const char *path;
     io_mapping file;
     st_tensor *tensors; /* in order of names */
     int n;
-} shard;
+} st_shard;
 
 struct st_file {
     arena *mem; /* strings and tables of all shards */
     const char *path;
-    shard *shards;
+    st_shard *shards;
     int n_shards, cap_shards;
     st_tensor *tensors; /* in order of names */
     int n;
@@ -57,7 +57,7 @@ static uint64_t load_le64(const uint8_t *p) {
     return v;
 }
 
-static err check_foreign(const shard *s) {
+static err check_foreign(const st_shard *s) {
     for (size_t i = 0; i < COUNT_OF(foreign_files); i++) {
         size_t n = strlen(foreign_files[i].begins);
         if (s->file.size >= n && memcmp(s->file.data, foreign_files[i].begins, n) == 0)
@@ -68,7 +68,7 @@ static err check_foreign(const shard *s) {
 }
 
 /* Rules 1 and 2, as far as JSON goes. @param header owned by the caller. */
-static err parse_header(const shard *s, json_t **header, size_t *data_at) {
+static err parse_header(const st_shard *s, json_t **header, size_t *data_at) {
     if (s->file.size < 8)
         return ERR("%s: a safetensors file has at least 8 bytes, got %zu", s->path, s->file.size);
     TRY(check_foreign(s));
@@ -96,7 +96,7 @@ static err parse_header(const shard *s, json_t **header, size_t *data_at) {
     return OK;
 }
 
-static err parse_type(const shard *s, json_t *spec, st_tensor *t, int *bits) {
+static err parse_type(const st_shard *s, json_t *spec, st_tensor *t, int *bits) {
     const char *name = json_string_value(json_object_get(spec, "dtype"));
     if (!name) return ERR("%s: tensor \"%s\" has no dtype", s->path, t->name);
     for (size_t i = 0; i < COUNT_OF(st_types); i++) {
@@ -109,7 +109,7 @@ static err parse_type(const shard *s, json_t *spec, st_tensor *t, int *bits) {
     return ERR("%s: tensor \"%s\" has the unknown dtype \"%s\"", s->path, t->name, name);
 }
 
-static err parse_shape(const shard *s, json_t *spec, st_tensor *t) {
+static err parse_shape(const st_shard *s, json_t *spec, st_tensor *t) {
     json_t *shape = json_object_get(spec, "shape");
     if (!json_is_array(shape)) return ERR("%s: tensor \"%s\" has no shape", s->path, t->name);
     if (json_array_size(shape) > ST_MAX_DIM)
@@ -129,7 +129,7 @@ static err parse_shape(const shard *s, json_t *spec, st_tensor *t) {
 }
 
 /* Rule 3. */
-static err parse_range(const shard *s, json_t *spec, size_t data_at, int bits, st_tensor *t) {
+static err parse_range(const st_shard *s, json_t *spec, size_t data_at, int bits, st_tensor *t) {
     json_t *range = json_object_get(spec, "data_offsets");
     json_t *first = json_array_get(range, 0), *last = json_array_get(range, 1);
     if (json_array_size(range) != 2 || !json_is_integer(first) || !json_is_integer(last))
@@ -154,7 +154,7 @@ static err parse_range(const shard *s, json_t *spec, size_t data_at, int bits, s
     return OK;
 }
 
-static err parse_tensor(const shard *s, json_t *spec, size_t data_at, st_tensor *t) {
+static err parse_tensor(const st_shard *s, json_t *spec, size_t data_at, st_tensor *t) {
     int bits = 0;
     if (!json_is_object(spec))
         return ERR("%s: the entry of tensor \"%s\" is not an object", s->path, t->name);
@@ -170,12 +170,12 @@ static int by_place(const void *a, const void *b) {
     return x->bytes < y->bytes ? -1 : x->bytes > y->bytes;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_tensor_name(const void *a, const void *b) {
     return strcmp(((const st_tensor *)a)->name, ((const st_tensor *)b)->name);
 }
 
 /* Rule 4. Leaves the tensors in order of place. */
-static err check_cover(shard *s, size_t data_at) {
+static err check_cover(st_shard *s, size_t data_at) {
     if (s->n) qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_place);
     const uint8_t *at = s->file.data + data_at;
     for (int i = 0; i < s->n; i++) {
@@ -193,7 +193,7 @@ static err check_cover(shard *s, size_t data_at) {
     return OK;
 }
 
-static err parse_metadata(st_file *f, const shard *s, json_t *meta) {
+static err parse_metadata(st_file *f, const st_shard *s, json_t *meta) {
     if (!json_is_object(meta)) return ERR("%s: __metadata__ is not an object", s->path);
     if (f->meta) return OK; /* of several files the first one speaks */
     f->meta = arena_alloc(f->mem, (json_object_size(meta) + 1) * sizeof *f->meta);
@@ -207,7 +207,7 @@ static err parse_metadata(st_file *f, const shard *s, json_t *meta) {
     return OK;
 }
 
-static err parse_shard(st_file *f, shard *s) {
+static err parse_shard(st_file *f, st_shard *s) {
     err e = OK;
     json_t *header = NULL, *spec;
     const char *name;
@@ -224,17 +224,17 @@ static err parse_shard(st_file *f, shard *s) {
         TRY_CLEAN(parse_tensor(s, spec, data_at, t));
     }
     TRY_CLEAN(check_cover(s, data_at));
-    if (s->n) qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_name);
+    if (s->n) qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_tensor_name);
 cleanup:
     json_decref(header);
     return e;
 }
 
 /* @param out borrowed from f, good until the next call. */
-static err add_shard(st_file *f, const char *path, const shard **out) {
+static err add_shard(st_file *f, const char *path, const st_shard **out) {
     mem_reserve((void **)&f->shards, &f->cap_shards, f->n_shards, sizeof *f->shards);
-    shard *s = &f->shards[f->n_shards];
-    *s = (shard){ .path = arena_strdup(f->mem, path) };
+    st_shard *s = &f->shards[f->n_shards];
+    *s = (st_shard){ .path = arena_strdup(f->mem, path) };
     TRY(io_map(s->path, &s->file));
     f->n_shards++; /* from here on st_close unmaps it */
     TRY(parse_shard(f, s));
@@ -246,10 +246,10 @@ static err add_shard(st_file *f, const char *path, const shard **out) {
 
 static const st_tensor *find_in(const st_tensor *tensors, int n, const char *name) {
     st_tensor key = { .name = name };
-    return n ? bsearch(&key, tensors, (size_t)n, sizeof *tensors, by_name) : NULL;
+    return n ? bsearch(&key, tensors, (size_t)n, sizeof *tensors, by_tensor_name) : NULL;
 }
 
-static err shard_named(st_file *f, const char *folder, const char *name, const shard **out) {
+static err shard_named(st_file *f, const char *folder, const char *name, const st_shard **out) {
     if (strchr(name, '/') || name[0] == '.')
         return ERR("%s: \"%s\" is not the name of a file in the same folder", f->path, name);
     const char *path = arena_printf(f->mem, "%s/%s", folder, name);
@@ -267,7 +267,7 @@ static err load_weight_map(st_file *f, const char *folder, json_t *map) {
         return ERR("%s: expected an object \"weight_map\" of tensor names to files", f->path);
     f->tensors = arena_alloc(f->mem, (json_object_size(map) + 1) * sizeof *f->tensors);
     json_object_foreach(map, name, file) {
-        const shard *s;
+        const st_shard *s;
         if (!json_is_string(file))
             return ERR("%s: weight_map \"%s\" is not a file name", f->path, name);
         TRY(shard_named(f, folder, json_string_value(file), &s));
@@ -278,7 +278,7 @@ static err load_weight_map(st_file *f, const char *folder, json_t *map) {
                             "fetch the index and the files again: they are not of one model");
         f->tensors[f->n++] = *t;
     }
-    if (f->n) qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_name);
+    if (f->n) qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_tensor_name);
     return OK;
 }
 
@@ -294,7 +294,7 @@ static err load_index(st_file *f) {
 }
 
 static err load_single(st_file *f) {
-    const shard *s;
+    const st_shard *s;
     TRY(add_shard(f, f->path, &s));
     f->tensors = s->tensors;
     f->n = s->n;
@@ -347,7 +347,7 @@ const st_tensor *st_find(const st_file *f, const char *name) {
     return find_in(f->tensors, f->n, name);
 }
 
-static const char *name_at(const void *ctx, int i) {
+static const char *tensor_name_at(const void *ctx, int i) {
     return ((const st_file *)ctx)->tensors[i].name;
 }
 
@@ -361,7 +361,7 @@ err st_need(const st_file *f, const char *name, int ndim, const int64_t *dim,
             const st_tensor **out) {
     const st_tensor *t = st_find(f, name);
     if (!t) {
-        const char *near = str_nearest(name, name_at, f, f->n);
+        const char *near = str_nearest(name, tensor_name_at, f, f->n);
         err e = ERR("%s has no tensor \"%s\"", f->path, name);
         return near ? err_hint(e, "check the name: the file has \"%s\"", near) : e;
     }

@@ -110,8 +110,8 @@ err st_emit(st_sink *s, const void *bytes, size_t n) {
     return OK;
 }
 
-static err write_file(const char *path, const file_layout *p, const st_meta *meta, int n_meta,
-                      st_source from, st_positions *out) {
+static err write_st_file(const char *path, const file_layout *p, const st_meta *meta, int n_meta,
+                         st_source from, st_positions *out) {
     err e = OK;
     st_sink sink = { 0 };
     TRY(io_writer_open(path, &sink.to));
@@ -132,7 +132,7 @@ err st_write_at(const char *path, const st_spec *specs, int n, const st_meta *me
     file_layout p = { specs, mem_alloc((size_t)(n + 1) * sizeof *p.order), n };
     for (int i = 0; i < n; i++) p.order[i] = i;
     order_by_width(&p);
-    err e = write_file(path, &p, meta, n_meta, from, out);
+    err e = write_st_file(path, &p, meta, n_meta, from, out);
     free(p.order);
     return e;
 }
@@ -180,7 +180,7 @@ static err write_shards(const char *folder, const file_layout *all, const int *f
         str_add(&path, "%s/", folder);
         size_t name_at = path.len;
         str_add(&path, "model-%05d-of-%05d.safetensors", k + 1, files);
-        TRY_CLEAN(write_file(path.text, &part, NULL, 0, from, NULL));
+        TRY_CLEAN(write_st_file(path.text, &part, NULL, 0, from, NULL));
         for (int i = 0; i < part.n; i++)
             json_object_set_new(weight_map, part.specs[part.order[i]].name,
                                 json_string(path.text + name_at));
@@ -217,7 +217,7 @@ static err write_single(const char *folder, const file_layout *all, st_source fr
     str_add(&single, "%s/%s", folder, ST_SINGLE_FILE);
     str_add(&index, "%s/%s", folder, ST_INDEX_FILE);
     TRY_CLEAN(refuse_other_form(index.text));
-    TRY_CLEAN(write_file(single.text, all, NULL, 0, from, NULL));
+    TRY_CLEAN(write_st_file(single.text, all, NULL, 0, from, NULL));
 cleanup:
     str_free(&single);
     str_free(&index);

@@ -135,7 +135,7 @@ static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
 }
 
 /* All values of a quantized state that this rank holds. @param out owned (free). */
-static err read_quantized(const ckpt_saver *v, const holding *h, float **out) {
+static err copy_quantized_state(const ckpt_saver *v, const holding *h, float **out) {
     *out = mem_alloc((size_t)(part_count(&h->part) + 1) * sizeof **out);
     return optim_state_get(v->o, h->param, h->state, *out);
 }
@@ -144,7 +144,7 @@ static err copy_tensor(ckpt_saver *v, int i, device_queue q) {
     const holding *h = &v->hold[i];
     snapshot *s = &v->copy[i];
     const void *from = data_of(v, h, &s->dt);
-    if (!from) return read_quantized(v, h, &s->values);
+    if (!from) return copy_quantized_state(v, h, &s->values);
     plan_fetch(v->x->plan, q, &s->ticket, from, (size_t)part_count(&h->write) * dt_size(s->dt));
     return OK;
 }
@@ -199,7 +199,7 @@ typedef struct file_job {
 } file_job;
 
 /* Gives elements of what is written, from the copy or, without one, from the plan. */
-static err get_elements(void *ctx, int piece, int64_t first, int64_t n, float *to) {
+static err get_saved(void *ctx, int piece, int64_t first, int64_t n, float *to) {
     const file_job *j = ctx;
     const holding *h = &j->v->hold[j->which[piece]];
     snapshot *s = &j->v->copy[j->which[piece]];
@@ -211,8 +211,8 @@ static err get_elements(void *ctx, int piece, int64_t first, int64_t n, float *t
     }
     const char *from = j->v->copied ? s->bytes : data_of(j->v, h, &dt);
     if (!from) { /* quantized, and not copied: read once, kept to the end of the file */
-        TRY(read_quantized(j->v, h, &s->values));
-        return get_elements(ctx, piece, first, n, to);
+        TRY(copy_quantized_state(j->v, h, &s->values));
+        return get_saved(ctx, piece, first, n, to);
     }
     from += (size_t)first * dt_size(dt);
     void *raw = dt == DT_F32 ? to : mem_alloc((size_t)n * dt_size(dt));
@@ -241,7 +241,7 @@ static err write_kind(ckpt_saver *v, const char *kind, bool weights) {
         j.which[n++] = i;
     }
     shard_name(name, sizeof name, kind, comm_rank(v->x->comm), ranks(v));
-    err e = n ? shard_write(v->temp, name, piece, n, (shard_source){ get_elements, &j }, CKPT_CHUNK,
+    err e = n ? shard_write(v->temp, name, piece, n, (shard_source){ get_saved, &j }, CKPT_CHUNK,
                             v->tensors, v->files)
               : OK;
     free(j.which);
@@ -255,7 +255,7 @@ static char *rank_list_path(const ckpt_saver *v, int rank) {
     return io_join(v->temp, name);
 }
 
-static err write_files(ckpt_saver *v) {
+static err write_rank_files(ckpt_saver *v) {
     int rank = comm_rank(v->x->comm);
     TRY(write_kind(v, "model", true));
     fault_point(FAULT_SAVE_FILE, rank);
@@ -372,7 +372,7 @@ static err begin_writing(ckpt_saver *v, bool inline_) {
         v->error = e;
         atomic_store(&v->done, true);
     } else {
-        start_job(v, write_files, inline_);
+        start_job(v, write_rank_files, inline_);
     }
     return OK;
 }
@@ -399,7 +399,7 @@ static err end_phase(ckpt_saver *v) {
     return comm_agree(v->x->comm, e);
 }
 
-static err advance(ckpt_saver *v, ckpt_report *out) {
+static err saver_advance(ckpt_saver *v, ckpt_report *out) {
     if (v->phase == COPYING) return begin_writing(v, false);
     double done = atomic_load(&v->done);
     TRY(comm_total(v->x->comm, &done, 1));
@@ -420,7 +420,7 @@ static err advance(ckpt_saver *v, ckpt_report *out) {
 
 err ckpt_saver_poll(ckpt_saver *v, ckpt_report *out) {
     ckpt_report report = { 0 };
-    err e = v->phase == IDLE ? OK : advance(v, &report);
+    err e = v->phase == IDLE ? OK : saver_advance(v, &report);
     if (out) *out = report;
     return e;
 }
@@ -430,7 +430,7 @@ err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) {
     err e = OK;
     while (v->phase != IDLE && !e) {
         join_job(v);
-        e = advance(v, &report);
+        e = saver_advance(v, &report);
     }
     if (out) *out = report;
     return e;

@@ -27,15 +27,15 @@ static err parse_real(const char *label, const char *text, bool fraction, double
 
 /* ---- options and words -------------------------------------------------------------------------- */
 
-typedef struct reader {
+typedef struct args_reader {
     const cli_spec *spec;
     void *into;
     char **words; /* argv, whose first places they take */
     int n;
-} reader;
+} args_reader;
 
 static bool find_arg(void *ctx, const char *name, args_option *out) {
-    const cli_spec *s = ((const reader *)ctx)->spec;
+    const cli_spec *s = ((const args_reader *)ctx)->spec;
     for (int k = 0; k < s->n_args; k++) {
         const cli_arg *o = &s->args[k];
         bool is_letter = o->letter && name[0] == o->letter && !name[1];
@@ -48,7 +48,7 @@ static bool find_arg(void *ctx, const char *name, args_option *out) {
 
 static err set_arg(void *ctx, const args_option *a, const char *label, const char *value) {
     const cli_arg *o = a->option;
-    void *at = (char *)((const reader *)ctx)->into + o->offset;
+    void *at = (char *)((const args_reader *)ctx)->into + o->offset;
     switch (o->type) {
     case ARG_COUNT: return parse_count(label, value, at);
     case ARG_FRACTION: return parse_real(label, value, true, at);
@@ -59,8 +59,8 @@ static err set_arg(void *ctx, const args_option *a, const char *label, const cha
     return OK;
 }
 
-static err take_word(void *ctx, char *word) {
-    reader *r = ctx;
+static err keep_word(void *ctx, char *word) {
+    args_reader *r = ctx;
     const cli_spec *s = r->spec;
     if (r->n == s->inputs && !s->many)
         return err_hint(ERR("\"%s\" is one argument too many", word), "ingot %s %s", s->command,
@@ -74,15 +74,15 @@ static const char *arg_name(const void *ctx, int i) {
 }
 
 static err suggest_arg(void *ctx, err e, const char *name) {
-    const cli_spec *s = ((const reader *)ctx)->spec;
+    const cli_spec *s = ((const args_reader *)ctx)->spec;
     const char *near = str_nearest(name, arg_name, s, s->n_args);
     if (near) return err_hint(e, "--%s; \"ingot %s --help\" lists every option", near, s->command);
     return err_hint(e, "\"ingot %s --help\" lists every option", s->command);
 }
 
 err cli_parse_many(const cli_spec *s, int argc, char **argv, void *into, int *n) {
-    reader r = { s, into, argv, 0 };
-    TRY(args_parse(&(args_grammar){ find_arg, set_arg, take_word, suggest_arg, &r }, argc, argv));
+    args_reader r = { s, into, argv, 0 };
+    TRY(args_parse(&(args_grammar){ find_arg, set_arg, keep_word, suggest_arg, &r }, argc, argv));
     *n = r.n;
     if (*n < s->inputs)
         return err_hint(ERR_USAGE("an argument is missing"), "ingot %s %s", s->command, s->usage);
@@ -114,7 +114,7 @@ static const char *sub_name(const cli_family *f, int i) {
     return f->members[i]->spec.command + strlen(f->command) + 1;
 }
 
-static const char *nth_name(const void *ctx, int i) { return sub_name(ctx, i); }
+static const char *arg_name_at(const void *ctx, int i) { return sub_name(ctx, i); }
 
 void cli_print_family(const cli_family *f) {
     for (int i = 0; i < f->n; i++) printf("  %-14s %s\n", sub_name(f, i), f->members[i]->summary);
@@ -130,7 +130,7 @@ static void print_sub_help(const cli_subcommand *s) {
 
 static err unknown_sub(const cli_family *f, const char *name) {
     err e = ERR_USAGE("unknown subcommand \"%s %s\"", f->command, name);
-    const char *near = str_nearest(name, nth_name, f, f->n);
+    const char *near = str_nearest(name, arg_name_at, f, f->n);
     if (near)
         return err_hint(e, "\"ingot %s %s\"; \"ingot %s --help\" lists them all", f->command, near,
                         f->command);

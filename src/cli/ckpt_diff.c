@@ -45,7 +45,7 @@ static err compare_values(diff_job *j, int a, int b, difference *d) {
     return e;
 }
 
-static err compare_tensors(diff_job *j) {
+static err diff_tensors(diff_job *j) {
     for (int side = 0; side < 2; side++)
         for (int i = 0; i < ckpt_tensors(j->r[side]); i++) {
             ckpt_tensor_info t = ckpt_tensor_at(j->r[side], i);
@@ -62,7 +62,7 @@ static err compare_tensors(diff_job *j) {
     return OK;
 }
 
-static void print_text(const diff_job *j) {
+static void print_diff(const diff_job *j) {
     for (int i = 0; i < j->n; i++) {
         const difference *d = &j->at[i];
         if (d->only_in)
@@ -74,7 +74,7 @@ static void print_text(const diff_job *j) {
     if (!j->n) printf("identical: %d tensors\n", j->tensors);
 }
 
-static void print_json(const diff_job *j) {
+static void print_diff_json(const diff_job *j) {
     json_t *list = json_array();
     for (int i = 0; i < j->n; i++) {
         const difference *d = &j->at[i];
@@ -100,11 +100,11 @@ static err diff_paths(diff_job *j, bool json) {
     TRY(ckpt_open(j->path[1], &j->r[1]));
     size_t most = (size_t)(ckpt_tensors(j->r[0]) + ckpt_tensors(j->r[1]) + 1);
     j->at = mem_alloc(most * sizeof *j->at);
-    TRY(compare_tensors(j));
+    TRY(diff_tensors(j));
     if (json)
-        print_json(j);
+        print_diff_json(j);
     else
-        print_text(j);
+        print_diff(j);
     if (!j->n) return OK;
     return err_hint(
         ERR("%s and %s differ in %d of %d tensors", j->path[0], j->path[1], j->n, j->tensors),

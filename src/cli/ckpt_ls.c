@@ -19,7 +19,7 @@ static void print_number(const char *format, double value) {
         printf("%9s", "-");
 }
 
-static void print_line(const char *path, const ckpt_info *i, const ckpt_state *s) {
+static void print_checkpoint(const char *path, const ckpt_info *i, const ckpt_state *s) {
     char size[32], tokens[32];
     printf("%10lld  %-8s %10s %8s ", (long long)s->step, i->has_states ? "full" : "weights",
            str_count(tokens, sizeof tokens, (double)s->tokens),
@@ -54,7 +54,7 @@ static void list_one(const ckpt_entry *entry, bool json, json_t *list) {
     if (!e && json)
         json_array_append_new(list, line_json(shown, &i, &s));
     else if (!e)
-        print_line(shown, &i, &s);
+        print_checkpoint(shown, &i, &s);
     else if (json)
         json_array_append_new(list,
                               json_pack("{s:s, s:s}", "path", shown, "error", err_message(e)));

@@ -21,7 +21,7 @@ static int compare_entries(const void *a, const void *b) {
     return (int)x->kind - (int)y->kind;
 }
 
-static err add_run(const char *run, ckpt_kind kind, ckpt_entries *out) {
+static err add_checkpoints(const char *run, ckpt_kind kind, ckpt_entries *out) {
     int64_t *steps;
     int n;
     TRY(ckpt_list(run, kind, &steps, &n));
@@ -43,7 +43,7 @@ err ckpt_entries_list(const char *path, ckpt_entries *out) {
         out->at[out->n++] = (ckpt_entry){ strdup(path), .kind = CKPT_FULL, .step = -1 };
         return OK;
     }
-    for (int kind = 0; kind < CKPT_KINDS; kind++) TRY(add_run(path, (ckpt_kind)kind, out));
+    for (int kind = 0; kind < CKPT_KINDS; kind++) TRY(add_checkpoints(path, (ckpt_kind)kind, out));
     qsort(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (out->n) return OK;
     ckpt_entries_free(out);
@@ -64,7 +64,7 @@ static err list_store(const char *url, ckpt_entries *out) {
         return e;
     }
     err e = ckpt_download_manifests(url, folder.text);
-    if (!e) e = add_run(folder.text, CKPT_FULL, out);
+    if (!e) e = add_checkpoints(folder.text, CKPT_FULL, out);
     out->downloaded = folder.text;
     bool one = strstr(url, "/step-");
     for (int i = 0; i < out->n && !e; i++)

@@ -26,13 +26,13 @@ typedef struct copy_job {
     size_t each;
 } copy_job;
 
-static void copy_part(void *ctx, int64_t i, int worker) {
+static void copy_share(void *ctx, int64_t i, int worker) {
     const copy_job *j = ctx;
     memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
 }
 
 /* Bytes read and written per second; 0 when there is not enough memory to measure it. */
-static double copy_rate(pool *p) {
+static double host_copy_rate(pool *p) {
     void *from = NULL, *to = NULL;
     double best = 0;
     err e = mem_map(COPY_BYTES, &from);
@@ -42,7 +42,7 @@ static double copy_rate(pool *p) {
         memset(from, 1, COPY_BYTES);
         for (int r = 0; r < ROUNDS; r++) { /* the best: others only ever slow it down */
             double t0 = time_now();
-            pool_run(p, pool_size(p), copy_part, &j);
+            pool_run(p, pool_size(p), copy_share, &j);
             best = MAX(best, 2.0 * (double)j.each * pool_size(p) / (time_now() - t0));
         }
     }
@@ -84,7 +84,7 @@ static cpu_findings examine_cpu(void) {
     }
     f.threads = pool_size(p);
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    f.copy = copy_rate(p);
+    f.copy = host_copy_rate(p);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
     f.bf16 = b->bf16_gemm ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);
@@ -101,8 +101,8 @@ static err examine_gpu(int number, ops_gpu_info *info, ops_gpu_speed *speed) {
 }
 
 /* ---- as text ----------------------------------------------------------------------------------- */
-static void line(const char *name, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void line(const char *name, const char *fmt, ...) {
+static void print_finding(const char *name, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void print_finding(const char *name, const char *fmt, ...) {
     va_list list;
     printf("  %-14s ", name);
     va_start(list, fmt);
@@ -115,24 +115,24 @@ static void print_cpu(const cpu_findings *f) {
     char bytes[32];
     printf("ingot %s, compiler %.60s\n", INGOT_VERSION, __VERSION__);
     printf("CPU\n");
-    if (*f->name) line("name", "%s", f->name);
-    line("threads", "%d", f->threads);
-    line("memory", "%s", str_bytes(bytes, sizeof bytes, f->memory));
-    line("copy", "%.1f GB/s", f->copy / 1e9);
-    line("instructions", "%s (the last one is used)", f->isa);
-    line("GEMM", "built-in kernels, no BLAS library");
-    line("fp32", "%.0f GFLOP/s peak, measured in registers", f->fp32 / 1e9);
+    if (*f->name) print_finding("name", "%s", f->name);
+    print_finding("threads", "%d", f->threads);
+    print_finding("memory", "%s", str_bytes(bytes, sizeof bytes, f->memory));
+    print_finding("copy", "%.1f GB/s", f->copy / 1e9);
+    print_finding("instructions", "%s (the last one is used)", f->isa);
+    print_finding("GEMM", "built-in kernels, no BLAS library");
+    print_finding("fp32", "%.0f GFLOP/s peak, measured in registers", f->fp32 / 1e9);
     if (f->bf16 > 0)
-        line("bf16", "%.0f GFLOP/s peak, measured in registers", f->bf16 / 1e9);
+        print_finding("bf16", "%.0f GFLOP/s peak, measured in registers", f->bf16 / 1e9);
     else
-        line("bf16", "no instructions for bf16 GEMMs: train in fp32 here");
+        print_finding("bf16", "no instructions for bf16 GEMMs: train in fp32 here");
 }
 
 static void print_rate(const char *name, double flops, const char *otherwise) {
     if (flops > 0)
-        line(name, "%.*f TFLOP/s", flops < 100e12, flops / 1e12);
+        print_finding(name, "%.*f TFLOP/s", flops < 100e12, flops / 1e12);
     else
-        line(name, "%s", otherwise);
+        print_finding(name, "%s", otherwise);
 }
 
 static err print_gpu(int number) {
@@ -140,15 +140,15 @@ static err print_gpu(int number) {
     ops_gpu_speed s;
     TRY(examine_gpu(number, &g, &s));
     printf("GPU %d\n", number);
-    line("name", "%s, compute capability %d.%d, %d SMs", g.name, g.capability / 10,
-         g.capability % 10, g.sms);
-    line("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
-    line("driver", "%s%ssupports CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
-         g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
-    line("libraries", "CUDA %d.%d, cuBLASLt %s, cuDNN %s", g.runtime / 1000, g.runtime % 1000 / 10,
-         g.blas, g.dnn);
-    line("copy", "%.0f GB/s on the device, %.1f to it, %.1f from it (pinned memory)", s.copy / 1e9,
-         s.to_device / 1e9, s.to_host / 1e9);
+    print_finding("name", "%s, compute capability %d.%d, %d SMs", g.name, g.capability / 10,
+                  g.capability % 10, g.sms);
+    print_finding("memory", "%.1f GiB, %.1f free", g.memory / 0x1p30, g.free_memory / 0x1p30);
+    print_finding("driver", "%s%ssupports CUDA up to %d.%d", g.driver, *g.driver ? ", " : "",
+                  g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
+    print_finding("libraries", "CUDA %d.%d, cuBLASLt %s, cuDNN %s", g.runtime / 1000,
+                  g.runtime % 1000 / 10, g.blas, g.dnn);
+    print_finding("copy", "%.0f GB/s on the device, %.1f to it, %.1f from it (pinned memory)",
+                  s.copy / 1e9, s.to_device / 1e9, s.to_host / 1e9);
     print_rate("fp32", s.fp32, "could not be measured");
     print_rate("tf32", s.tf32, "could not be measured");
     print_rate("fp16", s.fp16, "could not be measured");
@@ -160,12 +160,12 @@ static err print_gpu(int number) {
 /* The reason why no GPU can be used: a finding, not an error of the command. */
 static void print_no_gpu(err why) {
     printf("GPU\n");
-    line("none", "%s", err_message(why));
-    line("", "try: %s", err_remedy(why));
+    print_finding("none", "%s", err_message(why));
+    print_finding("", "try: %s", err_remedy(why));
 }
 
 /* ---- as JSON ----------------------------------------------------------------------------------- */
-static json_t *number_of(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+static json_t *number_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
 
 static err gpu_json(int number, json_t *into) {
     ops_gpu_info g;
@@ -184,20 +184,20 @@ static err gpu_json(int number, json_t *into) {
                   g.capability, "multiprocessors", g.sms, "driver", g.driver, "driver_cuda",
                   g.driver_cuda, "cuda", g.runtime, "cublaslt", g.blas, "cudnn", g.dnn);
     for (size_t i = 0; i < COUNT_OF(figures); i++)
-        json_object_set_new(o, figures[i].name, number_of(figures[i].value));
+        json_object_set_new(o, figures[i].name, number_or_null(figures[i].value));
     json_array_append_new(into, o);
     return OK;
 }
 
-static err print_json(const cpu_findings *f, int gpus, err why) {
+static err print_findings_json(const cpu_findings *f, int gpus, err why) {
     json_t *list = json_array();
     err e = OK;
     for (int i = 0; i < gpus && !e; i++) e = gpu_json(i, list);
-    json_t *o =
-        json_pack("{s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION,
-                  "compiler", __VERSION__, "cpu", f->name, "threads", f->threads, "memory",
-                  number_of(f->memory), "instructions", f->isa, "copy_bytes_s", number_of(f->copy),
-                  "fp32_flops", number_of(f->fp32), "bf16_flops", number_of(f->bf16), "gpus", list);
+    json_t *o = json_pack(
+        "{s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION, "compiler",
+        __VERSION__, "cpu", f->name, "threads", f->threads, "memory", number_or_null(f->memory),
+        "instructions", f->isa, "copy_bytes_s", number_or_null(f->copy), "fp32_flops",
+        number_or_null(f->fp32), "bf16_flops", number_or_null(f->bf16), "gpus", list);
     if (why) json_object_set_new(o, "no_gpu", json_string(err_message(why)));
     if (!e) json_dumpf(o, stdout, JSON_INDENT(2));
     if (!e) printf("\n");
@@ -274,7 +274,7 @@ err cmd_doctor(int argc, char **argv) {
     if (a.calibrate) {
         e = print_catalogue(&f, gpus);
     } else if (a.json) {
-        e = print_json(&f, gpus, why);
+        e = print_findings_json(&f, gpus, why);
     } else {
         print_cpu(&f);
         if (why) print_no_gpu(why);

@@ -122,7 +122,7 @@ void plan_print_json(json_t *doc) {
 }
 
 /* ---- the command ----------------------------------------------------------------------------- */
-static const cli_arg *find_arg(const char *name, size_t n) {
+static const cli_arg *find_plan_arg(const char *name, size_t n) {
     for (size_t i = 0; i < COUNT_OF(args); i++)
         if (strlen(args[i].name) == n && strncmp(args[i].name, name, n) == 0) return &args[i];
     return NULL;
@@ -145,7 +145,7 @@ static int split_args(int argc, char **argv) {
         const char *name = argv[i] + 2;
         bool option = strncmp(argv[i], "--", 2) == 0 && argv[i][2];
         size_t len = option ? strcspn(name, "=") : 0;
-        const cli_arg *a = option ? find_arg(name, len) : NULL;
+        const cli_arg *a = option ? find_plan_arg(name, len) : NULL;
         if (!a && !(option && !is_config_name(name, len))) {
             rest[n++] = argv[i];
             continue;

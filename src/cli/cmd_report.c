@@ -26,14 +26,14 @@ const cli_spec cmd_report_spec = {
     "report", "RUN... [options]", args, (int)COUNT_OF(args), 1, true
 };
 
-static int terminal_width(void) {
+static int report_width(void) {
     struct winsize size;
     if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col < 40) return 80;
     return MIN(size.ws_col, 160);
 }
 
-static err write_file(const run_report *const *runs, int n, report_format format,
-                      const char *path) {
+static err write_report_file(const run_report *const *runs, int n, report_format format,
+                             const char *path) {
     str text = { 0 };
     report_write(runs, n, format, 100, &text);
     err e = io_write(path, text.text, text.len);
@@ -41,7 +41,7 @@ static err write_file(const run_report *const *runs, int n, report_format format
     return e;
 }
 
-static err print_json(const run_report *const *runs, int n) {
+static err print_reports_json(const run_report *const *runs, int n) {
     json_t *doc = report_json(runs, n);
     char *text = json_dumps(doc, JSON_INDENT(2));
     json_decref(doc);
@@ -52,12 +52,12 @@ static err print_json(const run_report *const *runs, int n) {
 }
 
 static err put_out(const report_args *a, const run_report *const *runs, int n) {
-    if (a->html) TRY(write_file(runs, n, REPORT_HTML, a->html));
-    if (a->markdown) TRY(write_file(runs, n, REPORT_MARKDOWN, a->markdown));
-    if (a->json) return print_json(runs, n);
+    if (a->html) TRY(write_report_file(runs, n, REPORT_HTML, a->html));
+    if (a->markdown) TRY(write_report_file(runs, n, REPORT_MARKDOWN, a->markdown));
+    if (a->json) return print_reports_json(runs, n);
     if (a->html || a->markdown || a->tolerance >= 0) return OK;
     str text = { 0 };
-    report_write(runs, n, REPORT_TEXT, terminal_width(), &text);
+    report_write(runs, n, REPORT_TEXT, report_width(), &text);
     fputs(text.text, stdout);
     str_free(&text);
     return OK;

@@ -53,7 +53,7 @@ static err read_ids(const char *text, int64_t vocab, int32_t **ids, int64_t *n) 
 }
 
 /* ---- output, as it is made --------------------------------------------------------------- */
-static bool print_text(void *ctx, const char *text, size_t n) {
+static bool print_sample_text(void *ctx, const char *text, size_t n) {
     fwrite(text, 1, n, stdout);
     fflush(stdout);
     return !ferror(stdout);
@@ -65,7 +65,8 @@ static bool print_id(void *ctx, int32_t id) {
     return !ferror(stdout);
 }
 
-static err sample_ids(const char *text, const sample_options *o, weights *w, const generator *g) {
+static err sample_prompt(const char *text, const sample_options *o, weights *w,
+                         const generator *g) {
     int32_t *prompt = NULL;
     int64_t n = 0;
     err e = OK;
@@ -90,19 +91,19 @@ static err sample_text(const char *prompt, const sample_options *o, weights *w,
                         "put the tokenizer.json it was trained with into the run's folder, or give "
                         "the prompt as token ids: --ids \"1 2 3\"");
     printf("%s", prompt);
-    err e = generate_text(g, &w->x, t, prompt, o, print_text, NULL);
+    err e = generate_text(g, &w->x, t, prompt, o, print_sample_text, NULL);
     tokenizer_free(t);
     return e;
 }
 
-static err run(const sample_args *a, weights *w, const generator *g) {
+static err run_sample(const sample_args *a, weights *w, const generator *g) {
     sample_options o = { .tokens = a->tokens,
                          .temperature = a->greedy ? 0 : a->temperature,
                          .top_k = a->top_k,
                          .top_p = a->top_p,
                          .seed = (uint64_t)a->seed,
                          .stop = -1 };
-    TRY(a->ids ? sample_ids(a->ids, &o, w, g) : sample_text(a->prompt, &o, w, g));
+    TRY(a->ids ? sample_prompt(a->ids, &o, w, g) : sample_text(a->prompt, &o, w, g));
     printf("\n");
     return OK;
 }
@@ -118,7 +119,7 @@ err cmd_sample(int argc, char **argv) {
     if (!a.prompt) a.prompt = "The ";
     TRY(weights_device(a.device, a.index, &on));
     err e = weights_open(folder, &on, &g, a.context, &w);
-    if (!e) e = run(&a, &w, &g);
+    if (!e) e = run_sample(&a, &w, &g);
     weights_free(&w);
     return e;
 }

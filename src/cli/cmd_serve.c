@@ -19,7 +19,7 @@ static const cli_arg args[] = {
 };
 const cli_spec cmd_serve_spec = { "serve", "RUN... [options]", args, (int)COUNT_OF(args), 1, true };
 
-static err check_runs(char **dirs, int n) {
+static err check_run_folders(char **dirs, int n) {
     for (int i = 0; i < n; i++)
         if (!io_is_dir(dirs[i]))
             return err_hint(ERR("%s is not a folder", dirs[i]),
@@ -32,7 +32,7 @@ err cmd_serve(int argc, char **argv) {
     int n, got;
     serve *s = NULL;
     TRY(cli_parse_many(&cmd_serve_spec, argc - 1, argv + 1, &a, &n));
-    TRY(check_runs(argv + 1, n));
+    TRY(check_run_folders(argv + 1, n));
     sigset_t wanted;
     sigemptyset(&wanted);
     sigaddset(&wanted, SIGINT);

@@ -14,7 +14,8 @@ typedef struct decontaminate_args {
 
 enum { WORKER_PER_BYTE = 16, NOT_GIVEN = -1 };
 
-static err check_range(const char *option, int64_t value, int64_t least, int64_t most, int *out) {
+static err check_int_range(const char *option, int64_t value, int64_t least, int64_t most,
+                           int *out) {
     if (value < least || value > most)
         return ERR_USAGE("--%s: %lld is not between %lld and %lld", option, (long long)value,
                          (long long)least, (long long)most);
@@ -22,19 +23,19 @@ static err check_range(const char *option, int64_t value, int64_t least, int64_t
     return OK;
 }
 
-static err take_options(const decontaminate_args *a, decontaminate_options *o) {
+static err decontaminate_options_of(const decontaminate_args *a, decontaminate_options *o) {
     if (!a->against)
         return err_hint(ERR_USAGE("--against: no reference given"),
                         "pass the evaluation files, as in --against gsm8k.jsonl,mmlu/");
     o->against = a->against;
     o->fields = a->fields;
-    TRY(check_range("ngram", a->ngram, 2, NGRAM_MAX, &o->ngram));
+    TRY(check_int_range("ngram", a->ngram, 2, NGRAM_MAX, &o->ngram));
     int64_t shortest = a->shortest == NOT_GIVEN ? MIN(o->shortest, a->ngram) : a->shortest;
-    TRY(check_range("shortest", shortest, 1, a->ngram, &o->shortest));
-    TRY(check_range("common", a->common_in, 0, INT32_MAX, &o->common));
-    TRY(check_range("margin", a->margin, 0, INT32_MAX, &o->margin));
-    TRY(check_range("piece", a->piece, 0, INT32_MAX, &o->piece));
-    TRY(check_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
+    TRY(check_int_range("shortest", shortest, 1, a->ngram, &o->shortest));
+    TRY(check_int_range("common", a->common_in, 0, INT32_MAX, &o->common));
+    TRY(check_int_range("margin", a->margin, 0, INT32_MAX, &o->margin));
+    TRY(check_int_range("piece", a->piece, 0, INT32_MAX, &o->piece));
+    TRY(check_int_range("pieces", a->pieces, 1, INT32_MAX, &o->pieces));
     o->keep_work = a->keep_work;
     o->fresh = a->common.fresh;
     o->comm = a->common.comm;
@@ -45,7 +46,7 @@ static err take_options(const decontaminate_args *a, decontaminate_options *o) {
     return OK;
 }
 
-static void print_summary(const decontaminate_summary *s, FILE *to) {
+static void print_decontaminate_summary(const decontaminate_summary *s, FILE *to) {
     fprintf(to, "%lld n-grams from %lld reference file%s: %lld found in %lld document%s\n",
             (long long)s->grams, (long long)s->references, s->references == 1 ? "" : "s",
             (long long)s->found, (long long)s->documents, s->documents == 1 ? "" : "s");
@@ -55,7 +56,7 @@ static void print_summary(const decontaminate_summary *s, FILE *to) {
                 (long long)s->references);
 }
 
-static json_t *summary_json(const decontaminate_summary *s) {
+static json_t *decontaminate_json(const decontaminate_summary *s) {
     json_t *all = json_pack("{s:I, s:I, s:I, s:I, s:I, s:I}", "references",
                             (json_int_t)s->references, "ngrams", (json_int_t)s->grams, "found",
                             (json_int_t)s->found, "common", (json_int_t)s->common, "documents",
@@ -76,8 +77,8 @@ static err run_decontaminate_stage(const decontaminate_args *a, decontaminate_op
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(decontaminate_finish(d));
     if (data_common_prints(&a->common) && !a->common.json)
-        print_summary(decontaminate_get_summary(d), data_common_to(&a->common));
-    data_common_print(&a->common, &s, &report, summary_json(decontaminate_get_summary(d)));
+        print_decontaminate_summary(decontaminate_get_summary(d), data_common_to(&a->common));
+    data_common_print(&a->common, &s, &report, decontaminate_json(decontaminate_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
     decontaminate_free(d);
@@ -99,7 +100,7 @@ static err run_decontaminate_rank(const cli_subcommand *self, int argc, char **a
     err e = OK;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
-    TRY(take_options(&a, &o));
+    TRY(decontaminate_options_of(&a, &o));
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
     char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;

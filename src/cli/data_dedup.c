@@ -65,7 +65,7 @@ static err check_method(const dedup_args *a, dedup_method method) {
 }
 
 /* @param given NOT_GIVEN keeps the default in *out. */
-static err take_number(const char *option, int64_t given, int64_t most, int *out) {
+static err check_count(const char *option, int64_t given, int64_t most, int *out) {
     if (given == NOT_GIVEN) return OK;
     if (given < 1 || given > most)
         return ERR_USAGE("--%s: %lld is not between 1 and %lld", option, (long long)given,
@@ -78,10 +78,10 @@ static err take_number(const char *option, int64_t given, int64_t most, int *out
 static err choose_bands(const dedup_args *a, dedup_options *o) {
     int hashes = o->bands * o->rows;
     bool bands = a->bands != NOT_GIVEN, rows = a->rows != NOT_GIVEN;
-    TRY(take_number("ngram", a->ngram, NGRAM_MAX, &o->ngram));
-    TRY(take_number("hashes", a->hashes, MINHASH_MAX, &hashes));
-    TRY(take_number("bands", a->bands, MINHASH_MAX, &o->bands));
-    TRY(take_number("rows", a->rows, MINHASH_MAX, &o->rows));
+    TRY(check_count("ngram", a->ngram, NGRAM_MAX, &o->ngram));
+    TRY(check_count("hashes", a->hashes, MINHASH_MAX, &hashes));
+    TRY(check_count("bands", a->bands, MINHASH_MAX, &o->bands));
+    TRY(check_count("rows", a->rows, MINHASH_MAX, &o->rows));
     if (a->threshold >= 0 && (bands || rows))
         return ERR_USAGE("--threshold: chooses bands and rows; omit --bands and --rows");
     if (a->threshold >= 1)
@@ -103,13 +103,13 @@ static err choose_bands(const dedup_args *a, dedup_options *o) {
                     "raise --hashes, or lower --bands or --rows");
 }
 
-static err take_options(const dedup_args *a, dedup_options *o) {
+static err dedup_options_of(const dedup_args *a, dedup_options *o) {
     int method = 0, keep = 0;
     TRY(choose_name("method", a->method, methods, &method));
     TRY(choose_name("keep", a->keep, keeps, &keep));
     TRY(check_method(a, (dedup_method)method));
     TRY(choose_bands(a, o));
-    TRY(take_number("paragraph-words", a->paragraph_words, INT32_MAX, &o->paragraph_words));
+    TRY(check_count("paragraph-words", a->paragraph_words, INT32_MAX, &o->paragraph_words));
     o->method = (dedup_method)method;
     o->keep = (dedup_keep)keep;
     o->words = a->words;
@@ -145,7 +145,7 @@ static void print_words(const normalization *w, FILE *to) {
             w->zero_digits ? "every digit as 0" : "numbers kept");
 }
 
-static void print_summary(const dedup_summary *s, FILE *to) {
+static void print_dedup_summary(const dedup_summary *s, FILE *to) {
     if (s->paragraphs) {
         fprintf(to, "%lld of %lld paragraphs repeat an earlier one\n", (long long)s->copies,
                 (long long)s->paragraphs);
@@ -163,7 +163,7 @@ static void print_summary(const dedup_summary *s, FILE *to) {
     }
 }
 
-static json_t *summary_json(const dedup_options *o, const dedup_summary *s) {
+static json_t *dedup_json(const dedup_options *o, const dedup_summary *s) {
     json_t *sizes = json_object();
     for (int i = 1; i < DEDUP_SIZES; i++) {
         char least[24];
@@ -197,8 +197,8 @@ static err run_dedup_stage(const dedup_args *a, dedup_options *o, text_inputs *i
     text_stage s = dedup_stage(d);
     TRY_CLEAN(text_stage_run(&s, in, &so, &report));
     TRY_CLEAN(dedup_finish(d));
-    if (prints) print_summary(dedup_get_summary(d), to);
-    data_common_print(&a->common, &s, &report, summary_json(o, dedup_get_summary(d)));
+    if (prints) print_dedup_summary(dedup_get_summary(d), to);
+    data_common_print(&a->common, &s, &report, dedup_json(o, dedup_get_summary(d)));
 cleanup:
     text_stage_report_free(&report);
     dedup_free(d);
@@ -221,7 +221,7 @@ static err run_dedup_rank(const cli_subcommand *self, int argc, char **argv, str
     err e = OK;
     TRY(cli_parse_many(&self->spec, argc, argv, &a, &n));
     TRY(data_common_check(&a.common));
-    TRY(take_options(&a, &o));
+    TRY(dedup_options_of(&a, &o));
     TRY(data_common_fit(&a.common, o.memory, WORKER_PER_BYTE, &o.threads));
     char *work = curate_work_folder(a.work, a.common.out);
     o.work = work;

@@ -144,7 +144,7 @@ static void print_shards(const data_source *s) {
     }
 }
 
-static err print_report(const inspect_args *a, data_source *s, const look_text *l) {
+static err print_inspection(const inspect_args *a, data_source *s, const look_text *l) {
     int64_t samples = a->document >= 0 ? 1 : a->samples;
     data_index_documents(s);
     const data_info *info = data_source_info(s);
@@ -178,7 +178,7 @@ static err inspect_source(const inspect_args *a) {
     if (!s) return ERR("%s: nothing was held out there", a->input);
     if (a->verify) TRY_CLEAN(data_verify(s));
     TRY_CLEAN(look_text_open(s, a->tokenizer, &l));
-    TRY_CLEAN(print_report(a, s, &l));
+    TRY_CLEAN(print_inspection(a, s, &l));
 cleanup:
     look_text_close(&l);
     data_close(s);

@@ -31,12 +31,12 @@ static int class_of(int64_t n) {
     return MIN(k, LENGTHS - 1);
 }
 
-static int by_size(const void *a, const void *b) {
+static int by_length(const void *a, const void *b) {
     uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
     return x < y ? -1 : x > y;
 }
 
-static void count_documents(const data_source *s, token_stats *t) {
+static void measure_documents(const data_source *s, token_stats *t) {
     uint32_t *lengths = mem_alloc((size_t)t->documents * sizeof *lengths);
     t->shortest = INT64_MAX;
     for (int64_t d = 0; d < t->documents; d++) {
@@ -47,7 +47,7 @@ static void count_documents(const data_source *s, token_stats *t) {
         t->length[class_of(n)]++;
         lengths[d] = (uint32_t)MIN(n, UINT32_MAX);
     }
-    qsort(lengths, (size_t)t->documents, sizeof *lengths, by_size);
+    qsort(lengths, (size_t)t->documents, sizeof *lengths, by_length);
     t->median = lengths[t->documents / 2];
     free(lengths);
 }
@@ -159,8 +159,8 @@ static char *quoted_id(const data_source *s, const look_text *l, int64_t id) {
     return out;
 }
 
-static void print_ids(const stats_args *a, const data_source *s, const look_text *l,
-                      token_stats *t) {
+static void print_common_ids(const stats_args *a, const data_source *s, const look_text *l,
+                             token_stats *t) {
     printf("\nids: %lld different, largest %lld\n", (long long)t->different, (long long)t->ids - 1);
     for (int64_t i = 0; i < a->top; i++) {
         int64_t id = take_commonest(t->count, t->ids);
@@ -173,7 +173,8 @@ static void print_ids(const stats_args *a, const data_source *s, const look_text
     }
 }
 
-static err print_json(const stats_args *a, const data_source *s, token_stats *t, json_t *sources) {
+static err print_stats_json(const stats_args *a, const data_source *s, token_stats *t,
+                            json_t *sources) {
     json_t *o = look_info_json(data_source_info(s), data_shards(s));
     json_t *lengths = json_array(), *ids = json_array();
     for (int k = 0; k < LENGTHS; k++)
@@ -202,16 +203,16 @@ static err print_stats(const stats_args *a, data_source *s, const look_text *l) 
     data_index_documents(s);
     const data_info *info = data_source_info(s);
     token_stats t = { .documents = info->documents, .tokens = info->tokens };
-    count_documents(s, &t);
+    measure_documents(s, &t);
     err e = count_ids(s, &t);
     json_t *sources = sum_sources(s);
     if (!e && a->json) {
-        e = print_json(a, s, &t, sources);
+        e = print_stats_json(a, s, &t, sources);
     } else if (!e) {
         look_print_info(info, data_shards(s));
         print_sources(sources, info->tokens);
         print_lengths(&t);
-        print_ids(a, s, l, &t);
+        print_common_ids(a, s, l, &t);
         if (fflush(stdout) != 0) e = ERR("cannot write to standard output: %s", strerror(errno));
     }
     json_decref(sources);

@@ -15,18 +15,18 @@ typedef struct synth_args {
 
 /* ---- output: standard output, or a file that appears when it is complete -------------------- */
 
-typedef struct sink {
+typedef struct synth_output {
     io_writer *file; /* NULL: standard output */
-} sink;
+} synth_output;
 
-static err sink_write(sink *to, const str *text) {
+static err write_synth_text(synth_output *to, const str *text) {
     if (to->file) return io_writer_write(to->file, text->text, text->len);
     if (fwrite(text->text, 1, text->len, stdout) != text->len)
         return ERR("cannot write to standard output: %s", strerror(errno));
     return OK;
 }
 
-static err sink_close(sink *to) {
+static err sink_close(synth_output *to) {
     io_writer *file = to->file;
     to->file = NULL;
     if (file) return io_writer_commit(file);
@@ -50,7 +50,7 @@ static void add_jsonl(int64_t index, const synth_info *info, const str *text, st
     json_decref(o);
 }
 
-static err synth_write_all(const synth_args *a, bool jsonl, sink *to) {
+static err synth_write_all(const synth_args *a, bool jsonl, synth_output *to) {
     str text = { 0 }, line = { 0 };
     err e = OK;
     int64_t documents = a->documents, bytes = 0;
@@ -63,7 +63,7 @@ static err synth_write_all(const synth_args *a, bool jsonl, sink *to) {
         else
             str_add(&line, "%s\n%s\n", text.text, TEXT_SEPARATOR);
         bytes += (int64_t)text.len;
-        TRY_CLEAN(sink_write(to, &line));
+        TRY_CLEAN(write_synth_text(to, &line));
     }
     TRY_CLEAN(sink_close(to));
 cleanup:
@@ -80,7 +80,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     if (!jsonl && strcmp(a.format, "text") != 0)
         return ERR_USAGE("--format: \"%s\" is neither text nor jsonl", a.format);
     TRY(synth_options_check(&a.synth));
-    sink to = { NULL };
+    synth_output to = { NULL };
     if (a.out) TRY(io_writer_open(a.out, &to.file));
     return synth_write_all(&a, jsonl, &to);
 }

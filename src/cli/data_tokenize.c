@@ -16,7 +16,7 @@ typedef struct tokenize_args {
  * same as they are stored, and both once more while they grow. */
 enum { BYTES_PER_BYTE = 16, TOKENIZER_BYTES_AT_MOST = 64 << 20 };
 
-static void print_json(const char *out, const tokenize_report *r) {
+static void print_tokenize_json(const char *out, const tokenize_report *r) {
     json_t *o =
         json_pack("{s:s, s:I, s:I, s:I, s:I, s:i, s:i, s:I, s:I, s:I, s:I, s:I, s:I, s:f, s:I}",
                   "out", out, "documents", (json_int_t)r->documents, "tokens",
@@ -32,7 +32,7 @@ static void print_json(const char *out, const tokenize_report *r) {
     json_decref(o);
 }
 
-static void print_report(const char *out, const tokenize_report *r) {
+static void print_tokenize_report(const char *out, const tokenize_report *r) {
     char a[32], b[32];
     const struct {
         const char *what;
@@ -62,7 +62,7 @@ static void print_report(const char *out, const tokenize_report *r) {
     printf("\n");
 }
 
-static err find_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
+static err choose_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
     *eos = -1;
     if (!a->eos) return OK;
     *eos = tokenizer_find(t, a->eos, strlen(a->eos));
@@ -84,11 +84,11 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
                            .fresh = a->common.fresh,
                            .quiet = a->common.quiet,
                            .comm = a->common.comm };
-    TRY_CLEAN(find_eos(a, t, &o.eos));
+    TRY_CLEAN(choose_eos(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
     if (data_common_prints(&a->common))
-        (a->common.json ? print_json : print_report)(a->common.out, &r);
+        (a->common.json ? print_tokenize_json : print_tokenize_report)(a->common.out, &r);
 cleanup:
     text_inputs_close(in);
     tokenizer_free(t);

@@ -45,13 +45,13 @@ static err use_this_machine(config_plan *p) {
 }
 
 /* What counts against the limit: on a CPU the whole process. */
-static double bytes_needed(const config_plan *p, const capacity *c) {
+static double plan_bytes_needed(const config_plan *p, const capacity *c) {
     return p->device ? c->total : capacity_process_bytes(c);
 }
 
 /* ---- text -------------------------------------------------------------------------------------- */
-static void print_line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void print_line(const char *label, const char *fmt, ...) {
+static void print_plan_line(const char *label, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void print_plan_line(const char *label, const char *fmt, ...) {
     va_list list;
     printf("  %-12s ", label);
     va_start(list, fmt);
@@ -62,27 +62,28 @@ static void print_line(const char *label, const char *fmt, ...) {
 
 static void print_model(const capacity *c) {
     printf("%s\n", c->mc.name);
-    print_line(
+    print_plan_line(
         "model",
         "%s parameters: %d layers, width %lld, %d heads (%d key/value), ffn %lld, vocabulary %lld",
         show_count(c->params), c->mc.layers, (long long)c->mc.dim, c->mc.heads, c->mc.kv_heads,
         (long long)c->mc.ffn, (long long)c->mc.vocab);
-    print_line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
-               show_flops(c->flops_full), show_flops(c->flops_causal), show_flops(6 * c->params));
-    print_line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
-               (long long)c->micros, (long long)c->rows, (long long)c->seq,
-               show_count(c->step_tokens));
+    print_plan_line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
+                    show_flops(c->flops_full), show_flops(c->flops_causal),
+                    show_flops(6 * c->params));
+    print_plan_line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
+                    (long long)c->micros, (long long)c->rows, (long long)c->seq,
+                    show_count(c->step_tokens));
     if (isnan(c->tokens))
-        print_line("length", "in epochs of the data");
+        print_plan_line("length", "in epochs of the data");
     else
-        print_line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs",
-                   show_whole(c->steps), show_count(c->tokens), c->tokens / c->params,
-                   show_flops(c->tokens * c->flops_full));
+        print_plan_line("length", "%s steps, %s tokens (%.1f per parameter), %s FLOPs",
+                        show_whole(c->steps), show_count(c->tokens), c->tokens / c->params,
+                        show_flops(c->tokens * c->flops_full));
 }
 
 static void print_memory(const config_plan *p) {
     const capacity *c = &p->cap;
-    print_line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
+    print_plan_line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
     for (int k = 0; k < MEMORY_KINDS; k++)
         if (c->memory[k] > 0)
             printf("    %-14s %9.3f GB  %4.1f %%\n", memory_name((memory_kind)k),
@@ -94,15 +95,15 @@ static void print_data(const config_plan *p) {
     const capacity *c = &p->cap;
     double disk = p->m.gpu ? p->m.gpu->disk : 2e9;
     if (!isnan(c->tokens))
-        print_line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
-                   c->tokens * c->token_bytes / 1e9, c->token_bytes);
+        print_plan_line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
+                        c->tokens * c->token_bytes / 1e9, c->token_bytes);
     if (p->m.gpu) {
         double rate = p->m.gpus * p->m.peak * p->m.mfu / c->flops_full;
-        print_line("reading", "%s tokens/s, %.3g MB/s", show_count(rate),
-                   rate * c->token_bytes / 1e6);
+        print_plan_line("reading", "%s tokens/s, %.3g MB/s", show_count(rate),
+                        rate * c->token_bytes / 1e6);
     }
-    print_line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9,
-               c->checkpoint / disk, disk / 1e9);
+    print_plan_line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9,
+                    c->checkpoint / disk, disk / 1e9);
 }
 
 /* Data, and as many checkpoints as are kept; what leaves the provider is the last one. */
@@ -124,7 +125,7 @@ static void report_storage(const config_plan *p, json_t *doc) {
                                                   "usd_month", plan_json_number(month),
                                                   "usd_egress", plan_json_number(egress)));
         else
-            print_line(
+            print_plan_line(
                 "storage",
                 "%.4g GB for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
                 "checkpoint out",
@@ -137,32 +138,33 @@ static void report_storage(const config_plan *p, json_t *doc) {
 /* ---- does it fit? ------------------------------------------------------------------------------ */
 static void print_change(const config_plan *p, const fit_change *f) {
     if (!f->found) {
-        print_line("remedy", "none on one rank: the least is %.2f GB; shard it over more ranks",
-                   f->least / 1e9);
+        print_plan_line("remedy",
+                        "none on one rank: the least is %.2f GB; shard it over more ranks",
+                        f->least / 1e9);
         return;
     }
-    print_line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
-               bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
-    print_line("", "%s", f->settings.text);
+    print_plan_line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
+                    plan_bytes_needed(p, &f->after) / 1e9, 100 * f->slower);
+    print_plan_line("", "%s", f->settings.text);
 }
 
 static json_t *change_json(const config_plan *p, const fit_change *f) {
     if (!f->found) return json_pack("{s:b, s:o}", "found", 0, "least", plan_json_number(f->least));
     return json_pack("{s:b, s:s, s:s, s:o, s:o}", "found", 1, "change", f->what.text, "options",
                      f->settings.text, "slower", plan_json_number(f->slower), "bytes",
-                     plan_json_number(bytes_needed(p, &f->after)));
+                     plan_json_number(plan_bytes_needed(p, &f->after)));
 }
 
-static err report_fit(config_plan *p, json_t *doc, bool *fits) {
-    double need = bytes_needed(p, &p->cap), overhead = need - p->cap.total;
+static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
+    double need = plan_bytes_needed(p, &p->cap), overhead = need - p->cap.total;
     *fits = need <= p->limit;
     if (doc) {
         json_object_set_new(doc, "fits", json_boolean(*fits));
         json_object_set_new(doc, "needed", plan_json_number(need));
         json_object_set_new(doc, "limit", plan_json_number(p->limit));
     } else {
-        print_line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no", need / 1e9,
-                   p->limit / 1e9, p->limit_of);
+        print_plan_line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no",
+                        need / 1e9, p->limit / 1e9, p->limit_of);
     }
     if (*fits) return OK;
     fit_change f;
@@ -189,7 +191,7 @@ static void show_variant_cost(const config_plan *p, const capacity_variant *v, c
 
 static void print_variant(const config_plan *p, const capacity_variant *v) {
     char cost[64];
-    double need = bytes_needed(p, &v->cap);
+    double need = plan_bytes_needed(p, &v->cap);
     show_variant_cost(p, v, cost);
     printf("  %-58s %9.2f GB %-4s %+4.0f %% %s\n", v->what.text, need / 1e9,
            need <= p->limit ? "fits" : "", 100 * v->slower, cost);
@@ -204,12 +206,12 @@ static err report_what_if(const config_plan *p, json_t *doc) {
     for (int i = 0; i < n && !e; i++) {
         const capacity_variant *v = &list[i];
         if (doc)
-            json_array_append_new(out,
-                                  json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text,
-                                            "options", v->settings.text ? v->settings.text : "",
-                                            "bytes", plan_json_number(bytes_needed(p, &v->cap)),
-                                            "fits", bytes_needed(p, &v->cap) <= p->limit, "slower",
-                                            plan_json_number(v->slower)));
+            json_array_append_new(out, json_pack("{s:s, s:s, s:o, s:b, s:o}", "change",
+                                                 v->what.text, "options",
+                                                 v->settings.text ? v->settings.text : "", "bytes",
+                                                 plan_json_number(plan_bytes_needed(p, &v->cap)),
+                                                 "fits", plan_bytes_needed(p, &v->cap) <= p->limit,
+                                                 "slower", plan_json_number(v->slower)));
         else
             print_variant(p, v);
     }
@@ -223,14 +225,14 @@ static err report_advice(const config_plan *p, json_t *doc) {
     advice *list = NULL;
     int n = 0;
     json_t *out = doc ? json_array() : NULL;
-    TRY(advise(&p->c, &p->cap, &list, &n));
+    TRY(plan_advise(&p->c, &p->cap, &list, &n));
     for (int i = 0; i < n; i++) {
         const char *label = list[i].kind == ADVICE_WARNING ? "warning" : "published";
         if (doc)
             json_array_append_new(out,
                                   json_pack("{s:s, s:s}", "kind", label, "text", list[i].text));
         else
-            print_line(label, "%s", list[i].text);
+            print_plan_line(label, "%s", list[i].text);
     }
     if (doc) json_object_set_new(doc, "advice", out);
     advice_free(list, n);
@@ -271,7 +273,7 @@ static err report_config(const plan_args *a, config_plan *p) {
         print_data(p);
     }
     report_storage(p, doc);
-    err e = a->check || p->m.gpu ? report_fit(p, doc, &fits) : OK;
+    err e = a->check || p->m.gpu ? report_memory_fit(p, doc, &fits) : OK;
     if (!e) e = report_advice(p, doc);
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
     if (!e) plan_report_failures(&f, &p->m, doc);

@@ -5,7 +5,7 @@
 #include <string.h>
 
 /* ---- time and cost ---------------------------------------------------------------------------- */
-static err check_range(const char *name, double v, double low, double high) {
+static err check_real_range(const char *name, double v, double low, double high) {
     if (v >= low && v <= high) return OK;
     double nearest = v < low ? low : high;
     return err_hint(ERR_USAGE("--%s: expected %g to %g; got %g", name, low, high, v), "--%s %g",
@@ -23,11 +23,11 @@ err plan_machine_open(const plan_args *a, plan_machine *out) {
     TRY(plan_quantity("mfu", a->mfu, &mfu));
     if (!isnan(gpus)) m.gpus = gpus;
     if (!isnan(mfu)) m.mfu = mfu;
-    TRY(check_range("gpus", m.gpus, 1, 1e7));
+    TRY(check_real_range("gpus", m.gpus, 1, 1e7));
     if (m.gpus != floor(m.gpus))
         return err_hint(ERR_USAGE("--gpus: expected a whole number; got %g", m.gpus), "--gpus %.0f",
                         ceil(m.gpus));
-    TRY(check_range("mfu", m.mfu, 0.01, 1));
+    TRY(check_real_range("mfu", m.mfu, 0.01, 1));
     TRY(hardware_open(a->catalogue, &m.catalogue));
     err e = a->gpu ? hardware_find(&m.catalogue, a->gpu, &m.gpu) : OK;
     m.dtype = a->dtype ? a->dtype : m.gpu && isnan(m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16";

@@ -106,7 +106,7 @@ static json_t *fit_json(const law_fit *f, const fit_run *runs, int n, const scal
         "runs", list);
 }
 
-static err report_fit(const fit_args *a, const fit_run *runs, int n, double budget) {
+static err report_law_fit(const fit_args *a, const fit_run *runs, int n, double budget) {
     law_fit f;
     scaling_point p;
     curve c;
@@ -139,7 +139,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(plan_quantity("compute", a.compute, &budget));
     err e = OK;
     for (int i = 0; i < words && !e; i++) e = fit_read(argv[i], &runs, &n);
-    if (!e) e = report_fit(&a, runs, n, budget);
+    if (!e) e = report_law_fit(&a, runs, n, budget);
     fit_runs_free(runs, n);
     return e;
 }

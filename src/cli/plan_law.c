@@ -42,14 +42,14 @@ static json_t *point_json(const scaling_law *l, const scaling_point *p) {
                      "times_optimal_tokens", plan_json_number(times_optimal(l, p)));
 }
 
-static void print_row(const scaling_law *l, const scaling_point *p, bool marked) {
+static void print_law_row(const scaling_law *l, const scaling_point *p, bool marked) {
     printf("%c %-13s %10s %10s %10.1f %12s %8s %8.3f %9.2fx\n", marked ? '*' : ' ', l->name,
            show_count(p->params), show_count(p->tokens), p->tokens / p->params,
            show_flops(p->compute), show_rounded(p->compute / PF_DAY), p->loss, times_optimal(l, p));
 }
 
 /* A law that cannot reach the loss has no row. */
-static void report_rows(const law_query *l, json_t *list) {
+static void report_law_rows(const law_query *l, json_t *list) {
     if (!list)
         printf("  %-13s %10s %10s %10s %12s %8s %8s %10s\n", "law", "parameters", "tokens",
                "per param", "FLOPs", "PF-days", "loss", "of optimum");
@@ -66,7 +66,7 @@ static void report_rows(const law_query *l, json_t *list) {
         if (list)
             json_array_append_new(list, point_json(law, &p));
         else
-            print_row(law, &p, law == l->chosen);
+            print_law_row(law, &p, law == l->chosen);
     }
 }
 
@@ -112,7 +112,7 @@ err plan_report_laws(const plan_args *a) {
         return e;
     }
     if (a->json) list = json_array();
-    report_rows(&l, list);
+    report_law_rows(&l, list);
     if (list) doc = json_pack("{s:s, s:o}", "chosen", l.chosen->name, "laws", list);
     if (!a->json) print_repeats(&l, &chosen);
     if (!e && !isnan(l.inference)) e = report_lifetime(&l, &chosen, doc);

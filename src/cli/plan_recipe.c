@@ -23,7 +23,7 @@ static void list_recipes(void) {
     }
 }
 
-static err print_scaled(int i, const char *scale) {
+static err print_scaled_recipe(int i, const char *scale) {
     config c;
     str text = { 0 };
     config_init(&c);
@@ -48,7 +48,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
         return OK;
     }
     TRY(recipe_find(argv[0], &i));
-    if (a.scale) return print_scaled(i, a.scale);
+    if (a.scale) return print_scaled_recipe(i, a.scale);
     fputs(recipe_text(i), stdout);
     return OK;
 }

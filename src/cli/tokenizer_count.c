@@ -10,16 +10,16 @@ typedef struct count_args {
     bool special;
 } count_args;
 
-typedef struct counting {
+typedef struct count_job {
     const tokenizer *t;
     encoder **encoders; /* [threads] */
     token_ids *ids;     /* [threads] */
     bool special;
     int64_t tokens;
-} counting;
+} count_job;
 
-static err count_block(void *ctx, int worker, const text_block *b, void *result) {
-    counting *c = ctx;
+static err count_block_tokens(void *ctx, int worker, const text_block *b, void *result) {
+    count_job *c = ctx;
     int64_t *tokens = result;
     token_ids *ids = &c->ids[worker];
     if (!c->encoders[worker]) c->encoders[worker] = encoder_new(c->t);
@@ -31,8 +31,8 @@ static err count_block(void *ctx, int worker, const text_block *b, void *result)
     return OK;
 }
 
-static err add_block(void *ctx, const text_block *b, void *result) {
-    ((counting *)ctx)->tokens += *(int64_t *)result;
+static err sum_block(void *ctx, const text_block *b, void *result) {
+    ((count_job *)ctx)->tokens += *(int64_t *)result;
     return OK;
 }
 
@@ -51,9 +51,9 @@ static void print_counts(const count_args *a, const text_counts *c, int64_t toke
 }
 
 static err count_tokens(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
-    counting c = { .t = t, .special = a->special };
+    count_job c = { .t = t, .special = a->special };
     text_counts counts = { 0 };
-    text_pipeline pipeline = { &c, sizeof(int64_t), count_block, add_block, NULL };
+    text_pipeline pipeline = { &c, sizeof(int64_t), count_block_tokens, sum_block, NULL };
     double begin = time_now();
     err e = OK;
     c.encoders = mem_alloc((size_t)threads * sizeof *c.encoders);

@@ -12,7 +12,7 @@ typedef struct encode_args {
 } encode_args;
 
 /* A piece in quotes; what is not printable as \n or \xNN. */
-static void add_quoted(const char *s, size_t n, str *out) {
+static void add_quoted_text(const char *s, size_t n, str *out) {
     str_add(out, "\"");
     for (size_t i = 0; i < n;) {
         size_t valid = utf8_valid(s + i, MIN(n - i, 4)), len = 1;
@@ -33,7 +33,7 @@ static void add_quoted(const char *s, size_t n, str *out) {
 }
 
 /* One line of ids, or one id and its text a line. */
-static err print_ids(const tokenizer *t, const token_ids *ids, bool plain) {
+static err print_token_ids(const tokenizer *t, const token_ids *ids, bool plain) {
     str out = { 0 }, piece = { 0 };
     bool good = true;
     for (size_t i = 0; i < ids->n && good; i++) {
@@ -43,7 +43,7 @@ static err print_ids(const tokenizer *t, const token_ids *ids, bool plain) {
             piece.len = 0;
             tokenizer_decode(t, &ids->at[i], 1, true, &piece);
             str_add(&out, "%7d  ", ids->at[i]);
-            add_quoted(piece.text, piece.len, &out);
+            add_quoted_text(piece.text, piece.len, &out);
             str_add(&out, "\n");
         }
         if (out.len < 65536) continue;
@@ -70,7 +70,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY_CLEAN(cli_read_stdin("text", &text));
     encode = encoder_new(t);
     encoder_add(encode, text.len ? text.text : "", text.len, a.special, &ids);
-    TRY_CLEAN(print_ids(t, &ids, a.ids));
+    TRY_CLEAN(print_token_ids(t, &ids, a.ids));
 cleanup:
     token_ids_free(&ids);
     str_free(&text);

@@ -55,7 +55,7 @@ static err check_out(const char *out) {
 }
 
 /* The file that is written must not be one of those that are read. */
-static err check_inputs(const text_inputs *in, const char *out) {
+static err check_training_text(const text_inputs *in, const char *out) {
     char *there = realpath(out, NULL);
     err e = OK;
     for (int i = 0; there && i < text_segments(in) && !e; i++) {
@@ -87,7 +87,7 @@ static err train_tokenizer(const train_args *a, const bpe_options *o, const char
     double begin = time_now();
     err e = OK;
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
-    TRY_CLEAN(check_inputs(in, a->common.out));
+    TRY_CLEAN(check_training_text(in, a->common.out));
     TRY_CLEAN(bpe_train(in, o, &t));
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);

@@ -8,8 +8,8 @@ int comm_rank(const comm *c) { return c ? c->m.rank : 0; }
 int comm_world(const comm *c) { return c ? mesh_world(&c->m) : 1; }
 const mesh *comm_mesh(const comm *c) { return &c->m; }
 
-group group_of(const comm *c, axis_set axes) {
-    group g = { .n = mesh_span(&c->m, axes) };
+comm_group comm_group_of(const comm *c, axis_set axes) {
+    comm_group g = { .n = mesh_span(&c->m, axes) };
     g.me = mesh_group(&c->m, axes, g.rank);
     return g;
 }
@@ -89,7 +89,7 @@ void comm_counters_reset(comm *c) { memset(c->count, 0, sizeof c->count); }
 
 /* ---- the verb ---------------------------------------------------------------------------- */
 /* Whether no other rank takes part: the bytes stay, or the group is this rank alone. */
-static bool is_local(const comm *c, const comm_move *m) {
+static bool is_local_move(const comm *c, const comm_move *m) {
     move_kind k = comm_kind(m);
     return k == MOVE_NONE || k == MOVE_SLICE || mesh_span(&c->m, m->axes) == 1;
 }
@@ -130,12 +130,12 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
     *ticket = (comm_ticket){
         .move = *move, .in = in ? *in : absent, .out = out ? *out : absent, .started = time_now()
     };
-    if (is_local(c, move)) return OK;
+    if (is_local_move(c, move)) return OK;
     return c->backend->start(c, ticket);
 }
 
 err comm_wait(comm *c, comm_ticket *ticket) {
-    if (is_local(c, &ticket->move)) {
+    if (is_local_move(c, &ticket->move)) {
         if (c->backend && c->backend->local) return c->backend->local(c, ticket);
         run_local(c, ticket);
         return OK;

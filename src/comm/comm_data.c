@@ -43,7 +43,7 @@ static const float *contribution(const meeting *m, int member, int64_t at, int64
     return buf;
 }
 
-static void add_values(const float *a, const float *b, float *out, int64_t n) {
+static void sum_values(const float *a, const float *b, float *out, int64_t n) {
     for (int64_t j = 0; j < n; j++) out[j] = a[j] + b[j];
 }
 static void max_values(const float *a, const float *b, float *out, int64_t n) {
@@ -56,7 +56,7 @@ void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out) {
     const float *sum = contribution(m, 0, at, n, first);
     for (int i = 1; i < m->n; i++) {
         const float *v = contribution(m, i, at, n, next);
-        (maximum ? max_values : add_values)(sum, v, out, n);
+        (maximum ? max_values : sum_values)(sum, v, out, n);
         sum = out;
     }
 }
@@ -130,7 +130,7 @@ void meeting_gather(const meeting *m, int from, int to) {
 }
 
 /* S(d) -> S(e): the slice along e of one member's input, as its part along d of another's output. */
-static void exchange(const meeting *m, int from, int to) {
+static void exchange_slices(const meeting *m, int from, int to) {
     box b = whole_of(&m->in[from]);
     int d = m->move.from.dim, e = m->move.to.dim;
     b.size[e] /= m->n;
@@ -145,7 +145,7 @@ int64_t meeting_rows(const meeting *m, int from, int to, int64_t *begin) {
     return m->rows[from][to];
 }
 
-static void exchange_rows(const meeting *m, int from, int to) {
+static void meeting_exchange_rows(const meeting *m, int from, int to) {
     const tensor *in = &m->in[from], *out = &m->out[to];
     int64_t row = tensor_count(in) / MAX(in->dim[0], 1), at = 0, begin;
     int64_t rows = meeting_rows(m, from, to, &begin);
@@ -169,13 +169,13 @@ void comm_take_slice(const tensor *in, const tensor *out, int dim, int index, in
 }
 
 /* ---- tasks ------------------------------------------------------------------------------- */
-static int64_t chunks_of(const tensor *t) { return (tensor_count(t) + CHUNK - 1) / CHUNK; }
+static int64_t reduce_chunks(const tensor *t) { return (tensor_count(t) + CHUNK - 1) / CHUNK; }
 
 int64_t meeting_tasks(const meeting *m) {
     switch (comm_kind(&m->move)) {
     case MOVE_ALL_REDUCE:
-    case MOVE_ALL_MAX: return chunks_of(&m->in[0]);
-    case MOVE_REDUCE_SCATTER: return m->n * chunks_of(&m->out[0]);
+    case MOVE_ALL_MAX: return reduce_chunks(&m->in[0]);
+    case MOVE_REDUCE_SCATTER: return m->n * reduce_chunks(&m->out[0]);
     case MOVE_SHIFT: return m->n;
     default: return m->n * m->n;
     }
@@ -183,7 +183,7 @@ int64_t meeting_tasks(const meeting *m) {
 
 void meeting_run(const meeting *m, int64_t task) {
     int from = (int)(task / m->n), to = (int)(task % m->n);
-    int64_t per = chunks_of(&m->out[0]), at;
+    int64_t per = reduce_chunks(&m->out[0]), at;
     switch (comm_kind(&m->move)) {
     case MOVE_ALL_REDUCE:
     case MOVE_ALL_MAX:
@@ -195,8 +195,8 @@ void meeting_run(const meeting *m, int64_t task) {
         scatter_range(m, (int)(task / per), at, MIN(at + CHUNK, tensor_count(&m->out[0])));
         break;
     case MOVE_ALL_GATHER: meeting_gather(m, from, to); break;
-    case MOVE_ALL_TO_ALL: exchange(m, from, to); break;
-    case MOVE_ROWS: exchange_rows(m, from, to); break;
+    case MOVE_ALL_TO_ALL: exchange_slices(m, from, to); break;
+    case MOVE_ROWS: meeting_exchange_rows(m, from, to); break;
     case MOVE_SHIFT: shift_from(m, (int)task); break;
     default: BUG("not a collective");
     }

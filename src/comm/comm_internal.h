@@ -51,10 +51,10 @@ char *comm_describe(const comm_move *m, char *buf, size_t n);
 char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- ranks of one group ---------------------------------------------------------------------- */
-typedef struct group {
+typedef struct comm_group {
     int n, me, rank[COMM_MAX_RANKS];
-} group;
-group group_of(const comm *c, axis_set axes);
+} comm_group;
+comm_group comm_group_of(const comm *c, axis_set axes);
 
 /* ---- what a collective does (comm_data.c) ----------------------------------------------------- */
 /* A collective in which all members have arrived, with tensors that can all be reached. */
@@ -165,12 +165,12 @@ err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c))
 /* ---- memory that processes of a host share (comm_memory.c) ------------------------------------------------ */
 /* Segments are memory without a name in any file system, so nothing is left when a process dies. Other
  * processes open them through /proc. */
-typedef struct segment {
+typedef struct shared_segment {
     int pid, fd;
     size_t bytes;
-} segment;
-err segment_new(size_t bytes, segment *out, void **at) MUST_USE;
-err segment_map(const segment *s, void **at) MUST_USE;
-void segment_free(segment *s, void *at);
+} shared_segment;
+err segment_new(size_t bytes, shared_segment *out, void **at) MUST_USE;
+err segment_map(const shared_segment *s, void **at) MUST_USE;
+void segment_free(shared_segment *s, void *at);
 
 #endif

@@ -16,9 +16,11 @@ static err map_fd(int fd, size_t bytes, void **at) {
     return OK;
 }
 
-err segment_new(size_t bytes, segment *out, void **at) {
+err segment_new(size_t bytes, shared_segment *out, void **at) {
     *at = NULL;
-    *out = (segment){ .pid = getpid(), .fd = memfd_create("ingot", MFD_CLOEXEC), .bytes = bytes };
+    *out = (shared_segment){ .pid = getpid(),
+                             .fd = memfd_create("ingot", MFD_CLOEXEC),
+                             .bytes = bytes };
     if (out->fd < 0) return ERR("cannot create shared memory: %s", strerror(errno));
     char size[32];
     err e = OK;
@@ -30,7 +32,7 @@ err segment_new(size_t bytes, segment *out, void **at) {
     return e;
 }
 
-err segment_map(const segment *s, void **at) {
+err segment_map(const shared_segment *s, void **at) {
     char path[64];
     snprintf(path, sizeof path, "/proc/%d/fd/%d", s->pid, s->fd);
     int fd = open(path, O_RDWR | O_CLOEXEC);
@@ -43,7 +45,7 @@ err segment_map(const segment *s, void **at) {
     return e;
 }
 
-void segment_free(segment *s, void *at) {
+void segment_free(shared_segment *s, void *at) {
     if (!at) return;
     munmap(at, s->bytes);
     if (s->pid == getpid()) close(s->fd);

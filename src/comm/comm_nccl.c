@@ -175,14 +175,14 @@ typedef struct box3 {
     size_t dim[3], at[3];
 } box3;
 
-static box3 box_of(const tensor *t, void *data) {
+static box3 box3_of(const tensor *t, void *data) {
     box3 b = { .data = data, .dim = { 1, 1, 1 } };
     for (int i = 0; i < t->ndim; i++) b.dim[3 - t->ndim + i] = (size_t)t->dim[i];
     return b;
 }
 
-static err copy_box(cudaStream_t s, const box3 *from, const box3 *to, const size_t *size,
-                    size_t unit) {
+static err copy_box3(cudaStream_t s, const box3 *from, const box3 *to, const size_t *size,
+                     size_t unit) {
     struct cudaMemcpy3DParms p = { .kind = cudaMemcpyDeviceToDevice };
     p.srcPtr =
         make_cudaPitchedPtr(from->data, from->dim[2] * unit, from->dim[2] * unit, from->dim[1]);
@@ -197,13 +197,13 @@ static err copy_box(cudaStream_t s, const box3 *from, const box3 *to, const size
 /* Copies part `index` of `parts` along dim `d` of the whole to or from a tensor that is this part alone. */
 static err copy_part(cudaStream_t s, const tensor *whole, void *whole_data, void *part_data, int d,
                      int index, int parts, bool to_whole) {
-    box3 w = box_of(whole, whole_data), p = w;
+    box3 w = box3_of(whole, whole_data), p = w;
     int axis = 3 - whole->ndim + d;
     p.data = part_data;
     p.dim[axis] /= (size_t)parts;
     w.at[axis] = (size_t)index * p.dim[axis];
     size_t unit = dt_size(whole->dt);
-    return to_whole ? copy_box(s, &p, &w, p.dim, unit) : copy_box(s, &w, &p, p.dim, unit);
+    return to_whole ? copy_box3(s, &p, &w, p.dim, unit) : copy_box3(s, &w, &p, p.dim, unit);
 }
 
 static bool is_outermost(const tensor *t, int d) {
@@ -255,8 +255,9 @@ static err all_reduce(const job *j, ncclRedOp_t op) {
 }
 
 /* Sends a piece to every member and receives one from each; sizes and offsets in bytes. */
-static err exchange(const job *j, const char *from, const size_t *send_at, const size_t *send,
-                    char *to, const size_t *recv_at, const size_t *recv) {
+static err send_and_receive(const job *j, const char *from, const size_t *send_at,
+                            const size_t *send, char *to, const size_t *recv_at,
+                            const size_t *recv) {
     TRY_NCCL(ncclGroupStart());
     for (int i = 0; i < j->n; i++) {
         if (send[i])
@@ -281,14 +282,14 @@ static err all_to_all(const job *j) {
         TRY(copy_part(j->l->stream, in, in->data, packed + at[i], e, i, j->n, false));
     }
     char *received = packed + all;
-    TRY(exchange(j, packed, at, size, received, at, size));
+    TRY(send_and_receive(j, packed, at, size, received, at, size));
     for (int i = 0; i < j->n; i++)
         TRY(copy_part(j->l->stream, out, out->data, received + at[i], d, i, j->n, true));
     return OK;
 }
 
 /* How many rows come from whom is known to the senders: the hosts exchange that first. */
-static err exchange_rows(const job *j) {
+static err nccl_exchange_rows(const job *j) {
     nccl_end *n = j->c->state;
     const comm_move *m = &j->t->move;
     size_t row = tensor_bytes(&j->t->in) / (size_t)MAX(j->t->in.dim[0], 1);
@@ -312,7 +313,7 @@ static err exchange_rows(const job *j) {
     }
     free(table);
     TRY(e);
-    return exchange(j, j->t->in.data, send_at, send, j->t->out.data, recv_at, recv);
+    return send_and_receive(j, j->t->in.data, send_at, send, j->t->out.data, recv_at, recv);
 }
 
 static err shift(const job *j) {
@@ -327,7 +328,7 @@ static err shift(const job *j) {
     return OK;
 }
 
-static err message(const job *j, bool sends) {
+static err send_or_receive(const job *j, bool sends) {
     const tensor *t = sends ? &j->t->in : &j->t->out;
     size_t bytes = tensor_bytes(t);
     TRY_NCCL(sends ? ncclSend(t->data, bytes, ncclUint8, 1, j->l->nccl, j->l->stream)
@@ -335,17 +336,17 @@ static err message(const job *j, bool sends) {
     return OK;
 }
 
-static err run(const job *j) {
+static err run_collective(const job *j) {
     switch (comm_kind(&j->t->move)) {
     case MOVE_ALL_REDUCE: return all_reduce(j, ncclSum);
     case MOVE_ALL_MAX: return all_reduce(j, ncclMax);
     case MOVE_ALL_GATHER: return all_gather(j);
     case MOVE_REDUCE_SCATTER: return reduce_scatter(j);
     case MOVE_ALL_TO_ALL: return all_to_all(j);
-    case MOVE_ROWS: return exchange_rows(j);
+    case MOVE_ROWS: return nccl_exchange_rows(j);
     case MOVE_SHIFT: return shift(j);
-    case MOVE_SEND: return message(j, true);
-    case MOVE_RECV: return message(j, false);
+    case MOVE_SEND: return send_or_receive(j, true);
+    case MOVE_RECV: return send_or_receive(j, false);
     default: BUG("a move that no other rank takes part in");
     }
 }
@@ -404,7 +405,7 @@ static err nccl_start(comm *c, comm_ticket *t) {
     TRY_CUDA(cudaEventRecord(o->ready, n->compute));
     TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
     TRY_CUDA(cudaEventRecord(o->begun, j.l->stream));
-    TRY(run(&j));
+    TRY(run_collective(&j));
     TRY_CUDA(cudaEventRecord(o->done, j.l->stream));
     pthread_mutex_lock(&n->lock);
     o->move = t->move;
@@ -472,7 +473,7 @@ static const char *find_fault(nccl_end *n, double timeout, char *buf, size_t siz
     return NULL;
 }
 
-static void give_up(nccl_end *n, const char *cause) {
+static void fail_links(nccl_end *n, const char *cause) {
     if (atomic_load(&n->failed)) return;
     snprintf(n->cause, sizeof n->cause, "%s", cause);
     atomic_store(&n->failed, true);
@@ -489,7 +490,7 @@ static void *watch(void *arg) {
         pthread_mutex_lock(&n->lock);
         const char *cause =
             atomic_load(&n->failed) ? NULL : find_fault(n, c->timeout, buf, sizeof buf);
-        if (cause) give_up(n, cause);
+        if (cause) fail_links(n, cause);
         pthread_mutex_unlock(&n->lock);
         if (cause) comm_abort(n->host, cause);
     }
@@ -499,7 +500,7 @@ static void *watch(void *arg) {
 static void nccl_abort(comm *c, const char *cause) {
     nccl_end *n = c->state;
     pthread_mutex_lock(&n->lock);
-    give_up(n, cause ? cause : "the run ends");
+    fail_links(n, cause ? cause : "the run ends");
     pthread_mutex_unlock(&n->lock);
     comm_abort(n->host, cause);
 }

@@ -20,8 +20,8 @@ typedef struct own_segment {
 } own_segment;
 
 typedef struct host_memory {
-    int me, ranks;                  /* on this host */
-    segment (*table)[MAX_SEGMENTS]; /* shared: [ranks] */
+    int me, ranks;                         /* on this host */
+    shared_segment (*table)[MAX_SEGMENTS]; /* shared: [ranks] */
     own_segment own[MAX_SEGMENTS];
     int n_own;
     void *(*mapped)[MAX_SEGMENTS]; /* other ranks' segments, as mapped here; NULL: not yet */
@@ -30,7 +30,7 @@ typedef struct host_memory {
 typedef struct process_end {
     comm_job *job;
     int *index, local; /* of each rank on this host, -1: elsewhere; how many are here */
-    segment control;
+    shared_segment control;
     void *at; /* of control */
     host_memory memory;
     shared_memory access;
@@ -212,7 +212,7 @@ static err make_control(process_end *p) {
 /* All ranks gather twice: where the memory of each host is, and that everyone has mapped it. */
 static err share_host(process_end *p, int first) {
     int n = p->job->w->ranks, rank = p->job->w->rank;
-    segment *all = mem_alloc((size_t)n * sizeof *all);
+    shared_segment *all = mem_alloc((size_t)n * sizeof *all);
     uint8_t well, *wells = mem_alloc((size_t)n);
     err e = first == rank ? make_control(p) : OK, mapped = OK;
     if (!e) e = transport_gather(p->job->w, p->job->timeout, &p->control, all, sizeof *all);
@@ -242,7 +242,7 @@ static void use_host(process_end *p) {
 
 static void find_near_sets(comm *c, process_end *p) {
     for (axis_set axes = 1; axes < COMM_SETS; axes++) {
-        group g = group_of(c, axes);
+        comm_group g = comm_group_of(c, axes);
         p->near[axes] = p->shared != NULL;
         for (int i = 0; i < g.n; i++) p->near[axes] &= p->index[g.rank[i]] >= 0;
     }

@@ -28,7 +28,7 @@ typedef struct remote_op {
     bool open, done;
     err error;
     comm_ticket t;
-    group g;
+    comm_group g;
     int stage;
     dtype dt, wire; /* of the tensors; of what crosses */
     transport_request *transfers;
@@ -78,7 +78,7 @@ static err post(remote_end *r, remote_op *o, int member, void *at, size_t bytes,
     return OK;
 }
 
-static char *take(buffer *b, size_t bytes) {
+static char *buffer_take(buffer *b, size_t bytes) {
     char *at = b->at + b->used;
     BUG_IF(b->used + bytes > b->capacity);
     b->used += align_up(bytes, 64);
@@ -97,7 +97,7 @@ static void reserve(buffer *b, size_t bytes, int pieces) {
 static err send_values(remote_end *r, remote_op *o, int member, const void *src, int64_t n) {
     void *from = (void *)src;
     if (comm_rounds(o->dt, o->wire)) {
-        from = take(&o->out, (size_t)n * dt_size(o->wire));
+        from = buffer_take(&o->out, (size_t)n * dt_size(o->wire));
         float v[COMM_BLOCK];
         for (int64_t at = 0; at < n; at += COMM_BLOCK) {
             int64_t len = MIN((int64_t)COMM_BLOCK, n - at);
@@ -122,27 +122,27 @@ static size_t wire_bytes(const remote_op *o, int64_t n) { return (size_t)n * dt_
 
 /* ---- pieces: the same number of values for every member ------------------------------------ */
 /* What a member needs of my input: the values, contiguous. */
-typedef struct piece {
+typedef struct wire_piece {
     tensor t; /* its shape */
     int64_t n;
-} piece;
+} wire_piece;
 
-static piece piece_of(const remote_op *o) {
+static wire_piece piece_of(const remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
-    piece p = { .t = o->t.in };
+    wire_piece p = { .t = o->t.in };
     if (k == MOVE_REDUCE_SCATTER || k == MOVE_ALL_TO_ALL) p.t.dim[o->t.move.to.dim] /= o->g.n;
     p.n = tensor_count(&p.t);
     return p;
 }
 
 /* Where piece i of the input is, packed into `out` where it is not contiguous. */
-static const void *pack_piece(remote_op *o, const piece *p, int i) {
+static const void *pack_piece(remote_op *o, const wire_piece *p, int i) {
     move_kind k = comm_kind(&o->t.move);
     const char *in = o->t.in.data;
     if (k == MOVE_ALL_GATHER) return in;
     if (o->t.move.to.dim == 0) return in + (size_t)(i * p->n) * dt_size(o->dt);
     tensor to = p->t;
-    to.data = take(&o->out, (size_t)p->n * dt_size(o->dt));
+    to.data = buffer_take(&o->out, (size_t)p->n * dt_size(o->dt));
     comm_take_slice(&o->t.in, &to, o->t.move.to.dim, i, o->g.n);
     return to.data;
 }
@@ -165,11 +165,11 @@ static void reserve_pieces(remote_op *o, int64_t n) {
 }
 
 static err start_pieces(remote_end *r, remote_op *o) {
-    piece p = piece_of(o);
+    wire_piece p = piece_of(o);
     reserve_pieces(o, p.n);
     for (int i = 0; i < o->g.n; i++) {
         char *to = lands_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
-                                     : take(&o->in, wire_bytes(o, p.n));
+                                     : buffer_take(&o->in, wire_bytes(o, p.n));
         if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, p.n), true));
     }
     for (int k = 0; k < o->g.n; k++) { /* not all to the same member first */
@@ -197,7 +197,7 @@ static void reduce_values(const meeting *m, int64_t n, dtype dt, char *out) {
 }
 
 /* The members' pieces as tensors of the wire's type. */
-static meeting pieces_met(const remote_op *o, const piece *p) {
+static meeting pieces_met(const remote_op *o, const wire_piece *p) {
     meeting m = { .move = o->t.move, .n = o->g.n };
     m.move.wire = DT_NONE; /* they have crossed */
     for (int i = 0; i < m.n; i++) {
@@ -210,7 +210,7 @@ static meeting pieces_met(const remote_op *o, const piece *p) {
 
 static void end_pieces(remote_op *o) {
     if (lands_in_place(o)) return;
-    piece p = piece_of(o);
+    wire_piece p = piece_of(o);
     meeting m = pieces_met(o, &p);
     if (comm_kind(&o->t.move) == MOVE_REDUCE_SCATTER) {
         reduce_values(&m, p.n, o->dt, o->t.out.data);
@@ -219,7 +219,7 @@ static void end_pieces(remote_op *o) {
     m.out[o->g.me] = o->t.out;
     for (int i = 0; i < m.n; i++) {
         if (comm_rounds(o->dt, o->wire)) {
-            char *wide = take(&o->in, (size_t)p.n * dt_size(o->dt));
+            char *wide = buffer_take(&o->in, (size_t)p.n * dt_size(o->dt));
             widen(o, m.in[i].data, wide, p.n);
             m.in[i].data = wide;
             m.in[i].dt = o->dt;
@@ -245,7 +245,7 @@ static err start_reduce(remote_end *r, remote_op *o) {
     reserve(&o->out, comm_rounds(o->dt, o->wire) ? wire : 0, o->g.n);
     reserve(&o->in, wire, o->g.n);
     for (int i = 0; i < o->g.n; i++) {
-        char *to = take(&o->in, wire_bytes(o, n));
+        char *to = buffer_take(&o->in, wire_bytes(o, n));
         if (i != o->g.me)
             TRY(post(r, o, i, to, wire_bytes(o, n), true));
         else if (!comm_rounds(o->dt, o->wire))
@@ -264,18 +264,18 @@ static err start_reduce(remote_end *r, remote_op *o) {
 
 static err spread_reduced(remote_end *r, remote_op *o) {
     int64_t n = slice_count(o, o->g.me);
-    piece p = { .t = tensor_of(NULL, o->wire, 1, &n), .n = n };
+    wire_piece p = { .t = tensor_of(NULL, o->wire, 1, &n), .n = n };
     meeting m = pieces_met(o, &p);
     bool rounds = comm_rounds(o->dt, o->wire);
     char *mine = slice_at(o, &o->t.out, o->g.me), *sent = mine;
     o->out.used = 0;
-    if (rounds) sent = take(&o->out, wire_bytes(o, n));
+    if (rounds) sent = buffer_take(&o->out, wire_bytes(o, n));
     reduce_values(&m, n, o->wire, sent);
     if (rounds) widen(o, sent, mine, n);
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
         int64_t part = slice_count(o, i);
-        char *to = rounds ? take(&o->in, wire_bytes(o, part)) : slice_at(o, &o->t.out, i);
+        char *to = rounds ? buffer_take(&o->in, wire_bytes(o, part)) : slice_at(o, &o->t.out, i);
         if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, part), true));
     }
     for (int k = 1; k < o->g.n; k++)
@@ -287,7 +287,7 @@ static void end_reduce(remote_op *o) {
     if (!comm_rounds(o->dt, o->wire)) return;
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
-        char *from = take(&o->in, wire_bytes(o, slice_count(o, i)));
+        char *from = buffer_take(&o->in, wire_bytes(o, slice_count(o, i)));
         if (i != o->g.me) widen(o, from, slice_at(o, &o->t.out, i), slice_count(o, i));
     }
 }
@@ -310,7 +310,7 @@ static err start_rows(remote_end *r, remote_op *o) {
 
 static int64_t row_elements(const tensor *t) { return tensor_count(t) / MAX(t->dim[0], 1); }
 
-static err exchange_rows(remote_end *r, remote_op *o) {
+static err remote_exchange_rows(remote_end *r, remote_op *o) {
     int64_t row = row_elements(&o->t.in), got = 0, sent = 0;
     const char *in = o->t.in.data;
     for (int i = 0; i < o->g.n; i++) {
@@ -329,7 +329,7 @@ static err exchange_rows(remote_end *r, remote_op *o) {
     char *out = o->t.out.data;
     for (int i = 0; i < o->g.n; i++) {
         int64_t n = o->counts[i] * row;
-        char *to = rounds ? take(&o->in, wire_bytes(o, n)) : out;
+        char *to = rounds ? buffer_take(&o->in, wire_bytes(o, n)) : out;
         if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, n), true));
         out += (size_t)n * dt_size(o->dt);
     }
@@ -352,7 +352,7 @@ static void end_rows(remote_op *o) {
         int64_t n = o->counts[i] * row;
         o->t.move.recv_rows[i] = o->counts[i];
         bool rounds = comm_rounds(o->dt, o->wire);
-        char *from = rounds ? take(&o->in, wire_bytes(o, n)) : NULL;
+        char *from = rounds ? buffer_take(&o->in, wire_bytes(o, n)) : NULL;
         if (i == o->g.me)
             comm_copy_values(o->dt, o->wire, own, out, n);
         else if (rounds)
@@ -362,7 +362,7 @@ static void end_rows(remote_op *o) {
 }
 
 /* ---- to one member, from one member ---------------------------------------------------------- */
-static err start_message(remote_end *r, remote_op *o) {
+static err remote_start_message(remote_end *r, remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
     int n = o->g.n, by = (o->t.move.peer % n + n) % n;
     bool shift = k == MOVE_SHIFT;
@@ -376,7 +376,7 @@ static err start_message(remote_end *r, remote_op *o) {
         return OK;
     }
     bool rounds = comm_rounds(o->dt, o->wire);
-    char *at = rounds ? take(&o->in, wire_bytes(o, count)) : o->t.out.data;
+    char *at = rounds ? buffer_take(&o->in, wire_bytes(o, count)) : o->t.out.data;
     if (k != MOVE_SEND) TRY(post(r, o, from, at, wire_bytes(o, count), true));
     return k == MOVE_RECV ? OK : send_values(r, o, to, o->t.in.data, count);
 }
@@ -398,8 +398,8 @@ typedef struct stages {
 static const stages *stages_of(const remote_op *o) {
     static const stages pieces = { start_pieces, NULL, end_pieces },
                         reduce = { start_reduce, spread_reduced, end_reduce },
-                        rows = { start_rows, exchange_rows, end_rows },
-                        message = { start_message, NULL, end_message };
+                        rows = { start_rows, remote_exchange_rows, end_rows },
+                        message = { remote_start_message, NULL, end_message };
     switch (comm_kind(&o->t.move)) {
     case MOVE_ALL_REDUCE:
     case MOVE_ALL_MAX: return &reduce;
@@ -425,7 +425,7 @@ static err test_transfers(remote_end *r, remote_op *o) {
 }
 
 /* Under the lock. */
-static void advance(remote_end *r, remote_op *o) {
+static void remote_advance(remote_end *r, remote_op *o) {
     if (!o->open || o->done) return;
     err e = test_transfers(r, o);
     if (!e && o->n) return;
@@ -471,7 +471,7 @@ static void *advance_all(void *arg) {
             wait_for_work(r);
             continue;
         }
-        for (int i = 0; i < r->n_ops; i++) advance(r, r->ops[i]);
+        for (int i = 0; i < r->n_ops; i++) remote_advance(r, r->ops[i]);
         pthread_mutex_unlock(&r->lock);
         nanosleep(&(struct timespec){ 0, 50000 }, NULL);
         pthread_mutex_lock(&r->lock);
@@ -526,7 +526,7 @@ err remote_start(comm *c, remote_end *r, comm_ticket *t) {
     o->open = true;
     o->done = false;
     o->t = *t;
-    o->g = group_of(c, t->move.axes);
+    o->g = comm_group_of(c, t->move.axes);
     o->stage = 0;
     o->dt = k == MOVE_RECV ? t->out.dt : t->in.dt;
     o->wire = t->move.wire ? t->move.wire : o->dt;
@@ -572,7 +572,7 @@ err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c))
     err e = OK;
     for (int spin = 1; !e; spin++) {
         pthread_mutex_lock(&r->lock);
-        advance(r, o);
+        remote_advance(r, o);
         bool done = o->done;
         if (done) {
             e = o->error;

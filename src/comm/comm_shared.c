@@ -36,11 +36,11 @@ typedef struct posting {
     _Atomic double from, to;     /* when the first was taken, and the last done */
 } posting;
 
-typedef struct lane { /* one rank's collectives over one set of axes */
+typedef struct axes_lane { /* one rank's collectives over one set of axes */
     _Atomic uint64_t posted;
     _Atomic int waits; /* the rank waits in one of them, and has for a while */
     posting ring[RING];
-} lane;
+} axes_lane;
 
 enum { LETTER_FREE, LETTER_POSTED, LETTER_TAKEN, LETTER_DONE, LETTER_BAD, LETTER_STATES = 8 };
 
@@ -68,7 +68,7 @@ struct shared_end {
     shared_world *w;
     const int *index;            /* of a rank in the world; NULL: the rank */
     const shared_memory *memory; /* NULL: one address space */
-    lane (*lanes)[COMM_SETS];
+    axes_lane (*lanes)[COMM_SETS];
     letter_box *boxes;
     int32_t *rows;
     bool open[COMM_SETS][RING];
@@ -79,7 +79,7 @@ struct shared_end {
 
 static size_t lanes_at(void) { return align_up(sizeof(shared_world), 64); }
 static size_t boxes_at(int n) {
-    return lanes_at() + align_up((size_t)n * COMM_SETS * sizeof(lane), 64);
+    return lanes_at() + align_up((size_t)n * COMM_SETS * sizeof(axes_lane), 64);
 }
 static size_t rows_at(int n) {
     return boxes_at(n) + align_up((size_t)n * (size_t)n * sizeof(letter_box), 64);
@@ -109,7 +109,7 @@ void shared_end_free(shared_end *s) {
     free(s);
 }
 
-static int index_of(const shared_end *s, int rank) { return s->index ? s->index[rank] : rank; }
+static int rank_index(const shared_end *s, int rank) { return s->index ? s->index[rank] : rank; }
 
 static tensor publish(shared_end *s, const tensor *t, bool written) {
     tensor p = *t;
@@ -118,7 +118,7 @@ static tensor publish(shared_end *s, const tensor *t, bool written) {
 }
 static tensor reach(shared_end *s, int rank, const tensor *published) {
     tensor t = *published;
-    if (s->memory && t.data) t.data = s->memory->reach(s->memory->ctx, index_of(s, rank), t.data);
+    if (s->memory && t.data) t.data = s->memory->reach(s->memory->ctx, rank_index(s, rank), t.data);
     return t;
 }
 static void retire(shared_end *s, const tensor *t, const tensor *published, bool written,
@@ -161,7 +161,7 @@ static void list_hanging(comm *c, shared_end *s, str *out) {
     char name[COMM_NAME + JOB_HOST];
     int n = 0;
     for (int r = 0; r < mesh_world(&c->m); r++) {
-        int waits = 0, at = index_of(s, r);
+        int waits = 0, at = rank_index(s, r);
         for (int set = 0; set < COMM_SETS && at >= 0; set++)
             waits |= atomic_load(&s->lanes[at][set].waits);
         if (at < 0 || waits) continue;
@@ -173,7 +173,8 @@ static void list_hanging(comm *c, shared_end *s, str *out) {
 
 /* @return an error when another rank has given up, or time is up: then this rank gives up too. @param
  * missing names what has not come, in words. */
-static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, const char *missing) {
+static err check_patience(comm *c, shared_end *s, patience *p, const comm_move *m,
+                          const char *missing) {
     char what[160];
     int failed = atomic_load(&s->w->failed);
     if (failed > COMM_MAX_RANKS) /* nobody is left to say so */
@@ -184,7 +185,7 @@ static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, cons
                    comm_describe(m, what, sizeof what), failed - 1, s->w->cause);
     double now = time_now();
     if (!p->deadline) p->deadline = now + c->timeout;
-    atomic_store(&s->lanes[index_of(s, c->m.rank)][m->axes].waits, 1);
+    atomic_store(&s->lanes[rank_index(s, c->m.rank)][m->axes].waits, 1);
     if (now < p->deadline) return OK;
     str hanging = { 0 };
     list_hanging(c, s, &hanging);
@@ -199,17 +200,17 @@ static err give_up(comm *c, shared_end *s, patience *p, const comm_move *m, cons
 
 /* ---- collectives --------------------------------------------------------------------------- */
 static posting *posting_of(shared_end *s, int rank, const comm_ticket *t) {
-    return &s->lanes[index_of(s, rank)][t->move.axes].ring[t->sequence % RING];
+    return &s->lanes[rank_index(s, rank)][t->move.axes].ring[t->sequence % RING];
 }
 
-static int32_t *rows_of(shared_end *s, int rank, const comm_ticket *t) {
+static int32_t *posted_rows(shared_end *s, int rank, const comm_ticket *t) {
     size_t ring =
-        ((size_t)index_of(s, rank) * COMM_SETS + t->move.axes) * RING + t->sequence % RING;
+        ((size_t)rank_index(s, rank) * COMM_SETS + t->move.axes) * RING + t->sequence % RING;
     return s->rows + ring * (size_t)s->w->ranks;
 }
 
 static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
-    lane *l = &s->lanes[index_of(s, c->m.rank)][t->move.axes];
+    axes_lane *l = &s->lanes[rank_index(s, c->m.rank)][t->move.axes];
     t->sequence = atomic_load(&l->posted);
     bool *open = s->open[t->move.axes];
     BUG_IF(t->sequence >= COMM_MAX_OPEN && open[(t->sequence - COMM_MAX_OPEN) % RING]);
@@ -222,16 +223,17 @@ static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
     atomic_store(&p->taken, 0);
     atomic_store(&p->done, 0);
     if (comm_kind(&t->move) == MOVE_ROWS)
-        memcpy(rows_of(s, c->m.rank, t), t->move.send_rows,
+        memcpy(posted_rows(s, c->m.rank, t), t->move.send_rows,
                (size_t)mesh_span(&c->m, t->move.axes) * sizeof(int32_t));
     atomic_store(&l->posted, t->sequence + 1);
 }
 
 static bool has_posted(shared_end *s, int rank, const comm_ticket *t) {
-    return atomic_load(&s->lanes[index_of(s, rank)][t->move.axes].posted) > t->sequence;
+    return atomic_load(&s->lanes[rank_index(s, rank)][t->move.axes].posted) > t->sequence;
 }
 
-static void list_missing(comm *c, shared_end *s, const group *g, const comm_ticket *t, str *out) {
+static void list_missing(comm *c, shared_end *s, const comm_group *g, const comm_ticket *t,
+                         str *out) {
     char name[COMM_NAME + JOB_HOST];
     int n = 0;
     for (int i = 0; i < g->n; i++)
@@ -240,14 +242,14 @@ static void list_missing(comm *c, shared_end *s, const group *g, const comm_tick
     str_add(out, ", which %s not started it", n == 1 ? "has" : "have");
 }
 
-static err await_members(comm *c, shared_end *s, const group *g, const comm_ticket *t) {
+static err await_members(comm *c, shared_end *s, const comm_group *g, const comm_ticket *t) {
     patience p = { 0 };
     for (int i = 0; i < g->n; i++)
         while (!has_posted(s, g->rank[i], t)) {
             if (still_patient(c, &p)) continue;
             str missing = { 0 };
             list_missing(c, s, g, t, &missing);
-            err e = give_up(c, s, &p, &t->move, missing.text);
+            err e = check_patience(c, s, &p, &t->move, missing.text);
             str_free(&missing);
             TRY(e);
         }
@@ -259,7 +261,8 @@ static err await_tasks(comm *c, shared_end *s, const comm_ticket *t, _Atomic int
     patience p = { 0 };
     while (atomic_load(done) < tasks)
         if (!still_patient(c, &p))
-            TRY(give_up(c, s, &p, &t->move, "a rank that took a part of the work and stopped"));
+            TRY(check_patience(c, s, &p, &t->move,
+                               "a rank that took a part of the work and stopped"));
     return OK;
 }
 
@@ -270,7 +273,7 @@ static bool same_move(const posting *a, const posting *b) {
            (comm_kind(&a->move) != MOVE_SHIFT || a->move.peer == b->move.peer);
 }
 
-static err check_partners(comm *c, shared_end *s, const group *g, const comm_ticket *t) {
+static err check_partners(comm *c, shared_end *s, const comm_group *g, const comm_ticket *t) {
     const posting *own = posting_of(s, c->m.rank, t);
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
@@ -291,19 +294,19 @@ static err check_partners(comm *c, shared_end *s, const group *g, const comm_tic
 }
 
 /* What the members posted: shapes, and counts of rows. */
-static meeting meet(shared_end *s, const group *g, const comm_ticket *t) {
+static meeting meet(shared_end *s, const comm_group *g, const comm_ticket *t) {
     meeting m = { .move = t->move, .n = g->n };
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
         m.in[i] = p->in;
         m.out[i] = p->out;
-        m.rows[i] = rows_of(s, g->rank[i], t);
+        m.rows[i] = posted_rows(s, g->rank[i], t);
     }
     return m;
 }
 
 /* Their addresses. A rank that finds all tasks done never asks: others may have ended since. */
-static err reach_members(shared_end *s, const group *g, meeting *m) {
+static err reach_members(shared_end *s, const comm_group *g, meeting *m) {
     for (int i = 0; i < g->n; i++) {
         m->in[i] = reach(s, g->rank[i], &m->in[i]);
         m->out[i] = reach(s, g->rank[i], &m->out[i]);
@@ -313,7 +316,7 @@ static err reach_members(shared_end *s, const group *g, meeting *m) {
     return OK;
 }
 
-static err run_tasks(comm *c, shared_end *s, const group *g, comm_ticket *t, meeting *m) {
+static err run_tasks(comm *c, shared_end *s, const comm_group *g, comm_ticket *t, meeting *m) {
     posting *first = posting_of(s, g->rank[0], t);
     int64_t tasks = meeting_tasks(m), k, own = 0;
     while ((k = atomic_fetch_add(&first->taken, 1)) < tasks) {
@@ -330,7 +333,7 @@ static err run_tasks(comm *c, shared_end *s, const group *g, comm_ticket *t, mee
 }
 
 /* Every rank checks every member's rows, so all refuse together. */
-static err check_rows(const group *g, const meeting *m) {
+static err check_rows(const comm_group *g, const meeting *m) {
     for (int to = 0; to < m->n; to++) {
         int64_t begin, sent = 0, got = meeting_rows(m, m->n - 1, to, &begin) + begin;
         for (int i = 0; i < m->n; i++) {
@@ -351,14 +354,14 @@ static err check_rows(const group *g, const meeting *m) {
 }
 
 /* @return how many there are. */
-static int64_t report_rows(const group *g, const meeting *m, const comm_ticket *t) {
+static int64_t report_received_rows(const comm_group *g, const meeting *m, const comm_ticket *t) {
     int64_t all = 0;
     for (int i = 0; i < g->n; i++) all += t->move.recv_rows[i] = m->rows[i][g->me];
     return all;
 }
 
 static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
-    group g = group_of(c, t->move.axes);
+    comm_group g = comm_group_of(c, t->move.axes);
     TRY(await_members(c, s, &g, t));
     TRY(check_partners(c, s, &g, t));
     meeting m = meet(s, &g, t);
@@ -367,7 +370,8 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
     TRY(run_tasks(c, s, &g, t, &m));
     posting *own = posting_of(s, c->m.rank, t);
     size_t bytes = tensor_bytes(&t->out);
-    if (counted) bytes = bytes / (size_t)MAX(t->out.dim[0], 1) * (size_t)report_rows(&g, &m, t);
+    if (counted)
+        bytes = bytes / (size_t)MAX(t->out.dim[0], 1) * (size_t)report_received_rows(&g, &m, t);
     retire(s, &t->in, &own->in, false, 0);
     retire(s, &t->out, &own->out, true, bytes);
     s->open[t->move.axes][t->sequence % RING] = false;
@@ -375,14 +379,14 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
 }
 
 /* ---- messages ------------------------------------------------------------------------------ */
-static letter_box *box_of(comm *c, shared_end *s, const comm_ticket *t, int peer) {
+static letter_box *letter_box_of(comm *c, shared_end *s, const comm_ticket *t, int peer) {
     bool sends = comm_kind(&t->move) == MOVE_SEND;
     int from = sends ? c->m.rank : peer, to = sends ? peer : c->m.rank;
-    return &s->boxes[index_of(s, from) * s->w->ranks + index_of(s, to)];
+    return &s->boxes[rank_index(s, from) * s->w->ranks + rank_index(s, to)];
 }
 
 static int peer_of(const comm *c, const comm_ticket *t) {
-    group g = group_of(c, t->move.axes);
+    comm_group g = comm_group_of(c, t->move.axes);
     return g.rank[t->move.peer];
 }
 
@@ -391,12 +395,12 @@ static uint64_t next_state(uint64_t state, int what) {
     return state / LETTER_STATES * LETTER_STATES + (uint64_t)what;
 }
 
-static void start_message(comm *c, shared_end *s, comm_ticket *t) {
+static void shared_start_message(comm *c, shared_end *s, comm_ticket *t) {
     int peer = peer_of(c, t);
     bool sends = comm_kind(&t->move) == MOVE_SEND;
-    letter_box *box = box_of(c, s, t, peer);
+    letter_box *box = letter_box_of(c, s, t, peer);
     letter *mine = sends ? box->sent : box->wanted;
-    struct channel_counts *counts = &s->messages[index_of(s, peer)][t->move.axes];
+    struct channel_counts *counts = &s->messages[rank_index(s, peer)][t->move.axes];
     int at = 0;
     while (at < COMM_MAX_OPEN && !is_state(atomic_load(&mine[at].state), LETTER_FREE)) at++;
     BUG_IF(at == COMM_MAX_OPEN); /* too many messages in flight */
@@ -453,7 +457,7 @@ static void try_message(shared_end *s, int me, int peer, letter_box *box, letter
 static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
     int peer = peer_of(c, t);
     bool sends = comm_kind(&t->move) == MOVE_SEND;
-    letter_box *box = box_of(c, s, t, peer);
+    letter_box *box = letter_box_of(c, s, t, peer);
     letter *mine = &(sends ? box->sent : box->wanted)[t->slot];
     const tensor *x = sends ? &t->in : &t->out;
     patience p = { 0 };
@@ -466,7 +470,7 @@ static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
         char missing[160], name[COMM_NAME + JOB_HOST];
         snprintf(missing, sizeof missing, "%s, which has not started to %s",
                  comm_rank_name(c, peer, name, sizeof name), sends ? "receive" : "send");
-        TRY(give_up(c, s, &p, &t->move, missing));
+        TRY(check_patience(c, s, &p, &t->move, missing));
     }
     retire(s, x, &mine->t, !sends, tensor_bytes(x));
     t->moved_from = mine->from;
@@ -486,7 +490,7 @@ static bool is_message(const comm_ticket *t) {
 
 err shared_start(comm *c, shared_end *s, comm_ticket *t) {
     if (is_message(t))
-        start_message(c, s, t);
+        shared_start_message(c, s, t);
     else
         start_collective(c, s, t);
     return OK;
@@ -494,7 +498,7 @@ err shared_start(comm *c, shared_end *s, comm_ticket *t) {
 
 err shared_wait(comm *c, shared_end *s, comm_ticket *t) {
     TRY(is_message(t) ? wait_message(c, s, t) : wait_collective(c, s, t));
-    atomic_store_explicit(&s->lanes[index_of(s, c->m.rank)][t->move.axes].waits, 0,
+    atomic_store_explicit(&s->lanes[rank_index(s, c->m.rank)][t->move.axes].waits, 0,
                           memory_order_relaxed);
     return OK;
 }

@@ -15,11 +15,13 @@ typedef struct thread_end {
     shared_end *shared;
 } thread_end;
 
-static shared_end *end_of(comm *c) { return ((thread_end *)c->state)->shared; }
+static shared_end *threads_end(comm *c) { return ((thread_end *)c->state)->shared; }
 
-static err threads_start(comm *c, comm_ticket *t) { return shared_start(c, end_of(c), t); }
-static err threads_wait(comm *c, comm_ticket *t) { return shared_wait(c, end_of(c), t); }
-static void threads_abort(comm *c, const char *cause) { shared_abort(end_of(c), c->m.rank, cause); }
+static err threads_start(comm *c, comm_ticket *t) { return shared_start(c, threads_end(c), t); }
+static err threads_wait(comm *c, comm_ticket *t) { return shared_wait(c, threads_end(c), t); }
+static void threads_abort(comm *c, const char *cause) {
+    shared_abort(threads_end(c), c->m.rank, cause);
+}
 
 static bool threads_failed(const comm *c) {
     int failed = shared_failed(((const thread_end *)c->state)->shared);

@@ -25,7 +25,7 @@ static int64_t env_number(const char *name) {
     return text && number_parse_int(text, &n) && n >= 0 && n <= INT32_MAX ? n : -1;
 }
 
-static err read_number(const char *name, int64_t least, int64_t most, int *out) {
+static err read_env_number(const char *name, int64_t least, int64_t most, int *out) {
     int64_t n = env_number(name);
     if (n < least || n > most)
         return err_hint(
@@ -40,10 +40,10 @@ static err read_number(const char *name, int64_t least, int64_t most, int *out) 
 static err open_torchrun(double timeout, transport **out) {
     int rank = 0, ranks = 0, port = 0;
     const char *host = getenv("MASTER_ADDR");
-    TRY(read_number("WORLD_SIZE", 1, COMM_MAX_RANKS, &ranks));
+    TRY(read_env_number("WORLD_SIZE", 1, COMM_MAX_RANKS, &ranks));
     if (ranks == 1) return OK;
-    TRY(read_number("RANK", 0, ranks - 1, &rank));
-    TRY(read_number("MASTER_PORT", 1, 65535, &port));
+    TRY(read_env_number("RANK", 0, ranks - 1, &rank));
+    TRY(read_env_number("MASTER_PORT", 1, 65535, &port));
     if (!host || !*host)
         return err_hint(ERR("WORLD_SIZE=%d is set, but MASTER_ADDR is not", ranks),
                         "set it to the host of rank 0; unset WORLD_SIZE to train alone");
@@ -99,7 +99,7 @@ static err open_transport(double timeout, transport **out) {
 }
 
 /* ---- all to all, blocking --------------------------------------------------------------------- */
-static err finish(transport *w, double deadline, transport_request *r) {
+static err wait_request(transport *w, double deadline, transport_request *r) {
     bool done = false;
     for (;;) {
         TRY(w->test(w, r, &done));
@@ -113,12 +113,12 @@ static err finish(transport *w, double deadline, transport_request *r) {
 static err send_now(transport *w, double deadline, int to, const void *from, size_t bytes) {
     transport_request r = { .bytes = bytes, .peer = to };
     TRY(w->send(w, to, TRANSPORT_TAGS - 1, from, &r));
-    return finish(w, deadline, &r);
+    return wait_request(w, deadline, &r);
 }
 static err recv_now(transport *w, double deadline, int from, void *to, size_t bytes) {
     transport_request r = { .bytes = bytes, .peer = from, .receives = true };
     TRY(w->recv(w, from, TRANSPORT_TAGS - 1, to, &r));
-    return finish(w, deadline, &r);
+    return wait_request(w, deadline, &r);
 }
 
 err transport_gather(transport *w, double timeout, const void *mine, void *all, size_t bytes) {

@@ -56,7 +56,7 @@ static void prepare_socket(int fd) {
     setsockopt(fd, SOL_SOCKET, SO_KEEPALIVE, &yes, sizeof yes);
 }
 
-static err listen_on(int port, int *out, int *got) {
+static err tcp_listen(int port, int *out, int *got) {
     int fd = socket(AF_INET6, SOCK_STREAM, 0), no = 0, yes = 1;
     bool v6 = fd >= 0;
     if (!v6) fd = socket(AF_INET, SOCK_STREAM, 0);
@@ -175,7 +175,7 @@ typedef struct tcp {
     struct pollfd *polls;
 } tcp;
 
-static void append(message **list, message *m) {
+static void append_message(message **list, message *m) {
     while (*list) list = &(*list)->next;
     m->next = NULL;
     *list = m;
@@ -245,7 +245,7 @@ static void read_peer(tcp_peer *p) {
         p->now->done += (size_t)k;
         if (p->now->done < p->now->h.bytes) continue;
         p->now->ended = true;
-        if (p->now->kept) append(&p->kept, p->now);
+        if (p->now->kept) append_message(&p->kept, p->now);
         p->now = NULL;
         p->h_done = 0;
     }
@@ -270,7 +270,7 @@ static void progress(transport *w) {
 static err tcp_send(transport *w, int to, int tag, const void *from, transport_request *r) {
     tcp_peer *p = &((tcp *)w->state)->peers[to];
     message *m = message_new(tag, from, r->bytes);
-    append(&p->sends, m);
+    append_message(&p->sends, m);
     write_peer(p);
     r->handle = (uint64_t)(uintptr_t)m;
     return OK;
@@ -290,7 +290,7 @@ static err tcp_recv(transport *w, int from, int tag, void *to, transport_request
             free(p->now);
             p->now = m;
         } else
-            append(&p->wanted, m);
+            append_message(&p->wanted, m);
     } else {
         m->mismatch = m->h.bytes != r->bytes;
         if (!m->mismatch) memcpy(to, m->at, r->bytes);
@@ -360,7 +360,7 @@ static void set_port(rank_address *a, uint32_t port) {
     a->at.sin6_port = htons((uint16_t)port); /* at the same offset in sockaddr_in */
 }
 
-static bool is_loopback(const rank_address *a) {
+static bool is_loopback_rank(const rank_address *a) {
     if (a->at.sin6_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)&a->at)->sin_addr.s_addr) >> 24 == 127;
     const uint8_t *b = a->at.sin6_addr.s6_addr;
@@ -400,7 +400,7 @@ static err meet_as_first(transport *w, int listener, double deadline, rank_addre
 
 /* Ranks on rank 0's host may have come to it from an address that others do not know. */
 static void replace_loopback(rank_address *a, int first) {
-    if (!is_loopback(a)) return;
+    if (!is_loopback_rank(a)) return;
     in_port_t port = a->at.sin6_port;
     socklen_t n = sizeof a->at;
     getpeername(first, (void *)&a->at, &n);
@@ -438,11 +438,11 @@ static err meet_others(transport *w, int listener, int port, int first, double d
 static err meet_all(transport *w, const char *host, int port, double deadline, rank_address *all) {
     int listener = -1, own = 0, first = -1;
     enum { RETRIES = 50 }; /* an earlier job on this port may just be ending */
-    err e = listen_on(w->rank ? 0 : port, &listener, &own);
+    err e = tcp_listen(w->rank ? 0 : port, &listener, &own);
     for (int i = 0; e && i < RETRIES && time_now() < deadline; i++) {
         err_free(e);
         poll(NULL, 0, NAP);
-        e = listen_on(w->rank ? 0 : port, &listener, &own);
+        e = tcp_listen(w->rank ? 0 : port, &listener, &own);
     }
     TRY(e);
     e = w->rank ? connect_by_name(host, port, deadline, &first) : OK;

@@ -5,15 +5,15 @@
 
 /* The arguments are read twice: first to find the file, then, once it is loaded, to set the options
  * over it. */
-typedef struct reader {
+typedef struct config_args_reader {
     config *c;
     const config_flag *flags;
     int n_flags;
     bool apply;
     const char *file;
-} reader;
+} config_args_reader;
 
-static bool find_flag(const reader *r, const char *name, args_option *out) {
+static bool find_flag(const config_args_reader *r, const char *name, args_option *out) {
     for (int i = 0; i < r->n_flags; i++) {
         const config_flag *f = &r->flags[i];
         if (strcmp(f->name + 2, name) != 0) continue;
@@ -24,7 +24,7 @@ static bool find_flag(const reader *r, const char *name, args_option *out) {
 }
 
 static bool find_option(void *ctx, const char *name, args_option *out) {
-    const reader *r = ctx;
+    const config_args_reader *r = ctx;
     if (find_flag(r, name, out)) return true;
     const option *o = option_find_name(name);
     if (!o) return false;
@@ -37,8 +37,8 @@ static bool find_option(void *ctx, const char *name, args_option *out) {
     return true;
 }
 
-static err set_option(void *ctx, const args_option *a, const char *label, const char *value) {
-    const reader *r = ctx;
+static err apply_option(void *ctx, const args_option *a, const char *label, const char *value) {
+    const config_args_reader *r = ctx;
     for (int i = 0; i < r->n_flags; i++) {
         const config_flag *f = &r->flags[i];
         if (a->option != f) continue;
@@ -51,7 +51,7 @@ static err set_option(void *ctx, const args_option *a, const char *label, const 
 }
 
 static err take_file(void *ctx, char *word) {
-    reader *r = ctx;
+    config_args_reader *r = ctx;
     if (r->file)
         return err_hint(ERR("expected one config file; got \"%s\" and \"%s\"", r->file, word),
                         "put what differs on the command line, as --section.key=value");
@@ -73,8 +73,8 @@ static err suggest_option(void *ctx, err e, const char *name) {
 }
 
 err config_from_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags) {
-    reader r = { .c = c, .flags = flags, .n_flags = n_flags };
-    args_grammar g = { find_option, set_option, take_file, suggest_option, &r };
+    config_args_reader r = { .c = c, .flags = flags, .n_flags = n_flags };
+    args_grammar g = { find_option, apply_option, take_file, suggest_option, &r };
     TRY(args_parse(&g, argc - 1, argv + 1));
     if (r.file) TRY(config_load(c, r.file));
     r.file = NULL;

@@ -189,7 +189,7 @@ const char *config_choice(const char *name, int value) {
 
 /* ---- lists of options ------------------------------------------------------------------------ */
 /* @return the next item of a comma-separated list without the spaces around it; *n 0: none left. */
-static const char *next_item(const char **list, size_t *n) {
+static const char *next_list_item(const char **list, size_t *n) {
     const char *at = *list + strspn(*list, " ,");
     *n = strcspn(at, ",");
     *list = at + *n;
@@ -207,14 +207,14 @@ static bool item_names(const char *item, size_t n, const option *o) {
 
 bool config_list_names(const char *list, int i) {
     size_t n;
-    for (const char *item; item = next_item(&list, &n), n;)
+    for (const char *item; item = next_list_item(&list, &n), n;)
         if (item_names(item, n, &option_table[i])) return true;
     return false;
 }
 
 err config_list_check(const char *list, const char *name) {
     size_t n;
-    for (const char *item; item = next_item(&list, &n), n;) {
+    for (const char *item; item = next_list_item(&list, &n), n;) {
         bool found = false;
         for (int i = 0; i < option_count; i++)
             found = found || item_names(item, n, &option_table[i]);

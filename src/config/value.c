@@ -104,7 +104,7 @@ err cfg_amount_resolve(cfg_amount a, const cfg_scale *scale, const char *name, c
 
 /* ---- text ---------------------------------------------------------------------------------- */
 /* @return the length of the UTF-8 character at s, 0 when it is not one. */
-static int utf8_length(const unsigned char *s) {
+static int utf8_sequence_bytes(const unsigned char *s) {
     if (s[0] < 0x80) return 1;
     int n = s[0] >= 0xf0 ? 4 : s[0] >= 0xe0 ? 3 : 2;
     if (s[0] < 0xc2 || s[0] > 0xf4) return 0;
@@ -118,7 +118,7 @@ static int utf8_length(const unsigned char *s) {
 static bool is_utf8(const char *s) {
     const unsigned char *p = (const unsigned char *)s;
     while (*p) {
-        int n = utf8_length(p);
+        int n = utf8_sequence_bytes(p);
         if (n == 0) return false;
         p += n;
     }
@@ -126,7 +126,7 @@ static bool is_utf8(const char *s) {
 }
 
 /* @return the code point of the n bytes at p, a whole UTF-8 character. */
-static unsigned utf8_decode(const unsigned char *p, int n) {
+static unsigned utf8_code_point(const unsigned char *p, int n) {
     static const unsigned char lead_bits[] = { 0, 0x7f, 0x1f, 0x0f, 0x07 };
     unsigned cp = p[0] & lead_bits[n];
     for (int i = 1; i < n; i++) cp = cp << 6 | (p[i] & 0x3f);
@@ -142,8 +142,8 @@ static bool needs_escape(unsigned cp) {
 void quote_text(str *out, const char *s) {
     str_add(out, "\"");
     for (const unsigned char *p = (const unsigned char *)s; *p;) {
-        int n = utf8_length(p);
-        unsigned cp = n ? utf8_decode(p, n) : *p;
+        int n = utf8_sequence_bytes(p);
+        unsigned cp = n ? utf8_code_point(p, n) : *p;
         if (cp == '"' || cp == '\\')
             str_add(out, "\\%c", *p);
         else if (cp == '\n')

@@ -7,17 +7,17 @@
 #include "config/config_internal.h"
 
 /* One file being read. */
-typedef struct reader {
+typedef struct yaml_reader {
     config *c;
     const char *name;
     yaml_document_t *doc;
     int *option_line;  /* per option, where this file set it; 0: not yet */
     int *section_line; /* the same for sections */
-} reader;
+} yaml_reader;
 
-static int line_of(const yaml_node_t *n) { return (int)n->start_mark.line + 1; }
+static int yaml_line(const yaml_node_t *n) { return (int)n->start_mark.line + 1; }
 
-static const char *kind_of(const yaml_node_t *n) {
+static const char *yaml_kind(const yaml_node_t *n) {
     return n->type == YAML_SEQUENCE_NODE  ? "a list"
            : n->type == YAML_MAPPING_NODE ? "a section"
                                           : "a value";
@@ -37,12 +37,12 @@ static bool is_null(const yaml_node_t *n) {
            (text[0] == '\0' || strcmp(text, "~") == 0 || strcmp(text, "null") == 0);
 }
 
-static err set_twice(const reader *r, int line, const char *what, int first) {
+static err set_twice(const yaml_reader *r, int line, const char *what, int first) {
     return err_hint(ERR("%s:%d: %s is set twice; first on line %d", r->name, line, what, first),
                     "keep one of the two");
 }
 
-static err read_value(reader *r, const option *o, int line, const yaml_node_t *value) {
+static err read_config_value(yaml_reader *r, const option *o, int line, const yaml_node_t *value) {
     int *seen = &r->option_line[option_index(o)];
     if (*seen) return set_twice(r, line, o->name, *seen);
     *seen = line;
@@ -53,68 +53,69 @@ static err read_value(reader *r, const option *o, int line, const yaml_node_t *v
         str expected = { 0 };
         option_expects(o, &expected);
         err e = ERR("%s: expected %s; got %s", label, expected.text,
-                    value->type == YAML_SCALAR_NODE ? "text with a NUL in it" : kind_of(value));
+                    value->type == YAML_SCALAR_NODE ? "text with a NUL in it" : yaml_kind(value));
         str_free(&expected);
         return e;
     }
     return option_set(r->c, o, text, label, place);
 }
 
-static err read_key(reader *r, const section *s, const yaml_node_t *key, const yaml_node_t *value) {
+static err read_config_key(yaml_reader *r, const section *s, const yaml_node_t *key,
+                           const yaml_node_t *value) {
     const char *text = scalar_text(key);
     if (!text)
         return ERR("%s:%d: expected the name of an option of section \"%s\"; got %s", r->name,
-                   line_of(key), s->name, kind_of(key));
+                   yaml_line(key), s->name, yaml_kind(key));
     const option *o = option_find(s->name, text);
     if (strcmp(text, "<<") == 0)
-        return err_hint(ERR("%s:%d: merge keys (<<) are not supported", r->name, line_of(key)),
+        return err_hint(ERR("%s:%d: merge keys (<<) are not supported", r->name, yaml_line(key)),
                         "write the keys out; anchors and aliases of single values are fine");
     if (!o)
         return option_suggest(ERR("%s:%d: unknown key \"%.60s\" in section \"%s\"", r->name,
-                                  line_of(key), text, s->name),
+                                  yaml_line(key), text, s->name),
                               s->name, text);
-    return read_value(r, o, line_of(key), value);
+    return read_config_value(r, o, yaml_line(key), value);
 }
 
 /* `precision: bf16` sets the main key; an empty section sets nothing. */
-static err read_short_form(reader *r, const section *s, int line, const yaml_node_t *value) {
+static err read_short_form(yaml_reader *r, const section *s, int line, const yaml_node_t *value) {
     if (is_null(value)) return OK;
     if (s->main_key[0] && value->type == YAML_SCALAR_NODE)
-        return read_value(r, option_find(s->name, s->main_key), line, value);
+        return read_config_value(r, option_find(s->name, s->main_key), line, value);
     return err_hint(ERR("%s:%d: section \"%s\": expected keys and values below it; got %s", r->name,
-                        line, s->name, kind_of(value)),
+                        line, s->name, yaml_kind(value)),
                     "write \"%s:\" and, on the lines after it, indented \"key: value\" pairs",
                     s->name);
 }
 
-static err read_section(reader *r, const yaml_node_t *key, const yaml_node_t *value) {
+static err read_section(yaml_reader *r, const yaml_node_t *key, const yaml_node_t *value) {
     const char *text = scalar_text(key);
     if (!text)
-        return ERR("%s:%d: expected the name of a section; got %s", r->name, line_of(key),
-                   kind_of(key));
+        return ERR("%s:%d: expected the name of a section; got %s", r->name, yaml_line(key),
+                   yaml_kind(key));
     const section *s = section_find(text);
     if (!s)
-        return option_suggest(ERR("%s:%d: unknown section \"%.60s\"", r->name, line_of(key), text),
-                              NULL, text);
+        return option_suggest(
+            ERR("%s:%d: unknown section \"%.60s\"", r->name, yaml_line(key), text), NULL, text);
     int *seen = &r->section_line[s - section_table];
     if (*seen)
-        return set_twice(r, line_of(key), arena_printf(r->c->memory, "section \"%s\"", text),
+        return set_twice(r, yaml_line(key), arena_printf(r->c->memory, "section \"%s\"", text),
                          *seen);
-    *seen = line_of(key);
-    if (value->type != YAML_MAPPING_NODE) return read_short_form(r, s, line_of(key), value);
+    *seen = yaml_line(key);
+    if (value->type != YAML_MAPPING_NODE) return read_short_form(r, s, yaml_line(key), value);
     for (yaml_node_pair_t *p = value->data.mapping.pairs.start; p < value->data.mapping.pairs.top;
          p++)
-        TRY(read_key(r, s, yaml_document_get_node(r->doc, p->key),
-                     yaml_document_get_node(r->doc, p->value)));
+        TRY(read_config_key(r, s, yaml_document_get_node(r->doc, p->key),
+                            yaml_document_get_node(r->doc, p->value)));
     return OK;
 }
 
-static err read_document(reader *r) {
+static err read_config_document(yaml_reader *r) {
     const yaml_node_t *root = yaml_document_get_root_node(r->doc);
     if (!root || is_null(root)) return OK; /* an empty file: all defaults */
     if (root->type != YAML_MAPPING_NODE)
         return err_hint(ERR("%s:%d: expected sections such as \"training:\"; got %s", r->name,
-                            line_of(root), kind_of(root)),
+                            yaml_line(root), yaml_kind(root)),
                         "\"ingot config\" prints a complete file to start from");
     for (yaml_node_pair_t *p = root->data.mapping.pairs.start; p < root->data.mapping.pairs.top;
          p++)
@@ -139,16 +140,16 @@ static err syntax_error(const yaml_parser_t *p, const char *name) {
 static err read_stream(yaml_parser_t *parser, config *c, const char *name) {
     yaml_document_t doc;
     if (!yaml_parser_load(parser, &doc)) return syntax_error(parser, name);
-    reader r = { .c = c, .name = name, .doc = &doc };
+    yaml_reader r = { .c = c, .name = name, .doc = &doc };
     r.option_line = arena_alloc(c->memory, (size_t)option_count * sizeof(int));
     r.section_line = arena_alloc(c->memory, (size_t)section_count * sizeof(int));
-    err e = read_document(&r);
+    err e = read_config_document(&r);
     yaml_document_delete(&doc);
     TRY(e);
     if (!yaml_parser_load(parser, &doc)) return syntax_error(parser, name);
     const yaml_node_t *more = yaml_document_get_root_node(&doc);
     if (more)
-        e = err_hint(ERR("%s:%d: a second YAML document begins here", name, line_of(more)),
+        e = err_hint(ERR("%s:%d: a second YAML document begins here", name, yaml_line(more)),
                      "remove the \"---\" line, or keep one document per file");
     yaml_document_delete(&doc);
     return e;

@@ -28,21 +28,21 @@ static int64_t epoch_offset(const window_source *s, int64_t epoch) {
 
 /* The pieces of a window.
  * @param own memory for the pieces of a window that is not packed. */
-static const piece *window_pieces(const window_source *s, const loader_options *o, window_ref w,
-                                  packed *held, piece own[2], int *n) {
+static const packed_piece *window_pieces(const window_source *s, const loader_options *o,
+                                         window_ref w, packed *held, packed_piece own[2], int *n) {
     if (s->pack) return packing_window(s->pack, w.window, held, n);
     int64_t T = o->seq_len, all = s->range.to - s->range.from;
     int64_t begin = epoch_offset(s, w.epoch) + w.window * T, here = begin;
     if (s->shifts && here >= all) here -= all;
     int64_t left = MAX(0, all - here), rest = s->shifts ? T - MIN(left, T) : 0;
-    own[0] = (piece){ s->range.from + here, (int32_t)MIN(left, T), left > T };
-    own[1] = (piece){ s->range.from, (int32_t)rest, true };
+    own[0] = (packed_piece){ s->range.from + here, (int32_t)MIN(left, T), left > T };
+    own[1] = (packed_piece){ s->range.from, (int32_t)rest, true };
     *n = (left > 0) + (rest > 0);
     return own;
 }
 
 /* Finds the tokens that end documents in an eos-parted piece. @return how many. */
-static int find_eos(const token_view *v, int32_t eos, int32_t *ends) {
+static int find_eos_tokens(const token_view *v, int32_t eos, int32_t *ends) {
     enum { STRIDE = 128 };
     int found = 0;
     for (int64_t i = 0; i < v->n; i += STRIDE) {
@@ -65,29 +65,29 @@ static int find_indexed(const data_source *s, int64_t from, int64_t n, int32_t *
 }
 
 /* The tokens of one piece that end a document. A packed piece ends at most one: !p->more. */
-static int find_ends(const window_source *s, const loader_options *o, const piece *p,
+static int find_ends(const window_source *s, const loader_options *o, const packed_piece *p,
                      const token_view *v, int32_t *ends) {
     if (!o->mask_documents) return 0;
     if (s->pack) {
         ends[0] = p->n - 1;
         return !p->more;
     }
-    if (s->source->info.eos >= 0) return find_eos(v, s->source->info.eos, ends);
+    if (s->source->info.eos >= 0) return find_eos_tokens(v, s->source->info.eos, ends);
     return s->source->indexed ? find_indexed(s->source, p->from, p->n, ends) : 0;
 }
 
-static int64_t piece_valid(const window_source *s, const loader_options *o, const piece *p,
+static int64_t piece_valid(const window_source *s, const loader_options *o, const packed_piece *p,
                            const token_view *v, int32_t *ends) {
     int64_t inputs = p->n - !p->more; /* with a token after them */
     if (s->pack || !o->mask_documents) return inputs;
     if (s->source->info.eos >= 0) return inputs - view_count(v, 0, inputs, s->source->info.eos);
-    piece part = { p->from, (int32_t)inputs, true };
+    packed_piece part = { p->from, (int32_t)inputs, true };
     return inputs - find_ends(s, o, &part, v, ends);
 }
 
 /* ---- windows to reject --------------------------------------------------------------------- */
 
-static err beyond_vocabulary(const window_source *s, int64_t limit, const piece *p) {
+static err beyond_vocabulary(const window_source *s, int64_t limit, const packed_piece *p) {
     int64_t at = 0;
     while ((uint32_t)data_token(s->source, p->from + at) < limit) at++;
     return err_hint(ERR("%s: token %lld has id %lld, the model's vocabulary ends at %lld",
@@ -99,7 +99,7 @@ static err beyond_vocabulary(const window_source *s, int64_t limit, const piece 
 }
 
 /* Also the token after the piece, which is a target. */
-static bool is_beyond(const window_source *s, const loader_options *o, const piece *p,
+static bool is_beyond(const window_source *s, const loader_options *o, const packed_piece *p,
                       const token_view *v) {
     if (o->vocab_limit <= 0 || (v->width == 2 && o->vocab_limit > UINT16_MAX)) return false;
     if (s->source->below > 0 && s->source->below <= o->vocab_limit) return false;
@@ -110,7 +110,7 @@ static bool is_beyond(const window_source *s, const loader_options *o, const pie
 static bool guard_applies(const loader_options *o) { return o->guard.on && !o->evaluation; }
 
 /* Holds the tokens of pieces, and the token after each, which is a target. @return an error, when none is held. */
-static err hold_pieces(const window_source *s, const piece *p, int n) {
+static err hold_pieces(const window_source *s, const packed_piece *p, int n) {
     for (int i = 0; i < n; i++) {
         err e = data_hold(s->source, p[i].from, p[i].n + p[i].more);
         if (!e) continue;
@@ -120,12 +120,12 @@ static err hold_pieces(const window_source *s, const piece *p, int n) {
     return OK;
 }
 
-static void release_pieces(const window_source *s, const piece *p, int n) {
+static void release_pieces(const window_source *s, const packed_piece *p, int n) {
     for (int i = 0; i < n; i++) data_release(s->source, p[i].from, p[i].n + p[i].more);
 }
 
-static int64_t count_valid(const window_source *s, const loader_options *o, const piece *p, int n,
-                           row_maker *m) {
+static int64_t count_valid(const window_source *s, const loader_options *o, const packed_piece *p,
+                           int n, row_maker *m) {
     int64_t used = 0, valid = 0;
     token_view all = { m->ids, 4, 0 };
     for (int i = 0; i < n; i++) {
@@ -146,9 +146,9 @@ static int64_t count_valid(const window_source *s, const loader_options *o, cons
 
 err window_valid(const window_source *s, const loader_options *o, window_ref w, row_maker *m,
                  int64_t *valid) {
-    piece own[2];
+    packed_piece own[2];
     int n;
-    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    const packed_piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     TRY(hold_pieces(s, p, n));
     *valid = count_valid(s, o, p, n, m);
     release_pieces(s, p, n);
@@ -156,19 +156,19 @@ err window_valid(const window_source *s, const loader_options *o, window_ref w, 
 }
 
 void window_request(const window_source *s, const loader_options *o, window_ref w) {
-    piece own[2];
+    packed_piece own[2];
     int n = 0;
     if (s->pack) return;
-    const piece *p = window_pieces(s, o, w, NULL, own, &n);
+    const packed_piece *p = window_pieces(s, o, w, NULL, own, &n);
     for (int i = 0; i < n; i++) source_request(s->source, p[i].from, p[i].n + p[i].more);
 }
 
 void window_prefetch(const window_source *s, const loader_options *o, window_ref w) {
     enum { LINE = 64, READ = 0, FAR_CACHE = 1 }; /* the nearest one has few requests in flight */
-    piece own[2];
+    packed_piece own[2];
     int pieces;
     if (s->pack) return;
-    const piece *p = window_pieces(s, o, w, NULL, own, &pieces);
+    const packed_piece *p = window_pieces(s, o, w, NULL, own, &pieces);
     if (pieces == 0) return;
     const data_shard *shard = source_shard(s->source, p->from);
     int64_t at = p->from - shard->first, n = MIN(p->n, shard->n - at);
@@ -245,7 +245,7 @@ static void fill_document(data_batch *b, int64_t at, int64_t n, int64_t limit) {
 }
 
 /* Puts one piece at `at` in the batch. @return its targets. */
-static int64_t fill_piece(const window_source *s, const loader_options *o, const piece *p,
+static int64_t fill_piece(const window_source *s, const loader_options *o, const packed_piece *p,
                           const token_view *v, int64_t limit, int32_t *ends, int64_t at,
                           data_batch *b) {
     int32_t *targets = b->targets + at;
@@ -273,8 +273,9 @@ static void fill_padding(data_batch *b, int64_t at, int64_t n, int64_t limit) {
 }
 
 /* Fills a row with pieces that are held. */
-static err fill_row(const window_source *s, const loader_options *o, window_ref w, const piece *p,
-                    int n, int64_t limit, row_maker *m, int64_t row, data_batch *b) {
+static err fill_row(const window_source *s, const loader_options *o, window_ref w,
+                    const packed_piece *p, int n, int64_t limit, row_maker *m, int64_t row,
+                    data_batch *b) {
     int64_t T = o->seq_len, at = row * T, used = 0, valid = 0;
     bool beyond = false;
     for (int i = 0; i < n; i++) {
@@ -307,9 +308,9 @@ static err fill_row(const window_source *s, const loader_options *o, window_ref 
 
 err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
                 row_maker *m, int64_t row, data_batch *b) {
-    piece own[2];
+    packed_piece own[2];
     int n;
-    const piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
+    const packed_piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     TRY(hold_pieces(s, p, n));
     err e = fill_row(s, o, w, p, n, limit, m, row, b);
     release_pieces(s, p, n);

@@ -180,11 +180,11 @@ void mix_free(mix *m); /* takes NULL */
 
 /* ---- pack.c: best-fit packing ------------------------------------------------------------------ */
 /* Neighboring tokens that stand together in a window. */
-typedef struct piece {
+typedef struct packed_piece {
     int64_t from; /* in the source */
     int32_t n;
     bool more; /* the document continues after it: the last token has a target */
-} piece;
+} packed_piece;
 typedef struct packing packing;
 /* The documents of `s` are indexed. */
 packing *packing_new(const data_source *s, data_range range, int64_t seq_len);
@@ -194,19 +194,19 @@ void packing_free(packing *p); /* takes NULL */
 typedef struct packed {
     const packing *of; /* this is group `group` of it; NULL: none yet */
     int64_t group;
-    piece *pieces; /* by bin */
-    int *bin;      /* [bins + 1] first piece of each */
+    packed_piece *pieces; /* by bin */
+    int *bin;             /* [bins + 1] first piece of each */
     int bins;
     /* scratch of the packer */
-    piece *items;    /* as they lie in the source */
-    int *order;      /* of items, the longest first */
-    int *length;     /* [seq_len + 1] how many items have each length */
-    uint32_t *space; /* free in each bin under construction */
-    int *where;      /* bin of each item */
+    packed_piece *items; /* as they lie in the source */
+    int *order;          /* of items, the longest first */
+    int *length;         /* [seq_len + 1] how many items have each length */
+    uint32_t *space;     /* free in each bin under construction */
+    int *where;          /* bin of each item */
     int items_cap;
 } packed;
 /* @return the pieces of window w, borrowed from `held` until the next call. */
-const piece *packing_window(const packing *p, int64_t w, packed *held, int *n);
+const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n);
 void packed_free(packed *held);
 
 /* ---- guard.c, guard_text.c ---------------------------------------------------------------------------------- */

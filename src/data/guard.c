@@ -53,7 +53,7 @@ static bool has_few_ids(const token_view *v, int64_t least) {
 }
 
 /* @return how many buckets the sample fell into: no more than the ids that differ. */
-static int sample_ids(const token_view *v, int32_t seen[SAMPLES]) {
+static int sample_window_ids(const token_view *v, int32_t seen[SAMPLES]) {
     uint8_t hit[BUCKETS] = { 0 };
     int different = 0;
     for (int k = 0; k < SAMPLES; k++) seen[k] = view_token(v, sample_position(k, v->n));
@@ -143,7 +143,7 @@ guard_verdict guard_judge(const guard_options *g, const guard_text *text, const 
                           guard_buffer *buffer) {
     int32_t seen[SAMPLES];
     if (v->n < 2) return GUARD_FINE;
-    int different = sample_ids(v, seen);
+    int different = sample_window_ids(v, seen);
     int64_t least = MIN(g->few_ids, v->n / 4); /* a short window has few by nature */
     if (different < least && has_few_ids(v, least)) return GUARD_FEW_IDS;
     /* With so many different ids in the sample none can be frequent. */

@@ -25,11 +25,11 @@ typedef struct step {
     int64_t valid;       /* targets of this rank in them; -1: not counted yet */
 } step;
 
-typedef struct slot {
+typedef struct batch_slot {
     data_batch batch;
     err error; /* owned until handed to the caller */
     bool ready;
-} slot;
+} batch_slot;
 
 struct loader {
     window_source *sources; /* [parts] */
@@ -38,7 +38,7 @@ struct loader {
     mix *mix;
     loader_options o; /* defaults resolved */
     int slots, workers;
-    slot *ring;        /* [slots] */
+    batch_slot *ring;  /* [slots] */
     void *memory;      /* of the slots' arrays */
     row_maker *makers; /* [workers], at least one: of the caller when nobody works */
     pthread_t *threads;
@@ -224,7 +224,7 @@ static step *step_at(loader *l, int64_t number) { return &l->steps[number % (l->
 
 /* Makes one batch at the ring's end; the lock is held on entry and exit, not while working. */
 static void produce_batch(loader *l, row_maker *m) {
-    slot *made = &l->ring[(l->head + l->claimed++) % l->slots];
+    batch_slot *made = &l->ring[(l->head + l->claimed++) % l->slots];
     int64_t consumed = l->next;
     if (l->n_step < 0 || consumed == step_at(l, l->n_step)->begin + step_at(l, l->n_step)->size)
         *step_at(l, ++l->n_step) =
@@ -255,13 +255,13 @@ static void produce_batch(loader *l, row_maker *m) {
     pthread_cond_broadcast(&l->changed);
 }
 
-typedef struct worker {
+typedef struct loader_worker {
     loader *l;
     int index;
-} worker;
+} loader_worker;
 
-static void *worker_main(void *arg) {
-    worker w = *(worker *)arg;
+static void *loader_worker_main(void *arg) {
+    loader_worker w = *(loader_worker *)arg;
     free(arg);
     loader *l = w.l;
     pthread_mutex_lock(&l->lock);
@@ -280,9 +280,9 @@ static err start_workers(loader *l) {
     thread_block_signals(&before);
     int failed = 0;
     while (l->started < l->workers && !failed) {
-        worker *w = mem_alloc(sizeof *w);
-        *w = (worker){ l, l->started };
-        failed = pthread_create(&l->threads[l->started], NULL, worker_main, w);
+        loader_worker *w = mem_alloc(sizeof *w);
+        *w = (loader_worker){ l, l->started };
+        failed = pthread_create(&l->threads[l->started], NULL, loader_worker_main, w);
         if (failed)
             free(w);
         else
@@ -306,7 +306,7 @@ err loader_next(loader *l, data_batch *out) {
         pthread_cond_broadcast(&l->changed);
     }
     if (l->workers == 0) produce_batch(l, &l->makers[0]);
-    slot *s = &l->ring[l->head];
+    batch_slot *s = &l->ring[l->head];
     while (!s->ready) pthread_cond_wait(&l->changed, &l->lock);
     l->held = true;
     err e = s->error;

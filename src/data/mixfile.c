@@ -81,90 +81,94 @@ double mix_preset_weight(const char *preset, const char *source) {
 
 enum { MOST_BYTES = 1 << 20, MOST_SOURCES = 1000 };
 
-typedef struct reader {
+typedef struct mix_reader {
     const char *path;
     yaml_document_t *doc;
     mix_file *m;
-} reader;
+} mix_reader;
 
-static int line_of(const yaml_node_t *n) { return (int)n->start_mark.line + 1; }
+static int mix_line(const yaml_node_t *n) { return (int)n->start_mark.line + 1; }
 
-static const yaml_node_t *node_at(const reader *r, int index) {
+static const yaml_node_t *node_at(const mix_reader *r, int index) {
     return yaml_document_get_node(r->doc, index);
 }
 
-static err read_text(const reader *r, const yaml_node_t *n, const char *what, const char **out) {
+static err read_mix_text(const mix_reader *r, const yaml_node_t *n, const char *what,
+                         const char **out) {
     *out = NULL;
     if (n->type != YAML_SCALAR_NODE || n->data.scalar.length == 0 ||
         strlen((const char *)n->data.scalar.value) != n->data.scalar.length)
-        return ERR("%s:%d: %s: expected a text", r->path, line_of(n), what);
+        return ERR("%s:%d: %s: expected a text", r->path, mix_line(n), what);
     *out = arena_strdup(r->m->memory, (const char *)n->data.scalar.value);
     return OK;
 }
 
-static err read_number(const reader *r, const yaml_node_t *n, const char *what, double *out) {
+static err read_mix_number(const mix_reader *r, const yaml_node_t *n, const char *what,
+                           double *out) {
     const char *text = NULL;
     char *end;
-    TRY(read_text(r, n, what, &text));
+    TRY(read_mix_text(r, n, what, &text));
     *out = strtod(text, &end);
     if (end == text || *end || !isfinite(*out) || *out <= 0)
         return err_hint(ERR("%s:%d: %s: expected a number above 0; got \"%.40s\"", r->path,
-                            line_of(n), what, text),
+                            mix_line(n), what, text),
                         "weights may be in any unit; leave a source out that is not wanted");
     return OK;
 }
 
 /* One path, or a list of them. */
-static err read_paths(const reader *r, const yaml_node_t *n, mix_entry *e) {
+static err read_paths(const mix_reader *r, const yaml_node_t *n, mix_entry *e) {
     if (n->type != YAML_SEQUENCE_NODE) {
         const char **one = arena_alloc(r->m->memory, sizeof *one);
         e->paths = one;
         e->n_paths = 1;
-        return read_text(r, n, "path", one);
+        return read_mix_text(r, n, "path", one);
     }
     yaml_node_item_t *from = n->data.sequence.items.start, *to = n->data.sequence.items.top;
     const char **paths = arena_alloc(r->m->memory, (size_t)(to - from + 1) * sizeof *paths);
     for (yaml_node_item_t *i = from; i < to; i++)
-        TRY(read_text(r, node_at(r, *i), "path", &paths[e->n_paths++]));
+        TRY(read_mix_text(r, node_at(r, *i), "path", &paths[e->n_paths++]));
     e->paths = paths;
     return OK;
 }
 
-static err read_member(const reader *r, mix_entry *e, const char *key, const yaml_node_t *value) {
-    if (strcmp(key, "name") == 0) return read_text(r, value, key, &e->name);
+static err read_mix_member(const mix_reader *r, mix_entry *e, const char *key,
+                           const yaml_node_t *value) {
+    if (strcmp(key, "name") == 0) return read_mix_text(r, value, key, &e->name);
     if (strcmp(key, "path") == 0 || strcmp(key, "paths") == 0) return read_paths(r, value, e);
-    if (strcmp(key, "weight") == 0) return read_number(r, value, key, &e->weight);
-    if (strcmp(key, "epochs") == 0) return read_number(r, value, key, &e->epochs);
+    if (strcmp(key, "weight") == 0) return read_mix_number(r, value, key, &e->weight);
+    if (strcmp(key, "epochs") == 0) return read_mix_number(r, value, key, &e->epochs);
     return err_hint(
-        ERR("%s:%d: \"%.40s\" is not a member of a source", r->path, line_of(value), key),
+        ERR("%s:%d: \"%.40s\" is not a member of a source", r->path, mix_line(value), key),
         "a source has name, path, weight and epochs");
 }
 
-static err read_entry(const reader *r, const yaml_node_t *n, mix_entry *e) {
+static err read_entry(const mix_reader *r, const yaml_node_t *n, mix_entry *e) {
     if (n->type != YAML_MAPPING_NODE)
-        return err_hint(ERR("%s:%d: expected a source with a name and a path", r->path, line_of(n)),
-                        "write \"- name: web\" and, below it, \"path: FOLDER\"");
+        return err_hint(
+            ERR("%s:%d: expected a source with a name and a path", r->path, mix_line(n)),
+            "write \"- name: web\" and, below it, \"path: FOLDER\"");
     yaml_node_pair_t *from = n->data.mapping.pairs.start, *to = n->data.mapping.pairs.top;
     for (yaml_node_pair_t *p = from; p < to; p++) {
         const char *key = NULL;
-        TRY(read_text(r, node_at(r, p->key), "key", &key));
-        TRY(read_member(r, e, key, node_at(r, p->value)));
+        TRY(read_mix_text(r, node_at(r, p->key), "key", &key));
+        TRY(read_mix_member(r, e, key, node_at(r, p->value)));
     }
     if (!e->name || !e->n_paths)
-        return ERR("%s:%d: a source needs a name and a path", r->path, line_of(n));
+        return ERR("%s:%d: a source needs a name and a path", r->path, mix_line(n));
     for (const mix_entry *other = r->m->entries; other < e; other++)
         if (strcmp(other->name, e->name) == 0)
-            return ERR("%s:%d: two sources are called \"%s\"", r->path, line_of(n), e->name);
+            return ERR("%s:%d: two sources are called \"%s\"", r->path, mix_line(n), e->name);
     return OK;
 }
 
-static err read_sources(const reader *r, const yaml_node_t *n) {
+static err read_sources(const mix_reader *r, const yaml_node_t *n) {
     if (n->type != YAML_SEQUENCE_NODE || n->data.sequence.items.start == n->data.sequence.items.top)
-        return ERR("%s:%d: sources: expected a list", r->path, line_of(n));
-    if (r->m->entries) return ERR("%s:%d: sources are listed twice", r->path, line_of(n));
+        return ERR("%s:%d: sources: expected a list", r->path, mix_line(n));
+    if (r->m->entries) return ERR("%s:%d: sources are listed twice", r->path, mix_line(n));
     int64_t count = n->data.sequence.items.top - n->data.sequence.items.start;
     if (count > MOST_SOURCES)
-        return ERR("%s:%d: %lld sources; a mix has at most %d", r->path, line_of(n),
+        return ERR("%s:%d: %lld sources; a mix has at most %d", r->path, mix_line(n),
                    (long long)count, MOST_SOURCES);
     r->m->entries = arena_alloc(r->m->memory, (size_t)count * sizeof *r->m->entries);
     for (int64_t i = 0; i < count; i++) {
@@ -176,7 +180,7 @@ static err read_sources(const reader *r, const yaml_node_t *n) {
 
 static const char *preset_at(const void *ctx, int i) { return mix_preset_name(i); }
 
-static err apply_preset(const reader *r) {
+static err apply_preset(const mix_reader *r) {
     mix_file *m = r->m;
     int known = 0;
     bool found = false;
@@ -199,7 +203,7 @@ static err apply_preset(const reader *r) {
     return OK;
 }
 
-static err read_document(const reader *r) {
+static err read_mix_document(const mix_reader *r) {
     const yaml_node_t *root = yaml_document_get_root_node(r->doc);
     if (!root || root->type != YAML_MAPPING_NODE)
         return err_hint(ERR("%s: expected \"sources:\" and a list of them", r->path),
@@ -208,13 +212,13 @@ static err read_document(const reader *r) {
          p++) {
         const char *key = NULL;
         const yaml_node_t *value = node_at(r, p->value);
-        TRY(read_text(r, node_at(r, p->key), "key", &key));
+        TRY(read_mix_text(r, node_at(r, p->key), "key", &key));
         if (strcmp(key, "sources") == 0)
             TRY(read_sources(r, value));
         else if (strcmp(key, "preset") == 0)
-            TRY(read_text(r, value, key, &r->m->preset));
+            TRY(read_mix_text(r, value, key, &r->m->preset));
         else
-            return err_hint(ERR("%s:%d: unknown key \"%.40s\"", r->path, line_of(value), key),
+            return err_hint(ERR("%s:%d: unknown key \"%.40s\"", r->path, mix_line(value), key),
                             "a mix file has sources and preset");
     }
     if (!r->m->n) return ERR("%s: the mix has no sources", r->path);
@@ -239,7 +243,7 @@ err mix_file_read(const char *path, mix_file *out) {
     BUG_IF(!yaml_parser_initialize(&parser));
     yaml_parser_set_input_string(&parser, (const unsigned char *)text, n);
     if (yaml_parser_load(&parser, &doc)) {
-        e = read_document(&(reader){ path, &doc, out });
+        e = read_mix_document(&(mix_reader){ path, &doc, out });
         yaml_document_delete(&doc);
     } else {
         e = ERR("%s:%zu: not valid YAML: %s", path, parser.problem_mark.line + 1,

@@ -14,15 +14,15 @@
 
 enum { GROUP_WINDOWS = 64, GROUP_DOCUMENTS = 1 << 14 };
 
-typedef struct group {
+typedef struct window_group {
     int64_t document, window; /* the first of each */
-} group;
+} window_group;
 
 struct packing {
     const data_source *source;
     data_range range; /* of tokens; documents are clipped to it */
     int64_t seq_len;
-    group *groups; /* [n + 1], the last is the end */
+    window_group *groups; /* [n + 1], the last is the end */
     int n, capacity;
 };
 
@@ -52,7 +52,7 @@ static int split_pieces(const packing *p, int64_t from, int64_t to, packed *h) {
         while (r.from < r.to) {
             int64_t take = MIN(r.to - r.from, p->seq_len);
             reserve_items(h, n + 1);
-            h->items[n++] = (piece){ r.from, (int32_t)take, r.from + take < r.to };
+            h->items[n++] = (packed_piece){ r.from, (int32_t)take, r.from + take < r.to };
             r.from += take;
         }
     }
@@ -117,7 +117,7 @@ static void pack_documents(const packing *p, int64_t from, int64_t to, packed *h
 
 /* ---- all groups -------------------------------------------------------------------------------- */
 
-static void add_group(packing *p, group g) {
+static void add_group(packing *p, window_group g) {
     void *groups = p->groups;
     mem_reserve(&groups, &p->capacity, p->n, sizeof *p->groups);
     p->groups = groups;
@@ -137,12 +137,12 @@ packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
         bool full = tokens >= GROUP_WINDOWS * seq_len || document + 1 - begin == GROUP_DOCUMENTS;
         if (!full && document < last) continue;
         pack_documents(p, begin, document + 1, &h);
-        add_group(p, (group){ begin, window });
+        add_group(p, (window_group){ begin, window });
         window += h.bins;
         begin = document + 1;
         tokens = 0;
     }
-    add_group(p, (group){ begin, window });
+    add_group(p, (window_group){ begin, window });
     p->n--;
     packed_free(&h);
     return p;
@@ -150,7 +150,7 @@ packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
 
 int64_t packing_windows(const packing *p) { return p->groups[p->n].window; }
 
-static int group_of(const packing *p, int64_t w) {
+static int window_group_of(const packing *p, int64_t w) {
     int low = 0, high = p->n - 1;
     while (low < high) {
         int middle = (low + high + 1) / 2;
@@ -162,9 +162,9 @@ static int group_of(const packing *p, int64_t w) {
     return low;
 }
 
-const piece *packing_window(const packing *p, int64_t w, packed *held, int *n) {
+const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n) {
     BUG_IF(w < 0 || w >= packing_windows(p));
-    int g = group_of(p, w);
+    int g = window_group_of(p, w);
     if (held->of != p || held->group != g) {
         pack_documents(p, p->groups[g].document, p->groups[g + 1].document, held);
         held->of = p;

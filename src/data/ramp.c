@@ -38,15 +38,13 @@ static int64_t next_size_at(const batch_ramp *r, int64_t consumed) {
     return high;
 }
 
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
-
 /* Takes steps of one size after another, from *at on, until `steps` are taken or `to` is reached.
  * @return how many were taken. */
 static int64_t take_steps(const batch_ramp *r, int64_t *at, int64_t to, int64_t steps) {
     int64_t taken = 0;
     while (*at < to && taken < steps) {
         int64_t size = ramp_size(r, *at), until = MIN(to, next_size_at(r, *at));
-        int64_t n = MIN(divide_up(until - *at, size), steps - taken);
+        int64_t n = MIN(ceil_div(until - *at, size), steps - taken);
         taken += n;
         *at = n > (INT64_MAX - *at) / size ? INT64_MAX : *at + n * size;
     }

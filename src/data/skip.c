@@ -40,7 +40,7 @@ int64_t data_skips_position(const data_skips *s, int64_t consumed) {
     return position;
 }
 
-static bool read_number(const char **at, int64_t *out) {
+static bool read_skip_number(const char **at, int64_t *out) {
     char *end;
     *at += strspn(*at, " ");
     errno = 0;
@@ -55,8 +55,8 @@ err data_skips_parse(const char *text, data_skips *out) {
     *out = (data_skips){ 0 };
     for (const char *at = text; *at;) {
         data_range r;
-        bool good = read_number(&at, &r.from) && *at == '-' && (at++, read_number(&at, &r.to)) &&
-                    r.from < r.to && (*at == ',' || !*at);
+        bool good = read_skip_number(&at, &r.from) && *at == '-' &&
+                    (at++, read_skip_number(&at, &r.to)) && r.from < r.to && (*at == ',' || !*at);
         if (!good)
             return err_hint(ERR("data.skip: \"%s\" is not a list of ranges of sequences", text),
                             "write it like 1000-2000, 5000-5100: from the first sequence to skip "

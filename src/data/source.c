@@ -298,7 +298,7 @@ err source_join(data_source *s, const data_info *info) {
 /* ---- opening ----------------------------------------------------------------------------- */
 
 /* Token files stay mapped; a text is left behind once its bytes have become tokens. */
-static err open_file(data_shard *s, const data_options *o, data_info *info) {
+static err open_token_file(data_shard *s, const data_options *o, data_info *info) {
     static const file_parser parsers[] = { tokfile_parse, foreign_parse };
     const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
     if (!remote_is(s->path) && megatron_is(s->path)) return megatron_open(s, info);
@@ -324,7 +324,7 @@ err source_open_path(data_source *s, const char *path, const data_options *o) {
     if (shards_are_in(path)) return shards_open(s, path, o->held_out);
     if (o->held_out) return OK; /* only folders have a part held out */
     data_info info = { .eos = -1 };
-    TRY(open_file(source_add(s, path), o, &info));
+    TRY(open_token_file(source_add(s, path), o, &info));
     return source_join(s, &info);
 }
 

@@ -6,14 +6,14 @@
 
 enum { SLOTS = 64, NAME = 16, VALUE = 192 };
 
-typedef struct slot {
+typedef struct template_slot {
     char name[NAME], value[VALUE];
-} slot;
+} template_slot;
 
 typedef struct writer {
     synth_draw draw;
     int slots;
-    slot slot[SLOTS];
+    template_slot slot[SLOTS];
     str raw; /* before capitals and articles */
 } writer;
 
@@ -33,7 +33,7 @@ static const char *slot_value(const writer *w, const char *name, size_t n) {
 
 static void slot_bind(writer *w, const char *name, size_t n, const char *value, size_t value_n) {
     BUG_IF(w->slots == SLOTS || n >= NAME);
-    slot *s = &w->slot[w->slots++];
+    template_slot *s = &w->slot[w->slots++];
     memcpy(s->name, name, n);
     s->name[n] = 0;
     str expanded = { 0 };
@@ -44,7 +44,7 @@ static void slot_bind(writer *w, const char *name, size_t n, const char *value, 
 }
 
 /* Finds the next field of a row: text up to ';', without the blanks around it. @return the rest. */
-static const char *next_field(const char *row, const char **begin, size_t *n) {
+static const char *next_template_field(const char *row, const char **begin, size_t *n) {
     while (*row == ' ') row++;
     size_t len = strcspn(row, ";");
     *begin = row;
@@ -59,8 +59,8 @@ static void bind_row(writer *w, const char *prefix, const char *columns, const c
     size_t value_n, column_n;
     while (*columns) {
         char name[NAME];
-        columns = next_field(columns, &column, &column_n);
-        row = next_field(row, &value, &value_n);
+        columns = next_template_field(columns, &column, &column_n);
+        row = next_template_field(row, &value, &value_n);
         BUG_IF(value_n == 0);
         int n = snprintf(name, sizeof name, "%s%.*s", prefix, (int)column_n, column);
         BUG_IF(n >= NAME);

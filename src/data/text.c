@@ -142,7 +142,7 @@ typedef struct text_job {
     token_buffer all;
 } text_job;
 
-static err encode_block(void *ctx, int index, const text_block *b, void *result) {
+static err encode_text_block(void *ctx, int index, const text_block *b, void *result) {
     const text_job *j = ctx;
     text_worker *w = &j->workers[index];
     *(text_worker **)result = w;
@@ -197,7 +197,7 @@ static void job_free(text_job *j) {
 
 err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) {
     static const text_pipeline stages = { .result_size = sizeof(text_worker *),
-                                          .work = encode_block,
+                                          .work = encode_text_block,
                                           .merge = append_block };
     text_job j = { 0 };
     text_inputs *in = NULL;

@@ -21,22 +21,23 @@ static const char *const SIDE_NAMES[] = { "train", "validation" };
 /* ---- what documents came from ------------------------------------------------------------------- */
 
 enum { MOST_SOURCES = 256 }; /* those beyond are counted together */
-typedef struct tally {
+typedef struct source_tally {
     struct {
         char *name; /* owned */
         int64_t documents, tokens;
     } at[MOST_SOURCES + 1];
     int n;
-} tally;
+} source_tally;
 
 /* @return its index; t->n: it has none yet. */
-static int tally_find(const tally *t, const char *name, size_t len) {
+static int tally_find(const source_tally *t, const char *name, size_t len) {
     int i = 0;
     while (i < t->n && (strlen(t->at[i].name) != len || memcmp(t->at[i].name, name, len))) i++;
     return i;
 }
 
-static void tally_add(tally *t, const char *name, size_t len, int64_t documents, int64_t tokens) {
+static void tally_add(source_tally *t, const char *name, size_t len, int64_t documents,
+                      int64_t tokens) {
     static const char others[] = "(others)";
     if (len == 0) name = "";
     len = strnlen(name, len);
@@ -55,18 +56,18 @@ static void tally_add(tally *t, const char *name, size_t len, int64_t documents,
     t->at[i].tokens += tokens;
 }
 
-static void tally_add_all(tally *t, const tally *from) {
+static void tally_add_all(source_tally *t, const source_tally *from) {
     for (int i = 0; i < from->n; i++)
         tally_add(t, from->at[i].name, strlen(from->at[i].name), from->at[i].documents,
                   from->at[i].tokens);
 }
 
-static void tally_free(tally *t) {
+static void tally_free(source_tally *t) {
     for (int i = 0; i < t->n; i++) free(t->at[i].name);
     t->n = 0;
 }
 
-static json_t *tally_json(const tally *t) {
+static json_t *tally_json(const source_tally *t) {
     json_t *o = json_object();
     for (int i = 0; i < t->n; i++)
         json_object_set_new(o, t->at[i].name,
@@ -75,7 +76,7 @@ static json_t *tally_json(const tally *t) {
     return o;
 }
 
-static void tally_read(tally *t, const json_t *o) {
+static void tally_read(source_tally *t, const json_t *o) {
     const char *name;
     json_t *v;
     json_object_foreach((json_t *)(uintptr_t)o, name, v) {
@@ -88,33 +89,33 @@ static void tally_read(tally *t, const json_t *o) {
 
 /* What a thread needs, and the block it has made of it, which is written before it begins another:
  * so buffers serve from block to block, and no memory is asked of the system. */
-typedef struct worker {
+typedef struct tokenize_worker {
     encoder *encoder;
     token_ids ids; /* of one document */
     token_buffer side[SIDES];
-    tally sources[SIDES];
-} worker;
+    source_tally sources[SIDES];
+} tokenize_worker;
 
 typedef struct tokenize_job {
     const tokenize_options *o;
     int32_t eos;
     token_writer_options format;
     uint64_t below; /* hashes of documents to hold out; UINT64_MAX is never reached by a fraction */
-    worker *workers;
+    tokenize_worker *workers;
     int threads;
     /* of the segment at work */
     token_writer *writer[SIDES];
-    tally sources[SIDES];
+    source_tally sources[SIDES];
     text_counts read;
     text_progress *progress;
     /* of all that this rank has read */
     tokenize_report *report;
 } tokenize_job;
 
-static err encode_block(void *ctx, int index, const text_block *b, void *result) {
+static err tokenize_block(void *ctx, int index, const text_block *b, void *result) {
     const tokenize_job *t = ctx;
-    worker *w = &t->workers[index];
-    *(worker **)result = w;
+    tokenize_worker *w = &t->workers[index];
+    *(tokenize_worker **)result = w;
     for (int k = 0; k < SIDES; k++) {
         w->side[k].n = w->side[k].docs = 0;
         tally_free(&w->sources[k]);
@@ -131,9 +132,9 @@ static err encode_block(void *ctx, int index, const text_block *b, void *result)
     return OK;
 }
 
-static err write_block(void *ctx, const text_block *b, void *result) {
+static err write_token_block(void *ctx, const text_block *b, void *result) {
     tokenize_job *t = ctx;
-    const worker *w = *(worker **)result;
+    const tokenize_worker *w = *(tokenize_worker **)result;
     for (int k = 0; k < SIDES; k++) {
         if (w->side[k].docs) TRY(token_writer_add_buffer(t->writer[k], &w->side[k]));
         tally_add_all(&t->sources[k], &w->sources[k]);
@@ -145,10 +146,11 @@ static err write_block(void *ctx, const text_block *b, void *result) {
     return text_progress_add(t->progress, b->raw_bytes);
 }
 
-static err run_segment(tokenize_job *t, text_inputs *in, int segment) {
-    const text_pipeline flow = {
-        .ctx = t, .result_size = sizeof(worker *), .work = encode_block, .merge = write_block
-    };
+static err tokenize_segment(tokenize_job *t, text_inputs *in, int segment) {
+    const text_pipeline flow = { .ctx = t,
+                                 .result_size = sizeof(tokenize_worker *),
+                                 .work = tokenize_block,
+                                 .merge = write_token_block };
     text_counts read = { 0 };
     TRY(text_pipeline_run(in, segment, &flow, t->threads, &read));
     text_counts_add(&t->read, &read);
@@ -212,7 +214,7 @@ static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int
         e = token_writer_open(path, &t->format, &t->writer[k]);
         free(path);
     }
-    if (!e) e = run_segment(t, in, segment);
+    if (!e) e = tokenize_segment(t, in, segment);
     for (int k = SIDES - 1; k >= 0 && !e; k--) e = close_writer(t, in, segment, segment + 1, k);
     for (int k = 0; k < SIDES; k++) {
         token_writer_abandon(t->writer[k]);
@@ -226,7 +228,7 @@ static err make_shards(tokenize_job *t, text_inputs *in, const char *folder, int
 
 typedef struct listing {
     json_t *shards[SIDES];
-    tally sources;
+    source_tally sources;
     int64_t documents[SIDES], tokens[SIDES];
 } listing;
 
@@ -258,8 +260,8 @@ static bool read_shard(const char *folder, int segment, int k, listing *l) {
     return whole;
 }
 
-static err write_index(const char *folder, const tokenize_options *o, const char *identity,
-                       int32_t eos, const listing *l) {
+static err write_tokenize_index(const char *folder, const tokenize_options *o, const char *identity,
+                                int32_t eos, const listing *l) {
     char hash[32];
     snprintf(hash, sizeof hash, "%016llx", (unsigned long long)tokenizer_hash(o->tokenizer));
     json_t *doc = json_pack("{s:i, s:b, s:s, s:f, s:{s:s, s:s, s:I, s:i, s:s}}", "format", 1,
@@ -339,7 +341,7 @@ static err prepare_folder(const char *folder, const tokenize_options *o, const c
     TRY(refuse_foreign_files(folder));
     if (!o->fresh) TRY(check_identity(folder, identity, &there));
     TRY(remove_leftovers(folder, o->fresh));
-    if (!there) TRY(write_index(folder, o, identity, eos, NULL));
+    if (!there) TRY(write_tokenize_index(folder, o, identity, eos, NULL));
     char *path = io_join(folder, SHARDS_TOKENIZER);
     err e = tokenizer_save(o->tokenizer, path);
     free(path);
@@ -410,7 +412,7 @@ static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
         for (int k = 0; k < SIDES && !e; k++)
             if (!read_new_shard(t, folder, i, k, &l))
                 e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
-    if (!e) e = write_index(folder, t->o, identity, t->eos, &l);
+    if (!e) e = write_tokenize_index(folder, t->o, identity, t->eos, &l);
     t->report->documents = l.documents[TRAIN];
     t->report->tokens = l.tokens[TRAIN];
     t->report->held_out_documents = l.documents[HELD_OUT];
@@ -469,10 +471,10 @@ typedef struct file_work {
 static err run_into_file(void *ctx, int segment, text_progress *p) {
     const file_work *w = ctx;
     w->t->progress = p;
-    return run_segment(w->t, w->in, segment);
+    return tokenize_segment(w->t, w->in, segment);
 }
 
-static err write_file(tokenize_job *t, text_inputs *in, const char *path) {
+static err write_token_file(tokenize_job *t, text_inputs *in, const char *path) {
     file_work w = { t, in };
     t->below = 0;
     if (comm_world(t->o->comm) > 1)
@@ -523,14 +525,14 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
     double began = time_now();
     err e = OK;
     TRY_CLEAN(job_init(t));
-    e = str_ends(out, ".tok") ? write_file(t, in, out) : write_folder(t, in, out);
+    e = str_ends(out, ".tok") ? write_token_file(t, in, out) : write_folder(t, in, out);
     report->ranks = comm_world(o->comm);
     report->peak_memory = (int64_t)mem_peak();
     if (!e) e = comm_largest(o->comm, &report->peak_memory);
     report->seconds = time_now() - began;
 cleanup:
     for (int i = 0; i < t->threads; i++) {
-        worker *w = &t->workers[i];
+        tokenize_worker *w = &t->workers[i];
         encoder_free(w->encoder);
         token_ids_free(&w->ids);
         for (int k = 0; k < SIDES; k++) {

@@ -70,7 +70,7 @@ err shard_place_tokens(data_shard *s, size_t before, size_t after, uint64_t coun
     return OK;
 }
 
-static err check_header(const data_shard *s, const tok_header *h) {
+static err check_token_header(const data_shard *s, const tok_header *h) {
     if (h->version < VERSION_1 || h->version > VERSION)
         return err_hint(ERR("%s: token file version %" PRIu32 ", this program reads versions %d "
                             "to %d",
@@ -141,7 +141,7 @@ err tokfile_parse(data_shard *s, data_info *info, bool *found) {
     if (s->file.size < sizeof h)
         return shard_damaged(s, "the file is shorter than a token file's header and trailer");
     memcpy(&h, s->file.data, sizeof h);
-    TRY(check_header(s, &h));
+    TRY(check_token_header(s, &h));
     s->width = h.width;
     TRY(h.version == VERSION_1 ? parse_1(s, &h) : parse_2(s, &h));
     s->has_checksum = true;
@@ -162,7 +162,7 @@ err tokfile_tokens(const char *path, const uint8_t *header, const uint8_t *trail
     memcpy(&t, trailer, sizeof t);
     if (memcmp(h.magic, MAGIC, sizeof MAGIC) != 0)
         return shard_damaged(&s, "the file does not begin like a token file");
-    TRY(check_header(&s, &h));
+    TRY(check_token_header(&s, &h));
     int64_t rest = bytes - TOKFILE_HEADER - TOKFILE_TRAILER;
     if (rest < 0 || t.tokens > (uint64_t)rest / h.width)
         return shard_damaged(&s, "the trailer describes more than the file holds");
@@ -281,7 +281,7 @@ err token_writer_add_buffer(token_writer *w, const token_buffer *t) {
 }
 
 /* Writes and hashes what stands between the tokens and the trailer. */
-static err write_index(token_writer *w, const char *provenance) {
+static err write_document_index(token_writer *w, const char *provenance) {
     static const char zeros[ALIGN], spaces[ALIGN] = { ' ', ' ', ' ', ' ', ' ', ' ', ' ', ' ' };
     size_t tokens_end = sizeof w->header + (size_t)w->trailer.tokens * w->header.width;
     size_t len = strlen(provenance);
@@ -312,7 +312,7 @@ err token_writer_close(token_writer *w, const char *provenance) {
     if (open) add_end(w, t->tokens); /* a last document without an end */
     t->checksum = XXH64_digest(w->hash);
     if (w->in_chunk) end_chunk(w);
-    TRY_CLEAN(write_index(w, provenance ? provenance : "{}"));
+    TRY_CLEAN(write_document_index(w, provenance ? provenance : "{}"));
     t->frame = frame_checksum(&w->header, t, offsetof(tok_trailer, frame));
     TRY_CLEAN(io_writer_write(w->file, t, sizeof *t));
     io_writer *file = w->file;

@@ -16,13 +16,13 @@ err generator_plan(model *m, plan *p, int64_t positions, generator *g) {
 }
 
 /* ---- choosing ---------------------------------------------------------------------------- */
-typedef struct candidate {
+typedef struct token_candidate {
     float p;
     int32_t id;
-} candidate;
+} token_candidate;
 
 static int by_probability(const void *a, const void *b) {
-    const candidate *x = a, *y = b;
+    const token_candidate *x = a, *y = b;
     if (x->p != y->p) return x->p < y->p ? 1 : -1;
     return x->id - y->id; /* ties in a fixed order */
 }
@@ -44,8 +44,8 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
         sum += logits[i];
     }
     bool all = (o->top_k <= 0 || o->top_k >= vocab) && (o->top_p <= 0 || o->top_p >= 1);
-    candidate *c = mem_alloc((size_t)vocab * sizeof *c);
-    for (int64_t i = 0; i < vocab; i++) c[i] = (candidate){ logits[i], (int32_t)i };
+    token_candidate *c = mem_alloc((size_t)vocab * sizeof *c);
+    for (int64_t i = 0; i < vocab; i++) c[i] = (token_candidate){ logits[i], (int32_t)i };
     int64_t n = vocab;
     if (!all) {
         qsort(c, (size_t)vocab, sizeof *c, by_probability);

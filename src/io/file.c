@@ -60,7 +60,7 @@ static err open_regular(const char *path, int *fd, size_t *size) {
 }
 
 /* Reads exactly n bytes. A file that shrank meanwhile is an error. */
-static err read_all(int fd, const char *path, char *to, size_t n) {
+static err read_fully(int fd, const char *path, char *to, size_t n) {
     for (size_t done = 0; done < n;) {
         ssize_t got = read(fd, to + done, n - done);
         if (got < 0 && errno == EINTR) continue;
@@ -85,7 +85,7 @@ err io_read(const char *path, size_t max, char **text, size_t *len) {
                 str_bytes(have, sizeof have, (double)size));
     } else {
         bytes = malloc(size + 1);
-        e = bytes ? read_all(fd, path, bytes, size)
+        e = bytes ? read_fully(fd, path, bytes, size)
                   : io_system_error(__FILE__, __LINE__, "read", path, ENOMEM);
     }
     close(fd);

@@ -33,7 +33,7 @@ err io_make_dirs(const char *path) {
     return e;
 }
 
-static int by_name(const void *a, const void *b) {
+static int by_file_name(const void *a, const void *b) {
     return strcmp(*(char *const *)a, *(char *const *)b);
 }
 
@@ -54,7 +54,7 @@ err io_list(const char *path, char ***names, int *n) {
         io_list_free(list, count);
         return e;
     }
-    if (count) qsort(list, (size_t)count, sizeof(char *), by_name);
+    if (count) qsort(list, (size_t)count, sizeof(char *), by_file_name);
     *names = list;
     *n = count;
     return OK;
@@ -110,15 +110,15 @@ err io_remove_tree(const char *root, const char *path) {
 
 /* renameat2 is Linux's; elsewhere, and on file systems without it, nothing is exchanged. */
 #ifdef RENAME_EXCHANGE
-static bool exchange(const char *a, const char *b) {
+static bool swap_paths(const char *a, const char *b) {
     return renameat2(AT_FDCWD, a, AT_FDCWD, b, RENAME_EXCHANGE) == 0;
 }
 #else
-static bool exchange(const char *a, const char *b) { return false; }
+static bool swap_paths(const char *a, const char *b) { return false; }
 #endif
 
 err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) {
-    if (io_exists(to) && exchange(from, to)) {
+    if (io_exists(to) && swap_paths(from, to)) {
         TRY(io_sync_folder(root));
         return io_remove_tree(root, from);
     }

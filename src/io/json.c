@@ -64,7 +64,7 @@ json_t *io_json_string(const char *bytes, size_t n) {
 }
 
 /* ---- members ------------------------------------------------------------------------------- */
-static const char *kind_of(const json_t *v) {
+static const char *json_kind(const json_t *v) {
     static const char *const kinds[] = {
         [JSON_OBJECT] = "an object",   [JSON_ARRAY] = "an array", [JSON_STRING] = "a string",
         [JSON_INTEGER] = "an integer", [JSON_REAL] = "a number",  [JSON_TRUE] = "true",
@@ -74,7 +74,7 @@ static const char *kind_of(const json_t *v) {
 }
 
 static err mismatch(const char *name, const char *key, const char *expected, const json_t *got) {
-    return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, kind_of(got));
+    return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, json_kind(got));
 }
 
 err io_json_text(const json_t *object, const char *name, const char *key, const char **out) {

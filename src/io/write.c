@@ -18,7 +18,7 @@ struct io_writer {
     unsigned char buffer[BUFFER_BYTES];
 };
 
-static err write_all(int fd, const char *path, const void *bytes, size_t n) {
+static err write_fully(int fd, const char *path, const void *bytes, size_t n) {
     const char *from = bytes;
     while (n > 0) {
         ssize_t done = write(fd, from, n);
@@ -55,7 +55,7 @@ static err open_temporary(io_writer *w) {
                     "remove the files ending in .tmp there, once no program writes them");
 }
 
-static void writer_free(io_writer *w) {
+static void io_writer_free(io_writer *w) {
     if (w->fd >= 0) close(w->fd);
     free(w->temporary);
     free(w->path);
@@ -85,12 +85,12 @@ err io_writer_open(const char *path, io_writer **out) {
 static err flush_buffer(io_writer *w) {
     size_t n = w->used;
     w->used = 0;
-    return write_all(w->fd, w->path, w->buffer, n);
+    return write_fully(w->fd, w->path, w->buffer, n);
 }
 
 err io_writer_write(io_writer *w, const void *bytes, size_t n) {
     if (n > BUFFER_BYTES - w->used) TRY(flush_buffer(w));
-    if (n >= BUFFER_BYTES) return write_all(w->fd, w->path, bytes, n);
+    if (n >= BUFFER_BYTES) return write_fully(w->fd, w->path, bytes, n);
     memcpy(w->buffer + w->used, bytes, n);
     w->used += n;
     return OK;
@@ -130,14 +130,14 @@ err io_writer_commit(io_writer *w) {
         return e;
     }
     e = sync_parent(w->path);
-    writer_free(w);
+    io_writer_free(w);
     return e;
 }
 
 void io_writer_abort(io_writer *w) {
     if (!w) return;
     if (w->temporary) unlink(w->temporary);
-    writer_free(w);
+    io_writer_free(w);
 }
 
 err io_write(const char *path, const void *bytes, size_t n) {
@@ -157,7 +157,7 @@ err io_append_open(const char *path, int *fd) {
 }
 
 err io_append(int fd, const char *path, const void *bytes, size_t n) {
-    return write_all(fd, path, bytes, n);
+    return write_fully(fd, path, bytes, n);
 }
 
 err io_copy(const char *from, const char *to) {

@@ -20,14 +20,6 @@ struct observe {
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
-/* JSON has no NaN and no infinity: null stands for both. */
-static void add_number(str *out, double v) {
-    if (isfinite(v))
-        str_add(out, "%.9g", v);
-    else
-        str_add(out, "null");
-}
-
 static void add_metric(str *out, const metric *m, const observe_step *s) {
     double v = metric_value(m, s);
     if (m->kind == METRIC_EACH || (m->presence == METRIC_EXTRA && isnan(v))) return;
@@ -35,10 +27,10 @@ static void add_metric(str *out, const metric *m, const observe_step *s) {
     if (m->kind == METRIC_COUNT)
         str_add(out, "%.0f", v);
     else
-        add_number(out, v);
+        str_add_json_number(out, v);
 }
 
-static void add_name(str *out, const char *before, const char *name) {
+static void add_quoted_key(str *out, const char *before, const char *name) {
     json_t *text = io_json_string(name, strlen(name));
     char *quoted = json_dumps(text, JSON_ENCODE_ANY);
     BUG_IF(quoted == NULL);
@@ -50,17 +42,17 @@ static void add_name(str *out, const char *before, const char *name) {
 static void add_parts(str *out, const observe_step *s) {
     for (int i = 0; i < s->n_sources; i++) {
         const observe_part *p = &s->sources[i];
-        add_name(out, i ? "," : ",\"sources\":{", p->name);
+        add_quoted_key(out, i ? "," : ",\"sources\":{", p->name);
         str_add(out, "{\"tokens\":%lld", (long long)p->tokens);
         if (!isnan(p->loss)) {
             str_add(out, ",\"loss\":");
-            add_number(out, p->loss);
+            str_add_json_number(out, p->loss);
         }
         str_add(out, i + 1 < s->n_sources ? "}" : "}}");
     }
     for (int i = 0; i < s->n_validation; i++) {
-        add_name(out, i ? "," : ",\"validation\":{", s->validation[i].name);
-        add_number(out, s->validation[i].loss);
+        add_quoted_key(out, i ? "," : ",\"validation\":{", s->validation[i].name);
+        str_add_json_number(out, s->validation[i].loss);
         if (i + 1 == s->n_validation) str_add(out, "}");
     }
 }
@@ -69,7 +61,7 @@ static void add_norms(str *out, const char *before, const double *v, int n) {
     str_add(out, "%s", before);
     for (int i = 0; i < n; i++) {
         if (i) str_add(out, ",");
-        add_number(out, v[i]);
+        str_add_json_number(out, v[i]);
     }
     str_add(out, "]");
 }
@@ -89,7 +81,7 @@ static void step_as_json(const observe_step *s, str *out) {
 /* ---- resuming ------------------------------------------------------------------------------ */
 /* Takes a line in: what comes after it goes on counting from here. @return whether the line is a whole
  * object of a step before `first`. */
-static bool take_line(observe *o, const char *line, size_t len, int64_t first) {
+static bool adopt_line(observe *o, const char *line, size_t len, int64_t first) {
     json_t *object = json_loadb(line, len, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     bool keep = json_is_integer(step) && json_integer_value(step) < first;
@@ -108,7 +100,7 @@ static int64_t copy_kept_lines(observe *o, const char *p, const char *end, int64
     while (p < end) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         size_t len = newline ? (size_t)(newline - p) : (size_t)(end - p);
-        if (newline && take_line(o, p, len, first))
+        if (newline && adopt_line(o, p, len, first))
             str_add_bytes(kept, p, len + 1);
         else
             dropped++;

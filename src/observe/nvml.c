@@ -27,7 +27,7 @@ struct nvml {
 };
 
 /* ISO C has no cast from an object's address to a function's. */
-static void find(void *library, const char *name, void *to) {
+static void find_symbol(void *library, const char *name, void *to) {
     void *symbol = dlsym(library, name);
     memcpy(to, &symbol, sizeof symbol);
 }
@@ -35,8 +35,8 @@ static void find(void *library, const char *name, void *to) {
 /* The n-th GPU that CUDA shows: CUDA_VISIBLE_DEVICES renumbers them, NVML does not. */
 static int find_gpu(void *library, int index, void **gpu) {
     int (*by_index)(unsigned, void **), (*by_uuid)(const char *, void **);
-    find(library, "nvmlDeviceGetHandleByIndex_v2", &by_index);
-    find(library, "nvmlDeviceGetHandleByUUID", &by_uuid);
+    find_symbol(library, "nvmlDeviceGetHandleByIndex_v2", &by_index);
+    find_symbol(library, "nvmlDeviceGetHandleByUUID", &by_uuid);
     const char *at = getenv("CUDA_VISIBLE_DEVICES");
     for (int i = 0; at && i < index; i++) {
         at = strchr(at, ',');
@@ -56,19 +56,19 @@ nvml *nvml_open(const char *path, int gpu_index) {
     nvml *n = mem_alloc(sizeof *n);
     n->library = library;
     n->read_at = -INFINITY;
-    find(library, "nvmlInit_v2", &init);
-    find(library, "nvmlShutdown", &n->shutdown);
-    find(library, "nvmlDeviceGetMemoryInfo", &n->memory);
-    find(library, "nvmlDeviceGetUtilizationRates", &n->utilization);
-    find(library, "nvmlDeviceGetPowerUsage", &n->power);
-    find(library, "nvmlDeviceGetTemperature", &n->temperature);
-    find(library, "nvmlDeviceGetTotalEccErrors", &n->ecc);
+    find_symbol(library, "nvmlInit_v2", &init);
+    find_symbol(library, "nvmlShutdown", &n->shutdown);
+    find_symbol(library, "nvmlDeviceGetMemoryInfo", &n->memory);
+    find_symbol(library, "nvmlDeviceGetUtilizationRates", &n->utilization);
+    find_symbol(library, "nvmlDeviceGetPowerUsage", &n->power);
+    find_symbol(library, "nvmlDeviceGetTemperature", &n->temperature);
+    find_symbol(library, "nvmlDeviceGetTotalEccErrors", &n->ecc);
     if (init && init() == 0 && find_gpu(library, gpu_index, &n->gpu) == 0) return n;
     nvml_close(n);
     return NULL;
 }
 
-static void refresh(nvml *n) {
+static void refresh_sample(nvml *n) {
     nvml_memory memory;
     nvml_utilization use;
     unsigned milliwatts, celsius;
@@ -84,7 +84,7 @@ static void refresh(nvml *n) {
 }
 
 void nvml_read(nvml *n, observe_step *s) {
-    if (time_now() - n->read_at > 1) refresh(n); /* a call may take a millisecond */
+    if (time_now() - n->read_at > 1) refresh_sample(n); /* a call may take a millisecond */
     s->gpu_mem = n->mem;
     s->gpu_util = n->util;
     s->gpu_power = n->watts;

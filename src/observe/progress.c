@@ -32,7 +32,7 @@ typedef struct field_list {
 #define RED   "\033[31m"
 #define PLAIN "\033[0m"
 
-static char *add_field(field_list *l, int need, const char *color) {
+static char *add_progress_field(field_list *l, int need, const char *color) {
     BUG_IF(l->n == (int)COUNT_OF(l->f));
     field *f = &l->f[l->n++];
     f->need = need;
@@ -44,24 +44,27 @@ enum { FIELD_BYTES = sizeof(((field *)0)->text) };
 
 static void collect_fields(const observe_step *s, field_list *l) {
     char scratch[32];
-    char *step = add_field(l, 0, "");
+    char *step = add_progress_field(l, 0, "");
     if (s->total_steps > 0)
         snprintf(step, FIELD_BYTES, "step %lld/%lld", (long long)s->step,
                  (long long)s->total_steps);
     else
         snprintf(step, FIELD_BYTES, "step %lld", (long long)s->step);
-    snprintf(add_field(l, 0, isfinite(s->loss) ? BOLD : RED), FIELD_BYTES, "loss %.4f", s->loss);
-    if (!isnan(s->val_loss)) snprintf(add_field(l, 2, BOLD), FIELD_BYTES, "val %.4f", s->val_loss);
-    if (!isnan(s->lr)) snprintf(add_field(l, 6, DIM), FIELD_BYTES, "lr %.2e", s->lr);
+    snprintf(add_progress_field(l, 0, isfinite(s->loss) ? BOLD : RED), FIELD_BYTES, "loss %.4f",
+             s->loss);
+    if (!isnan(s->val_loss))
+        snprintf(add_progress_field(l, 2, BOLD), FIELD_BYTES, "val %.4f", s->val_loss);
+    if (!isnan(s->lr)) snprintf(add_progress_field(l, 6, DIM), FIELD_BYTES, "lr %.2e", s->lr);
     if (!isnan(s->grad_norm))
-        snprintf(add_field(l, 5, isfinite(s->grad_norm) ? DIM : RED), FIELD_BYTES, "norm %.3f",
-                 s->grad_norm);
+        snprintf(add_progress_field(l, 5, isfinite(s->grad_norm) ? DIM : RED), FIELD_BYTES,
+                 "norm %.3f", s->grad_norm);
     if (isfinite(s->tok_s))
-        snprintf(add_field(l, 3, ""), FIELD_BYTES, "%s tok/s",
+        snprintf(add_progress_field(l, 3, ""), FIELD_BYTES, "%s tok/s",
                  str_count(scratch, sizeof scratch, s->tok_s));
-    if (isfinite(s->mfu)) snprintf(add_field(l, 4, DIM), FIELD_BYTES, "MFU %.1f%%", 100 * s->mfu);
+    if (isfinite(s->mfu))
+        snprintf(add_progress_field(l, 4, DIM), FIELD_BYTES, "MFU %.1f%%", 100 * s->mfu);
     if (isfinite(s->eta_s) && s->eta_s >= 0)
-        snprintf(add_field(l, 1, ""), FIELD_BYTES, "ETA %s",
+        snprintf(add_progress_field(l, 1, ""), FIELD_BYTES, "ETA %s",
                  str_duration(scratch, sizeof scratch, s->eta_s));
 }
 
@@ -117,7 +120,7 @@ progress *progress_new(FILE *to) {
 bool progress_is_live(const progress *p) { return p && p->live; }
 
 /* One column is left free: some terminals wrap when the last is written. */
-static int terminal_width(const progress *p) {
+static int progress_width(const progress *p) {
     struct winsize size;
     if (ioctl(fileno(p->to), TIOCGWINSZ, &size) != 0 || size.ws_col < 2) return 79;
     return size.ws_col - 1;
@@ -133,7 +136,7 @@ static void flush_output(progress *p) {
 void progress_show(progress *p, const observe_step *s) {
     if (!p) return;
     str line = { 0 };
-    progress_format(&line, s, p->live ? terminal_width(p) : 0, p->color);
+    progress_format(&line, s, p->live ? progress_width(p) : 0, p->color);
     if (p->live)
         fprintf(p->to, ERASE_LINE "%s", line.text);
     else

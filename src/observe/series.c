@@ -49,7 +49,7 @@ static bool is_named(const series_column *c, const char *name, size_t n) {
 }
 
 /* @return its index, -1 when there are too many columns. */
-static int column_of(series *s, const char *name, size_t n) {
+static int column_index(series *s, const char *name, size_t n) {
     for (int i = 0; i < s->columns; i++) {
         int k = (s->guess + i) % s->columns;
         if (!is_named(&s->column[k], name, n)) continue;
@@ -74,7 +74,7 @@ static void grow(series_column *c) {
     if (c->row) c->row = mem_grow(c->row, (size_t)c->capacity * sizeof *c->row);
 }
 
-static void append_value(series_column *c, int64_t row, double v) {
+static void column_append(series_column *c, int64_t row, double v) {
     if (c->n && series_row(c, c->n - 1) == row) return; /* a key that is there twice */
     if (c->n == c->capacity) grow(c);
     if (!c->row && c->n != row) { /* the first gap */
@@ -101,12 +101,12 @@ static char peek(scanner *p) {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
     return p->at < p->end ? *p->at : '\0';
 }
-static bool take(scanner *p, char c) {
+static bool accept_char(scanner *p, char c) {
     if (peek(p) != c) return false;
     p->at++;
     return true;
 }
-static bool take_word(scanner *p, const char *word) {
+static bool accept_word(scanner *p, const char *word) {
     size_t n = strlen(word);
     if ((size_t)(p->end - p->at) < n || strncmp(p->at, word, n)) return false;
     p->at += n;
@@ -115,7 +115,7 @@ static bool take_word(scanner *p, const char *word) {
 
 /* A string, escapes as they are written. */
 static bool take_string(scanner *p, const char **text, size_t *n) {
-    if (!take(p, '"')) return false;
+    if (!accept_char(p, '"')) return false;
     *text = p->at;
     while (p->at < p->end && *p->at != '"') p->at += *p->at == '\\' && p->end - p->at > 1 ? 2 : 1;
     if (p->at >= p->end) return false;
@@ -125,8 +125,8 @@ static bool take_string(scanner *p, const char **text, size_t *n) {
 }
 
 /* The line ends in a NUL, which strtod does not pass. */
-static bool take_number(scanner *p, double *v) {
-    if (take_word(p, "null")) {
+static bool accept_number(scanner *p, double *v) {
+    if (accept_word(p, "null")) {
         *v = NAN;
         return true;
     }
@@ -156,13 +156,13 @@ static bool take_value(scanner *p, int depth, bool kept);
 static bool take_members(scanner *p, int depth, bool kept, char close) {
     size_t named = p->named;
     int index = 0;
-    for (p->at++; !take(p, close); index++) {
+    for (p->at++; !accept_char(p, close); index++) {
         char number[16];
         const char *key = number;
         size_t n = 0;
-        if (index && !take(p, ',')) return false;
+        if (index && !accept_char(p, ',')) return false;
         if (close == '}') {
-            if (!take_string(p, &key, &n) || !take(p, ':')) return false;
+            if (!take_string(p, &key, &n) || !accept_char(p, ':')) return false;
         } else {
             n = (size_t)snprintf(number, sizeof number, "%d", index);
         }
@@ -182,10 +182,10 @@ static bool take_value(scanner *p, int depth, bool kept) {
     if (c == '{') return take_members(p, depth, kept, '}');
     if (c == '[') return take_members(p, depth, kept, ']');
     if (c == '"') return take_string(p, &text, &n);
-    if (take_word(p, "true") || take_word(p, "false")) return true;
-    if (!take_number(p, &v)) return false;
+    if (accept_word(p, "true") || accept_word(p, "false")) return true;
+    if (!accept_number(p, &v)) return false;
     series *s = p->s;
-    int column = kept && s->in_line < MOST_COLUMNS ? column_of(s, p->name, p->named) : -1;
+    int column = kept && s->in_line < MOST_COLUMNS ? column_index(s, p->name, p->named) : -1;
     if (column < 0) return true;
     s->line[s->in_line].column = column;
     s->line[s->in_line++].value = v;
@@ -193,7 +193,7 @@ static bool take_value(scanner *p, int depth, bool kept) {
 }
 
 /* Takes a line whole, or not at all. `line[len]` is a NUL. */
-static void take_line(series *s, const char *line, size_t len) {
+static void read_metrics_line(series *s, const char *line, size_t len) {
     scanner p = { .at = line, .end = line + len, .s = s };
     double step = NAN;
     s->in_line = 0;
@@ -205,7 +205,7 @@ static void take_line(series *s, const char *line, size_t len) {
         return;
     }
     for (int i = 0; i < s->in_line; i++)
-        append_value(&s->column[s->line[i].column], s->rows, s->line[i].value);
+        column_append(&s->column[s->line[i].column], s->rows, s->line[i].value);
     s->last_step = step;
     s->rows++;
 }
@@ -215,7 +215,7 @@ static void take_lines(series *s) {
     char *at = s->carry.text, *end = at + s->carry.len, *newline;
     while ((newline = memchr(at, '\n', (size_t)(end - at)))) {
         *newline = '\0';
-        if (newline > at) take_line(s, at, (size_t)(newline - at));
+        if (newline > at) read_metrics_line(s, at, (size_t)(newline - at));
         at = newline + 1;
     }
     s->carry.len = (size_t)(end - at);

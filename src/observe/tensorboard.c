@@ -48,13 +48,13 @@ static void add_int(str *s, int field, int64_t v) {
     add_tag(s, field, VARINT);
     add_varint(s, (uint64_t)v);
 }
-static void add_bytes(str *s, int field, const void *bytes, size_t n) {
+static void proto_bytes(str *s, int field, const void *bytes, size_t n) {
     add_tag(s, field, BYTES);
     add_varint(s, n);
     str_add_bytes(s, bytes ? bytes : "", n);
 }
-static void add_text(str *s, int field, const char *text) {
-    add_bytes(s, field, text, strlen(text));
+static void proto_text(str *s, int field, const char *text) {
+    proto_bytes(s, field, text, strlen(text));
 }
 static void add_fixed64(str *s, double v) {
     uint64_t bits;
@@ -80,7 +80,7 @@ static void add_doubles(str *s, int field, const double *v, int n) {
 }
 /* Appends `from` as a submessage and empties it. */
 static void move_message(str *to, int field, str *from) {
-    add_bytes(to, field, from->text, from->len);
+    proto_bytes(to, field, from->text, from->len);
     from->len = 0;
 }
 
@@ -90,7 +90,7 @@ static uint32_t masked_crc(const void *bytes, size_t n) {
     return (crc >> 15 | crc << 17) + 0xa282ead8u;
 }
 
-static void add_record(str *to, const void *event, size_t n) {
+static void tfrecord_add(str *to, const void *event, size_t n) {
     uint64_t length = htole64((uint64_t)n);
     uint32_t crc = htole32(masked_crc(&length, sizeof length));
     str_add_bytes(to, &length, sizeof length);
@@ -108,7 +108,7 @@ static void begin_event(tb_writer *w, int64_t step) {
     add_double(&w->event, EVENT_TIME, (double)now.tv_sec + (double)now.tv_nsec / 1e9);
     add_int(&w->event, EVENT_STEP, step);
 }
-static void end_event(tb_writer *w) { add_record(&w->record, w->event.text, w->event.len); }
+static void end_event(tb_writer *w) { tfrecord_add(&w->record, w->event.text, w->event.len); }
 
 /* Appends the records that are ready. */
 static err write_records(tb_writer *w) {
@@ -167,8 +167,8 @@ static void add_histogram(tb_writer *w, const observe_sample *s) {
 /* SummaryMetadata { plugin_data { plugin_name, content }, data_class } */
 static void add_metadata(tb_writer *w, const char *plugin, const str *content, int data_class) {
     str data = { 0 };
-    add_text(&data, 1, plugin);
-    if (content) add_bytes(&data, 2, content->text, content->len);
+    proto_text(&data, 1, plugin);
+    if (content) proto_bytes(&data, 2, content->text, content->len);
     move_message(&w->inner, 1, &data);
     if (data_class) add_int(&w->inner, 4, data_class);
     move_message(&w->value, VALUE_METADATA, &w->inner);
@@ -182,7 +182,7 @@ static void add_tensor(tb_writer *w, int dtype, int64_t size, const char *text, 
     move_message(&shape, 2, &dim);
     add_int(&w->inner, 1, dtype);
     move_message(&w->inner, 2, &shape);
-    if (text) add_bytes(&w->inner, 8, text, n);
+    if (text) proto_bytes(&w->inner, 8, text, n);
     move_message(&w->value, VALUE_TENSOR, &w->inner);
     str_free(&shape);
     str_free(&dim);
@@ -200,7 +200,7 @@ static void add_hparam_value(str *to, const char *text) {
     } else {
         size_t n = strlen(text);
         bool quoted = n > 1 && text[0] == '"' && text[n - 1] == '"';
-        add_bytes(to, 3, text + quoted, n - 2 * quoted);
+        proto_bytes(to, 3, text + quoted, n - 2 * quoted);
     }
 }
 
@@ -209,7 +209,7 @@ static void add_hparam_event(tb_writer *w, const char *tag, int field, str *mess
     add_int(&data, 1, 0); /* version */
     move_message(&data, field, message);
     begin_event(w, 0);
-    add_text(&w->value, VALUE_TAG, tag);
+    proto_text(&w->value, VALUE_TAG, tag);
     add_metadata(w, "hparams", &data, 0);
     enum { DT_FLOAT = 1 };
     add_tensor(w, DT_FLOAT, 0, NULL, 0);
@@ -225,7 +225,7 @@ static void add_hparams(tb_writer *w, const json_t *hparams) {
     json_object_foreach((json_t *)(uintptr_t)hparams, name, text) { /* which does not change it */
         const char *as_text = json_string_value(text);
         if (!as_text) continue;
-        add_text(&entry, 1, name);
+        proto_text(&entry, 1, name);
         add_hparam_value(&value, as_text);
         move_message(&entry, 2, &value);
         move_message(&start, 1, &entry);
@@ -260,7 +260,7 @@ static err next_file(tb_writer *w) {
     TRY(io_append_open(w->path, &w->fd));
     w->bytes = 0;
     begin_event(w, 0);
-    add_text(&w->event, EVENT_VERSION, "brain.Event:2");
+    proto_text(&w->event, EVENT_VERSION, "brain.Event:2");
     end_event(w);
     return write_records(w);
 }
@@ -362,7 +362,7 @@ err tb_step(tb_writer *w, const observe_step *s) {
 err tb_text(tb_writer *w, const char *tag, int64_t step, const char *text, size_t n) {
     enum { DATA_CLASS_TENSOR = 2, DT_STRING = 7 };
     begin_event(w, step);
-    add_text(&w->value, VALUE_TAG, tag);
+    proto_text(&w->value, VALUE_TAG, tag);
     add_tensor(w, DT_STRING, 1, text, n);
     add_metadata(w, "text", NULL, DATA_CLASS_TENSOR);
     end_value(w);

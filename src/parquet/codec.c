@@ -20,7 +20,7 @@ static const char *inflate_page(const void *from, size_t n, void *to, size_t siz
     return rc == Z_STREAM_END && z.avail_out == 0 ? NULL : "the gzip data is damaged";
 }
 
-static const char *decompress_zstd(const void *from, size_t n, void *to, size_t size) {
+static const char *zstd_decode(const void *from, size_t n, void *to, size_t size) {
     return ZSTD_decompress(to, size, from, n) == size ? NULL : "the zstd data is damaged";
 }
 
@@ -40,7 +40,7 @@ static const struct {
     [3] = { "LZO", NULL },
     [4] = { "BROTLI", NULL },
     [5] = { "LZ4", NULL },
-    [6] = { "ZSTD", decompress_zstd },
+    [6] = { "ZSTD", zstd_decode },
     [7] = { "LZ4_RAW", NULL },
 };
 

@@ -44,7 +44,7 @@ static void consume(parquet_cursor *c, size_t n) {
     c->offset += (int64_t)n;
 }
 
-static const char *check_header(const parquet_cursor *c, const parquet_page *h) {
+static const char *check_page_header(const parquet_cursor *c, const parquet_page *h) {
     size_t most = c->f->limits.page_bytes;
     if (h->plain_bytes < 0 || h->raw_bytes < 0 || h->n_values < 0 || h->definition_bytes < 0 ||
         h->repetition_bytes < 0)
@@ -60,7 +60,7 @@ static const char *check_header(const parquet_cursor *c, const parquet_page *h) 
 }
 
 /* Not damage, but a matter of memory; so it has a remedy. */
-static err check_size(const parquet_cursor *c, const parquet_page *h) {
+static err check_page_size(const parquet_cursor *c, const parquet_page *h) {
     char size[32], limit[32];
     size_t most = c->f->limits.page_bytes, bytes = (size_t)MAX(h->plain_bytes, h->raw_bytes);
     if (bytes <= most) return OK;
@@ -74,7 +74,7 @@ static err check_size(const parquet_cursor *c, const parquet_page *h) {
 }
 
 /* Reads the header at the cursor and consumes it. */
-static err read_header(parquet_cursor *c, parquet_page *h) {
+static err read_page_header(parquet_cursor *c, parquet_page *h) {
     size_t want = 4096;
     for (;;) {
         TRY(fill_window(c, want));
@@ -90,11 +90,11 @@ static err read_header(parquet_cursor *c, parquet_page *h) {
         if (want >= LONGEST_HEADER) return cursor_error(c, "the page's header is too long");
         want *= 4;
     }
-    const char *wrong = check_header(c, h);
-    return wrong ? cursor_error(c, wrong) : check_size(c, h);
+    const char *wrong = check_page_header(c, h);
+    return wrong ? cursor_error(c, wrong) : check_page_size(c, h);
 }
 
-static err read_dictionary(parquet_cursor *c, const parquet_page *h) {
+static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
     TRY(fill_window(c, (size_t)h->raw_bytes));
     const char *wrong =
         dictionary_decode(c->f, c->group, c->column, h, c->window.text + c->at, &c->dictionary);
@@ -140,10 +140,10 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
     for (size_t have = 0; have < bytes && c->row < c->rows;) {
         if (c->offset >= c->end) return cursor_error(c, "the column has fewer values than rows");
         parquet_page h;
-        TRY(read_header(c, &h));
+        TRY(read_page_header(c, &h));
         if (h.type == PAGE_DICTIONARY) {
             if (c->dictionary || c->row) return cursor_error(c, "a second dictionary");
-            TRY(read_dictionary(c, &h));
+            TRY(read_page_dictionary(c, &h));
         } else if (h.type == PAGE_DATA || h.type == PAGE_DATA_V2) {
             TRY(add_page(c, &h, out));
             have += MAX((size_t)h.plain_bytes, (size_t)1);

@@ -163,7 +163,7 @@ static bool kind_fits(physical_type t, parquet_kind k) {
     return t == PHYSICAL_INT64 && k != PARQUET_DATE && k < PARQUET_STRING;
 }
 
-static parquet_kind kind_of(const schema_element *s) {
+static parquet_kind column_kind(const schema_element *s) {
     const logical_type *l = &s->logical;
     physical_type t = (physical_type)s->type.value;
     parquet_kind k = PARQUET_OTHER;
@@ -207,8 +207,9 @@ static void add_leaf(schema_walk *w, const schema_element *s, const schema_node 
         w->wrong = "a column has an unknown type";
         return;
     }
-    w->f->leaves[w->f->n_leaves++] =
-        (leaf){ { n->path, kind_of(s), n->repeated }, (physical_type)s->type.value, n->definition };
+    w->f->leaves[w->f->n_leaves++] = (leaf){ { n->path, column_kind(s), n->repeated },
+                                             (physical_type)s->type.value,
+                                             n->definition };
 }
 
 static void walk_schema(schema_walk *w, const schema_node *above) {
@@ -291,7 +292,7 @@ static err refuse_damaged(const parquet_file *f, const char *why) {
 }
 
 /* Reads the last bytes of the file. *n: of the metadata before them. */
-static err read_tail(const parquet_file *f, size_t *n) {
+static err read_footer_tail(const parquet_file *f, size_t *n) {
     uint8_t tail[TAIL_BYTES];
     const parquet_source *s = &f->source;
     if (s->size < 4 + TAIL_BYTES) return refuse_damaged(f, "it is too short");
@@ -309,7 +310,7 @@ static err read_tail(const parquet_file *f, size_t *n) {
 static err read_metadata(parquet_file *f) {
     size_t n = 0;
     file_metadata m = { 0 };
-    TRY(read_tail(f, &n));
+    TRY(read_footer_tail(f, &n));
     f->data_end = f->source.size - TAIL_BYTES - (int64_t)n;
     uint8_t *bytes = mem_grow(NULL, n + 1);
     err e = f->source.read(f->source.ctx, f->data_end, bytes, n);

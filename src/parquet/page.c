@@ -85,7 +85,7 @@ static const char *find_levels(const parquet_page *h, const uint8_t *plain, leve
     return NULL;
 }
 
-static int bits_of(int32_t most) {
+static int bit_width(int32_t most) {
     int n = 0;
     while (n < 31 && most >> n) n++;
     return n;
@@ -105,7 +105,7 @@ static const char *decode_optional(const leaf *l, const parquet_page *h, const u
     const char *wrong = find_levels(h, plain, &levels, &at);
     if (wrong) return wrong;
     uint32_t *level = mem_grow(NULL, (rows + 1) * sizeof *level);
-    wrong = decode_runs(levels.p, levels.n, bits_of(l->max_definition), level, rows);
+    wrong = decode_runs(levels.p, levels.n, bit_width(l->max_definition), level, rows);
     for (size_t i = 0; i < rows && !wrong; i++) {
         if (level[i] > most) wrong = "a definition level is too large";
         n += level[i] == most;

@@ -25,7 +25,7 @@ static bool read_length(snappy_state *s, uint32_t *out) {
 }
 
 /* Reads n <= 4 bytes, little-endian. The caller has checked that they are there. */
-static uint32_t read_bytes(snappy_state *s, int n) {
+static uint32_t snappy_read_bytes(snappy_state *s, int n) {
     uint32_t v = 0;
     for (int i = 0; i < n; i++) v |= (uint32_t)*s->p++ << 8 * i;
     return v;
@@ -93,14 +93,14 @@ static bool decode_element(snappy_state *s) {
     if (kind == 0) extra = n > 60 ? (int)n - 60 : 0;
     if (s->end - s->p < extra) return false;
     if (kind == 0) {
-        if (extra) n = (size_t)read_bytes(s, extra) + 1;
+        if (extra) n = (size_t)snappy_read_bytes(s, extra) + 1;
         if (n > (size_t)(s->end - s->p) || n > (size_t)(s->out_end - s->out)) return false;
         memcpy(s->out, s->p, n);
         s->p += n;
         s->out += n;
         return true;
     }
-    size_t back = read_bytes(s, extra);
+    size_t back = snappy_read_bytes(s, extra);
     if (kind == 1) n = (size_t)(tag >> 2 & 7) + 4, back |= (size_t)(tag >> 5) << 8;
     if (back == 0 || back > (size_t)(s->out - s->begin) || n > (size_t)(s->out_end - s->out))
         return false;

@@ -23,25 +23,25 @@ enum {
     WIRE_UUID,
 };
 
-static bool report_fault(thrift_reader *t, const char *what) {
+static bool thrift_fault(thrift_reader *t, const char *what) {
     if (!t->wrong) t->wrong = what;
     return false;
 }
 
 static bool report_end(thrift_reader *t) {
     if (!t->wrong) t->truncated = true;
-    return report_fault(t, "the metadata is truncated");
+    return thrift_fault(t, "the metadata is truncated");
 }
 
 static size_t bytes_left(const thrift_reader *t) { return (size_t)(t->end - t->p); }
 
-static bool skip_bytes(thrift_reader *t, uint64_t n) {
+static bool thrift_skip_bytes(thrift_reader *t, uint64_t n) {
     if (n > bytes_left(t)) return report_end(t);
     t->p += n;
     return true;
 }
 
-static bool read_varint(thrift_reader *t, uint64_t *out) {
+static bool thrift_read_varint(thrift_reader *t, uint64_t *out) {
     *out = 0;
     for (int shift = 0; shift < 64; shift += 7) {
         if (t->p == t->end) return report_end(t);
@@ -49,18 +49,18 @@ static bool read_varint(thrift_reader *t, uint64_t *out) {
         *out |= (uint64_t)(b & 127) << shift;
         if (b < 128) return true;
     }
-    return report_fault(t, "a number has more than 64 bits");
+    return thrift_fault(t, "a number has more than 64 bits");
 }
 
-static bool read_zigzag(thrift_reader *t, int64_t *out) {
+static bool thrift_read_zigzag(thrift_reader *t, int64_t *out) {
     uint64_t u;
-    if (!read_varint(t, &u)) return false;
+    if (!thrift_read_varint(t, &u)) return false;
     *out = (int64_t)(u >> 1) ^ -(int64_t)(u & 1);
     return true;
 }
 
 /* *id: of the previous field, becomes this one's. @return false at the end of the struct. */
-static bool next_field(thrift_reader *t, int64_t *id, int *wire) {
+static bool next_thrift_field(thrift_reader *t, int64_t *id, int *wire) {
     if (t->wrong) return false;
     if (t->p == t->end) return report_end(t);
     uint8_t b = *t->p++;
@@ -68,7 +68,7 @@ static bool next_field(thrift_reader *t, int64_t *id, int *wire) {
     if (*wire == WIRE_STOP) return false;
     if (b >> 4)
         *id += b >> 4;
-    else if (!read_zigzag(t, id))
+    else if (!thrift_read_zigzag(t, id))
         return false;
     return true;
 }
@@ -79,7 +79,7 @@ static bool read_list_head(thrift_reader *t, uint64_t *n, int *wire) {
     uint8_t b = *t->p++;
     *wire = b & 15;
     *n = b >> 4;
-    if (*n == 15 && !read_varint(t, n)) return false;
+    if (*n == 15 && !thrift_read_varint(t, n)) return false;
     return *n <= bytes_left(t) ? true : report_end(t);
 }
 
@@ -96,7 +96,7 @@ static bool skip_elements(thrift_reader *t) {
 
 static bool skip_map(thrift_reader *t) {
     uint64_t n;
-    if (!read_varint(t, &n)) return false;
+    if (!thrift_read_varint(t, &n)) return false;
     if (n == 0) return true;
     if (t->p == t->end || n > bytes_left(t)) return report_end(t);
     uint8_t kinds = *t->p++;
@@ -107,13 +107,13 @@ static bool skip_map(thrift_reader *t) {
 
 static bool skip_struct(thrift_reader *t) {
     int64_t id = 0;
-    for (int wire; next_field(t, &id, &wire);)
+    for (int wire; next_thrift_field(t, &id, &wire);)
         if (!skip_field(t, wire, false)) return false;
     return !t->wrong;
 }
 
 static bool skip_nested(thrift_reader *t, bool (*skip)(thrift_reader *)) {
-    if (t->depth == MOST_DEPTH) return report_fault(t, "the metadata is nested too deeply");
+    if (t->depth == MOST_DEPTH) return thrift_fault(t, "the metadata is nested too deeply");
     t->depth++;
     bool fine = skip(t);
     t->depth--;
@@ -125,37 +125,37 @@ static bool skip_field(thrift_reader *t, int wire, bool element) {
     uint64_t n;
     switch (wire) {
     case WIRE_TRUE:
-    case WIRE_FALSE: return element ? skip_bytes(t, 1) : true;
-    case WIRE_BYTE: return skip_bytes(t, 1);
+    case WIRE_FALSE: return element ? thrift_skip_bytes(t, 1) : true;
+    case WIRE_BYTE: return thrift_skip_bytes(t, 1);
     case WIRE_I16:
     case WIRE_I32:
-    case WIRE_I64: return read_varint(t, &n);
-    case WIRE_DOUBLE: return skip_bytes(t, 8);
-    case WIRE_UUID: return skip_bytes(t, 16);
-    case WIRE_BINARY: return read_varint(t, &n) && skip_bytes(t, n);
+    case WIRE_I64: return thrift_read_varint(t, &n);
+    case WIRE_DOUBLE: return thrift_skip_bytes(t, 8);
+    case WIRE_UUID: return thrift_skip_bytes(t, 16);
+    case WIRE_BINARY: return thrift_read_varint(t, &n) && thrift_skip_bytes(t, n);
     case WIRE_LIST:
     case WIRE_SET: return skip_nested(t, skip_elements);
     case WIRE_MAP: return skip_nested(t, skip_map);
     case WIRE_STRUCT: return skip_nested(t, skip_struct);
-    default: return report_fault(t, "an unknown type of field");
+    default: return thrift_fault(t, "an unknown type of field");
     }
 }
 
 /* ---- by tables ------------------------------------------------------------------------------- */
 static void *take_memory(thrift_reader *t, size_t n) {
-    if (n > t->budget) return report_fault(t, "the metadata is too large"), NULL;
+    if (n > t->budget) return thrift_fault(t, "the metadata is too large"), NULL;
     t->budget -= n;
     return arena_alloc(t->memory, n);
 }
 
 static bool read_integer(thrift_reader *t, int64_t least, int64_t most, int64_t *out) {
-    if (!read_zigzag(t, out)) return false;
-    return *out >= least && *out <= most ? true : report_fault(t, "a number is out of range");
+    if (!thrift_read_zigzag(t, out)) return false;
+    return *out >= least && *out <= most ? true : thrift_fault(t, "a number is out of range");
 }
 
-static bool read_text(thrift_reader *t, void *to) {
+static bool read_thrift_text(thrift_reader *t, void *to) {
     uint64_t n;
-    if (!read_varint(t, &n)) return false;
+    if (!thrift_read_varint(t, &n)) return false;
     if (n > bytes_left(t)) return report_end(t);
     char *text = take_memory(t, n + 1);
     if (!text) return false;
@@ -170,7 +170,7 @@ static bool read_structs(thrift_reader *t, const thrift_layout *l, void *to) {
     int wire;
     thrift_list *list = to;
     if (!read_list_head(t, &n, &wire)) return false;
-    if (n > 0 && wire != WIRE_STRUCT) return report_fault(t, "a list has elements of another type");
+    if (n > 0 && wire != WIRE_STRUCT) return thrift_fault(t, "a list has elements of another type");
     char *items = take_memory(t, (n ? n : 1) * l->size);
     if (!items) return false;
     *list = (thrift_list){ items, (int64_t)n };
@@ -184,9 +184,9 @@ static bool read_number_set(thrift_reader *t, uint64_t *to) {
     int wire;
     int64_t v;
     if (!read_list_head(t, &n, &wire)) return false;
-    if (n > 0 && wire != WIRE_I32) return report_fault(t, "a list has elements of another type");
+    if (n > 0 && wire != WIRE_I32) return thrift_fault(t, "a list has elements of another type");
     for (uint64_t i = 0; i < n; i++) {
-        if (!read_zigzag(t, &v)) return false;
+        if (!thrift_read_zigzag(t, &v)) return false;
         *to |= (uint64_t)1 << (v >= 0 && v < 63 ? v : 63);
     }
     return true;
@@ -198,14 +198,14 @@ static const int expected_wire[] = {
     [THRIFT_NUMBERS] = WIRE_LIST,
 };
 
-static bool read_member(thrift_reader *t, const thrift_member *m, int wire, char *to) {
+static bool read_thrift_member(thrift_reader *t, const thrift_member *m, int wire, char *to) {
     int64_t v = 0;
     if (m->kind == THRIFT_IS_SET) return *(bool *)to = true, skip_field(t, wire, false);
     if (m->kind == THRIFT_BOOL) {
         *(bool *)to = wire == WIRE_TRUE;
-        return wire <= WIRE_FALSE ? true : report_fault(t, "a field has another type");
+        return wire <= WIRE_FALSE ? true : thrift_fault(t, "a field has another type");
     }
-    if (wire != expected_wire[m->kind]) return report_fault(t, "a field has another type");
+    if (wire != expected_wire[m->kind]) return thrift_fault(t, "a field has another type");
     switch (m->kind) {
     case THRIFT_I32:
         if (!read_integer(t, INT32_MIN, INT32_MAX, &v)) return false;
@@ -219,7 +219,7 @@ static bool read_member(thrift_reader *t, const thrift_member *m, int wire, char
         if (!read_integer(t, INT64_MIN, INT64_MAX, &v)) return false;
         *(int64_t *)to = v;
         return true;
-    case THRIFT_TEXT: return read_text(t, to);
+    case THRIFT_TEXT: return read_thrift_text(t, to);
     case THRIFT_STRUCT: return thrift_read(t, m->layout, to);
     case THRIFT_LIST: return read_structs(t, m->layout, to);
     case THRIFT_NUMBERS: return read_number_set(t, (uint64_t *)to);
@@ -234,13 +234,14 @@ static const thrift_member *find_member(const thrift_layout *l, int64_t id) {
 }
 
 bool thrift_read(thrift_reader *t, const thrift_layout *l, void *out) {
-    if (t->depth == MOST_DEPTH) return report_fault(t, "the metadata is nested too deeply");
+    if (t->depth == MOST_DEPTH) return thrift_fault(t, "the metadata is nested too deeply");
     t->depth++;
     int64_t id = 0;
     bool fine = true;
-    for (int wire; fine && next_field(t, &id, &wire);) {
+    for (int wire; fine && next_thrift_field(t, &id, &wire);) {
         const thrift_member *m = find_member(l, id);
-        fine = m ? read_member(t, m, wire, (char *)out + m->offset) : skip_field(t, wire, false);
+        fine = m ? read_thrift_member(t, m, wire, (char *)out + m->offset)
+                 : skip_field(t, wire, false);
     }
     t->depth--;
     return fine && !t->wrong;

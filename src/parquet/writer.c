@@ -19,7 +19,7 @@ enum { FIELD_I32 = 5, FIELD_I64 = 6, FIELD_TEXT = 8, FIELD_LIST = 9, FIELD_STRUC
 
 static void put_byte(str *s, int byte) { str_add_bytes(s, &(char){ (char)byte }, 1); }
 
-static void put_varint(str *s, uint64_t v) {
+static void thrift_put_varint(str *s, uint64_t v) {
     for (; v >= 128; v >>= 7) put_byte(s, (int)(v & 127) | 128);
     put_byte(s, (int)v);
 }
@@ -31,7 +31,7 @@ static void put_field(str *s, int *last, int id, int wire) {
 }
 
 static void put_zigzag(str *s, int64_t v) {
-    put_varint(s, (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0));
+    thrift_put_varint(s, (uint64_t)v << 1 ^ (v < 0 ? UINT64_MAX : 0));
 }
 
 static void put_number(str *s, int *last, int id, int wire, int64_t v) {
@@ -40,14 +40,14 @@ static void put_number(str *s, int *last, int id, int wire, int64_t v) {
 }
 
 static void put_string(str *s, const char *text) {
-    put_varint(s, strlen(text));
+    thrift_put_varint(s, strlen(text));
     str_add_bytes(s, text, strlen(text));
 }
 
 static void put_list(str *s, int *last, int id, int wire, size_t n) {
     put_field(s, last, id, FIELD_LIST);
     put_byte(s, (n < 15 ? (int)n : 15) << 4 | wire);
-    if (n >= 15) put_varint(s, n);
+    if (n >= 15) thrift_put_varint(s, n);
 }
 
 static void put_stop(str *s) { put_byte(s, 0); }
@@ -105,7 +105,7 @@ static void put_levels(const str *present, str *out) {
     put_u32(out, 0);
     for (size_t i = 0, end; i < present->len; i = end) {
         for (end = i; end < present->len && present->text[end] == present->text[i];) end++;
-        put_varint(out, (uint64_t)(end - i) << 1);
+        thrift_put_varint(out, (uint64_t)(end - i) << 1);
         put_byte(out, present->text[i]);
     }
     uint32_t n = (uint32_t)(out->len - at - 4);
@@ -211,7 +211,7 @@ err parquet_writer_open(const parquet_target *to, parquet_writer **out) {
     return OK;
 }
 
-static err end_group(parquet_writer *w) {
+static err write_row_group(parquet_writer *w) {
     if (w->rows == 0) return OK;
     void *groups = w->groups;
     mem_reserve(&groups, &w->groups_capacity, w->n_groups, sizeof *w->groups);
@@ -246,7 +246,7 @@ err parquet_writer_add(parquet_writer *w, const char *packed, size_t n) {
         w->plain_bytes += c.plain_bytes;
     }
     w->rows += h.rows;
-    return w->plain_bytes >= GROUP_BYTES ? end_group(w) : OK;
+    return w->plain_bytes >= GROUP_BYTES ? write_row_group(w) : OK;
 }
 
 static void put_schema(const parquet_writer *w, str *s) {
@@ -310,7 +310,7 @@ err parquet_writer_finish(parquet_writer *w) {
     str s = { 0 };
     int last = 0;
     int64_t rows = 0;
-    TRY(end_group(w));
+    TRY(write_row_group(w));
     for (int i = 0; i < w->n_groups; i++) rows += w->groups[i].rows;
     put_number(&s, &last, 1, FIELD_I32, 2); /* version of the format */
     put_list(&s, &last, 2, FIELD_STRUCT, (size_t)w->to->n_columns + 1);

@@ -164,7 +164,7 @@ static void warn_length(advice_list *l, const capacity *cap) {
             (long long)cap->mc.vocab, (long long)((cap->mc.vocab + 63) / 64 * 64));
 }
 
-err advise(const config *c, const capacity *cap, advice **out, int *n) {
+err plan_advise(const config *c, const capacity *cap, advice **out, int *n) {
     advice_list l = { 0 };
     nearest r;
     TRY(find_nearest(cap->params, &r));

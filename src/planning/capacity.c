@@ -140,7 +140,7 @@ static const fit_step optimizers[] = {
       0.15 },
 };
 
-static err apply_step(config *c, const fit_step *s) {
+static err apply_fit_step(config *c, const fit_step *s) {
     for (int i = 0; i < 2 && s->settings[i][0]; i++)
         TRY(config_set(c, s->settings[i][0], s->settings[i][1]));
     return OK;
@@ -163,22 +163,23 @@ static bool step_applies(const fit_step *s, const config *c, const capacity *now
     return true;
 }
 
-typedef struct candidate {
+typedef struct fit_candidate {
     int recompute, optimizer;
     int64_t rows;
     double cost;
-} candidate;
+} fit_candidate;
 
 static int by_cost(const void *a, const void *b) {
-    double x = ((const candidate *)a)->cost, y = ((const candidate *)b)->cost;
+    double x = ((const fit_candidate *)a)->cost, y = ((const fit_candidate *)b)->cost;
     return (x > y) - (x < y);
 }
 
-static err make_config(const config *from, const candidate *k, const capacity *now, config *to) {
+static err make_config(const config *from, const fit_candidate *k, const capacity *now,
+                       config *to) {
     char text[32];
     config_copy(to, from);
-    TRY(apply_step(to, &recomputes[k->recompute]));
-    TRY(apply_step(to, &optimizers[k->optimizer]));
+    TRY(apply_fit_step(to, &recomputes[k->recompute]));
+    TRY(apply_fit_step(to, &optimizers[k->optimizer]));
     if (k->rows == now->rows) return OK;
     snprintf(text, sizeof text, "%lld", (long long)k->rows);
     TRY(config_set(to, "training.local_batch_size", text));
@@ -187,7 +188,8 @@ static err make_config(const config *from, const candidate *k, const capacity *n
     return config_set(to, "training.global_batch_size", text); /* the step stays what it was */
 }
 
-static void describe_candidate(const candidate *k, const capacity *now, str *what, str *settings) {
+static void describe_candidate(const fit_candidate *k, const capacity *now, str *what,
+                               str *settings) {
     const fit_step *steps[] = { &recomputes[k->recompute], &optimizers[k->optimizer] };
     if (k->rows != now->rows) {
         str_add(what, "microbatches of %lld instead of %lld sequences", (long long)k->rows,
@@ -205,7 +207,7 @@ static void describe_candidate(const candidate *k, const capacity *now, str *wha
 }
 
 enum { MOST_CANDIDATES = 1024 };
-static int list_candidates(const config *c, const capacity *now, bool device, candidate *all) {
+static int list_candidates(const config *c, const capacity *now, bool device, fit_candidate *all) {
     int n = 0;
     for (size_t r = 0; r < COUNT_OF(recomputes); r++)
         for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
@@ -216,9 +218,9 @@ static int list_candidates(const config *c, const capacity *now, bool device, ca
             for (int64_t rows = now->rows; rows >= 1 && n < MOST_CANDIDATES; rows--) {
                 if (now->rows % rows) continue;
                 halvings = log2((double)now->rows / (double)rows);
-                all[n++] = (candidate){ (int)r, (int)o, rows,
-                                        recomputes[r].slower + optimizers[o].slower +
-                                            optimizers[o].risk + 0.02 * halvings };
+                all[n++] = (fit_candidate){ (int)r, (int)o, rows,
+                                            recomputes[r].slower + optimizers[o].slower +
+                                                optimizers[o].risk + 0.02 * halvings };
             }
         }
     qsort(all, (size_t)n, sizeof *all, by_cost);
@@ -227,7 +229,7 @@ static int list_candidates(const config *c, const capacity *now, bool device, ca
 
 err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, double limit,
                       const capacity *now, fit_change *out) {
-    candidate *all = mem_alloc(sizeof *all * MOST_CANDIDATES);
+    fit_candidate *all = mem_alloc(sizeof *all * MOST_CANDIDATES);
     int n = list_candidates(cfg, now, device, all);
     err e = OK;
     *out = (fit_change){ .least = now->total };
@@ -256,8 +258,9 @@ void fit_change_free(fit_change *f) {
 }
 
 /* ---- settings side by side --------------------------------------------------------------------- */
-static err add_variant(const config *cfg, const op_backend *ops, bool device, const candidate *k,
-                       const capacity *now, capacity_variant **list, int *n) {
+static err add_variant(const config *cfg, const op_backend *ops, bool device,
+                       const fit_candidate *k, const capacity *now, capacity_variant **list,
+                       int *n) {
     capacity_variant v = { 0 };
     config changed;
     err e = make_config(cfg, k, now, &changed);
@@ -275,17 +278,17 @@ static err add_variant(const config *cfg, const op_backend *ops, bool device, co
 
 err capacity_compare(const config *cfg, const op_backend *ops, bool device, const capacity *now,
                      capacity_variant **list, int *n) {
-    candidate all[COUNT_OF(recomputes) + COUNT_OF(optimizers) + 1];
+    fit_candidate all[COUNT_OF(recomputes) + COUNT_OF(optimizers) + 1];
     int count = 0;
     *list = NULL;
     *n = 0;
     for (size_t r = 0; r < COUNT_OF(recomputes); r++)
         if (step_applies(&recomputes[r], cfg, now, device))
-            all[count++] = (candidate){ .recompute = (int)r, .rows = now->rows };
-    if (now->rows % 2 == 0) all[count++] = (candidate){ .rows = now->rows / 2 };
+            all[count++] = (fit_candidate){ .recompute = (int)r, .rows = now->rows };
+    if (now->rows % 2 == 0) all[count++] = (fit_candidate){ .rows = now->rows / 2 };
     for (size_t o = 1; o < COUNT_OF(optimizers); o++)
         if (step_applies(&optimizers[o], cfg, now, device))
-            all[count++] = (candidate){ .optimizer = (int)o, .rows = now->rows };
+            all[count++] = (fit_candidate){ .optimizer = (int)o, .rows = now->rows };
     for (int i = 0; i < count; i++) TRY(add_variant(cfg, ops, device, &all[i], now, list, n));
     return OK;
 }

@@ -161,7 +161,7 @@ static void clean_arguments(char *text) {
 }
 
 /* Another value of the option before: "--rampup-batch-size 32 32 1000". */
-static void append_value(pair *p, const char *word) {
+static void append_word(pair *p, const char *word) {
     str joined = { 0 };
     str_add(&joined, "%s %s", p->value, word);
     free(p->value);
@@ -190,7 +190,7 @@ static void read_arguments(convert_source *s, const char *text) {
             key[0] = '\0';
             open = true;
         } else if (open) {
-            append_value(&s->at[s->n - 1], w);
+            append_word(&s->at[s->n - 1], w);
         }
     }
     if (*key) add_pair(s, key, "true");

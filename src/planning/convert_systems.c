@@ -25,7 +25,7 @@ static err set_widths(convert_source *s, double dim, double heads, double head_d
                               "");
 }
 
-static double round_up(double n, double to) { return ceil(n / to) * to; }
+static double round_up_to(double n, double to) { return ceil(n / to) * to; }
 
 /* Steps times ranks are not known here: the step is what one rank accumulates. */
 static err set_accumulated(convert_source *s, const char *micro_key, const char *times_key) {
@@ -94,7 +94,7 @@ static err finish_megatron(convert_source *s) {
                    convert_take_number(s, "num_query_groups"),
                    convert_take_number(s, "ffn_hidden_size")));
     TRY(convert_set_number(s, "vocab_size", "model.vocab_size",
-                           round_up(vocab, isnan(to) ? 128 : to), ""));
+                           round_up_to(vocab, isnan(to) ? 128 : to), ""));
     TRY(convert_set_number(s, "train_samples", "training.steps", samples * seq, "tokens"));
     TRY(convert_set_number(s, "lr_warmup_fraction", "lr_scheduler.warmup",
                            100 * convert_take_number(s, "lr_warmup_fraction"), "%"));

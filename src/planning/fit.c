@@ -136,14 +136,9 @@ static bool fit_once(const samples *s, scaling_law *out) {
 }
 
 /* ---- bands ---------------------------------------------------------------------------------- */
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static fit_band band_of(double *v, int n) {
     if (!n) return (fit_band){ NAN, NAN };
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
     return (fit_band){ v[(int)(0.1 * (n - 1) + 0.5)], v[(int)(0.9 * (n - 1) + 0.5)] };
 }
 
@@ -189,7 +184,7 @@ static int count_distinct(const fit_run *runs, int n, bool params) {
     return distinct;
 }
 
-static err check_runs(const fit_run *runs, int n) {
+static err check_fit_runs(const fit_run *runs, int n) {
     enum { FEWEST = 5 };
     int sizes = count_distinct(runs, n, true), lengths = count_distinct(runs, n, false);
     if (n >= FEWEST && sizes >= 3 && lengths >= 3) return OK;
@@ -201,7 +196,7 @@ static err check_runs(const fit_run *runs, int n) {
 
 err law_fit_runs(const fit_run *runs, int n, int resamplings, uint64_t seed, law_fit *out) {
     *out = (law_fit){ 0 };
-    TRY(check_runs(runs, n));
+    TRY(check_fit_runs(runs, n));
     int *pick = mem_alloc(sizeof *pick * (size_t)n);
     for (int i = 0; i < n; i++) pick[i] = i;
     samples s = { runs, pick, n };

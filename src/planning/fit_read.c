@@ -9,7 +9,7 @@
 
 enum { MOST_BYTES = 1 << 30 };
 
-static void add_run(fit_run **runs, int *n, fit_run r, const char *name) {
+static void add_fit_run(fit_run **runs, int *n, fit_run r, const char *name) {
     *runs = mem_grow(*runs, sizeof **runs * (size_t)(*n + 1));
     r.name = mem_alloc(strlen(name) + 1);
     strcpy(r.name, name);
@@ -65,7 +65,7 @@ static err read_folder(const char *folder, fit_run **runs, int *n) {
     err e = read_params(config_path, &r.params);
     if (!e) e = io_read(metrics, MOST_BYTES, &text, NULL);
     if (!e) e = read_metrics(text, metrics, &r.tokens, &r.loss);
-    if (!e) add_run(runs, n, r, folder);
+    if (!e) add_fit_run(runs, n, r, folder);
     free(text);
     free(config_path);
     free(metrics);
@@ -98,7 +98,7 @@ static err read_table(char *text, const char *path, fit_run **runs, int *n) {
             if (!(value[k] > 0))
                 return err_hint(ERR("%s:%d: no %s", path, line, names[k]),
                                 "the first line names the columns: params,tokens,loss");
-        add_run(runs, n, (fit_run){ NULL, value[0], value[1], value[2] }, name);
+        add_fit_run(runs, n, (fit_run){ NULL, value[0], value[1], value[2] }, name);
     }
     return OK;
 }

@@ -100,11 +100,6 @@ static double simulate_run(trial *t) {
     return INFINITY;
 }
 
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static void run_trials(const goodput_run *r, double interval, int trials, uint64_t seed,
                        goodput *out) {
     double *seconds = mem_alloc(sizeof *seconds * (size_t)trials), failures = 0, sum = 0;
@@ -117,7 +112,7 @@ static void run_trials(const goodput_run *r, double interval, int trials, uint64
         sum += seconds[i];
         failures += t.failures;
     }
-    qsort(seconds, (size_t)trials, sizeof *seconds, by_value);
+    qsort(seconds, (size_t)trials, sizeof *seconds, compare_doubles);
     out->mean = sum / trials;
     out->p10 = seconds[(int)(0.1 * (trials - 1))];
     out->p50 = seconds[(int)(0.5 * (trials - 1))];

@@ -12,8 +12,8 @@ const char *peak_name(peak_kind k) { return peak_names[k]; }
 
 /* ---- entries ---------------------------------------------------------------------------------- */
 /* Where an entry stands, for messages: "hardware.yaml: accelerators[3]". */
-static err read_number(const json_t *o, const char *where, const char *key, double scale,
-                       double *out) {
+static err read_hardware_number(const json_t *o, const char *where, const char *key, double scale,
+                                double *out) {
     TRY(io_json_real(o, where, key, out));
     if (*out > 0 && *out < 1e12) {
         *out *= scale;
@@ -34,7 +34,7 @@ static err read_peaks(const json_t *o, const char *where, accelerator *a) {
         if (k == PEAKS)
             return err_hint(ERR("%s: tflops: unknown type \"%.20s\"", where, key),
                             "fp32, tf32, fp16, bf16 or fp8");
-        TRY(read_number(peaks, where, key, 1e12, &a->peak[k]));
+        TRY(read_hardware_number(peaks, where, key, 1e12, &a->peak[k]));
     }
     return OK;
 }
@@ -54,9 +54,9 @@ static err read_accelerator(const json_t *o, const char *where, void *into) {
     TRY(io_json_text(o, where, "title", &a->title));
     TRY(io_json_text(o, where, "chip", &a->chip));
     TRY(io_json_text(o, where, "source", &a->source));
-    TRY(read_number(o, where, "memory", 1e9, &a->memory));
+    TRY(read_hardware_number(o, where, "memory", 1e9, &a->memory));
     for (size_t i = 0; i < COUNT_OF(bandwidths); i++)
-        TRY(read_number(o, where, bandwidths[i].key, 1e9, bandwidths[i].to));
+        TRY(read_hardware_number(o, where, bandwidths[i].key, 1e9, bandwidths[i].to));
     TRY(io_json_int(o, where, "per_node", &per_node));
     if (per_node < 1 || per_node > 4096)
         return ERR("%s: per_node: expected 1 to 4096; got %lld", where, (long long)per_node);
@@ -71,7 +71,7 @@ static err read_price(const json_t *o, const char *where, void *into) {
     TRY(io_json_text(o, where, "instance", &p->instance));
     TRY(io_json_text(o, where, "date", &p->date));
     TRY(io_json_text(o, where, "source", &p->source));
-    return read_number(o, where, "usd", 1, &p->usd);
+    return read_hardware_number(o, where, "usd", 1, &p->usd);
 }
 
 static err read_store(const json_t *o, const char *where, void *into) {
@@ -80,8 +80,8 @@ static err read_store(const json_t *o, const char *where, void *into) {
     TRY(io_json_text(o, where, "name", &s->name));
     TRY(io_json_text(o, where, "date", &s->date));
     TRY(io_json_text(o, where, "source", &s->source));
-    TRY(read_number(o, where, "usd_gb_month", 1, &s->usd_gb_month));
-    return read_number(o, where, "usd_gb_egress", 1, &s->usd_gb_egress);
+    TRY(read_hardware_number(o, where, "usd_gb_month", 1, &s->usd_gb_month));
+    return read_hardware_number(o, where, "usd_gb_egress", 1, &s->usd_gb_egress);
 }
 
 static bool same_accelerator(const void *a, const void *b) {

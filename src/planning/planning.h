@@ -257,7 +257,7 @@ typedef struct advice {
 } advice;
 /* What published recipes of this size did, and classic mistakes in the config. @param out owned:
  * advice_free. */
-err advise(const config *c, const capacity *cap, advice **out, int *n) MUST_USE;
+err plan_advise(const config *c, const capacity *cap, advice **out, int *n) MUST_USE;
 void advice_free(advice *list, int n);
 
 /* ---- configs of other systems ------------------------------------------------------------------ */

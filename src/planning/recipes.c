@@ -11,7 +11,7 @@ int recipe_count(void) {
 }
 const char *recipe_name(int i) { return recipe_files[i].name; }
 const char *recipe_text(int i) { return recipe_files[i].text; }
-static const char *nth_name(const void *ctx, int i) { return recipe_name(i); }
+static const char *recipe_name_at(const void *ctx, int i) { return recipe_name(i); }
 
 err recipe_find(const char *name, int *out) {
     for (int i = 0; i < recipe_count(); i++)
@@ -19,7 +19,7 @@ err recipe_find(const char *name, int *out) {
             *out = i;
             return OK;
         }
-    const char *near = str_nearest(name, nth_name, NULL, recipe_count());
+    const char *near = str_nearest(name, recipe_name_at, NULL, recipe_count());
     err e = ERR_USAGE("no recipe is called \"%.40s\"", name);
     if (near) return err_hint(e, "\"%s\"; \"ingot plan recipe\" lists them all", near);
     return err_hint(e, "\"ingot plan recipe\" lists them all");

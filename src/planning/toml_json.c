@@ -50,7 +50,7 @@ static err read_string(toml *t, json_t **out) {
     return OK;
 }
 
-static err read_value(toml *t, int depth, json_t **out);
+static err read_toml_value(toml *t, int depth, json_t **out);
 
 static err read_array(toml *t, int depth, json_t **out) {
     json_t *list = json_array();
@@ -59,7 +59,7 @@ static err read_array(toml *t, int depth, json_t **out) {
         json_t *item = NULL;
         skip_blanks(t, true);
         if (*t->at == ']') break;
-        err e = read_value(t, depth + 1, &item);
+        err e = read_toml_value(t, depth + 1, &item);
         if (e) {
             json_decref(list);
             return e;
@@ -74,7 +74,7 @@ static err read_array(toml *t, int depth, json_t **out) {
 }
 
 /* Numbers may have underscores. */
-static err read_plain(toml *t, json_t **out) {
+static err read_bare_value(toml *t, json_t **out) {
     char word[64];
     size_t n = strcspn(t->at, ",]#\n\r\t "), k = 0;
     for (size_t i = 0; i < n && k < sizeof word - 1; i++)
@@ -92,12 +92,12 @@ static err read_plain(toml *t, json_t **out) {
     return OK;
 }
 
-static err read_value(toml *t, int depth, json_t **out) {
+static err read_toml_value(toml *t, int depth, json_t **out) {
     if (depth > 16) return toml_error(t, "arrays are nested too deeply");
     if (*t->at == '"' || *t->at == '\'') return read_string(t, out);
     if (*t->at == '[') return read_array(t, depth, out);
     if (*t->at == '{') return toml_error(t, "inline tables are not supported");
-    return read_plain(t, out);
+    return read_bare_value(t, out);
 }
 
 /* Finds or makes the table that a dotted name leads to, without its last part if `parent`. */
@@ -142,7 +142,7 @@ static err read_line(toml *t, json_t *root, json_t **current) {
     if (*t->at != '=') return toml_error(t, "expected = after a name");
     t->at++;
     skip_blanks(t, false);
-    TRY(read_value(t, 0, &value));
+    TRY(read_toml_value(t, 0, &value));
     if (json_object_set_new(table, last, value)) return toml_error(t, "a name is not UTF-8");
     return OK;
 }

@@ -79,8 +79,8 @@ void report_find_spikes(run_report *r) {
 }
 
 /* ---- advice ---------------------------------------------------------------------------------- */
-static void advise(run_report *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
-static void advise(run_report *r, const char *fmt, ...) {
+static void add_finding(run_report *r, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add_finding(run_report *r, const char *fmt, ...) {
     char text[512];
     va_list args;
     va_start(args, fmt);
@@ -93,52 +93,59 @@ static void advise(run_report *r, const char *fmt, ...) {
 static void advise_on_loss(run_report *r) {
     const loss_phase *last = r->phases ? &r->phase[r->phases - 1] : NULL;
     if (r->not_finite)
-        advise(r,
-               "%lld losses are not finite: lower optimizer.lr or lengthen lr_scheduler.warmup; "
-               "debug.check_finite=true names the first op that went wrong.",
-               (long long)r->not_finite);
+        add_finding(
+            r,
+            "%lld losses are not finite: lower optimizer.lr or lengthen lr_scheduler.warmup; "
+            "debug.check_finite=true names the first op that went wrong.",
+            (long long)r->not_finite);
     if (r->diverged && isfinite(r->last_loss))
-        advise(r,
-               "The loss is %.1f %% above its best: it diverged. Resume from a checkpoint before "
-               "that with a lower optimizer.lr, or with data.skip over the sequences below.",
-               100 * (r->last_loss / r->best_loss - 1));
+        add_finding(
+            r,
+            "The loss is %.1f %% above its best: it diverged. Resume from a checkpoint before "
+            "that with a lower optimizer.lr, or with data.skip over the sequences below.",
+            100 * (r->last_loss / r->best_loss - 1));
     if ((double)r->spikes > 0.005 * (double)r->rows && r->spikes > 2)
-        advise(r,
-               "%lld spikes in %lld steps are many: lower optimizer.lr or optimizer.beta2, or look "
-               "at the data of those steps with `ingot data inspect`.",
-               (long long)r->spikes, (long long)r->rows);
+        add_finding(
+            r,
+            "%lld spikes in %lld steps are many: lower optimizer.lr or optimizer.beta2, or look "
+            "at the data of those steps with `ingot data inspect`.",
+            (long long)r->spikes, (long long)r->rows);
     if (!r->diverged && last && last->kind == PHASE_STAGNANT)
-        advise(r,
-               "The loss has not moved since step %.0f (under 0.1 %% per %d steps): the learning "
-               "rate may be spent, the model too small for the data, or the run done.",
-               last->from, REPORT_WINDOW);
+        add_finding(
+            r,
+            "The loss has not moved since step %.0f (under 0.1 %% per %d steps): the learning "
+            "rate may be spent, the model too small for the data, or the run done.",
+            last->from, REPORT_WINDOW);
     if (r->last_val > r->best_val * 1.02 && r->last_loss < r->last_val)
-        advise(r,
-               "The held-out loss is %.1f %% above its best while the training loss fell: the run "
-               "overfits. Use more data, fewer epochs, or model.dropout.",
-               100 * (r->last_val / r->best_val - 1));
+        add_finding(
+            r,
+            "The held-out loss is %.1f %% above its best while the training loss fell: the run "
+            "overfits. Use more data, fewer epochs, or model.dropout.",
+            100 * (r->last_val / r->best_val - 1));
 }
 
 static void advise_on_speed(run_report *r) {
     double whole = r->seconds.step + r->seconds.eval + r->seconds.sample + r->seconds.ckpt;
     if (r->seconds.data > 0.05 * r->seconds.step)
-        advise(r,
-               "%.0f %% of the step time was spent waiting for data: raise data.workers or "
-               "data.prefetch.",
-               100 * r->seconds.data / r->seconds.step);
+        add_finding(r,
+                    "%.0f %% of the step time was spent waiting for data: raise data.workers or "
+                    "data.prefetch.",
+                    100 * r->seconds.data / r->seconds.step);
     if (r->seconds.ckpt > 0.05 * whole)
-        advise(r, "%.0f %% of the time went into checkpoints: raise checkpoint.every.",
-               100 * r->seconds.ckpt / whole);
+        add_finding(r, "%.0f %% of the time went into checkpoints: raise checkpoint.every.",
+                    100 * r->seconds.ckpt / whole);
     if (r->seconds.eval + r->seconds.sample > 0.1 * whole)
-        advise(r,
-               "%.0f %% of the time went into validation and samples: raise validation.every or "
-               "lower validation.batches.",
-               100 * (r->seconds.eval + r->seconds.sample) / whole);
+        add_finding(
+            r,
+            "%.0f %% of the time went into validation and samples: raise validation.every or "
+            "lower validation.batches.",
+            100 * (r->seconds.eval + r->seconds.sample) / whole);
     if (r->stalled_s > 0.02 * whole && r->stalls)
-        advise(r,
-               "%lld steps took over %dx the median, %.0f s in all: look for another process, a "
-               "slow disk, or a GPU that throttles.",
-               (long long)r->stalls, REPORT_STALL, r->stalled_s);
+        add_finding(
+            r,
+            "%lld steps took over %dx the median, %.0f s in all: look for another process, a "
+            "slow disk, or a GPU that throttles.",
+            (long long)r->stalls, REPORT_STALL, r->stalled_s);
 }
 
 void report_advise(run_report *r) {

@@ -7,18 +7,13 @@
 #include "report_internal.h"
 
 /* ---- statistics ----------------------------------------------------------------------------- */
-static int by_value(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 double report_quantile(const series_column *c, int64_t row, double q) {
     if (!c || !c->n) return NAN;
     double *v = mem_alloc((size_t)c->n * sizeof *v);
     int64_t n = 0;
     for (int64_t i = 0; i < c->n; i++)
         if (series_row(c, i) >= row && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
-    qsort(v, (size_t)n, sizeof *v, by_value);
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
     double result = n ? v[(int64_t)(q * (double)(n - 1) + 0.5)] : NAN;
     free(v);
     return result;
@@ -55,7 +50,7 @@ static void find_windows(run_report *r, const series_column *loss, const series_
     for (int i = 0; i < r->windows; i++) r->best_loss = fmin(r->best_loss, r->window[i].mean);
 }
 
-static phase_kind kind_of(double gain) {
+static phase_kind phase_kind_of(double gain) {
     if (gain >= REPORT_FAST_GAIN) return PHASE_FAST;
     if (gain >= REPORT_STAGNANT) return PHASE_SLOW;
     return gain > -REPORT_STAGNANT ? PHASE_STAGNANT : PHASE_RISING;
@@ -66,7 +61,7 @@ static void find_phases(run_report *r) {
     double before = NAN;
     for (int i = 1; i < r->windows; i++) {
         const loss_window *w = &r->window[i];
-        phase_kind kind = kind_of(w->gain);
+        phase_kind kind = phase_kind_of(w->gain);
         loss_phase *p = r->phases ? &r->phase[r->phases - 1] : NULL;
         if (!p || p->kind != kind) {
             p = &r->phase[r->phases++];
@@ -109,7 +104,7 @@ static void add_stall(run_report *r, run_stall s) {
 /* The first steps of a process warm up: medians leave them out, and they are not stalls. */
 enum { WARM_UP = 3 };
 
-static void measure_speed(run_report *r) {
+static void measure_run_speed(run_report *r) {
     const series *s = r->all;
     const series_column *tok = series_find(s, "tok_s"), *step = series_find(s, "step_s");
     const series_column *data = series_find(s, "data_s");
@@ -165,7 +160,7 @@ static err analyze(run_report *r) {
     r->last_step = series_value(step, r->rows - 1);
     r->tokens = series_in_row(series_find(r->all, "tokens"), r->rows - 1);
     measure_loss(r);
-    measure_speed(r);
+    measure_run_speed(r);
     report_find_spikes(r);
     TRY(count_resumes(r));
     report_advise(r);

@@ -8,7 +8,7 @@
 
 /* ---- text ------------------------------------------------------------------------------------ */
 /* What could move a terminal's cursor, or end a row of a table. */
-static bool is_control(char c) { return (unsigned char)c < ' ' || c == 127; }
+static bool breaks_layout(char c) { return (unsigned char)c < ' ' || c == 127; }
 
 static void add_html(str *out, const char *text) {
     for (; *text; text++) {
@@ -19,7 +19,7 @@ static void add_html(str *out, const char *text) {
         else if (*text == '"')
             str_add(out, "&quot;");
         else
-            str_add_bytes(out, is_control(*text) ? "?" : text, 1);
+            str_add_bytes(out, breaks_layout(*text) ? "?" : text, 1);
     }
 }
 
@@ -30,7 +30,7 @@ static void add_plain(doc *d, const char *text) {
     }
     for (; *text; text++) {
         if (d->format == REPORT_MARKDOWN && strchr("|<*_`\\", *text)) str_add(d->out, "\\");
-        str_add_bytes(d->out, is_control(*text) ? "?" : text, 1);
+        str_add_bytes(d->out, breaks_layout(*text) ? "?" : text, 1);
     }
 }
 

@@ -11,53 +11,46 @@
 #include "serve_internal.h"
 
 /* ---- what a request asks for ----------------------------------------------------------------- */
-static void refuse(answer *out, int status, const char *why) {
+static void refuse_request(answer *out, int status, const char *why) {
     out->status = status;
     out->type = "text/plain; charset=utf-8";
     out->body.len = 0;
     str_add(&out->body, "%s\n", why);
 }
 
-static served_run *run_of(served_run *runs, int n, const request *r, answer *out) {
+static served_run *requested_run(served_run *runs, int n, const request *r, answer *out) {
     int64_t i = 0;
     const char *text = request_query(r, "run");
     if (text && number_parse_int(text, &i) && i >= 0 && i < n) return &runs[i];
-    refuse(out, 404, "there is no such run; /api/runs lists them");
+    refuse_request(out, 404, "there is no such run; /api/runs lists them");
     return NULL;
 }
 
-static double number_of(const request *r, const char *name, double otherwise) {
+static double query_number(const request *r, const char *name, double otherwise) {
     const char *text = request_query(r, name);
     double v;
     return text && number_parse_real(text, &v) ? v : otherwise;
 }
 
 /* Reads what was appended since, at most twice a second. */
-static bool refresh(served_run *run, answer *out) {
+static bool refresh_run(served_run *run, answer *out) {
     if (time_now() - run->updated < 0.5) return true;
     err e = series_update(run->all);
-    if (e) refuse(out, 500, err_message(e));
+    if (e) refuse_request(out, 500, err_message(e));
     run->updated = time_now();
     bool fine = !e;
     err_free(e);
     return fine;
 }
 
-static const series_column *column_of(served_run *runs, int n, const request *r, served_run **run,
-                                      answer *out) {
-    *run = run_of(runs, n, r, out);
-    if (!*run || !refresh(*run, out)) return NULL;
+static const series_column *requested_column(served_run *runs, int n, const request *r,
+                                             served_run **run, answer *out) {
+    *run = requested_run(runs, n, r, out);
+    if (!*run || !refresh_run(*run, out)) return NULL;
     const char *key = request_query(r, "key");
     const series_column *c = key ? series_find((*run)->all, key) : NULL;
-    if (!c) refuse(out, 404, "the run has no such metric; /api/runs lists them");
+    if (!c) refuse_request(out, 404, "the run has no such metric; /api/runs lists them");
     return c;
-}
-
-static void add_number(str *out, double v) {
-    if (isfinite(v))
-        str_add(out, "%.9g", v);
-    else
-        str_add(out, "null");
 }
 
 static void put_json(answer *out, json_t *doc) {
@@ -81,7 +74,7 @@ static json_t *columns_json(const series *s) {
 static void answer_runs(served_run *runs, int n, const request *r, answer *out) {
     json_t *list = json_array(), *about = json_object();
     for (int i = 0; i < n; i++) {
-        if (!refresh(&runs[i], out)) continue;
+        if (!refresh_run(&runs[i], out)) continue;
         const series *s = runs[i].all;
         const series_column *step = series_find(s, "step");
         double last = step && step->n ? series_value(step, step->n - 1) : 0;
@@ -103,13 +96,13 @@ static void answer_runs(served_run *runs, int n, const request *r, answer *out) 
 static void answer_series(served_run *runs, int n, const request *r, answer *out) {
     enum { MOST_POINTS = 4000 };
     served_run *run;
-    const series_column *c = column_of(runs, n, r, &run, out);
+    const series_column *c = requested_column(runs, n, r, &run, out);
     if (!c) return;
-    double wanted = number_of(r, "points", 1000);
+    double wanted = query_number(r, "points", 1000);
     int most = (int)fmin(fmax(wanted, 1), MOST_POINTS);
     series_point *p = mem_alloc((size_t)most * sizeof *p);
-    int got = series_points(run->all, c, number_of(r, "from", -INFINITY),
-                            number_of(r, "to", INFINITY), most, p);
+    int got = series_points(run->all, c, query_number(r, "from", -INFINITY),
+                            query_number(r, "to", INFINITY), most, p);
     static const char *const names[] = { "{\"step\":[", "],\"mean\":[", "],\"low\":[",
                                          "],\"high\":[" };
     out->type = "application/json";
@@ -118,7 +111,7 @@ static void answer_series(served_run *runs, int n, const request *r, answer *out
         for (int i = 0; i < got; i++) {
             const double values[] = { p[i].step, p[i].mean, p[i].low, p[i].high };
             if (i) str_add(&out->body, ",");
-            add_number(&out->body, values[k]);
+            str_add_json_number(&out->body, values[k]);
         }
     }
     str_add(&out->body, "]}");
@@ -127,7 +120,7 @@ static void answer_series(served_run *runs, int n, const request *r, answer *out
 
 static void answer_csv(served_run *runs, int n, const request *r, answer *out) {
     served_run *run;
-    const series_column *c = column_of(runs, n, r, &run, out);
+    const series_column *c = requested_column(runs, n, r, &run, out);
     if (!c) return;
     const series_column *step = series_find(run->all, "step");
     out->type = "text/csv; charset=utf-8";
@@ -145,7 +138,7 @@ static void answer_csv(served_run *runs, int n, const request *r, answer *out) {
 
 /* The last `most` bytes of a file of the run, from a line's beginning on. @return owned; "" when it cannot
  * be read. */
-static char *read_tail(const served_run *run, const char *name, int64_t most) {
+static char *read_file_tail(const served_run *run, const char *name, int64_t most) {
     struct stat st;
     char *path = io_join(run->dir, name);
     int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
@@ -164,9 +157,9 @@ static char *read_tail(const served_run *run, const char *name, int64_t most) {
 
 static void answer_events(served_run *runs, int n, const request *r, answer *out) {
     enum { TAIL = 1 << 18 };
-    served_run *run = run_of(runs, n, r, out);
+    served_run *run = requested_run(runs, n, r, out);
     if (!run) return;
-    char *text = read_tail(run, "events.jsonl", TAIL), *next = NULL;
+    char *text = read_file_tail(run, "events.jsonl", TAIL), *next = NULL;
     json_t *list = json_array();
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
         json_t *event = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
@@ -180,9 +173,9 @@ static void answer_events(served_run *runs, int n, const request *r, answer *out
 /* Without what must not leave the machine. */
 static void answer_config(served_run *runs, int n, const request *r, answer *out) {
     enum { MOST = 1 << 20 };
-    served_run *run = run_of(runs, n, r, out);
+    served_run *run = requested_run(runs, n, r, out);
     if (!run) return;
-    char *text = read_tail(run, "config.yaml", MOST), *next = NULL;
+    char *text = read_file_tail(run, "config.yaml", MOST), *next = NULL;
     out->type = "text/plain; charset=utf-8";
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next))
         if (!strstr(line, "serve_token")) str_add(&out->body, "%s\n", line);
@@ -194,7 +187,7 @@ static void answer_metrics(served_run *runs, int n, const request *r, answer *ou
     bool fine = true;
     for (int i = 0; i < n; i++) {
         list[i] = &runs[i];
-        fine = fine && refresh(&runs[i], out);
+        fine = fine && refresh_run(&runs[i], out);
     }
     out->type = "text/plain; version=0.0.4; charset=utf-8";
     if (fine) prometheus_text(list, n, &out->body);
@@ -226,5 +219,5 @@ void answer_request(served_run *runs, int n, const request *r, answer *out) {
             routes[i].answer(runs, n, r, out);
             return;
         }
-    refuse(out, 404, "not found");
+    refuse_request(out, 404, "not found");
 }

@@ -4,12 +4,6 @@
 
 #include "serve_internal.h"
 
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Decodes %XX and + into `to`. @return false when it does not fit, is malformed or holds a NUL. */
 static bool decode(const char *from, size_t n, char *to, size_t capacity) {
     size_t at = 0;

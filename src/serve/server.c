@@ -29,16 +29,16 @@ enum { SLOTS = 64, BACKLOG = 512 };
  * a whole answer; for the peer to close. */
 enum { ARRIVE = 10, CROWDED = 1, PROGRESS = 10, WHOLE = 120, LINGER = 1 };
 
-typedef enum { FREE, READING, WRITING, CLOSING } slot_state;
-typedef struct slot {
-    slot_state state;
+typedef enum { FREE, READING, WRITING, CLOSING } connection_state;
+typedef struct http_connection {
+    connection_state state;
     int fd;
     double since, deadline; /* since: when its state began */
     char in[REQUEST_BYTES];
     size_t got;
     str out;
     size_t sent;
-} slot;
+} http_connection;
 
 struct serve {
     int listener, wake[2]; /* wake: a byte ends the thread */
@@ -46,7 +46,7 @@ struct serve {
     char address[96], *token;
     served_run *runs;
     int n_runs;
-    slot *slots;
+    http_connection *slots;
     pthread_t thread;
     bool running;
 };
@@ -98,7 +98,7 @@ static const char *reason_of(int status) {
     BUG("a status without a reason");
 }
 
-static void put_answer(slot *s, const answer *a, bool head) {
+static void put_answer(http_connection *s, const answer *a, bool head) {
     s->out.len = 0;
     str_add(&s->out,
             "HTTP/1.1 %d %s\r\nContent-Type: %s\r\nContent-Length: %zu\r\nConnection: close\r\n"
@@ -118,14 +118,14 @@ static void put_answer(slot *s, const answer *a, bool head) {
     s->deadline = s->since + PROGRESS;
 }
 
-static void put_refusal(slot *s, int status, const char *why) {
+static void put_refusal(http_connection *s, int status, const char *why) {
     answer a = { .status = status, .type = "text/plain; charset=utf-8" };
     str_add(&a.body, "%s\n", why);
     put_answer(s, &a, false);
     str_free(&a.body);
 }
 
-static void take_request(serve *v, slot *s, size_t n) {
+static void take_request(serve *v, http_connection *s, size_t n) {
     request r;
     int status = request_parse(s->in, n, &r);
     if (status) {
@@ -143,13 +143,13 @@ static void take_request(serve *v, slot *s, size_t n) {
 }
 
 /* ---- connections ------------------------------------------------------------------------------ */
-static void close_slot(slot *s) {
+static void close_slot(http_connection *s) {
     close(s->fd);
     str_free(&s->out);
-    *s = (slot){ .fd = -1 };
+    *s = (http_connection){ .fd = -1 };
 }
 
-static void read_request(serve *v, slot *s) {
+static void read_request(serve *v, http_connection *s) {
     ssize_t n = recv(s->fd, s->in + s->got, sizeof s->in - s->got, 0);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
@@ -168,7 +168,7 @@ static void read_request(serve *v, slot *s) {
     if (s->got == sizeof s->in) put_refusal(s, 431, "the request is too large");
 }
 
-static void write_answer(slot *s) {
+static void write_answer(http_connection *s) {
     ssize_t n = send(s->fd, s->out.text + s->sent, s->out.len - s->sent, MSG_NOSIGNAL);
     if (n < 0 && (errno == EAGAIN || errno == EINTR)) return;
     if (n <= 0) {
@@ -184,28 +184,29 @@ static void write_answer(slot *s) {
     s->deadline = now + LINGER;
 }
 
-static void drain(slot *s) {
+static void drain(http_connection *s) {
     char rest[4096];
     ssize_t n = recv(s->fd, rest, sizeof rest, 0);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) close_slot(s);
 }
 
 static void accept_one(serve *v) {
-    slot *free_slot = NULL;
+    http_connection *free_slot = NULL;
     for (int i = 0; i < SLOTS && !free_slot; i++)
         if (v->slots[i].state == FREE) free_slot = &v->slots[i];
     if (!free_slot) return;
     int fd = accept4(v->listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
     if (fd < 0) return;
     double now = time_now();
-    *free_slot = (slot){ .state = READING, .fd = fd, .since = now, .deadline = now + ARRIVE };
+    *free_slot =
+        (http_connection){ .state = READING, .fd = fd, .since = now, .deadline = now + ARRIVE };
 }
 
 /* Ends connections that are too slow. @return milliseconds until the next may be. */
 static int expire(serve *v, bool crowded) {
     double now = time_now(), next = now + 3600;
     for (int i = 0; i < SLOTS; i++) {
-        slot *s = &v->slots[i];
+        http_connection *s = &v->slots[i];
         if (s->state == FREE) continue;
         double deadline = s->deadline;
         if (crowded && s->state == READING) deadline = fmin(deadline, s->since + CROWDED);
@@ -217,7 +218,7 @@ static int expire(serve *v, bool crowded) {
     return (int)ceil(1000 * (next - now));
 }
 
-static void serve_slot(serve *v, slot *s, short events) {
+static void serve_slot(serve *v, http_connection *s, short events) {
     if (events & (POLLERR | POLLNVAL))
         close_slot(s);
     else if (s->state == READING)
@@ -237,7 +238,7 @@ static void *run_server(void *ctx) {
         for (int i = 0; i < SLOTS; i++) taken += v->slots[i].state != FREE;
         int wait = expire(v, taken == SLOTS);
         for (int i = 0; i < SLOTS; i++) {
-            const slot *s = &v->slots[i];
+            const http_connection *s = &v->slots[i];
             polled[i] = (struct pollfd){ s->state == FREE ? -1 : s->fd,
                                          s->state == WRITING ? POLLOUT : POLLIN, 0 };
         }
@@ -272,7 +273,7 @@ static err split_address(const char *text, char *host, size_t capacity, char *po
     return OK;
 }
 
-static bool is_loopback(const struct sockaddr_storage *a) {
+static bool listens_locally(const struct sockaddr_storage *a) {
     if (a->ss_family == AF_INET)
         return ntohl(((const struct sockaddr_in *)a)->sin_addr.s_addr) >> 24 == 127;
     return IN6_IS_ADDR_LOOPBACK(&((const struct sockaddr_in6 *)a)->sin6_addr);
@@ -290,7 +291,7 @@ static int open_listener(const struct addrinfo *to) {
     return -1;
 }
 
-static err listen_on(serve *v, const char *address) {
+static err serve_listen(serve *v, const char *address) {
     char host[64], port[8], name[64];
     TRY(split_address(address, host, sizeof host, port));
     struct addrinfo hints = { .ai_socktype = SOCK_STREAM, .ai_flags = AI_NUMERICHOST | AI_PASSIVE };
@@ -312,7 +313,7 @@ static err listen_on(serve *v, const char *address) {
         return ERR("cannot find out where %s listens: %s", address, strerror(errno));
     bool v6 = strchr(name, ':') != NULL;
     snprintf(v->address, sizeof v->address, v6 ? "[%s]:%s" : "%s:%s", name, port);
-    v->loopback = is_loopback(&at);
+    v->loopback = listens_locally(&at);
     if (!v->loopback && !v->token)
         log_warn("%s can be reached from other machines, without a token", v->address);
     return OK;
@@ -347,7 +348,7 @@ err serve_start(const serve_options *o, serve **out) {
         v->runs[v->n_runs] =
             (served_run){ strdup(dir), name_run(v, v->n_runs, dir), series_new(dir), -INFINITY };
     }
-    TRY_CLEAN(listen_on(v, o->address));
+    TRY_CLEAN(serve_listen(v, o->address));
     if (pipe2(v->wake, O_CLOEXEC) != 0) {
         e = ERR("cannot make a pipe: %s", strerror(errno));
         goto cleanup;

@@ -4,17 +4,6 @@
 
 #include <string.h>
 
-static uint32_t bits_of(float x) {
-    uint32_t u;
-    memcpy(&u, &x, sizeof u);
-    return u;
-}
-static float float_of(uint32_t u) {
-    float x;
-    memcpy(&x, &u, sizeof x);
-    return x;
-}
-
 /* A small float format: sign, `ebits` of exponent with the usual bias, `mbits` of mantissa. */
 typedef struct mini {
     int ebits, mbits;
@@ -30,7 +19,7 @@ static const mini format_e5m2 = { 5, 2, 0x7b, 0x7b, 0x7e, true };
 /* Rounds to nearest even. Works on the magnitude as an integer, so that a carry out of the
  * mantissa moves into the exponent by itself. */
 static uint32_t to_mini(const mini *f, float x) {
-    uint32_t u = bits_of(x), mag = u & 0x7fffffff;
+    uint32_t u = f32_bits(x), mag = u & 0x7fffffff;
     uint32_t sign = (u >> 31) << (f->ebits + f->mbits);
     int bias = (1 << (f->ebits - 1)) - 1, drop = 23 - f->mbits;
     if (mag > 0x7f800000) return sign | f->nan_code;
@@ -53,22 +42,23 @@ static float from_mini(const mini *f, uint32_t code) {
     uint32_t sign = (code >> (f->ebits + f->mbits) & 1) << 31;
     uint32_t exp = code >> f->mbits & ((1u << f->ebits) - 1), m = code & ((1u << f->mbits) - 1);
     int bias = (1 << (f->ebits - 1)) - 1, drop = 23 - f->mbits;
-    if (f->has_inf && exp == (1u << f->ebits) - 1) return float_of(sign | 0x7f800000 | m << drop);
+    if (f->has_inf && exp == (1u << f->ebits) - 1)
+        return f32_of_bits(sign | 0x7f800000 | m << drop);
     if (!f->has_inf && (code & ((1u << (f->ebits + f->mbits)) - 1)) == f->nan_code)
-        return float_of(sign | 0x7fc00000);
+        return f32_of_bits(sign | 0x7fc00000);
     if (exp == 0) { /* exact: m is small, and the scale a power of two */
-        float v = (float)m * float_of((uint32_t)(127 + 1 - bias - f->mbits) << 23);
+        float v = (float)m * f32_of_bits((uint32_t)(127 + 1 - bias - f->mbits) << 23);
         return sign ? -v : v;
     }
-    return float_of(sign | (exp + 127 - (uint32_t)bias) << 23 | m << drop);
+    return f32_of_bits(sign | (exp + 127 - (uint32_t)bias) << 23 | m << drop);
 }
 
 uint16_t f32_to_bf16(float x) {
-    uint32_t u = bits_of(x), nan = u >> 16 | 0x40, rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
+    uint32_t u = f32_bits(x), nan = u >> 16 | 0x40, rounded = (u + 0x7fff + (u >> 16 & 1)) >> 16;
     return (uint16_t)((u & 0x7fffffff) > 0x7f800000 ? nan
                                                     : rounded); /* no branch: loops vectorize */
 }
-float bf16_to_f32(uint16_t h) { return float_of((uint32_t)h << 16); }
+float bf16_to_f32(uint16_t h) { return f32_of_bits((uint32_t)h << 16); }
 uint16_t f32_to_f16(float x) { return (uint16_t)to_mini(&format_f16, x); }
 float f16_to_f32(uint16_t h) { return from_mini(&format_f16, h); }
 uint8_t f32_to_e4m3(float x) { return (uint8_t)to_mini(&format_e4m3, x); }

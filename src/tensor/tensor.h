@@ -8,6 +8,8 @@
 #ifndef INGOT_TENSOR_H
 #define INGOT_TENSOR_H
 
+#include <string.h>
+
 #include "util/util.h"
 
 /* ---- element types ----------------------------------------------------------------------- */
@@ -26,11 +28,23 @@ typedef enum {
 } dtype;
 
 size_t dt_size(dtype dt);
+static inline bool dt_is_fp8(dtype dt) { return dt == DT_E4M3 || dt == DT_E5M2; }
 const char *dt_name(dtype dt);        /* "fp32", "bf16", ... */
 const char *dt_safetensors(dtype dt); /* "F32", "BF16", "F8_E4M3", ... */
 dtype dt_from_name(const char *name); /* DT_NONE when unknown */
 dtype dt_from_safetensors(const char *name);
 bool dt_is_float(dtype dt);
+
+static inline uint32_t f32_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, sizeof u);
+    return u;
+}
+static inline float f32_of_bits(uint32_t u) {
+    float x;
+    memcpy(&x, &u, sizeof x);
+    return x;
+}
 
 /* One element. Round to nearest, ties to even; subnormals kept; NaN stays NaN. bf16 and fp16
  * overflow to infinity; the fp8 types saturate, as training wants. */

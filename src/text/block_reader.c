@@ -112,7 +112,7 @@ static err fill_block(block_reader *r, raw_block *b, size_t want) {
 }
 
 /* Skips `left` bytes. */
-static err skip_bytes(block_reader *r, str *piece, uint64_t left) {
+static err skip_record_bytes(block_reader *r, str *piece, uint64_t left) {
     while (left > 0 && !r->at_end) {
         size_t want = MIN(left, (uint64_t)PIECE_BYTES), got;
         str_reserve(piece, want);
@@ -151,7 +151,7 @@ static err skip_record(block_reader *r, raw_block *b) {
     uint64_t length = r->format->length ? r->format->length(b->bytes.text, b->bytes.len) : 0;
     bad_records_add(&b->bad, b->offset, "longer than %zu bytes", r->in->o.document_bytes);
     if (length > b->bytes.len) {
-        TRY(skip_bytes(r, &b->bytes, length - b->bytes.len));
+        TRY(skip_record_bytes(r, &b->bytes, length - b->bytes.len));
         b->bytes.len = 0;
     } else {
         TRY(skip_to_end(r, &b->bytes));

@@ -47,7 +47,7 @@ text_compression compression_of_bytes(const char *head, size_t n) {
 }
 
 /* ---- the file -------------------------------------------------------------------------------- */
-static err read_file(byte_reader *s, char *to, size_t n, size_t *got) {
+static err read_input_file(byte_reader *s, char *to, size_t n, size_t *got) {
     *got = 0;
     if (s->object) {
         TRY(object_reader_read(s->object, to, n, got));
@@ -77,7 +77,7 @@ static err read_file(byte_reader *s, char *to, size_t n, size_t *got) {
 static err refill_input(byte_reader *s) {
     if (s->at < s->len) return OK;
     s->at = 0;
-    return read_file(s, s->input, INPUT_BYTES, &s->len);
+    return read_input_file(s, s->input, INPUT_BYTES, &s->len);
 }
 
 int64_t byte_reader_consumed(const byte_reader *s) { return s->pulled - (int64_t)(s->len - s->at); }
@@ -87,11 +87,11 @@ static void note_damage(byte_reader *s, const char *what) {
 }
 
 /* ---- decompressors: each fills as much of [to, to + n) as it can ----------------------------- */
-static err copy_plain(byte_reader *s, char *to, size_t n, size_t *got) {
+static err copy_uncompressed(byte_reader *s, char *to, size_t n, size_t *got) {
     size_t held = MIN(n, s->len - s->at), more = 0;
     memcpy(to, s->input + s->at, held);
     s->at += held;
-    err e = held < n ? read_file(s, to + held, n - held, &more) : OK;
+    err e = held < n ? read_input_file(s, to + held, n - held, &more) : OK;
     *got = held + more;
     return e;
 }
@@ -157,8 +157,9 @@ static err decompress_zstd(byte_reader *s, char *to, size_t n, size_t *got) {
 }
 
 err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) {
-    static err (*const decompress[])(byte_reader *, char *, size_t,
-                                     size_t *) = { copy_plain, decompress_gzip, decompress_zstd };
+    static err (*const decompress[])(byte_reader *, char *, size_t, size_t *) = { copy_uncompressed,
+                                                                                  decompress_gzip,
+                                                                                  decompress_zstd };
     *got = 0;
     return n ? decompress[s->compression](s, to, n, got) : OK;
 }
@@ -179,7 +180,7 @@ static err open_descriptor(byte_reader *s, int64_t to) {
     return OK;
 }
 
-static err open_file(byte_reader *s, int64_t to) {
+static err open_input(byte_reader *s, int64_t to) {
     TRY(open_descriptor(s, to));
     if (s->compression == COMPRESSION_DETECT) {
         TRY(refill_input(s));
@@ -198,7 +199,7 @@ err byte_reader_open(const char *path, text_compression compression, int64_t fro
     s->compression = compression;
     s->from = from;
     s->fd = -1;
-    err e = open_file(s, to);
+    err e = open_input(s, to);
     if (e) {
         byte_reader_close(s);
         return e;

@@ -32,10 +32,10 @@ static const char *browser_charset(const char *name) {
     static const char *const western[] = { "iso-8859-1", "iso8859-1", "latin1",
                                            "us-ascii",   "ascii",     "iso-8859-15" };
     for (size_t i = 0; i < COUNT_OF(western); i++)
-        if (span_is_nocase(span_of(name), western[i])) return "windows-1252";
-    if (span_is_nocase(span_of(name), "gb2312") || span_is_nocase(span_of(name), "gbk"))
+        if (span_is_nocase(text_span_of(name), western[i])) return "windows-1252";
+    if (span_is_nocase(text_span_of(name), "gb2312") || span_is_nocase(text_span_of(name), "gbk"))
         return "gb18030";
-    return span_is_nocase(span_of(name), "shift_jis") ? "cp932" : name;
+    return span_is_nocase(text_span_of(name), "shift_jis") ? "cp932" : name;
 }
 
 static void convert_to_utf8(iconv_t to_utf8, const char *page, size_t n, str *out) {
@@ -66,8 +66,8 @@ void html_decode(const char *page, size_t n, const char *charset, str *out) {
     bool valid = !mark && utf8_valid(page, n) == n;
     if (!charset || !*charset) charset = meta_charset(page, n, meta) ? meta : "windows-1252";
     charset = mark ? mark : browser_charset(charset);
-    bool utf8 =
-        span_is_nocase(span_of(charset), "utf-8") || span_is_nocase(span_of(charset), "utf8");
+    bool utf8 = span_is_nocase(text_span_of(charset), "utf-8") ||
+                span_is_nocase(text_span_of(charset), "utf8");
     iconv_t to_utf8 = valid || utf8 ? (iconv_t)-1 : iconv_open("UTF-8", charset);
     if (to_utf8 == (iconv_t)-1) {
         utf8_repair(page, n, out);

@@ -38,7 +38,7 @@ bool doc_has_member(text_span name) {
 }
 
 /* Appends `"name": value` to an object that is being written. */
-static void add_member(const char *name, text_span value, str *out) {
+static void add_doc_member(const char *name, text_span value, str *out) {
     str_add(out, "%s\"%s\": ", out->text[out->len - 1] == '{' ? "" : ", ", name);
     text_json_string(value.at, value.len, out);
 }
@@ -52,11 +52,11 @@ static void add_object(const text_doc *d, text_span text, str *out) {
     };
     str_add_bytes(out, "{", 1);
     for (size_t i = 0; i < COUNT_OF(about); i++)
-        if (about[i].value.len) add_member(about[i].name, about[i].value, out);
+        if (about[i].value.len) add_doc_member(about[i].name, about[i].value, out);
     if (d->members.len) /* they begin with a comma */
         str_add_bytes(out, d->members.at + (out->text[out->len - 1] == '{' ? 2 : 0),
                       d->members.len - (out->text[out->len - 1] == '{' ? 2 : 0));
-    add_member("text", text, out);
+    add_doc_member("text", text, out);
     str_add_bytes(out, "}", 1);
 }
 

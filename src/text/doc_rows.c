@@ -40,7 +40,7 @@ void doc_add_row(const text_inputs *in, const text_doc *d, text_span text, const
                                                      value_of(metadata_of(in, d, scratch)),
                                                      { .at = text.at ? text.at : "",
                                                        .length = text.len },
-                                                     value_of(span_of(dropped_by)),
-                                                     value_of(span_of(number)) };
+                                                     value_of(text_span_of(dropped_by)),
+                                                     value_of(text_span_of(number)) };
     parquet_rows_add(rows, row);
 }

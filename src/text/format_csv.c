@@ -54,7 +54,7 @@ typedef struct csv_row {
     int n, capacity;
 } csv_row;
 
-static void add_field(csv_row *r, text_span field) {
+static void add_csv_field(csv_row *r, text_span field) {
     void *fields = r->fields;
     mem_reserve(&fields, &r->capacity, r->n, sizeof *r->fields);
     r->fields = fields;
@@ -90,7 +90,7 @@ static void split_row(parser *p, text_span row, char separator, csv_row *out) {
             end = used ? at + used : row.len;
         }
         while (end < row.len && row.at[end] != separator) end++;
-        add_field(out, unquote(p, (text_span){ row.at + at, end - at }));
+        add_csv_field(out, unquote(p, (text_span){ row.at + at, end - at }));
         at = end + 1;
     }
 }
@@ -102,19 +102,19 @@ typedef struct csv_header {
     int text; /* column; -1: there is none */
 } csv_header;
 
-static int field_of(const text_inputs *in, text_span name) {
+static int csv_field(const text_inputs *in, text_span name) {
     for (int i = 0; i < in->n_wants; i++)
         if (span_is(name, in->wants[i].path)) return in->wants[i].result;
     return FIELDS;
 }
 
-static void read_header(parser *p, text_span head, char separator, csv_header *h) {
+static void read_csv_header(parser *p, text_span head, char separator, csv_header *h) {
     if (head.len >= 3 && memcmp(head.at, "\xEF\xBB\xBF", 3) == 0) head.at += 3, head.len -= 3;
     split_row(p, head, separator, &h->names);
     h->field = mem_alloc((size_t)h->names.n * sizeof *h->field);
     h->text = -1;
     for (int i = 0; i < h->names.n; i++) {
-        h->field[i] = field_of(p->in, h->names.fields[i]);
+        h->field[i] = csv_field(p->in, h->names.fields[i]);
         if (h->field[i] == FIELD_TEXT) h->text = i;
     }
     if (h->text < 0 && h->names.n == 1 && !p->in->text_named) h->text = 0;
@@ -135,8 +135,8 @@ static void add_members(parser *p, const csv_header *h, const csv_row *row, text
     if (p->body.len) d->members = spool_copy(&p->strings, p->body.text, p->body.len);
 }
 
-static void add_row(parser *p, const csv_header *h, const csv_row *row, int64_t offset,
-                    bool repaired) {
+static void add_csv_row(parser *p, const csv_header *h, const csv_row *row, int64_t offset,
+                        bool repaired) {
     text_doc d = { 0 };
     text_span *const field[FIELDS] = { [FIELD_TEXT] = &d.text,
                                        [FIELD_ID] = &d.id,
@@ -159,7 +159,7 @@ static void add_row(parser *p, const csv_header *h, const csv_row *row, int64_t 
     parser_add_document(p, &d, repaired);
 }
 
-static void parse_rows(parser *p, const raw_block *b, char separator) {
+static void parse_csv_rows(parser *p, const raw_block *b, char separator) {
     text_span all = { b->bytes.text, b->bytes.len };
     bool repaired = false, valid = is_clean_utf8(all.at, all.len);
     csv_header h = { 0 };
@@ -169,7 +169,7 @@ static void parse_rows(parser *p, const raw_block *b, char separator) {
         bad_records_add(&p->bad, b->offset, "the header of the file is too long");
         return;
     }
-    read_header(p, b->head, separator, &h);
+    read_csv_header(p, b->head, separator, &h);
     for (size_t at = b->offset == 0 ? b->head.len : 0; at < all.len;) {
         size_t used = row_length(all.at + at, all.len - at, separator);
         if (!used) used = all.len - at;
@@ -180,7 +180,7 @@ static void parse_rows(parser *p, const raw_block *b, char separator) {
         if (!span_trim(line).len || !parser_check_length(p, used, offset)) continue;
         if (!valid && !parser_check_utf8(p, &line, &repaired)) continue;
         split_row(p, line, separator, &row);
-        add_row(p, &h, &row, offset, repaired);
+        add_csv_row(p, &h, &row, offset, repaired);
     }
     free(h.names.fields);
     free(h.field);
@@ -190,7 +190,7 @@ static void parse_rows(parser *p, const raw_block *b, char separator) {
 /* ---- the two formats ------------------------------------------------------------------------- */
 static size_t last_csv_end(const char *p, size_t n) { return last_row_end(p, n, ','); }
 static size_t csv_head(const char *p, size_t n) { return row_length(p, n, ','); }
-static void parse_csv(parser *p, const raw_block *b) { parse_rows(p, b, ','); }
+static void parse_csv(parser *p, const raw_block *b) { parse_csv_rows(p, b, ','); }
 const text_format format_csv = { .name = "csv",
                                  .last_record_end = last_csv_end,
                                  .first_record_end = first_record_end,
@@ -200,7 +200,7 @@ const text_format format_csv = { .name = "csv",
 
 static size_t last_tsv_end(const char *p, size_t n) { return last_row_end(p, n, '\t'); }
 static size_t tsv_head(const char *p, size_t n) { return row_length(p, n, '\t'); }
-static void parse_tsv(parser *p, const raw_block *b) { parse_rows(p, b, '\t'); }
+static void parse_tsv(parser *p, const raw_block *b) { parse_csv_rows(p, b, '\t'); }
 const text_format format_tsv = { .name = "tsv",
                                  .last_record_end = last_tsv_end,
                                  .first_record_end = first_record_end,

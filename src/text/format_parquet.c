@@ -45,7 +45,7 @@ typedef struct parquet_input {
     int n_side;
 } parquet_input;
 
-static err read_at(void *ctx, int64_t offset, void *to, size_t n) {
+static err parquet_read_at(void *ctx, int64_t offset, void *to, size_t n) {
     const parquet_input *p = ctx;
     if (p->object) return object_reader_read_at(p->object, offset, to, n);
     for (char *at = to; n > 0;) {
@@ -123,7 +123,7 @@ static err choose_text(const text_inputs *in, parquet_input *p, const char *path
 }
 
 /* @return the field that a column is; FIELDS: none. */
-static int field_of(const text_inputs *in, const char *name) {
+static int parquet_field(const text_inputs *in, const char *name) {
     for (int i = 0; i < in->n_wants; i++)
         if (in->wants[i].result != FIELD_TEXT && strcmp(in->wants[i].path, name) == 0)
             return in->wants[i].result;
@@ -144,10 +144,11 @@ static void choose_side_columns(const text_inputs *in, parquet_input *p) {
     p->side = arena_alloc(p->memory, (size_t)parquet_columns(p->file) * sizeof *p->side);
     for (int i = 0; i < parquet_columns(p->file); i++) {
         const parquet_column *c = parquet_column_at(p->file, i);
-        int field = field_of(in, c->name);
+        int field = parquet_field(in, c->name);
         bool valid = is_clean_utf8(c->name, strlen(c->name));
         if (i == p->text || c->repeated || c->kind == PARQUET_OTHER) continue;
-        if (field == FIELDS && (!in->all_members || !valid || doc_has_member(span_of(c->name))))
+        if (field == FIELDS &&
+            (!in->all_members || !valid || doc_has_member(text_span_of(c->name))))
             continue;
         if (field == FIELDS && c->kind == PARQUET_BYTES) continue;
         p->side[p->n_side++] = (side_column){ i, field, member_name(p->memory, c->name) };
@@ -171,7 +172,7 @@ static err open_columns(const text_inputs *in, const input_file *f, bool tell, p
     if (p->fd < 0 && !p->object)
         return err_hint(ERR("cannot open %s: %s", f->path, strerror(errno)),
                         "check the path and its permissions");
-    p->source = (parquet_source){ f->path, f->size, p, read_at };
+    p->source = (parquet_source){ f->path, f->size, p, parquet_read_at };
     TRY(parquet_open(&p->source, &(parquet_limits){ in->o.page_bytes }, &p->file));
     TRY(choose_text(in, p, f->path, tell));
     choose_side_columns(in, p);
@@ -195,7 +196,7 @@ static err input_open(const text_inputs *in, const input_file *f, bool tell, par
 
 /* ---- segments -------------------------------------------------------------------------------- */
 /* Row groups go into a segment until it is large enough. */
-static err add_segments(text_inputs *in, const input_file *f) {
+static err add_row_groups(text_inputs *in, const input_file *f) {
     parquet_input *p = NULL;
     if (f->compression != COMPRESSION_NONE)
         return err_hint(ERR("%s is a compressed Parquet file", f->path),
@@ -265,7 +266,7 @@ struct row_reader {
     side_cursor *side;    /* [n_side] */
 };
 
-static void end_group(row_reader *r) {
+static void close_row_group(row_reader *r) {
     parquet_cursor_close(r->text);
     r->text = NULL;
     for (int i = 0; i < r->input->n_side; i++) {
@@ -350,10 +351,10 @@ static void lose_group(row_reader *r, row_block *b, err e, bad_records *bad) {
     release_sides(b);
     b->text.rows = 0;
     b->text.n = 0;
-    end_group(r);
+    close_row_group(r);
 }
 
-static err next_block(block_reader *from, raw_block *raw, bool *more) {
+static err next_row_block(block_reader *from, raw_block *raw, bool *more) {
     row_reader *r = from->rows;
     if (!raw->rows) raw->rows = mem_alloc(sizeof *raw->rows);
     row_block *b = raw->rows;
@@ -379,7 +380,7 @@ static err next_block(block_reader *from, raw_block *raw, bool *more) {
             raw->offset = b->text.offset;
             *more = true;
         } else {
-            end_group(r);
+            close_row_group(r);
         }
     }
     return OK;
@@ -398,7 +399,7 @@ static err open_rows(block_reader *from, const input_file *f, const input_segmen
 static void close_rows(block_reader *from) {
     row_reader *r = from->rows;
     if (!r) return;
-    if (r->input) end_group(r);
+    if (r->input) close_row_group(r);
     input_close(r->input);
     free(r->side);
     free(r);
@@ -455,7 +456,7 @@ static bool is_metadata(const side_column *c) { return span_is(c->member, ", \"m
 
 /* Appends a JSON object as it is, or its members if it is the "metadata" that stages write. @return false
  * if the text is not an object. */
-static bool add_json(parser *p, const side_column *c, text_span text) {
+static bool add_json_column(parser *p, const side_column *c, text_span text) {
     bool odd = false;
     if (json_scan(text.at, text.len, NULL, 0, NULL, &odd) || odd) return false;
     if (memchr(text.at, '\n', text.len) || memchr(text.at, '\r', text.len)) return false;
@@ -469,11 +470,11 @@ static bool add_json(parser *p, const side_column *c, text_span text) {
 }
 
 /* Appends a value as a JSON member. @return false if the document is refused. */
-static bool add_member(parser *p, const side_column *c, parquet_kind kind, const parquet_value *v,
-                       bool *repaired) {
+static bool add_column_member(parser *p, const side_column *c, parquet_kind kind,
+                              const parquet_value *v, bool *repaired) {
     text_span text = { 0 };
     if (!field_text(p, kind, v, &text, repaired)) return false;
-    if (v->at && kind == PARQUET_JSON && add_json(p, c, text)) return true;
+    if (v->at && kind == PARQUET_JSON && add_json_column(p, c, text)) return true;
     if (!v->at && kind == PARQUET_JSON && is_metadata(c)) return true;
     str_add_bytes(&p->body, c->member.at, c->member.len);
     if (!v->at || (kind < PARQUET_STRING && text.len == 0))
@@ -505,7 +506,7 @@ static bool add_sides(parser *p, const row_block *b, int *at, int64_t row, text_
         const side_column *c = &b->input->side[i];
         parquet_kind kind = parquet_column_at(b->input->file, c->column)->kind;
         const parquet_value *v = side_value(b, &at[i], row);
-        if (!(c->field == FIELDS ? add_member(p, c, kind, v, repaired)
+        if (!(c->field == FIELDS ? add_column_member(p, c, kind, v, repaired)
                                  : field_text(p, kind, v, field[c->field], repaired)))
             return false;
     }
@@ -513,7 +514,7 @@ static bool add_sides(parser *p, const row_block *b, int *at, int64_t row, text_
     return true;
 }
 
-static void add_row(parser *p, const row_block *b, int *at, int64_t i) {
+static void add_parquet_row(parser *p, const row_block *b, int *at, int64_t i) {
     const parquet_value *v = &b->text.values[i];
     text_doc d = { 0 };
     bool repaired = false;
@@ -528,7 +529,7 @@ static void add_row(parser *p, const row_block *b, int *at, int64_t i) {
         parser_add_document(p, &d, repaired);
 }
 
-static void parse_rows(parser *p, const raw_block *raw) {
+static void parse_parquet_rows(parser *p, const raw_block *raw) {
     row_block *b = raw->rows;
     err e = parquet_decode(&b->text);
     if (e) {
@@ -538,11 +539,12 @@ static void parse_rows(parser *p, const raw_block *raw) {
     }
     int *at = mem_alloc((size_t)(b->input->n_side + 1) * sizeof *at);
     for (int i = b->n_sides; i-- > 0;) at[b->sides[i].side] = i;
-    for (int64_t i = 0; i < b->text.rows; i++) add_row(p, b, at, i);
+    for (int64_t i = 0; i < b->text.rows; i++) add_parquet_row(p, b, at, i);
     free(at);
 }
 
-static const format_reader parquet_reader = { add_segments, open_rows, next_block, close_rows };
+static const format_reader parquet_reader = { add_row_groups, open_rows, next_row_block,
+                                              close_rows };
 const text_format format_parquet = { .name = "parquet",
-                                     .parse = parse_rows,
+                                     .parse = parse_parquet_rows,
                                      .reader = &parquet_reader };

@@ -66,7 +66,7 @@ static text_span document_name(parser *p, int64_t offset) {
     return spool_commit(&p->strings, p->path.len + (size_t)n);
 }
 
-static void add_document(parser *p, text_span text, int64_t offset) {
+static void add_text_document(parser *p, text_span text, int64_t offset) {
     bool repaired = false;
     if (offset == 0 && text.len >= 3 && memcmp(text.at, "\xEF\xBB\xBF", 3) == 0)
         text.at += 3, text.len -= 3; /* a byte order mark */
@@ -104,7 +104,7 @@ static void parse_text_block(parser *p, const raw_block *b) {
         if (!used) used = n - at, len = last_document_length(from + at, n - at);
         size_t longest = format_longest_record(&format_text, p->in);
         if (used > longest) used = len = split_long_text(from + at, longest);
-        add_document(p, (text_span){ from + at, len }, b->offset + (int64_t)at);
+        add_text_document(p, (text_span){ from + at, len }, b->offset + (int64_t)at);
         at += used;
     }
 }

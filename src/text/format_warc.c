@@ -86,7 +86,7 @@ static bool is_html(text_span type) {
     return span_is_nocase(type, "text/html") || span_is_nocase(type, "application/xhtml+xml");
 }
 
-static void add_document(parser *p, text_span head, text_span text) {
+static void add_warc_document(parser *p, text_span head, text_span text) {
     bool repaired = false, noted = false;
     text_span id = header_value(head, "warc-record-id"),
               url = header_value(head, "warc-target-uri");
@@ -102,7 +102,7 @@ static void add_document(parser *p, text_span head, text_span text) {
 
 static void add_body(parser *p, text_span head, const http_body *b, int64_t offset) {
     if (!is_html(b->type)) {
-        if (span_is_nocase(b->type, "text/plain")) add_document(p, head, b->bytes);
+        if (span_is_nocase(b->type, "text/plain")) add_warc_document(p, head, b->bytes);
         return;
     }
     if (b->bytes.len > HTML_LONGEST_PAGE) {
@@ -114,7 +114,7 @@ static void add_body(parser *p, text_span head, const http_body *b, int64_t offs
     if (e)
         bad_records_add(&p->bad, offset, "%s", err_message(e));
     else
-        add_document(p, head, spool_copy(&p->strings, text.text, text.len));
+        add_warc_document(p, head, spool_copy(&p->strings, text.text, text.len));
     err_free(e);
     str_free(&text);
 }

@@ -231,7 +231,7 @@ static void add_character(page *p, const char *s, size_t n) {
     p->open.linked += p->links > 0;
 }
 
-static void add_text(page *p, const char *s) {
+static void add_page_text(page *p, const char *s) {
     bool space = false;
     uint32_t cp;
     while (*s) {
@@ -271,7 +271,7 @@ static void count_nesting(page *p, const xmlNode *e, role r, int by) {
 }
 
 static bool enter_collect(page *p, xmlNode *e) {
-    if (e->type == XML_TEXT_NODE) add_text(p, (const char *)e->content);
+    if (e->type == XML_TEXT_NODE) add_page_text(p, (const char *)e->content);
     if (e->type != XML_ELEMENT_NODE) return false;
     role r = role_of(e);
     e->_private = is_dropped(p, e, r) ? NULL : e; /* tells leave_collect whether it was entered */

@@ -59,12 +59,6 @@ void http_split_media_type(text_span value, http_body *out) {
 }
 
 /* ---- bodies ---------------------------------------------------------------------------------- */
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
 /* Joins the chunks of a body. A truncated body yields the chunks that are there. */
 static text_span join_chunks(text_span body, str *made) {
     size_t from = made->len;

@@ -141,8 +141,8 @@ static err refuse_shards(const char *folder) {
                     "pass it on its own, to ingot train, data stats or data inspect");
 }
 
-static err add_entry(text_inputs *in, const char *folder, const char *path, const char *name,
-                     const char *given, const ancestor *here) {
+static err add_folder_entry(text_inputs *in, const char *folder, const char *path, const char *name,
+                            const char *given, const ancestor *here) {
     text_compression compression;
     if (name[0] == '.' || name[0] == '_') return OK;
     if (io_is_dir(path)) return add_folder(in, path, given, here);
@@ -166,7 +166,7 @@ static err add_folder(text_inputs *in, const char *path, const char *given, cons
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
         char *below = io_join(path, names[i]);
-        e = add_entry(in, path, below, names[i], given, &here);
+        e = add_folder_entry(in, path, below, names[i], given, &here);
         free(below);
     }
     io_list_free(names, n);
@@ -294,7 +294,7 @@ static err want_member(text_inputs *in, const char *path, int result) {
     return OK;
 }
 
-static err take_options(text_inputs *in, const text_input_options *o) {
+static err copy_input_options(text_inputs *in, const text_input_options *o) {
     text_input_options *t = &in->o;
     *t = *o;
     in->text_named = o->text_field && *o->text_field;
@@ -326,7 +326,7 @@ err text_inputs_open(const char *const *paths, int n, const text_input_options *
                      text_inputs **out) {
     text_inputs *in = mem_alloc(sizeof *in);
     in->memory = arena_new();
-    err e = take_options(in, o);
+    err e = copy_input_options(in, o);
     if (!e && n == 0)
         e = err_hint(ERR("no input given"),
                      "name files, folders or globs, or - for standard input");

@@ -17,7 +17,7 @@ typedef struct json_scanner {
     int depth;
 } json_scanner;
 
-static bool report_fault(json_scanner *s, const char *what) {
+static bool json_fault(json_scanner *s, const char *what) {
     if (!s->wrong) s->wrong = what;
     return false;
 }
@@ -46,12 +46,6 @@ size_t json_plain_length(const char *p, size_t n) {
     }
     while (i < n && !is_special(p[i])) i++;
     return i;
-}
-
-static int hex_digit(char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    c |= 32;
-    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
 }
 
 /* The four hex digits after \u. @return -1 if they are not. */
@@ -102,33 +96,33 @@ static char short_escape(char c) {
 
 static bool skip_escape(json_scanner *s) {
     s->p++;
-    if (s->p == s->end) return report_fault(s, "a string does not end");
+    if (s->p == s->end) return json_fault(s, "a string does not end");
     if (*s->p == 'u') {
         uint32_t cp;
         int used = unicode_escape(s->p + 1, s->end, &cp, &s->odd);
         s->p += 1 + used;
-        return used ? true : report_fault(s, "a bad \\u escape");
+        return used ? true : json_fault(s, "a bad \\u escape");
     }
-    return short_escape(*s->p++) ? true : report_fault(s, "a bad escape");
+    return short_escape(*s->p++) ? true : json_fault(s, "a bad escape");
 }
 
 /* Skips the string at p. */
 static bool skip_string(json_scanner *s, bool *escaped) {
     *escaped = false;
-    if (s->p == s->end || *s->p != '"') return report_fault(s, "a quote is missing");
+    if (s->p == s->end || *s->p != '"') return json_fault(s, "a quote is missing");
     s->p++;
     for (;;) {
         s->p += json_plain_length(s->p, (size_t)(s->end - s->p));
-        if (s->p == s->end) return report_fault(s, "a string does not end");
+        if (s->p == s->end) return json_fault(s, "a string does not end");
         if (*s->p == '"') return s->p++, true;
-        if (*s->p != '\\') return report_fault(s, "a control character in a string");
+        if (*s->p != '\\') return json_fault(s, "a control character in a string");
         *escaped = true;
         if (!skip_escape(s)) return false;
     }
 }
 
 /* Copies up to the first special character, eight at a time; may write 7 bytes more. */
-static size_t copy_plain(const char *p, size_t n, char *to) {
+static size_t copy_unescaped(const char *p, size_t n, char *to) {
     size_t i = 0;
     for (; i + 8 <= n; i += 8) {
         uint64_t eight;
@@ -146,7 +140,7 @@ size_t json_unescape(const char *p, size_t n, char *to) {
     char *at = to;
     bool odd = false;
     for (;;) {
-        size_t run = copy_plain(p, (size_t)(end - p), at);
+        size_t run = copy_unescaped(p, (size_t)(end - p), at);
         p += run, at += run;
         if (p == end) return (size_t)(at - to);
         p++; /* a backslash; the string was validated */
@@ -176,7 +170,7 @@ void json_replace_odd_escapes(char *line, size_t n) {
 }
 
 /* ---- values ---------------------------------------------------------------------------------- */
-static void skip_space(json_scanner *s) {
+static void json_skip_space(json_scanner *s) {
     while (s->p < s->end && (*s->p == ' ' || *s->p == '\t' || *s->p == '\r' || *s->p == '\n'))
         s->p++;
 }
@@ -184,7 +178,7 @@ static void skip_space(json_scanner *s) {
 static bool skip_digits(json_scanner *s) {
     const char *from = s->p;
     while (s->p < s->end && *s->p >= '0' && *s->p <= '9') s->p++;
-    return s->p > from ? true : report_fault(s, "a bad number");
+    return s->p > from ? true : json_fault(s, "a bad number");
 }
 
 static bool skip_number(json_scanner *s) {
@@ -192,7 +186,7 @@ static bool skip_number(json_scanner *s) {
     bool zero = s->p < s->end && *s->p == '0';
     const char *whole = s->p;
     if (!skip_digits(s)) return false;
-    if (zero && s->p - whole > 1) return report_fault(s, "a bad number");
+    if (zero && s->p - whole > 1) return json_fault(s, "a bad number");
     if (s->p < s->end && *s->p == '.') {
         s->p++;
         if (!skip_digits(s)) return false;
@@ -211,7 +205,7 @@ static bool skip_word(json_scanner *s) {
         size_t n = strlen(words[i]);
         if ((size_t)(s->end - s->p) >= n && memcmp(s->p, words[i], n) == 0) return s->p += n, true;
     }
-    return report_fault(s, "not JSON");
+    return json_fault(s, "not JSON");
 }
 
 /* Wants that can still match at this nesting level: bit i for wants[i], of whose path the first
@@ -223,11 +217,11 @@ typedef struct paths {
 
 static bool skip_value(json_scanner *s, const paths *here);
 
-static bool next_item(json_scanner *s, char close, bool *last) {
-    skip_space(s);
-    if (s->p == s->end) return report_fault(s, "the line is truncated");
+static bool next_json_item(json_scanner *s, char close, bool *last) {
+    json_skip_space(s);
+    if (s->p == s->end) return json_fault(s, "the line is truncated");
     *last = *s->p == close;
-    if (!*last && *s->p != ',') return report_fault(s, "a comma is missing");
+    if (!*last && *s->p != ',') return json_fault(s, "a comma is missing");
     s->p++;
     return true;
 }
@@ -235,10 +229,10 @@ static bool next_item(json_scanner *s, char close, bool *last) {
 static bool skip_array(json_scanner *s) {
     static const paths none = { 0 };
     s->p++;
-    skip_space(s);
+    json_skip_space(s);
     if (s->p < s->end && *s->p == ']') return s->p++, true;
     for (bool last = false; !last;)
-        if (!skip_value(s, &none) || !next_item(s, ']', &last)) return false;
+        if (!skip_value(s, &none) || !next_json_item(s, ']', &last)) return false;
     return true;
 }
 
@@ -268,19 +262,19 @@ static bool skip_member(json_scanner *s, const paths *here) {
         if (escaped) n = json_unescape(name, n, plain), name = plain;
         narrow_paths(s, here, name, n, &below);
     }
-    skip_space(s);
-    if (s->p == s->end || *s->p != ':') return report_fault(s, "a colon is missing");
+    json_skip_space(s);
+    if (s->p == s->end || *s->p != ':') return json_fault(s, "a colon is missing");
     s->p++;
     return skip_value(s, &below);
 }
 
 static bool skip_object(json_scanner *s, const paths *here) {
     s->p++;
-    skip_space(s);
+    json_skip_space(s);
     if (s->p < s->end && *s->p == '}') return s->p++, true;
     for (bool last = false; !last;) {
-        skip_space(s);
-        if (!skip_member(s, here) || !next_item(s, '}', &last)) return false;
+        json_skip_space(s);
+        if (!skip_member(s, here) || !next_json_item(s, '}', &last)) return false;
     }
     return true;
 }
@@ -292,11 +286,11 @@ static void record_value(json_scanner *s, const paths *here, json_member found) 
 }
 
 static bool skip_value(json_scanner *s, const paths *here) {
-    skip_space(s);
-    if (s->p == s->end) return report_fault(s, "the line is truncated");
+    json_skip_space(s);
+    if (s->p == s->end) return json_fault(s, "the line is truncated");
     const char *from = s->p;
     bool fine, escaped = false, scalar = false;
-    if (++s->depth > MOST_DEPTH) return report_fault(s, "nested too deeply");
+    if (++s->depth > MOST_DEPTH) return json_fault(s, "nested too deeply");
     switch (*s->p) {
     case '{': fine = skip_object(s, here); break;
     case '[': fine = skip_array(s); break;
@@ -326,20 +320,20 @@ void json_add_others(const char *line, size_t n, const json_want *wants, int n_w
     static const paths none = { 0 };
     json_scanner s = { line, line + n, NULL, 0, NULL, line };
     bool escaped, last = false;
-    skip_space(&s);
+    json_skip_space(&s);
     s.p++; /* the brace */
-    for (skip_space(&s); !last && s.p < s.end && *s.p != '}'; skip_space(&s)) {
+    for (json_skip_space(&s); !last && s.p < s.end && *s.p != '}'; json_skip_space(&s)) {
         const char *begin = s.p;
         if (!skip_string(&s, &escaped)) return;
         text_span name = { begin + 1, (size_t)(s.p - begin) - 2 };
-        skip_space(&s);
+        json_skip_space(&s);
         s.p++; /* the colon */
         if (!skip_value(&s, &none)) return;
         if (!is_wanted(wants, n_wants, name)) {
             str_add(out, ", ");
             str_add_bytes(out, begin, (size_t)(s.p - begin));
         }
-        if (!next_item(&s, '}', &last)) return;
+        if (!next_json_item(&s, '}', &last)) return;
     }
 }
 
@@ -348,10 +342,10 @@ const char *json_scan(const char *line, size_t n, const json_want *wants, int n_
     json_scanner s = { line, line + n, wants, n_wants, out, line };
     paths all = { .alive = (1u << n_wants) - 1 };
     BUG_IF(n_wants > (int)COUNT_OF(all.used));
-    skip_space(&s);
+    json_skip_space(&s);
     if (s.p == s.end || *s.p != '{') return "not a JSON object";
     if (!skip_object(&s, &all)) return s.wrong;
-    skip_space(&s);
+    json_skip_space(&s);
     *odd = s.odd;
     return s.p == s.end ? NULL : "something follows the object";
 }

@@ -29,7 +29,7 @@ err text_counts_check(const text_counts *c, const char *who) {
 void parser_init(parser *p, const text_inputs *in, int segment, const text_format *format) {
     const input_file *f = &in->files[in->segments[segment].file];
     *p = (parser){
-        .in = in, .format = format, .path = span_of(f->path), .source = span_of(f->given)
+        .in = in, .format = format, .path = text_span_of(f->path), .source = text_span_of(f->given)
     };
 }
 

@@ -34,7 +34,7 @@ static json_t *make_state(const parts *p, bool complete) {
 }
 
 /* The parts and their sizes, for whoever reads the folder next. */
-static void list_parts(const parts *p, const int64_t *bytes, json_t *state) {
+static void list_written_parts(const parts *p, const int64_t *bytes, json_t *state) {
     json_t *files = json_array();
     for (int i = 0; i < text_segments(p->in); i++) {
         char *path = sink_part_path(p->out, i);
@@ -49,7 +49,7 @@ static void list_parts(const parts *p, const int64_t *bytes, json_t *state) {
 static err write_state(const parts *p, const int64_t *bytes) {
     char *path = state_path(p);
     json_t *state = make_state(p, bytes != NULL);
-    if (bytes) list_parts(p, bytes, state);
+    if (bytes) list_written_parts(p, bytes, state);
     err e = io_json_write(path, state);
     json_decref(state);
     free(path);

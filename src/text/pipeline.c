@@ -51,7 +51,7 @@ typedef struct pipeline_worker {
 } pipeline_worker;
 
 /* Reads the next block and takes its ticket. @return false at the end. */
-static bool next_block(pipeline_run *r, pipeline_worker *w, err *e) {
+static bool read_next_block(pipeline_run *r, pipeline_worker *w, err *e) {
     pthread_mutex_lock(&r->read_lock);
     bool more = false;
     if (!atomic_load(&r->failed)) {
@@ -121,7 +121,7 @@ static err handle_bad_records(pipeline_run *r, pipeline_worker *w) {
     return OK;
 }
 
-static void merge_block(pipeline_run *r, pipeline_worker *w, err e) {
+static void merge_in_order(pipeline_run *r, pipeline_worker *w, err e) {
     take_turn(r, &r->merged, w->ticket);
     bool mine = !r->first && !e;
     if (mine) e = handle_bad_records(r, w);
@@ -143,13 +143,13 @@ static void run_worker(void *ctx, int64_t unused, int index) {
     err e = OK;
     parser_init(&w.parser, r->in, r->segment, r->from.format);
     w.result = mem_alloc(r->f->result_size);
-    while (next_block(r, &w, &e)) {
+    while (read_next_block(r, &w, &e)) {
         memset(w.result, 0, r->f->result_size);
         w.parser.n = 0;
         if (!e) parser_parse(&w.parser, &w.raw);
         number_block(r, &w);
         if (!e && w.block.n > 0) e = r->f->work(r->f->ctx, index, &w.block, w.result);
-        merge_block(r, &w, e);
+        merge_in_order(r, &w, e);
         e = OK;
     }
     free(w.result);

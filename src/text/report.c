@@ -181,13 +181,14 @@ void text_stage_print_json(const text_stage *s, const text_stage_report *r, FILE
 }
 
 /* ---- the table ------------------------------------------------------------------------------- */
-typedef struct table {
+typedef struct report_table {
     FILE *to;
     int width;  /* of the name column */
     double all; /* documents read, the base of the percentages */
-} table;
+} report_table;
 
-static void print_row(const table *t, const char *name, int64_t documents, int64_t bytes) {
+static void print_report_row(const report_table *t, const char *name, int64_t documents,
+                             int64_t bytes) {
     char size[32];
     fprintf(t->to, "  %-*s %12lld", t->width, name, (long long)documents);
     fprintf(t->to, " %8.2f%%", t->all > 0 ? 100 * (double)documents / t->all : 0);
@@ -202,7 +203,7 @@ static int widest_name(const text_stage *s) {
     return width;
 }
 
-static void print_reading(const table *t, const text_counts *c) {
+static void print_reading(const report_table *t, const text_counts *c) {
     const struct {
         const char *name;
         int64_t n;
@@ -219,17 +220,17 @@ static void print_reading(const table *t, const text_counts *c) {
             fprintf(t->to, "  %-*s %12lld\n", t->width, rows[i].name, (long long)rows[i].n);
 }
 
-static void print_dropped(const table *t, const text_stage *s, const text_stage_report *r) {
+static void print_dropped(const report_table *t, const text_stage *s, const text_stage_report *r) {
     int64_t documents = 0, bytes = 0;
     int idle = 0;
     for (int i = 0; i < s->n_rules; i++)
         documents += r->dropped[i], bytes += r->dropped_bytes[i], idle += !r->dropped[i];
     if (s->n_rules == 0) return;
-    print_row(t, "dropped", documents, bytes);
+    print_report_row(t, "dropped", documents, bytes);
     for (int i = 0; i < s->n_rules; i++) {
         char name[128];
         snprintf(name, sizeof name, "  %s", s->rules[i]);
-        if (r->dropped[i]) print_row(t, name, r->dropped[i], r->dropped_bytes[i]);
+        if (r->dropped[i]) print_report_row(t, name, r->dropped[i], r->dropped_bytes[i]);
     }
     if (idle) fprintf(t->to, "    %d rule%s dropped nothing\n", idle, idle == 1 ? "" : "s");
 }
@@ -247,13 +248,13 @@ static void print_run(const text_stage_report *r, FILE *to) {
 }
 
 void text_stage_print(const text_stage *s, const text_stage_report *r, FILE *to) {
-    table t = { to, MAX(widest_name(s), 30), (double)r->read.documents };
+    report_table t = { to, MAX(widest_name(s), 30), (double)r->read.documents };
     fprintf(to, "%s\n  %-*s %12s %9s %12s\n", s->name, t.width, "", "documents", "share", "text");
-    print_row(&t, "read", r->read.documents, r->read.bytes);
+    print_report_row(&t, "read", r->read.documents, r->read.bytes);
     print_reading(&t, &r->read);
     print_dropped(&t, s, r);
-    print_row(&t, "kept", r->kept, r->kept_bytes);
-    if (r->edited) print_row(&t, "  of these edited", r->edited, -1);
+    print_report_row(&t, "kept", r->kept, r->kept_bytes);
+    if (r->edited) print_report_row(&t, "  of these edited", r->edited, -1);
     for (int i = 0; i < s->n_counters; i++)
         if (r->count[i])
             fprintf(to, "  %-*s %12lld\n", t.width, s->counters[i], (long long)r->count[i]);

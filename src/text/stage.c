@@ -5,7 +5,7 @@
  *       per segment            on one of the ranks (tasks.c); skipped if its part is complete (parts.c)
  *         text_pipeline_run    workers parse and judge blocks in parallel (pipeline.c)
  *           judge_block        judge each document; format and compress the output of the block
- *           write_block        in input order: append to the sinks (sink.c), add up the report
+ *           write_stage_block        in input order: append to the sinks (sink.c), add up the report
  *         parts_add            the report of the segment, which marks its part as complete
  *       parts_close            state.json: "complete"
  *
@@ -107,7 +107,7 @@ static err judge_block(void *ctx, int worker, const text_block *b, void *result)
     return OK;
 }
 
-static err write_block(void *ctx, const text_block *b, void *result) {
+static err write_stage_block(void *ctx, const text_block *b, void *result) {
     stage_run *run = ctx;
     stage_result *r = result;
     report_add(&run->part, &r->report, run->stage);
@@ -118,8 +118,8 @@ static err write_block(void *ctx, const text_block *b, void *result) {
 }
 
 /* ---- segments -------------------------------------------------------------------------------- */
-static err run_segment(stage_run *run, int segment) {
-    const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_block,
+static err run_stage_segment(stage_run *run, int segment) {
+    const text_pipeline pipeline = { run, sizeof(stage_result), judge_block, write_stage_block,
                                      drop_result };
     TRY(sink_begin_part(&run->out, segment));
     TRY(sink_begin_part(&run->dropped, segment));
@@ -132,7 +132,7 @@ static err run_task(void *ctx, int segment, text_progress *p) {
     stage_run *run = ctx;
     run->progress = p;
     report_init(&run->part, run->stage);
-    err e = run_segment(run, segment);
+    err e = run_stage_segment(run, segment);
     if (!e && run->folder) e = parts_add(run->folder, segment, &run->part);
     if (!e && run->folder) run->part_bytes[segment] = parts_size(&run->out, segment);
     run->report->seen_bytes += run->part.read.bytes;

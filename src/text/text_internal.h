@@ -17,7 +17,7 @@
 #include "parquet/parquet.h"
 #include "text/text.h"
 
-static inline text_span span_of(const char *s) {
+static inline text_span text_span_of(const char *s) {
     size_t n = 0;
     while (s && s[n]) n++;
     return (text_span){ s, n };

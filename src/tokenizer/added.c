@@ -85,7 +85,7 @@ static size_t skip_space_back(const char *text, size_t at) {
     return at;
 }
 
-static size_t skip_space(const char *text, size_t n, size_t at) {
+static size_t skip_spaces_from(const char *text, size_t n, size_t at) {
     uint32_t cp;
     for (int len; at < n; at += (size_t)len) {
         len = char_decode(text + at, n - at, &cp);
@@ -117,7 +117,7 @@ bool added_next(const added_set *s, const char *text, size_t n, size_t *from, bo
         if (t->single_word && !stands_alone(text, n, start, end)) continue;
         *from = end;
         if (t->lstrip) start = skip_space_back(text, start);
-        if (t->rstrip) end = skip_space(text, n, end);
+        if (t->rstrip) end = skip_spaces_from(text, n, end);
         *out = (added_match){ start, end, t };
         return true;
     }

@@ -17,7 +17,7 @@ static uint64_t room_for(int64_t n) {
     return slots;
 }
 
-static int32_t find_slot(const bpe *b, const char *text, size_t n, uint64_t *slot) {
+static int32_t find_text_slot(const bpe *b, const char *text, size_t n, uint64_t *slot) {
     *slot = hash_bytes(text, n, 0) & b->index_mask;
     for (; b->index[*slot]; *slot = (*slot + 1) & b->index_mask) {
         const text_span *t = &b->tokens[b->index[*slot] - 1];
@@ -28,7 +28,7 @@ static int32_t find_slot(const bpe *b, const char *text, size_t n, uint64_t *slo
 
 int32_t bpe_find(const bpe *b, const char *text, size_t n) {
     uint64_t slot;
-    return n && b->index ? find_slot(b, text, n, &slot) : -1;
+    return n && b->index ? find_text_slot(b, text, n, &slot) : -1;
 }
 
 text_span *spans_copy(const text_span *from, int64_t n, char **bytes) {
@@ -52,7 +52,7 @@ void bpe_set_tokens(bpe *b, const text_span *tokens, int64_t n, const bool *inde
     b->index_mask = slots - 1;
     for (int64_t i = 0; i < n; i++) {
         const text_span *t = &b->tokens[i];
-        if (t->len && (!indexed || indexed[i]) && find_slot(b, t->at, t->len, &slot) < 0)
+        if (t->len && (!indexed || indexed[i]) && find_text_slot(b, t->at, t->len, &slot) < 0)
             b->index[slot] = (uint32_t)i + 1;
     }
 }
@@ -251,7 +251,7 @@ static size_t join_long(const bpe *b, bpe_work *w, size_t n) {
 
 /* ---- pieces ------------------------------------------------------------------------------------------ */
 
-static void reserve_ids(bpe_work *w, size_t n) {
+static void reserve_work_ids(bpe_work *w, size_t n) {
     if (n <= w->cap) return;
     w->cap = MAX(n, 2 * w->cap);
     w->ids = mem_grow(w->ids, w->cap * sizeof *w->ids);
@@ -267,7 +267,7 @@ static void reserve_links(bpe_work *w, size_t n) {
 
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids) {
     BUG_IF(n >= NOWHERE);
-    reserve_ids(w, MAX(n, SHORT_PIECE));
+    reserve_work_ids(w, MAX(n, SHORT_PIECE));
     int32_t whole = b->whole_first ? bpe_find(b, piece, n) : -1;
     if (whole >= 0) {
         w->ids[0] = whole;

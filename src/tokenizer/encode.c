@@ -1,7 +1,7 @@
 /* Encoding: text, split at added tokens, normalized, split at those that match normalized text, split
  * by the rules, and each piece turned into ids, from the cache where it was met before.
  *
- *     encoder_add -> add_segments(raw) -> add_normal -> add_segments(normal) -> add_cut -> add_piece
+ *     encoder_add -> encode_segments(raw) -> add_normal -> encode_segments(normal) -> add_cut -> add_piece
  *                                           nothing but a scanner to run: -> add_scanned
  */
 #include <stdlib.h>
@@ -47,7 +47,7 @@ void token_ids_free(token_ids *ids) {
 }
 
 /* Reserves n more ids, and one entry of the cache, which is copied whole. */
-static void reserve_ids(token_ids *ids, size_t more) {
+static void reserve_token_ids(token_ids *ids, size_t more) {
     size_t need = ids->n + more + CACHE_INLINE;
     if (need <= ids->cap) return;
     ids->cap = MAX(need, 2 * ids->cap);
@@ -127,7 +127,7 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
     for (size_t from = 0, bytes; from < n;) {
         int pieces = prepare_text(e, text, n, from, at, &bytes);
-        reserve_ids(e->out, bytes);
+        reserve_token_ids(e->out, bytes);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
             bool is_short = at[i].len <= CACHE_SHORT;
@@ -149,13 +149,13 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
 
 static void add_cut(encoder *e, int step, text_span piece, bool first);
 
-static void add_last(encoder *e, text_span piece) {
+static void encode_piece(encoder *e, text_span piece) {
     if (e->escaped) {
         e->unescaped.len = 0;
         chars_unescape(piece.at, piece.len, &e->unescaped);
         piece = (text_span){ e->unescaped.text, e->unescaped.len };
     }
-    reserve_ids(e->out, piece.len);
+    reserve_token_ids(e->out, piece.len);
     add_piece(e, piece.at, piece.len);
 }
 
@@ -164,7 +164,7 @@ static bool begins_with(text_span s, const char *prefix) {
 }
 
 /* What a step does to a piece before it splits it. */
-static text_span apply_step(const split_step *c, text_span piece, bool first, str out[2]) {
+static text_span apply_split_step(const split_step *c, text_span piece, bool first, str out[2]) {
     if (c->space) {
         out[0].len = 0;
         for (const char *p = piece.at, *end = p + piece.len, *gap; p; p = gap ? gap + 1 : NULL) {
@@ -225,11 +225,11 @@ static void cut_part(cutting *c, size_t start, size_t end, bool match) {
 
 static void add_cut(encoder *e, int step, text_span piece, bool first) {
     if (step == e->t->n_splits) {
-        add_last(e, piece);
+        encode_piece(e, piece);
         return;
     }
     const split_step *s = &e->t->splits[step];
-    piece = apply_step(s, piece, first, e->changed[step]);
+    piece = apply_split_step(s, piece, first, e->changed[step]);
     cutting c = { .e = e, .step = step, .first = first, .text = piece };
     finder_cursor p = { 0 };
     size_t done = 0, start, end;
@@ -246,14 +246,14 @@ static void add_cut(encoder *e, int step, text_span piece, bool first) {
 
 typedef void (*segment_fn)(encoder *e, text_span segment, bool first);
 
-static void add_segments(encoder *e, const added_set *s, text_span text, bool first,
-                         segment_fn next) {
+static void encode_segments(encoder *e, const added_set *s, text_span text, bool first,
+                            segment_fn next) {
     added_match m;
     size_t done = 0, from = 0;
     while (added_next(s, text.at, text.len, &from, e->special, &m)) {
         if (m.start > done)
             next(e, (text_span){ text.at + done, m.start - done }, first && done == 0);
-        reserve_ids(e->out, 1);
+        reserve_token_ids(e->out, 1);
         store_ids(e, &m.token->id, 1);
         done = m.end;
     }
@@ -277,11 +277,11 @@ static void add_raw_segment(encoder *e, text_span text, bool first) {
         text = (text_span){ e->escapes.text, e->escapes.len };
     }
     text = normalize(t->norms, t->n_norms, e->regex, text, e->normal);
-    add_segments(e, &t->normal, text, first, add_normal_segment);
+    encode_segments(e, &t->normal, text, first, add_normal_segment);
 }
 
 void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out) {
     e->out = out;
     e->special = special;
-    add_segments(e, &e->t->raw, (text_span){ text, n }, true, add_raw_segment);
+    encode_segments(e, &e->t->raw, (text_span){ text, n }, true, add_raw_segment);
 }

@@ -6,7 +6,7 @@
 #include "io/io.h"
 #include "tokenizer/tokenizer_internal.h"
 
-typedef struct reader {
+typedef struct decoder_reader {
     tokenizer *t;
     bool byte_level;
     bool fused;  /* the steps that follow see all tokens joined */
@@ -14,13 +14,14 @@ typedef struct reader {
     size_t *at;  /* [vocab + 1] where each lies in text[now] */
     int now;
     regex_work *regex;
-} reader;
+} decoder_reader;
 
 /* ---- steps: each turns one token into another ------------------------------------------------------- */
 
-typedef void (*token_fn)(const reader *r, const void *how, const char *s, size_t n, str *out);
+typedef void (*token_fn)(const decoder_reader *r, const void *how, const char *s, size_t n,
+                         str *out);
 
-static void each_token(reader *r, token_fn fn, const void *how) {
+static void each_token(decoder_reader *r, token_fn fn, const void *how) {
     str *out = &r->text[!r->now];
     out->len = 0;
     for (int64_t i = 0; i < r->t->vocab; i++) {
@@ -33,7 +34,7 @@ static void each_token(reader *r, token_fn fn, const void *how) {
 }
 
 /* <0xNN> to the byte. */
-static void as_bytes(const reader *r, const void *how, const char *s, size_t n, str *out) {
+static void as_bytes(const decoder_reader *r, const void *how, const char *s, size_t n, str *out) {
     static const char digits[] = "0123456789ABCDEF";
     const char *high = NULL, *low = NULL;
     if (n == 6 && memcmp(s, "<0x", 3) == 0 && s[5] == '>') {
@@ -49,7 +50,8 @@ typedef struct replacement {
     const char *with;
 } replacement;
 
-static void replace_text(const reader *r, const void *how, const char *s, size_t n, str *out) {
+static void replace_text(const decoder_reader *r, const void *how, const char *s, size_t n,
+                         str *out) {
     const replacement *rep = how;
     size_t done = 0, start, end;
     finder_cursor p = { 0 };
@@ -67,7 +69,8 @@ typedef struct ends {
     int64_t left, right;
 } ends;
 
-static void strip_text(const reader *r, const void *how, const char *s, size_t n, str *out) {
+static void strip_text(const decoder_reader *r, const void *how, const char *s, size_t n,
+                       str *out) {
     const ends *e = how;
     size_t left = 0, right = 0;
     while (left < n && (int64_t)left < e->left && s[left] == ' ') left++;
@@ -77,7 +80,7 @@ static void strip_text(const reader *r, const void *how, const char *s, size_t n
 
 /* ---- reading ---------------------------------------------------------------------------------------- */
 
-static err read_replace(const json_t *o, reader *r) {
+static err decode_replace(const json_t *o, decoder_reader *r) {
     replacement rep = { 0 };
     TRY(json_only(o, "Replace", "type pattern content"));
     TRY(io_json_text(o, "Replace", "content", &rep.with));
@@ -87,7 +90,7 @@ static err read_replace(const json_t *o, reader *r) {
     return OK;
 }
 
-static err read_strip(const json_t *o, reader *r) {
+static err read_strip(const json_t *o, decoder_reader *r) {
     ends e = { 0 };
     const char *what = NULL;
     TRY(json_only(o, "Strip", "type content start stop"));
@@ -107,7 +110,7 @@ static err read_strip(const json_t *o, reader *r) {
     return OK;
 }
 
-static err read_metaspace(const json_t *o, reader *r) {
+static err decode_metaspace(const json_t *o, decoder_reader *r) {
     replacement rep = { .with = " " };
     const char *mark = NULL, *scheme = json_string_value(json_object_get(o, "prepend_scheme"));
     TRY(json_only(o, "Metaspace",
@@ -122,17 +125,17 @@ static err read_metaspace(const json_t *o, reader *r) {
     return OK;
 }
 
-static err read_fuse(const json_t *o, reader *r) {
+static err read_fuse(const json_t *o, decoder_reader *r) {
     r->fused = true;
     return json_only(o, "Fuse", "type");
 }
 
-static err read_byte_fallback(const json_t *o, reader *r) {
+static err read_byte_fallback(const json_t *o, decoder_reader *r) {
     each_token(r, as_bytes, NULL);
     return json_only(o, "ByteFallback", "type");
 }
 
-static err read_byte_level(const json_t *o, reader *r) {
+static err decode_byte_level(const json_t *o, decoder_reader *r) {
     if (!r->byte_level) return ERR("the decoder is ByteLevel but no pre-tokenizer is");
     return json_only(o, "ByteLevel", "type add_prefix_space trim_offsets use_regex");
 }
@@ -140,17 +143,17 @@ static err read_byte_level(const json_t *o, reader *r) {
 static const struct {
     const char *type;
     bool each; /* works on tokens one by one: not allowed after Fuse */
-    err (*read)(const json_t *o, reader *r);
+    err (*read)(const json_t *o, decoder_reader *r);
 } kinds[] = {
-    { "ByteLevel", true, read_byte_level },
-    { "Replace", true, read_replace },
+    { "ByteLevel", true, decode_byte_level },
+    { "Replace", true, decode_replace },
     { "ByteFallback", true, read_byte_fallback },
     { "Fuse", false, read_fuse },
     { "Strip", false, read_strip },
-    { "Metaspace", true, read_metaspace },
+    { "Metaspace", true, decode_metaspace },
 };
 
-static err read_one(const json_t *o, reader *r) {
+static err read_one(const json_t *o, decoder_reader *r) {
     const char *type = NULL;
     TRY(io_json_text(o, "the decoder", "type", &type));
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
@@ -162,7 +165,7 @@ static err read_one(const json_t *o, reader *r) {
     return ERR("the decoder has the type \"%s\", which is not supported", type);
 }
 
-static err read_all(const json_t *o, reader *r) {
+static err read_decoder(const json_t *o, decoder_reader *r) {
     const char *type = json_string_value(json_object_get(o, "type"));
     json_t *steps = NULL, *step;
     size_t i;
@@ -176,7 +179,7 @@ static err read_all(const json_t *o, reader *r) {
 /* ---- from all texts to what they give ------------------------------------------------------------------ */
 
 err json_decoder(const json_t *o, tokenizer *t, bool byte_level) {
-    reader r = { .t = t, .byte_level = byte_level, .regex = regex_work_new(true) };
+    decoder_reader r = { .t = t, .byte_level = byte_level, .regex = regex_work_new(true) };
     text_span *texts = tokenizer_texts(t);
     r.at = mem_alloc(((size_t)t->vocab + 1) * sizeof *r.at);
     str_add(&r.text[0], "%s", "");
@@ -187,7 +190,7 @@ err json_decoder(const json_t *o, tokenizer *t, bool byte_level) {
                       missing ? 3 : texts[i].len);
     }
     r.at[t->vocab] = r.text[0].len;
-    err e = read_all(o, &r);
+    err e = read_decoder(o, &r);
     for (int64_t i = 0; i < t->vocab; i++)
         texts[i] = (text_span){ r.text[r.now].text + r.at[i], r.at[i + 1] - r.at[i] };
     if (!e) tokenizer_finish(t, texts);

@@ -100,12 +100,12 @@ static err new_norm(tokenizer *t, norm_kind kind, norm_step **out) {
     return OK;
 }
 
-static err read_plain(const json_t *o, const step_kind *k, void *into) {
+static err read_plain_step(const json_t *o, const step_kind *k, void *into) {
     norm_step *s = NULL;
     return new_norm(into, (norm_kind)k->what, &s);
 }
 
-static err read_replace(const json_t *o, const step_kind *k, void *into) {
+static err read_replace_step(const json_t *o, const step_kind *k, void *into) {
     norm_step *s = NULL;
     const char *with = NULL;
     TRY(io_json_text(o, k->type, "content", &with));
@@ -124,12 +124,12 @@ static err read_prepend(const json_t *o, const step_kind *k, void *into) {
 }
 
 static const step_kind normalizers[] = {
-    { "NFC", "type", read_plain, NORM_NFC },
-    { "NFD", "type", read_plain, NORM_NFD },
-    { "NFKC", "type", read_plain, NORM_NFKC },
-    { "NFKD", "type", read_plain, NORM_NFKD },
-    { "Lowercase", "type", read_plain, NORM_LOWERCASE },
-    { "Replace", "type pattern content", read_replace, 0 },
+    { "NFC", "type", read_plain_step, NORM_NFC },
+    { "NFD", "type", read_plain_step, NORM_NFD },
+    { "NFKC", "type", read_plain_step, NORM_NFKC },
+    { "NFKD", "type", read_plain_step, NORM_NFKD },
+    { "Lowercase", "type", read_plain_step, NORM_LOWERCASE },
+    { "Replace", "type pattern content", read_replace_step, 0 },
     { "Prepend", "type prepend", read_prepend, 0 },
 };
 
@@ -165,7 +165,7 @@ static const struct {
     { "Contiguous", SPLIT_CONTIGUOUS },
 };
 
-static err read_split(const json_t *o, const step_kind *k, void *into) {
+static err read_split_step(const json_t *o, const step_kind *k, void *into) {
     split_step *s = NULL;
     const char *name = NULL;
     TRY(io_json_text(o, k->type, "behavior", &name));
@@ -189,7 +189,7 @@ static err read_digits(const json_t *o, const step_kind *k, void *into) {
     return finder_of("\\p{N}", REGEX_ONIGURUMA, &s->find);
 }
 
-static err read_byte_level(const json_t *o, const step_kind *k, void *into) {
+static err read_byte_level_step(const json_t *o, const step_kind *k, void *into) {
     pre_tokenizers *p = into;
     split_step *s = NULL;
     bool prefix = false, use_regex = true;
@@ -221,7 +221,7 @@ static err read_scheme(const json_t *o, const char *where, prepend_scheme *out) 
     return ERR("%s has the prepend_scheme \"%s\", which is not known", where, name);
 }
 
-static err read_metaspace(const json_t *o, const step_kind *k, void *into) {
+static err read_metaspace_step(const json_t *o, const step_kind *k, void *into) {
     split_step *s = NULL;
     const char *mark = NULL;
     bool split = true;
@@ -237,11 +237,11 @@ static err read_metaspace(const json_t *o, const step_kind *k, void *into) {
 }
 
 static const step_kind cut_kinds[] = {
-    { "ByteLevel", "type add_prefix_space trim_offsets use_regex", read_byte_level, 0 },
-    { "Split", "type pattern behavior invert", read_split, 0 },
+    { "ByteLevel", "type add_prefix_space trim_offsets use_regex", read_byte_level_step, 0 },
+    { "Split", "type pattern behavior invert", read_split_step, 0 },
     { "Digits", "type individual_digits", read_digits, 0 },
-    { "Metaspace", "type replacement str_rep add_prefix_space prepend_scheme split", read_metaspace,
-      0 },
+    { "Metaspace", "type replacement str_rep add_prefix_space prepend_scheme split",
+      read_metaspace_step, 0 },
 };
 
 err json_pre_tokenizer(const json_t *o, tokenizer *t, bool *byte_level) {

@@ -15,7 +15,7 @@ static char *first_there(const char *folder, const char *const *names) {
     return NULL;
 }
 
-static err open_folder(const char *path, tokenizer **out) {
+static err open_tokenizer_folder(const char *path, tokenizer **out) {
     static const char *const vocabs[] = { "vocab.json", "encoder.json", NULL };
     static const char *const lists[] = { "merges.txt", "vocab.bpe", NULL };
     static const char *const whole[] = { "tokenizer.json", NULL };
@@ -46,7 +46,7 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
     if (pattern)
         return err_hint(ERR_USAGE("--pattern: %s defines itself how text is split", path),
                         "omit --pattern; it is for .tiktoken files");
-    if (io_is_dir(path)) return open_folder(path, out);
+    if (io_is_dir(path)) return open_tokenizer_folder(path, out);
     if (str_ends(path, ".json")) return tokenizer_open_json(path, out);
     if (str_ends(path, ".model")) return tokenizer_open_sentencepiece(path, out);
     return err_hint(ERR("%s is not the name of a tokenizer", path),

@@ -8,7 +8,7 @@
 static const size_t MAX_MERGES = (size_t)64 << 20; /* bytes */
 
 /* One pair of texts a line, after a line with the version. */
-static err read_merges(const char *path, json_t *merges) {
+static err read_merges_file(const char *path, json_t *merges) {
     char *text = NULL;
     TRY(io_read(path, MAX_MERGES, &text, NULL));
     err e = OK;
@@ -41,7 +41,7 @@ err tokenizer_open_gpt2(const char *vocab_path, const char *merges_path, tokeniz
     err e = OK;
     *out = NULL;
     TRY_CLEAN(io_json_read(vocab_path, &vocab));
-    TRY_CLEAN(read_merges(merges_path, merges));
+    TRY_CLEAN(read_merges_file(merges_path, merges));
     TRY_CLEAN(add_end_of_text(vocab, added));
     doc = json_pack("{s:s, s:O, s:n, s:{s:s, s:b, s:b, s:b}, s:n, s:{s:s}, s:{s:s, s:O, s:O}}",
                     "version", "1.0", "added_tokens", added, "normalizer", "pre_tokenizer", "type",

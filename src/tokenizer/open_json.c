@@ -105,7 +105,7 @@ static bool crosses_words(const bpe *b, bpe_pair m) {
     return begins && !ends;
 }
 
-static err read_merges(const json_t *model, const vocabulary *v, bpe *b, bool *crossing) {
+static err read_json_merges(const json_t *model, const vocabulary *v, bpe *b, bool *crossing) {
     json_t *merges = NULL, *merge;
     size_t rank;
     str joint = { 0 };
@@ -142,7 +142,7 @@ static err refuse_if_set(const json_t *model, const char *key) {
     return unset ? OK : ERR("the model has \"%s\", which is not supported", key);
 }
 
-static err check_model(const json_t *model) {
+static err check_json_model(const json_t *model) {
     const char *type = json_string_value(json_object_get(model, "type"));
     if (type && strcmp(type, "BPE") != 0)
         return err_hint(ERR("the model is a %s: only BPE is supported", type),
@@ -176,10 +176,10 @@ static void set_byte_ids(bpe *b, bool fallback) {
     }
 }
 
-static err read_model(const json_t *model, bool byte_level, vocabulary *v, tokenizer *t) {
+static err read_json_model(const json_t *model, bool byte_level, vocabulary *v, tokenizer *t) {
     bpe *b = &t->bpe;
     bool crossing = false;
-    TRY(check_model(model));
+    TRY(check_json_model(model));
     TRY(vocabulary_read(model, byte_level, v));
     bool fallback = json_is_true(json_object_get(model, "byte_fallback"));
     b->chars = !byte_level;
@@ -187,7 +187,7 @@ static err read_model(const json_t *model, bool byte_level, vocabulary *v, token
     b->whole_first = json_is_true(json_object_get(model, "ignore_merges"));
     TRY(read_unknown(model, v, b));
     bpe_set_tokens(b, v->texts, v->n, v->indexed);
-    TRY(read_merges(model, v, b, &crossing));
+    TRY(read_json_merges(model, v, b, &crossing));
     set_byte_ids(b, fallback);
     if (b->chars && !b->whole_first && !crossing && bpe_find(b, "\xE2\x96\x81", 3) >= 0)
         t->splits[t->n_splits++].find.scan =
@@ -248,7 +248,7 @@ static err read_added(const json_t *doc, vocabulary *v, tokenizer *t) {
 
 /* ---- the document ------------------------------------------------------------------------------------------- */
 
-static err read_document(const json_t *doc, tokenizer *t) {
+static err read_tokenizer_document(const json_t *doc, tokenizer *t) {
     json_t *model = NULL;
     vocabulary v = { 0 };
     bool byte_level = false;
@@ -257,10 +257,10 @@ static err read_document(const json_t *doc, tokenizer *t) {
                   "version truncation padding added_tokens normalizer pre_tokenizer "
                   "post_processor decoder model"));
     TRY(io_json_object(doc, "the document", "model", &model));
-    TRY(check_model(model));
+    TRY(check_json_model(model));
     TRY(json_normalizer(json_object_get(doc, "normalizer"), t));
     TRY(json_pre_tokenizer(json_object_get(doc, "pre_tokenizer"), t, &byte_level));
-    TRY_CLEAN(read_model(model, byte_level, &v, t));
+    TRY_CLEAN(read_json_model(model, byte_level, &v, t));
     TRY_CLEAN(read_added(doc, &v, t));
     TRY_CLEAN(json_decoder(json_object_get(doc, "decoder"), t, byte_level));
 cleanup:
@@ -274,7 +274,8 @@ err tokenizer_from_json(const json_t *doc, const char *name, char *source, size_
     *out = NULL;
     t->source = source;
     t->source_len = len;
-    err e = json_is_object(doc) ? read_document(doc, t) : ERR("it does not hold an object");
+    err e =
+        json_is_object(doc) ? read_tokenizer_document(doc, t) : ERR("it does not hold an object");
     if (!e) {
         *out = t;
         return OK;

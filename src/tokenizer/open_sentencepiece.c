@@ -48,7 +48,7 @@ typedef struct wire_field {
     int kind;
 } wire_field;
 
-static bool read_varint(text_span *in, uint64_t *out) {
+static bool proto_read_varint(text_span *in, uint64_t *out) {
     *out = 0;
     for (int shift = 0; shift < 64 && in->len; shift += 7) {
         uint8_t byte = (uint8_t)*in->at++;
@@ -69,16 +69,16 @@ static bool read_fixed(text_span *in, size_t n, uint64_t *out) {
 }
 
 /* Takes the next field off a message. @return false: it is malformed. */
-static bool read_field(text_span *in, wire_field *f) {
+static bool read_wire_field(text_span *in, wire_field *f) {
     uint64_t key, n;
-    if (!read_varint(in, &key)) return false;
+    if (!proto_read_varint(in, &key)) return false;
     *f = (wire_field){ .number = key >> 3, .kind = (int)(key & 7) };
     switch (f->kind) {
-    case WIRE_VARINT: return read_varint(in, &f->value);
+    case WIRE_VARINT: return proto_read_varint(in, &f->value);
     case WIRE_64: return read_fixed(in, 8, &f->value);
     case WIRE_32: return read_fixed(in, 4, &f->value);
     case WIRE_BYTES:
-        if (!read_varint(in, &n) || n > in->len) return false;
+        if (!proto_read_varint(in, &n) || n > in->len) return false;
         f->bytes = (text_span){ in->at, (size_t)n };
         in->at += n;
         in->len -= (size_t)n;
@@ -95,7 +95,7 @@ static bool read_piece(text_span in, sp_model *m) {
     *p = (sp_piece){ .type = PIECE_NORMAL };
     wire_field f;
     while (in.len) {
-        if (!read_field(&in, &f)) return false;
+        if (!read_wire_field(&in, &f)) return false;
         if (f.number == 1 && f.kind == WIRE_BYTES) p->text = f.bytes;
         if (f.number == 2 && f.kind == WIRE_32) memcpy(&p->score, &f.value, sizeof p->score);
         if (f.number == 3 && f.kind == WIRE_VARINT) p->type = f.value;
@@ -112,7 +112,7 @@ typedef struct wire_number {
 static bool read_numbers(text_span in, const wire_number *wanted, int n, size_t *charsmap) {
     wire_field f;
     while (in.len) {
-        if (!read_field(&in, &f)) return false;
+        if (!read_wire_field(&in, &f)) return false;
         for (int i = 0; i < n && f.kind == WIRE_VARINT; i++)
             if (wanted[i].number == f.number) *wanted[i].to = f.value;
         if (charsmap && f.number == 2 && f.kind == WIRE_BYTES) *charsmap = f.bytes.len;
@@ -120,7 +120,7 @@ static bool read_numbers(text_span in, const wire_number *wanted, int n, size_t 
     return true;
 }
 
-static bool read_model(text_span in, sp_model *m) {
+static bool read_sp_model(text_span in, sp_model *m) {
     const wire_number trainer[] = { { 3, &m->type },
                                     { 24, &m->as_suffix },
                                     { 35, &m->byte_fallback },
@@ -131,7 +131,7 @@ static bool read_model(text_span in, sp_model *m) {
                                        { 5, &m->escape } };
     wire_field f;
     while (in.len) {
-        if (!read_field(&in, &f)) return false;
+        if (!read_wire_field(&in, &f)) return false;
         bool good = true;
         if (f.kind != WIRE_BYTES) continue;
         if (f.number == 1) good = read_piece(f.bytes, m);
@@ -164,7 +164,7 @@ static err check_pieces(const char *path, const sp_model *m) {
     return OK;
 }
 
-static err check_model(const char *path, const sp_model *m) {
+static err check_sp_model(const char *path, const sp_model *m) {
     static const char *const types[MODEL_TYPES] = { [MODEL_UNIGRAM] = "of the type Unigram",
                                                     [MODEL_WORD] = "of the type word",
                                                     [MODEL_CHAR] = "of the type char" };
@@ -195,7 +195,7 @@ static int find_piece(const sp_model *m, const json_t *vocab, const char *text, 
 }
 
 /* Every way to make each piece of two others. */
-static void find_merges(const sp_model *m, const json_t *vocab, sp_merges *out) {
+static void find_sp_merges(const sp_model *m, const json_t *vocab, sp_merges *out) {
     for (int i = 0; i < m->n; i++) {
         text_span p = m->pieces[i].text;
         uint32_t cp;
@@ -299,7 +299,7 @@ static void share_ranks(const sp_merges *merges, tokenizer *t) {
     }
 }
 
-static err build(const char *path, const sp_model *m, tokenizer **out) {
+static err build_tokenizer(const char *path, const sp_model *m, tokenizer **out) {
     json_t *vocab = vocab_json(m), *doc = NULL;
     sp_merges merges = { 0 };
     err e = OK;
@@ -307,7 +307,7 @@ static err build(const char *path, const sp_model *m, tokenizer **out) {
         e = ERR("%s: two pieces have the same text", path);
         goto cleanup;
     }
-    find_merges(m, vocab, &merges);
+    find_sp_merges(m, vocab, &merges);
     if (merges.n) qsort(merges.at, (size_t)merges.n, sizeof *merges.at, compare_merges);
     doc = json_pack("{s:s, s:n, s:n, s:o, s:o, s:n, s:n, s:o, s:o}", "version", "1.0", "truncation",
                     "padding", "added_tokens", added_json(m), "normalizer", normalizer_json(m),
@@ -338,11 +338,11 @@ err tokenizer_open_sentencepiece(const char *path, tokenizer **out) {
     *out = NULL;
     TRY(io_map(path, &file));
     if (file.size == 0 || file.size > MAX_MODEL ||
-        !read_model((text_span){ (const char *)file.data, file.size }, &m))
+        !read_sp_model((text_span){ (const char *)file.data, file.size }, &m))
         e = err_hint(ERR("%s is not a SentencePiece model, or it is damaged", path),
                      "copy the file again");
-    if (!e) e = check_model(path, &m);
-    if (!e) e = build(path, &m, out);
+    if (!e) e = check_sp_model(path, &m);
+    if (!e) e = build_tokenizer(path, &m, out);
     free(m.pieces);
     io_unmap(&file);
     return e;

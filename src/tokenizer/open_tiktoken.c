@@ -89,7 +89,7 @@ static bool add_base64(const char *s, size_t n, str *out) {
     return true;
 }
 
-static void reserve_ids(tokens *t, int64_t id) {
+static void reserve_ranks(tokens *t, int64_t id) {
     if (id < t->capacity) return;
     int64_t capacity = MAX(id + 1, t->capacity * 2 + 1024);
     t->starts = mem_grow(t->starts, (size_t)capacity * sizeof *t->starts);
@@ -99,7 +99,7 @@ static void reserve_ids(tokens *t, int64_t id) {
     t->capacity = capacity;
 }
 
-static err add_line(const char *path, int64_t line, const char *s, tokens *t) {
+static err add_rank_line(const char *path, int64_t line, const char *s, tokens *t) {
     const char *gap = strchr(s, ' ');
     size_t before = t->bytes.len;
     char *end = NULL;
@@ -110,7 +110,7 @@ static err add_line(const char *path, int64_t line, const char *s, tokens *t) {
                    (long long)line, s);
     if (id < 0 || id >= MIN(8 * line + 4096, TOKEN_MAX_ID))
         return ERR("%s:%lld: the rank %ld makes no sense there", path, (long long)line, id);
-    reserve_ids(t, id);
+    reserve_ranks(t, id);
     if (t->starts[id]) return ERR("%s:%lld: the rank %ld came before", path, (long long)line, id);
     t->starts[id] = before + 1;
     t->lens[id] = t->bytes.len - before;
@@ -127,7 +127,7 @@ static err read_tokens(const char *path, tokens *t) {
         char *s = strsep(&rest, "\n");
         size_t n = strlen(s);
         if (n && s[n - 1] == '\r') s[n - 1] = 0;
-        if (s[0]) e = add_line(path, line, s, t);
+        if (s[0]) e = add_rank_line(path, line, s, t);
     }
     free(text);
     if (!e && t->n == 0) e = ERR("%s holds no tokens", path);
@@ -183,7 +183,7 @@ static int count_splits(const bpe *b, text_span t, bpe_pair *out) {
     return found;
 }
 
-static int64_t find_merges(const tokens *t, bpe_pair *merges) {
+static int64_t recover_merges(const tokens *t, bpe_pair *merges) {
     enum { LONGEST = 512 }; /* bytes of a token that is joined; the longest of OpenAI's has 128 */
     join part[LONGEST + 1];
     bpe b = { 0 };
@@ -201,14 +201,14 @@ static int64_t find_merges(const tokens *t, bpe_pair *merges) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------------- */
 
-static int add_special(const char *pattern, tokens *t, int32_t *special) {
+static int add_openai_tokens(const char *pattern, tokens *t, int32_t *special) {
     int n = 0;
     for (size_t i = 0; i < COUNT_OF(openai); i++) {
         if (openai[i].tokens != t->n ||
             splitter_pattern(openai[i].pattern) != splitter_pattern(pattern))
             continue;
         for (const special_token *s = openai[i].special; s->text; s++) {
-            reserve_ids(t, s->id);
+            reserve_ranks(t, s->id);
             t->starts[s->id] = t->bytes.len + 1;
             t->lens[s->id] = strlen(s->text);
             str_add(&t->bytes, "%s", s->text);
@@ -240,9 +240,9 @@ err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **o
     bpe_parts p = {
         .pattern = pattern, .flavor = REGEX_RUST, .merges = merges, .whole_first = true
     };
-    p.n_merges = find_merges(&t, merges);
+    p.n_merges = recover_merges(&t, merges);
     p.special = special;
-    p.n_special = splitter_pattern(pattern) ? add_special(pattern, &t, special) : 0;
+    p.n_special = splitter_pattern(pattern) ? add_openai_tokens(pattern, &t, special) : 0;
     set_spans(&t);
     p.tokens = t.at;
     p.n_tokens = t.n;

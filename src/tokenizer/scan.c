@@ -6,7 +6,7 @@
 
 /* ---- runs ------------------------------------------------------------------------------------- */
 
-static size_t run_of(const char *s, size_t n, size_t i, unsigned wanted) {
+static size_t end_of_run(const char *s, size_t n, size_t i, unsigned wanted) {
     int len;
     while (i < n && (class_at(s, n, i, &len) & wanted)) i += (size_t)len;
     return i;
@@ -63,8 +63,8 @@ size_t scan_gpt2_one(const char *s, size_t n, size_t from) {
     size_t i = from + (s[from] == ' ' && from + 1 < n);
     int len;
     unsigned class = class_at(s, n, i, &len);
-    if (class & LETTER) return run_of(s, n, i, LETTER);
-    if (class & NUMBER) return run_of(s, n, i, NUMBER);
+    if (class & LETTER) return end_of_run(s, n, i, LETTER);
+    if (class & NUMBER) return end_of_run(s, n, i, NUMBER);
     if (!(class & SPACE)) return run_of_others(s, n, i);
     return white_space(s, n, from, false);
 }
@@ -81,11 +81,11 @@ static size_t next_cl100k(const char *s, size_t n, size_t from, int digits) {
     if (end) return from + end;
     int len;
     unsigned class = class_at(s, n, from, &len);
-    if (class & LETTER) return run_of(s, n, from, LETTER);
+    if (class & LETTER) return end_of_run(s, n, from, LETTER);
     if (class & NUMBER) return run_of_numbers(s, n, from, digits);
     if (s[from] != '\r' && s[from] != '\n') {
         size_t word = from + (size_t)len;
-        end = run_of(s, n, word, LETTER);
+        end = end_of_run(s, n, word, LETTER);
         if (end > word) return end;
     }
     end = punctuation_end(s, n, from, "\r\n");

@@ -23,12 +23,12 @@ enum { LETTERS = 1, NUMBERS = 2, SPACES = 4, BLANK = 8, NOT_ASCII = 16 };
 
 /* Loops run over whole blocks, which is what compilers make vectors of: the first and the last
  * byte have neighbors whose class does not matter. */
-typedef struct block {
+typedef struct class_block {
     uint8_t class[1 + BLOCK + 1]; /* of the character that byte i - 1 is of */
     uint8_t begins[BLOCK];        /* 1: here a piece begins; 2: here is an apostrophe */
-} block;
+} class_block;
 
-static void classify_block(const uint8_t *restrict s, block *restrict b) {
+static void classify_block(const uint8_t *restrict s, class_block *restrict b) {
     for (int i = 0; i < BLOCK; i++) {
         uint8_t c = s[i];
         uint8_t letter = (uint8_t)((c | 32) - 'a') < 26 ? LETTERS : 0;
@@ -42,7 +42,7 @@ static void classify_block(const uint8_t *restrict s, block *restrict b) {
 
 /* Gives the bytes of each character that is not ASCII its class. @return false: one is white space,
  * whose bytes the rules above would take apart. */
-static bool classify_high(const char *s, size_t n, block *b) {
+static bool classify_high(const char *s, size_t n, class_block *b) {
     for (size_t i = 0; i < BLOCK;) {
         if (!(b->class[1 + i] & NOT_ASCII)) {
             i++;
@@ -57,7 +57,7 @@ static bool classify_high(const char *s, size_t n, block *b) {
     return true;
 }
 
-static void find_beginnings(const uint8_t *restrict s, block *restrict b) {
+static void find_beginnings(const uint8_t *restrict s, class_block *restrict b) {
     for (int i = 0; i < BLOCK; i++) {
         uint8_t before = b->class[i], here = b->class[i + 1], after = b->class[i + 2];
         uint8_t lone = (before & after & SPACES) == 0;
@@ -68,7 +68,7 @@ static void find_beginnings(const uint8_t *restrict s, block *restrict b) {
 }
 
 /* Bits 0 and 1 of 64 bytes as two words. */
-static uint64_t bits_of(const uint8_t *bytes, uint64_t *second) {
+static uint64_t gather_bits(const uint8_t *bytes, uint64_t *second) {
     static const uint64_t ones = 0x0101010101010101u, gather = 0x0102040810204080u;
     uint64_t first = 0, eight, any = 0;
     for (int i = 0; i < 8; i++) {
@@ -93,7 +93,7 @@ static int contraction_length(const uint8_t *s) {
 
 /* @return a bit for each byte of the block where a piece begins, but the first; 0: the block alone
  * does not determine it. */
-static uint64_t piece_starts(const char *text, size_t n, block *b) {
+static uint64_t piece_starts(const char *text, size_t n, class_block *b) {
     static const uint64_t sure = ((uint64_t)1 << SURE) - 1;
     const uint8_t *s = (const uint8_t *)text;
     uint64_t any = 0, apostrophes;
@@ -105,7 +105,7 @@ static uint64_t piece_starts(const char *text, size_t n, block *b) {
     }
     if ((any & 0x8080808080808080u) && !classify_high(text, n, b)) return 0;
     find_beginnings(s, b);
-    uint64_t begins = bits_of(b->begins, &apostrophes) | 1;
+    uint64_t begins = gather_bits(b->begins, &apostrophes) | 1;
     for (uint64_t left = begins & apostrophes & sure; left; left &= left - 1) {
         int i = __builtin_ctzll(left), len = contraction_length(s + i);
         if (!len) continue;
@@ -117,7 +117,7 @@ static uint64_t piece_starts(const char *text, size_t n, block *b) {
 
 int scan_gpt2(const char *text, size_t n, size_t from, size_t *ends, int max) {
     int k = 0;
-    block b = { { 0 }, { 0 } };
+    class_block b = { { 0 }, { 0 } };
     while (from < n && (k == 0 || k + BLOCK <= max)) {
         bool whole = BLOCK <= max && from + BLOCK <= n;
         uint64_t begins = whole ? piece_starts(text + from, n - from, &b) : 0;

@@ -91,7 +91,7 @@ static uint64_t hash_of(const tokenizer *t) {
 #define BAR  "\xEF\xBD\x9C" /* U+FF5C */
 #define MARK "\xE2\x96\x81" /* U+2581 */
 /* What people call the end of a document, the likeliest first. */
-static int32_t find_eos(const tokenizer *t) {
+static int32_t find_eos_id(const tokenizer *t) {
     static const char *const names[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
                                          ("<" BAR "end" MARK "of" MARK "sentence" BAR ">") };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -145,7 +145,7 @@ void tokenizer_finish(tokenizer *t, const text_span *decoded) {
     added_set_build(&t->raw, t->added, t->n_added, false);
     added_set_build(&t->normal, t->added, t->n_added, true);
     t->scan = only_scanner(t);
-    t->eos = find_eos(t);
+    t->eos = find_eos_id(t);
     t->hash = hash_of(t);
 }
 
@@ -177,7 +177,7 @@ static err add_merge(bpe *b, const bpe_parts *p, int64_t rank, str *joint) {
     return OK;
 }
 
-static void add_special(tokenizer *t, const bpe_parts *p, bool *indexed) {
+static void index_special(tokenizer *t, const bpe_parts *p, bool *indexed) {
     t->added = mem_alloc(((size_t)p->n_special + 1) * sizeof *t->added);
     for (int i = 0; i < p->n_special; i++) {
         const text_span *s = &p->tokens[p->special[i]];
@@ -188,7 +188,7 @@ static void add_special(tokenizer *t, const bpe_parts *p, bool *indexed) {
     }
 }
 
-static err fill(tokenizer *t, const bpe_parts *p) {
+static err fill_tokenizer(tokenizer *t, const bpe_parts *p) {
     if (p->n_tokens > TOKEN_MAX_ID || p->n_merges > TOKEN_MAX_ID)
         return ERR("%lld tokens and %lld merges: at most %d are supported", (long long)p->n_tokens,
                    (long long)p->n_merges, TOKEN_MAX_ID);
@@ -200,7 +200,7 @@ static err fill(tokenizer *t, const bpe_parts *p) {
     }
     bool *indexed = mem_alloc((size_t)p->n_tokens + 1);
     memset(indexed, true, (size_t)p->n_tokens);
-    add_special(t, p, indexed);
+    index_special(t, p, indexed);
     bpe_set_tokens(&t->bpe, p->tokens, p->n_tokens, indexed);
     free(indexed);
     bpe_reserve_pairs(&t->bpe, p->n_merges);
@@ -218,7 +218,7 @@ err tokenizer_from_bpe(const bpe_parts *p, tokenizer **out) {
     t->bpe.whole_first = p->whole_first;
     t->bpe.unknown = -1;
     t->vocab = p->n_tokens;
-    err e = fill(t, p);
+    err e = fill_tokenizer(t, p);
     if (e) {
         tokenizer_free(t);
         return e;

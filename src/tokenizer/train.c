@@ -71,16 +71,16 @@ static bpe_options with_defaults(bpe_options o) {
 
 /* ---- counting ------------------------------------------------------------------------------------- */
 
-typedef struct counting {
+typedef struct word_counting {
     word_counts *counts;
     splitter *splitter;
     int threads;
     train_progress *progress;
     int64_t words, raw_bytes, all_bytes;
-} counting;
+} word_counting;
 
-static err count_block(void *ctx, int worker, const text_block *b, void *result) {
-    counting *c = ctx;
+static err count_block_words(void *ctx, int worker, const text_block *b, void *result) {
+    word_counting *c = ctx;
     int64_t words = 0;
     for (int i = 0; i < b->n; i++) {
         text_span t = b->docs[i].text;
@@ -94,7 +94,7 @@ static err count_block(void *ctx, int worker, const text_block *b, void *result)
 }
 
 static err block_counted(void *ctx, const text_block *b, void *result) {
-    counting *c = ctx;
+    word_counting *c = ctx;
     char done[32], all[32];
     c->words += *(int64_t *)result;
     c->raw_bytes += b->raw_bytes;
@@ -104,7 +104,7 @@ static err block_counted(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-static err counting_init(counting *c, const bpe_options *o) {
+static err counting_init(word_counting *c, const bpe_options *o) {
     TRY(splitter_check(o->pattern));
     c->threads = o->threads;
     /* Half: laying the words out for learning holds both the counts and the cells. */
@@ -113,14 +113,14 @@ static err counting_init(counting *c, const bpe_options *o) {
     return e ? err_hint(e, "gpt2, cl100k, qwen2 and o200k are known by name") : OK;
 }
 
-static void counting_free(counting *c) {
+static void counting_free(word_counting *c) {
     splitter_free(c->splitter);
     word_counts_free(c->counts);
 }
 
-static err count_words(counting *c, text_inputs *in, text_counts *read) {
+static err count_input_words(word_counting *c, text_inputs *in, text_counts *read) {
     text_pipeline flow = {
-        .ctx = c, .result_size = sizeof(int64_t), .work = count_block, .merge = block_counted
+        .ctx = c, .result_size = sizeof(int64_t), .work = count_block_words, .merge = block_counted
     };
     c->all_bytes = text_inputs_bytes(in);
     for (int s = 0; s < text_segments(in); s++)
@@ -138,7 +138,7 @@ static err count_words(counting *c, text_inputs *in, text_counts *read) {
 
 /* ---- reporting -------------------------------------------------------------------------------------- */
 
-static void report_counted(const counting *c, const text_counts *read, double seconds) {
+static void report_counted(const word_counting *c, const text_counts *read, double seconds) {
     char bytes[32], words[32], spilled[32], time[32];
     log_info("counted %s words in %lld documents, %s of text: %s",
              str_count(words, sizeof words, (double)c->words), (long long)read->documents,
@@ -165,14 +165,14 @@ static void report_learned(const bpe_learned *l, const bpe_options *o, double se
 err bpe_learn_documents(text_inputs *in, const bpe_options *options, bpe_learned *out) {
     bpe_options o = with_defaults(*options);
     train_progress progress = train_progress_new(o.quiet);
-    counting c = { .progress = &progress };
+    word_counting c = { .progress = &progress };
     text_counts read = { 0 };
     double begin = time_now();
     err e = OK;
     *out = (bpe_learned){ 0 };
     TRY(check_options(&o));
     TRY_CLEAN(counting_init(&c, &o));
-    TRY_CLEAN(count_words(&c, in, &read));
+    TRY_CLEAN(count_input_words(&c, in, &read));
     train_progress_end(&progress);
     if (!o.quiet) report_counted(&c, &read, time_now() - begin);
     begin = time_now();

@@ -13,19 +13,19 @@ static const size_t MOST_CELLS = (size_t)1 << 31; /* so that numbers of position
 
 /* ---- how many cells the words of each count need ---------------------------------------------- */
 
-typedef struct tally {
+typedef struct cell_tally {
     int64_t weight;
     uint64_t cells, words;
-} tally;
+} cell_tally;
 
 typedef struct histogram {
-    tally small[SMALL];
-    tally *large; /* [n]; a weight may be there more than once until they are combined */
+    cell_tally small[SMALL];
+    cell_tally *large; /* [n]; a weight may be there more than once until they are combined */
     size_t n, cap;
 } histogram;
 
 static int by_falling_weight(const void *a, const void *b) {
-    int64_t x = ((const tally *)a)->weight, y = ((const tally *)b)->weight;
+    int64_t x = ((const cell_tally *)a)->weight, y = ((const cell_tally *)b)->weight;
     return (x < y) - (x > y);
 }
 
@@ -44,7 +44,7 @@ static void combine_runs(histogram *h) {
     h->n = last + 1;
 }
 
-static void add_large(histogram *h, tally t) {
+static void add_large(histogram *h, cell_tally t) {
     if (h->n == h->cap) combine_runs(h);
     if (h->n * 2 >= h->cap) {
         h->cap = MAX(4096, h->cap * 2);
@@ -56,7 +56,7 @@ static void add_large(histogram *h, tally t) {
 static void count_cells(void *ctx, const char *word, size_t len, uint64_t count) {
     histogram *h = ctx;
     if (len < 2) return;
-    tally one = { (int64_t)count, len + 1, 1 };
+    cell_tally one = { (int64_t)count, len + 1, 1 };
     if (count >= SMALL) {
         add_large(h, one);
         return;
@@ -91,7 +91,7 @@ static err make_runs(bpe_cells *c, const histogram *h, size_t memory, size_t oth
     c->n = 1;
     c->runs = mem_alloc((h->n + 1) * sizeof *c->runs);
     for (size_t i = 0; i < h->n; i++) {
-        const tally *t = &h->large[i];
+        const cell_tally *t = &h->large[i];
         all += t->cells;
         c->words += (int64_t)t->words;
         full |= c->n + t->cells > most;

@@ -26,11 +26,11 @@ typedef struct neighbor {
 } neighbor;
 
 /* What a new token has on one side. */
-typedef struct side {
+typedef struct token_side {
     neighbor *by_id;
     uint32_t *seen; /* [n_seen] ids whose n is not 0 */
     uint32_t n_seen;
-} side;
+} token_side;
 
 typedef struct learner {
     const bpe_options *o;
@@ -42,7 +42,7 @@ typedef struct learner {
     text_span *twins; /* [n_special] bytes that a special token's text stands for; empty: none */
     merged *merged;
     uint32_t n_merged, cap_merged;
-    side left, right;
+    token_side left, right;
 } learner;
 
 /* ---- ids ----------------------------------------------------------------------------------------- */
@@ -81,7 +81,7 @@ static text_span twin_of(text_span text, arena *memory) {
     return twin;
 }
 
-static void add_special(learner *l) {
+static void add_special_tokens(learner *l) {
     bpe_learned *out = l->out;
     for (int i = 0; i < l->o->n_special; i++) {
         text_span text = { arena_strdup(out->memory, l->o->special[i]), strlen(l->o->special[i]) };
@@ -97,7 +97,7 @@ static int by_character(const void *a, const void *b) {
     return (int)byte_to_char(*(const uint8_t *)a) - (int)byte_to_char(*(const uint8_t *)b);
 }
 
-static void add_bytes(learner *l, uint32_t id_of_byte[256]) {
+static void add_byte_tokens(learner *l, uint32_t id_of_byte[256]) {
     uint8_t *bytes = arena_alloc(l->out->memory, 256);
     for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
     qsort(bytes, 256, 1, by_character);
@@ -134,7 +134,7 @@ static void replace_pair(learner *l, const pair_entry *pair, const uint32_t *pos
     }
 }
 
-static void side_add(side *s, uint32_t id, int64_t weight) {
+static void side_add(token_side *s, uint32_t id, int64_t weight) {
     if (s->by_id[id].n++ == 0) s->seen[s->n_seen++] = id;
     s->by_id[id].weight += weight;
 }
@@ -176,7 +176,7 @@ static void place_pairs(learner *l, uint32_t id) {
     }
 }
 
-static void side_clear(side *s) {
+static void side_clear(token_side *s) {
     for (uint32_t i = 0; i < s->n_seen; i++) s->by_id[s->seen[i]] = (neighbor){ 0 };
     s->n_seen = 0;
 }
@@ -202,7 +202,7 @@ static void merge_pair(learner *l, const pair_entry *pair, const uint32_t *posit
 
 /* ---- all of them ----------------------------------------------------------------------------------- */
 
-static void side_init(side *s, size_t ids) {
+static void side_init(token_side *s, size_t ids) {
     s->by_id = mem_alloc(ids * sizeof *s->by_id);
     s->seen = mem_alloc(ids * sizeof *s->seen);
 }
@@ -223,7 +223,7 @@ static void learner_init(learner *l, const bpe_options *o, bpe_learned *out) {
 }
 
 static void learner_free(learner *l) {
-    side *const sides[] = { &l->left, &l->right };
+    token_side *const sides[] = { &l->left, &l->right };
     for (size_t i = 0; i < COUNT_OF(sides); i++) {
         free(sides[i]->by_id);
         free(sides[i]->seen);
@@ -254,8 +254,8 @@ err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progres
     const uint32_t *positions = NULL;
     err e = OK;
     learner_init(&l, o, out);
-    add_special(&l);
-    add_bytes(&l, id_of_byte);
+    add_special_tokens(&l);
+    add_byte_tokens(&l, id_of_byte);
     BUG_IF(out->n_tokens > o->vocab);
     TRY_CLEAN(
         bpe_cells_fill(&l.cells, counts, o->memory, FIXED_BYTES + (size_t)o->vocab * BYTES_PER_ID));

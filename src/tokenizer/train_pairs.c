@@ -12,7 +12,7 @@ static uint32_t key_hash(uint64_t key) {
 }
 
 /* @return the pair's slot, or the free one where it would go. */
-static uint64_t *find_slot(const bpe_pairs *p, uint64_t key, uint32_t hash) {
+static uint64_t *find_pair_slot(const bpe_pairs *p, uint64_t key, uint32_t hash) {
     for (size_t i = hash & (p->n_slots - 1);; i = (i + 1) & (p->n_slots - 1)) {
         uint64_t slot = p->slots[i];
         if (slot == 0) return &p->slots[i];
@@ -20,15 +20,15 @@ static uint64_t *find_slot(const bpe_pairs *p, uint64_t key, uint32_t hash) {
     }
 }
 
-static pair_entry *find(const bpe_pairs *p, uint64_t key) {
-    uint64_t slot = *find_slot(p, key, key_hash(key));
+static pair_entry *find_pair(const bpe_pairs *p, uint64_t key) {
+    uint64_t slot = *find_pair_slot(p, key, key_hash(key));
     return slot ? &p->entries[(uint32_t)slot - 1] : NULL;
 }
 
 static void enter_pair(bpe_pairs *p, uint32_t index) {
     uint64_t key = p->entries[index].key;
     uint32_t hash = key_hash(key);
-    *find_slot(p, key, hash) = (uint64_t)hash << 32 | (index + 1);
+    *find_pair_slot(p, key, hash) = (uint64_t)hash << 32 | (index + 1);
 }
 
 /* Builds the slots anew, for the entries there are and half as many more. */
@@ -82,7 +82,7 @@ static bool ranks_before(pair_rank a, pair_rank b) {
     return a.count != b.count ? a.count > b.count : a.key < b.key;
 }
 
-static void heap_push(bpe_pairs *p, pair_rank r) {
+static void pair_heap_push(bpe_pairs *p, pair_rank r) {
     if (r.count < p->ranked) return;
     if (p->n_heap == p->cap_heap) {
         p->cap_heap = MAX(1024, p->cap_heap * 2);
@@ -94,7 +94,7 @@ static void heap_push(bpe_pairs *p, pair_rank r) {
     p->heap[i] = r;
 }
 
-static pair_rank heap_pop(bpe_pairs *p) {
+static pair_rank pair_heap_pop(bpe_pairs *p) {
     pair_rank top = p->heap[0], r = p->heap[--p->n_heap];
     size_t i = 0;
     for (size_t child; (child = 2 * i + 1) < p->n_heap; i = child) {
@@ -114,18 +114,18 @@ static void rank_more(bpe_pairs *p) {
     for (uint32_t i = 0; i < p->n; i++) highest = MAX(highest, p->entries[i].count);
     p->ranked = MAX(highest / FACTOR, p->floor);
     for (uint32_t i = 0; i < p->n; i++)
-        heap_push(p, (pair_rank){ p->entries[i].count, p->entries[i].key });
+        pair_heap_push(p, (pair_rank){ p->entries[i].count, p->entries[i].key });
 }
 
 bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at) {
     for (;;) {
         if (p->n_heap == 0) rank_more(p);
         if (p->n_heap == 0) return false;
-        pair_rank top = heap_pop(p);
-        pair_entry *e = find(p, top.key);
+        pair_rank top = pair_heap_pop(p);
+        pair_entry *e = find_pair(p, top.key);
         if (!e) continue; /* fell below the floor and was swept out */
         if (e->count != top.count) {
-            heap_push(p, (pair_rank){ e->count, e->key });
+            pair_heap_push(p, (pair_rank){ e->count, e->key });
             continue;
         }
         *out = *e;
@@ -138,7 +138,7 @@ bool bpe_pairs_pop(bpe_pairs *p, pair_entry *out, const uint32_t **at) {
 /* ---- changes -------------------------------------------------------------------------------------- */
 
 void bpe_pairs_subtract(bpe_pairs *p, uint32_t left, uint32_t right, int64_t weight) {
-    pair_entry *e = find(p, pair_key(left, right));
+    pair_entry *e = find_pair(p, pair_key(left, right));
     if (e) e->count -= weight;
 }
 
@@ -153,7 +153,7 @@ uint32_t *bpe_pairs_add(bpe_pairs *p, uint32_t left, uint32_t right, int64_t cou
     p->entries[p->n] = (pair_entry){ pair_key(left, right), count, (uint32_t)p->n_positions, n };
     enter_pair(p, p->n++);
     p->n_positions += n;
-    heap_push(p, (pair_rank){ count, pair_key(left, right) });
+    pair_heap_push(p, (pair_rank){ count, pair_key(left, right) });
     return positions;
 }
 

@@ -37,25 +37,25 @@ static size_t get_varint(const uint8_t *from, uint64_t *v) {
 
 /* ---- one table ---------------------------------------------------------------------------------- */
 
-typedef struct slot {
+typedef struct word_slot {
     uint64_t count; /* 0: free */
     uint32_t hash;  /* where it belongs and, as good as always, which word it is */
     uint32_t at;    /* of the record in bytes */
-} slot;
+} word_slot;
 
-typedef struct table {
-    slot *slots;
+typedef struct word_table {
+    word_slot *slots;
     size_t n, n_slots; /* n_slots is a power of two, or 0 */
     uint8_t *bytes;
     size_t used, cap;
-} table;
+} word_table;
 
 static size_t table_capacity(size_t n_slots) { return n_slots - n_slots / 4; }
 
 /* @return the word's slot, or the free one where it would go. The table has a free slot. */
-static slot *table_find(const table *t, uint32_t hash, const char *word, size_t len) {
+static word_slot *table_find(const word_table *t, uint32_t hash, const char *word, size_t len) {
     for (size_t i = hash & (t->n_slots - 1);; i = (i + 1) & (t->n_slots - 1)) {
-        slot *s = &t->slots[i];
+        word_slot *s = &t->slots[i];
         if (s->count == 0) return s;
         if (s->hash != hash) continue;
         uint64_t n;
@@ -66,20 +66,20 @@ static slot *table_find(const table *t, uint32_t hash, const char *word, size_t 
 }
 
 /* Sizes that hold one more word. */
-static size_t next_slots(const table *t) {
+static size_t next_slots(const word_table *t) {
     return t->n < table_capacity(t->n_slots) ? t->n_slots : MAX(64, t->n_slots * 2);
 }
-static size_t next_bytes(const table *t, size_t len) {
+static size_t next_bytes(const word_table *t, size_t len) {
     size_t needed = t->used + len + VARINT_MAX;
     return needed <= t->cap ? t->cap : MAX(needed, t->cap + t->cap / 4);
 }
-static size_t next_memory(const table *t, size_t len) {
-    return next_slots(t) * sizeof(slot) + next_bytes(t, len);
+static size_t next_memory(const word_table *t, size_t len) {
+    return next_slots(t) * sizeof(word_slot) + next_bytes(t, len);
 }
 
-static void table_widen(table *t) {
+static void table_widen(word_table *t) {
     size_t n_slots = next_slots(t);
-    slot *slots = mem_alloc(n_slots * sizeof *slots);
+    word_slot *slots = mem_alloc(n_slots * sizeof *slots);
     for (size_t k = 0; k < t->n_slots; k++) {
         if (t->slots[k].count == 0) continue;
         size_t i = t->slots[k].hash & (n_slots - 1);
@@ -91,9 +91,9 @@ static void table_widen(table *t) {
     t->n_slots = n_slots;
 }
 
-static void table_add(table *t, uint32_t hash, const char *word, size_t len, uint64_t times) {
+static void table_add(word_table *t, uint32_t hash, const char *word, size_t len, uint64_t times) {
     if (t->n >= table_capacity(t->n_slots)) table_widen(t);
-    slot *s = table_find(t, hash, word, len);
+    word_slot *s = table_find(t, hash, word, len);
     s->count += times;
     if (s->count != times) return;
     if (t->used + len + VARINT_MAX > t->cap) {
@@ -108,7 +108,7 @@ static void table_add(table *t, uint32_t hash, const char *word, size_t len, uin
     t->n++;
 }
 
-static void table_visit(const table *t, word_visit visit, void *ctx) {
+static void table_visit(const word_table *t, word_visit visit, void *ctx) {
     for (size_t i = 0; i < t->n_slots; i++) {
         if (t->slots[i].count == 0) continue;
         uint64_t len;
@@ -118,29 +118,29 @@ static void table_visit(const table *t, word_visit visit, void *ctx) {
     }
 }
 
-static void table_clear(table *t) {
+static void table_clear(word_table *t) {
     if (t->n) memset(t->slots, 0, t->n_slots * sizeof *t->slots);
     t->n = t->used = 0;
 }
 
-static void table_free(table *t) {
+static void table_free(word_table *t) {
     free(t->slots);
     free(t->bytes);
-    *t = (table){ 0 };
+    *t = (word_table){ 0 };
 }
 
 /* ---- shards -------------------------------------------------------------------------------------- */
 
-typedef struct shard {
+typedef struct count_shard {
     pthread_mutex_t lock;
-    table t;
+    word_table t;
     FILE *spill; /* NULL: all is in the table */
-} shard;
+} count_shard;
 
 struct word_counts {
     size_t memory;
-    shard shards[SHARDS];
-    table *local; /* [workers] */
+    count_shard shards[SHARDS];
+    word_table *local; /* [workers] */
     int workers;
 };
 
@@ -182,7 +182,7 @@ static err spill_error(const char *what) {
 }
 
 /* Opens a file that has no name any more: it goes when it is closed, or when the program dies. */
-static err spill_open(FILE **out) {
+static err open_spill_temp(FILE **out) {
     char *path = io_join(spill_folder(), "ingot-words-XXXXXX");
     int fd = mkstemp(path);
     if (fd >= 0) unlink(path);
@@ -201,14 +201,14 @@ static void spill_word(void *ctx, const char *word, size_t len, uint64_t count) 
     fwrite(word, 1, len, to);
 }
 
-static err spill_shard(shard *s) {
-    if (!s->spill) TRY(spill_open(&s->spill));
+static err spill_shard(count_shard *s) {
+    if (!s->spill) TRY(open_spill_temp(&s->spill));
     table_visit(&s->t, spill_word, s->spill);
     table_clear(&s->t);
     return ferror(s->spill) ? spill_error("write to") : OK;
 }
 
-static bool read_varint(FILE *from, uint64_t *v) {
+static bool spill_read_varint(FILE *from, uint64_t *v) {
     uint8_t bytes[VARINT_MAX];
     size_t n = 0;
     do {
@@ -220,7 +220,7 @@ static bool read_varint(FILE *from, uint64_t *v) {
     return true;
 }
 
-static uint64_t word_hash(const char *word, size_t len) { return hash_bytes(word, len, 0); }
+static uint64_t word_table_hash(const char *word, size_t len) { return hash_bytes(word, len, 0); }
 
 static err out_of_memory(size_t cap) {
     char size[32];
@@ -230,17 +230,17 @@ static err out_of_memory(size_t cap) {
 }
 
 /* Sums what was spilled. @param memory the most it may take. */
-static err spill_load(FILE *from, size_t memory, table *out) {
+static err spill_load(FILE *from, size_t memory, word_table *out) {
     str word = { 0 };
     err e = OK;
     uint64_t count, len;
     rewind(from);
-    while (read_varint(from, &count) && read_varint(from, &len)) {
+    while (spill_read_varint(from, &count) && spill_read_varint(from, &len)) {
         if (next_memory(out, len) > memory) TRY_CLEAN(out_of_memory(memory));
         word.len = 0;
         str_reserve(&word, len);
         if (fread(word.text, 1, len, from) != len) break;
-        table_add(out, (uint32_t)word_hash(word.text, len), word.text, len, count);
+        table_add(out, (uint32_t)word_table_hash(word.text, len), word.text, len, count);
     }
     if (ferror(from) || !feof(from)) e = spill_error("read");
 cleanup:
@@ -251,13 +251,13 @@ cleanup:
 /* ---- adding --------------------------------------------------------------------------------------- */
 
 /* @return whether a word may be added without more memory than the shard may have. */
-static bool fits_shard(const word_counts *c, const table *t, size_t len) {
+static bool fits_shard(const word_counts *c, const word_table *t, size_t len) {
     size_t most = MIN(c->memory / SHARDS, (size_t)UINT32_MAX);
     return next_memory(t, len) <= most;
 }
 
 /* Under the shard's lock. */
-static err shard_add(word_counts *c, shard *s, uint32_t hash, const char *word, size_t len,
+static err shard_add(word_counts *c, count_shard *s, uint32_t hash, const char *word, size_t len,
                      uint64_t times) {
     if (!fits_shard(c, &s->t, len)) TRY(spill_shard(s));
     if (fits_shard(c, &s->t, len)) return table_add(&s->t, hash, word, len, times), OK;
@@ -273,14 +273,14 @@ typedef struct flush_job {
 static void flush_word(void *ctx, const char *word, size_t len, uint64_t count) {
     flush_job *p = ctx;
     if (p->e) return;
-    uint64_t hash = word_hash(word, len);
-    shard *s = &p->counts->shards[(hash >> 32) % SHARDS];
+    uint64_t hash = word_table_hash(word, len);
+    count_shard *s = &p->counts->shards[(hash >> 32) % SHARDS];
     pthread_mutex_lock(&s->lock);
     p->e = shard_add(p->counts, s, (uint32_t)hash, word, len, count);
     pthread_mutex_unlock(&s->lock);
 }
 
-static err flush_local(word_counts *c, table *local) {
+static err flush_local(word_counts *c, word_table *local) {
     flush_job p = { c, OK };
     table_visit(local, flush_word, &p);
     table_clear(local);
@@ -293,9 +293,9 @@ err word_counts_add(word_counts *c, int worker, const char *word, size_t len, ui
         flush_word(&p, word, len, times);
         return p.e;
     }
-    table *t = &c->local[worker];
+    word_table *t = &c->local[worker];
     if (t->n >= table_capacity(LOCAL_SLOTS) || t->used >= LOCAL_BYTES) TRY(flush_local(c, t));
-    table_add(t, (uint32_t)word_hash(word, len), word, len, times);
+    table_add(t, (uint32_t)word_table_hash(word, len), word, len, times);
     return OK;
 }
 
@@ -305,7 +305,7 @@ err word_counts_seal(word_counts *c) {
         table_free(&c->local[i]);
     }
     for (int i = 0; i < SHARDS; i++) {
-        shard *s = &c->shards[i];
+        count_shard *s = &c->shards[i];
         if (!s->spill) continue;
         TRY(spill_shard(s));
         table_free(&s->t);
@@ -319,9 +319,9 @@ err word_counts_seal(word_counts *c) {
 
 err word_counts_each(word_counts *c, bool last, word_visit visit, void *ctx) {
     for (int i = 0; i < SHARDS; i++) {
-        shard *s = &c->shards[i];
+        count_shard *s = &c->shards[i];
         if (s->spill) {
-            table sum = { 0 };
+            word_table sum = { 0 };
             err e = spill_load(s->spill, MIN(c->memory, (size_t)UINT32_MAX), &sum);
             if (!e) table_visit(&sum, visit, ctx);
             table_free(&sum);

@@ -86,8 +86,6 @@ err trainer_set_batch(trainer *t) {
 }
 
 /* ---- conversions ------------------------------------------------------------------------- */
-static int64_t divide_up(int64_t a, int64_t b) { return a / b + (a % b > 0); }
-
 static int64_t tokens_of_windows(const trainer *t, int64_t windows) {
     return windows > INT64_MAX / t->seq ? INT64_MAX : windows * t->seq;
 }
@@ -100,13 +98,13 @@ static int64_t steps_to_tokens(const trainer *t, int64_t steps) {
  * before may have had other batches and sequences. */
 static int64_t window_at_tokens(const trainer *t, int64_t tokens) {
     if (tokens <= t->state.tokens) return 0;
-    return t->state.windows + divide_up(tokens - t->state.tokens, t->seq);
+    return t->state.windows + ceil_div(tokens - t->state.tokens, t->seq);
 }
 
 /* @return the steps after which `tokens` were trained on. */
 static int64_t tokens_to_steps(const trainer *t, int64_t tokens) {
     if (tokens <= t->state.tokens)
-        return MIN(t->state.step, batch_ramp_steps(&t->ramp, 0, divide_up(tokens, t->seq)));
+        return MIN(t->state.step, batch_ramp_steps(&t->ramp, 0, ceil_div(tokens, t->seq)));
     return t->state.step +
            batch_ramp_steps(&t->ramp, t->state.windows, window_at_tokens(t, tokens));
 }
@@ -115,7 +113,7 @@ static int64_t tokens_to_steps(const trainer *t, int64_t tokens) {
 static int64_t in_schedule_unit(const trainer *t, cfg_amount a) {
     int64_t n = (int64_t)a.value;
     if (t->in_tokens) return a.unit == CFG_TOKENS ? n : steps_to_tokens(t, n);
-    return a.unit == CFG_TOKENS ? batch_ramp_steps(&t->ramp, 0, divide_up(n, t->seq)) : n;
+    return a.unit == CFG_TOKENS ? batch_ramp_steps(&t->ramp, 0, ceil_div(n, t->seq)) : n;
 }
 
 /* ---- the ramp ---------------------------------------------------------------------------- */
@@ -138,10 +136,10 @@ static err set_ramp(trainer *t, const cfg_scale *s) {
     TRY(cfg_amount_resolve(t->cfg->training.batch_ramp, s, "training.batch_ramp", &a));
     int64_t n = (int64_t)a.value;
     if (t->ramp.start > 0)
-        t->ramp.windows = a.unit == CFG_TOKENS ? divide_up(n, t->seq) : ramp_windows_for(t, n);
+        t->ramp.windows = a.unit == CFG_TOKENS ? ceil_div(n, t->seq) : ramp_windows_for(t, n);
     TRY(cfg_amount_resolve(t->cfg->training.seq_curriculum, s, "training.seq_curriculum", &a));
     n = (int64_t)a.value;
-    t->curriculum = a.unit == CFG_TOKENS ? divide_up(n, t->seq) : batch_ramp_windows(&t->ramp, n);
+    t->curriculum = a.unit == CFG_TOKENS ? ceil_div(n, t->seq) : batch_ramp_windows(&t->ramp, n);
     return OK;
 }
 
@@ -202,7 +200,7 @@ err trainer_set_lengths(trainer *t) {
     TRY(set_ramp(t, &s));
     int64_t n = (int64_t)s.run.value;
     int64_t unit = trainer_micro_rows(t);
-    if (t->in_tokens) t->ramp.end = divide_up(window_at_tokens(t, n), unit) * unit;
+    if (t->in_tokens) t->ramp.end = ceil_div(window_at_tokens(t, n), unit) * unit;
     t->steps = t->in_tokens ? tokens_to_steps(t, n) : n;
     TRY(set_stop(t, &s));
     TRY(set_schedule(t, &s));

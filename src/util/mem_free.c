@@ -6,7 +6,7 @@
 #include <string.h>
 
 /* @return the number after `key` in a file of "key value" lines; 0 when there is none. */
-static size_t read_value(const char *path, const char *key) {
+static size_t read_meminfo(const char *path, const char *key) {
     FILE *f = fopen(path, "r");
     char line[512];
     size_t value = 0, n = strlen(key);
@@ -33,7 +33,7 @@ static size_t left_in_group(const char *folder) {
     size_t most = read_amount(folder, "memory.max"), used = read_amount(folder, "memory.current");
     if (most == SIZE_MAX || used == SIZE_MAX) return SIZE_MAX;
     snprintf(stat, sizeof stat, "%s/memory.stat", folder);
-    size_t cached = MIN(read_value(stat, "inactive_file "), used); /* given up when asked for */
+    size_t cached = MIN(read_meminfo(stat, "inactive_file "), used); /* given up when asked for */
     return most > used - cached ? most - (used - cached) : 0;
 }
 
@@ -55,8 +55,8 @@ static size_t left_in_groups(void) {
 }
 
 size_t mem_free(void) {
-    size_t free_kib = read_value("/proc/meminfo", "MemAvailable:");
-    free_kib += read_value("/proc/meminfo", "SwapFree:");
+    size_t free_kib = read_meminfo("/proc/meminfo", "MemAvailable:");
+    free_kib += read_meminfo("/proc/meminfo", "SwapFree:");
     size_t machine = free_kib ? free_kib * 1024 : SIZE_MAX;
     return MIN(machine, left_in_groups());
 }

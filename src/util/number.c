@@ -33,7 +33,7 @@ static const char *take_suffix(const char *s, double *factor) {
 
 /* As number_take; `digits` gets the plain decimal form when it is a whole number written out in full, for
  * values beyond what a double holds exactly; else "". @return what follows, NULL if no number. */
-static const char *take_number(const char *text, double *v, str *digits) {
+static const char *scan_number(const char *text, double *v, str *digits) {
     str plain = { 0 };
     const char *s = text;
     if (*s == '-' || *s == '+') str_add_bytes(&plain, s++, 1);
@@ -63,7 +63,7 @@ static const char *take_number(const char *text, double *v, str *digits) {
 bool number_parse_int(const char *text, int64_t *out) {
     str digits = { 0 };
     double v;
-    const char *rest = take_number(text, &v, &digits);
+    const char *rest = scan_number(text, &v, &digits);
     bool ok = rest && *rest == '\0';
     if (ok && digits.len) {
         errno = 0;
@@ -81,7 +81,7 @@ bool number_parse_int(const char *text, int64_t *out) {
 const char *number_take(const char *text, double *out) {
     str digits = { 0 };
     double v;
-    const char *rest = take_number(text, &v, &digits);
+    const char *rest = scan_number(text, &v, &digits);
     str_free(&digits);
     if (rest) *out = v;
     return rest;
@@ -93,4 +93,9 @@ bool number_parse_real(const char *text, double *out) {
     if (!rest || *rest) return false;
     *out = v;
     return true;
+}
+
+int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
 }

@@ -1,6 +1,7 @@
 /* Growing text, near misses of names, and numbers as people read them. */
 #include "util/util.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -74,8 +75,8 @@ bool str_ends(const char *s, const char *suffix) {
     return n >= m && !strcmp(s + n - m, suffix);
 }
 
-static char *print_scaled(char *buf, size_t n, double v, double step, const char *const *units,
-                          int most) {
+static char *format_scaled(char *buf, size_t n, double v, double step, const char *const *units,
+                           int most) {
     int u = 0;
     while (v >= step && u < most) {
         v /= step;
@@ -91,12 +92,12 @@ static char *print_scaled(char *buf, size_t n, double v, double step, const char
 
 char *str_bytes(char *buf, size_t n, double bytes) {
     static const char *const units[] = { " B", " KiB", " MiB", " GiB", " TiB" };
-    return print_scaled(buf, n, bytes, 1024, units, 4);
+    return format_scaled(buf, n, bytes, 1024, units, 4);
 }
 
 char *str_count(char *buf, size_t n, double count) {
     static const char *const units[] = { "", " k", " M", " B", " T" };
-    return print_scaled(buf, n, count, 1000, units, 4);
+    return format_scaled(buf, n, count, 1000, units, 4);
 }
 
 char *str_duration(char *buf, size_t n, double s) {
@@ -109,4 +110,17 @@ char *str_duration(char *buf, size_t n, double s) {
     else
         snprintf(buf, n, "%dd %02dh", (int)(s / 86400), (int)(s / 3600) % 24);
     return buf;
+}
+
+int hex_digit(char c) {
+    if (c >= '0' && c <= '9') return c - '0';
+    c |= 32;
+    return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+}
+
+void str_add_json_number(str *s, double v) {
+    if (isfinite(v))
+        str_add(s, "%.9g", v);
+    else
+        str_add(s, "null");
 }

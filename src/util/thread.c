@@ -12,15 +12,15 @@
 enum { SPINS = 20000 };
 
 typedef void (*pool_fn)(void *ctx, int64_t i, int worker);
-typedef struct worker {
+typedef struct pool_worker {
     pool *owner;
     int index;
     pthread_t thread;
-} worker;
+} pool_worker;
 
 struct pool {
     int size;
-    worker *workers; /* [size - 1] */
+    pool_worker *workers; /* [size - 1] */
     pool_fn fn;
     void *ctx;
     int64_t n;
@@ -55,8 +55,8 @@ static void wait_for_round(pool *p, uint32_t seen) {
     pthread_mutex_unlock(&p->lock);
 }
 
-static void *worker_main(void *arg) {
-    worker *w = arg;
+static void *pool_worker_main(void *arg) {
+    pool_worker *w = arg;
     pool *p = w->owner;
     for (uint32_t seen = 0;;) {
         wait_for_round(p, seen);
@@ -91,8 +91,8 @@ pool *pool_new(int threads) {
     pthread_mutex_init(&p->lock, NULL);
     pthread_cond_init(&p->wake, NULL);
     for (int i = 0; i < threads - 1; i++) {
-        p->workers[i] = (worker){ .owner = p, .index = i + 1 };
-        int code = pthread_create(&p->workers[i].thread, NULL, worker_main, &p->workers[i]);
+        p->workers[i] = (pool_worker){ .owner = p, .index = i + 1 };
+        int code = pthread_create(&p->workers[i].thread, NULL, pool_worker_main, &p->workers[i]);
         if (!code) continue;
         log_warn("only %d of %d threads start: %s; ask for fewer (training.threads), or raise the "
                  "limits of processes and memory (ulimit -u, -v)",

@@ -125,6 +125,9 @@ char *arena_strdup(arena *a, const char *s);
 char *arena_printf(arena *a, const char *fmt, ...) PRINTF_LIKE(2, 3);
 void arena_free(arena *a); /* takes NULL */
 
+/* a / b, rounded up; a >= 0, b > 0. */
+static inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
+int compare_doubles(const void *a, const void *b); /* for qsort, ascending */
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }
 /* @return the most bytes this process has had resident so far. */
 size_t mem_peak(void);
@@ -151,6 +154,10 @@ const char *str_nearest(const char *word, const char *(*get)(const void *ctx, in
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 /* "1.5 GiB", "124 M", "3m 20s": written into buf, which is returned. */
+/* @return the value of a hexadecimal digit, -1 for any other character. */
+int hex_digit(char c);
+/* Appends a number as JSON: null for NaN and infinity, which JSON does not have. */
+void str_add_json_number(str *s, double v);
 char *str_bytes(char *buf, size_t n, double bytes);
 char *str_count(char *buf, size_t n, double count);
 char *str_duration(char *buf, size_t n, double seconds);

@@ -109,7 +109,7 @@ static bool advises(const char *const *list, advice_kind kind, const char *words
     config_init(&c);
     for (int i = 0; list[i]; i += 2) assert_ok(config_set(&c, list[i], list[i + 1]));
     assert_ok(capacity_of(&c, ops_cpu(OPS_ISA_BEST), true, &cap));
-    assert_ok(advise(&c, &cap, &all, &n));
+    assert_ok(plan_advise(&c, &cap, &all, &n));
     for (int i = 0; i < n; i++)
         found = found || (all[i].kind == kind && strstr(all[i].text, words));
     advice_free(all, n);

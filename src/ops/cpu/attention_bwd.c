@@ -44,7 +44,7 @@ enum { DO_QUERIES = 1, DO_KEYS = 2 };
 static const double CHUNKS_WORTH = 1.4;
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
-static char *packed_tile(const bwd *b, int kv, int tile) {
+static char *bwd_packed_tile(const bwd *b, int kv, int tile) {
     return b->packed + ((size_t)kv * b->layout.n_key_tiles + tile) * 3 * b->layout.tile_bytes;
 }
 static size_t sum_count(const att_layout *p) { return (size_t)ATT_TILE * p->width; }
@@ -55,7 +55,7 @@ static float *sums_tile(const bwd *b, int kv, int tile) {
 static void pack_keys(const bwd *b, int kv, int t) {
     const att_layout *p = &b->layout;
     int rows = att_key_rows(p, t);
-    char *to = packed_tile(b, kv, t);
+    char *to = bwd_packed_tile(b, kv, t);
     tile_src k = att_src(b->kv, p->key_row[t], att_k_col(p, kv), rows, p->dim);
     tile_src v = att_src(b->kv, p->key_row[t], att_v_col(p, kv), rows, p->dim);
     p->path->left_outer(to, &k, p->width);
@@ -113,7 +113,7 @@ static void init_worker(const bwd *b, int worker, query_tile *qt, scores *s) {
     for (size_t i = 0; i < COUNT_OF(operand_buffer); i++, at += ATT_SQUARE * p->path->elem)
         *operand_buffer[i] = at;
 }
-static size_t worker_bytes(const att_layout *p) {
+static size_t bwd_worker_bytes(const att_layout *p) {
     return 4 * p->tile_bytes + sum_count(p) * sizeof(float) + 2 * ATT_SQUARE * sizeof(float) +
            3 * ATT_SQUARE * p->path->elem;
 }
@@ -151,7 +151,7 @@ static void grad_lanes_dropped(const scores *s, const query_tile *qt, const att_
     }
 }
 
-static void zero_rows(const scores *s, int q0, int from, int to) {
+static void zero_score_rows(const scores *s, int q0, int from, int to) {
     for (int k = from; k < to; k++) {
         size_t at = (size_t)k * ATT_TILE + q0;
         memset(s->p + at, 0, ATT_LANES * sizeof(float));
@@ -163,7 +163,7 @@ static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, 
     const att_layout *p = &b->layout;
     const tile_path *path = p->path;
     int m = att_pad(p, att_key_rows(p, kt)), n = att_pad(p, qt->rows), w = p->width;
-    const char *k = packed_tile(b, kv, kt), *v = k + p->tile_bytes,
+    const char *k = bwd_packed_tile(b, kv, kt), *v = k + p->tile_bytes,
                *k_transposed = v + p->tile_bytes;
     att_band buffer;
     const att_band *band = CPU(att_band_tiles)(&buffer, p, qt->tile, kt);
@@ -177,8 +177,8 @@ static void process_pair(const bwd *b, query_tile *qt, const scores *s, int kv, 
         if (band) {
             CPU(att_hide)(s->p, band, q0, klo, khi, ATT_MASKED);
             CPU(att_hide)(s->g, band, q0, klo, khi, 0); /* not computed there, and 0 * NaN is NaN */
-            zero_rows(s, q0, 0, klo);
-            zero_rows(s, q0, MAX(klo, khi), m);
+            zero_score_rows(s, q0, 0, klo);
+            zero_score_rows(s, q0, MAX(klo, khi), m);
         }
         if (qt->mask.drop)
             grad_lanes_dropped(s, qt, p, kt, q0, klo, khi);
@@ -217,7 +217,7 @@ static void store_rows(const tensor *to, bool add, const float *from, int ld, in
     }
 }
 
-static void store_keys(const bwd *b, int kv, int t) {
+static void store_key_grads(const bwd *b, int kv, int t) {
     const att_layout *p = &b->layout;
     const float *dk = sums_tile(b, kv, t), *dv = dk + sum_count(p);
     int64_t row = p->key_row[t];
@@ -242,7 +242,7 @@ static void store_queries(const bwd *b, const query_tile *qt, int head) {
 }
 
 /* ---- tasks ----------------------------------------------------------------------------------- */
-static void zero_sums(const bwd *b, int kv, int t0, int t1) {
+static void zero_key_sums(const bwd *b, int kv, int t0, int t1) {
     size_t bytes = 2 * sum_count(&b->layout) * sizeof(float);
     memset(sums_tile(b, kv, t0), 0, (size_t)(t1 - t0) * bytes);
 }
@@ -259,7 +259,7 @@ static void query_pass(const bwd *b, query_tile *qt, const scores *s, int head, 
 }
 
 /* The whole backward of a kv head of a chunk. */
-static void chunk_task(void *ctx, int64_t i, int worker) {
+static void bwd_chunk_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
     const att_layout *p = &b->layout;
     int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
@@ -269,13 +269,13 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
     init_worker(b, worker, &qt, &s);
     int k0 = p->chunk_keys[chunk], k1 = p->chunk_keys[chunk + 1];
     for (int t = k0; t < k1; t++) pack_keys(b, kv, t);
-    zero_sums(b, kv, k0, k1);
+    zero_key_sums(b, kv, k0, k1);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
         for (int t = t0; t < t1; t++) query_pass(b, &qt, &s, h, t, DO_QUERIES | DO_KEYS);
-    for (int t = k0; t < k1; t++) store_keys(b, kv, t);
+    for (int t = k0; t < k1; t++) store_key_grads(b, kv, t);
 }
 
-static void pack_task(void *ctx, int64_t i, int worker) {
+static void bwd_pack_task(void *ctx, int64_t i, int worker) {
     const bwd *b = ctx;
     pack_keys(b, (int)(i % b->layout.kv), (int)(i / b->layout.kv));
 }
@@ -297,7 +297,7 @@ static void key_task(void *ctx, int64_t i, int worker) {
     query_tile qt;
     scores s;
     init_worker(b, worker, &qt, &s);
-    zero_sums(b, kv, kt, kt + 1);
+    zero_key_sums(b, kv, kt, kt + 1);
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++) {
         for (int t = p->keys ? 0 : kt; t < p->n_tiles; t++) {
             if (att_first_key(p, p->tile_row[t]) >= p->key_row[kt + 1]) break;
@@ -306,20 +306,20 @@ static void key_task(void *ctx, int64_t i, int worker) {
             process_pair(b, &qt, &s, kv, kt, DO_KEYS);
         }
     }
-    store_keys(b, kv, kt);
+    store_key_grads(b, kv, kt);
 }
 
 /* ---- the ops --------------------------------------------------------------------------------- */
 enum { DOUT, QUERIES, KEYS, OUT, LSE, RANGE, ID, KEY_ID }; /* operands of ATTENTION_BLOCK_BWD */
 
 /* Tiles are multiplied in bf16 only when both gradients and values are bf16. */
-static att_layout shape_of(const op_call *c) {
+static att_layout bwd_layout(const op_call *c) {
     dtype dt = c->in[0].dt == c->in[1].dt ? c->in[1].dt : DT_F32;
     return c->op == OP_ATTENTION_BLOCK_BWD
                ? CPU(att_block_layout_of)(c, &c->in[QUERIES], &c->in[KEYS], dt)
                : CPU(att_layout_of)(c, c->in[1].dim[0], dt);
 }
-static size_t packed_bytes(const att_layout *p) {
+static size_t bwd_packed_bytes(const att_layout *p) {
     return (size_t)CPU(att_max_key_tiles)(p) * p->kv * 3 * p->tile_bytes;
 }
 static size_t sums_bytes(const att_layout *p) {
@@ -327,44 +327,44 @@ static size_t sums_bytes(const att_layout *p) {
 }
 
 size_t CPU(att_bwd_workspace)(const op_call *c, int threads) {
-    att_layout p = shape_of(c);
-    return CPU(att_layout_bytes)(&p) + packed_bytes(&p) + sums_bytes(&p) +
-           (size_t)threads * worker_bytes(&p);
+    att_layout p = bwd_layout(c);
+    return CPU(att_layout_bytes)(&p) + bwd_packed_bytes(&p) + sums_bytes(&p) +
+           (size_t)threads * bwd_worker_bytes(&p);
 }
 
 /* Divides the work and runs it. */
-static void run(bwd *b) {
+static void run_backward(bwd *b) {
     const att_layout *p = &b->layout;
     BUG_IF(b->dout->dim[1] != (int64_t)p->heads * p->dim || b->lse->dt != DT_F32);
     b->packed = (char *)b->c->run->workspace + CPU(att_layout_bytes)(p);
-    b->sums = (float *)(b->packed + packed_bytes(p));
+    b->sums = (float *)(b->packed + bwd_packed_bytes(p));
     b->worker = (char *)b->sums + sums_bytes(p);
-    b->worker_bytes = worker_bytes(p);
+    b->worker_bytes = bwd_worker_bytes(p);
     b->scale = b->c->attr.heads.scale;
     pool *threads = b->c->run->pool;
     if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
-        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, b);
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, bwd_chunk_task, b);
         return;
     }
-    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, pack_task, b);
+    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, bwd_pack_task, b);
     pool_run(threads, (int64_t)p->heads * p->n_tiles, query_task, b);
     pool_run(threads, (int64_t)p->kv * p->n_key_tiles, key_task, b);
 }
 
 void CPU(attention_bwd)(const op_call *c) {
     const tensor *in = c->in, *dqkv = &c->out[0];
-    bwd b = { shape_of(c), c, &in[0], &in[1], &in[1], &in[2], &in[3], dqkv, dqkv };
+    bwd b = { bwd_layout(c), c, &in[0], &in[1], &in[1], &in[2], &in[3], dqkv, dqkv };
     BUG_IF(in[1].dim[1] != (int64_t)(b.layout.heads + 2 * b.layout.kv) * b.layout.dim);
     CPU(att_split)(&b.layout, in[4].data, c->run->workspace);
     CPU(att_drop_init)(&b.layout, c, &in[5], &in[5]);
-    run(&b);
+    run_backward(&b);
 }
 
 void CPU(attention_block_bwd)(const op_call *c) {
     const tensor *in = c->in;
-    bwd b = { shape_of(c), c,        &in[DOUT],  &in[QUERIES], &in[KEYS],
-              &in[OUT],    &in[LSE], &c->out[0], &c->out[1],   c->accumulate & 1 };
+    bwd b = { bwd_layout(c), c,        &in[DOUT],  &in[QUERIES], &in[KEYS],
+              &in[OUT],      &in[LSE], &c->out[0], &c->out[1],   c->accumulate & 1 };
     CPU(att_split_block)(&b.layout, in[RANGE].data, c->run->workspace);
     CPU(att_drop_init)(&b.layout, c, &in[ID], &in[KEY_ID]);
-    run(&b);
+    run_backward(&b);
 }

@@ -150,7 +150,7 @@ static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
 }
 
 /* All query heads of a kv head for one token, so that the cache is read once. */
-static void row_task(void *ctx, int64_t task, int worker) {
+static void cached_row_task(void *ctx, int64_t task, int worker) {
     const cached *a = ctx;
     const att_layout *p = &a->layout;
     int kv = (int)(task % p->kv), dim = p->dim;
@@ -179,18 +179,18 @@ static void row_task(void *ctx, int64_t task, int worker) {
 
 /* ---- the op ---------------------------------------------------------------------------------- */
 /* Tiles are multiplied in bf16 only when queries and cache both are bf16. */
-static att_layout shape_of(const op_call *c) {
+static att_layout cached_layout(const op_call *c) {
     bool same = c->in[0].dt == c->in[1].dt;
     return CPU(att_layout_of)(c, c->in[0].dim[0], same ? c->in[0].dt : DT_F32);
 }
-static size_t worker_bytes(const att_layout *p) {
+static size_t cached_worker_bytes(const att_layout *p) {
     size_t tile = CPU(att_state_bytes)(p) + 2 * p->tile_bytes;
     size_t row = (2 * (size_t)ATT_TILE + 2 * p->group) * p->dim * sizeof(float);
     return align_up(MAX(tile, row + p->group * sizeof(row_state)), 64);
 }
 size_t CPU(att_cached_workspace)(const op_call *c, int threads) {
-    att_layout p = shape_of(c);
-    return (size_t)threads * worker_bytes(&p);
+    att_layout p = cached_layout(c);
+    return (size_t)threads * cached_worker_bytes(&p);
 }
 
 static bool is_run(const int32_t *pos, int64_t n) {
@@ -200,16 +200,16 @@ static bool is_run(const int32_t *pos, int64_t n) {
 }
 
 void CPU(attention_cached)(const op_call *c) {
-    cached a = { .layout = shape_of(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
+    cached a = { .layout = cached_layout(c), .c = c, .pos = c->in[2].data, .cache = c->in[1] };
     const att_layout *p = &a.layout;
     BUG_IF(c->in[0].dim[1] != (int64_t)(p->heads + 2 * p->kv) * p->dim);
     BUG_IF(a.cache.dim[1] != 2 * (int64_t)p->kv * p->dim);
     a.worker = c->run->workspace;
-    a.worker_bytes = worker_bytes(p);
+    a.worker_bytes = cached_worker_bytes(p);
     store_tokens(&a);
     int64_t tiles = (p->n + ATT_TILE - 1) / ATT_TILE;
     if (is_run(a.pos, p->n))
         pool_run(c->run->pool, tiles * p->heads, tile_task, &a);
     else
-        pool_run(c->run->pool, p->n * p->kv, row_task, &a);
+        pool_run(c->run->pool, p->n * p->kv, cached_row_task, &a);
 }

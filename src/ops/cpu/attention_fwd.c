@@ -109,7 +109,7 @@ static void drop_lanes(att_state *st, const int64_t *key_id, int q0, int klo, in
     }
 }
 
-static void zero_rows(float *s, int from, int to) {
+static void zero_row_range(float *s, int from, int to) {
     for (int k = from; k < to; k++) memset(s + (size_t)k * ATT_TILE, 0, ATT_LANES * sizeof *s);
 }
 
@@ -123,8 +123,8 @@ void CPU(att_state_add)(att_state *st, const att_layout *p, att_keys t, int nq,
         att_lane_keys(band, q0, n, m, &klo, &khi);
         if (band) {
             CPU(att_hide)(st->s, band, q0, klo, khi, ATT_MASKED);
-            zero_rows(st->s + q0, 0, klo);
-            zero_rows(st->s + q0, MAX(khi, klo), m);
+            zero_row_range(st->s + q0, 0, klo);
+            zero_row_range(st->s + q0, MAX(khi, klo), m);
         }
         softmax_lanes(st, p, q0, klo, khi);
         if (st->mask.drop) drop_lanes(st, t.id, q0, klo, khi);
@@ -186,14 +186,14 @@ typedef struct fwd {
     size_t worker_bytes;
 } fwd;
 
-static char *packed_tile(const fwd *f, int kv, int tile) {
+static char *fwd_packed_tile(const fwd *f, int kv, int tile) {
     return f->packed + ((size_t)kv * f->layout.n_key_tiles + tile) * 2 * f->layout.tile_bytes;
 }
 
 static void pack_tile(const fwd *f, int kv, int t) {
     const att_layout *p = &f->layout;
     int rows = att_key_rows(p, t);
-    char *to = packed_tile(f, kv, t);
+    char *to = fwd_packed_tile(f, kv, t);
     tile_src k = att_src(f->kv, p->key_row[t], att_k_col(p, kv), rows, p->dim);
     tile_src v = att_src(f->kv, p->key_row[t], att_v_col(p, kv), rows, p->dim);
     p->path->left_outer(to, &k, p->width);
@@ -217,7 +217,7 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
     for (int kt = CPU(att_first_tile)(p, qt); kt < end; kt++) {
         att_band buffer;
         const att_band *band = CPU(att_band_tiles)(&buffer, p, qt, kt);
-        const char *k = packed_tile(f, head / p->group, kt);
+        const char *k = fwd_packed_tile(f, head / p->group, kt);
         att_keys keys = { k, k + p->tile_bytes, att_key_rows(p, kt),
                           id ? id + p->key_row[kt] : NULL };
         CPU(att_state_add)(&st, p, keys, nq, band);
@@ -227,7 +227,7 @@ static void attend_tile(const fwd *f, int head, int qt, int worker) {
 }
 
 /* A kv head of a chunk: its keys and values are packed, and used while they are in the cache. */
-static void chunk_task(void *ctx, int64_t i, int worker) {
+static void fwd_chunk_task(void *ctx, int64_t i, int worker) {
     const fwd *f = ctx;
     const att_layout *p = &f->layout;
     int kv = (int)(i % p->kv), chunk = (int)(i / p->kv);
@@ -236,7 +236,7 @@ static void chunk_task(void *ctx, int64_t i, int worker) {
     for (int h = kv * p->group; h < (kv + 1) * p->group; h++)
         for (int t = t0; t < t1; t++) attend_tile(f, h, t, worker);
 }
-static void pack_task(void *ctx, int64_t i, int worker) {
+static void fwd_pack_task(void *ctx, int64_t i, int worker) {
     const fwd *f = ctx;
     pack_tile(f, (int)(i % f->layout.kv), (int)(i / f->layout.kv));
 }
@@ -246,22 +246,22 @@ static void attend_task(void *ctx, int64_t i, int worker) {
     attend_tile(f, (int)(i % f->layout.heads), f->layout.n_tiles - 1 - back, worker);
 }
 
-static size_t packed_bytes(const att_layout *p) {
+static size_t fwd_packed_bytes(const att_layout *p) {
     return (size_t)CPU(att_max_key_tiles)(p) * p->kv * 2 * p->tile_bytes;
 }
 
 /* Divides the work and runs it. */
-static void run(fwd *f) {
+static void run_forward(fwd *f) {
     att_layout *p = &f->layout;
     f->packed = (char *)f->c->run->workspace + CPU(att_layout_bytes)(p);
-    f->worker = f->packed + packed_bytes(p);
+    f->worker = f->packed + fwd_packed_bytes(p);
     f->worker_bytes = CPU(att_state_bytes)(p);
     pool *threads = f->c->run->pool;
     if (CPU(att_by_chunk)(p, pool_size(threads), CHUNKS_WORTH)) {
-        pool_run(threads, (int64_t)p->kv * p->n_chunks, chunk_task, f);
+        pool_run(threads, (int64_t)p->kv * p->n_chunks, fwd_chunk_task, f);
         return;
     }
-    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, pack_task, f);
+    pool_run(threads, (int64_t)p->kv * p->n_key_tiles, fwd_pack_task, f);
     pool_run(threads, (int64_t)p->heads * p->n_tiles, attend_task, f);
 }
 
@@ -275,7 +275,7 @@ size_t CPU(att_fwd_workspace)(const op_call *c, int threads) {
     att_layout p = c->op == OP_ATTENTION_BLOCK
                        ? block_layout(c)
                        : CPU(att_layout_of)(c, c->in[0].dim[0], c->in[0].dt);
-    return CPU(att_layout_bytes)(&p) + packed_bytes(&p) +
+    return CPU(att_layout_bytes)(&p) + fwd_packed_bytes(&p) +
            (size_t)threads * CPU(att_state_bytes)(&p);
 }
 
@@ -287,7 +287,7 @@ void CPU(attention)(const op_call *c) {
     BUG_IF(c->out[0].dim[1] != (int64_t)p->heads * p->dim || c->out[1].dt != DT_F32);
     CPU(att_split)(p, c->in[1].data, c->run->workspace);
     CPU(att_drop_init)(p, c, id, id);
-    run(&f);
+    run_forward(&f);
 }
 
 void CPU(attention_block)(const op_call *c) {
@@ -299,5 +299,5 @@ void CPU(attention_block)(const op_call *c) {
     }
     CPU(att_split_block)(&f.layout, c->in[RANGE].data, c->run->workspace);
     CPU(att_drop_init)(&f.layout, c, &c->in[ID], &c->in[KEY_ID]);
-    run(&f);
+    run_forward(&f);
 }

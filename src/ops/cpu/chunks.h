@@ -18,7 +18,6 @@ typedef struct span {
     int64_t lo, hi; /* [lo, hi) */
 } span;
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 /* The i-th range of [0, n) split into ranges of `each`. */
 static inline span span_of(int64_t i, int64_t each, int64_t n) {
     return (span){ i * each, MIN((i + 1) * each, n) };

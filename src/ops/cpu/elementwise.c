@@ -7,7 +7,7 @@
 
 /* ---- a + b, copy, cast ----------------------------------------------------------------------- */
 /* All of one type, fp32 or bf16. */
-VEC_INLINE void add_block(dtype t, const void *a, const void *b, void *c, int64_t n) {
+VEC_INLINE void add_vectors(dtype t, const void *a, const void *b, void *c, int64_t n) {
     int64_t k = 0;
     for (; k + 2 * VEC <= n; k += 2 * VEC) {
         vf x[2], y[2];
@@ -34,7 +34,7 @@ static void copy_task(const tensor *from, const tensor *to, span e) {
     }
 }
 
-static void add_task(void *ctx, int64_t i, int worker) {
+static void add_vectors_task(void *ctx, int64_t i, int worker) {
     const op_call *c = ctx;
     const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
     int64_t n = tensor_count(x);
@@ -44,15 +44,15 @@ static void add_task(void *ctx, int64_t i, int worker) {
         return;
     }
     if (x->dt == DT_BF16 && bt->dt == DT_BF16 && ct->dt == DT_BF16) {
-        add_block(DT_BF16, (uint16_t *)x->data + e.lo, (uint16_t *)bt->data + e.lo,
-                  (uint16_t *)ct->data + e.lo, e.hi - e.lo);
+        add_vectors(DT_BF16, (uint16_t *)x->data + e.lo, (uint16_t *)bt->data + e.lo,
+                    (uint16_t *)ct->data + e.lo, e.hi - e.lo);
         return;
     }
     float a_tmp[BLOCK], b_tmp[BLOCK], c_tmp[BLOCK];
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
         int64_t m = MIN(BLOCK, e.hi - at);
         float *out = elems_at(ct, at, c_tmp);
-        add_block(DT_F32, elems_get(x, at, m, a_tmp), elems_get(bt, at, m, b_tmp), out, m);
+        add_vectors(DT_F32, elems_get(x, at, m, a_tmp), elems_get(bt, at, m, b_tmp), out, m);
         elems_put(ct, at, m, out);
     }
 }
@@ -61,7 +61,8 @@ void CPU(add)(const op_call *c) {
     bool onto_itself = c->in[0].data == c->out[0].data && c->in[0].dt == c->out[0].dt;
     if (!c->in[1].data && onto_itself) return;
     int64_t n = tensor_count(&c->in[0]);
-    pool_run(c->run->pool, ceil_div(n, bandwidth_task(n, c->run->pool)), add_task, (void *)c);
+    pool_run(c->run->pool, ceil_div(n, bandwidth_task(n, c->run->pool)), add_vectors_task,
+             (void *)c);
 }
 
 void CPU(accumulate)(const op_call *c) {
@@ -196,7 +197,7 @@ typedef struct sqnorm_job {
     double part[SQNORM_CHUNKS];
 } sqnorm_job;
 
-static double squares(const float *x, int64_t n) {
+static double block_squares(const float *x, int64_t n) {
     double s0 = 0, s1 = 0, s2 = 0, s3 = 0;
     int64_t q = n / 4; /* four stretches at once, so that no sum waits for another's addition */
 #pragma omp simd reduction(+ : s0, s1, s2, s3)
@@ -218,7 +219,7 @@ static void sqnorm_task(void *ctx, int64_t i, int worker) {
     double sum = 0;
     for (int64_t at = e.lo; at < e.hi; at += BLOCK) {
         int64_t m = MIN(BLOCK, e.hi - at);
-        sum += squares(elems_get(j->x, at, m, tmp), m);
+        sum += block_squares(elems_get(j->x, at, m, tmp), m);
     }
     j->part[i] = sum;
 }

@@ -15,7 +15,7 @@ typedef struct embed_job {
 enum { OTHER_RANK = -1 };
 
 /* @return the token's row of the table, or OTHER_RANK. */
-static int64_t row_at(const embed_job *j, int64_t i) {
+static int64_t token_row(const embed_job *j, int64_t i) {
     int64_t id = j->tok[i], row = id - j->first;
     BUG_IF(id < 0 || id >= j->vocab);
     return row >= 0 && row < j->rows ? row : OTHER_RANK;
@@ -36,8 +36,8 @@ static embed_job embed_job_of(const op_call *c, const int32_t *tok, const tensor
                         .each = rows_per_task(x->dim[1]) };
 }
 
-static void copy_row(const tensor *from, int64_t from_row, const tensor *to, int64_t to_row,
-                     int64_t d) {
+static void copy_table_row(const tensor *from, int64_t from_row, const tensor *to, int64_t to_row,
+                           int64_t d) {
     size_t size = dt_size(from->dt), bytes = (size_t)d * size;
     if (from->dt == to->dt) {
         memcpy((char *)to->data + (size_t)to_row * bytes,
@@ -56,11 +56,11 @@ static void embed_task(void *ctx, int64_t i, int worker) {
     span rows = span_of(i, j->each, j->n);
     size_t bytes = (size_t)j->d * dt_size(j->x->dt);
     for (int64_t r = rows.lo; r < rows.hi; r++) {
-        int64_t row = row_at(j, r);
+        int64_t row = token_row(j, r);
         if (row == OTHER_RANK)
             memset((char *)j->x->data + (size_t)r * bytes, 0, bytes);
         else
-            copy_row(j->table, row, j->x, r, j->d);
+            copy_table_row(j->table, row, j->x, r, j->d);
     }
 }
 
@@ -87,7 +87,7 @@ static void embed_bwd_task(void *ctx, int64_t i, int worker) {
     int64_t m = cols.hi - cols.lo;
     float tmp[SLICE];
     for (int64_t r = 0; r < j->n; r++) {
-        int64_t row = row_at(j, r);
+        int64_t row = token_row(j, r);
         if (row == OTHER_RANK) continue;
         const float *dx = elems_get(j->x, r * j->d + cols.lo, m, tmp);
         float *sum = j->dtable + row * j->d + cols.lo;

@@ -55,12 +55,11 @@ typedef struct gemm_job {
     int64_t m0, n0, k0, mn, nn, kn, k_pad; /* the current strip and range of K */
 } gemm_job;
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-static int64_t round_up(int64_t a, int64_t to) { return div_up(a, to) * to; }
+static int64_t round_up(int64_t a, int64_t to) { return ceil_div(a, to) * to; }
 
 /* @return the size of equal parts of `total`, each at most `most` and a multiple of `unit`. */
-static int64_t part_size(int64_t total, int64_t most, int64_t unit) {
-    return round_up(div_up(total, div_up(total, most)), unit);
+static int64_t equal_part(int64_t total, int64_t most, int64_t unit) {
+    return round_up(ceil_div(total, ceil_div(total, most)), unit);
 }
 
 /* A packing task is some panels over a part of K: small enough to give every thread a share, wide enough
@@ -83,12 +82,12 @@ static void choose_blocks(gemm_job *p) {
     bool column = p->task_packs_b && !p->task_packs_a; /* blocks are one panel of B wide */
     p->block_m = column ? kernel->rows_m : kernel->block_m / kernel->mr * kernel->mr;
     p->block_n = column ? kernel->nr : kernel->block_n / kernel->nr * kernel->nr;
-    p->nc = part_size(g->n, p->task_packs_b ? g->n : STRIP, kernel->nr);
-    p->kc = part_size(g->k, p->task_packs_b ? g->k : K_RANGE, kernel->ku);
+    p->nc = equal_part(g->n, p->task_packs_b ? g->n : STRIP, kernel->nr);
+    p->kc = equal_part(g->k, p->task_packs_b ? g->k : K_RANGE, kernel->ku);
     bool whole = p->task_packs_a || (p->a_in_place && p->kc >= g->k);
-    p->mc = part_size(g->m, whole ? g->m : STRIP, kernel->mr);
+    p->mc = equal_part(g->m, whole ? g->m : STRIP, kernel->mr);
     int64_t range = p->a_in_place ? MAX(MIN(whole_steps, p->kc), kernel->ku) : p->kc;
-    p->piece = part_size(range, p->task_packs_a ? kernel->own_k : kernel->kc, kernel->ku);
+    p->piece = equal_part(range, p->task_packs_a ? kernel->own_k : kernel->kc, kernel->ku);
 }
 
 static void size_scratch(gemm_job *p) {
@@ -134,11 +133,11 @@ static gemm_job gemm_job_of(const gemm *g) {
 /* @return an estimate of the time of blocks of m x n, in multiplications of tiles: as many rounds as the
  * busiest thread has tasks, each of which also packs its panels. */
 static double block_cost(const gemm_job *p, int64_t m, int64_t n, int threads) {
-    int64_t tasks = div_up(p->mc, m) * div_up(p->nc, n);
+    int64_t tasks = ceil_div(p->mc, m) * ceil_div(p->nc, n);
     double tiles = (double)(m / p->kernel->mr) * (double)(n / p->kernel->nr);
     double packing =
         OWN_A_COST * (double)(m / p->kernel->mr) + OWN_B_COST * (double)(n / p->kernel->nr);
-    return (double)div_up(tasks, threads) * (tiles + packing);
+    return (double)ceil_div(tasks, threads) * (tiles + packing);
 }
 
 /* The best blocks for tasks that pack both operands: no larger than the ones there is scratch for. */
@@ -162,7 +161,7 @@ static void shrink_blocks(gemm_job *p, int threads) {
         choose_own_blocks(p, threads);
         return;
     }
-    while (div_up(p->mc, p->block_m) * div_up(p->nc, p->block_n) < 3 * threads) {
+    while (ceil_div(p->mc, p->block_m) * ceil_div(p->nc, p->block_n) < 3 * threads) {
         bool tall = p->block_m > p->block_n;
         int64_t unit = tall ? mr : nr, *longer = tall ? &p->block_m : &p->block_n;
         if (*longer < 4 * unit) return;
@@ -228,7 +227,7 @@ typedef struct pack_run {
     int64_t a_tasks; /* the first tasks pack A, the others B */
 } pack_run;
 
-static void pack_task(void *ctx, int64_t i, int worker) {
+static void gemm_pack_task(void *ctx, int64_t i, int worker) {
     const pack_run *r = ctx;
     const gemm_job *p = r->p;
     bool is_a = i < r->a_tasks;
@@ -244,37 +243,37 @@ static void pack_task(void *ctx, int64_t i, int worker) {
 /* @return how much of K one task packs: less when there are few blocks for many threads. */
 static int64_t pack_slice(const gemm_job *p, int64_t blocks, int threads) {
     int64_t slice = PACK_K;
-    while (blocks * div_up(p->kn, slice) < 2 * threads && slice > PACK_LEAST_K) slice /= 2;
+    while (blocks * ceil_div(p->kn, slice) < 2 * threads && slice > PACK_LEAST_K) slice /= 2;
     return round_up(slice, p->kernel->ku);
 }
 
 static void pack_strip(gemm_job *p, pool *pl, bool a_is_packed) {
-    int64_t a_blocks = a_is_packed || p->a_in_place ? 0 : div_up(p->mn, pack_rows(p->kernel->mr));
-    int64_t blocks = a_blocks + div_up(p->nn, pack_rows(p->kernel->nr));
+    int64_t a_blocks = a_is_packed || p->a_in_place ? 0 : ceil_div(p->mn, pack_rows(p->kernel->mr));
+    int64_t blocks = a_blocks + ceil_div(p->nn, pack_rows(p->kernel->nr));
     pack_run run = { .p = p, .slice = pack_slice(p, blocks, pool_size(pl)) };
-    run.slices = div_up(p->kn, run.slice);
+    run.slices = ceil_div(p->kn, run.slice);
     run.a_tasks = a_blocks * run.slices;
-    pool_run(pl, blocks * run.slices, pack_task, &run);
+    pool_run(pl, blocks * run.slices, gemm_pack_task, &run);
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------- */
 
-typedef struct block {
+typedef struct gemm_block {
     const gemm_job *p;
     int64_t i0, i1, j0, j1; /* within the strip */
     int64_t k, length;      /* the current piece, within the range of K */
     char *scratch;          /* the thread's */
-} block;
+} gemm_block;
 
 /* @return whether panel i of A can be read from memory: at the edges of A it cannot. */
-static bool is_in_place(const block *b, int64_t i) {
+static bool is_in_place(const gemm_block *b, int64_t i) {
     const gemm_job *p = b->p;
     return p->a_in_place && i + p->kernel->mr <= p->mn && b->k + b->length <= p->kn;
 }
 
 /* Packs what a task needs for itself: B, if no packing task did, and A, all of it or where it cannot be read
  * in place. */
-static void pack_task_panels(const block *b, int worker) {
+static void pack_task_panels(const gemm_block *b, int worker) {
     const gemm_job *p = b->p;
     char *own_b = b->scratch + p->own_b, *own_a = b->scratch + p->own_a;
     int64_t i = b->i0;
@@ -284,7 +283,7 @@ static void pack_task_panels(const block *b, int worker) {
     if (i < b->i1) pack_panels(p, true, i, b->i1 - i, b->k, b->length, b->length, own_a, worker);
 }
 
-static const char *a_panel(const block *b, int64_t i) {
+static const char *a_panel(const gemm_block *b, int64_t i) {
     const gemm_job *p = b->p;
     int64_t shared = i * p->k_pad + b->k * p->kernel->mr;
     if (!p->a_in_place && !p->task_packs_a) return p->pa + (size_t)shared * p->element;
@@ -293,7 +292,7 @@ static const char *a_panel(const block *b, int64_t i) {
     return b->scratch + p->own_a + (size_t)(all ? (i - b->i0) * b->length : 0) * p->element;
 }
 
-static const char *b_panel(const block *b, int64_t j) {
+static const char *b_panel(const gemm_block *b, int64_t j) {
     const gemm_job *p = b->p;
     int64_t shared = j * p->k_pad + b->k * p->kernel->nr;
     if (!p->task_packs_b) return p->pb + (size_t)shared * p->element;
@@ -301,7 +300,8 @@ static const char *b_panel(const block *b, int64_t j) {
 }
 
 /* c (+)= panel i of A times panel j of B, over the piece. */
-static void multiply_panels(const block *b, int64_t i, int64_t j, float *c, int64_t ldc, bool add) {
+static void multiply_panels(const gemm_block *b, int64_t i, int64_t j, float *c, int64_t ldc,
+                            bool add) {
     const gemm_job *p = b->p;
     const gemm_kernel *kn = p->kernel;
     if (is_in_place(b, i)) {
@@ -313,7 +313,7 @@ static void multiply_panels(const block *b, int64_t i, int64_t j, float *c, int6
 }
 
 /* Adds the piece to one tile. @param sums keeps the tile between pieces; NULL: there is only one piece. */
-static void compute_tile(const block *b, int64_t i, int64_t j, float *sums) {
+static void compute_tile(const gemm_block *b, int64_t i, int64_t j, float *sums) {
     const gemm_job *p = b->p;
     const gemm *g = p->g;
     const gemm_kernel *kn = p->kernel;
@@ -345,8 +345,8 @@ static int64_t piece_length(const gemm_job *p, int64_t k) {
 static void tiles_task(void *ctx, int64_t task, int worker) {
     const gemm_job *p = ctx;
     const gemm_kernel *kn = p->kernel;
-    int64_t across = div_up(p->nn, p->block_n), tile = (int64_t)kn->mr * kn->nr;
-    block b = { .p = p, .scratch = p->scratch + p->thread_bytes * (size_t)worker };
+    int64_t across = ceil_div(p->nn, p->block_n), tile = (int64_t)kn->mr * kn->nr;
+    gemm_block b = { .p = p, .scratch = p->scratch + p->thread_bytes * (size_t)worker };
     b.i0 = task / across * p->block_m, b.i1 = MIN(b.i0 + p->block_m, p->mn);
     b.j0 = task % across * p->block_n, b.j1 = MIN(b.j0 + p->block_n, p->nn);
     bool several_pieces = piece_length(p, 0) < p->k_pad && !p->partial;
@@ -366,7 +366,7 @@ static void tiles_task(void *ctx, int64_t task, int worker) {
 
 static void run_k_range(gemm_job *p, pool *pl, bool a_is_packed) {
     if (!p->task_packs_b) pack_strip(p, pl, a_is_packed);
-    pool_run(pl, div_up(p->mn, p->block_m) * div_up(p->nn, p->block_n), tiles_task, p);
+    pool_run(pl, ceil_div(p->mn, p->block_m) * ceil_div(p->nn, p->block_n), tiles_task, p);
 }
 
 static void run_strip(gemm_job *p, pool *pl) {

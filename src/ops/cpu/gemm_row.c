@@ -44,7 +44,7 @@ static float dot_any(const row_run *r, int64_t col, int worker) {
     return dot_f32(r->a, row, g->k);
 }
 
-static void row_task(void *ctx, int64_t i, int worker) {
+static void gemm_row_task(void *ctx, int64_t i, int worker) {
     const row_run *r = ctx;
     const gemm *g = r->g;
     float sums[GEMM_MAX_NR] = { 0 };
@@ -61,5 +61,5 @@ void CPU(gemm_row_run)(const gemm *g, pool *p, void *workspace) {
     r.a = (float *)align_up((uintptr_t)workspace, 64);
     r.convert = (char *)r.a + r.row_bytes;
     CPU(to_f32)(g->at, g->a, r.a, g->k);
-    pool_run(p, (g->n + GEMM_MAX_NR - 1) / GEMM_MAX_NR, row_task, &r);
+    pool_run(p, (g->n + GEMM_MAX_NR - 1) / GEMM_MAX_NR, gemm_row_task, &r);
 }

@@ -10,7 +10,7 @@ static char *tile_at(const gemm *g, void *base, const gemm_tile *t) {
 }
 
 /* Rows are a few words: an inline loop is cheaper than a call of memcpy. */
-static inline void copy_row(char *to, const char *from, size_t bytes) {
+static inline void stream_row(char *to, const char *from, size_t bytes) {
     for (; bytes >= 8; bytes -= 8, to += 8, from += 8) memcpy(to, from, 8);
     if (bytes) memcpy(to, from, bytes);
 }
@@ -26,7 +26,7 @@ static void store_tile(const gemm *g, const gemm_tile *t, void *base) {
         from = (const char *)rounded;
     }
     for (int64_t i = 0; i < t->rows; i++, to += stride, from += t->nr * element)
-        copy_row(to, from, (size_t)t->cols * element);
+        stream_row(to, from, (size_t)t->cols * element);
 }
 
 static void get_bias(const gemm *g, const gemm_tile *t, float *bias) {

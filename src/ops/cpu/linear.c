@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static bool is_fp8(const op_call *c) { return dt_size(c->in[0].dt) == 1; }
+static bool reads_fp8(const op_call *c) { return dt_is_fp8(c->in[0].dt); }
 
 /* @return the factor that turns the GEMM of the stored fp8 values into real values. */
 static float fp8_factor(const op_call *c) {
@@ -26,12 +26,12 @@ static gemm forward_gemm(const op_call *c) {
 
 /* dy[N,M], w[M,K] -> dx[N,K]; in fp8 w is stored transposed */
 static gemm backward_x_gemm(const op_call *c) {
-    return CPU(gemm_of)(&c->in[0], false, &c->in[1], is_fp8(c), &c->out[0]);
+    return CPU(gemm_of)(&c->in[0], false, &c->in[1], reads_fp8(c), &c->out[0]);
 }
 
 /* dy[N,M], x[N,K] -> += dw[M,K]; in fp8 both are stored transposed */
 static gemm backward_w_gemm(const op_call *c) {
-    gemm g = CPU(gemm_of)(&c->in[0], !is_fp8(c), &c->in[1], is_fp8(c), &c->out[0]);
+    gemm g = CPU(gemm_of)(&c->in[0], !reads_fp8(c), &c->in[1], reads_fp8(c), &c->out[0]);
     g.accumulate = c->accumulate & 1;
     return g;
 }
@@ -47,7 +47,7 @@ static gemm gemm_of_op(const op_call *c) {
 
 static void run_gemm(const op_call *c) {
     gemm g = gemm_of_op(c);
-    if (is_fp8(c)) g.alpha = fp8_factor(c);
+    if (reads_fp8(c)) g.alpha = fp8_factor(c);
     CPU(gemm_run)(&g, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
 

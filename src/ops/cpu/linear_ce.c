@@ -33,14 +33,12 @@ typedef struct ce_job {
     int64_t from, count; /* the current chunk */
 } ce_job;
 
-static int64_t div_up(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 static ce_job ce_job_of(const op_call *c) {
     ce_job s = { .call = c, .n = c->in[0].dim[0], .d = c->in[0].dim[1], .v = c->in[1].dim[0] };
     /* An odd number of cache lines: the rows of a tile then map to different sets of a cache. */
-    s.stride = (div_up(s.v, LINE) | 1) * LINE;
+    s.stride = (ceil_div(s.v, LINE) | 1) * LINE;
     int64_t most = MAX(LEAST_ROWS, CHUNK_BYTES / (s.stride * (int64_t)sizeof(float)));
-    s.rows = div_up(s.n, MAX(1, div_up(s.n, most)));
+    s.rows = ceil_div(s.n, MAX(1, ceil_div(s.n, most)));
     s.z_bytes = align_up((size_t)(s.rows * s.stride) * sizeof(float), 64);
     return s;
 }
@@ -96,7 +94,7 @@ size_t CPU(linear_ce_workspace)(const op_backend *b, const op_call *c, int threa
     return s.z_bytes + most + 64;
 }
 
-static void run_gemm(const ce_job *s, gemm g) {
+static void run_loss_gemm(const ce_job *s, gemm g) {
     const op_run *run = s->call->run;
     char *rest = (char *)s->z + s->z_bytes, *end = (char *)run->workspace + run->workspace_bytes;
     CPU(gemm_run)(&g, run->pool, rest, (size_t)(end - rest));
@@ -152,7 +150,7 @@ static float loss_gradient(const op_call *c) {
     return step->loss_grad * c->attr.ce.logit_scale * loss_scale;
 }
 
-static void row_task(void *ctx, int64_t i, int worker) {
+static void loss_row_task(void *ctx, int64_t i, int worker) {
     const ce_job *s = ctx;
     const op_call *c = s->call;
     int64_t target = ((const int32_t *)c->in[2].data)[s->from + i];
@@ -179,10 +177,10 @@ void CPU(linear_ce)(const op_call *c) {
     s.z = (float *)align_up((uintptr_t)c->run->workspace, 64);
     for (s.from = 0; s.from < s.n; s.from += s.rows) {
         s.count = MIN(s.rows, s.n - s.from);
-        run_gemm(&s, logits_gemm(&s));
-        pool_run(c->run->pool, s.count, row_task, &s);
-        if (c->out[1].data) run_gemm(&s, grad_h_gemm(&s));
-        if (c->out[2].data) run_gemm(&s, grad_w_gemm(&s));
+        run_loss_gemm(&s, logits_gemm(&s));
+        pool_run(c->run->pool, s.count, loss_row_task, &s);
+        if (c->out[1].data) run_loss_gemm(&s, grad_h_gemm(&s));
+        if (c->out[2].data) run_loss_gemm(&s, grad_w_gemm(&s));
     }
 }
 

@@ -138,7 +138,7 @@ static norm_stat row_statistics(const norm_job *j, dtype t, const void *x, float
 /* Each pass writes the result of row - 1 and sums up row. */
 VEC_INLINE void norm_block(norm_form f, const norm_job *j, const norm_rows *t) {
     size_t bytes = (size_t)j->d * elem_size(f.t);
-    norm_out o = { .x = NULL, .w = t->w, .b = t->b };
+    norm_finish o = { .x = NULL, .w = t->w, .b = t->b };
     for (int64_t row = 0; row <= t->n; row++) {
         float sum = 0;
         norm_next n = { .sum = &sum };

@@ -76,12 +76,12 @@ typedef struct norm_next {
     float *sum; /* layer norm: where the sum of the row goes */
 } norm_next;
 /* The row to finish: y = (x * scale + shift) * w + b. x NULL: there is none. */
-typedef struct norm_out {
+typedef struct norm_finish {
     const void *x;
     void *y;
     const float *w, *b;
     float scale, shift;
-} norm_out;
+} norm_finish;
 typedef struct norm_sums {
     vf plain[UNIT_VECS], squares[UNIT_VECS];
 } norm_sums;
@@ -115,7 +115,7 @@ VEC_INLINE void unit_sums_bf16(const void *r, int64_t k, bool centered, norm_sum
 }
 #endif
 
-VEC_INLINE void next_unit(norm_form f, const norm_next *n, int64_t k, norm_sums *s) {
+VEC_INLINE void next_row_unit(norm_form f, const norm_next *n, int64_t k, norm_sums *s) {
     if (f.delta) {
         vf x[UNIT_VECS], delta[UNIT_VECS];
         unit_load(f.t, n->x, k, x);
@@ -133,7 +133,7 @@ VEC_INLINE void next_rest(norm_form f, const norm_next *n, int64_t k, int64_t m,
     norm_next own = { .r = rest_get(f.t, f.delta ? n->x : n->r, k, m, &r) };
     own.x = own.r;
     if (f.delta) own.delta = rest_get(f.t, n->delta, k, m, &delta);
-    next_unit(f, &own, 0, s);
+    next_row_unit(f, &own, 0, s);
     if (f.delta) rest_put(f.t, n->r, k, m, &r);
 }
 VEC_INLINE void next_ahead(norm_form f, const norm_next *n, int64_t k) {
@@ -141,7 +141,7 @@ VEC_INLINE void next_ahead(norm_form f, const norm_next *n, int64_t k) {
     if (f.delta) unit_prefetch(f.t, n->delta, k);
 }
 
-VEC_INLINE void out_unit(norm_form f, const norm_out *o, int64_t k) {
+VEC_INLINE void out_unit(norm_form f, const norm_finish *o, int64_t k) {
     vf v[UNIT_VECS], w[UNIT_VECS], b[UNIT_VECS];
     unit_load(f.t, o->x, k, v);
     unit_load(DT_F32, o->w, k, w);
@@ -150,9 +150,9 @@ VEC_INLINE void out_unit(norm_form f, const norm_out *o, int64_t k) {
     UNIT_EACH v[i] = f.extra ? v[i] * w[i] + b[i] : v[i] * w[i];
     unit_store(f.t, o->y, k, v);
 }
-VEC_INLINE void out_rest(norm_form f, const norm_out *o, int64_t k, int64_t m) {
+VEC_INLINE void out_rest(norm_form f, const norm_finish *o, int64_t k, int64_t m) {
     norm_rest x, w, b;
-    norm_out own = *o;
+    norm_finish own = *o;
     own.x = own.y = rest_get(f.t, o->x, k, m, &x);
     own.w = rest_get(DT_F32, o->w, k, m, &w);
     if (f.extra) own.b = rest_get(DT_F32, o->b, k, m, &b);
@@ -161,7 +161,7 @@ VEC_INLINE void out_rest(norm_form f, const norm_out *o, int64_t k, int64_t m) {
 }
 
 /* One pass of width d over both rows. @return the sum of the next row's squares. */
-VEC_INLINE float norm_pass(norm_form f, norm_next n, norm_out o, int64_t d) {
+VEC_INLINE float norm_pass(norm_form f, norm_next n, norm_finish o, int64_t d) {
     norm_sums s = { .plain = { { 0 } } };
     int64_t whole = d / UNIT * UNIT, rest = d - whole;
     if (n.r && rest) next_rest(f, &n, whole, rest, &s);
@@ -169,11 +169,11 @@ VEC_INLINE float norm_pass(norm_form f, norm_next n, norm_out o, int64_t d) {
     if (n.r && o.x) {
         for (int64_t k = 0; k < whole; k += UNIT) {
             next_ahead(f, &n, k);
-            next_unit(f, &n, k, &s);
+            next_row_unit(f, &n, k, &s);
             out_unit(f, &o, k);
         }
     } else if (n.r) {
-        for (int64_t k = 0; k < whole; k += UNIT) next_unit(f, &n, k, &s);
+        for (int64_t k = 0; k < whole; k += UNIT) next_row_unit(f, &n, k, &s);
     } else {
         for (int64_t k = 0; k < whole; k += UNIT) out_unit(f, &o, k);
     }

@@ -5,20 +5,20 @@
 #include <string.h>
 
 /* Adjacent groups of a row, of equal width, each normalized by itself with the same weights. */
-typedef struct segment {
+typedef struct head_segment {
     int64_t at, count, width; /* of group g: columns [at + g * width, at + (g + 1) * width) */
     int64_t stat;             /* column of the first group's statistic */
-} segment;
+} head_segment;
 
 typedef struct qknorm_job {
     const op_call *c;
     norm_space space;
     int64_t n, cols, each, stats; /* stats: columns of stat */
-    segment seg[2];               /* q, k */
+    head_segment seg[2];          /* q, k */
     int64_t v;                    /* first column of v */
 } qknorm_job;
 
-static qknorm_job job_of(const op_call *c) {
+static qknorm_job qknorm_job_of(const op_call *c) {
     const tensor *x = &c->in[0];
     int64_t dim = c->attr.heads.dim, q = c->attr.heads.q, kv = c->attr.heads.kv;
     qknorm_job j = { .c = c,
@@ -29,24 +29,24 @@ static qknorm_job job_of(const op_call *c) {
                      .v = (q + kv) * dim };
     BUG_IF(j.cols != (q + 2 * kv) * dim);
     if (c->attr.heads.norm_full) {
-        j.seg[0] = (segment){ .at = 0, .count = 1, .width = q * dim, .stat = 0 };
-        j.seg[1] = (segment){ .at = q * dim, .count = 1, .width = kv * dim, .stat = 1 };
+        j.seg[0] = (head_segment){ .at = 0, .count = 1, .width = q * dim, .stat = 0 };
+        j.seg[1] = (head_segment){ .at = q * dim, .count = 1, .width = kv * dim, .stat = 1 };
     } else {
-        j.seg[0] = (segment){ .at = 0, .count = q, .width = dim, .stat = 0 };
-        j.seg[1] = (segment){ .at = q * dim, .count = kv, .width = dim, .stat = q };
+        j.seg[0] = (head_segment){ .at = 0, .count = q, .width = dim, .stat = 0 };
+        j.seg[1] = (head_segment){ .at = q * dim, .count = kv, .width = dim, .stat = q };
     }
     j.stats = j.seg[1].stat + j.seg[1].count;
     return j;
 }
 
-static void segment_fwd(const segment *s, const float *x, const float *w, float *y, float *stat,
-                        float eps) {
-    norm_out o = { .x = NULL };
+static void segment_fwd(const head_segment *s, const float *x, const float *w, float *y,
+                        float *stat, float eps) {
+    norm_finish o = { .x = NULL };
     for (int64_t g = 0; g <= s->count; g++) { /* finishes group g - 1 and sums up group g */
         const float *at = x + s->at + g * s->width;
         norm_next n = { .r = g < s->count ? (void *)at : NULL };
         float squares = norm_pass((norm_form){ .t = DT_F32 }, n, o, s->width);
-        o = (norm_out){ .x = at, .y = y + s->at + g * s->width, .w = w };
+        o = (norm_finish){ .x = at, .y = y + s->at + g * s->width, .w = w };
         o.scale = 1 / sqrtf(squares / (float)s->width + eps);
         if (n.r) stat[s->stat + g] = o.scale;
     }
@@ -73,11 +73,11 @@ static void qknorm_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(qknorm)(const op_call *c) {
-    qknorm_job j = job_of(c);
+    qknorm_job j = qknorm_job_of(c);
     pool_run(c->run->pool, ceil_div(j.n, j.each), qknorm_task, &j);
 }
 
-static void segment_bwd(const segment *s, const float *dy, const float *x, const float *w,
+static void segment_bwd(const head_segment *s, const float *dy, const float *x, const float *w,
                         const float *stat, float *dx, float *dw) {
     norm_back o = { .x = NULL };
     for (int64_t g = 0; g <= s->count; g++) {
@@ -118,7 +118,7 @@ static void qknorm_bwd_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(qknorm_bwd)(const op_call *c) {
-    qknorm_job j = job_of(c);
+    qknorm_job j = qknorm_job_of(c);
     pool_run(c->run->pool, j.space.chunks, qknorm_bwd_task, &j);
     CPU(norm_reduce)(c, &j.space, 0, 1);
     CPU(norm_reduce)(c, &j.space, j.space.ld, 2);

@@ -5,7 +5,8 @@
 
 #include <string.h>
 
-static void copy_run(const tensor *from, int64_t at, const tensor *to, int64_t to_at, int64_t n) {
+static void copy_elements(const tensor *from, int64_t at, const tensor *to, int64_t to_at,
+                          int64_t n) {
     float tmp[BLOCK];
     if (from->dt == to->dt) {
         size_t size = dt_size(from->dt);
@@ -33,7 +34,7 @@ static void group_task(void *ctx, int64_t i, int worker) {
             int64_t segment = row * cols;
             for (int s = 0; s < 3; segment += width[s++]) {
                 int64_t n = width[s] / parts, apart = segment + part * n;
-                copy_run(x, back ? grouped : apart, y, back ? apart : grouped, n);
+                copy_elements(x, back ? grouped : apart, y, back ? apart : grouped, n);
                 grouped += n;
             }
         }
@@ -57,7 +58,7 @@ typedef struct swap_job {
 static void swap_task(void *ctx, int64_t i, int worker) {
     const swap_job *j = ctx;
     int64_t o = i / j->inner, k = i % j->inner;
-    copy_run(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
+    copy_elements(&j->c->in[0], i * j->run, &j->c->out[0], (k * j->outer + o) * j->run, j->run);
 }
 
 void CPU(swap_rows)(const op_call *c) {
@@ -78,11 +79,11 @@ static void split_task(void *ctx, int64_t i, int worker) {
     span rows = span_of(i, rows_per_task(cols), all->dim[0]);
     for (int64_t row = rows.lo; row < rows.hi; row++) {
         if (back) {
-            copy_run(q, row * left, all, row * cols, left);
-            copy_run(kv, row * right, all, row * cols + left, right);
+            copy_elements(q, row * left, all, row * cols, left);
+            copy_elements(kv, row * right, all, row * cols + left, right);
         } else {
-            copy_run(all, row * cols, q, row * left, left);
-            copy_run(all, row * cols + left, kv, row * right, right);
+            copy_elements(all, row * cols, q, row * left, left);
+            copy_elements(all, row * cols + left, kv, row * right, right);
         }
     }
 }

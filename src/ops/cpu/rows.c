@@ -3,36 +3,21 @@
 #include "chunks.h"
 #include "vec.h"
 
-static inline float float_of(uint32_t u) {
-    union {
-        uint32_t u;
-        float f;
-    } v = { .u = u };
-    return v.f;
-}
-static inline uint32_t bits_of(float f) {
-    union {
-        float f;
-        uint32_t u;
-    } v = { .f = f };
-    return v.u;
-}
-
 /* ---- one fp16 element, branch-free so that loops over it vectorize --------------------------- */
 /* The half's exponent and mantissa in fp32 position, then scaled by 2^112, the difference of the
  * biases: exact, and it normalizes subnormals as well. */
 static inline float float_of_f16(uint16_t h) {
     uint32_t mag = (uint32_t)(h & 0x7fff) << 13, sign = (uint32_t)(h & 0x8000) << 16;
-    uint32_t finite = bits_of(float_of(mag) * 0x1p112f);
-    return float_of(sign | (mag >= 0x0f800000 ? mag | 0x7f800000 : finite));
+    uint32_t finite = f32_bits(f32_of_bits(mag) * 0x1p112f);
+    return f32_of_bits(sign | (mag >= 0x0f800000 ? mag | 0x7f800000 : finite));
 }
 
 /* Normal results round as integers; subnormal ones by adding 0.5, whose last mantissa bit weighs
  * what the half's does (2^-24), so that the addition itself rounds. */
 static inline uint16_t f16_of(float x) {
-    uint32_t u = bits_of(x), mag = u & 0x7fffffff;
+    uint32_t u = f32_bits(x), mag = u & 0x7fffffff;
     uint32_t normal = (mag - 0x38000000 + 0xfff + (mag >> 13 & 1)) >> 13;
-    uint32_t tiny = bits_of(float_of(mag) + 0.5f) - 0x3f000000;
+    uint32_t tiny = f32_bits(f32_of_bits(mag) + 0.5f) - 0x3f000000;
     uint32_t code = mag < 0x38800000 ? tiny : normal;
     code = mag >= 0x47800000 ? 0x7c00 : code; /* 65536 and more, and infinity */
     code = mag > 0x7f800000 ? 0x7e00 | (mag >> 13 & 0x3ff) : code;

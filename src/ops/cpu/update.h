@@ -52,9 +52,9 @@ static inline update_factors update_factors_of(const op_call *c) {
 }
 
 /* ---- vectors of elements --------------------------------------------------------------------- */
-typedef struct lane {
+typedef struct update_lane {
     vf g, p, m, v;
-} lane;
+} update_lane;
 
 #if defined(__ARM_NEON)
 VEC_INLINE vf vec_root(vf x) { return (vf)vsqrtq_f32((float32x4_t)x); }
@@ -73,7 +73,7 @@ VEC_INLINE vf vec_root(vf x) {
 
 /* PyTorch's p = keep p - lr / bias1 m / (sqrt(v) / sqrt(bias2) + eps), with sqrt(bias2) moved out:
  * these loops are limited by arithmetic before memory, so that every multiplication counts. */
-VEC_INLINE void adam_lane(const update_factors *f, lane *x) {
+VEC_INLINE void adam_lane(const update_factors *f, update_lane *x) {
     vf g = x->g * f->root_g2;
     x->m = x->m * f->b1 + x->g * f->g1;
     x->v = x->v * f->b2 + g * g;
@@ -88,12 +88,12 @@ typedef struct elements {
     uint16_t *copy;
     int64_t n;
 } elements;
-typedef void (*lane_rule)(const update_factors *f, lane *x);
+typedef void (*lane_rule)(const update_factors *f, update_lane *x);
 
 /* Several vectors at once, loads first and stores last: the dependent operations of one vector are longer
  * than the processor's reorder window. */
 VEC_INLINE void sweep_lanes(lane_rule rule, const update_factors *f, elements e, int64_t k, int n) {
-    lane x[UNIT_VECS];
+    update_lane x[UNIT_VECS];
     for (int i = 0; i < n; i++) {
         x[i].g = vec_load(DT_F32, e.g, k + i * VEC);
         x[i].p = vec_load(DT_F32, e.p, k + i * VEC);

@@ -26,7 +26,7 @@ typedef struct factor_job {
     float *sums;  /* [chunks, cols] */
 } factor_job;
 
-static factor_job job_of(const op_call *c, const tensor *x) {
+static factor_job factor_job_of(const op_call *c, const tensor *x) {
     factor_job j = { .c = c, .m = matrix_part_of(c, tensor_count(x)) };
     int64_t rows = j.m.end - j.m.begin;
     j.each = MAX(rows_per_task(j.m.cols), ceil_div(rows, CHUNKS));
@@ -41,14 +41,14 @@ static void set_decay(factor_job *j) {
     j->b2 = (float)(1 - power);
 }
 
-static span rows_of(const factor_job *j, int64_t i) {
+static span chunk_rows(const factor_job *j, int64_t i) {
     span s = span_of(i, j->each, j->m.end - j->m.begin);
     return (span){ s.lo + j->m.begin, s.hi + j->m.begin };
 }
 
 /* ---- sums ------------------------------------------------------------------------------------ */
 size_t CPU(factor_workspace)(const op_backend *b, const op_call *c, int threads) {
-    factor_job j = job_of(c, &c->in[0]);
+    factor_job j = factor_job_of(c, &c->in[0]);
     return (size_t)(j.chunks * j.m.cols) * sizeof(float);
 }
 
@@ -57,7 +57,7 @@ static void sums_task(void *ctx, int64_t i, int worker) {
     float *restrict col = j->sums + i * j->m.cols, *rows = j->c->out[0].data;
     float scale = j->scale, eps = j->c->attr.update.eps;
     memset(col, 0, (size_t)j->m.cols * sizeof *col);
-    span s = rows_of(j, i);
+    span s = chunk_rows(j, i);
     for (int64_t row = s.lo; row < s.hi; row++) {
         const float *restrict g = (const float *)j->c->in[0].data + row_at(&j->m, row);
         span k = row_span(&j->m, row);
@@ -84,7 +84,7 @@ static void columns_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(factor_sums)(const op_call *c) {
-    factor_job j = job_of(c, &c->in[0]);
+    factor_job j = factor_job_of(c, &c->in[0]);
     BUG_IF(j.m.row0 + j.m.end > c->out[0].dim[0] || j.m.col0 + j.m.cols > c->out[1].dim[0]);
     j.sums = c->run->workspace;
     for (int k = 0; k < 2; k++) memset(c->out[k].data, 0, tensor_bytes(&c->out[k]));
@@ -123,7 +123,7 @@ static void matrix_task(void *ctx, int64_t i, int worker) {
     const factor_job *j = ctx;
     const float *rows = (const float *)j->c->in[0].data + j->m.row0;
     const float *restrict col = (const float *)j->c->in[1].data + j->m.col0;
-    span s = rows_of(j, i);
+    span s = chunk_rows(j, i);
     for (int64_t row = s.lo; row < s.hi; row++) {
         float *restrict u = (float *)j->c->out[0].data + row_at(&j->m, row);
         float by = j->scale * rows[row];
@@ -134,7 +134,7 @@ static void matrix_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(factor_matrix)(const op_call *c) {
-    factor_job j = job_of(c, &c->out[0]);
+    factor_job j = factor_job_of(c, &c->out[0]);
     if (c->run->step->now.skip) return;
     pool_run(c->run->pool, j.chunks, matrix_task, &j);
 }

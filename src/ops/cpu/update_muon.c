@@ -30,7 +30,7 @@ typedef struct muon_job {
     float by;                   /* what an iteration's result is multiplied by */
 } muon_job;
 
-static muon_job job_of(const op_call *c) {
+static muon_job muon_job_of(const op_call *c) {
     const tensor *g = &c->out[0]; /* [R, C] */
     BUG_IF(g->ndim != 2);
     muon_job j = { .c = c, .n = tensor_count(g), .tall = g->dim[0] > g->dim[1] };
@@ -62,7 +62,7 @@ static size_t own_bytes(const muon_job *j) {
 }
 
 size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int threads) {
-    muon_job j = job_of(c);
+    muon_job j = muon_job_of(c);
     gemm g[] = { gram_gemm(&j), square_gemm(&j), next_gemm(&j) };
     size_t gemm_bytes = 0;
     for (size_t i = 0; i < COUNT_OF(g); i++)
@@ -70,7 +70,7 @@ size_t CPU(orthogonalize_workspace)(const op_backend *b, const op_call *c, int t
     return own_bytes(&j) + gemm_bytes;
 }
 
-static void run_gemm(const muon_job *j, gemm g) {
+static void run_muon_gemm(const muon_job *j, gemm g) {
     size_t own = own_bytes(j);
     CPU(gemm_run)
     (&g, j->c->run->pool, (char *)j->c->run->workspace + own, j->c->run->workspace_bytes - own);
@@ -138,7 +138,7 @@ static void next_task(void *ctx, int64_t i, int worker) {
 }
 
 void CPU(orthogonalize)(const op_call *c) {
-    muon_job j = job_of(c);
+    muon_job j = muon_job_of(c);
     pool *p = c->run->pool;
     double sum = 0;
     if (c->run->step->now.skip) return;
@@ -155,11 +155,11 @@ void CPU(orthogonalize)(const op_call *c) {
     double tall = (double)c->out[0].dim[0] / (double)c->out[0].dim[1];
     for (int k = 0; k < ITERATIONS; k++) {
         j.by = k + 1 < ITERATIONS ? 1 : (float)sqrt(MAX(1.0, tall));
-        run_gemm(&j, gram_gemm(&j));
-        run_gemm(&j, square_gemm(&j));
+        run_muon_gemm(&j, gram_gemm(&j));
+        run_muon_gemm(&j, square_gemm(&j));
         pool_run(p, ceil_div(j.side * j.side, TASK_ELEMENTS), poly_task, &j);
         pool_run(p, j.chunks, next_task, &j);
-        run_gemm(&j, next_gemm(&j));
+        run_muon_gemm(&j, next_gemm(&j));
         tensor old = j.x;
         j.x = j.next;
         j.next = old;

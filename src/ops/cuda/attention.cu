@@ -189,7 +189,8 @@ static __device__ void attend_set(const att &a, att_before before, mixed o, floa
     for (int64_t first = first_token(a) + (int64_t)blockIdx.x * QUERIES; first < (n);              \
          first += (int64_t)gridDim.x * QUERIES)
 
-template <bool DROPS> static __global__ void attend(att a, att_before before, mixed o, float *lse) {
+template <bool DROPS>
+static __global__ void attend_tiles(att a, att_before before, mixed o, float *lse) {
     FOR_EACH_SET(a, first, a.n) attend_set<DROPS>(a, before, o, lse, first);
 }
 
@@ -218,10 +219,11 @@ static void launch_attend(const op_call *c, const att &a, const att_before &befo
     size_t shared = (size_t)(QUERIES + 2 * TILE) * (a.dim + 1) * sizeof(float);
     dim3 grid(set_blocks(a, a.n), (unsigned)a.q);
     if (a.drop.id)
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<true>, a, before, mixed(*o), lse);
-    else
-        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend<false>, a, before, mixed(*o),
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend_tiles<true>, a, before, mixed(*o),
                lse);
+    else
+        LAUNCH(cuda_of(c), { grid, WARPS * WARP, shared }, attend_tiles<false>, a, before,
+               mixed(*o), lse);
 }
 
 static void set_dropout(att *a, const op_call *c, const tensor *id, const tensor *key_id) {
@@ -237,7 +239,7 @@ extern "C" void cuda_attention_tiles(const op_call *c) {
     launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
 }
 
-static att block_of(const op_call *c, const tensor *q, const tensor *kv, const tensor *range) {
+static att att_block_of(const op_call *c, const tensor *q, const tensor *kv, const tensor *range) {
     att a = att_of(c, q);
     a.n_keys = kv->dim[0];
     a.keys = kv->data;
@@ -251,7 +253,7 @@ static att block_of(const op_call *c, const tensor *q, const tensor *kv, const t
 
 extern "C" void cuda_attention_block(const op_call *c) {
     enum { BEFORE, Q, KV, RANGE, ID, KEY_ID, LSE_BEFORE };
-    att a = block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
+    att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
     att_before before = { c->in[BEFORE].data, c->in[BEFORE].dt,
                           (const float *)c->in[LSE_BEFORE].data };
     set_dropout(&a, c, &c->in[ID], &c->in[KEY_ID]);
@@ -451,7 +453,7 @@ static void launch_grad(const op_call *c, const att &a, const att_grad &g) {
 }
 
 /* Of ATTENTION_BWD. */
-static att_grad grad_of(const op_call *c, void *rowdot) {
+static att_grad att_grad_of(const op_call *c, void *rowdot) {
     att_grad g = {};
     g.dout = mixed(c->in[0]), g.o = mixed(c->in[2]), g.dq = g.dkv = mixed(c->out[0]);
     g.lse = (const float *)c->in[3].data;
@@ -463,12 +465,12 @@ extern "C" void cuda_attention_tiles_bwd(const op_call *c) {
     att a = att_of(c, &c->in[1]);
     a.start = (const int32_t *)c->in[4].data;
     set_dropout(&a, c, &c->in[5], &c->in[5]);
-    launch_grad(c, a, grad_of(c, c->run->workspace));
+    launch_grad(c, a, att_grad_of(c, c->run->workspace));
 }
 
 extern "C" void cuda_attention_block_bwd(const op_call *c) {
     enum { DOUT, Q, KV, O, LSE, RANGE, ID, KEY_ID };
-    att a = block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
+    att a = att_block_of(c, &c->in[Q], &c->in[KV], &c->in[RANGE]);
     att_grad g = {};
     g.dout = mixed(c->in[DOUT]), g.o = mixed(c->in[O]);
     g.dq = mixed(c->out[0]), g.dkv = mixed(c->out[1]);
@@ -556,7 +558,7 @@ extern "C" void cuda_attention_remainder(const op_call *c, const int32_t *from, 
     a.from = from;
     a.lse_head = 1, a.lse_token = a.q;
     if (bwd)
-        launch_grad(c, a, grad_of(c, workspace));
+        launch_grad(c, a, att_grad_of(c, workspace));
     else
         launch_attend(c, a, att_before(), &c->out[0], (float *)c->out[1].data);
 }

@@ -212,7 +212,7 @@ static desc heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type, int
 
 /* ---- operations ------------------------------------------------------------------------------------ */
 
-static desc add_op(att_graph *g, desc op, desc y, const char *what) {
+static desc add_graph_op(att_graph *g, desc op, desc y, const char *what) {
     finalize(g, op, what);
     BUG_IF(g->n_ops == MAX_OPS);
     g->ops[g->n_ops++] = op;
@@ -234,7 +234,7 @@ static desc matmul(att_graph *g, desc a, desc b, desc c, int m, int n, int k) {
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_M_OVERRIDE_DESC, g->mem[m]);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_N_OVERRIDE_DESC, g->mem[n]);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_GEMM_K_OVERRIDE_DESC, g->mem[k]);
-    return add_op(g, op, c, "matmul");
+    return add_graph_op(g, op, c, "matmul");
 }
 
 /* y = mode(x, b, t); only GEN_INDEX reads axis. */
@@ -252,7 +252,7 @@ static desc pointwise(att_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t p
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_BDESC, b);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_TDESC, t);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
-    return add_op(g, op, y, "pointwise");
+    return add_graph_op(g, op, y, "pointwise");
 }
 #define PW(mode, x, b, y) pointwise(g, CUDNN_POINTWISE_##mode, F32, x, b, NULL, 0, y)
 #define PW_BOOL(mode, x, b)                                                                        \
@@ -268,14 +268,14 @@ static desc reduce_columns(att_graph *g, cudnnReduceTensorOp_t mode, desc x, des
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_YDESC, y);
-    return add_op(g, op, y, "reduction");
+    return add_graph_op(g, op, y, "reduction");
 }
 
 static desc reshape_tensor(att_graph *g, desc x, desc y) {
     desc op = new_desc(g, CUDNN_BACKEND_OPERATION_RESHAPE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_RESHAPE_XDESC, x);
     set_desc(g, op, CUDNN_ATTR_OPERATION_RESHAPE_YDESC, y);
-    return add_op(g, op, y, "reshape");
+    return add_graph_op(g, op, y, "reshape");
 }
 
 /* ---- masks: the score where `keep` is true, else -inf ----------------------------------------------- */
@@ -284,12 +284,12 @@ static desc keep_where(att_graph *g, desc score, desc keep) {
     return pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, score, scalar_tensor(g, T_NEG_INF),
                      keep, 0, new_scores(g, F32));
 }
-static desc index_of(att_graph *g, desc score, int64_t axis) {
+static desc score_index(att_graph *g, desc score, int64_t axis) {
     return pointwise(g, CUDNN_POINTWISE_GEN_INDEX, I32, score, NULL, NULL, axis,
                      new_scores(g, I32));
 }
 static desc mask_causal(att_graph *g, desc score) {
-    desc row = index_of(g, score, 2), column = index_of(g, score, 3);
+    desc row = score_index(g, score, 2), column = score_index(g, score, 3);
     return keep_where(g, score, PW_BOOL(CMP_GE, row, column));
 }
 /* Masks keys before a query's first key, or outside its document. */
@@ -297,13 +297,13 @@ static desc mask_before_first(att_graph *g, desc score) {
     const att_shape *s = &g->shape;
     if (s->by == BY_ROWS) return score;
     if (s->by == BY_DOCUMENTS) {
-        desc row = index_of(g, score, 2), column = index_of(g, score, 3);
+        desc row = score_index(g, score, 2), column = score_index(g, score, 3);
         desc in_q = PW_BOOL(CMP_LT, row, g->mem[T_LENGTH_Q]);
         desc in_k = PW_BOOL(CMP_LT, column, g->mem[T_LENGTH_K]);
         return keep_where(g, score, PW_BOOL(LOGICAL_AND, in_q, in_k));
     }
     desc first = tensor4(g, T_FIRST, I32, DIMS(s->b, 1, s->t, 1), DIMS(s->t, s->t, 1, 1));
-    return keep_where(g, score, PW_BOOL(CMP_GE, index_of(g, score, 3), first));
+    return keep_where(g, score, PW_BOOL(CMP_GE, score_index(g, score, 3), first));
 }
 
 /* ---- the two graphs ----------------------------------------------------------------------------------- */
@@ -474,7 +474,7 @@ static att_graph *build_graph(cudnnHandle_t dnn, const att_shape *s) {
     return g;
 }
 
-static void graph_free(att_graph *g) {
+static void att_graph_free(att_graph *g) {
     while (g->n_owned) cudnnBackendDestroyDescriptor(g->owned[--g->n_owned]);
     free(g);
 }
@@ -503,7 +503,7 @@ size_t cuda_attention_version(void) { return cudnnGetVersion(); }
 
 void cuda_attention_free(struct cuda_attention *a) {
     if (!a) return;
-    for (int i = 0; i < a->n; i++) graph_free(a->graph[i]);
+    for (int i = 0; i < a->n; i++) att_graph_free(a->graph[i]);
     free(a->graph);
     cudnnDestroy(a->dnn);
     free(a);
@@ -528,7 +528,7 @@ static bool choose_form(const cuda_device *d, const op_call *c, att_shape *s) {
 }
 
 /* @return false for calls that are left to attention.cu. */
-static bool shape_of(const cuda_device *d, const op_call *c, att_shape *s) {
+static bool cudnn_shape(const cuda_device *d, const op_call *c, att_shape *s) {
     bool bwd = c->op == OP_ATTENTION_BWD;
     const tensor *qkv = &c->in[bwd ? 1 : 0];
     int64_t seq = c->attr.heads.seq;
@@ -559,7 +559,7 @@ static att_graph *find_or_build(struct cuda_attention *a, const att_shape *s) {
 /* @return NULL unless cuDNN supports both directions: they share lse. */
 static att_graph *graph_for(const cuda_device *d, const op_call *c) {
     att_shape s, other;
-    if (!d->attention || !shape_of(d, c, &s)) return NULL;
+    if (!d->attention || !cudnn_shape(d, c, &s)) return NULL;
     other = s;
     other.backward = !s.backward;
     other.deterministic = other.backward && d->deterministic;

@@ -116,7 +116,7 @@ static double seconds_of(const stopwatch *w) {
 
 /* @return bytes per second of a copy, the best of some rounds, since whatever else runs only ever slows
  * it down; NaN when an address is NULL. */
-static double copy_rate(const stopwatch *w, void *to, const void *from, size_t bytes) {
+static double device_copy_rate(const stopwatch *w, void *to, const void *from, size_t bytes) {
     double best = NAN;
     if (!to || !from) return NAN;
     for (int i = 0; i < COPY_ROUNDS; i++) {
@@ -135,9 +135,9 @@ static void measure_copies(const stopwatch *w, ops_gpu_speed *out) {
     if (cudaMalloc(&a, COPY_BYTES) != cudaSuccess) a = NULL;
     if (cudaMalloc(&b, COPY_BYTES) != cudaSuccess) b = NULL;
     if (cudaHostAlloc(&host, bus_bytes, 0) != cudaSuccess) host = NULL;
-    out->copy = 2 * copy_rate(w, b, a, COPY_BYTES);
-    out->to_device = copy_rate(w, a, host, bus_bytes);
-    out->to_host = copy_rate(w, host, a, bus_bytes);
+    out->copy = 2 * device_copy_rate(w, b, a, COPY_BYTES);
+    out->to_device = device_copy_rate(w, a, host, bus_bytes);
+    out->to_host = device_copy_rate(w, host, a, bus_bytes);
     cudaFree(a);
     cudaFree(b);
     cudaFreeHost(host);

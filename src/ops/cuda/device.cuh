@@ -277,8 +277,6 @@ static void launch_at(const char *file, int line, cuda_context *x, const launch_
     cuda_ok(x, cudaGetLastError(), file, line);
 }
 
-static inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
-
 /* The number of blocks for n items, `each` per block, with no loop in the kernel. For work of one pass
  * that is faster than few blocks that loop ... */
 static inline unsigned blocks_for(int64_t n, int64_t each) {

@@ -24,18 +24,18 @@
 enum { WARPS = 8, PER_SM = 32, SEGMENT = WARP, HEAD = 0, TAIL = 1 };
 
 /* The rows of a table are those of tokens first, first + 1, ... */
-typedef struct shard {
+typedef struct table_shard {
     int64_t first, rows;
-} shard;
+} table_shard;
 
-static shard shard_of(const op_call *c, const tensor *table) {
+static table_shard shard_of(const op_call *c, const tensor *table) {
     return { c->attr.vocab.first, table->dim[0] };
 }
 
 /* x[i] = table[tok[i] - first], 0 where the table lacks that row. Grid: up to PER_SM blocks per SM, which loop; a warp per row, U loads in flight. */
 template <class A>
 static __global__ void __launch_bounds__(WARPS *WARP)
-    gather(const int32_t *tok, A table, A x, int64_t n, int64_t d, shard s) {
+    gather(const int32_t *tok, A table, A x, int64_t n, int64_t d, table_shard s) {
     enum { U = 4 };
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < n;
          row += (int64_t)gridDim.x * WARPS) {
@@ -71,7 +71,7 @@ extern "C" void cuda_embed(const op_call *c) {
 
 /* What is sorted: each token's row of the table (or the number of rows, where it has none), and its index. */
 static __global__ void fill_keys(const int32_t *tok, int32_t *key, int32_t *index, int64_t n,
-                                 shard s) {
+                                 table_shard s) {
     int64_t i = (int64_t)blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= n) return;
     int64_t row = tok[i] - s.first;
@@ -79,29 +79,30 @@ static __global__ void fill_keys(const int32_t *tok, int32_t *key, int32_t *inde
     index[i] = (int32_t)i;
 }
 
-typedef struct runs {
+typedef struct token_runs {
     const int32_t *key, *row; /* tokens in order, and the row of dx of each */
     float *table, *partials;
     int64_t n, d, rows; /* rows: of the table; keys are less, or other ranks' */
     bool eights;        /* rows of the table are aligned and multiples of eight */
-} runs;
+} token_runs;
 
-static __device__ __forceinline__ float *partial_of(const runs &r, int64_t segment, int which) {
+static __device__ __forceinline__ float *partial_of(const token_runs &r, int64_t segment,
+                                                    int which) {
     return r.partials + (segment * 2 + which) * r.d;
 }
-static __device__ __forceinline__ int32_t key_at(const runs &r, int64_t i) {
+static __device__ __forceinline__ int32_t key_at(const token_runs &r, int64_t i) {
     return i >= 0 && i < r.n ? r.key[i] : -1;
 }
 
-static __device__ __forceinline__ void store_partial(const runs &r, float *to, int64_t col,
+static __device__ __forceinline__ void store_partial(const token_runs &r, float *to, int64_t col,
                                                      const float v[8]) {
     if (r.eights && col < r.d) write8(to + col, v);
     for (int k = 0; k < 8 && !r.eights; k++)
         if (col + k < r.d) to[col + k] = v[k];
 }
 /* Atomic although no other warp adds to this row: a reduction needs no round trip, unlike load and store. */
-static __device__ __forceinline__ void add_row(const runs &r, int32_t token, int64_t col,
-                                               const float v[8]) {
+static __device__ __forceinline__ void add_token_row(const token_runs &r, int32_t token,
+                                                     int64_t col, const float v[8]) {
     float *to = r.table + token * r.d + col;
     if (r.eights && col < r.d) {
         atomicAdd((float4 *)to, make_float4(v[0], v[1], v[2], v[3]));
@@ -112,7 +113,8 @@ static __device__ __forceinline__ void add_row(const runs &r, int32_t token, int
 }
 
 /* Grid: (segments / 8, columns / 256); a warp has a segment and 256 columns. */
-template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_runs(A dx, runs r) {
+template <class A>
+static __global__ void __launch_bounds__(WARPS *WARP) add_runs(A dx, token_runs r) {
     enum { U = 8 };
     int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP, first = segment * SEGMENT;
     if (first >= r.n) return;
@@ -141,7 +143,7 @@ template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_run
             for (int k = 0; k < 8; k++) sum[k] += v[k];
             if (next == token && i + u + 1 < count) continue;
             if (next != token && !head)
-                add_row(r, token, col, sum);
+                add_token_row(r, token, col, sum);
             else
                 store_partial(r, partial_of(r, segment, head ? HEAD : TAIL), col, sum);
 #pragma unroll
@@ -152,7 +154,7 @@ template <class A> static __global__ void __launch_bounds__(WARPS *WARP) add_run
 }
 
 /* Same grid: a warp completes the run that begins in the tail of its segment, if one does. */
-static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(runs r) {
+static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(token_runs r) {
     int64_t segment = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     int64_t first = segment * SEGMENT, next = first + SEGMENT;
     int32_t token = key_at(r, next - 1);
@@ -174,7 +176,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) add_partial_runs(runs r) {
             for (int k = 0; k < 8; k++)
                 if (col + k < r.d) sum[k] += partial_of(r, at + i, HEAD)[col + k];
     }
-    add_row(r, token, col, sum);
+    add_token_row(r, token, col, sum);
 }
 
 static size_t sort_bytes(int64_t n) {
@@ -202,15 +204,15 @@ extern "C" void cuda_embed_bwd(const op_call *c) {
     if (!(c->accumulate & 1))
         CUDA_OK(x, cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), x->stream));
     int32_t *key = (int32_t *)work, *row = key + n, *indices = row + n, *unsorted = indices + n;
-    shard s = shard_of(c, &c->out[0]);
+    table_shard s = shard_of(c, &c->out[0]);
     LAUNCH(x, { blocks_for(n, 256), 256 }, fill_keys, (const int32_t *)c->in[1].data, unsorted,
            indices, n, s);
     int bits = 1;
     while (s.rows >= (int64_t)1 << bits) bits++;
     CUDA_OK(x, cub::DeviceRadixSort::SortPairs(sort, bytes, (const int32_t *)unsorted, key, indices,
                                                row, (int)n, 0, bits, x->stream));
-    runs r = { key, row,   (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n,
-               d,   s.rows };
+    token_runs r = { key, row,   (float *)c->out[0].data, (float *)(sort + align_up(bytes, 256)), n,
+                     d,   s.rows };
     r.eights = d % 8 == 0 && (uintptr_t)r.table % 16 == 0;
     dim3 blocks((unsigned)ceil_div(n, SEGMENT * WARPS), (unsigned)ceil_div(d, WARP * EIGHT));
     WITH_TYPE(common_type(d, all, 1), LAUNCH(x, { blocks, WARPS * WARP }, add_runs<A>, A(*dx), r));

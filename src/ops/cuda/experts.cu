@@ -169,7 +169,7 @@ extern "C" void cuda_group_rows(const op_call *c) {
 enum { TILE = 64, DEPTH = 16, THREADS = 256, PER_THREAD = 4 };
 
 /* An operand as rows by the summed dim: element (i, l) is p[i ld + l], transposed p[l ld + i]. */
-struct side {
+struct gemm_operand {
     const void *p;
     int dt;
     int64_t ld;
@@ -180,8 +180,8 @@ struct side {
 };
 
 /* Copies DEPTH x TILE elements, 0 beyond the operand, to shared memory. */
-static __device__ void load_tile(const side &s, int64_t i0, int64_t rows, int64_t l0, int64_t depth,
-                                 float to[DEPTH][TILE + 1]) {
+static __device__ void load_operand_tile(const gemm_operand &s, int64_t i0, int64_t rows,
+                                         int64_t l0, int64_t depth, float to[DEPTH][TILE + 1]) {
     for (int n = threadIdx.x; n < TILE * DEPTH; n += THREADS) {
         int i = s.transposed ? n % TILE : n / DEPTH, l = s.transposed ? n / TILE : n % DEPTH;
         to[l][i] = i0 + i < rows && l0 + l < depth ? s.at(i0 + i, l0 + l) : 0;
@@ -195,15 +195,16 @@ struct tile_out {
     int64_t ld;
     bool add;
 };
-static __device__ void multiply_tile(const side &a, const side &b, int64_t m, int64_t n, int64_t k,
-                                     int64_t i0, int64_t j0, const tile_out &out) {
+static __device__ void multiply_tile(const gemm_operand &a, const gemm_operand &b, int64_t m,
+                                     int64_t n, int64_t k, int64_t i0, int64_t j0,
+                                     const tile_out &out) {
     __shared__ float sa[DEPTH][TILE + 1], sb[DEPTH][TILE + 1];
     float sum[PER_THREAD][PER_THREAD] = { { 0 } };
     int ti = threadIdx.x / (TILE / PER_THREAD) * PER_THREAD,
         tj = threadIdx.x % (TILE / PER_THREAD) * PER_THREAD;
     for (int64_t l0 = 0; l0 < k; l0 += DEPTH) {
-        load_tile(a, i0, m, l0, k, sa);
-        load_tile(b, j0, n, l0, k, sb);
+        load_operand_tile(a, i0, m, l0, k, sa);
+        load_operand_tile(b, j0, n, l0, k, sb);
         __syncthreads();
         for (int l = 0; l < DEPTH; l++)
 #pragma unroll
@@ -228,7 +229,8 @@ struct groups {
     }
 };
 
-static __device__ __forceinline__ side part(const tensor &t, int64_t first_row, bool transposed) {
+static __device__ __forceinline__ gemm_operand part(const tensor &t, int64_t first_row,
+                                                    bool transposed) {
     const char *p = (const char *)t.data;
     int size = t.dt == DT_F32 ? 4 : 2;
     return { p + first_row * t.dim[1] * size, (int)t.dt, t.dim[1], transposed };
@@ -249,7 +251,7 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t cols = y.dim[1], j0 = (int64_t)blockIdx.x * TILE, i0 = tile * TILE;
     int64_t f = w.dim[0] / g.experts;
     if (e < g.experts) {
-        side out = part(y, first, false);
+        gemm_operand out = part(y, first, false);
         multiply_tile(part(x, first, false), part(w, e * f, transposed), rows, cols, x.dim[1], i0,
                       j0, { (void *)out.p, out.dt, cols, false });
         return;
@@ -266,7 +268,7 @@ static __global__ void __launch_bounds__(THREADS)
     multiply_group_gradients(tensor dy, tensor x, tensor dw, groups g, bool add) {
     int64_t e = blockIdx.z, first = g.first(e), rows = g.first(e + 1) - first;
     int64_t f = dw.dim[0] / g.experts, k = dw.dim[1];
-    side out = part(dw, e * f, false);
+    gemm_operand out = part(dw, e * f, false);
     multiply_tile(part(dy, first, true), part(x, first, true), f, k, rows,
                   (int64_t)blockIdx.y * TILE, (int64_t)blockIdx.x * TILE,
                   { (void *)out.p, out.dt, k, add });

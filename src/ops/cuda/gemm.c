@@ -66,8 +66,6 @@ void cuda_gemm_cache_free(struct cuda_gemm_cache *cache) {
 
 /* ---- keys and descriptors ---------------------------------------------------------------------- */
 
-static bool is_fp8(dtype dt) { return dt == DT_E4M3 || dt == DT_E5M2; }
-
 /* What cuBLASLt may assume of the addresses: their lowest set bit, 256 at most. */
 static int64_t alignment_of(const cuda_gemm *g) {
     uintptr_t all = (uintptr_t)g->a | (uintptr_t)g->b | (uintptr_t)g->c | 256;
@@ -76,7 +74,7 @@ static int64_t alignment_of(const cuda_gemm *g) {
     return (int64_t)(all & -all);
 }
 
-static gemm_key key_of(const cuda_gemm *g) {
+static gemm_key gemm_key_of(const cuda_gemm *g) {
     return (gemm_key){ .m = g->m,
                        .n = g->n,
                        .k = g->k,
@@ -132,7 +130,8 @@ static void describe_gemm(tuned_gemm *t) {
     int8_t fast = k->fast;
     set_attribute(t, CUBLASLT_MATMUL_DESC_TRANSA, &first, sizeof first);
     set_attribute(t, CUBLASLT_MATMUL_DESC_TRANSB, &second, sizeof second);
-    if (is_fp8((dtype)k->at)) set_attribute(t, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
+    if (dt_is_fp8((dtype)k->at))
+        set_attribute(t, CUBLASLT_MATMUL_DESC_FAST_ACCUM, &fast, sizeof fast);
     describe_epilogue(t);
     uint64_t bk = (uint64_t)k->k, bn = (uint64_t)k->n, am = (uint64_t)k->m;
     cublasLtMatrixLayoutCreate(&t->a, types[k->bt], k->tb ? bk : bn, k->tb ? bn : bk, k->ldb);
@@ -145,7 +144,7 @@ static void set_addresses(tuned_gemm *t, const cuda_gemm *g) {
     if (g->bias) set_attribute(t, CUBLASLT_MATMUL_DESC_BIAS_POINTER, &g->bias, sizeof g->bias);
     if (g->gelu || g->dgelu)
         set_attribute(t, CUBLASLT_MATMUL_DESC_EPILOGUE_AUX_POINTER, &g->pre, sizeof g->pre);
-    if (is_fp8(g->at)) {
+    if (dt_is_fp8(g->at)) {
         set_attribute(t, CUBLASLT_MATMUL_DESC_A_SCALE_POINTER, &g->scale_b, sizeof g->scale_b);
         set_attribute(t, CUBLASLT_MATMUL_DESC_B_SCALE_POINTER, &g->scale_a, sizeof g->scale_a);
     }
@@ -164,7 +163,7 @@ cublasStatus_t tuned_gemm_run(cuda_context *x, const tuned_gemm *t,
 /* @return the cached entry for this GEMM, described and tuned if it is new. */
 static tuned_gemm *find_or_tune(cuda_context *x, const cuda_gemm *g, gemm_workspace w) {
     struct cuda_gemm_cache *cache = x->device->gemm_cache;
-    gemm_key key = key_of(g);
+    gemm_key key = gemm_key_of(g);
     for (int i = 0; i < cache->n; i++)
         if (memcmp(&cache->gemm[i]->key, &key, sizeof key) == 0) return cache->gemm[i];
     tuned_gemm *t = mem_alloc(sizeof *t);
@@ -185,7 +184,7 @@ static bool supports_fp8(const cuda_gemm *g) {
 }
 
 bool cuda_gemm_run(cuda_context *x, const cuda_gemm *g, void *workspace, size_t bytes) {
-    bool fp8 = is_fp8(g->at) && is_fp8(g->bt);
+    bool fp8 = dt_is_fp8(g->at) && dt_is_fp8(g->bt);
     BUG_IF(g->at != g->bt && !fp8);
     if (fp8 && !supports_fp8(g)) return false;
     gemm_workspace w = { workspace, bytes };
@@ -215,7 +214,7 @@ static void fill_random(void *host, size_t bytes, dtype dt) {
 
 double cuda_measure_gemm_rate(cuda_context *x, dtype dt) {
     enum { SIDE = 8192, ROUNDS = 10 };
-    dtype result = is_fp8(dt) ? DT_BF16 : dt;
+    dtype result = dt_is_fp8(dt) ? DT_BF16 : dt;
     size_t bytes = (size_t)SIDE * SIDE * dt_size(dt), result_bytes = (size_t)SIDE * SIDE * 4;
     char *operands = NULL, *host = mem_alloc(bytes);
     double best = NAN;

@@ -38,18 +38,18 @@ static const struct {
 };
 enum { SETTINGS = COUNT_OF(settings) };
 
-typedef struct cache_entry {
+typedef struct gemm_cache_entry {
     gemm_key key;
     int32_t setting[SETTINGS];
-} cache_entry;
+} gemm_cache_entry;
 
 struct gemm_cache_file {
     char *path;
-    cache_entry *entry;
+    gemm_cache_entry *entry;
     int n, cap;
 };
 
-static bool read_settings(const cublasLtMatmulAlgo_t *algo, int32_t out[SETTINGS]) {
+static bool read_algo_settings(const cublasLtMatmulAlgo_t *algo, int32_t out[SETTINGS]) {
     for (int i = 0; i < SETTINGS; i++) {
         size_t written = 0;
         out[i] = 0; /* little-endian: two bytes fill the lower half */
@@ -62,14 +62,14 @@ static bool read_settings(const cublasLtMatmulAlgo_t *algo, int32_t out[SETTINGS
 
 /* ---- entries ----------------------------------------------------------------------------------- */
 
-static cache_entry *find_entry(const struct gemm_cache_file *f, const gemm_key *key) {
+static gemm_cache_entry *find_entry(const struct gemm_cache_file *f, const gemm_key *key) {
     for (int i = 0; i < f->n; i++)
         if (memcmp(&f->entry[i].key, key, sizeof *key) == 0) return &f->entry[i];
     return NULL;
 }
 
-static void set_entry(struct gemm_cache_file *f, const cache_entry *e) {
-    cache_entry *old = find_entry(f, &e->key);
+static void set_entry(struct gemm_cache_file *f, const gemm_cache_entry *e) {
+    gemm_cache_entry *old = find_entry(f, &e->key);
     if (old) {
         *old = *e;
     } else if (f->n < MAX_ENTRIES) {
@@ -79,7 +79,7 @@ static void set_entry(struct gemm_cache_file *f, const cache_entry *e) {
 }
 
 /* @return false when the text is not exactly the numbers of an entry. */
-static bool parse_entry(const char *text, cache_entry *out) {
+static bool parse_entry(const char *text, gemm_cache_entry *out) {
     int64_t number[GEMM_KEY_FIELDS + SETTINGS];
     char *end;
     for (size_t i = 0; i < COUNT_OF(number); i++, text = end) {
@@ -97,7 +97,7 @@ static void parse_file(struct gemm_cache_file *f, char *text) {
     char *rest = NULL, *line = strtok_r(text, "\n", &rest);
     if (!line || strcmp(line, HEADER)) return;
     while ((line = strtok_r(NULL, "\n", &rest))) {
-        cache_entry e;
+        gemm_cache_entry e;
         if (parse_entry(line, &e)) set_entry(f, &e);
     }
 }
@@ -160,18 +160,19 @@ void gemm_cache_file_close(struct gemm_cache_file *f) {
 
 int gemm_cache_file_pick(const struct gemm_cache_file *f, const gemm_key *key,
                          const cublasLtMatmulHeuristicResult_t *offer, int n) {
-    const cache_entry *e = f ? find_entry(f, key) : NULL;
+    const gemm_cache_entry *e = f ? find_entry(f, key) : NULL;
     int32_t setting[SETTINGS];
     for (int i = 0; e && i < n; i++)
-        if (read_settings(&offer[i].algo, setting) && !memcmp(setting, e->setting, sizeof setting))
+        if (read_algo_settings(&offer[i].algo, setting) &&
+            !memcmp(setting, e->setting, sizeof setting))
             return i;
     return -1;
 }
 
 void gemm_cache_file_save(struct gemm_cache_file *f, const gemm_key *key,
                           const cublasLtMatmulAlgo_t *algo) {
-    cache_entry e = { .key = *key };
-    if (!f || !read_settings(algo, e.setting)) return;
+    gemm_cache_entry e = { .key = *key };
+    if (!f || !read_algo_settings(algo, e.setting)) return;
     set_entry(f, &e);
     str text = { 0 };
     print_file(f, &text);

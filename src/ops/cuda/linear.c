@@ -30,15 +30,12 @@ static void *scratch_alloc(scratch *mem, size_t bytes) {
 
 /* ---- operands of one type ---------------------------------------------------------------------- */
 
-/* fp8 operands, e4m3 or e5m2 in any combination, are multiplied as they are. */
-static bool is_fp8(dtype dt) { return dt_size(dt) == 1; }
-
 static size_t fp32_bytes(const tensor *t) {
     return align_up((size_t)tensor_count(t) * sizeof(float), 256);
 }
 /* Scratch for a pair of operands: none where gemm_of need not convert them. */
 static size_t pair_bytes(const tensor *a, const tensor *b) {
-    return a->dt == b->dt || is_fp8(a->dt) ? 0 : fp32_bytes(a) + fp32_bytes(b);
+    return a->dt == b->dt || dt_is_fp8(a->dt) ? 0 : fp32_bytes(a) + fp32_bytes(b);
 }
 
 /* @return t converted to fp32, in scratch. */
@@ -53,7 +50,7 @@ static tensor convert_to_fp32(cuda_context *x, const tensor *t, scratch *mem) {
 /* @return the GEMM c = op(a) op(b). Operands of different types are both converted to fp32. */
 static cuda_gemm gemm_of(cuda_context *x, tensor a, bool ta, tensor b, bool tb, const tensor *c,
                          scratch *mem) {
-    if (a.dt != b.dt && !is_fp8(a.dt)) {
+    if (a.dt != b.dt && !dt_is_fp8(a.dt)) {
         a = convert_to_fp32(x, &a, mem);
         b = convert_to_fp32(x, &b, mem);
     }
@@ -81,7 +78,7 @@ static bool try_gemm(const op_call *c, const cuda_gemm *g) {
 
 void cuda_gemm_require(cuda_context *x, const cuda_gemm *g, void *workspace) {
     if (cuda_gemm_run(x, g, workspace, CUDA_GEMM_WORKSPACE) || x->device->fault) return;
-    const char *remedy = is_fp8(g->at)
+    const char *remedy = dt_is_fp8(g->at)
                              ? "fp8 needs compute capability 8.9 or more; set precision.fp8=off"
                              : "set precision to a type the GPU multiplies, or device=cpu";
     x->device->fault =
@@ -95,7 +92,7 @@ static void require_gemm(const op_call *c, const cuda_gemm *g) {
 
 /* Whether cuBLASLt can write this type of result: fp32, the operands' own, or bf16 from fp8. */
 static bool can_write(dtype operands, dtype result) {
-    return result == DT_F32 || result == operands || (is_fp8(operands) && result == DT_BF16);
+    return result == DT_F32 || result == operands || (dt_is_fp8(operands) && result == DT_BF16);
 }
 static bool writes_result(const cuda_gemm *g) { return can_write(g->at, g->ct); }
 
@@ -119,7 +116,7 @@ static void gemm_into(const op_call *c, cuda_gemm g, const tensor *to, scratch *
 size_t cuda_linear_workspace(const op_backend *b, const op_call *c, int threads) {
     const tensor *x = &c->in[0], *w = &c->in[1];
     const tensor *y = &c->out[c->op == OP_LINEAR_GELU ? 1 : 0]; /* what the GEMM writes */
-    dtype operands = x->dt == w->dt || is_fp8(x->dt) ? x->dt : DT_F32;
+    dtype operands = x->dt == w->dt || dt_is_fp8(x->dt) ? x->dt : DT_F32;
     size_t bytes = CUDA_GEMM_WORKSPACE + pair_bytes(x, w);
     if (!can_write(operands, y->dt)) bytes += fp32_bytes(y);
     if (c->op == OP_LINEAR_BWD_W && c->out[1].dt != DT_NONE)
@@ -133,7 +130,7 @@ enum { FP8_FAST_FORWARD = true, FP8_FAST_BACKWARD = false };
 
 /* @return the GEMM of the op's first two operands. In fp8 K is contiguous in both, whichever op it is. */
 static cuda_gemm op_gemm(const op_call *c, bool ta, bool tb, scratch *mem) {
-    bool fp8 = is_fp8(c->in[0].dt);
+    bool fp8 = dt_is_fp8(c->in[0].dt);
     cuda_gemm g = gemm_of(cuda_of(c), c->in[0], ta && !fp8, c->in[1], tb || fp8, &c->out[0], mem);
     if (!fp8) return g;
     bool forward = c->op == OP_LINEAR || c->op == OP_LINEAR_GELU;
@@ -239,7 +236,7 @@ size_t cuda_linear_ce_workspace(const op_backend *b, const op_call *c, int threa
     return CUDA_GEMM_WORKSPACE + align_up(z, 256) + dh + pair_bytes(&c->in[0], &c->in[1]) + 2048;
 }
 
-static tensor rows_of(const tensor *t, int64_t from, int64_t count) {
+static tensor row_range(const tensor *t, int64_t from, int64_t count) {
     tensor part = *t;
     if (t->data) part.data = (char *)t->data + (size_t)(from * t->dim[1]) * dt_size(t->dt);
     part.dim[0] = count;
@@ -283,11 +280,11 @@ void cuda_linear_ce(const op_call *c) {
     bool grad = c->out[1].data || c->out[2].data;
     for (int64_t from = 0; from < s.n; from += s.rows) {
         int64_t count = MIN(s.rows, s.n - from);
-        tensor hc = rows_of(&h, from, count), dh = rows_of(&c->out[1], from, count);
+        tensor hc = row_range(&h, from, count), dh = row_range(&c->out[1], from, count);
         scratch left = mem;
         for (int k = 0; k < parts; k++) {
             tensor zk = logits_of(&s, z, count, part[k]);
-            tensor wk = rows_of(&w, part[k].from, part[k].count);
+            tensor wk = row_range(&w, part[k].from, part[k].count);
             cuda_gemm g = gemm_of(x, hc, false, wk, true, &zk, &left);
             g.ldc = s.stride;
             require_gemm(c, &g);
@@ -296,7 +293,7 @@ void cuda_linear_ce(const op_call *c) {
         /* The short part first: its share of dh is rounded to dh's type twice. */
         for (int k = parts - 1; grad && k >= 0; k--) {
             tensor zk = logits_of(&s, z, count, part[k]);
-            tensor wk = rows_of(&w, part[k].from, part[k].count);
+            tensor wk = row_range(&w, part[k].from, part[k].count);
             if (c->out[1].data) {
                 cuda_gemm g = gemm_of(x, zk, false, wk, false, &dh, &left);
                 g.lda = s.stride;
@@ -304,7 +301,7 @@ void cuda_linear_ce(const op_call *c) {
                 gemm_into(c, g, &dh, &left);
             }
             if (c->out[2].data) {
-                tensor dw = rows_of(&c->out[2], part[k].from, part[k].count);
+                tensor dw = row_range(&c->out[2], part[k].from, part[k].count);
                 cuda_gemm g = gemm_of(x, zk, true, hc, false, &dw, &left);
                 g.lda = s.stride;
                 g.accumulate = from > 0 || (c->accumulate & 4);

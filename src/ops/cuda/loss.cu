@@ -40,7 +40,7 @@ static __device__ __forceinline__ void merge_warp(float &max, float &sum, float 
 
 /* Merges the states of all threads of a block and returns the result to each. target: -inf in all threads
  * but the one that saw the target's logit. */
-static __device__ __forceinline__ void merge_block(float &max, float &sum, float &target) {
+static __device__ __forceinline__ void merge_block_stats(float &max, float &sum, float &target) {
     enum { WARPS = THREADS / WARP };
     __shared__ float maxima[WARPS], sums[WARPS], targets[WARPS];
     int warp = threadIdx.x / WARP, lane = threadIdx.x % WARP;
@@ -98,7 +98,7 @@ static __global__ void __launch_bounds__(THREADS, 2) softmax_rows(A z, softmax_a
         sum = sum * exp2_approx(max - most) + part;
         max = most;
     }
-    merge_block(max, sum, at_target);
+    merge_block_stats(max, sum, at_target);
     if (threadIdx.x == 0) a.loss[blockIdx.x] = logf(sum) + (max - at_target) / log2_e;
     if (!a.grad) return;
     float loss_scale = a.step->now.loss_scale > 0 ? a.step->now.loss_scale : 1;

@@ -77,14 +77,14 @@ static char *slot_of(const op_call *c, int slot) {
 }
 
 /* Elements [at, at + n) of an update. */
-typedef struct piece {
+typedef struct state_piece {
     const op_call *whole;
     int64_t at, n;
     char *slot;
-} piece;
+} state_piece;
 
 /* @return the update of this piece alone: state in the slot, all other tensors where they are. */
-static op_call call_of_piece(const piece *p) {
+static op_call call_of_piece(const state_piece *p) {
     op_call c = *p->whole;
     int states = states_of(c.op);
     char *slot = p->slot;
@@ -111,7 +111,7 @@ static void copy_bytes(cuda_context *x, void *slot, void *host, size_t n, bool i
 
 /* Queues copies of the piece's state from the host to its slot (in), or back. 8-bit codes are followed
  * by the scales of their blocks (ops/block8.h), both in the slot and on the host. */
-static void copy_state(cuda_device *d, const piece *p, bool in) {
+static void copy_state(cuda_device *d, const state_piece *p, bool in) {
     cuda_context *x = &d->queue[in ? QUEUE_COPY_IN : QUEUE_COPY_OUT];
     char *slot = p->slot;
     int64_t all = tensor_count(&p->whole->in[0]);
@@ -128,7 +128,7 @@ static void copy_state(cuda_device *d, const piece *p, bool in) {
     }
 }
 
-static void update_piece(cuda_device *d, const piece *p, op_kernel kernel) {
+static void update_piece(cuda_device *d, const state_piece *p, op_kernel kernel) {
     struct cuda_offload *f = d->offload;
     cuda_context *in = &d->queue[QUEUE_COPY_IN], *out = &d->queue[QUEUE_COPY_OUT];
     device_queue q = p->whole->run->queue;
@@ -151,7 +151,7 @@ void cuda_update_offloaded(const op_call *c, op_kernel kernel) {
     bool alone = c->run->queue == QUEUE_COMPUTE; /* what follows there may read the state */
     if (alone) cuda_join(d, QUEUE_COPY_IN, QUEUE_COMPUTE);
     for (int64_t at = 0; at < n; at += PIECE) {
-        piece p = { c, at, MIN((int64_t)PIECE, n - at), slot_of(c, f->next) };
+        state_piece p = { c, at, MIN((int64_t)PIECE, n - at), slot_of(c, f->next) };
         update_piece(d, &p, kernel);
     }
     if (alone) cuda_join(d, QUEUE_COMPUTE, QUEUE_COPY_OUT);

@@ -4,7 +4,7 @@
 
 enum { THREADS = 512, LOADS = 4, TILE = THREADS * LOADS * 4 };
 
-static __device__ double block_sum(double v, double *smem) {
+static __device__ double block_sum_f64(double v, double *smem) {
     smem[threadIdx.x] = v;
     __syncthreads();
     for (int o = THREADS / 2; o; o >>= 1) {
@@ -37,15 +37,15 @@ static __global__ void __launch_bounds__(THREADS)
                 sum += (double)x[i] * x[i];
         }
     }
-    sum = block_sum(sum, smem);
+    sum = block_sum_f64(sum, smem);
     if (threadIdx.x == 0) partial[blockIdx.x] = sum;
 }
 
 /* One block. out: the sum rounded to fp32, and the rest that the rounding left out. */
-static __global__ void add_squares(const double *partial, int n, float by, float *out,
-                                   bool accumulate) {
+static __global__ void sum_partial_squares(const double *partial, int n, float by, float *out,
+                                           bool accumulate) {
     __shared__ double smem[THREADS];
-    double sum = block_sum(threadIdx.x < n ? partial[threadIdx.x] : 0, smem) * by;
+    double sum = block_sum_f64(threadIdx.x < n ? partial[threadIdx.x] : 0, smem) * by;
     if (threadIdx.x) return;
     if (accumulate) sum += (double)out[0] + out[1];
     out[0] = (float)sum;
@@ -65,6 +65,6 @@ extern "C" void cuda_sqnorm(const op_call *c) {
     double *partial = (double *)c->run->workspace;
     LAUNCH(cuda_of(c), { (unsigned)blocks, THREADS }, partial_squares, (const float *)x->data, n,
            (uintptr_t)x->data % 16 == 0, partial);
-    LAUNCH(cuda_of(c), { 1, THREADS }, add_squares, partial, (int)blocks, c->attr.scale.by,
+    LAUNCH(cuda_of(c), { 1, THREADS }, sum_partial_squares, partial, (int)blocks, c->attr.scale.by,
            (float *)c->out[0].data, c->accumulate & 1);
 }

@@ -313,8 +313,8 @@ extern "C" void cuda_agc_sums(const op_call *c) {
            c->run->step);
 }
 
-static __global__ void clip_rows(const float *p_sum, const float *g_sum, float *g, matrix_part m,
-                                 float factor, float eps, const step_block *s) {
+static __global__ void agc_clip_rows(const float *p_sum, const float *g_sum, float *g,
+                                     matrix_part m, float factor, float eps, const step_block *s) {
     if (s->now.skip) return;
     part_row r = row_of(m, m.begin + blockIdx.x);
     int64_t row = m.row0 + m.begin + blockIdx.x;
@@ -326,7 +326,7 @@ static __global__ void clip_rows(const float *p_sum, const float *g_sum, float *
 
 extern "C" void cuda_agc(const op_call *c) {
     matrix_part m = matrix_part_of(c, tensor_count(&c->out[0]));
-    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, clip_rows, (const float *)c->in[0].data,
+    LAUNCH(cuda_of(c), { (unsigned)m.rows, THREADS }, agc_clip_rows, (const float *)c->in[0].data,
            (const float *)c->in[1].data, (float *)c->out[0].data, m, c->attr.agc.factor,
            c->attr.agc.eps, c->run->step);
 }
