@@ -178,8 +178,9 @@ static err read_place(const hf_reader *r, const json_t *object, const char *key,
         return err_hint(wrong_value(r, key, v, model_fact_expects(f, expects, sizeof expects)),
                         "check that the file is complete and its values are those of a model");
     if (*found && got != *value)
-        return err_hint(ERR("%s: \"%s\" is %g, but another key says %g", r->path, key, got, *value),
-                        "remove the one that does not fit the weights");
+        return err_hint(
+            ERR("%s: \"%s\" is %g, but another key gives %g", r->path, key, got, *value),
+            "remove the one that does not fit the weights");
     *found = true;
     *value = got;
     return OK;
@@ -398,6 +399,11 @@ static bool has_activation(const hf_family *family, mlp_kind mlp) {
     return false;
 }
 
+/* What a value means: an expert_dim of 0 is the width of the dense layers. */
+static double resolve_value(const model_config *c, const model_fact *f, double v) {
+    return f->at == offsetof(model_config, expert_dim) && v == 0 ? (double)c->ffn : v;
+}
+
 /* An error names the fact that the family does not express. */
 static err check_fits(const hf_family *family, const model_config *c) {
     for (int i = 0; i < model_facts(); i++) {
@@ -410,7 +416,7 @@ static err check_fits(const hf_family *family, const model_config *c) {
         bool activation = f->at == offsetof(model_config, mlp);
         if (activation && has_activation(family, c->mlp)) continue;
         if (activation) want = family->gated ? MLP_SWIGLU : MLP_GELU_TANH;
-        if (got != want)
+        if (resolve_value(c, f, got) != resolve_value(c, f, want))
             return err_hint(ERR("models of type %s have %s=%s; this one has %s", family->model_type,
                                 f->name, model_fact_text(f, want, wants, sizeof wants),
                                 model_fact_text(f, got, has, sizeof has)),
@@ -444,7 +450,7 @@ err hf_family_for(const model_config *c, const char *wanted, const hf_family **f
 
 static json_t *json_of(const model_config *c, const hf_key *k) {
     const model_fact *f = fact_of(k);
-    double v = model_fact_get(f, c);
+    double v = resolve_value(c, f, model_fact_get(f, c));
     if (k->use == HF_FIRST_N) {
         json_t *list = json_array();
         for (int i = 0; i < (int)v; i++) json_array_append_new(list, json_integer(i));

@@ -130,6 +130,24 @@ static void dense_layers_among_experts_are_read_and_written(void **state) {
     assert_same_config(&back, &c);
 }
 
+/* An expert_dim of 0 is the width of the dense layers: families that have a key for it need the number. */
+static void experts_as_wide_as_dense_layers_are_written(void **state) {
+    model_config c, back;
+    const hf_family *family;
+    assert_ok(import_with(*state, "qwen3_moe", VOCAB, &c, NULL));
+    c.expert_dim = 0;
+    family = hf_family_of("qwen3_moe");
+    assert_ok(hf_export_config(*state, family, &c, DT_BF16, NO_TOKENS));
+    assert_ok(hf_import_config(*state, &back, &family, NULL));
+    assert_int_equal(back.expert_dim, c.ffn);
+    assert_ok(import_with(*state, "mixtral", VOCAB, &c, NULL));
+    c.expert_dim = c.ffn;
+    assert_ok(hf_export_config(*state, hf_family_of("mixtral"), &c, DT_BF16, NO_TOKENS));
+    c.expert_dim = c.ffn / 2;
+    assert_error(hf_export_config(*state, hf_family_of("mixtral"), &c, DT_BF16, NO_TOKENS),
+                 "model.expert_dim");
+}
+
 static void unknown_keys_are_listed(void **state) {
     model_config c;
     str unknown = { 0 };
@@ -179,7 +197,7 @@ static const struct {
     { "llama", VOCAB ", \"rope_theta\": \"x\"", "a number" },
     { "llama", VOCAB ", \"partial_rotary_factor\": 0.5", "expected 1; got 0.5" },
     { "llama", VOCAB ", \"rope_theta\": 5e5, \"rope_parameters\": {\"rope_theta\": 1e4}",
-      "\"rope_theta\" is 500000, but another key says 10000" },
+      "\"rope_theta\" is 500000, but another key gives 10000" },
     { "gpt_neox", VOCAB ", \"rope_theta\": 5e5", "\"rope_theta\" is 500000" },
     { "gpt_neox", VOCAB ", \"partial_rotary_factor\": 0.5", "\"partial_rotary_factor\" is 0.5" },
     { "llama",
@@ -274,6 +292,7 @@ int main(void) {
         WITH_FOLDER(other_names_of_the_same_are_read),
         WITH_FOLDER(layers_that_are_all_alike_are_read),
         WITH_FOLDER(dense_layers_among_experts_are_read_and_written),
+        WITH_FOLDER(experts_as_wide_as_dense_layers_are_written),
         WITH_FOLDER(unknown_keys_are_listed),
         WITH_FOLDER(what_our_models_lack_is_refused),
         WITH_FOLDER(a_family_refuses_what_it_does_not_express),
