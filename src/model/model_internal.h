@@ -46,6 +46,7 @@ struct model {
     int buckets;
     int tied_sum;       /* plan region for the other stage's gradient of a tied table, -1: none */
     model_param *param; /* every part of every layer */
+    model_param **by_name; /* [params] sorted by name: there may be tens of thousands */
     int params;
     prog **recorded; /* owned */
     int records, record_cap;

@@ -542,6 +542,16 @@ static err pipeline_check(const model *m) {
     return OK;
 }
 
+static int by_param_name(const void *a, const void *b) {
+    return strcmp((*(model_param *const *)a)->name, (*(model_param *const *)b)->name);
+}
+
+static void index_params(model *m) {
+    m->by_name = mem_alloc((size_t)(m->params + 1) * sizeof *m->by_name);
+    for (int i = 0; i < m->params; i++) m->by_name[i] = &m->param[i];
+    qsort(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
+}
+
 err model_new(const model_config *c, const model_layout *l, model **out) {
     *out = NULL;
     TRY(model_check(c));
@@ -565,6 +575,7 @@ err model_new(const model_config *c, const model_layout *l, model **out) {
         return err_trail(e, __FILE__, __LINE__);
     }
     list_param_parts(m);
+    index_params(m);
     *out = m;
     return OK;
 }
@@ -579,6 +590,7 @@ void model_free(model *m) {
     }
     free(m->recorded);
     free(m->param);
+    free(m->by_name);
     free(m->kind);
     free(m);
 }
@@ -589,8 +601,15 @@ int model_params(const model *m) { return m->params; }
 const model_param *model_param_at(const model *m, int i) { return &m->param[i]; }
 
 int model_find_param(const model *m, const char *name) {
-    for (int i = 0; i < m->params; i++)
-        if (!strcmp(m->param[i].name, name)) return i;
+    int low = 0, high = m->params;
+    while (low < high) {
+        int middle = (low + high) / 2, order = strcmp(m->by_name[middle]->name, name);
+        if (order == 0) return (int)(m->by_name[middle] - m->param);
+        if (order < 0)
+            low = middle + 1;
+        else
+            high = middle;
+    }
     return -1;
 }
 
