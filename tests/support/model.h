@@ -186,7 +186,7 @@ static inline void collect(rank_job *j, model *m, plan *p) {
     if (j->rank == 0) {
         o->param_bytes = plan_bytes(p, "params");
         o->temp_bytes = plan_bytes(p, "temp");
-        o->saved_bytes = plan_bytes(p, "saved") + plan_bytes(p, "cuts");
+        o->saved_bytes = plan_bytes(p, "saved") + plan_bytes(p, "block inputs");
         o->counters = comm_counters(j->end, o->sent, COUNT_OF(o->sent));
         for (int i = 0; i < model_buckets(m); i++) {
             bucket_view b = model_bucket(m, i);
