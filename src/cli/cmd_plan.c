@@ -37,7 +37,7 @@ static const cli_arg args[] = {
     { "repair", ARG_TEXT, offsetof(plan_args, repair), "SECONDS",
       "until a broken node is back (default 86400)" },
     { "spares", ARG_TEXT, offsetof(plan_args, spares), "N",
-      "nodes that wait for a failure (default: as many as are in repair at a time, and some)" },
+      "nodes in reserve for failures (default: somewhat more than are in repair at a time)" },
     { "checkpoint-time", ARG_TEXT, offsetof(plan_args, checkpoint_time), "SECONDS",
       "that a save stops the run (default: its size over the nodes' disks, at least 5)" },
     { "interval", ARG_TEXT, offsetof(plan_args, interval), "SECONDS",

@@ -251,7 +251,7 @@ static const cli_arg args[] = {
     { "keep-case", ARG_FLAG, AT(words.keep_case), "", "words that differ in case are different (default: they are the same)" },
     { "keep-accents", ARG_FLAG, AT(words.keep_accents), "", "words that differ in accents are different (default: they are the same)" },
     { "keep-punctuation", ARG_FLAG, AT(words.keep_punctuation), "", "punctuation marks and symbols count as words (default: they are ignored)" },
-    { "zero-digits", ARG_FLAG, AT(words.zero_digits), "", "numbers of as many digits are the same, as in FineWeb (default: they are different)" },
+    { "zero-digits", ARG_FLAG, AT(words.zero_digits), "", "numbers with the same number of digits are equal, as in FineWeb (default: they differ)" },
     { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is a paragraph (default: blank lines separate them)" },
     { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: never remove paragraphs of fewer words (default 10)" },
     { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each cluster: its documents and the one kept" },

@@ -25,7 +25,7 @@ static const cli_command commands[] = {
           "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
           "--ranks N trains on N ranks, threads of this process, laid out by the parallelism section;\n"
           "the loss does not depend on the layout, and a run may continue on another one.\n"
-          "--dump-schedule prints when which rank of a pipeline works on what, and exits.\n"
+          "--dump-schedule prints the pipeline's schedule, which rank does what and when, and exits.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"
@@ -95,7 +95,7 @@ static const cli_command commands[] = {
       .spec = &cmd_plan_spec,
       .family = &plan_family,
       .help =
-          "Any one or two of compute, parameters, tokens and loss give the others. One alone is\n"
+          "Give one or two of compute, parameters, tokens and loss: the others follow. One alone is\n"
           "completed along each law's compute-optimal frontier. For a config, the programs that\n"
           "`ingot train` would run are recorded and laid out, without reserving their memory.\n"
           "docs/planning.md explains the output.\n"
@@ -133,7 +133,7 @@ static const cli_command commands[] = {
       .spec = &cmd_serve_spec,
       .help =
           "The page needs nothing but a browser: curves of several runs, zoom, spikes, samples, config.\n"
-          "/metrics is for Prometheus. Only this machine can reach it unless --address says otherwise.\n"
+          "/metrics is for Prometheus. By default only this machine can reach it.\n"
           "A run can also serve itself: ingot train --metrics.serve=127.0.0.1:8080.\n"
           "\n"
           "Examples\n"
@@ -159,9 +159,9 @@ static const cli_command commands[] = {
       .run = cmd_import,
       .help =
           "Reads config.json, the safetensors (one file or several) and the tokenizer of a gpt2,\n"
-          "gpt_neox, llama, mistral, olmo2, qwen2 or qwen3 model, and writes a checkpoint to\n"
-          "RUN. A model that computes something else is refused; keys of config.json that ingot\n"
-          "does not know are listed. To train it further, start a new run with\n"
+          "gpt_neox, llama, mistral, mixtral, olmo2, qwen2, qwen3 or qwen3_moe model, and writes a\n"
+          "checkpoint to RUN. A model that computes something else is refused; keys of config.json\n"
+          "that ingot does not know are listed. To train it further, start a new run with\n"
           "--checkpoint.initial_load_path=RUN.\n"
           "\n"
           "Example\n"

@@ -1,4 +1,4 @@
-/* ingot plan --gpu: time and cost of so many operations; ingot plan hardware: the catalogue. */
+/* ingot plan --gpu: time and cost of a number of operations; ingot plan hardware: the catalogue. */
 #include "cli/plan_common.h"
 
 #include <math.h>

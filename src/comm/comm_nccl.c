@@ -69,7 +69,7 @@ static err cuda_error(const char *what, cudaError_t status) {
 static err nccl_error(const char *what, ncclResult_t status) {
     if (status == ncclSuccess || status == ncclInProgress) return OK;
     return err_hint(ERR("NCCL, %s: %s", what, ncclGetErrorString(status)),
-                    "NCCL_DEBUG=INFO says more");
+                    "NCCL_DEBUG=INFO shows more");
 }
 #define TRY_CUDA(call) TRY(cuda_error(#call, call))
 #define TRY_NCCL(call) TRY(nccl_error(#call, call))

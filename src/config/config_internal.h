@@ -46,7 +46,7 @@ const option *option_find(const char *section_name, const char *key);
 const option *option_find_name(const char *name);
 int option_index(const option *o);
 
-/* Adds the remedy for a name that is no option: the nearest one. `section_name` may be NULL. */
+/* Adds the remedy for a name that is not an option: the nearest one. `section_name` may be NULL. */
 err option_suggest(err e, const char *section_name, const char *key) MUST_USE;
 
 /* Parses `text` into the option's place in `c`. Errors start with `label`, the option as the user

@@ -252,7 +252,7 @@ static void set_auto(const option *o, void *at) {
         *(int *)at = CFG_AUTO;
 }
 
-/* @return false when the text is no legal value; `at` is then untouched. */
+/* @return false when the text is not a legal value; `at` is then untouched. */
 static bool parse_value(config *c, const option *o, const char *text, void *at) {
     bool b = false;
     int64_t whole = 0;

@@ -23,7 +23,7 @@ static const char *yaml_kind(const yaml_node_t *n) {
                                           : "a value";
 }
 
-/* @return the scalar's text, or NULL when it is no scalar or holds a NUL. Borrowed. */
+/* @return the scalar's text, or NULL when it is not a scalar or holds a NUL. Borrowed. */
 static const char *scalar_text(const yaml_node_t *n) {
     if (n->type != YAML_SCALAR_NODE) return NULL;
     const char *text = (const char *)n->data.scalar.value;

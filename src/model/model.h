@@ -96,7 +96,7 @@ err model_check(const model_config *c) MUST_USE;
 /* ---- the parameter table ----------------------------------------------------------------- */
 typedef enum { INIT_NORMAL, INIT_NORMAL_DEPTH, INIT_ONES, INIT_ZEROS } init_kind;
 /* The roles of matrices in µP, and everything that is not a matrix. */
-/* STATE is no weight: what a step leaves for the next, such as a router's bias. Its gradient is what the
+/* STATE is not a weight: what a step leaves for the next, such as a router's bias. Its gradient is what the
  * update derives it from, and is not part of any norm. */
 typedef enum { ROLE_INPUT, ROLE_HIDDEN, ROLE_OUTPUT, ROLE_VECTOR, ROLE_STATE } param_role;
 

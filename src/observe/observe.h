@@ -97,7 +97,7 @@ typedef struct observe_options {
     const char *dir;       /* the run folder, which exists */
     int64_t first_step;    /* the first that will be logged; 0: start from scratch */
     bool tensorboard;      /* write event files to DIR/tb too */
-    int64_t rotate_bytes;  /* begin a new event file after so many bytes; 0: 64 MiB */
+    int64_t rotate_bytes;  /* begin a new event file after this many bytes; 0: 64 MiB */
     const json_t *hparams; /* an object of texts, for TensorBoard; borrowed; may be NULL */
     bool gpu;              /* read the GPU's state by NVML, where that is installed */
     int gpu_index;         /* as CUDA counts them */

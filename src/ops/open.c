@@ -6,7 +6,7 @@ static err open_cpu(const char *isa, const op_backend **out) {
     if (*out) return OK;
     str have = { 0 };
     for (int i = 0; ops_cpu_isa(i); i++) str_add(&have, "%s%s", i ? ", " : "", ops_cpu_isa(i));
-    err e = err_hint(ERR("debug.isa: this processor has no \"%s\"", isa), "it has %s", have.text);
+    err e = err_hint(ERR("debug.isa: this CPU has no \"%s\"", isa), "it has %s", have.text);
     str_free(&have);
     return e;
 }

@@ -126,7 +126,7 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
 int64_t parquet_cursor_row(const parquet_cursor *c);
 void parquet_cursor_close(parquet_cursor *c); /* takes NULL */
 /* Checks, decompresses and decodes. May run on any thread. @return the first error, if a page cannot be
- * read: its values are PARQUET_LOST, as parquet_is_lost tells, and those of other pages are there. */
+ * read: its values are PARQUET_LOST, which parquet_is_lost detects, and those of other pages are there. */
 err parquet_decode(parquet_pages *p) MUST_USE;
 
 /* ---- writing --------------------------------------------------------------------------------- */

@@ -14,7 +14,7 @@
  *     /                        the page
  *     /metrics                 the last value of every metric, as Prometheus text
  *     /api/runs                the runs, their metrics and how far they are
- *     /api/series?run&key&from&to&points   a metric, reduced to so many points
+ *     /api/series?run&key&from&to&points   a metric, reduced to `points` points
  *     /api/csv?run&key         a metric, every step
  *     /api/events?run          the last events: samples, spikes, saves
  *     /api/config?run          config.yaml

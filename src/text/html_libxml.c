@@ -274,7 +274,7 @@ static bool enter_collect(page *p, xmlNode *e) {
     if (e->type == XML_TEXT_NODE) add_page_text(p, (const char *)e->content);
     if (e->type != XML_ELEMENT_NODE) return false;
     role r = role_of(e);
-    e->_private = is_dropped(p, e, r) ? NULL : e; /* tells leave_collect whether it was entered */
+    e->_private = is_dropped(p, e, r) ? NULL : e; /* leave_collect reads whether it was entered */
     if (!e->_private) return false;
     if (r == BREAK) break_line(p);
     if (r == CELL) p->space = true;

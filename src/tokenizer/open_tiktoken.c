@@ -42,7 +42,7 @@ static err pattern_of(const char *path, const char **pattern) {
     for (size_t i = 0; i < COUNT_OF(openai) && !*pattern; i++)
         if (str_starts(name, openai[i].name)) *pattern = openai[i].pattern;
     if (*pattern) return OK;
-    return err_hint(ERR("%s does not say by which pattern text is split", path),
+    return err_hint(ERR("%s does not specify the pattern by which text is split", path),
                     "give --pattern: gpt2, cl100k, o200k or a regular expression");
 }
 

@@ -37,7 +37,7 @@ typedef struct learner {
     bpe_learned *out;
     bpe_cells cells;
     bpe_pairs pairs;
-    text_span *bytes; /* by id: what a token is in the words; a special token's text is no such */
+    text_span *bytes; /* by id: what a token is in the words; not so for special tokens */
     uint32_t *length; /* ... and their number, in a table of its own as it is read all the time */
     text_span *twins; /* [n_special] bytes that a special token's text stands for; empty: none */
     merged *merged;

@@ -56,7 +56,7 @@ json_t *resume_snapshot(const trainer *t) {
 /* ---- comparing --------------------------------------------------------------------------- */
 static err refuse_change(const trainer *t, const char *name, const char *was, const char *now) {
     return err_hint(
-        ERR("%s was trained with %s = %s, but the config says %s", t->dir, name, was, now),
+        ERR("%s was trained with %s = %s, but the config has %s", t->dir, name, was, now),
         "restore that setting, choose another run.dir, pass --fresh to start over, or allow the "
         "change with --checkpoint.allow_changes=%s",
         name);

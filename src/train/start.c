@@ -213,7 +213,7 @@ static err same_model(const run_start *s, const model_config *c) {
         const model_fact *f = model_fact_at(i);
         if (f->flags & FACT_TRAINING) continue;
         char got[64], was[64];
-        return err_hint(ERR("%s was saved with %s = %s, but the config says %s", s->path, f->name,
+        return err_hint(ERR("%s was saved with %s = %s, but the config has %s", s->path, f->name,
                             model_fact_text(f, model_fact_get(f, &s->saved), was, sizeof was),
                             model_fact_text(f, model_fact_get(f, c), got, sizeof got)),
                         "leave the model section out: a run takes the model of "
