@@ -140,7 +140,7 @@ static void experts_as_wide_as_dense_layers_are_written(void **state) {
     assert_ok(hf_export_config(*state, family, &c, DT_BF16, NO_TOKENS));
     assert_ok(hf_import_config(*state, &back, &family, NULL));
     assert_int_equal(back.expert_dim, c.ffn);
-    assert_ok(import_with(*state, "mixtral", VOCAB, &c, NULL));
+    assert_ok(import_with(*state, "mixtral", VOCAB KV_HEADS, &c, NULL));
     c.expert_dim = c.ffn;
     assert_ok(hf_export_config(*state, hf_family_of("mixtral"), &c, DT_BF16, NO_TOKENS));
     c.expert_dim = c.ffn / 2;
