@@ -1,0 +1,151 @@
+/* The table of alerts, and what a config changes of it. */
+#include <string.h>
+
+#include "monitor/monitor.h"
+
+const monitor_row monitor_table[MONITOR_ALERTS] = {
+#define ALERT(name, level, scope, policy, loose, normal, strict, meaning, remedy)                  \
+    [MONITOR_##name] = {                                                                           \
+        #name,   MONITOR_##level, MONITOR_##scope, MONITOR_##policy, { loose, normal, strict },    \
+        meaning, remedy                                                                            \
+    },
+#include "monitor/monitor.def"
+};
+
+static const char *const policy_names[MONITOR_POLICIES] = { [MONITOR_LOG] = "log",
+                                                            [MONITOR_SKIP] = "skip",
+                                                            [MONITOR_COOL_DOWN] = "cool_down",
+                                                            [MONITOR_ROLLBACK] = "rollback",
+                                                            [MONITOR_STOP] = "stop" };
+/* Which policies there are for what. */
+#define POLICY(p) (1u << (MONITOR_##p))
+static const unsigned scope_policies[] = {
+    [MONITOR_STEP] =
+        POLICY(LOG) | POLICY(SKIP) | POLICY(COOL_DOWN) | POLICY(ROLLBACK) | POLICY(STOP),
+    [MONITOR_STATE] = POLICY(LOG) | POLICY(COOL_DOWN) | POLICY(ROLLBACK) | POLICY(STOP),
+    [MONITOR_MACHINE] = POLICY(LOG) | POLICY(STOP),
+};
+
+const char *monitor_policy_name(monitor_policy p) { return policy_names[p]; }
+
+/* ---- the lists of a config -------------------------------------------------------------------- */
+static const char *alert_name(const void *ctx, int i) { return monitor_table[i].name; }
+
+static err find_alert(const char *option, const char *name, monitor_id *out) {
+    for (int i = 0; i < MONITOR_ALERTS; i++)
+        if (!strcmp(monitor_table[i].name, name)) {
+            *out = (monitor_id)i;
+            return OK;
+        }
+    const char *near = str_nearest(name, alert_name, NULL, MONITOR_ALERTS);
+    return err_hint(ERR("%s: there is no alert \"%s\"", option, name),
+                    near ? "did you mean %s? `ingot config --alerts` lists them all"
+                         : "`ingot config --alerts` lists them all",
+                    near);
+}
+
+static err set_threshold(monitor_settings *s, monitor_id id, const char *text) {
+    const char *name = monitor_table[id].name;
+    double v;
+    if (!strcmp(text, "off")) {
+        s->off[id] = true;
+        return OK;
+    }
+    if (monitor_table[id].threshold[MONITOR_NORMAL] == 0)
+        return err_hint(ERR("monitor.thresholds: %s has no threshold", name),
+                        "\"%s=off\" turns it off", name);
+    if (!number_parse_real(text, &v) || !(v > 0))
+        return err_hint(ERR("monitor.thresholds: %s: expected a positive number or off, got \"%s\"",
+                            name, text),
+                        "write it like %s=%g", name, s->threshold[id]);
+    s->threshold[id] = v;
+    return OK;
+}
+
+static err set_policy(monitor_settings *s, monitor_id id, const char *text) {
+    const monitor_row *row = &monitor_table[id];
+    str all = { 0 };
+    for (int p = 0; p < MONITOR_POLICIES; p++) {
+        if (!(scope_policies[row->scope] & 1u << p)) continue;
+        if (!strcmp(policy_names[p], text)) {
+            s->policy[id] = (monitor_policy)p;
+            str_free(&all);
+            return OK;
+        }
+        str_add(&all, "%s%s", all.len ? ", " : "", policy_names[p]);
+    }
+    err e = err_hint(ERR("alerts.policy: %s has no policy \"%s\"", row->name, text),
+                     "use one of %s", all.text);
+    str_free(&all);
+    return e;
+}
+
+/* Reads "name=value, name=value". */
+static err read_list(const char *option, const char *text, monitor_settings *s,
+                     err (*set)(monitor_settings *s, monitor_id id, const char *value)) {
+    while (*text) {
+        char item[96], *value;
+        size_t n = strcspn(text, ","), from = strspn(text, " "), len;
+        monitor_id id = MONITOR_ALERTS;
+        if (from > n) from = n;
+        for (len = n - from; len && text[from + len - 1] == ' ';) len--;
+        snprintf(item, sizeof item, "%.*s", (int)MIN(len, sizeof item - 1), text + from);
+        value = strchr(item, '=');
+        if (!value || len >= sizeof item)
+            return err_hint(ERR("%s: \"%s\" is not a list of NAME=VALUE", option, item),
+                            "write it like loss_spike=%s",
+                            set == set_policy ? "rollback" : "2.5, plateau=off");
+        *value++ = '\0';
+        TRY(find_alert(option, item, &id));
+        TRY(set(s, id, value));
+        text += n + (text[n] == ',');
+    }
+    return OK;
+}
+
+err monitor_settings_read(monitor_preset preset, const char *thresholds, const char *policies,
+                          monitor_settings *out) {
+    monitor_settings s = { 0 };
+    for (int i = 0; i < MONITOR_ALERTS; i++) {
+        s.threshold[i] = monitor_table[i].threshold[preset];
+        s.policy[i] = monitor_table[i].policy;
+    }
+#define PRESET(key, loose, normal, strict, ...)                                                    \
+    s.key = (const double[]){ loose, normal, strict }[preset];
+#include "monitor/monitor.def"
+    TRY(read_list("monitor.thresholds", thresholds, &s, set_threshold));
+    TRY(read_list("alerts.policy", policies, &s, set_policy));
+    *out = s;
+    return OK;
+}
+
+/* ---- docs --------------------------------------------------------------------------------------- */
+static void add_meaning(str *out, const monitor_row *r) {
+    const char *at = strstr(r->meaning, "%g");
+    if (at)
+        str_add(out, "%.*s**t**%s", (int)(at - r->meaning), r->meaning, at + 2);
+    else
+        str_add(out, "%s", r->meaning);
+}
+
+void monitor_docs(str *out) {
+    str_add(
+        out,
+        "| alert | when | t: loose, normal, strict | policy | remedy |\n|---|---|---|---|---|\n");
+    for (int i = 0; i < MONITOR_ALERTS; i++) {
+        const monitor_row *r = &monitor_table[i];
+        str_add(out, "| `%s`%s | ", r->name, r->level == MONITOR_NOTE ? " (note)" : "");
+        add_meaning(out, r);
+        if (r->threshold[MONITOR_NORMAL] > 0)
+            str_add(out, " | %g, %g, %g", r->threshold[MONITOR_LOOSE], r->threshold[MONITOR_NORMAL],
+                    r->threshold[MONITOR_STRICT]);
+        else
+            str_add(out, " | ");
+        str_add(out, " | %s | %s |\n", policy_names[r->policy], r->remedy);
+    }
+    str_add(out, "\n| shared | loose | normal | strict | |\n|---|---|---|---|---|\n");
+#define PRESET(key, loose, normal, strict, meaning)                                                \
+    str_add(out, "| %s | %g | %g | %g | %s |\n", #key, (double)(loose), (double)(normal),          \
+            (double)(strict), meaning);
+#include "monitor/monitor.def"
+}
