@@ -221,12 +221,13 @@ err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
  * Format 2 (model.safetensors and optim.safetensors of whole tensors, one checksum per file) and format 1
  * (whose manifests have no checksum) are still read. */
 typedef struct ckpt_state {
-    int64_t step;      /* steps done */
-    int64_t updates;   /* of the optimizer: steps that were not skipped */
-    int64_t tokens;    /* seen */
-    int64_t windows;   /* consumed */
-    data_skips skips;  /* windows jumped over */
-    bool epoch_offset; /* as in loader_options; older checkpoints lack it, which means false */
+    int64_t step;        /* steps done */
+    int64_t updates;     /* of the optimizer: steps that were not skipped */
+    int64_t tokens;      /* seen */
+    int64_t windows;     /* consumed */
+    data_skips skips;    /* windows jumped over */
+    data_skips replaced; /* windows read from the clean source instead */
+    bool epoch_offset;   /* as in loader_options; older checkpoints lack it, which means false */
     uint64_t seed;
     bool bytes; /* tokens are bytes of text, so samples can be read */
     loss_scaler scaler;
@@ -351,8 +352,10 @@ err ckpt_latest(const char *run_dir, char **path) MUST_USE;
  * when there is none. */
 err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path) MUST_USE;
 /* Renames checkpoints of later steps than `step`: those that ckpt_newest_whole passed over to damaged-step-N,
- * weights alone to superseded-step-N. They are neither found nor counted any more, and not removed. */
-err ckpt_set_newer_aside(const char *run_dir, int64_t step) MUST_USE;
+ * those that a run went back from, and weights alone, to superseded-step-N. They are neither found nor counted
+ * any more, and not removed. */
+typedef enum { CKPT_DAMAGED, CKPT_SUPERSEDED } ckpt_fault;
+err ckpt_set_newer_aside(const char *run_dir, int64_t step, ckpt_fault why) MUST_USE;
 /* The newest whole checkpoint of a run folder, with or without optimizer state, or the checkpoint folder
  * itself where that is given; none is an error. @param path owned (free). */
 err ckpt_find(const char *run, char **path) MUST_USE;

@@ -116,13 +116,13 @@ static json_t *skips_json(const data_skips *s) {
 }
 
 /* Checkpoints from before windows could be skipped have no list. */
-static err read_skips(const json_t *state, const char *name, data_skips *s) {
+static err read_skips(const json_t *state, const char *name, const char *key, data_skips *s) {
     *s = (data_skips){ 0 };
-    json_t *list = json_object_get(state, "skipped");
+    json_t *list = json_object_get(state, key);
     for (size_t i = 0; i < json_array_size(list); i++) {
         json_int_t from, to;
         if (json_unpack(json_array_get(list, i), "[I, I!]", &from, &to) || from < 0 || from >= to)
-            return ERR("%s: \"skipped\": expected pairs of numbers, the first the smaller", name);
+            return ERR("%s: \"%s\": expected pairs of numbers, the first the smaller", name, key);
         TRY(data_skips_add(s, (data_range){ from, to }, 0));
     }
     return OK;
@@ -206,6 +206,7 @@ static json_t *state_json(const ckpt_state *s) {
         BUG_IF(failed); /* a number that is not finite */
     }
     json_object_set_new(state, "skipped", skips_json(&s->skips));
+    if (s->replaced.n) json_object_set_new(state, "replaced", skips_json(&s->replaced));
     if (s->step > 0) /* an imported model has no loss */
         json_object_set_new(state, "loss", isfinite(s->loss) ? json_real(s->loss) : json_null());
     if (isfinite(s->held_out_loss) && s->held_out_loss > 0) /* 0: none was measured */
@@ -227,7 +228,8 @@ static err read_state(const json_t *doc, const char *name, ckpt_state *s) {
     if (json_is_number(loss)) s->loss = json_number_value(loss);
     const json_t *held_out = json_object_get(state, "held_out_loss");
     if (json_is_number(held_out)) s->held_out_loss = json_number_value(held_out);
-    return read_skips(state, name, &s->skips);
+    TRY(read_skips(state, name, "skipped", &s->skips));
+    return read_skips(state, name, "replaced", &s->replaced);
 }
 
 bool manifest_loss_is_finite(const json_t *doc) {

@@ -5,6 +5,7 @@
 #include "cli/cli.h"
 #include "config/config.h"
 #include "model/model.h"
+#include "monitor/monitor.h"
 #include "io/io.h"
 #include "observe/observe.h"
 #include "planning/planning.h"
@@ -23,6 +24,12 @@ static err list_models(str *out) {
                 (long long)c.max_seq);
     }
     return OK;
+}
+
+static void list_alerts(str *out) {
+    monitor_docs(out);
+    str_add(out, "\n");
+    exit_docs(out);
 }
 
 /* ---- ingot config convert ----------------------------------------------------------------------- */
@@ -54,10 +61,11 @@ static err convert_file(int argc, char **argv) {
 
 err cmd_config(int argc, char **argv) {
     if (argc > 1 && strcmp(argv[1], "convert") == 0) return convert_file(argc - 2, argv + 2);
-    bool docs = false, models = false, metrics = false;
+    bool docs = false, models = false, metrics = false, alerts = false;
     const config_flag flags[] = { { "--docs", &docs, NULL },
                                   { "--models", &models, NULL },
-                                  { "--metrics", &metrics, NULL } };
+                                  { "--metrics", &metrics, NULL },
+                                  { "--alerts", &alerts, NULL } };
     config c;
     str out = { 0 };
     config_init(&c);
@@ -67,6 +75,8 @@ err cmd_config(int argc, char **argv) {
             config_docs(&out);
         else if (metrics)
             metric_docs(&out);
+        else if (alerts)
+            list_alerts(&out);
         else if (models)
             e = list_models(&out);
         else

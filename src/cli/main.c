@@ -204,14 +204,16 @@ static const cli_command commands[] = {
           "here.yaml --gpu this-cpu`.\n"
           "\n" },
     { .name = "config",
-      .usage = "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics]\n"
-               "       ingot config convert FILE [--from FORMAT]",
+      .usage =
+          "[CONFIG.yaml] [--section.key=value ...] [--docs | --models | --metrics | --alerts]\n"
+          "       ingot config convert FILE [--from FORMAT]",
       .summary = "check a config and print it with all defaults filled in",
       .run = cmd_config,
       .options = true,
       .help =
           "The output is itself a valid config. --docs prints the reference page of all options\n"
-          "instead, --models the model presets and their sizes, --metrics the table of metrics.\n"
+          "instead, --models the model presets and their sizes, --metrics the table of metrics, --alerts\n"
+          "those of alerts and exit codes.\n"
           "convert reads a config of Megatron-LM (its arguments), DeepSpeed (JSON), GPT-NeoX (YAML),\n"
           "torchtitan (TOML), OLMo (YAML) or Hugging Face's TrainingArguments (JSON), and lists what has\n"
           "no equivalent.\n"

@@ -41,6 +41,16 @@ static const packed_piece *window_pieces(const window_source *s, const loader_op
     return own;
 }
 
+int64_t window_first_token(const window_source *s, const loader_options *o, window_ref w) {
+    packed held = { 0 };
+    piece own[2];
+    int n;
+    const piece *p = window_pieces(s, o, w, &held, own, &n);
+    int64_t first = n ? p[0].from : s->range.from;
+    packed_free(&held);
+    return first;
+}
+
 /* Finds the tokens that end documents in an eos-parted piece. @return how many. */
 static int find_eos_tokens(const token_view *v, int32_t eos, int32_t *ends) {
     enum { STRIDE = 128 };

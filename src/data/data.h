@@ -179,6 +179,9 @@ void data_index_documents(data_source *s);
 data_range data_document(const data_source *s, int64_t d);
 /* @return the document that token i is in; after the above. */
 int64_t data_document_of(const data_source *s, int64_t i);
+/* The document of token i, for a message: by the files' index, else by the ids around it that end documents,
+ * within a bounded distance. @param number -1: not known. */
+data_range data_look_up_document(const data_source *s, int64_t i, int64_t *number);
 
 /* ---- token files -------------------------------------------------------------------------
  * The .tok format, little-endian: a header, the tokens, an index and a trailer. What is known last
@@ -330,6 +333,9 @@ typedef struct data_skips {
 err data_skips_add(data_skips *s, data_range r, int64_t now) MUST_USE;
 /* Reads "1000-2000, 5000-5100". */
 err data_skips_parse(const char *text, data_skips *out) MUST_USE;
+/* @return how many of the positions before `position` are in the ranges. */
+int64_t data_skips_before(const data_skips *s, int64_t position);
+bool data_skips_holds(const data_skips *s, int64_t position);
 /* @return the position of the window that comes after `consumed` others. */
 int64_t data_skips_position(const data_skips *s, int64_t consumed);
 
@@ -386,6 +392,10 @@ typedef struct loader_options {
     data_packing packing;
     guard_options guard;
     data_skips skips;
+    /* Positions whose windows come from `clean` instead, one after the other; of a position that is
+     * skipped too nothing is read. */
+    data_skips replaced;
+    const data_part *clean; /* weight and epochs are not read; NULL: nothing is replaced */
     /* Sequence curriculum: documents (or windows, without mask_documents) are split into pieces of
      * at most this many tokens; the limit grows linearly to seq_len over curriculum_windows. The
      * last token of a piece keeps its target: only the context gets shorter. 0: off. */
@@ -431,8 +441,10 @@ err loader_new_mix(const data_part *parts, int n, const loader_options *o, loade
 err loader_next(loader *l, data_batch *out) MUST_USE;
 /* Continues as if `consumed` windows had been consumed; a step begins there. */
 void loader_seek(loader *l, int64_t consumed);
-/* Replace what is skipped, and whether epochs have offsets; a seek must follow. */
+/* Replace what is skipped, what is read from the clean part instead, and whether epochs have offsets; a
+ * seek must follow. */
 void loader_set_skips(loader *l, const data_skips *skips);
+void loader_set_replaced(loader *l, const data_skips *replaced);
 void loader_set_epoch_offset(loader *l, bool on);
 int64_t loader_windows(const loader *l); /* in one epoch of every part */
 /* @return windows there are before every part has been through its epochs; INT64_MAX: no end. */
@@ -448,6 +460,12 @@ typedef struct loader_part {
 loader_part loader_part_at(const loader *l, int part);
 /* @return windows of this part among the first `consumed`. */
 int64_t loader_part_consumed(const loader *l, int part, int64_t consumed);
+/* Where the window is that is read after `consumed` others, which are fewer than loader_total. */
+typedef struct loader_place {
+    int part;                     /* the number of parts: the clean one */
+    int64_t window, epoch, token; /* the first token, counted in its part's source */
+} loader_place;
+loader_place loader_find(const loader *l, int64_t consumed);
 /* @return the first token of a batch's row, counted in its part's source: where to look. */
 int64_t loader_row_token(const loader *l, const data_batch *b, int64_t row);
 void loader_free(loader *l); /* takes NULL; the sources stay open */

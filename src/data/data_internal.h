@@ -265,6 +265,8 @@ err window_valid(const window_source *s, const loader_options *o, window_ref w, 
                  int64_t *valid) MUST_USE;
 /* Asks for the tokens of a window that will be read; nothing for packed ones. */
 void window_request(const window_source *s, const loader_options *o, window_ref w);
+/* @return the first token of a window, counted in its source. */
+int64_t window_first_token(const window_source *s, const loader_options *o, window_ref w);
 /* Fills row `row` of `b` with a window; all of it is padding when the window is past the range's
  * end. @param limit longest piece of the curriculum. */
 err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,

@@ -61,6 +61,37 @@ int64_t data_document_of(const data_source *s, int64_t i) {
     return shard->first_doc + low;
 }
 
+/* What an index would find, for one token of a shard that has none. */
+static data_range scan_document(const data_source *s, int64_t i) {
+    enum { MOST = 1 << 20 };
+    int64_t from = i, to = i;
+    int32_t eos = s->info.eos;
+    if (eos < 0) return (data_range){ 0, s->info.tokens };
+    while (from > 0 && i - from < MOST && data_token(s, from - 1) != eos) from--;
+    while (to < s->info.tokens && to - i < MOST && data_token(s, to) != eos) to++;
+    return (data_range){ from, MIN(to + 1, s->info.tokens) };
+}
+
+data_range data_look_up_document(const data_source *s, int64_t i, int64_t *number) {
+    const data_shard *here = source_shard(s, i);
+    *number = -1;
+    if (!here->ends) return scan_document(s, i);
+    int64_t before = 0, low = 0, high = here->docs - 1;
+    uint64_t at = (uint64_t)(i - here->first);
+    for (const data_shard *d = s->shard; d < here && before >= 0; d++)
+        before = d->ends ? before + d->docs : -1;
+    while (low < high) {
+        int64_t middle = (low + high) / 2;
+        if (here->ends[middle] > at)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    if (before >= 0) *number = before + low;
+    int64_t from = low > 0 ? (int64_t)here->ends[low - 1] : 0;
+    return (data_range){ here->first + from, here->first + (int64_t)here->ends[low] };
+}
+
 err shard_check_index(const data_shard *s) {
     if (!s->ends) return OK;
     /* Without a branch in the loop: an index has millions of entries. Empty documents are refused,

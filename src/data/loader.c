@@ -32,9 +32,9 @@ typedef struct batch_slot {
 } batch_slot;
 
 struct loader {
-    window_source *sources; /* [parts] */
-    int parts;
-    bool remote; /* a source is in an object store */
+    window_source *sources; /* [parts + clean] */
+    int parts, clean;       /* clean: 1 where there is a part that replaces windows of others */
+    bool remote;            /* a source is in an object store */
     mix *mix;
     loader_options o; /* defaults resolved */
     int slots, workers;
@@ -87,9 +87,11 @@ int64_t loader_part_consumed(const loader *l, int part, int64_t consumed) {
     int64_t total = mix_total(l->mix);
     int64_t position = MIN(data_skips_position(&l->o.skips, consumed), total);
     int64_t count = mix_count(l->mix, part, position);
-    for (int i = 0; i < l->o.skips.n && l->o.skips.at[i].from < position; i++)
-        count -= mix_count(l->mix, part, MIN(l->o.skips.at[i].to, position)) -
-                 mix_count(l->mix, part, l->o.skips.at[i].from);
+    const data_skips *left_out[] = { &l->o.skips, &l->o.replaced };
+    for (int k = 0; k < 1 + l->clean; k++)
+        for (int i = 0; i < left_out[k]->n && left_out[k]->at[i].from < position; i++)
+            count -= mix_count(l->mix, part, MIN(left_out[k]->at[i].to, position)) -
+                     mix_count(l->mix, part, left_out[k]->at[i].from);
     return count;
 }
 
@@ -103,11 +105,22 @@ static window_ref window_at(const loader *l, int64_t consumed) {
         int64_t round = loader_batches(l) * batch_windows(l);
         return (window_ref){ 0, consumed % round, consumed / round };
     }
-    mix_turn m = mix_at(l->mix, data_skips_position(&l->o.skips, consumed));
+    int64_t position = data_skips_position(&l->o.skips, consumed);
+    mix_turn m;
+    if (l->clean && data_skips_holds(&l->o.replaced, position))
+        m = (mix_turn){ l->parts, data_skips_before(&l->o.replaced, position) };
+    else
+        m = mix_at(l->mix, position);
     const window_source *s = &l->sources[m.part];
     int64_t epoch = m.number / s->windows, i = m.number % s->windows;
     if (!l->o.in_order) i = data_permute(s->seed, epoch, s->windows, i);
     return (window_ref){ m.part, i, epoch };
+}
+
+loader_place loader_find(const loader *l, int64_t consumed) {
+    window_ref w = window_at(l, consumed);
+    return (loader_place){ w.part, w.window, w.epoch,
+                           window_first_token(&l->sources[w.part], &l->o, w) };
 }
 
 /* @return the longest piece of a document in a step that begins at `consumed`. */
@@ -355,9 +368,16 @@ void loader_set_skips(loader *l, const data_skips *skips) {
     resume_workers(l);
 }
 
+void loader_set_replaced(loader *l, const data_skips *replaced) {
+    BUG_IF(replaced->n && !l->clean);
+    pause_workers(l);
+    l->o.replaced = *replaced;
+    resume_workers(l);
+}
+
 /* Packed windows follow the documents, and windows in order the file: neither is shifted. */
 static void set_shifts(loader *l) {
-    for (int i = 0; i < l->parts; i++)
+    for (int i = 0; i < l->parts + l->clean; i++)
         l->sources[i].shifts =
             l->o.epoch_offset && !l->o.in_order && !l->o.evaluation && !l->sources[i].pack;
 }
@@ -444,7 +464,7 @@ static void make_makers(loader *l) {
     for (int i = 0; i < makers; i++) {
         l->makers[i].ids = mem_alloc(n * sizeof(int32_t));
         l->makers[i].ends = mem_alloc(n * sizeof(int32_t));
-        l->makers[i].held = mem_alloc((size_t)l->parts * sizeof(packed));
+        l->makers[i].held = mem_alloc((size_t)(l->parts + l->clean) * sizeof(packed));
     }
 }
 
@@ -459,6 +479,11 @@ static err open_parts(loader *l, const data_part *parts) {
         first += parts[i].source->info.tokens;
         l->remote = l->remote || parts[i].source->cache;
     }
+    if (l->clean) {
+        TRY_CLEAN(open_windows(l->o.clean, l->parts, &l->o, &l->sources[l->parts]));
+        l->sources[l->parts].first = first;
+        l->remote = l->remote || l->o.clean->source->cache;
+    }
     e = mix_new(parts, l->parts, windows, &l->mix);
 cleanup:
     free(windows);
@@ -472,7 +497,8 @@ err loader_new_mix(const data_part *parts, int n, const loader_options *o, loade
     loader *l = mem_alloc(sizeof *l);
     l->o = resolved;
     l->parts = n;
-    l->sources = mem_alloc((size_t)n * sizeof *l->sources);
+    l->clean = o->clean != NULL;
+    l->sources = mem_alloc((size_t)(n + l->clean) * sizeof *l->sources);
     l->slots = l->o.prefetch + 1;
     l->steps = mem_alloc((size_t)(l->slots + 1) * sizeof *l->steps);
     l->n_step = -1;
@@ -511,11 +537,11 @@ void loader_free(loader *l) {
     for (int i = 0; l->makers && i < MAX(1, l->workers); i++) {
         free(l->makers[i].ids);
         free(l->makers[i].ends);
-        for (int k = 0; k < l->parts; k++) packed_free(&l->makers[i].held[k]);
+        for (int k = 0; k < l->parts + l->clean; k++) packed_free(&l->makers[i].held[k]);
         free(l->makers[i].held);
         guard_buffer_free(&l->makers[i].guard);
     }
-    for (int i = 0; i < l->parts; i++) {
+    for (int i = 0; i < l->parts + l->clean; i++) {
         packing_free(l->sources[i].pack);
         guard_text_free(l->sources[i].text);
     }

@@ -33,6 +33,17 @@ err data_skips_add(data_skips *s, data_range r, int64_t now) {
     return OK;
 }
 
+int64_t data_skips_before(const data_skips *s, int64_t position) {
+    int64_t n = 0;
+    for (int i = 0; i < s->n && s->at[i].from < position; i++)
+        n += MIN(s->at[i].to, position) - s->at[i].from;
+    return n;
+}
+
+bool data_skips_holds(const data_skips *s, int64_t position) {
+    return data_skips_before(s, position + 1) > data_skips_before(s, position);
+}
+
 int64_t data_skips_position(const data_skips *s, int64_t consumed) {
     int64_t position = consumed;
     for (int i = 0; i < s->n && s->at[i].from <= position; i++)

@@ -94,7 +94,7 @@ static bool has_history(const monitor *m) { return m->now.norm.seen >= m->s.leas
 
 static verdict judge_grad_explosion(const monitor *m, const monitor_step *s) {
     window_stats w = window_measure(&m->now.norm, m->s.window);
-    double limit = m->now.limit[0];
+    double limit = explosion_limit(m, s->max_norm);
     bool judged = isfinite(limit) && isfinite(s->grad_norm);
     return (verdict){
         judged, judged && s->grad_norm > limit, s->grad_norm, limit, w.mean, w.deviation, -1
@@ -229,6 +229,7 @@ static verdict judge_data_stall(const monitor *m, const monitor_step *s) {
 static verdict not_judged(void) { return (verdict){ .judged = false }; }
 static verdict judge_save_slow(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_save_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
+static verdict judge_upload_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_log_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
 
 typedef verdict (*judge)(const monitor *m, const monitor_step *s);
@@ -271,19 +272,17 @@ static void end_step(monitor *m, const monitor_step *s) {
     window_stats w;
     double limit = spike_limit(m, &w);
     push_value(&n->loss, m->s.window, s->loss, limit);
-    push_value(&n->norm, m->s.window, s->grad_norm, n->limit[0]);
-    n->limit[0] = n->limit[1];
-    n->limit[1] = explosion_limit(m, s->max_norm);
+    push_value(&n->norm, m->s.window, s->grad_norm, explosion_limit(m, s->max_norm));
     end_spans(m);
 }
 
-double monitor_skip_norm(const monitor *m, int ahead) {
-    double least = INFINITY;
+double monitor_skip_norm(const monitor *m, double max_norm) {
     const monitor_settings *s = &m->s;
+    double least = INFINITY;
+    if (!has_history(m)) return 0;
     if (s->policy[MONITOR_grad_explosion] == MONITOR_SKIP && !s->off[MONITOR_grad_explosion])
-        least = m->now.limit[ahead];
-    if (s->policy[MONITOR_grad_alarm] == MONITOR_SKIP && !s->off[MONITOR_grad_alarm] &&
-        isfinite(m->now.limit[ahead]))
+        least = explosion_limit(m, max_norm);
+    if (s->policy[MONITOR_grad_alarm] == MONITOR_SKIP && !s->off[MONITOR_grad_alarm])
         least = MIN(least, s->threshold[MONITOR_grad_alarm]);
     return isfinite(least) ? least : 0;
 }

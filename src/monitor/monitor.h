@@ -92,6 +92,9 @@ typedef struct monitor_alert {
     int block;              /* -1: none in particular */
 } monitor_alert;
 
+/* "the loss is above 2 times ...: 9.12 (limit 6.34)". */
+void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *out);
+
 typedef struct monitor monitor;
 monitor *monitor_new(const monitor_settings *s); /* s is copied */
 void monitor_free(monitor *m);                   /* takes NULL */
@@ -109,10 +112,10 @@ double monitor_is_spike(const monitor *m);
 int64_t monitor_spikes(const monitor *m); /* steps so far whose loss was */
 /* Whether a step with this loss would be one, for those who must know before its update. */
 bool monitor_would_spike(const monitor *m, double loss);
-/* The gradient norm above which an update is to be skipped, in the first or second step after the last that
- * was added (ahead 0 or 1); 0: none is. Computed two steps before it is used, since on a device the next
- * step is queued before this one's norm is known. */
-double monitor_skip_norm(const monitor *m, int ahead);
+/* The gradient norm above which the update of the next step is to be skipped; 0: none is. It is what the
+ * alert then compares with, so that a device can decide before the host knows the norm.
+ * @param max_norm as in monitor_step. */
+double monitor_skip_norm(const monitor *m, double max_norm);
 
 /* The state, for a checkpoint; owned. */
 json_t *monitor_save(const monitor *m);

@@ -19,7 +19,6 @@ typedef struct span_mean {
 /* What the next step is judged by. All of it but the shares of time, which no two runs have alike, is saved. */
 typedef struct monitor_state {
     rolling loss, norm;
-    double limit[2]; /* of the gradient norm, in the next two steps: as monitor_skip_norm */
     span_mean plateau, rise;
     double before;            /* mean loss of the plateau span before; NaN: none */
     double spans[RISE_SPANS]; /* mean norms of the last spans, the latest last; NaN: none */

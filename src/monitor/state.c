@@ -6,7 +6,7 @@
 #include "monitor_internal.h"
 
 static void begin(monitor_state *n) {
-    *n = (monitor_state){ .limit = { INFINITY, INFINITY }, .before = NAN, .is_spike = NAN };
+    *n = (monitor_state){ .before = NAN, .is_spike = NAN };
     for (int i = 0; i < RISE_SPANS; i++) n->spans[i] = NAN;
     for (int i = 0; i < MONITOR_ALERTS; i++) n->clear[i] = -1;
 }
@@ -50,14 +50,13 @@ json_t *monitor_save(const monitor *m) {
     for (int i = 0; i < MONITOR_ALERTS; i++)
         if (n->clear[i] >= 0 && monitor_table[i].scope != MONITOR_MACHINE)
             json_object_set_new(active, monitor_table[i].name, json_integer(n->clear[i]));
-    json_t *o =
-        json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "losses",
-                  rolling_json(&n->loss, m->s.window), "norms", rolling_json(&n->norm, m->s.window),
-                  "limits", numbers_json(n->limit, 2), "plateau", span_json(&n->plateau),
-                  "plateau_before", number_json(n->before), "rise", span_json(&n->rise),
-                  "rise_spans", numbers_json(n->spans, RISE_SPANS), "dead_steps",
-                  (json_int_t)n->dead_steps, "saturated_steps", (json_int_t)n->saturated_steps,
-                  "spikes", (json_int_t)n->spikes, "active", active);
+    json_t *o = json_pack(
+        "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "losses",
+        rolling_json(&n->loss, m->s.window), "norms", rolling_json(&n->norm, m->s.window),
+        "plateau", span_json(&n->plateau), "plateau_before", number_json(n->before), "rise",
+        span_json(&n->rise), "rise_spans", numbers_json(n->spans, RISE_SPANS), "dead_steps",
+        (json_int_t)n->dead_steps, "saturated_steps", (json_int_t)n->saturated_steps, "spikes",
+        (json_int_t)n->spikes, "active", active);
     BUG_IF(!o);
     return o;
 }
@@ -73,12 +72,11 @@ static double number_of(const json_t *v, double none) {
     return isfinite(x) ? x : none;
 }
 
-static err read_numbers(const json_t *o, const char *name, const char *key, double *to, int n,
-                        double none) {
+static err read_numbers(const json_t *o, const char *name, const char *key, double *to, int n) {
     const json_t *list = json_object_get(o, key);
     if (!list) return OK;
     if (!json_is_array(list) || json_array_size(list) != (size_t)n) return bad_member(name, key);
-    for (int i = 0; i < n; i++) to[i] = number_of(json_array_get(list, (size_t)i), none);
+    for (int i = 0; i < n; i++) to[i] = number_of(json_array_get(list, (size_t)i), NAN);
     return OK;
 }
 
@@ -124,8 +122,7 @@ err monitor_load(monitor *m, const json_t *o, const char *name) {
     if (!json_is_object(o)) return bad_member(name, "monitor");
     TRY(read_rolling(o, name, "losses", m->s.window, &n->loss));
     TRY(read_rolling(o, name, "norms", m->s.window, &n->norm));
-    TRY(read_numbers(o, name, "limits", n->limit, 2, INFINITY));
-    TRY(read_numbers(o, name, "rise_spans", n->spans, RISE_SPANS, NAN));
+    TRY(read_numbers(o, name, "rise_spans", n->spans, RISE_SPANS));
     TRY(read_span(o, name, "plateau", PLATEAU_STEPS, &n->plateau));
     TRY(read_span(o, name, "rise", RISE_STEPS, &n->rise));
     n->before = number_of(json_object_get(o, "plateau_before"), NAN);

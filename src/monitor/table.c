@@ -119,6 +119,20 @@ err monitor_settings_read(monitor_preset preset, const char *thresholds, const c
     return OK;
 }
 
+/* ---- messages ------------------------------------------------------------------------------------ */
+void monitor_describe(const monitor_settings *s, const monitor_alert *a, str *out) {
+    const char *meaning = monitor_table[a->id].meaning, *at = strstr(meaning, "%g");
+    if (at)
+        str_add(out, "%.*s%g%s", (int)(at - meaning), meaning, s->threshold[a->id], at + 2);
+    else
+        str_add(out, "%s", meaning);
+    if (monitor_table[a->id].threshold[MONITOR_NORMAL] > 0 || !isfinite(a->value))
+        str_add(out, ": %.4g", a->value);
+    if (isfinite(a->limit) && a->limit > 0 && a->limit != s->threshold[a->id])
+        str_add(out, " (limit %.4g)", a->limit);
+    if (a->block >= 0) str_add(out, ", block %d", a->block);
+}
+
 /* ---- docs --------------------------------------------------------------------------------------- */
 static void add_meaning(str *out, const monitor_row *r) {
     const char *at = strstr(r->meaning, "%g");

@@ -14,9 +14,6 @@ struct observe {
     int metrics, events; /* descriptors */
     tb_writer *tb;       /* NULL: no event files */
     nvml *gpu;           /* NULL: not read */
-    spike_window losses;
-    int64_t spikes;
-    int64_t windows; /* of the step before */
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
@@ -79,28 +76,22 @@ static void step_as_json(const observe_step *s, str *out) {
 }
 
 /* ---- resuming ------------------------------------------------------------------------------ */
-/* Takes a line in: what comes after it goes on counting from here. @return whether the line is a whole
- * object of a step before `first`. */
-static bool adopt_line(observe *o, const char *line, size_t len, int64_t first) {
+/* @return whether the line is a whole object of a step before `first`. */
+static bool is_kept(const char *line, size_t len, int64_t first) {
     json_t *object = json_loadb(line, len, 0, NULL);
     const json_t *step = json_object_get(object, "step");
     bool keep = json_is_integer(step) && json_integer_value(step) < first;
-    const json_t *loss = json_object_get(object, "loss");
-    if (keep && json_is_number(loss))
-        o->spikes += spike_add(&o->losses, json_number_value(loss)) > 0;
-    if (keep) o->windows = json_integer_value(json_object_get(object, "windows"));
     json_decref(object);
     return keep;
 }
 
 /* Splits [p, end) at line ends and copies the lines to keep. @return how many are dropped. */
-static int64_t copy_kept_lines(observe *o, const char *p, const char *end, int64_t first,
-                               str *kept) {
+static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, str *kept) {
     int64_t dropped = 0;
     while (p < end) {
         const char *newline = memchr(p, '\n', (size_t)(end - p));
         size_t len = newline ? (size_t)(newline - p) : (size_t)(end - p);
-        if (newline && adopt_line(o, p, len, first))
+        if (newline && is_kept(p, len, first))
             str_add_bytes(kept, p, len + 1);
         else
             dropped++;
@@ -116,7 +107,7 @@ static err drop_later_metrics(observe *o, int64_t first) {
     TRY(io_map(path, &m));
     str kept = { 0 };
     const char *text = (const char *)m.data;
-    int64_t dropped = text ? copy_kept_lines(o, text, text + m.size, first, &kept) : 0;
+    int64_t dropped = text ? copy_kept_lines(text, text + m.size, first, &kept) : 0;
     io_unmap(&m);
     err e = OK;
     if (dropped) {
@@ -166,26 +157,11 @@ static err append_line(int *fd, const char *path, const str *line) {
     return io_append(*fd, path, line->text, line->len);
 }
 
-/* What follows from the figures of the step and of those before it. */
+/* What follows from the figures of the step. */
 static void complete_step(observe *o, observe_step *s) {
-    int spike = spike_add(&o->losses, s->loss);
-    o->spikes += spike > 0;
     s->perplexity = exp(s->loss);
     s->val_ppl = exp(s->val_loss);
-    s->is_spike = spike < 0 ? NAN : spike;
-    s->spike_count = (double)o->spikes;
     if (o->gpu) nvml_read(o->gpu, s);
-}
-
-static err log_spike(observe *o, const observe_step *s) {
-    json_t *details =
-        json_pack("{s:f, s:f}", "mean", o->losses.mean, "deviation", o->losses.deviation);
-    if (isfinite(s->loss)) json_object_set_new(details, "loss", json_real(s->loss));
-    if (s->windows) {
-        json_object_set_new(details, "from_sequence", json_integer(o->windows));
-        json_object_set_new(details, "to_sequence", json_integer(s->windows));
-    }
-    return observe_event(o, "spike", s->step, details);
 }
 
 err observe_log(observe *o, observe_step *s) {
@@ -195,8 +171,6 @@ err observe_log(observe *o, observe_step *s) {
     step_as_json(s, &line);
     err e = append_line(&o->metrics, o->metrics_path, &line);
     if (!e && o->tb && s->tensorboard) e = tb_step(o->tb, s);
-    if (!e && s->is_spike > 0) e = log_spike(o, s);
-    o->windows = s->windows;
     str_free(&line);
     return e;
 }

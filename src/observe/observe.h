@@ -108,8 +108,8 @@ typedef struct observe observe;
  * run that went further than the checkpoint it resumes from, are removed first, and so is a line
  * truncated by a crash. Events are history and stay. */
 err observe_open(const observe_options *options, observe **out) MUST_USE;
-/* Completes the step with what follows from it (perplexities, spikes, the GPU's state), and appends one
- * line to metrics.jsonl, whole or not at all as far as readers can see. A spike is also an event. */
+/* Completes the step with what follows from it (perplexities, the GPU's state), and appends one line to
+ * metrics.jsonl, whole or not at all as far as readers can see. */
 err observe_log(observe *o,
                 observe_step *s) MUST_USE; /* this and what follows: nothing without a log */
 /* Appends {"event": kind, "step": step, "time": unix seconds, ...details} to events.jsonl.
@@ -119,18 +119,6 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) M
  * bytes. */
 err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
-
-/* ---- spikes -------------------------------------------------------------------------------
- * A loss above mean + 3 standard deviations of the SPIKE_WINDOW losses before it, once there are
- * SPIKE_LEAST of them. A spike enters the window like any other loss. */
-enum { SPIKE_WINDOW = 100, SPIKE_LEAST = 20 };
-typedef struct spike_window {
-    double loss[SPIKE_WINDOW];
-    int64_t seen;
-    double mean, deviation; /* of the window that the last loss was compared with */
-} spike_window;
-/* @return 1: a spike; 0: none; -1: too few losses yet. */
-int spike_add(spike_window *w, double loss);
 
 /* ---- chips --------------------------------------------------------------------------------- */
 /* @return the published dense peak of a chip in FLOP/s, by the name its driver reports; NaN when none is

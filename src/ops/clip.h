@@ -4,6 +4,7 @@
  *
  *     norm = sqrt(sum) / loss scale
  *     not finite:  skip the update; the loss scale halves
+ *     above skip:  skip the update, and nothing else (skip < 0: any norm is; 0: none)
  *     finite:      gradients are multiplied by min(1, max_norm / norm) / loss scale; after
  *                  `interval` such steps in a row the loss scale doubles
  *
@@ -26,14 +27,17 @@ CLIP_FUNCTION double clip_factor(double norm, double max_norm) {
     return max_norm > 0 && norm > max_norm ? max_norm / norm : 1;
 }
 
-CLIP_FUNCTION void clip_state(step_state *s, const float *sum, float max_norm, int64_t interval) {
+CLIP_FUNCTION void clip_state(step_state *s, const float *sum, float max_norm, float skip,
+                              int64_t interval) {
     const float least = 1, most = 4294967296.0f;
     float scale = s->loss_scale > 0 ? s->loss_scale : 1;
     double norm = sqrt((double)sum[0] + sum[1]) / scale;
     bool good = isfinite(norm) && norm <= 3.4e38; /* also as the fp32 that is reported */
     s->norm = (float)norm;
-    s->skip = !good;
+    bool wanted = skip < 0 || (skip > 0 && norm > skip);
+    s->skip = !good || wanted;
     s->grad_scale = 0;
+    if (good && wanted) return;
     if (good) {
         s->grad_scale = (float)(clip_factor(norm, max_norm) / scale);
         s->count++;

@@ -120,7 +120,7 @@ typedef struct step_state {
     float loss_scale; /* of the current step's losses; 0: no loss scaling, as 1 */
     float norm;       /* of the last step's gradient, without the loss scale */
     float grad_scale; /* clipping and the loss scale's inverse: multiplies every gradient */
-    int32_t skip;     /* the norm was not finite: updates do nothing */
+    int32_t skip;     /* the norm was not finite, or above skip_norm: updates do nothing */
     int64_t count;    /* updates so far, including this one: for bias correction */
     int64_t good;     /* steps in a row that were not skipped, for the loss scale */
 } step_state;
@@ -134,6 +134,7 @@ typedef struct step_block {
     struct {
         float lr;
         float max_norm;   /* gradients longer than this are scaled down to it; 0: never */
+        float skip_norm;  /* a longer gradient makes no update; 0: every one does, negative: none */
         rng_key rounding; /* weights in bf16: key of this step's stochastic rounding */
     } update;
     step_state now;

@@ -192,6 +192,35 @@ void exec_call(exec *x, const op_call *c) {
     sum->work.bytes += w.bytes;
 }
 
+/* @return an error only where none is to be noted. */
+static err note_not_finite(exec *x, const instance *in, const prog_op *o, const op_call *c) {
+    exec_finding *f = x->finding;
+    if (!f) return check_finite(x->plan, in, o, c);
+    f->ops++;
+    if (f->at) return OK;
+    err e = check_finite(x->plan, in, o, c);
+    if (!e) return OK;
+    f->at = f->ops;
+    snprintf(f->text, sizeof f->text, "%s", err_message(e));
+    err_free(e);
+    return OK;
+}
+
+/* Fetches the first elements of a block's input, where this op yields it; when it is recomputed they are the
+ * same. */
+static void sample_activation(exec *x, const instance *in, const prog_op *o, const op_call *c) {
+    enum { SAMPLED = 1 << 16 };
+    int k = 0;
+    while (k < OP_MAX_OUT && (o->out[k] == VAL_NONE || o->out[k] != in->p->block_input)) k++;
+    if (k == OP_MAX_OUT || in->layer < 0) return;
+    const tensor *t = &c->out[k];
+    exec_sample *s = &x->activation[in->layer];
+    if (s->n) return;
+    s->n = MIN(tensor_count(t), (int64_t)SAMPLED);
+    s->dt = t->dt;
+    plan_fetch(x->plan, QUEUE_COMPUTE, &s->ticket, t->data, (size_t)s->n * dt_size(t->dt));
+}
+
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
     op_run run = op_run_of(x, step);
@@ -201,7 +230,8 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.accumulate = adds(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
     exec_call(x, &c);
-    if (x->check_finite) TRY(check_finite(x->plan, in, o, &c));
+    if (x->check_finite) TRY(note_not_finite(x, in, o, &c));
+    if (x->activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
 }
 
@@ -461,7 +491,7 @@ enum { NOT_RECORDABLE = -1 };
 static bool replays(const exec *x, const exec_tape *t) {
     const device_table *d = x->plan->backend->device;
     return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
-           mesh_world(&x->plan->m) == 1;
+           !x->activation && mesh_world(&x->plan->m) == 1;
 }
 
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {

@@ -19,13 +19,29 @@ typedef struct op_profile {
     op_work work;
 } op_profile;
 
+/* The first op of several microbatches that yielded a NaN or infinity. */
+typedef struct exec_finding {
+    int64_t ops;    /* run so far */
+    int64_t at;     /* which of them it was, from 1; 0: none */
+    char text[256]; /* program, block, op, place in the source, value */
+} exec_finding;
+
+/* The first elements of what enters a block, in flight. */
+typedef struct exec_sample {
+    device_ticket ticket;
+    int64_t n; /* elements; 0: none was taken */
+    dtype dt;
+} exec_sample;
+
 typedef struct exec {
     plan *plan;
     comm *comm;
     pool *pool;
-    step_block step;   /* `now` is the CPU's; a device has its own: exec_state_get */
-    bool scaled;       /* a step has been taken, which set the scales of fp8 */
-    bool check_finite; /* stop at the first op that yields a NaN or infinity, and name it */
+    step_block step;         /* `now` is the CPU's; a device has its own: exec_state_get */
+    bool scaled;             /* a step has been taken, which set the scales of fp8 */
+    bool check_finite;       /* stop at the first op that yields a NaN or infinity, and name it */
+    exec_finding *finding;   /* check_finite: do not stop, since other ranks would wait; NULL: do */
+    exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
     op_profile
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
     uint64_t

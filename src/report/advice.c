@@ -60,18 +60,34 @@ static void add_spike(run_report *r, loss_spike s, int64_t row) {
     r->spike[n] = s;
 }
 
+/* The losses before one, to compare it with. */
+static void measure_before(const series_column *loss, int64_t i, double *mean, double *deviation) {
+    enum { WINDOW = 50 };
+    double sum = 0, squares = 0;
+    int64_t from = MAX(0, i - WINDOW), n = MAX(i - from, 1);
+    for (int64_t k = from; k < i; k++) sum += series_value(loss, k);
+    *mean = sum / (double)n;
+    for (int64_t k = from; k < i; k++) {
+        double away = series_value(loss, k) - *mean;
+        squares += away * away;
+    }
+    *deviation = sqrt(squares / (double)n);
+}
+
+/* The run decided what a spike is (the alert loss_spike) and noted it with each step. */
 void report_find_spikes(run_report *r) {
     const series_column *loss = series_find(r->all, "loss"), *data = series_find(r->all, "windows");
-    spike_window w = { 0 };
+    const series_column *spike = series_find(r->all, "is_spike");
     for (int64_t i = 0; i < loss->n; i++) {
-        double v = series_value(loss, i);
+        double v = series_value(loss, i), mean, deviation;
         int64_t row = series_row(loss, i);
-        if (spike_add(&w, v) <= 0) continue;
+        if (!(series_in_row(spike, row) > 0)) continue;
+        measure_before(loss, i, &mean, &deviation);
         add_spike(r,
                   (loss_spike){ .step = series_step(r->all, loss, i),
                                 .loss = v,
-                                .mean = w.mean,
-                                .deviation = w.deviation,
+                                .mean = mean,
+                                .deviation = deviation,
                                 .from_sequence = series_in_row(data, row - 1),
                                 .to_sequence = series_in_row(data, row) },
                   row);

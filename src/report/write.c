@@ -102,10 +102,10 @@ static void write_spikes(doc *d, const run_report *r) {
     cells c = { 0 };
     int n = (int)MIN(r->spikes, REPORT_LISTED);
     if (!n) {
-        doc_line(d, "no spike (loss above mean + 3 standard deviations of the last 100 steps)");
+        doc_line(d, "no spike (the alert loss_spike)");
         return;
     }
-    doc_line(d, "%lld spikes (loss above mean + 3 standard deviations of the last 100 steps)%s",
+    doc_line(d, "%lld spikes (the alert loss_spike)%s",
              (long long)r->spikes, r->spikes > n ? "; the highest:" : ":");
     const char *head[] = { "step", "loss", "mean", "deviations", "sequences", "beside it" };
     for (int i = 0; i < 6; i++) add_cell(&c, "%s", head[i]);

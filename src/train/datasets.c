@@ -117,6 +117,24 @@ static err open_all(trainer *t) {
     return split_sources(t);
 }
 
+/* What a rollback reads in place of what it skips: after the sources that are mixed. */
+static err open_clean(trainer *t) {
+    const char *path = t->cfg->alerts.clean_source;
+    int n = t->n_sources;
+    if (!*path) return OK;
+    TRY(open_sources(t, path, false, &t->sources, &n));
+    if (n == t->n_sources + 1) {
+        t->has_clean = true;
+        return OK;
+    }
+    while (n > t->n_sources) {
+        data_close(t->sources[--n].data);
+        free(t->sources[n].name);
+    }
+    return err_hint(ERR("alerts.clean_source: %s is several sources", path),
+                    "name one: a file or a folder of shards");
+}
+
 int64_t datasets_tokens(const run_source *list, int n) {
     int64_t sum = 0;
     for (int i = 0; i < n; i++) sum += list[i].range.to - list[i].range.from;
@@ -158,7 +176,8 @@ static err open_tokenizer(trainer *t) {
 err datasets_open(trainer *t) {
     const data_info *known = NULL;
     TRY(open_all(t));
-    TRY(check_tokenizers(t->sources, t->n_sources, &known));
+    TRY(open_clean(t));
+    TRY(check_tokenizers(t->sources, t->n_sources + t->has_clean, &known));
     TRY(check_tokenizers(t->sets, t->n_sets, &known));
     if (known) TRY(start_check_tokenizer(t, known));
     return open_tokenizer(t);
@@ -224,12 +243,14 @@ err datasets_load(trainer *t) {
                          .run_windows = t->ramp.end,
                          .prefetch = (int)c->data.prefetch,
                          .workers = (int)c->data.workers };
-    data_part *parts = mem_alloc((size_t)t->n_sources * sizeof *parts);
-    for (int i = 0; i < t->n_sources; i++) {
+    int all = t->n_sources + t->has_clean;
+    data_part *parts = mem_alloc((size_t)all * sizeof *parts);
+    for (int i = 0; i < all; i++) {
         run_source *s = &t->sources[i];
         if (o.packing == PACK_BEST_FIT) data_index_documents(s->data);
         parts[i] = (data_part){ s->name, s->data, s->range, s->weight, s->epochs };
     }
+    if (t->has_clean) o.clean = &parts[t->n_sources];
     err e = loader_new_mix(parts, t->n_sources, &o, &t->batches);
     free(parts);
     TRY(e);
@@ -242,7 +263,12 @@ err datasets_begin(trainer *t) {
     TRY(data_skips_parse(t->cfg->data.skip, &wanted));
     int64_t now = data_skips_position(&t->state.skips, t->state.windows);
     for (int i = 0; i < wanted.n; i++) TRY(data_skips_add(&t->state.skips, wanted.at[i], now));
+    if (t->state.replaced.n && !t->has_clean)
+        return err_hint(ERR("the run reads a clean source in place of some of its data, but "
+                            "alerts.clean_source is empty"),
+                        "name the one that it was trained with");
     loader_set_skips(t->batches, &t->state.skips);
+    if (t->has_clean) loader_set_replaced(t->batches, &t->state.replaced);
     loader_set_epoch_offset(t->batches, t->state.epoch_offset);
     loader_seek(t->batches, t->state.windows);
     return OK;
@@ -251,7 +277,8 @@ err datasets_begin(trainer *t) {
 /* ---- figures ------------------------------------------------------------------------------------ */
 
 void datasets_step_begin(trainer *t) {
-    for (int i = 0; i < t->n_sources; i++) t->sources[i].sum = 0, t->sources[i].valid = 0;
+    for (int i = 0; i < t->n_sources + t->has_clean; i++)
+        t->sources[i].sum = 0, t->sources[i].valid = 0;
 }
 
 double datasets_add_losses(trainer *t, const pending_losses *f, const float *losses) {
@@ -324,6 +351,6 @@ static void free_sources(run_source *list, int n) {
 void datasets_free(trainer *t) {
     loader_free(t->batches);
     free_sources(t->sets, t->n_sets); /* first: some read the sources' data */
-    free_sources(t->sources, t->n_sources);
+    free_sources(t->sources, t->n_sources + t->has_clean);
     free(t->parts);
 }

@@ -11,6 +11,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 enum { SAMPLED = 4096 };
 enum { WEIGHTS, GRADIENTS, UPDATES };
@@ -66,6 +67,47 @@ static double update_ratio(trainer *t) {
     return sqrt(moved / held);
 }
 
+/* The root mean square of what enters each block: sums of all ranks. */
+static err measure_activations(trainer *t) {
+    double *v = t->alerts.activation; /* [layers][2], and at the end [layers] */
+    int n = t->mc.layers;
+    memset(v, 0, (size_t)n * 2 * sizeof *v);
+    for (int l = 0; l < n; l++) {
+        exec_sample *s = &t->alerts.sampled[l];
+        const void *raw;
+        if (!s->n) continue;
+        TRY(plan_wait(t->p, &s->ticket, &raw));
+        float *value = mem_alloc((size_t)s->n * sizeof *value);
+        dt_to_f32(s->dt, raw, value, s->n);
+        for (int64_t i = 0; i < s->n; i++) v[2 * l] += (double)value[i] * value[i];
+        v[2 * l + 1] = (double)s->n;
+        free(value);
+    }
+    TRY(comm_total(t->x.comm, v, 2 * n));
+    for (int l = 0; l < n; l++) v[l] = v[2 * l + 1] > 0 ? sqrt(v[2 * l] / v[2 * l + 1]) : NAN;
+    return OK;
+}
+
+/* The share of fp8 tensors whose largest value in the step was more than their scale can hold. */
+static err measure_fp8(trainer *t) {
+    int64_t n;
+    const float *rows = model_fp8_rows(t->m, t->p, &n);
+    double seen[2] = { 0 };
+    t->alerts.fp8_saturated = NAN;
+    if (!rows) return OK;
+    float *copy = mem_alloc((size_t)n * sizeof *copy);
+    err e = plan_get(t->p, copy, rows, (size_t)n * sizeof *copy);
+    for (const float *row = copy; row < copy + n && !e; row += FP8_ROW) {
+        seen[0] += row[FP8_AMAX] * row[FP8_SCALE] > row[FP8_TOP];
+        seen[1] += row[FP8_SCALE] > 0;
+    }
+    free(copy);
+    TRY(e);
+    TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
+    if (seen[1] > 0) t->alerts.fp8_saturated = seen[0] / seen[1];
+    return OK;
+}
+
 err detail_measure(trainer *t, observe_step *s) {
     observe_detail *d = &t->detail;
     float *weight = sample_of(t, WEIGHTS), *grad = sample_of(t, GRADIENTS);
@@ -86,7 +128,8 @@ err detail_measure(trainer *t, observe_step *s) {
     s->param_norm = sqrt(squares);
     s->update_ratio = update_ratio(t);
     s->detail = d;
-    return OK;
+    TRY(measure_activations(t));
+    return measure_fp8(t);
 }
 
 void detail_free(trainer *t) {

@@ -3,7 +3,9 @@
  * when the next step is queued. Stages of a pipeline add up what they have of the layers. */
 #include "train_internal.h"
 
+#include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static expert_load *new_loads(const trainer *t) {
     expert_load *load = mem_alloc((size_t)t->mc.layers * sizeof *load);
@@ -26,6 +28,30 @@ void expert_load_fetch(trainer *t, queued_step *q) {
     }
 }
 
+/* The least and the most loaded expert of a layer, for the monitor. */
+static void keep_extremes(trainer *t, int layer, const float *count, double sum) {
+    double *least = t->alerts.expert + layer, *most = least + t->mc.layers;
+    if (!(sum > 0)) return;
+    *least = *most = count[0];
+    for (int i = 1; i < t->mc.experts; i++) {
+        *least = MIN(*least, (double)count[i]);
+        *most = MAX(*most, (double)count[i]);
+    }
+    *least *= t->mc.experts / sum;
+    *most *= t->mc.experts / sum;
+    most[t->mc.layers] = 1;
+}
+
+/* Of a pipeline each stage knows its own layers. */
+static err share_extremes(trainer *t) {
+    double *v = t->alerts.expert;
+    int n = t->mc.layers;
+    TRY(ranks_sum_stages(t, v, 3 * n));
+    for (int l = 0; l < n; l++)
+        if (!(v[2 * n + l] > 0)) v[l] = v[n + l] = NAN; /* a layer without experts */
+    return OK;
+}
+
 err expert_load_measure(trainer *t, observe_step *s) {
     expert_load *load = t->last.load;
     int layers = t->mc.layers, experts = t->mc.experts;
@@ -34,6 +60,7 @@ err expert_load_measure(trainer *t, observe_step *s) {
     float *count = mem_alloc((size_t)(experts + 1) * sizeof *count);
     /* the largest share of each layer, then choices and those of them that were dropped */
     double *all = mem_alloc((size_t)(layers + 2) * sizeof *all);
+    memset(t->alerts.expert, 0, 3 * (size_t)layers * sizeof *t->alerts.expert);
     err e = OK;
     for (int l = 0; l < layers && !e; l++) {
         double sum = 0, largest = 0;
@@ -46,6 +73,7 @@ err expert_load_measure(trainer *t, observe_step *s) {
         all[l] = largest * experts / MAX(sum, 1);
         all[layers] += sum;
         all[layers + 1] += count[experts];
+        keep_extremes(t, l, count, sum);
     }
     if (!e) e = ranks_sum_stages(t, all, layers + 2);
     for (int l = 0; l < layers; l++) most = MAX(most, all[l]);
@@ -53,7 +81,7 @@ err expert_load_measure(trainer *t, observe_step *s) {
     s->expert_drop = all[layers + 1] / MAX(all[layers], 1);
     free(count);
     free(all);
-    return e;
+    return e ? e : share_extremes(t);
 }
 
 void expert_load_free(trainer *t) {

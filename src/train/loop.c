@@ -101,9 +101,11 @@ static err finish_step(trainer *t) {
     TRY(folder_drop_previous(&t->folder));
     TRY(saving_poll(t));
     int64_t step = t->state.step;
+    if (t->last.due.detail) TRY(detail_measure(t, &s));
+    TRY(alerts_after_step(t, &s));
+    if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
     bool validates = t->n_sets && t->every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate(t, &s));
-    if (t->last.due.detail) TRY(detail_measure(t, &s));
     TRY(log_step(t, &s));
     if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
@@ -128,24 +130,34 @@ static bool may_run_on(const trainer *t) {
     return t->ops->device && alone && !waits && t->state.step + 1 < t->stop;
 }
 
+static err finish_and_act(trainer *t) {
+    if (t->last.open) TRY(finish_step(t));
+    return t->alerts.interrupts ? healing_act(t) : OK;
+}
+
 static err one_step(trainer *t) {
     fault_point(FAULT_STEP, t->mesh.rank);
     TRY(trainer_queue_step(t, finish_step));
     TRY(watchdog_check(t));
-    return may_run_on(t) ? OK : finish_step(t);
+    return t->last.open && may_run_on(t) ? OK : finish_and_act(t);
+}
+
+/* Whether another step is to be queued. */
+static bool goes_on(const trainer *t) {
+    return t->state.step + t->last.open < t->stop && !stop_signal(t) && !t->alerts.stops;
 }
 
 static err loop(trainer *t) {
     err e = OK;
     t->since = time_now();
     watchdog_start(t);
-    while (!e && t->state.step + t->last.open < t->stop && !stop_signal(t)) e = one_step(t);
-    if (!e && t->last.open) e = finish_step(t);
+    while (!e && (goes_on(t) || t->last.open)) e = goes_on(t) ? one_step(t) : finish_and_act(t);
     watchdog_stop(t);
     progress_end(t->show);
     TRY(e);
     TRY(saving_now(t));
     TRY(saving_finish_uploads(t));
+    if (t->alerts.stops) return healing_stop(t);
     t->stop_signal = stop_signal(t);
     if (t->stop_signal)
         progress_note(t->show, "stopped after step %lld and saved; the same command continues",

@@ -158,8 +158,14 @@ bool is_preemption(int signal_number) {
 
 err ranks_agree(trainer *t, folder_state *folder) {
     int got = t->opt->stop ? *t->opt->stop : 0;
-    double seen[] = { got != 0, is_preemption(got), is_first_rank(t) ? (double)*folder : 0 };
+    double decided = (double)t->alerts.decided;
+    double seen[] = { got != 0, is_preemption(got), is_first_rank(t) ? (double)*folder : 0,
+                      t->alerts.stops, decided };
     TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
+    if (seen[4] != decided * world(t))
+        return err_hint(ERR("step %lld: ranks disagree about its alerts", (long long)t->state.step),
+                        "their losses or norms differ: one of them computes wrongly");
+    t->alerts.stops = seen[3] > 0;
     t->stop_signal = seen[1] > 0 ? SIGTERM : seen[0] > 0 ? SIGINT : 0;
     *folder = (folder_state)seen[2];
     return OK;
@@ -204,12 +210,12 @@ err ranks_sum_stages(const trainer *t, double *values, int n) {
     return comm_total(t->x.comm, values, n);
 }
 
-double ranks_pipeline_wait(const trainer *t) {
+static double waited_over(const trainer *t, axis_set axes) {
     comm_counter all[64];
     double sum = 0;
     int n = MIN(comm_counters(t->x.comm, all, COUNT_OF(all)), (int)COUNT_OF(all));
     for (int i = 0; i < n; i++)
-        if (all[i].axes == AXIS(AX_PP)) sum += all[i].wait_seconds;
+        if (all[i].axes & axes) sum += all[i].wait_seconds;
     return sum;
 }
 
@@ -234,6 +240,33 @@ step_overlap ranks_overlap(const trainer *t) {
         }
     }
     return o;
+}
+
+double ranks_pipeline_wait(const trainer *t) { return waited_over(t, AXIS(AX_PP)); }
+double ranks_comm_wait(const trainer *t) { return waited_over(t, ~(axis_set)0); }
+
+err ranks_sum_rows(trainer *t, double *row, int64_t n) {
+    axis_set losses = placement_axes(exec_result_placement(&t->x, t->train_id), PL_S);
+    bool has_losses = speaks_for(t, ~losses);
+    for (int64_t i = 0; i < n && !has_losses; i++) row[i] = 0;
+    return comm_total(t->x.comm, row, (int)n);
+}
+
+err ranks_share_finding(trainer *t, exec_finding *f) {
+    int n = world(t), first = -1;
+    double *at = mem_alloc((size_t)n * sizeof *at), text[sizeof f->text] = { 0 };
+    at[t->mesh.rank] = (double)f->at;
+    err e = comm_total(t->x.comm, at, n);
+    for (int i = 0; i < n && !e; i++)
+        if (at[i] > 0 && (first < 0 || at[i] < at[first])) first = i;
+    free(at);
+    if (e || first < 0) return e;
+    for (size_t i = 0; i < sizeof f->text && t->mesh.rank == first; i++)
+        text[i] = (unsigned char)f->text[i];
+    TRY(comm_total(t->x.comm, text, (int)COUNT_OF(text)));
+    for (size_t i = 0; i < sizeof f->text; i++) f->text[i] = (char)text[i];
+    f->at = 1;
+    return OK;
 }
 
 /* Targets of one microbatch over all ranks. */

@@ -10,6 +10,7 @@
  * the training wait but at its end. */
 #include "train_internal.h"
 
+#include <math.h>
 #include <string.h>
 
 enum { MOST_STEPS = 64 };
@@ -24,6 +25,19 @@ static ckpt_keep keep_of(const trainer *t, ckpt_kind kind) {
 }
 
 /* ---- outcomes ------------------------------------------------------------------------------ */
+/* Whether training waited for saves for too much of the time since the last one. */
+static err check_stalls(trainer *t, double stalled) {
+    double since = t->saves.completed_at > 0 ? t->saves.completed_at : t->began, now = time_now();
+    double share = stalled / MAX(now - since, 1e-9);
+    const double least = 1; /* second */
+    t->saves.completed_at = now;
+    if (!is_first_rank(t)) return OK;
+    if (stalled > least && share > monitor_settings_of(t->alerts.m)->threshold[MONITOR_save_slow])
+        return alerts_raise(t, MONITOR_save_slow, share, NULL, NULL);
+    monitor_clear(t->alerts.m, MONITOR_save_slow);
+    return OK;
+}
+
 static err report_completed(trainer *t, const ckpt_report *r) {
     run_saves *s = &t->saves;
     double stalled = s->stalled_s;
@@ -34,8 +48,9 @@ static err report_completed(trainer *t, const ckpt_report *r) {
         s->saved = r->step;
         if (s->uploader) ckpt_uploader_add(s->uploader, r->step, &keep);
     }
-    return observe_event(t->log, kind_names[r->kind], r->step,
-                         json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled));
+    TRY(observe_event(t->log, kind_names[r->kind], r->step,
+                      json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled)));
+    return check_stalls(t, stalled);
 }
 
 /* @param e of the save: freed. */
@@ -45,16 +60,24 @@ static err report_failed(trainer *t, err e) {
     s->failures++;
     s->retry_at = t->state.step + MIN(wait, MOST_STEPS);
     s->stalled_s = 0;
-    log_mute_thread(err_is_echo(e)); /* the rank that failed says it */
-    log_warn("step %lld: %s; training goes on, and the save is tried again after step %lld. %s",
-             (long long)t->state.step, err_message(e), (long long)s->retry_at, err_remedy(e));
-    log_mute_thread(!is_first_rank(t));
-    json_t *details =
-        json_pack("{s:s, s:o, s:I, s:I}", "alert", "save failed", "message",
-                  io_json_string(err_message(e), strlen(err_message(e))), "last_saved",
-                  (json_int_t)s->saved, "retry_at_step", (json_int_t)s->retry_at);
+    str what = { 0 };
+    str_add(&what, "%s; training goes on, the last save is ", err_message(e));
+    if (s->saved >= 0)
+        str_add(&what, "of step %lld", (long long)s->saved);
+    else
+        str_add(&what, "none");
+    str_add(&what, ", and it is tried again after step %lld", (long long)s->retry_at);
+    if (!is_first_rank(t) && !err_is_echo(e)) { /* the rank that failed says it */
+        log_mute_thread(false);
+        log_warn("step %lld: %s. %s", (long long)t->state.step, what.text, err_remedy(e));
+        log_mute_thread(true);
+    }
+    monitor_clear(t->alerts.m, MONITOR_save_failed); /* each one is an alert */
+    err raised =
+        alerts_raise(t, MONITOR_save_failed, NAN, what.text, *err_remedy(e) ? err_remedy(e) : NULL);
+    str_free(&what);
     err_free(e);
-    return observe_event(t->log, "alert", t->state.step, details);
+    return raised;
 }
 
 /* ---- uploads ------------------------------------------------------------------------------- */
@@ -74,12 +97,11 @@ err saving_upload_last(trainer *t) {
 
 /* @param e of the upload: freed. */
 static err report_upload_failed(trainer *t, err e) {
-    log_warn("%s; the upload is tried again, and training goes on. %s", err_message(e),
-             err_remedy(e));
-    json_t *details = json_pack("{s:s, s:o}", "alert", "upload failed", "message",
-                                io_json_string(err_message(e), strlen(err_message(e))));
+    monitor_clear(t->alerts.m, MONITOR_upload_failed); /* each one is an alert */
+    err raised = alerts_raise(t, MONITOR_upload_failed, NAN, err_message(e),
+                              *err_remedy(e) ? err_remedy(e) : NULL);
     err_free(e);
-    return observe_event(t->log, "alert", t->state.step, details);
+    return raised;
 }
 
 static err poll_uploads(trainer *t) {
@@ -117,12 +139,16 @@ static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
     ckpt_state state = t->state;
     state.saves += kind == CKPT_FULL;
     state.held_out_loss = t->val_loss;
+    json_t *run = json_copy(t->run);
+    json_object_set_new(run, "monitor", alerts_state(t));
     ckpt_request r = { .kind = kind,
                        .state = &state,
-                       .run = t->run,
+                       .run = run,
                        .keep = keep_of(t, kind),
                        .wait = wait || !t->cfg->checkpoint.async };
-    TRY(ckpt_saver_begin(v, &r));
+    err e = ckpt_saver_begin(v, &r);
+    json_decref(run);
+    TRY(e);
     t->state.saves = state.saves;
     double waited = time_now() - from;
     t->saves.stalled_s += waited;
@@ -153,12 +179,18 @@ err saving_poll(trainer *t) {
     return report.completed ? report_completed(t, &report) : OK;
 }
 
+err saving_settle(trainer *t) {
+    ckpt_report report;
+    if (!t->saves.saver) return OK;
+    err e = ckpt_saver_wait(t->saves.saver, &report);
+    if (e) return report_failed(t, e);
+    return report.completed ? report_completed(t, &report) : OK;
+}
+
 err saving_now(trainer *t) {
     ckpt_report report;
     double from = time_now();
-    err e = t->saves.saver ? ckpt_saver_wait(t->saves.saver, &report) : OK;
-    if (e) TRY(report_failed(t, e));
-    if (!e && t->saves.saver && report.completed) TRY(report_completed(t, &report));
+    TRY(saving_settle(t));
     if (t->saves.saved == t->state.step) return OK;
     TRY(begin_save(t, CKPT_FULL, true));
     TRY(ckpt_saver_wait(t->saves.saver, &report));

@@ -129,6 +129,7 @@ err trainer_setup(trainer *t) {
     TRY(trainer_set_lengths(t));
     TRY(datasets_load(t));
     TRY(build_programs(t));
+    TRY(alerts_open(t));
     t->run = resume_snapshot(t);
     if (t->start.resume) TRY(resume_compare(t));
     t->saves.saved = t->start.resume && !t->start.branch ? t->state.step : -1;
@@ -146,18 +147,24 @@ static err start_serving(trainer *t) {
     return OK;
 }
 
-err trainer_begin(trainer *t) {
-    TRY(folder_begin(&t->folder, t->opt->fresh));
-    if (t->start.resume) TRY(ckpt_set_newer_aside(t->dir, t->state.step));
-    TRY(datasets_save_tokenizer(t));
-    TRY(trainer_write_config(t));
+err trainer_open_log(trainer *t) {
     observe_options o = { .dir = t->dir,
                           .first_step = t->state.step ? t->state.step + 1 : 0,
                           .tensorboard = t->every.tensorboard.length > 0,
                           .hparams = json_object_get(t->run, "options"),
                           .gpu = t->ops->device != NULL,
                           .gpu_index = (int)t->cfg->device.index };
-    TRY(observe_open(&o, &t->log));
+    observe_close(t->log);
+    t->log = NULL;
+    return observe_open(&o, &t->log);
+}
+
+err trainer_begin(trainer *t) {
+    TRY(folder_begin(&t->folder, t->opt->fresh));
+    if (t->start.resume) TRY(ckpt_set_newer_aside(t->dir, t->state.step, CKPT_DAMAGED));
+    TRY(datasets_save_tokenizer(t));
+    TRY(trainer_write_config(t));
+    TRY(trainer_open_log(t));
     TRY(start_serving(t));
     TRY(saving_open(t));
     TRY(start_drop_download(t));
@@ -173,6 +180,7 @@ err trainer_begin(trainer *t) {
 void trainer_free(trainer *t) {
     ckpt_saver_free(t->saves.saver);
     ckpt_uploader_free(t->saves.uploader);
+    alerts_free(t);
     serve_stop(t->page);
     observe_close(t->log);
     progress_free(t->show);

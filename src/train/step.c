@@ -7,6 +7,16 @@
 #include <time.h>
 
 /* ---- microbatches ------------------------------------------------------------------------ */
+/* Sums by sequence, in the order in which the step's were consumed. */
+static void keep_row_losses(trainer *t, int micro) {
+    int64_t unit = trainer_micro_rows(t), first = micro * unit + ranks_rows_index(t) * t->rows;
+    double *to = t->alerts.row_loss + first;
+    for (int64_t row = 0; row < t->rows; row++) {
+        to[row] = 0;
+        for (int64_t i = 0; i < t->seq; i++) to[row] += t->losses[row * t->seq + i];
+    }
+}
+
 static err read_pending_losses(trainer *t) {
     pending_losses *f = &t->pending;
     if (!f->open) return OK;
@@ -18,12 +28,14 @@ static err read_pending_losses(trainer *t) {
     memset(t->losses, 0, (size_t)all * sizeof *t->losses);
     TRY(plan_take(t->p, &f->losses, mine));
     for (int64_t i = 0; i < own; i++) t->losses[model_token_index(t->m, pl, all, i)] = mine[i];
+    keep_row_losses(t, f->micro);
     t->last.loss_sum += datasets_add_losses(t, f, t->losses);
     return OK;
 }
 
 static void fetch_losses(trainer *t, int micro) {
     pending_losses *f = &t->pending;
+    f->micro = micro;
     size_t rows = (size_t)t->rows, from = (size_t)micro * rows;
     f->part = mem_grow(f->part, rows * sizeof *f->part);
     f->row_valid = mem_grow(f->row_valid, rows * sizeof *f->row_valid);
@@ -66,7 +78,7 @@ static err small_batch_norm(trainer *t, const float squares[2], double targets, 
 typedef struct queueing {
     trainer *t;
     err (*finish)(trainer *t); /* of the step before */
-    int64_t step;
+    int64_t step, before;      /* steps and tokens before it */
     queued_step q;
     data_batch b;     /* the last one read */
     double targets;   /* of this rank's rows in the first microbatch */
@@ -123,6 +135,9 @@ static err begin_losses(queueing *u, int micro) {
     if (t->last.open) TRY(u->finish(t));
     datasets_step_begin(t);
     t->last.loss_sum = 0;
+    size_t windows = (size_t)(u->b.microbatches * trainer_micro_rows(t));
+    t->alerts.row_loss = mem_grow(t->alerts.row_loss, windows * sizeof *t->alerts.row_loss);
+    memset(t->alerts.row_loss, 0, windows * sizeof *t->alerts.row_loss);
     return OK;
 }
 
@@ -130,6 +145,7 @@ static err take_losses(void *ctx, int micro) {
     queueing *u = ctx;
     trainer *t = u->t;
     TRY(begin_losses(u, micro));
+    if (t->alerts.interrupts) return ERR("the step is dropped: the one before it comes first");
     fetch_losses(t, micro);
     return OK;
 }
@@ -159,15 +175,31 @@ static double rate_of(const trainer *t, int64_t step, int64_t before, int64_t to
     return t->in_tokens ? schedule_lr(&t->sched, before, tokens) : schedule_lr(&t->sched, step, 1);
 }
 
+/* What comes due in the step, once the number of its microbatches is known. */
+static err set_due(queueing *u) {
+    trainer *t = u->t;
+    queued_step *q = &u->q;
+    int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
+    double now = time_now();
+    TRY(ranks_agree_clock(t, &now));
+    q->due = cadences_due(&t->every, u->step + 1, u->before + tokens, tokens, now);
+    t->x.activation = q->due.detail ? t->alerts.sampled : NULL;
+    for (int l = 0; l < t->mc.layers; l++) t->alerts.sampled[l].n = 0;
+    return OK;
+}
+
 static err queue_microbatches(queueing *u) {
     trainer *t = u->t;
     TRY(next_batch(u));
     t->x.step.loss_grad = (float)(1 / (double)MAX(u->q.valid, 1));
     u->q.micros = u->b.microbatches;
+    if (u->finish) TRY(set_due(u));
     double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
     exec_hooks hooks = { feed, take_losses,
                          t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
-    TRY(exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks));
+    err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
+    t->x.activation = NULL;
+    TRY(e);
     if (u->has_squares) TRY(small_batch_norm(t, u->squares, u->targets, &u->q));
     TRY(model_sum_tied(t->m, &t->x));
     u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
@@ -175,25 +207,56 @@ static err queue_microbatches(queueing *u) {
     return OK;
 }
 
-err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
-    int64_t step = t->state.step + t->last.open;
-    int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
-    queueing u = { .t = t, .finish = finish, .step = step, .q.small_sq = NAN };
-    queued_step *q = &u.q;
-    step_overlap was = ranks_overlap(t);
-    t->x.step.dropout = rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
-    err e = queue_microbatches(&u);
-    if (e) return finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
+/* Whether the update is to be left out, or above which norm; the step before is known by now. A loss has to
+ * be waited for, so that is done only where its policy asks for it. */
+static err set_skip(queueing *u) {
+    trainer *t = u->t;
+    const monitor *m = t->alerts.m;
+    t->x.step.update.skip_norm = (float)monitor_skip_norm(m, t->cfg->training.max_norm);
+    if (monitor_settings_of(m)->policy[MONITOR_loss_spike] != MONITOR_SKIP) return OK;
+    TRY(read_pending_losses(t));
+    double sum = t->last.loss_sum;
+    TRY(ranks_sum_rows(t, &sum, 1));
+    if (monitor_would_spike(m, sum / (double)MAX(u->q.valid, 1))) t->x.step.update.skip_norm = -1;
+    return OK;
+}
+
+static rng_key dropout_key(const trainer *t, int64_t step) {
+    return rng_key_of(t->state.seed, hash_str("dropout") + (uint64_t)step);
+}
+
+static err queue_update(queueing *u) {
+    trainer *t = u->t;
+    queued_step *q = &u->q;
     int64_t tokens = q->micros * trainer_micro_rows(t) * t->seq;
-    double now = time_now();
-    q->lr = rate_of(t, step, before, tokens);
-    TRY(ranks_agree_clock(t, &now));
-    q->due = cadences_due(&t->every, step + 1, before + tokens, tokens, now);
+    q->lr = rate_of(t, u->step, u->before, tokens) * healing_rate(t, u->step + 1);
     if (q->due.detail) TRY(detail_before_update(t));
     double from = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
+    TRY(set_skip(u));
     TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
     q->optim_s = time_now() - from;
+    return OK;
+}
+
+err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
+    int64_t step = t->state.step + t->last.open;
+    int64_t before = t->state.tokens + (t->last.open ? trainer_step_tokens(t) : 0);
+    cadences every = t->every;
+    queueing u = { .t = t, .finish = finish, .step = step, .before = before, .q.small_sq = NAN };
+    queued_step *q = &u.q;
+    step_overlap was = ranks_overlap(t);
+    t->x.step.dropout = dropout_key(t, step);
+    err e = queue_microbatches(&u);
+    if (t->alerts.interrupts) { /* nothing is in flight any more */
+        t->every = every;
+        err_free(e);
+        return OK;
+    }
+    if (e) e = finish_before_error(t, finish, err_trail(e, __FILE__, __LINE__));
+    if (t->alerts.interrupts) err_free(e), e = OK; /* the alert came first */
+    if (t->alerts.interrupts || e) return e;
+    TRY(queue_update(&u));
     q->overlap = ranks_overlap(t);
     for (int i = 0; i < OVERLAPS; i++) {
         q->overlap.moving[i] -= was.moving[i];
@@ -208,6 +271,23 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     expert_load_fetch(t, q);
     t->last = *q;
     return OK;
+}
+
+err trainer_repeat_step(trainer *t, str *finding) {
+    exec_finding found = { 0 };
+    bool checked = t->x.check_finite;
+    queueing u = { .t = t, .step = t->state.step - 1 };
+    loader_seek(t->batches, t->alerts.from);
+    t->x.step.dropout = dropout_key(t, u.step);
+    t->x.check_finite = true;
+    t->x.finding = &found;
+    err e = queue_microbatches(&u);
+    if (!e) e = read_pending_losses(t);
+    t->x.check_finite = checked;
+    t->x.finding = NULL;
+    if (!e) e = ranks_share_finding(t, &found);
+    if (!e && found.at) str_add(finding, "%s", found.text);
+    return e;
 }
 
 static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
@@ -269,9 +349,8 @@ static err check_skipped(const trainer *t, double loss, double scale) {
     enum { MOST_SKIPPED = 64 };
     if (t->state.skipped_updates < MOST_SKIPPED) return OK;
     return err_hint(
-        ERR("step %lld: the last %d updates were skipped: the gradient overflows fp16 at a loss "
-            "scale of %g, the loss is %g",
-            (long long)t->state.step + 1, MOST_SKIPPED, scale, loss),
+        ERR("step %lld: the last %d updates were skipped; the loss is %g, the loss scale %g",
+            (long long)t->state.step + 1, MOST_SKIPPED, loss, scale),
         "use precision=bf16, lower optimizer.lr or lengthen lr_scheduler.warmup. The last checkpoint "
         "with a finite loss is kept; remove those after it to continue from there");
 }
@@ -285,11 +364,6 @@ err trainer_finish_step(trainer *t, observe_step *s) {
     TRY(ranks_sum_losses(t));
     q->open = false;
     double loss = q->loss_sum / (double)MAX(q->valid, 1);
-    if (!fp16 && (now.skip || !isfinite(loss)))
-        return err_hint(ERR("step %lld: the loss is %g and the gradient norm %g",
-                            (long long)t->state.step + 1, loss, (double)now.norm),
-                        "lower optimizer.lr or lengthen lr_scheduler.warmup; debug.check_finite="
-                        "true names the first op that went wrong. The last checkpoint is intact");
     t->state.loss = loss;
     t->state.skipped_updates = now.skip ? t->state.skipped_updates + 1 : 0;
     TRY(check_skipped(t, loss, now.loss_scale));
@@ -299,6 +373,8 @@ err trainer_finish_step(trainer *t, observe_step *s) {
         t->state.scaler.scale = now.loss_scale;
         t->state.scaler.good_steps = now.good;
     }
+    if (!fp16 && now.skip) s->skipped = 1;
+    t->alerts.from = t->state.windows;
     t->state.step++;
     t->state.updates = now.count;
     t->state.windows = q->windows;

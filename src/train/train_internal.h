@@ -2,6 +2,7 @@
 #define INGOT_TRAIN_INTERNAL_H
 
 #include "io/io.h"
+#include "monitor/monitor.h"
 #include "serve/serve.h"
 #include "train/train.h"
 
@@ -50,6 +51,7 @@ typedef struct run_source {
 typedef struct pending_losses {
     bool open;
     device_ticket losses;
+    int micro;
     int32_t *part; /* [rows], as in data_batch; owned */
     int64_t *row_valid;
 } pending_losses;
@@ -109,9 +111,32 @@ typedef struct run_saves {
     int64_t failures; /* in a row */
     int64_t retry_at; /* step of the next attempt after a failure; 0: none */
     double stalled_s; /* that the training waited for the save in flight */
+    double completed_at; /* the time_now at which the last one was complete, or the run began */
 } run_saves;
 
 typedef struct watchdog watchdog; /* watchdog.c */
+
+/* What the monitor is shown, and what is to be done about what it found: see alerts.c and healing.c. */
+typedef struct run_alerts {
+    monitor *m;
+    monitor_sender *sender; /* of rank 0; NULL: nothing is delivered */
+    int64_t from;           /* windows consumed before the last step */
+    double *row_loss;       /* [windows of the last step], as this rank has them; owned */
+    exec_sample *sampled;   /* [blocks], of what enters them, at metrics.detail_every; owned */
+    double *activation;     /* [blocks], its root mean square; owned */
+    double *expert; /* [3][blocks], least and most of an even share, ranks that know it; owned */
+    double comm_s;  /* that this rank had waited for communication before the last step */
+    double fp8_saturated;              /* at metrics.detail_every */
+    monitor_alert act[MONITOR_ALERTS]; /* to be acted on once nothing is in flight */
+    int n_act;
+    bool interrupts;    /* ... and what is being queued is dropped for it */
+    int64_t cool_from;  /* the first step of the last cool-down; 0: none */
+    int64_t attempts;   /* rollbacks at one place so far */
+    int64_t last_alert; /* the step of the last alert that made one */
+    int64_t decided;    /* what the last step's alerts were, for ranks to compare */
+    bool stops;         /* an alert of this rank's machine asks all to stop */
+    str op;             /* the first op that was not finite, as found again; owned */
+} run_alerts;
 
 typedef struct trainer {
     const config *cfg;
@@ -141,6 +166,7 @@ typedef struct trainer {
 
     run_source *sources, *sets; /* to train on; to validate on; owned */
     int n_sources, n_sets;
+    bool has_clean;      /* sources has one more: alerts.clean_source */
     loader *batches;     /* of all sources */
     observe_part *parts; /* [n_sources + n_sets], of the last step */
 
@@ -154,6 +180,7 @@ typedef struct trainer {
     cadences every;
     ckpt_state state;
     run_saves saves;
+    run_alerts alerts;
     bool new_optimizer; /* another one than the checkpoint's, whose states are left behind */
     json_t *run;        /* owned: resume_snapshot, for checkpoints */
     str changes;        /* what differs from the checkpoint that is continued; lines */
@@ -199,6 +226,12 @@ double ranks_pipeline_wait(const trainer *t);
 step_overlap ranks_overlap(const trainer *t);
 err ranks_sum_losses(trainer *t) MUST_USE;
 err ranks_sum_stages(const trainer *t, double *values, int n) MUST_USE;
+/* Sums what only those that have losses know. */
+err ranks_sum_rows(trainer *t, double *row, int64_t n) MUST_USE;
+/* What the rank found that met it first, on every rank. */
+err ranks_share_finding(trainer *t, exec_finding *f) MUST_USE;
+/* Seconds that this rank has waited for communication so far. */
+double ranks_comm_wait(const trainer *t);
 err ranks_sum_targets(const trainer *t, double *targets) MUST_USE;
 /* setup.c: everything up to the first step. */
 /* Checks config, data and device, builds and loads. Leaves the run folder as it is. */
@@ -208,6 +241,8 @@ err trainer_setup(trainer *t) MUST_USE;
 err trainer_lay_out(trainer *t, const op_backend *ops, int threads) MUST_USE;
 /* @return sequences in a microbatch of all ranks. */
 int64_t trainer_micro_rows(const trainer *t);
+/* Opens the logs, from the step after t->state's on: what they have of later ones is removed. */
+err trainer_open_log(trainer *t) MUST_USE;
 /* Takes the folder over: from here on it holds this run. */
 err trainer_begin(trainer *t) MUST_USE;
 void trainer_free(trainer *t);
@@ -279,7 +314,37 @@ void datasets_measure(trainer *t, observe_step *out);
 /* The loss of every set. @param loss their mean by the sets' weights, else by their sizes. */
 err datasets_validate(trainer *t, double *loss) MUST_USE;
 void datasets_free(trainer *t);
+/* alerts.c: what the monitor is shown of a step, and how what it finds is reported. */
+/* After t->mc, the data and the device are known; loads the state of the checkpoint that is continued. */
+err alerts_open(trainer *t) MUST_USE;
+/* @return the state for a checkpoint; owned. */
+json_t *alerts_state(const trainer *t);
+err alerts_load_state(trainer *t, const json_t *run) MUST_USE;
+/* Shows the monitor the step that was just finished, completes the step's metrics, reports, and decides: what
+ * needs the device to be idle waits for alerts_act. All ranks together. */
+err alerts_after_step(trainer *t, observe_step *s) MUST_USE;
+/* Something that another part noticed. @param what, remedy NULL: the table's. */
+err alerts_raise(trainer *t, monitor_id id, double value, const char *what,
+                 const char *remedy) MUST_USE;
+/* Writes the event, prints and delivers. */
+err alerts_report(trainer *t, const monitor_alert *a, const char *what,
+                  const char *remedy) MUST_USE;
+void alerts_free(trainer *t);
+/* healing.c: what is done about alerts. */
+/* @return the factor of the learning rate in a step. */
+double healing_rate(const trainer *t, int64_t step);
+/* Whether an alert is acted on, and reported, once nothing is in flight: by healing_act. */
+bool healing_waits(const monitor_alert *a);
+/* Notes what the policy of an alert asks for. */
+void healing_decide(trainer *t, const monitor_alert *a);
+/* Carries it out, with nothing in flight: an error ends the run. */
+err healing_act(trainer *t) MUST_USE;
+/* @return the error that ends a run that an alert stopped, after it was saved. */
+err healing_stop(const trainer *t) MUST_USE;
 /* step.c: one step. */
+/* The microbatches of the last step once more, from the same data and weights, with a check of every op.
+ * @param finding what is found, on every rank; empty: nothing. */
+err trainer_repeat_step(trainer *t, str *finding) MUST_USE;
 /* @return the tokens of the last step that was queued. */
 int64_t trainer_step_tokens(const trainer *t);
 /* Queues forward, backward and update of the step after the last. Before it reads anything of that
@@ -293,6 +358,8 @@ err trainer_finish_step(trainer *t, observe_step *s) MUST_USE;
 err saving_after_step(trainer *t, const due_events *due) MUST_USE;
 /* Once per step: moves the save in flight on. */
 err saving_poll(trainer *t) MUST_USE;
+/* Waits for the save in flight; one that fails is reported. No other is begun. */
+err saving_settle(trainer *t) MUST_USE;
 /* Saves where the run stands, and waits for it: an error ends the run. */
 err saving_now(trainer *t) MUST_USE;
 /* @return whether a save may read what the step after this one changes: it is finished first. */

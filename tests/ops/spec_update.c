@@ -268,7 +268,8 @@ static void clip_reference(op_case *c) {
     float sum[2] = { (float)c->in[0].v[0], (float)c->in[0].v[1] };
     for (size_t k = 0; k < sizeof state; k++) bytes[k] = (unsigned char)c->out[0].v[k];
     memcpy(&state, bytes, sizeof state);
-    clip_state(&state, sum, c->step.update.max_norm, c->attr.clip.growth_interval);
+    clip_state(&state, sum, c->step.update.max_norm, c->step.update.skip_norm,
+               c->attr.clip.growth_interval);
     memcpy(bytes, &state, sizeof state);
     for (size_t k = 0; k < sizeof state; k++) c->out[0].v[k] = bytes[k];
 }

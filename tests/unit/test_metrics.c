@@ -215,39 +215,6 @@ static void visible_devices_are_followed(void **state) {
     unsetenv("CUDA_VISIBLE_DEVICES");
 }
 
-/* ---- spikes -------------------------------------------------------------------------------------- */
-static void log_losses(observe *o, int first, int last, int spike) {
-    for (int i = first; i <= last; i++) {
-        observe_step s = OBSERVE_STEP_NONE;
-        s.step = i;
-        s.windows = 8 * i;
-        s.loss = i == spike ? 9 : 3 + 0.01 * (i % 3);
-        assert_ok(observe_log(o, &s));
-        if (i <= SPIKE_LEAST)
-            assert_true(isnan(s.is_spike));
-        else
-            assert_true(s.is_spike == (i == spike));
-    }
-}
-
-static void spikes_are_counted_across_a_resume(void **state) {
-    test_folder *f = *state;
-    observe *o = NULL;
-    assert_ok(observe_open(&(observe_options){ .dir = f->path }, &o));
-    log_losses(o, 1, 40, 30);
-    observe_close(o);
-    assert_ok(observe_open(&(observe_options){ .dir = f->path, .first_step = 36 }, &o));
-    log_losses(o, 36, 80, 70); /* the window before the resume is still known */
-    observe_close(o);
-    char *events = folder_read(f, "events.jsonl");
-    assert_non_null(strstr(events, "\"event\":\"spike\",\"step\":30,"));
-    assert_non_null(strstr(events, "\"from_sequence\":552,\"to_sequence\":560"));
-    json_t *steps = logged_steps(f, ".");
-    assert_true(logged_number(steps, 79, "spike_count") == 2);
-    json_decref(steps);
-    free(events);
-}
-
 static void sinks_have_names(void **state) {
     str name = { 0 };
     metric_sink_name(&metric_table[METRIC_set_loss], "web", &name);
@@ -267,8 +234,6 @@ int main(void) {
         cmocka_unit_test(peaks_are_published),
         cmocka_unit_test(gpu_state_is_read),
         cmocka_unit_test(visible_devices_are_followed),
-        cmocka_unit_test_setup_teardown(spikes_are_counted_across_a_resume, folder_setup,
-                                        folder_teardown),
         cmocka_unit_test(sinks_have_names),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

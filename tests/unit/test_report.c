@@ -25,11 +25,12 @@ static run_report *report_of(test_folder *f, const char *name, planted p, int n)
     for (int i = 1; i <= n; i++) {
         str_add(&text, "{\"step\":%d,\"tokens\":%d,\"windows\":%d,\"loss\":", i, 100 * i, 8 * i);
         str_add(&text, p.nan_at_end && i == n ? "null" : "%.6f", loss_at(&p, i));
-        str_add(&text,
-                ",\"grad_norm\":%g,\"lr\":0.1,\"tok_s\":1000,\"step_s\":%g,\"data_s\":%g,"
-                "\"sources\":{\"a\":{\"loss\":3},\"b\":{\"loss\":%g}}}\n",
-                i == p.spike ? 9.0 : 1.0, i == p.stall ? 1.0 : 0.1, i == p.stall ? 0.9 : 0.001,
-                i == p.spike ? 6.0 : 3.0);
+        str_add(
+            &text,
+            ",\"is_spike\":%d,\"grad_norm\":%g,\"lr\":0.1,\"tok_s\":1000,\"step_s\":%g,\"data_s\":%g,"
+            "\"sources\":{\"a\":{\"loss\":3},\"b\":{\"loss\":%g}}}\n",
+            i == p.spike, i == p.spike ? 9.0 : 1.0, i == p.stall ? 1.0 : 0.1,
+            i == p.stall ? 0.9 : 0.001, i == p.spike ? 6.0 : 3.0);
     }
     snprintf(path, sizeof path, "%s", name);
     assert_ok(io_make_dirs(in_folder(f, path)));

@@ -79,7 +79,7 @@ static void *remove_obstacle(void *arg) {
     for (int i = 0; i < 60000 && !atomic_load(&o->seen); i++) {
         char *text = NULL;
         err e = io_exists(o->events) ? io_read(o->events, 1 << 28, &text, NULL) : OK;
-        if (!e && text && strstr(text, "save failed")) {
+        if (!e && text && strstr(text, "save_failed")) {
             unlink(o->in_the_way);
             atomic_store(&o->seen, true);
         }
@@ -106,7 +106,7 @@ static void a_failed_save_is_tried_again(void **state) {
     pthread_join(thread, NULL);
     log_set_level(LOG_WARN);
     assert_ok(e);
-    assert_true(count_events(f, "run", "save failed") >= 1);
+    assert_true(count_events(f, "run", "save_failed") >= 1);
     assert_true(count_events(f, "run", "save") >= 2); /* some step's, and the last one's */
     assert_true(has_step(f, "run", "checkpoints", 600));
 }
@@ -120,7 +120,7 @@ static void the_last_save_must_succeed(void **state) {
     err e = try_train(f, "run", (settings){ "checkpoint.every", "2" });
     log_set_level(LOG_WARN);
     assert_error(e, "checkpoints");
-    assert_true(count_events(f, "run", "save failed") >= 2);
+    assert_true(count_events(f, "run", "save_failed") >= 2);
 }
 
 /* ---- weights alone ------------------------------------------------------------------------------ */

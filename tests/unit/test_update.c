@@ -481,6 +481,23 @@ static void clip_scales_and_counts_steps(void **state) {
     assert_true(!s.now.skip && s.now.count == 10 && s.now.grad_scale == 1);
 }
 
+/* An update that is left out on purpose is no overflow: neither the count nor the loss scale notices. */
+static void a_long_gradient_can_be_skipped(void **state) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    step_block s = { .now = { .count = 5, .loss_scale = 1024, .good = 1 } };
+    s.update.skip_norm = 3;
+    clip(b, &s, 3, 1, 10);
+    assert_true(!s.now.skip && s.now.count == 6 && s.now.good == 2);
+    clip(b, &s, 3.1, 1, 10);
+    assert_true(s.now.skip && s.now.count == 6 && s.now.good == 2 && s.now.loss_scale == 1024);
+    assert_true(fabsf(s.now.norm - 3.1f) < 1e-5f && s.now.grad_scale == 0);
+    clip(b, &s, INFINITY, 1, 10); /* this one is */
+    assert_true(s.now.skip && s.now.good == 0 && s.now.loss_scale == 512);
+    s.update.skip_norm = -1;
+    clip(b, &s, 0.1, 1, 10);
+    assert_true(s.now.skip && s.now.count == 6 && s.now.loss_scale == 512);
+}
+
 static void the_loss_scale_halves_and_doubles(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     step_block s = { .now = { .loss_scale = 1024 } };
@@ -718,6 +735,7 @@ int main(void) {
         cmocka_unit_test(decay_through_the_gradient_is_refused_where_there_is_none),
         cmocka_unit_test(one_sgd_step_matches_the_formula),
         cmocka_unit_test(clip_scales_and_counts_steps),
+        cmocka_unit_test(a_long_gradient_can_be_skipped),
         cmocka_unit_test(the_loss_scale_halves_and_doubles),
         cmocka_unit_test(square_sums_add_up_exactly),
         cmocka_unit_test(a_skipped_step_changes_nothing),

@@ -108,7 +108,8 @@ void CPU(update)(const op_call *c) {
 void CPU(clip)(const op_call *c) {
     const step_block *step = c->run->step;
     BUG_IF(tensor_count(&c->in[0]) != 2 || tensor_bytes(&c->out[0]) != sizeof(step_state));
-    clip_state(c->out[0].data, c->in[0].data, step->update.max_norm, c->attr.clip.growth_interval);
+    clip_state(c->out[0].data, c->in[0].data, step->update.max_norm, step->update.skip_norm,
+               c->attr.clip.growth_interval);
 }
 
 /* ---- adaptive clipping ------------------------------------------------------------------------

@@ -132,7 +132,7 @@ extern "C" void cuda_update(const op_call *c) {
 /* A single thread: it reads the norm and writes the step state. */
 static __global__ void clip_gradient(step_state *now, const float *sum, const step_block *s,
                                      int64_t interval) {
-    clip_state(now, sum, s->update.max_norm, interval);
+    clip_state(now, sum, s->update.max_norm, s->update.skip_norm, interval);
 }
 
 extern "C" void cuda_clip(const op_call *c) {
