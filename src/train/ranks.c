@@ -205,7 +205,7 @@ err ranks_sum_losses(trainer *t) {
 /* Sums over pipeline stages of what all other ranks of a stage have alike. */
 err ranks_sum_stages(const trainer *t, double *values, int n) {
     if (mesh_size(&t->mesh, AX_PP) == 1) return OK;
-    if (!speaks_for(t, ~AXIS(AX_PP)))
+    if (mesh_index(&t->mesh, AXES_ALL & ~AXIS(AX_PP)) != 0) /* one rank of each stage */
         for (int i = 0; i < n; i++) values[i] = 0;
     return comm_total(t->x.comm, values, n);
 }
