@@ -66,6 +66,7 @@ static data_range scan_document(const data_source *s, int64_t i) {
     enum { MOST = 1 << 20 };
     int64_t from = i, to = i;
     int32_t eos = s->info.eos;
+    if (s->cache) return (data_range){ i, i + 1 }; /* not for a message */
     if (eos < 0) return (data_range){ 0, s->info.tokens };
     while (from > 0 && i - from < MOST && data_token(s, from - 1) != eos) from--;
     while (to < s->info.tokens && to - i < MOST && data_token(s, to) != eos) to++;

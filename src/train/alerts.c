@@ -70,7 +70,13 @@ static json_t *text_json(const trainer *t, const data_source *d, int64_t token) 
     int32_t ids[TEXT_TOKENS];
     str text = { 0 };
     int64_t n = MIN(TEXT_TOKENS, data_source_info(d)->tokens - token);
+    err e = data_hold(d, token, n);
+    if (e) {
+        err_free(e);
+        return json_null();
+    }
     data_read(d, token, n, ids);
+    data_release(d, token, n);
     tokenizer_decode(t->tokenizer, ids, (size_t)n, true, &text);
     json_t *clean = io_json_string(text.text ? text.text : "", text.len);
     str_free(&text);
