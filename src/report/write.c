@@ -105,8 +105,8 @@ static void write_spikes(doc *d, const run_report *r) {
         doc_line(d, "no spike (the alert loss_spike)");
         return;
     }
-    doc_line(d, "%lld spikes (the alert loss_spike)%s",
-             (long long)r->spikes, r->spikes > n ? "; the highest:" : ":");
+    doc_line(d, "%lld spikes (the alert loss_spike)%s", (long long)r->spikes,
+             r->spikes > n ? "; the highest:" : ":");
     const char *head[] = { "step", "loss", "mean", "deviations", "sequences", "beside it" };
     for (int i = 0; i < 6; i++) add_cell(&c, "%s", head[i]);
     for (int i = 0; i < n; i++) {
