@@ -43,9 +43,9 @@ static const packed_piece *window_pieces(const window_source *s, const loader_op
 
 int64_t window_first_token(const window_source *s, const loader_options *o, window_ref w) {
     packed held = { 0 };
-    piece own[2];
+    packed_piece own[2];
     int n;
-    const piece *p = window_pieces(s, o, w, &held, own, &n);
+    const packed_piece *p = window_pieces(s, o, w, &held, own, &n);
     int64_t first = n ? p[0].from : s->range.from;
     packed_free(&held);
     return first;
