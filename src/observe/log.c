@@ -1,5 +1,6 @@
 /* metrics.jsonl and events.jsonl: lines of JSON, each appended with one write, so that a reader never
  * sees half a line. A run that resumes removes the metrics of the steps that it will repeat. */
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -9,11 +10,18 @@
 #include "io/io.h"
 #include "observe_internal.h"
 
+/* A file of lines. */
+typedef struct line_log {
+    char *path; /* owned */
+    int fd;
+    str kept; /* lines that could not be written yet */
+} line_log;
+
 struct observe {
-    char *metrics_path, *events_path;
-    int metrics, events; /* descriptors */
-    tb_writer *tb;       /* NULL: no event files */
-    nvml *gpu;           /* NULL: not read */
+    line_log metrics, events;
+    err failed;    /* the last failure to write, until it is taken; owned */
+    tb_writer *tb; /* NULL: no event files */
+    nvml *gpu;     /* NULL: not read */
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
@@ -101,7 +109,7 @@ static int64_t copy_kept_lines(const char *p, const char *end, int64_t first, st
 }
 
 static err drop_later_metrics(observe *o, int64_t first) {
-    const char *path = o->metrics_path;
+    const char *path = o->metrics.path;
     if (!io_exists(path)) return OK;
     io_mapping m;
     TRY(io_map(path, &m));
@@ -123,14 +131,12 @@ static err drop_later_metrics(observe *o, int64_t first) {
 /* ---- the logs ------------------------------------------------------------------------------ */
 err observe_open(const observe_options *options, observe **out) {
     observe *o = mem_alloc(sizeof *o);
-    *o = (observe){ .metrics_path = io_join(options->dir, "metrics.jsonl"),
-                    .events_path = io_join(options->dir, "events.jsonl"),
-                    .metrics = -1,
-                    .events = -1 };
+    *o = (observe){ .metrics = { io_join(options->dir, "metrics.jsonl"), -1 },
+                    .events = { io_join(options->dir, "events.jsonl"), -1 } };
     err e = OK;
     TRY_CLEAN(drop_later_metrics(o, options->first_step));
-    TRY_CLEAN(io_append_open(o->metrics_path, &o->metrics));
-    TRY_CLEAN(io_append_open(o->events_path, &o->events));
+    TRY_CLEAN(io_append_open(o->metrics.path, &o->metrics.fd));
+    TRY_CLEAN(io_append_open(o->events.path, &o->events.fd));
     if (options->tensorboard) TRY_CLEAN(tb_open(options, &o->tb));
     if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
     *out = o;
@@ -140,21 +146,59 @@ cleanup:
     return e;
 }
 
-/* Appends a line to a log. One that was removed or moved away meanwhile is begun anew: lines would go to a file
- * without a name. When that fails, the folder itself is gone, which the run notices after its next step. */
-static err append_line(int *fd, const char *path, const str *line) {
+/* A log that was removed or moved away is begun anew: lines would go to a file without a name. When that
+ * fails, the folder itself is gone, which the run notices after its next step. */
+static void reopen_if_removed(line_log *l) {
     struct stat opened, named;
-    bool same = fstat(*fd, &opened) == 0 && stat(path, &named) == 0 &&
+    bool same = fstat(l->fd, &opened) == 0 && stat(l->path, &named) == 0 &&
                 opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
     int fresh;
-    err e = same ? OK : io_append_open(path, &fresh);
+    err e = same ? OK : io_append_open(l->path, &fresh);
     if (!same && !e) {
-        log_warn("%s was removed while the run was writing to it; a new one begins here", path);
-        close(*fd);
-        *fd = fresh;
+        log_warn("%s was removed while the run was writing to it; a new one begins here", l->path);
+        close(l->fd);
+        l->fd = fresh;
     }
     err_free(e);
-    return io_append(*fd, path, line->text, line->len);
+}
+
+/* Writes what is kept and then the line, all or nothing: half a line would be taken for damage. */
+static err write_lines(line_log *l) {
+    struct stat before;
+    bool known = fstat(l->fd, &before) == 0;
+    err e = io_append(l->fd, l->path, l->kept.text, l->kept.len);
+    if (e && known && ftruncate(l->fd, before.st_size) != 0)
+        log_warn("%s may end in half a line: %s", l->path, strerror(errno));
+    return e;
+}
+
+/* Appends a line. A disk that is full, read-only or gone does not stop the run: lines are kept, at most
+ * MOST_KEPT bytes of them, and written with the next that can be. */
+static void append_line(observe *o, line_log *l, const str *line) {
+    enum { MOST_KEPT = 4 << 20 };
+    reopen_if_removed(l);
+    str_add_bytes(&l->kept, line->text, line->len);
+    err e = write_lines(l);
+    if (!e) {
+        l->kept.len = 0;
+        return;
+    }
+    if (l->kept.len > MOST_KEPT) l->kept.len -= line->len; /* what came first stays */
+    err_free(o->failed);
+    o->failed = e;
+}
+
+/* Points of TensorBoard are not kept: metrics.jsonl has them too. */
+static void note_failure(observe *o, err e) {
+    if (!e) return;
+    err_free(o->failed);
+    o->failed = e;
+}
+
+err observe_take_failure(observe *o) {
+    err e = o ? o->failed : OK;
+    if (o) o->failed = OK;
+    return e;
 }
 
 /* What follows from the figures of the step. */
@@ -169,10 +213,10 @@ err observe_log(observe *o, observe_step *s) {
     str line = { 0 };
     complete_step(o, s);
     step_as_json(s, &line);
-    err e = append_line(&o->metrics, o->metrics_path, &line);
-    if (!e && o->tb && s->tensorboard) e = tb_step(o->tb, s);
+    append_line(o, &o->metrics, &line);
+    if (o->tb && s->tensorboard) note_failure(o, tb_step(o->tb, s));
     str_free(&line);
-    return e;
+    return OK;
 }
 
 err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
@@ -191,9 +235,9 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) {
     str line = { 0 };
     str_add(&line, "%s\n", text);
     free(text);
-    err e = append_line(&o->events, o->events_path, &line);
+    append_line(o, &o->events, &line);
     str_free(&line);
-    return e;
+    return OK;
 }
 
 err observe_text(observe *o, int64_t step, const char *text, size_t n) {
@@ -202,18 +246,27 @@ err observe_text(observe *o, int64_t step, const char *text, size_t n) {
     json_t *details = json_pack("{s:O}", "text", clean);
     err e = observe_event(o, "sample", step, details);
     if (!e && o->tb)
-        e = tb_text(o->tb, "sample", step, json_string_value(clean), json_string_length(clean));
+        note_failure(
+            o, tb_text(o->tb, "sample", step, json_string_value(clean), json_string_length(clean)));
     json_decref(clean);
     return e;
 }
 
+static void close_log(line_log *l) {
+    err e = l->kept.len && l->fd >= 0 ? write_lines(l) : OK;
+    if (e) log_warn("%s: %s: its last lines are lost", l->path, err_message(e));
+    err_free(e);
+    if (l->fd >= 0) close(l->fd);
+    str_free(&l->kept);
+    free(l->path);
+}
+
 void observe_close(observe *o) {
     if (!o) return;
-    if (o->metrics >= 0) close(o->metrics);
-    if (o->events >= 0) close(o->events);
+    close_log(&o->metrics);
+    close_log(&o->events);
+    err_free(o->failed);
     tb_close(o->tb);
     nvml_close(o->gpu);
-    free(o->metrics_path);
-    free(o->events_path);
     free(o);
 }

@@ -118,6 +118,9 @@ err observe_event(observe *o, const char *kind, int64_t step, json_t *details) M
 /* A text that the model wrote: an event of kind "sample", and a text in TensorBoard. @param text any n
  * bytes. */
 err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
+/* What kept a line from being written since the last call, owned; OK: nothing did. Lines are kept in memory
+ * meanwhile and written later: a full disk does not end a run. */
+err observe_take_failure(observe *o) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
 
 /* ---- chips --------------------------------------------------------------------------------- */

@@ -15,6 +15,7 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <time.h>
 #include <unistd.h>
 
@@ -112,8 +113,12 @@ static void end_event(tb_writer *w) { tfrecord_add(&w->record, w->event.text, w-
 
 /* Appends the records that are ready. */
 static err write_records(tb_writer *w) {
+    struct stat before;
+    bool known = fstat(w->fd, &before) == 0;
     err e = io_append(w->fd, w->path, w->record.text, w->record.len);
-    w->bytes += (int64_t)w->record.len;
+    if (e && known && ftruncate(w->fd, before.st_size) != 0) /* half a record hides what follows */
+        log_warn("%s may end in half a record", w->path);
+    if (!e) w->bytes += (int64_t)w->record.len;
     w->record.len = 0;
     return e;
 }

@@ -89,7 +89,15 @@ static err log_step(trainer *t, observe_step *s) {
     take_seconds(&t->sample_s, &s->sample_s);
     take_seconds(&t->ckpt_s, &s->ckpt_s);
     s->tensorboard = t->last.due.tensorboard;
-    return observe_log(t->log, s);
+    TRY(observe_log(t->log, s));
+    err failed = observe_take_failure(t->log);
+    if (!failed) {
+        monitor_clear(t->alerts.m, MONITOR_log_failed);
+        return OK;
+    }
+    err e = alerts_raise(t, MONITOR_log_failed, NAN, err_message(failed), NULL);
+    err_free(failed);
+    return e;
 }
 
 static err finish_step(trainer *t) {

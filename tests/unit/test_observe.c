@@ -1,6 +1,9 @@
 /* observe: the logs across a resume, and the progress line. */
 #include "support/folder.h"
 
+#include <signal.h>
+#include <sys/resource.h>
+
 #include "observe/observe.h"
 
 static void assert_holds(const char *dir, const char *name, const char *expected) {
@@ -185,6 +188,27 @@ static void plain_lines_where_no_terminal(void **state) {
     free(text);
 }
 
+/* A disk that takes no more: lines are kept, none is ever seen in half, and all come later, in order. */
+static void a_full_disk_delays_lines(void **state) {
+    observe *o = NULL;
+    struct rlimit before, small;
+    assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 0 }, &o));
+    log_steps(o, 1, 1);
+    assert_int_equal(getrlimit(RLIMIT_FSIZE, &before), 0);
+    small = before;
+    small.rlim_cur = strlen(LINE1) + 20; /* bytes: the next line is cut off in its middle */
+    signal(SIGXFSZ, SIG_IGN);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &small), 0);
+    log_steps(o, 2, 2);
+    assert_error(observe_take_failure(o), "metrics.jsonl");
+    assert_holds(*state, "metrics.jsonl", LINE1);
+    assert_int_equal(setrlimit(RLIMIT_FSIZE, &before), 0);
+    log_steps(o, 3, 3);
+    assert_ok(observe_take_failure(o));
+    assert_holds(*state, "metrics.jsonl", LINE1 LINE2 LINE3);
+    observe_close(o);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
@@ -193,6 +217,7 @@ int main(void) {
         T(resume_takes_out_later_steps),
         T(resume_after_a_missing_newline),
         T(events_stay),
+        T(a_full_disk_delays_lines),
         T(missing_folder_is_an_error),
         T(line_fits_the_width),
         T(plain_lines_where_no_terminal),
