@@ -148,6 +148,10 @@ typedef struct holding {
 /* All tensors, the weights first. @param o NULL: weights alone. @param out owned (free). @return how many. */
 int holdings_list(const model *m, const plan *p, const optimizer *o, holding **out);
 
+/* Where the elements of its part lie in the plan; NULL: a state that is quantized. */
+const void *holding_data(const model *m, const plan *p, const optimizer *o, const holding *h,
+                         dtype *dt);
+
 /* ---- folders.c: the folders of a run's steps ---------------------------------------------------- */
 /* @return "ROOT/PREFIXstep-00000012SUFFIX", owned (free). */
 char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix);

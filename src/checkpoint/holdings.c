@@ -77,6 +77,15 @@ static bool hold_fp8_rows(const model *m, const plan *p, holding *h) {
     return true;
 }
 
+const void *holding_data(const model *m, const plan *p, const optimizer *o, const holding *h,
+                         dtype *dt) {
+    int64_t n;
+    *dt = DT_F32;
+    if (h->param < 0) return model_fp8_rows(m, p, &n);
+    return h->state < 0 ? model_weights_data(m, p, h->param, dt)
+                        : optim_state_data(o, h->param, h->state);
+}
+
 int holdings_list(const model *m, const plan *p, const optimizer *o, holding **out) {
     int most = model_params(m) + 1, n = 0;
     for (int i = 0; o && i < model_params(m); i++) most += optim_states(o, i);

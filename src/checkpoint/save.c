@@ -122,15 +122,7 @@ static int64_t saved_bytes(const ckpt_saver *v) {
 
 /* Where what this rank writes of a tensor lies in the plan; NULL for states that are quantized. */
 static const void *data_of(const ckpt_saver *v, const holding *h, dtype *dt) {
-    int64_t n;
-    const void *at;
-    *dt = DT_F32;
-    if (h->param < 0)
-        at = model_fp8_rows(v->m, v->x->plan, &n);
-    else if (h->state < 0)
-        at = model_weights_data(v->m, v->x->plan, h->param, dt);
-    else
-        at = optim_state_data(v->o, h->param, h->state);
+    const void *at = holding_data(v->m, v->x->plan, v->o, h, dt);
     return at ? (const char *)at + (size_t)(h->write.from - h->part.from) * dt_size(*dt) : NULL;
 }
 

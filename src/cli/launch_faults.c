@@ -5,7 +5,7 @@
  *     a rank       error: rank 3 (host-b): CAUSE                                      NAMED
  *                  ... has waited 600 s in ... for rank 1 (host-a), which ...         CULPRIT: rank 1
  *                  ...; it hangs in rank 3 (host-b), which waits for nobody           CULPRIT: rank 3
- *                  ... : rank 2 (host-a) has ended                                    CULPRIT: rank 2
+ *                  ... : rank 2 (host-a) has ended, or holds other weights ...        CULPRIT: rank 2
  *     mpirun       mpirun noticed that process rank 2 with PID 5 on node H exited on signal 9 (Killed).
  *     srun         srun: error: host-b: task 3: Killed
  *     ssh, mpirun  ssh: connect to host host-b port 22: ...;  Remote node: host-b     NAMED
@@ -70,6 +70,7 @@ static bool read_culprit(const char *cause, launch_fault *f) {
     const char *hangs = after(cause, "; it hangs in rank ");
     const char *waits = after(after(cause, " has waited "), " for rank ");
     const char *ended = strstr(cause, " has ended");
+    if (!ended) ended = strstr(cause, " holds other weights");
     bool found = is_one(hangs) && read_rank_and_host(hangs, &other);
     if (!found) found = is_one(waits) && read_rank_and_host(waits, &other);
     for (const char *at = cause; !found && ended && (at = strstr(at, "rank ")) && at < ended;

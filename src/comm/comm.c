@@ -85,6 +85,13 @@ int comm_counters(const comm *c, comm_counter *out, int cap) {
     return n;
 }
 
+double comm_wait_seconds(const comm *c) {
+    double sum = c->host ? comm_wait_seconds(c->host) : 0;
+    for (int s = 0; s < COMM_SETS; s++)
+        for (int k = 0; k < MOVE_ILLEGAL; k++) sum += c->count[s][k].wait_seconds;
+    return sum;
+}
+
 void comm_counters_reset(comm *c) { memset(c->count, 0, sizeof c->count); }
 
 /* ---- the verb ---------------------------------------------------------------------------- */
@@ -208,16 +215,23 @@ err comm_sum(comm *c, axis_set axes, float *values, int64_t n) {
     return run_move(host_of(c), &sum, &t, &t);
 }
 
+err comm_collect(comm *c, const void *mine, size_t bytes, void *all) {
+    int64_t own = (int64_t)bytes, whole = own * mesh_world(&c->m);
+    memcpy(all, mine, bytes);
+    if (mesh_world(&c->m) == 1) return OK;
+    tensor in = tensor_of((void *)(uintptr_t)mine, DT_U8, 1, &own),
+           out = tensor_of(all, DT_U8, 1, &whole);
+    comm_move gather = {
+        .axes = mesh_axes(&c->m), .from = PLACE_S(0), .to = PLACE_I, .name = "host values"
+    };
+    return run_move(host_of(c), &gather, &in, &out);
+}
+
 err comm_total(comm *c, double *values, int n) {
     int world = comm_world(c);
-    int64_t own = (int64_t)n * (int64_t)sizeof *values, all = own * world;
     if (world == 1) return OK;
-    double *each = mem_alloc((size_t)all);
-    tensor in = tensor_of(values, DT_U8, 1, &own), out = tensor_of(each, DT_U8, 1, &all);
-    comm_move gather = {
-        .axes = mesh_axes(&c->m), .from = PLACE_S(0), .to = PLACE_I, .name = "total of host values"
-    };
-    err e = run_move(host_of(c), &gather, &in, &out);
+    double *each = mem_alloc((size_t)world * (size_t)n * sizeof *each);
+    err e = comm_collect(c, values, (size_t)n * sizeof *values, each);
     for (int i = 0; i < n && !e; i++) {
         values[i] = each[i];
         for (int r = 1; r < world; r++) values[i] += each[(int64_t)r * n + i];

@@ -142,11 +142,16 @@ typedef struct comm_counter {
 /* Fills up to `cap` counters that are not zero, in order of axes and kind. @return how many there are. */
 int comm_counters(const comm *c, comm_counter *out, int cap);
 void comm_counters_reset(comm *c);
+double comm_wait_seconds(const comm *c); /* of all counters, and of values of the host */
+/* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
+char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- for the host, on all ranks together ------------------------------------------------------ */
 /* Where `c` is NULL there is one rank, and nothing to do (comm_sum excepted). */
 /* Sums n values over these axes in place, each rank getting the same bits. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
+/* `bytes` of every rank, in rank order, to all of them: all [world][bytes]. */
+err comm_collect(comm *c, const void *mine, size_t bytes, void *all) MUST_USE;
 /* The same of doubles over all ranks, added in rank order in fp64. */
 err comm_total(comm *c, double *values, int n) MUST_USE;
 /* Combines the bytes of all ranks by bitwise or, in place: what one rank has and the others hold as zeros,

@@ -47,9 +47,6 @@ struct comm {
 /* "all-reduce over tp (block 3)": written into buf, which is returned. */
 char *comm_describe(const comm_move *m, char *buf, size_t n);
 
-/* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
-char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
-
 /* ---- ranks of one group ---------------------------------------------------------------------- */
 typedef struct comm_group {
     int n, me, rank[COMM_MAX_RANKS];

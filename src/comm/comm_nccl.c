@@ -551,6 +551,7 @@ err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
     *c = (comm){ .backend = &backend,
                  .m = host->m,
                  .timeout = host->timeout,
+                 .members = host->members,
                  .core_sharers = host->core_sharers,
                  .local_rank = host->local_rank,
                  .host = host,

@@ -123,6 +123,25 @@ err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 err observe_take_failure(observe *o) MUST_USE;
 void observe_close(observe *o); /* takes NULL */
 
+/* ---- stragglers ------------------------------------------------------------------------------
+ * A rank that computes longer than the median of those with the same work: by more than a fifth, and by
+ * milliseconds, in three windows in a row. It stays one until it is within a tenth. */
+enum { STRAGGLER_WINDOW = 10 /* steps */, STRAGGLER_WINDOWS = 3 };
+#define STRAGGLER_RATIO   1.2
+#define STRAGGLER_CLEAR   1.1
+#define STRAGGLER_LEAST_S 2e-3
+typedef struct straggler {
+    int windows;                /* in a row in which it was slow */
+    bool slow, raised, cleared; /* it is one; it became one, or stopped being one, in this window */
+    double ratio, median;       /* its time relative to the median, which is in seconds */
+} straggler;
+/* @return what a step takes on this rank when nothing interrupts it, of those in a window: the lower
+ * quartile. NaN: there are none. */
+double straggler_typical(const double *steps, int n);
+/* Judges a window. @param s [n], zeroed before the first. @param seconds of each rank: straggler_typical.
+ * @param group equal for ranks with the same work. */
+void straggler_judge(straggler *s, const double *seconds, const int *group, int n);
+
 /* ---- chips --------------------------------------------------------------------------------- */
 /* @return the published dense peak of a chip in FLOP/s, by the name its driver reports; NaN when none is
  * known. @param dtype "fp32", "tf32", "fp16", "bf16" or "fp8". */

@@ -108,6 +108,8 @@ static err finish_step(trainer *t) {
     TRY(check_folder(t, folder));
     TRY(folder_drop_previous(&t->folder));
     TRY(saving_poll(t));
+    TRY(straggler_step(t, &s));
+    TRY(replicas_check(t, t->last.due.save || last_step(t)));
     int64_t step = t->state.step;
     if (t->last.due.detail) TRY(detail_measure(t, &s));
     TRY(alerts_after_step(t, &s));
@@ -145,7 +147,9 @@ static err finish_and_act(trainer *t) {
 
 static err one_step(trainer *t) {
     fault_point(FAULT_STEP, t->mesh.rank);
+    straggler_begin(t);
     TRY(trainer_queue_step(t, finish_step));
+    straggler_end(t);
     TRY(watchdog_check(t));
     return t->last.open && may_run_on(t) ? OK : finish_and_act(t);
 }
@@ -163,6 +167,7 @@ static err loop(trainer *t) {
     watchdog_stop(t);
     progress_end(t->show);
     TRY(e);
+    if (!last_step(t)) TRY(replicas_check(t, true)); /* a signal ends it */
     TRY(saving_now(t));
     TRY(saving_finish_uploads(t));
     if (t->alerts.stops) return healing_stop(t);

@@ -202,6 +202,7 @@ void trainer_free(trainer *t) {
     free(t->rows_of.part);
     free(t->rows_of.row_valid);
     pool_free(t->x.pool);
+    straggler_free(t);
     detail_free(t);
     json_decref(t->run);
     str_free(&t->changes);

@@ -114,7 +114,8 @@ typedef struct run_saves {
     double completed_at; /* the time_now at which the last one was complete, or the run began */
 } run_saves;
 
-typedef struct watchdog watchdog; /* watchdog.c */
+typedef struct watchdog watchdog;               /* watchdog.c */
+typedef struct straggler_watch straggler_watch; /* straggler.c */
 
 /* What the monitor is shown, and what is to be done about what it found: see alerts.c and healing.c. */
 typedef struct run_alerts {
@@ -187,7 +188,8 @@ typedef struct trainer {
     double peak_flops;  /* the most this device can do in the run's type, as measured */
     double published;   /* ... as its vendor states it; NaN: not known, and MFU is of peak_flops */
 
-    watchdog *dog; /* NULL: none */
+    watchdog *dog;               /* NULL: none */
+    straggler_watch *stragglers; /* NULL: no step yet */
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
@@ -375,6 +377,22 @@ void watchdog_start(trainer *t);
 void watchdog_stop(trainer *t);
 /* @return an error when it has found a stall. */
 err watchdog_check(const trainer *t) MUST_USE;
+/* straggler.c: ranks that compute longer than others. Time between begin and end, but for waits, is a rank's
+ * own; several spans make a step. */
+void straggler_begin(trainer *t);
+void straggler_end(trainer *t);
+/* After each step, on all ranks together: judges now and then. */
+err straggler_step(trainer *t, observe_step *out) MUST_USE;
+void straggler_free(trainer *t);
+/* replicas.c: silent corruption. */
+typedef struct replica {
+    uint64_t parts, bytes; /* as of ckpt_hash_held */
+} replica;
+/* Marks the ranks whose bytes differ from those of most ranks with the same parts; of two, both.
+ * @return how many. */
+int replicas_judge(const replica *all, int n, bool *bad);
+/* After each step, on all ranks together. @param saves a full checkpoint follows. */
+err replicas_check(trainer *t, bool saves) MUST_USE;
 /* peak.c: what the device can do. */
 /* Measures it, and keeps the best of this and what was measured before: whatever else runs on the machine
  * only ever slows it down. */

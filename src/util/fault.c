@@ -94,7 +94,7 @@ void fault_point(fault_point_id point, int rank) {
 
 bool fault_flips(fault_point_id point, int rank) {
     return is_asked(point, rank) && fault.action == FLIP &&
-           atomic_fetch_add(&fault.hits, 1) + 1 == fault.hit;
+           (atomic_fetch_add(&fault.hits, 1) + 1 == fault.hit || !fault.hit);
 }
 
 double fault_slows(fault_point_id point, int rank) {

@@ -9,7 +9,8 @@
  *     slow:step:rank=1:by=0.3             every step computes 30 % longer
  *     flip:weights:rank=2:hit=7           flip a bit of a weight after the seventh step
  *
- * Defaults: rank 0, the first hit, and the first attempt of `ingot launch` (INGOT_ATTEMPT; any: all of them). */
+ * Defaults: rank 0, the first hit (any: each of them), and the first attempt of `ingot launch` (INGOT_ATTEMPT;
+ * any: all of them). */
 #ifndef INGOT_FAULT_H
 #define INGOT_FAULT_H
 
@@ -24,7 +25,10 @@
     F(SAVE_MANIFEST, "save.manifest")     /* the manifest is written, the folder not renamed */    \
     F(SAVE_RENAMED, "save.renamed")       /* it is; older checkpoints are not removed */           \
     F(UPLOAD_FILE, "upload.file")         /* a file of a checkpoint is in the store */             \
-    F(UPLOAD_MANIFEST, "upload.manifest") /* ... all but its manifest */
+    F(UPLOAD_MANIFEST, "upload.manifest") /* ... all but its manifest */                           \
+    F(DOCTOR_MEMORY, "doctor.memory")     /* what a test has written; flip */                      \
+    F(DOCTOR_GEMM, "doctor.gemm")         /* ... computed */                                       \
+    F(DOCTOR_LINK, "doctor.link")         /* ... sends */
 typedef enum {
 #define FAULT_ENUM(id, name) FAULT_##id,
     FAULT_POINTS(FAULT_ENUM)

@@ -38,6 +38,9 @@ static void who_is_awaited_is_the_culprit(void **state) {
     const char *gone =
         "error: rank 1 (host-a): rank 1 ends in sum over tp: rank 2 (host-b) has ended";
     assert_fault(READ(gone), 2, "host-b", gone + strlen("error: rank 1 (host-a): "));
+    const char *other =
+        "error: rank 0 (a): step 8: rank 2 (b) holds other weights or optimizer state";
+    assert_int_equal(READ(other).rank, 2);
     /* Several: nobody in particular. */
     const char *many =
         "error: rank 0 (a): rank 0 has waited 2 s in sum over dp_shard for rank 1 (a), "

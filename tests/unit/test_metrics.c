@@ -101,7 +101,8 @@ static void every_metric_is_filled(void **state) {
                             "6" });
     train_small(f, "half", (settings){ "precision", "fp16" });
     train_small(f, "stages",
-                (settings){ "model.layers", "2", "parallelism.pipeline_parallel_degree", "2" });
+                (settings){ "model.layers", "2", "parallelism.pipeline_parallel_degree", "2",
+                            "training.steps", "10" });
     train_small(f, "ranks",
                 (settings){ "parallelism.tensor_parallel_degree", "2",
                             "parallelism.data_parallel_shard_degree", "2" });
