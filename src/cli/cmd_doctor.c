@@ -5,19 +5,28 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+#include "cli/doctor.h"
 #include "io/io.h"
 #include "ops/ops.h"
 
 typedef struct doctor_args {
-    bool calibrate, json;
+    bool calibrate, json, cluster;
+    const char *dir;
+    double seconds;
 } doctor_args;
 static const cli_arg args[] = {
     { "calibrate", ARG_FLAG, offsetof(doctor_args, calibrate), "",
       "print what was measured as a catalogue for `ingot plan --catalogue`" },
     { "json", ARG_FLAG, offsetof(doctor_args, json), "", "print JSON" },
+    { "cluster", ARG_FLAG, offsetof(doctor_args, cluster), "",
+      "test the memory, arithmetic, disk and links of all ranks" },
+    { "dir", ARG_TEXT, offsetof(doctor_args, dir), "FOLDER",
+      "with --cluster: where the disk is tested (default .)" },
+    { "seconds", ARG_REAL, offsetof(doctor_args, seconds), "S",
+      "with --cluster: how long GEMMs run (default 2)" },
 };
-const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate]", args, (int)COUNT_OF(args),
-                                   0 };
+const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
+                                   (int)COUNT_OF(args), 0 };
 
 /* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
 enum { COPY_BYTES = 256 << 20, ROUNDS = 8 };
@@ -31,8 +40,7 @@ static void copy_share(void *ctx, int64_t i, int worker) {
     memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
 }
 
-/* Bytes read and written per second; 0 when there is not enough memory to measure it. */
-static double host_copy_rate(pool *p) {
+double doctor_copy_rate(pool *p) {
     void *from = NULL, *to = NULL;
     double best = 0;
     err e = mem_map(COPY_BYTES, &from);
@@ -84,7 +92,7 @@ static cpu_findings examine_cpu(void) {
     }
     f.threads = pool_size(p);
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    f.copy = host_copy_rate(p);
+    f.copy = doctor_copy_rate(p);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
     f.bf16 = b->bf16_gemm ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);
@@ -263,11 +271,12 @@ static err print_catalogue(const cpu_findings *f, int gpus) {
 }
 
 err cmd_doctor(int argc, char **argv) {
-    doctor_args a = { 0 };
+    doctor_args a = { .dir = ".", .seconds = 2 };
     TRY(cli_parse(&cmd_doctor_spec, argc - 1, argv + 1, &a, NULL));
     if (a.json && a.calibrate)
         return err_hint(ERR_USAGE("--calibrate: prints YAML, not JSON"),
                         "leave one of the two out");
+    if (a.cluster) return doctor_cluster(&(cluster_options){ a.dir, a.seconds });
     cpu_findings f = examine_cpu();
     int gpus = ops_cuda_count();
     err why = gpus ? OK : ops_cuda_check(0), e = OK;

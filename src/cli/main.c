@@ -193,7 +193,7 @@ static const cli_command commands[] = {
               "  ingot ckpt reshard runs/tiny whole --weights-only\n"
               "\n" },
     { .name = "doctor",
-      .usage = "[--json | --calibrate]",
+      .usage = "[--json | --calibrate | --cluster]",
       .summary = "report what this build and this machine support, and how fast they are",
       .run = cmd_doctor,
       .spec = &cmd_doctor_spec,
@@ -201,7 +201,9 @@ static const cli_command commands[] = {
           "Measures copy bandwidth and GEMM speed for a few seconds; writes no files. If no GPU can\n"
           "be used, the reason and a remedy are printed. --calibrate prints what was measured as a\n"
           "catalogue: `ingot doctor --calibrate > here.yaml`, then `ingot plan run.yaml --catalogue\n"
-          "here.yaml --gpu this-cpu`.\n"
+          "here.yaml --gpu this-cpu`. --cluster, started by launch, tests every rank with computations\n"
+          "whose results are known, and names those with wrong values:\n"
+          "  ingot launch --hosts a:8,b:8 -- doctor --cluster\n"
           "\n" },
     { .name = "config",
       .usage =

@@ -1,0 +1,17 @@
+/* ingot doctor, inside. */
+#ifndef INGOT_DOCTOR_H
+#define INGOT_DOCTOR_H
+
+#include "util/util.h"
+
+/* Bytes read and written per second by a copy over all threads; 0 when there is not enough memory for it. */
+double doctor_copy_rate(pool *p);
+
+typedef struct cluster_options {
+    const char *dir; /* where the disk is tested */
+    double seconds;  /* of GEMMs */
+} cluster_options;
+/* Tests all ranks of the job this process was started in, or this process alone. */
+err doctor_cluster(const cluster_options *o) MUST_USE;
+
+#endif

@@ -1,0 +1,364 @@
+/* ingot doctor --cluster: every rank of a job tests its memory, its arithmetic, its disk and its links with
+ * computations whose results are known, and rank 0 prints what each found.
+ *
+ *     memory    a pattern written over a part of it and read back, twice; the speed of a copy
+ *     GEMM      small integers, exact in fp32, over and over for some seconds; each result is compared
+ *     disk      a file written, synced and read back
+ *     links     every pair of ranks exchanges messages both ways, all pairs of a round at a time
+ *     all       an all-reduce and an all-gather over all ranks, of known values
+ *
+ * Wrong values are an error that names the rank; of links, the rank that most wrong ones have in common. What
+ * is slower than half the median is marked. */
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+#include "cli/doctor.h"
+#include "comm/comm.h"
+#include "io/io.h"
+#include "ops/op_table.h"
+#include "ops/ops.h"
+#include "util/fault.h"
+
+enum { MEMORY_BYTES = 256 << 20, DISK_BYTES = 64 << 20, LINK_ELEMENTS = 1 << 20, LINK_ROUNDS = 3 };
+
+/* What a rank found; exchanged as bytes. */
+typedef struct findings {
+    char host[64];
+    double copy, gemm, disk_write, disk_read, all_reduce; /* per second; 0: not measured */
+    int64_t bad_memory, bad_gemm, bad_disk, bad_all;      /* wrong words, rounds, words, elements */
+    double slowest_link;
+    int32_t slowest_peer, bad_links; /* links with wrong values, at either end */
+} findings;
+
+typedef struct examination {
+    comm *c;
+    int rank, n;
+    pool *p;
+    const cluster_options *o;
+    findings f;
+    uint8_t *bad_link; /* [n]: what came from each rank was wrong */
+} examination;
+
+/* ---- memory ------------------------------------------------------------------------------------- */
+static uint64_t word_at(uint64_t seed, uint64_t i) {
+    return (i + seed) * 0x9E3779B97F4A7C15u ^ seed;
+}
+
+static void test_memory(examination *x) {
+    void *at = NULL;
+    size_t sharers = (size_t)MAX(comm_core_sharers(x->c), 1);
+    size_t bytes = MIN((size_t)MEMORY_BYTES, mem_free() / 4 / sharers) / 8 * 8;
+    err e = mem_map(bytes, &at);
+    volatile uint64_t *word = at;
+    for (uint64_t pass = 1; pass <= 2 && !e; pass++) {
+        for (size_t i = 0; i < bytes / 8; i++) word[i] = word_at(pass, i);
+        if (fault_flips(FAULT_DOCTOR_MEMORY, x->rank)) word[bytes / 16] ^= 1u << 7;
+        for (size_t i = 0; i < bytes / 8; i++) x->f.bad_memory += word[i] != word_at(pass, i);
+    }
+    err_free(e); /* no memory to spare is not a fault of it */
+    if (at) mem_unmap(at, bytes);
+    x->f.copy = doctor_copy_rate(x->p);
+}
+
+/* ---- arithmetic --------------------------------------------------------------------------------- */
+enum { ROWS = 256, COLS = 256, DEPTH = 512 };
+
+static int gemm_x(int i, int k) { return (i * 7 + k * 3) % 11 - 5; }
+static int gemm_w(int j, int k) { return (j * 5 + k) % 9 - 4; }
+
+static void fill_gemm(float *a, float *w, float *expected) {
+    for (int i = 0; i < ROWS; i++)
+        for (int k = 0; k < DEPTH; k++) a[i * DEPTH + k] = (float)gemm_x(i, k);
+    for (int j = 0; j < COLS; j++)
+        for (int k = 0; k < DEPTH; k++) w[j * DEPTH + k] = (float)gemm_w(j, k);
+    for (int i = 0; i < ROWS; i++)
+        for (int j = 0; j < COLS; j++) {
+            int sum = 0;
+            for (int k = 0; k < DEPTH; k++) sum += gemm_x(i, k) * gemm_w(j, k);
+            expected[i * COLS + j] = (float)sum;
+        }
+}
+
+static void test_gemm(examination *x) {
+    const op_backend *b = ops_cpu(OPS_ISA_BEST);
+    float *a = mem_alloc(sizeof(float) * ROWS * DEPTH),
+          *w = mem_alloc(sizeof(float) * COLS * DEPTH);
+    float *y = mem_alloc(sizeof(float) * ROWS * COLS),
+          *expected = mem_alloc(sizeof(float) * ROWS * COLS);
+    fill_gemm(a, w, expected);
+    op_run run = { .pool = x->p };
+    op_call c = { .op = OP_LINEAR, .run = &run };
+    c.in[0] = tensor_of(a, DT_F32, 2, (int64_t[]){ ROWS, DEPTH });
+    c.in[1] = tensor_of(w, DT_F32, 2, (int64_t[]){ COLS, DEPTH });
+    c.out[0] = tensor_of(y, DT_F32, 2, (int64_t[]){ ROWS, COLS });
+    run.workspace_bytes = ops_workspace(b, &c, pool_size(x->p));
+    run.workspace = mem_alloc(run.workspace_bytes + 64);
+    double until = time_now() + x->o->seconds, flops = 2.0 * ROWS * COLS * DEPTH;
+    do {
+        double from = time_now();
+        ops_run(b, &c);
+        x->f.gemm = MAX(x->f.gemm, flops / (time_now() - from));
+        if (fault_flips(FAULT_DOCTOR_GEMM, x->rank)) y[77] += 1;
+        x->f.bad_gemm += memcmp(y, expected, sizeof(float) * ROWS * COLS) != 0;
+    } while (time_now() < until);
+    free(run.workspace);
+    free(expected);
+    free(y);
+    free(w);
+    free(a);
+}
+
+/* ---- disk --------------------------------------------------------------------------------------- */
+static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
+    size_t words = DISK_BYTES / 8;
+    for (size_t i = 0; i < words; i++) buffer[i] = word_at((uint64_t)x->rank + 3, i);
+    double from = time_now();
+    TRY(io_write(path, buffer, DISK_BYTES)); /* syncs */
+    x->f.disk_write = DISK_BYTES / (time_now() - from);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd >= 0) posix_fadvise(fd, 0, 0, POSIX_FADV_DONTNEED); /* from the disk, not from memory */
+    if (fd >= 0) close(fd);
+    char *text = NULL;
+    size_t len = 0;
+    from = time_now();
+    TRY(io_read(path, DISK_BYTES, &text, &len));
+    x->f.disk_read = DISK_BYTES / (time_now() - from);
+    x->f.bad_disk += len != DISK_BYTES;
+    for (size_t i = 0; i < words && len == DISK_BYTES; i++) {
+        uint64_t word;
+        memcpy(&word, text + i * 8, 8);
+        x->f.bad_disk += word != word_at((uint64_t)x->rank + 3, i);
+    }
+    free(text);
+    return OK;
+}
+
+static err test_disk(examination *x) {
+    char name[128];
+    snprintf(name, sizeof name, ".ingot-doctor-%s-%d", x->f.host, x->rank);
+    char *path = io_join(x->o->dir, name);
+    uint64_t *buffer = mem_alloc(DISK_BYTES);
+    err e = write_and_read(x, path, buffer);
+    unlink(path);
+    free(buffer);
+    free(path);
+    return e;
+}
+
+/* ---- links --------------------------------------------------------------------------------------- */
+/* Whom a rank meets in a round, so that all meet all in n - 1 rounds (n even); the circle method. */
+static int partner_of(int rank, int round, int n) {
+    int last = n - 1;
+    if (rank == last) return round;
+    if (rank == round) return last;
+    return ((2 * round - rank) % last + last) % last;
+}
+
+static float link_value(int from, int to, int64_t i) {
+    return (float)((from * 1009 + to * 31 + i) % 4096);
+}
+
+static err exchange(examination *x, int peer, bool sends, float *buffer) {
+    int64_t count = LINK_ELEMENTS;
+    tensor t = tensor_of(buffer, DT_F32, 1, &count);
+    comm_move m = { .axes = AXIS(AX_DP_SHARD),
+                    .kind = sends ? MOVE_SEND : MOVE_RECV,
+                    .peer = peer,
+                    .name = "link" };
+    comm_ticket ticket;
+    TRY(comm_start(x->c, &m, sends ? &t : NULL, sends ? NULL : &t, &ticket));
+    return comm_wait(x->c, &ticket);
+}
+
+static err test_link(examination *x, int peer, float *out, float *in) {
+    for (int64_t i = 0; i < LINK_ELEMENTS; i++) out[i] = link_value(x->rank, peer, i);
+    if (fault_flips(FAULT_DOCTOR_LINK, x->rank)) out[5] += 1;
+    double best = 0;
+    for (int k = 0; k < LINK_ROUNDS; k++) {
+        bool first = x->rank < peer;
+        double from = time_now();
+        TRY(exchange(x, peer, first, first ? out : in));
+        TRY(exchange(x, peer, !first, first ? in : out));
+        best = MAX(best, 2.0 * LINK_ELEMENTS * sizeof(float) / (time_now() - from));
+        for (int64_t i = 0; i < LINK_ELEMENTS; i++)
+            if (in[i] != link_value(peer, x->rank, i)) x->bad_link[peer] = 1;
+    }
+    if (x->f.slowest_peer < 0 || best < x->f.slowest_link) {
+        x->f.slowest_link = best;
+        x->f.slowest_peer = peer;
+    }
+    return OK;
+}
+
+static err test_links(examination *x) {
+    int even = x->n + x->n % 2;
+    float *out = mem_alloc(LINK_ELEMENTS * sizeof *out),
+          *in = mem_alloc(LINK_ELEMENTS * sizeof *in);
+    err e = OK;
+    for (int round = 0; round + 1 < even && !e; round++) {
+        int peer = partner_of(x->rank, round, even);
+        if (peer < x->n) e = test_link(x, peer, out, in);
+        e = comm_agree(x->c, e); /* rounds do not overlap */
+    }
+    free(in);
+    free(out);
+    return e;
+}
+
+static err test_all(examination *x) {
+    int64_t n = LINK_ELEMENTS;
+    float *v = mem_alloc((size_t)n * sizeof *v);
+    float sum = (float)(x->n * (x->n + 1) / 2);
+    for (int64_t i = 0; i < n; i++) v[i] = (float)((x->rank + 1) * (i % 16 + 1));
+    double from = time_now();
+    err e = comm_sum(x->c, AXES_ALL, v, n);
+    x->f.all_reduce = (double)n * sizeof *v / (time_now() - from);
+    for (int64_t i = 0; i < n && !e; i++) x->f.bad_all += v[i] != sum * (float)(i % 16 + 1);
+    int32_t *ranks = mem_alloc((size_t)x->n * sizeof *ranks), mine = x->rank;
+    if (!e) e = comm_collect(x->c, &mine, sizeof mine, ranks);
+    for (int r = 0; r < x->n && !e; r++) x->f.bad_all += ranks[r] != r;
+    free(ranks);
+    free(v);
+    return e;
+}
+
+/* ---- the verdict ------------------------------------------------------------------------------------ */
+static int compare_figures(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return x < y ? -1 : x > y;
+}
+
+static double median_at(const findings *all, int n, size_t offset) {
+    double *v = mem_alloc((size_t)n * sizeof *v);
+    for (int r = 0; r < n; r++) memcpy(&v[r], (const char *)&all[r] + offset, sizeof *v);
+    qsort(v, (size_t)n, sizeof *v, compare_figures);
+    double median = v[n / 2];
+    free(v);
+    return median;
+}
+
+/* @param links [to][from] */
+static void count_bad_links(findings *all, const uint8_t *links, int n) {
+    for (int r = 0; r < n; r++)
+        for (int i = 0; i < n; i++) all[r].bad_links += links[r * n + i] | links[i * n + r];
+}
+
+/* A link has two ends. One that fails with half of its peers or more is the cause of it; where that holds
+ * for no rank, both ends are named. */
+static bool is_cause(const findings *all, int n, int r) {
+    bool any = false;
+    for (int i = 0; i < n; i++) any |= n > 2 && 2 * all[i].bad_links >= n - 1;
+    return any ? n > 2 && 2 * all[r].bad_links >= n - 1 : all[r].bad_links > 0;
+}
+
+/* Appends what is wrong with a rank, and what is slow. @return whether something is wrong. */
+static bool judge(const findings *all, int n, int r, str *out) {
+    const findings *f = &all[r];
+    const struct {
+        const char *text;
+        bool wrong;
+    } faults[] = { { "memory is wrong", f->bad_memory > 0 },
+                   { "GEMM is wrong", f->bad_gemm > 0 },
+                   { "disk is wrong", f->bad_disk > 0 },
+                   { "links are wrong", is_cause(all, n, r) },
+                   { "collectives are wrong", f->bad_all > 0 } };
+    static const struct {
+        const char *text;
+        size_t offset;
+    } speeds[] = { { "slow memory", offsetof(findings, copy) },
+                   { "slow GEMM", offsetof(findings, gemm) },
+                   { "slow disk", offsetof(findings, disk_write) },
+                   { "slow link", offsetof(findings, slowest_link) } };
+    bool wrong = false;
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        if (!faults[i].wrong) continue;
+        str_add(out, "%s%s", out->len ? ", " : "", faults[i].text);
+        wrong = true;
+    }
+    for (size_t i = 0; i < COUNT_OF(speeds); i++) {
+        double v;
+        memcpy(&v, (const char *)f + speeds[i].offset, sizeof v);
+        if (v < 0.5 * median_at(all, n, speeds[i].offset))
+            str_add(out, "%s%s", out->len ? ", " : "", speeds[i].text);
+    }
+    if (!out->len) str_add(out, "good");
+    return wrong;
+}
+
+static err print_table(const findings *all, int n) {
+    str bad = { 0 };
+    int wrong = 0;
+    printf("%4s  %-20s %12s %14s %12s %12s %20s %12s  %s\n", "rank", "host", "copy", "GEMM",
+           "disk write", "disk read", "slowest link", "all-reduce", "");
+    for (int r = 0; r < n; r++) {
+        const findings *f = &all[r];
+        str verdict = { 0 };
+        char link[40] = "-";
+        if (f->slowest_peer >= 0)
+            snprintf(link, sizeof link, "%.2f GB/s (to %d)", f->slowest_link / 1e9,
+                     f->slowest_peer);
+        if (judge(all, n, r, &verdict))
+            str_add(&bad, "%srank %d (%s): %s", wrong++ ? "; " : "", r, f->host, verdict.text);
+        printf("%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %7.0f MB/s %7.0f MB/s %20s %7.2f GB/s  %s\n", r,
+               f->host, f->copy / 1e9, f->gemm / 1e9, f->disk_write / 1e6, f->disk_read / 1e6, link,
+               f->all_reduce / 1e9, verdict.text);
+        str_free(&verdict);
+    }
+    err e = OK;
+    if (wrong)
+        e = err_hint(
+            ERR("%d of %d ranks computed, stored or sent wrong values: %s", wrong, n, bad.text),
+            "leave these hosts out: ingot launch --hosts ... --spares ...");
+    str_free(&bad);
+    return e;
+}
+
+/* ---- the command -------------------------------------------------------------------------------------- */
+static err examine(examination *x) {
+    x->bad_link = mem_alloc((size_t)x->n);
+    x->p = pool_new(MAX(1, thread_cores() / MAX(comm_core_sharers(x->c), 1)));
+    gethostname(x->f.host, sizeof x->f.host - 1);
+    x->f.slowest_peer = -1;
+    err e = OK;
+    TRY_CLEAN(comm_agree(x->c, OK)); /* all begin together */
+    test_memory(x);
+    test_gemm(x);
+    TRY_CLEAN(comm_agree(x->c, test_disk(x)));
+    TRY_CLEAN(test_links(x));
+    TRY_CLEAN(test_all(x));
+    findings *all = mem_alloc((size_t)x->n * sizeof *all);
+    uint8_t *links = mem_alloc((size_t)x->n * (size_t)x->n);
+    e = comm_collect(x->c, &x->f, sizeof x->f, all);
+    if (!e) e = comm_collect(x->c, x->bad_link, (size_t)x->n, links);
+    count_bad_links(all, links, x->n);
+    if (!e && x->rank == 0) e = print_table(all, x->n);
+    free(links);
+    free(all);
+cleanup:
+    pool_free(x->p);
+    free(x->bad_link);
+    return e;
+}
+
+err doctor_cluster(const cluster_options *o) {
+    enum { TIMEOUT_S = 60 };
+    comm_job *job = NULL;
+    examination x = { .o = o, .n = 1 };
+    TRY(comm_job_open(TIMEOUT_S, &job));
+    if (job) {
+        mesh m = { .size = { [AX_DP_SHARD] = comm_job_ranks(job) } };
+        x.rank = comm_job_rank(job);
+        x.n = comm_job_ranks(job);
+        TRY(comm_processes(job, &m, TIMEOUT_S, true, &x.c));
+    } else {
+        x.c = comm_self();
+    }
+    err e = examine(&x);
+    comm_free(x.c);
+    comm_job_close(job, false);
+    return e;
+}
