@@ -124,7 +124,7 @@ static verdict judge_grad_rise(const monitor *m, const monitor_step *s) {
     bool judged = m->now.rise.n == 0 && isfinite(ratio), rises = judged;
     for (int i = 1; i < RISE_SPANS; i++) rises = rises && span[i] > span[i - 1];
     double limit = m->s.threshold[MONITOR_grad_rise];
-    bool high = span[RISE_SPANS - 1] > s->max_norm;
+    bool high = span[RISE_SPANS - 1] > limit * s->max_norm; /* else a healthy run that learns */
     return (verdict){ judged, rises && high && ratio > limit, ratio,
                       limit,  span[RISE_SPANS - 1],           NAN,
                       -1 };

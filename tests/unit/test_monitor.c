@@ -225,6 +225,15 @@ static void a_sustained_rise(void **state) {
     }
     assert_int_equal(fired_at, 225); /* the end of the third span that rises */
     monitor_free(w.m);
+    w = watch_new(MONITOR_NORMAL, "",
+                  ""); /* one that rises to about the clip, as small models may */
+    for (int i = 1; i <= 300; i++) {
+        monitor_step s = healthy(i);
+        s.grad_norm = i <= 150 ? 0.35 : MIN(1.2, 0.35 * pow(1.02, i - 150));
+        add(&w, &s);
+        assert_null(find(&w, MONITOR_grad_rise));
+    }
+    monitor_free(w.m);
 }
 
 /* ---- blocks, experts, numbers ------------------------------------------------------------------------------ */
