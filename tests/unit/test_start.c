@@ -71,7 +71,7 @@ static void settings_beside_the_weights_are_compared(void **state) {
     train_small(f, "first", (settings){ "training.steps", "2" });
     const char *first = in_folder(f, "first");
     assert_error(train_from(f, "no", (settings){ FROM(first), "model.layers", "2" }),
-                 "model.layers = 1", "says 2");
+                 "model.layers = 1", "has 2");
     assert_error(train_from(f, "no", (settings){ FROM(first), "model.preset", "gpt-small" }),
                  "model.");
     assert_error(train_from(f, "no", (settings){ FROM(first), "model.rope_theta", "500" }),
