@@ -40,8 +40,9 @@ err data_run_on_ranks(const cli_subcommand *self, int argc, char **argv, data_wo
     }
     if (c) comm_abort(c, err_message(e));
     double wait = comm_job_wait_seconds(j, c);
-    if (wait > 0 || err_is_echo(e))
-        nanosleep(&(struct timespec){ .tv_sec = (time_t)MAX(wait, 2) }, NULL);
+    if (err_is_echo(e))
+        wait = 10; /* the rank that failed prints its error first, and mpirun ends the job */
+    if (wait > 0) nanosleep(&(struct timespec){ .tv_sec = (time_t)wait }, NULL);
     e = comm_job_name_rank(j, e);
     comm_job_close(j, true);
     return e;

@@ -587,7 +587,8 @@ err remote_wait(comm *c, remote_end *r, comm_ticket *t, bool (*failed)(comm *c))
         }
         pthread_mutex_unlock(&r->lock);
         if (done || e) break;
-        if (failed && failed(c)) return ERR("rank %d ends because another rank failed", c->m.rank);
+        if (failed && failed(c))
+            return err_echo(ERR("rank %d ends because another rank failed", c->m.rank));
         sched_yield();
     }
     return e;

@@ -67,8 +67,8 @@ static void malformed_replies_are_refused(void **state) {
         "<ListBucketResult><IsTruncated>true</IsTruncated></ListBucketResult>",
         "<ListBucketResult><Contents><Key>a</Key><Size>-1</Size></Contents></ListBucketResult>",
         "<ListBucketResult><Contents><Size>1</Size></Contents></ListBucketResult>",
-        "<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%0</Key></Contents>"
-        "</ListBucketResult>",
+        ("<ListBucketResult><EncodingType>url</EncodingType><Contents><Key>%0</Key></Contents>"
+         "</ListBucketResult>"),
         "<ListBucketResult><Name>&unknown;</Name></ListBucketResult>",
         "<ListBucketResult><Name>&#0;</Name></ListBucketResult>",
         "<ListBucketResult><!-- a --></ListBucketResult>",
