@@ -7,6 +7,7 @@
 #include "cli/cli.h"
 #include "cli/doctor.h"
 #include "io/io.h"
+#include "observe/observe.h"
 #include "ops/ops.h"
 
 typedef struct doctor_args {
@@ -128,6 +129,9 @@ static void print_cpu(const cpu_findings *f) {
     print_finding("memory", "%s", str_bytes(bytes, sizeof bytes, f->memory));
     print_finding("copy", "%.1f GB/s", f->copy / 1e9);
     print_finding("instructions", "%s (the last one is used)", f->isa);
+    double links = link_errors(NULL);
+    if (!isnan(links))
+        print_finding("links", "%.0f errors counted by the network interfaces", links);
     print_finding("GEMM", "built-in kernels, no BLAS library");
     print_finding("fp32", "%.0f GFLOP/s peak, measured in registers", f->fp32 / 1e9);
     if (f->bf16 > 0)
@@ -143,6 +147,19 @@ static void print_rate(const char *name, double flops, const char *otherwise) {
         print_finding(name, "%s", otherwise);
 }
 
+/* What NVML reports of it; nothing where that is not installed. */
+static void print_health(int number) {
+    observe_step s = OBSERVE_STEP_NONE;
+    nvml *n = nvml_open(NULL, number);
+    if (!n) return;
+    nvml_read(n, &s);
+    nvml_close(n);
+    print_finding(
+        "health", "%.0f uncorrected and %.0f corrected memory errors, %.0f deg C, clocks %s",
+        isnan(s.gpu_ecc) ? 0 : s.gpu_ecc, isnan(s.gpu_ecc_corrected) ? 0 : s.gpu_ecc_corrected,
+        s.gpu_temp, s.gpu_throttled > 0 ? "held down by power, heat or hardware" : "free");
+}
+
 static err print_gpu(int number) {
     ops_gpu_info g;
     ops_gpu_speed s;
@@ -155,6 +172,7 @@ static err print_gpu(int number) {
                   g.driver_cuda / 1000, g.driver_cuda % 1000 / 10);
     print_finding("libraries", "CUDA %d.%d, cuBLASLt %s, cuDNN %s", g.runtime / 1000,
                   g.runtime % 1000 / 10, g.blas, g.dnn);
+    print_health(number);
     print_finding("copy", "%.0f GB/s on the device, %.1f to it, %.1f from it (pinned memory)",
                   s.copy / 1e9, s.to_device / 1e9, s.to_host / 1e9);
     print_rate("fp32", s.fp32, "could not be measured");

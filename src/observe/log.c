@@ -22,6 +22,8 @@ struct observe {
     err failed;    /* the last failure to write, until it is taken; owned */
     tb_writer *tb; /* NULL: no event files */
     nvml *gpu;     /* NULL: not read */
+    char *sys;     /* owned; NULL: /sys */
+    double links_began, links_now, links_at; /* link_errors; the time_now of the last look */
 };
 
 /* ---- one step as JSON ---------------------------------------------------------------------- */
@@ -139,6 +141,8 @@ err observe_open(const observe_options *options, observe **out) {
     TRY_CLEAN(io_append_open(o->events.path, &o->events.fd));
     if (options->tensorboard) TRY_CLEAN(tb_open(options, &o->tb));
     if (options->gpu) o->gpu = nvml_open(options->nvml, options->gpu_index);
+    if (options->sys) o->sys = strdup(options->sys);
+    o->links_began = o->links_now = link_errors(o->sys);
     *out = o;
     return OK;
 cleanup:
@@ -201,11 +205,22 @@ err observe_take_failure(observe *o) {
     return e;
 }
 
+/* Errors of links since the run began, where there are any; looked at now and then. */
+static void read_links(observe *o, observe_step *s) {
+    enum { EVERY_S = 10 };
+    if (time_now() - o->links_at > EVERY_S) {
+        o->links_now = link_errors(o->sys);
+        o->links_at = time_now();
+    }
+    if (o->links_now > o->links_began) s->link_errors = o->links_now - o->links_began;
+}
+
 /* What follows from the figures of the step. */
 static void complete_step(observe *o, observe_step *s) {
     s->perplexity = exp(s->loss);
     s->val_ppl = exp(s->val_loss);
     if (o->gpu) nvml_read(o->gpu, s);
+    read_links(o, s);
 }
 
 err observe_log(observe *o, observe_step *s) {
@@ -268,5 +283,6 @@ void observe_close(observe *o) {
     err_free(o->failed);
     tb_close(o->tb);
     nvml_close(o->gpu);
+    free(o->sys);
     free(o);
 }

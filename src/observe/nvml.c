@@ -12,7 +12,13 @@ typedef struct nvml_memory {
 typedef struct nvml_utilization {
     unsigned gpu, memory;
 } nvml_utilization;
-enum { TEMPERATURE_GPU = 0, ECC_UNCORRECTED = 1, ECC_VOLATILE = 0 };
+enum { TEMPERATURE_GPU = 0, ECC_CORRECTED = 0, ECC_UNCORRECTED = 1, ECC_VOLATILE = 0 };
+enum { EVENT_XID = 0x8, NOT_THROTTLED = 0x1 | 0x2 /* idle, or clocks as set by the user */ };
+typedef struct nvml_event {
+    void *gpu;
+    unsigned long long type, data;
+    unsigned instance[2];
+} nvml_event;
 
 struct nvml {
     void *library, *gpu;
@@ -22,8 +28,12 @@ struct nvml {
     int (*power)(void *gpu, unsigned *milliwatts);
     int (*temperature)(void *gpu, int sensor, unsigned *out);
     int (*ecc)(void *gpu, int type, int counter, unsigned long long *out);
+    int (*throttle)(void *gpu, unsigned long long *reasons);
+    int (*event_wait)(void *set, nvml_event *out, unsigned milliseconds);
+    int (*event_free)(void *set);
+    void *events;   /* NULL: Xid errors are not reported here */
     double read_at; /* time_now of the values below */
-    double mem, util, watts, celsius, errors;
+    double mem, util, watts, celsius, errors, corrected, throttled, xid;
 };
 
 /* ISO C has no cast from an object's address to a function's. */
@@ -49,6 +59,20 @@ static int find_gpu(void *library, int index, void **gpu) {
     return by_index ? by_index((unsigned)(*entry ? number : index), gpu) : -1;
 }
 
+/* The driver reports Xid errors as events. */
+static void watch_xid(nvml *n) {
+    int (*create)(void **), (*add)(void *gpu, unsigned long long types, void *set);
+    find_symbol(n->library, "nvmlEventSetCreate", &create);
+    find_symbol(n->library, "nvmlDeviceRegisterEvents", &add);
+    find_symbol(n->library, "nvmlEventSetWait_v2", &n->event_wait);
+    find_symbol(n->library, "nvmlEventSetFree", &n->event_free);
+    if (!create || !add || !n->event_wait || create(&n->events) != 0) n->events = NULL;
+    if (n->events && add(n->gpu, EVENT_XID, n->events) != 0) {
+        if (n->event_free) n->event_free(n->events);
+        n->events = NULL;
+    }
+}
+
 nvml *nvml_open(const char *path, int gpu_index) {
     void *library = dlopen(path ? path : "libnvidia-ml.so.1", RTLD_NOW | RTLD_LOCAL);
     int (*init)(void);
@@ -63,7 +87,12 @@ nvml *nvml_open(const char *path, int gpu_index) {
     find_symbol(library, "nvmlDeviceGetPowerUsage", &n->power);
     find_symbol(library, "nvmlDeviceGetTemperature", &n->temperature);
     find_symbol(library, "nvmlDeviceGetTotalEccErrors", &n->ecc);
-    if (init && init() == 0 && find_gpu(library, gpu_index, &n->gpu) == 0) return n;
+    find_symbol(library, "nvmlDeviceGetCurrentClocksThrottleReasons", &n->throttle);
+    n->xid = NAN;
+    if (init && init() == 0 && find_gpu(library, gpu_index, &n->gpu) == 0) {
+        watch_xid(n);
+        return n;
+    }
     nvml_close(n);
     return NULL;
 }
@@ -80,6 +109,14 @@ static void refresh_sample(nvml *n) {
     n->celsius = warm ? celsius : NAN;
     bool counted = n->ecc && !n->ecc(n->gpu, ECC_UNCORRECTED, ECC_VOLATILE, &errors);
     n->errors = counted ? (double)errors : NAN;
+    counted = n->ecc && !n->ecc(n->gpu, ECC_CORRECTED, ECC_VOLATILE, &errors);
+    n->corrected = counted && errors ? (double)errors : NAN;
+    unsigned long long reasons;
+    bool known = n->throttle && !n->throttle(n->gpu, &reasons);
+    n->throttled = known ? (reasons & ~(unsigned long long)NOT_THROTTLED) != 0 : NAN;
+    nvml_event event;
+    while (n->events && n->event_wait(n->events, &event, 0) == 0)
+        if (event.type & EVENT_XID) n->xid = (double)event.data;
     n->read_at = time_now();
 }
 
@@ -90,10 +127,14 @@ void nvml_read(nvml *n, observe_step *s) {
     s->gpu_power = n->watts;
     s->gpu_temp = n->celsius;
     s->gpu_ecc = n->errors;
+    s->gpu_ecc_corrected = n->corrected;
+    s->gpu_throttled = n->throttled;
+    s->gpu_xid = n->xid;
 }
 
 void nvml_close(nvml *n) {
     if (!n) return;
+    if (n->events && n->event_free) n->event_free(n->events);
     if (n->shutdown) n->shutdown();
     dlclose(n->library);
     free(n);

@@ -102,6 +102,7 @@ typedef struct observe_options {
     bool gpu;              /* read the GPU's state by NVML, where that is installed */
     int gpu_index;         /* as CUDA counts them */
     const char *nvml;      /* path of the library; NULL: the system's */
+    const char *sys;       /* where network interfaces have their counters; NULL: /sys */
 } observe_options;
 typedef struct observe observe;
 /* Opens DIR/metrics.jsonl and DIR/events.jsonl for appending. Metrics of steps >= first_step, left by a
@@ -155,6 +156,11 @@ nvml *nvml_open(const char *library, int gpu_index);
 /* Fills the step's gpu_* members, with what was read at most a second ago. */
 void nvml_read(nvml *n, observe_step *s);
 void nvml_close(nvml *n); /* takes NULL */
+
+/* ---- links ---------------------------------------------------------------------------------- */
+/* @return errors that the network interfaces of this host have counted since they came up; NaN: none has
+ * counters. @param sys NULL: /sys. */
+double link_errors(const char *sys);
 
 /* ---- the progress line ---------------------------------------------------------------------
  * On a terminal one line rewritten in place, as wide as fits; elsewhere plain lines. Color only

@@ -16,7 +16,36 @@ STATUS nvmlDeviceGetPowerUsage(void *d, unsigned *out);
 STATUS nvmlDeviceGetTemperature(void *d, int sensor, unsigned *out);
 STATUS nvmlDeviceGetTotalEccErrors(void *d, int type, int counter, unsigned long long *out);
 
+STATUS nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *out);
+STATUS nvmlEventSetCreate(void **out);
+STATUS nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set);
+typedef struct fake_event {
+    void *gpu;
+    unsigned long long type, data;
+    unsigned instance[2];
+} fake_event;
+STATUS nvmlEventSetWait_v2(void *set, fake_event *out, unsigned milliseconds);
+
 STATUS nvmlInit_v2(void) { return 0; }
+STATUS nvmlDeviceGetCurrentClocksThrottleReasons(void *d, unsigned long long *out) {
+    *out = 0x1 | 0x40; /* idle, and too hot */
+    return 0;
+}
+static int events_left;
+STATUS nvmlEventSetCreate(void **out) {
+    *out = &events_left;
+    events_left = 1;
+    return 0;
+}
+STATUS nvmlDeviceRegisterEvents(void *d, unsigned long long types, void *set) {
+    return types == 8 && set == &events_left ? 0 : 2;
+}
+STATUS nvmlEventSetWait_v2(void *set, fake_event *out, unsigned milliseconds) {
+    if (!events_left) return 10; /* a timeout */
+    events_left--;
+    *out = (fake_event){ &gpu, 8, 79, { 0, 0 } };
+    return 0;
+}
 STATUS nvmlShutdown(void) { return 0; }
 STATUS nvmlDeviceGetHandleByIndex_v2(unsigned i, void **out) {
     *out = &gpu;
@@ -44,6 +73,6 @@ STATUS nvmlDeviceGetTemperature(void *d, int sensor, unsigned *out) {
     return sensor;
 }
 STATUS nvmlDeviceGetTotalEccErrors(void *d, int type, int counter, unsigned long long *out) {
-    *out = 2;
-    return type != 1 || counter;
+    *out = type ? 2 : 5;
+    return counter;
 }

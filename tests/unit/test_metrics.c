@@ -51,9 +51,18 @@ static void take_sinks(test_folder *f, seen_metrics *s) {
     step.loss = 1;
     step.validation = &set;
     step.n_validation = 1;
-    observe_options options = { .dir = f->path, .gpu = true, .gpu_index = 3, .nvml = FAKE_NVML };
+    observe_options options = {
+        .dir = f->path, .gpu = true, .gpu_index = 3, .nvml = FAKE_NVML, .sys = f->path
+    };
+    const char *counter = "class/net/eth0/statistics/rx_errors";
+    assert_ok(io_make_dirs(in_folder(f, "class/net/eth0/statistics")));
+    folder_write(f, counter, "3\n");
+    assert_true(link_errors(f->path) == 3);
+    assert_true(isnan(link_errors("/nonexistent")));
     assert_ok(observe_open(&options, &o));
+    folder_write(f, counter, "7\n");
     assert_ok(observe_log(o, &step));
+    assert_true(step.link_errors == 4);
     metric_visit(&step, take_visited, s);
     observe_close(o);
 }
@@ -196,6 +205,7 @@ static void gpu_state_is_read(void **state) {
     nvml_read(n, &s);
     assert_true(s.gpu_mem == 40 && s.gpu_util == 97 && s.gpu_power == 650.5);
     assert_true(s.gpu_temp == 61 && s.gpu_ecc == 2);
+    assert_true(s.gpu_ecc_corrected == 5 && s.gpu_throttled == 1 && s.gpu_xid == 79);
     nvml_close(n);
 }
 
