@@ -103,6 +103,7 @@ static err log_step(trainer *t, observe_step *s) {
 static err finish_step(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
+    watchdog_note_step(t);
     folder_state folder = is_first_rank(t) ? folder_look(&t->folder) : FOLDER_THERE;
     TRY(ranks_agree(t, &folder));
     TRY(check_folder(t, folder));

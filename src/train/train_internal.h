@@ -375,6 +375,7 @@ bool saving_is_due(const trainer *t, const due_events *due);
 /* watchdog.c: a thread that ends a run in which nothing moves any more (training.step_timeout). */
 void watchdog_start(trainer *t);
 void watchdog_stop(trainer *t);
+void watchdog_note_step(trainer *t); /* a step is done */
 /* @return an error when it has found a stall. */
 err watchdog_check(const trainer *t) MUST_USE;
 /* straggler.c: ranks that compute longer than others. Time between begin and end, but for waits, is a rank's

@@ -17,12 +17,16 @@ struct watchdog {
     pthread_cond_t ended;
     bool quit;
     _Atomic bool stalled;
+    _Atomic int64_t step; /* that the rank has finished last */
 };
 
-/* Changes as long as the rank is at work. The step is read without a lock: an old value does no harm. */
-static uint64_t read_progress(const trainer *t) {
-    return exec_progress(&t->x) +
-           (uint64_t)__atomic_load_n(&t->state.step, __ATOMIC_RELAXED) * 1000003u;
+/* Changes as long as the rank is at work. */
+static uint64_t read_progress(watchdog *d) {
+    return exec_progress(&d->t->x) + (uint64_t)atomic_load(&d->step) * 1000003u;
+}
+
+void watchdog_note_step(trainer *t) {
+    if (t->dog) atomic_store(&t->dog->step, t->state.step);
 }
 
 static void report_stall(watchdog *d, double seconds) {
@@ -32,7 +36,7 @@ static void report_stall(watchdog *d, double seconds) {
     fprintf(stderr,
             "error: rank %d (%s): nothing has moved for %g s after step %lld "
             "(training.step_timeout)\n",
-            t->mesh.rank, host, seconds, (long long)t->state.step);
+            t->mesh.rank, host, seconds, (long long)atomic_load(&d->step));
     backtrace_write(STDERR_FILENO);
     atomic_store(&d->stalled, true);
     comm_abort(t->x.comm, "a rank has stalled");
@@ -43,7 +47,7 @@ static void report_stall(watchdog *d, double seconds) {
 static void *watch(void *arg) {
     watchdog *d = arg;
     double allowed = d->t->cfg->training.step_timeout, since = time_now();
-    uint64_t seen = read_progress(d->t);
+    uint64_t seen = read_progress(d);
     pthread_mutex_lock(&d->lock);
     while (!d->quit) {
         struct timespec until;
@@ -53,7 +57,7 @@ static void *watch(void *arg) {
         until.tv_sec += (time_t)(at / 1000000000);
         until.tv_nsec = (long)(at % 1000000000);
         pthread_cond_timedwait(&d->ended, &d->lock, &until);
-        uint64_t now = read_progress(d->t);
+        uint64_t now = read_progress(d);
         if (now != seen || comm_is_waiting(d->t->x.comm)) since = time_now();
         seen = now;
         if (d->quit || time_now() - since < allowed) continue;
@@ -70,6 +74,7 @@ void watchdog_start(trainer *t) {
     sigset_t before;
     watchdog *d = t->dog = mem_alloc(sizeof *d);
     d->t = t;
+    d->step = t->state.step;
     pthread_mutex_init(&d->lock, NULL);
     pthread_cond_init(&d->ended, NULL);
     backtrace_prepare();
