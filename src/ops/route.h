@@ -53,9 +53,9 @@ ROUTE_FN int32_t route_choices(const route_parts *p, int64_t unit, int64_t exper
 /* What an expert takes of a unit in which n choices fall on it. */
 ROUTE_FN int32_t route_taken(const route_parts *p, int64_t capacity, int64_t unit, int64_t expert,
                              int32_t n) {
-    int64_t room = capacity - (p->count ? route_choices(p, unit, expert, false) : 0);
+    int64_t left = capacity - (p->count ? route_choices(p, unit, expert, false) : 0);
     if (!capacity) return n;
-    return room < 0 ? 0 : n < room ? n : (int32_t)room;
+    return left < 0 ? 0 : n < left ? n : (int32_t)left;
 }
 
 ROUTE_FN route_parts route_parts_of(const op_call *c, const tensor *count, int64_t experts) {

@@ -44,7 +44,9 @@ static void dump_ref(const prog *p, const char *name, val v, str *out) {
 static void dump_op(const prog *p, const prog_op *o, str *out) {
     static const char *const phase[] = { "", " start", " wait", " late" };
     static const char *const acc[] = { "", " +=micro", " +=" };
-    static const char *const when[] = { "", " first", " last", " unscaled" };
+    static const char *const when[] = {
+        [WHEN_ALWAYS] = "", [WHEN_LAST] = " last", [WHEN_UNSCALED] = " unscaled"
+    };
     op_signature sig = op_signature_of(o->op);
     str_add(out, "    ");
     for (int i = 0, n = 0; i < sig.outs; i++) {

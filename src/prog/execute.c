@@ -236,7 +236,6 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
 }
 
 bool op_runs(const prog_op *o, instr_kind kind, int micro, int micros) {
-    if (o->when == WHEN_FIRST && micro != 0) return false;
     if (o->when == WHEN_LAST && micro != micros - 1) return false;
     if (kind == DO_GATHER || kind == DO_REDUCE) return o->phase == COMM_START;
     if (kind == DO_GATHERED || kind == DO_REDUCED) return o->phase != COMM_START;

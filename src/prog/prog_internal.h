@@ -45,7 +45,6 @@ typedef struct prog_val {
 /* When an op of a list runs, by microbatch. */
 typedef enum {
     WHEN_ALWAYS,
-    WHEN_FIRST,
     WHEN_LAST,
     WHEN_UNSCALED /* as long as scales of fp8 may be unset: in the first step that is run */
 } op_when;

@@ -99,7 +99,7 @@ err settings_read(store_settings *s) {
     if (!e && (!s->region || !s->endpoint)) e = read_profile("AWS_CONFIG_FILE", "config", s);
     if (!e) e = check_endpoint(s);
     if (!e && (!s->key || !s->secret || !*s->key || !*s->secret))
-        e = err_hint(ERR("there are no credentials for s3://"),
+        e = err_hint(ERR("no credentials for s3:// were found"),
                      "set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or write them to "
                      "~/.aws/credentials");
     if (!s->region) s->region = strdup("us-east-1");
