@@ -28,14 +28,9 @@ static inline void bench_check(err e) {
 
 /* ---- statistics ------------------------------------------------------------------------------ */
 
-static inline int bench_ascending(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Sorts the n values. @return the middle one. */
 static inline double bench_median(double *v, int n) {
-    qsort(v, (size_t)n, sizeof *v, bench_ascending);
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
     return v[n / 2];
 }
 

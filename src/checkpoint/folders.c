@@ -27,11 +27,6 @@ char *step_path(const char *root, const char *prefix, int64_t step, const char *
     return io_join(root, name);
 }
 
-static int compare_steps(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 int64_t step_of_name(const char *name) {
     char *end;
     if (!str_starts(name, "step-") || name[5] < '0' || name[5] > '9') return -1;
@@ -40,7 +35,7 @@ int64_t step_of_name(const char *name) {
 }
 
 /* Steps of the complete checkpoints in a folder, ascending. @param steps owned (free). */
-static err list_steps(const char *root, int64_t **steps, int *n) {
+static err list_local_steps(const char *root, int64_t **steps, int *n) {
     char **names;
     int count;
     *steps = NULL;
@@ -57,13 +52,13 @@ static err list_steps(const char *root, int64_t **steps, int *n) {
         free(manifest);
     }
     io_list_free(names, count);
-    qsort(*steps, (size_t)*n, sizeof **steps, compare_steps);
+    qsort(*steps, (size_t)*n, sizeof **steps, compare_int64);
     return OK;
 }
 
 err ckpt_list(const char *run_dir, ckpt_kind kind, int64_t **steps, int *n) {
     char *root = ckpt_root(run_dir, kind);
-    err e = list_steps(root, steps, n);
+    err e = list_local_steps(root, steps, n);
     free(root);
     return e;
 }
@@ -124,7 +119,7 @@ err folders_remove_old(const char *root, const ckpt_keep *keep) {
     int n;
     err e = OK;
     if (keep->latest <= 0) return OK;
-    TRY(list_steps(root, &steps, &n));
+    TRY(list_local_steps(root, &steps, &n));
     kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
     for (int i = 0; i < n && n > keep->latest; i++) read_step(root, steps[i], &k[i]);
     if (n > keep->latest) choose_kept(k, n, keep);
@@ -232,7 +227,7 @@ static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const
     int64_t *steps;
     int n;
     char *root = ckpt_root(run_dir, kind);
-    err e = list_steps(root, &steps, &n);
+    err e = list_local_steps(root, &steps, &n);
     for (int i = 0; !e && i < n; i++) {
         if (steps[i] <= step) continue;
         char *from = step_path(root, "", steps[i], ""), *to = step_path(root, prefix, steps[i], "");

@@ -99,8 +99,8 @@ static err read_hf_value(const hf_reader *r, const char *name, const json_t *v, 
 }
 
 /* A key may have two names; both must agree where both are there. */
-static err find_key(const hf_reader *r, const json_t *object, const hf_key *k, const char **name,
-                    json_t **out) {
+static err find_hf_key(const hf_reader *r, const json_t *object, const hf_key *k, const char **name,
+                       json_t **out) {
     json_t *first = json_object_get(object, k->theirs);
     json_t *second = k->alias ? json_object_get(object, k->alias) : NULL;
     if (first && second && !json_equal(first, second))
@@ -116,7 +116,7 @@ static err read_hf_key(const hf_reader *r, const json_t *object, const hf_key *k
     const char *name = NULL;
     json_t *v = NULL;
     double value;
-    if (k->theirs) TRY(find_key(r, object, k, &name, &v));
+    if (k->theirs) TRY(find_hf_key(r, object, k, &name, &v));
     hf_default what = v ? k->null : k->absent;
     if (!v && what == HF_REFUSED)
         return err_hint(ERR("%s: \"%s\" is missing", r->path, k->theirs),

@@ -236,17 +236,17 @@ cleanup:
 /* ---- export ------------------------------------------------------------------------------ */
 
 /* One tensor of theirs and the parameters of ours it is made of. */
-typedef struct made_of {
+typedef struct export_parts {
     int part[3], n;
-} made_of;
+} export_parts;
 
 typedef struct exporter {
     const model *m;    /* that is written */
     const model *full; /* the same with every bias that the family's models have */
     dtype dt;
     st_spec *specs;
-    made_of *parts;  /* of each spec, parameters of `full` */
-    layout *layouts; /* of each parameter of `full` */
+    export_parts *parts; /* of each spec, parameters of `full` */
+    layout *layouts;     /* of each parameter of `full` */
     int n;
     float *ours, *theirs;
     err (*get)(void *ctx, int i, float *values);
@@ -323,7 +323,7 @@ static err list_tensors(arena *mem, const hf_family *family, exporter *x) {
         const hf_param *q = param_named(family, p->name, &numbers);
         if (!q) return no_such_param(family, p->name);
         x->layouts[i] = layout_of(p, q->how, head_dim_of(x->full));
-        made_of *m =
+        export_parts *m =
             &x->parts[tensor_named(x, fill_numbers(mem, q->theirs, numbers), &x->layouts[i])];
         BUG_IF(m->n == 3);
         m->part[m->n++] = i;

@@ -72,7 +72,7 @@ static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
     return OK;
 }
 
-static err check_part(const char *name, const ckpt_tensor *t, const ckpt_part *p) {
+static err check_part_bounds(const char *name, const ckpt_tensor *t, const ckpt_part *p) {
     int64_t elements = 0;
     TRY(count_elements(name, t->name, t->ndim, p->dim, &elements));
     bool fits = p->from <= p->to && p->to <= elements;
@@ -81,7 +81,8 @@ static err check_part(const char *name, const ckpt_tensor *t, const ckpt_part *p
     return fits ? OK : ERR("%s: a slice of \"%s\" lies outside of it", name, t->name);
 }
 
-static err read_part(const char *name, const json_t *entry, const ckpt_tensor *t, ckpt_part *p) {
+static err read_slice_part(const char *name, const json_t *entry, const ckpt_tensor *t,
+                           ckpt_part *p) {
     *p = part_whole(t->ndim, t->dim);
     if (!json_object_get(entry, "range")) return OK;
     int64_t range[2];
@@ -90,7 +91,7 @@ static err read_part(const char *name, const json_t *entry, const ckpt_tensor *t
     TRY(read_ints(entry, name, "range", 2, range));
     p->from = range[0];
     p->to = range[1];
-    return check_part(name, t, p);
+    return check_part_bounds(name, t, p);
 }
 
 static int64_t chunk_count(const ckpt_index *x, int64_t bytes) {
@@ -128,7 +129,7 @@ static err read_slice(ckpt_index *x, const char *name, const json_t *entry, int 
     if (!t) return ERR("%s: a slice of \"%s\", which is not a tensor of it", name, of);
     s->tensor = (int)(t - x->tensor);
     s->file = file;
-    TRY(read_part(name, entry, t, &s->part));
+    TRY(read_slice_part(name, entry, t, &s->part));
     TRY(io_json_int(entry, name, "offset", &s->offset));
     int64_t bytes = slice_bytes(x, s), end = x->file[file].bytes;
     if (s->offset < x->file[file].header_bytes || bytes > end || s->offset > end - bytes)
@@ -295,8 +296,8 @@ err index_need(const ckpt_index *x, const char *folder, const char *name, int nd
 }
 
 /* ---- reading --------------------------------------------------------------------------------- */
-static err damaged(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_t got,
-                   uint64_t want) {
+static err damaged_chunk_error(const ckpt_file_info *f, int64_t from, int64_t bytes, uint64_t got,
+                               uint64_t want) {
     return err_hint(ERR("%s is damaged: bytes %lld to %lld have checksum %016llx; the manifest "
                         "lists %016llx",
                         f->path, (long long)from, (long long)(from + bytes),
@@ -333,7 +334,7 @@ static err read_file_bytes(ckpt_index *x, ckpt_file_info *f, int64_t from, int64
 }
 
 /* Reads a chunk of a slice into the buffer and verifies it, unless it is there already. */
-static err hold_chunk(ckpt_index *x, int slice, int64_t chunk) {
+static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     const ckpt_slice *s = &x->slice[slice];
     ckpt_file_info *f = &x->file[s->file];
     if (x->held_slice == slice && x->held_chunk == chunk) return OK;
@@ -341,7 +342,8 @@ static err hold_chunk(ckpt_index *x, int slice, int64_t chunk) {
     int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
     TRY(read_file_bytes(x, f, s->offset + from, n, x->buffer));
     uint64_t got = hash_bytes(x->buffer, (size_t)n, 0);
-    if (got != s->hash[chunk]) return damaged(f, s->offset + from, n, got, s->hash[chunk]);
+    if (got != s->hash[chunk])
+        return damaged_chunk_error(f, s->offset + from, n, got, s->hash[chunk]);
     x->held_slice = slice;
     x->held_chunk = chunk;
     return OK;
@@ -356,7 +358,7 @@ typedef struct slice_copy {
 } slice_copy;
 
 /* Mapped tensors may be unaligned: through a buffer. */
-static void convert(dtype dt, const uint8_t *from, float *to, int64_t n) {
+static void convert_to_f32(dtype dt, const uint8_t *from, float *to, int64_t n) {
     float aligned[1024];
     size_t size = dt_size(dt);
     int64_t most = (int64_t)(sizeof aligned / size);
@@ -378,13 +380,13 @@ static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
     int64_t size = (int64_t)dt_size(j->dt), chunk = j->x->chunk / size;
     j->copied += n;
     if (s->bytes) {
-        convert(j->dt, s->bytes + at * size, j->to + to, n);
+        convert_to_f32(j->dt, s->bytes + at * size, j->to + to, n);
         return OK;
     }
     while (n > 0) {
         int64_t which = at / chunk, m = MIN(n, (which + 1) * chunk - at);
-        TRY(hold_chunk(j->x, j->slice, which));
-        convert(j->dt, j->x->buffer + (at - which * chunk) * size, j->to + to, m);
+        TRY(read_chunk_verified(j->x, j->slice, which));
+        convert_to_f32(j->dt, j->x->buffer + (at - which * chunk) * size, j->to + to, m);
         at += m;
         to += m;
         n -= m;
@@ -412,7 +414,8 @@ static err verify_header(ckpt_index *x, ckpt_file_info *f) {
     uint8_t *bytes = mem_alloc((size_t)f->header_bytes + 1);
     err e = read_file_bytes(x, f, 0, f->header_bytes, bytes);
     uint64_t got = e ? 0 : hash_bytes(bytes, (size_t)f->header_bytes, 0);
-    if (!e && got != f->header_hash) e = damaged(f, 0, f->header_bytes, got, f->header_hash);
+    if (!e && got != f->header_hash)
+        e = damaged_chunk_error(f, 0, f->header_bytes, got, f->header_hash);
     free(bytes);
     return e;
 }
@@ -424,6 +427,6 @@ err index_verify(ckpt_index *x, int part, int parts) {
         if (number++ % parts == part) TRY(verify_header(x, &x->file[i]));
     for (int i = 0; i < x->slices; i++)
         for (int64_t k = 0, n = chunk_count(x, slice_bytes(x, &x->slice[i])); k < n; k++)
-            if (number++ % parts == part) TRY(hold_chunk(x, i, k));
+            if (number++ % parts == part) TRY(read_chunk_verified(x, i, k));
     return OK;
 }

@@ -208,7 +208,7 @@ static json_t *state_json(const ckpt_state *s) {
     json_object_set_new(state, "skipped", skips_json(&s->skips));
     if (s->replaced.n) json_object_set_new(state, "replaced", skips_json(&s->replaced));
     if (s->step > 0) /* an imported model has no loss */
-        json_object_set_new(state, "loss", isfinite(s->loss) ? json_real(s->loss) : json_null());
+        json_object_set_new(state, "loss", io_json_number(s->loss));
     if (isfinite(s->held_out_loss) && s->held_out_loss > 0) /* 0: none was measured */
         json_object_set_new(state, "held_out_loss", json_real(s->held_out_loss));
     return state;

@@ -3,20 +3,20 @@
 
 #include <string.h>
 
-static int64_t product(const int64_t *dim, int from, int to) {
+static int64_t dim_product(const int64_t *dim, int from, int to) {
     int64_t n = 1;
     for (int d = from; d < to; d++) n *= dim[d];
     return n;
 }
 
 ckpt_part part_whole(int ndim, const int64_t *dim) {
-    ckpt_part p = { .to = product(dim, 0, ndim) };
+    ckpt_part p = { .to = dim_product(dim, 0, ndim) };
     memcpy(p.dim, dim, (size_t)ndim * sizeof *dim);
     return p;
 }
 
 bool part_is_whole(int ndim, const int64_t *dim, const ckpt_part *p) {
-    return p->from == 0 && p->to == product(dim, 0, ndim) &&
+    return p->from == 0 && p->to == dim_product(dim, 0, ndim) &&
            memcmp(p->dim, dim, (size_t)ndim * sizeof *dim) == 0;
 }
 
@@ -53,7 +53,7 @@ static void bound_rows(int ndim, const ckpt_part *a, const ckpt_part *b, int64_t
     *low = b->from / width;
     *high = (b->to + width - 1) / width;
     if (ndim < 2) return;
-    int64_t below = product(b->dim, 1, ndim - 1), plane = product(a->dim, 1, ndim);
+    int64_t below = dim_product(b->dim, 1, ndim - 1), plane = dim_product(a->dim, 1, ndim);
     int64_t first = a->at[0] + a->from / plane, last = a->at[0] + (a->to - 1) / plane;
     *low = MAX(*low, (first - b->at[0]) * below);
     *high = MIN(*high, (last + 1 - b->at[0]) * below);

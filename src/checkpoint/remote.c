@@ -27,13 +27,8 @@ static char *remote_step(const char *url, int64_t step) {
 }
 
 /* ---- listing ------------------------------------------------------------------------------------------------- */
-static int compare_steps(const void *a, const void *b) {
-    int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-    return x < y ? -1 : x > y;
-}
-
 /* Steps that have a manifest. */
-static err list_steps(store *s, const char *url, int64_t **steps, int *n) {
+static err list_remote_steps(store *s, const char *url, int64_t **steps, int *n) {
     store_list l;
     char *root = remote_root(url);
     err e = store_list_folder(s, root, &l);
@@ -48,7 +43,7 @@ static err list_steps(store *s, const char *url, int64_t **steps, int *n) {
         free(name);
     }
     if (!e) {
-        qsort(*steps, (size_t)*n, sizeof **steps, compare_steps);
+        qsort(*steps, (size_t)*n, sizeof **steps, compare_int64);
         store_list_free(&l);
     }
     free(root);
@@ -58,7 +53,7 @@ static err list_steps(store *s, const char *url, int64_t **steps, int *n) {
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) {
     store *s = NULL;
     TRY(store_open(&s));
-    err e = list_steps(s, url, steps, n);
+    err e = list_remote_steps(s, url, steps, n);
     store_close(s);
     return e;
 }
@@ -210,7 +205,7 @@ static err remove_old_steps(store *s, const char *url, const ckpt_keep *keep, co
 err remote_remove_old(store *s, const char *url, const ckpt_keep *keep, int64_t newest) {
     int64_t *steps;
     int n;
-    TRY(list_steps(s, url, &steps, &n));
+    TRY(list_remote_steps(s, url, &steps, &n));
     err e = OK;
     for (; n > 0 && steps[n - 1] > newest && !e; n--) e = supersede_step(s, url, steps[n - 1]);
     if (!e && keep->latest > 0 && n > keep->latest) e = remove_old_steps(s, url, keep, steps, n);
@@ -313,7 +308,7 @@ err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *
         *step = one;
         goto cleanup;
     }
-    TRY_CLEAN(list_steps(s, url, &steps, &n));
+    TRY_CLEAN(list_remote_steps(s, url, &steps, &n));
     TRY_CLEAN(download_newest(s, url, run_dir, after, steps, n, step));
     if (*step >= 0) TRY_CLEAN(download_tokenizer(s, url, run_dir));
 cleanup:
@@ -343,7 +338,7 @@ err ckpt_download_manifests(const char *url, const char *run_dir) {
         TRY_CLEAN(download_manifest(s, url, run_dir, one));
         goto cleanup;
     }
-    TRY_CLEAN(list_steps(s, url, &steps, &n));
+    TRY_CLEAN(list_remote_steps(s, url, &steps, &n));
     for (int i = 0; i < n; i++) {
         char *from = remote_step(url, steps[i]);
         e = download_manifest(s, from, run_dir, steps[i]);

@@ -65,7 +65,7 @@ struct ckpt_saver {
 };
 
 static bool is_first(const ckpt_saver *v) { return comm_rank(v->x->comm) == 0; }
-static int ranks(const ckpt_saver *v) { return mesh_world(comm_mesh(v->x->comm)); }
+static int rank_count(const ckpt_saver *v) { return mesh_world(comm_mesh(v->x->comm)); }
 static bool on_device(const ckpt_saver *v) { return plan_has_device(v->x->plan); }
 
 /* The drawing above, executable. */
@@ -113,7 +113,7 @@ static bool is_saved(const ckpt_saver *v, const holding *h) {
     return wanted && part_count(&h->write) > 0;
 }
 
-static int64_t saved_bytes(const ckpt_saver *v) {
+static int64_t bytes_to_save(const ckpt_saver *v) {
     int64_t n = 0;
     for (int i = 0; i < v->n; i++)
         if (is_saved(v, &v->hold[i])) n += part_count(&v->hold[i].write);
@@ -232,7 +232,7 @@ static err write_kind(ckpt_saver *v, const char *kind, bool weights) {
         memcpy(piece[n].dim, h->dim, sizeof h->dim);
         j.which[n++] = i;
     }
-    shard_name(name, sizeof name, kind, comm_rank(v->x->comm), ranks(v));
+    shard_name(name, sizeof name, kind, comm_rank(v->x->comm), rank_count(v));
     err e = n ? shard_write(v->temp, name, piece, n, (shard_source){ get_saved, &j }, CKPT_CHUNK,
                             v->tensors, v->files)
               : OK;
@@ -252,7 +252,7 @@ static err write_rank_files(ckpt_saver *v) {
     TRY(write_kind(v, "model", true));
     fault_point(FAULT_SAVE_FILE, rank);
     if (v->kind == CKPT_FULL) TRY(write_kind(v, "optim", false));
-    if (ranks(v) == 1) return OK;
+    if (rank_count(v) == 1) return OK;
     char *path = rank_list_path(v, rank);
     json_t *doc = json_pack("{s:O, s:O}", "tensors", v->tensors, "files", v->files);
     err e = io_json_write(path, doc);
@@ -280,7 +280,7 @@ static err merge_list(ckpt_saver *v, int rank) {
 }
 
 /* Reads the manifest back: it must list every element of every tensor. */
-static err check_complete(const ckpt_saver *v) {
+static err check_manifest_complete(const ckpt_saver *v) {
     json_t *doc = NULL;
     int64_t format;
     ckpt_index *x = NULL;
@@ -291,11 +291,11 @@ static err check_complete(const ckpt_saver *v) {
     return e;
 }
 
-static err commit(ckpt_saver *v) {
-    for (int r = 0; r < ranks(v) && ranks(v) > 1; r++) TRY(merge_list(v, r));
+static err commit_save(ckpt_saver *v) {
+    for (int r = 0; r < rank_count(v) && rank_count(v) > 1; r++) TRY(merge_list(v, r));
     TRY(manifest_write(v->temp, model_conf(v->m), &v->state, v->run, v->tensors, v->files,
                        CKPT_CHUNK));
-    TRY(check_complete(v));
+    TRY(check_manifest_complete(v));
     fault_point(FAULT_SAVE_MANIFEST, 0);
     TRY(io_replace_tree(v->root, v->temp, v->final, v->replaced));
     fault_point(FAULT_SAVE_RENAMED, 0);
@@ -306,7 +306,7 @@ static err commit(ckpt_saver *v) {
     return OK;
 }
 
-static err commit_on_first(ckpt_saver *v) { return is_first(v) ? commit(v) : OK; }
+static err commit_on_first(ckpt_saver *v) { return is_first(v) ? commit_save(v) : OK; }
 
 /* ---- phases -------------------------------------------------------------------------------------- */
 static void clear_save(ckpt_saver *v) {
@@ -342,7 +342,7 @@ static void init_save(ckpt_saver *v, const ckpt_request *r) {
     v->final = step_path(v->root, "", v->state.step, "");
     v->replaced = step_path(v->root, ".", v->state.step, STEP_REPLACED);
     v->began = time_now();
-    v->bytes = saved_bytes(v);
+    v->bytes = bytes_to_save(v);
 }
 
 static err make_folder(const ckpt_saver *v) {
@@ -395,7 +395,7 @@ static err saver_advance(ckpt_saver *v, ckpt_report *out) {
     if (v->phase == COPYING) return begin_writing(v, false);
     double done = atomic_load(&v->done);
     TRY(comm_total(v->x->comm, &done, 1));
-    if (done < ranks(v)) return OK;
+    if (done < rank_count(v)) return OK;
     err e = end_phase(v);
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     if (v->phase == WRITING) {
@@ -448,7 +448,7 @@ ckpt_saver *ckpt_saver_new(const char *run_dir, const model *m, exec *x, const o
 
 static bool lists_are_there(const ckpt_saver *v) {
     bool all = true;
-    for (int r = 0; r < ranks(v) && all; r++) {
+    for (int r = 0; r < rank_count(v) && all; r++) {
         char *path = rank_list_path(v, r);
         all = io_exists(path);
         free(path);
@@ -462,9 +462,9 @@ static void commit_alone(ckpt_saver *v) {
     enum { PATIENCE_S = 5 };
     double until = time_now() + PATIENCE_S;
     if (!is_first(v) || v->phase != WRITING || v->error) return;
-    while (ranks(v) > 1 && !lists_are_there(v) && time_now() < until) usleep(20000);
-    if (ranks(v) > 1 && !lists_are_there(v)) return;
-    err e = commit(v);
+    while (rank_count(v) > 1 && !lists_are_there(v) && time_now() < until) usleep(20000);
+    if (rank_count(v) > 1 && !lists_are_there(v)) return;
+    err e = commit_save(v);
     if (!e) log_info("step %lld was still saved", (long long)v->state.step);
     err_free(e);
 }

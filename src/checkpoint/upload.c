@@ -69,7 +69,7 @@ static err upload_step(ckpt_uploader *u, int64_t step, const ckpt_keep *keep, ck
 }
 
 /* Uploads the step that waits; the lock is held on entry and exit, not while working. */
-static void work(ckpt_uploader *u) {
+static void upload_waiting(ckpt_uploader *u) {
     int64_t step = u->busy = u->waiting;
     ckpt_keep keep = u->keep;
     ckpt_upload done;
@@ -101,7 +101,7 @@ static void *uploader_main(void *arg) {
             continue;
         }
         if (u->failures) wait_after_failure(u);
-        if (!u->stop && u->waiting != NONE) work(u);
+        if (!u->stop && u->waiting != NONE) upload_waiting(u);
     }
     pthread_mutex_unlock(&u->lock);
     return NULL;

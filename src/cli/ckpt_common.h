@@ -4,6 +4,7 @@
 
 #include "checkpoint/checkpoint.h"
 #include "cli/cli.h"
+#include "io/io.h"
 
 /* The checkpoints that a word of the command line names: a checkpoint's folder itself, or all of a run. */
 typedef struct ckpt_entry {

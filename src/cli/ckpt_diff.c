@@ -26,7 +26,7 @@ typedef struct diff_job {
     int n, tensors;
 } diff_job;
 
-static err compare_values(diff_job *j, int a, int b, difference *d) {
+static err compare_tensor_values(diff_job *j, int a, int b, difference *d) {
     enum { PIECE = 1 << 20 };
     float *x = mem_alloc(2 * PIECE * sizeof *x), *y = x + PIECE;
     err e = OK;
@@ -56,7 +56,7 @@ static err diff_tensors(diff_job *j) {
             if (other < 0 || ckpt_tensor_at(j->r[!side], other).count != t.count)
                 d.only_in = j->path[side];
             else
-                TRY(compare_values(j, i, other, &d));
+                TRY(compare_tensor_values(j, i, other, &d));
             if (d.only_in || d.differ) j->at[j->n++] = d;
         }
     return OK;
@@ -83,8 +83,7 @@ static void print_diff_json(const diff_job *j) {
             json_object_set_new(o, "only_in", json_string(d->only_in));
         } else {
             json_object_set_new(o, "differ", json_integer(d->differ));
-            json_object_set_new(o, "largest",
-                                isfinite(d->largest) ? json_real(d->largest) : json_null());
+            json_object_set_new(o, "largest", io_json_number(d->largest));
         }
         json_array_append_new(list, o);
     }

@@ -30,15 +30,13 @@ static void print_checkpoint(const char *path, const ckpt_info *i, const ckpt_st
     printf(" %5d  %6lld  %s\n", i->files, (long long)i->format, path);
 }
 
-static json_t *number_json(double value) {
-    return isfinite(value) && value > 0 ? json_real(value) : json_null();
-}
+static json_t *loss_json(double value) { return io_json_number(value > 0 ? value : NAN); }
 
 static json_t *line_json(const char *path, const ckpt_info *i, const ckpt_state *s) {
     return json_pack("{s:I, s:s, s:I, s:I, s:o, s:o, s:i, s:I, s:s, s:s, s:s}", "step",
                      (json_int_t)s->step, "kind", i->has_states ? "full" : "weights", "tokens",
                      (json_int_t)s->tokens, "bytes", (json_int_t)i->bytes, "loss",
-                     number_json(s->loss), "held_out_loss", number_json(s->held_out_loss), "files",
+                     loss_json(s->loss), "held_out_loss", loss_json(s->held_out_loss), "files",
                      i->files, "format", (json_int_t)i->format, "ingot", i->version, "revision",
                      i->revision, "path", path);
 }

@@ -191,8 +191,6 @@ static void print_no_gpu(err why) {
 }
 
 /* ---- as JSON ----------------------------------------------------------------------------------- */
-static json_t *number_or_null(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
 static err gpu_json(int number, json_t *into) {
     ops_gpu_info g;
     ops_gpu_speed s;
@@ -210,7 +208,7 @@ static err gpu_json(int number, json_t *into) {
                   g.capability, "multiprocessors", g.sms, "driver", g.driver, "driver_cuda",
                   g.driver_cuda, "cuda", g.runtime, "cublaslt", g.blas, "cudnn", g.dnn);
     for (size_t i = 0; i < COUNT_OF(figures); i++)
-        json_object_set_new(o, figures[i].name, number_or_null(figures[i].value));
+        json_object_set_new(o, figures[i].name, io_json_number(figures[i].value));
     json_array_append_new(into, o);
     return OK;
 }
@@ -221,9 +219,9 @@ static err print_findings_json(const cpu_findings *f, int gpus, err why) {
     for (int i = 0; i < gpus && !e; i++) e = gpu_json(i, list);
     json_t *o = json_pack(
         "{s:s, s:s, s:s, s:i, s:o, s:s, s:o, s:o, s:o, s:o}", "version", INGOT_VERSION, "compiler",
-        __VERSION__, "cpu", f->name, "threads", f->threads, "memory", number_or_null(f->memory),
-        "instructions", f->isa, "copy_bytes_s", number_or_null(f->copy), "fp32_flops",
-        number_or_null(f->fp32), "bf16_flops", number_or_null(f->bf16), "gpus", list);
+        __VERSION__, "cpu", f->name, "threads", f->threads, "memory", io_json_number(f->memory),
+        "instructions", f->isa, "copy_bytes_s", io_json_number(f->copy), "fp32_flops",
+        io_json_number(f->fp32), "bf16_flops", io_json_number(f->bf16), "gpus", list);
     if (why) json_object_set_new(o, "no_gpu", json_string(err_message(why)));
     if (!e) json_dumpf(o, stdout, JSON_INDENT(2));
     if (!e) printf("\n");

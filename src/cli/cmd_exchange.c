@@ -27,7 +27,7 @@ static const cli_spec import_spec = { "import", "HF_FOLDER RUN", NULL, 0, 2 };
 const cli_spec cmd_export_spec = { "export", "RUN HF_FOLDER [options]", export_args,
                                    (int)COUNT_OF(export_args), 2 };
 
-static void report(const char *verb, const weights *w, const hf_family *f, const char *to) {
+static void report_written(const char *verb, const weights *w, const hf_family *f, const char *to) {
     char n[32];
     printf("%s %s parameters to %s (model_type %s)\n", verb,
            str_count(n, sizeof n, (double)model_count(model_conf(w->m))), to, hf_family_type(f));
@@ -87,7 +87,7 @@ err cmd_import(int argc, char **argv) {
     TRY_CLEAN(hf_load(family, path[0], w.m, &w.x));
     TRY_CLEAN(import_tokenizer(path[0], path[1], &w.state));
     TRY_CLEAN(ckpt_save(path[1], w.m, &w.x, NULL, &w.state, NULL, NULL));
-    report("imported", &w, family, path[1]);
+    report_written("imported", &w, family, path[1]);
 cleanup:
     weights_free(&w);
     return e;
@@ -137,7 +137,7 @@ err cmd_export(int argc, char **argv) {
     x.tokenizer_config = settings;
     x.generation_config = generation;
     TRY_CLEAN(hf_export_folder(path[1], &x));
-    report("exported", &w, x.family, path[1]);
+    report_written("exported", &w, x.family, path[1]);
 cleanup:
     ckpt_close(from.from);
     free(settings);

@@ -299,7 +299,7 @@ static err check_job_name(const char *name) {
         "use up to 63 lower-case letters, digits and -");
 }
 
-static err emit(const launch_args *a, int argc, char **argv) {
+static err emit_job(const launch_args *a, int argc, char **argv) {
     str text = { 0 };
     TRY(check_job_name(a->name));
     if (strcmp(a->emit, "slurm") == 0) {
@@ -379,7 +379,7 @@ err cmd_launch(int argc, char **argv) {
     TRY_CLEAN(launch_hosts_read("--spares", a.spares, spares));
     TRY_CLEAN(check_command(command.argc, command.argv, &a, hosts, &what));
     if (a.emit)
-        e = emit(&a, command.argc, command.argv);
+        e = emit_job(&a, command.argc, command.argv);
     else if (a.dry_run)
         e = print_command(&command, hosts);
     else

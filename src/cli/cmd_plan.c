@@ -113,8 +113,6 @@ const char *show_rounded(double v) {
     return out;
 }
 
-json_t *plan_json_number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
 void plan_print_json(json_t *doc) {
     json_dumpf(doc, stdout, JSON_INDENT(2) | JSON_REAL_PRECISION(12));
     printf("\n");

@@ -44,7 +44,7 @@ typedef struct examination {
 } examination;
 
 /* ---- memory ------------------------------------------------------------------------------------- */
-static uint64_t word_at(uint64_t seed, uint64_t i) {
+static uint64_t memory_word(uint64_t seed, uint64_t i) {
     return (i + seed) * 0x9E3779B97F4A7C15u ^ seed;
 }
 
@@ -55,9 +55,9 @@ static void test_memory(examination *x) {
     err e = mem_map(bytes, &at);
     volatile uint64_t *word = at;
     for (uint64_t pass = 1; pass <= 2 && !e; pass++) {
-        for (size_t i = 0; i < bytes / 8; i++) word[i] = word_at(pass, i);
+        for (size_t i = 0; i < bytes / 8; i++) word[i] = memory_word(pass, i);
         if (fault_flips(FAULT_DOCTOR_MEMORY, x->rank)) word[bytes / 16] ^= 1u << 7;
-        for (size_t i = 0; i < bytes / 8; i++) x->f.bad_memory += word[i] != word_at(pass, i);
+        for (size_t i = 0; i < bytes / 8; i++) x->f.bad_memory += word[i] != memory_word(pass, i);
     }
     err_free(e); /* no memory to spare is not a fault of it */
     if (at) mem_unmap(at, bytes);
@@ -115,7 +115,7 @@ static void test_gemm(examination *x) {
 /* ---- disk --------------------------------------------------------------------------------------- */
 static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
     size_t words = DISK_BYTES / 8;
-    for (size_t i = 0; i < words; i++) buffer[i] = word_at((uint64_t)x->rank + 3, i);
+    for (size_t i = 0; i < words; i++) buffer[i] = memory_word((uint64_t)x->rank + 3, i);
     double from = time_now();
     TRY(io_write(path, buffer, DISK_BYTES)); /* syncs */
     x->f.disk_write = DISK_BYTES / (time_now() - from);
@@ -131,7 +131,7 @@ static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
     for (size_t i = 0; i < words && len == DISK_BYTES; i++) {
         uint64_t word;
         memcpy(&word, text + i * 8, 8);
-        x->f.bad_disk += word != word_at((uint64_t)x->rank + 3, i);
+        x->f.bad_disk += word != memory_word((uint64_t)x->rank + 3, i);
     }
     free(text);
     return OK;
@@ -162,7 +162,7 @@ static float link_value(int from, int to, int64_t i) {
     return (float)((from * 1009 + to * 31 + i) % 4096);
 }
 
-static err exchange(examination *x, int peer, bool sends, float *buffer) {
+static err exchange_with_peer(examination *x, int peer, bool sends, float *buffer) {
     int64_t count = LINK_ELEMENTS;
     tensor t = tensor_of(buffer, DT_F32, 1, &count);
     comm_move m = { .axes = AXIS(AX_DP_SHARD),
@@ -181,8 +181,8 @@ static err test_link(examination *x, int peer, float *out, float *in) {
     for (int k = 0; k < LINK_ROUNDS; k++) {
         bool first = x->rank < peer;
         double from = time_now();
-        TRY(exchange(x, peer, first, first ? out : in));
-        TRY(exchange(x, peer, !first, first ? in : out));
+        TRY(exchange_with_peer(x, peer, first, first ? out : in));
+        TRY(exchange_with_peer(x, peer, !first, first ? in : out));
         best = MAX(best, 2.0 * LINK_ELEMENTS * sizeof(float) / (time_now() - from));
         for (int64_t i = 0; i < LINK_ELEMENTS; i++)
             if (in[i] != link_value(peer, x->rank, i)) x->bad_link[peer] = 1;
@@ -227,15 +227,10 @@ static err test_all(examination *x) {
 }
 
 /* ---- the verdict ------------------------------------------------------------------------------------ */
-static int compare_figures(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 static double median_at(const findings *all, int n, size_t offset) {
     double *v = mem_alloc((size_t)n * sizeof *v);
     for (int r = 0; r < n; r++) memcpy(&v[r], (const char *)&all[r] + offset, sizeof *v);
-    qsort(v, (size_t)n, sizeof *v, compare_figures);
+    qsort(v, (size_t)n, sizeof *v, compare_doubles);
     double median = v[n / 2];
     free(v);
     return median;
@@ -256,7 +251,7 @@ static bool is_cause(const findings *all, int n, int r) {
 }
 
 /* Appends what is wrong with a rank, and what is slow. @return whether something is wrong. */
-static bool judge(const findings *all, int n, int r, str *out) {
+static bool judge_rank(const findings *all, int n, int r, str *out) {
     const findings *f = &all[r];
     const struct {
         const char *text;
@@ -301,7 +296,7 @@ static err print_table(const findings *all, int n) {
         if (f->slowest_peer >= 0)
             snprintf(link, sizeof link, "%.2f GB/s (to %d)", f->slowest_link / 1e9,
                      f->slowest_peer);
-        if (judge(all, n, r, &verdict))
+        if (judge_rank(all, n, r, &verdict))
             str_add(&bad, "%srank %d (%s): %s", wrong++ ? "; " : "", r, f->host, verdict.text);
         printf("%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %7.0f MB/s %7.0f MB/s %20s %7.2f GB/s  %s\n", r,
                f->host, f->copy / 1e9, f->gemm / 1e9, f->disk_write / 1e6, f->disk_read / 1e6, link,
@@ -318,7 +313,7 @@ static err print_table(const findings *all, int n) {
 }
 
 /* ---- the command -------------------------------------------------------------------------------------- */
-static err examine(examination *x) {
+static err examine_rank(examination *x) {
     x->bad_link = mem_alloc((size_t)x->n);
     x->p = pool_new(MAX(1, thread_cores() / MAX(comm_core_sharers(x->c), 1)));
     gethostname(x->f.host, sizeof x->f.host - 1);
@@ -357,7 +352,7 @@ err doctor_cluster(const cluster_options *o) {
     } else {
         x.c = comm_self();
     }
-    err e = examine(&x);
+    err e = examine_rank(&x);
     comm_free(x.c);
     comm_job_close(job, false);
     return e;

@@ -21,7 +21,7 @@ enum { NOTHING, CAUSE, NAMED, CULPRIT };
 
 /* ---- pieces of lines ------------------------------------------------------------------------------ */
 /* @return what follows `text` in the line; NULL: it is not there. */
-static const char *after(const char *line, const char *text) {
+static const char *text_after(const char *line, const char *text) {
     const char *at = line ? strstr(line, text) : NULL;
     return at ? at + strlen(text) : NULL;
 }
@@ -39,7 +39,7 @@ static void copy_until(char *to, size_t size, const char *from, const char *stop
     snprintf(to, size, "%.*s", (int)strcspn(from, stop), from);
 }
 
-static bool improves(launch_fault *f, int certainty) {
+static bool clear_if_less_certain(launch_fault *f, int certainty) {
     if (certainty <= f->certainty) return false;
     *f = LAUNCH_FAULT_NONE;
     f->certainty = certainty;
@@ -67,8 +67,8 @@ static bool is_one(const char *at) {
 /* An error that a rank reports of another one: that one is the culprit. */
 static bool read_culprit(const char *cause, launch_fault *f) {
     launch_fault other = *f;
-    const char *hangs = after(cause, "; it hangs in rank ");
-    const char *waits = after(after(cause, " has waited "), " for rank ");
+    const char *hangs = text_after(cause, "; it hangs in rank ");
+    const char *waits = text_after(text_after(cause, " has waited "), " for rank ");
     const char *ended = strstr(cause, " has ended");
     if (!ended) ended = strstr(cause, " holds other weights");
     bool found = is_one(hangs) && read_rank_and_host(hangs, &other);
@@ -86,36 +86,36 @@ static bool read_culprit(const char *cause, launch_fault *f) {
 
 static void read_rank_error(launch_fault *f, const char *line) {
     launch_fault named = LAUNCH_FAULT_NONE;
-    if (!read_rank_and_host(after(line, "error: rank "), &named)) return;
-    const char *cause = after(line, "): ");
+    if (!read_rank_and_host(text_after(line, "error: rank "), &named)) return;
+    const char *cause = text_after(line, "): ");
     if (!cause) return;
     snprintf(named.cause, sizeof named.cause, "%s", cause);
     bool other = read_culprit(cause, &named);
-    if (!improves(f, other ? CULPRIT : NAMED)) return;
+    if (!clear_if_less_certain(f, other ? CULPRIT : NAMED)) return;
     named.certainty = f->certainty;
     *f = named;
 }
 
 static void read_mpirun(launch_fault *f, const char *line) {
     int rank;
-    const char *end = take_rank(after(line, "noticed that process rank "), &rank);
-    const char *signal_text = after(line, "exited on signal ");
-    if (!end || !signal_text || !improves(f, CULPRIT)) return;
+    const char *end = take_rank(text_after(line, "noticed that process rank "), &rank);
+    const char *signal_text = text_after(line, "exited on signal ");
+    if (!end || !signal_text || !clear_if_less_certain(f, CULPRIT)) return;
     char number[48];
     copy_until(number, sizeof number, signal_text, ".");
     f->rank = rank;
-    const char *node = after(end, " on node ");
+    const char *node = text_after(end, " on node ");
     if (node) copy_until(f->host, sizeof f->host, node, " ");
     snprintf(f->cause, sizeof f->cause, "ended by signal %s", number);
 }
 
 static void read_srun(launch_fault *f, const char *line) {
-    const char *host = after(line, "srun: error: "), *task = after(line, ": task ");
+    const char *host = text_after(line, "srun: error: "), *task = text_after(line, ": task ");
     int rank;
     const char *end = take_rank(task, &rank);
     if (!host || !end || !str_starts(end, ": ")) return;
     bool exited = str_starts(end + 2, "Exited with"); /* its own error says more */
-    if (!improves(f, exited ? CAUSE : CULPRIT)) return;
+    if (!clear_if_less_certain(f, exited ? CAUSE : CULPRIT)) return;
     f->rank = rank;
     copy_until(f->host, sizeof f->host, host, ":");
     snprintf(f->cause, sizeof f->cause, "%s", end + 2);
@@ -125,13 +125,14 @@ static void read_unreachable(launch_fault *f, const char *line) {
     static const char *const marks[] = { "ssh: connect to host ",
                                          "ssh: Could not resolve hostname ", "Remote node:" };
     for (size_t i = 0; i < COUNT_OF(marks); i++) {
-        const char *host = after(line, marks[i]);
-        if (!host || !improves(f, NAMED)) continue;
+        const char *host = text_after(line, marks[i]);
+        if (!host || !clear_if_less_certain(f, NAMED)) continue;
         copy_until(f->host, sizeof f->host, host + strspn(host, " "), " :\r\n");
         snprintf(f->cause, sizeof f->cause, "the host cannot be reached");
         f->unreachable = true;
     }
-    if (!strstr(line, "unable to reliably start one or more daemons") || !improves(f, CAUSE))
+    if (!strstr(line, "unable to reliably start one or more daemons") ||
+        !clear_if_less_certain(f, CAUSE))
         return;
     snprintf(f->cause, sizeof f->cause, "a host cannot be reached");
     f->unreachable = true;
@@ -139,7 +140,7 @@ static void read_unreachable(launch_fault *f, const char *line) {
 
 static void read_plain_error(launch_fault *f, const char *line) {
     const char *cause = str_starts(line, "error: ") ? line + 7 : NULL;
-    if (!cause || str_starts(cause, "rank ") || !improves(f, CAUSE)) return;
+    if (!cause || str_starts(cause, "rank ") || !clear_if_less_certain(f, CAUSE)) return;
     snprintf(f->cause, sizeof f->cause, "%s", cause);
 }
 

@@ -124,7 +124,7 @@ static err start_attempt(char **argv, int number, attempt *a) {
     return ERR("cannot start a process: %s", strerror(errno));
 }
 
-static void read_text(attempt *a, const char *text, size_t n) {
+static void scan_output(attempt *a, const char *text, size_t n) {
     for (size_t i = 0; i < n; i++) {
         if (text[i] != '\n') {
             if (a->line.len < 4096) str_add_bytes(&a->line, &text[i], 1);
@@ -137,11 +137,11 @@ static void read_text(attempt *a, const char *text, size_t n) {
 }
 
 /* Passes on what has been printed. @return false at its end. */
-static bool relay(attempt *a) {
+static bool relay_output(attempt *a) {
     char text[4096];
     ssize_t n;
     while ((n = read(a->errors, text, sizeof text)) > 0) {
-        read_text(a, text, (size_t)n);
+        scan_output(a, text, (size_t)n);
         fwrite(text, 1, (size_t)n, stderr);
     }
     fflush(stderr);
@@ -193,7 +193,7 @@ static int await_attempt(attempt *a) {
         struct pollfd output = { .fd = a->errors, .events = POLLIN };
         pass_signals(a);
         poll(&output, 1, LOOK_MS);
-        if (a->errors >= 0 && !relay(a)) {
+        if (a->errors >= 0 && !relay_output(a)) {
             close(a->errors);
             a->errors = -1;
         }
@@ -201,7 +201,7 @@ static int await_attempt(attempt *a) {
     }
     end_orphans();
     if (a->errors >= 0) {
-        relay(a);
+        relay_output(a);
         close(a->errors);
     }
     str_free(&a->line);
@@ -209,13 +209,13 @@ static int await_attempt(attempt *a) {
 }
 
 /* ---- what happened ---------------------------------------------------------------------------------- */
-typedef struct record {
+typedef struct attempt_record {
     launch_outcome outcome;
     double seconds;
     int64_t step; /* of the newest checkpoint; -1: none */
-} record;
+} attempt_record;
 typedef struct records {
-    record *at;
+    attempt_record *at;
     int n, cap;
 } records;
 
@@ -230,7 +230,7 @@ static void describe_status(int status, char *to, size_t n) {
 }
 
 /* RUN/launch.jsonl: a line for each attempt. What cannot be written there is still printed. */
-static void append_record(const launch_job *j, int number, const record *r) {
+static void append_record(const launch_job *j, int number, const attempt_record *r) {
     const launch_fault *f = &r->outcome.fault;
     if (!j->run_dir || !io_is_dir(j->run_dir)) return;
     char *path = io_join(j->run_dir, "launch.jsonl");
@@ -259,7 +259,7 @@ static void print_records(const records *r) {
     fprintf(stderr, "%7s  %8s  %-11s %4s  %-20s %10s  %s\n", "attempt", "seconds", "exit", "rank",
             "host", "checkpoint", "cause");
     for (int i = 0; i < r->n; i++) {
-        const record *a = &r->at[i];
+        const attempt_record *a = &r->at[i];
         const launch_fault *f = &a->outcome.fault;
         char status[32], rank[16] = "-", step[24] = "-";
         describe_status(a->outcome.status, status, sizeof status);
@@ -271,7 +271,7 @@ static void print_records(const records *r) {
 }
 
 /* Whether a command ends well within half a minute. */
-static bool succeeds(char **argv) {
+static bool command_succeeds(char **argv) {
     enum { PATIENCE_S = 30 };
     pid_t pid = fork(), ended = 0;
     int status = 1, null;
@@ -297,7 +297,7 @@ static void find_unreachable(const launch_job *j, launch_fault *f) {
     for (int i = 0; i < j->hosts->n && !*f->host && !signals; i++) {
         char **argv = NULL;
         err e = j->probe(j->ctx, &j->hosts->at[i], &argv);
-        if (!e && !succeeds(argv)) {
+        if (!e && !command_succeeds(argv)) {
             snprintf(f->host, sizeof f->host, "%s", j->hosts->at[i].name);
             snprintf(f->cause, sizeof f->cause, "the host cannot be reached");
         }
@@ -326,7 +326,7 @@ static bool blames_host(const launch_outcome *o) {
 }
 
 static err give_up(const records *r, const char *why) {
-    const record *last = &r->at[r->n - 1];
+    const attempt_record *last = &r->at[r->n - 1];
     const launch_fault *f = &last->outcome.fault;
     char status[32], where[96] = "";
     describe_status(last->outcome.status, status, sizeof status);
@@ -354,7 +354,7 @@ static bool pause_for(double seconds) {
     return !signals;
 }
 
-static err run_attempt(const launch_job *j, int number, bool fresh, record *out) {
+static err run_attempt(const launch_job *j, int number, bool fresh, attempt_record *out) {
     char **argv = NULL;
     attempt a;
     double began = time_now();
@@ -365,9 +365,9 @@ static err run_attempt(const launch_job *j, int number, bool fresh, record *out)
         int status = await_attempt(&a);
         newest_checkpoint now = find_newest(j->run_dir);
         find_unreachable(j, &a.fault);
-        *out = (record){ { status, is_new(&now, &before), a.fault },
-                         time_now() - began,
-                         now.exists ? now.step : -1 };
+        *out = (attempt_record){ { status, is_new(&now, &before), a.fault },
+                                 time_now() - began,
+                                 now.exists ? now.step : -1 };
         append_record(j, number, out);
     }
     j->command_free(argv);
@@ -375,7 +375,7 @@ static err run_attempt(const launch_job *j, int number, bool fresh, record *out)
 }
 
 /* The run was asked to end. @return what it ended with. */
-static err end_on_signal(const record *r) {
+static err end_on_signal(const attempt_record *r) {
     bool saved = r->outcome.status == EXIT_DONE || r->outcome.status == EXIT_PREEMPTED;
     if (!saved)
         return err_hint(ERR("stopped by a signal before the run was saved"),
@@ -393,7 +393,7 @@ err launch_supervise(const launch_job *j) {
     prctl(PR_SET_CHILD_SUBREAPER, 1);
     for (bool again = true; again && !e;) {
         mem_reserve((void **)&all.at, &all.cap, all.n, sizeof *all.at);
-        record *r = &all.at[all.n++];
+        attempt_record *r = &all.at[all.n++];
         const char *why = NULL;
         double delay = 0;
         again = false;

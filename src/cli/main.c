@@ -279,7 +279,7 @@ static bool asks_help(const cli_command *c, int argc, char **argv) {
 }
 
 /* argv[0] is the command's name. */
-static err dispatch(int argc, char **argv) {
+static err dispatch_command(int argc, char **argv) {
     bool help = strcmp(argv[0], "help") == 0;
     if (is_help(argv[0]) || (help && argc == 1)) {
         print_overview(stdout);
@@ -362,7 +362,7 @@ int main(int argc, char **argv) {
         print_overview(stderr);
         return EXIT_USAGE;
     }
-    err e = dispatch(argc - 1, argv + 1);
+    err e = dispatch_command(argc - 1, argv + 1);
     if (!e) e = check_output();
     if (!e) return EXIT_DONE;
     int code = err_exit_code(e);

@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include "cli/cli.h"
+#include "io/io.h"
 #include "planning/planning.h"
 
 /* Quantities are texts here, so that each can complain about its own range. */
@@ -28,7 +29,6 @@ const char *show_rounded(double v); /* three digits: "3,640", "0.012" */
 
 /* Prints a JSON document and frees it. */
 void plan_print_json(json_t *doc);
-json_t *plan_json_number(double v); /* null where it is not finite */
 
 /* plan_law.c: compute, parameters, tokens and loss by the scaling laws. */
 err plan_report_laws(const plan_args *a) MUST_USE;

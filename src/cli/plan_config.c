@@ -121,9 +121,9 @@ static void report_storage(const config_plan *p, json_t *doc) {
         if (p->m.provider && strcmp(p->m.provider, s->provider) != 0) continue;
         if (doc)
             json_array_append_new(list, json_pack("{s:s, s:o, s:o, s:o}", "provider", s->provider,
-                                                  "bytes", plan_json_number(stored_bytes(p)),
-                                                  "usd_month", plan_json_number(month),
-                                                  "usd_egress", plan_json_number(egress)));
+                                                  "bytes", io_json_number(stored_bytes(p)),
+                                                  "usd_month", io_json_number(month), "usd_egress",
+                                                  io_json_number(egress)));
         else
             print_plan_line(
                 "storage",
@@ -149,10 +149,10 @@ static void print_change(const config_plan *p, const fit_change *f) {
 }
 
 static json_t *change_json(const config_plan *p, const fit_change *f) {
-    if (!f->found) return json_pack("{s:b, s:o}", "found", 0, "least", plan_json_number(f->least));
+    if (!f->found) return json_pack("{s:b, s:o}", "found", 0, "least", io_json_number(f->least));
     return json_pack("{s:b, s:s, s:s, s:o, s:o}", "found", 1, "change", f->what.text, "options",
-                     f->settings.text, "slower", plan_json_number(f->slower), "bytes",
-                     plan_json_number(plan_bytes_needed(p, &f->after)));
+                     f->settings.text, "slower", io_json_number(f->slower), "bytes",
+                     io_json_number(plan_bytes_needed(p, &f->after)));
 }
 
 static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
@@ -160,8 +160,8 @@ static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
     *fits = need <= p->limit;
     if (doc) {
         json_object_set_new(doc, "fits", json_boolean(*fits));
-        json_object_set_new(doc, "needed", plan_json_number(need));
-        json_object_set_new(doc, "limit", plan_json_number(p->limit));
+        json_object_set_new(doc, "needed", io_json_number(need));
+        json_object_set_new(doc, "limit", io_json_number(p->limit));
     } else {
         print_plan_line("fits", "%s: %.2f GB needed, %.2f GB on %s", *fits ? "yes" : "no",
                         need / 1e9, p->limit / 1e9, p->limit_of);
@@ -206,12 +206,12 @@ static err report_what_if(const config_plan *p, json_t *doc) {
     for (int i = 0; i < n && !e; i++) {
         const capacity_variant *v = &list[i];
         if (doc)
-            json_array_append_new(out, json_pack("{s:s, s:s, s:o, s:b, s:o}", "change",
-                                                 v->what.text, "options",
-                                                 v->settings.text ? v->settings.text : "", "bytes",
-                                                 plan_json_number(plan_bytes_needed(p, &v->cap)),
-                                                 "fits", plan_bytes_needed(p, &v->cap) <= p->limit,
-                                                 "slower", plan_json_number(v->slower)));
+            json_array_append_new(out,
+                                  json_pack("{s:s, s:s, s:o, s:b, s:o}", "change", v->what.text,
+                                            "options", v->settings.text ? v->settings.text : "",
+                                            "bytes", io_json_number(plan_bytes_needed(p, &v->cap)),
+                                            "fits", plan_bytes_needed(p, &v->cap) <= p->limit,
+                                            "slower", io_json_number(v->slower)));
         else
             print_variant(p, v);
     }
@@ -243,18 +243,17 @@ static err report_advice(const config_plan *p, json_t *doc) {
 static json_t *capacity_json(const capacity *c) {
     json_t *memory = json_object();
     for (int k = 0; k < MEMORY_KINDS; k++)
-        json_object_set_new(memory, memory_name((memory_kind)k), plan_json_number(c->memory[k]));
+        json_object_set_new(memory, memory_name((memory_kind)k), io_json_number(c->memory[k]));
     return json_pack(
         "{s:s, s:o, s:o, s:o, s:I, s:I, s:I, s:o, s:o, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "model",
-        c->mc.name, "params", plan_json_number(c->params), "flops_per_token",
-        plan_json_number(c->flops_full), "flops_per_token_causal",
-        plan_json_number(c->flops_causal), "microbatch_sequences", (json_int_t)c->rows,
-        "microbatches", (json_int_t)c->micros, "seq_len", (json_int_t)c->seq, "steps",
-        plan_json_number(c->steps), "tokens", plan_json_number(c->tokens), "flops",
-        plan_json_number(c->tokens * c->flops_full), "dtype", dt_name(c->dt), "memory", memory,
-        "memory_total", plan_json_number(c->total), "memory_offloaded",
-        plan_json_number(c->offloaded), "checkpoint_bytes", plan_json_number(c->checkpoint),
-        "data_bytes", plan_json_number(c->tokens * c->token_bytes));
+        c->mc.name, "params", io_json_number(c->params), "flops_per_token",
+        io_json_number(c->flops_full), "flops_per_token_causal", io_json_number(c->flops_causal),
+        "microbatch_sequences", (json_int_t)c->rows, "microbatches", (json_int_t)c->micros,
+        "seq_len", (json_int_t)c->seq, "steps", io_json_number(c->steps), "tokens",
+        io_json_number(c->tokens), "flops", io_json_number(c->tokens * c->flops_full), "dtype",
+        dt_name(c->dt), "memory", memory, "memory_total", io_json_number(c->total),
+        "memory_offloaded", io_json_number(c->offloaded), "checkpoint_bytes",
+        io_json_number(c->checkpoint), "data_bytes", io_json_number(c->tokens * c->token_bytes));
 }
 
 static err report_config(const plan_args *a, config_plan *p) {

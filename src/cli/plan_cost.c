@@ -43,7 +43,7 @@ err plan_machine_open(const plan_args *a, plan_machine *out) {
 
 void plan_machine_close(plan_machine *m) { hardware_free(&m->catalogue); }
 
-static bool rents(const plan_machine *m, const hardware_price *p) {
+static bool is_rental_of(const plan_machine *m, const hardware_price *p) {
     return !strcmp(p->accelerator, m->gpu->name) &&
            (!m->provider || !strcmp(p->provider, m->provider));
 }
@@ -60,7 +60,7 @@ static void print_cost(const plan_machine *m, double flops) {
            c.gpu_hours < 1000 ? show_rounded(c.gpu_hours) : show_whole(c.gpu_hours));
     for (int i = 0; i < m->catalogue.n_prices; i++) {
         const hardware_price *p = &m->catalogue.prices[i];
-        if (!rents(m, p)) continue;
+        if (!is_rental_of(m, p)) continue;
         c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd);
         char small[24];
         snprintf(small, sizeof small, "%.2f", c.usd);
@@ -74,19 +74,19 @@ json_t *plan_cost_json(const plan_machine *m, double flops) {
     run_cost c = cost_of_flops(flops, m->gpus, m->peak, m->mfu, 0);
     for (int i = 0; i < m->catalogue.n_prices; i++) {
         const hardware_price *p = &m->catalogue.prices[i];
-        if (!rents(m, p)) continue;
+        if (!is_rental_of(m, p)) continue;
         json_array_append_new(
             list,
             json_pack("{s:s, s:s, s:o, s:o, s:s, s:s}", "provider", p->provider, "instance",
-                      p->instance, "usd_per_gpu_hour", plan_json_number(p->usd), "usd",
-                      plan_json_number(cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd).usd),
+                      p->instance, "usd_per_gpu_hour", io_json_number(p->usd), "usd",
+                      io_json_number(cost_of_flops(flops, m->gpus, m->peak, m->mfu, p->usd).usd),
                       "date", p->date, "source", p->source));
     }
     return json_pack("{s:s, s:o, s:s, s:o, s:o, s:o, s:o, s:o}", "gpu", m->gpu->name, "gpus",
-                     plan_json_number(m->gpus), "dtype", m->dtype, "peak_flops",
-                     plan_json_number(m->peak), "mfu", plan_json_number(m->mfu), "seconds",
-                     plan_json_number(c.seconds), "gpu_hours", plan_json_number(c.gpu_hours),
-                     "costs", list);
+                     io_json_number(m->gpus), "dtype", m->dtype, "peak_flops",
+                     io_json_number(m->peak), "mfu", io_json_number(m->mfu), "seconds",
+                     io_json_number(c.seconds), "gpu_hours", io_json_number(c.gpu_hours), "costs",
+                     list);
 }
 
 /* ---- states by ZeRO stage --------------------------------------------------------------------- */
@@ -106,8 +106,7 @@ void plan_report_cost(const plan_machine *m, const scaling_point *p, json_t *doc
     if (!doc || !m->gpus_given) return;
     json_t *states = json_array();
     for (int stage = 0; stage <= 3; stage++)
-        json_array_append_new(states,
-                              plan_json_number(zero_state_bytes(p->params, m->gpus, stage)));
+        json_array_append_new(states, io_json_number(zero_state_bytes(p->params, m->gpus, stage)));
     json_object_set_new(doc, "state_bytes_by_zero_stage", states);
 }
 

@@ -79,8 +79,8 @@ static void print_fit(const law_fit *f, const fit_run *runs, int n, const scalin
 }
 
 static json_t *constant_json(double value, fit_band b) {
-    return json_pack("{s:o, s:o, s:o}", "fit", plan_json_number(value), "low",
-                     plan_json_number(b.low), "high", plan_json_number(b.high));
+    return json_pack("{s:o, s:o, s:o}", "fit", io_json_number(value), "low", io_json_number(b.low),
+                     "high", io_json_number(b.high));
 }
 
 static json_t *fit_json(const law_fit *f, const fit_run *runs, int n, const scaling_point *p,
@@ -91,17 +91,17 @@ static json_t *fit_json(const law_fit *f, const fit_run *runs, int n, const scal
         json_array_append_new(
             list,
             json_pack("{s:s, s:o, s:o, s:o, s:o}", "run", runs[i].name, "params",
-                      plan_json_number(runs[i].params), "tokens", plan_json_number(runs[i].tokens),
-                      "loss", plan_json_number(runs[i].loss), "fitted_loss",
-                      plan_json_number(law_loss(l, runs[i].params, runs[i].tokens, INFINITY))));
+                      io_json_number(runs[i].params), "tokens", io_json_number(runs[i].tokens),
+                      "loss", io_json_number(runs[i].loss), "fitted_loss",
+                      io_json_number(law_loss(l, runs[i].params, runs[i].tokens, INFINITY))));
     return json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:i, s:o, s:o}", "E", constant_json(l->e, f->e), "A",
         constant_json(l->a, f->a), "alpha", constant_json(l->alpha, f->alpha), "B",
         constant_json(l->b, f->b), "beta", constant_json(l->beta, f->beta), "N_exponent",
         constant_json(l->beta / (l->alpha + l->beta), f->exponent), "relative_residual",
-        plan_json_number(f->error), "resamplings", f->n_samples, "extrapolation",
-        json_pack("{s:o, s:o, s:o, s:o}", "compute", plan_json_number(p->compute), "params",
-                  plan_json_number(p->params), "tokens", plan_json_number(p->tokens), "loss",
+        io_json_number(f->error), "resamplings", f->n_samples, "extrapolation",
+        json_pack("{s:o, s:o, s:o, s:o}", "compute", io_json_number(p->compute), "params",
+                  io_json_number(p->params), "tokens", io_json_number(p->tokens), "loss",
                   constant_json(p->loss, loss)),
         "runs", list);
 }

@@ -102,7 +102,7 @@ static json_t *goodput_json(const plan_machine *m, const goodput_run *r, const g
                     { "gpus_rented", (r->nodes + r->spares) * m->gpu->per_node } };
     json_t *o = json_object();
     for (size_t i = 0; i < COUNT_OF(figures); i++)
-        json_object_set_new(o, figures[i].name, plan_json_number(figures[i].value));
+        json_object_set_new(o, figures[i].name, io_json_number(figures[i].value));
     return o;
 }
 

@@ -34,12 +34,12 @@ static double times_optimal(const scaling_law *l, const scaling_point *p) {
 
 static json_t *point_json(const scaling_law *l, const scaling_point *p) {
     return json_pack("{s:s, s:s, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "law", l->name, "source",
-                     l->source, "compute", plan_json_number(p->compute), "pf_days",
-                     plan_json_number(p->compute / PF_DAY), "params", plan_json_number(p->params),
-                     "tokens", plan_json_number(p->tokens), "effective_tokens",
-                     plan_json_number(p->effective_tokens), "tokens_per_param",
-                     plan_json_number(p->tokens / p->params), "loss", plan_json_number(p->loss),
-                     "times_optimal_tokens", plan_json_number(times_optimal(l, p)));
+                     l->source, "compute", io_json_number(p->compute), "pf_days",
+                     io_json_number(p->compute / PF_DAY), "params", io_json_number(p->params),
+                     "tokens", io_json_number(p->tokens), "effective_tokens",
+                     io_json_number(p->effective_tokens), "tokens_per_param",
+                     io_json_number(p->tokens / p->params), "loss", io_json_number(p->loss),
+                     "times_optimal_tokens", io_json_number(times_optimal(l, p)));
 }
 
 static void print_law_row(const scaling_law *l, const scaling_point *p, bool marked) {
@@ -77,8 +77,8 @@ static err report_lifetime(const law_query *l, const scaling_point *trained, jso
     double best = p.compute + 2 * p.params * l->inference;
     if (doc) {
         json_t *o = point_json(l->chosen, &p);
-        json_object_set_new(o, "inference_tokens", plan_json_number(l->inference));
-        json_object_set_new(o, "lifetime_compute", plan_json_number(best));
+        json_object_set_new(o, "inference_tokens", io_json_number(l->inference));
+        json_object_set_new(o, "lifetime_compute", io_json_number(best));
         json_object_set_new(doc, "lifetime", o);
         return OK;
     }

@@ -58,7 +58,7 @@ static double bytes_sent(const comm *c, const comm_ticket *t) {
     return (double)(rows * row) * size;
 }
 
-static void count(comm *c, const comm_ticket *t, double wait_began) {
+static void count_move(comm *c, const comm_ticket *t, double wait_began) {
     double now = time_now();
     comm_counter *k = &c->count[t->move.axes][comm_kind(&t->move)];
     k->calls++;
@@ -152,7 +152,7 @@ err comm_wait(comm *c, comm_ticket *ticket) {
     err e = c->backend->wait(c, ticket);
     __atomic_store_n(&c->waiting, 0, __ATOMIC_RELAXED);
     TRY(e);
-    count(c, ticket, began);
+    count_move(c, ticket, began);
     return OK;
 }
 

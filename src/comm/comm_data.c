@@ -34,7 +34,7 @@ void comm_copy_values(dtype dt, dtype wire, const void *src, void *dst, int64_t 
 
 /* ---- reductions -------------------------------------------------------------------------- */
 /* n values of a member as they cross: its own memory where nothing is converted. */
-static const float *contribution(const meeting *m, int member, int64_t at, int64_t n, float *buf) {
+static const float *member_values(const meeting *m, int member, int64_t at, int64_t n, float *buf) {
     const tensor *t = &m->in[member];
     const char *src = (const char *)t->data + (size_t)at * dt_size(t->dt);
     if (t->dt == DT_F32 && !comm_rounds(DT_F32, m->move.wire)) return (const float *)src;
@@ -53,9 +53,9 @@ static void max_values(const float *a, const float *b, float *out, int64_t n) {
 void meeting_reduce(const meeting *m, int64_t at, int64_t n, float *out) {
     float first[BLOCK], next[BLOCK];
     bool maximum = comm_kind(&m->move) == MOVE_ALL_MAX;
-    const float *sum = contribution(m, 0, at, n, first);
+    const float *sum = member_values(m, 0, at, n, first);
     for (int i = 1; i < m->n; i++) {
-        const float *v = contribution(m, i, at, n, next);
+        const float *v = member_values(m, i, at, n, next);
         (maximum ? max_values : sum_values)(sum, v, out, n);
         sum = out;
     }

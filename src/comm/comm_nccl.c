@@ -138,7 +138,7 @@ static err message_link_of(comm *c, const comm_move *m, nccl_link **out) {
     return link_open(n, &id, 2, me == to, *out);
 }
 
-static err scratch(nccl_link *l, size_t bytes, char **out) {
+static err reserve_scratch(nccl_link *l, size_t bytes, char **out) {
     if (l->scratch_bytes <
         bytes) { /* while shapes are new: a step makes the same calls every time */
         TRY_CUDA(cudaStreamSynchronize(l->stream));
@@ -226,7 +226,7 @@ static err all_gather(const job *j) {
     size_t units = units_of(in->dt, tensor_count(in)), bytes = tensor_bytes(in);
     bool direct = is_outermost(in, d);
     char *to = out->data;
-    if (!direct) TRY(scratch(j->l, bytes * (size_t)j->n, &to));
+    if (!direct) TRY(reserve_scratch(j->l, bytes * (size_t)j->n, &to));
     TRY_NCCL(ncclAllGather(in->data, to, units, type_of(in->dt), j->l->nccl, j->l->stream));
     for (int i = 0; i < j->n && !direct; i++)
         TRY(copy_part(j->l->stream, out, out->data, to + (size_t)i * bytes, d, i, j->n, true));
@@ -239,7 +239,7 @@ static err reduce_scatter(const job *j) {
     size_t bytes = tensor_bytes(out);
     bool direct = is_outermost(in, d);
     char *from = in->data;
-    if (!direct) TRY(scratch(j->l, bytes * (size_t)j->n, &from));
+    if (!direct) TRY(reserve_scratch(j->l, bytes * (size_t)j->n, &from));
     for (int i = 0; i < j->n && !direct; i++)
         TRY(copy_part(j->l->stream, in, in->data, from + (size_t)i * bytes, d, i, j->n, false));
     TRY_NCCL(ncclReduceScatter(from, out->data, (size_t)tensor_count(out), type_of(out->dt),
@@ -275,7 +275,7 @@ static err all_to_all(const job *j) {
     size_t piece = tensor_bytes(in) / (size_t)j->n, all = tensor_bytes(in);
     size_t at[COMM_MAX_RANKS], size[COMM_MAX_RANKS];
     char *packed;
-    TRY(scratch(j->l, 2 * all, &packed));
+    TRY(reserve_scratch(j->l, 2 * all, &packed));
     for (int i = 0; i < j->n; i++) {
         at[i] = (size_t)i * piece;
         size[i] = piece;
@@ -316,7 +316,7 @@ static err nccl_exchange_rows(const job *j) {
     return send_and_receive(j, j->t->in.data, send_at, send, j->t->out.data, recv_at, recv);
 }
 
-static err shift(const job *j) {
+static err shift_ring(const job *j) {
     int by = j->t->move.peer, n = j->n, to = ((j->me + by) % n + n) % n,
         from = ((j->me - by) % n + n) % n;
     TRY_NCCL(ncclGroupStart());
@@ -344,7 +344,7 @@ static err run_collective(const job *j) {
     case MOVE_REDUCE_SCATTER: return reduce_scatter(j);
     case MOVE_ALL_TO_ALL: return all_to_all(j);
     case MOVE_ROWS: return nccl_exchange_rows(j);
-    case MOVE_SHIFT: return shift(j);
+    case MOVE_SHIFT: return shift_ring(j);
     case MOVE_SEND: return send_or_receive(j, true);
     case MOVE_RECV: return send_or_receive(j, false);
     default: BUG("a move that no other rank takes part in");
@@ -480,7 +480,7 @@ static void fail_links(nccl_end *n, const char *cause) {
     abort_links(n);
 }
 
-static void *watch(void *arg) {
+static void *watch_links(void *arg) {
     comm *c = arg;
     nccl_end *n = c->state;
     char buf[512];
@@ -556,7 +556,7 @@ err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
                  .local_rank = host->local_rank,
                  .host = host,
                  .state = n };
-    n->watched = pthread_create(&n->watcher, NULL, watch, c) == 0;
+    n->watched = pthread_create(&n->watcher, NULL, watch_links, c) == 0;
     if (n->watched) return OK;
     return ERR("the thread that watches over NCCL does not start");
 }

@@ -51,7 +51,7 @@ static err add_segment(host_memory *h, size_t bytes, bool bounce, int *out) {
     return OK;
 }
 
-static void *published(int s, size_t offset) {
+static void *published_address(int s, size_t offset) {
     return (void *)(((uintptr_t)(s + 1) << OFFSET_BITS) | offset);
 }
 
@@ -79,12 +79,12 @@ static void *memory_start(void *ctx, const tensor *t, bool written) {
     for (int i = 0; i < h->n_own; i++) {
         char *at = h->own[i].at, *p = t->data;
         if (!h->own[i].bounce && at && p >= at && p + bytes <= at + h->table[h->me][i].bytes)
-            return published(i, (size_t)(p - at));
+            return published_address(i, (size_t)(p - at));
     }
     int i = find_bounce(h, bytes);
     h->own[i].used = true;
     if (!written) memcpy(h->own[i].at, t->data, bytes);
-    return published(i, 0);
+    return published_address(i, 0);
 }
 
 static void *memory_reach(void *ctx, int index, void *p) {

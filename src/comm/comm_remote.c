@@ -63,7 +63,8 @@ static int tag_of(const remote_op *o) {
 }
 
 /* Posts one transfer, in pieces of the largest message. */
-static err post(remote_end *r, remote_op *o, int member, void *at, size_t bytes, bool receives) {
+static err post_message(remote_end *r, remote_op *o, int member, void *at, size_t bytes,
+                        bool receives) {
     transport *w = r->w;
     for (size_t from = 0; from < bytes; from += TRANSPORT_MAX_BYTES) {
         mem_reserve((void **)&o->transfers, &o->cap, o->n, sizeof *o->transfers);
@@ -84,7 +85,7 @@ static char *buffer_take(buffer *b, size_t bytes) {
     b->used += align_up(bytes, 64);
     return at;
 }
-static void reserve(buffer *b, size_t bytes, int pieces) {
+static void reserve_buffer(buffer *b, size_t bytes, int pieces) {
     size_t all = bytes + 64 * (size_t)(pieces + 1);
     if (all > b->capacity) {
         free(b->at);
@@ -105,11 +106,13 @@ static err send_values(remote_end *r, remote_op *o, int member, const void *src,
             dt_from_f32(o->wire, v, (char *)from + (size_t)at * dt_size(o->wire), len);
         }
     }
-    return member == o->g.me ? OK : post(r, o, member, from, (size_t)n * dt_size(o->wire), false);
+    return member == o->g.me
+               ? OK
+               : post_message(r, o, member, from, (size_t)n * dt_size(o->wire), false);
 }
 
 /* Values of the wire's type as those of the tensors' type. */
-static void widen(const remote_op *o, const void *src, void *dst, int64_t n) {
+static void widen_values(const remote_op *o, const void *src, void *dst, int64_t n) {
     float v[COMM_BLOCK];
     for (int64_t at = 0; at < n; at += COMM_BLOCK) {
         int64_t len = MIN((int64_t)COMM_BLOCK, n - at);
@@ -160,8 +163,8 @@ static void reserve_pieces(remote_op *o, int64_t n) {
          packs = comm_kind(&o->t.move) != MOVE_ALL_GATHER && o->t.move.to.dim != 0;
     size_t plain = (size_t)o->g.n * (size_t)n * dt_size(o->dt);
     size_t wire = (size_t)o->g.n * wire_bytes(o, n);
-    reserve(&o->out, (packs ? plain : 0) + (rounds ? wire : 0), 2 * o->g.n);
-    reserve(&o->in, (lands_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
+    reserve_buffer(&o->out, (packs ? plain : 0) + (rounds ? wire : 0), 2 * o->g.n);
+    reserve_buffer(&o->in, (lands_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
 }
 
 static err start_pieces(remote_end *r, remote_op *o) {
@@ -170,7 +173,7 @@ static err start_pieces(remote_end *r, remote_op *o) {
     for (int i = 0; i < o->g.n; i++) {
         char *to = lands_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
                                      : buffer_take(&o->in, wire_bytes(o, p.n));
-        if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, p.n), true));
+        if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, p.n), true));
     }
     for (int k = 0; k < o->g.n; k++) { /* not all to the same member first */
         int i = (o->g.me + k) % o->g.n;
@@ -220,7 +223,7 @@ static void end_pieces(remote_op *o) {
     for (int i = 0; i < m.n; i++) {
         if (comm_rounds(o->dt, o->wire)) {
             char *wide = buffer_take(&o->in, (size_t)p.n * dt_size(o->dt));
-            widen(o, m.in[i].data, wide, p.n);
+            widen_values(o, m.in[i].data, wide, p.n);
             m.in[i].data = wide;
             m.in[i].dt = o->dt;
         }
@@ -242,12 +245,12 @@ static char *slice_at(const remote_op *o, const tensor *t, int i) {
 static err start_reduce(remote_end *r, remote_op *o) {
     int64_t n = slice_count(o, o->g.me), all = tensor_count(&o->t.in);
     size_t wire = (size_t)o->g.n * wire_bytes(o, all / o->g.n + 1);
-    reserve(&o->out, comm_rounds(o->dt, o->wire) ? wire : 0, o->g.n);
-    reserve(&o->in, wire, o->g.n);
+    reserve_buffer(&o->out, comm_rounds(o->dt, o->wire) ? wire : 0, o->g.n);
+    reserve_buffer(&o->in, wire, o->g.n);
     for (int i = 0; i < o->g.n; i++) {
         char *to = buffer_take(&o->in, wire_bytes(o, n));
         if (i != o->g.me)
-            TRY(post(r, o, i, to, wire_bytes(o, n), true));
+            TRY(post_message(r, o, i, to, wire_bytes(o, n), true));
         else if (!comm_rounds(o->dt, o->wire))
             memcpy(to, slice_at(o, &o->t.in, i), wire_bytes(o, n));
     }
@@ -271,15 +274,15 @@ static err spread_reduced(remote_end *r, remote_op *o) {
     o->out.used = 0;
     if (rounds) sent = buffer_take(&o->out, wire_bytes(o, n));
     reduce_values(&m, n, o->wire, sent);
-    if (rounds) widen(o, sent, mine, n);
+    if (rounds) widen_values(o, sent, mine, n);
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
         int64_t part = slice_count(o, i);
         char *to = rounds ? buffer_take(&o->in, wire_bytes(o, part)) : slice_at(o, &o->t.out, i);
-        if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, part), true));
+        if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, part), true));
     }
     for (int k = 1; k < o->g.n; k++)
-        TRY(post(r, o, (o->g.me + k) % o->g.n, sent, wire_bytes(o, n), false));
+        TRY(post_message(r, o, (o->g.me + k) % o->g.n, sent, wire_bytes(o, n), false));
     return OK;
 }
 
@@ -288,7 +291,7 @@ static void end_reduce(remote_op *o) {
     o->in.used = 0;
     for (int i = 0; i < o->g.n; i++) {
         char *from = buffer_take(&o->in, wire_bytes(o, slice_count(o, i)));
-        if (i != o->g.me) widen(o, from, slice_at(o, &o->t.out, i), slice_count(o, i));
+        if (i != o->g.me) widen_values(o, from, slice_at(o, &o->t.out, i), slice_count(o, i));
     }
 }
 
@@ -300,11 +303,11 @@ static err start_rows(remote_end *r, remote_op *o) {
         if (i == o->g.me)
             o->counts[i] = o->t.move.send_rows[i];
         else
-            TRY(post(r, o, i, &o->counts[i], sizeof *o->counts, true));
+            TRY(post_message(r, o, i, &o->counts[i], sizeof *o->counts, true));
     }
     for (int i = 0; i < o->g.n; i++)
         if (i != o->g.me)
-            TRY(post(r, o, i, (void *)&o->t.move.send_rows[i], sizeof *o->counts, false));
+            TRY(post_message(r, o, i, (void *)&o->t.move.send_rows[i], sizeof *o->counts, false));
     return OK;
 }
 
@@ -323,14 +326,14 @@ static err remote_exchange_rows(remote_end *r, remote_op *o) {
         return ERR("rank %d gets %lld rows in %s, but has capacity for %lld", o->g.rank[o->g.me],
                    (long long)got, o->t.move.name ? o->t.move.name : "an all-to-all of rows",
                    (long long)o->t.out.dim[0]);
-    reserve(&o->in, wire_bytes(o, got * row), o->g.n);
-    reserve(&o->out, wire_bytes(o, sent * row), o->g.n);
+    reserve_buffer(&o->in, wire_bytes(o, got * row), o->g.n);
+    reserve_buffer(&o->out, wire_bytes(o, sent * row), o->g.n);
     bool rounds = comm_rounds(o->dt, o->wire);
     char *out = o->t.out.data;
     for (int i = 0; i < o->g.n; i++) {
         int64_t n = o->counts[i] * row;
         char *to = rounds ? buffer_take(&o->in, wire_bytes(o, n)) : out;
-        if (i != o->g.me) TRY(post(r, o, i, to, wire_bytes(o, n), true));
+        if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, n), true));
         out += (size_t)n * dt_size(o->dt);
     }
     for (int i = 0; i < o->g.n; i++) {
@@ -356,7 +359,7 @@ static void end_rows(remote_op *o) {
         if (i == o->g.me)
             comm_copy_values(o->dt, o->wire, own, out, n);
         else if (rounds)
-            widen(o, from, out, n);
+            widen_values(o, from, out, n);
         out += (size_t)n * dt_size(o->dt);
     }
 }
@@ -369,15 +372,15 @@ static err remote_start_message(remote_end *r, remote_op *o) {
     int to = shift ? (o->g.me + by) % n : o->t.move.peer;
     int from = shift ? (o->g.me - by + n) % n : o->t.move.peer;
     int64_t count = tensor_count(k == MOVE_RECV ? &o->t.out : &o->t.in);
-    reserve(&o->in, wire_bytes(o, count), 1);
-    reserve(&o->out, wire_bytes(o, count), 1);
+    reserve_buffer(&o->in, wire_bytes(o, count), 1);
+    reserve_buffer(&o->out, wire_bytes(o, count), 1);
     if (shift && to == o->g.me) {
         comm_copy_values(o->dt, o->wire, o->t.in.data, o->t.out.data, count);
         return OK;
     }
     bool rounds = comm_rounds(o->dt, o->wire);
     char *at = rounds ? buffer_take(&o->in, wire_bytes(o, count)) : o->t.out.data;
-    if (k != MOVE_SEND) TRY(post(r, o, from, at, wire_bytes(o, count), true));
+    if (k != MOVE_SEND) TRY(post_message(r, o, from, at, wire_bytes(o, count), true));
     return k == MOVE_RECV ? OK : send_values(r, o, to, o->t.in.data, count);
 }
 
@@ -385,7 +388,7 @@ static void end_message(remote_op *o) {
     move_kind k = comm_kind(&o->t.move);
     bool stays = k == MOVE_SHIFT && o->t.move.peer % o->g.n == 0;
     if (k != MOVE_SEND && !stays && comm_rounds(o->dt, o->wire))
-        widen(o, o->in.at, o->t.out.data, tensor_count(&o->t.out));
+        widen_values(o, o->in.at, o->t.out.data, tensor_count(&o->t.out));
 }
 
 /* ---- stages ---------------------------------------------------------------------------------- */

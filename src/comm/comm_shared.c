@@ -111,18 +111,18 @@ void shared_end_free(shared_end *s) {
 
 static int rank_index(const shared_end *s, int rank) { return s->index ? s->index[rank] : rank; }
 
-static tensor publish(shared_end *s, const tensor *t, bool written) {
+static tensor publish_tensor(shared_end *s, const tensor *t, bool written) {
     tensor p = *t;
     if (s->memory && t->data) p.data = s->memory->start(s->memory->ctx, t, written);
     return p;
 }
-static tensor reach(shared_end *s, int rank, const tensor *published) {
+static tensor reach_tensor(shared_end *s, int rank, const tensor *published) {
     tensor t = *published;
     if (s->memory && t.data) t.data = s->memory->reach(s->memory->ctx, rank_index(s, rank), t.data);
     return t;
 }
-static void retire(shared_end *s, const tensor *t, const tensor *published, bool written,
-                   size_t bytes) {
+static void retire_tensor(shared_end *s, const tensor *t, const tensor *published, bool written,
+                          size_t bytes) {
     if (s->memory && t->data) s->memory->end(s->memory->ctx, t, published->data, written, bytes);
 }
 
@@ -217,8 +217,8 @@ static void start_collective(comm *c, shared_end *s, comm_ticket *t) {
     open[t->sequence % RING] = true;
     posting *p = posting_of(s, c->m.rank, t);
     p->move = t->move;
-    p->in = publish(s, &t->in, false);
-    p->out = publish(s, &t->out, true);
+    p->in = publish_tensor(s, &t->in, false);
+    p->out = publish_tensor(s, &t->out, true);
     snprintf(p->name, sizeof p->name, "%s", t->move.name ? t->move.name : "");
     atomic_store(&p->taken, 0);
     atomic_store(&p->done, 0);
@@ -294,7 +294,7 @@ static err check_partners(comm *c, shared_end *s, const comm_group *g, const com
 }
 
 /* What the members posted: shapes, and counts of rows. */
-static meeting meet(shared_end *s, const comm_group *g, const comm_ticket *t) {
+static meeting meeting_of(shared_end *s, const comm_group *g, const comm_ticket *t) {
     meeting m = { .move = t->move, .n = g->n };
     for (int i = 0; i < g->n; i++) {
         const posting *p = posting_of(s, g->rank[i], t);
@@ -308,15 +308,16 @@ static meeting meet(shared_end *s, const comm_group *g, const comm_ticket *t) {
 /* Their addresses. A rank that finds all tasks done never asks: others may have ended since. */
 static err reach_members(shared_end *s, const comm_group *g, meeting *m) {
     for (int i = 0; i < g->n; i++) {
-        m->in[i] = reach(s, g->rank[i], &m->in[i]);
-        m->out[i] = reach(s, g->rank[i], &m->out[i]);
+        m->in[i] = reach_tensor(s, g->rank[i], &m->in[i]);
+        m->out[i] = reach_tensor(s, g->rank[i], &m->out[i]);
         if (!m->in[i].data || !m->out[i].data)
             return ERR("rank %d has ended: its memory cannot be mapped any more", g->rank[i]);
     }
     return OK;
 }
 
-static err run_tasks(comm *c, shared_end *s, const comm_group *g, comm_ticket *t, meeting *m) {
+static err run_meeting_tasks(comm *c, shared_end *s, const comm_group *g, comm_ticket *t,
+                             meeting *m) {
     posting *first = posting_of(s, g->rank[0], t);
     int64_t tasks = meeting_tasks(m), k, own = 0;
     while ((k = atomic_fetch_add(&first->taken, 1)) < tasks) {
@@ -364,16 +365,16 @@ static err wait_collective(comm *c, shared_end *s, comm_ticket *t) {
     comm_group g = comm_group_of(c, t->move.axes);
     TRY(await_members(c, s, &g, t));
     TRY(check_partners(c, s, &g, t));
-    meeting m = meet(s, &g, t);
+    meeting m = meeting_of(s, &g, t);
     bool counted = comm_kind(&t->move) == MOVE_ROWS;
     if (counted) TRY(check_rows(&g, &m));
-    TRY(run_tasks(c, s, &g, t, &m));
+    TRY(run_meeting_tasks(c, s, &g, t, &m));
     posting *own = posting_of(s, c->m.rank, t);
     size_t bytes = tensor_bytes(&t->out);
     if (counted)
         bytes = bytes / (size_t)MAX(t->out.dim[0], 1) * (size_t)report_received_rows(&g, &m, t);
-    retire(s, &t->in, &own->in, false, 0);
-    retire(s, &t->out, &own->out, true, bytes);
+    retire_tensor(s, &t->in, &own->in, false, 0);
+    retire_tensor(s, &t->out, &own->out, true, bytes);
     s->open[t->move.axes][t->sequence % RING] = false;
     return OK;
 }
@@ -409,7 +410,7 @@ static void shared_start_message(comm *c, shared_end *s, comm_ticket *t) {
     atomic_store(&l->key,
                  (number * COMM_SETS + t->move.axes) * COMM_CHANNELS + (uint64_t)t->move.channel);
     l->move = t->move;
-    l->t = publish(s, sends ? &t->in : &t->out, !sends);
+    l->t = publish_tensor(s, sends ? &t->in : &t->out, !sends);
     t->slot = at;
     atomic_store(&l->state, next_state(atomic_load(&l->state), LETTER_POSTED) + LETTER_STATES);
 }
@@ -442,8 +443,8 @@ static void try_message(shared_end *s, int me, int peer, letter_box *box, letter
         !atomic_compare_exchange_strong(&sent->state, &state, next_state(state, LETTER_TAKEN)))
         return;
     int end = message_fits(sent, wanted) ? LETTER_DONE : LETTER_BAD;
-    tensor from = reach(s, sends ? me : peer, &sent->t),
-           to = reach(s, sends ? peer : me, &wanted->t);
+    tensor from = reach_tensor(s, sends ? me : peer, &sent->t),
+           to = reach_tensor(s, sends ? peer : me, &wanted->t);
     if (!from.data || !to.data) end = LETTER_BAD; /* its process has ended */
     double began = time_now();
     if (end == LETTER_DONE)
@@ -472,7 +473,7 @@ static err wait_message(comm *c, shared_end *s, comm_ticket *t) {
                  comm_rank_name(c, peer, name, sizeof name), sends ? "receive" : "send");
         TRY(check_patience(c, s, &p, &t->move, missing));
     }
-    retire(s, x, &mine->t, !sends, tensor_bytes(x));
+    retire_tensor(s, x, &mine->t, !sends, tensor_bytes(x));
     t->moved_from = mine->from;
     t->moved_to = mine->to;
     atomic_store(&mine->state, next_state(state, LETTER_FREE));

@@ -145,7 +145,7 @@ static uint64_t hash_file(const char *path, uint64_t seed) {
 
 /* Processes share memory when they run on one kernel, see one another's ids, and have one host name: the
  * name tells network namespaces apart that stand for hosts. */
-static job_member myself(void) {
+static job_member describe_myself(void) {
     job_member m = { .host = "unknown" };
     cpu_set_t cores;
     struct stat ids = { 0 };
@@ -167,7 +167,7 @@ err comm_job_open(double timeout, comm_job **out) {
     comm_job *j = mem_alloc(sizeof *j);
     *j = (comm_job){ .w = w, .timeout = timeout };
     j->members = mem_alloc((size_t)w->ranks * sizeof *j->members);
-    job_member me = myself();
+    job_member me = describe_myself();
     *out = j;
     return transport_gather(w, timeout, &me, j->members, sizeof me);
 }

@@ -20,19 +20,19 @@ static err mpi_error(int code, const char *what) {
         if (try_code_ != MPI_SUCCESS) return mpi_error(try_code_, #call);                          \
     } while (0)
 
-static void keep(transport_request *r, MPI_Request q) { memcpy(&r->handle, &q, sizeof q); }
+static void keep_request(transport_request *r, MPI_Request q) { memcpy(&r->handle, &q, sizeof q); }
 
 static err mpi_send(transport *w, int to, int tag, const void *from, transport_request *r) {
     MPI_Request q;
     TRY_MPI(MPI_Isend(from, (int)r->bytes, MPI_BYTE, to, tag, MPI_COMM_WORLD, &q));
-    keep(r, q);
+    keep_request(r, q);
     return OK;
 }
 
 static err mpi_recv(transport *w, int from, int tag, void *to, transport_request *r) {
     MPI_Request q;
     TRY_MPI(MPI_Irecv(to, (int)r->bytes, MPI_BYTE, from, tag, MPI_COMM_WORLD, &q));
-    keep(r, q);
+    keep_request(r, q);
     return OK;
 }
 
@@ -42,7 +42,7 @@ static err mpi_test(transport *w, transport_request *r, bool *done) {
     int ended = 0, got = 0;
     memcpy(&q, &r->handle, sizeof q);
     TRY_MPI(MPI_Test(&q, &ended, &status));
-    keep(r, q);
+    keep_request(r, q);
     *done = ended;
     if (!ended || !r->receives) return OK;
     TRY_MPI(MPI_Get_count(&status, MPI_BYTE, &got));

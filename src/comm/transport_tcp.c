@@ -251,7 +251,7 @@ static void read_peer(tcp_peer *p) {
     }
 }
 
-static void progress(transport *w) {
+static void progress_tcp(transport *w) {
     tcp *t = w->state;
     for (int r = 0; r < w->ranks; r++) {
         tcp_peer *p = &t->peers[r];
@@ -307,7 +307,7 @@ static err tcp_lost(int rank) {
 
 static err tcp_test(transport *w, transport_request *r, bool *done) {
     message *m = (message *)(uintptr_t)r->handle;
-    if (!m->ended) progress(w);
+    if (!m->ended) progress_tcp(w);
     *done = m->ended;
     if (!m->ended) return ((tcp *)w->state)->peers[r->peer].lost ? tcp_lost(r->peer) : OK;
     bool mismatch = m->mismatch;
@@ -319,7 +319,7 @@ static err tcp_test(transport *w, transport_request *r, bool *done) {
 
 static err tcp_watch(transport *w) {
     tcp *t = w->state;
-    progress(w);
+    progress_tcp(w);
     for (int r = 0; r < w->ranks; r++)
         if (t->peers[r].lost) return tcp_lost(r);
     return OK;

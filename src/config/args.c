@@ -59,7 +59,7 @@ static err take_file(void *ctx, char *word) {
     return OK;
 }
 
-static err suggest(err e, const char *name) {
+static err suggest_nearest(err e, const char *name) {
     char head[64];
     snprintf(head, sizeof head, "%s", name);
     char *dot = strchr(head, '.');
@@ -69,7 +69,7 @@ static err suggest(err e, const char *name) {
 
 static err suggest_option(void *ctx, err e, const char *name) {
     if (strlen(name) == 1) return err_hint(e, "options start with two dashes");
-    return suggest(e, name);
+    return suggest_nearest(e, name);
 }
 
 err config_from_args(config *c, int argc, char **argv, const config_flag *flags, int n_flags) {
@@ -84,6 +84,6 @@ err config_from_args(config *c, int argc, char **argv, const config_flag *flags,
 
 err config_set(config *c, const char *name, const char *value) {
     const option *o = option_find_name(name);
-    if (!o) return suggest(ERR_USAGE("--%s: unknown option", name), name);
+    if (!o) return suggest_nearest(ERR_USAGE("--%s: unknown option", name), name);
     return option_set(c, o, value, arena_printf(c->memory, "--%s", name), "command line");
 }

@@ -77,8 +77,8 @@ typedef struct config {
     }                                                                                              \
     section;
 #include "config/options.def"
-    arena *memory;      /* owned: the texts above and the places below */
-    const char **place; /* per option, where it was set; NULL: default */
+    arena *memory;       /* owned: the texts above and the origins below */
+    const char **origin; /* per option, where it was set; NULL: default */
 } config;
 
 /* Fills in the defaults. @param c freed by config_free. */

@@ -49,11 +49,11 @@ int option_index(const option *o);
 /* Adds the remedy for a name that is not an option: the nearest one. `section_name` may be NULL. */
 err option_suggest(err e, const char *section_name, const char *key) MUST_USE;
 
-/* Parses `text` into the option's place in `c`. Errors start with `label`, the option as the user
- * wrote it ("run.yaml:3: training.steps", "--training.steps"). `place` is kept for
+/* Parses `text` into the member of `c` that holds the option. Errors start with `label`, the option as the user
+ * wrote it ("run.yaml:3: training.steps", "--training.steps"). `origin` is kept for
  * config_where; it is borrowed and must live as long as `c`. */
 err option_set(config *c, const option *o, const char *text, const char *label,
-               const char *place) MUST_USE;
+               const char *origin) MUST_USE;
 /* "a whole number from 1 to 1024, or auto" */
 void option_expects(const option *o, str *out);
 /* Appends the value as YAML that option_set reads back to the same value. */

@@ -152,18 +152,18 @@ err option_suggest(err e, const char *section_name, const char *key) {
 void config_init(config *c) {
     *c = config_defaults;
     c->memory = arena_new();
-    c->place = arena_alloc(c->memory, (size_t)option_count * sizeof *c->place);
+    c->origin = arena_alloc(c->memory, (size_t)option_count * sizeof *c->origin);
 }
 
 void config_copy(config *to, const config *from) {
     *to = *from;
     to->memory = arena_new();
-    to->place = arena_alloc(to->memory, (size_t)option_count * sizeof *to->place);
+    to->origin = arena_alloc(to->memory, (size_t)option_count * sizeof *to->origin);
     for (int i = 0; i < option_count; i++) {
         const option *o = &option_table[i];
         const char **text = (const char **)((char *)to + o->offset);
         if (o->type == OPT_TEXT) *text = arena_strdup(to->memory, *text);
-        if (from->place[i]) to->place[i] = arena_strdup(to->memory, from->place[i]);
+        if (from->origin[i]) to->origin[i] = arena_strdup(to->memory, from->origin[i]);
     }
 }
 
@@ -171,14 +171,14 @@ void config_free(config *c) {
     if (!c) return;
     arena_free(c->memory);
     c->memory = NULL;
-    c->place = NULL;
+    c->origin = NULL;
 }
 
 const char *config_where(const config *c, const char *name) {
     const option *o = option_find_name(name);
     BUG_IF(o == NULL);
-    const char *place = c->place[option_index(o)];
-    return place ? place : "default";
+    const char *origin = c->origin[option_index(o)];
+    return origin ? origin : "default";
 }
 
 const char *config_choice(const char *name, int value) {

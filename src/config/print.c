@@ -40,7 +40,7 @@ enum { HELP_COLUMN = 46, HELP_WIDTH = 100 };
 
 /* Appends `text`, broken between words, every line after the first indented to HELP_COLUMN.
  * `line` is where the current line began. */
-static void wrap(str *out, size_t line, const char *text) {
+static void wrap_text(str *out, size_t line, const char *text) {
     for (const char *word = text; *word;) {
         size_t n = strcspn(word, " ");
         if (out->len - line + 1 + n > HELP_WIDTH) {
@@ -80,7 +80,7 @@ static void help_row(const option *o, str *out) {
         str_add(&text, "; ");
         option_expects(o, &text);
     }
-    wrap(out, start, text.text);
+    wrap_text(out, start, text.text);
     str_free(&text);
 }
 
@@ -102,7 +102,7 @@ void config_help(str *out) {
 
 /* ---- docs/config.md -------------------------------------------------------------------------- */
 /* Appends `text` for a table cell. */
-static void cell(str *out, const char *text) {
+static void add_markdown_cell(str *out, const char *text) {
     for (; *text; text++) str_add(out, *text == '|' ? "\\|" : "%c", *text);
 }
 
@@ -123,9 +123,11 @@ static void docs_row(const option *o, str *out) {
                          : o->units == CFG_INTERVAL ? "interval"
                          : o->units == CFG_ANY      ? "length or percentage"
                                                     : "length";
-    cell(out, o->type == OPT_AMOUNT ? length : o->type == OPT_TEXT ? "text" : expects.text);
+    add_markdown_cell(out, o->type == OPT_AMOUNT ? length
+                           : o->type == OPT_TEXT ? "text"
+                                                 : expects.text);
     str_add(out, " | %s | ", resume_names[o->resume]);
-    cell(out, o->help);
+    add_markdown_cell(out, o->help);
     str_add(out, " |\n");
     str_free(&expects);
 }

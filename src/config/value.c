@@ -289,9 +289,10 @@ static bool parse_value(config *c, const option *o, const char *text, void *at) 
 
 static const char *choice_at(const void *ctx, int i) { return ((const option *)ctx)->choices[i]; }
 
-err option_set(config *c, const option *o, const char *text, const char *label, const char *place) {
+err option_set(config *c, const option *o, const char *text, const char *label,
+               const char *origin) {
     if (parse_value(c, o, text, (char *)c + o->offset)) {
-        c->place[option_index(o)] = place;
+        c->origin[option_index(o)] = origin;
         return OK;
     }
     str expected = { 0 }, got = { 0 };

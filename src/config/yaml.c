@@ -46,8 +46,8 @@ static err read_config_value(yaml_reader *r, const option *o, int line, const ya
     int *seen = &r->option_line[option_index(o)];
     if (*seen) return set_twice(r, line, o->name, *seen);
     *seen = line;
-    const char *place = arena_printf(r->c->memory, "%s:%d", r->name, line);
-    const char *label = arena_printf(r->c->memory, "%s: %s", place, o->name);
+    const char *origin = arena_printf(r->c->memory, "%s:%d", r->name, line);
+    const char *label = arena_printf(r->c->memory, "%s: %s", origin, o->name);
     const char *text = is_null(value) ? "" : scalar_text(value);
     if (!text) {
         str expected = { 0 };
@@ -57,7 +57,7 @@ static err read_config_value(yaml_reader *r, const option *o, int line, const ya
         str_free(&expected);
         return e;
     }
-    return option_set(r->c, o, text, label, place);
+    return option_set(r->c, o, text, label, origin);
 }
 
 static err read_config_key(yaml_reader *r, const section *s, const yaml_node_t *key,

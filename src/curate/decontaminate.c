@@ -176,7 +176,7 @@ static err count_hit_document(void *ctx, const hit_document *doc) {
 }
 
 /* Numbers the documents of all ranks. */
-static err read_counts(decontaminate *d) {
+static err read_document_counts(decontaminate *d) {
     for (int i = 0; i < d->splits.n; i++) {
         spill_reader r;
         if (!d->spills[i]) continue; /* another rank's */
@@ -346,14 +346,14 @@ static decontaminate *new_run(const decontaminate_options *o, text_inputs *in, r
 }
 
 /* Matches are listed in the order of all documents. */
-static err write_report(void *ctx) {
+static err write_decontaminate_report(void *ctx) {
     decontaminate *d = ctx;
     TRY(split_job_open_others(&d->reading));
     return decontaminate_report_write(d);
 }
 
 static err count_matches(decontaminate *d) {
-    TRY(read_counts(d));
+    TRY(read_document_counts(d));
     TRY(decontaminate_for_each(d, count_grams, d));
     TRY(total_grams(d));
     TRY(decontaminate_for_each(d, count_hit_document, d));
@@ -388,7 +388,7 @@ err decontaminate_find_matches(const decontaminate_options *o, text_inputs *in,
     err e = OK;
     TRY_CLEAN(split_job_run(&d->reading, &d->lock));
     TRY_CLEAN(count_matches(d));
-    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_report, d));
+    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_decontaminate_report, d));
     *out = d;
     d = NULL;
 cleanup:

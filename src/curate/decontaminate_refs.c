@@ -312,7 +312,7 @@ static void add_hit(ref_hits *out, uint32_t number, uint32_t begin, uint32_t end
     out->at[out->n++] = (ref_hit){ number, begin, end };
 }
 
-static void look_up(const refs *r, const window *w, uint64_t sum, int words, ref_hits *out) {
+static void look_up_gram(const refs *r, const window *w, uint64_t sum, int words, ref_hits *out) {
     uint64_t key = gram_key(sum, words);
     if (!may_have(r, key)) return;
     uint64_t value = find_ref_slot(r, key)->value;
@@ -326,7 +326,7 @@ static void look_up_short(const refs *r, const window *w, ref_hits *out) {
     if (!may_have(r, key)) return;
     uint64_t lengths = find_ref_slot(r, key)->value;
     for (int n = r->shortest; n < r->ngram && (size_t)n <= w->n; n++)
-        if (lengths >> n & 1) look_up(r, w, window_sum(w, n), n, out);
+        if (lengths >> n & 1) look_up_gram(r, w, window_sum(w, n), n, out);
 }
 
 void refs_find_in_text(const refs *r, text_span text, ref_hits *out) {
@@ -336,7 +336,7 @@ void refs_find_in_text(const refs *r, text_span text, ref_hits *out) {
     while ((got = normalizer_next_words(r->words, text, &at, chunk, CHUNK)) > 0)
         for (size_t k = 0; k < got; k++) {
             window_push(&w, chunk[k]);
-            if (w.whole.have == w.whole.n) look_up(r, &w, w.whole.sum, r->ngram, out);
+            if (w.whole.have == w.whole.n) look_up_gram(r, &w, w.whole.sum, r->ngram, out);
             if (w.tail.have == w.tail.n) look_up_short(r, &w, out);
         }
 }

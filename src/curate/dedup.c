@@ -47,7 +47,7 @@ dedup_options dedup_defaults(void) {
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static err read_counts(dedup *d) {
+static err read_item_counts(dedup *d) {
     for (int i = 0; i < d->splits.n; i++) {
         spill_reader r;
         if (!d->spills[i]) continue; /* another rank's */
@@ -366,7 +366,7 @@ static dedup *dedup_new(const dedup_options *o, text_inputs *in) {
 }
 
 /* Names of documents are in the spill files of all ranks. */
-static err write_report(void *ctx) {
+static err write_dedup_report(void *ctx) {
     dedup *d = ctx;
     TRY(split_job_open_others(&d->reading));
     return dedup_report_write(d);
@@ -393,10 +393,10 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
                               .make = dedup_read };
     err e = OK;
     TRY_CLEAN(split_job_run(&d->reading, &d->lock));
-    TRY_CLEAN(read_counts(d));
+    TRY_CLEAN(read_item_counts(d));
     TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
-    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_report, d));
+    if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_dedup_report, d));
     *out = d;
     d = NULL;
 cleanup:

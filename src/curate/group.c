@@ -25,10 +25,10 @@
 enum { BATCH = 1024, MAX_RANGE_BITS = 20 }; /* at most 2^20 key ranges per partition */
 
 err group_write(spill_writer *w, int section, uint64_t key, uint32_t item) {
-    char record[GROUP_RECORD_BYTES];
-    memcpy(record, &key, sizeof key);
-    memcpy(record + sizeof key, &item, sizeof item);
-    return spill_write(w, section + (int)(key >> 56), record, sizeof record);
+    char bytes[GROUP_RECORD_BYTES];
+    memcpy(bytes, &key, sizeof key);
+    memcpy(bytes + sizeof key, &item, sizeof item);
+    return spill_write(w, section + (int)(key >> 56), bytes, sizeof bytes);
 }
 
 typedef struct key_slot {
@@ -90,12 +90,12 @@ static err read_partition(group_state *g, group_worker *w, int partition, int sp
     TRY(spill_reader_open(s, job->section + partition, &r));
     err e = OK;
     for (uint64_t i = 0; i < n && !e && !*full; i++) {
-        char record[GROUP_RECORD_BYTES];
+        char bytes[GROUP_RECORD_BYTES];
         uint64_t key;
         uint32_t item;
-        e = spill_read(&r, record, sizeof record);
-        memcpy(&key, record, sizeof key);
-        memcpy(&item, record + sizeof key, sizeof item);
+        e = spill_read(&r, bytes, sizeof bytes);
+        memcpy(&key, bytes, sizeof key);
+        memcpy(&item, bytes + sizeof key, sizeof item);
         if (e || (range_bits && (key << 8) >> (64 - range_bits) != range)) continue;
         *full = !group_record(g, w, key, job->base[spill_index] + item);
     }
@@ -176,9 +176,9 @@ static err group_alone(group_state *g, pool *p) {
 }
 
 /* ---- several ranks --------------------------------------------------------------------------- */
-typedef struct record {
+typedef struct key_record {
     uint64_t key, item;
-} record;
+} key_record;
 
 /* What ranks know of one another. */
 typedef struct rank_facts {
@@ -202,7 +202,7 @@ typedef struct exchange {
     rank_facts *facts;                  /* [ranks] */
     size_t slots;                       /* of a table, on every rank at least */
     int64_t chunk;                      /* most records to each rank in one exchange */
-    record *send, *received;            /* [ranks, chunk] */
+    key_record *send, *received;        /* [ranks, chunk] */
     size_t buffer_bytes;                /* of each of them */
     int32_t *send_rows, *received_rows; /* [ranks] */
     cursor *cursors;                    /* [ranks] */
@@ -238,7 +238,7 @@ static void read_chunk(void *ctx, int64_t rank, int worker) {
     exchange *x = ctx;
     const group_job *job = x->g->job;
     cursor *k = &x->cursors[rank];
-    record *to = x->send + rank * x->chunk;
+    key_record *to = x->send + rank * x->chunk;
     int64_t n = 0;
     while (n < x->chunk && !k->error) {
         if (!k->left && !next_section(x, (int)rank, k)) break;
@@ -249,14 +249,14 @@ static void read_chunk(void *ctx, int64_t rank, int worker) {
         memcpy(&key, bytes, sizeof key);
         memcpy(&item, bytes + sizeof key, sizeof item);
         if (!x->range_bits || (key << 8) >> (64 - x->range_bits) == x->range)
-            to[n++] = (record){ key, job->base[k->spill] + item };
+            to[n++] = (key_record){ key, job->base[k->spill] + item };
         if (--k->left == 0) k->spill++;
     }
     x->send_rows[rank] = (int32_t)n;
 }
 
 /* The rows for all ranks, back to back. @return how many. */
-static int64_t pack_rows(exchange *x) {
+static int64_t pack_sent_rows(exchange *x) {
     int64_t at = 0;
     for (int r = 0; r < x->ranks; r++) {
         memmove(x->send + at, x->send + r * x->chunk, (size_t)x->send_rows[r] * sizeof *x->send);
@@ -271,7 +271,7 @@ static err move_rows(exchange *x) {
                        .send_rows = x->send_rows,
                        .recv_rows = x->received_rows,
                        .name = "keys" };
-    int64_t n = pack_rows(x), dims[2] = { MAX(n, (int64_t)1), sizeof(record) };
+    int64_t n = pack_sent_rows(x), dims[2] = { MAX(n, (int64_t)1), sizeof(key_record) };
     tensor in = tensor_of(x->send, DT_U8, 2, dims);
     dims[0] = x->ranks * x->chunk;
     tensor out = tensor_of(x->received, DT_U8, 2, dims);
@@ -379,7 +379,7 @@ static err exchange_facts(exchange *x, int threads, int64_t chunk) {
 static int64_t chunk_for(size_t memory, int ranks) {
     enum { MOST = 32 << 20, LEAST = 256 };
     size_t buffer = MIN(memory / 16, (size_t)MOST);
-    return MAX((int64_t)(buffer / sizeof(record) / (size_t)ranks), (int64_t)LEAST);
+    return MAX((int64_t)(buffer / sizeof(key_record) / (size_t)ranks), (int64_t)LEAST);
 }
 
 static err group_on_ranks(group_state *g, pool *p, int64_t chunk) {
@@ -393,7 +393,7 @@ static err group_on_ranks(group_state *g, pool *p, int64_t chunk) {
     x.send_rows = mem_alloc((size_t)ranks * sizeof *x.send_rows);
     x.received_rows = mem_alloc((size_t)ranks * sizeof *x.received_rows);
     TRY_CLEAN(exchange_facts(&x, pool_size(p), chunk));
-    x.buffer_bytes = (size_t)(ranks * x.chunk) * sizeof(record);
+    x.buffer_bytes = (size_t)(ranks * x.chunk) * sizeof(key_record);
     TRY_CLEAN(comm_map(c, x.buffer_bytes, &send));
     TRY_CLEAN(comm_map(c, x.buffer_bytes, &received));
     x.send = send;
@@ -414,7 +414,7 @@ cleanup:
 err group_run(const group_job *job) {
     int ranks = comm_world(job->comm);
     int64_t chunk = chunk_for(job->memory, ranks);
-    size_t buffers = ranks > 1 ? 2 * (size_t)(ranks * chunk) * sizeof(record) : 0;
+    size_t buffers = ranks > 1 ? 2 * (size_t)(ranks * chunk) * sizeof(key_record) : 0;
     pool *p = pool_new(job->threads);
     int threads = pool_size(p);
     group_state g = { .job = job,

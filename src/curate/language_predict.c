@@ -155,14 +155,14 @@ static void embed_word(const language_model *m, language_scratch *r, const char 
     add_word_ngrams(m, r);
 }
 
-static bool is_space(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
+static bool ends_word(char c) { return (c >= '\t' && c <= '\r') || c == ' ' || c == 0; }
 
 static void embed_text(const language_model *m, language_scratch *r, text_span text) {
     memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
     r->rows = r->words = 0;
     for (size_t at = 0; at < text.len;) {
         size_t end = at;
-        while (end < text.len && !is_space(text.at[end])) end++;
+        while (end < text.len && !ends_word(text.at[end])) end++;
         if (end > at) embed_word(m, r, text.at + at, end - at);
         at = end + 1;
     }

@@ -134,8 +134,8 @@ static void release_pieces(const window_source *s, const packed_piece *p, int n)
     for (int i = 0; i < n; i++) data_release(s->source, p[i].from, p[i].n + p[i].more);
 }
 
-static int64_t count_valid(const window_source *s, const loader_options *o, const packed_piece *p,
-                           int n, row_maker *m) {
+static int64_t count_piece_targets(const window_source *s, const loader_options *o,
+                                   const packed_piece *p, int n, row_maker *m) {
     int64_t used = 0, valid = 0;
     token_view all = { m->ids, 4, 0 };
     for (int i = 0; i < n; i++) {
@@ -160,7 +160,7 @@ err window_valid(const window_source *s, const loader_options *o, window_ref w, 
     int n;
     const packed_piece *p = window_pieces(s, o, w, &m->held[w.part], own, &n);
     TRY(hold_pieces(s, p, n));
-    *valid = count_valid(s, o, p, n, m);
+    *valid = count_piece_targets(s, o, p, n, m);
     release_pieces(s, p, n);
     return OK;
 }
@@ -191,11 +191,11 @@ void window_prefetch(const window_source *s, const loader_options *o, window_ref
 
 /* Rising numbers by four vectors at a time, so that one sum does not wait for the other: left to the
  * compiler these loops take twice as long. */
-typedef int64_t pair __attribute__((vector_size(16)));
-typedef int32_t quad __attribute__((vector_size(16)));
+typedef int64_t i64x2 __attribute__((vector_size(16)));
+typedef int32_t i32x4 __attribute__((vector_size(16)));
 
 static void fill_ids(int64_t *out, int64_t n, int64_t first) {
-    pair a = { first, first + 1 }, b = a + 2, c = a + 4, d = a + 6;
+    i64x2 a = { first, first + 1 }, b = a + 2, c = a + 4, d = a + 6;
     int64_t i = 0;
     for (; i + 8 <= n; i += 8) {
         memcpy(out + i, &a, sizeof a);
@@ -209,8 +209,8 @@ static void fill_ids(int64_t *out, int64_t n, int64_t first) {
 
 /* first, first + by, first + 2 by ... */
 static void fill_steps(int32_t *out, int64_t n, int32_t first, int32_t by) {
-    quad a = { first, first + by, first + 2 * by, first + 3 * by };
-    quad b = a + 4 * by, c = a + 8 * by, d = a + 12 * by;
+    i32x4 a = { first, first + by, first + 2 * by, first + 3 * by };
+    i32x4 b = a + 4 * by, c = a + 8 * by, d = a + 12 * by;
     int64_t i = 0;
     for (; i + 16 <= n; i += 16) {
         memcpy(out + i, &a, sizeof a);

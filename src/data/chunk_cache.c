@@ -207,7 +207,7 @@ static void *fetcher_main(void *arg) {
 }
 
 /* ---- readers ---------------------------------------------------------------------------------------------------------- */
-static void enqueue(chunk_cache *c, int64_t i, bool now) {
+static void enqueue_chunk(chunk_cache *c, int64_t i, bool now) {
     if (c->at[i].state == QUEUED && now) list_remove(c, &c->queue, i);
     c->at[i].state = QUEUED;
     list_add(c, &c->queue, i, now);
@@ -225,7 +225,7 @@ void chunk_cache_request(chunk_cache *c, int shard, int64_t from, int64_t to) {
     span_chunks(&c->shard[shard], from, to, &first, &last);
     pthread_mutex_lock(&c->lock);
     for (int64_t i = first; i <= last; i++)
-        if (c->at[i].state == ABSENT || c->at[i].state == FAILED) enqueue(c, i, false);
+        if (c->at[i].state == ABSENT || c->at[i].state == FAILED) enqueue_chunk(c, i, false);
     pthread_mutex_unlock(&c->lock);
 }
 
@@ -234,7 +234,7 @@ static void hold_chunk(chunk_cache *c, int64_t i) {
     if (x->state == READY && !x->held) list_remove(c, &c->recent, i);
     x->held++;
     if (x->state != READY) c->stats.waited++;
-    if (x->state == ABSENT || x->state == FAILED || x->state == QUEUED) enqueue(c, i, true);
+    if (x->state == ABSENT || x->state == FAILED || x->state == QUEUED) enqueue_chunk(c, i, true);
 }
 
 static void release_chunk(chunk_cache *c, int64_t i) {
@@ -286,7 +286,7 @@ chunk_cache_stats chunk_cache_statistics(chunk_cache *c) {
 
 /* ---- making ---------------------------------------------------------------------------------------------------------- */
 /* A file without a name. */
-static err open_folder(chunk_cache *c, const char *path) {
+static err open_cache_folder(chunk_cache *c, const char *path) {
     if (c->folders == MOST_FOLDERS)
         return ERR_USAGE("--data.cache_dirs: more than %d folders", MOST_FOLDERS);
     TRY(io_make_dirs(path));
@@ -315,7 +315,7 @@ err chunk_cache_new(const char *folders, int64_t bytes, chunk_cache **out) {
     pthread_mutex_init(&c->lock, NULL);
     pthread_cond_init(&c->changed, NULL);
     while (!e && (path = strsep(&rest, ",")))
-        if (*path) e = open_folder(c, path);
+        if (*path) e = open_cache_folder(c, path);
     if (!e && !c->folders) e = ERR_USAGE("--data.cache_dirs: \"%s\" names no folder", folders);
     free(copy);
     if (e) {

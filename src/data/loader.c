@@ -165,7 +165,7 @@ static int64_t own_window(const loader *l, const step *s, int64_t i) {
     return s->begin + i / l->o.rows * batch_windows(l) + l->o.rank * l->o.rows + i % l->o.rows;
 }
 
-static err count_valid(const loader *l, const step *s, row_maker *m, int64_t *out) {
+static err count_step_targets(const loader *l, const step *s, row_maker *m, int64_t *out) {
     int64_t own = s->size / l->o.ranks, valid = 0;
     *out = own * l->o.seq_len;
     if (always_full(l)) return OK;
@@ -252,7 +252,7 @@ static void produce_batch(loader *l, row_maker *m) {
     if (!l->o.evaluation && s.begin + s.size > loader_total(l)) e = exhausted_error(l, s.begin);
     pthread_mutex_unlock(&l->lock);
     request_windows(l, from, to);
-    if (!e && first && !batch_is_step(l, &s)) e = count_valid(l, &s, m, &s.valid);
+    if (!e && first && !batch_is_step(l, &s)) e = count_step_targets(l, &s, m, &s.valid);
     if (!e) e = make_batch(l, consumed, &s, m, &made->batch);
     if (!e && first && batch_is_step(l, &s)) s.valid = made->batch.valid_here;
     pthread_mutex_lock(&l->lock);

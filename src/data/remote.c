@@ -160,8 +160,8 @@ static err fetch_tokenizer(data_source *s, store *from, const char *folder, cons
     return e;
 }
 
-static err open_folder(data_source *s, store *from, const char *folder, const char *index,
-                       const data_options *o) {
+static err open_remote_folder(data_source *s, store *from, const char *folder, const char *index,
+                              const data_options *o) {
     char *text = NULL;
     size_t size;
     json_t *doc = NULL;
@@ -210,7 +210,8 @@ err remote_open(data_source *s, const char *url, const data_options *given, bool
         TRY_CLEAN(err_hint(ERR("%s: there is no such object", url), "check the path"));
     if (!*found) goto cleanup;
     if (!s->cache) TRY_CLEAN(chunk_cache_new(o.cache_dirs, o.cache_bytes, &s->cache));
-    TRY_CLEAN(single ? open_single(s, url, there.bytes) : open_folder(s, from, url, index, &o));
+    TRY_CLEAN(single ? open_single(s, url, there.bytes)
+                     : open_remote_folder(s, from, url, index, &o));
 cleanup:
     free(index);
     store_close(from);

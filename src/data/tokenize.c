@@ -372,15 +372,13 @@ static err prepare_and_find(const folder_work *w) {
     return OK;
 }
 
-static err run_segments(tokenize_job *t, const text_inputs *in, const bool *whole, void *ctx,
-                        err (*run)(void *, int, text_progress *)) {
-    int n = text_segments(in);
-    int64_t *bytes = mem_alloc((size_t)n * sizeof *bytes + 1);
-    for (int i = 0; i < n; i++) bytes[i] = text_segment_bytes(in, i);
-    text_tasks tasks = { t->o->comm, t->o->quiet ? NULL : "tokenize", n, bytes, whole, ctx, run };
-    err e = text_tasks_run(&tasks);
-    free(bytes);
-    return e;
+static text_tasks tokenize_tasks(const tokenize_job *t, const bool *whole, void *ctx,
+                                 err (*run)(void *, int, text_progress *)) {
+    return (text_tasks){ .comm = t->o->comm,
+                         .name = t->o->quiet ? NULL : "tokenize",
+                         .done = whole,
+                         .ctx = ctx,
+                         .run = run };
 }
 
 static err total_report(tokenize_report *r, comm *c) {
@@ -438,7 +436,7 @@ static err fill_folder(folder_work *w) {
     int n = text_segments(w->in);
     TRY(comm_agree(c, first ? prepare_and_find(w) : OK));
     TRY(comm_merge(c, w->whole, (size_t)n * sizeof *w->whole));
-    TRY(run_segments(t, w->in, w->whole, w, run_shards));
+    TRY(text_tasks_run_segments(tokenize_tasks(t, w->whole, w, run_shards), w->in));
     TRY(total_report(t->report, c));
     t->report->shards = n;
     for (int i = 0; i < n; i++) t->report->resumed += w->whole[i];
@@ -483,7 +481,7 @@ static err write_token_file(tokenize_job *t, text_inputs *in, const char *path) 
                       comm_world(t->o->comm), path),
             "give a folder");
     TRY(token_writer_open(path, &t->format, &t->writer[TRAIN]));
-    err e = run_segments(t, in, NULL, &w, run_into_file);
+    err e = text_tasks_run_segments(tokenize_tasks(t, NULL, &w, run_into_file), in);
     if (!e && t->report->tokens == 0) e = ERR("%s: there is no text in the input", path);
     if (!e) e = close_writer(t, in, 0, text_segments(in), TRAIN);
     token_writer_abandon(t->writer[TRAIN]);

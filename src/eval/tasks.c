@@ -20,13 +20,13 @@
 #include "io/io.h"
 
 /* ---- texts ---------------------------------------------------------------------------------- */
-static bool is_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
+static bool is_white_space(char c) { return c == ' ' || (c >= '\t' && c <= '\r'); }
 
 /* The text without white space at both ends. */
-static void strip(str *s) {
+static void strip_spaces(str *s) {
     size_t from = 0;
-    while (s->len > 0 && is_space(s->text[s->len - 1])) s->len--;
-    while (from < s->len && is_space(s->text[from])) from++;
+    while (s->len > 0 && is_white_space(s->text[s->len - 1])) s->len--;
+    while (from < s->len && is_white_space(s->text[from])) from++;
     memmove(s->text, s->text + from, s->len - from);
     s->len -= from;
     s->text[s->len] = 0;
@@ -81,7 +81,8 @@ typedef struct task_line {
     char name[512]; /* file:line, for messages */
 } task_line;
 
-static err read_text(const task_line *l, const json_t *object, const char *key, const char **out) {
+static err read_text_member(const task_line *l, const json_t *object, const char *key,
+                            const char **out) {
     *out = json_string_value(json_object_get(object, key));
     if (*out) return OK;
     return err_hint(ERR("%s: \"%s\" is not a text", l->name, key),
@@ -122,7 +123,7 @@ static err read_answer(const task_line *l, task_question *q, const char *key) {
 
 /* ---- formats --------------------------------------------------------------------------------- */
 static char *hellaswag_text(str *s) {
-    strip(s);
+    strip_spaces(s);
     replace_all(s, " [title]", ". ");
     remove_brackets(s);
     replace_all(s, "  ", " ");
@@ -132,9 +133,9 @@ static char *hellaswag_text(str *s) {
 static err read_hellaswag(const task_line *l, task_question *q) {
     const char *label, *a, *b;
     str s = { 0 };
-    TRY(read_text(l, l->doc, "activity_label", &label));
-    TRY(read_text(l, l->doc, "ctx_a", &a));
-    TRY(read_text(l, l->doc, "ctx_b", &b));
+    TRY(read_text_member(l, l->doc, "activity_label", &label));
+    TRY(read_text_member(l, l->doc, "ctx_a", &a));
+    TRY(read_text_member(l, l->doc, "ctx_b", &b));
     str_add(&s, "%s: %s ", label, a);
     add_capitalized(&s, b);
     q->context = hellaswag_text(&s);
@@ -157,16 +158,16 @@ static err read_arc(const task_line *l, task_question *q) {
     const char *text, *key;
     str s = { 0 };
     if (json_is_object(question))
-        TRY(read_text(l, question, "stem", &text));
+        TRY(read_text_member(l, question, "stem", &text));
     else
-        TRY(read_text(l, l->doc, "question", &text));
-    TRY(read_text(l, l->doc, "answerKey", &key));
+        TRY(read_text_member(l, l->doc, "question", &text));
+    TRY(read_text_member(l, l->doc, "answerKey", &key));
     str_add(&s, "Question: %s\nAnswer:", text);
     q->context = s.text;
     q->answer = -1;
     if (json_is_object(choices)) TRY(add_choices(l, q, json_object_get(choices, "text")));
     for (size_t i = 0; i < json_array_size(choices); i++) {
-        TRY(read_text(l, json_array_get(choices, i), "text", &text));
+        TRY(read_text_member(l, json_array_get(choices, i), "text", &text));
         TRY(add_choice(l, q, text));
     }
     for (int i = 0; i < q->choices; i++) {
@@ -182,12 +183,12 @@ static err read_arc(const task_line *l, task_question *q) {
 static err read_piqa(const task_line *l, task_question *q) {
     const char *goal, *text;
     str s = { 0 };
-    TRY(read_text(l, l->doc, "goal", &goal));
+    TRY(read_text_member(l, l->doc, "goal", &goal));
     str_add(&s, "Question: %s\nAnswer:", goal);
     q->context = s.text;
-    TRY(read_text(l, l->doc, "sol1", &text));
+    TRY(read_text_member(l, l->doc, "sol1", &text));
     TRY(add_choice(l, q, text));
-    TRY(read_text(l, l->doc, "sol2", &text));
+    TRY(read_text_member(l, l->doc, "sol2", &text));
     TRY(add_choice(l, q, text));
     return read_answer(l, q, "label");
 }
@@ -196,10 +197,10 @@ static err read_mmlu(const task_line *l, task_question *q) {
     const char *text, *subject;
     str s = { 0 }, question = { 0 };
     const json_t *choices = json_object_get(l->doc, "choices");
-    TRY(read_text(l, l->doc, "subject", &subject));
-    TRY(read_text(l, l->doc, "question", &text));
+    TRY(read_text_member(l, l->doc, "subject", &subject));
+    TRY(read_text_member(l, l->doc, "question", &text));
     str_add(&question, "%s", text);
-    strip(&question);
+    strip_spaces(&question);
     str_add(&s, "The following are multiple choice questions (with answers) about %s.\n\n%s\n",
             subject, question.text);
     str_free(&question);
@@ -220,7 +221,7 @@ static err read_mmlu(const task_line *l, task_question *q) {
 
 static err read_choices(const task_line *l, task_question *q) {
     const char *context;
-    TRY(read_text(l, l->doc, "context", &context));
+    TRY(read_text_member(l, l->doc, "context", &context));
     q->context = strdup(context);
     TRY(add_choices(l, q, json_object_get(l->doc, "choices")));
     return read_answer(l, q, "answer");
@@ -238,7 +239,7 @@ static const struct task_format {
     { "choices", { "context", "choices", "answer" }, read_choices },
 };
 
-static const struct task_format *find_format(const json_t *doc) {
+static const struct task_format *find_task_format(const json_t *doc) {
     for (size_t i = 0; i < COUNT_OF(formats); i++) {
         bool all = true;
         for (int k = 0; k < 4 && formats[i].fields[k]; k++)
@@ -249,14 +250,14 @@ static const struct task_format *find_format(const json_t *doc) {
 }
 
 /* ---- files ----------------------------------------------------------------------------------- */
-static err read_line(const char *path, int64_t number, const char *text, size_t n,
-                     const struct task_format **format, task_file *out) {
+static err read_question(const char *path, int64_t number, const char *text, size_t n,
+                         const struct task_format **format, task_file *out) {
     task_line l;
     json_t *doc;
     snprintf(l.name, sizeof l.name, "%.400s:%lld", path, (long long)number);
     TRY(io_json_parse(text, n, l.name, &doc));
     l.doc = doc;
-    if (!*format) *format = find_format(doc);
+    if (!*format) *format = find_task_format(doc);
     if (!*format) {
         json_decref(doc);
         return err_hint(ERR("%s: not a question of a known format", l.name),
@@ -286,7 +287,7 @@ err task_read(const char *path, int64_t limit, task_file *out) {
         const char *end = memchr(text + at, '\n', len - at);
         size_t n = end ? (size_t)(end - text) - at : len - at;
         bool blank = strspn(text + at, " \t\r") >= n;
-        if (!blank) TRY_CLEAN(read_line(path, number, text + at, n, &format, out));
+        if (!blank) TRY_CLEAN(read_question(path, number, text + at, n, &format, out));
         at += n + 1;
     }
     if (!out->n) e = err_hint(ERR("%s holds no question", path), "give a file of JSON lines");
@@ -337,7 +338,7 @@ static err make_request(encoder *enc, const task_run *r, const char *context, co
     token_ids before = { 0 };
     str s = { 0 };
     size_t n = strlen(context);
-    while (n > 0 && is_space(context[n - 1])) n--;
+    while (n > 0 && is_white_space(context[n - 1])) n--;
     str_add(&s, "%s %s", context, choice);
     encoder_add(enc, s.text, s.len, false, ids);
     encoder_add(enc, context, n, false, &before);

@@ -96,6 +96,7 @@ err io_json_parse(const char *text, size_t len, const char *name, json_t **out) 
 err io_json_read(const char *path, json_t **out) MUST_USE;
 /* A JSON string of any n bytes: what is not UTF-8 becomes U+FFFD. @return owned. */
 json_t *io_json_string(const char *bytes, size_t n);
+json_t *io_json_number(double v); /* null unless finite: JSON has neither NaN nor infinity */
 err io_json_write(const char *path, const json_t *doc) MUST_USE; /* atomically, indented */
 /* A member of an object, with its type checked; `name` stands for the document in messages. What
  * they return is borrowed from `object`. */

@@ -1,4 +1,5 @@
 /* JSON documents: jansson with errors that name the place. */
+#include <math.h>
 #include <stdlib.h>
 
 #include "io/io_internal.h"
@@ -63,6 +64,8 @@ json_t *io_json_string(const char *bytes, size_t n) {
     return whole;
 }
 
+json_t *io_json_number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
+
 /* ---- members ------------------------------------------------------------------------------- */
 static const char *json_kind(const json_t *v) {
     static const char *const kinds[] = {
@@ -73,48 +76,49 @@ static const char *json_kind(const json_t *v) {
     return v ? kinds[json_typeof(v)] : "nothing";
 }
 
-static err mismatch(const char *name, const char *key, const char *expected, const json_t *got) {
+static err type_mismatch_error(const char *name, const char *key, const char *expected,
+                               const json_t *got) {
     return ERR("%s: \"%s\": expected %s; got %s", name, key, expected, json_kind(got));
 }
 
 err io_json_text(const json_t *object, const char *name, const char *key, const char **out) {
     const json_t *v = json_object_get(object, key);
-    if (!json_is_string(v)) return mismatch(name, key, "a string", v);
+    if (!json_is_string(v)) return type_mismatch_error(name, key, "a string", v);
     *out = json_string_value(v);
     return OK;
 }
 
 err io_json_int(const json_t *object, const char *name, const char *key, int64_t *out) {
     const json_t *v = json_object_get(object, key);
-    if (!json_is_integer(v)) return mismatch(name, key, "an integer", v);
+    if (!json_is_integer(v)) return type_mismatch_error(name, key, "an integer", v);
     *out = json_integer_value(v);
     return OK;
 }
 
 err io_json_real(const json_t *object, const char *name, const char *key, double *out) {
     const json_t *v = json_object_get(object, key);
-    if (!json_is_number(v)) return mismatch(name, key, "a number", v);
+    if (!json_is_number(v)) return type_mismatch_error(name, key, "a number", v);
     *out = json_number_value(v);
     return OK;
 }
 
 err io_json_bool(const json_t *object, const char *name, const char *key, bool *out) {
     const json_t *v = json_object_get(object, key);
-    if (!json_is_boolean(v)) return mismatch(name, key, "true or false", v);
+    if (!json_is_boolean(v)) return type_mismatch_error(name, key, "true or false", v);
     *out = json_is_true(v);
     return OK;
 }
 
 err io_json_array(const json_t *object, const char *name, const char *key, json_t **out) {
     json_t *v = json_object_get(object, key);
-    if (!json_is_array(v)) return mismatch(name, key, "an array", v);
+    if (!json_is_array(v)) return type_mismatch_error(name, key, "an array", v);
     *out = v;
     return OK;
 }
 
 err io_json_object(const json_t *object, const char *name, const char *key, json_t **out) {
     json_t *v = json_object_get(object, key);
-    if (!json_is_object(v)) return mismatch(name, key, "an object", v);
+    if (!json_is_object(v)) return type_mismatch_error(name, key, "an object", v);
     *out = v;
     return OK;
 }

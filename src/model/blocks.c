@@ -227,7 +227,7 @@ static val second_branch(builder *b, val x) {
 }
 
 /* Sums a branch over tp into the residual's placement, with dropout. */
-static val join(builder *b, val partial, uint32_t site) {
+static val join_branch(builder *b, val partial, uint32_t site) {
     val d = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
     if (b->c->dropout > 0)
         d = rec_dropout(b->p, d, token_input(b, TOKEN_IDS, DT_I64, AS_RESIDUAL),
@@ -241,20 +241,20 @@ static residual_state block(builder *b, residual_state s) {
         s = (residual_state){ n1.r, VAL_NONE };
         norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
         val a = attention(b, n1.y), f = second_branch(b, n2.y);
-        return (residual_state){ n1.r, join(b, rec_add(b->p, a, f), SITE_BRANCH) };
+        return (residual_state){ n1.r, join_branch(b, rec_add(b->p, a, f), SITE_BRANCH) };
     }
     if (b->c->norm_position == NORM_POST) {
-        val r = rec_sum(b->p, s), d = join(b, attention(b, r), SITE_BRANCH);
+        val r = rec_sum(b->p, s), d = join_branch(b, attention(b, r), SITE_BRANCH);
         residual_state branch = { d, VAL_NONE };
         s = (residual_state){ r, norm(b, M_ATTN, branch, "norm1.w", "norm1.b").y };
-        val r2 = rec_sum(b->p, s), d2 = join(b, second_branch(b, r2), SITE_SECOND_BRANCH);
+        val r2 = rec_sum(b->p, s), d2 = join_branch(b, second_branch(b, r2), SITE_SECOND_BRANCH);
         branch.residual = d2;
         return (residual_state){ r2, norm(b, M_MLP, branch, "norm2.w", "norm2.b").y };
     }
     norm_out n1 = norm(b, M_ATTN, s, "norm1.w", "norm1.b");
-    s = (residual_state){ n1.r, join(b, attention(b, n1.y), SITE_BRANCH) };
+    s = (residual_state){ n1.r, join_branch(b, attention(b, n1.y), SITE_BRANCH) };
     norm_out n2 = norm(b, M_MLP, s, "norm2.w", "norm2.b");
-    return (residual_state){ n2.r, join(b, second_branch(b, n2.y), SITE_SECOND_BRANCH) };
+    return (residual_state){ n2.r, join_branch(b, second_branch(b, n2.y), SITE_SECOND_BRANCH) };
 }
 
 static residual_state embed(builder *b) {

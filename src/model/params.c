@@ -358,7 +358,7 @@ static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t 
     return m->buckets++;
 }
 
-static const param_row *row_of(const prog_param *q) {
+static const param_row *param_row_of(const prog_param *q) {
     size_t i = 0;
     while (strcmp(table[i].fused, q->name)) i++;
     return &table[i];
@@ -366,7 +366,7 @@ static const param_row *row_of(const prog_param *q) {
 
 /* Experts lie one after another; vectors stay fp32. */
 static err choose_bucket(model *m, prog_param *q) {
-    const param_row *r = row_of(q);
+    const param_row *r = param_row_of(q);
     int kind = MAX(0, q->block_kind - 1);
     dtype dt = DT_F32;
     if (q->ndim == 2) TRY(module_dtype(&m->l, r->module, &dt));

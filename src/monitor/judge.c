@@ -131,15 +131,10 @@ static verdict judge_grad_rise(const monitor *m, const monitor_step *s) {
 }
 
 /* ---- blocks --------------------------------------------------------------------------------------- */
-static int compare_values(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 static double median_of(const double *v, int n) {
     double *sorted = mem_alloc((size_t)n * sizeof *sorted);
     memcpy(sorted, v, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_values);
+    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
     double median = sorted[n / 2];
     free(sorted);
     return median;
@@ -293,7 +288,7 @@ static int64_t rearm_after(monitor_id id) {
     return monitor_table[id].scope == MONITOR_STEP ? 10 : 1;
 }
 
-static bool fires(monitor *m, monitor_id id, bool holds) {
+static bool alert_fires(monitor *m, monitor_id id, bool holds) {
     int64_t *clear = &m->now.clear[id];
     if (holds) {
         bool first = *clear < 0;
@@ -313,7 +308,7 @@ int monitor_add(monitor *m, const monitor_step *s, monitor_alert *out) {
             m->now.is_spike = v.judged ? v.holds : NAN;
             m->now.spikes += v.judged && v.holds;
         }
-        if (!v.judged || !fires(m, (monitor_id)i, v.holds)) continue;
+        if (!v.judged || !alert_fires(m, (monitor_id)i, v.holds)) continue;
         out[n++] = (monitor_alert){ (monitor_id)i, m->s.policy[i], s->step,     v.value,
                                     v.limit,       v.mean,         v.deviation, v.block };
     }
@@ -322,7 +317,7 @@ int monitor_add(monitor *m, const monitor_step *s, monitor_alert *out) {
 }
 
 bool monitor_raise(monitor *m, monitor_id id, int64_t step, double value, monitor_alert *out) {
-    if (m->s.off[id] || !fires(m, id, true)) return false;
+    if (m->s.off[id] || !alert_fires(m, id, true)) return false;
     *out = (monitor_alert){ id, m->s.policy[id], step, value, m->s.threshold[id], NAN, NAN, -1 };
     return true;
 }

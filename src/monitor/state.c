@@ -5,7 +5,7 @@
 #include "io/io.h"
 #include "monitor_internal.h"
 
-static void begin(monitor_state *n) {
+static void begin_state(monitor_state *n) {
     *n = (monitor_state){ .before = NAN, .is_spike = NAN };
     for (int i = 0; i < RISE_SPANS; i++) n->spans[i] = NAN;
     for (int i = 0; i < MONITOR_ALERTS; i++) n->clear[i] = -1;
@@ -15,19 +15,17 @@ monitor *monitor_new(const monitor_settings *s) {
     monitor *m = mem_alloc(sizeof *m);
     m->s = *s;
     BUG_IF(s->window < 1 || s->window > MOST_WINDOW || s->bottleneck < 1);
-    begin(&m->now);
+    begin_state(&m->now);
     return m;
 }
 
 void monitor_free(monitor *m) { free(m); }
 
 /* ---- saving ------------------------------------------------------------------------------------- */
-/* JSON has neither NaN nor infinity: both mean "none yet" here. */
-static json_t *number_json(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
+/* Numbers that are not finite, "none yet", are null. */
 static json_t *numbers_json(const double *v, int n) {
     json_t *list = json_array();
-    for (int i = 0; i < n; i++) json_array_append_new(list, number_json(v[i]));
+    for (int i = 0; i < n; i++) json_array_append_new(list, io_json_number(v[i]));
     return list;
 }
 
@@ -53,7 +51,7 @@ json_t *monitor_save(const monitor *m) {
     json_t *o = json_pack(
         "{s:o, s:o, s:o, s:o, s:o, s:o, s:I, s:I, s:I, s:o}", "losses",
         rolling_json(&n->loss, m->s.window), "norms", rolling_json(&n->norm, m->s.window),
-        "plateau", span_json(&n->plateau), "plateau_before", number_json(n->before), "rise",
+        "plateau", span_json(&n->plateau), "plateau_before", io_json_number(n->before), "rise",
         span_json(&n->rise), "rise_spans", numbers_json(n->spans, RISE_SPANS), "dead_steps",
         (json_int_t)n->dead_steps, "saturated_steps", (json_int_t)n->saturated_steps, "spikes",
         (json_int_t)n->spikes, "active", active);
@@ -72,7 +70,7 @@ static double number_of(const json_t *v, double none) {
     return isfinite(x) ? x : none;
 }
 
-static err read_numbers(const json_t *o, const char *name, const char *key, double *to, int n) {
+static err read_number_list(const json_t *o, const char *name, const char *key, double *to, int n) {
     const json_t *list = json_object_get(o, key);
     if (!list) return OK;
     if (!json_is_array(list) || json_array_size(list) != (size_t)n) return bad_member(name, key);
@@ -117,12 +115,12 @@ static err read_span(const json_t *o, const char *name, const char *key, int64_t
 
 err monitor_load(monitor *m, const json_t *o, const char *name) {
     monitor_state *n = &m->now;
-    begin(n);
+    begin_state(n);
     if (!o) return OK;
     if (!json_is_object(o)) return bad_member(name, "monitor");
     TRY(read_rolling(o, name, "losses", m->s.window, &n->loss));
     TRY(read_rolling(o, name, "norms", m->s.window, &n->norm));
-    TRY(read_numbers(o, name, "rise_spans", n->spans, RISE_SPANS));
+    TRY(read_number_list(o, name, "rise_spans", n->spans, RISE_SPANS));
     TRY(read_span(o, name, "plateau", PLATEAU_STEPS, &n->plateau));
     TRY(read_span(o, name, "rise", RISE_STEPS, &n->rise));
     n->before = number_of(json_object_get(o, "plateau_before"), NAN);

@@ -81,8 +81,8 @@ static err set_policy(monitor_settings *s, monitor_id id, const char *text) {
 }
 
 /* Reads "name=value, name=value". */
-static err read_list(const char *option, const char *text, monitor_settings *s,
-                     err (*set)(monitor_settings *s, monitor_id id, const char *value)) {
+static err read_alert_list(const char *option, const char *text, monitor_settings *s,
+                           err (*set)(monitor_settings *s, monitor_id id, const char *value)) {
     while (*text) {
         char item[96], *value;
         size_t n = strcspn(text, ","), from = strspn(text, " "), len;
@@ -113,8 +113,8 @@ err monitor_settings_read(monitor_preset preset, const char *thresholds, const c
 #define PRESET(key, loose, normal, strict, ...)                                                    \
     s.key = (const double[]){ loose, normal, strict }[preset];
 #include "monitor/monitor.def"
-    TRY(read_list("monitor.thresholds", thresholds, &s, set_threshold));
-    TRY(read_list("alerts.policy", policies, &s, set_policy));
+    TRY(read_alert_list("monitor.thresholds", thresholds, &s, set_threshold));
+    TRY(read_alert_list("alerts.policy", policies, &s, set_policy));
     *out = s;
     return OK;
 }

@@ -15,8 +15,8 @@ err webhook_check(const char *address) {
 /* What is answered does not matter. */
 static size_t drop_answer(char *bytes, size_t size, size_t n, void *ctx) { return size * n; }
 
-static void set_options(CURL *c, const char *address, const char *text, double seconds,
-                        struct curl_slist *headers) {
+static void set_webhook_options(CURL *c, const char *address, const char *text, double seconds,
+                                struct curl_slist *headers) {
     curl_easy_setopt(c, CURLOPT_URL, address);
     curl_easy_setopt(c, CURLOPT_HTTPHEADER, headers);
     curl_easy_setopt(c, CURLOPT_POSTFIELDS, text);
@@ -32,7 +32,7 @@ err webhook_post(const char *address, const char *text, double seconds) {
     if (!c) return ERR("libcurl does not start");
     long status = 0;
     struct curl_slist *headers = curl_slist_append(NULL, "Content-Type: application/json");
-    set_options(c, address, text, seconds, headers);
+    set_webhook_options(c, address, text, seconds, headers);
     CURLcode code = curl_easy_perform(c);
     curl_easy_getinfo(c, CURLINFO_RESPONSE_CODE, &status);
     curl_slist_free_all(headers);

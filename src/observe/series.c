@@ -65,7 +65,7 @@ static int column_index(series *s, const char *name, size_t n) {
     return s->columns++;
 }
 
-static void grow(series_column *c) {
+static void grow_column(series_column *c) {
     c->capacity = MAX(64, c->capacity * 2);
     if (c->is_wide)
         c->wide = mem_grow(c->wide, (size_t)c->capacity * sizeof *c->wide);
@@ -76,7 +76,7 @@ static void grow(series_column *c) {
 
 static void column_append(series_column *c, int64_t row, double v) {
     if (c->n && series_row(c, c->n - 1) == row) return; /* a key that is there twice */
-    if (c->n == c->capacity) grow(c);
+    if (c->n == c->capacity) grow_column(c);
     if (!c->row && c->n != row) { /* the first gap */
         c->row = mem_alloc((size_t)c->capacity * sizeof *c->row);
         for (int64_t i = 0; i < c->n; i++) c->row[i] = (uint32_t)i;
@@ -97,12 +97,12 @@ typedef struct scanner {
     series *s;
 } scanner;
 
-static char peek(scanner *p) {
+static char peek_char(scanner *p) {
     while (p->at < p->end && (*p->at == ' ' || *p->at == '\t' || *p->at == '\r')) p->at++;
     return p->at < p->end ? *p->at : '\0';
 }
 static bool accept_char(scanner *p, char c) {
-    if (peek(p) != c) return false;
+    if (peek_char(p) != c) return false;
     p->at++;
     return true;
 }
@@ -177,7 +177,7 @@ static bool take_value(scanner *p, int depth, bool kept) {
     const char *text;
     size_t n;
     double v = NAN;
-    char c = peek(p);
+    char c = peek_char(p);
     if (depth > DEPTH) return false;
     if (c == '{') return take_members(p, depth, kept, '}');
     if (c == '[') return take_members(p, depth, kept, ']');
@@ -197,7 +197,8 @@ static void read_metrics_line(series *s, const char *line, size_t len) {
     scanner p = { .at = line, .end = line + len, .s = s };
     double step = NAN;
     s->in_line = 0;
-    bool whole = peek(&p) == '{' && take_value(&p, 0, true) && peek(&p) == '\0' && p.at == p.end;
+    bool whole =
+        peek_char(&p) == '{' && take_value(&p, 0, true) && peek_char(&p) == '\0' && p.at == p.end;
     for (int i = 0; whole && i < s->in_line; i++)
         if (!strcmp(s->column[s->line[i].column].name, "step")) step = s->line[i].value;
     if (!(step > s->last_step) || s->rows == UINT32_MAX) {
@@ -224,7 +225,7 @@ static void take_lines(series *s) {
 }
 
 /* ---- the file ------------------------------------------------------------------------------- */
-static void forget(series *s) {
+static void forget_rows(series *s) {
     for (int i = 0; i < s->columns; i++) {
         free(s->column[i].name);
         free(s->column[i].wide);
@@ -241,14 +242,14 @@ series *series_new(const char *run) {
     series *s = mem_alloc(sizeof *s);
     s->path = io_join(run, "metrics.jsonl");
     s->line = mem_alloc(MOST_COLUMNS * sizeof *s->line);
-    forget(s);
+    forget_rows(s);
     return s;
 }
 
 /* A resume replaces the file by a shorter one. */
 static void notice_other_file(series *s, const struct stat *now) {
     bool same = (uint64_t)now->st_dev == s->device && (uint64_t)now->st_ino == s->inode;
-    if (!same || now->st_size < s->offset) forget(s);
+    if (!same || now->st_size < s->offset) forget_rows(s);
     s->device = (uint64_t)now->st_dev;
     s->inode = (uint64_t)now->st_ino;
 }
@@ -270,7 +271,7 @@ err series_update(series *s) {
     struct stat now;
     int fd = open(s->path, O_RDONLY | O_CLOEXEC);
     if (fd < 0 && errno == ENOENT) {
-        forget(s);
+        forget_rows(s);
         return OK;
     }
     if (fd < 0 || fstat(fd, &now) != 0) {
@@ -287,7 +288,7 @@ err series_update(series *s) {
 
 void series_free(series *s) {
     if (!s) return;
-    forget(s);
+    forget_rows(s);
     str_free(&s->carry);
     free(s->column);
     free(s->line);

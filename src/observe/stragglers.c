@@ -5,17 +5,12 @@
 
 #include "observe/observe.h"
 
-static int compare_seconds(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return x < y ? -1 : x > y;
-}
-
 double straggler_typical(const double *steps, int n) {
     double sorted[STRAGGLER_WINDOW];
     int kept = MIN(n, (int)STRAGGLER_WINDOW);
     if (kept < 1) return NAN;
     memcpy(sorted, steps, (size_t)kept * sizeof *sorted);
-    qsort(sorted, (size_t)kept, sizeof *sorted, compare_seconds);
+    qsort(sorted, (size_t)kept, sizeof *sorted, compare_doubles);
     return sorted[(kept - 1) / 4];
 }
 
@@ -25,7 +20,7 @@ static double group_median(const double *seconds, const int *group, int n, int r
     int k = 0;
     for (int r = 0; r < n; r++)
         if (group[r] == group[rank]) same[k++] = seconds[r];
-    qsort(same, (size_t)k, sizeof *same, compare_seconds);
+    qsort(same, (size_t)k, sizeof *same, compare_doubles);
     double median = same[(k - 1) / 2];
     free(same);
     return median;

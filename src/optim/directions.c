@@ -30,7 +30,7 @@
 static const rule *rule_at(const optimizer *o, int param) {
     return rule_of(o->s.kind, model_param_at(o->m, param));
 }
-static bool clips(const optimizer *o, int param) {
+static bool clips_rows(const optimizer *o, int param) {
     return rule_clips_rows(&o->s, model_conf(o->m), model_param_at(o->m, param));
 }
 
@@ -47,7 +47,7 @@ static axis_set slices_over(const optimizer *o, int param) {
 
 /* Whether this rank adds its part of the parameter to a sum over the ranks: the first of those that hold the
  * same one does. */
-static bool contributes(const optimizer *o, int param) {
+static bool contributes_sums(const optimizer *o, int param) {
     return o->slot[param].range >= 0 &&
            mesh_index(&o->mesh, (o->d.parts | AXES_TP_REP) & model_param_same(o->m, param)) == 0;
 }
@@ -80,7 +80,7 @@ static op_attr part_attr(const optimizer *o, int param) {
 }
 
 /* The sums of a matrix: by row, then by column or by row again. */
-static tensor sums(const optimizer *o, int param, int which, bool by_column, bool ready) {
+static tensor sums_tensor(const optimizer *o, int param, int which, bool by_column, bool ready) {
     const model_param *q = model_param_at(o->m, param);
     int64_t at = o->slot[param].sums + which * q->dim[0];
     return region_view(o, ready, o->d.sums, DT_F32, at, 1, &q->dim[by_column]);
@@ -98,7 +98,7 @@ static op_call agc_sums_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_AGC_SUMS, .attr = part_attr(o, param) };
     c.in[0] = param_elements(o, param, PARAM_MASTER, ready);
     c.in[1] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.out[k] = sums(o, param, k, false, ready);
+    for (int k = 0; k < 2; k++) c.out[k] = sums_tensor(o, param, k, false, ready);
     return c;
 }
 
@@ -106,7 +106,7 @@ static op_call agc_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_AGC, .attr = part_attr(o, param) };
     c.attr.agc = o->range[o->slot[param].range].attr.agc;
     c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.in[k] = sums(o, param, k, false, ready);
+    for (int k = 0; k < 2; k++) c.in[k] = sums_tensor(o, param, k, false, ready);
     return c;
 }
 
@@ -114,14 +114,14 @@ static op_call factor_sums_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_FACTOR_SUMS, .attr = part_attr(o, param) };
     c.attr.update.eps = o->range[o->slot[param].range].attr.update.eps;
     c.in[0] = param_elements(o, param, PARAM_GRAD, ready);
-    for (int k = 0; k < 2; k++) c.out[k] = sums(o, param, k, k, ready);
+    for (int k = 0; k < 2; k++) c.out[k] = sums_tensor(o, param, k, k, ready);
     return c;
 }
 
 static op_call factor_moments_call(const optimizer *o, int param, bool ready) {
     op_call c = { .op = OP_FACTOR_MOMENTS };
     for (int k = 0; k < 2; k++) {
-        c.out[k] = c.out[2 + k] = sums(o, param, k, k, ready);
+        c.out[k] = c.out[2 + k] = sums_tensor(o, param, k, k, ready);
         c.out[2 + k].data = ready ? plan_data(o->p, o->slot[param].whole[k]) : NULL;
     }
     return c;
@@ -133,7 +133,7 @@ static op_call factor_call(const optimizer *o, int param, bool ready) {
     c.out[0] = param_elements(o, param, PARAM_GRAD, ready);
     if (s->r->kind == BY_FACTORS) {
         c.attr = part_attr(o, param);
-        for (int k = 0; k < 2; k++) c.in[k] = sums(o, param, k, k, ready);
+        for (int k = 0; k < 2; k++) c.in[k] = sums_tensor(o, param, k, k, ready);
     } else {
         c.op = OP_FACTOR_VECTOR;
         c.attr.update.eps = s->attr.update.eps;
@@ -171,7 +171,7 @@ static err reserve_sums(optimizer *o, plan *p) {
         const model_param *q = model_param_at(o->m, i);
         param_slot *t = &o->slot[i];
         bool factored = rule_at(o, i)->kind == BY_FACTORS;
-        if ((!factored && !clips(o, i)) || !bucket_is_here(o, i)) continue;
+        if ((!factored && !clips_rows(o, i)) || !bucket_is_here(o, i)) continue;
         t->sums = o->d.sum_count;
         o->d.sum_count += q->dim[0] + MAX(q->dim[0], q->dim[1]);
         bool host = t->range >= 0 && o->range[t->range].attr.update.host_state;
@@ -190,7 +190,7 @@ static err reserve_calls(optimizer *o, const plan *p, int param) {
     rule_kind kind = rule_at(o, param)->kind;
     op_call call[4];
     int n = 0;
-    if (clips(o, param)) {
+    if (clips_rows(o, param)) {
         call[n++] = agc_sums_call(o, param, false);
         call[n++] = agc_call(o, param, false);
     }
@@ -233,7 +233,7 @@ static err reserve_orthogonal(optimizer *o, plan *p) {
 err directions_reserve(optimizer *o, plan *p) {
     o->d = (directions){ .sums = -1, .squares = -1, .slices = -1, .bucket = -1, .matrix = -1 };
     for (int i = 0; i < o->params; i++)
-        if (rule_at(o, i)->kind != BY_ELEMENT || clips(o, i)) o->d.parts |= parts_over(o, i);
+        if (rule_at(o, i)->kind != BY_ELEMENT || clips_rows(o, i)) o->d.parts |= parts_over(o, i);
     TRY(reserve_sums(o, p));
     for (int i = 0; i < o->params; i++)
         if (o->slot[i].range >= 0) TRY(reserve_calls(o, p, i));
@@ -247,7 +247,7 @@ err directions_reserve(optimizer *o, plan *p) {
 /* Runs the call that sums a rank's part of a parameter, where it contributes one. */
 static void sum_part(const step_run *r, int param,
                      op_call (*call)(const optimizer *o, int param, bool ready)) {
-    if (!contributes(r->o, param)) return;
+    if (!contributes_sums(r->o, param)) return;
     op_call c = call(r->o, param, true);
     run_call(r, &c);
 }
@@ -264,10 +264,10 @@ err clip_adaptively(const step_run *r) {
     tensor all = all_sums(o);
     if (o->d.parts) zero_tensor(r, &all); /* of parts that other ranks sum */
     for (int i = 0; i < o->params; i++)
-        if (clips(o, i)) sum_part(r, i, agc_sums_call);
+        if (clips_rows(o, i)) sum_part(r, i, agc_sums_call);
     TRY(sum_over(r, "adaptive clipping", o->d.parts, &all));
     for (int i = 0; i < o->params; i++) {
-        if (!clips(o, i) || o->slot[i].range < 0) continue;
+        if (!clips_rows(o, i) || o->slot[i].range < 0) continue;
         op_call c = agc_call(o, i, true);
         run_call(r, &c);
     }
@@ -312,7 +312,7 @@ static err update_factored(const step_run *r) {
         if (!is_factored(o, i) || o->slot[i].range < 0) continue;
         op_call c = factor_call(o, i, true);
         run_call(r, &c);
-        if (contributes(o, i)) sum_squares(r, i);
+        if (contributes_sums(o, i)) sum_squares(r, i);
     }
     TRY(sum_over(r, "Adafactor's directions", o->d.parts, &all));
     for (int i = 0; i < o->params; i++) {
@@ -345,7 +345,7 @@ static void take_repeated(const step_run *r, int param, const tensor *whole, con
 }
 
 /* Makes a shard of a matrix that of the orthogonal one. */
-static err orthogonalize(const step_run *r, int param, float *shard) {
+static err orthogonalize_param(const step_run *r, int param, float *shard) {
     const optimizer *o = r->o;
     const model_param *q = model_param_at(o->m, param);
     tensor own = tensor_of(shard, DT_F32, 2, q->local);
@@ -405,7 +405,7 @@ static err orthogonalize_layer(const step_run *r, const bucket_view *v, float *b
         if (rule_at(o, i)->kind != BY_ORTHOGONAL || q->bucket != v->bucket || q->layer != v->layer)
             continue;
         if (!q->local[0]) continue; /* another rank's expert */
-        TRY(orthogonalize(r, i, base + q->offset));
+        TRY(orthogonalize_param(r, i, base + q->offset));
     }
     return OK;
 }

@@ -86,7 +86,7 @@ tensor part_view(const optimizer *o, bool ready, region_part in, dtype dt, int64
 }
 
 /* State k of a range. */
-static tensor state_view(const optimizer *o, const update_range *s, int k, bool ready) {
+static tensor state_tensor(const optimizer *o, const update_range *s, int k, bool ready) {
     const model_param *q = model_param_at(o->m, s->param);
     int64_t bytes = (int64_t)block8_bytes(s->count);
     if (rule_in_bytes(s->r, k)) return region_view(o, ready, s->state[k], DT_U8, 0, 1, &bytes);
@@ -101,7 +101,7 @@ static op_call update_call(const optimizer *o, const update_range *s, bool ready
     c.out[0] = part_view(o, ready, s->b.master, s->b.master_dt, s->at, 1, &s->count);
     if (s->b.copy.region >= 0)
         c.out[s->r->copy] = part_view(o, ready, s->b.copy, s->b.dt, s->at, 1, &s->count);
-    for (int k = 0; k < s->r->states; k++) c.out[1 + k] = state_view(o, s, k, ready);
+    for (int k = 0; k < s->r->states; k++) c.out[1 + k] = state_tensor(o, s, k, ready);
     return c;
 }
 
@@ -124,7 +124,7 @@ static workspace *workspace_of(optimizer *o, device_queue q) {
 static size_t range_state_bytes(const optimizer *o, const update_range *s) {
     size_t sum = 0;
     for (int k = 0; k < s->r->states; k++) {
-        tensor t = state_view(o, s, k, false);
+        tensor t = state_tensor(o, s, k, false);
         sum += tensor_bytes(&t);
     }
     return sum;
@@ -160,7 +160,7 @@ static err reserve_memory(optimizer *o, plan *p) {
     for (int i = 0; i < o->ranges; i++) {
         update_range *s = &o->range[i];
         for (int k = 0; k < s->r->states; k++) {
-            tensor t = state_view(o, s, k, false);
+            tensor t = state_tensor(o, s, k, false);
             if (s->r->state[k].shape == AS_ROWS || s->r->state[k].shape == AS_COLS) continue;
             s->state[k] = (s->attr.update.host_state ? plan_region_host : plan_region)(
                 p, "optimizer", tensor_bytes(&t));

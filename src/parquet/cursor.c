@@ -39,7 +39,7 @@ static err fill_window(parquet_cursor *c, size_t n) {
     return OK;
 }
 
-static void consume(parquet_cursor *c, size_t n) {
+static void consume_bytes(parquet_cursor *c, size_t n) {
     c->at += n;
     c->offset += (int64_t)n;
 }
@@ -83,7 +83,7 @@ static err read_page_header(parquet_cursor *c, parquet_page *h) {
         thrift_reader t = { .p = from, .end = from + have };
         *h = (parquet_page){ .type = -1, .compressed = true, .offset = c->offset };
         if (thrift_read(&t, &page_layout, h)) {
-            consume(c, (size_t)(t.p - from));
+            consume_bytes(c, (size_t)(t.p - from));
             break;
         }
         if (!t.truncated || have < want) return cursor_error(c, t.wrong);
@@ -99,7 +99,7 @@ static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
     const char *wrong =
         dictionary_decode(c->f, c->group, c->column, h, c->window.text + c->at, &c->dictionary);
     if (wrong) return cursor_error(c, wrong);
-    consume(c, (size_t)h->raw_bytes);
+    consume_bytes(c, (size_t)h->raw_bytes);
     return OK;
 }
 
@@ -113,7 +113,7 @@ static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out
     *page = *h;
     page->at = out->raw.len;
     str_add_bytes(&out->raw, c->window.text + c->at, (size_t)h->raw_bytes);
-    consume(c, (size_t)h->raw_bytes);
+    consume_bytes(c, (size_t)h->raw_bytes);
     out->rows += h->n_values;
     c->row += h->n_values;
     return OK;
@@ -150,7 +150,7 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
             *more = true;
         } else {
             TRY(fill_window(c, (size_t)h.raw_bytes)); /* an index: not needed */
-            consume(c, (size_t)h.raw_bytes);
+            consume_bytes(c, (size_t)h.raw_bytes);
         }
     }
     out->dictionary = dictionary_hold(c->dictionary);

@@ -12,12 +12,12 @@
 #include "io/io.h"
 
 /* ---- the source, flat ---------------------------------------------------------------------------- */
-typedef struct pair {
+typedef struct source_pair {
     char *key, *value; /* owned */
     bool used;
-} pair;
+} source_pair;
 struct convert_source {
-    pair *at;
+    source_pair *at;
     int n;
     config *c;
     const char *name;
@@ -31,7 +31,7 @@ static char *copy_text(const char *from) {
 
 static void add_pair(convert_source *s, const char *key, const char *value) {
     s->at = mem_grow(s->at, sizeof *s->at * (size_t)(s->n + 1));
-    pair p = { copy_text(key), copy_text(value), false };
+    source_pair p = { copy_text(key), copy_text(value), false };
     for (char *c = p.key; *c; c++)
         if (*c == '-') *c = '_';
     s->at[s->n++] = p;
@@ -161,7 +161,7 @@ static void clean_arguments(char *text) {
 }
 
 /* Another value of the option before: "--rampup-batch-size 32 32 1000". */
-static void append_word(pair *p, const char *word) {
+static void append_word(source_pair *p, const char *word) {
     str joined = { 0 };
     str_add(&joined, "%s %s", p->value, word);
     free(p->value);
@@ -218,8 +218,8 @@ const char *convert_format(int i) {
 static const char *nth_format(const void *ctx, int i) { return convert_format(i); }
 
 /* The format whose telling key the text has. */
-static err find_format(const char *text, const char *name, const char *format,
-                       const convert_system **out) {
+static err find_convert_system(const char *text, const char *name, const char *format,
+                               const convert_system **out) {
     for (int i = 0; i < convert_system_count; i++) {
         const convert_system *f = &convert_systems[i];
         bool found = format ? !strcmp(f->name, format)
@@ -271,7 +271,7 @@ static void print_leftovers(const convert_source *s, str *out) {
 err convert_config(const char *text, size_t len, const char *name, const char *format, str *out) {
     const convert_system *f = NULL;
     config c;
-    TRY(find_format(text, name, format, &f));
+    TRY(find_convert_system(text, name, format, &f));
     config_init(&c);
     convert_source s = { .c = &c, .name = name };
     err e = read_source(&s, f, text, len);

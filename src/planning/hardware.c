@@ -121,7 +121,7 @@ static void put_entry(hardware *h, const entry_kind *k, const void *entry) {
     memcpy(*list + (size_t)at * k->size, entry, k->size);
 }
 
-static err read_list(hardware *h, const entry_kind *k, const json_t *list, const char *name) {
+static err read_entries(hardware *h, const entry_kind *k, const json_t *list, const char *name) {
     if (!json_is_array(list))
         return err_hint(ERR("%s: %s: expected a list", name, k->key),
                         "`configs/hardware.yaml` shows the form");
@@ -154,7 +154,7 @@ static err read_catalogue(hardware *h, const char *text, size_t len, const char 
         if (!k)
             return err_hint(ERR("%s: unknown section \"%.40s\"", name, key),
                             "accelerators, prices or storage");
-        TRY(read_list(h, k, value, name));
+        TRY(read_entries(h, k, value, name));
     }
     return OK;
 }

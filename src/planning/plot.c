@@ -10,7 +10,7 @@ typedef struct canvas {
     double x0, x1, y0, y1;
 } canvas;
 
-static bool drawable(const plot_series *s, int i) {
+static bool is_drawable(const plot_series *s, int i) {
     return s->x[i] > 0 && isfinite(s->x[i]) && isfinite(s->y[i]);
 }
 
@@ -19,7 +19,7 @@ static void set_range(canvas *c, const plot_series *series, int n) {
     c->x1 = c->y1 = -INFINITY;
     for (int k = 0; k < n; k++)
         for (int i = 0; i < series[k].n; i++) {
-            if (!drawable(&series[k], i)) continue;
+            if (!is_drawable(&series[k], i)) continue;
             c->x0 = fmin(c->x0, log10(series[k].x[i]));
             c->x1 = fmax(c->x1, log10(series[k].x[i]));
             c->y0 = fmin(c->y0, series[k].y[i]);
@@ -31,7 +31,7 @@ static void set_range(canvas *c, const plot_series *series, int n) {
 
 static void put_points(canvas *c, const plot_series *s) {
     for (int i = 0; i < s->n; i++) {
-        if (!drawable(s, i)) continue;
+        if (!is_drawable(s, i)) continue;
         long x = lround((log10(s->x[i]) - c->x0) / (c->x1 - c->x0) * (WIDTH - 1));
         long y = lround((s->y[i] - c->y0) / (c->y1 - c->y0) * (HEIGHT - 1));
         c->cell[HEIGHT - 1 - y][x] = s->mark;

@@ -127,7 +127,7 @@ static err walk_name(toml *t, json_t *from, bool parent, const char *end, json_t
     }
 }
 
-static err read_line(toml *t, json_t *root, json_t **current) {
+static err read_toml_line(toml *t, json_t *root, json_t **current) {
     char last[64];
     if (*t->at == '[') {
         t->at++;
@@ -152,7 +152,7 @@ err toml_to_json(const char *text, const char *name, json_t **out) {
     json_t *root = json_object(), *current = root;
     err e = OK;
     for (skip_blanks(&t, true); *t.at && !e; skip_blanks(&t, true)) {
-        e = read_line(&t, root, &current);
+        e = read_toml_line(&t, root, &current);
         if (e) break;
         skip_blanks(&t, false);
         if (*t.at && *t.at != '\n') e = toml_error(&t, "expected the end of the line");

@@ -75,7 +75,7 @@ static size_t block_input_bytes(const prog *p) {
 }
 
 /* Bytes of the saved values of the chunk's first n slots. Blocks that share a slot may be of both kinds. */
-static size_t saved_bytes(const chain *c, const model_chunk *k, int n) {
+static size_t chunk_saved_bytes(const chain *c, const model_chunk *k, int n) {
     size_t sum = 0;
     for (int i = 0; i < n; i++) {
         size_t most = 0;
@@ -87,8 +87,8 @@ static size_t saved_bytes(const chain *c, const model_chunk *k, int n) {
     return sum;
 }
 
-static bool trains(const chain_plan *k) { return k->c.first->mode == PROG_TRAIN; }
-static bool splits(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
+static bool is_training(const chain_plan *k) { return k->c.first->mode == PROG_TRAIN; }
+static bool splits_backward(const chain_plan *k) { return pipeline_splits_backward(&k->c.pipe); }
 static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
 
 /* What a stage passes on, in order: the sum it sends; in training the gradients, those between all
@@ -96,16 +96,16 @@ static bool is_pipeline(const chain_plan *k) { return k->c.pipe.ranks > 1; }
  * receives, which in training is its first block's input. */
 static size_t passed_bytes(const chain_plan *k, const model_chunk *u) {
     if (!is_pipeline(k)) return 0;
-    int gradients = !trains(k) ? 0 : splits(k) ? u->layers + 1 : 2;
-    return k->res_bytes * (size_t)(1 + gradients + !trains(k));
+    int gradients = !is_training(k) ? 0 : splits_backward(k) ? u->layers + 1 : 2;
+    return k->res_bytes * (size_t)(1 + gradients + !is_training(k));
 }
 
 static void add_chunk(plan *p, const chain_plan *k, chunk_plan *u, int slots) {
     size_t n = (size_t)slots;
     u->slots = slots;
     u->saved = u->block_inputs = u->passed = -1;
-    if (trains(k)) {
-        u->slot_bytes = saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers));
+    if (is_training(k)) {
+        u->slot_bytes = chunk_saved_bytes(&k->c, &u->k, saved_index(&k->c, &u->k, u->k.layers));
         size_t segments = (size_t)chunk_segments(&k->c, &u->k);
         u->saved = plan_region(p, "saved", n * u->slot_bytes);
         if (k->c.keep_every)
@@ -214,7 +214,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
     const prog *block = k->c.block[0]; /* what passes between blocks is alike */
     k->res_bytes = align_up(val_bytes(&block->val[block->res_in]), ALIGN);
     k->delta_bytes = align_up(val_bytes(&block->val[block->delta_in]), ALIGN);
-    if (trains(k)) BUG_IF(c->last->saved_bytes); /* only blocks save */
+    if (is_training(k)) BUG_IF(c->last->saved_bytes); /* only blocks save */
     for (int i = 0; i < k->c.pipe.chunks; i++) add_chunk(p, k, &k->chunk[i], l->slots[i]);
     add_pools(p, k, l);
     if (is_pipeline(k)) {
@@ -222,7 +222,7 @@ err plan_chain(plan *p, const chain *c, bucket_finder find, void *ctx, int *whic
         TRY(measure_call(p, &sum));
     }
     /* two of each, taken in turn: residual, delta, and in training the gradient */
-    size_t each = k->res_bytes * (trains(k) ? 2 : 1) + k->delta_bytes;
+    size_t each = k->res_bytes * (is_training(k) ? 2 : 1) + k->delta_bytes;
     k->residual = plan_region(p, "residual", 2 * each);
     k->result = plan_region(p, "result", val_bytes(&c->last->val[c->last->result]));
     return OK;
@@ -245,7 +245,7 @@ static char *passed_at(const plan *p, const chain_plan *k, const chunk_plan *u, 
 /* The gradient between instances i - 1 and i. Those that outlive a task have memory of their own. */
 static char *gradient_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot, int i) {
     bool top = i == u->k.layers + 1, bottom = i == 1 && !u->k.first;
-    if (is_pipeline(k) && splits(k)) return passed_at(p, k, u, slot, i);
+    if (is_pipeline(k) && splits_backward(k)) return passed_at(p, k, u, slot, i);
     if (is_pipeline(k) && top) return passed_at(p, k, u, slot, 1);
     if (is_pipeline(k) && bottom) return passed_at(p, k, u, slot, 2);
     return residual_at(p, k, S_GRAD, i);
@@ -264,7 +264,7 @@ static int spot_block(const spot *s) { return s->in->layer - s->u->k.from; }
 
 static char *saved_at(const spot *s, val v) {
     const chain *c = &s->k->c;
-    size_t before = saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, spot_block(s)));
+    size_t before = chunk_saved_bytes(c, &s->u->k, saved_index(c, &s->u->k, spot_block(s)));
     return (char *)plan_data(s->p, s->u->saved) + (size_t)s->slot * s->u->slot_bytes + before +
            s->in->p->val[v].at;
 }
@@ -310,7 +310,7 @@ static void *root_address(const spot *s, val v) {
     }
 }
 
-static void bind(const spot *s, instance *in, void *res, void *delta) {
+static void bind_instance(const spot *s, instance *in, void *res, void *delta) {
     prog *g = in->p;
     in->addr = mem_alloc((size_t)g->vals * sizeof *in->addr);
     for (val v = 0; v < g->vals; v++) {
@@ -324,7 +324,7 @@ static void bind(const spot *s, instance *in, void *res, void *delta) {
 /* Where a chunk finds the sum that the stage before it passed on. */
 static char *entry_at(const plan *p, const chain_plan *k, const chunk_plan *u, int slot) {
     const spot s = { p, k, u, slot, &u->inst[slot][1], 1 };
-    return trains(k) ? block_input_at(&s) : passed_at(p, k, u, slot, 1);
+    return is_training(k) ? block_input_at(&s) : passed_at(p, k, u, slot, 1);
 }
 
 static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int slot) {
@@ -335,7 +335,7 @@ static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int 
         spot s = { p, k, u, slot, in, i <= n + 1 ? i : in->layer - u->k.from + 1 };
         if (!in->p) continue;
         if (i > n + 1) res = block_input_at(&s), delta = NULL; /* restarts: the kept sum */
-        bind(&s, in, res, delta);
+        bind_instance(&s, in, res, delta);
         if (in->p->res_out == VAL_NONE) continue;
         res = in->addr[in->p->res_out];
         delta = in->p->delta_out == VAL_NONE ? NULL : in->addr[in->p->delta_out];
@@ -346,7 +346,7 @@ static void resolve_slot(const plan *p, const chain_plan *k, chunk_plan *u, int 
 static void resolve_around(const plan *p, const chain_plan *k, prog *g, instance *in) {
     const spot s = { p, k, &k->chunk[0], 0, in, 0 };
     *in = (instance){ .p = g, .layer = -1 };
-    if (g) bind(&s, in, NULL, NULL);
+    if (g) bind_instance(&s, in, NULL, NULL);
 }
 
 void chain_resolve(plan *p, chain_plan *k) {

@@ -89,7 +89,7 @@ static const char *name_of(const trace_entry *e) {
     return e->message == DO_SEND ? "send" : "receive";
 }
 
-static err disagree(const trace *t, int r, int q) {
+static err disagreement_error(const trace *t, int r, int q) {
     const trace_entry *a = next_of(&t[r]), *b = next_of(&t[q]);
     return ERR("rank %d is at a %s over %lld elements (%s:%d), but rank %d is at %s (%s:%d): they "
                "would wait for each other forever",
@@ -105,7 +105,7 @@ static bool same_collective(const trace_entry *a, const trace_entry *b) {
 }
 
 /* @return whether rank r's next collective has all its partners; *clash when one never will. */
-static bool meets(const trace *t, int ranks, int r, int *clash) {
+static bool members_meet(const trace *t, int ranks, int r, int *clash) {
     const trace_entry *e = next_of(&t[r]);
     for (int q = 0; q < ranks; q++) {
         if (mesh_group_id(&t[q].m, e->move.axes) != mesh_group_id(&t[r].m, e->move.axes)) continue;
@@ -118,7 +118,7 @@ static bool meets(const trace *t, int ranks, int r, int *clash) {
 
 /* Whether the message that rank r waits for has been sent: as many from its peer on that channel as r has
  * received, and one more. Sending does not wait. */
-static bool arrived(const trace *t, int r) {
+static bool message_arrived(const trace *t, int r) {
     const trace_entry *e = next_of(&t[r]);
     int sent = 0, received = 0;
     for (int i = 0; i < t[e->peer].at; i++) {
@@ -135,7 +135,7 @@ static bool arrived(const trace *t, int r) {
 /* Moves rank r on, with its partners. @return false when it must wait for *clash. */
 static bool trace_advance(trace *t, int ranks, int r, int *clash) {
     const trace_entry *e = next_of(&t[r]);
-    if (e->message == DO_RECV && !arrived(t, r)) {
+    if (e->message == DO_RECV && !message_arrived(t, r)) {
         *clash = e->peer;
         return false;
     }
@@ -143,7 +143,7 @@ static bool trace_advance(trace *t, int ranks, int r, int *clash) {
         t[r].at++;
         return true;
     }
-    if (!meets(t, ranks, r, clash)) return false;
+    if (!members_meet(t, ranks, r, clash)) return false;
     int group = mesh_group_id(&t[r].m, e->move.axes);
     axis_set axes = e->move.axes;
     for (int q = 0; q < ranks; q++)
@@ -165,7 +165,7 @@ static err match_traces(trace *t, int ranks) {
                 clash = against;
         }
         if (waiting < 0) return OK;
-        if (!moved) return disagree(t, waiting, clash);
+        if (!moved) return disagreement_error(t, waiting, clash);
     }
 }
 

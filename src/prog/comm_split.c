@@ -13,7 +13,7 @@ static bool moves_bytes(const prog_op *o) {
     return (op_flags(o->op) & OPF_EXTERN) && op_move_kind(o) != MOVE_NONE;
 }
 
-static bool touches(const prog *p, const prog_op *o, val root) {
+static bool op_touches(const prog *p, const prog_op *o, val root) {
     for (int k = 0; k < OP_MAX_IN; k++)
         if (o->in[k] != VAL_NONE && val_root(p, o->in[k]) == root) return true;
     for (int k = 0; k < OP_MAX_OUT; k++)
@@ -27,7 +27,7 @@ static bool outlives_list(const prog *p, const op_list *l, int i) {
     val root = val_root(p, o->in[0]);
     if (o->when != WHEN_LAST || p->val[root].cls != VC_GRAD) return false;
     for (int k = i + 1; k < l->n; k++)
-        if (touches(p, &l->op[k], root)) return false;
+        if (op_touches(p, &l->op[k], root)) return false;
     return true;
 }
 
@@ -52,7 +52,7 @@ static void hoist_comms(const prog *p, op_list *l) {
         int at = i;
         for (; at > 0; at--) {
             const prog_op *before = &l->op[at - 1];
-            if (touches(p, before, in) || touches(p, before, out)) break;
+            if (op_touches(p, before, in) || op_touches(p, before, out)) break;
             if (!reduction && !only_param_grads(p, before)) break;
             l->op[at] = *before;
         }
@@ -71,7 +71,7 @@ void pass_split_comm(prog *p, op_list *l) {
         int end = i == l->n ? opens : 0;
         for (int k = 0; k < opens && i < l->n; k++) {
             const prog_op *s = &out.op[open[k]];
-            if (touches(p, &l->op[i], val_root(p, s->out[0]))) end = k + 1;
+            if (op_touches(p, &l->op[i], val_root(p, s->out[0]))) end = k + 1;
         }
         for (int k = 0; k < end; k++) {
             prog_op w = out.op[open[k]];

@@ -30,7 +30,9 @@ op_call call_of(const prog *p, const prog_op *o, void *const *addr) {
     return c;
 }
 
-static bool adds(op_acc acc, int micro) { return acc == ACC_ADD || (acc == ACC_MICRO && micro); }
+static bool adds_to_result(op_acc acc, int micro) {
+    return acc == ACC_ADD || (acc == ACC_MICRO && micro);
+}
 
 /* ---- communication ------------------------------------------------------------------------- */
 /* What a list of instructions runs with. */
@@ -227,7 +229,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     run.layer = (uint32_t)(in->layer + 1);
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
-    c.accumulate = adds(o->acc, micro) ? ~0u : 0;
+    c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
     exec_call(x, &c);
     if (x->check_finite) TRY(note_not_finite(x, in, o, &c));
@@ -271,7 +273,7 @@ static comm_move stage_message(const chain_plan *k, const plan *p, instr_kind ki
                         .name = what == PASS_RESIDUAL ? "pipeline forward" : "pipeline backward" };
 }
 
-static err send(exec *x, const chain_plan *k, const instr *i) {
+static err send_boundary(exec *x, const chain_plan *k, const instr *i) {
     const chunk_plan *u = &k->chunk[i->chunk];
     if (i->pass == PASS_RESIDUAL) {
         op_call sum = sum_passed(x->plan, k, u, i->slot);
@@ -282,7 +284,7 @@ static err send(exec *x, const chain_plan *k, const instr *i) {
     return comm_start(x->comm, &move, &t, &none, &u->ticket[i->slot][i->pass]);
 }
 
-static err receive(exec *x, const chain_plan *k, const instr *i) {
+static err receive_boundary(exec *x, const chain_plan *k, const instr *i) {
     comm_ticket ticket;
     comm_move move = stage_message(k, x->plan, DO_RECV, i->pass);
     tensor t = passed_in(x->plan, k, &k->chunk[i->chunk], i->pass, i->slot), none = { 0 };
@@ -368,9 +370,9 @@ static err run_instr(const chain_run *r, const instr *i) {
     case DO_FEED: return r->hooks ? r->hooks->feed(r->hooks->ctx, micro, i->inputs) : OK;
     case DO_LOSS: return r->hooks ? r->hooks->loss(r->hooks->ctx, micro) : OK;
     case DO_GRADS: return r->hooks && r->hooks->grads ? r->hooks->grads(r->hooks->ctx) : OK;
-    case DO_SEND: return send(x, r->k, i);
+    case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
-    case DO_RECV: return receive(x, r->k, i);
+    case DO_RECV: return receive_boundary(x, r->k, i);
     default: break;
     }
     if (i->once && r->micro) return OK;
@@ -487,7 +489,7 @@ void exec_await(exec *x, device_queue q, device_queue of, int event) {
 /* The first run may autotune and is queued call by call; the second is captured. */
 enum { NOT_RECORDABLE = -1 };
 
-static bool replays(const exec *x, const exec_tape *t) {
+static bool can_replay(const exec *x, const exec_tape *t) {
     const device_table *d = x->plan->backend->device;
     return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
            !x->activation && mesh_world(&x->plan->m) == 1;
@@ -495,7 +497,7 @@ static bool replays(const exec *x, const exec_tape *t) {
 
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {
     const op_backend *b = x->plan->backend;
-    if (!replays(x, t)) return calls(ctx);
+    if (!can_replay(x, t)) return calls(ctx);
     if (t->runs == 0) {
         t->runs = 1;
         return calls(ctx);

@@ -45,7 +45,7 @@ static void share_in_place(prog *p, op_list *l) {
     }
 }
 
-static void touch(life *lives, int *index, const prog *p, val v, int at) {
+static void extend_life(life *lives, int *index, const prog *p, val v, int at) {
     v = val_root(p, v);
     if (v == VAL_NONE || p->val[v].cls != VC_TEMP || index[v] < 0) return;
     life *f = &lives[index[v]];
@@ -89,8 +89,8 @@ static size_t plan_list(prog *p, op_list *l) {
             lives[n++] = (life){ v, i, i, align_up(val_bytes(&p->val[v]), ALIGN) };
         }
     for (int i = 0; i < l->n; i++) {
-        for (int k = 0; k < OP_MAX_IN; k++) touch(lives, index, p, l->op[i].in[k], i);
-        for (int k = 0; k < OP_MAX_OUT; k++) touch(lives, index, p, l->op[i].out[k], i);
+        for (int k = 0; k < OP_MAX_IN; k++) extend_life(lives, index, p, l->op[i].in[k], i);
+        for (int k = 0; k < OP_MAX_OUT; k++) extend_life(lives, index, p, l->op[i].out[k], i);
     }
     qsort(lives, (size_t)n, sizeof *lives, by_value_size);
     size_t total = 0;

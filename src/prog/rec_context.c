@@ -19,7 +19,7 @@
 #include <stdlib.h>
 
 /* Sequences in the batch. @param n tokens of a rank */
-static int sequences(const prog *p, int64_t n, mesh_axis axis, head_shape h) {
+static int sequences_per_rank(const prog *p, int64_t n, mesh_axis axis, head_shape h) {
     int64_t all = n * mesh_size(&p->m, axis);
     BUG_IF(h.seq < 1 || all % h.seq); /* the model has checked it */
     return (int)(all / h.seq);
@@ -41,7 +41,7 @@ val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h) {
                   op_name(r.op), r.attr.heads.q, r.attr.heads.kv, ranks, mesh_axis_name[axis]);
         return VAL_NONE;
     }
-    int rows = sequences(p, p->val[qkv].dim[0], axis, h);
+    int rows = sequences_per_rank(p, p->val[qkv].dim[0], axis, h);
     r.sizes.of['G'] = p->val[qkv].dim[1];
     val grouped = rec_first(p, r);
     if (p->error) return VAL_NONE;
@@ -51,7 +51,7 @@ val rec_tokens_to_heads_(prog *p, val qkv, mesh_axis axis, head_shape h) {
 val rec_heads_to_tokens_(prog *p, val o, mesh_axis axis, head_shape h) {
     int ranks = mesh_size(&p->m, axis);
     if (p->error || ranks == 1) return p->error ? VAL_NONE : o;
-    int rows = sequences(p, p->val[o].dim[0] / ranks, axis, h);
+    int rows = sequences_per_rank(p, p->val[o].dim[0] / ranks, axis, h);
     val by_rank = swap_rows(p, o, rows, ranks);
     return p->error ? VAL_NONE : emit_comm(p, by_rank, AXIS(axis), PLACE_S(0), WHEN_ALWAYS);
 }

@@ -380,7 +380,7 @@ val rec_attention_cached_(prog *p, val qkv, val cache, val pos, head_shape h) {
 val rec_swiglu_(prog *p, val gu) { return rec_unary(p, OP_SWIGLU, gu, (op_attr){ 0 }); }
 
 /* What every rank's chunks of the sequences chose, where ranks along an axis share their tokens. */
-static val count_choices(prog *p, val logits, val bias, const route_spec *s) {
+static val record_choice_counts(prog *p, val logits, val bias, const route_spec *s) {
     if (mesh_size(&p->m, s->shared) == 1) return VAL_NONE;
     rec_request r = { OP_ROUTE_COUNT, { logits, bias } };
     r.attr.route.sigmoid = s->sigmoid;
@@ -396,7 +396,7 @@ routing rec_route_(prog *p, val logits, val bias, route_spec s) {
     val out[OP_MAX_OUT];
     if (p->error || logits == VAL_NONE) return (routing){ VAL_NONE, VAL_NONE, VAL_NONE, VAL_NONE };
     int64_t n = p->val[logits].dim[0], experts = p->val[logits].dim[1];
-    rec_request r = { OP_ROUTE, { logits, bias, count_choices(p, logits, bias, &s) } };
+    rec_request r = { OP_ROUTE, { logits, bias, record_choice_counts(p, logits, bias, &s) } };
     if (r.in[2] != VAL_NONE) {
         r.attr.route.chunks = s.chunks;
         r.attr.route.part = mesh_coord(&p->m, s.shared);

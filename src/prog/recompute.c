@@ -92,7 +92,7 @@ static bool can_rebuild(const saver *s, val v) {
 }
 
 /* ---- what backward reads in place of a forward value ------------------------------------------ */
-static val available(saver *s, val v);
+static val available_value(saver *s, val v);
 
 static val copy_of(saver *s, val v, val_class cls) {
     prog_val x = s->p->val[v];
@@ -103,7 +103,7 @@ static val copy_of(saver *s, val v, val_class cls) {
     return t;
 }
 
-static val rebuild(saver *s, val v) {
+static val rebuild_value(saver *s, val v) {
     prog_op call;
     val t = VAL_NONE;
     BUG_IF(rebuilding_call(producer_of(s, v), &call) != v);
@@ -113,29 +113,29 @@ static val rebuild(saver *s, val v) {
         if (call.out[i] == v) t = copy;
         call.out[i] = copy;
     }
-    for (int i = 0; i < OP_MAX_IN; i++) call.in[i] = available(s, call.in[i]);
+    for (int i = 0; i < OP_MAX_IN; i++) call.in[i] = available_value(s, call.in[i]);
     list_push(&s->out, &call);
     return t;
 }
 
-static val available(saver *s, val v) {
+static val available_value(saver *s, val v) {
     if (v == VAL_NONE || v >= s->n) return v;
     if (s->again[v] != VAL_NONE) return s->again[v];
     if (s->p->val[v].cls == VC_ALIAS) {
-        val base = s->p->val[v].base, got = available(s, base);
+        val base = s->p->val[v].base, got = available_value(s, base);
         if (got == base) return v;
         val t = copy_of(s, v, VC_ALIAS);
         s->p->val[t].base = got;
         s->p->val[t].offset = s->p->val[v].offset;
         return s->again[v] = t;
     }
-    if (can_rebuild(s, v)) return s->again[v] = rebuild(s, v);
+    if (can_rebuild(s, v)) return s->again[v] = rebuild_value(s, v);
     if (from_forward(s, v)) s->p->val[v].cls = VC_SAVED;
     return v;
 }
 
 static void add_available(saver *s, prog_op o) {
-    for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = available(s, o.in[k]);
+    for (int k = 0; k < OP_MAX_IN; k++) o.in[k] = available_value(s, o.in[k]);
     list_push(&s->out, &o);
 }
 

@@ -49,7 +49,7 @@ static bool list_touches(const prog *p, const op_list *l, val_class cls) {
 }
 
 /* Whether the instruction computes with gathered parameters, or leaves whole gradients. */
-static bool touches(const chain *c, int rank, const instr *i, val_class cls) {
+static bool instr_touches(const chain *c, int rank, const instr *i, val_class cls) {
     if (!is_compute(i)) return false;
     model_chunk k = chain_chunk(c, rank, i->chunk);
     const prog *p = chunk_program(c, &k, program_index(c, &k, i->instance));
@@ -80,7 +80,7 @@ static void add_after(additions *a, int after, instr_kind kind, const instr *of)
     a->add[at].i.kind = kind;
 }
 
-static void insert(step_list *l, additions *a) {
+static void insert_additions(step_list *l, additions *a) {
     step_list out = *l;
     out.list = NULL;
     out.n = out.cap = 0;
@@ -110,7 +110,7 @@ typedef struct pool_use {
 } pool_use;
 
 /* The slot that holds a program's parameters, else NULL. */
-static slot_use *find_key(pool_use *p, int key) {
+static slot_use *find_slot_with_key(pool_use *p, int key) {
     for (int i = 0; i < p->n; i++)
         if (p->slot[i].key == key) return &p->slot[i];
     return NULL;
@@ -142,11 +142,11 @@ static void add_gathers(const chain *c, int rank, step_list *l) {
     pool_use pools[POOLS] = { pool_new_use(cap[0]), pool_new_use(cap[1]) };
     for (int i = 0; i < l->n; i++) {
         instr *in = &l->list[i];
-        if (!touches(c, rank, in, VC_GATHERED)) continue;
+        if (!instr_touches(c, rank, in, VC_GATHERED)) continue;
         model_chunk k = chain_chunk(c, rank, in->chunk);
         pool_use *p = &pools[pool_of(&k, in->instance)];
         int key = param_key(c, &k, in);
-        slot_use *s = find_key(p, key);
+        slot_use *s = find_slot_with_key(p, key);
         bool gather = !s;
         if (gather) s = oldest_slot(p);
         in->gathered = (int)(s - p->slot);
@@ -165,7 +165,7 @@ static void add_gathers(const chain *c, int rank, step_list *l) {
         free(pools[i].slot);
     }
     free(use_at);
-    insert(l, &a);
+    insert_additions(l, &a);
 }
 
 /* Reductions start when the gradients are there and end before their slot is written again. */
@@ -175,7 +175,7 @@ static void add_reductions(const chain *c, int rank, step_list *l) {
     int uses = 0;
     for (int i = 0; i < l->n; i++) {
         instr *in = &l->list[i];
-        if (!touches(c, rank, in, VC_WHOLE_GRAD)) continue;
+        if (!instr_touches(c, rank, in, VC_WHOLE_GRAD)) continue;
         model_chunk k = chain_chunk(c, rank, in->chunk);
         pool_use *p = &pools[pool_of(&k, in->instance)];
         slot_use *s = oldest_slot(p);
@@ -193,7 +193,7 @@ static void add_reductions(const chain *c, int rank, step_list *l) {
         l->whole_grads[i] = pools[i].n;
         free(pools[i].slot);
     }
-    insert(l, &a);
+    insert_additions(l, &a);
 }
 
 void step_list_add_slots(const chain *c, int rank, step_list *l) {
@@ -220,7 +220,7 @@ static err slot_error(const instr *i, const char *what) {
 }
 
 static err play_gathered(played *p, const instr *i, const model_chunk *k) {
-    bool reads = touches(p->c, p->rank, i, VC_GATHERED);
+    bool reads = instr_touches(p->c, p->rank, i, VC_GATHERED);
     slot_pool which = pool_of(k, i->instance);
     if (!reads && i->kind != DO_GATHER && i->kind != DO_GATHERED) return OK;
     if (i->gathered < 0 || i->gathered >= p->l->gathered[which])
@@ -244,7 +244,7 @@ static err play_gathered(played *p, const instr *i, const model_chunk *k) {
 }
 
 static err play_whole_grad(played *p, const instr *i, const model_chunk *k) {
-    bool writes = touches(p->c, p->rank, i, VC_WHOLE_GRAD);
+    bool writes = instr_touches(p->c, p->rank, i, VC_WHOLE_GRAD);
     slot_pool which = pool_of(k, i->instance);
     if (!writes && i->kind != DO_REDUCE && i->kind != DO_REDUCED) return OK;
     if (i->whole_grad < 0 || i->whole_grad >= p->l->whole_grads[which])

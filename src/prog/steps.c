@@ -98,7 +98,7 @@ static int take_slot(slot_user *u, int micro, int micros, int *most) {
 
 static void give_slot(slot_user *u, int micro) { u->taken[u->of[micro]] = false; }
 
-static void add(maker *m, instr_kind kind, int at) {
+static void add_instr(maker *m, instr_kind kind, int at) {
     step_list *l = m->out;
     mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
     const pipeline_task *t = &m->task;
@@ -112,41 +112,41 @@ static void add(maker *m, instr_kind kind, int at) {
                                .whole_grad = -1 };
 }
 
-static bool *sending(maker *m, stage_pass what, int slot) {
+static bool *sending_flag(maker *m, stage_pass what, int slot) {
     return &m->sending[m->task.chunk * m->out->micros + slot][what];
 }
 
 static int slot_now(const maker *m) { return m->chunk[m->task.chunk].of[m->task.micro]; }
 
 static void add_pass(maker *m, instr_kind kind, stage_pass what, int slot) {
-    add(m, kind, 0);
+    add_instr(m, kind, 0);
     instr *i = &m->out->list[m->out->n - 1];
     i->pass = what;
     i->slot = slot;
-    if (kind != DO_RECV) *sending(m, what, slot) = kind == DO_SEND;
+    if (kind != DO_RECV) *sending_flag(m, what, slot) = kind == DO_SEND;
 }
 
 /* Memory that is being sent from is not written to. */
 static void finish_sending(maker *m, stage_pass what, int slot) {
-    if (*sending(m, what, slot)) add_pass(m, DO_SENT, what, slot);
+    if (*sending_flag(m, what, slot)) add_pass(m, DO_SENT, what, slot);
 }
 
-static void forward(maker *m) {
+static void add_forward(maker *m) {
     const pipeline_task *t = &m->task;
     step_list *l = m->out;
     bool new_micro = m->inputs.of[t->micro] < 0;
     take_slot(&m->inputs, t->micro, l->micros, &l->inputs);
     take_slot(&m->chunk[t->chunk], t->micro, l->micros, &l->slots[t->chunk]);
-    if (new_micro) add(m, DO_FEED, 0);
+    if (new_micro) add_instr(m, DO_FEED, 0);
     if (!m->k.first) add_pass(m, DO_RECV, PASS_RESIDUAL, slot_now(m));
     for (int i = 0; i <= m->k.layers + 1; i++)
-        if (chunk_program(m->c, &m->k, i)) add(m, DO_FWD, i);
-    if (m->k.last && m->c->first->mode != PROG_DECODE) add(m, DO_LOSS, 0);
+        if (chunk_program(m->c, &m->k, i)) add_instr(m, DO_FWD, i);
+    if (m->k.last && m->c->first->mode != PROG_DECODE) add_instr(m, DO_LOSS, 0);
     finish_sending(m, PASS_RESIDUAL, slot_now(m));
     if (!m->k.last) add_pass(m, DO_SEND, PASS_RESIDUAL, slot_now(m));
 }
 
-static void backward(maker *m) {
+static void add_backward(maker *m) {
     int n = m->k.layers, keep = m->c->keep_every;
     finish_sending(m, PASS_RESIDUAL, slot_now(m));
     finish_sending(m, PASS_GRADIENT, slot_now(m));
@@ -156,21 +156,21 @@ static void backward(maker *m) {
         bool segment_end = s < chunk_segments(m->c, &m->k) - 1 && l % keep == keep - 1;
         if (segment_end) /* the last one's values still lie in the slots */
             for (int f = s * keep; f <= l; f++)
-                add(m, f == l ? DO_FWD_SAVES : DO_FWD, f == s * keep ? n + 2 + s : f + 1);
-        add(m, DO_BWD, l + 1);
+                add_instr(m, f == l ? DO_FWD_SAVES : DO_FWD, f == s * keep ? n + 2 + s : f + 1);
+        add_instr(m, DO_BWD, l + 1);
     }
     if (m->k.first)
-        add(m, DO_BWD, 0);
+        add_instr(m, DO_BWD, 0);
     else
         add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
     const pipeline *p = &m->c->pipe; /* else others may have begun to add theirs */
     bool alone = p->ranks > 1 && p->chunks == 1 && !pipeline_splits_backward(p);
-    if (alone && m->task.micro == 0) add(m, DO_GRADS, 0);
+    if (alone && m->task.micro == 0) add_instr(m, DO_GRADS, 0);
 }
 
-static void weights(maker *m) {
-    for (int l = m->k.layers - 1; l >= 0; l--) add(m, DO_WEIGHTS, l + 1);
-    if (m->k.first) add(m, DO_WEIGHTS, 0);
+static void add_weight_gradients(maker *m) {
+    for (int l = m->k.layers - 1; l >= 0; l--) add_instr(m, DO_WEIGHTS, l + 1);
+    if (m->k.first) add_instr(m, DO_WEIGHTS, 0);
 }
 
 static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
@@ -178,9 +178,9 @@ static void add_pipeline_task(maker *m, const pipeline_task *t, int rank) {
     task_kind last = m->c->pipe.forward_only ? TASK_FORWARD : split ? TASK_WEIGHTS : TASK_BACKWARD;
     m->task = *t;
     m->k = chain_chunk(m->c, rank, t->chunk);
-    if (t->kind == TASK_FORWARD) forward(m);
-    if (t->kind == TASK_BACKWARD) backward(m);
-    if (t->kind == TASK_WEIGHTS) weights(m);
+    if (t->kind == TASK_FORWARD) add_forward(m);
+    if (t->kind == TASK_BACKWARD) add_backward(m);
+    if (t->kind == TASK_WEIGHTS) add_weight_gradients(m);
     if (t->kind != last) return;
     give_slot(&m->chunk[t->chunk], t->micro);
     bool done = t->chunk == (m->c->pipe.forward_only ? m->c->pipe.chunks - 1 : 0);

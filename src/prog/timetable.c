@@ -47,7 +47,7 @@ static int *task_end(const game *g, const pipeline_task *t, int stage) {
     return &g->ends[t->kind][stage * g->s->micros + t->micro];
 }
 
-static bool ended(const game *g, task_kind kind, int stage, int micro, int now) {
+static bool task_ended(const game *g, task_kind kind, int stage, int micro, int now) {
     int end = g->ends[kind][stage * g->s->micros + micro];
     return end && end <= now;
 }
@@ -56,18 +56,18 @@ static bool ended(const game *g, task_kind kind, int stage, int micro, int now) 
 static bool is_ready(const game *g, const pipeline_task *t, int rank, int now) {
     int stage = t->chunk * g->p->ranks + rank;
     switch (t->kind) {
-    case TASK_FORWARD: return stage == 0 || ended(g, TASK_FORWARD, stage - 1, t->micro, now);
+    case TASK_FORWARD: return stage == 0 || task_ended(g, TASK_FORWARD, stage - 1, t->micro, now);
     case TASK_BACKWARD:
-        return ended(g, TASK_FORWARD, stage, t->micro, now) &&
-               (stage == g->stages - 1 || ended(g, TASK_BACKWARD, stage + 1, t->micro, now));
-    default: return ended(g, TASK_BACKWARD, stage, t->micro, now);
+        return task_ended(g, TASK_FORWARD, stage, t->micro, now) &&
+               (stage == g->stages - 1 || task_ended(g, TASK_BACKWARD, stage + 1, t->micro, now));
+    default: return task_ended(g, TASK_BACKWARD, stage, t->micro, now);
     }
 }
 
 /* ---- playing ---------------------------------------------------------------------------------- */
 static int per_kind(const game *g) { return g->s->micros * g->p->chunks; }
 
-static bool takes(const game *g, int rank, task_kind kind, int now, pipeline_task *out) {
+static bool takes_task(const game *g, int rank, task_kind kind, int now, pipeline_task *out) {
     const player *me = &g->rank[rank];
     if (me->done[kind] == per_kind(g) || (kind != TASK_FORWARD && g->p->forward_only)) return false;
     *out = task_at(g, kind, me->done[kind]);
@@ -84,9 +84,10 @@ static bool choose_next_task(const game *g, int rank, int now, pipeline_task *ou
     bool forward =
         done[TASK_FORWARD] < per_kind(g) && done[TASK_FORWARD] - done[TASK_BACKWARD] < me->limit;
     if (split && forward && done[TASK_FORWARD] - done[TASK_WEIGHTS] == g->p->ranks)
-        return takes(g, rank, TASK_WEIGHTS, now, out) || takes(g, rank, TASK_BACKWARD, now, out);
-    if (takes(g, rank, forward ? TASK_FORWARD : TASK_BACKWARD, now, out)) return true;
-    return split && takes(g, rank, TASK_WEIGHTS, now, out);
+        return takes_task(g, rank, TASK_WEIGHTS, now, out) ||
+               takes_task(g, rank, TASK_BACKWARD, now, out);
+    if (takes_task(g, rank, forward ? TASK_FORWARD : TASK_BACKWARD, now, out)) return true;
+    return split && takes_task(g, rank, TASK_WEIGHTS, now, out);
 }
 
 static void play_schedule(game *g) {
@@ -119,7 +120,7 @@ static int limit_of(const pipeline *p, int rank, int micros) {
     return MIN(all, 2 * behind + (p->chunks - 1) * p->ranks + 1);
 }
 
-static err check(const pipeline *p, int micros) {
+static err check_pipeline(const pipeline *p, int micros) {
     if (p->chunks > 1 && p->kind != PIPE_INTERLEAVED)
         return err_hint(ERR("%d chunks per rank need the schedule Interleaved1F1B", p->chunks),
                         "set parallelism.pipeline_parallel_schedule=Interleaved1F1B, or one chunk");
@@ -135,7 +136,7 @@ static err check(const pipeline *p, int micros) {
 
 err timetable_make(const pipeline *p, int micros, timetable *out) {
     *out = (timetable){ .p = *p, .micros = micros };
-    TRY(check(p, micros));
+    TRY(check_pipeline(p, micros));
     game g = { .p = p, .s = out, .stages = p->ranks * p->chunks };
     g.rank = mem_alloc((size_t)p->ranks * sizeof *g.rank);
     out->of = mem_alloc((size_t)p->ranks * sizeof *out->of);

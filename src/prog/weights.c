@@ -5,12 +5,12 @@
 
 #include <stdlib.h>
 
-static void mark(const prog *p, const val *v, int n, uint8_t *set) {
+static void mark_values(const prog *p, const val *v, int n, uint8_t *set) {
     for (int k = 0; k < n; k++)
         if (v[k] != VAL_NONE) set[val_root(p, v[k])] = 1;
 }
 
-static bool any(const prog *p, const val *v, int n, const uint8_t *set) {
+static bool any_marked(const prog *p, const val *v, int n, const uint8_t *set) {
     for (int k = 0; k < n; k++)
         if (v[k] != VAL_NONE && set[val_root(p, v[k])]) return true;
     return false;
@@ -22,14 +22,14 @@ void pass_split_weights(prog *p) {
     if (p->grad_out != VAL_NONE) needed[val_root(p, p->grad_out)] = 1;
     for (int i = p->bwd.n - 1; i >= 0; i--) {
         const prog_op *o = &p->bwd.op[i];
-        stays[i] = any(p, o->out, OP_MAX_OUT, needed);
-        if (stays[i]) mark(p, o->in, OP_MAX_IN, needed);
+        stays[i] = any_marked(p, o->out, OP_MAX_OUT, needed);
+        if (stays[i]) mark_values(p, o->in, OP_MAX_IN, needed);
     }
     op_list first = { 0 };
     for (int i = 0; i < p->bwd.n; i++) {
         const prog_op *o = &p->bwd.op[i];
         list_push(stays[i] ? &first : &p->weights, o);
-        if (stays[i]) mark(p, o->out, OP_MAX_OUT, made);
+        if (stays[i]) mark_values(p, o->out, OP_MAX_OUT, made);
     }
     for (int i = 0; i < p->weights.n; i++)
         for (int k = 0; k < OP_MAX_IN; k++) {

@@ -39,7 +39,7 @@ static void name_cause(const run_report *r, int64_t row, loss_spike *s) {
     str_free(&text);
 }
 
-static double height(const loss_spike *s) {
+static double spike_height(const loss_spike *s) {
     double h = (s->loss - s->mean) / fmax(s->deviation, 1e-30);
     return isfinite(h) ? h : INFINITY;
 }
@@ -50,8 +50,8 @@ static void add_spike(run_report *r, loss_spike s, int64_t row) {
     r->spikes++;
     if (n == REPORT_LISTED) {
         for (int i = 1; i < n; i++)
-            if (height(&r->spike[i]) < height(&r->spike[lowest])) lowest = i;
-        if (height(&s) <= height(&r->spike[lowest])) return;
+            if (spike_height(&r->spike[i]) < spike_height(&r->spike[lowest])) lowest = i;
+        if (spike_height(&s) <= spike_height(&r->spike[lowest])) return;
         memmove(&r->spike[lowest], &r->spike[lowest + 1],
                 (size_t)(n - 1 - lowest) * sizeof(loss_spike));
         n--;

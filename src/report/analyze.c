@@ -149,7 +149,7 @@ static err count_resumes(run_report *r) {
     return e;
 }
 
-static err analyze(run_report *r) {
+static err analyze_run(run_report *r) {
     TRY(series_update(r->all));
     r->rows = series_rows(r->all);
     if (!r->rows || !series_find(r->all, "loss"))
@@ -171,7 +171,7 @@ err report_read(const char *dir, run_report **out) {
     run_report *r = mem_alloc(sizeof *r);
     r->dir = strdup(dir);
     r->all = series_new(dir);
-    err e = analyze(r);
+    err e = analyze_run(r);
     if (e) {
         report_free(r);
         return e;

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "io/io.h"
 #include "report_internal.h"
 
 /* ---- a table under construction --------------------------------------------------------------- */
@@ -225,17 +226,16 @@ void report_write(const run_report *const *runs, int n, report_format format, in
 }
 
 /* ---- JSON -------------------------------------------------------------------------------------- */
-static json_t *number(double v) { return isfinite(v) ? json_real(v) : json_null(); }
-
 static json_t *spikes_json(const run_report *r) {
     json_t *list = json_array();
     for (int i = 0; i < (int)MIN(r->spikes, REPORT_LISTED); i++) {
         const loss_spike *s = &r->spike[i];
         json_array_append_new(
-            list, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "step", number(s->step), "loss",
-                            number(s->loss), "mean", number(s->mean), "deviation",
-                            number(s->deviation), "from_sequence", number(s->from_sequence),
-                            "to_sequence", number(s->to_sequence), "beside", s->cause));
+            list, json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:s}", "step", io_json_number(s->step),
+                            "loss", io_json_number(s->loss), "mean", io_json_number(s->mean),
+                            "deviation", io_json_number(s->deviation), "from_sequence",
+                            io_json_number(s->from_sequence), "to_sequence",
+                            io_json_number(s->to_sequence), "beside", s->cause));
     }
     return list;
 }
@@ -245,8 +245,8 @@ static json_t *phases_json(const run_report *r) {
     for (int i = 0; i < r->phases; i++)
         json_array_append_new(
             list, json_pack("{s:s, s:o, s:o, s:o}", "phase", phase_names[r->phase[i].kind], "from",
-                            number(r->phase[i].from), "to", number(r->phase[i].to), "improvement",
-                            number(r->phase[i].gain)));
+                            io_json_number(r->phase[i].from), "to", io_json_number(r->phase[i].to),
+                            "improvement", io_json_number(r->phase[i].gain)));
     return list;
 }
 
@@ -275,7 +275,7 @@ static json_t *run_json(const run_report *r) {
                     { "resumes", r->resumes } };
     json_object_set_new(o, "run", json_string(r->dir));
     for (size_t i = 0; i < COUNT_OF(numbers); i++)
-        json_object_set_new(o, numbers[i].key, number(numbers[i].v));
+        json_object_set_new(o, numbers[i].key, io_json_number(numbers[i].v));
     json_object_set_new(o, "diverged", json_boolean(r->diverged));
     json_object_set_new(o, "phases", phases_json(r));
     json_object_set_new(o, "highest_spikes", spikes_json(r));

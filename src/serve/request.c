@@ -5,7 +5,7 @@
 #include "serve_internal.h"
 
 /* Decodes %XX and + into `to`. @return false when it does not fit, is malformed or holds a NUL. */
-static bool decode(const char *from, size_t n, char *to, size_t capacity) {
+static bool decode_percent(const char *from, size_t n, char *to, size_t capacity) {
     size_t at = 0;
     for (size_t i = 0; i < n; i++) {
         int c = (unsigned char)from[i];
@@ -32,8 +32,10 @@ static bool parse_query(const char *at, const char *end, request *out) {
         if (stop > at) {
             if (out->n_query == QUERY_MOST || !equals) return false;
             char *name = out->query[out->n_query].name, *value = out->query[out->n_query].value;
-            if (!decode(at, (size_t)(equals - at), name, sizeof out->query[0].name)) return false;
-            if (!decode(equals + 1, (size_t)(stop - equals - 1), value, sizeof out->query[0].value))
+            if (!decode_percent(at, (size_t)(equals - at), name, sizeof out->query[0].name))
+                return false;
+            if (!decode_percent(equals + 1, (size_t)(stop - equals - 1), value,
+                                sizeof out->query[0].value))
                 return false;
             out->n_query++;
         }
@@ -60,11 +62,11 @@ static int parse_line(const char *at, const char *end, request *out) {
     const char *query = memchr(at, '?', (size_t)(space - at));
     const char *stop = query ? query : space;
     if ((size_t)(stop - at) >= sizeof out->path) return 414;
-    if (!decode(at, (size_t)(stop - at), out->path, sizeof out->path)) return 400;
+    if (!decode_percent(at, (size_t)(stop - at), out->path, sizeof out->path)) return 400;
     return query && !parse_query(query + 1, space, out) ? 400 : 0;
 }
 
-static bool take_header(const char *at, const char *end, const char *name, char *to,
+static bool copy_header(const char *at, const char *end, const char *name, char *to,
                         size_t capacity) {
     size_t n = strlen(name);
     if ((size_t)(end - at) <= n || strncasecmp(at, name, n)) return false;
@@ -89,8 +91,8 @@ int request_parse(const char *text, size_t n, request *out) {
         int status = first ? parse_line(at, stop, out) : 0;
         if (status) return status;
         if (!first && at == stop) break;
-        take_header(at, stop, "host:", out->host, sizeof out->host);
-        take_header(at, stop, "authorization: bearer ", out->token, sizeof out->token);
+        copy_header(at, stop, "host:", out->host, sizeof out->host);
+        copy_header(at, stop, "authorization: bearer ", out->token, sizeof out->token);
         first = false;
         at = newline + 1;
     }

@@ -184,7 +184,7 @@ static void write_answer(http_connection *s) {
     s->deadline = now + LINGER;
 }
 
-static void drain(http_connection *s) {
+static void drain_input(http_connection *s) {
     char rest[4096];
     ssize_t n = recv(s->fd, rest, sizeof rest, 0);
     if (n == 0 || (n < 0 && errno != EAGAIN && errno != EINTR)) close_slot(s);
@@ -203,7 +203,7 @@ static void accept_one(serve *v) {
 }
 
 /* Ends connections that are too slow. @return milliseconds until the next may be. */
-static int expire(serve *v, bool crowded) {
+static int expire_connections(serve *v, bool crowded) {
     double now = time_now(), next = now + 3600;
     for (int i = 0; i < SLOTS; i++) {
         http_connection *s = &v->slots[i];
@@ -226,7 +226,7 @@ static void serve_slot(serve *v, http_connection *s, short events) {
     else if (s->state == WRITING && events & (POLLOUT | POLLHUP))
         write_answer(s);
     else if (s->state == CLOSING)
-        drain(s);
+        drain_input(s);
 }
 
 static void *run_server(void *ctx) {
@@ -236,7 +236,7 @@ static void *run_server(void *ctx) {
     for (;;) {
         int taken = 0;
         for (int i = 0; i < SLOTS; i++) taken += v->slots[i].state != FREE;
-        int wait = expire(v, taken == SLOTS);
+        int wait = expire_connections(v, taken == SLOTS);
         for (int i = 0; i < SLOTS; i++) {
             const http_connection *s = &v->slots[i];
             polled[i] = (struct pollfd){ s->state == FREE ? -1 : s->fd,

@@ -11,7 +11,7 @@ static char *from_environment(const char *a, const char *b) {
     return value && *value ? strdup(value) : NULL;
 }
 
-static char *trim(char *s) {
+static char *trim_blanks(char *s) {
     while (*s == ' ' || *s == '\t') s++;
     for (size_t n = strlen(s); n && strchr(" \t\r", s[n - 1]); n--) s[n - 1] = '\0';
     return s;
@@ -30,20 +30,20 @@ static void take_profile(char *text, const char *profile, store_settings *s) {
     bool inside = false;
     char *rest = text, *line;
     while ((line = strsep(&rest, "\n"))) {
-        line = trim(line);
+        line = trim_blanks(line);
         size_t n = strlen(line);
         if (*line == '[' && n > 1 && line[n - 1] == ']') {
             line[n - 1] = '\0';
-            char *name = trim(line + 1);
-            if (str_starts(name, "profile ")) name = trim(name + 8);
+            char *name = trim_blanks(line + 1);
+            if (str_starts(name, "profile ")) name = trim_blanks(name + 8);
             inside = !strcmp(name, profile);
         }
         char *value = strchr(line, '=');
         if (!inside || !value || *line == '#' || *line == ';') continue;
         *value++ = '\0';
         for (size_t i = 0; i < COUNT_OF(known); i++)
-            if (!strcmp(trim(line), known[i].name) && !*known[i].to)
-                *known[i].to = strdup(trim(value));
+            if (!strcmp(trim_blanks(line), known[i].name) && !*known[i].to)
+                *known[i].to = strdup(trim_blanks(value));
     }
 }
 

@@ -73,7 +73,7 @@ void http_close(http *h) {
 }
 
 /* ---- what comes back ------------------------------------------------------------------------------ */
-static size_t take_body(char *bytes, size_t size, size_t n, void *ctx) {
+static size_t receive_body(char *bytes, size_t size, size_t n, void *ctx) {
     http_reply *r = ctx;
     n *= size;
     if (n > MAX(r->most, (size_t)MOST_ERROR) - r->body.len) return 0; /* ends the transfer */
@@ -93,7 +93,7 @@ static bool header_is(const char *line, size_t n, const char *name, char *value,
     return true;
 }
 
-static size_t take_header(char *line, size_t size, size_t n, void *ctx) {
+static size_t receive_header(char *line, size_t size, size_t n, void *ctx) {
     http_reply *r = ctx;
     char text[128];
     n *= size;
@@ -144,7 +144,7 @@ static struct curl_slist *make_headers(const http *h, const http_request *q) {
     return list;
 }
 
-static void set_options(http *h, const http_request *q, http_reply *r) {
+static void set_request_options(http *h, const http_request *q, http_reply *r) {
     CURL *c = h->curl;
     bool head = !strcmp(q->method, "HEAD");
     curl_easy_setopt(c, CURLOPT_URL, q->url);
@@ -155,9 +155,9 @@ static void set_options(http *h, const http_request *q, http_reply *r) {
     curl_easy_setopt(c, CURLOPT_CONNECTTIMEOUT, (long)CONNECT_S);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_LIMIT, 1L);
     curl_easy_setopt(c, CURLOPT_LOW_SPEED_TIME, (long)SLOW_S);
-    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, take_body);
+    curl_easy_setopt(c, CURLOPT_WRITEFUNCTION, receive_body);
     curl_easy_setopt(c, CURLOPT_WRITEDATA, r);
-    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, take_header);
+    curl_easy_setopt(c, CURLOPT_HEADERFUNCTION, receive_header);
     curl_easy_setopt(c, CURLOPT_HEADERDATA, r);
     curl_easy_setopt(c, CURLOPT_NOBODY, 0L);
     curl_easy_setopt(c, CURLOPT_HTTPGET, 1L); /* undoes what the last request set */
@@ -175,7 +175,7 @@ void http_send(http *h, const http_request *q, http_reply *r) {
     *r = (http_reply){ .body = { r->body.text, 0, r->body.cap }, .most = r->most, .length = -1 };
     h->error[0] = '\0';
     struct curl_slist *headers = make_headers(h, q);
-    set_options(h, q, r);
+    set_request_options(h, q, r);
     curl_easy_setopt(h->curl, CURLOPT_HTTPHEADER, headers);
     CURLcode rc = perform_without_sigpipe(h->curl);
     long status = 0;

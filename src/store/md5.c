@@ -9,7 +9,7 @@ typedef struct md5_state {
     uint32_t a, b, c, d;
 } md5_state;
 
-static uint32_t rotate(uint32_t x, int by) { return x << by | x >> (32 - by); }
+static uint32_t rotate_left(uint32_t x, int by) { return x << by | x >> (32 - by); }
 
 static void md5_block(md5_state *s, const uint32_t *sine, const uint8_t *block) {
     static const uint8_t shift[4][4] = {
@@ -27,7 +27,7 @@ static void md5_block(md5_state *s, const uint32_t *sine, const uint8_t *block) 
             f = b ^ c ^ d, k = (3 * i + 5) % 16;
         else
             f = c ^ (b | ~d), k = 7 * i % 16;
-        uint32_t next = b + rotate(a + f + sine[i] + w[k], shift[round][i % 4]);
+        uint32_t next = b + rotate_left(a + f + sine[i] + w[k], shift[round][i % 4]);
         a = d, d = c, c = b, b = next;
     }
     s->a += a, s->b += b, s->c += c, s->d += d;

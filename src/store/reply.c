@@ -5,7 +5,7 @@
 
 #include "store/store_internal.h"
 
-static err malformed(const char *what, const char *wrong) {
+static err malformed_error(const char *what, const char *wrong) {
     return err_hint(ERR("the store's reply to %s is malformed: %s", what, wrong),
                     "check that AWS_ENDPOINT_URL names a server that speaks S3");
 }
@@ -53,7 +53,7 @@ static int64_t parse_time(const char *text) {
     return rest ? MAX((int64_t)timegm(&tm), 0) : 0;
 }
 
-static bool add_object(list_state *s) {
+static bool add_listed_object(list_state *s) {
     if (!s->key.len || (s->encoded && !decode_key(&s->key))) return false;
     if (memchr(s->key.text, '\0', s->key.len)) return false;
     void *objects = s->out->at;
@@ -89,7 +89,7 @@ static bool list_element(void *ctx, const char *path, const char *text, size_t n
     }
     if (!strcmp(path, "/Contents/LastModified") && text) s->object.modified = parse_time(text);
     if (!strcmp(path, "/Contents/ETag") && text) s->object.etag_hash = hash_bytes(text, n, 0);
-    return strcmp(path, "/Contents") != 0 || add_object(s);
+    return strcmp(path, "/Contents") != 0 || add_listed_object(s);
 }
 
 err reply_list(const char *text, size_t n, const char *bucket_url, store_list *out, char **next) {
@@ -101,7 +101,7 @@ err reply_list(const char *text, size_t n, const char *bucket_url, store_list *o
     if (!wrong && s.truncated) *next = s.next;
     if (!*next) free(s.next);
     str_free(&s.key);
-    return wrong ? malformed("a list of objects", wrong) : OK;
+    return wrong ? malformed_error("a list of objects", wrong) : OK;
 }
 
 /* ---- multipart uploads, errors ---------------------------------------------------------------------------- */
@@ -119,7 +119,7 @@ err reply_upload_id(const char *text, size_t n, char **id) {
     if (!wrong) return OK;
     free(*id);
     *id = NULL;
-    return malformed("the begin of an upload", wrong);
+    return malformed_error("the begin of an upload", wrong);
 }
 
 static bool complete_element(void *ctx, const char *path, const char *text, size_t n) {

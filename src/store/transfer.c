@@ -53,7 +53,7 @@ static err system_error(const char *verb, const char *path) {
 }
 
 /* ---- upload ------------------------------------------------------------------------------------------------ */
-static err read_part(const transfer *t, int64_t i, char *to) {
+static err read_file_part(const transfer *t, int64_t i, char *to) {
     size_t n = part_size(t, i);
     for (size_t done = 0; done < n;) {
         ssize_t got = pread(t->fd, to + done, n - done, (off_t)(i * t->part_bytes) + (off_t)done);
@@ -65,7 +65,7 @@ static err read_part(const transfer *t, int64_t i, char *to) {
     return OK;
 }
 
-static bool check_part(void *ctx, const http_reply *r) {
+static bool check_uploaded_part(void *ctx, const http_reply *r) {
     const http_request *q = ctx;
     return *r->etag && s3_etag_agrees(r, q->body, q->body_bytes);
 }
@@ -77,13 +77,13 @@ static err put_part(transfer *t, int64_t i, int worker) {
     char *bytes = mem_grow(NULL, part_size(t, i) + 1);
     s3_request q = { { "PUT", .body = bytes, .body_bytes = part_size(t, i) },
                      t->url,
-                     .check = check_part };
+                     .check = check_uploaded_part };
     q.check_ctx = &q.http;
     snprintf(number, sizeof number, "%lld", (long long)i + 1);
     s3_add_query(&query, "partNumber", number);
     s3_add_query(&query, "uploadId", t->upload_id);
     q.query = query.text;
-    err e = read_part(t, i, bytes);
+    err e = read_file_part(t, i, bytes);
     if (!e) e = s3_call(t->s, worker, &q, &r);
     if (!e) memcpy(t->part_etags[i], r.etag, sizeof r.etag);
     str_free(&query);
@@ -107,7 +107,7 @@ static err begin_upload(transfer *t) {
     return e;
 }
 
-static bool check_complete(void *ctx, const http_reply *r) {
+static bool check_completed_upload(void *ctx, const http_reply *r) {
     return reply_is_complete(r->body.text, r->body.len);
 }
 
@@ -128,7 +128,7 @@ static err complete_upload(transfer *t) {
                      t->url,
                      .query = query.text,
                      .missing_is_fine = true,
-                     .check = check_complete };
+                     .check = check_completed_upload };
     err e = s3_call(t->s, 0, &q, &r);
     if (!e && r.status == 404) {
         e = store_head(t->s, t->url, &found, &there);
@@ -165,7 +165,7 @@ static err put_parts(transfer *t) {
 
 static err put_whole(transfer *t) {
     char *bytes = mem_grow(NULL, (size_t)t->bytes + 1);
-    err e = read_part(t, 0, bytes);
+    err e = read_file_part(t, 0, bytes);
     if (!e) e = store_put(t->s, t->url, bytes, (size_t)t->bytes);
     free(bytes);
     return e;
@@ -206,7 +206,7 @@ static void get_part_task(void *ctx, int64_t i, int worker) {
 }
 
 /* Asks for size and ETag: all parts must be of the one object. */
-static err look_up(transfer *t, http_reply *r) {
+static err look_up_object(transfer *t, http_reply *r) {
     TRY(s3_call(t->s, 0, &(s3_request){ { "HEAD" }, t->url }, r));
     if (r->length < 0) return ERR("HEAD %s: the store does not give a length", t->url);
     t->bytes = r->length;
@@ -221,7 +221,7 @@ err store_get_file(store *s, const char *url, const char *path) {
     transfer t = { .s = s, .url = url, .path = path, .fd = -1, .part_bytes = PART_BYTES };
     err e = OK;
     str_add(&temporary, "%s.%d.tmp", path, (int)getpid());
-    TRY_CLEAN(look_up(&t, &r));
+    TRY_CLEAN(look_up_object(&t, &r));
     t.fd = open(temporary.text, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
     if (t.fd < 0) TRY_CLEAN(system_error("write", temporary.text));
     TRY_CLEAN(run_parts(&t, get_part_task));

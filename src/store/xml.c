@@ -15,15 +15,15 @@ typedef struct xml_state {
     const xml_visitor *v;
 } xml_state;
 
-static bool is_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
+static bool is_xml_space(char c) { return c == ' ' || c == '\t' || c == '\r' || c == '\n'; }
 static bool is_name(char c) {
     return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
            c == '_' || c == '.' || c == ':';
 }
 static void skip_space(xml_state *x) {
-    while (x->at < x->end && is_space(*x->at)) x->at++;
+    while (x->at < x->end && is_xml_space(*x->at)) x->at++;
 }
-static bool take(xml_state *x, const char *word) {
+static bool take_word(xml_state *x, const char *word) {
     size_t n = strlen(word);
     if ((size_t)(x->end - x->at) < n || memcmp(x->at, word, n) != 0) return false;
     x->at += n;
@@ -49,7 +49,7 @@ static void add_code_point(str *s, uint32_t c) {
 
 /* "&#65;" or "&#x41;" behind its "&#". */
 static const char *take_number(xml_state *x) {
-    uint32_t value = 0, base = take(x, "x") ? 16 : 10;
+    uint32_t value = 0, base = take_word(x, "x") ? 16 : 10;
     int digits = 0;
     for (; x->at < x->end && *x->at != ';' && digits < 8; x->at++, digits++) {
         char c = *x->at, low = (char)(c | 32);
@@ -59,7 +59,7 @@ static const char *take_number(xml_state *x) {
         if (d < 0) return "a character that is not a number";
         value = value * base + (uint32_t)d;
     }
-    if (!digits || !take(x, ";")) return "a character by number that does not end";
+    if (!digits || !take_word(x, ";")) return "a character by number that does not end";
     if (!value || value > 0x10ffff || (value >= 0xd800 && value < 0xe000))
         return "a number of no character";
     add_code_point(&x->text, value);
@@ -73,9 +73,9 @@ static const char *take_entity(xml_state *x) {
     } known[] = {
         { "&amp;", '&' }, { "&lt;", '<' }, { "&gt;", '>' }, { "&quot;", '"' }, { "&apos;", '\'' }
     };
-    if (take(x, "&#")) return take_number(x);
+    if (take_word(x, "&#")) return take_number(x);
     for (size_t i = 0; i < COUNT_OF(known); i++)
-        if (take(x, known[i].name)) {
+        if (take_word(x, known[i].name)) {
             str_add_bytes(&x->text, &known[i].c, 1);
             return NULL;
         }
@@ -89,11 +89,11 @@ static const char *skip_attributes(xml_state *x, bool *empty) {
     size_t n;
     for (;;) {
         skip_space(x);
-        *empty = take(x, "/>");
-        if (*empty || take(x, ">")) return NULL;
+        *empty = take_word(x, "/>");
+        if (*empty || take_word(x, ">")) return NULL;
         const char *wrong = take_name(x, &name, &n);
         if (wrong) return wrong;
-        char quote = take(x, "=\"") ? '"' : take(x, "='") ? '\'' : '\0';
+        char quote = take_word(x, "=\"") ? '"' : take_word(x, "='") ? '\'' : '\0';
         const char *close = quote ? memchr(x->at, quote, (size_t)(x->end - x->at)) : NULL;
         if (!close) return "an attribute without a value";
         x->at = close + 1;
@@ -142,13 +142,13 @@ static const char *end_element(xml_state *x) {
     open = open ? open + 1 : x->path;
     if (strlen(open) != n || memcmp(open, name, n) != 0) return "an element that another one ends";
     skip_space(x);
-    if (!take(x, ">")) return "an end that does not end";
+    if (!take_word(x, ">")) return "an end that does not end";
     return close_element(x);
 }
 
 static const char *take_content(xml_state *x) {
-    if (take(x, "</")) return end_element(x);
-    if (take(x, "<")) return open_element(x);
+    if (take_word(x, "</")) return end_element(x);
+    if (take_word(x, "<")) return open_element(x);
     if (*x->at == '&') return take_entity(x);
     if (*x->at == '\0') return "a NUL";
     str_add_bytes(&x->text, x->at++, 1);
@@ -159,12 +159,12 @@ const char *xml_parse(const char *text, size_t n, const xml_visitor *v) {
     xml_state x = { .at = text, .end = text + n, .v = v };
     const char *wrong = NULL;
     skip_space(&x);
-    if (take(&x, "<?xml")) {
+    if (take_word(&x, "<?xml")) {
         const char *close = memmem(x.at, (size_t)(x.end - x.at), "?>", 2);
         x.at = close ? close + 2 : x.end;
     }
     skip_space(&x);
-    if (!take(&x, "<"))
+    if (!take_word(&x, "<"))
         wrong = "it does not begin with an element";
     else
         wrong = open_element(&x);

@@ -43,7 +43,7 @@ static void add_doc_member(const char *name, text_span value, str *out) {
     text_json_string(value.at, value.len, out);
 }
 
-static void add_object(const text_doc *d, text_span text, str *out) {
+static void add_doc_json(const text_doc *d, text_span text, str *out) {
     const struct {
         const char *name;
         text_span value;
@@ -62,7 +62,7 @@ static void add_object(const text_doc *d, text_span text, str *out) {
 
 void text_doc_write(const text_doc *d, text_span text, str *out) {
     if (d->line.len == 0) {
-        add_object(d, text, out);
+        add_doc_json(d, text, out);
     } else if (text_spans_equal(text, d->text)) {
         str_add_bytes(out, d->line.at, d->line.len);
     } else {

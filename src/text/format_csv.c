@@ -62,7 +62,7 @@ static void add_csv_field(csv_row *r, text_span field) {
 }
 
 /* The text of a field without its quotes. What follows a closing quote belongs to the text. */
-static text_span unquote(parser *p, text_span field) {
+static text_span unquote_field(parser *p, text_span field) {
     if (!field.len || field.at[0] != '"') return field;
     char *to = spool_reserve(&p->strings, field.len);
     size_t made = 0;
@@ -90,7 +90,7 @@ static void split_row(parser *p, text_span row, char separator, csv_row *out) {
             end = used ? at + used : row.len;
         }
         while (end < row.len && row.at[end] != separator) end++;
-        add_csv_field(out, unquote(p, (text_span){ row.at + at, end - at }));
+        add_csv_field(out, unquote_field(p, (text_span){ row.at + at, end - at }));
         at = end + 1;
     }
 }

@@ -200,7 +200,8 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
 
 /* ---- objects in a store ------------------------------------------------------------------------ */
 /* Its ETag stands for its content. */
-static err add_object(text_inputs *in, const char *url, const char *given, const store_object *o) {
+static err add_object_input(text_inputs *in, const char *url, const char *given,
+                            const store_object *o) {
     input_file *f = new_file(in, url, given);
     f->size = o->bytes;
     f->modified = (struct timespec){ .tv_sec = (time_t)o->modified };
@@ -223,7 +224,7 @@ static err add_store_folder(text_inputs *in, store *s, const char *url) {
         const char *below = l.at[i].url + strlen(url) - str_ends(url, "/");
         if (is_hidden(below)) continue;
         if (format_of_path(l.at[i].url, &compression))
-            e = add_object(in, l.at[i].url, url, &l.at[i]);
+            e = add_object_input(in, l.at[i].url, url, &l.at[i]);
         else
             skipped++;
     }
@@ -244,7 +245,7 @@ static err add_store(text_inputs *in, const char *url) {
     bool found = false;
     TRY(store_open(&s));
     err e = str_ends(url, "/") ? OK : store_head(s, url, &found, &o);
-    if (!e) e = found ? add_object(in, url, url, &o) : add_store_folder(in, s, url);
+    if (!e) e = found ? add_object_input(in, url, url, &o) : add_store_folder(in, s, url);
     store_close(s);
     return e;
 }

@@ -128,7 +128,7 @@ static err run_stage_segment(stage_run *run, int segment) {
     return sink_end_part(&run->out);
 }
 
-static err run_task(void *ctx, int segment, text_progress *p) {
+static err run_segment_task(void *ctx, int segment, text_progress *p) {
     stage_run *run = ctx;
     run->progress = p;
     report_init(&run->part, run->stage);
@@ -158,31 +158,26 @@ static err resume_parts(stage_run *run, bool fresh) {
     return OK;
 }
 
-static err run_segments(stage_run *run, const char *name) {
-    int n = text_segments(run->in);
-    int64_t *bytes = mem_alloc((size_t)n * sizeof *bytes + 1);
-    for (int i = 0; i < n; i++) bytes[i] = text_segment_bytes(run->in, i);
-    text_tasks tasks = { run->comm, name, n, bytes, run->whole, run, run_task };
-    err e = text_tasks_run(&tasks);
-    free(bytes);
-    return e;
+static err run_stage_segments(stage_run *run, const char *name) {
+    text_tasks tasks = { run->comm, name, .done = run->whole, .ctx = run, .run = run_segment_task };
+    return text_tasks_run_segments(tasks, run->in);
 }
 
 /* With several ranks rank 0 alone looks at what is in the folder, and writes its state. */
-static err run_folder(stage_run *run, const text_stage_options *o) {
+static err run_into_folder(stage_run *run, const text_stage_options *o) {
     bool first = comm_rank(run->comm) == 0;
     size_t n = (size_t)text_segments(run->in);
     TRY(comm_agree(run->comm, first ? resume_parts(run, o->fresh) : OK));
     TRY(comm_merge(run->comm, run->whole, n * sizeof *run->whole));
-    TRY(run_segments(run, o->quiet ? NULL : run->stage->name));
+    TRY(run_stage_segments(run, o->quiet ? NULL : run->stage->name));
     TRY(comm_merge(run->comm, run->part_bytes, n * sizeof *run->part_bytes));
     TRY(report_total(run->report, run->stage, run->comm));
     TRY(text_counts_check(&run->report->read, run->stage->name));
     return comm_agree(run->comm, first ? parts_close(run->folder, run->part_bytes) : OK);
 }
 
-static err run_file(stage_run *run, const text_stage_options *o) {
-    TRY(run_segments(run, o->quiet ? NULL : run->stage->name));
+static err run_into_one_file(stage_run *run, const text_stage_options *o) {
+    TRY(run_stage_segments(run, o->quiet ? NULL : run->stage->name));
     TRY(text_counts_check(&run->report->read, run->stage->name));
     TRY(sink_finish(&run->dropped));
     return sink_finish(&run->out);
@@ -192,12 +187,12 @@ static err run_all(stage_run *run, const text_stage_options *o) {
     size_t n = (size_t)text_segments(run->in);
     parts p = { run->stage, run->in, &run->out, &run->dropped };
     text_lock *lock = NULL;
-    if (run->out.kind != SINK_FOLDER) return run_file(run, o);
+    if (run->out.kind != SINK_FOLDER) return run_into_one_file(run, o);
     run->folder = &p;
     run->whole = mem_alloc(n * sizeof *run->whole + 1);
     run->part_bytes = mem_alloc(n * sizeof *run->part_bytes + 1);
     err e = text_lock_folder(run->comm, o->out, &lock);
-    if (!e) e = run_folder(run, o);
+    if (!e) e = run_into_folder(run, o);
     text_unlock_folder(lock);
     free(run->whole);
     free(run->part_bytes);

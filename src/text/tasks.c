@@ -79,7 +79,7 @@ static work_state wait_for_beat(heartbeat *h) {
 }
 
 /* @return whether others still work and none has failed. */
-static bool beat(heartbeat *h, work_state state) {
+static bool send_heartbeat(heartbeat *h, work_state state) {
     double sum[] = { (double)atomic_load(&h->progress->done), state != WORKING, state == FAILED };
     h->error = comm_total(h->c, sum, (int)COUNT_OF(sum));
     if (h->error || sum[2] > 0) {
@@ -92,7 +92,7 @@ static bool beat(heartbeat *h, work_state state) {
 
 static void *run_heartbeat(void *arg) {
     heartbeat *h = arg;
-    while (beat(h, wait_for_beat(h))) {
+    while (send_heartbeat(h, wait_for_beat(h))) {
     }
     return NULL;
 }
@@ -128,18 +128,18 @@ err text_other_rank_failed(const comm *c) {
 }
 
 /* ---- running --------------------------------------------------------------------------------- */
-static err run_task(const text_tasks *t, int task, text_progress *p) {
+static err run_counted_task(const text_tasks *t, int task, text_progress *p) {
     int64_t until = atomic_load(&p->done) + t->bytes[task];
     TRY(t->run(t->ctx, task, p));
     return t->bytes[task] > 0 ? text_progress_add(p, until - atomic_load(&p->done)) : OK;
 }
 
-static err run_tasks(const text_tasks *t, text_progress *p) {
+static err run_own_tasks(const text_tasks *t, text_progress *p) {
     int *owner = mem_alloc((size_t)t->n * sizeof *owner + 1);
     err e = OK;
     text_tasks_assign(t, owner);
     for (int i = 0; i < t->n && !e; i++)
-        if (owner[i] == comm_rank(t->comm)) e = run_task(t, i, p);
+        if (owner[i] == comm_rank(t->comm)) e = run_counted_task(t, i, p);
     free(owner);
     return e;
 }
@@ -161,11 +161,21 @@ err text_tasks_run(const text_tasks *t) {
         TRY(heartbeat_start(&h, t->comm, &p));
         log_mute_thread(false); /* what ranks say of their own inputs, no other says */
     }
-    err e = run_tasks(t, &p);
+    err e = run_own_tasks(t, &p);
     if (several) {
         log_mute_thread(!first);
         e = heartbeat_end(&h, e);
     }
     text_progress_end(&p);
+    return e;
+}
+
+err text_tasks_run_segments(text_tasks t, const text_inputs *in) {
+    int64_t *bytes = mem_alloc((size_t)text_segments(in) * sizeof *bytes + 1);
+    t.n = text_segments(in);
+    t.bytes = bytes;
+    for (int i = 0; i < t.n; i++) bytes[i] = text_segment_bytes(in, i);
+    err e = text_tasks_run(&t);
+    free(bytes);
     return e;
 }

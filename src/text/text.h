@@ -167,6 +167,8 @@ enum { TEXT_DONE = -1 };
 /* Runs the tasks that are this rank's, in order. On all ranks together; it returns when all are through, or one
  * has failed: with its error there, and on the others with one that says so (err_is_echo). */
 err text_tasks_run(const text_tasks *t) MUST_USE;
+/* The same with one task per segment of `in`; n and bytes of `t` are not read. */
+err text_tasks_run_segments(text_tasks t, const text_inputs *in) MUST_USE;
 /* Fills the rank that runs each task, or TEXT_DONE; the same on all ranks. @param owner [n]. */
 void text_tasks_assign(const text_tasks *t, int *owner);
 /* Counts input as read. A task calls it for each block, from one thread at a time. @return an error when

@@ -75,7 +75,7 @@ static inline uint64_t *filter_word(const bpe *b, uint64_t hash) {
 }
 
 /* @return rank << 32 | id of what the two make; EMPTY: they make nothing. */
-static inline uint64_t made_of(const bpe *b, int32_t left, int32_t right) {
+static inline uint64_t find_merge(const bpe *b, int32_t left, int32_t right) {
     uint64_t pair = (uint64_t)(uint32_t)left << 32 | (uint32_t)right, hash = pair_hash(pair);
     if (!(*filter_word(b, hash) >> (hash & 63) & 1)) return EMPTY;
     return pair_at(b, pair, hash)->made;
@@ -170,7 +170,7 @@ static size_t begin_bytes(const bpe *b, const char *piece, size_t n, int32_t *id
 
 static size_t join_short(const bpe *b, int32_t *ids, size_t n) {
     uint64_t made[SHORT_PIECE]; /* of ids[i] and ids[i + 1] */
-    for (size_t i = 0; i + 1 < n; i++) made[i] = made_of(b, ids[i], ids[i + 1]);
+    for (size_t i = 0; i + 1 < n; i++) made[i] = find_merge(b, ids[i], ids[i + 1]);
     while (n > 1) {
         size_t best = 0;
         for (size_t i = 1; i + 1 < n; i++)
@@ -181,9 +181,9 @@ static size_t join_short(const bpe *b, int32_t *ids, size_t n) {
         memmove(&ids[best + 1], &ids[best + 2], (n - best - 1) * sizeof *ids);
         if (best + 1 < n) {
             memmove(&made[best + 1], &made[best + 2], (n - best - 2) * sizeof *made);
-            made[best] = made_of(b, ids[best], ids[best + 1]);
+            made[best] = find_merge(b, ids[best], ids[best + 1]);
         }
-        if (best > 0) made[best - 1] = made_of(b, ids[best - 1], ids[best]);
+        if (best > 0) made[best - 1] = find_merge(b, ids[best - 1], ids[best]);
     }
     return n;
 }
@@ -217,7 +217,7 @@ static const uint32_t NOWHERE = UINT32_MAX;
 
 static void push_pair(const bpe *b, const bpe_work *w, heap *h, uint32_t i) {
     if (w->next[i] == NOWHERE) return;
-    uint64_t made = made_of(b, w->ids[i], w->ids[w->next[i]]);
+    uint64_t made = find_merge(b, w->ids[i], w->ids[w->next[i]]);
     if (made != EMPTY) heap_push(h, made >> 32 << PLACE_BITS | i);
 }
 
@@ -234,7 +234,7 @@ static size_t join_long(const bpe *b, bpe_work *w, size_t n) {
         uint64_t top = heap_pop(&h);
         uint32_t i = (uint32_t)top, j;
         if (w->ids[i] < 0 || (j = w->next[i]) == NOWHERE) continue;
-        uint64_t made = made_of(b, w->ids[i], w->ids[j]);
+        uint64_t made = find_merge(b, w->ids[i], w->ids[j]);
         if (made == EMPTY || made >> 32 != top >> PLACE_BITS) continue;
         w->ids[i] = (int32_t)(uint32_t)made;
         w->ids[j] = -1;

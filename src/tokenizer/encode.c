@@ -276,7 +276,7 @@ static void add_raw_segment(encoder *e, text_span text, bool first) {
         chars_escape(text.at, text.len, &e->escapes);
         text = (text_span){ e->escapes.text, e->escapes.len };
     }
-    text = normalize(t->norms, t->n_norms, e->regex, text, e->normal);
+    text = normalize_text(t->norms, t->n_norms, e->regex, text, e->normal);
     encode_segments(e, &t->normal, text, first, add_normal_segment);
 }
 

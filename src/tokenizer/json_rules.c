@@ -32,7 +32,7 @@ static err read_flag(const json_t *o, const char *where, const char *key, bool m
     return json_object_get(o, key) ? io_json_bool(o, where, key, out) : OK;
 }
 
-static char *copy(const char *s) {
+static char *copy_string(const char *s) {
     char *made = strdup(s);
     BUG_IF(!made);
     return made;
@@ -48,7 +48,7 @@ err json_finder(const json_t *step, const char *where, finder *out) {
         return finder_of(text, REGEX_ONIGURUMA, out);
     }
     TRY(io_json_text(pattern, where, "String", &text));
-    *out = (finder){ .literal = copy(text) };
+    *out = (finder){ .literal = copy_string(text) };
     return OK;
 }
 
@@ -110,7 +110,7 @@ static err read_replace_step(const json_t *o, const step_kind *k, void *into) {
     const char *with = NULL;
     TRY(io_json_text(o, k->type, "content", &with));
     TRY(new_norm(into, NORM_REPLACE, &s));
-    s->with = copy(with);
+    s->with = copy_string(with);
     return json_finder(o, k->type, &s->find);
 }
 
@@ -119,7 +119,7 @@ static err read_prepend(const json_t *o, const step_kind *k, void *into) {
     const char *with = NULL;
     TRY(io_json_text(o, k->type, "prepend", &with));
     TRY(new_norm(into, NORM_PREPEND, &s));
-    s->with = copy(with);
+    s->with = copy_string(with);
     return OK;
 }
 
@@ -198,7 +198,7 @@ static err read_byte_level_step(const json_t *o, const step_kind *k, void *into)
     if (prefix || use_regex) TRY(new_cut(p, k->type, &s));
     p->byte_level = true;
     if (prefix) {
-        s->prepend = copy(" ");
+        s->prepend = copy_string(" ");
         s->scheme = PREPEND_ALWAYS;
     }
     return use_regex ? finder_of("gpt2", REGEX_ONIGURUMA, &s->find) : OK;
@@ -229,10 +229,10 @@ static err read_metaspace_step(const json_t *o, const step_kind *k, void *into) 
     TRY(read_flag(o, k->type, "split", true, &split));
     TRY(new_cut(into, k->type, &s));
     TRY(read_scheme(o, k->type, &s->scheme));
-    s->space = copy(mark);
-    s->prepend = copy(mark);
+    s->space = copy_string(mark);
+    s->prepend = copy_string(mark);
     s->behavior = SPLIT_WITH_NEXT;
-    if (split) s->find.literal = copy(mark);
+    if (split) s->find.literal = copy_string(mark);
     return OK;
 }
 

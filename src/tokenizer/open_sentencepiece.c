@@ -109,7 +109,7 @@ typedef struct wire_number {
     uint64_t *to;
 } wire_number;
 
-static bool read_numbers(text_span in, const wire_number *wanted, int n, size_t *charsmap) {
+static bool read_wire_numbers(text_span in, const wire_number *wanted, int n, size_t *charsmap) {
     wire_field f;
     while (in.len) {
         if (!read_wire_field(&in, &f)) return false;
@@ -135,9 +135,9 @@ static bool read_sp_model(text_span in, sp_model *m) {
         bool good = true;
         if (f.kind != WIRE_BYTES) continue;
         if (f.number == 1) good = read_piece(f.bytes, m);
-        if (f.number == 2) good = read_numbers(f.bytes, trainer, COUNT_OF(trainer), NULL);
+        if (f.number == 2) good = read_wire_numbers(f.bytes, trainer, COUNT_OF(trainer), NULL);
         if (f.number == 3)
-            good = read_numbers(f.bytes, normalizer, COUNT_OF(normalizer), &m->charsmap);
+            good = read_wire_numbers(f.bytes, normalizer, COUNT_OF(normalizer), &m->charsmap);
         if (!good) return false;
     }
     return m->n > 0;

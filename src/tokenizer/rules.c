@@ -61,7 +61,7 @@ typedef struct code_points {
     size_t n, cap;
 } code_points;
 
-static void decompose(const char *text, size_t n, utf8proc_option_t options, code_points *to) {
+static void decompose_text(const char *text, size_t n, utf8proc_option_t options, code_points *to) {
     enum { MOST = 32 }; /* code points of one character's decomposition: 18 is the largest */
     int boundary = 0;
     for (size_t i = 0; i < n;) {
@@ -113,7 +113,7 @@ static void order_marks(code_points *p) {
 static void add_normal_form(const char *text, size_t n, norm_kind kind, str *out) {
     utf8proc_option_t options = (utf8proc_option_t)unicode_options[kind];
     code_points p = { 0 };
-    decompose(text, n, options, &p);
+    decompose_text(text, n, options, &p);
     order_marks(&p);
     utf8proc_ssize_t left = (utf8proc_ssize_t)p.n;
     if (options & UTF8PROC_COMPOSE) left = utf8proc_normalize_utf32(p.at, left, options);
@@ -180,8 +180,8 @@ static void normalize_step(const norm_step *step, regex_work *w, const char *tex
     }
 }
 
-text_span normalize(const norm_step *steps, int n_steps, regex_work *w, text_span text,
-                    str scratch[2]) {
+text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
+                         str scratch[2]) {
     for (int i = 0; i < n_steps; i++) {
         str *out = &scratch[i & 1];
         out->len = 0;

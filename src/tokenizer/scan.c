@@ -47,10 +47,10 @@ static size_t white_space(const char *s, size_t n, size_t from, bool lines) {
 /* @return bytes of 's, 't, 're, 've, 'm, 'll, 'd at s[i], 0: none. */
 static size_t contraction_end(const char *s, size_t n, size_t i, bool any_case) {
     if (i + 1 >= n || s[i] != '\'') return 0;
-    char a = any_case ? lower(s[i + 1]) : s[i + 1];
+    char a = any_case ? lower_ascii(s[i + 1]) : s[i + 1];
     if (a == 's' || a == 't' || a == 'm' || a == 'd') return 2;
     if (i + 2 >= n) return 0;
-    char b = any_case ? lower(s[i + 2]) : s[i + 2];
+    char b = any_case ? lower_ascii(s[i + 2]) : s[i + 2];
     if ((a == 'r' && b == 'e') || (a == 'v' && b == 'e') || (a == 'l' && b == 'l')) return 3;
     return any_case && memcmp(s + i + 1, "\xC5\xBF", 2) == 0 ? 3 : 0; /* U+017F, the long s */
 }

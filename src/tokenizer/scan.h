@@ -26,6 +26,4 @@ static inline unsigned class_at(const char *s, size_t n, size_t i, int *len) {
 /* The end of the one piece at `from`. */
 size_t scan_gpt2_one(const char *text, size_t n, size_t from);
 
-static inline char lower(char c) { return c >= 'A' && c <= 'Z' ? (char)(c + 32) : c; }
-
 #endif

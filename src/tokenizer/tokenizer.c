@@ -45,10 +45,12 @@ void tokenizer_free(tokenizer *t) {
 
 /* ---- hash: of everything that changes ids ---------------------------------------------------------- */
 
-static uint64_t mix(uint64_t h, const void *bytes, size_t n) { return hash_bytes(bytes, n, h + n); }
-static uint64_t mix_int(uint64_t h, int64_t x) { return mix(h, &x, sizeof x); }
+static uint64_t mix_bytes(uint64_t h, const void *bytes, size_t n) {
+    return hash_bytes(bytes, n, h + n);
+}
+static uint64_t mix_int(uint64_t h, int64_t x) { return mix_bytes(h, &x, sizeof x); }
 static uint64_t mix_text(uint64_t h, const char *s) {
-    return s ? mix(h, s, strlen(s)) : mix_int(h, -1);
+    return s ? mix_bytes(h, s, strlen(s)) : mix_int(h, -1);
 }
 
 static uint64_t mix_finder(uint64_t h, const finder *f) {
@@ -56,12 +58,12 @@ static uint64_t mix_finder(uint64_t h, const finder *f) {
 }
 
 static uint64_t mix_bpe(uint64_t h, const bpe *b) {
-    for (int64_t i = 0; i < b->n; i++) h = mix(h, b->tokens[i].at, b->tokens[i].len);
+    for (int64_t i = 0; i < b->n; i++) h = mix_bytes(h, b->tokens[i].at, b->tokens[i].len);
     uint64_t pairs = 0; /* a sum: the order they lie in does not matter */
     for (uint64_t i = 0; i <= b->pairs_mask; i++)
         pairs += hash_bytes(&b->pairs[i], sizeof b->pairs[i], 0) * (b->pairs[i].pair != UINT64_MAX);
     h = mix_int(h, (int64_t)pairs);
-    h = mix(h, b->byte_id, sizeof b->byte_id);
+    h = mix_bytes(h, b->byte_id, sizeof b->byte_id);
     h = mix_int(h, b->chars | b->whole_first << 1 | b->fuse_unknown << 2);
     return mix_int(h, b->unknown);
 }
@@ -79,7 +81,7 @@ static uint64_t hash_of(const tokenizer *t) {
     }
     for (int i = 0; i < t->n_added; i++) {
         const added_token *a = &t->added[i];
-        h = mix(mix_int(h, a->id), a->text, a->len);
+        h = mix_bytes(mix_int(h, a->id), a->text, a->len);
         h = mix_int(h, a->special | a->normalized << 1 | a->lstrip << 2 | a->rstrip << 3 |
                            a->single_word << 4);
     }
@@ -105,7 +107,7 @@ void added_token_set(const tokenizer *t, added_token *a, const char *text, size_
     regex_work *w = regex_work_new(false);
     str scratch[2] = { { 0 }, { 0 } };
     text_span match = { text, n };
-    if (a->normalized) match = normalize(t->norms, t->n_norms, w, match, scratch);
+    if (a->normalized) match = normalize_text(t->norms, t->n_norms, w, match, scratch);
     a->text = mem_alloc(n + 1);
     memcpy(a->text, text, n);
     a->len = n;

@@ -134,8 +134,8 @@ typedef struct norm_step {
 } norm_step;
 
 /* @return the text, in one of the two buffers once a step has changed it. */
-text_span normalize(const norm_step *steps, int n_steps, regex_work *w, text_span text,
-                    str scratch[2]);
+text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
+                         str scratch[2]);
 
 typedef enum {
     SPLIT_ISOLATED,

@@ -16,25 +16,25 @@
 enum { SAMPLED = 4096 };
 enum { WEIGHTS, GRADIENTS, UPDATES };
 
-static int64_t sampled(const trainer *t, int param) {
+static int64_t sampled_count(const trainer *t, int param) {
     return MIN(optim_param_count(t->o, param), SAMPLED);
 }
 
 static err read_sample(trainer *t, param_part part, float *to) {
     for (int i = 0; i < model_params(t->m); i++) {
-        int64_t n = sampled(t, i);
+        int64_t n = sampled_count(t, i);
         if (n) TRY(optim_read(t->o, i, part, n, to));
         to += n;
     }
     return OK;
 }
 
-static void allocate(trainer *t) {
+static void allocate_samples(trainer *t) {
     static const char *const names[] = { "weights", "gradients", "updates" };
     observe_detail *d = &t->detail;
     if (d->grad_norm) return;
     int64_t all = 0;
-    for (int i = 0; i < model_params(t->m); i++) all += sampled(t, i);
+    for (int i = 0; i < model_params(t->m); i++) all += sampled_count(t, i);
     d->blocks = t->mc.layers;
     d->grad_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
     d->param_norm = mem_alloc((size_t)(d->blocks + 1) * sizeof(double));
@@ -46,7 +46,7 @@ static void allocate(trainer *t) {
 static float *sample_of(trainer *t, int k) { return t->sample + k * t->detail.sample[k].n; }
 
 err detail_before_update(trainer *t) {
-    allocate(t);
+    allocate_samples(t);
     return read_sample(t, PARAM_MASTER, sample_of(t, UPDATES));
 }
 
@@ -55,7 +55,7 @@ static double update_ratio(trainer *t) {
     const float *weight = sample_of(t, WEIGHTS), *update = sample_of(t, UPDATES);
     double moved = 0, held = 0;
     for (int p = 0; p < model_params(t->m); p++) {
-        int64_t n = sampled(t, p);
+        int64_t n = sampled_count(t, p);
         double each = n ? (double)optim_param_count(t->o, p) / (double)n : 0;
         for (int64_t i = 0; i < n; i++) {
             moved += each * (double)update[i] * update[i];

@@ -10,7 +10,7 @@
 #include "util/fault.h"
 
 /* ---- now and then ------------------------------------------------------------------------ */
-static err validate(trainer *t, observe_step *s) {
+static err validate_sets(trainer *t, observe_step *s) {
     double from = time_now();
     TRY(datasets_validate(t, &t->val_loss));
     t->eval_s = time_now() - from;
@@ -116,7 +116,7 @@ static err finish_step(trainer *t) {
     TRY(alerts_after_step(t, &s));
     if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
     bool validates = t->n_sets && t->every.validate.length > 0;
-    if (validates && (last_step(t) || t->last.due.validate)) TRY(validate(t, &s));
+    if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));
     TRY(log_step(t, &s));
     if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
@@ -160,7 +160,7 @@ static bool goes_on(const trainer *t) {
     return t->state.step + t->last.open < t->stop && !stop_signal(t) && !t->alerts.stops;
 }
 
-static err loop(trainer *t) {
+static err run_steps(trainer *t) {
     err e = OK;
     t->since = time_now();
     watchdog_start(t);
@@ -207,5 +207,5 @@ err train_rank(trainer *t) {
     }
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
     TRY(begin_run(t));
-    return loop(t);
+    return run_steps(t);
 }

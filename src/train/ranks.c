@@ -120,7 +120,7 @@ err ranks_mesh(const config *c, int ranks, mesh *out) {
 
 /* ---- agreement ------------------------------------------------------------------------------ */
 bool is_first_rank(const trainer *t) { return t->mesh.rank == 0; }
-static int world(const trainer *t) { return mesh_world(&t->mesh); }
+static int world_size(const trainer *t) { return mesh_world(&t->mesh); }
 
 /* Whether this rank speaks for those along these axes, which know the same; of a pipeline the last, which
  * has the losses. */
@@ -162,7 +162,7 @@ err ranks_agree(trainer *t, folder_state *folder) {
     double seen[] = { got != 0, is_preemption(got), is_first_rank(t) ? (double)*folder : 0,
                       t->alerts.stops, decided };
     TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
-    if (seen[4] != decided * world(t))
+    if (seen[4] != decided * world_size(t))
         return err_hint(ERR("step %lld: ranks disagree about its alerts", (long long)t->state.step),
                         "their losses or norms differ: one of them computes wrongly");
     t->alerts.stops = seen[3] > 0;
@@ -174,7 +174,7 @@ err ranks_agree(trainer *t, folder_state *folder) {
 /* Sums of a step over the ranks: of losses, where ranks hold those of different tokens, and of counts,
  * where they read different sequences. */
 err ranks_sum_losses(trainer *t) {
-    if (world(t) == 1) return OK;
+    if (world_size(t) == 1) return OK;
     queued_step *q = &t->last;
     enum { OVERLAP = 3, OTHERS = OVERLAP + 2 * OVERLAPS };
     int n = OTHERS + 2 * t->n_sources;
@@ -253,7 +253,7 @@ err ranks_sum_rows(trainer *t, double *row, int64_t n) {
 }
 
 err ranks_share_finding(trainer *t, exec_finding *f) {
-    int n = world(t), first = -1;
+    int n = world_size(t), first = -1;
     double *at = mem_alloc((size_t)n * sizeof *at), text[sizeof f->text] = { 0 };
     at[t->mesh.rank] = (double)f->at;
     err e = comm_total(t->x.comm, at, n);

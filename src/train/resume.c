@@ -62,18 +62,18 @@ static err refuse_change(const trainer *t, const char *name, const char *was, co
         name);
 }
 
-static void note(trainer *t, const char *name, const char *was, const char *now) {
+static void note_change(trainer *t, const char *name, const char *was, const char *now) {
     str_add(&t->changes, "%s%s: %s -> %s", t->changes.len ? "\n" : "", name, *was ? was : "(empty)",
             *now ? now : "(empty)");
 }
 
 /* @param option index in the table. */
-static err judge(trainer *t, int option, const char *was, const char *now) {
+static err judge_change(trainer *t, int option, const char *was, const char *now) {
     const char *name = config_option_name(option);
     bool allowed = config_option_resume(option) == CFG_RESUME_NOTED ||
                    config_list_names(t->cfg->checkpoint.allow_changes, option);
     if (!allowed) return refuse_change(t, name, was, now);
-    note(t, name, was, now);
+    note_change(t, name, was, now);
     if (!strcmp(name, "optimizer.name")) t->new_optimizer = true;
     return OK;
 }
@@ -89,9 +89,9 @@ static err compare_models(trainer *t) {
     char was[64], now[64];
     for (int i = -1; (i = model_config_diff(&t->mc, saved, i + 1)) >= 0;) {
         const model_fact *f = model_fact_at(i);
-        TRY(judge(t, option_named(f->name),
-                  model_fact_text(f, model_fact_get(f, saved), was, sizeof was),
-                  model_fact_text(f, model_fact_get(f, &t->mc), now, sizeof now)));
+        TRY(judge_change(t, option_named(f->name),
+                         model_fact_text(f, model_fact_get(f, saved), was, sizeof was),
+                         model_fact_text(f, model_fact_get(f, &t->mc), now, sizeof now)));
     }
     return OK;
 }
@@ -102,7 +102,7 @@ static err compare_seeds(trainer *t) {
     if (t->state.seed == seed) return OK;
     snprintf(was, sizeof was, "%llu", (unsigned long long)t->state.seed);
     snprintf(now, sizeof now, "%llu", (unsigned long long)seed);
-    TRY(judge(t, option_named("training.seed"), was, now));
+    TRY(judge_change(t, option_named("training.seed"), was, now));
     t->state.seed = seed;
     return OK;
 }
@@ -123,7 +123,7 @@ static err compare_option(trainer *t, config *saved, int i, const char *text, co
     else
         config_option_text(saved, i, &was);
     err_free(unreadable);
-    err e = strcmp(was.text, now) ? judge(t, i, was.text, now) : OK;
+    err e = strcmp(was.text, now) ? judge_change(t, i, was.text, now) : OK;
     str_free(&was);
     return e;
 }
@@ -151,7 +151,7 @@ static err compare_tokenizers(trainer *t) {
     if (!was || !now || was == now) return OK;
     snprintf(a, sizeof a, "a tokenizer %016llx", (unsigned long long)was);
     snprintf(b, sizeof b, "%016llx", (unsigned long long)now);
-    return judge(t, option_named("data.tokenizer"), a, b);
+    return judge_change(t, option_named("data.tokenizer"), a, b);
 }
 
 static void describe_source(const json_t *source, str *out) {
@@ -170,7 +170,7 @@ static void compare_sources(trainer *t, const json_t *was, const json_t *now) {
         str x = { 0 }, y = { 0 };
         a ? describe_source(a, &x) : str_add(&x, "nothing");
         b ? describe_source(b, &y) : str_add(&y, "nothing");
-        note(t, "training data", x.text, y.text);
+        note_change(t, "training data", x.text, y.text);
         changed = true;
         str_free(&x);
         str_free(&y);
@@ -183,7 +183,7 @@ static void compare_sources(trainer *t, const json_t *was, const json_t *now) {
 err resume_compare(trainer *t) {
     TRY(compare_tokenizers(t));
     if (!t->start.run) {
-        note(t, "options", "not kept by the version that saved this run", "not compared");
+        note_change(t, "options", "not kept by the version that saved this run", "not compared");
         return OK;
     }
     TRY(compare_options(t));

@@ -112,7 +112,7 @@ static err next_batch(queueing *u) {
     return OK;
 }
 
-static err feed(void *ctx, int micro, int slot) {
+static err feed_microbatch(void *ctx, int micro, int slot) {
     queueing *u = ctx;
     trainer *t = u->t;
     if (micro > 0) TRY(next_batch(u));
@@ -195,7 +195,7 @@ static err queue_microbatches(queueing *u) {
     u->q.micros = u->b.microbatches;
     if (u->finish) TRY(set_due(u));
     double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
-    exec_hooks hooks = { feed, take_losses,
+    exec_hooks hooks = { feed_microbatch, take_losses,
                          t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
     t->x.activation = NULL;

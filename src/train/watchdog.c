@@ -44,7 +44,7 @@ static void report_stall(watchdog *d, double seconds) {
 }
 
 /* Sleeps, looks, and sleeps again: ten looks in the time that is allowed. */
-static void *watch(void *arg) {
+static void *watch_steps(void *arg) {
     watchdog *d = arg;
     double allowed = d->t->cfg->training.step_timeout, since = time_now();
     uint64_t seen = read_progress(d);
@@ -79,7 +79,7 @@ void watchdog_start(trainer *t) {
     pthread_cond_init(&d->ended, NULL);
     backtrace_prepare();
     thread_block_signals(&before);
-    bool started = pthread_create(&d->thread, NULL, watch, d) == 0;
+    bool started = pthread_create(&d->thread, NULL, watch_steps, d) == 0;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
     if (started) return;
     log_warn("no thread for training.step_timeout: a step that stalls will not be noticed");

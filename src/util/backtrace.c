@@ -31,7 +31,7 @@ static void write_frames(int signal_number) {
     errno = before;
 }
 
-static void prepare(void) {
+static void prepare_backtrace(void) {
     void *frame[1];
     struct sigaction action = { .sa_handler = write_frames, .sa_flags = SA_RESTART };
     backtrace(frame, 1); /* the first call loads a library, which a handler must not */
@@ -41,7 +41,7 @@ static void prepare(void) {
 
 void backtrace_prepare(void) {
     static pthread_once_t once = PTHREAD_ONCE_INIT;
-    pthread_once(&once, prepare);
+    pthread_once(&once, prepare_backtrace);
 }
 
 /* One line of /proc/self/task/TID/NAME. */

@@ -29,7 +29,7 @@ static struct {
 } fault;
 
 /* A fault that is misspelled would be a test that tests nothing. */
-static void refuse(const char *text) {
+static void refuse_fault(const char *text) {
     fprintf(stderr, "error: INGOT_FAULT: \"%s\" is not a fault; see util/fault.h\n", text);
     abort();
 }
@@ -37,7 +37,7 @@ static void refuse(const char *text) {
 static int find_name(const char *text, const char *const *names, int n, const char *whole) {
     for (int i = 0; i < n; i++)
         if (strcmp(text, names[i]) == 0) return i;
-    refuse(whole);
+    refuse_fault(whole);
     return 0;
 }
 
@@ -52,10 +52,10 @@ static void read_key(const char *word, const char *whole) {
             if (strcmp(value, "any") == 0)
                 *keys[i].to = 0;
             else if (!number_parse_int(value, keys[i].to))
-                refuse(whole);
+                refuse_fault(whole);
             return;
         }
-    if (!str_starts(word, "by=") || !number_parse_real(word + 3, &fault.by)) refuse(whole);
+    if (!str_starts(word, "by=") || !number_parse_real(word + 3, &fault.by)) refuse_fault(whole);
 }
 
 static void read_environment(void) {

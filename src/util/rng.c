@@ -29,14 +29,14 @@ rng_key rng_key_of(uint64_t seed, uint64_t stream) {
     return (rng_key){ { (uint32_t)h, (uint32_t)(h >> 32) } };
 }
 
-static void draw(rng_key key, uint64_t block, uint32_t out[4]) {
+static void draw_block(rng_key key, uint64_t block, uint32_t out[4]) {
     uint32_t ctr[4] = { (uint32_t)block, (uint32_t)(block >> 32), 0, 0 };
     philox4x32(key, ctr, out);
 }
 
 uint32_t rng_u32(rng_key key, uint64_t index) {
     uint32_t out[4];
-    draw(key, index / 4, out);
+    draw_block(key, index / 4, out);
     return out[index % 4];
 }
 
@@ -55,7 +55,7 @@ static polar polar_of(const uint32_t pair[2]) {
 
 float rng_normal(rng_key key, uint64_t index) {
     uint32_t out[4];
-    draw(key, index / 4, out);
+    draw_block(key, index / 4, out);
     polar p = polar_of(out + (index % 4 & 2));
     return (float)(p.r * (index & 1 ? sin(p.angle) : cos(p.angle)));
 }
@@ -65,7 +65,7 @@ void rng_normals(rng_key key, uint64_t first, int64_t n, float *to) {
     for (; i < n && (first + (uint64_t)i) % 4; i++) to[i] = rng_normal(key, first + (uint64_t)i);
     for (; i + 4 <= n; i += 4) {
         uint32_t out[4];
-        draw(key, (first + (uint64_t)i) / 4, out);
+        draw_block(key, (first + (uint64_t)i) / 4, out);
         for (int k = 0; k < 4; k += 2) {
             polar p = polar_of(out + k);
             to[i + k] = (float)(p.r * cos(p.angle));

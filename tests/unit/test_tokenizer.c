@@ -336,7 +336,7 @@ static void test_tiktoken_samples(void **state) {
 static str normal_form_of(norm_kind kind, const char *text, size_t n) {
     str scratch[2] = { { 0 }, { 0 } };
     norm_step step = { .kind = kind };
-    text_span made = normalize(&step, 1, NULL, (text_span){ text, n }, scratch);
+    text_span made = normalize_text(&step, 1, NULL, (text_span){ text, n }, scratch);
     str out = { 0 };
     str_add_bytes(&out, made.at, made.len);
     str_free(&scratch[0]);

@@ -39,7 +39,7 @@ VEC_INLINE vf normal_cdf(vf x, vf half) {
     return vec_select(x < 0, tail, 1.0f - tail);
 }
 
-VEC_INLINE vf gate(gate_kind k, vf x) {
+VEC_INLINE vf gate_value(gate_kind k, vf x) {
     switch (k) {
     case GATE_TANH: return vec_logistic2(x * (x * x * -(LOG2E * GELU_B) - LOG2E * GELU_A));
     case GATE_SILU: return vec_logistic2(x * -LOG2E);
@@ -53,7 +53,7 @@ VEC_INLINE vf gelu_slope(gate_kind k, vf x) {
         vf half = half_bell(x);
         return normal_cdf(x, half) + x * (half * 0.7978845608f);
     }
-    vf s = gate(k, x);
+    vf s = gate_value(k, x);
     return s + x * s * (1.0f - s) * (x * x * (3 * GELU_B) + GELU_A);
 }
 
@@ -62,7 +62,7 @@ typedef struct silu_pair {
     vf value, slope;
 } silu_pair;
 VEC_INLINE silu_pair silu_at(vf x) {
-    vf s = gate(GATE_SILU, x), value = x * s;
+    vf s = gate_value(GATE_SILU, x), value = x * s;
     return (silu_pair){ value, s + value * (1.0f - s) };
 }
 
@@ -71,9 +71,9 @@ typedef enum { GELU_TANH, GELU_TANH_SLOPE, GELU_ERF, GELU_ERF_SLOPE, GELU_TABLES
 
 VEC_INLINE vf gelu_at(gelu_kind k, vf x) {
     switch (k) {
-    case GELU_TANH: return x * gate(GATE_TANH, x);
+    case GELU_TANH: return x * gate_value(GATE_TANH, x);
     case GELU_TANH_SLOPE: return gelu_slope(GATE_TANH, x);
-    case GELU_ERF: return x * gate(GATE_ERF, x);
+    case GELU_ERF: return x * gate_value(GATE_ERF, x);
     default: return gelu_slope(GATE_ERF, x);
     }
 }

@@ -98,7 +98,7 @@ typedef struct row_state {
 
 enum { BLOCK = 4 * VEC }; /* dims of a head that are kept in registers */
 
-static float dot(const float *x, const float *y, int n) {
+static float dot_vectors(const float *x, const float *y, int n) {
     vf part[4] = { { 0 } };
     float sum = 0;
     int i = 0;
@@ -137,7 +137,7 @@ static void mix_rows(float *out, float shrink, const float *weight, rows x, int 
 static void row_add(row_state *st, rows k, rows v, int keys, int dim) {
     float s[ATT_TILE], top = st->max, sum = 0;
     vf best = vec_of(ATT_MASKED);
-    for (int j = 0; j < keys; j++) s[j] = dot(st->q, k.at + j * k.ld, dim);
+    for (int j = 0; j < keys; j++) s[j] = dot_vectors(st->q, k.at + j * k.ld, dim);
     for (int j = keys; j < ATT_TILE; j++) s[j] = ATT_MASKED;
     for (int j = 0; j < keys; j += VEC) best = att_max(att_get(s + j), best);
     for (int i = 0; i < VEC; i++) top = best[i] > top ? best[i] : top;

@@ -165,15 +165,15 @@ void CPU(group_rows)(const op_call *c) {
 
 /* ---- GEMMs ----------------------------------------------------------------------------------------
  * One per expert, each shared by all threads. */
-typedef struct expert_rows {
+typedef struct expert_group {
     int64_t first, rows;
-} expert_rows;
+} expert_group;
 
-static expert_rows expert_rows_of(const op_call *c, int64_t e) {
+static expert_group expert_group_of(const op_call *c, int64_t e) {
     const int32_t *offset = c->in[2].data;
     int64_t rows = c->in[0].dim[0], experts = c->attr.experts;
-    if (!offset) return (expert_rows){ e * (rows / experts), rows / experts };
-    return (expert_rows){ offset[e], offset[e + 1] - offset[e] };
+    if (!offset) return (expert_group){ e * (rows / experts), rows / experts };
+    return (expert_group){ offset[e], offset[e + 1] - offset[e] };
 }
 
 static tensor rows_view(const tensor *t, int64_t first, int64_t rows) {
@@ -184,7 +184,7 @@ static tensor rows_view(const tensor *t, int64_t first, int64_t rows) {
 }
 
 /* The GEMM of one expert: y = x w^T, dx = dy w, or dw = dy^T x. */
-static gemm expert_gemm(const op_call *c, int64_t e, expert_rows g) {
+static gemm expert_gemm(const op_call *c, int64_t e, expert_group g) {
     int64_t experts = c->attr.experts;
     tensor a = rows_view(&c->in[0], g.first, g.rows);
     if (c->op == OP_GROUPED_LINEAR_BWD_W) {
@@ -200,7 +200,7 @@ static gemm expert_gemm(const op_call *c, int64_t e, expert_rows g) {
     return CPU(gemm_of)(&a, false, &w, c->op == OP_GROUPED_LINEAR, &y);
 }
 
-static void run_expert(const op_call *c, int64_t e, expert_rows g) {
+static void run_expert(const op_call *c, int64_t e, expert_group g) {
     gemm m = expert_gemm(c, e, g);
     CPU(gemm_run)(&m, c->run->pool, c->run->workspace, c->run->workspace_bytes);
 }
@@ -213,7 +213,7 @@ static void clear_rows(const tensor *t, int64_t first, int64_t rows) {
 void CPU(grouped_linear)(const op_call *c) {
     int64_t end = 0;
     for (int64_t e = 0; e < c->attr.experts; e++) {
-        expert_rows g = expert_rows_of(c, e);
+        expert_group g = expert_group_of(c, e);
         if (g.rows) run_expert(c, e, g);
         end = g.first + g.rows;
     }
@@ -223,7 +223,7 @@ void CPU(grouped_linear)(const op_call *c) {
 void CPU(grouped_linear_bwd_w)(const op_call *c) {
     int64_t f = c->out[0].dim[0] / c->attr.experts;
     for (int64_t e = 0; e < c->attr.experts; e++) {
-        expert_rows g = expert_rows_of(c, e);
+        expert_group g = expert_group_of(c, e);
         if (g.rows)
             run_expert(c, e, g);
         else if (!(c->accumulate & 1))
@@ -233,6 +233,6 @@ void CPU(grouped_linear_bwd_w)(const op_call *c) {
 
 /* An expert may have any number of rows. */
 size_t CPU(grouped_workspace)(const op_backend *b, const op_call *c, int threads) {
-    gemm m = expert_gemm(c, 0, (expert_rows){ 0, c->in[0].dim[0] });
+    gemm m = expert_gemm(c, 0, (expert_group){ 0, c->in[0].dim[0] });
     return CPU(gemm_workspace_most)(&m, threads);
 }

@@ -69,7 +69,7 @@ enum { PACK_ROWS = 96, PACK_K = 512, PACK_LEAST_K = 64 };
 static const double OWN_A_COST = 0.7, OWN_B_COST = 0.3;
 
 /* Rows of A (columns of B) per packing task: whole panels. */
-static int64_t pack_rows(int height) { return round_up(PACK_ROWS, height); }
+static int64_t pack_task_rows(int height) { return round_up(PACK_ROWS, height); }
 
 /* Sizes of blocks, strips and pieces. Where tasks pack B, C is one strip and K one range. */
 static void choose_blocks(gemm_job *p) {
@@ -98,8 +98,8 @@ static void size_scratch(gemm_job *p) {
         p->thread_bytes = (size_t)(p->block_m * p->block_n) * sizeof(float);
     if (g->at != kernel->dt || g->bt != kernel->dt) {
         int64_t slice = round_up(PACK_K, kernel->ku);
-        size_t for_a = CPU(gemm_convert_bytes)(pack_rows(kernel->mr), slice, kernel->mr);
-        size_t for_b = CPU(gemm_convert_bytes)(pack_rows(kernel->nr), slice, kernel->nr);
+        size_t for_a = CPU(gemm_convert_bytes)(pack_task_rows(kernel->mr), slice, kernel->mr);
+        size_t for_b = CPU(gemm_convert_bytes)(pack_task_rows(kernel->nr), slice, kernel->nr);
         p->thread_bytes = MAX(p->thread_bytes, MAX(for_a, for_b));
     }
     p->thread_bytes = align_up(p->thread_bytes, 64);
@@ -233,7 +233,7 @@ static void gemm_pack_task(void *ctx, int64_t i, int worker) {
     bool is_a = i < r->a_tasks;
     if (!is_a) i -= r->a_tasks;
     int height = is_a ? p->kernel->mr : p->kernel->nr;
-    int64_t rows_per_task = pack_rows(height), from = i / r->slices * rows_per_task,
+    int64_t rows_per_task = pack_task_rows(height), from = i / r->slices * rows_per_task,
             k = i % r->slices * r->slice;
     int64_t rows = MIN(rows_per_task, (is_a ? p->mn : p->nn) - from);
     char *out = (is_a ? p->pa : p->pb) + (size_t)(from * p->k_pad + k * height) * p->element;
@@ -248,8 +248,9 @@ static int64_t pack_slice(const gemm_job *p, int64_t blocks, int threads) {
 }
 
 static void pack_strip(gemm_job *p, pool *pl, bool a_is_packed) {
-    int64_t a_blocks = a_is_packed || p->a_in_place ? 0 : ceil_div(p->mn, pack_rows(p->kernel->mr));
-    int64_t blocks = a_blocks + ceil_div(p->nn, pack_rows(p->kernel->nr));
+    int64_t a_blocks =
+        a_is_packed || p->a_in_place ? 0 : ceil_div(p->mn, pack_task_rows(p->kernel->mr));
+    int64_t blocks = a_blocks + ceil_div(p->nn, pack_task_rows(p->kernel->nr));
     pack_run run = { .p = p, .slice = pack_slice(p, blocks, pool_size(pl)) };
     run.slices = ceil_div(p->kn, run.slice);
     run.a_tasks = a_blocks * run.slices;

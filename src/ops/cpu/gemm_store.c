@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static char *tile_at(const gemm *g, void *base, const gemm_tile *t) {
+static char *tile_address(const gemm *g, void *base, const gemm_tile *t) {
     return (char *)base + (t->row * g->ldc + t->col) * (int64_t)dt_size(g->ct);
 }
 
@@ -19,7 +19,7 @@ static inline void stream_row(char *to, const char *from, size_t bytes) {
 static void store_tile(const gemm *g, const gemm_tile *t, void *base) {
     float rounded[GEMM_MAX_TILE];
     const char *from = (const char *)t->t;
-    char *to = tile_at(g, base, t);
+    char *to = tile_address(g, base, t);
     size_t element = dt_size(g->ct), stride = (size_t)g->ldc * element;
     if (g->ct != DT_F32) {
         CPU(from_f32)(g->ct, t->t, rounded, t->mr * t->nr);
@@ -43,7 +43,7 @@ static void add_bias(const gemm *g, const gemm_tile *t) {
 
 static void add_c(const gemm *g, const gemm_tile *t) {
     float old[GEMM_MAX_NR];
-    const char *from = tile_at(g, g->c, t);
+    const char *from = tile_address(g, g->c, t);
     size_t stride = (size_t)g->ldc * dt_size(g->ct);
     for (int64_t i = 0; i < t->rows; i++, from += stride) {
         CPU(to_f32)(g->ct, from, old, t->cols);
@@ -70,7 +70,7 @@ static void apply_gelu(const gemm *g, const gemm_tile *t) {
 VEC_INLINE void store_whole_tile(const gemm *g, const gemm_tile *t, dtype dt) {
     float bias[GEMM_MAX_NR] = { 0 };
     if (t->bias && g->bias) get_bias(g, t, bias);
-    char *to = tile_at(g, g->c, t);
+    char *to = tile_address(g, g->c, t);
     const float *from = t->t;
     for (int64_t i = 0; i < t->rows; i++, from += t->nr, to += g->ldc * (int64_t)dt_size(dt))
         for (int j = 0; j < t->nr; j += VEC)

@@ -82,7 +82,7 @@ typedef struct norm_job {
     dtype native; /* the type all activations share, when the row functions take it; else DT_NONE */
 } norm_job;
 
-static dtype common_type(const tensor *const *t, int n) {
+static dtype norm_type(const tensor *const *t, int n) {
     dtype dt = t[0]->dt;
     for (int i = 0; i < n; i++)
         if (t[i]->data && t[i]->dt != dt) return DT_NONE;
@@ -241,7 +241,7 @@ static void norm_run(const op_call *c, bool centered) {
                    .d = x->dim[1],
                    .each = bandwidth_rows(x->dim[0], x->dim[1], c->run->pool),
                    .centered = centered };
-    j.native = common_type((const tensor *[]){ x, &c->in[1], &c->out[0], &c->out[1] }, 4);
+    j.native = norm_type((const tensor *[]){ x, &c->in[1], &c->out[0], &c->out[1] }, 4);
     BUG_IF(c->in[1].data && !c->out[0].data); /* the sum must be kept somewhere */
     BUG_IF(c->out[2].dt != DT_F32);
     pool_run(c->run->pool, ceil_div(j.n, j.each), norm_task, &j);
@@ -346,7 +346,7 @@ static void norm_bwd_run(const op_call *c, bool centered) {
                    .d = dy->dim[1],
                    .centered = centered };
     j.each = ceil_div(bandwidth_rows(j.n, j.d, c->run->pool), j.space.each);
-    j.native = common_type((const tensor *[]){ dy, &c->in[1], &c->in[4], &c->out[0] }, 4);
+    j.native = norm_type((const tensor *[]){ dy, &c->in[1], &c->in[4], &c->out[0] }, 4);
     BUG_IF(c->in[2].dt != DT_F32);
     pool_run(c->run->pool, ceil_div(j.space.chunks, j.each), norm_bwd_task, &j);
     CPU(norm_reduce)(c, &j.space, 0, 1);

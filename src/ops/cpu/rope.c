@@ -30,7 +30,8 @@ VEC_INLINE void rotate_vecs(dtype t, const void *x, void *y, const float *cs, in
     vecs_store(t, y, j + half, b, n);
 }
 /* One head: (a, b) -> (a cos - b sin, b cos + a sin). x and y are of type t, the same or apart. */
-VEC_INLINE void rotate(dtype t, const void *x, void *y, const float *cs, int half, float sign) {
+VEC_INLINE void rotate_head(dtype t, const void *x, void *y, const float *cs, int half,
+                            float sign) {
     const float *cosine = cs, *sine = cs + half;
     int j = 0;
     for (; j + UNIT <= half; j += UNIT) {
@@ -51,7 +52,7 @@ VEC_INLINE void rotate_by(dtype t, float sign, const char *x, char *y, const flo
     size_t size = elem_size(t), skip = (size_t)j->rot * size;
     size_t step = (size_t)j->dim * size;
     for (int h = 0; h < heads; h++, x += step, y += step) {
-        rotate(t, x, y, cs, j->rot / 2, sign);
+        rotate_head(t, x, y, cs, j->rot / 2, sign);
         if (x != y && step > skip) memcpy(y + skip, x + skip, step - skip);
     }
 }

@@ -42,10 +42,10 @@ VEC_INLINE void adam_l2_lane(const update_factors *f, update_lane *x) {
         if (!(keeps_v)) e.v = NULL;                                                                \
         BUG_IF(((keeps_m) && !e.m) || ((keeps_v) && !e.v));                                        \
         if (e.copy) {                                                                              \
-            sweep(name##_lane, f, e);                                                              \
+            sweep_elements(name##_lane, f, e);                                                     \
         } else {                                                                                   \
             e.copy = NULL;                                                                         \
-            sweep(name##_lane, f, e);                                                              \
+            sweep_elements(name##_lane, f, e);                                                     \
         }                                                                                          \
     }
 SWEEP(sgd, false, false)

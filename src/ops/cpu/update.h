@@ -127,7 +127,7 @@ VEC_INLINE void sweep_rest(lane_rule rule, const update_factors *f, elements e, 
 }
 
 /* Inlined, so that the rule, and which pointers are NULL, are constants. */
-VEC_INLINE void sweep(lane_rule rule, const update_factors *f, elements e) {
+VEC_INLINE void sweep_elements(lane_rule rule, const update_factors *f, elements e) {
     const update_factors own = *f; /* which no store can alias */
     int64_t k = 0;
     for (; k + UNIT <= e.n; k += UNIT) {

@@ -25,7 +25,7 @@ static void adam8_task(void *ctx, int64_t i, int worker) {
         block8_unpack(mc + at, true, ms[b], m);
         block8_unpack(vc + at, false, vs[b], v);
         float *p = update_get(&c->out[0], at, n, tmp);
-        sweep(adam_lane, &j->f, (elements){ .g = g + at, .p = p, .m = m, .v = v, .n = n });
+        sweep_elements(adam_lane, &j->f, (elements){ .g = g + at, .p = p, .m = m, .v = v, .n = n });
         block8_pack(m, true, mc + at, &ms[b]);
         block8_pack(v, false, vc + at, &vs[b]);
         update_put(c, &c->out[3], p, at, n);

@@ -141,7 +141,7 @@ static void set_attr(att_graph *g, desc d, cudnnBackendAttributeName_t name,
 static void set_desc(att_graph *g, desc d, cudnnBackendAttributeName_t name, desc value) {
     if (value) set_attr(g, d, name, CUDNN_TYPE_BACKEND_DESCRIPTOR, 1, &value);
 }
-static void finalize(att_graph *g, desc d, const char *what) {
+static void finalize_desc(att_graph *g, desc d, const char *what) {
     if (!g->error[0]) check_status(g, cudnnBackendFinalize(d), what);
 }
 
@@ -163,18 +163,18 @@ static desc tensor_at(att_graph *g, int64_t number, cudnnDataType_t type, const 
     if (number >= T_SCALE && number <= T_ONE)
         set_attr(g, t, CUDNN_ATTR_TENSOR_IS_BY_VALUE, CUDNN_TYPE_BOOLEAN, 1, &yes);
     set_desc(g, t, CUDNN_ATTR_TENSOR_RAGGED_OFFSET_DESC, begin);
-    finalize(g, t, "tensor");
+    finalize_desc(g, t, "tensor");
     if (number < T_MEMORY) g->mem[number] = t;
     return t;
 }
-static desc tensor4(att_graph *g, int64_t number, cudnnDataType_t type, const int64_t dim[4],
-                    const int64_t stride[4]) {
+static desc tensor4_desc(att_graph *g, int64_t number, cudnnDataType_t type, const int64_t dim[4],
+                         const int64_t stride[4]) {
     return tensor_at(g, number, type, dim, stride, NULL);
 }
 
 static desc vector_tensor(att_graph *g, int number, cudnnDataType_t type, int64_t n) {
     if (g->mem[number]) return g->mem[number];
-    return tensor4(g, number, type, DIMS(n, 1, 1, 1), DIMS(1, 1, 1, 1));
+    return tensor4_desc(g, number, type, DIMS(n, 1, 1, 1), DIMS(1, 1, 1, 1));
 }
 static desc scalar_tensor(att_graph *g, int number) { return vector_tensor(g, number, F32, 1); }
 /* The lengths and offsets of documents. Offsets must have 64 bits: key_gradient multiplies them. */
@@ -189,8 +189,8 @@ static void declare_documents(att_graph *g) {
 static desc new_scores(att_graph *g, cudnnDataType_t type) { /* a new virtual tensor [B, H, T, T] */
     const att_shape *s = &g->shape;
     int64_t tt = s->t * s->t;
-    return tensor4(g, g->next_virtual++, type, DIMS(s->b, s->h, s->t, s->t),
-                   DIMS(s->h * tt, tt, s->t, 1));
+    return tensor4_desc(g, g->next_virtual++, type, DIMS(s->b, s->h, s->t, s->t),
+                        DIMS(s->h * tt, tt, s->t, 1));
 }
 static desc row_tensor(att_graph *g, int64_t number) { /* [B, H, T, 1] */
     const att_shape *s = &g->shape;
@@ -198,7 +198,7 @@ static desc row_tensor(att_graph *g, int64_t number) { /* [B, H, T, 1] */
     if (number < T_MEMORY && s->by == BY_DOCUMENTS)
         return tensor_at(g, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, 1, s->h, 1),
                          g->mem[T_OFFSET_STATS]);
-    return tensor4(g, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, s->t, 1, 1));
+    return tensor4_desc(g, number, F32, DIMS(s->b, s->h, s->t, 1), DIMS(s->h * s->t, s->t, 1, 1));
 }
 /* Heads of D columns in rows of `row` elements, as [B, heads, T, D] or transposed [B, heads, D, T]. */
 static desc heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type, int64_t heads,
@@ -213,7 +213,7 @@ static desc heads_tensor(att_graph *g, int64_t number, cudnnDataType_t type, int
 /* ---- operations ------------------------------------------------------------------------------------ */
 
 static desc add_graph_op(att_graph *g, desc op, desc y, const char *what) {
-    finalize(g, op, what);
+    finalize_desc(g, op, what);
     BUG_IF(g->n_ops == MAX_OPS);
     g->ops[g->n_ops++] = op;
     return y;
@@ -221,11 +221,11 @@ static desc add_graph_op(att_graph *g, desc op, desc y, const char *what) {
 
 /* c = a b. m, n, k: for documents, the tensor of true lengths of a dimension that varies between them, or
  * ALL. Without these the engine builds, and reads and writes out of bounds. */
-static desc matmul(att_graph *g, desc a, desc b, desc c, int m, int n, int k) {
+static desc matmul_desc(att_graph *g, desc a, desc b, desc c, int m, int n, int k) {
     cudnnDataType_t type = F32;
     desc how = new_desc(g, CUDNN_BACKEND_MATMUL_DESCRIPTOR);
     set_attr(g, how, CUDNN_ATTR_MATMUL_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
-    finalize(g, how, "matmul");
+    finalize_desc(g, how, "matmul");
     desc op = new_desc(g, CUDNN_BACKEND_OPERATION_MATMUL_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_ADESC, a);
     set_desc(g, op, CUDNN_ATTR_OPERATION_MATMUL_BDESC, b);
@@ -238,14 +238,14 @@ static desc matmul(att_graph *g, desc a, desc b, desc c, int m, int n, int k) {
 }
 
 /* y = mode(x, b, t); only GEN_INDEX reads axis. */
-static desc pointwise(att_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision, desc x,
-                      desc b, desc t, int64_t axis, desc y) {
+static desc pointwise_desc(att_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t precision,
+                           desc x, desc b, desc t, int64_t axis, desc y) {
     desc how = new_desc(g, CUDNN_BACKEND_POINTWISE_DESCRIPTOR);
     set_attr(g, how, CUDNN_ATTR_POINTWISE_MODE, CUDNN_TYPE_POINTWISE_MODE, 1, &mode);
     set_attr(g, how, CUDNN_ATTR_POINTWISE_MATH_PREC, CUDNN_TYPE_DATA_TYPE, 1, &precision);
     if (mode == CUDNN_POINTWISE_GEN_INDEX)
         set_attr(g, how, CUDNN_ATTR_POINTWISE_AXIS, CUDNN_TYPE_INT64, 1, &axis);
-    finalize(g, how, "pointwise");
+    finalize_desc(g, how, "pointwise");
     desc op = new_desc(g, CUDNN_BACKEND_OPERATION_POINTWISE_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_PW_DESCRIPTOR, how);
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_XDESC, x);
@@ -254,16 +254,16 @@ static desc pointwise(att_graph *g, cudnnPointwiseMode_t mode, cudnnDataType_t p
     set_desc(g, op, CUDNN_ATTR_OPERATION_POINTWISE_YDESC, y);
     return add_graph_op(g, op, y, "pointwise");
 }
-#define PW(mode, x, b, y) pointwise(g, CUDNN_POINTWISE_##mode, F32, x, b, NULL, 0, y)
+#define PW(mode, x, b, y) pointwise_desc(g, CUDNN_POINTWISE_##mode, F32, x, b, NULL, 0, y)
 #define PW_BOOL(mode, x, b)                                                                        \
-    pointwise(g, CUDNN_POINTWISE_##mode, BOOL, x, b, NULL, 0, new_scores(g, BOOL))
+    pointwise_desc(g, CUDNN_POINTWISE_##mode, BOOL, x, b, NULL, 0, new_scores(g, BOOL))
 
 static desc reduce_columns(att_graph *g, cudnnReduceTensorOp_t mode, desc x, desc y) {
     cudnnDataType_t type = F32;
     desc how = new_desc(g, CUDNN_BACKEND_REDUCTION_DESCRIPTOR);
     set_attr(g, how, CUDNN_ATTR_REDUCTION_COMP_TYPE, CUDNN_TYPE_DATA_TYPE, 1, &type);
     set_attr(g, how, CUDNN_ATTR_REDUCTION_OPERATOR, CUDNN_TYPE_REDUCTION_OPERATOR_TYPE, 1, &mode);
-    finalize(g, how, "reduction");
+    finalize_desc(g, how, "reduction");
     desc op = new_desc(g, CUDNN_BACKEND_OPERATION_REDUCTION_DESCRIPTOR);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_DESC, how);
     set_desc(g, op, CUDNN_ATTR_OPERATION_REDUCTION_XDESC, x);
@@ -281,12 +281,12 @@ static desc reshape_tensor(att_graph *g, desc x, desc y) {
 /* ---- masks: the score where `keep` is true, else -inf ----------------------------------------------- */
 
 static desc keep_where(att_graph *g, desc score, desc keep) {
-    return pointwise(g, CUDNN_POINTWISE_BINARY_SELECT, F32, score, scalar_tensor(g, T_NEG_INF),
-                     keep, 0, new_scores(g, F32));
+    return pointwise_desc(g, CUDNN_POINTWISE_BINARY_SELECT, F32, score, scalar_tensor(g, T_NEG_INF),
+                          keep, 0, new_scores(g, F32));
 }
 static desc score_index(att_graph *g, desc score, int64_t axis) {
-    return pointwise(g, CUDNN_POINTWISE_GEN_INDEX, I32, score, NULL, NULL, axis,
-                     new_scores(g, I32));
+    return pointwise_desc(g, CUDNN_POINTWISE_GEN_INDEX, I32, score, NULL, NULL, axis,
+                          new_scores(g, I32));
 }
 static desc mask_causal(att_graph *g, desc score) {
     desc row = score_index(g, score, 2), column = score_index(g, score, 3);
@@ -302,7 +302,7 @@ static desc mask_before_first(att_graph *g, desc score) {
         desc in_k = PW_BOOL(CMP_LT, column, g->mem[T_LENGTH_K]);
         return keep_where(g, score, PW_BOOL(LOGICAL_AND, in_q, in_k));
     }
-    desc first = tensor4(g, T_FIRST, I32, DIMS(s->b, 1, s->t, 1), DIMS(s->t, s->t, 1, 1));
+    desc first = tensor4_desc(g, T_FIRST, I32, DIMS(s->b, 1, s->t, 1), DIMS(s->t, s->t, 1, 1));
     return keep_where(g, score, PW_BOOL(CMP_GE, score_index(g, score, 3), first));
 }
 
@@ -321,7 +321,7 @@ static void forward_graph(att_graph *g) {
         heads_tensor(g, T_K, g->type, s->kv, row, true, T_OFFSET_QKV); /* K enters transposed */
     desc v = heads_tensor(g, T_V, g->type, s->kv, row, false, T_OFFSET_QKV);
     desc o = heads_tensor(g, T_O, g->type, s->h, s->h * s->d, false, T_OFFSET_O);
-    desc z = matmul(g, q, kt, new_scores(g, F32), Q_, K_, ALL);
+    desc z = matmul_desc(g, q, kt, new_scores(g, F32), Q_, K_, ALL);
     z = PW(MUL, z, scalar_tensor(g, T_SCALE), new_scores(g, F32));
     z = mask_before_first(g, z);
     z = mask_causal(g, z);
@@ -332,7 +332,7 @@ static void forward_graph(att_graph *g) {
     desc log = PW(LOG, sum, NULL, row_tensor(g, g->next_virtual++));
     PW(ADD, max, log, row_tensor(g, T_STATS));
     /* Probabilities must have the inputs' type: fp32 here is refused. */
-    matmul(g, PW(DIV, e, sum, new_scores(g, g->type)), v, o, Q_, ALL, K_);
+    matmul_desc(g, PW(DIV, e, sum, new_scores(g, g->type)), v, o, Q_, ALL, K_);
 }
 
 /* dK or dV = at b. Where several query heads share a key head, one gradient for each query head, then their
@@ -344,13 +344,13 @@ static void key_gradient(att_graph *g, desc at, desc b, int number, int each_num
     int64_t row = row_width(s), shared = s->h / s->kv;
     desc out = heads_tensor(g, number, g->type, s->kv, row, false, T_OFFSET_QKV);
     if (shared == 1) {
-        matmul(g, at, b, out, K_, ALL, Q_);
+        matmul_desc(g, at, b, out, K_, ALL, Q_);
         return;
     }
     desc each = s->by == BY_DOCUMENTS
                     ? heads_tensor(g, each_number, g->type, s->h, shared * row, false, T_OFFSET_QKV)
                     : heads_tensor(g, g->next_virtual++, g->type, s->h, s->h * s->d, false, ALL);
-    matmul(g, at, b, each, K_, ALL, Q_);
+    matmul_desc(g, at, b, each, K_, ALL, Q_);
     reduce_columns(g, CUDNN_REDUCE_TENSOR_ADD, each, out);
 }
 
@@ -358,8 +358,8 @@ static desc transpose_scores(att_graph *g, desc x) { /* in the operands' type */
     const att_shape *s = &g->shape;
     int64_t tt = s->t * s->t;
     return reshape_tensor(g, x,
-                          tensor4(g, g->next_virtual++, g->type, DIMS(s->b, s->h, s->t, s->t),
-                                  DIMS(s->h * tt, tt, 1, s->t)));
+                          tensor4_desc(g, g->next_virtual++, g->type, DIMS(s->b, s->h, s->t, s->t),
+                                       DIMS(s->h * tt, tt, 1, s->t)));
 }
 
 static void backward_graph(att_graph *g) {
@@ -380,7 +380,7 @@ static void backward_graph(att_graph *g) {
     dot = reduce_columns(g, CUDNN_REDUCE_TENSOR_ADD, dot, row_tensor(g, g->next_virtual++));
     dot = PW(MUL, dot, scalar_tensor(g, T_ONE), row_tensor(g, T_ROWDOT));
     /* P = exp(scale Q K^T - stats) recomputed; dV = P^T dO. */
-    desc z = matmul(g, q, kt, new_scores(g, F32), Q_, K_, ALL);
+    desc z = matmul_desc(g, q, kt, new_scores(g, F32), Q_, K_, ALL);
     z = PW(MUL, z, scale, new_scores(g, F32));
     z = mask_before_first(g, z);
     z = PW(SUB, z, row_tensor(g, T_STATS), new_scores(g, F32));
@@ -388,7 +388,7 @@ static void backward_graph(att_graph *g) {
     desc prob = PW(EXP, z, NULL, new_scores(g, F32));
     key_gradient(g, transpose_scores(g, prob), dout, T_DV, T_DV_EACH);
     /* dS = P (dO V^T - dot) scale; dK = dS^T Q. */
-    desc ds = matmul(g, dout, vt, new_scores(g, F32), Q_, K_, ALL);
+    desc ds = matmul_desc(g, dout, vt, new_scores(g, F32), Q_, K_, ALL);
     ds = PW(SUB, ds, dot, new_scores(g, F32));
     ds = PW(MUL, ds, prob, new_scores(g, F32));
     ds = PW(MUL, ds, scale, new_scores(g, F32));
@@ -399,12 +399,12 @@ static void backward_graph(att_graph *g) {
     desc k = reshape_tensor(
         g, kt, heads_tensor(g, g->next_virtual++, g->type, s->kv, row, false, T_OFFSET_QKV));
     if (s->deterministic) {
-        matmul(g, ds, k, dq, Q_, ALL, K_);
+        matmul_desc(g, ds, k, dq, Q_, ALL, K_);
         return;
     }
     desc sum = heads_tensor(g, T_DQ_SUM, F32, s->h, s->by == BY_DOCUMENTS ? row : wide, false,
                             T_OFFSET_QKV);
-    matmul(g, ds, k, sum, Q_, ALL, K_);
+    matmul_desc(g, ds, k, sum, Q_, ALL, K_);
     PW(IDENTITY, sum, NULL, dq);
 }
 
@@ -418,11 +418,11 @@ static desc build_engine(att_graph *g, cudnnHandle_t dnn) {
     set_attr(g, graph, CUDNN_ATTR_OPERATIONGRAPH_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn);
     set_attr(g, graph, CUDNN_ATTR_OPERATIONGRAPH_OPS, CUDNN_TYPE_BACKEND_DESCRIPTOR, g->n_ops,
              g->ops);
-    finalize(g, graph, "graph");
+    finalize_desc(g, graph, "graph");
     desc heuristic = new_desc(g, CUDNN_BACKEND_ENGINEHEUR_DESCRIPTOR);
     set_desc(g, heuristic, CUDNN_ATTR_ENGINEHEUR_OPERATION_GRAPH, graph);
     set_attr(g, heuristic, CUDNN_ATTR_ENGINEHEUR_MODE, CUDNN_TYPE_HEUR_MODE, 1, &mode);
-    finalize(g, heuristic, "heuristic");
+    finalize_desc(g, heuristic, "heuristic");
     desc config[MAX_CONFIGS];
     for (int i = 0; i < MAX_CONFIGS; i++)
         config[i] = new_desc(g, CUDNN_BACKEND_ENGINECFG_DESCRIPTOR);
@@ -436,7 +436,7 @@ static desc build_engine(att_graph *g, cudnnHandle_t dnn) {
         desc engine = new_desc(g, CUDNN_BACKEND_EXECUTION_PLAN_DESCRIPTOR);
         set_attr(g, engine, CUDNN_ATTR_EXECUTION_PLAN_HANDLE, CUDNN_TYPE_HANDLE, 1, &dnn);
         set_desc(g, engine, CUDNN_ATTR_EXECUTION_PLAN_ENGINE_CONFIG, config[i]);
-        finalize(g, engine, "engine"); /* compiles the kernel */
+        finalize_desc(g, engine, "engine"); /* compiles the kernel */
         if (!g->error[0]) return engine;
     }
     if (!g->error[0]) snprintf(g->error, sizeof g->error, "cuDNN has no engine for this graph");
@@ -589,7 +589,7 @@ static void run_graph(const op_call *c, att_graph *g, void *const at[T_MEMORY], 
     set_attr(g, bindings, CUDNN_ATTR_VARIANT_PACK_UNIQUE_IDS, CUDNN_TYPE_INT64, n, number);
     set_attr(g, bindings, CUDNN_ATTR_VARIANT_PACK_DATA_POINTERS, CUDNN_TYPE_VOID_PTR, n, pointer);
     set_attr(g, bindings, CUDNN_ATTR_VARIANT_PACK_WORKSPACE, CUDNN_TYPE_VOID_PTR, 1, &workspace);
-    finalize(g, bindings, "bindings");
+    finalize_desc(g, bindings, "bindings");
     cuda_context *x = cuda_of(c);
     struct cuda_attention *a = x->device->attention;
     if (!g->error[0] && a->stream != x->stream) { /* the last call was of another queue */

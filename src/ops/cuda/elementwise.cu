@@ -6,14 +6,14 @@
 enum { THREADS = 256 };
 
 /* @return the tensor as one row, so that only its end may not be a multiple of eight. */
-static tensor flatten(const tensor *t) {
+static tensor flatten_tensor(const tensor *t) {
     int64_t n = tensor_count(t);
     return t->data ? tensor_of(t->data, t->dt, 1, &n) : tensor{};
 }
 
 /* y = by (a + b), or by a without b. Grid: n / 2048 blocks. */
 template <class A>
-static __global__ void __launch_bounds__(THREADS) add(A a, A b, A y, int64_t n, float by) {
+static __global__ void __launch_bounds__(THREADS) add_scaled(A a, A b, A y, int64_t n, float by) {
     int64_t i = ((int64_t)blockIdx.x * THREADS + threadIdx.x) * EIGHT;
     if (i >= n) return;
     float p[8], q[8];
@@ -30,11 +30,11 @@ static __global__ void __launch_bounds__(THREADS) add(A a, A b, A y, int64_t n, 
 
 static void launch_add(cuda_context *x, const tensor *at, const tensor *bt, const tensor *yt,
                        float by) {
-    tensor a = flatten(at), b = flatten(bt), y = flatten(yt);
+    tensor a = flatten_tensor(at), b = flatten_tensor(bt), y = flatten_tensor(yt);
     const tensor *all[] = { &a, &b, &y };
     int64_t n = a.dim[0];
-    WITH_TYPE(common_type(n, all, 3), LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS }, add<A>,
-                                             A(a), A(b), A(y), n, by));
+    WITH_TYPE(common_type(n, all, 3), LAUNCH(x, { blocks_for(n, THREADS * EIGHT), THREADS },
+                                             add_scaled<A>, A(a), A(b), A(y), n, by));
 }
 
 extern "C" void cuda_add(const op_call *c) {

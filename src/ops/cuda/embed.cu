@@ -35,7 +35,7 @@ static table_shard shard_of(const op_call *c, const tensor *table) {
 /* x[i] = table[tok[i] - first], 0 where the table lacks that row. Grid: up to PER_SM blocks per SM, which loop; a warp per row, U loads in flight. */
 template <class A>
 static __global__ void __launch_bounds__(WARPS *WARP)
-    gather(const int32_t *tok, A table, A x, int64_t n, int64_t d, table_shard s) {
+    gather_rows(const int32_t *tok, A table, A x, int64_t n, int64_t d, table_shard s) {
     enum { U = 4 };
     for (int64_t row = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP; row < n;
          row += (int64_t)gridDim.x * WARPS) {
@@ -65,7 +65,7 @@ extern "C" void cuda_embed(const op_call *c) {
     int64_t n = x->dim[0], d = x->dim[1];
     int blocks = grid_for(cuda_of(c), n, WARPS, PER_SM);
     WITH_TYPE(common_type(d, all, 2),
-              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, gather<A>,
+              LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, gather_rows<A>,
                      (const int32_t *)c->in[0].data, A(*table), A(*x), n, d, shard_of(c, table)));
 }
 

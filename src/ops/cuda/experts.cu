@@ -69,8 +69,8 @@ static __global__ void __launch_bounds__(WARPS *WARP)
     }
 }
 
-static void spread(const op_call *c, const tensor *from, const tensor *to, const tensor *source,
-                   const float *weight, int64_t k) {
+static void launch_spread(const op_call *c, const tensor *from, const tensor *to,
+                          const tensor *source, const float *weight, int64_t k) {
     const tensor *all[] = { from, to };
     int64_t rows = to->dim[0], d = to->dim[1];
     int blocks = grid_for(cuda_of(c), rows, WARPS, PER_SM);
@@ -79,8 +79,8 @@ static void spread(const op_call *c, const tensor *from, const tensor *to, const
                      (const int32_t *)source->data, weight, rows, d, (int)k));
 }
 
-static void sum(const op_call *c, const tensor *from, const tensor *to, const tensor *row,
-                const float *weight) {
+static void launch_sum(const op_call *c, const tensor *from, const tensor *to, const tensor *row,
+                       const float *weight) {
     const tensor *all[] = { from, to };
     int64_t tokens = to->dim[0], d = to->dim[1];
     int blocks = grid_for(cuda_of(c), tokens, WARPS, PER_SM);
@@ -90,18 +90,18 @@ static void sum(const op_call *c, const tensor *from, const tensor *to, const te
 }
 
 extern "C" void cuda_dispatch(const op_call *c) {
-    spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
+    launch_spread(c, &c->in[0], &c->out[0], &c->in[2], NULL, c->in[1].dim[1]);
 }
 extern "C" void cuda_dispatch_bwd(const op_call *c) {
-    sum(c, &c->in[0], &c->out[0], &c->in[1], NULL);
+    launch_sum(c, &c->in[0], &c->out[0], &c->in[1], NULL);
 }
 extern "C" void cuda_combine(const op_call *c) {
-    sum(c, &c->in[0], &c->out[0], &c->in[2], (const float *)c->in[1].data);
+    launch_sum(c, &c->in[0], &c->out[0], &c->in[2], (const float *)c->in[1].data);
 }
 extern "C" void cuda_combine_bwd(const op_call *c) {
     const tensor *dz = &c->in[0], *y = &c->in[1], *row = &c->in[3], *all[] = { dz, y };
     int64_t choices = tensor_count(row), d = dz->dim[1];
-    spread(c, dz, &c->out[0], &c->in[4], (const float *)c->in[2].data, row->dim[1]);
+    launch_spread(c, dz, &c->out[0], &c->in[4], (const float *)c->in[2].data, row->dim[1]);
     int blocks = grid_for(cuda_of(c), choices, WARPS, PER_SM);
     WITH_TYPE(common_type(d, all, 2),
               LAUNCH(cuda_of(c), { blocks, WARPS * WARP }, dot_rows<A>, A(*dz), A(*y),
@@ -221,7 +221,7 @@ static __device__ void multiply_tile(const gemm_operand &a, const gemm_operand &
         }
 }
 
-struct groups {
+struct expert_groups {
     const int32_t *offset; /* NULL: equal groups */
     int64_t rows, experts;
     __device__ __forceinline__ int64_t first(int64_t e) const {
@@ -229,8 +229,8 @@ struct groups {
     }
 };
 
-static __device__ __forceinline__ gemm_operand part(const tensor &t, int64_t first_row,
-                                                    bool transposed) {
+static __device__ __forceinline__ gemm_operand operand_rows(const tensor &t, int64_t first_row,
+                                                            bool transposed) {
     const char *p = (const char *)t.data;
     int size = t.dt == DT_F32 ? 4 : 2;
     return { p + first_row * t.dim[1] * size, (int)t.dt, t.dim[1], transposed };
@@ -239,7 +239,7 @@ static __device__ __forceinline__ gemm_operand part(const tensor &t, int64_t fir
 /* y = x w^T, or dx = dy w with `transposed`. Grid: (columns / 64, rows / 64 + experts + 1): the tiles of
  * all groups one after another, then the rows that belong to none, which become 0. */
 static __global__ void __launch_bounds__(THREADS)
-    multiply_groups(tensor x, tensor w, tensor y, groups g, bool transposed) {
+    multiply_groups(tensor x, tensor w, tensor y, expert_groups g, bool transposed) {
     int64_t tile = blockIdx.y, e = 0, first = 0, rows = 0;
     for (; e < g.experts; e++) {
         first = g.first(e);
@@ -251,9 +251,9 @@ static __global__ void __launch_bounds__(THREADS)
     int64_t cols = y.dim[1], j0 = (int64_t)blockIdx.x * TILE, i0 = tile * TILE;
     int64_t f = w.dim[0] / g.experts;
     if (e < g.experts) {
-        gemm_operand out = part(y, first, false);
-        multiply_tile(part(x, first, false), part(w, e * f, transposed), rows, cols, x.dim[1], i0,
-                      j0, { (void *)out.p, out.dt, cols, false });
+        gemm_operand out = operand_rows(y, first, false);
+        multiply_tile(operand_rows(x, first, false), operand_rows(w, e * f, transposed), rows, cols,
+                      x.dim[1], i0, j0, { (void *)out.p, out.dt, cols, false });
         return;
     }
     first = g.first(g.experts) + i0;
@@ -265,16 +265,16 @@ static __global__ void __launch_bounds__(THREADS)
 
 /* dw = dy^T x of each group. Grid: (K / 64, F / 64, experts). */
 static __global__ void __launch_bounds__(THREADS)
-    multiply_group_gradients(tensor dy, tensor x, tensor dw, groups g, bool add) {
+    multiply_group_gradients(tensor dy, tensor x, tensor dw, expert_groups g, bool add) {
     int64_t e = blockIdx.z, first = g.first(e), rows = g.first(e + 1) - first;
     int64_t f = dw.dim[0] / g.experts, k = dw.dim[1];
-    gemm_operand out = part(dw, e * f, false);
-    multiply_tile(part(dy, first, true), part(x, first, true), f, k, rows,
+    gemm_operand out = operand_rows(dw, e * f, false);
+    multiply_tile(operand_rows(dy, first, true), operand_rows(x, first, true), f, k, rows,
                   (int64_t)blockIdx.y * TILE, (int64_t)blockIdx.x * TILE,
                   { (void *)out.p, out.dt, k, add });
 }
 
-static groups groups_of(const op_call *c) {
+static expert_groups groups_of(const op_call *c) {
     return { (const int32_t *)c->in[2].data, c->in[0].dim[0], c->attr.experts };
 }
 

@@ -99,8 +99,8 @@ static __device__ __forceinline__ void cluster_sync() {
     asm volatile("barrier.cluster.arrive.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 /* Copies a box of the tensor to shared memory; its bytes count towards the barrier. */
-static __device__ __forceinline__ void copy_box(char *to, const CUtensorMap *map, int x, int y,
-                                                int z, uint64_t *full) {
+static __device__ __forceinline__ void copy_box_async(char *to, const CUtensorMap *map, int x,
+                                                      int y, int z, uint64_t *full) {
     asm volatile("cp.async.bulk.tensor.3d.shared::cluster.global.mbarrier::complete_tx::bytes "
                  "[%0], [%1, {%2, %3, %4}], [%5];" ::"r"(shared_address(to)),
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(shared_address(full))
@@ -119,7 +119,7 @@ static __device__ __forceinline__ void copy_box_to_both(char *to, const CUtensor
 
 /* Describes an operand in shared memory, swizzled by 128 bytes, to wgmma.
  * @param wide bytes from 64 elements of M or N to the next 64, where M or N is contiguous */
-static __device__ __forceinline__ uint64_t descriptor(const char *p, int wide) {
+static __device__ __forceinline__ uint64_t smem_descriptor(const char *p, int wide) {
     uint64_t at = (shared_address(p) & 0x3ffff) >> 4;
     return at | (uint64_t)(wide >> 4) << 16 | (uint64_t)(ALIGN >> 4) << 32 | 1ull << 62;
 }
@@ -160,7 +160,7 @@ static __device__ __forceinline__ void multiply16(float (&d)[SUMS], uint64_t a, 
 }
 
 /* ---- tiles ----------------------------------------------------------------------------------------- */
-struct tile {
+struct group_tile {
     int group;
     int first, rows; /* of the group */
     int m, n;        /* of the tile, within the group */
@@ -169,7 +169,7 @@ struct tile {
 
 /* Of each group: its first row and its first pair of tiles; one entry more holds the ends. In shared
  * memory. */
-struct groups {
+struct group_starts {
     int row[ROUTE_MAX_EXPERTS + 2], pair[ROUTE_MAX_EXPERTS + 2];
 };
 
@@ -179,22 +179,25 @@ template <form F> static __device__ __forceinline__ int group_count(const groupe
 }
 
 /* A pair of tiles. */
-template <pair_way W> struct pair {
+template <pair_way W> struct tile_pair {
     enum { M = W == DOWN ? PAIR * TILE_M : TILE_M, N = W == ACROSS ? PAIR * TILE_N : TILE_N };
     enum { BAND = BAND_ROWS / M }; /* pairs down */
 };
 
 /* Pairs of tiles of group e. */
 template <form F, pair_way W>
-static __device__ __forceinline__ int pairs_down(const grouped_args &g, const groups &s, int e) {
-    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + pair<W>::M - 1) / pair<W>::M;
+static __device__ __forceinline__ int pairs_down(const grouped_args &g, const group_starts &s,
+                                                 int e) {
+    return ((F == BACKWARD_W ? g.m : s.row[e + 1] - s.row[e]) + tile_pair<W>::M - 1) /
+           tile_pair<W>::M;
 }
 template <pair_way W> static __device__ __forceinline__ int pairs_across(const grouped_args &g) {
-    return (g.n + pair<W>::N - 1) / pair<W>::N;
+    return (g.n + tile_pair<W>::N - 1) / tile_pair<W>::N;
 }
 
 /* By the first warp. */
-template <form F, pair_way W> static __device__ void find_groups(const grouped_args &g, groups *s) {
+template <form F, pair_way W>
+static __device__ void find_groups(const grouped_args &g, group_starts *s) {
     int count = group_count<F>(g), lane = threadIdx.x, each = (count + WARP - 1) / WARP, sum = 0;
     for (int e = lane; e <= g.experts; e += WARP)
         s->row[e] = g.offset ? g.offset[e] : e * (g.rows / g.experts);
@@ -217,17 +220,17 @@ template <form F, pair_way W> static __device__ void find_groups(const grouped_a
 
 /* This block's tile of pair `at`; @param e the group of an earlier pair, moved on */
 template <form F, pair_way W>
-static __device__ __forceinline__ tile tile_at(const grouped_args &g, const groups &s, int at,
-                                               int *e) {
-    constexpr int BAND = pair<W>::BAND;
+static __device__ __forceinline__ group_tile group_tile_at(const grouped_args &g,
+                                                           const group_starts &s, int at, int *e) {
+    constexpr int BAND = tile_pair<W>::BAND;
     while (at >= s.pair[*e + 1]) ++*e;
     int down = pairs_down<F, W>(g, s, *e), across = pairs_across<W>(g), rank = cluster_rank();
     at -= s.pair[*e];
     int band = at / (BAND * across), in = at % (BAND * across);
     int high = min(BAND, down - band * BAND);
-    tile t = { *e, s.row[*e], s.row[*e + 1] - s.row[*e] };
-    t.m = (band * BAND + in % high) * pair<W>::M + (W == DOWN ? rank * TILE_M : 0);
-    t.n = in / high * pair<W>::N + (W == ACROSS ? rank * TILE_N : 0);
+    group_tile t = { *e, s.row[*e], s.row[*e + 1] - s.row[*e] };
+    t.m = (band * BAND + in % high) * tile_pair<W>::M + (W == DOWN ? rank * TILE_M : 0);
+    t.n = in / high * tile_pair<W>::N + (W == ACROSS ? rank * TILE_N : 0);
     t.depth = F == BACKWARD_W ? t.rows : *e < g.experts ? g.depth : 0;
     return t;
 }
@@ -245,12 +248,12 @@ static __device__ __forceinline__ void copy_boxes(char *to, const CUtensorMap *m
         if (SHARED)
             copy_box_to_both(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
         else
-            copy_box(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
+            copy_box_async(to + i * BOX_BYTES, map, p.x, p.y, p.z, full);
     }
 }
 
 template <form F, pair_way W>
-static __device__ __forceinline__ void copy_stage(const grouped_args &g, const tile &t, int k,
+static __device__ __forceinline__ void copy_stage(const grouped_args &g, const group_tile &t, int k,
                                                   char *stage, uint64_t *full) {
     barrier_expect(full, STAGE_BYTES);
     copy_boxes<W == ACROSS, TILE_M / 64>(stage, &g.a, full, [&](int i) {
@@ -284,8 +287,8 @@ static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const ch
     /* 16 deep: 32 bytes of a line where K is contiguous, else 16 lines */
     constexpr int A_STEP = (TA ? 16 * LINE_BYTES : 32) >> 4,
                   B_STEP = (TB ? 16 * LINE_BYTES : 32) >> 4;
-    uint64_t a = descriptor(stage + half * BOX_BYTES, BOX_BYTES);
-    uint64_t b = descriptor(stage + A_BYTES, BOX_BYTES);
+    uint64_t a = smem_descriptor(stage + half * BOX_BYTES, BOX_BYTES);
+    uint64_t b = smem_descriptor(stage + A_BYTES, BOX_BYTES);
 #pragma unroll
     for (int i = 0; i < DEPTH / 16; i++)
         multiply16<T, TA, TB>(d, a + i * A_STEP, b + i * B_STEP, add || i > 0);
@@ -293,7 +296,7 @@ static __device__ __forceinline__ void multiply_stage(float (&d)[SUMS], const ch
 
 /* ---- writing --------------------------------------------------------------------------------------- */
 /* Lane q of four gets word q of each of the four: a transposition. */
-static __device__ __forceinline__ void transpose4(uint32_t (&v)[4]) {
+static __device__ __forceinline__ void transpose_lanes4(uint32_t (&v)[4]) {
     bool odd = threadIdx.x & 1, high = threadIdx.x & 2;
     uint32_t a = __shfl_xor_sync(~0u, odd ? v[0] : v[1], 1);
     uint32_t b = __shfl_xor_sync(~0u, odd ? v[2] : v[3], 1);
@@ -314,11 +317,11 @@ static __device__ __forceinline__ float4 four_columns(const float *a, const floa
     return odd ? float4{ x, y, b[0], b[1] } : float4{ a[0], a[1], x, y };
 }
 
-static __device__ __forceinline__ uint32_t two(bf16, float x, float y) {
+static __device__ __forceinline__ uint32_t pack_two(bf16, float x, float y) {
     __nv_bfloat162 v = __floats2bfloat162_rn(x, y);
     return *(uint32_t *)&v;
 }
-static __device__ __forceinline__ uint32_t two(half, float x, float y) {
+static __device__ __forceinline__ uint32_t pack_two(half, float x, float y) {
     __half2 v = __floats2half2_rn(x, y);
     return *(uint32_t *)&v;
 }
@@ -351,8 +354,8 @@ static __device__ void write_tile(const grouped_args &g, const float (&d)[SUMS],
             uint32_t v[4];
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                v[i] = two(T(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
-            transpose4(v);
+                v[i] = pack_two(T(), d[4 * (j + i) + 2 * h], d[4 * (j + i) + 2 * h + 1]);
+            transpose_lanes4(v);
             if (row < rows && 8 * (j + quad) < cols)
                 *(uint4 *)(to + 8 * (j + quad)) = uint4{ v[0], v[1], v[2], v[3] };
         }
@@ -380,10 +383,10 @@ struct ring {
 };
 
 template <form F, pair_way W>
-static __device__ void copy_tiles(const grouped_args &g, const groups &s, ring r) {
+static __device__ void copy_tiles(const grouped_args &g, const group_starts &s, ring r) {
     int e = 0, pairs = s.pair[group_count<F>(g)];
     for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
-        tile t = tile_at<F, W>(g, s, at, &e);
+        group_tile t = group_tile_at<F, W>(g, s, at, &e);
         for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
             barrier_wait(&r.empty[r.at], r.phase ^ 1);
             copy_stage<F, W>(g, t, k, r.stage(), &r.full[r.at]);
@@ -399,7 +402,7 @@ static __device__ __forceinline__ void free_stage(const ring &r, int stage) {
 
 /* Frees the stages of a tile of which no part is this warp group's: the other one then has the tensor cores
  * to itself. */
-template <form F> static __device__ void skip_tile(const tile &t, ring &r) {
+template <form F> static __device__ void skip_tile(const group_tile &t, ring &r) {
     for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
         barrier_wait(&r.full[r.at], r.phase);
         if (F == BACKWARD_W && t.depth - k < DEPTH) zero_beyond(r.stage(), t.depth - k);
@@ -408,12 +411,12 @@ template <form F> static __device__ void skip_tile(const tile &t, ring &r) {
 }
 
 template <class T, form F, pair_way W>
-static __device__ void multiply_tiles(const grouped_args &g, const groups &s, ring r) {
+static __device__ void multiply_tiles(const grouped_args &g, const group_starts &s, ring r) {
     /* from one lane, so that the compiler knows it to be one for the warp */
     int half = __shfl_sync(~0u, (int)threadIdx.x / GROUP_THREADS - 1, 0);
     int e = 0, pairs = s.pair[group_count<F>(g)];
     for (int at = blockIdx.x / PAIR; at < pairs; at += gridDim.x / PAIR) {
-        tile t = tile_at<F, W>(g, s, at, &e);
+        group_tile t = group_tile_at<F, W>(g, s, at, &e);
         int m = t.m + 64 * half, height = F == BACKWARD_W ? g.m : t.rows;
         if (m >= height || t.n >= g.n) {
             skip_tile<F>(t, r);
@@ -445,10 +448,10 @@ static __device__ void multiply_tiles(const grouped_args &g, const groups &s, ri
 
 template <class T, form F, pair_way W>
 static __global__ void __cluster_dims__(PAIR, 1, 1) __launch_bounds__(THREADS, 1)
-    multiply_groups(const __grid_constant__ grouped_args g) {
+    multiply_groups_hopper(const __grid_constant__ grouped_args g) {
     DYNAMIC_SHARED(char, memory);
     __shared__ uint64_t full[STAGES], empty[STAGES];
-    __shared__ groups s;
+    __shared__ group_starts s;
     ring r = { (char *)(((uintptr_t)memory + ALIGN - 1) / ALIGN * ALIGN), full, empty, 0, 0 };
     if (threadIdx.x < WARP) find_groups<F, W>(g, &s);
     if (threadIdx.x == 0) {
@@ -490,7 +493,7 @@ static map_encoder find_encoder() {
 }
 
 /* Describes t as [groups, rows, cols], read in boxes of [1, 64, 64]. @return whether the driver can */
-static bool encode(CUtensorMap *map, const tensor *t, int64_t groups) {
+static bool encode_map(CUtensorMap *map, const tensor *t, int64_t groups) {
     static map_encoder encoder = find_encoder();
     CUtensorMapDataType type =
         t->dt == DT_BF16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16 : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
@@ -532,20 +535,21 @@ template <form F> static bool goes_down(const grouped_args &g) {
     return down <= one * across * 1.05;
 }
 
-template <class T, form F> static void launch(const op_call *c, const grouped_args &g) {
+template <class T, form F> static void launch_groups(const op_call *c, const grouped_args &g) {
     launch_shape s = { (unsigned)cuda_of(c)->device->sms / PAIR * PAIR, THREADS,
                        STAGES * STAGE_BYTES + ALIGN };
     if (goes_down<F>(g))
-        LAUNCH(cuda_of(c), s, multiply_groups<T, F, DOWN>, g);
+        LAUNCH(cuda_of(c), s, multiply_groups_hopper<T, F, DOWN>, g);
     else
-        LAUNCH(cuda_of(c), s, multiply_groups<T, F, ACROSS>, g);
+        LAUNCH(cuda_of(c), s, multiply_groups_hopper<T, F, ACROSS>, g);
 }
 
-template <form F> static bool run(const op_call *c) {
+template <form F> static bool run_grouped(const op_call *c) {
     const tensor *a = &c->in[0], *b = &c->in[1], *out = &c->out[0];
     int64_t experts = c->attr.experts;
     grouped_args g;
-    if (!encode(&g.a, a, 1) || !encode(&g.b, b, F == BACKWARD_W ? 1 : experts)) return false;
+    if (!encode_map(&g.a, a, 1) || !encode_map(&g.b, b, F == BACKWARD_W ? 1 : experts))
+        return false;
     g.out = out->data;
     g.out_dt = out->dt;
     g.add = c->accumulate & 1;
@@ -557,15 +561,15 @@ template <form F> static bool run(const op_call *c) {
     g.n = (int)out->dim[1];
     g.depth = (int)a->dim[1];
     if (a->dt == DT_BF16)
-        launch<bf16, F>(c, g);
+        launch_groups<bf16, F>(c, g);
     else
-        launch<half, F>(c, g);
+        launch_groups<half, F>(c, g);
     return true;
 }
 
 extern "C" bool cuda_grouped_hopper(const op_call *c) {
     if (!can_multiply(c)) return false;
-    return c->op == OP_GROUPED_LINEAR         ? run<FORWARD>(c)
-           : c->op == OP_GROUPED_LINEAR_BWD_X ? run<BACKWARD_X>(c)
-                                              : run<BACKWARD_W>(c);
+    return c->op == OP_GROUPED_LINEAR         ? run_grouped<FORWARD>(c)
+           : c->op == OP_GROUPED_LINEAR_BWD_X ? run_grouped<BACKWARD_X>(c)
+                                              : run_grouped<BACKWARD_W>(c);
 }

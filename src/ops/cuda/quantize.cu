@@ -199,8 +199,8 @@ static __device__ __forceinline__ uint2 to_fp8(const float v[8]) {
 }
 
 /* Transposes 4 x 4 bytes: rows a, b, c, d become columns. */
-static __device__ __forceinline__ void transpose4(uint32_t a, uint32_t b, uint32_t c, uint32_t d,
-                                                  uint32_t out[4]) {
+static __device__ __forceinline__ void transpose_bytes4(uint32_t a, uint32_t b, uint32_t c,
+                                                        uint32_t d, uint32_t out[4]) {
     uint32_t ab_low = __byte_perm(a, b, 0x5140), ab_high = __byte_perm(a, b, 0x7362);
     uint32_t cd_low = __byte_perm(c, d, 0x5140), cd_high = __byte_perm(c, d, 0x7362);
     out[0] = __byte_perm(ab_low, cd_low, 0x5410);
@@ -213,10 +213,10 @@ static __device__ __forceinline__ void transpose4(uint32_t a, uint32_t b, uint32
 static __device__ __forceinline__ void store_square(const uint2 rows[8], int c, int r,
                                                     uint2 (*smem)[UNITS]) {
     uint32_t top[8], bottom[8]; /* of each column: rows 0..3, rows 4..7 */
-    transpose4(rows[0].x, rows[1].x, rows[2].x, rows[3].x, top);
-    transpose4(rows[0].y, rows[1].y, rows[2].y, rows[3].y, top + 4);
-    transpose4(rows[4].x, rows[5].x, rows[6].x, rows[7].x, bottom);
-    transpose4(rows[4].y, rows[5].y, rows[6].y, rows[7].y, bottom + 4);
+    transpose_bytes4(rows[0].x, rows[1].x, rows[2].x, rows[3].x, top);
+    transpose_bytes4(rows[0].y, rows[1].y, rows[2].y, rows[3].y, top + 4);
+    transpose_bytes4(rows[4].x, rows[5].x, rows[6].x, rows[7].x, bottom);
+    transpose_bytes4(rows[4].y, rows[5].y, rows[6].y, rows[7].y, bottom + 4);
 #pragma unroll
     for (int i = 0; i < 8; i++) smem[8 * c + i][r ^ c] = make_uint2(top[i], bottom[i]);
 }

@@ -34,7 +34,7 @@ static __global__ void __launch_bounds__(THREADS) copy_reordered(mixed x, mixed 
     }
 }
 
-static void launch(const op_call *c, reorder r) {
+static void launch_reorder(const op_call *c, reorder r) {
     r.cols = c->in[0].dim[1];
     LAUNCH(cuda_of(c), { (unsigned)c->in[0].dim[0], THREADS }, copy_reordered, mixed(c->in[0]),
            mixed(c->out[0]), r);
@@ -47,7 +47,7 @@ extern "C" void cuda_group_heads(const op_call *c) {
     r.parts = c->attr.reorder.parts;
     r.outer = r.inner = 1, r.run = c->in[0].dim[0];
     r.back = c->op == OP_GROUP_HEADS_BWD;
-    launch(c, r);
+    launch_reorder(c, r);
 }
 
 extern "C" void cuda_swap_rows(const op_call *c) {
@@ -55,7 +55,7 @@ extern "C" void cuda_swap_rows(const op_call *c) {
     int64_t a = c->attr.reorder.outer, b = c->attr.reorder.inner;
     reorder r = {};
     r.outer = back ? b : a, r.inner = back ? a : b, r.run = c->in[0].dim[0] / (a * b);
-    launch(c, r);
+    launch_reorder(c, r);
 }
 
 /* all[N, q + kv] is q[N] | kv[N]: copied apart, or together. */

@@ -1,10 +1,10 @@
 /* Routing of tokens to experts, in kernels that a CUDA graph can hold: nothing is read by the host.
  *
- *     choose    a warp per token: scores, the best K, weights; `row` holds the experts, until
- *               `number` puts rows there
- *     count     a block per sequence: choices per expert
- *     offsets   one block: the first row of every (expert, sequence)
- *     number    a warp per sequence, in order of tokens: rows, and which choices are dropped
+ *     choose_experts   a warp per token: scores, the best K, weights; `row` holds the experts, until
+ *                      `number_rows` puts rows there
+ *     count_choices    a block per sequence: choices per expert
+ *     sum_offsets      one block: the first row of every (expert, sequence)
+ *     number_rows      a warp per sequence, in order of tokens: rows, and which choices are dropped
  *
  * Backward counts again and then has a warp per token. Sums over experts are by warp, counts are integers:
  * deterministic. Moves logits once per pass; the rest is small.
@@ -88,7 +88,7 @@ static __device__ float weight_factor(const route_args &a, const float *p, const
     return scale / fmaxf(sum, 1e-20f);
 }
 
-static __global__ void __launch_bounds__(WARPS *WARP) choose(route_args a) {
+static __global__ void __launch_bounds__(WARPS *WARP) choose_experts(route_args a) {
     DYNAMIC_SHARED(float, shared);
     int64_t t = (int64_t)blockIdx.x * WARPS + threadIdx.x / WARP;
     if (t >= a.s.n) return;
@@ -107,7 +107,7 @@ static __global__ void __launch_bounds__(WARPS *WARP) choose(route_args a) {
 
 /* ---- rows ------------------------------------------------------------------------------------------- */
 /* Grid: a block per sequence. @param numbered rows are final, else experts */
-static __global__ void __launch_bounds__(THREADS) count(route_args a, bool numbered) {
+static __global__ void __launch_bounds__(THREADS) count_choices(route_args a, bool numbered) {
     __shared__ int32_t sum[ROUTE_MAX_EXPERTS + 1];
     int64_t b = blockIdx.x, k = a.s.k;
     for (int64_t e = threadIdx.x; e <= a.s.experts; e += THREADS) sum[e] = 0;
@@ -129,7 +129,7 @@ static __device__ __forceinline__ int32_t rows_taken(const route_args &a, int64_
 }
 
 /* Grid: one block. */
-static __global__ void __launch_bounds__(THREADS) offsets(route_args a) {
+static __global__ void __launch_bounds__(THREADS) sum_offsets(route_args a) {
     __shared__ int32_t total[ROUTE_MAX_EXPERTS];
     for (int64_t e = threadIdx.x; e < a.s.experts; e += THREADS) {
         int32_t n = 0;
@@ -157,7 +157,7 @@ static __global__ void __launch_bounds__(THREADS) offsets(route_args a) {
 }
 
 /* Grid: a warp per sequence, which takes 32 choices at a time. */
-static __global__ void __launch_bounds__(WARP) number(route_args a) {
+static __global__ void __launch_bounds__(WARP) number_rows(route_args a) {
     __shared__ int32_t used[ROUTE_MAX_EXPERTS], earlier[ROUTE_MAX_EXPERTS];
     int64_t b = blockIdx.x, end = sequence_end(a, b) * a.s.k;
     int lane = threadIdx.x;
@@ -314,10 +314,10 @@ extern "C" void cuda_route(const op_call *c) {
     a.aux = (float *)c->out[4].data;
     unsigned seqs = (unsigned)a.s.seqs;
     LAUNCH(x, { blocks_for(a.s.rows, THREADS), THREADS }, fill_rows, a.source, a.s.rows, -1);
-    LAUNCH(x, by_token(a), choose, a);
-    LAUNCH(x, { seqs, THREADS }, count, a, false);
-    LAUNCH(x, { 1, THREADS }, offsets, a);
-    LAUNCH(x, { seqs, WARP }, number, a);
+    LAUNCH(x, by_token(a), choose_experts, a);
+    LAUNCH(x, { seqs, THREADS }, count_choices, a, false);
+    LAUNCH(x, { 1, THREADS }, sum_offsets, a);
+    LAUNCH(x, { seqs, WARP }, number_rows, a);
     if (a.aux) LAUNCH(x, by_token(a), aux_losses, a);
 }
 
@@ -340,8 +340,8 @@ extern "C" void cuda_route_count(const op_call *c) {
     a.bias = (const float *)c->in[1].data;
     unsigned units = (unsigned)a.s.seqs;
     BUG_IF(a.s.seqs != count_out->dim[0] * count_out->dim[1]);
-    LAUNCH(x, by_token(a), choose, a);
-    LAUNCH(x, { units, THREADS }, count, a, false);
+    LAUNCH(x, by_token(a), choose_experts, a);
+    LAUNCH(x, { units, THREADS }, count_choices, a, false);
     LAUNCH(x, { units, THREADS }, order_counts, a, (int32_t *)count_out->data, count_out->dim[0],
            count_out->dim[1]);
 }
@@ -355,7 +355,7 @@ extern "C" void cuda_route_bwd(const op_call *c) {
     a.dlogits = (float *)c->out[0].data;
     a.load = (float *)c->out[1].data;
     a.add = c->accumulate & 2;
-    LAUNCH(x, { (unsigned)a.s.seqs, THREADS }, count, a, true);
+    LAUNCH(x, { (unsigned)a.s.seqs, THREADS }, count_choices, a, true);
     LAUNCH(x, by_token(a), token_gradients, a);
     if (a.load) LAUNCH(x, { 1, THREADS }, sum_load, a);
 }

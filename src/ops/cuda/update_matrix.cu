@@ -30,7 +30,7 @@ static matrix_part matrix_part_of(const op_call *c, int64_t n) {
 typedef struct part_row {
     int64_t lo, hi, at;
 } part_row;
-static __device__ __forceinline__ part_row row_of(const matrix_part &m, int64_t row) {
+static __device__ __forceinline__ part_row part_row_of(const matrix_part &m, int64_t row) {
     int64_t from = row * m.cols;
     part_row r = { from < m.first ? m.first - from : 0, m.cols, from - m.first };
     if (from + m.cols > m.first + m.n) r.hi = m.first + m.n - from;
@@ -66,7 +66,7 @@ static __global__ void factor_row_sums(const float *g, float *sum, matrix_part m
     __shared__ float smem[33];
     float scale = s->now.grad_scale;
     for (int64_t row = blockIdx.x; row < m.rows; row += gridDim.x) {
-        part_row r = row_of(m, m.begin + row);
+        part_row r = part_row_of(m, m.begin + row);
         float v = 0;
         for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += THREADS) {
             float x = g[r.at + k] * scale;
@@ -84,7 +84,7 @@ static __global__ void factor_column_parts(const float *g, float *parts, matrix_
     int64_t col = (int64_t)blockIdx.x * THREADS + threadIdx.x;
     if (col >= m.cols) return;
     for (int64_t row = blockIdx.y; row < m.rows; row += gridDim.y) {
-        part_row r = row_of(m, m.begin + row);
+        part_row r = part_row_of(m, m.begin + row);
         if (col < r.lo || col >= r.hi) continue;
         float x = g[r.at + col] * scale;
         sum += x * x + eps;
@@ -290,7 +290,7 @@ extern "C" size_t cuda_orthogonalize_workspace(const op_backend *b, const op_cal
 static __global__ void agc_sums(const float *p, const float *g, float *p_sum, float *g_sum,
                                 matrix_part m, const step_block *s) {
     __shared__ float smem[33];
-    part_row r = row_of(m, m.begin + blockIdx.x);
+    part_row r = part_row_of(m, m.begin + blockIdx.x);
     float pp = 0, gg = 0, scale = s->now.grad_scale;
     for (int64_t k = r.lo + threadIdx.x; k < r.hi; k += blockDim.x) {
         float pk = p[r.at + k], gk = g[r.at + k] * scale;
@@ -316,7 +316,7 @@ extern "C" void cuda_agc_sums(const op_call *c) {
 static __global__ void agc_clip_rows(const float *p_sum, const float *g_sum, float *g,
                                      matrix_part m, float factor, float eps, const step_block *s) {
     if (s->now.skip) return;
-    part_row r = row_of(m, m.begin + blockIdx.x);
+    part_row r = part_row_of(m, m.begin + blockIdx.x);
     int64_t row = m.row0 + m.begin + blockIdx.x;
     float most = factor * fmaxf(sqrtf(p_sum[row]), eps), length = sqrtf(g_sum[row]);
     if (!(length > most)) return; /* NaN too: the global norm shows it */

@@ -25,7 +25,7 @@ typedef struct tile_config {
 _Static_assert(sizeof(tile_config) == 64, "ldtilecfg reads 64 bytes");
 
 /* All eight registers at full size; each thread needs its own configuration. */
-static void enter(void) {
+static void enter_amx(void) {
     alignas(64) tile_config config = { .palette = 1 };
     for (int i = 0; i < 8; i++) {
         config.row_bytes[i] = 64;
@@ -34,7 +34,7 @@ static void enter(void) {
     _tile_loadconfig(&config);
 }
 
-static void leave(void) { _tile_release(); }
+static void leave_amx(void) { _tile_release(); }
 
 static inline void store_sums(float *c, int64_t ldc) {
     _tile_stored(0, c, ldc * 4);
@@ -58,8 +58,8 @@ static inline void zero_sums(void) {
 }
 
 /* Rows of A are `row` bytes apart, steps of K `step` bytes. */
-static inline void multiply_tile(int64_t k, const char *a, size_t row, size_t step, const char *b,
-                                 float *c, int64_t ldc, bool add) {
+static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_t step,
+                                     const char *b, float *c, int64_t ldc, bool add) {
     if (add)
         load_sums(c, ldc);
     else
@@ -79,16 +79,16 @@ static inline void multiply_tile(int64_t k, const char *a, size_t row, size_t st
 }
 
 static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
-    multiply_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
+    multiply_amx_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
 }
 
 static void tile_rows(int64_t k, const void *a, int64_t lda, const void *b, float *c, int64_t ldc,
                       bool add) {
-    multiply_tile(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
+    multiply_amx_tile(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
 }
 
 static double burn(int64_t rounds) {
-    enter();
+    enter_amx();
     zero_sums();
     _tile_zero(4);
     _tile_zero(5);
@@ -98,7 +98,7 @@ static double burn(int64_t rounds) {
         _tile_dpbf16ps(2, 4, 5);
         _tile_dpbf16ps(3, 4, 5);
     }
-    leave();
+    leave_amx();
     return (double)rounds * 4 * (16 * 16 * 32 * 2);
 }
 
@@ -115,7 +115,7 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .tile_rows = tile_rows,
                                     .rows_m = 512,
                                     .own_k = 512,
-                                    .enter = enter,
-                                    .leave = leave,
+                                    .enter = enter_amx,
+                                    .leave = leave_amx,
                                     .burn = burn };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

@@ -67,7 +67,7 @@ static double burn(int64_t rounds) {
 }
 /* clang-format on */
 
-static inline void store4(float *c, float64x2_t v, bool add) {
+static inline void store_two_pairs(float *c, float64x2_t v, bool add) {
     float32x4_t x = vreinterpretq_f32_f64(v);
     vst1q_f32(c, add ? vaddq_f32(vld1q_f32(c), x) : x);
 }
@@ -83,8 +83,8 @@ static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
         for (int j = 0; j < PAIRS_N; j += 2) {
             float64x2_t left = vreinterpretq_f64_f32(sums[j][i]);
             float64x2_t right = vreinterpretq_f64_f32(sums[j + 1][i]);
-            store4(c + j * 2, vtrn1q_f64(left, right), add);
-            store4(c + ldc + j * 2, vtrn2q_f64(left, right), add);
+            store_two_pairs(c + j * 2, vtrn1q_f64(left, right), add);
+            store_two_pairs(c + ldc + j * 2, vtrn2q_f64(left, right), add);
         }
 }
 
