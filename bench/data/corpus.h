@@ -10,7 +10,7 @@ typedef struct corpus {
     text_span *doc; /* their texts are owned */
     int n, capacity;
     int64_t bytes,
-        limit; /* limit: no document is added once there are so many bytes; 0: no limit */
+        limit; /* limit: no document is added once there are that many bytes; 0: no limit */
 } corpus;
 
 static inline void corpus_add(corpus *c, text_span from) {

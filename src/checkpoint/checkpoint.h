@@ -305,7 +305,7 @@ err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, 
  * that the objects below URL are a run folder. The manifest of a checkpoint is put last and deleted first:
  * as on disk, a folder without one is not a checkpoint.
  *
- * An uploader has a thread that copies completed saves there while training goes on. One upload is under way,
+ * An uploader has a thread that copies completed saves there while training continues. One upload is under way,
  * one waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
  * again, after 10 seconds at first, until it succeeds or a newer save replaces it. */
 typedef struct ckpt_uploader ckpt_uploader;
@@ -355,7 +355,7 @@ err ckpt_newest_whole(const char *run_dir, ckpt_kind kind, comm *c, char **path)
  * those that a run went back from, and weights alone, to superseded-step-N. They are neither found nor counted
  * any more, and not removed. */
 typedef enum { CKPT_DAMAGED, CKPT_SUPERSEDED } ckpt_fault;
-err ckpt_set_newer_aside(const char *run_dir, int64_t step, ckpt_fault why) MUST_USE;
+err ckpt_supersede_newer(const char *run_dir, int64_t step, ckpt_fault why) MUST_USE;
 /* The newest whole checkpoint of a run folder, with or without optimizer state, or the checkpoint folder
  * itself where that is given; none is an error. @param path owned (free). */
 err ckpt_find(const char *run, char **path) MUST_USE;

@@ -242,7 +242,7 @@ static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const
     return e;
 }
 
-err ckpt_set_newer_aside(const char *run_dir, int64_t step, ckpt_fault why) {
+err ckpt_supersede_newer(const char *run_dir, int64_t step, ckpt_fault why) {
     TRY(rename_newer(run_dir, CKPT_FULL, step, why == CKPT_DAMAGED ? DAMAGED : SUPERSEDED));
     return rename_newer(run_dir, CKPT_WEIGHTS, step, SUPERSEDED);
 }

@@ -24,10 +24,10 @@ typedef struct cli_spec {
     const char *usage;   /* what follows it */
     const cli_arg *args;
     int n_args;
-    int inputs; /* words that are no options: how many must be given */
+    int inputs; /* arguments that are not options: how many must be given */
     bool many;  /* ... and more may be */
 } cli_spec;
-/* Reads argv (without the command's name) into the struct at `into`, and the words that are no
+/* Reads argv (without the command's name) into the struct at `into`, and the arguments that are not
  * options into `input` [spec.inputs], borrowed. "-" alone is a word: standard input. */
 err cli_parse(const cli_spec *s, int argc, char **argv, void *into, const char **input) MUST_USE;
 /* The same for a spec with `many`: the words end up first in argv. @param n how many. */

@@ -63,7 +63,7 @@ double doctor_copy_rate(pool *p) {
 
 /* ---- findings ---------------------------------------------------------------------------------- */
 typedef struct cpu_findings {
-    char name[128], isa[160]; /* name: "" when the system does not say */
+    char name[128], isa[160]; /* name: "" when the system does not report one */
     int threads;
     double memory, copy, fp32, bf16;
 } cpu_findings;

@@ -84,7 +84,7 @@ static int64_t take_commonest(int64_t *count, int64_t ids) {
     return best;
 }
 
-/* Sums what the shards say of their sources. @return owned; empty: they say nothing. */
+/* Sums what the shards record about their sources. @return owned; empty: they record nothing. */
 static json_t *sum_sources(const data_source *s) {
     json_t *all = json_object();
     for (int i = 0; i < data_shards(s); i++) {

@@ -23,7 +23,7 @@ static err read_query(const plan_args *a, law_query *out) {
     return OK;
 }
 
-/* How the tokens compare with the law's own optimum for so many parameters. */
+/* How the tokens compare with the law's own optimum for that many parameters. */
 static double times_optimal(const scaling_law *l, const scaling_point *p) {
     scaling_point best;
     err e = law_solve(l, &(scaling_query){ NAN, p->params, NAN, NAN, INFINITY }, &best);

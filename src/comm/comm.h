@@ -148,7 +148,7 @@ char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
 /* ---- for the host, on all ranks together ------------------------------------------------------ */
 /* Where `c` is NULL there is one rank, and nothing to do (comm_sum excepted). */
-/* Sums n values over these axes in place, each rank getting the same bits. */
+/* Sums n values over these axes in place; the results are bit-identical on every rank. */
 err comm_sum(comm *c, axis_set axes, float *values, int64_t n) MUST_USE;
 /* `bytes` of every rank, in rank order, to all of them: all [world][bytes]. */
 err comm_collect(comm *c, const void *mine, size_t bytes, void *all) MUST_USE;

@@ -151,7 +151,7 @@ static const void *pack_piece(remote_op *o, const wire_piece *p, int i) {
 }
 
 /* Whether what comes is received where it belongs: nothing to convert, and parts are contiguous. */
-static bool lands_in_place(const remote_op *o) {
+static bool receives_in_place(const remote_op *o) {
     return comm_kind(&o->t.move) == MOVE_ALL_GATHER && o->t.move.from.dim == 0 &&
            !comm_rounds(o->dt, o->wire);
 }
@@ -164,15 +164,15 @@ static void reserve_pieces(remote_op *o, int64_t n) {
     size_t plain = (size_t)o->g.n * (size_t)n * dt_size(o->dt);
     size_t wire = (size_t)o->g.n * wire_bytes(o, n);
     reserve_buffer(&o->out, (packs ? plain : 0) + (rounds ? wire : 0), 2 * o->g.n);
-    reserve_buffer(&o->in, (lands_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
+    reserve_buffer(&o->in, (receives_in_place(o) ? 0 : wire) + (rounds ? plain : 0), 2 * o->g.n);
 }
 
 static err start_pieces(remote_end *r, remote_op *o) {
     wire_piece p = piece_of(o);
     reserve_pieces(o, p.n);
     for (int i = 0; i < o->g.n; i++) {
-        char *to = lands_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
-                                     : buffer_take(&o->in, wire_bytes(o, p.n));
+        char *to = receives_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
+                                        : buffer_take(&o->in, wire_bytes(o, p.n));
         if (i != o->g.me) TRY(post_message(r, o, i, to, wire_bytes(o, p.n), true));
     }
     for (int k = 0; k < o->g.n; k++) { /* not all to the same member first */
@@ -182,8 +182,8 @@ static err start_pieces(remote_end *r, remote_op *o) {
         if (i != o->g.me) continue;
         bool rounds = comm_rounds(o->dt, o->wire);
         size_t step = align_up(wire_bytes(o, p.n), 64);
-        char *own = lands_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
-                                      : o->in.at + (size_t)i * step;
+        char *own = receives_in_place(o) ? (char *)o->t.out.data + (size_t)i * wire_bytes(o, p.n)
+                                         : o->in.at + (size_t)i * step;
         const void *sent = rounds ? o->out.at + o->out.used - step : src;
         if (own != sent) memcpy(own, sent, wire_bytes(o, p.n));
     }
@@ -212,7 +212,7 @@ static meeting pieces_met(const remote_op *o, const wire_piece *p) {
 }
 
 static void end_pieces(remote_op *o) {
-    if (lands_in_place(o)) return;
+    if (receives_in_place(o)) return;
     wire_piece p = piece_of(o);
     meeting m = pieces_met(o, &p);
     if (comm_kind(&o->t.move) == MOVE_REDUCE_SCATTER) {

@@ -1,7 +1,7 @@
-/* Messages by TCP, for processes that know of one another only what torchrun's environment says: their rank,
+/* Messages by TCP, for processes that know only what torchrun's environment holds about one another: their rank,
  * how many there are, and where rank 0 listens.
  *
- * Meeting. Every rank listens on a port of its own and tells rank 0, which answers with the addresses of all.
+ * Meeting. Every rank listens on a port of its own and sends it to rank 0, which answers with the addresses of all.
  * Then each connects to those of lower rank, so that every pair has one connection:
  *
  *     rank r -> 0      hello { magic, ranks, r, port }

@@ -147,7 +147,7 @@ static const char docs_head[] =
     "- **Numbers** can be written `4096`, `4_096`, `1e6`, `2.5M` (powers of 1000: K, M, G or B, T)\n"
     "  or `64Ki` (powers of 1024).\n"
     "- **Lengths** are in steps (`1000`), tokens (`2e9 tokens`), epochs (`1.5 epochs`) or, where the\n"
-    "  table says so, a percentage of the run (`10%`). Lengths in tokens and epochs count tokens,\n"
+    "  table allows it, a percentage of the run (`10%`). Lengths in tokens and epochs count tokens,\n"
     "  also during a batch ramp: a run of `2e9 tokens` trains on that many, rounded up to a whole\n"
     "  microbatch, and its learning rate is a function of the tokens seen. For intervals, which\n"
     "  may also be a time (`90s`, `30m`, `1h`, `2d`), `0` means never.\n"

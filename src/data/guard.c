@@ -146,7 +146,7 @@ guard_verdict guard_judge(const guard_options *g, const guard_text *text, const 
     int different = sample_window_ids(v, seen);
     int64_t least = MIN(g->few_ids, v->n / 4); /* a short window has few by nature */
     if (different < least && has_few_ids(v, least)) return GUARD_FEW_IDS;
-    /* With so many different ids in the sample none can be frequent. */
+    /* With that many different ids in the sample none can be frequent. */
     bool varied = different > SAMPLES - 0.5 * g->repeated * SAMPLES + 1;
     if (g->repeated > 0 && !varied && is_repeated(v, seen, g->repeated)) return GUARD_REPEATED;
     /* Nor for a short phrase: a sample of its ids repeats many. */

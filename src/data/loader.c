@@ -50,7 +50,7 @@ struct loader {
     int head, claimed, making;
     int64_t next;      /* windows consumed before the next batch to make */
     int64_t requested; /* ... before the first batch that was not requested yet */
-    step *steps;       /* [slots + 1] a ring too: at most so many are being made */
+    step *steps;       /* [slots + 1] a ring too: at most that many are being made */
     int64_t n_step;    /* begun so far; the last is steps[n_step % (slots + 1)] */
 };
 

@@ -284,7 +284,7 @@ static bool is_own_file(const char *name) {
            str_starts(name, SHARDS_INDEX) || str_starts(name, SHARDS_TOKENIZER);
 }
 
-/* Shards must not go into the input's folder, say: each would be read as the other. */
+/* Shards must not go into the input's folder, for example: each would be read as the other. */
 static err refuse_foreign_files(const char *folder) {
     char **names;
     int n;

@@ -85,7 +85,7 @@ static err run_tokens(const generator *g, exec *x, const int32_t *tokens, int64_
     int64_t vocab = model_conf(g->m)->vocab;
     TRY(plan_get(x->plan, logits, last, (size_t)vocab * sizeof *logits));
     if (mesh_size(&model_lay(g->m)->mesh, AX_PP) == 1) return OK;
-    /* every stage goes on from the token that the last one's logits give */
+    /* every stage continues from the token that the last one's logits give */
     if (!exec_has_result(x, which)) memset(logits, 0, (size_t)vocab * sizeof *logits);
     return comm_sum(x->comm, AXIS(AX_PP), logits, vocab);
 }

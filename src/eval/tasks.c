@@ -91,7 +91,7 @@ static err read_text_member(const task_line *l, const json_t *object, const char
 
 static err add_choice(const task_line *l, task_question *q, const char *text) {
     if (!text || q->choices == TASK_MAX_CHOICES)
-        return ERR("%s: an answer is no text, or there are more than %d", l->name,
+        return ERR("%s: an answer is not text, or there are more than %d", l->name,
                    TASK_MAX_CHOICES);
     q->choice[q->choices++] = strdup(text);
     return OK;

@@ -72,7 +72,7 @@ void io_list_free(char **names, int n); /* takes NULL */
 err io_remove_tree(const char *root, const char *path) MUST_USE;
 /* Renames the folder `from` to `to`, both inside `root`. A folder `to` that is there is exchanged for
  * the new one in one step and then removed, so that `to` is at no moment missing. Where the file
- * system cannot exchange names the old one is called `aside` meanwhile: a crash can leave it there,
+ * system cannot exchange names the old one is named `aside` meanwhile: a crash can leave it there,
  * with nothing under `to`. */
 err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) MUST_USE;
 

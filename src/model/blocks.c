@@ -172,7 +172,7 @@ static int64_t expert_capacity(const builder *b) {
 }
 
 /* Routes whole sequences, since capacity and balance are per sequence: on every tp rank alike, and where ranks
- * share a sequence they tell each other what theirs chose. Rows are padded to the capacity where experts are on
+ * share a sequence they exchange what their tokens chose. Rows are padded to the capacity where experts are on
  * other ranks, which then exchange equal parts; a part of a sequence may have all rows of an expert, so that
  * padding would not pay. */
 static routing route(builder *b, val x) {

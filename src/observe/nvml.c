@@ -1,4 +1,4 @@
-/* NVML by dlopen: no header, no link, and nothing said when it is not there. The signatures are those of
+/* NVML by dlopen: no header, no link, and no message when it is not there. The signatures are those of
  * nvml.h, whose ABI is stable; a status of 0 is success. */
 #include <dlfcn.h>
 #include <stdlib.h>

@@ -302,7 +302,7 @@ static size_t kept_bytes(const uint8_t *p, size_t size, int64_t first, int *n) {
     return at;
 }
 
-static err cut_file(const char *dir, const char *path, int64_t first) {
+static err truncate_event_file(const char *dir, const char *path, int64_t first) {
     io_mapping m;
     int records;
     TRY(io_map(path, &m));
@@ -316,7 +316,7 @@ static err cut_file(const char *dir, const char *path, int64_t first) {
 }
 
 /* Removes later events from the files that are there, and notes the last name. */
-static err cut_files(tb_writer *w, int64_t first) {
+static err truncate_event_files(tb_writer *w, int64_t first) {
     char **names = NULL;
     int n = 0;
     TRY(io_list(w->dir, &names, &n));
@@ -328,7 +328,7 @@ static err cut_files(tb_writer *w, int64_t first) {
         w->seconds = MAX(w->seconds, seconds);
         w->number = MAX(w->number, number);
         char *path = io_join(w->dir, names[i]);
-        e = cut_file(w->dir, path, first);
+        e = truncate_event_file(w->dir, path, first);
         free(path);
     }
     io_list_free(names, n);
@@ -342,7 +342,7 @@ err tb_open(const observe_options *o, tb_writer **out) {
     w->dir = io_join(o->dir, "tb");
     w->rotate = o->rotate_bytes ? o->rotate_bytes : ROTATE;
     TRY_CLEAN(io_make_dirs(w->dir));
-    TRY_CLEAN(cut_files(w, o->first_step));
+    TRY_CLEAN(truncate_event_files(w, o->first_step));
     TRY_CLEAN(next_file(w));
     if (o->first_step > 0) add_session_start(w, o->first_step);
     if (o->hparams) add_hparams(w, o->hparams);

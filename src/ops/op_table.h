@@ -1,5 +1,5 @@
 /* The op table, for those who name ops or read their rows: kernels, the passes of prog/, update rules,
- * tests. The rows are in ops.def; this header says what their fields mean.
+ * tests. The rows are in ops.def; this header defines their fields.
  *
  *     const op_row *row = op_row_of(OP_SWIGLU);
  *     op_signature sig = op_signature_of(OP_SWIGLU);
@@ -107,7 +107,7 @@ typedef enum {
 #define ATTRS_SWAP              (ATTR(SWAP_OUTER) | ATTR(SWAP_INNER))
 
 /* ---- rows -------------------------------------------------------------------------------------- */
-/* How backward is derived (prog/backward.c). 0, a row that does not say, is refused as soon as a
+/* How backward is derived (prog/backward.c). 0, a row that does not set it, is refused as soon as a
  * gradient reaches the op. */
 typedef enum {
     BWD_MISSING,

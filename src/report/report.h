@@ -1,4 +1,4 @@
-/* report: what a run's metrics say about its health, and how runs compare. Depends on observe.
+/* report: what a run's metrics show about its health, and how runs compare. Depends on observe.
  *
  *     run_report *r = NULL;
  *     TRY(report_read("runs/a", &r));

@@ -6,7 +6,7 @@
  *
  * Every answer closes its connection. While all slots are taken, the kernel's backlog holds new
  * connections, and a request that is slow to arrive gives up its slot first: whoever opens connections
- * and says nothing delays others by CROWDED seconds at most. */
+ * and sends nothing delays others by CROWDED seconds at most. */
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>

@@ -206,7 +206,7 @@ typedef struct text_stage {
 
 typedef struct text_stage_options {
     /* A name ending in .jsonl, .jsonl.gz, .jsonl.zst or .parquet: one file, written atomically. Otherwise
-     * a folder with state.json and one part-NNNNNN.jsonl.zst (or as `compress` says) per
+     * a folder with state.json and one part-NNNNNN.jsonl.zst (or as `compress` selects) per
      * segment; a rerun keeps the parts that are complete. NULL or "-": standard output. */
     const char *out;
     /* Where dropped documents are written, with "dropped_by" and "value"; NULL: nowhere. Must be

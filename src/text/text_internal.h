@@ -130,7 +130,7 @@ bool parser_check_length(parser *p, size_t n, int64_t offset);
 void parser_add_document(parser *p, const text_doc *d, bool repaired);
 /* @return whether the text is valid UTF-8 without NUL, which counts as invalid in every format. */
 bool is_clean_utf8(const char *text, size_t n);
-/* Makes text valid UTF-8 without NUL as the options say; *repaired becomes true if bytes were
+/* Makes text valid UTF-8 without NUL, as the options require; *repaired becomes true if bytes were
  * replaced.
  * @return false if the document is refused, which is counted. */
 bool parser_check_utf8(parser *p, text_span *text, bool *repaired);
@@ -184,7 +184,7 @@ const text_format *format_by_name(const char *name);
 const text_format *format_of_path(const char *path, text_compression *compression);
 /* Detects the format from the first bytes. */
 const text_format *format_of_content(const char *head, size_t n);
-/* @return the format of content that was said to be of format `f`: JSON may be an array. */
+/* @return the format of content that was declared to be of format `f`: JSON may be an array. */
 const text_format *format_refine(const text_format *f, const char *head, size_t n);
 
 /* Finds the document separator: a whole line, with its end. *begin is the end of the text before

@@ -11,7 +11,7 @@ enum { SHORT_PIECE = 48 }; /* symbols, from which on the heap is faster */
 
 /* ---- tables ------------------------------------------------------------------------------------- */
 
-static uint64_t room_for(int64_t n) {
+static uint64_t hash_slots_for(int64_t n) {
     uint64_t slots = 16;
     while (slots < (uint64_t)n * 2) slots *= 2;
     return slots;
@@ -47,7 +47,7 @@ text_span *spans_copy(const text_span *from, int64_t n, char **bytes) {
 void bpe_set_tokens(bpe *b, const text_span *tokens, int64_t n, const bool *indexed) {
     b->tokens = spans_copy(tokens, n, &b->bytes);
     b->n = n;
-    uint64_t slots = room_for(n), slot;
+    uint64_t slots = hash_slots_for(n), slot;
     b->index = mem_alloc(slots * sizeof *b->index);
     b->index_mask = slots - 1;
     for (int64_t i = 0; i < n; i++) {
@@ -82,7 +82,7 @@ static inline uint64_t find_merge(const bpe *b, int32_t left, int32_t right) {
 }
 
 void bpe_reserve_pairs(bpe *b, int64_t n) {
-    uint64_t slots = room_for(n), bits = slots * 8;
+    uint64_t slots = hash_slots_for(n), bits = slots * 8;
     b->pairs = mem_alloc(slots * sizeof *b->pairs);
     b->pairs_mask = slots - 1;
     for (uint64_t i = 0; i < slots; i++) b->pairs[i] = (pair_slot){ EMPTY, EMPTY };

@@ -1,7 +1,7 @@
 /* Encoding: text, split at added tokens, normalized, split at those that match normalized text, split
  * by the rules, and each piece turned into ids, from the cache where it was met before.
  *
- *     encoder_add -> encode_segments(raw) -> add_normal -> encode_segments(normal) -> add_cut -> add_piece
+ *     encoder_add -> encode_segments(raw) -> add_normal -> encode_segments(normal) -> add_split -> add_piece
  *                                           nothing but a scanner to run: -> add_scanned
  */
 #include <stdlib.h>
@@ -147,7 +147,7 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
 
 /* ---- splits ---------------------------------------------------------------------------------------- */
 
-static void add_cut(encoder *e, int step, text_span piece, bool first);
+static void add_split(encoder *e, int step, text_span piece, bool first);
 
 static void encode_piece(encoder *e, text_span piece) {
     if (e->escaped) {
@@ -193,53 +193,53 @@ static bool joins_previous(split_behavior how, bool match_before, bool match) {
 }
 
 /* Parts, one after another, held back until it is known that nothing joins them. */
-typedef struct cutting {
+typedef struct piece_splitter {
     encoder *e;
     int step;
     bool first;
     text_span text;
     size_t start, end; /* of the part held */
     bool held, match;
-} cutting;
+} piece_splitter;
 
-static void cut_flush(cutting *c) {
+static void flush_pieces(piece_splitter *c) {
     const split_step *s = &c->e->t->splits[c->step];
     bool drop = s->behavior == SPLIT_REMOVED && c->match;
     text_span part = { c->text.at + c->start, c->end - c->start };
-    if (c->held && part.len && !drop) add_cut(c->e, c->step + 1, part, c->first && c->start == 0);
+    if (c->held && part.len && !drop) add_split(c->e, c->step + 1, part, c->first && c->start == 0);
     c->held = false;
 }
 
-static void cut_part(cutting *c, size_t start, size_t end, bool match) {
+static void split_part(piece_splitter *c, size_t start, size_t end, bool match) {
     const split_step *s = &c->e->t->splits[c->step];
     match ^= s->invert;
     if (c->held && joins_previous(s->behavior, c->match, match)) {
         c->end = end;
     } else {
-        cut_flush(c);
+        flush_pieces(c);
         c->start = start, c->end = end;
         c->held = true;
     }
     c->match = match;
 }
 
-static void add_cut(encoder *e, int step, text_span piece, bool first) {
+static void add_split(encoder *e, int step, text_span piece, bool first) {
     if (step == e->t->n_splits) {
         encode_piece(e, piece);
         return;
     }
     const split_step *s = &e->t->splits[step];
     piece = apply_split_step(s, piece, first, e->changed[step]);
-    cutting c = { .e = e, .step = step, .first = first, .text = piece };
+    piece_splitter c = { .e = e, .step = step, .first = first, .text = piece };
     finder_cursor p = { 0 };
     size_t done = 0, start, end;
     while (finder_walk(&s->find, e->regex, piece.at, piece.len, &p, &start, &end)) {
-        if (start > done) cut_part(&c, done, start, false);
-        cut_part(&c, start, end, true);
+        if (start > done) split_part(&c, done, start, false);
+        split_part(&c, start, end, true);
         done = end;
     }
-    if (done < piece.len) cut_part(&c, done, piece.len, false);
-    cut_flush(&c);
+    if (done < piece.len) split_part(&c, done, piece.len, false);
+    flush_pieces(&c);
 }
 
 /* ---- segments between added tokens ------------------------------------------------------------------ */
@@ -265,7 +265,7 @@ static void add_normal_segment(encoder *e, text_span text, bool first) {
     if (e->t->scan)
         add_scanned(e, text.at, text.len);
     else
-        add_cut(e, 0, text, first);
+        add_split(e, 0, text, first);
 }
 
 static void add_raw_segment(encoder *e, text_span text, bool first) {

@@ -55,7 +55,7 @@ static void replace_text(const decoder_reader *r, const void *how, const char *s
     const replacement *rep = how;
     size_t done = 0, start, end;
     finder_cursor p = { 0 };
-    /* A token whose bytes are no UTF-8 came from <0xNN>: nothing to find there. */
+    /* A token whose bytes are not UTF-8 came from <0xNN>: nothing to find there. */
     bool text = utf8_valid(s, n) == n;
     while (text && finder_walk(&rep->find, r->regex, s, n, &p, &start, &end)) {
         str_add_bytes(out, s + done, start - done);

@@ -145,7 +145,7 @@ typedef struct pre_tokenizers {
     bool byte_level;
 } pre_tokenizers;
 
-static err new_cut(pre_tokenizers *p, const char *type, split_step **out) {
+static err new_split(pre_tokenizers *p, const char *type, split_step **out) {
     /* Text is in GPT-2's alphabet from ByteLevel on, where a later split would match other things. */
     if (p->byte_level)
         return ERR("the pre-tokenizer has %s after ByteLevel, which is not supported", type);
@@ -169,7 +169,7 @@ static err read_split_step(const json_t *o, const step_kind *k, void *into) {
     split_step *s = NULL;
     const char *name = NULL;
     TRY(io_json_text(o, k->type, "behavior", &name));
-    TRY(new_cut(into, k->type, &s));
+    TRY(new_split(into, k->type, &s));
     TRY(read_flag(o, k->type, "invert", false, &s->invert));
     TRY(json_finder(o, k->type, &s->find));
     for (size_t i = 0; i < COUNT_OF(behaviors); i++) {
@@ -184,7 +184,7 @@ static err read_digits(const json_t *o, const step_kind *k, void *into) {
     split_step *s = NULL;
     bool each = false;
     TRY(read_flag(o, k->type, "individual_digits", false, &each));
-    TRY(new_cut(into, k->type, &s));
+    TRY(new_split(into, k->type, &s));
     s->behavior = each ? SPLIT_ISOLATED : SPLIT_CONTIGUOUS;
     return finder_of("\\p{N}", REGEX_ONIGURUMA, &s->find);
 }
@@ -195,7 +195,7 @@ static err read_byte_level_step(const json_t *o, const step_kind *k, void *into)
     bool prefix = false, use_regex = true;
     TRY(read_flag(o, k->type, "add_prefix_space", true, &prefix));
     TRY(read_flag(o, k->type, "use_regex", true, &use_regex));
-    if (prefix || use_regex) TRY(new_cut(p, k->type, &s));
+    if (prefix || use_regex) TRY(new_split(p, k->type, &s));
     p->byte_level = true;
     if (prefix) {
         s->prepend = copy_string(" ");
@@ -227,7 +227,7 @@ static err read_metaspace_step(const json_t *o, const step_kind *k, void *into) 
     bool split = true;
     TRY(io_json_text(o, k->type, "replacement", &mark));
     TRY(read_flag(o, k->type, "split", true, &split));
-    TRY(new_cut(into, k->type, &s));
+    TRY(new_split(into, k->type, &s));
     TRY(read_scheme(o, k->type, &s->scheme));
     s->space = copy_string(mark);
     s->prepend = copy_string(mark);
@@ -236,7 +236,7 @@ static err read_metaspace_step(const json_t *o, const step_kind *k, void *into) 
     return OK;
 }
 
-static const step_kind cut_kinds[] = {
+static const step_kind split_kinds[] = {
     { "ByteLevel", "type add_prefix_space trim_offsets use_regex", read_byte_level_step, 0 },
     { "Split", "type pattern behavior invert", read_split_step, 0 },
     { "Digits", "type individual_digits", read_digits, 0 },
@@ -246,7 +246,7 @@ static const step_kind cut_kinds[] = {
 
 err json_pre_tokenizer(const json_t *o, tokenizer *t, bool *byte_level) {
     pre_tokenizers p = { t, false };
-    TRY(read_steps(o, "the pre_tokenizer", cut_kinds, (int)COUNT_OF(cut_kinds), "pretokenizers",
+    TRY(read_steps(o, "the pre_tokenizer", split_kinds, (int)COUNT_OF(split_kinds), "pretokenizers",
                    &p));
     *byte_level = p.byte_level;
     return OK;

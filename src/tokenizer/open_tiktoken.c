@@ -8,7 +8,7 @@
 
 static const size_t MAX_FILE = (size_t)256 << 20;
 
-/* ---- what the files do not say ------------------------------------------------------------------------ */
+/* ---- what the files do not contain ------------------------------------------------------------------------ */
 
 typedef struct special_token {
     const char *text;

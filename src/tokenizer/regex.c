@@ -31,7 +31,7 @@ struct regex_work {
 
 static const struct {
     char escape;
-    const char *in_class, *alone; /* NULL: cannot be said */
+    const char *in_class, *alone; /* NULL: cannot be expressed */
 } spelled_out[] = {
     { 's', SPACES, "[" SPACES "]" },
     { 'S', NOT_SPACES, "[^" SPACES "]" },
@@ -88,7 +88,7 @@ err regex_new(const char *pattern, regex_flavor flavor, regex **out) {
     uint32_t options = PCRE2_UTF | PCRE2_UCP | PCRE2_NO_UTF_CHECK |
                        (flavor == REGEX_ONIGURUMA ? PCRE2_MULTILINE : PCRE2_DOLLAR_ENDONLY);
     if (utf8_valid(pattern, strlen(pattern)) != strlen(pattern))
-        return ERR("the pattern is no UTF-8");
+        return ERR("the pattern is not UTF-8");
     TRY_CLEAN(spell_out(pattern, flavor, &text));
     int problem = 0;
     PCRE2_SIZE at = 0;

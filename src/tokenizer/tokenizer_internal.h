@@ -37,7 +37,7 @@ typedef struct bpe_parts {
     int64_t n_merges;
     const int32_t *special; /* [n_special] ids of tokens that merges never make */
     int n_special;
-    bool whole_first; /* a piece that is a token is that token, whatever the merges say */
+    bool whole_first; /* a piece that is a token is that token, whatever the merges are */
 } bpe_parts;
 /* A byte-level tokenizer. An error when the two of a merge do not join to a token. */
 err tokenizer_from_bpe(const bpe_parts *p, tokenizer **out) MUST_USE;

@@ -43,7 +43,7 @@ int64_t word_counts_spilled(const word_counts *c); /* bytes written to temporary
 void word_counts_free(word_counts *c);             /* takes NULL */
 
 /* ---- cells ------------------------------------------------------------------------------------
- * All words in one array of ids, one cell a byte, a CELL_NONE before and after each word:
+ * All words in one array of ids, one cell per byte, a CELL_NONE before and after each word:
  *
  *     # t h e # c a t #        the id of a token is in its first and its last cell, so that both
  *     # A - A # c a t #        neighbors are found from their lengths; cells between are CELL_NONE

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* ---- the beginning and the end ------------------------------------------------------------------- */
-/* Without the monitor there is still what a run cannot go on without noticing. */
+/* Without the monitor there is still what a run cannot ignore. */
 static void turn_off(monitor_settings *s) {
     for (int i = 0; i < MONITOR_ALERTS; i++)
         s->off[i] = i != MONITOR_nonfinite && i != MONITOR_save_failed &&

@@ -83,7 +83,7 @@ static err split_sources(trainer *t) {
     return OK;
 }
 
-/* Ids of two tokenizers in one model would be noise. Formats of others do not say theirs. */
+/* Ids of two tokenizers in one model would be noise. Formats of others do not name theirs. */
 static err check_tokenizers(const run_source *list, int n, const data_info **known) {
     for (int i = 0; i < n; i++) {
         const data_info *d = data_source_info(list[i].data);

@@ -46,7 +46,7 @@ cleanup:
     return e;
 }
 
-static err set_previous_aside(run_folder *f) {
+static err keep_previous_run(run_folder *f) {
     err e = OK;
     char *previous = io_join(f->path, PREVIOUS);
     TRY_CLEAN(io_make_dirs(previous));
@@ -128,7 +128,7 @@ err folder_begin(run_folder *f, bool fresh) {
     TRY(folder_make_locked(f));
     TRY(io_lock_sign(f->lock));
     TRY(ckpt_recover(f->path));
-    if (fresh) TRY(set_previous_aside(f));
+    if (fresh) TRY(keep_previous_run(f));
     if (!stat_folder(f->path, &f->id)) return ERR("%s is gone already", f->path);
     return OK;
 }

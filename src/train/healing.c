@@ -80,7 +80,7 @@ static err choose_checkpoint(trainer *t, int64_t step, int64_t *out) {
         while (n > 0 && steps[n - 1] >= step) n--;
         if (n > 0) chosen = (double)steps[MAX(0, n - 1 - (int)(t->alerts.attempts - 1) / 2)];
         free(steps);
-        if (!e && chosen >= 0) e = ckpt_set_newer_aside(t->dir, (int64_t)chosen, CKPT_SUPERSEDED);
+        if (!e && chosen >= 0) e = ckpt_supersede_newer(t->dir, (int64_t)chosen, CKPT_SUPERSEDED);
     } else {
         chosen = 0;
     }

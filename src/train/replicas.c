@@ -1,4 +1,4 @@
-/* Silent corruption: ranks that hold the same elements must hold the same bits. Every
+/* Silent corruption: ranks that hold the same elements must hold bit-identical values. Every
  * training.weight_check_interval steps, and before each full checkpoint, ranks exchange a hash of what they hold; one
  * that differs from its replicas has faulty memory, or computes wrongly, and the run ends before that is
  * saved. Where nothing is replicated (data-parallel ranks that shard everything) there is nothing to compare. */
@@ -14,7 +14,7 @@ static bool has_replicas(const trainer *t) {
     return mesh_size(&t->mesh, AX_DP_REPLICATE) > 1 || whole;
 }
 
-/* How many ranks hold the same parts as rank r, and of these how many the same bits. */
+/* How many ranks hold the same parts as rank r, and of these how many bit-identically. */
 static void count_peers(const replica *all, int n, int r, int *peers, int *equal) {
     *peers = *equal = 0;
     for (int i = 0; i < n; i++) {

@@ -1,6 +1,6 @@
 /* Checkpoints of a run: when they are saved, and what happens when that fails.
  *
- * A save is begun after the step in which it is due and goes on beside the following ones
+ * A save is begun after the step in which it is due and continues beside the following ones
  * (checkpoint/save.c). One is in flight at a time: where the next is due before it is complete, the
  * training waits (back-pressure) and the seconds are reported. A save that fails, because the disk is full,
  * read-only or gone, is an event and a warning; the last good one stays, and the save is tried again after
@@ -61,7 +61,7 @@ static err report_failed(trainer *t, err e) {
     s->retry_at = t->state.step + MIN(wait, MOST_STEPS);
     s->stalled_s = 0;
     str what = { 0 };
-    str_add(&what, "%s; training goes on, the last save is ", err_message(e));
+    str_add(&what, "%s; training continues, the last save is ", err_message(e));
     if (s->saved >= 0)
         str_add(&what, "of step %lld", (long long)s->saved);
     else

@@ -161,7 +161,7 @@ err trainer_open_log(trainer *t) {
 
 err trainer_begin(trainer *t) {
     TRY(folder_begin(&t->folder, t->opt->fresh));
-    if (t->start.resume) TRY(ckpt_set_newer_aside(t->dir, t->state.step, CKPT_DAMAGED));
+    if (t->start.resume) TRY(ckpt_supersede_newer(t->dir, t->state.step, CKPT_DAMAGED));
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
     TRY(trainer_open_log(t));

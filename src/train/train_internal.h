@@ -93,7 +93,7 @@ typedef struct queued_step {
 /* What a run begins with. */
 typedef struct run_start {
     char *path;           /* of a checkpoint or a Hugging Face folder, owned; NULL: nothing */
-    bool resume;          /* training goes on from there: optimizer state, step and data */
+    bool resume;          /* training continues from there: optimizer state, step and data */
     bool branch;          /* ... of another run: checkpoint.branch_path */
     const hf_family *hf;  /* of a Hugging Face folder, else NULL */
     model_config saved;   /* what it holds */
@@ -253,7 +253,7 @@ void trainer_free(trainer *t);
 err start_find(trainer *t) MUST_USE;
 /* Sets t->mc: the model of the weights, or the config's. */
 err start_model(trainer *t) MUST_USE;
-/* @return what tokenizes plain text, borrowed: as data.tokenizer says, else what came with the weights,
+/* @return what tokenizes plain text, borrowed: as data.tokenizer selects, else what came with the weights,
  * else "bytes". */
 const char *start_tokenizer_name(const trainer *t);
 /* Refuses data that was tokenized otherwise than the weights know it. */

@@ -1,5 +1,5 @@
 /* The config as it was used: every choice that was left to the program, made. RUN/config.yaml records
- * it, so that the file says what the run did, and continues it on a machine that would choose
+ * it, so that the file records what the run did, and continues it on a machine that would choose
  * otherwise. */
 #include "train_internal.h"
 

@@ -103,7 +103,7 @@ void live() {
     size_t bytes;
     __sanitizer_finish_switch_fiber(nullptr, &stack, &bytes);
     if (!gpu.home.stack) gpu.home.stack = stack, gpu.home.stack_bytes = bytes;
-    for (;;) { /* once a block */
+    for (;;) { /* once per block */
         (*gpu.thread)();
         if (!self()->copies.empty()) emulate_fault("a thread ends before its copies do");
         self()->done = true;

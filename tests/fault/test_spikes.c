@@ -256,7 +256,7 @@ static void a_cool_down_lowers_the_rate_and_returns(void **state) {
         if (fabs(lr - want) > 1e-6) fail_msg("step %d: %g, expected %g", i, lr, want);
     }
     json_decref(steps);
-    /* stopped in the middle of it, the run goes on as it would have */
+    /* stopped in the middle of it, the run continues as it would have */
     settings half = { "alerts.policy",          "loss_spike=cool_down",
                       "alerts.cool_down_steps", "8",
                       "lr_scheduler",           "constant",

@@ -1,4 +1,4 @@
-/* One harness for every op on every backend. A spec says what the op table (ops.def) cannot: sizes, a
+/* One harness for every op on every backend. A spec states what the op table (ops.def) cannot: sizes, a
  * plain fp64 reference, and values that are not just random. The rest follows from the op's row: which
  * operands are optional, which results accumulate, which may share memory, how backward ops bind to
  * the values and gradients of the forward op.

@@ -1,4 +1,4 @@
-/* What a rank sends in a step is what the closed form says, for each axis and stage. */
+/* What a rank sends in a step is what the closed form predicts, for each axis and stage. */
 #include "support/model.h"
 
 enum { MICROS = 2, LAYERS = 4, DIM = 32, FP32 = 4 };

@@ -1,4 +1,4 @@
-/* Which ops the backward pass is made of: where a GELU's slope rides on the product behind it. */
+/* Which ops the backward pass is made of: where a GELU's slope is fused into the GEMM after it. */
 #include "support/test.h"
 
 #include "prog/prog_internal.h"

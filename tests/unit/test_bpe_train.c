@@ -294,7 +294,7 @@ static void list_word(void *ctx, const char *text, size_t len, uint64_t count) {
     l->mixed += hash_bytes(text, len, count);
 }
 
-/* Many words, again and again, of all lengths up to some that have no room in a shard. */
+/* Many words, again and again, of all lengths up to some that do not fit in a shard. */
 static listing list_many(size_t memory, int workers, int64_t *spilled) {
     word_counts *c = word_counts_new(memory, workers);
     rng_key key = rng_key_of(8, 8);
@@ -334,8 +334,8 @@ static void test_spilled_counts_are_the_same(void **state) {
     }
 }
 
-/* A table that was spilled has room again: what fits is counted there, not written each time. */
-static void test_spilling_makes_room(void **state) {
+/* A table that was spilled is empty again: what fits is counted there, not written each time. */
+static void test_spilling_frees_the_table(void **state) {
     enum { LENGTH = 1100, MANY = 8000, FEW = 100, TIMES = 200 };
     (void)state;
     word_counts *c = word_counts_new(5 << 20, 1);
@@ -436,7 +436,7 @@ static void test_memory_too_little(void **state) {
     word_counts_free(c);
 }
 
-static void test_no_room_for_temporary_files(void **state) {
+static void test_no_space_for_temporary_files(void **state) {
     char before[512];
     const char *was = getenv("TMPDIR");
     (void)state;
@@ -530,11 +530,11 @@ int main(void) {
         cmocka_unit_test(test_random_words_like_plain),
         cmocka_unit_test(test_long_word),
         cmocka_unit_test(test_spilled_counts_are_the_same),
-        cmocka_unit_test(test_spilling_makes_room),
+        cmocka_unit_test(test_spilling_frees_the_table),
         cmocka_unit_test(test_spilled_merges_are_the_same),
         cmocka_unit_test(test_rarest_words_left_out),
         cmocka_unit_test(test_memory_too_little),
-        cmocka_unit_test(test_no_room_for_temporary_files),
+        cmocka_unit_test(test_no_space_for_temporary_files),
         cmocka_unit_test_setup_teardown(test_tokenizer_from_text, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_nothing_to_learn_from, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(test_wrong_options, folder_setup, folder_teardown),

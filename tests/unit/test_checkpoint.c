@@ -185,7 +185,7 @@ static void check_tensors(const char *file, ckpt_reader *r) {
     free(path);
 }
 
-/* Format 2 loads into a model, and what that saves in format 3 has the same bits. */
+/* Format 2 loads into a model, and what that saves in format 3 is bit-identical. */
 static void a_checkpoint_of_format_2_loads(void **state) {
     test_folder *f = *state;
     model_config c;

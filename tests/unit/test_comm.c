@@ -189,7 +189,7 @@ static err run_all_moves(rank *r) {
             }
     return OK;
 }
-static void collectives_yield_what_their_placements_say(void **state) {
+static void collectives_yield_what_their_placements_state(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_all_moves, NULL);
 }
 
@@ -231,7 +231,7 @@ static err run_large(rank *r) {
 static void large_tensors_anywhere(void **state) { assert_ranks(meshes[2], run_large, NULL); }
 
 /* ---- the order of sums ---------------------------------------------------------------------------- */
-/* Every rank gets the same bits, however the values round; and adding -0 changes no bit. */
+/* Every rank gets bit-identical sums, however the values round; and adding -0 changes no bit. */
 static err run_rounding(rank *r) {
     float sum[3];
     for (int i = 0; i < 3; i++) sum[i] = 0.1f * (float)(comm_rank(r->c) + 1) + (float)i / 3;
@@ -372,7 +372,7 @@ static err run_rows(rank *r) {
     }
     return out[at][0] == 0 ? OK : ERR("a row too many");
 }
-static void rows_go_where_their_counts_say(void **state) {
+static void rows_go_where_their_counts_direct(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_rows, NULL);
 }
 
@@ -680,7 +680,7 @@ static void axes_may_have_another_order(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(collectives_yield_what_their_placements_say),
+        cmocka_unit_test(collectives_yield_what_their_placements_state),
         cmocka_unit_test(reductions_gathers_and_scatters_work_in_place),
         cmocka_unit_test(large_tensors_anywhere),
         cmocka_unit_test(sums_have_one_order),
@@ -688,7 +688,7 @@ int main(void) {
         cmocka_unit_test(collectives_in_flight_end_in_any_order),
         cmocka_unit_test(a_maximum_is_of_all_ranks),
         cmocka_unit_test(a_shift_goes_around_the_group),
-        cmocka_unit_test(rows_go_where_their_counts_say),
+        cmocka_unit_test(rows_go_where_their_counts_direct),
         cmocka_unit_test(messages_keep_the_order_of_their_channel),
         cmocka_unit_test(a_narrow_wire_rounds_what_crosses_it),
         cmocka_unit_test(counters_have_the_closed_forms),

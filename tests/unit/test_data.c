@@ -270,7 +270,7 @@ static void an_abandoned_token_file_leaves_nothing(void **state) {
     io_list_free(names, n);
 }
 
-/* Every cut and every changed byte must be noticed; nothing may crash. */
+/* Every truncation and every changed byte must be noticed; nothing may crash. */
 static void damaged_token_files_are_refused(void **state) {
     enum { N = 50 };
     int32_t ids[N];
@@ -363,7 +363,7 @@ static const char *write_raw(test_folder *f, const int64_t *ids, int n, int widt
     return path;
 }
 
-static void raw_tokens_are_told_by_their_values(void **state) {
+static void raw_tokens_are_recognized_by_their_values(void **state) {
     enum { N = 1000 };
     static const struct {
         int64_t vocab;
@@ -456,7 +456,7 @@ int main(void) {
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(foreign_token_files_are_read, folder_setup,
                                         folder_teardown),
-        cmocka_unit_test_setup_teardown(raw_tokens_are_told_by_their_values, folder_setup,
+        cmocka_unit_test_setup_teardown(raw_tokens_are_recognized_by_their_values, folder_setup,
                                         folder_teardown),
         cmocka_unit_test_setup_teardown(the_type_of_raw_tokens_can_be_given, folder_setup,
                                         folder_teardown),

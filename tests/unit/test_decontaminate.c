@@ -1,5 +1,5 @@
-/* Decontamination: planted texts at the beginning, middle and end, with edits; what is cut, what is
- * left alone, what is said about it. */
+/* Decontamination: planted texts at the beginning, middle and end, with edits; what is removed, what is
+ * left alone, what is reported about it. */
 #include "support/folder.h"
 
 #include <signal.h>
@@ -158,7 +158,7 @@ static void digits_and_letters_count(void **state) {
     result_free(&r);
 }
 
-/* ---- cutting ------------------------------------------------------------------------------- */
+/* ---- removing ------------------------------------------------------------------------------ */
 
 static void cuts_the_match_and_the_margin(void **state) {
     test_folder *p = *state;
@@ -247,7 +247,7 @@ static void common_ngrams_are_left_alone(void **state) {
     result_free(&r);
 }
 
-/* ---- what is said -------------------------------------------------------------------------- */
+/* ---- what is reported --------------------------------------------------------------------- */
 
 static void report_names_each_match(void **state) {
     test_folder *p = *state;

@@ -234,7 +234,8 @@ static void groups_are_found_within_any_memory(void **state) {
     find_first_items();
     check_groups(spills, base, 1, 1 << 20);
     check_groups(spills, base, 3, 1 << 20);
-    check_groups(spills, base, 2, 2 * 16 * 16); /* tables of 16 slots: parts are cut in ranges */
+    check_groups(spills, base, 2,
+                 2 * 16 * 16); /* tables of 16 slots: parts are split into ranges */
     check_groups_on_ranks(spills, base, 2, 1, 1 << 20);
     check_groups_on_ranks(spills, base, 4, 2, 1 << 20); /* one of them has no spill file */
     check_groups_on_ranks(spills, base, 3, 2, 2 * 16 * 16);
@@ -544,7 +545,7 @@ static void spill_files_are_used_again(void **state) {
     assert_ok(run_dedup(p, &o, "a.jsonl", "out", NULL));
 }
 
-static void says_what_memory_it_needs(void **state) {
+static void the_error_states_what_memory_it_needs(void **state) {
     test_folder *p = *state;
     put_stories(p, "a.jsonl", 50);
     dedup_options o = dedup_defaults();
@@ -581,7 +582,7 @@ int main(void) {
         IN_PLACE(threads_and_memory_change_nothing),
         IN_PLACE(killed_runs_are_finished_by_the_next),
         IN_PLACE(spill_files_are_used_again),
-        IN_PLACE(says_what_memory_it_needs),
+        IN_PLACE(the_error_states_what_memory_it_needs),
         IN_PLACE(refuses_standard_input),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

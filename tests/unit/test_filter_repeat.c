@@ -58,7 +58,7 @@ static void test_characters_in_copies(void **state) {
     }
 }
 
-/* Lines are alike whatever white space is around them; blank ones are no lines. */
+/* Lines are alike whatever white space is around them; blank ones do not count as lines. */
 static void test_white_space_around_lines(void **state) {
     filter_options o = filter_defaults();
     o.sets = set;

@@ -104,7 +104,7 @@ static void test_scale(void **state) {
     float tiny = fp8_scale(1e-30f, 57344), row[FP8_ROW] = { 0 };
     fp8_set_scale(row, tiny);
     assert_true(row[FP8_UNSCALE] * row[FP8_UNSCALE] > 0 || tiny <= 0x1p66f);
-    assert_true(1 / tiny * (1 / fp8_scale(1e-30f, 448)) > 0); /* the pair that a product takes */
+    assert_true(1 / tiny * (1 / fp8_scale(1e-30f, 448)) > 0); /* the pair that a GEMM takes */
 }
 
 static void check_row(const float *row, float scale, float amax) {
@@ -119,7 +119,7 @@ static void test_delayed_row(void **state) {
     uint8_t bytes[256];
     tensor x = matrix(v, DT_F32, 16, 16), q = matrix(bytes, DT_E4M3, 16, 16), none = { 0 };
     quantize(x, row, FP8_DELAYED, false, q, none);
-    check_row(row, 0, 0); /* zeros say nothing */
+    check_row(row, 0, 0); /* zeros carry no information */
     v[200] = -2;
     v[7] = NAN;
     v[8] = -INFINITY;
@@ -270,8 +270,8 @@ static double distance(const tensor *c, sums s) {
 }
 
 /* Against fp64 sums of the very values that the bytes stand for, and of those before rounding. */
-static void check_product(const char *what, const tensor *c, const pair *a, const pair *b, sums s,
-                          double exact, double rounded) {
+static void check_gemm(const char *what, const tensor *c, const pair *a, const pair *b, sums s,
+                       double exact, double rounded) {
     float *ra = real_values(a), *rb = real_values(b);
     s.a = ra, s.b = rb;
     double d = distance(c, s);
@@ -295,15 +295,15 @@ static void linear_case(int64_t n, int64_t k, int64_t m, bool bias, bool gelu) {
                   .out = { y, gelu ? pre : none } };
     call(&f, OPS_ISA_BEST, NULL);
     sums s = { NULL, NULL, bias ? b.data : NULL, n, m, k, k, 1, k, 1, gelu, 0 };
-    check_product("y", &y, &x, &w, s, 4e-3, 0.06);
+    check_gemm("y", &y, &x, &w, s, 4e-3, 0.06);
 
     tensor dx = random_matrix(DT_BF16, n, k, 1, 4);
     op_call g = { .op = OP_LINEAR_BWD_X,
                   .in = { dy.q, w.qt, none, row_tensor(dy.row), row_tensor(w.row) },
                   .out = { dx } };
     call(&g, OPS_ISA_BEST, NULL);
-    check_product("dx", &dx, &dy, &w,
-                  (sums){ .m = n, .n = k, .k = m, .as = m, .ak = 1, .bs = 1, .bk = k }, 4e-3, 0.1);
+    check_gemm("dx", &dx, &dy, &w,
+               (sums){ .m = n, .n = k, .k = m, .as = m, .ak = 1, .bs = 1, .bk = k }, 4e-3, 0.1);
 
     tensor dw = random_matrix(DT_F32, m, k, 0, 4);
     for (int add = 0; add < 2; add++) {
@@ -314,7 +314,7 @@ static void linear_case(int64_t n, int64_t k, int64_t m, bool bias, bool gelu) {
                       .out = { dw },
                       .accumulate = add ? ~0u : 0 };
         call(&h, OPS_ISA_BEST, NULL);
-        check_product(
+        check_gemm(
             "dw", &dw, &dy, &x,
             (sums){ .m = m, .n = k, .k = n, .as = 1, .ak = m, .bs = 1, .bk = k, .before = before },
             1e-5, 0.1);

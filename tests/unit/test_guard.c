@@ -158,7 +158,7 @@ static void sound_text_passes(void **state) {
         assert_int_equal(judge_text(texts[i], strlen(texts[i])), GUARD_FINE);
 }
 
-/* One bad byte in so many, until the share is crossed. */
+/* One bad byte in n, until the share is crossed. */
 static void malformed_characters_may_fill_up_to_their_share(void **state) {
     for (int bad = 90; bad <= 110; bad++) {
         char text[N];

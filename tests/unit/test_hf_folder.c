@@ -67,7 +67,7 @@ static void mixed_layers_go_out_and_come_back(void **state) {
     unload(&out);
 }
 
-/* The layouts by index, said once more: a mistake made in both directions passes a round trip. */
+/* The layouts by index, stated once more: a mistake made in both directions passes a round trip. */
 static void layouts_are_as_documented(void **state) {
     loaded l;
     st_file *f;
@@ -111,7 +111,7 @@ typedef struct copy {
     const st_file *from;
     const char *without; /* NULL: none */
     const char *with;    /* NULL: none */
-    size_t prefix;       /* bytes to cut from names */
+    size_t prefix;       /* bytes to strip from names */
     const st_tensor *of; /* whose values `with` has; NULL: [2, 2] of its own */
     float plus;          /* added to the first of them */
 } copy;

@@ -95,7 +95,7 @@ static void spaces_and_breaks_are_tidied(void **state) {
 }
 
 /* Prose may be full of links; a row of links is not prose. */
-static void links_are_told_from_prose(void **state) {
+static void links_are_distinguished_from_prose(void **state) {
     assert_text(
         "<p><a>Escopete</a> is a small <a>municipality</a> in the <a>province of Guadalajara</a>, "
         "in the <a>autonomous community</a> of <a>Castile</a>, <a>Spain</a>, and it is old.</p>"
@@ -208,7 +208,7 @@ int main(void) {
         cmocka_unit_test(lists_and_headings_stay_with_text),
         cmocka_unit_test(code_keeps_its_lines),
         cmocka_unit_test(spaces_and_breaks_are_tidied),
-        cmocka_unit_test(links_are_told_from_prose),
+        cmocka_unit_test(links_are_distinguished_from_prose),
         cmocka_unit_test(what_is_called_main_is),
         cmocka_unit_test(wrappers_are_not_dropped),
         cmocka_unit_test(tables_become_lines),

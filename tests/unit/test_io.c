@@ -118,7 +118,7 @@ static void full_disk_keeps_the_old_file(void **state) {
     assert_int_equal(entries(p->path), 1);
 }
 
-static void no_space_is_told(void **state) {
+static void no_space_is_reported(void **state) {
     if (!io_exists("/dev/full")) skip();
     int fd;
     assert_ok(io_append_open("/dev/full", &fd));
@@ -305,7 +305,7 @@ int main(void) {
         T(replaces_only_on_commit),
         T(writes_large_pieces_in_order),
         T(full_disk_keeps_the_old_file),
-        T(no_space_is_told),
+        T(no_space_is_reported),
         T(bad_targets),
         T(keeps_the_mode),
         T(makes_and_lists_folders),

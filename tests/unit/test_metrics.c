@@ -1,4 +1,4 @@
-/* The registry of metrics: every row is filled by a run, and holds what it says. */
+/* The registry of metrics: every row is filled by a run, and holds what it promises. */
 #include "support/train.h"
 
 /* ---- every metric is filled ---------------------------------------------------------------------- */

@@ -267,7 +267,7 @@ static void assert_recall(const char *what, const double *found, double expected
                  error);
 }
 
-static void bands_match_as_often_as_the_curve_says(void **state) {
+static void bands_match_as_often_as_the_curve_predicts(void **state) {
     enum { PAIRS = 150, WORDS = 104 };
     static const int own[] = { 45, 25, 15, 10, 5 }; /* of 100 grams: Jaccard 0.38 to 0.90 */
     signer sign = signer_new();
@@ -376,7 +376,7 @@ static const uint64_t *keys_named(const licenses *l, const char *name) {
     return NULL;
 }
 
-static void licenses_are_found_as_the_curve_says(void **state) {
+static void licenses_are_found_as_the_curve_predicts(void **state) {
     enum { BINS = 10 };
     const char *shared = getenv("INGOT_SHARED_DATA");
     if (!shared) skip();
@@ -440,10 +440,10 @@ int main(void) {
         cmocka_unit_test(short_texts_have_signatures),
         cmocka_unit_test(curve_has_published_values),
         cmocka_unit_test(threshold_picks_the_best_bands),
-        cmocka_unit_test(bands_match_as_often_as_the_curve_says),
+        cmocka_unit_test(bands_match_as_often_as_the_curve_predicts),
         cmocka_unit_test(rows_are_independent),
         cmocka_unit_test(bands_have_keys_of_their_own),
-        cmocka_unit_test(licenses_are_found_as_the_curve_says),
+        cmocka_unit_test(licenses_are_found_as_the_curve_predicts),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -28,7 +28,7 @@ static void presets_have_the_published_sizes(void **state) {
     }
 }
 
-/* Mixtral's paper says 13 of 47 billion, Qwen's 3.3 of 30.5. */
+/* Mixtral's paper states 13 of 47 billion, Qwen's 3.3 of 30.5. */
 static void a_token_uses_its_own_experts_alone(void **state) {
     model_config c;
     assert_ok(model_preset("mixtral-8x7b", &c));
@@ -55,7 +55,7 @@ static void every_preset_is_sound(void **state) {
     err_free(e);
 }
 
-/* 6 per weight of a product and 12 per layer, width and key, whichever way attention is counted. */
+/* 6 per weight of a GEMM and 12 per layer, width and key, whichever way attention is counted. */
 static void flops_count_six_per_weight_and_attention(void **state) {
     model_config c;
     assert_ok(model_preset("llama2-7b", &c));
@@ -141,7 +141,7 @@ static void initial_weights_have_their_deviation(void **state) {
     close_model(&o);
 }
 
-/* Every layout starts from the same bits: weights are drawn by global element. */
+/* Every layout starts bit-identical: weights are drawn by global element. */
 static void every_layout_starts_from_the_same_weights(void **state) {
     static const struct {
         mesh m;

@@ -1,4 +1,4 @@
-/* From the options of the model section to a model, and what checkpoints say of it. */
+/* From the options of the model section to a model, and what checkpoints record about it. */
 #include "support/test.h"
 
 #include "checkpoint/checkpoint.h"
@@ -70,7 +70,7 @@ static void bias_false_leaves_no_bias_in_the_model(void **state) {
     check_refused((settings){ "model.preset", "tiny", "model.norm_bias", "true" }, "norm_bias");
 }
 
-/* A checkpoint of before model.norm_bias has biases in its layer norms, whatever model.bias says. */
+/* A checkpoint of before model.norm_bias has biases in its layer norms, whatever model.bias is. */
 static void older_checkpoints_keep_the_biases_of_their_norms(void **state) {
     model_config c, read;
     assert_ok(read_model((settings){ "model.preset", "gpt-small", "model.bias", "false" }, &c));

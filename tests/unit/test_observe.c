@@ -71,7 +71,7 @@ static void resume_takes_out_later_steps(void **state) {
     snprintf(path, sizeof path, "%s/metrics.jsonl", (char *)*state);
     int fd;
     assert_ok(io_append_open(path, &fd));
-    assert_ok(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* cut short by a crash */
+    assert_ok(io_append(fd, path, "{\"step\":1,\"lo", 13)); /* truncated by a crash */
     fclose(fdopen(fd, "a"));
     assert_ok(observe_open(&(observe_options){ .dir = *state, .first_step = 4 }, &o));
     observe_close(o);

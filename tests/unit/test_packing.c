@@ -30,7 +30,7 @@ static loader_options options_of(int64_t T, data_packing packing) {
 
 typedef struct epoch {
     int *seen, *predicted; /* of each token of the source */
-    int64_t splits;        /* documents that go on in another window */
+    int64_t splits;        /* documents that continue in another window */
     int64_t windows, valid;
 } epoch;
 
@@ -53,7 +53,7 @@ static epoch read_epoch(const data_source *s, loader *l, int64_t T, data_range r
             data_range doc = data_document(s, data_document_of(s, id));
             bool last = id + 1 == MIN(doc.to, range.to);
             assert_true((b.targets[t] == NONE) == last);
-            /* A piece begins where a document does, or where a window cut it. */
+            /* A piece begins where a document does, or where a window split it. */
             assert_int_equal(b.id[b.start[t]], id - b.pos[t]);
             assert_in_range(b.id[b.start[t]], doc.from, doc.to - 1);
             if (last) continue;
@@ -68,7 +68,7 @@ static epoch read_epoch(const data_source *s, loader *l, int64_t T, data_range r
     return e;
 }
 
-static void every_token_comes_once_and_few_documents_are_cut(void **state) {
+static void every_token_comes_once_and_few_documents_are_split(void **state) {
     static const int64_t lengths[] = { 16, 64, 257 };
     for (size_t k = 0; k < COUNT_OF(lengths); k++) {
         int64_t T = lengths[k];
@@ -83,10 +83,10 @@ static void every_token_comes_once_and_few_documents_are_cut(void **state) {
             unavoidable += (r.to - r.from - 1) / T;
         }
         assert_int_equal(e.splits, unavoidable);
-        int64_t concat_cuts = 0; /* ends of windows that are not ends of documents */
-        for (int64_t i = T; i < n; i += T) concat_cuts += data_token(s, i - 1) != END;
-        assert_true(2 * e.splits < concat_cuts);
-        /* And hardly any room is wasted. */
+        int64_t concat_splits = 0; /* ends of windows that are not ends of documents */
+        for (int64_t i = T; i < n; i += T) concat_splits += data_token(s, i - 1) != END;
+        assert_true(2 * e.splits < concat_splits);
+        /* And hardly any of a window is wasted. */
         assert_true(e.windows * T < n + n / 20 + T);
         free(e.seen);
         free(e.predicted);
@@ -203,7 +203,7 @@ static void packing_needs_masks(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(every_token_comes_once_and_few_documents_are_cut),
+        cmocka_unit_test(every_token_comes_once_and_few_documents_are_split),
         cmocka_unit_test(groups_of_short_documents_are_bounded),
         cmocka_unit_test(a_range_is_packed_without_its_neighbours),
         cmocka_unit_test(documents_go_where_they_fit_best),

@@ -212,7 +212,7 @@ static void foreign_types_are_listed_not_converted(void **state) {
     st_close(f);
 }
 
-static void need_says_what_is_wrong(void **state) {
+static void need_reports_what_is_wrong(void **state) {
     st_file *f;
     const st_tensor *t;
     assert_ok(st_open(FIXTURES "/llama", &f));
@@ -402,7 +402,7 @@ int main(void) {
         WITH_DIR(folder_round_trip),
         WITH_DIR(reads_unaligned_floats),
         WITH_DIR(foreign_types_are_listed_not_converted),
-        cmocka_unit_test(need_says_what_is_wrong),
+        cmocka_unit_test(need_reports_what_is_wrong),
         WITH_DIR(broken_headers),
         WITH_DIR(strangers_are_named),
         WITH_DIR(broken_indices),

@@ -90,7 +90,7 @@ static void *remove_obstacle(void *arg) {
     return NULL;
 }
 
-/* A save that fails is an alert; training goes on, and the save is tried again. */
+/* A save that fails is an alert; training continues, and the save is tried again. */
 static void a_failed_save_is_tried_again(void **state) {
     test_folder *f = *state;
     obstacle o = { in_folder(f, "run/events.jsonl"), in_folder(f, "run/checkpoints"), false };
@@ -149,7 +149,7 @@ static void weights_alone_are_found_and_never_continued_from(void **state) {
 }
 
 /* ---- branches --------------------------------------------------------------------------------------- */
-/* A WSD run that has ended goes on from before its learning rate fell, as if it had been planned longer. */
+/* A WSD run that has ended continues from before its learning rate fell, as if it had been planned longer. */
 static void a_run_is_extended_from_before_its_decay(void **state) {
     test_folder *f = *state;
 #define WSD                                                                                        \

@@ -156,7 +156,7 @@ static void bad_files_are_refused(void **state) {
     refuse(f, "not json\n", "bad.jsonl:1");
     refuse(f, "{\"context\": \"a\", \"choices\": [\"b\", \"c\"], \"answer\": 2}\n", "names none");
     refuse(f, "{\"context\": \"a\", \"choices\": [\"b\"], \"answer\": 0}\n", "two answers or more");
-    refuse(f, "{\"context\": \"a\", \"choices\": [\"b\", 3], \"answer\": 0}\n", "no text");
+    refuse(f, "{\"context\": \"a\", \"choices\": [\"b\", 3], \"answer\": 0}\n", "not text");
     refuse(f, "{\"context\": 7, \"choices\": [\"b\", \"c\"], \"answer\": 0}\n", "is not a text");
 }
 

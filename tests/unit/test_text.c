@@ -453,8 +453,8 @@ static void long_records_are_skipped(void **state) {
     str_free(&lines);
 }
 
-/* Plain text is cut at the end of a line, wherever blocks end; nothing is lost. */
-static void long_texts_are_cut(void **state) {
+/* Plain text is split at the end of a line, wherever blocks end; nothing is lost. */
+static void long_texts_are_split(void **state) {
     test_folder *p = *state;
     str text = { 0 };
     for (int i = 0; i < 40; i++) {
@@ -571,7 +571,7 @@ static void failing_drop(void *result) {
     if (r->of) r->of->live--;
 }
 
-static void the_first_error_is_told(void **state) {
+static void the_first_error_is_reported(void **state) {
     test_folder *p = *state;
     str lines = { 0 };
     for (int i = 0; i < 1000; i++) str_add(&lines, "{\"id\":\"%d\",\"text\":\"x\"}\n", i);
@@ -617,10 +617,10 @@ int main(void) {
         TEST(segments_cover_a_file_once),
         TEST(segments_are_counted),
         TEST(long_records_are_skipped),
-        TEST(long_texts_are_cut),
+        TEST(long_texts_are_split),
         TEST(separators_may_lie_across_pieces),
         TEST(memory_is_bounded),
-        TEST(the_first_error_is_told),
+        TEST(the_first_error_is_reported),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,4 +1,4 @@
-/* text: what is broken. Files cut short and with flipped bits, random lines, WARC records that lie:
+/* text: what is broken. Truncated files and flipped bits, random lines, WARC records that lie:
  * an error or a counted skip, never a crash and never silence. */
 #include "support/text.h"
 
@@ -101,7 +101,7 @@ static void damaged(test_folder *p, const kind *k, bool flip, uint64_t *at) {
     str_free(&damaged_bytes);
 }
 
-static void files_cut_short(void **state) {
+static void truncated_files(void **state) {
     uint64_t at = 0;
     for (size_t i = 0; i < COUNT_OF(kinds); i++) damaged(*state, &kinds[i], false, &at);
 }
@@ -130,7 +130,7 @@ static void what_is_readable_is_used(void **state) {
     assert_error(read_one(path, &(text_input_options){ .strict = true }, 1, &s), "a.jsonl.gz");
     seen_free(&s);
     packed.len = first + 1;
-    packed.text[first] = 0; /* padding is no damage */
+    packed.text[first] = 0; /* padding is not damage */
     assert_ok(io_write(path, packed.text, packed.len));
     assert_ok(read_one(path, &(text_input_options){ .strict = true }, 1, &s));
     seen_free(&s);
@@ -349,7 +349,7 @@ static void deep_lines_are_refused(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        TEST(files_cut_short),
+        TEST(truncated_files),
         TEST(files_with_flipped_bits),
         TEST(what_is_readable_is_used),
         TEST(warc_records_are_read),

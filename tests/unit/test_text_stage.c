@@ -1,4 +1,4 @@
-/* text: stages. What is written, in parts that a killed run goes on with, the same for any number of
+/* text: stages. What is written, in parts that a killed run resumes with, the same for any number of
  * threads. */
 #include "support/text.h"
 
@@ -244,7 +244,7 @@ static void killed_stages_go_on(void **state) {
     str_free(&again);
 }
 
-/* A part is whole when its report is there, which is written last; one without is made again. */
+/* A part is whole when its report is there, which is written last; one without is rewritten. */
 static void parts_without_reports_are_made_again(void **state) {
     test_folder *p = *state;
     letters l = { 0 };

@@ -36,7 +36,7 @@ static void each_task_runs_once(void **state) {
     }
 }
 
-/* Stands before the system's own: as if it had threads for so many more. */
+/* Stands before the system's own: as if it had threads for that many more. */
 static int threads_left = 1000;
 int pthread_create(pthread_t *thread, const pthread_attr_t *attr, void *(*run)(void *), void *arg) {
     int (*start)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *);

@@ -1,5 +1,5 @@
 /* Token files of all kinds: version 1 of our own, Megatron's written byte by byte, and what becomes
- * of files that were cut or changed anywhere. */
+ * of files that were truncated or changed anywhere. */
 #include "support/data.h"
 
 static void assert_tokens(const data_source *s, const int32_t *expected, int64_t n) {

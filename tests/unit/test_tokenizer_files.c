@@ -282,7 +282,7 @@ static void test_models(void **state) {
     "\"a.\":4,\"b.\":5,\".b\":6,\"a..\":7,\"..b\":8,\"a..b.\":9}},\"pre_tokenizer\":{"              \
     "\"type\":\"Split\",\"pattern\":{\"String\":\".\"},\"behavior\":\"%s\",\"invert\":%s}}"
 
-static void test_cuts(void **state) {
+static void test_splits(void **state) {
     static const struct {
         const char *behavior, *invert;
         int32_t want[6];
@@ -330,12 +330,12 @@ static bool survive(const char *path, const char *pattern) {
 static void damage(const char *folder, const char *from, const char *name, const char *pattern) {
     char *text = NULL, *path = path_in(folder, name);
     size_t n;
-    int cut_refused = 0, rounds = 150;
+    int truncated_refused = 0, rounds = 150;
     chance c = { rng_key_of(5, 0), 0 };
     assert_ok(io_read(from, 1 << 20, &text, &n));
     for (int i = 0; i < rounds; i++) {
         write_bytes(path, text, below(&c, n - 2));
-        cut_refused += survive(path, pattern);
+        truncated_refused += survive(path, pattern);
     }
     for (int i = 0; i < 2 * rounds; i++) {
         /* Half of the time where the rules are, not in the vocabulary. */
@@ -345,7 +345,7 @@ static void damage(const char *folder, const char *from, const char *name, const
         survive(path, pattern);
         if (i % 3) text[at] ^= (char)(1 << below(&c, 8)); /* now and then it stays, or gets worse */
     }
-    if (!pattern) assert_int_equal(cut_refused, rounds); /* half a JSON document is none */
+    if (!pattern) assert_int_equal(truncated_refused, rounds); /* half a JSON document is none */
     free(text);
     free(path);
 }
@@ -371,7 +371,7 @@ int main(void) {
         IN_FOLDER(test_save),        IN_FOLDER(test_from_parts),
         IN_FOLDER(test_refused),     IN_FOLDER(test_refused_tiktoken),
         IN_FOLDER(test_damage),      IN_FOLDER(test_models),
-        IN_FOLDER(test_cuts),
+        IN_FOLDER(test_splits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -118,7 +118,7 @@ static void compare(const char *name, const regex *re, regex_work *w, const pair
     for (size_t from = 0, start, end; from < p->n_clean; from = end) {
         assert_true(regex_find(re, w, p->clean, p->n_clean, from, &start, &end));
         assert_int_equal(start, from);
-        if (k == n && k > 0) { /* a scanner may stop before its room is full */
+        if (k == n && k > 0) { /* a scanner may stop before `ends` is full */
             n = scan(p->raw, p->n_raw, ends[k - 1], ends, MOST);
             k = 0;
         }
@@ -150,17 +150,17 @@ static void test_cl100k(void **state) { fuzz("cl100k", 2); }
 static void test_qwen2(void **state) { fuzz("qwen2", 3); }
 static void test_o200k(void **state) { fuzz("o200k", 4); }
 
-/* Where a character is cut short by the end, or by another: its bytes stand for themselves. */
-static void test_cut_characters(void **state) {
-    enum { ROOM = 80 };
-    size_t ends[ROOM];
-    assert_int_equal(scan_gpt2("a\xE2\x82", 3, 0, ends, ROOM), 2);
+/* Where a character is truncated by the end, or by another: its bytes stand for themselves. */
+static void test_truncated_characters(void **state) {
+    enum { CAPACITY = 80 };
+    size_t ends[CAPACITY];
+    assert_int_equal(scan_gpt2("a\xE2\x82", 3, 0, ends, CAPACITY), 2);
     assert_int_equal(ends[0], 1);
-    assert_int_equal(scan_gpt2("a\xE2\x82z", 4, 0, ends, ROOM), 3);
+    assert_int_equal(scan_gpt2("a\xE2\x82z", 4, 0, ends, CAPACITY), 3);
     assert_int_equal(ends[1], 3);
     assert_int_equal(scan_cl100k("\xF0\x9F\x9A"
                                  "b",
-                                 4, 0, ends, ROOM),
+                                 4, 0, ends, CAPACITY),
                      2);
     assert_int_equal(ends[0], 3); /* no two lead a word: the three are punctuation */
 }
@@ -193,7 +193,7 @@ static void test_pieces(void **state) {
                  "a\xE1\xA0\x8E"
                  "b c",
                  "a\xE1\xA0\x8E"
-                 "b| |c"); /* U+180E is no space */
+                 "b| |c"); /* U+180E is not a space */
     check_pieces("[\\s.]+|\\S", "a. b", "a|. |b");
 }
 
@@ -210,9 +210,12 @@ static void test_patterns(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_gpt2),           cmocka_unit_test(test_cl100k),
-        cmocka_unit_test(test_qwen2),          cmocka_unit_test(test_o200k),
-        cmocka_unit_test(test_cut_characters), cmocka_unit_test(test_pieces),
+        cmocka_unit_test(test_gpt2),
+        cmocka_unit_test(test_cl100k),
+        cmocka_unit_test(test_qwen2),
+        cmocka_unit_test(test_o200k),
+        cmocka_unit_test(test_truncated_characters),
+        cmocka_unit_test(test_pieces),
         cmocka_unit_test(test_patterns),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

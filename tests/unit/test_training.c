@@ -6,7 +6,7 @@
 /* ---- lengths and batches ------------------------------------------------------------------- */
 #define RAMP "training.global_batch_size", "16", "training.batch_ramp_start", "4"
 
-/* Trains so many tokens and checks the rate and the batch of every step. */
+/* Trains that many tokens and checks the rate and the batch of every step. */
 static void check_run_in_tokens(test_folder *f, int64_t total) {
     char length[32], name[32];
     snprintf(length, sizeof length, "%lld tokens", (long long)total);
@@ -39,7 +39,7 @@ static void tokens_are_counted_along_the_ramp(void **state) {
     for (int64_t more = 0; more < 4; more++) check_run_in_tokens(*state, 40960 + more * 4 * 64);
 }
 
-/* A ramp given in steps lasts for so many, in a run that does too. */
+/* A ramp given in steps lasts that many, and so does the run. */
 static void steps_are_counted_along_the_ramp(void **state) {
     train_small(*state, "run",
                 (settings){ RAMP, "training.steps", "24", "training.batch_ramp", "12",
@@ -212,7 +212,7 @@ static void the_learning_rate_scales_with_the_whole_batch(void **state) {
     json_decref(steps);
 }
 
-/* A run ends with its steps, whatever training.stop says beyond them. */
+/* A run ends with its steps, whatever training.stop is beyond them. */
 static void a_stop_beyond_the_steps_is_their_end(void **state) {
     train_small(*state, "run", (settings){ "training.steps", "3", "training.stop", "5" });
     json_t *steps = logged_steps(*state, "run");
@@ -287,7 +287,7 @@ static void validation_takes_as_many_batches_as_it_is_given(void **state) {
     assert_true(fabs(one - two) < 0.1);
 }
 
-/* A model that does not change says something else at every step. */
+/* A model that does not change generates something else at every step. */
 static void samples_differ_from_step_to_step(void **state) {
     train_small(*state, "run",
                 (settings){ "optimizer.lr", "0", "training.steps", "2", "sample.every", "1",

@@ -481,7 +481,7 @@ static void clip_scales_and_counts_steps(void **state) {
     assert_true(!s.now.skip && s.now.count == 10 && s.now.grad_scale == 1);
 }
 
-/* An update that is left out on purpose is no overflow: neither the count nor the loss scale notices. */
+/* An update that is left out on purpose is not an overflow: neither the count nor the loss scale notices. */
 static void a_long_gradient_can_be_skipped(void **state) {
     const op_backend *b = ops_cpu(OPS_ISA_BEST);
     step_block s = { .now = { .count = 5, .loss_scale = 1024, .good = 1 } };
@@ -652,7 +652,7 @@ static void stochastic_rounding_depends_on_the_element_alone(void **state) {
     free(g);
 }
 
-/* As documented, so that a run continues with the same bits in a later version: element i is rounded up
+/* As documented, so that a run continues bit-exactly in a later version: element i is rounded up
  * where the upper half of word i % 4 of philox(key, { all ones, update, site, i / 4 }) carries. */
 static void stochastic_rounding_draws_the_documented_words(void **state) {
     enum { FIRST = 1002, SITE = 7, COUNT = 3, N = 1000 };

@@ -15,7 +15,7 @@
  * packed (a_in_place). Where C then has few rows, each task even packs the part of B that it needs by
  * itself (task_packs_b): blocks are tall, so that no part is packed more than about twice, and no task
  * waits for panels or writes cache lines that other cores hold, which costs many times the copy itself.
- * And where A is transposed and the kernel says so (the weight gradient on AMX), tasks pack both operands
+ * And where A is transposed and the kernel asks for it (the weight gradient on AMX), tasks pack both operands
  * for themselves (task_packs_a): every part is packed several times, by blocks that are chosen to be few,
  * but into the thread's own memory. A GEMM with a single row of A goes to gemm_row.c.
  *

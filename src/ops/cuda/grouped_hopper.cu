@@ -428,7 +428,7 @@ static __device__ void multiply_tiles(const grouped_args &g, const group_starts 
             continue;
         }
         float d[SUMS];
-        int before = -1; /* the stage whose products are under way */
+        int before = -1; /* the stage whose multiplications are in flight */
 #pragma unroll 1
         for (int k = 0; k < t.depth; k += DEPTH, r.next()) {
             barrier_wait(&r.full[r.at], r.phase);
