@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "io/io.h"
+#include "observe/observe.h"
 
 static const char *const peak_names[PEAKS] = { "fp32", "tf32", "fp16", "bf16", "fp8" };
 const char *peak_name(peak_kind k) { return peak_names[k]; }
@@ -23,9 +24,16 @@ static err read_hardware_number(const json_t *o, const char *where, const char *
                     "`ingot plan hardware` shows the units");
 }
 
+/* Without tflops: the peaks published for the chip, which MFU refers to as well. */
 static err read_peaks(const json_t *o, const char *where, accelerator *a) {
     json_t *peaks = NULL, *value;
     const char *key;
+    bool published = false;
+    for (int k = 0; k < PEAKS; k++) {
+        a->peak[k] = chip_peak(a->chip, peak_names[k]);
+        published |= isfinite(a->peak[k]);
+    }
+    if (published && !json_object_get(o, "tflops")) return OK;
     TRY(io_json_object(o, where, "tflops", &peaks));
     for (int k = 0; k < PEAKS; k++) a->peak[k] = NAN;
     json_object_foreach(peaks, key, value) {
