@@ -286,6 +286,18 @@ static err download_newest(store *s, const char *url, const char *run_dir, int64
     return first;
 }
 
+/* The newest whole checkpoint of a run after step `after`, and the run's tokenizer. */
+static err download_run(store *s, const char *url, const char *run_dir, int64_t after,
+                        int64_t *step) {
+    int64_t *steps = NULL;
+    int n = 0;
+    err e = list_remote_steps(s, url, &steps, &n);
+    if (!e) e = download_newest(s, url, run_dir, after, steps, n, step);
+    if (!e && *step >= 0) e = download_tokenizer(s, url, run_dir);
+    free(steps);
+    return e;
+}
+
 /* @return the step that a URL names, "s3://.../step-00000012"; -1: it names a run. */
 static int64_t step_of_url(const char *url) {
     str s = { 0 };
@@ -298,21 +310,12 @@ static int64_t step_of_url(const char *url) {
 
 err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *step) {
     store *s = NULL;
-    int64_t *steps = NULL, one = step_of_url(url);
-    int n = 0;
-    err e = OK;
+    int64_t one = step_of_url(url);
     *step = -1;
-    TRY_CLEAN(store_open(&s));
-    if (one >= 0) {
-        TRY_CLEAN(download_step(s, url, run_dir, one));
-        *step = one;
-        goto cleanup;
-    }
-    TRY_CLEAN(list_remote_steps(s, url, &steps, &n));
-    TRY_CLEAN(download_newest(s, url, run_dir, after, steps, n, step));
-    if (*step >= 0) TRY_CLEAN(download_tokenizer(s, url, run_dir));
-cleanup:
-    free(steps);
+    err e = store_open(&s);
+    if (!e && one >= 0) e = download_step(s, url, run_dir, one);
+    if (!e && one >= 0) *step = one;
+    if (!e && one < 0) e = download_run(s, url, run_dir, after, step);
     store_close(s);
     return e;
 }
@@ -332,20 +335,14 @@ err ckpt_download_manifests(const char *url, const char *run_dir) {
     store *s = NULL;
     int64_t *steps = NULL, one = step_of_url(url);
     int n = 0;
-    err e = OK;
-    TRY_CLEAN(store_open(&s));
-    if (one >= 0) {
-        TRY_CLEAN(download_manifest(s, url, run_dir, one));
-        goto cleanup;
-    }
-    TRY_CLEAN(list_remote_steps(s, url, &steps, &n));
-    for (int i = 0; i < n; i++) {
+    err e = store_open(&s);
+    if (!e && one < 0) e = list_remote_steps(s, url, &steps, &n);
+    if (!e && one >= 0) e = download_manifest(s, url, run_dir, one);
+    for (int i = 0; !e && i < n; i++) {
         char *from = remote_step(url, steps[i]);
         e = download_manifest(s, from, run_dir, steps[i]);
         free(from);
-        if (e) break;
     }
-cleanup:
     free(steps);
     store_close(s);
     return e;

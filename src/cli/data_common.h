@@ -54,6 +54,10 @@ typedef struct data_common {
     { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" }, \
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },                                        \
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" }
+/* Of commands with spill files; AT is theirs. */
+#define DATA_WORK_ARGS                                                                              \
+    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" }, \
+    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" }
 #define DATA_PART_ARG                                                                               \
     { "part", ARG_COUNT, DATA_AT(part), "BYTES", "split plain files into parts of this size, which ranks share and a rerun resumes (default 256Mi)" }
 #define DATA_COMMON_ARGS                                                                            \

@@ -129,8 +129,7 @@ static const cli_arg args[] = {
     { "piece", ARG_COUNT, AT(piece), "N", "remove remaining pieces of fewer characters (default 200)" },
     { "pieces", ARG_COUNT, AT(pieces), "N", "drop a document that falls into more pieces (default 10)" },
     { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each match and each common n-gram" },
-    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" },
-    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" },
+    DATA_WORK_ARGS,
 };
 /* clang-format on */
 

@@ -255,8 +255,7 @@ static const cli_arg args[] = {
     { "lines", ARG_FLAG, AT(lines), "", "paragraph: every line is a paragraph (default: blank lines separate them)" },
     { "paragraph-words", ARG_COUNT, AT(paragraph_words), "N", "paragraph: never remove paragraphs of fewer words (default 10)" },
     { "report", ARG_TEXT, AT(report), "FILE", "write a JSON line for each cluster: its documents and the one kept" },
-    { "work", ARG_TEXT, AT(work), "DIR", "folder for spill files, from which a rerun resumes (default: PATH.work beside --out)" },
-    { "keep-work", ARG_FLAG, AT(keep_work), "", "keep the spill files at the end" },
+    DATA_WORK_ARGS,
 };
 /* clang-format on */
 

@@ -16,6 +16,14 @@
 enum { MOST_SETTINGS = 64 };
 typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
 
+/* A run that several ranks can share: heads, widths and rows that divide. */
+#define SETTINGS_FOR_RANKS(layers)                                                                 \
+    "model.preset", "tiny", "model.layers", layers, "model.dim", "16", "model.heads", "4",         \
+        "model.kv_heads", "2", "model.head_dim", "4", "model.ffn_dim", "32", "precision", "fp32",  \
+        "device.kind", "cpu", "training.steps", "6", "training.seq_len", "32", "training.threads", \
+        "1", "training.global_batch_size", "8", "data.synth_documents", "60", "optimizer.lr",      \
+        "0.01", "metrics.log_every", "0", "validation.every", "3", "validation.batches", "4"
+
 /* A run with the settings `common` and then `own`. */
 static inline err run_on_ranks(test_folder *f, const char *name, settings common, settings own,
                                int ranks) {

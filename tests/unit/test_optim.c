@@ -173,6 +173,20 @@ static void check_decay(void *ctx, const element *e) {
     double want = e->q->ndim == 2 ? 3 * (1 - 0.01 * 0.1) : 3;
     if (fabs(*e->p - want) > 1e-6) fail_msg("%s is %.8g, expected %.8g", e->q->name, *e->p, want);
 }
+/* One step from weights of 3. @param set the gradients; @param ctx of check */
+static void step_and_check(const model_config *c, const optim_settings *s,
+                           void (*set)(void *ctx, const element *e),
+                           void (*check)(void *ctx, const element *e), void *ctx) {
+    comm *end = comm_self();
+    optim_fixture r;
+    assert_ok(fixture_make(&r, c, &(model_layout){ .dt = DT_F32 }, s, end));
+    each_element(&r, set, NULL);
+    each_element(&r, set_three, NULL);
+    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
+    each_element(&r, check, ctx);
+    fixture_free(&r);
+    comm_free(end);
+}
 static void only_matrices_decay(void **state) {
     static const optim_kind kinds[] = { OPTIM_SGD,      OPTIM_ADAMW,     OPTIM_LION,
                                         OPTIM_ADAM8BIT, OPTIM_ADAFACTOR, OPTIM_MUON };
@@ -180,15 +194,7 @@ static void only_matrices_decay(void **state) {
     c.bias = true;
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         optim_settings s = settings_of(kinds[k]);
-        comm *end = comm_self();
-        optim_fixture r;
-        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
-        each_element(&r, set_zero, NULL);
-        each_element(&r, set_three, NULL);
-        assert_ok(optim_step(r.o, &r.x, 0.01, 0));
-        each_element(&r, check_decay, NULL);
-        fixture_free(&r);
-        comm_free(end);
+        step_and_check(&c, &s, set_zero, check_decay, NULL);
     }
 }
 
@@ -204,15 +210,7 @@ static void mup_scales_the_rates(void **state) {
     c.mup_base = 8;
     optim_settings s = settings_of(OPTIM_LION);
     s.weight_decay = 0;
-    comm *end = comm_self();
-    optim_fixture r;
-    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
-    each_element(&r, set_one, NULL);
-    each_element(&r, set_three, NULL);
-    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
-    each_element(&r, check_lion_step, NULL);
-    fixture_free(&r);
-    comm_free(end);
+    step_and_check(&c, &s, set_one, check_lion_step, NULL);
 }
 
 /* Adam has decay in its gradient, and so in its normalized step; AdamW (only_matrices_decay) beside it. */
@@ -223,15 +221,7 @@ static void check_l2_step(void *ctx, const element *e) {
 static void adam_decays_through_the_gradient(void **state) {
     model_config c = small_llama();
     optim_settings s = settings_of(OPTIM_ADAM);
-    comm *end = comm_self();
-    optim_fixture r;
-    assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
-    each_element(&r, set_zero, NULL);
-    each_element(&r, set_three, NULL);
-    assert_ok(optim_step(r.o, &r.x, 0.01, 0));
-    each_element(&r, check_l2_step, NULL);
-    fixture_free(&r);
-    comm_free(end);
+    step_and_check(&c, &s, set_zero, check_l2_step, NULL);
 }
 
 /* Muon's steps have the size of the matrix already: µP changes none of the matrices in blocks. */
@@ -288,15 +278,7 @@ static void agc_spares_vectors_and_the_head(void **state) {
         optim_settings s = settings_of(OPTIM_SGD);
         s.weight_decay = 0;
         s.agc = 0.1;
-        comm *end = comm_self();
-        optim_fixture r;
-        assert_ok(fixture_make(&r, &c, &(model_layout){ .dt = DT_F32 }, &s, end));
-        each_element(&r, set_ten, NULL);
-        each_element(&r, set_three, NULL);
-        assert_ok(optim_step(r.o, &r.x, 0.01, 0));
-        each_element(&r, check_agc, &(bool){ tied });
-        fixture_free(&r);
-        comm_free(end);
+        step_and_check(&c, &s, set_ten, check_agc, &(bool){ tied });
     }
 }
 

@@ -38,46 +38,7 @@ static const layout_case layouts[] = {
 };
 enum { FIRST_PIPELINE = COUNT_OF(layouts) - 2 };
 
-static settings small = {
-    "model.preset",
-    "tiny",
-    "model.layers",
-    "2",
-    "model.dim",
-    "16",
-    "model.heads",
-    "4",
-    "model.kv_heads",
-    "2",
-    "model.head_dim",
-    "4",
-    "model.ffn_dim",
-    "32",
-    "precision",
-    "fp32",
-    "device.kind",
-    "cpu",
-    "training.steps",
-    "6",
-    "training.seq_len",
-    "32",
-    "training.threads",
-    "1",
-    "data.synth_documents",
-    "60",
-    "optimizer.lr",
-    "0.01",
-    "metrics.log_every",
-    "0",
-    "validation.every",
-    "3",
-    "validation.batches",
-    "4",
-    "training.global_batch_size",
-    "8",
-    "training.local_batch_size",
-    "4",
-};
+static settings small = { SETTINGS_FOR_RANKS("2"), "training.local_batch_size", "4" };
 
 /* The settings of a run on a layout. */
 static void lay_out(settings to, const char *const *own, const layout_case *l) {

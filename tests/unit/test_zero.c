@@ -3,44 +3,7 @@
 
 #include <math.h>
 
-static settings small = {
-    "model.preset",
-    "tiny",
-    "model.layers",
-    "3",
-    "model.dim",
-    "16",
-    "model.heads",
-    "4",
-    "model.kv_heads",
-    "2",
-    "model.head_dim",
-    "4",
-    "model.ffn_dim",
-    "32",
-    "precision",
-    "fp32",
-    "device.kind",
-    "cpu",
-    "training.steps",
-    "6",
-    "training.seq_len",
-    "32",
-    "training.threads",
-    "1",
-    "optimizer.lr",
-    "0.01",
-    "data.synth_documents",
-    "60",
-    "validation.every",
-    "3",
-    "validation.batches",
-    "4",
-    "metrics.log_every",
-    "0",
-    "training.global_batch_size",
-    "8",
-};
+static settings small = { SETTINGS_FOR_RANKS("3") };
 
 static void same_losses(test_folder *f, const char *alone, const char *name, double within) {
     static const char *const keys[] = { "loss", "grad_norm", "val_loss" };
