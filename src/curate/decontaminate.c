@@ -175,25 +175,6 @@ static err count_hit_document(void *ctx, const hit_document *doc) {
     return OK;
 }
 
-/* Numbers the documents of all ranks. */
-static err read_document_counts(decontaminate *d) {
-    for (int i = 0; i < d->splits.n; i++) {
-        spill_reader r;
-        if (!d->spills[i]) continue; /* another rank's */
-        err e = spill_reader_open(d->spills[i], SECTION_DOCUMENTS, &r);
-        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++) {
-            uint64_t both[2] = { 0, 0 };
-            e = spill_read(&r, both, sizeof both);
-            d->first_doc[s + 1] = both[0];
-        }
-        spill_reader_close(&r);
-        TRY(e);
-    }
-    TRY(comm_merge(d->o.comm, d->first_doc, ((size_t)d->segments + 1) * sizeof *d->first_doc));
-    for (int s = 0; s < d->segments; s++) d->first_doc[s + 1] += d->first_doc[s];
-    return OK;
-}
-
 /* Adds up what the ranks have counted. */
 static err total_grams(decontaminate *d) {
     enum { CHUNK = 4096 };
@@ -353,7 +334,7 @@ static err write_decontaminate_report(void *ctx) {
 }
 
 static err count_matches(decontaminate *d) {
-    TRY(read_document_counts(d));
+    TRY(split_job_number(&d->reading, SECTION_DOCUMENTS, d->first_doc, NULL));
     TRY(decontaminate_for_each(d, count_grams, d));
     TRY(total_grams(d));
     TRY(decontaminate_for_each(d, count_hit_document, d));

@@ -47,27 +47,8 @@ dedup_options dedup_defaults(void) {
 
 /* ---- sizes ----------------------------------------------------------------------------------- */
 
-static err read_item_counts(dedup *d) {
-    for (int i = 0; i < d->splits.n; i++) {
-        spill_reader r;
-        if (!d->spills[i]) continue; /* another rank's */
-        err e = spill_reader_open(d->spills[i], SECTION_COUNTS, &r);
-        for (int s = d->splits.first[i]; !e && s < d->splits.first[i + 1]; s++) {
-            uint64_t both[2] = { 0, 0 };
-            e = spill_read(&r, both, sizeof both);
-            d->first_doc[s + 1] = both[0];
-            d->first_item[s + 1] = both[1];
-        }
-        spill_reader_close(&r);
-        TRY(e);
-    }
-    size_t bytes = ((size_t)d->segments + 1) * sizeof *d->first_doc;
-    TRY(comm_merge(d->o.comm, d->first_doc, bytes));
-    TRY(comm_merge(d->o.comm, d->first_item, bytes));
-    for (int s = 0; s < d->segments; s++) {
-        d->first_doc[s + 1] += d->first_doc[s];
-        d->first_item[s + 1] += d->first_item[s];
-    }
+static err read_sizes(dedup *d) {
+    TRY(split_job_number(&d->reading, SECTION_COUNTS, d->first_doc, d->first_item));
     for (int i = 0; i < d->splits.n; i++) d->split_item[i] = d->first_item[d->splits.first[i]];
     d->summary.documents = (int64_t)d->first_doc[d->segments];
     d->summary.paragraphs =
@@ -393,7 +374,7 @@ err dedup_find_copies(const dedup_options *o, text_inputs *in, dedup **out) {
                               .make = dedup_read };
     err e = OK;
     TRY_CLEAN(split_job_run(&d->reading, &d->lock));
-    TRY_CLEAN(read_item_counts(d));
+    TRY_CLEAN(read_sizes(d));
     TRY_CLEAN(check_cluster_memory(d));
     TRY_CLEAN(o->method == DEDUP_PARAGRAPH ? find_paragraphs(d) : find_clusters(d));
     if (o->report) TRY_CLEAN(run_on_first_rank(o->comm, write_dedup_report, d));

@@ -172,6 +172,9 @@ typedef struct split_job {
  * the report can be written before anything is read. @param lock of the folder, until the spill files are no
  * longer needed. */
 err split_job_run(const split_job *j, text_lock **lock) MUST_USE;
+/* Reads from `section` what each segment holds, two counts each, and numbers it over all ranks.
+ * @param first, second [segments + 1] number of a segment's first document, item; NULL: not wanted */
+err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) MUST_USE;
 /* Opens the spill files of other ranks too, for the one that writes a report. */
 err split_job_open_others(const split_job *j) MUST_USE;
 /* Lets rank 0 do something while the others wait, however long it takes. On all ranks together. */

@@ -127,6 +127,33 @@ err run_on_first_rank(struct comm *c, err (*run)(void *ctx), void *ctx) {
 }
 
 /* A network file system shows what other hosts write with a delay. */
+static err read_split_counts(const split_job *j, int split, int section, uint64_t *first,
+                             uint64_t *second) {
+    spill_reader r;
+    err e = spill_reader_open(j->spills[split], section, &r);
+    for (int s = j->splits->first[split]; !e && s < j->splits->first[split + 1]; s++) {
+        uint64_t both[2] = { 0, 0 };
+        e = spill_read(&r, both, sizeof both);
+        first[s + 1] = both[0];
+        if (second) second[s + 1] = both[1];
+    }
+    spill_reader_close(&r);
+    return e;
+}
+
+err split_job_number(const split_job *j, int section, uint64_t *first, uint64_t *second) {
+    uint64_t *const each[] = { first, second };
+    int segments = text_segments(j->in);
+    for (int i = 0; i < j->splits->n; i++)
+        if (j->spills[i])
+            TRY(read_split_counts(j, i, section, first, second)); /* else another rank's */
+    for (size_t k = 0; k < COUNT_OF(each) && each[k]; k++) {
+        TRY(comm_merge(j->comm, each[k], ((size_t)segments + 1) * sizeof *each[k]));
+        for (int s = 0; s < segments; s++) each[k][s + 1] += each[k][s];
+    }
+    return OK;
+}
+
 err split_job_open_others(const split_job *j) {
     enum { TENTHS = 300 };
     for (int i = 0; i < j->splits->n; i++) {
