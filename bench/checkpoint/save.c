@@ -74,9 +74,9 @@ static err plain_read(const char *path, rates *r) {
 }
 
 /* ---- a checkpoint ------------------------------------------------------------------------------ */
-static err save_and_load(const char *dir, model *m, exec *x, optimizer *o, rates *r,
+static err save_and_load(const char *dir, int step, model *m, exec *x, optimizer *o, rates *r,
                          ckpt_size *size) {
-    ckpt_state s = { .step = 1, .loss = 1 };
+    ckpt_state s = { .step = step, .loss = 1 };
     char *path = NULL;
     double from = time_now();
     TRY(ckpt_save(dir, m, x, o, &s, NULL, NULL));
@@ -87,6 +87,7 @@ static err save_and_load(const char *dir, model *m, exec *x, optimizer *o, rates
     if (!e) e = ckpt_load(path, m, x, o);
     keep_least(&r->load, time_now() - from);
     if (!e) e = ckpt_verify(path, 0, 1, size);
+    if (!e) e = io_remove_tree(dir, path); /* freeing its blocks is not the next save's work */
     free(path);
     return e;
 }
@@ -97,11 +98,11 @@ static err run_rounds(const char *dir, model *m, exec *x, optimizer *o, int roun
     char *plain = io_join(dir, "plain");
     err e = io_make_dirs(dir);
     for (int i = 0; i < rounds && !e; i++) {
-        e = save_and_load(dir, m, x, o, &r, &size);
+        e = save_and_load(dir, i + 1, m, x, o, &r, &size);
         if (!e) e = plain_write(plain, (size_t)size.bytes, &r);
         if (!e) e = plain_read(plain, &r);
+        unlink(plain);
     }
-    unlink(plain);
     free(plain);
     TRY(e);
     double mb = (double)size.bytes / 1e6;

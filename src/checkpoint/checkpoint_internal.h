@@ -95,6 +95,9 @@ typedef struct ckpt_index {
     int held_slice; /* whose chunk the buffer holds; -1: none */
     int64_t held_chunk;
     int64_t bytes_read; /* from files, so far */
+    pool *threads;      /* who reads whole chunks; may be NULL; borrowed */
+    struct whole_chunk *whole;
+    int n_whole, whole_cap;
 } ckpt_index;
 /* Opens a checkpoint's tensors. In formats 1 and 2 files are not verified. @param out owned. */
 err index_open(const char *folder, const json_t *doc, int64_t format, ckpt_index **out) MUST_USE;

@@ -273,6 +273,7 @@ void index_close(ckpt_index *x) {
         free(x->file[i].path);
     }
     for (size_t i = 0; i < COUNT_OF(x->st); i++) st_close(x->st[i]);
+    free(x->whole);
     free(x->buffer);
     arena_free(x->mem);
     free(x);
@@ -318,9 +319,7 @@ static err open_shard_file(ckpt_file_info *f) {
     return OK;
 }
 
-static err read_file_bytes(ckpt_index *x, ckpt_file_info *f, int64_t from, int64_t n, uint8_t *to) {
-    TRY(open_shard_file(f));
-    x->bytes_read += n;
+static err read_file_bytes(const ckpt_file_info *f, int64_t from, int64_t n, uint8_t *to) {
     while (n > 0) {
         ssize_t got = pread(f->fd, to, (size_t)n, (off_t)from);
         if (got < 0 && errno == EINTR) continue;
@@ -333,20 +332,69 @@ static err read_file_bytes(ckpt_index *x, ckpt_file_info *f, int64_t from, int64
     return OK;
 }
 
-/* Reads a chunk of a slice into the buffer and verifies it, unless it is there already. */
-static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
+/* Reads and verifies a chunk of a slice whose file is open. */
+static err read_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to) {
+    const ckpt_slice *s = &x->slice[slice];
+    const ckpt_file_info *f = &x->file[s->file];
+    int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
+    TRY(read_file_bytes(f, s->offset + from, n, to));
+    uint64_t got = hash_bytes(to, (size_t)n, 0);
+    return got == s->hash[chunk] ? OK
+                                 : damaged_chunk_error(f, s->offset + from, n, got, s->hash[chunk]);
+}
+
+static err begin_chunk(ckpt_index *x, int slice, int64_t chunk) {
     const ckpt_slice *s = &x->slice[slice];
     ckpt_file_info *f = &x->file[s->file];
+    TRY(open_shard_file(f));
+    x->bytes_read += MIN(x->chunk, slice_bytes(x, s) - chunk * x->chunk);
+    return OK;
+}
+
+/* Reads a chunk of a slice into the buffer and verifies it, unless it is there already. */
+static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     if (x->held_slice == slice && x->held_chunk == chunk) return OK;
     x->held_slice = -1;
-    int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
-    TRY(read_file_bytes(x, f, s->offset + from, n, x->buffer));
-    uint64_t got = hash_bytes(x->buffer, (size_t)n, 0);
-    if (got != s->hash[chunk])
-        return damaged_chunk_error(f, s->offset + from, n, got, s->hash[chunk]);
+    TRY(begin_chunk(x, slice, chunk));
+    TRY(read_chunk(x, slice, chunk, x->buffer));
     x->held_slice = slice;
     x->held_chunk = chunk;
     return OK;
+}
+
+/* ---- chunks that are wanted whole, as they are: threads read them to where they belong --------- */
+typedef struct whole_chunk {
+    int slice;
+    int64_t chunk;
+    uint8_t *to;
+    err error;
+} whole_chunk;
+
+static err add_whole_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
+    TRY(begin_chunk(x, slice, chunk));
+    mem_reserve((void **)&x->whole, &x->whole_cap, x->n_whole, sizeof *x->whole);
+    x->whole[x->n_whole++] = (whole_chunk){ slice, chunk, (uint8_t *)to, OK };
+    return OK;
+}
+
+static void read_whole_chunk(void *ctx, int64_t i, int worker) {
+    ckpt_index *x = ctx;
+    whole_chunk *w = &x->whole[i];
+    w->error = read_chunk(x, w->slice, w->chunk, w->to);
+}
+
+/* @return the error of the first chunk that has one. */
+static err read_whole_chunks(ckpt_index *x) {
+    err e = OK;
+    pool_run(x->threads, x->n_whole, read_whole_chunk, x);
+    for (int i = 0; i < x->n_whole; i++) {
+        if (!e)
+            e = x->whole[i].error;
+        else
+            err_free(x->whole[i].error);
+    }
+    x->n_whole = 0;
+    return e;
 }
 
 typedef struct slice_copy {
@@ -385,8 +433,13 @@ static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
     }
     while (n > 0) {
         int64_t which = at / chunk, m = MIN(n, (which + 1) * chunk - at);
-        TRY(read_chunk_verified(j->x, j->slice, which));
-        convert_to_f32(j->dt, j->x->buffer + (at - which * chunk) * size, j->to + to, m);
+        int64_t whole = MIN(chunk, part_count(&s->part) - which * chunk);
+        if (m == whole && j->dt == DT_F32) {
+            TRY(add_whole_chunk(j->x, j->slice, which, j->to + to));
+        } else {
+            TRY(read_chunk_verified(j->x, j->slice, which));
+            convert_to_f32(j->dt, j->x->buffer + (at - which * chunk) * size, j->to + to, m);
+        }
         at += m;
         to += m;
         n -= m;
@@ -401,8 +454,11 @@ err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim
         j.slice = t->first_slice + i;
         ckpt_part have = x->slice[j.slice].part;
         if (x->format < CKPT_FORMAT) have = part_whole(ndim, dim); /* of whatever shape */
-        TRY(parts_intersect(ndim, dim, &have, want, copy_slice_run, &j));
+        err e = parts_intersect(ndim, dim, &have, want, copy_slice_run, &j);
+        if (e) x->n_whole = 0;
+        TRY(e);
     }
+    TRY(read_whole_chunks(x));
     if (j.copied != part_count(want))
         return ERR("\"%s\": the checkpoint has %lld of the %lld elements that are read", t->name,
                    (long long)j.copied, (long long)part_count(want));
@@ -412,7 +468,9 @@ err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim
 /* ---- verifying ------------------------------------------------------------------------------- */
 static err verify_header(ckpt_index *x, ckpt_file_info *f) {
     uint8_t *bytes = mem_alloc((size_t)f->header_bytes + 1);
-    err e = read_file_bytes(x, f, 0, f->header_bytes, bytes);
+    err e = open_shard_file(f);
+    if (!e) e = read_file_bytes(f, 0, f->header_bytes, bytes);
+    x->bytes_read += f->header_bytes;
     uint64_t got = e ? 0 : hash_bytes(bytes, (size_t)f->header_bytes, 0);
     if (!e && got != f->header_hash)
         e = damaged_chunk_error(f, 0, f->header_bytes, got, f->header_hash);

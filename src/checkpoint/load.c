@@ -142,6 +142,14 @@ static void put_holding(loader_job *j, const holding *h) {
     }
 }
 
+/* Where the host can write what the file holds as it is; NULL: nowhere. */
+static float *holding_in_place(const loader_job *j, const holding *h) {
+    dtype dt;
+    if (plan_has_device(j->x->plan)) return NULL;
+    const void *at = holding_data(j->m, j->x->plan, j->o, h, &dt);
+    return dt == DT_F32 ? (float *)at : NULL;
+}
+
 static err load_tensor(loader_job *j, const holding *h) {
     const ckpt_tensor *t;
     ckpt_index *x = j->from->index;
@@ -156,6 +164,8 @@ static err load_tensor(loader_job *j, const holding *h) {
     TRY(e);
     size_t bytes = (size_t)part_count(&h->part) * sizeof *j->values;
     if (!bytes) return OK;
+    float *in_place = holding_in_place(j, h);
+    if (in_place) return index_read(x, t, h->ndim, h->dim, &h->part, in_place);
     if (bytes > j->capacity) j->values = mem_grow(j->values, j->capacity = bytes);
     TRY(index_read(x, t, h->ndim, h->dim, &h->part, j->values));
     put_holding(j, h);
@@ -174,6 +184,7 @@ err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     holding *h = NULL;
     err e = OK;
     TRY(ckpt_open(path, &j.from));
+    j.from->index->threads = x->pool;
     int n = holdings_list(m, x->plan, o && has_states(j.from) ? o : NULL, &h);
     for (int i = 0; i < n; i++) TRY_CLEAN(load_tensor(&j, &h[i]));
     TRY_CLEAN(model_publish(m, x));

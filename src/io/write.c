@@ -9,12 +9,14 @@
 
 #include "io/io_internal.h"
 
-enum { BUFFER_BYTES = 1 << 18, MOST_TEMPORARIES = 1000 };
+enum { BUFFER_BYTES = 1 << 18, EAGER_BYTES = 8 << 20, MOST_TEMPORARIES = 1000 };
 
 struct io_writer {
     char *path, *temporary;
     int fd;
-    size_t used; /* of buffer */
+    int64_t written,
+        on_its_way; /* bytes given to the system; those it was asked to put on the disk */
+    size_t used;    /* of buffer */
     unsigned char buffer[BUFFER_BYTES];
 };
 
@@ -82,15 +84,27 @@ err io_writer_open(const char *path, io_writer **out) {
     return OK;
 }
 
+/* The disk starts on what is written while the caller makes more, rather than with the fsync at the end. */
+static err write_eagerly(io_writer *w, const void *bytes, size_t n) {
+    TRY(write_fully(w->fd, w->path, bytes, n));
+    w->written += (int64_t)n;
+#ifdef SYNC_FILE_RANGE_WRITE
+    if (w->written - w->on_its_way < EAGER_BYTES) return OK;
+    (void)sync_file_range(w->fd, w->on_its_way, w->written - w->on_its_way, SYNC_FILE_RANGE_WRITE);
+    w->on_its_way = w->written;
+#endif
+    return OK;
+}
+
 static err flush_buffer(io_writer *w) {
     size_t n = w->used;
     w->used = 0;
-    return write_fully(w->fd, w->path, w->buffer, n);
+    return write_eagerly(w, w->buffer, n);
 }
 
 err io_writer_write(io_writer *w, const void *bytes, size_t n) {
     if (n > BUFFER_BYTES - w->used) TRY(flush_buffer(w));
-    if (n >= BUFFER_BYTES) return write_fully(w->fd, w->path, bytes, n);
+    if (n >= BUFFER_BYTES) return write_eagerly(w, bytes, n);
     memcpy(w->buffer + w->used, bytes, n);
     w->used += n;
     return OK;

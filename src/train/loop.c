@@ -133,12 +133,13 @@ static int stop_signal(const trainer *t) {
     return t->opt->stop ? *t->opt->stop : 0;
 }
 
-/* Whether the step just queued may stay under way while the next one is queued. */
+/* Whether the step just queued may stay under way while the next one is queued. All ranks answer the same.
+ * A step is finished where the next one's first losses are taken, which only the last stage of a pipeline does. */
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
-    bool alone = mesh_world(&t->mesh) == 1;
-    return t->ops->device && alone && !waits && t->state.step + 1 < t->stop;
+    bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
+    return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
 }
 
 static err finish_and_act(trainer *t) {
