@@ -133,7 +133,7 @@ const cli_subcommand ckpt_diff = {
     .run = run_diff,
     .spec = { "ckpt diff", "RUN RUN [--json]", args, (int)COUNT_OF(args), 2 },
     .help =
-        "Each RUN is a run folder, of which the newest whole checkpoint is taken, or a checkpoint\n"
+        "Each RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint\n"
         "inside one. They may have been written by different numbers of ranks. Exits with 1 when\n"
         "they differ.\n"
         "\n"

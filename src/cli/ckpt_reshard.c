@@ -9,9 +9,8 @@ typedef struct reshard_args {
 } reshard_args;
 static const cli_arg args[] = {
     { "files", ARG_COUNT, offsetof(reshard_args, files), "N",
-      "files that the weights are divided into, and the optimizer state (default 1)" },
-    { "weights-only", ARG_FLAG, offsetof(reshard_args, weights), NULL,
-      "leave the optimizer state behind" },
+      "number of files for the weights, and for the optimizer state (default 1)" },
+    { "weights-only", ARG_FLAG, offsetof(reshard_args, weights), NULL, "omit the optimizer state" },
 };
 
 static err run_reshard(const cli_subcommand *self, int argc, char **argv) {
@@ -40,8 +39,8 @@ const cli_subcommand ckpt_reshard_one = {
     .run = run_reshard,
     .spec = { "ckpt reshard", "RUN FOLDER [options]", args, (int)COUNT_OF(args), 2 },
     .help =
-        "RUN is a run folder, of which the newest whole checkpoint is taken, or a checkpoint inside\n"
-        "one. One tensor at a time is in memory. Training needs none of this: a checkpoint loads\n"
+        "RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint inside\n"
+        "one. One tensor at a time is in memory. Training does not need this: a checkpoint loads\n"
         "into any number of ranks as it is. With one file, tensors are whole and any reader of\n"
         "safetensors understands them.\n"
         "\n"

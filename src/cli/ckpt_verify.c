@@ -61,7 +61,7 @@ const cli_subcommand ckpt_verify_all = {
     .run = run_verify,
     .spec = { "ckpt verify", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
     .help =
-        "RUN is a run folder, of which all checkpoints are verified, or a checkpoint inside one.\n"
+        "RUN is a run folder, all of whose checkpoints are verified, or a checkpoint inside one.\n"
         "Exits with 1 when one is damaged.\n"
         "\n"
         "Examples\n"

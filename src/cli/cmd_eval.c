@@ -24,7 +24,7 @@ static const cli_arg args[] = {
     { "limit", ARG_COUNT, AT(limit), "N", "only the first N questions of each file" },
     { "shots", ARG_COUNT, AT(shots), "N", "put N answered questions before each (default 0)" },
     { "shots-from", ARG_TEXT, AT(shots_from), "FILE",
-      "the file whose first N questions those are" },
+      "file whose first N questions are used for --shots" },
     { "batches", ARG_COUNT, AT(batches), "N", "only the first N batches of each text" },
     { "seq-len", ARG_COUNT, AT(seq), "N", "tokens of context (default: at most 1024)" },
     { "batch", ARG_COUNT, AT(rows), "N", "sequences at a time (default 4)" },

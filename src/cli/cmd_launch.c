@@ -19,7 +19,8 @@ typedef struct launch_args {
 #define AT(member) offsetof(launch_args, member)
 static const cli_arg args[] = {
     { "ranks", ARG_COUNT, AT(ranks), "N", "how many ranks (default: the slots of --hosts)", 'n' },
-    { "hosts", ARG_TEXT, AT(hosts), "HOST:SLOTS,...", "where to start them, and how many on each" },
+    { "hosts", ARG_TEXT, AT(hosts), "HOST:SLOTS,...",
+      "hosts to start them on, and how many on each" },
     { "spares", ARG_TEXT, AT(spares), "HOST:SLOTS,...", "hosts that replace one that fails" },
     { "restarts", ARG_COUNT, AT(restarts), "N",
       "restarts without a new checkpoint between them (default 10)" },

@@ -20,7 +20,7 @@ static const cli_arg args[] = {
     { "markdown", ARG_TEXT, AT(markdown), "FILE", "write the report as Markdown" },
     { "json", ARG_FLAG, AT(json), "", "print the figures as JSON" },
     { "assert-equal-loss", ARG_REAL, AT(tolerance), "X",
-      "fail unless all runs have the same losses, relative to within X in every step" },
+      "fail unless the losses of all runs agree to within a fraction X in every step" },
 };
 const cli_spec cmd_report_spec = {
     "report", "RUN... [options]", args, (int)COUNT_OF(args), 1, true

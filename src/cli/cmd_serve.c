@@ -15,7 +15,7 @@ typedef struct serve_args {
 static const cli_arg args[] = {
     { "address", ARG_TEXT, AT(address), "ADDRESS:PORT",
       "where to listen (default 127.0.0.1:8080); 0.0.0.0:8080 for other machines too" },
-    { "token", ARG_TEXT, AT(token), "TEXT", "what every request must carry, as ?token=TEXT" },
+    { "token", ARG_TEXT, AT(token), "TEXT", "token that every request must carry, as ?token=TEXT" },
 };
 const cli_spec cmd_serve_spec = { "serve", "RUN... [options]", args, (int)COUNT_OF(args), 1, true };
 

@@ -197,10 +197,10 @@ static const cli_arg args[] = {
     { "samples", ARG_COUNT, AT(samples), "N", "documents to show the beginning of (default 1, the first)" },
     { "seed", ARG_COUNT, AT(seed), "N", "show other documents" },
     { "document", ARG_COUNT, AT(document), "I", "show this one" },
-    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "decodes the ids (default: the one stored beside the shards)", 't' },
-    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
-    { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
-    { "verify", ARG_FLAG, AT(verify), "", "read all of it: checksum and ids, however large" },
+    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "tokenizer to decode the ids with (default: the one stored beside the shards)", 't' },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "id type of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
+    { "held-out", ARG_FLAG, AT(held_out), "", "read the part of a folder that is held out for validation" },
+    { "verify", ARG_FLAG, AT(verify), "", "read everything and verify checksums and ids" },
     { "json", ARG_FLAG, AT(json), "", "print JSON" },
 };
 /* clang-format on */

@@ -243,9 +243,9 @@ cleanup:
 /* clang-format off */
 static const cli_arg args[] = {
     { "top", ARG_COUNT, AT(top), "N", "most frequent ids to show (default 10)" },
-    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "decodes the ids (default: the one stored beside the shards)", 't' },
-    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
-    { "held-out", ARG_FLAG, AT(held_out), "", "of a folder, the part held out for validation" },
+    { "tokenizer", ARG_TEXT, AT(tokenizer), "FILE", "tokenizer to decode the ids with (default: the one stored beside the shards)", 't' },
+    { "dtype", ARG_TEXT, AT(dtype), "TYPE", "id type of a raw .bin file: uint16, uint32 or int64 (default: guessed from the values)" },
+    { "held-out", ARG_FLAG, AT(held_out), "", "read the part of a folder that is held out for validation" },
     { "json", ARG_FLAG, AT(json), "", "print JSON" },
 };
 /* clang-format on */

@@ -89,13 +89,13 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 #define PLANTED(kind_) offsetof(synth_args, synth.plant[kind_])
 /* clang-format off */
 static const cli_arg args[] = {
-    { "documents", ARG_COUNT, AT(documents), "N", "how many (default 1000, or as many as --bytes needs)" },
+    { "documents", ARG_COUNT, AT(documents), "N", "number of documents (default 1000, or as many as --bytes needs)" },
     { "bytes", ARG_COUNT, AT(bytes), "N", "stop once this much text is written" },
-    { "seed", ARG_COUNT, AT(seed), "N", "another seed, another corpus (default 0)" },
+    { "seed", ARG_COUNT, AT(seed), "N", "a different seed gives a different corpus (default 0)" },
     { "first", ARG_COUNT, AT(first), "I", "begin with document I (default 0): ranges can be written separately" },
     { "out", ARG_TEXT, AT(out), "FILE", "output file (default: standard output)" },
     { "format", ARG_TEXT, AT(format), "text|jsonl", "documents between " TEXT_SEPARATOR " lines, or JSON lines (default text)" },
-    { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "part of the documents that repeat an earlier one" },
+    { "duplicates", ARG_FRACTION, PLANTED(PLANT_DUPLICATE), "F", "fraction of the documents that repeat an earlier one" },
     { "near-duplicates", ARG_FRACTION, PLANTED(PLANT_NEAR_DUPLICATE), "F", "... that repeat one with a few words changed" },
     { "boilerplate", ARG_FRACTION, PLANTED(PLANT_BOILERPLATE), "F", "... with menus, notices and footers" },
     { "markup", ARG_FRACTION, PLANTED(PLANT_MARKUP), "F", "... with HTML left in" },
@@ -104,7 +104,7 @@ static const cli_arg args[] = {
 /* clang-format on */
 
 const cli_subcommand data_synth = {
-    .summary = "write small English stories and articles, as many as you like",
+    .summary = "generate short English stories and articles",
     .run = run,
     .spec = { "data synth", "[options]", args, (int)COUNT_OF(args), 0, false },
     .help = "Example\n"

@@ -124,12 +124,12 @@ static err run_tokenize(const cli_subcommand *self, int argc, char **argv) {
 #define AT(member) offsetof(tokenize_args, member)
 /* clang-format off */
 static const cli_arg args[] = {
-    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun continues; or one file ending in .tok", 'o' },
+    { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun resumes, or a single file ending in .tok", 'o' },
     TOKENIZER_ARG(tokenize_args),
     PATTERN_ARG(tokenize_args),
     { "eos", ARG_TEXT, AT(eos), "TOKEN", "token that ends documents (default: the tokenizer's own)" },
-    { "held-out", ARG_FRACTION, AT(held_out), "F", "documents to validate on, chosen by a hash of their text (default 0)" },
-    { "fresh", ARG_FLAG, DATA_AT(fresh), "", "start over: do not continue what is in the folder" },
+    { "held-out", ARG_FRACTION, AT(held_out), "F", "fraction of documents to hold out for validation, chosen by a hash of their text (default 0)" },
+    { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard what is in the folder and start over" },
     DATA_PART_ARG,
     DATA_READ_ARGS,
 };

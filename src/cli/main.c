@@ -18,14 +18,15 @@ static const cli_command commands[] = {
       .options = true,
       .help =
           "Repeating the command resumes the run from its last checkpoint; --fresh starts over.\n"
-          "Ctrl-C finishes the current step, saves a checkpoint and stops; SIGTERM and SIGUSR1 do too,\n"
-          "with exit code 75: start again to continue. --print-config prints the\n"
-          "resulting config and exits; --quiet omits the summary; --scale tiny shrinks any config to\n"
-          "seconds on a CPU, with the proportions of its model. The GPU is used if the build and\n"
-          "the machine have one, unless --device=cpu is given; --device=cuda makes it mandatory.\n"
-          "--ranks N trains on N ranks, threads of this process, laid out by the parallelism section;\n"
-          "the loss does not depend on the layout, and a run may continue on another one.\n"
-          "--dump-schedule prints the pipeline's schedule, which rank does what and when, and exits.\n"
+          "Ctrl-C finishes the current step, saves a checkpoint and stops. SIGTERM and SIGUSR1 do the\n"
+          "same and exit with code 75, which means: run the command again to continue.\n"
+          "--print-config prints the resulting config and exits; --quiet omits the summary; --scale tiny\n"
+          "shrinks any config to a run of seconds on a CPU, keeping the proportions of its model. A GPU is\n"
+          "used if the build supports it and the machine has one, unless --device=cpu is given;\n"
+          "--device=cuda makes it mandatory.\n"
+          "--ranks N trains on N ranks, which are threads of this process, laid out by the parallelism\n"
+          "section; the loss does not depend on the layout, and a run may continue on a different one.\n"
+          "--dump-schedule prints the pipeline schedule (what each rank does when) and exits.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"
@@ -40,13 +41,14 @@ static const cli_command commands[] = {
       .spec = &cmd_launch_spec,
       .help =
           "Starts N ranks, processes that train together: with srun inside a Slurm allocation, else with\n"
-          "mpirun. What follows -- is the train command; the parallelism section lays the ranks out, and a\n"
-          "layout that cannot work is refused before anything starts. When a rank fails, all end, and the\n"
-          "job starts again from the last checkpoint, after a pause that doubles with each failure; what\n"
-          "a restart does not help (a mistake in the command line, the same error twice) ends it, with a\n"
-          "table of what failed where. SIGTERM and SIGUSR1 make all ranks save and end.\n"
-          "Hosts need the same program, data and folders. mpirun ... ingot train, srun ingot train, and\n"
-          "the environment of torchrun (RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT) work too.\n"
+          "mpirun. What follows -- is the command of each rank; the parallelism section lays the ranks\n"
+          "out, and a layout that cannot work is refused before anything starts. If a rank fails, all end,\n"
+          "and the job restarts from the last checkpoint after a delay that doubles with each failure. An\n"
+          "error that a restart cannot fix (a mistake in the command line, the same error twice) ends the\n"
+          "job, with a table of all attempts. SIGTERM and SIGUSR1 make all ranks save and end.\n"
+          "All hosts need the program, the data and the folders under the same paths. mpirun ... ingot\n"
+          "train, srun ingot train, and torchrun's environment (RANK, WORLD_SIZE, MASTER_ADDR,\n"
+          "MASTER_PORT) work too.\n"
           "data filter, dedup, decontaminate and tokenize share their input among the ranks, and write the\n"
           "same files as one process; they are not restarted, but resume when started again.\n"
           "\n"
@@ -75,9 +77,9 @@ static const cli_command commands[] = {
       .run = cmd_eval,
       .spec = &cmd_eval_spec,
       .help =
-          "MODEL is a run folder, a checkpoint inside one, or a Hugging Face folder. Of each text it\n"
-          "prints loss, perplexity and bits per byte; of each file of questions the share that the model\n"
-          "answers right, by likelihood (acc) and by likelihood per character (acc_norm), as\n"
+          "MODEL is a run folder, a checkpoint inside one, or a Hugging Face folder. For each text it\n"
+          "prints loss, perplexity and bits per byte; for each file of questions, the share answered\n"
+          "correctly by likelihood (acc) and by likelihood per character (acc_norm), as\n"
           "EleutherAI's lm-evaluation-harness computes them. docs/evaluation.md shows both side by side.\n"
           "\n"
           "Examples\n"
@@ -107,10 +109,10 @@ static const cli_command commands[] = {
           "  ingot plan --params 7B --tokens 1T --unique-tokens 100B    with ten epochs\n"
           "  ingot plan --params 7B --tokens 2T --gpu a100 --gpus 256 --provider lambda\n"
           "  ingot plan --params 70B --tokens 2T --gpu h100 --gpus 2048 --goodput\n"
-          "  ingot plan configs/tiny.yaml                      what a run holds and takes\n"
+          "  ingot plan configs/tiny.yaml                      memory, time and cost of a run\n"
           "  ingot plan --model=llama3-8b --training.seq_len=8192 --gpu h100 --check\n"
-          "  ingot plan recipe llama3-8b > run.yaml            a published training as a config\n"
-          "  ingot plan fit runs/*                             your own law\n"
+          "  ingot plan recipe llama3-8b > run.yaml            a published run as a config\n"
+          "  ingot plan fit runs/*                             a scaling law of your own\n"
           "\n" },
     { .name = "report",
       .usage = "RUN... [options]",
@@ -201,8 +203,8 @@ static const cli_command commands[] = {
           "Measures copy bandwidth and GEMM speed for a few seconds; writes no files. If no GPU can\n"
           "be used, the reason and a remedy are printed. --calibrate prints what was measured as a\n"
           "catalogue: `ingot doctor --calibrate > here.yaml`, then `ingot plan run.yaml --catalogue\n"
-          "here.yaml --gpu this-cpu`. --cluster, started by launch, tests every rank with computations\n"
-          "whose results are known, and names those with wrong values:\n"
+          "here.yaml --gpu this-cpu`. With --cluster, under `ingot launch`, every rank runs computations\n"
+          "with known results, and those that get wrong ones are named:\n"
           "  ingot launch --hosts a:8,b:8 -- doctor --cluster\n"
           "\n" },
     { .name = "config",

@@ -54,10 +54,10 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
 }
 
 const cli_subcommand plan_recipe = {
-    .summary = "published trainings as configs, with their sources",
+    .summary = "published training runs as configs, with their sources",
     .run = run,
     .spec = { "plan recipe", "[NAME] [--scale tiny]", args, (int)COUNT_OF(args), 0, true },
-    .help = "Without a name, lists the recipes, and what of each a config here cannot state.\n"
+    .help = "Without a name, lists the recipes, each with what a config cannot express.\n"
             "\n"
             "Examples\n"
             "  ingot plan recipe llama2-7b > run.yaml\n"

@@ -100,7 +100,7 @@ static const cli_arg args[] = {
     { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet file" },
     { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default 64Mi)" },
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "a record that cannot be read is an error, not a counted skip" },
+    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
     { "json", ARG_FLAG, DATA_AT(json), "", "print the counts as JSON" },
 };
 /* clang-format on */

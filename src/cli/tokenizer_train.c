@@ -129,20 +129,20 @@ cleanup:
 /* clang-format off */
 static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the tokenizer.json to write", 'o' },
-    { "vocab", ARG_COUNT, AT(vocab), "N", "ids in all, the 256 bytes and special tokens included (default 32000)" },
+    { "vocab", ARG_COUNT, AT(vocab), "N", "vocabulary size, including the 256 bytes and the special tokens (default 32000)" },
     { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen at least N times (default 2)" },
     { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR ")" },
     { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
-    { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core; the result is the same for any number" },
-    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "limit on memory (default: 1Gi and what reading takes); what does not fit goes through files in TMPDIR" },
+    { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" },
+    { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit (default: 1Gi plus what reading needs); what does not fit is spilled to files in TMPDIR" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default: 64Mi, at most 1/256 of --memory)" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: by name and content)" },
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
     { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet file" },
     { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
-    { "strict", ARG_FLAG, DATA_IN(strict), "", "a record that cannot be read is an error, not a counted skip" },
-    { "quiet", ARG_FLAG, DATA_AT(quiet), "", "no progress" },
-    { "json", ARG_FLAG, DATA_AT(json), "", "the result as JSON" },
+    { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
+    { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show progress" },
+    { "json", ARG_FLAG, DATA_AT(json), "", "print the result as JSON" },
 };
 /* clang-format on */
 
