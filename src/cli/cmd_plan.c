@@ -19,11 +19,12 @@ static const cli_arg args[] = {
       "scaling law (default: all in the table; refit where one is needed)" },
     { "gpu", ARG_TEXT, offsetof(plan_args, gpu), "NAME",
       "accelerator of the catalogue: adds time and cost" },
-    { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N", "how many of them (default 1)" },
+    { "gpus", ARG_TEXT, offsetof(plan_args, gpus), "N",
+      "how many of them, and ranks of a config (default: as its parallelism section asks for)" },
     { "dtype", ARG_TEXT, offsetof(plan_args, dtype), "NAME",
       "dtype whose peak counts: bf16, fp8, ... (default bf16; fp16 if the chip has no bf16)" },
     { "mfu", ARG_TEXT, offsetof(plan_args, mfu), "FRACTION",
-      "share of the peak that is reached (default 0.45)" },
+      "share of the peak that is reached (default 0.45; of a config: simulated)" },
     { "provider", ARG_TEXT, offsetof(plan_args, provider), "NAME",
       "aws, gcp, azure or lambda (default: all)" },
     { "catalogue", ARG_TEXT, offsetof(plan_args, catalogue), "FILE",
@@ -48,6 +49,14 @@ static const cli_arg args[] = {
       "of a config: exit with 1 unless it fits, and show the cheapest change that makes it fit" },
     { "what-if", ARG_FLAG, offsetof(plan_args, what_if), "",
       "of a config: memory, time and cost with each change of recompute, microbatch and optimizer" },
+    { "search", ARG_FLAG, offsetof(plan_args, search), "",
+      "of a config: the best layout on --gpus of --gpu, and what it would do" },
+    { "for", ARG_TEXT, offsetof(plan_args, search_for), "WHAT",
+      "--search for throughput or for cost: tokens per second, or per accelerator (default throughput)" },
+    { "cap", ARG_TEXT, offsetof(plan_args, cap), "GB",
+      "--search: memory that a rank may use (default: the accelerator's)" },
+    { "write", ARG_TEXT, offsetof(plan_args, write), "FILE",
+      "--search: write the config with the best layout, for ingot train" },
     { "json", ARG_FLAG, offsetof(plan_args, json), "", "print JSON" },
 };
 const cli_spec cmd_plan_spec = { "plan", "[CONFIG.yaml] [--section.key=value ...] [options]", args,
@@ -176,9 +185,14 @@ err cmd_plan(int argc, char **argv) {
     plan_args a = { 0 };
     int own = split_args(argc - 1, argv + 1), of_config = argc - 1 - own;
     TRY(cli_parse(&cmd_plan_spec, own, argv + 1, &a, NULL));
-    if (!of_config && (a.check || a.what_if))
-        return err_hint(ERR_USAGE("--%s: needs a config", a.check ? "check" : "what-if"),
-                        "ingot plan run.yaml --%s", a.check ? "check" : "what-if");
+    const char *of_run = a.check ? "check" : a.what_if ? "what-if" : a.search ? "search" : NULL;
+    if (!of_config && of_run)
+        return err_hint(ERR_USAGE("--%s: needs a config", of_run), "ingot plan run.yaml --%s",
+                        of_run);
+    const char *of_search = a.search_for ? "for" : a.cap ? "cap" : a.write ? "write" : NULL;
+    if (of_search && !a.search)
+        return err_hint(ERR_USAGE("--%s: means nothing without --search", of_search),
+                        "ingot plan run.yaml --gpu h100 --gpus 1024 --search --%s ...", of_search);
     if (!of_config) return plan_report_laws(&a);
     TRY(refuse_quantities(&a));
     argv[own] = argv[0]; /* the command's name again, before the rest */

@@ -15,7 +15,8 @@ typedef struct plan_args {
     const char *gpu, *gpus, *dtype, *mfu, *provider, *catalogue;
     const char *failures, *restart, *repair, *spares, *checkpoint_time, *interval, *start;
     int64_t seed;
-    bool goodput, check, what_if, json;
+    const char *search_for, *cap, *write;
+    bool goodput, check, what_if, search, json;
 } plan_args;
 
 /* A quantity as an option gives it; NaN where the option is not there. */
@@ -37,7 +38,7 @@ err plan_report_laws(const plan_args *a) MUST_USE;
 typedef struct plan_machine {
     hardware catalogue;
     const accelerator *gpu; /* NULL: no --gpu */
-    bool gpus_given;
+    bool gpus_given, mfu_given;
     double gpus, mfu, peak;       /* peak: FLOP/s in `dtype` */
     const char *dtype, *provider; /* provider NULL: all */
 } plan_machine;
@@ -61,6 +62,10 @@ void plan_report_failures(const plan_failures *f, const plan_machine *m, json_t 
 
 /* plan_config.c: what a config needs. @param config_args the arguments that are not plan's own. */
 err plan_report_config(const plan_args *a, int argc, char **config_args) MUST_USE;
+
+/* plan_search.c: the best layouts. @param limit bytes of a rank where --cap is not given. */
+err plan_report_search(const plan_args *a, const plan_machine *m, const config *c,
+                       const run_target *on, double limit) MUST_USE;
 
 extern const cli_subcommand plan_fit, plan_hardware, plan_recipe;
 

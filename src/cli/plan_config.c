@@ -9,21 +9,21 @@ static const double driver_bytes = 1e9; /* context and libraries on a GPU, besid
 
 typedef struct config_plan {
     config c;
-    const op_backend *ops; /* what the programs are laid out for; NULL: none is open */
-    bool device;           /* they run on an accelerator */
-    double limit;          /* bytes the plan may have */
+    run_target on; /* what the programs are laid out for; ops NULL: none is open */
+    double limit;  /* bytes the plan may have */
     const char *limit_of;
     plan_machine m;
     capacity cap;
+    step_time step; /* simulated, with --gpu */
 } config_plan;
 
 /* ---- setting up -------------------------------------------------------------------------------- */
 /* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
 static err use_accelerator(config_plan *p) {
-    p->device = true;
+    p->on.device = true;
     p->limit = p->m.gpu->memory - driver_bytes;
     p->limit_of = p->m.gpu->title;
-    p->ops = ops_cpu(OPS_ISA_BEST);
+    p->on.ops = ops_cpu(OPS_ISA_BEST);
     if (p->c.precision.dtype == CFG_FASTEST)
         TRY(config_set(&p->c, "precision.dtype",
                        isnan(p->m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16"));
@@ -31,11 +31,11 @@ static err use_accelerator(config_plan *p) {
 }
 
 static err use_this_machine(config_plan *p) {
-    TRY(train_device(&p->c, 0, &p->ops));
-    p->device = p->ops->device != NULL;
+    TRY(train_device(&p->c, 0, &p->on.ops));
+    p->on.device = p->on.ops->device != NULL;
     p->limit = (double)mem_free();
     p->limit_of = "this machine";
-    if (p->device) {
+    if (p->on.device) {
         ops_gpu_info gpu;
         TRY(ops_cuda_describe((int)p->c.device.index, &gpu));
         p->limit = gpu.memory - driver_bytes;
@@ -46,7 +46,7 @@ static err use_this_machine(config_plan *p) {
 
 /* What counts against the limit: on a CPU the whole process. */
 static double plan_bytes_needed(const config_plan *p, const capacity *c) {
-    return p->device ? c->total : capacity_process_bytes(c);
+    return p->on.device ? c->total : capacity_process_bytes(c);
 }
 
 /* ---- text -------------------------------------------------------------------------------------- */
@@ -60,6 +60,17 @@ static void print_plan_line(const char *label, const char *fmt, ...) {
     printf("\n");
 }
 
+/* "tp 8 x pp 4 x dp_shard 32 = 1,024 ranks" */
+static void print_layout(const mesh *m) {
+    str text = { 0 };
+    for (int a = AX_COUNT - 1; a >= 0; a--)
+        if (mesh_size(m, (mesh_axis)a) > 1)
+            str_add(&text, "%s%s %d", text.len ? " x " : "", mesh_axis_name[a],
+                    mesh_size(m, (mesh_axis)a));
+    print_plan_line("layout", "%s = %s ranks", text.text, show_whole(mesh_world(m)));
+    str_free(&text);
+}
+
 static void print_model(const capacity *c) {
     printf("%s\n", c->mc.name);
     print_plan_line(
@@ -70,8 +81,12 @@ static void print_model(const capacity *c) {
     print_plan_line("FLOPs", "%s per token with attention counted full, %s causal; 6 N is %s",
                     show_flops(c->flops_full), show_flops(c->flops_causal),
                     show_flops(6 * c->params));
-    print_plan_line("batch", "%lld x %lld sequences of %lld tokens = %s tokens per step",
-                    (long long)c->micros, (long long)c->rows, (long long)c->seq,
+    int rows = mesh_span(&c->layout, AXES_ROWS);
+    char of_ranks[32] = "";
+    if (mesh_world(&c->layout) > 1) print_layout(&c->layout);
+    if (rows > 1) snprintf(of_ranks, sizeof of_ranks, "%d ranks x ", rows);
+    print_plan_line("batch", "%s%lld x %lld sequences of %lld tokens = %s tokens per step",
+                    of_ranks, (long long)c->micros, (long long)c->rows, (long long)c->seq,
                     show_count(c->step_tokens));
     if (isnan(c->tokens))
         print_plan_line("length", "in epochs of the data");
@@ -83,7 +98,12 @@ static void print_model(const capacity *c) {
 
 static void print_memory(const config_plan *p) {
     const capacity *c = &p->cap;
-    print_plan_line("memory", "%.2f GB for one rank in %s:", c->total / 1e9, dt_name(c->dt));
+    char stage[64] = "";
+    if (mesh_size(&c->layout, AX_PP) > 1)
+        snprintf(stage, sizeof stage, " of pipeline stage %d (%d layers), which needs most,",
+                 c->stage, c->layers_of_stage);
+    print_plan_line("memory", "%.2f GB for one rank%s in %s:", c->total / 1e9, stage,
+                    dt_name(c->dt));
     for (int k = 0; k < MEMORY_KINDS; k++)
         if (c->memory[k] > 0)
             printf("    %-14s %9.3f GB  %4.1f %%\n", memory_name((memory_kind)k),
@@ -135,12 +155,47 @@ static void report_storage(const config_plan *p, json_t *doc) {
     if (doc) json_object_set_new(doc, "storage", list);
 }
 
+/* ---- the step ---------------------------------------------------------------------------------- */
+/* Plays the step; its share of the peak counts from there on, unless --mfu gives another. */
+static err simulate_config(config_plan *p) {
+    if (!p->m.gpu) return OK;
+    TRY(step_simulate(&p->c, &p->on, p->m.gpu, NULL, &p->step));
+    if (!p->m.mfu_given) p->m.mfu = p->step.flops_full / p->m.peak;
+    return OK;
+}
+
+static void report_step(const config_plan *p, json_t *doc) {
+    const step_time *t = &p->step;
+    if (!p->m.gpu) return;
+    if (doc) {
+        json_object_set_new(
+            doc, "step",
+            json_pack(
+                "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seconds", io_json_number(t->seconds),
+                "tokens_per_second", io_json_number(t->tokens_per_second), "compute",
+                io_json_number(t->run.compute), "exposed", io_json_number(t->run.exposed), "hidden",
+                io_json_number(t->run.hidden), "bubble", io_json_number(t->run.bubble), "update",
+                io_json_number(t->update), "flops_per_gpu", io_json_number(t->flops_full)));
+        return;
+    }
+    print_plan_line(
+        "step",
+        "%.4g s simulated, %s tokens/s: %.0f TFLOP/s per GPU, %.1f %% of the peak (causal %.0f)",
+        t->seconds, show_count(t->tokens_per_second), t->flops_full / 1e12,
+        100 * t->flops_full / p->m.peak, t->flops_causal / 1e12);
+    print_plan_line(
+        "", "%.1f %% computing, %.1f %% waiting for communication, %.1f %% idle, %.1f %% update",
+        100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds,
+        100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->update / t->seconds);
+}
+
 /* ---- does it fit? ------------------------------------------------------------------------------ */
 static void print_change(const config_plan *p, const fit_change *f) {
     if (!f->found) {
-        print_plan_line("remedy",
-                        "none on one rank: the least is %.2f GB; shard it over more ranks",
-                        f->least / 1e9);
+        print_plan_line(
+            "remedy",
+            "none of these changes: the least is %.2f GB; --search finds a layout on more ranks",
+            f->least / 1e9);
         return;
     }
     print_plan_line("remedy", "%s: %.2f GB, a step takes about %.0f %% longer", f->what.text,
@@ -156,7 +211,7 @@ static json_t *change_json(const config_plan *p, const fit_change *f) {
 }
 
 static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
-    double need = plan_bytes_needed(p, &p->cap), overhead = need - p->cap.total;
+    double need = plan_bytes_needed(p, &p->cap), of_rank = p->cap.total / need;
     *fits = need <= p->limit;
     if (doc) {
         json_object_set_new(doc, "fits", json_boolean(*fits));
@@ -168,7 +223,7 @@ static err report_memory_fit(config_plan *p, json_t *doc, bool *fits) {
     }
     if (*fits) return OK;
     fit_change f;
-    err e = capacity_make_fit(&p->c, p->ops, p->device, p->limit - overhead, &p->cap, &f);
+    err e = capacity_make_fit(&p->c, &p->on, p->limit * of_rank, &p->cap, &f);
     if (!e && doc) json_object_set_new(doc, "remedy", change_json(p, &f));
     if (!e && !doc) print_change(p, &f);
     fit_change_free(&f);
@@ -200,7 +255,7 @@ static void print_variant(const config_plan *p, const capacity_variant *v) {
 static err report_what_if(const config_plan *p, json_t *doc) {
     capacity_variant *list = NULL;
     int n = 0;
-    err e = capacity_compare(&p->c, p->ops, p->device, &p->cap, &list, &n);
+    err e = capacity_compare(&p->c, &p->on, &p->cap, &list, &n);
     json_t *out = doc ? json_array() : NULL;
     if (!e && !doc) printf("\nWhat if (memory on %s; time of a step, estimated)\n", p->limit_of);
     for (int i = 0; i < n && !e; i++) {
@@ -260,7 +315,11 @@ static err report_config(const plan_args *a, config_plan *p) {
     bool fits = true;
     json_t *doc = NULL;
     TRY(p->m.gpu ? use_accelerator(p) : use_this_machine(p));
-    TRY(capacity_of(&p->c, p->ops, p->device, &p->cap));
+    if (a->search) return plan_report_search(a, &p->m, &p->c, &p->on, p->limit);
+    if (p->m.gpus_given) p->on.ranks = (int)p->m.gpus;
+    TRY(capacity_of(&p->c, &p->on, &p->cap));
+    if (!p->m.gpus_given) p->m.gpus = mesh_world(&p->cap.layout);
+    TRY(simulate_config(p));
     scaling_point work = { .compute = p->cap.tokens * p->cap.flops_full, .params = p->cap.params };
     plan_failures f;
     TRY(plan_failures_open(a, &p->m, &work, p->cap.checkpoint, &f));
@@ -272,6 +331,7 @@ static err report_config(const plan_args *a, config_plan *p) {
         print_data(p);
     }
     report_storage(p, doc);
+    report_step(p, doc);
     err e = a->check || p->m.gpu ? report_memory_fit(p, doc, &fits) : OK;
     if (!e) e = report_advice(p, doc);
     if (!e && !isnan(work.compute)) plan_report_cost(&p->m, &work, doc);
@@ -292,7 +352,7 @@ err plan_report_config(const plan_args *a, int argc, char **config_args) {
     config_init(&p.c);
     err e = config_from_args(&p.c, argc, config_args, NULL, 0);
     if (!e) e = report_config(a, &p);
-    if (!p.m.gpu) ops_close(p.ops);
+    if (!p.m.gpu) ops_close(p.on.ops);
     config_free(&p.c);
     plan_machine_close(&p.m);
     return e;

@@ -13,7 +13,7 @@ static err check_real_range(const char *name, double v, double low, double high)
 }
 
 err plan_machine_open(const plan_args *a, plan_machine *out) {
-    plan_machine m = { .gpus = 1, .gpus_given = a->gpus, .mfu = MFU_DEFAULT };
+    plan_machine m = { .gpus = 1, .gpus_given = a->gpus, .mfu_given = a->mfu, .mfu = MFU_DEFAULT };
     double gpus, mfu;
     const char *lonely = a->mfu ? "mfu" : a->provider ? "provider" : a->dtype ? "dtype" : NULL;
     if (!a->gpu && lonely)

@@ -43,6 +43,10 @@ int mesh_group(const mesh *m, axis_set axes, int *members);
 /* Names the group: equal for ranks of one group, different for others along the same axes. */
 int mesh_group_id(const mesh *m, axis_set axes);
 mesh mesh_as(const mesh *m, int rank); /* as another rank sees it */
+/* The rank with this coordinate along the axis and 0 along all others. */
+int mesh_rank_along(const mesh *m, mesh_axis a, int coord);
+/* Ranks between neighbors along the axis: 1 for the last one. */
+int mesh_stride(const mesh *m, mesh_axis a);
 
 /* ---- the verb ---------------------------------------------------------------------------- */
 typedef enum {

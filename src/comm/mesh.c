@@ -28,13 +28,13 @@ static mesh_axis axis_at(const mesh *m, int i) {
     return (mesh_axis)(m->order[0] ? m->order[i] - 1 : i);
 }
 
-static int axis_stride(const mesh *m, mesh_axis axis) {
+int mesh_stride(const mesh *m, mesh_axis axis) {
     int s = 1;
     for (int i = AX_COUNT - 1; axis_at(m, i) != axis; i--) s *= mesh_size(m, axis_at(m, i));
     return s;
 }
 
-int mesh_coord(const mesh *m, mesh_axis a) { return m->rank / axis_stride(m, a) % mesh_size(m, a); }
+int mesh_coord(const mesh *m, mesh_axis a) { return m->rank / mesh_stride(m, a) % mesh_size(m, a); }
 
 int mesh_index(const mesh *m, axis_set axes) {
     int index = 0;
@@ -48,10 +48,12 @@ int mesh_index(const mesh *m, axis_set axes) {
 int mesh_group_id(const mesh *m, axis_set axes) {
     int rank = m->rank;
     for (int a = 0; a < AX_COUNT; a++)
-        if (axes & AXIS(a)) rank -= mesh_coord(m, (mesh_axis)a) * axis_stride(m, (mesh_axis)a);
-    rank -= mesh_coord(m, AX_TP) % rep_size(m, axes) * axis_stride(m, AX_TP);
+        if (axes & AXIS(a)) rank -= mesh_coord(m, (mesh_axis)a) * mesh_stride(m, (mesh_axis)a);
+    rank -= mesh_coord(m, AX_TP) % rep_size(m, axes) * mesh_stride(m, AX_TP);
     return rank; /* its first member */
 }
+
+int mesh_rank_along(const mesh *m, mesh_axis a, int coord) { return coord * mesh_stride(m, a); }
 
 mesh mesh_as(const mesh *m, int rank) {
     mesh other = *m;

@@ -1,5 +1,5 @@
 /* What one rank of a run holds, by laying out its real programs, and what would make it fit. */
-#include "planning/planning.h"
+#include "planning_internal.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -12,19 +12,25 @@ static const struct {
     const char *region;
     memory_kind kind;
 } region_kinds[] = {
-    { "params", MEMORY_MASTER },        { "copies", MEMORY_WEIGHTS },
-    { "grads", MEMORY_GRADIENTS },      { "optimizer", MEMORY_MOMENTS },
-    { "saved", MEMORY_ACTIVATIONS },    { "block inputs", MEMORY_ACTIVATIONS },
-    { "residual", MEMORY_ACTIVATIONS }, { "result", MEMORY_ACTIVATIONS },
-    { "temp", MEMORY_WORKSPACE },       { "work", MEMORY_WORKSPACE },
-    { "gathered", MEMORY_WORKSPACE },   { "whole grads", MEMORY_WORKSPACE },
+    { "params", MEMORY_MASTER },          { "copies", MEMORY_WEIGHTS },
+    { "grads", MEMORY_GRADIENTS },        { "optimizer", MEMORY_MOMENTS },
+    { "saved", MEMORY_ACTIVATIONS },      { "block inputs", MEMORY_ACTIVATIONS },
+    { "residual", MEMORY_ACTIVATIONS },   { "result", MEMORY_ACTIVATIONS },
+    { "temp", MEMORY_WORKSPACE },         { "work", MEMORY_WORKSPACE },
+    { "gathered", MEMORY_COMMUNICATION }, { "whole grads", MEMORY_COMMUNICATION },
+    { "pipeline", MEMORY_COMMUNICATION },
 };
 
 static const char *const memory_names[MEMORY_KINDS] = {
-    [MEMORY_WEIGHTS] = "weights",         [MEMORY_GRADIENTS] = "gradients",
-    [MEMORY_MASTER] = "master weights",   [MEMORY_MOMENTS] = "moments",
-    [MEMORY_ACTIVATIONS] = "activations", [MEMORY_WORKSPACE] = "workspace",
-    [MEMORY_INPUTS] = "inputs",           [MEMORY_OTHER] = "other",
+    [MEMORY_WEIGHTS] = "weights",
+    [MEMORY_GRADIENTS] = "gradients",
+    [MEMORY_MASTER] = "master weights",
+    [MEMORY_MOMENTS] = "moments",
+    [MEMORY_ACTIVATIONS] = "activations",
+    [MEMORY_COMMUNICATION] = "communication",
+    [MEMORY_WORKSPACE] = "workspace",
+    [MEMORY_INPUTS] = "inputs",
+    [MEMORY_OTHER] = "other",
 };
 const char *memory_name(memory_kind k) { return memory_names[k]; }
 
@@ -41,11 +47,14 @@ static void add_memory(const plan *p, capacity *c) {
         const char *name = plan_region_info(p, i, &bytes);
         c->memory[kind_of_region(name)] += (double)bytes;
     }
+    /* slots are shared by all chains, and added by plan_commit, as temp and work are */
+    c->memory[MEMORY_COMMUNICATION] +=
+        (double)(plan_bytes(p, "gathered") + plan_bytes(p, "whole grads"));
     double listed = 0;
     for (int k = 0; k < MEMORY_KINDS; k++) listed += c->memory[k];
     c->total = (double)plan_bytes(p, NULL);
-    c->memory[MEMORY_WORKSPACE] += c->total - listed; /* temp and work are added by plan_commit */
-    if (c->memory[MEMORY_WEIGHTS] == 0) {             /* GEMMs read the stored weights themselves */
+    c->memory[MEMORY_WORKSPACE] += c->total - listed;
+    if (c->memory[MEMORY_WEIGHTS] == 0) { /* GEMMs read the stored weights themselves */
         c->memory[MEMORY_WEIGHTS] = c->memory[MEMORY_MASTER];
         c->memory[MEMORY_MASTER] = 0;
     }
@@ -72,13 +81,21 @@ static void move_offloaded(capacity *c, const train_outline *o, bool device) {
     c->memory[MEMORY_MOMENTS] -= counted ? bytes : 0;
 }
 
-err capacity_of(const config *cfg, const op_backend *ops, bool device, capacity *out) {
-    capacity c = { 0 };
+err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) {
+    capacity c = { .stage = stage };
     train_outline o;
-    err e = train_outline_open(cfg, ops, device ? 1 : 0, &o);
+    outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, stage };
+    err e = train_outline_open(cfg, &how, &o);
     if (!e) {
+        const model_layout *lay = model_lay(o.m);
         c.mc = *model_conf(o.m);
-        c.dt = model_lay(o.m)->dt;
+        c.layout = lay->mesh;
+        for (int i = 0; i < lay->pipe.chunks; i++) {
+            int from, to;
+            pipeline_blocks(&lay->pipe, c.mc.layers, stage, i, &from, &to);
+            c.layers_of_stage += to - from;
+        }
+        c.dt = lay->dt;
         c.params = (double)model_count(&c.mc);
         c.flops_full = model_flops(&c.mc, o.seq, false);
         c.flops_causal = model_flops(&c.mc, o.seq, true);
@@ -91,16 +108,30 @@ err capacity_of(const config *cfg, const op_backend *ops, bool device, capacity 
         c.token_bytes = c.mc.vocab <= 65536 ? 2 : 4;
         c.checkpoint = checkpoint_bytes(&o);
         add_memory(o.p, &c);
-        move_offloaded(&c, &o, device);
+        move_offloaded(&c, &o, on->device);
     }
     train_outline_free(&o);
     *out = c;
     return e;
 }
 
+err capacity_of(const config *cfg, const run_target *on, capacity *out) {
+    TRY(capacity_of_stage(cfg, on, 0, out));
+    int stages = mesh_size(&out->layout, AX_PP);
+    double sum = out->total;
+    for (int stage = 1; stage < stages; stage++) {
+        capacity c;
+        TRY(capacity_of_stage(cfg, on, stage, &c));
+        sum += c.total;
+        if (c.total > out->total) *out = c;
+    }
+    out->of_all_ranks = sum * (mesh_world(&out->layout) / stages);
+    return OK;
+}
+
 double capacity_process_bytes(const capacity *c) {
     static const double program = 9e6; /* code, libraries, stacks of threads, the loader */
-    return c->total + program;
+    return c->of_all_ranks + program;
 }
 
 /* ---- what makes it fit ------------------------------------------------------------------------- */
@@ -140,10 +171,27 @@ static const fit_step optimizers[] = {
       0.15 },
 };
 
+/* What the ranks of a data-parallel group shard beside optimizer state. Stage 2 reduces gradients with every
+ * microbatch, stage 3 gathers parameters too. */
+static const fit_step shardings[] = {
+    { { { 0 } }, "", 0, 0 },
+    { { { "parallelism.zero_stage", "1" } }, "shard optimizer state (ZeRO-1)", 0.01, 0 },
+    { { { "parallelism.zero_stage", "2" } }, "shard gradients too (ZeRO-2)", 0.04, 0 },
+    { { { "parallelism.zero_stage", "3" } }, "shard parameters too (ZeRO-3)", 0.06, 0 },
+};
+
 static err apply_fit_step(config *c, const fit_step *s) {
     for (int i = 0; i < 2 && s->settings[i][0]; i++)
         TRY(config_set(c, s->settings[i][0], s->settings[i][1]));
     return OK;
+}
+
+static bool can_shard(const config *c, const capacity *now, int stage) {
+    bool split = mesh_size(&now->layout, AX_PP) > 1 &&
+                 c->parallelism.pipeline_parallel_schedule == CFG_PIPELINE_ZERO_BUBBLE;
+    axis_set data = AXES_DATA & ~AXIS(AX_DP_REPLICATE);
+    return stage > c->parallelism.zero_stage && mesh_span(&now->layout, data) > 1 &&
+           (stage < 2 || !split);
 }
 
 /* Whether the step changes anything and the run can take it. */
@@ -159,15 +207,27 @@ static bool step_applies(const fit_step *s, const config *c, const capacity *now
         if (!strcmp(name, "activation_checkpoint.mode") &&
             c->activation_checkpoint.mode != CFG_AC_NONE)
             return false;
+        if (!strcmp(name, "parallelism.zero_stage") && !can_shard(c, now, atoi(s->settings[i][1])))
+            return false;
     }
     return true;
 }
 
 typedef struct fit_candidate {
-    int recompute, optimizer;
+    int recompute, optimizer, sharding;
     int64_t rows;
     double cost;
 } fit_candidate;
+
+static double candidate_slower(const fit_candidate *k, const capacity *now) {
+    return recomputes[k->recompute].slower + optimizers[k->optimizer].slower +
+           shardings[k->sharding].slower + 0.02 * log2((double)now->rows / (double)k->rows);
+}
+
+/* Of a step, all ranks together. */
+static long long step_sequences(const capacity *c) {
+    return llround(c->step_tokens / (double)c->seq);
+}
 
 static int by_cost(const void *a, const void *b) {
     double x = ((const fit_candidate *)a)->cost, y = ((const fit_candidate *)b)->cost;
@@ -180,22 +240,24 @@ static err make_config(const config *from, const fit_candidate *k, const capacit
     config_copy(to, from);
     TRY(apply_fit_step(to, &recomputes[k->recompute]));
     TRY(apply_fit_step(to, &optimizers[k->optimizer]));
+    TRY(apply_fit_step(to, &shardings[k->sharding]));
     if (k->rows == now->rows) return OK;
     snprintf(text, sizeof text, "%lld", (long long)k->rows);
     TRY(config_set(to, "training.local_batch_size", text));
     if (!isnan(from->training.global_batch_size.value)) return OK;
-    snprintf(text, sizeof text, "%lld", (long long)now->rows);
+    snprintf(text, sizeof text, "%lld", step_sequences(now));
     return config_set(to, "training.global_batch_size", text); /* the step stays what it was */
 }
 
 static void describe_candidate(const fit_candidate *k, const capacity *now, str *what,
                                str *settings) {
-    const fit_step *steps[] = { &recomputes[k->recompute], &optimizers[k->optimizer] };
+    const fit_step *steps[] = { &shardings[k->sharding], &recomputes[k->recompute],
+                                &optimizers[k->optimizer] };
     if (k->rows != now->rows) {
         str_add(what, "microbatches of %lld instead of %lld sequences", (long long)k->rows,
                 (long long)now->rows);
         str_add(settings, "--training.local_batch_size=%lld --training.global_batch_size=%lld",
-                (long long)k->rows, (long long)(now->rows * now->micros));
+                (long long)k->rows, step_sequences(now));
     }
     for (size_t i = 0; i < COUNT_OF(steps); i++) {
         if (!*steps[i]->what) continue;
@@ -206,46 +268,56 @@ static void describe_candidate(const fit_candidate *k, const capacity *now, str 
     }
 }
 
-enum { MOST_CANDIDATES = 1024 };
+enum { MOST_CANDIDATES = 4096 };
 static int list_candidates(const config *c, const capacity *now, bool device, fit_candidate *all) {
     int n = 0;
-    for (size_t r = 0; r < COUNT_OF(recomputes); r++)
-        for (size_t o = 0; o < COUNT_OF(optimizers); o++) {
-            if (!step_applies(&recomputes[r], c, now, device) ||
-                !step_applies(&optimizers[o], c, now, device))
-                continue;
-            double halvings = 0;
-            for (int64_t rows = now->rows; rows >= 1 && n < MOST_CANDIDATES; rows--) {
-                if (now->rows % rows) continue;
-                halvings = log2((double)now->rows / (double)rows);
-                all[n++] = (fit_candidate){ (int)r, (int)o, rows,
-                                            recomputes[r].slower + optimizers[o].slower +
-                                                optimizers[o].risk + 0.02 * halvings };
-            }
+    const int of_all = (int)(COUNT_OF(recomputes) * COUNT_OF(optimizers) * COUNT_OF(shardings));
+    for (int i = 0; i < of_all; i++) {
+        fit_candidate k = { .recompute = i % (int)COUNT_OF(recomputes),
+                            .optimizer = i / (int)COUNT_OF(recomputes) % (int)COUNT_OF(optimizers),
+                            .sharding = i / (int)(COUNT_OF(recomputes) * COUNT_OF(optimizers)) };
+        if (!step_applies(&recomputes[k.recompute], c, now, device) ||
+            !step_applies(&optimizers[k.optimizer], c, now, device) ||
+            !step_applies(&shardings[k.sharding], c, now, device))
+            continue;
+        for (k.rows = now->rows; k.rows >= 1 && n < MOST_CANDIDATES; k.rows--) {
+            if (now->rows % k.rows) continue;
+            k.cost = candidate_slower(&k, now) + optimizers[k.optimizer].risk;
+            all[n++] = k;
         }
+    }
     qsort(all, (size_t)n, sizeof *all, by_cost);
     return n;
 }
 
-err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, double limit,
-                      const capacity *now, fit_change *out) {
+/* Lays out the stage that needed most before, and the others only where that one fits. */
+static err try_candidate(const config *changed, const run_target *on, double limit, int stage,
+                         capacity *out) {
+    if (stage > 0) {
+        TRY(capacity_of_stage(changed, on, stage, out));
+        if (out->total > limit) return OK;
+    }
+    return capacity_of(changed, on, out);
+}
+
+err capacity_make_fit(const config *cfg, const run_target *on, double limit, const capacity *now,
+                      fit_change *out) {
     fit_candidate *all = mem_alloc(sizeof *all * MOST_CANDIDATES);
-    int n = list_candidates(cfg, now, device, all);
+    int n = list_candidates(cfg, now, on->device, all);
     err e = OK;
     *out = (fit_change){ .least = now->total };
     for (int i = 0; i < n && !e && !out->found; i++) {
         config changed;
         capacity c;
         e = make_config(cfg, &all[i], now, &changed);
-        if (!e) e = capacity_of(&changed, ops, device, &c);
+        if (!e) e = try_candidate(&changed, on, limit, now->stage, &c);
         config_free(&changed);
         if (e) break;
         out->least = fmin(out->least, c.total);
         if (c.total > limit) continue;
         out->found = true;
         out->after = c;
-        out->slower = recomputes[all[i].recompute].slower + optimizers[all[i].optimizer].slower +
-                      0.02 * log2((double)now->rows / (double)all[i].rows);
+        out->slower = candidate_slower(&all[i], now);
         describe_candidate(&all[i], now, &out->what, &out->settings);
     }
     free(all);
@@ -258,38 +330,39 @@ void fit_change_free(fit_change *f) {
 }
 
 /* ---- settings side by side --------------------------------------------------------------------- */
-static err add_variant(const config *cfg, const op_backend *ops, bool device,
-                       const fit_candidate *k, const capacity *now, capacity_variant **list,
-                       int *n) {
+static err add_variant(const config *cfg, const run_target *on, const fit_candidate *k,
+                       const capacity *now, capacity_variant **list, int *n) {
     capacity_variant v = { 0 };
     config changed;
     err e = make_config(cfg, k, now, &changed);
-    if (!e) e = capacity_of(&changed, ops, device, &v.cap);
+    if (!e) e = capacity_of(&changed, on, &v.cap);
     config_free(&changed);
     if (e) return e;
     describe_candidate(k, now, &v.what, &v.settings);
     if (!v.what.len) str_add(&v.what, "as it is");
-    v.slower = recomputes[k->recompute].slower + optimizers[k->optimizer].slower +
-               0.02 * log2((double)now->rows / (double)k->rows);
+    v.slower = candidate_slower(k, now);
     *list = mem_grow(*list, sizeof **list * (size_t)(*n + 1));
     (*list)[(*n)++] = v;
     return OK;
 }
 
-err capacity_compare(const config *cfg, const op_backend *ops, bool device, const capacity *now,
+err capacity_compare(const config *cfg, const run_target *on, const capacity *now,
                      capacity_variant **list, int *n) {
-    fit_candidate all[COUNT_OF(recomputes) + COUNT_OF(optimizers) + 1];
+    fit_candidate all[COUNT_OF(recomputes) + COUNT_OF(optimizers) + COUNT_OF(shardings) + 1];
     int count = 0;
     *list = NULL;
     *n = 0;
     for (size_t r = 0; r < COUNT_OF(recomputes); r++)
-        if (step_applies(&recomputes[r], cfg, now, device))
+        if (step_applies(&recomputes[r], cfg, now, on->device))
             all[count++] = (fit_candidate){ .recompute = (int)r, .rows = now->rows };
     if (now->rows % 2 == 0) all[count++] = (fit_candidate){ .rows = now->rows / 2 };
     for (size_t o = 1; o < COUNT_OF(optimizers); o++)
-        if (step_applies(&optimizers[o], cfg, now, device))
+        if (step_applies(&optimizers[o], cfg, now, on->device))
             all[count++] = (fit_candidate){ .optimizer = (int)o, .rows = now->rows };
-    for (int i = 0; i < count; i++) TRY(add_variant(cfg, ops, device, &all[i], now, list, n));
+    for (size_t z = 1; z < COUNT_OF(shardings); z++)
+        if (step_applies(&shardings[z], cfg, now, on->device))
+            all[count++] = (fit_candidate){ .sharding = (int)z, .rows = now->rows };
+    for (int i = 0; i < count; i++) TRY(add_variant(cfg, on, &all[i], now, list, n));
     return OK;
 }
 

@@ -69,6 +69,9 @@ static err read_accelerator(const json_t *o, const char *where, void *into) {
     if (per_node < 1 || per_node > 4096)
         return ERR("%s: per_node: expected 1 to 4096; got %lld", where, (long long)per_node);
     a->per_node = (int)per_node;
+    a->power = 1;
+    if (json_object_get(o, "power")) TRY(read_hardware_number(o, where, "power", 1, &a->power));
+    if (a->power > 1) return ERR("%s: power: expected a share, up to 1; got %g", where, a->power);
     return read_peaks(o, where, a);
 }
 

@@ -18,6 +18,7 @@
 
 #include <jansson.h>
 
+#include "prog/simulate.h"
 #include "train/train.h"
 
 /* ---- scaling laws --------------------------------------------------------------------------
@@ -111,6 +112,8 @@ typedef struct accelerator {
     double memory_bandwidth; /* bytes per second, as all bandwidths here */
     double peak[PEAKS];      /* FLOP/s; NaN: it has no such unit */
     double link, host, network, disk;
+    double
+        power; /* share of its rated power that it may draw; GEMMs slow down by as much. 1: all */
     int per_node;
 } accelerator;
 typedef struct hardware_price {
@@ -187,6 +190,7 @@ typedef enum {
     MEMORY_MASTER, /* weights that the optimizer updates, where GEMMs read a copy */
     MEMORY_MOMENTS,
     MEMORY_ACTIVATIONS,
+    MEMORY_COMMUNICATION, /* gathered parameters, whole gradients, what stages send and receive */
     MEMORY_WORKSPACE,
     MEMORY_INPUTS,
     MEMORY_OTHER,
@@ -194,22 +198,32 @@ typedef enum {
 } memory_kind;
 const char *memory_name(memory_kind k);
 
-/* One rank of a run, from its recorded programs. Bytes, tokens and operations. */
+/* What a run is laid out for. */
+typedef struct run_target {
+    const op_backend *ops; /* whose kernels and workspace count; borrowed */
+    bool device; /* an accelerator: one host thread's workspace, and offloaded state in the host */
+    int ranks;   /* of the whole run; 0: as many as the parallelism section asks for */
+} run_target;
+
+/* One rank of a run, from its recorded programs. Bytes, tokens and operations. Of a pipeline it is the rank
+ * whose stage needs most. */
 typedef struct capacity {
     model_config mc;
+    mesh layout;
+    int stage, layers_of_stage; /* the stage shown, and how many layers it has */
     dtype dt;
     double params, flops_full, flops_causal; /* per token; attention counted full or causal */
     int64_t rows, micros, seq;
     double step_tokens, steps, tokens; /* NaN: in epochs of data that is not known */
     double memory[MEMORY_KINDS], total;
-    double offloaded;  /* in the host's memory */
-    double checkpoint; /* bytes on disk */
+    double of_all_ranks; /* their totals together */
+    double offloaded;    /* in the host's memory */
+    double checkpoint;   /* bytes on disk */
     double token_bytes;
 } capacity;
-/* Lays out the run that `cfg` describes. @param device on an accelerator: one host thread's workspace, and
- * offloaded state in the host. */
-err capacity_of(const config *cfg, const op_backend *ops, bool device, capacity *out) MUST_USE;
-/* The most memory a process that trains on the CPU has resident. */
+/* Lays out the run that `cfg` describes, every stage of its pipeline. */
+err capacity_of(const config *cfg, const run_target *on, capacity *out) MUST_USE;
+/* The most memory that a process which trains on the CPU, with all ranks as its threads, has resident. */
 double capacity_process_bytes(const capacity *c);
 
 /* The cheapest change of what `ingot train` offers that makes the run fit. */
@@ -222,8 +236,8 @@ typedef struct fit_change {
 } fit_change;
 /* @param limit bytes that `total` may have. @param now capacity_of the config as it is. @param out freed by
  * fit_change_free. */
-err capacity_make_fit(const config *cfg, const op_backend *ops, bool device, double limit,
-                      const capacity *now, fit_change *out) MUST_USE;
+err capacity_make_fit(const config *cfg, const run_target *on, double limit, const capacity *now,
+                      fit_change *out) MUST_USE;
 void fit_change_free(fit_change *f);
 
 /* The config as it is, and with each of those changes alone. */
@@ -233,9 +247,60 @@ typedef struct capacity_variant {
     capacity cap;
 } capacity_variant;
 /* @param list owned, on an error too: capacity_variants_free. */
-err capacity_compare(const config *cfg, const op_backend *ops, bool device, const capacity *now,
+err capacity_compare(const config *cfg, const run_target *on, const capacity *now,
                      capacity_variant **list, int *n) MUST_USE;
 void capacity_variants_free(capacity_variant *list, int n);
+
+/* ---- the time of a step ------------------------------------------------------------------------ */
+typedef struct step_time {
+    double seconds;                  /* of a whole step */
+    double update;                   /* ... of which the optimizer's update */
+    sim_result run;                  /* ... and the microbatches */
+    double tokens_per_second;        /* of all ranks */
+    double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */
+} step_time;
+/* Plays the instruction lists of the run that `cfg` describes on this accelerator. @param watch NULL: nobody */
+err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
+                  const sim_watch *watch, step_time *out) MUST_USE;
+
+/* ---- the best layout --------------------------------------------------------------------------- */
+typedef enum { RECOMPUTE_NONE, RECOMPUTE_SELECTIVE, RECOMPUTE_FULL, RECOMPUTES } recompute_kind;
+const char *recompute_name(recompute_kind k); /* as activation_checkpoint.mode takes it */
+
+typedef struct layout_choice {
+    int tp, pp, dp, cp, ep; /* ep is part of dp */
+    int chunks, zero;
+    pipeline_schedule schedule;
+    recompute_kind recompute;
+    int64_t rows, micros;   /* sequences of a microbatch; microbatches of a step */
+    double bytes, estimate; /* closed form: of a rank; tokens per second */
+    double score;           /* what the search maximizes */
+    capacity cap;           /* of the layout itself, as it would run */
+    step_time time;         /* simulated */
+} layout_choice;
+int choice_ranks(const layout_choice *c);
+/* Sets the options of a config to it. */
+err layout_apply(const layout_choice *k, config *c) MUST_USE;
+
+typedef struct search_options {
+    const accelerator *gpu;
+    int gpus;      /* most of them */
+    double limit;  /* bytes of a rank */
+    bool for_cost; /* the most tokens per second and accelerator; else the most tokens per second */
+} search_options;
+enum { LAYOUTS_SHOWN = 5 };
+typedef struct layout_result {
+    layout_choice best[LAYOUTS_SHOWN];
+    int n;           /* 0: no layout fits */
+    long considered; /* combinations estimated */
+    int examined;    /* laid out and simulated */
+} layout_result;
+/* Searches tp x pp x dp x cp x ep, schedule, microbatch, ZeRO stage and recompute for the config's model and
+ * global batch. */
+err layout_find(const config *cfg, const run_target *on, const search_options *o,
+                layout_result *out) MUST_USE;
+/* In words: what the second loses to the best. */
+void layout_explain(const layout_choice *best, const layout_choice *second, str *out);
 
 /* ---- recipes and advice ------------------------------------------------------------------------ */
 /* Published trainings as configs (configs/recipes/), compiled in. */

@@ -7,6 +7,19 @@
  * run time. The last one has no name. */
 extern const embedded_file hardware_files[], recipe_files[];
 
+/* Lays out one stage of the pipeline (capacity.c). */
+err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
+
+/* ---- what ops and communications cost (roofline.c) ------------------------------------------------- */
+typedef struct cost_model {
+    const accelerator *gpu;
+    bool tf32; /* fp32 GEMMs run in TF32 */
+} cost_model;
+/* @param k outlives the costs. */
+sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k);
+/* Seconds to move so many bytes in the accelerator's memory. */
+double cost_model_copy(const accelerator *gpu, double bytes);
+
 /* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */
 typedef struct convert_source convert_source;
 typedef struct convert_rule {

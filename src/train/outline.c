@@ -21,17 +21,24 @@ static err set_lengths(trainer *t, train_outline *out) {
     return OK;
 }
 
-err train_outline_open(const config *c, const op_backend *ops, int threads, train_outline *out) {
+err train_mesh(const config *c, int ranks, mesh *out) { return ranks_mesh(c, ranks, out); }
+
+err train_outline_open(const config *c, const outline_options *o, train_outline *out) {
     trainer *t = mem_alloc(sizeof *t);
     *out = (train_outline){ .owner = t };
     t->cfg = c;
-    TRY(ranks_mesh(c, 0, &t->mesh));
+    TRY(ranks_mesh(c, o->ranks, &t->mesh));
+    t->mesh.rank = mesh_rank_along(&t->mesh, AX_PP, o->stage);
     TRY(model_from_config(c, &t->mc));
     TRY(trainer_set_batch(t));
     TRY(set_lengths(t, out));
     t->n_sets = *c->data.validation || *c->data.train || c->data.validation_fraction > 0;
-    if (threads <= 0) threads = c->training.threads ? (int)c->training.threads : thread_cores();
-    TRY(trainer_lay_out(t, ops, threads));
+    int threads = o->threads;
+    if (threads <= 0) { /* ranks of this machine share its cores */
+        threads = c->training.threads ? (int)c->training.threads : thread_cores();
+        threads = MAX(1, threads / mesh_world(&t->mesh));
+    }
+    TRY(trainer_lay_out(t, o->ops, threads));
     out->m = t->m;
     out->p = t->p;
     out->o = t->o;

@@ -53,10 +53,17 @@ typedef struct train_outline {
     double steps, tokens;     /* length of the run; NaN: in epochs of data that is not known */
     struct trainer *owner;
 } train_outline;
-/* @param ops the backend whose kernels and workspace count; borrowed. @param threads 0: as the config.
- * @param out freed by train_outline_free, on an error too. */
-err train_outline_open(const config *c, const op_backend *ops, int threads,
-                       train_outline *out) MUST_USE;
+/* What the run is laid out for. */
+typedef struct outline_options {
+    const op_backend *ops; /* whose kernels and workspace count; borrowed */
+    int threads;           /* 0: as the config, all ranks being on this machine */
+    int ranks;             /* of the whole run; 0: as many as the parallelism section asks for */
+    int stage;             /* of the pipeline: whose memory it is */
+} outline_options;
+/* @param out freed by train_outline_free, on an error too. */
+err train_outline_open(const config *c, const outline_options *o, train_outline *out) MUST_USE;
+/* The mesh of the parallelism section, as rank 0 sees it. @param ranks as in outline_options */
+err train_mesh(const config *c, int ranks, mesh *out) MUST_USE;
 void train_outline_free(train_outline *o); /* takes a zeroed one */
 
 /* ---- from a config to what runs ---------------------------------------------------------- */

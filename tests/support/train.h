@@ -42,7 +42,7 @@ static inline err run_with(test_folder *f, const char *name, settings common, se
     return run_on_ranks(f, name, common, own, 0);
 }
 
-static inline err try_train(test_folder *f, const char *name, settings own) {
+static inline err try_train_ranks(test_folder *f, const char *name, settings own, int ranks) {
     settings common = {
         "model.preset",
         "tiny",
@@ -81,7 +81,10 @@ static inline err try_train(test_folder *f, const char *name, settings own) {
         "validation.every",
         "0",
     };
-    return run_with(f, name, common, own);
+    return run_on_ranks(f, name, common, own, ranks);
+}
+static inline err try_train(test_folder *f, const char *name, settings own) {
+    return try_train_ranks(f, name, own, 0);
 }
 
 #define train_small(f, name, ...) assert_ok(try_train(f, name, __VA_ARGS__))

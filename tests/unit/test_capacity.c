@@ -10,7 +10,7 @@ static void set_all(config *c, const char *const *list) {
 }
 
 /* The planned bytes of the run that train_small makes of the same settings: RUN/config.yaml has them. */
-static capacity plan_run(test_folder *f, const char *name) {
+static capacity plan_ranks(test_folder *f, const char *name, int ranks) {
     char path[64];
     config c;
     capacity cap;
@@ -19,11 +19,13 @@ static capacity plan_run(test_folder *f, const char *name) {
     assert_ok(config_load(&c, in_folder(f, path)));
     const op_backend *ops = NULL;
     assert_ok(train_device(&c, 0, &ops));
-    assert_ok(capacity_of(&c, ops, false, &cap));
+    assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .ranks = ranks }, &cap));
     ops_close(ops);
     config_free(&c);
     return cap;
 }
+
+static capacity plan_run(test_folder *f, const char *name) { return plan_ranks(f, name, 0); }
 
 static double file_bytes(test_folder *f, const char *name) {
     int64_t bytes = 0;
@@ -74,12 +76,52 @@ static void predicts_what_training_reserves(void **state) {
     }
 }
 
+/* Ranks as threads of one process: rank 0 logs what it has reserved, a rank of the first stage. */
+static void predicts_what_ranks_reserve(void **state) {
+    static const struct {
+        int ranks;
+        settings set;
+    } runs[] = {
+        { 2, { "parallelism.zero_stage", "0", "training.steps", "2" } },
+        { 2, { "parallelism.zero_stage", "1" } },
+        { 2, { "parallelism.zero_stage", "2", "training.global_batch_size", "8" } },
+        { 2, { "parallelism.zero_stage", "3", "precision", "bf16" } },
+        { 2, { "parallelism.tensor_parallel_degree", "2" } },
+        { 2, { "parallelism.context_parallel_degree", "2" } },
+        { 2,
+          { "parallelism.pipeline_parallel_degree", "2", "model.layers", "4",
+            "training.global_batch_size", "8" } },
+        { 4,
+          { "parallelism.pipeline_parallel_degree", "2", "model.layers", "4",
+            "parallelism.tensor_parallel_degree", "2", "training.global_batch_size", "16",
+            "parallelism.pipeline_parallel_schedule", "Interleaved1F1B" } },
+        { 2, { "model.experts", "4", "parallelism.expert_parallel_degree", "2" } },
+    };
+    test_folder *f = *state;
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        char name[16];
+        settings own;
+        memcpy(own, runs[i].set, sizeof own);
+        snprintf(name, sizeof name, "ranks%zu", i);
+        assert_ok(try_train_ranks(f, name, own, runs[i].ranks));
+        json_t *steps = logged_steps(f, name);
+        capacity cap = plan_ranks(f, name, runs[i].ranks);
+        assert_int_equal(mesh_world(&cap.layout), runs[i].ranks);
+        if (cap.total != logged_number(steps, 0, "plan_mem"))
+            fail_msg("run %zu: %.0f bytes planned, %.0f reserved", i, cap.total,
+                     logged_number(steps, 0, "plan_mem"));
+        assert_true(cap.of_all_ranks <= cap.total * runs[i].ranks);
+        json_decref(steps);
+    }
+}
+
 static capacity plan_settings(const char *const *list, bool device) {
     config c;
     capacity cap;
     config_init(&c);
     set_all(&c, list);
-    assert_ok(capacity_of(&c, ops_cpu(OPS_ISA_BEST), device, &cap));
+    assert_ok(
+        capacity_of(&c, &(run_target){ .ops = ops_cpu(OPS_ISA_BEST), .device = device }, &cap));
     config_free(&c);
     return cap;
 }
@@ -123,10 +165,11 @@ static void proposes_what_fits(void **state) {
     config_init(&c);
     assert_ok(config_set(&c, "model.preset", "gpt-small"));
     assert_ok(config_set(&c, "precision.dtype", "bf16"));
-    assert_ok(capacity_of(&c, ops, true, &now));
+    assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .device = true }, &now));
     for (double share = 0.95; share > 0.3; share -= 0.15) {
         fit_change f;
-        assert_ok(capacity_make_fit(&c, ops, true, share * now.total, &now, &f));
+        assert_ok(capacity_make_fit(&c, &(run_target){ .ops = ops, .device = true },
+                                    share * now.total, &now, &f));
         assert_true(f.found && f.after.total <= share * now.total && f.after.total <= last);
         assert_true(f.settings.len > 0 && f.what.len > 0);
         assert_true(f.after.step_tokens == now.step_tokens); /* the same training */
@@ -139,13 +182,13 @@ static void proposes_what_fits(void **state) {
             *equals = '\0';
             assert_ok(config_set(&changed, o + 2, equals + 1));
         }
-        assert_ok(capacity_of(&changed, ops, true, &again));
+        assert_ok(capacity_of(&changed, &(run_target){ .ops = ops, .device = true }, &again));
         assert_true(again.total == f.after.total);
         config_free(&changed);
         fit_change_free(&f);
     }
     fit_change none;
-    assert_ok(capacity_make_fit(&c, ops, true, 1e6, &now, &none));
+    assert_ok(capacity_make_fit(&c, &(run_target){ .ops = ops, .device = true }, 1e6, &now, &none));
     assert_false(none.found);
     assert_true(none.least > 1e6 && none.least < now.total);
     fit_change_free(&none);
@@ -161,11 +204,13 @@ static void proposes_in_fp32(void **state) {
     config_init(&c);
     assert_ok(config_set(&c, "model.preset", "gpt-small"));
     assert_ok(config_set(&c, "precision.dtype", "fp32"));
-    assert_ok(capacity_of(&c, ops, true, &now));
-    assert_ok(capacity_make_fit(&c, ops, true, 0.4 * now.total, &now, &f));
+    assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .device = true }, &now));
+    assert_ok(capacity_make_fit(&c, &(run_target){ .ops = ops, .device = true }, 0.4 * now.total,
+                                &now, &f));
     assert_true(f.found && f.after.total <= 0.4 * now.total);
     fit_change_free(&f);
-    assert_ok(capacity_make_fit(&c, ops, true, 1e6, &now, &f)); /* tries all of them */
+    assert_ok(capacity_make_fit(&c, &(run_target){ .ops = ops, .device = true }, 1e6, &now,
+                                &f)); /* tries all of them */
     assert_false(f.found);
     fit_change_free(&f);
     config_free(&c);
@@ -181,8 +226,8 @@ static void compares_variants(void **state) {
     config_init(&c);
     assert_ok(config_set(&c, "model.preset", "gpt-small"));
     assert_ok(config_set(&c, "precision.dtype", "bf16"));
-    assert_ok(capacity_of(&c, ops, true, &now));
-    assert_ok(capacity_compare(&c, ops, true, &now, &list, &n));
+    assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .device = true }, &now));
+    assert_ok(capacity_compare(&c, &(run_target){ .ops = ops, .device = true }, &now, &list, &n));
     assert_true(n > 8 && list[0].cap.total == now.total && !list[0].settings.len);
     for (int i = 1; i < n; i++) {
         assert_true(list[i].cap.total < now.total && list[i].slower >= 0 && list[i].settings.len);
@@ -212,7 +257,7 @@ static void zero_shards_by_its_stage(void **state) {
         set_all(&c, (const char *[]){ "model.preset", "llama-1b", "precision.dtype", "bf16",
                                       "parallelism.data_parallel_shard_degree", "8",
                                       "parallelism.zero_stage", text, NULL });
-        assert_ok(capacity_of(&c, ops, true, &cap));
+        assert_ok(capacity_of(&c, &(run_target){ .ops = ops, .device = true }, &cap));
         for (size_t i = 0; i < COUNT_OF(parts); i++) {
             double want = parts[i].bytes * (double)model_count(&cap.mc);
             if (stage >= parts[i].from) want /= 8;
@@ -245,6 +290,7 @@ static void tensor_parallelism_shards_every_matrix(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(predicts_what_ranks_reserve, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(predicts_what_training_reserves, folder_setup,
                                         folder_teardown),
         cmocka_unit_test(plans_beyond_the_machine),

@@ -39,7 +39,8 @@ static void sizes_are_the_published_ones(void **state) {
         open_recipe(at, &c);
         recipe_note(at, "source", &source);
         assert_true(source.len > 10);
-        assert_ok(capacity_of(&c, ops_cpu(OPS_ISA_BEST), true, &cap));
+        assert_ok(
+            capacity_of(&c, &(run_target){ .ops = ops_cpu(OPS_ISA_BEST), .device = true }, &cap));
         double extra =
             published[i].relative ? cap.mc.layers * (double)cap.mc.dim * (double)cap.mc.dim : 0;
         if (fabs((cap.params + extra) / (1e9 * published[i].params) - 1) > 0.01)
@@ -108,7 +109,7 @@ static bool advises(const char *const *list, advice_kind kind, const char *words
     bool found = false;
     config_init(&c);
     for (int i = 0; list[i]; i += 2) assert_ok(config_set(&c, list[i], list[i + 1]));
-    assert_ok(capacity_of(&c, ops_cpu(OPS_ISA_BEST), true, &cap));
+    assert_ok(capacity_of(&c, &(run_target){ .ops = ops_cpu(OPS_ISA_BEST), .device = true }, &cap));
     assert_ok(plan_advise(&c, &cap, &all, &n));
     for (int i = 0; i < n; i++)
         found = found || (all[i].kind == kind && strstr(all[i].text, words));

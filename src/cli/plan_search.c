@@ -1,0 +1,127 @@
+/* ingot plan CONFIG --search: the best layout of a model on a number of accelerators. */
+#include "cli/plan_common.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "io/io.h"
+
+static err read_search_options(const plan_args *a, const plan_machine *m, double limit,
+                               search_options *out) {
+    double cap;
+    if (!m->gpu || !m->gpus_given)
+        return err_hint(ERR_USAGE("--search: needs --gpu and --gpus"), "--gpu h100 --gpus 1024");
+    TRY(plan_quantity("cap", a->cap, &cap));
+    if (!isnan(cap) && !(cap > 0 && cap * 1e9 <= m->gpu->memory))
+        return err_hint(ERR_USAGE("--cap: expected GB, above 0 and up to %g; got %g",
+                                  m->gpu->memory / 1e9, cap),
+                        "--cap %g", floor(limit / 1e9));
+    if (a->search_for && strcmp(a->search_for, "cost") && strcmp(a->search_for, "throughput"))
+        return err_hint(
+            ERR_USAGE("--for: expected throughput or cost; got \"%.40s\"", a->search_for),
+            "--for cost");
+    if (m->gpus > 1e6)
+        return err_hint(ERR_USAGE("--gpus: expected at most 1000000 for a search; got %g", m->gpus),
+                        "--gpus 100000");
+    *out = (search_options){ .gpu = m->gpu,
+                             .gpus = (int)m->gpus,
+                             .limit = isnan(cap) ? limit : cap * 1e9,
+                             .for_cost = a->search_for && !strcmp(a->search_for, "cost") };
+    return OK;
+}
+
+static const char *schedule_name(const layout_choice *k) {
+    if (k->pp == 1) return "-";
+    return config_choice("parallelism.pipeline_parallel_schedule", (int)k->schedule);
+}
+
+static double choice_mfu(const plan_machine *m, const layout_choice *k) {
+    return k->time.flops_full / m->peak;
+}
+
+static void print_choice(const plan_machine *m, const layout_choice *k, int number) {
+    char order[32];
+    snprintf(order, sizeof order, "%s%s", schedule_name(k),
+             k->chunks > 1 ? k->chunks == 2   ? " x2"
+                             : k->chunks == 4 ? " x4"
+                                              : " x8"
+                           : "");
+    printf("%d  %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d  %-9s %6d %6.1f GB %6.1f %% %8.3f s "
+           "%8s %5.1f %%\n",
+           number, k->tp, k->pp, k->dp, k->cp, k->ep, order, (long long)k->micros,
+           (long long)k->rows, k->zero, recompute_name(k->recompute), k->cap.layers_of_stage,
+           k->cap.total / 1e9, 100 * k->time.run.bubble, k->time.seconds,
+           show_count(k->time.tokens_per_second), 100 * choice_mfu(m, k));
+}
+
+static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
+    return json_pack(
+        "{s:i, s:i, s:i, s:i, s:i, s:i, s:s, s:i, s:i, s:s, s:I, s:I, s:i, s:o, s:o, s:o, s:o, s:o}",
+        "tp", k->tp, "pp", k->pp, "dp", k->dp, "cp", k->cp, "ep", k->ep, "ranks", choice_ranks(k),
+        "schedule", schedule_name(k), "chunks", k->chunks, "zero", k->zero, "recompute",
+        recompute_name(k->recompute), "microbatch_sequences", (json_int_t)k->rows, "microbatches",
+        (json_int_t)k->micros, "layers_per_stage", k->cap.layers_of_stage, "bytes",
+        io_json_number(k->cap.total), "bubble", io_json_number(k->time.run.bubble), "step_seconds",
+        io_json_number(k->time.seconds), "tokens_per_second",
+        io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
+}
+
+static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
+    const layout_choice *best = &r->best[0];
+    printf("Layouts of %s on up to %s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
+           show_whole(o->gpus), o->gpu->title, o->limit / 1e9, o->for_cost ? "cost" : "throughput");
+    printf("    tp  pp    dp  cp  ep  %-18s %-10s %4s  %-9s %6s %9s %8s %10s %8s %7s\n", "schedule",
+           "micro", "zero", "recompute", "layers", "memory", "bubble", "step", "tokens/s", "MFU");
+    for (int i = 0; i < r->n; i++) print_choice(m, &r->best[i], i + 1);
+    printf(
+        "\n%s combinations estimated, %d laid out and simulated. \"micro\" is microbatches per step x "
+        "sequences;\n\"layers\" and memory are of the pipeline stage that needs most.\n",
+        show_whole((double)r->considered), r->examined);
+    if (r->n > 1) {
+        str why = { 0 };
+        layout_explain(best, &r->best[1], &why);
+        printf("The second is %s.\n", why.text);
+        str_free(&why);
+    }
+}
+
+static err write_choice(const config *c, const layout_choice *k, const char *path) {
+    config changed;
+    str text = { 0 };
+    config_copy(&changed, c);
+    err e = layout_apply(k, &changed);
+    if (!e) config_print_used(&changed, &text);
+    if (!e) e = io_write(path, text.text, text.len);
+    str_free(&text);
+    config_free(&changed);
+    return e;
+}
+
+err plan_report_search(const plan_args *a, const plan_machine *m, const config *c,
+                       const run_target *on, double limit) {
+    search_options o;
+    layout_result r;
+    TRY(read_search_options(a, m, limit, &o));
+    TRY(layout_find(c, on, &o, &r));
+    if (!r.n)
+        return err_hint(ERR("no layout on up to %d x %s fits %.1f GB (%ld combinations)", o.gpus,
+                            o.gpu->title, o.limit / 1e9, r.considered),
+                        "use more accelerators, or another training.global_batch_size");
+    if (a->json) {
+        json_t *list = json_array();
+        str why = { 0 };
+        for (int i = 0; i < r.n; i++) json_array_append_new(list, choice_json(m, &r.best[i]));
+        if (r.n > 1) layout_explain(&r.best[0], &r.best[1], &why);
+        plan_print_json(json_pack("{s:I, s:i, s:o, s:s}", "considered", (json_int_t)r.considered,
+                                  "examined", r.examined, "layouts", list, "second",
+                                  why.text ? why.text : ""));
+        str_free(&why);
+    } else {
+        print_layouts(m, &o, &r);
+    }
+    if (!a->write) return OK;
+    TRY(write_choice(c, &r.best[0], a->write));
+    if (!a->json) printf("The first is written to %s.\n", a->write);
+    return OK;
+}

@@ -1,0 +1,214 @@
+/* What ops and communications cost on an accelerator: a roofline for calls, algorithms by message size for
+ * collectives. One set of efficiencies holds for every accelerator, model and layout; nothing here is fitted
+ * to a published run. Efficiencies of calls are shares of a data sheet's peak that kernels reach on an H200
+ * (GEMMs of 8192 and of transformer shapes, cuDNN's attention, copies); those of links are what NCCL's tests
+ * reach on NVLink and InfiniBand. docs/planning.md compares the result with published and measured runs. */
+#include "planning_internal.h"
+
+#include <math.h>
+
+#include "ops/op_table.h"
+
+/* A GEMM of m x n x k runs at `large` of the peak, times d / (d + half) for each of its three dims. */
+typedef struct gemm_efficiency {
+    double large, half;
+} gemm_efficiency;
+static const gemm_efficiency gemm_wide = { 0.82, 224 }, gemm_fp8 = { 0.81, 320 };
+
+/* Attention, counted causally, at `large` times T / (T + keys) times D / (D + head): sequence, head size. */
+typedef struct attention_efficiency {
+    double large, keys, head;
+} attention_efficiency;
+static const attention_efficiency attention_forward = { 0.715, 600, 30 },
+                                  attention_backward = { 0.535, 900, 17 };
+
+static const double memory_share = 0.85;  /* of the memory's bandwidth */
+static const double call_seconds = 3e-6;  /* at least, for any kernel */
+static const double logit_passes = 4;     /* over the logits of a chunk, in the loss */
+static const double link_share = 0.80;    /* of a link's bandwidth, in one direction */
+static const double network_share = 0.90; /* of the network's */
+static const double tree_share = 0.70;    /* of the bandwidth, for algorithms of few steps */
+static const double link_hop = 2e-6, network_hop = 8e-6; /* seconds per step of an algorithm */
+static const double move_seconds = 10e-6;                /* to start a collective */
+static const double interference = 0.20;                 /* sim_costs.interference */
+
+/* ---- calls ------------------------------------------------------------------------------------- */
+static double peak_of(const cost_model *k, dtype dt) {
+    const double *peak = k->gpu->peak;
+    double fp16 = isnan(peak[PEAK_FP16]) ? peak[PEAK_BF16] : peak[PEAK_FP16];
+    double bf16 = isnan(peak[PEAK_BF16]) ? fp16 : peak[PEAK_BF16];
+    double fp32 = k->tf32 && !isnan(peak[PEAK_TF32]) ? peak[PEAK_TF32] : peak[PEAK_FP32];
+    double rate = dt == DT_F32 ? fp32 : dt == DT_F16 ? fp16 : bf16;
+    if (dt_is_fp8(dt) && !isnan(peak[PEAK_FP8])) rate = peak[PEAK_FP8];
+    return (isnan(rate) ? bf16 : rate) * k->gpu->power;
+}
+
+static double saturate(double size, double half) { return size / (size + half); }
+
+/* Of a[m,k] b[k,n] = c[m,n] from element counts, whichever are transposed. */
+static double gemm_share(const gemm_efficiency *e, double a, double b, double c) {
+    return e->large * saturate(sqrt(a * c / b), e->half) * saturate(sqrt(a * b / c), e->half) *
+           saturate(sqrt(b * c / a), e->half);
+}
+
+static double attention_share(const attention_efficiency *e, const op_call *c) {
+    double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
+    return e->large * saturate(keys, e->keys) * saturate(c->attr.heads.dim, e->head);
+}
+
+/* Share of the peak at which the call's operations run. */
+static double compute_share(const op_call *c, op_cost cost) {
+    const gemm_efficiency *e = dt_is_fp8(c->in[0].dt) ? &gemm_fp8 : &gemm_wide;
+    const tensor *in = c->in, *out = c->out;
+    switch (cost) {
+    case COST_ATTENTION:
+    case COST_ATTENTION_BLOCK: return attention_share(&attention_forward, c);
+    case COST_ATTENTION_BWD:
+    case COST_ATTENTION_BLOCK_BWD: return attention_share(&attention_backward, c);
+    case COST_GROUPED: {
+        double experts = MAX(1, c->attr.experts), rows = (double)in[0].dim[0] / experts;
+        double wide = (double)in[0].dim[1], other = (double)tensor_count(&in[1]) / experts / wide;
+        if (op_flags(c->op) & OPF_WEIGHT_GRAD) other = (double)in[1].dim[1];
+        return gemm_share(e, rows * wide, wide * other, rows * other);
+    }
+    case COST_LOSS: {
+        double n = (double)in[0].dim[0], d = (double)in[0].dim[1], v = (double)in[1].dim[0];
+        return gemm_share(e, n * d, d * v, n * v);
+    }
+    default:
+        return gemm_share(e, (double)tensor_count(&in[0]), (double)tensor_count(&in[1]),
+                          (double)tensor_count(&out[0]));
+    }
+}
+
+static double price_call(void *ctx, const char *program, const op_call *c) {
+    const cost_model *k = ctx;
+    (void)program;
+    op_cost cost = op_row_of(c->op)->cost;
+    op_work w = ops_work(c);
+    if (cost == COST_LOSS)
+        w.bytes += logit_passes * (double)c->in[0].dim[0] * (double)c->in[1].dim[0] *
+                   (double)dt_size(c->in[1].dt);
+    double bytes = w.bytes / (k->gpu->memory_bandwidth * memory_share), flops = 0;
+    if (w.flops > 0) flops = w.flops / (peak_of(k, c->in[0].dt) * compute_share(c, cost));
+    return cost == COST_LOSS ? flops + bytes : MAX(call_seconds, MAX(flops, bytes));
+}
+
+/* ---- communication ----------------------------------------------------------------------------- */
+/* How a group of ranks lies on hosts. */
+typedef struct group_shape {
+    double n, local, hosts; /* members; of one host; hosts */
+} group_shape;
+
+static group_shape shape_of_group(const cost_model *k, const mesh *m, axis_set axes) {
+    group_shape g = { .n = mesh_span(m, axes), .local = 1 };
+    int per_node = k->gpu->per_node;
+    for (int a = 0; a < AX_COUNT; a++) {
+        int stride = mesh_stride(m, (mesh_axis)a), size = mesh_size(m, (mesh_axis)a);
+        if ((axes & AXIS(a)) && stride < per_node) g.local *= MIN(size, per_node / stride);
+    }
+    if (axes == AXES_TP_REP) g.local = MIN(g.n, per_node);
+    g.local = MIN(g.local, g.n);
+    g.hosts = ceil(g.n / g.local);
+    return g;
+}
+
+/* Bytes per second through each member, all members sending at once. A host's members each have a network
+ * adapter, and rings cross between hosts on all of them. */
+static double group_bandwidth(const cost_model *k, const group_shape *g) {
+    double link = k->gpu->link / 2 * link_share;
+    double network = k->gpu->network * network_share * g->local;
+    return g->hosts > 1 ? MIN(network, g->local > 1 ? link : network) : link;
+}
+
+/* A ring moves the least bytes, in as many steps as there are members; a tree the other way around. `moved`
+ * is what a ring sends per member. */
+static double ring_or_tree(const cost_model *k, const group_shape *g, double moved, double steps) {
+    double rate = group_bandwidth(k, g);
+    double ring_hops = (g->hosts - 1) * network_hop + (g->local - 1) * link_hop;
+    double tree_hops = ceil(log2(g->hosts)) * network_hop + ceil(log2(g->local)) * link_hop;
+    double ring = moved / rate + steps * ring_hops;
+    double tree = moved / (rate * tree_share) + steps * tree_hops;
+    return move_seconds + MIN(ring, tree);
+}
+
+/* Everyone sends a part to everyone: most of it leaves the host. */
+static double exchange_seconds(const cost_model *k, const group_shape *g, double bytes) {
+    double inside = bytes * (g->local - 1) / g->n, outside = bytes * (g->n - g->local) / g->n;
+    double link = inside / (k->gpu->link / 2 * link_share);
+    double network = outside / (k->gpu->network * network_share);
+    return move_seconds + MAX(link, network) + (g->hosts > 1 ? network_hop : link_hop);
+}
+
+static double message_seconds(const cost_model *k, const group_shape *g, double bytes) {
+    bool inside = g->hosts == 1;
+    double rate = inside ? k->gpu->link / 2 * link_share : k->gpu->network * network_share;
+    return move_seconds + bytes / rate + (inside ? link_hop : network_hop);
+}
+
+static double price_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
+    const cost_model *k = ctx;
+    group_shape g = shape_of_group(k, m, move->axes);
+    double others = (g.n - 1) / g.n;
+    if (g.n <= 1) return 0;
+    switch (comm_kind(move)) {
+    case MOVE_ALL_REDUCE:
+    case MOVE_ALL_MAX: return ring_or_tree(k, &g, 2 * others * bytes, 2);
+    case MOVE_ALL_GATHER:
+    case MOVE_REDUCE_SCATTER: return ring_or_tree(k, &g, others * bytes, 1);
+    case MOVE_ALL_TO_ALL:
+    case MOVE_ROWS: return exchange_seconds(k, &g, bytes);
+    case MOVE_SHIFT:
+    case MOVE_SEND:
+    case MOVE_RECV: return message_seconds(k, &g, bytes);
+    default: return 0;
+    }
+}
+
+sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k) {
+    *k = (cost_model){ gpu, tf32 };
+    return (sim_costs){ price_call, price_move, interference, k };
+}
+
+double cost_model_copy(const accelerator *gpu, double bytes) {
+    return bytes / (gpu->memory_bandwidth * memory_share);
+}
+
+/* ---- a step ------------------------------------------------------------------------------------ */
+/* The update reads gradients twice (norm, update), and reads and writes weights and moments. */
+static double update_bytes(const train_outline *o) {
+    double bytes = 2 * (double)plan_bytes(o->p, "optimizer");
+    for (int i = 0; i < model_buckets(o->m); i++) {
+        bucket_view b = model_bucket(o->m, i);
+        double each = 2 * sizeof(float) + 2 * (double)dt_size(b.master_dt);
+        if (b.copy.region >= 0) each += (double)dt_size(b.dt);
+        bytes += (double)b.count * each;
+    }
+    return bytes;
+}
+
+err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
+                  const sim_watch *watch, step_time *out) {
+    train_outline o;
+    cost_model k;
+    outline_options how = { on->ops, on->device ? 1 : 0, on->ranks, 0 };
+    sim_costs costs = cost_model_of(gpu, cfg->precision.tf32, &k);
+    *out = (step_time){ 0 };
+    err e = train_outline_open(cfg, &how, &o);
+    const mesh *m = e ? NULL : &model_lay(o.m)->mesh;
+    if (!e) e = sim_chain(o.train, m, &costs, watch, &out->run);
+    if (!e) {
+        /* the norm is a sum over all ranks */
+        double norm =
+            price_move(&k, m, &(comm_move){ .axes = mesh_axes(m), .kind = MOVE_ALL_MAX }, 4);
+        out->update = cost_model_copy(gpu, update_bytes(&o)) + norm;
+        double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
+        out->seconds = MAX(out->run.seconds + out->update, moved);
+        out->tokens_per_second = (double)o.step_tokens / out->seconds;
+        double rate = out->tokens_per_second / mesh_world(m);
+        out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);
+        out->flops_full = rate * model_flops(model_conf(o.m), o.seq, false);
+    }
+    train_outline_free(&o);
+    return e;
+}

@@ -1,0 +1,443 @@
+/* The best layout of a model on a number of accelerators.
+ *
+ * Every combination of tp x pp x dp x cp x ep, schedule, microbatch, ZeRO stage and recompute gets a closed-form
+ * estimate of time and memory. Its terms are prices of the recorded programs (prog/simulate.h): one block of
+ * each kind, what comes before the blocks and what after, recorded once for each way to divide a layer; the
+ * number of layers only multiplies them. The best of these are then laid out and simulated as they would run,
+ * and only those figures are reported. So the estimate decides what is looked at, never what is said. */
+#include "planning_internal.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_ROWS = 8, MOST_PIPELINE = 64, MOST_CONTEXT = 16, FINALISTS = 24, PER_SHAPE = 2 };
+
+static const char *const recompute_settings[RECOMPUTES][2] = {
+    [RECOMPUTE_NONE] = { "none", "1" },
+    [RECOMPUTE_SELECTIVE] = { "selective", "1" },
+    [RECOMPUTE_FULL] = { "full", "1" },
+};
+const char *recompute_name(recompute_kind k) { return recompute_settings[k][0]; }
+
+/* ---- one way to divide a layer ------------------------------------------------------------------ */
+/* What a block and its surroundings cost, for (tp, cp, ep, rows, recompute of cheap ops, split backward). */
+typedef struct layer_prices {
+    int tp, cp, ep;
+    int64_t rows;
+    bool selective, split;
+    bool possible;
+    prog_price first, last, block[CHAIN_KINDS];
+    double message;
+    double first_params, last_params; /* elements on a rank; a tied table counts in both */
+    double *layer_params;             /* [layers] */
+    uint8_t *kind;                    /* [layers] */
+} layer_prices;
+
+typedef struct searcher {
+    const config *cfg;
+    const run_target *on;
+    const search_options *o;
+    model_config mc;
+    cost_model k;
+    sim_costs costs;
+    int64_t seq;
+    double batch; /* sequences per step, all ranks */
+    bool exact;   /* they may not be rounded */
+    layer_prices *prices;
+    int n_prices, prices_cap;
+    layout_choice *all;
+    int n, cap;
+    long considered;
+} searcher;
+
+static void count_params(layer_prices *p, const model *m) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i);
+        double n = (double)b.count;
+        if (b.layer >= 0) p->layer_params[b.layer] += n;
+        if (b.layer < 0 && strcmp(b.name, "last") != 0) p->first_params += n;
+        if (b.layer < 0 && (!strcmp(b.name, "last") || !strcmp(b.name, "tied")))
+            p->last_params += n;
+    }
+}
+
+static void price_programs(const searcher *s, layer_prices *p, const chain *c, const mesh *m) {
+    p->first = sim_price(c->first, m, &s->costs, true);
+    p->last = sim_price(c->last, m, &s->costs, true);
+    for (int i = 0; i < CHAIN_KINDS; i++)
+        if (c->block[i]) p->block[i] = sim_price(c->block[i], m, &s->costs, true);
+    for (int l = 0; l < s->mc.layers; l++) p->kind[l] = c->kind ? c->kind[l] : 0;
+    mesh staged = *m; /* a neighbor along pp is as far away as all other axes are wide */
+    staged.size[AX_PP] = 2;
+    staged.size[AX_DP_SHARD] = MAX(1, s->k.gpu->per_node / (p->tp * p->cp));
+    p->message = sim_message(c, &staged, &s->costs);
+}
+
+/* Records the programs of a rank that shares layers with these others. */
+static err record_prices(const searcher *s, layer_prices *p) {
+    model_layout l = train_layout(s->cfg, s->on->ops, s->seq);
+    model *m = NULL;
+    chain c;
+    l.mesh = (mesh){ .size = { [AX_CP] = p->cp, [AX_EP] = p->ep, [AX_TP] = p->tp } };
+    l.zero = 0;
+    l.selective = p->selective;
+    l.pipe = (pipeline){ .kind = p->split ? PIPE_ZERO_BUBBLE : PIPE_1F1B, .chunks = 1 };
+    if (p->split) l.mesh.size[AX_PP] = 2;
+    TRY(model_split_tp(&s->mc, &l.mesh));
+    TRY(model_new(&s->mc, &l, &m));
+    err e = model_record(m, PROG_TRAIN, p->rows * s->seq, s->seq, &c);
+    if (!e) {
+        price_programs(s, p, &c, &l.mesh);
+        plan *q = plan_new(&l.mesh, s->on->ops, 1);
+        model_reserve(m, q, true);
+        count_params(p, m);
+        plan_free(q);
+    }
+    model_free(m);
+    return e;
+}
+
+static const layer_prices *find_prices(searcher *s, const layer_prices *key) {
+    for (int i = 0; i < s->n_prices; i++) {
+        const layer_prices *p = &s->prices[i];
+        if (p->tp == key->tp && p->cp == key->cp && p->ep == key->ep && p->rows == key->rows &&
+            p->selective == key->selective && p->split == key->split)
+            return p;
+    }
+    mem_reserve((void **)&s->prices, &s->prices_cap, s->n_prices, sizeof *s->prices);
+    layer_prices *p = &s->prices[s->n_prices++];
+    *p = *key;
+    p->layer_params = mem_alloc((size_t)s->mc.layers * sizeof *p->layer_params);
+    p->kind = mem_alloc((size_t)s->mc.layers);
+    err e = record_prices(s, p);
+    p->possible = !e;
+    if (p->split && !e) { /* its stage holds half of the layers: the others are alike */
+        for (int l = 0; l < s->mc.layers; l++)
+            if (p->layer_params[l] == 0) p->layer_params[l] = p->layer_params[0];
+    }
+    err_free(e); /* a layout that training refuses is not a candidate */
+    return p;
+}
+
+/* ---- the estimate ------------------------------------------------------------------------------- */
+typedef struct stage_sums {
+    double forward, backward; /* seconds of a microbatch, with recompute */
+    double params, saved, block_inputs;
+    double one_saved; /* of the largest block */
+    int layers;
+} stage_sums;
+
+static mesh choice_mesh(const layout_choice *c) {
+    return (mesh){ .size = { [AX_PP] = c->pp,
+                             [AX_DP_SHARD] = c->dp / c->ep,
+                             [AX_CP] = c->cp,
+                             [AX_EP] = c->ep,
+                             [AX_TP] = c->tp } };
+}
+
+static stage_sums sum_stage(const searcher *s, const layer_prices *p, const layout_choice *c,
+                            int stage) {
+    stage_sums t = { 0 };
+    pipeline pipe = { .ranks = c->pp, .chunks = c->chunks, .kind = c->schedule };
+    for (int k = 0; k < c->chunks; k++) {
+        int from, to;
+        pipeline_blocks(&pipe, s->mc.layers, stage, k, &from, &to);
+        for (int l = from; l < to; l++) {
+            const prog_price *b = &p->block[p->kind[l]];
+            t.forward += b->forward;
+            t.backward += b->backward + b->weights;
+            if (c->recompute == RECOMPUTE_FULL) t.backward += b->again;
+            t.params += p->layer_params[l];
+            t.saved += b->saved;
+            t.block_inputs += b->block_input;
+            t.one_saved = MAX(t.one_saved, b->saved);
+            t.layers++;
+        }
+    }
+    if (stage == 0) {
+        t.forward += p->first.forward;
+        t.backward += p->first.backward + p->first.weights;
+        t.params += p->first_params;
+    }
+    if (stage == c->pp - 1) {
+        t.forward += p->last.forward;
+        t.params += p->last_params;
+    }
+    return t;
+}
+
+/* Microbatches whose activations a stage holds. */
+static double held_micros(const layout_choice *c, int stage) {
+    double behind = c->pp - stage - 1, micros = (double)c->micros;
+    if (c->pp == 1) return 1;
+    if (c->schedule == PIPE_ZERO_BUBBLE) return MIN(micros, c->pp);
+    if (c->chunks == 1) return MIN(micros, behind + 1);
+    return MIN(micros * c->chunks, 2 * behind + (c->chunks - 1) * c->pp + 1) / c->chunks;
+}
+
+static double estimate_bytes(const layer_prices *p, const layout_choice *c, const stage_sums *t,
+                             int stage) {
+    double ranks = (double)c->dp * c->cp, held = held_micros(c, stage);
+    double weights = 2 * t->params / (c->zero >= 3 ? ranks : 1);
+    double grads = 4 * t->params / (c->zero >= 2 ? ranks : 1);
+    double state = 12 * t->params / (c->zero >= 1 ? ranks : 1);
+    double activations = t->saved * held;
+    if (c->recompute == RECOMPUTE_FULL) activations = t->block_inputs * held + t->one_saved;
+    double layer = t->params / MAX(1, t->layers), slots = 0;
+    if (c->zero >= 3) slots += 2 * (c->pp > 1 ? t->params : 2 * layer);
+    if (c->zero >= 2) slots += 2 * 4 * layer;
+    if (c->pp > 1) slots += 3 * p->block[0].residual * held;
+    double temp = MAX(p->block[0].temp, MAX(p->first.temp, p->last.temp));
+    temp = MAX(temp, p->block[1].temp) + 6 * p->block[0].residual;
+    return weights + grads + state + activations + slots + temp;
+}
+
+/* Seconds of a step that data parallelism adds where nothing hides it. */
+static double exposed_data(const searcher *s, const layout_choice *c, const stage_sums *t) {
+    mesh m = choice_mesh(c);
+    axis_set axes = AXIS(AX_DP_SHARD) | AXIS(AX_CP) | AXIS(AX_EP);
+    if (mesh_span(&m, axes) == 1) return 0;
+    double layers = MAX(1, t->layers), layer = t->params / layers, micros = (double)c->micros;
+    comm_move scatter = { .axes = axes, .from = PLACE_P, .to = PLACE_S(0) };
+    comm_move gather = { .axes = axes, .from = PLACE_S(0), .to = PLACE_I };
+    double reduce = s->costs.move(s->costs.ctx, &m, &scatter, 4 * layer);
+    double bring = s->costs.move(s->costs.ctx, &m, &gather, 2 * layer);
+    double forward = t->forward / layers, backward = t->backward / layers;
+    double reductions = c->zero >= 2 ? micros : 1, gathers = 1, again = 0;
+    if (c->zero >= 3 && c->pp == 1) gathers = again = micros;
+    double hidden = s->costs.interference * layers * (reduce * reductions + bring * gathers);
+    double sum =
+        reduce + bring + hidden; /* the last of one, the first of the other: nothing is left */
+    sum += layers * gathers * MAX(0, bring - forward);
+    sum += layers * reductions * MAX(0, reduce + (again > 0 ? bring : 0) - backward);
+    return sum;
+}
+
+int choice_ranks(const layout_choice *c) { return c->tp * c->pp * c->cp * c->dp; }
+
+static double score_of(const searcher *s, const layout_choice *c, double tokens_per_second) {
+    return s->o->for_cost ? tokens_per_second / choice_ranks(c) : tokens_per_second;
+}
+
+static void estimate(const searcher *s, const layer_prices *p, layout_choice *c) {
+    double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0;
+    for (int stage = 0; stage < c->pp; stage++) {
+        stage_sums t = sum_stage(s, p, c, stage);
+        double seconds = t.forward + t.backward;
+        slowest = MAX(slowest, seconds);
+        all += seconds;
+        c->bytes = MAX(c->bytes, estimate_bytes(p, c, &t, stage));
+        exposed = MAX(exposed, exposed_data(s, c, &t));
+        double own = t.params / (c->zero ? (double)c->dp * c->cp : 1);
+        update = MAX(update, cost_model_copy(s->k.gpu, 34 * own));
+    }
+    double fill = (all - slowest) / (c->schedule == PIPE_ZERO_BUBBLE ? 3 : c->chunks);
+    double messages = c->pp > 1 ? 2 * (c->pp - 1) * p->message * c->chunks : 0;
+    double seconds = micros * slowest + fill + messages + exposed + update;
+    c->estimate = micros * (double)c->rows * c->dp * (double)s->seq / seconds;
+    c->score = score_of(s, c, c->estimate);
+}
+
+/* ---- the candidates ------------------------------------------------------------------------------ */
+static void consider(searcher *s, const layout_choice *shape) {
+    layout_choice c = *shape;
+    const layer_prices key = { .tp = c.tp,
+                               .cp = c.cp,
+                               .ep = c.ep,
+                               .rows = c.rows,
+                               .selective = c.recompute == RECOMPUTE_SELECTIVE,
+                               .split = c.pp > 1 && c.schedule == PIPE_ZERO_BUBBLE };
+    const layer_prices *p = find_prices(s, &key);
+    s->considered++;
+    if (!p->possible) return;
+    estimate(s, p, &c);
+    if (c.bytes > 1.10 * s->o->limit) return; /* the layout itself decides about what is near */
+    mem_reserve((void **)&s->all, &s->cap, s->n, sizeof *s->all);
+    s->all[s->n++] = c;
+}
+
+static bool can_interleave(const searcher *s, const layout_choice *c, int chunks) {
+    return c->pp > 1 && c->micros % c->pp == 0 && s->mc.layers >= c->pp * chunks;
+}
+
+static void consider_schedules(searcher *s, layout_choice c) {
+    bool fp8_current = s->cfg->precision.fp8 == CFG_FP8_CURRENT;
+    if (c.pp > 1 && fp8_current) return;
+    for (int zero = 1; zero <= (c.dp * c.cp > 1 ? 3 : 1); zero++)
+        for (int r = 0; r < RECOMPUTES; r++) {
+            c.zero = zero;
+            c.recompute = (recompute_kind)r;
+            c.chunks = 1;
+            c.schedule = PIPE_1F1B;
+            consider(s, &c);
+            c.schedule = PIPE_ZERO_BUBBLE;
+            if (c.pp > 1 && zero <= 1 && r != RECOMPUTE_FULL) consider(s, &c);
+            c.schedule = PIPE_INTERLEAVED;
+            for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
+                if (can_interleave(s, &c, c.chunks)) consider(s, &c);
+        }
+}
+
+/* As many data-parallel ranks as there are and the batch allows. */
+static void consider_batches(searcher *s, layout_choice c) {
+    int most = s->o->gpus / (c.tp * c.pp * c.cp);
+    for (c.rows = 1; c.rows <= MOST_ROWS; c.rows *= 2) {
+        int64_t least = (int64_t)fmax(1, ceil(s->batch / ((double)c.rows * most) - 0.02));
+        for (int64_t micros = least; micros < least + 64; micros++) {
+            int64_t dp = (int64_t)floor(s->batch / (double)(c.rows * micros) + 0.02);
+            if (dp > most) dp = most;
+            dp -= dp % c.ep;
+            double off = fabs((double)(dp * c.rows * micros) / s->batch - 1);
+            bool fits = dp >= 1 && (s->exact ? off == 0 : off < 0.03);
+            if (!fits || (c.pp > 1 && micros < c.pp)) continue;
+            c.micros = micros;
+            c.dp = (int)dp;
+            consider_schedules(s, c);
+            if (!s->o->for_cost && micros > least + 8 && dp * 2 < most) break;
+        }
+    }
+}
+
+static void consider_shapes(searcher *s) {
+    int per_node = s->k.gpu->per_node, experts = MAX(1, s->mc.experts);
+    for (int tp = 1; tp <= per_node; tp *= 2)
+        for (int cp = 1; cp <= MOST_CONTEXT && s->seq / cp >= 4096; cp *= 2)
+            for (int ep = 1; ep <= experts; ep *= 2)
+                for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++) {
+                    int most = ceil_div(s->mc.layers, pp);
+                    bool even = (double)most * pp <= 1.13 * s->mc.layers;
+                    if (!even || (int64_t)tp * cp * pp * ep > s->o->gpus) continue;
+                    if (experts % ep || model_tp_below(&s->mc, tp) != tp) continue;
+                    consider_batches(s, (layout_choice){ .tp = tp, .cp = cp, .ep = ep, .pp = pp });
+                }
+}
+
+/* ---- the finalists ------------------------------------------------------------------------------- */
+static err set_layout_number(config *c, const char *name, long long value) {
+    char text[32];
+    snprintf(text, sizeof text, "%lld", value);
+    return config_set(c, name, text);
+}
+
+err layout_apply(const layout_choice *k, config *c) {
+    TRY(set_layout_number(c, "parallelism.tensor_parallel_degree", k->tp));
+    TRY(set_layout_number(c, "parallelism.pipeline_parallel_degree", k->pp));
+    TRY(set_layout_number(c, "parallelism.context_parallel_degree", k->cp));
+    TRY(set_layout_number(c, "parallelism.expert_parallel_degree", k->ep));
+    TRY(set_layout_number(c, "parallelism.data_parallel_replicate_degree", 1));
+    TRY(set_layout_number(c, "parallelism.data_parallel_shard_degree", k->dp));
+    TRY(set_layout_number(c, "parallelism.zero_stage", k->zero));
+    TRY(set_layout_number(c, "parallelism.pipeline_parallel_chunks", k->chunks));
+    TRY(config_set(c, "parallelism.pipeline_parallel_schedule",
+                   config_choice("parallelism.pipeline_parallel_schedule", (int)k->schedule)));
+    TRY(config_set(c, "activation_checkpoint.mode", recompute_settings[k->recompute][0]));
+    TRY(config_set(c, "activation_checkpoint.part", recompute_settings[k->recompute][1]));
+    TRY(set_layout_number(c, "training.local_batch_size", k->rows));
+    return set_layout_number(c, "training.global_batch_size", k->rows * k->micros * k->dp);
+}
+
+/* Lays out the stages that may need most, and plays the step. */
+static err examine(const searcher *s, layout_choice *k) {
+    config c;
+    run_target on = *s->on;
+    on.ranks = choice_ranks(k);
+    config_copy(&c, s->cfg);
+    err e = layout_apply(k, &c);
+    if (!e) e = capacity_of_stage(&c, &on, 0, &k->cap);
+    capacity last;
+    if (!e && k->pp > 1 && k->cap.total <= s->o->limit) {
+        e = capacity_of_stage(&c, &on, k->pp - 1, &last);
+        if (!e && last.total > k->cap.total) k->cap = last;
+    }
+    if (!e && k->cap.total <= s->o->limit) e = step_simulate(&c, &on, s->k.gpu, NULL, &k->time);
+    config_free(&c);
+    return e;
+}
+
+static int by_score(const void *a, const void *b) {
+    double x = ((const layout_choice *)a)->score, y = ((const layout_choice *)b)->score;
+    return (x < y) - (x > y);
+}
+
+static bool same_shape(const layout_choice *a, const layout_choice *b) {
+    return a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep && a->dp == b->dp;
+}
+
+static err choose_finalists(searcher *s, layout_result *out) {
+    layout_choice list[FINALISTS];
+    int n = 0;
+    qsort(s->all, (size_t)s->n, sizeof *s->all, by_score);
+    for (int i = 0; i < s->n && n < FINALISTS; i++) {
+        int alike = 0;
+        for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->all[i]);
+        if (alike >= PER_SHAPE) continue;
+        err e = examine(s, &s->all[i]);
+        out->examined++;
+        bool fits = !e && s->all[i].cap.total <= s->o->limit;
+        err_free(e); /* training refuses it */
+        if (!fits) continue;
+        list[n] = s->all[i];
+        list[n].score = score_of(s, &list[n], list[n].time.tokens_per_second);
+        n++;
+    }
+    qsort(list, (size_t)n, sizeof *list, by_score);
+    out->n = MIN(n, LAYOUTS_SHOWN);
+    memcpy(out->best, list, (size_t)out->n * sizeof *list);
+    return OK;
+}
+
+static err open_searcher(searcher *s) {
+    const cfg_amount batch = s->cfg->training.global_batch_size;
+    TRY(model_from_config(s->cfg, &s->mc));
+    s->seq = s->cfg->training.seq_len;
+    if (isnan(batch.value))
+        return err_hint(ERR("the search needs the size of a step, which every layout keeps"),
+                        "set training.global_batch_size, such as \"4e6 tokens\"");
+    s->exact = batch.unit == CFG_SEQUENCES;
+    s->batch = s->exact ? batch.value : round(batch.value / (double)s->seq);
+    s->costs = cost_model_of(s->o->gpu, s->cfg->precision.tf32, &s->k);
+    return OK;
+}
+
+err layout_find(const config *cfg, const run_target *on, const search_options *o,
+                layout_result *out) {
+    searcher s = { .cfg = cfg, .on = on, .o = o };
+    *out = (layout_result){ 0 };
+    TRY(open_searcher(&s));
+    consider_shapes(&s);
+    out->considered = s.considered;
+    err e = choose_finalists(&s, out);
+    for (int i = 0; i < s.n_prices; i++) {
+        free(s.prices[i].layer_params);
+        free(s.prices[i].kind);
+    }
+    free(s.prices);
+    free(s.all);
+    return e;
+}
+
+/* ---- why the second is second ---------------------------------------------------------------------- */
+void layout_explain(const layout_choice *best, const layout_choice *second, str *out) {
+    const step_time *a = &best->time, *b = &second->time;
+    /* per token: their steps may differ in tokens */
+    double of_a = 1 / (a->seconds * a->tokens_per_second);
+    double of_b = 1 / (b->seconds * b->tokens_per_second);
+    double whole = a->seconds * of_a;
+    const struct {
+        const char *what;
+        double more;
+    } parts[] = {
+        { "computing", b->run.compute * of_b - a->run.compute * of_a },
+        { "waiting for communication", b->run.exposed * of_b - a->run.exposed * of_a },
+        { "an idle pipeline",
+          b->run.bubble * b->run.seconds * of_b - a->run.bubble * a->run.seconds * of_a },
+        { "the update", b->update * of_b - a->update * of_a },
+    };
+    size_t most = 0;
+    for (size_t i = 1; i < COUNT_OF(parts); i++)
+        if (parts[i].more > parts[most].more) most = i;
+    str_add(out, "%.1f %% slower, most of it %s (%+.1f %% of a step)",
+            100 * (b->seconds * of_b / whole - 1), parts[most].what,
+            100 * parts[most].more / whole);
+}

@@ -1,0 +1,549 @@
+/* Plays a step's instructions. Costs of a program's lists are computed once and runs of calls merged, so that
+ * an instruction is a handful of events; a step without pipeline repeats after its second microbatch, and only
+ * four are played. */
+#include "prog/simulate.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "plan_internal.h"
+
+enum { MOST_UPDATED_AHEAD = MOST_AHEAD, PLAYED_MICROS = 4 };
+
+/* ---- priced lists ------------------------------------------------------------------------------ */
+typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE } item_kind;
+typedef struct priced_item {
+    item_kind kind;
+    double seconds;
+    axis_set axes;
+    op_when when;
+    bool saves;
+    int pair; /* ITEM_WAIT: its START */
+} priced_item;
+typedef struct priced_list {
+    priced_item *item;
+    int n, cap;
+} priced_list;
+
+enum { LIST_FWD, LIST_BWD, LIST_WEIGHTS, LIST_GATHER, LIST_REDUCE, LISTS };
+/* A bucket that the update leaves in slices and the next step gathers. */
+typedef struct updated_bucket {
+    int bucket;
+    axis_set axes;
+    double seconds;
+} updated_bucket;
+typedef struct priced_prog {
+    const prog *p;
+    priced_list list[LISTS];
+    updated_bucket *updated;
+    int n_updated;
+} priced_prog;
+
+static double larger_tensor(const op_call *c, dtype wire) {
+    double in = (double)tensor_bytes(&c->in[0]);
+    double out = c->out[0].dt == DT_NONE ? 0 : (double)tensor_bytes(&c->out[0]);
+    double narrow = 1;
+    if (wire != DT_NONE && dt_size(wire) < dt_size(c->in[0].dt))
+        narrow = (double)dt_size(wire) / (double)dt_size(c->in[0].dt);
+    return MAX(in, out) * narrow;
+}
+
+static void push_item(priced_list *l, const priced_item *i) {
+    priced_item *last = l->n ? &l->item[l->n - 1] : NULL;
+    if (i->kind == ITEM_CALLS && last && last->kind == ITEM_CALLS && last->when == i->when &&
+        last->saves == i->saves) {
+        last->seconds += i->seconds;
+        return;
+    }
+    mem_reserve((void **)&l->item, &l->cap, l->n, sizeof *l->item);
+    l->item[l->n++] = *i;
+}
+
+static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
+                              const sim_costs *costs, const int *start_of) {
+    static const item_kind kinds[] = { [COMM_BOTH] = ITEM_BOTH,
+                                       [COMM_START] = ITEM_START,
+                                       [COMM_WAIT] = ITEM_WAIT,
+                                       [COMM_LATE] = ITEM_LATE };
+    comm_move move = op_move(o);
+    op_call c = call_of(p, o, NULL);
+    priced_item i = { .kind = kinds[o->phase], .axes = move.axes, .when = o->when };
+    i.saves = o->saves;
+    if (o->phase == COMM_WAIT)
+        i.pair = start_of[o->pair];
+    else
+        i.seconds = costs->move(costs->ctx, m, &move, larger_tensor(&c, move.wire));
+    return i;
+}
+
+static void price_list(const prog *p, const op_list *l, const mesh *m, const sim_costs *costs,
+                       bool accumulates, priced_list *out) {
+    int *start_of = mem_alloc((size_t)(l->n + 1) * sizeof *start_of);
+    for (int k = 0; k < l->n; k++) {
+        const prog_op *o = &l->op[k];
+        if (o->when == WHEN_UNSCALED) continue; /* of the first step alone */
+        if (op_flags(o->op) & OPF_EXTERN) {
+            move_kind kind = op_move_kind(o);
+            if (kind == MOVE_NONE || kind == MOVE_SLICE) continue;
+            priced_item i = price_comm(p, o, m, costs, start_of);
+            start_of[k] = out->n;
+            push_item(out, &i);
+            continue;
+        }
+        op_call c = call_of(p, o, NULL);
+        c.accumulate = o->acc == ACC_ADD || (o->acc == ACC_MICRO && accumulates) ? ~0u : 0;
+        push_item(out, &(priced_item){ .kind = ITEM_CALLS,
+                                       .seconds = costs->call(costs->ctx, p->name, &c),
+                                       .when = o->when,
+                                       .saves = o->saves });
+    }
+    free(start_of);
+}
+
+static void price_updated(priced_prog *g, const mesh *m, const sim_costs *costs) {
+    const prog *p = g->p;
+    g->updated = mem_alloc((size_t)(p->set.buckets + 1) * sizeof *g->updated);
+    for (int b = 0; b < p->set.buckets; b++) {
+        const prog_bucket *k = &p->set.bucket[b];
+        bool reads = false;
+        for (val v = 0; v < p->vals && !reads; v++)
+            reads = p->val[v].cls == VC_PARAM && p->val[v].bucket == b;
+        bool slices = bucket_is_sliced(k, m, HOLDS_STATE) && !bucket_is_sliced(k, m, HOLDS_PARAMS);
+        if (!reads || !slices) continue;
+        comm_move move = { .axes = k->slices, .from = PLACE_S(0), .to = PLACE_I };
+        double bytes = (double)k->count * (double)dt_size(k->dt);
+        g->updated[g->n_updated++] =
+            (updated_bucket){ b, k->slices, costs->move(costs->ctx, m, &move, bytes) };
+    }
+}
+
+static priced_prog price_program(const prog *p, const mesh *m, const sim_costs *costs,
+                                 bool accumulates) {
+    priced_prog g = { .p = p };
+    if (!p) return g;
+    const op_list *lists[LISTS] = { &p->fwd, &p->bwd, &p->weights, &p->gather, &p->reduce };
+    for (int i = 0; i < LISTS; i++) price_list(p, lists[i], m, costs, accumulates, &g.list[i]);
+    price_updated(&g, m, costs);
+    return g;
+}
+
+static void priced_free(priced_prog *g) {
+    for (int i = 0; i < LISTS; i++) free(g->list[i].item);
+    free(g->updated);
+}
+
+static const priced_list *list_of(const priced_prog *g, instr_kind kind) {
+    switch (kind) {
+    case DO_BWD: return &g->list[LIST_BWD];
+    case DO_WEIGHTS: return &g->list[LIST_WEIGHTS];
+    case DO_GATHER:
+    case DO_GATHERED: return &g->list[LIST_GATHER];
+    case DO_REDUCE:
+    case DO_REDUCED: return &g->list[LIST_REDUCE];
+    default: return &g->list[LIST_FWD];
+    }
+}
+
+/* As op_runs decides. */
+static bool item_runs(const priced_item *i, instr_kind kind, bool last) {
+    if (i->when == WHEN_LAST && !last) return false;
+    if (kind == DO_GATHER || kind == DO_REDUCE) return i->kind == ITEM_START;
+    if (kind == DO_GATHERED || kind == DO_REDUCED) return i->kind != ITEM_START;
+    return kind != DO_FWD_SAVES || i->saves;
+}
+
+/* ---- a rank ------------------------------------------------------------------------------------ */
+typedef struct in_flight {
+    double seconds, end;
+} in_flight;
+typedef struct sim_slot {
+    in_flight *of; /* [the longest list] by START */
+} sim_slot;
+
+enum { AXIS_SETS = AXES_TP_REP * 2 };
+typedef struct sim_rank {
+    step_list l;
+    int at;          /* next instruction */
+    double now;      /* of the compute queue */
+    double *free_at; /* [AXIS_SETS] of each communication queue */
+    double link[PASSES];
+    in_flight late[MOST_LATE];
+    int late_begun, late_ended;
+    sim_slot *gathered[POOLS], *whole_grad[POOLS];
+    /* Gathers of updated parameters, in the order of the programs that read them. */
+    struct updated_gather {
+        int order; /* of its program */
+        axis_set axes;
+        in_flight f;
+    } * updated;
+    int n_updated, updated_begun, updated_ended;
+    in_flight (*sent)[PASSES]; /* [chunks * slots] */
+    double *arrived[PASSES];   /* when messages to this rank arrive, in order */
+    int arrivals[PASSES], arrival_cap[PASSES], received[PASSES];
+    double compute, exposed, hidden, idle;
+} sim_rank;
+
+enum { PROG_FIRST, PROG_LAST, PROG_BLOCK, PROGS = PROG_BLOCK + CHAIN_KINDS };
+typedef struct sim_run {
+    chain c;
+    mesh m;
+    const sim_costs *costs;
+    const sim_watch *watch;
+    priced_prog prog[PROGS];
+    sim_rank *rank;
+    int longest; /* items of a list */
+    double message, sum;
+    in_flight *own; /* [longest] */
+    int micros;     /* that are played */
+} sim_run;
+
+static in_flight start_move(sim_rank *r, axis_set axes, double seconds) {
+    double begin = MAX(r->now, r->free_at[axes]);
+    r->free_at[axes] = begin + seconds;
+    return (in_flight){ seconds, begin + seconds };
+}
+
+static void wait_move(const sim_run *s, sim_rank *r, const in_flight *f) {
+    double exposed = MIN(f->seconds, MAX(0, f->end - r->now));
+    double hidden = f->seconds - exposed;
+    r->exposed += MAX(0, f->end - r->now);
+    r->hidden += hidden;
+    r->now = MAX(r->now, f->end);
+    r->now += s->costs->interference * hidden;
+    r->compute += s->costs->interference * hidden;
+}
+
+static void end_late(const sim_run *s, sim_rank *r, int left) {
+    while (r->late_begun - r->late_ended > left)
+        wait_move(s, r, &r->late[r->late_ended++ % MOST_LATE]);
+}
+
+static void play_item(const sim_run *s, sim_rank *r, const priced_list *l, int k, in_flight *open) {
+    const priced_item *i = &l->item[k];
+    switch (i->kind) {
+    case ITEM_CALLS:
+        r->now += i->seconds;
+        r->compute += i->seconds;
+        break;
+    case ITEM_START: open[k] = start_move(r, i->axes, i->seconds); break;
+    case ITEM_WAIT: wait_move(s, r, &open[i->pair]); break;
+    case ITEM_BOTH:
+        open[k] = start_move(r, i->axes, i->seconds);
+        wait_move(s, r, &open[k]);
+        break;
+    case ITEM_LATE:
+        end_late(s, r, MOST_LATE - 1);
+        r->late[r->late_begun++ % MOST_LATE] = start_move(r, i->axes, i->seconds);
+        break;
+    }
+}
+
+/* ---- gathers of updated parameters (exec_gather_later) --------------------------------------------- */
+static const priced_prog *program_at(const sim_run *s, const model_chunk *k, int at) {
+    if (at == 0) return k->first ? &s->prog[PROG_FIRST] : NULL;
+    if (at == k->layers + 1) return k->last ? &s->prog[PROG_LAST] : NULL;
+    int block = at <= k->layers ? at - 1 : (at - k->layers - 2) * s->c.keep_every;
+    int layer = k->from + block;
+    return &s->prog[PROG_BLOCK + (s->c.kind ? s->c.kind[layer] : 0)];
+}
+
+static int program_order(const sim_run *s, const model_chunk *k, int at) {
+    return at == 0 ? 0 : at == k->layers + 1 ? s->c.layers + 1 : k->from + at;
+}
+
+static void list_updated(const sim_run *s, sim_rank *r, int rank) {
+    int cap = 0;
+    for (int c = 0; c < s->c.pipe.chunks; c++) {
+        model_chunk k = chain_chunk(&s->c, rank, c);
+        for (int at = 0; at <= k.layers + 1; at++) {
+            const priced_prog *g = program_at(s, &k, at);
+            for (int b = 0; g && b < g->n_updated; b++) {
+                bool again = false; /* a table that two programs read */
+                for (int o = 0; o < s->prog[PROG_FIRST].n_updated && at > k.layers && k.first; o++)
+                    again |= s->prog[PROG_FIRST].updated[o].bucket == g->updated[b].bucket;
+                if (again) continue;
+                mem_reserve((void **)&r->updated, &cap, r->n_updated, sizeof *r->updated);
+                r->updated[r->n_updated++] = (struct updated_gather){
+                    program_order(s, &k, at), g->updated[b].axes, { g->updated[b].seconds, 0 }
+                };
+            }
+        }
+    }
+}
+
+/* Before a program's first forward run: starts what comes next, and waits for what it reads. */
+static void play_updated_gathers(const sim_run *s, sim_rank *r, const instr *i,
+                                 const model_chunk *k) {
+    if (i->kind != DO_FWD || r->updated_ended == r->n_updated) return;
+    int order = program_order(s, k, i->instance), ready = 0;
+    while (ready < r->n_updated && r->updated[ready].order <= order) ready++;
+    while (r->updated_begun < r->n_updated && r->updated_begun < ready + MOST_UPDATED_AHEAD) {
+        struct updated_gather *u = &r->updated[r->updated_begun++];
+        u->f = start_move(r, u->axes, u->f.seconds);
+    }
+    for (; r->updated_ended < ready; r->updated_ended++)
+        wait_move(s, r, &r->updated[r->updated_ended].f);
+}
+
+/* ---- instructions -------------------------------------------------------------------------------- */
+static void watch_event(const sim_run *s, sim_task task, int rank, const instr *i, int layer,
+                        double begin) {
+    if (!s->watch) return;
+    sim_event e = { task, rank, i->chunk, i->micro, layer, begin, s->rank[rank].now };
+    s->watch->event(s->watch->ctx, &e);
+}
+
+static void play_send(const sim_run *s, int rank, const instr *i) {
+    sim_rank *r = &s->rank[rank];
+    int n = s->c.pipe.ranks;
+    sim_rank *to = &s->rank[(rank + (i->pass == PASS_RESIDUAL ? 1 : n - 1)) % n];
+    if (i->pass == PASS_RESIDUAL) {
+        r->now += s->sum;
+        r->compute += s->sum;
+    }
+    double begin = MAX(r->now, r->link[i->pass]);
+    r->link[i->pass] = begin + s->message;
+    r->sent[i->chunk * s->c.micros + i->slot][i->pass] =
+        (in_flight){ s->message, begin + s->message };
+    mem_reserve((void **)&to->arrived[i->pass], &to->arrival_cap[i->pass], to->arrivals[i->pass],
+                sizeof(double));
+    to->arrived[i->pass][to->arrivals[i->pass]++] = begin + s->message;
+}
+
+static bool play_receive(const sim_run *s, int rank, const instr *i) {
+    sim_rank *r = &s->rank[rank];
+    if (r->received[i->pass] == r->arrivals[i->pass]) return false;
+    double at = r->arrived[i->pass][r->received[i->pass]++];
+    r->idle += MAX(0, at - r->now);
+    r->now = MAX(r->now, at);
+    return true;
+}
+
+/* Where the communications of an instruction are open: its own, or those of a slot. */
+static in_flight *open_of(const sim_run *s, const sim_rank *r, const instr *i,
+                          const model_chunk *k) {
+    slot_pool which = pool_of(k, i->instance);
+    if (i->kind == DO_GATHER || i->kind == DO_GATHERED) return r->gathered[which][i->gathered].of;
+    if (i->kind == DO_REDUCE || i->kind == DO_REDUCED)
+        return r->whole_grad[which][i->whole_grad].of;
+    return s->own;
+}
+
+static void play_list(const sim_run *s, int rank, const instr *i, bool last) {
+    sim_rank *r = &s->rank[rank];
+    model_chunk k = chain_chunk(&s->c, rank, i->chunk);
+    const priced_prog *g = program_at(s, &k, i->instance);
+    const priced_list *l = list_of(g, i->kind);
+    double begin = r->now;
+    play_updated_gathers(s, r, i, &k);
+    in_flight *open = open_of(s, r, i, &k);
+    for (int n = 0; n < l->n; n++)
+        if (item_runs(&l->item[n], i->kind, last)) play_item(s, r, l, n, open);
+    bool outside = i->instance == 0 || i->instance == k.layers + 1;
+    int layer = outside ? -1 : program_order(s, &k, MIN(i->instance, k.layers)) - 1;
+    if (i->kind == DO_FWD) watch_event(s, SIM_FORWARD, rank, i, layer, begin);
+    if (i->kind == DO_BWD) watch_event(s, SIM_BACKWARD, rank, i, layer, begin);
+    if (i->kind == DO_WEIGHTS) watch_event(s, SIM_WEIGHTS, rank, i, layer, begin);
+}
+
+/* @return false when it waits for a message that has not been sent. */
+static bool play_instr(const sim_run *s, int rank, const instr *i, bool first, bool last) {
+    sim_rank *r = &s->rank[rank];
+    switch (i->kind) {
+    case DO_FEED: watch_event(s, SIM_FEED, rank, i, -1, r->now); return true;
+    case DO_LOSS: watch_event(s, SIM_LOSS, rank, i, -1, r->now); return true;
+    case DO_GRADS: return true;
+    case DO_SEND: play_send(s, rank, i); return true;
+    case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
+    case DO_RECV: return play_receive(s, rank, i);
+    default: break;
+    }
+    if (!i->once || first) play_list(s, rank, i, last);
+    return true;
+}
+
+/* ---- a step -------------------------------------------------------------------------------------- */
+static sim_slot *new_slots(int n, int longest) {
+    sim_slot *s = mem_alloc((size_t)(n + 1) * sizeof *s);
+    for (int i = 0; i < n; i++) s[i].of = mem_alloc((size_t)(longest + 1) * sizeof *s->of);
+    return s;
+}
+
+static void free_slots(sim_slot *s, int n) {
+    for (int i = 0; s && i < n; i++) free(s[i].of);
+    free(s);
+}
+
+static err open_rank(const sim_run *s, int rank) {
+    sim_rank *r = &s->rank[rank];
+    bool pipelined = s->c.pipe.ranks > 1;
+    TRY(step_list_make(&s->c, rank, pipelined ? s->c.micros : 1, &r->l));
+    for (int i = 0; i < POOLS; i++) {
+        r->gathered[i] = new_slots(r->l.gathered[i], s->longest);
+        r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
+    }
+    r->free_at = mem_alloc(AXIS_SETS * sizeof *r->free_at);
+    r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
+    list_updated(s, r, rank);
+    return OK;
+}
+
+static void close_rank(sim_rank *r) {
+    for (int i = 0; i < POOLS; i++) {
+        free_slots(r->gathered[i], r->l.gathered[i]);
+        free_slots(r->whole_grad[i], r->l.whole_grads[i]);
+    }
+    for (int i = 0; i < PASSES; i++) free(r->arrived[i]);
+    free(r->free_at);
+    free(r->sent);
+    free(r->updated);
+    step_list_free(&r->l);
+}
+
+/* All ranks of a pipeline, each as far as its messages have arrived. */
+static void play_pipeline(sim_run *s) {
+    for (bool moved = true; moved;) {
+        moved = false;
+        for (int rank = 0; rank < s->c.pipe.ranks; rank++) {
+            sim_rank *r = &s->rank[rank];
+            for (; r->at < r->l.n; r->at++, moved = true) {
+                const instr *i = &r->l.list[r->at];
+                if (!play_instr(s, rank, i, true, i->micro == s->c.micros - 1)) break;
+            }
+        }
+    }
+    for (int rank = 0; rank < s->c.pipe.ranks; rank++)
+        BUG_IF(s->rank[rank].at < s->rank[rank].l.n); /* plan_check_ranks proves that it ends */
+}
+
+/* Microbatches one after another: the first, two between, the last; those between take the same time. */
+static void play_microbatches(sim_run *s) {
+    sim_rank *r = &s->rank[0];
+    s->micros = MIN(s->c.micros, PLAYED_MICROS);
+    sim_rank before = *r;
+    for (int m = 0; m < s->micros; m++) {
+        bool last = m == s->micros - 1;
+        sim_rank at = *r;
+        for (int i = 0; i < r->l.n; i++) {
+            instr in = r->l.list[i];
+            in.micro = m;
+            play_instr(s, 0, &in, m == 0, last);
+        }
+        if (m == s->micros - 2) before = at;
+        if (!last || s->c.micros == s->micros) continue;
+        double more = s->c.micros - s->micros; /* as the one before the last took */
+        r->compute += more * (at.compute - before.compute);
+        r->exposed += more * (at.exposed - before.exposed);
+        r->hidden += more * (at.hidden - before.hidden);
+        r->now += more * (at.now - before.now);
+        for (int a = 0; a < AXIS_SETS; a++) r->free_at[a] += more * (at.now - before.now);
+        for (int i = 0; i < MOST_LATE; i++) r->late[i].end += more * (at.now - before.now);
+    }
+}
+
+/* What a stage sends: the residual and its delta added up. */
+static double price_sum(const sim_run *s) {
+    const prog *g = s->c.block[0];
+    op_call c = { .op = OP_ADD };
+    c.in[0] = c.out[0] = val_tensor(&g->val[g->res_in]);
+    if (g->delta_out != VAL_NONE) c.in[1] = val_tensor(&g->val[g->delta_out]);
+    return s->costs->call(s->costs->ctx, "pipeline", &c);
+}
+
+double sim_message(const chain *c, const mesh *m, const sim_costs *costs) {
+    const prog *g = c->block[0];
+    comm_move move = { .axes = AXIS(AX_PP), .kind = MOVE_SEND };
+    tensor t = val_tensor(&g->val[g->res_in]);
+    return costs->move(costs->ctx, m, &move, (double)tensor_bytes(&t));
+}
+
+static void open_programs(sim_run *s) {
+    const prog *all[PROGS] = { s->c.first, s->c.last, s->c.block[0], s->c.block[1] };
+    for (int i = 0; i < PROGS; i++) {
+        s->prog[i] = price_program(all[i], &s->m, s->costs, s->c.micros > 1);
+        for (int k = 0; k < LISTS; k++) s->longest = MAX(s->longest, s->prog[i].list[k].n);
+    }
+    s->own = mem_alloc((size_t)(s->longest + 1) * sizeof *s->own);
+    if (s->c.pipe.ranks == 1) return;
+    s->message = sim_message(&s->c, &s->m, s->costs);
+    s->sum = price_sum(s);
+}
+
+static void sum_up(sim_run *s, sim_result *out) {
+    int n = s->c.pipe.ranks;
+    double idle = 0;
+    for (int i = 0; i < n; i++) {
+        sim_rank *r = &s->rank[i];
+        end_late(s, r, 0);
+        out->seconds = MAX(out->seconds, r->now);
+    }
+    for (int i = 0; i < n; i++) {
+        const sim_rank *r = &s->rank[i];
+        out->compute += r->compute / n;
+        out->exposed += r->exposed / n;
+        out->hidden += r->hidden / n;
+        idle += (r->idle + out->seconds - r->now) / n;
+    }
+    out->bubble = out->seconds > 0 ? idle / out->seconds : 0;
+}
+
+err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_watch *watch,
+              sim_result *out) {
+    sim_run s = { .c = chain_normal(c), .m = *m, .costs = costs, .watch = watch };
+    *out = (sim_result){ 0 };
+    open_programs(&s);
+    s.rank = mem_alloc((size_t)s.c.pipe.ranks * sizeof *s.rank);
+    err e = OK;
+    for (int i = 0; i < s.c.pipe.ranks && !e; i++) e = open_rank(&s, i);
+    if (!e && s.c.pipe.ranks > 1) play_pipeline(&s);
+    if (!e && s.c.pipe.ranks == 1) play_microbatches(&s);
+    if (!e) sum_up(&s, out);
+    for (int i = 0; i < s.c.pipe.ranks; i++) close_rank(&s.rank[i]);
+    for (int i = 0; i < PROGS; i++) priced_free(&s.prog[i]);
+    free(s.rank);
+    free(s.own);
+    return e;
+}
+
+/* ---- a program alone ------------------------------------------------------------------------------ */
+/* Seconds of a list on its own, with what it waits for. */
+static double list_seconds(const sim_run *s, const priced_list *l, instr_kind kind) {
+    sim_rank r = { .free_at = mem_alloc(AXIS_SETS * sizeof(double)) };
+    for (int i = 0; i < l->n; i++)
+        if (item_runs(&l->item[i], kind, false)) play_item(s, &r, l, i, s->own);
+    free(r.free_at);
+    return r.now;
+}
+
+static double comm_seconds(const priced_list *l, op_when when) {
+    double sum = 0;
+    for (int i = 0; i < l->n; i++)
+        if (l->item[i].kind != ITEM_CALLS && l->item[i].kind != ITEM_WAIT &&
+            l->item[i].when == when)
+            sum += l->item[i].seconds;
+    return sum;
+}
+
+prog_price sim_price(const prog *p, const mesh *m, const sim_costs *costs, bool accumulates) {
+    priced_prog g = price_program(p, m, costs, accumulates);
+    sim_run s = { .costs = costs };
+    for (int i = 0; i < LISTS; i++) s.longest = MAX(s.longest, g.list[i].n);
+    s.own = mem_alloc((size_t)(s.longest + 1) * sizeof *s.own);
+    prog_price out = { .forward = list_seconds(&s, &g.list[LIST_FWD], DO_FWD),
+                       .again = list_seconds(&s, &g.list[LIST_FWD], DO_FWD_SAVES),
+                       .backward = list_seconds(&s, &g.list[LIST_BWD], DO_BWD),
+                       .weights = list_seconds(&s, &g.list[LIST_WEIGHTS], DO_WEIGHTS),
+                       .gather = comm_seconds(&g.list[LIST_GATHER], WHEN_ALWAYS),
+                       .reduce = comm_seconds(&g.list[LIST_REDUCE], WHEN_ALWAYS),
+                       .saved = (double)p->saved_bytes,
+                       .temp = (double)p->temp_bytes,
+                       .gathered = (double)p->gathered_bytes,
+                       .whole_grad = (double)p->whole_grad_bytes };
+    if (p->block_input != VAL_NONE) out.block_input = (double)val_bytes(&p->val[p->block_input]);
+    if (p->res_in != VAL_NONE) out.residual = (double)val_bytes(&p->val[p->res_in]);
+    for (int i = 0; i < LISTS; i++) out.late += comm_seconds(&g.list[i], WHEN_LAST);
+    for (int i = 0; i < g.n_updated; i++) out.updated += g.updated[i].seconds;
+    priced_free(&g);
+    free(s.own);
+    return out;
+}
