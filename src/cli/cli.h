@@ -82,13 +82,16 @@ err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
 struct config;
 struct train_options;
-/* What train prints instead of training: --print-config, --dump-schedule. */
-typedef struct train_prints {
-    bool config, schedule;
-} train_prints;
+/* Flags of train that are not the training's. */
+typedef struct train_flags {
+    bool print_config, dump_schedule; /* instead of training */
+    bool stop_on_stdin;               /* the line TRAIN_STOP_LINE there is a SIGUSR1 */
+} train_flags;
+#define TRAIN_STOP_ON_STDIN "--stop-on-stdin"
+#define TRAIN_STOP_LINE     "stop"
 /* The arguments of train. @param c initialized. */
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
-                   train_prints *print) MUST_USE;
+                   train_flags *flags) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec,
     cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;

@@ -81,9 +81,9 @@ static err check_train(int argc, char **argv, const launch_args *a, const launch
                        launched *out) {
     config c;
     train_options o = { 0 };
-    train_prints print = { 0 };
+    train_flags flags = { 0 };
     config_init(&c);
-    err e = cli_read_train(argc, argv, &c, &o, &print);
+    err e = cli_read_train(argc, argv, &c, &o, &flags);
     if (!e && o.ranks)
         e = err_hint(ERR_USAGE("--ranks: belongs to launch, not to train"),
                      "ingot launch -n %d -- train ...", o.ranks);
@@ -324,6 +324,7 @@ typedef struct job_words {
     const launch_args *a;
     char **argv;
     int argc;
+    bool stop_on_stdin; /* the supervisor asks rank 0 to stop through its standard input */
 } job_words;
 
 static void free_command(char **argv) {
@@ -336,6 +337,7 @@ static err make_command(void *ctx, const launch_hosts *h, bool fresh, char ***ar
     words w = { 0 };
     err e = add_starter(&w, j->a, h);
     if (!e) e = add_program(&w, j->argc, j->argv, fresh);
+    if (!e && j->stop_on_stdin) words_add(&w, TRAIN_STOP_ON_STDIN);
     *argv = w.at;
     return e;
 }
@@ -379,6 +381,7 @@ err cmd_launch(int argc, char **argv) {
     TRY_CLEAN(settle_counts(&a, hosts));
     TRY_CLEAN(launch_hosts_read("--spares", a.spares, spares));
     TRY_CLEAN(check_command(command.argc, command.argv, &a, hosts, &what));
+    command.stop_on_stdin = what.run_dir && !a.dry_run;
     if (a.emit)
         e = emit_job(&a, command.argc, command.argv);
     else if (a.dry_run)

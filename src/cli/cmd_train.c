@@ -1,16 +1,21 @@
 /* ingot train: a run from a config. */
+#include <errno.h>
+#include <pthread.h>
+#include <signal.h>
+#include <string.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
 #include "planning/planning.h"
 #include "train/train.h"
 
-/* The first signal that asks the run to save and stop; the second ends the process as usual. */
+/* The first signal that asks the run to save and stop; the second ends the process as usual. SIGUSR1 may be
+ * repeated: batch systems and launchers send it in several ways. */
 static volatile sig_atomic_t stop_signal;
 
 static void ask_stop(int signal_number) {
     stop_signal = signal_number;
-    signal(signal_number, SIG_DFL);
+    if (signal_number != SIGUSR1) signal(signal_number, SIG_DFL);
 }
 
 static void catch_stop_signals(void) {
@@ -19,6 +24,42 @@ static void catch_stop_signals(void) {
     signal(SIGUSR1, ask_stop);
     if (signal(SIGHUP, ask_stop) == SIG_IGN) signal(SIGHUP, SIG_IGN); /* nohup */
     signal(SIGPIPE, SIG_IGN); /* `| head` ends the progress, not the run */
+}
+
+/* ---- --stop-on-stdin: how a launcher reaches a rank on another host --------------------------------- */
+/* Reads without the C library's buffers: a process that exits would wait for the lock of the stream. */
+static void *await_stop_line(void *unused) {
+    static const char wanted[] = TRAIN_STOP_LINE;
+    const size_t length = sizeof wanted - 1;
+    size_t n =
+        0; /* characters of the line so far that are those wanted; more than all: it is another line */
+    char c;
+    ssize_t got;
+    (void)unused;
+    while ((got = read(STDIN_FILENO, &c, 1)) == 1 || (got < 0 && errno == EINTR)) {
+        if (got < 0) continue;
+        if (c == '\n' && n == length) kill(getpid(), SIGUSR1);
+        if (c == '\n')
+            n = 0;
+        else
+            n = n < length && c == wanted[n] ? n + 1 : length + 1;
+    }
+    return NULL;
+}
+
+/* The thread ends with the process, or with its standard input. */
+static err watch_stdin(void) {
+    pthread_t thread;
+    sigset_t before;
+    thread_block_signals(&before);
+    int rc = pthread_create(&thread, NULL, await_stop_line, NULL);
+    pthread_sigmask(SIG_SETMASK, &before, NULL);
+    if (rc)
+        return err_hint(
+            ERR("the thread that reads standard input does not start: %s", strerror(rc)),
+            "raise the limit of threads");
+    pthread_detach(thread);
+    return OK;
 }
 
 static err read_ranks(const char *text, int *out) {
@@ -32,12 +73,13 @@ static err read_ranks(const char *text, int *out) {
                     "ranks are threads of this process that train together: --ranks 2");
 }
 
-err cli_read_train(int argc, char **argv, config *c, train_options *o, train_prints *print) {
+err cli_read_train(int argc, char **argv, config *c, train_options *o, train_flags *f) {
     const char *scale = NULL, *ranks = NULL;
     const config_flag flags[] = { { "--fresh", &o->fresh, NULL },
                                   { "--quiet", &o->quiet, NULL },
-                                  { "--print-config", &print->config, NULL },
-                                  { "--dump-schedule", &print->schedule, NULL },
+                                  { "--print-config", &f->print_config, NULL },
+                                  { "--dump-schedule", &f->dump_schedule, NULL },
+                                  { TRAIN_STOP_ON_STDIN, &f->stop_on_stdin, NULL },
                                   { "--scale", NULL, &scale },
                                   { "--ranks", NULL, &ranks } };
     TRY(config_from_args(c, argc, argv, flags, (int)COUNT_OF(flags)));
@@ -47,24 +89,31 @@ err cli_read_train(int argc, char **argv, config *c, train_options *o, train_pri
 
 static void exit_stalled(void) { _exit(EXIT_HUNG); }
 
+static err print_instead(const config *c, const train_options *o, const train_flags *f) {
+    str text = { 0 };
+    err e = OK;
+    if (f->print_config)
+        config_print(c, &text);
+    else
+        e = train_timetable(c, o->ranks, &text);
+    if (!e) fputs(text.text, stdout);
+    str_free(&text);
+    return e;
+}
+
 err cmd_train(int argc, char **argv) {
-    train_prints print = { 0 };
+    train_flags f = { 0 };
     bool preempted = false;
     train_options o = { .stop = &stop_signal, .stalled = exit_stalled, .preempted = &preempted };
     config c;
     config_init(&c);
-    err e = cli_read_train(argc, argv, &c, &o, &print);
-    if (!e && (print.config || print.schedule)) {
-        str text = { 0 };
-        if (print.config)
-            config_print(&c, &text);
-        else
-            e = train_timetable(&c, o.ranks, &text);
-        if (!e) fputs(text.text, stdout);
-        str_free(&text);
+    err e = cli_read_train(argc, argv, &c, &o, &f);
+    if (!e && (f.print_config || f.dump_schedule)) {
+        e = print_instead(&c, &o, &f);
     } else if (!e) {
         catch_stop_signals();
-        e = train_run(&c, &o);
+        if (f.stop_on_stdin) e = watch_stdin();
+        if (!e) e = train_run(&c, &o);
         if (!e && preempted) e = err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
     }
     config_free(&c);

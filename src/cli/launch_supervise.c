@@ -8,10 +8,17 @@
  *        +-----------------+
  *
  * Its standard error passes through here line by line: that is where ranks, mpirun and srun name who failed.
- * Signals are passed on as SIGUSR1, at which ranks save and end (mpirun would answer SIGTERM by killing them
- * after a second); the second signal ends the ranks without a save. Processes whose starter died are
- * adopted by this one and ended, so that nothing holds a GPU, or the lock of the run folder, when the next
- * attempt begins. */
+ *
+ * The first signal asks the ranks to save and end. Starters differ in which signals they forward, and mpirun
+ * answers SIGTERM by killing the ranks after a second, so the starter is not involved:
+ *
+ *     ranks on this host    SIGUSR1, sent to each: descendants of the starter that run this program
+ *     ranks elsewhere       the line "stop" on rank 0's standard input (train --stop-on-stdin), which mpirun and
+ *                           srun forward; it is kept for a rank that has not started to read yet
+ *
+ * One rank that knows is enough: all agree after each step. The second signal, and the first where the ranks do
+ * not train, ends the starter and with it the ranks, without a save. Processes whose starter died are adopted by this one and ended, so that nothing holds a
+ * GPU, or the lock of the run folder, when the next attempt begins. */
 #include <ctype.h>
 #include <dirent.h>
 #include <errno.h>
@@ -27,6 +34,7 @@
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
+#include "cli/cli.h"
 #include "cli/launch.h"
 #include "io/io.h"
 
@@ -84,19 +92,26 @@ static bool is_new(const newest_checkpoint *now, const newest_checkpoint *before
 /* ---- one attempt --------------------------------------------------------------------------------- */
 typedef struct attempt {
     pid_t pid;
+    int input;  /* the writing end of its standard input; -1: it has none */
     int errors; /* the reading end of its standard error */
     str line;   /* begun, not ended */
     int sent;   /* signals passed on */
     launch_fault fault;
 } attempt;
 
-/* Never returns. */
-static void run_child(char **argv, int errors, int number) {
+static void close_attempt(attempt *a) {
+    if (a->input >= 0) close(a->input);
+    if (a->errors >= 0) close(a->errors);
+    str_free(&a->line);
+    a->input = a->errors = -1;
+}
+
+/* Never returns. @param input, errors become its standard input and error. */
+static void run_child(char **argv, int input, int errors, int number) {
     char text[24];
-    int null = open("/dev/null", O_RDONLY);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* whatever becomes of the supervisor, no rank is left */
     setpgid(0, 0);                    /* a terminal's Ctrl-C reaches the supervisor alone */
-    if (null >= 0) dup2(null, STDIN_FILENO);
+    dup2(input, STDIN_FILENO);
     dup2(errors, STDERR_FILENO);
     for (size_t i = 0; i < COUNT_OF(caught); i++) signal(caught[i], SIG_DFL);
     signal(SIGPIPE, SIG_DFL);
@@ -107,21 +122,34 @@ static void run_child(char **argv, int errors, int number) {
     _exit(EXIT_USAGE);
 }
 
-static err start_attempt(char **argv, int number, attempt *a) {
-    int ends[2];
-    *a = (attempt){ .fault = LAUNCH_FAULT_NONE, .errors = -1 };
-    if (pipe(ends) != 0) return ERR("cannot make a pipe: %s", strerror(errno));
-    fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-    fcntl(ends[1], F_SETFD, FD_CLOEXEC);
-    fcntl(ends[0], F_SETFL, O_NONBLOCK);
+/* A pipe that other children do not inherit. @param end the one of its ends that never blocks. */
+static err open_pipe(int ends[2], int end) {
+    if (pipe2(ends, O_CLOEXEC) != 0) return ERR("cannot make a pipe: %s", strerror(errno));
+    fcntl(ends[end], F_SETFL, O_NONBLOCK);
+    return OK;
+}
+
+/* @param saves the ranks train, and can be asked to save; others have nothing on their standard input. */
+static err start_attempt(char **argv, int number, bool saves, attempt *a) {
+    int in[2] = { -1, -1 }, errors[2] = { -1, -1 };
+    err e = OK;
+    *a = (attempt){ .fault = LAUNCH_FAULT_NONE, .input = -1, .errors = -1 };
+    if (saves)
+        TRY(open_pipe(in, 1));
+    else
+        in[0] = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    a->input = in[1];
+    TRY_CLEAN(open_pipe(errors, 0));
+    a->errors = errors[0];
     fflush(NULL);
     a->pid = fork();
-    if (a->pid == 0) run_child(argv, ends[1], number);
-    close(ends[1]);
-    a->errors = ends[0];
-    if (a->pid > 0) return OK;
-    close(ends[0]);
-    return ERR("cannot start a process: %s", strerror(errno));
+    if (a->pid == 0) run_child(argv, in[0], errors[1], number);
+    if (a->pid < 0) e = ERR("cannot start a process: %s", strerror(errno));
+cleanup:
+    if (in[0] >= 0) close(in[0]);
+    if (errors[1] >= 0) close(errors[1]);
+    if (e) close_attempt(a);
+    return e;
 }
 
 static void scan_output(attempt *a, const char *text, size_t n) {
@@ -136,21 +164,26 @@ static void scan_output(attempt *a, const char *text, size_t n) {
     }
 }
 
-/* Passes on what has been printed. @return false at its end. */
+/* Passes on what has been printed, at most so much that ranks which print without end do not keep the
+ * supervisor from its other work. @return false at its end. */
 static bool relay_output(attempt *a) {
+    enum { MOST_READS = 16 };
     char text[4096];
-    ssize_t n;
-    while ((n = read(a->errors, text, sizeof text)) > 0) {
+    ssize_t n = 1;
+    for (int i = 0; i < MOST_READS && (n = read(a->errors, text, sizeof text)) > 0; i++) {
         scan_output(a, text, (size_t)n);
         fwrite(text, 1, (size_t)n, stderr);
     }
     fflush(stderr);
-    return n < 0 && (errno == EAGAIN || errno == EINTR);
+    return n > 0 || (n < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
-static void pass_signals(attempt *a) {
-    static const int answer[] = { SIGUSR1, SIGTERM, SIGKILL };
-    while (a->sent < signals && a->sent < (int)COUNT_OF(answer)) kill(a->pid, answer[a->sent++]);
+/* What was printed before the last process ended; a daemon that outlives it does not hold us up. */
+static void relay_remaining_output(attempt *a) {
+    enum { MOST_BYTES = 64 << 20, BYTES_PER_CALL = 64 << 10 };
+    struct pollfd output = { .fd = a->errors, .events = POLLIN };
+    for (int i = 0; i < MOST_BYTES / BYTES_PER_CALL && a->errors >= 0; i++)
+        if (poll(&output, 1, 0) <= 0 || !relay_output(a)) return;
 }
 
 /* @return the parent of a process; -1: it is gone. */
@@ -165,6 +198,51 @@ static pid_t parent_of(const char *pid) {
     const char *end = strrchr(text, ')'); /* the name before it may have any character */
     int parent = -1;
     return end && sscanf(end, ") %*c %d", &parent) == 1 ? parent : -1;
+}
+
+/* ---- asking the ranks to end ---------------------------------------------------------------------- */
+static bool runs_this_program(const char *pid) {
+    char path[64];
+    struct stat own, its;
+    snprintf(path, sizeof path, "/proc/%.20s/exe", pid);
+    return stat("/proc/self/exe", &own) == 0 && stat(path, &its) == 0 && own.st_dev == its.st_dev &&
+           own.st_ino == its.st_ino;
+}
+
+static bool descends_from(const char *pid, pid_t ancestor) {
+    char text[24];
+    pid_t parent = parent_of(pid);
+    while (parent > 1 && parent != ancestor) {
+        snprintf(text, sizeof text, "%d", (int)parent);
+        parent = parent_of(text);
+    }
+    return parent == ancestor;
+}
+
+static void signal_local_ranks(const attempt *a, int number) {
+    DIR *all = opendir("/proc");
+    const struct dirent *entry;
+    while (all && (entry = readdir(all)))
+        if (isdigit((unsigned char)entry->d_name[0]) && runs_this_program(entry->d_name) &&
+            descends_from(entry->d_name, a->pid))
+            kill((pid_t)atol(entry->d_name), number);
+    if (all) closedir(all);
+}
+
+static void ask_to_save_and_end(const attempt *a) {
+    static const char line[] = TRAIN_STOP_LINE "\n";
+    ssize_t n = write(a->input, line, strlen(line));
+    if (n < 0) log_warn("launch: ranks on other hosts cannot be asked to end: %s", strerror(errno));
+    signal_local_ranks(a, SIGUSR1);
+}
+
+static void pass_signals(attempt *a) {
+    for (; a->sent < signals; a->sent++) {
+        if (a->sent == 0 && a->input >= 0)
+            ask_to_save_and_end(a);
+        else
+            kill(a->pid, a->sent <= 1 ? SIGTERM : SIGKILL);
+    }
 }
 
 /* Ends what the starter left behind: orphans, which this process has adopted. Ending one may yield others. */
@@ -200,11 +278,8 @@ static int await_attempt(attempt *a) {
         ended = waitpid(a->pid, &status, WNOHANG);
     }
     end_orphans();
-    if (a->errors >= 0) {
-        relay_output(a);
-        close(a->errors);
-    }
-    str_free(&a->line);
+    relay_remaining_output(a);
+    close_attempt(a);
     return WIFEXITED(status) ? WEXITSTATUS(status) : 128 + WTERMSIG(status);
 }
 
@@ -360,7 +435,7 @@ static err run_attempt(const launch_job *j, int number, bool fresh, attempt_reco
     double began = time_now();
     newest_checkpoint before = find_newest(j->run_dir);
     TRY(j->command(j->ctx, j->hosts, fresh, &argv));
-    err e = start_attempt(argv, number, &a);
+    err e = start_attempt(argv, number, j->run_dir != NULL, &a);
     if (!e) {
         int status = await_attempt(&a);
         newest_checkpoint now = find_newest(j->run_dir);

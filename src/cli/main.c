@@ -27,6 +27,7 @@ static const cli_command commands[] = {
           "--ranks N trains on N ranks, which are threads of this process, laid out by the parallelism\n"
           "section; the loss does not depend on the layout, and a run may continue on a different one.\n"
           "--dump-schedule prints the pipeline schedule (what each rank does when) and exits.\n"
+          "--stop-on-stdin treats the line \"stop\" on standard input as a SIGUSR1; launchers use it.\n"
           "\n"
           "Examples\n"
           "  ingot train configs/tiny.yaml                          a small run on built-in text\n"

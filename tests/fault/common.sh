@@ -25,7 +25,7 @@ ranks_of() { pgrep -f -- "^$program train --run.dir=$work/$1 "; }
 # ended PID: waits until it has; fails after a minute.
 ended() {
     for _ in $(seq 600); do
-        kill -0 "$1" 2> /dev/null || return 0
+        case $(ps -o stat= -p "$1") in '' | Z*) return 0 ;; esac
         sleep 0.1
     done
     return 1
