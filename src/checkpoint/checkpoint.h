@@ -301,19 +301,27 @@ err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, 
               const json_t *run, const ckpt_keep *keep) MUST_USE;
 
 /* ---- a run's checkpoints in an object store -------------------------------------------------
- * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, and URL/ the config and the tokenizer, so
- * that the objects below URL are a run folder. The manifest of a checkpoint is put last and deleted first:
+ * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, URL/weights/step-N those of weights alone, and
+ * URL/ the config and the tokenizer, so that the objects below URL are a run folder. The manifest of a checkpoint is put last and deleted first:
  * as on disk, a folder without one is not a checkpoint.
  *
  * An uploader has a thread that copies completed saves there while training continues. One upload is under way,
- * one waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
+ * one of each kind waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
  * again, after 10 seconds at first, until it succeeds or a newer save replaces it. */
 typedef struct ckpt_uploader ckpt_uploader;
 /* An error when the store cannot be reached, or refuses. @param out owned: ckpt_uploader_free. */
 err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) MUST_USE;
-/* The full checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
-void ckpt_uploader_add(ckpt_uploader *u, int64_t step, const ckpt_keep *keep);
+/* The checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
+void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckpt_keep *keep);
+/* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk, and after
+ * that the store is told to supersede them too. A process that is killed between the two, or cannot reach the
+ * store, leaves the mark, and whoever continues the run from its folder or uploads again does that first.
+ * ckpt_uploader_go_back waits for the store's answer, a minute at most; a failure is one of ckpt_uploader_poll, and
+ * tried again. */
+err ckpt_mark_gone_back(const char *run_dir, int64_t step) MUST_USE;
+void ckpt_uploader_go_back(ckpt_uploader *u);
 typedef struct ckpt_upload {
+    ckpt_kind kind;
     int64_t step, bytes;
     double seconds;
 } ckpt_upload;

@@ -156,6 +156,7 @@ const void *holding_data(const model *m, const plan *p, const optimizer *o, cons
                          dtype *dt);
 
 /* ---- folders.c: the folders of a run's steps ---------------------------------------------------- */
+extern const char *const ckpt_root_names[CKPT_KINDS]; /* "checkpoints", "weights" */
 /* @return "ROOT/PREFIXstep-00000012SUFFIX", owned (free). */
 char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix);
 #define STEP_TEMPORARY ".tmp" /* being written */
@@ -178,13 +179,19 @@ int64_t step_of_name(const char *name);
 /* ---- remote.c: the checkpoints of a run in an object store -------------------------------------- */
 #define CKPT_SUPERSEDED_MANIFEST "manifest-superseded.json"
 struct store;
-/* Uploads RUN/checkpoints/step-N to URL/checkpoints/step-N, unless it is there already, and what stands
- * beside checkpoints in the run folder. */
-err remote_upload(struct store *s, const char *run_dir, const char *url, int64_t step,
-                  int64_t *bytes) MUST_USE;
+typedef struct remote_job {
+    struct store *s;
+    const char *run_dir, *url;
+    const _Atomic bool *cancelled; /* set by another thread: upload nothing more */
+} remote_job;
+/* Uploads RUN/checkpoints/step-N to URL/checkpoints/step-N (of weights, RUN/weights/...), unless it is there
+ * already, and what stands beside checkpoints in the run folder. */
+err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) MUST_USE;
 /* Removes what need not be kept, and supersedes checkpoints of later steps than `newest`: the run has gone
  * back behind them. */
-err remote_remove_old(struct store *s, const char *url, const ckpt_keep *keep,
+err remote_remove_old(struct store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
                       int64_t newest) MUST_USE;
+/* Supersedes, after ckpt_mark_gone_back, all later checkpoints, and removes the mark. Without a mark: nothing. */
+err remote_go_back(struct store *s, const char *run_dir, const char *url) MUST_USE;
 
 #endif

@@ -17,9 +17,13 @@
 #define DAMAGED    "damaged-"
 #define SUPERSEDED "superseded-"
 
-static const char *const roots[] = { [CKPT_FULL] = "checkpoints", [CKPT_WEIGHTS] = "weights" };
+const char *const ckpt_root_names[CKPT_KINDS] = {
+    [CKPT_FULL] = "checkpoints", [CKPT_WEIGHTS] = "weights"
+};
 
-char *ckpt_root(const char *run_dir, ckpt_kind kind) { return io_join(run_dir, roots[kind]); }
+char *ckpt_root(const char *run_dir, ckpt_kind kind) {
+    return io_join(run_dir, ckpt_root_names[kind]);
+}
 
 char *step_path(const char *root, const char *prefix, int64_t step, const char *suffix) {
     char name[64];

@@ -7,7 +7,12 @@
  *     supersede   manifest copied to another name -> manifest
  *
  * Whoever is killed on the way leaves files without a manifest, which the next upload of that step
- * overwrites. */
+ * overwrites.
+ *
+ * A run that goes back to an earlier step leaves RUN/checkpoints/.gone-back-to with that step before it renames
+ * anything, and removes it when later steps are superseded in the store. No upload begins, and no process resumes
+ * from the store, while it is there: the store never offers a branch that its run has left. */
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -18,19 +23,21 @@
 
 enum { MOST_MANIFEST = 1 << 30 };
 
-static char *remote_root(const char *url) { return store_join(url, "checkpoints"); }
+static char *remote_root(const char *url, ckpt_kind kind) {
+    return store_join(url, ckpt_root_names[kind]);
+}
 
-static char *remote_step(const char *url, int64_t step) {
-    char *root = remote_root(url), *path = step_path(root, "", step, "");
+static char *remote_step(const char *url, ckpt_kind kind, int64_t step) {
+    char *root = remote_root(url, kind), *path = step_path(root, "", step, "");
     free(root);
     return path;
 }
 
 /* ---- listing ------------------------------------------------------------------------------------------------- */
 /* Steps that have a manifest. */
-static err list_remote_steps(store *s, const char *url, int64_t **steps, int *n) {
+static err list_remote_steps(store *s, const char *url, ckpt_kind kind, int64_t **steps, int *n) {
     store_list l;
-    char *root = remote_root(url);
+    char *root = remote_root(url, kind);
     err e = store_list_folder(s, root, &l);
     *steps = NULL;
     *n = 0;
@@ -53,7 +60,7 @@ static err list_remote_steps(store *s, const char *url, int64_t **steps, int *n)
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) {
     store *s = NULL;
     TRY(store_open(&s));
-    err e = list_remote_steps(s, url, steps, n);
+    err e = list_remote_steps(s, url, CKPT_FULL, steps, n);
     store_close(s);
     return e;
 }
@@ -91,14 +98,20 @@ static err upload_file(store *s, const char *folder, const char *url, const char
     return e;
 }
 
-static err upload_files(store *s, const char *folder, const char *url, int64_t *bytes) {
+static err check_wanted(const _Atomic bool *cancelled) {
+    return atomic_load(cancelled) ? ERR("the run went back: this upload is not wanted any more")
+                                  : OK;
+}
+
+static err upload_files(const remote_job *j, const char *folder, const char *url, int64_t *bytes) {
     char **names;
     int n;
     TRY(io_list(folder, &names, &n));
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
         if (!strcmp(names[i], CKPT_MANIFEST_FILE)) continue;
-        e = upload_file(s, folder, url, names[i], bytes);
+        e = check_wanted(j->cancelled);
+        if (!e) e = upload_file(j->s, folder, url, names[i], bytes);
         fault_point(FAULT_UPLOAD_FILE, 0);
     }
     io_list_free(names, n);
@@ -117,19 +130,21 @@ static err upload_run_files(store *s, const char *run_dir, const char *url, int6
     return OK;
 }
 
-err remote_upload(store *s, const char *run_dir, const char *url, int64_t step, int64_t *bytes) {
-    char *folder = ckpt_path(run_dir, CKPT_FULL, step), *to = remote_step(url, step);
+err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) {
+    char *folder = ckpt_path(j->run_dir, kind, step), *to = remote_step(j->url, kind, step);
     char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
     char *manifest_url = store_join(to, CKPT_MANIFEST_FILE);
     bool there;
     err e = OK;
     *bytes = 0;
-    TRY_CLEAN(is_there(s, manifest_url, manifest, &there));
+    TRY_CLEAN(is_there(j->s, manifest_url, manifest, &there));
     if (there) goto cleanup;
-    TRY_CLEAN(upload_files(s, folder, to, bytes));
-    TRY_CLEAN(upload_run_files(s, run_dir, url, bytes));
+    TRY_CLEAN(upload_files(j, folder, to, bytes));
+    TRY_CLEAN(upload_run_files(j->s, j->run_dir, j->url, bytes));
     fault_point(FAULT_UPLOAD_MANIFEST, 0);
-    TRY_CLEAN(upload_file(s, folder, to, CKPT_MANIFEST_FILE, bytes));
+    TRY_CLEAN(check_wanted(j->cancelled));
+    TRY_CLEAN(upload_file(j->s, folder, to, CKPT_MANIFEST_FILE, bytes));
+    fault_point(FAULT_UPLOAD_DONE, 0);
 cleanup:
     free(folder);
     free(to);
@@ -139,8 +154,9 @@ cleanup:
 }
 
 /* ---- which stay ------------------------------------------------------------------------------------------------ */
-static err read_remote_manifest(store *s, const char *url, int64_t step, json_t **doc) {
-    char *folder = remote_step(url, step), *path = store_join(folder, CKPT_MANIFEST_FILE);
+static err read_remote_manifest(store *s, const char *url, ckpt_kind kind, int64_t step,
+                                json_t **doc) {
+    char *folder = remote_step(url, kind, step), *path = store_join(folder, CKPT_MANIFEST_FILE);
     char *text = NULL;
     size_t n;
     *doc = NULL;
@@ -157,8 +173,8 @@ static err read_remote_manifest(store *s, const char *url, int64_t step, json_t 
     return e;
 }
 
-static err remove_step(store *s, const char *url, int64_t step) {
-    char *folder = remote_step(url, step), *manifest = store_join(folder, CKPT_MANIFEST_FILE);
+static err remove_step(store *s, const char *url, ckpt_kind kind, int64_t step) {
+    char *folder = remote_step(url, kind, step), *manifest = store_join(folder, CKPT_MANIFEST_FILE);
     store_list l = { 0 };
     err e = store_delete(s, manifest);
     if (!e) e = store_list_folder(s, folder, &l);
@@ -169,8 +185,8 @@ static err remove_step(store *s, const char *url, int64_t step) {
     return e;
 }
 
-static err supersede_step(store *s, const char *url, int64_t step) {
-    char *folder = remote_step(url, step), *text = NULL;
+static err supersede_step(store *s, const char *url, ckpt_kind kind, int64_t step) {
+    char *folder = remote_step(url, kind, step), *text = NULL;
     char *from = store_join(folder, CKPT_MANIFEST_FILE);
     char *to = store_join(folder, CKPT_SUPERSEDED_MANIFEST);
     size_t n;
@@ -185,31 +201,76 @@ static err supersede_step(store *s, const char *url, int64_t step) {
 }
 
 /* A manifest that cannot be read now is no reason to remove anything. */
-static err remove_old_steps(store *s, const char *url, const ckpt_keep *keep, const int64_t *steps,
-                            int n) {
+static err remove_old_steps(store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
+                            const int64_t *steps, int n) {
     kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
     err e = OK;
     for (int i = 0; i < n && !e; i++) {
         json_t *doc;
-        e = read_remote_manifest(s, url, steps[i], &doc);
+        e = read_remote_manifest(s, url, kind, steps[i], &doc);
         if (!e) k[i] = kept_step_of(steps[i], doc);
         json_decref(doc);
     }
     if (!e) choose_kept(k, n, keep);
     for (int i = 0; i < n && !e; i++)
-        if (!k[i].kept) e = remove_step(s, url, steps[i]);
+        if (!k[i].kept) e = remove_step(s, url, kind, steps[i]);
     free(k);
     return e;
 }
 
-err remote_remove_old(store *s, const char *url, const ckpt_keep *keep, int64_t newest) {
+err remote_remove_old(store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
+                      int64_t newest) {
     int64_t *steps;
     int n;
-    TRY(list_remote_steps(s, url, &steps, &n));
+    TRY(list_remote_steps(s, url, kind, &steps, &n));
     err e = OK;
-    for (; n > 0 && steps[n - 1] > newest && !e; n--) e = supersede_step(s, url, steps[n - 1]);
-    if (!e && keep->latest > 0 && n > keep->latest) e = remove_old_steps(s, url, keep, steps, n);
+    for (; n > 0 && steps[n - 1] > newest && !e; n--)
+        e = supersede_step(s, url, kind, steps[n - 1]);
+    if (!e && keep->latest > 0 && n > keep->latest)
+        e = remove_old_steps(s, url, kind, keep, steps, n);
     free(steps);
+    return e;
+}
+
+/* ---- going back ------------------------------------------------------------------------------------------------- */
+static char *gone_back_path(const char *run_dir) {
+    char *root = ckpt_root(run_dir, CKPT_FULL), *path = io_join(root, ".gone-back-to");
+    free(root);
+    return path;
+}
+
+err ckpt_mark_gone_back(const char *run_dir, int64_t step) {
+    char *path = gone_back_path(run_dir), text[32];
+    int n = snprintf(text, sizeof text, "%lld\n", (long long)step);
+    err e = io_write(path, text, (size_t)n);
+    free(path);
+    return e;
+}
+
+/* @param step -1: the run has not gone back, or the store knows. */
+static err read_gone_back(const char *path, int64_t *step) {
+    char *text = NULL;
+    *step = -1;
+    if (!io_exists(path)) return OK;
+    TRY(io_read(path, 64, &text, NULL));
+    text[strcspn(text, "\n")] = '\0';
+    bool good = number_parse_int(text, step) && *step >= 0;
+    free(text);
+    return good ? OK
+                : err_hint(ERR("%s: expected a step", path),
+                           "remove the file; then remove the checkpoints that the run left from "
+                           "the store, too");
+}
+
+err remote_go_back(store *s, const char *run_dir, const char *url) {
+    const ckpt_keep all = { 0 };
+    char *path = gone_back_path(run_dir);
+    int64_t step;
+    err e = read_gone_back(path, &step);
+    for (int kind = 0; kind < CKPT_KINDS && !e && step >= 0; kind++)
+        e = remote_remove_old(s, url, (ckpt_kind)kind, &all, step);
+    if (!e && step >= 0) e = io_remove_tree(run_dir, path);
+    free(path);
     return e;
 }
 
@@ -220,7 +281,9 @@ static bool is_file_name(const char *name) { return *name && name[0] != '.' && !
 static err download_files(store *s, const char *url, const char *folder) {
     store_list l;
     TRY(store_list_folder(s, url, &l));
-    err e = OK;
+    err e = l.n ? OK
+                : err_hint(ERR("%s holds no checkpoint", url),
+                           "`ingot ckpt ls` lists those of a run in the store");
     for (int i = 0; i < l.n && !e; i++) {
         const char *name = l.at[i].url + strlen(url) + 1;
         if (!is_file_name(name)) continue;
@@ -268,7 +331,7 @@ static err download_newest(store *s, const char *url, const char *run_dir, int64
                            const int64_t *steps, int n, int64_t *step) {
     err first = OK;
     for (int i = n - 1; i >= 0 && steps[i] > after && *step < 0; i--) {
-        char *from = remote_step(url, steps[i]);
+        char *from = remote_step(url, CKPT_FULL, steps[i]);
         log_info("downloading %s", from);
         err e = download_step(s, from, run_dir, steps[i]);
         if (!e) *step = steps[i];
@@ -291,7 +354,8 @@ static err download_run(store *s, const char *url, const char *run_dir, int64_t 
                         int64_t *step) {
     int64_t *steps = NULL;
     int n = 0;
-    err e = list_remote_steps(s, url, &steps, &n);
+    err e = remote_go_back(s, run_dir, url);
+    if (!e) e = list_remote_steps(s, url, CKPT_FULL, &steps, &n);
     if (!e) e = download_newest(s, url, run_dir, after, steps, n, step);
     if (!e && *step >= 0) e = download_tokenizer(s, url, run_dir);
     free(steps);
@@ -320,30 +384,41 @@ err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *
     return e;
 }
 
-static err download_manifest(store *s, const char *from, const char *run_dir, int64_t step) {
-    char *folder = ckpt_path(run_dir, CKPT_FULL, step);
+static err download_manifest(store *s, const char *from, const char *folder) {
     char *url = store_join(from, CKPT_MANIFEST_FILE), *path = io_join(folder, CKPT_MANIFEST_FILE);
     err e = io_make_dirs(folder);
     if (!e) e = store_get_file(s, url, path);
-    free(folder);
     free(url);
     free(path);
     return e;
 }
 
-err ckpt_download_manifests(const char *url, const char *run_dir) {
-    store *s = NULL;
-    int64_t *steps = NULL, one = step_of_url(url);
+static err download_manifests(store *s, const char *url, const char *run_dir, ckpt_kind kind) {
+    int64_t *steps = NULL;
     int n = 0;
-    err e = store_open(&s);
-    if (!e && one < 0) e = list_remote_steps(s, url, &steps, &n);
-    if (!e && one >= 0) e = download_manifest(s, url, run_dir, one);
-    for (int i = 0; !e && i < n; i++) {
-        char *from = remote_step(url, steps[i]);
-        e = download_manifest(s, from, run_dir, steps[i]);
+    err e = list_remote_steps(s, url, kind, &steps, &n);
+    for (int i = 0; i < n && !e; i++) {
+        char *from = remote_step(url, kind, steps[i]), *to = ckpt_path(run_dir, kind, steps[i]);
+        e = download_manifest(s, from, to);
         free(from);
+        free(to);
     }
     free(steps);
+    return e;
+}
+
+err ckpt_download_manifests(const char *url, const char *run_dir) {
+    store *s = NULL;
+    int64_t one = step_of_url(url);
+    TRY(store_open(&s));
+    err e = OK;
+    if (one >= 0) {
+        char *to = ckpt_path(run_dir, CKPT_FULL, one);
+        e = download_manifest(s, url, to);
+        free(to);
+    }
+    for (int kind = 0; kind < CKPT_KINDS && one < 0 && !e; kind++)
+        e = download_manifests(s, url, run_dir, (ckpt_kind)kind);
     store_close(s);
     return e;
 }

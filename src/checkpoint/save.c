@@ -45,6 +45,7 @@ struct ckpt_saver {
     holding *hold;
     snapshot *copy; /* [n] */
     int n;
+    bool has_root[CKPT_KINDS]; /* the folder of these has been made, or was there */
     save_phase phase;
 
     /* the save in flight */
@@ -345,8 +346,14 @@ static void init_save(ckpt_saver *v, const ckpt_request *r) {
     v->bytes = bytes_to_save(v);
 }
 
-static err make_folder(const ckpt_saver *v) {
-    TRY(io_make_dirs(v->root));
+/* A root that is not there any more is not made again: its disk has been unmounted, and the path leads to a
+ * mount point. */
+static err make_folder(ckpt_saver *v) {
+    if (!v->has_root[v->kind]) TRY(io_make_dirs(v->root));
+    v->has_root[v->kind] = true;
+    if (!io_is_dir(v->root))
+        return err_hint(ERR("%s is not there any more", v->root),
+                        "mount its disk again, or move the folder back");
     TRY(io_remove_tree(v->root, v->temp));
     return io_make_dirs(v->temp);
 }

@@ -5,11 +5,14 @@
  *                   +-- after a ---+  failed, reported by poll
  *                       delay
  *
- * At most one step is under way and one waits. A newer one takes the place of the one that waits; one that
- * failed waits again unless a newer one does. The local checkpoint is never touched, so whatever fails here
- * loses nothing that was saved. */
+ * At most one step is under way and one of each kind waits, full checkpoints first. A newer one takes the place
+ * of the one that waits; one that failed waits again unless a newer one does. When the run goes back to an
+ * earlier step, what waits is dropped, what is under way ends after its file, and later steps are superseded in the
+ * store before anything else is uploaded. The local checkpoint is never touched, so whatever fails here loses
+ * nothing that was saved. */
 #include <pthread.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -18,17 +21,20 @@
 #include "io/io.h"
 #include "store/store.h"
 
-enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600 };
+enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 60 };
 
 struct ckpt_uploader {
     char *run_dir, *url;
     store *s; /* the thread's */
     pthread_t thread;
+    _Atomic bool cancelled; /* what is under way is not wanted any more */
 
     pthread_mutex_t lock; /* of everything below */
     pthread_cond_t changed;
-    int64_t waiting, busy; /* steps; NONE */
-    ckpt_keep keep;
+    int64_t waiting[CKPT_KINDS]; /* steps; NONE */
+    ckpt_keep keep[CKPT_KINDS];
+    bool goes_back; /* the store does not know yet that the run went back */
+    bool busy;
     int failures; /* in a row */
     bool stop, hurry;
     bool completed;
@@ -47,61 +53,84 @@ static void wait_after_failure(ckpt_uploader *u) {
         rc = pthread_cond_timedwait(&u->changed, &u->lock, &until);
 }
 
-/* The checkpoint may have been removed by retention meanwhile: then a newer one waits. */
-static bool is_gone(const ckpt_uploader *u, int64_t step) {
-    char *path = ckpt_path(u->run_dir, CKPT_FULL, step), *manifest;
+static bool has_work(const ckpt_uploader *u) {
+    return u->goes_back || u->waiting[CKPT_FULL] != NONE || u->waiting[CKPT_WEIGHTS] != NONE;
+}
+
+/* The checkpoint may have been removed by retention meanwhile: then a newer one waits. Where its root is not
+ * there either, the disk is out of reach. */
+static bool is_gone(const ckpt_uploader *u, ckpt_kind kind, int64_t step) {
+    char *path = ckpt_path(u->run_dir, kind, step), *manifest;
+    char *root = ckpt_root(u->run_dir, kind);
     manifest = io_join(path, CKPT_MANIFEST_FILE);
-    bool gone = !io_exists(manifest);
+    bool gone = io_is_dir(root) && !io_exists(manifest);
+    free(root);
     free(manifest);
     free(path);
     return gone;
 }
 
-static err upload_step(ckpt_uploader *u, int64_t step, const ckpt_keep *keep, ckpt_upload *done) {
+static err upload_step(ckpt_uploader *u, const ckpt_keep *keep, ckpt_upload *done) {
     double from = time_now();
-    *done = (ckpt_upload){ .step = step };
-    TRY(remote_upload(u->s, u->run_dir, u->url, step, &done->bytes));
+    remote_job j = { u->s, u->run_dir, u->url, &u->cancelled };
+    TRY(remote_upload(&j, done->kind, done->step, &done->bytes));
     done->seconds = time_now() - from;
-    err e = remote_remove_old(u->s, u->url, keep, step); /* the upload is complete all the same */
+    /* The upload is complete whatever becomes of this. */
+    err e = remote_remove_old(u->s, u->url, done->kind, keep, done->step);
     if (e) log_warn("old checkpoints stay in %s: %s", u->url, err_message(e));
     err_free(e);
     return OK;
 }
 
-/* Uploads the step that waits; the lock is held on entry and exit, not while working. */
-static void upload_waiting(ckpt_uploader *u) {
-    int64_t step = u->busy = u->waiting;
-    ckpt_keep keep = u->keep;
-    ckpt_upload done;
-    u->waiting = NONE;
+static void note_outcome(ckpt_uploader *u, err e) {
+    u->failures = e ? u->failures + 1 : 0;
+    if (!e) return;
+    err_free(u->failed);
+    u->failed = e;
+}
+
+/* These two work without the lock, which is held on entry and exit. */
+static void go_back(ckpt_uploader *u) {
     pthread_mutex_unlock(&u->lock);
-    err e = upload_step(u, step, &keep, &done);
-    bool gone = e && is_gone(u, step);
+    err e = remote_go_back(u->s, u->run_dir, u->url);
     pthread_mutex_lock(&u->lock);
-    u->busy = NONE;
-    if (!e) {
-        u->last = done;
-        u->completed = true;
-        u->failures = 0;
-    } else {
-        if (u->waiting == NONE && !gone) u->waiting = step;
-        u->failures++;
-        err_free(u->failed);
-        u->failed = e;
+    if (!e) u->goes_back = false;
+    note_outcome(u, e);
+}
+
+static void upload_waiting(ckpt_uploader *u) {
+    ckpt_kind kind = u->waiting[CKPT_FULL] != NONE ? CKPT_FULL : CKPT_WEIGHTS;
+    ckpt_upload done = { .kind = kind, .step = u->waiting[kind] };
+    ckpt_keep keep = u->keep[kind];
+    u->waiting[kind] = NONE;
+    atomic_store(&u->cancelled, false);
+    pthread_mutex_unlock(&u->lock);
+    err e = upload_step(u, &keep, &done);
+    bool gone = e && is_gone(u, kind, done.step);
+    pthread_mutex_lock(&u->lock);
+    if (e && atomic_load(&u->cancelled)) {
+        err_free(e);
+        return;
     }
-    pthread_cond_broadcast(&u->changed);
+    if (e && u->waiting[kind] == NONE && !gone) u->waiting[kind] = done.step;
+    if (!e) u->last = done, u->completed = true;
+    note_outcome(u, e);
 }
 
 static void *uploader_main(void *arg) {
     ckpt_uploader *u = arg;
     pthread_mutex_lock(&u->lock);
     while (!u->stop) {
-        if (u->waiting == NONE) {
+        if (!has_work(u)) {
             pthread_cond_wait(&u->changed, &u->lock);
             continue;
         }
         if (u->failures) wait_after_failure(u);
-        if (!u->stop && u->waiting != NONE) upload_waiting(u);
+        if (u->stop || !has_work(u)) continue;
+        u->busy = true;
+        u->goes_back ? go_back(u) : upload_waiting(u);
+        u->busy = false;
+        pthread_cond_broadcast(&u->changed);
     }
     pthread_mutex_unlock(&u->lock);
     return NULL;
@@ -125,7 +154,7 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
     }
     u->run_dir = strdup(run_dir);
     u->url = strdup(url);
-    u->waiting = u->busy = NONE;
+    u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE;
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->changed, NULL);
     sigfillset(&all); /* signals are the training's business */
@@ -143,11 +172,28 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
     return OK;
 }
 
-void ckpt_uploader_add(ckpt_uploader *u, int64_t step, const ckpt_keep *keep) {
+void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckpt_keep *keep) {
     pthread_mutex_lock(&u->lock);
-    u->waiting = step;
-    u->keep = *keep;
+    u->waiting[kind] = step;
+    u->keep[kind] = *keep;
     pthread_cond_broadcast(&u->changed);
+    pthread_mutex_unlock(&u->lock);
+}
+
+void ckpt_uploader_go_back(ckpt_uploader *u) {
+    pthread_mutex_lock(&u->lock);
+    int failures = u->failures;
+    u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE; /* all are later than the step */
+    u->goes_back = u->hurry = true;
+    atomic_store(&u->cancelled, true);
+    pthread_cond_broadcast(&u->changed);
+    struct timespec until;
+    clock_gettime(CLOCK_REALTIME, &until);
+    until.tv_sec += MOST_WAIT_S;
+    int rc = 0;
+    while (u->goes_back && u->failures <= failures && rc == 0)
+        rc = pthread_cond_timedwait(&u->changed, &u->lock, &until);
+    u->hurry = false;
     pthread_mutex_unlock(&u->lock);
 }
 
@@ -168,13 +214,14 @@ err ckpt_uploader_finish(ckpt_uploader *u) {
     u->hurry = true; /* no delay any more: the next failure is the last */
     pthread_cond_broadcast(&u->changed);
     int failures = u->failures;
-    while (u->busy != NONE || (u->waiting != NONE && u->failures <= failures))
+    while (u->busy || (has_work(u) && u->failures <= failures))
         pthread_cond_wait(&u->changed, &u->lock);
-    if (u->waiting != NONE) {
-        e = err_hint(ERR("step %lld is saved in %s, and is not in %s: %s", (long long)u->waiting,
+    if (has_work(u)) {
+        int64_t step = MAX(u->waiting[CKPT_FULL], u->waiting[CKPT_WEIGHTS]);
+        e = err_hint(ERR("step %lld is saved in %s, and is not in %s: %s", (long long)step,
                          u->run_dir, u->url, u->failed ? err_message(u->failed) : "it failed"),
                      "the same command uploads it; the local checkpoint is complete");
-        u->waiting = NONE;
+        u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE;
     }
     u->hurry = false;
     pthread_mutex_unlock(&u->lock);

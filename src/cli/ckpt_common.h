@@ -19,10 +19,18 @@ typedef struct ckpt_entries {
     char *
         downloaded; /* a folder of manifests without tensors, removed at the end; owned, NULL: none */
 } ckpt_entries;
-/* An error when there is none. */
+/* Of an object store (s3://bucket/run) manifests are downloaded. An error when there is none. */
 err ckpt_entries_list(const char *path, ckpt_entries *out) MUST_USE;
-/* The same, also of an object store, whose manifests it downloads: s3://bucket/run. */
-err ckpt_entries_list_any(const char *path, ckpt_entries *out) MUST_USE;
 void ckpt_entries_free(ckpt_entries *e);
+
+/* The one checkpoint that a word of the command line names, as ckpt_find finds it. Of a URL it is downloaded and
+ * verified: the newest full one of a run, or the checkpoint itself. */
+typedef struct ckpt_found {
+    char *path;       /* owned */
+    char *downloaded; /* the folder it was downloaded to, removed at the end; owned, NULL: none */
+} ckpt_found;
+err ckpt_found_open(const char *word,
+                    ckpt_found *out) MUST_USE; /* after an error there is nothing to close */
+void ckpt_found_close(ckpt_found *f);
 
 #endif

@@ -20,7 +20,7 @@ typedef struct difference {
 } difference;
 
 typedef struct diff_job {
-    const char *path[2];
+    const char *path[2], *name[2]; /* name: in messages */
     ckpt_reader *r[2];
     difference *at; /* of every tensor that differs */
     int n, tensors;
@@ -54,7 +54,7 @@ static err diff_tensors(diff_job *j) {
             if (side && other >= 0) continue; /* compared already */
             j->tensors++;
             if (other < 0 || ckpt_tensor_at(j->r[!side], other).count != t.count)
-                d.only_in = j->path[side];
+                d.only_in = j->name[side];
             else
                 TRY(compare_tensor_values(j, i, other, &d));
             if (d.only_in || d.differ) j->at[j->n++] = d;
@@ -106,7 +106,7 @@ static err diff_paths(diff_job *j, bool json) {
         print_diff(j);
     if (!j->n) return OK;
     return err_hint(
-        ERR("%s and %s differ in %d of %d tensors", j->path[0], j->path[1], j->n, j->tensors),
+        ERR("%s and %s differ in %d of %d tensors", j->name[0], j->name[1], j->n, j->tensors),
         "equal runs of one build and device agree to the bit, whatever their layout "
         "was saved as");
 }
@@ -114,16 +114,20 @@ static err diff_paths(diff_job *j, bool json) {
 static err run_diff(const cli_subcommand *self, int argc, char **argv) {
     diff_args a = { 0 };
     const char *word[2];
-    char *path[2] = { NULL, NULL };
+    ckpt_found found[2] = { 0 };
     TRY(cli_parse(&self->spec, argc, argv, &a, word));
-    err e = ckpt_find(word[0], &path[0]);
-    if (!e) e = ckpt_find(word[1], &path[1]);
-    diff_job j = { .path = { path[0], path[1] } };
+    err e = ckpt_found_open(word[0], &found[0]);
+    if (!e) e = ckpt_found_open(word[1], &found[1]);
+    diff_job j = { 0 };
+    for (int i = 0; i < 2; i++) {
+        j.path[i] = found[i].path;
+        j.name[i] = found[i].downloaded ? word[i] : found[i].path;
+    }
     if (!e) e = diff_paths(&j, a.json);
     free(j.at);
     for (int i = 0; i < 2; i++) {
         ckpt_close(j.r[i]);
-        free(path[i]);
+        ckpt_found_close(&found[i]);
     }
     return e;
 }
@@ -134,7 +138,8 @@ const cli_subcommand ckpt_diff = {
     .spec = { "ckpt diff", "RUN RUN [--json]", args, (int)COUNT_OF(args), 2 },
     .help =
         "Each RUN is a run folder, whose newest complete checkpoint is used, or a checkpoint\n"
-        "inside one. They may have been written by different numbers of ranks. Exits with 1 when\n"
+        "inside one, or the URL of either in an object store (s3://bucket/run), which is downloaded to\n"
+        "TMPDIR. They may have been written by different numbers of ranks. Exits with 1 when\n"
         "they differ.\n"
         "\n"
         "Examples\n"

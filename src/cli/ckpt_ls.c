@@ -66,7 +66,7 @@ static err run_ls(const cli_subcommand *self, int argc, char **argv) {
     const char *path;
     ckpt_entries list;
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
-    TRY(ckpt_entries_list_any(path, &list));
+    TRY(ckpt_entries_list(path, &list));
     json_t *lines = json_array();
     if (!a.json)
         printf("%10s  %-8s %10s %8s %9s %9s %5s  %6s  %s\n", "step", "kind", "tokens", "size",

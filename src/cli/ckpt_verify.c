@@ -11,11 +11,21 @@ static const cli_arg args[] = {
     { "json", ARG_FLAG, offsetof(verify_args, json), NULL, "print JSON" },
 };
 
+/* What is in a store is downloaded, one checkpoint at a time. */
+static err verify_entry(const ckpt_entry *entry, ckpt_size *size) {
+    ckpt_found found = { 0 };
+    if (entry->url) TRY(ckpt_found_open(entry->url, &found));
+    err e = ckpt_verify(entry->url ? found.path : entry->path, 0, 1, size);
+    ckpt_found_close(&found);
+    return e;
+}
+
 /* @return whether it is whole. */
-static bool verify_one(const char *path, bool json, json_t *list) {
+static bool verify_one(const ckpt_entry *entry, bool json, json_t *list) {
+    const char *path = entry->url ? entry->url : entry->path;
     ckpt_size size = { 0 };
     char bytes[32];
-    err e = ckpt_verify(path, 0, 1, &size);
+    err e = verify_entry(entry, &size);
     bool whole = !e;
     if (json && whole)
         json_array_append_new(list, json_pack("{s:s, s:b, s:I, s:i, s:i}", "path", path, "whole", 1,
@@ -41,7 +51,7 @@ static err run_verify(const cli_subcommand *self, int argc, char **argv) {
     TRY(cli_parse(&self->spec, argc, argv, &a, &path));
     TRY(ckpt_entries_list(path, &list));
     json_t *lines = json_array();
-    for (int i = 0; i < list.n; i++) damaged += !verify_one(list.at[i].path, a.json, lines);
+    for (int i = 0; i < list.n; i++) damaged += !verify_one(&list.at[i], a.json, lines);
     if (a.json) {
         char *text = json_dumps(lines, JSON_INDENT(2));
         printf("%s\n", text);
@@ -61,7 +71,9 @@ const cli_subcommand ckpt_verify_all = {
     .run = run_verify,
     .spec = { "ckpt verify", "RUN [--json]", args, (int)COUNT_OF(args), 1 },
     .help =
-        "RUN is a run folder, all of whose checkpoints are verified, or a checkpoint inside one.\n"
+        "RUN is a run folder, all of whose checkpoints are verified, or a checkpoint inside one, or the\n"
+        "URL of either in an object store (s3://bucket/run), whose checkpoints are downloaded to TMPDIR\n"
+        "one after the other.\n"
         "Exits with 1 when one is damaged.\n"
         "\n"
         "Examples\n"

@@ -33,8 +33,7 @@ static err add_checkpoints(const char *run, ckpt_kind kind, ckpt_entries *out) {
     return OK;
 }
 
-err ckpt_entries_list(const char *path, ckpt_entries *out) {
-    *out = (ckpt_entries){ 0 };
+static err list_folder(const char *path, ckpt_entries *out) {
     char *manifest = io_join(path, "manifest.json");
     bool one = io_exists(manifest);
     free(manifest);
@@ -47,29 +46,45 @@ err ckpt_entries_list(const char *path, ckpt_entries *out) {
     qsort(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (out->n) return OK;
     ckpt_entries_free(out);
-    if (store_is_url(path))
-        return err_hint(ERR("%s is in an object store", path),
-                        "`ingot ckpt ls` reads it there; copy it to a folder for the rest");
     return err_hint(ERR("%s holds no checkpoint", path),
                     "give a run folder, such as runs/tiny, or a checkpoint inside one");
 }
 
-static err list_store(const char *url, ckpt_entries *out) {
+/* ---- in an object store --------------------------------------------------------------------------- */
+/* A new folder for what is downloaded. @param out owned (free). */
+static err make_scratch(char **out) {
     const char *root = getenv("TMPDIR");
     str folder = { 0 };
     str_add(&folder, "%s/ingot-ckpt-XXXXXX", root && *root ? root : "/tmp");
     if (!mkdtemp(folder.text)) {
-        err e = ERR("cannot make the folder %s: %s", folder.text, strerror(errno));
+        err e = err_hint(ERR("cannot make the folder %s: %s", folder.text, strerror(errno)),
+                         "let TMPDIR name a folder that can be written");
         str_free(&folder);
         return e;
     }
-    err e = ckpt_download_manifests(url, folder.text);
-    if (!e) e = add_checkpoints(folder.text, CKPT_FULL, out);
-    out->downloaded = folder.text;
+    *out = folder.text;
+    return OK;
+}
+
+static void remove_scratch(char *folder) {
+    char *root = folder ? io_join(folder, "..") : NULL;
+    err e = folder ? io_remove_tree(root, folder) : OK;
+    if (e) log_warn("%s", err_message(e));
+    err_free(e);
+    free(root);
+    free(folder);
+}
+
+static err list_store(const char *url, ckpt_entries *out) {
+    TRY(make_scratch(&out->downloaded));
+    err e = ckpt_download_manifests(url, out->downloaded);
+    for (int kind = 0; kind < CKPT_KINDS && !e; kind++)
+        e = add_checkpoints(out->downloaded, (ckpt_kind)kind, out);
     bool one = strstr(url, "/step-");
     for (int i = 0; i < out->n && !e; i++)
         out->at[i].url =
-            one ? strdup(url) : store_join(url, out->at[i].path + strlen(folder.text) + 1);
+            one ? strdup(url) : store_join(url, out->at[i].path + strlen(out->downloaded) + 1);
+    qsort(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (!e && !out->n)
         e = err_hint(ERR("%s holds no checkpoint", url),
                      "give the URL of a run, as checkpoint.upload has it");
@@ -77,15 +92,38 @@ static err list_store(const char *url, ckpt_entries *out) {
     return e;
 }
 
-err ckpt_entries_list_any(const char *path, ckpt_entries *out) {
-    if (!store_is_url(path)) return ckpt_entries_list(path, out);
+static err download_found(const char *url, ckpt_found *out) {
+    int64_t step;
+    TRY(make_scratch(&out->downloaded));
+    TRY(ckpt_download(url, out->downloaded, -1, &step));
+    if (step < 0)
+        return err_hint(ERR("%s holds no checkpoint", url),
+                        "give the URL of a run, as checkpoint.upload has it, or of a checkpoint");
+    out->path = ckpt_path(out->downloaded, CKPT_FULL, step);
+    return OK;
+}
+
+err ckpt_found_open(const char *word, ckpt_found *out) {
+    *out = (ckpt_found){ 0 };
+    if (!store_is_url(word)) return ckpt_find(word, &out->path);
+    err e = download_found(word, out);
+    if (e) ckpt_found_close(out);
+    return e;
+}
+
+void ckpt_found_close(ckpt_found *f) {
+    remove_scratch(f->downloaded);
+    free(f->path);
+    *f = (ckpt_found){ 0 };
+}
+
+err ckpt_entries_list(const char *path, ckpt_entries *out) {
     *out = (ckpt_entries){ 0 };
-    return list_store(path, out);
+    return store_is_url(path) ? list_store(path, out) : list_folder(path, out);
 }
 
 void ckpt_entries_free(ckpt_entries *e) {
-    if (e->downloaded) err_free(io_remove_tree(e->downloaded, e->downloaded));
-    free(e->downloaded);
+    remove_scratch(e->downloaded);
     for (int i = 0; i < e->n; i++) free(e->at[i].path), free(e->at[i].url);
     free(e->at);
     *e = (ckpt_entries){ 0 };

@@ -226,6 +226,7 @@ static verdict judge_save_slow(const monitor *m, const monitor_step *s) { return
 static verdict judge_save_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_upload_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_log_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
+static verdict judge_folder_gone(const monitor *m, const monitor_step *s) { return not_judged(); }
 
 typedef verdict (*judge)(const monitor *m, const monitor_step *s);
 static const judge judges[MONITOR_ALERTS] = {

@@ -19,10 +19,15 @@ typedef struct line_log {
 
 struct observe {
     line_log metrics, events;
-    err failed;    /* the last failure to write, until it is taken; owned */
-    tb_writer *tb; /* NULL: no event files */
-    nvml *gpu;     /* NULL: not read */
-    char *sys;     /* owned; NULL: /sys */
+    err failed; /* the last failure to write, until it is taken; owned */
+    char *dir;  /* owned */
+    struct {
+        dev_t device;
+        ino_t inode;
+    } folder;                                /* where dir led to when it was the run's */
+    tb_writer *tb;                           /* NULL: no event files */
+    nvml *gpu;                               /* NULL: not read */
+    char *sys;                               /* owned; NULL: /sys */
     double links_began, links_now, links_at; /* link_errors; the time_now of the last look */
 };
 
@@ -136,6 +141,8 @@ err observe_open(const observe_options *options, observe **out) {
     *o = (observe){ .metrics = { io_join(options->dir, "metrics.jsonl"), -1 },
                     .events = { io_join(options->dir, "events.jsonl"), -1 } };
     err e = OK;
+    o->dir = strdup(options->dir);
+    observe_take_folder(o);
     TRY_CLEAN(drop_later_metrics(o, options->first_step));
     TRY_CLEAN(io_append_open(o->metrics.path, &o->metrics.fd));
     TRY_CLEAN(io_append_open(o->events.path, &o->events.fd));
@@ -148,6 +155,12 @@ err observe_open(const observe_options *options, observe **out) {
 cleanup:
     observe_close(o);
     return e;
+}
+
+/* The mount point of a disk that was unmounted is another folder. */
+static bool is_own_folder(const observe *o) {
+    struct stat st;
+    return stat(o->dir, &st) == 0 && st.st_dev == o->folder.device && st.st_ino == o->folder.inode;
 }
 
 /* A log that was removed or moved away is begun anew: lines would go to a file without a name. When that
@@ -180,7 +193,7 @@ static err write_lines(line_log *l) {
  * MOST_KEPT bytes of them, and written with the next that can be. */
 static void append_line(observe *o, line_log *l, const str *line) {
     enum { MOST_KEPT = 4 << 20 };
-    reopen_if_removed(l);
+    if (is_own_folder(o)) reopen_if_removed(l);
     str_add_bytes(&l->kept, line->text, line->len);
     err e = write_lines(l);
     if (!e) {
@@ -203,6 +216,13 @@ err observe_take_failure(observe *o) {
     err e = o ? o->failed : OK;
     if (o) o->failed = OK;
     return e;
+}
+
+void observe_take_folder(observe *o) {
+    struct stat st;
+    if (!o || stat(o->dir, &st) != 0) return;
+    o->folder.device = st.st_dev;
+    o->folder.inode = st.st_ino;
 }
 
 /* Errors of links since the run began, where there are any; looked at now and then. */
@@ -284,5 +304,6 @@ void observe_close(observe *o) {
     tb_close(o->tb);
     nvml_close(o->gpu);
     free(o->sys);
+    free(o->dir);
     free(o);
 }

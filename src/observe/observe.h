@@ -122,6 +122,9 @@ err observe_text(observe *o, int64_t step, const char *text, size_t n) MUST_USE;
 /* What kept a line from being written since the last call, owned; OK: nothing did. Lines are kept in memory
  * meanwhile and written later: a full disk does not end a run. */
 err observe_take_failure(observe *o) MUST_USE;
+/* The folder was out of reach and is back, maybe as another file of the system: a log that is not in it begins
+ * anew there. In a folder that is not known to be the run's, none does. */
+void observe_take_folder(observe *o); /* takes NULL */
 void observe_close(observe *o); /* takes NULL */
 
 /* ---- stragglers ------------------------------------------------------------------------------

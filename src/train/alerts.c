@@ -15,7 +15,8 @@
 static void turn_off(monitor_settings *s) {
     for (int i = 0; i < MONITOR_ALERTS; i++)
         s->off[i] = i != MONITOR_nonfinite && i != MONITOR_save_failed &&
-                    i != MONITOR_upload_failed && i != MONITOR_log_failed;
+                    i != MONITOR_upload_failed && i != MONITOR_log_failed &&
+                    i != MONITOR_folder_gone;
 }
 
 err alerts_open(trainer *t) {

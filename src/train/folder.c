@@ -12,9 +12,11 @@
 #include "train_internal.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 #include "io/io.h"
 
@@ -129,8 +131,10 @@ err folder_begin(run_folder *f, bool fresh) {
     TRY(io_lock_sign(f->lock));
     TRY(ckpt_recover(f->path));
     if (fresh) TRY(keep_previous_run(f));
-    if (!stat_folder(f->path, &f->id)) return ERR("%s is gone already", f->path);
-    return OK;
+    f->handle = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (f->handle >= 0 && stat_folder(f->path, &f->id)) return OK;
+    f->handle = MAX(f->handle, 0);
+    return ERR("%s is gone already: %s", f->path, strerror(errno));
 }
 
 err folder_drop_previous(run_folder *f) {
@@ -144,18 +148,70 @@ err folder_drop_previous(run_folder *f) {
     return remove_removed(f);
 }
 
-/* A folder without config.yaml is being removed: `rm -r` fails at its end when a log has begun anew since. */
-folder_state folder_look(const run_folder *f) {
+/* ---- where it is now ----------------------------------------------------------------------------
+ *
+ *     the path leads to                                  our folder, by its handle    state
+ *     our folder, with config.yaml                                                    THERE
+ *     our folder, without: it is being removed                                        REMOVED
+ *     a folder that has our signature in .lock           (of a device that was lost)  THERE, taken over
+ *     another run                                                                     REPLACED
+ *     nothing, or a folder that is not a run             has no name any more         REMOVED, REPLACED
+ *     nothing, or a folder that is not a run             still has a name             AWAY
+ *
+ * The last is a disk that was unmounted, whose mount point is empty or is not there, or a folder that was
+ * renamed: training continues without it, and saves when it is back. */
+/* Whether .lock at the path says that this process holds it. Reading our own lock file would drop the lock:
+ * only asked of another file. */
+static bool has_our_signature(const run_folder *f) {
+    char *path = io_join(f->path, ".lock"), *text = NULL;
+    const char *ours = io_lock_signature(f->lock);
+    err e = io_exists(path) ? io_read(path, 1 << 10, &text, NULL) : OK;
+    bool same = !e && text && *ours && strcmp(text, ours) == 0;
+    err_free(e);
+    free(text);
+    free(path);
+    return same;
+}
+
+/* The folder is back, on another device: its disk has been attached again. */
+static bool take_over_again(run_folder *f) {
+    io_lock *ours = f->lock;
+    int handle = open(f->path, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    f->lock = NULL;
+    err e = lock_folder(f);
+    if (!e) e = io_lock_sign(f->lock);
+    bool taken = !e && handle >= 0 && stat_folder(f->path, &f->id);
+    err_free(e);
+    if (!taken) {
+        io_lock_free(f->lock);
+        f->lock = ours;
+        if (handle >= 0) close(handle);
+        return false;
+    }
+    io_lock_free(ours);
+    close(f->handle);
+    f->handle = handle;
+    return true;
+}
+
+folder_state folder_look(run_folder *f) {
     folder_id now;
+    struct stat own, used_config;
     char *used = io_join(f->path, "config.yaml");
-    bool emptied = !io_exists(used);
+    bool found = stat_folder(f->path, &now), has_config = stat(used, &used_config) == 0;
+    bool emptied = !has_config && errno == ENOENT;
     free(used);
-    if (!stat_folder(f->path, &now)) return FOLDER_GONE;
-    if (now.device != f->id.device || now.inode != f->id.inode) return FOLDER_REPLACED;
-    return emptied ? FOLDER_GONE : FOLDER_THERE;
+    if (found && now.device == f->id.device && now.inode == f->id.inode)
+        return emptied ? FOLDER_REMOVED : FOLDER_THERE;
+    if (has_config)
+        return has_our_signature(f) && take_over_again(f) ? FOLDER_THERE : FOLDER_REPLACED;
+    bool removed = fstat(f->handle, &own) == 0 && own.st_nlink == 0;
+    if (!removed) return FOLDER_AWAY;
+    return found ? FOLDER_REPLACED : FOLDER_REMOVED;
 }
 
 void folder_close(run_folder *f) {
+    if (f->handle) close(f->handle);
     err e = f->has_previous ? restore_previous(f) : OK;
     if (e) log_warn("%s: the earlier run is in %s: %s", f->path, PREVIOUS, err_message(e));
     err_free(e);

@@ -19,6 +19,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "util/fault.h"
+
 /* ---- deciding ---------------------------------------------------------------------------------------- */
 static bool of_machine(const monitor_alert *a) {
     return monitor_table[a->id].scope == MONITOR_MACHINE;
@@ -68,6 +70,17 @@ static err stop_not_finite(const trainer *t, const monitor_alert *a) {
 }
 
 /* ---- rolling back -------------------------------------------------------------------------------------- */
+/* Later checkpoints belong to a branch that the run leaves, on disk and in the store. */
+static err supersede_later(trainer *t, int64_t step) {
+    ckpt_uploader *u = t->saves.uploader;
+    if (u) TRY(ckpt_mark_gone_back(t->dir, step));
+    TRY(ckpt_supersede_newer(t->dir, step, CKPT_SUPERSEDED));
+    fault_point(FAULT_ROLLBACK, 0);
+    if (u) ckpt_uploader_go_back(u);
+    if (u) saving_upload(t, CKPT_FULL, step); /* the newest from here on, also there */
+    return OK;
+}
+
 /* The checkpoint to go back to, of those before `step`: the newest; after two attempts, older ones. Rank 0
  * looks; -1: there is none. */
 static err choose_checkpoint(trainer *t, int64_t step, int64_t *out) {
@@ -80,7 +93,7 @@ static err choose_checkpoint(trainer *t, int64_t step, int64_t *out) {
         while (n > 0 && steps[n - 1] >= step) n--;
         if (n > 0) chosen = (double)steps[MAX(0, n - 1 - (int)(t->alerts.attempts - 1) / 2)];
         free(steps);
-        if (!e && chosen >= 0) e = ckpt_supersede_newer(t->dir, (int64_t)chosen, CKPT_SUPERSEDED);
+        if (!e && chosen >= 0) e = supersede_later(t, (int64_t)chosen);
     } else {
         chosen = 0;
     }

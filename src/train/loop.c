@@ -61,15 +61,47 @@ static err write_sample(trainer *t) {
  * first. */
 static bool last_step(const trainer *t) { return t->state.step == t->stop; }
 
-/* A run whose folder was removed under it is saved there once more and ends, rather than train for
- * days into files that have no name. */
+static err report_away(trainer *t) {
+    str what = { 0 };
+    str_add(
+        &what,
+        "%s is out of reach; training continues, nothing is saved meanwhile, and the last save is ",
+        t->dir);
+    if (t->saves.saved >= 0)
+        str_add(&what, "of step %lld", (long long)t->saves.saved);
+    else
+        str_add(&what, "none");
+    err e = alerts_raise(t, MONITOR_folder_gone, NAN, what.text, NULL);
+    str_free(&what);
+    return e;
+}
+
+/* What a save that failed left in the folder is removed, and the save is tried again at once. */
+static err report_back(trainer *t) {
+    run_saves *s = &t->saves;
+    monitor_clear(t->alerts.m, MONITOR_folder_gone);
+    if (s->retry_at) s->retry_at = t->state.step;
+    if (!is_first_rank(t)) return OK;
+    observe_take_folder(t->log);
+    log_warn("step %lld: %s is back", (long long)t->state.step, t->dir);
+    if (!s->saver || !ckpt_saver_is_busy(s->saver)) err_free(ckpt_recover(t->dir));
+    return observe_event(t->log, "folder_back", t->state.step, NULL);
+}
+
+/* A run continues without a folder that may come back. One whose folder was removed under it is saved there once
+ * more and ends, rather than train for days into files that have no name. */
 static err check_folder(trainer *t, folder_state now) {
-    if (now == FOLDER_THERE) return OK;
+    folder_state before = t->folder.state;
+    t->folder.state = now;
+    if (now == FOLDER_AWAY) return before == now ? OK : report_away(t);
+    if (now == FOLDER_THERE) return before == FOLDER_AWAY ? report_back(t) : OK;
     if (now == FOLDER_REPLACED)
         return err_hint(ERR("%s is another folder now than the one this run began in", t->dir),
                         "nothing was written to it; move the run's own folder back and continue "
                         "from its last checkpoint");
     t->saves.saved = -1;
+    ckpt_saver_free(t->saves.saver); /* the next makes its folders anew */
+    t->saves.saver = NULL;
     TRY(saving_now(t));
     return err_hint(ERR("%s was removed while the run was using it", t->dir),
                     "the model of step %lld was saved there again, without earlier checkpoints and "
@@ -107,7 +139,7 @@ static err finish_step(trainer *t) {
     folder_state folder = is_first_rank(t) ? folder_look(&t->folder) : FOLDER_THERE;
     TRY(ranks_agree(t, &folder));
     TRY(check_folder(t, folder));
-    TRY(folder_drop_previous(&t->folder));
+    if (folder == FOLDER_THERE) TRY(folder_drop_previous(&t->folder));
     TRY(saving_poll(t));
     TRY(straggler_step(t, &s));
     TRY(replicas_check(t, t->last.due.save || last_step(t)));

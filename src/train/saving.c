@@ -11,6 +11,7 @@
 #include "train_internal.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { MOST_STEPS = 64 };
@@ -22,6 +23,11 @@ static ckpt_keep keep_of(const trainer *t, ckpt_kind kind) {
     return (ckpt_keep){ .latest = t->cfg->checkpoint.keep_latest_k,
                         .every = t->cfg->checkpoint.keep_every_kth,
                         .best = t->cfg->checkpoint.keep_best };
+}
+
+void saving_upload(trainer *t, ckpt_kind kind, int64_t step) {
+    ckpt_keep keep = keep_of(t, kind);
+    ckpt_uploader_add(t->saves.uploader, kind, step, &keep);
 }
 
 /* ---- outcomes ------------------------------------------------------------------------------ */
@@ -43,11 +49,8 @@ static err report_completed(trainer *t, const ckpt_report *r) {
     double stalled = s->stalled_s;
     s->stalled_s = 0;
     s->failures = s->retry_at = 0;
-    if (r->kind == CKPT_FULL) {
-        ckpt_keep keep = keep_of(t, CKPT_FULL);
-        s->saved = r->step;
-        if (s->uploader) ckpt_uploader_add(s->uploader, r->step, &keep);
-    }
+    if (r->kind == CKPT_FULL) s->saved = r->step;
+    if (s->uploader) saving_upload(t, r->kind, r->step);
     TRY(observe_event(t->log, kind_names[r->kind], r->step,
                       json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled)));
     return check_stalls(t, stalled);
@@ -85,8 +88,13 @@ err saving_open(trainer *t) {
     run_saves *s = &t->saves;
     if (!*t->cfg->checkpoint.upload) return OK;
     TRY(ckpt_uploader_open(t->dir, t->cfg->checkpoint.upload, &s->uploader));
-    ckpt_keep keep = keep_of(t, CKPT_FULL);
-    if (s->saved >= 0) ckpt_uploader_add(s->uploader, s->saved, &keep);
+    for (int kind = 0; kind < CKPT_KINDS; kind++) { /* what an earlier process did not get there */
+        int64_t *steps;
+        int n;
+        TRY(ckpt_list(t->dir, (ckpt_kind)kind, &steps, &n));
+        if (n) saving_upload(t, (ckpt_kind)kind, steps[n - 1]);
+        free(steps);
+    }
     return OK;
 }
 
@@ -112,7 +120,7 @@ static err poll_uploads(trainer *t) {
     if (failed) TRY(report_upload_failed(t, failed));
     if (!completed) return OK;
     return observe_event(
-        t->log, "upload", done.step,
+        t->log, done.kind == CKPT_FULL ? "upload" : "upload_weights", done.step,
         json_pack("{s:f, s:I}", "seconds", done.seconds, "bytes", (json_int_t)done.bytes));
 }
 
@@ -129,6 +137,14 @@ static ckpt_saver *saver_of(trainer *t) {
     return t->saves.saver;
 }
 
+/* Nothing is written where the run's folder is not: a mount point without its disk is another's. */
+static err check_reach(const trainer *t) {
+    if (t->folder.state != FOLDER_AWAY) return OK;
+    return err_hint(
+        ERR("%s is out of reach: step %lld cannot be saved", t->dir, (long long)t->state.step),
+        "mount its disk again, or move the folder back");
+}
+
 /* Begins a save, after the one in flight. @return an error of either. */
 static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
     ckpt_saver *v = saver_of(t);
@@ -136,6 +152,7 @@ static err begin_save(trainer *t, ckpt_kind kind, bool wait) {
     double from = time_now();
     TRY(ckpt_saver_wait(v, &report));
     if (report.completed) TRY(report_completed(t, &report));
+    TRY(check_reach(t));
     ckpt_state state = t->state;
     state.saves += kind == CKPT_FULL;
     state.held_out_loss = t->val_loss;

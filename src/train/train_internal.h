@@ -26,12 +26,19 @@ typedef struct due_events {
 typedef struct folder_id {
     uint64_t device, inode;
 } folder_id;
-typedef enum { FOLDER_THERE, FOLDER_GONE, FOLDER_REPLACED } folder_state;
+typedef enum {
+    FOLDER_THERE,
+    FOLDER_AWAY,    /* out of reach, as when its disk is unmounted: it may come back */
+    FOLDER_REMOVED, /* by someone: it does not come back */
+    FOLDER_REPLACED /* another run is there now */
+} folder_state;
 typedef struct run_folder {
-    char *path;        /* owned */
-    io_lock *lock;     /* NULL: there was no folder when it was opened, and the run has not begun */
-    folder_id id;      /* once the run has begun */
-    bool has_previous; /* the run that this one replaces is still there */
+    char *path;    /* owned */
+    io_lock *lock; /* NULL: there was no folder when it was opened, and the run has not begun */
+    folder_id id;  /* once the run has begun */
+    int handle;    /* open on it since then; 0: not yet */
+    folder_state state; /* after the last step, agreed upon by all ranks */
+    bool has_previous;  /* the run that this one replaces is still there */
 } run_folder;
 
 /* A source to train on, or a set to validate on. */
@@ -276,8 +283,9 @@ err folder_make_locked(run_folder *f) MUST_USE;
 err folder_begin(run_folder *f, bool fresh) MUST_USE;
 /* The new run has taken a step: removes the one it replaces. */
 err folder_drop_previous(run_folder *f) MUST_USE;
-/* @return whether the path still leads to the folder of this run. */
-folder_state folder_look(const run_folder *f);
+/* @return whether the path still leads to the folder of this run. One that is back on another device is taken
+ * over again. */
+folder_state folder_look(run_folder *f);
 /* Unlocks, and restores a run that was set aside and not removed. */
 void folder_close(run_folder *f);
 /* resume.c: what a continued run may change. */
@@ -364,13 +372,15 @@ err saving_poll(trainer *t) MUST_USE;
 err saving_settle(trainer *t) MUST_USE;
 /* Saves where the run stands, and waits for it: an error ends the run. */
 err saving_now(trainer *t) MUST_USE;
-/* @return whether a save may read what the step after this one changes: it is finished first. */
-/* Begins to upload, and uploads the checkpoint that the run continues from where the store lacks it. */
+/* Begins to upload, and uploads the newest checkpoints of the run where the store lacks them. */
 err saving_open(trainer *t) MUST_USE;
+/* Hands a checkpoint that is complete on disk to the uploader. */
+void saving_upload(trainer *t, ckpt_kind kind, int64_t step);
 /* Uploads the last checkpoint of a run that has ended, where the store lacks it. */
 err saving_upload_last(trainer *t) MUST_USE;
 /* Waits for what is being uploaded. */
 err saving_finish_uploads(trainer *t) MUST_USE;
+/* @return whether a save may read what the step after this one changes: it is finished first. */
 bool saving_is_due(const trainer *t, const due_events *due);
 /* watchdog.c: a thread that ends a run in which nothing moves any more (training.step_timeout). */
 void watchdog_start(trainer *t);

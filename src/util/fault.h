@@ -26,6 +26,8 @@
     F(SAVE_RENAMED, "save.renamed")       /* it is; older checkpoints are not removed */           \
     F(UPLOAD_FILE, "upload.file")         /* a file of a checkpoint is in the store */             \
     F(UPLOAD_MANIFEST, "upload.manifest") /* ... all but its manifest */                           \
+    F(UPLOAD_DONE, "upload.done")         /* ... all; older ones are not removed there */          \
+    F(ROLLBACK, "rollback")               /* later checkpoints are set aside, not in the store */  \
     F(DOCTOR_MEMORY, "doctor.memory")     /* what a test has written; flip */                      \
     F(DOCTOR_GEMM, "doctor.gemm")         /* ... computed */                                       \
     F(DOCTOR_LINK, "doctor.link")         /* ... sends */
