@@ -125,7 +125,7 @@ err observe_take_failure(observe *o) MUST_USE;
 /* The folder was out of reach and is back, maybe as another file of the system: a log that is not in it begins
  * anew there. In a folder that is not known to be the run's, none does. */
 void observe_take_folder(observe *o); /* takes NULL */
-void observe_close(observe *o); /* takes NULL */
+void observe_close(observe *o);       /* takes NULL */
 
 /* ---- stragglers ------------------------------------------------------------------------------
  * A rank that computes longer than the median of those with the same work: by more than a fifth, and by
