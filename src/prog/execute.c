@@ -328,14 +328,10 @@ static err start_updated(const chain_run *r, later_gathers *u) {
     return start_comm(r, &g->move, &c, &u->open);
 }
 
-/* Before a program's first forward run: starts what comes next, and waits for what it reads. What an update
- * beside the chain still writes is started no earlier than it must. */
-static err gather_updated(const chain_run *r, const instr *i, const instance *in) {
+/* Starts the first `ready` and some that come after them. What an update beside the chain still writes is
+ * started no earlier than it must. */
+static err start_updated_ahead(const chain_run *r, int ready) {
     later_gathers *u = &r->x->plan->updated;
-    if (i->kind != DO_FWD || !u->n) return OK;
-    const model_chunk *k = &r->k->chunk[i->chunk].k;
-    int order = i->instance == k->layers + 1 ? INT_MAX : in->layer + 1, ready = 0;
-    while (ready < u->n && u->list[ready].order <= order) ready++;
     while (u->begun < u->n) {
         int event = u->list[u->begun].event;
         bool awaits = event < r->x->plan->awaits_cap && r->x->plan->awaits[event];
@@ -343,6 +339,17 @@ static err gather_updated(const chain_run *r, const instr *i, const instance *in
         TRY(end_comms(r->x, &u->open, MOST_AHEAD - 1));
         TRY(start_updated(r, u));
     }
+    return OK;
+}
+
+/* Before a program's first forward run: starts what comes next, and waits for what it reads. */
+static err gather_updated(const chain_run *r, const instr *i, const instance *in) {
+    later_gathers *u = &r->x->plan->updated;
+    if (i->kind != DO_FWD || !u->n) return OK;
+    const model_chunk *k = &r->k->chunk[i->chunk].k;
+    int order = i->instance == k->layers + 1 ? INT_MAX : in->layer + 1, ready = 0;
+    while (ready < u->n && u->list[ready].order <= order) ready++;
+    TRY(start_updated_ahead(r, ready));
     return end_comms(r->x, &u->open, MAX(0, u->begun - ready));
 }
 
@@ -372,7 +379,9 @@ static err run_instr(const chain_run *r, const instr *i) {
     case DO_GRADS: return r->hooks && r->hooks->grads ? r->hooks->grads(r->hooks->ctx) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
-    case DO_RECV: return receive_boundary(x, r->k, i);
+    case DO_RECV: /* a later stage gathers before its first message has arrived */
+        TRY(start_updated_ahead(r, 0));
+        return receive_boundary(x, r->k, i);
     default: break;
     }
     if (i->once && r->micro) return OK;

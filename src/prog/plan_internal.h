@@ -155,7 +155,7 @@ typedef struct later_gather {
     tensor in, out;
     int order, event;
 } later_gather;
-enum { MOST_AHEAD = 8 };
+enum { MOST_AHEAD = 15 };
 typedef struct later_gathers {
     later_gather *list; /* by order */
     int n, cap, begun;

@@ -8,7 +8,7 @@
 
 #include "plan_internal.h"
 
-enum { MOST_UPDATED_AHEAD = MOST_AHEAD, PLAYED_MICROS = 4 };
+enum { PLAYED_MICROS = 4 };
 
 /* ---- priced lists ------------------------------------------------------------------------------ */
 typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE } item_kind;
@@ -271,16 +271,20 @@ static void list_updated(const sim_run *s, sim_rank *r, int rank) {
     }
 }
 
+static void start_updated_gathers(sim_rank *r, int ready) {
+    while (r->updated_begun < r->n_updated && r->updated_begun < ready + MOST_AHEAD) {
+        struct updated_gather *u = &r->updated[r->updated_begun++];
+        u->f = start_move(r, u->axes, u->f.seconds);
+    }
+}
+
 /* Before a program's first forward run: starts what comes next, and waits for what it reads. */
 static void play_updated_gathers(const sim_run *s, sim_rank *r, const instr *i,
                                  const model_chunk *k) {
     if (i->kind != DO_FWD || r->updated_ended == r->n_updated) return;
     int order = program_order(s, k, i->instance), ready = 0;
     while (ready < r->n_updated && r->updated[ready].order <= order) ready++;
-    while (r->updated_begun < r->n_updated && r->updated_begun < ready + MOST_UPDATED_AHEAD) {
-        struct updated_gather *u = &r->updated[r->updated_begun++];
-        u->f = start_move(r, u->axes, u->f.seconds);
-    }
+    start_updated_gathers(r, ready);
     for (; r->updated_ended < ready; r->updated_ended++)
         wait_move(s, r, &r->updated[r->updated_ended].f);
 }
@@ -355,7 +359,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i, bool first, b
     case DO_GRADS: return true;
     case DO_SEND: play_send(s, rank, i); return true;
     case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
-    case DO_RECV: return play_receive(s, rank, i);
+    case DO_RECV: start_updated_gathers(r, 0); return play_receive(s, rank, i);
     default: break;
     }
     if (!i->once || first) play_list(s, rank, i, last);
