@@ -184,9 +184,12 @@ static void report_step(const config_plan *p, json_t *doc) {
         t->seconds, show_count(t->tokens_per_second), t->flops_full / 1e12,
         100 * t->flops_full / p->m.peak, t->flops_causal / 1e12);
     print_plan_line(
-        "", "%.1f %% computing, %.1f %% waiting for communication, %.1f %% idle, %.1f %% update",
+        "",
+        "%.1f %% computing, %.1f %% waiting for communication, %.1f %% idle, %.1f %% for stragglers, "
+        "%.1f %% update",
         100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds,
-        100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->update / t->seconds);
+        100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->stragglers / t->seconds,
+        100 * t->update / t->seconds);
 }
 
 /* ---- does it fit? ------------------------------------------------------------------------------ */

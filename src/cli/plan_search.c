@@ -80,7 +80,7 @@ static void print_layouts(const plan_machine *m, const search_options *o, const 
         show_whole((double)r->considered), r->examined);
     if (r->n > 1) {
         str why = { 0 };
-        layout_explain(best, &r->best[1], &why);
+        layout_explain(best, &r->best[1], o->for_cost, &why);
         printf("The second is %s.\n", why.text);
         str_free(&why);
     }
@@ -112,7 +112,7 @@ err plan_report_search(const plan_args *a, const plan_machine *m, const config *
         json_t *list = json_array();
         str why = { 0 };
         for (int i = 0; i < r.n; i++) json_array_append_new(list, choice_json(m, &r.best[i]));
-        if (r.n > 1) layout_explain(&r.best[0], &r.best[1], &why);
+        if (r.n > 1) layout_explain(&r.best[0], &r.best[1], o.for_cost, &why);
         plan_print_json(json_pack("{s:I, s:i, s:o, s:s}", "considered", (json_int_t)r.considered,
                                   "examined", r.examined, "layouts", list, "second",
                                   why.text ? why.text : ""));

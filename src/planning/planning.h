@@ -255,6 +255,7 @@ void capacity_variants_free(capacity_variant *list, int n);
 typedef struct step_time {
     double seconds;                  /* of a whole step */
     double update;                   /* ... of which the optimizer's update */
+    double stragglers;               /* ... waiting for the slowest rank */
     sim_result run;                  /* ... and the microbatches */
     double tokens_per_second;        /* of all ranks */
     double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */
@@ -300,7 +301,8 @@ typedef struct layout_result {
 err layout_find(const config *cfg, const run_target *on, const search_options *o,
                 layout_result *out) MUST_USE;
 /* In words: what the second loses to the best. */
-void layout_explain(const layout_choice *best, const layout_choice *second, str *out);
+void layout_explain(const layout_choice *best, const layout_choice *second, bool for_cost,
+                    str *out);
 
 /* ---- recipes and advice ------------------------------------------------------------------------ */
 /* Published trainings as configs (configs/recipes/), compiled in. */

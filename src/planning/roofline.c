@@ -25,12 +25,14 @@ static const attention_efficiency attention_forward = { 0.715, 600, 30 },
 static const double memory_share = 0.85;  /* of the memory's bandwidth */
 static const double call_seconds = 3e-6;  /* at least, for any kernel */
 static const double logit_passes = 4;     /* over the logits of a chunk, in the loss */
-static const double link_share = 0.80;    /* of a link's bandwidth, in one direction */
+static const double link_share = 0.82;    /* of a link's bandwidth, in one direction */
 static const double network_share = 0.90; /* of the network's */
 static const double tree_share = 0.70;    /* of the bandwidth, for algorithms of few steps */
 static const double link_hop = 2e-6, network_hop = 8e-6; /* seconds per step of an algorithm */
 static const double move_seconds = 10e-6;                /* to start a collective */
 static const double interference = 0.20;                 /* sim_costs.interference */
+
+static const double rank_deviation = 0.01; /* standard deviation of ranks' speeds, as a share */
 
 /* ---- calls ------------------------------------------------------------------------------------- */
 static double peak_of(const cost_model *k, dtype dt) {
@@ -203,7 +205,9 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
             price_move(&k, m, &(comm_move){ .axes = mesh_axes(m), .kind = MOVE_ALL_MAX }, 4);
         out->update = cost_model_copy(gpu, update_bytes(&o)) + norm;
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
-        out->seconds = MAX(out->run.seconds + out->update, moved);
+        /* every step waits for its slowest rank: the largest of so many normal deviates, about */
+        out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));
+        out->seconds = MAX(out->run.seconds + out->stragglers + out->update, moved);
         out->tokens_per_second = (double)o.step_tokens / out->seconds;
         double rate = out->tokens_per_second / mesh_world(m);
         out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);

@@ -337,19 +337,15 @@ err layout_apply(const layout_choice *k, config *c) {
     return set_layout_number(c, "training.global_batch_size", k->rows * k->micros * k->dp);
 }
 
-/* Lays out the stages that may need most, and plays the step. */
+/* Lays out every stage, and plays the step. */
 static err examine(const searcher *s, layout_choice *k) {
     config c;
     run_target on = *s->on;
     on.ranks = choice_ranks(k);
     config_copy(&c, s->cfg);
     err e = layout_apply(k, &c);
-    if (!e) e = capacity_of_stage(&c, &on, 0, &k->cap);
-    capacity last;
-    if (!e && k->pp > 1 && k->cap.total <= s->o->limit) {
-        e = capacity_of_stage(&c, &on, k->pp - 1, &last);
-        if (!e && last.total > k->cap.total) k->cap = last;
-    }
+    if (!e) e = capacity_of_stage(&c, &on, 0, &k->cap); /* most of those that do not fit end here */
+    if (!e && k->pp > 1 && k->cap.total <= s->o->limit) e = capacity_of(&c, &on, &k->cap);
     if (!e && k->cap.total <= s->o->limit) e = step_simulate(&c, &on, s->k.gpu, NULL, &k->time);
     config_free(&c);
     return e;
@@ -361,7 +357,7 @@ static int by_score(const void *a, const void *b) {
 }
 
 static bool same_shape(const layout_choice *a, const layout_choice *b) {
-    return a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep && a->dp == b->dp;
+    return a->tp == b->tp && a->pp == b->pp && a->cp == b->cp && a->ep == b->ep;
 }
 
 static err choose_finalists(searcher *s, layout_result *out) {
@@ -418,11 +414,12 @@ err layout_find(const config *cfg, const run_target *on, const search_options *o
 }
 
 /* ---- why the second is second ---------------------------------------------------------------------- */
-void layout_explain(const layout_choice *best, const layout_choice *second, str *out) {
+void layout_explain(const layout_choice *best, const layout_choice *second, bool for_cost,
+                    str *out) {
     const step_time *a = &best->time, *b = &second->time;
-    /* per token: their steps may differ in tokens */
-    double of_a = 1 / (a->seconds * a->tokens_per_second);
-    double of_b = 1 / (b->seconds * b->tokens_per_second);
+    /* per token, since steps may differ in tokens; for cost, of all ranks together */
+    double of_a = (for_cost ? choice_ranks(best) : 1) / (a->seconds * a->tokens_per_second);
+    double of_b = (for_cost ? choice_ranks(second) : 1) / (b->seconds * b->tokens_per_second);
     double whole = a->seconds * of_a;
     const struct {
         const char *what;
@@ -437,7 +434,7 @@ void layout_explain(const layout_choice *best, const layout_choice *second, str 
     size_t most = 0;
     for (size_t i = 1; i < COUNT_OF(parts); i++)
         if (parts[i].more > parts[most].more) most = i;
-    str_add(out, "%.1f %% slower, most of it %s (%+.1f %% of a step)",
-            100 * (b->seconds * of_b / whole - 1), parts[most].what,
+    str_add(out, "%.1f %% %s, most of it by %s (%+.1f %% of a step)",
+            100 * (b->seconds * of_b / whole - 1), for_cost ? "dearer" : "slower", parts[most].what,
             100 * parts[most].more / whole);
 }

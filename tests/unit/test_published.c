@@ -19,7 +19,8 @@ typedef struct published_row {
 } published_row;
 
 /* Megatron-LM, H100, sequences of 4,096 tokens, 131,072 tokens of vocabulary, GPT architecture. Its pipelines
- * are interleaved. */
+ * are interleaved; here they have two chunks per rank where layers divide evenly. Microbatches are one
+ * sequence. */
 #define MEGATRON(name, heads, dim, ffn, layers, tp, pp, ranks, batch, micro, rate, outside)        \
     {                                                                                              \
         name, "h100", ranks, rate, false, outside, {                                               \
@@ -29,7 +30,8 @@ typedef struct published_row {
                 "model.activation", "gelu", "model.bias", "true", "training.seq_len", "4096",      \
                 "training.local_batch_size", #micro, "training.global_batch_size", #batch,         \
                 "parallelism.tensor_parallel_degree", #tp, "parallelism.pipeline_parallel_degree", \
-                #pp, "parallelism.pipeline_parallel_schedule", pp > 1 ? "Interleaved1F1B" : "1F1B" \
+                #pp, "parallelism.pipeline_parallel_schedule",                                     \
+                (pp > 1 && layers % (2 * pp) == 0) ? "Interleaved1F1B" : "1F1B"                    \
         }                                                                                          \
     }
 /* torchtitan, Llama 3.1 8B, FSDP, sequences of 8,192 tokens, two per GPU, H100 at 500 W. It recomputes every
@@ -50,9 +52,27 @@ static const published_row rows[] = {
     MEGATRON("Megatron-LM 177B", 96, 12288, 49152, 96, 8, 6, 2304, 1152, 1, 432.8, false),
     MEGATRON("Megatron-LM 462B", 144, 18432, 73728, 112, 8, 16, 6144, 3072, 1, 459.9, false),
     TORCHTITAN("torchtitan 8B, 8 GPUs", 8, "off", 6667, false),
-    TORCHTITAN("torchtitan 8B, 128 GPUs", 128, "off", 6514, true),
+    TORCHTITAN("torchtitan 8B, 128 GPUs", 128, "off", 6514, false),
     TORCHTITAN("torchtitan 8B, 8 GPUs, float8", 8, "current", 8532, false),
     TORCHTITAN("torchtitan 8B, 128 GPUs, float8", 128, "current", 8380, false),
+    /* an earlier table of torchtitan's: Llama 3 on 64 A100, one sequence per GPU */
+    { "torchtitan 8B, 64 A100",
+      "a100-80gb",
+      64,
+      2973,
+      true,
+      false,
+      { "model.preset", "llama3-8b", "training.seq_len", "8192", "training.local_batch_size", "1",
+        "parallelism.zero_stage", "3", "activation_checkpoint.mode", "full",
+        "activation_checkpoint.part", "0.5" } },
+    { "torchtitan 70B, 64 A100",
+      "a100-80gb",
+      64,
+      331,
+      true,
+      false,
+      { "model.preset", "llama3-70b", "training.seq_len", "8192", "training.local_batch_size", "1",
+        "parallelism.zero_stage", "3", "activation_checkpoint.mode", "full" } },
 };
 
 /* Ours on one H200, as bench/gpu/train measured them. */
