@@ -8,7 +8,9 @@
  *       +----------------------+-------------------+----------------------+
  *                   an error on any rank: the temporary folder is removed
  *
- * COPYING takes no time on the CPU, where copies are complete when they are queued. Phases change in
+ * COPYING takes no time on the CPU, where copies are complete when they are queued. A GPU that has memory to spare
+ * copies into that, in milliseconds, and the thread brings it to the host piece by piece as it writes; otherwise
+ * copies go to pinned memory of the host, and the next update waits for them. Phases change in
  * ckpt_saver_begin and ckpt_saver_poll alone, which all ranks call together and which agree on the outcome of
  * each phase through one exchange, so threads of ranks never talk to one another and no collective is made
  * outside of the training's order. Memory is bounded by one copy: the next save waits for this one.
@@ -32,7 +34,7 @@ typedef enum { IDLE, COPYING, WRITING, COMMITTING, PHASES } save_phase;
 /* A tensor's copy. */
 typedef struct snapshot {
     device_ticket ticket;
-    const void *bytes; /* the ticket's, once it is complete; NULL: nothing was copied */
+    const void *bytes; /* the ticket's, once it is complete, or spare memory; NULL: no copy */
     dtype dt;
     float *values; /* states that are quantized in memory: read as fp32; owned */
 } snapshot;
@@ -55,6 +57,10 @@ struct ckpt_saver {
     json_t *run, *tensors, *files;        /* owned; may be NULL */
     char *root, *temp, *final, *replaced; /* owned */
     bool copied; /* else tensors are read from the plan as they are written */
+    char *spare; /* on the device, for copies; kept from save to save; NULL: none */
+    size_t spare_bytes;
+    bool on_spare;        /* the copies of this save are there */
+    device_ticket bridge; /* from there to the host */
     double began;
     int64_t bytes;
 
@@ -166,8 +172,57 @@ static err copy_all(ckpt_saver *v) {
     return e;
 }
 
-static err finish_copies(ckpt_saver *v) {
+/* ---- copies that stay on the device ------------------------------------------------------------- */
+enum { SPARE_ALIGN = 256 };
+
+static size_t spare_bytes(const ckpt_saver *v) {
+    size_t n = 0;
+    dtype dt;
     for (int i = 0; i < v->n; i++)
+        if (is_saved(v, &v->hold[i]) && data_of(v, &v->hold[i], &dt))
+            n += align_up((size_t)part_count(&v->hold[i].write) * dt_size(dt), SPARE_ALIGN);
+    return n;
+}
+
+/* State that lies in the host's memory has nothing to gain from a copy on the device. */
+static bool take_spare(ckpt_saver *v) {
+    if (!on_device(v) || plan_host_bytes(v->x->plan) > 0) return false;
+    size_t bytes = spare_bytes(v);
+    if (v->spare_bytes >= bytes) return true;
+    plan_unmap_spare(v->x->plan, v->spare, v->spare_bytes);
+    v->spare = plan_map_spare(v->x->plan, bytes);
+    v->spare_bytes = v->spare ? bytes : 0;
+    return v->spare;
+}
+
+static err copy_to_spare(ckpt_saver *v) {
+    char *at = v->spare;
+    exec_join(v->x, QUEUE_COMPUTE, QUEUE_UPDATE);
+    for (int i = 0; i < v->n; i++) {
+        const holding *h = &v->hold[i];
+        snapshot *s = &v->copy[i];
+        if (!is_saved(v, h)) continue;
+        const void *from = data_of(v, h, &s->dt);
+        if (!from) {
+            TRY(copy_quantized_state(v, h, &s->values));
+            continue;
+        }
+        size_t bytes = (size_t)part_count(&h->write) * dt_size(s->dt);
+        plan_copy(v->x->plan, QUEUE_COMPUTE, at, from, bytes);
+        s->bytes = at;
+        at += align_up(bytes, SPARE_ALIGN);
+    }
+    exec_join(v->x, QUEUE_COPY_OUT, QUEUE_COMPUTE); /* which the thread reads through */
+    return OK;
+}
+
+static err start_copies(ckpt_saver *v) {
+    v->on_spare = take_spare(v);
+    return v->on_spare ? copy_to_spare(v) : copy_all(v);
+}
+
+static err finish_copies(ckpt_saver *v) {
+    for (int i = 0; i < v->n && !v->on_spare; i++)
         if (is_saved(v, &v->hold[i]) && !v->copy[i].values)
             TRY(plan_wait(v->x->plan, &v->copy[i].ticket, &v->copy[i].bytes));
     v->copied = true;
@@ -210,7 +265,10 @@ static err get_saved(void *ctx, int piece, int64_t first, int64_t n, float *to) 
     from += (size_t)first * dt_size(dt);
     void *raw = dt == DT_F32 ? to : mem_alloc((size_t)n * dt_size(dt));
     err e = OK;
-    if (j->v->copied)
+    if (j->v->copied && j->v->on_spare)
+        e = plan_pull(j->v->x->plan, QUEUE_COPY_OUT, &j->v->bridge, from, (size_t)n * dt_size(dt),
+                      raw);
+    else if (j->v->copied)
         memcpy(raw, from, (size_t)n * dt_size(dt));
     else
         e = plan_get(j->v->x->plan, raw, from, (size_t)n * dt_size(dt));
@@ -384,7 +442,7 @@ err ckpt_saver_begin(ckpt_saver *v, const ckpt_request *r) {
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     fault_point(FAULT_SAVE_BEGIN, comm_rank(v->x->comm));
     bool inline_ = r->wait || !has_memory(v);
-    if (!inline_) e = copy_all(v);
+    if (!inline_) e = start_copies(v);
     e = comm_agree(v->x->comm, e);
     if (e) return drop_save(v, err_trail(e, __FILE__, __LINE__));
     return inline_ || !on_device(v) ? begin_writing(v, inline_) : OK;
@@ -436,7 +494,8 @@ err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) {
 }
 
 void ckpt_saver_before_update(ckpt_saver *v) {
-    if (v->phase == COPYING) exec_await(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT, COPIED);
+    if (v->phase == COPYING && !v->on_spare)
+        exec_await(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT, COPIED);
 }
 
 bool ckpt_saver_is_busy(const ckpt_saver *v) { return v->phase != IDLE; }
@@ -484,6 +543,8 @@ void ckpt_saver_free(ckpt_saver *v) {
     err_free(v->error);
     clear_save(v);
     drop_copies(v, true);
+    plan_drop(v->x->plan, &v->bridge);
+    plan_unmap_spare(v->x->plan, v->spare, v->spare_bytes);
     free(v->copy);
     free(v->hold);
     free(v->run_dir);

@@ -158,6 +158,26 @@ void plan_drop(const plan *p, device_ticket *t) {
     *t = (device_ticket){ 0 };
 }
 
+void *plan_map_spare(const plan *p, size_t bytes) {
+    const device_table *d = p->backend->device;
+    void *at = NULL;
+    if (d && d->map_spare) d->map_spare(p->backend->context, bytes, &at);
+    return at;
+}
+
+void plan_unmap_spare(const plan *p, void *at, size_t bytes) {
+    if (at) p->backend->device->unmap(p->backend->context, at, bytes);
+}
+
+void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t bytes) {
+    p->backend->device->copy(p->backend->context, q, to, from, bytes);
+}
+
+err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,
+              void *to) {
+    return p->backend->device->pull(p->backend->context, q, t, from, bytes, to);
+}
+
 void plan_share(plan *p, comm *c) { p->comm = c; }
 
 static err map_on_host(plan *p, size_t bytes, void **out) {

@@ -105,6 +105,13 @@ err plan_take(const plan *p, device_ticket *t, void *to) MUST_USE;
  * fetch, and for any thread. */
 err plan_wait(const plan *p, device_ticket *t, const void **bytes) MUST_USE;
 void plan_drop(const plan *p, device_ticket *t);
+/* Memory of the device beside the plan's, for copies of what it holds; NULL: there is no device, or it would leave
+ * too little. copy queues one on q; pull, which any thread may call, brings bytes to the host through q. */
+void *plan_map_spare(const plan *p, size_t bytes);
+void plan_unmap_spare(const plan *p, void *at, size_t bytes); /* takes NULL */
+void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t bytes);
+err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,
+              void *to) MUST_USE;
 
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each
  * collective and each message meets its partners. @param chains one per rank, in rank order. */

@@ -42,6 +42,9 @@ typedef struct device_ticket {
 typedef struct device_table {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
+    /* Memory as map's, for a purpose that can do without: *out is NULL where too little would be left to
+     * others. Not zeroed. May be NULL, as copy and pull, which belong to it. */
+    void (*map_spare)(void *context, size_t bytes, void **out);
     /* Host memory that kernels can also reach, over the bus; zeroed. */
     err (*map_host)(void *context, size_t bytes, void **out);
     void (*unmap_host)(void *context, void *p, size_t bytes);
@@ -55,6 +58,12 @@ typedef struct device_table {
     void (*fetch)(void *context, device_queue q, device_ticket *t, const void *from, size_t bytes);
     err (*take)(void *context, device_ticket *t, void *to);
     void (*drop)(void *context, device_ticket *t);
+    /* Queues a copy within the device's memory on q. */
+    void (*copy)(void *context, device_queue q, void *to, const void *from, size_t bytes);
+    /* Device to host on q; waits for that copy alone. Any thread may call it; `t` has memory for it, which is
+     * kept from one call to the next. */
+    err (*pull)(void *context, device_queue q, device_ticket *t, const void *from, size_t bytes,
+                void *to);
     /* Waits for everything queued, on all queues; so does get. @return the first error since the last
      * call. */
     err (*sync)(void *context);

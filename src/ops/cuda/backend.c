@@ -51,6 +51,17 @@ static err map_memory(void *context, size_t bytes, void **out) {
 
 static void unmap_memory(void *context, void *p, size_t bytes) { cudaFree(p); }
 
+static void map_spare_memory(void *context, size_t bytes, void **out) {
+    enum { LEFT = 1 << 30 }; /* to libraries, which take memory when they are first called */
+    size_t free_bytes = 0, all = 0;
+    *out = NULL;
+    if (cudaMemGetInfo(&free_bytes, &all) == cudaSuccess && free_bytes > bytes + LEFT &&
+        cudaMalloc(out, bytes) == cudaSuccess)
+        return;
+    cudaGetLastError(); /* clears it */
+    *out = NULL;
+}
+
 /* Copies to the device go through a ring of pinned slots, so that queueing one never waits for the
  * calls before it: copies fill a slot, then the next, and a slot is refilled only after the copies out
  * of it are complete. */
@@ -163,6 +174,38 @@ static err ticket_take(void *context, device_ticket *t, void *to) {
     return take_fault(x->device);
 }
 
+static void copy_on_device(void *context, device_queue q, void *to, const void *from,
+                           size_t bytes) {
+    cuda_context *x = &((cuda_device *)context)->queue[q];
+    CUDA_OK(x, cudaMemcpyAsync(to, from, bytes, cudaMemcpyDefault, x->stream));
+}
+
+/* Errors are the caller's own: the device's, which CUDA_OK keeps, belong to the thread that trains. */
+static err pull_bytes(void *context, device_queue q, device_ticket *t, const void *from,
+                      size_t bytes, void *to) {
+    cuda_device *d = context;
+    cudaStream_t stream = d->queue[q].stream;
+    cudaError_t status = cudaSetDevice(d->number);
+    if (t->capacity < bytes) {
+        ticket_free(context, t);
+        *t = (device_ticket){ 0 };
+        if (status == cudaSuccess) status = cudaHostAlloc(&t->memory, bytes, 0);
+        cudaEvent_t event = NULL;
+        if (status == cudaSuccess)
+            status =
+                cudaEventCreateWithFlags(&event, cudaEventDisableTiming | cudaEventBlockingSync);
+        t->event = event;
+        if (status == cudaSuccess) t->capacity = bytes;
+    }
+    if (status == cudaSuccess)
+        status = cudaMemcpyAsync(t->memory, from, bytes, cudaMemcpyDefault, stream);
+    if (status == cudaSuccess) status = cudaEventRecord(t->event, stream);
+    if (status == cudaSuccess) status = cudaEventSynchronize(t->event);
+    if (status != cudaSuccess) return ERR("reading from the GPU: %s", cudaGetErrorString(status));
+    memcpy(to, t->memory, bytes);
+    return OK;
+}
+
 /* ---- recording: capture into CUDA graphs ------------------------------------------------------- */
 
 static void capture_begin(void *context) {
@@ -223,6 +266,9 @@ static double peak_flops(void *context, dtype dt) {
 static const device_table functions = {
     .map = map_memory,
     .unmap = unmap_memory,
+    .map_spare = map_spare_memory,
+    .copy = copy_on_device,
+    .pull = pull_bytes,
     .map_host = cuda_map_host,
     .unmap_host = cuda_unmap_host,
     .join = cuda_join,

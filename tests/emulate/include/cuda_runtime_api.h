@@ -18,7 +18,12 @@ typedef struct emulated_event *cudaEvent_t;
 typedef struct emulated_graph *cudaGraph_t;
 typedef struct emulated_recording *cudaGraphExec_t;
 
-enum { cudaEventDisableTiming = 2, cudaEventWaitExternal = 1, cudaStreamNonBlocking = 1 };
+enum {
+    cudaEventBlockingSync = 1,
+    cudaEventDisableTiming = 2,
+    cudaEventWaitExternal = 1,
+    cudaStreamNonBlocking = 1
+};
 enum { cudaDevAttrMultiProcessorCount = 16, cudaDevAttrComputeCapabilityMajor = 75 };
 enum { cudaStreamCaptureModeThreadLocal = 1 };
 enum {
