@@ -234,7 +234,7 @@ static bool next_section(exchange *x, int rank, cursor *k) {
 }
 
 /* Reads up to a chunk of records for one rank. */
-static void read_chunk(void *ctx, int64_t rank, int worker) {
+static void read_records_for_rank(void *ctx, int64_t rank, int worker) {
     exchange *x = ctx;
     const group_job *job = x->g->job;
     cursor *k = &x->cursors[rank];
@@ -292,7 +292,7 @@ static void add_received(void *ctx, int64_t table, int worker) {
 }
 
 static err read_and_move(exchange *x) {
-    pool_run(x->p, x->ranks, read_chunk, x);
+    pool_run(x->p, x->ranks, read_records_for_rank, x);
     for (int r = 0; r < x->ranks; r++)
         if (x->cursors[r].error) return x->cursors[r].error;
     TRY(move_rows(x));
