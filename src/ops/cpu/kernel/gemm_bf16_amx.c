@@ -78,7 +78,7 @@ static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_
     store_sums(c, ldc);
 }
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     multiply_amx_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
 }
 
@@ -87,7 +87,7 @@ static void tile_rows(int64_t k, const void *a, int64_t lda, const void *b, floa
     multiply_amx_tile(k, a, (size_t)lda * 2, STEP * 2, b, c, ldc, add);
 }
 
-static double burn(int64_t rounds) {
+static double burn_registers(int64_t rounds) {
     enter_amx();
     zero_sums();
     _tile_zero(4);
@@ -111,11 +111,11 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 1024,
                                     .block_m = 256,
                                     .block_n = 256,
-                                    .tile = tile,
+                                    .tile = compute_tile,
                                     .tile_rows = tile_rows,
                                     .rows_m = 512,
                                     .own_k = 512,
                                     .enter = enter_amx,
                                     .leave = leave_amx,
-                                    .burn = burn };
+                                    .burn = burn_registers };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

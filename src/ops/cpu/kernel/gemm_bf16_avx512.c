@@ -13,7 +13,7 @@ static inline __m512bh broadcast_pair(const uint16_t *p) {
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     const uint16_t *pa = a, *pb = b;
     __m512 sum[MR][COLS];
     for (int i = 0; i < MR; i++)
@@ -33,7 +33,7 @@ static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
         }
 }
 
-static double burn(int64_t rounds) {
+static double burn_registers(int64_t rounds) {
     enum { SUMS = MR * COLS };
     __m512 sum[SUMS];
     __m512bh x = (__m512bh)_mm512_set1_epi32((int)rounds & 0xff);
@@ -55,6 +55,6 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 512,
                                     .block_m = 128,
                                     .block_n = 192,
-                                    .tile = tile,
-                                    .burn = burn };
+                                    .tile = compute_tile,
+                                    .burn = burn_registers };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

@@ -20,7 +20,7 @@ enum { MR = 8, NR = 12, PAIRS_M = MR / 2, PAIRS_N = NR / 2, SUMS = PAIRS_M * PAI
     "bfmmla v" #s3 ".4s, v3.8h, v" #y ".8h\n"
 
 /* sums[j][i] over `steps` > 0 groups of four. */
-static inline void multiply(int64_t steps, const void *a, const void *b,
+static inline void accumulate_tile(int64_t steps, const void *a, const void *b,
                             float32x4_t sums[PAIRS_N][PAIRS_M]) {
     void *out = sums;
     __asm__ volatile(
@@ -45,7 +45,7 @@ static inline void multiply(int64_t steps, const void *a, const void *b,
         : "cc", "memory", VECTOR_REGISTERS);
 }
 
-static double burn(int64_t rounds) {
+static double burn_registers(int64_t rounds) {
     int64_t left = rounds;
     __asm__ volatile(
         ZERO_SUMS
@@ -72,13 +72,13 @@ static inline void store_two_pairs(float *c, float64x2_t v, bool add) {
     vst1q_f32(c, add ? vaddq_f32(vld1q_f32(c), x) : x);
 }
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     float32x4_t sums[PAIRS_N][PAIRS_M];
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c + i * ldc, 1);
         __builtin_prefetch(c + i * ldc + NR - 1, 1);
     }
-    multiply(k / 4, a, b, sums);
+    accumulate_tile(k / 4, a, b, sums);
     for (int i = 0; i < PAIRS_M; i++, c += 2 * ldc)
         for (int j = 0; j < PAIRS_N; j += 2) {
             float64x2_t left = vreinterpretq_f64_f32(sums[j][i]);
@@ -97,6 +97,6 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 1024,
                                     .block_m = 128,
                                     .block_n = 192,
-                                    .tile = tile,
-                                    .burn = burn };
+                                    .tile = compute_tile,
+                                    .burn = burn_registers };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

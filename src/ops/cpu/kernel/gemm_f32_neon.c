@@ -24,7 +24,8 @@ enum { MR = 8, NR = 12, COLS = NR / 4, SUMS = MR * COLS };
     ROW(1, 2, y0, y1, y2, 26, 27, 28) ROW(1, 3, y0, y1, y2, 29, 30, 31)
 
 /* sums[i][j] over k > 0, even. */
-static inline void multiply(int64_t k, const void *a, const void *b, float32x4_t sums[MR][COLS]) {
+static inline void accumulate_tile(int64_t k, const void *a, const void *b,
+                                   float32x4_t sums[MR][COLS]) {
     void *out = sums;
     __asm__ volatile(
         ZERO_SUMS
@@ -46,7 +47,7 @@ static inline void multiply(int64_t k, const void *a, const void *b, float32x4_t
         : "cc", "memory", VECTOR_REGISTERS);
 }
 
-static double burn(int64_t rounds) {
+static double burn_registers(int64_t rounds) {
     int64_t left = rounds;
     __asm__ volatile(
         ZERO_SUMS
@@ -64,13 +65,13 @@ static double burn(int64_t rounds) {
 }
 /* clang-format on */
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     float32x4_t sums[MR][COLS];
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c + i * ldc, 1);
         __builtin_prefetch(c + i * ldc + NR - 1, 1);
     }
-    multiply(k, a, b, sums);
+    accumulate_tile(k, a, b, sums);
     for (int i = 0; i < MR; i++, c += ldc)
         for (int j = 0; j < COLS; j++)
             vst1q_f32(c + 4 * j, add ? vaddq_f32(vld1q_f32(c + 4 * j), sums[i][j]) : sums[i][j]);
@@ -85,5 +86,5 @@ const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
                                            .kc = 512,
                                            .block_m = 128,
                                            .block_n = 192,
-                                           .tile = tile,
-                                           .burn = burn };
+                                           .tile = compute_tile,
+                                           .burn = burn_registers };

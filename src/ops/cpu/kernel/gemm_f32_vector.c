@@ -16,7 +16,7 @@ typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 /* The same in memory of any alignment. */
 typedef float vec_at __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
     const float *pa = a, *pb = b;
     vec sum[MR][COLS];
     for (int i = 0; i < MR; i++)
@@ -35,7 +35,7 @@ static void tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
         }
 }
 
-static double burn(int64_t rounds) {
+static double burn_registers(int64_t rounds) {
     enum { SUMS = MR * COLS };
     vec sum[SUMS], x = (float)rounds * 1e-30f - (vec){ 0 };
     for (int i = 0; i < SUMS; i++) sum[i] = (float)i - (vec){ 0 };
@@ -57,5 +57,5 @@ const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
                                            .kc = 256,
                                            .block_m = 128,
                                            .block_n = 192,
-                                           .tile = tile,
-                                           .burn = burn };
+                                           .tile = compute_tile,
+                                           .burn = burn_registers };
