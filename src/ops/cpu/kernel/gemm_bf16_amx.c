@@ -78,7 +78,8 @@ static inline void multiply_amx_tile(int64_t k, const char *a, size_t row, size_
     store_sums(c, ldc);
 }
 
-static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
     multiply_amx_tile(k, a, STEP * 2, MR * STEP * 2, b, c, ldc, add);
 }
 
@@ -111,7 +112,7 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 1024,
                                     .block_m = 256,
                                     .block_n = 256,
-                                    .tile = compute_tile,
+                                    .tile = multiply_register_tile,
                                     .tile_rows = tile_rows,
                                     .rows_m = 512,
                                     .own_k = 512,

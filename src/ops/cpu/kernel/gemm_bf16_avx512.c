@@ -13,7 +13,8 @@ static inline __m512bh broadcast_pair(const uint16_t *p) {
     return (__m512bh)_mm512_set1_epi32(pair);
 }
 
-static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
     const uint16_t *pa = a, *pb = b;
     __m512 sum[MR][COLS];
     for (int i = 0; i < MR; i++)
@@ -55,6 +56,6 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 512,
                                     .block_m = 128,
                                     .block_n = 192,
-                                    .tile = compute_tile,
+                                    .tile = multiply_register_tile,
                                     .burn = burn_registers };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

@@ -72,7 +72,8 @@ static inline void store_two_pairs(float *c, float64x2_t v, bool add) {
     vst1q_f32(c, add ? vaddq_f32(vld1q_f32(c), x) : x);
 }
 
-static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
     float32x4_t sums[PAIRS_N][PAIRS_M];
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c + i * ldc, 1);
@@ -97,6 +98,6 @@ static const gemm_kernel kernel = { .dt = DT_BF16,
                                     .kc = 1024,
                                     .block_m = 128,
                                     .block_n = 192,
-                                    .tile = compute_tile,
+                                    .tile = multiply_register_tile,
                                     .burn = burn_registers };
 const gemm_kernel *const CPU(gemm_bf16_kernel) = &kernel;

@@ -65,7 +65,8 @@ static double burn_registers(int64_t rounds) {
 }
 /* clang-format on */
 
-static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
     float32x4_t sums[MR][COLS];
     for (int i = 0; i < MR; i++) {
         __builtin_prefetch(c + i * ldc, 1);
@@ -86,5 +87,5 @@ const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
                                            .kc = 512,
                                            .block_m = 128,
                                            .block_n = 192,
-                                           .tile = compute_tile,
+                                           .tile = multiply_register_tile,
                                            .burn = burn_registers };

@@ -16,7 +16,8 @@ typedef float vec __attribute__((vector_size(LANES * sizeof(float))));
 /* The same in memory of any alignment. */
 typedef float vec_at __attribute__((vector_size(LANES * sizeof(float)), aligned(4), may_alias));
 
-static void compute_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc, bool add) {
+static void multiply_register_tile(int64_t k, const void *a, const void *b, float *c, int64_t ldc,
+                                   bool add) {
     const float *pa = a, *pb = b;
     vec sum[MR][COLS];
     for (int i = 0; i < MR; i++)
@@ -57,5 +58,5 @@ const gemm_kernel CPU(gemm_f32_kernel) = { .dt = DT_F32,
                                            .kc = 256,
                                            .block_m = 128,
                                            .block_n = 192,
-                                           .tile = compute_tile,
+                                           .tile = multiply_register_tile,
                                            .burn = burn_registers };
