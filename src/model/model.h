@@ -134,10 +134,12 @@ typedef struct model_layout {
                      * copy in bf16, or DT_BF16 without one */
     const char *modules; /* "head=fp32,mlp=bf16": overrides; NULL: none */
     bool sequence_parallel;
-    context_mode context; /* where cp has several ranks; these need seq */
-    pipeline pipe;        /* how ranks along pp share the blocks; its ranks are the mesh's */
-    int zero;             /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
-    int prefetch;         /* as in chain (prog/plan.h), with keep_gathered */
+    int tp_chunks; /* most chunks of rows whose communication over tp overlaps; 0 reads as 1 */
+    int64_t tp_chunk_rows; /* least rows of a chunk, on a rank */
+    context_mode context;  /* where cp has several ranks; these need seq */
+    pipeline pipe;         /* how ranks along pp share the blocks; its ranks are the mesh's */
+    int zero;              /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
+    int prefetch;          /* as in chain (prog/plan.h), with keep_gathered */
     bool keep_gathered;
     int64_t whole_below;  /* ZeRO-3: parameters of fewer elements stay whole */
     int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */

@@ -452,9 +452,42 @@ static void pass_on_gradient(prog *p) {
     p->grad_out = g;
 }
 
+/* The gradient of v, whose rows were used in parts, consists of theirs. */
+static void join_gradients(bwd_step *s, const row_division *g) {
+    prog *p = s->p;
+    if (p->val[g->part[0]].grad == VAL_NONE) return;
+    val whole = new_grad(s, g->whole);
+    int64_t rows = p->val[whole].dim[0] / g->parts;
+    for (int k = 0; k < g->parts; k++) {
+        val part = p->val[g->part[k]].grad;
+        BUG_IF(part == VAL_NONE || p->val[part].cls != VC_TEMP); /* an op yielded it for v alone */
+        become_rows(p, part, whole, k * rows);
+    }
+    add_grad(s, g->whole, whole);
+}
+
+/* Before the op that yields v: what its gradient is, where v is rows of another value or others are rows of
+ * it. All that read these comes later in the forward list. */
+static void pass_rows_gradient(bwd_step *s, val v) {
+    prog *p = s->p;
+    for (int i = 0; i < p->divisions; i++) {
+        const row_division *g = &p->division[i];
+        if (g->whole == v) join_gradients(s, g);
+        val whole = p->val[g->whole].grad;
+        for (int k = 0; k < g->parts && whole != VAL_NONE; k++) {
+            if (g->part[k] != v || p->val[v].grad != VAL_NONE) continue;
+            int64_t rows = p->val[v].dim[0];
+            val part = slice_rows(p, whole, k * rows, rows); /* may move the values */
+            p->val[v].grad = part;
+        }
+    }
+}
+
 static void derive_op(prog *p, int i) {
     prog_op o = p->fwd.op[i]; /* a copy: emitting may move the list */
     bwd_step s = { p, &o, op_signature_of(o.op) };
+    for (int k = 0; k < OP_MAX_OUT; k++)
+        if (o.out[k] != VAL_NONE) pass_rows_gradient(&s, o.out[k]);
     op_bwd rule = op_row_of(o.op)->bwd;
     bool reached = rule == BWD_LOSS;
     for (int k = 0; k < OP_MAX_OUT; k++) reached |= grad_of(&s, o.out[k]) != VAL_NONE;

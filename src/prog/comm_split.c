@@ -4,7 +4,14 @@
  *
  * What reduces a bucket's gradient, with a step's last microbatch, starts where the gradient is complete and
  * outlives the list: nothing touches that gradient again before the update, so it overlaps the rest of the
- * block's backward, and that of other blocks. */
+ * block's backward, and that of other blocks.
+ *
+ * Gradients of weights, which nothing in a backward list reads, are put off to where the list would wait, so
+ * that they overlap what it waits for:
+ *
+ *     recorded   gather dy, dx, dw, scatter dx, norm, gather dy2, dx2, dw2, scatter dx2, ...
+ *     runs       gather dy, dx, scatter dx [dw] norm, gather dy2 [some of dw] dx2, scatter dx2 [dw2] ...
+ */
 #include "prog_internal.h"
 
 #include <stdlib.h>
@@ -13,21 +20,55 @@ static bool moves_bytes(const prog_op *o) {
     return (op_flags(o->op) & OPF_EXTERN) && op_move_kind(o) != MOVE_NONE;
 }
 
-static bool op_touches(const prog *p, const prog_op *o, val root) {
-    for (int k = 0; k < OP_MAX_IN; k++)
-        if (o->in[k] != VAL_NONE && val_root(p, o->in[k]) == root) return true;
+/* ---- what depends on what ------------------------------------------------------------------------ */
+/* The bytes of a value: a range of its root's. */
+typedef struct byte_range {
+    val root;
+    size_t from, to;
+} byte_range;
+
+static byte_range bytes_of(const prog *p, val v) {
+    byte_range r = { .root = val_root(p, v) };
+    if (v == VAL_NONE) return r;
+    for (val a = v; a != r.root; a = p->val[a].base) r.from += p->val[a].offset;
+    r.to = r.from + val_bytes(&p->val[v]);
+    return r;
+}
+
+static bool overlap_any(const prog *p, val v, const val *others, int n) {
+    byte_range a = bytes_of(p, v);
+    for (int k = 0; k < n && v != VAL_NONE; k++) {
+        byte_range b = bytes_of(p, others[k]);
+        if (others[k] != VAL_NONE && a.root == b.root && a.from < b.to && b.from < a.to)
+            return true;
+    }
+    return false;
+}
+
+static bool is_nothing(const prog_op *o) {
+    return (op_flags(o->op) & OPF_EXTERN) && !moves_bytes(o);
+}
+
+/* Whether the op reads or writes these bytes. */
+static bool op_touches(const prog *p, const prog_op *o, val v) {
+    if (is_nothing(o)) return false;
+    return overlap_any(p, v, o->in, OP_MAX_IN) || overlap_any(p, v, o->out, OP_MAX_OUT);
+}
+
+/* Whether two ops may not change places: one writes what the other reads or writes. */
+static bool depends(const prog *p, const prog_op *a, const prog_op *b) {
+    if (is_nothing(a) || is_nothing(b)) return false;
     for (int k = 0; k < OP_MAX_OUT; k++)
-        if (o->out[k] != VAL_NONE && val_root(p, o->out[k]) == root) return true;
+        if (op_touches(p, b, a->out[k]) || overlap_any(p, b->out[k], a->in, OP_MAX_IN)) return true;
     return false;
 }
 
 /* Whether op i reduces a gradient that nothing in the list touches afterwards. */
 static bool outlives_list(const prog *p, const op_list *l, int i) {
     const prog_op *o = &l->op[i];
-    val root = val_root(p, o->in[0]);
-    if (o->when != WHEN_LAST || p->val[root].cls != VC_GRAD) return false;
+    if (o->when != WHEN_LAST || p->val[val_root(p, o->in[0])].cls != VC_GRAD) return false;
     for (int k = i + 1; k < l->n; k++)
-        if (op_touches(p, &l->op[k], root)) return false;
+        if (op_touches(p, &l->op[k], o->in[0])) return false;
     return true;
 }
 
@@ -40,58 +81,121 @@ static bool only_param_grads(const prog *p, const prog_op *o) {
     return !(op_flags(o->op) & OPF_EXTERN);
 }
 
-/* Moves communications up. Reductions of gradients are recorded last: each starts where its gradient is
- * complete. Others start before gradients of weights that were recorded in between, which overlap them then:
- * under tensor parallelism the gradient of a layer's input crosses while that of its weights is computed. */
+/* ---- where communications start ------------------------------------------------------------------- */
+/* Whether a communication may start before this op, on which it does not depend. Reductions of gradients pass
+ * everything. Those over tp pass what works on other rows (rec_rows.c), but no other communication: all
+ * complete in the order they began. Others pass gradients of weights. */
+static bool starts_before(const prog *p, const prog_op *o, const prog_op *op) {
+    bool reduction = o->when == WHEN_LAST && p->val[val_root(p, o->in[0])].cls == VC_GRAD;
+    if (reduction || is_nothing(op)) return true;
+    if (o->attr.comm.axes == AXIS(AX_TP)) return !moves_bytes(op);
+    return only_param_grads(p, op);
+}
+
+/* Moves communications up: under tensor parallelism the gradient of a layer's input crosses while that of
+ * its weights is computed; reductions of gradients, which are recorded last, start where the gradient is
+ * complete. */
 static void hoist_comms(const prog *p, op_list *l) {
     for (int i = 1; i < l->n; i++) {
         prog_op o = l->op[i];
-        if (!moves_bytes(&o)) continue;
-        val in = val_root(p, o.in[0]), out = val_root(p, o.out[0]);
-        bool reduction = o.when == WHEN_LAST && p->val[in].cls == VC_GRAD;
         int at = i;
+        if (!moves_bytes(&o)) continue;
         for (; at > 0; at--) {
-            const prog_op *before = &l->op[at - 1];
-            if (op_touches(p, before, in) || op_touches(p, before, out)) break;
-            if (!reduction && !only_param_grads(p, before)) break;
-            l->op[at] = *before;
+            if (depends(p, &l->op[at - 1], &o) || !starts_before(p, &o, &l->op[at - 1])) break;
+            l->op[at] = l->op[at - 1];
         }
         l->op[at] = o;
     }
 }
 
-void pass_split_comm(prog *p, op_list *l) {
-    op_list out = { 0 };
-    hoist_comms(p, l);
-    int *open = mem_alloc((size_t)(l->n + 1) * sizeof *open); /* STARTs without WAIT, in order */
-    int opens = 0;
-    for (int i = 0; i <= l->n; i++) {
-        /* How many must end before this op: all up to the last one it depends on, since the
-         * communications of a rank end in the order they began. */
-        int end = i == l->n ? opens : 0;
-        for (int k = 0; k < opens && i < l->n; k++) {
-            const prog_op *s = &out.op[open[k]];
-            if (op_touches(p, &l->op[i], val_root(p, s->out[0]))) end = k + 1;
-        }
-        for (int k = 0; k < end; k++) {
-            prog_op w = out.op[open[k]];
-            w.phase = COMM_WAIT;
-            w.pair = open[k];
-            list_push(&out, &w);
-        }
-        for (int k = end; k < opens; k++) open[k - end] = open[k];
-        opens -= end;
-        if (i == l->n) break;
-        prog_op o = l->op[i];
-        if (moves_bytes(&o) && outlives_list(p, l, i)) {
-            o.phase = COMM_LATE;
-        } else if (moves_bytes(&o)) {
-            o.phase = COMM_START;
-            open[opens++] = out.n;
-        }
-        list_push(&out, &o);
+/* ---- the list rebuilt -------------------------------------------------------------------------------- */
+typedef struct splitter {
+    const prog *p;
+    const op_list *l;
+    op_list out;
+    int *open, opens; /* STARTs without WAIT, in order */
+    op_list put_off;  /* gradients of weights, in order */
+} splitter;
+
+/* How many communications must end before this op: all up to the last one it depends on, since those of a
+ * rank end in the order they began. */
+static int ends_before(const splitter *s, const prog_op *o) {
+    int end = 0;
+    for (int k = 0; k < s->opens; k++)
+        if (op_touches(s->p, o, s->out.op[s->open[k]].out[0])) end = k + 1;
+    return end;
+}
+
+static void add_waits(splitter *s, int n) {
+    for (int k = 0; k < n; k++) {
+        prog_op w = s->out.op[s->open[k]];
+        w.phase = COMM_WAIT;
+        w.pair = s->open[k];
+        list_push(&s->out, &w);
     }
-    free(open);
+    for (int k = n; k < s->opens; k++) s->open[k - n] = s->open[k];
+    s->opens -= n;
+}
+
+static void add_op(splitter *s, int i) {
+    prog_op o = s->l->op[i];
+    if (moves_bytes(&o) && outlives_list(s->p, s->l, i)) {
+        o.phase = COMM_LATE;
+    } else if (moves_bytes(&o)) {
+        o.phase = COMM_START;
+        s->open[s->opens++] = s->out.n;
+    }
+    list_push(&s->out, &o);
+}
+
+static void add_put_off(splitter *s, int n) {
+    for (int k = 0; k < n; k++) list_push(&s->out, &s->put_off.op[k]);
+    for (int k = n; k < s->put_off.n; k++) s->put_off.op[k - n] = s->put_off.op[k];
+    s->put_off.n -= n;
+}
+
+/* Those put off that this op must come after. */
+static int put_off_before(const splitter *s, const prog_op *o) {
+    int n = 0;
+    for (int k = 0; k < s->put_off.n; k++)
+        if (depends(s->p, &s->put_off.op[k], o)) n = k + 1;
+    return n;
+}
+
+/* The list with STARTs and WAITs. @param waits [n + 1] how often an op and those after it wait. Filled when
+ * `count` is true; else gradients of weights are spread over these waits. */
+static op_list split_list(const prog *p, const op_list *l, int *waits, bool count) {
+    splitter s = { .p = p, .l = l, .open = mem_alloc((size_t)(l->n + 1) * sizeof *s.open) };
+    for (int i = 0; i <= l->n; i++) {
+        const prog_op *o = i < l->n ? &l->op[i] : NULL;
+        int end = o ? ends_before(&s, o) : s.opens;
+        if (count) waits[i] = end > 0;
+        bool is_late = !count && o && !end && waits[i + 1] && (op_flags(o->op) & OPF_WEIGHT_GRAD);
+        if (is_late && only_param_grads(p, o)) {
+            list_push(&s.put_off, o);
+            continue;
+        }
+        add_put_off(&s, o ? put_off_before(&s, o) : 0);
+        if (end && !count) add_put_off(&s, (s.put_off.n + waits[i] - 1) / waits[i]);
+        add_waits(&s, end);
+        if (o) add_op(&s, i);
+    }
+    for (int i = l->n - 1; count && i >= 0; i--) waits[i] += waits[i + 1];
+    BUG_IF(s.put_off.n);
+    free(s.put_off.op);
+    free(s.open);
+    return s.out;
+}
+
+void pass_split_comm(prog *p, op_list *l) {
+    hoist_comms(p, l);
+    int *waits = mem_alloc((size_t)(l->n + 1) * sizeof *waits);
+    op_list split = split_list(p, l, waits, true);
+    if (l == &p->bwd) {
+        free(split.op);
+        split = split_list(p, l, waits, false);
+    }
+    free(waits);
     free(l->op);
-    *l = out;
+    *l = split;
 }

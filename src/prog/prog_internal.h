@@ -84,6 +84,13 @@ typedef struct op_list {
     int n, cap;
 } op_list;
 
+/* A value and the parts that are all of its rows, in order. Either the parts alias a value that an op yielded
+ * (rec_split_rows), or the value consists of what ops yielded as its parts (rec_join_rows). */
+typedef struct row_division {
+    val whole, part[MAX_ROW_PARTS];
+    int parts;
+} row_division;
+
 struct prog {
     const char *name;
     prog_mode mode;
@@ -109,9 +116,11 @@ struct prog {
     size_t temp_bytes, saved_bytes;           /* by the memory pass */
     size_t gathered_bytes, whole_grad_bytes;  /* ... of one slot */
     val *bucket_full, *bucket_grad; /* [buckets] what parameters are read from, gradients go to */
-    uint8_t *param_written;         /* [params] who wrote its gradient so far */
-    rec_site site;                  /* of the record call in progress */
-    err error;                      /* the first, kept until prog_finish */
+    row_division *division;         /* what was split or joined by rows */
+    int divisions, division_cap;
+    uint8_t *param_written; /* [params] who wrote its gradient so far */
+    rec_site site;          /* of the record call in progress */
+    err error;              /* the first, kept until prog_finish */
 };
 
 /* Bits of prog.param_written. */
@@ -175,6 +184,12 @@ bool local_heads(prog *p, op_code op, val qkv, head_shape h, op_attr *attr);
 void rec_set_vocab(const prog *p, val table, op_attr *attr);
 /* Sets the dropout of attention, after local_heads. @return whether there is any. */
 bool set_attention_dropout(prog *p, val qkv, val id, head_shape h, op_attr *attr);
+
+/* ---- rec_rows.c ------------------------------------------------------------------------------ */
+/* n rows of x from row `from` on. */
+val slice_rows(prog *p, val x, int64_t from, int64_t n);
+/* Makes v, which an op has just yielded, rows of a larger value. */
+void become_rows(prog *p, val v, val of, int64_t from);
 
 /* ---- rec_context.c ------------------------------------------------------------------------- */
 /* The backward of attention to blocks of keys, given its last op. @param dout the gradient of its result

@@ -26,22 +26,6 @@ static void end_in_loss(prog *p, val loss) {
     p->terminal = true;
 }
 
-/* n rows of x from row `from` on. */
-static val slice_rows(prog *p, val x, int64_t from, int64_t n) {
-    prog_val v = p->val[x];
-    int64_t dim[TENSOR_MAX_DIM] = { n, v.dim[1] };
-    size_t row = val_bytes(&v) / (size_t)v.dim[0];
-    return val_alias(p, x, (size_t)from * row, v.dt, v.ndim, dim, v.pl);
-}
-
-/* Makes v, which an op has just yielded, rows of a larger value. */
-static void become_rows(prog *p, val v, val of, int64_t from) {
-    prog_val whole = p->val[of];
-    p->val[v].cls = VC_ALIAS;
-    p->val[v].base = of;
-    p->val[v].offset = (size_t)from * val_bytes(&whole) / (size_t)whole.dim[0];
-}
-
 typedef struct sharded_loss {
     val h, w, target, loss, dh, dw; /* of all rows; dh, dw: VAL_NONE outside of training */
     op_acc acc;                     /* of dw, by the first chunk */

@@ -30,6 +30,7 @@ void prog_free(prog *p) {
     free(p->weights.op);
     free(p->gather.op);
     free(p->reduce.op);
+    free(p->division);
     free(p->bucket_full);
     free(p->bucket_grad);
     free(p->param_written);
@@ -189,9 +190,13 @@ static bool can_retype(const prog *p, val x) {
     if (p->emit != &p->fwd || p->val[x].cls != VC_TEMP || made_by < 0) return false;
     const prog_op *o = &p->fwd.op[made_by];
     op_signature sig = op_signature_of(o->op);
+    bool yields = false; /* else it yields a part of x */
     if (op_flags(o->op) & OPF_EXTERN) return false;
-    for (int i = 0; i < sig.outs; i++)
+    for (int i = 0; i < sig.outs; i++) {
         if (o->out[i] == x && sig.out[i].type_of >= 0) return false;
+        yields |= o->out[i] == x;
+    }
+    if (!yields) return false;
     for (int i = made_by + 1; i < p->fwd.n; i++)
         for (int k = 0; k < OP_MAX_IN; k++)
             if (p->fwd.op[i].in[k] == x) return false;

@@ -35,11 +35,16 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
     static const dtype wires[] = {
         [CFG_WIRE_SAME] = DT_NONE, [CFG_WIRE_BF16] = DT_BF16, [CFG_WIRE_FP16] = DT_F16
     };
-    int precision = c->precision.dtype;
+    enum { LEAST_CHUNK_ROWS = 256 };
+    int precision = c->precision.dtype, chunks = (int)c->parallelism.tensor_parallel_chunks;
     if (precision == CFG_FASTEST) precision = ops->bf16_gemm ? CFG_BF16 : CFG_FP32;
     return (model_layout){
         .dt = types[precision],
         .sequence_parallel = c->parallelism.sequence_parallel,
+        .tp_chunks = chunks        ? chunks
+                     : ops->device ? 1
+                                   : 4,
+        .tp_chunk_rows = chunks ? 1 : LEAST_CHUNK_ROWS,
         .context = (context_mode)c->parallelism.context_parallel_mode,
         .pipe = { .chunks = pipeline_chunks(c),
                   .kind = (pipeline_schedule)c->parallelism.pipeline_parallel_schedule },

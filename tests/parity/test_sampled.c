@@ -70,6 +70,7 @@ static void draw_layout(rng_key key, uint64_t *at, layout *l) {
     l->keep_gathered = draw(key, at, 4) == 0;
     l->whole_below = draw(key, at, 2) ? 1100 : 0;
     l->bucket_bytes = draw(key, at, 3) ? 0 : 8192;
+    l->tp_chunks = 1 + draw(key, at, 2);
 }
 
 static sample draw_sample(uint64_t seed) {
@@ -84,14 +85,14 @@ static sample draw_sample(uint64_t seed) {
     const layout *l = &s.l;
     snprintf(
         s.text, sizeof s.text,
-        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s, "
+        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
         "recompute %d/%d%s, %d layers, %d kv heads, %d experts, vocabulary %d%s%s",
         (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero,
         l->prefetch, l->keep_gathered ? ", kept" : "", l->whole_below ? ", small ones whole" : "",
         l->bucket_bytes ? ", small buckets" : "", l->cp,
         l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp, l->sp ? "+sp" : "",
-        l->keep_every, l->keep_last, l->selective ? " selective" : "", s.c.layers, s.c.kv_heads,
-        (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",
+        l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "", s.c.layers,
+        s.c.kv_heads, (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",
         s.c.dropout > 0 ? ", dropout" : "");
     return s;
 }

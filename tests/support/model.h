@@ -21,6 +21,7 @@ typedef struct layout {
     int ep;
     int micros; /* 0: RUN_MICROS */
     bool sp;
+    int tp_chunks; /* as in model_layout */
     int zero;
     int prefetch;                      /* 0 reads as 1; -1: none */
     bool keep_gathered;                /* parameters of ZeRO-3 */
@@ -254,6 +255,7 @@ static inline err rank_run(rank_job *j) {
                          .dt = l->dt ? l->dt : DT_F32,
                          .modules = l->modules,
                          .sequence_parallel = l->sp,
+                         .tp_chunks = l->tp_chunks,
                          .context = l->context,
                          .seq = l->cp > 1 ? RUN_SEQ : 0,
                          .pipe = { .chunks = l->chunks, .kind = l->schedule },

@@ -145,13 +145,17 @@ typedef struct recorded {
     chain c;
 } recorded;
 
-static recorded record_model(mesh m, dtype dt, bool sp, int zero) {
+static recorded record_layout(const model_layout *l) {
     recorded r;
     model_config c = small_llama();
-    model_layout l = { .mesh = m, .dt = dt, .sequence_parallel = sp, .zero = zero };
-    assert_ok(model_new(&c, &l, &r.m));
+    assert_ok(model_new(&c, l, &r.m));
     assert_ok(model_record(r.m, PROG_TRAIN, RUN_ROWS * RUN_SEQ, RUN_SEQ, &r.c));
     return r;
+}
+
+static recorded record_model(mesh m, dtype dt, bool sp, int zero) {
+    return record_layout(
+        &(model_layout){ .mesh = m, .dt = dt, .sequence_parallel = sp, .zero = zero });
 }
 
 /* Activations cross tp in the type their module computes in, the first norm's too. */
@@ -206,6 +210,39 @@ static void the_programs_under_tp_and_sp_are_as_written(void **state) {
     compare_dump("first_tp2_sp", r.c.first);
     compare_dump("last_tp2_sp", r.c.last);
     model_free(r.m);
+}
+
+/* Whether a GEMM or attention runs between a communication's start and its wait. */
+static bool is_overlapped(const op_list *l, int wait) {
+    for (int i = l->op[wait].pair + 1; i < wait; i++)
+        if (op_row_of(l->op[i].op)->cost != COST_BYTES) return true;
+    return false;
+}
+
+/* In chunks, all communication but the first gather and the last sum of a branch overlaps something; backward
+ * only the first of the gradient that comes in does not. */
+static void chunks_overlap_what_crosses_tp(void **state) {
+    for (int chunks = 1; chunks <= 4; chunks *= 2) {
+        model_layout l = {
+            .mesh.size[AX_TP] = 2, .dt = DT_BF16, .sequence_parallel = true, .tp_chunks = chunks
+        };
+        recorded r = record_layout(&l);
+        const prog *p = r.c.block[0];
+        const op_list *lists[] = { &p->fwd, &p->bwd };
+        int hidden[2] = { 0 }, all[2] = { 0 };
+        for (int k = 0; k < 2; k++)
+            for (int i = 0; i < lists[k]->n; i++) {
+                if (lists[k]->op[i].phase != COMM_WAIT) continue;
+                hidden[k] += is_overlapped(lists[k], i);
+                all[k]++;
+            }
+        assert_int_equal(all[0], 4 * chunks);
+        assert_int_equal(all[1], 4 * chunks);
+        assert_int_equal(hidden[0], 4 * chunks - 4);
+        assert_int_equal(hidden[1], 4 * chunks - 1);
+        if (chunks == 2) compare_dump("block_tp2_sp_chunks", p);
+        model_free(r.m);
+    }
 }
 
 static void the_block_under_zero3_is_as_written(void **state) {
@@ -266,6 +303,7 @@ int main(void) {
         cmocka_unit_test(wrong_shapes_are_refused_by_name),
         cmocka_unit_test(activations_cross_tp_in_bf16),
         cmocka_unit_test(the_programs_under_tp_and_sp_are_as_written),
+        cmocka_unit_test(chunks_overlap_what_crosses_tp),
         cmocka_unit_test(the_block_under_zero3_is_as_written),
         cmocka_unit_test(a_missing_kernel_is_refused_when_planned),
         cmocka_unit_test(an_attribute_the_kernel_ignores_is_refused_when_planned),
