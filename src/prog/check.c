@@ -64,14 +64,16 @@ static err trace_rank(trace *t, const chain *c, int micros) {
     step_list l;
     int rank = mesh_coord(&t->m, AX_PP);
     bool pipelined = c->pipe.ranks > 1;
+    int times = pipelined ? 1 : micros;
     TRY(step_list_make(c, rank, pipelined ? micros : 1, &l));
-    err e = step_list_check_slots(c, rank, &l, pipelined ? 1 : micros);
+    err e = step_list_check_slots(c, rank, &l, times);
     if (c->begin) trace_list(t, c->begin, DO_FWD, 0, micros);
-    for (int again = 0; again < (pipelined ? 1 : micros); again++)
+    for (int again = 0; again < times; again++)
         for (int i = 0; i < l.n; i++) {
             const instr *in = &l.list[i];
             if (in->kind == DO_SEND || in->kind == DO_RECV) trace_message(t, c, in);
-            if (in->kind < DO_FWD || in->kind > DO_REDUCED || (in->once && again)) continue;
+            if (in->kind < DO_FWD || in->kind > DO_REDUCED || !instr_runs(in, again, times))
+                continue;
             model_chunk k = chain_chunk(c, rank, in->chunk);
             trace_list(t, chunk_program(c, &k, in->instance), in->kind, again + in->micro, micros);
         }

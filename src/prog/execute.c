@@ -384,7 +384,7 @@ static err run_instr(const chain_run *r, const instr *i) {
         return receive_boundary(x, r->k, i);
     default: break;
     }
-    if (i->once && r->micro) return OK;
+    if (!instr_runs(i, r->micro, r->micros)) return OK;
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
     chain_bind_slots(r->k, i);

@@ -113,6 +113,13 @@ void plan_copy(const plan *p, device_queue q, void *to, const void *from, size_t
 err plan_pull(const plan *p, device_queue q, device_ticket *t, const void *from, size_t bytes,
               void *to) MUST_USE;
 
+/* Whether programs gather parameters or reduce gradients by instructions of the step (ZeRO 2 and 3). */
+bool chain_has_slots(const chain *c);
+/* Adds the instructions of a rank along pp as text: G3 starts to gather the parameters of block 3, g3 waits for
+ * them, F3, B3 and W3 run its lists, R3 starts to reduce its gradients, r3 waits. Of a list that is run for every
+ * microbatch, ! marks what runs in the first alone, > what is for the next. */
+err chain_print_steps(const chain *c, int rank, int micros, str *out) MUST_USE;
+
 /* Plays the communication of every rank's chain side by side, without running it, and proves that each
  * collective and each message meets its partners. @param chains one per rank, in rank order. */
 err plan_check_ranks(const mesh *m, const chain *chains, int ranks) MUST_USE;

@@ -62,9 +62,15 @@ typedef struct instr {
     int micro;
     /* Slots of gathered parameters and of whole gradients, of the pool of its program; -1: none. */
     int gathered, whole_grad;
-    bool
-        once; /* DO_GATHER, DO_GATHERED: in a step's first microbatch alone; what it brings is kept */
+    /* DO_GATHER, DO_GATHERED, of a list that is run for every microbatch: */
+    bool once;  /* in a step's first microbatch alone: what it brings stays */
+    bool ahead; /* for the next microbatch: not in the last one */
 } instr;
+
+/* Whether it runs in this microbatch of a list that is run for every one. */
+static inline bool instr_runs(const instr *i, int micro, int micros) {
+    return !(i->once && micro) && !(i->ahead && micro == micros - 1);
+}
 
 /* Blocks have slots of one size; the programs around them share others. */
 typedef enum { POOL_BLOCKS, POOL_OUTER, POOLS } slot_pool;

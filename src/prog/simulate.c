@@ -362,7 +362,7 @@ static bool play_instr(const sim_run *s, int rank, const instr *i, bool first, b
     case DO_RECV: start_updated_gathers(r, 0); return play_receive(s, rank, i);
     default: break;
     }
-    if (!i->once || first) play_list(s, rank, i, last);
+    if (!(i->once && !first) && !(i->ahead && last)) play_list(s, rank, i, last);
     return true;
 }
 

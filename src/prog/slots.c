@@ -12,7 +12,11 @@
  *
  * so that gathering block 3 overlaps F2, and reducing block 3 overlaps B2. A slot that still holds what a
  * program reads is not gathered again: backward of the last blocks finds their parameters where forward left
- * them, and so does every program when there is a slot for each (chain.keep_gathered). */
+ * them, and so does every program when there is a slot for each (chain.keep_gathered).
+ *
+ * A list that is run once per microbatch continues where it ended: what its end leaves in the slots is gathered
+ * in the first microbatch alone, and the rest of what its beginning reads is gathered at the end of the one
+ * before, so that no microbatch but the first begins with a gather that nothing overlaps. */
 #include "plan_internal.h"
 
 #include <stdlib.h>
@@ -99,9 +103,10 @@ static void insert_additions(step_list *l, additions *a) {
 
 /* ---- slots -------------------------------------------------------------------------------------- */
 typedef struct slot_use {
-    int key; /* -1: nothing yet */
-    int use; /* the last one, by number */
-    int at;  /* ... and by instruction */
+    int key;              /* -1: nothing yet */
+    int use;              /* the last one, by number */
+    int at;               /* ... and by instruction */
+    int first, key_first; /* the instruction that used it first, and what it held then */
 } slot_use;
 
 typedef struct pool_use {
@@ -119,7 +124,7 @@ static slot_use *find_slot_with_key(pool_use *p, int key) {
 /* A new slot, or the one that was used longest ago. */
 static slot_use *oldest_slot(pool_use *p) {
     if (p->n < p->cap) {
-        p->slot[p->n] = (slot_use){ -1, -1, -1 };
+        p->slot[p->n] = (slot_use){ -1, -1, -1, -1, -1 };
         return &p->slot[p->n++];
     }
     slot_use *s = &p->slot[0];
@@ -130,6 +135,22 @@ static slot_use *oldest_slot(pool_use *p) {
 
 static pool_use pool_new_use(int cap) {
     return (pool_use){ .cap = cap, .slot = mem_alloc((size_t)cap * sizeof(slot_use)) };
+}
+
+/* What a slot holds first is gathered at the list's beginning in a step's first microbatch alone. For the next one
+ * it is still there at the end, or is gathered there. @param near the end: after which instruction */
+static void gather_ahead(additions *a, const step_list *l, const slot_use *s, int near) {
+    const instr *use = &l->list[s->first];
+    bool stays = s->key == s->key_first;
+    for (int i = 0; i < a->n; i++) {
+        instr *g = &a->add[i].i;
+        bool same = g->instance == use->instance && g->chunk == use->chunk;
+        bool first = same && g->gathered == use->gathered && a->add[i].after < s->first;
+        if (first && (stays || g->kind == DO_GATHER)) g->once = true;
+    }
+    instr next = *use;
+    next.ahead = true;
+    if (!stays) add_after(a, MAX(near, s->at), DO_GATHER, &next);
 }
 
 /* Gathers start when the program `prefetch` uses before begins, or as soon as their slot is free. */
@@ -157,9 +178,14 @@ static void add_gathers(const chain *c, int rank, step_list *l) {
             add_after(&a, i - 1, DO_GATHERED, in);
         }
         in->once = false;
-        *s = (slot_use){ key, uses, i };
+        bool begins = s->first < 0;
+        *s = (slot_use){ key, uses, i, begins ? i : s->first, begins ? key : s->key_first };
         use_at[uses++] = i;
     }
+    if (c->pipe.ranks == 1 && !c->keep_gathered)
+        for (int i = 0; i < POOLS; i++)
+            for (int k = 0; k < pools[i].n; k++)
+                gather_ahead(&a, l, &pools[i].slot[k], use_at[MAX(0, uses - 1 - c->prefetch)]);
     for (int i = 0; i < POOLS; i++) {
         l->gathered[i] = pools[i].n;
         free(pools[i].slot);
@@ -182,7 +208,7 @@ static void add_reductions(const chain *c, int rank, step_list *l) {
         in->whole_grad = (int)(s - p->slot);
         if (s->at >= 0) add_after(&a, i - 1, DO_REDUCED, &l->list[s->at]);
         add_after(&a, i, DO_REDUCE, in);
-        *s = (slot_use){ 0, uses++, i };
+        *s = (slot_use){ 0, uses++, i, -1, -1 };
     }
     for (int left = 0; left < uses; left++) /* in the order they began */
         for (int i = 0; i < POOLS; i++)
@@ -267,17 +293,17 @@ static err play_whole_grad(played *p, const instr *i, const model_chunk *k) {
     return OK;
 }
 
-static err play_once(played *p, int again) {
+static err play_once(played *p, int again, int times) {
     for (int n = 0; n < p->l->n; n++) {
         const instr *i = &p->l->list[n];
-        if (i->once && again) continue;
+        if (!instr_runs(i, again, times)) continue;
         model_chunk k = chain_chunk(p->c, p->rank, i->chunk);
         TRY(play_gathered(p, i, &k));
         TRY(play_whole_grad(p, i, &k));
     }
     for (int i = 0; i < POOLS; i++) {
         for (int s = 0; s < p->l->gathered[i]; s++)
-            if (p->gathered[i][s].state == SLOT_MOVING)
+            if (p->gathered[i][s].state == SLOT_MOVING && again == times - 1)
                 return ERR("a gather of parameters is never awaited");
         for (int s = 0; s < p->l->whole_grads[i]; s++)
             if (p->whole_grad[i][s].state != SLOT_FREE)
@@ -293,7 +319,7 @@ err step_list_check_slots(const chain *c, int rank, const step_list *l, int time
         p.whole_grad[i] = mem_alloc((size_t)(l->whole_grads[i] + 1) * sizeof **p.whole_grad);
     }
     err e = OK;
-    for (int again = 0; again < times && !e; again++) e = play_once(&p, again);
+    for (int again = 0; again < times && !e; again++) e = play_once(&p, again, times);
     for (int i = 0; i < POOLS; i++) {
         free(p.gathered[i]);
         free(p.whole_grad[i]);

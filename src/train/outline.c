@@ -59,28 +59,63 @@ void train_outline_free(train_outline *o) {
     *o = (train_outline){ 0 };
 }
 
-err train_timetable(const config *c, int ranks, str *out) {
-    trainer t = { .cfg = c };
+static err print_timetable(const pipeline *p, int micros, str *out) {
     timetable table;
-    TRY(ranks_mesh(c, ranks, &t.mesh));
-    TRY(trainer_set_batch(&t));
-    pipeline p = train_layout(c, ops_cpu(OPS_ISA_BEST), t.seq).pipe;
-    p.ranks = mesh_size(&t.mesh, AX_PP);
-    if (p.ranks == 1)
-        return err_hint(ERR("a pipeline of one rank has no timetable"),
-                        "set parallelism.pipeline_parallel_degree to 2 or more");
-    TRY(timetable_make(&p, (int)t.micros, &table));
-    double idle = p.ranks - 1;
-    str_add(out, "%d ranks, %lld microbatches, %s: %.1f%% idle", p.ranks, (long long)t.micros,
-            config_choice("parallelism.pipeline_parallel_schedule", (int)p.kind),
+    TRY(timetable_make(p, micros, &table));
+    double idle = p->ranks - 1;
+    str_add(out, "%d ranks, %d microbatches, %s: %.1f%% idle", p->ranks, micros,
+            config_choice("parallelism.pipeline_parallel_schedule", (int)p->kind),
             100 * timetable_bubble(&table));
-    str_add(out, "; (p-1)/(m+p-1) is %.1f%%\n\n", 100 * idle / ((double)t.micros + idle));
+    str_add(out, "; (p-1)/(m+p-1) is %.1f%%\n\n", 100 * idle / ((double)micros + idle));
     timetable_print(&table, out);
-    bool split = pipeline_splits_backward(&p);
+    bool split = pipeline_splits_backward(p);
     str_add(out, "\n3 is microbatch 3 forward, `3 its backward%s%s.\n",
             split ? " for the input, .3 for the weights, each one unit of time"
                   : ", two units of time",
-            p.chunks > 1 ? "; 3a in the rank's first chunk of layers, 3b in its second" : "");
+            p->chunks > 1 ? "; 3a in the rank's first chunk of layers, 3b in its second" : "");
     timetable_free(&table);
     return OK;
+}
+
+/* What ZeRO gathers and reduces, and when. */
+static err print_slots(const chain *c, int ranks, int micros, str *out) {
+    for (int r = 0; r < ranks; r++) TRY(chain_print_steps(c, r, micros, out));
+    str_add(
+        out,
+        "\nG3 starts to gather the parameters of block 3, g3 waits for them; F3 is its forward, B3 its "
+        "backward%s;\nR3 starts to reduce its gradients, r3 waits for that.",
+        pipeline_splits_backward(&c->pipe) ? ", W3 its weights" : "");
+    if (ranks == 1)
+        str_add(
+            out,
+            " Every microbatch runs this list; ! marks what\nthe first alone does, > what is for "
+            "the next one.");
+    str_add(out, "\n");
+    return OK;
+}
+
+static err print_schedule(const train_outline *o, str *out) {
+    pipeline p = o->train->pipe;
+    int micros = (int)o->micros;
+    bool slots = chain_has_slots(o->train);
+    p.ranks = MAX(1, p.ranks);
+    if (p.ranks == 1 && !slots)
+        return err_hint(
+            ERR("a pipeline of one rank has no timetable, and ZeRO %d gathers and reduces nothing "
+                "during a microbatch",
+                model_lay(o->m)->zero),
+            "set parallelism.pipeline_parallel_degree to 2 or more, or zero_stage to 2 or 3 on "
+            "several ranks");
+    if (p.ranks > 1) TRY(print_timetable(&p, micros, out));
+    if (p.ranks > 1 && slots) str_add(out, "\n");
+    return slots ? print_slots(o->train, p.ranks, micros, out) : OK;
+}
+
+err train_timetable(const config *c, int ranks, str *out) {
+    train_outline o;
+    err e = train_outline_open(
+        c, &(outline_options){ .ops = ops_cpu(OPS_ISA_BEST), .threads = 1, .ranks = ranks }, &o);
+    if (!e) e = print_schedule(&o, out);
+    train_outline_free(&o);
+    return e;
 }

@@ -37,7 +37,7 @@ err train_run(const config *c, const train_options *o) MUST_USE;
 char *train_run_dir(const config *c); /* the run folder; owned (free) */
 /* An error when the parallelism section does not lay out this many ranks. */
 err train_check_ranks(const config *c, int ranks) MUST_USE;
-/* When each rank of its pipeline works on which microbatch, as text. @param ranks as in train_options. */
+/* When each rank of its pipeline works on which microbatch, and when ZeRO gathers and reduces, as text. @param ranks as in train_options. */
 err train_timetable(const config *c, int ranks, str *out) MUST_USE;
 
 /* ---- a run in outline: everything that can be known of it without data and without memory ----- */

@@ -55,11 +55,11 @@ static void zero_sends_slices_of_each_gradient(void **state) {
         same_bytes("reduce-scatter", sent(&o, AXIS(AX_DP_SHARD), MOVE_REDUCE_SCATTER),
                    times * each * grads);
         /* Updated parameters are gathered once. At stage 3 what is outside blocks is gathered with every
-         * microbatch, blocks forward and backward, but for the last two: their backward finds them in the
-         * slots. */
-        double times_blocks = 2 - 2.0 / LAYERS;
+         * microbatch, blocks forward and backward, but for two: backward of the last ones finds them in the
+         * slots, as does forward of the first ones, but for that of a step's first microbatch. */
+        double times_blocks = MICROS * (2 - 2.0 / LAYERS) - (MICROS - 1) * 2.0 / LAYERS;
         double gathered =
-            zero == 3 ? MICROS * each * (o.outer + times_blocks * o.blocks) : each * grads;
+            zero == 3 ? each * (MICROS * o.outer + times_blocks * o.blocks) : each * grads;
         same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER), gathered);
         same_bytes("all", all_sent(&o), times * each * grads + gathered);
         outcome_free(&o);
@@ -75,13 +75,13 @@ static void gathered_parameters_that_are_kept_are_gathered_once(void **state) {
 }
 
 /* Slots hold what the last blocks read: as many as are prefetched, and the one that runs. */
-static void slots_spare_gathers_between_forward_and_backward(void **state) {
+static void slots_spare_gathers_between_passes(void **state) {
     for (int prefetch = -1; prefetch < LAYERS; prefetch++) {
         int n = 2, slots = prefetch < 0 ? 1 : prefetch == 0 ? 2 : prefetch + 1;
         outcome o = step_on((layout){ .dp = n, .zero = 3, .prefetch = prefetch });
-        double blocks = o.blocks * (2 - (double)slots / LAYERS);
+        double share = (double)slots / LAYERS, blocks = MICROS * (2 - share) - (MICROS - 1) * share;
         same_bytes("all-gather", sent(&o, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER),
-                   MICROS * (double)(n - 1) / n * FP32 * (o.outer + blocks));
+                   (double)(n - 1) / n * FP32 * (MICROS * o.outer + blocks * o.blocks));
         outcome_free(&o);
     }
 }
@@ -111,7 +111,8 @@ static void small_parameters_are_not_gathered(void **state) {
     outcome all = step_on((layout){ .dp = n, .zero = 3 });
     outcome few = step_on((layout){ .dp = n, .zero = 3, .whole_below = 2 * DIM });
     double each = (double)(n - 1) / n * FP32;
-    double norms = 512.0 * MICROS * (2 * LAYERS - 2) - 512.0 * (LAYERS + 1);
+    double times = MICROS * (2 * LAYERS - 2) - (MICROS - 1) * 2,
+           norms = 512.0 * (times - LAYERS - 1);
     same_bytes("all-gather",
                sent(&all, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER) -
                    sent(&few, AXIS(AX_DP_SHARD), MOVE_ALL_GATHER),
@@ -217,7 +218,7 @@ int main(void) {
         cmocka_unit_test(data_parallel_reduces_each_gradient_once),
         cmocka_unit_test(zero_sends_slices_of_each_gradient),
         cmocka_unit_test(gathered_parameters_that_are_kept_are_gathered_once),
-        cmocka_unit_test(slots_spare_gathers_between_forward_and_backward),
+        cmocka_unit_test(slots_spare_gathers_between_passes),
         cmocka_unit_test(types_on_the_wire_halve_the_bytes),
         cmocka_unit_test(small_parameters_are_not_gathered),
         cmocka_unit_test(replicas_reduce_what_a_group_has_scattered),
