@@ -21,6 +21,7 @@ typedef struct config_plan {
 /* For another machine's accelerator: our CPU lays the programs out, in the type it would run in. */
 static err use_accelerator(config_plan *p) {
     p->on.device = true;
+    p->on.gpu = p->m.gpu;
     p->limit = p->m.gpu->memory - driver_bytes;
     p->limit_of = p->m.gpu->title;
     p->on.ops = ops_cpu(OPS_ISA_BEST);
@@ -260,7 +261,9 @@ static err report_what_if(const config_plan *p, json_t *doc) {
     int n = 0;
     err e = capacity_compare(&p->c, &p->on, &p->cap, &list, &n);
     json_t *out = doc ? json_array() : NULL;
-    if (!e && !doc) printf("\nWhat if (memory on %s; time of a step, estimated)\n", p->limit_of);
+    if (!e && !doc)
+        printf("\nWhat if (memory on %s; time of a step, %s)\n", p->limit_of,
+               p->on.gpu ? "simulated" : "by rules of thumb");
     for (int i = 0; i < n && !e; i++) {
         const capacity_variant *v = &list[i];
         if (doc)

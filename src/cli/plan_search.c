@@ -41,18 +41,21 @@ static double choice_mfu(const plan_machine *m, const layout_choice *k) {
 }
 
 static void print_choice(const plan_machine *m, const layout_choice *k, int number) {
-    char order[32];
+    char order[32], memory[24];
+    bool small = k->cap.total < 1e9;
+    snprintf(memory, sizeof memory, small ? "%.1f MB" : "%.1f GB",
+             k->cap.total / (small ? 1e6 : 1e9));
     snprintf(order, sizeof order, "%s%s", schedule_name(k),
              k->chunks > 1 ? k->chunks == 2   ? " x2"
                              : k->chunks == 4 ? " x4"
                                               : " x8"
                            : "");
-    printf("%d  %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d  %-9s %6d %6.1f GB %6.1f %% %8.3f s "
+    printf("%d  %3d %3d %5d %3d %3d  %-18s %3lld x %-4lld %4d  %-9s %6d %9s %6.1f %% %8.3f s "
            "%8s %5.1f %%\n",
            number, k->tp, k->pp, k->dp, k->cp, k->ep, order, (long long)k->micros,
            (long long)k->rows, k->zero, recompute_name(k->recompute), k->cap.layers_of_stage,
-           k->cap.total / 1e9, 100 * k->time.run.bubble, k->time.seconds,
-           show_count(k->time.tokens_per_second), 100 * choice_mfu(m, k));
+           memory, 100 * k->time.run.bubble, k->time.seconds, show_count(k->time.tokens_per_second),
+           100 * choice_mfu(m, k));
 }
 
 static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
@@ -105,7 +108,7 @@ err plan_report_search(const plan_args *a, const plan_machine *m, const config *
     TRY(read_search_options(a, m, limit, &o));
     TRY(layout_find(c, on, &o, &r));
     if (!r.n)
-        return err_hint(ERR("no layout on up to %d x %s fits %.1f GB (%ld combinations)", o.gpus,
+        return err_hint(ERR("no layout on up to %d x %s fits %.3g GB (%ld combinations)", o.gpus,
                             o.gpu->title, o.limit / 1e9, r.considered),
                         "use more accelerators, or another training.global_batch_size");
     if (a->json) {

@@ -300,6 +300,19 @@ static err try_candidate(const config *changed, const run_target *on, double lim
     return capacity_of(changed, on, out);
 }
 
+/* Sets *slower to what a change costs in simulated time. */
+static err simulate_change(const config *cfg, const run_target *on, const fit_candidate *k,
+                           const capacity *now, double *slower) {
+    config changed;
+    step_time before, after;
+    TRY(step_simulate(cfg, on, on->gpu, NULL, &before));
+    err e = make_config(cfg, k, now, &changed);
+    if (!e) e = step_simulate(&changed, on, on->gpu, NULL, &after);
+    if (!e) *slower = after.seconds / before.seconds - 1;
+    config_free(&changed);
+    return e;
+}
+
 err capacity_make_fit(const config *cfg, const run_target *on, double limit, const capacity *now,
                       fit_change *out) {
     fit_candidate *all = mem_alloc(sizeof *all * MOST_CANDIDATES);
@@ -318,6 +331,7 @@ err capacity_make_fit(const config *cfg, const run_target *on, double limit, con
         out->found = true;
         out->after = c;
         out->slower = candidate_slower(&all[i], now);
+        if (on->gpu) e = simulate_change(cfg, on, &all[i], now, &out->slower);
         describe_candidate(&all[i], now, &out->what, &out->settings);
     }
     free(all);
@@ -336,11 +350,15 @@ static err add_variant(const config *cfg, const run_target *on, const fit_candid
     config changed;
     err e = make_config(cfg, k, now, &changed);
     if (!e) e = capacity_of(&changed, on, &v.cap);
+    step_time t = { .seconds = NAN };
+    if (!e && on->gpu) e = step_simulate(&changed, on, on->gpu, NULL, &t);
+    v.seconds = t.seconds;
     config_free(&changed);
     if (e) return e;
     describe_candidate(k, now, &v.what, &v.settings);
     if (!v.what.len) str_add(&v.what, "as it is");
     v.slower = candidate_slower(k, now);
+    if (on->gpu) v.slower = *n ? v.seconds / (*list)[0].seconds - 1 : 0;
     *list = mem_grow(*list, sizeof **list * (size_t)(*n + 1));
     (*list)[(*n)++] = v;
     return OK;

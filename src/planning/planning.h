@@ -203,6 +203,8 @@ typedef struct run_target {
     const op_backend *ops; /* whose kernels and workspace count; borrowed */
     bool device; /* an accelerator: one host thread's workspace, and offloaded state in the host */
     int ranks;   /* of the whole run; 0: as many as the parallelism section asks for */
+    const accelerator
+        *gpu; /* on which changes are simulated; NULL: their cost in time is a rule of thumb */
 } run_target;
 
 /* One rank of a run, from its recorded programs. Bytes, tokens and operations. Of a pipeline it is the rank
@@ -243,7 +245,8 @@ void fit_change_free(fit_change *f);
 /* The config as it is, and with each of those changes alone. */
 typedef struct capacity_variant {
     str what, settings; /* in words; as options */
-    double slower;      /* share by which a step gets longer, estimated */
+    double slower;      /* share by which a step gets longer: simulated, or a rule of thumb */
+    double seconds;     /* of a step, simulated; NaN: it is not */
     capacity cap;
 } capacity_variant;
 /* @param list owned, on an error too: capacity_variants_free. */
@@ -275,6 +278,7 @@ typedef struct layout_choice {
     recompute_kind recompute;
     int64_t rows, micros;   /* sequences of a microbatch; microbatches of a step */
     double bytes, estimate; /* closed form: of a rank; tokens per second */
+    int fullest;            /* the stage that needs most, by the same */
     double score;           /* what the search maximizes */
     capacity cap;           /* of the layout itself, as it would run */
     step_time time;         /* simulated */

@@ -227,7 +227,9 @@ static void estimate(const searcher *s, const layer_prices *p, layout_choice *c)
         double seconds = t.forward + t.backward;
         slowest = MAX(slowest, seconds);
         all += seconds;
-        c->bytes = MAX(c->bytes, estimate_bytes(p, c, &t, stage));
+        double bytes = estimate_bytes(p, c, &t, stage);
+        if (bytes > c->bytes) c->fullest = stage;
+        c->bytes = MAX(c->bytes, bytes);
         exposed = MAX(exposed, exposed_data(s, c, &t));
         double own = t.params / (c->zero ? (double)c->dp * c->cp : 1);
         update = MAX(update, cost_model_copy(s->k.gpu, 34 * own));
@@ -302,7 +304,7 @@ static void consider_batches(searcher *s, layout_choice c) {
 static void consider_shapes(searcher *s) {
     int per_node = s->k.gpu->per_node, experts = MAX(1, s->mc.experts);
     for (int tp = 1; tp <= per_node; tp *= 2)
-        for (int cp = 1; cp <= MOST_CONTEXT && s->seq / cp >= 4096; cp *= 2)
+        for (int cp = 1; cp == 1 || (cp <= MOST_CONTEXT && s->seq / cp >= 1024); cp *= 2)
             for (int ep = 1; ep <= experts; ep *= 2)
                 for (int pp = 1; pp <= MIN(MOST_PIPELINE, s->mc.layers); pp++) {
                     int most = ceil_div(s->mc.layers, pp);
@@ -337,15 +339,21 @@ err layout_apply(const layout_choice *k, config *c) {
     return set_layout_number(c, "training.global_batch_size", k->rows * k->micros * k->dp);
 }
 
-/* Lays out every stage, and plays the step. */
+/* Lays out the stages that may need most, and plays the step. */
 static err examine(const searcher *s, layout_choice *k) {
     config c;
     run_target on = *s->on;
     on.ranks = choice_ranks(k);
     config_copy(&c, s->cfg);
     err e = layout_apply(k, &c);
-    if (!e) e = capacity_of_stage(&c, &on, 0, &k->cap); /* most of those that do not fit end here */
-    if (!e && k->pp > 1 && k->cap.total <= s->o->limit) e = capacity_of(&c, &on, &k->cap);
+    const int stages[] = { k->fullest, 0,
+                           k->pp - 1 }; /* most of those that do not fit end with the first */
+    for (size_t i = 0; i < COUNT_OF(stages) && !e && k->cap.total <= s->o->limit; i++) {
+        capacity of_stage;
+        if (i && (stages[i] == stages[0] || stages[i] == stages[i - 1])) continue;
+        e = capacity_of_stage(&c, &on, stages[i], &of_stage);
+        if (!e && of_stage.total > k->cap.total) k->cap = of_stage;
+    }
     if (!e && k->cap.total <= s->o->limit) e = step_simulate(&c, &on, s->k.gpu, NULL, &k->time);
     config_free(&c);
     return e;

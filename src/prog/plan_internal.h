@@ -90,6 +90,8 @@ typedef struct step_list {
 } step_list;
 /* @param c with its pipeline given */
 err step_list_make(const chain *c, int rank, int micros, step_list *out) MUST_USE;
+/* The same, of a timetable that was made already: all ranks have one. */
+void step_list_from(const chain *c, int rank, const timetable *s, step_list *out);
 void step_list_free(step_list *l);
 /* slots.c: adds the instructions that gather parameters and reduce whole gradients. */
 void step_list_add_slots(const chain *c, int rank, step_list *l);

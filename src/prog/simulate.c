@@ -378,10 +378,9 @@ static void free_slots(sim_slot *s, int n) {
     free(s);
 }
 
-static err open_rank(const sim_run *s, int rank) {
+static void open_rank(const sim_run *s, const timetable *t, int rank) {
     sim_rank *r = &s->rank[rank];
-    bool pipelined = s->c.pipe.ranks > 1;
-    TRY(step_list_make(&s->c, rank, pipelined ? s->c.micros : 1, &r->l));
+    step_list_from(&s->c, rank, t, &r->l);
     for (int i = 0; i < POOLS; i++) {
         r->gathered[i] = new_slots(r->l.gathered[i], s->longest);
         r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
@@ -389,7 +388,6 @@ static err open_rank(const sim_run *s, int rank) {
     r->free_at = mem_alloc(AXIS_SETS * sizeof *r->free_at);
     r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
     list_updated(s, r, rank);
-    return OK;
 }
 
 static void close_rank(sim_rank *r) {
@@ -494,19 +492,23 @@ static void sum_up(sim_run *s, sim_result *out) {
 err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_watch *watch,
               sim_result *out) {
     sim_run s = { .c = chain_normal(c), .m = *m, .costs = costs, .watch = watch };
+    timetable t;
     *out = (sim_result){ 0 };
+    TRY(timetable_make(&s.c.pipe, s.c.pipe.ranks > 1 ? s.c.micros : 1, &t));
     open_programs(&s);
     s.rank = mem_alloc((size_t)s.c.pipe.ranks * sizeof *s.rank);
-    err e = OK;
-    for (int i = 0; i < s.c.pipe.ranks && !e; i++) e = open_rank(&s, i);
-    if (!e && s.c.pipe.ranks > 1) play_pipeline(&s);
-    if (!e && s.c.pipe.ranks == 1) play_microbatches(&s);
-    if (!e) sum_up(&s, out);
+    for (int i = 0; i < s.c.pipe.ranks; i++) open_rank(&s, &t, i);
+    timetable_free(&t);
+    if (s.c.pipe.ranks > 1)
+        play_pipeline(&s);
+    else
+        play_microbatches(&s);
+    sum_up(&s, out);
     for (int i = 0; i < s.c.pipe.ranks; i++) close_rank(&s.rank[i]);
     for (int i = 0; i < PROGS; i++) priced_free(&s.prog[i]);
     free(s.rank);
     free(s.own);
-    return e;
+    return OK;
 }
 
 /* ---- a program alone ------------------------------------------------------------------------------ */

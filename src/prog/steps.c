@@ -199,15 +199,14 @@ static void drop_slots(slot_user *u) {
     free(u->taken);
 }
 
-err step_list_make(const chain *c, int rank, int micros, step_list *out) {
-    timetable s;
+void step_list_from(const chain *c, int rank, const timetable *s, step_list *out) {
+    int micros = s->micros;
     *out = (step_list){ .micros = micros };
     BUG_IF(c->pipe.chunks > MAX_CHUNKS);
-    TRY(timetable_make(&c->pipe, micros, &s));
     maker m = { .c = c, .out = out, .inputs = no_slots(micros) };
     for (int k = 0; k < c->pipe.chunks; k++) m.chunk[k] = no_slots(micros);
     m.sending = mem_alloc((size_t)(c->pipe.chunks * micros) * sizeof *m.sending);
-    for (int i = 0; i < s.tasks; i++) add_pipeline_task(&m, &s.of[rank][i], rank);
+    for (int i = 0; i < s->tasks; i++) add_pipeline_task(&m, &s->of[rank][i], rank);
     for (int k = 0; k < c->pipe.chunks; k++) /* nothing is under way when a step ends */
         for (int slot = 0; slot < out->slots[k]; slot++) {
             m.task.chunk = k;
@@ -217,8 +216,15 @@ err step_list_make(const chain *c, int rank, int micros, step_list *out) {
     for (int k = 0; k < c->pipe.chunks; k++) drop_slots(&m.chunk[k]);
     drop_slots(&m.inputs);
     free(m.sending);
-    timetable_free(&s);
     step_list_add_slots(c, rank, out);
+}
+
+err step_list_make(const chain *c, int rank, int micros, step_list *out) {
+    timetable s;
+    *out = (step_list){ .micros = micros };
+    TRY(timetable_make(&c->pipe, micros, &s));
+    step_list_from(c, rank, &s, out);
+    timetable_free(&s);
     return OK;
 }
 

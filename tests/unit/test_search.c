@@ -1,0 +1,182 @@
+/* What the search finds fits, keeps the batch, is what training would lay out, and is not beaten by layouts made
+ * by hand. */
+#include "support/test.h"
+
+#include <math.h>
+
+#include "planning/planning.h"
+
+typedef const char *search_settings[32];
+
+static config config_with(search_settings set) {
+    config c;
+    config_init(&c);
+    assert_ok(config_set(&c, "precision.dtype", "bf16"));
+    for (int i = 0; set[i]; i += 2) assert_ok(config_set(&c, set[i], set[i + 1]));
+    return c;
+}
+
+static run_target anywhere(int ranks) {
+    return (run_target){ .ops = ops_cpu(OPS_ISA_BEST), .device = true, .ranks = ranks };
+}
+
+typedef struct search_case {
+    const char *gpu;
+    int gpus;
+    bool for_cost;
+    search_settings set;
+} search_case;
+
+static layout_result search_for(const hardware *h, const search_case *k, double limit) {
+    layout_result r;
+    config c = config_with((const char **)k->set);
+    search_options o = { .gpus = k->gpus, .for_cost = k->for_cost };
+    run_target on = anywhere(0);
+    assert_ok(hardware_find(h, k->gpu, &o.gpu));
+    o.limit = limit > 0 ? limit : o.gpu->memory - 1e9;
+    assert_ok(layout_find(&c, &on, &o, &r));
+    for (int i = 0; i < r.n; i++) {
+        const layout_choice *b = &r.best[i];
+        config own;
+        capacity cap;
+        step_time t;
+        run_target all = anywhere(choice_ranks(b));
+        assert_true(b->cap.total <= o.limit && choice_ranks(b) <= k->gpus);
+        if (i) assert_true(b->score <= r.best[i - 1].score);
+        double batch = (double)(b->dp * b->rows * b->micros);
+        cfg_amount wanted = c.training.global_batch_size;
+        if (wanted.unit == CFG_TOKENS) wanted.value /= (double)c.training.seq_len;
+        assert_true(fabs(batch / wanted.value - 1) < (wanted.unit == CFG_TOKENS ? 0.031 : 1e-9));
+        if (i) continue;
+        config_copy(&own, &c);
+        assert_ok(layout_apply(b, &own));
+        assert_ok(capacity_of(&own, &all, &cap));
+        assert_ok(step_simulate(&own, &all, o.gpu, NULL, &t));
+        assert_true(cap.total == b->cap.total && t.seconds == b->time.seconds);
+        config_free(&own);
+    }
+    config_free(&c);
+    return r;
+}
+
+static const search_case cases[] = {
+    { "h100", 8, false, { "model.preset", "llama-1b", "training.global_batch_size", "64" } },
+    { "a100-80gb",
+      512,
+      false,
+      { "model.preset", "llama2-7b", "training.seq_len", "4096", "training.global_batch_size",
+        "4e6 tokens" } },
+    { "h100",
+      1024,
+      false,
+      { "model.preset", "llama3-70b", "training.seq_len", "8192", "training.global_batch_size",
+        "16e6 tokens" } },
+    { "h100",
+      100000,
+      false,
+      { "model.preset", "llama3-405b", "training.seq_len", "8192", "training.global_batch_size",
+        "16e6 tokens" } },
+};
+
+static void what_is_found_fits_and_runs(void **state) {
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        if (i == 2) continue; /* below */
+        layout_result r = search_for(&h, &cases[i], 0);
+        assert_true(r.n > 1 && r.considered > 500 && r.examined >= r.n);
+        str why = { 0 };
+        layout_explain(&r.best[0], &r.best[1], false, &why);
+        assert_non_null(strstr(why.text, "% slower, most of it by "));
+        str_free(&why);
+    }
+    hardware_free(&h);
+}
+
+/* Layouts that published runs and common sense use. Those that fit are no faster. */
+static void no_layout_by_hand_is_better(void **state) {
+    static const search_settings by_hand[] = {
+        { "parallelism.zero_stage", "3", "activation_checkpoint.mode", "full" },
+        { "parallelism.tensor_parallel_degree", "8", "parallelism.pipeline_parallel_degree", "4",
+          "activation_checkpoint.mode", "selective" },
+        { "parallelism.tensor_parallel_degree", "8", "parallelism.pipeline_parallel_degree", "4",
+          "parallelism.pipeline_parallel_schedule", "Interleaved1F1B", "activation_checkpoint.mode",
+          "selective" },
+        { "parallelism.tensor_parallel_degree", "8", "parallelism.pipeline_parallel_degree", "16" },
+        { "parallelism.tensor_parallel_degree", "8", "parallelism.pipeline_parallel_degree", "16",
+          "activation_checkpoint.mode", "full" },
+        { "parallelism.tensor_parallel_degree", "4", "parallelism.pipeline_parallel_degree", "4",
+          "parallelism.zero_stage", "2", "activation_checkpoint.mode", "selective" },
+    };
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    {
+        const size_t i = 2;
+        layout_result r = search_for(&h, &cases[i], 0);
+        int fitting = 0;
+        const accelerator *gpu;
+        assert_ok(hardware_find(&h, cases[i].gpu, &gpu));
+        for (size_t k = 0; k < COUNT_OF(by_hand); k++) {
+            config c = config_with((const char **)cases[i].set);
+            run_target on = anywhere(cases[i].gpus);
+            capacity cap;
+            step_time t;
+            for (int n = 0; by_hand[k][n]; n += 2)
+                assert_ok(config_set(&c, by_hand[k][n], by_hand[k][n + 1]));
+            assert_ok(config_set(&c, "training.local_batch_size", "1"));
+            err e = capacity_of(&c, &on, &cap);
+            if (!e && cap.total <= gpu->memory - 1e9) {
+                assert_ok(step_simulate(&c, &on, gpu, NULL, &t));
+                assert_true(t.tokens_per_second <= r.best[0].time.tokens_per_second * 1.01);
+                fitting++;
+            }
+            err_free(e);
+            config_free(&c);
+        }
+        assert_true(fitting > 0);
+    }
+    hardware_free(&h);
+}
+
+static void less_memory_is_slower_and_none_is_nothing(void **state) {
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    double last = INFINITY;
+    for (double gb = 79; gb > 15; gb /= 4) {
+        layout_result r = search_for(&h, &cases[1], gb * 1e9);
+        assert_true(r.n > 0 && r.best[0].time.tokens_per_second <= last);
+        last = r.best[0].time.tokens_per_second;
+    }
+    assert_int_equal(search_for(&h, &cases[1], 1e8).n, 0);
+    hardware_free(&h);
+}
+
+static void cost_is_tokens_per_accelerator(void **state) {
+    hardware h;
+    assert_ok(hardware_open(NULL, &h));
+    search_case cheap = cases[1];
+    cheap.for_cost = true;
+    layout_result fast = search_for(&h, &cases[1], 0), low = search_for(&h, &cheap, 0);
+    const layout_choice *a = &fast.best[0], *b = &low.best[0];
+    assert_true(b->time.tokens_per_second / choice_ranks(b) >=
+                a->time.tokens_per_second / choice_ranks(a));
+    assert_true(b->time.tokens_per_second <= a->time.tokens_per_second);
+    config c = config_with((search_settings){ "model.preset", "llama-1b" });
+    search_options o = { .gpus = 8, .limit = 8e10 };
+    run_target on = anywhere(0);
+    layout_result r;
+    assert_ok(hardware_find(&h, "h100", &o.gpu));
+    assert_error(layout_find(&c, &on, &o, &r), "size of a step");
+    config_free(&c);
+    hardware_free(&h);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_is_found_fits_and_runs),
+        cmocka_unit_test(no_layout_by_hand_is_better),
+        cmocka_unit_test(less_memory_is_slower_and_none_is_nothing),
+        cmocka_unit_test(cost_is_tokens_per_accelerator),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
