@@ -333,7 +333,7 @@ static err read_file_bytes(const ckpt_file_info *f, int64_t from, int64_t n, uin
 }
 
 /* Reads and verifies a chunk of a slice whose file is open. */
-static err read_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to) {
+static err load_chunk(const ckpt_index *x, int slice, int64_t chunk, uint8_t *to) {
     const ckpt_slice *s = &x->slice[slice];
     const ckpt_file_info *f = &x->file[s->file];
     int64_t from = chunk * x->chunk, n = MIN(x->chunk, slice_bytes(x, s) - from);
@@ -356,7 +356,7 @@ static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     if (x->held_slice == slice && x->held_chunk == chunk) return OK;
     x->held_slice = -1;
     TRY(begin_chunk(x, slice, chunk));
-    TRY(read_chunk(x, slice, chunk, x->buffer));
+    TRY(load_chunk(x, slice, chunk, x->buffer));
     x->held_slice = slice;
     x->held_chunk = chunk;
     return OK;
@@ -380,7 +380,7 @@ static err add_whole_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
 static void read_whole_chunk(void *ctx, int64_t i, int worker) {
     ckpt_index *x = ctx;
     whole_chunk *w = &x->whole[i];
-    w->error = read_chunk(x, w->slice, w->chunk, w->to);
+    w->error = load_chunk(x, w->slice, w->chunk, w->to);
 }
 
 /* @return the error of the first chunk that has one. */
