@@ -109,24 +109,24 @@ static void hoist_comms(const prog *p, op_list *l) {
 }
 
 /* ---- the list rebuilt -------------------------------------------------------------------------------- */
-typedef struct splitter {
+typedef struct comm_splitter {
     const prog *p;
     const op_list *l;
     op_list out;
     int *open, opens; /* STARTs without WAIT, in order */
     op_list put_off;  /* gradients of weights, in order */
-} splitter;
+} comm_splitter;
 
 /* How many communications must end before this op: all up to the last one it depends on, since those of a
  * rank end in the order they began. */
-static int ends_before(const splitter *s, const prog_op *o) {
+static int ends_before(const comm_splitter *s, const prog_op *o) {
     int end = 0;
     for (int k = 0; k < s->opens; k++)
         if (op_touches(s->p, o, s->out.op[s->open[k]].out[0])) end = k + 1;
     return end;
 }
 
-static void add_waits(splitter *s, int n) {
+static void add_waits(comm_splitter *s, int n) {
     for (int k = 0; k < n; k++) {
         prog_op w = s->out.op[s->open[k]];
         w.phase = COMM_WAIT;
@@ -137,7 +137,7 @@ static void add_waits(splitter *s, int n) {
     s->opens -= n;
 }
 
-static void add_op(splitter *s, int i) {
+static void add_op(comm_splitter *s, int i) {
     prog_op o = s->l->op[i];
     if (moves_bytes(&o) && outlives_list(s->p, s->l, i)) {
         o.phase = COMM_LATE;
@@ -148,14 +148,14 @@ static void add_op(splitter *s, int i) {
     list_push(&s->out, &o);
 }
 
-static void add_put_off(splitter *s, int n) {
+static void add_put_off(comm_splitter *s, int n) {
     for (int k = 0; k < n; k++) list_push(&s->out, &s->put_off.op[k]);
     for (int k = n; k < s->put_off.n; k++) s->put_off.op[k - n] = s->put_off.op[k];
     s->put_off.n -= n;
 }
 
 /* Those put off that this op must come after. */
-static int put_off_before(const splitter *s, const prog_op *o) {
+static int put_off_before(const comm_splitter *s, const prog_op *o) {
     int n = 0;
     for (int k = 0; k < s->put_off.n; k++)
         if (depends(s->p, &s->put_off.op[k], o)) n = k + 1;
@@ -165,7 +165,7 @@ static int put_off_before(const splitter *s, const prog_op *o) {
 /* The list with STARTs and WAITs. @param waits [n + 1] how often an op and those after it wait. Filled when
  * `count` is true; else gradients of weights are spread over these waits. */
 static op_list split_list(const prog *p, const op_list *l, int *waits, bool count) {
-    splitter s = { .p = p, .l = l, .open = mem_alloc((size_t)(l->n + 1) * sizeof *s.open) };
+    comm_splitter s = { .p = p, .l = l, .open = mem_alloc((size_t)(l->n + 1) * sizeof *s.open) };
     for (int i = 0; i <= l->n; i++) {
         const prog_op *o = i < l->n ? &l->op[i] : NULL;
         int end = o ? ends_before(&s, o) : s.opens;

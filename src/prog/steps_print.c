@@ -3,7 +3,7 @@
 #include "plan_internal.h"
 
 /* "first", "last", or the number of a block in the model. */
-static void add_program(str *out, const chain *c, const model_chunk *k, const instr *i) {
+static void add_block_name(str *out, const chain *c, const model_chunk *k, const instr *i) {
     int at = i->instance, restart = at - (k->layers + 2);
     if (at == 0)
         str_add(out, "first");
@@ -53,7 +53,7 @@ err chain_print_steps(const chain *of, int rank, int micros, str *out) {
             str_add(out, "\n       ");
         }
         str_add(out, " %s", kind);
-        add_program(out, &c, &k, i);
+        add_block_name(out, &c, &k, i);
     }
     str_add(out, "\n");
     step_list_free(&l);
