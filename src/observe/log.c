@@ -69,7 +69,7 @@ static void add_parts(str *out, const observe_step *s) {
     }
 }
 
-static void add_norms(str *out, const char *before, const double *v, int n) {
+static void add_array(str *out, const char *before, const double *v, int n) {
     str_add(out, "%s", before);
     for (int i = 0; i < n; i++) {
         if (i) str_add(out, ",");
@@ -78,15 +78,35 @@ static void add_norms(str *out, const char *before, const double *v, int n) {
     str_add(out, "]");
 }
 
+static void add_ranks(str *out, const observe_ranks *r) {
+    add_array(out, ",\"ranks\":{\"busy_s\":[", r->busy_s, r->n);
+    add_array(out, ",\"wait_s\":[", r->wait_s, r->n);
+    add_array(out, ",\"ratio\":[", r->ratio, r->n);
+    str_add(out, "}");
+}
+
+static void add_comm(str *out, const observe_comm *c, int n) {
+    for (int i = 0; i < n; i++) {
+        add_quoted_key(out, i ? "," : ",\"comm\":{", c[i].name);
+        str_add(out, "{\"s\":");
+        str_add_json_number(out, c[i].seconds);
+        str_add(out, ",\"bytes\":");
+        str_add_json_number(out, c[i].bytes);
+        str_add(out, i + 1 < n ? "}" : "}}");
+    }
+}
+
 static void step_as_json(const observe_step *s, str *out) {
     str_add(out, "{");
     for (int i = 0; i < METRICS; i++) add_metric(out, &metric_table[i], s);
     add_parts(out, s);
     if (s->detail) {
-        add_norms(out, ",\"blocks\":{\"grad_norm\":[", s->detail->grad_norm, s->detail->blocks + 1);
-        add_norms(out, ",\"param_norm\":[", s->detail->param_norm, s->detail->blocks + 1);
+        add_array(out, ",\"blocks\":{\"grad_norm\":[", s->detail->grad_norm, s->detail->blocks + 1);
+        add_array(out, ",\"param_norm\":[", s->detail->param_norm, s->detail->blocks + 1);
         str_add(out, "}");
     }
+    if (s->ranks) add_ranks(out, s->ranks);
+    add_comm(out, s->comm, s->n_comm);
     str_add(out, "}\n");
 }
 

@@ -4,8 +4,9 @@
 #include "observe/observe.h"
 
 const metric metric_table[METRICS] = {
-#define ROW(key_, kind_, presence_, sink_, unit_, normal_, meaning_, offset_)                      \
+#define ROW(key_, path_, kind_, presence_, sink_, unit_, normal_, meaning_, offset_)               \
     [METRIC_##key_] = { .key = #key_,                                                              \
+                        .path = path_,                                                             \
                         .sink = sink_,                                                             \
                         .unit = unit_,                                                             \
                         .normal = normal_,                                                         \
@@ -14,13 +15,13 @@ const metric metric_table[METRICS] = {
                         .presence = presence_,                                                     \
                         .offset = offset_ },
 #define COUNT(key, presence, sink, unit, normal, meaning)                                          \
-    ROW(key, METRIC_COUNT, METRIC_##presence, sink, unit, normal, meaning,                         \
+    ROW(key, NULL, METRIC_COUNT, METRIC_##presence, sink, unit, normal, meaning,                   \
         offsetof(observe_step, key))
 #define FIGURE(key, presence, sink, unit, normal, meaning)                                         \
-    ROW(key, METRIC_FIGURE, METRIC_##presence, sink, unit, normal, meaning,                        \
+    ROW(key, NULL, METRIC_FIGURE, METRIC_##presence, sink, unit, normal, meaning,                  \
         offsetof(observe_step, key))
-#define EACH(key, sink, unit, normal, meaning)                                                     \
-    ROW(key, METRIC_EACH, METRIC_EXTRA, sink, unit, normal, meaning, 0)
+#define EACH(key, path, sink, unit, normal, meaning)                                               \
+    ROW(key, path, METRIC_EACH, METRIC_EXTRA, sink, unit, normal, meaning, 0)
 #include "observe/metrics.def"
 #undef ROW
 };
@@ -54,6 +55,16 @@ static void visit_blocks(const observe_detail *d, metric_visitor fn, void *ctx) 
     }
 }
 
+static void visit_ranks(const observe_ranks *r, metric_visitor fn, void *ctx) {
+    for (int i = 0; i < r->n; i++) {
+        char item[16];
+        snprintf(item, sizeof item, "%d", i);
+        visit_one(fn, ctx, METRIC_rank_busy, item, r->busy_s[i]);
+        visit_one(fn, ctx, METRIC_rank_wait, item, r->wait_s[i]);
+        visit_one(fn, ctx, METRIC_rank_ratio, item, r->ratio[i]);
+    }
+}
+
 void metric_visit(const observe_step *s, metric_visitor fn, void *ctx) {
     for (int i = 0; i < METRICS; i++)
         visit_one(fn, ctx, i, NULL, metric_value(&metric_table[i], s));
@@ -67,6 +78,23 @@ void metric_visit(const observe_step *s, metric_visitor fn, void *ctx) {
         visit_one(fn, ctx, METRIC_set_ppl, p->name, exp(p->loss));
     }
     if (s->detail) visit_blocks(s->detail, fn, ctx);
+    if (s->ranks) visit_ranks(s->ranks, fn, ctx);
+    for (int i = 0; i < s->n_comm; i++) {
+        visit_one(fn, ctx, METRIC_comm_time, s->comm[i].name, s->comm[i].seconds);
+        visit_one(fn, ctx, METRIC_comm_bytes, s->comm[i].name, s->comm[i].bytes);
+    }
+}
+
+bool metric_item(const metric *m, const char *name, const char **item, size_t *n) {
+    const char *open = m->path ? strchr(m->path, '<') : NULL;
+    if (!open) return false;
+    const char *after = strchr(open, '>') + 1;
+    size_t before = (size_t)(open - m->path), length = strlen(name), end = strlen(after);
+    if (length <= before + end || strncmp(name, m->path, before) || !str_ends(name, after))
+        return false;
+    *item = name + before;
+    *n = length - before - end;
+    return true;
 }
 
 void metric_sink_name(const metric *m, const char *item, str *out) {
@@ -82,7 +110,9 @@ void metric_docs(str *out) {
     str_add(out, "| key | name in sinks | unit | normal | meaning |\n|---|---|---|---|---|\n");
     for (int i = 0; i < METRICS; i++) {
         const metric *m = &metric_table[i];
-        str_add(out, "| `%s` | %s%s%s | %s | %s | %s |\n", m->key, *m->sink ? "`" : "", m->sink,
-                *m->sink ? "`" : "", m->unit, m->normal, m->meaning);
+        const char *where = m->path ? m->path : m->key;
+        str_add(out, "| %s%s%s | %s%s%s | %s | %s | %s |\n", *where ? "`" : "", where,
+                *where ? "`" : "", *m->sink ? "`" : "", m->sink, *m->sink ? "`" : "", m->unit,
+                m->normal, m->meaning);
     }
 }

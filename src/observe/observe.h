@@ -25,6 +25,8 @@ typedef enum { METRIC_ALWAYS, METRIC_EXTRA } metric_presence;
 typedef enum { METRIC_COUNT, METRIC_FIGURE, METRIC_EACH } metric_kind;
 typedef struct metric {
     const char *key, *sink, *unit, *normal, *meaning;
+    const char
+        *path; /* of a METRIC_EACH: where it lies in a line; NULL for others, which lie at key */
     metric_kind kind;
     metric_presence presence;
     size_t offset; /* in an observe_step; not for METRIC_EACH */
@@ -60,6 +62,18 @@ typedef struct observe_detail {
     observe_sample sample[3];       /* weights, gradients, updates */
 } observe_detail;
 
+/* What ranks measured of themselves in the last STRAGGLER_WINDOW steps, per step. */
+typedef struct observe_ranks {
+    int n;
+    const double *busy_s, *wait_s, *ratio; /* [n] */
+} observe_ranks;
+
+/* One collective over one set of axes, per step and rank. */
+typedef struct observe_comm {
+    char name[80]; /* "dp_shard:reduce-scatter" */
+    double seconds, bytes;
+} observe_comm;
+
 typedef struct observe_step {
 #define COUNT(key, ...)  int64_t key;
 #define FIGURE(key, ...) double key;
@@ -71,6 +85,11 @@ typedef struct observe_step {
     /* "blocks": { "grad_norm": [...], "param_norm": [...] }, the last of each being what is outside
      * the blocks; NULL: not measured. Borrowed. */
     const observe_detail *detail;
+    /* "ranks": { "busy_s": [...], ... } and "comm": { NAME: { "s": S, "bytes": B }, ... }; NULL and 0: not
+     * measured. Borrowed. */
+    const observe_ranks *ranks;
+    const observe_comm *comm;
+    int n_comm;
     bool tensorboard; /* the step also goes to TensorBoard */
     /* For the progress line alone. */
     int64_t total_steps; /* 0: not known */
@@ -79,10 +98,13 @@ typedef struct observe_step {
 
 /* @return NaN where it was not measured. */
 double metric_value(const metric *m, const observe_step *s);
-/* Calls fn for every value of the step that was measured. `item` is the source, set or block of a
- * METRIC_EACH, else NULL. */
+/* Calls fn for every value of the step that was measured. `item` is the source, set, block, rank or
+ * collective of a METRIC_EACH, else NULL. */
 typedef void (*metric_visitor)(void *ctx, const metric *m, const char *item, double value);
 void metric_visit(const observe_step *s, metric_visitor fn, void *ctx);
+/* Whether `name`, a member of a line with those it is nested in ("sources.web.loss"), is an item of this
+ * METRIC_EACH. @param item, n set to the item's name, borrowed from `name`. */
+bool metric_item(const metric *m, const char *name, const char **item, size_t *n);
 /* Appends the name in sinks, with `item` in place of <...>. */
 void metric_sink_name(const metric *m, const char *item, str *out);
 /* The table of docs/observability.md. */

@@ -17,7 +17,7 @@ enum {
     CHUNK = 1 << 20,
     LONGEST_LINE = 1 << 22,
     LONGEST_NAME = 200,
-    MOST_COLUMNS = 4096,
+    MOST_COLUMNS = 1 << 14,
     DEPTH = 4
 };
 

@@ -71,17 +71,33 @@ static json_t *columns_json(const series *s) {
     return list;
 }
 
+/* Bytes of the files that events come from: whoever asks sees when there are new ones. */
+static int64_t event_bytes(const served_run *run) {
+    static const char *const names[] = { "events.jsonl", "launch.jsonl" };
+    int64_t sum = 0;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        struct stat st;
+        char *path = io_join(run->dir, names[i]);
+        if (lstat(path, &st) == 0) sum += (int64_t)st.st_size;
+        free(path);
+    }
+    return sum;
+}
+
 static void answer_runs(served_run *runs, int n, const request *r, answer *out) {
     json_t *list = json_array(), *about = json_object();
     for (int i = 0; i < n; i++) {
         if (!refresh_run(&runs[i], out)) continue;
         const series *s = runs[i].all;
         const series_column *step = series_find(s, "step");
+        const series_column *when = series_find(s, "time");
         double last = step && step->n ? series_value(step, step->n - 1) : 0;
-        json_array_append_new(list, json_pack("{s:o, s:I, s:f, s:o}", "name",
-                                              io_json_string(runs[i].name, strlen(runs[i].name)),
-                                              "rows", (json_int_t)series_rows(s), "step", last,
-                                              "metrics", columns_json(s)));
+        double time = when && when->n ? series_value(when, when->n - 1) : 0;
+        json_array_append_new(
+            list, json_pack("{s:o, s:I, s:f, s:f, s:I, s:o}", "name",
+                            io_json_string(runs[i].name, strlen(runs[i].name)), "rows",
+                            (json_int_t)series_rows(s), "step", last, "time", time, "events",
+                            (json_int_t)event_bytes(&runs[i]), "metrics", columns_json(s)));
     }
     for (int i = 0; i < METRICS; i++)
         json_object_set_new(about, metric_table[i].key,
@@ -155,19 +171,105 @@ static char *read_file_tail(const served_run *run, const char *name, int64_t mos
     return text;
 }
 
-static void answer_events(served_run *runs, int n, const request *r, answer *out) {
+static json_t *file_lines(const served_run *run, const char *name) {
     enum { TAIL = 1 << 18 };
-    served_run *run = requested_run(runs, n, r, out);
-    if (!run) return;
-    char *text = read_file_tail(run, "events.jsonl", TAIL), *next = NULL;
+    char *text = read_file_tail(run, name, TAIL), *next = NULL;
     json_t *list = json_array();
     for (char *line = strtok_r(text, "\n", &next); line; line = strtok_r(NULL, "\n", &next)) {
-        json_t *event = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
-        if (json_is_object(event)) json_array_append(list, event);
-        json_decref(event);
+        json_t *o = json_loads(line, JSON_REJECT_DUPLICATES, NULL);
+        if (json_is_object(o)) json_array_append(list, o);
+        json_decref(o);
     }
     free(text);
+    return list;
+}
+
+/* Events, and of what a launch logged the attempts that failed: as events of the step they go back to. */
+static void answer_events(served_run *runs, int n, const request *r, answer *out) {
+    served_run *run = requested_run(runs, n, r, out);
+    if (!run) return;
+    json_t *list = file_lines(run, "events.jsonl"), *launches = file_lines(run, "launch.jsonl"), *o;
+    size_t i;
+    json_array_foreach(launches, i, o) {
+        if (!json_integer_value(json_object_get(o, "status"))) continue;
+        const json_t *step = json_object_get(o, "checkpoint");
+        json_object_set_new(o, "event", json_string("failed attempt"));
+        json_object_set_new(o, "step", json_integer(MAX(0, json_integer_value(step))));
+        json_array_append(list, o);
+    }
+    json_decref(launches);
     put_json(out, list);
+}
+
+/* ---- ranks ------------------------------------------------------------------------------------- */
+typedef struct rank_columns {
+    const series_column *
+        *of; /* [3][n], as rank_metrics has them; NULL where one is missing; owned */
+    int n;
+} rank_columns;
+static const struct {
+    int metric;
+    const char *name;
+} rank_metrics[] = { { METRIC_rank_busy, "busy" },
+                     { METRIC_rank_wait, "wait" },
+                     { METRIC_rank_ratio, "ratio" } };
+
+/* Finds the column of each rank in one pass: there may be thousands. @param c of NULL: only counts. */
+static void find_rank_columns(const series *s, rank_columns *c) {
+    enum { MOST_RANKS = 1 << 14 };
+    for (int i = 0; i < series_columns(s); i++)
+        for (size_t k = 0; k < COUNT_OF(rank_metrics); k++) {
+            const char *item;
+            size_t n;
+            const series_column *column = series_at(s, i);
+            if (!metric_item(&metric_table[rank_metrics[k].metric], column->name, &item, &n))
+                continue;
+            int rank = atoi(item);
+            if (rank < 0 || rank >= MOST_RANKS) continue;
+            if (c->of)
+                c->of[k * (size_t)c->n + (size_t)rank] = column;
+            else
+                c->n = MAX(c->n, rank + 1);
+        }
+}
+
+/* The values of rank r: [[a window's of every rank], ...] per metric, oldest window first. */
+static void add_windows(str *out, const rank_columns *c, const series_column *lead, int64_t from) {
+    for (size_t k = 0; k < COUNT_OF(rank_metrics); k++) {
+        str_add(out, ",\"%s\":[", rank_metrics[k].name);
+        for (int64_t i = from; i < lead->n; i++) {
+            str_add(out, i > from ? ",[" : "[");
+            for (int r = 0; r < c->n; r++) {
+                if (r) str_add(out, ",");
+                str_add_json_number(
+                    out, series_in_row(c->of[k * (size_t)c->n + (size_t)r], series_row(lead, i)));
+            }
+            str_add(out, "]");
+        }
+        str_add(out, "]");
+    }
+}
+
+static void answer_ranks(served_run *runs, int n, const request *r, answer *out) {
+    enum { MOST_VALUES = 30000 };
+    served_run *run = requested_run(runs, n, r, out);
+    if (!run || !refresh_run(run, out)) return;
+    rank_columns c = { 0 };
+    find_rank_columns(run->all, &c);
+    c.of = mem_alloc(COUNT_OF(rank_metrics) * (size_t)MAX(c.n, 1) * sizeof *c.of);
+    find_rank_columns(run->all, &c);
+    const series_column *lead = c.of[0]; /* of rank 0 */
+    double wanted = fmax(1, query_number(r, "windows", 60));
+    int64_t windows = (int64_t)fmin(wanted, MAX(1, MOST_VALUES / MAX(c.n, 1)));
+    int64_t from = lead ? MAX(0, lead->n - windows) : 0;
+    out->type = "application/json";
+    str_add(&out->body, "{\"ranks\":%d,\"step\":[", c.n);
+    for (int64_t i = from; lead && i < lead->n; i++)
+        str_add(&out->body, "%s%.0f", i > from ? "," : "", series_step(run->all, lead, i));
+    str_add(&out->body, "]");
+    if (lead) add_windows(&out->body, &c, lead, from);
+    str_add(&out->body, "}");
+    free(c.of);
 }
 
 /* Without what must not leave the machine. */
@@ -208,6 +310,7 @@ static const struct {
     { "/api/runs", answer_runs },
     { "/api/series", answer_series },
     { "/api/csv", answer_csv },
+    { "/api/ranks", answer_ranks },
     { "/api/events", answer_events },
     { "/api/config", answer_config },
 };

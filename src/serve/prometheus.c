@@ -34,20 +34,6 @@ static void add_label(str *out, const char *name, const char *value) {
     str_add(out, "\"");
 }
 
-/* Which column holds an item of a METRIC_EACH: its name is before + item + after. */
-static const struct {
-    int metric;
-    const char *before, *after;
-    bool exponential; /* the metric is exp of the column */
-} nested[] = {
-    { METRIC_source_loss, "sources.", ".loss" },
-    { METRIC_source_tokens, "sources.", ".tokens" },
-    { METRIC_set_loss, "validation.", "" },
-    { METRIC_set_ppl, "validation.", "", true },
-    { METRIC_block_grad_norm, "blocks.grad_norm.", "" },
-    { METRIC_block_param_norm, "blocks.param_norm.", "" },
-};
-
 static void add_value(str *out, const str *name, const served_run *run, const char *label,
                       const char *item, const series_column *c, bool exponential) {
     double v = c->n ? series_value(c, c->n - 1) : NAN;
@@ -62,30 +48,29 @@ static void add_value(str *out, const str *name, const served_run *run, const ch
     str_add(out, "} %.17g\n", v);
 }
 
-/* The last of a model's blocks in an array is what is outside of them. */
-static void name_last_block(const served_run *run, const char *before, char *item,
-                            size_t capacity) {
-    char next[64];
-    snprintf(next, sizeof next, "%s%d", before, atoi(item) + 1);
+/* The last of a model's blocks in an array is what is outside of them, where the metric has it. */
+static void name_last_block(const served_run *run, const metric *m, char *item, size_t capacity) {
+    char next[96];
+    const char *open = strchr(m->path, '<');
+    snprintf(next, sizeof next, "%.*s%d", (int)(open - m->path), m->path, atoi(item) + 1);
     if (!series_find(run->all, next)) snprintf(item, capacity, "other");
 }
 
 static void add_items(str *out, int which, const str *name, const served_run *run,
                       const char *label) {
-    for (size_t k = 0; k < COUNT_OF(nested); k++)
-        for (int i = 0; nested[k].metric == which && i < series_columns(run->all); i++) {
-            const series_column *c = series_at(run->all, i);
-            size_t before = strlen(nested[k].before), after = strlen(nested[k].after);
-            size_t n = strlen(c->name);
-            if (!str_starts(c->name, nested[k].before) || !str_ends(c->name, nested[k].after))
-                continue;
-            if (n <= before + after) continue;
-            char item[256];
-            snprintf(item, sizeof item, "%.*s", (int)(n - before - after), c->name + before);
-            if (str_starts(nested[k].before, "blocks."))
-                name_last_block(run, nested[k].before, item, sizeof item);
-            add_value(out, name, run, label, item, c, nested[k].exponential);
-        }
+    bool exponential = which == METRIC_set_ppl;
+    const metric *m = &metric_table[exponential ? METRIC_set_loss : which];
+    for (int i = 0; i < series_columns(run->all); i++) {
+        const series_column *c = series_at(run->all, i);
+        const char *at;
+        size_t n;
+        if (!metric_item(m, c->name, &at, &n)) continue;
+        char item[256];
+        snprintf(item, sizeof item, "%.*s", (int)n, at);
+        if (which == METRIC_block_grad_norm || which == METRIC_block_param_norm)
+            name_last_block(run, m, item, sizeof item);
+        add_value(out, name, run, label, item, c, exponential);
+    }
 }
 
 void prometheus_text(served_run *const *runs, int n, str *out) {

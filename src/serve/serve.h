@@ -16,7 +16,8 @@
  *     /api/runs                the runs, their metrics and how far they are
  *     /api/series?run&key&from&to&points   a metric, reduced to `points` points
  *     /api/csv?run&key         a metric, every step
- *     /api/events?run          the last events: samples, spikes, saves
+ *     /api/ranks?run&windows   what ranks measured of themselves, in the last windows of steps
+ *     /api/events?run          the last events: samples, spikes, saves, attempts of a launch that failed
  *     /api/config?run          config.yaml
  */
 #ifndef INGOT_SERVE_H

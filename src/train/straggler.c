@@ -1,6 +1,6 @@
-/* Straggler detection: every few steps all ranks exchange how long they compute, without the time they wait
- * for others, and the one that takes longer than those with the same work is named. (observe/stragglers.c
- * judges.)
+/* What ranks measure of themselves. Every few steps they exchange how long they compute, how long they wait for
+ * others, and what their collectives moved: one exchange of a few hundred bytes per rank. The one that computes
+ * longer than those with the same work is named (observe/stragglers.c judges), and all of it becomes metrics.
  *
  * On a GPU the time that a collective waits inside a kernel is not known to the host, so only what delays the host
  * of a rank is seen there. */
@@ -12,24 +12,55 @@
 
 #include "util/fault.h"
 
+/* A collective over a set of axes. Of more than MOST_MOVED the others are one entry, without axes. */
+enum { MOST_MOVED = 12 };
+typedef struct rank_moved {
+    uint32_t axes, kind;
+    float seconds, bytes;
+} rank_moved;
+/* What a rank sends to all others. */
+typedef struct rank_figures {
+    double busy_s, wait_s; /* per step */
+    rank_moved moved[MOST_MOVED];
+} rank_figures;
+
 struct straggler_watch {
     straggler *rank;                /* [ranks] */
     double steps[STRAGGLER_WINDOW]; /* seconds of computing in each */
     int n;
     double began, waited; /* of the step under way */
     double seconds;       /* of computing in it so far */
+    double wait_s;        /* of the window */
+    comm_counter before[64];
+    int n_before;          /* counters when the window began */
+    double *values;        /* [3][ranks], for metrics */
+    observe_ranks figures; /* of them */
+    observe_comm *comm;
+    int n_comm, comm_cap;
 };
 
+static void read_counters(const trainer *t, straggler_watch *w) {
+    int n = comm_counters(t->x.comm, w->before, COUNT_OF(w->before));
+    w->n_before = MIN(n, (int)COUNT_OF(w->before));
+}
+
 static straggler_watch *watch_of(trainer *t) {
-    if (!t->stragglers) {
-        t->stragglers = mem_alloc(sizeof *t->stragglers);
-        t->stragglers->rank = mem_alloc((size_t)mesh_world(&t->mesh) * sizeof *t->stragglers->rank);
-    }
-    return t->stragglers;
+    if (t->stragglers) return t->stragglers;
+    straggler_watch *w = t->stragglers = mem_alloc(sizeof *w);
+    int n = mesh_world(&t->mesh);
+    w->rank = mem_alloc((size_t)n * sizeof *w->rank);
+    w->values = mem_alloc(3 * (size_t)n * sizeof *w->values);
+    w->figures = (observe_ranks){ n, w->values, w->values + n, w->values + 2 * n };
+    read_counters(t, w);
+    return w;
 }
 
 void straggler_free(trainer *t) {
-    if (t->stragglers) free(t->stragglers->rank);
+    if (t->stragglers) {
+        free(t->stragglers->rank);
+        free(t->stragglers->values);
+        free(t->stragglers->comm);
+    }
     free(t->stragglers);
     t->stragglers = NULL;
 }
@@ -79,29 +110,105 @@ static err report_rank(trainer *t, int r) {
                                    "rank", r, "ratio", s->ratio));
 }
 
+/* ---- what collectives moved ------------------------------------------------------------------ */
+static void add_moved(rank_moved *list, const comm_counter *k, double seconds, double bytes) {
+    int at = 0;
+    while (at < MOST_MOVED - 1 && list[at].bytes > 0) at++;
+    bool other = at == MOST_MOVED - 1;
+    list[at].axes = other ? 0 : (uint32_t)k->axes;
+    list[at].kind = other ? MOVE_NONE : (uint32_t)k->kind;
+    list[at].seconds += (float)seconds;
+    list[at].bytes += (float)bytes;
+}
+
+/* Of this rank, per step of the window. */
+static void count_moved(const trainer *t, straggler_watch *w, rank_moved *list) {
+    comm_counter now[COUNT_OF(w->before)];
+    int n = MIN(comm_counters(t->x.comm, now, COUNT_OF(now)), (int)COUNT_OF(now));
+    for (int i = 0; i < n; i++) {
+        double seconds = now[i].moving_seconds, bytes = now[i].bytes;
+        for (int k = 0; k < w->n_before; k++)
+            if (w->before[k].axes == now[i].axes && w->before[k].kind == now[i].kind) {
+                seconds -= w->before[k].moving_seconds;
+                bytes -= w->before[k].bytes;
+            }
+        if (bytes > 0) add_moved(list, &now[i], seconds / w->n, bytes / w->n);
+    }
+    memcpy(w->before, now, (size_t)n * sizeof *now);
+    w->n_before = n;
+}
+
+static void name_collective(const rank_moved *m, char *to, size_t n) {
+    size_t at = 0;
+    for (int a = 0; a <= AX_COUNT && at < n; a++)
+        if (m->axes & AXIS(a))
+            at += (size_t)snprintf(to + at, n - at, "%s%s", at ? "+" : "", mesh_axis_name[a]);
+    if (!m->axes)
+        snprintf(to, n, "other");
+    else if (at < n)
+        snprintf(to + at, n - at, ":%s", move_name((move_kind)m->kind));
+}
+
+/* Adds what a rank moved to the means over all ranks. */
+static void merge_moved(straggler_watch *w, const rank_moved *m, int ranks) {
+    char name[sizeof w->comm->name];
+    int at = 0;
+    if (!(m->bytes > 0)) return;
+    name_collective(m, name, sizeof name);
+    while (at < w->n_comm && strcmp(w->comm[at].name, name) != 0) at++;
+    if (at == w->n_comm) {
+        mem_reserve((void **)&w->comm, &w->comm_cap, w->n_comm++, sizeof *w->comm);
+        w->comm[at] = (observe_comm){ .seconds = 0 };
+        memcpy(w->comm[at].name, name, sizeof name);
+    }
+    w->comm[at].seconds += (double)m->seconds / ranks;
+    w->comm[at].bytes += (double)m->bytes / ranks;
+}
+
+/* ---- a window -------------------------------------------------------------------------------- */
+/* On rank 0: judges the ranks, and shows in the step what they measured. */
+static err take_window(trainer *t, const rank_figures *all, observe_step *out) {
+    straggler_watch *w = t->stragglers;
+    int n = mesh_world(&t->mesh), *group = mem_alloc((size_t)n * sizeof *group);
+    double *busy = w->values, *wait = busy + n, *ratio = wait + n;
+    list_groups(t, group);
+    w->n_comm = 0;
+    for (int r = 0; r < n; r++) {
+        busy[r] = all[r].busy_s;
+        wait[r] = all[r].wait_s;
+        for (int i = 0; i < MOST_MOVED; i++) merge_moved(w, &all[r].moved[i], n);
+    }
+    straggler_judge(w->rank, busy, group, n);
+    free(group);
+    out->slowest = 1;
+    for (int r = 0; r < n; r++) {
+        ratio[r] = w->rank[r].ratio;
+        out->slowest = MAX(out->slowest, ratio[r]);
+        if (w->rank[r].raised || w->rank[r].cleared) TRY(report_rank(t, r));
+    }
+    out->ranks = &w->figures;
+    out->comm = w->comm;
+    out->n_comm = w->n_comm;
+    return OK;
+}
+
 err straggler_step(trainer *t, observe_step *out) {
     straggler_watch *w = watch_of(t);
     int n = mesh_world(&t->mesh);
     w->steps[w->n++] = w->seconds;
     w->seconds = 0;
+    w->wait_s += comm_wait_seconds(t->x.comm) - w->waited;
     if (w->n < STRAGGLER_WINDOW || n == 1) {
         w->n %= STRAGGLER_WINDOW;
         return OK;
     }
-    double mine = straggler_typical(w->steps, w->n), *all = mem_alloc((size_t)n * sizeof *all);
-    int *group = mem_alloc((size_t)n * sizeof *group);
-    err e = comm_collect(t->x.comm, &mine, sizeof mine, all);
+    rank_figures mine = { straggler_typical(w->steps, w->n), w->wait_s / w->n };
+    rank_figures *all = mem_alloc((size_t)n * sizeof *all);
+    count_moved(t, w, mine.moved);
     w->n = 0;
-    if (!e && is_first_rank(t)) {
-        list_groups(t, group);
-        straggler_judge(w->rank, all, group, n);
-        out->slowest = 1;
-        for (int r = 0; r < n && !e; r++) {
-            out->slowest = MAX(out->slowest, w->rank[r].ratio);
-            if (w->rank[r].raised || w->rank[r].cleared) e = report_rank(t, r);
-        }
-    }
-    free(group);
+    w->wait_s = 0;
+    err e = comm_collect(t->x.comm, &mine, sizeof mine, all);
+    if (!e && is_first_rank(t)) e = take_window(t, all, out);
     free(all);
     return e;
 }

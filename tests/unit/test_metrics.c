@@ -1,6 +1,10 @@
 /* The registry of metrics: every row is filled by a run, and holds what it promises. */
 #include "support/train.h"
 
+static void assert_near(double got, double expected, double relative) {
+    if (fabs(got - expected) > relative * fabs(expected)) fail_msg("%g, not %g", got, expected);
+}
+
 /* ---- every metric is filled ---------------------------------------------------------------------- */
 typedef struct seen_metrics {
     bool seen[METRICS];
@@ -21,6 +25,14 @@ static void take_nested(seen_metrics *s, const json_t *line) {
     }
     json_object_foreach(json_object_get(line, "validation"), name, part) s->seen[METRIC_set_loss] |=
         json_is_number(part);
+    json_t *ranks = json_object_get(line, "ranks");
+    s->seen[METRIC_rank_busy] |= json_array_size(json_object_get(ranks, "busy_s")) == 4;
+    s->seen[METRIC_rank_wait] |= json_array_size(json_object_get(ranks, "wait_s")) == 4;
+    s->seen[METRIC_rank_ratio] |= json_array_size(json_object_get(ranks, "ratio")) == 4;
+    json_object_foreach(json_object_get(line, "comm"), name, part) {
+        s->seen[METRIC_comm_time] |= json_is_number(json_object_get(part, "s"));
+        s->seen[METRIC_comm_bytes] |= json_is_number(json_object_get(part, "bytes"));
+    }
     s->seen[METRIC_block_grad_norm] |= json_array_size(json_object_get(blocks, "grad_norm")) == 2;
     s->seen[METRIC_block_param_norm] |= json_array_size(json_object_get(blocks, "param_norm")) == 2;
 }
@@ -114,7 +126,8 @@ static void every_metric_is_filled(void **state) {
                             "training.steps", "10" });
     train_small(f, "ranks",
                 (settings){ "parallelism.tensor_parallel_degree", "2",
-                            "parallelism.data_parallel_shard_degree", "2" });
+                            "parallelism.data_parallel_shard_degree", "2", "training.steps",
+                            "10" });
     train_small(f, "experts", (settings){ "model.experts", "4", "model.capacity_factor", "1" });
     take_run(f, "mix", &s);
     take_run(f, "experts", &s);
@@ -126,11 +139,44 @@ static void every_metric_is_filled(void **state) {
         if (!s.seen[i]) fail_msg("%s is in metrics.def, but nothing fills it", metric_table[i].key);
 }
 
-/* ---- values -------------------------------------------------------------------------------------- */
-static void assert_near(double got, double expected, double relative) {
-    if (fabs(got - expected) > relative * fabs(expected)) fail_msg("%g, not %g", got, expected);
+/* ---- ranks --------------------------------------------------------------------------------------- */
+static double number_at(const json_t *line, const char *group, const char *name, const char *key) {
+    return json_number_value(
+        json_object_get(json_object_get(json_object_get(line, group), name), key));
 }
 
+/* Every rank reports once in 10 steps. Of two ranks the faster one is the median. Bytes follow from the
+ * model: what is scattered of gradients is gathered of weights, but for the first step's, which are there; a few
+ * values of the host come on top. */
+static void ranks_report_themselves(void **state) {
+    test_folder *f = *state;
+    train_small(
+        f, "ranks",
+        (settings){ "parallelism.data_parallel_shard_degree", "2", "training.steps", "20" });
+    json_t *steps = logged_steps(f, "ranks");
+    for (size_t i = 0; i < 20; i++) {
+        const json_t *line = json_array_get(steps, i), *ranks = json_object_get(line, "ranks");
+        assert_true((ranks != NULL) == (i % 10 == 9));
+        if (!ranks) continue;
+        double busy[2], wait[2], ratio[2];
+        for (size_t r = 0; r < 2; r++) {
+            busy[r] = json_number_value(json_array_get(json_object_get(ranks, "busy_s"), r));
+            wait[r] = json_number_value(json_array_get(json_object_get(ranks, "wait_s"), r));
+            ratio[r] = json_number_value(json_array_get(json_object_get(ranks, "ratio"), r));
+        }
+        assert_true(busy[0] > 0 && busy[1] > 0 && wait[0] >= 0 && wait[1] >= 0);
+        assert_true(MIN(ratio[0], ratio[1]) == 1);
+        assert_near(MAX(ratio[0], ratio[1]), MAX(busy[0], busy[1]) / MIN(busy[0], busy[1]), 1e-6);
+        double scattered = number_at(line, "comm", "dp_shard:reduce-scatter", "bytes");
+        double gathered = number_at(line, "comm", "dp_shard:all-gather", "bytes");
+        assert_true(scattered > 0);
+        if (i == 19) assert_true(gathered >= scattered && gathered < 1.05 * scattered);
+        assert_true(number_at(line, "comm", "dp_shard:all-gather", "s") > 0);
+    }
+    json_decref(steps);
+}
+
+/* ---- values -------------------------------------------------------------------------------------- */
 /* The norms of blocks add up to the global norm; the update of SGD is lr times the clipped gradient. */
 static void norms_are_those_of_the_step(void **state) {
     test_folder *f = *state;
@@ -240,6 +286,7 @@ static void sinks_have_names(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_metric_is_filled, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(ranks_report_themselves, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(norms_are_those_of_the_step, folder_setup, folder_teardown),
         cmocka_unit_test_setup_teardown(bf16_weights_have_a_norm, folder_setup, folder_teardown),
         cmocka_unit_test(peaks_are_published),

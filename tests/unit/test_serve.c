@@ -19,10 +19,14 @@ static void write_run(test_folder *f, const char *name, int steps) {
     str text = { 0 };
     char path[96];
     for (int i = 1; i <= steps; i++)
-        str_add(&text,
-                "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"spike_count\":0,\"sources\":{\"a\\\"b\":{"
-                "\"loss\":2}},\"validation\":{\"web\":1},\"blocks\":{\"grad_norm\":[3,4]}}\n",
-                i, 10 * i, 5.0 / i);
+        str_add(
+            &text,
+            "{\"step\":%d,\"tokens\":%d,\"loss\":%g,\"spike_count\":0,\"sources\":{\"a\\\"b\":{"
+            "\"loss\":2}},\"validation\":{\"web\":1},\"blocks\":{\"grad_norm\":[3,4]},\"time\":%d%s}\n",
+            i, 10 * i, 5.0 / i, 1000 + i,
+            i % 10 ? ""
+                   : ",\"ranks\":{\"busy_s\":[1,1.5],\"wait_s\":[0.5,0],\"ratio\":[1,1.5]},"
+                     "\"comm\":{\"tp:all-reduce\":{\"s\":0.25,\"bytes\":64}}");
     assert_ok(io_make_dirs(in_folder(f, name)));
     snprintf(path, sizeof path, "%s/metrics.jsonl", name);
     folder_write(f, path, text.text);
@@ -30,6 +34,10 @@ static void write_run(test_folder *f, const char *name, int steps) {
     snprintf(path, sizeof path, "%s/events.jsonl", name);
     folder_write(f, path,
                  "{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"}\njunk\n{\"event\":\"sav");
+    snprintf(path, sizeof path, "%s/launch.jsonl", name);
+    folder_write(f, path,
+                 "{\"attempt\":0,\"time\":1,\"status\":137,\"checkpoint\":4,\"rank\":1}\n"
+                 "{\"attempt\":1,\"time\":2,\"status\":0,\"checkpoint\":9,\"rank\":-1}\n");
     snprintf(path, sizeof path, "%s/config.yaml", name);
     folder_write(f, path, "metrics:\n  serve: \"0\"\n  serve_token: \"secret\"\n");
     folder_write(f, "outside.txt", "not to be served");
@@ -105,7 +113,15 @@ static void runs_are_served(void **state) {
            "{\"step\":[2,4],\"mean\":[3.75,1.458335],\"low\":[2.5,1.25],\"high\":[5,1.66667]}");
     expect(&t, "/api/series?run=0&key=sources.a%5C%22b.loss&points=1", 200, "\"mean\":[2]");
     expect(&t, "/api/csv?run=1&key=loss", 200, "step,\"loss\"\n1,5\n2,2.5\n3,1.66667\n");
-    expect(&t, "/api/events?run=0", 200, "[{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"}]");
+    expect(&t, "/api/events?run=0", 200, "[{\"event\":\"sample\",\"step\":3,\"text\":\"hello\"},{");
+    expect(&t, "/api/events?run=0", 200,
+           "\"rank\":1,\"event\":\"failed attempt\",\"step\":4}]"); /* 0 is not a failure */
+    expect(&t, "/api/ranks?run=0&windows=2", 200,
+           "{\"ranks\":2,\"step\":[90,100],\"busy\":[[1,1.5],[1,1.5]],\"wait\":[[0.5,0],[0.5,0]],"
+           "\"ratio\":[[1,1.5],[1,1.5]]}");
+    expect(&t, "/api/ranks?run=1", 200, "{\"ranks\":0,\"step\":[]}");
+    expect(&t, "/api/ranks?run=9", 404, "no such run");
+    expect(&t, "/api/runs", 200, "\"time\":1100.0,\"events\":");
     expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
     char *config = ask(&t, "/api/config?run=0");
     assert_null(strstr(config, "secret"));
@@ -126,6 +142,9 @@ static void prometheus_reads_metrics(void **state) {
     expect(&t, "/metrics", 200, "ingot_eval_loss{run=\"a\",set=\"web\"} 1\n");
     expect(&t, "/metrics", 200, "ingot_eval_ppl{run=\"a\",set=\"web\"} 2.7182");
     expect(&t, "/metrics", 200, "ingot_train_loss_by_source{run=\"a\",source=\"a\\\\\\\"b\"} 2\n");
+    expect(&t, "/metrics", 200, "ingot_time_ratio_by_rank{run=\"a\",rank=\"1\"} 1.5\n");
+    expect(&t, "/metrics", 200,
+           "ingot_communication_bytes_by{run=\"a\",collective=\"tp:all-reduce\"} 64\n");
     expect(&t, "/metrics", 200, "ingot_train_grad_norm_by_block{run=\"a\",block=\"0\"} 3\n");
     expect(&t, "/metrics", 200, "ingot_train_grad_norm_by_block{run=\"a\",block=\"other\"} 4\n");
     serve_stop(t.s);
