@@ -29,38 +29,6 @@ static const cli_arg args[] = {
 const cli_spec cmd_doctor_spec = { "doctor", "[--json | --calibrate | --cluster]", args,
                                    (int)COUNT_OF(args), 0 };
 
-/* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
-enum { COPY_BYTES = 256 << 20, ROUNDS = 8 };
-typedef struct copy_job {
-    char *from, *to;
-    size_t each;
-} copy_job;
-
-static void copy_share(void *ctx, int64_t i, int worker) {
-    const copy_job *j = ctx;
-    memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
-}
-
-double doctor_copy_rate(pool *p) {
-    void *from = NULL, *to = NULL;
-    double best = 0;
-    err e = mem_map(COPY_BYTES, &from);
-    if (!e) e = mem_map(COPY_BYTES, &to);
-    if (!e) {
-        copy_job j = { from, to, (size_t)(COPY_BYTES / pool_size(p) / 64 * 64) };
-        memset(from, 1, COPY_BYTES);
-        for (int r = 0; r < ROUNDS; r++) { /* the best: others only ever slow it down */
-            double t0 = time_now();
-            pool_run(p, pool_size(p), copy_share, &j);
-            best = MAX(best, 2.0 * (double)j.each * pool_size(p) / (time_now() - t0));
-        }
-    }
-    err_free(e);
-    if (from) mem_unmap(from, COPY_BYTES);
-    if (to) mem_unmap(to, COPY_BYTES);
-    return best;
-}
-
 /* ---- findings ---------------------------------------------------------------------------------- */
 typedef struct cpu_findings {
     char name[128], isa[160]; /* name: "" when the system does not report one */
@@ -93,7 +61,7 @@ static cpu_findings examine_cpu(void) {
     }
     f.threads = pool_size(p);
     f.memory = (double)sysconf(_SC_PHYS_PAGES) * (double)sysconf(_SC_PAGESIZE);
-    f.copy = doctor_copy_rate(p);
+    f.copy = ops_copy_rate(b, p);
     f.fp32 = ops_peak_flops(b, DT_F32, p);
     f.bf16 = b->bf16_gemm ? ops_peak_flops(b, DT_BF16, p) : NAN;
     pool_free(p);

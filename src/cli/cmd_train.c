@@ -73,17 +73,34 @@ static err read_ranks(const char *text, int *out) {
                     "ranks are threads of this process that train together: --ranks 2");
 }
 
+/* "steps=10-12", or "steps=10". */
+static err read_profiled_steps(const char *text, train_options *o) {
+    char first[32] = "";
+    const char *steps = str_starts(text, "steps=") ? text + strlen("steps=") : "";
+    size_t n = strcspn(steps, "-");
+    const char *last = steps[n] ? steps + n + 1 : first;
+    snprintf(first, sizeof first, "%.*s", (int)MIN(n, sizeof first - 1), steps);
+    if (number_parse_int(first, &o->profile_from) && number_parse_int(last, &o->profile_to) &&
+        o->profile_from >= 1 && o->profile_to >= o->profile_from)
+        return OK;
+    return err_hint(ERR_USAGE("--profile: expected steps=FIRST-LAST, got \"%s\"", text),
+                    "steps count from 1: --profile steps=10-12");
+}
+
 err cli_read_train(int argc, char **argv, config *c, train_options *o, train_flags *f) {
-    const char *scale = NULL, *ranks = NULL;
+    const char *scale = NULL, *ranks = NULL, *profile = NULL;
     const config_flag flags[] = { { "--fresh", &o->fresh, NULL },
                                   { "--quiet", &o->quiet, NULL },
                                   { "--print-config", &f->print_config, NULL },
                                   { "--dump-schedule", &f->dump_schedule, NULL },
                                   { TRAIN_STOP_ON_STDIN, &f->stop_on_stdin, NULL },
                                   { "--scale", NULL, &scale },
+                                  { "--memory-timeline", &o->memory_timeline, NULL },
+                                  { "--profile", NULL, &profile },
                                   { "--ranks", NULL, &ranks } };
     TRY(config_from_args(c, argc, argv, flags, (int)COUNT_OF(flags)));
     if (ranks) TRY(read_ranks(ranks, &o->ranks));
+    if (profile) TRY(read_profiled_steps(profile, o));
     return scale ? config_scale(c, scale) : OK;
 }
 

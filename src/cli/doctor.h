@@ -4,9 +4,6 @@
 
 #include "util/util.h"
 
-/* Bytes read and written per second by a copy over all threads; 0 when there is not enough memory for it. */
-double doctor_copy_rate(pool *p);
-
 typedef struct cluster_options {
     const char *dir; /* where the disk is tested */
     double seconds;  /* of GEMMs */

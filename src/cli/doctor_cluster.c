@@ -61,7 +61,7 @@ static void test_memory(examination *x) {
     }
     err_free(e); /* no memory to spare is not a fault of it */
     if (at) mem_unmap(at, bytes);
-    x->f.copy = doctor_copy_rate(x->p);
+    x->f.copy = ops_copy_rate(ops_cpu(OPS_ISA_BEST), x->p);
 }
 
 /* ---- arithmetic --------------------------------------------------------------------------------- */

@@ -138,7 +138,9 @@ err comm_start(comm *c, const comm_move *move, const tensor *in, const tensor *o
         .move = *move, .in = in ? *in : absent, .out = out ? *out : absent, .started = time_now()
     };
     if (is_local_move(c, move)) return OK;
-    return c->backend->start(c, ticket);
+    TRY(c->backend->start(c, ticket));
+    if (c->watcher) c->watcher->started(c->watcher->ctx, ticket);
+    return OK;
 }
 
 err comm_wait(comm *c, comm_ticket *ticket) {
@@ -147,14 +149,18 @@ err comm_wait(comm *c, comm_ticket *ticket) {
         run_local(c, ticket);
         return OK;
     }
+    if (c->watcher) c->watcher->waits(c->watcher->ctx, ticket);
     double began = time_now();
     __atomic_store_n(&c->waiting, 1, __ATOMIC_RELAXED);
     err e = c->backend->wait(c, ticket);
     __atomic_store_n(&c->waiting, 0, __ATOMIC_RELAXED);
     TRY(e);
     count_move(c, ticket, began);
+    if (c->watcher) c->watcher->ended(c->watcher->ctx, ticket);
     return OK;
 }
+
+void comm_watch(comm *c, const comm_watcher *w) { c->watcher = w; }
 
 void comm_abort(comm *c, const char *cause) {
     if (c->backend && c->backend->abort) c->backend->abort(c, cause);

@@ -150,6 +150,18 @@ double comm_wait_seconds(const comm *c); /* of all counters, and of values of th
 /* "rank 3 (host-b)", or without its host where ranks are threads: written into buf, which is returned. */
 char *comm_rank_name(const comm *c, int rank, char *buf, size_t n);
 
+/* ---- watching ------------------------------------------------------------------------------ */
+/* What is called, in the thread that communicates, for every communication that moves bytes: when it has been
+ * started, when the rank begins to wait for it, and when that wait is over. */
+typedef struct comm_watcher {
+    void (*started)(void *ctx, const comm_ticket *t);
+    void (*waits)(void *ctx, const comm_ticket *t);
+    void (*ended)(void *ctx, const comm_ticket *t);
+    void *ctx;
+} comm_watcher;
+/* @param w borrowed; NULL: nobody watches any more. */
+void comm_watch(comm *c, const comm_watcher *w);
+
 /* ---- for the host, on all ranks together ------------------------------------------------------ */
 /* Where `c` is NULL there is one rank, and nothing to do (comm_sum excepted). */
 /* Sums n values over these axes in place; the results are bit-identical on every rank. */

@@ -36,10 +36,11 @@ struct comm {
     mesh m;
     double timeout; /* seconds */
     int core_sharers, local_rank;
-    bool crowded; /* there are more ranks than cores */
-    comm *host;   /* of a GPU's: for values of the host; NULL: itself */
-    void *state;  /* the backend's */
-    int waiting;  /* inside comm_wait; read by other threads (comm_is_waiting) */
+    bool crowded;                /* there are more ranks than cores */
+    comm *host;                  /* of a GPU's: for values of the host; NULL: itself */
+    void *state;                 /* the backend's */
+    int waiting;                 /* inside comm_wait; read by other threads (comm_is_waiting) */
+    const comm_watcher *watcher; /* borrowed; NULL: none */
     const struct job_member *members; /* [ranks], borrowed; NULL: threads of one process */
     comm_counter count[COMM_SETS][MOVE_ILLEGAL];
 };

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static const char *backend_kind(const op_backend *b) { return b->device ? "CUDA" : "CPU"; }
 
@@ -120,5 +121,46 @@ double ops_peak_flops(const op_backend *b, dtype dt, pool *p) {
         if (seconds < 5e-3) r.rounds *= 4;
     }
     free(r.done);
+    return best;
+}
+
+/* ---- bandwidth: a copy, split over all threads ------------------------------------------------- */
+enum { COPY_BYTES = 256 << 20, COPY_ROUNDS = 8 };
+typedef struct copy_job {
+    char *from, *to;
+    size_t each;
+} copy_job;
+
+static void copy_share(void *ctx, int64_t i, int worker) {
+    const copy_job *j = ctx;
+    memcpy(j->to + (size_t)i * j->each, j->from + (size_t)i * j->each, j->each);
+}
+
+static double gpu_copy_rate(const op_backend *b) {
+    ops_gpu_speed speed = { .copy = NAN };
+    err e = ops_cuda_measure(b, &speed);
+    double rate = e ? NAN : speed.copy;
+    err_free(e);
+    return rate;
+}
+
+double ops_copy_rate(const op_backend *b, pool *p) {
+    void *from = NULL, *to = NULL;
+    double best = 0;
+    if (b->device) return gpu_copy_rate(b);
+    err e = mem_map(COPY_BYTES, &from);
+    if (!e) e = mem_map(COPY_BYTES, &to);
+    if (!e) {
+        copy_job j = { from, to, (size_t)(COPY_BYTES / pool_size(p) / 64 * 64) };
+        memset(from, 1, COPY_BYTES);
+        for (int r = 0; r < COPY_ROUNDS; r++) { /* the best: others only ever slow it down */
+            double t0 = time_now();
+            pool_run(p, pool_size(p), copy_share, &j);
+            best = MAX(best, 2.0 * (double)j.each * pool_size(p) / (time_now() - t0));
+        }
+    }
+    err_free(e);
+    if (from) mem_unmap(from, COPY_BYTES);
+    if (to) mem_unmap(to, COPY_BYTES);
     return best;
 }

@@ -170,19 +170,8 @@ static op_run op_run_of(const exec *x, const step_block *step) {
 }
 
 /* What an op took includes waiting for it, where calls are only queued. */
-void exec_call(exec *x, const op_call *c) {
+static void profiled_call(const exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
-    if (!c->run) {
-        op_run run = op_run_of(x, NULL);
-        op_call with_run = *c;
-        with_run.run = &run;
-        exec_call(x, &with_run);
-        return;
-    }
-    if (!x->profile) {
-        ops_run(b, c);
-        return;
-    }
     double from = time_now();
     if (b->device) b->device->mark(b->context, c->run->queue, 0);
     ops_run(b, c);
@@ -192,6 +181,30 @@ void exec_call(exec *x, const op_call *c) {
     sum->seconds += b->device ? b->device->seconds_between(b->context, 0, 1) : time_now() - from;
     sum->work.flops += w.flops;
     sum->work.bytes += w.bytes;
+}
+
+/* @param in, o what it is a part of; NULL: of no program. */
+static void call_part(exec *x, const op_call *c, const instance *in, const prog_op *o, int micro) {
+    if (x->trace) {
+        int at = trace_call_begin(x->trace, c);
+        ops_run(x->plan->backend, c);
+        trace_call_end(x->trace, at, c, in, o, micro);
+    } else if (x->profile) {
+        profiled_call(x, c);
+    } else {
+        ops_run(x->plan->backend, c);
+    }
+}
+
+void exec_call(exec *x, const op_call *c) {
+    if (c->run) {
+        call_part(x, c, NULL, NULL, 0);
+        return;
+    }
+    op_run run = op_run_of(x, NULL);
+    op_call with_run = *c;
+    with_run.run = &run;
+    call_part(x, &with_run, NULL, NULL, 0);
 }
 
 /* @return an error only where none is to be noted. */
@@ -231,7 +244,7 @@ static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
     c.run = &run;
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
     if (o->once && mesh_coord(&in->p->m, AX_TP)) c.in[2].data = NULL;
-    exec_call(x, &c);
+    call_part(x, &c, in, o, micro);
     if (x->check_finite) TRY(note_not_finite(x, in, o, &c));
     if (x->activation && micro == 0) sample_activation(x, in, o, &c);
     return OK;
@@ -367,10 +380,9 @@ uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
 
-static err run_instr(const chain_run *r, const instr *i) {
-    enum { MOST_OPEN = 256 };
+/* What is not a list of a program. */
+static err run_simple(const chain_run *r, const instr *i) {
     exec *x = r->x;
-    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
     chunk_plan *u = &r->k->chunk[i->chunk];
     int micro = r->micro + i->micro;
     switch (i->kind) {
@@ -382,8 +394,19 @@ static err run_instr(const chain_run *r, const instr *i) {
     case DO_RECV: /* a later stage gathers before its first message has arrived */
         TRY(start_updated_ahead(r, 0));
         return receive_boundary(x, r->k, i);
-    default: break;
+    default: BUG_IF(true); return OK;
     }
+}
+
+static bool runs_a_list(instr_kind k) {
+    return k == DO_FWD || k == DO_FWD_SAVES || k == DO_BWD || k == DO_WEIGHTS || k == DO_GATHER ||
+           k == DO_GATHERED || k == DO_REDUCE || k == DO_REDUCED;
+}
+
+static err run_program(const chain_run *r, const instr *i) {
+    enum { MOST_OPEN = 256 };
+    exec *x = r->x;
+    chunk_plan *u = &r->k->chunk[i->chunk];
     if (!instr_runs(i, r->micro, r->micros)) return OK;
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_inputs(x->plan, u, i->slot, i->inputs);
@@ -393,6 +416,20 @@ static err run_instr(const chain_run *r, const instr *i) {
     open_comm ring[MOST_OPEN];
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     return run_list(r, in, i, open ? open : &own);
+}
+
+static err run_instr(const chain_run *r, const instr *i) {
+    exec *x = r->x;
+    bool lists = runs_a_list(i->kind);
+    __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
+    int at = x->trace ? trace_instr_begin(x->trace) : 0;
+    exec_trace *began = x->trace; /* hooks may end it */
+    err e = lists ? run_program(r, i) : run_simple(r, i);
+    if (x->trace && x->trace == began)
+        trace_instr_end(x->trace, at, i,
+                        lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL,
+                        r->micro + i->micro);
+    return e;
 }
 
 /* What a step begins or ends with, on every rank. */
@@ -500,8 +537,8 @@ enum { NOT_RECORDABLE = -1 };
 
 static bool can_replay(const exec *x, const exec_tape *t) {
     const device_table *d = x->plan->backend->device;
-    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->check_finite &&
-           !x->activation && mesh_world(&x->plan->m) == 1;
+    return d && d->record_begin && t->runs != NOT_RECORDABLE && !x->profile && !x->trace &&
+           !x->check_finite && !x->activation && mesh_world(&x->plan->m) == 1;
 }
 
 err exec_replay(exec *x, exec_tape *t, err (*calls)(void *ctx), void *ctx) {

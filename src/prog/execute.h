@@ -33,6 +33,8 @@ typedef struct exec_sample {
     dtype dt;
 } exec_sample;
 
+typedef struct exec_trace exec_trace; /* trace.h */
+
 typedef struct exec {
     plan *plan;
     comm *comm;
@@ -44,6 +46,7 @@ typedef struct exec {
     exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
     op_profile
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
+    exec_trace *trace; /* records what runs (trace_begin sets it); NULL: nothing does */
     uint64_t
         instructions; /* begun so far; a watchdog reads it from another thread (exec_progress) */
 } exec;

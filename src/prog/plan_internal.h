@@ -217,6 +217,13 @@ tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage
                   int slot);
 /* The sum of residual and delta that a stage sends. */
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot);
+/* trace.c: events of what the executor runs. begin returns the event's number; end may be given what it was part
+ * of, or NULL. */
+int trace_call_begin(exec_trace *t, const op_call *c);
+void trace_call_end(exec_trace *t, int at, const op_call *c, const instance *in, const prog_op *o,
+                    int micro);
+int trace_instr_begin(exec_trace *t);
+void trace_instr_end(exec_trace *t, int at, const instr *i, const instance *in, int micro);
 /* The call of an op in an instance; addr NULL gives shapes without data. */
 op_call call_of(const prog *p, const prog_op *o, void *const *addr);
 

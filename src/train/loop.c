@@ -135,6 +135,7 @@ static err log_step(trainer *t, observe_step *s) {
 static err finish_step(trainer *t) {
     observe_step s = OBSERVE_STEP_NONE;
     TRY(trainer_finish_step(t, &s));
+    profile_step_end(t);
     watchdog_note_step(t);
     folder_state folder = is_first_rank(t) ? folder_look(&t->folder) : FOLDER_THERE;
     TRY(ranks_agree(t, &folder));
@@ -154,6 +155,7 @@ static err finish_step(trainer *t) {
         progress_show(t->show, &s);
     if (t->last.due.sample) TRY(write_sample(t));
     if (!last_step(t)) TRY(saving_after_step(t, &t->last.due));
+    TRY(profile_after_step(t, last_step(t)));
     t->since = time_now();
     return OK;
 }
@@ -171,6 +173,7 @@ static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
     bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
     bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
+    waits |= profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
 }
 
@@ -181,6 +184,7 @@ static err finish_and_act(trainer *t) {
 
 static err one_step(trainer *t) {
     fault_point(FAULT_STEP, t->mesh.rank);
+    TRY(profile_step_begin(t));
     straggler_begin(t);
     TRY(trainer_queue_step(t, finish_step));
     straggler_end(t);
@@ -201,6 +205,7 @@ static err run_steps(trainer *t) {
     watchdog_stop(t);
     progress_end(t->show);
     TRY(e);
+    TRY(profile_after_step(t, true));
     if (!last_step(t)) TRY(replicas_check(t, true)); /* a signal ends it */
     TRY(saving_now(t));
     TRY(saving_finish_uploads(t));
@@ -228,6 +233,15 @@ static err begin_run(trainer *t) {
     return comm_agree(t->x.comm, e);
 }
 
+/* What ended the run, for those who look at it later. @return e. */
+static err log_run_failure(trainer *t, err e) {
+    if (!e || !t->log) return e;
+    const char *message = err_message(e);
+    json_t *details = json_pack("{s:o}", "message", io_json_string(message, strlen(message)));
+    err_free(observe_event(t->log, "failure", t->state.step, details)); /* it ends with e anyway */
+    return e;
+}
+
 err train_rank(trainer *t) {
     TRY(trainer_setup(t));
     if (t->state.step >= t->stop) {
@@ -240,5 +254,6 @@ err train_rank(trainer *t) {
     }
     TRY(comm_agree(t->x.comm, OK)); /* all have read what the folder holds */
     TRY(begin_run(t));
-    return run_steps(t);
+    TRY(profile_memory(t));
+    return log_run_failure(t, run_steps(t));
 }

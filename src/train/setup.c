@@ -202,6 +202,7 @@ err trainer_begin(trainer *t) {
 }
 
 void trainer_free(trainer *t) {
+    profile_free(t);
     ckpt_saver_free(t->saves.saver);
     ckpt_uploader_free(t->saves.uploader);
     alerts_free(t);

@@ -6,6 +6,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "prog/trace.h"
+
 /* ---- microbatches ------------------------------------------------------------------------ */
 /* Sums by sequence, in the order in which the step's were consumed. */
 static void keep_row_losses(trainer *t, int micro) {
@@ -93,6 +95,7 @@ static err next_batch(queueing *u) {
     data_batch *b = &u->b;
     int64_t passed = 0, most = loader_windows(t->batches);
     double from = time_now();
+    int span = trace_span_begin(t->x.trace, "data");
     do {
         if (passed > most)
             return err_hint(ERR("none of the last %lld sequences has a token to learn from: the "
@@ -109,6 +112,7 @@ static err next_batch(queueing *u) {
         u->q.valid = (int64_t)targets;
     } while (u->q.valid == 0);
     u->q.data_s += time_now() - from;
+    trace_span_end(t->x.trace, span);
     return OK;
 }
 
@@ -234,7 +238,9 @@ static err queue_update(queueing *u) {
     double from = time_now();
     if (t->saves.saver) ckpt_saver_before_update(t->saves.saver);
     TRY(set_skip(u));
+    int span = trace_span_begin(t->x.trace, "update");
     TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
+    trace_span_end(t->x.trace, span);
     q->optim_s = time_now() - from;
     return OK;
 }

@@ -30,7 +30,10 @@ typedef struct train_options {
     /* Called, from a thread of its own, when a rank has stalled for training.step_timeout: ends the process. NULL:
      * the run ends with an error as soon as the rank moves on. */
     void (*stalled)(void);
-    bool *preempted; /* set: it was SIGTERM or SIGUSR1, of any rank; may be NULL */
+    /* The steps to profile, first and last (RUN/profile/steps-A-B.json); 0: none. */
+    int64_t profile_from, profile_to;
+    bool memory_timeline; /* write what is live when, from the plan (RUN/profile/memory.json) */
+    bool *preempted;      /* set: it was SIGTERM or SIGUSR1, of any rank; may be NULL */
 } train_options;
 
 err train_run(const config *c, const train_options *o) MUST_USE;

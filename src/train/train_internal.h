@@ -121,6 +121,14 @@ typedef struct run_saves {
     double completed_at; /* the time_now at which the last one was complete, or the run began */
 } run_saves;
 
+/* A profile being recorded: profile.c. */
+typedef struct run_profile {
+    exec_trace *trace;   /* NULL: none is */
+    int64_t first, last; /* steps so far */
+    int span;            /* of the step under way */
+    double began, seconds;
+} run_profile;
+
 typedef struct watchdog watchdog;               /* watchdog.c */
 typedef struct straggler_watch straggler_watch; /* straggler.c */
 
@@ -197,6 +205,7 @@ typedef struct trainer {
 
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
+    run_profile profile;
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
@@ -395,6 +404,18 @@ void straggler_end(trainer *t);
 /* After each step, on all ranks together: judges now and then. */
 err straggler_step(trainer *t, observe_step *out) MUST_USE;
 void straggler_free(trainer *t);
+/* profile.c: --profile and --memory-timeline. All are called by all ranks together. */
+/* Whether the step under way, or the next, is one that is profiled: then it is completed before the next is
+ * queued. */
+bool profile_is_near(const trainer *t);
+/* Around the queueing and finishing of each step. */
+err profile_step_begin(trainer *t) MUST_USE;
+void profile_step_end(trainer *t);
+/* Writes the profile after its last step. @param ends no other step follows */
+err profile_after_step(trainer *t, bool ends) MUST_USE;
+void profile_free(trainer *t);
+/* Once the memory is there. */
+err profile_memory(trainer *t) MUST_USE;
 /* replicas.c: silent corruption. */
 typedef struct replica {
     uint64_t parts, bytes; /* as of ckpt_hash_held */

@@ -65,13 +65,14 @@ static void map_spare_memory(void *context, size_t bytes, void **out) {
 /* Copies to the device go through a ring of pinned slots, so that queueing one never waits for the
  * calls before it: copies fill a slot, then the next, and a slot is refilled only after the copies out
  * of it are complete. */
-enum { SLOTS = 16, SLOT_BYTES = 2 << 20, MARKS = 2 };
+enum { SLOTS = 16, SLOT_BYTES = 2 << 20 };
 typedef struct cuda_staging {
     char *memory; /* [SLOTS][SLOT_BYTES]; NULL: it could not be pinned */
     cudaEvent_t slot_free[SLOTS];
     int slot;
-    size_t used; /* bytes of the slot */
-    cudaEvent_t mark[MARKS];
+    size_t used;       /* bytes of the slot */
+    cudaEvent_t *mark; /* [marks], made as they are asked for */
+    int marks, mark_cap;
 } cuda_staging;
 
 static err staging_new(cuda_staging **out) {
@@ -79,7 +80,6 @@ static err staging_new(cuda_staging **out) {
     cudaError_t status = cudaSuccess;
     for (int i = 0; i < SLOTS && status == cudaSuccess; i++)
         status = cudaEventCreateWithFlags(&q->slot_free[i], cudaEventDisableTiming);
-    for (int i = 0; i < MARKS && status == cudaSuccess; i++) status = cudaEventCreate(&q->mark[i]);
     if (status != cudaSuccess) return ERR("CUDA events: %s", cudaGetErrorString(status));
     if (cudaHostAlloc((void **)&q->memory, SLOTS * SLOT_BYTES, 0) != cudaSuccess) {
         cudaGetLastError(); /* not an error: copies then read pageable memory, and may wait */
@@ -92,8 +92,8 @@ static void staging_free(cuda_staging *q) {
     if (!q) return;
     for (int i = 0; i < SLOTS; i++)
         if (q->slot_free[i]) cudaEventDestroy(q->slot_free[i]);
-    for (int i = 0; i < MARKS; i++)
-        if (q->mark[i]) cudaEventDestroy(q->mark[i]);
+    for (int i = 0; i < q->marks; i++) cudaEventDestroy(q->mark[i]);
+    free(q->mark);
     cudaFreeHost(q->memory);
     free(q);
 }
@@ -239,17 +239,34 @@ static void graph_free(void *context, void *graph) { cudaGraphExecDestroy(graph)
 
 /* ---- timing ------------------------------------------------------------------------------------ */
 
+/* @return event number i, made if need be with all before it; NULL: the device refuses more. */
+static cudaEvent_t mark_event(cuda_context *x, int i) {
+    cuda_staging *s = x->device->staging;
+    if (i >= s->mark_cap) {
+        s->mark_cap = MAX(64, 2 * i);
+        s->mark = mem_grow(s->mark, (size_t)s->mark_cap * sizeof *s->mark);
+    }
+    for (; s->marks <= i; s->marks++) {
+        cudaError_t status = cudaEventCreate(&s->mark[s->marks]);
+        CUDA_OK(x, status);
+        if (status != cudaSuccess) return NULL;
+    }
+    return s->mark[i];
+}
+
 static void record_mark(void *context, device_queue q, int i) {
     cuda_context *x = &((cuda_device *)context)->queue[q];
-    CUDA_OK(x, cudaEventRecord(x->device->staging->mark[i], x->stream));
+    cudaEvent_t mark = mark_event(x, i);
+    if (mark) CUDA_OK(x, cudaEventRecord(mark, x->stream));
 }
 
 static double seconds_between(void *context, int from, int to) {
     cuda_context *x = compute_of(context);
     float ms = 0;
-    CUDA_OK(x, cudaEventSynchronize(x->device->staging->mark[to]));
-    CUDA_OK(
-        x, cudaEventElapsedTime(&ms, x->device->staging->mark[from], x->device->staging->mark[to]));
+    cudaEvent_t first = mark_event(x, from), last = mark_event(x, to);
+    if (!first || !last) return 0;
+    CUDA_OK(x, cudaEventSynchronize(last));
+    CUDA_OK(x, cudaEventElapsedTime(&ms, first, last));
     return ms * 1e-3;
 }
 
