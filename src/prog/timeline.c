@@ -80,7 +80,8 @@ static void play_op(timeline_player *y, const instance *in, const prog_op *o, co
     for (int k = 0; k < OP_MAX_OUT; k++) note_access(y, in, o->out[k], o->phase != COMM_WAIT);
 }
 
-static void play_instr(timeline_player *y, const chain_plan *k, const instr *i, int micros) {
+static void play_timeline_instr(timeline_player *y, const chain_plan *k, const instr *i,
+                                int micros) {
     static const char *const names[] = {
         [DO_FWD] = "forward",     [DO_FWD_SAVES] = "recompute", [DO_BWD] = "backward",
         [DO_WEIGHTS] = "weights", [DO_GATHER] = "gather",       [DO_GATHERED] = "gather",
@@ -181,7 +182,7 @@ err timeline_make(plan *p, int which, int micros, timeline *out) {
     timeline_player y = { .p = p, .t = out };
     TRY(chain_steps(p, k, micros, &l));
     int played = k->c.pipe.ranks > 1 ? micros : 1;
-    for (int i = 0; i < l->n; i++) play_instr(&y, k, &l->list[i], played);
+    for (int i = 0; i < l->n; i++) play_timeline_instr(&y, k, &l->list[i], played);
     int64_t(*change)[LIVE_KINDS] = mem_alloc((size_t)(out->n + 1) * sizeof *change);
     find_lives(&y, change);
     sum_lives(out, change);
