@@ -41,7 +41,8 @@ typedef struct score_request {
     double sum; /* the result: of the logarithms of their probabilities */
 } score_request;
 /* Scores all requests, several in a batch of the EVAL chain `which` with `rows` rows of `seq` tokens. Of a
- * request longer than a row the beginning is left out. on_batch, where it is given, gets the number of
+ * request longer than a row the beginning is left out. On several ranks all call it together with the same
+ * requests, share the work in any layout, and all have the sums. on_batch, where it is given, gets the number of
  * requests done. */
 err score_all(exec *x, const model *m, int which, int64_t rows, int64_t seq, score_request *all,
               int64_t n, void (*on_batch)(void *ctx, int64_t done), void *ctx) MUST_USE;
@@ -68,8 +69,9 @@ void task_free(task_file *t); /* takes a zeroed one */
 
 typedef struct task_score {
     double acc,
-        acc_norm; /* shares of questions whose likeliest answer is the right one; acc_norm: by
+        acc_norm;      /* shares of questions whose likeliest answer is the right one; acc_norm: by
                            * likelihood per character */
+    double likelihood; /* logarithm of that of the right answer, the mean of all questions */
     int64_t questions;
 } task_score;
 /* The standard error of a share. */

@@ -377,6 +377,7 @@ static err print_details(const task_run *r, const task_question *q, const score_
 static err count_right(const task_run *r, const task_file *t, const score_request *s,
                        task_score *out) {
     int64_t right = 0, right_norm = 0;
+    double sum = 0;
     for (int64_t i = 0; i < t->n; s += t->question[i++].choices) {
         const task_question *q = &t->question[i];
         int best = 0, best_norm = 0;
@@ -386,6 +387,7 @@ static err count_right(const task_run *r, const task_file *t, const score_reques
             if (s[k].sum > most) most = s[k].sum, best = k;
             if (norm > most_norm) most_norm = norm, best_norm = k;
         }
+        sum += s[q->answer].sum;
         right += best == q->answer;
         right_norm += best_norm == q->answer;
         TRY(print_details(r, q, s, best, best_norm));
@@ -393,6 +395,7 @@ static err count_right(const task_run *r, const task_file *t, const score_reques
     out->questions = t->n;
     out->acc = (double)right / (double)t->n;
     out->acc_norm = (double)right_norm / (double)t->n;
+    out->likelihood = sum / (double)t->n;
     return OK;
 }
 

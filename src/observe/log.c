@@ -96,15 +96,32 @@ static void add_comm(str *out, const observe_comm *c, int n) {
     }
 }
 
+static void add_blocks(str *out, const observe_detail *d) {
+    add_array(out, ",\"blocks\":{\"grad_norm\":[", d->grad_norm, d->blocks + 1);
+    add_array(out, ",\"param_norm\":[", d->param_norm, d->blocks + 1);
+    if (d->activation_rms) add_array(out, ",\"activation_rms\":[", d->activation_rms, d->blocks);
+    if (d->fp8_amax) add_array(out, ",\"fp8_amax\":[", d->fp8_amax, d->blocks);
+    if (d->fp8_saturated) add_array(out, ",\"fp8_saturated\":[", d->fp8_saturated, d->blocks);
+    str_add(out, "}");
+}
+
+static void add_tasks(str *out, const observe_task *t, int n) {
+    for (int i = 0; i < n; i++) {
+        add_quoted_key(out, i ? "," : ",\"tasks\":{", t[i].name);
+        str_add(out, "{\"acc\":");
+        str_add_json_number(out, t[i].acc);
+        str_add(out, ",\"acc_norm\":");
+        str_add_json_number(out, t[i].acc_norm);
+        str_add(out, i + 1 < n ? "}" : "}}");
+    }
+}
+
 static void step_as_json(const observe_step *s, str *out) {
     str_add(out, "{");
     for (int i = 0; i < METRICS; i++) add_metric(out, &metric_table[i], s);
     add_parts(out, s);
-    if (s->detail) {
-        add_array(out, ",\"blocks\":{\"grad_norm\":[", s->detail->grad_norm, s->detail->blocks + 1);
-        add_array(out, ",\"param_norm\":[", s->detail->param_norm, s->detail->blocks + 1);
-        str_add(out, "}");
-    }
+    add_tasks(out, s->tasks, s->n_tasks);
+    if (s->detail) add_blocks(out, s->detail);
     if (s->ranks) add_ranks(out, s->ranks);
     add_comm(out, s->comm, s->n_comm);
     str_add(out, "}\n");

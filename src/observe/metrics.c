@@ -47,12 +47,21 @@ static void visit_one(metric_visitor fn, void *ctx, int which, const char *item,
 }
 
 static void visit_blocks(const observe_detail *d, metric_visitor fn, void *ctx) {
-    for (int i = 0; i <= d->blocks; i++) {
-        char item[16] = "other";
-        if (i < d->blocks) snprintf(item, sizeof item, "%d", i);
-        visit_one(fn, ctx, METRIC_block_grad_norm, item, d->grad_norm[i]);
-        visit_one(fn, ctx, METRIC_block_param_norm, item, d->param_norm[i]);
-    }
+    const struct {
+        int metric;
+        const double *v;
+        bool other; /* one more, for what is outside of blocks */
+    } arrays[] = { { METRIC_block_grad_norm, d->grad_norm, true },
+                   { METRIC_block_param_norm, d->param_norm, true },
+                   { METRIC_block_activation, d->activation_rms },
+                   { METRIC_block_fp8_amax, d->fp8_amax },
+                   { METRIC_block_fp8_saturated, d->fp8_saturated } };
+    for (size_t k = 0; k < COUNT_OF(arrays); k++)
+        for (int i = 0; arrays[k].v && i < d->blocks + arrays[k].other; i++) {
+            char item[16] = "other";
+            if (i < d->blocks) snprintf(item, sizeof item, "%d", i);
+            visit_one(fn, ctx, arrays[k].metric, item, arrays[k].v[i]);
+        }
 }
 
 static void visit_ranks(const observe_ranks *r, metric_visitor fn, void *ctx) {
@@ -76,6 +85,10 @@ void metric_visit(const observe_step *s, metric_visitor fn, void *ctx) {
         const observe_part *p = &s->validation[i];
         visit_one(fn, ctx, METRIC_set_loss, p->name, p->loss);
         visit_one(fn, ctx, METRIC_set_ppl, p->name, exp(p->loss));
+    }
+    for (int i = 0; i < s->n_tasks; i++) {
+        visit_one(fn, ctx, METRIC_task_acc, s->tasks[i].name, s->tasks[i].acc);
+        visit_one(fn, ctx, METRIC_task_acc_norm, s->tasks[i].name, s->tasks[i].acc_norm);
     }
     if (s->detail) visit_blocks(s->detail, fn, ctx);
     if (s->ranks) visit_ranks(s->ranks, fn, ctx);

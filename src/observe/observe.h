@@ -59,8 +59,16 @@ typedef struct observe_sample {
 typedef struct observe_detail {
     int blocks; /* of the model; the arrays have one more element, for what is outside of them */
     double *grad_norm, *param_norm; /* [blocks + 1] */
-    observe_sample sample[3];       /* weights, gradients, updates */
+    /* [blocks], NaN where not known; NULL: not measured. Borrowed where they come from elsewhere. */
+    double *activation_rms, *fp8_amax, *fp8_saturated;
+    observe_sample sample[3]; /* weights, gradients, updates */
 } observe_detail;
+
+/* Questions with several answers, as validation.tasks has them. */
+typedef struct observe_task {
+    const char *name; /* borrowed */
+    double acc, acc_norm;
+} observe_task;
 
 /* What ranks measured of themselves in the last STRAGGLER_WINDOW steps, per step. */
 typedef struct observe_ranks {
@@ -82,6 +90,9 @@ typedef struct observe_step {
      * "validation": { NAME: L, ... }. Borrowed. */
     const observe_part *sources, *validation;
     int n_sources, n_validation;
+    /* "tasks": { NAME: { "acc": A, "acc_norm": N }, ... }; borrowed. */
+    const observe_task *tasks;
+    int n_tasks;
     /* "blocks": { "grad_norm": [...], "param_norm": [...] }, the last of each being what is outside
      * the blocks; NULL: not measured. Borrowed. */
     const observe_detail *detail;

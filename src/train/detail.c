@@ -88,24 +88,68 @@ static err measure_activations(trainer *t) {
     return OK;
 }
 
-/* The share of fp8 tensors whose largest value in the step was more than their scale can hold. */
+/* What ranks exchange of a layer's fp8 tensors. */
+typedef struct fp8_layer {
+    double amax; /* of the inputs of its linear layers */
+    double seen,
+        above; /* tensors; those whose largest value in the step is more than their scale can hold */
+} fp8_layer;
+
+/* @param n floats of all layers */
+static void read_fp8_layers(const float *rows, int64_t n, int layers, fp8_layer *out) {
+    int64_t each = n / layers / FP8_ROW; /* rows of a layer */
+    for (int l = 0; l < layers; l++)
+        for (int64_t i = 0; i < each; i++) {
+            const float *row = rows + (l * each + i) * FP8_ROW;
+            if (!(row[FP8_SCALE] > 0)) continue; /* of another rank's layer, or not in fp8 */
+            out[l].seen++;
+            out[l].above += row[FP8_AMAX] * row[FP8_SCALE] > row[FP8_TOP];
+            if (i % FP8_OPERANDS == FP8_X) out[l].amax = MAX(out[l].amax, (double)row[FP8_AMAX]);
+        }
+}
+
+/* Of all ranks. @param all [ranks][layers] */
+static void join_fp8_layers(trainer *t, const fp8_layer *all) {
+    observe_detail *d = &t->detail;
+    int layers = t->mc.layers;
+    double seen = 0, above = 0;
+    if (!d->fp8_amax) {
+        d->fp8_amax = mem_alloc((size_t)layers * sizeof(double));
+        d->fp8_saturated = mem_alloc((size_t)layers * sizeof(double));
+    }
+    for (int l = 0; l < layers; l++) {
+        fp8_layer sum = { 0 };
+        for (int r = 0; r < mesh_world(&t->mesh); r++) {
+            const fp8_layer *one = &all[r * layers + l];
+            sum.amax = MAX(sum.amax, one->amax);
+            sum.seen += one->seen;
+            sum.above += one->above;
+        }
+        d->fp8_amax[l] = sum.seen > 0 ? sum.amax : NAN;
+        d->fp8_saturated[l] = sum.above / sum.seen; /* NaN: none is in fp8 */
+        seen += sum.seen;
+        above += sum.above;
+    }
+    if (seen > 0) t->alerts.fp8_saturated = above / seen;
+}
+
 static err measure_fp8(trainer *t) {
     int64_t n;
+    int layers = t->mc.layers;
     const float *rows = model_fp8_rows(t->m, t->p, &n);
-    double seen[2] = { 0 };
     t->alerts.fp8_saturated = NAN;
     if (!rows) return OK;
     float *copy = mem_alloc((size_t)n * sizeof *copy);
+    size_t bytes = (size_t)layers * sizeof(fp8_layer);
+    fp8_layer *mine = mem_alloc(bytes), *all = mem_alloc((size_t)mesh_world(&t->mesh) * bytes);
     err e = plan_get(t->p, copy, rows, (size_t)n * sizeof *copy);
-    for (const float *row = copy; row < copy + n && !e; row += FP8_ROW) {
-        seen[0] += row[FP8_AMAX] * row[FP8_SCALE] > row[FP8_TOP];
-        seen[1] += row[FP8_SCALE] > 0;
-    }
+    if (!e) read_fp8_layers(copy, n, layers, mine);
+    if (!e) e = comm_collect(t->x.comm, mine, bytes, all);
+    if (!e) join_fp8_layers(t, all);
     free(copy);
-    TRY(e);
-    TRY(comm_total(t->x.comm, seen, COUNT_OF(seen)));
-    if (seen[1] > 0) t->alerts.fp8_saturated = seen[0] / seen[1];
-    return OK;
+    free(mine);
+    free(all);
+    return e;
 }
 
 err detail_measure(trainer *t, observe_step *s) {
@@ -129,11 +173,14 @@ err detail_measure(trainer *t, observe_step *s) {
     s->update_ratio = update_ratio(t);
     s->detail = d;
     TRY(measure_activations(t));
+    d->activation_rms = t->alerts.activation;
     return measure_fp8(t);
 }
 
 void detail_free(trainer *t) {
     free(t->detail.grad_norm);
     free(t->detail.param_norm);
+    free(t->detail.fp8_amax);
+    free(t->detail.fp8_saturated);
     free(t->sample);
 }

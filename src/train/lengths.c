@@ -175,6 +175,7 @@ static err set_cadences(trainer *t, const cfg_scale *s) {
                     &t->every.tensorboard));
     TRY(set_cadence(t, c->metrics.detail_every, s, "metrics.detail_every", &t->every.detail));
     TRY(set_cadence(t, c->validation.every, s, "validation.every", &t->every.validate));
+    TRY(set_cadence(t, c->validation.tasks_every, s, "validation.tasks_every", &t->every.tasks));
     TRY(set_cadence(t, c->sample.every, s, "sample.every", &t->every.sample));
     TRY(set_cadence(t, c->checkpoint.weights_every, s, "checkpoint.weights_every",
                     &t->every.weights));
@@ -223,6 +224,7 @@ due_events cadences_due(cadences *every, int64_t step, int64_t tokens, int64_t i
                          .tensorboard = is_due(&every->tensorboard, step, tokens, in_step, now),
                          .detail = is_due(&every->detail, step, tokens, in_step, now),
                          .validate = is_due(&every->validate, step, tokens, in_step, now),
+                         .tasks = is_due(&every->tasks, step, tokens, in_step, now),
                          .sample = is_due(&every->sample, step, tokens, in_step, now),
                          .save = is_due(&every->save, step, tokens, in_step, now),
                          .weights = is_due(&every->weights, step, tokens, in_step, now) };

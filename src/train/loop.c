@@ -13,7 +13,7 @@
 static err validate_sets(trainer *t, observe_step *s) {
     double from = time_now();
     TRY(datasets_validate(t, &t->val_loss));
-    t->eval_s = time_now() - from;
+    t->eval_s += time_now() - from;
     if (!t->ops->device && is_first_rank(t))
         trainer_measure_peak(t); /* the machine may have been busy before */
     s->val_loss = t->val_loss;
@@ -150,6 +150,7 @@ static err finish_step(trainer *t) {
     if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
     bool validates = t->n_sets && t->every.validate.length > 0;
     if (validates && (last_step(t) || t->last.due.validate)) TRY(validate_sets(t, &s));
+    if (t->questions.n && (last_step(t) || t->last.due.tasks)) TRY(questions_answer(t, &s));
     TRY(log_step(t, &s));
     if (progress_is_live(t->show) || t->last.due.log || last_step(t) || step == 1)
         progress_show(t->show, &s);
@@ -171,7 +172,7 @@ static int stop_signal(const trainer *t) {
  * A step is finished where the next one's first losses are taken, which only the last stage of a pipeline does. */
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
-    bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
+    bool waits = due->detail || due->validate || due->tasks || due->sample || saving_is_due(t, due);
     bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
     waits |= profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;

@@ -145,8 +145,8 @@ err ranks_begin(trainer *t) {
 
 err ranks_agree_clock(const trainer *t, double *now) {
     const cadences *e = &t->every;
-    const cadence *all[] = { &e->log,    &e->tensorboard, &e->detail, &e->validate,
-                             &e->sample, &e->save,        &e->weights };
+    const cadence *all[] = { &e->log,   &e->tensorboard, &e->detail, &e->validate,
+                             &e->tasks, &e->sample,      &e->save,   &e->weights };
     bool by_clock = false;
     for (size_t i = 0; i < COUNT_OF(all); i++) by_clock |= all[i]->unit == CFG_SECONDS;
     return by_clock ? share_clock(t, now) : OK;

@@ -50,7 +50,7 @@ err trainer_lay_out(trainer *t, const op_backend *ops, int threads) {
     TRY(train_recompute(c, &t->train));
     t->train.micros = (int)t->micros;
     TRY(plan_chain(t->p, &t->train, model_bucket_regions, t->m, &t->train_id));
-    if (t->n_sets && t->every.validate.length > 0) {
+    if ((t->n_sets && t->every.validate.length > 0) || questions_are_asked(c)) {
         TRY(model_record(t->m, PROG_EVAL, t->rows * t->seq, t->seq, &t->eval));
         TRY(plan_chain(t->p, &t->eval, model_bucket_regions, t->m, &t->eval_id));
     }
@@ -152,6 +152,7 @@ err trainer_setup(trainer *t) {
     TRY(datasets_open(t));
     TRY(trainer_set_lengths(t));
     TRY(datasets_load(t));
+    TRY(questions_open(t));
     TRY(build_programs(t));
     TRY(alerts_open(t));
     t->run = resume_snapshot(t);
@@ -203,6 +204,7 @@ err trainer_begin(trainer *t) {
 
 void trainer_free(trainer *t) {
     profile_free(t);
+    questions_free(t);
     ckpt_saver_free(t->saves.saver);
     ckpt_uploader_free(t->saves.uploader);
     alerts_free(t);

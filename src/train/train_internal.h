@@ -15,11 +15,11 @@ typedef struct cadence {
     double next; /* in seconds: the time_now at which it is due */
 } cadence;
 typedef struct cadences {
-    cadence log, tensorboard, detail, validate, sample, save, weights;
+    cadence log, tensorboard, detail, validate, tasks, sample, save, weights;
 } cadences;
 /* What comes due in a step: decided once, when it is queued, since the clock runs on. */
 typedef struct due_events {
-    bool log, tensorboard, detail, validate, sample, save, weights;
+    bool log, tensorboard, detail, validate, tasks, sample, save, weights;
 } due_events;
 
 /* The folder of a run: see folder.c. */
@@ -121,6 +121,13 @@ typedef struct run_saves {
     double completed_at; /* the time_now at which the last one was complete, or the run began */
 } run_saves;
 
+/* validation.tasks: questions.c. */
+typedef struct run_questions {
+    task_file *file;     /* [n] */
+    observe_task *score; /* [n], of the last round; names owned */
+    int n;
+} run_questions;
+
 /* A profile being recorded: profile.c. */
 typedef struct run_profile {
     exec_trace *trace;   /* NULL: none is */
@@ -206,6 +213,7 @@ typedef struct trainer {
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
     run_profile profile;
+    run_questions questions;
     observe *log;
     serve *page; /* NULL: not served */
     progress *show;
@@ -404,6 +412,13 @@ void straggler_end(trainer *t);
 /* After each step, on all ranks together: judges now and then. */
 err straggler_step(trainer *t, observe_step *out) MUST_USE;
 void straggler_free(trainer *t);
+/* questions.c: questions with several answers during training. */
+bool questions_are_asked(const config *c);
+/* Reads them; after datasets_open. */
+err questions_open(trainer *t) MUST_USE;
+/* Puts them to the model; all ranks together. */
+err questions_answer(trainer *t, observe_step *s) MUST_USE;
+void questions_free(trainer *t);
 /* profile.c: --profile and --memory-timeline. All are called by all ranks together. */
 /* Whether the step under way, or the next, is one that is profiled: then it is completed before the next is
  * queued. */

@@ -15,6 +15,11 @@ static void take_members(seen_metrics *s, const json_t *line) {
         if (json_is_number(json_object_get(line, metric_table[i].key))) s->seen[i] = true;
 }
 
+static bool has_numbers(const json_t *blocks, const char *name, size_t n) {
+    const json_t *list = json_object_get(blocks, name);
+    return json_array_size(list) == n && json_is_number(json_array_get(list, 0));
+}
+
 /* Values of a source, a set and a block are nested; what a sink gets of them is metric_visit's. */
 static void take_nested(seen_metrics *s, const json_t *line) {
     const char *name;
@@ -33,6 +38,13 @@ static void take_nested(seen_metrics *s, const json_t *line) {
         s->seen[METRIC_comm_time] |= json_is_number(json_object_get(part, "s"));
         s->seen[METRIC_comm_bytes] |= json_is_number(json_object_get(part, "bytes"));
     }
+    json_object_foreach(json_object_get(line, "tasks"), name, part) {
+        s->seen[METRIC_task_acc] |= json_is_number(json_object_get(part, "acc"));
+        s->seen[METRIC_task_acc_norm] |= json_is_number(json_object_get(part, "acc_norm"));
+    }
+    s->seen[METRIC_block_activation] |= has_numbers(blocks, "activation_rms", 1);
+    s->seen[METRIC_block_fp8_amax] |= has_numbers(blocks, "fp8_amax", 1);
+    s->seen[METRIC_block_fp8_saturated] |= has_numbers(blocks, "fp8_saturated", 1);
     s->seen[METRIC_block_grad_norm] |= json_array_size(json_object_get(blocks, "grad_norm")) == 2;
     s->seen[METRIC_block_param_norm] |= json_array_size(json_object_get(blocks, "param_norm")) == 2;
 }
@@ -119,7 +131,14 @@ static void every_metric_is_filled(void **state) {
                             "checkpoint.every",
                             "7",
                             "metrics.detail_every",
-                            "6" });
+                            "6",
+                            "validation.tasks",
+                            FIXTURES "/eval/piqa.jsonl",
+                            "validation.tasks_limit",
+                            "3" });
+    train_small(f, "eighth",
+                (settings){ "precision", "bf16", "precision.fp8", "delayed", "training.steps", "4",
+                            "metrics.detail_every", "4" });
     train_small(f, "half", (settings){ "precision", "fp16" });
     train_small(f, "stages",
                 (settings){ "model.layers", "2", "parallelism.pipeline_parallel_degree", "2",
@@ -130,6 +149,7 @@ static void every_metric_is_filled(void **state) {
                             "10" });
     train_small(f, "experts", (settings){ "model.experts", "4", "model.capacity_factor", "1" });
     take_run(f, "mix", &s);
+    take_run(f, "eighth", &s);
     take_run(f, "experts", &s);
     take_run(f, "stages", &s);
     take_run(f, "ranks", &s);
