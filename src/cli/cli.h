@@ -78,8 +78,10 @@ err cmd_plan(int argc, char **argv) MUST_USE;
 err cmd_report(int argc, char **argv) MUST_USE;
 err cmd_sample(int argc, char **argv) MUST_USE;
 err cmd_serve(int argc, char **argv) MUST_USE;
+err cmd_sweep(int argc, char **argv) MUST_USE;
 err cmd_tokenizer(int argc, char **argv) MUST_USE;
 err cmd_train(int argc, char **argv) MUST_USE;
+err cmd_watch(int argc, char **argv) MUST_USE;
 struct config;
 struct train_options;
 /* Flags of train that are not the training's. */
@@ -93,7 +95,7 @@ typedef struct train_flags {
 err cli_read_train(int argc, char **argv, struct config *c, struct train_options *o,
                    train_flags *flags) MUST_USE;
 extern const cli_spec cmd_doctor_spec, cmd_eval_spec, cmd_export_spec, cmd_launch_spec,
-    cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec;
+    cmd_plan_spec, cmd_report_spec, cmd_sample_spec, cmd_serve_spec, cmd_sweep_spec, cmd_watch_spec;
 extern const cli_family ckpt_family, data_family, plan_family, tokenizer_family;
 extern const cli_subcommand ckpt_ls, ckpt_verify_all, ckpt_reshard_one, ckpt_diff;
 extern const cli_subcommand tokenizer_train, tokenizer_encode, tokenizer_decode_ids,

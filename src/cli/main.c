@@ -133,6 +133,42 @@ static const cli_command commands[] = {
           "  ingot report runs/a runs/b --html report.html\n"
           "  ingot report runs/before runs/after --assert-equal-loss 1e-5    for regression tests\n"
           "\n" },
+    { .name = "sweep",
+      .usage = "NAME|FILE.yaml [--section.key=value ...] [options]",
+      .summary = "train a config with several sets of options, and compare",
+      .run = cmd_sweep,
+      .spec = &cmd_sweep_spec,
+      .help =
+          "Without a name, lists the sweeps that come with ingot. A file has the options of all runs, and\n"
+          "those that differ: a grid, of which every combination is trained, or a list of runs:\n"
+          "\n"
+          "  config: run.yaml                       # optional, relative to the file\n"
+          "  options: { training.steps: 500 }\n"
+          "  grid: { optimizer.lr: [1e-3, 3e-3], training.seed: [1, 2] }\n"
+          "  runs: [ { name: big, model.layers: 8 } ]\n"
+          "\n"
+          "Runs are trained one after another, each in a folder of its own. Repeating the command skips\n"
+          "those that have ended and continues the one that was stopped.\n"
+          "\n"
+          "Examples\n"
+          "  ingot sweep\n"
+          "  ingot sweep batch-size\n"
+          "  ingot sweep lr.yaml --training.steps=2000 --dir runs/lr\n"
+          "\n" },
+    { .name = "watch",
+      .usage = "RUN [--seconds S]",
+      .summary = "show a run on the terminal as it trains",
+      .run = cmd_watch,
+      .spec = &cmd_watch_spec,
+      .help =
+          "Loss and gradient norm, where a step's time goes, ranks and alerts, on the whole terminal; q\n"
+          "quits. Without a terminal it prints one screen as text. Works over ssh, and on any machine that\n"
+          "sees the folder.\n"
+          "\n"
+          "Examples\n"
+          "  ingot watch runs/tiny\n"
+          "  ingot watch runs/tiny | cat\n"
+          "\n" },
     { .name = "serve",
       .usage = "RUN... [options]",
       .summary = "serve a live page of runs, and Prometheus metrics",

@@ -84,10 +84,27 @@ typedef enum { REPORT_TEXT, REPORT_MARKDOWN, REPORT_HTML } report_format;
 /* One report of n runs: each by itself, then side by side. HTML is one self-contained page. @param width
  * columns of plots as text. */
 void report_write(const run_report *const *runs, int n, report_format format, int width, str *out);
+/* Only how they compare. */
+void report_compare(const run_report *const *runs, int n, report_format format, int width,
+                    str *out);
 /* @return owned. */
 json_t *report_json(const run_report *const *runs, int n);
 /* An error when the losses of a run differ from those of the first by more than `tolerance` of it in a step, or
  * when they did not log the same steps. */
 err report_same_loss(const run_report *const *runs, int n, double tolerance) MUST_USE;
+
+/* ---- a screen of a run that is under way: screen.c ------------------------------------------- */
+typedef struct run_screen {
+    const char *name;     /* of the run */
+    const series *all;    /* up to date */
+    const json_t *events; /* the last lines of events.jsonl, an array */
+    double now;           /* Unix seconds */
+    int width, height;    /* columns and lines */
+    bool color;           /* with escapes for colors */
+    bool utf8;            /* else ASCII alone */
+} run_screen;
+/* Draws curves, where a step's time goes, ranks and alerts into `height` lines of at most `width` columns, each
+ * ending in a newline. What does not fit is left out, the least needed first. */
+void report_draw_screen(const run_screen *s, str *out);
 
 #endif

@@ -214,6 +214,14 @@ static void write_comparison(doc *d, const run_report *const *runs, int n) {
     plot_runs(d, runs, n);
 }
 
+void report_compare(const run_report *const *runs, int n, report_format format, int width,
+                    str *out) {
+    doc d = { format, width, out };
+    doc_begin(&d, "Runs");
+    write_comparison(&d, runs, n);
+    doc_end(&d);
+}
+
 void report_write(const run_report *const *runs, int n, report_format format, int width, str *out) {
     doc d = { format, width, out };
     doc_begin(&d, n == 1 ? runs[0]->dir : "Runs");

@@ -1,0 +1,301 @@
+/* A run on a terminal:
+ *
+ *     runs/tiny  step 1200  loss 2.31  held-out 2.40  lr 3e-4  12.3 k tok/s  MFU 41 %      headline
+ *         loss   4.2 | ..                                                                  curves
+ *                    |   ''--....___
+ *     time per step  data 1 %  compute 80 %  waits 12 %  optimizer 7 %                      breakdown
+ *     ranks          0 ....#...                                                             ranks
+ *     alerts         step 900: loss_spike ...                                               alerts
+ *
+ * Lines are made one by one, each cut to the width in columns, not bytes; a screen that is too low loses the
+ * second curve first, then ranks, then the breakdown. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "report_internal.h"
+
+enum { LABEL = 15 }; /* columns before a section's content */
+static const char *const red = "\033[31m", *const green = "\033[32m", *const yellow = "\033[33m",
+                         *const dim = "\033[2m", *const bold = "\033[1m",
+                         *const no_color = "\033[0m";
+
+/* ---- a line ---------------------------------------------------------------------------------------- */
+typedef struct screen_line {
+    const run_screen *s;
+    str *out;
+    int columns; /* so far */
+} screen_line;
+
+static void add_color(screen_line *l, const char *escape) {
+    if (l->s->color) str_add(l->out, "%s", escape);
+}
+
+/* Text of any origin: no control characters, and no more columns than fit. */
+static void add_columns(screen_line *l, const char *text) {
+    for (const unsigned char *at = (const unsigned char *)text; *at;) {
+        int n = *at < 0x80 ? 1 : *at >= 0xf0 ? 4 : *at >= 0xe0 ? 3 : 2;
+        if (l->columns >= l->s->width) return;
+        bool plain = n == 1 ? *at >= ' ' && *at != 127 : l->s->utf8;
+        for (int i = 1; i < n && plain; i++) plain = (at[i] & 0xc0) == 0x80;
+        if (plain)
+            str_add_bytes(l->out, (const char *)at, (size_t)n);
+        else
+            str_add(l->out, "?");
+        l->columns++;
+        if (!plain) n = 1;
+        while (n-- && *at) at++;
+    }
+}
+
+static void add_text(screen_line *l, const char *fmt, ...) PRINTF_LIKE(2, 3);
+static void add_text(screen_line *l, const char *fmt, ...) {
+    char text[512];
+    va_list args;
+    va_start(args, fmt);
+    vsnprintf(text, sizeof text, fmt, args);
+    va_end(args);
+    add_columns(l, text);
+}
+
+static screen_line begin_screen_line(const run_screen *s, str *out, const char *label) {
+    screen_line l = { s, out, 0 };
+    add_color(&l, dim);
+    if (label) add_text(&l, "%-*s", LABEL, label);
+    add_color(&l, no_color);
+    return l;
+}
+
+static void end_screen_line(const screen_line *l) { str_add(l->out, "\n"); }
+
+/* ---- values ----------------------------------------------------------------------------------------- */
+static double last_value(const run_screen *s, const char *name) {
+    const series_column *c = series_find(s->all, name);
+    return c && c->n ? series_value(c, c->n - 1) : NAN;
+}
+
+/* The mean of the last values, at most `most` of them. */
+static double recent_mean(const run_screen *s, const char *name, int64_t most) {
+    const series_column *c = series_find(s->all, name);
+    double sum = 0;
+    int64_t n = 0;
+    for (int64_t i = c ? MAX(0, c->n - most) : 0; c && i < c->n; i++)
+        if (isfinite(series_value(c, i))) sum += series_value(c, i), n++;
+    return n ? sum / (double)n : NAN;
+}
+
+static void draw_headline(const run_screen *s, str *out) {
+    char a[32];
+    double val = last_value(s, "val_loss"), mfu = last_value(s, "mfu"),
+           time = last_value(s, "time");
+    screen_line l = begin_screen_line(s, out, NULL);
+    add_color(&l, bold);
+    add_text(&l, "%s", s->name);
+    add_color(&l, no_color);
+    if (!series_rows(s->all)) {
+        add_text(&l, "  no steps yet");
+        end_screen_line(&l);
+        return;
+    }
+    add_text(&l, "  step %.0f", last_value(s, "step"));
+    add_text(&l, "  loss %.4f", last_value(s, "loss"));
+    if (isfinite(val)) add_text(&l, "  held-out %.4f", val);
+    add_text(&l, "  lr %.2e", last_value(s, "lr"));
+    add_text(&l, "  %s tok/s", str_count(a, sizeof a, recent_mean(s, "tok_s", 20)));
+    if (isfinite(mfu)) add_text(&l, "  MFU %.1f %%", 100 * recent_mean(s, "mfu", 20));
+    if (s->now - time > 30) {
+        add_color(&l, yellow);
+        add_text(&l, "  last step %s ago", str_duration(a, sizeof a, s->now - time));
+        add_color(&l, no_color);
+    }
+    end_screen_line(&l);
+}
+
+/* ---- curves: dots of braille, two by four in a character, or one per character ------------------------ */
+typedef struct dot_grid {
+    unsigned char *bits;             /* [rows][columns] */
+    int rows, columns, across, down; /* characters; dots in one */
+} dot_grid;
+
+static void set_dot(const dot_grid *g, int x, int y) {
+    static const unsigned char braille[4][2] = { { 1, 8 }, { 2, 16 }, { 4, 32 }, { 64, 128 } };
+    int at = y / g->down * g->columns + x / g->across;
+    g->bits[at] |= g->across == 2 ? braille[y % 4][x % 2] : 1;
+}
+
+static void plot_points(const dot_grid *g, const series_point *p, int n, double low, double high) {
+    int wide = g->columns * g->across, tall = g->rows * g->down;
+    for (int i = 0; i < n; i++) {
+        if (!p[i].n) continue;
+        int x = n > 1 ? (int)((int64_t)i * (wide - 1) / (n - 1)) : 0;
+        int y = (int)((high - p[i].mean) / (high - low) * (tall - 1) + 0.5);
+        set_dot(g, x, MAX(0, MIN(tall - 1, y)));
+    }
+}
+
+static void draw_grid_row(const run_screen *s, const dot_grid *g, int row, const char *label,
+                          double value, str *out) {
+    screen_line l = begin_screen_line(s, out, NULL);
+    add_color(&l, dim);
+    add_text(&l, "%-5.5s%9.4g |", row == 0 ? label : "", value);
+    add_color(&l, no_color);
+    add_color(&l, green);
+    for (int c = 0; c < g->columns; c++) {
+        unsigned char bits = g->bits[row * g->columns + c];
+        char dots[4] = { (char)0xe2, (char)(0xa0 | bits >> 6), (char)(0x80 | (bits & 63)), 0 };
+        add_columns(&l, s->utf8 ? dots : bits ? "*" : " ");
+    }
+    add_color(&l, no_color);
+    end_screen_line(&l);
+}
+
+/* @return whether there was something to draw. */
+static bool draw_curve(const run_screen *s, const char *label, const char *name, int rows,
+                       str *out) {
+    const series_column *c = series_find(s->all, name);
+    int columns = s->width - LABEL - 1;
+    if (!c || !c->n || rows < 2 || columns < 8) return false;
+    dot_grid g = { NULL, rows, columns, s->utf8 ? 2 : 1, s->utf8 ? 4 : 1 };
+    int most = columns * g.across;
+    series_point *p = mem_alloc((size_t)most * sizeof *p);
+    int n = series_points(s->all, c, -INFINITY, INFINITY, most, p);
+    double low = INFINITY, high = -INFINITY;
+    for (int i = 0; i < n; i++)
+        if (p[i].n) low = fmin(low, p[i].mean), high = fmax(high, p[i].mean);
+    if (isfinite(low)) {
+        if (!(high > low)) high = low + 1e-9 + fabs(low) * 1e-3;
+        g.bits = mem_alloc((size_t)(rows * columns));
+        plot_points(&g, p, n, low, high);
+        for (int r = 0; r < rows; r++)
+            draw_grid_row(s, &g, r, label, high - (high - low) * r / (rows - 1), out);
+        free(g.bits);
+    }
+    free(p);
+    return isfinite(low);
+}
+
+/* ---- where the time goes ----------------------------------------------------------------------------- */
+static void draw_breakdown(const run_screen *s, str *out) {
+    enum { STEPS = 50 };
+    double step = recent_mean(s, "step_s", STEPS), data = recent_mean(s, "data_s", STEPS);
+    double wait = recent_mean(s, "ranks.wait_s.0", 5), compute = recent_mean(s, "compute_s", STEPS);
+    double optim = recent_mean(s, "optim_s", STEPS);
+    screen_line l = begin_screen_line(s, out, "time per step");
+    if (!(step > 0)) {
+        end_screen_line(&l);
+        return;
+    }
+    if (isfinite(wait) && isfinite(compute)) compute = fmax(0, compute - wait);
+    const struct {
+        const char *name;
+        double seconds;
+    } parts[] = {
+        { "data", data }, { "compute", compute }, { "waits", wait }, { "optimizer", optim }
+    };
+    double left = step;
+    add_text(&l, "%.4g s:", step);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (!isfinite(parts[i].seconds)) continue;
+        left -= parts[i].seconds;
+        add_text(&l, "  %s %.1f %%", parts[i].name, 100 * parts[i].seconds / step);
+    }
+    add_text(&l, "  other %.1f %%", fmax(0, 100 * left / step));
+    end_screen_line(&l);
+}
+
+/* ---- ranks -------------------------------------------------------------------------------------------- */
+static int count_ranks(const run_screen *s) {
+    int n = 0;
+    char name[48];
+    do snprintf(name, sizeof name, "ranks.ratio.%d", n);
+    while (series_find(s->all, name) && ++n < 1024);
+    return n;
+}
+
+static double rank_ratio(const run_screen *s, int rank) {
+    char name[48];
+    snprintf(name, sizeof name, "ranks.ratio.%d", rank);
+    return last_value(s, name);
+}
+
+/* A character per rank: as fast as the others, slower, a straggler. @return lines drawn. */
+static int draw_ranks(const run_screen *s, int ranks, int most, str *out) {
+    int each = MAX(1, s->width - LABEL - 6), drawn = 0;
+    for (int from = 0; from < ranks && drawn < most; from += each, drawn++) {
+        screen_line l = begin_screen_line(s, out, drawn ? "" : "ranks");
+        add_text(&l, "%4d ", from);
+        for (int r = from; r < MIN(ranks, from + each); r++) {
+            double ratio = rank_ratio(s, r);
+            add_color(&l, ratio >= 1.2 ? red : ratio >= 1.1 ? yellow : green);
+            add_columns(&l, ratio >= 1.2 ? "#" : ratio >= 1.1 ? "+" : isfinite(ratio) ? "." : "?");
+            add_color(&l, no_color);
+        }
+        end_screen_line(&l);
+    }
+    return drawn;
+}
+
+static void draw_slowest(const run_screen *s, int ranks, str *out) {
+    char busy[48], wait[48];
+    int slowest = 0;
+    for (int r = 1; r < ranks; r++)
+        if (rank_ratio(s, r) > rank_ratio(s, slowest)) slowest = r;
+    snprintf(busy, sizeof busy, "ranks.busy_s.%d", slowest);
+    snprintf(wait, sizeof wait, "ranks.wait_s.%d", slowest);
+    screen_line l = begin_screen_line(s, out, "");
+    add_text(&l, "slowest: rank %d, %.2f of the median; computes %.4g s and waits %.4g s per step",
+             slowest, rank_ratio(s, slowest), last_value(s, busy), last_value(s, wait));
+    end_screen_line(&l);
+}
+
+/* ---- alerts ------------------------------------------------------------------------------------------- */
+static bool is_alert(const json_t *e) {
+    const char *kind = json_string_value(json_object_get(e, "event"));
+    return kind && (!strcmp(kind, "alert") || !strcmp(kind, "failure"));
+}
+
+/* The last ones, newest first. @return lines drawn. */
+static int draw_alerts(const run_screen *s, int most, str *out) {
+    int drawn = 0;
+    for (size_t i = json_array_size(s->events); i-- > 0 && drawn < most;) {
+        const json_t *e = json_array_get(s->events, i);
+        if (!is_alert(e)) continue;
+        const char *name = json_string_value(json_object_get(e, "alert"));
+        const char *text = json_string_value(json_object_get(e, "message"));
+        screen_line l = begin_screen_line(s, out, drawn++ ? "" : "alerts");
+        add_color(&l, red);
+        add_text(&l, "step %lld: %s: ", (long long)json_integer_value(json_object_get(e, "step")),
+                 name ? name : "failure");
+        add_columns(&l, text ? text : "");
+        add_color(&l, no_color);
+        end_screen_line(&l);
+    }
+    if (drawn || !most) return drawn;
+    screen_line l = begin_screen_line(s, out, "alerts");
+    add_text(&l, "none");
+    end_screen_line(&l);
+    return 1;
+}
+
+/* ---- all of it ----------------------------------------------------------------------------------------- */
+void report_draw_screen(const run_screen *s, str *out) {
+    int ranks = count_ranks(s), left = s->height - 1; /* lines below the headline */
+    size_t from = out->len;
+    bool breakdown = left >= 4, has_ranks = ranks > 0 && left >= 8;
+    int rank_lines = has_ranks ? MIN(3, (ranks - 1) / MAX(1, s->width - LABEL - 6) + 1) : 0;
+    int alerts = left >= 6 ? MIN(4, 1 + left / 10) : 0;
+    int curves = left - breakdown - rank_lines - has_ranks - alerts;
+    int second = curves >= 12 ? curves / 3 : 0;
+    draw_headline(s, out);
+    draw_curve(s, "loss", "loss", curves - second, out);
+    if (second) draw_curve(s, "norm", "grad_norm", second, out);
+    if (breakdown) draw_breakdown(s, out);
+    if (has_ranks) {
+        draw_ranks(s, ranks, rank_lines, out);
+        draw_slowest(s, ranks, out);
+    }
+    if (alerts) draw_alerts(s, alerts, out);
+    int lines = 0;
+    for (size_t i = from; i < out->len; i++) lines += out->text[i] == '\n';
+    for (; lines < s->height; lines++) str_add(out, "\n");
+}
