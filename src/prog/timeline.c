@@ -88,6 +88,7 @@ static void play_timeline_instr(timeline_player *y, const chain_plan *k, const i
         [DO_REDUCE] = "reduce",   [DO_REDUCED] = "reduce"
     };
     if ((size_t)i->kind >= COUNT_OF(names) || !names[i->kind]) return;
+    if (!instr_runs(i, 0, micros)) return;
     chunk_plan *u = &k->chunk[i->chunk];
     const instance *in = &u->inst[i->slot][i->instance];
     chain_bind_slots(k, i);
