@@ -534,11 +534,6 @@ static err pipeline_check(const model *m) {
                             "would keep a whole gradient for each of them",
                             m->l.zero),
                         "use parallelism.zero_stage=1, or the schedule 1F1B");
-    if (m->l.fp8 == FP8_CURRENT)
-        return err_hint(
-            ERR("precision.fp8=current scales by each tensor, but a layer of a pipeline "
-                "has those of several microbatches at once"),
-            "use precision.fp8=delayed, or pipeline_parallel_degree=1");
     return OK;
 }
 

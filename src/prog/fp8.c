@@ -13,7 +13,7 @@
  * Scales are rows of the input "fp8", one for each operand of each site of each layer (ops/fp8.h).
  * On several ranks the largest magnitude is found over all that hold parts of a tensor, so that their scales
  * are the same, and those of one rank: before each quantization with the recipe "current", once per step
- * with "delayed".
+ * with "delayed". Rows of "current" are those of a microbatch: in a pipeline each that is under way has its own.
  * A program that does not train has rows of its own and scales by the current tensors, so that a
  * held-out loss leaves no trace in the training. */
 #include "prog_internal.h"
@@ -115,10 +115,13 @@ static const prog_op *find_held(const rewrite *r, val v) {
 }
 
 /* ---- the ops ---------------------------------------------------------------------------------- */
-static val scale_row(rewrite *r, int which, int operand) {
+static val scale_row(rewrite *r, const prog_op *of, int operand) {
+    int which = of->attr.fp8.site;
     int64_t dim[] = { r->p->o.fp8_sites * FP8_OPERANDS, FP8_ROW }, one = FP8_ROW;
     const char *name = r->p->mode == PROG_TRAIN ? "fp8" : "fp8_eval";
     val rows = prog_input_all_layers(r->p, name, DT_F32, 2, dim, (placement){ 0 });
+    /* backward of a microbatch reads the scales of its forward, while a pipeline has others under way */
+    r->p->val[rows].per_micro |= of->attr.fp8.recipe == FP8_CURRENT;
     size_t at = (size_t)(which * FP8_OPERANDS + operand) * FP8_ROW * sizeof(float);
     return val_alias(r->p, rows, at, DT_F32, 1, &one, (placement){ 0 });
 }
@@ -152,7 +155,7 @@ static prog_op quantize_operand(rewrite *r, const prog_op *of, int operand, val 
     const prog_op *made_by = find_held(r, x);
     prog_op o = fp8_op(of, made_by ? quantizing_op(made_by->op) : OP_QUANTIZE);
     o.in[0] = made_by ? made_by->in[0] : x;
-    o.in[1] = scale_row(r, of->attr.fp8.site, operand);
+    o.in[1] = scale_row(r, of, operand);
     if (made_by) o.in[2] = made_by->in[1];
     if (made_by) o.attr.act = made_by->attr.act;
     if (r->p->mode != PROG_TRAIN) o.attr.fp8.recipe = FP8_CURRENT;
@@ -193,8 +196,8 @@ static void add_gemm(rewrite *r, const prog_op *of, val a, int a_operand, val b,
     prog_op o = *of;
     o.in[0] = a;
     o.in[1] = b;
-    o.in[3] = scale_row(r, of->attr.fp8.site, a_operand);
-    o.in[4] = scale_row(r, of->attr.fp8.site, b_operand);
+    o.in[3] = scale_row(r, of, a_operand);
+    o.in[4] = scale_row(r, of, b_operand);
     if (op_flags(o.op) & OPF_WEIGHT_GRAD) o.out[1] = VAL_NONE; /* db is summed already */
     emit_op(r, &o);
 }

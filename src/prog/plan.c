@@ -82,7 +82,8 @@ void plan_add_input(plan *p, const prog_val *v, int layers) {
     /* one input, one part of it; rows are dealt out before */
     const axis_set parts = AXES_ALL & ~AXES_ROWS;
     BUG_IF((placement_axes(p->region[at].input.pl, PL_S) ^ placement_axes(v->pl, PL_S)) & parts);
-    size_t slots = v->per_layer || v->shared ? 1 : (size_t)p->input_slots;
+    bool one = v->shared || (v->per_layer && !v->per_micro);
+    size_t slots = one ? 1 : (size_t)p->input_slots;
     size_t stride = MAX(p->region[at].stride, slots > 1 ? align_up(bytes, INPUT_ALIGN) : bytes);
     p->region[at].stride = stride;
     p->region[at].bytes = MAX(p->region[at].bytes, stride * slots);

@@ -38,6 +38,7 @@ typedef struct prog_val {
     bool per_layer;  /* VC_INPUT: one for each layer, as a cache */
     bool all_layers; /* ... of the whole model, also those of other pipeline stages */
     bool shared;     /* VC_INPUT: all microbatches read the same */
+    bool per_micro;  /* ... each has its own, also of what every layer has its own of */
     size_t at;       /* memory pass: offset in the temp region or in an instance's saved slot */
 } prog_val;
 

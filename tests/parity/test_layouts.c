@@ -531,39 +531,38 @@ static void fp8_scales_are_those_of_one_rank(void **state) {
     }
 }
 
-/* Stages quantize what one rank does; after a step all of them have the scales of all layers, which the next
- * one begins with and checkpoints keep. */
-static void fp8_scales_are_known_to_all_stages(void **state) {
-    static const layout on[] = {
-        { .name = "pp2", .pp = 2 },
-        { .name = "pp2 x zero2 over 2, full recompute",
-          .pp = 2,
-          .dp = 2,
-          .zero = 2,
-          .keep_every = 1 },
-        { .name = "pp2, ZeroBubble", .pp = 2, .schedule = PIPE_ZERO_BUBBLE },
-        { .name = "pp2, two chunks", .pp = 2, .schedule = PIPE_INTERLEAVED, .chunks = 2 },
-    };
+static const layout fp8_pipelines[] = {
+    { .name = "pp2", .pp = 2 },
+    { .name = "pp2 x zero2 over 2, full recompute", .pp = 2, .dp = 2, .zero = 2, .keep_every = 1 },
+    { .name = "pp2, ZeroBubble", .pp = 2, .schedule = PIPE_ZERO_BUBBLE },
+    { .name = "pp2, two chunks", .pp = 2, .schedule = PIPE_INTERLEAVED, .chunks = 2 },
+};
+
+/* Stages quantize what one rank does: each microbatch by its own scales, or all by those of the step. After a
+ * step all of them have the latter of all layers, which the next one begins with and checkpoints keep. */
+static void fp8_stages_scale_as_one_rank_does(void **state) {
     model_config c = small_llama();
     c.layers = 4;
     c.ffn = 64;
-    outcome one, o;
-    run_layout(&c, &(layout){ .dt = DT_BF16, .fp8 = FP8_DELAYED, .micros = 4 }, &one);
-    for (size_t i = 0; i < COUNT_OF(on); i++) {
-        layout l = on[i];
-        l.dt = DT_BF16;
-        l.fp8 = FP8_DELAYED;
-        l.micros = 4;
-        run_layout(&c, &l, &o);
-        assert_true(o.replicas_agree);
-        same_within(l.name, &o, &one, 1e-3);
-        for (int k = 0; k < one.scales; k++)
-            if (!(o.scale[k] > 0) || o.scale[k] != one.scale[k])
-                fail_msg("%s: scale %d is %g, of one rank %g", l.name, k, (double)o.scale[k],
-                         (double)one.scale[k]);
-        outcome_free(&o);
+    for (fp8_recipe recipe = FP8_CURRENT; recipe <= FP8_DELAYED; recipe++) {
+        outcome one, o;
+        run_layout(&c, &(layout){ .dt = DT_BF16, .fp8 = recipe, .micros = 4 }, &one);
+        for (size_t i = 0; i < COUNT_OF(fp8_pipelines); i++) {
+            layout l = fp8_pipelines[i];
+            l.dt = DT_BF16;
+            l.fp8 = recipe;
+            l.micros = 4;
+            run_layout(&c, &l, &o);
+            assert_true(o.replicas_agree);
+            same_within(l.name, &o, &one, 1e-3);
+            for (int k = 0; k < one.scales && recipe == FP8_DELAYED; k++)
+                if (!(o.scale[k] > 0) || o.scale[k] != one.scale[k])
+                    fail_msg("%s: scale %d is %g, of one rank %g", l.name, k, (double)o.scale[k],
+                             (double)one.scale[k]);
+            outcome_free(&o);
+        }
+        outcome_free(&one);
     }
-    outcome_free(&one);
 }
 
 /* ---- ZeRO-3 ------------------------------------------------------------------------------ */
@@ -718,7 +717,7 @@ int main(void) {
         cmocka_unit_test(attention_without_an_exchange_is_refused),
         cmocka_unit_test(a_context_that_does_not_divide_is_refused),
         cmocka_unit_test(fp8_scales_are_those_of_one_rank),
-        cmocka_unit_test(fp8_scales_are_known_to_all_stages),
+        cmocka_unit_test(fp8_stages_scale_as_one_rank_does),
         cmocka_unit_test(zero3_stores_a_share_of_the_weights),
         cmocka_unit_test(a_dropped_collective_is_refused),
         cmocka_unit_test(ranks_that_disagree_are_refused),

@@ -145,7 +145,9 @@ typedef struct rank_job {
 
 /* The scales of fp8 after a step. */
 static inline void collect_scales(outcome *o, const model *m, const plan *p) {
-    const float *rows = plan_input(p, "fp8", 0);
+    const model_layout *l = model_lay(m);
+    bool own = l->fp8 == FP8_CURRENT && l->pipe.ranks > 1; /* a stage's, of a microbatch */
+    const float *rows = own ? NULL : plan_input(p, "fp8", 0);
     int n = rows ? model_conf(m)->layers * 4 * FP8_OPERANDS : 0;
     assert_true((size_t)n <= COUNT_OF(o->scale));
     for (int i = 0; i < n; i++) {
