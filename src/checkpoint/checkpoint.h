@@ -313,8 +313,8 @@ typedef struct ckpt_uploader ckpt_uploader;
 err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out) MUST_USE;
 /* The checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
 void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckpt_keep *keep);
-/* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk, and after
- * that the store is told to supersede them too. A process that is killed between the two, or cannot reach the
+/* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk; after
+ * that, the store supersedes them too. A process that is killed between the two, or cannot reach the
  * store, leaves the mark, and whoever continues the run from its folder or uploads again does that first.
  * ckpt_uploader_go_back waits for the store's answer, a minute at most; a failure is one of ckpt_uploader_poll, and
  * tried again. */

@@ -404,7 +404,7 @@ static void init_save(ckpt_saver *v, const ckpt_request *r) {
     v->bytes = bytes_to_save(v);
 }
 
-/* A root that is not there any more is not made again: its disk has been unmounted, and the path leads to a
+/* A root that no longer exists is not recreated: its disk has been unmounted, and the path leads to a
  * mount point. */
 static err make_folder(ckpt_saver *v) {
     if (!v->has_root[v->kind]) TRY(io_make_dirs(v->root));

@@ -17,7 +17,7 @@ typedef struct cost_model {
 } cost_model;
 /* @param k outlives the costs. */
 sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k);
-/* Seconds to move so many bytes in the accelerator's memory. */
+/* Seconds to move this many bytes in the accelerator's memory. */
 double cost_model_copy(const accelerator *gpu, double bytes);
 
 /* ---- configs of other systems (convert.c, convert_systems.c) --------------------------------------- */

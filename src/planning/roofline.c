@@ -45,17 +45,17 @@ static double peak_of(const cost_model *k, dtype dt) {
     return (isnan(rate) ? bf16 : rate) * k->gpu->power;
 }
 
-static double saturate(double size, double half) { return size / (size + half); }
+static double saturation_of(double size, double half) { return size / (size + half); }
 
 /* Of a[m,k] b[k,n] = c[m,n] from element counts, whichever are transposed. */
 static double gemm_share(const gemm_efficiency *e, double a, double b, double c) {
-    return e->large * saturate(sqrt(a * c / b), e->half) * saturate(sqrt(a * b / c), e->half) *
-           saturate(sqrt(b * c / a), e->half);
+    return e->large * saturation_of(sqrt(a * c / b), e->half) *
+           saturation_of(sqrt(a * b / c), e->half) * saturation_of(sqrt(b * c / a), e->half);
 }
 
 static double attention_share(const attention_efficiency *e, const op_call *c) {
     double keys = c->attr.heads.seq ? c->attr.heads.seq : (double)c->in[0].dim[0];
-    return e->large * saturate(keys, e->keys) * saturate(c->attr.heads.dim, e->head);
+    return e->large * saturation_of(keys, e->keys) * saturation_of(c->attr.heads.dim, e->head);
 }
 
 /* Share of the peak at which the call's operations run. */
@@ -205,7 +205,7 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
             price_move(&k, m, &(comm_move){ .axes = mesh_axes(m), .kind = MOVE_ALL_MAX }, 4);
         out->update = cost_model_copy(gpu, update_bytes(&o)) + norm;
         double moved = 2 * (double)plan_offloaded_bytes(o.p) / gpu->host; /* beside the next step */
-        /* every step waits for its slowest rank: the largest of so many normal deviates, about */
+        /* every step waits for its slowest rank: the largest of that many normal deviates, about */
         out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));
         out->seconds = MAX(out->run.seconds + out->stragglers + out->update, moved);
         out->tokens_per_second = (double)o.step_tokens / out->seconds;

@@ -4,7 +4,7 @@
  * estimate of time and memory. Its terms are prices of the recorded programs (prog/simulate.h): one block of
  * each kind, what comes before the blocks and what after, recorded once for each way to divide a layer; the
  * number of layers only multiplies them. The best of these are then laid out and simulated as they would run,
- * and only those figures are reported. So the estimate decides what is looked at, never what is said. */
+ * and only those figures are reported. So the estimate decides what is simulated, never what is reported. */
 #include "planning_internal.h"
 
 #include <math.h>
@@ -220,7 +220,7 @@ static double score_of(const searcher *s, const layout_choice *c, double tokens_
     return s->o->for_cost ? tokens_per_second / choice_ranks(c) : tokens_per_second;
 }
 
-static void estimate(const searcher *s, const layer_prices *p, layout_choice *c) {
+static void estimate_choice(const searcher *s, const layer_prices *p, layout_choice *c) {
     double slowest = 0, all = 0, micros = (double)c->micros, exposed = 0, update = 0;
     for (int stage = 0; stage < c->pp; stage++) {
         stage_sums t = sum_stage(s, p, c, stage);
@@ -242,7 +242,7 @@ static void estimate(const searcher *s, const layer_prices *p, layout_choice *c)
 }
 
 /* ---- the candidates ------------------------------------------------------------------------------ */
-static void consider(searcher *s, const layout_choice *shape) {
+static void consider_choice(searcher *s, const layout_choice *shape) {
     layout_choice c = *shape;
     const layer_prices key = { .tp = c.tp,
                                .cp = c.cp,
@@ -253,7 +253,7 @@ static void consider(searcher *s, const layout_choice *shape) {
     const layer_prices *p = find_prices(s, &key);
     s->considered++;
     if (!p->possible) return;
-    estimate(s, p, &c);
+    estimate_choice(s, p, &c);
     if (c.bytes > 1.10 * s->o->limit) return; /* the layout itself decides about what is near */
     mem_reserve((void **)&s->all, &s->cap, s->n, sizeof *s->all);
     s->all[s->n++] = c;
@@ -272,12 +272,12 @@ static void consider_schedules(searcher *s, layout_choice c) {
             c.recompute = (recompute_kind)r;
             c.chunks = 1;
             c.schedule = PIPE_1F1B;
-            consider(s, &c);
+            consider_choice(s, &c);
             c.schedule = PIPE_ZERO_BUBBLE;
-            if (c.pp > 1 && zero <= 1 && r != RECOMPUTE_FULL) consider(s, &c);
+            if (c.pp > 1 && zero <= 1 && r != RECOMPUTE_FULL) consider_choice(s, &c);
             c.schedule = PIPE_INTERLEAVED;
             for (c.chunks = 2; c.chunks <= 8; c.chunks *= 2)
-                if (can_interleave(s, &c, c.chunks)) consider(s, &c);
+                if (can_interleave(s, &c, c.chunks)) consider_choice(s, &c);
         }
 }
 
@@ -339,8 +339,8 @@ err layout_apply(const layout_choice *k, config *c) {
     return set_layout_number(c, "training.global_batch_size", k->rows * k->micros * k->dp);
 }
 
-/* Lays out the stages that may need most, and plays the step. */
-static err examine(const searcher *s, layout_choice *k) {
+/* Lays out the stages that may need most, and simulates the step. */
+static err simulate_choice(const searcher *s, layout_choice *k) {
     config c;
     run_target on = *s->on;
     on.ranks = choice_ranks(k);
@@ -376,7 +376,7 @@ static err choose_finalists(searcher *s, layout_result *out) {
         int alike = 0;
         for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->all[i]);
         if (alike >= PER_SHAPE) continue;
-        err e = examine(s, &s->all[i]);
+        err e = simulate_choice(s, &s->all[i]);
         out->examined++;
         bool fits = !e && s->all[i].cap.total <= s->o->limit;
         err_free(e); /* training refuses it */

@@ -160,7 +160,7 @@ err folder_drop_previous(run_folder *f) {
  *
  * The last is a disk that was unmounted, whose mount point is empty or is not there, or a folder that was
  * renamed: training continues without it, and saves when it is back. */
-/* Whether .lock at the path says that this process holds it. Reading our own lock file would drop the lock:
+/* Whether .lock at the path names this process as the holder. Reading our own lock file would drop the lock:
  * only asked of another file. */
 static bool has_our_signature(const run_folder *f) {
     char *path = io_join(f->path, ".lock"), *text = NULL;

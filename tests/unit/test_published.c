@@ -14,7 +14,7 @@ typedef struct published_row {
     int ranks;
     double rate; /* model TFLOP/s per GPU with causal attention, or tokens per second and GPU */
     bool tokens;
-    bool outside; /* it is known not to come out within 15 %: docs/planning.md says why */
+    bool outside; /* known to be off by more than 15 %: docs/planning.md explains why */
     row_settings set;
 } published_row;
 

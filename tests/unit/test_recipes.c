@@ -1,4 +1,4 @@
-/* Published trainings as configs: each has its published size, plans, and trains when it is shrunk; and advice
+/* Published training runs as configs: each has its published size, plans, and trains when it is shrunk; and advice
  * from them. */
 #include "support/train.h"
 

@@ -1,4 +1,4 @@
-/* The simulator plays the lists that the executor runs: what it says about idle time, overlap and order follows
+/* The simulator plays the lists that the executor runs: what it reports about idle time, overlap and order follows
  * from them alone once costs are known. */
 #include "support/model.h"
 
