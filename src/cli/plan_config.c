@@ -25,6 +25,8 @@ static err use_accelerator(config_plan *p) {
     p->limit = p->m.gpu->memory - driver_bytes;
     p->limit_of = p->m.gpu->title;
     p->on.ops = ops_cpu(OPS_ISA_BEST);
+    if (!p->c.parallelism.tensor_parallel_chunks) /* as on a GPU, whatever lays the programs out */
+        TRY(config_set(&p->c, "parallelism.tensor_parallel_chunks", "1"));
     if (p->c.precision.dtype == CFG_FASTEST)
         TRY(config_set(&p->c, "precision.dtype",
                        isnan(p->m.gpu->peak[PEAK_BF16]) ? "fp16" : "bf16"));

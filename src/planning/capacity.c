@@ -60,14 +60,17 @@ static void add_memory(const plan *p, capacity *c) {
     }
 }
 
-/* Checkpoints hold weights and states by parameter, as fp32 whatever their type in memory is. */
+/* Checkpoints hold weights and states by parameter, of all ranks, as fp32 whatever their type in memory is. */
 static double checkpoint_bytes(const train_outline *o) {
     double floats = 0;
     for (int i = 0; i < model_params(o->m); i++) {
         const model_param *q = model_param_at(o->m, i);
-        floats += (double)q->dim[0] * (double)(q->ndim > 1 ? q->dim[1] : 1);
-        for (int k = 0; k < optim_states(o->o, i); k++)
-            floats += (double)optim_state_count(o->o, i, k);
+        double rows = (double)q->dim[0], cols = (double)(q->ndim > 1 ? q->dim[1] : 1);
+        floats += rows * cols;
+        for (int k = 0; k < optim_states(o->o, i); k++) {
+            state_kind kind = optim_state_kind(o->o, i, k);
+            floats += kind == STATE_OF_ROWS ? rows : kind == STATE_OF_COLS ? cols : rows * cols;
+        }
     }
     return 4 * floats;
 }

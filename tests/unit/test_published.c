@@ -100,6 +100,7 @@ static double simulated_rate(const hardware *h, const published_row *r, step_tim
     run_target on = { .ops = ops_cpu(OPS_ISA_BEST), .device = true, .ranks = r->ranks };
     config_init(&c);
     assert_ok(config_set(&c, "precision.dtype", "bf16"));
+    assert_ok(config_set(&c, "parallelism.tensor_parallel_chunks", "1")); /* as on a GPU */
     for (int i = 0; i + 1 < MOST && r->set[i]; i += 2)
         assert_ok(config_set(&c, r->set[i], r->set[i + 1]));
     assert_ok(hardware_find(h, r->gpu, &gpu));

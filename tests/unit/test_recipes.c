@@ -25,7 +25,7 @@ static const struct {
     { "llama3-70b", 70.55, 15e12, false },   { "llama3-405b", 405.85, 15.6e12, false },
     { "falcon-180b", 179.5, 3.5e12, false }, { "mistral-7b", 7.24, 2e12, false },
     { "olmo1-7b", 6.89, 2e12, false },       { "olmo2-13b", 13.7, 5e12, false },
-    { "pythia-6.9b", 6.86, 299.9e9, false },
+    { "pythia-6.9b", 6.86, 299.9e9, false }, { "mixtral-8x7b", 46.7, 2e12, false },
 };
 
 static void sizes_are_the_published_ones(void **state) {
