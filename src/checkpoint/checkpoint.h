@@ -218,6 +218,23 @@ err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
  *     follows, the loss scaler, losses. "model" has the model's facts, "run" the options, the schedule and
  *     the data it was trained with, "ingot" and "revision" the version that wrote it.
  *
+ * Why no path loses a completed save, that is, one whose folder has its name. Only these take a checkpoint away:
+ *
+ *  1. Retention, after a newer one is complete and synced. It leaves the newest `latest`, the newest after a finite loss,
+ *     and what cannot be read at the moment. It takes the name away first, by a rename, so that no checkpoint ever
+ *     lacks some of its files.
+ *  2. The same step, saved again or downloaded. Old and new are exchanged in one rename, the folder is synced, and the
+ *     old one is removed then. Where the file system cannot exchange, the old one is called .step-N.old until the new
+ *     one has its name, and ckpt_recover renames it back where that did not happen.
+ *  3. Going back renames to superseded-step-N, which only a later superseded checkpoint of that step replaces. Damaged
+ *     ones are renamed to damaged-step-N.
+ *  4. --fresh moves the earlier run to RUN/.previous, which is removed after the first step of the new run.
+ *  5. Uploads never change anything on disk. In the store, files of a step are overwritten only after its manifest was
+ *     deleted (the local checkpoint is complete then, and is uploaded again by any process that continues), and
+ *     older steps are removed only after a newer manifest is there.
+ *
+ * A save that fails, or is killed, touches .step-N.tmp alone. A run whose folder is out of reach writes nothing.
+ *
  * Format 2 (model.safetensors and optim.safetensors of whole tensors, one checksum per file) and format 1
  * (whose manifests have no checksum) are still read. */
 typedef struct ckpt_state {

@@ -88,6 +88,7 @@ static void read_step(const char *root, int64_t step, kept_step *k) {
     json_t *doc = NULL;
     err e = manifest_read(path, &doc, NULL);
     *k = kept_step_of(step, e ? NULL : doc);
+    k->kept = e != OK; /* what cannot be read now is no reason to remove anything */
     err_free(e);
     json_decref(doc);
     free(path);
@@ -118,6 +119,19 @@ void choose_kept(kept_step *k, int n, const ckpt_keep *keep) {
     keep_best(k, n, keep->best);
 }
 
+/* It loses its name first: a removal that is killed leaves something that ckpt_recover removes, not a checkpoint
+ * without some of its files. */
+static err remove_local_step(const char *root, int64_t step) {
+    char *path = step_path(root, "", step, ""), *temp = step_path(root, ".", step, STEP_TEMPORARY);
+    err e = io_remove_tree(root, temp);
+    if (!e && rename(path, temp) != 0)
+        e = ERR("cannot rename %s to %s: %s", path, temp, strerror(errno));
+    if (!e) e = io_remove_tree(root, temp);
+    free(path);
+    free(temp);
+    return e;
+}
+
 err folders_remove_old(const char *root, const ckpt_keep *keep) {
     int64_t *steps;
     int n;
@@ -127,12 +141,8 @@ err folders_remove_old(const char *root, const ckpt_keep *keep) {
     kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
     for (int i = 0; i < n && n > keep->latest; i++) read_step(root, steps[i], &k[i]);
     if (n > keep->latest) choose_kept(k, n, keep);
-    for (int i = 0; i < n && n > keep->latest && !e; i++) {
-        if (k[i].kept) continue;
-        char *path = step_path(root, "", steps[i], "");
-        e = io_remove_tree(root, path);
-        free(path);
-    }
+    for (int i = 0; i < n && n > keep->latest && !e; i++)
+        if (!k[i].kept) e = remove_local_step(root, steps[i]);
     free(k);
     free(steps);
     return e;
@@ -241,6 +251,7 @@ static err rename_newer(const char *run_dir, ckpt_kind kind, int64_t step, const
         free(from);
         free(to);
     }
+    if (!e && n && steps[n - 1] > step) e = io_sync_folder(root);
     free(steps);
     free(root);
     return e;

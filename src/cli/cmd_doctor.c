@@ -77,6 +77,23 @@ static err examine_gpu(int number, ops_gpu_info *info, ops_gpu_speed *speed) {
     return e;
 }
 
+/* Known answers of a GPU: wrong ones are an error. */
+static err check_gpu(int number, double seconds, doctor_gpu *out) {
+    const op_backend *b = NULL;
+    TRY(ops_open(&(ops_choice){ .kind = OPS_CUDA, .index = number }, &b));
+    pool *p = pool_new(1);
+    doctor_burn j = { .b = b, .p = p, .seconds = seconds };
+    err e = doctor_burn_gpu(&j, number, out);
+    pool_free(p);
+    ops_close(b);
+    if (!e && (out->wrong_words || out->wrong_results))
+        e = err_hint(ERR("GPU %d is faulty: %lld words of memory read back wrong, %lld results of "
+                         "GEMMs are wrong",
+                         number, (long long)out->wrong_words, (long long)out->wrong_results),
+                     "do not train on it: have it replaced");
+    return e;
+}
+
 /* ---- as text ----------------------------------------------------------------------------------- */
 static void print_finding(const char *name, const char *fmt, ...) PRINTF_LIKE(2, 3);
 static void print_finding(const char *name, const char *fmt, ...) {
@@ -148,6 +165,11 @@ static err print_gpu(int number) {
     print_rate("fp16", s.fp16, "could not be measured");
     print_rate("bf16", s.bf16, "could not be measured");
     print_rate("fp8", s.fp8, "not supported by this GPU");
+    doctor_gpu known;
+    TRY(check_gpu(number, 1, &known));
+    print_finding("known answers",
+                  "right: %.1f GiB of memory, fp32 and bf16 GEMMs for a second each",
+                  known.bytes / 0x1p30);
     return OK;
 }
 

@@ -1,11 +1,13 @@
-/* ingot doctor --cluster: every rank of a job tests its memory, its arithmetic, its disk and its links with
+/* ingot doctor --cluster: every rank of a job tests its memory, its arithmetic, its GPU, its disk and its links with
  * computations whose results are known, and rank 0 prints what each found.
  *
  *     memory    a pattern written over a part of it and read back, twice; the speed of a copy
- *     GEMM      small integers, exact in fp32, over and over for some seconds; each result is compared
+ *     GEMM      results that are exact, over and over for some seconds; each batch is compared
+ *     GPU       the same two of the GPU that the rank would train on
  *     disk      a file written, synced and read back
- *     links     every pair of ranks exchanges messages both ways, all pairs of a round at a time
- *     all       an all-reduce and an all-gather over all ranks, of known values
+ *     links     every pair of ranks exchanges messages both ways, all pairs of a round at a time: from host memory, and
+ *               where each rank has a GPU of its own, from GPU to GPU through NCCL
+ *     all       an all-reduce and an all-gather over all ranks, of known values; between GPUs too
  *
  * Wrong values are an error that names the rank; of links, the rank that most wrong ones have in common. What
  * is slower than half the median is marked. */
@@ -24,12 +26,15 @@
 #include "util/fault.h"
 
 enum { MEMORY_BYTES = 256 << 20, DISK_BYTES = 64 << 20, LINK_ELEMENTS = 1 << 20, LINK_ROUNDS = 3 };
+enum { LINK_BYTES = LINK_ELEMENTS * sizeof(float) };
 
 /* What a rank found; exchanged as bytes. */
 typedef struct findings {
     char host[64];
     double copy, gemm, disk_write, disk_read, all_reduce; /* per second; 0: not measured */
-    int64_t bad_memory, bad_gemm, bad_disk, bad_all;      /* wrong words, rounds, words, elements */
+    int64_t bad_memory, bad_gemm, bad_disk, bad_all;      /* wrong words and elements */
+    doctor_gpu gpu;
+    bool over_gpus; /* links and collectives: also from GPU to GPU */
     double slowest_link;
     int32_t slowest_peer, bad_links; /* links with wrong values, at either end */
 } findings;
@@ -38,84 +43,42 @@ typedef struct examination {
     comm *c;
     int rank, n;
     pool *p;
+    const op_backend *cpu, *gpu; /* gpu: NULL where there is none */
+    const op_backend *at;        /* whose memory the links are tested from */
     const cluster_options *o;
     findings f;
     uint8_t *bad_link; /* [n]: what came from each rank was wrong */
 } examination;
 
-/* ---- memory ------------------------------------------------------------------------------------- */
-static uint64_t memory_word(uint64_t seed, uint64_t i) {
-    return (i + seed) * 0x9E3779B97F4A7C15u ^ seed;
-}
-
-static void test_memory(examination *x) {
-    void *at = NULL;
+/* ---- memory and arithmetic ----------------------------------------------------------------------- */
+static err test_cpu(examination *x) {
+    doctor_burn j = { .b = x->cpu, .p = x->p, .rank = x->rank, .seconds = x->o->seconds };
     size_t sharers = (size_t)MAX(comm_core_sharers(x->c), 1);
-    size_t bytes = MIN((size_t)MEMORY_BYTES, mem_free() / 4 / sharers) / 8 * 8;
-    err e = mem_map(bytes, &at);
-    volatile uint64_t *word = at;
-    for (uint64_t pass = 1; pass <= 2 && !e; pass++) {
-        for (size_t i = 0; i < bytes / 8; i++) word[i] = memory_word(pass, i);
-        if (fault_flips(FAULT_DOCTOR_MEMORY, x->rank)) word[bytes / 16] ^= 1u << 7;
-        for (size_t i = 0; i < bytes / 8; i++) x->f.bad_memory += word[i] != memory_word(pass, i);
-    }
+    err e = doctor_burn_memory(&j, MIN((size_t)MEMORY_BYTES, mem_free() / 4 / sharers),
+                               &x->f.bad_memory);
     err_free(e); /* no memory to spare is not a fault of it */
-    if (at) mem_unmap(at, bytes);
-    x->f.copy = ops_copy_rate(ops_cpu(OPS_ISA_BEST), x->p);
+    x->f.copy = ops_copy_rate(x->cpu, x->p);
+    return doctor_burn_gemm(&j, DT_F32, &x->f.gemm, &x->f.bad_gemm);
 }
 
-/* ---- arithmetic --------------------------------------------------------------------------------- */
-enum { ROWS = 256, COLS = 256, DEPTH = 512 };
-
-static int gemm_x(int i, int k) { return (i * 7 + k * 3) % 11 - 5; }
-static int gemm_w(int j, int k) { return (j * 5 + k) % 9 - 4; }
-
-static void fill_gemm(float *a, float *w, float *expected) {
-    for (int i = 0; i < ROWS; i++)
-        for (int k = 0; k < DEPTH; k++) a[i * DEPTH + k] = (float)gemm_x(i, k);
-    for (int j = 0; j < COLS; j++)
-        for (int k = 0; k < DEPTH; k++) w[j * DEPTH + k] = (float)gemm_w(j, k);
-    for (int i = 0; i < ROWS; i++)
-        for (int j = 0; j < COLS; j++) {
-            int sum = 0;
-            for (int k = 0; k < DEPTH; k++) sum += gemm_x(i, k) * gemm_w(j, k);
-            expected[i * COLS + j] = (float)sum;
-        }
+/* The GPU that this rank would train on; -1: there is none. */
+static int gpu_of_rank(const examination *x) {
+    int gpus = ops_cuda_count();
+    return gpus ? MAX(0, comm_local_rank(x->c)) % gpus : -1;
 }
 
-static void test_gemm(examination *x) {
-    const op_backend *b = ops_cpu(OPS_ISA_BEST);
-    float *a = mem_alloc(sizeof(float) * ROWS * DEPTH),
-          *w = mem_alloc(sizeof(float) * COLS * DEPTH);
-    float *y = mem_alloc(sizeof(float) * ROWS * COLS),
-          *expected = mem_alloc(sizeof(float) * ROWS * COLS);
-    fill_gemm(a, w, expected);
-    op_run run = { .pool = x->p };
-    op_call c = { .op = OP_LINEAR, .run = &run };
-    c.in[0] = tensor_of(a, DT_F32, 2, (int64_t[]){ ROWS, DEPTH });
-    c.in[1] = tensor_of(w, DT_F32, 2, (int64_t[]){ COLS, DEPTH });
-    c.out[0] = tensor_of(y, DT_F32, 2, (int64_t[]){ ROWS, COLS });
-    run.workspace_bytes = ops_workspace(b, &c, pool_size(x->p));
-    run.workspace = mem_alloc(run.workspace_bytes + 64);
-    double until = time_now() + x->o->seconds, flops = 2.0 * ROWS * COLS * DEPTH;
-    do {
-        double from = time_now();
-        ops_run(b, &c);
-        x->f.gemm = MAX(x->f.gemm, flops / (time_now() - from));
-        if (fault_flips(FAULT_DOCTOR_GEMM, x->rank)) y[77] += 1;
-        x->f.bad_gemm += memcmp(y, expected, sizeof(float) * ROWS * COLS) != 0;
-    } while (time_now() < until);
-    free(run.workspace);
-    free(expected);
-    free(y);
-    free(w);
-    free(a);
+static err test_gpu(examination *x) {
+    int number = gpu_of_rank(x);
+    if (number < 0) return OK;
+    TRY(ops_open(&(ops_choice){ .kind = OPS_CUDA, .index = number }, &x->gpu));
+    doctor_burn j = { .b = x->gpu, .p = x->p, .rank = x->rank, .seconds = x->o->seconds };
+    return doctor_burn_gpu(&j, number, &x->f.gpu);
 }
 
 /* ---- disk --------------------------------------------------------------------------------------- */
 static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
     size_t words = DISK_BYTES / 8;
-    for (size_t i = 0; i < words; i++) buffer[i] = memory_word((uint64_t)x->rank + 3, i);
+    for (size_t i = 0; i < words; i++) buffer[i] = doctor_word((uint64_t)x->rank + 3, i);
     double from = time_now();
     TRY(io_write(path, buffer, DISK_BYTES)); /* syncs */
     x->f.disk_write = DISK_BYTES / (time_now() - from);
@@ -131,7 +94,7 @@ static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
     for (size_t i = 0; i < words && len == DISK_BYTES; i++) {
         uint64_t word;
         memcpy(&word, text + i * 8, 8);
-        x->f.bad_disk += word != memory_word((uint64_t)x->rank + 3, i);
+        x->f.bad_disk += word != doctor_word((uint64_t)x->rank + 3, i);
     }
     free(text);
     return OK;
@@ -162,7 +125,7 @@ static float link_value(int from, int to, int64_t i) {
     return (float)((from * 1009 + to * 31 + i) % 4096);
 }
 
-static err exchange_with_peer(examination *x, int peer, bool sends, float *buffer) {
+static err exchange_with_peer(examination *x, int peer, bool sends, void *buffer) {
     int64_t count = LINK_ELEMENTS;
     tensor t = tensor_of(buffer, DT_F32, 1, &count);
     comm_move m = { .axes = AXIS(AX_DP_SHARD),
@@ -174,18 +137,40 @@ static err exchange_with_peer(examination *x, int peer, bool sends, float *buffe
     return comm_wait(x->c, &ticket);
 }
 
-static err test_link(examination *x, int peer, float *out, float *in) {
-    for (int64_t i = 0; i < LINK_ELEMENTS; i++) out[i] = link_value(x->rank, peer, i);
-    if (fault_flips(FAULT_DOCTOR_LINK, x->rank)) out[5] += 1;
+/* Buffers of the memory that links are tested from, and one to fill and compare them in. */
+typedef struct link_buffers {
+    void *out, *in;
+    float *host;
+} link_buffers;
+
+static err buffers_open(const examination *x, link_buffers *b) {
+    *b = (link_buffers){ .host = mem_alloc(LINK_BYTES) };
+    TRY(doctor_map(x->at, LINK_BYTES, &b->out));
+    return doctor_map(x->at, LINK_BYTES, &b->in);
+}
+
+static void buffers_free(const examination *x, link_buffers *b) {
+    doctor_unmap(x->at, b->in, LINK_BYTES);
+    doctor_unmap(x->at, b->out, LINK_BYTES);
+    free(b->host);
+}
+
+static err test_link(examination *x, int peer, link_buffers *b) {
+    for (int64_t i = 0; i < LINK_ELEMENTS; i++) b->host[i] = link_value(x->rank, peer, i);
+    if (fault_flips(FAULT_DOCTOR_LINK, x->rank)) b->host[5] += 1;
+    doctor_put(x->at, b->out, b->host, LINK_BYTES);
     double best = 0;
     for (int k = 0; k < LINK_ROUNDS; k++) {
         bool first = x->rank < peer;
+        TRY(doctor_sync(x->at));
         double from = time_now();
-        TRY(exchange_with_peer(x, peer, first, first ? out : in));
-        TRY(exchange_with_peer(x, peer, !first, first ? in : out));
-        best = MAX(best, 2.0 * LINK_ELEMENTS * sizeof(float) / (time_now() - from));
+        TRY(exchange_with_peer(x, peer, first, first ? b->out : b->in));
+        TRY(exchange_with_peer(x, peer, !first, first ? b->in : b->out));
+        TRY(doctor_sync(x->at));
+        best = MAX(best, 2.0 * LINK_BYTES / (time_now() - from));
+        TRY(doctor_get(x->at, b->host, b->in, LINK_BYTES));
         for (int64_t i = 0; i < LINK_ELEMENTS; i++)
-            if (in[i] != link_value(peer, x->rank, i)) x->bad_link[peer] = 1;
+            if (b->host[i] != link_value(peer, x->rank, i)) x->bad_link[peer] = 1;
     }
     if (x->f.slowest_peer < 0 || best < x->f.slowest_link) {
         x->f.slowest_link = best;
@@ -196,34 +181,70 @@ static err test_link(examination *x, int peer, float *out, float *in) {
 
 static err test_links(examination *x) {
     int even = x->n + x->n % 2;
-    float *out = mem_alloc(LINK_ELEMENTS * sizeof *out),
-          *in = mem_alloc(LINK_ELEMENTS * sizeof *in);
-    err e = OK;
+    link_buffers b;
+    err e = comm_agree(x->c, buffers_open(x, &b));
+    x->f.slowest_peer = -1;
     for (int round = 0; round + 1 < even && !e; round++) {
         int peer = partner_of(x->rank, round, even);
-        if (peer < x->n) e = test_link(x, peer, out, in);
+        if (peer < x->n) e = test_link(x, peer, &b);
         e = comm_agree(x->c, e); /* rounds do not overlap */
     }
-    free(in);
-    free(out);
+    buffers_free(x, &b);
     return e;
 }
 
-static err test_all(examination *x) {
+static err reduce_known_values(examination *x, void *v) {
     int64_t n = LINK_ELEMENTS;
-    float *v = mem_alloc((size_t)n * sizeof *v);
+    tensor t = tensor_of(v, DT_F32, 1, &n);
+    comm_move sum = { .axes = AXIS(AX_DP_SHARD), .from = PLACE_P, .to = PLACE_R, .name = "all" };
+    comm_ticket ticket;
+    TRY(comm_start(x->c, &sum, &t, &t, &ticket));
+    TRY(comm_wait(x->c, &ticket));
+    return doctor_sync(x->at);
+}
+
+static err test_all(examination *x) {
     float sum = (float)(x->n * (x->n + 1) / 2);
-    for (int64_t i = 0; i < n; i++) v[i] = (float)((x->rank + 1) * (i % 16 + 1));
-    double from = time_now();
-    err e = comm_sum(x->c, AXES_ALL, v, n);
-    x->f.all_reduce = (double)n * sizeof *v / (time_now() - from);
-    for (int64_t i = 0; i < n && !e; i++) x->f.bad_all += v[i] != sum * (float)(i % 16 + 1);
+    link_buffers b;
+    err e = comm_agree(x->c, buffers_open(x, &b));
+    for (int64_t i = 0; i < LINK_ELEMENTS; i++) b.host[i] = (float)((x->rank + 1) * (i % 16 + 1));
+    for (int k = 0; k < LINK_ROUNDS && !e; k++) {
+        doctor_put(x->at, b.out, b.host, LINK_BYTES);
+        e = doctor_sync(x->at);
+        double from = time_now();
+        if (!e) e = reduce_known_values(x, b.out);
+        if (x->n > 1) x->f.all_reduce = MAX(x->f.all_reduce, LINK_BYTES / (time_now() - from));
+    }
+    if (!e) e = doctor_get(x->at, b.host, b.out, LINK_BYTES);
+    for (int64_t i = 0; i < LINK_ELEMENTS && !e; i++)
+        x->f.bad_all += b.host[i] != sum * (float)(i % 16 + 1);
     int32_t *ranks = mem_alloc((size_t)x->n * sizeof *ranks), mine = x->rank;
     if (!e) e = comm_collect(x->c, &mine, sizeof mine, ranks);
     for (int r = 0; r < x->n && !e; r++) x->f.bad_all += ranks[r] != r;
     free(ranks);
-    free(v);
+    buffers_free(x, &b);
     return e;
+}
+
+/* Once more between GPUs, where every rank has one to itself: NCCL takes no two ranks on one. */
+static err test_gpu_links(examination *x) {
+    double own = x->gpu && comm_local_rank(x->c) >= 0 && comm_local_rank(x->c) < ops_cuda_count();
+    comm *between = NULL;
+    TRY(comm_total(x->c, &own, 1));
+    if (x->n == 1 || own < x->n) return OK;
+    void *queue = x->gpu->device->native_queue(x->gpu->context, QUEUE_COMPUTE);
+    err e = comm_nccl(x->c, gpu_of_rank(x), queue, &between);
+    if (e && !between) { /* a build without NCCL: the same on all ranks */
+        err_free(e);
+        return OK;
+    }
+    x->c = between; /* owns the other */
+    TRY(e);
+    x->at = x->gpu;
+    x->f.over_gpus = true;
+    x->f.all_reduce = 0; /* as links: the figures are those of GPUs */
+    TRY(test_links(x));
+    return test_all(x);
 }
 
 /* ---- the verdict ------------------------------------------------------------------------------------ */
@@ -258,6 +279,8 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
         bool wrong;
     } faults[] = { { "memory is wrong", f->bad_memory > 0 },
                    { "GEMM is wrong", f->bad_gemm > 0 },
+                   { "GPU memory is wrong", f->gpu.wrong_words > 0 },
+                   { "GPU GEMM is wrong", f->gpu.wrong_results > 0 },
                    { "disk is wrong", f->bad_disk > 0 },
                    { "links are wrong", is_cause(all, n, r) },
                    { "collectives are wrong", f->bad_all > 0 } };
@@ -266,6 +289,7 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
         size_t offset;
     } speeds[] = { { "slow memory", offsetof(findings, copy) },
                    { "slow GEMM", offsetof(findings, gemm) },
+                   { "slow GPU", offsetof(findings, gpu.bf16) },
                    { "slow disk", offsetof(findings, disk_write) },
                    { "slow link", offsetof(findings, slowest_link) } };
     bool wrong = false;
@@ -287,20 +311,24 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
 static err print_table(const findings *all, int n) {
     str bad = { 0 };
     int wrong = 0;
-    printf("%4s  %-20s %12s %14s %12s %12s %20s %12s  %s\n", "rank", "host", "copy", "GEMM",
-           "disk write", "disk read", "slowest link", "all-reduce", "");
+    bool gpus = all[0].over_gpus;
+    printf("%4s  %-20s %12s %14s %14s %12s %12s %20s %12s  %s\n", "rank", "host", "copy", "GEMM",
+           "GPU GEMM", "disk write", "disk read", gpus ? "slowest GPU link" : "slowest link",
+           "all-reduce", "");
     for (int r = 0; r < n; r++) {
         const findings *f = &all[r];
         str verdict = { 0 };
-        char link[40] = "-";
+        char link[40] = "-", gpu[32] = "-";
+        if (f->gpu.bf16 > 0) snprintf(gpu, sizeof gpu, "%.1f TFLOP/s", f->gpu.bf16 / 1e12);
         if (f->slowest_peer >= 0)
             snprintf(link, sizeof link, "%.2f GB/s (to %d)", f->slowest_link / 1e9,
                      f->slowest_peer);
         if (judge_rank(all, n, r, &verdict))
             str_add(&bad, "%srank %d (%s): %s", wrong++ ? "; " : "", r, f->host, verdict.text);
-        printf("%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %7.0f MB/s %7.0f MB/s %20s %7.2f GB/s  %s\n", r,
-               f->host, f->copy / 1e9, f->gemm / 1e9, f->disk_write / 1e6, f->disk_read / 1e6, link,
-               f->all_reduce / 1e9, verdict.text);
+        printf(
+            "%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %14s %7.0f MB/s %7.0f MB/s %20s %7.2f GB/s  %s\n",
+            r, f->host, f->copy / 1e9, f->gemm / 1e9, gpu, f->disk_write / 1e6, f->disk_read / 1e6,
+            link, f->all_reduce / 1e9, verdict.text);
         str_free(&verdict);
     }
     err e = OK;
@@ -318,13 +346,15 @@ static err examine_rank(examination *x) {
     x->p = pool_new(MAX(1, thread_cores() / MAX(comm_core_sharers(x->c), 1)));
     gethostname(x->f.host, sizeof x->f.host - 1);
     x->f.slowest_peer = -1;
+    x->cpu = x->at = ops_cpu(OPS_ISA_BEST);
     err e = OK;
     TRY_CLEAN(comm_agree(x->c, OK)); /* all begin together */
-    test_memory(x);
-    test_gemm(x);
+    TRY_CLEAN(comm_agree(x->c, test_cpu(x)));
+    TRY_CLEAN(comm_agree(x->c, test_gpu(x)));
     TRY_CLEAN(comm_agree(x->c, test_disk(x)));
     TRY_CLEAN(test_links(x));
     TRY_CLEAN(test_all(x));
+    TRY_CLEAN(test_gpu_links(x));
     findings *all = mem_alloc((size_t)x->n * sizeof *all);
     uint8_t *links = mem_alloc((size_t)x->n * (size_t)x->n);
     e = comm_collect(x->c, &x->f, sizeof x->f, all);
@@ -354,6 +384,7 @@ err doctor_cluster(const cluster_options *o) {
     }
     err e = examine_rank(&x);
     comm_free(x.c);
+    ops_close(x.gpu);
     comm_job_close(job, false);
     return e;
 }

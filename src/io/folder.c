@@ -122,8 +122,9 @@ err io_replace_tree(const char *root, const char *from, const char *to, const ch
         TRY(io_sync_folder(root));
         return io_remove_tree(root, from);
     }
-    TRY(io_remove_tree(root, aside));
+    /* Without a `to`, `aside` may be all that an earlier attempt left: it stays until the new one has its name. */
     bool replaces = io_exists(to);
+    if (replaces) TRY(io_remove_tree(root, aside));
     if (replaces && rename(to, aside) != 0) return IO_ERR("rename", to);
     if (rename(from, to) != 0) {
         err e = IO_ERR("rename", from);

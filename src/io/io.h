@@ -75,6 +75,8 @@ err io_remove_tree(const char *root, const char *path) MUST_USE;
  * system cannot exchange names the old one is named `aside` meanwhile: a crash can leave it there,
  * with nothing under `to`. */
 err io_replace_tree(const char *root, const char *from, const char *to, const char *aside) MUST_USE;
+/* Makes renames inside a folder survive a power failure. */
+err io_sync_folder(const char *path) MUST_USE;
 
 /* ---- locks -------------------------------------------------------------------------------
  * A file that at most one process has locked, on this machine and over NFS. The system drops the

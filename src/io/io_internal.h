@@ -9,9 +9,6 @@ err io_system_error(const char *file, int line, const char *verb, const char *pa
                     int code) MUST_USE;
 #define IO_ERR(verb, path) io_system_error(__FILE__, __LINE__, verb, path, errno)
 
-/* Makes renames inside a folder survive a power failure. */
-err io_sync_folder(const char *path) MUST_USE;
-
 /* The folder a path lies in: owned (free). */
 char *io_parent(const char *path);
 

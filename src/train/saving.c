@@ -88,13 +88,7 @@ err saving_open(trainer *t) {
     run_saves *s = &t->saves;
     if (!*t->cfg->checkpoint.upload) return OK;
     TRY(ckpt_uploader_open(t->dir, t->cfg->checkpoint.upload, &s->uploader));
-    for (int kind = 0; kind < CKPT_KINDS; kind++) { /* what an earlier process did not get there */
-        int64_t *steps;
-        int n;
-        TRY(ckpt_list(t->dir, (ckpt_kind)kind, &steps, &n));
-        if (n) saving_upload(t, (ckpt_kind)kind, steps[n - 1]);
-        free(steps);
-    }
+    if (s->saved >= 0) saving_upload(t, CKPT_FULL, s->saved); /* an earlier process may not have */
     return OK;
 }
 

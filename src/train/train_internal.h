@@ -389,7 +389,7 @@ err saving_poll(trainer *t) MUST_USE;
 err saving_settle(trainer *t) MUST_USE;
 /* Saves where the run stands, and waits for it: an error ends the run. */
 err saving_now(trainer *t) MUST_USE;
-/* Begins to upload, and uploads the newest checkpoints of the run where the store lacks them. */
+/* Begins to upload, and uploads the checkpoint that the run continues from where the store lacks it. */
 err saving_open(trainer *t) MUST_USE;
 /* Hands a checkpoint that is complete on disk to the uploader. */
 void saving_upload(trainer *t, ckpt_kind kind, int64_t step);

@@ -204,6 +204,13 @@ static void a_folder_is_replaced_or_left_as_it_was(void **state) {
     assert_ok(io_replace_tree(p->path, from, to, aside));
     assert_true(io_exists(in_folder(p, "now/b")) && !io_exists(in_folder(p, "now/a")));
     assert_true(!io_exists(from) && !io_exists(aside));
+    assert_int_equal(rename(to, aside),
+                     0); /* as after a failure in which it could not be put back */
+    assert_error(io_replace_tree(p->path, from, to, aside), "cannot rename");
+    assert_true(io_exists(in_folder(p, "aside/b")));
+    assert_ok(io_make_dirs(from));
+    assert_ok(io_replace_tree(p->path, from, to, aside));
+    assert_true(io_exists(to) && !io_exists(aside));
 }
 
 /* Locks are of processes: the second holder is a child. @return its exit code. */
