@@ -79,7 +79,13 @@ synth_info data_synth_document(uint64_t seed, int64_t index, const synth_options
 /* ---- token sources -----------------------------------------------------------------------
  * Read-only tokens in one or many shards, mapped from files or made in memory; may be read by many
  * threads. Tokens and documents of a source are numbered through all its shards. */
-typedef enum { TOKENIZER_UNKNOWN, TOKENIZER_BYTES, TOKENIZER_BPE, TOKENIZER_KINDS } token_kind;
+typedef enum {
+    TOKENIZER_UNKNOWN,
+    TOKENIZER_BYTES,
+    TOKENIZER_BPE,
+    TOKENIZER_UNIGRAM,
+    TOKENIZER_KINDS
+} token_kind;
 const char *token_kind_name(token_kind kind);
 
 typedef struct data_info {

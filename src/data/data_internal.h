@@ -272,4 +272,8 @@ int64_t window_first_token(const window_source *s, const loader_options *o, wind
 err window_fill(const window_source *s, const loader_options *o, window_ref w, int64_t limit,
                 row_maker *m, int64_t row, data_batch *b) MUST_USE;
 
+struct tokenizer;
+/* What token files call a tokenizer. */
+token_kind token_kind_of(const struct tokenizer *t);
+
 #endif

@@ -9,6 +9,7 @@ static const char *const KIND_NAMES[] = {
     [TOKENIZER_UNKNOWN] = "unknown",
     [TOKENIZER_BYTES] = "bytes",
     [TOKENIZER_BPE] = "bpe",
+    [TOKENIZER_UNIGRAM] = "unigram",
 };
 
 const char *token_kind_name(token_kind kind) {

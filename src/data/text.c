@@ -168,13 +168,13 @@ static err job_open(text_job *j, const char *name, data_info *info) {
         return err_hint(ERR("%s: has no token that ends a document", name),
                         "tokenize the text with `ingot data tokenize --eos TOKEN` and train on "
                         "what it writes");
-    bool bytes = strcmp(tokenizer_kind(j->t), "bytes") == 0;
-    *info = bytes ? byte_info("text")
-                  : (data_info){ .format = "text",
-                                 .tokenizer = TOKENIZER_BPE,
-                                 .tokenizer_hash = tokenizer_hash(j->t),
-                                 .vocab = tokenizer_vocab(j->t),
-                                 .eos = j->eos };
+    token_kind kind = token_kind_of(j->t);
+    *info = kind == TOKENIZER_BYTES ? byte_info("text")
+                                    : (data_info){ .format = "text",
+                                                   .tokenizer = kind,
+                                                   .tokenizer_hash = tokenizer_hash(j->t),
+                                                   .vocab = tokenizer_vocab(j->t),
+                                                   .eos = j->eos };
     j->all.width = token_width(info->vocab);
     j->threads = thread_cores();
     j->workers = mem_alloc((size_t)j->threads * sizeof *j->workers);

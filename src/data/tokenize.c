@@ -18,6 +18,12 @@
 enum { TRAIN, HELD_OUT, SIDES };
 static const char *const SIDE_NAMES[] = { "train", "validation" };
 
+token_kind token_kind_of(const tokenizer *t) {
+    const char *kind = tokenizer_kind(t);
+    if (strcmp(kind, "bytes") == 0) return TOKENIZER_BYTES;
+    return str_starts(kind, "Unigram") ? TOKENIZER_UNIGRAM : TOKENIZER_BPE;
+}
+
 /* ---- what documents came from ------------------------------------------------------------------- */
 
 enum { MOST_SOURCES = 256 }; /* those beyond are counted together */
@@ -499,12 +505,13 @@ static err job_init(tokenize_job *t) {
             "name it, for example --eos \"<|endoftext|>\"");
     BUG_IF(!(o->held_out >= 0 && o->held_out <= 1));
     t->below = o->held_out >= 1 ? UINT64_MAX : (uint64_t)(o->held_out * 0x1p64);
-    bool bytes = strcmp(tokenizer_kind(o->tokenizer), "bytes") == 0;
+    token_kind kind = token_kind_of(o->tokenizer);
     t->format =
         (token_writer_options){ .vocab = tokenizer_vocab(o->tokenizer),
                                 .eos = t->eos,
-                                .tokenizer = bytes ? TOKENIZER_BYTES : TOKENIZER_BPE,
-                                .tokenizer_hash = bytes ? 0 : tokenizer_hash(o->tokenizer) };
+                                .tokenizer = kind,
+                                .tokenizer_hash =
+                                    kind == TOKENIZER_BYTES ? 0 : tokenizer_hash(o->tokenizer) };
     t->threads = o->threads > 0 ? o->threads : thread_cores();
     t->workers = mem_alloc((size_t)t->threads * sizeof *t->workers);
     for (int i = 0; i < t->threads; i++) {

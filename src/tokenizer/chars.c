@@ -1,4 +1,4 @@
-/* Characters of text that may be broken, and GPT-2's alphabet of bytes. */
+/* Characters of text that may be broken, GPT-2's alphabet of bytes, and base64. */
 #include "tokenizer/tokenizer_internal.h"
 
 /* ---- broken text ------------------------------------------------------------------------------ */
@@ -108,5 +108,43 @@ void alphabet_from_bytes(const char *bytes, size_t n, str *out) {
     for (size_t i = 0; i < n; i++) {
         char code[4];
         str_add_bytes(out, code, (size_t)utf8_encode(byte_to_char((uint8_t)bytes[i]), code));
+    }
+}
+
+/* ---- base64 ------------------------------------------------------------------------------ */
+
+static int base64_digit(char c) {
+    if (c >= 'A' && c <= 'Z') return c - 'A';
+    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
+    if (c >= '0' && c <= '9') return c - '0' + 52;
+    return c == '+' ? 62 : c == '/' ? 63 : -1;
+}
+
+bool base64_to_bytes(const char *s, size_t n, str *out) {
+    uint32_t bits = 0;
+    int have = 0;
+    if (n % 4 != 0) return false;
+    for (int pad = 0; n > 0 && s[n - 1] == '=' && pad < 2; pad++) n--;
+    for (size_t i = 0; i < n; i++) {
+        int digit = base64_digit(s[i]);
+        if (digit < 0) return false;
+        bits = bits << 6 | (uint32_t)digit;
+        have += 6;
+        if (have < 8) continue;
+        have -= 8;
+        char byte = (char)(bits >> have & 0xFF);
+        str_add_bytes(out, &byte, 1);
+    }
+    return true;
+}
+
+void base64_from_bytes(const char *bytes, size_t n, str *out) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    for (size_t i = 0; i < n; i += 3) {
+        size_t have = MIN(n - i, 3);
+        uint32_t bits = 0;
+        for (size_t k = 0; k < 3; k++) bits = bits << 8 | (k < have ? (uint8_t)bytes[i + k] : 0);
+        for (size_t k = 0; k < 4; k++)
+            str_add_bytes(out, k <= have ? &digits[bits >> (18 - 6 * k) & 63] : "=", 1);
     }
 }

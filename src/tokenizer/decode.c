@@ -20,10 +20,16 @@ static void strip_ends(const tokenizer *t, size_t begin, str *out) {
 
 void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool special, str *out) {
     size_t begin = out->len;
-    bool first = true;
+    bool first = true, strip = t->strip_left || t->strip_right;
     for (size_t i = 0; i < n; i++) {
         if (ids[i] < 0 || ids[i] >= t->vocab) {
             str_add_bytes(out, "\xEF\xBF\xBD", 3);
+            continue;
+        }
+        if (t->unknown_surface && ids[i] == t->bpe.unknown) {
+            if (strip && out->len > begin) strip_ends(t, begin, out);
+            strip = first = false; /* its own space is not the one put in front of a text */
+            str_add(out, "%s", t->unknown_surface);
             continue;
         }
         if (!special && t->is_special[ids[i]]) continue;
@@ -34,5 +40,5 @@ void tokenizer_decode(const tokenizer *t, const int32_t *ids, size_t n, bool spe
             str_add_bytes(out, s.at, s.len);
         first = false;
     }
-    if (out->len > begin && (t->strip_left || t->strip_right)) strip_ends(t, begin, out);
+    if (out->len > begin && strip) strip_ends(t, begin, out);
 }

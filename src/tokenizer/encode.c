@@ -14,6 +14,7 @@ struct encoder {
     const tokenizer *t;
     cache cache;
     bpe_work work;
+    unigram_work path;
     regex_work *regex;
     bool special; /* of the text at hand */
     bool escaped; /* its broken bytes are written as code points */
@@ -33,6 +34,7 @@ void encoder_free(encoder *e) {
     if (!e) return;
     cache_free(&e->cache);
     bpe_work_free(&e->work);
+    unigram_work_free(&e->path);
     regex_work_free(e->regex);
     str_free(&e->escapes);
     str_free(&e->unescaped);
@@ -63,8 +65,11 @@ static void store_ids(encoder *e, const int32_t *ids, size_t n) {
 
 static void add_new(encoder *e, cache_key key, const char *piece, size_t len) {
     size_t n;
-    const int32_t *ids = bpe_piece(&e->t->bpe, &e->work, piece, len, &n);
-    if (len <= CACHE_LONGEST) cache_add(&e->cache, key, piece, len, ids, n);
+    const tokenizer *t = e->t;
+    const int32_t *ids = t->unigram ? unigram_piece(t->unigram, &t->bpe, &e->path, piece, len, &n)
+                                    : bpe_piece(&t->bpe, &e->work, piece, len, &n);
+    bool lasts = !t->unigram || !t->unigram->single;
+    if (lasts && len <= CACHE_LONGEST) cache_add(&e->cache, key, piece, len, ids, n);
     store_ids(e, ids, n);
 }
 
@@ -270,6 +275,7 @@ static void add_normal_segment(encoder *e, text_span text, bool first) {
 
 static void add_raw_segment(encoder *e, text_span text, bool first) {
     const tokenizer *t = e->t;
+    e->path.carried = 0;
     e->escaped = !t->scan && utf8_valid(text.at, text.len) < text.len;
     if (e->escaped) {
         e->escapes.len = 0;

@@ -108,9 +108,13 @@ static err read_plain_step(const json_t *o, const step_kind *k, void *into) {
 static err read_replace_step(const json_t *o, const step_kind *k, void *into) {
     norm_step *s = NULL;
     const char *with = NULL;
+    bool from_model = false;
     TRY(io_json_text(o, k->type, "content", &with));
     TRY(new_norm(into, NORM_REPLACE, &s));
     s->with = copy_string(with);
+    /* Ours: in what was saved from a .model file. Hugging Face's library ignores it. */
+    TRY(read_flag(o, k->type, "sentencepiece", false, &from_model));
+    ((tokenizer *)into)->sentencepiece |= from_model;
     return json_finder(o, k->type, &s->find);
 }
 
@@ -123,19 +127,44 @@ static err read_prepend(const json_t *o, const step_kind *k, void *into) {
     return OK;
 }
 
+static err read_charsmap(const json_t *o, const step_kind *k, void *into) {
+    norm_step *s = NULL;
+    const char *text = NULL;
+    str bytes = { 0 };
+    TRY(io_json_text(o, k->type, "precompiled_charsmap", &text));
+    TRY(new_norm(into, NORM_CHARSMAP, &s));
+    err e = base64_to_bytes(text, strlen(text), &bytes)
+                ? charsmap_new(bytes.text ? bytes.text : "", bytes.len, &s->map)
+                : ERR("%s: precompiled_charsmap is not base64", k->type);
+    str_free(&bytes);
+    return e;
+}
+
+static err read_strip_step(const json_t *o, const step_kind *k, void *into) {
+    norm_step *s = NULL;
+    TRY(new_norm(into, NORM_STRIP, &s));
+    TRY(read_flag(o, k->type, "strip_left", true, &s->strip_left));
+    return read_flag(o, k->type, "strip_right", true, &s->strip_right);
+}
+
 static const step_kind normalizers[] = {
     { "NFC", "type", read_plain_step, NORM_NFC },
     { "NFD", "type", read_plain_step, NORM_NFD },
     { "NFKC", "type", read_plain_step, NORM_NFKC },
     { "NFKD", "type", read_plain_step, NORM_NFKD },
     { "Lowercase", "type", read_plain_step, NORM_LOWERCASE },
-    { "Replace", "type pattern content", read_replace_step, 0 },
+    { "StripAccents", "type", read_plain_step, NORM_STRIP_ACCENTS },
+    { "Nmt", "type", read_plain_step, NORM_NMT },
+    { "Replace", "type pattern content sentencepiece", read_replace_step, 0 },
     { "Prepend", "type prepend", read_prepend, 0 },
+    { "Precompiled", "type precompiled_charsmap", read_charsmap, 0 },
+    { "Strip", "type strip_left strip_right", read_strip_step, 0 },
 };
 
 err json_normalizer(const json_t *o, tokenizer *t) {
-    return read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers",
-                      t);
+    TRY(read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers", t));
+    for (int i = 0; i < t->n_norms; i++) t->norms[i].longest = t->sentencepiece;
+    return OK;
 }
 
 /* ---- pre-tokenizers ------------------------------------------------------------------------------------- */
@@ -189,6 +218,13 @@ static err read_digits(const json_t *o, const step_kind *k, void *into) {
     return finder_of("\\p{N}", REGEX_ONIGURUMA, &s->find);
 }
 
+static err read_white_space(const json_t *o, const step_kind *k, void *into) {
+    split_step *s = NULL;
+    TRY(new_cut(into, k->type, &s));
+    s->behavior = SPLIT_REMOVED;
+    return finder_of("\\s", REGEX_ONIGURUMA, &s->find);
+}
+
 static err read_byte_level_step(const json_t *o, const step_kind *k, void *into) {
     pre_tokenizers *p = into;
     split_step *s = NULL;
@@ -240,6 +276,7 @@ static const step_kind split_kinds[] = {
     { "ByteLevel", "type add_prefix_space trim_offsets use_regex", read_byte_level_step, 0 },
     { "Split", "type pattern behavior invert", read_split_step, 0 },
     { "Digits", "type individual_digits", read_digits, 0 },
+    { "WhitespaceSplit", "type", read_white_space, 0 },
     { "Metaspace", "type replacement str_rep add_prefix_space prepend_scheme split",
       read_metaspace_step, 0 },
 };

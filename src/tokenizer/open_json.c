@@ -1,4 +1,4 @@
-/* Hugging Face's tokenizer.json: a BPE model, its added tokens, its rules. */
+/* Hugging Face's tokenizer.json: a BPE or Unigram model, its added tokens, its rules. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,9 +10,9 @@ static const size_t MAX_FILE = (size_t)256 << 20;
 /* ---- the vocabulary ---------------------------------------------------------------------------------- */
 
 typedef struct vocabulary {
-    const json_t *by_text; /* of the model */
-    json_t *added;         /* the same of added tokens, owned */
-    int64_t next;          /* the id of one that is new */
+    json_t *by_text;  /* of the model, owned */
+    json_t *added;    /* the same of added tokens, owned */
+    int64_t next;     /* the id of one that is new */
     text_span *texts; /* [n] in id order, as the model sees them; into `bytes` or the document */
     bool *indexed;    /* [n] whether BPE can meet it */
     int64_t n;
@@ -20,6 +20,7 @@ typedef struct vocabulary {
 } vocabulary;
 
 static void vocabulary_free(vocabulary *v) {
+    json_decref(v->by_text);
     json_decref(v->added);
     free(v->texts);
     free(v->indexed);
@@ -30,7 +31,7 @@ static err vocabulary_size(vocabulary *v) {
     const char *text;
     json_t *id;
     int64_t most = (int64_t)json_object_size(v->by_text) * 8 + 4096;
-    json_object_foreach((json_t *)v->by_text, text, id) {
+    json_object_foreach(v->by_text, text, id) {
         int64_t value = json_is_integer(id) ? json_integer_value(id) : -1;
         if (value < 0 || value >= MIN(most, TOKEN_MAX_ID))
             return ERR("the token \"%.40s\" has no id that makes sense", text);
@@ -45,8 +46,9 @@ static err vocabulary_read(const json_t *model, bool byte_level, vocabulary *v) 
     json_t *by_text = NULL, *id;
     const char *text;
     TRY(io_json_object(model, "the model", "vocab", &by_text));
-    v->by_text = by_text;
+    v->by_text = json_incref(by_text);
     TRY(vocabulary_size(v));
+    v->next = (int64_t)json_object_size(by_text);
     v->texts = mem_alloc(((size_t)v->n + 1) * sizeof *v->texts);
     v->indexed = mem_alloc((size_t)v->n + 1);
     json_object_foreach(by_text, text, id) {
@@ -144,9 +146,13 @@ static err refuse_if_set(const json_t *model, const char *key) {
 
 static err check_json_model(const json_t *model) {
     const char *type = json_string_value(json_object_get(model, "type"));
+    if (type && strcmp(type, "Unigram") == 0)
+        return json_only(model, "the model", "type unk_id vocab byte_fallback");
     if (type && strcmp(type, "BPE") != 0)
-        return err_hint(ERR("the model is a %s: only BPE is supported", type),
-                        "models of the GPT, Llama, Qwen, Mistral and OLMo families use BPE");
+        return err_hint(
+            ERR("the model is a %s: only BPE and Unigram are supported", type),
+            "models of the GPT, Llama, Qwen, Mistral and OLMo families use BPE, those of "
+            "T5 and XLM-R Unigram");
     TRY(json_only(model, "the model",
                   "type dropout unk_token continuing_subword_prefix end_of_word_suffix fuse_unk "
                   "byte_fallback ignore_merges vocab merges"));
@@ -196,6 +202,104 @@ static err read_json_model(const json_t *model, bool byte_level, vocabulary *v, 
     return OK;
 }
 
+/* ---- Unigram ------------------------------------------------------------------------------------------- */
+
+typedef struct unigram_reader {
+    vocabulary *v;
+    double *score;  /* [n] */
+    token_use *use; /* [n] */
+} unigram_reader;
+
+static err read_scores(const json_t *model, unigram_reader *r) {
+    json_t *list = NULL, *pair;
+    size_t i;
+    vocabulary *v = r->v;
+    TRY(io_json_array(model, "the model", "vocab", &list));
+    v->n = v->next = (int64_t)json_array_size(list);
+    if (v->n == 0 || v->n > TOKEN_MAX_ID) return ERR("the model has %lld tokens", (long long)v->n);
+    v->by_text = json_object();
+    v->texts = mem_alloc(((size_t)v->n + 1) * sizeof *v->texts);
+    v->indexed = mem_alloc((size_t)v->n + 1);
+    r->score = mem_alloc(((size_t)v->n + 1) * sizeof *r->score);
+    r->use = mem_alloc(((size_t)v->n + 1) * sizeof *r->use);
+    json_array_foreach(list, i, pair) {
+        const json_t *text = json_array_get(pair, 0), *score = json_array_get(pair, 1);
+        if (json_array_size(pair) != 2 || !json_is_string(text) || !json_is_number(score))
+            return ERR("token %zu of the model is not [text, score]", i);
+        v->texts[i] = (text_span){ json_string_value(text), json_string_length(text) };
+        v->indexed[i] = true;
+        r->score[i] = json_number_value(score);
+        json_object_setn_new(v->by_text, v->texts[i].at, v->texts[i].len,
+                             json_integer((json_int_t)i));
+    }
+    return OK;
+}
+
+static bool is_byte_name(text_span s) {
+    return s.len == 6 && memcmp(s.at, "<0x", 3) == 0 && s.at[5] == '>';
+}
+
+/* In SentencePiece, text never becomes a control symbol, the unknown token or a byte; a token that is added
+ * and not special is a user-defined symbol. */
+static void read_uses(const json_t *doc, bool fallback, unigram_reader *r) {
+    const json_t *added = json_object_get(doc, "added_tokens"), *token;
+    size_t i;
+    json_array_foreach(added, i, token) {
+        const json_t *id =
+            json_object_get(r->v->by_text, json_string_value(json_object_get(token, "content")));
+        bool special = json_is_true(json_object_get(token, "special"));
+        if (id) r->use[json_integer_value(id)] = special ? TOKEN_UNUSED : TOKEN_USER_DEFINED;
+    }
+    for (int64_t k = 0; fallback && k < r->v->n; k++)
+        if (is_byte_name(r->v->texts[k])) r->use[k] = TOKEN_UNUSED;
+}
+
+/* Whether U+2581 follows another character in a token: text cannot be split into words then. */
+static bool joins_words(const unigram_reader *r) {
+    for (int64_t i = 0; i < r->v->n; i++) {
+        text_span s = r->v->texts[i];
+        size_t end = 0;
+        if (r->use[i] != TOKEN_UNUSED && s.len &&
+            (scan_words(s.at, s.len, 0, &end, 1), end < s.len))
+            return true;
+    }
+    return false;
+}
+
+static err build_unigram(const json_t *doc, const json_t *model, unigram_reader *r, tokenizer *t) {
+    const json_t *unknown = json_object_get(model, "unk_id");
+    vocabulary *v = r->v;
+    bool fallback = json_is_true(json_object_get(model, "byte_fallback"));
+    TRY(read_scores(model, r));
+    int64_t id = json_is_integer(unknown) ? json_integer_value(unknown) : -1;
+    if (id < 0 || id >= v->n)
+        return err_hint(ERR("the model's unk_id is not one of its %lld tokens", (long long)v->n),
+                        "a Unigram model needs a token for characters that it does not know");
+    if (t->sentencepiece) read_uses(doc, fallback, r);
+    t->bpe.chars = true;
+    t->bpe.unknown = (int32_t)id;
+    bpe_set_tokens(&t->bpe, v->texts, v->n, v->indexed);
+    set_byte_ids(&t->bpe, fallback);
+    if (t->sentencepiece && !joins_words(r) && bpe_find(&t->bpe, "\xE2\x96\x81", 3) >= 0)
+        t->splits[t->n_splits++].find.scan = scan_words; /* changes no id */
+    t->kind = fallback ? "Unigram with byte fallback" : "Unigram";
+    unigram_parts parts = { .text = v->texts,
+                            .score = r->score,
+                            .use = r->use,
+                            .n = v->n,
+                            .unknown = (int32_t)id,
+                            .single = t->sentencepiece };
+    return unigram_new(&parts, &t->unigram);
+}
+
+static err read_json_unigram(const json_t *doc, const json_t *model, vocabulary *v, tokenizer *t) {
+    unigram_reader r = { .v = v };
+    err e = build_unigram(doc, model, &r, t);
+    free(r.score);
+    free(r.use);
+    return e;
+}
+
 /* ---- added tokens ----------------------------------------------------------------------------------------- */
 
 /* Hugging Face gives ids by itself: the one the text has, else the next free one. */
@@ -222,6 +326,7 @@ static err read_added_token(const json_t *o, vocabulary *v, tokenizer *t) {
     TRY(io_json_bool(o, where, "normalized", &a.normalized));
     TRY(io_json_bool(o, where, "special", &a.special));
     if (!text[0]) return OK;
+    if (t->unigram && t->sentencepiece && !a.special) return OK; /* a piece of the model */
     a.id = added_id(v, text);
     if (a.id != id)
         log_warn("the added token \"%s\" gets the id %d, as Hugging Face gives it, not %lld", text,
@@ -236,7 +341,6 @@ static err read_added(const json_t *doc, vocabulary *v, tokenizer *t) {
     json_t *tokens = json_object_get(doc, "added_tokens"), *token;
     size_t i;
     t->vocab = v->n;
-    v->next = (int64_t)json_object_size(v->by_text);
     v->added = json_object();
     if (!tokens || json_is_null(tokens)) return OK;
     TRY(io_json_array(doc, "the document", "added_tokens", &tokens));
@@ -260,7 +364,13 @@ static err read_tokenizer_document(const json_t *doc, tokenizer *t) {
     TRY(check_json_model(model));
     TRY(json_normalizer(json_object_get(doc, "normalizer"), t));
     TRY(json_pre_tokenizer(json_object_get(doc, "pre_tokenizer"), t, &byte_level));
-    TRY_CLEAN(read_json_model(model, byte_level, &v, t));
+    const char *type = json_string_value(json_object_get(model, "type"));
+    if (type && strcmp(type, "Unigram") == 0)
+        TRY_CLEAN(byte_level
+                      ? ERR("a Unigram model with a ByteLevel pre-tokenizer is not supported")
+                      : read_json_unigram(doc, model, &v, t));
+    else
+        TRY_CLEAN(read_json_model(model, byte_level, &v, t));
     TRY_CLEAN(read_added(doc, &v, t));
     TRY_CLEAN(json_decoder(json_object_get(doc, "decoder"), t, byte_level));
 cleanup:
@@ -281,8 +391,9 @@ err tokenizer_from_json(const json_t *doc, const char *name, char *source, size_
         return OK;
     }
     const char *remedy = err_remedy(e);
-    err wrapped = err_hint(ERR("cannot use %s: %s", name, err_message(e)), "%s",
-                           remedy[0] ? remedy : "is it the tokenizer.json of a BPE model?");
+    err wrapped =
+        err_hint(ERR("cannot use %s: %s", name, err_message(e)), "%s",
+                 remedy[0] ? remedy : "is it the tokenizer.json of a BPE or Unigram model?");
     err_free(e);
     tokenizer_free(t);
     return wrapped;

@@ -1,10 +1,14 @@
 /* SentencePiece .model files, read as the tokenizer.json that gives the same ids.
  *
  * The file is a protocol buffer: pieces with a score and a type, and the settings of the
- * trainer and the normalizer. BPE models are read; their text is escaped (' ' as U+2581, one put in front),
- * begins as characters, and neighbors are joined as long as they make a piece, the highest score
- * first, then the leftmost. A merge list has no equal ranks, so the list that is written out numbers
- * them, and the tokenizer in memory gets one rank for each score. */
+ * trainer and the normalizer. Text is normalized and escaped (' ' as U+2581, one put in front). In a
+ * BPE model it begins as characters, and neighbors are joined as long as they make a piece, the highest
+ * score first, then the leftmost. A merge list has no equal ranks, so the list that is written out numbers
+ * them, and the tokenizer in memory gets one rank for each score. In a Unigram model scores decide:
+ * unigram.c.
+ *
+ * Hugging Face's library does some of this in its own way. The document has a mark that it ignores,
+ * "sentencepiece": true, by which we read it as the .model again. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +40,7 @@ typedef struct sp_model {
     int n, cap;
     uint64_t type, eos, unknown, byte_fallback, as_suffix;  /* trainer */
     uint64_t dummy_prefix, remove_extra_whitespace, escape; /* normalizer */
-    size_t charsmap;                                        /* bytes of it */
+    text_span charsmap, unknown_surface;                    /* in the file */
 } sp_model;
 
 /* ---- the protocol buffer ---------------------------------------------------------------------------- */
@@ -109,13 +113,15 @@ typedef struct wire_number {
     uint64_t *to;
 } wire_number;
 
-static bool read_wire_numbers(text_span in, const wire_number *wanted, int n, size_t *charsmap) {
+/* @param text the field that holds bytes which are wanted too. */
+static bool read_wire_numbers(text_span in, const wire_number *wanted, int n, uint64_t text,
+                         text_span *to) {
     wire_field f;
     while (in.len) {
         if (!read_wire_field(&in, &f)) return false;
         for (int i = 0; i < n && f.kind == WIRE_VARINT; i++)
             if (wanted[i].number == f.number) *wanted[i].to = f.value;
-        if (charsmap && f.number == 2 && f.kind == WIRE_BYTES) *charsmap = f.bytes.len;
+        if (f.number == text && f.kind == WIRE_BYTES) *to = f.bytes;
     }
     return true;
 }
@@ -135,9 +141,10 @@ static bool read_sp_model(text_span in, sp_model *m) {
         bool good = true;
         if (f.kind != WIRE_BYTES) continue;
         if (f.number == 1) good = read_piece(f.bytes, m);
-        if (f.number == 2) good = read_wire_numbers(f.bytes, trainer, COUNT_OF(trainer), NULL);
+        if (f.number == 2)
+            good = read_wire_numbers(f.bytes, trainer, COUNT_OF(trainer), 44, &m->unknown_surface);
         if (f.number == 3)
-            good = read_wire_numbers(f.bytes, normalizer, COUNT_OF(normalizer), &m->charsmap);
+            good = read_wire_numbers(f.bytes, normalizer, COUNT_OF(normalizer), 2, &m->charsmap);
         if (!good) return false;
     }
     return m->n > 0;
@@ -150,10 +157,31 @@ static err not_read(const char *path, const char *what) {
                     "give the tokenizer.json that comes with the same model");
 }
 
+/* User-defined symbols are found before text is normalized, so that they stay as they are. Ours are found in
+ * what is normalized: the same, if normalizing leaves a symbol alone and puts nothing beside it. */
+static bool symbol_is_safe(const sp_model *m, text_span symbol) {
+    if (memchr(symbol.at, ' ', symbol.len)) return false;
+    if (m->type == MODEL_BPE)
+        return !m->charsmap.len && !m->dummy_prefix && !m->remove_extra_whitespace;
+    charsmap *map = NULL;
+    str normal = { 0 };
+    bool same = true;
+    if (m->charsmap.len) {
+        err e = charsmap_new(m->charsmap.at, m->charsmap.len, &map);
+        if (!e) charsmap_normalize(map, true, symbol.at, symbol.len, &normal);
+        same = !e && normal.len == symbol.len && memcmp(normal.text, symbol.at, symbol.len) == 0;
+        err_free(e);
+    }
+    charsmap_free(map);
+    str_free(&normal);
+    return same;
+}
+
 static err check_pieces(const char *path, const sp_model *m) {
     for (int i = 0; i < m->n; i++) {
         const sp_piece *p = &m->pieces[i];
-        if (p->type == PIECE_USER_DEFINED) return not_read(path, "with user-defined symbols");
+        if (p->type == PIECE_USER_DEFINED && !symbol_is_safe(m, p->text))
+            return not_read(path, "with user-defined symbols that normalization changes");
         if (p->type == PIECE_UNUSED) return not_read(path, "with unused pieces");
         if (p->type < PIECE_NORMAL || p->type >= PIECE_TYPES)
             return ERR("%s: piece %d has the unknown type %llu", path, i,
@@ -165,15 +193,17 @@ static err check_pieces(const char *path, const sp_model *m) {
 }
 
 static err check_sp_model(const char *path, const sp_model *m) {
-    static const char *const types[MODEL_TYPES] = { [MODEL_UNIGRAM] = "of the type Unigram",
-                                                    [MODEL_WORD] = "of the type word",
-                                                    [MODEL_CHAR] = "of the type char" };
+    static const char *const types[MODEL_TYPES] = {
+        [MODEL_WORD] = "of the type word", [MODEL_CHAR] = "of the type char"
+    };
     if (m->type < MODEL_TYPES && types[m->type]) return not_read(path, types[m->type]);
-    if (m->type != MODEL_BPE) return not_read(path, "of an unknown type");
-    if (m->charsmap) return not_read(path, "with a normalization of their own");
+    if (m->type != MODEL_BPE && m->type != MODEL_UNIGRAM)
+        return not_read(path, "of an unknown type");
     if (m->as_suffix || !m->escape) return not_read(path, "that mark spaces in another way");
     if (m->n > TOKEN_MAX_ID) return ERR("%s: %d pieces are too many", path, m->n);
-    return check_pieces(path, m);
+    TRY(check_pieces(path, m));
+    bool unknown = m->unknown < (uint64_t)m->n && m->pieces[m->unknown].type == PIECE_UNKNOWN;
+    return unknown ? OK : ERR("%s: the model has no piece for unknown characters", path);
 }
 
 /* ---- merges ------------------------------------------------------------------------------------------- */
@@ -235,10 +265,11 @@ static json_t *added_json(const sp_model *m) {
     json_t *added = json_array();
     for (int i = 0; i < m->n; i++) {
         const sp_piece *p = &m->pieces[i];
-        if (p->type != PIECE_CONTROL && p->type != PIECE_UNKNOWN) continue;
+        bool user = p->type == PIECE_USER_DEFINED;
+        if (p->type != PIECE_CONTROL && p->type != PIECE_UNKNOWN && !user) continue;
         json_array_append_new(added, json_pack("{s:i, s:o, s:b, s:b, s:b, s:b, s:b}", "id", i,
                                                "content", piece_json(p), "single_word", 0, "lstrip",
-                                               0, "rstrip", 0, "normalized", 0, "special", 1));
+                                               0, "rstrip", 0, "normalized", 0, "special", !user));
     }
     return added;
 }
@@ -248,8 +279,17 @@ static void add_replace(json_t *list, const char *kind, const char *pattern, con
                                           pattern, "content", with));
 }
 
+static json_t *charsmap_json(text_span map) {
+    str text = { 0 };
+    base64_from_bytes(map.at, map.len, &text);
+    json_t *o = json_pack("{s:s, s:s}", "type", "Precompiled", "precompiled_charsmap", text.text);
+    str_free(&text);
+    return o;
+}
+
 static json_t *normalizer_json(const sp_model *m) {
     json_t *steps = json_array();
+    if (m->charsmap.len) json_array_append_new(steps, charsmap_json(m->charsmap));
     if (m->remove_extra_whitespace) {
         add_replace(steps, "Regex", "\\A +", "");
         add_replace(steps, "Regex", "[ " SPACE_SYMBOL "]+\\z",
@@ -260,6 +300,8 @@ static json_t *normalizer_json(const sp_model *m) {
         json_array_append_new(steps,
                               json_pack("{s:s, s:s}", "type", "Prepend", "prepend", SPACE_SYMBOL));
     add_replace(steps, "String", " ", SPACE_SYMBOL);
+    json_object_set_new(json_array_get(steps, json_array_size(steps) - 1), "sentencepiece",
+                        json_true());
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
 
@@ -274,6 +316,15 @@ static json_t *decoder_json(const sp_model *m) {
         json_array_append_new(steps, json_pack("{s:s, s:s, s:i, s:i}", "type", "Strip", "content",
                                                " ", "start", strip, "stop", 0));
     return json_pack("{s:s, s:o}", "type", "Sequence", "decoders", steps);
+}
+
+static json_t *unigram_json(const sp_model *m) {
+    json_t *list = json_array();
+    for (int i = 0; i < m->n; i++)
+        json_array_append_new(
+            list, json_pack("[o, f]", piece_json(&m->pieces[i]), (double)m->pieces[i].score));
+    return json_pack("{s:s, s:I, s:o, s:b}", "type", "Unigram", "unk_id", (json_int_t)m->unknown,
+                     "vocab", list, "byte_fallback", m->byte_fallback != 0);
 }
 
 static json_t *model_json(const sp_model *m, json_t *vocab, const sp_merges *merges) {
@@ -299,6 +350,14 @@ static void share_ranks(const sp_merges *merges, tokenizer *t) {
     }
 }
 
+/* What the unknown piece decodes to. */
+static void set_unknown_surface(const sp_model *m, tokenizer *t) {
+    text_span s = m->unknown_surface;
+    if (utf8_valid(s.at, s.len) < s.len) return;
+    t->unknown_surface = mem_alloc(s.len + 1);
+    memcpy(t->unknown_surface, s.at, s.len);
+}
+
 static err build_tokenizer(const char *path, const sp_model *m, tokenizer **out) {
     json_t *vocab = vocab_json(m), *doc = NULL;
     sp_merges merges = { 0 };
@@ -307,17 +366,18 @@ static err build_tokenizer(const char *path, const sp_model *m, tokenizer **out)
         e = ERR("%s: two pieces have the same text", path);
         goto cleanup;
     }
-    find_sp_merges(m, vocab, &merges);
+    if (m->type == MODEL_BPE) find_sp_merges(m, vocab, &merges);
     if (merges.n) qsort(merges.at, (size_t)merges.n, sizeof *merges.at, compare_merges);
     doc = json_pack("{s:s, s:n, s:n, s:o, s:o, s:n, s:n, s:o, s:o}", "version", "1.0", "truncation",
                     "padding", "added_tokens", added_json(m), "normalizer", normalizer_json(m),
                     "pre_tokenizer", "post_processor", "decoder", decoder_json(m), "model",
-                    model_json(m, vocab, &merges));
+                    m->type == MODEL_BPE ? model_json(m, vocab, &merges) : unigram_json(m));
     BUG_IF(!doc);
     char *source = json_dumps(doc, JSON_INDENT(2));
     BUG_IF(!source);
     TRY_CLEAN(tokenizer_from_json(doc, path, source, strlen(source), out));
     share_ranks(&merges, *out);
+    set_unknown_surface(m, *out);
     if (m->eos < (uint64_t)m->n && m->pieces[m->eos].type == PIECE_CONTROL)
         (*out)->eos = (int32_t)m->eos;
 cleanup:
@@ -331,6 +391,7 @@ err tokenizer_open_sentencepiece(const char *path, tokenizer **out) {
     io_mapping file = { 0 };
     sp_model m = { .type = MODEL_UNIGRAM,
                    .eos = 2,
+                   .unknown_surface = { " \xE2\x81\x87 ", 5 },
                    .dummy_prefix = true,
                    .remove_extra_whitespace = true,
                    .escape = true };

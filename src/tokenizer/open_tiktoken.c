@@ -1,5 +1,6 @@
-/* .tiktoken files: a token in base64 and its rank, which is its id, on each line. There are no
- * merges: any two tokens whose joint bytes are a token may be joined, at that token's rank. */
+/* .tiktoken files, and Llama 3's tokenizer.model, which is one: a token in base64 and its rank, which is its
+ * id, on each line. There are no merges: any two tokens whose joint bytes are a token may be joined, at that
+ * token's rank. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -35,12 +36,16 @@ static const struct {
     { "o200k", "o200k", 199998, { { "<|endoftext|>", 199999 }, { "<|endofprompt|>", 200018 } } },
 };
 
-static err pattern_of(const char *path, const char **pattern) {
+/* Llama 3's, known by its size: 128000 tokens and 256 special ones. */
+enum { LLAMA3_TOKENS = 128000, LLAMA3_SPECIAL = 256, MAX_SPECIAL = LLAMA3_SPECIAL };
+
+static err pattern_of(const char *path, int64_t tokens, const char **pattern) {
     const char *name = strrchr(path, '/');
     if (*pattern) return splitter_check(*pattern);
     name = name ? name + 1 : path;
     for (size_t i = 0; i < COUNT_OF(openai) && !*pattern; i++)
         if (str_starts(name, openai[i].name)) *pattern = openai[i].pattern;
+    if (!*pattern && tokens == LLAMA3_TOKENS) *pattern = "cl100k";
     if (*pattern) return OK;
     return err_hint(ERR("%s does not specify the pattern by which text is split", path),
                     "give --pattern: gpt2, cl100k, o200k or a regular expression");
@@ -63,32 +68,6 @@ static void tokens_free(tokens *t) {
     str_free(&t->bytes);
 }
 
-static int base64_digit(char c) {
-    if (c >= 'A' && c <= 'Z') return c - 'A';
-    if (c >= 'a' && c <= 'z') return c - 'a' + 26;
-    if (c >= '0' && c <= '9') return c - '0' + 52;
-    return c == '+' ? 62 : c == '/' ? 63 : -1;
-}
-
-/* @return false when it is not base64. */
-static bool add_base64(const char *s, size_t n, str *out) {
-    uint32_t bits = 0;
-    int have = 0;
-    if (n % 4 != 0) return false;
-    for (int pad = 0; n > 0 && s[n - 1] == '=' && pad < 2; pad++) n--;
-    for (size_t i = 0; i < n; i++) {
-        int digit = base64_digit(s[i]);
-        if (digit < 0) return false;
-        bits = bits << 6 | (uint32_t)digit;
-        have += 6;
-        if (have < 8) continue;
-        have -= 8;
-        char byte = (char)(bits >> have & 0xFF);
-        str_add_bytes(out, &byte, 1);
-    }
-    return true;
-}
-
 static void reserve_ranks(tokens *t, int64_t id) {
     if (id < t->capacity) return;
     int64_t capacity = MAX(id + 1, t->capacity * 2 + 1024);
@@ -104,7 +83,7 @@ static err add_rank_line(const char *path, int64_t line, const char *s, tokens *
     size_t before = t->bytes.len;
     char *end = NULL;
     long id = gap ? strtol(gap + 1, &end, 10) : -1;
-    bool good = gap && end > gap + 1 && !*end && add_base64(s, (size_t)(gap - s), &t->bytes);
+    bool good = gap && end > gap + 1 && !*end && base64_to_bytes(s, (size_t)(gap - s), &t->bytes);
     if (!good || t->bytes.len == before)
         return ERR("%s:%lld: expected a token in base64 and its rank, got \"%.40s\"", path,
                    (long long)line, s);
@@ -201,18 +180,40 @@ static int64_t recover_merges(const tokens *t, bpe_pair *merges) {
 
 /* ---- all of it ----------------------------------------------------------------------------------------------- */
 
-static int add_openai_tokens(const char *pattern, tokens *t, int32_t *special) {
+static void add_special_token(tokens *t, const char *text, int32_t id) {
+    reserve_ranks(t, id);
+    t->starts[id] = t->bytes.len + 1;
+    t->lens[id] = strlen(text);
+    str_add(&t->bytes, "%s", text);
+    t->n = MAX(t->n, id + 1);
+}
+
+static int add_llama3_tokens(tokens *t, int32_t *special) {
+    static const char *const named[] = { [0] = "<|begin_of_text|>",
+                                         [1] = "<|end_of_text|>",
+                                         [6] = "<|start_header_id|>",
+                                         [7] = "<|end_header_id|>",
+                                         [9] = "<|eot_id|>" };
+    for (int i = 0, reserved = 0; i < LLAMA3_SPECIAL; i++) {
+        char text[48];
+        const char *name = i < (int)COUNT_OF(named) ? named[i] : NULL;
+        if (!name) snprintf(text, sizeof text, "<|reserved_special_token_%d|>", reserved++);
+        special[i] = LLAMA3_TOKENS + i;
+        add_special_token(t, name ? name : text, special[i]);
+    }
+    return LLAMA3_SPECIAL;
+}
+
+static int add_known_tokens(const char *pattern, tokens *t, int32_t *special) {
     int n = 0;
+    if (t->n == LLAMA3_TOKENS && splitter_pattern(pattern) == splitter_pattern("cl100k"))
+        return add_llama3_tokens(t, special);
     for (size_t i = 0; i < COUNT_OF(openai); i++) {
         if (openai[i].tokens != t->n ||
             splitter_pattern(openai[i].pattern) != splitter_pattern(pattern))
             continue;
         for (const special_token *s = openai[i].special; s->text; s++) {
-            reserve_ranks(t, s->id);
-            t->starts[s->id] = t->bytes.len + 1;
-            t->lens[s->id] = strlen(s->text);
-            str_add(&t->bytes, "%s", s->text);
-            t->n = MAX(t->n, s->id + 1);
+            add_special_token(t, s->text, s->id);
             special[n++] = s->id;
         }
         break;
@@ -229,12 +230,12 @@ static void set_spans(tokens *t) {
 
 err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **out) {
     tokens t = { 0 };
-    int32_t special[COUNT_OF(openai[0].special)];
+    int32_t special[MAX_SPECIAL];
     bpe_pair *merges = NULL;
     err e = OK;
     *out = NULL;
-    TRY(pattern_of(path, &pattern));
     TRY_CLEAN(read_tokens(path, &t));
+    TRY_CLEAN(pattern_of(path, t.n, &pattern));
     set_spans(&t);
     merges = mem_alloc(((size_t)t.n + 1) * sizeof *merges);
     bpe_parts p = {
@@ -242,7 +243,7 @@ err tokenizer_open_tiktoken(const char *path, const char *pattern, tokenizer **o
     };
     p.n_merges = recover_merges(&t, merges);
     p.special = special;
-    p.n_special = splitter_pattern(pattern) ? add_openai_tokens(pattern, &t, special) : 0;
+    p.n_special = splitter_pattern(pattern) ? add_known_tokens(pattern, &t, special) : 0;
     set_spans(&t);
     p.tokens = t.at;
     p.n_tokens = t.n;

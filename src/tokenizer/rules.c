@@ -167,6 +167,53 @@ static void add_replaced(const norm_step *step, regex_work *w, const char *text,
     str_add_bytes(out, text + done, n - done);
 }
 
+/* ---- normalizers of Unigram models ------------------------------------------------------------------ */
+
+static bool is_space_cp(uint32_t cp) { return unicode_class(cp) & CLASS_SPACE; }
+
+static void add_stripped(const norm_step *step, const char *text, size_t n, str *out) {
+    size_t begin = 0;
+    uint32_t cp;
+    for (size_t len; step->strip_left && begin < n; begin += len) {
+        len = (size_t)utf8_decode(text + begin, &cp);
+        if (!is_space_cp(cp)) break;
+    }
+    for (size_t len; step->strip_right && n > begin; n -= len) {
+        len = (size_t)char_back(text, n, &cp);
+        if (!is_space_cp(cp)) break;
+    }
+    str_add_bytes(out, text + begin, n - begin);
+}
+
+static void add_without_marks(const char *text, size_t n, str *out) {
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = (size_t)utf8_decode(text + i, &cp);
+        if (!(unicode_class(cp) & CLASS_MARK)) str_add_bytes(out, text + i, len);
+    }
+}
+
+/* What SentencePiece's rule "nmt" removes, and what it reads as a space. */
+static bool nmt_removes(uint32_t cp) {
+    return (cp >= 1 && cp <= 8) || cp == 0xB || (cp >= 0xE && cp <= 0x1F) || cp == 0x7F ||
+           cp == 0x8F || cp == 0x9F;
+}
+static bool nmt_is_space(uint32_t cp) {
+    return cp == '\t' || cp == '\n' || cp == '\f' || cp == '\r' || cp == 0x1680 ||
+           (cp >= 0x200B && cp <= 0x200F) || cp == 0x2028 || cp == 0x2029 || cp == 0x2581 ||
+           cp == 0xFEFF || cp == 0xFFFD;
+}
+
+static void add_nmt(const char *text, size_t n, str *out) {
+    for (size_t i = 0, len; i < n; i += len) {
+        uint32_t cp;
+        len = (size_t)utf8_decode(text + i, &cp);
+        if (nmt_removes(cp)) continue;
+        bool space = nmt_is_space(cp);
+        str_add_bytes(out, space ? " " : text + i, space ? 1 : len);
+    }
+}
+
 static void normalize_step(const norm_step *step, regex_work *w, const char *text, size_t n,
                            str *out) {
     switch (step->kind) {
@@ -176,6 +223,10 @@ static void normalize_step(const norm_step *step, regex_work *w, const char *tex
         if (n) str_add(out, "%s", step->with);
         str_add_bytes(out, text, n);
         return;
+    case NORM_CHARSMAP: charsmap_normalize(step->map, step->longest, text, n, out); return;
+    case NORM_STRIP: add_stripped(step, text, n, out); return;
+    case NORM_STRIP_ACCENTS: add_without_marks(text, n, out); return;
+    case NORM_NMT: add_nmt(text, n, out); return;
     default: normalize_form(text, n, step->kind, out);
     }
 }

@@ -22,6 +22,7 @@ void tokenizer_free(tokenizer *t) {
     for (int i = 0; i < t->n_norms; i++) {
         finder_free(&t->norms[i].find);
         free(t->norms[i].with);
+        charsmap_free(t->norms[i].map);
     }
     for (int i = 0; i < t->n_splits; i++) {
         finder_free(&t->splits[i].find);
@@ -38,7 +39,9 @@ void tokenizer_free(tokenizer *t) {
     free(t->decoded);
     free(t->decoded_bytes);
     free(t->is_special);
+    free(t->unknown_surface);
     free(t->source);
+    unigram_free(t->unigram);
     bpe_free(&t->bpe);
     free(t);
 }
@@ -60,7 +63,7 @@ static uint64_t mix_finder(uint64_t h, const finder *f) {
 static uint64_t mix_bpe(uint64_t h, const bpe *b) {
     for (int64_t i = 0; i < b->n; i++) h = mix_bytes(h, b->tokens[i].at, b->tokens[i].len);
     uint64_t pairs = 0; /* a sum: the order they lie in does not matter */
-    for (uint64_t i = 0; i <= b->pairs_mask; i++)
+    for (uint64_t i = 0; b->pairs && i <= b->pairs_mask; i++)
         pairs += hash_bytes(&b->pairs[i], sizeof b->pairs[i], 0) * (b->pairs[i].pair != UINT64_MAX);
     h = mix_int(h, (int64_t)pairs);
     h = mix_bytes(h, b->byte_id, sizeof b->byte_id);
@@ -70,9 +73,12 @@ static uint64_t mix_bpe(uint64_t h, const bpe *b) {
 
 static uint64_t hash_of(const tokenizer *t) {
     uint64_t h = mix_bpe(0, &t->bpe);
+    if (t->unigram) h = mix_int(h, (int64_t)unigram_hash(t->unigram, t->bpe.n));
     for (int i = 0; i < t->n_norms; i++) {
         const norm_step *s = &t->norms[i];
         h = mix_text(mix_finder(mix_int(h, s->kind), &s->find), s->with);
+        if (s->map) h = mix_int(h, (int64_t)charsmap_hash(s->map) + s->longest);
+        if (s->kind == NORM_STRIP) h = mix_int(h, s->strip_left * 2 + s->strip_right);
     }
     for (int i = 0; i < t->n_splits; i++) {
         const split_step *s = &t->splits[i];

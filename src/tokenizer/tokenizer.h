@@ -1,5 +1,5 @@
-/* tokenizer: text to ids and back. Byte-level BPE with any split pattern, SentencePiece's BPE with
- * byte fallback, plain bytes; the files people have; and the trainer. Depends on text, io, PCRE2.
+/* tokenizer: text to ids and back. Byte-level BPE with any split pattern, SentencePiece's BPE and
+ * Unigram, plain bytes; the files people have; and the trainers. Depends on text, io, PCRE2.
  *
  * Given `const char *text` and `size_t n`:
  *
@@ -23,7 +23,7 @@ typedef struct tokenizer tokenizer; /* read-only once open: shared by threads */
  *   *.json            Hugging Face tokenizer.json
  *   a folder          with tokenizer.json, with GPT-2's two files (vocab.json or encoder.json,
  *                     merges.txt or vocab.bpe), or with tokenizer.model
- *   *.model           SentencePiece's, of the type BPE
+ *   *.model           SentencePiece's, of the type BPE or Unigram; or Llama 3's, a .tiktoken file
  *   *.tiktoken        base64 tokens and ranks
  * @param pattern of a .tiktoken file: "r50k" (or "gpt2"), "cl100k", "o200k" or a regular
  * expression; NULL: known from the file's name, else an error. */

@@ -1,8 +1,8 @@
 /* What the files of tokenizer/ share. A tokenizer is three things, put together once and then only
  * read:
  *
- *     rules     what happens to text before BPE sees it: added tokens, normalizers, splits
- *     bpe       pieces of text to ids: which pair of ids becomes which
+ *     rules     what happens to text before the model sees it: added tokens, normalizers, splits
+ *     model     pieces of text to ids: by merges (bpe) or by scores (unigram)
  *     texts     ids to bytes
  *
  * encode.c runs text through the first two, decode.c through the last. Text need not be UTF-8: a byte
@@ -68,6 +68,20 @@ uint32_t byte_to_char(uint8_t byte);
 bool alphabet_to_bytes(const char *text, size_t n, str *out);
 void alphabet_from_bytes(const char *bytes, size_t n, str *out);
 
+/* Appends the bytes that base64 stands for. @return false when it is not base64. */
+bool base64_to_bytes(const char *s, size_t n, str *out);
+void base64_from_bytes(const char *bytes, size_t n, str *out);
+
+/* ---- SentencePiece's normalization: charsmap.c -------------------------------------------------- */
+typedef struct charsmap charsmap;
+/* @param bytes n bytes of the compiled table, copied. */
+err charsmap_new(const char *bytes, size_t n, charsmap **out) MUST_USE;
+void charsmap_free(charsmap *m); /* takes NULL */
+uint64_t charsmap_hash(const charsmap *m);
+/* Appends the normalized text. @param longest as SentencePiece does it, else as Hugging Face's library.
+ * @param text valid UTF-8. */
+void charsmap_normalize(const charsmap *m, bool longest, const char *text, size_t n, str *out);
+
 /* ---- regular expressions: regex.c --------------------------------------------------------------- */
 typedef struct regex regex;
 typedef struct regex_work regex_work; /* what one thread needs to match */
@@ -102,7 +116,11 @@ typedef enum {
     NORM_NFKD,
     NORM_LOWERCASE,
     NORM_REPLACE,
-    NORM_PREPEND
+    NORM_PREPEND,
+    NORM_CHARSMAP,
+    NORM_STRIP,
+    NORM_STRIP_ACCENTS,
+    NORM_NMT,
 } norm_kind;
 
 typedef struct finder { /* one of the three; none: finds nothing */
@@ -131,6 +149,9 @@ typedef struct norm_step {
     norm_kind kind;
     finder find;
     char *with; /* owned: the replacement, or what is prepended */
+    charsmap *map;
+    bool longest;                 /* of NORM_CHARSMAP: as SentencePiece replaces */
+    bool strip_left, strip_right; /* of NORM_STRIP */
 } norm_step;
 
 /* @return the text, in one of the two buffers once a step has changed it. */
@@ -227,10 +248,60 @@ typedef struct bpe_work {
 const int32_t *bpe_piece(const bpe *b, bpe_work *w, const char *piece, size_t n, size_t *n_ids);
 void bpe_work_free(bpe_work *w);
 
+/* ---- unigram.c ------------------------------------------------------------------------------------ */
+typedef enum {
+    TOKEN_NORMAL,
+    TOKEN_UNUSED,       /* text never becomes it: special tokens of SentencePiece, bytes */
+    TOKEN_USER_DEFINED, /* SentencePiece's: wins over all that is learned */
+} token_use;
+typedef struct unigram_parts { /* borrowed */
+    const text_span *text;     /* [n] */
+    const double *score;       /* [n] */
+    const token_use *use;      /* [n] */
+    int64_t n;
+    int32_t unknown;
+    bool single; /* SentencePiece's arithmetic, else Hugging Face's */
+} unigram_parts;
+
+typedef struct unigram_trie {
+    int32_t *base, *check, *token; /* [n] */
+    int32_t n;
+} unigram_trie;
+typedef struct unigram {
+    unigram_trie trie;
+    double *score; /* [tokens] */
+    double unknown_score;
+    int32_t unknown;
+    bool
+        single; /* sums are rounded to float and go on from piece to piece: nothing can be cached */
+} unigram;
+err unigram_new(const unigram_parts *p, unigram **out) MUST_USE;
+void unigram_free(unigram *u);                      /* takes NULL */
+uint64_t unigram_hash(const unigram *u, int64_t n); /* of the n scores */
+
+/* The best way to reach a position. */
+typedef struct unigram_step {
+    double sum;
+    uint32_t start; /* of its last token */
+    int32_t id;
+} unigram_step;
+typedef struct unigram_work {
+    unigram_step *best; /* [cap] */
+    int32_t *ids;       /* [cap] */
+    size_t cap, n;
+    double carried; /* the sum of what came before in this text; 0 where one begins */
+} unigram_work;
+/* @param b the tokenizer's: its tokens and the ids of bytes. @return as bpe_piece. */
+const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
+                             size_t n, size_t *n_ids);
+void unigram_work_free(unigram_work *w);
+
 /* ---- the tokenizer --------------------------------------------------------------------------------- */
 struct tokenizer {
     const char *kind;
-    bpe bpe;
+    bpe bpe;            /* without merges if there is a unigram model; its tokens count for both */
+    unigram *unigram;   /* NULL: none */
+    bool sentencepiece; /* came from a .model: where Hugging Face's rules differ, SentencePiece's */
     norm_step norms[MAX_STEPS];
     split_step splits[MAX_STEPS];
     int n_norms, n_splits;
@@ -244,6 +315,7 @@ struct tokenizer {
     bool *is_special;            /* [vocab] */
     int strip_left, strip_right; /* spaces taken from the ends of what is decoded */
     bool strip_first;            /* the first token loses its spaces */
+    char *unknown_surface;       /* owned: what the unknown token gives; NULL: its text */
     int32_t eos;
     uint64_t hash;
     char *source; /* the tokenizer.json it came from; NULL: made by us */

@@ -69,7 +69,7 @@ static void test_hugging_face(void **state) {
         str_free(&path);
         tokenizers++;
     }
-    assert_int_equal(tokenizers, 8);
+    assert_int_equal(tokenizers, 11);
     json_decref(doc);
 }
 

@@ -185,7 +185,7 @@ static const struct {
     const char *from, *to; /* in the text of gpt2.json */
     const char *says;
 } refused[] = {
-    { "\"type\":\"BPE\"", "\"type\":\"Unigram\"", "Unigram" },
+    { "\"type\":\"BPE\"", "\"type\":\"WordLevel\"", "WordLevel" },
     { "\"dropout\":null", "\"dropout\":0.1", "dropout" },
     { "\"continuing_subword_prefix\":null", "\"continuing_subword_prefix\":\"##\"",
       "continuing_subword_prefix" },
@@ -223,6 +223,41 @@ static void test_refused(void **state) {
     }
     free(path);
     free(text);
+}
+
+/* Llama 3's tokenizer.model is a .tiktoken file of 128000 tokens, known by its content and size. Here all texts
+ * of one and two bytes, and the first of three. */
+static void test_llama3(void **state) {
+    static const char digits[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    enum { TOKENS = 128000, PAIRS = 256, TRIPLES = PAIRS + 65536 };
+    str text = { 0 };
+    for (uint32_t i = 0; i < TOKENS; i++) {
+        int n = i < PAIRS ? 1 : i < TRIPLES ? 2 : 3;
+        uint32_t bits = i < PAIRS     ? i << 16
+                        : i < TRIPLES ? (i - PAIRS) << 8
+                                      : i - TRIPLES + 0x303030;
+        str_add(&text, "%c%c%c%c %u\n", digits[bits >> 18], digits[bits >> 12 & 63],
+                n > 1 ? digits[bits >> 6 & 63] : '=', n > 2 ? digits[bits & 63] : '=', i);
+    }
+    write_text(*state, "tokenizer.model", &text);
+    char *path = path_in(*state, "tokenizer.model");
+    tokenizer *t = open_tokenizer(path, NULL), *folder = open_tokenizer(*state, NULL);
+    assert_int_equal(tokenizer_vocab(t), 128256);
+    assert_int_equal(tokenizer_find(t, "<|begin_of_text|>", 17), 128000);
+    assert_int_equal(tokenizer_find(t, "<|eot_id|>", 10), 128009);
+    assert_int_equal(tokenizer_find(t, "<|reserved_special_token_250|>", 30), 128255);
+    assert_int_equal(tokenizer_eos(t), 128001);
+    assert_int_equal(tokenizer_hash(t), tokenizer_hash(folder));
+    /* Digits by three, as cl100k splits them. */
+    token_ids ids = ids_of(t, "0000<|end_of_text|>", 19, true);
+    assert_int_equal(ids.n, 3);
+    assert_int_equal(ids.at[0], TRIPLES);
+    assert_int_equal(ids.at[1], '0');
+    assert_int_equal(ids.at[2], 128001);
+    token_ids_free(&ids);
+    tokenizer_free(t);
+    tokenizer_free(folder);
+    free(path);
 }
 
 static void test_refused_tiktoken(void **state) {
@@ -370,8 +405,8 @@ int main(void) {
         IN_FOLDER(test_gpt2_folder), IN_FOLDER(test_nothing_there),
         IN_FOLDER(test_save),        IN_FOLDER(test_from_parts),
         IN_FOLDER(test_refused),     IN_FOLDER(test_refused_tiktoken),
-        IN_FOLDER(test_damage),      IN_FOLDER(test_models),
-        IN_FOLDER(test_splits),
+        IN_FOLDER(test_llama3),      IN_FOLDER(test_damage),
+        IN_FOLDER(test_models),      IN_FOLDER(test_splits),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,0 +1,175 @@
+/* SentencePiece's compiled normalization: a table of texts and what replaces them.
+ *
+ *     u32 n | n bytes: a double array of u32 units (Darts) | replacements, each ends in a NUL
+ *
+ * A unit of the double array has a label (the byte that leads to it), a flag for a value, and the
+ * distance to its children. Bytes come from a file: every index is checked against the array.
+ *
+ * SentencePiece replaces the longest text of the table at each position. Hugging Face's library goes by
+ * graphemes: it replaces a whole grapheme of up to 5 bytes by what the shortest prefix of it in the
+ * table gives, else each character by itself. The two differ in rare texts, and so both are here. */
+#include <stdlib.h>
+#include <string.h>
+#include <utf8proc.h>
+
+#include "tokenizer/tokenizer_internal.h"
+
+struct charsmap {
+    uint32_t *units; /* [n_units] */
+    size_t n_units;
+    char *replacements; /* [n_replacements], and a NUL */
+    size_t n_replacements;
+    bool plain[128]; /* ASCII that stays as it is when ASCII follows */
+};
+
+enum { GRAPHEME_BYTES = 6 }; /* longer ones are replaced by character */
+
+/* ---- the double array ------------------------------------------------------------------------- */
+
+static uint32_t unit_at(const charsmap *m, size_t i) { return i < m->n_units ? m->units[i] : 0; }
+static size_t unit_offset(uint32_t unit) {
+    return (size_t)(unit >> 10) << ((unit & (UINT32_C(1) << 9)) >> 6);
+}
+static bool unit_has_value(uint32_t unit) { return unit >> 8 & 1; }
+static uint32_t unit_label(uint32_t unit) { return unit & (UINT32_C(1) << 31 | 0xFF); }
+
+/* Finds a prefix of the text in the table. @param longest the longest one, else the shortest.
+ * @param value where its replacement begins. @return bytes of the prefix; 0: none. */
+static size_t find_prefix(const charsmap *m, const char *text, size_t n, bool longest,
+                          size_t *value) {
+    size_t at = unit_offset(unit_at(m, 0)), found = 0;
+    for (size_t i = 0; i < n; i++) {
+        uint8_t byte = (uint8_t)text[i];
+        at ^= byte;
+        if (at >= m->n_units) break;
+        uint32_t unit = m->units[at];
+        if (unit_label(unit) != byte) break;
+        at ^= unit_offset(unit);
+        if (!unit_has_value(unit)) continue;
+        *value = unit_at(m, at) & ((UINT32_C(1) << 31) - 1);
+        found = i + 1;
+        if (!longest) break;
+    }
+    return found;
+}
+
+static void add_replacement(const charsmap *m, size_t value, str *out) {
+    if (value < m->n_replacements) str_add(out, "%s", m->replacements + value);
+}
+
+/* ---- opening ------------------------------------------------------------------------------------- */
+
+/* A key of one ASCII character, or of two, keeps the first from being copied unseen. */
+static bool is_plain(const charsmap *m, int c) {
+    size_t value;
+    for (int next = 0; next < 128; next++)
+        if (find_prefix(m, (char[]){ (char)c, (char)next }, 2, true, &value)) return false;
+    size_t at = unit_offset(unit_at(m, 0)) ^ (size_t)c;
+    uint32_t unit = unit_at(m, at);
+    if (at >= m->n_units || unit_label(unit) != (uint32_t)c) return true;
+    at ^= unit_offset(unit);
+    for (size_t next = 1; next < 128; next++) /* a longer key may go on in ASCII */
+        if ((at ^ next) < m->n_units && unit_label(m->units[at ^ next]) == next) return false;
+    return true;
+}
+
+err charsmap_new(const char *bytes, size_t n, charsmap **out) {
+    uint32_t size = 0;
+    *out = NULL;
+    if (n >= sizeof size) memcpy(&size, bytes, sizeof size);
+    if (n < sizeof size || size > n - sizeof size || size % sizeof(uint32_t) || size == 0)
+        return ERR("the normalization table is damaged: %zu bytes, of which %u for its index", n,
+                   size);
+    charsmap *m = mem_alloc(sizeof *m);
+    m->n_units = size / sizeof *m->units;
+    m->units = mem_alloc(size);
+    memcpy(m->units, bytes + sizeof size, size);
+    m->n_replacements = n - sizeof size - size;
+    m->replacements = mem_alloc(m->n_replacements + 1);
+    memcpy(m->replacements, bytes + sizeof size + size, m->n_replacements);
+    if (utf8_valid(m->replacements, m->n_replacements) < m->n_replacements) {
+        charsmap_free(m);
+        return ERR("the normalization table is damaged: its texts are not UTF-8");
+    }
+    for (int c = 1; c < 128; c++) m->plain[c] = is_plain(m, c);
+    *out = m;
+    return OK;
+}
+
+void charsmap_free(charsmap *m) {
+    if (!m) return;
+    free(m->units);
+    free(m->replacements);
+    free(m);
+}
+
+uint64_t charsmap_hash(const charsmap *m) {
+    uint64_t h = hash_bytes(m->units, m->n_units * sizeof *m->units, 0);
+    return hash_bytes(m->replacements, m->n_replacements, h);
+}
+
+/* ---- normalizing ---------------------------------------------------------------------------------- */
+
+/* Copies ASCII that no rule can touch. @return where it ends. */
+static size_t copy_plain(const charsmap *m, const char *text, size_t n, size_t from, str *out) {
+    size_t i = from;
+    while (i + 1 < n && (text[i] & 0x80) == 0 && (text[i + 1] & 0x80) == 0 &&
+           m->plain[(int)text[i]])
+        i++;
+    str_add_bytes(out, text + from, i - from);
+    return i;
+}
+
+static void normalize_longest(const charsmap *m, const char *text, size_t n, str *out) {
+    for (size_t i = 0, value, len; i < n; i += len) {
+        i = copy_plain(m, text, n, i, out);
+        len = find_prefix(m, text + i, n - i, true, &value);
+        if (len) {
+            add_replacement(m, value, out);
+            continue;
+        }
+        uint32_t cp;
+        len = (size_t)utf8_decode(text + i, &cp);
+        str_add_bytes(out, text + i, len);
+    }
+}
+
+/* Bytes of the extended grapheme cluster that text begins with. */
+static size_t grapheme_length(const char *text, size_t n) {
+    uint32_t last, cp;
+    utf8proc_int32_t state = 0;
+    size_t len = (size_t)utf8_decode(text, &last);
+    while (len < n) {
+        size_t more = (size_t)utf8_decode(text + len, &cp);
+        if (utf8proc_grapheme_break_stateful((utf8proc_int32_t)last, (utf8proc_int32_t)cp, &state))
+            break;
+        last = cp;
+        len += more;
+    }
+    return len;
+}
+
+static bool replace_whole(const charsmap *m, const char *text, size_t n, str *out) {
+    size_t value;
+    if (!find_prefix(m, text, n, false, &value)) return false;
+    add_replacement(m, value, out);
+    return true;
+}
+
+static void normalize_graphemes(const charsmap *m, const char *text, size_t n, str *out) {
+    for (size_t i = 0, len; i < n; i += len) {
+        i = copy_plain(m, text, n, i, out);
+        len = grapheme_length(text + i, n - i);
+        if (len < GRAPHEME_BYTES && replace_whole(m, text + i, len, out)) continue;
+        for (size_t k = 0, bytes; k < len; k += bytes) {
+            uint32_t cp;
+            bytes = (size_t)utf8_decode(text + i + k, &cp);
+            if (!replace_whole(m, text + i + k, bytes, out))
+                str_add_bytes(out, text + i + k, bytes);
+        }
+    }
+}
+
+void charsmap_normalize(const charsmap *m, bool longest, const char *text, size_t n, str *out) {
+    (longest ? normalize_longest : normalize_graphemes)(m, text, n, out);
+}

@@ -1,0 +1,281 @@
+/* Unigram: of all ways to write a piece as tokens, the one with the highest sum of scores (Viterbi).
+ *
+ * Tokens are found with a double-array trie: from a node, byte b leads to base[node] + b, if `check`
+ * there names the node. For each position of the piece the best way to reach it is kept:
+ *
+ *     position   0    1    2    3 ...        best[3] = the token that ends there, where it begins,
+ *                u  n  i  g                  and the sum of scores up to it
+ *
+ * A character that is not a token of its own may be passed over as unknown, at 10 below the lowest
+ * score. Ties go to the token that begins first, as in both originals, whose arithmetic decides near-ties:
+ *
+ *     Hugging Face     in double, each piece from 0
+ *     SentencePiece    sums in float, over the whole text: `carried` takes the sum from word to word, so
+ *                      that ids are the library's (0.2.2) in long texts too
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/tokenizer_internal.h"
+
+static const double UNKNOWN_PENALTY = 10;
+enum { FREE = -1, NO_TOKEN = -1, UNREACHED = -2 };
+
+/* ---- building the trie -------------------------------------------------------------------------- */
+
+typedef struct trie_key {
+    text_span text;
+    int32_t id;
+} trie_key;
+
+static int compare_keys(const void *a, const void *b) {
+    const trie_key *x = a, *y = b;
+    int order = memcmp(x->text.at, y->text.at, MIN(x->text.len, y->text.len));
+    if (order) return order;
+    if (x->text.len != y->text.len) return x->text.len < y->text.len ? -1 : 1;
+    return (x->id > y->id) - (x->id < y->id);
+}
+
+static void trie_reserve(unigram_trie *t, int64_t n) {
+    if (n <= t->n) return;
+    int64_t grown = MAX(n, 2 * (int64_t)t->n);
+    t->base = mem_grow(t->base, (size_t)grown * sizeof *t->base);
+    t->check = mem_grow(t->check, (size_t)grown * sizeof *t->check);
+    t->token = mem_grow(t->token, (size_t)grown * sizeof *t->token);
+    for (int64_t i = t->n; i < grown; i++) {
+        t->base[i] = 0;
+        t->check[i] = FREE;
+        t->token[i] = NO_TOKEN;
+    }
+    t->n = (int32_t)grown;
+}
+
+/* A node that has still to get its children: keys[low, high) agree in their first `depth` bytes. */
+typedef struct trie_task {
+    int32_t node;
+    int32_t low, high;
+    size_t depth;
+} trie_task;
+typedef struct trie_builder {
+    unigram_trie *t;
+    const trie_key *keys;
+    trie_task *tasks;
+    int n, cap;
+    int64_t from; /* where the search for free entries begins */
+} trie_builder;
+
+static void push_task(trie_builder *b, trie_task task) {
+    void *tasks = b->tasks;
+    mem_reserve(&tasks, &b->cap, b->n, sizeof *b->tasks);
+    b->tasks = tasks;
+    b->tasks[b->n++] = task;
+}
+
+/* @return the lowest base, from b->from on, at which all these bytes are free. */
+static int64_t find_base(trie_builder *b, const uint8_t *bytes, int n) {
+    enum { CROWDED = 16 }; /* entries tried in vain after which the search begins later next time */
+    int64_t base = MAX(b->from - bytes[0], 1), tried = 0;
+    for (;; base++) {
+        trie_reserve(b->t, base + 256);
+        if (b->t->check[base + bytes[0]] != FREE) {
+            if (base + bytes[0] == b->from) b->from++;
+            continue;
+        }
+        int i = 1;
+        while (i < n && b->t->check[base + bytes[i]] == FREE) i++;
+        if (i == n) break;
+        if (++tried % CROWDED == 0) b->from = MAX(b->from, base + bytes[0] - 256);
+    }
+    return base;
+}
+
+static void trie_expand(trie_builder *b, trie_task task) {
+    uint8_t bytes[256];
+    int32_t ends[256];
+    int n = 0;
+    int32_t i = task.low;
+    /* Keys that end here come first; of equals, the last one counts. */
+    for (; i < task.high && b->keys[i].text.len == task.depth; i++)
+        b->t->token[task.node] = b->keys[i].id;
+    while (i < task.high) {
+        uint8_t byte = (uint8_t)b->keys[i].text.at[task.depth];
+        while (i < task.high && (uint8_t)b->keys[i].text.at[task.depth] == byte) i++;
+        bytes[n] = byte;
+        ends[n++] = i;
+    }
+    if (n == 0) return;
+    int64_t base = find_base(b, bytes, n);
+    BUG_IF(base > INT32_MAX - 256);
+    b->t->base[task.node] = (int32_t)base;
+    int32_t low = task.low;
+    while (b->keys[low].text.len == task.depth) low++;
+    for (int k = 0; k < n; k++) b->t->check[base + bytes[k]] = task.node;
+    for (int k = 0; k < n; low = ends[k++])
+        push_task(b, (trie_task){ (int32_t)base + bytes[k], low, ends[k], task.depth + 1 });
+}
+
+static void trie_build(unigram_trie *t, trie_key *keys, int32_t n) {
+    trie_builder b = { .t = t, .keys = keys, .from = 1 };
+    if (n) qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+    trie_reserve(t, 512);
+    t->check[0] = 0;
+    push_task(&b, (trie_task){ 0, 0, n, 0 });
+    while (b.n) {
+        trie_task task = b.tasks[--b.n];
+        trie_expand(&b, task);
+    }
+    free(b.tasks);
+}
+
+/* ---- the model ------------------------------------------------------------------------------------ */
+
+err unigram_new(const unigram_parts *p, unigram **out) {
+    unigram *u = mem_alloc(sizeof *u);
+    trie_key *keys = mem_alloc(((size_t)p->n + 1) * sizeof *keys);
+    int32_t n = 0;
+    double lowest = INFINITY;
+    u->score = mem_alloc(((size_t)p->n + 1) * sizeof *u->score);
+    u->unknown = p->unknown;
+    u->single = p->single;
+    for (int64_t i = 0; i < p->n; i++) {
+        u->score[i] = p->single ? (double)(float)p->score[i] : p->score[i];
+        if (p->use[i] == TOKEN_UNUSED || p->text[i].len == 0) continue;
+        if (p->use[i] == TOKEN_NORMAL) lowest = MIN(lowest, u->score[i]);
+        keys[n++] = (trie_key){ p->text[i], (int32_t)i };
+    }
+    /* SentencePiece's: above all that is learned, and higher for longer ones. */
+    for (int64_t i = 0; i < p->n; i++)
+        if (p->use[i] == TOKEN_USER_DEFINED)
+            u->score[i] = (double)(float)(0.1 * ((double)p->text[i].len - 1));
+    if (!isfinite(lowest)) lowest = 0;
+    u->unknown_score =
+        p->single ? (double)((float)lowest - (float)UNKNOWN_PENALTY) : lowest - UNKNOWN_PENALTY;
+    trie_build(&u->trie, keys, n);
+    free(keys);
+    *out = u;
+    return OK;
+}
+
+void unigram_free(unigram *u) {
+    if (!u) return;
+    free(u->trie.base);
+    free(u->trie.check);
+    free(u->trie.token);
+    free(u->score);
+    free(u);
+}
+
+uint64_t unigram_hash(const unigram *u, int64_t n) {
+    uint64_t h = hash_bytes(u->score, (size_t)n * sizeof *u->score, u->single);
+    h = hash_bytes(&u->unknown_score, sizeof u->unknown_score, h);
+    return hash_bytes(&u->unknown, sizeof u->unknown, h);
+}
+
+/* ---- the best path ---------------------------------------------------------------------------------- */
+
+static void reach(unigram_step *to, uint32_t start, int32_t id, double sum, bool single) {
+    if (single) sum = (double)(float)sum;
+    if (to->id != UNREACHED && sum <= to->sum) return;
+    *to = (unigram_step){ sum, start, id };
+}
+
+/* Follows the tokens that begin at `start`. @return whether one of them is the first character. */
+static bool reach_tokens(const unigram *u, unigram_step *best, const char *piece, size_t n,
+                         size_t start, size_t char_len) {
+    const unigram_trie *t = &u->trie;
+    double till_here = best[start].sum;
+    bool single_char = false;
+    int64_t node = 0;
+    for (size_t i = start; i < n; i++) {
+        int64_t next = (int64_t)t->base[node] + (uint8_t)piece[i];
+        if (next >= t->n || t->check[next] != node) break;
+        node = next;
+        int32_t id = t->token[node];
+        if (id < 0) continue;
+        reach(&best[i + 1], (uint32_t)start, id, u->score[id] + till_here, u->single);
+        single_char |= i + 1 - start == char_len;
+    }
+    return single_char;
+}
+
+/* SentencePiece takes a sum off all that follows before it is too large for a float. */
+static void reset_sums(unigram_step *best, size_t at, size_t n) {
+    static const double LARGEST = 100000;
+    double offset = best[at].sum;
+    if (offset >= -LARGEST && offset <= LARGEST) return;
+    for (size_t i = at; i <= n; i++)
+        if (best[i].id != UNREACHED) best[i].sum = (double)(float)(best[i].sum - offset);
+}
+
+static void find_best_path(const unigram *u, unigram_work *w, const char *piece, size_t n) {
+    unigram_step *best = w->best;
+    for (size_t i = 1; i <= n; i++) best[i].id = UNREACHED;
+    best[0] = (unigram_step){ u->single ? w->carried : 0, 0, NO_TOKEN };
+    for (size_t at = 0, len; at < n; at += len) {
+        uint32_t cp;
+        len = (size_t)char_decode(piece + at, n - at, &cp);
+        if (u->single) reset_sums(best, at, n);
+        if (reach_tokens(u, best, piece, n, at, len)) continue;
+        reach(&best[at + len], (uint32_t)at, u->unknown, u->unknown_score + best[at].sum,
+              u->single);
+    }
+    w->carried = best[n].sum;
+}
+
+static bool add_byte_ids(const bpe *b, const char *s, size_t n, unigram_work *w) {
+    for (size_t i = 0; i < n; i++)
+        if (b->byte_id[(uint8_t)s[i]] < 0) return false;
+    for (size_t i = 0; i < n; i++) w->ids[w->n++] = b->byte_id[(uint8_t)s[i]];
+    return true;
+}
+
+/* A run of unknown characters: bytes where there is a token for each, else one id for all. */
+static void add_unknown_run(const unigram *u, const bpe *b, const char *s, size_t n,
+                            unigram_work *w) {
+    int32_t whole = u->single ? -1 : bpe_find(b, s, n);
+    if (whole >= 0)
+        w->ids[w->n++] = whole;
+    else if (!add_byte_ids(b, s, n, w))
+        w->ids[w->n++] = u->unknown;
+}
+
+const int32_t *unigram_piece(const unigram *u, const bpe *b, unigram_work *w, const char *piece,
+                             size_t n, size_t *n_ids) {
+    BUG_IF(n >= UINT32_MAX);
+    if (n + 1 > w->cap) {
+        w->cap = MAX(n + 1, 2 * w->cap);
+        w->best = mem_grow(w->best, w->cap * sizeof *w->best);
+        w->ids = mem_grow(w->ids, w->cap * sizeof *w->ids);
+    }
+    find_best_path(u, w, piece, n);
+    /* Backwards along the path, leaving in each step where the next one begins; then forwards. */
+    uint32_t end = (uint32_t)n;
+    for (uint32_t at = (uint32_t)n; at > 0;) {
+        uint32_t start = w->best[at].start;
+        w->best[at].start = end;
+        end = at;
+        at = start;
+    }
+    w->n = 0;
+    for (uint32_t from = 0, at = end; from < n;) {
+        bool unknown = w->best[at].id == u->unknown;
+        uint32_t to = at;
+        while (unknown && to < n && w->best[w->best[to].start].id == u->unknown)
+            to = w->best[to].start;
+        if (unknown)
+            add_unknown_run(u, b, piece + from, to - from, w);
+        else
+            w->ids[w->n++] = w->best[at].id;
+        from = to;
+        at = w->best[to].start;
+    }
+    *n_ids = w->n;
+    return w->ids;
+}
+
+void unigram_work_free(unigram_work *w) {
+    free(w->best);
+    free(w->ids);
+    *w = (unigram_work){ 0 };
+}
