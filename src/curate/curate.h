@@ -1,6 +1,6 @@
 /* curate: which documents are worth training on. Filters drop and edit documents by rules;
  * deduplication drops copies of other documents; decontamination removes the texts of
- * evaluations. Each is a text_stage. Depends on text, comm, io, util and utf8proc. */
+ * evaluations. Each is a text_stage. Depends on text, comm, io, util, utf8proc and PCRE2. */
 #ifndef INGOT_CURATE_H
 #define INGOT_CURATE_H
 
@@ -61,6 +61,7 @@
     X(c4_lorem_ipsum, "c4-lorem-ipsum", 0, MOST, "mentions of lorem ipsum")                         \
     X(c4_braces, "c4-braces", 0, MOST, "lines with {")                                              \
     X(c4_sentences, "c4-sentences", 5, LEAST, "sentences in the lines left")                        \
+    X(c4_paper_sentences, "c4-paper-sentences", 3, LEAST, "the same, of c4-paper")                  \
     X(fineweb_ends, "fineweb-line-ends", 0.12, LEAST, "fraction of non-blank lines that end a sentence") \
     X(fineweb_short, "fineweb-short-lines", 0.67, MOST, "fraction of non-blank lines that are short")          \
     X(fineweb_repeats, "fineweb-repeat-chars", 0.01, MOST, "fraction of characters in repeated lines")  \
@@ -75,6 +76,7 @@
 /* Other numbers that rules use: X(id, option, value, help). */
 #define FILTER_SETTINGS(X)                                                                          \
     X(c4_line_words, "c4-line-words", 3, "c4: remove lines with fewer words")                         \
+    X(c4_paper_line_words, "c4-paper-line-words", 5, "c4-paper: the same")                           \
     X(c4_word_length, "c4-word-length", 1000, "c4: remove lines with a longer word")                   \
     X(short_line, "fineweb-short-line", 30, "fineweb: a line of at most this many characters is short")
 
@@ -176,11 +178,14 @@ typedef struct filter_options {
     const char *bad_words, *url_domains, *url_words, *url_parts, *language_model;
     const char *languages; /* comma-separated labels of the model; NULL: any label */
     const char *pii;       /* comma-separated kinds to mask; NULL: none */
+    const char
+        *words; /* "space", the default if NULL; or "datatrove": the rule sets measure as its do */
     const char *mask[PII_KIND_COUNT];
 } filter_options;
 /* FineWeb's sets. c4-no-punct is C4 without the rule that a line must end a sentence. */
 #define FILTER_DEFAULT_SETS "gopher-repetition,gopher-quality,c4-no-punct,fineweb"
-#define FILTER_ALL_SETS     "gopher-repetition, gopher-quality, c4, c4-no-punct, fineweb, basic"
+#define FILTER_ALL_SETS                                                                            \
+    "gopher-repetition, gopher-quality, c4, c4-no-punct, c4-paper, fineweb, basic"
 
 filter_options filter_defaults(void);
 typedef struct filter filter;

@@ -22,13 +22,15 @@ static const char *const pii_masks[] = { PII_KINDS(PII_MASK) };
 static const struct {
     const char *name;
     filter_step step;
+    filter_step datatrove; /* of --words datatrove; NULL: the same, or the step itself asks */
 } sets[] = {
-    { "gopher-repetition", filter_gopher_repetition },
-    { "gopher-quality", filter_gopher_quality },
-    { "c4", filter_c4 },
-    { "c4-no-punct", filter_c4_no_punct },
-    { "fineweb", filter_fineweb },
-    { "basic", filter_basic },
+    { "gopher-repetition", filter_gopher_repetition, datatrove_gopher_repetition },
+    { "gopher-quality", filter_gopher_quality, datatrove_gopher_quality },
+    { "c4", filter_c4, NULL },
+    { "c4-no-punct", filter_c4_no_punct, NULL },
+    { "c4-paper", filter_c4_paper, NULL },
+    { "fineweb", filter_fineweb, datatrove_fineweb },
+    { "basic", filter_basic, NULL },
 };
 
 filter_options filter_defaults(void) {
@@ -75,11 +77,11 @@ static err take_set(filter *f, const char *name) {
     if (i == COUNT_OF(sets))
         return hint_nearest(ERR_USAGE("--rules: unknown rule set \"%s\"", name), name, set_name,
                             NULL, (int)COUNT_OF(sets), "the rule sets are " FILTER_ALL_SETS);
-    f->steps[f->n_steps++] = sets[i].step;
-    for (int k = 0; k + 1 < f->n_steps; k++)
-        if (f->steps[k] == sets[i].step) return ERR_USAGE("--rules: %s is listed twice", name);
-    if (has_step(f, filter_c4) && has_step(f, filter_c4_no_punct))
-        return ERR_USAGE("--rules: c4 and c4-no-punct cannot be combined");
+    filter_step step = f->english && sets[i].datatrove ? sets[i].datatrove : sets[i].step;
+    if (has_step(f, step)) return ERR_USAGE("--rules: %s is listed twice", name);
+    f->steps[f->n_steps++] = step;
+    if (has_step(f, filter_c4) + has_step(f, filter_c4_no_punct) + has_step(f, filter_c4_paper) > 1)
+        return ERR_USAGE("--rules: only one of c4, c4-no-punct and c4-paper can be used");
     return OK;
 }
 
@@ -123,6 +125,14 @@ static err open_lists(filter *f) {
     return OK;
 }
 
+static err open_words(filter *f) {
+    const char *words = f->o.words;
+    if (!words || strcmp(words, "space") == 0) return OK;
+    if (strcmp(words, "datatrove") != 0)
+        return ERR_USAGE("--words: \"%s\" is neither space nor datatrove", words);
+    return english_words_new(&f->english);
+}
+
 static err open_language(filter *f) {
     if (f->o.languages && !f->o.language_model)
         return err_hint(ERR_USAGE("--language: needs --language-model"),
@@ -139,10 +149,11 @@ static void hash_options(filter *f) {
     const filter_options *o = &f->o;
     f->hash = hash_bytes(o->limit, sizeof o->limit, 1);
     f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash);
-    const char *texts[3 + PII_KIND_COUNT] = { o->sets, o->languages, o->pii };
-    memcpy(texts + 3, o->mask, sizeof o->mask);
+    const char *texts[] = { o->sets, o->languages, o->pii, o->words };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i]) f->hash = hash_bytes(texts[i], strlen(texts[i]), f->hash + i);
+    for (int i = 0; i < PII_KIND_COUNT; i++)
+        if (o->mask[i]) f->hash = hash_bytes(o->mask[i], strlen(o->mask[i]), f->hash + (uint64_t)i);
 }
 
 static err choose_steps(filter *f) {
@@ -163,6 +174,7 @@ err filter_new(const filter_options *o, int workers, filter **out) {
     err e = OK;
     hash_options(f);
     TRY_CLEAN(open_lists(f));
+    TRY_CLEAN(open_words(f));
     TRY_CLEAN(open_language(f));
     TRY_CLEAN(choose_steps(f));
     f->n_workers = workers;
@@ -185,6 +197,7 @@ static void worker_free(filter_worker *w) {
     str_free(&w->masked);
     str_free(&w->folded);
     language_scratch_free(w->language);
+    datatrove_words_free(w->datatrove);
 }
 
 void filter_free(filter *f) {
@@ -197,6 +210,7 @@ void filter_free(filter *f) {
     phrase_list_free(f->url_words);
     phrase_list_free(f->url_parts);
     language_close(f->model);
+    english_words_free(f->english);
     free(f);
 }
 

@@ -6,26 +6,24 @@
 
 /* ---- phrases --------------------------------------------------------------------------------- */
 
-typedef enum { LOREM_IPSUM, JAVASCRIPT, POLICY, BRACE, CITATION, FOUND_KINDS } found_kind;
-
 /* In lower case. Searched by a letter that is rare in English, `at` bytes into the phrase. */
 typedef struct phrase {
     const char *text;
     int at;
-    found_kind kind;
+    int kind; /* C4_LOREM_IPSUM ... */
 } phrase;
 static const phrase phrases[] = {
     /* grouped by the letter that they are searched by */
-    { "lorem ipsum", 7, LOREM_IPSUM },
-    { "javascript", 0, JAVASCRIPT },
-    { "terms of use", 7, POLICY },
-    { "privacy policy", 3, POLICY },
-    { "cookie policy", 3, POLICY },
-    { "uses cookies", 8, POLICY },
-    { "use of cookies", 10, POLICY },
-    { "use cookies", 7, POLICY },
-    { "{", 0, BRACE },
-    { "[", 0, CITATION },
+    { "lorem ipsum", 7, C4_LOREM_IPSUM },
+    { "javascript", 0, C4_JAVASCRIPT },
+    { "terms of use", 7, C4_POLICY },
+    { "privacy policy", 3, C4_POLICY },
+    { "cookie policy", 3, C4_POLICY },
+    { "uses cookies", 8, C4_POLICY },
+    { "use of cookies", 10, C4_POLICY },
+    { "use cookies", 7, C4_POLICY },
+    { "{", 0, C4_BRACE },
+    { "[", 0, C4_CITATION },
 };
 
 static bool matches_at(text_span line, size_t at, const char *word) {
@@ -46,7 +44,7 @@ static const uint8_t first_phrase[256] = {
     ['['] = 10,
 };
 
-static void find_phrases(text_span line, int *found) {
+void c4_find_phrases(text_span line, int *found) {
     for (size_t i = 0; i < line.len; i++) {
         size_t k = first_phrase[(unsigned char)line.at[i]];
         if (k == 0) continue;
@@ -154,48 +152,48 @@ int64_t filter_sentences(text_span line) {
 
 /* ---- lines ----------------------------------------------------------------------------------- */
 
+/* C4's line ends, . ? ! " and ', and the sentence terminals of other scripts. A closing quotation mark that is
+ * not ASCII ends no line in C4. */
 static bool ends_sentence(text_span line) {
+    enum { OTHER_SCRIPTS = 0x500 };
     if (line.len == 0 || filter_ends_in_ellipsis(line)) return false;
     uint32_t last = last_code_point(line);
-    return last == '"' || last == 0x201D || filter_is_terminal(last);
+    return last < 0x80 ? strchr(".?!\"'", (int)last) != NULL
+                       : last >= OTHER_SCRIPTS && filter_is_terminal(last);
 }
 
-typedef struct c4 {
-    int64_t lorem_ipsum, braces, sentences;
-} c4;
-
-/* Judges the line that `out` holds from byte `begin` on, without citation marks. @return the
- * counter of the rule that removes it, or -1. */
-static int judge_line(judgment *j, const scan_line *l, const str *out, size_t begin, int *found,
-                      bool punctuated, c4 *c) {
+/* Judges a line without its citation marks. @return the counter of the rule that removes it, or -1. */
+static int judge_line(judgment *j, const c4_rules *rules, const scan_line *l, text_span line,
+                      const int *found, c4_counts *c) {
     const double *setting = j->f->o.setting;
-    text_span line = { out->text + begin, out->len - begin };
     if (l->longest_word > setting[SETTING_c4_word_length]) return COUNTER_line_length;
-    if (punctuated && !ends_sentence(line)) return COUNTER_line_end;
-    if (l->words < setting[SETTING_c4_line_words]) return COUNTER_line_words;
-    c->lorem_ipsum += found[LOREM_IPSUM];
-    if (found[JAVASCRIPT]) return COUNTER_line_javascript;
-    c->braces += found[BRACE] > 0;
-    if (found[POLICY]) return COUNTER_line_policy;
+    if (rules->punctuated && !ends_sentence(line)) return COUNTER_line_end;
+    if (l->words < setting[rules->line_words]) return COUNTER_line_words;
+    c->lorem_ipsum += found[C4_LOREM_IPSUM];
+    if (found[C4_JAVASCRIPT]) return COUNTER_line_javascript;
+    c->braces += found[C4_BRACE] > 0;
+    if (found[C4_POLICY]) return COUNTER_line_policy;
     c->sentences += filter_sentences(line);
     return -1;
 }
 
-static bool judge_lines(judgment *j, bool punctuated) {
+static bool judge_lines(judgment *j, const c4_rules *rules) {
+    if (j->f->english) return datatrove_c4(j, rules);
     const scan *s = judgment_scan(j);
     str *out = &j->w->edited;
-    c4 c = { 0 };
+    c4_counts c = { 0 };
     out->len = 0;
     str_add_bytes(out, "", 0);
     for (int64_t i = 0; i < s->n_lines; i++) {
         text_span line = { s->text.at + s->lines[i].at, s->lines[i].bytes };
-        int found[FOUND_KINDS] = { 0 };
-        find_phrases(line, found);
+        int found[C4_FOUND_KINDS] = { 0 };
+        c4_find_phrases(line, found);
         size_t before = out->len;
         if (before) str_add_bytes(out, "\n", 1);
         size_t begin = out->len;
-        int64_t citations = add_line_uncited(out, line, found[CITATION] > 0);
-        int counter = judge_line(j, &s->lines[i], out, begin, found, punctuated, &c);
+        int64_t citations = add_line_uncited(out, line, found[C4_CITATION] > 0);
+        text_span clean = { out->text + begin, out->len - begin };
+        int counter = judge_line(j, rules, &s->lines[i], clean, found, &c);
         if (counter >= 0) {
             out->len = before;
             j->count[counter]++;
@@ -205,7 +203,7 @@ static bool judge_lines(judgment *j, bool punctuated) {
     }
     if (judgment_fails(j, FILTER_c4_lorem_ipsum, (double)c.lorem_ipsum) ||
         judgment_fails(j, FILTER_c4_braces, (double)c.braces) ||
-        judgment_fails(j, FILTER_c4_sentences, (double)c.sentences))
+        judgment_fails(j, rules->sentences, (double)c.sentences))
         return true;
     if (out->len != s->text.len || memcmp(out->text, s->text.at, out->len) != 0) {
         j->v->text = (text_span){ out->text, out->len };
@@ -214,5 +212,15 @@ static bool judge_lines(judgment *j, bool punctuated) {
     return false;
 }
 
-bool filter_c4(judgment *j) { return judge_lines(j, true); }
-bool filter_c4_no_punct(judgment *j) { return judge_lines(j, false); }
+bool filter_c4(judgment *j) {
+    static const c4_rules rules = { true, SETTING_c4_line_words, FILTER_c4_sentences };
+    return judge_lines(j, &rules);
+}
+bool filter_c4_no_punct(judgment *j) {
+    static const c4_rules rules = { false, SETTING_c4_line_words, FILTER_c4_sentences };
+    return judge_lines(j, &rules);
+}
+bool filter_c4_paper(judgment *j) {
+    static const c4_rules rules = { true, SETTING_c4_paper_line_words, FILTER_c4_paper_sentences };
+    return judge_lines(j, &rules);
+}

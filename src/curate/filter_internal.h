@@ -5,6 +5,7 @@
 #define INGOT_FILTER_INTERNAL_H
 
 #include "curate/curate.h"
+#include "curate/english_words.h"
 
 /* A line that is not blank, without the white space around it. */
 typedef struct scan_line {
@@ -48,6 +49,10 @@ typedef struct repeat_run {
     uint32_t slot;
 } repeat_run;
 
+/* Words as datatrove splits them; see filter_datatrove.c. */
+typedef struct datatrove_words datatrove_words;
+void datatrove_words_free(datatrove_words *d); /* takes NULL */
+
 typedef struct filter_worker {
     scan scan;
     bool scanned; /* `scan` is up to date with the text */
@@ -57,6 +62,7 @@ typedef struct filter_worker {
     str edited, masked;
     str folded; /* a URL in lower case */
     language_scratch *language;
+    datatrove_words *datatrove; /* made when it is needed */
 } filter_worker;
 
 /* The document being judgment. */
@@ -75,6 +81,7 @@ struct filter {
     filter_step steps[16];
     int n_steps;
     phrase_list *bad_words, *url_domains, *url_words, *url_parts;
+    english_words *english; /* of --words datatrove; else NULL */
     language_model *model;
     int *languages; /* indices of the labels to keep */
     int n_languages;
@@ -95,6 +102,12 @@ typedef struct repeats {
     int64_t count, chars;
 } repeats;
 repeats filter_repeated_lines(filter_worker *w, const scan *s);
+/* Empties the set and reserves space for n keys. */
+void seen_clear(seen_set *s, int64_t n);
+/* Counts the key. @return how often it has been counted. */
+uint32_t seen_count(seen_set *s, uint64_t key);
+/* @return how often a key was counted. */
+uint32_t seen_find(const seen_set *s, uint64_t key);
 void seen_free(seen_set *s);
 
 bool filter_url(judgment *j);
@@ -103,10 +116,30 @@ bool filter_gopher_repetition(judgment *j);
 bool filter_gopher_quality(judgment *j);
 bool filter_c4(judgment *j);
 bool filter_c4_no_punct(judgment *j);
+bool filter_c4_paper(judgment *j);
 bool filter_fineweb(judgment *j);
 bool filter_basic(judgment *j);
 bool filter_bad_words(judgment *j);
 bool filter_pii(judgment *j);
+
+/* ---- what the two versions of C4 share ---- */
+typedef struct c4_rules {
+    bool punctuated; /* lines must end a sentence */
+    int line_words;  /* the setting: words of a line */
+    int sentences;   /* the rule: sentences of a document */
+} c4_rules;
+typedef struct c4_counts {
+    int64_t lorem_ipsum, braces, sentences;
+} c4_counts;
+enum { C4_LOREM_IPSUM, C4_JAVASCRIPT, C4_POLICY, C4_BRACE, C4_CITATION, C4_FOUND_KINDS };
+/* Adds how often each kind of phrase occurs in a line. @param found [C4_FOUND_KINDS]. */
+void c4_find_phrases(text_span line, int *found);
+
+/* As datatrove measures: filter_datatrove.c. */
+bool datatrove_gopher_repetition(judgment *j);
+bool datatrove_gopher_quality(judgment *j);
+bool datatrove_c4(judgment *j, const c4_rules *rules);
+bool datatrove_fineweb(judgment *j);
 
 /* The last code point of a text that is not empty. */
 static inline uint32_t last_code_point(text_span s) {

@@ -12,8 +12,7 @@
 
 /* ---- sets of hashes -------------------------------------------------------------------------- */
 
-/* Empties the set and reserves space for n keys. */
-static void seen_clear(seen_set *s, int64_t n) {
+void seen_clear(seen_set *s, int64_t n) {
     uint64_t least = MAX(1024, (uint64_t)n + (uint64_t)n / 2);
     if (!s->slots || s->mask + 1 < least) {
         uint64_t size = 1024;
@@ -43,6 +42,15 @@ static uint32_t seen_add(seen_set *s, uint64_t key) {
             return (uint32_t)i;
         }
     }
+}
+
+uint32_t seen_count(seen_set *s, uint64_t key) { return s->slots[seen_add(s, key)].count; }
+
+uint32_t seen_find(const seen_set *s, uint64_t key) {
+    for (uint64_t i = (key ^ key >> 32) & s->mask; s->slots[i].stamp == s->stamp;
+         i = (i + 1) & s->mask)
+        if (s->slots[i].key == key) return s->slots[i].count;
+    return 0;
 }
 
 void seen_free(seen_set *s) { free(s->slots); }

@@ -253,6 +253,12 @@ static void test_c4_lines(void **state) {
     expect_c4("c4", "It ends in dots...", "", COUNTER_line_end, 1);
     expect_c4("c4", "It ends in an ellipsis\xE2\x80\xA6", "", COUNTER_line_end, 1);
     expect_c4("c4", "She said \"so it is\"", "She said \"so it is\"", COUNTER_line_end, 0);
+    expect_c4("c4", "He said 'so it is'", "He said 'so it is'", COUNTER_line_end, 0);
+    expect_c4("c4", "He said \xE2\x80\x9Cso it is\xE2\x80\x9D", "", COUNTER_line_end, 1);
+    expect_c4("c4", "It is so\xE3\x80\x82 or so\xE3\x80\x82",
+              "It is so\xE3\x80\x82 or so\xE3\x80\x82", COUNTER_line_end, 0);
+    expect_c4("c4-paper", "Only four words here.\nBut here are five words.",
+              "But here are five words.", COUNTER_line_words, 1);
     expect_c4("c4", "Is it so?\n\n  It is so!  \n", "Is it so?\nIt is so!", COUNTER_line_end, 0);
     expect_c4("c4-no-punct", "No end of it\nor right here...", "No end of it\nor right here...", -1,
               0);
@@ -464,7 +470,8 @@ static void test_wrong_options(void **state) {
     } of[] = {
         { { .sets = "gopher" }, "--rules: unknown rule set \"gopher\"" },
         { { .sets = "c4,c4" }, "--rules: c4 is listed twice" },
-        { { .sets = "c4,c4-no-punct" }, "--rules: c4 and c4-no-punct cannot be combined" },
+        { { .sets = "c4,c4-no-punct" },
+          "--rules: only one of c4, c4-no-punct and c4-paper can be used" },
         { { .languages = "en" }, "--language: needs --language-model" },
         { { .pii = "name" }, "--pii: unknown kind of personal data \"name\"" },
     };

@@ -1,0 +1,388 @@
+/* Words as datatrove counts them in English: by spaCy's rules. Text is split at white space, and each chunk
+ *
+ *     1. is an exception with tokens of its own ("don't": do n't), or else
+ *     2. loses prefixes and suffixes, one of each per round, until neither matches or an exception is left;
+ *     3. what is left is an exception, a URL, or is split at infixes ("and/or": and / or);
+ *     4. neighboring tokens that together are an exception become it ("x-a.": x - a.).
+ *
+ * A chunk's tokens depend on nothing else, so that each worker remembers those of short chunks. The patterns
+ * are spaCy's; english_words.inc has them. */
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <pcre2.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "curate/english_words.h"
+
+typedef struct word_exception {
+    const char *text;
+    uint8_t n;
+    uint8_t bytes[4]; /* [n] of each token */
+} word_exception;
+#include "curate/english_words.inc"
+
+enum {
+    SLOTS = 4096, /* of exceptions; a power of two, well above their number */
+    MATCH_LIMIT = 1000000,
+    SUFFIX_REACH =
+        64, /* bytes that a suffix and what it looks back at have at most, but for dots */
+    CACHE_SLOTS = 1 << 14,
+    CACHE_CHUNK = 32, /* bytes of a chunk that is remembered, */
+    CACHE_WORDS = 14, /* and the tokens of one */
+};
+_Static_assert(COUNT_OF(exceptions) * 2 < SLOTS, "the table of exceptions is crowded");
+
+typedef enum { PREFIX, SUFFIX, INFIX, URL, PATTERNS } pattern_kind;
+
+/* What an exception is split into when exceptions do not count: step 4 looks for these tokens. */
+typedef struct exception_phrase {
+    uint8_t n; /* 0: step 4 does not look for it */
+    uint8_t bytes[15];
+} exception_phrase;
+
+struct english_words {
+    pcre2_code *pattern[PATTERNS];
+    uint16_t slot[SLOTS]; /* index + 1; 0: free */
+    exception_phrase phrase[COUNT_OF(exceptions)];
+    size_t longest; /* exception, in bytes */
+};
+
+typedef struct cached_chunk {
+    char text[CACHE_CHUNK];
+    uint8_t len, n; /* len 0: free */
+    uint8_t bytes[CACHE_WORDS];
+} cached_chunk;
+
+struct english_scratch {
+    pcre2_match_data *match;
+    pcre2_match_context *context;
+    cached_chunk *cache; /* [CACHE_SLOTS] */
+    uint32_t *bytes, *suffixes, *merged;
+    size_t cap;
+};
+
+/* ---- exceptions ------------------------------------------------------------------------------------ */
+
+static const word_exception *find_exception(const english_words *w, const char *s, size_t n) {
+    if (n == 0 || n > w->longest) return NULL;
+    for (uint64_t i = hash_bytes(s, n, 0) & (SLOTS - 1); w->slot[i]; i = (i + 1) & (SLOTS - 1)) {
+        const word_exception *e = &exceptions[w->slot[i] - 1];
+        if (strncmp(e->text, s, n) == 0 && e->text[n] == 0) return e;
+    }
+    return NULL;
+}
+
+static void index_exceptions(english_words *w) {
+    for (size_t k = 0; k < COUNT_OF(exceptions); k++) {
+        size_t n = strlen(exceptions[k].text);
+        uint64_t i = hash_bytes(exceptions[k].text, n, 0) & (SLOTS - 1);
+        while (w->slot[i]) i = (i + 1) & (SLOTS - 1);
+        w->slot[i] = (uint16_t)(k + 1);
+        w->longest = MAX(w->longest, n);
+    }
+}
+
+/* ---- patterns ---------------------------------------------------------------------------------------- */
+
+static bool find_match(const english_words *w, english_scratch *s, pattern_kind kind,
+                       const char *text, size_t n, size_t from, size_t *begin, size_t *end) {
+    uint32_t options = PCRE2_NO_UTF_CHECK | (kind == PREFIX || kind == URL ? PCRE2_ANCHORED : 0);
+    int rc =
+        pcre2_match(w->pattern[kind], (PCRE2_SPTR)text, n, from, options, s->match, s->context);
+    if (rc < 0)
+        return false; /* none, or too costly to find: only a URL of thousands of bytes can be */
+    const size_t *at = pcre2_get_ovector_pointer(s->match);
+    *begin = at[0];
+    *end = at[1];
+    return true;
+}
+
+static size_t prefix_length(const english_words *w, english_scratch *s, const char *t, size_t n) {
+    size_t begin, end;
+    return find_match(w, s, PREFIX, t, n, 0, &begin, &end) ? end - begin : 0;
+}
+
+/* The leftmost match that ends the text. Only dots make a long one, so that the search begins near the end. */
+static size_t suffix_length(const english_words *w, english_scratch *s, const char *t, size_t n) {
+    size_t begin, end, from = n;
+    while (from > 0 && t[from - 1] == '.') from--;
+    from -= MIN(from, SUFFIX_REACH);
+    while (from > 0 && ((unsigned char)t[from] & 0xC0) == 0x80) from--;
+    return find_match(w, s, SUFFIX, t, n, from, &begin, &end) ? end - begin : 0;
+}
+
+static err compile_pattern(const char *const *pieces, pcre2_code **out) {
+    str text = { 0 };
+    int code;
+    size_t at;
+    for (; *pieces; pieces++) str_add(&text, "%s", *pieces);
+    *out = pcre2_compile((PCRE2_SPTR)text.text, text.len, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
+    str_free(&text);
+    if (!*out) return ERR("a pattern of English words does not compile: error %d at %zu", code, at);
+    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower */
+    return OK;
+}
+
+/* ---- splitting a chunk --------------------------------------------------------------------------------- */
+
+/* A chunk being split: tokens found at its left end and, in reverse, at its right end. */
+typedef struct chunk_split {
+    const english_words *w;
+    english_scratch *s;
+    bool with_exceptions;
+    const char *left; /* what is left of it */
+    size_t n;
+    size_t n_tokens, n_suffixes;
+} chunk_split;
+
+static const word_exception *exception_at(const chunk_split *c, const char *s, size_t n) {
+    return c->with_exceptions ? find_exception(c->w, s, n) : NULL;
+}
+static void add_token(chunk_split *c, size_t bytes) {
+    if (bytes) c->s->bytes[c->n_tokens++] = (uint32_t)bytes;
+}
+static void take_prefix(chunk_split *c, size_t bytes) {
+    add_token(c, bytes);
+    c->left += bytes;
+    c->n -= bytes;
+}
+static void take_suffix(chunk_split *c, size_t bytes) {
+    c->s->suffixes[c->n_suffixes++] = (uint32_t)bytes;
+    c->n -= bytes;
+}
+
+static void take_affixes(chunk_split *c) {
+    for (size_t last = SIZE_MAX; c->n && c->n != last;) {
+        if (exception_at(c, c->left, c->n)) return;
+        last = c->n;
+        size_t prefix = prefix_length(c->w, c->s, c->left, c->n);
+        if (prefix && exception_at(c, c->left + prefix, c->n - prefix)) {
+            take_prefix(c, prefix);
+            return;
+        }
+        size_t suffix = suffix_length(c->w, c->s, c->left + prefix, c->n - prefix);
+        if (suffix && exception_at(c, c->left, c->n - suffix)) {
+            take_suffix(c, suffix);
+            return;
+        }
+        if (prefix) take_prefix(c, prefix);
+        if (suffix && suffix <= c->n) take_suffix(c, suffix);
+    }
+}
+
+static void take_middle(chunk_split *c) {
+    size_t begin, end, from = 0;
+    const word_exception *e = exception_at(c, c->left, c->n);
+    for (int i = 0; e && i < e->n; i++) add_token(c, e->bytes[i]);
+    if (e) return;
+    if (find_match(c->w, c->s, URL, c->left, c->n, 0, &begin, &end)) {
+        add_token(c, c->n);
+        return;
+    }
+    for (size_t at = 0; at < c->n && find_match(c->w, c->s, INFIX, c->left, c->n, at, &begin, &end);
+         at = MAX(end, at + 1)) {
+        if (begin == 0) continue;
+        add_token(c, begin - from);
+        add_token(c, end - begin);
+        from = end;
+    }
+    add_token(c, c->n - from);
+}
+
+/* ---- exceptions among the tokens ------------------------------------------------------------------------ */
+
+typedef struct token_run {
+    uint32_t first, n;
+    const word_exception *e;
+} token_run;
+
+static bool is_phrase(const english_words *w, const word_exception *e, const uint32_t *bytes,
+                      size_t n) {
+    const exception_phrase *p = &w->phrase[e - exceptions];
+    if (p->n != n) return false;
+    for (size_t i = 0; i < n; i++)
+        if (p->bytes[i] != bytes[i]) return false;
+    return true;
+}
+
+/* The longest run of tokens that is an exception, the first of equals, not in a run before. */
+static token_run next_run(const english_words *w, const english_scratch *s, const char *chunk,
+                          size_t n, const bool *taken) {
+    token_run best = { 0 };
+    size_t at = 0;
+    for (size_t i = 0; i < n; at += s->bytes[i++]) {
+        size_t len = 0;
+        for (size_t k = i; k < n && (len += s->bytes[k]) <= w->longest; k++) {
+            if (k + 1 - i <= best.n || taken[i] || taken[k]) continue;
+            const word_exception *e = find_exception(w, chunk + at, len);
+            if (e && is_phrase(w, e, s->bytes + i, k + 1 - i))
+                best = (token_run){ (uint32_t)i, (uint32_t)(k + 1 - i), e };
+        }
+    }
+    return best;
+}
+
+static size_t join_exceptions(const english_words *w, english_scratch *s, const char *chunk,
+                              size_t n) {
+    enum { MOST = 256 }; /* tokens of a chunk that is looked at */
+    bool taken[MOST] = { 0 };
+    token_run run[MOST] = { { 0 } }; /* by first token */
+    token_run found;
+    if (n > MOST) return n;
+    size_t runs = 0, merged = 0;
+    while ((found = next_run(w, s, chunk, n, taken)).n) {
+        memset(taken + found.first, true, found.n);
+        run[found.first] = found;
+        runs++;
+    }
+    if (!runs) return n;
+    for (size_t i = 0; i < n;) {
+        const token_run *r = &run[i];
+        for (int k = 0; r->n && k < r->e->n; k++) s->merged[merged++] = r->e->bytes[k];
+        if (!r->n) s->merged[merged++] = s->bytes[i];
+        i += MAX(r->n, 1);
+    }
+    memcpy(s->bytes, s->merged, merged * sizeof *s->bytes);
+    return merged;
+}
+
+static size_t split_new_chunk(const english_words *w, english_scratch *s, const char *chunk,
+                              size_t n, bool with_exceptions) {
+    if (n + 8 > s->cap) {
+        s->cap = MAX(n + 8, 2 * s->cap);
+        s->bytes = mem_grow(s->bytes, s->cap * sizeof *s->bytes);
+        s->suffixes = mem_grow(s->suffixes, s->cap * sizeof *s->suffixes);
+        s->merged = mem_grow(s->merged, s->cap * sizeof *s->merged);
+    }
+    chunk_split c = { .w = w, .s = s, .with_exceptions = with_exceptions, .left = chunk, .n = n };
+    take_affixes(&c);
+    if (c.n) take_middle(&c);
+    while (c.n_suffixes) add_token(&c, s->suffixes[--c.n_suffixes]);
+    return with_exceptions ? join_exceptions(w, s, chunk, c.n_tokens) : c.n_tokens;
+}
+
+/* ---- chunks ---------------------------------------------------------------------------------------------- */
+
+/* Letters alone have no affixes: they are one word, or an exception. */
+static bool is_letters(const char *s, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if ((s[i] | 32) < 'a' || (s[i] | 32) > 'z') return false;
+    return true;
+}
+
+static const uint32_t *recall_chunk(english_scratch *s, const cached_chunk *c, size_t *words) {
+    for (int i = 0; i < c->n; i++) s->bytes[i] = c->bytes[i];
+    *words = c->n;
+    return s->bytes;
+}
+
+static void remember_chunk(cached_chunk *c, const english_scratch *s, const char *chunk, size_t n,
+                           size_t words) {
+    if (words > CACHE_WORDS) return;
+    memcpy(c->text, chunk, n);
+    c->len = (uint8_t)n;
+    c->n = (uint8_t)words;
+    for (size_t i = 0; i < words; i++) c->bytes[i] = (uint8_t)s->bytes[i];
+}
+
+const uint32_t *english_words_split(const english_words *w, english_scratch *s, const char *chunk,
+                                    size_t n, size_t *words) {
+    if (is_letters(chunk, n) && !find_exception(w, chunk, n)) {
+        s->bytes[0] = (uint32_t)n;
+        *words = 1;
+        return s->bytes;
+    }
+    cached_chunk *c = NULL;
+    if (n <= CACHE_CHUNK) {
+        c = &s->cache[hash_bytes(chunk, n, 0) & (CACHE_SLOTS - 1)];
+        if (c->len == n && memcmp(c->text, chunk, n) == 0) return recall_chunk(s, c, words);
+    }
+    *words = split_new_chunk(w, s, chunk, n, true);
+    if (c) remember_chunk(c, s, chunk, n, *words);
+    return s->bytes;
+}
+
+static bool is_in_table(uint32_t cp, const uint32_t (*table)[2], size_t n) {
+    size_t low = 0, high = n;
+    while (low < high) {
+        size_t middle = (low + high) / 2;
+        if (cp > table[middle][1])
+            low = middle + 1;
+        else
+            high = middle;
+    }
+    return low < n && cp >= table[low][0];
+}
+bool english_is_punctuation(uint32_t cp) {
+    return is_in_table(cp, punctuation, COUNT_OF(punctuation));
+}
+bool english_ends_sentence(uint32_t cp) {
+    return is_in_table(cp, sentence_ends, COUNT_OF(sentence_ends));
+}
+
+/* ---- opening ----------------------------------------------------------------------------------------------- */
+
+/* spaCy looks for an exception among tokens only if an affix or infix would split it. */
+static void find_phrases_of(english_words *w, english_scratch *s) {
+    for (size_t k = 0; k < COUNT_OF(exceptions); k++) {
+        const char *text = exceptions[k].text;
+        size_t n = strlen(text), begin, end;
+        bool split = prefix_length(w, s, text, n) || suffix_length(w, s, text, n) ||
+                     find_match(w, s, INFIX, text, n, 0, &begin, &end);
+        size_t tokens = split ? split_new_chunk(w, s, text, n, false) : 0;
+        exception_phrase *p = &w->phrase[k];
+        if (tokens > COUNT_OF(p->bytes)) continue;
+        p->n = (uint8_t)tokens;
+        for (size_t i = 0; i < tokens; i++) p->bytes[i] = (uint8_t)s->bytes[i];
+    }
+}
+
+err english_words_new(english_words **out) {
+    static const char *const *const patterns[PATTERNS] = { [PREFIX] = prefix_pattern,
+                                                           [SUFFIX] = suffix_pattern,
+                                                           [INFIX] = infix_pattern,
+                                                           [URL] = url_pattern };
+    english_words *w = mem_alloc(sizeof *w);
+    *out = NULL;
+    for (int i = 0; i < PATTERNS; i++) {
+        err e = compile_pattern(patterns[i], &w->pattern[i]);
+        if (e) return english_words_free(w), e;
+    }
+    index_exceptions(w);
+    english_scratch *s = english_scratch_new();
+    find_phrases_of(w, s);
+    english_scratch_free(s);
+    *out = w;
+    return OK;
+}
+
+void english_words_free(english_words *w) {
+    if (!w) return;
+    for (int i = 0; i < PATTERNS; i++) pcre2_code_free(w->pattern[i]);
+    free(w);
+}
+
+english_scratch *english_scratch_new(void) {
+    english_scratch *s = mem_alloc(sizeof *s);
+    s->match = pcre2_match_data_create(1, NULL);
+    s->context = pcre2_match_context_create(NULL);
+    BUG_IF(!s->match || !s->context);
+    pcre2_set_match_limit(s->context, MATCH_LIMIT);
+    s->cache = mem_alloc(CACHE_SLOTS * sizeof *s->cache);
+    s->cap = 64;
+    s->bytes = mem_alloc(s->cap * sizeof *s->bytes);
+    s->suffixes = mem_alloc(s->cap * sizeof *s->suffixes);
+    s->merged = mem_alloc(s->cap * sizeof *s->merged);
+    return s;
+}
+
+void english_scratch_free(english_scratch *s) {
+    if (!s) return;
+    pcre2_match_data_free(s->match);
+    pcre2_match_context_free(s->context);
+    free(s->cache);
+    free(s->bytes);
+    free(s->suffixes);
+    free(s->merged);
+    free(s);
+}
