@@ -220,7 +220,7 @@ static err read_digits(const json_t *o, const step_kind *k, void *into) {
 
 static err read_white_space(const json_t *o, const step_kind *k, void *into) {
     split_step *s = NULL;
-    TRY(new_cut(into, k->type, &s));
+    TRY(new_split(into, k->type, &s));
     s->behavior = SPLIT_REMOVED;
     return finder_of("\\s", REGEX_ONIGURUMA, &s->find);
 }
