@@ -115,7 +115,7 @@ typedef struct wire_number {
 
 /* @param text the field that holds bytes which are wanted too. */
 static bool read_wire_numbers(text_span in, const wire_number *wanted, int n, uint64_t text,
-                         text_span *to) {
+                              text_span *to) {
     wire_field f;
     while (in.len) {
         if (!read_wire_field(&in, &f)) return false;
