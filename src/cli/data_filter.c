@@ -60,6 +60,10 @@ static const cli_arg args[] = {
     { "url-parts", ARG_TEXT, AT(url_parts), "FILE", "drop documents with any of these strings in the URL, also inside a word" },
     { "language-model", ARG_TEXT, AT(language_model), "FILE", "a fastText language model, .bin or .ftz" },
     { "language", ARG_TEXT, AT(languages), "A,B", "keep documents in these languages, by label of the model (default: any label)" },
+    { "quality", ARG_TEXT, AT(quality), "FILE", "a fastText model of quality or toxicity, .bin or .ftz" },
+    { "keep", ARG_TEXT, AT(keep), "A,B", "keep documents with these labels of the model of --quality" },
+    { "annotate", ARG_FLAG, AT(annotate), "", "write language, language_score, quality and quality_score onto documents, from the models given" },
+    { "where", ARG_TEXT, AT(where), "A,B", "keep documents whose members meet these conditions: NAME>=X, NAME<=X, NAME=TEXT, NAME!=TEXT" },
     { "pii", ARG_TEXT, AT(pii), "A,B", "mask " PII_ALL_KINDS " in documents that are kept (default: none)" },
     PII_KINDS(MASK_ARG)
     FILTER_RULES(RULE_ARG)
@@ -90,6 +94,7 @@ const cli_subcommand data_filter = {
         "Examples\n"
         "  ingot data filter crawl/ --out clean --dropped dropped\n"
         "  ingot data filter wet/*.wet.gz --language-model lid.176.bin --language en --out clean\n"
+        "  ingot data filter scored/ --rules none --where 'quality_score>=0.8,language=en' --out best\n"
         "  ingot data filter a.jsonl --rules gopher-quality --gopher-min-words 20 > kept.jsonl\n"
         "  ingot data filter a.jsonl --rules none --pii email,ip,phone --out masked.jsonl\n",
 };

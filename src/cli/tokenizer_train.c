@@ -9,7 +9,7 @@
 typedef struct train_args {
     data_common common;
     int64_t vocab, min_frequency;
-    const char *pattern, *special;
+    const char *pattern, *special, *normalize;
 } train_args;
 
 /* ---- special tokens: "A,B" to a list ------------------------------------------------------------- */
@@ -114,6 +114,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     bpe_options o = { .vocab = a.vocab,
                       .min_frequency = a.min_frequency,
                       .pattern = a.pattern,
+                      .normalize = a.normalize,
                       .special = special.at,
                       .n_special = special.n,
                       .threads = threads,
@@ -133,6 +134,7 @@ static const cli_arg args[] = {
     { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen at least N times (default 2)" },
     { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR ")" },
     { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
+    { "normalize", ARG_TEXT, AT(normalize), "A,B", "normalizers of the tokenizer, in order: " NORMALIZER_NAMES " (default: none)" },
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" },
     { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit (default: 1Gi plus what reading needs); what does not fit is spilled to files in TMPDIR" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default: 64Mi, at most 1/256 of --memory)" },

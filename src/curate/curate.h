@@ -16,8 +16,8 @@
  *     text_stage s = filter_stage(f);              // text_stage_run(&s, ...)
  *     filter_free(f);
  *
- * A document passes these steps in order: URL lists, language, the rule sets in the order of
- * `sets`, bad words, PII masks. The first rule that fails drops it. Units:
+ * A document passes these steps in order: conditions on members, URL lists, language, the rule sets in
+ * the order of `sets`, bad words, quality, PII masks. The first rule that fails drops it. Units:
  *
  *     character   a code point; lengths are in characters too
  *     word        a run of characters that are not White_Space
@@ -71,6 +71,8 @@
     X(basic_length, "basic-word-length", 3, LEAST, "mean length of words")                          \
     X(basic_symbols, "basic-symbols", 0.1, MOST, "# and ellipses per word")                         \
     X(basic_letters, "basic-letters", 0.7, LEAST, "fraction of characters that are letters or their marks")   \
+    X(where, "where-count", 0, MOST, "conditions of --where that the document does not meet")       \
+    X(quality, "quality-threshold", 0.5, LEAST, "probability of the labels of --keep")              \
     X(bad_words, "bad-word-count", 0, MOST, "occurrences of words and phrases of --bad-words")
 
 /* Other numbers that rules use: X(id, option, value, help). */
@@ -152,6 +154,39 @@ void language_scratch_free(language_scratch *r); /* takes NULL */
  * [language_count], borrowed until the next call; all 0 if the model knows no part of the text. */
 const float *language_predict(const language_model *m, language_scratch *r, text_span text);
 
+/* ---- training of such models ---------------------------------------------------------------- */
+typedef struct quality_options {
+    int64_t dim, ngrams, buckets, min_count, max_words, epochs;
+    double rate, held_out; /* held_out: the part of the documents that AUC is measured on */
+    uint64_t seed;
+    bool quiet;
+} quality_options;
+static inline quality_options quality_defaults(void) {
+    return (quality_options){ .dim = 16,
+                              .ngrams = 2,
+                              .buckets = 200000,
+                              .min_count = 3,
+                              .max_words = 1000000,
+                              .epochs = 10,
+                              .rate = 0.5,
+                              .held_out = 0.1 };
+}
+typedef struct quality_label {
+    char name[64];
+    int64_t training, held_out; /* documents */
+    double auc;                 /* on the held-out ones; NaN: too few */
+} quality_label;
+typedef struct quality_report {
+    int64_t documents, unlabelled, words, held_out, correct;
+    int labels;
+    quality_label label[64];
+} quality_report;
+/* Learns from documents whose `source` is their label; writes a fastText model. */
+err quality_train(text_inputs *in, const quality_options *o, const char *path,
+                  quality_report *r) MUST_USE;
+/* Area under the ROC curve. @return NaN when all are positive or none is. */
+double quality_auc(const float *scores, const bool *positive, int64_t n);
+
 /* ---- lists of words and phrases --------------------------------------------------------------
  * A UTF-8 file with one entry per line, matched case-insensitively. Lines that begin with # are
  * comments. */
@@ -177,6 +212,10 @@ typedef struct filter_options {
     /* Paths of files; NULL: the rule is off. */
     const char *bad_words, *url_domains, *url_words, *url_parts, *language_model;
     const char *languages; /* comma-separated labels of the model; NULL: any label */
+    const char *quality;   /* path of a fastText model; NULL: none */
+    const char *keep;      /* comma-separated labels of it; NULL: documents are only annotated */
+    const char *where;     /* comma-separated conditions on members, such as "quality_score>=0.5" */
+    bool annotate;         /* write the likeliest label and its probability onto documents */
     const char *pii;       /* comma-separated kinds to mask; NULL: none */
     const char
         *words; /* "space", the default if NULL; or "datatrove": the rule sets measure as its do */

@@ -92,17 +92,26 @@ static err take_pii(filter *f, const char *name) {
                         pii_name, NULL, PII_KIND_COUNT, "the kinds are " PII_ALL_KINDS);
 }
 
-static err take_language(filter *f, const char *name) {
-    int n = language_count(f->model);
-    for (int i = 0; i < n; i++) {
-        if (strcmp(language_name(f->model, i), name) != 0) continue;
-        f->languages = mem_grow(f->languages, (size_t)(f->n_languages + 1) * sizeof(int));
-        f->languages[f->n_languages++] = i;
+/* Adds the index of a label to a list. */
+static err take_label(const char *option, const language_model *m, const char *name, int **list,
+                      int *n) {
+    int labels = language_count(m);
+    for (int i = 0; i < labels; i++) {
+        if (strcmp(language_name(m, i), name) != 0) continue;
+        *list = mem_grow(*list, (size_t)(*n + 1) * sizeof **list);
+        (*list)[(*n)++] = i;
         return OK;
     }
-    return hint_nearest(ERR_USAGE("--language: the model has no label \"%s\"", name), name,
-                        label_name, f->model, n,
+    return hint_nearest(ERR_USAGE("--%s: the model has no label \"%s\"", option, name), name,
+                        label_name, m, labels,
                         "labels are written as in the model, without __label__");
+}
+
+static err take_language(filter *f, const char *name) {
+    return take_label("language", f->model, name, &f->languages, &f->n_languages);
+}
+static err take_kept(filter *f, const char *name) {
+    return take_label("keep", f->quality, name, &f->kept, &f->n_kept);
 }
 
 /* ---- construction ---------------------------------------------------------------------------- */
@@ -145,11 +154,29 @@ static err open_language(filter *f) {
     return OK;
 }
 
+static err open_quality(filter *f) {
+    const filter_options *o = &f->o;
+    if (o->keep && !o->quality)
+        return err_hint(ERR_USAGE("--keep: needs --quality"),
+                        "give a fastText model, such as one of `ingot data quality train`");
+    if (o->annotate && !o->quality && !o->language_model)
+        return err_hint(ERR_USAGE("--annotate: needs a model whose scores are written"),
+                        "give --quality or --language-model");
+    if (!o->quality) return OK;
+    if (!o->keep && !o->annotate)
+        return err_hint(ERR_USAGE("--quality: needs --keep or --annotate"),
+                        "--keep names the labels of documents to keep");
+    TRY(language_open(o->quality, &f->quality));
+    uint64_t hash = language_hash(f->quality);
+    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    return o->keep ? for_names(o->keep, take_kept, f) : OK;
+}
+
 static void hash_options(filter *f) {
     const filter_options *o = &f->o;
     f->hash = hash_bytes(o->limit, sizeof o->limit, 1);
-    f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash);
-    const char *texts[] = { o->sets, o->languages, o->pii, o->words };
+    f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash + o->annotate);
+    const char *texts[] = { o->sets, o->languages, o->pii, o->words, o->keep, o->where };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i]) f->hash = hash_bytes(texts[i], strlen(texts[i]), f->hash + i);
     for (int i = 0; i < PII_KIND_COUNT; i++)
@@ -158,11 +185,14 @@ static void hash_options(filter *f) {
 
 static err choose_steps(filter *f) {
     const filter_options *o = &f->o;
+    if (o->where) TRY(for_names(o->where, filter_take_condition, f));
+    if (o->where) f->steps[f->n_steps++] = filter_where;
     if (f->url_domains || f->url_words || f->url_parts) f->steps[f->n_steps++] = filter_url;
     if (f->model) f->steps[f->n_steps++] = filter_language;
     const char *names = o->sets ? o->sets : FILTER_DEFAULT_SETS;
     if (strcmp(names, "none") != 0) TRY(for_names(names, take_set, f));
     if (f->bad_words) f->steps[f->n_steps++] = filter_bad_words;
+    if (f->quality) f->steps[f->n_steps++] = filter_quality;
     if (o->pii) TRY(for_names(o->pii, take_pii, f));
     if (o->pii) f->steps[f->n_steps++] = filter_pii;
     return OK;
@@ -176,11 +206,14 @@ err filter_new(const filter_options *o, int workers, filter **out) {
     TRY_CLEAN(open_lists(f));
     TRY_CLEAN(open_words(f));
     TRY_CLEAN(open_language(f));
+    TRY_CLEAN(open_quality(f));
     TRY_CLEAN(choose_steps(f));
     f->n_workers = workers;
     f->workers = mem_alloc((size_t)workers * sizeof *f->workers);
     for (int i = 0; i < workers && f->model; i++)
         f->workers[i].language = language_scratch_new(f->model);
+    for (int i = 0; i < workers && f->quality; i++)
+        f->workers[i].quality = language_scratch_new(f->quality);
     *out = f;
     return OK;
 cleanup:
@@ -196,7 +229,9 @@ static void worker_free(filter_worker *w) {
     str_free(&w->edited);
     str_free(&w->masked);
     str_free(&w->folded);
+    str_free(&w->members);
     language_scratch_free(w->language);
+    language_scratch_free(w->quality);
     datatrove_words_free(w->datatrove);
 }
 
@@ -210,13 +245,17 @@ void filter_free(filter *f) {
     phrase_list_free(f->url_words);
     phrase_list_free(f->url_parts);
     language_close(f->model);
+    language_close(f->quality);
+    free(f->kept);
+    filter_conditions_free(f);
     english_words_free(f->english);
     free(f);
 }
 
 size_t filter_bytes(const filter *f) {
     const phrase_list *lists[] = { f->bad_words, f->url_domains, f->url_words, f->url_parts };
-    size_t bytes = sizeof *f + (f->model ? language_bytes(f->model) : 0);
+    size_t bytes = sizeof *f + (f->model ? language_bytes(f->model) : 0) +
+                   (f->quality ? language_bytes(f->quality) : 0);
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         if (lists[i]) bytes += phrase_list_bytes(lists[i]);
     return bytes;
@@ -246,6 +285,7 @@ bool filter_language(judgment *j) {
     if (f->n_languages == 0)
         for (int i = 0; i < language_count(f->model); i++) best = MAX(best, p[i]);
     for (int i = 0; i < f->n_languages; i++) best = MAX(best, p[f->languages[i]]);
+    filter_annotate(j, "language", f->model, p);
     return judgment_fails(j, FILTER_language, best);
 }
 
@@ -273,6 +313,7 @@ err filter_judge(void *ctx, int worker, int segment, const text_doc *d, text_ver
     BUG_IF(worker < 0 || worker >= f->n_workers || d->text.len > UINT32_MAX);
     judgment j = { .f = f, .w = &f->workers[worker], .doc = d, .v = v };
     j.w->scanned = false;
+    j.w->members.len = 0;
     for (int i = 0; i < f->n_steps; i++)
         if (f->steps[i](&j)) {
             v->text = d->text; /* dropped documents are written unedited */

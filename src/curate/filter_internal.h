@@ -53,6 +53,9 @@ typedef struct repeat_run {
 typedef struct datatrove_words datatrove_words;
 void datatrove_words_free(datatrove_words *d); /* takes NULL */
 
+/* A condition of --where; see filter_members.c. */
+typedef struct filter_condition filter_condition;
+
 typedef struct filter_worker {
     scan scan;
     bool scanned; /* `scan` is up to date with the text */
@@ -61,7 +64,8 @@ typedef struct filter_worker {
     int64_t runs_capacity;
     str edited, masked;
     str folded; /* a URL in lower case */
-    language_scratch *language;
+    language_scratch *language, *quality;
+    str members;                /* annotations of the document */
     datatrove_words *datatrove; /* made when it is needed */
 } filter_worker;
 
@@ -85,6 +89,11 @@ struct filter {
     language_model *model;
     int *languages; /* indices of the labels to keep */
     int n_languages;
+    language_model *quality;
+    int *kept; /* indices of the labels of `quality` that --keep names */
+    int n_kept;
+    filter_condition *conditions;
+    int n_conditions;
     bool pii[PII_KIND_COUNT];
     filter_worker *workers;
     int n_workers;
@@ -120,6 +129,13 @@ bool filter_c4_paper(judgment *j);
 bool filter_fineweb(judgment *j);
 bool filter_basic(judgment *j);
 bool filter_bad_words(judgment *j);
+bool filter_where(judgment *j);
+bool filter_quality(judgment *j);
+/* Adds a condition of --where. */
+err filter_take_condition(filter *f, const char *text) MUST_USE;
+void filter_conditions_free(filter *f);
+/* Writes the likeliest label and its probability onto the document, if that is wanted. */
+void filter_annotate(judgment *j, const char *name, const language_model *m, const float *p);
 bool filter_pii(judgment *j);
 
 /* ---- what the two versions of C4 share ---- */

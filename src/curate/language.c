@@ -96,7 +96,7 @@ int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint
     return -1;
 }
 
-static void make_word_table(language_model *m) {
+void ft_index_words(language_model *m) {
     m->word_mask = 63;
     while (m->word_mask < (uint32_t)m->words * 2u) m->word_mask = m->word_mask * 2 + 1;
     size_t bytes = ((size_t)m->word_mask + 1) * sizeof *m->word_table;
@@ -173,7 +173,7 @@ static void read_word_dictionary(model_reader *r, language_model *m) {
         m->label[i - m->words] = label_of(&w);
         m->tree[i - m->words].count = count;
     }
-    make_word_table(m);
+    ft_index_words(m);
     read_pruned(r, m, pruned);
 }
 

@@ -80,6 +80,18 @@ static inline ft_kept *ft_kept_slot(const language_model *m, int64_t bucket) {
     return &m->kept[i];
 }
 
+/* ---- for training: quality_train.c ---- */
+/* Fills word_table from `word`. */
+void ft_index_words(language_model *m);
+/* @return the rows of the input matrix whose mean stands for a text, borrowed until the next call. */
+const int64_t *language_rows(const language_model *m, language_scratch *r, text_span text,
+                             int64_t *n);
+/* Predicts from rows. @return as language_predict. */
+const float *language_predict_rows(const language_model *m, language_scratch *r,
+                                   const int64_t *rows, int64_t n);
+/* @return [dim] the mean of the rows of the last prediction. */
+const float *language_hidden(const language_scratch *r);
+
 /* @return the index of a word; -1: not in the vocabulary. */
 int32_t ft_find_word(const language_model *m, const char *text, size_t len, uint32_t hash);
 

@@ -17,7 +17,9 @@ struct language_scratch {
     int64_t rows;               /* rows added to `hidden` */
     int32_t recent[MAX_NGRAMS]; /* hashes of the last words, the newest at words % MAX_NGRAMS */
     int64_t words;
-    str word; /* the current word, with its < and > */
+    str word;     /* the current word, with its < and > */
+    bool listing; /* rows are listed, not added */
+    int64_t *list, cap_list;
 };
 
 language_scratch *language_scratch_new(const language_model *m) {
@@ -36,6 +38,7 @@ void language_scratch_free(language_scratch *r) {
     free(r->path);
     free(r->path_log);
     str_free(&r->word);
+    free(r->list);
     free(r);
 }
 
@@ -82,8 +85,16 @@ static float row_norm(const ft_matrix *m, int64_t row) {
 
 static void add_embedding(const language_model *m, language_scratch *r, int64_t row) {
     float *hidden = r->hidden;
-    FOR_ROW(&m->in, row, hidden[at] += v);
-    r->rows++;
+    if (!r->listing) {
+        FOR_ROW(&m->in, row, hidden[at] += v);
+        r->rows++;
+        return;
+    }
+    if (r->rows == r->cap_list) {
+        r->cap_list = MAX(1024, 2 * r->cap_list);
+        r->list = mem_grow(r->list, (size_t)r->cap_list * sizeof *r->list);
+    }
+    r->list[r->rows++] = row;
 }
 
 static float dot_row(const language_model *m, const float *hidden, int64_t row) {
@@ -167,7 +178,6 @@ static void embed_text(const language_model *m, language_scratch *r, text_span t
         at = end + 1;
     }
     embed_word(m, r, end_of_text, sizeof end_of_text - 1);
-    for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)r->rows;
 }
 
 /* ---- probabilities --------------------------------------------------------------------------- */
@@ -219,17 +229,42 @@ static void predict_tree(const language_model *m, language_scratch *r) {
     }
 }
 
-const float *language_predict(const language_model *m, language_scratch *r, text_span text) {
+static const float *predict_hidden(const language_model *m, language_scratch *r) {
     static void (*const by_loss[])(const language_model *, language_scratch *) = {
         [FT_HIERARCHICAL] = predict_tree,
         [FT_NEGATIVE] = predict_independent,
         [FT_SOFTMAX] = predict_softmax,
         [FT_ONE_VS_ALL] = predict_independent,
     };
-    embed_text(m, r, text);
+    for (int32_t i = 0; i < m->dim && r->rows; i++) r->hidden[i] /= (float)r->rows;
     if (r->rows == 0)
         memset(r->probability, 0, (size_t)m->labels * sizeof *r->probability);
     else
         by_loss[m->loss](m, r);
     return r->probability;
 }
+
+const float *language_predict(const language_model *m, language_scratch *r, text_span text) {
+    r->listing = false;
+    embed_text(m, r, text);
+    return predict_hidden(m, r);
+}
+
+const int64_t *language_rows(const language_model *m, language_scratch *r, text_span text,
+                             int64_t *n) {
+    r->listing = true;
+    embed_text(m, r, text);
+    *n = r->rows;
+    return r->list;
+}
+
+const float *language_predict_rows(const language_model *m, language_scratch *r,
+                                   const int64_t *rows, int64_t n) {
+    r->listing = false;
+    r->rows = 0;
+    memset(r->hidden, 0, (size_t)m->dim * sizeof *r->hidden);
+    for (int64_t i = 0; i < n; i++) add_embedding(m, r, rows[i]);
+    return predict_hidden(m, r);
+}
+
+const float *language_hidden(const language_scratch *r) { return r->hidden; }

@@ -23,7 +23,7 @@
 typedef struct stage_worker {
     compressor *kept, *dropped;
     parquet_rows *kept_rows, *dropped_rows; /* instead, where Parquet is written; else NULL */
-    str scratch;
+    str scratch, annotated[2];
 } stage_worker;
 
 typedef struct stage_run {
@@ -87,10 +87,11 @@ static err judge_document(stage_run *run, int worker, int segment, const text_do
     r->report.kept_bytes += (int64_t)v.text.len;
     r->report.edited +=
         v.text.len != d->text.len || memcmp(v.text.at, d->text.at, d->text.len) != 0;
+    text_doc annotated = doc_annotate(d, v.members, w->annotated);
     if (w->kept_rows)
-        doc_add_row(run->in, d, v.text, NULL, 0, &w->scratch, w->kept_rows);
+        doc_add_row(run->in, &annotated, v.text, NULL, 0, &w->scratch, w->kept_rows);
     else
-        text_doc_write(d, v.text, &r->kept);
+        text_doc_write(&annotated, v.text, &r->kept);
     return OK;
 }
 
@@ -261,6 +262,7 @@ static err run_stage(stage_run *run, const text_stage_options *o) {
         parquet_rows_free(run->workers[i].kept_rows);
         parquet_rows_free(run->workers[i].dropped_rows);
         str_free(&run->workers[i].scratch);
+        for (int k = 0; k < 2; k++) str_free(&run->workers[i].annotated[k]);
     }
     free(run->workers);
     return e;

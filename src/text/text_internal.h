@@ -306,6 +306,10 @@ extern const parquet_column doc_columns[DOC_COLUMNS_DROPPED];
 void doc_add_row(const text_inputs *in, const text_doc *d, text_span text, const char *dropped_by,
                  double value, str *scratch, parquet_rows *rows);
 
+/* The document with the members of a verdict, as text_verdict describes them; it is the same if there are
+ * none. @param scratch what it borrows, until the next call. */
+text_doc doc_annotate(const text_doc *d, text_span members, str scratch[2]);
+
 /* ---- compression ----------------------------------------------------------------------------- */
 typedef struct compressor compressor;
 compressor *compressor_new(text_compression compression);

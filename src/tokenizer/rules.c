@@ -231,6 +231,40 @@ static void normalize_step(const norm_step *step, regex_work *w, const char *tex
     }
 }
 
+static const struct {
+    const char *name;
+    norm_kind kind;
+    const char *type;
+} named[] = {
+#define NORMALIZER_ROW(name, kind, type) { name, kind, type },
+    NAMED_NORMALIZERS(NORMALIZER_ROW)
+};
+
+const char *norm_type(norm_kind kind) {
+    for (size_t i = 0; i < COUNT_OF(named); i++)
+        if (named[i].kind == kind) return named[i].type;
+    return NULL;
+}
+
+err norms_parse(const char *list, norm_step *steps, int *n) {
+    *n = 0;
+    for (const char *p = list; p && *p;) {
+        size_t len = strcspn(p, ","), i = 0;
+        while (i < COUNT_OF(named) &&
+               (strlen(named[i].name) != len || memcmp(named[i].name, p, len)))
+            i++;
+        if (i == COUNT_OF(named))
+            return err_hint(
+                ERR_USAGE("--normalize: \"%.*s\" is not the name of a normalizer", (int)len, p),
+                "the names are " NORMALIZER_NAMES);
+        if (*n == MAX_STEPS) return ERR_USAGE("--normalize: more than %d normalizers", MAX_STEPS);
+        steps[(*n)++] =
+            (norm_step){ .kind = named[i].kind, .strip_left = true, .strip_right = true };
+        p += len + (p[len] == ',');
+    }
+    return OK;
+}
+
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]) {
     for (int i = 0; i < n_steps; i++) {

@@ -202,6 +202,7 @@ static err fill_tokenizer(tokenizer *t, const bpe_parts *p) {
                    (long long)p->n_merges, TOKEN_MAX_ID);
     for (int i = 0; i < p->n_special; i++)
         BUG_IF(p->special[i] < 0 || p->special[i] >= p->n_tokens);
+    TRY(norms_parse(p->normalize, t->norms, &t->n_norms));
     if (p->pattern) {
         TRY(finder_of(p->pattern, p->flavor, &t->splits[0].find));
         t->n_splits = 1;

@@ -93,6 +93,7 @@ typedef struct bpe_options {
     int64_t vocab;              /* ids wanted in all, special tokens and the 256 bytes included */
     int64_t min_frequency;      /* of a pair; 0 and 1: any */
     const char *pattern;        /* name or regular expression; NULL: gpt2 */
+    const char *normalize;      /* comma-separated names, such as "nfkc,lowercase"; NULL: nothing */
     const char *const *special; /* [n_special] */
     int n_special;
     int threads;   /* 0: one per core */
@@ -100,6 +101,8 @@ typedef struct bpe_options {
     bool quiet;    /* no progress */
 } bpe_options;
 struct text_inputs;
+/* For messages and help. */
+#define NORMALIZER_NAMES "nfc, nfd, nfkc, nfkd, lowercase, strip-accents, strip, nmt"
 /* Learns merges from documents: the vocabulary and merges of Hugging Face's trainer for the same
  * input, whatever the number of threads. */
 err bpe_train(struct text_inputs *in, const bpe_options *o, tokenizer **out) MUST_USE;

@@ -29,7 +29,8 @@ typedef enum { REGEX_ONIGURUMA, REGEX_RUST } regex_flavor;
 
 /* What a trainer learns, or a file holds: everything is borrowed. */
 typedef struct bpe_parts {
-    const char *pattern; /* a name that splitter_pattern knows, or a regular expression */
+    const char *pattern;   /* a name that splitter_pattern knows, or a regular expression */
+    const char *normalize; /* as norms_parse reads it; NULL: nothing */
     regex_flavor flavor;
     const text_span *tokens; /* [n_tokens] bytes in id order; empty: no such id */
     int64_t n_tokens;
@@ -154,6 +155,20 @@ typedef struct norm_step {
     bool strip_left, strip_right; /* of NORM_STRIP */
 } norm_step;
 
+/* Normalizers that need no more than a name: X(name, kind, type in a tokenizer.json). */
+#define NAMED_NORMALIZERS(X)                                                                       \
+    X("nfc", NORM_NFC, "NFC")                                                                      \
+    X("nfd", NORM_NFD, "NFD")                                                                      \
+    X("nfkc", NORM_NFKC, "NFKC")                                                                   \
+    X("nfkd", NORM_NFKD, "NFKD")                                                                   \
+    X("lowercase", NORM_LOWERCASE, "Lowercase")                                                    \
+    X("strip-accents", NORM_STRIP_ACCENTS, "StripAccents")                                         \
+    X("strip", NORM_STRIP, "Strip")                                                                \
+    X("nmt", NORM_NMT, "Nmt")
+/* Reads a comma-separated list of their names; NULL: none. @param steps [MAX_STEPS]. */
+err norms_parse(const char *list, norm_step *steps, int *n) MUST_USE;
+/* @return the type of a named one in a tokenizer.json; NULL: it is not one of them. */
+const char *norm_type(norm_kind kind);
 /* @return the text, in one of the two buffers once a step has changed it. */
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]);

@@ -74,7 +74,11 @@ static bpe_options with_defaults(bpe_options o) {
 typedef struct word_counting {
     word_counts *counts;
     splitter *splitter;
-    int threads;
+    norm_step norms[MAX_STEPS];
+    int n_norms, threads;
+    struct norm_buffers {
+        str text[2];
+    } * buffers; /* [threads] */
     train_progress *progress;
     int64_t words, raw_bytes, all_bytes;
 } word_counting;
@@ -83,7 +87,9 @@ static err count_block_words(void *ctx, int worker, const text_block *b, void *r
     word_counting *c = ctx;
     int64_t words = 0;
     for (int i = 0; i < b->n; i++) {
-        text_span t = b->docs[i].text;
+        /* None of these needs a regular expression. */
+        text_span t =
+            normalize_text(c->norms, c->n_norms, NULL, b->docs[i].text, c->buffers[worker].text);
         for (size_t from = 0, to; from < t.len; from = to, words++) {
             to = splitter_next(c->splitter, t.at, t.len, from);
             TRY(word_counts_add(c->counts, worker, t.at + from, to - from, 1));
@@ -106,7 +112,9 @@ static err block_counted(void *ctx, const text_block *b, void *result) {
 
 static err counting_init(word_counting *c, const bpe_options *o) {
     TRY(splitter_check(o->pattern));
+    TRY(norms_parse(o->normalize, c->norms, &c->n_norms));
     c->threads = o->threads;
+    c->buffers = mem_alloc((size_t)o->threads * sizeof *c->buffers);
     /* Half: laying the words out for learning holds both the counts and the cells. */
     c->counts = word_counts_new(o->memory / 2, o->threads);
     err e = splitter_new(o->pattern, &c->splitter);
@@ -114,6 +122,8 @@ static err counting_init(word_counting *c, const bpe_options *o) {
 }
 
 static void counting_free(word_counting *c) {
+    for (int i = 0; c->buffers && i < 2 * c->threads; i++) str_free(&c->buffers[i / 2].text[i % 2]);
+    free(c->buffers);
     splitter_free(c->splitter);
     word_counts_free(c->counts);
 }
@@ -202,6 +212,7 @@ err bpe_train(text_inputs *in, const bpe_options *options, tokenizer **out) {
     TRY_CLEAN(bpe_learn_documents(in, options, &l));
     TRY_CLEAN(check_twins(&l));
     bpe_parts parts = { .pattern = with_defaults(*options).pattern,
+                        .normalize = options->normalize,
                         .tokens = l.tokens,
                         .n_tokens = l.n_tokens,
                         .merges = l.merges,

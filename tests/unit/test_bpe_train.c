@@ -33,6 +33,7 @@ static fixture fixture_open(int index) {
     f.o.vocab = json_integer_value(json_object_get(c, "vocab"));
     f.o.min_frequency = json_integer_value(json_object_get(c, "min_frequency"));
     f.o.pattern = json_string_value(json_object_get(c, "pattern"));
+    f.o.normalize = json_string_value(json_object_get(c, "normalize"));
     f.o.n_special = (int)json_array_size(special);
     assert_in_range(f.o.n_special, 1, COUNT_OF(f.special));
     for (int i = 0; i < f.o.n_special; i++)
