@@ -1,6 +1,8 @@
 /* Any bytes as a fastText model. What is accepted predicts from some texts. */
 #include "fuzz/fuzz.h"
 
+#include <string.h>
+
 #include "curate/curate.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t n) {
