@@ -138,15 +138,15 @@ typedef struct chunk_split {
 static const word_exception *exception_at(const chunk_split *c, const char *s, size_t n) {
     return c->with_exceptions ? find_exception(c->w, s, n) : NULL;
 }
-static void add_token(chunk_split *c, size_t bytes) {
+static void add_word_token(chunk_split *c, size_t bytes) {
     if (bytes) c->s->bytes[c->n_tokens++] = (uint32_t)bytes;
 }
-static void take_prefix(chunk_split *c, size_t bytes) {
-    add_token(c, bytes);
+static void take_word_prefix(chunk_split *c, size_t bytes) {
+    add_word_token(c, bytes);
     c->left += bytes;
     c->n -= bytes;
 }
-static void take_suffix(chunk_split *c, size_t bytes) {
+static void take_word_suffix(chunk_split *c, size_t bytes) {
     c->s->suffixes[c->n_suffixes++] = (uint32_t)bytes;
     c->n -= bytes;
 }
@@ -157,44 +157,44 @@ static void take_affixes(chunk_split *c) {
         last = c->n;
         size_t prefix = prefix_length(c->w, c->s, c->left, c->n);
         if (prefix && exception_at(c, c->left + prefix, c->n - prefix)) {
-            take_prefix(c, prefix);
+            take_word_prefix(c, prefix);
             return;
         }
         size_t suffix = suffix_length(c->w, c->s, c->left + prefix, c->n - prefix);
         if (suffix && exception_at(c, c->left, c->n - suffix)) {
-            take_suffix(c, suffix);
+            take_word_suffix(c, suffix);
             return;
         }
-        if (prefix) take_prefix(c, prefix);
-        if (suffix && suffix <= c->n) take_suffix(c, suffix);
+        if (prefix) take_word_prefix(c, prefix);
+        if (suffix && suffix <= c->n) take_word_suffix(c, suffix);
     }
 }
 
 static void take_middle(chunk_split *c) {
     size_t begin, end, from = 0;
     const word_exception *e = exception_at(c, c->left, c->n);
-    for (int i = 0; e && i < e->n; i++) add_token(c, e->bytes[i]);
+    for (int i = 0; e && i < e->n; i++) add_word_token(c, e->bytes[i]);
     if (e) return;
     if (find_match(c->w, c->s, URL, c->left, c->n, 0, &begin, &end)) {
-        add_token(c, c->n);
+        add_word_token(c, c->n);
         return;
     }
     for (size_t at = 0; at < c->n && find_match(c->w, c->s, INFIX, c->left, c->n, at, &begin, &end);
          at = MAX(end, at + 1)) {
         if (begin == 0) continue;
-        add_token(c, begin - from);
-        add_token(c, end - begin);
+        add_word_token(c, begin - from);
+        add_word_token(c, end - begin);
         from = end;
     }
-    add_token(c, c->n - from);
+    add_word_token(c, c->n - from);
 }
 
 /* ---- exceptions among the tokens ------------------------------------------------------------------------ */
 
-typedef struct token_run {
+typedef struct exception_run {
     uint32_t first, n;
     const word_exception *e;
-} token_run;
+} exception_run;
 
 static bool is_phrase(const english_words *w, const word_exception *e, const uint32_t *bytes,
                       size_t n) {
@@ -206,9 +206,9 @@ static bool is_phrase(const english_words *w, const word_exception *e, const uin
 }
 
 /* The longest run of tokens that is an exception, the first of equals, not in a run before. */
-static token_run next_run(const english_words *w, const english_scratch *s, const char *chunk,
-                          size_t n, const bool *taken) {
-    token_run best = { 0 };
+static exception_run next_run(const english_words *w, const english_scratch *s, const char *chunk,
+                              size_t n, const bool *taken) {
+    exception_run best = { 0 };
     size_t at = 0;
     for (size_t i = 0; i < n; at += s->bytes[i++]) {
         size_t len = 0;
@@ -216,7 +216,7 @@ static token_run next_run(const english_words *w, const english_scratch *s, cons
             if (k + 1 - i <= best.n || taken[i] || taken[k]) continue;
             const word_exception *e = find_exception(w, chunk + at, len);
             if (e && is_phrase(w, e, s->bytes + i, k + 1 - i))
-                best = (token_run){ (uint32_t)i, (uint32_t)(k + 1 - i), e };
+                best = (exception_run){ (uint32_t)i, (uint32_t)(k + 1 - i), e };
         }
     }
     return best;
@@ -226,8 +226,8 @@ static size_t join_exceptions(const english_words *w, english_scratch *s, const 
                               size_t n) {
     enum { MOST = 256 }; /* tokens of a chunk that is looked at */
     bool taken[MOST] = { 0 };
-    token_run run[MOST] = { { 0 } }; /* by first token */
-    token_run found;
+    exception_run run[MOST] = { { 0 } }; /* by first token */
+    exception_run found;
     if (n > MOST) return n;
     size_t runs = 0, merged = 0;
     while ((found = next_run(w, s, chunk, n, taken)).n) {
@@ -237,7 +237,7 @@ static size_t join_exceptions(const english_words *w, english_scratch *s, const 
     }
     if (!runs) return n;
     for (size_t i = 0; i < n;) {
-        const token_run *r = &run[i];
+        const exception_run *r = &run[i];
         for (int k = 0; r->n && k < r->e->n; k++) s->merged[merged++] = r->e->bytes[k];
         if (!r->n) s->merged[merged++] = s->bytes[i];
         i += MAX(r->n, 1);
@@ -257,7 +257,7 @@ static size_t split_new_chunk(const english_words *w, english_scratch *s, const 
     chunk_split c = { .w = w, .s = s, .with_exceptions = with_exceptions, .left = chunk, .n = n };
     take_affixes(&c);
     if (c.n) take_middle(&c);
-    while (c.n_suffixes) add_token(&c, s->suffixes[--c.n_suffixes]);
+    while (c.n_suffixes) add_word_token(&c, s->suffixes[--c.n_suffixes]);
     return with_exceptions ? join_exceptions(w, s, chunk, c.n_tokens) : c.n_tokens;
 }
 

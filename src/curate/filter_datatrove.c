@@ -37,7 +37,7 @@ static size_t line_end_length(const char *p, size_t n) {
 }
 
 /* Takes the next line off a text. @return false when none is left. */
-static bool next_line(text_span *rest, text_span *line) {
+static bool next_python_line(text_span *rest, text_span *line) {
     if (!rest->len) return false;
     size_t end = 0, gap = 0;
     while (end < rest->len && !(gap = line_end_length(rest->at + end, rest->len - end))) end++;
@@ -104,7 +104,7 @@ static unsigned stop_bit(const char *s, size_t n) {
     return 0;
 }
 
-static void add_word(datatrove_words *d, const char *s, size_t n) {
+static void add_datatrove_word(datatrove_words *d, const char *s, size_t n) {
     if (d->n == d->cap) {
         d->cap = MAX(1024, 2 * d->cap);
         d->at = mem_grow(d->at, (size_t)d->cap * sizeof *d->at);
@@ -154,7 +154,7 @@ static datatrove_words *words_of(judgment *j) {
         size_t n, from = at;
         const uint32_t *bytes =
             english_words_split(j->f->english, d->scratch, t.at + at, end - at, &n);
-        for (size_t i = 0; i < n; from += bytes[i++]) add_word(d, t.at + from, bytes[i]);
+        for (size_t i = 0; i < n; from += bytes[i++]) add_datatrove_word(d, t.at + from, bytes[i]);
     }
     return d;
 }
@@ -220,7 +220,7 @@ static void count_element(filter_worker *w, text_span s, element_repeats *r) {
     r->chars += utf8_length(s.at, s.len);
 }
 
-static element_repeats count_parts(filter_worker *w, text_span text, size_t least) {
+static element_repeats count_text_parts(filter_worker *w, text_span text, size_t least) {
     element_repeats r = { 0 };
     text_span part;
     bool done = false;
@@ -229,7 +229,7 @@ static element_repeats count_parts(filter_worker *w, text_span text, size_t leas
     return r;
 }
 
-static uint64_t gram_hash(const word_facts *at, int n) {
+static uint64_t joined_gram_hash(const word_facts *at, int n) {
     uint64_t h = 0;
     for (int i = 0; i < n; i++) append_hash(&h, at[i].hash, at[i].power);
     return h;
@@ -269,7 +269,7 @@ static int64_t repeated_gram_chars(filter_worker *w, const datatrove_words *d, i
     int64_t chars = 0;
     seen_clear(&w->seen, d->n);
     for (int64_t i = 0; i + n <= d->n;) {
-        bool repeated = seen_count(&w->seen, gram_hash(d->at + i, n)) > 1;
+        bool repeated = seen_count(&w->seen, joined_gram_hash(d->at + i, n)) > 1;
         if (repeated) chars += gram_chars(d->at + i, n);
         i += repeated ? n : 1;
     }
@@ -280,11 +280,11 @@ bool datatrove_gopher_repetition(judgment *j) {
     enum { FIRST_TOP = 2, FIRST_REPEAT = 5, LAST = 10 };
     text_span text = j->v->text;
     double chars = (double)utf8_length(text.at, text.len);
-    element_repeats p = count_parts(j->w, strip_span(text), 2);
+    element_repeats p = count_text_parts(j->w, strip_span(text), 2);
     if (judgment_fails(j, FILTER_repeat_paragraphs, safe_ratio((double)p.repeated, (double)p.n)) ||
         judgment_fails(j, FILTER_repeat_paragraph_chars, safe_ratio((double)p.chars, chars)))
         return true;
-    element_repeats l = count_parts(j->w, text, 1);
+    element_repeats l = count_text_parts(j->w, text, 1);
     if (judgment_fails(j, FILTER_repeat_lines, safe_ratio((double)l.repeated, (double)l.n)) ||
         judgment_fails(j, FILTER_repeat_line_chars, safe_ratio((double)l.chars, chars)))
         return true;
@@ -317,7 +317,7 @@ static bool ends_in(text_span s, const char *what) {
 static bool fails_lines(judgment *j) {
     text_span rest = j->v->text, line;
     double lines = 0, bullets = 0, ellipses = 0;
-    while (next_line(&rest, &line)) {
+    while (next_python_line(&rest, &line)) {
         text_span s = strip_span(line);
         lines++;
         bullets += s.len && (s.at[0] == '-' || (s.len > 2 && memcmp(s.at, "\xE2\x80\xA2", 3) == 0));
@@ -374,7 +374,7 @@ bool datatrove_fineweb(judgment *j) {
 
 /* ---- C4 ---------------------------------------------------------------------------------------------------------- */
 
-static bool is_digit(uint32_t cp) {
+static bool is_decimal_digit(uint32_t cp) {
     return utf8proc_category((utf8proc_int32_t)cp) == UTF8PROC_CATEGORY_ND;
 }
 
@@ -387,12 +387,12 @@ static size_t mark_length(text_span line, size_t at) {
     }
     size_t end = at + 1;
     uint32_t cp = 0;
-    for (int n; end < line.len && (n = utf8_decode(line.at + end, &cp), is_digit(cp));)
+    for (int n; end < line.len && (n = utf8_decode(line.at + end, &cp), is_decimal_digit(cp));)
         end += (size_t)n;
     return end < line.len && cp == ']' ? end + 1 - at : 0;
 }
 
-static int64_t add_without_marks(text_span line, str *out) {
+static int64_t add_without_citations(text_span line, str *out) {
     int64_t removed = 0;
     for (size_t i = 0; i < line.len;) {
         size_t n = line.at[i] == '[' ? mark_length(line, i) : 0;
@@ -445,12 +445,12 @@ bool datatrove_c4(judgment *j, const c4_rules *rules) {
     words_of(j); /* what sentences are counted with */
     out->len = 0;
     str_add_bytes(out, "", 0);
-    for (bool first = true; next_line(&rest, &line);) {
+    for (bool first = true; next_python_line(&rest, &line);) {
         size_t before = out->len;
         line = strip_span(line);
         if (!first) str_add_bytes(out, "\n", 1);
         size_t begin = out->len;
-        int64_t citations = add_without_marks(line, out);
+        int64_t citations = add_without_citations(line, out);
         text_span clean = { out->text + begin, out->len - begin };
         int counter = judge_c4_line(j, rules, line, clean, &c, &dropped);
         if (dropped) return true;

@@ -22,32 +22,32 @@ typedef struct labelled {
     size_t len;
     int label;
 } labelled;
-typedef struct label_name {
+typedef struct trained_label {
     char *name; /* owned, with __label__ */
     int64_t count;
-} label_name;
+} trained_label;
 
 typedef struct counted_word {
-    text_span text; /* into `bytes` of the trainer */
+    text_span text; /* into `bytes` of the quality_trainer */
     int64_t count;
 } counted_word;
 
-typedef struct trainer {
+typedef struct quality_trainer {
     const quality_options *o;
     labelled *docs;
     int n, cap;
     int *training, *held_out; /* indices of documents */
     int n_training, n_held_out;
-    label_name label[MAX_LABELS];
+    trained_label label[MAX_LABELS];
     int n_labels;
     int64_t unlabelled;
     language_model *m;
     float *in, *out; /* [rows][dim], [labels][dim] */
     char *word_bytes;
     int64_t *word_count;
-} trainer;
+} quality_trainer;
 
-static err find_label(trainer *t, text_span name, int *out) {
+static err find_label(quality_trainer *t, text_span name, int *out) {
     static const char prefix[] = "__label__";
     for (*out = 0; *out < t->n_labels; ++*out)
         if (strlen(t->label[*out].name) == name.len + sizeof prefix - 1 &&
@@ -62,12 +62,12 @@ static err find_label(trainer *t, text_span name, int *out) {
     char *copy = mem_alloc(name.len + sizeof prefix);
     memcpy(copy, prefix, sizeof prefix - 1);
     memcpy(copy + sizeof prefix - 1, name.at, name.len);
-    t->label[t->n_labels++] = (label_name){ .name = copy };
+    t->label[t->n_labels++] = (trained_label){ .name = copy };
     return OK;
 }
 
 static err keep_block(void *ctx, const text_block *b, void *result) {
-    trainer *t = ctx;
+    quality_trainer *t = ctx;
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
         int label;
@@ -88,7 +88,7 @@ static err keep_block(void *ctx, const text_block *b, void *result) {
 
 static err pass_block(void *ctx, int worker, const text_block *b, void *result) { return OK; }
 
-static err read_labelled(trainer *t, text_inputs *in) {
+static err read_labelled(quality_trainer *t, text_inputs *in) {
     text_pipeline flow = { .ctx = t, .result_size = 1, .work = pass_block, .merge = keep_block };
     text_counts read = { 0 };
     for (int s = 0; s < text_segments(in); s++) TRY(text_pipeline_run(in, s, &flow, 1, &read));
@@ -102,7 +102,7 @@ static err read_labelled(trainer *t, text_inputs *in) {
 
 /* ---- held out documents ------------------------------------------------------------------------------ */
 
-static err split_documents(trainer *t) {
+static err split_documents(quality_trainer *t) {
     uint64_t below = (uint64_t)(t->o->held_out * 0x1p64);
     t->training = mem_alloc(((size_t)t->n + 1) * sizeof *t->training);
     t->held_out = mem_alloc(((size_t)t->n + 1) * sizeof *t->held_out);
@@ -135,7 +135,7 @@ static int by_falling_count(const void *a, const void *b) {
 }
 
 /* All words of the documents to train on, as they lie there. */
-static text_span *list_words(const trainer *t, int64_t *n) {
+static text_span *list_words(const quality_trainer *t, int64_t *n) {
     int64_t cap = 0;
     text_span *words = NULL;
     *n = 0;
@@ -153,7 +153,7 @@ static text_span *list_words(const trainer *t, int64_t *n) {
 }
 
 /* The frequent words, "</s>" first, which fastText puts at the end of every text. */
-static counted_word *count_words(const trainer *t, int64_t *n) {
+static counted_word *count_words(const quality_trainer *t, int64_t *n) {
     int64_t all;
     text_span *words = list_words(t, &all);
     if (all) qsort(words, (size_t)all, sizeof *words, compare_spans);
@@ -173,7 +173,7 @@ static counted_word *count_words(const trainer *t, int64_t *n) {
     return kept;
 }
 
-static void make_model(trainer *t) {
+static void make_model(quality_trainer *t) {
     int64_t n;
     size_t bytes = 0, at = 0;
     counted_word *words = count_words(t, &n);
@@ -210,7 +210,7 @@ static void make_model(trainer *t) {
 /* ---- learning --------------------------------------------------------------------------------------------- */
 
 /* One step on one document. @param grad [dim] scratch. @return the loss. */
-static double learn_document(trainer *t, language_scratch *s, const labelled *d, float rate,
+static double learn_document(quality_trainer *t, language_scratch *s, const labelled *d, float rate,
                              float *grad) {
     int64_t n;
     const int64_t *rows = language_rows(t->m, s, (text_span){ d->text, d->len }, &n);
@@ -232,7 +232,7 @@ static double learn_document(trainer *t, language_scratch *s, const labelled *d,
     return loss;
 }
 
-static void learn(trainer *t) {
+static void learn(quality_trainer *t) {
     language_scratch *s = language_scratch_new(t->m);
     float *grad = mem_alloc((size_t)t->m->dim * sizeof *grad);
     int64_t done = 0, all = t->o->epochs * t->n_training;
@@ -261,7 +261,7 @@ typedef struct scored {
     float score;
     bool positive;
 } scored;
-static int by_score(const void *a, const void *b) {
+static int by_rising_score(const void *a, const void *b) {
     float x = ((const scored *)a)->score, y = ((const scored *)b)->score;
     return (x > y) - (x < y);
 }
@@ -270,7 +270,7 @@ double quality_auc(const float *scores, const bool *positive, int64_t n) {
     scored *all = mem_alloc(((size_t)n + 1) * sizeof *all);
     double ranks = 0, positives = 0;
     for (int64_t i = 0; i < n; i++) all[i] = (scored){ scores[i], positive[i] };
-    qsort(all, (size_t)n, sizeof *all, by_score);
+    qsort(all, (size_t)n, sizeof *all, by_rising_score);
     for (int64_t i = 0, next; i < n; i = next) { /* equal scores share their mean rank */
         for (next = i; next < n && all[next].score == all[i].score;) next++;
         double rank = (double)(i + 1 + next) / 2;
@@ -285,7 +285,7 @@ double quality_auc(const float *scores, const bool *positive, int64_t n) {
     return (ranks - positives * (positives + 1) / 2) / (positives * negatives);
 }
 
-static void measure(trainer *t, quality_report *r) {
+static void measure(quality_trainer *t, quality_report *r) {
     language_scratch *s = language_scratch_new(t->m);
     size_t n = (size_t)t->n_held_out;
     float *scores = mem_alloc((n * (size_t)t->n_labels + 1) * sizeof *scores);
@@ -336,7 +336,7 @@ static void add_matrix(str *out, const ft_matrix *m) {
     str_add_bytes(out, (const char *)m->data, (size_t)(m->rows * m->columns) * sizeof(float));
 }
 
-static err save_model(const trainer *t, const char *path) {
+static err save_model(const quality_trainer *t, const char *path) {
     const language_model *m = t->m;
     const int32_t settings[] = { FT_MAGIC,
                                  FT_VERSION,
@@ -374,7 +374,7 @@ static err save_model(const trainer *t, const char *path) {
 
 /* ---- all of it --------------------------------------------------------------------------------------------------- */
 
-static void trainer_free(trainer *t) {
+static void quality_trainer_free(quality_trainer *t) {
     for (int i = 0; i < t->n; i++) free(t->docs[i].text);
     for (int i = 0; i < t->n_labels; i++) free(t->label[i].name);
     free(t->docs);
@@ -388,7 +388,7 @@ static void trainer_free(trainer *t) {
 }
 
 err quality_train(text_inputs *in, const quality_options *o, const char *path, quality_report *r) {
-    trainer t = { .o = o };
+    quality_trainer t = { .o = o };
     err e = OK;
     *r = (quality_report){ 0 };
     TRY_CLEAN(read_labelled(&t, in));
@@ -400,6 +400,6 @@ err quality_train(text_inputs *in, const quality_options *o, const char *path, q
     r->unlabelled = t.unlabelled;
     TRY_CLEAN(save_model(&t, path));
 cleanup:
-    trainer_free(&t);
+    quality_trainer_free(&t);
     return e;
 }

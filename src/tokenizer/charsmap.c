@@ -60,7 +60,7 @@ static void add_replacement(const charsmap *m, size_t value, str *out) {
 /* ---- opening ------------------------------------------------------------------------------------- */
 
 /* A key of one ASCII character, or of two, keeps the first from being copied unseen. */
-static bool is_plain(const charsmap *m, int c) {
+static bool is_plain_ascii(const charsmap *m, int c) {
     size_t value;
     for (int next = 0; next < 128; next++)
         if (find_prefix(m, (char[]){ (char)c, (char)next }, 2, true, &value)) return false;
@@ -91,7 +91,7 @@ err charsmap_new(const char *bytes, size_t n, charsmap **out) {
         charsmap_free(m);
         return ERR("the normalization table is damaged: its texts are not UTF-8");
     }
-    for (int c = 1; c < 128; c++) m->plain[c] = is_plain(m, c);
+    for (int c = 1; c < 128; c++) m->plain[c] = is_plain_ascii(m, c);
     *out = m;
     return OK;
 }

@@ -240,7 +240,7 @@ static const struct {
     NAMED_NORMALIZERS(NORMALIZER_ROW)
 };
 
-const char *norm_type(norm_kind kind) {
+const char *normalizer_type(norm_kind kind) {
     for (size_t i = 0; i < COUNT_OF(named); i++)
         if (named[i].kind == kind) return named[i].type;
     return NULL;

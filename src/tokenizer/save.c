@@ -79,7 +79,7 @@ static json_t *pre_tokenizer(const tokenizer *t) {
                      0, byte_level(false));
 }
 
-static json_t *normalizer_json(const tokenizer *t) {
+static json_t *normalizers_json(const tokenizer *t) {
     json_t *steps = json_array();
     if (t->n_norms == 0) {
         json_decref(steps);
@@ -87,7 +87,7 @@ static json_t *normalizer_json(const tokenizer *t) {
     }
     for (int i = 0; i < t->n_norms; i++) {
         const norm_step *s = &t->norms[i];
-        json_t *o = json_pack("{s:s}", "type", norm_type(s->kind));
+        json_t *o = json_pack("{s:s}", "type", normalizer_type(s->kind));
         BUG_IF(!o);
         if (s->kind == NORM_STRIP)
             json_object_update_new(o, json_pack("{s:b, s:b}", "strip_left", s->strip_left,
@@ -106,7 +106,7 @@ err tokenizer_save(const tokenizer *t, const char *path) {
         "{s:s, s:n, s:n, s:o, s:o, s:o, s:n, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
         "s:b, s:b, s:b, s:o, s:o}}",
         "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t), "normalizer",
-        normalizer_json(t), "pre_tokenizer", pre_tokenizer(t), "post_processor", "decoder",
+        normalizers_json(t), "pre_tokenizer", pre_tokenizer(t), "post_processor", "decoder",
         byte_level(true), "model", "type", "BPE", "dropout", "unk_token",
         "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
         "ignore_merges", t->bpe.whole_first, "vocab", vocabulary_json(t), "merges", merges_json(t));

@@ -168,7 +168,7 @@ typedef struct norm_step {
 /* Reads a comma-separated list of their names; NULL: none. @param steps [MAX_STEPS]. */
 err norms_parse(const char *list, norm_step *steps, int *n) MUST_USE;
 /* @return the type of a named one in a tokenizer.json; NULL: it is not one of them. */
-const char *norm_type(norm_kind kind);
+const char *normalizer_type(norm_kind kind);
 /* @return the text, in one of the two buffers once a step has changed it. */
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]);
