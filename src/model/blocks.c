@@ -155,8 +155,10 @@ typedef val (*row_layer)(builder *b, val x);
 
 /* @return what the layer yields of all chunks, summed over tp into the residual's placement. */
 static val sum_chunks(builder *b, row_parts r, row_layer layer) {
-    for (int i = 0; i < r.n; i++)
-        r.part[i] = rec_comm(b->p, layer(b, r.part[i]), AX_TP, b->residual.on[AX_TP]);
+    for (int i = 0; i < r.n; i++) {
+        val partial = layer(b, r.part[i]); /* first: each records where it is called */
+        r.part[i] = rec_comm(b->p, partial, AX_TP, b->residual.on[AX_TP]);
+    }
     return rec_join_rows(b->p, &r);
 }
 
@@ -294,8 +296,9 @@ static val mixture(builder *b, val x) {
     h = rec_grouped_linear(p, h, decode ? rec_gather_experts(p, down) : down, at.offset, experts);
     if (!decode) h = rec_from_experts(p, h, &at);
     val y = rec_combine(p, h, weight, to);
-    return b->c->shared_experts ? rec_add(p, y, feed_forward(b, rec_comm(p, x, AX_TP, PLACE_R)))
-                                : y;
+    if (!b->c->shared_experts) return y;
+    val shared = feed_forward(b, rec_comm(p, x, AX_TP, PLACE_R));
+    return rec_add(p, y, shared);
 }
 
 /* @return a partial sum over tp, or already the sum. */
