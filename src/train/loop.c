@@ -172,9 +172,9 @@ static int stop_signal(const trainer *t) {
  * A step is finished where the next one's first losses are taken, which only the last stage of a pipeline does. */
 static bool may_run_on(const trainer *t) {
     const due_events *due = &t->last.due;
-    bool waits = due->detail || due->validate || due->tasks || due->sample || saving_is_due(t, due);
+    bool waits = due->detail || due->validate || due->sample || saving_is_due(t, due);
     bool in_stages = mesh_size(&t->mesh, AX_PP) > 1;
-    waits |= profile_is_near(t);
+    waits |= (due->tasks && t->questions.n) || profile_is_near(t);
     return t->ops->device && !in_stages && !waits && t->state.step + 1 < t->stop;
 }
 
