@@ -70,6 +70,18 @@ static json_t *choice_json(const plan_machine *m, const layout_choice *k) {
         io_json_number(k->time.tokens_per_second), "mfu", io_json_number(choice_mfu(m, k)));
 }
 
+/* A batch that divides badly leaves accelerators without work. */
+static void print_idle(const search_options *o, const layout_choice *k) {
+    int used = choice_ranks(k), most = o->gpus / (used / k->dp); /* data-parallel ranks */
+    int64_t batch = k->dp * k->rows * k->micros;
+    int64_t even = MAX((batch + most / 2) / most, 1) * most; /* the nearest that all can share */
+    if (most <= k->dp) return;
+    printf(
+        "%d of %s have no work: %lld sequences per step divide among %d data-parallel ranks, not "
+        "%d;\ntraining.global_batch_size=%lld would use all.\n",
+        o->gpus - used, show_whole(o->gpus), (long long)batch, k->dp, most, (long long)even);
+}
+
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
     const layout_choice *best = &r->best[0];
     printf("Layouts of %s on up to %s x %s, %.1f GB each, for %s\n\n", best->cap.mc.name,
@@ -87,6 +99,7 @@ static void print_layouts(const plan_machine *m, const search_options *o, const 
         printf("The second is %s.\n", why.text);
         str_free(&why);
     }
+    print_idle(o, best);
 }
 
 static err write_choice(const config *c, const layout_choice *k, const char *path) {
