@@ -78,8 +78,9 @@ static void print_idle(const search_options *o, const layout_choice *k) {
     if (most <= k->dp) return;
     printf(
         "%d of %s have no work: %lld sequences per step divide among %d data-parallel ranks, not "
-        "%d;\ntraining.global_batch_size=%lld would use all.\n",
-        o->gpus - used, show_whole(o->gpus), (long long)batch, k->dp, most, (long long)even);
+        "%d;\ntraining.global_batch_size=%lld would use %d of them.\n",
+        o->gpus - used, show_whole(o->gpus), (long long)batch, k->dp, most, (long long)even,
+        (most - k->dp) * (used / k->dp));
 }
 
 static void print_layouts(const plan_machine *m, const search_options *o, const layout_result *r) {
