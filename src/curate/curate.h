@@ -217,8 +217,8 @@ typedef struct filter_options {
     const char *where;     /* comma-separated conditions on members, such as "quality_score>=0.5" */
     bool annotate;         /* write the likeliest label and its probability onto documents */
     const char *pii;       /* comma-separated kinds to mask; NULL: none */
-    const char
-        *words; /* "space", the default if NULL; or "datatrove": the rule sets measure as its do */
+    const char *words; /* "space", the default if NULL; or the path of rules (english_words.h), by
+                          which the rule sets measure as datatrove's do */
     const char *mask[PII_KIND_COUNT];
 } filter_options;
 /* FineWeb's sets. c4-no-punct is C4 without the rule that a line must end a sentence. */

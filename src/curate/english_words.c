@@ -5,24 +5,22 @@
  *     3. what is left is an exception, a URL, or is split at infixes ("and/or": and / or);
  *     4. neighboring tokens that together are an exception become it ("x-a.": x - a.).
  *
- * A chunk's tokens depend on nothing else, so that each worker remembers those of short chunks. The patterns
- * are spaCy's; english_words.inc has them. */
+ * A chunk's tokens depend on nothing else, so that each worker remembers those of short chunks. The patterns and
+ * exceptions come from a file (english_words.h has its format), so that they are checked, and a pattern can
+ * only split text between characters. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "curate/english_words.h"
-
-typedef struct word_exception {
-    const char *text;
-    uint8_t n;
-    uint8_t bytes[4]; /* [n] of each token */
-} word_exception;
-#include "curate/english_words.inc"
+#include "io/io.h"
 
 enum {
-    SLOTS = 4096, /* of exceptions; a power of two, well above their number */
+    MAX_FILE_BYTES = 16 << 20,
+    MAX_EXCEPTIONS = 1 << 20,
+    MAX_EXCEPTION_BYTES = UINT8_MAX,
+    MAX_EXCEPTION_TOKENS = 4,
     MATCH_LIMIT = 1000000,
     SUFFIX_REACH =
         64, /* bytes that a suffix and what it looks back at have at most, but for dots */
@@ -30,9 +28,12 @@ enum {
     CACHE_CHUNK = 32, /* bytes of a chunk that is remembered, */
     CACHE_WORDS = 14, /* and the tokens of one */
 };
-_Static_assert(COUNT_OF(exceptions) * 2 < SLOTS, "the table of exceptions is crowded");
-
 typedef enum { PREFIX, SUFFIX, INFIX, URL, PATTERNS } pattern_kind;
+
+typedef struct word_exception {
+    const char *text;
+    uint8_t n, bytes[MAX_EXCEPTION_TOKENS]; /* [n] of each token */
+} word_exception;
 
 /* What an exception is split into when exceptions do not count: step 4 looks for these tokens. */
 typedef struct exception_phrase {
@@ -40,11 +41,22 @@ typedef struct exception_phrase {
     uint8_t bytes[15];
 } exception_phrase;
 
+typedef struct point_ranges {
+    uint32_t (*at)[2]; /* [n] first and last code point, ascending */
+    size_t n;
+} point_ranges;
+
 struct english_words {
+    arena *arena; /* has the arrays and texts below */
     pcre2_code *pattern[PATTERNS];
-    uint16_t slot[SLOTS]; /* index + 1; 0: free */
-    exception_phrase phrase[COUNT_OF(exceptions)];
+    word_exception *exceptions; /* [n_exceptions] */
+    exception_phrase *phrase;   /* [n_exceptions] */
+    size_t n_exceptions;
     size_t longest; /* exception, in bytes */
+    uint32_t *slot; /* [slot_mask + 1] index + 1; 0: free */
+    uint64_t slot_mask;
+    point_ranges punctuation, sentence_ends;
+    uint64_t hash;
 };
 
 typedef struct cached_chunk {
@@ -65,19 +77,24 @@ struct english_scratch {
 
 static const word_exception *find_exception(const english_words *w, const char *s, size_t n) {
     if (n == 0 || n > w->longest) return NULL;
-    for (uint64_t i = hash_bytes(s, n, 0) & (SLOTS - 1); w->slot[i]; i = (i + 1) & (SLOTS - 1)) {
-        const word_exception *e = &exceptions[w->slot[i] - 1];
+    for (uint64_t i = hash_bytes(s, n, 0) & w->slot_mask; w->slot[i]; i = (i + 1) & w->slot_mask) {
+        const word_exception *e = &w->exceptions[w->slot[i] - 1];
         if (strncmp(e->text, s, n) == 0 && e->text[n] == 0) return e;
     }
     return NULL;
 }
 
 static void index_exceptions(english_words *w) {
-    for (size_t k = 0; k < COUNT_OF(exceptions); k++) {
-        size_t n = strlen(exceptions[k].text);
-        uint64_t i = hash_bytes(exceptions[k].text, n, 0) & (SLOTS - 1);
-        while (w->slot[i]) i = (i + 1) & (SLOTS - 1);
-        w->slot[i] = (uint16_t)(k + 1);
+    size_t slots = 16;
+    while (slots < 4 * w->n_exceptions) slots *= 2;
+    w->slot = arena_alloc(w->arena, slots * sizeof *w->slot);
+    w->slot_mask = slots - 1;
+    for (size_t k = 0; k < w->n_exceptions; k++) {
+        const char *text = w->exceptions[k].text;
+        size_t n = strlen(text);
+        uint64_t i = hash_bytes(text, n, 0) & w->slot_mask;
+        while (w->slot[i]) i = (i + 1) & w->slot_mask;
+        w->slot[i] = (uint32_t)(k + 1);
         w->longest = MAX(w->longest, n);
     }
 }
@@ -94,12 +111,12 @@ static bool find_match(const english_words *w, english_scratch *s, pattern_kind 
     const size_t *at = pcre2_get_ovector_pointer(s->match);
     *begin = at[0];
     *end = at[1];
-    return true;
+    return *begin >= from && *begin <= *end; /* before PCRE2 10.38, \K in an assertion moves it */
 }
 
 static size_t prefix_length(const english_words *w, english_scratch *s, const char *t, size_t n) {
     size_t begin, end;
-    return find_match(w, s, PREFIX, t, n, 0, &begin, &end) ? end - begin : 0;
+    return find_match(w, s, PREFIX, t, n, 0, &begin, &end) ? end : 0;
 }
 
 /* The leftmost match that ends the text. Only dots make a long one, so that the search begins near the end. */
@@ -109,18 +126,6 @@ static size_t suffix_length(const english_words *w, english_scratch *s, const ch
     from -= MIN(from, SUFFIX_REACH);
     while (from > 0 && ((unsigned char)t[from] & 0xC0) == 0x80) from--;
     return find_match(w, s, SUFFIX, t, n, from, &begin, &end) ? end - begin : 0;
-}
-
-static err compile_pattern(const char *const *pieces, pcre2_code **out) {
-    str text = { 0 };
-    int code;
-    size_t at;
-    for (; *pieces; pieces++) str_add(&text, "%s", *pieces);
-    *out = pcre2_compile((PCRE2_SPTR)text.text, text.len, PCRE2_UTF | PCRE2_UCP, &code, &at, NULL);
-    str_free(&text);
-    if (!*out) return ERR("a pattern of English words does not compile: error %d at %zu", code, at);
-    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower */
-    return OK;
 }
 
 /* ---- splitting a chunk --------------------------------------------------------------------------------- */
@@ -170,6 +175,12 @@ static void take_affixes(chunk_split *c) {
     }
 }
 
+static size_t next_character(const char *s, size_t n, size_t at) {
+    do at++;
+    while (at < n && ((unsigned char)s[at] & 0xC0) == 0x80);
+    return at;
+}
+
 static void take_middle(chunk_split *c) {
     size_t begin, end, from = 0;
     const word_exception *e = exception_at(c, c->left, c->n);
@@ -180,7 +191,7 @@ static void take_middle(chunk_split *c) {
         return;
     }
     for (size_t at = 0; at < c->n && find_match(c->w, c->s, INFIX, c->left, c->n, at, &begin, &end);
-         at = MAX(end, at + 1)) {
+         at = end > at ? end : next_character(c->left, c->n, at)) {
         if (begin == 0) continue;
         add_word_token(c, begin - from);
         add_word_token(c, end - begin);
@@ -198,7 +209,7 @@ typedef struct exception_run {
 
 static bool is_phrase(const english_words *w, const word_exception *e, const uint32_t *bytes,
                       size_t n) {
-    const exception_phrase *p = &w->phrase[e - exceptions];
+    const exception_phrase *p = &w->phrase[e - w->exceptions];
     if (p->n != n) return false;
     for (size_t i = 0; i < n; i++)
         if (p->bytes[i] != bytes[i]) return false;
@@ -302,30 +313,122 @@ const uint32_t *english_words_split(const english_words *w, english_scratch *s, 
     return s->bytes;
 }
 
-static bool is_in_table(uint32_t cp, const uint32_t (*table)[2], size_t n) {
-    size_t low = 0, high = n;
+static bool is_in_ranges(const point_ranges *r, uint32_t cp) {
+    size_t low = 0, high = r->n;
     while (low < high) {
         size_t middle = (low + high) / 2;
-        if (cp > table[middle][1])
+        if (cp > r->at[middle][1])
             low = middle + 1;
         else
             high = middle;
     }
-    return low < n && cp >= table[low][0];
+    return low < r->n && cp >= r->at[low][0];
 }
-bool english_is_punctuation(uint32_t cp) {
-    return is_in_table(cp, punctuation, COUNT_OF(punctuation));
+bool english_is_punctuation(const english_words *w, uint32_t cp) {
+    return is_in_ranges(&w->punctuation, cp);
 }
-bool english_ends_sentence(uint32_t cp) {
-    return is_in_table(cp, sentence_ends, COUNT_OF(sentence_ends));
+bool english_ends_sentence(const english_words *w, uint32_t cp) {
+    return is_in_ranges(&w->sentence_ends, cp);
 }
 
-/* ---- opening ----------------------------------------------------------------------------------------------- */
+/* ---- reading the rules ---------------------------------------------------------------------------------------- */
+
+static err compile_word_pattern(const json_t *doc, const char *path, pattern_kind kind,
+                                pcre2_code **out) {
+    static const char *const names[PATTERNS] = {
+        [PREFIX] = "prefix", [SUFFIX] = "suffix", [INFIX] = "infix", [URL] = "url"
+    };
+    const char *text;
+    char message[128];
+    int code;
+    size_t at;
+    TRY(io_json_text(doc, path, names[kind], &text));
+    if (!*text) return ERR("%s: \"%s\": the pattern is empty", path, names[kind]);
+    uint32_t options =
+        PCRE2_UTF | PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C | (kind == SUFFIX ? PCRE2_ENDANCHORED : 0);
+    *out = pcre2_compile((PCRE2_SPTR)text, strlen(text), options, &code, &at, NULL);
+    if (!*out) {
+        pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
+        return ERR("%s: \"%s\": the pattern does not compile: %s, at byte %zu", path, names[kind],
+                   message, at);
+    }
+    pcre2_jit_compile(*out, PCRE2_JIT_COMPLETE); /* without it, matching is slower */
+    return OK;
+}
+
+/* @return what is wrong with an exception, or NULL. */
+static const char *read_exception(const char *text, const json_t *lengths, word_exception *out) {
+    size_t n = strlen(text), sum = 0, tokens = json_array_size(lengths);
+    if (n == 0 || n > MAX_EXCEPTION_BYTES) return "a text of 1 to 255 bytes";
+    if (tokens == 0 || tokens > MAX_EXCEPTION_TOKENS) return "an array of 1 to 4 lengths";
+    for (size_t i = 0; i < tokens; i++) {
+        json_int_t bytes = json_integer_value(json_array_get(lengths, i));
+        if (bytes < 1 || (size_t)bytes > n - sum)
+            return "lengths that sum to the bytes of the text";
+        sum += (size_t)bytes;
+        if (((unsigned char)text[sum] & 0xC0) == 0x80) return "tokens of whole characters";
+        out->bytes[i] = (uint8_t)bytes;
+    }
+    out->n = (uint8_t)tokens;
+    return sum == n ? NULL : "lengths that sum to the bytes of the text";
+}
+
+static err read_exceptions(english_words *w, const json_t *doc, const char *path) {
+    json_t *members = NULL, *lengths;
+    const char *text;
+    TRY(io_json_object(doc, path, "exceptions", &members));
+    size_t n = json_object_size(members);
+    if (n > MAX_EXCEPTIONS)
+        return ERR("%s: \"exceptions\": expected at most %d; got %zu", path, MAX_EXCEPTIONS, n);
+    w->exceptions = arena_alloc(w->arena, n * sizeof *w->exceptions);
+    json_object_foreach(members, text, lengths) {
+        word_exception *e = &w->exceptions[w->n_exceptions++];
+        const char *expected = read_exception(text, lengths, e);
+        if (expected)
+            return ERR("%s: \"exceptions\": \"%.80s\": expected %s", path, text, expected);
+        e->text = arena_strdup(w->arena, text);
+    }
+    return OK;
+}
+
+/* @return a code point of a range [from, to]; -1: it is not one. */
+static int64_t read_point(const json_t *range, size_t i) {
+    const json_t *v = json_array_get(range, i);
+    json_int_t cp = json_is_integer(v) && json_array_size(range) == 2 ? json_integer_value(v) : -1;
+    return cp >= 0 && cp <= 0x10FFFF ? cp : -1;
+}
+
+static err read_ranges(english_words *w, const json_t *doc, const char *path, const char *key,
+                       point_ranges *out) {
+    json_t *list = NULL;
+    int64_t last = -1;
+    TRY(io_json_array(doc, path, key, &list));
+    out->at = arena_alloc(w->arena, json_array_size(list) * sizeof *out->at);
+    for (; out->n < json_array_size(list); out->n++) {
+        const json_t *range = json_array_get(list, out->n);
+        int64_t from = read_point(range, 0), to = read_point(range, 1);
+        if (from <= last || to < from)
+            return ERR("%s: \"%s\"[%zu]: expected [from, to], code points above those before it",
+                       path, key, out->n);
+        out->at[out->n][0] = (uint32_t)from;
+        out->at[out->n][1] = (uint32_t)to;
+        last = to;
+    }
+    return OK;
+}
+
+static err read_rules(english_words *w, const json_t *doc, const char *path) {
+    for (int i = 0; i < PATTERNS; i++) TRY(compile_word_pattern(doc, path, i, &w->pattern[i]));
+    TRY(read_exceptions(w, doc, path));
+    TRY(read_ranges(w, doc, path, "punctuation", &w->punctuation));
+    return read_ranges(w, doc, path, "sentence_ends", &w->sentence_ends);
+}
 
 /* spaCy looks for an exception among tokens only if an affix or infix would split it. */
 static void find_phrases_of(english_words *w, english_scratch *s) {
-    for (size_t k = 0; k < COUNT_OF(exceptions); k++) {
-        const char *text = exceptions[k].text;
+    w->phrase = arena_alloc(w->arena, w->n_exceptions * sizeof *w->phrase);
+    for (size_t k = 0; k < w->n_exceptions; k++) {
+        const char *text = w->exceptions[k].text;
         size_t n = strlen(text), begin, end;
         bool split = prefix_length(w, s, text, n) || suffix_length(w, s, text, n) ||
                      find_match(w, s, INFIX, text, n, 0, &begin, &end);
@@ -337,28 +440,37 @@ static void find_phrases_of(english_words *w, english_scratch *s) {
     }
 }
 
-err english_words_new(english_words **out) {
-    static const char *const *const patterns[PATTERNS] = { [PREFIX] = prefix_pattern,
-                                                           [SUFFIX] = suffix_pattern,
-                                                           [INFIX] = infix_pattern,
-                                                           [URL] = url_pattern };
-    english_words *w = mem_alloc(sizeof *w);
+err english_words_new(const char *path, english_words **out) {
+    char *bytes = NULL;
+    size_t n = 0;
+    json_t *doc = NULL;
     *out = NULL;
-    for (int i = 0; i < PATTERNS; i++) {
-        err e = compile_pattern(patterns[i], &w->pattern[i]);
-        if (e) return english_words_free(w), e;
-    }
+    TRY(io_read(path, MAX_FILE_BYTES, &bytes, &n));
+    english_words *w = mem_alloc(sizeof *w);
+    w->arena = arena_new();
+    w->hash = hash_bytes(bytes, n, 0);
+    err e = OK;
+    TRY_CLEAN(io_json_parse(bytes, n, path, &doc));
+    TRY_CLEAN(read_rules(w, doc, path));
     index_exceptions(w);
     english_scratch *s = english_scratch_new();
     find_phrases_of(w, s);
     english_scratch_free(s);
     *out = w;
-    return OK;
+    w = NULL;
+cleanup:
+    english_words_free(w);
+    json_decref(doc);
+    free(bytes);
+    return e;
 }
+
+uint64_t english_words_hash(const english_words *w) { return w->hash; }
 
 void english_words_free(english_words *w) {
     if (!w) return;
     for (int i = 0; i < PATTERNS; i++) pcre2_code_free(w->pattern[i]);
+    arena_free(w->arena);
     free(w);
 }
 

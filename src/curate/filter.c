@@ -22,7 +22,7 @@ static const char *const pii_masks[] = { PII_KINDS(PII_MASK) };
 static const struct {
     const char *name;
     filter_step step;
-    filter_step datatrove; /* of --words datatrove; NULL: the same, or the step itself asks */
+    filter_step datatrove; /* of --words FILE; NULL: the same, or the step itself asks */
 } sets[] = {
     { "gopher-repetition", filter_gopher_repetition, datatrove_gopher_repetition },
     { "gopher-quality", filter_gopher_quality, datatrove_gopher_quality },
@@ -135,11 +135,18 @@ static err open_lists(filter *f) {
 }
 
 static err open_words(filter *f) {
+    static const char remedy[] =
+        "make a file of rules with tests/fixtures/datatrove/make.py --rules FILE; see docs/data.md";
     const char *words = f->o.words;
     if (!words || strcmp(words, "space") == 0) return OK;
-    if (strcmp(words, "datatrove") != 0)
-        return ERR_USAGE("--words: \"%s\" is neither space nor datatrove", words);
-    return english_words_new(&f->english);
+    if (strcmp(words, "datatrove") == 0)
+        return err_hint(ERR_USAGE("--words: expected space or a file of rules; got datatrove"),
+                        "%s", remedy);
+    err e = english_words_new(words, &f->english);
+    if (e) return err_hint(e, "%s", remedy);
+    uint64_t hash = english_words_hash(f->english);
+    f->hash = hash_bytes(&hash, sizeof hash, f->hash);
+    return OK;
 }
 
 static err open_language(filter *f) {
@@ -176,7 +183,7 @@ static void hash_options(filter *f) {
     const filter_options *o = &f->o;
     f->hash = hash_bytes(o->limit, sizeof o->limit, 1);
     f->hash = hash_bytes(o->setting, sizeof o->setting, f->hash + o->annotate);
-    const char *texts[] = { o->sets, o->languages, o->pii, o->words, o->keep, o->where };
+    const char *texts[] = { o->sets, o->languages, o->pii, o->keep, o->where };
     for (size_t i = 0; i < COUNT_OF(texts); i++)
         if (texts[i]) f->hash = hash_bytes(texts[i], strlen(texts[i]), f->hash + i);
     for (int i = 0; i < PII_KIND_COUNT; i++)

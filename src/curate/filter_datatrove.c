@@ -1,4 +1,4 @@
-/* The rule sets as datatrove measures them, for --words datatrove: its words (english_words.c), its lines, and
+/* The rule sets as datatrove measures them, for --words FILE: its words (english_words.c), its lines, and
  * its order of checks, document by document. Lines are Python's:
  *
  *     splitlines    \n \r \r\n \v \f \x1c-\x1e U+0085 U+2028 U+2029
@@ -104,7 +104,8 @@ static unsigned stop_bit(const char *s, size_t n) {
     return 0;
 }
 
-static void add_datatrove_word(datatrove_words *d, const char *s, size_t n) {
+static void add_datatrove_word(const english_words *w, datatrove_words *d, const char *s,
+                               size_t n) {
     if (d->n == d->cap) {
         d->cap = MAX(1024, 2 * d->cap);
         d->at = mem_grow(d->at, (size_t)d->cap * sizeof *d->at);
@@ -118,7 +119,7 @@ static void add_datatrove_word(datatrove_words *d, const char *s, size_t n) {
             append_hash(&f.hash, (uint8_t)s[i] + 1u, BASE);
             f.power = multiply_mod(f.power, BASE);
         }
-        solid = solid || !english_is_punctuation(cp);
+        solid = solid || !english_is_punctuation(w, cp);
         letter = letter || (unicode_class(cp) & CLASS_LETTER);
         f.chars++;
     }
@@ -154,7 +155,8 @@ static datatrove_words *words_of(judgment *j) {
         size_t n, from = at;
         const uint32_t *bytes =
             english_words_split(j->f->english, d->scratch, t.at + at, end - at, &n);
-        for (size_t i = 0; i < n; from += bytes[i++]) add_datatrove_word(d, t.at + from, bytes[i]);
+        for (size_t i = 0; i < n; from += bytes[i++])
+            add_datatrove_word(j->f->english, d, t.at + from, bytes[i]);
     }
     return d;
 }
@@ -173,7 +175,8 @@ typedef struct sentence_count {
     bool ended;
 } sentence_count;
 
-static void count_token(sentence_count *c, const char *s, size_t n, bool space) {
+static void count_token(const english_words *w, sentence_count *c, const char *s, size_t n,
+                        bool space) {
     bool punctuation = !space;
     uint32_t cp = 0;
     int len = 0;
@@ -181,7 +184,7 @@ static void count_token(sentence_count *c, const char *s, size_t n, bool space) 
         len = utf8_decode(s + i, &cp);
         punctuation = punctuation && (unicode_class(cp) & CLASS_PUNCTUATION);
     }
-    bool end = !space && (size_t)len == n && english_ends_sentence(cp);
+    bool end = !space && (size_t)len == n && english_ends_sentence(w, cp);
     if (c->ended && !punctuation && !end)
         c->n++, c->ended = false;
     else if (end)
@@ -195,14 +198,14 @@ static int64_t count_sentences(judgment *j, text_span line) {
         end = run_end(line, at, true);
         size_t space = end - at;
         if (space && at > 0 && line.at[at] == ' ') space--; /* it belongs to the word before */
-        if (space) count_token(&c, line.at + end - space, space, true);
+        if (space) count_token(j->f->english, &c, line.at + end - space, space, true);
         size_t from = end, n;
         end = run_end(line, from, false);
         if (end == from) break;
         const uint32_t *bytes =
             english_words_split(j->f->english, scratch, line.at + from, end - from, &n);
         for (size_t i = 0; i < n; from += bytes[i++])
-            count_token(&c, line.at + from, bytes[i], false);
+            count_token(j->f->english, &c, line.at + from, bytes[i], false);
     }
     return c.n;
 }

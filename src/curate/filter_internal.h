@@ -85,7 +85,7 @@ struct filter {
     filter_step steps[16];
     int n_steps;
     phrase_list *bad_words, *url_domains, *url_words, *url_parts;
-    english_words *english; /* of --words datatrove; else NULL */
+    english_words *english; /* of --words FILE; else NULL */
     language_model *model;
     int *languages; /* indices of the labels to keep */
     int n_languages;

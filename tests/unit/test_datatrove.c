@@ -1,10 +1,14 @@
-/* --words datatrove: words, sentences and the verdicts of each rule set are those of datatrove
- * (fixtures/datatrove), document by document. */
+/* --words FILE: words, sentences and the verdicts of each rule set are those of datatrove (fixtures/datatrove),
+ * document by document. The rules of the fixture are a few of our own, and its documents those on which they
+ * agree with spaCy's. */
 #include "support/filter.h"
+#include "support/folder.h"
 
 #include <jansson.h>
 
 #include "curate/filter_internal.h"
+
+#define RULES FIXTURES "/datatrove/rules.json"
 
 /* Calls check for each document of the fixture. @return how many there are. */
 static int each_document(void (*check)(const json_t *row, void *ctx), void *ctx) {
@@ -63,7 +67,7 @@ static void check_words(const json_t *row, void *ctx) {
 
 static void words_are_those_of_datatrove(void **state) {
     splitting c = { .s = english_scratch_new() };
-    assert_ok(english_words_new(&c.w));
+    assert_ok(english_words_new(RULES, &c.w));
     for (int pass = 0; pass < 2; pass++) /* the second from what is remembered */
         assert_true(each_document(check_words, &c) > 200);
     english_scratch_free(c.s);
@@ -78,7 +82,7 @@ static void long_chunks_are_split(void **state) {
                                          "(a.b/" };
     splitting c = { .s = english_scratch_new() };
     char *text = mem_alloc(N + 16);
-    assert_ok(english_words_new(&c.w));
+    assert_ok(english_words_new(RULES, &c.w));
     for (size_t k = 0; k < COUNT_OF(units); k++) {
         size_t len = strlen(units[k]), n = N / len * len, words, sum = 0;
         for (size_t i = 0; i < n; i += len) memcpy(text + i, units[k], len);
@@ -89,6 +93,123 @@ static void long_chunks_are_split(void **state) {
     free(text);
     english_scratch_free(c.s);
     english_words_free(c.w);
+}
+
+/* ---- rules ------------------------------------------------------------------------------------- */
+
+/* Writes the rules of the fixture with another value of a member; NULL: without it. @return the path. */
+static const char *rules_with(test_folder *f, const char *member, const char *value) {
+    json_t *rules = NULL, *v = value ? json_loads(value, JSON_DECODE_ANY, NULL) : NULL;
+    assert_true(!value || v);
+    assert_ok(io_json_read(RULES, &rules));
+    if (v)
+        json_object_set_new(rules, member, v);
+    else
+        json_object_del(rules, member);
+    char *text = json_dumps(rules, 0);
+    const char *path = folder_write_bytes(f, "rules.json", text, strlen(text));
+    json_decref(rules);
+    free(text);
+    return path;
+}
+
+static void wrong_rules_are_refused(void **state) {
+    static const struct {
+        const char *member, *value, *expected;
+    } of[] = {
+        { "url", NULL, "expected a string; got nothing" },
+        { "prefix", "7", "expected a string; got an integer" },
+        { "infix", "\"\"", "the pattern is empty" },
+        { "suffix", "\"a(b\"", "does not compile: missing closing parenthesis, at byte 3" },
+        { "infix", "\"\\\\C\"", "does not compile" }, /* would split a character */
+        { "exceptions", NULL, "expected an object" },
+        { "exceptions", "{\"\": [1]}", "a text of 1 to 255 bytes" },
+        { "exceptions", "{\"don't\": 5}", "an array of 1 to 4 lengths" },
+        { "exceptions", "{\"don't\": []}", "an array of 1 to 4 lengths" },
+        { "exceptions", "{\"don't\": [1, 1, 1, 1, 1]}", "an array of 1 to 4 lengths" },
+        { "exceptions", "{\"don't\": [2, 2]}", "lengths that sum to the bytes of the text" },
+        { "exceptions", "{\"don't\": [2, 4]}", "lengths that sum to the bytes of the text" },
+        { "exceptions", "{\"don't\": [6, -1]}", "lengths that sum to the bytes of the text" },
+        { "exceptions", "{\"don't\": [5, 0]}", "lengths that sum to the bytes of the text" },
+        { "exceptions", "{\"don't\": [\"do\", \"n't\"]}", "lengths that sum to" },
+        { "exceptions", "{\"caf\u00e9\": [4, 1]}", "tokens of whole characters" },
+        { "punctuation", "{}", "expected an array; got an object" },
+        { "punctuation", "[[33, 47], [40, 50]]", "[1]: expected [from, to]" },
+        { "sentence_ends", "[[47, 33]]", "[0]: expected [from, to]" },
+        { "sentence_ends", "[[33]]", "[0]: expected [from, to]" },
+        { "sentence_ends", "[33]", "[0]: expected [from, to]" },
+        { "sentence_ends", "[[33, 1114112]]", "[0]: expected [from, to]" },
+    };
+    for (size_t i = 0; i < COUNT_OF(of); i++) {
+        english_words *w = NULL;
+        const char *path = rules_with(*state, of[i].member, of[i].value);
+        assert_error(english_words_new(path, &w), "rules.json", of[i].member, of[i].expected);
+        assert_null(w);
+    }
+}
+
+/* An exception of the greatest length, and more of them than any table has by default. */
+static void exceptions_of_any_number_are_found(void **state) {
+    enum { N = 5000 };
+    english_words *w = NULL;
+    english_scratch *s = english_scratch_new();
+    str value = { 0 };
+    size_t words;
+    char text[256];
+    str_add(&value, "{\"%0255d\": [254, 1]", 0);
+    for (int i = 0; i < N; i++) str_add(&value, ", \"%05da\": [5, 1]", i);
+    str_add(&value, "}");
+    assert_ok(english_words_new(rules_with(*state, "exceptions", value.text), &w));
+    for (int i = 0; i < N; i++) {
+        snprintf(text, sizeof text, "%05da", i);
+        const uint32_t *bytes = english_words_split(w, s, text, 6, &words);
+        assert_true(words == 2 && bytes[0] == 5 && bytes[1] == 1);
+    }
+    memset(text, '0', 255);
+    const uint32_t *bytes = english_words_split(w, s, text, 255, &words);
+    assert_true(words == 2 && bytes[0] == 254 && bytes[1] == 1);
+    str_free(&value);
+    english_scratch_free(s);
+    english_words_free(w);
+}
+
+/* Patterns that match nothing between characters, or that move where a match begins, lose no bytes and split
+ * no character. */
+static void odd_patterns_split_between_characters(void **state) {
+    static const char text[] = "\xC3\xA9\xE2\x82\xAC-\xF0\x9F\x91\x8D\xC3\xA9";
+    static const char *const members[] = { "prefix", "suffix", "infix" };
+    static const char *const patterns[] = { "\"x*\"",    "\".\\\\K\"", "\".\\\\K.\"",
+                                            "\"(?=.)\"", "\"\\\\b\"",  "\"(?<=.)\"" };
+    for (size_t i = 0; i < COUNT_OF(members) * COUNT_OF(patterns); i++) {
+        english_words *w = NULL;
+        english_scratch *s = english_scratch_new();
+        size_t words, at = 0;
+        assert_ok(english_words_new(
+            rules_with(*state, members[i % COUNT_OF(members)], patterns[i / COUNT_OF(members)]),
+            &w));
+        const uint32_t *bytes = english_words_split(w, s, text, strlen(text), &words);
+        for (size_t k = 0; k < words; at += bytes[k++])
+            assert_true(bytes[k] > 0 && ((unsigned char)text[at] & 0xC0) != 0x80);
+        assert_int_equal(at, strlen(text));
+        english_scratch_free(s);
+        english_words_free(w);
+    }
+}
+
+/* A stage that is resumed with another file, or with none, must notice it. */
+static void rules_are_in_the_hash(void **state) {
+    const char *files[] = { NULL, "space", RULES, RULES, rules_with(*state, "infix", "\"-\"") };
+    uint64_t hash[COUNT_OF(files)];
+    for (size_t i = 0; i < COUNT_OF(files); i++) {
+        filter_options o = filter_defaults();
+        filter *f = NULL;
+        o.words = files[i];
+        assert_ok(filter_new(&o, 1, &f));
+        hash[i] = filter_stage(f).hash;
+        filter_free(f);
+    }
+    assert_true(hash[0] == hash[1] && hash[2] == hash[3]);
+    assert_true(hash[0] != hash[2] && hash[2] != hash[4] && hash[0] != hash[4]);
 }
 
 /* ---- verdicts --------------------------------------------------------------------------------- */
@@ -174,7 +295,7 @@ static void verdicts_are_those_of_datatrove(void **state) {
         filter_options o = filter_defaults();
         verdict_check c = { .set = sets[i] };
         o.sets = sets[i];
-        o.words = "datatrove";
+        o.words = RULES;
         o.limit[FILTER_gopher_min_words] = 20; /* as make.py has it */
         o.limit[FILTER_fineweb_repeats] = 0.1;
         if (strcmp(sets[i], "c4") == 0) o.limit[FILTER_c4_sentences] = 3;
@@ -189,6 +310,12 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(words_are_those_of_datatrove),
         cmocka_unit_test(long_chunks_are_split),
+        cmocka_unit_test_setup_teardown(wrong_rules_are_refused, folder_setup, folder_teardown),
+        cmocka_unit_test_setup_teardown(exceptions_of_any_number_are_found, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(odd_patterns_split_between_characters, folder_setup,
+                                        folder_teardown),
+        cmocka_unit_test_setup_teardown(rules_are_in_the_hash, folder_setup, folder_teardown),
         cmocka_unit_test(verdicts_are_those_of_datatrove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
