@@ -258,6 +258,7 @@ static void test_llama3(void **state) {
     tokenizer_free(t);
     tokenizer_free(folder);
     free(path);
+    str_free(&text);
 }
 
 static void test_refused_tiktoken(void **state) {
