@@ -1,5 +1,5 @@
 /* .tiktoken files, and Llama 3's tokenizer.model, which is one: a token in base64 and its rank, which is its
- * id, on each line. There are no merges: any two tokens whose joint bytes are a token may be joined, at that
+ * id, on each line. Merges are not listed: any two tokens whose joint bytes are a token may be joined, at that
  * token's rank. */
 #include <stdlib.h>
 #include <string.h>

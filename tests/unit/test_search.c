@@ -94,7 +94,7 @@ static void what_is_found_fits_and_runs(void **state) {
     hardware_free(&h);
 }
 
-/* Layouts that published runs and common sense use. Those that fit are no faster. */
+/* Layouts that published runs and common sense use. None that fits is faster. */
 static void no_layout_by_hand_is_better(void **state) {
     static const search_settings by_hand[] = {
         { "parallelism.zero_stage", "3", "activation_checkpoint.mode", "full" },
