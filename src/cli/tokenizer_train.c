@@ -54,21 +54,6 @@ static err check_out(const char *out) {
     return OK;
 }
 
-/* The file that is written must not be one of those that are read. */
-static err check_training_text(const text_inputs *in, const char *out) {
-    char *there = realpath(out, NULL);
-    err e = OK;
-    for (int i = 0; there && i < text_segments(in) && !e; i++) {
-        char *file = realpath(text_segment_path(in, i), NULL);
-        if (file && strcmp(file, there) == 0)
-            e = err_hint(ERR_USAGE("--out: %s is one of the inputs", out),
-                         "choose another file for the tokenizer");
-        free(file);
-    }
-    free(there);
-    return e;
-}
-
 static void print_result(const train_args *a, const tokenizer *t, double seconds) {
     char peak[32], time[32];
     if (a->common.json)
@@ -87,7 +72,7 @@ static err train_tokenizer(const train_args *a, const bpe_options *o, const char
     double begin = time_now();
     err e = OK;
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
-    TRY_CLEAN(check_training_text(in, a->common.out));
+    TRY_CLEAN(text_inputs_check_output(in, a->common.out));
     TRY_CLEAN(bpe_train(in, o, &t));
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);

@@ -285,9 +285,25 @@ static err write_tokenize_index(const char *folder, const tokenize_options *o, c
     return e;
 }
 
+/* @return what follows `prefix` and digits in a name; NULL: it has another form. */
+static const char *after_number(const char *name, const char *prefix) {
+    if (!str_starts(name, prefix)) return NULL;
+    const char *digits = name + strlen(prefix), *p = digits;
+    while (*p >= '0' && *p <= '9') p++;
+    return p > digits ? p : NULL;
+}
+
+/* Files that this stage writes, and may delete: train-00000.tok, index.json and so on, or with .tmp. */
 static bool is_own_file(const char *name) {
-    return str_starts(name, "train-") || str_starts(name, "validation-") ||
-           str_starts(name, SHARDS_INDEX) || str_starts(name, SHARDS_TOKENIZER);
+    static const char *const single[] = { SHARDS_INDEX, SHARDS_TOKENIZER };
+    for (size_t i = 0; i < COUNT_OF(single); i++)
+        if (str_starts(name, single[i])) {
+            const char *rest = name + strlen(single[i]);
+            return !*rest || str_ends(rest, ".tmp");
+        }
+    const char *rest = after_number(name, "train-");
+    if (!rest) rest = after_number(name, "validation-");
+    return rest && str_starts(rest, ".tok") && (!rest[4] || str_ends(rest, ".tmp"));
 }
 
 /* Shards must not go into the input's folder, for example: each would be read as the other. */
@@ -529,6 +545,7 @@ err data_tokenize_text(struct text_inputs *in, const char *out, const tokenize_o
     *report = (tokenize_report){ 0 };
     double began = time_now();
     err e = OK;
+    TRY_CLEAN(text_inputs_check_output(in, out));
     TRY_CLEAN(job_init(t));
     e = str_ends(out, ".tok") ? write_token_file(t, in, out) : write_folder(t, in, out);
     report->ranks = comm_world(o->comm);

@@ -1,8 +1,8 @@
 /* Refuses inputs that are not text. Every byte sequence can be decoded as text with enough U+FFFD,
  * so without this check an archive or an image would be read as one long strange document. The
  * content decides, not the name: known formats by their magic number, UTF-16 by its byte order
- * mark, anything else by its share of control characters. Checks the first bytes of every input,
- * decompressed. */
+ * mark, anything else by its share of control characters, and text in other encodings by its share of
+ * invalid UTF-8. Checks the first bytes of every input, decompressed. */
 #include <string.h>
 
 #include "text/text_internal.h"
@@ -70,4 +70,17 @@ err refuse_binary(const char *path, const char *head, size_t n) {
     if (warc || !looks_binary(head, n)) return OK;
     return err_hint(ERR("%s is not text: its beginning is full of control characters", path),
                     "pass UTF-8 text; iconv converts UTF-16 and other encodings");
+}
+
+/* More than one byte in ten. Nearly every letter of Cyrillic, Greek or East Asian text is invalid, and one
+ * in five bytes of Chinese UTF-16; Latin text of a Western encoding has fewer and is repaired. */
+err refuse_other_encoding(const char *path, const char *head, size_t n) {
+    str repaired = { 0 };
+    int64_t bad = utf8_repair(head, n, &repaired);
+    str_free(&repaired);
+    if (bad < 8 || (size_t)bad * 10 <= n) return OK;
+    return err_hint(
+        ERR("%s is not UTF-8: %lld of its first %zu bytes are invalid", path, (long long)bad, n),
+        "convert it, for example with iconv -f GB18030 -t UTF-8 IN > OUT; --format reads "
+        "it as it is");
 }

@@ -86,9 +86,11 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
         return err_hint(ERR("%s: a Parquet file cannot be read from a pipe", name),
                         "save it to a file, and pass that");
     TRY(refuse_binary(name, r->carry.text, got));
+    bool forced = r->format;
     r->format = r->format ? format_refine(r->format, r->carry.text, got)
                           : format_of_content(r->carry.text, got);
-    return OK;
+    bool decodes = r->format->decodes || forced;
+    return decodes ? OK : refuse_other_encoding(name, r->carry.text, got);
 }
 
 void block_reader_close(block_reader *r) {
@@ -201,7 +203,8 @@ static void start_block(block_reader *r, raw_block *b) {
 
 /* @return bytes of a damaged file that were not reached. */
 static int64_t bytes_lost(const block_reader *r) {
-    return MAX(r->file_bytes - byte_reader_consumed(r->from), (int64_t)0);
+    int64_t rest = MAX(r->file_bytes - byte_reader_consumed(r->from), (int64_t)0);
+    return MAX(rest, byte_reader_frame_left(r->from));
 }
 
 /* Remembers the header, which is in the first block. */

@@ -27,6 +27,8 @@ struct byte_reader {
         began; /* inside: a member or frame has begun and not ended; began: any has begun */
     z_stream gzip;
     ZSTD_DStream *zstd;
+    uint64_t
+        frame_left; /* bytes that the zstd frame being read still has, by its header; 0: unknown */
     str damage;
     char input[INPUT_BYTES];
 };
@@ -133,6 +135,13 @@ static err decompress_gzip(byte_reader *s, char *to, size_t n, size_t *got) {
     return OK;
 }
 
+/* Reads the size of the frame that begins at the input's current position, if its header states it. */
+static void read_frame_size(byte_reader *s) {
+    unsigned long long size = ZSTD_getFrameContentSize(s->input + s->at, s->len - s->at);
+    bool known = size != ZSTD_CONTENTSIZE_UNKNOWN && size != ZSTD_CONTENTSIZE_ERROR;
+    s->frame_left = known ? size : 0;
+}
+
 static err decompress_zstd(byte_reader *s, char *to, size_t n, size_t *got) {
     while (*got < n && !s->damage.len) {
         TRY(refill_input(s));
@@ -141,11 +150,13 @@ static err decompress_zstd(byte_reader *s, char *to, size_t n, size_t *got) {
             if (!s->began) note_damage(s, "the zstd data is truncated");
             return OK;
         }
+        if (!s->inside) read_frame_size(s);
         ZSTD_inBuffer in = { s->input + s->at, s->len - s->at, 0 };
         ZSTD_outBuffer out = { to + *got, n - *got, 0 };
         size_t rc = ZSTD_decompressStream(s->zstd, &out, &in);
         s->at += in.pos;
         *got += out.pos;
+        s->frame_left -= MIN(s->frame_left, out.pos);
         s->began = true;
         s->inside = rc != 0;
         if (ZSTD_isError(rc))
@@ -165,6 +176,9 @@ err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) {
 }
 
 const char *byte_reader_damage(const byte_reader *s) { return s->damage.text; }
+int64_t byte_reader_frame_left(const byte_reader *s) {
+    return (int64_t)MIN(s->frame_left, (uint64_t)INT64_MAX / 2);
+}
 
 /* ---- opening --------------------------------------------------------------------------------- */
 static err open_descriptor(byte_reader *s, int64_t to) {

@@ -28,4 +28,5 @@ static void parse_page(parser *p, const raw_block *b) {
 const text_format format_html = { .name = "html",
                                   .last_record_end = no_record_end,
                                   .first_record_end = no_first_end,
+                                  .decodes = true,
                                   .parse = parse_page };

@@ -158,5 +158,6 @@ const text_format format_warc = { .name = "warc",
                                   .last_record_end = last_record_end,
                                   .first_record_end = first_record_end,
                                   .length = warc_record_length,
+                                  .decodes = true,
                                   .parse = parse_warc_block,
                                   .overhead = LONGEST_HEAD };

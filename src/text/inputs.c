@@ -75,7 +75,8 @@ static err detect_format(const text_inputs *in, input_file *f) {
                         "check the file, or give it the extension of its format");
     f->format = f->format ? format_refine(f->format, head.bytes, head.n)
                           : format_of_content(head.bytes, head.n);
-    return OK;
+    bool decodes = f->format->decodes || in->o.format;
+    return decodes ? OK : refuse_other_encoding(f->path, head.bytes, head.n);
 }
 
 /* Hashes a file of up to three pieces whole, and of a longer one the first, middle and last piece:

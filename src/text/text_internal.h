@@ -44,6 +44,8 @@ text_compression compression_of_bytes(const char *head, size_t n);
 err refuse_known_binary(const char *path, const char *head, size_t n) MUST_USE;
 /* The same, and if they look like any other data that is not text. @param head decompressed. */
 err refuse_binary(const char *path, const char *head, size_t n) MUST_USE;
+/* An error if they are text in another encoding than UTF-8, of which little would remain. */
+err refuse_other_encoding(const char *path, const char *head, size_t n) MUST_USE;
 
 typedef struct byte_reader byte_reader;
 /* Opens a file ("-": standard input; "s3://...": an object). @param from, to byte range of a plain file; to < 0: up to
@@ -57,6 +59,8 @@ err byte_reader_read(byte_reader *s, char *to, size_t n, size_t *got) MUST_USE;
 int64_t byte_reader_consumed(const byte_reader *s);
 /* @return why and where the input ended early; NULL: it did not. */
 const char *byte_reader_damage(const byte_reader *s);
+/* @return bytes of text that a damaged zstd frame has after the damage, by its header; 0: unknown. */
+int64_t byte_reader_frame_left(const byte_reader *s);
 void byte_reader_close(byte_reader *s); /* takes NULL */
 
 /* ---- object_reader: an object of a store, for byte_reader and Parquet ------------------------- */
@@ -168,6 +172,7 @@ struct text_format {
     /* bytes before a record needed to recognize its start; 0: the format cannot be split */
     size_t look_back;
     bool keeps_tail; /* a record truncated by damage is still a document */
+    bool decodes;    /* its records state their own encodings */
 };
 extern const text_format format_text, format_jsonl, format_json_array, format_csv, format_tsv,
     format_html, format_warc, format_parquet;

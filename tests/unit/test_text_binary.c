@@ -2,6 +2,7 @@
  * byte in every format. */
 #include "support/text.h"
 
+#include <iconv.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -66,6 +67,50 @@ static void unknown_binary_data_is_refused(void **state) {
     str_free(&bytes);
     /* UTF-16 without a byte order mark */
     expect_refused(write_input_bytes(f, "a.txt", "p\0l\0a\0i\0n\0\n\0", 12), "is not text");
+}
+
+/* Text in the encoding of `name`, converted with iconv. */
+static void write_encoded(test_folder *f, const char *file, const char *name, const char *utf8) {
+    iconv_t to = iconv_open(name, "UTF-8");
+    assert_true(to != (iconv_t)-1);
+    char bytes[4096], *in = (char *)(uintptr_t)utf8, *out = bytes;
+    size_t left = strlen(utf8), space = sizeof bytes;
+    assert_true(iconv(to, &in, &left, &out, &space) != (size_t)-1);
+    iconv_close(to);
+    write_input_bytes(f, file, bytes, sizeof bytes - space);
+}
+
+static void text_in_other_encodings_is_refused(void **state) {
+    test_folder *f = *state;
+    static const char chinese[] = "中文文本没有空格，也没有换行。中文文本没有空格，也没有换行。",
+                      japanese[] = "日本語の文章には空白がありません。ひらがなとカタカナ。",
+                      russian[] = "Все счастливые семьи похожи друг на друга";
+    static const struct {
+        const char *name, *text;
+    } encoded[] = {
+        { "UTF-16LE", chinese },   { "UTF-16BE", chinese },     { "GB18030", chinese },
+        { "SHIFT_JIS", japanese }, { "UTF-16LE", japanese },    { "EUC-JP", japanese },
+        { "KOI8-R", russian },     { "WINDOWS-1251", russian }, { "UTF-16BE", russian }
+    };
+    for (size_t i = 0; i < COUNT_OF(encoded); i++) {
+        write_encoded(f, "a.txt", encoded[i].name, encoded[i].text);
+        expect_refused(in_folder(f, "a.txt"), "is not ");
+    }
+    /* Pages state their encoding, and --format reads what it is told to. */
+    write_encoded(f, "a.html", "KOI8-R",
+                  "<meta charset=koi8-r><p>Все счастливые семьи похожи.</p>");
+    write_encoded(f, "a.txt", "KOI8-R", russian);
+    write_encoded(f, "b.txt", "UTF-8", japanese);
+    static const char *const names[] = { "a.html", "a.txt", "b.txt" }, *const formats[] = { NULL,
+                                                                                            "text",
+                                                                                            NULL };
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        seen s;
+        assert_ok(
+            read_one(in_folder(f, names[i]), &(text_input_options){ .format = formats[i] }, 1, &s));
+        assert_int_equal(s.counts.repaired, i == 1);
+        seen_free(&s);
+    }
 }
 
 static void text_with_odd_bytes_is_read(void **state) {
@@ -136,11 +181,9 @@ static void nul_is_an_invalid_byte_in_every_format(void **state) {
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
-        TEST(known_formats_are_refused_by_content),
-        TEST(unknown_binary_data_is_refused),
-        TEST(text_with_odd_bytes_is_read),
-        TEST(a_pipe_is_checked_when_it_is_read),
-        TEST(nul_is_an_invalid_byte_in_every_format),
+        TEST(known_formats_are_refused_by_content), TEST(unknown_binary_data_is_refused),
+        TEST(text_in_other_encodings_is_refused),   TEST(text_with_odd_bytes_is_read),
+        TEST(a_pipe_is_checked_when_it_is_read),    TEST(nul_is_an_invalid_byte_in_every_format),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <time.h>
+#include <zstd.h>
 
 enum { SEGMENT = 4000 };
 
@@ -200,6 +201,29 @@ static void bytes_lost_to_damage_are_counted(void **state) {
     }
 }
 
+/* A zstd frame states its size, so what is missing of a truncated one is known exactly. */
+static void bytes_missing_of_a_zstd_frame_are_counted(void **state) {
+    test_folder *f = *state;
+    str all = { 0 };
+    for (uint64_t k = 0; k < 30000; k++)
+        str_add(&all, "{\"text\":\"%016llx\"}\n", (unsigned long long)hash_bytes(&k, 8, 0));
+    size_t capacity = ZSTD_compressBound(all.len);
+    char *bytes = mem_alloc(capacity);
+    size_t n = ZSTD_compress(bytes, capacity, all.text, all.len, 1);
+    assert_false(ZSTD_isError(n));
+    const char *path = in_folder(f, "a.jsonl.zst");
+    write_bytes(path, bytes, n / 2);
+    text_stage_options o = { .out = in_folder(f, "out.jsonl"), .quiet = true };
+    text_stage_report r;
+    assert_ok(run_stage(path, &o, &r));
+    assert_true(r.read.documents > 1000 && r.read.documents < 29000);
+    int64_t line = (int64_t)all.len / 30000;
+    assert_int_equal(r.read.lost_bytes, (int64_t)all.len - line * r.read.documents);
+    text_stage_report_free(&r);
+    free(bytes);
+    str_free(&all);
+}
+
 int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, text_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
@@ -209,6 +233,7 @@ int main(void) {
         TEST(an_edit_of_the_same_size_is_noticed),
         TEST(reading_nothing_is_an_error),
         TEST(bytes_lost_to_damage_are_counted),
+        TEST(bytes_missing_of_a_zstd_frame_are_counted),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -231,6 +231,39 @@ static void another_input_needs_another_folder(void **state) {
     assert_error(tokenize_to(w, folder, o, NULL), "ends a document");
 }
 
+/* --fresh deletes only what this stage wrote; shards among the texts would be read with them. */
+static void files_of_others_are_not_deleted(void **state) {
+    world *w = *state;
+    static const char *const names[] = { "train-data.tok", "train-00000.jsonl", "train-1.tok.bak",
+                                         "index.json.old", "validation-.tok",   "tokenizer.json~" };
+    tokenize_options o = USUAL;
+    o.fresh = true;
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        char folder[128];
+        snprintf(folder, sizeof folder, "%s%zu", folder_of(w, "mine"), i);
+        assert_ok(io_make_dirs(folder));
+        char *path = io_join(folder, names[i]);
+        assert_ok(io_write(path, "mine", 4));
+        assert_error(tokenize_to(w, folder, o, NULL), names[i]);
+        assert_true(io_exists(path));
+        free(path);
+    }
+}
+
+static void shards_are_not_written_into_an_input_folder(void **state) {
+    world *w = *state;
+    char *inside = io_join(w->at.path, "tokens");
+    const char *path = w->at.path;
+    text_inputs *in = NULL;
+    tokenize_options o = USUAL;
+    tokenize_report r;
+    assert_ok(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
+    assert_error(data_tokenize_text(in, inside, &o, &r), "inside the input folder");
+    assert_false(io_exists(inside));
+    text_inputs_close(in);
+    free(inside);
+}
+
 /* Names of sources come from the text: their number is bounded, their bytes are not trusted. */
 static void many_sources_are_counted_together(void **state) {
     world *w = *state;
@@ -342,6 +375,8 @@ int main(void) {
         IN_WORLD(a_killed_run_continues),
         IN_WORLD(missing_and_damaged_shards_are_made_again),
         IN_WORLD(another_input_needs_another_folder),
+        IN_WORLD(files_of_others_are_not_deleted),
+        IN_WORLD(shards_are_not_written_into_an_input_folder),
         IN_WORLD(many_sources_are_counted_together),
         IN_WORLD(damaged_folders_never_crash),
         cmocka_unit_test_setup_teardown(two_processes_do_not_share_a_folder, folder_setup,
