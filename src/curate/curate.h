@@ -129,7 +129,7 @@ extern const filter_rule filter_rules[FILTER_RULE_COUNT];
 enum { PII_KINDS(PII_ENUM) PII_KIND_COUNT };
 
 /* Appends the text with personal data masked: e-mail addresses, public IP addresses (v4 and v6),
- * phone numbers (North American with separators, and international with +), payment cards (by prefix,
+ * phone numbers (international with +, national ones of many countries), payment cards (by prefix,
  * length and Luhn check), IBANs (mod 97), and US social security numbers.
  * @param masks [PII_KIND_COUNT]; NULL: leave that kind.
  * @param count [PII_KIND_COUNT]: added to.

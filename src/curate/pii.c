@@ -1,5 +1,5 @@
-/* Personal data recognized by its form: e-mail addresses, public IP addresses, phone numbers, and
- * the account numbers of pii_numbers.c.
+/* Personal data recognized by its form: public IP addresses here, e-mail addresses (pii_email.c), phone
+ * numbers (pii_phone.c) and account numbers (pii_numbers.c).
  * Each kind has a function that returns where it ends, given a position where it may begin (for
  * e-mail, the position of the @). All of them look at a bounded number of bytes, so masking is
  * linear in the text. */
@@ -8,43 +8,8 @@
 #include <arpa/inet.h>
 #include <string.h>
 
-enum { LOCAL_BYTES = 64, DOMAIN_BYTES = 255 };
-
 static bool is_hex(int c) {
     return pii_is_digit(c) || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');
-}
-
-/* ---- e-mail addresses ------------------------------------------------------------------------ */
-
-static bool is_local_part_char(int c) {
-    return pii_is_digit(c) || pii_is_letter(c) || pii_is_one_of(c, "._%+-'&~!#$*=?^`{|}");
-}
-
-/* @return the end of the domain that begins at i; i if there is none. A domain has a dot and,
- * after the last one, a name of at least two letters. */
-static size_t domain_end(const masking *m, size_t i) {
-    size_t end = i, dot = 0;
-    while (end - i < DOMAIN_BYTES &&
-           (pii_is_digit(pii_byte_at(m, end)) || pii_is_letter(pii_byte_at(m, end)) ||
-            pii_is_one_of(pii_byte_at(m, end), ".-")))
-        end++;
-    while (end > i && pii_is_one_of(pii_byte_at(m, end - 1), ".-")) end--;
-    for (size_t k = i; k < end; k++)
-        if (pii_byte_at(m, k) == '.') dot = k;
-    bool fits = dot > i && end - dot > 2 && pii_is_letter(pii_byte_at(m, dot + 1)) &&
-                pii_is_letter(pii_byte_at(m, dot + 2)) && !pii_is_one_of(pii_byte_at(m, i), ".-");
-    return fits ? end : i;
-}
-
-/* Finds the address around the @ at `sign`. @return false if there is none. */
-static bool find_email(const masking *m, size_t sign, size_t *begin, size_t *end) {
-    size_t i = sign;
-    while (i > m->done && sign - i < LOCAL_BYTES && is_local_part_char(pii_byte_before(m, i))) i--;
-    while (i < sign && !pii_is_alnum(pii_byte_at(m, i))) i++;
-    if (i == sign || pii_byte_at(m, sign - 1) == '.') return false;
-    *begin = i;
-    *end = domain_end(m, sign + 1);
-    return *end > sign + 1;
 }
 
 /* ---- IP addresses ---------------------------------------------------------------------------- */
@@ -108,64 +73,6 @@ static size_t ip_end(const masking *m, size_t i) {
     return four_hex ? ip6_end(m, i) : ip4_end(m, i);
 }
 
-/* ---- phone numbers --------------------------------------------------------------------------- */
-
-/* +49 30 1234567, +1 (212) 555-0123: 8 to 15 digits in groups. */
-static size_t international_end(const masking *m, size_t i) {
-    if (pii_byte_at(m, i) != '+' || pii_is_alnum(pii_byte_before(m, i))) return i;
-    size_t end = i + 1, last = i;
-    int digits = 0, apart = 0;
-    for (; digits <= 15; end++) {
-        int c = pii_byte_at(m, end);
-        if (pii_is_digit(c)) {
-            if (++digits == 1 && c == '0') return i;
-            apart = 0;
-            last = end + 1;
-        } else if (!pii_is_one_of(c, " -.()/") || ++apart > 2) {
-            break;
-        }
-    }
-    return digits >= 8 && digits <= 15 && !pii_is_alnum(pii_byte_at(m, last)) ? last : i;
-}
-
-/* Three or four digits that may begin a part of a North American number. */
-static bool is_group(const masking *m, size_t i, int n) {
-    for (int k = 0; k < n; k++)
-        if (!pii_is_digit(pii_byte_at(m, i + (size_t)k))) return false;
-    return n == 4 || pii_byte_at(m, i) >= '2';
-}
-
-/* (212) 555-0123, 212-555-0123, 212.555.0123, 1 212 555 0123. Groups separated only by spaces
- * may be any numbers, so these need the leading 1 or the parentheses. */
-static size_t american_end(const masking *m, size_t i) {
-    int c = pii_byte_before(m, i);
-    if (pii_is_alnum(c) || pii_is_one_of(c, "-./$+_=")) return i;
-    size_t p = i;
-    bool sure = pii_byte_at(m, p) == '1' && pii_is_one_of(pii_byte_at(m, p + 1), " -.");
-    if (sure) p += 2;
-    bool brackets = pii_byte_at(m, p) == '(';
-    p += brackets;
-    if (!is_group(m, p, 3)) return i;
-    p += 3;
-    if (brackets && pii_byte_at(m, p++) != ')') return i;
-    bool parted = pii_is_one_of(pii_byte_at(m, p), " -.");
-    if (!brackets && !parted) return i;
-    sure = sure || brackets || pii_byte_at(m, p) != ' ';
-    p += parted;
-    if (!is_group(m, p, 3) || !pii_is_one_of(pii_byte_at(m, p + 3), " -.")) return i;
-    sure = sure || pii_byte_at(m, p + 3) != ' ';
-    p += 4;
-    if (!sure || !is_group(m, p, 4)) return i;
-    p += 4;
-    bool goes_on = pii_is_alnum(pii_byte_at(m, p)) ||
-                   (pii_is_one_of(pii_byte_at(m, p), "-./") && pii_is_digit(pii_byte_at(m, p + 1)));
-    return goes_on ? i : p;
-}
-
-static size_t phone_end(const masking *m, size_t i) {
-    return pii_byte_at(m, i) == '+' ? international_end(m, i) : american_end(m, i);
-}
-
 /* ---- masking --------------------------------------------------------------------------------- */
 
 static const bool interesting[256] = {
@@ -178,7 +85,7 @@ static const bool interesting[256] = {
 static int find_pii(const masking *m, size_t i, const char *const *masks, size_t *begin,
                     size_t *end) {
     if (pii_byte_at(m, i) == '@')
-        return masks[PII_email] && find_email(m, i, begin, end) ? PII_email : -1;
+        return masks[PII_email] && pii_find_email(m, i, begin, end) ? PII_email : -1;
     bool iban = masks[PII_iban] && i >= m->done + 2 && pii_is_letter(pii_byte_before(m, i));
     if (iban && (*end = pii_iban_end(m, i - 2)) > i) return *begin = i - 2, PII_iban;
     *begin = i;
@@ -187,7 +94,7 @@ static int find_pii(const masking *m, size_t i, const char *const *masks, size_t
     if (masks[PII_ssn] && (*end = pii_ssn_end(m, i)) > i) return PII_ssn;
     if (masks[PII_ip] && pii_is_digit(pii_byte_at(m, i)) && (*end = ip_end(m, i)) > i)
         return PII_ip;
-    if (masks[PII_phone] && (*end = phone_end(m, i)) > i) return PII_phone;
+    if (masks[PII_phone] && (*end = pii_phone_end(m, i)) > i) return PII_phone;
     return -1;
 }
 

@@ -196,7 +196,15 @@ static void test_email(void **state) {
         { "(x@y.museum)", "(E)" },
         { "@handle and a@b and @@ and me @ home.com", NULL },
         { "user@host.1 x@.com x@-a.com .@a.com", NULL },
-        { "caf\xC3\xA9@example.com", NULL },
+        { "at ann@example.com.1 and bob@a.b.c.co-op.", "at E.1 and E." },
+        /* internationalized ones, and Latin ones in scripts that do not separate words */
+        { "café@example.com, jörg.müller@bücher.de.", "E, E." },
+        { "Пишите на почта@пример.рф, или ann@пример.com.", "Пишите на E, или E." },
+        { "请写信给ann@example.com谢谢。", "请写信给E谢谢。" },
+        { "联系：用户@例子.公司，或用户@例え.jp。", "联系：E，E。" },
+        { "संपर्क@डाटामेल.भारत कृपया", "E कृपया" },
+        { "слово@слово и ann@пример.примерно и a@b.schön", NULL },
+        { "“ann@example.com”", "“E”" },
     };
     expect_masked(PII_email, of, COUNT_OF(of));
     str long_one = {
@@ -229,12 +237,64 @@ static void test_phone(void **state) {
     static const pii_case of[] = {
         { "call (212) 555-0123 or 212-555-0123.", "call P or P." },
         { "212.555.0123, 1-800-555-0123, 1 800 555 0123, (212)555-0123", "P, P, P, P" },
-        { "+49 30 1234567 and +1 (212) 555-0123; +442071234567", "P and P; P" },
+        { "+49 30 1234567 and +1 (212) 555-0123; +442071234567, +1.2125550123", "P and P; P, P" },
         { "212 555 0123 is three numbers", NULL },
         { "112-555-0123 212-155-0123 212-555-01234 12-555-0123 9212-555-0123", NULL },
         { "in 2024-05-06 and 1999-2000, $212-555-0123, +5, +0 1234 5678 90", NULL },
         { "+1234567 +12345678901234567 c++ 11", NULL },
         { "978-0-306-40615-7 and 212-555-0123-4", NULL },
+        { "212.555-0123, “(212) 555-0123”, Suite 200 212-555-0123 3 pm",
+          "P, “P”, Suite 200 P 3 pm" },
+    };
+    expect_masked(PII_phone, of, COUNT_OF(of));
+}
+
+static void test_national_phones(void **state) {
+    static const pii_case of[] = {
+        /* GB */ { "020 7946 0958, (020) 7946 0958, 0161 496 0018.", "P, P, P." },
+        { "01632 960983, 07700 900123 or 07700 900 123; 0800-123-4567", "P, P or P; P" },
+        /* DE */ { "030/1234567, 030 1234567, (0221) 12 34 56, 0171-1234567", "P, P, P, P" },
+        { "089 / 12 34 56 und 0221/123456", "P und P" },
+        /* FR */ { "01 23 45 67 89, 06.12.34.56.78, 06-12-34-56-78", "P, P, P" },
+        { "le 01\xC2\xA0"
+          "23\xC2\xA0"
+          "45\xC2\xA0"
+          "67\xC2\xA0"
+          "89.",
+          "le P." },
+        /* IN */ { "98765-43210, 011-23456789, 080 2345 6789, 098765 43210", "P, P, P, P" },
+        /* CN */ { "138 0013 8000, 138-0013-8000, 010-12345678, (0755) 12345678", "P, P, P, P" },
+        { "手机13800138000，座机021-87654321。", "手机P，座机P。" },
+        /* JP */ { "03-1234-5678, (03) 1234-5678, 090-1234-5678, 0120-123-456", "P, P, P, P" },
+        { "電話は06-6123-4567です", "電話はPです" },
+        /* BR */ { "(11) 91234-5678, (21)2345-6789", "P, P" },
+        /* after a label */
+        { "Tel.: 9876543210, Phone 98765 43210; fax 212 555 0123", "Tel.: P, Phone P; fax P" },
+        { "tel:8005550123 电话：01012345678 Tél. 0123456789", "tel:P 电话：P Tél. P" },
+    };
+    expect_masked(PII_phone, of, COUNT_OF(of));
+}
+
+/* Numbers that are not phone numbers, each close to one of the forms. */
+static void test_not_phones(void **state) {
+    static const pii_case of[] = {
+        { "2024-05-06, 01-02-2003, 01.02.2003, 05/06/2007, 01/02/03, 20240506", NULL },
+        { "06.12.34, 2019-01-02 03:04:05, 01 02 2003, 1612345678, 1612345678901", NULL },
+        { "ISBN 0-306-40615-2, 0306406152, 978-3-16-148410-0, 9783161484100", NULL },
+        { "ISSN 0028-0836, 0317-8471; doi:10.1038/0001-1234, OMB 0990-0379", NULL },
+        { "arXiv:0704.0001, arXiv 1706.03762v7, arXiv:hep-th/9901001", NULL },
+        { "version 01.02.03.04, 10.0.19041.1234, 2.0.0-0123-4567, v06.12.34.56.78", NULL },
+        { "94103-1234, CA 02139-4307, 12345-67890, 00 01 02 03 04 05", NULL },
+        { "01 02 03 04 05 06 07 08, 0x01 23 45 67 89 ab, 01 23 45 67 89 0a", NULL },
+        { "98765 43210 and 65536 98304 131072, 138 0013 8000 1, 0.13800138000", NULL },
+        { "3.14159265358, 0123456789, 13800138000138, 23800138000, #0171 1234567", NULL },
+        { "hotel 123456789, iPhone 1234567890, mobile 2015-2016, tel 12345678", NULL },
+        { "11 94103-1234, (11) 12-34, (2019) 1234-5678-9, 1/2/030/12345678", NULL },
+        { "+ 12345678*x, dev0+11111111, +12345678*x, 1 + 1/(5764801), +2.66666666666667, +35236450.6, C++14 20.8.2.2.10",
+          NULL },
+        { "DFARS 252.227-7013, pages 259-264 1970, uids 60000-64999, 01 02 03 04 05", NULL },
+        { "4*p - 16265625000*q, \"17179869184\", 15032385536", NULL },
+        { "MD5 0161 496 0018a é0161 496 0018 x01632 960983", NULL },
     };
     expect_masked(PII_phone, of, COUNT_OF(of));
 }
@@ -296,7 +356,8 @@ int main(void) {
         cmocka_unit_test(test_wrong_lists), cmocka_unit_test(test_bad_words),
         cmocka_unit_test(test_domains),     cmocka_unit_test(test_url_words),
         cmocka_unit_test(test_email),       cmocka_unit_test(test_ip),
-        cmocka_unit_test(test_phone),       cmocka_unit_test(test_card),
+        cmocka_unit_test(test_phone),       cmocka_unit_test(test_national_phones),
+        cmocka_unit_test(test_not_phones),  cmocka_unit_test(test_card),
         cmocka_unit_test(test_iban),        cmocka_unit_test(test_ssn),
         cmocka_unit_test(test_masks),
     };
