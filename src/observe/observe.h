@@ -18,6 +18,9 @@
 
 #include "util/util.h"
 
+/* Of a pipeline: when its stages work on what. The live page shows it. */
+#define OBSERVE_TIMETABLE "timetable.json"
+
 /* ---- metrics ------------------------------------------------------------------------------
  * metrics.def has a row for each: the members of observe_step, the keys of metrics.jsonl, the names in
  * every sink and the table of docs/observability.md come from it. */

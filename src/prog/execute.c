@@ -424,7 +424,9 @@ static err run_instr(const chain_run *r, const instr *i) {
     __atomic_fetch_add(&x->instructions, 1, __ATOMIC_RELAXED);
     int at = x->trace ? trace_instr_begin(x->trace) : 0;
     exec_trace *began = x->trace; /* hooks may end it */
+    if (x->times && lists) task_times_note(x, i, false);
     err e = lists ? run_program(r, i) : run_simple(r, i);
+    if (x->times && lists) task_times_note(x, i, true);
     if (x->trace && x->trace == began)
         trace_instr_end(x->trace, at, i,
                         lists ? &r->k->chunk[i->chunk].inst[i->slot][i->instance] : NULL,

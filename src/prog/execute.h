@@ -35,6 +35,15 @@ typedef struct exec_sample {
 
 typedef struct exec_trace exec_trace; /* trace.h */
 
+/* When a rank of a pipeline ran the tasks of its timetable, in their order: all zero at first. */
+typedef struct task_times {
+    double (*at)[2]; /* [n] owned: where each began and ended, in seconds since task_times_begin */
+    int n, cap;
+    task_kind kind; /* of the last one */
+    int chunk, micro;
+    double zero; /* the time_now of task_times_begin */
+} task_times;
+
 typedef struct exec {
     plan *plan;
     comm *comm;
@@ -46,6 +55,7 @@ typedef struct exec {
     exec_sample *activation; /* [layers], of the next first microbatch; NULL: none is taken */
     op_profile
         *profile; /* [op_count()], owned by the caller: add up the time of each op; NULL: do not */
+    task_times *times; /* of the microbatches that run next (task_times_begin); NULL: nobody asks */
     exec_trace *trace; /* records what runs (trace_begin sets it); NULL: nothing does */
     uint64_t
         instructions; /* begun so far; a watchdog reads it from another thread (exec_progress) */
@@ -71,6 +81,11 @@ typedef struct exec_hooks {
 } exec_hooks;
 /* Runs all microbatches of a step, in the order of the chain's schedule. */
 err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) MUST_USE;
+/* From here on the tasks of a pipeline are timed into t, until x->times is NULL again. Ranks that are to be
+ * compared call it together. Does nothing while a trace records, which times everything. */
+void task_times_begin(exec *x, task_times *t);
+/* Waits for the tasks, and completes their times. */
+void task_times_read(const exec *x, task_times *t);
 /* Whether this rank computes what the chain yields: of a pipeline the last one does. */
 bool exec_has_result(const exec *x, int which);
 /* Gathers updated parameters in the next chain that runs, while it runs: before the programs that read them,

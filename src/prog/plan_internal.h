@@ -55,6 +55,7 @@ typedef enum {
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {
     instr_kind kind;
+    task_kind task;  /* of the timetable, that it is a part of */
     stage_pass pass; /* DO_SEND, DO_SENT, DO_RECV */
     int chunk, instance;
     int slot;   /* of the chunk's memory */
@@ -217,6 +218,9 @@ tensor passed_out(const plan *p, const chain_plan *k, const chunk_plan *u, stage
                   int slot);
 /* The sum of residual and delta that a stage sends. */
 op_call sum_passed(const plan *p, const chain_plan *k, const chunk_plan *u, int slot);
+/* task_times.c: called before and after every list that is part of a task. */
+void task_times_note(exec *x, const instr *i, bool ends);
+
 /* trace.c: events of what the executor runs. begin returns the event's number; end may be given what it was part
  * of, or NULL. */
 int trace_call_begin(exec_trace *t, const op_call *c);

@@ -103,6 +103,7 @@ static void add_instr(maker *m, instr_kind kind, int at) {
     mem_reserve((void **)&l->list, &l->cap, l->n, sizeof *l->list);
     const pipeline_task *t = &m->task;
     l->list[l->n++] = (instr){ .kind = kind,
+                               .task = t->kind,
                                .chunk = t->chunk,
                                .instance = at,
                                .slot = m->chunk[t->chunk].of[t->micro],

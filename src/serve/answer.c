@@ -272,6 +272,18 @@ static void answer_ranks(served_run *runs, int n, const request *r, answer *out)
     free(c.of);
 }
 
+/* As the run wrote it; null where it is not a pipeline. */
+static void answer_timetable(served_run *runs, int n, const request *r, answer *out) {
+    enum { MOST = 4 << 20 };
+    served_run *run = requested_run(runs, n, r, out);
+    if (!run) return;
+    char *text = read_file_tail(run, OBSERVE_TIMETABLE, MOST);
+    json_t *doc = json_loads(text, JSON_REJECT_DUPLICATES, NULL);
+    put_json(out, json_is_object(doc) ? json_incref(doc) : json_null());
+    json_decref(doc);
+    free(text);
+}
+
 /* Without what must not leave the machine. */
 static void answer_config(served_run *runs, int n, const request *r, answer *out) {
     enum { MOST = 1 << 20 };
@@ -311,6 +323,7 @@ static const struct {
     { "/api/series", answer_series },
     { "/api/csv", answer_csv },
     { "/api/ranks", answer_ranks },
+    { "/api/timetable", answer_timetable },
     { "/api/events", answer_events },
     { "/api/config", answer_config },
 };

@@ -17,6 +17,7 @@
  *     /api/series?run&key&from&to&points   a metric, reduced to `points` points
  *     /api/csv?run&key         a metric, every step
  *     /api/ranks?run&windows   what ranks measured of themselves, in the last windows of steps
+ *     /api/timetable?run       of a pipeline: when its stages work on what
  *     /api/events?run          the last events: samples, spikes, saves, attempts of a launch that failed
  *     /api/config?run          config.yaml
  */

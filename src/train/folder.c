@@ -24,9 +24,10 @@
 #define REMOVED  ".removed"
 
 /* What a run leaves in its folder. */
-static const char *const entries[] = { "checkpoints",  "weights",       "tb",
-                                       "programs",     "config.yaml",   "metrics.jsonl",
-                                       "events.jsonl", "tokenizer.json" };
+static const char *const entries[] = { "checkpoints",    "weights",        "tb",
+                                       "programs",       "config.yaml",    "metrics.jsonl",
+                                       "events.jsonl",   "tokenizer.json", "profile",
+                                       OBSERVE_TIMETABLE };
 
 static err rename_path(const char *from, const char *to) {
     if (rename(from, to) == 0) return OK;

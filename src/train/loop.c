@@ -146,6 +146,7 @@ static err finish_step(trainer *t) {
     TRY(replicas_check(t, t->last.due.save || last_step(t)));
     int64_t step = t->state.step;
     if (t->last.due.detail) TRY(detail_measure(t, &s));
+    TRY(stage_times_after_step(t));
     TRY(alerts_after_step(t, &s));
     if (t->alerts.interrupts) return OK; /* what comes of it, healing_act decides */
     bool validates = t->n_sets && t->every.validate.length > 0;

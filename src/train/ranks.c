@@ -132,15 +132,14 @@ static bool speaks_for(const trainer *t, axis_set axes) {
 int ranks_with_rows(const trainer *t) { return mesh_span(&t->mesh, AXES_ROWS); }
 int ranks_rows_index(const trainer *t) { return mesh_index(&t->mesh, AXES_ROWS); }
 
-/* Sets *now to rank 0's. */
-static err share_clock(const trainer *t, double *now) {
+err ranks_share_clock(const trainer *t, double *now) {
     if (!is_first_rank(t)) *now = 0;
     return comm_total(t->x.comm, now, 1);
 }
 
 err ranks_begin(trainer *t) {
     t->began = time_now();
-    return share_clock(t, &t->began);
+    return ranks_share_clock(t, &t->began);
 }
 
 err ranks_agree_clock(const trainer *t, double *now) {
@@ -149,7 +148,7 @@ err ranks_agree_clock(const trainer *t, double *now) {
                              &e->tasks, &e->sample,      &e->save,   &e->weights };
     bool by_clock = false;
     for (size_t i = 0; i < COUNT_OF(all); i++) by_clock |= all[i]->unit == CFG_SECONDS;
-    return by_clock ? share_clock(t, now) : OK;
+    return by_clock ? ranks_share_clock(t, now) : OK;
 }
 
 bool is_preemption(int signal_number) {

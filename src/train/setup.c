@@ -190,6 +190,7 @@ err trainer_begin(trainer *t) {
     TRY(datasets_save_tokenizer(t));
     TRY(trainer_write_config(t));
     TRY(trainer_open_log(t));
+    stage_times_open(t);
     TRY(start_serving(t));
     TRY(saving_open(t));
     TRY(start_drop_download(t));
@@ -231,6 +232,7 @@ void trainer_free(trainer *t) {
     pool_free(t->x.pool);
     straggler_free(t);
     detail_free(t);
+    stage_times_free(t);
     json_decref(t->run);
     str_free(&t->changes);
     folder_close(&t->folder);

@@ -189,7 +189,7 @@ static err set_due(queueing *u) {
     q->due = cadences_due(&t->every, u->step + 1, u->before + tokens, tokens, now);
     t->x.activation = q->due.detail ? t->alerts.sampled : NULL;
     for (int l = 0; l < t->mc.layers; l++) t->alerts.sampled[l].n = 0;
-    return OK;
+    return stage_times_step_begin(t, q->due.detail);
 }
 
 static err queue_microbatches(queueing *u) {
@@ -203,6 +203,7 @@ static err queue_microbatches(queueing *u) {
                          t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
     t->x.activation = NULL;
+    t->x.times = NULL;
     TRY(e);
     if (u->has_squares) TRY(small_batch_norm(t, u->squares, u->targets, &u->q));
     TRY(model_sum_tied(t->m, &t->x));

@@ -136,6 +136,14 @@ typedef struct run_profile {
     double began, seconds;
 } run_profile;
 
+/* When the stages of a pipeline work on what: stage_times.c. */
+typedef struct run_stage_times {
+    task_times own;
+    double offset; /* of their zero, on rank 0's clock */
+    int64_t steps; /* of this process so far */
+    bool taken;    /* of the last step */
+} run_stage_times;
+
 typedef struct watchdog watchdog;               /* watchdog.c */
 typedef struct straggler_watch straggler_watch; /* straggler.c */
 
@@ -213,6 +221,7 @@ typedef struct trainer {
     watchdog *dog;               /* NULL: none */
     straggler_watch *stragglers; /* NULL: no step yet */
     run_profile profile;
+    run_stage_times stage_times;
     run_questions questions;
     observe *log;
     serve *page; /* NULL: not served */
@@ -239,7 +248,9 @@ int ranks_with_rows(const trainer *t);
 int ranks_rows_index(const trainer *t);
 /* Waits until rank 0 has put the folder in order; sets t->began. */
 err ranks_begin(trainer *t) MUST_USE;
-/* Sets *now to rank 0's, where something is due by the clock. */
+/* Sets *now to rank 0's. */
+err ranks_share_clock(const trainer *t, double *now) MUST_USE;
+/* The same, where something is due by the clock. */
 err ranks_agree_clock(const trainer *t, double *now) MUST_USE;
 /* @return whether whoever sent the signal wants the machine back, and will start the run again. */
 bool is_preemption(int signal_number);
@@ -412,6 +423,13 @@ void straggler_end(trainer *t);
 /* After each step, on all ranks together: judges now and then. */
 err straggler_step(trainer *t, observe_step *out) MUST_USE;
 void straggler_free(trainer *t);
+/* stage_times.c: RUN/timetable.json, of a pipeline. All but open and free are called by all ranks together. */
+/* Writes what the schedule plans; of rank 0. */
+void stage_times_open(trainer *t);
+/* Before a step's microbatches. @param detail metrics.detail_every asks for it. */
+err stage_times_step_begin(trainer *t, bool detail) MUST_USE;
+err stage_times_after_step(trainer *t) MUST_USE;
+void stage_times_free(trainer *t);
 /* questions.c: questions with several answers during training. */
 bool questions_are_asked(const config *c);
 /* Reads them; after datasets_open. */

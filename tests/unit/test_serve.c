@@ -38,6 +38,8 @@ static void write_run(test_folder *f, const char *name, int steps) {
     folder_write(f, path,
                  "{\"attempt\":0,\"time\":1,\"status\":137,\"checkpoint\":4,\"rank\":1}\n"
                  "{\"attempt\":1,\"time\":2,\"status\":0,\"checkpoint\":9,\"rank\":-1}\n");
+    snprintf(path, sizeof path, "%s/timetable.json", name);
+    folder_write(f, path, steps > 9 ? "{\"stages\": 2,\n\"tasks\": []}\n" : "{\"stages\": 2,");
     snprintf(path, sizeof path, "%s/config.yaml", name);
     folder_write(f, path, "metrics:\n  serve: \"0\"\n  serve_token: \"secret\"\n");
     folder_write(f, "outside.txt", "not to be served");
@@ -121,6 +123,9 @@ static void runs_are_served(void **state) {
            "\"ratio\":[[1,1.5],[1,1.5]]}");
     expect(&t, "/api/ranks?run=1", 200, "{\"ranks\":0,\"step\":[]}");
     expect(&t, "/api/ranks?run=9", 404, "no such run");
+    expect(&t, "/api/timetable?run=0", 200, "{\"stages\":2,\"tasks\":[]}");
+    expect(&t, "/api/timetable?run=1", 200, "\r\n\r\nnull"); /* damaged */
+    expect(&t, "/api/timetable?run=9", 404, "no such run");
     expect(&t, "/api/runs", 200, "\"time\":1100.0,\"events\":");
     expect(&t, "/api/config?run=0", 200, "serve: \"0\"");
     char *config = ask(&t, "/api/config?run=0");

@@ -1,0 +1,50 @@
+/* When the tasks of a pipeline run, for the live page's timetable: two times per task instead of the two per call
+ * that a trace has. On a device they are marks in the compute queue, which task_times_read turns into seconds:
+ *
+ *     compute queue   | mark 0 ... | mark 1 | lists of task 0 | mark 2 | ... | mark 3 | lists of task 1 | mark 4 | */
+#include "plan_internal.h"
+
+static int mark_number(int task, bool ends) { return 1 + 2 * task + ends; }
+
+static void set_task_time(const exec *x, task_times *t, bool ends) {
+    const op_backend *b = x->plan->backend;
+    if (b->device)
+        b->device->mark(b->context, QUEUE_COMPUTE, mark_number(t->n - 1, ends));
+    else
+        t->at[t->n - 1][ends] = time_now() - t->zero;
+}
+
+void task_times_begin(exec *x, task_times *t) {
+    const op_backend *b = x->plan->backend;
+    t->n = 0;
+    if (x->trace) return; /* its marks have the same numbers */
+    t->zero = time_now();
+    if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, 0);
+    x->times = t;
+}
+
+/* Gathers and reductions of parameters run beside tasks, and may belong to another than the one around them. */
+static bool is_task_work(instr_kind k) {
+    return k == DO_FWD || k == DO_FWD_SAVES || k == DO_BWD || k == DO_WEIGHTS;
+}
+
+void task_times_note(exec *x, const instr *i, bool ends) {
+    task_times *t = x->times;
+    if (!is_task_work(i->kind)) return;
+    bool same = t->n && t->kind == i->task && t->chunk == i->chunk && t->micro == i->micro;
+    if (same && !ends) return;
+    if (!same) {
+        mem_reserve((void **)&t->at, &t->cap, t->n++, sizeof *t->at);
+        t->kind = i->task;
+        t->chunk = i->chunk;
+        t->micro = i->micro;
+    }
+    set_task_time(x, t, ends);
+}
+
+void task_times_read(const exec *x, task_times *t) {
+    const op_backend *b = x->plan->backend;
+    for (int i = 0; i < t->n && b->device; i++)
+        for (int ends = 0; ends < 2; ends++)
+            t->at[i][ends] = b->device->seconds_between(b->context, 0, mark_number(i, ends));
+}
