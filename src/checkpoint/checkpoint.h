@@ -252,6 +252,7 @@ typedef struct ckpt_state {
     double loss;             /* of the last step; NaN: not finite, or not known */
     int64_t skipped_updates; /* fp16: in a row, up to the last step */
     uint64_t tokenizer;      /* of the data, as tokenizer_hash gives it; 0: not known */
+    bool prefixed;           /* documents begin with the tokenizer's prefix, such as BOS */
     int64_t saves;           /* full checkpoints of this run so far, with this one */
     double held_out_loss;    /* at the last validation; NaN or 0: none */
 } ckpt_state;
@@ -443,6 +444,8 @@ err ckpt_reshard(const char *path, const char *to, int files, bool weights_only)
 
 /* An error when `t`, which was read from `path`, is not the tokenizer that the state was trained with. */
 err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *path) MUST_USE;
+/* Opens a checkpoint's tokenizer, checked, and without a prefix where documents had none. */
+err ckpt_open_tokenizer(const ckpt_state *s, const char *path, tokenizer **out) MUST_USE;
 
 /* A model's facts as JSON and back. A fact that an older checkpoint lacks has its default; one that
  * this version does not know is an error. */

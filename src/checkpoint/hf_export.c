@@ -48,14 +48,16 @@ static err read_if_there(const char *path, json_t **out) {
     return path && io_exists(path) ? io_json_read(path, out) : OK;
 }
 
-/* The tokens that begin and end a document: what the imported files name, else the tokenizer's end of
- * document. That separates the documents of a run, and therefore also begins them. */
+/* The tokens that begin and end a document: what the imported files name, else the tokenizer's prefix and its
+ * end of document. Without a prefix the end separates the documents of a run, and therefore also begins them. */
 static hf_tokens find_tokens(const hf_export *x, const json_t *settings, const json_t *generation) {
     hf_tokens t = { x->tok ? token_id(x->tok, settings, "bos_token") : -1,
                     x->tok ? token_id(x->tok, settings, "eos_token") : -1 };
     if (t.bos < 0) t.bos = listed_id(x, generation, "bos_token_id");
     if (t.eos < 0) t.eos = listed_id(x, generation, "eos_token_id");
     if (t.eos < 0 && x->tok) t.eos = tokenizer_eos(x->tok);
+    const token_affixes *a = x->tok ? tokenizer_affixes(x->tok) : NULL;
+    if (t.bos < 0 && a && a->n_prefix) t.bos = a->prefix[a->n_prefix - 1];
     if (t.bos < 0) t.bos = t.eos;
     return t;
 }

@@ -145,6 +145,7 @@ static const struct state_field {
     { NULL, "seed", AS_SEED, AT(seed) },
     { NULL, "bytes", AS_BOOL, AT(bytes) },
     { NULL, "tokenizer", AS_HASH, AT(tokenizer), .added = true },
+    { NULL, "prefixed", AS_BOOL, AT(prefixed), .added = true },
     { NULL, "skipped_updates", AS_INT, AT(skipped_updates), .added = true },
     { NULL, "saves", AS_INT, AT(saves), .added = true },
     { "loss_scale", "scale", AS_REAL, AT(scaler.scale) },
@@ -244,6 +245,20 @@ err ckpt_check_tokenizer(const ckpt_state *s, const tokenizer *t, const char *pa
                         path, (unsigned long long)got, (unsigned long long)s->tokenizer),
                     "it was damaged or replaced: copy the right one there, such as that of the "
                     "training data");
+}
+
+err ckpt_open_tokenizer(const ckpt_state *s, const char *path, tokenizer **out) {
+    TRY(tokenizer_open(path, NULL, out));
+    if (!s->prefixed) {
+        token_affixes a = *tokenizer_affixes(*out);
+        a.n_prefix = 0;
+        tokenizer_set_affixes(*out, &a);
+    }
+    err e = ckpt_check_tokenizer(s, *out, path);
+    if (!e) return OK;
+    tokenizer_free(*out);
+    *out = NULL;
+    return e;
 }
 
 /* ---- the whole --------------------------------------------------------------------------- */

@@ -81,7 +81,8 @@ static const char *file_name(const char *path) {
 static err open_text(const eval_run *r, const char *path, data_source **source, loader **l) {
     char *tok = r->w->state.bytes ? NULL : ckpt_tokenizer_path(r->w->path);
     data_options o = { .vocab_limit = model_conf(r->w->m)->vocab,
-                       .tokenizer = tok ? tok : "bytes" };
+                       .tokenizer = tok ? tok : "bytes",
+                       .no_prefix = !r->w->state.prefixed };
     err e = data_open_paths(&path, 1, &o, source);
     free(tok);
     TRY(e);

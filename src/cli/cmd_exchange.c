@@ -59,6 +59,7 @@ static bool is_bytes(const char *path) {
 static err import_tokenizer(const char *from, const char *run, ckpt_state *s) {
     char *path = io_join(from, "tokenizer.json");
     s->bytes = io_exists(path) && is_bytes(path);
+    s->prefixed = true; /* as its tokenizer does it */
     free(path);
     TRY(io_make_dirs(run));
     if (!s->bytes) TRY(copy_if_there(from, run, "tokenizer.json"));

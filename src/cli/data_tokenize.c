@@ -8,7 +8,7 @@
 
 typedef struct tokenize_args {
     data_common common;
-    const char *tokenizer, *pattern, *eos;
+    const char *tokenizer, *pattern, *bos, *eos;
     double held_out;
 } tokenize_args;
 
@@ -62,11 +62,23 @@ static void print_tokenize_report(const char *out, const tokenize_report *r) {
     printf("\n");
 }
 
-static err choose_eos(const tokenize_args *a, const tokenizer *t, int32_t *eos) {
-    *eos = -1;
-    if (!a->eos) return OK;
-    *eos = tokenizer_find(t, a->eos, strlen(a->eos));
-    if (*eos < 0) return ERR_USAGE("--eos: the tokenizer has no token \"%.60s\"", a->eos);
+static err find_token(const tokenizer *t, const char *option, const char *text, int32_t *id) {
+    *id = tokenizer_find(t, text, strlen(text));
+    return *id >= 0 ? OK : ERR_USAGE("--%s: the tokenizer has no token \"%.60s\"", option, text);
+}
+
+/* What begins and ends documents; the tokenizer that is left with the shards describes the beginning. */
+static err choose_affixes(const tokenize_args *a, tokenizer *t, int32_t *eos) {
+    token_affixes around = *tokenizer_affixes(t);
+    *eos = DOCUMENT_END_OWN;
+    if (a->eos && strcmp(a->eos, "none") == 0)
+        *eos = DOCUMENT_END_NONE;
+    else if (a->eos && strcmp(a->eos, "auto") != 0)
+        TRY(find_token(t, "eos", a->eos, eos));
+    if (!a->bos || strcmp(a->bos, "auto") == 0) return OK;
+    around.n_prefix = strcmp(a->bos, "none") != 0;
+    if (around.n_prefix) TRY(find_token(t, "bos", a->bos, &around.prefix[0]));
+    tokenizer_set_affixes(t, &around);
     return OK;
 }
 
@@ -84,7 +96,7 @@ static err tokenize_inputs(const tokenize_args *a, char **paths, int n) {
                            .fresh = a->common.fresh,
                            .quiet = a->common.quiet,
                            .comm = a->common.comm };
-    TRY_CLEAN(choose_eos(a, t, &o.eos));
+    TRY_CLEAN(choose_affixes(a, t, &o.eos));
     TRY_CLEAN(data_common_open(&a->common, paths, n, &in));
     TRY_CLEAN(data_tokenize_text(in, a->common.out, &o, &r));
     if (data_common_prints(&a->common))
@@ -127,7 +139,8 @@ static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "PATH", "a folder for the shards, which a rerun resumes, or a single file ending in .tok", 'o' },
     TOKENIZER_ARG(tokenize_args),
     PATTERN_ARG(tokenize_args),
-    { "eos", ARG_TEXT, AT(eos), "TOKEN", "token that ends documents (default: the tokenizer's own)" },
+    { "bos", ARG_TEXT, AT(bos), "auto|none|TOKEN", "what begins documents (default auto: what the tokenizer's post-processor puts there)" },
+    { "eos", ARG_TEXT, AT(eos), "auto|none|TOKEN", "what ends documents (default auto: the tokenizer's suffix and end-of-document token)" },
     { "held-out", ARG_FRACTION, AT(held_out), "F", "fraction of documents to hold out for validation, chosen by a hash of their text (default 0)" },
     { "fresh", ARG_FLAG, DATA_AT(fresh), "", "discard what is in the folder and start over" },
     DATA_PART_ARG,

@@ -12,10 +12,17 @@
     { "pattern", ARG_TEXT, offsetof(type, pattern), "NAME|REGEX", "how a .tiktoken file's text is split: gpt2, cl100k, qwen2, o200k or an expression (default: by its name)" }
 #define SPECIAL_ARG(type) \
     { "special", ARG_FLAG, offsetof(type, special), "", "special tokens written out in the text count as such" }
+#define BARE_ARG(type) \
+    { "bare", ARG_FLAG, offsetof(type, bare), "", "without the tokens, such as BOS and EOS, that the tokenizer's post-processor puts around a text" }
 /* clang-format on */
 
 /* Opens what --tokenizer names. */
 err cli_open_tokenizer(const char *path, const char *pattern, tokenizer **out) MUST_USE;
+/* Encodes a text, with what the tokenizer puts around it unless it is to be bare. */
+static inline void cli_encode(encoder *e, const char *text, size_t n, bool special, bool bare,
+                              token_ids *out) {
+    (bare ? encoder_add : encoder_add_affixed)(e, text, n, special, out);
+}
 /* All of standard input. @param what for messages: "text". */
 err cli_read_stdin(const char *what, str *out) MUST_USE;
 

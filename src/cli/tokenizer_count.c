@@ -7,14 +7,14 @@
 typedef struct count_args {
     data_common common;
     const char *tokenizer, *pattern;
-    bool special;
+    bool special, bare;
 } count_args;
 
 typedef struct count_job {
     const tokenizer *t;
     encoder **encoders; /* [threads] */
     token_ids *ids;     /* [threads] */
-    bool special;
+    bool special, bare;
     int64_t tokens;
 } count_job;
 
@@ -25,7 +25,8 @@ static err count_block_tokens(void *ctx, int worker, const text_block *b, void *
     if (!c->encoders[worker]) c->encoders[worker] = encoder_new(c->t);
     for (int i = 0; i < b->n; i++) {
         ids->n = 0;
-        encoder_add(c->encoders[worker], b->docs[i].text.at, b->docs[i].text.len, c->special, ids);
+        cli_encode(c->encoders[worker], b->docs[i].text.at, b->docs[i].text.len, c->special,
+                   c->bare, ids);
         *tokens += (int64_t)ids->n;
     }
     return OK;
@@ -51,7 +52,7 @@ static void print_counts(const count_args *a, const text_counts *c, int64_t toke
 }
 
 static err count_tokens(const count_args *a, const tokenizer *t, text_inputs *in, int threads) {
-    count_job c = { .t = t, .special = a->special };
+    count_job c = { .t = t, .special = a->special, .bare = a->bare };
     text_counts counts = { 0 };
     text_pipeline pipeline = { &c, sizeof(int64_t), count_block_tokens, sum_block, NULL };
     double begin = time_now();
@@ -93,6 +94,7 @@ cleanup:
 static const cli_arg args[] = {
     TOKENIZER_ARG(count_args),
     SPECIAL_ARG(count_args),
+    BARE_ARG(count_args),
     PATTERN_ARG(count_args),
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: by name and content)" },
@@ -111,6 +113,8 @@ const cli_subcommand tokenizer_count = {
     .spec = { "tokenizer count", "INPUT... -t FILE [options]", args, (int)COUNT_OF(args), 1, true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
+        "Tokens that the tokenizer puts around every document count; the end-of-document token that\n"
+        "`data tokenize` adds does not.\n"
         "\n"
         "Example\n"
         "  ingot tokenizer count clean/ -t tokenizer.json\n",

@@ -8,7 +8,7 @@
 
 typedef struct encode_args {
     const char *tokenizer, *pattern;
-    bool ids, special;
+    bool ids, special, bare;
 } encode_args;
 
 /* A piece in quotes; what is not printable as \n or \xNN. */
@@ -69,7 +69,7 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     TRY(cli_open_tokenizer(a.tokenizer, a.pattern, &t));
     TRY_CLEAN(cli_read_stdin("text", &text));
     encode = encoder_new(t);
-    encoder_add(encode, text.len ? text.text : "", text.len, a.special, &ids);
+    cli_encode(encode, text.len ? text.text : "", text.len, a.special, a.bare, &ids);
     TRY_CLEAN(print_token_ids(t, &ids, a.ids));
 cleanup:
     token_ids_free(&ids);
@@ -83,6 +83,7 @@ static const cli_arg args[] = {
     TOKENIZER_ARG(encode_args),
     { "ids", ARG_FLAG, offsetof(encode_args, ids), "", "only the ids, on one line" },
     SPECIAL_ARG(encode_args),
+    BARE_ARG(encode_args),
     PATTERN_ARG(encode_args),
 };
 
@@ -91,9 +92,11 @@ const cli_subcommand tokenizer_encode = {
     .run = run,
     .spec = { "tokenizer encode", "-t FILE [--ids] [options] < TEXT", args, (int)COUNT_OF(args), 0,
               false },
-    .help = "Without --ids each id is shown with its text, one per line.\n"
-            "\n"
-            "Examples\n"
-            "  echo -n \"Once upon a time\" | ingot tokenizer encode -t tokenizer.json\n"
-            "  ingot tokenizer encode -t cl100k_base.tiktoken --ids < notes.txt > notes.ids\n",
+    .help =
+        "Without --ids each id is shown with its text, one per line. As in Hugging Face's encode, BOS and\n"
+        "EOS are added where the tokenizer's post-processor adds them; --bare leaves them out.\n"
+        "\n"
+        "Examples\n"
+        "  echo -n \"Once upon a time\" | ingot tokenizer encode -t tokenizer.json\n"
+        "  ingot tokenizer encode -t cl100k_base.tiktoken --ids < notes.txt > notes.ids\n",
 };

@@ -52,6 +52,7 @@ static err open_hf(const char *folder, const ops_choice *on, generator *g, int64
     const hf_family *family;
     TRY(hf_import_config(folder, &c, &family, NULL));
     w->path = strdup(folder);
+    w->state.prefixed = true; /* as its tokenizer does it */
     TRY(weights_new(&c, on, g, positions, w));
     return hf_load(family, folder, w->m, &w->x);
 }
@@ -77,8 +78,7 @@ err weights_tokenizer(const weights *w, tokenizer **out) {
     *out = NULL;
     if (w->state.bytes) return tokenizer_open("bytes", NULL, out);
     char *path = ckpt_tokenizer_path(w->path);
-    err e = path ? tokenizer_open(path, NULL, out) : OK;
-    if (!e && *out) e = ckpt_check_tokenizer(&w->state, *out, path);
+    err e = path ? ckpt_open_tokenizer(&w->state, path, out) : OK;
     if (!e && *out && tokenizer_vocab(*out) > model_conf(w->m)->vocab)
         e = err_hint(ERR("%s has %lld ids, the model %lld", path, (long long)tokenizer_vocab(*out),
                          (long long)model_conf(w->m)->vocab),

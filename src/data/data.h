@@ -127,7 +127,8 @@ err data_open(const char *path, int64_t vocab_limit, data_source **out) MUST_USE
 typedef struct data_options {
     int64_t vocab_limit;
     const char *tokenizer; /* of texts, as tokenizer_open takes it; NULL: "bytes" */
-    bool held_out;         /* of folders, the shards held out instead of those to train on */
+    bool no_prefix; /* documents of texts begin without the tokenizer's prefix, such as BOS */
+    bool held_out;  /* of folders, the shards held out instead of those to train on */
     raw_dtype raw_dtype;
     const char
         *cache_dirs; /* of shards in an object store: folders for the cache, "a,b"; NULL: TMPDIR */
@@ -181,6 +182,8 @@ data_shard_info data_shard_at(const data_source *s, int i);
 
 /* Makes documents addressable: takes the index of the files, or finds the ends by reading. */
 void data_index_documents(data_source *s);
+/* Whether the first document begins with these ids, and so all of them. */
+err data_begins_with(const data_source *s, const int32_t *ids, int n, bool *out) MUST_USE;
 /* The tokens of document d, 0 <= d < info.documents, its end included; after the above. */
 data_range data_document(const data_source *s, int64_t d);
 /* @return the document that token i is in; after the above. */
@@ -235,13 +238,17 @@ void token_writer_abandon(token_writer *w);
  * at all; a rerun keeps those that are there. Nothing depends on the number of threads. */
 struct text_inputs;
 struct tokenizer;
+enum {
+    DOCUMENT_END_OWN = -1,
+    DOCUMENT_END_NONE = -2
+}; /* the tokenizer's suffix and its end; nothing */
 typedef struct tokenize_options {
-    const struct tokenizer *tokenizer;
-    int32_t eos;       /* the id between documents; -1: the tokenizer's own */
-    double held_out;   /* fraction of the documents */
-    int threads;       /* 0: one per core */
-    bool fresh;        /* start over, whatever is there */
-    bool quiet;        /* no progress */
+    const struct tokenizer *tokenizer; /* its prefix begins every document */
+    int32_t eos;                       /* the id that ends documents, or DOCUMENT_END_* */
+    double held_out;                   /* fraction of the documents */
+    int threads;                       /* 0: one per core */
+    bool fresh;                        /* start over, whatever is there */
+    bool quiet;                        /* no progress */
     struct comm *comm; /* the ranks that share the work, and call this together; NULL: alone */
 } tokenize_options;
 typedef struct tokenize_report {

@@ -6,6 +6,7 @@
 
 #include "data/data.h"
 #include "io/io.h"
+#include "tokenizer/tokenizer.h"
 
 /* ---- source.c: shards as one source ---------------------------------------------------------------- */
 typedef struct data_shard {
@@ -151,15 +152,31 @@ typedef struct token_buffer {
     uint64_t *ends; /* [docs] */
     size_t docs, docs_cap;
 } token_buffer;
-/* Append a document and its end; an empty one adds nothing. */
+/* Append a document and its end; an empty one adds nothing. @param eos -1: none. */
 void token_buffer_add(token_buffer *t, const int32_t *ids, size_t n, int32_t eos);
 void token_buffer_add_bytes(token_buffer *t, const char *text, size_t n);
 /* Moves the tokens, which must not be empty, into a shard. */
 void token_buffer_move(token_buffer *t, data_shard *s);
 void token_buffer_free(token_buffer *t);
 data_info byte_info(const char *format);
-/* Reads the text that is mapped at s->file. @param tokenizer_name as tokenizer_open takes it. */
-err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) MUST_USE;
+/* Reads the text that is mapped at s->file, as `o` says of texts. */
+err text_tokenize(data_shard *s, const data_options *o, data_info *info) MUST_USE;
+
+/* ---- document.c: the tokens of a document --------------------------------------------------------
+ *     the tokenizer's prefix | text | the tokenizer's suffix | the end of the document, unless the suffix ends in it */
+typedef struct document_layout {
+    token_affixes affixes;
+    int32_t append; /* after the suffix; -1: nothing */
+    int32_t
+        eos; /* what ends documents and occurs nowhere else; -1: none, they are known by their index */
+} document_layout;
+/* @param eos the id that ends documents, in place of the tokenizer's suffix; DOCUMENT_END_*.
+ * @param prefix whether documents begin with the tokenizer's prefix.
+ * @return an error when the tokenizer's end is wanted, and it has none. */
+err document_layout_of(const tokenizer *t, int32_t eos, bool prefix, document_layout *out) MUST_USE;
+/* Replaces what is in `out`; no ids for a text that gives none. */
+void document_encode(encoder *e, const document_layout *d, const char *text, size_t n,
+                     token_ids *out);
 
 /* ---- mix.c: which part comes when ------------------------------------------------------------- */
 typedef struct mix mix;

@@ -4,6 +4,15 @@
 
 #include <stdlib.h>
 
+err data_begins_with(const data_source *s, const int32_t *ids, int n, bool *out) {
+    *out = s->info.tokens >= n;
+    if (!*out || n == 0) return OK;
+    TRY(data_hold(s, 0, n));
+    for (int i = 0; i < n; i++) *out = *out && data_token(s, i) == ids[i];
+    data_release(s, 0, n);
+    return OK;
+}
+
 /* Ends at every eos; what follows the last is a document too. */
 static void make_index(data_shard *s, int32_t eos) {
     int64_t docs = 0;

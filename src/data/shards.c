@@ -62,19 +62,19 @@ bool shards_are_in(const char *path) {
 }
 
 err shards_open(data_source *s, const char *folder, bool held_out) {
-    char *index = io_join(folder, SHARDS_INDEX), *tokenizer = io_join(folder, SHARDS_TOKENIZER);
+    char *index = io_join(folder, SHARDS_INDEX), *own = io_join(folder, SHARDS_TOKENIZER);
     json_t *doc = NULL;
     err e = OK;
     TRY_CLEAN(io_json_read(index, &doc));
     TRY_CLEAN(open_listed(s, folder, index, doc, held_out));
-    if (!s->tokenizer && io_exists(tokenizer)) {
-        s->tokenizer = tokenizer;
-        s->info.tokenizer_path = tokenizer;
-        tokenizer = NULL;
+    if (!s->tokenizer && io_exists(own)) {
+        s->tokenizer = own;
+        s->info.tokenizer_path = own;
+        own = NULL;
     }
 cleanup:
     json_decref(doc);
-    free(tokenizer);
+    free(own);
     free(index);
     return e;
 }

@@ -301,9 +301,8 @@ err source_join(data_source *s, const data_info *info) {
 /* Token files stay mapped; a text is left behind once its bytes have become tokens. */
 static err open_token_file(data_shard *s, const data_options *o, data_info *info) {
     static const file_parser parsers[] = { tokfile_parse, foreign_parse };
-    const char *tokenizer = o->tokenizer ? o->tokenizer : "bytes";
     if (!remote_is(s->path) && megatron_is(s->path)) return megatron_open(s, info);
-    if (io_is_dir(s->path) || remote_is(s->path)) return text_tokenize(s, tokenizer, info);
+    if (io_is_dir(s->path) || remote_is(s->path)) return text_tokenize(s, o, info);
     TRY(io_map(s->path, &s->file));
     if (s->file.size == 0) return ERR("%s is empty", s->path);
     bool found = false;
@@ -311,7 +310,7 @@ static err open_token_file(data_shard *s, const data_options *o, data_info *info
     if (!found && str_ends(s->path, ".bin")) {
         TRY(raw_parse(s, o->raw_dtype, info));
     } else if (!found) {
-        TRY(text_tokenize(s, tokenizer, info));
+        TRY(text_tokenize(s, o, info));
         io_unmap(&s->file);
     }
     if (s->n == 0) return ERR("%s holds no tokens", s->path);

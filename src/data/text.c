@@ -34,14 +34,14 @@ static void end_document(token_buffer *t, uint64_t end) {
 
 void token_buffer_add(token_buffer *t, const int32_t *ids, size_t n, int32_t eos) {
     if (n == 0) return;
-    void *to = reserve_tokens(t, n + 1);
+    void *to = reserve_tokens(t, n + (eos >= 0));
     if (t->width == 2) {
         uint16_t *narrow = to;
         for (size_t i = 0; i < n; i++) narrow[i] = (uint16_t)ids[i];
-        narrow[n] = (uint16_t)eos;
+        if (eos >= 0) narrow[n] = (uint16_t)eos;
     } else {
         memcpy(to, ids, n * sizeof *ids);
-        ((int32_t *)to)[n] = eos;
+        if (eos >= 0) ((int32_t *)to)[n] = eos;
     }
     end_document(t, t->n);
 }
@@ -136,7 +136,7 @@ typedef struct text_worker {
 
 typedef struct text_job {
     tokenizer *t;
-    int32_t eos;
+    document_layout layout;
     int threads;
     text_worker *workers; /* [threads] */
     token_buffer all;
@@ -148,9 +148,8 @@ static err encode_text_block(void *ctx, int index, const text_block *b, void *re
     *(text_worker **)result = w;
     w->tokens.n = w->tokens.docs = 0;
     for (int i = 0; i < b->n; i++) {
-        w->ids.n = 0;
-        encoder_add(w->encoder, b->docs[i].text.at, b->docs[i].text.len, false, &w->ids);
-        token_buffer_add(&w->tokens, w->ids.at, w->ids.n, j->eos);
+        document_encode(w->encoder, &j->layout, b->docs[i].text.at, b->docs[i].text.len, &w->ids);
+        token_buffer_add(&w->tokens, w->ids.at, w->ids.n, j->layout.append);
     }
     return OK;
 }
@@ -161,20 +160,23 @@ static err append_block(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-static err job_open(text_job *j, const char *name, data_info *info) {
+static err job_open(text_job *j, const data_options *o, data_info *info) {
+    const char *name = o->tokenizer ? o->tokenizer : "bytes";
     TRY(tokenizer_open(name, NULL, &j->t));
-    j->eos = tokenizer_eos(j->t);
-    if (j->eos < 0)
+    err e = document_layout_of(j->t, DOCUMENT_END_OWN, !o->no_prefix, &j->layout);
+    if (e) {
+        err_free(e);
         return err_hint(ERR("%s: has no token that ends a document", name),
                         "tokenize the text with `ingot data tokenize --eos TOKEN` and train on "
                         "what it writes");
+    }
     token_kind kind = token_kind_of(j->t);
     *info = kind == TOKENIZER_BYTES ? byte_info("text")
                                     : (data_info){ .format = "text",
                                                    .tokenizer = kind,
                                                    .tokenizer_hash = tokenizer_hash(j->t),
                                                    .vocab = tokenizer_vocab(j->t),
-                                                   .eos = j->eos };
+                                                   .eos = j->layout.eos };
     j->all.width = token_width(info->vocab);
     j->threads = thread_cores();
     j->workers = mem_alloc((size_t)j->threads * sizeof *j->workers);
@@ -195,7 +197,7 @@ static void job_free(text_job *j) {
     tokenizer_free(j->t);
 }
 
-err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) {
+err text_tokenize(data_shard *s, const data_options *o, data_info *info) {
     static const text_pipeline stages = { .result_size = sizeof(text_worker *),
                                           .work = encode_text_block,
                                           .merge = append_block };
@@ -207,7 +209,7 @@ err text_tokenize(data_shard *s, const char *tokenizer_name, data_info *info) {
     f.ctx = &j;
     if (s->file.size) TRY(check_text(s)); /* of a folder, text/ checks each file */
     TRY_CLEAN(text_inputs_open(&path, 1, &(text_input_options){ .strict = true }, &in));
-    TRY_CLEAN(job_open(&j, tokenizer_name, info));
+    TRY_CLEAN(job_open(&j, o, info));
     text_counts counts = { 0 };
     for (int i = 0; i < text_segments(in) && !e; i++)
         e = text_pipeline_run(in, i, &f, j.threads, &counts);

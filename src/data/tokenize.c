@@ -104,7 +104,7 @@ typedef struct tokenize_worker {
 
 typedef struct tokenize_job {
     const tokenize_options *o;
-    int32_t eos;
+    document_layout layout;
     token_writer_options format;
     uint64_t below; /* hashes of documents to hold out; UINT64_MAX is never reached by a fraction */
     tokenize_worker *workers;
@@ -128,12 +128,12 @@ static err tokenize_block(void *ctx, int index, const text_block *b, void *resul
     }
     for (int i = 0; i < b->n; i++) {
         const text_doc *d = &b->docs[i];
-        w->ids.n = 0;
-        encoder_add(w->encoder, d->text.at, d->text.len, false, &w->ids);
+        document_encode(w->encoder, &t->layout, d->text.at, d->text.len, &w->ids);
         if (w->ids.n == 0) continue;
         int k = t->below && hash_bytes(d->text.at, d->text.len, 0) < t->below ? HELD_OUT : TRAIN;
-        token_buffer_add(&w->side[k], w->ids.at, w->ids.n, t->eos);
-        tally_add(&w->sources[k], d->source.at, d->source.len, 1, (int64_t)w->ids.n + 1);
+        size_t before = w->side[k].n;
+        token_buffer_add(&w->side[k], w->ids.at, w->ids.n, t->layout.append);
+        tally_add(&w->sources[k], d->source.at, d->source.len, 1, (int64_t)(w->side[k].n - before));
     }
     return OK;
 }
@@ -347,8 +347,8 @@ static err check_identity(const char *folder, const char *identity, bool *there)
     TRY_CLEAN(io_json_read(path, &doc));
     TRY_CLEAN(io_json_text(doc, path, "identity", &theirs));
     if (strcmp(theirs, identity) != 0)
-        e = err_hint(ERR("%s holds the tokens of other input, or was made with another tokenizer "
-                         "or fraction held out",
+        e = err_hint(ERR("%s holds the tokens of other input, or was made with another tokenizer, "
+                         "beginning or end of documents, or fraction held out",
                          folder),
                      "choose another folder, or pass --fresh to make it anew");
 cleanup:
@@ -387,7 +387,7 @@ static err run_shards(void *ctx, int segment, text_progress *p) {
 
 /* What rank 0 does before any rank reads. */
 static err prepare_and_find(const folder_work *w) {
-    TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->eos));
+    TRY(prepare_folder(w->folder, w->t->o, w->identity, w->t->layout.eos));
     for (int i = 0; i < text_segments(w->in); i++)
         w->whole[i] =
             read_shard(w->folder, i, TRAIN, NULL) && read_shard(w->folder, i, HELD_OUT, NULL);
@@ -432,7 +432,7 @@ static err list_all(tokenize_job *t, const text_inputs *in, const char *folder,
         for (int k = 0; k < SIDES && !e; k++)
             if (!read_new_shard(t, folder, i, k, &l))
                 e = ERR("%s: shard %d of %s is missing or damaged", folder, i, SIDE_NAMES[k]);
-    if (!e) e = write_tokenize_index(folder, t->o, identity, t->eos, &l);
+    if (!e) e = write_tokenize_index(folder, t->o, identity, t->layout.eos, &l);
     t->report->documents = l.documents[TRAIN];
     t->report->tokens = l.tokens[TRAIN];
     t->report->held_out_documents = l.documents[HELD_OUT];
@@ -465,14 +465,24 @@ static err fill_folder(folder_work *w) {
     return comm_agree(c, first ? list_or_clear(w) : OK);
 }
 
-static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
+/* Of all that decides what the shards hold. */
+static uint64_t work_hash(const tokenize_job *t, const text_inputs *in) {
+    const document_layout *d = &t->layout;
     const struct {
         uint64_t input, tokenizer, below;
         int64_t eos;
-    } what = { text_inputs_hash(in), tokenizer_hash(t->o->tokenizer), t->below, t->eos };
+    } what = { text_inputs_hash(in), tokenizer_hash(t->o->tokenizer), t->below, d->eos };
+    uint64_t h = hash_bytes(&what, sizeof what, 0);
+    /* As it was before there were affixes, so that folders from then can be completed. */
+    if (d->affixes.n_prefix + d->affixes.n_suffix == 0 && d->append == d->eos) return h;
+    h = hash_bytes(d->affixes.prefix, (size_t)d->affixes.n_prefix * sizeof(int32_t), h);
+    h = hash_bytes(d->affixes.suffix, (size_t)d->affixes.n_suffix * sizeof(int32_t), h);
+    return hash_bytes(&d->append, sizeof d->append, h);
+}
+
+static err write_folder(tokenize_job *t, text_inputs *in, const char *folder) {
     char identity[32];
-    snprintf(identity, sizeof identity, "%016llx",
-             (unsigned long long)hash_bytes(&what, sizeof what, 0));
+    snprintf(identity, sizeof identity, "%016llx", (unsigned long long)work_hash(t, in));
     folder_work w = { t, in, folder, identity, NULL };
     text_lock *lock = NULL;
     w.whole = mem_alloc((size_t)text_segments(in) * sizeof *w.whole + 1);
@@ -514,17 +524,13 @@ static err write_token_file(tokenize_job *t, text_inputs *in, const char *path) 
 
 static err job_init(tokenize_job *t) {
     const tokenize_options *o = t->o;
-    t->eos = o->eos >= 0 ? o->eos : tokenizer_eos(o->tokenizer);
-    if (t->eos < 0 || t->eos >= tokenizer_vocab(o->tokenizer))
-        return err_hint(
-            ERR_USAGE("--eos: the tokenizer does not name a token that ends a document"),
-            "name it, for example --eos \"<|endoftext|>\"");
+    TRY(document_layout_of(o->tokenizer, o->eos, true, &t->layout));
     BUG_IF(!(o->held_out >= 0 && o->held_out <= 1));
     t->below = o->held_out >= 1 ? UINT64_MAX : (uint64_t)(o->held_out * 0x1p64);
     token_kind kind = token_kind_of(o->tokenizer);
     t->format =
         (token_writer_options){ .vocab = tokenizer_vocab(o->tokenizer),
-                                .eos = t->eos,
+                                .eos = t->layout.eos,
                                 .tokenizer = kind,
                                 .tokenizer_hash =
                                     kind == TOKENIZER_BYTES ? 0 : tokenizer_hash(o->tokenizer) };

@@ -154,11 +154,11 @@ err generate_text(const generator *g, exec *x, const tokenizer *t, const char *p
                   void *ctx) {
     encoder *e = encoder_new(t);
     token_ids ids = { 0 };
-    encoder_add(e, prompt, strlen(prompt), true, &ids);
+    size_t begin = encoder_add_prefixed(e, prompt, strlen(prompt), true, &ids);
     BUG_IF(ids.n == 0);
     text_sink s = { .decoder = { .t = t }, .emit = emit, .ctx = ctx };
     /* what the prompt reads as is not written again */
-    for (size_t i = 0; i < ids.n; i++) token_decoder_push(&s.decoder, ids.at[i], &s.fresh);
+    for (size_t i = begin; i < ids.n; i++) token_decoder_push(&s.decoder, ids.at[i], &s.fresh);
     s.fresh.len = 0;
     sample_options own = *o;
     own.stop = tokenizer_eos(t);

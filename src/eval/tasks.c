@@ -340,8 +340,8 @@ static err make_request(encoder *enc, const task_run *r, const char *context, co
     size_t n = strlen(context);
     while (n > 0 && is_white_space(context[n - 1])) n--;
     str_add(&s, "%s %s", context, choice);
-    encoder_add(enc, s.text, s.len, false, ids);
-    encoder_add(enc, context, n, false, &before);
+    encoder_add_prefixed(enc, s.text, s.len, false, ids);
+    encoder_add_prefixed(enc, context, n, false, &before);
     str_free(&s);
     if (before.n == 0 && tokenizer_eos(r->tok) >= 0) { /* something has to come first */
         token_ids whole = { mem_alloc((ids->n + 1) * sizeof *whole.at), ids->n + 1, ids->n + 1 };

@@ -56,6 +56,13 @@ static void reserve_token_ids(token_ids *ids, size_t more) {
     ids->at = mem_grow(ids->at, ids->cap * sizeof *ids->at);
 }
 
+void token_ids_add(token_ids *ids, const int32_t *more, size_t n) {
+    if (n == 0) return;
+    reserve_token_ids(ids, n);
+    memcpy(ids->at + ids->n, more, n * sizeof *more);
+    ids->n += n;
+}
+
 /* ---- pieces -------------------------------------------------------------------------------------- */
 
 static void store_ids(encoder *e, const int32_t *ids, size_t n) {
@@ -290,4 +297,24 @@ void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids
     e->out = out;
     e->special = special;
     encode_segments(e, &e->t->raw, (text_span){ text, n }, true, add_raw_segment);
+}
+
+void encoder_add_affixed(encoder *e, const char *text, size_t n, bool special, token_ids *out) {
+    const token_affixes *a = &e->t->affixes;
+    token_ids_add(out, a->prefix, (size_t)a->n_prefix);
+    encoder_add(e, text, n, special, out);
+    token_ids_add(out, a->suffix, (size_t)a->n_suffix);
+}
+
+size_t encoder_add_prefixed(encoder *e, const char *text, size_t n, bool special, token_ids *out) {
+    const token_affixes *a = &e->t->affixes;
+    size_t begin = out->n, len = (size_t)a->n_prefix, size = len * sizeof *a->prefix;
+    token_ids_add(out, a->prefix, len);
+    encoder_add(e, text, n, special, out);
+    int32_t *own = out->at + begin + len; /* what the text gave */
+    bool there = len && out->n - begin >= 2 * len && memcmp(own, a->prefix, size) == 0;
+    if (!there) return len;
+    out->n -= len;
+    memmove(own - len, own, (out->n - begin) * sizeof *own);
+    return 0;
 }

@@ -52,15 +52,8 @@ err json_finder(const json_t *step, const char *where, finder *out) {
     return OK;
 }
 
-typedef struct step_kind {
-    const char *type, *members; /* that it may have beside "type" */
-    err (*read)(const json_t *o, const struct step_kind *k, void *into);
-    int what;
-} step_kind;
-
-/* Reads one object by its type, or a Sequence of them. */
-static err read_steps(const json_t *o, const char *where, const step_kind *kinds, int n,
-                      const char *list, void *into) {
+err json_read_steps(const json_t *o, const char *where, const step_kind *kinds, int n,
+                    const char *list, void *into) {
     const char *type = NULL;
     if (!o || json_is_null(o)) return OK;
     TRY(io_json_text(o, where, "type", &type));
@@ -72,7 +65,7 @@ static err read_steps(const json_t *o, const char *where, const step_kind *kinds
             const char *inner = json_string_value(json_object_get(step, "type"));
             if (inner && strcmp(inner, "Sequence") == 0)
                 return ERR("%s: a Sequence in a Sequence is not supported", where);
-            TRY(read_steps(step, where, kinds, n, list, into));
+            TRY(json_read_steps(step, where, kinds, n, list, into));
         }
         return OK;
     }
@@ -93,7 +86,7 @@ static err read_steps(const json_t *o, const char *where, const step_kind *kinds
 
 /* ---- normalizers -------------------------------------------------------------------------------------- */
 
-static err new_norm(tokenizer *t, norm_kind kind, norm_step **out) {
+static err new_norm(tokenizer *t, normalizer_kind kind, norm_step **out) {
     if (t->n_norms == MAX_STEPS) return ERR("more than %d normalizers", MAX_STEPS);
     *out = &t->norms[t->n_norms++];
     (*out)->kind = kind;
@@ -102,7 +95,7 @@ static err new_norm(tokenizer *t, norm_kind kind, norm_step **out) {
 
 static err read_plain_step(const json_t *o, const step_kind *k, void *into) {
     norm_step *s = NULL;
-    return new_norm(into, (norm_kind)k->what, &s);
+    return new_norm(into, (normalizer_kind)k->what, &s);
 }
 
 static err read_replace_step(const json_t *o, const step_kind *k, void *into) {
@@ -162,7 +155,8 @@ static const step_kind normalizers[] = {
 };
 
 err json_normalizer(const json_t *o, tokenizer *t) {
-    TRY(read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers", t));
+    TRY(json_read_steps(o, "the normalizer", normalizers, (int)COUNT_OF(normalizers), "normalizers",
+                        t));
     for (int i = 0; i < t->n_norms; i++) t->norms[i].longest = t->sentencepiece;
     return OK;
 }
@@ -283,8 +277,8 @@ static const step_kind split_kinds[] = {
 
 err json_pre_tokenizer(const json_t *o, tokenizer *t, bool *byte_level) {
     pre_tokenizers p = { t, false };
-    TRY(read_steps(o, "the pre_tokenizer", split_kinds, (int)COUNT_OF(split_kinds), "pretokenizers",
-                   &p));
+    TRY(json_read_steps(o, "the pre_tokenizer", split_kinds, (int)COUNT_OF(split_kinds),
+                        "pretokenizers", &p));
     *byte_level = p.byte_level;
     return OK;
 }

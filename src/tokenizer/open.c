@@ -56,8 +56,7 @@ static err open_tokenizer_folder(const char *path, tokenizer **out) {
     return e;
 }
 
-err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
-    *out = NULL;
+static err open_any(const char *path, const char *pattern, tokenizer **out) {
     if (strcmp(path, "bytes") == 0) return tokenizer_bytes(out);
     if (str_ends(path, ".tiktoken") || (pattern && str_ends(path, ".model") && is_rank_list(path)))
         return tokenizer_open_tiktoken(path, pattern, out);
@@ -70,4 +69,14 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
     return err_hint(ERR("%s is not the name of a tokenizer", path),
                     "expected a tokenizer.json, a folder that holds one or GPT-2's two files, a "
                     "SentencePiece .model, a .tiktoken file, or \"bytes\"");
+}
+
+err tokenizer_open(const char *path, const char *pattern, tokenizer **out) {
+    *out = NULL;
+    TRY(open_any(path, pattern, out));
+    err e = affixes_from_settings(path, *out);
+    if (!e) return OK;
+    tokenizer_free(*out);
+    *out = NULL;
+    return e;
 }

@@ -372,6 +372,7 @@ static err read_tokenizer_document(const json_t *doc, tokenizer *t) {
     else
         TRY_CLEAN(read_json_model(model, byte_level, &v, t));
     TRY_CLEAN(read_added(doc, &v, t));
+    TRY_CLEAN(json_post_processor(json_object_get(doc, "post_processor"), t));
     TRY_CLEAN(json_decoder(json_object_get(doc, "decoder"), t, byte_level));
 cleanup:
     vocabulary_free(&v);

@@ -110,7 +110,7 @@ static void order_marks(code_points *p) {
     }
 }
 
-static void add_normal_form(const char *text, size_t n, norm_kind kind, str *out) {
+static void add_normal_form(const char *text, size_t n, normalizer_kind kind, str *out) {
     utf8proc_option_t options = (utf8proc_option_t)unicode_options[kind];
     code_points p = { 0 };
     decompose_text(text, n, options, &p);
@@ -127,7 +127,7 @@ static void add_normal_form(const char *text, size_t n, norm_kind kind, str *out
 
 /* No ASCII character joins one before it, so each run of others is normalized with the one
  * ASCII character before it. */
-static void normalize_form(const char *text, size_t n, norm_kind kind, str *out) {
+static void normalize_form(const char *text, size_t n, normalizer_kind kind, str *out) {
     size_t done = 0, i = 0;
     while (i < n) {
         while (i < n && (signed char)text[i] >= 0) i++;
@@ -233,14 +233,14 @@ static void normalize_step(const norm_step *step, regex_work *w, const char *tex
 
 static const struct {
     const char *name;
-    norm_kind kind;
+    normalizer_kind kind;
     const char *type;
 } named[] = {
 #define NORMALIZER_ROW(name, kind, type) { name, kind, type },
     NAMED_NORMALIZERS(NORMALIZER_ROW)
 };
 
-const char *normalizer_type(norm_kind kind) {
+const char *normalizer_type(normalizer_kind kind) {
     for (size_t i = 0; i < COUNT_OF(named); i++)
         if (named[i].kind == kind) return named[i].type;
     return NULL;

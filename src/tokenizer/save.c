@@ -97,17 +97,28 @@ static json_t *normalizers_json(const tokenizer *t) {
     return json_pack("{s:s, s:o}", "type", "Sequence", "normalizers", steps);
 }
 
+/* The document it came from, with other affixes. */
+static err save_changed_source(const tokenizer *t, const char *path) {
+    json_t *doc = NULL;
+    TRY(io_json_parse(t->source, t->source_len, path, &doc));
+    json_object_set_new(doc, "post_processor", affixes_json(t));
+    err e = io_json_write(path, doc);
+    json_decref(doc);
+    return e;
+}
+
 err tokenizer_save(const tokenizer *t, const char *path) {
+    if (t->source && t->affixes_changed) return save_changed_source(t, path);
     if (t->source) return io_write(path, t->source, t->source_len);
     if (t->n_splits && t->splits[0].find.re && t->splits[0].find.flavor == REGEX_RUST)
         return ERR("cannot write %s: Hugging Face reads the pattern %s otherwise", path,
                    t->splits[0].find.source);
     json_t *doc = json_pack(
-        "{s:s, s:n, s:n, s:o, s:o, s:o, s:n, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
+        "{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
         "s:b, s:b, s:b, s:o, s:o}}",
         "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t), "normalizer",
-        normalizers_json(t), "pre_tokenizer", pre_tokenizer(t), "post_processor", "decoder",
-        byte_level(true), "model", "type", "BPE", "dropout", "unk_token",
+        normalizers_json(t), "pre_tokenizer", pre_tokenizer(t), "post_processor", affixes_json(t),
+        "decoder", byte_level(true), "model", "type", "BPE", "dropout", "unk_token",
         "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
         "ignore_merges", t->bpe.whole_first, "vocab", vocabulary_json(t), "merges", merges_json(t));
     BUG_IF(!doc);

@@ -98,8 +98,9 @@ static uint64_t hash_of(const tokenizer *t) {
 
 #define BAR  "\xEF\xBD\x9C" /* U+FF5C */
 #define MARK "\xE2\x96\x81" /* U+2581 */
-/* What people call the end of a document, the likeliest first. */
-static int32_t find_eos_id(const tokenizer *t) {
+/* By what people call the end of a document, the likeliest first. */
+int32_t tokenizer_find_eos(const tokenizer *t) {
+    if (t->affixes.n_suffix) return t->affixes.suffix[t->affixes.n_suffix - 1];
     static const char *const names[] = { "<|endoftext|>", "<|end_of_text|>", "</s>", "<eos>",
                                          ("<" BAR "end" MARK "of" MARK "sentence" BAR ">") };
     for (size_t i = 0; i < COUNT_OF(names); i++) {
@@ -153,7 +154,7 @@ void tokenizer_finish(tokenizer *t, const text_span *decoded) {
     added_set_build(&t->raw, t->added, t->n_added, false);
     added_set_build(&t->normal, t->added, t->n_added, true);
     t->scan = only_scanner(t);
-    t->eos = find_eos_id(t);
+    t->eos = tokenizer_find_eos(t);
     t->hash = hash_of(t);
 }
 

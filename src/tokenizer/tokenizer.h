@@ -31,7 +31,8 @@ err tokenizer_open(const char *path, const char *pattern, tokenizer **out) MUST_
 void tokenizer_free(tokenizer *t); /* takes NULL */
 
 int64_t tokenizer_vocab(const tokenizer *t);    /* ids are below it */
-int32_t tokenizer_eos(const tokenizer *t);      /* what ends a document; -1: none known */
+int32_t tokenizer_eos(const tokenizer *t);      /* the last id of its suffix, else the token that is
+                                                 * called the end of a document; -1: none known */
 uint64_t tokenizer_hash(const tokenizer *t);    /* of everything that changes ids */
 const char *tokenizer_kind(const tokenizer *t); /* "bytes", "byte-level BPE", ...; static */
 /* @return the id whose text is exactly this, special or not; -1: none. */
@@ -39,12 +40,24 @@ int32_t tokenizer_find(const tokenizer *t, const char *text, size_t n);
 /* Writes it as a tokenizer.json that Hugging Face loads and tokenizer_open reads the same. */
 err tokenizer_save(const tokenizer *t, const char *path) MUST_USE;
 
+/* The ids around every text, such as BOS and EOS: what the post_processor of a tokenizer.json adds, or
+ * add_bos_token and add_eos_token of the tokenizer_config.json beside other files. No part of the hash. */
+enum { AFFIX_MAX = 8 };
+typedef struct token_affixes {
+    int32_t prefix[AFFIX_MAX], suffix[AFFIX_MAX];
+    int n_prefix, n_suffix;
+} token_affixes;
+const token_affixes *tokenizer_affixes(const tokenizer *t);
+/* Replaces them, also in what tokenizer_save writes. Not while other threads use the tokenizer. */
+void tokenizer_set_affixes(tokenizer *t, const token_affixes *a);
+
 /* ---- encoding ------------------------------------------------------------------------------ */
 typedef struct token_ids {
     int32_t *at; /* owned: token_ids_free */
     size_t n, cap;
 } token_ids;
 void token_ids_free(token_ids *ids);
+void token_ids_add(token_ids *ids, const int32_t *more, size_t n); /* appends */
 
 /* What one thread needs to encode: buffers and a cache of pieces seen. */
 typedef struct encoder encoder;
@@ -54,6 +67,11 @@ encoder *encoder_new(const tokenizer *t);
  * token for every byte gives all of them back.
  * @param special whether special tokens written out in the text count as such. */
 void encoder_add(encoder *e, const char *text, size_t n, bool special, token_ids *out);
+/* The same between the tokenizer's prefix and suffix: Hugging Face's encode with add_special_tokens. */
+void encoder_add_affixed(encoder *e, const char *text, size_t n, bool special, token_ids *out);
+/* The beginning of a document that a model is to continue: after the tokenizer's prefix, unless the text
+ * itself begins with it. @return ids of the prefix that were added. */
+size_t encoder_add_prefixed(encoder *e, const char *text, size_t n, bool special, token_ids *out);
 void encoder_free(encoder *e); /* takes NULL */
 
 /* ---- decoding ------------------------------------------------------------------------------ */

@@ -122,7 +122,7 @@ typedef enum {
     NORM_STRIP,
     NORM_STRIP_ACCENTS,
     NORM_NMT,
-} norm_kind;
+} normalizer_kind;
 
 typedef struct finder { /* one of the three; none: finds nothing */
     regex *re;
@@ -147,7 +147,7 @@ void finder_free(finder *f);
 err finder_of(const char *pattern, regex_flavor flavor, finder *out) MUST_USE;
 
 typedef struct norm_step {
-    norm_kind kind;
+    normalizer_kind kind;
     finder find;
     char *with; /* owned: the replacement, or what is prepended */
     charsmap *map;
@@ -168,7 +168,7 @@ typedef struct norm_step {
 /* Reads a comma-separated list of their names; NULL: none. @param steps [MAX_STEPS]. */
 err norms_parse(const char *list, norm_step *steps, int *n) MUST_USE;
 /* @return the type of a named one in a tokenizer.json; NULL: it is not one of them. */
-const char *normalizer_type(norm_kind kind);
+const char *normalizer_type(normalizer_kind kind);
 /* @return the text, in one of the two buffers once a step has changed it. */
 text_span normalize_text(const norm_step *steps, int n_steps, regex_work *w, text_span text,
                          str scratch[2]);
@@ -331,6 +331,8 @@ struct tokenizer {
     int strip_left, strip_right; /* spaces taken from the ends of what is decoded */
     bool strip_first;            /* the first token loses its spaces */
     char *unknown_surface;       /* owned: what the unknown token gives; NULL: its text */
+    token_affixes affixes;
+    bool affixes_changed; /* they are not those of `source` */
     int32_t eos;
     uint64_t hash;
     char *source; /* the tokenizer.json it came from; NULL: made by us */
@@ -349,11 +351,28 @@ void tokenizer_finish(tokenizer *t, const text_span *decoded);
 struct json_t;
 /* An error unless all members of the object are among those named, separated by spaces. */
 err json_only(const struct json_t *o, const char *where, const char *allowed) MUST_USE;
+/* A kind of step of a normalizer, pre-tokenizer or post-processor, by its "type". */
+typedef struct step_kind {
+    const char *type, *members; /* that it may have beside "type" */
+    err (*read)(const struct json_t *o, const struct step_kind *k, void *into);
+    int what;
+} step_kind;
+/* Reads one object by its type, or a Sequence of them. @param list the member of a Sequence that holds them. */
+err json_read_steps(const struct json_t *o, const char *where, const step_kind *kinds, int n,
+                    const char *list, void *into) MUST_USE;
 /* Reads the "pattern" of a step. */
 err json_finder(const struct json_t *step, const char *where, finder *out) MUST_USE;
 err json_normalizer(const struct json_t *o, tokenizer *t) MUST_USE;
 /* @param byte_level whether bytes are written in GPT-2's alphabet. */
 err json_pre_tokenizer(const struct json_t *o, tokenizer *t, bool *byte_level) MUST_USE;
+/* Reads what is put around texts; the vocabulary must be complete. */
+err json_post_processor(const struct json_t *o, tokenizer *t) MUST_USE;
+/* @return what json_post_processor reads back, owned; null where there are no affixes. */
+struct json_t *affixes_json(const tokenizer *t);
+/* Applies the tokenizer_config.json in the folder `path`, unless that has a tokenizer.json, or beside a tokenizer.model. */
+err affixes_from_settings(const char *path, tokenizer *t) MUST_USE;
+/* @return the id that ends documents. */
+int32_t tokenizer_find_eos(const tokenizer *t);
 /* Fills in what ids give, and finishes the tokenizer. */
 err json_decoder(const struct json_t *o, tokenizer *t, bool byte_level) MUST_USE;
 

@@ -27,6 +27,7 @@ static err open_source(trainer *t, const char *const *paths, int n, bool held_ou
                        data_source **out) {
     data_options o = { .vocab_limit = t->grow_vocab ? 0 : t->mc.vocab,
                        .tokenizer = start_tokenizer_name(t),
+                       .no_prefix = t->start.no_prefix,
                        .held_out = held_out,
                        .raw_dtype = (raw_dtype)t->cfg->data.raw_dtype,
                        .cache_dirs = t->cfg->data.cache_dirs,
@@ -173,6 +174,27 @@ static err open_tokenizer(trainer *t) {
     return tokenizer_open(t->start.tokenizer_path, NULL, &t->tokenizer);
 }
 
+/* Takes the prefix from the tokenizer unless documents begin with it, as those of shards made without do not:
+ * samples and questions must begin as the documents did. */
+static err match_prefix(trainer *t) {
+    if (!t->tokenizer) return OK;
+    token_affixes a = *tokenizer_affixes(t->tokenizer);
+    int with = 0;
+    for (int i = 0; i < t->n_sources && a.n_prefix; i++) {
+        bool begins = false;
+        TRY(data_begins_with(t->sources[i].data, a.prefix, a.n_prefix, &begins));
+        with += begins;
+    }
+    if (with && with < t->n_sources && is_first_rank(t))
+        log_warn("documents of %d of %d sources begin with the tokenizer's prefix, those of the "
+                 "others do not",
+                 with, t->n_sources);
+    if (!with) a.n_prefix = 0;
+    tokenizer_set_affixes(t->tokenizer, &a);
+    t->state.prefixed = a.n_prefix > 0;
+    return OK;
+}
+
 err datasets_open(trainer *t) {
     const data_info *known = NULL;
     TRY(open_all(t));
@@ -180,7 +202,8 @@ err datasets_open(trainer *t) {
     TRY(check_tokenizers(t->sources, t->n_sources + t->has_clean, &known));
     TRY(check_tokenizers(t->sets, t->n_sets, &known));
     if (known) TRY(start_check_tokenizer(t, known));
-    return open_tokenizer(t);
+    TRY(open_tokenizer(t));
+    return match_prefix(t);
 }
 
 err datasets_save_tokenizer(const trainer *t) {

@@ -113,8 +113,7 @@ static err find_tokenizer(run_start *s, const ckpt_state *there) {
     if (!s->tokenizer_path && s->hf && folder_has(s->path, "vocab.json"))
         s->tokenizer_path = strdup(s->path); /* GPT-2's two files */
     if (!s->tokenizer_path) return OK;
-    TRY(tokenizer_open(s->tokenizer_path, NULL, &s->tokenizer));
-    return ckpt_check_tokenizer(there, s->tokenizer, s->tokenizer_path);
+    return ckpt_open_tokenizer(there, s->tokenizer_path, &s->tokenizer);
 }
 
 static err find_weights(const char *from, comm *c, run_start *s) {
@@ -182,6 +181,8 @@ err start_find(trainer *t) {
     if (s->path && !s->hf) TRY(ckpt_read_manifest(s->path, &s->saved, &there, &s->run));
     t->state = s->resume ? there : first_state(t->cfg);
     s->bytes = there.bytes;
+    if (s->hf) there.prefixed = true; /* as its tokenizer does it */
+    s->no_prefix = s->path && !there.prefixed;
     return s->path ? find_tokenizer(s, &there) : OK;
 }
 

@@ -106,6 +106,7 @@ typedef struct run_start {
     model_config saved;   /* what it holds */
     json_t *run;          /* resume_snapshot of the process that saved it, owned; NULL: none kept */
     bool bytes;           /* it was trained on bytes */
+    bool no_prefix;       /* its documents began without the tokenizer's prefix */
     tokenizer *tokenizer; /* what it was trained with, owned; NULL: not known */
     char *tokenizer_path; /* its file or folder, owned; NULL: bytes, or not known */
 } run_start;

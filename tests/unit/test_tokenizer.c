@@ -333,7 +333,7 @@ static void test_tiktoken_samples(void **state) {
 
 /* ---- normal forms ---------------------------------------------------------------------------- */
 
-static str normal_form_of(norm_kind kind, const char *text, size_t n) {
+static str normal_form_of(normalizer_kind kind, const char *text, size_t n) {
     str scratch[2] = { { 0 }, { 0 } };
     norm_step step = { .kind = kind };
     text_span made = normalize_text(&step, 1, NULL, (text_span){ text, n }, scratch);
@@ -369,7 +369,7 @@ static void normal_forms_are_those_of_utf8proc(void **state) {
             utf8proc_ssize_t n =
                 utf8proc_map((const utf8proc_uint8_t *)text.text, (utf8proc_ssize_t)text.len,
                              &expected, (utf8proc_option_t)options[kind]);
-            str made = normal_form_of((norm_kind)kind, text.text, text.len);
+            str made = normal_form_of((normalizer_kind)kind, text.text, text.len);
             assert_int_equal(made.len, n);
             assert_memory_equal(made.text, expected, made.len);
             str_free(&made);
