@@ -229,9 +229,10 @@ err hf_export_folder(const char *folder, const hf_export *x) MUST_USE;
  *  3. Going back renames to superseded-step-N, which only a later superseded checkpoint of that step replaces. Damaged
  *     ones are renamed to damaged-step-N.
  *  4. --fresh moves the earlier run to RUN/.previous, which is removed after the first step of the new run.
- *  5. Uploads never change anything on disk. In the store, files of a step are overwritten only after its manifest was
- *     deleted (the local checkpoint is complete then, and is uploaded again by any process that continues), and
- *     older steps are removed only after a newer manifest is there.
+ *  5. Uploads never change anything on disk. In the store, a folder with a manifest is never written to: a step that is
+ *     uploaded again goes to a folder of its own, and the older copy is removed when that has its manifest. Older steps
+ *     are removed only after a newer manifest is there, and later ones superseded, when the run goes back, only after the
+ *     one it went back to is there.
  *
  * A save that fails, or is killed, touches .step-N.tmp alone. A run whose folder is out of reach writes nothing.
  *
@@ -320,8 +321,10 @@ err ckpt_save(const char *run_dir, const model *m, exec *x, const optimizer *o, 
 
 /* ---- a run's checkpoints in an object store -------------------------------------------------
  * URL/checkpoints/step-N has the files of RUN/checkpoints/step-N, URL/weights/step-N those of weights alone, and
- * URL/ the config and the tokenizer, so that the objects below URL are a run folder. The manifest of a checkpoint is put last and deleted first:
- * as on disk, a folder without one is not a checkpoint.
+ * URL/ the config and the tokenizer, so that the objects below URL are a run folder. The manifest of a checkpoint is put
+ * last and deleted first: as on disk, a folder without one is not a checkpoint. A step that is saved again with other
+ * content is step-N.1, step-N.2, ...; the last one counts, and the one before it is removed when that is complete. URLs
+ * of steps need not have that number.
  *
  * An uploader has a thread that copies completed saves there while training continues. One upload is under way,
  * one of each kind waits; a newer save takes the place of the one that waits. An upload that fails is reported and tried
@@ -332,11 +335,11 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
 /* The checkpoint of this step is complete on disk, and is to be uploaded. @param keep in the store. */
 void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckpt_keep *keep);
 /* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk; after
- * that, the store supersedes them too. A process that is killed between the two, or cannot reach the
- * store, leaves the mark, and whoever continues the run from its folder or uploads again does that first.
- * ckpt_uploader_go_back waits for the store's answer, a minute at most; a failure is one of ckpt_uploader_poll, and
- * tried again. */
-err ckpt_mark_gone_back(const char *run_dir, int64_t step) MUST_USE;
+ * that, the store gets that step, if it lacks it, and supersedes later ones. A process that is killed between the two,
+ * or cannot reach the store, leaves the mark, and whoever continues the run from its folder or uploads again does that
+ * first. What is being uploaded ends after its part. ckpt_uploader_go_back waits for the store, 10 seconds at most; a
+ * failure is one of ckpt_uploader_poll, and tried again. */
+err ckpt_uploader_mark_back(ckpt_uploader *u, int64_t step) MUST_USE;
 void ckpt_uploader_go_back(ckpt_uploader *u);
 typedef struct ckpt_upload {
     ckpt_kind kind;

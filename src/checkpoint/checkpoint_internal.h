@@ -185,13 +185,18 @@ typedef struct remote_job {
     const _Atomic bool *cancelled; /* set by another thread: upload nothing more */
 } remote_job;
 /* Uploads RUN/checkpoints/step-N to URL/checkpoints/step-N (of weights, RUN/weights/...), unless it is there
- * already, and what stands beside checkpoints in the run folder. */
+ * already, and what stands beside checkpoints in the run folder. What the store has of that step stays until the
+ * upload is complete. */
 err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) MUST_USE;
-/* Removes what need not be kept, and supersedes checkpoints of later steps than `newest`: the run has gone
- * back behind them. */
+/* Removes what need not be kept and older copies of a step, and supersedes checkpoints of later steps than `newest`:
+ * the run has gone back behind them. */
 err remote_remove_old(struct store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
                       int64_t newest) MUST_USE;
-/* Supersedes, after ckpt_mark_gone_back, all later checkpoints, and removes the mark. Without a mark: nothing. */
-err remote_go_back(struct store *s, const char *run_dir, const char *url) MUST_USE;
+/* The mark that a run went back to a step: written, removed. */
+err remote_mark_gone_back(const char *run_dir, int64_t step) MUST_USE;
+err remote_forget_gone_back(const char *run_dir) MUST_USE;
+/* Uploads the step of the mark, if the store lacks it, and supersedes all later checkpoints there. The mark stays.
+ * @param step -1: there is no mark, and nothing was done. */
+err remote_go_back(const remote_job *j, int64_t *step) MUST_USE;
 
 #endif

@@ -2,16 +2,19 @@
  * layout is in checkpoint.h. Nothing in a store can be renamed, so what makes a folder a checkpoint is its
  * manifest alone:
  *
- *     upload      delete an old manifest -> files -> config, tokenizer -> manifest
+ *     upload      files -> config, tokenizer -> manifest -> remove older copies of the step
  *     remove      manifest -> files
  *     supersede   manifest copied to another name -> manifest
  *
- * Whoever is killed on the way leaves files without a manifest, which the next upload of that step
- * overwrites.
+ * A folder with a manifest never changes. A step that is uploaded again with other content gets a folder of its
+ * own: step-N, then step-N.1, step-N.2, ... Of several copies of a step the last one counts, so putting its manifest
+ * replaces the one before it in one request. Whoever is killed on the way leaves files without a manifest, which
+ * the next upload of that step overwrites, or two copies, of which it removes the older.
  *
  * A run that goes back to an earlier step leaves RUN/checkpoints/.gone-back-to with that step before it renames
- * anything, and removes it when later steps are superseded in the store. No upload begins, and no process resumes
- * from the store, while it is there: the store never offers a branch that its run has left. */
+ * anything, and removes it when that step is in the store and later ones are superseded there, in this order: the
+ * store is never without a checkpoint. No other upload begins, and no process resumes from the store, while the mark
+ * is there: the store never offers a branch that its run has left to whoever has the run's folder. */
 #include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,62 +30,123 @@ static char *remote_root(const char *url, ckpt_kind kind) {
     return store_join(url, ckpt_root_names[kind]);
 }
 
-static char *remote_step(const char *url, ckpt_kind kind, int64_t step) {
-    char *root = remote_root(url, kind), *path = step_path(root, "", step, "");
-    free(root);
-    return path;
+/* The folder of a checkpoint: "step-00000012", or "step-00000012.1" and so on where that step was uploaded before. */
+typedef struct remote_folder {
+    int64_t step, copy;
+} remote_folder;
+
+/* @return owned (free). */
+static char *remote_folder_url(const char *root, remote_folder f) {
+    char copy[32] = "";
+    if (f.copy > 0) snprintf(copy, sizeof copy, ".%lld", (long long)f.copy);
+    return step_path(root, "", f.step, copy);
+}
+
+/* @param name changed. @return whether it names a checkpoint. */
+static bool parse_remote_folder(char *name, remote_folder *out) {
+    char *dot = strchr(name, '.');
+    *out = (remote_folder){ 0 };
+    if (dot && (!number_parse_int(dot + 1, &out->copy) || out->copy < 1)) return false;
+    if (dot) *dot = '\0';
+    out->step = step_of_name(name);
+    return out->step >= 0;
+}
+
+static int compare_remote_folders(const void *a, const void *b) {
+    const remote_folder *x = a, *y = b;
+    if (x->step != y->step) return x->step < y->step ? -1 : 1;
+    return x->copy < y->copy ? -1 : x->copy > y->copy;
 }
 
 /* ---- listing ------------------------------------------------------------------------------------------------- */
-/* Steps that have a manifest. */
-static err list_remote_steps(store *s, const char *url, ckpt_kind kind, int64_t **steps, int *n) {
+typedef struct remote_folders {
+    remote_folder *at; /* owned (free); by step, and by copy */
+    int n;
+} remote_folders;
+
+/* Folders that have a manifest. @param root "URL/checkpoints". */
+static err list_remote_folders(store *s, const char *root, remote_folders *out) {
     store_list l;
-    char *root = remote_root(url, kind);
-    err e = store_list_folder(s, root, &l);
-    *steps = NULL;
-    *n = 0;
-    if (!e) *steps = mem_alloc((size_t)(l.n + 1) * sizeof **steps);
-    for (int i = 0; !e && i < l.n; i++) {
+    *out = (remote_folders){ 0 };
+    TRY(store_list_folder(s, root, &l));
+    out->at = mem_alloc((size_t)(l.n + 1) * sizeof *out->at);
+    for (int i = 0; i < l.n; i++) {
         char *name = strdup(l.at[i].url + strlen(root) + 1), *slash = strchr(name, '/');
         if (slash) *slash = '\0';
-        int64_t step = slash && !strcmp(slash + 1, CKPT_MANIFEST_FILE) ? step_of_name(name) : -1;
-        if (step >= 0) (*steps)[(*n)++] = step;
+        if (slash && !strcmp(slash + 1, CKPT_MANIFEST_FILE) &&
+            parse_remote_folder(name, &out->at[out->n]))
+            out->n++;
         free(name);
     }
-    if (!e) {
-        qsort(*steps, (size_t)*n, sizeof **steps, compare_int64);
-        store_list_free(&l);
-    }
-    free(root);
-    return e;
+    qsort(out->at, (size_t)out->n, sizeof *out->at, compare_remote_folders);
+    store_list_free(&l);
+    return OK;
+}
+
+/* Whether a later folder has another copy of the same step. */
+static bool is_replaced(const remote_folders *l, int i) {
+    return i + 1 < l->n && l->at[i + 1].step == l->at[i].step;
+}
+
+/* Leaves the last copy of each step. */
+static void drop_replaced(remote_folders *l) {
+    int n = 0;
+    for (int i = 0; i < l->n; i++)
+        if (!is_replaced(l, i)) l->at[n++] = l->at[i];
+    l->n = n;
 }
 
 err ckpt_remote_list(const char *url, int64_t **steps, int *n) {
     store *s = NULL;
-    TRY(store_open(&s));
-    err e = list_remote_steps(s, url, CKPT_FULL, steps, n);
+    remote_folders l = { 0 };
+    char *root = remote_root(url, CKPT_FULL);
+    *steps = NULL;
+    *n = 0;
+    err e = store_open(&s);
+    if (!e) e = list_remote_folders(s, root, &l);
+    drop_replaced(&l);
+    if (!e) *steps = mem_alloc((size_t)(l.n + 1) * sizeof **steps);
+    for (int i = 0; i < l.n; i++) (*steps)[(*n)++] = l.at[i].step;
+    free(l.at);
+    free(root);
     store_close(s);
     return e;
 }
 
 /* ---- uploading ------------------------------------------------------------------------------------------------ */
-/* Whether the store has exactly this manifest: then it has all files of it. */
-static err is_there(store *s, const char *manifest_url, const char *manifest, bool *there) {
-    char *mine = NULL, *theirs = NULL;
+/* Whether a folder of the store has exactly this manifest: then it has all files of it. */
+static err has_manifest(store *s, const char *folder, const char *manifest, bool *there) {
+    char *url = store_join(folder, CKPT_MANIFEST_FILE), *mine = NULL, *theirs = NULL;
     size_t n = 0, m = 0;
-    store_object o;
-    bool found;
-    *there = false;
-    TRY(store_head(s, manifest_url, &found, &o));
-    if (!found) return OK;
     err e = io_read(manifest, MOST_MANIFEST, &mine, &n);
-    if (!e && (int64_t)n == o.bytes) {
-        e = store_read(s, manifest_url, MOST_MANIFEST, &theirs, &m);
-        *there = !e && n == m && !memcmp(mine, theirs, n);
-    }
+    if (!e) e = store_read(s, url, MOST_MANIFEST, &theirs, &m);
+    *there = !e && n == m && !memcmp(mine, theirs, n);
     free(mine);
     free(theirs);
-    if (!e && !*there) e = store_delete(s, manifest_url); /* its files are about to change */
+    free(url);
+    return e;
+}
+
+/* Where to upload a step: never to a folder that has a manifest. @param there whether its last copy is this
+ * one already. @param out owned (free). */
+static err choose_remote_folder(store *s, const char *root, int64_t step, const char *manifest,
+                                bool *there, char **out) {
+    remote_folders l;
+    remote_folder f = { .step = step };
+    *there = false;
+    *out = NULL;
+    TRY(list_remote_folders(s, root, &l));
+    err e = OK;
+    for (int i = 0; i < l.n && !e; i++) {
+        if (l.at[i].step != step) continue;
+        f.copy = l.at[i].copy + 1;
+        if (is_replaced(&l, i)) continue;
+        char *folder = remote_folder_url(root, l.at[i]);
+        e = has_manifest(s, folder, manifest, there);
+        free(folder);
+    }
+    free(l.at);
+    if (!e) *out = remote_folder_url(root, f);
     return e;
 }
 
@@ -131,13 +195,12 @@ static err upload_run_files(store *s, const char *run_dir, const char *url, int6
 }
 
 err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *bytes) {
-    char *folder = ckpt_path(j->run_dir, kind, step), *to = remote_step(j->url, kind, step);
+    char *folder = ckpt_path(j->run_dir, kind, step), *root = remote_root(j->url, kind), *to = NULL;
     char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
-    char *manifest_url = store_join(to, CKPT_MANIFEST_FILE);
     bool there;
     err e = OK;
     *bytes = 0;
-    TRY_CLEAN(is_there(j->s, manifest_url, manifest, &there));
+    TRY_CLEAN(choose_remote_folder(j->s, root, step, manifest, &there, &to));
     if (there) goto cleanup;
     TRY_CLEAN(upload_files(j, folder, to, bytes));
     TRY_CLEAN(upload_run_files(j->s, j->run_dir, j->url, bytes));
@@ -147,17 +210,15 @@ err remote_upload(const remote_job *j, ckpt_kind kind, int64_t step, int64_t *by
     fault_point(FAULT_UPLOAD_DONE, 0);
 cleanup:
     free(folder);
+    free(root);
     free(to);
     free(manifest);
-    free(manifest_url);
     return e;
 }
 
 /* ---- which stay ------------------------------------------------------------------------------------------------ */
-static err read_remote_manifest(store *s, const char *url, ckpt_kind kind, int64_t step,
-                                json_t **doc) {
-    char *folder = remote_step(url, kind, step), *path = store_join(folder, CKPT_MANIFEST_FILE);
-    char *text = NULL;
+static err read_remote_manifest(store *s, const char *folder, json_t **doc) {
+    char *path = store_join(folder, CKPT_MANIFEST_FILE), *text = NULL;
     size_t n;
     *doc = NULL;
     err e = store_read(s, path, MOST_MANIFEST, &text, &n);
@@ -169,25 +230,22 @@ static err read_remote_manifest(store *s, const char *url, ckpt_kind kind, int64
     }
     free(text);
     free(path);
-    free(folder);
     return e;
 }
 
-static err remove_step(store *s, const char *url, ckpt_kind kind, int64_t step) {
-    char *folder = remote_step(url, kind, step), *manifest = store_join(folder, CKPT_MANIFEST_FILE);
+static err remove_remote_folder(store *s, const char *folder) {
+    char *manifest = store_join(folder, CKPT_MANIFEST_FILE);
     store_list l = { 0 };
     err e = store_delete(s, manifest);
     if (!e) e = store_list_folder(s, folder, &l);
     for (int i = 0; i < l.n && !e; i++) e = store_delete(s, l.at[i].url);
     store_list_free(&l);
     free(manifest);
-    free(folder);
     return e;
 }
 
-static err supersede_step(store *s, const char *url, ckpt_kind kind, int64_t step) {
-    char *folder = remote_step(url, kind, step), *text = NULL;
-    char *from = store_join(folder, CKPT_MANIFEST_FILE);
+static err supersede_remote_folder(store *s, const char *folder) {
+    char *from = store_join(folder, CKPT_MANIFEST_FILE), *text = NULL;
     char *to = store_join(folder, CKPT_SUPERSEDED_MANIFEST);
     size_t n;
     err e = store_read(s, from, MOST_MANIFEST, &text, &n);
@@ -196,39 +254,51 @@ static err supersede_step(store *s, const char *url, ckpt_kind kind, int64_t ste
     free(text);
     free(from);
     free(to);
-    free(folder);
     return e;
 }
 
-/* A manifest that cannot be read now is no reason to remove anything. */
-static err remove_old_steps(store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
-                            const int64_t *steps, int n) {
-    kept_step *k = mem_alloc((size_t)(n + 1) * sizeof *k);
+/* A manifest that cannot be read now is no reason to remove anything. @param l one copy of each step. */
+static err remove_old_steps(store *s, const char *root, const ckpt_keep *keep,
+                            const remote_folders *l) {
+    kept_step *k = mem_alloc((size_t)(l->n + 1) * sizeof *k);
     err e = OK;
-    for (int i = 0; i < n && !e; i++) {
+    for (int i = 0; i < l->n && !e; i++) {
+        char *folder = remote_folder_url(root, l->at[i]);
         json_t *doc;
-        e = read_remote_manifest(s, url, kind, steps[i], &doc);
-        if (!e) k[i] = kept_step_of(steps[i], doc);
+        e = read_remote_manifest(s, folder, &doc);
+        if (!e) k[i] = kept_step_of(l->at[i].step, doc);
         json_decref(doc);
+        free(folder);
     }
-    if (!e) choose_kept(k, n, keep);
-    for (int i = 0; i < n && !e; i++)
-        if (!k[i].kept) e = remove_step(s, url, kind, steps[i]);
+    if (!e) choose_kept(k, l->n, keep);
+    for (int i = 0; i < l->n && !e; i++) {
+        if (k[i].kept) continue;
+        char *folder = remote_folder_url(root, l->at[i]);
+        e = remove_remote_folder(s, folder);
+        free(folder);
+    }
     free(k);
     return e;
 }
 
 err remote_remove_old(store *s, const char *url, ckpt_kind kind, const ckpt_keep *keep,
                       int64_t newest) {
-    int64_t *steps;
-    int n;
-    TRY(list_remote_steps(s, url, kind, &steps, &n));
-    err e = OK;
-    for (; n > 0 && steps[n - 1] > newest && !e; n--)
-        e = supersede_step(s, url, kind, steps[n - 1]);
-    if (!e && keep->latest > 0 && n > keep->latest)
-        e = remove_old_steps(s, url, kind, keep, steps, n);
-    free(steps);
+    char *root = remote_root(url, kind);
+    remote_folders l = { 0 };
+    err e = list_remote_folders(s, root, &l);
+    for (int i = l.n - 1; i >= 0 && !e; i--) {
+        char *folder = remote_folder_url(root, l.at[i]);
+        if (l.at[i].step > newest)
+            e = supersede_remote_folder(s, folder);
+        else if (is_replaced(&l, i))
+            e = remove_remote_folder(s, folder);
+        free(folder);
+    }
+    while (l.n > 0 && l.at[l.n - 1].step > newest) l.n--;
+    drop_replaced(&l);
+    if (!e && keep->latest > 0 && l.n > keep->latest) e = remove_old_steps(s, root, keep, &l);
+    free(l.at);
+    free(root);
     return e;
 }
 
@@ -239,7 +309,7 @@ static char *gone_back_path(const char *run_dir) {
     return path;
 }
 
-err ckpt_mark_gone_back(const char *run_dir, int64_t step) {
+err remote_mark_gone_back(const char *run_dir, int64_t step) {
     char *path = gone_back_path(run_dir), text[32];
     int n = snprintf(text, sizeof text, "%lld\n", (long long)step);
     err e = io_write(path, text, (size_t)n);
@@ -262,14 +332,26 @@ static err read_gone_back(const char *path, int64_t *step) {
                            "the store, too");
 }
 
-err remote_go_back(store *s, const char *run_dir, const char *url) {
+err remote_go_back(const remote_job *j, int64_t *step) {
     const ckpt_keep all = { 0 };
+    int64_t bytes;
+    char *path = gone_back_path(j->run_dir);
+    err e = read_gone_back(path, step);
+    free(path);
+    if (e || *step < 0) return e;
+    char *folder = ckpt_path(j->run_dir, CKPT_FULL, *step);
+    char *manifest = io_join(folder, CKPT_MANIFEST_FILE);
+    if (io_exists(manifest)) e = remote_upload(j, CKPT_FULL, *step, &bytes);
+    for (int kind = 0; kind < CKPT_KINDS && !e; kind++)
+        e = remote_remove_old(j->s, j->url, (ckpt_kind)kind, &all, *step);
+    free(manifest);
+    free(folder);
+    return e;
+}
+
+err remote_forget_gone_back(const char *run_dir) {
     char *path = gone_back_path(run_dir);
-    int64_t step;
-    err e = read_gone_back(path, &step);
-    for (int kind = 0; kind < CKPT_KINDS && !e && step >= 0; kind++)
-        e = remote_remove_old(s, url, (ckpt_kind)kind, &all, step);
-    if (!e && step >= 0) e = io_remove_tree(run_dir, path);
+    err e = io_remove_tree(run_dir, path);
     free(path);
     return e;
 }
@@ -326,15 +408,15 @@ static err download_tokenizer(store *s, const char *url, const char *run_dir) {
     return e;
 }
 
-/* From the newest on. @return the newest one's error when all are damaged. */
-static err download_newest(store *s, const char *url, const char *run_dir, int64_t after,
-                           const int64_t *steps, int n, int64_t *step) {
+/* From the newest on, and the copies of each step. @return the newest one's error when all are damaged. */
+static err download_newest(store *s, const char *root, const char *run_dir, int64_t after,
+                           const remote_folders *l, int64_t *step) {
     err first = OK;
-    for (int i = n - 1; i >= 0 && steps[i] > after && *step < 0; i--) {
-        char *from = remote_step(url, CKPT_FULL, steps[i]);
+    for (int i = l->n - 1; i >= 0 && l->at[i].step > after && *step < 0; i--) {
+        char *from = remote_folder_url(root, l->at[i]);
         log_info("downloading %s", from);
-        err e = download_step(s, from, run_dir, steps[i]);
-        if (!e) *step = steps[i];
+        err e = download_step(s, from, run_dir, l->at[i].step);
+        if (!e) *step = l->at[i].step;
         if (e && !first)
             first = e;
         else
@@ -349,37 +431,64 @@ static err download_newest(store *s, const char *url, const char *run_dir, int64
     return first;
 }
 
+/* Lets the store know what an earlier process of this folder could not. */
+static err finish_going_back(store *s, const char *url, const char *run_dir) {
+    const _Atomic bool never = false;
+    const remote_job j = { s, run_dir, url, &never };
+    int64_t step;
+    TRY(remote_go_back(&j, &step));
+    return step >= 0 ? remote_forget_gone_back(run_dir) : OK;
+}
+
 /* The newest whole checkpoint of a run after step `after`, and the run's tokenizer. */
 static err download_run(store *s, const char *url, const char *run_dir, int64_t after,
                         int64_t *step) {
-    int64_t *steps = NULL;
-    int n = 0;
-    err e = remote_go_back(s, run_dir, url);
-    if (!e) e = list_remote_steps(s, url, CKPT_FULL, &steps, &n);
-    if (!e) e = download_newest(s, url, run_dir, after, steps, n, step);
+    char *root = remote_root(url, CKPT_FULL);
+    remote_folders l = { 0 };
+    err e = finish_going_back(s, url, run_dir);
+    if (!e) e = list_remote_folders(s, root, &l);
+    if (!e) e = download_newest(s, root, run_dir, after, &l, step);
     if (!e && *step >= 0) e = download_tokenizer(s, url, run_dir);
-    free(steps);
+    free(l.at);
+    free(root);
     return e;
 }
 
-/* @return the step that a URL names, "s3://.../step-00000012"; -1: it names a run. */
-static int64_t step_of_url(const char *url) {
-    str s = { 0 };
-    str_add(&s, "%s", url);
-    while (s.len && s.text[s.len - 1] == '/') s.text[--s.len] = '\0';
-    int64_t step = step_of_name(strrchr(s.text, '/') + 1);
-    str_free(&s);
-    return step;
+/* The checkpoint that a URL names, "s3://.../checkpoints/step-00000012": its last copy, unless the URL has a number
+ * of a copy. @param f step -1: it names a run. @param folder owned (free); NULL where it names a run. */
+static err find_remote_folder(store *s, const char *url, remote_folder *f, char **folder) {
+    char *root = strdup(url);
+    size_t n = strlen(root);
+    while (n && root[n - 1] == '/') root[--n] = '\0';
+    char *slash = strrchr(root, '/');
+    *slash = '\0'; /* after "s3:/" at least */
+    *folder = NULL;
+    err e = OK;
+    if (!parse_remote_folder(slash + 1, f)) {
+        f->step = -1;
+    } else {
+        remote_folders l = { 0 };
+        if (!f->copy) e = list_remote_folders(s, root, &l);
+        for (int i = 0; i < l.n; i++)
+            if (l.at[i].step == f->step) f->copy = l.at[i].copy;
+        free(l.at);
+        if (!e) *folder = remote_folder_url(root, *f);
+    }
+    free(root);
+    return e;
 }
 
 err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *step) {
     store *s = NULL;
-    int64_t one = step_of_url(url);
+    remote_folder f;
+    char *folder = NULL;
     *step = -1;
-    err e = store_open(&s);
-    if (!e && one >= 0) e = download_step(s, url, run_dir, one);
-    if (!e && one >= 0) *step = one;
-    if (!e && one < 0) e = download_run(s, url, run_dir, after, step);
+    TRY(store_open(&s));
+    err e = find_remote_folder(s, url, &f, &folder);
+    if (!e) e = folder ? download_step(s, folder, run_dir, f.step)
+                       : download_run(s, url, run_dir, after, step);
+    if (!e && folder) *step = f.step;
+    free(folder);
     store_close(s);
     return e;
 }
@@ -394,31 +503,36 @@ static err download_manifest(store *s, const char *from, const char *folder) {
 }
 
 static err download_manifests(store *s, const char *url, const char *run_dir, ckpt_kind kind) {
-    int64_t *steps = NULL;
-    int n = 0;
-    err e = list_remote_steps(s, url, kind, &steps, &n);
-    for (int i = 0; i < n && !e; i++) {
-        char *from = remote_step(url, kind, steps[i]), *to = ckpt_path(run_dir, kind, steps[i]);
+    char *root = remote_root(url, kind);
+    remote_folders l = { 0 };
+    err e = list_remote_folders(s, root, &l);
+    drop_replaced(&l);
+    for (int i = 0; i < l.n && !e; i++) {
+        char *from = remote_folder_url(root, l.at[i]);
+        char *to = ckpt_path(run_dir, kind, l.at[i].step);
         e = download_manifest(s, from, to);
         free(from);
         free(to);
     }
-    free(steps);
+    free(l.at);
+    free(root);
     return e;
 }
 
 err ckpt_download_manifests(const char *url, const char *run_dir) {
     store *s = NULL;
-    int64_t one = step_of_url(url);
+    remote_folder f;
+    char *folder = NULL;
     TRY(store_open(&s));
-    err e = OK;
-    if (one >= 0) {
-        char *to = ckpt_path(run_dir, CKPT_FULL, one);
-        e = download_manifest(s, url, to);
+    err e = find_remote_folder(s, url, &f, &folder);
+    if (!e && folder) {
+        char *to = ckpt_path(run_dir, CKPT_FULL, f.step);
+        e = download_manifest(s, folder, to);
         free(to);
     }
-    for (int kind = 0; kind < CKPT_KINDS && one < 0 && !e; kind++)
+    for (int kind = 0; kind < CKPT_KINDS && !folder && !e; kind++)
         e = download_manifests(s, url, run_dir, (ckpt_kind)kind);
+    free(folder);
     store_close(s);
     return e;
 }

@@ -7,8 +7,8 @@
  *
  * At most one step is under way and one of each kind waits, full checkpoints first. A newer one takes the place
  * of the one that waits; one that failed waits again unless a newer one does. When the run goes back to an
- * earlier step, what waits is dropped, what is under way ends after its file, and later steps are superseded in the
- * store before anything else is uploaded. The local checkpoint is never touched, so whatever fails here loses
+ * earlier step, what waits is dropped, what is under way ends after its part, and before anything else is uploaded the
+ * store gets that step, if it lacks it, and supersedes later ones. The local checkpoint is never touched, so whatever fails here loses
  * nothing that was saved. */
 #include <pthread.h>
 #include <signal.h>
@@ -21,7 +21,7 @@
 #include "io/io.h"
 #include "store/store.h"
 
-enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 60 };
+enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 10 };
 
 struct ckpt_uploader {
     char *run_dir, *url;
@@ -33,7 +33,8 @@ struct ckpt_uploader {
     pthread_cond_t changed;
     int64_t waiting[CKPT_KINDS]; /* steps; NONE */
     ckpt_keep keep[CKPT_KINDS];
-    bool goes_back; /* the store does not know yet that the run went back */
+    bool goes_back;  /* the store does not know yet that the run went back */
+    int64_t back_to; /* the step of the mark that this process wrote last; NONE */
     bool busy;
     int failures; /* in a row */
     bool stop, hurry;
@@ -91,10 +92,19 @@ static void note_outcome(ckpt_uploader *u, err e) {
 
 /* These two work without the lock, which is held on entry and exit. */
 static void go_back(ckpt_uploader *u) {
+    int64_t step;
+    remote_job j = { u->s, u->run_dir, u->url, &u->cancelled };
+    atomic_store(&u->cancelled, false);
     pthread_mutex_unlock(&u->lock);
-    err e = remote_go_back(u->s, u->run_dir, u->url);
+    err e = remote_go_back(&j, &step);
     pthread_mutex_lock(&u->lock);
-    if (!e) u->goes_back = false;
+    if (e && atomic_load(&u->cancelled)) {
+        err_free(e);
+        return;
+    }
+    bool newer = !e && u->back_to != step; /* the run went back once more meanwhile */
+    if (!e && !newer && step >= 0) e = remote_forget_gone_back(u->run_dir);
+    if (!e && !newer) u->goes_back = false;
     note_outcome(u, e);
 }
 
@@ -154,7 +164,8 @@ err ckpt_uploader_open(const char *run_dir, const char *url, ckpt_uploader **out
     }
     u->run_dir = strdup(run_dir);
     u->url = strdup(url);
-    u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = NONE;
+    u->waiting[CKPT_FULL] = u->waiting[CKPT_WEIGHTS] = u->back_to = NONE;
+    store_cancel_by(u->s, &u->cancelled);
     pthread_mutex_init(&u->lock, NULL);
     pthread_cond_init(&u->changed, NULL);
     sigfillset(&all); /* signals are the training's business */
@@ -178,6 +189,14 @@ void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckp
     u->keep[kind] = *keep;
     pthread_cond_broadcast(&u->changed);
     pthread_mutex_unlock(&u->lock);
+}
+
+err ckpt_uploader_mark_back(ckpt_uploader *u, int64_t step) {
+    pthread_mutex_lock(&u->lock); /* the thread removes no mark meanwhile */
+    err e = remote_mark_gone_back(u->run_dir, step);
+    if (!e) u->back_to = step;
+    pthread_mutex_unlock(&u->lock);
+    return e;
 }
 
 void ckpt_uploader_go_back(ckpt_uploader *u) {

@@ -161,7 +161,7 @@ err s3_call(store *s, int worker, const s3_request *q, http_reply *r) {
         http_send(h, &request, r);
         bool again =
             may_pass(r) || (q->check && r->status / 100 == 2 && !q->check(q->check_ctx, r));
-        if (!again || attempt + 1 >= s->settings.attempts) break;
+        if (!again || attempt + 1 >= s->settings.attempts || s3_is_cancelled(s)) break;
         back_off(s, attempt);
     }
     str_free(&address);
@@ -196,6 +196,10 @@ void store_close(store *s) {
     settings_free(&s->settings);
     free(s);
 }
+
+void store_cancel_by(store *s, const _Atomic bool *cancelled) { s->cancelled = cancelled; }
+
+bool s3_is_cancelled(const store *s) { return s->cancelled && atomic_load(s->cancelled); }
 
 /* ---- objects -------------------------------------------------------------------------------------------------- */
 /* An MD5 is 32 digits in quotes; that of a multipart upload, which is none of the content, has a dash. */

@@ -13,7 +13,10 @@ struct store {
     pool *workers;                    /* likewise */
     rng_key jitter;
     _Atomic uint64_t draws;
+    const _Atomic bool *cancelled; /* NULL: never */
 };
+
+bool s3_is_cancelled(const store *s);
 
 typedef struct s3_object {
     char bucket[64];

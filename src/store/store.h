@@ -31,6 +31,9 @@ char *store_join(const char *url, const char *name);
 typedef struct store store;
 err store_open(store **out) MUST_USE;
 void store_close(store *s); /* takes NULL */
+/* While the flag is set, which another thread may do at any time, no request is repeated and uploads of files end after
+ * the part in flight, with an error. @param cancelled borrowed. */
+void store_cancel_by(store *s, const _Atomic bool *cancelled);
 
 /* ---- objects --------------------------------------------------------------------------------- */
 typedef struct store_object {

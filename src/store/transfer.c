@@ -94,7 +94,9 @@ static err put_part(transfer *t, int64_t i, int worker) {
 
 static void put_part_task(void *ctx, int64_t i, int worker) {
     transfer *t = ctx;
-    if (!t->errors[worker]) t->errors[worker] = put_part(t, i, worker);
+    if (!t->errors[worker])
+        t->errors[worker] = s3_is_cancelled(t->s) ? ERR("%s: the upload was cancelled", t->url)
+                                                  : put_part(t, i, worker);
 }
 
 static err begin_upload(transfer *t) {

@@ -73,7 +73,7 @@ static err stop_not_finite(const trainer *t, const monitor_alert *a) {
 /* Later checkpoints belong to a branch that the run leaves, on disk and in the store. */
 static err supersede_later(trainer *t, int64_t step) {
     ckpt_uploader *u = t->saves.uploader;
-    if (u) TRY(ckpt_mark_gone_back(t->dir, step));
+    if (u) TRY(ckpt_uploader_mark_back(u, step));
     TRY(ckpt_supersede_newer(t->dir, step, CKPT_SUPERSEDED));
     fault_point(FAULT_ROLLBACK, 0);
     if (u) ckpt_uploader_go_back(u);

@@ -6,8 +6,8 @@
  * read-only or gone, is an event and a warning; the last good one stays, and the save is tried again after
  * 1, 2, 4, ... steps, at most MOST_STEPS apart. Only the save at the end of a run ends it with an error.
  *
- * Rank 0 uploads completed saves to the object store of checkpoint.upload (checkpoint/upload.c), which never makes
- * the training wait but at its end. */
+ * Rank 0 uploads completed saves to the object store of checkpoint.upload (checkpoint/upload.c), which makes
+ * the training wait only at its end and, for seconds, when it goes back. */
 #include "train_internal.h"
 
 #include <math.h>

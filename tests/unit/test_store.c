@@ -221,6 +221,12 @@ static void an_upload_that_fails_is_aborted(void **state) {
     assert_non_null(strstr(stats, "\"aborted\": 1"));
     assert_non_null(strstr(stats, "\"uploads\": 0"));
     free(stats);
+    _Atomic bool cancelled = true; /* before the second part, which would be refused */
+    store_cancel_by(s, &cancelled);
+    assert_error(store_put_file(s, "s3://bucket/large", path), "s3://bucket/large", "cancelled");
+    assert_ok(store_read(s, "s3://---/stats", 1000, &stats, NULL));
+    assert_non_null(strstr(stats, "\"aborted\": 2"));
+    free(stats);
     store_close(s);
     s3_server_stop(&server);
 }
