@@ -485,8 +485,9 @@ err ckpt_download(const char *url, const char *run_dir, int64_t after, int64_t *
     *step = -1;
     TRY(store_open(&s));
     err e = find_remote_folder(s, url, &f, &folder);
-    if (!e) e = folder ? download_step(s, folder, run_dir, f.step)
-                       : download_run(s, url, run_dir, after, step);
+    if (!e)
+        e = folder ? download_step(s, folder, run_dir, f.step)
+                   : download_run(s, url, run_dir, after, step);
     if (!e && folder) *step = f.step;
     free(folder);
     store_close(s);

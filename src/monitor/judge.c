@@ -222,6 +222,16 @@ static verdict judge_data_stall(const monitor *m, const monitor_step *s) {
 
 /* Raised where they are noticed: monitor_raise. */
 static verdict not_judged(void) { return (verdict){ .judged = false }; }
+double monitor_save_share(monitor_saves *s, double now, double waited) {
+    const double least = 60; /* seconds */
+    double seconds = now - s->from;
+    s->waited += waited;
+    if (seconds < least) return NAN;
+    double share = s->waited / seconds;
+    *s = (monitor_saves){ .from = now };
+    return share;
+}
+
 static verdict judge_save_slow(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_save_failed(const monitor *m, const monitor_step *s) { return not_judged(); }
 static verdict judge_upload_failed(const monitor *m, const monitor_step *s) { return not_judged(); }

@@ -107,6 +107,15 @@ int monitor_add(monitor *m, const monitor_step *s, monitor_alert *out);
 bool monitor_raise(monitor *m, monitor_id id, int64_t step, double value, monitor_alert *out);
 void monitor_clear(monitor *m, monitor_id id);
 
+/* How much of the time training waits for saves: judged over a minute at least, since a single save may be most of a
+ * run of seconds. Start with `from` set to the time at which training began. */
+typedef struct monitor_saves {
+    double from, waited; /* since when, in seconds of time_now; seconds */
+} monitor_saves;
+/* Takes in that training waited `waited` seconds for a save that is complete at `now`. @return the share of the time
+ * since the last judgment; NaN: too early to judge. */
+double monitor_save_share(monitor_saves *s, double now, double waited);
+
 /* Whether the last step's loss was a spike: 1, 0; NaN: too few losses yet. */
 double monitor_is_spike(const monitor *m);
 int64_t monitor_spikes(const monitor *m); /* steps so far whose loss was */

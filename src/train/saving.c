@@ -31,28 +31,31 @@ void saving_upload(trainer *t, ckpt_kind kind, int64_t step) {
 }
 
 /* ---- outcomes ------------------------------------------------------------------------------ */
-/* Whether training waited for saves for too much of the time since the last one. */
+/* Whether training waited for saves for too much of its time. */
 static err check_stalls(trainer *t, double stalled) {
-    double since = t->saves.completed_at > 0 ? t->saves.completed_at : t->began, now = time_now();
-    double share = stalled / MAX(now - since, 1e-9);
-    const double least = 1; /* second */
-    t->saves.completed_at = now;
-    if (!is_first_rank(t)) return OK;
-    if (stalled > least && share > monitor_settings_of(t->alerts.m)->threshold[MONITOR_save_slow])
+    run_saves *s = &t->saves;
+    if (s->waits.from <= 0) s->waits.from = t->began;
+    double share = monitor_save_share(&s->waits, time_now(), stalled);
+    if (!is_first_rank(t) || isnan(share)) return OK;
+    if (share > monitor_settings_of(t->alerts.m)->threshold[MONITOR_save_slow])
         return alerts_raise(t, MONITOR_save_slow, share, NULL, NULL);
     monitor_clear(t->alerts.m, MONITOR_save_slow);
     return OK;
 }
 
-static err report_completed(trainer *t, const ckpt_report *r) {
+static err log_completed(trainer *t, const ckpt_report *r, double stalled) {
     run_saves *s = &t->saves;
-    double stalled = s->stalled_s;
     s->stalled_s = 0;
     s->failures = s->retry_at = 0;
     if (r->kind == CKPT_FULL) s->saved = r->step;
     if (s->uploader) saving_upload(t, r->kind, r->step);
-    TRY(observe_event(t->log, kind_names[r->kind], r->step,
-                      json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled)));
+    return observe_event(t->log, kind_names[r->kind], r->step,
+                         json_pack("{s:f, s:f}", "seconds", r->seconds, "stalled_s", stalled));
+}
+
+static err report_completed(trainer *t, const ckpt_report *r) {
+    double stalled = t->saves.stalled_s;
+    TRY(log_completed(t, r, stalled));
     return check_stalls(t, stalled);
 }
 
@@ -206,6 +209,5 @@ err saving_now(trainer *t) {
     TRY(begin_save(t, CKPT_FULL, true));
     TRY(ckpt_saver_wait(t->saves.saver, &report));
     t->ckpt_s = time_now() - from;
-    t->saves.stalled_s = t->ckpt_s;
-    return report_completed(t, &report);
+    return log_completed(t, &report, t->ckpt_s); /* no step waited for it: the training is over */
 }

@@ -119,7 +119,7 @@ typedef struct run_saves {
     int64_t failures; /* in a row */
     int64_t retry_at; /* step of the next attempt after a failure; 0: none */
     double stalled_s; /* that the training waited for the save in flight */
-    double completed_at; /* the time_now at which the last one was complete, or the run began */
+    monitor_saves waits; /* ... and for those before it */
 } run_saves;
 
 /* validation.tasks: questions.c. */

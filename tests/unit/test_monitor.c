@@ -57,6 +57,17 @@ static void add_healthy(watch *w, int64_t from, int64_t to) {
     }
 }
 
+/* A run of seconds, most of which is a save, is not judged; later, the waits since the last judgment are. */
+static void waits_for_saves_are_judged_by_the_minute(void **state) {
+    monitor_saves s = { .from = 1000 };
+    assert_true(isnan(monitor_save_share(&s, 1003, 2.5)));
+    assert_true(isnan(monitor_save_share(&s, 1059, 3)));
+    assert_float_equal(monitor_save_share(&s, 1100, 4.5), 0.1, 1e-12);
+    assert_true(isnan(monitor_save_share(&s, 1120, 19)));
+    assert_float_equal(monitor_save_share(&s, 1300, 1), 0.1, 1e-12);
+    assert_float_equal(monitor_save_share(&s, 4900, 36), 0.01, 1e-12);
+}
+
 static void healthy_numbers_raise_nothing(void **state) {
     for (int preset = 0; preset < MONITOR_PRESETS; preset++) {
         watch w = watch_new((monitor_preset)preset, "", "");
@@ -463,6 +474,7 @@ static void a_command_is_bounded(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(healthy_numbers_raise_nothing),
+        cmocka_unit_test(waits_for_saves_are_judged_by_the_minute),
         cmocka_unit_test(a_spike_fires_once_and_again_after_a_while),
         cmocka_unit_test(nothing_is_judged_before_ten_losses),
         cmocka_unit_test(presets_and_deviations),
