@@ -9,10 +9,11 @@
 #include "io/io.h"
 #include "observe/observe.h"
 #include "ops/ops.h"
+#include "store/store.h"
 
 typedef struct doctor_args {
     bool calibrate, json, cluster;
-    const char *dir;
+    const char *dir, *store;
     double seconds;
 } doctor_args;
 static const cli_arg args[] = {
@@ -20,9 +21,11 @@ static const cli_arg args[] = {
       "print what was measured as a catalogue for `ingot plan --catalogue`" },
     { "json", ARG_FLAG, offsetof(doctor_args, json), "", "print JSON" },
     { "cluster", ARG_FLAG, offsetof(doctor_args, cluster), "",
-      "test the memory, arithmetic, disk and links of all ranks" },
+      "test the memory, arithmetic, GPUs, disk and links of all ranks" },
     { "dir", ARG_TEXT, offsetof(doctor_args, dir), "FOLDER",
       "with --cluster: where the disk is tested (default .)" },
+    { "store", ARG_TEXT, offsetof(doctor_args, store), "URL",
+      "with --cluster: test the object store too, below s3://bucket/prefix" },
     { "seconds", ARG_REAL, offsetof(doctor_args, seconds), "S",
       "with --cluster: how long GEMMs run (default 2)" },
 };
@@ -282,7 +285,13 @@ err cmd_doctor(int argc, char **argv) {
     if (a.json && a.calibrate)
         return err_hint(ERR_USAGE("--calibrate: prints YAML, not JSON"),
                         "leave one of the two out");
-    if (a.cluster) return doctor_cluster(&(cluster_options){ a.dir, a.seconds });
+    if (a.store && (!a.cluster || !store_is_url(a.store)))
+        return err_hint(
+            ERR_USAGE("--store: expected s3://bucket/prefix and --cluster, got \"%s\"", a.store),
+            "write ingot doctor --cluster --store s3://bucket/runs");
+    if (a.cluster)
+        return doctor_cluster(
+            &(cluster_options){ .dir = a.dir, .store = a.store, .seconds = a.seconds });
     cpu_findings f = examine_cpu();
     int gpus = ops_cuda_count();
     err why = gpus ? OK : ops_cuda_check(0), e = OK;

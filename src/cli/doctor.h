@@ -39,8 +39,9 @@ err doctor_burn_gpu(const doctor_burn *j, int number, doctor_gpu *out) MUST_USE;
 
 /* ---- doctor_cluster.c -------------------------------------------------------------------------- */
 typedef struct cluster_options {
-    const char *dir; /* where the disk is tested */
-    double seconds;  /* of GEMMs */
+    const char *dir;   /* where the disk is tested */
+    const char *store; /* a URL below which the object store is tested; NULL: it is not */
+    double seconds;    /* of GEMMs */
 } cluster_options;
 /* Tests all ranks of the job this process was started in, or this process alone. */
 err doctor_cluster(const cluster_options *o) MUST_USE;

@@ -5,9 +5,10 @@
  *     GEMM      results that are exact, over and over for some seconds; each batch is compared
  *     GPU       the same two of the GPU that the rank would train on
  *     disk      a file written, synced and read back
+ *     store     an object put, read back and deleted, where a URL is given
  *     links     every pair of ranks exchanges messages both ways, all pairs of a round at a time: from host memory, and
  *               where each rank has a GPU of its own, from GPU to GPU through NCCL
- *     all       an all-reduce and an all-gather over all ranks, of known values; between GPUs too
+ *     all       an all-reduce, a reduce-scatter and an all-gather over all ranks, of known values; between GPUs too
  *
  * Wrong values are an error that names the rank; of links, the rank that most wrong ones have in common. What
  * is slower than half the median is marked. */
@@ -23,22 +24,27 @@
 #include "io/io.h"
 #include "ops/op_table.h"
 #include "ops/ops.h"
+#include "store/store.h"
 #include "util/fault.h"
 
-enum { MEMORY_BYTES = 256 << 20, DISK_BYTES = 64 << 20, LINK_ELEMENTS = 1 << 20, LINK_ROUNDS = 3 };
+enum { MEMORY_BYTES = 256 << 20, DISK_BYTES = 64 << 20, STORE_BYTES = 16 << 20 };
+enum { LINK_ELEMENTS = 1 << 20, LINK_ROUNDS = 3 };
 enum { LINK_BYTES = LINK_ELEMENTS * sizeof(float) };
 
 /* What a rank found; exchanged as bytes. */
 typedef struct findings {
     char host[64];
-    double copy, gemm, disk_write, disk_read, all_reduce; /* per second; 0: not measured */
-    int64_t bad_memory, bad_gemm, bad_disk, bad_all;      /* wrong words and elements */
+    double copy, gemm, disk_write, disk_read, store_write, store_read,
+        all_reduce;                                             /* per second; 0: not measured */
+    int64_t bad_memory, bad_gemm, bad_disk, bad_store, bad_all; /* wrong words and elements */
     doctor_gpu gpu;
     bool over_gpus; /* links and collectives: also from GPU to GPU */
     double slowest_link;
-    int32_t slowest_peer, bad_links; /* links with wrong values, at either end */
+    int32_t slowest_peer;
+    int32_t bad_links, bad_gpu_links; /* links with wrong values, at either end */
 } findings;
 
+enum { HOST_LINK = 1, GPU_LINK = 2 };
 typedef struct examination {
     comm *c;
     int rank, n;
@@ -47,7 +53,7 @@ typedef struct examination {
     const op_backend *at;        /* whose memory the links are tested from */
     const cluster_options *o;
     findings f;
-    uint8_t *bad_link; /* [n]: what came from each rank was wrong */
+    uint8_t *bad_link; /* [n]: what came from each rank was wrong: HOST_LINK, GPU_LINK */
 } examination;
 
 /* ---- memory and arithmetic ----------------------------------------------------------------------- */
@@ -76,9 +82,24 @@ static err test_gpu(examination *x) {
 }
 
 /* ---- disk --------------------------------------------------------------------------------------- */
+static void fill_words(const examination *x, uint64_t *words, size_t n) {
+    for (size_t i = 0; i < n; i++) words[i] = doctor_word((uint64_t)x->rank + 3, i);
+}
+
+/* @return how many words are wrong; one, at least, of another length. */
+static int64_t count_wrong_words(const examination *x, const char *got, size_t bytes,
+                                 size_t expected) {
+    int64_t wrong = bytes != expected;
+    for (size_t i = 0; i < expected / 8 && bytes == expected; i++) {
+        uint64_t word;
+        memcpy(&word, got + i * 8, 8);
+        wrong += word != doctor_word((uint64_t)x->rank + 3, i);
+    }
+    return wrong;
+}
+
 static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
-    size_t words = DISK_BYTES / 8;
-    for (size_t i = 0; i < words; i++) buffer[i] = doctor_word((uint64_t)x->rank + 3, i);
+    fill_words(x, buffer, DISK_BYTES / 8);
     double from = time_now();
     TRY(io_write(path, buffer, DISK_BYTES)); /* syncs */
     x->f.disk_write = DISK_BYTES / (time_now() - from);
@@ -90,25 +111,58 @@ static err write_and_read(examination *x, const char *path, uint64_t *buffer) {
     from = time_now();
     TRY(io_read(path, DISK_BYTES, &text, &len));
     x->f.disk_read = DISK_BYTES / (time_now() - from);
-    x->f.bad_disk += len != DISK_BYTES;
-    for (size_t i = 0; i < words && len == DISK_BYTES; i++) {
-        uint64_t word;
-        memcpy(&word, text + i * 8, 8);
-        x->f.bad_disk += word != doctor_word((uint64_t)x->rank + 3, i);
-    }
+    x->f.bad_disk = count_wrong_words(x, text, len, DISK_BYTES);
     free(text);
     return OK;
 }
 
+/* @return ".ingot-doctor-HOST-RANK", owned (free). */
+static char *test_name(const examination *x) {
+    str s = { 0 };
+    str_add(&s, ".ingot-doctor-%s-%d", x->f.host, x->rank);
+    return s.text;
+}
+
 static err test_disk(examination *x) {
-    char name[128];
-    snprintf(name, sizeof name, ".ingot-doctor-%s-%d", x->f.host, x->rank);
-    char *path = io_join(x->o->dir, name);
+    char *name = test_name(x), *path = io_join(x->o->dir, name);
     uint64_t *buffer = mem_alloc(DISK_BYTES);
     err e = write_and_read(x, path, buffer);
     unlink(path);
     free(buffer);
     free(path);
+    free(name);
+    return e;
+}
+
+/* ---- store --------------------------------------------------------------------------------------- */
+static err put_and_read(examination *x, store *s, const char *url, uint64_t *buffer) {
+    char *text = NULL;
+    size_t len = 0;
+    fill_words(x, buffer, STORE_BYTES / 8);
+    double from = time_now();
+    TRY(store_put(s, url, buffer, STORE_BYTES));
+    x->f.store_write = STORE_BYTES / (time_now() - from);
+    from = time_now();
+    err e = store_read(s, url, STORE_BYTES, &text, &len);
+    x->f.store_read = STORE_BYTES / (time_now() - from);
+    if (!e) x->f.bad_store = count_wrong_words(x, text, len, STORE_BYTES);
+    free(text);
+    err deleted = store_delete(s, url);
+    if (e) err_free(deleted); /* the first counts */
+    return e ? e : deleted;
+}
+
+static err test_store(examination *x) {
+    store *s = NULL;
+    if (!x->o->store) return OK;
+    TRY(store_open(&s));
+    char *name = test_name(x), *url = store_join(x->o->store, name);
+    uint64_t *buffer = mem_alloc(STORE_BYTES);
+    err e = put_and_read(x, s, url, buffer);
+    free(buffer);
+    free(url);
+    free(name);
+    store_close(s);
     return e;
 }
 
@@ -170,7 +224,8 @@ static err test_link(examination *x, int peer, link_buffers *b) {
         best = MAX(best, 2.0 * LINK_BYTES / (time_now() - from));
         TRY(doctor_get(x->at, b->host, b->in, LINK_BYTES));
         for (int64_t i = 0; i < LINK_ELEMENTS; i++)
-            if (b->host[i] != link_value(peer, x->rank, i)) x->bad_link[peer] = 1;
+            if (b->host[i] != link_value(peer, x->rank, i))
+                x->bad_link[peer] |= x->at == x->cpu ? HOST_LINK : GPU_LINK;
     }
     if (x->f.slowest_peer < 0 || best < x->f.slowest_link) {
         x->f.slowest_link = best;
@@ -193,42 +248,64 @@ static err test_links(examination *x) {
     return e;
 }
 
-static err reduce_known_values(examination *x, void *v) {
-    int64_t n = LINK_ELEMENTS;
-    tensor t = tensor_of(v, DT_F32, 1, &n);
-    comm_move sum = { .axes = AXIS(AX_DP_SHARD), .from = PLACE_P, .to = PLACE_R, .name = "all" };
+/* Changes how a tensor lies on all ranks. */
+static err move_all(examination *x, place from, place to, const tensor *in, const tensor *out) {
+    comm_move m = { .axes = AXIS(AX_DP_SHARD), .from = from, .to = to, .name = "all" };
     comm_ticket ticket;
-    TRY(comm_start(x->c, &sum, &t, &t, &ticket));
+    TRY(comm_start(x->c, &m, in, out, &ticket));
     TRY(comm_wait(x->c, &ticket));
     return doctor_sync(x->at);
 }
 
+/* Sums what b->host has over all ranks, `count` elements of it, by an all-reduce, which is timed, and by a
+ * reduce-scatter and an all-gather. @param which 0, 1: the way. The sums are in b->out. */
+static err sum_known_values(examination *x, link_buffers *b, int64_t count, int which) {
+    int64_t share = count / x->n;
+    tensor all = tensor_of(b->out, DT_F32, 1, &count), part = tensor_of(b->in, DT_F32, 1, &share);
+    doctor_put(x->at, b->out, b->host, LINK_BYTES);
+    TRY(doctor_sync(x->at));
+    double from = time_now();
+    if (which == 0) {
+        TRY(move_all(x, PLACE_P, PLACE_R, &all, &all));
+        double rate = (double)count * sizeof(float) / (time_now() - from);
+        if (x->n > 1) x->f.all_reduce = MAX(x->f.all_reduce, rate);
+        return OK;
+    }
+    TRY(move_all(x, PLACE_P, PLACE_S(0), &all, &part));
+    return move_all(x, PLACE_S(0), PLACE_R, &part, &all);
+}
+
 static err test_all(examination *x) {
     float sum = (float)(x->n * (x->n + 1) / 2);
+    int64_t count = LINK_ELEMENTS / x->n * x->n; /* whole shares of all */
     link_buffers b;
     err e = comm_agree(x->c, buffers_open(x, &b));
+    float *got = mem_alloc(LINK_BYTES);
     for (int64_t i = 0; i < LINK_ELEMENTS; i++) b.host[i] = (float)((x->rank + 1) * (i % 16 + 1));
-    for (int k = 0; k < LINK_ROUNDS && !e; k++) {
-        doctor_put(x->at, b.out, b.host, LINK_BYTES);
-        e = doctor_sync(x->at);
-        double from = time_now();
-        if (!e) e = reduce_known_values(x, b.out);
-        if (x->n > 1) x->f.all_reduce = MAX(x->f.all_reduce, LINK_BYTES / (time_now() - from));
+    for (int k = 0; k < 2 * LINK_ROUNDS && !e; k++) {
+        e = sum_known_values(x, &b, count, k % 2);
+        if (!e) e = doctor_get(x->at, got, b.out, LINK_BYTES);
+        for (int64_t i = 0; i < count && !e; i++)
+            x->f.bad_all += got[i] != sum * (float)(i % 16 + 1);
     }
-    if (!e) e = doctor_get(x->at, b.host, b.out, LINK_BYTES);
-    for (int64_t i = 0; i < LINK_ELEMENTS && !e; i++)
-        x->f.bad_all += b.host[i] != sum * (float)(i % 16 + 1);
     int32_t *ranks = mem_alloc((size_t)x->n * sizeof *ranks), mine = x->rank;
     if (!e) e = comm_collect(x->c, &mine, sizeof mine, ranks);
     for (int r = 0; r < x->n && !e; r++) x->f.bad_all += ranks[r] != r;
     free(ranks);
+    free(got);
     buffers_free(x, &b);
     return e;
 }
 
-/* Once more between GPUs, where every rank has one to itself: NCCL takes no two ranks on one. */
+/* NCCL takes no two ranks of a host on one GPU, unless NCCL_HOSTID makes them hosts of their own, as tests do. */
+static bool has_own_gpu(const examination *x) {
+    int local = comm_local_rank(x->c);
+    return x->gpu && local >= 0 && (local < ops_cuda_count() || getenv("NCCL_HOSTID"));
+}
+
+/* Once more between GPUs, where every rank has one to itself. */
 static err test_gpu_links(examination *x) {
-    double own = x->gpu && comm_local_rank(x->c) >= 0 && comm_local_rank(x->c) < ops_cuda_count();
+    double own = has_own_gpu(x);
     comm *between = NULL;
     TRY(comm_total(x->c, &own, 1));
     if (x->n == 1 || own < x->n) return OK;
@@ -260,15 +337,26 @@ static double median_at(const findings *all, int n, size_t offset) {
 /* @param links [to][from] */
 static void count_bad_links(findings *all, const uint8_t *links, int n) {
     for (int r = 0; r < n; r++)
-        for (int i = 0; i < n; i++) all[r].bad_links += links[r * n + i] | links[i * n + r];
+        for (int i = 0; i < n; i++) {
+            int bad = links[r * n + i] | links[i * n + r];
+            all[r].bad_links += (bad & HOST_LINK) != 0;
+            all[r].bad_gpu_links += (bad & GPU_LINK) != 0;
+        }
 }
 
 /* A link has two ends. One that fails with half of its peers or more is the cause of it; where that holds
- * for no rank, both ends are named. */
-static bool is_cause(const findings *all, int n, int r) {
-    bool any = false;
-    for (int i = 0; i < n; i++) any |= n > 2 && 2 * all[i].bad_links >= n - 1;
-    return any ? n > 2 && 2 * all[r].bad_links >= n - 1 : all[r].bad_links > 0;
+ * for no rank, both ends are named. @param offset of bad_links or bad_gpu_links. */
+static bool is_cause(const findings *all, int n, int r, size_t offset) {
+    bool any = false, mine = false;
+    int32_t bad = 0;
+    for (int i = 0; i < n; i++) {
+        memcpy(&bad, (const char *)&all[i] + offset, sizeof bad);
+        bool most = n > 2 && 2 * bad >= n - 1;
+        any |= most;
+        if (i == r) mine = most;
+    }
+    memcpy(&bad, (const char *)&all[r] + offset, sizeof bad);
+    return any ? mine : bad > 0;
 }
 
 /* Appends what is wrong with a rank, and what is slow. @return whether something is wrong. */
@@ -282,7 +370,10 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
                    { "GPU memory is wrong", f->gpu.wrong_words > 0 },
                    { "GPU GEMM is wrong", f->gpu.wrong_results > 0 },
                    { "disk is wrong", f->bad_disk > 0 },
-                   { "links are wrong", is_cause(all, n, r) },
+                   { "store is wrong", f->bad_store > 0 },
+                   { "links are wrong", is_cause(all, n, r, offsetof(findings, bad_links)) },
+                   { "GPU links are wrong",
+                     is_cause(all, n, r, offsetof(findings, bad_gpu_links)) },
                    { "collectives are wrong", f->bad_all > 0 } };
     static const struct {
         const char *text;
@@ -291,6 +382,7 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
                    { "slow GEMM", offsetof(findings, gemm) },
                    { "slow GPU", offsetof(findings, gpu.bf16) },
                    { "slow disk", offsetof(findings, disk_write) },
+                   { "slow store", offsetof(findings, store_write) },
                    { "slow link", offsetof(findings, slowest_link) } };
     bool wrong = false;
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
@@ -308,27 +400,37 @@ static bool judge_rank(const findings *all, int n, int r, str *out) {
     return wrong;
 }
 
+/* Columns of the table that depend on what the ranks have. */
+static void format_cells(const findings *f, char gpu[32], char store_speed[48], char link[40]) {
+    snprintf(gpu, 32, "-");
+    snprintf(link, 40, "-");
+    store_speed[0] = '\0';
+    if (f->gpu.bf16 > 0) snprintf(gpu, 32, "%.1f TFLOP/s", f->gpu.bf16 / 1e12);
+    if (f->store_write > 0)
+        snprintf(store_speed, 48, "%7.0f MB/s %7.0f MB/s ", f->store_write / 1e6,
+                 f->store_read / 1e6);
+    if (f->slowest_peer >= 0)
+        snprintf(link, 40, "%.2f GB/s (to %d)", f->slowest_link / 1e9, f->slowest_peer);
+}
+
 static err print_table(const findings *all, int n) {
     str bad = { 0 };
     int wrong = 0;
-    bool gpus = all[0].over_gpus;
-    printf("%4s  %-20s %12s %14s %14s %12s %12s %20s %12s  %s\n", "rank", "host", "copy", "GEMM",
-           "GPU GEMM", "disk write", "disk read", gpus ? "slowest GPU link" : "slowest link",
-           "all-reduce", "");
+    bool gpus = all[0].over_gpus, stored = all[0].store_write > 0;
+    printf("%4s  %-20s %12s %14s %14s %12s %12s %s%20s %12s  %s\n", "rank", "host", "copy", "GEMM",
+           "GPU GEMM", "disk write", "disk read", stored ? " store write   store read " : "",
+           gpus ? "slowest GPU link" : "slowest link", "all-reduce", "");
     for (int r = 0; r < n; r++) {
         const findings *f = &all[r];
         str verdict = { 0 };
-        char link[40] = "-", gpu[32] = "-";
-        if (f->gpu.bf16 > 0) snprintf(gpu, sizeof gpu, "%.1f TFLOP/s", f->gpu.bf16 / 1e12);
-        if (f->slowest_peer >= 0)
-            snprintf(link, sizeof link, "%.2f GB/s (to %d)", f->slowest_link / 1e9,
-                     f->slowest_peer);
+        char link[40], gpu[32], speed[48];
+        format_cells(f, gpu, speed, link);
         if (judge_rank(all, n, r, &verdict))
             str_add(&bad, "%srank %d (%s): %s", wrong++ ? "; " : "", r, f->host, verdict.text);
         printf(
-            "%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %14s %7.0f MB/s %7.0f MB/s %20s %7.2f GB/s  %s\n",
+            "%4d  %-20s %7.1f GB/s %7.1f GFLOP/s %14s %7.0f MB/s %7.0f MB/s %s%20s %7.2f GB/s  %s\n",
             r, f->host, f->copy / 1e9, f->gemm / 1e9, gpu, f->disk_write / 1e6, f->disk_read / 1e6,
-            link, f->all_reduce / 1e9, verdict.text);
+            speed, link, f->all_reduce / 1e9, verdict.text);
         str_free(&verdict);
     }
     err e = OK;
@@ -352,6 +454,7 @@ static err examine_rank(examination *x) {
     TRY_CLEAN(comm_agree(x->c, test_cpu(x)));
     TRY_CLEAN(comm_agree(x->c, test_gpu(x)));
     TRY_CLEAN(comm_agree(x->c, test_disk(x)));
+    TRY_CLEAN(comm_agree(x->c, test_store(x)));
     TRY_CLEAN(test_links(x));
     TRY_CLEAN(test_all(x));
     TRY_CLEAN(test_gpu_links(x));
