@@ -111,6 +111,11 @@ err index_need(const ckpt_index *x, const char *folder, const char *name, int nd
  * formats 1 and 2. */
 err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
                const ckpt_part *want, float *to) MUST_USE;
+/* The same for many tensors at once: after index_read_queued, and not before, the parts that were queued are where they
+ * belong. After an error of index_queue the index is of no further use. */
+err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
+                const ckpt_part *want, float *to) MUST_USE;
+err index_read_queued(ckpt_index *x) MUST_USE;
 /* Verifies all bytes of a checkpoint of format 3, or of `parts` shares of them the one numbered `part`. */
 err index_verify(ckpt_index *x, int part, int parts) MUST_USE;
 

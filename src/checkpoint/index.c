@@ -362,10 +362,12 @@ static err read_chunk_verified(ckpt_index *x, int slice, int64_t chunk) {
     return OK;
 }
 
-/* ---- chunks that are wanted whole, as they are: threads read them to where they belong --------- */
+/* ---- chunks that are wanted whole, as they are: threads read them to where they belong ---------
+ * They are collected over many tensors and read in the order of the files, so that the system reads ahead, and
+ * some threads verify what they have while others read. */
 typedef struct whole_chunk {
-    int slice;
-    int64_t chunk;
+    int slice, file;
+    int64_t chunk, offset; /* offset: in the file */
     uint8_t *to;
     err error;
 } whole_chunk;
@@ -373,8 +375,18 @@ typedef struct whole_chunk {
 static err add_whole_chunk(ckpt_index *x, int slice, int64_t chunk, float *to) {
     TRY(begin_chunk(x, slice, chunk));
     mem_reserve((void **)&x->whole, &x->whole_cap, x->n_whole, sizeof *x->whole);
-    x->whole[x->n_whole++] = (whole_chunk){ slice, chunk, (uint8_t *)to, OK };
+    x->whole[x->n_whole++] = (whole_chunk){ .slice = slice,
+                                            .chunk = chunk,
+                                            .file = x->slice[slice].file,
+                                            .offset = x->slice[slice].offset + chunk * x->chunk,
+                                            .to = (uint8_t *)to };
     return OK;
+}
+
+static int compare_whole_chunks(const void *a, const void *b) {
+    const whole_chunk *x = a, *y = b;
+    if (x->file != y->file) return x->file < y->file ? -1 : 1;
+    return x->offset < y->offset ? -1 : x->offset > y->offset;
 }
 
 static void read_whole_chunk(void *ctx, int64_t i, int worker) {
@@ -383,9 +395,9 @@ static void read_whole_chunk(void *ctx, int64_t i, int worker) {
     w->error = load_chunk(x, w->slice, w->chunk, w->to);
 }
 
-/* @return the error of the first chunk that has one. */
-static err read_whole_chunks(ckpt_index *x) {
+err index_read_queued(ckpt_index *x) {
     err e = OK;
+    qsort(x->whole, (size_t)x->n_whole, sizeof *x->whole, compare_whole_chunks);
     pool_run(x->threads, x->n_whole, read_whole_chunk, x);
     for (int i = 0; i < x->n_whole; i++) {
         if (!e)
@@ -447,22 +459,28 @@ static err copy_slice_run(void *ctx, int64_t at, int64_t to, int64_t n) {
     return OK;
 }
 
-err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
-               const ckpt_part *want, float *to) {
+err index_queue(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
+                const ckpt_part *want, float *to) {
     slice_copy j = { .x = x, .dt = t->dt, .to = to };
     for (int i = 0; i < t->n_slices; i++) {
         j.slice = t->first_slice + i;
         ckpt_part have = x->slice[j.slice].part;
         if (x->format < CKPT_FORMAT) have = part_whole(ndim, dim); /* of whatever shape */
-        err e = parts_intersect(ndim, dim, &have, want, copy_slice_run, &j);
-        if (e) x->n_whole = 0;
-        TRY(e);
+        TRY(parts_intersect(ndim, dim, &have, want, copy_slice_run, &j));
     }
-    TRY(read_whole_chunks(x));
     if (j.copied != part_count(want))
         return ERR("\"%s\": the checkpoint has %lld of the %lld elements that are read", t->name,
                    (long long)j.copied, (long long)part_count(want));
     return OK;
+}
+
+err index_read(ckpt_index *x, const ckpt_tensor *t, int ndim, const int64_t *dim,
+               const ckpt_part *want, float *to) {
+    BUG_IF(x->n_whole); /* what was queued belongs to others */
+    err e = index_queue(x, t, ndim, dim, want, to);
+    if (!e) return index_read_queued(x);
+    x->n_whole = 0;
+    return e;
 }
 
 /* ---- verifying ------------------------------------------------------------------------------- */

@@ -121,25 +121,61 @@ cleanup:
 }
 
 /* ---- into a model ---------------------------------------------------------------------------- */
+/* Tensors are queued, and read together: those of the host's fp32 to where they belong, others to a buffer from which
+ * they are put there. */
+enum { STAGED_BYTES = 256 << 20 };
+typedef struct staged_tensor {
+    const holding *h;
+    size_t at; /* in the buffer, in elements */
+} staged_tensor;
 typedef struct loader_job {
     ckpt_reader *from;
     model *m;
     exec *x;
     optimizer *o;
-    float *values; /* of a tensor, as this rank holds it */
-    size_t capacity;
+    float *buffer; /* [capacity]; owned */
+    size_t capacity, used;
+    staged_tensor *staged; /* owned */
+    int n_staged, staged_cap;
 } loader_job;
 
-static void put_holding(loader_job *j, const holding *h) {
+static void put_holding(loader_job *j, const holding *h, const float *values) {
     if (h->param < 0) {
         int64_t n;
         float *rows = model_fp8_rows(j->m, j->x->plan, &n);
-        plan_put(j->x->plan, rows, j->values, (size_t)n * sizeof *rows);
+        plan_put(j->x->plan, rows, values, (size_t)n * sizeof *rows);
     } else if (h->state < 0) {
-        model_weights_set(j->m, j->x->plan, h->param, j->values);
+        model_weights_set(j->m, j->x->plan, h->param, values);
     } else {
-        optim_state_set(j->o, h->param, h->state, j->values);
+        optim_state_set(j->o, h->param, h->state, values);
     }
+}
+
+/* Reads what is queued. */
+static err flush_queue(loader_job *j) {
+    TRY(index_read_queued(j->from->index));
+    for (int i = 0; i < j->n_staged; i++)
+        put_holding(j, j->staged[i].h, j->buffer + j->staged[i].at);
+    j->n_staged = 0;
+    j->used = 0;
+    return OK;
+}
+
+/* @param out a place for n elements of a tensor that flush_queue puts where it belongs. */
+static err stage_tensor(loader_job *j, const holding *h, size_t n, float **out) {
+    if (j->used + n > j->capacity) {
+        TRY(flush_queue(j));
+        size_t want = MAX(n, (size_t)STAGED_BYTES / sizeof *j->buffer);
+        if (want > j->capacity) {
+            free(j->buffer);
+            j->buffer = mem_grow(NULL, (j->capacity = want) * sizeof *j->buffer);
+        }
+    }
+    mem_reserve((void **)&j->staged, &j->staged_cap, j->n_staged, sizeof *j->staged);
+    j->staged[j->n_staged++] = (staged_tensor){ h, j->used };
+    *out = j->buffer + j->used;
+    j->used += n;
+    return OK;
 }
 
 /* Where the host can write what the file holds as it is; NULL: nowhere. */
@@ -150,7 +186,7 @@ static float *holding_in_place(const loader_job *j, const holding *h) {
     return dt == DT_F32 ? (float *)at : NULL;
 }
 
-static err load_tensor(loader_job *j, const holding *h) {
+static err queue_tensor(loader_job *j, const holding *h) {
     const ckpt_tensor *t;
     ckpt_index *x = j->from->index;
     err e = index_need(x, j->from->path, h->name, h->ndim, h->dim, &t);
@@ -162,14 +198,11 @@ static err load_tensor(loader_job *j, const holding *h) {
         return err_hint(e, "the run was saved with another optimizer: keep optimizer.name, or "
                            "start a new run from it with checkpoint.initial_load_path");
     TRY(e);
-    size_t bytes = (size_t)part_count(&h->part) * sizeof *j->values;
-    if (!bytes) return OK;
-    float *in_place = holding_in_place(j, h);
-    if (in_place) return index_read(x, t, h->ndim, h->dim, &h->part, in_place);
-    if (bytes > j->capacity) j->values = mem_grow(j->values, j->capacity = bytes);
-    TRY(index_read(x, t, h->ndim, h->dim, &h->part, j->values));
-    put_holding(j, h);
-    return OK;
+    size_t n = (size_t)part_count(&h->part);
+    if (!n) return OK;
+    float *to = holding_in_place(j, h);
+    if (!to) TRY(stage_tensor(j, h, n, &to));
+    return index_queue(x, t, h->ndim, h->dim, &h->part, to);
 }
 
 /* @return whether it has more than weights. */
@@ -186,12 +219,14 @@ err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     TRY(ckpt_open(path, &j.from));
     j.from->index->threads = x->pool;
     int n = holdings_list(m, x->plan, o && has_states(j.from) ? o : NULL, &h);
-    for (int i = 0; i < n; i++) TRY_CLEAN(load_tensor(&j, &h[i]));
+    for (int i = 0; i < n; i++) TRY_CLEAN(queue_tensor(&j, &h[i]));
+    TRY_CLEAN(flush_queue(&j));
     TRY_CLEAN(model_publish(m, x));
     model_fill_constants(m, x->plan);
 cleanup:
     free(h);
-    free(j.values);
+    free(j.staged);
+    free(j.buffer);
     ckpt_close(j.from);
     return e;
 }
