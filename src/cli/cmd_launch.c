@@ -13,7 +13,7 @@ typedef struct launch_args {
     int64_t ranks, per_host, restarts;
     double restart_delay;
     const char *hosts, *spares, *emit, *image, *name;
-    bool dry_run;
+    bool dry_run, doctor;
 } launch_args;
 
 #define AT(member) offsetof(launch_args, member)
@@ -26,6 +26,8 @@ static const cli_arg args[] = {
       "restarts without a new checkpoint between them (default 10)" },
     { "restart-delay", ARG_REAL, AT(restart_delay), "SECONDS",
       "pause before the first; doubles with each (default 1)" },
+    { "doctor", ARG_FLAG, AT(doctor), NULL,
+      "test all ranks first, and after every second failure in a row (doctor --cluster)" },
     { "per-host", ARG_COUNT, AT(per_host), "N", "with --emit: ranks on each host (default: all)" },
     { "emit", ARG_TEXT, AT(emit), "slurm|k8s",
       "print an sbatch script or a Kubernetes MPIJob instead" },
@@ -342,6 +344,16 @@ static err make_command(void *ctx, const launch_hosts *h, bool fresh, char ***ar
     return e;
 }
 
+/* Tests all ranks, where they are started. */
+static err make_test(void *ctx, const launch_hosts *h, char ***argv) {
+    static char *const doctor[] = { "doctor", "--cluster" };
+    words w = { 0 };
+    err e = add_starter(&w, ((const job_words *)ctx)->a, h);
+    if (!e) e = add_program(&w, (int)COUNT_OF(doctor), (char **)doctor, true);
+    *argv = w.at;
+    return e;
+}
+
 /* Starts nothing but "true" there, the way ranks are started. */
 static err make_probe(void *ctx, const launch_host *h, char ***argv) {
     launch_args one = *((const job_words *)ctx)->a;
@@ -390,6 +402,7 @@ err cmd_launch(int argc, char **argv) {
         e = launch_supervise(&(launch_job){
             .command = make_command,
             .probe = make_probe,
+            .test = a.doctor ? make_test : NULL,
             .command_free = free_command,
             .ctx = &command,
             .hosts = hosts,

@@ -72,6 +72,8 @@ typedef struct launch_job {
     err (*command)(void *ctx, const launch_hosts *h, bool fresh, char ***argv);
     /* ... of one that only shows whether something can be started on a host; NULL: there is none. */
     err (*probe)(void *ctx, const launch_host *h, char ***argv);
+    /* ... of one that tests all ranks, before the first attempt and after repeated failures; NULL: they are not. */
+    err (*test)(void *ctx, const launch_hosts *h, char ***argv);
     void (*command_free)(char **argv);
     void *ctx;
     launch_hosts *hosts, *spares;

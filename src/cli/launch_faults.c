@@ -6,6 +6,7 @@
  *                  ... has waited 600 s in ... for rank 1 (host-a), which ...         CULPRIT: rank 1
  *                  ...; it hangs in rank 3 (host-b), which waits for nobody           CULPRIT: rank 3
  *                  ... : rank 2 (host-a) has ended, or holds other weights ...        CULPRIT: rank 2
+ *     doctor       error: ... sent wrong values: rank 2 (host-a): memory is wrong     CULPRIT: rank 2
  *     mpirun       mpirun noticed that process rank 2 with PID 5 on node H exited on signal 9 (Killed).
  *     srun         srun: error: host-b: task 3: Killed
  *     ssh, mpirun  ssh: connect to host host-b port 22: ...;  Remote node: host-b     NAMED
@@ -138,6 +139,17 @@ static void read_unreachable(launch_fault *f, const char *line) {
     f->unreachable = true;
 }
 
+/* The verdict of doctor --cluster; of several ranks the first. */
+static void read_doctor(launch_fault *f, const char *line) {
+    launch_fault named = LAUNCH_FAULT_NONE;
+    const char *rank = text_after(line, " wrong values: rank ");
+    if (!read_rank_and_host(rank, &named) || !clear_if_less_certain(f, CULPRIT)) return;
+    named.certainty = f->certainty;
+    const char *cause = text_after(rank, "): ");
+    if (cause) copy_until(named.cause, sizeof named.cause, cause, ";");
+    *f = named;
+}
+
 static void read_plain_error(launch_fault *f, const char *line) {
     const char *cause = str_starts(line, "error: ") ? line + 7 : NULL;
     if (!cause || str_starts(cause, "rank ") || !clear_if_less_certain(f, CAUSE)) return;
@@ -149,6 +161,7 @@ void launch_fault_read(launch_fault *f, const char *line) {
     read_mpirun(f, line);
     read_srun(f, line);
     read_unreachable(f, line);
+    read_doctor(f, line);
     read_plain_error(f, line);
 }
 

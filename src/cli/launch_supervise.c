@@ -7,6 +7,9 @@
  *        |  back-off       |  a fault: read from what was printed, the host that had it replaced by a spare
  *        +-----------------+
  *
+ * With --doctor all ranks are tested before the first attempt and after every second failure in a row; a host whose
+ * rank gets wrong results is replaced by a spare, or the job ends.
+ *
  * Its standard error passes through here line by line: that is where ranks, mpirun and srun name who failed.
  *
  * The first signal asks the ranks to save and end. Starters differ in which signals they forward, and mpirun
@@ -381,17 +384,19 @@ static void find_unreachable(const launch_job *j, launch_fault *f) {
     }
 }
 
-/* Puts a spare in place of the host that had the fault. */
-static void leave_out_host(const launch_job *j, const launch_fault *f) {
+/* Puts a spare in place of the host that had the fault. @return whether there was one. */
+static bool leave_out_host(const launch_job *j, const launch_fault *f) {
     int index = launch_hosts_find_rank(j->hosts, f->rank);
     if (index < 0 && *f->host) index = launch_hosts_find_name(j->hosts, f->host);
-    if (index < 0 || !j->spares->n) return;
+    if (index < 0 || !j->spares->n) return false;
     char name[LAUNCH_HOST];
     memcpy(name, j->hosts->at[index].name, sizeof name);
-    if (launch_hosts_replace(j->hosts, index, j->spares))
+    bool replaced = launch_hosts_replace(j->hosts, index, j->spares);
+    if (replaced)
         log_warn("launch: %s is left out; %s takes its place", name, j->hosts->at[index].name);
     else
         log_warn("launch: no spare has the %d slots of %s", j->hosts->at[index].slots, name);
+    return replaced;
 }
 
 /* A lost rank, a hang and corrupt weights may be the host's; an error that the program reports is not, unless
@@ -449,6 +454,27 @@ static err run_attempt(const launch_job *j, int number, bool fresh, attempt_reco
     return e;
 }
 
+/* Tests all ranks, again where a host was replaced. @return an error when a bad one cannot be. */
+static err test_ranks(const launch_job *j) {
+    int status = EXIT_ERROR;
+    for (int number = 1; status != EXIT_DONE && !signals; number++) {
+        char **argv = NULL;
+        attempt a = { .fault = LAUNCH_FAULT_NONE };
+        err e = j->test(j->ctx, j->hosts, &argv);
+        if (!e) e = start_attempt(argv, number, false, &a);
+        if (!e) status = await_attempt(&a);
+        j->command_free(argv);
+        TRY(e);
+        find_unreachable(j, &a.fault);
+        if (status != EXIT_DONE && !signals && !leave_out_host(j, &a.fault))
+            return err_hint(ERR("doctor: rank %d, %s: %s; not started", a.fault.rank,
+                                *a.fault.host ? a.fault.host : "host not known",
+                                *a.fault.cause ? a.fault.cause : "cause not known"),
+                            "leave this host out, or name others that may replace it: --spares");
+    }
+    return OK;
+}
+
 /* The run was asked to end. @return what it ended with. */
 static err end_on_signal(const attempt_record *r) {
     bool saved = r->outcome.status == EXIT_DONE || r->outcome.status == EXIT_PREEMPTED;
@@ -459,6 +485,7 @@ static err end_on_signal(const attempt_record *r) {
     return err_exit(ERR("saved, and stopped by a signal"), EXIT_PREEMPTED);
 }
 
+enum { FAILURES_BETWEEN_TESTS = 2 };
 err launch_supervise(const launch_job *j) {
     records all = { 0 };
     launch_history history = { 0 };
@@ -466,6 +493,7 @@ err launch_supervise(const launch_job *j) {
     err e = OK;
     catch_signals();
     prctl(PR_SET_CHILD_SUBREAPER, 1);
+    if (j->test) TRY(test_ranks(j));
     for (bool again = true; again && !e;) {
         mem_reserve((void **)&all.at, &all.cap, all.n, sizeof *all.at);
         attempt_record *r = &all.at[all.n++];
@@ -492,6 +520,7 @@ err launch_supervise(const launch_job *j) {
                  *r->outcome.fault.host ? r->outcome.fault.host : "host not known",
                  *r->outcome.fault.cause ? r->outcome.fault.cause : "cause not known", delay);
         if (!pause_for(delay)) e = end_on_signal(r);
+        if (!e && j->test && history.failures % FAILURES_BETWEEN_TESTS == 0) e = test_ranks(j);
         again = !signals;
     }
     free(all.at);

@@ -28,6 +28,9 @@ static void rank_errors_name_rank_host_and_cause(void **state) {
                  ""); /* colors: a terminal's */
     assert_fault(READ("error: rank x (host-b): nothing"), -1, "", "");
     assert_fault(READ("nothing at all"), -1, "", "");
+    assert_fault(READ("error: 2 of 4 ranks computed, stored or sent wrong values: rank 2 (host-b): "
+                      "memory is wrong; rank 3 (host-c): GEMM is wrong"),
+                 2, "host-b", "memory is wrong");
 }
 
 static void who_is_awaited_is_the_culprit(void **state) {
