@@ -80,27 +80,28 @@ static void add_new(encoder *e, cache_key key, const char *piece, size_t len) {
     store_ids(e, ids, n);
 }
 
-static void add_long(encoder *e, const char *piece, size_t len) {
-    cache_key key = { 0 };
+static void add_long(encoder *e, cache_key key, const char *piece, size_t len) {
     size_t n;
     const int32_t *ids = NULL;
-    if (len <= CACHE_LONGEST) {
-        key = cache_key_long(piece, len);
-        ids = cache_find_long(&e->cache, key, piece, len, &n);
-    }
+    if (len <= CACHE_LONGEST) ids = cache_find_long(&e->cache, key, piece, len, &n);
     if (ids)
         store_ids(e, ids, n);
     else
         add_new(e, key, piece, len);
 }
 
+/* @param readable bytes from the piece on. */
+static inline cache_key piece_key(const char *piece, size_t len, size_t readable) {
+    if (len > CACHE_SHORT) return cache_key_long(piece, MIN(len, CACHE_LONGEST));
+    return readable >= 16 ? cache_key_of(piece, len) : cache_key_at_end(piece, len);
+}
+
 /* The buffer holds an id for each byte. */
-static void add_piece(encoder *e, const char *piece, size_t len) {
+static void add_piece(encoder *e, cache_key key, const char *piece, size_t len) {
     if (len > CACHE_SHORT) {
-        add_long(e, piece, len);
+        add_long(e, key, piece, len);
         return;
     }
-    cache_key key = cache_key_at_end(piece, len);
     const cache_entry *c = cache_find(cache_set(&e->cache, key), key);
     if (c)
         store_ids(e, c->n <= CACHE_INLINE ? c->id : e->cache.spill + c->id[0], c->n);
@@ -109,36 +110,73 @@ static void add_piece(encoder *e, const char *piece, size_t len) {
 }
 
 /* Pieces by the hundred: their keys first, so that the memory they lead to is on its way when they
- * are looked up. */
+ * are looked up. Long pieces of scripts that do not separate words are split further (adjacency.c). */
 enum { BATCH = 256 };
 typedef struct lookup {
     cache_key key;
     cache_entry *set;
     size_t len;
 } lookup;
-
-/* @return how many pieces. @param bytes they have in all. */
-static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, lookup *at,
-                        size_t *bytes) {
+/* Pieces that the scanner found; a piece may be split into more parts than fit in a batch. */
+typedef struct scanned {
     size_t ends[BATCH];
-    int pieces = e->t->scan(text, n, from, ends, BATCH);
-    *bytes = ends[pieces - 1] - from;
-    for (int i = 0; i < pieces; i++) {
-        size_t len = ends[i] - from, kept = MIN(len, CACHE_SHORT);
-        const char *piece = text + from;
-        at[i].len = len;
-        at[i].key = n - from >= 16 ? cache_key_of(piece, kept) : cache_key_at_end(piece, kept);
-        at[i].set = cache_set(&e->cache, at[i].key);
+    int n, next; /* ends[next] is that of the piece at hand */
+} scanned;
+
+/* Prepares what follows `from` up to a piece that may have parts.
+ * @return how many pieces. */
+static inline int prepare_pieces(const encoder *e, const char *text, size_t n, size_t *from,
+                                 const size_t *ends, int pieces, uint64_t stop,
+                                 lookup *restrict at) {
+    size_t begin = *from;
+    int i = 0;
+    for (; i < pieces; i++) {
+        size_t len = ends[i] - begin;
+        cache_key key = piece_key(text + begin, len, n - begin);
+        if (key.low & stop) break;
+        at[i] = (lookup){ key, cache_set(&e->cache, key), len };
         __builtin_prefetch(at[i].set);
-        from = ends[i];
+        begin = ends[i];
     }
-    return pieces;
+    *from = begin;
+    return i;
+}
+
+/* @return how many pieces and parts. @param bytes they have in all. */
+static int prepare_text(const encoder *e, const char *text, size_t n, size_t from, scanned *s,
+                        lookup *at, size_t *bytes) {
+    const uint64_t not_ascii = e->t->adjacency.whole ? 0x8080808080808080u : 0;
+    size_t begin = from;
+    int count = 0;
+    if (s->next == s->n) {
+        s->n = e->t->scan(text, n, from, s->ends, BATCH);
+        s->next = 0;
+    }
+    while (count < BATCH && s->next < s->n) {
+        int left = MIN(BATCH - count, s->n - s->next);
+        int plain =
+            prepare_pieces(e, text, n, &from, s->ends + s->next, left, not_ascii, at + count);
+        count += plain;
+        s->next += plain;
+        size_t end = plain < left ? s->ends[s->next] : from;
+        for (; from < end && count < BATCH; count++) {
+            size_t part = adjacency_part_end(&e->t->adjacency, text, from, end), len = part - from;
+            cache_key key = piece_key(text + from, len, n - from);
+            at[count] = (lookup){ key, cache_set(&e->cache, key), len };
+            __builtin_prefetch(at[count].set);
+            from = part;
+        }
+        s->next += plain < left && from == end;
+    }
+    *bytes = from - begin;
+    return count;
 }
 
 static void add_scanned(encoder *e, const char *text, size_t n) {
     lookup at[BATCH];
+    scanned found = { .n = 0 };
     for (size_t from = 0, bytes; from < n;) {
-        int pieces = prepare_text(e, text, n, from, at, &bytes);
+        int pieces = prepare_text(e, text, n, from, &found, at, &bytes);
         reserve_token_ids(e->out, bytes);
         int32_t *out = e->out->at + e->out->n;
         for (int i = 0; i < pieces; from += at[i++].len) {
@@ -150,7 +188,7 @@ static void add_scanned(encoder *e, const char *text, size_t n) {
                 continue;
             }
             e->out->n = (size_t)(out - e->out->at);
-            add_piece(e, text + from, at[i].len);
+            add_piece(e, at[i].key, text + from, at[i].len);
             out = e->out->at + e->out->n;
         }
         e->out->n = (size_t)(out - e->out->at);
@@ -168,7 +206,7 @@ static void encode_piece(encoder *e, text_span piece) {
         piece = (text_span){ e->unescaped.text, e->unescaped.len };
     }
     reserve_token_ids(e->out, piece.len);
-    add_piece(e, piece.at, piece.len);
+    add_piece(e, piece_key(piece.at, piece.len, piece.len), piece.at, piece.len);
 }
 
 static bool begins_with(text_span s, const char *prefix) {

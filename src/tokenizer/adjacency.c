@@ -1,0 +1,89 @@
+/* Where a piece can be split without changing its ids: between two characters that are not adjacent in
+ * any token. Whatever merges happen, each symbol is a token, so none can ever cover such a boundary, and
+ * the merges on either side do not depend on each other.
+ *
+ * Scripts that do not separate words make long pieces, most of which occur once: 今日は天気がいい. Their
+ * parts occur often, so that the cache knows them: 今日は | 天気 | がいい. Only boundaries between characters
+ * of three bytes, which nearly all characters of such scripts have, are considered.
+ *
+ * A token may begin or end inside a character, so there are three sets. For a boundary between the
+ * characters l1 l2 l3 and r1 r2 r3, `whole` has those of tokens that cover both, `prefix` those that cover
+ * l1 l2 l3 r1 r2, and `suffix` those that cover l3 r1 r2 but not all of the left character. A token that covers
+ * only r1 of the right one is entered with every r2. The first two are hashed: a set may claim an adjacency
+ * that is not there, which costs a split, but it never misses one. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "tokenizer/tokenizer_internal.h"
+
+static bool is_lead(char c) { return ((uint8_t)c & 0xF0) == 0xE0; }
+static bool is_follow(char c) { return ((uint8_t)c & 0xC0) == 0x80; }
+
+static void set_bit(uint64_t *set, uint64_t i) { set[i >> 6] |= (uint64_t)1 << (i & 63); }
+
+static void add_prefix(adjacency *a, const char *left, char r1, char r2) {
+    const char right[2] = { r1, r2 };
+    set_bit(a->prefix,
+            adjacency_hash(a, adjacency_bytes(left, 3) << 16 | adjacency_bytes(right, 2)));
+}
+
+/* Enters the boundary at k of a token, if it is one of those between three bytes each. */
+static void add_boundary(adjacency *a, const char *t, size_t n, size_t k) {
+    size_t before = MIN(k, 3), after = MIN(n - k, 3);
+    if (!is_lead(t[k]) || !is_follow(t[k - 1])) return;
+    if (before > 1 && !(before == 2 ? is_follow(t[0]) : is_follow(t[k - 2]) && is_lead(t[k - 3])))
+        return;
+    for (size_t i = 1; i < after; i++)
+        if (!is_follow(t[k + i])) return;
+    const char *left = t + k - before, *right = t + k;
+    if (before == 3 && after == 3) {
+        uint64_t key = adjacency_bytes(left, 3) << 24 | adjacency_bytes(right, 3);
+        set_bit(a->whole, adjacency_hash(a, key));
+        return;
+    }
+    for (int c = 0x80; c < 0xC0; c++) { /* every r2 that it may be */
+        char r2 = after == 1 ? (char)c : right[1];
+        if (before == 3)
+            add_prefix(a, left, right[0], r2);
+        else
+            set_bit(a->suffix, adjacency_index(t[k - 1], right[0], r2));
+        if (after > 1) break;
+    }
+}
+
+/* @return bits of a hashed set for n adjacencies: few enough collisions, and near memory. */
+static int set_bits_log2(int64_t n) {
+    int log2 = 12;
+    while (log2 < 24 && (int64_t)1 << log2 < 16 * n) log2++;
+    return log2;
+}
+
+static int64_t count_boundaries(const bpe *b) {
+    int64_t count = 0;
+    for (int64_t i = 0; i < b->n; i++)
+        for (size_t k = 1; k < b->tokens[i].len; k++)
+            count += is_lead(b->tokens[i].at[k]) && is_follow(b->tokens[i].at[k - 1]);
+    return count;
+}
+
+void adjacency_build(const bpe *b, adjacency *a) {
+    adjacency_free(a);
+    /* Unknown bytes that follow one another are one token: these pieces must stay whole. Bytes that an
+     * unknown character falls back to are not the text of their tokens. */
+    if (b->n_pairs == 0 || b->chars || (b->unknown >= 0 && b->fuse_unknown)) return;
+    int log2 = set_bits_log2(count_boundaries(b));
+    a->shift = 64 - log2;
+    a->whole = mem_alloc((size_t)1 << log2 >> 3);
+    a->prefix = mem_alloc((size_t)1 << log2 >> 3);
+    a->suffix = mem_alloc(ADJACENCY_SUFFIX_BITS / 8);
+    for (int64_t i = 0; i < b->n; i++)
+        for (size_t k = 1; k < b->tokens[i].len; k++)
+            add_boundary(a, b->tokens[i].at, b->tokens[i].len, k);
+}
+
+void adjacency_free(adjacency *a) {
+    free(a->whole);
+    free(a->prefix);
+    free(a->suffix);
+    *a = (adjacency){ 0 };
+}
