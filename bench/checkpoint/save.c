@@ -4,10 +4,12 @@
  *
  * One rank with AdamW state: weights and two moments in fp32. Plain writes are of the same number of bytes,
  * in pieces of 4 MiB with one fsync, and plain reads of the file just written; before each read the page cache
- * is asked to drop the files. The best of the rounds counts. Prints a line of JSON. */
+ * is asked to drop the files. The best of the rounds counts. Prints a line of JSON; CPU seconds, of all threads, show
+ * whether loading is limited by the disk or by the cores. */
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "checkpoint/checkpoint.h"
@@ -17,10 +19,18 @@ enum { PIECE = 4 << 20 };
 
 typedef struct rates {
     double write, read, save, load; /* seconds, the least */
+    double read_cpu, load_cpu;      /* CPU seconds of all threads, the least */
 } rates;
 
 static void keep_least(double *best, double seconds) {
     if (*best == 0 || seconds < *best) *best = seconds;
+}
+
+static double cpu_seconds(void) {
+    struct rusage r;
+    getrusage(RUSAGE_SELF, &r);
+    return (double)(r.ru_utime.tv_sec + r.ru_stime.tv_sec) +
+           1e-6 * (double)(r.ru_utime.tv_usec + r.ru_stime.tv_usec);
 }
 
 static err drop_cache(const char *path) {
@@ -64,11 +74,12 @@ static err plain_write(const char *path, size_t bytes, rates *r) {
 static err plain_read(const char *path, rates *r) {
     char *piece = mem_alloc(PIECE);
     TRY(drop_cache(path));
-    double from = time_now();
+    double from = time_now(), cpu = cpu_seconds();
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     while (fd >= 0 && read(fd, piece, PIECE) > 0) continue;
     if (fd >= 0) close(fd);
     keep_least(&r->read, time_now() - from);
+    keep_least(&r->read_cpu, cpu_seconds() - cpu);
     free(piece);
     return OK;
 }
@@ -84,8 +95,10 @@ static err save_and_load(const char *dir, int step, model *m, exec *x, optimizer
     TRY(ckpt_latest(dir, &path));
     err e = drop_folder(path);
     from = time_now();
+    double cpu = cpu_seconds();
     if (!e) e = ckpt_load(path, m, x, o);
     keep_least(&r->load, time_now() - from);
+    keep_least(&r->load_cpu, cpu_seconds() - cpu);
     if (!e) e = ckpt_verify(path, 0, 1, size);
     if (!e) e = io_remove_tree(dir, path); /* freeing its blocks is not the next save's work */
     free(path);
@@ -107,9 +120,10 @@ static err run_rounds(const char *dir, model *m, exec *x, optimizer *o, int roun
     TRY(e);
     double mb = (double)size.bytes / 1e6;
     printf("{\"bytes\": %lld, \"save_mb_s\": %.0f, \"write_mb_s\": %.0f, \"save_share\": %.3f, "
-           "\"load_mb_s\": %.0f, \"read_mb_s\": %.0f, \"load_share\": %.3f}\n",
+           "\"load_mb_s\": %.0f, \"read_mb_s\": %.0f, \"load_share\": %.3f, "
+           "\"load_cpu_s\": %.3f, \"read_cpu_s\": %.3f}\n",
            (long long)size.bytes, mb / r.save, mb / r.write, r.write / r.save, mb / r.load,
-           mb / r.read, r.read / r.load);
+           mb / r.read, r.read / r.load, r.load_cpu, r.read_cpu);
     return OK;
 }
 
