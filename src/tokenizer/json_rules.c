@@ -9,6 +9,7 @@
 
 static bool is_among(const char *key, const char *words) {
     size_t n = strlen(key);
+    if (!n || strchr(key, ' ')) return false; /* would match between words, or several of them */
     for (const char *p = words; (p = strstr(p, key)); p += n)
         if ((p == words || p[-1] == ' ') && (p[n] == ' ' || p[n] == 0)) return true;
     return false;
