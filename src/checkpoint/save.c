@@ -155,8 +155,6 @@ static bool copies_beside(const ckpt_saver *v, const holding *h) {
     return h->param >= 0 && data_of(v, h, &dt);
 }
 
-enum { COPIED = 0 }; /* event of QUEUE_COPY_OUT: behind the copies */
-
 static err copy_all(ckpt_saver *v) {
     exec_join(v->x, QUEUE_COMPUTE, QUEUE_UPDATE);
     exec_join(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT);
@@ -168,7 +166,7 @@ static err copy_all(ckpt_saver *v) {
     for (int i = 0; i < v->n && !e; i++)
         if (is_saved(v, &v->hold[i]) && copies_beside(v, &v->hold[i]))
             e = copy_tensor(v, i, QUEUE_COPY_OUT);
-    exec_signal(v->x, QUEUE_COPY_OUT, COPIED);
+    exec_signal(v->x, QUEUE_COPY_OUT, EVENT_COPIED);
     return e;
 }
 
@@ -495,7 +493,7 @@ err ckpt_saver_wait(ckpt_saver *v, ckpt_report *out) {
 
 void ckpt_saver_before_update(ckpt_saver *v) {
     if (v->phase == COPYING && !v->on_spare)
-        exec_await(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT, COPIED);
+        exec_await(v->x, QUEUE_COMPUTE, QUEUE_COPY_OUT, EVENT_COPIED);
 }
 
 bool ckpt_saver_is_busy(const ckpt_saver *v) { return v->phase != IDLE; }

@@ -88,6 +88,8 @@ typedef struct comm_move {
      * layer (0: none). */
     const char *name;
     int layer;
+    /* GPUs: the queue that `in` comes from, if not the compute queue, as device_table.native_queue has it. */
+    void *after;
 } comm_move;
 move_kind comm_kind(const comm_move *m);
 

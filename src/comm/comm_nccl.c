@@ -402,8 +402,11 @@ static err nccl_start(comm *c, comm_ticket *t) {
         o->waited = false;
         n->settled = t->sequence - OPEN + 1;
     }
-    TRY_CUDA(cudaEventRecord(o->ready, n->compute));
-    TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
+    cudaStream_t before[] = { n->compute, t->move.after };
+    for (size_t i = 0; i < COUNT_OF(before) && before[i]; i++) {
+        TRY_CUDA(cudaEventRecord(o->ready, before[i]));
+        TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
+    }
     TRY_CUDA(cudaEventRecord(o->begun, j.l->stream));
     TRY(run_collective(&j));
     TRY_CUDA(cudaEventRecord(o->done, j.l->stream));

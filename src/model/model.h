@@ -141,9 +141,11 @@ typedef struct model_layout {
     int zero;              /* ZeRO's stage, over dp_shard, cp and ep (prog/record.h) */
     int prefetch;          /* as in chain (prog/plan.h), with keep_gathered */
     bool keep_gathered;
-    int64_t whole_below;  /* ZeRO-3: parameters of fewer elements stay whole */
+    bool offload_params; /* parameters are in host memory, and fetched when programs use them */
+    int64_t
+        whole_below; /* ZeRO-3, offload_params: parameters of fewer elements stay whole on the device */
     int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */
-    dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers at stage 3 alone */
+    dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers while programs run */
     bool selective;                 /* recompute cheap ops */
     fp8_recipe fp8;                 /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
     const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
@@ -200,6 +202,7 @@ typedef struct bucket_view {
     int64_t first;                  /* index of its first element in the whole bucket */
     region_part master, copy, grad; /* no copy where programs read the master weights themselves */
     dtype master_dt;                /* fp32, or bf16 as model_layout.master states */
+    bool host;                      /* master and copy are in host memory */
 } bucket_view;
 int model_buckets(const model *m);
 bucket_view model_bucket(const model *m, int i);

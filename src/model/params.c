@@ -334,12 +334,14 @@ static tp_shard shard_part(const model *m, const param_row *r, int kind) {
 static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t n, int64_t whole) {
     static const char *const names[] = { "first", "tied", "block", "experts", "last", "state" };
     int zero = where == BUCKET_STATE ? 0 : m->l.zero;
+    bool host = where != BUCKET_STATE && m->l.offload_params && whole >= m->l.whole_below;
     if (zero == 3 && whole < m->l.whole_below) zero = 2;
     int64_t most = m->l.bucket_bytes / (int64_t)sizeof(float);
     for (int b = 0; b < m->buckets; b++) {
         bucket_info *k = &m->info[b];
         if (k->where != where || k->kind != kind || m->bucket[b].dt != dt) continue;
-        if (m->bucket[b].zero != zero || (most && k->elements + n > most)) continue;
+        if (m->bucket[b].zero != zero || m->bucket[b].host != host) continue;
+        if (most && k->elements + n > most) continue;
         k->elements += n;
         return b;
     }
@@ -352,6 +354,7 @@ static int find_bucket(model *m, bucket_kind where, dtype dt, int kind, int64_t 
                                            .reduced = data,
                                            .slices = zero ? data & ~AXIS(AX_DP_REPLICATE) : 0,
                                            .zero = zero,
+                                           .host = host,
                                            .gather_wire = m->l.gather_wire,
                                            .reduce_wire = m->l.reduce_wire };
     m->info[m->buckets] = (bucket_info){ .where = where, .kind = kind, .elements = n };

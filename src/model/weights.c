@@ -57,8 +57,10 @@ void model_reserve(model *m, plan *p, bool train) {
         k->grad = mem_grow(k->grad, (size_t)n * sizeof(int));
         for (int l = 0; l < n; l++) {
             bool here = has_bucket(m, b, l);
-            k->master[l] = here ? plan_region(p, "params", master) : -1;
-            k->copy[l] = here && has_copy(m, b) ? plan_region(p, "copies", copy) : -1;
+            int (*reserve)(plan *, const char *, size_t) =
+                m->bucket[b].host ? plan_region_host : plan_region;
+            k->master[l] = here ? reserve(p, "params", master) : -1;
+            k->copy[l] = here && has_copy(m, b) ? reserve(p, "copies", copy) : -1;
             k->grad[l] = -1;
         }
     }
@@ -111,7 +113,8 @@ static bucket_view view_bucket(const model *m, int i, bucket_part part) {
                       .master = { -1, own.first - master_range(m, b).first },
                       .copy = { -1, own.first - bucket_holds(k, me, HOLDS_PARAMS).first },
                       .grad = { -1, own.first - bucket_holds(k, me, HOLDS_GRADS).first },
-                      .master_dt = master_of(m, b) };
+                      .master_dt = master_of(m, b),
+                      .host = k->host };
     if (info->master) {
         v.master.region = info->master[l];
         v.copy.region = info->copy[l];

@@ -56,6 +56,7 @@ enum {
     X(PART_COLS, update.cols, LONG)                                                                \
     X(PART_STRIDE, update.stride, LONG)                                                            \
     X(HOST_STATE, update.host_state, BOOL)                                                         \
+    X(HOST_PARAMS, update.host_params, BOOL)                                                       \
     X(AGC_FACTOR, agc.factor, FLOAT)                                                               \
     X(AGC_EPS, agc.eps, FLOAT)                                                                     \
     X(GROWTH_INTERVAL, clip.growth_interval, LONG)                                                 \
@@ -93,7 +94,8 @@ typedef enum {
 #define ATTRS_PART (ATTR(PART_FIRST) | ATTR(PART_BASE) | ATTR(PART_COLS) | ATTR(PART_STRIDE))
 #define ATTRS_UPDATE                                                                               \
     (ATTR(LR_MUL) | ATTR(DECAY) | ATTR(BETA1) | ATTR(BETA2) | ATTR(UPDATE_EPS) | ATTR(MOMENTUM) |  \
-     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE))
+     ATTR(L2) | ATTR(NESTEROV) | ATTR(ROUND_SITE) | ATTRS_PART | ATTR(HOST_STATE) |                \
+     ATTR(HOST_PARAMS))
 #define ATTRS_UPDATE_DECOUPLED                                                                     \
     (ATTRS_UPDATE & ~ATTR(L2)) /* of kernels without decay through the gradient */
 #define ATTRS_ROUTE                                                                                \
@@ -138,12 +140,13 @@ typedef enum {
 } op_cost;
 
 enum {
-    OPF_INPLACE = 1,     /* out[0] may share in[0]'s memory */
-    OPF_EXTERN = 2,      /* run by the executor (communication), not by a backend */
-    OPF_FP8 = 4,         /* a GEMM whose activation operands may be quantized */
-    OPF_QUANTIZE = 8,    /* yields fp8 copies of its operand; writes its row too */
-    OPF_UPDATE = 16,     /* part of the optimizer's update: no program records it */
-    OPF_WEIGHT_GRAD = 32 /* yields weight gradients alone: nothing in its list waits for it */
+    OPF_INPLACE = 1,      /* out[0] may share in[0]'s memory */
+    OPF_EXTERN = 2,       /* run by the executor (communication), not by a backend */
+    OPF_FP8 = 4,          /* a GEMM whose activation operands may be quantized */
+    OPF_QUANTIZE = 8,     /* yields fp8 copies of its operand; writes its row too */
+    OPF_UPDATE = 16,      /* part of the optimizer's update: no program records it */
+    OPF_WEIGHT_GRAD = 32, /* yields weight gradients alone: nothing in its list waits for it */
+    OPF_FETCH = 64        /* reads host memory: runs on QUEUE_FETCH, beside everything else */
 };
 
 typedef struct op_row {

@@ -113,9 +113,10 @@ op_call sqnorm_call(float *grad, int64_t n, int64_t copies, bool add, const tens
     return c;
 }
 
-/* Updates whose state is in host memory wait for the bus, and do that beside the next step. */
+/* Updates of what is in host memory wait for the bus, and do that beside the next step. */
 static device_queue queue_of(const update_range *s) {
-    return s->attr.update.host_state && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
+    bool host = s->attr.update.host_state || s->attr.update.host_params;
+    return host && s->r->kind == BY_ELEMENT ? QUEUE_UPDATE : QUEUE_COMPUTE;
 }
 static workspace *workspace_of(optimizer *o, device_queue q) {
     return q == QUEUE_UPDATE ? &o->update_work : &o->work;
@@ -145,6 +146,16 @@ static void offload_state(optimizer *o, plan *p) {
             plan_await_update(p, layer);
             moved += own;
         }
+}
+
+/* Parameters in host memory are updated there. */
+static void offload_params(optimizer *o, plan *p) {
+    for (int i = 0; i < o->ranges; i++) {
+        update_range *s = &o->range[i];
+        if (!s->b.host) continue;
+        s->attr.update.host_params = o->on_host = o->params_on_host = true;
+        plan_await_update(p, s->b.layer);
+    }
 }
 
 err reserve_call(optimizer *o, const plan *p, workspace *w, const op_call *c) {
@@ -194,6 +205,7 @@ err optim_new(const optim_settings *s, model *m, plan *p, optimizer **out) {
     o->range = mem_alloc((size_t)o->params * sizeof *o->range);
     make_ranges(o);
     if (s->offload > 0) offload_state(o, p);
+    offload_params(o, p);
     err e = reserve_memory(o, p);
     if (e) {
         optim_free(o);
@@ -396,6 +408,7 @@ static void host_updates(const step_run *r) {
             run_call_on(r, &c, QUEUE_UPDATE);
         }
         exec_signal(r->x, QUEUE_UPDATE, layer + 1);
+        if (r->o->params_on_host) exec_signal(r->x, QUEUE_COPY_OUT, EVENT_STORED + layer);
     }
 }
 
@@ -416,7 +429,8 @@ err optim_step(optimizer *o, exec *x, double lr, double max_norm) {
     step_run r = start_step(o, x);
     TRY(exec_replay(x, &o->clip, clip_calls, &r));
     if (o->on_host) host_updates(&r);
-    TRY(exec_replay(x, &o->updates, device_updates, &r));
+    /* what an update brings from host memory comes on queues that no graph records */
+    TRY(o->params_on_host ? device_updates(&r) : exec_replay(x, &o->updates, device_updates, &r));
     model_gather(o->m, x);
     return OK;
 }

@@ -40,7 +40,7 @@ typedef struct update_range {
     int64_t at, count;     /* elements of the view */
     int param;             /* its first; its only one but for BY_ELEMENT */
     int state[MAX_STATES]; /* plan regions; not of rows and columns, which belong to parameters */
-    op_attr attr;          /* update.host_state: state is in host memory */
+    op_attr attr;          /* update.host_state, host_params: these are in host memory */
 } update_range;
 
 typedef struct param_slot { /* a parameter, or the slice of it that this rank stores */
@@ -75,7 +75,8 @@ struct optimizer {
     int params, ordered;
     update_range *range;
     int ranges;
-    bool on_host;                /* some of them have state in host memory */
+    bool on_host;                /* some of them have state or parameters in host memory */
+    bool params_on_host;         /* ... parameters */
     int sum;                     /* plan region: the gradient's square sum */
     workspace work, update_work; /* of calls on QUEUE_COMPUTE and on QUEUE_UPDATE */
     directions d;

@@ -41,18 +41,22 @@ static memory_kind kind_of_region(const char *name) {
     return MEMORY_OTHER;
 }
 
-static void add_memory(const plan *p, capacity *c) {
+/* On the machine itself what is offloaded is in the arena; on an accelerator it is in the host. */
+static void add_memory(const plan *p, bool device, capacity *c) {
+    double counted = 0; /* of what is offloaded: in the plan's arena, there being no device here */
     for (int i = 0; i < plan_region_count(p); i++) {
-        size_t bytes;
+        size_t bytes, away = device ? plan_region_offloaded(p, i) : 0;
         const char *name = plan_region_info(p, i, &bytes);
-        c->memory[kind_of_region(name)] += (double)bytes;
+        c->memory[kind_of_region(name)] += (double)(away ? 0 : bytes);
+        c->offloaded += (double)away;
+        counted += away ? (double)bytes : 0;
     }
     /* slots are shared by all chains, and added by plan_commit, as temp and work are */
     c->memory[MEMORY_COMMUNICATION] +=
         (double)(plan_bytes(p, "gathered") + plan_bytes(p, "whole grads"));
     double listed = 0;
     for (int k = 0; k < MEMORY_KINDS; k++) listed += c->memory[k];
-    c->total = (double)plan_bytes(p, NULL);
+    c->total = (double)plan_bytes(p, NULL) - counted;
     c->memory[MEMORY_WORKSPACE] += c->total - listed;
     if (c->memory[MEMORY_WEIGHTS] == 0) { /* GEMMs read the stored weights themselves */
         c->memory[MEMORY_WEIGHTS] = c->memory[MEMORY_MASTER];
@@ -73,15 +77,6 @@ static double checkpoint_bytes(const train_outline *o) {
         }
     }
     return 4 * floats;
-}
-
-/* On the machine itself offloaded state is in the arena; on an accelerator it is in the host. */
-static void move_offloaded(capacity *c, const train_outline *o, bool device) {
-    double bytes = device ? (double)plan_offloaded_bytes(o->p) : 0;
-    bool counted = plan_host_bytes(o->p) == 0; /* no device here: the plan has it in its arena */
-    c->offloaded = bytes;
-    c->total -= counted ? bytes : 0;
-    c->memory[MEMORY_MOMENTS] -= counted ? bytes : 0;
 }
 
 err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) {
@@ -110,8 +105,7 @@ err capacity_of_stage(const config *cfg, const run_target *on, int stage, capaci
         c.tokens = o.tokens;
         c.token_bytes = c.mc.vocab <= 65536 ? 2 : 4;
         c.checkpoint = checkpoint_bytes(&o);
-        add_memory(o.p, &c);
-        move_offloaded(&c, &o, on->device);
+        add_memory(o.p, on->device, &c);
     }
     train_outline_free(&o);
     *out = c;
@@ -167,6 +161,10 @@ static const fit_step optimizers[] = {
     { { { "optimizer.name", "adam8bit" } }, "moments in 8 bits", 0, 0.05 },
     { { { "optimizer.offload", "0.5" } }, "half of the moments in host memory", 0.05, 0 },
     { { { "optimizer.offload", "1" } }, "moments in host memory", 0.1, 0 },
+    { { { "optimizer.offload", "1" }, { "training.offload_params", "true" } },
+      "moments and weights in host memory",
+      0.3,
+      0 },
     { { { "optimizer.master", "bf16" } }, "weights in bf16 without a master copy", 0, 0.1 },
     { { { "optimizer.name", "adam8bit" }, { "optimizer.master", "bf16" } },
       "moments in 8 bits, weights in bf16 without a master copy",
@@ -203,7 +201,9 @@ static bool step_applies(const fit_step *s, const config *c, const capacity *now
     for (int i = 0; i < 2 && s->settings[i][0]; i++) {
         const char *name = s->settings[i][0];
         if (!strcmp(name, "optimizer.name") && !adam) return false;
-        if (!strcmp(name, "optimizer.offload") && !device) return false;
+        bool offload =
+            !strcmp(name, "optimizer.offload") || !strcmp(name, "training.offload_params");
+        if (offload && !device) return false;
         if (!strcmp(name, "optimizer.master") &&
             (c->optimizer.master != CFG_MASTER_FP32 || now->dt != DT_BF16))
             return false;

@@ -145,6 +145,8 @@ static const convert_rule deepspeed_rules[] = {
     { "gradient_clipping", "training.max_norm", NULL },
     { "zero_optimization.offload_optimizer.device", "optimizer.offload", "cpu=1,none=0" },
     { "zero_optimization.offload_optimizer.pin_memory", NULL, NULL },
+    { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
+    { "zero_optimization.offload_param.pin_memory", NULL, NULL },
     { "steps_per_print", "metrics.log_every", NULL },
     { "wall_clock_breakdown", NULL, NULL },
     { 0 },
@@ -273,8 +275,13 @@ static const convert_rule torchtitan_rules[] = {
     { 0 },
 };
 
-/* "llama3" and "8B" are a preset here: "llama3-8b". */
+/* "llama3" and "8B" are a preset here: "llama3-8b". What it offloads are parameters and optimizer state. */
 static err finish_torchtitan(convert_source *s) {
+    const char *key = "training.enable_cpu_offload", *offload = convert_take(s, key);
+    if (offload && !strcmp(offload, "true")) {
+        TRY(convert_set(s, key, "training.offload_params", "true"));
+        TRY(convert_set(s, key, "optimizer.offload", "1"));
+    }
     const char *name = convert_take(s, "model.name"), *flavor = convert_take(s, "model.flavor");
     model_config m;
     char preset[64];

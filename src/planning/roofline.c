@@ -167,9 +167,14 @@ static double price_move(void *ctx, const mesh *m, const comm_move *move, double
     }
 }
 
+static double price_fetch(void *ctx, double bytes) {
+    const cost_model *k = ctx;
+    return bytes / k->gpu->host;
+}
+
 sim_costs cost_model_of(const accelerator *gpu, bool tf32, cost_model *k) {
     *k = (cost_model){ gpu, tf32 };
-    return (sim_costs){ price_call, price_move, interference, k };
+    return (sim_costs){ price_call, price_move, price_fetch, interference, k };
 }
 
 double cost_model_copy(const accelerator *gpu, double bytes) {

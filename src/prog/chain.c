@@ -24,7 +24,8 @@ static err measure_call(plan *p, const op_call *c) {
 /* Adds a program's needs; refuses what the backend cannot run. */
 static err measure_program(plan *p, const prog *g) {
     p->temp_bytes = MAX(p->temp_bytes, g->temp_bytes);
-    const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights, &g->reduce };
+    p->fetches |= prog_fetches(g);
+    const op_list *lists[] = { &g->fwd, &g->bwd, &g->weights, &g->gather, &g->reduce };
     for (size_t k = 0; k < COUNT_OF(lists); k++)
         for (int i = 0; i < lists[k]->n; i++) {
             const prog_op *o = &lists[k]->op[i];

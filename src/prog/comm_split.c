@@ -1,6 +1,7 @@
 /* Every communication becomes a START where its input is ready and a WAIT just before its result
  * is first read, so that what lies between overlaps it. The memory pass keeps both tensors alive
- * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs.
+ * and apart from START to WAIT. Moves that need no bytes stay one op, which nothing runs. A fetch from host
+ * memory is only a START: whoever waits for the gather that it begins waits for it.
  *
  * What reduces a bucket's gradient, with a step's last microbatch, starts where the gradient is complete and
  * outlives the list: nothing touches that gradient again before the update, so it overlaps the rest of the
@@ -139,6 +140,7 @@ static void add_waits(comm_splitter *s, int n) {
 
 static void add_op(comm_splitter *s, int i) {
     prog_op o = s->l->op[i];
+    if (op_flags(o.op) & OPF_FETCH) o.phase = COMM_START;
     if (moves_bytes(&o) && outlives_list(s->p, s->l, i)) {
         o.phase = COMM_LATE;
     } else if (moves_bytes(&o)) {

@@ -104,11 +104,19 @@ static err set_row_counts(plan *p, const tensor *by, comm_move *move) {
     return OK;
 }
 
+/* Whether the communication reads what a fetch brings: a part of a slot of parameters. */
+static bool reads_fetched(const prog *p, const prog_op *o) {
+    return p->val[val_root(p, o->in[0])].cls == VC_GATHERED;
+}
+
 static err run_comm(const chain_run *r, const instance *in, const prog_op *o, open_comms *open) {
     exec *x = r->x;
+    const op_backend *b = x->plan->backend;
     comm_move move = op_move(o);
     if (comm_kind(&move) == MOVE_NONE) return OK;
     op_call c = call_of(in->p, o, in->addr);
+    if (b->device && b->device->native_queue && reads_fetched(in->p, o))
+        move.after = b->device->native_queue(b->context, QUEUE_FETCH);
     move.name = in->p->name;
     move.layer = in->layer + 1;
     if (comm_kind(&move) == MOVE_ROWS && o->phase != COMM_WAIT)
@@ -236,10 +244,19 @@ static void sample_activation(exec *x, const instance *in, const prog_op *o, con
     plan_fetch(x->plan, QUEUE_COMPUTE, &s->ticket, t->data, (size_t)s->n * dt_size(t->dt));
 }
 
+/* A fetch follows the last use of its slot and the update of the parameters. @return its queue. */
+static device_queue begin_fetch(exec *x, int layer) {
+    exec_join(x, QUEUE_FETCH, QUEUE_COMPUTE);
+    exec_await(x, QUEUE_FETCH, QUEUE_UPDATE, layer + 1);
+    exec_await(x, QUEUE_FETCH, QUEUE_COPY_OUT, EVENT_STORED + layer);
+    return QUEUE_FETCH;
+}
+
 static err run_op(exec *x, const instance *in, const prog_op *o, int micro,
                   const step_block *step) {
     op_run run = op_run_of(x, step);
     run.layer = (uint32_t)(in->layer + 1);
+    if (op_flags(o->op) & OPF_FETCH) run.queue = begin_fetch(x, in->layer);
     op_call c = call_of(in->p, o, in->addr);
     c.run = &run;
     c.accumulate = adds_to_result(o->acc, micro) ? ~0u : 0;
@@ -306,13 +323,21 @@ static err receive_boundary(exec *x, const chain_plan *k, const instr *i) {
 }
 
 /* ---- chains ------------------------------------------------------------------------------ */
+/* Whether a program gathers parameters from where they are stored, without fetching them first. */
+static bool gathers_stored(const prog *p) {
+    for (int i = 0; i < p->gather.n; i++)
+        if ((op_flags(p->gather.op[i].op) & OPF_EXTERN) && !reads_fetched(p, &p->gather.op[i]))
+            return true;
+    return false;
+}
+
 /* A chain begins with all instances of the first microbatch, forward: each awaits its update before, or
  * before its parameters are gathered. */
 static void await_update(const chain_run *r, const instr *i, const instance *in) {
     const plan *p = r->x->plan;
     int event = in->layer + 1;
-    bool first = (i->kind == DO_FWD || i->kind == DO_GATHER) && i->micro == 0 &&
-                 i->instance < r->k->chunk[i->chunk].k.layers + 2;
+    bool starts = i->kind == DO_FWD || (i->kind == DO_GATHER && gathers_stored(in->p));
+    bool first = starts && i->micro == 0 && i->instance < r->k->chunk[i->chunk].k.layers + 2;
     if (first && event < p->awaits_cap && p->awaits[event])
         exec_await(r->x, QUEUE_COMPUTE, QUEUE_UPDATE, event);
 }
@@ -376,6 +401,15 @@ static open_comms *slot_comms(const chain_run *r, const instr *i) {
     return NULL;
 }
 
+/* What was fetched into a slot is there when the compute queue has awaited its event. */
+static void settle_fetch(const chain_run *r, const instr *i, const prog *p) {
+    slot_pool which = pool_of(&r->k->chunk[i->chunk].k, i->instance);
+    int event = i->gathered * POOLS + (int)which;
+    if (!prog_fetches(p)) return;
+    if (i->kind == DO_GATHER) exec_signal(r->x, QUEUE_FETCH, event);
+    if (i->kind == DO_GATHERED) exec_await(r->x, QUEUE_COMPUTE, QUEUE_FETCH, event);
+}
+
 uint64_t exec_progress(const exec *x) {
     return __atomic_load_n(&x->instructions, __ATOMIC_RELAXED);
 }
@@ -415,7 +449,9 @@ static err run_program(const chain_run *r, const instr *i) {
     TRY(gather_updated(r, i, in));
     open_comm ring[MOST_OPEN];
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
-    return run_list(r, in, i, open ? open : &own);
+    TRY(run_list(r, in, i, open ? open : &own));
+    settle_fetch(r, i, in->p);
+    return OK;
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
@@ -457,7 +493,9 @@ static err run_chain(exec *x, int which, int micro, int micros, const exec_hooks
     chain_plan *k = &x->plan->chain[which];
     chain_run r = { x, k, NULL, micro, micros, hooks, exec_step(x) };
     TRY(chain_steps(x->plan, k, micros, &r.l));
-    TRY(exec_replay(x, &k->tape[(micro == 0) + 2 * (micro == micros - 1)], chain_calls, &r));
+    exec_tape *tape = &k->tape[(micro == 0) + 2 * (micro == micros - 1)];
+    /* a fetch for the next microbatch outlives the calls of this one */
+    TRY(x->plan->fetches ? chain_calls(&r) : exec_replay(x, tape, chain_calls, &r));
     if (k->c.block[0]->mode == PROG_TRAIN && (micro == micros - 1 || k->c.pipe.ranks > 1))
         x->scaled = true;
     return OK;

@@ -111,6 +111,9 @@ void exec_call(exec *x, const op_call *c);
 /* The order of queues, as in device_table. A call runs on the queue that its op_run names, with a
  * workspace that no other queue uses; without a device calls run in their turn. Reading memory waits for
  * all queues; chains await the event of QUEUE_UPDATE before the blocks that plan_await_update names. */
+/* Events of QUEUE_COPY_OUT: behind the copies of a checkpoint; behind the updated parameters of a layer that are in
+ * host memory (-1: outside blocks). */
+enum { EVENT_COPIED = 0, EVENT_STORED = 2 };
 void exec_join(exec *x, device_queue q, device_queue other);
 void exec_signal(exec *x, device_queue q, int event);
 void exec_await(exec *x, device_queue q, device_queue of, int event);

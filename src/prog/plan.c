@@ -31,9 +31,13 @@ int plan_region_host(plan *p, const char *name, size_t bytes) {
     return index;
 }
 
+size_t plan_region_offloaded(const plan *p, int index) {
+    return p->region[index].offloaded ? p->region[index].bytes : 0;
+}
+
 size_t plan_offloaded_bytes(const plan *p) {
     size_t sum = 0;
-    for (int i = 0; i < p->regions; i++) sum += p->region[i].offloaded ? p->region[i].bytes : 0;
+    for (int i = 0; i < p->regions; i++) sum += plan_region_offloaded(p, i);
     return sum;
 }
 

@@ -64,7 +64,10 @@ size_t plan_offloaded_bytes(const plan *p);
 /* Bytes of the regions of this name together; NULL: of the whole arena. */
 size_t plan_bytes(const plan *p, const char *name);
 int plan_region_count(const plan *p);
+/* @param bytes in the arena */
 const char *plan_region_info(const plan *p, int index, size_t *bytes);
+/* Bytes that plan_region_host reserved as this region, whether or not there is a device. */
+size_t plan_region_offloaded(const plan *p, int index);
 
 /* Which regions hold a bucket and its gradient (-1: none). layer is -1 for first and last. */
 typedef struct bucket_regions {

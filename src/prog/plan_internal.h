@@ -191,6 +191,7 @@ struct plan {
     size_t temp_bytes, work_bytes;
     size_t gathered_bytes, whole_grad_bytes; /* of the slots of the chain that has most */
     int input_slots;                         /* microbatches whose inputs are there at once */
+    bool fetches;                            /* some programs fetch parameters from host memory */
     bool *
         awaits; /* [awaits_cap] whether chains await this event of QUEUE_UPDATE, before that instance */
     int awaits_cap;

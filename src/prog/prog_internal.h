@@ -161,6 +161,9 @@ static inline move_kind op_move_kind(const prog_op *o) {
     return comm_kind(&m);
 }
 
+/* Whether it reads parameters from host memory. */
+bool prog_fetches(const prog *p);
+
 /* ---- rec_ops.c: one op, for the record calls ----------------------------------------------- */
 /* Sizes of a signature's letters, 0: not known; and the segments of the dims they stand for. */
 typedef struct letter_sizes {

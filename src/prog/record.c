@@ -341,6 +341,27 @@ val rec_comm_(prog *p, val x, mesh_axis axis, place to) {
 }
 
 /* ---- parameters -------------------------------------------------------------------------- */
+/* A bucket as programs read it, in a slot. */
+static val gathered_val(prog *p, int b, axis_set slices) {
+    const prog_bucket *k = &p->set.bucket[b];
+    val full = val_new(p, VC_GATHERED, k->dt, 1, &k->count, placement_on(slices, PLACE_R));
+    p->val[full].bucket = b;
+    p->val[full].name = k->name;
+    return full;
+}
+
+/* Fetches this rank's part into its place in the slot. @return that part. */
+static val fetch_part(prog *p, val stored, val full) {
+    prog_val v = p->val[stored];
+    const prog_bucket *k = &p->set.bucket[v.bucket];
+    int64_t first = bucket_holds(k, &p->m, HOLDS_PARAMS).first;
+    val part = val_alias(p, full, (size_t)first * dt_size(v.dt), v.dt, 1, v.dim, v.pl);
+    prog_op *o = op_emit(p, OP_FETCH);
+    o->in[0] = stored;
+    o->out[0] = part;
+    return part;
+}
+
 val bucket_read(prog *p, int b) {
     if (p->bucket_full[b] != VAL_NONE) return p->bucket_full[b];
     const prog_bucket *k = &p->set.bucket[b];
@@ -350,17 +371,28 @@ val bucket_read(prog *p, int b) {
     p->val[stored].bucket = b;
     p->val[stored].name = k->name;
     p->bucket_full[b] = stored;
-    if (!slices) return stored;
+    if (!slices && !k->host) return stored;
     op_list *emit = p->emit;
     p->emit = &p->gather;
-    val full = emit_comm(p, stored, slices, PLACE_R, WHEN_ALWAYS);
-    set_wire(p, k->gather_wire);
+    val full = gathered_val(p, b, slices), part = k->host ? fetch_part(p, stored, full) : stored;
+    if (slices) {
+        prog_op *o = op_emit(p, OP_COMM);
+        o->in[0] = part;
+        o->out[0] = full;
+        o->attr.comm.axes = slices & mesh_axes(&p->m);
+        o->attr.comm.from = PLACE_S(0);
+        o->attr.comm.to = PLACE_R;
+        set_wire(p, k->gather_wire);
+    }
     p->emit = emit;
-    p->val[full].cls = VC_GATHERED;
-    p->val[full].bucket = b;
-    p->val[full].name = k->name;
     p->bucket_full[b] = full;
     return full;
+}
+
+bool prog_fetches(const prog *p) {
+    for (int i = 0; i < p->gather.n; i++)
+        if (op_flags(p->gather.op[i].op) & OPF_FETCH) return true;
+    return false;
 }
 
 static int param_index(prog *p, const char *name) {
@@ -437,7 +469,8 @@ val param_grad(prog *p, val param, op_acc *acc) {
 
 /* ---- buckets ----------------------------------------------------------------------------- */
 bool bucket_is_sliced(const prog_bucket *b, const mesh *m, bucket_part part) {
-    return b->zero >= (int)part && mesh_span(m, b->slices) > 1;
+    bucket_part as = part == HOLDS_PARAMS && b->host ? HOLDS_STATE : part;
+    return b->zero >= (int)as && mesh_span(m, b->slices) > 1;
 }
 
 bucket_range bucket_holds(const prog_bucket *b, const mesh *m, bucket_part part) {

@@ -44,6 +44,9 @@ typedef enum { PROG_TRAIN, PROG_EVAL, PROG_DECODE } prog_mode;
  *               reduce-scattered with a step's last microbatch, updated parameters gathered
  *           2   it accumulates gradients of its slice only: they are reduce-scattered each microbatch
  *           3   it stores parameters of its slice only: programs gather them when they use them
+ *
+ * Parameters in host memory are fetched when programs use them, and then gathered. From stage 1 on a rank
+ * stores those of its slice only, since what is fetched each time need not be whole beforehand.
  */
 enum { PARAM_ALIGN = 256, PARAM_NAME = 48 };
 
@@ -68,6 +71,7 @@ typedef struct prog_bucket {
     axis_set reduced; /* ranks along these have data of their own: gradients are sums over them */
     axis_set slices;  /* those of them that ZeRO shards over */
     int zero;         /* its stage, 0 to 3 */
+    bool host;        /* its parameters are in host memory, and sharded from stage 1 on */
     dtype gather_wire,
         reduce_wire; /* types of its communication over `reduced`; DT_NONE: its own */
     int64_t count;   /* elements, padded; of one tp rank, all slices */

@@ -12,13 +12,16 @@ enum { PLAYED_MICROS = 4 };
 
 /* ---- priced lists ------------------------------------------------------------------------------ */
 typedef enum { ITEM_CALLS, ITEM_START, ITEM_WAIT, ITEM_BOTH, ITEM_LATE } item_kind;
+/* Queues of communications: one for each set of axes, and one of what host memory yields. */
+enum { AXIS_SETS = AXES_TP_REP * 2, FROM_HOST = AXIS_SETS, SIM_QUEUES };
 typedef struct priced_item {
     item_kind kind;
     double seconds;
-    axis_set axes;
+    int queue;
     op_when when;
     bool saves;
-    int pair; /* ITEM_WAIT: its START */
+    int pair;  /* ITEM_WAIT: its START */
+    int after; /* ITEM_START: 1 + the fetch whose result it reads; 0: none */
 } priced_item;
 typedef struct priced_list {
     priced_item *item;
@@ -67,7 +70,7 @@ static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
                                        [COMM_LATE] = ITEM_LATE };
     comm_move move = op_move(o);
     op_call c = call_of(p, o, NULL);
-    priced_item i = { .kind = kinds[o->phase], .axes = move.axes, .when = o->when };
+    priced_item i = { .kind = kinds[o->phase], .queue = (int)move.axes, .when = o->when };
     i.saves = o->saves;
     if (o->phase == COMM_WAIT)
         i.pair = start_of[o->pair];
@@ -76,16 +79,29 @@ static priced_item price_comm(const prog *p, const prog_op *o, const mesh *m,
     return i;
 }
 
+/* A fetch takes the bus; what a gather waits for ends the list. @return 1 + its item. */
+static int push_fetch(const prog *p, const prog_op *o, const sim_costs *costs, priced_list *out) {
+    op_call c = call_of(p, o, NULL);
+    double seconds = costs->fetch ? costs->fetch(costs->ctx, (double)tensor_bytes(&c.in[0])) : 0;
+    push_item(out, &(priced_item){ .kind = ITEM_START, .queue = FROM_HOST, .seconds = seconds });
+    return out->n;
+}
+
 static void price_list(const prog *p, const op_list *l, const mesh *m, const sim_costs *costs,
                        bool accumulates, priced_list *out) {
-    int *start_of = mem_alloc((size_t)(l->n + 1) * sizeof *start_of);
+    int *start_of = mem_alloc((size_t)(l->n + 1) * sizeof *start_of), fetched = 0;
     for (int k = 0; k < l->n; k++) {
         const prog_op *o = &l->op[k];
         if (o->when == WHEN_UNSCALED) continue; /* of the first step alone */
+        if (op_flags(o->op) & OPF_FETCH) {
+            fetched = push_fetch(p, o, costs, out);
+            continue;
+        }
         if (op_flags(o->op) & OPF_EXTERN) {
             move_kind kind = op_move_kind(o);
             if (kind == MOVE_NONE || kind == MOVE_SLICE) continue;
             priced_item i = price_comm(p, o, m, costs, start_of);
+            if (i.kind == ITEM_START) i.after = fetched;
             start_of[k] = out->n;
             push_item(out, &i);
             continue;
@@ -97,6 +113,7 @@ static void price_list(const prog *p, const op_list *l, const mesh *m, const sim
                                        .when = o->when,
                                        .saves = o->saves });
     }
+    if (fetched) push_item(out, &(priced_item){ .kind = ITEM_WAIT, .pair = fetched - 1 });
     free(start_of);
 }
 
@@ -160,12 +177,11 @@ typedef struct sim_slot {
     in_flight *of; /* [the longest list] by START */
 } sim_slot;
 
-enum { AXIS_SETS = AXES_TP_REP * 2 };
 typedef struct sim_rank {
     step_list l;
     int at;          /* next instruction */
     double now;      /* of the compute queue */
-    double *free_at; /* [AXIS_SETS] of each communication queue */
+    double *free_at; /* [SIM_QUEUES] of each communication queue */
     double link[PASSES];
     in_flight late[MOST_LATE];
     int late_begun, late_ended;
@@ -197,9 +213,10 @@ typedef struct sim_run {
     int micros;     /* that are played */
 } sim_run;
 
-static in_flight start_move(sim_rank *r, axis_set axes, double seconds) {
-    double begin = MAX(r->now, r->free_at[axes]);
-    r->free_at[axes] = begin + seconds;
+/* @param ready when what it reads is there */
+static in_flight start_move(sim_rank *r, int queue, double seconds, double ready) {
+    double begin = MAX(MAX(r->now, ready), r->free_at[queue]);
+    r->free_at[queue] = begin + seconds;
     return (in_flight){ seconds, begin + seconds };
 }
 
@@ -225,15 +242,17 @@ static void play_item(const sim_run *s, sim_rank *r, const priced_list *l, int k
         r->now += i->seconds;
         r->compute += i->seconds;
         break;
-    case ITEM_START: open[k] = start_move(r, i->axes, i->seconds); break;
+    case ITEM_START:
+        open[k] = start_move(r, i->queue, i->seconds, i->after ? open[i->after - 1].end : 0);
+        break;
     case ITEM_WAIT: wait_move(s, r, &open[i->pair]); break;
     case ITEM_BOTH:
-        open[k] = start_move(r, i->axes, i->seconds);
+        open[k] = start_move(r, i->queue, i->seconds, 0);
         wait_move(s, r, &open[k]);
         break;
     case ITEM_LATE:
         end_late(s, r, MOST_LATE - 1);
-        r->late[r->late_begun++ % MOST_LATE] = start_move(r, i->axes, i->seconds);
+        r->late[r->late_begun++ % MOST_LATE] = start_move(r, i->queue, i->seconds, 0);
         break;
     }
 }
@@ -274,7 +293,7 @@ static void list_updated(const sim_run *s, sim_rank *r, int rank) {
 static void start_updated_gathers(sim_rank *r, int ready) {
     while (r->updated_begun < r->n_updated && r->updated_begun < ready + MOST_AHEAD) {
         struct updated_gather *u = &r->updated[r->updated_begun++];
-        u->f = start_move(r, u->axes, u->f.seconds);
+        u->f = start_move(r, (int)u->axes, u->f.seconds, 0);
     }
 }
 
@@ -385,7 +404,7 @@ static void open_rank(const sim_run *s, const timetable *t, int rank) {
         r->gathered[i] = new_slots(r->l.gathered[i], s->longest);
         r->whole_grad[i] = new_slots(r->l.whole_grads[i], s->longest);
     }
-    r->free_at = mem_alloc(AXIS_SETS * sizeof *r->free_at);
+    r->free_at = mem_alloc(SIM_QUEUES * sizeof *r->free_at);
     r->sent = mem_alloc((size_t)(s->c.pipe.chunks * s->c.micros) * sizeof *r->sent);
     list_updated(s, r, rank);
 }
@@ -438,7 +457,7 @@ static void play_microbatches(sim_run *s) {
         r->exposed += more * (at.exposed - before.exposed);
         r->hidden += more * (at.hidden - before.hidden);
         r->now += more * (at.now - before.now);
-        for (int a = 0; a < AXIS_SETS; a++) r->free_at[a] += more * (at.now - before.now);
+        for (int a = 0; a < SIM_QUEUES; a++) r->free_at[a] += more * (at.now - before.now);
         for (int i = 0; i < MOST_LATE; i++) r->late[i].end += more * (at.now - before.now);
     }
 }
@@ -514,7 +533,7 @@ err sim_chain(const chain *c, const mesh *m, const sim_costs *costs, const sim_w
 /* ---- a program alone ------------------------------------------------------------------------------ */
 /* Seconds of a list on its own, with what it waits for. */
 static double list_seconds(const sim_run *s, const priced_list *l, instr_kind kind) {
-    sim_rank r = { .free_at = mem_alloc(AXIS_SETS * sizeof(double)) };
+    sim_rank r = { .free_at = mem_alloc(SIM_QUEUES * sizeof(double)) };
     for (int i = 0; i < l->n; i++)
         if (item_runs(&l->item[i], kind, false)) play_item(s, &r, l, i, s->own);
     free(r.free_at);

@@ -28,6 +28,8 @@ typedef struct sim_costs {
     /* Seconds that a communication keeps its queue busy. @param bytes of the larger of its two tensors, as they
      * cross between ranks */
     double (*move)(void *ctx, const mesh *m, const comm_move *move, double bytes);
+    /* Seconds that a fetch keeps the bus from host memory busy; NULL: none. */
+    double (*fetch)(void *ctx, double bytes);
     /* Seconds of compute lost to each second of communication that it hides: both need SMs and memory. */
     double interference;
     void *ctx;

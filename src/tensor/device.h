@@ -30,6 +30,7 @@ typedef enum {
     QUEUE_COMM,     /* collectives */
     QUEUE_COPY_IN,  /* from host memory to the device's, and */
     QUEUE_COPY_OUT, /* back: state that updates keep in host memory; checkpoints */
+    QUEUE_FETCH,    /* parameters from host memory, for the programs that read them */
     QUEUE_COUNT
 } device_queue;
 

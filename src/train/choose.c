@@ -27,7 +27,8 @@ static int pipeline_chunks(const config *c) {
 static bool keeps_gathered(const config *c) {
     bool pipelined = c->parallelism.pipeline_parallel_degree > 1;
     int reshard = c->parallelism.fsdp_reshard_after_forward;
-    return reshard == CFG_RESHARD_NEVER || (reshard == CFG_RESHARD_DEFAULT && pipelined);
+    bool few = pipelined && !c->training.offload_params; /* there is memory for all of them */
+    return reshard == CFG_RESHARD_NEVER || (reshard == CFG_RESHARD_DEFAULT && few);
 }
 
 model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
@@ -51,6 +52,7 @@ model_layout train_layout(const config *c, const op_backend *ops, int64_t seq) {
         .zero = (int)c->parallelism.zero_stage,
         .prefetch = (int)c->parallelism.fsdp_prefetch,
         .keep_gathered = keeps_gathered(c),
+        .offload_params = c->training.offload_params,
         .whole_below = c->parallelism.fsdp_persistence_threshold,
         .bucket_bytes = c->parallelism.bucket_cap_mb << 20,
         .gather_wire = wires[c->parallelism.gather_dtype],

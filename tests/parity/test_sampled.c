@@ -71,6 +71,7 @@ static void draw_layout(rng_key key, uint64_t *at, layout *l) {
     l->whole_below = draw(key, at, 2) ? 1100 : 0;
     l->bucket_bytes = draw(key, at, 3) ? 0 : 8192;
     l->tp_chunks = 1 + draw(key, at, 2);
+    l->offload_params = draw(key, at, 3) == 0;
 }
 
 static sample draw_sample(uint64_t seed) {
@@ -85,11 +86,11 @@ static sample draw_sample(uint64_t seed) {
     const layout *l = &s.l;
     snprintf(
         s.text, sizeof s.text,
-        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
+        "seed %llu: pp%d (%s) x %d replicas x dp%d (zero%d%s, prefetch %d%s%s%s) x cp%d (%s) x ep%d x tp%d%s in %d, "
         "recompute %d/%d%s, %d layers, %d kv heads, %d experts, vocabulary %d%s%s",
         (unsigned long long)seed, l->pp, orders[l->schedule], l->replicas, l->dp, l->zero,
-        l->prefetch, l->keep_gathered ? ", kept" : "", l->whole_below ? ", small ones whole" : "",
-        l->bucket_bytes ? ", small buckets" : "", l->cp,
+        l->offload_params ? " in host memory" : "", l->prefetch, l->keep_gathered ? ", kept" : "",
+        l->whole_below ? ", small ones whole" : "", l->bucket_bytes ? ", small buckets" : "", l->cp,
         l->context == CONTEXT_RING ? "ring" : "ulysses", l->ep, l->tp, l->sp ? "+sp" : "",
         l->tp_chunks, l->keep_every, l->keep_last, l->selective ? " selective" : "", s.c.layers,
         s.c.kv_heads, (int)s.c.experts, (int)s.c.vocab, s.c.tied ? ", tied" : "",

@@ -38,6 +38,63 @@ static void prefetching_changes_no_bit(void **state) {
     }
 }
 
+/* Parameters in host memory come to the device through slots: what is computed with them is the same, at every
+ * stage and on every axis. */
+static void parameters_in_host_memory_change_no_bit(void **state) {
+    static const layout base[] = {
+        { .name = "one rank" },
+        { .name = "one rank, bf16, recompute", .dt = DT_BF16, .keep_every = 1 },
+        { .name = "one rank, small ones on the device", .whole_below = 200, .prefetch = -1 },
+        { .name = "one rank, kept", .keep_gathered = true },
+        { .name = "dp2", .dp = 2 },
+        { .name = "zero1 over 2", .dp = 2, .zero = 1 },
+        { .name = "zero2 over 2, buckets of 8 KiB", .dp = 2, .zero = 2, .bucket_bytes = 8192 },
+        { .name = "zero3 over 2", .dp = 2, .zero = 3 },
+        { .name = "zero3 over 2, narrow", .dp = 2, .zero = 3, .gather_wire = DT_BF16 },
+        { .name = "zero1 over 4, bf16", .dp = 4, .zero = 1, .dt = DT_BF16 },
+        { .name = "hsdp 2 x zero3 over 2", .replicas = 2, .dp = 2, .zero = 3, .prefetch = 2 },
+        { .name = "zero2 over 2 x tp2+sp", .dp = 2, .tp = 2, .sp = true, .zero = 2 },
+        { .name = "ring of 2, zero1", .cp = 2, .zero = 1, .context = CONTEXT_RING },
+        { .name = "pp2", .pp = 2, .micros = 4 },
+        { .name = "pp2, GPipe, zero3",
+          .pp = 2,
+          .schedule = PIPE_GPIPE,
+          .dp = 2,
+          .zero = 3,
+          .micros = 4 },
+        { .name = "pp2, Interleaved1F1B, zero1",
+          .pp = 2,
+          .chunks = 2,
+          .schedule = PIPE_INTERLEAVED,
+          .dp = 2,
+          .zero = 1,
+          .micros = 4 },
+        { .name = "pp2, ZeroBubble, zero1",
+          .pp = 2,
+          .schedule = PIPE_ZERO_BUBBLE,
+          .dp = 2,
+          .zero = 1,
+          .micros = 4 },
+    };
+    model_config models[] = { small_gpt2(), small_moe() };
+    for (size_t k = 0; k < COUNT_OF(models); k++) {
+        model_config c = models[k];
+        c.kv_heads = c.heads;
+        c.layers = 5;
+        for (size_t i = 0; i < COUNT_OF(base); i++) {
+            layout l = base[i];
+            outcome here, host;
+            run_layout(&c, &l, &here);
+            l.offload_params = true;
+            run_layout(&c, &l, &host);
+            assert_true(host.replicas_agree);
+            same_bits(l.name, &host, &here);
+            outcome_free(&here);
+            outcome_free(&host);
+        }
+    }
+}
+
 /* ---- lists of instructions that would read or write the wrong parameters ------------------------- */
 static int find_instr(const step_list *l, instr_kind kind, int nth) {
     for (int i = 0; i < l->n; i++)
@@ -103,6 +160,7 @@ static void a_slot_that_is_not_ready_is_refused(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(prefetching_changes_no_bit),
+        cmocka_unit_test(parameters_in_host_memory_change_no_bit),
         cmocka_unit_test(a_slot_that_is_not_ready_is_refused),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

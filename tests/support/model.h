@@ -25,6 +25,7 @@ typedef struct layout {
     int zero;
     int prefetch;                      /* 0 reads as 1; -1: none */
     bool keep_gathered;                /* parameters of ZeRO-3 */
+    bool offload_params;               /* as in model_layout */
     int64_t whole_below, bucket_bytes; /* as in model_layout, with the wires */
     dtype gather_wire, reduce_wire;
     int keep_every, keep_last;
@@ -264,6 +265,7 @@ static inline err rank_run(rank_job *j) {
                          .zero = l->zero,
                          .prefetch = l->prefetch ? MAX(l->prefetch, 0) : 1,
                          .keep_gathered = l->keep_gathered,
+                         .offload_params = l->offload_params,
                          .whole_below = l->whole_below,
                          .bucket_bytes = l->bucket_bytes,
                          .gather_wire = l->gather_wire,

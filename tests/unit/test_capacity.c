@@ -155,6 +155,13 @@ static void plans_beyond_the_machine(void **state) {
     capacity off = plan_settings(offload, true), on = plan_settings(plain, true);
     assert_true(off.offloaded > 0 && off.total + off.offloaded >= on.total);
     assert_true(off.memory[MEMORY_MOMENTS] < on.memory[MEMORY_MOMENTS] / 10);
+    const char *const params[] = { "training.offload_params", "true", NULL };
+    capacity away = plan_settings(params, true), here = plan_settings(params, false);
+    double weights = on.memory[MEMORY_WEIGHTS] + on.memory[MEMORY_MASTER];
+    assert_true(away.offloaded >= weights && away.memory[MEMORY_WEIGHTS] == 0);
+    assert_true(away.memory[MEMORY_MASTER] == 0);
+    assert_true(away.total < on.total - weights / 2); /* slots hold some of them */
+    assert_true(here.offloaded == 0 && here.total > on.total);
 }
 
 /* The change that is proposed does fit, and nothing is proposed where nothing helps. */

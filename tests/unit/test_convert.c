@@ -46,6 +46,10 @@ static void nothing_is_silent(void **state) {
 }
 
 static void units_and_defaults(void **state) {
+    char *titan = convert("[training]\nenable_cpu_offload = true\n", "x", "torchtitan");
+    assert_has(titan, "offload_params: true"); /* and what its optimizer keeps */
+    assert_has(titan, "offload: 1");
+    free(titan);
     char *out = convert(
         "--num-layers 2 --hidden-size 64 --num-attention-heads 4 --vocab-size 50257 --seq-length 128 "
         "--train-samples 1000 --lr 1e-3 --min-lr 1e-4 --rampup-batch-size 8 8 500 "

@@ -17,6 +17,7 @@ typedef struct move_cost {
     axis_set axes; /* communications over these */
     double seconds;
     double messages;
+    double fetch; /* of a bucket in host memory */
 } move_cost;
 
 static double unit_move(void *ctx, const mesh *m, const comm_move *move, double bytes) {
@@ -26,8 +27,13 @@ static double unit_move(void *ctx, const mesh *m, const comm_move *move, double 
     return mesh_span(m, move->axes) > 1 && (move->axes & k->axes) ? k->seconds : 0;
 }
 
+static double unit_fetch(void *ctx, double bytes) {
+    assert_true(bytes > 0);
+    return ((const move_cost *)ctx)->fetch;
+}
+
 static sim_costs units(move_cost *k) {
-    return (sim_costs){ .call = unit_call, .move = unit_move, .ctx = k };
+    return (sim_costs){ .call = unit_call, .move = unit_move, .fetch = unit_fetch, .ctx = k };
 }
 
 /* ---- a small model on a layout ---------------------------------------------------------------------- */
@@ -45,6 +51,7 @@ static laid_out lay_out(const layout *l, int layers, int micros) {
                        .zero = l->zero,
                        .prefetch = 1,
                        .keep_gathered = l->keep_gathered,
+                       .offload_params = l->offload_params,
                        .sequence_parallel = l->tp > 1,
                        .pipe = { .kind = l->schedule, .chunks = MAX(1, l->chunks) } };
     assert_ok(model_new(&c, &k, &o.m));
@@ -110,6 +117,7 @@ static const layout sharded[] = {
     { .name = "zero2", .dp = 2, .zero = 2 },
     { .name = "zero3", .dp = 2, .zero = 3 },
     { .name = "zero3, kept", .dp = 2, .zero = 3, .keep_gathered = true },
+    { .name = "zero1 in host memory", .dp = 2, .zero = 1, .offload_params = true },
     { .name = "tp2", .tp = 2 },
     { .name = "dp2 x tp2 x pp2", .dp = 2, .tp = 2, .pp = 2 },
 };
@@ -122,6 +130,24 @@ static void free_communication_is_ideal(void **state) {
         assert_near(r.compute, 3.0 * 8 / pp * micros);
         assert_near(r.seconds, 3.0 * 8 / pp * (micros + pp - 1));
     }
+}
+
+/* Two slots: what hides behind a block hides but for the first; else the bus sets the pace. Of 8 blocks each
+ * microbatch fetches 16, less the two that forward and the two that backward find in the slots. A gather comes
+ * after its fetch. */
+static void fetches_from_host_memory_take_the_bus(void **state) {
+    layout alone = { .offload_params = true }, two = { .dp = 2, .zero = 1, .offload_params = true };
+    double compute = 3.0 * 8 * 4, blocks = 4 * 12;
+    sim_result small = simulate(&alone, 8, 4, &(move_cost){ .fetch = 0.01 });
+    sim_result large = simulate(&alone, 8, 4, &(move_cost){ .fetch = 10 });
+    assert_near(small.compute, compute);
+    assert_true(small.exposed > 0 && small.exposed < 0.2 && small.hidden > 0.01 * blocks);
+    assert_true(large.seconds > 10 * blocks && large.seconds < 10 * blocks * 1.4 + compute);
+    move_cost gather = { .axes = AXES_ALL, .seconds = 1 }, both = gather;
+    both.fetch = 1;
+    double without = simulate(&two, 8, 4, &gather).seconds,
+           with = simulate(&two, 8, 4, &both).seconds;
+    assert_true(with > without + 1 - 1e-9);
 }
 
 /* Communication of any cost makes nothing faster, and shows where compute cannot hide it. */
@@ -276,6 +302,7 @@ int main(void) {
         cmocka_unit_test(more_microbatches_never_raise_the_bubble),
         cmocka_unit_test(recompute_costs_a_forward_pass),
         cmocka_unit_test(free_communication_is_ideal),
+        cmocka_unit_test(fetches_from_host_memory_take_the_bus),
         cmocka_unit_test(communication_is_hidden_or_waited_for),
         cmocka_unit_test(later_microbatches_take_the_same_time),
         cmocka_unit_test(interference_delays_compute),

@@ -156,6 +156,10 @@ static settings kinds[] = {
     { "precision", "bf16", "optimizer.master", "bf16", "optimizer.offload", "0.6" },
     { "optimizer.name", "adam8bit", "optimizer.offload", "1", "sample.every", "3" },
     { "optimizer.name", "muon", "optimizer.offload", "1", "training.agc", "0.01" },
+    { "training.offload_params", "true", "sample.every", "3" },
+    { "training.offload_params", "true", "precision", "bf16", "optimizer.offload", "0.5",
+      "activation_checkpoint.mode", "full" },
+    { "training.offload_params", "true", "optimizer.name", "muon", "training.agc", "0.01" },
 };
 
 static int last_of(const settings own) {

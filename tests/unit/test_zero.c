@@ -97,6 +97,54 @@ static void state_elsewhere_logs_the_same_losses(void **state) {
     }
 }
 
+/* Parameters in host memory, at every stage, with and without other things that use them. */
+static void parameters_elsewhere_log_the_same_losses(void **state) {
+    static const struct {
+        int ranks;
+        settings own;
+    } cases[] = {
+        { 2, { "parallelism.zero_stage", "0", "precision", "bf16" } },
+        { 2, { "parallelism.zero_stage", "1", "optimizer.name", "muon" } },
+        { 2, { "parallelism.zero_stage", "2", "optimizer.offload", "1", "training.agc", "0.01" } },
+        { 2,
+          { "parallelism.zero_stage", "3", "optimizer.name", "adam8bit", "precision", "bf16",
+            "optimizer.master", "bf16" } },
+        { 4,
+          { "parallelism.zero_stage", "1", "parallelism.pipeline_parallel_degree", "2",
+            "activation_checkpoint.mode", "full" } },
+    };
+    test_folder *f = *state;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        settings own = { "training.local_batch_size", "2" };
+        int n = 2;
+        for (int k = 0; cases[i].own[k]; k++) own[n++] = cases[i].own[k];
+        char here[16], host[16];
+        snprintf(here, sizeof here, "here%zu", i);
+        snprintf(host, sizeof host, "host%zu", i);
+        assert_ok(run_on_ranks(f, here, small, own, cases[i].ranks));
+        own[n++] = "training.offload_params";
+        own[n++] = "true";
+        assert_ok(run_on_ranks(f, host, small, own, cases[i].ranks));
+        same_losses(f, here, host, 0);
+    }
+}
+
+/* A checkpoint does not depend on where parameters lay. */
+static void a_run_continues_with_parameters_elsewhere(void **state) {
+    test_folder *f = *state;
+    settings here = { "training.local_batch_size", "2", "parallelism.zero_stage", "1" };
+    settings host = { "training.local_batch_size", "2",    "parallelism.zero_stage", "1",
+                      "training.offload_params",   "true", "training.stop",          "2" };
+    assert_ok(run_on_ranks(f, "one", small, here, 2));
+    assert_ok(run_on_ranks(f, "moved", small, host, 2));
+    here[4] = "training.stop";
+    here[5] = "4";
+    assert_ok(run_on_ranks(f, "moved", small, here, 2));
+    host[7] = "0";
+    assert_ok(run_on_ranks(f, "moved", small, host, 2));
+    same_losses(f, "one", "moved", 0);
+}
+
 static void what_needs_stage_3_is_refused_below(void **state) {
     static const settings wrong[] = {
         { "parallelism.fsdp_reshard_after_forward", "never" },
@@ -114,8 +162,8 @@ static void what_needs_stage_3_is_refused_below(void **state) {
 int main(void) {
 #define T(name) cmocka_unit_test_setup_teardown(name, folder_setup, folder_teardown)
     const struct CMUnitTest tests[] = {
-        T(options_of_stage_3_log_the_same_losses),
-        T(state_elsewhere_logs_the_same_losses),
+        T(options_of_stage_3_log_the_same_losses),   T(state_elsewhere_logs_the_same_losses),
+        T(parameters_elsewhere_log_the_same_losses), T(a_run_continues_with_parameters_elsewhere),
         T(what_needs_stage_3_is_refused_below),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -68,6 +68,7 @@ static const op_impl impls[OP_COUNT] = {
     [OP_LINEAR_CE] = { CPU(linear_ce), CPU(linear_ce_workspace), ATTR(LOGIT_SCALE) },
     [OP_CE_STAT] = { CPU(ce_stat), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
     [OP_CE_LOSS] = { CPU(ce_loss), NULL, ATTR(LOGIT_SCALE) | ATTRS_VOCAB },
+    [OP_FETCH] = { CPU(add) },
     [OP_ACCUMULATE] = { CPU(accumulate) },
     [OP_SQNORM] = { CPU(sqnorm), NULL, ATTR(SCALE_BY) },
     [OP_ZERO] = { CPU(zero) },

@@ -39,7 +39,7 @@ static void add_vectors_task(void *ctx, int64_t i, int worker) {
     const tensor *x = &c->in[0], *bt = &c->in[1], *ct = &c->out[0];
     int64_t n = tensor_count(x);
     span e = span_of(i, bandwidth_task(n, c->run->pool), n);
-    if (c->op == OP_CAST || !bt->data) {
+    if (c->op == OP_CAST || c->op == OP_FETCH || !bt->data) {
         copy_task(x, ct, e);
         return;
     }

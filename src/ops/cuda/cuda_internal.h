@@ -112,8 +112,9 @@ void *cuda_native_queue(void *context, device_queue q);
 err cuda_queues_open(cuda_device *d) MUST_USE;
 void cuda_queues_close(cuda_device *d); /* also after a cuda_queues_open that failed */
 
-/* ---- updates whose state lies in host memory: offload.c ----------------------------------------- */
-/* Runs the update piece by piece: `kernel` is called with the piece's state copied to the device. The
+/* ---- state and parameters in host memory: offload.c --------------------------------------------- */
+void cuda_fetch(const op_call *c);
+/* Runs the update piece by piece: `kernel` is called with what lies in host memory copied to the device. The
  * copies run on QUEUE_COPY_IN and QUEUE_COPY_OUT. Whoever queues a call on another queue than
  * QUEUE_COMPUTE orders those two himself: see offload.c. */
 void cuda_update_offloaded(const op_call *c, op_kernel kernel);

@@ -1,5 +1,5 @@
-/* Optimizer updates whose state lies in host memory (optimizer.offload). The state comes to the device
- * in pieces, the same kernels as for all other updates run on each piece, and it goes back:
+/* Optimizer updates whose state (optimizer.offload) or parameters (training.offload_params) lie in host memory. They
+ * come to the device in pieces, the same kernels as for all other updates run on each piece, and they go back:
  *
  *     copies in    0 | 1 | 2 | 3 |
  *     updates          0 | 1 | 2 | 3
@@ -50,23 +50,37 @@ void cuda_offload_free(struct cuda_offload *f) {
 /* ---- pieces ------------------------------------------------------------------------------------ */
 /* @return how many state tensors the update has; they are out[1], out[2]. */
 static int states_of(op_code op) {
-    return op == OP_UPDATE_SGD ? 0 : op == OP_UPDATE_MOMENTUM || op == OP_UPDATE_LION ? 1 : 2;
+    switch (op) {
+    case OP_UPDATE_SGD:
+    case OP_UPDATE_ALONG: return 0;
+    case OP_UPDATE_MOMENTUM:
+    case OP_UPDATE_LION: return 1;
+    default: return 2;
+    }
 }
 
-static size_t state_bytes(const tensor *state, int64_t n) {
-    return state->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(state->dt);
+/* Whether out[k] lies in host memory: p is out[0], its copy comes after the states. */
+static bool is_on_host(const op_call *c, int k) {
+    bool state = k > 0 && k <= states_of(c->op);
+    return c->out[k].dt != DT_NONE && k <= states_of(c->op) + 1 &&
+           (state ? c->attr.update.host_state : c->attr.update.host_params);
 }
-/* A slot holds the state tensors of one piece back to back. */
-static size_t state_slot_bytes(const op_call *c, int k) {
-    return align_up(state_bytes(&c->out[1 + k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
+
+static size_t piece_bytes(const tensor *t, int64_t n) {
+    return t->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(t->dt);
+}
+/* A slot holds what a piece has of the tensors in host memory back to back. */
+static size_t slot_part_bytes(const op_call *c, int k) {
+    if (!is_on_host(c, k)) return 0;
+    return align_up(piece_bytes(&c->out[k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
 }
 static size_t slot_bytes(const op_call *c) {
     size_t sum = 0;
-    for (int k = 0; k < states_of(c->op); k++) sum += state_slot_bytes(c, k);
+    for (int k = 0; k < OP_MAX_OUT; k++) sum += slot_part_bytes(c, k);
     return sum;
 }
 size_t cuda_offload_workspace(const op_backend *b, const op_call *c, int threads) {
-    return c->attr.update.host_state ? SLOTS * slot_bytes(c) : 0;
+    return SLOTS * slot_bytes(c);
 }
 
 /* Divides the whole workspace, not what this call needs: all calls of a queue have the same
@@ -83,24 +97,25 @@ typedef struct state_piece {
     char *slot;
 } state_piece;
 
-/* @return the update of this piece alone: state in the slot, all other tensors where they are. */
+static void narrow_to_piece(const state_piece *p, tensor *t) {
+    *t = tensor_of((char *)t->data + (size_t)p->at * dt_size(t->dt), t->dt, 1, &p->n);
+}
+
+/* @return the update of this piece alone: what is in host memory in the slot, all else where it is. */
 static op_call call_of_piece(const state_piece *p) {
     op_call c = *p->whole;
-    int states = states_of(c.op);
     char *slot = p->slot;
-    tensor *whole[] = { &c.in[0], &c.out[0], &c.out[states + 1] };
-    for (size_t i = 0; i < COUNT_OF(whole); i++)
-        if (whole[i]->data)
-            *whole[i] = tensor_of((char *)whole[i]->data + (size_t)p->at * dt_size(whole[i]->dt),
-                                  whole[i]->dt, 1, &p->n);
-    for (int k = 0; k < states; k++) {
-        bool bytes = c.out[1 + k].dt == DT_U8;
-        int64_t n = bytes ? (int64_t)block8_bytes(p->n) : p->n;
-        c.out[1 + k] = tensor_of(slot, c.out[1 + k].dt, 1, &n);
-        slot += state_slot_bytes(p->whole, k);
+    narrow_to_piece(p, &c.in[0]);
+    for (int k = 0; k <= states_of(c.op) + 1; k++) {
+        int64_t n = c.out[k].dt == DT_U8 ? (int64_t)block8_bytes(p->n) : p->n;
+        if (is_on_host(p->whole, k))
+            c.out[k] = tensor_of(slot, c.out[k].dt, 1, &n);
+        else if (c.out[k].data)
+            narrow_to_piece(p, &c.out[k]);
+        slot += slot_part_bytes(p->whole, k);
     }
     c.attr.update.first += p->at;
-    c.attr.update.host_state = false;
+    c.attr.update.host_state = c.attr.update.host_params = false;
     return c;
 }
 
@@ -109,22 +124,25 @@ static void copy_bytes(cuda_context *x, void *slot, void *host, size_t n, bool i
                                in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, x->stream));
 }
 
-/* Queues copies of the piece's state from the host to its slot (in), or back. 8-bit codes are followed
- * by the scales of their blocks (ops/block8.h), both in the slot and on the host. */
-static void copy_state(cuda_device *d, const state_piece *p, bool in) {
+/* Queues copies of the piece from the host to its slot (in), or back. The copy of p comes too: an update that
+ * is skipped leaves what is in the slot. 8-bit codes are followed by the scales of their blocks
+ * (ops/block8.h), both in the slot and on the host. */
+static void copy_piece(cuda_device *d, const state_piece *p, bool in) {
     cuda_context *x = &d->queue[in ? QUEUE_COPY_IN : QUEUE_COPY_OUT];
     char *slot = p->slot;
     int64_t all = tensor_count(&p->whole->in[0]);
-    for (int k = 0; k < states_of(p->whole->op); k++) {
-        const tensor *t = &p->whole->out[1 + k];
+    for (int k = 0; k < OP_MAX_OUT; k++) {
+        const tensor *t = &p->whole->out[k];
+        if (!is_on_host(p->whole, k)) continue;
         if (t->dt == DT_U8) {
             copy_bytes(x, slot, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8), in);
             copy_bytes(x, block8_scales(slot, p->n), block8_scales(t->data, all) + p->at / BLOCK8,
                        (size_t)block8_count(p->n) * sizeof(float), in);
         } else {
-            copy_bytes(x, slot, (float *)t->data + p->at, state_bytes(t, p->n), in);
+            char *host = (char *)t->data + (size_t)p->at * dt_size(t->dt);
+            copy_bytes(x, slot, host, piece_bytes(t, p->n), in);
         }
-        slot += state_slot_bytes(p->whole, k);
+        slot += slot_part_bytes(p->whole, k);
     }
 }
 
@@ -136,11 +154,11 @@ static void update_piece(cuda_device *d, const state_piece *p, op_kernel kernel)
     op_call own = call_of_piece(p);
     f->next = (slot + 1) % SLOTS;
     CUDA_OK(in, cudaStreamWaitEvent(in->stream, f->slot_free[slot], 0));
-    copy_state(d, p, true);
+    copy_piece(d, p, true);
     cuda_join(d, q, QUEUE_COPY_IN);
     kernel(&own);
     cuda_join(d, QUEUE_COPY_OUT, q);
-    copy_state(d, p, false);
+    copy_piece(d, p, false);
     CUDA_OK(out, cudaEventRecord(f->slot_free[slot], out->stream));
 }
 
@@ -155,4 +173,10 @@ void cuda_update_offloaded(const op_call *c, op_kernel kernel) {
         update_piece(d, &p, kernel);
     }
     if (alone) cuda_join(d, QUEUE_COMPUTE, QUEUE_COPY_OUT);
+}
+
+/* ---- parameters that programs read -------------------------------------------------------------- */
+void cuda_fetch(const op_call *c) {
+    CUDA_OK(cuda_of(c), cudaMemcpyAsync(c->out[0].data, c->in[0].data, tensor_bytes(&c->in[0]),
+                                        cudaMemcpyDefault, cuda_stream(c)));
 }

@@ -18,9 +18,10 @@ err cuda_map_host(void *context, size_t bytes, void **out) {
     }
     cudaGetLastError(); /* clears it: the caller gets this error, not a later call */
     *out = NULL;
-    return err_hint(ERR("cannot pin %s of host memory for the GPU: %s",
-                        str_bytes(size, sizeof size, (double)bytes), cudaGetErrorString(status)),
-                    "lower optimizer.offload; \"ulimit -l\" may limit pinned memory");
+    return err_hint(
+        ERR("cannot pin %s of host memory for the GPU: %s",
+            str_bytes(size, sizeof size, (double)bytes), cudaGetErrorString(status)),
+        "lower optimizer.offload, or leave training.offload_params off; \"ulimit -l\" may limit pinned memory");
 }
 
 void cuda_unmap_host(void *context, void *p, size_t bytes) { cudaFreeHost(p); }

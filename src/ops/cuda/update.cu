@@ -114,7 +114,8 @@ template <class R> static void launch_update(const op_call *c) {
 }
 
 extern "C" void cuda_update(const op_call *c) {
-    if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update);
+    if (c->attr.update.host_state || c->attr.update.host_params)
+        return cuda_update_offloaded(c, cuda_update);
     switch (c->op) {
     case OP_UPDATE_SGD: launch_update<sgd>(c); break;
     case OP_UPDATE_MOMENTUM: launch_update<momentum>(c); break;

@@ -85,7 +85,8 @@ template <class P> static void launch_adam8(const op_call *c) {
 }
 
 extern "C" void cuda_update_adam8(const op_call *c) {
-    if (c->attr.update.host_state) return cuda_update_offloaded(c, cuda_update_adam8);
+    if (c->attr.update.host_state || c->attr.update.host_params)
+        return cuda_update_offloaded(c, cuda_update_adam8);
     if (c->out[0].dt == DT_BF16)
         launch_adam8<bf16>(c);
     else
