@@ -59,19 +59,21 @@ static int states_of(op_code op) {
     }
 }
 
-/* Whether out[k] lies in host memory: p is out[0], its copy comes after the states. */
-static bool is_on_host(const op_call *c, int k) {
-    bool state = k > 0 && k <= states_of(c->op);
-    return c->out[k].dt != DT_NONE && k <= states_of(c->op) + 1 &&
-           (state ? c->attr.update.host_state : c->attr.update.host_params);
+/* Whether pieces of out[k] pass through slots: p is out[0], its copy comes after the states. So do 8-bit states
+ * wherever they lie, since the scales of a piece are elsewhere than its codes. */
+static bool passes_through_slot(const op_call *c, int k) {
+    bool state = k > 0 && k <= states_of(c->op), host = c->attr.update.host_state;
+    if (c->out[k].dt == DT_NONE || k > states_of(c->op) + 1) return false;
+    if (!host && !c->attr.update.host_params) return false;
+    return state ? host || c->out[k].dt == DT_U8 : c->attr.update.host_params;
 }
 
 static size_t piece_bytes(const tensor *t, int64_t n) {
     return t->dt == DT_U8 ? block8_bytes(n) : (size_t)n * dt_size(t->dt);
 }
-/* A slot holds what a piece has of the tensors in host memory back to back. */
+/* A slot holds what a piece has of these tensors back to back. */
 static size_t slot_part_bytes(const op_call *c, int k) {
-    if (!is_on_host(c, k)) return 0;
+    if (!passes_through_slot(c, k)) return 0;
     return align_up(piece_bytes(&c->out[k], MIN((int64_t)PIECE, tensor_count(&c->in[0]))), 256);
 }
 static size_t slot_bytes(const op_call *c) {
@@ -101,14 +103,14 @@ static void narrow_to_piece(const state_piece *p, tensor *t) {
     *t = tensor_of((char *)t->data + (size_t)p->at * dt_size(t->dt), t->dt, 1, &p->n);
 }
 
-/* @return the update of this piece alone: what is in host memory in the slot, all else where it is. */
+/* @return the update of this piece alone: what passes through slots in its slot, all else where it is. */
 static op_call call_of_piece(const state_piece *p) {
     op_call c = *p->whole;
     char *slot = p->slot;
     narrow_to_piece(p, &c.in[0]);
     for (int k = 0; k <= states_of(c.op) + 1; k++) {
         int64_t n = c.out[k].dt == DT_U8 ? (int64_t)block8_bytes(p->n) : p->n;
-        if (is_on_host(p->whole, k))
+        if (passes_through_slot(p->whole, k))
             c.out[k] = tensor_of(slot, c.out[k].dt, 1, &n);
         else if (c.out[k].data)
             narrow_to_piece(p, &c.out[k]);
@@ -119,12 +121,12 @@ static op_call call_of_piece(const state_piece *p) {
     return c;
 }
 
-static void copy_bytes(cuda_context *x, void *slot, void *host, size_t n, bool in) {
-    CUDA_OK(x, cudaMemcpyAsync(in ? slot : host, in ? host : slot, n,
-                               in ? cudaMemcpyHostToDevice : cudaMemcpyDeviceToHost, x->stream));
+static void copy_bytes(cuda_context *x, void *slot, void *home, size_t n, bool in) {
+    CUDA_OK(x,
+            cudaMemcpyAsync(in ? slot : home, in ? home : slot, n, cudaMemcpyDefault, x->stream));
 }
 
-/* Queues copies of the piece from the host to its slot (in), or back. The copy of p comes too: an update that
+/* Queues copies of the piece from where it is kept to its slot (in), or back. The copy of p comes too: an update that
  * is skipped leaves what is in the slot. 8-bit codes are followed by the scales of their blocks
  * (ops/block8.h), both in the slot and on the host. */
 static void copy_piece(cuda_device *d, const state_piece *p, bool in) {
@@ -133,14 +135,14 @@ static void copy_piece(cuda_device *d, const state_piece *p, bool in) {
     int64_t all = tensor_count(&p->whole->in[0]);
     for (int k = 0; k < OP_MAX_OUT; k++) {
         const tensor *t = &p->whole->out[k];
-        if (!is_on_host(p->whole, k)) continue;
+        if (!passes_through_slot(p->whole, k)) continue;
         if (t->dt == DT_U8) {
             copy_bytes(x, slot, (char *)t->data + p->at, (size_t)(block8_count(p->n) * BLOCK8), in);
             copy_bytes(x, block8_scales(slot, p->n), block8_scales(t->data, all) + p->at / BLOCK8,
                        (size_t)block8_count(p->n) * sizeof(float), in);
         } else {
-            char *host = (char *)t->data + (size_t)p->at * dt_size(t->dt);
-            copy_bytes(x, slot, host, piece_bytes(t, p->n), in);
+            char *home = (char *)t->data + (size_t)p->at * dt_size(t->dt);
+            copy_bytes(x, slot, home, piece_bytes(t, p->n), in);
         }
         slot += slot_part_bytes(p->whole, k);
     }
