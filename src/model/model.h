@@ -146,12 +146,13 @@ typedef struct model_layout {
         whole_below; /* ZeRO-3, offload_params: parameters of fewer elements stay whole on the device */
     int64_t bucket_bytes; /* most of a bucket, as fp32, but for a single parameter; 0: no limit */
     dtype gather_wire, reduce_wire; /* as in prog_bucket; of gathers while programs run */
-    bool selective;                 /* recompute cheap ops */
-    fp8_recipe fp8;                 /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
-    const char *fp8_skip; /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
-    int64_t seq;          /* tokens in a row of a training batch; 0: not known */
-    bool documents;       /* a row may hold several documents */
-    int64_t logit_bytes;  /* as in prog_options */
+    bool keeps_first_grad; /* that of a step's first microbatch is asked for (model_keep_tied) */
+    bool selective;        /* recompute cheap ops */
+    fp8_recipe fp8;        /* of the blocks' linear layers; FP8_OFF: none is in fp8 */
+    const char *fp8_skip;  /* layers left out of fp8, by name or module: "attn.o,mlp"; NULL: none */
+    int64_t seq;           /* tokens in a row of a training batch; 0: not known */
+    bool documents;        /* a row may hold several documents */
+    int64_t logit_bytes;   /* as in prog_options */
 } model_layout;
 
 /* The largest tensor_parallel_degree up to tp, and the smallest above it, that the model can be sharded over; 0:
@@ -253,6 +254,13 @@ err model_publish(const model *m, exec *x) MUST_USE;
 /* The second half of it: the next chain gathers the slices of every bucket, as an update leaves them. */
 void model_gather(const model *m, exec *x);
 
+/* The same table's gradient of the first microbatch, with model_layout.keeps_first_grad: keep copies what this stage has
+ * of it, sum adds the other stage's. @return its elements that this rank updates, summed; no data where there is no
+ * such table here. Both stages call sum. */
+void model_keep_tied(const model *m, exec *x);
+err model_sum_first_tied(const model *m, exec *x, tensor *out) MUST_USE;
+/* Whether both ends of a pipeline hold the parameter. */
+bool model_param_tied(const model *m, int param);
 /* Adds to the gradient of a table that the first and the last stage of a pipeline hold what the other one
  * has of it. After a step's microbatches, before anything reads gradients. */
 err model_sum_tied(const model *m, exec *x) MUST_USE;

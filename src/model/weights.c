@@ -70,11 +70,13 @@ void model_reserve(model *m, plan *p, bool train) {
             if (has_bucket(m, b, l))
                 m->info[b].grad[l] = plan_region(p, "grads", count * sizeof(float));
     }
-    m->tied_sum = -1;
+    m->tied_sum = m->tied_first = -1;
     for (int b = 0; b < m->buckets && train; b++)
         if (shared_by_stages(m, b) && has_bucket(m, b, 0)) {
             int64_t count = bucket_holds(&m->bucket[b], &m->l.mesh, HOLDS_STATE).count;
             m->tied_sum = plan_region(p, "pipeline", (size_t)count * sizeof(float));
+            if (m->l.keeps_first_grad)
+                m->tied_first = plan_region(p, "pipeline", (size_t)count * sizeof(float));
         }
 }
 
@@ -392,13 +394,27 @@ void model_gather(const model *m, exec *x) {
     }
 }
 
+bool model_param_tied(const model *m, int param) {
+    return shared_by_stages(m, m->param[param].bucket);
+}
+
+/* The tied table's gradient, of the elements that this rank updates. @return false: it holds none */
+static bool tied_gradient(const model *m, const plan *p, tensor *out) {
+    for (int i = 0; i < model_buckets(m); i++) {
+        bucket_view b = model_bucket(m, i);
+        if (!shared_by_stages(m, b.bucket)) continue;
+        *out = tensor_of((float *)plan_data(p, b.grad.region) + b.grad.at, DT_F32, 1, &b.count);
+        return true;
+    }
+    return false;
+}
+
 /* The stages exchange their gradients; each adds the other's to its own. */
-static err exchange_bucket(const model *m, exec *x, const bucket_view *b) {
+static err exchange_tied(const model *m, exec *x, const tensor *mine) {
     enum { CHANNEL = 2 }; /* beside those of the pipeline */
     int last = m->l.pipe.ranks - 1;
-    float *own = (float *)plan_data(x->plan, b->grad.region) + b->grad.at;
-    tensor mine = tensor_of(own, DT_F32, 1, &b->count), none = { 0 };
-    tensor theirs = tensor_of(plan_data(x->plan, m->tied_sum), DT_F32, 1, &b->count);
+    tensor theirs = *mine, none = { 0 };
+    theirs.data = plan_data(x->plan, m->tied_sum);
     comm_move move = { .axes = AXIS(AX_PP),
                        .kind = MOVE_SEND,
                        .peer = mesh_coord(&m->l.mesh, AX_PP) ? 0 : last,
@@ -410,22 +426,34 @@ static err exchange_bucket(const model *m, exec *x, const bucket_view *b) {
     for (int i = 0; i < 2; i++) {
         bool sends = sends_first == (i == 0);
         move.kind = sends ? MOVE_SEND : MOVE_RECV;
-        TRY(comm_start(x->comm, &move, sends ? &mine : &none, sends ? &none : &theirs,
+        TRY(comm_start(x->comm, &move, sends ? mine : &none, sends ? &none : &theirs,
                        sends ? &sent : &received));
     }
     TRY(comm_wait(x->comm, &received));
     TRY(comm_wait(x->comm, &sent));
-    op_call add = { .op = OP_ACCUMULATE, .in = { theirs }, .out = { mine }, .accumulate = 1 };
+    op_call add = { .op = OP_ACCUMULATE, .in = { theirs }, .out = { *mine }, .accumulate = 1 };
     exec_call(x, &add);
     return OK;
 }
 
 err model_sum_tied(const model *m, exec *x) {
-    for (int i = 0; i < model_buckets(m); i++) {
-        bucket_view b = model_bucket(m, i);
-        if (shared_by_stages(m, b.bucket)) TRY(exchange_bucket(m, x, &b));
-    }
-    return OK;
+    tensor mine;
+    return tied_gradient(m, x->plan, &mine) ? exchange_tied(m, x, &mine) : OK;
+}
+
+void model_keep_tied(const model *m, exec *x) {
+    tensor now;
+    if (!tied_gradient(m, x->plan, &now)) return;
+    op_call copy = { .op = OP_ACCUMULATE, .in = { now }, .out = { now } };
+    copy.out[0].data = plan_data(x->plan, m->tied_first);
+    exec_call(x, &copy);
+}
+
+err model_sum_first_tied(const model *m, exec *x, tensor *out) {
+    *out = (tensor){ 0 };
+    if (!tied_gradient(m, x->plan, out)) return OK;
+    out->data = plan_data(x->plan, m->tied_first);
+    return exchange_tied(m, x, out);
 }
 
 err model_publish(const model *m, exec *x) {

@@ -268,37 +268,55 @@ static bool is_partial(const optimizer *o, int param) {
     return !sliced && (model_param_at(o->m, param)->repeated || model_grad_partial(o->m, param));
 }
 
-/* Gradients are contiguous in the arena, with less than a page of zeros between them: most of them are one
- * call. @param unreduced leaves out those that are partial */
-static void sum_grad_squares(const step_run *r, bool unreduced) {
+/* Which gradients are summed: all, or of the first microbatch those that are complete and not partial. */
+typedef struct grad_choice {
+    bool first;
+    const exec_grads *complete; /* NULL: all of them */
+} grad_choice;
+
+static bool is_complete(const optimizer *o, int param, const exec_grads *g) {
+    const model_param *q = model_param_at(o->m, param);
+    return !g || exec_grads_has(g, q->layer, q->bucket, q->offset);
+}
+
+static bool is_chosen(const optimizer *o, int param, const grad_choice *g) {
+    if (!has_gradient(o, param)) return false;
+    if (!g->first) return true;
+    return is_complete(o, param, g->complete) && !is_partial(o, param) &&
+           !model_param_tied(o->m, param);
+}
+
+/* Adds to the sum of squares. Gradients are contiguous in the arena, with less than a page of zeros between them:
+ * most of them are one call. */
+static void add_grad_squares(const step_run *r, const grad_choice *g) {
     const optimizer *o = r->o;
-    bool add = false;
     for (int i = 0; i < o->ordered;) {
-        if (unreduced && is_partial(o, o->order[i])) {
-            i++;
-            continue;
-        }
-        if (!has_gradient(o, o->order[i])) {
+        if (!is_chosen(o, o->order[i], g)) {
             i++;
             continue;
         }
         const param_slot *first = &o->slot[o->order[i]];
         float *from = grad_data(o, first), *to = from;
-        for (; i < o->ordered; i++) {
+        for (; i < o->ordered && is_chosen(o, o->order[i], g); i++) {
             const param_slot *t = &o->slot[o->order[i]];
             int64_t gap = (char *)grad_data(o, t) - (char *)to;
-            if (!has_gradient(o, o->order[i])) break;
             if (t->copies != first->copies || gap < 0 || gap >= PLAN_PAGE) break;
-            if (unreduced && is_partial(o, o->order[i])) break;
             if (gap && !zeros_between(o, &o->slot[o->order[i - 1]], t)) break;
             to = grad_data(o, t) + t->count;
         }
-        op_call c = sqnorm_call(from, to - from, first->copies, add, &r->sum);
+        op_call c = sqnorm_call(from, to - from, first->copies, true, &r->sum);
         run_call(r, &c);
-        add = true;
     }
+}
+
+static void begin_squares(const step_run *r) {
     op_call none = { .op = OP_ZERO, .out = { r->sum } };
-    if (!add) run_call(r, &none);
+    run_call(r, &none);
+}
+
+static void sum_grad_squares(const step_run *r) {
+    begin_squares(r);
+    add_grad_squares(r, &(grad_choice){ 0 });
 }
 
 err move_tensor(const step_run *r, const char *name, comm_move move, const tensor *in,
@@ -322,7 +340,7 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
     step_run r = start_step(o, x);
     float sum[2];
     step_state now;
-    sum_grad_squares(&r, false);
+    sum_grad_squares(&r);
     TRY(sum_over_ranks(&r));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     TRY(exec_state_get(x, &now));
@@ -332,13 +350,12 @@ err optim_grad_norm(optimizer *o, exec *x, double *norm) {
 
 /* Square sums of the gradients that are partial, summed over tensor-parallel ranks, or over those that share
  * key/value heads. They are small: the host sums them. */
-static err add_partial_squares(const step_run *r, double *sum) {
+static err add_partial_squares(const step_run *r, const exec_grads *g, double *sum) {
     const optimizer *o = r->o;
     err e = OK;
-    *sum = 0;
     for (int i = 0; i < o->ordered && !e; i++) {
         const param_slot *t = &o->slot[o->order[i]];
-        if (!is_partial(o, o->order[i])) continue;
+        if (!is_partial(o, o->order[i]) || !is_complete(o, o->order[i], g)) continue;
         float *values = mem_alloc((size_t)t->count * sizeof *values);
         e = plan_get(o->p, values, grad_data(o, t), (size_t)t->count * sizeof *values);
         bool repeated = model_param_at(o->m, o->order[i])->repeated;
@@ -351,21 +368,49 @@ static err add_partial_squares(const step_run *r, double *sum) {
     return e;
 }
 
-err optim_unreduced_squares(optimizer *o, exec *x, float sum[2]) {
+static bool completes_tied(const optimizer *o, const exec_grads *g) {
+    for (int i = 0; i < o->ordered; i++)
+        if (model_param_tied(o->m, o->order[i]) && is_complete(o, o->order[i], g)) return true;
+    return false;
+}
+
+void optim_first_begin(optimizer *o, exec *x) {
     step_run r = start_step(o, x);
-    double partial;
-    sum_grad_squares(&r, true);
-    TRY(add_partial_squares(&r, &partial));
-    TRY(plan_get(o->p, sum, r.sum.data, 2 * sizeof *sum));
-    sum[1] += (float)partial;
+    o->first_partial = 0;
+    begin_squares(&r);
+}
+
+err optim_first_add(optimizer *o, exec *x, const exec_grads *g) {
+    step_run r = start_step(o, x);
+    add_grad_squares(&r, &(grad_choice){ true, g });
+    if (completes_tied(o, g)) model_keep_tied(o->m, x);
+    return add_partial_squares(&r, g, &o->first_partial);
+}
+
+/* Both ends of a pipeline have a part of the tied table's gradient: its square is that of their sum. */
+static err add_tied_squares(const step_run *r) {
+    const optimizer *o = r->o;
+    tensor sum;
+    TRY(model_sum_first_tied(o->m, r->x, &sum));
+    for (int i = 0; i < o->ordered && sum.data; i++) {
+        const param_slot *t = &o->slot[o->order[i]];
+        const update_range *s = &o->range[t->range];
+        if (!model_param_tied(o->m, o->order[i])) continue;
+        op_call c =
+            sqnorm_call((float *)sum.data + s->at + t->at, t->count, t->copies, true, &r->sum);
+        run_call(r, &c);
+    }
     return OK;
 }
 
-err optim_unreduced_norm(optimizer *o, exec *x, const float squares[2], double *norm) {
+err optim_first_norm(optimizer *o, exec *x, double *norm) {
     step_run r = start_step(o, x);
     float sum[2];
     step_state now;
-    plan_put(o->p, r.sum.data, squares, sizeof sum);
+    TRY(add_tied_squares(&r));
+    TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
+    sum[1] += (float)o->first_partial;
+    plan_put(o->p, r.sum.data, sum, sizeof sum);
     TRY(sum_over_ranks(&r));
     TRY(plan_get(o->p, sum, r.sum.data, sizeof sum));
     TRY(exec_state_get(x, &now));
@@ -379,7 +424,7 @@ static err clip_calls(void *ctx) {
     op_call clip = { .op = OP_CLIP, .in = { r->sum } };
     clip.attr.clip.growth_interval = r->o->s.growth_interval;
     clip.out[0] = tensor_of(&r->step->now, DT_U8, 1, (int64_t[]){ sizeof r->step->now });
-    sum_grad_squares(r, false);
+    sum_grad_squares(r);
     TRY(sum_over_ranks(r));
     run_call(r, &clip);
     return clip_adaptively(r);

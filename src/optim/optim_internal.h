@@ -79,6 +79,7 @@ struct optimizer {
     bool params_on_host;         /* ... parameters */
     int sum;                     /* plan region: the gradient's square sum */
     workspace work, update_work; /* of calls on QUEUE_COMPUTE and on QUEUE_UPDATE */
+    double first_partial;        /* of optim_first_add: what the host summed */
     directions d;
     exec_tape clip, updates;
 };

@@ -422,7 +422,6 @@ static err run_simple(const chain_run *r, const instr *i) {
     switch (i->kind) {
     case DO_FEED: return r->hooks ? r->hooks->feed(r->hooks->ctx, micro, i->inputs) : OK;
     case DO_LOSS: return r->hooks ? r->hooks->loss(r->hooks->ctx, micro) : OK;
-    case DO_GRADS: return r->hooks && r->hooks->grads ? r->hooks->grads(r->hooks->ctx) : OK;
     case DO_SEND: return send_boundary(x, r->k, i);
     case DO_SENT: return comm_wait(x->comm, &u->ticket[i->slot][i->pass]);
     case DO_RECV: /* a later stage gathers before its first message has arrived */
@@ -435,6 +434,30 @@ static err run_simple(const chain_run *r, const instr *i) {
 static bool runs_a_list(instr_kind k) {
     return k == DO_FWD || k == DO_FWD_SAVES || k == DO_BWD || k == DO_WEIGHTS || k == DO_GATHER ||
            k == DO_GATHERED || k == DO_REDUCE || k == DO_REDUCED;
+}
+
+bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset) {
+    const op_list *l = instr_list(g->p, (instr_kind)g->list);
+    for (int i = 0; i < l->n && layer == g->layer; i++)
+        for (int k = 0; k < OP_MAX_OUT && !(op_flags(l->op[i].op) & OPF_EXTERN); k++) {
+            val v = l->op[i].out[k], root = val_root(g->p, v);
+            if (v == VAL_NONE || g->p->val[root].cls != VC_GRAD) continue;
+            const prog_val *x = &g->p->val[v];
+            if (x->bucket != bucket) continue;
+            if (g->list == DO_REDUCED) return true; /* the whole slice */
+            const prog_param *q = &g->p->set.param[x->param];
+            int64_t n = q->dim[0] * (q->ndim > 1 ? q->dim[1] : 1);
+            if (offset >= q->offset && offset < q->offset + n) return true;
+        }
+    return false;
+}
+
+/* A list has completed the gradients that it writes, of the first microbatch: no other list writes them. */
+static err show_first_grads(const chain_run *r, const instr *i, const instance *in) {
+    bool writes =
+        i->kind == DO_FWD || i->kind == DO_BWD || i->kind == DO_WEIGHTS || i->kind == DO_REDUCED;
+    if (!r->hooks || !r->hooks->grads || !writes || r->micro + i->micro > 0) return OK;
+    return r->hooks->grads(r->hooks->ctx, &(exec_grads){ in->p, in->layer, (int)i->kind });
 }
 
 static err run_program(const chain_run *r, const instr *i) {
@@ -451,7 +474,7 @@ static err run_program(const chain_run *r, const instr *i) {
     open_comms own = { .ring = ring, .cap = MOST_OPEN }, *open = slot_comms(r, i);
     TRY(run_list(r, in, i, open ? open : &own));
     settle_fetch(r, i, in->p);
-    return OK;
+    return show_first_grads(r, i, in);
 }
 
 static err run_instr(const chain_run *r, const instr *i) {
@@ -513,7 +536,7 @@ err exec_microbatches(exec *x, int which, int micros, const exec_hooks *hooks) {
         TRY(hooks->feed(hooks->ctx, m, 0));
         TRY(run_chain(x, which, m, micros, NULL));
         TRY(hooks->loss(hooks->ctx, m));
-        if (m == 0 && hooks->grads) TRY(hooks->grads(hooks->ctx));
+        if (m == 0 && hooks->grads) TRY(hooks->grads(hooks->ctx, NULL));
     }
     return OK;
 }

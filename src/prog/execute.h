@@ -68,15 +68,24 @@ uint64_t exec_progress(const exec *x);
  * @param micro, micros which microbatch of how many: gradients are stored in the first, reduced
  * over the mesh with the last. */
 err exec_chain(exec *x, int which, int micro, int micros) MUST_USE;
+/* Gradients of the first microbatch that a list of a program has completed, before another microbatch adds to them. */
+typedef struct exec_grads {
+    const prog *p;
+    int layer; /* -1: outside blocks */
+    int list;  /* which of its lists: the executor's */
+} exec_grads;
+/* Whether that of the parameter at this offset of a bucket is one of them. */
+bool exec_grads_has(const exec_grads *g, int layer, int bucket, int64_t offset);
+
 /* What the caller does for each microbatch of a step: puts its inputs into a slot of them (plan_input)
  * before it begins; reads its losses (exec_result) before the next one overwrites them. Ranks that do
  * not compute losses are not asked to. */
 typedef struct exec_hooks {
     err (*feed)(void *ctx, int micro, int slot);
     err (*loss)(void *ctx, int micro);
-    /* Reads the gradient of the first microbatch, before another adds to it; NULL: nobody does. Not called by
-     * pipelines with several chunks or whose weight gradients come later. */
-    err (*grads)(void *ctx);
+    /* Reads gradients of the first microbatch, before another adds to them; NULL: nobody does. Called once with
+     * NULL for all of them, or in a pipeline, whose microbatches overlap, for those of each list. */
+    err (*grads)(void *ctx, const exec_grads *g);
     void *ctx;
 } exec_hooks;
 /* Runs all microbatches of a step, in the order of the chain's schedule. */

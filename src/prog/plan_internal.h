@@ -49,8 +49,7 @@ typedef enum {
     DO_SEND,     /* begins to send what passes to the next virtual stage, or back */
     DO_SENT,     /* waits until it is sent */
     DO_RECV,
-    DO_LOSS, /* the caller reads the losses of a microbatch */
-    DO_GRADS /* the caller may read the gradient of the first microbatch, before others add to it */
+    DO_LOSS /* the caller reads the losses of a microbatch */
 } instr_kind;
 typedef enum { PASS_RESIDUAL, PASS_GRADIENT, PASSES } stage_pass;
 typedef struct instr {

@@ -375,7 +375,6 @@ static bool play_instr(const sim_run *s, int rank, const instr *i, bool first, b
     switch (i->kind) {
     case DO_FEED: watch_event(s, SIM_FEED, rank, i, -1, r->now); return true;
     case DO_LOSS: watch_event(s, SIM_LOSS, rank, i, -1, r->now); return true;
-    case DO_GRADS: return true;
     case DO_SEND: play_send(s, rank, i); return true;
     case DO_SENT: wait_move(s, r, &r->sent[i->chunk * s->c.micros + i->slot][i->pass]); return true;
     case DO_RECV: start_updated_gathers(r, 0); return play_receive(s, rank, i);

@@ -194,41 +194,11 @@ static void add_gathers(const chain *c, int rank, step_list *l) {
     insert_additions(l, &a);
 }
 
-/* Ends what is still being reduced of the first microbatch, and lets the caller read its gradients, before those of
- * another are added to them. */
-static void end_first_micro(additions *a, const step_list *l, pool_use *pools, int after) {
-    for (int i = 0; i < POOLS; i++)
-        for (int k = 0; k < pools[i].n; k++) {
-            slot_use *s = &pools[i].slot[k];
-            if (s->at < 0 || l->list[s->at].micro) continue;
-            add_after(a, after, DO_REDUCED, &l->list[s->at]);
-            s->at = -1;
-        }
-    add_after(a, after, DO_GRADS, &l->list[0]);
-}
-
-/* Takes the instruction out that lets the caller read gradients. @return whether there was one. */
-static bool drop_grads(step_list *l) {
-    int n = 0;
-    for (int i = 0; i < l->n; i++)
-        if (l->list[i].kind != DO_GRADS) l->list[n++] = l->list[i];
-    bool dropped = n < l->n;
-    l->n = n;
-    return dropped;
-}
-
-static bool leaves_whole_grads(const chain *c, int rank, const step_list *l) {
-    for (int i = 0; i < l->n; i++)
-        if (instr_touches(c, rank, &l->list[i], VC_WHOLE_GRAD)) return true;
-    return false;
-}
-
 /* Reductions start when the gradients are there and end before their slot is written again. */
 static void add_reductions(const chain *c, int rank, step_list *l) {
     additions a = { 0 };
     pool_use pools[POOLS] = { pool_new_use(GRAD_SLOTS), pool_new_use(1) };
     int uses = 0;
-    bool reads_first = leaves_whole_grads(c, rank, l) && drop_grads(l);
     for (int i = 0; i < l->n; i++) {
         instr *in = &l->list[i];
         if (!instr_touches(c, rank, in, VC_WHOLE_GRAD)) continue;
@@ -236,15 +206,10 @@ static void add_reductions(const chain *c, int rank, step_list *l) {
         pool_use *p = &pools[pool_of(&k, in->instance)];
         slot_use *s = oldest_slot(p);
         in->whole_grad = (int)(s - p->slot);
-        if (reads_first && s->at >= 0 && l->list[s->at].micro) {
-            end_first_micro(&a, l, pools, i - 1);
-            reads_first = false;
-        }
         if (s->at >= 0) add_after(&a, i - 1, DO_REDUCED, &l->list[s->at]);
         add_after(&a, i, DO_REDUCE, in);
         *s = (slot_use){ 0, uses++, i, -1, -1 };
     }
-    if (reads_first) end_first_micro(&a, l, pools, l->n - 1);
     for (int left = 0; left < uses; left++) /* in the order they began */
         for (int i = 0; i < POOLS; i++)
             for (int k = 0; k < pools[i].n; k++)

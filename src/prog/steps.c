@@ -164,9 +164,6 @@ static void add_backward(maker *m) {
         add_instr(m, DO_BWD, 0);
     else
         add_pass(m, DO_SEND, PASS_GRADIENT, slot_now(m));
-    const pipeline *p = &m->c->pipe; /* else others may have begun to add theirs */
-    bool alone = p->ranks > 1 && p->chunks == 1 && !pipeline_splits_backward(p);
-    if (alone && m->task.micro == 0) add_instr(m, DO_GRADS, 0);
 }
 
 static void add_weight_gradients(maker *m) {

@@ -38,30 +38,6 @@ static err whole_microbatches(const trainer *t, const char *name, cfg_amount a, 
 
 int64_t trainer_micro_rows(const trainer *t) { return t->rows * ranks_with_rows(t); }
 
-/* The gradient of the first microbatch is read before others add to it. In a pipeline it is whole, on each
- * rank for itself, when that rank is done with the microbatch and slices are summed: not where gradients are put
- * off, where a rank has several chunks, where the output layer has seen all microbatches before, or where two ranks
- * hold halves of one. */
-static err check_noise_scale(const trainer *t) {
-    const config *c = t->cfg;
-    pipeline p = train_layout(c, ops_cpu(OPS_ISA_BEST), t->seq).pipe;
-    p.ranks = mesh_size(&t->mesh, AX_PP);
-    /* gradients of experts are then kept whole, the others in slices, which are complete at another time */
-    bool apart = c->parallelism.zero_stage > 1 && mesh_size(&t->mesh, AX_EP) > 1;
-    const char *what = p.chunks > 1                   ? "several chunks per rank"
-                       : pipeline_splits_backward(&p) ? "the schedule ZeroBubble"
-                       : p.kind == PIPE_GPIPE         ? "the schedule GPipe"
-                       : apart                        ? "experts over ranks and zero_stage 2 or 3"
-                       : t->mc.tied                   ? "a tied embedding"
-                                                      : NULL;
-    if (p.ranks == 1 || !what) return OK;
-    return err_hint(ERR("training.noise_scale reads the gradient of the first microbatch, which a "
-                        "pipeline with %s never has alone",
-                        what),
-                    "leave noise_scale out, or use the schedule 1F1B, "
-                    "model.tie_embeddings=false, and with experts zero_stage 1");
-}
-
 err trainer_set_batch(trainer *t) {
     const config *c = t->cfg;
     t->seq = c->training.seq_len;
@@ -86,7 +62,7 @@ err trainer_set_batch(trainer *t) {
         return err_hint(
             ERR("training.noise_scale needs at least two microbatches per step; got one"),
             "set training.global_batch_size to at least twice local_batch_size");
-    return c->training.noise_scale ? check_noise_scale(t) : OK;
+    return OK;
 }
 
 /* ---- conversions ------------------------------------------------------------------------- */

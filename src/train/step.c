@@ -63,9 +63,9 @@ static void keep_rows(trainer *t, int micro, const data_batch *b) {
  * it: its norm against the whole step's gives the noise scale. Gradients kept in slices are summed over
  * the ranks that share them; else each rank has that of its own tokens. The mean of the squared norms
  * is then that of as small a batch. */
-static err small_batch_norm(trainer *t, const float squares[2], double targets, queued_step *q) {
+static err small_batch_norm(trainer *t, double targets, queued_step *q) {
     double norm;
-    TRY(optim_unreduced_norm(t->o, &t->x, squares, &norm));
+    TRY(optim_first_norm(t->o, &t->x, &norm));
     TRY(ranks_sum_targets(t, &targets));
     bool summed = model_lay(t->m)->zero >= 2; /* over all but replicas */
     targets /= summed ? mesh_size(&t->mesh, AX_DP_REPLICATE) : mesh_span(&t->mesh, AXES_DATA);
@@ -84,8 +84,7 @@ typedef struct queueing {
     queued_step q;
     data_batch b;     /* the last one read */
     double targets;   /* of this rank's rows in the first microbatch */
-    float squares[2]; /* of its gradient, as this rank has it */
-    bool has_squares;
+    bool has_squares; /* some of its gradient's have been summed */
 } queueing;
 
 /* A step without any target, because the guard rejected all of it, is passed over: there is no
@@ -154,11 +153,12 @@ static err take_losses(void *ctx, int micro) {
     return OK;
 }
 
-static err take_first_gradient(void *ctx) {
+static err take_first_gradient(void *ctx, const exec_grads *g) {
     queueing *u = ctx;
     if (u->q.micros < 2) return OK;
+    if (!u->has_squares) optim_first_begin(u->t->o, &u->t->x);
     u->has_squares = true;
-    return optim_unreduced_squares(u->t->o, &u->t->x, u->squares);
+    return optim_first_add(u->t->o, &u->t->x, g);
 }
 
 /* A step that is still in flight when the next one fails is finished first: nothing else would do it,
@@ -205,7 +205,7 @@ static err queue_microbatches(queueing *u) {
     t->x.activation = NULL;
     t->x.times = NULL;
     TRY(e);
-    if (u->has_squares) TRY(small_batch_norm(t, u->squares, u->targets, &u->q));
+    if (u->has_squares) TRY(small_batch_norm(t, u->targets, &u->q));
     TRY(model_sum_tied(t->m, &t->x));
     u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
     u->q.pipeline_wait_s = ranks_pipeline_wait(t) - waited;
