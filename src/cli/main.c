@@ -31,6 +31,7 @@ static const cli_command commands[] = {
           "--profile steps=10-12 writes a trace of every op and collective of these steps on every rank\n"
           "to RUN/profile, for Perfetto, with a table of the slowest ops; --memory-timeline writes what\n"
           "is in memory during each op of a step.\n"
+          "\"ingot watch RUN\" shows it on a whole terminal; --metrics.serve=8080 in a browser.\n"
           "--stop-on-stdin treats the line \"stop\" on standard input as a SIGUSR1; launchers use it.\n"
           "\n"
           "Examples\n"

@@ -85,15 +85,17 @@ static void add_ranks(str *out, const observe_ranks *r) {
     str_add(out, "}");
 }
 
-static void add_comm(str *out, const observe_comm *c, int n) {
-    for (int i = 0; i < n; i++) {
-        add_quoted_key(out, i ? "," : ",\"comm\":{", c[i].name);
-        str_add(out, "{\"s\":");
-        str_add_json_number(out, c[i].seconds);
-        str_add(out, ",\"bytes\":");
-        str_add_json_number(out, c[i].bytes);
-        str_add(out, i + 1 < n ? "}" : "}}");
-    }
+/* "name": {"first": a, "second": b} as member i of n of the object `of`. */
+static void add_pair(str *out, const char *of, int i, int n, const char *name, const char *first,
+                     double a, const char *second, double b) {
+    char open[32];
+    snprintf(open, sizeof open, ",\"%s\":{", of);
+    add_quoted_key(out, i ? "," : open, name);
+    str_add(out, "{\"%s\":", first);
+    str_add_json_number(out, a);
+    str_add(out, ",\"%s\":", second);
+    str_add_json_number(out, b);
+    str_add(out, i + 1 < n ? "}" : "}}");
 }
 
 static void add_blocks(str *out, const observe_detail *d) {
@@ -105,25 +107,18 @@ static void add_blocks(str *out, const observe_detail *d) {
     str_add(out, "}");
 }
 
-static void add_tasks(str *out, const observe_task *t, int n) {
-    for (int i = 0; i < n; i++) {
-        add_quoted_key(out, i ? "," : ",\"tasks\":{", t[i].name);
-        str_add(out, "{\"acc\":");
-        str_add_json_number(out, t[i].acc);
-        str_add(out, ",\"acc_norm\":");
-        str_add_json_number(out, t[i].acc_norm);
-        str_add(out, i + 1 < n ? "}" : "}}");
-    }
-}
-
 static void step_as_json(const observe_step *s, str *out) {
     str_add(out, "{");
     for (int i = 0; i < METRICS; i++) add_metric(out, &metric_table[i], s);
     add_parts(out, s);
-    add_tasks(out, s->tasks, s->n_tasks);
+    for (int i = 0; i < s->n_tasks; i++)
+        add_pair(out, "tasks", i, s->n_tasks, s->tasks[i].name, "acc", s->tasks[i].acc, "acc_norm",
+                 s->tasks[i].acc_norm);
     if (s->detail) add_blocks(out, s->detail);
     if (s->ranks) add_ranks(out, s->ranks);
-    add_comm(out, s->comm, s->n_comm);
+    for (int i = 0; i < s->n_comm; i++)
+        add_pair(out, "comm", i, s->n_comm, s->comm[i].name, "s", s->comm[i].seconds, "bytes",
+                 s->comm[i].bytes);
     str_add(out, "}\n");
 }
 

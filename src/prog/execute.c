@@ -181,12 +181,14 @@ static op_run op_run_of(const exec *x, const step_block *step) {
 static void profiled_call(const exec *x, const op_call *c) {
     const op_backend *b = x->plan->backend;
     double from = time_now();
-    if (b->device) b->device->mark(b->context, c->run->queue, 0);
+    if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS);
     ops_run(b, c);
-    if (b->device) b->device->mark(b->context, c->run->queue, 1);
+    if (b->device) b->device->mark(b->context, c->run->queue, MARKS_OF_STEPS + 1);
     op_profile *sum = &x->profile[c->op];
     op_work w = ops_work(c);
-    sum->seconds += b->device ? b->device->seconds_between(b->context, 0, 1) : time_now() - from;
+    sum->seconds += b->device
+                        ? b->device->seconds_between(b->context, MARKS_OF_STEPS, MARKS_OF_STEPS + 1)
+                        : time_now() - from;
     sum->work.flops += w.flops;
     sum->work.bytes += w.bytes;
 }

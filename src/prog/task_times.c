@@ -1,10 +1,10 @@
 /* When the tasks of a pipeline run, for the live page's timetable: two times per task instead of the two per call
  * that a trace has. On a device they are marks in the compute queue, which task_times_read turns into seconds:
  *
- *     compute queue   | mark 0 ... | mark 1 | lists of task 0 | mark 2 | ... | mark 3 | lists of task 1 | mark 4 | */
+ *     compute queue   | first mark ... | mark | lists of task 0 | mark | ... | mark | lists of task 1 | mark | */
 #include "plan_internal.h"
 
-static int mark_number(int task, bool ends) { return 1 + 2 * task + ends; }
+static int mark_number(int task, bool ends) { return MARKS_OF_STEPS + 1 + 2 * task + ends; }
 
 static void set_task_time(const exec *x, task_times *t, bool ends) {
     const op_backend *b = x->plan->backend;
@@ -19,7 +19,7 @@ void task_times_begin(exec *x, task_times *t) {
     t->n = 0;
     if (x->trace) return; /* its marks have the same numbers */
     t->zero = time_now();
-    if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, 0);
+    if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, MARKS_OF_STEPS);
     x->times = t;
 }
 
@@ -46,5 +46,6 @@ void task_times_read(const exec *x, task_times *t) {
     const op_backend *b = x->plan->backend;
     for (int i = 0; i < t->n && b->device; i++)
         for (int ends = 0; ends < 2; ends++)
-            t->at[i][ends] = b->device->seconds_between(b->context, 0, mark_number(i, ends));
+            t->at[i][ends] =
+                b->device->seconds_between(b->context, MARKS_OF_STEPS, mark_number(i, ends));
 }

@@ -2,7 +2,7 @@
  *
  * An event of a device has two marks in its queue instead of times, which trace_end reads when all is done:
  *
- *     queue   | mark 2k | kernels of the call | mark 2k+1 |        mark 0 is where the trace began
+ *     queue   | mark 2k | kernels of the call | mark 2k+1 |        the first is where the trace began
  *
  * A communication is drawn from its start to the end of the wait for it. On a device both are places in the
  * compute queue, which the kernels of the communication wait for and which waits for them. */
@@ -43,7 +43,7 @@ struct exec_trace {
     double base;
     trace_event *event;
     int n, cap;
-    int marks; /* recorded so far */
+    int marks; /* the next */
     comm_watcher watcher;
     bool ended;
 };
@@ -190,7 +190,7 @@ static void comm_ended(void *ctx, const comm_ticket *k) {
 /* ---- the beginning and the end ---------------------------------------------------------------------- */
 exec_trace *trace_begin(exec *x) {
     exec_trace *t = mem_alloc(sizeof *t);
-    *t = (exec_trace){ .x = x, .b = x->plan->backend, .base = time_now() };
+    *t = (exec_trace){ .x = x, .b = x->plan->backend, .base = time_now(), .marks = MARKS_OF_STEPS };
     t->watcher = (comm_watcher){ comm_started, comm_waits, comm_ended, t };
     if (t->b->device) t->b->device->mark(t->b->context, QUEUE_COMPUTE, t->marks++);
     trace_resume(t);
@@ -214,8 +214,8 @@ static void close_event(const exec_trace *t, trace_event *e) {
     const device_table *d = t->b->device;
     e->open = NULL;
     if (d) {
-        e->from = d->seconds_between(t->b->context, 0, e->mark[0]);
-        if (e->mark[1]) e->to = d->seconds_between(t->b->context, 0, e->mark[1]);
+        e->from = d->seconds_between(t->b->context, MARKS_OF_STEPS, e->mark[0]);
+        if (e->mark[1]) e->to = d->seconds_between(t->b->context, MARKS_OF_STEPS, e->mark[1]);
     }
     e->to = MAX(e->to, e->from);
 }

@@ -40,6 +40,9 @@ typedef struct device_ticket {
     size_t bytes, capacity;
 } device_ticket;
 
+/* Marks before this one time the steps of a run, all the time; who times single calls numbers them from here. */
+enum { MARKS_OF_STEPS = 6 };
+
 typedef struct device_table {
     err (*map)(void *context, size_t bytes, void **out); /* zeroed */
     void (*unmap)(void *context, void *p, size_t bytes);
@@ -86,7 +89,7 @@ typedef struct device_table {
     /* The queue as the device's own libraries know it (CUDA: a cudaStream_t); it lives as long as the
      * context. */
     void *(*native_queue)(void *context, device_queue q);
-    /* mark records the time at which q gets here, as mark number i; seconds_between waits for two marks
+    /* mark records the time at which q gets here, as mark number i (see MARKS_OF_STEPS); seconds_between waits for two marks
      * and returns the time from one to the other. */
     void (*mark)(void *context, device_queue q, int i);
     double (*seconds_between)(void *context, int from, int to);

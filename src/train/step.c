@@ -2,6 +2,7 @@
  * device before the next step's first microbatch is queued. */
 #include "train_internal.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 #include <time.h>
@@ -192,6 +193,24 @@ static err set_due(queueing *u) {
     return stage_times_step_begin(t, q->due.detail);
 }
 
+/* On a device a step has three marks: where its microbatches begin, and where they and its update end. Of two steps
+ * in flight each has its own. */
+enum { MARK_BEGIN, MARK_COMPUTED, MARK_UPDATED, STEP_MARKS };
+static_assert(2 * STEP_MARKS <= MARKS_OF_STEPS, "two steps are in flight");
+
+static void mark_step(const queueing *u, int which) {
+    const op_backend *b = u->t->ops;
+    if (b->device) b->device->mark(b->context, QUEUE_COMPUTE, u->q.marks + which);
+}
+
+/* What was queued before the step's result is done by now: nothing is waited for. */
+static void read_step_marks(const trainer *t, observe_step *s) {
+    const device_table *d = t->ops->device;
+    int first = t->last.marks;
+    s->compute_s = d->seconds_between(t->ops->context, first, first + MARK_COMPUTED);
+    s->optim_s = d->seconds_between(t->ops->context, first + MARK_COMPUTED, first + MARK_UPDATED);
+}
+
 static err queue_microbatches(queueing *u) {
     trainer *t = u->t;
     TRY(next_batch(u));
@@ -199,6 +218,7 @@ static err queue_microbatches(queueing *u) {
     u->q.micros = u->b.microbatches;
     if (u->finish) TRY(set_due(u));
     double from = time_now(), data_s = u->q.data_s, waited = ranks_pipeline_wait(t);
+    mark_step(u, MARK_BEGIN);
     exec_hooks hooks = { feed_microbatch, take_losses,
                          t->cfg->training.noise_scale ? take_first_gradient : NULL, u };
     err e = exec_microbatches(&t->x, t->train_id, (int)u->q.micros, &hooks);
@@ -207,6 +227,7 @@ static err queue_microbatches(queueing *u) {
     TRY(e);
     if (u->has_squares) TRY(small_batch_norm(t, u->targets, &u->q));
     TRY(model_sum_tied(t->m, &t->x));
+    mark_step(u, MARK_COMPUTED);
     u->q.compute_s = time_now() - from - (u->q.data_s - data_s);
     u->q.pipeline_wait_s = ranks_pipeline_wait(t) - waited;
     return OK;
@@ -242,6 +263,7 @@ static err queue_update(queueing *u) {
     int span = trace_span_begin(t->x.trace, "update");
     TRY(optim_step(t->o, &t->x, q->lr, t->cfg->training.max_norm));
     trace_span_end(t->x.trace, span);
+    mark_step(u, MARK_UPDATED);
     q->optim_s = time_now() - from;
     return OK;
 }
@@ -253,6 +275,7 @@ err trainer_queue_step(trainer *t, err (*finish)(trainer *t)) {
     queueing u = { .t = t, .finish = finish, .step = step, .before = before, .q.small_sq = NAN };
     queued_step *q = &u.q;
     step_overlap was = ranks_overlap(t);
+    q->marks = step % 2 ? STEP_MARKS : 0;
     t->x.step.dropout = dropout_key(t, step);
     err e = queue_microbatches(&u);
     if (t->alerts.interrupts) { /* nothing is in flight any more */
@@ -301,10 +324,17 @@ static void measure_step_speed(trainer *t, double tokens, observe_step *s) {
     const queued_step *q = &t->last;
     double full = model_flops(&t->mc, t->seq, false), causal = model_flops(&t->mc, t->seq, true);
     s->data_s = q->data_s;
-    if (!t->ops->device) s->compute_s = q->compute_s, s->optim_s = q->optim_s;
+    if (t->ops->device)
+        read_step_marks(t, s);
+    else
+        s->compute_s = q->compute_s, s->optim_s = q->optim_s;
     s->tok_s = tokens / s->step_s;
     s->samples_s = s->tok_s / (double)t->seq;
     double per_rank = s->tok_s / mesh_world(&t->mesh);
+    if (mesh_world(&t->mesh) > 1) {
+        s->tok_s_rank = per_rank;
+        s->samples_s_rank = per_rank / (double)t->seq;
+    }
     trainer_raise_peak(t, per_rank * causal);
     double peak = trainer_mfu_peak(t);
     s->mfu = per_rank * full / peak;

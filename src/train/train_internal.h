@@ -88,6 +88,7 @@ typedef struct queued_step {
     device_ticket state; /* the step state after it */
     double lr, loss_sum;
     double data_s, compute_s, optim_s; /* seconds of the host; on a device, of queueing alone */
+    int marks;                         /* of a device: the first of its marks */
     int64_t valid, micros, windows, rejected;
     double
         pipeline_wait_s; /* for the neighbors of a pipeline; after the step, of all ranks together */

@@ -24,9 +24,17 @@ typedef const char *settings[MOST_SETTINGS]; /* name, value, ... */
         "1", "training.global_batch_size", "8", "data.synth_documents", "60", "optimizer.lr",      \
         "0.01", "metrics.log_every", "0", "validation.every", "3", "validation.batches", "4"
 
+/* A run of one rank, or of ranks that share its rows. */
+#define SETTINGS_OF_ONE(layers)                                                                    \
+    "model.preset", "tiny", "model.layers", layers, "model.dim", "16", "model.heads", "2",         \
+        "model.kv_heads", "2", "model.head_dim", "8", "model.ffn_dim", "32", "precision", "fp32",  \
+        "device.kind", "cpu", "training.steps", "8", "training.seq_len", "64", "training.threads", \
+        "1", "training.seed", "3", "training.local_batch_size", "4", "data.synth_documents",       \
+        "300", "optimizer.lr", "0.01", "metrics.log_every", "0", "validation.every", "0"
+
 /* A run with the settings `common` and then `own`. */
-static inline err run_on_ranks(test_folder *f, const char *name, settings common, settings own,
-                               int ranks) {
+static inline err run_with_options(test_folder *f, const char *name, settings common, settings own,
+                                   const train_options *o) {
     const char *const *all[] = { common, own };
     config c;
     config_init(&c);
@@ -34,53 +42,21 @@ static inline err run_on_ranks(test_folder *f, const char *name, settings common
         for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
             assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
     assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
-    err e = train_run(&c, &(train_options){ .quiet = true, .ranks = ranks });
+    err e = train_run(&c, o);
     config_free(&c);
     return e;
+}
+static inline err run_on_ranks(test_folder *f, const char *name, settings common, settings own,
+                               int ranks) {
+    return run_with_options(f, name, common, own,
+                            &(train_options){ .quiet = true, .ranks = ranks });
 }
 static inline err run_with(test_folder *f, const char *name, settings common, settings own) {
     return run_on_ranks(f, name, common, own, 0);
 }
 
 static inline err try_train_ranks(test_folder *f, const char *name, settings own, int ranks) {
-    settings common = {
-        "model.preset",
-        "tiny",
-        "model.layers",
-        "1",
-        "model.dim",
-        "16",
-        "model.heads",
-        "2",
-        "model.kv_heads",
-        "2",
-        "model.head_dim",
-        "8",
-        "model.ffn_dim",
-        "32",
-        "precision",
-        "fp32",
-        "device.kind",
-        "cpu",
-        "training.steps",
-        "8",
-        "training.seq_len",
-        "64",
-        "training.threads",
-        "1",
-        "training.seed",
-        "3",
-        "training.local_batch_size",
-        "4",
-        "data.synth_documents",
-        "300",
-        "optimizer.lr",
-        "0.01",
-        "metrics.log_every",
-        "0",
-        "validation.every",
-        "0",
-    };
+    settings common = { SETTINGS_OF_ONE("1") };
     return run_on_ranks(f, name, common, own, ranks);
 }
 static inline err try_train(test_folder *f, const char *name, settings own) {

@@ -177,6 +177,10 @@ static void ranks_report_themselves(void **state) {
     for (size_t i = 0; i < 20; i++) {
         const json_t *line = json_array_get(steps, i), *ranks = json_object_get(line, "ranks");
         assert_true((ranks != NULL) == (i % 10 == 9));
+        assert_near(logged_number(steps, i, "tok_s_rank"), logged_number(steps, i, "tok_s") / 2,
+                    1e-6);
+        assert_near(logged_number(steps, i, "samples_s_rank"),
+                    logged_number(steps, i, "samples_s") / 2, 1e-6);
         if (!ranks) continue;
         double busy[2], wait[2], ratio[2];
         for (size_t r = 0; r < 2; r++) {

@@ -3,53 +3,18 @@
 #include "support/train.h"
 
 static void profile(test_folder *f, const char *name, int ranks, bool memory, settings own) {
-    settings common = { "model.preset",
-                        "tiny",
-                        "model.layers",
-                        "2",
-                        "model.dim",
-                        "16",
-                        "model.heads",
-                        "2",
-                        "model.kv_heads",
-                        "2",
-                        "model.head_dim",
-                        "8",
-                        "model.ffn_dim",
-                        "32",
-                        "precision",
-                        "fp32",
-                        "device.kind",
-                        "cpu",
+    settings common = { SETTINGS_OF_ONE("2"),
                         "training.steps",
                         "6",
-                        "training.seq_len",
-                        "64",
-                        "training.threads",
-                        "1",
-                        "training.seed",
-                        "3",
                         "training.local_batch_size",
                         "1",
                         "training.global_batch_size",
                         "4",
                         "data.synth_documents",
-                        "100",
-                        "metrics.log_every",
-                        "0",
-                        "validation.every",
-                        "0" };
-    const char *const *all[] = { common, own };
-    config c;
-    config_init(&c);
-    for (size_t k = 0; k < COUNT_OF(all); k++)
-        for (int i = 0; i + 1 < MOST_SETTINGS && all[k][i]; i += 2)
-            assert_ok(config_set(&c, all[k][i], all[k][i + 1]));
-    assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
+                        "100" };
     train_options o = { .quiet = true, .ranks = ranks, .memory_timeline = memory };
     if (memory) o.profile_from = 3, o.profile_to = 4;
-    assert_ok(train_run(&c, &o));
-    config_free(&c);
+    assert_ok(run_with_options(f, name, common, own, &o));
 }
 
 static json_t *read_events(test_folder *f, const char *path) {

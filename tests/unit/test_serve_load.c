@@ -137,25 +137,14 @@ static int open_files(void) {
 
 /* Trains until it is stopped, or for a few steps. */
 static void train_watched(test_folder *f, const char *name, visit *v) {
-    settings own = { SETTINGS_FOR_RANKS("1"), "validation.every", "0", "training.steps",
-                     "1000000" };
-    char address[32];
-    config c;
-    config_init(&c);
-    for (int i = 0; own[i]; i += 2) assert_ok(config_set(&c, own[i], own[i + 1]));
-    assert_ok(config_set(&c, "run.dir", in_folder(f, name)));
-    train_options o = { .quiet = true, .ranks = 1 };
-    if (v) {
-        snprintf(address, sizeof address, "127.0.0.1:%d", v->port);
-        assert_ok(config_set(&c, "metrics.serve", address));
-        o.stop = &v->stop;
-    } else {
-        char steps[16];
-        snprintf(steps, sizeof steps, "%d", COMPARED);
-        assert_ok(config_set(&c, "training.stop", steps));
-    }
-    assert_ok(train_run(&c, &o));
-    config_free(&c);
+    settings common = { SETTINGS_OF_ONE("1"), "monitor.preset", "off", "training.steps",
+                        "1000000" };
+    char address[32], steps[16];
+    train_options o = { .quiet = true, .ranks = 1, .stop = v ? &v->stop : NULL };
+    snprintf(address, sizeof address, "127.0.0.1:%d", v ? v->port : 0);
+    snprintf(steps, sizeof steps, "%d", COMPARED);
+    settings visited = { "metrics.serve", address }, alone = { "training.stop", steps };
+    assert_ok(run_with_options(f, name, common, v ? visited : alone, &o));
 }
 
 static void ten_thousand_requests_change_nothing(void **state) {
