@@ -173,12 +173,13 @@ static void report_step(const config_plan *p, json_t *doc) {
     if (doc) {
         json_object_set_new(
             doc, "step",
-            json_pack(
-                "{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seconds", io_json_number(t->seconds),
-                "tokens_per_second", io_json_number(t->tokens_per_second), "compute",
-                io_json_number(t->run.compute), "exposed", io_json_number(t->run.exposed), "hidden",
-                io_json_number(t->run.hidden), "bubble", io_json_number(t->run.bubble), "update",
-                io_json_number(t->update), "flops_per_gpu", io_json_number(t->flops_full)));
+            json_pack("{s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o, s:o}", "seconds",
+                      io_json_number(t->seconds), "tokens_per_second",
+                      io_json_number(t->tokens_per_second), "compute",
+                      io_json_number(t->run.compute), "exposed", io_json_number(t->run.exposed),
+                      "hidden", io_json_number(t->run.hidden), "bubble",
+                      io_json_number(t->run.bubble), "update", io_json_number(t->update), "data",
+                      io_json_number(t->data), "flops_per_gpu", io_json_number(t->flops_full)));
         return;
     }
     print_plan_line(
@@ -193,6 +194,10 @@ static void report_step(const config_plan *p, json_t *doc) {
         100 * t->run.compute / t->seconds, 100 * t->run.exposed / t->seconds,
         100 * t->run.bubble * t->run.seconds / t->seconds, 100 * t->stragglers / t->seconds,
         100 * t->update / t->seconds);
+    if (t->data > 0)
+        print_plan_line(
+            "", "%.1f %% waiting for data, which %.3g GB/s of disk per node cannot deliver in time",
+            100 * t->data / t->seconds, p->m.gpu->disk / 1e9);
 }
 
 /* ---- does it fit? ------------------------------------------------------------------------------ */

@@ -46,6 +46,9 @@ static const preset_weight PRESETS[] = {
     { "dolma", "common_crawl", 2281 }, { "dolma", "the_stack", 411 }, { "dolma", "c4", 198 },
     { "dolma", "reddit", 89 }, { "dolma", "pes2o", 70 }, { "dolma", "gutenberg", 6 },
     { "dolma", "wikipedia", 4.3 },
+    /* Raffel et al. 2020 and Penedo et al. 2024: web pages alone, in one source each */
+    { "c4", "c4", 100 },
+    { "fineweb", "fineweb", 100 },
 };
 /* clang-format on */
 
@@ -189,9 +192,16 @@ static err apply_preset(const mix_reader *r) {
         found = found || strcmp(mix_preset_name(known), m->preset) == 0;
     if (!found) {
         err e = ERR("%s: no published mix is called \"%.40s\"", r->path, m->preset);
+        if (same_name(m->preset, "llama2") || same_name(m->preset, "llama3"))
+            return err_hint(
+                e, "its paper does not state the shares of its sources; llama1 is the last of "
+                   "the family that does");
         const char *near = str_nearest(m->preset, preset_at, NULL, known);
-        return near ? err_hint(e, "did you mean %s?", near)
-                    : err_hint(e, "there are gpt3, llama1, pile, redpajama, slimpajama, dolma");
+        return near
+                   ? err_hint(e, "did you mean %s?", near)
+                   : err_hint(
+                         e,
+                         "there are gpt3, llama1, pile, redpajama, slimpajama, dolma, c4, fineweb");
     }
     for (int i = 0; i < m->n; i++) {
         mix_entry *e = &m->entries[i];

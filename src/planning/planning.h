@@ -259,6 +259,7 @@ typedef struct step_time {
     double seconds;                  /* of a whole step */
     double update;                   /* ... of which the optimizer's update */
     double stragglers;               /* ... waiting for the slowest rank */
+    double data;                     /* ... waiting for the disk; reading ahead hides the rest */
     sim_result run;                  /* ... and the microbatches */
     double tokens_per_second;        /* of all ranks */
     double flops_causal, flops_full; /* model FLOP/s per rank, with attention counted either way */

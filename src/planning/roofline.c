@@ -194,6 +194,14 @@ static double update_bytes(const train_outline *o) {
     return bytes;
 }
 
+/* Seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
+static double read_seconds(const train_outline *o, const accelerator *gpu, const mesh *m) {
+    double groups = mesh_span(m, AXES_ROWS), vocab = (double)model_conf(o->m)->vocab;
+    double on_node = gpu->per_node / (mesh_size(m, AX_TP) * (double)mesh_size(m, AX_CP));
+    double share = MAX(1, MIN(groups, on_node)) / groups;
+    return share * (double)o->step_tokens * (vocab > 65536 ? 4 : 2) / gpu->disk;
+}
+
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
                   const sim_watch *watch, step_time *out) {
     train_outline o;
@@ -213,6 +221,8 @@ err step_simulate(const config *cfg, const run_target *on, const accelerator *gp
         /* every step waits for its slowest rank: the largest of that many normal deviates, about */
         out->stragglers = out->run.seconds * rank_deviation * sqrt(2 * log(mesh_world(m)));
         out->seconds = MAX(out->run.seconds + out->stragglers + out->update, moved);
+        out->data = MAX(0, read_seconds(&o, gpu, m) - out->seconds);
+        out->seconds += out->data;
         out->tokens_per_second = (double)o.step_tokens / out->seconds;
         double rate = out->tokens_per_second / mesh_world(m);
         out->flops_causal = rate * model_flops(model_conf(o.m), o.seq, true);

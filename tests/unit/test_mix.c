@@ -417,6 +417,7 @@ static void mix_files_are_read(void **state) {
         { "sources:\n  - {name: a, path: b}\n  - {name: a, path: c}\n", "two sources" },
         { "sources:\n  - {name: a, path: b}\nsources:\n  - {name: c, path: c}\n", "twice" },
         { "preset: lama1\nsources:\n  - {name: c4, path: b}\n", "\"lama1\"" },
+        { "preset: llama2\nsources:\n  - {name: c4, path: b}\n", "\"llama2\"" },
         { "preset: llama1\nsources:\n  - {name: tweets, path: b}\n", "no source \"tweets\"" },
         { "sources:\n\t- x", "not valid YAML" },
         { "mixture: 3\n", "unknown key \"mixture\"" },
@@ -430,13 +431,14 @@ static void published_mixes_add_up(void **state) {
         double share;
     } facts[] = { { "gpt3", "Wikipedia", 3 },   { "llama1", "arXiv", 2.5 },
                   { "pile", "Pile-CC", 18.11 }, { "slimpajama", "C4", 26.7 },
-                  { "redpajama", "books", 26 }, { "dolma", "peS2o", 70 } };
+                  { "redpajama", "books", 26 }, { "dolma", "peS2o", 70 },
+                  { "c4", "C4", 100 },          { "fineweb", "FineWeb", 100 } };
     for (size_t i = 0; i < COUNT_OF(facts); i++)
         assert_true(mix_preset_weight(facts[i].preset, facts[i].source) == facts[i].share);
     assert_true(mix_preset_weight("llama1", "books3") == 0);
     int n = 0;
     while (mix_preset_name(n)) n++;
-    assert_int_equal(n, 6);
+    assert_int_equal(n, 8);
 }
 
 #define WITH_CORPUS(f) cmocka_unit_test_setup_teardown(f, make_corpus, free_corpus)

@@ -172,12 +172,45 @@ static void cost_is_tokens_per_accelerator(void **state) {
     hardware_free(&h);
 }
 
+/* Reading is hidden until the disk cannot keep up; then it is what a step takes. Ranks of a node that share sequences
+ * read them once. */
+static void a_slow_disk_stalls_the_step(void **state) {
+    static const struct {
+        int ranks, readers; /* that read from one node's disk, of so many */
+        const char *tp;
+    } readings[] = { { 8, 8, "1" }, { 8, 1, "8" }, { 16, 8, "1" } };
+    hardware h;
+    const accelerator *gpu;
+    assert_ok(hardware_open(NULL, &h));
+    assert_ok(hardware_find(&h, "h100", &gpu));
+    for (size_t i = 0; i < COUNT_OF(readings); i++) {
+        config c = config_with((search_settings){
+            "model.preset", "gpt3-350m", "training.seq_len", "1024", "training.local_batch_size",
+            "4", "parallelism.tensor_parallel_degree", readings[i].tp });
+        run_target on = anywhere(readings[i].ranks);
+        accelerator slow = *gpu;
+        step_time fast, stalled;
+        assert_ok(step_simulate(&c, &on, gpu, NULL, &fast));
+        assert_true(fast.data == 0);
+        slow.disk = 1e3;
+        assert_ok(step_simulate(&c, &on, &slow, NULL, &stalled));
+        double read = 4.0 * 1024 * 2 * readings[i].readers / slow.disk; /* two bytes per token */
+        assert_float_equal(stalled.seconds, read, 1e-6 * read);
+        assert_float_equal(stalled.data, read - fast.seconds, 1e-6 * read);
+        assert_float_equal(stalled.tokens_per_second * stalled.seconds,
+                           fast.tokens_per_second * fast.seconds, 1);
+        config_free(&c);
+    }
+    hardware_free(&h);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(what_is_found_fits_and_runs),
         cmocka_unit_test(no_layout_by_hand_is_better),
         cmocka_unit_test(less_memory_is_slower_and_none_is_nothing),
         cmocka_unit_test(cost_is_tokens_per_accelerator),
+        cmocka_unit_test(a_slow_disk_stalls_the_step),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
