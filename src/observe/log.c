@@ -86,8 +86,8 @@ static void add_ranks(str *out, const observe_ranks *r) {
 }
 
 /* "name": {"first": a, "second": b} as member i of n of the object `of`. */
-static void add_pair(str *out, const char *of, int i, int n, const char *name, const char *first,
-                     double a, const char *second, double b) {
+static void add_two_figures(str *out, const char *of, int i, int n, const char *name,
+                            const char *first, double a, const char *second, double b) {
     char open[32];
     snprintf(open, sizeof open, ",\"%s\":{", of);
     add_quoted_key(out, i ? "," : open, name);
@@ -112,13 +112,13 @@ static void step_as_json(const observe_step *s, str *out) {
     for (int i = 0; i < METRICS; i++) add_metric(out, &metric_table[i], s);
     add_parts(out, s);
     for (int i = 0; i < s->n_tasks; i++)
-        add_pair(out, "tasks", i, s->n_tasks, s->tasks[i].name, "acc", s->tasks[i].acc, "acc_norm",
-                 s->tasks[i].acc_norm);
+        add_two_figures(out, "tasks", i, s->n_tasks, s->tasks[i].name, "acc", s->tasks[i].acc,
+                        "acc_norm", s->tasks[i].acc_norm);
     if (s->detail) add_blocks(out, s->detail);
     if (s->ranks) add_ranks(out, s->ranks);
     for (int i = 0; i < s->n_comm; i++)
-        add_pair(out, "comm", i, s->n_comm, s->comm[i].name, "s", s->comm[i].seconds, "bytes",
-                 s->comm[i].bytes);
+        add_two_figures(out, "comm", i, s->n_comm, s->comm[i].name, "s", s->comm[i].seconds,
+                        "bytes", s->comm[i].bytes);
     str_add(out, "}\n");
 }
 
