@@ -207,20 +207,10 @@ typedef struct packing packing;
 packing *packing_new(const data_source *s, data_range range, int64_t seq_len);
 int64_t packing_windows(const packing *p);
 void packing_free(packing *p); /* takes NULL */
-/* A packed group of documents: one thread's copy. Zero-initialize. */
+/* The pieces of one window. Zero-initialize. */
 typedef struct packed {
-    const packing *of; /* this is group `group` of it; NULL: none yet */
-    int64_t group;
-    packed_piece *pieces; /* by bin */
-    int *bin;             /* [bins + 1] first piece of each */
-    int bins;
-    /* scratch of the packer */
-    packed_piece *items; /* as they lie in the source */
-    int *order;          /* of items, the longest first */
-    int *length;         /* [seq_len + 1] how many items have each length */
-    uint32_t *space;     /* free in each bin under construction */
-    int *where;          /* bin of each item */
-    int items_cap;
+    packed_piece *pieces; /* in the order they went in */
+    int capacity;
 } packed;
 /* @return the pieces of window w, borrowed from `held` until the next call. */
 const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n);

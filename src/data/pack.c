@@ -1,76 +1,66 @@
 /* Best-fit packing. Documents form groups that fill about GROUP_WINDOWS windows. In a group the
  * pieces of documents, longest first, each go into the window with the least space that is still
- * enough. Only the number of windows before each group is stored: a window is reached by packing its
- * group again, from the document index alone:
+ * enough. A document longer than a window is split into whole windows, which come first in the group,
+ * and a remainder.
  *
  *     documents  | group 0        | group 1     | group 2 ...
  *     windows    | 0 ... 65       | 66 ... 129  | 130 ...
  *
- * A document longer than a window is split into whole windows and a remainder. */
+ * Stored are the number of windows before each group and, in two bytes per document, the window of its
+ * remainder: the pieces of a window are found by a search among the documents of its group. */
 #include "data/data_internal.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
 enum { GROUP_WINDOWS = 64, GROUP_DOCUMENTS = 1 << 14 };
+static const uint16_t NO_BIN = UINT16_MAX; /* no remainder */
+static_assert(GROUP_DOCUMENTS < UINT16_MAX, "a bin's number fits in two bytes");
 
 typedef struct window_group {
     int64_t document, window; /* the first of each */
+    int64_t whole;            /* windows that a single document fills */
 } window_group;
 
 struct packing {
     const data_source *source;
     data_range range; /* of tokens; documents are clipped to it */
     int64_t seq_len;
+    int64_t first; /* document */
+    uint16_t *bin; /* [documents of the range] of the remainder, after the group's whole windows */
     window_group *groups; /* [n + 1], the last is the end */
     int n, capacity;
 };
 
 /* ---- one group --------------------------------------------------------------------------------- */
 
+/* Scratch for the documents of one group. */
+typedef struct packer {
+    int32_t rest[GROUP_DOCUMENTS]; /* tokens of each beyond whole windows */
+    int order[GROUP_DOCUMENTS];    /* of those that have some, the longest first */
+    uint32_t space[GROUP_DOCUMENTS];
+    int *first; /* [seq_len + 1] by length, in `order` */
+} packer;
+
 static data_range clip_document(const packing *p, int64_t document) {
     data_range d = data_document(p->source, document);
     return (data_range){ MAX(d.from, p->range.from), MIN(d.to, p->range.to) };
 }
 
-static void reserve_items(packed *h, int n) {
-    if (n <= h->items_cap) return;
-    h->items_cap = MAX(n, 2 * h->items_cap);
-    h->items = mem_grow(h->items, (size_t)h->items_cap * sizeof *h->items);
-    h->pieces = mem_grow(h->pieces, (size_t)h->items_cap * sizeof *h->pieces);
-    h->order = mem_grow(h->order, (size_t)h->items_cap * sizeof *h->order);
-    h->where = mem_grow(h->where, (size_t)h->items_cap * sizeof *h->where);
-    h->space = mem_grow(h->space, (size_t)h->items_cap * sizeof *h->space);
-    h->bin = mem_grow(h->bin, (size_t)(h->items_cap + 1) * sizeof *h->bin);
-}
-
-/* Splits documents [from, to) into pieces. @return how many. */
-static int split_pieces(const packing *p, int64_t from, int64_t to, packed *h) {
-    int n = 0;
-    for (int64_t d = from; d < to; d++) {
-        data_range r = clip_document(p, d);
-        while (r.from < r.to) {
-            int64_t take = MIN(r.to - r.from, p->seq_len);
-            reserve_items(h, n + 1);
-            h->items[n++] = (packed_piece){ r.from, (int32_t)take, r.from + take < r.to };
-            r.from += take;
-        }
-    }
-    return n;
-}
-
-/* Longest first; those of one length as they lie in the source. */
-static void sort_by_length(packed *h, int n, int64_t longest) {
-    int *first = h->length;
+/* Longest first; those of one length as they lie in the source. @return how many have any. */
+static int sort_by_length(packer *h, int n, int64_t longest) {
+    int *first = h->first, sum = 0;
     memset(first, 0, (size_t)(longest + 1) * sizeof *first);
-    for (int i = 0; i < n; i++) first[h->items[i].n]++;
-    int sum = 0;
-    for (int64_t length = longest; length >= 0; length--) {
+    for (int i = 0; i < n; i++) first[h->rest[i]]++;
+    for (int64_t length = longest; length > 0; length--) {
         int many = first[length];
         first[length] = sum;
         sum += many;
     }
-    for (int i = 0; i < n; i++) h->order[first[h->items[i].n]++] = i;
+    for (int i = 0; i < n; i++)
+        if (h->rest[i]) h->order[first[h->rest[i]]++] = i;
+    return sum;
 }
 
 /* @return the fullest bin with space for n, the first of equals; `bins` when there is none. Two
@@ -85,34 +75,25 @@ static int best_bin(const uint32_t *space, int bins, uint32_t n) {
     return i;
 }
 
-/* Pieces in the order of their bins, and in a bin as they went in. */
-static void sort_by_bin(packed *h, int n) {
-    memset(h->bin, 0, (size_t)(h->bins + 1) * sizeof *h->bin);
-    for (int i = 0; i < n; i++) h->bin[h->where[i] + 1]++;
-    for (int b = 0; b < h->bins; b++) h->bin[b + 1] += h->bin[b];
-    for (int i = 0; i < n; i++) h->pieces[h->bin[h->where[i]]++] = h->items[h->order[i]];
-    for (int b = h->bins; b > 0; b--) h->bin[b] = h->bin[b - 1];
-    h->bin[0] = 0;
-}
-
-static void pack_documents(const packing *p, int64_t from, int64_t to, packed *h) {
-    int n = split_pieces(p, from, to, h), full = 0, open = 0;
-    if (!h->length || h->of != p)
-        h->length = mem_grow(h->length, (size_t)(p->seq_len + 1) * sizeof *h->length);
-    sort_by_length(h, n, p->seq_len);
-    while (full < n && h->items[h->order[full]].n == p->seq_len) { /* nothing goes beside these */
-        h->where[full] = full;
-        full++;
+/* Packs the documents from g->document to `to`. @return how many windows they fill. */
+static int64_t pack_documents(packing *p, window_group *g, int64_t to, packer *h) {
+    int n = (int)(to - g->document), open = 0;
+    uint16_t *bin = p->bin + (g->document - p->first);
+    for (int i = 0; i < n; i++) {
+        data_range r = clip_document(p, g->document + i);
+        g->whole += (r.to - r.from) / p->seq_len;
+        h->rest[i] = (int32_t)((r.to - r.from) % p->seq_len);
+        bin[i] = NO_BIN;
     }
-    for (int i = full; i < n; i++) {
-        uint32_t length = (uint32_t)h->items[h->order[i]].n;
+    int pieces = sort_by_length(h, n, p->seq_len);
+    for (int i = 0; i < pieces; i++) {
+        uint32_t length = (uint32_t)h->rest[h->order[i]];
         int b = best_bin(h->space, open, length);
         if (b == open) h->space[open++] = (uint32_t)p->seq_len;
         h->space[b] -= length;
-        h->where[i] = full + b;
+        bin[h->order[i]] = (uint16_t)b;
     }
-    h->bins = full + open;
-    if (n > 0) sort_by_bin(h, n);
+    return g->whole + open;
 }
 
 /* ---- all groups -------------------------------------------------------------------------------- */
@@ -127,24 +108,27 @@ static void add_group(packing *p, window_group g) {
 packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
     BUG_IF(!s->indexed);
     packing *p = mem_alloc(sizeof *p);
-    *p = (packing){ .source = s, .range = range, .seq_len = seq_len };
-    packed h = { 0 };
-    int64_t document = data_document_of(s, range.from), window = 0, tokens = 0, begin = document;
-    int64_t last = data_document_of(s, range.to - 1);
+    int64_t document = data_document_of(s, range.from), last = data_document_of(s, range.to - 1);
+    int64_t window = 0, tokens = 0, begin = document;
+    *p = (packing){ .source = s, .range = range, .seq_len = seq_len, .first = document };
+    p->bin = mem_alloc((size_t)(last + 1 - document) * sizeof *p->bin);
+    packer *h = mem_alloc(sizeof *h);
+    h->first = mem_alloc((size_t)(seq_len + 1) * sizeof *h->first);
     for (; document <= last; document++) {
         data_range r = clip_document(p, document);
         tokens += r.to - r.from;
         bool full = tokens >= GROUP_WINDOWS * seq_len || document + 1 - begin == GROUP_DOCUMENTS;
         if (!full && document < last) continue;
-        pack_documents(p, begin, document + 1, &h);
-        add_group(p, (window_group){ begin, window });
-        window += h.bins;
+        window_group g = { .document = begin, .window = window };
+        window += pack_documents(p, &g, document + 1, h);
+        add_group(p, g);
         begin = document + 1;
         tokens = 0;
     }
-    add_group(p, (window_group){ begin, window });
+    add_group(p, (window_group){ .document = begin, .window = window });
     p->n--;
-    packed_free(&h);
+    free(h->first);
+    free(h);
     return p;
 }
 
@@ -162,32 +146,70 @@ static int window_group_of(const packing *p, int64_t w) {
     return low;
 }
 
-const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n) {
-    BUG_IF(w < 0 || w >= packing_windows(p));
-    int g = window_group_of(p, w);
-    if (held->of != p || held->group != g) {
-        pack_documents(p, p->groups[g].document, p->groups[g + 1].document, held);
-        held->of = p;
-        held->group = g;
+static void add_packed(packed *h, int n, packed_piece piece) {
+    if (n == h->capacity) {
+        h->capacity = MAX(16, 2 * h->capacity);
+        h->pieces = mem_grow(h->pieces, (size_t)h->capacity * sizeof *h->pieces);
     }
-    int64_t b = w - p->groups[g].window;
-    *n = held->bin[b + 1] - held->bin[b];
-    return held->pieces + held->bin[b];
+    h->pieces[n] = piece;
+}
+
+/* The k-th of the windows that single documents fill. */
+static packed_piece whole_window(const packing *p, const window_group *g, int64_t k) {
+    for (int64_t d = g->document;; d++) {
+        data_range r = clip_document(p, d);
+        int64_t whole = (r.to - r.from) / p->seq_len, from = r.from + k * p->seq_len;
+        if (k < whole) return (packed_piece){ from, (int32_t)p->seq_len, from + p->seq_len < r.to };
+        k -= whole;
+    }
+}
+
+/* Inserts a piece where it went into its bin: after those that are at least as long. */
+static void insert_piece(packed *h, int n, packed_piece piece) {
+    add_packed(h, n, piece);
+    for (; n > 0 && h->pieces[n - 1].n < piece.n; n--) h->pieces[n] = h->pieces[n - 1];
+    h->pieces[n] = piece;
+}
+
+static bool has_bin(const uint16_t *bin, int n, uint16_t b) {
+    int found = 0;
+    for (int i = 0; i < n; i++) found |= bin[i] == b;
+    return found;
+}
+
+const packed_piece *packing_window(const packing *p, int64_t w, packed *held, int *n) {
+    enum { STRIDE = 64 };
+    BUG_IF(w < 0 || w >= packing_windows(p));
+    const window_group *g = &p->groups[window_group_of(p, w)];
+    int64_t b = w - g->window - g->whole;
+    *n = 0;
+    if (b < 0) {
+        add_packed(held, (*n)++, whole_window(p, g, w - g->window));
+        return held->pieces;
+    }
+    const uint16_t *bin = p->bin + (g->document - p->first);
+    int documents = (int)(g[1].document - g->document);
+    for (int i = 0; i < documents; i += STRIDE) {
+        int to = MIN(documents, i + STRIDE);
+        if (!has_bin(bin + i, to - i, (uint16_t)b)) continue;
+        for (int k = i; k < to; k++) {
+            if (bin[k] != b) continue;
+            data_range r = clip_document(p, g->document + k);
+            int32_t rest = (int32_t)((r.to - r.from) % p->seq_len);
+            insert_piece(held, (*n)++, (packed_piece){ r.to - rest, rest, false });
+        }
+    }
+    return held->pieces;
 }
 
 void packing_free(packing *p) {
     if (!p) return;
+    free(p->bin);
     free(p->groups);
     free(p);
 }
 
 void packed_free(packed *h) {
-    free(h->items);
-    free(h->order);
-    free(h->length);
     free(h->pieces);
-    free(h->where);
-    free(h->space);
-    free(h->bin);
     *h = (packed){ 0 };
 }
