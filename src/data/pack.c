@@ -36,12 +36,12 @@ struct packing {
 /* ---- one group --------------------------------------------------------------------------------- */
 
 /* Scratch for the documents of one group. */
-typedef struct packer {
+typedef struct group_packer {
     int32_t rest[GROUP_DOCUMENTS]; /* tokens of each beyond whole windows */
     int order[GROUP_DOCUMENTS];    /* of those that have some, the longest first */
     uint32_t space[GROUP_DOCUMENTS];
     int *first; /* [seq_len + 1] by length, in `order` */
-} packer;
+} group_packer;
 
 static data_range clip_document(const packing *p, int64_t document) {
     data_range d = data_document(p->source, document);
@@ -49,7 +49,7 @@ static data_range clip_document(const packing *p, int64_t document) {
 }
 
 /* Longest first; those of one length as they lie in the source. @return how many have any. */
-static int sort_by_length(packer *h, int n, int64_t longest) {
+static int sort_by_length(group_packer *h, int n, int64_t longest) {
     int *first = h->first, sum = 0;
     memset(first, 0, (size_t)(longest + 1) * sizeof *first);
     for (int i = 0; i < n; i++) first[h->rest[i]]++;
@@ -76,7 +76,7 @@ static int best_bin(const uint32_t *space, int bins, uint32_t n) {
 }
 
 /* Packs the documents from g->document to `to`. @return how many windows they fill. */
-static int64_t pack_documents(packing *p, window_group *g, int64_t to, packer *h) {
+static int64_t pack_documents(packing *p, window_group *g, int64_t to, group_packer *h) {
     int n = (int)(to - g->document), open = 0;
     uint16_t *bin = p->bin + (g->document - p->first);
     for (int i = 0; i < n; i++) {
@@ -112,7 +112,7 @@ packing *packing_new(const data_source *s, data_range range, int64_t seq_len) {
     int64_t window = 0, tokens = 0, begin = document;
     *p = (packing){ .source = s, .range = range, .seq_len = seq_len, .first = document };
     p->bin = mem_alloc((size_t)(last + 1 - document) * sizeof *p->bin);
-    packer *h = mem_alloc(sizeof *h);
+    group_packer *h = mem_alloc(sizeof *h);
     h->first = mem_alloc((size_t)(seq_len + 1) * sizeof *h->first);
     for (; document <= last; document++) {
         data_range r = clip_document(p, document);

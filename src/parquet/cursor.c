@@ -103,17 +103,30 @@ static err read_page_dictionary(parquet_cursor *c, const parquet_page *h) {
     return OK;
 }
 
+/* Reads n bytes at the cursor and consumes them: what the window has, and the rest from the file. */
+static err read_bytes(parquet_cursor *c, size_t n, char *to) {
+    const parquet_source *s = &c->f->source;
+    size_t have = MIN(c->window.len - c->at, n);
+    if (have) memcpy(to, c->window.text + c->at, have);
+    consume_bytes(c, have);
+    if (have == n) return OK;
+    TRY(s->read(s->ctx, c->offset, to + have, n - have));
+    c->offset += (int64_t)(n - have);
+    return OK;
+}
+
 /* Appends the page's bytes, which follow its header in the file. */
 static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out) {
     void *pages = out->page;
     mem_reserve(&pages, &out->capacity, out->n, sizeof *out->page);
     out->page = pages;
-    TRY(fill_window(c, (size_t)h->raw_bytes));
+    size_t at = out->raw.len;
+    str_reserve(&out->raw, (size_t)h->raw_bytes + 1);
+    TRY(read_bytes(c, (size_t)h->raw_bytes, out->raw.text + at));
+    out->raw.len += (size_t)h->raw_bytes;
     parquet_page *page = &out->page[out->n++];
     *page = *h;
-    page->at = out->raw.len;
-    str_add_bytes(&out->raw, c->window.text + c->at, (size_t)h->raw_bytes);
-    consume_bytes(c, (size_t)h->raw_bytes);
+    page->at = at;
     out->rows += h->n_values;
     c->row += h->n_values;
     return OK;

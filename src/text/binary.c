@@ -25,6 +25,7 @@ static const magic magics[] = {
     { "ustar", 5, 257, "a tar archive", EXTRACT },
     { "PARE", 4, 0, "an encrypted Parquet file", "decrypt it with the program that wrote it" },
     { "ARROW1", 6, 0, "an Arrow file", TABLES },
+    { "\xFF\xFF\xFF\xFF", 4, 0, "an Arrow stream", TABLES },
     { "Obj\x01", 4, 0, "an Avro file", TABLES },
     { "SQLite format 3", 15, 0, "an SQLite database", TABLES },
     { "\x89HDF", 4, 0, "an HDF5 file", TABLES },

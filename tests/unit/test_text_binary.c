@@ -24,6 +24,7 @@ static const struct {
 } known[] = {
     { "PAR1\x15\x04\x15\x10", 8, 0, "Parquet file" },
     { "ARROW1\0\0\xFF\xFF", 10, 0, "an Arrow file" },
+    { "\xFF\xFF\xFF\xFF\xF8\0\0\0\x10", 9, 0, "an Arrow stream" },
     { "ustar\0", 6, 257, "a tar archive" },
     { "%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", 38, 0, "a PDF file" },
     { "\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16, 0, "a PNG image" },
