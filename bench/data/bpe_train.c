@@ -12,17 +12,17 @@ int main(int argc, char **argv) {
     if (argc < 3) bench_check(ERR("usage: bench_data_bpe_train FILE VOCAB [THREADS]"));
     static const char *const special[] = { TEXT_SEPARATOR };
     const char *path = argv[1];
-    bpe_options o = { .vocab = atoll(argv[2]),
-                      .min_frequency = 2,
-                      .special = special,
-                      .n_special = 1,
-                      .threads = argc > 3 ? atoi(argv[3]) : 1,
-                      .quiet = true };
+    tokenizer_options o = { .vocab = atoll(argv[2]),
+                            .min_frequency = 2,
+                            .special = special,
+                            .n_special = 1,
+                            .threads = argc > 3 ? atoi(argv[3]) : 1,
+                            .quiet = true };
     text_inputs *in = NULL;
     tokenizer *t = NULL;
     double begin = time_now();
     bench_check(text_inputs_open(&path, 1, &(text_input_options){ 0 }, &in));
-    bench_check(bpe_train(in, &o, &t));
+    bench_check(tokenizer_learn(in, &o, &t));
     printf("{\"seconds\": %.3f, \"cpu_seconds\": %.3f, \"peak_bytes\": %zu}\n", time_now() - begin,
            time_cpu(), mem_peak());
     tokenizer_free(t);

@@ -1,4 +1,4 @@
-/* ingot tokenizer train: a vocabulary and merges learned from text. */
+/* ingot tokenizer train: a vocabulary learned from text. */
 #include "cli/data_common.h"
 #include "io/io.h"
 #include "tokenizer/tokenizer.h"
@@ -9,7 +9,9 @@
 typedef struct train_args {
     data_common common;
     int64_t vocab, min_frequency;
-    const char *pattern, *special, *normalize;
+    const char *model, *pattern, *metaspace, *special, *normalize;
+    double coverage;
+    bool byte_fallback;
 } train_args;
 
 /* ---- special tokens: "A,B" to a list ------------------------------------------------------------- */
@@ -29,7 +31,7 @@ static err names_split(const char *list, names *out) {
     size_t n = strlen(list);
     out->text = mem_alloc(n + 1);
     memcpy(out->text, list, n);
-    out->at = mem_alloc((n + 1) * sizeof *out->at);
+    out->at = mem_alloc((n + 2) * sizeof *out->at);
     for (char *p = out->text, *comma; n > 0 && p; p = comma ? comma + 1 : NULL) {
         comma = strchr(p, ',');
         if (comma) *comma = 0;
@@ -38,6 +40,57 @@ static err names_split(const char *list, names *out) {
                             "write them like \"<|endoftext|>,<|pad|>\"");
         out->at[out->n++] = p;
     }
+    return OK;
+}
+
+/* ---- models ---------------------------------------------------------------------------------------- */
+
+static err refuse_option(const char *option, const char *model) {
+    return err_hint(ERR_USAGE("--%s: %s", option, model), "omit --%s, or see --help", option);
+}
+
+static err read_metaspace(const char *name, metaspace_prepend *out) {
+    for (int i = METASPACE_ALWAYS; name && i <= METASPACE_NEVER; i++)
+        if (strcmp(metaspace_name((metaspace_prepend)i), name) == 0) *out = (metaspace_prepend)i;
+    if (name && *out == METASPACE_OFF)
+        return ERR_USAGE("--metaspace: expected always, first or never; got \"%s\"", name);
+    return OK;
+}
+
+/* A Unigram model needs a token for what it does not know: the first of the special ones. */
+static err put_unknown_first(names *special) {
+    static const char unknown[] = "<unk>";
+    for (int i = 1; i < special->n; i++)
+        if (strcmp(special->at[i], unknown) == 0)
+            return err_hint(ERR_USAGE("--special: %s has to come first", unknown),
+                            "it is the unknown token, and added when it is left out");
+    if (special->n && strcmp(special->at[0], unknown) == 0) return OK;
+    memmove(special->at + 1, special->at, (size_t)special->n * sizeof *special->at);
+    special->at[0] = unknown;
+    special->n++;
+    return OK;
+}
+
+static err choose_model(train_args *a, names *special, tokenizer_options *o) {
+    TRY(read_metaspace(a->metaspace, &o->metaspace));
+    if (strcmp(a->model, "unigram") == 0)
+        o->model = TRAIN_UNIGRAM;
+    else if (strcmp(a->model, "bpe") != 0)
+        return ERR_USAGE("--model: expected bpe or unigram; got \"%s\"", a->model);
+    if (o->model == TRAIN_BPE) {
+        static const char other[] = "is for --model unigram";
+        if (a->metaspace) return refuse_option("metaspace", other);
+        if (a->byte_fallback) return refuse_option("byte-fallback", other);
+        if (a->coverage > 0) return refuse_option("coverage", other);
+    } else {
+        if (a->pattern) return refuse_option("pattern", "a Unigram model splits text by Metaspace");
+        if (o->metaspace == METASPACE_OFF) o->metaspace = METASPACE_ALWAYS;
+    }
+    const char *usual = o->model == TRAIN_BPE ? TEXT_SEPARATOR : "<unk>,<s>,</s>";
+    TRY(names_split(a->special ? a->special : usual, special));
+    if (o->model == TRAIN_UNIGRAM) TRY(put_unknown_first(special));
+    o->special = special->at;
+    o->n_special = special->n;
     return OK;
 }
 
@@ -65,15 +118,15 @@ static void print_result(const train_args *a, const tokenizer *t, double seconds
                str_bytes(peak, sizeof peak, (double)mem_peak()));
 }
 
-static err train_tokenizer(const train_args *a, const bpe_options *o, const char *const *paths,
-                           int n) {
+static err train_tokenizer(const train_args *a, const tokenizer_options *o,
+                           const char *const *paths, int n) {
     text_inputs *in = NULL;
     tokenizer *t = NULL;
     double begin = time_now();
     err e = OK;
     TRY_CLEAN(text_inputs_open(paths, n, &a->common.in, &in));
     TRY_CLEAN(text_inputs_check_output(in, a->common.out));
-    TRY_CLEAN(bpe_train(in, o, &t));
+    TRY_CLEAN(tokenizer_learn(in, o, &t));
     TRY_CLEAN(tokenizer_save(t, a->common.out));
     print_result(a, t, time_now() - begin);
 cleanup:
@@ -83,9 +136,7 @@ cleanup:
 }
 
 static err run(const cli_subcommand *self, int argc, char **argv) {
-    train_args a = {
-        .vocab = 32000, .min_frequency = 2, .pattern = "gpt2", .special = TEXT_SEPARATOR
-    };
+    train_args a = { .model = "bpe", .vocab = 32000, .min_frequency = 2 };
     names special = { 0 };
     int n = 0, threads = 0;
     err e = OK;
@@ -95,16 +146,16 @@ static err run(const cli_subcommand *self, int argc, char **argv) {
     /* Words are counted in half of it while documents are read; after that all is for learning. */
     TRY(data_common_fit(&a.common, memory / 2, 0, &threads));
     TRY(check_out(a.common.out));
-    TRY_CLEAN(names_split(a.special, &special));
-    bpe_options o = { .vocab = a.vocab,
-                      .min_frequency = a.min_frequency,
-                      .pattern = a.pattern,
-                      .normalize = a.normalize,
-                      .special = special.at,
-                      .n_special = special.n,
-                      .threads = threads,
-                      .memory = memory - memory / 16,
-                      .quiet = a.common.quiet };
+    tokenizer_options o = { .vocab = a.vocab,
+                            .min_frequency = a.min_frequency,
+                            .pattern = a.pattern,
+                            .coverage = a.coverage,
+                            .byte_fallback = a.byte_fallback,
+                            .normalize = a.normalize,
+                            .threads = threads,
+                            .memory = memory - memory / 16,
+                            .quiet = a.common.quiet };
+    TRY_CLEAN(choose_model(&a, &special, &o));
     TRY_CLEAN(train_tokenizer(&a, &o, (const char *const *)argv, n));
 cleanup:
     names_free(&special);
@@ -115,10 +166,14 @@ cleanup:
 /* clang-format off */
 static const cli_arg args[] = {
     { "out", ARG_TEXT, DATA_AT(out), "FILE", "the tokenizer.json to write", 'o' },
-    { "vocab", ARG_COUNT, AT(vocab), "N", "vocabulary size, including the 256 bytes and the special tokens (default 32000)" },
-    { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "merge only pairs seen at least N times (default 2)" },
-    { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR ")" },
-    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
+    { "model", ARG_TEXT, AT(model), "bpe|unigram", "byte-level BPE, or a Unigram model over words by Metaspace, as SentencePiece trains it (default bpe)" },
+    { "vocab", ARG_COUNT, AT(vocab), "N", "vocabulary size, including bytes and special tokens (default 32000)" },
+    { "min-frequency", ARG_COUNT, AT(min_frequency), "N", "of BPE: merge only pairs seen at least N times (default 2)" },
+    { "special", ARG_TEXT, AT(special), "A,B", "special tokens, which get the first ids; \"\" for none (default " TEXT_SEPARATOR "; of a Unigram model <unk>,<s>,</s>, where <unk> is always the first)" },
+    { "pattern", ARG_TEXT, AT(pattern), "NAME|REGEX", "of BPE: how text is split into words before learning: gpt2, cl100k, qwen2, o200k or an expression (default gpt2)" },
+    { "metaspace", ARG_TEXT, AT(metaspace), "always|first|never", "of a Unigram model: where U+2581 is put before a text that does not begin with a space (default always)" },
+    { "byte-fallback", ARG_FLAG, AT(byte_fallback), "", "of a Unigram model: 256 tokens for the bytes of other characters, which otherwise become <unk>" },
+    { "coverage", ARG_FRACTION, AT(coverage), "F", "of a Unigram model: share of the text whose characters get tokens; the rarest do not (default 0.9995)" },
     { "normalize", ARG_TEXT, AT(normalize), "A,B", "normalizers of the tokenizer, in order: " NORMALIZER_NAMES " (default: none)" },
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "number of threads, which does not change the result (default: one per core)" },
     { "memory", ARG_COUNT, DATA_AT(memory), "BYTES", "memory limit (default: 1Gi plus what reading needs); what does not fit is spilled to files in TMPDIR" },
@@ -134,19 +189,21 @@ static const cli_arg args[] = {
 /* clang-format on */
 
 const cli_subcommand tokenizer_train = {
-    .summary = "learn a byte-level BPE tokenizer from text",
+    .summary = "learn a BPE or Unigram tokenizer from text",
     .run = run,
     .spec = { "tokenizer train", "INPUT... --out FILE [options]", args, (int)COUNT_OF(args), 1,
               true },
     .help =
         "Inputs are files, folders, globs or - : text, JSON lines, WARC, WET, plain or compressed.\n"
-        "The vocabulary and merges are those of Hugging Face's trainer for the same documents, and\n"
-        "the file is a tokenizer.json that it loads.\n"
+        "The file is a tokenizer.json that Hugging Face's library loads. The vocabulary and merges of\n"
+        "BPE are those of its trainer for the same documents. A Unigram model is learned by expectation\n"
+        "maximization from the substrings of words, as by SentencePiece.\n"
         "\n"
         "When the distinct words would take more than --memory, the rarest are left out, with a\n"
         "warning that states how much memory all of them need.\n"
         "\n"
         "Examples\n"
         "  ingot tokenizer train clean/ --out tokenizer.json --vocab 32000\n"
-        "  ingot tokenizer train notes.txt -o small.json --vocab 4096 --special \"<|endoftext|>,<|pad|>\"\n",
+        "  ingot tokenizer train notes.txt -o small.json --vocab 4096 --special \"<|endoftext|>,<|pad|>\"\n"
+        "  ingot tokenizer train clean/ -o unigram.json --model unigram --byte-fallback --normalize nfkc\n",
 };

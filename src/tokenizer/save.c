@@ -79,14 +79,11 @@ static json_t *pre_tokenizer(const tokenizer *t) {
                      0, byte_level(false));
 }
 
-static json_t *normalizers_json(const tokenizer *t) {
+json_t *norms_json(const norm_step *norms, int n) {
+    if (n == 0) return json_null();
     json_t *steps = json_array();
-    if (t->n_norms == 0) {
-        json_decref(steps);
-        return json_null();
-    }
-    for (int i = 0; i < t->n_norms; i++) {
-        const norm_step *s = &t->norms[i];
+    for (int i = 0; i < n; i++) {
+        const norm_step *s = &norms[i];
         json_t *o = json_pack("{s:s}", "type", normalizer_type(s->kind));
         BUG_IF(!o);
         if (s->kind == NORM_STRIP)
@@ -113,14 +110,15 @@ err tokenizer_save(const tokenizer *t, const char *path) {
     if (t->n_splits && t->splits[0].find.re && t->splits[0].find.flavor == REGEX_RUST)
         return ERR("cannot write %s: Hugging Face reads the pattern %s otherwise", path,
                    t->splits[0].find.source);
-    json_t *doc = json_pack(
-        "{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
-        "s:b, s:b, s:b, s:o, s:o}}",
-        "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t), "normalizer",
-        normalizers_json(t), "pre_tokenizer", pre_tokenizer(t), "post_processor", affixes_json(t),
-        "decoder", byte_level(true), "model", "type", "BPE", "dropout", "unk_token",
-        "continuing_subword_prefix", "end_of_word_suffix", "fuse_unk", 0, "byte_fallback", 0,
-        "ignore_merges", t->bpe.whole_first, "vocab", vocabulary_json(t), "merges", merges_json(t));
+    json_t *doc =
+        json_pack("{s:s, s:n, s:n, s:o, s:o, s:o, s:o, s:o, s:{s:s, s:n, s:n, s:n, s:n, "
+                  "s:b, s:b, s:b, s:o, s:o}}",
+                  "version", "1.0", "truncation", "padding", "added_tokens", added_tokens(t),
+                  "normalizer", norms_json(t->norms, t->n_norms), "pre_tokenizer", pre_tokenizer(t),
+                  "post_processor", affixes_json(t), "decoder", byte_level(true), "model", "type",
+                  "BPE", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+                  "fuse_unk", 0, "byte_fallback", 0, "ignore_merges", t->bpe.whole_first, "vocab",
+                  vocabulary_json(t), "merges", merges_json(t));
     BUG_IF(!doc);
     err e = io_json_write(path, doc);
     json_decref(doc);

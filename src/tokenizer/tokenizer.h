@@ -107,22 +107,36 @@ const char *splitter_pattern(const char *name);
 err splitter_check(const char *pattern) MUST_USE;
 
 /* ---- training ------------------------------------------------------------------------------ */
-typedef struct bpe_options {
-    int64_t vocab;              /* ids wanted in all, special tokens and the 256 bytes included */
-    int64_t min_frequency;      /* of a pair; 0 and 1: any */
-    const char *pattern;        /* name or regular expression; NULL: gpt2 */
+typedef enum { TRAIN_BPE, TRAIN_UNIGRAM } trained_model;
+/* Words by Metaspace: spaces become U+2581, which begins a word, and one is put before a text. */
+typedef enum {
+    METASPACE_OFF,
+    METASPACE_ALWAYS,
+    METASPACE_FIRST,
+    METASPACE_NEVER
+} metaspace_prepend;
+const char *metaspace_name(metaspace_prepend p); /* "always", ... */
+typedef struct tokenizer_options {
+    trained_model model;
+    int64_t vocab;               /* ids wanted in all, special tokens and bytes included */
+    int64_t min_frequency;       /* of a pair of BPE; 0 and 1: any */
+    const char *pattern;         /* of byte-level BPE, name or regular expression; NULL: gpt2 */
+    metaspace_prepend metaspace; /* OFF: byte-level; a Unigram model needs another */
+    double coverage; /* with Metaspace: share of the text whose characters get tokens; 0: 0.9995 */
+    bool
+        byte_fallback; /* of a Unigram model: other characters become bytes, not the unknown token */
     const char *normalize;      /* comma-separated names, such as "nfkc,lowercase"; NULL: nothing */
-    const char *const *special; /* [n_special] */
+    const char *const *special; /* [n_special]; the first is the unknown token of a Unigram model */
     int n_special;
     int threads;   /* 0: one per core */
     size_t memory; /* cap on the word counts; 0: 1 GiB */
     bool quiet;    /* no progress */
-} bpe_options;
+} tokenizer_options;
 struct text_inputs;
 /* For messages and help. */
 #define NORMALIZER_NAMES "nfc, nfd, nfkc, nfkd, lowercase, strip-accents, strip, nmt"
-/* Learns merges from documents: the vocabulary and merges of Hugging Face's trainer for the same
- * input, whatever the number of threads. */
-err bpe_train(struct text_inputs *in, const bpe_options *o, tokenizer **out) MUST_USE;
+/* Learns a vocabulary from documents, the same whatever the number of threads. BPE: the vocabulary and merges of
+ * Hugging Face's trainer for the same input. Unigram: expectation maximization as in SentencePiece. */
+err tokenizer_learn(struct text_inputs *in, const tokenizer_options *o, tokenizer **out) MUST_USE;
 
 #endif

@@ -167,6 +167,8 @@ typedef struct norm_step {
     X("nmt", NORM_NMT, "Nmt")
 /* Reads a comma-separated list of their names; NULL: none. @param steps [MAX_STEPS]. */
 err norms_parse(const char *list, norm_step *steps, int *n) MUST_USE;
+/* @return named ones as a tokenizer.json has them, owned. */
+struct json_t *norms_json(const norm_step *norms, int n);
 /* @return the type of a named one in a tokenizer.json; NULL: it is not one of them. */
 const char *normalizer_type(normalizer_kind kind);
 /* @return the text, in one of the two buffers once a step has changed it. */

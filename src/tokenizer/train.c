@@ -1,4 +1,4 @@
-/* Training a byte-level BPE: documents in, tokenizer out. */
+/* Training: documents in, tokenizer out. Words are counted here, for all models. */
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -36,7 +36,7 @@ void train_progress_end(train_progress *p) {
 
 /* ---- options -------------------------------------------------------------------------------------- */
 
-static err check_special(const bpe_options *o) {
+static err check_special(const tokenizer_options *o) {
     for (int i = 0; i < o->n_special; i++) {
         size_t n = strlen(o->special[i]);
         if (n == 0) return ERR("a special token is empty");
@@ -45,14 +45,16 @@ static err check_special(const bpe_options *o) {
     return OK;
 }
 
-static err check_options(const bpe_options *o) {
-    int64_t least = 256 + o->n_special;
+static err check_options(const tokenizer_options *o) {
+    bool bytes = o->metaspace == METASPACE_OFF || o->byte_fallback;
+    int64_t least = (bytes ? 256 : 1) + o->n_special;
     TRY(check_special(o));
+    BUG_IF(o->model == TRAIN_UNIGRAM && (o->metaspace == METASPACE_OFF || o->n_special == 0));
     if (o->vocab < least)
-        return err_hint(ERR("a vocabulary of %lld ids is too small: the 256 bytes and %d special "
+        return err_hint(ERR("a vocabulary of %lld ids is too small: %s and %d special "
                             "token%s alone are %lld",
-                            (long long)o->vocab, o->n_special, o->n_special == 1 ? "" : "s",
-                            (long long)least),
+                            (long long)o->vocab, bytes ? "the 256 bytes" : "a character",
+                            o->n_special, o->n_special == 1 ? "" : "s", (long long)least),
                         "32000 is usual for one language, 128000 for many");
     if (o->vocab > TOKEN_MAX_ID)
         return err_hint(ERR("a vocabulary of %lld ids is more than the %d there can be",
@@ -62,10 +64,11 @@ static err check_options(const bpe_options *o) {
 }
 
 /* Fills in the defaults that the header documents. */
-static bpe_options with_defaults(bpe_options o) {
+static tokenizer_options with_defaults(tokenizer_options o) {
     if (!o.pattern) o.pattern = "gpt2";
     if (o.threads <= 0) o.threads = thread_cores();
     if (o.memory == 0) o.memory = DEFAULT_MEMORY;
+    if (o.coverage <= 0) o.coverage = 0.9995;
     return o;
 }
 
@@ -77,11 +80,40 @@ typedef struct word_counting {
     norm_step norms[MAX_STEPS];
     int n_norms, threads;
     struct norm_buffers {
-        str text[2];
+        str text[2], word;
     } * buffers; /* [threads] */
+    metaspace_prepend metaspace;
     train_progress *progress;
     int64_t words, raw_bytes, all_bytes;
 } word_counting;
+
+/* Words as Metaspace makes them: each begins with a space, which is written as U+2581; so does the text. */
+static err count_metaspace_words(word_counting *c, int worker, text_span t, int64_t *words) {
+    static const char mark[] = "\xE2\x96\x81";
+    str *word = &c->buffers[worker].word;
+    word->len = 0;
+    if (c->metaspace != METASPACE_NEVER && t.len && t.at[0] != ' ' &&
+        !(t.len >= 3 && memcmp(t.at, mark, 3) == 0))
+        str_add(word, mark);
+    for (size_t i = 0; i < t.len;) {
+        bool marked = t.len - i >= 3 && memcmp(t.at + i, mark, 3) == 0;
+        if (t.at[i] == ' ' || marked) {
+            if (word->len) TRY(word_counts_add(c->counts, worker, word->text, word->len, 1));
+            *words += word->len > 0;
+            word->len = 0;
+            str_add(word, mark);
+            i += marked ? 3 : 1;
+            continue;
+        }
+        size_t end = i + 1;
+        while (end < t.len && t.at[end] != ' ' && t.at[end] != mark[0]) end++;
+        str_add_bytes(word, t.at + i, end - i);
+        i = end;
+    }
+    if (!word->len) return OK;
+    ++*words;
+    return word_counts_add(c->counts, worker, word->text, word->len, 1);
+}
 
 static err count_block_words(void *ctx, int worker, const text_block *b, void *result) {
     word_counting *c = ctx;
@@ -90,6 +122,10 @@ static err count_block_words(void *ctx, int worker, const text_block *b, void *r
         /* None of these needs a regular expression. */
         text_span t =
             normalize_text(c->norms, c->n_norms, NULL, b->docs[i].text, c->buffers[worker].text);
+        if (c->metaspace) {
+            TRY(count_metaspace_words(c, worker, t, &words));
+            continue;
+        }
         for (size_t from = 0, to; from < t.len; from = to, words++) {
             to = splitter_next(c->splitter, t.at, t.len, from);
             TRY(word_counts_add(c->counts, worker, t.at + from, to - from, 1));
@@ -110,19 +146,24 @@ static err block_counted(void *ctx, const text_block *b, void *result) {
     return OK;
 }
 
-static err counting_init(word_counting *c, const bpe_options *o) {
-    TRY(splitter_check(o->pattern));
+static err counting_init(word_counting *c, const tokenizer_options *o) {
+    if (!o->metaspace) TRY(splitter_check(o->pattern));
     TRY(norms_parse(o->normalize, c->norms, &c->n_norms));
     c->threads = o->threads;
+    c->metaspace = o->metaspace;
     c->buffers = mem_alloc((size_t)o->threads * sizeof *c->buffers);
     /* Half: laying the words out for learning holds both the counts and the cells. */
     c->counts = word_counts_new(o->memory / 2, o->threads);
+    if (o->metaspace) return OK;
     err e = splitter_new(o->pattern, &c->splitter);
     return e ? err_hint(e, "gpt2, cl100k, qwen2 and o200k are known by name") : OK;
 }
 
 static void counting_free(word_counting *c) {
-    for (int i = 0; c->buffers && i < 2 * c->threads; i++) str_free(&c->buffers[i / 2].text[i % 2]);
+    for (int i = 0; c->buffers && i < c->threads; i++) {
+        for (int k = 0; k < 2; k++) str_free(&c->buffers[i].text[k]);
+        str_free(&c->buffers[i].word);
+    }
     free(c->buffers);
     splitter_free(c->splitter);
     word_counts_free(c->counts);
@@ -160,7 +201,7 @@ static void report_counted(const word_counting *c, const text_counts *read, doub
                  str_bytes(spilled, sizeof spilled, (double)n));
 }
 
-static void report_learned(const bpe_learned *l, const bpe_options *o, double seconds) {
+static void report_learned(const bpe_learned *l, const tokenizer_options *o, double seconds) {
     char time[32];
     if (!o->quiet)
         log_info("learned %lld merges: %s", (long long)l->n_merges,
@@ -172,27 +213,34 @@ static void report_learned(const bpe_learned *l, const bpe_options *o, double se
 
 /* ---- the whole run ------------------------------------------------------------------------------------ */
 
-err bpe_learn_documents(text_inputs *in, const bpe_options *options, bpe_learned *out) {
-    bpe_options o = with_defaults(*options);
-    train_progress progress = train_progress_new(o.quiet);
+/* Counts words, and gives them to what learns from them. */
+static err learn_documents(text_inputs *in, const tokenizer_options *o, bpe_learned *merges,
+                           tokenizer **out) {
+    train_progress progress = train_progress_new(o->quiet);
     word_counting c = { .progress = &progress };
     text_counts read = { 0 };
     double begin = time_now();
     err e = OK;
-    *out = (bpe_learned){ 0 };
-    TRY(check_options(&o));
-    TRY_CLEAN(counting_init(&c, &o));
+    TRY(check_options(o));
+    TRY_CLEAN(counting_init(&c, o));
     TRY_CLEAN(count_input_words(&c, in, &read));
     train_progress_end(&progress);
-    if (!o.quiet) report_counted(&c, &read, time_now() - begin);
+    if (!o->quiet) report_counted(&c, &read, time_now() - begin);
     begin = time_now();
-    TRY_CLEAN(bpe_learn(c.counts, &o, &progress, out));
+    TRY_CLEAN(merges ? bpe_learn(c.counts, o, &progress, merges)
+                     : unigram_learn(c.counts, o, &progress, out));
     train_progress_end(&progress);
-    report_learned(out, &o, time_now() - begin);
+    if (merges) report_learned(merges, o, time_now() - begin);
 cleanup:
     train_progress_end(&progress);
     counting_free(&c);
     return e;
+}
+
+err bpe_learn_documents(text_inputs *in, const tokenizer_options *options, bpe_learned *out) {
+    tokenizer_options o = with_defaults(*options);
+    *out = (bpe_learned){ 0 };
+    return learn_documents(in, &o, out, NULL);
 }
 
 /* Hugging Face gives both the same id, and then reads the text as the special token everywhere. */
@@ -205,10 +253,14 @@ static err check_twins(const bpe_learned *l) {
                     "give special tokens a text that is in no document, such as <|endoftext|>");
 }
 
-err bpe_train(text_inputs *in, const bpe_options *options, tokenizer **out) {
+err tokenizer_learn(text_inputs *in, const tokenizer_options *options, tokenizer **out) {
     bpe_learned l;
     err e = OK;
     *out = NULL;
+    if (options->model == TRAIN_UNIGRAM) {
+        tokenizer_options o = with_defaults(*options);
+        return learn_documents(in, &o, NULL, out);
+    }
     TRY_CLEAN(bpe_learn_documents(in, options, &l));
     TRY_CLEAN(check_twins(&l));
     bpe_parts parts = { .pattern = with_defaults(*options).pattern,

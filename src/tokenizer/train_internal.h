@@ -150,10 +150,15 @@ typedef struct bpe_learned {
 
 /* Learns from the counts, which are used up. @param o whose vocabulary holds the special tokens and
  * bytes; its pattern does not matter. @param out to be freed whatever the outcome. */
-err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progress,
+err bpe_learn(word_counts *counts, const tokenizer_options *o, train_progress *progress,
               bpe_learned *out) MUST_USE;
 /* The same from documents, whose words it counts first. */
-err bpe_learn_documents(text_inputs *in, const bpe_options *o, bpe_learned *out) MUST_USE;
+err bpe_learn_documents(text_inputs *in, const tokenizer_options *o, bpe_learned *out) MUST_USE;
 void bpe_learned_free(bpe_learned *l);
+
+/* ---- Unigram: train_unigram.c ------------------------------------------------------------------- */
+/* Learns from the counts, which are used up. */
+err unigram_learn(word_counts *counts, const tokenizer_options *o, train_progress *progress,
+                  tokenizer **out) MUST_USE;
 
 #endif

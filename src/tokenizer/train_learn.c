@@ -33,7 +33,7 @@ typedef struct token_side {
 } token_side;
 
 typedef struct learner {
-    const bpe_options *o;
+    const tokenizer_options *o;
     bpe_learned *out;
     bpe_cells cells;
     bpe_pairs pairs;
@@ -207,7 +207,7 @@ static void side_init(token_side *s, size_t ids) {
     s->seen = mem_alloc(ids * sizeof *s->seen);
 }
 
-static void learner_init(learner *l, const bpe_options *o, bpe_learned *out) {
+static void learner_init(learner *l, const tokenizer_options *o, bpe_learned *out) {
     size_t ids = (size_t)o->vocab, special = (size_t)o->n_special;
     *l = (learner){ .o = o, .out = out };
     *out = (bpe_learned){ .memory = arena_new(), .twin = -1 };
@@ -246,7 +246,7 @@ static void warn_left_out(const bpe_cells *c) {
              str_bytes(need, sizeof need, (double)c->wanted));
 }
 
-err bpe_learn(word_counts *counts, const bpe_options *o, train_progress *progress,
+err bpe_learn(word_counts *counts, const tokenizer_options *o, train_progress *progress,
               bpe_learned *out) {
     learner l;
     uint32_t id_of_byte[256];

@@ -24,11 +24,11 @@ static tokenizer *train(test_folder *f, chance *c, int kinds, int64_t vocab, con
     str_free(&text);
     text_inputs *in = NULL;
     tokenizer *t = NULL;
-    bpe_options o = {
+    tokenizer_options o = {
         .vocab = vocab, .min_frequency = 2, .pattern = pattern, .threads = 1, .quiet = true
     };
     assert_ok(text_inputs_open(&path, 1, &(text_input_options){ .format = "text" }, &in));
-    assert_ok(bpe_train(in, &o, &t));
+    assert_ok(tokenizer_learn(in, &o, &t));
     text_inputs_close(in);
     return t;
 }

@@ -11,7 +11,7 @@ typedef struct fixture {
     json_t *cases, *expected; /* one case is borrowed from the list */
     const char *name;
     const char *special[8];
-    bpe_options o;
+    tokenizer_options o;
     char path[512];
 } fixture;
 
@@ -124,7 +124,7 @@ static word_counts *counts_of(const word *words, int n, size_t memory) {
 static const size_t PLENTY = (size_t)64 << 20;
 
 static bpe_learned learn(word_counts *c, int64_t merges, int64_t min_frequency, size_t memory) {
-    bpe_options o = {
+    tokenizer_options o = {
         .vocab = 256 + merges, .min_frequency = min_frequency, .memory = memory, .quiet = true
     };
     bpe_learned l;
@@ -428,7 +428,7 @@ static void test_rarest_words_left_out(void **state) {
 
 static void test_memory_too_little(void **state) {
     const word words[] = { { "abcd", 9 } };
-    bpe_options o = { .vocab = 300, .memory = 1000 };
+    tokenizer_options o = { .vocab = 300, .memory = 1000 };
     bpe_learned l;
     (void)state;
     word_counts *c = counts_of(words, 1, PLENTY);
@@ -458,10 +458,10 @@ static void test_no_space_for_temporary_files(void **state) {
 
 /* ---- from files to a tokenizer ------------------------------------------------------------------------- */
 
-static err train(const char *path, bpe_options o, tokenizer **out) {
+static err train(const char *path, tokenizer_options o, tokenizer **out) {
     text_inputs *in = inputs_of(path, 0);
     o.quiet = true;
-    err e = bpe_train(in, &o, out);
+    err e = tokenizer_learn(in, &o, out);
     text_inputs_close(in);
     return e;
 }
@@ -472,7 +472,7 @@ static void test_tokenizer_from_text(void **state) {
     const char *path = folder_write(*state, "text.txt", text);
     const char *out = in_folder(*state, "tokenizer.json");
     tokenizer *t = NULL, *again = NULL;
-    bpe_options o = { .vocab = 262, .min_frequency = 2, .special = special, .n_special = 1 };
+    tokenizer_options o = { .vocab = 262, .min_frequency = 2, .special = special, .n_special = 1 };
     assert_ok(train(path, o, &t));
     assert_int_equal(tokenizer_vocab(t), 262);
     assert_int_equal(tokenizer_eos(t), 0);
@@ -498,7 +498,7 @@ static void test_tokenizer_from_text(void **state) {
 static void test_nothing_to_learn_from(void **state) {
     const char *path = folder_write(*state, "text.txt", "");
     tokenizer *t = NULL;
-    assert_error(train(path, (bpe_options){ .vocab = 300 }, &t), "no text to learn from");
+    assert_error(train(path, (tokenizer_options){ .vocab = 300 }, &t), "no text to learn from");
     assert_null(t);
 }
 
@@ -506,7 +506,7 @@ static void test_wrong_options(void **state) {
     static const char *const special[] = { "<a>", "" };
     const char *path = folder_write(*state, "text.txt", "some text");
     tokenizer *t = NULL;
-    bpe_options o = { .vocab = 256, .special = special, .n_special = 1 };
+    tokenizer_options o = { .vocab = 256, .special = special, .n_special = 1 };
     assert_error(train(path, o, &t), "too small");
     o.vocab = 257;
     assert_ok(train(path, o, &t));
@@ -514,11 +514,11 @@ static void test_wrong_options(void **state) {
     o.n_special = 2;
     assert_error(train(path, o, &t), "empty");
     static const char *const twin[] = { "e" };
-    o = (bpe_options){ .vocab = 300, .special = twin, .n_special = 1 };
+    o = (tokenizer_options){ .vocab = 300, .special = twin, .n_special = 1 };
     assert_error(train(path, o, &t), "one id cannot be both");
-    o = (bpe_options){ .vocab = (int64_t)1 << 40 };
+    o = (tokenizer_options){ .vocab = (int64_t)1 << 40 };
     assert_error(train(path, o, &t), "more than");
-    o = (bpe_options){ .vocab = 300, .pattern = "a(" };
+    o = (tokenizer_options){ .vocab = 300, .pattern = "a(" };
     assert_error(train(path, o, &t), "a(");
 }
 
