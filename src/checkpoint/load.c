@@ -123,7 +123,7 @@ cleanup:
 /* ---- into a model ---------------------------------------------------------------------------- */
 /* Tensors are queued, and read together: those of the host's fp32 to where they belong, others to a buffer from which
  * they are put there. */
-enum { STAGED_BYTES = 256 << 20 };
+enum { STAGED_BYTES = 64 << 20 };
 typedef struct staged_tensor {
     const holding *h;
     size_t at; /* in the buffer, in elements */
@@ -133,9 +133,9 @@ typedef struct loader_job {
     model *m;
     exec *x;
     optimizer *o;
-    float *buffer; /* [capacity]; owned */
-    size_t capacity, used;
-    staged_tensor *staged; /* owned */
+    float *buffer;                   /* [capacity]; owned */
+    size_t capacity, used, to_stage; /* to_stage: elements of all tensors that are */
+    staged_tensor *staged;           /* owned */
     int n_staged, staged_cap;
 } loader_job;
 
@@ -165,7 +165,7 @@ static err flush_queue(loader_job *j) {
 static err stage_tensor(loader_job *j, const holding *h, size_t n, float **out) {
     if (j->used + n > j->capacity) {
         TRY(flush_queue(j));
-        size_t want = MAX(n, (size_t)STAGED_BYTES / sizeof *j->buffer);
+        size_t want = MAX(n, MIN(j->to_stage, (size_t)STAGED_BYTES / sizeof *j->buffer));
         if (want > j->capacity) {
             free(j->buffer);
             j->buffer = mem_grow(NULL, (j->capacity = want) * sizeof *j->buffer);
@@ -219,6 +219,8 @@ err ckpt_load(const char *path, model *m, exec *x, optimizer *o) {
     TRY(ckpt_open(path, &j.from));
     j.from->index->threads = x->pool;
     int n = holdings_list(m, x->plan, o && has_states(j.from) ? o : NULL, &h);
+    for (int i = 0; i < n; i++)
+        if (!holding_in_place(&j, &h[i])) j.to_stage += (size_t)part_count(&h[i].part);
     for (int i = 0; i < n; i++) TRY_CLEAN(queue_tensor(&j, &h[i]));
     TRY_CLEAN(flush_queue(&j));
     TRY_CLEAN(model_publish(m, x));
