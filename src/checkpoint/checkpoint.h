@@ -337,7 +337,7 @@ void ckpt_uploader_add(ckpt_uploader *u, ckpt_kind kind, int64_t step, const ckp
 /* The run goes back to an earlier step: before it sets later checkpoints aside, it leaves a mark on disk; after
  * that, the store gets that step, if it lacks it, and supersedes later ones. A process that is killed between the two,
  * or cannot reach the store, leaves the mark, and whoever continues the run from its folder or uploads again does that
- * first. What is being uploaded ends after its part. ckpt_uploader_go_back waits for the store, 10 seconds at most; a
+ * first. What is being uploaded ends after its part. ckpt_uploader_go_back waits for the store, 30 seconds at most; a
  * failure is one of ckpt_uploader_poll, and tried again. */
 err ckpt_uploader_mark_back(ckpt_uploader *u, int64_t step) MUST_USE;
 void ckpt_uploader_go_back(ckpt_uploader *u);

@@ -21,7 +21,7 @@
 #include "io/io.h"
 #include "store/store.h"
 
-enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 10 };
+enum { NONE = -1, FIRST_DELAY_S = 10, MOST_DELAY_S = 600, MOST_WAIT_S = 30 };
 
 struct ckpt_uploader {
     char *run_dir, *url;
