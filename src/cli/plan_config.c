@@ -114,19 +114,28 @@ static void print_memory(const config_plan *p) {
     if (c->offloaded > 0) printf("    %-14s %9.3f GB\n", "in the host", c->offloaded / 1e9);
 }
 
+/* Of data and checkpoints: "96.4 GB", "60 TB". @return buf. */
+static char *show_volume(char *buf, size_t n, double bytes) {
+    bool tera = bytes >= 1e12;
+    snprintf(buf, n, "%.3g %s", bytes / (tera ? 1e12 : 1e9), tera ? "TB" : "GB");
+    return buf;
+}
+
 static void print_data(const config_plan *p) {
     const capacity *c = &p->cap;
     double disk = p->m.gpu ? p->m.gpu->disk : 2e9;
+    char text[32];
     if (!isnan(c->tokens))
-        print_plan_line("data", "%s tokens, %.3g GB at %.0f bytes each", show_count(c->tokens),
-                        c->tokens * c->token_bytes / 1e9, c->token_bytes);
+        print_plan_line("data", "%s tokens, %s at %.0f bytes each", show_count(c->tokens),
+                        show_volume(text, sizeof text, c->tokens * c->token_bytes), c->token_bytes);
     if (p->m.gpu) {
         double rate = p->m.gpus * p->m.peak * p->m.mfu / c->flops_full;
         print_plan_line("reading", "%s tokens/s, %.3g MB/s", show_count(rate),
                         rate * c->token_bytes / 1e6);
     }
-    print_plan_line("checkpoint", "%.3g GB, %.3g s at %.3g GB/s", c->checkpoint / 1e9,
-                    c->checkpoint / disk, disk / 1e9);
+    print_plan_line("checkpoint", "%s, %.3g s at %.3g GB/s",
+                    show_volume(text, sizeof text, c->checkpoint), c->checkpoint / disk,
+                    disk / 1e9);
 }
 
 /* Data, and as many checkpoints as are kept; what leaves the provider is the last one. */
@@ -137,6 +146,7 @@ static double stored_bytes(const config_plan *p) {
 
 static void report_storage(const config_plan *p, json_t *doc) {
     json_t *list = doc ? json_array() : NULL;
+    char text[32];
     for (int i = 0; p->m.gpu && i < p->m.catalogue.n_stores; i++) {
         const storage_price *s = &p->m.catalogue.stores[i];
         double month = stored_bytes(p) / 1e9 * s->usd_gb_month;
@@ -150,10 +160,10 @@ static void report_storage(const config_plan *p, json_t *doc) {
         else
             print_plan_line(
                 "storage",
-                "%.4g GB for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
+                "%s for data and %lld checkpoints: $%.2f per month at %s; $%.2f to move a "
                 "checkpoint out",
-                stored_bytes(p) / 1e9, (long long)p->c.checkpoint.keep_latest_k, month, s->provider,
-                egress);
+                show_volume(text, sizeof text, stored_bytes(p)),
+                (long long)p->c.checkpoint.keep_latest_k, month, s->provider, egress);
     }
     if (doc) json_object_set_new(doc, "storage", list);
 }

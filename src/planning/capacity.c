@@ -103,7 +103,7 @@ err capacity_of_stage(const config *cfg, const run_target *on, int stage, capaci
         c.step_tokens = (double)o.step_tokens;
         c.steps = o.steps;
         c.tokens = o.tokens;
-        c.token_bytes = c.mc.vocab <= 65536 ? 2 : 4;
+        c.token_bytes = bytes_per_token(c.mc.vocab);
         c.checkpoint = checkpoint_bytes(&o);
         add_memory(o.p, on->device, &c);
     }

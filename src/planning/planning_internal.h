@@ -7,6 +7,9 @@
  * run time. The last one has no name. */
 extern const embedded_file hardware_files[], recipe_files[];
 
+/* Bytes of a token in a shard (data/tokfile.c). */
+static inline double bytes_per_token(int64_t vocab) { return vocab <= 65536 ? 2 : 4; }
+
 /* Lays out one stage of the pipeline (capacity.c). */
 err capacity_of_stage(const config *cfg, const run_target *on, int stage, capacity *out) MUST_USE;
 

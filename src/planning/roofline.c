@@ -196,10 +196,11 @@ static double update_bytes(const train_outline *o) {
 
 /* Seconds to read a step's tokens from the disk of each node. Ranks that share sequences on a node read them once. */
 static double read_seconds(const train_outline *o, const accelerator *gpu, const mesh *m) {
-    double groups = mesh_span(m, AXES_ROWS), vocab = (double)model_conf(o->m)->vocab;
+    double groups = mesh_span(m, AXES_ROWS);
+    double bytes = (double)o->step_tokens * bytes_per_token(model_conf(o->m)->vocab);
     double on_node = gpu->per_node / (mesh_size(m, AX_TP) * (double)mesh_size(m, AX_CP));
     double share = MAX(1, MIN(groups, on_node)) / groups;
-    return share * (double)o->step_tokens * (vocab > 65536 ? 4 : 2) / gpu->disk;
+    return share * bytes / gpu->disk;
 }
 
 err step_simulate(const config *cfg, const run_target *on, const accelerator *gpu,
