@@ -309,8 +309,10 @@ static err test_gpu_links(examination *x) {
     comm *between = NULL;
     TRY(comm_total(x->c, &own, 1));
     if (x->n == 1 || own < x->n) return OK;
-    void *queue = x->gpu->device->native_queue(x->gpu->context, QUEUE_COMPUTE);
-    err e = comm_nccl(x->c, gpu_of_rank(x), queue, &between);
+    const device_table *d = x->gpu->device;
+    comm_gpu at = { gpu_of_rank(x), d->native_queue(x->gpu->context, QUEUE_COMPUTE), d->add,
+                    x->gpu->context };
+    err e = comm_nccl(x->c, &at, &between);
     if (e && !between) { /* a build without NCCL: the same on all ranks */
         err_free(e);
         return OK;

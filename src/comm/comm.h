@@ -219,10 +219,18 @@ err comm_processes(comm_job *j, const mesh *m, double timeout, bool shared_memor
 void comm_job_close(comm_job *j, bool failed);
 
 /* ---- GPUs ---------------------------------------------------------------------------------- */
-/* This rank's end over NCCL: tensors lie in the memory of GPU number `gpu`, and `compute` is the queue
- * (a cudaStream_t) in which they are computed and read. Values of the host go through `host`, which it
- * owns. Sums run in NCCL's order: equal on every rank and in every run, but not those of the CPU. */
-err comm_nccl(comm *host, int gpu, void *compute, comm **out) MUST_USE;
+/* The GPU that tensors lie in. */
+typedef struct comm_gpu {
+    int number;
+    void *compute; /* the queue (a cudaStream_t) in which they are computed and read */
+    /* As of device_table, with its context: for what crosses in a narrower type than the tensors'. */
+    void (*add)(void *context, void *stream, const tensor *a, const tensor *b, const tensor *out);
+    void *context;
+} comm_gpu;
+/* This rank's end over NCCL. Values of the host go through `host`, which it owns. Sums run in NCCL's order: equal on
+ * every rank and in every run, but not those of the CPU. On a narrower wire they run in rank order in fp32, as
+ * the CPU's. */
+err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) MUST_USE;
 
 /* ---- a host's memory and cores ------------------------------------------------------------- */
 /* Ranks of the world that use the same cores as this one, itself included. */

@@ -10,6 +10,9 @@
  * each pair of ranks, direction and channel: a message that nobody receives yet holds up only those
  * behind it. What a collective does along other dims than the first is packed and unpacked by copies.
  *
+ * NCCL adds up in the type that it sends. On a narrower wire than the tensors' a sum is therefore an exchange of
+ * rounded pieces, which each rank then adds up in fp32, and where all ranks get it, a gather of the rounded sums.
+ *
  * A thread watches what is open: after the timeout, an error of NCCL or the end of another rank, it aborts
  * all communicators, so that nothing on the GPU waits for ever. */
 #include "comm_internal.h"
@@ -48,8 +51,7 @@ typedef struct open_move {
 
 typedef struct nccl_end {
     comm *host;
-    int gpu;
-    cudaStream_t compute;
+    comm_gpu gpu;
     nccl_link set[COMM_SETS];
     message_link *message;
     int messages, message_cap;
@@ -81,7 +83,7 @@ static err check_failed(const nccl_end *n) {
 /* ---- links ------------------------------------------------------------------------------------- */
 static err link_open(nccl_end *n, const ncclUniqueId *id, int ranks, int me, nccl_link *out) {
     ncclComm_t made;
-    TRY_CUDA(cudaSetDevice(n->gpu));
+    TRY_CUDA(cudaSetDevice(n->gpu.number));
     TRY_NCCL(ncclCommInitRank(&made, ranks, *id, me));
     int lowest, highest; /* its kernels are few and others wait for them */
     TRY_CUDA(cudaDeviceGetStreamPriorityRange(&lowest, &highest));
@@ -274,7 +276,7 @@ static err all_to_all(const job *j) {
     int d = j->t->move.from.dim, e = j->t->move.to.dim;
     size_t piece = tensor_bytes(in) / (size_t)j->n, all = tensor_bytes(in);
     size_t at[COMM_MAX_RANKS], size[COMM_MAX_RANKS];
-    char *packed;
+    char *packed = NULL;
     TRY(reserve_scratch(j->l, 2 * all, &packed));
     for (int i = 0; i < j->n; i++) {
         at[i] = (size_t)i * piece;
@@ -336,7 +338,105 @@ static err send_or_receive(const job *j, bool sends) {
     return OK;
 }
 
+/* ---- narrow wires -------------------------------------------------------------------------------- */
+/* n elements of type dt from element `first` of a buffer on. */
+static tensor elements_at(void *data, dtype dt, int64_t first, int64_t n) {
+    return tensor_of((char *)data + (size_t)first * dt_size(dt), dt, 1, &n);
+}
+
+/* out = a + b, or a, in the type of out; on the link's stream. */
+static void add_on_gpu(const job *j, const tensor *a, const tensor *b, const tensor *out) {
+    const nccl_end *n = j->c->state;
+    static const tensor none;
+    n->gpu.add(n->gpu.context, j->l->stream, a, b ? b : &none, out);
+}
+
+/* Every member's `each` elements of the rounded ones to all; in place. */
+static err gather_rounded(const job *j, char *rounded, int64_t each) {
+    dtype wire = j->t->move.wire;
+    TRY_NCCL(ncclAllGather(rounded + (size_t)(j->me * each) * dt_size(wire), rounded, (size_t)each,
+                           type_of(wire), j->l->nccl, j->l->stream));
+    return OK;
+}
+
+static err gather_narrow(const job *j) {
+    const tensor *in = &j->t->in, *out = &j->t->out;
+    int64_t each = tensor_count(in), all = each * j->n;
+    dtype wire = j->t->move.wire;
+    char *rounded = NULL;
+    TRY(reserve_scratch(j->l, (size_t)all * dt_size(wire), &rounded));
+    tensor from = elements_at(in->data, in->dt, 0, each),
+           to = elements_at(out->data, out->dt, 0, all);
+    tensor mine = elements_at(rounded, wire, j->me * each, each);
+    tensor every = elements_at(rounded, wire, 0, all);
+    add_on_gpu(j, &from, NULL, &mine);
+    TRY(gather_rounded(j, rounded, each));
+    add_on_gpu(j, &every, NULL, &to);
+    return OK;
+}
+
+/* Sums piece `me` of n, of `each` elements, of all members' inputs in fp32; the last pieces of `count` elements may
+ * be shorter. Scratch: the rounded input, then the pieces that arrive, then the sum if `sum` is NULL. */
+static err sum_piece(const job *j, int64_t count, int64_t each, tensor *sum, char **scratch) {
+    const tensor *in = &j->t->in;
+    dtype wire = j->t->move.wire;
+    int64_t all = each * j->n, mine = MAX(0, MIN(each, count - j->me * each));
+    size_t bytes = (size_t)all * dt_size(wire), wide = (size_t)each * sizeof(float);
+    size_t send_at[COMM_MAX_RANKS], recv_at[COMM_MAX_RANKS], send[COMM_MAX_RANKS],
+        recv[COMM_MAX_RANKS];
+    TRY(reserve_scratch(j->l, align_up(2 * bytes, 16) + wide, scratch));
+    char *rounded = *scratch, *pieces = rounded + bytes;
+    if (!sum->data) *sum = elements_at(rounded + align_up(2 * bytes, 16), DT_F32, 0, mine);
+    tensor from = elements_at(in->data, in->dt, 0, count);
+    tensor narrow = elements_at(rounded, wire, 0, count);
+    add_on_gpu(j, &from, NULL, &narrow);
+    for (int i = 0; i < j->n; i++) {
+        send_at[i] = recv_at[i] = (size_t)(i * each) * dt_size(wire);
+        send[i] = (size_t)MAX(0, MIN(each, count - i * each)) * dt_size(wire);
+        recv[i] = (size_t)mine * dt_size(wire);
+    }
+    TRY(send_and_receive(j, rounded, send_at, send, pieces, recv_at, recv));
+    for (int i = 0; i < j->n && mine; i++) {
+        tensor piece = elements_at(pieces, wire, i * each, mine);
+        add_on_gpu(j, i ? sum : &piece, i ? &piece : NULL, sum);
+    }
+    return OK;
+}
+
+static err reduce_scatter_narrow(const job *j) {
+    tensor *out = &j->t->out, sum = elements_at(out->data, out->dt, 0, tensor_count(out));
+    char *scratch = NULL;
+    return sum_piece(j, tensor_count(&j->t->in), tensor_count(out), &sum, &scratch);
+}
+
+static err all_reduce_narrow(const job *j) {
+    const tensor *out = &j->t->out;
+    int64_t count = tensor_count(out), each = (count + j->n - 1) / j->n;
+    tensor sum = { 0 }, to = elements_at(out->data, out->dt, 0, count);
+    char *rounded = NULL;
+    TRY(sum_piece(j, count, each, &sum, &rounded));
+    tensor mine = elements_at(rounded, j->t->move.wire, j->me * each, tensor_count(&sum));
+    if (tensor_count(&sum)) add_on_gpu(j, &sum, NULL, &mine);
+    TRY(gather_rounded(j, rounded, each));
+    tensor every = elements_at(rounded, j->t->move.wire, 0, count);
+    add_on_gpu(j, &every, NULL, &to);
+    return OK;
+}
+
+/* Buckets cross in another type than their own: flat tensors of fp32. */
+static err run_narrow(const job *j) {
+    move_kind k = comm_kind(&j->t->move);
+    bool first =
+        is_outermost(&j->t->in, j->t->move.from.dim) && is_outermost(&j->t->in, j->t->move.to.dim);
+    if (j->t->in.dt == DT_F32 && first && k == MOVE_ALL_REDUCE) return all_reduce_narrow(j);
+    if (j->t->in.dt == DT_F32 && first && k == MOVE_REDUCE_SCATTER) return reduce_scatter_narrow(j);
+    if (first && k == MOVE_ALL_GATHER) return gather_narrow(j);
+    return ERR("GPUs do not send the %s of a %s tensor as %s", move_name(k), dt_name(j->t->in.dt),
+               dt_name(j->t->move.wire));
+}
+
 static err run_collective(const job *j) {
+    if (comm_rounds(j->t->in.dt, j->t->move.wire)) return run_narrow(j);
     switch (comm_kind(&j->t->move)) {
     case MOVE_ALL_REDUCE: return all_reduce(j, ncclSum);
     case MOVE_ALL_MAX: return all_reduce(j, ncclMax);
@@ -382,12 +482,7 @@ static err nccl_start(comm *c, comm_ticket *t) {
     nccl_end *n = c->state;
     move_kind k = comm_kind(&t->move);
     bool is_message = k == MOVE_SEND || k == MOVE_RECV;
-    dtype dt = k == MOVE_RECV ? t->out.dt : t->in.dt;
     TRY(check_failed(n));
-    if (comm_rounds(dt, t->move.wire))
-        return err_hint(ERR("GPUs send tensors in the type they have, not %s as %s", dt_name(dt),
-                            dt_name(t->move.wire)),
-                        "leave the reduce and gather dtype at its default");
     job j = { c, NULL, t, mesh_span(&c->m, t->move.axes), mesh_index(&c->m, t->move.axes) };
     TRY(is_message ? message_link_of(c, &t->move, &j.l) : set_link(c, t->move.axes, &j.l));
     t->sequence = n->next++;
@@ -402,7 +497,7 @@ static err nccl_start(comm *c, comm_ticket *t) {
         o->waited = false;
         n->settled = t->sequence - OPEN + 1;
     }
-    cudaStream_t before[] = { n->compute, t->move.after };
+    cudaStream_t before[] = { n->gpu.compute, t->move.after };
     for (size_t i = 0; i < COUNT_OF(before) && before[i]; i++) {
         TRY_CUDA(cudaEventRecord(o->ready, before[i]));
         TRY_CUDA(cudaStreamWaitEvent(j.l->stream, o->ready, 0));
@@ -421,9 +516,9 @@ static err nccl_wait(comm *c, comm_ticket *t) {
     nccl_end *n = c->state;
     TRY(check_failed(n));
     open_move *o = &n->open[t->sequence % OPEN];
-    TRY_CUDA(cudaEventRecord(o->wait, n->compute));
+    TRY_CUDA(cudaEventRecord(o->wait, n->gpu.compute));
     o->waited = true;
-    TRY_CUDA(cudaStreamWaitEvent(n->compute, o->done, 0));
+    TRY_CUDA(cudaStreamWaitEvent(n->gpu.compute, o->done, 0));
     return OK;
 }
 
@@ -431,12 +526,12 @@ static err nccl_wait(comm *c, comm_ticket *t) {
 static err nccl_local(comm *c, const comm_ticket *t) {
     nccl_end *n = c->state;
     if (comm_kind(&t->move) == MOVE_SLICE)
-        return copy_part(n->compute, &t->in, t->in.data, t->out.data, t->move.to.dim,
+        return copy_part(n->gpu.compute, &t->in, t->in.data, t->out.data, t->move.to.dim,
                          mesh_index(&c->m, t->move.axes), mesh_span(&c->m, t->move.axes), false);
     size_t bytes = MIN(tensor_bytes(&t->in), tensor_bytes(&t->out));
     if (t->in.data != t->out.data)
-        TRY_CUDA(
-            cudaMemcpyAsync(t->out.data, t->in.data, bytes, cudaMemcpyDeviceToDevice, n->compute));
+        TRY_CUDA(cudaMemcpyAsync(t->out.data, t->in.data, bytes, cudaMemcpyDeviceToDevice,
+                                 n->gpu.compute));
     return OK;
 }
 
@@ -487,7 +582,7 @@ static void *watch_links(void *arg) {
     comm *c = arg;
     nccl_end *n = c->state;
     char buf[512];
-    cudaSetDevice(n->gpu);
+    cudaSetDevice(n->gpu.number);
     while (!atomic_load(&n->stop)) {
         nanosleep(&(struct timespec){ .tv_nsec = 200000000 }, NULL);
         pthread_mutex_lock(&n->lock);
@@ -538,7 +633,7 @@ static bool nccl_failed_elsewhere(const comm *c) {
     return comm_failed_elsewhere(n->host);
 }
 
-err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
+err comm_nccl(comm *host, const comm_gpu *gpu, comm **out) {
     static const comm_backend backend = { .name = "NCCL",
                                           .start = nccl_start,
                                           .wait = nccl_wait,
@@ -548,7 +643,7 @@ err comm_nccl(comm *host, int gpu, void *compute, comm **out) {
                                           .failed_elsewhere = nccl_failed_elsewhere,
                                           .settle = nccl_settle };
     nccl_end *n = mem_alloc(sizeof *n);
-    *n = (nccl_end){ .host = host, .gpu = gpu, .compute = compute };
+    *n = (nccl_end){ .host = host, .gpu = *gpu };
     pthread_mutex_init(&n->lock, NULL);
     comm *c = *out = mem_alloc(sizeof *c);
     *c = (comm){ .backend = &backend,

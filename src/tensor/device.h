@@ -89,6 +89,9 @@ typedef struct device_table {
     /* The queue as the device's own libraries know it (CUDA: a cudaStream_t); it lives as long as the
      * context. */
     void *(*native_queue)(void *context, device_queue q);
+    /* out = a + b, or a where b has no data, in the type of out, on a stream that is not one of its queues (CUDA: a
+     * cudaStream_t): what collectives do to the values that they move. */
+    void (*add)(void *context, void *stream, const tensor *a, const tensor *b, const tensor *out);
     /* mark records the time at which q gets here, as mark number i (see MARKS_OF_STEPS); seconds_between waits for two marks
      * and returns the time from one to the other. */
     void (*mark)(void *context, device_queue q, int i);

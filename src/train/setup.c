@@ -66,14 +66,9 @@ static err join_gpus(trainer *t) {
                         "start a process for each GPU: mpirun -n %d ingot train ...; or use "
                         "--device=cpu",
                         mesh_world(&t->mesh));
-    const config *c = t->cfg;
-    if (c->parallelism.gather_dtype != CFG_WIRE_SAME ||
-        c->parallelism.reduce_dtype != CFG_WIRE_SAME)
-        return err_hint(ERR("parallelism.gather_dtype and reduce_dtype do not work on GPUs: NCCL "
-                            "would add up in the narrow type, and the sums are to be in fp32"),
-                        "leave both out; precision.dtype=bf16 gathers in bf16");
-    void *queue = t->ops->device->native_queue(t->ops->context, QUEUE_COMPUTE);
-    return comm_nccl(t->x.comm, gpu, queue, &t->x.comm);
+    const device_table *d = t->ops->device;
+    comm_gpu at = { gpu, d->native_queue(t->ops->context, QUEUE_COMPUTE), d->add, t->ops->context };
+    return comm_nccl(t->x.comm, &at, &t->x.comm);
 }
 
 /* Before anything runs, the first rank proves that the communication of all ranks meets: a step that would hang is

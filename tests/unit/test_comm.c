@@ -1,5 +1,5 @@
 /* Collectives and messages against what they mean, on meshes of several axes: ranks as threads, as processes that
- * share memory, and as processes that exchange messages. */
+ * share memory, as processes that exchange messages, and over NCCL, for which threads stand in. */
 #include "support/test.h"
 
 #include <math.h>
@@ -88,6 +88,41 @@ static void assert_ranks(mesh m, err (*run)(rank *), const void *what) {
     for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
     assert_processes(m, true, run, what);
     assert_processes(m, false, run, what);
+}
+
+/* ---- ranks over NCCL, which threads of this process stand in for (tests/nccl) ------------------------- */
+static void add_here(void *context, void *stream, const tensor *a, const tensor *b,
+                     const tensor *out) {
+    int64_t n = tensor_count(out);
+    float *x = mem_alloc(2 * (size_t)(n + 1) * sizeof *x), *y = x + n;
+    dt_to_f32(a->dt, a->data, x, n);
+    if (b->data) dt_to_f32(b->dt, b->data, y, n);
+    for (int64_t i = 0; i < n && b->data; i++) x[i] += y[i];
+    dt_from_f32(out->dt, x, out->data, n);
+    free(x);
+}
+
+/* An end waits for the thread that watches over it. */
+static void *free_end(void *arg) {
+    comm_free(arg);
+    return NULL;
+}
+
+static void assert_nccl(mesh m, err (*run)(rank *), const void *what) {
+    comm *ends[MOST];
+    rank ranks[MOST];
+    pthread_t thread[MOST];
+    int n = mesh_world(&m), stream;
+    assert_ok(comm_threads(m, 20, ends));
+    for (int i = 0; i < n; i++) {
+        ranks[i] = (rank){ NULL, run, what, OK };
+        assert_ok(comm_nccl(ends[i], &(comm_gpu){ 0, &stream, add_here, NULL }, &ranks[i].c));
+    }
+    for (int i = 0; i < n; i++) pthread_create(&thread[i], NULL, rank_main, &ranks[i]);
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) pthread_create(&thread[i], NULL, free_end, ranks[i].c);
+    for (int i = 0; i < n; i++) pthread_join(thread[i], NULL);
+    for (int i = 0; i < n; i++) assert_ok(ranks[i].error);
 }
 
 static err run_one(comm *c, const comm_move *m, const tensor *in, const tensor *out) {
@@ -191,6 +226,7 @@ static err run_all_moves(rank *r) {
 }
 static void collectives_yield_what_their_placements_state(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_all_moves, NULL);
+    assert_nccl(meshes[2], run_all_moves, NULL);
 }
 
 static err run_in_place(rank *r) {
@@ -205,6 +241,7 @@ static err run_in_place(rank *r) {
 }
 static void reductions_gathers_and_scatters_work_in_place(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_in_place, NULL);
+    assert_nccl(meshes[2], run_in_place, NULL);
 }
 
 /* Several megabytes, in memory that other processes reach and in memory that they do not, at odd places. */
@@ -324,6 +361,7 @@ static err run_maximum(rank *r) {
 }
 static void a_maximum_is_of_all_ranks(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_maximum, NULL);
+    assert_nccl(meshes[2], run_maximum, NULL);
 }
 
 static err run_shift(rank *r) {
@@ -343,6 +381,7 @@ static err run_shift(rank *r) {
 }
 static void a_shift_goes_around_the_group(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_shift, NULL);
+    assert_nccl(meshes[2], run_shift, NULL);
 }
 
 /* Member i has (i + 2 j) % 3 rows for member j; a row is (i, j, number). */
@@ -374,6 +413,7 @@ static err run_rows(rank *r) {
 }
 static void rows_go_where_their_counts_direct(void **state) {
     for (size_t m = 0; m < COUNT_OF(meshes); m++) assert_ranks(meshes[m], run_rows, NULL);
+    assert_nccl(meshes[2], run_rows, NULL);
 }
 
 /* Both ranks send on two channels, receive in the opposite order, and have a sum of the same axes open
@@ -433,6 +473,7 @@ static err run_wire(rank *r) {
 }
 static void a_narrow_wire_rounds_what_crosses_it(void **state) {
     assert_ranks(meshes[1], run_wire, NULL);
+    assert_nccl(meshes[1], run_wire, NULL);
 }
 
 /* ---- counters ----------------------------------------------------------------------------------------------- */

@@ -292,6 +292,7 @@ static const device_table functions = {
     .signal = cuda_signal,
     .await = cuda_await,
     .native_queue = cuda_native_queue,
+    .add = cuda_add_on_stream,
     .put = put_bytes,
     .get = get_bytes,
     .fetch = ticket_fetch,

@@ -154,6 +154,8 @@ void cuda_add(const op_call *c); /* elementwise.cu: also CAST */
 void cuda_accumulate(const op_call *c);
 void cuda_dropout(const op_call *c);
 void cuda_scale(const op_call *c);
+void cuda_add_on_stream(void *context, void *stream, const tensor *a, const tensor *b,
+                        const tensor *out); /* of device_table */
 void cuda_zero(const op_call *c);
 void cuda_quantize(const op_call *c); /* quantize.cu */
 void cuda_quantize_activation(const op_call *c);

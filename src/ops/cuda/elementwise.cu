@@ -55,6 +55,12 @@ extern "C" void cuda_convert(cuda_context *x, const tensor *from, const tensor *
     launch_add(x, from, &none, to, 1);
 }
 
+extern "C" void cuda_add_on_stream(void *context, void *stream, const tensor *a, const tensor *b,
+                                   const tensor *out) {
+    cuda_context x = { (cuda_device *)context, (cudaStream_t)stream };
+    launch_add(&x, a, b, out, 1);
+}
+
 extern "C" void cuda_zero(const op_call *c) {
     CUDA_OK(cuda_of(c),
             cudaMemsetAsync(c->out[0].data, 0, tensor_bytes(&c->out[0]), cuda_stream(c)));
