@@ -11,7 +11,8 @@ static void use(const tokenizer *t) {
     token_ids ids = { 0 };
     str back = { 0 };
     encoder_add(e, text, sizeof text - 1, false, &ids);
-    encoder_add(e, text, sizeof text - 1, true, &ids);
+    encoder_add_affixed(e, text, sizeof text - 1, true, &ids);
+    encoder_add_prefixed(e, text, sizeof text - 1, true, &ids);
     for (size_t i = 0; i < ids.n; i++) BUG_IF(ids.at[i] < 0 || ids.at[i] >= tokenizer_vocab(t));
     tokenizer_decode(t, ids.at, ids.n, true, &back);
     str_free(&back);
