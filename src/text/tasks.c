@@ -15,6 +15,7 @@
 
 #include "comm/comm.h"
 #include "text/text_internal.h"
+#include "util/fault.h"
 
 /* ---- who runs what --------------------------------------------------------------------------- */
 typedef struct task_size {
@@ -139,7 +140,10 @@ static err run_own_tasks(const text_tasks *t, text_progress *p) {
     err e = OK;
     text_tasks_assign(t, owner);
     for (int i = 0; i < t->n && !e; i++)
-        if (owner[i] == comm_rank(t->comm)) e = run_counted_task(t, i, p);
+        if (owner[i] == comm_rank(t->comm)) {
+            e = run_counted_task(t, i, p);
+            fault_point(FAULT_TASK, comm_rank(t->comm));
+        }
     free(owner);
     return e;
 }

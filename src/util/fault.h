@@ -28,6 +28,7 @@
     F(UPLOAD_MANIFEST, "upload.manifest") /* ... all but its manifest */                           \
     F(UPLOAD_DONE, "upload.done")         /* ... all; older ones are not removed there */          \
     F(ROLLBACK, "rollback")               /* later checkpoints are set aside, not in the store */  \
+    F(TASK, "task")                       /* a task of a data command is done */                   \
     F(DOCTOR_MEMORY, "doctor.memory")     /* what a test has written; flip */                      \
     F(DOCTOR_GEMM, "doctor.gemm")         /* ... computed */                                       \
     F(DOCTOR_LINK, "doctor.link")         /* ... sends */
