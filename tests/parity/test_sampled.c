@@ -1,6 +1,6 @@
 /* Layouts drawn at random, all axes at once: each gives the loss and gradients of one rank.
  *
- *     test_sampled [COUNT [SEED]]     how many layouts (60), drawn by which seed (1) */
+ * INGOT_TEST_LAYOUTS: how many layouts (60); INGOT_TEST_SEED: the first one's seed (1). */
 #include "support/model.h"
 
 static int layouts_to_try = 60;
@@ -112,9 +112,10 @@ static void every_sampled_layout_agrees_with_one_rank(void **state) {
     }
 }
 
-int main(int argc, char **argv) {
-    if (argc > 1) layouts_to_try = atoi(argv[1]);
-    if (argc > 2) first_seed = strtoull(argv[2], NULL, 10);
+int main(void) {
+    const char *layouts = getenv("INGOT_TEST_LAYOUTS"), *seed = getenv("INGOT_TEST_SEED");
+    if (layouts) layouts_to_try = atoi(layouts);
+    if (seed) first_seed = strtoull(seed, NULL, 10);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(every_sampled_layout_agrees_with_one_rank),
     };

@@ -17,6 +17,10 @@
 
 #include "util/util.h"
 
+#ifdef main /* a function of run_tests.c's program */
+int main(void);
+#endif
+
 /* Fails with the error's message and trail unless `expr` is OK. */
 #define assert_ok(expr)                                                                            \
     do {                                                                                           \

@@ -1,12 +1,5 @@
 /* The random number generator against the vectors its authors published. */
-#include <setjmp.h>
-#include <stdarg.h>
-#include <stddef.h>
-#include <stdint.h>
-
-#include <cmocka.h>
-
-#include "util/util.h"
+#include "support/test.h"
 
 /* tests/kat_vectors of Random123 (D. E. Shaw Research), the lines "philox4x32 10". */
 static const struct {
