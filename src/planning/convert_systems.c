@@ -67,7 +67,24 @@ static const convert_rule megatron_rules[] = {
     { "qk_layernorm", "model.qk_norm", "true=head" },
     { "init_method_std", "model.init_std", NULL },
     { "hidden_dropout", "model.dropout", NULL },
-    { "attention_dropout", NULL, "0=,0.0=" },
+    { "attention_dropout", "model.attention_dropout", NULL },
+    { "tensor_model_parallel_size", "parallelism.tensor_parallel_degree", NULL },
+    { "pipeline_model_parallel_size", "parallelism.pipeline_parallel_degree", NULL },
+    { "context_parallel_size", "parallelism.context_parallel_degree", NULL },
+    { "expert_model_parallel_size", "parallelism.expert_parallel_degree", NULL },
+    { "sequence_parallel", "parallelism.sequence_parallel", SAME_AS_TRUE },
+    { "use_distributed_optimizer", "parallelism.zero_stage", "true=1,false=0" },
+    { "num_experts", "model.experts", NULL },
+    { "moe_router_topk", "model.experts_per_token", NULL },
+    { "moe_ffn_hidden_size", "model.expert_dim", NULL },
+    { "moe_aux_loss_coeff", "model.balance_loss", NULL },
+    { "moe_z_loss_coeff", "model.router_z_loss", NULL },
+    { "moe_expert_capacity_factor", "model.capacity_factor", NULL },
+    { "moe_grouped_gemm", NULL, NULL },
+    { "moe_token_dispatcher_type", NULL, NULL },
+    { "overlap_grad_reduce", NULL, NULL },
+    { "overlap_param_gather", NULL, NULL },
+    { "tp_comm_overlap", NULL, NULL },
     { "seed", "training.seed", NULL },
     { "recompute_granularity", "activation_checkpoint.mode", "full=full,selective=selective" },
     { "recompute_activations", "activation_checkpoint.mode", "true=selective" },
@@ -81,6 +98,42 @@ static const convert_rule megatron_rules[] = {
     { "use_mcore_models", NULL, NULL },
     { 0 },
 };
+
+/* Interleaved: the file states layers per chunk, or chunks per rank. */
+static err set_megatron_chunks(convert_source *s) {
+    double pp = convert_take_number(s, "pipeline_model_parallel_size"),
+           layers = convert_take_number(s, "num_layers"),
+           each = convert_take_number(s, "num_layers_per_virtual_pipeline_stage"),
+           chunks = convert_take_number(s, "num_virtual_stages_per_pipeline_rank");
+    if (isnan(chunks) && each > 0 && pp > 0) chunks = layers / pp / each;
+    if (!(chunks > 1)) return OK;
+    TRY(convert_set(s, "virtual stages", "parallelism.pipeline_parallel_schedule",
+                    "Interleaved1F1B"));
+    return convert_set_number(s, "virtual stages", "parallelism.pipeline_parallel_chunks", chunks,
+                              "");
+}
+
+/* What Megatron uses where its command line is silent and our default differs. */
+static err set_megatron_defaults(convert_source *s) {
+    static const struct {
+        const char *key, *option, *value;
+        bool of_experts;
+    } unset[] = {
+        { "hidden_dropout", "model.dropout", "0.1", false },
+        { "attention_dropout", "model.attention_dropout", "0.1", false },
+        { "weight_decay", "optimizer.weight_decay", "0.01", false },
+        { "adam_beta2", "optimizer.beta2", "0.999", false },
+        { "lr_decay_style", "lr_scheduler.name", "linear", false },
+        { "moe_expert_capacity_factor", "model.capacity_factor", "0", true },
+        { "moe_aux_loss_coeff", "model.balance_loss", "0", true },
+        { "moe_router_pre_softmax", "model.router_normalize", "true", true },
+    };
+    bool experts = convert_take(s, "num_experts");
+    for (size_t i = 0; i < COUNT_OF(unset); i++)
+        if ((experts || !unset[i].of_experts) && !convert_take(s, unset[i].key))
+            TRY(convert_set(s, unset[i].key, unset[i].option, unset[i].value));
+    return OK;
+}
 
 static err finish_megatron(convert_source *s) {
     double dim = convert_take_number(s, "hidden_size"), seq = convert_take_number(s, "seq_length");
@@ -101,7 +154,8 @@ static err finish_megatron(convert_source *s) {
     TRY(convert_set_number(s, "lr_warmup_samples", "lr_scheduler.warmup",
                            seq * convert_take_number(s, "lr_warmup_samples"), "tokens"));
     TRY(set_min_lr(s, "min_lr", convert_take_number(s, "lr")));
-    /* Megatron's defaults */
+    TRY(set_megatron_chunks(s));
+    TRY(set_megatron_defaults(s));
     bool tied = !convert_take(s, "untie_embeddings_and_output_weights");
     TRY(convert_set(s, "untie-embeddings-and-output-weights", "model.tie_embeddings",
                     tied ? "true" : "false"));
@@ -143,6 +197,13 @@ static const convert_rule deepspeed_rules[] = {
     { "fp16.enabled", "precision.dtype", "true=fp16,false=" },
     { "fp16.loss_scale_window", "precision.loss_scale_growth_interval", NULL },
     { "gradient_clipping", "training.max_norm", NULL },
+    { "zero_optimization.stage", "parallelism.zero_stage", NULL },
+    { "zero_optimization.overlap_comm", NULL, NULL },
+    { "zero_optimization.contiguous_gradients", NULL, NULL },
+    { "zero_optimization.stage3_param_persistence_threshold",
+      "parallelism.fsdp_persistence_threshold", NULL },
+    { "communication_data_type", "parallelism.reduce_dtype",
+      "fp32=,bf16=bf16,bfp16=bf16,fp16=fp16" },
     { "zero_optimization.offload_optimizer.device", "optimizer.offload", "cpu=1,none=0" },
     { "zero_optimization.offload_optimizer.pin_memory", NULL, NULL },
     { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
@@ -178,7 +239,15 @@ static const convert_rule neox_rules[] = {
     { "gpt_j_residual", "model.parallel_branches", SAME_AS_TRUE },
     { "activation", "model.activation", "gelu=gelu,swiglu=swiglu" },
     { "hidden_dropout", "model.dropout", NULL },
-    { "attention_dropout", NULL, "0=,0.0=" },
+    { "attention_dropout", "model.attention_dropout", NULL },
+    { "pipe_parallel_size", "parallelism.pipeline_parallel_degree", "0=,*" },
+    { "model_parallel_size", "parallelism.tensor_parallel_degree", NULL },
+    { "sequence_parallel", "parallelism.sequence_parallel", SAME_AS_TRUE },
+    { "zero_optimization.stage", "parallelism.zero_stage", NULL },
+    { "zero_optimization.overlap_comm", NULL, NULL },
+    { "zero_optimization.contiguous_gradients", NULL, NULL },
+    { "zero_optimization.stage3_param_persistence_threshold",
+      "parallelism.fsdp_persistence_threshold", NULL },
     { "train_iters", "training.steps", NULL },
     { "train_batch_size", "training.global_batch_size", NULL },
     { "optimizer.type", "optimizer.name",
@@ -259,6 +328,19 @@ static const convert_rule torchtitan_rules[] = {
     { "lr_scheduler.decay_type", "lr_scheduler.name", "linear=linear,cosine=cosine" },
     { "lr_scheduler.min_lr_factor", "lr_scheduler.min_lr_factor", NULL },
     { "lr_scheduler.lr_min", "lr_scheduler.min_lr_factor", NULL },
+    { "parallelism.data_parallel_replicate_degree", "parallelism.data_parallel_replicate_degree",
+      NULL },
+    { "parallelism.data_parallel_shard_degree", "parallelism.data_parallel_shard_degree", NULL },
+    { "parallelism.fsdp_reshard_after_forward", "parallelism.fsdp_reshard_after_forward", NULL },
+    { "parallelism.tensor_parallel_degree", "parallelism.tensor_parallel_degree", NULL },
+    { "parallelism.enable_async_tensor_parallel", NULL, NULL },
+    { "parallelism.disable_loss_parallel", NULL, NULL },
+    { "parallelism.pipeline_parallel_degree", "parallelism.pipeline_parallel_degree", NULL },
+    { "parallelism.pipeline_parallel_schedule", "parallelism.pipeline_parallel_schedule",
+      "1F1B=1F1B,GPipe=GPipe,Interleaved1F1B=Interleaved1F1B" },
+    { "parallelism.context_parallel_degree", "parallelism.context_parallel_degree", NULL },
+    { "parallelism.context_parallel_rotate_method", NULL, NULL },
+    { "parallelism.expert_parallel_degree", "parallelism.expert_parallel_degree", NULL },
     { "activation_checkpoint.mode", "activation_checkpoint.mode",
       "none=none,full=full,selective=selective" },
     { "activation_checkpoint.selective_ac_option", NULL, NULL },
@@ -285,6 +367,7 @@ static err finish_torchtitan(convert_source *s) {
     const char *name = convert_take(s, "model.name"), *flavor = convert_take(s, "model.flavor");
     model_config m;
     char preset[64];
+    TRY(convert_set(s, "fsdp", "parallelism.zero_stage", "3")); /* how it shards, if it does */
     if (!name) return OK;
     snprintf(preset, sizeof preset, "%s%s%s", name, flavor ? "-" : "", flavor ? flavor : "");
     for (char *c = preset; *c; c++)
@@ -321,7 +404,11 @@ static const convert_rule olmo_rules[] = {
     { "model.init_std", "model.init_std", NULL },
     { "model.init_device", NULL, NULL },
     { "model.flash_attention", NULL, NULL },
-    { "model.attention_dropout", NULL, "0=" },
+    { "model.attention_dropout", "model.attention_dropout", NULL },
+    { "fsdp.sharding_strategy", "parallelism.zero_stage",
+      "FULL_SHARD=3,SHARD_GRAD_OP=2,NO_SHARD=0" },
+    { "fsdp.wrapping_strategy", NULL, NULL },
+    { "fsdp.precision", NULL, NULL },
     { "model.alibi", NULL, "false=" },
     { "model.block_type", NULL, "sequential=" },
     { "model.eos_token_id", NULL, NULL },
