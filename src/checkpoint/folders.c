@@ -56,7 +56,7 @@ static err list_local_steps(const char *root, int64_t **steps, int *n) {
         free(manifest);
     }
     io_list_free(names, count);
-    qsort(*steps, (size_t)*n, sizeof **steps, compare_int64);
+    sort_array(*steps, (size_t)*n, sizeof **steps, compare_int64);
     return OK;
 }
 

@@ -68,7 +68,7 @@ static err read_tensors(const json_t *doc, const char *name, ckpt_index *x) {
         t->name = arena_strdup(x->mem, key);
         TRY(read_tensor(name, key, entry, t));
     }
-    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
+    sort_array(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
     return OK;
 }
 
@@ -167,7 +167,7 @@ static int compare_slices(const void *a, const void *b) {
 
 /* Every element of every tensor is there once: counted, since slices that overlap would leave a hole. */
 static err check_coverage(ckpt_index *x, const char *name) {
-    qsort(x->slice, (size_t)x->slices, sizeof *x->slice, compare_slices);
+    sort_array(x->slice, (size_t)x->slices, sizeof *x->slice, compare_slices);
     int at = 0;
     for (int i = 0; i < x->tensors; i++) {
         ckpt_tensor *t = &x->tensor[i];
@@ -222,9 +222,9 @@ static void add_whole_tensor(ckpt_index *x, const st_tensor *s, int file) {
 
 /* Slices follow their tensors when these are put in order. */
 static void sort_whole_tensors(ckpt_index *x) {
-    qsort(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
+    sort_array(x->tensor, (size_t)x->tensors, sizeof *x->tensor, by_ckpt_name);
     for (int i = 0; i < x->tensors; i++) x->slice[x->tensor[i].first_slice].tensor = i;
-    qsort(x->slice, (size_t)x->slices, sizeof *x->slice, compare_slices);
+    sort_array(x->slice, (size_t)x->slices, sizeof *x->slice, compare_slices);
     for (int i = 0; i < x->tensors; i++) x->tensor[i].first_slice = i;
 }
 
@@ -397,7 +397,7 @@ static void read_whole_chunk(void *ctx, int64_t i, int worker) {
 
 err index_read_queued(ckpt_index *x) {
     err e = OK;
-    qsort(x->whole, (size_t)x->n_whole, sizeof *x->whole, compare_whole_chunks);
+    sort_array(x->whole, (size_t)x->n_whole, sizeof *x->whole, compare_whole_chunks);
     pool_run(x->threads, x->n_whole, read_whole_chunk, x);
     for (int i = 0; i < x->n_whole; i++) {
         if (!e)

@@ -78,7 +78,7 @@ static err list_remote_folders(store *s, const char *root, remote_folders *out) 
             out->n++;
         free(name);
     }
-    qsort(out->at, (size_t)out->n, sizeof *out->at, compare_remote_folders);
+    sort_array(out->at, (size_t)out->n, sizeof *out->at, compare_remote_folders);
     store_list_free(&l);
     return OK;
 }

@@ -176,7 +176,7 @@ static int by_tensor_name(const void *a, const void *b) {
 
 /* Rule 4. Leaves the tensors in order of place. */
 static err check_cover(st_shard *s, size_t data_at) {
-    if (s->n) qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_place);
+    sort_array(s->tensors, (size_t)s->n, sizeof *s->tensors, by_place);
     const uint8_t *at = s->file.data + data_at;
     for (int i = 0; i < s->n; i++) {
         const st_tensor *t = &s->tensors[i];
@@ -224,7 +224,7 @@ static err parse_shard(st_file *f, st_shard *s) {
         TRY_CLEAN(parse_tensor(s, spec, data_at, t));
     }
     TRY_CLEAN(check_cover(s, data_at));
-    if (s->n) qsort(s->tensors, (size_t)s->n, sizeof *s->tensors, by_tensor_name);
+    sort_array(s->tensors, (size_t)s->n, sizeof *s->tensors, by_tensor_name);
 cleanup:
     json_decref(header);
     return e;
@@ -278,7 +278,7 @@ static err load_weight_map(st_file *f, const char *folder, json_t *map) {
                             "fetch the index and the files again: they are not of one model");
         f->tensors[f->n++] = *t;
     }
-    if (f->n) qsort(f->tensors, (size_t)f->n, sizeof *f->tensors, by_tensor_name);
+    sort_array(f->tensors, (size_t)f->n, sizeof *f->tensors, by_tensor_name);
     return OK;
 }
 

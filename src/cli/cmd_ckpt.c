@@ -43,7 +43,7 @@ static err list_folder(const char *path, ckpt_entries *out) {
         return OK;
     }
     for (int kind = 0; kind < CKPT_KINDS; kind++) TRY(add_checkpoints(path, (ckpt_kind)kind, out));
-    qsort(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
+    sort_array(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (out->n) return OK;
     ckpt_entries_free(out);
     return err_hint(ERR("%s holds no checkpoint", path),
@@ -84,7 +84,7 @@ static err list_store(const char *url, ckpt_entries *out) {
     for (int i = 0; i < out->n && !e; i++)
         out->at[i].url =
             one ? strdup(url) : store_join(url, out->at[i].path + strlen(out->downloaded) + 1);
-    qsort(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
+    sort_array(out->at, (size_t)out->n, sizeof *out->at, compare_entries);
     if (!e && !out->n)
         e = err_hint(ERR("%s holds no checkpoint", url),
                      "give the URL of a run, as checkpoint.upload has it");

@@ -330,7 +330,7 @@ static err test_gpu_links(examination *x) {
 static double median_at(const findings *all, int n, size_t offset) {
     double *v = mem_alloc((size_t)n * sizeof *v);
     for (int r = 0; r < n; r++) memcpy(&v[r], (const char *)&all[r] + offset, sizeof *v);
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     double median = v[n / 2];
     free(v);
     return median;

@@ -159,7 +159,7 @@ static int by_gram(const void *a, const void *b) {
 static err count_grams(void *ctx, const hit_document *doc) {
     decontaminate *d = ctx;
     ref_hit *hits = doc->hits.at;
-    qsort(hits, (size_t)doc->hits.n, sizeof *hits, by_gram);
+    sort_array(hits, (size_t)doc->hits.n, sizeof *hits, by_gram);
     for (int i = 0; i < doc->hits.n; i++)
         if (i == 0 || hits[i].gram != hits[i - 1].gram) d->refs->grams[hits[i].gram].documents++;
     return OK;

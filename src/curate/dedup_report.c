@@ -144,7 +144,7 @@ static int by_cluster(const void *a, const void *b) {
 }
 
 static err write_gathered(gathering *g) {
-    if (g->n) qsort(g->members, (size_t)g->n, sizeof *g->members, by_cluster);
+    sort_array(g->members, (size_t)g->n, sizeof *g->members, by_cluster);
     for (int i = 0; i < g->n; i++) {
         const member *m = &g->members[i];
         if (i == 0 || m[-1].kept != m->kept) TRY(cluster_begin(g, m->kept));

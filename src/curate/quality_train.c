@@ -156,7 +156,7 @@ static text_span *list_words(const quality_trainer *t, int64_t *n) {
 static counted_word *count_words(const quality_trainer *t, int64_t *n) {
     int64_t all;
     text_span *words = list_words(t, &all);
-    if (all) qsort(words, (size_t)all, sizeof *words, compare_spans);
+    sort_array(words, (size_t)all, sizeof *words, compare_spans);
     counted_word *kept = mem_alloc(((size_t)all + 1) * sizeof *kept);
     kept[0] = (counted_word){ { "</s>", 4 }, t->n_training };
     *n = 1;
@@ -168,7 +168,7 @@ static counted_word *count_words(const quality_trainer *t, int64_t *n) {
             kept[(*n)++] = (counted_word){ words[i], next - i };
     }
     free(words);
-    qsort(kept + 1, (size_t)(*n - 1), sizeof *kept, by_falling_count);
+    sort_array(kept + 1, (size_t)(*n - 1), sizeof *kept, by_falling_count);
     *n = MIN(*n, t->o->max_words);
     return kept;
 }
@@ -270,7 +270,7 @@ double quality_auc(const float *scores, const bool *positive, int64_t n) {
     scored *all = mem_alloc(((size_t)n + 1) * sizeof *all);
     double ranks = 0, positives = 0;
     for (int64_t i = 0; i < n; i++) all[i] = (scored){ scores[i], positive[i] };
-    qsort(all, (size_t)n, sizeof *all, by_rising_score);
+    sort_array(all, (size_t)n, sizeof *all, by_rising_score);
     for (int64_t i = 0, next; i < n; i = next) { /* equal scores share their mean rank */
         for (next = i; next < n && all[next].score == all[i].score;) next++;
         double rank = (double)(i + 1 + next) / 2;

@@ -89,7 +89,7 @@ static void spill_writer_free(spill_writer *w) {
 
 static err write_end(spill_writer *w) {
     for (int i = 0; i < (int)w->foot.sections; i++) TRY(write_page(w, i));
-    if (w->n) qsort(w->index, (size_t)w->n, sizeof *w->index, compare_section);
+    sort_array(w->index, (size_t)w->n, sizeof *w->index, compare_section);
     size_t bytes = (size_t)w->n * sizeof *w->index;
     w->foot.pages = (uint64_t)w->n;
     w->foot.index_hash = hash_bytes(w->index, bytes, 0);

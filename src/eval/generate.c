@@ -48,7 +48,7 @@ int32_t sample_token(float *logits, int64_t vocab, const sample_options *o, doub
     for (int64_t i = 0; i < vocab; i++) c[i] = (token_candidate){ logits[i], (int32_t)i };
     int64_t n = vocab;
     if (!all) {
-        qsort(c, (size_t)vocab, sizeof *c, by_probability);
+        sort_array(c, (size_t)vocab, sizeof *c, by_probability);
         if (o->top_k > 0) n = MIN(n, o->top_k);
         double kept = 0, wanted = o->top_p > 0 && o->top_p < 1 ? o->top_p * sum : INFINITY;
         int64_t k = 0;

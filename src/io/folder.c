@@ -54,7 +54,7 @@ err io_list(const char *path, char ***names, int *n) {
         io_list_free(list, count);
         return e;
     }
-    if (count) qsort(list, (size_t)count, sizeof(char *), by_file_name);
+    sort_array(list, (size_t)count, sizeof(char *), by_file_name);
     *names = list;
     *n = count;
     return OK;

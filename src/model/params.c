@@ -547,7 +547,7 @@ static int by_param_name(const void *a, const void *b) {
 static void index_params(model *m) {
     m->by_name = mem_alloc((size_t)(m->params + 1) * sizeof *m->by_name);
     for (int i = 0; i < m->params; i++) m->by_name[i] = &m->param[i];
-    qsort(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
+    sort_array(m->by_name, (size_t)m->params, sizeof *m->by_name, by_param_name);
 }
 
 err model_new(const model_config *c, const model_layout *l, model **out) {

@@ -134,7 +134,7 @@ static verdict judge_grad_rise(const monitor *m, const monitor_step *s) {
 static double median_of(const double *v, int n) {
     double *sorted = mem_alloc((size_t)n * sizeof *sorted);
     memcpy(sorted, v, (size_t)n * sizeof *sorted);
-    qsort(sorted, (size_t)n, sizeof *sorted, compare_doubles);
+    sort_array(sorted, (size_t)n, sizeof *sorted, compare_doubles);
     double median = sorted[n / 2];
     free(sorted);
     return median;

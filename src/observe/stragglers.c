@@ -10,7 +10,7 @@ double straggler_typical(const double *steps, int n) {
     int kept = MIN(n, (int)STRAGGLER_WINDOW);
     if (kept < 1) return NAN;
     memcpy(sorted, steps, (size_t)kept * sizeof *sorted);
-    qsort(sorted, (size_t)kept, sizeof *sorted, compare_doubles);
+    sort_array(sorted, (size_t)kept, sizeof *sorted, compare_doubles);
     return sorted[(kept - 1) / 4];
 }
 
@@ -20,7 +20,7 @@ static double group_median(const double *seconds, const int *group, int n, int r
     int k = 0;
     for (int r = 0; r < n; r++)
         if (group[r] == group[rank]) same[k++] = seconds[r];
-    qsort(same, (size_t)k, sizeof *same, compare_doubles);
+    sort_array(same, (size_t)k, sizeof *same, compare_doubles);
     double median = same[(k - 1) / 2];
     free(same);
     return median;

@@ -289,7 +289,7 @@ static int list_candidates(const config *c, const capacity *now, bool device, fi
             all[n++] = k;
         }
     }
-    qsort(all, (size_t)n, sizeof *all, by_cost);
+    sort_array(all, (size_t)n, sizeof *all, by_cost);
     return n;
 }
 

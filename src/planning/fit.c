@@ -138,7 +138,7 @@ static bool fit_once(const samples *s, scaling_law *out) {
 /* ---- bands ---------------------------------------------------------------------------------- */
 static fit_band band_of(double *v, int n) {
     if (!n) return (fit_band){ NAN, NAN };
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     return (fit_band){ v[(int)(0.1 * (n - 1) + 0.5)], v[(int)(0.9 * (n - 1) + 0.5)] };
 }
 

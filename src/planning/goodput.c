@@ -112,7 +112,7 @@ static void run_trials(const goodput_run *r, double interval, int trials, uint64
         sum += seconds[i];
         failures += t.failures;
     }
-    qsort(seconds, (size_t)trials, sizeof *seconds, compare_doubles);
+    sort_array(seconds, (size_t)trials, sizeof *seconds, compare_doubles);
     out->mean = sum / trials;
     out->p10 = seconds[(int)(0.1 * (trials - 1))];
     out->p50 = seconds[(int)(0.5 * (trials - 1))];

@@ -371,7 +371,7 @@ static bool same_shape(const layout_choice *a, const layout_choice *b) {
 static err choose_finalists(searcher *s, layout_result *out) {
     layout_choice list[FINALISTS];
     int n = 0;
-    if (s->n) qsort(s->all, (size_t)s->n, sizeof *s->all, by_score);
+    sort_array(s->all, (size_t)s->n, sizeof *s->all, by_score);
     for (int i = 0; i < s->n && n < FINALISTS; i++) {
         int alike = 0;
         for (int k = 0; k < n; k++) alike += same_shape(&list[k], &s->all[i]);
@@ -385,7 +385,7 @@ static err choose_finalists(searcher *s, layout_result *out) {
         list[n].score = score_of(s, &list[n], list[n].time.tokens_per_second);
         n++;
     }
-    qsort(list, (size_t)n, sizeof *list, by_score);
+    sort_array(list, (size_t)n, sizeof *list, by_score);
     out->n = MIN(n, LAYOUTS_SHOWN);
     memcpy(out->best, list, (size_t)out->n * sizeof *list);
     return OK;

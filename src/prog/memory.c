@@ -92,7 +92,7 @@ static size_t plan_list(prog *p, op_list *l) {
         for (int k = 0; k < OP_MAX_IN; k++) extend_life(lives, index, p, l->op[i].in[k], i);
         for (int k = 0; k < OP_MAX_OUT; k++) extend_life(lives, index, p, l->op[i].out[k], i);
     }
-    qsort(lives, (size_t)n, sizeof *lives, by_value_size);
+    sort_array(lives, (size_t)n, sizeof *lives, by_value_size);
     size_t total = 0;
     for (int i = 0; i < n; i++) {
         p->val[lives[i].v].at = place_life(p, lives, i, &lives[i]);

@@ -135,7 +135,7 @@ static bool continues(const live_value *life, const memory_access *before, const
 static void find_lives(timeline_player *y, int64_t (*change)[LIVE_KINDS]) {
     int cap = 0;
     live_value life = { .bytes = 0 };
-    qsort(y->list, (size_t)y->n, sizeof *y->list, by_address);
+    sort_array(y->list, (size_t)y->n, sizeof *y->list, by_address);
     for (int i = 0; i < y->n; i++) {
         const memory_access *a = &y->list[i];
         bool same = i > 0 && y->list[i - 1].address == a->address;
@@ -147,7 +147,7 @@ static void find_lives(timeline_player *y, int64_t (*change)[LIVE_KINDS]) {
         life = begin_life(y->t, a);
     }
     if (y->n) end_life(y->t, &life, change, &cap);
-    if (y->t->values) qsort(y->t->value, (size_t)y->t->values, sizeof *y->t->value, by_live_bytes);
+    sort_array(y->t->value, (size_t)y->t->values, sizeof *y->t->value, by_live_bytes);
 }
 
 size_t timeline_bytes(const live_moment *m) {

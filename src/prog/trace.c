@@ -396,7 +396,7 @@ int trace_rows(const exec_trace *t, trace_row **out) {
         rows[at].work.flops += e->work.flops;
         rows[at].work.bytes += e->work.bytes;
     }
-    if (n) qsort(rows, (size_t)n, sizeof *rows, by_seconds);
+    sort_array(rows, (size_t)n, sizeof *rows, by_seconds);
     *out = rows;
     return n;
 }

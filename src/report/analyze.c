@@ -13,7 +13,7 @@ double report_quantile(const series_column *c, int64_t row, double q) {
     int64_t n = 0;
     for (int64_t i = 0; i < c->n; i++)
         if (series_row(c, i) >= row && isfinite(series_value(c, i))) v[n++] = series_value(c, i);
-    qsort(v, (size_t)n, sizeof *v, compare_doubles);
+    sort_array(v, (size_t)n, sizeof *v, compare_doubles);
     double result = n ? v[(int64_t)(q * (double)(n - 1) + 0.5)] : NAN;
     free(v);
     return result;

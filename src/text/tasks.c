@@ -38,7 +38,7 @@ void text_tasks_assign(const text_tasks *t, int *owner) {
         owner[i] = TEXT_DONE;
         if (!t->done || !t->done[i]) order[n++] = (task_size){ t->bytes[i], i };
     }
-    qsort(order, (size_t)n, sizeof *order, by_size);
+    sort_array(order, (size_t)n, sizeof *order, by_size);
     for (int i = 0; i < n; i++) {
         int least = 0;
         for (int r = 1; r < ranks; r++)

@@ -30,7 +30,7 @@ void added_set_build(added_set *s, added_token *all, int n, bool normalized) {
         s->n_plain += !all[i].special;
         s->first[(uint8_t)all[i].match[0]] = true;
     }
-    qsort(s->by_match, (size_t)s->n, sizeof *s->by_match, compare_tokens);
+    sort_array(s->by_match, (size_t)s->n, sizeof *s->by_match, compare_tokens);
     if (s->n && s->by_match[0]->match[0] == s->by_match[s->n - 1]->match[0])
         s->only_first = (uint8_t)s->by_match[0]->match[0];
 }

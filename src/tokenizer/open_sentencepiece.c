@@ -367,7 +367,7 @@ static err build_tokenizer(const char *path, const sp_model *m, tokenizer **out)
         goto cleanup;
     }
     if (m->type == MODEL_BPE) find_sp_merges(m, vocab, &merges);
-    if (merges.n) qsort(merges.at, (size_t)merges.n, sizeof *merges.at, compare_merges);
+    sort_array(merges.at, (size_t)merges.n, sizeof *merges.at, compare_merges);
     doc = json_pack("{s:s, s:n, s:n, s:o, s:o, s:n, s:n, s:o, s:o}", "version", "1.0", "truncation",
                     "padding", "added_tokens", added_json(m), "normalizer", normalizer_json(m),
                     "pre_tokenizer", "post_processor", "decoder", decoder_json(m), "model",

@@ -39,7 +39,7 @@ static json_t *merges_json(const tokenizer *t) {
     size_t n = 0;
     for (uint64_t i = 0; i <= b->pairs_mask; i++)
         if (b->pairs[i].pair != UINT64_MAX) pairs[n++] = b->pairs[i];
-    qsort(pairs, n, sizeof *pairs, by_rank);
+    sort_array(pairs, n, sizeof *pairs, by_rank);
     json_t *all = json_array();
     str left = { 0 }, right = { 0 };
     for (size_t i = 0; i < n; i++) {

@@ -31,7 +31,7 @@ static int by_falling_weight(const void *a, const void *b) {
 
 static void combine_runs(histogram *h) {
     if (h->n == 0) return;
-    qsort(h->large, h->n, sizeof *h->large, by_falling_weight);
+    sort_array(h->large, h->n, sizeof *h->large, by_falling_weight);
     size_t last = 0;
     for (size_t i = 1; i < h->n; i++) {
         if (h->large[i].weight != h->large[last].weight) {

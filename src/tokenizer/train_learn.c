@@ -100,7 +100,7 @@ static int by_character(const void *a, const void *b) {
 static void add_byte_tokens(learner *l, uint32_t id_of_byte[256]) {
     uint8_t *bytes = arena_alloc(l->out->memory, 256);
     for (int i = 0; i < 256; i++) bytes[i] = (uint8_t)i;
-    qsort(bytes, 256, 1, by_character);
+    sort_array(bytes, 256, 1, by_character);
     for (int i = 0; i < 256; i++)
         id_of_byte[bytes[i]] = id_of_bytes(l, (text_span){ (const char *)bytes + i, 1 });
 }

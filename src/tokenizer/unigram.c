@@ -117,7 +117,7 @@ static void trie_expand(trie_builder *b, trie_task task) {
 
 static void trie_build(unigram_trie *t, trie_key *keys, int32_t n) {
     trie_builder b = { .t = t, .keys = keys, .from = 1 };
-    if (n) qsort(keys, (size_t)n, sizeof *keys, compare_keys);
+    sort_array(keys, (size_t)n, sizeof *keys, compare_keys);
     trie_reserve(t, 512);
     t->check[0] = 0;
     push_task(&b, (trie_task){ 0, 0, n, 0 });

@@ -127,7 +127,9 @@ void arena_free(arena *a); /* takes NULL */
 
 /* a / b, rounded up; a >= 0, b > 0. */
 static inline int64_t ceil_div(int64_t a, int64_t b) { return a / b + (a % b > 0); }
-/* For qsort, ascending. */
+/* Sorts n elements of `size` bytes; those that compare equal keep their order. `at` may be NULL if n is 0. */
+void sort_array(void *at, size_t n, size_t size, int (*compare)(const void *, const void *));
+/* For sort_array, ascending. */
 int compare_doubles(const void *a, const void *b);
 int compare_int64(const void *a, const void *b);
 static inline size_t align_up(size_t n, size_t to) { return (n + to - 1) / to * to; }

@@ -126,9 +126,9 @@ static void documents_and_sentences_vary(void **state) {
         }
         str_free(&t);
     }
-    qsort(documents, N, sizeof *documents, compare_hashes);
+    sort_array(documents, N, sizeof *documents, compare_hashes);
     for (int i = 1; i < N; i++) assert_true(documents[i] != documents[i - 1]);
-    qsort(sentences, (size_t)n, sizeof *sentences, compare_hashes);
+    sort_array(sentences, (size_t)n, sizeof *sentences, compare_hashes);
     for (int i = 0; i < n; i++) distinct += i == 0 || sentences[i] != sentences[i - 1];
     assert_true(distinct > 5000);
 }
