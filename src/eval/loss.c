@@ -24,34 +24,6 @@ static err add_batch(exec *x, const model *m, int which, const data_batch *d, fl
     return OK;
 }
 
-err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, double *loss) {
-    double sum = 0;
-    int64_t valid = 0, most = loader_batches(l);
-    float *losses = mem_alloc((size_t)exec_result(x, which).dim[0] * sizeof *losses);
-    err e = OK;
-    if (batches > 0) most = MIN(most, batches);
-    loader_seek(l, 0);
-    for (int64_t b = 0; b < most; b++) {
-        data_batch d;
-        TRY_CLEAN(loader_next(l, &d));
-        TRY_CLEAN(add_batch(x, m, which, &d, losses, &sum));
-        valid += d.valid_here;
-    }
-    const mesh *me = &model_lay(m)->mesh;
-    /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
-    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
-    bool last = exec_has_result(x, which);
-    bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, which)) == 0;
-    bool has_valid = last && mesh_index(me, others) == 0;
-    double sums[] = { has_sum ? sum : 0, has_valid ? (double)valid : 0 };
-    TRY_CLEAN(comm_total(x->comm, sums, COUNT_OF(sums)));
-    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
-cleanup:
-    free(losses);
-    return e;
-}
-
-/* ---- of a text ------------------------------------------------------------------------------ */
 static int64_t target_bytes(const tokenizer *tok, const data_batch *d, int64_t n) {
     str text = { 0 };
     for (int64_t i = 0; i < n; i++)
@@ -61,26 +33,55 @@ static int64_t target_bytes(const tokenizer *tok, const data_batch *d, int64_t n
     return bytes;
 }
 
-err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batches,
-                   const tokenizer *tok, eval_text *out) {
-    double sum = 0;
+typedef struct loss_sums {
+    double loss;
+    int64_t tokens, bytes; /* of the targets; bytes where there is a tokenizer */
+} loss_sums;
+
+/* Adds up the first batches of a loader, all of them if `batches` is 0, as far as this rank has them. */
+static err sum_losses(exec *x, const model *m, int which, loader *l, int64_t batches,
+                      const tokenizer *tok, loss_sums *out) {
     int64_t n = exec_result(x, which).dim[0], most = loader_batches(l);
     float *losses = mem_alloc((size_t)n * sizeof *losses);
     err e = OK;
-    *out = (eval_text){ .loss = NAN };
     if (batches > 0) most = MIN(most, batches);
     loader_seek(l, 0);
     for (int64_t b = 0; b < most; b++) {
         data_batch d;
         TRY_CLEAN(loader_next(l, &d));
-        TRY_CLEAN(add_batch(x, m, which, &d, losses, &sum));
+        TRY_CLEAN(add_batch(x, m, which, &d, losses, &out->loss));
         out->tokens += d.valid_here;
         if (tok) out->bytes += target_bytes(tok, &d, n);
     }
-    if (out->tokens) out->loss = sum / (double)out->tokens;
 cleanup:
     free(losses);
     return e;
+}
+
+err eval_loss(exec *x, const model *m, int which, loader *l, int64_t batches, double *loss) {
+    loss_sums own = { 0 };
+    TRY(sum_losses(x, m, which, l, batches, NULL, &own));
+    const mesh *me = &model_lay(m)->mesh;
+    /* of ranks that know the same, one counts; of a pipeline it is one that has the losses */
+    axis_set others = AXES_ALL & ~AXES_ROWS & ~AXIS(AX_PP);
+    bool last = exec_has_result(x, which);
+    bool has_sum = last && mesh_index(me, others & ~result_token_axes(x, which)) == 0;
+    bool has_valid = last && mesh_index(me, others) == 0;
+    double sums[] = { has_sum ? own.loss : 0, has_valid ? (double)own.tokens : 0 };
+    TRY(comm_total(x->comm, sums, COUNT_OF(sums)));
+    *loss = sums[1] > 0 ? sums[0] / sums[1] : NAN;
+    return OK;
+}
+
+err eval_read_text(exec *x, const model *m, int which, loader *l, int64_t batches,
+                   const tokenizer *tok, eval_text *out) {
+    loss_sums all = { 0 };
+    *out = (eval_text){ .loss = NAN };
+    TRY(sum_losses(x, m, which, l, batches, tok, &all));
+    out->tokens = all.tokens;
+    out->bytes = all.bytes;
+    if (out->tokens) out->loss = all.loss / (double)out->tokens;
+    return OK;
 }
 
 double eval_bits_per_byte(const eval_text *t) {
