@@ -208,6 +208,8 @@ static const convert_rule deepspeed_rules[] = {
     { "zero_optimization.offload_optimizer.pin_memory", NULL, NULL },
     { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
     { "zero_optimization.offload_param.pin_memory", NULL, NULL },
+    { "zero_optimization.offload_param.device", "training.offload_params", "cpu=true,none=false" },
+    { "zero_optimization.offload_param.pin_memory", NULL, NULL },
     { "steps_per_print", "metrics.log_every", NULL },
     { "wall_clock_breakdown", NULL, NULL },
     { 0 },

@@ -305,7 +305,7 @@ void unigram_prune(unigram_lattice *l, uint32_t least, pool *threads) {
     j.loss = mem_alloc(((size_t)l->n + 1) * sizeof *j.loss);
     j.chosen = mem_alloc((size_t)l->n + 1);
     pool_run(threads, (l->n + PIECES_PER_TASK - 1) / PIECES_PER_TASK, find_losses, &j);
-    qsort(j.loss, l->n, sizeof *j.loss, compare_losses);
+    sort_array(j.loss, l->n, sizeof *j.loss, compare_losses);
     for (uint32_t i = 0; i < l->n; i++)
         j.chosen[j.loss[i].piece] =
             j.loss[i].loss == INFINITY || (i < target && j.loss[i].loss > -INFINITY);

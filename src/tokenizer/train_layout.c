@@ -72,7 +72,7 @@ static int64_t choose_chars(const raw_words *r, double coverage, bool *covered) 
     int64_t n = 0, out = 0;
     for (cp = 0; cp < CODE_POINTS; cp++)
         if (seen[cp]) order[n++] = (char_count){ seen[cp], cp };
-    qsort(order, (size_t)n, sizeof *order, compare_chars);
+    sort_array(order, (size_t)n, sizeof *order, compare_chars);
     for (int64_t i = 0; i < n; i++) {
         bool in = i == 0 || (double)sum < coverage * (double)all;
         covered[order[i].cp] = in;
@@ -131,11 +131,11 @@ err unigram_words_fill(unigram_words *w, word_counts *from, double coverage, siz
     *w = (unigram_words){ 0 };
     err e = word_counts_each(from, true, copy_counted_word, &r);
     if (!e) {
-        if (r.n) qsort(r.at, r.n, sizeof *r.at, compare_counts);
+        sort_array(r.at, r.n, sizeof *r.at, compare_counts);
         while (n < r.n && (bytes += r.at[n].len) <= most) n++;
         w->left_out = (int64_t)(r.n - n);
         r.n = n;
-        if (r.n) qsort(r.at, r.n, sizeof *r.at, compare_words);
+        sort_array(r.at, r.n, sizeof *r.at, compare_words);
         w->uncovered = choose_chars(&r, coverage, covered);
         lay_out(w, &r, covered);
     }

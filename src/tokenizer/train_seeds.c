@@ -191,7 +191,7 @@ static candidate *choose_seeds(const suffix_array *a, size_t most, uint32_t *n) 
         if (p->n) memcpy(c + at, p->found, (size_t)p->n * sizeof *c);
         at += (size_t)p->n;
     }
-    if (all) qsort(c + a->n_parts, all, sizeof *c, compare_candidates);
+    sort_array(c + a->n_parts, all, sizeof *c, compare_candidates);
     *n = (uint32_t)(MIN(all, most) + (size_t)a->n_parts);
     return c;
 }

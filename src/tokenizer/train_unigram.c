@@ -59,7 +59,7 @@ static ranked_piece *choose_pieces(const unigram_lattice *l, uint32_t wanted, ui
     uint32_t chars = chars_of(l), longer = 0;
     *n = 0;
     for (uint32_t i = 0; i < l->n; i++) all[i] = (ranked_piece){ &l->pieces[i], i };
-    qsort(all, l->n, sizeof *all, compare_ranked);
+    sort_array(all, l->n, sizeof *all, compare_ranked);
     for (uint32_t i = 0; i < l->n; i++) {
         bool single = all[i].piece->chars == 1;
         if (!single && longer >= wanted - MIN(wanted, chars)) continue;
