@@ -37,7 +37,8 @@ int main(int argc, char **argv) {
         failures = n < 0 ? n : failures + n;
     }
     if (failures < 0) {
-        fprintf(stderr, "usage: run_tests NAME..., each the name of a file test_*.c without its end\n");
+        fprintf(stderr,
+                "usage: run_tests NAME..., each the name of a file test_*.c without its end\n");
         return 2;
     }
     return failures > 0;

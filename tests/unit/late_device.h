@@ -33,6 +33,10 @@ typedef struct late_list {
 static struct {
     late_list queue[QUEUE_COUNT], *tape; /* tape: what is being recorded */
     int event[QUEUE_COUNT][MOST_EVENTS]; /* how much of the queue is before it */
+    struct {
+        device_queue q;
+        int n; /* of the queue's work, when the mark was set */
+    } mark[MARKS_OF_STEPS];
     int forked[QUEUE_COUNT]; /* how much of the compute queue there was when this one joined it */
     bool no_graphs;
     int records, replays, ahead; /* ahead: losses queued behind an update not yet run */
@@ -114,6 +118,16 @@ static void late_await(void *x, device_queue q, device_queue of, int event) {
     w->n = (size_t)late.event[of][event];
     w->of = of;
     w->event = event;
+}
+static void late_mark(void *x, device_queue q, int i) {
+    BUG_IF(late.tape || i >= MARKS_OF_STEPS);
+    late.mark[i].q = q;
+    late.mark[i].n = late.queue[q].n;
+}
+static double late_seconds(void *x, int from, int to) {
+    late_run(&late.queue[late.mark[from].q], late.mark[from].n);
+    late_run(&late.queue[late.mark[to].q], late.mark[to].n);
+    return 1e-3;
 }
 static err late_sync(void *x) {
     BUG_IF(late.tape);
@@ -197,6 +211,8 @@ err ops_cuda_open(int number, int flags, op_backend **out) {
                                          .signal = late_signal,
                                          .await = late_await,
                                          .join = late_join,
+                                         .mark = late_mark,
+                                         .seconds_between = late_seconds,
                                          .peak_flops = late_peak };
     op_backend *b = *out = mem_alloc(sizeof *b);
     static op_impl impls[OP_COUNT];
