@@ -41,7 +41,7 @@ typedef struct data_common {
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count records that are longer (default: 64Mi, at most 1/256 of --memory)" }, \
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" }, \
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member that holds the text, or a path such as doc.text (default text)" }, \
-    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet file" }, \
+    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet or Arrow file" }, \
     { "id-field", ARG_TEXT, DATA_IN(id_field), "NAME", "... that holds the identifier (default id)" },     \
     { "url-field", ARG_TEXT, DATA_IN(url_field), "NAME", "... that holds the URL (default url)" },         \
     { "source-field", ARG_TEXT, DATA_IN(source_field), "NAME", "... that holds the source (default source)" }, \

@@ -98,7 +98,7 @@ static const cli_arg args[] = {
     { "epochs", ARG_COUNT, AT(epochs), "N", "passes over the documents (default 10)" },
     { "rate", ARG_REAL, AT(rate), "X", "learning rate at the beginning; it falls to 0 (default 0.5)" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: detected from name and content)" },
-    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member or Parquet column that holds the text (default text)" },
+    { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member, Parquet or Arrow column that holds the text (default text)" },
     { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },
     { "quiet", ARG_FLAG, DATA_AT(quiet), "", "do not show the loss of each epoch" },
     { "json", ARG_FLAG, DATA_AT(json), "", "print the report as JSON" },

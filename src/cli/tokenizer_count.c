@@ -99,7 +99,7 @@ static const cli_arg args[] = {
     { "threads", ARG_COUNT, DATA_AT(threads), "N", "default: one per core" },
     { "format", ARG_TEXT, DATA_IN(format), "NAME", TEXT_FORMATS " (default: by name and content)" },
     { "text-field", ARG_TEXT, DATA_IN(text_field), "NAME", "JSON member with the text, or a path such as doc.text (default text)" },
-    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet file" },
+    { "text-column", ARG_TEXT, DATA_IN(text_field), "NAME", "the same: the column of a Parquet or Arrow file" },
     { "invalid", ARG_TEXT, DATA_AT(invalid), "repair|refuse", "replace bytes that are not UTF-8 by U+FFFD, or drop the document (default repair)" },
     { "longest", ARG_COUNT, DATA_AT(longest), "BYTES", "skip and count longer records (default 64Mi)" },
     { "strict", ARG_FLAG, DATA_IN(strict), "", "fail on a record that cannot be read (default: skip and count it)" },

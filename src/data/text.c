@@ -8,6 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parquet/parquet.h"
 #include "tokenizer/tokenizer.h"
 
 /* Text may hold this share of bytes that are not UTF-8 before it is taken for something else. */
@@ -102,22 +103,23 @@ static int64_t count_invalid(const unsigned char *text, size_t n) {
     return bad + (byte_decoder_end(&d, out) > 0);
 }
 
-/* gzip, zstd, Parquet: text/ looks inside. */
+/* gzip, zstd, Parquet, Arrow: text/ looks inside. */
 static bool is_compressed(const io_mapping *m) {
     return m->size > 4 &&
            (memcmp(m->data, "\x1F\x8B", 2) == 0 || memcmp(m->data, "\x28\xB5\x2F\xFD", 4) == 0 ||
-            memcmp(m->data, "PAR1", 4) == 0);
+            parquet_has_magic(m->data, m->size));
 }
 
 static err check_text(const data_shard *s) {
     if (is_compressed(&s->file)) return OK;
     const unsigned char *nul = memchr(s->file.data, 0, s->file.size);
     if (nul)
-        return err_hint(ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
-                            "here",
-                            s->path, (long long)(nul - s->file.data)),
-                        "known are .tok files, llm.c .bin, raw tokens named .bin, .parquet, .jsonl "
-                        "and UTF-8 text, the last two also as .gz and .zst");
+        return err_hint(
+            ERR("%s: byte %lld is zero, so this is neither text nor a token file known "
+                "here",
+                s->path, (long long)(nul - s->file.data)),
+            "known are .tok files, llm.c .bin, raw tokens named .bin, .parquet, .arrow, .jsonl "
+            "and UTF-8 text, the last two also as .gz and .zst");
     int64_t bad = count_invalid(s->file.data, s->file.size);
     if ((double)bad > MAX_INVALID * (double)s->file.size)
         return err_hint(

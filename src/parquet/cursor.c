@@ -17,6 +17,7 @@ struct parquet_cursor {
     size_t at;
     int64_t row, rows;
     parquet_dictionary *dictionary;
+    arrow_cursor *arrow; /* NULL: it is a Parquet file */
 };
 
 static err cursor_error(const parquet_cursor *c, const char *why) {
@@ -133,14 +134,9 @@ static err add_page(parquet_cursor *c, const parquet_page *h, parquet_pages *out
 }
 
 static void start_pages(const parquet_cursor *c, parquet_pages *out) {
-    for (int i = 0; i < out->n; i++) free(out->page[i].composed);
-    dictionary_release(out->dictionary);
-    out->dictionary = NULL;
-    out->n = 0;
-    out->raw.len = 0;
+    parquet_pages_clear(out);
     str_reserve(&out->raw, 1); /* pages may be empty */
     out->first_row = c->row;
-    out->rows = 0;
     out->offset = c->offset;
     out->file = c->f;
     out->group = c->group;
@@ -149,7 +145,12 @@ static void start_pages(const parquet_cursor *c, parquet_pages *out) {
 
 err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, bool *more) {
     start_pages(c, out);
-    *more = false;
+    *more = c->arrow && c->row < c->rows;
+    if (c->arrow) {
+        if (*more) TRY(arrow_cursor_next(c->arrow, c->row, bytes, out));
+        c->row += out->rows;
+        return OK;
+    }
     for (size_t have = 0; have < bytes && c->row < c->rows;) {
         if (c->offset >= c->end) return cursor_error(c, "the column has fewer values than rows");
         parquet_page h;
@@ -172,25 +173,35 @@ err parquet_cursor_next(parquet_cursor *c, size_t bytes, parquet_pages *out, boo
 
 int64_t parquet_cursor_row(const parquet_cursor *c) { return c->row; }
 
-err parquet_cursor_open(const parquet_file *f, int group, int column, parquet_cursor **out) {
-    const column_chunk *k = file_chunk(f, group, column);
+static err open_chunk(parquet_cursor *c) {
+    const parquet_file *f = c->f;
+    const column_chunk *k = file_chunk(f, c->group, c->column);
     int64_t from = k->data_offset, most = f->data_end;
     if (k->dictionary_offset > 0 && k->dictionary_offset < from) from = k->dictionary_offset;
     if (from < 4 || k->bytes < 0 || from > most || k->bytes > most - from)
-        return column_error(f, group, column, -1, "lies outside of the file");
+        return column_error(f, c->group, c->column, -1, "lies outside of the file");
+    c->offset = from;
+    c->end = from + k->bytes;
+    return OK;
+}
+
+err parquet_cursor_open(const parquet_file *f, int group, int column, parquet_cursor **out) {
     parquet_cursor *c = mem_alloc(sizeof *c);
-    *c = (parquet_cursor){ .f = f,
-                           .group = group,
-                           .column = column,
-                           .offset = from,
-                           .end = from + k->bytes,
-                           .rows = f->groups[group].n_rows };
+    *c = (parquet_cursor){
+        .f = f, .group = group, .column = column, .rows = parquet_group_rows(f, group)
+    };
+    err e = f->arrow ? arrow_cursor_open(f, group, column, &c->arrow) : open_chunk(c);
+    if (e) {
+        parquet_cursor_close(c);
+        return e;
+    }
     *out = c;
     return OK;
 }
 
 void parquet_cursor_close(parquet_cursor *c) {
     if (!c) return;
+    arrow_cursor_close(c->arrow);
     dictionary_release(c->dictionary);
     str_free(&c->window);
     free(c);

@@ -326,13 +326,28 @@ static err read_metadata(parquet_file *f) {
     return wrong ? refuse_damaged(f, wrong) : OK;
 }
 
+bool parquet_has_magic(const void *head, size_t n) {
+    bool is_stream;
+    return (n >= 4 && memcmp(head, "PAR1", 4) == 0) || arrow_has_magic(head, n, &is_stream);
+}
+
+static err read_any_metadata(parquet_file *f) {
+    const parquet_source *s = &f->source;
+    char head[8];
+    bool is_stream;
+    size_t n = (size_t)MIN(s->size, (int64_t)sizeof head);
+    TRY(s->read(s->ctx, 0, head, n));
+    if (arrow_has_magic(head, n, &is_stream)) return arrow_read_metadata(f, is_stream);
+    return read_metadata(f);
+}
+
 err parquet_open(const parquet_source *s, const parquet_limits *l, parquet_file **out) {
     parquet_file *f = mem_alloc(sizeof *f);
     f->source = *s;
     f->limits = *l;
     if (!f->limits.page_bytes) f->limits.page_bytes = PAGE_BYTES;
     f->memory = arena_new();
-    err e = read_metadata(f);
+    err e = read_any_metadata(f);
     if (e) {
         parquet_close(f);
         return e;
@@ -343,6 +358,7 @@ err parquet_open(const parquet_source *s, const parquet_limits *l, parquet_file 
 
 void parquet_close(parquet_file *f) {
     if (!f) return;
+    arrow_free(f->arrow);
     arena_free(f->memory);
     free(f);
 }
@@ -380,10 +396,11 @@ const column_chunk *file_chunk(const parquet_file *f, int group, int column) {
 /* ---- what is refused ------------------------------------------------------------------------- */
 err column_error(const parquet_file *f, int group, int column, int64_t offset, const char *why) {
     const char *name = f->leaves[column].public.name;
+    const char *kind = f->arrow ? "record batch" : "row group", *part = f->arrow ? "body" : "page";
     if (offset < 0)
-        return ERR("%s: column \"%s\" of row group %d: %s", f->source.name, name, group, why);
-    return ERR("%s: column \"%s\" of row group %d, the page at byte %lld: %s", f->source.name, name,
-               group, (long long)offset, why);
+        return ERR("%s: column \"%s\" of %s %d: %s", f->source.name, name, kind, group, why);
+    return ERR("%s: column \"%s\" of %s %d, the %s at byte %lld: %s", f->source.name, name, kind,
+               group, part, (long long)offset, why);
 }
 
 static err check_chunk(const parquet_file *f, int group, int column) {
@@ -419,6 +436,7 @@ err parquet_check_column(const parquet_file *f, int column) {
         return err_hint(
             ERR("%s: column \"%s\" has a type that is not supported", f->source.name, c->name),
             "choose a column of strings or numbers");
+    if (f->arrow) return arrow_check_column(f, column);
     for (int g = 0; g < f->n_groups; g++) TRY(check_chunk(f, g, column));
     return OK;
 }

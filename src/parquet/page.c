@@ -140,7 +140,7 @@ static const char *decode_page(const parquet_pages *p, parquet_page *h, char *to
     return decode_values(h->encoding, &in, out, (size_t)h->n_values);
 }
 
-static void reserve_values(parquet_pages *p) {
+void reserve_values(parquet_pages *p) {
     size_t n = (size_t)MAX(p->rows, (int64_t)1);
     if (n <= p->values_capacity) return;
     free(p->values);
@@ -155,6 +155,7 @@ static void lose_values(parquet_value *v, size_t n) {
 err parquet_decode(parquet_pages *p) {
     size_t plain = 0, at = 0, row = 0;
     err e = OK;
+    if (p->n && p->page[0].arrow) return arrow_decode(p);
     for (int i = 0; i < p->n; i++) plain += (size_t)p->page[i].plain_bytes;
     p->plain.len = 0;
     str_reserve(&p->plain, plain);
@@ -170,13 +171,24 @@ err parquet_decode(parquet_pages *p) {
     return e;
 }
 
+void parquet_pages_clear(parquet_pages *p) {
+    for (int i = 0; i < p->n; i++) {
+        free(p->page[i].composed);
+        free(p->page[i].arrow);
+    }
+    dictionary_release(p->dictionary);
+    p->dictionary = NULL;
+    p->n = 0;
+    p->rows = 0;
+    p->raw.len = 0;
+}
+
 void parquet_pages_free(parquet_pages *p) {
-    for (int i = 0; i < p->n; i++) free(p->page[i].composed);
+    parquet_pages_clear(p);
     free(p->page);
     free(p->values);
     str_free(&p->raw);
     str_free(&p->plain);
-    dictionary_release(p->dictionary);
     *p = (parquet_pages){ 0 };
 }
 

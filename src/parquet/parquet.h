@@ -1,5 +1,6 @@
 /* parquet: reads columns of Parquet files, the format of most published corpora, and writes tables
- * of strings. Depends on util, zlib (gzip and checksums) and zstd; Snappy is decoded here.
+ * of strings. Arrow files (Feather version 2) and streams are read through the same functions; there, a
+ * record batch is a row group. Depends on util, zlib (gzip and checksums) and zstd; Snappy is decoded here.
  *
  *     file -> row groups -> one column chunk per column -> pages of a megabyte or so
  *
@@ -67,7 +68,9 @@ typedef struct parquet_column {
 } parquet_column;
 
 typedef struct parquet_file parquet_file;
-/* Reads the metadata at the end of a file. */
+/* @return whether a file that begins with these bytes is one for parquet_open. */
+bool parquet_has_magic(const void *head, size_t n);
+/* Reads the metadata at the end of a Parquet file, or of all messages of an Arrow file or stream. */
 err parquet_open(const parquet_source *s, const parquet_limits *l, parquet_file **out) MUST_USE;
 void parquet_close(parquet_file *f); /* takes NULL */
 int parquet_columns(const parquet_file *f);
@@ -115,6 +118,7 @@ typedef struct parquet_pages {
     size_t values_capacity;
     str plain; /* decompressed */
 } parquet_pages;
+void parquet_pages_clear(parquet_pages *p); /* no pages and rows; memory is kept */
 void parquet_pages_free(parquet_pages *p);
 
 typedef struct parquet_cursor parquet_cursor;

@@ -6,6 +6,9 @@
  *     page.c        checksum, decompression, levels: a page becomes values
  *     encodings.c   PLAIN, dictionary, RLE, the delta encodings, BYTE_STREAM_SPLIT
  *     codec.c       codecs; snappy.c the one that is decoded here
+ *     flatbuffer.c  the wire format of Arrow's metadata
+ *     arrow.c       Arrow files and streams: schema and record batches
+ *     arrow_rows.c  the buffers of a record batch become values
  *
  * Below err, functions that read bytes of the file return NULL, or why they cannot be read: a static
  * text, to which the caller adds the place. */
@@ -92,6 +95,7 @@ typedef struct row_group {
     int64_t n_rows, bytes;
 } row_group;
 
+typedef struct arrow_file arrow_file;
 struct parquet_file {
     parquet_source source;
     parquet_limits limits;
@@ -100,7 +104,8 @@ struct parquet_file {
     int n_leaves;
     row_group *groups;
     int n_groups;
-    int64_t data_end; /* where the metadata begins */
+    int64_t data_end;  /* where the metadata begins */
+    arrow_file *arrow; /* NULL: it is a Parquet file */
 };
 const column_chunk *file_chunk(const parquet_file *f, int group, int column);
 /* An error about a place in a column. @param offset < 0: of the whole chunk. */
@@ -109,6 +114,7 @@ err column_error(const parquet_file *f, int group, int column, int64_t offset,
 
 /* ---- pages ----------------------------------------------------------------------------------- */
 typedef enum { PAGE_DATA, PAGE_INDEX, PAGE_DICTIONARY, PAGE_DATA_V2 } page_type;
+typedef struct arrow_page arrow_page;
 struct parquet_page {
     int32_t type, plain_bytes, raw_bytes;
     thrift_number crc;
@@ -117,7 +123,8 @@ struct parquet_page {
     bool compressed;                            /* v2 */
     int64_t offset;                             /* of the header in the file */
     size_t at;                                  /* of its bytes in parquet_pages.raw */
-    char *composed; /* owned: strings that the page shares between values */
+    char *composed;    /* owned: strings that the page shares between values */
+    arrow_page *arrow; /* owned; NULL: it is a page of a Parquet file */
 };
 extern const thrift_layout page_layout;
 
@@ -159,5 +166,112 @@ const char *dictionary_decode(const parquet_file *f, int group, int column, cons
 static inline uint32_t load_u32(const uint8_t *p) {
     return p[0] | (uint32_t)p[1] << 8 | (uint32_t)p[2] << 16 | (uint32_t)p[3] << 24;
 }
+/* A little-endian number of 1, 2, 4 or 8 bytes. */
+static inline int64_t load_signed(const uint8_t *p, size_t bytes) {
+    uint64_t v = 0;
+    for (size_t i = 0; i < bytes; i++) v |= (uint64_t)p[i] << 8 * i;
+    int unused = 64 - 8 * (int)bytes;
+    return (int64_t)(v << unused) >> unused;
+}
+
+/* ---- flatbuffers ----------------------------------------------------------------------------- */
+typedef struct flatbuffer {
+    const uint8_t *bytes;
+    size_t n;
+    bool damaged; /* something pointed outside of it */
+} flatbuffer;
+/* A table; one that is not there has no slots, so that its members are not there either. */
+typedef struct flat_table {
+    flatbuffer *in;
+    size_t at; /* 0: it is not there */
+    const uint8_t *vtable;
+    size_t slots;
+} flat_table;
+typedef struct flat_vector {
+    flatbuffer *in;
+    size_t at, n;
+} flat_vector;
+flat_table flat_root(flatbuffer *b);
+int64_t flat_number(const flat_table *t, int id, size_t bytes, int64_t otherwise);
+flat_table flat_child(const flat_table *t, int id);
+/* A vector of structs or numbers of `item_bytes` bytes; of tables: of 4. */
+flat_vector flat_items(const flat_table *t, int id, size_t item_bytes);
+/* @return item i < n of a vector of tables. */
+flat_table flat_item(const flat_vector *v, size_t i);
+/* @return a copy in the arena, "" if it is not there. */
+const char *flat_text(const flat_table *t, int id, arena *memory);
+
+/* ---- Arrow ----------------------------------------------------------------------------------- */
+/* How a column's values lie in its buffers. */
+typedef enum {
+    LAYOUT_OTHER, /* not read */
+    LAYOUT_FIXED, /* validity, values of `width` bits; also the indices of a dictionary */
+    LAYOUT_BYTES, /* validity, offsets of `width` bits, bytes */
+    LAYOUT_VIEWS, /* validity, views of 16 bytes, any number of buffers with bytes */
+} arrow_layout;
+
+/* A node of the schema, in depth-first order. */
+typedef struct arrow_field {
+    const char *path; /* arena; NULL: the root */
+    int parent;       /* -1: none */
+    bool is_leaf, repeated;
+    bool hidden; /* in a union or the like: not read */
+    arrow_layout layout;
+    parquet_kind kind;
+    int width;
+    bool is_unsigned;
+    int64_t multiply, divide; /* of integers, to the kind's unit; 0: not needed */
+    int first_buffer;         /* without the buffers of views before it */
+    int views_before;         /* fields with views, in front of it */
+    bool has_dictionary; /* it is of indices; the members below are of the dictionary's values */
+    int64_t dictionary;
+    arrow_layout value_layout;
+    int value_width;
+} arrow_field;
+
+/* A record batch, or a dictionary. */
+typedef struct arrow_batch {
+    const uint8_t *metadata; /* arena; a message */
+    size_t metadata_bytes;
+    int64_t body, body_bytes; /* in the file */
+    int64_t rows;
+    bool is_dictionary, is_delta;
+    int64_t dictionary;      /* its number */
+    int dictionaries_before; /* in the file */
+} arrow_batch;
+
+struct arrow_file {
+    arrow_field *fields;
+    int n_fields, n_buffers, n_views; /* buffers: without those of views */
+    int *field_of_leaf;
+    arrow_batch *batches, *dictionaries;
+    int n_batches, n_dictionaries;
+    int batches_capacity, dictionaries_capacity;
+    int version;           /* of the metadata */
+    size_t metadata_bytes; /* of all messages */
+};
+/* @return whether a file that begins with these bytes is an Arrow file or stream. */
+bool arrow_has_magic(const void *head, size_t n, bool *is_stream);
+err arrow_read_metadata(parquet_file *f, bool is_stream) MUST_USE;
+void arrow_free(arrow_file *a); /* takes NULL */
+err arrow_check_column(const parquet_file *f, int column) MUST_USE;
+/* The table of a record batch. `in` is set, and borrowed by it. */
+flat_table arrow_batch_table(const arrow_batch *b, flatbuffer *in);
+typedef struct arrow_batch_layout {
+    flat_vector nodes;    /* per field: i64 rows, i64 missing values */
+    flat_vector buffers;  /* i64 offset in the body, i64 bytes */
+    flat_vector variadic; /* per field with views: i64 number of its buffers with bytes */
+    bool compressed;
+    int codec, method;
+} arrow_batch_layout;
+const char *arrow_batch_parts(const flat_table *t, arrow_batch_layout *out);
+
+typedef struct arrow_cursor arrow_cursor;
+err arrow_cursor_open(const parquet_file *f, int group, int column, arrow_cursor **out) MUST_USE;
+void arrow_cursor_close(arrow_cursor *c); /* takes NULL */
+/* Reads the next rows into one page. */
+err arrow_cursor_next(arrow_cursor *c, int64_t row, size_t bytes, parquet_pages *out) MUST_USE;
+err arrow_decode(parquet_pages *p) MUST_USE;
+void reserve_values(parquet_pages *p);
 
 #endif

@@ -15,7 +15,7 @@ typedef struct magic {
 #define TABLES  "convert it to Parquet or JSON lines, for instance with pyarrow or duckdb"
 #define EXTRACT "extract it, and pass the text files in it"
 #define DECODE  "decompress it, or recompress it as .zst or .gz"
-#define NO_TEXT "pass text, JSON lines, Parquet, WARC or WET files"
+#define NO_TEXT "pass text, JSON lines, Parquet, Arrow, WARC or WET files"
 static const magic magics[] = {
     { "\xFD\x37zXZ", 5, 0, "xz data", DECODE },
     { "1AY&SY", 6, 4, "bzip2 data", DECODE },
@@ -24,8 +24,7 @@ static const magic magics[] = {
     { "7z\xBC\xAF\x27\x1C", 6, 0, "a 7z archive", EXTRACT },
     { "ustar", 5, 257, "a tar archive", EXTRACT },
     { "PARE", 4, 0, "an encrypted Parquet file", "decrypt it with the program that wrote it" },
-    { "ARROW1", 6, 0, "an Arrow file", TABLES },
-    { "\xFF\xFF\xFF\xFF", 4, 0, "an Arrow stream", TABLES },
+    { "FEA1", 4, 0, "a Feather file of version 1", TABLES },
     { "Obj\x01", 4, 0, "an Avro file", TABLES },
     { "SQLite format 3", 15, 0, "an SQLite database", TABLES },
     { "\x89HDF", 4, 0, "an HDF5 file", TABLES },

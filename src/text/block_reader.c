@@ -83,7 +83,7 @@ err block_reader_open(block_reader *r, const text_inputs *in, int segment) {
     r->offset += (int64_t)got;
     const char *name = strcmp(f->path, "-") == 0 ? "standard input" : f->path;
     if (format_of_content(r->carry.text, got)->reader || (r->format && r->format->reader))
-        return err_hint(ERR("%s: a Parquet file cannot be read from a pipe", name),
+        return err_hint(ERR("%s: a Parquet or Arrow file cannot be read from a pipe", name),
                         "save it to a file, and pass that");
     TRY(refuse_binary(name, r->carry.text, got));
     bool forced = r->format;

@@ -1,4 +1,5 @@
-/* Parquet as an input: a row is a document. src/parquet reads columns; here they become documents.
+/* Parquet and Arrow as inputs: a row is a document. src/parquet reads columns; here they become documents.
+ * What is said of row groups holds for the record batches of Arrow.
  *
  *     under the read lock     pages of the text, as they are in the file; pages of other columns, decoded
  *     in the worker           pages of the text decoded, documents put together
@@ -199,8 +200,8 @@ static err input_open(const text_inputs *in, const input_file *f, bool tell, par
 static err add_row_groups(text_inputs *in, const input_file *f) {
     parquet_input *p = NULL;
     if (f->compression != COMPRESSION_NONE)
-        return err_hint(ERR("%s is a compressed Parquet file", f->path),
-                        "decompress it first; Parquet is compressed inside");
+        return err_hint(ERR("%s is a compressed Parquet file or Arrow file", f->path),
+                        "decompress it first; both formats can be compressed inside");
     TRY(input_open(in, f, true, &p));
     int n = parquet_groups(p->file), first = 0;
     int64_t bytes = 0;
@@ -298,10 +299,11 @@ static int64_t side_page_end(const side_page *s) {
 }
 
 static err read_side_page(side_cursor *c) {
+    enum { SIDE_BYTES = 64 << 10 };
     side_page *page = mem_alloc(sizeof *page);
     bool more = false;
     atomic_store(&page->refs, 1);
-    err e = parquet_cursor_next(c->cursor, 1, &page->pages, &more);
+    err e = parquet_cursor_next(c->cursor, SIDE_BYTES, &page->pages, &more);
     BUG_IF(!e && !more); /* it has as many rows as the text */
     if (!e) e = parquet_decode(&page->pages);
     if (e) {
@@ -349,8 +351,7 @@ static void lose_group(row_reader *r, row_block *b, err e, bad_records *bad) {
     bad->n += MAX(left, (int64_t)1) - 1;
     err_free(e);
     release_sides(b);
-    b->text.rows = 0;
-    b->text.n = 0;
+    parquet_pages_clear(&b->text);
     close_row_group(r);
 }
 

@@ -71,7 +71,9 @@ static err detect_format(const text_inputs *in, input_file *f) {
     }
     TRY(refuse_binary(f->path, head.bytes, head.n));
     if (f->format == &format_parquet)
-        return err_hint(ERR("%s is not a Parquet file: it does not begin with PAR1", f->path),
+        return err_hint(ERR("%s is neither a Parquet file, which begins with PAR1, nor an Arrow "
+                            "file or stream, which begins with ARROW1 or FF FF FF FF",
+                            f->path),
                         "check the file, or give it the extension of its format");
     f->format = f->format ? format_refine(f->format, head.bytes, head.n)
                           : format_of_content(head.bytes, head.n);
@@ -195,7 +197,7 @@ static err add_whole_folder(text_inputs *in, const char *path, const char *given
     if (in->n_files > before) return OK;
     return err_hint(
         ERR("%s contains no file with a known extension", path),
-        "known extensions are .parquet, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .warc and "
+        "known extensions are .parquet, .arrow, .feather and .ipc, and .txt, .md, .jsonl, .json, .csv, .tsv, .html, .warc and "
         ".wet, plus .gz or .zst");
 }
 

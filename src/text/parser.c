@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "parquet/parquet.h"
 #include "text/text_internal.h"
 
 void text_counts_add(text_counts *to, const text_counts *from) {
@@ -121,11 +122,12 @@ static const struct {
     const char *name; /* a --format name; also a file extension */
     const text_format *format;
 } formats[] = {
-    { "text", &format_text },   { "txt", &format_text },   { "md", &format_text },
-    { "jsonl", &format_jsonl }, { "json", &format_jsonl }, { "ndjson", &format_jsonl },
-    { "warc", &format_warc },   { "wet", &format_warc },   { "parquet", &format_parquet },
-    { "csv", &format_csv },     { "tsv", &format_tsv },    { "html", &format_html },
-    { "htm", &format_html },
+    { "text", &format_text },   { "txt", &format_text },      { "md", &format_text },
+    { "jsonl", &format_jsonl }, { "json", &format_jsonl },    { "ndjson", &format_jsonl },
+    { "warc", &format_warc },   { "wet", &format_warc },      { "parquet", &format_parquet },
+    { "csv", &format_csv },     { "tsv", &format_tsv },       { "html", &format_html },
+    { "htm", &format_html },    { "arrow", &format_parquet }, { "feather", &format_parquet },
+    { "ipc", &format_parquet },
 };
 
 const text_format *format_by_name(const char *name) {
@@ -160,7 +162,7 @@ const text_format *format_of_path(const char *path, text_compression *compressio
 const text_format *format_of_content(const char *head, size_t n) {
     if (n >= 3 && memcmp(head, "\xEF\xBB\xBF", 3) == 0) head += 3, n -= 3;
     text_span text = span_trim((text_span){ head, n });
-    if (n >= 4 && memcmp(head, "PAR1", 4) == 0) return &format_parquet;
+    if (parquet_has_magic(head, n)) return &format_parquet;
     if (text.len >= 5 && memcmp(text.at, "WARC/", 5) == 0) return &format_warc;
     if (text.len >= 5 && span_is_nocase((text_span){ text.at, 5 }, "<html")) return &format_html;
     if (text.len >= 14 && span_is_nocase((text_span){ text.at, 14 }, "<!doctype html"))

@@ -1,6 +1,6 @@
 /* Parquet files as inputs: every document of files by pyarrow, DuckDB and Polars (fixtures/parquet.py),
  * damaged files, and columns that have to be chosen. */
-#include "support/text.h"
+#include "support/documents.h"
 
 #include "data/data.h"
 #include "parquet/parquet.h"
@@ -8,55 +8,8 @@
 #define FILES FIXTURES "/parquet/"
 
 /* ---- whole files ------------------------------------------------------------------------------- */
-static err keep_document(void *ctx, int worker, int segment, const text_doc *d, text_verdict *v) {
-    return OK;
-}
-static const text_stage keep_all = { .name = "keep", .judge = keep_document };
-
-/* Runs a stage that keeps everything, and returns what it writes; owned. */
-static char *convert(test_folder *f, const char *path, const text_input_options *o, int threads) {
-    const char *out = in_folder(f, "out.jsonl");
-    text_inputs *in = NULL;
-    text_stage_report report;
-    char *text = NULL;
-    text_stage_options to = { .out = out, .threads = threads, .quiet = true };
-    assert_ok(text_inputs_open(&path, 1, o, &in));
-    assert_ok(text_stage_run(&keep_all, in, &to, &report));
-    text_stage_report_free(&report);
-    text_inputs_close(in);
-    assert_ok(io_read(out, (size_t)1 << 30, &text, NULL));
-    return text;
-}
-
-static void expect_lines(test_folder *f, const char *path, const char *expected) {
-    static const text_input_options options[] = { { 0 },
-                                                  { .block_bytes = 1 },
-                                                  { .block_bytes = 300, .segment_bytes = 2000 } };
-    char *want = NULL;
-    assert_ok(io_read(expected, 1 << 30, &want, NULL));
-    for (size_t i = 0; i < COUNT_OF(options); i++)
-        for (int threads = 1; threads <= 3; threads += 2) {
-            char *got = convert(f, path, &options[i], threads);
-            if (strcmp(got, want) != 0) fail_msg("%s: other documents than %s", path, expected);
-            free(got);
-        }
-    free(want);
-}
-
 static void documents_of_every_writer_are_read(void **state) {
-    test_folder *f = *state;
-    char **names = NULL;
-    int n = 0, compared = 0;
-    assert_ok(io_list(FILES, &names, &n));
-    for (int i = 0; i < n; i++) {
-        if (!str_starts(names[i], "docs-")) continue;
-        char *path = io_join(FILES, names[i]);
-        expect_lines(f, path, FILES "docs.jsonl");
-        free(path);
-        compared++;
-    }
-    io_list_free(names, n);
-    assert_int_equal(compared, 47);
+    expect_same_documents(*state, FILES, FILES "docs.jsonl", 47);
 }
 
 static void other_types_become_members(void **state) {
@@ -126,17 +79,6 @@ static void unsupported_codecs_are_refused(void **state) {
 }
 
 /* ---- damage ------------------------------------------------------------------------------------ */
-typedef struct file_bytes {
-    char *bytes;
-    size_t n;
-} file_bytes;
-
-static file_bytes read_fixture(const char *path) {
-    file_bytes b = { 0 };
-    assert_ok(io_read(path, 1 << 30, &b.bytes, &b.n));
-    return b;
-}
-
 /* What can be read of a file with these bytes, without strict. */
 static void read_damaged(const char *path, seen *s) {
     assert_ok(read_one(path, &(text_input_options){ 0 }, 2, s));

@@ -23,8 +23,9 @@ static const struct {
     const char *kind;
 } known[] = {
     { "PAR1\x15\x04\x15\x10", 8, 0, "Parquet file" },
-    { "ARROW1\0\0\xFF\xFF", 10, 0, "an Arrow file" },
-    { "\xFF\xFF\xFF\xFF\xF8\0\0\0\x10", 9, 0, "an Arrow stream" },
+    { "ARROW1\0\0\xFF\xFF", 10, 0, "Arrow file" },
+    { "\xFF\xFF\xFF\xFF\xF8\0\0\0\x10", 9, 0, "Arrow file" },
+    { "FEA1\0\0\0\0", 8, 0, "a Feather file of version 1" },
     { "ustar\0", 6, 257, "a tar archive" },
     { "%PDF-1.7\n1 0 obj\n<< /Type /Catalog >>\n", 38, 0, "a PDF file" },
     { "\x89PNG\r\n\x1A\n\0\0\0\rIHDR", 16, 0, "a PNG image" },
@@ -149,7 +150,7 @@ static void a_pipe_is_checked_when_it_is_read(void **state) {
             _exit(0);
         }
         seen s;
-        assert_error(read_one(path, &options[i], 2, &s), "a Parquet file");
+        assert_error(read_one(path, &options[i], 2, &s), "a Parquet or Arrow file");
         seen_free(&s);
         waitpid(writer, NULL, 0);
     }
